@@ -1,0 +1,465 @@
+//! The one error type of the crate, and the place in a file that it points at.
+
+use std::{fmt, io, path::PathBuf};
+
+use crate::TensorType;
+
+/// `Result` with this crate's [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Where in a file something is wrong: the byte offset and the field that was being read or checked.
+///
+/// The offset counts from the start of the file. It is absent when the fault was found before anything had a
+/// position, as in a writer that refuses its input.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// Byte offset from the start of the file, if there is one.
+    pub offset: Option<u64>,
+    /// The field in words, for example `tensor "output.weight" dimension 1`.
+    pub field: String,
+}
+
+impl Place {
+    pub(crate) fn at(offset: u64, field: impl fmt::Display) -> Self {
+        Self { offset: Some(offset), field: field.to_string() }
+    }
+
+    pub(crate) fn of(field: impl fmt::Display) -> Self {
+        Self { offset: None, field: field.to_string() }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.offset {
+            Some(offset) => write!(f, "byte {offset}, {}", self.field),
+            None => f.write_str(&self.field),
+        }
+    }
+}
+
+/// What is being read, in a form that costs nothing until an error needs its text.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Field<'a> {
+    /// A field of the file header.
+    File(&'static str),
+    /// A metadata entry whose key is not known yet.
+    Entry(u64, &'static str),
+    /// A metadata entry by its key.
+    Key(&'a str, &'static str),
+    /// A tensor whose name is not known yet.
+    Tensor(u64, &'static str),
+    /// A tensor by its name.
+    Named(&'a str, &'static str),
+}
+
+impl fmt::Display for Field<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::File(part) => f.write_str(part),
+            Self::Entry(index, part) => write!(f, "metadata entry {index} {part}"),
+            Self::Key(key, part) => write!(f, "metadata {} {part}", Quoted(key)),
+            Self::Tensor(index, part) => write!(f, "tensor {index} {part}"),
+            Self::Named(name, part) => write!(f, "tensor {} {part}", Quoted(name)),
+        }
+    }
+}
+
+/// A name out of an untrusted file, fit for one line of a terminal: escaped and cut short.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Quoted<'a>(pub(crate) &'a str);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const MAX_CHARS: usize = 80;
+        match self.0.char_indices().nth(MAX_CHARS) {
+            Some((end, _)) => write!(f, "{:?}...", &self.0[..end]),
+            None => write!(f, "{:?}", self.0),
+        }
+    }
+}
+
+/// Why a GGUF file could not be opened, read or written.
+///
+/// Errors about the content of a file carry the [`Place`]; see [`Error::place`].
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The operating system refused a file operation.
+    #[error("cannot {action} {}", path.display())]
+    File {
+        /// What was tried, for example `open`.
+        action: &'static str,
+        /// The file concerned.
+        path: PathBuf,
+        /// The system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// The path names a directory, a device or a pipe.
+    #[error("{} is not a regular file", path.display())]
+    NotAFile {
+        /// The path given.
+        path: PathBuf,
+    },
+    /// Reading from the given source failed.
+    #[error("{place}: cannot read")]
+    Read {
+        /// What was being read.
+        place: Place,
+        /// The source's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// Writing to the given sink failed; what was written so far is not a valid file.
+    #[error("cannot write GGUF data")]
+    Write {
+        /// The sink's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// The file ends before a field does.
+    #[error("{place}: the file ends here: {needed} bytes needed, {available} left")]
+    Truncated {
+        /// The field cut off.
+        place: Place,
+        /// Bytes the field needs.
+        needed: u64,
+        /// Bytes the file still has.
+        available: u64,
+    },
+    /// The header goes on beyond [`MAX_HEADER_BYTES`](crate::MAX_HEADER_BYTES).
+    #[error("{place}: metadata and tensor list take more than {limit} bytes")]
+    HeaderTooLarge {
+        /// The field that crosses the limit.
+        place: Place,
+        /// The limit.
+        limit: u64,
+    },
+    /// The first four bytes are not `GGUF`.
+    #[error("not a GGUF file: it begins with bytes {:02x} {:02x} {:02x} {:02x}", found[0], found[1], found[2], found[3])]
+    BadMagic {
+        /// The bytes found.
+        found: [u8; 4],
+    },
+    /// The format version is neither 2 nor 3.
+    #[error("byte 4, version: GGUF version {version} is not supported, only 2 and 3 are")]
+    UnsupportedVersion {
+        /// The version found.
+        version: u32,
+    },
+    /// The file was written on a big-endian machine; convert it first.
+    #[error(
+        "byte 4, version: the file is big-endian GGUF version {version}; only little-endian files are supported"
+    )]
+    BigEndian {
+        /// The version, read as big-endian.
+        version: u32,
+    },
+    /// A count announces more items than the rest of the file can hold.
+    #[error("{place}: {count} items announced, but at most {limit} fit into the rest of the file")]
+    CountTooLarge {
+        /// The count.
+        place: Place,
+        /// The count found.
+        count: u64,
+        /// The most that the remaining bytes could hold.
+        limit: u64,
+    },
+    /// A string is longer than the format allows, or than the rest of the file.
+    #[error("{place}: a string of {len} bytes, at most {limit} are possible here")]
+    StringTooLong {
+        /// The string.
+        place: Place,
+        /// Its length in bytes.
+        len: u64,
+        /// The most that is possible.
+        limit: u64,
+    },
+    /// A string is not UTF-8.
+    #[error("{place}: not valid UTF-8")]
+    InvalidUtf8 {
+        /// The string; the offset is that of the first bad byte.
+        place: Place,
+    },
+    /// A key or a tensor name is empty.
+    #[error("{place}: empty name")]
+    EmptyName {
+        /// The name.
+        place: Place,
+    },
+    /// A metadata key occurs twice.
+    #[error("{place}: duplicate key")]
+    DuplicateKey {
+        /// The second occurrence.
+        place: Place,
+    },
+    /// A value type tag that the format does not define.
+    #[error("{place}: unknown value type {tag}")]
+    UnknownValueType {
+        /// The tag's place.
+        place: Place,
+        /// The tag found.
+        tag: u32,
+    },
+    /// A boolean byte that is neither 0 nor 1.
+    #[error("{place}: a boolean must be 0 or 1, found {value}")]
+    BadBool {
+        /// The boolean.
+        place: Place,
+        /// The byte found.
+        value: u8,
+    },
+    /// Arrays are nested deeper than [`MAX_ARRAY_DEPTH`](crate::MAX_ARRAY_DEPTH).
+    #[error("{place}: arrays nested deeper than {limit}")]
+    ArrayTooDeep {
+        /// The array that is one too deep.
+        place: Place,
+        /// The limit.
+        limit: usize,
+    },
+    /// `general.alignment` is not a `u32` power of two of at least 8.
+    #[error("{place}: alignment must be a u32 power of two of at least 8, found {found}")]
+    BadAlignment {
+        /// The value.
+        place: Place,
+        /// What was found.
+        found: String,
+    },
+    /// A tensor type tag that the format does not define.
+    #[error("{place}: unknown tensor type {tag}")]
+    UnknownTensorType {
+        /// The tag's place.
+        place: Place,
+        /// The tag found.
+        tag: u32,
+    },
+    /// A tensor type that the format once had; the file must be made again with a current type.
+    #[error("{place}: tensor type {tag} ({name}) was removed from the format")]
+    RemovedTensorType {
+        /// The tag's place.
+        place: Place,
+        /// The tag found.
+        tag: u32,
+        /// The type's former name.
+        name: &'static str,
+    },
+    /// A tensor has more dimensions than [`MAX_DIMS`](crate::MAX_DIMS).
+    #[error("{place}: {n_dims} dimensions, at most {limit} are allowed")]
+    TooManyDims {
+        /// The tensor's dimension count.
+        place: Place,
+        /// Dimensions announced.
+        n_dims: u64,
+        /// The limit.
+        limit: usize,
+    },
+    /// The number of elements or bytes of a tensor does not fit 63 bits.
+    #[error("{place}: shape {dims:?} overflows")]
+    ShapeOverflow {
+        /// The tensor's dimensions.
+        place: Place,
+        /// The dimensions, fastest first.
+        dims: Vec<u64>,
+    },
+    /// A tensor's rows are not whole blocks of its type.
+    #[error("{place}: rows of {row_len} values are not whole {tensor_type} blocks of {block_len}")]
+    BlockMisfit {
+        /// The tensor's dimensions.
+        place: Place,
+        /// Values in a row.
+        row_len: u64,
+        /// The tensor's type.
+        tensor_type: TensorType,
+        /// Values in a block of that type.
+        block_len: u64,
+    },
+    /// Two tensors have one name.
+    #[error("{place}: duplicate tensor name")]
+    DuplicateTensor {
+        /// The second tensor.
+        place: Place,
+    },
+    /// A tensor's data does not start at a multiple of the alignment.
+    #[error("{place}: data offset {data_offset} is not a multiple of the alignment {alignment}")]
+    MisalignedTensor {
+        /// The tensor's offset field.
+        place: Place,
+        /// The offset found, relative to the data section.
+        data_offset: u64,
+        /// The file's alignment in bytes.
+        alignment: u64,
+    },
+    /// A tensor's data reaches beyond the end of the file: the file is cut short or its header is wrong.
+    #[error(
+        "{place}: {bytes} bytes at data offset {data_offset} reach beyond the end of the file ({file_len} bytes, data section at {data_start})"
+    )]
+    TensorOutOfFile {
+        /// The tensor's entry.
+        place: Place,
+        /// The offset found, relative to the data section.
+        data_offset: u64,
+        /// The tensor's size in bytes.
+        bytes: u64,
+        /// Where the data section starts.
+        data_start: u64,
+        /// The length of the file in bytes.
+        file_len: u64,
+    },
+    /// The data of two tensors overlap.
+    #[error("{place}: data overlaps that of tensor {other:?}")]
+    TensorOverlap {
+        /// The tensor that starts inside another one.
+        place: Place,
+        /// The name of the other tensor.
+        other: String,
+    },
+    /// A metadata value has another type than the one asked for.
+    #[error("metadata {key:?} is {found}, expected {expected}")]
+    MetadataType {
+        /// The key asked for.
+        key: String,
+        /// The type asked for.
+        expected: &'static str,
+        /// The type found.
+        found: String,
+    },
+    /// A metadata number has a suitable type, but does not fit the range asked for.
+    #[error("metadata {key:?} is {value}, expected {expected}")]
+    MetadataRange {
+        /// The key asked for.
+        key: String,
+        /// The range asked for.
+        expected: &'static str,
+        /// The value found.
+        value: String,
+    },
+    /// No tensor has the name asked for.
+    #[error("no tensor named {}", Quoted(name))]
+    NoTensor {
+        /// The name asked for.
+        name: String,
+    },
+    /// A read beyond the end of one tensor's data.
+    #[error("tensor {}: bytes {start}..{end} asked for, it has {bytes}", Quoted(name))]
+    BeyondTensor {
+        /// The tensor.
+        name: String,
+        /// First byte asked for.
+        start: u64,
+        /// End of the bytes asked for.
+        end: u64,
+        /// Bytes the tensor has.
+        bytes: u64,
+    },
+    /// The file is one part of a split model, but its name does not end in `-00001-of-00003.gguf` (with its own
+    /// numbers), so that the other parts cannot be found.
+    #[error(
+        "{} says it is part {part} of {count}, but its name does not end in \"-{part:05}-of-{count:05}.gguf\"",
+        path.display()
+    )]
+    SplitName {
+        /// The file opened.
+        path: PathBuf,
+        /// Its part number from its metadata, counted from 1.
+        part: u64,
+        /// The number of parts from its metadata.
+        count: u64,
+    },
+    /// Bytes in memory are one part of a split model; such a model can only be opened by path.
+    #[error("these bytes are one part of a model split into {count} files; open it by path")]
+    SplitInMemory {
+        /// The number of parts.
+        count: u64,
+    },
+    /// The parts of a split model do not belong together.
+    #[error("{}: {key} is {found}, expected {expected}", path.display())]
+    SplitMismatch {
+        /// The part in question.
+        path: PathBuf,
+        /// The metadata key that disagrees.
+        key: &'static str,
+        /// The value that the other parts imply.
+        expected: u64,
+        /// The value found, or `absent`.
+        found: String,
+    },
+    /// One part of a split model could not be opened.
+    #[error("part {} of a split model", path.display())]
+    SplitPart {
+        /// The part.
+        path: PathBuf,
+        /// The reason.
+        #[source]
+        source: Box<Error>,
+    },
+    /// Tensor data was given to a writer for another tensor than the next one declared.
+    #[error("data for tensor {} given, but {} comes next", Quoted(given), expected.as_deref().unwrap_or("the end"))]
+    TensorOrder {
+        /// The tensor whose data was given.
+        given: String,
+        /// The tensor declared next, or none when all are written.
+        expected: Option<String>,
+    },
+    /// A writer got more or fewer bytes for a tensor than its declaration says.
+    #[error("tensor {} takes {expected} bytes, {given} given", Quoted(name))]
+    TensorSize {
+        /// The tensor.
+        name: String,
+        /// Bytes its declaration says.
+        expected: u64,
+        /// Bytes given.
+        given: u64,
+    },
+    /// A writer was given bytes after the last declared tensor was complete.
+    #[error("{bytes} bytes given after the last declared tensor was complete")]
+    NoMoreTensors {
+        /// Bytes given.
+        bytes: u64,
+    },
+    /// A writer was finished before all declared tensors had their data.
+    #[error("tensor {} has only {written} of its {expected} bytes", Quoted(name))]
+    MissingData {
+        /// The first incomplete tensor.
+        name: String,
+        /// Bytes written so far.
+        written: u64,
+        /// Bytes its declaration says.
+        expected: u64,
+    },
+}
+
+impl Error {
+    /// The place in the file that this error points at, for errors about a file's content.
+    #[must_use]
+    pub fn place(&self) -> Option<&Place> {
+        match self {
+            Self::Read { place, .. }
+            | Self::Truncated { place, .. }
+            | Self::HeaderTooLarge { place, .. }
+            | Self::CountTooLarge { place, .. }
+            | Self::StringTooLong { place, .. }
+            | Self::InvalidUtf8 { place }
+            | Self::EmptyName { place }
+            | Self::DuplicateKey { place }
+            | Self::UnknownValueType { place, .. }
+            | Self::BadBool { place, .. }
+            | Self::ArrayTooDeep { place, .. }
+            | Self::BadAlignment { place, .. }
+            | Self::UnknownTensorType { place, .. }
+            | Self::RemovedTensorType { place, .. }
+            | Self::TooManyDims { place, .. }
+            | Self::ShapeOverflow { place, .. }
+            | Self::BlockMisfit { place, .. }
+            | Self::DuplicateTensor { place }
+            | Self::MisalignedTensor { place, .. }
+            | Self::TensorOutOfFile { place, .. }
+            | Self::TensorOverlap { place, .. } => Some(place),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn write(source: io::Error) -> Self {
+        Self::Write { source }
+    }
+}

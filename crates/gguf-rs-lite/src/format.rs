@@ -1,0 +1,89 @@
+//! Constants and rules of the format that reading and writing share.
+
+use crate::{
+    TensorType,
+    error::{Error, Field, Place, Result},
+    value::Value,
+};
+
+/// The first four bytes of every file.
+pub(crate) const MAGIC: [u8; 4] = *b"GGUF";
+
+/// The version this crate writes.
+pub(crate) const WRITTEN_VERSION: u32 = 3;
+
+/// The key that sets the alignment of tensor data.
+pub(crate) const ALIGNMENT_KEY: &str = "general.alignment";
+
+/// Alignment of tensor data in bytes where a file does not set `general.alignment`.
+pub const DEFAULT_ALIGNMENT: u64 = 32;
+
+/// The most dimensions a tensor may have.
+pub const MAX_DIMS: usize = 4;
+
+/// The most bytes a tensor name may have.
+pub const MAX_NAME_BYTES: u64 = 64;
+
+/// The most bytes a metadata key may have.
+pub const MAX_KEY_BYTES: u64 = 65_535;
+
+/// How deep arrays may nest; an array of numbers has depth 1. Ours, not the format's, which sets no limit.
+pub const MAX_ARRAY_DEPTH: usize = 16;
+
+/// The most bytes that everything before the tensor data may take. Ours, not the format's: it keeps a wrong length
+/// in a large file from drawing gigabytes of tensor data into memory. The largest vocabularies take a few per cent.
+pub const MAX_HEADER_BYTES: u64 = 1 << 30;
+
+/// The next multiple of `alignment`, which must not be 0; `None` on overflow.
+pub(crate) fn align_up(position: u64, alignment: u64) -> Option<u64> {
+    position.checked_next_multiple_of(alignment)
+}
+
+/// The alignment that a value of `general.alignment` stands for.
+pub(crate) fn alignment_of(value: &Value, place: impl FnOnce() -> Place) -> Result<u64> {
+    match *value {
+        Value::U32(alignment) if alignment >= 8 && alignment.is_power_of_two() => Ok(alignment.into()),
+        ref other => Err(Error::BadAlignment {
+            place: place(),
+            found: match other {
+                Value::U32(alignment) => alignment.to_string(),
+                other => format!("a value of type {}", other.describe()),
+            },
+        }),
+    }
+}
+
+/// Number of elements and bytes of a tensor.
+///
+/// `offset` is where the dimensions stand in the file, if they come from one.
+pub(crate) fn tensor_size(
+    name: &str,
+    dims: &[u64],
+    tensor_type: TensorType,
+    offset: Option<u64>,
+) -> Result<(u64, u64)> {
+    let place = |part| Place { offset, field: Field::Named(name, part).to_string() };
+    if dims.len() > MAX_DIMS {
+        return Err(Error::TooManyDims {
+            place: place("dimension count"),
+            n_dims: dims.len() as u64,
+            limit: MAX_DIMS,
+        });
+    }
+    // Signed 63 bits, because other readers of the format hold these numbers in an i64.
+    let fits = |n: &u64| *n <= i64::MAX as u64;
+    let overflow = || Error::ShapeOverflow { place: place("dimensions"), dims: dims.to_vec() };
+    let elements =
+        dims.iter().try_fold(1u64, |n, &dim| n.checked_mul(dim).filter(fits)).ok_or_else(overflow)?;
+    let row_len = dims.first().copied().unwrap_or(1);
+    if !row_len.is_multiple_of(tensor_type.block_len()) {
+        return Err(Error::BlockMisfit {
+            place: place("dimension 0"),
+            row_len,
+            tensor_type,
+            block_len: tensor_type.block_len(),
+        });
+    }
+    let bytes = tensor_type.row_bytes(elements).filter(fits).ok_or_else(overflow)?;
+    Ok((elements, bytes))
+}

@@ -1,0 +1,176 @@
+//! An opened model: the header and bytes of one file, or of all parts of a split one.
+
+use std::{collections::HashMap, fmt, path::Path, sync::Arc};
+
+use crate::{
+    data::{FileBytes, TensorData},
+    error::{Error, Field, Place, Result},
+    header::{Header, TensorInfo},
+    map,
+    metadata::Metadata,
+    split,
+};
+
+/// An opened model whose tensor data stay where they are: in the mapped file or in the caller's memory.
+///
+/// Cloning is cheap. Tensors of a split model appear as if they were in one file.
+#[derive(Clone)]
+pub struct Gguf(Arc<Inner>);
+
+struct Inner {
+    /// At least one.
+    parts: Vec<Part>,
+    /// Tensor name to (part, index in the part's list).
+    index: HashMap<String, (usize, usize)>,
+}
+
+/// One file of a model.
+pub(crate) struct Part {
+    pub(crate) header: Header,
+    pub(crate) bytes: FileBytes,
+}
+
+impl Part {
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        Self::new(map::map_file(path)?)
+    }
+
+    fn new(bytes: FileBytes) -> Result<Self> {
+        let header = Header::parse((*bytes).as_ref())?;
+        Ok(Self { header, bytes })
+    }
+}
+
+impl Gguf {
+    /// Opens a file by mapping it into memory. Of a split model any part may be named; the other parts are found
+    /// beside it by their names (`-00001-of-00003.gguf`).
+    ///
+    /// Only the header is read now; tensor data are read by the system when first touched.
+    ///
+    /// While the model or any [`TensorData`] of it is alive, the file must not be shortened or overwritten in place:
+    /// reading a page that no longer exists ends the process, and changed bytes change the weights. Replacing the file
+    /// by renaming another one over it is fine.
+    ///
+    /// # Errors
+    /// If the file or one of its parts cannot be opened, is malformed, or lacks tensor data.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        split::open(path.as_ref()).and_then(Self::from_parts)
+    }
+
+    /// Opens a model that is part of the program, for example by `include_bytes!`.
+    ///
+    /// # Errors
+    /// As [`Gguf::from_owner`].
+    pub fn from_static(bytes: &'static [u8]) -> Result<Self> {
+        Self::from_owner(bytes)
+    }
+
+    /// Opens a model in memory that `owner` keeps alive, such as a `Vec<u8>` or a mapping of one's own. The owner must
+    /// answer the same bytes every time.
+    ///
+    /// # Errors
+    /// If the bytes are not a well-formed file or lack tensor data, or are one part of a split model.
+    pub fn from_owner(owner: impl AsRef<[u8]> + Send + Sync + 'static) -> Result<Self> {
+        let part = Part::new(Arc::new(owner))?;
+        if let Some(split) = split::Membership::of(&part.header.metadata)? {
+            return Err(Error::SplitInMemory { count: split.count });
+        }
+        Self::from_parts(vec![part])
+    }
+
+    fn from_parts(parts: Vec<Part>) -> Result<Self> {
+        let mut index = HashMap::with_capacity(parts.iter().map(|part| part.header.tensors.len()).sum());
+        for (p, part) in parts.iter().enumerate() {
+            for (t, tensor) in part.header.tensors.iter().enumerate() {
+                if index.insert(tensor.name.clone(), (p, t)).is_some() {
+                    // Names are unique within a part, so this one is in two.
+                    let place = Place::of(Field::Named(&tensor.name, "name in another part"));
+                    return Err(Error::DuplicateTensor { place });
+                }
+            }
+        }
+        Ok(Self(Arc::new(Inner { parts, index })))
+    }
+
+    /// The metadata; of a split model, that of the first part.
+    #[must_use]
+    pub fn metadata(&self) -> &Metadata {
+        &self.header().metadata
+    }
+
+    /// The header of the file; of a split model, that of the first part.
+    #[must_use]
+    pub fn header(&self) -> &Header {
+        &self.0.parts[0].header
+    }
+
+    /// The headers of all parts in order.
+    pub fn headers(&self) -> impl ExactSizeIterator<Item = &Header> {
+        self.0.parts.iter().map(|part| &part.header)
+    }
+
+    /// Format version, 2 or 3; of a split model, that of the first part.
+    #[must_use]
+    pub fn version(&self) -> u32 {
+        self.header().version
+    }
+
+    /// Number of files: 1 unless the model is split.
+    #[must_use]
+    pub fn parts(&self) -> usize {
+        self.0.parts.len()
+    }
+
+    /// Length of all files together in bytes.
+    #[must_use]
+    pub fn file_bytes(&self) -> u64 {
+        self.0.parts.iter().map(|part| (*part.bytes).as_ref().len() as u64).sum()
+    }
+
+    /// All tensors in file order, part by part.
+    pub fn tensors(&self) -> impl Iterator<Item = &TensorInfo> {
+        self.headers().flat_map(|header| &header.tensors)
+    }
+
+    /// The tensor of a name.
+    #[must_use]
+    pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
+        self.find(name).map(|(_, tensor)| tensor)
+    }
+
+    /// The data of a tensor, given by its name or its [`TensorInfo`]. Copies nothing.
+    ///
+    /// # Errors
+    /// [`Error::NoTensor`] if this model has no tensor of that name.
+    ///
+    /// # Panics
+    /// If the owner given to [`Gguf::from_owner`] answers fewer bytes than it did when the model was opened.
+    pub fn data(&self, tensor: impl AsRef<str>) -> Result<TensorData> {
+        let name = tensor.as_ref();
+        let (part, tensor) = self.find(name).ok_or_else(|| Error::NoTensor { name: name.to_owned() })?;
+        let start = part.header.data_start(tensor);
+        // The header's checks hold these numbers below the length of a slice, so they fit a usize.
+        let data = usize::try_from(start)
+            .ok()
+            .zip(usize::try_from(start + tensor.bytes()).ok())
+            .and_then(|(start, end)| TensorData::new(Arc::clone(&part.bytes), start..end));
+        Ok(data.expect("the owner of the model's bytes has made them fewer"))
+    }
+
+    fn find(&self, name: &str) -> Option<(&Part, &TensorInfo)> {
+        let &(part, tensor) = self.0.index.get(name)?;
+        let part = &self.0.parts[part];
+        Some((part, &part.header.tensors[tensor]))
+    }
+}
+
+impl fmt::Debug for Gguf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gguf")
+            .field("version", &self.version())
+            .field("parts", &self.parts())
+            .field("metadata", &self.metadata().len())
+            .field("tensors", &self.0.index.len())
+            .finish_non_exhaustive()
+    }
+}

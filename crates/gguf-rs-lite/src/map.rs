@@ -1,0 +1,28 @@
+//! Mapping a file into memory: the only `unsafe` code of the crate.
+
+use std::{
+    fs::{self, File},
+    path::Path,
+    sync::Arc,
+};
+
+use crate::{
+    data::FileBytes,
+    error::{Error, Result},
+};
+
+/// Maps a file read-only.
+#[allow(unsafe_code, reason = "a file mapping cannot be had without")]
+pub(crate) fn map_file(path: &Path) -> Result<FileBytes> {
+    let failed = |action| move |source| Error::File { action, path: path.to_owned(), source };
+    // Before opening, because opening a pipe would wait for its other end.
+    if !fs::metadata(path).map_err(failed("open"))?.is_file() {
+        return Err(Error::NotAFile { path: path.to_owned() });
+    }
+    let file = File::open(path).map_err(failed("open"))?;
+    // SAFETY: the mapping is private and read-only, and is only ever seen as `&[u8]`, for which any content is valid.
+    // What remains is that another process may change or shorten the file meanwhile; no program can rule that out.
+    // `Gguf::open` documents it as the caller's obligation.
+    let map = unsafe { memmap2::Mmap::map(&file) }.map_err(failed("map"))?;
+    Ok(Arc::new(map))
+}
