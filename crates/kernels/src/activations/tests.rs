@@ -1,0 +1,91 @@
+//! The 8-bit form: its definition, its layouts, and what happens to numbers that have none.
+
+use super::*;
+use crate::matmul::slot_position;
+
+fn quantized(kernels: &Kernels, tokens: usize, cols: usize, x: &[f32]) -> Activations {
+    let mut activations = Activations::new();
+    activations.resize(tokens, cols).copy_from_slice(x);
+    activations.quantize(kernels, &ThreadPool::single());
+    activations
+}
+
+/// The definition, for one group: quants, scale.
+fn defined(x: &[f32]) -> (Vec<i8>, f32) {
+    let largest = x.iter().fold(0.0_f32, |m, x| m.max(x.abs()));
+    (x.iter().map(|x| (x * (127.0 / largest)).round_ties_even() as i8).collect(), largest / 127.0)
+}
+
+#[test]
+fn groups_are_quantized_as_defined() {
+    let x: Vec<f32> = (0..96).map(|i| ((i * 7919 % 503) as f32 - 250.0) * 0.013).collect();
+    for kernels in Kernels::available() {
+        let activations = quantized(&kernels, 1, 96, &x);
+        let token = activations.q8().rows.token(0);
+        for (b, x) in x.chunks(32).enumerate() {
+            let (quants, scale) = defined(x);
+            assert_eq!(token.quants[b].as_slice(), quants);
+            assert_eq!(token.scales[b], scale);
+            let halves = [0, 16].map(|h| quants[h..h + 16].iter().map(|&q| i16::from(q)).sum::<i16>());
+            assert_eq!(token.halves[b], halves);
+            assert_eq!(token.sums[b], scale * f32::from(halves[0] + halves[1]));
+        }
+    }
+}
+
+#[test]
+fn tiles_hold_the_same_numbers_as_rows() {
+    let (tokens, cols) = (7, 32 * 11);
+    let x: Vec<f32> = (0..tokens * cols).map(|i| ((i * 7919 % 1009) as f32 - 500.0) * 0.01).collect();
+    for kernels in Kernels::available() {
+        let together = quantized(&kernels, tokens, cols, &x);
+        for t in 0..tokens {
+            let alone = quantized(&kernels, 1, cols, &x[t * cols..(t + 1) * cols]);
+            let row = alone.q8().rows.token(0);
+            for b in 0..11 {
+                let step = &together.q8().tiles[t / 4 * 11 + slot_position(b, 11)];
+                let quants: Vec<i8> = step.quants.iter().flat_map(|q| q[t % 4]).collect();
+                assert_eq!(quants, row.quants[b]);
+                assert_eq!(
+                    (step.scales[t % 4], step.sums[t % 4], step.halves[t % 4]),
+                    (row.scales[b], row.sums[b], row.halves[b])
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn numbers_without_a_scale() {
+    for kernels in Kernels::available() {
+        for (x, nan) in [
+            (f32::NAN, true),
+            (f32::INFINITY, true),
+            (-f32::INFINITY, true),
+            (0.0, false),
+            (-0.0, false),
+            (f32::MIN_POSITIVE / 8.0, false),
+        ] {
+            let mut values = [0.0; 40];
+            values[5] = x;
+            let activations = quantized(&kernels, 1, 40, &values);
+            let token = activations.q8().rows.token(0);
+            assert_eq!(token.quants, [[0; 32]; 2]);
+            assert_eq!((token.scales[0].is_nan(), token.sums[0].is_nan()), (nan, nan));
+            assert_eq!((token.scales[1], token.sums[1]), (0.0, 0.0));
+        }
+    }
+}
+
+#[test]
+fn changing_the_rows_voids_the_quants() {
+    let (kernels, pool) = (Kernels::detect().unwrap(), ThreadPool::single());
+    let mut activations = Activations::new();
+    activations.resize(1, 32).fill(1.0);
+    activations.quantize(&kernels, &pool);
+    activations.quantize(&kernels, &pool);
+    assert_eq!(activations.q8().rows.token(0).quants, [[127; 32]]);
+    activations.values_mut().fill(-2.0);
+    activations.quantize(&kernels, &pool);
+    assert_eq!(activations.q8().rows.token(0).quants, [[-127; 32]]);
+}

@@ -1,0 +1,237 @@
+//! Causal attention over key/value blocks: one algorithm for prefill and decode.
+//!
+//! # The canonical order
+//! What a query gets depends on nothing but its position, its row and the keys and values it sees:
+//! - a score is a dot product in the order of [`Kernels::dot`];
+//! - keys are taken in ascending order in *tiles* of 32 (at multiples of 32 in the sequence), each one step of the
+//!   online softmax; values are added key by key;
+//! - contexts are cut into *splits* of 512 keys (at multiples of 512). Each split starts afresh; their results are merged
+//!   in ascending order.
+//!
+//! So prefill in any chunks, decode, any number of threads and any instruction set give the same bits.
+//!
+//! # How the work is cut
+//! A *query tile* is a few consecutive queries of all heads that share one key/value head: about [`ROWS`] rows. A task is
+//! one query tile with all its splits when there are enough tiles for the threads (prefill), else one query tile with
+//! one split (decode), the results of which are merged afterwards. Each task reads a key/value tile once and uses it for
+//! all its rows.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `view.rs` | the shapes a caller passes |
+//! | `scratch.rs` | memory that is kept from call to call |
+//! | `task.rs` | one task: loops over splits and tiles, masks, the online softmax, merging |
+//! | `tile.rs` | the two register-tiled products: queries by keys, probabilities by values |
+//!
+//! # Source
+//! Milakov and Gimelshein, "Online normalizer calculation for softmax", arXiv 1805.02867; Dao, "FlashAttention-2", arXiv
+//! 2307.08691; blocks as in "`PagedAttention`", arXiv 2309.06180.
+
+mod scratch;
+mod task;
+mod tile;
+mod view;
+
+use std::ops::Range;
+
+pub use scratch::AttentionScratch;
+pub(crate) use scratch::{State, Worker};
+pub(crate) use task::{Task, attend, merge};
+pub use view::{AttentionShape, KvBlock, KvRows, KvView};
+
+use crate::disjoint::DisjointMut;
+use crate::{Kernels, ThreadPool};
+
+/// Keys in one step of the online softmax.
+pub(crate) const KEY_TILE: usize = 32;
+
+/// Keys that are attended independently of the others and merged.
+pub(crate) const SPLIT_KEYS: usize = 512;
+
+/// Rows (queries times heads of a group) of a query tile, unless one query alone has more. With 128 dimensions the rows'
+/// queries, two accumulators, a key and a value tile take 140 KiB, which stays in a second-level cache.
+const ROWS: usize = 64;
+
+/// Largest number of f32 values in partial results of splits; beyond it splits are not spread over threads.
+const MAX_PARTIALS: usize = 1 << 24;
+
+impl Kernels {
+    /// Attends each query to the keys at its own and earlier positions:
+    /// `out = Σ_j softmax_j(scale * q · k_j) v_j` per query head.
+    ///
+    /// Query `i` of the call stands at position `query_start + i` and sees the keys at positions up to its own, with a
+    /// window the last `window` of them. Query head `h` reads key/value head `h / (n_heads / n_kv_heads)`. A soft cap
+    /// turns a score `s` into `cap * tanh(s / cap)`.
+    ///
+    /// `scratch` may be new or come from any earlier call; it grows to the largest call and is then reused.
+    ///
+    /// # Shapes
+    /// `q`, `out`: `[n_queries, n_heads, head_dim]`; keys and values: see [`KvView`]. Any head size works; multiples of
+    /// 8 are fastest (others are copied to padded rows).
+    ///
+    /// # Numerics
+    /// f32 throughout, in the canonical order of the module documentation; relative error about 1e-5 against exact
+    /// arithmetic for well-scaled inputs. A query that sees no key gets zeros. NaN in a query, key or value reaches
+    /// exactly the queries that see it. Scores of `-inf` weigh nothing; `+inf` gives NaN.
+    ///
+    /// # Panics
+    /// If a slice does not have the length its shape says, `n_kv_heads` does not divide `n_heads`, `block_tokens` is
+    /// not a multiple of 32, the view holds fewer tokens than the last query's position needs, or `soft_cap` is not
+    /// positive.
+    #[allow(clippy::too_many_arguments)] // each is one object with a shape of its own
+    pub fn attention(
+        &self,
+        pool: &ThreadPool,
+        shape: &AttentionShape,
+        q: &[f32],
+        kv: &KvView<'_>,
+        out: &mut [f32],
+        scratch: &mut AttentionScratch,
+    ) {
+        shape.check(q, kv, out);
+        if out.is_empty() {
+            return;
+        }
+        let plan = Plan::new(shape, pool.threads());
+        scratch.reserve(pool.threads(), plan.rows, shape.padded_dim(), plan.partials_len(shape));
+        let call = Call { kernels: *self, shape, q, kv, plan: &plan, out: &DisjointMut::new(out) };
+        if plan.spread_splits {
+            call.run_splits(pool, scratch);
+        } else {
+            call.run_tiles(pool, scratch);
+        }
+    }
+}
+
+/// How one call is cut into tasks.
+struct Plan {
+    /// Queries of a query tile (the last one of the call may have fewer).
+    queries: usize,
+    /// Rows of a query tile: `queries * (n_heads / n_kv_heads)`.
+    rows: usize,
+    /// Number of query tiles, over all key/value heads.
+    tiles: usize,
+    /// Splits that any query of the call sees.
+    splits: Range<usize>,
+    /// Whether each split is a task of its own.
+    spread_splits: bool,
+}
+
+impl Plan {
+    fn new(shape: &AttentionShape, threads: usize) -> Self {
+        let group = shape.group();
+        let queries = (ROWS / group).clamp(1, shape.n_queries);
+        let rows = queries * group;
+        let tiles = shape.n_kv_heads * shape.n_queries.div_ceil(queries);
+        let keys = shape.keys_of(0..shape.n_queries);
+        let splits = keys.start / SPLIT_KEYS..keys.end.div_ceil(SPLIT_KEYS);
+        let partials = tiles * splits.len() * State::len(rows, shape.padded_dim());
+        let spread_splits =
+            threads > 1 && splits.len() > 1 && tiles < 4 * threads && partials <= MAX_PARTIALS;
+        Self { queries, rows, tiles, splits, spread_splits }
+    }
+
+    /// Number of f32 values that the results of the splits take, if they are tasks of their own.
+    fn partials_len(&self, shape: &AttentionShape) -> usize {
+        if self.spread_splits {
+            self.tiles * self.splits.len() * State::len(self.rows, shape.padded_dim())
+        } else {
+            0
+        }
+    }
+}
+
+/// Everything that the tasks of one call share.
+struct Call<'a> {
+    kernels: Kernels,
+    shape: &'a AttentionShape,
+    q: &'a [f32],
+    kv: &'a KvView<'a>,
+    plan: &'a Plan,
+    out: &'a DisjointMut<'a, f32>,
+}
+
+impl Call<'_> {
+    /// The task of query tile `tile` for `splits`. Tiles with many keys come first, so that the last tasks are short.
+    fn task(&self, tile: usize, splits: Range<usize>) -> Task<'_> {
+        let heads = self.shape.n_kv_heads;
+        let from_last = tile / heads;
+        let first = (self.plan.tiles / heads - 1 - from_last) * self.plan.queries;
+        let queries = first..(first + self.plan.queries).min(self.shape.n_queries);
+        Task { shape: self.shape, q: self.q, kv: self.kv, kv_head: tile % heads, queries, splits }
+    }
+
+    fn attend(&self, task: &Task<'_>, worker: &mut Worker) {
+        // SAFETY: `self.kernels` exists only where the slot's instruction set is present.
+        unsafe { (self.kernels.slots.attend)(task, worker) }
+    }
+
+    /// One task per query tile.
+    fn run_tiles(&self, pool: &ThreadPool, scratch: &AttentionScratch) {
+        pool.for_each_chunk_on(self.plan.tiles, 1, &|index, tiles| {
+            let mut worker = scratch.worker(index);
+            for tile in tiles {
+                let task = self.task(tile, self.plan.splits.clone());
+                self.attend(&task, &mut worker);
+                self.finish(&task, &worker.total);
+            }
+        });
+    }
+
+    /// One task per query tile and split; then each tile's splits are merged in order.
+    fn run_splits(&self, pool: &ThreadPool, scratch: &mut AttentionScratch) {
+        let len = State::len(self.plan.rows, self.shape.padded_dim());
+        let n_splits = self.plan.splits.len();
+        let (workers, partials) = scratch.parts();
+        let partials = DisjointMut::new(&mut partials[..self.plan.tiles * n_splits * len]);
+        pool.for_each_chunk_on(self.plan.tiles * n_splits, 1, &|index, items| {
+            let mut worker = workers.get(index);
+            for item in items {
+                let split = self.plan.splits.start + item % n_splits;
+                self.attend(&self.task(item / n_splits, split..split + 1), &mut worker);
+                // SAFETY: `for_each_chunk_on` gives each item to one call, and items do not share a range.
+                let partial = unsafe { partials.part(item * len..(item + 1) * len) };
+                partial[..worker.total.values().len()].copy_from_slice(worker.total.values());
+            }
+        });
+        pool.for_each_chunk_on(self.plan.tiles, 1, &|index, tiles| {
+            let mut worker = workers.get(index);
+            let Worker { total, split: partial, .. } = &mut *worker;
+            for tile in tiles {
+                let task = self.task(tile, self.plan.splits.clone());
+                total.reset(task.rows(), self.shape.padded_dim());
+                partial.reset(task.rows(), self.shape.padded_dim());
+                for item in tile * n_splits..(tile + 1) * n_splits {
+                    // SAFETY: the first dispatch is over, and each item belongs to one tile, each tile to one call.
+                    let values = unsafe { partials.part(item * len..(item + 1) * len) };
+                    let n = partial.values().len();
+                    partial.values_mut().copy_from_slice(&values[..n]);
+                    // SAFETY: `self.kernels` exists only where the slot's instruction set is present.
+                    unsafe { (self.kernels.slots.attend_merge)(total, partial) }
+                }
+                self.finish(&task, total);
+            }
+        });
+    }
+
+    /// Writes the rows of a task: each accumulator divided by its sum; zeros where nothing had weight.
+    fn finish(&self, task: &Task<'_>, state: &State) {
+        let (group, dim) = (self.shape.group(), self.shape.head_dim);
+        for (i, query) in task.queries.clone().enumerate() {
+            let start = (query * self.shape.n_heads + task.kv_head * group) * dim;
+            // SAFETY: a query's heads of one key/value head belong to exactly one query tile, and a tile is finished by
+            // one call of the closure that got it.
+            let out = unsafe { self.out.part(start..start + group * dim) };
+            for (g, out) in out.chunks_exact_mut(dim).enumerate() {
+                let (sum, acc) = state.row(i * group + g);
+                let divisor = if sum == 0.0 { 1.0 } else { sum };
+                for (out, acc) in out.iter_mut().zip(acc) {
+                    *out = acc / divisor;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

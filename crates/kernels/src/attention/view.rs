@@ -1,0 +1,144 @@
+//! What a caller passes: the shape of an attention call, and keys and values as a list of blocks.
+
+use std::ops::Range;
+
+use half::f16;
+
+use super::KEY_TILE;
+use crate::lanes::LANES;
+
+/// Sizes and rules of one attention call.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AttentionShape {
+    /// Query heads.
+    pub n_heads: usize,
+    /// Key/value heads; divides `n_heads`. Fewer than `n_heads` is grouped-query, 1 is multi-query attention.
+    pub n_kv_heads: usize,
+    /// Values of a head.
+    pub head_dim: usize,
+    /// Position of the first query of the call.
+    pub query_start: usize,
+    /// Number of queries, at consecutive positions.
+    pub n_queries: usize,
+    /// Factor of the scores, usually `1 / sqrt(head_dim)`.
+    pub scale: f32,
+    /// Number of positions that a query sees, its own included; `None` for all.
+    pub window: Option<usize>,
+    /// Bound of the scores, approached as `cap * tanh(score / cap)`; `None` for none.
+    pub soft_cap: Option<f32>,
+}
+
+/// Keys and values of one sequence and layer: position `p` is row `p % block_tokens` of block `p / block_tokens`.
+#[derive(Debug, Clone, Copy)]
+pub struct KvView<'a> {
+    /// The blocks, in the order of positions. Blocks may differ in format.
+    pub blocks: &'a [KvBlock<'a>],
+    /// Tokens of a block; a multiple of 32.
+    pub block_tokens: usize,
+    /// Tokens present. Rows from here on are never used, whatever they hold.
+    pub len: usize,
+}
+
+/// Keys and values of `block_tokens` consecutive positions.
+#[derive(Debug, Clone, Copy)]
+pub struct KvBlock<'a> {
+    /// `[n_kv_heads, block_tokens, head_dim]`
+    pub keys: KvRows<'a>,
+    /// `[n_kv_heads, block_tokens, head_dim]`
+    pub values: KvRows<'a>,
+}
+
+/// Rows of keys or values in one of the formats that attention reads in place.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub enum KvRows<'a> {
+    /// Single precision.
+    F32(&'a [f32]),
+    /// Half precision.
+    F16(&'a [f16]),
+}
+
+impl<'a> KvRows<'a> {
+    /// Number of values.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::F32(x) => x.len(),
+            Self::F16(x) => x.len(),
+        }
+    }
+
+    /// Whether there are no values.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The values in `range`.
+    pub(super) fn part(&self, range: Range<usize>) -> KvRows<'a> {
+        match self {
+            Self::F32(x) => KvRows::F32(&x[range]),
+            Self::F16(x) => KvRows::F16(&x[range]),
+        }
+    }
+}
+
+impl AttentionShape {
+    /// Query heads per key/value head.
+    pub(super) fn group(&self) -> usize {
+        self.n_heads / self.n_kv_heads
+    }
+
+    /// `head_dim` rounded up to whole vectors.
+    pub(super) fn padded_dim(&self) -> usize {
+        self.head_dim.next_multiple_of(LANES)
+    }
+
+    /// Positions of the keys that query `query` of the call sees.
+    pub(super) fn keys_of_query(&self, query: usize) -> Range<usize> {
+        let end = self.query_start + query + 1;
+        end.saturating_sub(self.window.unwrap_or(end))..end
+    }
+
+    /// Positions of the keys that at least one of `queries` sees (not empty).
+    pub(super) fn keys_of(&self, queries: Range<usize>) -> Range<usize> {
+        self.keys_of_query(queries.start).start..self.keys_of_query(queries.end - 1).end
+    }
+
+    /// Panics if a call's arguments contradict each other.
+    #[track_caller]
+    pub(super) fn check(&self, q: &[f32], kv: &KvView<'_>, out: &[f32]) {
+        assert!(
+            self.n_kv_heads > 0 && self.n_heads.is_multiple_of(self.n_kv_heads),
+            "attention: {} key/value heads do not divide {} query heads",
+            self.n_kv_heads,
+            self.n_heads
+        );
+        let values = self.n_queries * self.n_heads * self.head_dim;
+        assert!(q.len() == values && out.len() == values, "attention: length of queries or output");
+        assert!(self.soft_cap.is_none_or(|cap| cap > 0.0), "attention: the soft cap must be positive");
+        assert!(
+            kv.block_tokens > 0 && kv.block_tokens.is_multiple_of(KEY_TILE),
+            "attention: blocks of {} tokens, not a multiple of {KEY_TILE}",
+            kv.block_tokens
+        );
+        assert!(
+            self.n_queries == 0 || self.query_start.saturating_add(self.n_queries) <= kv.len,
+            "attention: the keys end at {}, the queries at {}",
+            kv.len,
+            self.query_start.saturating_add(self.n_queries)
+        );
+        assert!(kv.len.div_ceil(kv.block_tokens) <= kv.blocks.len(), "attention: fewer blocks than tokens");
+        let block_len = self.n_kv_heads * kv.block_tokens * self.head_dim;
+        let fits = |block: &KvBlock<'_>| block.keys.len() == block_len && block.values.len() == block_len;
+        assert!(kv.blocks.iter().all(fits), "attention: length of a key or value block");
+    }
+}
+
+impl<'a> KvView<'a> {
+    /// Keys and values of one head and of the tile that starts at position `start`, `[KEY_TILE, head_dim]` each.
+    pub(super) fn tile(&self, kv_head: usize, start: usize, head_dim: usize) -> (KvRows<'a>, KvRows<'a>) {
+        let block = &self.blocks[start / self.block_tokens];
+        let row = kv_head * self.block_tokens + start % self.block_tokens;
+        let range = row * head_dim..(row + KEY_TILE) * head_dim;
+        (block.keys.part(range.clone()), block.values.part(range))
+    }
+}

@@ -1,0 +1,104 @@
+//! The crate's one error type. Only *data* ends up here (a requested instruction set, a configuration, bytes of a
+//! file); a caller's own buffers of the wrong length are programming errors and panic, as each method documents.
+
+use crate::Isa;
+
+/// What can go wrong when kernels, pools, tables and matrices are built.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The name is not an instruction set this crate knows; use one of `scalar`, `avx2`, `neon`.
+    #[error("unknown instruction set {name:?}: expected one of scalar, avx2, neon")]
+    UnknownIsa {
+        /// The name as it was given.
+        name: String,
+    },
+
+    /// The instruction set is known, but this CPU or this build does not have it. Nothing falls back silently:
+    /// ask for another one, or for none to get the best.
+    #[error("instruction set {isa} is not available here: use {best} or leave the choice open")]
+    IsaUnavailable {
+        /// The instruction set that was asked for.
+        isa: Isa,
+        /// The best one that is available.
+        best: Isa,
+    },
+
+    /// A thread pool needs at least the calling thread.
+    #[error("a thread pool of {threads} threads: use 1 to {max}")]
+    ThreadCount {
+        /// The number that was asked for.
+        threads: usize,
+        /// The largest supported number.
+        max: usize,
+    },
+
+    /// The operating system refused to start a worker thread; the workers started before it have been joined.
+    #[error("cannot start worker thread {worker}")]
+    ThreadSpawn {
+        /// Index of the worker that could not be started.
+        worker: usize,
+        /// The operating system's reason.
+        source: std::io::Error,
+    },
+
+    /// The rotary dimension is zero or odd; it counts values, which are rotated in pairs.
+    #[error("rotary dimension {rotary_dim} is not a positive even number")]
+    RotaryDim {
+        /// The dimension that was given.
+        rotary_dim: usize,
+    },
+
+    /// A list of per-frequency numbers of a rotary embedding has the wrong length; one per pair is needed.
+    #[error("{what} has {found} values, a rotary embedding of {expected} pairs needs {expected}")]
+    RopeFactors {
+        /// Which list it is.
+        what: &'static str,
+        /// Number of values that were given.
+        found: usize,
+        /// Number of values needed: half the rotary dimension.
+        expected: usize,
+    },
+
+    /// A parameter of a rotary embedding lies outside the range in which its formula has a meaning.
+    #[error("rotary embedding parameter {name} = {value} is out of range: {expected}")]
+    RopeParameter {
+        /// Name of the parameter.
+        name: &'static str,
+        /// Its value.
+        value: f64,
+        /// The accepted range, in words.
+        expected: &'static str,
+    },
+
+    /// The rows of a matrix must be whole blocks of its format; the file is damaged or names the wrong format.
+    #[error("a {format} matrix of {cols} columns: rows must be whole blocks of {block_len} values")]
+    MatrixCols {
+        /// Name of the format.
+        format: &'static str,
+        /// Number of columns that was given.
+        cols: usize,
+        /// Values per block.
+        block_len: usize,
+    },
+
+    /// The bytes of a matrix have another size than its shape; the file is damaged or the shape is wrong.
+    #[error(
+        "a {format} matrix of {rows} rows of {row_bytes} bytes ({cols} columns) cannot have {found} bytes"
+    )]
+    MatrixBytes {
+        /// Name of the format.
+        format: &'static str,
+        /// Number of rows that was given.
+        rows: usize,
+        /// Number of columns that was given.
+        cols: usize,
+        /// Bytes per row.
+        row_bytes: usize,
+        /// Number of bytes that was given.
+        found: usize,
+    },
+}
+
+/// Result of this crate's fallible constructors.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,0 +1,59 @@
+//! Q6_K: 256 values of 6 bits around 32; each 16 have a signed scale of 8 bits, `x = d * sc * (q - 32)`.
+//!
+//! A half of 128 values takes 64 bytes of low bits and 32 bytes of high bits: sub-blocks 0 and 1 are the low halves of
+//! `ql[0]` and `ql[1]`, sub-blocks 2 and 3 their high halves; bits `2s` and `2s + 1` of `qh[l]` belong to sub-block `s`.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::k_quants::{SymmetricScales, fit_symmetric_block};
+use super::{Factors, QuantBlock, SUB_BLOCK, f32_to_half, half_to_f32};
+
+/// One block: 210 bytes for 256 values.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct Q6K {
+    pub(crate) ql: [[[u8; 32]; 2]; 2],
+    pub(crate) qh: [[u8; 32]; 2],
+    pub(crate) scales: [[i8; 2]; 8],
+    pub(crate) d: [u8; 2],
+}
+
+impl QuantBlock for Q6K {
+    const LEN: usize = 256;
+    const MAX_QUANT: Option<u8> = Some(63);
+    const OFFSET: i8 = 32;
+    const HALF_SCALES: bool = true;
+
+    #[inline(always)]
+    fn unpack(&self, quants: &mut [[u8; SUB_BLOCK]]) {
+        for ((ql, qh), quants) in self.ql.iter().zip(&self.qh).zip(quants.chunks_exact_mut(4)) {
+            for l in 0..32 {
+                quants[0][l] = (ql[0][l] & 15) | (qh[l] & 3) << 4;
+                quants[1][l] = (ql[1][l] & 15) | (qh[l] >> 2 & 3) << 4;
+                quants[2][l] = (ql[0][l] >> 4) | (qh[l] >> 4 & 3) << 4;
+                quants[3][l] = (ql[1][l] >> 4) | (qh[l] >> 6) << 4;
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn factors(&self, factors: &mut [Factors]) {
+        let scale = half_to_f32(self.d);
+        for (factors, &halves) in factors.iter_mut().zip(&self.scales) {
+            *factors = Factors { scale, min: 0.0, halves };
+        }
+    }
+
+    fn quantize(values: &[f32]) -> Self {
+        let (SymmetricScales { d, scales }, quants) = fit_symmetric_block(values);
+        let mut block = Self { scales: bytemuck::cast(scales), d: f32_to_half(d), ..Self::zeroed() };
+        for (s, quants) in quants.iter().enumerate() {
+            let (half, s) = (s / 4, s % 4);
+            for (l, q) in quants.iter().enumerate() {
+                block.ql[half][s % 2][l] |= (q & 15) << (4 * (s / 2));
+                block.qh[half][l] |= (q >> 4) << (2 * s);
+            }
+        }
+        block
+    }
+}

@@ -1,0 +1,66 @@
+//! Properties of the format descriptions; the values themselves are checked against fixtures in `tests/quant_goldens.rs`.
+
+use super::*;
+
+#[test]
+fn sizes_are_those_of_the_file_format() {
+    let sizes = [(1, 4), (1, 2), (1, 2), (32, 34), (32, 18), (256, 144), (256, 176), (256, 210)];
+    for (format, (len, bytes)) in BlockFormat::ALL.into_iter().zip(sizes) {
+        assert_eq!((format.block_len(), format.block_bytes()), (len, bytes), "{}", format.name());
+    }
+}
+
+#[test]
+fn a_row_is_whole_blocks() {
+    assert_eq!(BlockFormat::Q4K.row_bytes(512), Some(288));
+    assert_eq!(BlockFormat::Q4K.row_bytes(511), None);
+    assert_eq!(BlockFormat::Q8_0.row_bytes(0), Some(0));
+    assert_eq!(BlockFormat::F32.row_bytes(usize::MAX), None);
+}
+
+#[test]
+fn blocks_of_zeros_decode_to_zeros() {
+    for format in BlockFormat::ALL {
+        let mut bytes = vec![0xff; format.row_bytes(512).unwrap()];
+        format.quantize(&[0.0; 512], &mut bytes);
+        let mut values = [1.0; 512];
+        format.dequantize(&bytes, &mut values);
+        assert!(values.iter().all(|&x| x == 0.0), "{}", format.name());
+    }
+}
+
+#[test]
+fn quantizing_again_loses_less_than_a_step() {
+    for format in BlockFormat::ALL {
+        let original: Vec<f32> = (0..512).map(|i| ((i * 37 % 101) as f32 - 40.0) * 0.01).collect();
+        let mut bytes = vec![0; format.row_bytes(512).unwrap()];
+        let mut once = vec![0.0; 512];
+        format.quantize(&original, &mut bytes);
+        format.dequantize(&bytes, &mut once);
+        let mut twice = vec![0.0; 512];
+        format.quantize(&once, &mut bytes);
+        format.dequantize(&bytes, &mut twice);
+        for (a, b) in once.iter().zip(&twice) {
+            assert!((a - b).abs() <= 1.0 / 15.0, "{}: {a} became {b}", format.name());
+        }
+    }
+}
+
+#[test]
+fn packed_scales_hold_every_six_bit_number() {
+    for base in 0..64_u8 {
+        let scales: [u8; 8] = std::array::from_fn(|i| (base + 9 * i as u8) % 64);
+        let mins: [u8; 8] = std::array::from_fn(|i| (base + 23 * i as u8 + 5) % 64);
+        let mut factors = [Factors::default(); 8];
+        k_quants::PackedScales::new(1.0, 0.5, &scales, &mins).factors(&mut factors);
+        for (i, f) in factors.iter().enumerate() {
+            assert_eq!((f.scale, f.min), (f32::from(scales[i]), 0.5 * f32::from(mins[i])));
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "Q6_K: 209 bytes do not hold 256 values")]
+fn short_bytes_are_refused() {
+    BlockFormat::Q6K.dequantize(&[0; 209], &mut [0.0; 256]);
+}

@@ -1,0 +1,154 @@
+//! The dispatch: [`Kernels`], and the one list of everything that exists per instruction set.
+//!
+//! A slot is a function pointer to a generic body instantiated for one set of lanes, inside a function that enables the
+//! CPU features. Safe methods (`impl Kernels` beside each operation in `op/`, `attention/` and `matmul/`) check shapes
+//! once and call a slot.
+
+use crate::{ISA_VARIABLE, Isa, Result};
+
+/// The kernels of one instruction set; possession proves that the CPU has it.
+///
+/// The value is two words, `Copy`, and passed by value or reference to everything that computes. All instruction sets
+/// give the same bits.
+///
+/// # Examples
+/// ```
+/// use ruvllm_kernels::{Isa, Kernels};
+///
+/// let best = Kernels::detect()?;
+/// let reference = Kernels::for_isa(Isa::Scalar)?;
+/// let (x, y) = ([1.0, 2.0, 3.0], [4.0, 5.0, 6.0]);
+/// assert_eq!(best.dot(&x, &y), 32.0);
+/// assert_eq!(best.dot(&x, &y).to_bits(), reference.dot(&x, &y).to_bits());
+/// # Ok::<(), ruvllm_kernels::Error>(())
+/// ```
+#[derive(Clone, Copy)]
+pub struct Kernels {
+    isa: Isa,
+    pub(crate) slots: &'static Slots,
+}
+
+impl Kernels {
+    /// The best kernels for this CPU, or those that the environment variable `RUVLLM_ISA` names.
+    ///
+    /// # Errors
+    /// [`Error::UnknownIsa`](crate::Error::UnknownIsa) or [`Error::IsaUnavailable`](crate::Error::IsaUnavailable) when
+    /// the variable asks for something that is not there; it is never replaced silently.
+    pub fn detect() -> Result<Self> {
+        Self::for_isa(Isa::requested(std::env::var_os(ISA_VARIABLE).as_deref())?)
+    }
+
+    /// The kernels of `isa`.
+    ///
+    /// # Errors
+    /// [`Error::IsaUnavailable`](crate::Error::IsaUnavailable) if this CPU or this build lacks it.
+    pub fn for_isa(isa: Isa) -> Result<Self> {
+        let isa = isa.require()?;
+        let slots = match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => &avx2::SLOTS,
+            // NEON, AVX-VNNI and AVX-512 get their line here, and their module in `slots!`, with their lanes. What has no
+            // kernels in this build has been refused above.
+            _ => &scalar::SLOTS,
+        };
+        Ok(Self { isa, slots })
+    }
+
+    /// The kernels of every instruction set that this machine has, slowest first: what a test compares.
+    pub fn available() -> Vec<Self> {
+        Isa::ALL.into_iter().filter_map(|isa| Self::for_isa(isa).ok()).collect()
+    }
+
+    /// The instruction set.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+}
+
+impl std::fmt::Debug for Kernels {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Kernels").field(&self.isa).finish()
+    }
+}
+
+/// Declares [`Slots`] and its value for each instruction set from one list of `name: generic body (arguments)`.
+///
+/// A body takes the lanes token first; it may ask for a wider trait than `Lanes` where an operation has leaves of its
+/// own per instruction set (integer dot products).
+macro_rules! slots {
+    ($( $name:ident = $body:path : ($($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)? ; )*) => {
+        /// One function per operation. Each may be called only where its instruction set is present.
+        pub(crate) struct Slots {
+            $( pub(crate) $name: unsafe fn($($ty),*) $(-> $ret)?, )*
+        }
+
+        mod scalar {
+            use super::*;
+
+            pub(super) static SLOTS: Slots = Slots { $( $name, )* };
+
+            $( fn $name($($arg: $ty),*) $(-> $ret)? {
+                $body(crate::lanes::ScalarLanes, $($arg),*)
+            } )*
+        }
+
+        #[cfg(target_arch = "x86_64")]
+        mod avx2 {
+            use super::*;
+
+            pub(super) static SLOTS: Slots = Slots { $( $name, )* };
+
+            $( #[target_feature(enable = "avx2,fma,f16c")]
+            fn $name($($arg: $ty),*) $(-> $ret)? {
+                // SAFETY: this function enables the features, so its caller has vouched for them.
+                let lanes = unsafe { crate::lanes::Avx2Lanes::assume_available() };
+                $body(lanes, $($arg),*)
+            } )*
+        }
+    };
+}
+
+// One line per operation. Every instruction set of `mod`s above fills every slot: a set that lacks its own leaf for an
+// operation names the shared one in the body's trait implementation.
+slots! {
+    // Rows of f32.
+    dot = crate::op::dot::dot: (x: &[f32], y: &[f32]) -> f32;
+    add_assign = crate::op::dot::add_assign: (x: &mut [f32], y: &[f32]);
+    rms_norm = crate::op::norm::rms_norm: (x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]);
+    softmax = crate::op::softmax::softmax: (x: &mut [f32]);
+    log_sum_exp = crate::op::softmax::log_sum_exp: (x: &[f32]) -> f32;
+    argmax = crate::op::select::argmax: (x: &[f32]) -> Option<usize>;
+    top_k = crate::op::select::top_k: (x: &[f32], k: usize, out: &mut Vec<u32>);
+    silu = crate::op::activation::silu: (x: &mut [f32]);
+    silu_mul = crate::op::activation::silu_mul: (gate: &mut [f32], up: &[f32]);
+    rope = crate::op::rope::rope: (job: &crate::op::rope::RopeJob<'_>, x: &mut [f32]);
+    f32_to_f16 = crate::op::convert::f32_to_f16: (x: &[f32], out: &mut [half::f16]);
+    f16_to_f32 = crate::op::convert::f16_to_f32: (x: &[half::f16], out: &mut [f32]);
+    bf16_to_f32 = crate::op::convert::bf16_to_f32: (x: &[half::bf16], out: &mut [f32]);
+
+    // Attention: one task, and the joining of two results.
+    attend = crate::attention::attend: (task: &crate::attention::Task<'_>, worker: &mut crate::attention::Worker);
+    attend_merge = crate::attention::merge: (total: &mut crate::attention::State, split: &crate::attention::State);
+
+    // Matrix products: activations to 8 bits, and some rows of one matrix for all tokens.
+    quantize_rows = crate::activations::quantize_rows:
+        (values: &[f32], cols: usize, rows: &mut crate::activations::Q8Rows);
+    quantize_tiles = crate::activations::quantize_tiles:
+        (values: &[f32], cols: usize, tiles: &mut [crate::activations::TileStep]);
+    matmul_f32 = crate::matmul::float::product::<_, f32>:
+        (product: &crate::matmul::float::FloatProduct<'_>, rows: std::ops::Range<usize>);
+    matmul_f16 = crate::matmul::float::product::<_, half::f16>:
+        (product: &crate::matmul::float::FloatProduct<'_>, rows: std::ops::Range<usize>);
+    matmul_bf16 = crate::matmul::float::product::<_, half::bf16>:
+        (product: &crate::matmul::float::FloatProduct<'_>, rows: std::ops::Range<usize>);
+    matmul_q8_0 = crate::matmul::integer::product::<_, crate::format::Q8_0>:
+        (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
+    matmul_q4_0 = crate::matmul::integer::product::<_, crate::format::Q4_0>:
+        (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
+    matmul_q4_k = crate::matmul::integer::product::<_, crate::format::Q4K>:
+        (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
+    matmul_q5_k = crate::matmul::integer::product::<_, crate::format::Q5K>:
+        (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
+    matmul_q6_k = crate::matmul::integer::product::<_, crate::format::Q6K>:
+        (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
+}

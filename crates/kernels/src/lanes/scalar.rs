@@ -1,0 +1,147 @@
+//! The eight lanes in portable Rust: the shipped reference for every other instruction set.
+//!
+//! Fused multiply-add is `f32::mul_add`, exact on every target (a library call where the target has no instruction for
+//! it, so this path is for correctness, not for speed). Half-precision conversion uses the software functions of
+//! `half`, not its run-time detection. What compiles to more than a few instructions is not inlined: kernels unroll
+//! their loops for registers that this path does not have, and would otherwise be several times as large as useful.
+
+use half::{bf16, f16};
+
+use super::{LANES, Lanes};
+
+/// Token of the portable path; always available.
+#[derive(Clone, Copy)]
+pub(crate) struct ScalarLanes;
+
+#[inline(always)]
+fn zip(a: [f32; LANES], b: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> [f32; LANES] {
+    std::array::from_fn(|i| f(a[i], b[i]))
+}
+
+/// The fixed tree over eight lanes.
+#[inline(always)]
+fn tree(v: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> f32 {
+    let s: [f32; 4] = std::array::from_fn(|j| f(v[j], v[j + 4]));
+    f(f(s[0], s[2]), f(s[1], s[3]))
+}
+
+impl Lanes for ScalarLanes {
+    type V = [f32; LANES];
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> Self::V {
+        [x; LANES]
+    }
+
+    #[inline(always)]
+    fn load(self, x: &[f32; LANES]) -> Self::V {
+        *x
+    }
+
+    #[inline(always)]
+    fn store(self, v: Self::V, to: &mut [f32; LANES]) {
+        *to = v;
+    }
+
+    #[inline(never)]
+    fn load_f16(self, x: &[f16; LANES]) -> Self::V {
+        x.map(f16::to_f32_const)
+    }
+
+    #[inline(never)]
+    fn store_f16(self, v: Self::V, to: &mut [f16; LANES]) {
+        *to = v.map(f16::from_f32_const);
+    }
+
+    #[inline(always)]
+    fn load_bf16(self, x: &[bf16; LANES]) -> Self::V {
+        x.map(|x| f32::from_bits(u32::from(x.to_bits()) << 16))
+    }
+
+    #[inline(always)]
+    fn load_twice(self, x: &[f32; LANES / 2]) -> Self::V {
+        std::array::from_fn(|i| x[i / 2])
+    }
+
+    #[inline(always)]
+    fn add(self, a: Self::V, b: Self::V) -> Self::V {
+        zip(a, b, |a, b| a + b)
+    }
+
+    #[inline(always)]
+    fn sub(self, a: Self::V, b: Self::V) -> Self::V {
+        zip(a, b, |a, b| a - b)
+    }
+
+    #[inline(always)]
+    fn mul(self, a: Self::V, b: Self::V) -> Self::V {
+        zip(a, b, |a, b| a * b)
+    }
+
+    #[inline(never)]
+    fn div(self, a: Self::V, b: Self::V) -> Self::V {
+        zip(a, b, |a, b| a / b)
+    }
+
+    #[inline(never)]
+    fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+        std::array::from_fn(|i| a[i].mul_add(b[i], c[i]))
+    }
+
+    #[inline(never)]
+    fn fnma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+        std::array::from_fn(|i| (-a[i]).mul_add(b[i], c[i]))
+    }
+
+    #[inline(always)]
+    fn max(self, a: Self::V, b: Self::V) -> Self::V {
+        zip(a, b, |a, b| if a > b { a } else { b })
+    }
+
+    #[inline(always)]
+    fn min(self, a: Self::V, b: Self::V) -> Self::V {
+        zip(a, b, |a, b| if a < b { a } else { b })
+    }
+
+    #[inline(always)]
+    fn abs(self, v: Self::V) -> Self::V {
+        v.map(f32::abs)
+    }
+
+    #[inline(always)]
+    fn select_lt(self, a: Self::V, b: Self::V, x: Self::V, y: Self::V) -> Self::V {
+        std::array::from_fn(|i| if a[i] < b[i] { x[i] } else { y[i] })
+    }
+
+    #[inline(never)]
+    fn round(self, v: Self::V) -> Self::V {
+        v.map(f32::round_ties_even)
+    }
+
+    #[inline(never)]
+    fn pow2(self, n: Self::V) -> Self::V {
+        n.map(|n| f32::from_bits(((n as i32).wrapping_add(127) as u32) << 23))
+    }
+
+    #[inline(always)]
+    fn swap_pairs(self, v: Self::V) -> Self::V {
+        std::array::from_fn(|i| v[i ^ 1])
+    }
+
+    #[inline(never)]
+    fn sum(self, v: Self::V) -> f32 {
+        tree(v, |a, b| a + b)
+    }
+
+    #[inline(never)]
+    fn max_lane(self, v: Self::V) -> f32 {
+        tree(v, |a, b| if a > b { a } else { b })
+    }
+
+    #[inline(never)]
+    fn sums(self, v: [Self::V; LANES]) -> Self::V {
+        v.map(|v| self.sum(v))
+    }
+    #[inline(always)]
+    fn prefetch<T>(self, _: &[T]) {}
+}

@@ -1,0 +1,137 @@
+//! Every operation of every available token against a plain per-lane definition.
+
+use half::{bf16, f16};
+
+use super::{LANES, Lanes, ScalarLanes};
+
+/// Vectors that exercise signs, ties, denormals, infinities and NaN.
+const SAMPLES: [[f32; LANES]; 5] = [
+    [0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5],
+    [1e-40, -1e-45, f32::MIN_POSITIVE, f32::MAX, f32::MIN, f32::INFINITY, f32::NEG_INFINITY, f32::NAN],
+    [3.25, -7.125, 1e10, -1e-10, 65504.0, 65520.0, 5.96e-8, 2.98e-8],
+    [f32::NAN, 1.0, -2.0, 3.0, f32::NAN, -5.0, 6.0, 7.5],
+    [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8],
+];
+
+fn same(a: f32, b: f32) -> bool {
+    a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan())
+}
+
+fn expect<L: Lanes>(l: L, what: &str, found: L::V, expected: [f32; LANES]) {
+    let mut lanes = [0.0; LANES];
+    l.store(found, &mut lanes);
+    assert!(
+        lanes.iter().zip(&expected).all(|(&a, &b)| same(a, b)),
+        "{what}: {lanes:?}, expected {expected:?}"
+    );
+}
+
+/// Checks the operations of `l` on all pairs of samples.
+#[inline(always)]
+fn check<L: Lanes>(l: L) {
+    for x in &SAMPLES {
+        let vx = l.load(x);
+        expect(l, "load", vx, *x);
+        expect(l, "abs", l.abs(vx), x.map(f32::abs));
+        expect(l, "round", l.round(vx), x.map(f32::round_ties_even));
+        expect(l, "swap_pairs", l.swap_pairs(vx), [x[1], x[0], x[3], x[2], x[5], x[4], x[7], x[6]]);
+        let twice = l.load_twice(&[x[0], x[1], x[2], x[3]]);
+        expect(l, "load_twice", twice, [x[0], x[0], x[1], x[1], x[2], x[2], x[3], x[3]]);
+        let tree = ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7]));
+        assert!(same(l.sum(vx), tree), "sum of {x:?}");
+        for y in &SAMPLES {
+            check_pair(l, x, y);
+        }
+    }
+    let many: [[f32; LANES]; LANES] =
+        std::array::from_fn(|i| std::array::from_fn(|j| (i * 11 + j * j) as f32 * 0.37));
+    expect(l, "sums", l.sums(many.map(|v| l.load(&v))), many.map(|v| l.sum(l.load(&v))));
+    expect(l, "pow2", l.pow2(l.load(&[-126.0, -1.0, 0.0, 1.0, 2.0, 10.0, 126.0, 127.0])), {
+        [2f32.powi(-126), 0.5, 1.0, 2.0, 4.0, 1024.0, 2f32.powi(126), 2f32.powi(127)]
+    });
+    assert!(same(l.max_lane(l.load(&SAMPLES[0])), 2.5));
+    expect(l, "load_partial", l.load_partial(&[1.0, 2.0, 3.0]), [1.0, 2.0, 3.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
+    let mut three = [9.0; 3];
+    l.store_partial(l.splat(4.0), &mut three);
+    assert_eq!(three, [4.0; 3]);
+}
+
+#[inline(always)]
+fn check_pair<L: Lanes>(l: L, x: &[f32; LANES], y: &[f32; LANES]) {
+    let (vx, vy) = (l.load(x), l.load(y));
+    let each = |f: fn(f32, f32) -> f32| std::array::from_fn(|i| f(x[i], y[i]));
+    expect(l, "add", l.add(vx, vy), each(|a, b| a + b));
+    expect(l, "sub", l.sub(vx, vy), each(|a, b| a - b));
+    expect(l, "mul", l.mul(vx, vy), each(|a, b| a * b));
+    expect(l, "div", l.div(vx, vy), each(|a, b| a / b));
+    expect(l, "fma", l.fma(vx, vy, l.splat(0.3)), each(|a, b| a.mul_add(b, 0.3)));
+    expect(l, "fnma", l.fnma(vx, vy, l.splat(0.3)), each(|a, b| (-a).mul_add(b, 0.3)));
+    expect(l, "max", l.max(vx, vy), each(|a, b| if a > b { a } else { b }));
+    expect(l, "min", l.min(vx, vy), each(|a, b| if a < b { a } else { b }));
+    let picked = l.select_lt(vx, vy, l.splat(1.0), l.splat(2.0));
+    expect(l, "select_lt", picked, each(|a, b| if a < b { 1.0 } else { 2.0 }));
+}
+
+/// All 2^16 half-precision and bfloat16 values widen alike, and narrow back to themselves (NaNs made quiet).
+#[inline(always)]
+fn check_halves<L: Lanes>(l: L) {
+    for base in (0..=u16::MAX).step_by(LANES) {
+        let halves: [f16; LANES] = std::array::from_fn(|i| f16::from_bits(base + i as u16));
+        let wide = l.load_f16(&halves);
+        let mut lanes = [0.0; LANES];
+        l.store(wide, &mut lanes);
+        let mut back = [f16::ZERO; LANES];
+        l.store_f16(wide, &mut back);
+        for i in 0..LANES {
+            let reference = halves[i].to_f32_const();
+            assert_eq!(lanes[i].to_bits(), reference.to_bits(), "f16 {:#06x}", halves[i].to_bits());
+            let quiet = if reference.is_nan() { 0x0200 } else { 0 };
+            assert_eq!(
+                back[i].to_bits(),
+                halves[i].to_bits() | quiet,
+                "f16 {:#06x} there and back",
+                halves[i].to_bits()
+            );
+        }
+        let brains: [bf16; LANES] = std::array::from_fn(|i| bf16::from_bits(base + i as u16));
+        l.store(l.load_bf16(&brains), &mut lanes);
+        for i in 0..LANES {
+            assert_eq!(lanes[i].to_bits(), u32::from(brains[i].to_bits()) << 16);
+        }
+    }
+}
+
+/// Rounding to half precision around every tie, in the denormal range and at overflow; NaN payloads are truncated.
+#[inline(always)]
+fn check_rounding<L: Lanes>(l: L) {
+    for high in (0..=u16::MAX).step_by(7) {
+        let low = [0x0000, 0x0001, 0x0fff, 0x1000, 0x1001, 0x2fff, 0x3000, 0x3001];
+        let values: [f32; LANES] = low.map(|low: u32| f32::from_bits((u32::from(high) << 16) | low));
+        let mut halves = [f16::ZERO; LANES];
+        l.store_f16(l.load(&values), &mut halves);
+        for (value, half) in values.iter().zip(halves) {
+            assert_eq!(half.to_bits(), f16::from_f32_const(*value).to_bits(), "{value:e} to f16");
+        }
+    }
+}
+
+#[inline(always)]
+fn check_all<L: Lanes>(l: L) {
+    check(l);
+    check_halves(l);
+    check_rounding(l);
+}
+
+#[test]
+fn scalar_lanes() {
+    check_all(ScalarLanes);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn avx2_lanes() {
+    if crate::Isa::Avx2.is_available() {
+        // SAFETY: the features were just found.
+        check_all(unsafe { super::Avx2Lanes::assume_available() });
+    }
+}

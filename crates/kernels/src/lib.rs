@@ -1,0 +1,96 @@
+//! CPU arithmetic for language models.
+//!
+//! Everything between bytes of weights and logits: dot products and norms, activation functions, softmax, rotary
+//! embeddings, selection, causal attention over key/value blocks, block formats and matrix products on packed weights, and
+//! the thread pool they run on. It knows nothing of model files, architectures, tokens or sampling policies, holds no
+//! global state but the cached CPU detection, and depends on three small crates.
+//!
+//! # Example
+//! A head of a transformer layer: project, rotate, attend.
+//! ```
+//! use ruvllm_kernels::*;
+//!
+//! let kernels = Kernels::detect()?; // the best of this CPU, or what RUVLLM_ISA names
+//! let pool = ThreadPool::new(2)?;
+//! let (tokens, head_dim) = (3, 16);
+//!
+//! // Rows [tokens, heads, head_dim], here with one head; rotated to positions 0..3.
+//! let mut q: Vec<f32> = (0..tokens * head_dim).map(|i| (i as f32 * 0.7).sin()).collect();
+//! let table = RopeTable::new(&RopeConfig::new(10_000.0, head_dim), 64)?;
+//! kernels.rope(&table, RopeLayout::Halves, 0..tokens, &mut q, 1, head_dim);
+//!
+//! // Keys and values live in blocks [kv_heads, block_tokens, head_dim].
+//! let mut block = vec![0.0; 32 * head_dim];
+//! block[..tokens * head_dim].copy_from_slice(&q);
+//! let blocks = [KvBlock { keys: KvRows::F32(&block), values: KvRows::F32(&block) }];
+//! let kv = KvView { blocks: &blocks, block_tokens: 32, len: tokens };
+//!
+//! let shape = AttentionShape {
+//!     n_heads: 1,
+//!     n_kv_heads: 1,
+//!     head_dim,
+//!     query_start: 0,
+//!     n_queries: tokens,
+//!     scale: 0.25,
+//!     window: None,
+//!     soft_cap: None,
+//! };
+//! let mut out = vec![0.0; tokens * head_dim];
+//! kernels.attention(&pool, &shape, &q, &kv, &mut out, &mut AttentionScratch::new());
+//! assert_eq!(out[..head_dim], q[..head_dim], "the first token sees only itself");
+//! # Ok::<(), ruvllm_kernels::Error>(())
+//! ```
+//!
+//! # Parts
+//! ```text
+//! Kernels ── what computes: one value per instruction set, two words, Copy
+//!   ├── rows          dot, add_assign, rms_norm, silu, silu_mul, softmax, log_sum_exp, argmax, top_k, f16/bf16
+//!   ├── rope          RopeConfig -> RopeTable
+//!   ├── matrices      PackedMatrix (BlockFormat, SharedBytes) times Activations: matmul, matmul_many
+//!   └── attention     AttentionShape, KvView of KvBlocks, AttentionScratch
+//! ThreadPool ── passed to whatever is worth several threads
+//! ```
+//!
+//! # Instruction sets
+//! | [`Isa`] | needs | lanes |
+//! |---|---|---|
+//! | `scalar` | nothing | `[f32; 8]`, `f32::mul_add` |
+//! | `avx2` | AVX2, FMA and F16C | `__m256` |
+//!
+//! The set is chosen once, when [`Kernels`] is made; `RUVLLM_ISA=scalar` forces one, and asking for an absent one is an
+//! error.
+//!
+//! # Numerics
+//! All instruction sets, thread counts and ways of cutting a batch give the same bits (of a NaN, only that it is one):
+//! f32 sums are carried in eight lanes in a fixed order and joined by a fixed tree, everywhere. Each operation states its
+//! error against exact arithmetic. Denormals are kept, except that the exponential gives 0 below `e^-87.3`.
+//!
+//! # Panics and errors
+//! Data that comes from outside (settings, files) gives an [`Error`]. A caller's own slices of the wrong length are
+//! mistakes in the program and panic.
+
+#![allow(clippy::needless_range_loop)] // a register tile is several arrays under one index
+
+mod activations;
+mod attention;
+mod disjoint;
+mod error;
+mod format;
+mod isa;
+mod kernels;
+mod lanes;
+mod matmul;
+mod matrix;
+mod op;
+mod pool;
+
+pub use activations::Activations;
+pub use attention::{AttentionScratch, AttentionShape, KvBlock, KvRows, KvView};
+pub use error::{Error, Result};
+pub use format::BlockFormat;
+pub use isa::{ISA_VARIABLE, Isa};
+pub use kernels::Kernels;
+pub use matmul::MatmulJob;
+pub use matrix::{PackedMatrix, SharedBytes};
+pub use op::rope::{RopeConfig, RopeFrequencies, RopeLayout, RopeScaling, RopeTable, yarn_attention_factor};
+pub use pool::ThreadPool;

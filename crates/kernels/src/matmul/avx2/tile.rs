@@ -1,0 +1,151 @@
+//! A panel of 16 rows against a tile of up to four tokens: the register tile of prefill.
+//!
+//! Rows are lanes: two vectors of eight rows, times the tokens, each token's four values broadcast. Unsigned quants go
+//! through `maddubs` and stay in 16 bits for as many additions as their range allows, then one `madd` widens (and
+//! multiplies with the integer scales of halves). Signed ones need `|w| * sign(x, w)` and 32 bits at once.
+//! One accumulator slot at a time, so the float accumulators are few.
+
+use std::arch::x86_64::*;
+
+use super::vector::{load, load_f32, store_f32};
+use crate::activations::TileStep;
+use crate::format::QuantBlock;
+use crate::lanes::LANES;
+use crate::matmul::panel::{PANEL_ROWS, PanelStep, slot_len};
+
+/// Per-row vectors of a panel.
+const V: usize = PANEL_ROWS / LANES;
+
+/// One vector per token and eight rows.
+type Tile<X, const T: usize> = [[X; V]; T];
+
+/// See [`TileLeaf::tile`](crate::matmul::integer::TileLeaf::tile).
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn tile<B: QuantBlock, const T: usize>(
+    panel: &[PanelStep],
+    tile: &[TileStep],
+    out: &mut [[f32; PANEL_ROWS]; T],
+) {
+    let mut slots = [[[_mm256_setzero_ps(); V]; T]; LANES];
+    let mut start = 0;
+    for (slot, acc) in slots.iter_mut().enumerate() {
+        let end = start + slot_len(slot, panel.len());
+        *acc = slot_sums::<B, T>(&panel[start..end], &tile[start..end]);
+        start = end;
+    }
+    for (t, out) in out.iter_mut().enumerate() {
+        for (v, out) in out.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
+            let mut s = [_mm256_setzero_ps(); LANES / 2];
+            for (j, s) in s.iter_mut().enumerate() {
+                *s = _mm256_add_ps(slots[j][t][v], slots[j + LANES / 2][t][v]);
+            }
+            store_f32(out, _mm256_add_ps(_mm256_add_ps(s[0], s[2]), _mm256_add_ps(s[1], s[3])));
+        }
+    }
+}
+
+/// All sub-blocks of one accumulator.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+fn slot_sums<B: QuantBlock, const T: usize>(panel: &[PanelStep], tile: &[TileStep]) -> Tile<__m256, T> {
+    let mut acc = [[_mm256_setzero_ps(); V]; T];
+    for (w, x) in panel.iter().zip(tile) {
+        let isum = match B::MAX_QUANT {
+            Some(_) => unsigned_dot::<B, T>(w, x),
+            None => signed_dot::<T>(w, x),
+        };
+        for t in 0..T {
+            for v in 0..V {
+                let scale = _mm256_mul_ps(load_f32(&w.scales[v]), _mm256_set1_ps(x.scales[t]));
+                acc[t][v] = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(isum[t][v]), acc[t][v]);
+                if B::HAS_MIN {
+                    acc[t][v] = _mm256_fnmadd_ps(load_f32(&w.mins[v]), _mm256_set1_ps(x.sums[t]), acc[t][v]);
+                }
+            }
+        }
+    }
+    acc
+}
+
+/// Integer dot products of one sub-block of unsigned quants.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+fn unsigned_dot<B: QuantBlock, const T: usize>(w: &PanelStep, x: &TileStep) -> Tile<__m256i, T> {
+    let ones = _mm256_set1_epi16(1);
+    // Pairs of products that fit into 16 bits: 8, 4 or 2, for quants of 4, 5 or 6 bits and activations of +-127.
+    let addends = const {
+        let largest_pair = 2
+            * 127
+            * match B::MAX_QUANT {
+                Some(q) => q as usize,
+                None => 255,
+            };
+        let fit = i16::MAX as usize / largest_pair;
+        if fit >= 8 {
+            if B::HALF_SCALES { 4 } else { 8 }
+        } else if fit >= 4 {
+            4
+        } else {
+            2
+        }
+    };
+    let mut isum = [[_mm256_setzero_si256(); V]; T];
+    for first in (0..8).step_by(addends) {
+        let mut pairs = [[_mm256_setzero_si256(); V]; T];
+        for g in first..first + addends {
+            for t in 0..T {
+                let x = _mm256_set1_epi32(i32::from_le_bytes(x.quants[g][t].map(|x| x as u8)));
+                for v in 0..V {
+                    let products = _mm256_maddubs_epi16(load(&w.quants[g][v]), x);
+                    pairs[t][v] = _mm256_add_epi16(pairs[t][v], products);
+                }
+            }
+        }
+        for t in 0..T {
+            for v in 0..V {
+                let scale = if B::HALF_SCALES { load(&w.halves[first / 4][v]) } else { ones };
+                isum[t][v] = _mm256_add_epi32(isum[t][v], _mm256_madd_epi16(pairs[t][v], scale));
+            }
+        }
+    }
+    if B::OFFSET != 0 {
+        for t in 0..T {
+            let [a, b] = x.halves[t].map(i16::to_le_bytes);
+            let x_halves = _mm256_set1_epi32(i32::from_le_bytes([a[0], a[1], b[0], b[1]]));
+            for v in 0..V {
+                let offset = _mm256_set1_epi16(i16::from(B::OFFSET));
+                let offset = if B::HALF_SCALES {
+                    // Scales of the first and the second half side by side; 32 * 128 fits.
+                    let both =
+                        _mm256_blend_epi16::<0b1010_1010>(load(&w.halves[0][v]), load(&w.halves[1][v]));
+                    _mm256_mullo_epi16(both, offset)
+                } else {
+                    offset
+                };
+                isum[t][v] = _mm256_sub_epi32(isum[t][v], _mm256_madd_epi16(x_halves, offset));
+            }
+        }
+    }
+    isum
+}
+
+/// Integer dot products of one sub-block of signed bytes.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+fn signed_dot<const T: usize>(w: &PanelStep, x: &TileStep) -> Tile<__m256i, T> {
+    let ones = _mm256_set1_epi16(1);
+    let mut isum = [[_mm256_setzero_si256(); V]; T];
+    for g in 0..8 {
+        for v in 0..V {
+            let w = load(&w.quants[g][v]);
+            let magnitude = _mm256_abs_epi8(w);
+            for t in 0..T {
+                let x = _mm256_set1_epi32(i32::from_le_bytes(x.quants[g][t].map(|x| x as u8)));
+                // At most 2 * 128 * 127: a pair of products fits into 16 bits, two pairs do not.
+                let pairs = _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(x, w));
+                isum[t][v] = _mm256_add_epi32(isum[t][v], _mm256_madd_epi16(pairs, ones));
+            }
+        }
+    }
+    isum
+}

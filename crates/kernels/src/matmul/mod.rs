@@ -1,0 +1,147 @@
+//! Matrix products `y = W x` for every block format: one entry, one frame per kind of arithmetic, one leaf per
+//! instruction set.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `mod.rs` | [`Kernels::matmul`], [`Kernels::matmul_many`]: shapes, threads, choice of the slot |
+//! | `integer.rs` | frame of the quantized formats: row by row for few tokens, panels and tiles for many |
+//! | `panel.rs` | weights expanded into the order of the register tile |
+//! | `float.rs` | F32, F16, BF16: generic over the f32 lanes, no leaves |
+//! | `scalar.rs` | the integer leaves in portable Rust |
+//! | `avx2/` | the integer leaves for AVX2 |
+//!
+//! A further instruction set (AVX-VNNI, AVX-512 VNNI, NEON dot products) is a token with the two leaf traits of
+//! `integer.rs` and a line in `kernels.rs`; exact integer sums make its results the same bits.
+
+pub(crate) mod float;
+pub(crate) mod integer;
+mod panel;
+mod scalar;
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+
+use std::ops::Range;
+
+use crate::activations::MIN_TILED_TOKENS;
+use crate::disjoint::DisjointMut;
+use crate::{Activations, BlockFormat, Kernels, PackedMatrix, ThreadPool};
+use float::FloatProduct;
+use integer::IntegerProduct;
+use panel::PANEL_ROWS;
+pub(crate) use panel::slot_position;
+
+/// One of several matrices that multiply the same input ([`Kernels::matmul_many`]).
+#[derive(Debug)]
+pub struct MatmulJob<'a> {
+    /// `[rows, cols]`.
+    pub weights: &'a PackedMatrix,
+    /// `[tokens, rows]`, overwritten.
+    pub out: &'a mut [f32],
+}
+
+/// Matrices per dispatch; more take further dispatches. A layer has at most three that share an input.
+const MAX_JOBS: usize = 4;
+
+impl Kernels {
+    /// The matrix product `out = x Wᵀ`: for every token the product of the matrix with its row.
+    ///
+    /// # Shapes
+    /// `w`: `[rows, cols]`; `x`: `[tokens, cols]`; `out`: `[tokens, rows]`, overwritten. No tokens is no work; no columns
+    /// give zeros.
+    ///
+    /// # Numerics
+    /// F32, F16, BF16: as [`dot`](Self::dot). Other formats: activations in 8 bits (see [`Activations::quantize`]);
+    /// products within 32 values exact in integers; these sums in eight f32 lanes of fused multiply-adds, joined by a
+    /// fixed tree. An output depends on its row and its token alone: the same bits on every instruction set, for any
+    /// number of threads and tokens. NaN and infinite activations, and such scales, give NaN or infinite outputs.
+    ///
+    /// # Panics
+    /// If shapes disagree, or the format [uses 8-bit activations](BlockFormat::uses_q8) and they have not been made.
+    pub fn matmul(&self, pool: &ThreadPool, w: &PackedMatrix, x: &Activations, out: &mut [f32]) {
+        self.matmul_many(pool, x, &mut [MatmulJob { weights: w, out }]);
+    }
+
+    /// Several matrix products over one input in one dispatch (Q, K and V; gate and up): see [`matmul`](Self::matmul).
+    ///
+    /// # Panics
+    /// As [`matmul`](Self::matmul).
+    pub fn matmul_many(&self, pool: &ThreadPool, x: &Activations, jobs: &mut [MatmulJob<'_>]) {
+        for job in &*jobs {
+            let w = job.weights;
+            assert_eq!(w.cols(), x.cols(), "matmul: the matrix and its input differ in columns");
+            assert_eq!(
+                Some(job.out.len()),
+                x.tokens().checked_mul(w.rows()),
+                "matmul: the output has another shape"
+            );
+        }
+        if x.cols() == 0 {
+            jobs.iter_mut().for_each(|job| job.out.fill(0.0));
+        } else if x.tokens() > 0 {
+            jobs.chunks_mut(MAX_JOBS).for_each(|jobs| self.dispatch(pool, x, jobs));
+        }
+    }
+
+    /// Splits the rows of up to [`MAX_JOBS`] matrices, in units of a panel, over the threads.
+    fn dispatch(&self, pool: &ThreadPool, x: &Activations, jobs: &mut [MatmulJob<'_>]) {
+        let mut weights = [None; MAX_JOBS];
+        let mut outs: [DisjointMut<'_, f32>; MAX_JOBS] = std::array::from_fn(|_| DisjointMut::new(&mut []));
+        let mut n_panels = 0;
+        for (i, job) in jobs.iter_mut().enumerate() {
+            n_panels += job.weights.rows().div_ceil(PANEL_ROWS);
+            weights[i] = Some(job.weights);
+            outs[i] = DisjointMut::new(job.out);
+        }
+        let grain = if x.tokens() < MIN_TILED_TOKENS { 4 } else { 1 };
+        pool.for_each_chunk(n_panels, grain, &|panels| {
+            let mut first = 0;
+            for (w, out) in weights.iter().flatten().zip(&outs) {
+                let end = first + w.rows().div_ceil(PANEL_ROWS);
+                let here = panels.start.max(first)..panels.end.min(end);
+                if !here.is_empty() {
+                    let rows =
+                        (here.start - first) * PANEL_ROWS..w.rows().min((here.end - first) * PANEL_ROWS);
+                    self.rows_product(w, x, out, rows);
+                }
+                first = end;
+            }
+        });
+    }
+
+    /// The outputs of some rows of one matrix, on this thread.
+    fn rows_product(
+        &self,
+        w: &PackedMatrix,
+        x: &Activations,
+        out: &DisjointMut<'_, f32>,
+        rows: Range<usize>,
+    ) {
+        let (weights, n_rows, cols) = (w.bytes(), w.rows(), w.cols());
+        let slots = self.slots;
+        if w.format().uses_q8() {
+            let product = IntegerProduct { weights, n_rows, cols, tokens: x.tokens(), x: x.q8(), out };
+            let slot = match w.format() {
+                BlockFormat::Q8_0 => slots.matmul_q8_0,
+                BlockFormat::Q4_0 => slots.matmul_q4_0,
+                BlockFormat::Q4K => slots.matmul_q4_k,
+                BlockFormat::Q5K => slots.matmul_q5_k,
+                _ => slots.matmul_q6_k,
+            };
+            // SAFETY: `self` exists only where the slot's instruction set is present.
+            unsafe { slot(&product, rows) }
+        } else {
+            let product = FloatProduct { weights, n_rows, cols, x: x.values(), out };
+            let slot = match w.format() {
+                BlockFormat::F16 => slots.matmul_f16,
+                BlockFormat::BF16 => slots.matmul_bf16,
+                _ => slots.matmul_f32,
+            };
+            // SAFETY: `self` exists only where the slot's instruction set is present.
+            unsafe { slot(&product, rows) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,221 @@
+//! Properties of matrix products: the bits do not depend on the instruction set, on the split or on the other tokens,
+//! and the values are right (against a double-precision oracle that knows nothing of how they are computed).
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::SharedBytes;
+
+/// Deterministic numbers: splitmix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Roughly normal, variance 1.
+    fn normal(&mut self) -> f32 {
+        let sum: i64 = (0..12).map(|_| (self.next() >> 40) as i64).sum();
+        sum as f32 / (1 << 24) as f32 - 6.0
+    }
+
+    fn bytes(&mut self, n: usize) -> Vec<u8> {
+        (0..n).map(|_| self.next() as u8).collect()
+    }
+}
+
+/// A matrix over `blocks`, placed at an odd address.
+fn matrix(format: BlockFormat, rows: usize, cols: usize, blocks: &[u8]) -> PackedMatrix {
+    let mut bytes = vec![0; blocks.len() + 2];
+    let odd = 1 + usize::from(bytes.as_ptr() as usize % 2 == 1);
+    bytes[odd..odd + blocks.len()].copy_from_slice(blocks);
+    let bytes = SharedBytes::new(bytes).slice(odd..odd + blocks.len());
+    PackedMatrix::new(format, rows, cols, bytes).unwrap()
+}
+
+fn normal_matrix(random: &mut Random, format: BlockFormat, rows: usize, cols: usize) -> PackedMatrix {
+    let values: Vec<f32> = (0..rows * cols).map(|_| random.normal()).collect();
+    let mut blocks = vec![0; format.row_bytes(cols).unwrap() * rows];
+    format.quantize(&values, &mut blocks);
+    matrix(format, rows, cols, &blocks)
+}
+
+fn product(kernels: &Kernels, pool: &ThreadPool, w: &PackedMatrix, x: &[f32]) -> Vec<f32> {
+    let tokens = x.len() / w.cols();
+    let mut activations = Activations::new();
+    activations.resize(tokens, w.cols()).copy_from_slice(x);
+    activations.quantize(kernels, pool);
+    let mut out = vec![f32::NAN; tokens * w.rows()];
+    kernels.matmul(pool, w, &activations, &mut out);
+    out
+}
+
+/// The bits, all NaNs alike.
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|x| if x.is_nan() { u32::MAX } else { x.to_bits() }).collect()
+}
+
+/// `(rows, cols)` that fit a format: odd counts, whole blocks, and rows that are no multiple of eight sub-blocks.
+fn columns(format: BlockFormat, units: usize) -> usize {
+    match format.block_len() {
+        1 => 5 * units + 3,
+        len => len * units,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn all_instruction_sets_give_the_same_bits(
+        format in prop::sample::select(&BlockFormat::ALL[..]),
+        rows in 0_usize..40,
+        units in 1_usize..12,
+        tokens in 0_usize..14,
+        seed in any::<u64>(),
+        any_bytes in any::<bool>(),
+    ) {
+        let mut random = Random(seed);
+        let cols = columns(format, units);
+        let w = if any_bytes {
+            let blocks = random.bytes(format.row_bytes(cols).unwrap() * rows);
+            matrix(format, rows, cols, &blocks)
+        } else {
+            normal_matrix(&mut random, format, rows, cols)
+        };
+        let x: Vec<f32> = (0..tokens * cols).map(|_| random.normal()).collect();
+        let pool = ThreadPool::single();
+        let reference = product(&Kernels::for_isa(crate::Isa::Scalar).unwrap(), &pool, &w, &x);
+        for kernels in Kernels::available() {
+            let found = product(&kernels, &pool, &w, &x);
+            prop_assert_eq!(bits(&found), bits(&reference), "{:?} {}", kernels, format.name());
+        }
+    }
+
+    #[test]
+    fn a_product_depends_on_its_row_and_token_alone(
+        format in prop::sample::select(&BlockFormat::ALL[..]),
+        rows in 1_usize..70,
+        units in 1_usize..12,
+        tokens in 1_usize..40,
+        seed in any::<u64>(),
+    ) {
+        let mut random = Random(seed);
+        let cols = columns(format, units);
+        let w = normal_matrix(&mut random, format, rows, cols);
+        let x: Vec<f32> = (0..tokens * cols).map(|_| random.normal()).collect();
+        let kernels = Kernels::for_isa(crate::Isa::best()).unwrap();
+        let together = product(&kernels, &ThreadPool::new(3).unwrap(), &w, &x);
+        for (x, together) in x.chunks_exact(cols).zip(together.chunks_exact(rows)) {
+            prop_assert_eq!(bits(&product(&kernels, &ThreadPool::single(), &w, x)), bits(together));
+        }
+    }
+}
+
+/// Largest normalized mean squared error of random products, by cause: 8-bit activations give about `(1/127)^2 / 12`
+/// times the crest factor squared of 32 values.
+const Q8_NMSE: f64 = 5e-5;
+/// The same for f32 arithmetic.
+const F32_NMSE: f64 = 1e-12;
+
+#[test]
+fn products_are_right() {
+    let (rows, cols, tokens) = (37, 2048, 9);
+    for format in BlockFormat::ALL {
+        let mut random = Random(7);
+        let w = normal_matrix(&mut random, format, rows, cols);
+        let x: Vec<f32> = (0..tokens * cols).map(|_| random.normal()).collect();
+        let mut weights = vec![0.0; rows * cols];
+        format.dequantize(w.bytes(), &mut weights);
+        for kernels in Kernels::available() {
+            for pool in [ThreadPool::single(), ThreadPool::new(2).unwrap()] {
+                let found = product(&kernels, &pool, &w, &x);
+                let (mut error, mut power) = (0.0, 0.0);
+                for (x, found) in x.chunks_exact(cols).zip(found.chunks_exact(rows)) {
+                    for (weights, &found) in weights.chunks_exact(cols).zip(found) {
+                        let expected: f64 =
+                            weights.iter().zip(x).map(|(&w, &x)| f64::from(w) * f64::from(x)).sum();
+                        error += (f64::from(found) - expected).powi(2);
+                        power += expected * expected;
+                    }
+                }
+                let limit = if format.uses_q8() { Q8_NMSE } else { F32_NMSE };
+                assert!(error / power < limit, "{kernels:?} {}: NMSE {}", format.name(), error / power);
+            }
+        }
+    }
+}
+
+#[test]
+fn activations_that_are_not_finite_give_nan() {
+    for kernels in Kernels::available() {
+        for format in BlockFormat::ALL {
+            for tokens in [1, 2, 5] {
+                let w = normal_matrix(&mut Random(3), format, 3, 512);
+                for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                    let mut x = vec![1.0; tokens * 512];
+                    x[(tokens - 1) * 512 + 300] = bad;
+                    let out = product(&kernels, &ThreadPool::single(), &w, &x);
+                    let (good, spoiled) = out.split_at((tokens - 1) * 3);
+                    assert!(good.iter().all(|y| y.is_finite()));
+                    assert!(spoiled.iter().all(|y| !y.is_finite()), "{kernels:?} {} {bad}", format.name());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn several_matrices_share_one_dispatch() {
+    let mut random = Random(11);
+    let formats = [BlockFormat::Q4K, BlockFormat::Q6K, BlockFormat::F16, BlockFormat::Q8_0, BlockFormat::F32];
+    let rows = [33, 1, 16, 0, 50];
+    let matrices: Vec<PackedMatrix> =
+        formats.iter().zip(rows).map(|(&f, rows)| normal_matrix(&mut random, f, rows, 512)).collect();
+    for tokens in [0, 1, 3, 6] {
+        let x: Vec<f32> = (0..tokens * 512).map(|_| random.normal()).collect();
+        let (kernels, pool) = (Kernels::for_isa(crate::Isa::best()).unwrap(), ThreadPool::new(2).unwrap());
+        let mut activations = Activations::new();
+        activations.resize(tokens, 512).copy_from_slice(&x);
+        activations.quantize(&kernels, &pool);
+        let mut outs: Vec<Vec<f32>> = rows.iter().map(|rows| vec![f32::NAN; rows * tokens]).collect();
+        let mut jobs: Vec<MatmulJob<'_>> =
+            matrices.iter().zip(&mut outs).map(|(weights, out)| MatmulJob { weights, out }).collect();
+        kernels.matmul_many(&pool, &activations, &mut jobs);
+        for (matrix, out) in matrices.iter().zip(&outs) {
+            assert_eq!(bits(out), bits(&product(&kernels, &pool, matrix, &x)));
+        }
+    }
+}
+
+#[test]
+fn no_columns_give_zeros() {
+    for format in BlockFormat::ALL {
+        let w = matrix(format, 3, 0, &[]);
+        let kernels = Kernels::for_isa(crate::Isa::best()).unwrap();
+        let mut activations = Activations::new();
+        activations.resize(2, 0);
+        activations.quantize(&kernels, &ThreadPool::single());
+        let mut out = [f32::NAN; 6];
+        kernels.matmul(&ThreadPool::single(), &w, &activations, &mut out);
+        assert_eq!(out, [0.0; 6]);
+    }
+}
+
+#[test]
+#[should_panic(expected = "Activations::quantize must precede")]
+fn integer_formats_need_quantized_activations() {
+    let w = normal_matrix(&mut Random(1), BlockFormat::Q8_0, 3, 64);
+    let mut activations = Activations::new();
+    activations.resize(1, 64).fill(1.0);
+    Kernels::for_isa(crate::Isa::Scalar).unwrap().matmul(
+        &ThreadPool::single(),
+        &w,
+        &activations,
+        &mut [0.0; 3],
+    );
+}

@@ -1,0 +1,156 @@
+//! Behaviour of the pool: every index and item exactly once, nesting, several callers, panics, shutdown.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::*;
+
+fn counts(n: usize) -> Vec<AtomicUsize> {
+    (0..n).map(|_| AtomicUsize::new(0)).collect()
+}
+
+fn all_are(counts: &[AtomicUsize], expected: usize) -> bool {
+    counts.iter().all(|count| count.load(Ordering::Relaxed) == expected)
+}
+
+#[test]
+fn thread_counts_are_checked() {
+    assert!(matches!(ThreadPool::new(0), Err(Error::ThreadCount { threads: 0, .. })));
+    assert!(matches!(ThreadPool::new(MAX_THREADS + 1), Err(Error::ThreadCount { .. })));
+    assert_eq!(ThreadPool::new(1).unwrap().threads(), 1);
+    assert_eq!(ThreadPool::single().threads(), 1);
+    assert!(ThreadPool::single().workers.is_empty());
+}
+
+#[test]
+fn run_calls_every_index_once() {
+    for threads in [1, 2, 3, 8] {
+        let pool = ThreadPool::new(threads).unwrap();
+        let calls = counts(threads);
+        for _ in 0..200 {
+            pool.run(&|worker| {
+                calls[worker].fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        assert!(all_are(&calls, 200), "{threads} threads: {calls:?}");
+    }
+}
+
+#[test]
+fn index_zero_runs_on_the_caller() {
+    let pool = ThreadPool::new(3).unwrap();
+    let caller = std::thread::current().id();
+    let seen = Mutex::new(None);
+    pool.run(&|worker| {
+        if worker == 0 {
+            *seen.lock().unwrap() = Some(std::thread::current().id());
+        }
+    });
+    assert_eq!(*seen.lock().unwrap(), Some(caller));
+}
+
+#[test]
+fn chunks_cover_every_item_once_and_start_at_grains() {
+    for threads in [1, 2, 5] {
+        let pool = ThreadPool::new(threads).unwrap();
+        for items in [0, 1, 2, 31, 32, 33, 1000] {
+            for grain in [1, 3, 32, 5000] {
+                let hits = counts(items);
+                pool.for_each_chunk(items, grain, &|range| {
+                    assert!(range.start.is_multiple_of(grain) && !range.is_empty());
+                    assert!(range.end == items || range.end.is_multiple_of(grain));
+                    for i in range {
+                        hits[i].fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+                assert!(all_are(&hits, 1), "{threads} threads, {items} items by {grain}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_job_inside_a_job_runs_inline() {
+    let outer = ThreadPool::new(3).unwrap();
+    let other = ThreadPool::new(2).unwrap();
+    let hits = counts(3 * 10);
+    outer.run(&|worker| {
+        outer.for_each_chunk(10, 1, &|range| {
+            other.run(&|inner| {
+                if inner == 0 {
+                    for i in range.clone() {
+                        hits[worker * 10 + i].fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+        });
+    });
+    assert!(all_are(&hits, 1));
+}
+
+#[test]
+fn several_callers_take_turns() {
+    let pool = ThreadPool::new(2).unwrap();
+    let total = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..300 {
+                    pool.for_each_chunk(64, 4, &|range| {
+                        total.fetch_add(range.len(), Ordering::Relaxed);
+                    });
+                }
+            });
+        }
+    });
+    assert_eq!(total.into_inner(), 4 * 300 * 64);
+}
+
+#[test]
+fn sleeping_workers_wake_up() {
+    let pool = ThreadPool::new(2).unwrap();
+    let calls = counts(2);
+    for _ in 0..20 {
+        std::thread::sleep(SPIN * 4);
+        pool.run(&|worker| {
+            // Long enough for the other thread to wake up, mostly; correctness does not depend on it.
+            std::thread::sleep(Duration::from_micros(200));
+            calls[worker].fetch_add(1, Ordering::Relaxed);
+        });
+    }
+    assert!(all_are(&calls, 20));
+}
+
+#[test]
+fn a_panic_reaches_the_caller_and_the_pool_survives() {
+    let pool = ThreadPool::new(3).unwrap();
+    for bad in 0..3 {
+        let finished = counts(3);
+        let caught = catch_unwind(AssertUnwindSafe(|| {
+            pool.run(&|worker| {
+                assert!(worker != bad, "worker {worker} fails");
+                finished[worker].fetch_add(1, Ordering::Relaxed);
+            });
+        }));
+        let payload = caught.expect_err("the panic must reach the caller");
+        assert_eq!(payload.downcast_ref::<String>().unwrap(), &format!("worker {bad} fails"));
+        let others = finished.iter().map(|count| count.load(Ordering::Relaxed)).sum::<usize>();
+        assert_eq!(others, 2, "the other indices ran to their end");
+    }
+    let calls = counts(3);
+    pool.run(&|worker| {
+        calls[worker].fetch_add(1, Ordering::Relaxed);
+    });
+    assert!(all_are(&calls, 1));
+    assert!(!INSIDE.get(), "the caller has left the job");
+}
+
+#[test]
+fn dropping_joins_the_workers() {
+    let pool = ThreadPool::new(4).unwrap();
+    let shared = Arc::downgrade(&pool.shared);
+    pool.run(&|_| {});
+    drop(pool);
+    assert!(shared.upgrade().is_none(), "a worker still holds the shared state");
+}

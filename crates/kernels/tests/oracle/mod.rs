@@ -1,0 +1,44 @@
+//! The operations in f64, straight from their definitions. Only tests use them.
+
+fn wide(x: &[f32]) -> impl Iterator<Item = f64> + '_ {
+    x.iter().map(|&x| f64::from(x))
+}
+
+/// The dot product, and the sum of the magnitudes of its terms.
+pub(crate) fn dot(x: &[f32], y: &[f32]) -> (f64, f64) {
+    wide(x)
+        .zip(wide(y))
+        .map(|(x, y)| x * y)
+        .fold((0.0, 0.0), |(sum, size), term| (sum + term, size + term.abs()))
+}
+
+/// `γ_n`, the bound of the relative error of `n` roundings in f32 (Higham, Accuracy and Stability, 2nd ed., section 3.1).
+pub(crate) fn gamma(n: usize) -> f64 {
+    let u = 2f64.powi(-24);
+    n as f64 * u / (1.0 - n as f64 * u)
+}
+
+pub(crate) fn rms_norm(x: &[f32], weight: &[f32], eps: f32) -> Vec<f64> {
+    let mean = wide(x).map(|x| x * x).sum::<f64>() / x.len() as f64;
+    let scale = 1.0 / (mean + f64::from(eps)).sqrt();
+    wide(x).zip(wide(weight)).map(|(x, w)| x * scale * w).collect()
+}
+
+pub(crate) fn softmax(x: &[f32]) -> Vec<f64> {
+    let largest = wide(x).fold(f64::NEG_INFINITY, f64::max);
+    let weights: Vec<f64> = wide(x).map(|x| (x - largest).exp()).collect();
+    let sum: f64 = weights.iter().sum();
+    weights.iter().map(|w| w / sum).collect()
+}
+
+pub(crate) fn log_sum_exp(x: &[f32]) -> f64 {
+    let largest = wide(x).fold(f64::NEG_INFINITY, f64::max);
+    if largest == f64::NEG_INFINITY {
+        return largest;
+    }
+    largest + wide(x).map(|x| (x - largest).exp()).sum::<f64>().ln()
+}
+
+pub(crate) fn silu(x: f32) -> f64 {
+    f64::from(x) / (1.0 + (-f64::from(x)).exp())
+}

@@ -1,0 +1,178 @@
+//! Block formats and matrix products against files made by ggml's reference quantizer (see `data/quant/README.md`).
+
+use std::path::PathBuf;
+
+use gguf_rs_lite::Gguf;
+use ruvllm_kernels::{Activations, BlockFormat, Kernels, PackedMatrix, SharedBytes, ThreadPool};
+use safetensors::SafeTensors;
+
+/// Largest error of the searched scales, in units of the error of the reference quantizer.
+const SEARCHED_RMSE: f64 = 1.0;
+
+/// Shapes of the tensors in every file.
+const SHAPES: [(usize, usize); 8] =
+    [(1, 256), (7, 256), (32, 256), (1, 512), (7, 512), (32, 512), (1, 4096), (7, 4096)];
+
+fn path(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/quant").join(name)
+}
+
+fn read(name: &str) -> Vec<u8> {
+    std::fs::read(path(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
+}
+
+fn floats(file: &[u8], tensor: &str) -> Vec<f32> {
+    let tensors = SafeTensors::deserialize(file).unwrap();
+    let data = tensors.tensor(tensor).unwrap_or_else(|e| panic!("{tensor}: {e}"));
+    data.data().as_chunks::<4>().0.iter().map(|&b| f32::from_le_bytes(b)).collect()
+}
+
+fn doubles(file: &[u8], tensor: &str) -> Vec<f64> {
+    let tensors = SafeTensors::deserialize(file).unwrap();
+    tensors.tensor(tensor).unwrap().data().as_chunks::<8>().0.iter().map(|&b| f64::from_le_bytes(b)).collect()
+}
+
+/// The blocks of one tensor of `TYPE.gguf`.
+fn blocks(format: BlockFormat, rows: usize, cols: usize) -> Vec<u8> {
+    let file = Gguf::open(path(&format!("{}.gguf", format.name()))).unwrap();
+    file.data(format!("t.{rows}x{cols}")).unwrap().as_ref().to_vec()
+}
+
+fn dequantized(format: BlockFormat, bytes: &[u8], n: usize) -> Vec<f32> {
+    let mut values = vec![f32::NAN; n];
+    format.dequantize(bytes, &mut values);
+    values
+}
+
+fn rmse(a: &[f32], b: &[f32]) -> f64 {
+    let squares: f64 = a.iter().zip(b).map(|(&a, &b)| (f64::from(a) - f64::from(b)).powi(2)).sum();
+    (squares / a.len() as f64).sqrt()
+}
+
+/// The error of the reference quantizer on a tensor.
+fn reference_rmse(format: BlockFormat, rows: usize, cols: usize) -> f64 {
+    let manifest: serde_json::Value = serde_json::from_slice(&read("manifest.json")).unwrap();
+    manifest["types"][format.name()]["tensors"][format!("t.{rows}x{cols}")]["rmse"].as_f64().unwrap()
+}
+
+fn stored_formats() -> impl Iterator<Item = BlockFormat> {
+    BlockFormat::ALL.into_iter().filter(|&f| f != BlockFormat::F32)
+}
+
+#[test]
+fn dequantization_is_bit_exact() {
+    for format in BlockFormat::ALL.into_iter().filter(|f| f.uses_q8()) {
+        let expected = read(&format!("{}.dequant.safetensors", format.name()));
+        for (rows, cols) in SHAPES {
+            let found = dequantized(format, &blocks(format, rows, cols), rows * cols);
+            let expected = floats(&expected, &format!("t.{rows}x{cols}"));
+            for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                assert_eq!(
+                    found.to_bits(),
+                    expected.to_bits(),
+                    "{} {rows}x{cols} value {i}: {found} for {expected}",
+                    format.name()
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn the_error_of_dequantized_files_is_the_manifests() {
+    let original = read("original.safetensors");
+    for format in stored_formats() {
+        for (rows, cols) in SHAPES {
+            let found = dequantized(format, &blocks(format, rows, cols), rows * cols);
+            let error = rmse(&found, &floats(&original, &format!("t.{rows}x{cols}")));
+            let expected = reference_rmse(format, rows, cols);
+            assert!(
+                (error / expected - 1.0).abs() < 1e-6,
+                "{} {rows}x{cols}: {error} for {expected}",
+                format.name()
+            );
+        }
+    }
+}
+
+#[test]
+fn simple_formats_quantize_to_the_reference_bytes() {
+    let original = read("original.safetensors");
+    for format in [BlockFormat::F16, BlockFormat::BF16, BlockFormat::Q8_0, BlockFormat::Q4_0] {
+        for (rows, cols) in SHAPES {
+            let values = floats(&original, &format!("t.{rows}x{cols}"));
+            let expected = blocks(format, rows, cols);
+            let mut found = vec![0; expected.len()];
+            format.quantize(&values, &mut found);
+            let different = found.iter().zip(&expected).position(|(a, b)| a != b);
+            assert_eq!(different, None, "{} {rows}x{cols}: first different byte", format.name());
+        }
+    }
+}
+
+#[test]
+fn searched_formats_quantize_at_least_as_well_as_the_reference() {
+    let original = read("original.safetensors");
+    for format in [BlockFormat::Q4K, BlockFormat::Q5K, BlockFormat::Q6K] {
+        for (rows, cols) in SHAPES {
+            let values = floats(&original, &format!("t.{rows}x{cols}"));
+            let mut bytes = vec![0; format.row_bytes(cols).unwrap() * rows];
+            format.quantize(&values, &mut bytes);
+            let error = rmse(&dequantized(format, &bytes, rows * cols), &values);
+            let reference = reference_rmse(format, rows, cols);
+            println!("{} {rows}x{cols}: {:.4} of the reference error", format.name(), error / reference);
+            assert!(
+                error <= SEARCHED_RMSE * reference,
+                "{} {rows}x{cols}: {error}, reference {reference}",
+                format.name()
+            );
+        }
+    }
+}
+
+#[test]
+fn products_agree_with_double_precision() {
+    let vectors = read("matvec.safetensors");
+    let pool = ThreadPool::single();
+    for kernels in Kernels::available() {
+        for format in stored_formats() {
+            for (rows, cols) in SHAPES {
+                let bytes = blocks(format, rows, cols);
+                let weights = dequantized(format, &bytes, rows * cols);
+                let x = floats(&vectors, &format!("x.{cols}"));
+                let expected = doubles(&vectors, &format!("{}.{rows}x{cols}", format.name()));
+
+                let matrix = PackedMatrix::new(format, rows, cols, SharedBytes::new(bytes)).unwrap();
+                let mut activations = Activations::new();
+                activations.resize(1, cols).copy_from_slice(&x);
+                activations.quantize(&kernels, &pool);
+                let mut found = vec![f32::NAN; rows];
+                kernels.matmul(&pool, &matrix, &activations, &mut found);
+
+                for (row, weights) in weights.chunks_exact(cols).enumerate() {
+                    let error = (f64::from(found[row]) - expected[row]).abs();
+                    let bound = error_bound(format, weights, &x);
+                    assert!(
+                        error <= bound,
+                        "{kernels:?} {} {rows}x{cols} row {row}: error {error}, bound {bound}",
+                        format.name()
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Largest error of the product of a row with `x`: half a quantization step per activation where they are quantized, and
+/// 2e-6 of the sum of magnitudes for float arithmetic.
+fn error_bound(format: BlockFormat, weights: &[f32], x: &[f32]) -> f64 {
+    let mut bound = 0.0;
+    for (w, x) in weights.chunks(32).zip(x.chunks(32)) {
+        let largest = x.iter().fold(0.0_f64, |m, &x| m.max(f64::from(x.abs())));
+        let step = if format.uses_q8() { largest / 127.0 } else { 0.0 };
+        for (&w, &x) in w.iter().zip(x) {
+            bound += f64::from(w.abs()) * (0.5001 * step + 2e-6 * f64::from(x.abs()));
+        }
+    }
+    bound
+}
