@@ -1,0 +1,158 @@
+//! One step of the engine: any mix of prompt chunks and single tokens of different sequences, and
+//! which of their logits are wanted. Checked here, computed in `decoder`.
+
+use crate::config::ModelConfig;
+use crate::error::{Error, Result};
+use crate::kv::{KvCache, KvShape};
+
+/// A token id.
+pub type TokenId = u32;
+
+/// New tokens of one sequence, at the positions that follow its cache.
+#[derive(Debug)]
+pub struct Segment<'a> {
+    /// The tokens; at least one.
+    pub tokens: &'a [TokenId],
+    /// What came before; the tokens are appended to it.
+    pub cache: &'a mut KvCache,
+    /// Which of the tokens need logits.
+    pub logits: LogitsRows<'a>,
+}
+
+/// The tokens of a segment whose logits are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogitsRows<'a> {
+    /// None of them: a prompt chunk that is not the last.
+    None,
+    /// The last one, which predicts the next token.
+    Last,
+    /// All of them.
+    All,
+    /// The ones at these indices into the segment, strictly ascending.
+    At(&'a [usize]),
+}
+
+/// Consecutive tokens of one segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Span {
+    /// Index of the segment.
+    pub(crate) segment: usize,
+    /// Index of the first token among all tokens of the batch.
+    pub(crate) row: usize,
+    /// Position of the first token in its sequence.
+    pub(crate) position: usize,
+    /// Number of tokens.
+    pub(crate) len: usize,
+}
+
+/// The rows of a checked batch. Kept between steps for its memory.
+#[derive(Debug, Default)]
+pub(crate) struct Plan {
+    /// Every segment as a whole, in order.
+    pub(crate) all: Vec<Span>,
+    /// The tokens whose logits are wanted, in order.
+    pub(crate) wanted: Vec<Span>,
+}
+
+impl Plan {
+    /// Checks a batch against the model and lays its rows out. Changes no cache.
+    pub(crate) fn fill(&mut self, config: &ModelConfig, segments: &[Segment<'_>]) -> Result<()> {
+        self.all.clear();
+        self.wanted.clear();
+        if segments.is_empty() {
+            return Err(Error::EmptyBatch);
+        }
+        let mut row = 0;
+        for (index, segment) in segments.iter().enumerate() {
+            check_segment(config, index, segment)?;
+            let span = Span { segment: index, row, position: segment.cache.len(), len: segment.tokens.len() };
+            self.all.push(span);
+            self.want(span, segment.logits)?;
+            row += span.len;
+        }
+        Ok(())
+    }
+
+    fn want(&mut self, span: Span, logits: LogitsRows<'_>) -> Result<()> {
+        match logits {
+            LogitsRows::None => {}
+            LogitsRows::Last => self.wanted.push(span.part(span.len - 1, 1)),
+            LogitsRows::All => self.wanted.push(span),
+            LogitsRows::At(rows) => {
+                let mut next = 0;
+                for &row in rows {
+                    if row < next || row >= span.len {
+                        return Err(Error::LogitsRow { segment: span.segment, row, tokens: span.len });
+                    }
+                    match self.wanted.last_mut() {
+                        // Neighbours share one span, so that they share one pass of attention.
+                        Some(last) if row > 0 && row == next && last.ends_at(span.row + row) => last.len += 1,
+                        _ => self.wanted.push(span.part(row, 1)),
+                    }
+                    next = row + 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Number of tokens in the batch.
+    pub(crate) fn n_tokens(&self) -> usize {
+        count(&self.all)
+    }
+
+    /// Number of tokens whose logits are wanted.
+    pub(crate) fn n_wanted(&self) -> usize {
+        count(&self.wanted)
+    }
+
+    /// Number of positions that the longest sequence has after the step.
+    pub(crate) fn n_positions(&self) -> usize {
+        self.all.iter().map(|span| span.position + span.len).max().unwrap_or(0)
+    }
+}
+
+impl Span {
+    /// The `len` tokens from index `first` on.
+    fn part(self, first: usize, len: usize) -> Self {
+        Self { segment: self.segment, row: self.row + first, position: self.position + first, len }
+    }
+
+    fn ends_at(self, row: usize) -> bool {
+        self.row + self.len == row
+    }
+
+    /// The span's part of a buffer with `width` numbers per token of the batch.
+    pub(crate) fn range(self, width: usize) -> std::ops::Range<usize> {
+        self.row * width..(self.row + self.len) * width
+    }
+}
+
+fn count(spans: &[Span]) -> usize {
+    spans.iter().map(|span| span.len).sum()
+}
+
+fn check_segment(config: &ModelConfig, index: usize, segment: &Segment<'_>) -> Result<()> {
+    if segment.tokens.is_empty() {
+        return Err(Error::EmptySegment { segment: index });
+    }
+    let expected = KvShape::of(config);
+    if segment.cache.shape() != expected {
+        return Err(Error::CacheShape {
+            segment: index,
+            found: segment.cache.shape().to_string(),
+            expected: expected.to_string(),
+        });
+    }
+    segment.cache.check_room(segment.tokens.len())?;
+    let unknown = segment.tokens.iter().position(|&token| token as usize >= config.vocab_size);
+    match unknown {
+        None => Ok(()),
+        Some(at) => Err(Error::TokenOutOfRange {
+            segment: index,
+            index: at,
+            token: segment.tokens[at],
+            vocab_size: config.vocab_size,
+        }),
+    }
+}

@@ -1,0 +1,191 @@
+//! Rewrites a template's source where the engine lacks something of Jinja2 that cannot be added from outside.
+//!
+//! * `{% generation %}` blocks, by which transformers marks what to train on, become blocks that do nothing.
+//! * The iterable of a `for` goes through the filter [`CHARACTERS`]: the engine does not tell a loop over a string how
+//!   long it is, a loop over a list of its characters it does.
+
+/// Name of the filter that makes a string a list of characters and leaves everything else as it is.
+pub(super) const CHARACTERS: &str = "__characters";
+
+/// The source with the rewrites. Lines stay where they are.
+pub(super) fn rewrite(source: &str) -> String {
+    let mut out = String::with_capacity(source.len() + source.len() / 16);
+    let mut rest = source;
+    while let Some(start) = rest.find('{') {
+        let (before, tag) = rest.split_at(start);
+        out.push_str(before);
+        let len = if tag.starts_with("{%") {
+            let len = statement_len(tag);
+            let inner = tag[..len].strip_prefix("{%").and_then(|tag| tag.strip_suffix("%}"));
+            match inner {
+                Some(inner) if name_of(inner) == "raw" => {
+                    let len = raw_len(tag);
+                    out.push_str(&tag[..len]);
+                    len
+                }
+                Some(inner) => {
+                    out.push_str("{%");
+                    rewrite_statement(inner, &mut out);
+                    out.push_str("%}");
+                    len
+                }
+                // Not closed: the engine says what is wrong.
+                None => {
+                    out.push_str(&tag[..len]);
+                    len
+                }
+            }
+        } else {
+            let len = match tag.as_bytes().get(1) {
+                Some(b'{') => expression_end(&tag[2..], "}}").map_or(tag.len(), |at| 2 + at + 2),
+                Some(b'#') => tag.find("#}").map_or(tag.len(), |at| at + 2),
+                _ => 1,
+            };
+            out.push_str(&tag[..len]);
+            len
+        };
+        rest = &tag[len..];
+    }
+    out.push_str(rest);
+    out
+}
+
+/// Length of a statement tag at the start of `tag`, all of it if it is not closed.
+fn statement_len(tag: &str) -> usize {
+    expression_end(&tag[2..], "%}").map_or(tag.len(), |at| 2 + at + 2)
+}
+
+/// Length of a raw block at the start of `tag`, with its end tag; all of it if it is not closed.
+fn raw_len(tag: &str) -> usize {
+    let mut at = statement_len(tag);
+    while let Some(start) = tag[at..].find("{%") {
+        let end = at + start;
+        let len = statement_len(&tag[end..]);
+        if name_of(tag[end..end + len].trim_start_matches("{%")) == "endraw" {
+            return end + len;
+        }
+        at = end + 2;
+    }
+    tag.len()
+}
+
+/// The keyword that a statement begins with.
+fn name_of(inner: &str) -> &str {
+    let inner = inner.trim_start_matches(['-', '+']).trim_start();
+    &inner[..inner.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(inner.len())]
+}
+
+/// Where `end` is in an expression, outside of string literals.
+fn expression_end(expression: &str, end: &str) -> Option<usize> {
+    let mut at = 0;
+    while at < expression.len() {
+        let rest = &expression[at..];
+        if rest.starts_with(end) {
+            return Some(at);
+        }
+        at += literal_or_char_len(rest);
+    }
+    None
+}
+
+/// Length of the string literal or the character at the start of a text that is not empty.
+fn literal_or_char_len(text: &str) -> usize {
+    let mut chars = text.char_indices();
+    let Some((_, quote)) = chars.next() else { return 0 };
+    if !matches!(quote, '"' | '\'') {
+        return quote.len_utf8();
+    }
+    while let Some((at, c)) = chars.next() {
+        if c == '\\' {
+            chars.next();
+        } else if c == quote {
+            return at + 1;
+        }
+    }
+    text.len()
+}
+
+fn rewrite_statement(inner: &str, out: &mut String) {
+    let name = name_of(inner);
+    let start = inner.find(name).unwrap_or(0);
+    let (lead, body) = (&inner[..start], &inner[start + name.len()..]);
+    match name {
+        "generation" => out.extend([lead, "if true", body]),
+        "endgeneration" => out.extend([lead, "endif", body]),
+        "for" => match iterable(body) {
+            Some((from, to)) => {
+                let (targets, tail) = (&body[..from], &body[to..]);
+                out.extend([lead, name, targets, "(", &body[from..to], ")|", CHARACTERS, " ", tail]);
+            }
+            None => out.push_str(inner),
+        },
+        _ => out.push_str(inner),
+    }
+}
+
+/// Where the iterable is in what follows a `for`: behind the first `in`, up to an `if` or `recursive` that is in no
+/// bracket, or the end.
+fn iterable(body: &str) -> Option<(usize, usize)> {
+    let mut from = None;
+    let mut depth = 0;
+    let mut at = 0;
+    while at < body.len() {
+        let rest = &body[at..];
+        let word = &rest[..rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len())];
+        if word.is_empty() {
+            match rest.as_bytes()[0] {
+                b'(' | b'[' | b'{' => depth += 1,
+                b')' | b']' | b'}' => depth -= 1,
+                _ => {}
+            }
+            at += literal_or_char_len(rest);
+            continue;
+        }
+        match (word, from) {
+            ("in", None) => from = Some(at + word.len()),
+            ("if" | "recursive", Some(from)) if depth == 0 => return Some((from, at)),
+            _ => {}
+        }
+        at += word.len();
+    }
+    // The end may have a whitespace mark.
+    let end = body.trim_end_matches(['-', '+']).len();
+    from.filter(|&from| !body[from..end].trim().is_empty()).map(|from| (from, end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rewrite;
+
+    #[test]
+    fn generation_blocks_do_nothing() {
+        let source = "a {%- generation %} b {% endgeneration -%} c{% if x %}";
+        assert_eq!(rewrite(source), "a {%- if true %} b {% endif -%} c{% if x %}");
+    }
+
+    #[test]
+    fn iterables_go_through_the_filter() {
+        let cases = [
+            ("{% for a in b %}", "{% for a in( b )|__characters %}"),
+            ("{%- for k, v in d.items() -%}", "{%- for k, v in( d.items() )|__characters -%}"),
+            ("{% for a in b if a not in c %}", "{% for a in( b )|__characters if a not in c %}"),
+            ("{% for a in (b if c else d) %}", "{% for a in( (b if c else d) )|__characters %}"),
+            ("{% for a in ' if %}' recursive %}", "{% for a in( ' if %}' )|__characters recursive %}"),
+            ("{% for a in [1, 'in'] -%}", "{% for a in( [1, 'in'] )|__characters -%}"),
+        ];
+        for (source, rewritten) in cases {
+            assert_eq!(rewrite(source), rewritten);
+        }
+    }
+
+    #[test]
+    fn other_text_stays() {
+        for source in [
+            "", "{", "{{ '{% for a in b %}' }}", "{# {% for a in b %} #}", "{% raw %}{% for a in b %}{% endraw %}x",
+            "{% for a", "{% raw %}{% for a in b %}", "{{ a", "{# a", "{% set a = '%}' %}", "ä{ö}ü", "{% for %}",
+            "{% for a in -%}",
+        ] {
+            assert_eq!(rewrite(source), source);
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Hyperparameters of a model, read from GGUF metadata and checked. Holds no weights.
+
+pub(crate) mod keys;
+pub(crate) mod rope;
+
+use gguf_rs_lite::Gguf;
+use ruvllm_kernels::RopeConfig;
+
+use self::keys::{Keys, Real};
+use crate::error::{Error, Result};
+use crate::family::{self, DecoderSpec};
+use crate::weights::EMBEDDING;
+
+/// Limits beyond which a value is not taken for real. Tensors, whose sizes the file itself bounds, are
+/// checked against each width; the limits keep products from overflowing and buffers in proportion.
+const MAX_WIDTH: usize = 1 << 20;
+const MAX_HEAD_DIM: usize = 1 << 12;
+const MAX_VOCAB: usize = 1 << 24;
+
+/// Largest context that a file may name; positions are counted in 32 bits.
+const MAX_CONTEXT: usize = u32::MAX as usize;
+
+/// What a decoder-only transformer looks like: sizes, constants and the family's switches.
+///
+/// # Examples
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let gguf = gguf_rs_lite::Gguf::open("model.gguf")?;
+/// let config = ruvllm_models::ModelConfig::from_gguf(&gguf)?;
+/// println!("{} layers of width {}", config.n_layers, config.model_dim);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct ModelConfig {
+    /// Value of `general.architecture`.
+    pub architecture: String,
+    /// Value of `general.name`, if the file has one.
+    pub name: Option<String>,
+    /// Width of the residual stream.
+    pub model_dim: usize,
+    /// Inner width of the feed-forward network.
+    pub ffn_dim: usize,
+    /// Number of transformer layers.
+    pub n_layers: usize,
+    /// Number of query heads.
+    pub n_heads: usize,
+    /// Number of key and value heads; divides `n_heads`.
+    pub n_kv_heads: usize,
+    /// Width of one head; even, and not always `model_dim / n_heads`.
+    pub head_dim: usize,
+    /// Number of token ids, rows of the embedding.
+    pub vocab_size: usize,
+    /// Number of positions the model was made for.
+    pub context_length: usize,
+    /// Added to the mean square in each norm.
+    pub norm_eps: f32,
+    /// Rotary position parameters.
+    pub rope: RopeConfig,
+    /// What the family switches on in the decoder block.
+    pub decoder: DecoderSpec,
+}
+
+impl ModelConfig {
+    /// Reads and checks the hyperparameters of the model in `gguf`.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedArchitecture`] for a family that is not implemented, [`Error::MissingKey`]
+    /// and [`Error::InvalidKey`] for hyperparameters that no such model can have,
+    /// [`Error::MissingTensor`] and [`Error::TensorShape`] when the embedding, which decides the
+    /// vocabulary size, is not usable, and [`Error::Gguf`] for values of a wrong type.
+    pub fn from_gguf(gguf: &Gguf) -> Result<Self> {
+        let metadata = gguf.metadata();
+        let architecture = metadata.get_str("general.architecture")?.ok_or_else(|| Error::MissingKey {
+            key: "general.architecture".into(),
+            expected: format!("one of {}", family::supported()),
+        })?;
+        let family = family::find(architecture)?;
+        let keys = Keys::new(metadata, architecture);
+
+        let model_dim = keys.require_count("embedding_length", 1..=MAX_WIDTH)?;
+        let n_layers = read_layers(&keys, gguf)?;
+        let n_heads = keys.require_count("attention.head_count", 1..=MAX_WIDTH)?;
+        let n_kv_heads = keys.count("attention.head_count_kv", 1..=MAX_WIDTH)?.unwrap_or(n_heads);
+        if n_heads % n_kv_heads != 0 {
+            let expected = format!("a divisor of the {n_heads} attention heads");
+            return Err(keys.invalid("attention.head_count_kv", n_kv_heads, expected));
+        }
+        let head_dim = read_head_dim(&keys, model_dim, n_heads)?;
+        let context_length = keys.require_count("context_length", 1..=MAX_CONTEXT)?;
+        Ok(Self {
+            architecture: architecture.to_owned(),
+            name: metadata.get_str("general.name")?.map(str::to_owned),
+            model_dim,
+            ffn_dim: keys.require_count("feed_forward_length", 1..=MAX_WIDTH)?,
+            n_layers,
+            n_heads,
+            n_kv_heads,
+            head_dim,
+            vocab_size: read_vocab_size(&keys, gguf, model_dim)?,
+            context_length,
+            norm_eps: keys.require_real("attention.layer_norm_rms_epsilon", Real::PositiveUpTo(1.0))?,
+            rope: rope::read_rope(&keys, gguf, head_dim, context_length)?,
+            decoder: (family.decoder)(&keys, head_dim)?,
+        })
+    }
+
+    /// Width of all query heads together.
+    pub fn query_dim(&self) -> usize {
+        self.n_heads * self.head_dim
+    }
+
+    /// Width of all key (or value) heads together.
+    pub fn kv_dim(&self) -> usize {
+        self.n_kv_heads * self.head_dim
+    }
+}
+
+/// Each layer has tensors of its own, so a layer count beyond the number of tensors is a lie that
+/// must not decide the size of anything.
+fn read_layers(keys: &Keys<'_>, gguf: &Gguf) -> Result<usize> {
+    let n_tensors = gguf.tensors().count();
+    let n_layers = keys.require_count("block_count", 1..=MAX_CONTEXT)?;
+    if n_layers > n_tensors {
+        let expected = format!("no more layers than the file has tensors ({n_tensors})");
+        return Err(keys.invalid("block_count", n_layers, expected));
+    }
+    Ok(n_layers)
+}
+
+fn read_head_dim(keys: &Keys<'_>, model_dim: usize, n_heads: usize) -> Result<usize> {
+    let head_dim = match keys.count("attention.key_length", 1..=MAX_HEAD_DIM)? {
+        Some(head_dim) => head_dim,
+        None if model_dim.is_multiple_of(n_heads) && (2..=MAX_HEAD_DIM).contains(&(model_dim / n_heads)) => {
+            model_dim / n_heads
+        }
+        None => {
+            let expected = format!("a divisor of the model width {model_dim}");
+            return Err(keys.invalid("attention.head_count", n_heads, expected));
+        }
+    };
+    if head_dim % 2 != 0 {
+        return Err(keys.invalid("attention.key_length", head_dim, "an even number"));
+    }
+    if n_heads.saturating_mul(head_dim) > MAX_WIDTH {
+        let expected = format!("at most {} for {n_heads} heads", MAX_WIDTH / n_heads);
+        return Err(keys.invalid("attention.key_length", head_dim, expected));
+    }
+    match keys.count("attention.value_length", 1..=MAX_HEAD_DIM)? {
+        Some(value_dim) if value_dim != head_dim => {
+            let expected = format!("{head_dim}, the key length");
+            Err(keys.invalid("attention.value_length", value_dim, expected))
+        }
+        _ => Ok(head_dim),
+    }
+}
+
+/// The rows of the embedding; the key, which older files lack, must agree.
+fn read_vocab_size(keys: &Keys<'_>, gguf: &Gguf, model_dim: usize) -> Result<usize> {
+    let named = keys.count("vocab_size", 1..=MAX_VOCAB)?;
+    let info = gguf.tensor(EMBEDDING).ok_or_else(|| Error::MissingTensor { name: EMBEDDING.into() })?;
+    let rows = info.dims.get(1).copied().unwrap_or(0);
+    let vocab_size = usize::try_from(rows).ok().filter(|rows| (1..=MAX_VOCAB).contains(rows));
+    match (vocab_size, named) {
+        (Some(vocab_size), Some(named)) if vocab_size != named => {
+            Err(keys.invalid("vocab_size", named, format!("{vocab_size}, the rows of `{EMBEDDING}`")))
+        }
+        (Some(vocab_size), _) => Ok(vocab_size),
+        (None, named) => Err(Error::TensorShape {
+            name: EMBEDDING.into(),
+            expected: vec![model_dim as u64, named.unwrap_or(1) as u64],
+            found: info.dims.clone(),
+        }),
+    }
+}

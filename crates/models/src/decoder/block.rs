@@ -1,0 +1,201 @@
+//! One transformer layer: attention over the cache, then the gated feed-forward network, each behind
+//! a norm and added to the residual stream. The family's switches are read here.
+
+use ruvllm_kernels::{Activations, AttentionShape, Kernels, KvView, MatmulJob, RopeTable};
+
+use crate::batch::{Segment, Span};
+use crate::compute::Compute;
+use crate::config::ModelConfig;
+use crate::family::Activation;
+use crate::kv::BLOCK_TOKENS;
+use crate::rows;
+use crate::weights::{LayerWeights, Linear};
+use crate::workspace::Buffers;
+
+/// One layer and what it runs with.
+pub(super) struct Block<'a> {
+    pub(super) config: &'a ModelConfig,
+    pub(super) weights: &'a LayerWeights,
+    pub(super) layer: usize,
+    pub(super) rope: &'a RopeTable,
+    pub(super) compute: &'a Compute,
+}
+
+impl Block<'_> {
+    /// Replaces the rows of `buffers.hidden` by the layer's output.
+    ///
+    /// Keys and values of the tokens in `all` go to the caches; queries are followed further only for
+    /// those in `wanted`, whose rows are moved to the front.
+    pub(super) fn forward(
+        &self,
+        buffers: &mut Buffers,
+        segments: &mut [Segment<'_>],
+        all: &[Span],
+        wanted: &[Span],
+    ) {
+        self.project_attention(buffers, all);
+        for (segment, &span) in segments.iter_mut().zip(all) {
+            let range = span.range(self.config.kv_dim());
+            let (keys, values) = (&buffers.keys[range.clone()], &buffers.values[range]);
+            segment.cache.write(&self.compute.kernels, self.layer, keys, values);
+        }
+        if wanted.is_empty() {
+            return;
+        }
+        keep_rows(&mut buffers.queries, self.config.query_dim(), wanted);
+        let n_rows = keep_rows(&mut buffers.hidden, self.config.model_dim, wanted);
+        self.attend(buffers, segments, wanted, n_rows);
+        self.feed_forward(buffers, n_rows);
+    }
+
+    /// Queries, keys and values of all rows, rotated to their positions.
+    fn project_attention(&self, buffers: &mut Buffers, all: &[Span]) {
+        let Block { config, weights, compute, .. } = self;
+        let n_rows = all.iter().map(|span| span.len).sum();
+        self.norm(buffers, &weights.attention_norm, n_rows);
+        let Buffers { normed, queries, keys, values, .. } = buffers;
+        let mut jobs = [
+            MatmulJob { weights: &weights.query.weights, out: &mut queries[..n_rows * config.query_dim()] },
+            MatmulJob { weights: &weights.key.weights, out: &mut keys[..n_rows * config.kv_dim()] },
+            MatmulJob { weights: &weights.value.weights, out: &mut values[..n_rows * config.kv_dim()] },
+        ];
+        project(compute, normed, &mut jobs);
+        let kernels = &compute.kernels;
+        add_bias(kernels, queries, weights.query.bias.as_deref());
+        add_bias(kernels, keys, weights.key.bias.as_deref());
+        add_bias(kernels, values, weights.value.bias.as_deref());
+        for &span in all {
+            self.rotate(queries, config.n_heads, span);
+            self.rotate(keys, config.n_kv_heads, span);
+        }
+    }
+
+    /// Rotates the heads of the span's rows to their positions.
+    fn rotate(&self, heads: &mut [f32], n_heads: usize, span: Span) {
+        let Block { config, compute, rope, .. } = self;
+        let width = n_heads * config.head_dim;
+        let rows = heads[span.range(width)].chunks_exact_mut(width).enumerate();
+        rows::for_each(&compute.pool, rows, |(index, row)| {
+            let position = span.position + index;
+            let layout = config.decoder.rope_layout;
+            compute.kernels.rope(rope, layout, position..position + 1, row, n_heads, config.head_dim);
+        });
+    }
+
+    /// Attention of the first `n_rows` queries, which are those of `wanted`, added to their rows.
+    fn attend(&self, buffers: &mut Buffers, segments: &[Segment<'_>], wanted: &[Span], n_rows: usize) {
+        let Block { config, weights, compute, .. } = self;
+        let Buffers { hidden, queries, attended, update, scratch, blocks, .. } = buffers;
+        let width = config.query_dim();
+        let out = attended.resize(n_rows, width);
+        let mut row = 0;
+        for span in wanted {
+            let shape = AttentionShape {
+                n_heads: config.n_heads,
+                n_kv_heads: config.n_kv_heads,
+                head_dim: config.head_dim,
+                query_start: span.position,
+                n_queries: span.len,
+                scale: config.decoder.attention_scale,
+                window: config.decoder.window.of_layer(self.layer),
+                soft_cap: config.decoder.attention_soft_cap,
+            };
+            let range = row * width..(row + span.len) * width;
+            let mut views = blocks.take();
+            segments[span.segment].cache.view(self.layer, &mut views);
+            let kv = KvView { blocks: &views, block_tokens: BLOCK_TOKENS, len: span.position + span.len };
+            let (q, out) = (&queries[range.clone()], &mut out[range]);
+            compute.kernels.attention(&compute.pool, &shape, q, &kv, out, scratch);
+            blocks.put(views);
+            row += span.len;
+        }
+        self.add_projection(&weights.attention_output, attended, update, hidden, n_rows);
+    }
+
+    fn feed_forward(&self, buffers: &mut Buffers, n_rows: usize) {
+        let Block { config, weights, compute, .. } = self;
+        self.norm(buffers, &weights.ffn_norm, n_rows);
+        let Buffers { hidden, normed, gated, up, update, .. } = buffers;
+        let up = &mut up[..n_rows * config.ffn_dim];
+        let gate = gated.resize(n_rows, config.ffn_dim);
+        let mut jobs = [
+            MatmulJob { weights: &weights.gate.weights, out: &mut *gate },
+            MatmulJob { weights: &weights.up.weights, out: &mut *up },
+        ];
+        project(compute, normed, &mut jobs);
+        add_bias(&compute.kernels, gate, weights.gate.bias.as_deref());
+        add_bias(&compute.kernels, up, weights.up.bias.as_deref());
+        let rows = gate.chunks_exact_mut(config.ffn_dim).zip(up.chunks_exact(config.ffn_dim));
+        rows::for_each(&compute.pool, rows, |(gate, up)| match config.decoder.activation {
+            Activation::SwiGlu => compute.kernels.silu_mul(gate, up),
+        });
+        self.add_projection(&weights.down, gated, update, hidden, n_rows);
+    }
+
+    /// `normed` becomes the norm of the first `n_rows` rows.
+    fn norm(&self, buffers: &mut Buffers, weight: &[f32], n_rows: usize) {
+        norm(self.compute, self.config, &buffers.hidden, weight, &mut buffers.normed, n_rows);
+    }
+
+    /// Adds the projection of `input` to the first `n_rows` rows of `hidden`.
+    fn add_projection(
+        &self,
+        linear: &Linear,
+        input: &mut Activations,
+        update: &mut [f32],
+        hidden: &mut [f32],
+        n_rows: usize,
+    ) {
+        let Block { config, compute, .. } = self;
+        let update = &mut update[..n_rows * config.model_dim];
+        project(compute, input, &mut [MatmulJob { weights: &linear.weights, out: &mut *update }]);
+        add_bias(&compute.kernels, update, linear.bias.as_deref());
+        let rows = hidden.chunks_exact_mut(config.model_dim).zip(update.chunks_exact(config.model_dim));
+        rows::for_each(&compute.pool, rows, |(row, update)| compute.kernels.add_assign(row, update));
+    }
+}
+
+/// `normed` becomes the norm of the first `n_rows` rows of `hidden`.
+pub(super) fn norm(
+    compute: &Compute,
+    config: &ModelConfig,
+    hidden: &[f32],
+    weight: &[f32],
+    normed: &mut Activations,
+    n_rows: usize,
+) {
+    let normed = normed.resize(n_rows, config.model_dim).chunks_exact_mut(config.model_dim);
+    let rows = normed.zip(hidden.chunks_exact(config.model_dim));
+    rows::for_each(&compute.pool, rows, |(normed, hidden)| {
+        compute.kernels.rms_norm(hidden, weight, config.norm_eps, normed);
+    });
+}
+
+/// Products of one input with several matrices. The input is quantized when a format needs it.
+pub(super) fn project(compute: &Compute, input: &mut Activations, jobs: &mut [MatmulJob<'_>]) {
+    if jobs.iter().any(|job| job.weights.format().uses_q8()) {
+        input.quantize(&compute.kernels, &compute.pool);
+    }
+    compute.kernels.matmul_many(&compute.pool, input, jobs);
+}
+
+/// Adds `bias` to every row.
+pub(super) fn add_bias(kernels: &Kernels, rows: &mut [f32], bias: Option<&[f32]>) {
+    if let Some(bias) = bias {
+        for row in rows.chunks_exact_mut(bias.len()) {
+            kernels.add_assign(row, bias);
+        }
+    }
+}
+
+/// Moves the rows of `spans`, which ascend, to the front and returns how many they are.
+fn keep_rows(rows: &mut [f32], width: usize, spans: &[Span]) -> usize {
+    let mut kept = 0;
+    for span in spans {
+        if span.row != kept {
+            rows.copy_within(span.range(width), kept * width);
+        }
+        kept += span.len;
+    }
+    kept
+}

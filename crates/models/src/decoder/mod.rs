@@ -1,0 +1,180 @@
+//! The model as a whole: loading, caches, and the forward pass from token ids to logits.
+//! What happens inside a layer is in `block`.
+
+mod block;
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use gguf_rs_lite::Gguf;
+use ruvllm_kernels::{MatmulJob, RopeFrequencies, RopeTable};
+
+use self::block::{Block, add_bias, norm, project};
+use crate::batch::Segment;
+use crate::compute::Compute;
+use crate::config::ModelConfig;
+use crate::error::Result;
+use crate::kv::{KvCache, KvFormat};
+use crate::weights::{LoadProgress, WeightBytes, Weights};
+use crate::workspace::{Buffers, Workspace, resize};
+
+/// Positions that the rotary tables cover at first; they double when a sequence goes beyond.
+const FIRST_POSITIONS: usize = 512;
+
+/// A decoder-only transformer with its weights. Immutable and shareable: sequences live in
+/// [`KvCache`]s, buffers in a [`Workspace`].
+///
+/// # Examples
+/// ```
+/// use ruvllm_models::{Compute, KvFormat, LogitsRows, Model, Segment, Workspace};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tiny/llama/model-F16.gguf");
+/// let gguf = gguf_rs_lite::Gguf::open(path)?;
+/// let model = Model::load(&gguf, &mut |_| ())?;
+/// let compute = Compute::new(1)?;
+/// let mut workspace = Workspace::new();
+/// let mut cache = model.new_cache(KvFormat::F32, 64)?;
+///
+/// let mut prompt = Segment { tokens: &`[558, 46, 77]`, cache: &mut cache, logits: LogitsRows::Last };
+/// let logits = model.forward(&compute, &mut workspace, std::slice::from_mut(&mut prompt))?;
+/// assert_eq!(logits.len(), model.config().vocab_size);
+/// let next = compute.kernels.argmax(logits);
+/// assert!(next.is_some());
+/// assert_eq!(cache.len(), 3);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Model {
+    config: ModelConfig,
+    weights: Weights,
+    rope_frequencies: RopeFrequencies,
+    /// Grows with the longest sequence; a pass holds on to the table it began with.
+    rope: RwLock<Arc<RopeTable>>,
+}
+
+impl std::fmt::Debug for Model {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Model").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+impl Model {
+    /// Loads the model in `gguf`; its matrices stay in the mapped file. `progress` is told of every tensor.
+    ///
+    /// # Errors
+    /// As [`ModelConfig::from_gguf`], and when a tensor is missing, left over, of an unsupported type
+    /// or of another shape than the hyperparameters say.
+    pub fn load(gguf: &Gguf, progress: &mut dyn FnMut(LoadProgress<'_>)) -> Result<Self> {
+        let config = ModelConfig::from_gguf(gguf)?;
+        let weights = Weights::load(gguf, &config, progress)?;
+        let rope_frequencies = config.rope.frequencies(config.context_length)?;
+        let rope = RopeTable::from_frequencies(&rope_frequencies, 0..FIRST_POSITIONS);
+        Ok(Self { config, weights, rope_frequencies, rope: RwLock::new(Arc::new(rope)) })
+    }
+
+    /// The hyperparameters.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// Where the weights are and how large they are.
+    pub fn weight_bytes(&self) -> WeightBytes {
+        self.weights.bytes()
+    }
+
+    /// An empty cache for a sequence of at most `capacity` tokens.
+    ///
+    /// # Errors
+    /// As [`KvCache::new`].
+    pub fn new_cache(&self, format: KvFormat, capacity: usize) -> Result<KvCache> {
+        KvCache::new(&self.config, format, capacity)
+    }
+
+    /// Runs the tokens of all `segments` through the model, appends them to their caches and returns
+    /// the logits asked for, `[rows, vocab_size]` in the order of segments and tokens.
+    ///
+    /// What a token gets depends only on its sequence: not on how the prompt was cut into steps, on
+    /// what else is in the batch, on the number of threads or on the instruction set.
+    ///
+    /// # Errors
+    /// An empty batch or segment, a token id that the vocabulary does not have, a cache that is full
+    /// or of another model, rows that are not ascending, or no memory. No cache has changed then.
+    pub fn forward<'w>(
+        &self,
+        compute: &Compute,
+        workspace: &'w mut Workspace,
+        segments: &mut [Segment<'_>],
+    ) -> Result<&'w [f32]> {
+        let Workspace { plan, buffers, logits } = workspace;
+        plan.fill(&self.config, segments)?;
+        let n_logits = plan.n_wanted().saturating_mul(self.config.vocab_size);
+        resize(logits, n_logits, "logits")?;
+        self.prepare(buffers, plan.n_tokens())?;
+        for segment in segments.iter_mut() {
+            segment.cache.reserve(segment.tokens.len())?;
+        }
+        let rope = self.rope_table(plan.n_positions());
+
+        self.embed(buffers, segments);
+        let (last, others) = self.weights.layers.split_last().expect("a model has at least one layer");
+        for (layer, weights) in others.iter().enumerate() {
+            let block = Block { config: &self.config, weights, layer, rope: &rope, compute };
+            block.forward(buffers, segments, &plan.all, &plan.all);
+        }
+        // Behind the last layer's keys and values only the rows with logits matter.
+        let block = Block { config: &self.config, weights: last, layer: others.len(), rope: &rope, compute };
+        block.forward(buffers, segments, &plan.all, &plan.wanted);
+        for segment in segments.iter_mut() {
+            segment.cache.advance(segment.tokens.len());
+        }
+        if !plan.wanted.is_empty() {
+            self.output(compute, buffers, plan.n_wanted(), logits);
+        }
+        Ok(logits)
+    }
+
+    /// Sizes the buffers for `n_tokens` rows.
+    fn prepare(&self, buffers: &mut Buffers, n_tokens: usize) -> Result<()> {
+        let config = &self.config;
+        let rows = |width: usize| n_tokens.saturating_mul(width);
+        resize(&mut buffers.hidden, rows(config.model_dim), "hidden states")?;
+        resize(&mut buffers.update, rows(config.model_dim), "hidden states")?;
+        resize(&mut buffers.queries, rows(config.query_dim()), "queries")?;
+        resize(&mut buffers.keys, rows(config.kv_dim()), "keys")?;
+        resize(&mut buffers.values, rows(config.kv_dim()), "values")?;
+        resize(&mut buffers.up, rows(config.ffn_dim), "the feed-forward network")
+    }
+
+    /// Looks the embedding of every token up.
+    fn embed(&self, buffers: &mut Buffers, segments: &[Segment<'_>]) {
+        let tokens = segments.iter().flat_map(|segment| segment.tokens);
+        for (row, &token) in buffers.hidden.chunks_exact_mut(self.config.model_dim).zip(tokens) {
+            self.weights.embedding.dequantize_row(token as usize, row);
+        }
+    }
+
+    /// Final norm and output projection of the first `n_rows` rows.
+    fn output(&self, compute: &Compute, buffers: &mut Buffers, n_rows: usize, logits: &mut [f32]) {
+        let config = &self.config;
+        let (weights, bias) = self.weights.output();
+        let norm_weight = &self.weights.output_norm;
+        norm(compute, config, &buffers.hidden, norm_weight, &mut buffers.normed, n_rows);
+        project(compute, &mut buffers.normed, &mut [MatmulJob { weights, out: logits }]);
+        add_bias(&compute.kernels, logits, bias);
+    }
+
+    /// Rotary tables for at least `n_positions`.
+    fn rope_table(&self, n_positions: usize) -> Arc<RopeTable> {
+        // A poisoned lock still holds a whole table: it is only ever replaced.
+        let table = self.rope.read().unwrap_or_else(PoisonError::into_inner).clone();
+        if table.positions().end >= n_positions {
+            return table;
+        }
+        let mut current = self.rope.write().unwrap_or_else(PoisonError::into_inner);
+        if current.positions().end < n_positions {
+            let positions = 0..n_positions.next_power_of_two();
+            *current = Arc::new(RopeTable::from_frequencies(&self.rope_frequencies, positions));
+        }
+        current.clone()
+    }
+}

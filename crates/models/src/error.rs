@@ -1,0 +1,277 @@
+//! The error type of this crate: one variant per condition, with the numbers that explain it.
+
+/// What this crate's functions return.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a model could not be loaded or run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The file is not a well-formed GGUF, or a metadata value has another type than the model needs.
+    #[error(transparent)]
+    Gguf(#[from] gguf_rs_lite::Error),
+
+    /// The arithmetic layer refused its input, for instance a matrix whose bytes do not fit its shape.
+    #[error(transparent)]
+    Kernels(#[from] ruvllm_kernels::Error),
+
+    /// The file holds a model of a family that this crate does not implement.
+    #[error("architecture `{found}` is not supported (supported: {supported})")]
+    UnsupportedArchitecture {
+        /// The value of `general.architecture`.
+        found: String,
+        /// The families that can be loaded, separated by commas.
+        supported: String,
+    },
+
+    /// A hyperparameter that the family needs is absent.
+    #[error("metadata key `{key}` is missing, expected {expected}")]
+    MissingKey {
+        /// The full key.
+        key: String,
+        /// What a valid file has there.
+        expected: String,
+    },
+
+    /// A hyperparameter has a value that no model of the family can have.
+    #[error("metadata key `{key}` is {found}, expected {expected}")]
+    InvalidKey {
+        /// The full key.
+        key: String,
+        /// The value in the file.
+        found: String,
+        /// What a valid file has there.
+        expected: String,
+    },
+
+    /// A tensor that the architecture needs is absent.
+    #[error("tensor `{name}` is missing")]
+    MissingTensor {
+        /// Name of the tensor.
+        name: String,
+    },
+
+    /// The file has a tensor that this family does not use. Ignoring it would compute another model.
+    #[error("tensor `{name}` is not part of a `{architecture}` model as this version knows it")]
+    UnexpectedTensor {
+        /// Name of the tensor.
+        name: String,
+        /// The family of the model.
+        architecture: String,
+    },
+
+    /// A tensor is stored in a block format that has no kernels.
+    #[error("tensor `{name}` has type {found}, which is not supported (supported: {supported})")]
+    UnsupportedTensorType {
+        /// Name of the tensor.
+        name: String,
+        /// Its type in the file.
+        found: &'static str,
+        /// The types that can be loaded, separated by commas.
+        supported: String,
+    },
+
+    /// A tensor has another shape than the hyperparameters require. Dimensions are in file order,
+    /// columns first.
+    #[error("tensor `{name}` has shape {found:?}, expected {expected:?} (columns first)")]
+    TensorShape {
+        /// Name of the tensor.
+        name: String,
+        /// What the hyperparameters require.
+        expected: Vec<u64>,
+        /// What the file has.
+        found: Vec<u64>,
+    },
+
+    /// A tensor holds a value that the model cannot compute with.
+    #[error("tensor `{name}` has {found} at index {index}, expected {expected}")]
+    TensorValue {
+        /// Name of the tensor.
+        name: String,
+        /// Index of the value.
+        index: usize,
+        /// The value.
+        found: f32,
+        /// What a valid file has there.
+        expected: &'static str,
+    },
+
+    /// A KV cache was asked for with no capacity, or with more positions than the model was made for.
+    #[error("a cache of {capacity} tokens was asked for, the model takes 1 to {context_length}")]
+    CacheCapacity {
+        /// Tokens asked for.
+        capacity: usize,
+        /// Most positions that the model takes.
+        context_length: usize,
+    },
+
+    /// The tokens do not fit the sequence's cache. Nothing was computed and the cache is unchanged.
+    #[error("the cache holds {len} of {capacity} tokens, {tokens} more do not fit")]
+    CacheFull {
+        /// Tokens in the cache.
+        len: usize,
+        /// New tokens.
+        tokens: usize,
+        /// Most tokens that the cache takes.
+        capacity: usize,
+    },
+
+    /// The cache was made for a model of another shape.
+    #[error("the cache of segment {segment} is for {found}, the model needs {expected}")]
+    CacheShape {
+        /// Index of the segment.
+        segment: usize,
+        /// Layers x heads x head dimension of the cache.
+        found: String,
+        /// Layers x heads x head dimension of the model.
+        expected: String,
+    },
+
+    /// A forward pass was asked for without any segment.
+    #[error("the batch has no segments")]
+    EmptyBatch,
+
+    /// A segment has no tokens.
+    #[error("segment {segment} has no tokens")]
+    EmptySegment {
+        /// Index of the segment.
+        segment: usize,
+    },
+
+    /// A token id is not in the vocabulary.
+    #[error("token {index} of segment {segment} is id {token}, the vocabulary has {vocab_size} ids")]
+    TokenOutOfRange {
+        /// Index of the segment.
+        segment: usize,
+        /// Index of the token in the segment.
+        index: usize,
+        /// The id.
+        token: u32,
+        /// Number of ids that the model knows.
+        vocab_size: usize,
+    },
+
+    /// The rows listed for logits are not strictly ascending indices into the segment.
+    #[error(
+        "segment {segment} asks for logits of row {row}, expected strictly ascending rows below {tokens}"
+    )]
+    LogitsRow {
+        /// Index of the segment.
+        segment: usize,
+        /// The offending row.
+        row: usize,
+        /// Number of tokens in the segment.
+        tokens: usize,
+    },
+
+    /// Memory for a buffer could not be allocated. Free memory or use a smaller context or batch.
+    #[error("cannot allocate {bytes} bytes for {what}")]
+    OutOfMemory {
+        /// What the buffer is for.
+        what: &'static str,
+        /// Size of the request in bytes.
+        bytes: usize,
+    },
+
+    /// The tokenizer of the file is of a kind that this crate does not implement.
+    #[error("tokenizer kind `{found}` is not supported (supported: {supported})")]
+    UnsupportedTokenizer {
+        /// The value of `tokenizer.ggml.model`.
+        found: String,
+        /// The kinds that can be loaded, separated by commas.
+        supported: String,
+    },
+
+    /// The file names a pre-tokenizer whose rules are not known. Guessing would silently give other tokens.
+    #[error("pre-tokenizer type `{found}` is not known (known: {known})")]
+    UnknownPreTokenizer {
+        /// The value of `tokenizer.ggml.pre`.
+        found: String,
+        /// The types that can be loaded, separated by commas.
+        known: String,
+    },
+
+    /// A tokenizer file could not be read.
+    #[error("cannot read tokenizer file {}: {source}", path.display())]
+    TokenizerIo {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+
+    /// A tokenizer.json is not valid, or describes something that cannot be run.
+    #[error("the tokenizer definition is not usable: {message}")]
+    TokenizerDefinition {
+        /// What is wrong.
+        message: String,
+    },
+
+    /// The tokenizer was asked to add a special token that its vocabulary does not name.
+    #[error("the tokenizer adds a {name} token, but its metadata names none")]
+    MissingSpecialToken {
+        /// `bos` or `eos`.
+        name: &'static str,
+    },
+
+    /// A text holds something that the vocabulary has no token for, and there is no unknown-token either.
+    #[error("the vocabulary has no token for byte 0x{byte:02x} and no unknown-token")]
+    Unencodable {
+        /// The byte without a token.
+        byte: u8,
+    },
+
+    /// A text is longer than the tokenizer takes in one call. Encode it in parts.
+    #[error("the text has {bytes} bytes, the tokenizer takes at most {limit} at once")]
+    TextTooLong {
+        /// Length of the text.
+        bytes: usize,
+        /// Most bytes in one call.
+        limit: usize,
+    },
+
+    /// A token id is not in the tokenizer's vocabulary.
+    #[error("token id {id} is not in the vocabulary of {vocab_size} tokens")]
+    UnknownTokenId {
+        /// The id.
+        id: u32,
+        /// Number of tokens.
+        vocab_size: usize,
+    },
+
+    /// The tokenizer failed on a text or on ids.
+    #[error("tokenization failed: {message}")]
+    Tokenization {
+        /// What the tokenizer said.
+        message: String,
+    },
+
+    /// The model has no chat template. Give one, or use plain text generation.
+    #[error("the model has no chat template")]
+    NoChatTemplate,
+
+    /// A chat template is not valid Jinja, or uses a feature that is not supported.
+    #[error("the chat template is not valid: {message}")]
+    TemplateSyntax {
+        /// What is wrong, with the line.
+        message: String,
+    },
+
+    /// The chat template refused these messages by `raise_exception`.
+    #[error("the chat template refused the messages: {message}")]
+    TemplateRefused {
+        /// The template's own words.
+        message: String,
+    },
+
+    /// Rendering a chat template failed.
+    #[error("rendering the chat template failed: {message}")]
+    TemplateRender {
+        /// What went wrong, with the line.
+        message: String,
+    },
+
+    /// Messages use every private code point that marks untrusted text, so that it cannot be marked.
+    #[error("the messages use all noncharacters of Unicode, special tokens in them cannot be told apart")]
+    NoFreeMarker,
+}

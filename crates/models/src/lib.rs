@@ -1,0 +1,45 @@
+//! Language models for `ruvllm`: hyperparameters and weights from GGUF files, the decoder's forward
+//! pass, and the cache of keys and values. It does no arithmetic of its own (that is
+//! `ruvllm-kernels`), does not schedule, sample or stream (that is `ruvllm`).
+//!
+//! ```text
+//! Gguf ──► ModelConfig ──► Model ◄── Compute (kernels, threads)
+//!                           │ forward(Workspace, `[Segment { tokens, KvCache, LogitsRows }]`)
+//!                           ▼
+//!                         logits
+//! ```
+//!
+//! A step takes any mix of prompt chunks and single tokens of different sequences ([`Segment`]), each
+//! with its own [`KvCache`]. See [`Model`] for an example.
+//!
+//! # Invariants
+//! - Matrices are used where they are in the file; only norms and biases are copied.
+//! - A token's logits depend on its sequence alone, bit for bit: not on the batch, the cut of the
+//!   prompt, the threads or the instruction set.
+//! - No file and no token id makes it panic: they give an [`Error`].
+//! - A decode step allocates nothing once its workspace and block are warm.
+
+#![forbid(unsafe_code)]
+
+mod batch;
+pub mod chat;
+mod compute;
+mod config;
+mod decoder;
+mod error;
+mod family;
+mod kv;
+mod rows;
+pub mod tokenizer;
+mod weights;
+mod workspace;
+
+pub use batch::{LogitsRows, Segment, TokenId};
+pub use compute::Compute;
+pub use config::ModelConfig;
+pub use decoder::Model;
+pub use error::{Error, Result};
+pub use family::{Activation, DecoderSpec, Window};
+pub use kv::{BLOCK_TOKENS, KvCache, KvFormat};
+pub use weights::{LoadProgress, WeightBytes};
+pub use workspace::Workspace;

@@ -1,0 +1,258 @@
+//! Reads a tokenizer from GGUF metadata (`tokenizer.ggml.*`). Files are untrusted: every id, length and text is checked
+//! here, so that encoding and decoding need not.
+
+use gguf_rs_lite::{Array, Metadata, Value};
+
+use super::{
+    Backend, Specials, Tokenizer, bytes,
+    bpe::ByteLevelBpe,
+    decode::{Joining, Lead},
+    end_of_generation,
+    pre::PreTokenizer,
+    spm::{SPACE_MARK, SentencePieceBpe},
+    vocab::{TokenKind, Vocab},
+};
+use crate::{Error, Result, TokenId};
+
+const MODEL: &str = "tokenizer.ggml.model";
+const TOKENS: &str = "tokenizer.ggml.tokens";
+const TOKEN_TYPE: &str = "tokenizer.ggml.token_type";
+const SCORES: &str = "tokenizer.ggml.scores";
+const MERGES: &str = "tokenizer.ggml.merges";
+
+/// The two kinds of vocabulary that can be loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Byte-level BPE, `gpt2`.
+    ByteLevel,
+    /// SentencePiece BPE, `llama`.
+    SentencePiece,
+}
+
+impl Tokenizer {
+    /// Reads the tokenizer of a GGUF file.
+    ///
+    /// Supported are `tokenizer.ggml.model` = `gpt2` (byte-level BPE with any known `tokenizer.ggml.pre`) and `llama`
+    /// (SentencePiece BPE). Text is not Unicode-normalized: the format does not carry the rule.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedTokenizer`] and [`Error::UnknownPreTokenizer`] for what is not implemented;
+    /// [`Error::MissingKey`], [`Error::InvalidKey`] and [`Error::Gguf`] for metadata that is absent, inconsistent or of
+    /// another type; [`Error::MissingSpecialToken`] if the file asks to add a token that it does not name.
+    pub fn from_gguf(metadata: &Metadata) -> Result<Self> {
+        let kind = match required(metadata.get_str(MODEL)?, MODEL, "the kind of tokenizer")? {
+            "gpt2" => Kind::ByteLevel,
+            "llama" => Kind::SentencePiece,
+            other => {
+                return Err(Error::UnsupportedTokenizer {
+                    found: other.to_owned(),
+                    supported: "gpt2, llama".to_owned(),
+                });
+            }
+        };
+        let tokens = required(metadata.get_strings(TOKENS)?, TOKENS, "the token texts")?;
+        if tokens.is_empty() {
+            return Err(invalid(TOKENS, "empty", "at least one token"));
+        }
+        let ids = Ids::read(metadata, tokens.len(), kind)?;
+        let kinds = token_kinds(metadata, tokens, kind, &ids)?;
+        let vocab = Vocab::new(
+            tokens.iter().map(String::as_str).zip(kinds),
+            match kind {
+                Kind::ByteLevel => byte_level_bytes,
+                Kind::SentencePiece => sentence_piece_bytes,
+            },
+        )?;
+        let (backend, joining, adds_bos) = match kind {
+            Kind::ByteLevel => byte_level(metadata, &vocab, ids.unknown)?,
+            Kind::SentencePiece => sentence_piece(metadata, &vocab, ids.unknown)?,
+        };
+        let add = |key: &str, default: bool, name, id: Option<TokenId>| match (metadata.get_bool(key)?, id) {
+            (Some(true), None) => Err(Error::MissingSpecialToken { name }),
+            (Some(true), Some(id)) => Ok(vec![id]),
+            (None, Some(id)) if default => Ok(vec![id]),
+            _ => Ok(Vec::new()),
+        };
+        let specials = Specials {
+            bos: ids.bos,
+            eos: ids.eos,
+            prefix: add("tokenizer.ggml.add_bos_token", adds_bos, "bos", ids.bos)?,
+            suffix: add("tokenizer.ggml.add_eos_token", false, "eos", ids.eos)?,
+            ends: [ids.eos, ids.eot, ids.eom].into_iter().flatten().collect(),
+            take_space_after: takes_space_after(metadata)?,
+        };
+        Ok(Self::assemble(vocab, backend, joining, specials))
+    }
+}
+
+/// Ids of the special tokens that the metadata names, checked against the vocabulary.
+#[derive(Debug)]
+struct Ids {
+    bos: Option<TokenId>,
+    eos: Option<TokenId>,
+    eot: Option<TokenId>,
+    eom: Option<TokenId>,
+    unknown: Option<TokenId>,
+}
+
+impl Ids {
+    fn read(metadata: &Metadata, n_tokens: usize, kind: Kind) -> Result<Self> {
+        let id = |name: &str| {
+            let key = format!("tokenizer.ggml.{name}_token_id");
+            match metadata.get_u64(&key)? {
+                None => Ok(None),
+                Some(id) if id < n_tokens as u64 => Ok(Some(id as TokenId)),
+                Some(id) => Err(invalid(key, id, format!("an id below {n_tokens}"))),
+            }
+        };
+        let mut ids = Self {
+            bos: id("bos")?,
+            eos: id("eos")?,
+            eot: id("eot")?,
+            eom: id("eom")?,
+            unknown: id("unknown")?,
+        };
+        if kind == Kind::SentencePiece {
+            // The places where SentencePiece puts them; files of the first years name no ids.
+            let default = |id: TokenId| ((id as usize) < n_tokens).then_some(id);
+            ids.unknown = ids.unknown.or(default(0));
+            ids.bos = ids.bos.or(default(1));
+            ids.eos = ids.eos.or(default(2));
+        }
+        Ok(ids)
+    }
+}
+
+/// Kinds of all tokens, corrected where a file is known to lie: a token that ends generation is a marker.
+fn token_kinds(metadata: &Metadata, tokens: &[String], kind: Kind, ids: &Ids) -> Result<Vec<TokenKind>> {
+    let types = metadata.get_i32s(TOKEN_TYPE)?;
+    if let Some(types) = types {
+        same_length(TOKEN_TYPE, types.len(), tokens.len())?;
+    }
+    let mut kinds = Vec::with_capacity(tokens.len());
+    for (id, text) in tokens.iter().enumerate() {
+        kinds.push(match types.map(|types| types[id]) {
+            Some(2) => TokenKind::Unknown,
+            Some(3) => TokenKind::Control,
+            Some(4) => TokenKind::UserDefined,
+            Some(5) => TokenKind::Unused,
+            Some(6) => TokenKind::Byte(byte_token(text).ok_or_else(|| {
+                invalid(format!("{TOKENS}[{id}]"), format!("{text:?}"), "`<0x00>` to `<0xFF>` for a byte token")
+            })?),
+            Some(_) => TokenKind::Normal,
+            // Without types the texts say what can be said.
+            None => match byte_token(text) {
+                Some(byte) if kind == Kind::SentencePiece => TokenKind::Byte(byte),
+                _ => TokenKind::Normal,
+            },
+        });
+    }
+    for (id, kind) in kinds.iter_mut().enumerate() {
+        if end_of_generation::is_known(&tokens[id], *kind) {
+            *kind = TokenKind::Control;
+        }
+    }
+    let mut mark = |id: Option<TokenId>, as_kind| {
+        if let Some(slot) = id.and_then(|id| kinds.get_mut(id as usize))
+            && *slot == TokenKind::Normal
+        {
+            *slot = as_kind;
+        }
+    };
+    for id in [ids.bos, ids.eos, ids.eot, ids.eom] {
+        mark(id, TokenKind::Control);
+    }
+    if kind == Kind::SentencePiece {
+        mark(ids.unknown, TokenKind::Unknown);
+    }
+    Ok(kinds)
+}
+
+fn byte_level(
+    metadata: &Metadata,
+    vocab: &Vocab,
+    unknown: Option<TokenId>,
+) -> Result<(Backend, Joining, bool)> {
+    let name = metadata.get_str("tokenizer.ggml.pre")?.unwrap_or("default");
+    let pre_tokenizer = PreTokenizer::named(name)?;
+    let adds_bos = pre_tokenizer.adds_bos();
+    let merges = required(metadata.get_strings(MERGES)?, MERGES, "the merge list")?;
+    let bpe = ByteLevelBpe::new(vocab, merges, MERGES, pre_tokenizer, unknown)?;
+    Ok((Backend::ByteLevel(Box::new(bpe)), Joining::Bytes, adds_bos))
+}
+
+fn sentence_piece(
+    metadata: &Metadata,
+    vocab: &Vocab,
+    unknown: Option<TokenId>,
+) -> Result<(Backend, Joining, bool)> {
+    let scores = scores(metadata, vocab.len())?;
+    let add_space_prefix = metadata.get_bool("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
+    let spm = SentencePieceBpe::new(vocab, &scores, unknown, add_space_prefix);
+    let lead = if add_space_prefix { Lead::StripSpace } else { Lead::Keep };
+    Ok((Backend::SentencePiece(Box::new(spm)), Joining::Pieces(lead), true))
+}
+
+/// One number per token; some writers store integers.
+fn scores(metadata: &Metadata, n_tokens: usize) -> Result<Vec<f32>> {
+    let scores = match metadata.get(SCORES) {
+        Some(Value::Array(Array::I32(scores))) => scores.iter().map(|&score| score as f32).collect(),
+        _ => required(metadata.get_f32s(SCORES)?, SCORES, "one score per token")?.to_vec(),
+    };
+    same_length(SCORES, scores.len(), n_tokens)?;
+    match scores.iter().position(|score| score.is_nan()) {
+        Some(at) => Err(invalid(format!("{SCORES}[{at}]"), "not a number", "a number")),
+        None => Ok(scores),
+    }
+}
+
+/// Whether white space after a marker belongs to it. Phi-3's own tokenizer says so; the format has no place for it, so
+/// the model's name decides, as in other readers.
+fn takes_space_after(metadata: &Metadata) -> Result<bool> {
+    let name = metadata.get_str("general.name")?.unwrap_or_default().to_lowercase();
+    Ok(name.contains("phi-3") || name.contains("phi3"))
+}
+
+/// What a byte-level token stands for: pieces are in the byte alphabet, markers and user-defined tokens are text.
+fn byte_level_bytes(text: &str, kind: TokenKind, out: &mut Vec<u8>) {
+    match (kind, bytes::to_bytes(text)) {
+        (TokenKind::Normal | TokenKind::Unused, Some(bytes)) => out.extend(bytes),
+        _ => out.extend_from_slice(text.as_bytes()),
+    }
+}
+
+/// What a SentencePiece token stands for.
+pub(super) fn sentence_piece_bytes(text: &str, kind: TokenKind, out: &mut Vec<u8>) {
+    if let TokenKind::Byte(byte) = kind {
+        return out.push(byte);
+    }
+    for (i, part) in text.split(SPACE_MARK).enumerate() {
+        if i > 0 {
+            out.push(b' ');
+        }
+        out.extend_from_slice(part.as_bytes());
+    }
+}
+
+/// The byte of a token text such as `<0x0A>`.
+pub(super) fn byte_token(text: &str) -> Option<u8> {
+    let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
+    // `from_str_radix` takes a sign.
+    (digits.len() == 2 && !digits.starts_with('+')).then(|| u8::from_str_radix(digits, 16).ok()).flatten()
+}
+
+fn same_length(key: &str, found: usize, tokens: usize) -> Result<()> {
+    if found == tokens {
+        Ok(())
+    } else {
+        Err(invalid(key, format!("an array of {found}"), format!("{tokens} elements, one per token")))
+    }
+}
+
+fn required<T>(value: Option<T>, key: &str, expected: &str) -> Result<T> {
+    value.ok_or_else(|| Error::MissingKey { key: key.to_owned(), expected: expected.to_owned() })
+}
+
+fn invalid(key: impl Into<String>, found: impl ToString, expected: impl Into<String>) -> Error {
+    Error::InvalidKey { key: key.into(), found: found.to_string(), expected: expected.into() }
+}

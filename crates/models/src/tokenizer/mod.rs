@@ -1,0 +1,293 @@
+//! Tokenizers: text to token ids and back, from GGUF metadata or a Hugging Face `tokenizer.json`.
+//!
+//! GGUF vocabularies are run by this crate's own encoders (byte-level BPE and SentencePiece BPE, both in
+//! O(n log n)); a `tokenizer.json` can describe anything and is run by the `tokenizers` library. Not here: training,
+//! and what a model does with the ids.
+
+use std::{fs, path::Path};
+
+mod bpe;
+mod bytes;
+mod decode;
+mod end_of_generation;
+mod gguf;
+pub(crate) mod guarded;
+mod index;
+mod library;
+mod merge;
+mod pre;
+mod special;
+mod spm;
+mod vocab;
+
+pub use self::decode::TokenStream;
+use self::{
+    bpe::ByteLevelBpe,
+    decode::Joining,
+    library::Library,
+    special::{Fragment, TokenMatcher},
+    spm::SentencePieceBpe,
+    vocab::{TokenKind, Vocab},
+};
+use crate::{Error, Result, TokenId};
+
+/// What [`Tokenizer::encode`] does beside cutting text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EncodeOptions {
+    /// Add the tokens that the model's rules put around every text: BOS, EOS.
+    pub add_special: bool,
+    /// Read special tokens written out in the text, such as `<|im_end|>`, as these tokens. Otherwise they are plain
+    /// text. User-defined tokens that are not special are found either way.
+    pub parse_special: bool,
+}
+
+impl Default for EncodeOptions {
+    /// As a prompt is read: both on.
+    fn default() -> Self {
+        Self { add_special: true, parse_special: true }
+    }
+}
+
+/// Most bytes of text in one call: offsets are 32-bit, and `▁` is three times as long as a space.
+const LONGEST_TEXT: usize = u32::MAX as usize / 4;
+
+/// A tokenizer. Immutable: one value serves all threads.
+///
+/// ```no_run
+/// use ruvllm_models::tokenizer::{EncodeOptions, Tokenizer};
+///
+/// let tokenizer = Tokenizer::from_file("tokenizer.json".as_ref())?;
+/// let ids = tokenizer.encode("Hello!", EncodeOptions::default())?;
+/// assert_eq!(tokenizer.decode(&ids, true)?, "Hello!");
+/// # Ok::<(), ruvllm_models::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Tokenizer {
+    vocab: Vocab,
+    backend: Backend,
+    joining: Joining,
+    specials: Specials,
+    /// Tokens that end generation, ascending.
+    ends: Vec<TokenId>,
+    /// Special and user-defined tokens written out.
+    any_token: TokenMatcher,
+    /// Special tokens only.
+    special_token: TokenMatcher,
+    /// User-defined tokens only.
+    plain_token: TokenMatcher,
+}
+
+/// What encodes.
+#[derive(Debug)]
+enum Backend {
+    ByteLevel(Box<ByteLevelBpe>),
+    SentencePiece(Box<SentencePieceBpe>),
+    Library(Box<Library>),
+}
+
+/// The special tokens that the model's files name.
+#[derive(Debug)]
+struct Specials {
+    bos: Option<TokenId>,
+    eos: Option<TokenId>,
+    /// Tokens before every text.
+    prefix: Vec<TokenId>,
+    /// Tokens after every text.
+    suffix: Vec<TokenId>,
+    /// Tokens named as ends.
+    ends: Vec<TokenId>,
+    /// White space after a marker belongs to it.
+    take_space_after: bool,
+}
+
+impl Tokenizer {
+    fn assemble(vocab: Vocab, backend: Backend, joining: Joining, specials: Specials) -> Self {
+        let ends = end_of_generation::collect(&vocab, &specials.ends);
+        let matcher = |keep: fn(TokenKind) -> bool| {
+            TokenMatcher::new(vocab.ids().filter(|&id| keep(vocab.kind(id))).map(|id| {
+                let text = vocab.text(id);
+                let is_plain_marker = matches!(text, "<unk>" | "<s>" | "<|endoftext|>");
+                (text, id, specials.take_space_after && !is_plain_marker)
+            }))
+        };
+        let any_token = matcher(|kind| kind.is_special() || kind == TokenKind::UserDefined);
+        let special_token = matcher(TokenKind::is_special);
+        let plain_token = matcher(|kind| kind == TokenKind::UserDefined);
+        Self { vocab, backend, joining, specials, ends, any_token, special_token, plain_token }
+    }
+
+    /// Reads a `tokenizer.json` and, if there is one beside it, the `tokenizer_config.json`.
+    ///
+    /// # Errors
+    /// [`Error::TokenizerIo`] if a file cannot be read, [`Error::TokenizerDefinition`] if it is not valid.
+    pub fn from_file(path: &Path) -> Result<Self> {
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            move |source| Error::TokenizerIo { path, source }
+        };
+        let tokenizer = Self::from_json(&fs::read(path).map_err(failed(path))?)?;
+        let config = path.with_file_name("tokenizer_config.json");
+        match fs::read(&config) {
+            Ok(json) => tokenizer.with_config(&json),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(tokenizer),
+            Err(error) => Err(failed(&config)(error)),
+        }
+    }
+
+    /// Sets the BOS and EOS tokens that a configuration names.
+    fn name_specials(&mut self, bos: Option<TokenId>, eos: Option<TokenId>) {
+        self.specials.bos = bos.or(self.specials.bos);
+        self.specials.eos = eos.or(self.specials.eos);
+        for id in [bos, eos].into_iter().flatten() {
+            if self.vocab.kind(id) == TokenKind::Normal {
+                self.vocab.set_kind(id, TokenKind::Control);
+            }
+        }
+        self.specials.ends.extend(eos);
+        self.ends = end_of_generation::collect(&self.vocab, &self.specials.ends);
+    }
+
+    /// Encodes a text.
+    ///
+    /// # Errors
+    /// [`Error::TextTooLong`] above 1 GiB; [`Error::Unencodable`] if a byte has no token and the vocabulary no
+    /// unknown-token; [`Error::Tokenization`] if the `tokenizers` library fails.
+    pub fn encode(&self, text: &str, options: EncodeOptions) -> Result<Vec<TokenId>> {
+        let mut ids = Vec::with_capacity(text.len() / 3 + 2);
+        if options.add_special {
+            ids.extend_from_slice(&self.specials.prefix);
+        }
+        self.encode_part(text, options.parse_special, &mut true, &mut ids)?;
+        if options.add_special {
+            ids.extend_from_slice(&self.specials.suffix);
+        }
+        Ok(ids)
+    }
+
+    /// Appends the tokens of a part of a text. `after_token`: it is the first part or follows a token written out;
+    /// afterwards, whether the next part does.
+    fn encode_part(
+        &self,
+        text: &str,
+        parse_special: bool,
+        after_token: &mut bool,
+        out: &mut Vec<TokenId>,
+    ) -> Result<()> {
+        if text.len() > LONGEST_TEXT {
+            return Err(Error::TextTooLong { bytes: text.len(), limit: LONGEST_TEXT });
+        }
+        if let Backend::Library(library) = &self.backend {
+            return library.encode(text, parse_special, *after_token, out);
+        }
+        let matcher = if parse_special { &self.any_token } else { &self.plain_token };
+        for fragment in matcher.fragments(text) {
+            match fragment {
+                Fragment::Token(id) => {
+                    out.push(id);
+                    *after_token = true;
+                }
+                Fragment::Text(text) => {
+                    match &self.backend {
+                        Backend::ByteLevel(bpe) => bpe.encode(&self.vocab, text, out)?,
+                        Backend::SentencePiece(spm) => spm.encode(&self.vocab, text, *after_token, out)?,
+                        Backend::Library(_) => {}
+                    }
+                    *after_token = false;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Decodes tokens to text; bytes that are no UTF-8 become U+FFFD. `skip_special` leaves special tokens out.
+    ///
+    /// # Errors
+    /// [`Error::UnknownTokenId`] if an id is not in the vocabulary.
+    pub fn decode(&self, ids: &[TokenId], skip_special: bool) -> Result<String> {
+        for &id in ids {
+            self.vocab.known_kind(id)?;
+        }
+        let kept = ids.iter().copied().filter(|&id| !skip_special || !self.vocab.kind(id).is_special());
+        match &self.backend {
+            Backend::Library(library) if self.joining == Joining::Library => {
+                library.decode(&kept.collect::<Vec<_>>())
+            }
+            _ => Ok(decode::decode(&self.vocab, self.joining, kept)),
+        }
+    }
+
+    /// Decodes tokens one at a time, see [`TokenStream`].
+    #[must_use]
+    pub fn stream(&self) -> TokenStream<'_> {
+        TokenStream::new(self)
+    }
+
+    /// Number of ids: the highest one plus one.
+    #[must_use]
+    pub fn vocab_size(&self) -> usize {
+        self.vocab.len()
+    }
+
+    /// The token at the beginning of a text, if the files name one.
+    #[must_use]
+    pub fn bos(&self) -> Option<TokenId> {
+        self.specials.bos
+    }
+
+    /// The token at the end of a text, if the files name one. Generation may end with others too, see
+    /// [`is_end_of_generation`](Self::is_end_of_generation).
+    #[must_use]
+    pub fn eos(&self) -> Option<TokenId> {
+        self.specials.eos
+    }
+
+    /// Whether [`encode`](Self::encode) begins texts with the BOS token when it adds special tokens.
+    #[must_use]
+    pub fn adds_bos(&self) -> bool {
+        self.specials.bos.is_some_and(|bos| self.specials.prefix.contains(&bos))
+    }
+
+    /// Whether a model that gives this token has finished its answer.
+    #[must_use]
+    pub fn is_end_of_generation(&self, id: TokenId) -> bool {
+        self.ends.binary_search(&id).is_ok()
+    }
+
+    /// All tokens that end generation, ascending.
+    #[must_use]
+    pub fn end_of_generation(&self) -> &[TokenId] {
+        &self.ends
+    }
+
+    /// The id of a token by its text in the vocabulary, for example `<|im_end|>` or `Ġthe`.
+    #[must_use]
+    pub fn token_to_id(&self, text: &str) -> Option<TokenId> {
+        self.vocab.id(text)
+    }
+
+    /// The text of a token in the vocabulary. For what it stands for, see [`token_bytes`](Self::token_bytes).
+    #[must_use]
+    pub fn id_to_token(&self, id: TokenId) -> Option<String> {
+        self.vocab.known_kind(id).ok().map(|_| self.vocab.text(id).to_owned())
+    }
+
+    /// Whether a token is a marker that is no part of a text. False for ids outside the vocabulary.
+    #[must_use]
+    pub fn is_special(&self, id: TokenId) -> bool {
+        self.vocab.kind(id).is_special()
+    }
+
+    /// The bytes that a token stands for within a text; for a marker, its name. They need not be whole characters.
+    #[must_use]
+    pub fn token_bytes(&self, id: TokenId) -> Option<Vec<u8>> {
+        self.vocab.known_kind(id).ok().map(|_| self.vocab.bytes(id).to_vec())
+    }
+
+    fn vocab(&self) -> &Vocab {
+        &self.vocab
+    }
+
+    fn joining(&self) -> Joining {
+        self.joining
+    }
+}

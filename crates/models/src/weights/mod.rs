@@ -1,0 +1,65 @@
+//! The weights of a decoder: matrices that stay in the mapped file and small private vectors.
+
+mod load;
+mod source;
+
+use ruvllm_kernels::PackedMatrix;
+
+pub use self::source::LoadProgress;
+pub(crate) use self::source::read_vector;
+
+/// Name of the token embedding, `[vocab_size, model_dim]`.
+pub(crate) const EMBEDDING: &str = "token_embd.weight";
+
+/// A projection `y = W x (+ bias)`.
+pub(crate) struct Linear {
+    pub(crate) weights: PackedMatrix,  // [outputs, inputs]
+    pub(crate) bias: Option<Vec<f32>>, // [outputs]
+}
+
+/// One transformer layer.
+pub(crate) struct LayerWeights {
+    pub(crate) attention_norm: Vec<f32>, // [model_dim]
+    pub(crate) query: Linear,            // [n_heads * head_dim, model_dim]
+    pub(crate) key: Linear,              // [n_kv_heads * head_dim, model_dim]
+    pub(crate) value: Linear,            // [n_kv_heads * head_dim, model_dim]
+    pub(crate) attention_output: Linear, // [model_dim, n_heads * head_dim]
+    pub(crate) ffn_norm: Vec<f32>,       // [model_dim]
+    pub(crate) gate: Linear,             // [ffn_dim, model_dim]
+    pub(crate) up: Linear,               // [ffn_dim, model_dim]
+    pub(crate) down: Linear,             // [model_dim, ffn_dim]
+}
+
+/// All weights of a model.
+pub(crate) struct Weights {
+    pub(crate) embedding: PackedMatrix, // [vocab_size, model_dim]
+    pub(crate) layers: Vec<LayerWeights>,
+    pub(crate) output_norm: Vec<f32>, // [model_dim]
+    /// `None`: the embedding is the output projection too (tied).
+    output: Option<Linear>, // [vocab_size, model_dim]
+    bytes: WeightBytes,
+}
+
+/// Where the weights of a model are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WeightBytes {
+    /// Bytes used in place in the file (mapped, or the buffer that the caller gave).
+    pub shared: u64,
+    /// Bytes in private memory: vectors, and what matrices were repacked into.
+    pub private: u64,
+}
+
+impl Weights {
+    /// The matrix that turns final hidden states into logits, and its bias.
+    pub(crate) fn output(&self) -> (&PackedMatrix, Option<&[f32]>) {
+        match &self.output {
+            Some(linear) => (&linear.weights, linear.bias.as_deref()),
+            None => (&self.embedding, None),
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> WeightBytes {
+        self.bytes
+    }
+}

@@ -1,0 +1,156 @@
+//! Reads named tensors out of a GGUF file with their types and shapes checked, and keeps count.
+
+use std::collections::HashSet;
+
+use gguf_rs_lite::{Gguf, TensorInfo, TensorType};
+use ruvllm_kernels::{BlockFormat, PackedMatrix, SharedBytes};
+
+use super::WeightBytes;
+use crate::error::{Error, Result};
+
+/// The storage types that have kernels, and the block formats they are.
+const FORMATS: &[(TensorType, BlockFormat)] = &[
+    (TensorType::F32, BlockFormat::F32),
+    (TensorType::F16, BlockFormat::F16),
+    (TensorType::BF16, BlockFormat::BF16),
+    (TensorType::Q8_0, BlockFormat::Q8_0),
+    (TensorType::Q4_0, BlockFormat::Q4_0),
+    (TensorType::Q4_K, BlockFormat::Q4K),
+    (TensorType::Q5_K, BlockFormat::Q5K),
+    (TensorType::Q6_K, BlockFormat::Q6K),
+];
+
+/// How far loading has come; one report follows each tensor.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct LoadProgress<'a> {
+    /// Name of the tensor that was just loaded.
+    pub tensor: &'a str,
+    /// Tensors loaded so far, this one included.
+    pub tensors_done: usize,
+    /// Tensors in the file.
+    pub tensors_total: usize,
+    /// Bytes of the tensors loaded so far.
+    pub bytes_done: u64,
+    /// Bytes of all tensors in the file.
+    pub bytes_total: u64,
+}
+
+/// A file being loaded.
+pub(super) struct TensorSource<'a> {
+    gguf: &'a Gguf,
+    progress: &'a mut dyn FnMut(LoadProgress<'_>),
+    used: HashSet<String>,
+    tensors_total: usize,
+    bytes_done: u64,
+    bytes_total: u64,
+    bytes: WeightBytes,
+}
+
+impl<'a> TensorSource<'a> {
+    pub(super) fn new(gguf: &'a Gguf, progress: &'a mut dyn FnMut(LoadProgress<'_>)) -> Self {
+        Self {
+            gguf,
+            progress,
+            used: HashSet::new(),
+            tensors_total: gguf.tensors().count(),
+            bytes_done: 0,
+            bytes_total: gguf.tensors().map(TensorInfo::bytes).sum(),
+            bytes: WeightBytes::default(),
+        }
+    }
+
+    /// The matrix `name` of shape [`rows`, `cols`], left where it is in the file.
+    pub(super) fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<PackedMatrix> {
+        let info = find(self.gguf, name)?;
+        let format = format_of(info)?;
+        check_shape(info, &[cols, rows])?;
+        let bytes = SharedBytes::new(self.gguf.data(info)?);
+        let matrix = PackedMatrix::new(format, rows, cols, bytes)?;
+        self.bytes.shared += info.bytes();
+        self.bytes.private += matrix.held_bytes() as u64;
+        self.report(info);
+        Ok(matrix)
+    }
+
+    /// The vector `name` of `len` values, as f32.
+    pub(super) fn vector(&mut self, name: &str, len: usize) -> Result<Vec<f32>> {
+        let values = read_vector(self.gguf, name, len)?;
+        self.bytes.private += (values.len() * size_of::<f32>()) as u64;
+        self.report(find(self.gguf, name)?);
+        Ok(values)
+    }
+
+    /// As [`Self::vector`], or `None` when the file does not have it.
+    pub(super) fn optional_vector(&mut self, name: &str, len: usize) -> Result<Option<Vec<f32>>> {
+        if self.has(name) { self.vector(name, len).map(Some) } else { Ok(None) }
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.gguf.tensor(name).is_some()
+    }
+
+    /// Counts a tensor as used that is read elsewhere, or rightly left alone.
+    pub(super) fn skip(&mut self, name: &str) {
+        if let Some(info) = self.gguf.tensor(name) {
+            self.report(info);
+        }
+    }
+
+    /// Checks that no tensor was left over, and returns where the weights are.
+    pub(super) fn finish(self, architecture: &str) -> Result<WeightBytes> {
+        match self.gguf.tensors().find(|info| !self.used.contains(&info.name)) {
+            None => Ok(self.bytes),
+            Some(info) => Err(Error::UnexpectedTensor {
+                name: info.name.clone(),
+                architecture: architecture.to_owned(),
+            }),
+        }
+    }
+
+    fn report(&mut self, info: &TensorInfo) {
+        self.used.insert(info.name.clone());
+        self.bytes_done += info.bytes();
+        (self.progress)(LoadProgress {
+            tensor: &info.name,
+            tensors_done: self.used.len(),
+            tensors_total: self.tensors_total,
+            bytes_done: self.bytes_done,
+            bytes_total: self.bytes_total,
+        });
+    }
+}
+
+/// Reads a vector of `len` values of any supported type as f32.
+pub(crate) fn read_vector(gguf: &Gguf, name: &str, len: usize) -> Result<Vec<f32>> {
+    let info = find(gguf, name)?;
+    let format = format_of(info)?;
+    check_shape(info, &[len])?;
+    let data = gguf.data(info)?;
+    let mut values = vec![0.0; len];
+    format.dequantize(data.as_ref(), &mut values);
+    Ok(values)
+}
+
+fn find<'a>(gguf: &'a Gguf, name: &str) -> Result<&'a TensorInfo> {
+    gguf.tensor(name).ok_or_else(|| Error::MissingTensor { name: name.to_owned() })
+}
+
+fn format_of(info: &TensorInfo) -> Result<BlockFormat> {
+    let known = FORMATS.iter().find(|(tensor_type, _)| *tensor_type == info.tensor_type);
+    known.map(|&(_, format)| format).ok_or_else(|| Error::UnsupportedTensorType {
+        name: info.name.clone(),
+        found: info.tensor_type.name(),
+        supported: FORMATS.iter().map(|(tensor_type, _)| tensor_type.name()).collect::<Vec<_>>().join(", "),
+    })
+}
+
+/// Compares shapes in file order (columns first); trailing dimensions of 1 do not count.
+fn check_shape(info: &TensorInfo, expected: &[usize]) -> Result<()> {
+    let expected: Vec<u64> = expected.iter().map(|&dim| dim as u64).collect();
+    let trimmed = |dims: &[u64]| dims.iter().rposition(|&dim| dim != 1).map_or(0, |last| last + 1);
+    if info.dims[..trimmed(&info.dims)] == expected[..trimmed(&expected)] {
+        return Ok(());
+    }
+    Err(Error::TensorShape { name: info.name.clone(), expected, found: info.dims.clone() })
+}

@@ -1,0 +1,82 @@
+//! The buffers of a forward pass. They grow to the largest step seen and are then reused, so that a
+//! decode step allocates nothing.
+
+use ruvllm_kernels::{Activations, AttentionScratch, KvBlock};
+
+use crate::batch::Plan;
+use crate::error::{Error, Result};
+
+/// Reusable memory of forward passes; one per concurrent caller.
+#[derive(Default)]
+pub struct Workspace {
+    pub(crate) plan: Plan,
+    pub(crate) buffers: Buffers,
+    /// `[wanted tokens, vocab_size]`
+    pub(crate) logits: Vec<f32>,
+}
+
+/// What the layers read and write. Widths are per token of the step.
+#[derive(Default)]
+pub(crate) struct Buffers {
+    /// The residual stream, `[tokens, model_dim]`.
+    pub(crate) hidden: Vec<f32>,
+    /// Normed rows, the input of projections, `[tokens, model_dim]`.
+    pub(crate) normed: Activations,
+    /// `[tokens, n_heads, head_dim]`
+    pub(crate) queries: Vec<f32>,
+    /// `[tokens, n_kv_heads, head_dim]`
+    pub(crate) keys: Vec<f32>,
+    /// `[tokens, n_kv_heads, head_dim]`
+    pub(crate) values: Vec<f32>,
+    /// What attention gives, `[tokens, n_heads, head_dim]`.
+    pub(crate) attended: Activations,
+    /// `activation(gate) * up`, `[tokens, ffn_dim]`.
+    pub(crate) gated: Activations,
+    /// `[tokens, ffn_dim]`
+    pub(crate) up: Vec<f32>,
+    /// What a projection adds to the residual stream, `[tokens, model_dim]`.
+    pub(crate) update: Vec<f32>,
+    pub(crate) scratch: AttentionScratch,
+    pub(crate) blocks: BlockList,
+}
+
+impl Workspace {
+    /// A workspace without any memory yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+/// Makes `buffer` hold `n_values` numbers of any value.
+pub(crate) fn resize(buffer: &mut Vec<f32>, n_values: usize, what: &'static str) -> Result<()> {
+    if let Some(more) = n_values.checked_sub(buffer.len()) {
+        buffer
+            .try_reserve(more)
+            .map_err(|_| Error::OutOfMemory { what, bytes: n_values.saturating_mul(size_of::<f32>()) })?;
+    }
+    buffer.resize(n_values, 0.0);
+    Ok(())
+}
+
+/// The memory of a list of block views, which borrow a different cache at every use.
+#[derive(Default)]
+pub(crate) struct BlockList(Vec<KvBlock<'static>>);
+
+impl BlockList {
+    /// An empty list in this memory.
+    pub(crate) fn take<'a>(&mut self) -> Vec<KvBlock<'a>> {
+        recycle(std::mem::take(&mut self.0))
+    }
+
+    /// Gives the memory back.
+    pub(crate) fn put(&mut self, blocks: Vec<KvBlock<'_>>) {
+        self.0 = recycle(blocks);
+    }
+}
+
+/// Empties a list and changes the lifetime of its elements. Collecting a vector's own iterator into
+/// the same layout reuses the allocation.
+fn recycle<'a>(mut blocks: Vec<KvBlock<'_>>) -> Vec<KvBlock<'a>> {
+    blocks.clear();
+    blocks.into_iter().map(|_| unreachable!("the list is empty")).collect()
+}

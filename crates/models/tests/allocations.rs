@@ -1,0 +1,113 @@
+//! What is allocated, counted by the allocator: nothing in a warm decode step, and nothing out of
+//! proportion when a file lies about its sizes. A binary of its own, with one test, because the
+//! counter sees every thread.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use gguf_rs_lite::{Gguf, Metadata, TensorInfo, Writer};
+use ruvllm_models::{Compute, KvFormat, LogitsRows, Model, Segment, Workspace};
+
+/// Counts calls and live bytes, and otherwise is the system's allocator.
+struct Counting;
+
+static CALLS: AtomicUsize = AtomicUsize::new(0);
+static LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
+static PEAK_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call goes to the system's allocator with the caller's own arguments; `realloc` and
+// `alloc_zeroed` keep their default forms, which call these two.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        CALLS.fetch_add(1, Ordering::Relaxed);
+        let live = LIVE_BYTES.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
+        PEAK_BYTES.fetch_max(live, Ordering::Relaxed);
+        // SAFETY: the caller's obligations are exactly those of the system's allocator.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        LIVE_BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the pointer came from `alloc` above with this layout, that is, from the system.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn data(relative: &str) -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(relative)
+}
+
+#[test]
+fn allocations_are_bounded() {
+    for file in ["tiny/llama/model-F32.gguf", "tiny/llama/model-F16.gguf", "quant/llama-Q4_K_M.gguf"] {
+        for threads in [1, 2] {
+            warm_decode_steps_allocate_nothing(file, threads);
+        }
+    }
+    lying_files_are_refused_cheaply();
+}
+
+fn warm_decode_steps_allocate_nothing(file: &str, threads: usize) {
+    let gguf = Gguf::open(data(file)).expect("the fixture opens");
+    let model = Model::load(&gguf, &mut |_| ()).expect("the fixture loads");
+    let compute = Compute::new(threads).expect("kernels");
+    let mut caches =
+        [KvFormat::F16, KvFormat::F32].map(|format| model.new_cache(format, 128).expect("a cache"));
+    let mut workspace = Workspace::new();
+    let mut step = |tokens: &[u32]| {
+        let [first, second] = &mut caches;
+        let mut segments = [
+            Segment { tokens, cache: first, logits: LogitsRows::Last },
+            Segment { tokens, cache: second, logits: LogitsRows::Last },
+        ];
+        let logits = model.forward(&compute, &mut workspace, &mut segments).expect("a step");
+        assert!(logits.iter().all(|logit| logit.is_finite()));
+    };
+    // The prompt reaches into the second block, so that every buffer has its size.
+    step(&[3; 70]);
+    step(&[4]);
+    let before = CALLS.load(Ordering::Relaxed);
+    for token in 0..40 {
+        step(&[token]);
+    }
+    let calls = CALLS.load(Ordering::Relaxed) - before;
+    assert_eq!(calls, 0, "{file}: {calls} allocations in 40 steps on {threads} threads");
+}
+
+fn lying_files_are_refused_cheaply() {
+    let source = Gguf::open(data("tiny/llama/model-F16.gguf")).expect("the fixture opens");
+    let lies = [
+        ("llama.block_count", u32::MAX),
+        ("llama.block_count", 31),
+        ("llama.context_length", u32::MAX),
+        ("llama.embedding_length", 1 << 20),
+        ("llama.feed_forward_length", 1 << 20),
+        ("llama.attention.head_count", 1 << 20),
+        ("llama.attention.key_length", 1 << 12),
+        ("llama.vocab_size", 1 << 24),
+        ("llama.rope.scaling.original_context_length", u32::MAX),
+    ];
+    for (key, value) in lies {
+        let mut metadata = source.metadata().clone();
+        metadata.insert(key, value);
+        let gguf = copy_with(&source, &metadata);
+        let live = LIVE_BYTES.load(Ordering::Relaxed);
+        PEAK_BYTES.store(live, Ordering::Relaxed);
+        let loaded = Model::load(&gguf, &mut |_| ()).is_ok();
+        let peak = PEAK_BYTES.load(Ordering::Relaxed) - live;
+        assert!(peak < 1 << 20, "{key} = {value}: {peak} bytes allocated, loaded: {loaded}");
+    }
+}
+
+fn copy_with(source: &Gguf, metadata: &Metadata) -> Gguf {
+    let infos: Vec<TensorInfo> = source.tensors().cloned().collect();
+    let mut writer = Writer::new(Vec::new(), metadata, infos.clone()).expect("a valid header");
+    for info in &infos {
+        writer.write_tensor(info, source.data(info).expect("its data").as_bytes()).expect("its size");
+    }
+    Gguf::from_owner(writer.finish().expect("complete")).expect("a valid file")
+}

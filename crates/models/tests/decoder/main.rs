@@ -1,0 +1,10 @@
+//! The decoder against independent references and against itself, through the public API only.
+
+mod configuration;
+mod determinism;
+mod fixtures;
+mod kv;
+mod logits;
+mod mutated;
+mod quantized;
+mod requests;

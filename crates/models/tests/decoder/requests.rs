@@ -1,0 +1,67 @@
+//! Requests that make no sense: each gives one clear error and changes no cache.
+
+use ruvllm_models::{Error, KvFormat, LogitsRows, Model, Segment, TokenId, Workspace};
+
+use crate::fixtures;
+
+fn error(model: &Model, tokens: &[TokenId], logits: LogitsRows<'_>) -> Error {
+    let compute = fixtures::compute();
+    let mut good = model.new_cache(KvFormat::F32, 32).expect("a cache");
+    let mut cache = model.new_cache(KvFormat::F32, 32).expect("a cache");
+    let mut segments = [
+        Segment { tokens: &[1, 2], cache: &mut good, logits: LogitsRows::Last },
+        Segment { tokens, cache: &mut cache, logits },
+    ];
+    let error = model.forward(&compute, &mut Workspace::new(), &mut segments).expect_err("refused");
+    assert_eq!((good.len(), cache.len()), (0, 0));
+    error
+}
+
+#[test]
+fn each_gives_one_clear_error() {
+    let model = fixtures::model("tiny/llama/model-F32.gguf");
+    let cases: [(&[TokenId], LogitsRows<'_>, &str); 6] = [
+        (&[], LogitsRows::Last, "segment 1 has no tokens"),
+        (&[1, 570], LogitsRows::Last, "token 1 of segment 1 is id 570, the vocabulary has 570 ids"),
+        (&[u32::MAX], LogitsRows::None, "token 0 of segment 1 is id 4294967295, the vocabulary has 570 ids"),
+        (
+            &[1, 2],
+            LogitsRows::At(&[0, 2]),
+            "segment 1 asks for logits of row 2, expected strictly ascending rows below 2",
+        ),
+        (
+            &[1, 2],
+            LogitsRows::At(&[1, 1]),
+            "segment 1 asks for logits of row 1, expected strictly ascending rows below 2",
+        ),
+        (&[1; 33], LogitsRows::None, "the cache holds 0 of 32 tokens, 33 more do not fit"),
+    ];
+    for (tokens, logits, message) in cases {
+        assert_eq!(error(&model, tokens, logits).to_string(), message);
+    }
+}
+
+#[test]
+fn an_empty_batch_is_an_error() {
+    let model = fixtures::model("tiny/llama/model-F32.gguf");
+    let compute = fixtures::compute();
+    let mut workspace = Workspace::new();
+    let result = model.forward(&compute, &mut workspace, &mut []);
+    assert!(matches!(result, Err(Error::EmptyBatch)));
+}
+
+#[test]
+fn a_cache_of_another_model_is_refused() {
+    let model = fixtures::model("tiny/llama/model-F32.gguf");
+    let other = fixtures::model("tiny/mistral/model-F32.gguf");
+    let compute = fixtures::compute();
+    let mut cache = other.new_cache(KvFormat::F32, 32).expect("a cache");
+    let mut segment = Segment { tokens: &[1], cache: &mut cache, logits: LogitsRows::Last };
+    let mut workspace = Workspace::new();
+    let result = model.forward(&compute, &mut workspace, std::slice::from_mut(&mut segment));
+    let message = result.expect_err("refused").to_string();
+    assert_eq!(
+        message,
+        "the cache of segment 0 is for 2 layers x 2 heads x 32, the model needs 3 layers x 2 heads x 16"
+    );
+}

@@ -1,0 +1,138 @@
+//! Tokenizers against goldens of the tokenizers library, llama.cpp and SentencePiece (`tests/data/tokenizers`).
+
+use std::{fs, path::PathBuf};
+
+use gguf_rs_lite::Gguf;
+use ruvllm_models::{
+    TokenId,
+    tokenizer::{EncodeOptions, Tokenizer},
+};
+use serde_json::Value;
+
+type Failure = Box<dyn std::error::Error>;
+
+const FROM_JSON: [&str; 7] =
+    ["bpe_gpt2", "bpe_llama3", "bpe_qwen2", "spm_bpe", "spm_bpe_metaspace", "spm_gemma", "spm_unigram"];
+const FROM_GGUF: [&str; 6] =
+    ["bpe_gpt2", "bpe_llama3", "bpe_qwen2", "spm_bpe", "spm_bpe_metaspace", "spm_gemma"];
+
+const PARSED: EncodeOptions = EncodeOptions { add_special: false, parse_special: true };
+
+fn data(folder: &str, file: &str) -> PathBuf {
+    [env!("CARGO_MANIFEST_DIR"), "tests", "data", "tokenizers", folder, file].iter().collect()
+}
+
+fn expected(folder: &str) -> Result<Value, Failure> {
+    Ok(serde_json::from_slice(&fs::read(data(folder, "expected.json"))?)?)
+}
+
+fn from_json(folder: &str) -> Result<Tokenizer, Failure> {
+    Ok(Tokenizer::from_json(&fs::read(data(folder, "tokenizer.json"))?)?)
+}
+
+fn from_gguf(folder: &str) -> Result<Tokenizer, Failure> {
+    Ok(Tokenizer::from_gguf(Gguf::open(data(folder, "vocab.gguf"))?.metadata())?)
+}
+
+fn ids(value: &Value) -> Vec<TokenId> {
+    value.as_array().into_iter().flatten().map(|id| id.as_u64().unwrap_or(u64::MAX) as TokenId).collect()
+}
+
+fn cases(value: &Value) -> &[Value] {
+    let cases = value.as_array().map_or(&[][..], Vec::as_slice);
+    assert!(!cases.is_empty());
+    cases
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+#[test]
+fn tokenizer_json_encodes_as_the_goldens() -> Result<(), Failure> {
+    for folder in FROM_JSON {
+        let tokenizer = from_json(folder)?;
+        for case in cases(&expected(folder)?["cases"]) {
+            let input = text(&case["text"]);
+            assert_eq!(tokenizer.encode(input, PARSED)?, ids(&case["ids"]), "{folder} {input:?}");
+            let with_special = tokenizer.encode(input, EncodeOptions::default())?;
+            assert_eq!(with_special, ids(&case["ids_with_special"]), "{folder} {input:?}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn gguf_vocabularies_encode_as_the_goldens() -> Result<(), Failure> {
+    for folder in FROM_GGUF {
+        let tokenizer = from_gguf(folder)?;
+        for case in cases(&expected(folder)?["cases"]) {
+            let input = text(&case["text"]);
+            let plain = if case["llama_cpp_ids"].is_array() { &case["llama_cpp_ids"] } else { &case["ids"] };
+            assert_eq!(tokenizer.encode(input, PARSED)?, ids(plain), "{folder} {input:?}");
+            let added = ids(&case["ids_with_special"]).len() - ids(&case["ids"]).len();
+            let with_special = tokenizer.encode(input, EncodeOptions::default())?;
+            assert_eq!(with_special[added..], ids(plain), "{folder} {input:?}");
+            assert_eq!(with_special[..added], ids(&case["ids_with_special"])[..added], "{folder}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn decoding_gives_the_goldens() -> Result<(), Failure> {
+    let from_json = FROM_JSON.map(|folder| (folder, from_json(folder)));
+    let from_gguf = FROM_GGUF.map(|folder| (folder, from_gguf(folder)));
+    for (folder, tokenizer) in from_json.into_iter().chain(from_gguf) {
+        let tokenizer = tokenizer?;
+        let expected = expected(folder)?;
+        for case in cases(&expected["cases"]) {
+            let tokens = ids(&case["ids"]);
+            assert_eq!(tokenizer.decode(&tokens, false)?, text(&case["decoded"]), "{folder} {tokens:?}");
+            let skipped = tokenizer.decode(&tokens, true)?;
+            assert_eq!(skipped, text(&case["decoded_skip_special"]), "{folder} {tokens:?}");
+        }
+        for case in cases(&expected["invalid_utf8"]) {
+            let decoded = tokenizer.decode(&ids(&case["ids"]), false)?;
+            assert_eq!(decoded, text(&case["decoded"]), "{folder} {}", case["name"]);
+        }
+    }
+    Ok(())
+}
+
+/// What a stream gives out: a chunk per token, and the end.
+fn streamed(tokenizer: &Tokenizer, tokens: &[TokenId]) -> Result<(Vec<String>, String), Failure> {
+    let mut stream = tokenizer.stream();
+    let mut chunks = Vec::new();
+    for &id in tokens {
+        chunks.push(stream.push(id)?.to_owned());
+    }
+    Ok((chunks, stream.finish()))
+}
+
+#[test]
+fn streams_join_to_the_decoded_text() -> Result<(), Failure> {
+    let from_json = FROM_JSON.map(|folder| (folder, from_json(folder)));
+    let from_gguf = FROM_GGUF.map(|folder| (folder, from_gguf(folder)));
+    for (folder, tokenizer) in from_json.into_iter().chain(from_gguf) {
+        let tokenizer = tokenizer?;
+        let expected = expected(folder)?;
+        for case in cases(&expected["streaming"]) {
+            let (chunks, rest) = streamed(&tokenizer, &ids(&case["ids"]))?;
+            let joined = chunks.concat();
+            if case["chunks_join_to_full"] == true {
+                assert_eq!(joined, text(&case["full"]), "{folder} {}", case["ids"]);
+                assert_eq!(rest, "", "{folder} {}", case["ids"]);
+            } else {
+                // A stream may have shown characters before the run of bytes they are in turned out invalid.
+                assert!(rest.chars().all(|c| c == '\u{FFFD}'), "{folder} {rest:?}");
+            }
+        }
+        for case in cases(&expected["cases"]) {
+            let tokens = ids(&case["ids"]);
+            let (chunks, rest) = streamed(&tokenizer, &tokens)?;
+            assert_eq!(chunks.concat() + &rest, text(&case["decoded"]), "{folder} {tokens:?}");
+        }
+    }
+    Ok(())
+}
