@@ -1,0 +1,340 @@
+//! How fast a model runs: prompt tokens per second, generated tokens per second, per wall and per CPU second.
+
+use std::fmt;
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use ruvllm_kernels::ThreadPool;
+use ruvllm_models::{Compute, KvFormat, LogitsRows, TokenId};
+
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::sampler::uniform;
+use crate::session::Session;
+
+/// What one measurement does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BenchTest {
+    /// Computes a prompt of so many tokens, in chunks of the batch size.
+    Prefill(usize),
+    /// Computes so many tokens one after the other. Sampling is not part of it.
+    Decode(usize),
+}
+
+impl BenchTest {
+    /// Tokens that one run computes.
+    pub fn tokens(self) -> usize {
+        match self {
+            Self::Prefill(tokens) | Self::Decode(tokens) => tokens,
+        }
+    }
+}
+
+/// The usual names, `pp512` and `tg64`.
+impl fmt::Display for BenchTest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Prefill(tokens) => write!(f, "pp{tokens}"),
+            Self::Decode(tokens) => write!(f, "tg{tokens}"),
+        }
+    }
+}
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct BenchOptions {
+    /// The tests, in the order of the results.
+    pub tests: Vec<BenchTest>,
+    /// Prompt tokens per forward pass. Default 512.
+    pub batch: usize,
+    /// Tokens that are in the cache before each run. Default 0.
+    pub depth: usize,
+    /// Numbers of threads, each measured with every test; empty = the engine's own number.
+    pub threads: Vec<usize>,
+    /// Measured runs of each test. Default 5.
+    pub runs: usize,
+    /// Reads the CPU time that this process has used so far. The default knows none, and the results then have no
+    /// values per CPU second.
+    pub cpu_time: fn() -> Option<Duration>,
+}
+
+impl Default for BenchOptions {
+    fn default() -> Self {
+        Self {
+            tests: vec![BenchTest::Prefill(512), BenchTest::Decode(128)],
+            batch: 512,
+            depth: 0,
+            threads: Vec::new(),
+            runs: 5,
+            cpu_time: || None,
+        }
+    }
+}
+
+/// Median and extremes of several runs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Spread {
+    /// The middle value; of an even number of runs, the mean of the two middle ones.
+    pub median: f64,
+    /// The smallest value.
+    pub min: f64,
+    /// The largest value.
+    pub max: f64,
+}
+
+impl Spread {
+    /// The spread of some values; `None` of none.
+    pub fn of(mut values: Vec<f64>) -> Option<Self> {
+        values.sort_unstable_by(f64::total_cmp);
+        let (min, max) = (*values.first()?, *values.last()?);
+        let middle = values.len() / 2;
+        let median =
+            if values.len() % 2 == 1 { values[middle] } else { (values[middle - 1] + values[middle]) / 2.0 };
+        Some(Self { median, min, max })
+    }
+}
+
+/// The result of one test with one number of threads.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BenchResult {
+    /// What was done.
+    pub test: BenchTest,
+    /// Threads that computed.
+    pub threads: usize,
+    /// Prompt tokens per forward pass.
+    pub batch: usize,
+    /// Tokens that were in the cache before.
+    pub depth: usize,
+    /// How keys and values were stored.
+    pub kv: KvFormat,
+    /// Measured runs.
+    pub runs: usize,
+    /// Tokens per second of wall time.
+    pub tokens_per_s: Spread,
+    /// Tokens per second of CPU time of the whole process, times the threads: what the machine would give if it had
+    /// nothing else to do. Absent if the CPU time could not be read.
+    pub tokens_per_cpu_s: Option<Spread>,
+}
+
+/// One test with one number of threads, and what was measured of it so far.
+struct Measurement {
+    test: BenchTest,
+    compute: usize, // index into the list of thread counts
+    per_s: Vec<f64>,
+    per_cpu_s: Vec<f64>,
+}
+
+impl Engine {
+    /// Measures the speed of the model.
+    ///
+    /// One step of every test with every thread count goes first and is not counted. Then come `runs` rounds, each
+    /// with one run of everything, so that a slow spell of the machine meets all tests alike. The token ids are
+    /// arbitrary but always the same. `progress` gets the runs that are done and the runs in all; `Break` ends the
+    /// measurement.
+    ///
+    /// # Errors
+    /// [`Error::InvalidOption`] for a zero, [`Error::ContextTooLong`] if depth and test exceed what the model allows,
+    /// [`Error::Compute`] if threads cannot be started, [`Error::Cancelled`] after a `Break`; [`Error::Cache`] and
+    /// [`Error::Forward`] from the runs.
+    pub fn bench(
+        &self,
+        options: &BenchOptions,
+        progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
+    ) -> Result<Vec<BenchResult>> {
+        let longest = check(options)?;
+        let capacity = options.depth.saturating_add(longest);
+        self.check_context("the benchmark", capacity)?;
+        let computes = self.computes(&options.threads)?;
+        let tokens = fixed_tokens(capacity, self.config().vocab_size);
+
+        let mut session = Session::new(self, capacity)?;
+        let at_once = options.batch.max(self.options.prefill_chunk);
+        for piece in tokens[..options.depth].chunks(at_once) {
+            session.forward(piece, LogitsRows::None)?;
+        }
+        let mut measurements: Vec<Measurement> = options
+            .tests
+            .iter()
+            .flat_map(|&test| (0..computes.len()).map(move |compute| (test, compute)))
+            .map(|(test, compute)| Measurement { test, compute, per_s: Vec::new(), per_cpu_s: Vec::new() })
+            .collect();
+        for measurement in &measurements {
+            session.set_compute(&computes[measurement.compute]);
+            let test = match measurement.test {
+                BenchTest::Prefill(tokens) => BenchTest::Prefill(tokens.min(options.batch)),
+                BenchTest::Decode(_) => BenchTest::Decode(1),
+            };
+            run(&mut session, test, &tokens[options.depth..], options.batch)?;
+        }
+        let total = options.runs * measurements.len();
+        let mut done = 0;
+        for _ in 0..options.runs {
+            for measurement in &mut measurements {
+                if progress(done, total).is_break() {
+                    return Err(Error::Cancelled);
+                }
+                let compute = &computes[measurement.compute];
+                session.set_compute(compute);
+                let before = ((options.cpu_time)(), Instant::now());
+                run(&mut session, measurement.test, &tokens[options.depth..], options.batch)?;
+                let after = ((options.cpu_time)(), Instant::now());
+                measurement.record(before, after, compute.pool.threads());
+                done += 1;
+            }
+        }
+        // The measurement is complete: there is nothing left to break off.
+        let _ = progress(done, total);
+        Ok(measurements
+            .into_iter()
+            .filter_map(|measurement| {
+                let threads = computes[measurement.compute].pool.threads();
+                measurement.result(options, threads, self.kv)
+            })
+            .collect())
+    }
+
+    /// Kernels with a pool of each size.
+    fn computes(&self, threads: &[usize]) -> Result<Vec<Compute>> {
+        let own = [self.threads()];
+        let threads = if threads.is_empty() { &own } else { threads };
+        let compute = |&threads: &usize| {
+            let pool = ThreadPool::new(threads).map_err(Error::Compute)?;
+            Ok(Compute { kernels: self.compute.kernels, pool })
+        };
+        threads.iter().map(compute).collect()
+    }
+}
+
+impl Measurement {
+    fn record(
+        &mut self,
+        before: (Option<Duration>, Instant),
+        after: (Option<Duration>, Instant),
+        threads: usize,
+    ) {
+        let tokens = self.test.tokens() as f64;
+        let wall = (after.1 - before.1).as_secs_f64();
+        self.per_s.push(tokens / wall.max(1e-9));
+        let cpu = before.0.zip(after.0).and_then(|(before, after)| after.checked_sub(before));
+        // A clock too coarse for the run says 0: not measured.
+        if let Some(cpu) = cpu.filter(|cpu| !cpu.is_zero()) {
+            self.per_cpu_s.push(tokens / cpu.as_secs_f64() * threads as f64);
+        }
+    }
+
+    fn result(self, options: &BenchOptions, threads: usize, kv: KvFormat) -> Option<BenchResult> {
+        let complete = self.per_cpu_s.len() == self.per_s.len();
+        Some(BenchResult {
+            test: self.test,
+            threads,
+            batch: options.batch,
+            depth: options.depth,
+            kv,
+            runs: self.per_s.len(),
+            tokens_per_s: Spread::of(self.per_s)?,
+            tokens_per_cpu_s: if complete { Spread::of(self.per_cpu_s) } else { None },
+        })
+    }
+}
+
+/// Checks the options and returns the tokens of the longest test.
+fn check(options: &BenchOptions) -> Result<usize> {
+    let zero = |name| Err(Error::InvalidOption { name, value: 0, expected: "at least 1" });
+    if options.runs == 0 {
+        return zero("runs");
+    }
+    if options.batch == 0 {
+        return zero("batch");
+    }
+    if options.threads.contains(&0) {
+        return zero("threads");
+    }
+    if options.tests.iter().any(|test| test.tokens() == 0) {
+        return zero("tokens of a test");
+    }
+    match options.tests.iter().map(|test| test.tokens()).max() {
+        Some(longest) => Ok(longest),
+        None => zero("tests"),
+    }
+}
+
+/// One run; the session is afterwards as it was.
+fn run(session: &mut Session<'_>, test: BenchTest, tokens: &[TokenId], batch: usize) -> Result<()> {
+    let depth = session.len();
+    let tokens = &tokens[..test.tokens()];
+    match test {
+        BenchTest::Prefill(_) => {
+            session.prefill(tokens, batch, &mut || ControlFlow::Continue(()))?;
+        }
+        BenchTest::Decode(_) => {
+            for token in tokens {
+                session.forward(std::slice::from_ref(token), LogitsRows::Last)?;
+            }
+        }
+    }
+    session.truncate(depth);
+    Ok(())
+}
+
+/// Arbitrary ids that are the same in each run.
+fn fixed_tokens(n: usize, vocab_size: usize) -> Vec<TokenId> {
+    (0..n as u64).map(|index| (uniform(0, index) * vocab_size as f64) as TokenId).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spread_is_median_and_extremes() {
+        assert_eq!(Spread::of(vec![3.0, 1.0, 2.0]), Some(Spread { median: 2.0, min: 1.0, max: 3.0 }));
+        assert_eq!(Spread::of(vec![4.0, 1.0, 2.0, 3.0]), Some(Spread { median: 2.5, min: 1.0, max: 4.0 }));
+        assert_eq!(Spread::of(vec![]), None);
+    }
+
+    #[test]
+    fn tests_have_their_usual_names() {
+        assert_eq!(BenchTest::Prefill(512).to_string(), "pp512");
+        assert_eq!(BenchTest::Decode(64).to_string(), "tg64");
+    }
+
+    #[test]
+    fn zeros_are_refused_by_name() {
+        let name = |options: BenchOptions| match check(&options) {
+            Err(Error::InvalidOption { name, .. }) => name,
+            other => panic!("expected an option error, found {other:?}"),
+        };
+        assert_eq!(name(BenchOptions { runs: 0, ..Default::default() }), "runs");
+        assert_eq!(name(BenchOptions { batch: 0, ..Default::default() }), "batch");
+        assert_eq!(name(BenchOptions { threads: vec![2, 0], ..Default::default() }), "threads");
+        assert_eq!(name(BenchOptions { tests: vec![], ..Default::default() }), "tests");
+        assert_eq!(
+            name(BenchOptions { tests: vec![BenchTest::Decode(0)], ..Default::default() }),
+            "tokens of a test"
+        );
+        assert_eq!(check(&BenchOptions::default()).ok(), Some(512));
+    }
+
+    #[test]
+    fn cpu_time_is_absent_unless_every_run_has_it() {
+        let start = Instant::now();
+        let end = start + Duration::from_secs(2);
+        let seconds = |n| Some(Duration::from_secs(n));
+        let mut measurement =
+            Measurement { test: BenchTest::Prefill(8), compute: 0, per_s: Vec::new(), per_cpu_s: Vec::new() };
+        measurement.record((seconds(1), start), (seconds(5), end), 2);
+        assert_eq!((measurement.per_s.clone(), measurement.per_cpu_s.clone()), (vec![4.0], vec![4.0]));
+        measurement.record((seconds(1), start), (None, end), 2);
+        let result = measurement.result(&BenchOptions::default(), 2, KvFormat::F16).expect("two runs");
+        assert_eq!(result.tokens_per_cpu_s, None);
+        assert_eq!(result.runs, 2);
+    }
+
+    #[test]
+    fn token_ids_are_in_the_vocabulary_and_repeat() {
+        let tokens = fixed_tokens(500, 7);
+        assert!(tokens.iter().all(|&token| token < 7));
+        assert_eq!(tokens, fixed_tokens(500, 7));
+        assert!((0..7).all(|id| tokens.contains(&id)));
+    }
+}

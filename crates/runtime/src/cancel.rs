@@ -1,0 +1,27 @@
+//! The flag that ends a running request from another thread.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Asks a running call to end. Clones share one flag; setting it is safe from any thread and from a signal handler
+/// thread. A generation looks at it before every prefill chunk and every token.
+#[derive(Debug, Clone, Default)]
+pub struct CancelToken(Arc<AtomicBool>);
+
+impl CancelToken {
+    /// A token that is not set.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Asks for the end. There is no way back; take a new token for the next request.
+    pub fn cancel(&self) {
+        // Nothing is published with the flag, so no ordering is needed.
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the end was asked for.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}

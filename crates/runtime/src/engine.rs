@@ -1,0 +1,176 @@
+//! A loaded model with everything it needs to run, shared by all requests.
+
+use std::time::{Duration, Instant};
+
+use gguf_rs_lite::Gguf;
+use ruvllm_kernels::{Kernels, ThreadPool};
+use ruvllm_models::chat::{ChatTemplate, Message};
+use ruvllm_models::tokenizer::{EncodeOptions, Tokenizer};
+use ruvllm_models::{Compute, KvFormat, LoadProgress, Model, ModelConfig, TokenId};
+
+use crate::error::{Error, Result};
+use crate::options::{EngineOptions, ModelSource, Resolved};
+use crate::request::Prompt;
+
+/// A model that is ready to run.
+///
+/// Requests take `&self`: what belongs to one sequence is made for each call, so an engine can be shared between
+/// threads behind an `Arc`.
+pub struct Engine {
+    pub(crate) model: Model,
+    pub(crate) tokenizer: Tokenizer,
+    pub(crate) compute: Compute,
+    pub(crate) options: Resolved,
+    pub(crate) kv: KvFormat,
+    chat_template: Result<ChatTemplate, ruvllm_models::Error>,
+    load_time: Duration,
+}
+
+impl Engine {
+    /// Opens a model file and makes it ready; `progress` is told how far the weights are.
+    ///
+    /// # Errors
+    /// [`Error::EngineOption`], [`Error::Compute`] if the instruction set is absent here, [`Error::Open`],
+    /// [`Error::Load`], [`Error::Tokenizer`] and [`Error::VocabularyMismatch`] for unusable files. A chat template
+    /// that cannot be read is no error before it is used.
+    pub fn load(
+        source: &ModelSource,
+        options: &EngineOptions,
+        progress: &mut dyn FnMut(LoadProgress<'_>),
+    ) -> Result<Self> {
+        let started = Instant::now();
+        // What the machine lacks should show before a long load.
+        let kernels = options.isa.map_or_else(Kernels::detect, Kernels::for_isa).map_err(Error::Compute)?;
+        let name = source.to_string();
+        let gguf = match source {
+            ModelSource::Path(path) => Gguf::open(path),
+            ModelSource::Static { bytes, .. } => Gguf::from_static(bytes),
+        }
+        .map_err(|source| Error::Open { name: name.clone(), source })?;
+        let model =
+            Model::load(&gguf, progress).map_err(|source| Error::Load { name: name.clone(), source })?;
+        let resolved = options.resolve(model.config().context_length)?;
+        let pool = ThreadPool::new(resolved.threads).map_err(Error::Compute)?;
+        let tokenizer = load_tokenizer(&gguf, &name, options)?;
+        let (ids, rows) = (tokenizer.vocab_size(), model.config().vocab_size);
+        if ids > rows {
+            return Err(Error::VocabularyMismatch { tokenizer: ids, model: rows });
+        }
+        let chat_template = ChatTemplate::from_gguf(gguf.metadata(), &tokenizer);
+        Ok(Self {
+            model,
+            tokenizer,
+            compute: Compute { kernels, pool },
+            options: resolved,
+            kv: options.kv,
+            chat_template,
+            load_time: started.elapsed(),
+        })
+    }
+
+    /// Shape and names of the model.
+    pub fn config(&self) -> &ModelConfig {
+        self.model.config()
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// The tokenizer.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    /// The chat template of the model.
+    ///
+    /// # Errors
+    /// [`Error::NoChatTemplate`] if it has none, [`Error::UnusableChatTemplate`] if it cannot be read.
+    pub fn chat_template(&self) -> Result<&ChatTemplate> {
+        self.chat_template.as_ref().map_err(|error| match error {
+            ruvllm_models::Error::NoChatTemplate => Error::NoChatTemplate,
+            error => Error::UnusableChatTemplate { reason: error.to_string() },
+        })
+    }
+
+    /// Tokens that a sequence can have, prompt and output together.
+    pub fn context_length(&self) -> usize {
+        self.options.context
+    }
+
+    /// How keys and values are stored.
+    pub fn kv_format(&self) -> KvFormat {
+        self.kv
+    }
+
+    /// Threads that compute.
+    pub fn threads(&self) -> usize {
+        self.options.threads
+    }
+
+    /// The kernels that compute.
+    pub fn kernels(&self) -> Kernels {
+        self.compute.kernels
+    }
+
+    /// How long [`load`](Self::load) took.
+    pub fn load_time(&self) -> Duration {
+        self.load_time
+    }
+
+    /// The text that a conversation becomes, up to where the model's answer begins.
+    ///
+    /// It is for people to read: [`encode_prompt`](Self::encode_prompt) keeps apart what the template and what the
+    /// messages say, which this text no longer does.
+    ///
+    /// # Errors
+    /// Those of [`chat_template`](Self::chat_template); [`Error::Chat`] if the template refuses the messages.
+    pub fn render_chat(&self, messages: &[Message], tools: Option<&serde_json::Value>) -> Result<String> {
+        self.chat_template()?.render(messages, tools, true).map_err(Error::Chat)
+    }
+
+    /// The token ids that a prompt becomes: at least one, all of them in the vocabulary.
+    ///
+    /// An empty prompt becomes the beginning-of-text token.
+    ///
+    /// # Errors
+    /// [`Error::EmptyPrompt`] if the model has no such token, [`Error::TokenOutOfRange`], [`Error::Encode`],
+    /// [`Error::Chat`], and those of [`chat_template`](Self::chat_template).
+    pub fn encode_prompt(&self, prompt: &Prompt) -> Result<Vec<TokenId>> {
+        let mut tokens = match prompt {
+            Prompt::Text(text) => self
+                .tokenizer
+                .encode(text, EncodeOptions { add_special: true, parse_special: true })
+                .map_err(Error::Encode)?,
+            Prompt::Tokens(tokens) => tokens.clone(),
+            Prompt::Chat { messages, tools } => self
+                .tokenizer
+                .encode_chat(self.chat_template()?, messages, tools.as_ref(), true)
+                .map_err(Error::Chat)?,
+        };
+        if tokens.is_empty() {
+            tokens.push(self.tokenizer.bos().ok_or(Error::EmptyPrompt)?);
+        }
+        self.check_tokens(&tokens)?;
+        Ok(tokens)
+    }
+
+    /// Checks that every id is in the model's vocabulary.
+    pub(crate) fn check_tokens(&self, tokens: &[TokenId]) -> Result<()> {
+        let vocab_size = self.config().vocab_size;
+        match tokens.iter().position(|&token| token as usize >= vocab_size) {
+            Some(position) => Err(Error::TokenOutOfRange { token: tokens[position], position, vocab_size }),
+            None => Ok(()),
+        }
+    }
+}
+
+fn load_tokenizer(gguf: &Gguf, name: &str, options: &EngineOptions) -> Result<Tokenizer> {
+    match &options.tokenizer {
+        Some(path) => Tokenizer::from_file(path)
+            .map_err(|source| Error::Tokenizer { name: path.display().to_string(), source }),
+        None => Tokenizer::from_gguf(gguf.metadata())
+            .map_err(|source| Error::Tokenizer { name: name.to_owned(), source }),
+    }
+}

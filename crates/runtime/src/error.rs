@@ -1,0 +1,196 @@
+//! The error type of this crate: one variant per condition, with the numbers that explain it.
+
+use ruvllm_models::TokenId;
+
+/// What this crate's functions return.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why the engine could not do what it was asked. A failed request leaves the engine as it was.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The model file could not be opened or is no valid GGUF file.
+    #[error("cannot open {name}")]
+    Open {
+        /// Path of the file, or the name given to static bytes.
+        name: String,
+        /// What the reader said.
+        #[source]
+        source: gguf_rs_lite::Error,
+    },
+    /// The file is valid, but the model in it cannot be run.
+    #[error("cannot load the model in {name}")]
+    Load {
+        /// Path of the file, or the name given to static bytes.
+        name: String,
+        /// What the model loader said.
+        #[source]
+        source: ruvllm_models::Error,
+    },
+    /// The tokenizer of the model, or the one given instead of it, cannot be used.
+    #[error("cannot load the tokenizer from {name}")]
+    Tokenizer {
+        /// Path of the file, or the name given to static bytes.
+        name: String,
+        /// What the tokenizer said.
+        #[source]
+        source: ruvllm_models::Error,
+    },
+    /// A tokenizer of another model was given: it makes ids that the model does not know.
+    #[error("the tokenizer has {tokenizer} ids and the model only {model}; use the tokenizer of this model")]
+    VocabularyMismatch {
+        /// Ids of the tokenizer.
+        tokenizer: usize,
+        /// Rows of the model's embedding.
+        model: usize,
+    },
+    /// The instruction set asked for is absent, or the threads could not be started.
+    #[error("cannot set up the computation")]
+    Compute(#[source] ruvllm_kernels::Error),
+    /// An option is out of range.
+    #[error("option {name} is {value}, expected {expected}")]
+    InvalidOption {
+        /// Field of the options.
+        name: &'static str,
+        /// Its value.
+        value: usize,
+        /// The range.
+        expected: &'static str,
+    },
+    /// A sampling parameter is NaN or out of range.
+    #[error("sampling parameter {name} is {value}, expected {expected}")]
+    SamplingParameter {
+        /// Field of [`SamplingParams`](crate::SamplingParams).
+        name: &'static str,
+        /// Its value.
+        value: f32,
+        /// The range.
+        expected: &'static str,
+    },
+    /// A logit bias names an id outside the vocabulary.
+    #[error("logit bias for token {token}, but the vocabulary ends at {}", vocab_size.saturating_sub(1))]
+    LogitBiasToken {
+        /// The id.
+        token: TokenId,
+        /// Ids in the vocabulary.
+        vocab_size: usize,
+    },
+    /// A stop string is empty and would match everywhere.
+    #[error("stop string {} is empty; leave it out", index + 1)]
+    EmptyStop {
+        /// Its index in the list.
+        index: usize,
+    },
+    /// Every logit is NaN or `-inf`: the model is damaged, or the logit bias forbids every token.
+    #[error("no token can be sampled: every logit is NaN or -inf")]
+    NoCandidate,
+    /// There is nothing to continue, and the model has no token for the beginning of a text.
+    #[error("the prompt is empty and the model has no beginning-of-text token; give at least one token")]
+    EmptyPrompt,
+    /// The prompt does not fit.
+    #[error(
+        "the prompt has {prompt_tokens} tokens and the context holds {context}; shorten the prompt or load the model \
+         with a larger context (the model allows {model_context})"
+    )]
+    PromptTooLong {
+        /// Tokens of the encoded prompt.
+        prompt_tokens: usize,
+        /// Tokens that the engine's context holds.
+        context: usize,
+        /// Tokens that the model was made for.
+        model_context: usize,
+    },
+    /// A token id is outside the vocabulary.
+    #[error("token id {token} at position {position} is outside the vocabulary of {vocab_size} ids")]
+    TokenOutOfRange {
+        /// The id.
+        token: TokenId,
+        /// Its index in the list.
+        position: usize,
+        /// Ids in the vocabulary.
+        vocab_size: usize,
+    },
+    /// The prompt text could not be turned into tokens.
+    #[error("cannot encode the prompt")]
+    Encode(#[source] ruvllm_models::Error),
+    /// A generated token could not be turned into text.
+    #[error("cannot decode token {token}")]
+    Decode {
+        /// The id.
+        token: TokenId,
+        /// What the tokenizer said.
+        #[source]
+        source: ruvllm_models::Error,
+    },
+    /// Messages were given to a model without a chat template.
+    #[error("the model has no chat template; give the prompt as text instead of messages")]
+    NoChatTemplate,
+    /// Messages were given to a model whose chat template cannot be read. The model can still be used with text.
+    #[error(
+        "the chat template of the model cannot be used: {reason}; give the prompt as text instead of messages"
+    )]
+    UnusableChatTemplate {
+        /// What the template reader said when the model was loaded.
+        reason: String,
+    },
+    /// The chat template refuses the messages, or its text cannot be encoded.
+    #[error("cannot make a prompt of the messages")]
+    Chat(#[source] ruvllm_models::Error),
+    /// A forward pass failed.
+    #[error("cannot compute positions {start}..{end}", end = start + tokens)]
+    Forward {
+        /// Position of the first token.
+        start: usize,
+        /// Tokens of the pass.
+        tokens: usize,
+        /// What the model said.
+        #[source]
+        source: ruvllm_models::Error,
+    },
+    /// No room for the keys and values of a sequence.
+    #[error("cannot make a cache for {tokens} tokens")]
+    Cache {
+        /// Tokens asked for.
+        tokens: usize,
+        /// What the cache said.
+        #[source]
+        source: ruvllm_models::Error,
+    },
+    /// A measurement asks for more positions than the model has.
+    #[error("{what} takes {tokens} tokens and the model allows {model_context}")]
+    ContextTooLong {
+        /// What was asked for.
+        what: String,
+        /// Tokens it needs.
+        tokens: usize,
+        /// Tokens that the model was made for.
+        model_context: usize,
+    },
+    /// A perplexity window without a token to score.
+    #[error("a perplexity window of {context} tokens scores nothing; use a context of at least 2")]
+    WindowTooShort {
+        /// Tokens of a window.
+        context: usize,
+    },
+    /// The text does not fill one perplexity window.
+    #[error(
+        "the text has {tokens} tokens and a window takes {context}; use a longer text or a smaller context"
+    )]
+    TextTooShort {
+        /// Tokens of the text, after the limit.
+        tokens: usize,
+        /// Tokens of a window.
+        context: usize,
+    },
+    /// Logits were asked for at a position beyond the tokens.
+    #[error("logits asked at position {position}, but there are {tokens} tokens")]
+    PositionOutOfRange {
+        /// The position.
+        position: usize,
+        /// Tokens given.
+        tokens: usize,
+    },
+    /// A measurement was ended by its caller before it had a result.
+    #[error("cancelled")]
+    Cancelled,
+}

@@ -1,0 +1,228 @@
+//! Text generation: prefill in chunks, then one token after the other, each shown as soon as it can be.
+
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use ruvllm_models::tokenizer::TokenStream;
+use ruvllm_models::{LogitsRows, TokenId};
+
+use crate::cancel::CancelToken;
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::request::{Completion, FinishReason, GenerateRequest, Prompt, Timings};
+use crate::sampler::Sampler;
+use crate::session::Session;
+use crate::stop::StopMatcher;
+
+impl Engine {
+    /// Generates text for one request.
+    ///
+    /// `on_text` gets each piece of text as soon as it is certain: whole characters that belong to no stop string.
+    /// The pieces joined are the completion's text. Returning `Break` ends the generation, as `cancel` does from
+    /// outside; what was generated until then is still returned, with [`FinishReason::Cancelled`].
+    ///
+    /// The generation ends with [`FinishReason::Length`] when the sequence fills the context. The last token of such
+    /// a sequence is sampled but no longer computed, so a prompt of exactly the context's length gives one token.
+    ///
+    /// # Errors
+    /// [`Error::PromptTooLong`] and those of [`Engine::encode_prompt`], [`Sampler::new`] and [`StopMatcher::new`]
+    /// before anything is computed; [`Error::Cache`], [`Error::Forward`], [`Error::NoCandidate`] and
+    /// [`Error::Decode`] from the run.
+    pub fn generate(
+        &self,
+        request: &GenerateRequest,
+        cancel: &CancelToken,
+        on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> Result<Completion> {
+        let started = Instant::now();
+        let sampler = Sampler::new(self.kernels(), &request.sampling, self.sampled_ids())?;
+        let matcher = StopMatcher::new(request.stop.iter().cloned())?;
+        let prompt = self.encode_prompt(&request.prompt)?;
+        let context = self.context_length();
+        if prompt.len() > context {
+            let model_context = self.config().context_length;
+            return Err(Error::PromptTooLong { prompt_tokens: prompt.len(), context, model_context });
+        }
+        let limit = request.max_tokens.unwrap_or(usize::MAX);
+        let capacity = context.min(prompt.len().saturating_add(limit));
+        let mut generation = Generation {
+            engine: self,
+            session: Session::new(self, capacity)?,
+            sampler,
+            output: Output {
+                stream: Some(self.stream_after(&request.prompt)),
+                matcher,
+                piece: String::new(),
+                text: String::new(),
+                on_text,
+            },
+            tokens: Vec::new(),
+            limit,
+            ignore_eos: request.ignore_eos,
+            clock: Clock::new(started),
+        };
+        let finish_reason =
+            if limit == 0 { FinishReason::Length } else { generation.run(&prompt, cancel)? };
+        Ok(Completion {
+            timings: generation.clock.timings(prompt.len()),
+            seed: generation.sampler.seed(),
+            text: generation.output.text,
+            tokens: generation.tokens,
+            prompt_tokens: prompt.len(),
+            finish_reason,
+        })
+    }
+
+    /// Turns generated tokens into text. What goes on in the middle of a text keeps a space at its beginning.
+    fn stream_after(&self, prompt: &Prompt) -> TokenStream<'_> {
+        let stream = self.tokenizer.stream();
+        match prompt {
+            Prompt::Text(text) if !text.is_empty() => stream.continuing(),
+            Prompt::Tokens(tokens) if !tokens.is_empty() => stream.continuing(),
+            _ => stream,
+        }
+    }
+
+    /// Ids that may be sampled. Some models have more logits than tokens; the surplus stands for nothing.
+    fn sampled_ids(&self) -> usize {
+        self.config().vocab_size.min(self.tokenizer.vocab_size())
+    }
+}
+
+/// The state of one running generation.
+struct Generation<'a> {
+    engine: &'a Engine,
+    session: Session<'a>,
+    sampler: Sampler,
+    output: Output<'a>,
+    tokens: Vec<TokenId>,
+    limit: usize, // at least 1
+    ignore_eos: bool,
+    clock: Clock,
+}
+
+impl Generation<'_> {
+    fn run(&mut self, prompt: &[TokenId], cancel: &CancelToken) -> Result<FinishReason> {
+        for &token in prompt {
+            self.sampler.accept(token);
+        }
+        let go_on =
+            &mut || if cancel.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+        let ids = self.engine.sampled_ids();
+        let prefill_started = Instant::now();
+        let Some(logits) = self.session.prefill(prompt, self.engine.options.prefill_chunk, go_on)? else {
+            return Ok(FinishReason::Cancelled);
+        };
+        self.clock.prefill = Some(prefill_started.elapsed());
+        let mut token = self.sampler.sample(&logits[..ids], prompt.len())?;
+        self.clock.first_token();
+        loop {
+            if let Some(reason) = self.take(token)? {
+                return Ok(reason);
+            }
+            if cancel.is_cancelled() {
+                return Ok(self.output.finish(FinishReason::Cancelled));
+            }
+            let logits = self.session.forward(&[token], LogitsRows::Last)?;
+            token = self.sampler.sample(&logits[..ids], prompt.len() + self.tokens.len())?;
+            self.clock.next_token();
+        }
+    }
+
+    /// Adds a sampled token to the output; a reason means that it was the last one.
+    fn take(&mut self, token: TokenId) -> Result<Option<FinishReason>> {
+        if !self.ignore_eos && self.engine.tokenizer.is_end_of_generation(token) {
+            return Ok(Some(self.output.finish(FinishReason::Stop)));
+        }
+        self.tokens.push(token);
+        self.sampler.accept(token);
+        if let Some(reason) = self.output.push(token)? {
+            return Ok(Some(reason));
+        }
+        if self.tokens.len() >= self.limit || self.session.len() >= self.engine.context_length() {
+            return Ok(Some(self.output.finish(FinishReason::Length)));
+        }
+        Ok(None)
+    }
+}
+
+/// From ids to the text that the caller sees: characters, then stop strings, then the callback.
+struct Output<'a> {
+    stream: Option<TokenStream<'a>>, // none once it has ended
+    matcher: StopMatcher,
+    piece: String, // what the matcher released last
+    text: String,  // what the callback got
+    on_text: &'a mut dyn FnMut(&str) -> ControlFlow<()>,
+}
+
+impl Output<'_> {
+    /// Shows what a token makes certain; a reason means that the generation ends with it.
+    fn push(&mut self, token: TokenId) -> Result<Option<FinishReason>> {
+        let Some(stream) = &mut self.stream else { return Ok(None) };
+        let characters = stream.push(token).map_err(|source| Error::Decode { token, source })?;
+        self.piece.clear();
+        let stopped = self.matcher.push(characters, &mut self.piece).is_some();
+        let shown = self.show();
+        Ok(if stopped {
+            Some(FinishReason::Stop)
+        } else {
+            shown.is_break().then_some(FinishReason::Cancelled)
+        })
+    }
+
+    /// Shows what was held back: an unfinished character, the beginning of a stop string. The end of the text is
+    /// the reason's, unless the last characters complete a stop string.
+    fn finish(&mut self, reason: FinishReason) -> FinishReason {
+        let rest = self.stream.take().map(TokenStream::finish).unwrap_or_default();
+        self.piece.clear();
+        let stopped = self.matcher.push(&rest, &mut self.piece).is_some();
+        self.matcher.finish(&mut self.piece);
+        // A break has nothing left to end here.
+        let _ = self.show();
+        if stopped { FinishReason::Stop } else { reason }
+    }
+
+    fn show(&mut self) -> ControlFlow<()> {
+        if self.piece.is_empty() {
+            return ControlFlow::Continue(());
+        }
+        self.text.push_str(&self.piece);
+        (self.on_text)(&self.piece)
+    }
+}
+
+/// The times of one generation.
+struct Clock {
+    started: Instant,
+    prefill: Option<Duration>,
+    first: Option<Instant>,
+    last: Option<Instant>,
+    decoded: usize, // tokens after the first
+}
+
+impl Clock {
+    fn new(started: Instant) -> Self {
+        Self { started, prefill: None, first: None, last: None, decoded: 0 }
+    }
+
+    fn first_token(&mut self) {
+        self.first = Some(Instant::now());
+    }
+
+    fn next_token(&mut self) {
+        self.last = Some(Instant::now());
+        self.decoded += 1;
+    }
+
+    fn timings(&self, prompt_tokens: usize) -> Timings {
+        let per_second = |tokens: usize, time: Duration| tokens as f64 / time.as_secs_f64().max(1e-9);
+        Timings {
+            ttft_ms: self.first.map(|first| (first - self.started).as_secs_f64() * 1e3),
+            prefill_tok_s: self.prefill.map(|time| per_second(prompt_tokens, time)),
+            decode_tok_s: self
+                .first
+                .zip(self.last)
+                .map(|(first, last)| per_second(self.decoded, last - first)),
+        }
+    }
+}

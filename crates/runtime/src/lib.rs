@@ -1,0 +1,56 @@
+//! The ruvllm engine: load a model, generate text, measure it.
+//!
+//! It composes: tokens, weights and forward passes are those of `ruvllm-models`, arithmetic and threads those of
+//! `ruvllm-kernels`. What is here is the order in which things happen, the choice of tokens, and the text that
+//! comes out. It reads no configuration files, talks to no network and prints nothing.
+//!
+//! # Example
+//! ```no_run
+#![doc = include_str!("../examples/generate.rs")]
+//! ```
+//!
+//! # Main types
+//! ```text
+//! ModelSource + EngineOptions ──load──▶ Engine ──generate(GenerateRequest, CancelToken, on_text)──▶ Completion
+//!                                         │            Prompt, SamplingParams, stop strings
+//!                                         ├──perplexity──▶ Perplexity
+//!                                         ├──logits──────▶ Vec<f32>
+//!                                         └──bench───────▶ Vec<BenchResult>
+//! ```
+//! [`Sampler`] and [`StopMatcher`] can be used alone.
+//!
+//! # Invariants
+//! - Text is given out as it is generated, in whole characters, and never includes any part of a stop string.
+//! - Output is the same, bit for bit, for any number of threads, instruction set and prefill chunk.
+//! - A value that was not measured is absent.
+//! - No input makes it panic: files, prompts and parameters give an [`Error`] that says what to change.
+
+#![forbid(unsafe_code)]
+
+mod benchmark;
+mod cancel;
+mod engine;
+mod error;
+mod evaluate;
+mod generate;
+mod memory;
+mod options;
+mod request;
+mod sampler;
+mod session;
+mod stop;
+
+pub use ruvllm_kernels::{Isa, Kernels};
+pub use ruvllm_models::chat::Message;
+pub use ruvllm_models::{KvFormat, LoadProgress, ModelConfig, TokenId};
+
+pub use crate::benchmark::{BenchOptions, BenchResult, BenchTest, Spread};
+pub use crate::cancel::CancelToken;
+pub use crate::engine::Engine;
+pub use crate::error::{Error, Result};
+pub use crate::evaluate::Perplexity;
+pub use crate::memory::ProcessMemory;
+pub use crate::options::{EngineOptions, ModelSource};
+pub use crate::request::{Completion, FinishReason, GenerateRequest, Prompt, Timings};
+pub use crate::sampler::{Sampler, SamplingParams};
+pub use crate::stop::StopMatcher;

@@ -1,0 +1,50 @@
+//! What this process takes of the machine's memory, as the system counts it.
+
+/// Memory of this process. A value that the system does not tell is absent.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ProcessMemory {
+    /// Bytes in RAM, with the mapped parts of files that are in RAM now.
+    pub resident_bytes: Option<u64>,
+    /// Bytes in RAM that belong to no file: what the process itself needs.
+    pub anonymous_bytes: Option<u64>,
+}
+
+impl ProcessMemory {
+    /// Reads the present values from `/proc/self/status`; both are absent on other systems than Linux.
+    pub fn now() -> Self {
+        std::fs::read_to_string("/proc/self/status")
+            .map_or_else(|_| Self::default(), |status| Self::parse(&status))
+    }
+
+    fn parse(status: &str) -> Self {
+        let bytes = |key: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
+            // The kernel writes "kB" and means 1024 bytes.
+            line.trim().strip_suffix("kB")?.trim_end().parse::<u64>().ok()?.checked_mul(1024)
+        };
+        Self { resident_bytes: bytes("VmRSS"), anonymous_bytes: bytes("RssAnon") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_read_from_the_status_text() {
+        let status = "Name:\tx\nVmRSS:\t    1948 kB\nRssAnon:\t     156 kB\nRssFile:\t    1792 kB\n";
+        let memory = ProcessMemory::parse(status);
+        assert_eq!(
+            memory,
+            ProcessMemory { resident_bytes: Some(1948 * 1024), anonymous_bytes: Some(156 * 1024) }
+        );
+        assert_eq!(ProcessMemory::parse("VmRSS:\tmuch\n"), ProcessMemory::default());
+        assert_eq!(ProcessMemory::parse("VmRSS:\t18446744073709551615 kB\n"), ProcessMemory::default());
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn linux_tells_the_resident_bytes() {
+        assert!(ProcessMemory::now().resident_bytes.is_some_and(|bytes| bytes > 0));
+    }
+}

@@ -1,0 +1,117 @@
+//! What a generation takes and what it gives back.
+
+use ruvllm_models::TokenId;
+use ruvllm_models::chat::Message;
+
+use crate::sampler::SamplingParams;
+
+/// What a generation continues.
+#[derive(Debug, Clone)]
+pub enum Prompt {
+    /// Text, encoded as the model's rules say: the beginning-of-text token is added where the model wants it, and
+    /// special tokens written in the text are recognized.
+    Text(String),
+    /// Token ids, taken as they are.
+    Tokens(Vec<TokenId>),
+    /// A conversation that the model answers, through its chat template. Special tokens written in a message are
+    /// plain text.
+    Chat {
+        /// The messages so far.
+        messages: Vec<Message>,
+        /// The functions that the model may call, in the JSON form that chat-completion servers take.
+        tools: Option<serde_json::Value>,
+    },
+}
+
+impl From<&str> for Prompt {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+/// One generation.
+#[derive(Debug, Clone)]
+pub struct GenerateRequest {
+    /// What to continue.
+    pub prompt: Prompt,
+    /// Largest number of tokens to generate: 0 gives none, `None` goes on to the end of the context.
+    pub max_tokens: Option<usize>,
+    /// How tokens are chosen.
+    pub sampling: SamplingParams,
+    /// Texts that end the generation and are not part of it.
+    pub stop: Vec<String>,
+    /// Goes on after an end-of-text or end-of-turn token, for measurements.
+    pub ignore_eos: bool,
+}
+
+impl GenerateRequest {
+    /// A request with default sampling, no stop strings and no token limit but the context.
+    pub fn new(prompt: impl Into<Prompt>) -> Self {
+        Self {
+            prompt: prompt.into(),
+            max_tokens: None,
+            sampling: SamplingParams::default(),
+            stop: Vec::new(),
+            ignore_eos: false,
+        }
+    }
+}
+
+/// Why a generation ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FinishReason {
+    /// The model ended the text or turn, or a stop string was met.
+    Stop,
+    /// The token limit or the end of the context was reached.
+    Length,
+    /// The caller ended it, through the cancel token or the text callback.
+    Cancelled,
+}
+
+impl FinishReason {
+    /// The word of JSON documents: `stop`, `length` or `cancelled`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+impl std::fmt::Display for FinishReason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// How long the parts of a generation took. What did not happen was not measured and is absent.
+///
+/// The time to load the model belongs to the engine: [`Engine::load_time`](crate::Engine::load_time).
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Timings {
+    /// Milliseconds from the call to the first token, encoding and prefill included.
+    pub ttft_ms: Option<f64>,
+    /// Prompt tokens per second of prefill.
+    pub prefill_tok_s: Option<f64>,
+    /// Tokens per second after the first one.
+    pub decode_tok_s: Option<f64>,
+}
+
+/// The result of a generation.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Completion {
+    /// The text: exactly the pieces that the callback got, joined.
+    pub text: String,
+    /// The generated ids, without a token that ended the text. With a stop string they go up to the token that
+    /// completed it.
+    pub tokens: Vec<TokenId>,
+    /// Tokens of the encoded prompt.
+    pub prompt_tokens: usize,
+    /// Why it ended.
+    pub finish_reason: FinishReason,
+    /// The seed of the draws: repeating the request with it repeats the output.
+    pub seed: u64,
+    /// How long it took.
+    pub timings: Timings,
+}

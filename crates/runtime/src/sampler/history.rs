@@ -1,0 +1,72 @@
+//! The recent tokens of a sequence and the penalties on repeating them.
+
+use std::collections::VecDeque;
+
+use ruvllm_models::TokenId;
+
+use super::params::SamplingParams;
+
+/// The tokens of the penalty window with their counts. Keeps nothing when every penalty is off.
+#[derive(Debug, Clone)]
+pub(super) struct History {
+    repeat: f32,
+    presence: f32,
+    frequency: f32,
+    limit: usize,
+    window: VecDeque<TokenId>, // the last `limit` tokens, oldest first; unused when the limit is `usize::MAX`
+    counts: Vec<u32>,          // [vocab_size]; empty when every penalty is off
+}
+
+impl History {
+    pub(super) fn new(params: &SamplingParams, vocab_size: usize) -> Self {
+        let limit = params.repeat_last_n;
+        let idle = limit == 0
+            || (params.repeat_penalty == 1.0
+                && params.presence_penalty == 0.0
+                && params.frequency_penalty == 0.0);
+        // A window nobody fills should not take memory ahead of time: beyond 4096 tokens it grows as it is used.
+        let reserve = if idle || limit == usize::MAX { 0 } else { limit.min(4096) + 1 };
+        Self {
+            repeat: params.repeat_penalty,
+            presence: params.presence_penalty,
+            frequency: params.frequency_penalty,
+            limit,
+            window: VecDeque::with_capacity(reserve),
+            counts: vec![0; if idle { 0 } else { vocab_size }],
+        }
+    }
+
+    /// Whether every penalty is off.
+    pub(super) fn is_idle(&self) -> bool {
+        self.counts.is_empty()
+    }
+
+    /// Adds the next token of the sequence; ids outside the vocabulary are ignored.
+    pub(super) fn push(&mut self, token: TokenId) {
+        let Some(count) = self.counts.get_mut(token as usize) else { return };
+        *count = count.saturating_add(1);
+        if self.limit == usize::MAX {
+            return;
+        }
+        self.window.push_back(token);
+        if self.window.len() > self.limit
+            && let Some(oldest) = self.window.pop_front()
+        {
+            self.counts[oldest as usize] -= 1;
+        }
+    }
+
+    /// Applies the penalties to logits `[vocab_size]` of the tokens in the window.
+    ///
+    /// Repetition: Keskar et al., "CTRL", arXiv 1909.05858, section 4.1, with the sign rule that every engine uses
+    /// since (a negative logit is multiplied, else the penalty would reward). Presence and frequency: the formula
+    /// in the `OpenAI` API reference.
+    pub(super) fn penalize(&self, logits: &mut [f32]) {
+        for (logit, &count) in logits.iter_mut().zip(&self.counts) {
+            if count > 0 {
+                let scaled = if *logit > 0.0 { *logit / self.repeat } else { *logit * self.repeat };
+                *logit = scaled - count as f32 * self.frequency - self.presence;
+            }
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Models that the tests share, loaded once.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use gguf_rs_lite::{Gguf, Metadata, Writer};
+use ruvllm::{
+    CancelToken, Completion, Engine, EngineOptions, GenerateRequest, KvFormat, ModelSource, Prompt,
+    SamplingParams,
+};
+
+/// A tiny Llama with random weights; where it comes from says the README beside it.
+pub(crate) fn tiny_path() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../models/tests/data/tiny/llama/model-F16.gguf"))
+}
+
+/// The default model.
+pub(crate) fn base_path() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/base-q8_0.gguf"))
+}
+
+pub(crate) fn load(path: PathBuf, options: &EngineOptions) -> Engine {
+    Engine::load(&ModelSource::Path(path), options, &mut |_| ()).expect("the model loads")
+}
+
+/// The tiny model with few threads, 32-bit keys and values.
+pub(crate) fn tiny_options() -> EngineOptions {
+    EngineOptions { threads: Some(2), kv: KvFormat::F32, ..EngineOptions::default() }
+}
+
+/// The tiny model with other metadata.
+pub(crate) fn tiny_with(change: impl FnOnce(&mut Metadata)) -> Engine {
+    let gguf = Gguf::open(tiny_path()).expect("the model is there");
+    let mut metadata = gguf.metadata().clone();
+    change(&mut metadata);
+    let mut writer =
+        Writer::new(Vec::new(), &metadata, gguf.tensors().cloned()).expect("the model can be written");
+    for tensor in gguf.tensors() {
+        let data = gguf.data(tensor).expect("the tensor is there");
+        writer.write_tensor(tensor, data.as_ref()).expect("the tensor can be written");
+    }
+    let bytes = writer.finish().expect("every tensor was written").leak();
+    let source = ModelSource::Static { name: "changed".to_owned(), bytes };
+    Engine::load(&source, &tiny_options(), &mut |_| ()).expect("the model loads")
+}
+
+pub(crate) fn tiny() -> &'static Engine {
+    static ENGINE: OnceLock<Engine> = OnceLock::new();
+    ENGINE.get_or_init(|| load(tiny_path(), &tiny_options()))
+}
+
+pub(crate) fn base() -> &'static Engine {
+    static ENGINE: OnceLock<Engine> = OnceLock::new();
+    ENGINE.get_or_init(|| load(base_path(), &EngineOptions { threads: Some(2), ..EngineOptions::default() }))
+}
+
+/// A greedy request of a few tokens.
+pub(crate) fn greedy(prompt: impl Into<Prompt>, max_tokens: usize) -> GenerateRequest {
+    GenerateRequest {
+        max_tokens: Some(max_tokens),
+        sampling: SamplingParams::greedy(),
+        ..GenerateRequest::new(prompt)
+    }
+}
+
+/// The pieces of text and the completion of a request that nobody cancels.
+pub(crate) fn run(engine: &Engine, request: &GenerateRequest) -> (Vec<String>, Completion) {
+    let mut pieces = Vec::new();
+    let completion = engine
+        .generate(request, &CancelToken::new(), &mut |text| {
+            pieces.push(text.to_owned());
+            ControlFlow::Continue(())
+        })
+        .expect("the request succeeds");
+    assert_eq!(pieces.concat(), completion.text, "the pieces are the text");
+    assert!(pieces.iter().all(|piece| !piece.is_empty()), "no empty piece is shown");
+    (pieces, completion)
+}
+
+/// Only the completion.
+pub(crate) fn complete(engine: &Engine, request: &GenerateRequest) -> Completion {
+    run(engine, request).1
+}

@@ -1,0 +1,88 @@
+//! Loading: options, and files that are not models.
+
+use std::path::PathBuf;
+
+use ruvllm::{Engine, EngineOptions, Error, ModelSource};
+
+use crate::common::{base, load, tiny, tiny_options, tiny_path};
+
+fn failure(source: impl Into<ModelSource>, options: &EngineOptions) -> Error {
+    match Engine::load(&source.into(), options, &mut |_| ()) {
+        Ok(_) => panic!("expected an error"),
+        Err(error) => error,
+    }
+}
+
+#[test]
+fn an_engine_is_shared_between_threads() {
+    fn shared<T: Send + Sync>(_: &T) {}
+    shared(tiny());
+}
+
+#[test]
+fn progress_reaches_every_tensor() {
+    let mut calls = 0;
+    Engine::load(&ModelSource::Path(tiny_path()), &tiny_options(), &mut |_| calls += 1)
+        .expect("the model loads");
+    assert!(calls > 10, "{calls} calls");
+}
+
+#[test]
+fn the_context_is_what_was_asked_for_within_the_model() {
+    let model_context = tiny().config().context_length;
+    assert_eq!(tiny().context_length(), model_context.min(EngineOptions::DEFAULT_CONTEXT));
+    let with = |context| load(tiny_path(), &EngineOptions { context: Some(context), ..tiny_options() });
+    assert_eq!(with(33).context_length(), 33);
+    assert_eq!(with(model_context + 1).context_length(), model_context);
+    assert_eq!(tiny().threads(), 2);
+}
+
+#[test]
+fn static_bytes_are_a_model_too() {
+    let bytes: &'static [u8] = std::fs::read(tiny_path()).expect("the model is there").leak();
+    let source = ModelSource::Static { name: "tiny".to_owned(), bytes };
+    let engine = Engine::load(&source, &tiny_options(), &mut |_| ()).expect("the model loads");
+    assert_eq!(engine.config().vocab_size, tiny().config().vocab_size);
+    assert!(format!("{source:?}").len() < 100, "the bytes are not printed");
+    let cut = ModelSource::Static { name: "cut".to_owned(), bytes: &bytes[..1000] };
+    let error = failure(cut, &tiny_options());
+    assert!(error.to_string().contains("cut"), "{error}");
+}
+
+#[test]
+fn files_that_are_no_models_are_named() {
+    for path in
+        ["no/such/file.gguf", env!("CARGO_MANIFEST_DIR"), concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")]
+    {
+        let error = failure(PathBuf::from(path), &tiny_options());
+        assert!(matches!(error, Error::Open { .. }), "{path}: {error:?}");
+        assert!(error.to_string().contains(path), "{error}");
+    }
+}
+
+#[test]
+fn options_out_of_range_are_refused() {
+    for options in [
+        EngineOptions { threads: Some(0), ..tiny_options() },
+        EngineOptions { context: Some(0), ..tiny_options() },
+        EngineOptions { prefill_chunk: 0, ..tiny_options() },
+    ] {
+        assert!(matches!(failure(tiny_path(), &options), Error::InvalidOption { value: 0, .. }));
+    }
+}
+
+#[test]
+fn a_tokenizer_file_that_is_none_is_named() {
+    let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
+    let error = failure(tiny_path(), &EngineOptions { tokenizer: Some(path.clone()), ..tiny_options() });
+    assert!(
+        matches!(&error, Error::Tokenizer { name, .. } if *name == path.display().to_string()),
+        "{error:?}"
+    );
+}
+
+#[test]
+fn the_default_model_has_a_chat_template() {
+    assert!(base().chat_template().is_ok());
+    assert!(base().load_time().as_nanos() > 0);
+}
