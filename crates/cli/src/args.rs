@@ -1,0 +1,184 @@
+//! The command line: commands, the flags that several of them share, and the checks of their values.
+//!
+//! Each command's own flags live in its module under [`crate::commands`]. A value that fails a check here is a usage
+//! error (exit code 2).
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use ruvllm::{EngineOptions, Isa, KvFormat};
+
+use crate::commands::{bench, detokenize, doctor, eval, generate, inspect, tokenize};
+
+const HELP: &str = "\
+Without --model every command uses the small English model inside the program, offline.
+
+Examples:
+  ruvllm generate --chat \"Tell me a story about a turtle.\"
+  ruvllm inspect model.gguf
+  ruvllm doctor
+
+Exit codes: 0 success, 1 failure, 2 usage error, 130 stopped by Ctrl-C.";
+
+/// Run language models on the hardware you have
+#[derive(Debug, Parser)]
+#[command(name = "ruvllm", version, after_help = HELP, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    /// Print one JSON document on standard output instead of text
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+
+    /// What to do
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What to do. The texts of the help are those of the argument structs.
+#[derive(Debug, Subcommand)]
+#[allow(missing_docs)]
+pub(crate) enum Command {
+    Generate(Box<generate::GenerateArgs>),
+    Inspect(inspect::InspectArgs),
+    Tokenize(tokenize::TokenizeArgs),
+    Detokenize(detokenize::DetokenizeArgs),
+    #[command(subcommand)]
+    Eval(eval::EvalCommand),
+    Bench(bench::BenchArgs),
+    Doctor(doctor::DoctorArgs),
+}
+
+/// The model of a command.
+#[derive(Debug, Args)]
+pub(crate) struct ModelArgs {
+    /// GGUF file; without it, the model inside the program
+    #[arg(long, short, value_name = "FILE", env = crate::default_model::MODEL_VARIABLE, hide_env_values = true)]
+    pub(crate) model: Option<PathBuf>,
+}
+
+/// How the engine computes.
+#[derive(Debug, Args)]
+pub(crate) struct ComputeArgs {
+    /// Threads to compute with [default: the number of cores]
+    #[arg(long, short, value_name = "N", value_parser = positive)]
+    pub(crate) threads: Option<usize>,
+
+    /// Instruction set: scalar, avx2 or neon [default: the best here]
+    #[arg(long, value_name = "ISA", value_parser = isa)]
+    pub(crate) isa: Option<Isa>,
+}
+
+impl ComputeArgs {
+    /// Engine options of these flags.
+    pub(crate) fn options(&self, kv: KvFormat) -> EngineOptions {
+        EngineOptions { threads: self.threads, isa: self.isa, kv, ..EngineOptions::default() }
+    }
+}
+
+/// A count of at least one.
+pub(crate) fn positive(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) | Err(_) => Err("expected a whole number of at least 1".to_owned()),
+        Ok(n) => Ok(n),
+    }
+}
+
+/// A count that may be zero.
+pub(crate) fn count(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|_| "expected a whole number, 0 or more".to_owned())
+}
+
+/// A finite number.
+pub(crate) fn finite(text: &str) -> Result<f32, String> {
+    match text.parse::<f32>() {
+        Ok(x) if x.is_finite() => Ok(x),
+        _ => Err("expected a finite number".to_owned()),
+    }
+}
+
+/// A finite number of at least zero.
+pub(crate) fn non_negative(text: &str) -> Result<f32, String> {
+    finite(text).ok().filter(|x| *x >= 0.0).ok_or_else(|| "expected a number of at least 0".to_owned())
+}
+
+/// A finite number above zero.
+pub(crate) fn above_zero(text: &str) -> Result<f32, String> {
+    finite(text).ok().filter(|x| *x > 0.0).ok_or_else(|| "expected a number above 0".to_owned())
+}
+
+/// A number in [0, 1].
+pub(crate) fn fraction(text: &str) -> Result<f32, String> {
+    finite(text)
+        .ok()
+        .filter(|x| (0.0..=1.0).contains(x))
+        .ok_or_else(|| "expected a number from 0 to 1".to_owned())
+}
+
+/// `ID=VALUE` of a logit bias.
+pub(crate) fn logit_bias(text: &str) -> Result<(u32, f32), String> {
+    let parsed = text
+        .split_once('=')
+        .and_then(|(id, value)| Some((id.trim().parse().ok()?, value.trim().parse().ok()?)));
+    match parsed {
+        Some((id, value)) if f32::is_finite(value) || value == f32::NEG_INFINITY => Ok((id, value)),
+        _ => Err("expected ID=VALUE with a token id and a number, e.g. 42=-1.5 (-inf forbids the token)"
+            .to_owned()),
+    }
+}
+
+/// The values of `--kv`.
+const KV_FORMATS: [(&str, KvFormat); 2] = [("f32", KvFormat::F32), ("f16", KvFormat::F16)];
+
+/// How keys and values are stored.
+pub(crate) fn kv_format(text: &str) -> Result<KvFormat, String> {
+    let entry = KV_FORMATS.iter().find(|(name, _)| *name == text);
+    entry
+        .map(|(_, format)| *format)
+        .ok_or_else(|| "this build stores keys and values as f32 or f16".to_owned())
+}
+
+/// The name of a storage format, as `--kv` takes it; formats come from there, so each has one.
+pub(crate) fn kv_name(format: KvFormat) -> &'static str {
+    KV_FORMATS.iter().find(|(_, entry)| *entry == format).map_or("", |(name, _)| name)
+}
+
+/// An instruction set by name. Whether this machine has it is found when the engine starts.
+pub(crate) fn isa(text: &str) -> Result<Isa, String> {
+    text.parse().map_err(|error: ruvllm_kernels::Error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn values_outside_their_range_are_refused() {
+        for (text, ok) in
+            [("0", false), ("1", true), ("-1", false), ("x", false), ("1.5", false), ("", false)]
+        {
+            assert_eq!(positive(text).is_ok(), ok, "{text:?}");
+        }
+        for (text, ok) in
+            [("0", true), ("1", true), ("1.01", false), ("-0.1", false), ("nan", false), ("inf", false)]
+        {
+            assert_eq!(fraction(text).is_ok(), ok, "{text:?}");
+        }
+        assert!(above_zero("0").is_err() && above_zero("1e-3").is_ok());
+        assert!(non_negative("-1").is_err() && non_negative("0").is_ok());
+        assert!(finite("nan").is_err() && finite("-2").is_ok());
+    }
+
+    #[test]
+    fn logit_biases_are_read() {
+        assert_eq!(logit_bias("42=-1.5"), Ok((42, -1.5)));
+        assert_eq!(logit_bias("0=-inf"), Ok((0, f32::NEG_INFINITY)));
+        for text in ["42", "=1", "a=1", "1=", "1=nan", "1=inf", "-1=2"] {
+            assert!(logit_bias(text).is_err(), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! `ruvllm bench`: how fast a model runs here, and what memory that takes.
+
+use std::num::NonZero;
+use std::ops::ControlFlow;
+use std::thread;
+
+use clap::Args;
+use ruvllm::{BenchOptions, BenchResult, BenchTest, EngineOptions, Isa, KvFormat, ProcessMemory, Spread};
+use serde::Serialize;
+
+use super::load;
+use crate::args::{self, ModelArgs};
+use crate::cpu_time::process_cpu_time;
+use crate::error::{Error, Result};
+use crate::output;
+use crate::progress::Progress;
+
+const HELP: &str = "\
+ppN computes a prompt of N tokens, tgN generates N tokens one by one (without sampling). Every run of one test is
+followed by one of the next, so that a slow spell of the machine meets all tests alike.
+
+JSON: {results: [{test, threads, batch, depth, kv, runs, tokens_per_s: {median, min, max}, tokens_per_cpu_s:
+{median, min, max}}], load_ms, resident_bytes, anonymous_bytes}; tokens_per_cpu_s is tokens per second of this
+process's CPU time, times the threads, and means the same on a busy machine. Memory is that of the process after
+the runs; the anonymous part is what no file backs. What the system does not tell is absent.
+
+Examples:
+  ruvllm bench
+  ruvllm bench --model model.gguf -p 512 -n 64 -t 1,2 --json";
+
+/// Measure speed and memory
+#[derive(Debug, Args)]
+#[command(after_help = HELP)]
+pub(crate) struct BenchArgs {
+    /// Lengths of the prompts to compute; 0 = none
+    #[arg(short = 'p', long = "n-prompt", value_name = "N,..", default_value = "512", value_delimiter = ',', value_parser = args::count)]
+    prompt: Vec<usize>,
+
+    /// Numbers of tokens to generate; 0 = none
+    #[arg(short = 'n', long = "n-gen", value_name = "N,..", default_value = "128", value_delimiter = ',', value_parser = args::count)]
+    generate: Vec<usize>,
+
+    /// Prompt tokens that are computed at once
+    #[arg(short, long = "batch-size", value_name = "B", default_value = "512", value_parser = args::positive)]
+    batch: usize,
+
+    /// Tokens that precede each test in the context
+    #[arg(short, long = "n-depth", value_name = "N", default_value = "0", value_parser = args::count)]
+    depth: usize,
+
+    /// Numbers of threads to measure with [default: the number of cores]
+    #[arg(short, long, value_name = "N,..", value_delimiter = ',', value_parser = args::positive)]
+    threads: Vec<usize>,
+
+    /// Measured runs of each test
+    #[arg(short, long = "repetitions", value_name = "N", default_value = "5", value_parser = args::positive)]
+    runs: usize,
+
+    /// How keys and values are stored: f32 or f16
+    #[arg(long, value_name = "POLICY", default_value = "f16", value_parser = args::kv_format)]
+    kv: KvFormat,
+
+    /// Instruction set: scalar, avx2 or neon [default: the best here]
+    #[arg(long, value_name = "ISA", value_parser = args::isa)]
+    isa: Option<Isa>,
+
+    #[command(flatten)]
+    model: ModelArgs,
+}
+
+/// The JSON document.
+#[derive(Serialize)]
+struct Document {
+    results: Vec<ResultDocument>,
+    load_ms: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resident_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    anonymous_bytes: Option<u64>,
+}
+
+/// One test with one number of threads.
+#[derive(Serialize)]
+struct ResultDocument {
+    test: String,
+    threads: usize,
+    batch: usize,
+    depth: usize,
+    kv: &'static str,
+    runs: usize,
+    tokens_per_s: SpreadDocument,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokens_per_cpu_s: Option<SpreadDocument>,
+}
+
+#[derive(Serialize)]
+struct SpreadDocument {
+    median: f64,
+    min: f64,
+    max: f64,
+}
+
+impl From<Spread> for SpreadDocument {
+    fn from(spread: Spread) -> Self {
+        Self { median: spread.median, min: spread.min, max: spread.max }
+    }
+}
+
+impl From<&BenchResult> for ResultDocument {
+    fn from(result: &BenchResult) -> Self {
+        Self {
+            test: result.test.to_string(),
+            threads: result.threads,
+            batch: result.batch,
+            depth: result.depth,
+            kv: args::kv_name(result.kv),
+            runs: result.runs,
+            tokens_per_s: result.tokens_per_s.into(),
+            tokens_per_cpu_s: result.tokens_per_cpu_s.map(SpreadDocument::from),
+        }
+    }
+}
+
+pub(crate) fn run(args: &BenchArgs, json: bool) -> Result<()> {
+    let options = options(args)?;
+    // The pool of the engine itself stays idle, so it need not be larger than one of the measured ones.
+    let threads = options.threads.first().copied();
+    let engine = load::engine(
+        &args.model,
+        EngineOptions { threads, isa: args.isa, kv: args.kv, ..EngineOptions::default() },
+    )?;
+    let mut progress = Progress::steps("measuring");
+    let results = engine.bench(&options, &mut |done, total| {
+        progress.update(done as u64, total as u64);
+        ControlFlow::Continue(())
+    })?;
+    drop(progress);
+    let memory = ProcessMemory::now();
+    let document = Document {
+        results: results.iter().map(ResultDocument::from).collect(),
+        load_ms: engine.load_time().as_secs_f64() * 1e3,
+        resident_bytes: memory.resident_bytes,
+        anonymous_bytes: memory.anonymous_bytes,
+    };
+    if json {
+        return output::write_json(&document);
+    }
+    output::write_text(&human(&document)).map(|_| ())
+}
+
+fn options(args: &BenchArgs) -> Result<BenchOptions> {
+    let prefill = args.prompt.iter().filter(|n| **n > 0).map(|n| BenchTest::Prefill(*n));
+    let decode = args.generate.iter().filter(|n| **n > 0).map(|n| BenchTest::Decode(*n));
+    let tests: Vec<BenchTest> = prefill.chain(decode).collect();
+    if tests.is_empty() {
+        return Err(Error::NothingToMeasure);
+    }
+    let mut threads = args.threads.clone();
+    if threads.is_empty() {
+        threads.push(thread::available_parallelism().map_or(1, NonZero::get));
+    }
+    Ok(BenchOptions {
+        tests,
+        batch: args.batch,
+        depth: args.depth,
+        threads,
+        runs: args.runs,
+        cpu_time: process_cpu_time,
+    })
+}
+
+fn human(document: &Document) -> String {
+    let header =
+        ["test", "threads", "batch", "depth", "kv", "t/s", "min..max", "t/CPU s x threads", "min..max"];
+    let mut rows = vec![header.map(str::to_owned).to_vec()];
+    for result in &document.results {
+        let mut row = vec![
+            result.test.clone(),
+            result.threads.to_string(),
+            result.batch.to_string(),
+            result.depth.to_string(),
+            result.kv.to_owned(),
+        ];
+        for speed in [Some(&result.tokens_per_s), result.tokens_per_cpu_s.as_ref()] {
+            match speed {
+                Some(speed) => {
+                    row.push(format!("{:.1}", speed.median));
+                    row.push(format!("{:.1}..{:.1}", speed.min, speed.max));
+                }
+                None => row.extend(["-".to_owned(), "-".to_owned()]),
+            }
+        }
+        rows.push(row);
+    }
+    let mut footer = format!("loaded in {:.0} ms", document.load_ms);
+    if let Some(resident) = document.resident_bytes {
+        footer.push_str(&format!(", {} resident", output::bytes(resident)));
+    }
+    if let Some(anonymous) = document.anonymous_bytes {
+        footer.push_str(&format!(", of which {} are backed by no file", output::bytes(anonymous)));
+    }
+    format!("{}\n{footer}\n", output::table(&rows, &[1, 2, 3, 5, 6, 7, 8]))
+}

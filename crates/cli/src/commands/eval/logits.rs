@@ -1,0 +1,119 @@
+//! `ruvllm eval logits`: the model's raw scores for given tokens.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process;
+
+use clap::Args;
+use ruvllm::KvFormat;
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
+use serde::Serialize;
+
+use crate::args::{ComputeArgs, ModelArgs, count, kv_format};
+use crate::commands::load;
+use crate::error::{Error, Result};
+use crate::{input, output};
+
+const HELP: &str = "\
+The file gets one tensor `logits`, f32, [positions, vocabulary]: row i belongs to the i-th listed position and
+scores the token that follows it. The file appears complete or not at all. The ids are a JSON array, a JSON object
+with the array under `tokens` or `ids`, or plain numbers.
+
+JSON: {out, positions, vocab_size}
+
+Examples:
+  ruvllm eval logits --tokens ids.json --out logits.safetensors
+  ruvllm tokenize \"Once upon a time\" | ruvllm eval logits --tokens - --out logits.safetensors --positions 2,3";
+
+/// The model's raw scores for given tokens, as a safetensors file
+#[derive(Debug, Args)]
+#[command(after_help = HELP)]
+pub(crate) struct LogitsArgs {
+    /// The token ids, as JSON or separated by spaces or commas; `-` is standard input
+    #[arg(long, value_name = "FILE")]
+    tokens: PathBuf,
+
+    /// The file to write
+    #[arg(long, short, value_name = "FILE")]
+    out: PathBuf,
+
+    /// Positions to score, counted from 0 and separated by commas [default: all]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = count)]
+    positions: Option<Vec<usize>>,
+
+    /// How keys and values are stored: f32 or f16
+    #[arg(long, value_name = "POLICY", default_value = "f32", value_parser = kv_format)]
+    kv: KvFormat,
+
+    #[command(flatten)]
+    model: ModelArgs,
+
+    #[command(flatten)]
+    compute: ComputeArgs,
+}
+
+/// The JSON document.
+#[derive(Serialize)]
+struct Document {
+    out: PathBuf,
+    positions: usize,
+    vocab_size: usize,
+}
+
+pub(crate) fn run(args: &LogitsArgs, json: bool) -> Result<()> {
+    let tokens = input::file_tokens(&args.tokens)?;
+    check(args, tokens.len())?;
+    let positions = args.positions.clone().unwrap_or_else(|| (0..tokens.len()).collect());
+    let engine = load::engine(&args.model, args.compute.options(args.kv))?;
+    let logits = engine.logits(&tokens, &positions)?;
+    let vocab_size = engine.config().vocab_size;
+    write_tensor(&args.out, &logits, [positions.len(), vocab_size])
+        .map_err(|source| Error::WriteFile { path: args.out.clone(), source })?;
+    if json {
+        return output::write_json(&Document {
+            out: args.out.clone(),
+            positions: positions.len(),
+            vocab_size,
+        });
+    }
+    let text = format!("{}: logits [{}, {vocab_size}] f32\n", args.out.display(), positions.len());
+    output::write_text(&text).map(|_| ())
+}
+
+/// Refuses an empty list and positions beyond it, before a model is loaded.
+fn check(args: &LogitsArgs, n_tokens: usize) -> Result<()> {
+    let failed = |reason: String| Err(Error::Input { origin: args.tokens.display().to_string(), reason });
+    if n_tokens == 0 {
+        return failed("there are no token ids in it".to_owned());
+    }
+    let beyond = args.positions.iter().flatten().find(|position| **position >= n_tokens);
+    match beyond {
+        Some(position) => failed(format!(
+            "position {position} was asked for, the last of {n_tokens} tokens is {}",
+            n_tokens - 1
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Writes `logits` (`shape`: [positions, vocabulary]) beside `path` and renames it there once it is on the disk.
+fn write_tensor(path: &Path, logits: &[f32], shape: [usize; 2]) -> std::io::Result<()> {
+    let bytes: Vec<u8> = logits.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let view = TensorView::new(Dtype::F32, shape.to_vec(), &bytes).map_err(std::io::Error::other)?;
+    let document = safetensors::serialize([("logits", view)], None::<HashMap<String, String>>)
+        .map_err(std::io::Error::other)?;
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.tmp", process::id()));
+    let temporary = path.with_file_name(name);
+    let written = File::create_new(&temporary)
+        .and_then(|mut file| file.write_all(&document).and_then(|()| file.sync_all()))
+        .and_then(|()| fs::rename(&temporary, path));
+    if written.is_err() {
+        // The first error is the one to report; a file that is left over names itself as temporary.
+        let _ = fs::remove_file(&temporary);
+    }
+    written
+}

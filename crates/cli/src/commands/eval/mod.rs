@@ -1,0 +1,13 @@
+//! `ruvllm eval`: measurements of a model's output rather than of its speed.
+
+use clap::Subcommand;
+
+pub(crate) mod logits;
+pub(crate) mod perplexity;
+
+/// Measure a model: perplexity of a text, logits of given tokens
+#[derive(Debug, Subcommand)]
+pub(crate) enum EvalCommand {
+    Perplexity(perplexity::PerplexityArgs),
+    Logits(logits::LogitsArgs),
+}

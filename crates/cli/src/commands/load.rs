@@ -1,0 +1,54 @@
+//! Opening what a command works on: the engine with its progress bar, or only the tokenizer of a model.
+
+use std::path::Path;
+
+use ruvllm::{Engine, EngineOptions, TokenId};
+use ruvllm_models::tokenizer::{EncodeOptions, Tokenizer};
+
+use crate::args::ModelArgs;
+use crate::default_model::ModelChoice;
+use crate::error::{Error, Result};
+use crate::progress::Progress;
+
+/// Loads the model of a command, with a bar while it takes long.
+///
+/// # Errors
+/// A model that cannot be opened or run here, or an instruction set that this machine lacks.
+pub(crate) fn engine(model: &ModelArgs, options: EngineOptions) -> Result<Engine> {
+    let choice = ModelChoice::new(model.model.as_deref());
+    choice.check()?;
+    let mut progress = Progress::bytes(format!("loading {}", choice.name()));
+    let engine = Engine::load(&choice.source(), &options, &mut |step| {
+        progress.update(step.bytes_done, step.bytes_total);
+    })?;
+    Ok(engine)
+}
+
+/// The tokenizer of a command's model, without loading its weights. A `tokenizer.json` is a model here, too.
+///
+/// # Errors
+/// A file that cannot be read or has no tokenizer that is understood.
+pub(crate) fn tokenizer(model: &ModelArgs) -> Result<Tokenizer> {
+    let choice = ModelChoice::new(model.model.as_deref());
+    let failed = |source| Error::Tokenizer { model: choice.name(), source };
+    match &choice {
+        ModelChoice::File(path) if is_json(path) => Tokenizer::from_file(path).map_err(failed),
+        _ => Tokenizer::from_gguf(choice.open()?.metadata()).map_err(failed),
+    }
+}
+
+/// `text` as ids without BOS and EOS, as `tokenize --no-special` gives them: what measurements of a text use.
+///
+/// # Errors
+/// A text that the tokenizer refuses.
+pub(crate) fn encode_plain(engine: &Engine, text: &str) -> Result<Vec<TokenId>> {
+    let options = EncodeOptions { add_special: false, parse_special: true };
+    engine
+        .tokenizer()
+        .encode(text, options)
+        .map_err(|source| Error::Tokens { what: "cannot tokenize the text", source })
+}
+
+fn is_json(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"))
+}

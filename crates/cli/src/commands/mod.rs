@@ -1,0 +1,31 @@
+//! One module per command: its flags, what it does, and its two output forms.
+
+use std::process::ExitCode;
+
+use crate::args::{Cli, Command};
+use crate::error::Result;
+
+pub(crate) mod bench;
+pub(crate) mod detokenize;
+pub(crate) mod doctor;
+pub(crate) mod eval;
+pub(crate) mod generate;
+pub(crate) mod inspect;
+pub(crate) mod load;
+pub(crate) mod tokenize;
+
+/// Runs the command and gives the exit code of its success; only `generate` has another one than 0.
+pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
+    let json = cli.json;
+    match cli.command {
+        Command::Generate(args) => return generate::run(&args, json),
+        Command::Inspect(args) => inspect::run(&args, json)?,
+        Command::Tokenize(args) => tokenize::run(&args, json)?,
+        Command::Detokenize(args) => detokenize::run(&args, json)?,
+        Command::Eval(eval::EvalCommand::Perplexity(args)) => eval::perplexity::run(&args, json)?,
+        Command::Eval(eval::EvalCommand::Logits(args)) => eval::logits::run(&args, json)?,
+        Command::Bench(args) => bench::run(&args, json)?,
+        Command::Doctor(args) => doctor::run(&args, json)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}

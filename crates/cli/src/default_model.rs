@@ -1,0 +1,112 @@
+//! Which model a command uses: `--model`, else `RUVLLM_MODEL`, else the small model inside the program.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use gguf_rs_lite::Gguf;
+use ruvllm::ModelSource;
+
+use crate::error::{Error, Result};
+
+/// Environment variable that names a model file when `--model` is absent.
+pub(crate) const MODEL_VARIABLE: &str = "RUVLLM_MODEL";
+
+/// Name of the model inside the program.
+const BUILT_IN_NAME: &str = "base-q8_0";
+
+/// Bytes at an address that suits every tensor and every vector load.
+#[repr(C, align(64))]
+struct Aligned<T: ?Sized>(T);
+
+/// The built-in model. Part of the program's read-only data, so its pages are loaded when they are used and shared
+/// between processes, just like a mapped file.
+static BUILT_IN: &Aligned<[u8]> = &Aligned(*include_bytes!("../../../models/base-q8_0.gguf"));
+
+/// The model of a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ModelChoice {
+    /// The one inside the program.
+    BuiltIn,
+    /// A file.
+    File(PathBuf),
+}
+
+impl ModelChoice {
+    /// The choice for the value of `--model`, which the argument parser also fills from [`MODEL_VARIABLE`].
+    /// An empty path counts as absent, so that `RUVLLM_MODEL=` switches the variable off.
+    pub(crate) fn new(model: Option<&Path>) -> Self {
+        match model {
+            Some(path) if !path.as_os_str().is_empty() => Self::File(path.to_owned()),
+            _ => Self::BuiltIn,
+        }
+    }
+
+    /// How messages name the model.
+    pub(crate) fn name(&self) -> String {
+        match self {
+            Self::BuiltIn => BUILT_IN_NAME.to_owned(),
+            Self::File(path) => path.display().to_string(),
+        }
+    }
+
+    /// Where the choice came from, for a person.
+    pub(crate) fn origin(&self) -> &'static str {
+        match self {
+            Self::BuiltIn => "built into the program",
+            Self::File(path) if env::var_os(MODEL_VARIABLE).as_deref() == Some(path.as_os_str()) => {
+                MODEL_VARIABLE
+            }
+            Self::File(_) => "--model",
+        }
+    }
+
+    /// What the engine loads.
+    pub(crate) fn source(&self) -> ModelSource {
+        match self {
+            Self::BuiltIn => ModelSource::Static { name: BUILT_IN_NAME.to_owned(), bytes: &BUILT_IN.0 },
+            Self::File(path) => ModelSource::Path(path.clone()),
+        }
+    }
+
+    /// Refuses a folder, which would otherwise fail with whatever the system says of reading one.
+    ///
+    /// # Errors
+    /// [`Error::Directory`].
+    pub(crate) fn check(&self) -> Result<()> {
+        match self {
+            Self::File(path) if path.is_dir() => Err(Error::Directory { path: path.clone() }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Opens the container only: metadata and tensor list, no weights.
+    ///
+    /// # Errors
+    /// A file that is absent, unreadable or not well-formed GGUF.
+    pub(crate) fn open(&self) -> Result<Gguf> {
+        self.check()?;
+        match self {
+            Self::BuiltIn => Gguf::from_static(&BUILT_IN.0),
+            Self::File(path) => Gguf::open(path),
+        }
+        .map_err(|source| Error::Gguf { path: self.name(), source })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_path_means_the_built_in_model() {
+        assert_eq!(ModelChoice::new(None), ModelChoice::BuiltIn);
+        assert_eq!(ModelChoice::new(Some(Path::new(""))), ModelChoice::BuiltIn);
+        assert_eq!(ModelChoice::new(Some(Path::new("x"))), ModelChoice::File("x".into()));
+    }
+
+    #[test]
+    fn the_built_in_model_is_aligned() {
+        assert_eq!(BUILT_IN.0.as_ptr().addr() % 64, 0);
+        assert!(ModelChoice::BuiltIn.open().is_ok());
+    }
+}

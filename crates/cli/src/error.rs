@@ -1,0 +1,197 @@
+//! What can go wrong in the program, as one line for a person.
+//!
+//! Library errors arrive here with the thing they are about (a file, a flag); [`one_line`] joins an error
+//! with its causes. Most usage errors are not here: the argument
+//! parser finds them, see [`crate::usage`].
+
+use std::path::PathBuf;
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum Error {
+    /// The engine could not load the model, refused a request or failed in the middle of it.
+    #[error(transparent)]
+    Engine(#[from] ruvllm::Error),
+    /// A file could not be read as GGUF.
+    #[error("cannot open {path}")]
+    Gguf {
+        /// The file.
+        path: String,
+        /// What the reader said.
+        #[source]
+        source: gguf_rs_lite::Error,
+    },
+    /// A folder was given where a model file is needed.
+    #[error("{} is a directory; name a GGUF file", path.display())]
+    Directory {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// The file is well-formed, but its model cannot be run.
+    #[error("cannot run the model in {model}")]
+    Model {
+        /// Path, or the name of the default model.
+        model: String,
+        /// What the model loader said.
+        #[source]
+        source: ruvllm_models::Error,
+    },
+    /// The model file's tokenizer cannot be used.
+    #[error("cannot use the tokenizer of {model}")]
+    Tokenizer {
+        /// Path, or the name of the default model.
+        model: String,
+        /// What the tokenizer said.
+        #[source]
+        source: ruvllm_models::Error,
+    },
+    /// The tokenizer refused a text or a list of ids.
+    #[error("{what}")]
+    Tokens {
+        /// What was attempted.
+        what: &'static str,
+        /// What the tokenizer said.
+        #[source]
+        source: ruvllm_models::Error,
+    },
+    /// The kernels asked for are not available.
+    #[error(transparent)]
+    Kernels(#[from] ruvllm_kernels::Error),
+    /// A file given on the command line could not be read.
+    #[error("cannot read {}", path.display())]
+    ReadFile {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A result file could not be written; a file of that name from before is unchanged.
+    #[error("cannot write {}", path.display())]
+    WriteFile {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Standard input could not be read.
+    #[error("cannot read standard input")]
+    ReadStdin(#[source] std::io::Error),
+    /// Standard output could not be written, for another reason than a closed pipe.
+    #[error("cannot write to standard output")]
+    WriteStdout(#[source] std::io::Error),
+    /// A text is not UTF-8.
+    #[error("{origin} is not UTF-8 text: invalid byte at offset {offset}; convert it to UTF-8 first")]
+    NotUtf8 {
+        /// "standard input" or a path.
+        origin: String,
+        /// Offset of the first byte that is not part of a valid character.
+        offset: usize,
+    },
+    /// A list of token ids could not be understood.
+    #[error("{origin}: {reason}; expected a JSON array of token ids, or ids separated by spaces or commas")]
+    TokenList {
+        /// "standard input", "the arguments" or a path.
+        origin: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// There is nothing to continue.
+    #[error("the prompt is empty: give text as PROMPT or on standard input")]
+    EmptyPrompt,
+    /// More context was asked for than the model was made for.
+    #[error("--context {asked} is more than the {model_context} tokens that the model was made for")]
+    ContextTooLarge {
+        /// Tokens asked for.
+        asked: usize,
+        /// Tokens of the model.
+        model_context: usize,
+    },
+    /// A benchmark without a test.
+    #[error("there is nothing to measure: -p and -n are both 0")]
+    NothingToMeasure,
+    /// An input file holds too little to work on.
+    #[error("{origin}: {reason}")]
+    Input {
+        /// "standard input" or a path.
+        origin: String,
+        /// What is wrong and what to do.
+        reason: String,
+    },
+}
+
+impl Error {
+    /// The exit code of the program: 2 for flags that make no sense together, else 1.
+    pub(crate) fn exit_code(&self) -> u8 {
+        if matches!(self, Self::NothingToMeasure) { 2 } else { 1 }
+    }
+}
+
+/// Result of a command.
+pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// The error and its causes on one line: `what: why: why`.
+///
+/// What two neighbours both say is said once, and line breaks and control characters (file contents may appear in
+/// messages) become visible escapes.
+pub(crate) fn one_line(error: &dyn std::error::Error) -> String {
+    let mut parts = vec![error.to_string()];
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let text = error.to_string();
+        match parts.last_mut() {
+            Some(last) if last.ends_with(&text) => {}
+            Some(last) if text.starts_with(last.as_str()) => *last = text,
+            _ => parts.push(text),
+        }
+        cause = error.source();
+    }
+    printable(&parts.join(": "))
+}
+
+/// `text` with control characters escaped, so that it stays on one line and cannot drive a terminal.
+pub(crate) fn printable(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() { out.extend(c.escape_default()) } else { out.push(c) }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_follow_on_the_same_line() {
+        let error = Error::ReadFile {
+            path: "a\nb.txt".into(),
+            source: std::io::Error::new(std::io::ErrorKind::NotFound, "gone\r\nfor good"),
+        };
+        assert_eq!(one_line(&error), r"cannot read a\nb.txt: gone\r\nfor good");
+    }
+
+    #[test]
+    fn what_is_said_twice_is_written_once() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("cannot open x")]
+        struct Context(#[source] Cause);
+        #[derive(Debug, thiserror::Error)]
+        #[error("cannot open x: gone")]
+        struct Cause;
+        assert_eq!(one_line(&Context(Cause)), "cannot open x: gone");
+    }
+
+    #[test]
+    fn repeated_causes_are_said_once() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("outer: inner")]
+        struct Outer(#[source] Inner);
+        #[derive(Debug, thiserror::Error)]
+        #[error("inner")]
+        struct Inner;
+        assert_eq!(one_line(&Outer(Inner)), "outer: inner");
+    }
+}

@@ -1,0 +1,39 @@
+//! The `ruvllm` program: run, inspect and measure language models from the command line.
+//!
+//! This file only parses the arguments, runs one command and turns its result into an exit code: 0 success,
+//! 1 failure (one line on standard error), 2 usage error, 130 stopped by Ctrl-C. The engine is the library `ruvllm`;
+//! nothing here computes.
+
+#![deny(unsafe_code)]
+
+mod args;
+mod commands;
+mod cpu_time;
+mod default_model;
+mod error;
+mod input;
+mod output;
+mod progress;
+mod signal;
+mod system;
+mod usage;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let cli = match args::Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage::report(&error),
+    };
+    match commands::run(cli) {
+        Ok(code) => code,
+        Err(error) => {
+            // When even standard error is closed, the exit code still tells.
+            let _ = writeln!(io::stderr(), "error: {}", error::one_line(&error));
+            ExitCode::from(error.exit_code())
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Standard output: whole documents, streamed text, and the small formats that the human forms share.
+//!
+//! A closed pipe (`ruvllm ... | head`) is no error: the reader has what it wanted, so nothing more is written and
+//! the program ends with success. Nothing here writes to standard error.
+
+use std::io::{self, ErrorKind, Write};
+
+use serde::Serialize;
+
+use crate::error::{Error, Result};
+
+/// Whether somebody still reads standard output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reader {
+    /// The text was written.
+    Listening,
+    /// The pipe is closed; further output is pointless.
+    Gone,
+}
+
+/// Writes `text` to standard output and flushes it, so that a reader sees it now.
+pub(crate) fn write_text(text: &str) -> Result<Reader> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Ok(()) => Ok(Reader::Listening),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(Reader::Gone),
+        Err(error) => Err(Error::WriteStdout(error)),
+    }
+}
+
+/// Writes one JSON document and a line break to standard output.
+pub(crate) fn write_json<T: Serialize>(document: &T) -> Result<()> {
+    let failed = |error: serde_json::Error| Error::WriteStdout(error.into());
+    let mut text = serde_json::to_string(document).map_err(failed)?;
+    text.push('\n');
+    write_text(&text).map(|_| ())
+}
+
+/// A number of bytes for a person: `31.5 MB` (powers of 1000, as disks and downloads are counted).
+pub(crate) fn bytes(n: u64) -> String {
+    const UNITS: [&str; 5] = ["kB", "MB", "GB", "TB", "PB"];
+    if n < 1000 {
+        return format!("{n} B");
+    }
+    let mut value = n as f64 / 1e3;
+    let mut unit = 0;
+    while value >= 999.95 && unit + 1 < UNITS.len() {
+        value /= 1e3;
+        unit += 1;
+    }
+    format!("{value:.1} {}", UNITS[unit])
+}
+
+/// Rows as aligned columns, two spaces apart: text to the left, columns named in `right` to the right.
+pub(crate) fn table(rows: &[Vec<String>], right: &[usize]) -> String {
+    let n_columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..n_columns).map(width).collect();
+    let mut out = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (column, cell) in row.iter().enumerate() {
+            if column > 0 {
+                line.push_str("  ");
+            }
+            let pad = " ".repeat(widths[column] - cell.chars().count());
+            if right.contains(&column) {
+                line.push_str(&pad);
+                line.push_str(cell);
+            } else {
+                line.push_str(cell);
+                line.push_str(&pad);
+            }
+        }
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn byte_counts_keep_three_or_four_digits() {
+        for (n, expected) in [
+            (0, "0 B"),
+            (999, "999 B"),
+            (1000, "1.0 kB"),
+            (31_502_048, "31.5 MB"),
+            (999_949_999, "999.9 MB"),
+            (999_999_999, "1.0 GB"),
+            (u64::MAX, "18446.7 PB"),
+        ] {
+            assert_eq!(bytes(n), expected);
+        }
+    }
+
+    #[test]
+    fn columns_line_up() {
+        let rows = vec![vec!["test".into(), "t/s".into()], vec!["pp512".into(), "7".into()]];
+        assert_eq!(table(&rows, &[1]), "test   t/s\npp512    7\n");
+    }
+}

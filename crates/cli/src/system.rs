@@ -1,0 +1,66 @@
+//! Facts about this machine, read from the kernel's text files (Linux).
+//!
+//! Every value is optional: what the system does not tell is absent, never guessed.
+
+use std::collections::HashSet;
+use std::fs;
+
+/// Memory of the machine in bytes: (total, available without swapping).
+pub(crate) fn machine_memory() -> (Option<u64>, Option<u64>) {
+    let info = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    (kib_field(&info, "MemTotal"), kib_field(&info, "MemAvailable"))
+}
+
+/// Model name of the CPU.
+pub(crate) fn cpu_model() -> Option<String> {
+    let info = fs::read_to_string("/proc/cpuinfo").ok()?;
+    field(&info, "model name").map(str::to_owned)
+}
+
+/// Features of the CPU in the kernel's names (`flags` on x86, `Features` on Arm).
+pub(crate) fn cpu_flags() -> Option<HashSet<String>> {
+    let info = fs::read_to_string("/proc/cpuinfo").ok()?;
+    let flags = field(&info, "flags").or_else(|| field(&info, "Features"))?;
+    Some(flags.split_whitespace().map(str::to_owned).collect())
+}
+
+/// When the kernel backs memory with 2 MiB pages: `always`, `madvise` or `never`.
+pub(crate) fn transparent_huge_pages() -> Option<String> {
+    let modes = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").ok()?;
+    selected(&modes).map(str::to_owned)
+}
+
+/// The value of a `name : value` line.
+fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| {
+        let (key, value) = line.split_once(':')?;
+        (key.trim() == name).then(|| value.trim())
+    })
+}
+
+/// A `name: 123 kB` line in bytes. (The kernel writes kB and means KiB.)
+fn kib_field(text: &str, name: &str) -> Option<u64> {
+    let value: u64 = field(text, name)?.strip_suffix("kB")?.trim().parse().ok()?;
+    value.checked_mul(1024)
+}
+
+/// The word in square brackets of a kernel choice such as `always [madvise] never`.
+fn selected(modes: &str) -> Option<&str> {
+    let (_, rest) = modes.split_once('[')?;
+    rest.split_once(']').map(|(word, _)| word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_texts_are_understood() {
+        let text = "MemTotal:       24684084 kB\nMemAvailable:   24138628 kB\nmodel name\t: Some CPU\n";
+        assert_eq!(kib_field(text, "MemTotal"), Some(24_684_084 * 1024));
+        assert_eq!(kib_field(text, "SwapTotal"), None);
+        assert_eq!(field(text, "model name"), Some("Some CPU"));
+        assert_eq!(selected("always [madvise] never"), Some("madvise"));
+        assert_eq!(selected("always"), None);
+    }
+}

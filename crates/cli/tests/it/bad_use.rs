@@ -1,0 +1,189 @@
+//! Wrong files and wrong input: one clear line, exit code 1, nothing on standard output.
+
+use std::fs;
+use std::path::Path;
+
+use crate::program::{
+    argument, command, data, default_model, finish, repository, run, run_with_input, tiny_model,
+};
+
+/// Every way to give the program a model file.
+fn with_model(path: &str) -> [Vec<&str>; 6] {
+    [
+        vec!["generate", "hello", "--model", path],
+        vec!["generate", "hello", "--json", "--model", path],
+        vec!["inspect", path],
+        vec!["tokenize", "hello", "--model", path],
+        vec!["bench", "--model", path],
+        vec!["doctor", "--model", path],
+    ]
+}
+
+#[track_caller]
+fn refused(path: &Path, pieces: &[&str]) {
+    for arguments in with_model(argument(path)) {
+        run(&arguments).fails_with(1, &[pieces, &[argument(path)]].concat());
+    }
+}
+
+#[test]
+fn a_missing_file() {
+    refused(Path::new("/nonexistent/model.gguf"), &["No such file"]);
+}
+
+#[test]
+fn a_directory() {
+    let directory = tempfile::tempdir().unwrap();
+    refused(directory.path(), &["directory"]);
+}
+
+#[test]
+fn a_truncated_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("cut.gguf");
+    let whole = fs::read(tiny_model()).unwrap();
+    for length in [whole.len() - 1, whole.len() / 2, 1000, 20, 4, 2] {
+        fs::write(&path, &whole[..length]).unwrap();
+        refused(&path, &[]);
+    }
+}
+
+#[test]
+fn an_empty_file() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    refused(file.path(), &[]);
+}
+
+#[test]
+fn something_else_than_gguf() {
+    refused(&data("README.md"), &["GGUF"]);
+}
+
+#[test]
+fn an_unsupported_architecture() {
+    let path = repository("crates/gguf-rs-lite/tests/data/malformed/architecture_unknown.gguf");
+    run(&["generate", "hello", "--model", argument(&path)]).fails_with(1, &["architecture", "not supported"]);
+    run(&["doctor", "--model", argument(&path)]).fails_with(1, &["architecture", "not supported"]);
+    // It can still be looked at.
+    assert!(run(&["inspect", argument(&path)]).text().contains("general.architecture"));
+}
+
+#[test]
+fn every_malformed_file_is_refused_by_inspect_or_shown() {
+    let folder = repository("crates/gguf-rs-lite/tests/data/malformed");
+    let manifest: serde_json::Value =
+        serde_json::from_slice(&fs::read(folder.join("manifest.json")).unwrap()).unwrap();
+    let cases = manifest["cases"].as_array().unwrap();
+    assert!(cases.len() > 50);
+    for case in cases {
+        let path = folder.join(case["file"].as_str().unwrap());
+        let run = run(&["inspect", "--json", argument(&path)]);
+        match case["verdict"].as_str().unwrap() {
+            "reject" => drop(run.failure(1)),
+            "accept" => drop(run.json()),
+            // Either is fine, but nothing else.
+            _ if run.succeeded() => drop(run.json()),
+            _ => drop(run.failure(1)),
+        }
+    }
+}
+
+#[test]
+fn a_prompt_longer_than_the_context() {
+    let long = "one two three four five six seven eight nine ten ".repeat(10);
+    run(&["generate", "--context", "32", &long]).fails_with(1, &["context", "32", "100"]);
+    let longer = "word ".repeat(5000);
+    run_with_input(&["generate"], longer.as_bytes()).fails_with(1, &["4096"]);
+}
+
+#[test]
+fn a_context_larger_than_the_model() {
+    run(&["generate", "--context", "8192", "hello"]).fails_with(1, &["8192", "4096"]);
+}
+
+#[test]
+fn an_empty_prompt() {
+    run(&["generate", ""]).fails_with(1, &["prompt is empty"]);
+    run(&["generate", "--chat", ""]).fails_with(1, &["prompt is empty"]);
+    run_with_input(&["generate", "--json"], b"").fails_with(1, &["prompt is empty"]);
+    run_with_input(&["generate", "-"], b"\n").fails_with(1, &["prompt is empty"]);
+}
+
+#[test]
+fn invalid_utf8_on_standard_input() {
+    for arguments in [&["generate"][..], &["generate", "--json", "-"], &["tokenize"], &["detokenize"]] {
+        run_with_input(arguments, b"abc\xff").fails_with(1, &["standard input", "UTF-8", "offset 3"]);
+    }
+    run_with_input(&["eval", "perplexity", "--file", "-"], b"\xc3\x28").fails_with(1, &["UTF-8", "offset 0"]);
+}
+
+#[test]
+fn ids_that_are_none() {
+    run(&["detokenize", "12", "x"]).fails_with(1, &["`x`"]);
+    run(&["detokenize", "8192"]).fails_with(1, &["8192"]);
+    run_with_input(&["detokenize"], b"[1, 2").fails_with(1, &["JSON"]);
+}
+
+#[test]
+fn a_text_that_cannot_be_measured() {
+    run(&["eval", "perplexity", "--file", "/nonexistent.txt"])
+        .fails_with(1, &["/nonexistent.txt", "No such file"]);
+    run_with_input(&["eval", "perplexity", "--file", "-"], b"too short").fails_with(1, &["512"]);
+    let text = data("validation-prefix.txt");
+    run(&["eval", "perplexity", "--context", "1", "--file", argument(&text)]).fails_with(1, &["at least 2"]);
+    run(&["eval", "perplexity", "--context", "5000", "--file", argument(&text)])
+        .fails_with(1, &["5000", "4096"]);
+}
+
+#[test]
+fn logits_that_cannot_be_had() {
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().join("out.safetensors");
+    let out = argument(&out);
+    run_with_input(&["eval", "logits", "--tokens", "-", "--out", out], b"").fails_with(1, &["no token ids"]);
+    run_with_input(&["eval", "logits", "--tokens", "-", "--out", out, "--positions", "0,3"], b"1 2 3")
+        .fails_with(1, &["position 3", "2"]);
+    run_with_input(&["eval", "logits", "--tokens", "-", "--out", out], b"1 8192").fails_with(1, &["8192"]);
+    run_with_input(&["eval", "logits", "--tokens", "-", "--out", "/nonexistent/x.safetensors"], b"1 2")
+        .fails_with(1, &["/nonexistent/x.safetensors"]);
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "nothing may be left behind");
+}
+
+#[test]
+fn an_absent_instruction_set() {
+    let absent = if cfg!(target_arch = "aarch64") { "avx2" } else { "neon" };
+    run(&["generate", "--isa", absent, "hello"]).fails_with(1, &[absent, "not available"]);
+}
+
+#[test]
+fn a_stop_text_that_is_empty() {
+    run(&["generate", "--stop", "", "hello"]).fails_with(1, &["stop"]);
+}
+
+#[test]
+fn a_logit_bias_beyond_the_vocabulary() {
+    run(&["generate", "--logit-bias", "8192=1", "hello"]).fails_with(1, &["8192", "8191"]);
+}
+
+#[test]
+fn chat_needs_a_chat_template() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("plain.gguf");
+    // The same file with the key renamed: without a template there is no form to put the message into.
+    let mut bytes = fs::read(default_model()).unwrap();
+    let key = b"tokenizer.chat_template";
+    let at = bytes.windows(key.len()).position(|window| window == key).unwrap();
+    bytes[at + key.len() - 1] = b'_';
+    fs::write(&path, bytes).unwrap();
+    run(&["generate", "--chat", "hello", "--model", argument(&path)]).fails_with(1, &["chat template"]);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_behind_standard_output() {
+    for arguments in [&["doctor"][..], &["tokenize", "hello"], &["generate", "-n", "4000", "hello"]] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = command(arguments).stdout(full).output().unwrap();
+        finish(arguments, output).fails_with(1, &["standard output", "No space left"]);
+    }
+}

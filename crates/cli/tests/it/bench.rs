@@ -1,0 +1,56 @@
+//! `bench`: the forms. No test asserts a time.
+
+use crate::program::{fields, run};
+
+const SMALL: [&str; 9] = ["bench", "-p", "16,8", "-n", "4", "-r", "2", "-t", "1,2"];
+
+#[test]
+fn the_document_has_the_documented_fields() {
+    let document = run(&[&SMALL[..], &["-d", "8", "--kv", "f32", "--json"]].concat()).json();
+    assert_eq!(fields(&document), ["results", "load_ms", "resident_bytes", "anonymous_bytes"]);
+    let results = document["results"].as_array().unwrap();
+    let tests: Vec<(&str, u64)> = results
+        .iter()
+        .map(|result| (result["test"].as_str().unwrap(), result["threads"].as_u64().unwrap()))
+        .collect();
+    assert_eq!(tests, [("pp16", 1), ("pp16", 2), ("pp8", 1), ("pp8", 2), ("tg4", 1), ("tg4", 2)]);
+    for result in results {
+        assert_eq!(
+            fields(result),
+            ["test", "threads", "batch", "depth", "kv", "runs", "tokens_per_s", "tokens_per_cpu_s"]
+        );
+        assert_eq!(result["batch"], 512);
+        assert_eq!(result["depth"], 8);
+        assert_eq!(result["kv"], "f32");
+        assert_eq!(result["runs"], 2);
+        for speed in [&result["tokens_per_s"], &result["tokens_per_cpu_s"]] {
+            assert_eq!(fields(speed), ["median", "min", "max"]);
+            let [median, min, max] = ["median", "min", "max"].map(|name| speed[name].as_f64().unwrap());
+            assert!(0.0 < min && min <= median && median <= max, "{speed}");
+        }
+    }
+}
+
+#[test]
+fn the_human_form_is_a_table() {
+    let run = run(&SMALL);
+    let text = run.text();
+    let header = text.lines().find(|line| line.starts_with("test")).unwrap();
+    assert!(header.contains("threads") && header.contains("t/s"), "{text}");
+    assert_eq!(text.lines().filter(|line| line.starts_with("pp") || line.starts_with("tg")).count(), 6);
+}
+
+#[test]
+fn zero_leaves_a_test_out() {
+    let document = run(&["bench", "-p", "0", "-n", "2", "-r", "1", "-b", "2", "--json"]).json();
+    let results = document["results"].as_array().unwrap();
+    assert_eq!(results.len(), 1);
+    assert_eq!(results[0]["test"], "tg2");
+    assert_eq!(results[0]["batch"], 2);
+    run(&["bench", "-p", "0", "-n", "0"]).fails_with(2, &["-p", "-n"]);
+}
+
+#[test]
+fn more_than_the_context_is_refused() {
+    run(&["bench", "-p", "5000", "-n", "0"]).fails_with(1, &["5000", "4096"]);
+}

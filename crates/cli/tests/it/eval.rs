@@ -1,0 +1,118 @@
+//! `eval perplexity` and `eval logits`: forms, files and agreement with `generate`. Reference numbers: see `golden`.
+
+use std::fs;
+use std::path::Path;
+
+use safetensors::{Dtype, SafeTensors};
+
+use crate::program::{argument, data, fields, ids, run, run_with_input};
+
+/// The tensor `logits` of a file: (shape, values).
+fn read_logits(path: &Path) -> (Vec<usize>, Vec<f32>) {
+    let bytes = fs::read(path).unwrap();
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    assert_eq!(file.names(), ["logits"]);
+    let tensor = file.tensor("logits").unwrap();
+    assert_eq!(tensor.dtype(), Dtype::F32);
+    let values = tensor.data().as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+    (tensor.shape().to_vec(), values)
+}
+
+fn argmax(row: &[f32]) -> usize {
+    (0..row.len()).reduce(|best, i| if row[i] > row[best] { i } else { best }).unwrap()
+}
+
+#[test]
+fn perplexity_has_the_documented_fields() {
+    let file = data("validation-prefix.txt");
+    let arguments = ["eval", "perplexity", "--file", argument(&file), "--context", "64", "--limit", "200"];
+    let document = run(&[&arguments[..], &["--json"]].concat()).json();
+    assert_eq!(fields(&document), ["perplexity", "nll", "tokens"]);
+    // Three full windows, the first id of each not scored.
+    assert_eq!(document["tokens"], 3 * 63);
+    let nll = document["nll"].as_f64().unwrap();
+    assert!((nll.exp() - document["perplexity"].as_f64().unwrap()).abs() < 1e-9);
+    let human = run(&arguments);
+    assert!(human.text().contains(&format!("nll {nll:.6}")), "{}", human.text());
+}
+
+#[test]
+fn perplexity_reads_standard_input() {
+    let text = fs::read(data("validation-prefix.txt")).unwrap();
+    let arguments = ["eval", "perplexity", "--context", "32", "--limit", "64", "--json", "--file"];
+    let piped = run_with_input(&[&arguments[..], &["-"]].concat(), &text).json();
+    let named = run(&[&arguments[..], &[argument(&data("validation-prefix.txt"))]].concat()).json();
+    assert_eq!(piped, named);
+}
+
+#[test]
+fn perplexity_is_the_mean_of_the_logits() {
+    let text = "The old man looked out of the window and said, I am glad that you have come.";
+    let directory = tempfile::tempdir().unwrap();
+    let (file, out) = (directory.path().join("text.txt"), directory.path().join("logits.safetensors"));
+    fs::write(&file, text).unwrap();
+    let tokens = ids(&run(&["tokenize", "--json", "--no-special", text]).json()["tokens"]);
+    let n = tokens.len().to_string();
+    let measured = run(&["eval", "perplexity", "--file", argument(&file), "--context", &n, "--json"]).json();
+    let list = serde_json::json!({ "tokens": tokens }).to_string();
+    run_with_input(&["eval", "logits", "--tokens", "-", "--out", argument(&out)], list.as_bytes()).text();
+    let (shape, values) = read_logits(&out);
+    assert_eq!(shape, [tokens.len(), 8192]);
+    let nll = |row: &[f32], target: u32| {
+        let sum: f64 = row.iter().map(|x| f64::from(*x).exp()).sum();
+        sum.ln() - f64::from(row[target as usize])
+    };
+    let total: f64 = values.chunks(8192).zip(&tokens[1..]).map(|(row, target)| nll(row, *target)).sum();
+    let mean = total / (tokens.len() - 1) as f64;
+    assert!((mean - measured["nll"].as_f64().unwrap()).abs() < 1e-9, "{mean} and {measured}");
+}
+
+#[test]
+fn logits_rows_follow_the_list_of_positions() {
+    let directory = tempfile::tempdir().unwrap();
+    let (tokens, all, some) = (
+        directory.path().join("ids.json"),
+        directory.path().join("all.safetensors"),
+        directory.path().join("some.safetensors"),
+    );
+    fs::write(&tokens, "[2537, 874, 274, 670, 27]").unwrap();
+    let base = ["eval", "logits", "--tokens", argument(&tokens), "--out"];
+    let document = run(&[&base[..], &[argument(&all), "--json"]].concat()).json();
+    assert_eq!(fields(&document), ["out", "positions", "vocab_size"]);
+    run(&[&base[..], &[argument(&some), "--positions", "4,0,2"]].concat()).text();
+    let (shape, all) = read_logits(&all);
+    assert_eq!(shape, [5, 8192]);
+    let (shape, some) = read_logits(&some);
+    assert_eq!(shape, [3, 8192]);
+    for (row, position) in [4, 0, 2].into_iter().enumerate() {
+        assert_eq!(some[row * 8192..][..8192], all[position * 8192..][..8192], "position {position}");
+    }
+}
+
+#[test]
+fn an_older_file_is_replaced_whole() {
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().join("logits.safetensors");
+    fs::write(&out, "older").unwrap();
+    run_with_input(&["eval", "logits", "--tokens", "-", "--out", argument(&out)], b"5 6").text();
+    assert_eq!(read_logits(&out).0, [2, 8192]);
+    // A run that fails leaves it alone.
+    run_with_input(&["eval", "logits", "--tokens", "-", "--out", argument(&out)], b"8192").failure(1);
+    assert_eq!(read_logits(&out).0, [2, 8192]);
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn the_largest_logit_is_what_greedy_generates() {
+    let prompt = "The old man looked out of the window and said,";
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().join("logits.safetensors");
+    let tokens = run(&["tokenize", prompt]);
+    run_with_input(&["eval", "logits", "--tokens", "-", "--out", argument(&out)], tokens.text().as_bytes())
+        .text();
+    let (shape, values) = read_logits(&out);
+    let last = &values[(shape[0] - 1) * shape[1]..];
+    let generated =
+        run(&["generate", "--temperature", "0", "--kv", "f32", "-n", "1", "--json", prompt]).json();
+    assert_eq!(ids(&generated["tokens"]), [u32::try_from(argmax(last)).unwrap()]);
+}

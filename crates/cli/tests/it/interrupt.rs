@@ -1,0 +1,75 @@
+//! Ctrl-C during a generation. Linux only: the tests look into `/proc` to know when the program listens.
+#![cfg(target_os = "linux")]
+
+use std::fs;
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::program::{command, json_document};
+
+const ENDLESS: [&str; 8] =
+    ["generate", "-n", "4000", "--logit-bias", "0=-inf", "--logit-bias", "2=-inf", "Once upon a time"];
+
+/// Whether the process has a handler for SIGINT (bit 1 of the caught signals).
+fn listens(child: &Child) -> bool {
+    let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).map(str::trim);
+    caught.and_then(|mask| u64::from_str_radix(mask, 16).ok()).is_some_and(|mask| mask & 2 != 0)
+}
+
+fn interrupt(child: &Child) {
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+}
+
+#[test]
+fn the_text_so_far_stays_and_the_code_is_130() {
+    let mut child = command(&ENDLESS).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    let mut text = vec![0; 8];
+    stdout.read_exact(&mut text).unwrap();
+    interrupt(&child);
+    stdout.read_to_end(&mut text).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    assert!(output.stderr.is_empty());
+    let text = String::from_utf8(text).expect("whole characters only");
+    assert!(text.ends_with('\n'), "the shell's prompt starts on a line of its own");
+}
+
+/// Waits until the process has taken over Ctrl-C.
+fn wait_until_it_listens(child: &Child) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !listens(child) {
+        assert!(Instant::now() < deadline, "the program never listened for Ctrl-C");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn the_document_is_complete_and_says_cancelled() {
+    let arguments = [&ENDLESS[..], &["--json"]].concat();
+    let child = command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_until_it_listens(&child);
+    interrupt(&child);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    let document = json_document(std::str::from_utf8(&output.stdout).unwrap());
+    assert_eq!(document["finish_reason"], "cancelled");
+}
+
+#[test]
+fn a_second_time_ends_the_program_at_once() {
+    // The first is noticed between two chunks of the prompt; one of them takes seconds on this path.
+    let prompt = "one two three four five six seven eight nine ten ".repeat(100);
+    let arguments = ["generate", "--json", "--isa", "scalar", "--threads", "1", &prompt];
+    let child = command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_until_it_listens(&child);
+    interrupt(&child);
+    thread::sleep(Duration::from_millis(50));
+    interrupt(&child);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    assert!(output.stdout.is_empty() && output.stderr.is_empty(), "{output:?}");
+}

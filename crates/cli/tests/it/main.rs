@@ -1,0 +1,13 @@
+//! End-to-end tests of the `ruvllm` program, through the built binary only.
+
+mod bad_use;
+mod bench;
+mod doctor;
+mod eval;
+mod generate;
+mod golden;
+mod inspect;
+mod interrupt;
+mod program;
+mod tokens;
+mod usage;

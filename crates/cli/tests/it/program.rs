@@ -1,0 +1,149 @@
+//! Running the program and checking what every run must hold to.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+/// The program, undisturbed by the environment of the tests.
+pub(crate) fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ruvllm"));
+    command.args(arguments).env_remove("RUVLLM_MODEL").stdin(Stdio::null());
+    command
+}
+
+/// A finished run.
+#[derive(Debug)]
+pub(crate) struct Run {
+    arguments: Vec<String>,
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+/// Runs the program to its end with nothing on standard input.
+pub(crate) fn run(arguments: &[&str]) -> Run {
+    finish(arguments, command(arguments).output().unwrap())
+}
+
+/// Runs the program to its end with `input` on standard input.
+pub(crate) fn run_with_input(arguments: &[&str], input: &[u8]) -> Run {
+    let mut child = command(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let input = input.to_vec();
+    // From another thread: neither side may wait for the other with full pipes. A program that does not read its
+    // input closes the pipe, which is fine here.
+    let writer = std::thread::spawn(move || drop(stdin.write_all(&input)));
+    let output = child.wait_with_output().unwrap();
+    writer.join().unwrap();
+    finish(arguments, output)
+}
+
+/// The run that `output` belongs to.
+pub(crate) fn finish(arguments: &[&str], output: Output) -> Run {
+    Run {
+        arguments: arguments.iter().map(|&text| text.to_owned()).collect(),
+        code: output.status.code(),
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+impl Run {
+    /// Whether the exit code is 0.
+    pub(crate) fn succeeded(&self) -> bool {
+        self.code == Some(0)
+    }
+
+    /// Standard output of a success. Piped, the program is quiet: no progress, no logs.
+    #[track_caller]
+    pub(crate) fn text(&self) -> &str {
+        assert_eq!(self.code, Some(0), "{self:?}");
+        assert_eq!(self.stderr, "", "{:?} wrote to standard error", self.arguments);
+        &self.stdout
+    }
+
+    /// The JSON document of a success: one line, nothing else.
+    #[track_caller]
+    pub(crate) fn json(&self) -> Value {
+        json_document(self.text())
+    }
+
+    /// The one line of a failure with `code`; standard output must be empty.
+    #[track_caller]
+    pub(crate) fn failure(&self, code: i32) -> &str {
+        assert_eq!(self.code, Some(code), "{self:?}");
+        assert!(self.stdout.is_empty(), "{self:?}");
+        let line = self.stderr.strip_suffix('\n').unwrap_or_else(|| panic!("no line: {self:?}"));
+        assert!(!line.contains('\n'), "more than one line: {self:?}");
+        assert!(line.starts_with("error: "), "{self:?}");
+        assert!(line.len() < 400, "too long for a person: {self:?}");
+        line
+    }
+
+    /// Checks that the run failed with `code` and one line that contains every piece.
+    #[track_caller]
+    pub(crate) fn fails_with(&self, code: i32, pieces: &[&str]) {
+        let line = self.failure(code);
+        for piece in pieces {
+            assert!(line.contains(piece), "{piece:?} is not in {line:?}");
+        }
+    }
+}
+
+/// Parses one JSON document on a line of its own.
+#[track_caller]
+pub(crate) fn json_document(text: &str) -> Value {
+    let line = text.strip_suffix('\n').expect("the document ends its line");
+    assert!(!line.contains('\n'), "more than one line");
+    serde_json::from_str(line).unwrap()
+}
+
+/// The names of an object's fields, in order.
+#[track_caller]
+pub(crate) fn fields(value: &Value) -> Vec<&str> {
+    value.as_object().unwrap().keys().map(String::as_str).collect()
+}
+
+/// A list of ids.
+#[track_caller]
+pub(crate) fn ids(value: &Value) -> Vec<u32> {
+    value.as_array().unwrap().iter().map(|id| u32::try_from(id.as_u64().unwrap()).unwrap()).collect()
+}
+
+/// A file of this crate's test data.
+pub(crate) fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
+}
+
+/// A file of the repository.
+pub(crate) fn repository(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(name).canonicalize().unwrap()
+}
+
+/// A path as an argument.
+#[track_caller]
+pub(crate) fn argument(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// The tiny Llama with random weights.
+pub(crate) fn tiny_model() -> PathBuf {
+    repository("crates/models/tests/data/tiny/llama/model-F32.gguf")
+}
+
+/// The shipped default model as a file.
+pub(crate) fn default_model() -> PathBuf {
+    repository("models/base-q8_0.gguf")
+}
+
+/// Reference results of the default model.
+pub(crate) fn expected() -> Value {
+    serde_json::from_slice(&std::fs::read(data("base-expected.json")).unwrap()).unwrap()
+}

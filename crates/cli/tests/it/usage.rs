@@ -1,0 +1,92 @@
+//! Help, version and the usage errors of every command.
+
+use crate::program::run;
+
+const COMMANDS: [&[&str]; 8] = [
+    &["generate"],
+    &["inspect"],
+    &["tokenize"],
+    &["detokenize"],
+    &["eval", "perplexity"],
+    &["eval", "logits"],
+    &["bench"],
+    &["doctor"],
+];
+
+#[test]
+fn help_teaches_by_example() {
+    for command in COMMANDS {
+        let help = run(&[command, &["--help"]].concat());
+        let text = help.text();
+        assert!(text.contains("Examples:"), "{command:?}: {text}");
+        assert!(text.contains(&format!("  ruvllm {}", command.join(" "))), "{command:?}: {text}");
+        assert!(text.contains("JSON: {"), "{command:?} does not say what --json prints");
+        let longest = text.lines().max_by_key(|line| line.chars().count()).unwrap();
+        assert!(longest.chars().count() <= 120, "too long for a terminal: {longest:?}");
+    }
+    assert!(run(&["--help"]).text().contains("generate --chat"));
+}
+
+#[test]
+fn the_version_is_the_package_version() {
+    assert_eq!(run(&["--version"]).text(), format!("ruvllm {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn an_unknown_flag_is_one_line_and_code_2() {
+    for command in COMMANDS {
+        let line = run(&[command, &["--no-such-flag"]].concat()).failure(2).to_owned();
+        assert!(line.contains("'--no-such-flag'"), "{line}");
+        assert!(line.contains(&format!("`ruvllm {} --help`", command.join(" "))), "{line}");
+    }
+    run(&["no-such-command"]).fails_with(2, &["no-such-command", "`ruvllm --help`"]);
+    run(&["eval", "no-such-measure"]).fails_with(2, &["no-such-measure"]);
+}
+
+#[test]
+fn features_of_later_versions_are_unknown_flags() {
+    for flag in ["--json-schema", "--grammar", "--adapter", "--draft-model"] {
+        run(&["generate", flag, "x", "prompt"]).fails_with(2, &[flag]);
+    }
+}
+
+#[test]
+fn values_out_of_range_are_usage_errors() {
+    for (flag, value) in [
+        ("--temperature", "-1"),
+        ("--temperature", "nan"),
+        ("--top-p", "1.5"),
+        ("--min-p", "-0.1"),
+        ("--typical-p", "2"),
+        ("--top-k", "-1"),
+        ("--repeat-penalty", "0"),
+        ("--presence-penalty", "inf"),
+        ("--logit-bias", "5"),
+        ("--seed", "x"),
+        ("--max-tokens", "-3"),
+        ("--max-tokens", "many"),
+        ("--threads", "0"),
+        ("--context", "0"),
+        ("--isa", "mmx"),
+        ("--kv", "f64"),
+    ] {
+        // With `=` so that a leading minus belongs to the value.
+        run(&["generate", &format!("{flag}={value}"), "prompt"]).fails_with(2, &[flag]);
+    }
+}
+
+#[test]
+fn later_kv_policies_say_what_there_is() {
+    for policy in ["q8", "tiered", "tiered:hot=256,warm=kivi4"] {
+        run(&["generate", "--kv", policy, "prompt"]).fails_with(2, &["f32", "f16", policy]);
+        run(&["bench", "--kv", policy]).fails_with(2, &["f32", "f16", policy]);
+    }
+}
+
+#[test]
+fn missing_arguments_are_named() {
+    run(&["inspect"]).fails_with(2, &["<FILE>"]);
+    run(&["eval", "perplexity"]).fails_with(2, &["--file"]);
+    run(&["eval", "logits", "--tokens", "x"]).fails_with(2, &["--out"]);
+    run(&["generate", "--system", "Be brief.", "prompt"]).fails_with(2, &["--chat"]);
+}
