@@ -1,0 +1,144 @@
+//! The runner of a suite: Criterion for the statistics, plus one line per bench with rates and fractions of the limits.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use criterion::{Criterion, Throughput};
+use ruvllm_kernels::{Kernels, ThreadPool};
+
+use crate::Limits;
+
+/// What one run of a bench body moves and computes.
+#[derive(Clone, Copy, Debug)]
+pub struct Work {
+    /// Bytes that must come from memory (or from cache, where everything fits), each counted once.
+    pub bytes: u64,
+    /// Arithmetic operations, two per multiply-add.
+    pub flops: u64,
+}
+
+/// One bench executable.
+pub struct Suite {
+    /// The kernels to measure: the best here, or those that `RUVLLM_ISA` names.
+    pub kernels: Kernels,
+    /// The threads to measure with: `RUVLLM_BENCH_THREADS`, or all cores.
+    pub pool: Arc<ThreadPool>,
+    criterion: Criterion,
+    /// Absent in a test run.
+    limits: Option<Limits>,
+}
+
+impl Suite {
+    /// Reads the command line that `cargo bench` and `cargo test` give, and measures the machine unless it is a test.
+    ///
+    /// # Panics
+    /// If the environment asks for an instruction set or a number of threads that cannot be had.
+    #[must_use]
+    pub fn new() -> Self {
+        let kernels = Kernels::detect().expect("RUVLLM_ISA names an instruction set of this machine");
+        let threads = match std::env::var("RUVLLM_BENCH_THREADS") {
+            Ok(text) => text.parse().expect("RUVLLM_BENCH_THREADS is a number"),
+            Err(_) => std::thread::available_parallelism().map_or(1, usize::from),
+        };
+        let pool = Arc::new(ThreadPool::new(threads).expect("threads can be started"));
+        // As Criterion itself tells a measurement from a test run.
+        let has = |flag: &str| std::env::args().any(|arg| arg == flag);
+        let is_bench = has("--bench") && !has("--test");
+        let limits = is_bench.then(|| Limits::measure(&pool));
+        if let Some(limits) = &limits {
+            let fma =
+                limits.fma_gflop_s.map_or_else(String::new, |rate| format!(", {rate:.0} GFLOP/s (f32 FMA)"));
+            println!(
+                "{} kernels, {threads} threads; limits here: {:.1} GB/s read{fma}",
+                kernels.isa().name(),
+                limits.read_gb_s
+            );
+        }
+        let criterion = Criterion::default()
+            .sample_size(20)
+            .warm_up_time(Duration::from_millis(500))
+            .measurement_time(Duration::from_secs(2))
+            .configure_from_args();
+        Self { kernels, pool, criterion, limits }
+    }
+
+    /// Whether this is a test run, in which shapes should be small.
+    #[must_use]
+    pub fn is_test(&self) -> bool {
+        self.limits.is_none()
+    }
+
+    /// Measures `body` as `group/id` and prints its rates beside the limits.
+    pub fn measure(&mut self, group: &str, id: &str, work: Work, mut body: impl FnMut()) {
+        let mut seconds = Vec::new();
+        let mut benches = self.criterion.benchmark_group(group);
+        benches.throughput(Throughput::Bytes(work.bytes));
+        benches.bench_function(id, |bencher| {
+            bencher.iter_custom(|runs| {
+                let start = Instant::now();
+                for _ in 0..runs {
+                    body();
+                }
+                let time = start.elapsed();
+                seconds.push(time.as_secs_f64() / runs as f64);
+                time
+            });
+        });
+        benches.finish();
+        if let (Some(limits), Some(seconds)) = (&self.limits, median(&mut seconds)) {
+            println!("{group}/{id}: {}\n", rates(work, seconds, limits));
+        }
+    }
+
+    /// Prints Criterion's closing summary.
+    pub fn finish(self) {
+        self.criterion.final_summary();
+    }
+}
+
+impl Default for Suite {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn median(samples: &mut [f64]) -> Option<f64> {
+    samples.sort_by(f64::total_cmp);
+    samples.get(samples.len() / 2).copied()
+}
+
+/// Both rates with their fractions; a limit that was not measured gives no fraction.
+fn rates(work: Work, seconds: f64, limits: &Limits) -> String {
+    let percent = |rate: f64, limit: f64| format!(" ({:.0} % of the limit)", 100.0 * rate / limit);
+    let mut parts = Vec::new();
+    if work.bytes > 0 {
+        let rate = work.bytes as f64 / seconds / 1e9;
+        parts.push(format!("{rate:.2} GB/s{}", percent(rate, limits.read_gb_s)));
+    }
+    if work.flops > 0 {
+        let rate = work.flops as f64 / seconds / 1e9;
+        let part = limits.fma_gflop_s.map_or_else(String::new, |limit| percent(rate, limit));
+        parts.push(format!("{rate:.2} GFLOP/s{part}"));
+    }
+    parts.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_fractions_of_the_limits() {
+        let work = Work { bytes: 1_000_000_000, flops: 4_000_000_000 };
+        let limits = Limits { read_gb_s: 8.0, fma_gflop_s: None };
+        assert_eq!(rates(work, 0.25, &limits), "4.00 GB/s (50 % of the limit), 16.00 GFLOP/s");
+        let limits = Limits { fma_gflop_s: Some(64.0), ..limits };
+        assert!(rates(work, 0.25, &limits).ends_with("16.00 GFLOP/s (25 % of the limit)"));
+    }
+
+    #[test]
+    fn without_samples_there_is_no_median() {
+        assert_eq!(median(&mut []), None);
+        assert_eq!(median(&mut [3.0, 1.0, 2.0]), Some(2.0));
+    }
+}

@@ -1,0 +1,160 @@
+//! The command line of `cargo xtask`.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+use crate::adr::Depth;
+use crate::bench::BenchArgs;
+use crate::gen_model::{Shape, TypeMix};
+use crate::{Result, Workspace, adr, bench, ci, fixtures, gen_model, setup, workspace};
+
+/// Builds, checks and measures the ruvllm workspace
+///
+/// Run it from anywhere inside the workspace. Before a change is proposed, `cargo xtask ci` must pass.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Runs every check that a change must pass, each with its time; stops at the first failure
+    ///
+    /// Format, committed test data, clippy with warnings denied, tests (unit, integration, doc, and the
+    /// numeric crates once more with scalar kernels), docs with warnings denied, decision records.
+    Ci,
+    /// Runs the tests: the workspace, then the numeric crates with `RUVLLM_ISA=scalar`
+    Test,
+    /// Compares committed test data and models with their checksums
+    Fixtures {
+        /// Writes the list of checksums anew
+        #[arg(long)]
+        update: bool,
+    },
+    /// Installs what a fresh Debian machine lacks; does nothing when all is there
+    Setup {
+        /// Only says what is missing and what would install it
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Runs Criterion suites, or whole models beside another engine
+    ///
+    /// `cargo xtask bench matmul` runs one suite. `cargo xtask bench --peer llama-bench=PATH --model FILE`
+    /// runs this engine and llama.cpp's llama-bench in turn (with and without repacking and flash attention),
+    /// writes the samples to target/bench/ and the table to docs/performance.md.
+    Bench(BenchArgs),
+    /// Lists, starts and checks the architecture decision records in docs/adr
+    Adr {
+        #[command(subcommand)]
+        command: AdrCommand,
+    },
+    /// Writes a model of a real shape with random weights, for speed and memory work
+    GenModel {
+        /// Sizes of the model
+        #[arg(long, value_enum)]
+        shape: Shape,
+        /// Type of the matrices; norms are always f32
+        #[arg(long = "type", value_enum, value_name = "TYPE")]
+        types: TypeMix,
+        /// The GGUF file to write
+        out: PathBuf,
+        /// Same seed, same file
+        #[arg(long, default_value_t = 0)]
+        seed: u64,
+        /// Number of layers instead of the shape's
+        #[arg(long)]
+        layers: Option<usize>,
+        /// Worker threads (default: all cores)
+        #[arg(long)]
+        threads: Option<usize>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum AdrCommand {
+    /// Prints number, status and title of each record
+    List {
+        /// Also rewrites the index in docs/adr/README.md
+        #[arg(long)]
+        update: bool,
+    },
+    /// Starts a record from the template under the next number
+    New {
+        /// The decision in a few words
+        title: String,
+    },
+    /// Runs the Conformance section of every accepted record; one line per check
+    Check {
+        /// Also runs the tests that the records name
+        #[arg(long)]
+        full: bool,
+    },
+}
+
+/// Parses the command line and does what it says.
+///
+/// # Errors
+/// Whatever the command reports; usage errors end the process with status 2, as clap does.
+pub fn run() -> Result<()> {
+    let cli = Cli::parse();
+    let workspace = Workspace::find()?;
+    match cli.command {
+        Command::Ci => ci::ci(&workspace),
+        Command::Test => ci::test(&workspace),
+        Command::Fixtures { update: true } => fixtures::update(&workspace),
+        Command::Fixtures { update: false } => fixtures::check(&workspace),
+        Command::Setup { dry_run } => setup::setup(&workspace, dry_run),
+        Command::Bench(args) => bench::bench(&workspace, &args),
+        Command::Adr { command } => run_adr(&workspace, &command),
+        Command::GenModel { shape, types, out, seed, layers, threads } => {
+            let options = gen_model::Options { shape, types, seed, layers, threads };
+            gen_model::gen_model(&options, &out)
+        }
+    }
+}
+
+fn run_adr(workspace: &Workspace, command: &AdrCommand) -> Result<()> {
+    match command {
+        AdrCommand::List { update } => adr::list(workspace, *update),
+        AdrCommand::New { title } => {
+            println!("{}", adr::new(workspace, title, &workspace::today())?);
+            Ok(())
+        }
+        AdrCommand::Check { full: true } => adr::check(workspace, Depth::Full),
+        AdrCommand::Check { full: false } => adr::check(workspace, Depth::Fast),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_commands_of_the_documents_parse() {
+        for line in [
+            "ci",
+            "test",
+            "fixtures --update",
+            "setup --dry-run",
+            "bench",
+            "bench matmul",
+            "bench --peer llama-bench=x --model a.gguf --model b.gguf -p 512 -n 64 -t 1,2 --rounds 3",
+            "adr list",
+            "adr new A-title",
+            "adr check --full",
+            "gen-model --shape llama-1b --type q4_k_m out.gguf",
+        ] {
+            let words = std::iter::once("xtask").chain(line.split(' '));
+            assert!(Cli::try_parse_from(words).is_ok(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Why a command of `cargo xtask` could not finish.
+
+use std::path::PathBuf;
+
+/// The result of everything in this package.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a command could not finish.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No `Cargo.toml` with a `[workspace]` table in the current folder or above it.
+    #[error("no workspace found in {} or above it", start.display())]
+    NoWorkspace {
+        /// Where the search began.
+        start: PathBuf,
+    },
+    /// A file could not be read, written or listed.
+    #[error("cannot {action} {}", path.display())]
+    Io {
+        /// What was tried: `read`, `write`, `list`...
+        action: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// The system's reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A program could not be started.
+    #[error("cannot start `{command}`")]
+    Start {
+        /// The command line.
+        command: String,
+        /// The system's reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A program ran and reported failure.
+    #[error("`{command}` failed ({status}){}{stderr}", if stderr.is_empty() { "" } else { ":\n" })]
+    CommandFailed {
+        /// The command line.
+        command: String,
+        /// How it ended.
+        status: std::process::ExitStatus,
+        /// What it wrote to stderr, if that was captured.
+        stderr: String,
+    },
+    /// A program's output is not the JSON document that was expected.
+    #[error("the output of `{command}` is not the expected JSON")]
+    Json {
+        /// The command line.
+        command: String,
+        /// Where the parser stopped.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// A program's JSON output lacks a field.
+    #[error("the output of `{command}` has no {field}")]
+    MissingField {
+        /// The command line.
+        command: String,
+        /// What is missing.
+        field: String,
+    },
+    /// One step of `cargo xtask ci` or `test` failed.
+    #[error("step `{step}` failed; rerun it with: {rerun}")]
+    Step {
+        /// The step's name.
+        step: &'static str,
+        /// A command line that runs this step alone.
+        rerun: String,
+        /// Why.
+        #[source]
+        source: Box<Error>,
+    },
+    /// One or more test executables failed.
+    #[error("{failed} of {total} test executables failed: {names}")]
+    TestsFailed {
+        /// How many failed.
+        failed: usize,
+        /// How many ran.
+        total: usize,
+        /// Which.
+        names: String,
+    },
+    /// A decision record does not have the required form.
+    #[error("{file}: {problem}")]
+    AdrFormat {
+        /// The record's file name.
+        file: String,
+        /// What is wrong and what is wanted.
+        problem: String,
+    },
+    /// Some conformance checks do not hold; each was printed.
+    #[error("{failed} of {total} conformance checks do not hold")]
+    AdrChecks {
+        /// How many failed.
+        failed: usize,
+        /// How many ran.
+        total: usize,
+    },
+    /// Committed data differs from the committed checksums; each difference was printed.
+    #[error("{differences} differences to {list}; if they are intended: cargo xtask fixtures --update")]
+    Fixtures {
+        /// How many files are missing, changed or not listed.
+        differences: usize,
+        /// The list of checksums.
+        list: &'static str,
+    },
+    /// `setup` found something missing and could not install it.
+    #[error("missing: {missing}; install with: {install}")]
+    Setup {
+        /// What is missing.
+        missing: String,
+        /// The command line that installs it.
+        install: String,
+    },
+    /// A peer was named that this program cannot drive.
+    #[error("unknown peer `{name}`; known: llama-bench (as llama-bench=PATH)")]
+    UnknownPeer {
+        /// The name before the equals sign.
+        name: String,
+    },
+    /// A peer run was asked for without a model.
+    #[error("--peer needs at least one --model FILE; `cargo xtask gen-model` makes one")]
+    NoModel,
+    /// A document has no marker pair to write between.
+    #[error("{} has no `{marker}` marker pair", path.display())]
+    NoMarker {
+        /// The document.
+        path: PathBuf,
+        /// The marker's name.
+        marker: &'static str,
+    },
+    /// A model file could not be written.
+    #[error("cannot write the model {}", path.display())]
+    Gguf {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: gguf_rs_lite::Error,
+    },
+    /// A shape cannot be stored in the wanted type.
+    #[error("tensor {tensor}: rows of {cols} values are not whole blocks of {format}")]
+    RowLength {
+        /// The tensor.
+        tensor: String,
+        /// Values in a row.
+        cols: usize,
+        /// The type's name.
+        format: String,
+    },
+}
+
+impl Error {
+    /// Wraps an I/O error with what was tried on which path.
+    pub(crate) fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Io { action, path, source }
+    }
+}

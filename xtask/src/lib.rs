@@ -1,0 +1,23 @@
+//! What `cargo xtask` does: checks, benches, architecture decision records and synthetic models.
+//!
+//! It is a library only so that its own integration tests can call it; nothing else in the workspace
+//! depends on it. `cargo xtask --help` lists the commands.
+
+#![forbid(unsafe_code)]
+
+pub mod adr;
+pub mod bench;
+mod ci;
+mod cli;
+mod error;
+pub mod fixtures;
+pub mod gen_model;
+pub mod metadata;
+mod process;
+mod setup;
+mod test_binaries;
+mod workspace;
+
+pub use cli::run;
+pub use error::{Error, Result};
+pub use workspace::Workspace;

@@ -1,0 +1,67 @@
+//! `cargo xtask setup`: what a fresh Debian machine lacks beyond Rust itself, installed with apt.
+//!
+//! A machine without a linker cannot build this program either; there, install `build-essential` by hand
+//! first, as the README says. The command then confirms that nothing else is missing.
+
+use crate::process::CommandLine;
+use crate::{Error, Result, Workspace};
+
+/// Something the build or the checks call.
+struct Need {
+    what: &'static str,
+    /// A command that succeeds when it is there.
+    probe: &'static [&'static str],
+    /// The command that provides it.
+    install: &'static [&'static str],
+}
+
+const NEEDS: [Need; 3] = [
+    Need {
+        what: "C compiler and linker",
+        probe: &["cc", "--version"],
+        install: &["apt-get", "install", "-y", "--no-install-recommends", "build-essential"],
+    },
+    Need {
+        what: "rustfmt",
+        probe: &["cargo", "fmt", "--version"],
+        install: &["rustup", "component", "add", "rustfmt"],
+    },
+    Need {
+        what: "clippy",
+        probe: &["cargo", "clippy", "--version"],
+        install: &["rustup", "component", "add", "clippy"],
+    },
+];
+
+/// Installs what is missing; with `dry_run` only says so.
+pub(crate) fn setup(workspace: &Workspace, dry_run: bool) -> Result<()> {
+    for need in &NEEDS {
+        if command(workspace, need.probe).succeeds() {
+            println!("{}: present", need.what);
+            continue;
+        }
+        let install = command(workspace, need.install);
+        println!("{}: missing, provided by: {}", need.what, install.display());
+        if dry_run {
+            continue;
+        }
+        let failed = |_| Error::Setup { missing: need.what.to_owned(), install: install.display() };
+        install.run().map_err(failed)?;
+    }
+    Ok(())
+}
+
+fn command(workspace: &Workspace, words: &[&str]) -> CommandLine {
+    let (program, args) = words.split_first().expect("every need names a program");
+    CommandLine::new(program, workspace.root()).args(args)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dry_run_changes_nothing_and_succeeds() {
+        setup(&Workspace::at("."), true).expect("a dry run");
+    }
+}

@@ -1,0 +1,69 @@
+//! The top-level documents say what is there: links and paths resolve, copied code is the code.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use regex::Regex;
+
+const DOCUMENTS: [&str; 10] = [
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "docs/adr/README.md",
+    "docs/adr/template.md",
+    "docs/performance.md",
+    "docs/testing.md",
+    "models/README.md",
+    "models/SOURCES.md",
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+#[test]
+fn the_readme_shows_the_example_as_it_is() {
+    assert!(read("README.md").contains(&read("crates/runtime/examples/generate.rs")));
+}
+
+#[test]
+fn the_readme_and_the_ci_script_name_the_same_command() {
+    let readme = read("README.md");
+    let commands: Vec<&str> = readme
+        .split("```sh\n")
+        .nth(1)
+        .and_then(|block| block.split("```").next())
+        .expect("the README begins with a block of commands")
+        .lines()
+        .collect();
+    assert_eq!(commands.len(), 2, "one command to see it work, one to check it");
+    assert!(read(".ci/run").trim_end().ends_with(commands[1]), "{}", commands[1]);
+}
+
+#[test]
+fn links_lead_to_files() {
+    let link = Regex::new(r"\]\(([^)#]+)(?:#[^)]*)?\)").expect("a constant pattern");
+    for document in DOCUMENTS {
+        let folder = root().join(document).parent().expect("a folder").to_owned();
+        for found in link.captures_iter(&read(document)) {
+            let target = &found[1];
+            assert!(target.starts_with("https://") || folder.join(target).exists(), "{document}: {target}");
+        }
+    }
+}
+
+#[test]
+fn paths_in_the_documents_exist() {
+    let path = Regex::new(r"`((?:crates|docs|benches|xtask|fuzz|models)/[A-Za-z0-9_./-]+)`").expect("a constant pattern");
+    for document in DOCUMENTS {
+        for found in path.captures_iter(&read(document)) {
+            let path = found[1].trim_end_matches('/');
+            assert!(root().join(path).exists(), "{document}: {path}");
+        }
+    }
+}
