@@ -4,6 +4,8 @@
 //! `cargo bench -p ruvllm-benches --bench matmul` measures; `cargo test -p ruvllm-benches` runs every body once with
 //! small shapes. `RUVLLM_ISA` forces an instruction set, `RUVLLM_BENCH_THREADS` a number of threads.
 
+#![deny(unsafe_code)]
+
 mod limits;
 mod suite;
 

@@ -63,8 +63,10 @@ fn fma_gflop_s(pool: &ThreadPool) -> Option<f64> {
     const ROUNDS: usize = 2_000_000;
     let seconds = best(|| {
         pool.run(&|_| {
+            #[allow(unsafe_code, reason = "the multiply-add instructions cannot be called without")]
             // SAFETY: AVX2 and FMA were detected above.
-            black_box(unsafe { x86::chains(black_box(ROUNDS)) });
+            let sum = unsafe { x86::chains(black_box(ROUNDS)) };
+            black_box(sum);
         });
     });
     Some((ROUNDS * x86::FLOPS_PER_ROUND * pool.threads()) as f64 / seconds / 1e9)
@@ -77,16 +79,20 @@ fn fma_gflop_s(_pool: &ThreadPool) -> Option<f64> {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
+    use std::hint::black_box;
+
     use std::arch::x86_64::{_mm256_add_ps, _mm256_cvtss_f32, _mm256_fmadd_ps, _mm256_set1_ps};
 
     /// Independent chains: enough to cover the latency of two units.
     const CHAINS: usize = 12;
     pub(super) const FLOPS_PER_ROUND: usize = CHAINS * 8 * 2;
 
+    /// The compiler must not know the values: it would compute equal chains once, and known ones not at all.
     #[target_feature(enable = "avx2,fma")]
     pub(super) fn chains(rounds: usize) -> f32 {
-        let mut chains = [_mm256_set1_ps(1.0); CHAINS];
-        let (factor, term) = (_mm256_set1_ps(0.999), _mm256_set1_ps(1e-3));
+        let starts: [f32; CHAINS] = black_box(std::array::from_fn(|i| i as f32));
+        let mut chains = starts.map(|start| _mm256_set1_ps(start));
+        let (factor, term) = (_mm256_set1_ps(black_box(0.999)), _mm256_set1_ps(black_box(1e-3)));
         for _ in 0..rounds {
             for chain in &mut chains {
                 *chain = _mm256_fmadd_ps(*chain, factor, term);

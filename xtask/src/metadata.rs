@@ -76,12 +76,24 @@ struct DependencyKind {
 }
 
 impl Graph {
-    /// Asks cargo for the graph of `workspace`.
+    /// Asks cargo for the graph of `workspace` on this platform. (The graph of all platforms would need packages that
+    /// no build here has downloaded.)
     ///
     /// # Errors
-    /// When cargo fails or its answer is not understood.
+    /// When cargo or rustc fails or the answer is not understood.
     pub fn load(workspace: &Workspace) -> Result<Self> {
-        let command = CommandLine::cargo(workspace).args(["metadata", "--format-version", "1"]);
+        let version = CommandLine::new("rustc", workspace.root()).args(["-vV"]);
+        let version_text = version.output()?;
+        let host = version_text.lines().find_map(|line| line.strip_prefix("host: ")).ok_or_else(|| {
+            Error::MissingField { command: version.display(), field: "host line".to_owned() }
+        })?;
+        let command = CommandLine::cargo(workspace).args([
+            "metadata",
+            "--format-version",
+            "1",
+            "--filter-platform",
+            host,
+        ]);
         Self::parse(&command.output()?).map_err(|source| Error::Json { command: command.display(), source })
     }
 

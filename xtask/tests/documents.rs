@@ -59,11 +59,27 @@ fn links_lead_to_files() {
 
 #[test]
 fn paths_in_the_documents_exist() {
-    let path = Regex::new(r"`((?:crates|docs|benches|xtask|fuzz|models)/[A-Za-z0-9_./-]+)`").expect("a constant pattern");
+    let path = Regex::new(r"`((?:crates|docs|benches|xtask|fuzz|models)/[A-Za-z0-9_./-]+)`")
+        .expect("a constant pattern");
     for document in DOCUMENTS {
         for found in path.captures_iter(&read(document)) {
             let path = found[1].trim_end_matches('/');
             assert!(root().join(path).exists(), "{document}: {path}");
         }
+    }
+}
+
+#[test]
+fn every_outside_crate_has_its_reason() {
+    let record = read("docs/adr/0005-dependency-policy.md");
+    let names = |line: &str| line.split(" = ").next().map(str::to_owned);
+    let manifest = read("Cargo.toml");
+    let table = manifest.split("[workspace.dependencies]").nth(1).expect("the table");
+    let lines = table.lines().skip(1).take_while(|line| !line.starts_with('['));
+    let outside = lines.filter(|line| line.contains(" = ") && !line.contains("path = "));
+    let rows: Vec<&str> = record.lines().filter(|line| line.starts_with("| ")).collect();
+    for name in outside.filter_map(names) {
+        let word = Regex::new(&format!(r"^\|[^|]*(^|[ ,]){name}([ ,(]|$)")).expect("crate names are plain");
+        assert!(rows.iter().any(|row| word.is_match(row)), "{name} has no row in the table");
     }
 }

@@ -50,8 +50,12 @@ pub(crate) enum Command {
 /// The model of a command.
 #[derive(Debug, Args)]
 pub(crate) struct ModelArgs {
-    /// GGUF file; without it, the model inside the program
-    #[arg(long, short, value_name = "FILE", env = crate::default_model::MODEL_VARIABLE, hide_env_values = true)]
+    #[arg(
+        long,
+        short,
+        value_name = "FILE",
+        help = "GGUF file [default: that of RUVLLM_MODEL, else the model inside the program]"
+    )]
     pub(crate) model: Option<PathBuf>,
 }
 

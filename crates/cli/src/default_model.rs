@@ -1,6 +1,7 @@
 //! Which model a command uses: `--model`, else `RUVLLM_MODEL`, else the small model inside the program.
 
 use std::env;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use gguf_rs_lite::Gguf;
@@ -28,15 +29,27 @@ pub(crate) enum ModelChoice {
     /// The one inside the program.
     BuiltIn,
     /// A file.
-    File(PathBuf),
+    File {
+        /// Where it is.
+        path: PathBuf,
+        /// The flag or variable that named it.
+        origin: &'static str,
+    },
 }
 
 impl ModelChoice {
-    /// The choice for the value of `--model`, which the argument parser also fills from [`MODEL_VARIABLE`].
-    /// An empty path counts as absent, so that `RUVLLM_MODEL=` switches the variable off.
-    pub(crate) fn new(model: Option<&Path>) -> Self {
-        match model {
-            Some(path) if !path.as_os_str().is_empty() => Self::File(path.to_owned()),
+    /// The choice for a value of `--model` and the environment.
+    pub(crate) fn new(flag: Option<&Path>) -> Self {
+        Self::of(flag, env::var_os(MODEL_VARIABLE))
+    }
+
+    /// The choice for both values. An empty variable counts as absent, so that `RUVLLM_MODEL=` switches it off.
+    fn of(flag: Option<&Path>, variable: Option<OsString>) -> Self {
+        match (flag, variable) {
+            (Some(path), _) => Self::File { path: path.to_owned(), origin: "--model" },
+            (None, Some(path)) if !path.is_empty() => {
+                Self::File { path: path.into(), origin: MODEL_VARIABLE }
+            }
             _ => Self::BuiltIn,
         }
     }
@@ -45,7 +58,7 @@ impl ModelChoice {
     pub(crate) fn name(&self) -> String {
         match self {
             Self::BuiltIn => BUILT_IN_NAME.to_owned(),
-            Self::File(path) => path.display().to_string(),
+            Self::File { path, .. } => path.display().to_string(),
         }
     }
 
@@ -53,10 +66,7 @@ impl ModelChoice {
     pub(crate) fn origin(&self) -> &'static str {
         match self {
             Self::BuiltIn => "built into the program",
-            Self::File(path) if env::var_os(MODEL_VARIABLE).as_deref() == Some(path.as_os_str()) => {
-                MODEL_VARIABLE
-            }
-            Self::File(_) => "--model",
+            Self::File { origin, .. } => origin,
         }
     }
 
@@ -64,7 +74,7 @@ impl ModelChoice {
     pub(crate) fn source(&self) -> ModelSource {
         match self {
             Self::BuiltIn => ModelSource::Static { name: BUILT_IN_NAME.to_owned(), bytes: &BUILT_IN.0 },
-            Self::File(path) => ModelSource::Path(path.clone()),
+            Self::File { path, .. } => ModelSource::Path(path.clone()),
         }
     }
 
@@ -74,7 +84,7 @@ impl ModelChoice {
     /// [`Error::Directory`].
     pub(crate) fn check(&self) -> Result<()> {
         match self {
-            Self::File(path) if path.is_dir() => Err(Error::Directory { path: path.clone() }),
+            Self::File { path, .. } if path.is_dir() => Err(Error::Directory { path: path.clone() }),
             _ => Ok(()),
         }
     }
@@ -87,7 +97,7 @@ impl ModelChoice {
         self.check()?;
         match self {
             Self::BuiltIn => Gguf::from_static(&BUILT_IN.0),
-            Self::File(path) => Gguf::open(path),
+            Self::File { path, .. } => Gguf::open(path),
         }
         .map_err(|source| Error::Gguf { path: self.name(), source })
     }
@@ -98,10 +108,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_path_means_the_built_in_model() {
-        assert_eq!(ModelChoice::new(None), ModelChoice::BuiltIn);
-        assert_eq!(ModelChoice::new(Some(Path::new(""))), ModelChoice::BuiltIn);
-        assert_eq!(ModelChoice::new(Some(Path::new("x"))), ModelChoice::File("x".into()));
+    fn the_flag_goes_before_the_variable_and_the_variable_before_the_built_in_model() {
+        let file = |path: &str, origin| ModelChoice::File { path: path.into(), origin };
+        assert_eq!(ModelChoice::of(None, None), ModelChoice::BuiltIn);
+        assert_eq!(ModelChoice::of(None, Some("".into())), ModelChoice::BuiltIn);
+        assert_eq!(ModelChoice::of(None, Some("v".into())), file("v", MODEL_VARIABLE));
+        assert_eq!(ModelChoice::of(Some(Path::new("f")), Some("v".into())), file("f", "--model"));
     }
 
     #[test]

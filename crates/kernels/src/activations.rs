@@ -11,11 +11,11 @@ use crate::disjoint::DisjointMut;
 use crate::format::SUB_BLOCK;
 use crate::{Kernels, ThreadPool};
 
-pub(crate) use q8::{Q8Rows, Q8Token, TILE_TOKENS, TileStep, quantize_rows, quantize_tiles};
+pub(crate) use q8::{Order, Q8Rows, Q8Token, TILE_TOKENS, TileStep, quantize_rows, quantize_tiles};
 
 /// From this number of tokens on, products expand weights into panels and work in tiles; below, they read the weights
 /// row by row.
-pub(crate) const MIN_TILED_TOKENS: usize = 4;
+pub(crate) const MIN_TILED_TOKENS: usize = 17;
 
 /// The 8-bit form of the rows, in the one layout that products with this many tokens read.
 #[derive(Debug, Default)]

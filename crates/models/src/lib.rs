@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! Gguf ──► ModelConfig ──► Model ◄── Compute (kernels, threads)
-//!                           │ forward(Workspace, `[Segment { tokens, KvCache, LogitsRows }]`)
+//!                           │ forward(Workspace, [Segment { tokens, KvCache, LogitsRows }])
 //!                           ▼
 //!                         logits
 //! ```

@@ -1,5 +1,6 @@
 //! A loaded model with everything it needs to run, shared by all requests.
 
+use std::fmt;
 use std::time::{Duration, Instant};
 
 use gguf_rs_lite::Gguf;
@@ -26,11 +27,23 @@ pub struct Engine {
     load_time: Duration,
 }
 
+/// The model's shape and how it is run; the vocabulary would be too long.
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine")
+            .field("config", self.config())
+            .field("compute", &self.compute)
+            .field("options", &self.options)
+            .field("kv", &self.kv)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Engine {
     /// Opens a model file and makes it ready; `progress` is told how far the weights are.
     ///
     /// # Errors
-    /// [`Error::EngineOption`], [`Error::Compute`] if the instruction set is absent here, [`Error::Open`],
+    /// [`Error::InvalidOption`], [`Error::Compute`] if the instruction set is absent here, [`Error::Open`],
     /// [`Error::Load`], [`Error::Tokenizer`] and [`Error::VocabularyMismatch`] for unusable files. A chat template
     /// that cannot be read is no error before it is used.
     pub fn load(

@@ -46,6 +46,9 @@ pub struct BenchArgs {
     /// Interleaved rounds
     #[arg(long, default_value_t = 3, requires = "peer")]
     pub rounds: usize,
+    /// A `ruvllm` program to measure instead of building one, such as that of an earlier commit
+    #[arg(long, value_name = "FILE", requires = "peer")]
+    pub program: Option<PathBuf>,
     /// Only prints the commands of one round
     #[arg(long, requires = "peer")]
     pub dry_run: bool,
@@ -82,7 +85,11 @@ fn beside_peer(workspace: &Workspace, args: &BenchArgs, peer: &str) -> Result<()
         return Err(Error::NoModel);
     }
     let peer = LlamaBench::new(workspace, path)?;
-    let ours = if args.dry_run { Ruvllm::unbuilt(workspace) } else { Ruvllm::build(workspace)? };
+    let ours = match &args.program {
+        Some(program) => Ruvllm::at(workspace, program)?,
+        None if args.dry_run => Ruvllm::unbuilt(workspace),
+        None => Ruvllm::build(workspace)?,
+    };
     let plans = plans(args);
     if args.dry_run {
         for plan in &plans {

@@ -1,7 +1,7 @@
 //! The two engines as command lines: how to ask each for the same test, how to read its answer.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -41,7 +41,7 @@ pub(super) struct Footprint {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, {} threads, depth {}", self.model_name(), self.threads, self.depth)
+        write!(f, "{}, threads {}, depth {}", self.model_name(), self.threads, self.depth)
     }
 }
 
@@ -82,6 +82,12 @@ impl Ruvllm {
     /// The program without building it, for showing commands.
     pub(super) fn unbuilt(workspace: &Workspace) -> Self {
         Self { program: workspace.path("target/release/ruvllm"), workspace: workspace.clone() }
+    }
+
+    /// A program that exists already.
+    pub(super) fn at(workspace: &Workspace, program: &Path) -> Result<Self> {
+        let program = std::path::absolute(program).map_err(Error::io("find", program))?;
+        Ok(Self { program, workspace: workspace.clone() })
     }
 
     /// Builds the release program and finds where cargo put it.
@@ -232,7 +238,6 @@ fn array<'a>(value: &'a Value, command: &CommandLine, field: &str) -> Result<&'a
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::Path;
 
     fn plan() -> Plan {
         let model = PathBuf::from("/m/llama-1b-Q8_0.gguf");

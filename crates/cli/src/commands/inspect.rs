@@ -67,7 +67,7 @@ impl From<&TensorInfo> for Tensor {
 }
 
 pub(crate) fn run(args: &InspectArgs, json: bool) -> Result<()> {
-    let gguf = ModelChoice::File(args.file.clone()).open()?;
+    let gguf = ModelChoice::new(Some(&args.file)).open()?;
     if json {
         let metadata = gguf.metadata().iter().map(|(key, value)| (key.to_owned(), to_json(value))).collect();
         let tensors = gguf.tensors().map(Tensor::from).collect();

@@ -32,7 +32,7 @@ pub(crate) fn tokenizer(model: &ModelArgs) -> Result<Tokenizer> {
     let choice = ModelChoice::new(model.model.as_deref());
     let failed = |source| Error::Tokenizer { model: choice.name(), source };
     match &choice {
-        ModelChoice::File(path) if is_json(path) => Tokenizer::from_file(path).map_err(failed),
+        ModelChoice::File { path, .. } if is_json(path) => Tokenizer::from_file(path).map_err(failed),
         _ => Tokenizer::from_gguf(choice.open()?.metadata()).map_err(failed),
     }
 }

@@ -11,7 +11,8 @@ use crate::{input, output};
 
 const HELP: &str = "\
 By default BOS and EOS are added as the model's rules say, and special tokens written in the text
-(such as <|im_start|>) become their ids. The text is taken exactly, a final line break included.
+(such as <|im_start|>) become their ids. The text is taken exactly, a final line break included. --model also takes
+a tokenizer.json.
 
 JSON: {tokens: [id]}
 

@@ -1,22 +1,8 @@
 //! `eval perplexity` and `eval logits`: forms, files and agreement with `generate`. Reference numbers: see `golden`.
 
 use std::fs;
-use std::path::Path;
 
-use safetensors::{Dtype, SafeTensors};
-
-use crate::program::{argument, data, fields, ids, run, run_with_input};
-
-/// The tensor `logits` of a file: (shape, values).
-fn read_logits(path: &Path) -> (Vec<usize>, Vec<f32>) {
-    let bytes = fs::read(path).unwrap();
-    let file = SafeTensors::deserialize(&bytes).unwrap();
-    assert_eq!(file.names(), ["logits"]);
-    let tensor = file.tensor("logits").unwrap();
-    assert_eq!(tensor.dtype(), Dtype::F32);
-    let values = tensor.data().as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
-    (tensor.shape().to_vec(), values)
-}
+use crate::program::{argument, data, fields, ids, read_logits, run, run_with_input};
 
 fn argmax(row: &[f32]) -> usize {
     (0..row.len()).reduce(|best, i| if row[i] > row[best] { i } else { best }).unwrap()

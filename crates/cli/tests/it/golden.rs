@@ -3,7 +3,7 @@
 //! The reference used the F16 weights in float32 arithmetic; the shipped weights are `Q8_0`, so numbers differ by the
 //! quantization and continuations may part where the two best tokens are nearly equal.
 
-use crate::program::{argument, data, expected, ids, run};
+use crate::program::{argument, data, expected, ids, read_logits, run, run_with_input};
 
 /// The most that `Q8_0` weights and 8-bit activations may change the mean negative log-likelihood, in nats.
 const NLL_TOLERANCE: f64 = 3e-3;
@@ -20,13 +20,68 @@ fn perplexity_equals_the_reference() {
     assert!(difference.abs() < NLL_TOLERANCE, "nll is off by {difference}");
 }
 
+/// How many tokens of each greedy continuation equal the reference's, and what ends the agreement there: the gap
+/// between the two best logits of the F16 weights, or the end token (the reference goes on after it).
+const EQUAL_TOKENS: [(&str, usize); 5] = [
+    ("story", 16), // gap 0.033
+    ("novel", 5),  // gap 0.083
+    ("tech", 0),   // gap 0.011
+    ("chat", 7),   // end
+    ("tool", 21),  // end
+];
+
+/// Two logits nearer than this may change places by quantization.
+const NEAR_TIE: f32 = 0.2;
+
+/// The most that quantization may move one of the 20 largest logits after a prompt.
+const LOGIT_TOLERANCE: f32 = 0.5;
+
 #[test]
-fn greedy_continuations_equal_the_reference() {
-    for prompt in expected()["prompts"].as_array().unwrap() {
+fn greedy_continuations_equal_the_reference_up_to_near_ties() {
+    for (prompt, (name, equal)) in expected()["prompts"].as_array().unwrap().iter().zip(EQUAL_TOKENS) {
+        assert_eq!(prompt["name"], name);
         let text = prompt["prompt"].as_str().unwrap();
         let reference = ids(&prompt["greedy_ids"]);
-        let arguments = ["generate", "--temperature", "0", "--kv", "f32", "-n", "64", "--json", text];
-        let generated = ids(&run(&arguments).json()["tokens"]);
-        assert_eq!(generated, reference, "{}", prompt["name"]);
+        let document =
+            run(&["generate", "--temperature", "0", "--kv", "f32", "-n", "64", "--json", text]).json();
+        let generated = ids(&document["tokens"]);
+        let agreement = generated.iter().zip(&reference).take_while(|(ours, theirs)| ours == theirs).count();
+        assert!(agreement >= equal, "{name}: only {agreement} tokens agree");
+        if document["finish_reason"] == "stop" {
+            assert_eq!(agreement, generated.len(), "{name}");
+            assert_eq!(reference[agreement], 2, "{name} ended too early");
+        }
+    }
+}
+
+#[test]
+fn each_token_of_the_reference_is_the_best_or_nearly_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().join("logits.safetensors");
+    for prompt in expected()["prompts"].as_array().unwrap() {
+        let (start, continuation) = (ids(&prompt["prompt_ids"]), ids(&prompt["greedy_ids"]));
+        let all = serde_json::json!([&start[..], &continuation[..]].concat()).to_string();
+        run_with_input(&["eval", "logits", "--tokens", "-", "--out", argument(&out)], all.as_bytes()).text();
+        let (shape, logits) = read_logits(&out);
+        // Row i scores id i + 1.
+        let rows: Vec<&[f32]> = logits.chunks(shape[1]).skip(start.len() - 1).collect();
+
+        let mut ties = 0;
+        for (row, id) in rows.iter().zip(&continuation) {
+            let gap = row.iter().copied().fold(f32::MIN, f32::max) - row[*id as usize];
+            assert!(gap < NEAR_TIE, "{}: id {id} is {gap} below the best", prompt["name"]);
+            ties += usize::from(gap > 0.0);
+        }
+        assert!(ties <= 2, "{}: {ties} of {} tokens are not the best", prompt["name"], continuation.len());
+
+        let best = ids(&prompt["last_position_top20_ids"]);
+        for (id, logit) in best.iter().zip(prompt["last_position_top20_logits"].as_array().unwrap()) {
+            let difference = rows[0][*id as usize] - logit.as_f64().unwrap() as f32;
+            assert!(
+                difference.abs() < LOGIT_TOLERANCE,
+                "{}: logit {id} is off by {difference}",
+                prompt["name"]
+            );
+        }
     }
 }

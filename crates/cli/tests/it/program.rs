@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 
 /// The program, undisturbed by the environment of the tests.
@@ -146,4 +147,16 @@ pub(crate) fn default_model() -> PathBuf {
 /// Reference results of the default model.
 pub(crate) fn expected() -> Value {
     serde_json::from_slice(&std::fs::read(data("base-expected.json")).unwrap()).unwrap()
+}
+
+/// The tensor `logits` of a file: (shape, values).
+#[track_caller]
+pub(crate) fn read_logits(path: &Path) -> (Vec<usize>, Vec<f32>) {
+    let bytes = std::fs::read(path).unwrap();
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    assert_eq!(file.names(), ["logits"]);
+    let tensor = file.tensor("logits").unwrap();
+    assert_eq!(tensor.dtype(), Dtype::F32);
+    let values = tensor.data().as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+    (tensor.shape().to_vec(), values)
 }

@@ -1,7 +1,8 @@
 //! `tokenize` and `detokenize`.
 
 use crate::program::{
-    argument, default_model, expected, fields, ids, json_document, run, run_with_input, tiny_model,
+    argument, default_model, expected, fields, ids, json_document, repository, run, run_with_input,
+    tiny_model,
 };
 
 const TEXT: &str = "Once upon a time, there was a caf\u{e9}.";
@@ -97,4 +98,24 @@ fn the_environment_names_a_model() {
     );
     let empty = crate::program::command(&["tokenize", TEXT]).env("RUVLLM_MODEL", "").output().unwrap();
     assert_eq!(String::from_utf8(empty.stdout).unwrap(), run(&["tokenize", TEXT]).text());
+}
+
+#[test]
+fn a_tokenizer_json_is_a_model_here() {
+    let folder = repository("crates/models/tests/data/tokenizers/bpe_llama3");
+    let reference: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(folder.join("expected.json")).unwrap()).unwrap();
+    let file = folder.join("tokenizer.json");
+    for case in reference["cases"].as_array().unwrap().iter().take(12) {
+        // Through standard input: a text may begin with a dash.
+        let text = case["text"].as_str().unwrap();
+        let arguments = ["tokenize", "--json", "--model", argument(&file)];
+        assert_eq!(
+            run_with_input(&arguments, text.as_bytes()).json()["tokens"],
+            case["ids_with_special"],
+            "{text:?}"
+        );
+        let plain = [&arguments[..], &["--no-special"]].concat();
+        assert_eq!(run_with_input(&plain, text.as_bytes()).json()["tokens"], case["ids"], "{text:?}");
+    }
 }

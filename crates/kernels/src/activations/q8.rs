@@ -1,12 +1,13 @@
 //! 8-bit activations: the quantization of one group of 32 values, and the two layouts that products read.
 //!
-//! - [`Q8Rows`], for few tokens: plain rows, structure of arrays.
+//! - [`Q8Rows`], for few tokens: rows, structure of arrays; besides the plain order, the orders in which quants come out
+//!   of packed blocks ([`Order`]).
 //! - [`TileStep`]s, for many: four tokens interleaved in the order in which a register tile consumes them.
 
 use bytemuck::{Pod, Zeroable};
 
 use crate::format::SUB_BLOCK;
-use crate::lanes::Lanes;
+use crate::lanes::{LANES, Lanes};
 use crate::matmul::slot_position;
 
 /// Tokens per tile.
@@ -57,11 +58,47 @@ fn groups(row: &[f32]) -> impl Iterator<Item = Group> {
     full.iter().map(Group::new).chain(last)
 }
 
-/// Plain rows: every field is `[tokens, sub-blocks]`.
+/// Sub-blocks per group: one per accumulator.
+const GROUP: usize = LANES;
+
+/// An order of the 256 quants of eight sub-blocks, in pieces of four consecutive ones, that meets weights as they come
+/// out of their packed form: 8 vectors of 8 pieces. The lane decides the sub-block, so sums of products stay apart
+/// per sub-block without any shuffling of products.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// Vector `i`: piece `i` of the sub-blocks 0 to 7.
+    Pieces,
+    /// Vectors `i < 4`: pieces `i` of the sub-blocks 0, 2, 4, 6, then their pieces `i + 4`; vectors `i + 4`: the same of
+    /// the sub-blocks 1, 3, 5, 7.
+    EvenOdd,
+    /// The same with the sub-blocks 0, 1, 4, 5 and 2, 3, 6, 7.
+    Pairs,
+}
+
+impl Order {
+    const ALL: [Self; 3] = [Self::Pieces, Self::EvenOdd, Self::Pairs];
+
+    /// Sub-block and piece in lane `lane` of vector `i`.
+    const fn source(self, i: usize, lane: usize) -> (usize, usize) {
+        let sub_blocks: [usize; 8] = match self {
+            Self::Pieces => return (lane, i),
+            Self::EvenOdd => [0, 2, 4, 6, 1, 3, 5, 7],
+            Self::Pairs => [0, 1, 4, 5, 2, 3, 6, 7],
+        };
+        (sub_blocks[i / 4 * 4 + lane % 4], i % 4 + lane / 4 * 4)
+    }
+}
+
+/// The quants of eight sub-blocks in one [`Order`].
+pub(crate) type OrderedGroup = [[[i8; 4]; LANES]; 8];
+
+/// Rows: the fields are `[tokens, sub-blocks]` where nothing else is said.
 #[derive(Debug, Default)]
 pub(crate) struct Q8Rows {
     n_sub_blocks: usize,
     quants: Vec<[i8; SUB_BLOCK]>,
+    /// For each [`Order`]: `[tokens, groups]`, whole groups only.
+    ordered: [Vec<OrderedGroup>; Order::ALL.len()],
     scales: Vec<f32>,
     sums: Vec<f32>,
     halves: Vec<[i16; 2]>,
@@ -71,6 +108,8 @@ pub(crate) struct Q8Rows {
 #[derive(Clone, Copy)]
 pub(crate) struct Q8Token<'a> {
     pub(crate) quants: &'a [[i8; SUB_BLOCK]],
+    /// For each [`Order`]: `[groups]`.
+    ordered: [&'a [OrderedGroup]; Order::ALL.len()],
     pub(crate) scales: &'a [f32],
     pub(crate) sums: &'a [f32],
     pub(crate) halves: &'a [[i16; 2]],
@@ -82,6 +121,9 @@ impl Q8Rows {
         self.n_sub_blocks = cols.div_ceil(SUB_BLOCK);
         let n = tokens * self.n_sub_blocks;
         self.quants.resize(n, [0; SUB_BLOCK]);
+        for ordered in &mut self.ordered {
+            ordered.resize(tokens * (self.n_sub_blocks / GROUP), [[[0; 4]; LANES]; 8]);
+        }
         self.scales.resize(n, 0.0);
         self.sums.resize(n, 0.0);
         self.halves.resize(n, [0; 2]);
@@ -90,13 +132,22 @@ impl Q8Rows {
     /// One row.
     pub(crate) fn token(&self, token: usize) -> Q8Token<'_> {
         let n = self.n_sub_blocks;
+        let groups = token * (n / GROUP)..(token + 1) * (n / GROUP);
         let range = token * n..(token + 1) * n;
         Q8Token {
             quants: &self.quants[range.clone()],
+            ordered: self.ordered.each_ref().map(|ordered| &ordered[groups.clone()]),
             scales: &self.scales[range.clone()],
             sums: &self.sums[range.clone()],
             halves: &self.halves[range],
         }
+    }
+}
+
+impl<'a> Q8Token<'a> {
+    /// The quants of whole groups of eight sub-blocks in an order.
+    pub(crate) fn ordered(&self, order: Order) -> &'a [OrderedGroup] {
+        self.ordered[order as usize]
     }
 }
 
@@ -116,6 +167,24 @@ pub(crate) fn quantize_rows<L: Lanes>(_: L, values: &[f32], cols: usize, rows: &
             i += 1;
         }
     }
+    let groups_per_row = rows.n_sub_blocks / GROUP;
+    for (token, quants) in rows.quants.chunks_exact(rows.n_sub_blocks).enumerate() {
+        for (i, group) in quants.as_chunks::<GROUP>().0.iter().enumerate() {
+            for (order, to) in Order::ALL.into_iter().zip(&mut rows.ordered) {
+                to[token * groups_per_row + i] = reorder(group, order);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn reorder(group: &[[i8; SUB_BLOCK]; GROUP], order: Order) -> OrderedGroup {
+    std::array::from_fn(|i| {
+        std::array::from_fn(|lane| {
+            let (sub_block, piece) = order.source(i, lane);
+            group[sub_block].as_chunks().0[piece]
+        })
+    })
 }
 
 /// One sub-block of four tokens, in the order in which a register tile consumes it. Tokens that do not exist are zeros.

@@ -35,7 +35,7 @@ fn groups_are_quantized_as_defined() {
 
 #[test]
 fn tiles_hold_the_same_numbers_as_rows() {
-    let (tokens, cols) = (7, 32 * 11);
+    let (tokens, cols) = (MIN_TILED_TOKENS + 2, 32 * 11);
     let x: Vec<f32> = (0..tokens * cols).map(|i| ((i * 7919 % 1009) as f32 - 500.0) * 0.01).collect();
     for kernels in Kernels::available() {
         let together = quantized(&kernels, tokens, cols, &x);
@@ -51,6 +51,32 @@ fn tiles_hold_the_same_numbers_as_rows() {
                     (row.scales[b], row.sums[b], row.halves[b])
                 );
             }
+        }
+    }
+}
+
+#[test]
+fn every_order_holds_every_piece_in_the_lane_of_its_sub_block() {
+    let x: Vec<f32> = (0..512).map(|i| ((i * 7919 % 1009) as f32 - 500.0) * 0.01).collect();
+    let activations = quantized(&Kernels::detect().unwrap(), 1, 512, &x);
+    let token = activations.q8().rows.token(0);
+    for (order, lanes) in [
+        (Order::Pieces, [[0, 1, 2, 3, 4, 5, 6, 7]; 2]),
+        (Order::EvenOdd, [[0, 2, 4, 6, 0, 2, 4, 6], [1, 3, 5, 7, 1, 3, 5, 7]]),
+        (Order::Pairs, [[0, 1, 4, 5, 0, 1, 4, 5], [2, 3, 6, 7, 2, 3, 6, 7]]),
+    ] {
+        for (group, quants) in token.ordered(order).iter().zip(token.quants.chunks(8)) {
+            let mut pieces: Vec<(usize, [i8; 4])> = Vec::new();
+            for (i, vector) in group.iter().enumerate() {
+                pieces.extend(vector.iter().enumerate().map(|(lane, &piece)| (lanes[i / 4][lane], piece)));
+            }
+            let mut expected: Vec<(usize, [i8; 4])> = Vec::new();
+            for (s, quants) in quants.iter().enumerate() {
+                expected.extend(quants.as_chunks().0.iter().map(|&piece| (s, piece)));
+            }
+            pieces.sort_unstable();
+            expected.sort_unstable();
+            assert_eq!(pieces, expected, "{order:?}");
         }
     }
 }

@@ -36,18 +36,22 @@ impl PackedScales {
         Self { d: f32_to_half(d), dmin: f32_to_half(dmin), bits }
     }
 
-    /// The eight scales and the eight minima.
+    /// The eight scales and the eight minima, unpacked as bytes of 64-bit numbers.
     #[inline(always)]
-    fn integers(&self) -> ([u8; N], [u8; N]) {
-        let (mut scales, mut mins) = ([0; N], [0; N]);
-        let bits = &self.bits;
-        for j in 0..4 {
-            scales[j] = bits[j] & 63;
-            mins[j] = bits[j + 4] & 63;
-            scales[j + 4] = (bits[j + 8] & 15) | (bits[j] >> 6) << 4;
-            mins[j + 4] = (bits[j + 8] >> 4) | (bits[j + 4] >> 6) << 4;
-        }
-        (scales, mins)
+    pub(crate) fn integers(&self) -> ([u8; N], [u8; N]) {
+        /// The low 6, the low 4 and the upper 2 (of 6) bits of every byte.
+        const LOW_6: u64 = 0x3f3f_3f3f_3f3f_3f3f;
+        const LOW_4: u64 = 0x0f0f_0f0f_0f0f_0f0f;
+        const UPPER_2: u64 = 0x3030_3030_3030_3030;
+        let [s0, s1, s2, s3, m0, m1, m2, m3, h @ ..] = self.bits;
+        let first = u64::from_le_bytes([s0, s1, s2, s3, m0, m1, m2, m3]);
+        let last = u64::from(u32::from_le_bytes(h));
+        // Scales in the lower half, minima in the upper one: the first four of each, the last four of each.
+        let low = first & LOW_6;
+        let high = ((last | last << 28) & LOW_4) | (first >> 2 & UPPER_2);
+        let scales = (low & 0xffff_ffff) | high << 32;
+        let mins = low >> 32 | (high & !0xffff_ffff);
+        (scales.to_le_bytes(), mins.to_le_bytes())
     }
 
     /// The factors of the eight sub-blocks.

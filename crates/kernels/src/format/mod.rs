@@ -17,6 +17,7 @@ mod q8_0;
 
 use half::{bf16, f16};
 
+pub(crate) use k_quants::PackedScales;
 pub(crate) use q4_0::Q4_0;
 pub(crate) use q4_k::Q4K;
 pub(crate) use q5_k::Q5K;
@@ -180,6 +181,14 @@ pub(crate) trait QuantBlock: bytemuck::Pod {
     const MAX_QUANT: Option<u8>;
     /// Subtracted from every stored quant.
     const OFFSET: i8 = 0;
+    /// How many pairs of products of stored quants and activations (at most 127) can be added in 16 bits without
+    /// overflow, as a divisor of the eight pieces of a sub-block (of the four of a half that has its own scale).
+    const SUMS: usize = match Self::MAX_QUANT {
+        Some(q) if !Self::HALF_SCALES && 8 * 2 * 127 * q as usize <= i16::MAX as usize => 8,
+        Some(q) if 4 * 2 * 127 * q as usize <= i16::MAX as usize => 4,
+        Some(q) if 2 * 2 * 127 * q as usize <= i16::MAX as usize => 2,
+        _ => 1,
+    };
     /// Whether sub-blocks have a minimum.
     const HAS_MIN: bool = false;
     /// Whether the halves of a sub-block have integer scales of their own.

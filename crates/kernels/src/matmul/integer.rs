@@ -12,20 +12,23 @@ use std::ops::Range;
 
 use bytemuck::Zeroable;
 
-use super::panel::{self, PANEL_ROWS, PanelStep};
+use super::panel::{PANEL_ROWS, PanelStep};
 use crate::activations::{MIN_TILED_TOKENS, Q8, Q8Token, TILE_TOKENS, TileStep};
 use crate::disjoint::DisjointMut;
 use crate::format::{QuantBlock, SUB_BLOCK};
 use crate::lanes::LANES;
 
-/// Few tokens: rows of weights as they lie in the file, each byte read once.
+/// Few tokens: rows of weights as they lie in the file.
 pub(crate) trait RowsLeaf<B: QuantBlock>: Copy {
-    /// Dot products of `out.len() / T` rows of `blocks` with `T` tokens. `out`: `[rows, T]`.
-    fn rows<const T: usize>(self, blocks: &[B], x: &[Q8Token<'_>; T], out: &mut [f32]);
+    /// Dot products of the rows in `blocks` with one to [`ROWS_TOKENS`] tokens. `out`: `[rows, tokens]`.
+    fn rows(self, blocks: &[B], x: &[Q8Token<'_>], out: &mut [f32]);
 }
 
 /// Many tokens: a panel of expanded weights against a tile of tokens.
 pub(crate) trait TileLeaf<B: QuantBlock>: Copy {
+    /// Expands up to 16 rows of `n` sub-blocks each: see [`expand`](super::panel::expand). `panel`: `[n]`.
+    fn expand(self, blocks: &[B], n: usize, panel: &mut [PanelStep]);
+
     /// Dot products of 16 rows with `T` tokens. `panel`, `tile`: `[sub-blocks in slot order]`.
     fn tile<const T: usize>(self, panel: &[PanelStep], tile: &[TileStep], out: &mut [[f32; PANEL_ROWS]; T]);
 }
@@ -57,41 +60,46 @@ where
     let blocks_per_row = product.cols / B::LEN;
     let blocks: &[B] = bytemuck::cast_slice(product.weights);
     let blocks = &blocks[rows.start * blocks_per_row..rows.end * blocks_per_row];
-    match product.tokens {
-        1 => few_tokens::<L, B, 1>(leaf, product, blocks, rows),
-        2 => few_tokens::<L, B, 2>(leaf, product, blocks, rows),
-        3 => few_tokens::<L, B, 3>(leaf, product, blocks, rows),
-        _ => tiled(leaf, product, blocks, rows),
+    if product.tokens < MIN_TILED_TOKENS {
+        row_by_row(leaf, product, blocks, rows);
+    } else {
+        tiled(leaf, product, blocks, rows);
     }
 }
 
-/// At most `MIN_TILED_TOKENS - 1` tokens.
+/// Tokens that meet a row at a time, when there are too few for tiles.
+pub(crate) const ROWS_TOKENS: usize = 8;
+
 #[inline(always)]
-fn few_tokens<L, B, const T: usize>(leaf: L, product: &IntegerProduct<'_>, blocks: &[B], rows: Range<usize>)
+fn row_by_row<L, B>(leaf: L, product: &IntegerProduct<'_>, blocks: &[B], rows: Range<usize>)
 where
     L: RowsLeaf<B>,
     B: QuantBlock,
 {
-    const { assert!(T < MIN_TILED_TOKENS) };
-    let x: [Q8Token<'_>; T] = std::array::from_fn(|t| product.x.rows.token(t));
-    if T == 1 {
+    if product.tokens == 1 {
         // SAFETY: the caller computes every row once, so no other part contains these outputs.
         let out = unsafe { product.out.part(rows) };
-        leaf.rows(blocks, &x, out);
+        leaf.rows(blocks, &[product.x.rows.token(0)], out);
         return;
     }
     let blocks_per_row = product.cols / B::LEN;
     for start in rows.clone().step_by(PANEL_ROWS) {
-        let end = rows.end.min(start + PANEL_ROWS);
-        let mut sums = [[0.0; T]; PANEL_ROWS];
-        let sums = &mut sums[..end - start];
-        let blocks = &blocks[(start - rows.start) * blocks_per_row..(end - rows.start) * blocks_per_row];
-        leaf.rows(blocks, &x, sums.as_flattened_mut());
-        for t in 0..T {
-            // SAFETY: as above; rows of different tokens do not overlap.
-            let out = unsafe { product.out.part(t * product.n_rows + start..t * product.n_rows + end) };
-            for (out, sums) in out.iter_mut().zip(&*sums) {
-                *out = sums[t];
+        let n = PANEL_ROWS.min(rows.end - start);
+        let blocks = &blocks[(start - rows.start) * blocks_per_row..][..n * blocks_per_row];
+        for first in (0..product.tokens).step_by(ROWS_TOKENS) {
+            let tokens = ROWS_TOKENS.min(product.tokens - first);
+            let x: [_; ROWS_TOKENS] =
+                std::array::from_fn(|t| product.x.rows.token(first + t.min(tokens - 1)));
+            let mut sums = [0.0; PANEL_ROWS * ROWS_TOKENS];
+            let sums = &mut sums[..n * tokens];
+            leaf.rows(blocks, &x[..tokens], sums);
+            for t in 0..tokens {
+                let start = (first + t) * product.n_rows + start;
+                // SAFETY: as above; rows of different tokens do not overlap.
+                let out = unsafe { product.out.part(start..start + n) };
+                for (out, sums) in out.iter_mut().zip(sums.chunks_exact(tokens)) {
+                    *out = sums[t];
+                }
             }
         }
     }
@@ -113,7 +121,7 @@ where
         for start in rows.clone().step_by(PANEL_ROWS) {
             let rows_here = start..rows.end.min(start + PANEL_ROWS);
             let first = (start - rows.start) * blocks_per_row;
-            panel::expand::<B>(&blocks[first..first + rows_here.len() * blocks_per_row], n, panel);
+            leaf.expand(&blocks[first..first + rows_here.len() * blocks_per_row], n, panel);
             for (i, tile) in product.x.tiles.chunks_exact(n).enumerate() {
                 let tokens = i * TILE_TOKENS..product.tokens.min((i + 1) * TILE_TOKENS);
                 match tokens.len() {

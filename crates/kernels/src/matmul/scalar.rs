@@ -1,18 +1,16 @@
 //! Integer-dot leaves in portable Rust: the shipped reference for every other instruction set, for every format.
 
 use super::integer::{RowsLeaf, TileLeaf, join};
-use super::panel::{PANEL_ROWS, PanelStep, slot_len};
+use super::panel::{PANEL_ROWS, PanelStep, expand, slot_len};
 use crate::activations::{Q8Token, TileStep};
 use crate::format::{Factors, MAX_SUB_BLOCKS, QuantBlock, SUB_BLOCK, quant_value};
 use crate::lanes::{LANES, ScalarLanes};
 
 impl<B: QuantBlock> RowsLeaf<B> for ScalarLanes {
     #[inline(always)]
-    fn rows<const T: usize>(self, blocks: &[B], x: &[Q8Token<'_>; T], out: &mut [f32]) {
-        let n_rows = out.len() / T;
-        let blocks_per_row = blocks.len() / n_rows.max(1);
-        for (row, out) in out.chunks_exact_mut(T).enumerate() {
-            let blocks = &blocks[row * blocks_per_row..(row + 1) * blocks_per_row];
+    fn rows(self, blocks: &[B], x: &[Q8Token<'_>], out: &mut [f32]) {
+        let blocks_per_row = x[0].scales.len() / B::SUB_BLOCKS;
+        for (blocks, out) in blocks.chunks_exact(blocks_per_row).zip(out.chunks_exact_mut(x.len())) {
             for (x, out) in x.iter().zip(out) {
                 let mut acc = [0.0; LANES];
                 accumulate(blocks, 0, x, &mut acc);
@@ -48,6 +46,11 @@ pub(super) fn accumulate<B: QuantBlock>(blocks: &[B], first: usize, x: &Q8Token<
 }
 
 impl<B: QuantBlock> TileLeaf<B> for ScalarLanes {
+    #[inline(always)]
+    fn expand(self, blocks: &[B], n: usize, panel: &mut [PanelStep]) {
+        expand(blocks, n, panel);
+    }
+
     #[inline(always)]
     fn tile<const T: usize>(self, panel: &[PanelStep], tile: &[TileStep], out: &mut [[f32; PANEL_ROWS]; T]) {
         for (t, out) in out.iter_mut().enumerate() {

@@ -75,7 +75,7 @@ proptest! {
         format in prop::sample::select(&BlockFormat::ALL[..]),
         rows in 0_usize..40,
         units in 1_usize..12,
-        tokens in 0_usize..14,
+        tokens in 0_usize..40,
         seed in any::<u64>(),
         any_bytes in any::<bool>(),
     ) {
@@ -124,7 +124,7 @@ const F32_NMSE: f64 = 1e-12;
 
 #[test]
 fn products_are_right() {
-    let (rows, cols, tokens) = (37, 2048, 9);
+    let (rows, cols, tokens) = (37, 2048, 19);
     for format in BlockFormat::ALL {
         let mut random = Random(7);
         let w = normal_matrix(&mut random, format, rows, cols);
@@ -154,7 +154,7 @@ fn products_are_right() {
 fn activations_that_are_not_finite_give_nan() {
     for kernels in Kernels::available() {
         for format in BlockFormat::ALL {
-            for tokens in [1, 2, 5] {
+            for tokens in [1, 2, 21] {
                 let w = normal_matrix(&mut Random(3), format, 3, 512);
                 for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
                     let mut x = vec![1.0; tokens * 512];
@@ -176,7 +176,7 @@ fn several_matrices_share_one_dispatch() {
     let rows = [33, 1, 16, 0, 50];
     let matrices: Vec<PackedMatrix> =
         formats.iter().zip(rows).map(|(&f, rows)| normal_matrix(&mut random, f, rows, 512)).collect();
-    for tokens in [0, 1, 3, 6] {
+    for tokens in [0, 1, 3, 18] {
         let x: Vec<f32> = (0..tokens * 512).map(|_| random.normal()).collect();
         let (kernels, pool) = (Kernels::for_isa(crate::Isa::best()).unwrap(), ThreadPool::new(2).unwrap());
         let mut activations = Activations::new();

@@ -1,8 +1,9 @@
 //! Chat templates: a model's own Jinja template turns messages into the prompt it was trained on.
 //!
-//! Templates are written for Python's Jinja2 as the transformers library runs it; `minijinja` runs them here, with the
-//! Python manners (printing, JSON, methods) that it lacks in [`python`]. Not here: reading the answer, and turning the
-//! prompt into tokens ([`Tokenizer::encode_chat`](crate::tokenizer::Tokenizer::encode_chat)).
+//! Templates are written for Python's Jinja2 as the transformers library runs it; `minijinja` runs
+//! them here, with the Python manners (printing, JSON, methods) that it lacks in [`python`]. Not
+//! here: reading the answer, and turning the prompt into tokens
+//! ([`Tokenizer::encode_chat`](crate::tokenizer::Tokenizer::encode_chat)).
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -19,8 +20,8 @@ use crate::{Error, Result, tokenizer::guarded::visit_strings};
 /// Name of the only template in its environment, shown in error messages.
 const NAME: &str = "chat_template";
 
-/// Instructions that one rendering may execute. Real templates need some thousands a message; this bounds a template
-/// that loops without end to about a second.
+/// Instructions that one rendering may execute. Real templates need some thousands a message; this
+/// bounds a template that loops without end to about a second.
 const FUEL: u64 = 20_000_000;
 
 /// Depth of calls within one rendering.
@@ -119,14 +120,16 @@ impl ChatTemplate {
     /// # Errors
     /// [`Error::TemplateSyntax`] if the template is not valid.
     pub fn new(source: &str, bos_token: Option<String>, eos_token: Option<String>) -> Result<Self> {
-        let mut environment = environment().map_err(|error| Error::TemplateSyntax { message: describe(&error) })?;
+        let mut environment =
+            environment().map_err(|error| Error::TemplateSyntax { message: describe(&error) })?;
         environment
             .add_template_owned(NAME, source::rewrite(source))
             .map_err(|error| Error::TemplateSyntax { message: describe(&error) })?;
         Ok(Self { source: source.to_owned(), environment, bos_token, eos_token, variables: Map::new() })
     }
 
-    /// The template of a GGUF file (`tokenizer.chat_template`), with the texts of the tokenizer's BOS and EOS tokens.
+    /// The template of a GGUF file (`tokenizer.chat_template`), with the texts of the tokenizer's
+    /// BOS and EOS tokens.
     ///
     /// # Errors
     /// [`Error::NoChatTemplate`] if the file has none; as [`new`](Self::new) otherwise.
@@ -152,12 +155,12 @@ impl ChatTemplate {
         &self.source
     }
 
-    /// Renders a conversation to the prompt. `tools` is a list of tool definitions; `add_generation_prompt` ends the
-    /// prompt where the model's answer begins.
+    /// Renders a conversation to the prompt. `tools` is a list of tool definitions;
+    /// `add_generation_prompt` ends the prompt where the model's answer begins.
     ///
     /// # Errors
-    /// [`Error::TemplateRefused`] if the template calls `raise_exception`; [`Error::TemplateRender`] if it fails or
-    /// executes more than 20 million instructions.
+    /// [`Error::TemplateRefused`] if the template calls `raise_exception`;
+    /// [`Error::TemplateRender`] if it fails or executes more than 20 million instructions.
     pub fn render(
         &self,
         messages: &[Message],
@@ -174,7 +177,8 @@ impl ChatTemplate {
         for (name, token) in [("bos_token", &self.bos_token), ("eos_token", &self.eos_token)] {
             variables.extend(token.as_deref().map(|token| (name, Jinja::from(token))));
         }
-        variables.extend(self.variables.iter().map(|(name, value)| (name.as_str(), python::from_json(value))));
+        variables
+            .extend(self.variables.iter().map(|(name, value)| (name.as_str(), python::from_json(value))));
         self.environment
             .get_template(NAME)
             .and_then(|template| template.render(Jinja::from_pairs(variables)))
@@ -246,7 +250,8 @@ mod tests {
 
     #[test]
     fn a_null_content_is_not_an_absent_one() -> Result<(), serde_json::Error> {
-        let null: Message = serde_json::from_str(r#"{"role": "assistant", "content": null, "tool_calls": []}"#)?;
+        let null: Message =
+            serde_json::from_str(r#"{"role": "assistant", "content": null, "tool_calls": []}"#)?;
         assert_eq!(null.content, Some(Value::Null));
         let absent: Message = serde_json::from_str(r#"{"role": "assistant"}"#)?;
         assert_eq!(absent.content, None);
@@ -266,7 +271,9 @@ mod tests {
     #[test]
     fn a_raised_message_is_passed_on_as_it_is() {
         for source in ["{{ raise_exception('no, \"no\"') }}", "{% set x = raise_exception('no, \"no\"') %}"] {
-            assert!(matches!(render(source), Err(Error::TemplateRefused { message }) if message == "no, \"no\""));
+            assert!(
+                matches!(render(source), Err(Error::TemplateRefused { message }) if message == "no, \"no\"")
+            );
         }
     }
 

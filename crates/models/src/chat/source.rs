@@ -1,8 +1,10 @@
-//! Rewrites a template's source where the engine lacks something of Jinja2 that cannot be added from outside.
+//! Rewrites a template's source where the engine lacks something of Jinja2 that cannot be added
+//! from outside.
 //!
-//! * `{% generation %}` blocks, by which transformers marks what to train on, become blocks that do nothing.
-//! * The iterable of a `for` goes through the filter [`CHARACTERS`]: the engine does not tell a loop over a string how
-//!   long it is, a loop over a list of its characters it does.
+//! * `{% generation %}` blocks, by which transformers marks what to train on, become blocks that do
+//!   nothing.
+//! * The iterable of a `for` goes through the filter [`CHARACTERS`]: the engine does not tell a
+//!   loop over a string how long it is, a loop over a list of its characters it does.
 
 /// Name of the filter that makes a string a list of characters and leaves everything else as it is.
 pub(super) const CHARACTERS: &str = "__characters";
@@ -123,8 +125,8 @@ fn rewrite_statement(inner: &str, out: &mut String) {
     }
 }
 
-/// Where the iterable is in what follows a `for`: behind the first `in`, up to an `if` or `recursive` that is in no
-/// bracket, or the end.
+/// Where the iterable is in what follows a `for`: behind the first `in`, up to an `if` or
+/// `recursive` that is in no bracket, or the end.
 fn iterable(body: &str) -> Option<(usize, usize)> {
     let mut from = None;
     let mut depth = 0;
@@ -181,8 +183,18 @@ mod tests {
     #[test]
     fn other_text_stays() {
         for source in [
-            "", "{", "{{ '{% for a in b %}' }}", "{# {% for a in b %} #}", "{% raw %}{% for a in b %}{% endraw %}x",
-            "{% for a", "{% raw %}{% for a in b %}", "{{ a", "{# a", "{% set a = '%}' %}", "ä{ö}ü", "{% for %}",
+            "",
+            "{",
+            "{{ '{% for a in b %}' }}",
+            "{# {% for a in b %} #}",
+            "{% raw %}{% for a in b %}{% endraw %}x",
+            "{% for a",
+            "{% raw %}{% for a in b %}",
+            "{{ a",
+            "{# a",
+            "{% set a = '%}' %}",
+            "ä{ö}ü",
+            "{% for %}",
             "{% for a in -%}",
         ] {
             assert_eq!(rewrite(source), source);

@@ -1,8 +1,19 @@
-//! `strftime` of the current time, as templates print the date. Times are UTC: the machine's time zone is not looked up.
+//! `strftime` of the current time, as templates print the date. Times are UTC: the machine's time
+//! zone is not looked up.
 
 const DAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
 const MONTHS: [&str; 12] = [
-    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
     "December",
 ];
 

@@ -35,7 +35,7 @@ const FIRST_POSITIONS: usize = 512;
 /// let mut workspace = Workspace::new();
 /// let mut cache = model.new_cache(KvFormat::F32, 64)?;
 ///
-/// let mut prompt = Segment { tokens: &`[558, 46, 77]`, cache: &mut cache, logits: LogitsRows::Last };
+/// let mut prompt = Segment { tokens: &[558, 46, 77], cache: &mut cache, logits: LogitsRows::Last };
 /// let logits = model.forward(&compute, &mut workspace, std::slice::from_mut(&mut prompt))?;
 /// assert_eq!(logits.len(), model.config().vocab_size);
 /// let next = compute.kernels.argmax(logits);

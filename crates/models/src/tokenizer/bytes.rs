@@ -1,7 +1,7 @@
 //! The byte-level alphabet: a printable character for each of the 256 bytes.
 //!
-//! Source: the GPT-2 encoder. Bytes that are printable in Latin-1 stand for themselves, the others, in ascending
-//! order, for the characters from U+0100 on.
+//! Source: the GPT-2 encoder. Bytes that are printable in Latin-1 stand for themselves, the others,
+//! in ascending order, for the characters from U+0100 on.
 
 /// Whether a byte stands for the character of the same number.
 const fn is_own_character(byte: u8) -> bool {

@@ -1,7 +1,8 @@
 //! Decoding: how the bytes of tokens join to a text, all at once and as a stream.
 //!
-//! Both follow the tokenizers library where it defines the result: invalid UTF-8 becomes U+FFFD, a byte-level text by
-//! the usual rule (one per maximal invalid part), a run of byte tokens that is not UTF-8 as a whole one per byte.
+//! Both follow the tokenizers library where it defines the result: invalid UTF-8 becomes U+FFFD, a
+//! byte-level text by the usual rule (one per maximal invalid part), a run of byte tokens that is
+//! not UTF-8 as a whole one per byte.
 
 use super::{
     Tokenizer,
@@ -83,8 +84,9 @@ fn push_piece(text: &mut String, bytes: &[u8], is_first: bool, lead: Lead) {
 /// Decodes tokens one at a time and gives out whole characters only.
 ///
 /// Made by [`Tokenizer::stream`]. The chunks and what [`finish`](Self::finish) gives join to what
-/// [`Tokenizer::decode`] gives for all tokens, except in runs of byte tokens that are not UTF-8 as a whole: there
-/// the stream has shown the valid characters before it could know. Constant time per token.
+/// [`Tokenizer::decode`] gives for all tokens, except in runs of byte tokens that are not UTF-8 as
+/// a whole: there the stream has shown the valid characters before it could know. Constant time per
+/// token.
 #[derive(Debug)]
 pub struct TokenStream<'a> {
     tokenizer: &'a Tokenizer,
@@ -142,8 +144,8 @@ impl<'a> TokenStream<'a> {
     /// Takes a token and gives the whole characters that it completes, often none or several.
     ///
     /// # Errors
-    /// [`Error::UnknownTokenId`](crate::Error::UnknownTokenId) if the id is not in the vocabulary; the stream can go
-    /// on with another id.
+    /// [`Error::UnknownTokenId`](crate::Error::UnknownTokenId) if the id is not in the vocabulary;
+    /// the stream can go on with another id.
     pub fn push(&mut self, id: TokenId) -> Result<&str> {
         self.chunk.clear();
         let kind = self.tokenizer.vocab().known_kind(id)?;

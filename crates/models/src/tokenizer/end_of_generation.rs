@@ -1,4 +1,5 @@
-//! Which tokens end an answer. Models use several, and files name one or two of them; the rest is known by its text.
+//! Which tokens end an answer. Models use several, and files name one or two of them; the rest is
+//! known by its text.
 
 use super::vocab::{TokenKind, Vocab};
 use crate::TokenId;

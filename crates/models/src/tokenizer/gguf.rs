@@ -1,11 +1,12 @@
-//! Reads a tokenizer from GGUF metadata (`tokenizer.ggml.*`). Files are untrusted: every id, length and text is checked
-//! here, so that encoding and decoding need not.
+//! Reads a tokenizer from GGUF metadata (`tokenizer.ggml.*`). Files are untrusted: every id, length
+//! and text is checked here, so that encoding and decoding need not.
 
 use gguf_rs_lite::{Array, Metadata, Value};
 
 use super::{
-    Backend, Specials, Tokenizer, bytes,
+    Backend, Specials, Tokenizer,
     bpe::ByteLevelBpe,
+    bytes,
     decode::{Joining, Lead},
     end_of_generation,
     pre::PreTokenizer,
@@ -25,20 +26,22 @@ const MERGES: &str = "tokenizer.ggml.merges";
 enum Kind {
     /// Byte-level BPE, `gpt2`.
     ByteLevel,
-    /// SentencePiece BPE, `llama`.
+    /// `SentencePiece` BPE, `llama`.
     SentencePiece,
 }
 
 impl Tokenizer {
     /// Reads the tokenizer of a GGUF file.
     ///
-    /// Supported are `tokenizer.ggml.model` = `gpt2` (byte-level BPE with any known `tokenizer.ggml.pre`) and `llama`
-    /// (SentencePiece BPE). Text is not Unicode-normalized: the format does not carry the rule.
+    /// Supported are `tokenizer.ggml.model` = `gpt2` (byte-level BPE with any known
+    /// `tokenizer.ggml.pre`) and `llama` (`SentencePiece` BPE). Text is not Unicode-normalized: the
+    /// format does not carry the rule.
     ///
     /// # Errors
-    /// [`Error::UnsupportedTokenizer`] and [`Error::UnknownPreTokenizer`] for what is not implemented;
-    /// [`Error::MissingKey`], [`Error::InvalidKey`] and [`Error::Gguf`] for metadata that is absent, inconsistent or of
-    /// another type; [`Error::MissingSpecialToken`] if the file asks to add a token that it does not name.
+    /// [`Error::UnsupportedTokenizer`] and [`Error::UnknownPreTokenizer`] for what is not
+    /// implemented; [`Error::MissingKey`], [`Error::InvalidKey`] and [`Error::Gguf`] for metadata
+    /// that is absent, inconsistent or of another type; [`Error::MissingSpecialToken`] if the file
+    /// asks to add a token that it does not name.
     pub fn from_gguf(metadata: &Metadata) -> Result<Self> {
         let kind = match required(metadata.get_str(MODEL)?, MODEL, "the kind of tokenizer")? {
             "gpt2" => Kind::ByteLevel,
@@ -54,17 +57,19 @@ impl Tokenizer {
         if tokens.is_empty() {
             return Err(invalid(TOKENS, "empty", "at least one token"));
         }
-        let ids = Ids::read(metadata, tokens.len(), kind)?;
-        let kinds = token_kinds(metadata, tokens, kind, &ids)?;
-        let vocab = Vocab::new(
-            tokens.iter().map(String::as_str).zip(kinds),
-            match kind {
-                Kind::ByteLevel => byte_level_bytes,
-                Kind::SentencePiece => sentence_piece_bytes,
-            },
-        )?;
+        let mut kinds = declared_kinds(metadata, tokens, kind)?;
+        let ids = Ids::read(metadata, tokens, &kinds, kind)?;
+        correct_kinds(&mut kinds, tokens, kind, &ids);
+        let vocab =
+            Vocab::new(
+                tokens.iter().map(String::as_str).zip(kinds),
+                |_, text, token_kind, out| match kind {
+                    Kind::ByteLevel => byte_level_bytes(text, token_kind, out),
+                    Kind::SentencePiece => sentence_piece_bytes(text, token_kind, out),
+                },
+            )?;
         let (backend, joining, adds_bos) = match kind {
-            Kind::ByteLevel => byte_level(metadata, &vocab, ids.unknown)?,
+            Kind::ByteLevel => byte_level(metadata, &vocab)?,
             Kind::SentencePiece => sentence_piece(metadata, &vocab, ids.unknown)?,
         };
         let add = |key: &str, default: bool, name, id: Option<TokenId>| match (metadata.get_bool(key)?, id) {
@@ -96,7 +101,8 @@ struct Ids {
 }
 
 impl Ids {
-    fn read(metadata: &Metadata, n_tokens: usize, kind: Kind) -> Result<Self> {
+    fn read(metadata: &Metadata, tokens: &[String], kinds: &[TokenKind], kind: Kind) -> Result<Self> {
+        let n_tokens = tokens.len();
         let id = |name: &str| {
             let key = format!("tokenizer.ggml.{name}_token_id");
             match metadata.get_u64(&key)? {
@@ -114,30 +120,36 @@ impl Ids {
         };
         if kind == Kind::SentencePiece {
             // The places where SentencePiece puts them; files of the first years name no ids.
-            let default = |id: TokenId| ((id as usize) < n_tokens).then_some(id);
-            ids.unknown = ids.unknown.or(default(0));
-            ids.bos = ids.bos.or(default(1));
-            ids.eos = ids.eos.or(default(2));
+            let usual = |id: TokenId, text: &str| {
+                let is_marker = kinds.get(id as usize)?.is_special() || tokens[id as usize] == text;
+                is_marker.then_some(id)
+            };
+            ids.unknown = ids.unknown.or_else(|| usual(0, "<unk>"));
+            ids.bos = ids.bos.or_else(|| usual(1, "<s>"));
+            ids.eos = ids.eos.or_else(|| usual(2, "</s>"));
         }
         Ok(ids)
     }
 }
 
-/// Kinds of all tokens, corrected where a file is known to lie: a token that ends generation is a marker.
-fn token_kinds(metadata: &Metadata, tokens: &[String], kind: Kind, ids: &Ids) -> Result<Vec<TokenKind>> {
+/// Kinds of all tokens as the file declares them.
+fn declared_kinds(metadata: &Metadata, tokens: &[String], kind: Kind) -> Result<Vec<TokenKind>> {
     let types = metadata.get_i32s(TOKEN_TYPE)?;
     if let Some(types) = types {
         same_length(TOKEN_TYPE, types.len(), tokens.len())?;
     }
-    let mut kinds = Vec::with_capacity(tokens.len());
-    for (id, text) in tokens.iter().enumerate() {
-        kinds.push(match types.map(|types| types[id]) {
+    let kind_of = |(id, text): (usize, &String)| {
+        Ok(match types.map(|types| types[id]) {
             Some(2) => TokenKind::Unknown,
             Some(3) => TokenKind::Control,
             Some(4) => TokenKind::UserDefined,
             Some(5) => TokenKind::Unused,
             Some(6) => TokenKind::Byte(byte_token(text).ok_or_else(|| {
-                invalid(format!("{TOKENS}[{id}]"), format!("{text:?}"), "`<0x00>` to `<0xFF>` for a byte token")
+                invalid(
+                    format!("{TOKENS}[{id}]"),
+                    format!("{text:?}"),
+                    "`<0x00>` to `<0xFF>` for a byte token",
+                )
             })?),
             Some(_) => TokenKind::Normal,
             // Without types the texts say what can be said.
@@ -145,18 +157,23 @@ fn token_kinds(metadata: &Metadata, tokens: &[String], kind: Kind, ids: &Ids) ->
                 Some(byte) if kind == Kind::SentencePiece => TokenKind::Byte(byte),
                 _ => TokenKind::Normal,
             },
-        });
-    }
-    for (id, kind) in kinds.iter_mut().enumerate() {
-        if end_of_generation::is_known(&tokens[id], *kind) {
+        })
+    };
+    tokens.iter().enumerate().map(kind_of).collect()
+}
+
+/// Corrects kinds where files are known to lie: tokens that begin or end a text are markers.
+fn correct_kinds(kinds: &mut [TokenKind], tokens: &[String], kind: Kind, ids: &Ids) {
+    for (kind, text) in kinds.iter_mut().zip(tokens) {
+        if end_of_generation::is_known(text, *kind) {
             *kind = TokenKind::Control;
         }
     }
-    let mut mark = |id: Option<TokenId>, as_kind| {
-        if let Some(slot) = id.and_then(|id| kinds.get_mut(id as usize))
-            && *slot == TokenKind::Normal
+    let mut mark = |id: Option<TokenId>, marker| {
+        if let Some(kind) = id.and_then(|id| kinds.get_mut(id as usize))
+            && *kind == TokenKind::Normal
         {
-            *slot = as_kind;
+            *kind = marker;
         }
     };
     for id in [ids.bos, ids.eos, ids.eot, ids.eom] {
@@ -165,19 +182,14 @@ fn token_kinds(metadata: &Metadata, tokens: &[String], kind: Kind, ids: &Ids) ->
     if kind == Kind::SentencePiece {
         mark(ids.unknown, TokenKind::Unknown);
     }
-    Ok(kinds)
 }
 
-fn byte_level(
-    metadata: &Metadata,
-    vocab: &Vocab,
-    unknown: Option<TokenId>,
-) -> Result<(Backend, Joining, bool)> {
+fn byte_level(metadata: &Metadata, vocab: &Vocab) -> Result<(Backend, Joining, bool)> {
     let name = metadata.get_str("tokenizer.ggml.pre")?.unwrap_or("default");
     let pre_tokenizer = PreTokenizer::named(name)?;
     let adds_bos = pre_tokenizer.adds_bos();
     let merges = required(metadata.get_strings(MERGES)?, MERGES, "the merge list")?;
-    let bpe = ByteLevelBpe::new(vocab, merges, MERGES, pre_tokenizer, unknown)?;
+    let bpe = ByteLevelBpe::new(vocab, merges, MERGES, pre_tokenizer)?;
     Ok((Backend::ByteLevel(Box::new(bpe)), Joining::Bytes, adds_bos))
 }
 
@@ -206,14 +218,15 @@ fn scores(metadata: &Metadata, n_tokens: usize) -> Result<Vec<f32>> {
     }
 }
 
-/// Whether white space after a marker belongs to it. Phi-3's own tokenizer says so; the format has no place for it, so
-/// the model's name decides, as in other readers.
+/// Whether white space after a marker belongs to it. Phi-3's own tokenizer says so; the format has
+/// no place for it, so the model's name decides, as in other readers.
 fn takes_space_after(metadata: &Metadata) -> Result<bool> {
     let name = metadata.get_str("general.name")?.unwrap_or_default().to_lowercase();
     Ok(name.contains("phi-3") || name.contains("phi3"))
 }
 
-/// What a byte-level token stands for: pieces are in the byte alphabet, markers and user-defined tokens are text.
+/// What a byte-level token stands for: pieces are in the byte alphabet, markers and user-defined
+/// tokens are text.
 fn byte_level_bytes(text: &str, kind: TokenKind, out: &mut Vec<u8>) {
     match (kind, bytes::to_bytes(text)) {
         (TokenKind::Normal | TokenKind::Unused, Some(bytes)) => out.extend(bytes),
@@ -221,7 +234,7 @@ fn byte_level_bytes(text: &str, kind: TokenKind, out: &mut Vec<u8>) {
     }
 }
 
-/// What a SentencePiece token stands for.
+/// What a `SentencePiece` token stands for.
 pub(super) fn sentence_piece_bytes(text: &str, kind: TokenKind, out: &mut Vec<u8>) {
     if let TokenKind::Byte(byte) = kind {
         return out.push(byte);

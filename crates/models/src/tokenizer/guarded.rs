@@ -1,8 +1,9 @@
 //! Encoding a chat so that nobody's text can forge the model's markers.
 //!
-//! The template's output is one string in which the template's own markers and a user's text look alike. So before
-//! rendering, every marker in the messages is broken up by a private character; after rendering, markers are looked
-//! for with these characters in place, and what lies between is encoded as plain text without them.
+//! The template's output is one string in which the template's own markers and a user's text look
+//! alike. So before rendering, every marker in the messages is broken up by a private character;
+//! after rendering, markers are looked for with these characters in place, and what lies between is
+//! encoded as plain text without them.
 
 use serde_json::Value;
 
@@ -21,12 +22,13 @@ const NONCHARACTERS: std::ops::RangeInclusive<char> = '\u{FDD0}'..='\u{FDEF}';
 impl Tokenizer {
     /// Renders a conversation and encodes it.
     ///
-    /// Special tokens that the template writes become these tokens; special-token text inside a message or a tool is
-    /// plain text. A BOS token is added if the model's rules say so and the template did not write it.
+    /// Special tokens that the template writes become these tokens; special-token text inside a
+    /// message or a tool is plain text. A BOS token is added if the model's rules say so and the
+    /// template did not write it.
     ///
     /// # Errors
-    /// Those of [`ChatTemplate::render`] and [`encode`](Self::encode), and [`Error::NoFreeMarker`] if the messages
-    /// contain all 32 noncharacters U+FDD0 to U+FDEF.
+    /// Those of [`ChatTemplate::render`] and [`encode`](Self::encode), and [`Error::NoFreeMarker`]
+    /// if the messages contain all 32 noncharacters U+FDD0 to U+FDEF.
     pub fn encode_chat(
         &self,
         template: &ChatTemplate,
@@ -57,11 +59,12 @@ impl Tokenizer {
                     after_token = true;
                 }
                 Fragment::Text(text) => {
-                    let plain = guard.remove(text);
-                    match &self.backend {
-                        Backend::Library(library) => library.encode(&plain, false, i == 0, &mut ids)?,
-                        _ => self.encode_part(&plain, false, &mut after_token, &mut ids)?,
+                    // For the library only the first part of a text is the first; to the others it
+                    // matters what came before.
+                    if matches!(self.backend, Backend::Library(_)) {
+                        after_token = i == 0;
                     }
+                    self.encode_part(&guard.remove(text), false, &mut after_token, &mut ids)?;
                 }
             }
         }
@@ -108,7 +111,11 @@ impl<'a> Guard<'a> {
         Message {
             role: self.text(&message.role, false),
             content: message.content.as_ref().map(|content| self.value(content)),
-            extra: message.extra.iter().map(|(key, value)| (self.text(key, true), self.value(value))).collect(),
+            extra: message
+                .extra
+                .iter()
+                .map(|(key, value)| (self.text(key, true), self.value(value)))
+                .collect(),
         }
     }
 
@@ -123,8 +130,9 @@ impl<'a> Guard<'a> {
         }
     }
 
-    /// Breaks up every special token in a text, and with `beginnings` also one that the text ends within. (Templates
-    /// form markers around roles, as in `<|user|>`, so the beginnings in those must stay.)
+    /// Breaks up every special token in a text, and with `beginnings` also one that the text ends
+    /// within. (Templates form markers around roles, as in `<|user|>`, so the beginnings in those
+    /// must stay.)
     fn text(&self, text: &str, beginnings: bool) -> String {
         let mut guarded = String::with_capacity(text.len());
         for (at, c) in text.char_indices() {

@@ -1,14 +1,16 @@
 //! Tokenizers described by a Hugging Face `tokenizer.json`, run by the `tokenizers` library.
 //!
-//! The library's pipeline is called part by part (added tokens, normalizer, pre-tokenizer, model), because reading
-//! special tokens as text must be possible per call and for single parts of a text.
+//! The library's pipeline is called part by part (added tokens, normalizer, pre-tokenizer, model),
+//! because reading special tokens as text must be possible per call and for single parts of a text.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use serde_json::Value;
 use tokenizers::{
-    AddedVocabulary, Encoding, Model, OffsetReferential, OffsetType, PreTokenizer, PreTokenizerWrapper, Token,
+    AddedVocabulary, Encoding, Model, NormalizedString, OffsetReferential, OffsetType, PreTokenizer,
+    PreTokenizerWrapper, Token,
     decoders::DecoderWrapper,
+    normalizer::Range,
     pre_tokenizers::metaspace::{Metaspace, PrependScheme},
 };
 
@@ -16,7 +18,7 @@ use super::{
     Backend, Specials, Tokenizer, bytes,
     decode::{Joining, Lead},
     gguf::{byte_token, sentence_piece_bytes},
-    special::Fragment,
+    special::{Fragment, Occurrence, TokenMatcher},
     vocab::{TokenKind, Vocab},
 };
 use crate::{Error, Result, TokenId};
@@ -52,8 +54,7 @@ impl Tokenizer {
             [bos] => Some(*bos),
             _ => None,
         };
-        let specials =
-            Specials { bos, eos: None, prefix, suffix, ends: Vec::new(), take_space_after: false };
+        let specials = Specials { bos, eos: None, prefix, suffix, ends: Vec::new(), take_space_after: false };
         let library = Library { inner, plain_tokens, inner_pre_tokenizer };
         Ok(Self::assemble(vocab, Backend::Library(Box::new(library)), joining, specials))
     }
@@ -61,7 +62,8 @@ impl Tokenizer {
     /// Adds what a `tokenizer_config.json` says: the BOS and EOS tokens.
     ///
     /// # Errors
-    /// [`Error::TokenizerDefinition`] if the JSON is not valid or names a token that is not in the vocabulary.
+    /// [`Error::TokenizerDefinition`] if the JSON is not valid or names a token that is not in the
+    /// vocabulary.
     pub fn with_config(mut self, json: &[u8]) -> Result<Self> {
         let config: Value = serde_json::from_slice(json).map_err(|error| definition(error.to_string()))?;
         let token = |key: &str| {
@@ -82,23 +84,53 @@ impl Tokenizer {
 }
 
 impl Library {
-    /// Appends the tokens of a text. `is_first` says that nothing comes before it.
-    pub(super) fn encode(
+    /// Appends the tokens of a text, in which special tokens may be written out. `is_first` says
+    /// that nothing comes before it.
+    pub(super) fn encode(&self, text: &str, is_first: bool, out: &mut Vec<TokenId>) -> Result<()> {
+        self.run(text, self.inner.get_added_vocabulary(), is_first, None, out)
+    }
+
+    /// Appends the tokens of a text in which special tokens are plain text.
+    ///
+    /// The models of some vocabularies hold the special tokens too and would find them in the text
+    /// by themselves; such a text is cut inside of these.
+    pub(super) fn encode_plain(
         &self,
+        vocab: &Vocab,
+        specials: &TokenMatcher,
         text: &str,
-        parse_special: bool,
         is_first: bool,
         out: &mut Vec<TokenId>,
     ) -> Result<()> {
-        let tokens = if parse_special { self.inner.get_added_vocabulary() } else { &self.plain_tokens };
+        let start = out.len();
+        self.run(text, &self.plain_tokens, is_first, None, out)?;
+        if out[start..].iter().any(|&id| vocab.kind(id) == TokenKind::Control) {
+            out.truncate(start);
+            self.run(text, &self.plain_tokens, is_first, Some(specials), out)?;
+        }
+        Ok(())
+    }
+
+    /// The pipeline. `cut_inside` are texts that no token may hold as a whole.
+    fn run(
+        &self,
+        text: &str,
+        added: &AddedVocabulary,
+        is_first: bool,
+        cut_inside: Option<&TokenMatcher>,
+        out: &mut Vec<TokenId>,
+    ) -> Result<()> {
         let pre_tokenizer = match &self.inner_pre_tokenizer {
             Some(inner) if !is_first => Some(inner),
             _ => self.inner.get_pre_tokenizer(),
         };
         let parts = guarded(|| {
-            let mut parts = tokens.extract_and_normalize(self.inner.get_normalizer(), text);
+            let mut parts = added.extract_and_normalize(self.inner.get_normalizer(), text);
             if let Some(pre_tokenizer) = pre_tokenizer {
                 pre_tokenizer.pre_tokenize(&mut parts)?;
+            }
+            if let Some(texts) = cut_inside {
+                parts.split(|_, part| Ok(cut_up(&part, texts)))?;
             }
             self.inner.get_model().tokenize_in_pretokenized(&mut parts, None)?;
             Ok(parts)
@@ -142,7 +174,18 @@ impl Library {
     }
 }
 
-/// Runs a call of the library. It panics on some definitions that pass its own checks, which must not end a server.
+/// Cuts a part of a text behind the first character of every text that `texts` finds in it.
+fn cut_up(part: &NormalizedString, texts: &TokenMatcher) -> Vec<NormalizedString> {
+    let text = part.get();
+    let behind =
+        |(at, c): (usize, char)| (texts.at(text, at) == Occurrence::Whole).then_some(at + c.len_utf8());
+    let mut cuts: Vec<usize> = std::iter::once(0).chain(text.char_indices().filter_map(behind)).collect();
+    cuts.push(text.len());
+    cuts.windows(2).filter_map(|cut| part.slice(Range::Normalized(cut[0]..cut[1]))).collect()
+}
+
+/// Runs a call of the library. It panics on some definitions that pass its own checks, which must
+/// not end a server.
 fn guarded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(result) => result.map_err(|error| error.to_string()),
@@ -184,11 +227,16 @@ fn read_vocab(inner: &tokenizers::Tokenizer, joining: Joining) -> Result<Vocab> 
         let kind = if token.special { TokenKind::Control } else { TokenKind::UserDefined };
         tokens[id as usize] = (&token.content, kind);
     }
-    Vocab::new(tokens.into_iter(), |text, kind, out| match joining {
-        Joining::Pieces(_) => sentence_piece_bytes(text, kind, out),
-        // Added tokens are decoded as all others: in the byte alphabet if they fit it.
-        Joining::Bytes => out.extend(bytes::to_bytes(text).unwrap_or_else(|| text.as_bytes().to_vec())),
-        Joining::Library => out.extend_from_slice(text.as_bytes()),
+    Vocab::new(tokens.into_iter(), |id, text, kind, out| {
+        // The library decodes an added token in its normalized form.
+        let normalized = inner.get_added_vocabulary().simple_id_to_token(id);
+        let text = normalized.as_deref().unwrap_or(text);
+        match joining {
+            Joining::Pieces(_) => sentence_piece_bytes(text, kind, out),
+            // Added tokens are decoded as all others: in the byte alphabet if they fit it.
+            Joining::Bytes => out.extend(bytes::to_bytes(text).unwrap_or_else(|| text.as_bytes().to_vec())),
+            Joining::Library => out.extend_from_slice(text.as_bytes()),
+        }
     })
 }
 
@@ -224,7 +272,8 @@ fn is_usual(metaspace: &Metaspace) -> bool {
     metaspace.get_replacement() == super::spm::SPACE_MARK
 }
 
-/// SentencePiece models have the decoders Replace `▁`, ByteFallback, Fuse and sometimes Strip, in this order.
+/// `SentencePiece` models have the decoders Replace `▁`, `ByteFallback`, Fuse and sometimes Strip,
+/// in this order.
 fn joining_of_sequence(sequence: &DecoderWrapper) -> Joining {
     let Ok(json) = serde_json::to_value(sequence) else { return Joining::Library };
     let replace = serde_json::json!({"type": "Replace", "pattern": {"String": "▁"}, "content": " "});
@@ -240,8 +289,8 @@ fn joining_of_sequence(sequence: &DecoderWrapper) -> Joining {
     }
 }
 
-/// The pre-tokenizer for parts of a text behind the first: one that prepends a space to the first part only does
-/// nothing to these.
+/// The pre-tokenizer for parts of a text behind the first: one that prepends a space to the first
+/// part only does nothing to these.
 fn for_later_parts(pre_tokenizer: &PreTokenizerWrapper) -> Option<PreTokenizerWrapper> {
     match pre_tokenizer {
         PreTokenizerWrapper::Metaspace(metaspace) if metaspace.prepend_scheme == PrependScheme::First => {

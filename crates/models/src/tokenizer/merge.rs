@@ -1,4 +1,5 @@
-//! The merge loop that both byte-pair encoders share: join the adjacent pair of the best rank until none is left.
+//! The merge loop that both byte-pair encoders share: join the adjacent pair of the best rank until
+//! none is left.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
@@ -25,7 +26,8 @@ pub(crate) struct Merge {
     pub(crate) id: TokenId,
 }
 
-/// Below this many symbols, scanning for the best pair beats a heap (measured on English and on random letters).
+/// Below this many symbols, scanning for the best pair beats a heap (measured on English and on
+/// random letters).
 const SCAN_LIMIT: usize = 32;
 
 /// Reusable buffers of [`Merger::run`].

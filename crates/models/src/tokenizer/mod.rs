@@ -1,8 +1,8 @@
 //! Tokenizers: text to token ids and back, from GGUF metadata or a Hugging Face `tokenizer.json`.
 //!
-//! GGUF vocabularies are run by this crate's own encoders (byte-level BPE and SentencePiece BPE, both in
-//! O(n log n)); a `tokenizer.json` can describe anything and is run by the `tokenizers` library. Not here: training,
-//! and what a model does with the ids.
+//! GGUF vocabularies are run by this crate's own encoders (byte-level BPE and `SentencePiece` BPE,
+//! both in O(n log n)); a `tokenizer.json` can describe anything and is run by the `tokenizers`
+//! library. Not here: training, and what a model does with the ids.
 
 use std::{fs, path::Path};
 
@@ -36,8 +36,9 @@ use crate::{Error, Result, TokenId};
 pub struct EncodeOptions {
     /// Add the tokens that the model's rules put around every text: BOS, EOS.
     pub add_special: bool,
-    /// Read special tokens written out in the text, such as `<|im_end|>`, as these tokens. Otherwise they are plain
-    /// text. User-defined tokens that are not special are found either way.
+    /// Read special tokens written out in the text, such as `<|im_end|>`, as these tokens.
+    /// Otherwise they are plain text. User-defined tokens that are not special are found either
+    /// way.
     pub parse_special: bool,
 }
 
@@ -150,8 +151,9 @@ impl Tokenizer {
     /// Encodes a text.
     ///
     /// # Errors
-    /// [`Error::TextTooLong`] above 1 GiB; [`Error::Unencodable`] if a byte has no token and the vocabulary no
-    /// unknown-token; [`Error::Tokenization`] if the `tokenizers` library fails.
+    /// [`Error::TextTooLong`] above 1 GiB; [`Error::Unencodable`] if a `SentencePiece` vocabulary
+    /// has neither a token for a character nor for its bytes nor an unknown-token;
+    /// [`Error::Tokenization`] if the `tokenizers` library fails.
     pub fn encode(&self, text: &str, options: EncodeOptions) -> Result<Vec<TokenId>> {
         let mut ids = Vec::with_capacity(text.len() / 3 + 2);
         if options.add_special {
@@ -164,8 +166,8 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// Appends the tokens of a part of a text. `after_token`: it is the first part or follows a token written out;
-    /// afterwards, whether the next part does.
+    /// Appends the tokens of a part of a text. `after_token`: it is the first part or follows a
+    /// token written out; afterwards, whether the next part does.
     fn encode_part(
         &self,
         text: &str,
@@ -177,7 +179,11 @@ impl Tokenizer {
             return Err(Error::TextTooLong { bytes: text.len(), limit: LONGEST_TEXT });
         }
         if let Backend::Library(library) = &self.backend {
-            return library.encode(text, parse_special, *after_token, out);
+            return if parse_special {
+                library.encode(text, *after_token, out)
+            } else {
+                library.encode_plain(&self.vocab, &self.special_token, text, *after_token, out)
+            };
         }
         let matcher = if parse_special { &self.any_token } else { &self.plain_token };
         for fragment in matcher.fragments(text) {
@@ -188,7 +194,7 @@ impl Tokenizer {
                 }
                 Fragment::Text(text) => {
                     match &self.backend {
-                        Backend::ByteLevel(bpe) => bpe.encode(&self.vocab, text, out)?,
+                        Backend::ByteLevel(bpe) => bpe.encode(&self.vocab, text, out),
                         Backend::SentencePiece(spm) => spm.encode(&self.vocab, text, *after_token, out)?,
                         Backend::Library(_) => {}
                     }
@@ -199,7 +205,8 @@ impl Tokenizer {
         Ok(())
     }
 
-    /// Decodes tokens to text; bytes that are no UTF-8 become U+FFFD. `skip_special` leaves special tokens out.
+    /// Decodes tokens to text; bytes that are no UTF-8 become U+FFFD. `skip_special` leaves special
+    /// tokens out.
     ///
     /// # Errors
     /// [`Error::UnknownTokenId`] if an id is not in the vocabulary.
@@ -277,7 +284,8 @@ impl Tokenizer {
         self.vocab.kind(id).is_special()
     }
 
-    /// The bytes that a token stands for within a text; for a marker, its name. They need not be whole characters.
+    /// The bytes that a token stands for within a text; for a marker, its name. They need not be
+    /// whole characters.
     #[must_use]
     pub fn token_bytes(&self, id: TokenId) -> Option<Vec<u8>> {
         self.vocab.known_kind(id).ok().map(|_| self.vocab.bytes(id).to_vec())

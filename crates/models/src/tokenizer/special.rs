@@ -18,6 +18,8 @@ pub(crate) enum Fragment<'t> {
 pub(crate) struct TokenMatcher {
     /// A trie; node 0 is the root.
     nodes: Vec<Node>,
+    /// Whether any token begins with a byte.
+    begins: Box<[bool; 256]>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -36,8 +38,8 @@ struct End {
 }
 
 impl TokenMatcher {
-    /// A matcher of the given tokens: text, id, and whether white space after the token belongs to it. Empty texts
-    /// are ignored; of equal texts the first counts.
+    /// A matcher of the given tokens: text, id, and whether white space after the token belongs to
+    /// it. Empty texts are ignored; of equal texts the first counts.
     pub(crate) fn new<'t>(tokens: impl Iterator<Item = (&'t str, TokenId, bool)>) -> Self {
         let mut nodes = vec![Node::default()];
         for (text, id, takes_space_after) in tokens.filter(|(text, ..)| !text.is_empty()) {
@@ -52,7 +54,11 @@ impl TokenMatcher {
             }
             nodes[at].end.get_or_insert(End { id, takes_space_after });
         }
-        Self { nodes }
+        let mut begins = Box::new([false; 256]);
+        for &byte in nodes[0].children.keys() {
+            begins[usize::from(byte)] = true;
+        }
+        Self { nodes, begins }
     }
 
     /// Length in bytes of the longest token at the start of `text`, and what it is.
@@ -124,10 +130,9 @@ impl<'t> Iterator for Fragments<'_, 't> {
         }
         let (text, start) = (self.text, self.at);
         let bytes = text.as_bytes();
-        let root = &self.matcher.nodes[0].children;
         let mut from = start;
         while from < bytes.len() {
-            if root.contains_key(&bytes[from])
+            if self.matcher.begins[usize::from(bytes[from])]
                 && let Some((len, end)) = self.matcher.longest(&bytes[from..])
             {
                 let mut after = from + len;
@@ -153,7 +158,8 @@ mod tests {
     use super::*;
 
     fn matcher() -> TokenMatcher {
-        let tokens = [("<s>", 1, false), ("\n", 2, false), ("\n\n", 3, false), ("<end>", 4, true), ("é", 5, false)];
+        let tokens =
+            [("<s>", 1, false), ("\n", 2, false), ("\n\n", 3, false), ("<end>", 4, true), ("é", 5, false)];
         TokenMatcher::new(tokens.into_iter())
     }
 

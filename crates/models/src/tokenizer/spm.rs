@@ -1,9 +1,9 @@
-//! SentencePiece byte-pair encoding (Llama 2, Mistral, Phi-3, Gemma): spaces become `▁`, a text starts as single
-//! characters, and the neighbours whose joined text is the token of the best score are joined first. Characters
-//! without a token become byte tokens.
+//! `SentencePiece` byte-pair encoding (Llama 2, Mistral, Phi-3, Gemma): spaces become `▁`, a text
+//! starts as single characters, and the neighbours whose joined text is the token of the best score
+//! are joined first. Characters without a token become byte tokens.
 //!
-//! Source: Kudo and Richardson 2018 (arXiv 1808.06226); the order of joining (score, then leftmost) is that of the
-//! SentencePiece library.
+//! Source: Kudo and Richardson 2018 (arXiv 1808.06226); the order of joining (score, then leftmost)
+//! is that of the `SentencePiece` library.
 
 use super::{
     index::NONE,
@@ -25,7 +25,8 @@ pub(crate) struct SentencePieceBpe {
     unknown: Option<TokenId>,
     /// Length of the longest text that joining can give, in bytes.
     longest: usize,
-    /// No token has a `▁` behind another character, so a text can be cut before each run of `▁` and no join is lost.
+    /// No token has a `▁` behind another character, so a text can be cut before each run of `▁` and
+    /// no join is lost.
     cuts_before_spaces: bool,
     /// A text, and each text after a token written out, begins with a space of its own.
     add_space_prefix: bool,
@@ -48,21 +49,20 @@ impl SentencePieceBpe {
             } else if is_piece(vocab.kind(id)) {
                 let text = vocab.text(id);
                 longest = longest.max(text.len());
-                cuts_before_spaces &= !text
-                    .chars()
-                    .zip(text.chars().skip(1))
-                    .any(|(a, b)| a != SPACE_MARK && b == SPACE_MARK);
+                cuts_before_spaces &=
+                    !text.chars().zip(text.chars().skip(1)).any(|(a, b)| a != SPACE_MARK && b == SPACE_MARK);
             }
         }
         let ranks = scores.iter().map(|&score| descending(score)).collect();
         Self { ranks, byte_tokens, unknown, longest, cuts_before_spaces, add_space_prefix }
     }
 
-    /// Appends the tokens of a text without special tokens. `after_token` says that it starts the input or follows a
-    /// token written out. Three times its length must fit `u32`.
+    /// Appends the tokens of a text without special tokens. `after_token` says that it starts the
+    /// input or follows a token written out. Three times its length must fit `u32`.
     ///
     /// # Errors
-    /// [`Error::Unencodable`] if a character has no token, its bytes have none, and there is no unknown-token.
+    /// [`Error::Unencodable`] if a character has no token, its bytes have none, and there is no
+    /// unknown-token.
     pub(crate) fn encode(
         &self,
         vocab: &Vocab,
@@ -88,7 +88,14 @@ impl SentencePieceBpe {
         if self.cuts_before_spaces {
             for (at, c) in marked.char_indices() {
                 if c == SPACE_MARK && previous != SPACE_MARK {
-                    self.encode_part(vocab, &marked[start..at], &mut merger, &mut symbols, &mut unknown_open, out)?;
+                    self.encode_part(
+                        vocab,
+                        &marked[start..at],
+                        &mut merger,
+                        &mut symbols,
+                        &mut unknown_open,
+                        out,
+                    )?;
                     start = at;
                 }
                 previous = c;
@@ -153,16 +160,16 @@ impl SentencePieceBpe {
     }
 }
 
-/// Whether joining may give tokens of this kind. Markers and bytes only come about by other rules, whatever the text
-/// says.
+/// Whether joining may give tokens of this kind. Markers and bytes only come about by other rules,
+/// whatever the text says.
 fn is_piece(kind: TokenKind) -> bool {
     matches!(kind, TokenKind::Normal | TokenKind::UserDefined | TokenKind::Unused)
 }
 
 /// Maps scores to integers, the highest score to the lowest number.
 fn descending(score: f32) -> u32 {
-    // Adding zero makes -0 a +0, so that the two tie. For other numbers the bits of positive floats ascend and those
-    // of negative ones descend.
+    // Adding zero makes -0 a +0, so that the two tie. For other numbers the bits of positive floats
+    // ascend and those of negative ones descend.
     let bits = (score + 0.0).to_bits();
     if bits >> 31 == 0 { 0x7FFF_FFFF - bits } else { bits }
 }

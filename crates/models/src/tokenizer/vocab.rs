@@ -16,7 +16,7 @@ pub(crate) enum TokenKind {
     UserDefined,
     /// In the vocabulary but not used by the model.
     Unused,
-    /// One byte of a character that has no token (SentencePiece byte fallback).
+    /// One byte of a character that has no token (`SentencePiece` byte fallback).
     Byte(u8),
     /// An id without a token.
     Absent,
@@ -45,14 +45,14 @@ pub(crate) struct Vocab {
 }
 
 impl Vocab {
-    /// Builds the vocabulary from token texts and kinds, in the order of their ids. `bytes_of` appends what a token
-    /// stands for in decoded text.
+    /// Builds the vocabulary from token texts and kinds, in the order of their ids. `bytes_of`
+    /// appends what a token with this id, text and kind stands for in decoded text.
     ///
     /// # Errors
     /// [`Error::TokenizerDefinition`] if the texts are too long in all.
     pub(crate) fn new<'t>(
         tokens: impl ExactSizeIterator<Item = (&'t str, TokenKind)>,
-        bytes_of: impl Fn(&str, TokenKind, &mut Vec<u8>),
+        bytes_of: impl Fn(TokenId, &str, TokenKind, &mut Vec<u8>),
     ) -> Result<Self> {
         let n = tokens.len();
         if n >= NONE as usize {
@@ -61,9 +61,9 @@ impl Vocab {
         let (mut text, mut bytes) = (String::new(), Vec::new());
         let (mut text_ends, mut byte_ends) = (Vec::with_capacity(n), Vec::with_capacity(n));
         let mut kinds = Vec::with_capacity(n);
-        for (token, kind) in tokens {
+        for (id, (token, kind)) in (0..).zip(tokens) {
             text.push_str(token);
-            bytes_of(token, kind, &mut bytes);
+            bytes_of(id, token, kind, &mut bytes);
             text_ends.push(u32::try_from(text.len()).map_err(|_| too_large(n))?);
             byte_ends.push(u32::try_from(bytes.len()).map_err(|_| too_large(n))?);
             kinds.push(kind);

@@ -1,6 +1,6 @@
 //! Requests that make no sense: each gives one clear error and changes no cache.
 
-use ruvllm_models::{Error, KvFormat, LogitsRows, Model, Segment, TokenId, Workspace};
+use ruvllm_models::{Compute, Error, KvCache, KvFormat, LogitsRows, Model, Segment, TokenId, Workspace};
 
 use crate::fixtures;
 
@@ -39,6 +39,16 @@ fn each_gives_one_clear_error() {
     for (tokens, logits, message) in cases {
         assert_eq!(error(&model, tokens, logits).to_string(), message);
     }
+}
+
+#[test]
+fn models_are_shared_and_sequences_move_between_threads() {
+    fn shared<T: Send + Sync>() {}
+    fn movable<T: Send>() {}
+    shared::<Model>();
+    shared::<Compute>();
+    movable::<KvCache>();
+    movable::<Workspace>();
 }
 
 #[test]

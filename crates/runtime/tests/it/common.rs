@@ -29,8 +29,8 @@ pub(crate) fn tiny_options() -> EngineOptions {
     EngineOptions { threads: Some(2), kv: KvFormat::F32, ..EngineOptions::default() }
 }
 
-/// The tiny model with other metadata.
-pub(crate) fn tiny_with(change: impl FnOnce(&mut Metadata)) -> Engine {
+/// The file of the tiny model with other metadata.
+pub(crate) fn tiny_source(change: impl FnOnce(&mut Metadata)) -> ModelSource {
     let gguf = Gguf::open(tiny_path()).expect("the model is there");
     let mut metadata = gguf.metadata().clone();
     change(&mut metadata);
@@ -41,8 +41,12 @@ pub(crate) fn tiny_with(change: impl FnOnce(&mut Metadata)) -> Engine {
         writer.write_tensor(tensor, data.as_ref()).expect("the tensor can be written");
     }
     let bytes = writer.finish().expect("every tensor was written").leak();
-    let source = ModelSource::Static { name: "changed".to_owned(), bytes };
-    Engine::load(&source, &tiny_options(), &mut |_| ()).expect("the model loads")
+    ModelSource::Static { name: "changed".to_owned(), bytes }
+}
+
+/// The tiny model with other metadata.
+pub(crate) fn tiny_with(change: impl FnOnce(&mut Metadata)) -> Engine {
+    Engine::load(&tiny_source(change), &tiny_options(), &mut |_| ()).expect("the model loads")
 }
 
 pub(crate) fn tiny() -> &'static Engine {

@@ -3,8 +3,8 @@
 use std::ops::ControlFlow;
 
 use ruvllm::{
-    CancelToken, Completion, Engine, EngineOptions, Error, FinishReason, GenerateRequest, Message, Prompt,
-    SamplingParams, TokenId,
+    CancelToken, Completion, Engine, EngineOptions, Error, FinishReason, GenerateRequest, Kernels, Message,
+    Prompt, SamplingParams, TokenId,
 };
 
 use crate::common::{base, base_path, complete, greedy, load, run, tiny, tiny_options, tiny_path, tiny_with};
@@ -45,7 +45,7 @@ fn greedy_text_is_the_same_each_time_and_makes_sense() {
 }
 
 #[test]
-fn threads_and_chunks_change_nothing() {
+fn threads_chunks_and_instruction_sets_change_nothing() {
     let expected = complete(base(), &greedy(STORY, 12));
     for (threads, prefill_chunk) in [(1, 512), (2, 5), (3, 1)] {
         let options = EngineOptions { threads: Some(threads), prefill_chunk, ..EngineOptions::default() };
@@ -57,6 +57,10 @@ fn threads_and_chunks_change_nothing() {
     for prefill_chunk in [1, 7, 50, 64] {
         let other = load(tiny_path(), &EngineOptions { prefill_chunk, ..tiny_options() });
         assert_eq!(outcome(&complete(&other, &request)), outcome(&expected), "chunks of {prefill_chunk}");
+    }
+    for kernels in Kernels::available() {
+        let other = load(tiny_path(), &EngineOptions { isa: Some(kernels.isa()), ..tiny_options() });
+        assert_eq!(outcome(&complete(&other, &request)), outcome(&expected), "{}", kernels.isa());
     }
 }
 
@@ -233,6 +237,23 @@ fn a_chat_is_answered_and_ends_by_itself() {
     assert_eq!(completion.text, "The capital of France is Paris.");
     assert_eq!(completion.finish_reason, FinishReason::Stop);
     assert_eq!(base().tokenizer().decode(&completion.tokens, false).ok().as_deref(), Some(&*completion.text));
+}
+
+#[test]
+fn a_chat_with_tools_calls_one() {
+    let tools = serde_json::json!([{"type": "function", "function": {
+        "name": "get_weather",
+        "description": "Get the current weather for a city",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string", "description": "The name of the city"}},
+            "required": ["city"],
+        },
+    }}]);
+    let messages = vec![Message::user("What is the weather in Paris?")];
+    let completion = complete(base(), &greedy(Prompt::Chat { messages, tools: Some(tools) }, 64));
+    assert!(completion.text.starts_with("<tool_call>\n{\"name\": \"get_weather\""), "{}", completion.text);
+    assert_eq!(completion.finish_reason, FinishReason::Stop);
 }
 
 #[test]

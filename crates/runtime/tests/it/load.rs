@@ -4,13 +4,10 @@ use std::path::PathBuf;
 
 use ruvllm::{Engine, EngineOptions, Error, ModelSource};
 
-use crate::common::{base, load, tiny, tiny_options, tiny_path};
+use crate::common::{base, load, tiny, tiny_options, tiny_path, tiny_source};
 
 fn failure(source: impl Into<ModelSource>, options: &EngineOptions) -> Error {
-    match Engine::load(&source.into(), options, &mut |_| ()) {
-        Ok(_) => panic!("expected an error"),
-        Err(error) => error,
-    }
+    Engine::load(&source.into(), options, &mut |_| ()).expect_err("this is no usable model")
 }
 
 #[test]
@@ -58,6 +55,33 @@ fn files_that_are_no_models_are_named() {
         assert!(matches!(error, Error::Open { .. }), "{path}: {error:?}");
         assert!(error.to_string().contains(path), "{error}");
     }
+}
+
+#[test]
+fn a_model_of_another_kind_is_refused() {
+    let source = tiny_source(|metadata| _ = metadata.insert("general.architecture", "abacus"));
+    let error = failure(source, &tiny_options());
+    assert!(matches!(&error, Error::Load { name, .. } if name == "changed"), "{error:?}");
+}
+
+#[test]
+fn a_tokenizer_with_more_ids_than_the_model_is_refused() {
+    let source = tiny_source(|metadata| {
+        let mut tokens =
+            metadata.get_strings("tokenizer.ggml.tokens").ok().flatten().expect("tokens").to_vec();
+        let mut types =
+            metadata.get_i32s("tokenizer.ggml.token_type").ok().flatten().expect("types").to_vec();
+        tokens.push("surplus".to_owned());
+        types.push(1);
+        metadata.insert("tokenizer.ggml.tokens", tokens);
+        metadata.insert("tokenizer.ggml.token_type", types);
+    });
+    let rows = tiny().config().vocab_size;
+    let error = failure(source, &tiny_options());
+    assert!(
+        matches!(error, Error::VocabularyMismatch { tokenizer, model } if tokenizer == rows + 1 && model == rows),
+        "{error:?}"
+    );
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Pre-tokenization: cuts a text into the pieces that byte-pair merges never cross, by the regular expressions of a
-//! model family.
+//! Pre-tokenization: cuts a text into the pieces that byte-pair merges never cross, by the regular
+//! expressions of a model family.
 
 mod rules;
 
@@ -53,35 +53,28 @@ impl PreTokenizer {
         self.add_bos
     }
 
-    /// Gives the pieces of `text` to `piece`, in order and without gaps; stops at the first error.
-    pub(crate) fn split<'t>(
-        &self,
-        text: &'t str,
-        piece: &mut impl FnMut(&'t str) -> Result<()>,
-    ) -> Result<()> {
-        cut(&self.cuts, text, piece)
+    /// Gives the pieces of `text` to `piece`, in order and without gaps.
+    pub(crate) fn split<'t>(&self, text: &'t str, piece: &mut impl FnMut(&'t str)) {
+        cut(&self.cuts, text, piece);
     }
 }
 
-fn cut<'t>(
-    cuts: &[(Regex, Spaces)],
-    text: &'t str,
-    piece: &mut impl FnMut(&'t str) -> Result<()>,
-) -> Result<()> {
-    let Some(((regex, spaces), rest)) = cuts.split_first() else {
-        return if text.is_empty() { Ok(()) } else { piece(text) };
-    };
-    let mut at = 0;
-    while at < text.len() {
-        let Some(found) = regex.find_at(text, at) else { break };
-        if found.start() > at {
-            cut(rest, &text[at..found.start()], piece)?;
-        }
-        let end = found.end() - last_space(text, found.start(), found.end(), *spaces);
-        cut(rest, &text[found.start()..end], piece)?;
-        at = end;
+fn cut<'t>(cuts: &[(Regex, Spaces)], text: &'t str, piece: &mut impl FnMut(&'t str)) {
+    if text.is_empty() {
+        return;
     }
-    cut(rest, &text[at..], piece)
+    let Some(((regex, spaces), rest)) = cuts.split_first() else { return piece(text) };
+    let mut at = 0;
+    while let Some(found) = regex.find_at(text, at) {
+        cut(rest, &text[at..found.start()], piece);
+        let end = found.end() - last_space(text, found.start(), found.end(), *spaces);
+        cut(rest, &text[found.start()..end], piece);
+        at = end;
+        if at == text.len() {
+            return;
+        }
+    }
+    cut(rest, &text[at..], piece);
 }
 
 /// How many bytes at the end of a match belong to the next piece.
@@ -109,16 +102,17 @@ fn known_names() -> String {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+    use tokenizers::{
+        OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer as _, SplitDelimiterBehavior,
+        pre_tokenizers::split::{Split, SplitPattern},
+    };
+
     use super::*;
 
     fn pieces<'t>(name: &str, text: &'t str) -> Vec<&'t str> {
         let mut pieces = Vec::new();
-        let split = PreTokenizer::named(name).and_then(|pre| {
-            pre.split(text, &mut |piece| {
-                pieces.push(piece);
-                Ok(())
-            })
-        });
+        let split = PreTokenizer::named(name).map(|pre| pre.split(text, &mut |piece| pieces.push(piece)));
         assert!(split.is_ok(), "{name}: {split:?}");
         pieces
     }
@@ -129,6 +123,65 @@ mod tests {
         for name in KNOWN.iter().flat_map(|rules| rules.names) {
             assert_eq!(pieces(name, text).concat(), text, "{name}");
             assert!(pieces(name, "").is_empty());
+        }
+    }
+
+    /// The patterns with their look-aheads, run by the tokenizers library.
+    fn library_cuts(rules: &Rules) -> Vec<Split> {
+        let split = |&(pattern, spaces): &(&str, Spaces)| {
+            let mut pattern = pattern.replace(CASED_MARK, &cased_class());
+            if spaces != Spaces::Keep {
+                assert!(pattern.ends_with(r"|\s+"), "{pattern}");
+                pattern.truncate(pattern.len() - r"|\s+".len());
+                pattern.push_str(r"|\s+(?!\S)|\s+");
+            }
+            Split::new(SplitPattern::Regex(pattern), SplitDelimiterBehavior::Isolated, false)
+        };
+        rules.cuts.iter().filter_map(|cut| split(cut).ok()).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn look_aheads_are_what_the_library_makes_of_them(
+            parts in prop::collection::vec(
+                prop_oneof![
+                    "[ \\t\\n\\r]{1,5}",
+                    "[a-zA-Z']{1,6}",
+                    "[0-9]{1,5}",
+                    "[\u{a0}\u{3000}\u{2028}\u{85} \n]{1,4}",
+                    "[!-/:-@]{1,4}",
+                    "[你好éÉß\u{301}ǅ١²]{1,4}",
+                    "\\PC{1,3}",
+                    any::<char>().prop_map(String::from),
+                ],
+                1..12,
+            )
+        ) {
+            let text = parts.concat();
+            for rules in KNOWN {
+                let cuts = library_cuts(rules);
+                prop_assert_eq!(cuts.len(), rules.cuts.len());
+                let mut split = PreTokenizedString::from(text.as_str());
+                for cut in &cuts {
+                    prop_assert!(cut.pre_tokenize(&mut split).is_ok());
+                }
+                let expected: Vec<&str> = split
+                    .get_splits(OffsetReferential::Normalized, OffsetType::Byte)
+                    .into_iter()
+                    .map(|(piece, ..)| piece)
+                    .collect();
+                prop_assert_eq!(pieces(rules.names[0], &text), expected, "{}", rules.names[0]);
+            }
+        }
+    }
+
+    #[test]
+    fn no_pattern_matches_nothing() {
+        for name in KNOWN.iter().map(|rules| rules.names[0]) {
+            let matches_empty =
+                PreTokenizer::named(name).map(|pre| pre.cuts.iter().any(|(r, _)| r.is_match("")));
+            assert!(matches!(matches_empty, Ok(false)), "{name}");
         }
     }
 

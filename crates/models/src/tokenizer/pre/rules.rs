@@ -1,7 +1,8 @@
 //! The known pre-tokenizer types: which patterns cut the text, and what else the type implies.
 //!
-//! The patterns are those of the models' own tokenizer files. Where a pattern ends in `\s+(?!\S)|\s+`, the look-ahead
-//! is written as [`Spaces::LeaveLast`] or [`Spaces::LeaveLastNoNewline`], so that a linear-time matcher can run it.
+//! The patterns are those of the models' own tokenizer files. Where a pattern ends in
+//! `\s+(?!\S)|\s+`, the look-ahead is written as [`Spaces::LeaveLast`] or
+//! [`Spaces::LeaveLastNoNewline`], so that a linear-time matcher can run it.
 
 /// What happens to a run of white space that the last alternative `\s+` matched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -10,7 +11,8 @@ pub(super) enum Spaces {
     Keep,
     /// Its last character goes to the next piece if text follows (`\s+(?!\S)|\s+`).
     LeaveLast,
-    /// The same, in patterns with an earlier alternative for line ends: a match that ends in one is not from `\s+`.
+    /// The same, in patterns with an earlier alternative for line ends: a match that ends in one is
+    /// not from `\s+`.
     LeaveLastNoNewline,
 }
 
@@ -44,9 +46,7 @@ macro_rules! after_contractions {
 
 /// Llama 3: numbers in groups of up to three digits, line ends with what precedes them.
 const LLAMA3: Cut = (
-    after_contractions!(
-        r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+"
-    ),
+    after_contractions!(r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+"),
     Spaces::LeaveLastNoNewline,
 );
 
@@ -68,9 +68,23 @@ const QWEN35: Cut = (
 macro_rules! by_case {
     ($upper:literal, $lower:literal, $tail:literal, $digits:literal, $ends:literal) => {
         concat!(
-            r"[^\r\n\p{L}\p{N}]?", $upper, "*", $lower, "+", $tail,
-            r"|[^\r\n\p{L}\p{N}]?", $upper, "+", $lower, "*", $tail,
-            "|", $digits, r"| ?[^\s\p{L}\p{N}]+", $ends, r"|\s*[\r\n]+|\s+"
+            r"[^\r\n\p{L}\p{N}]?",
+            $upper,
+            "*",
+            $lower,
+            "+",
+            $tail,
+            r"|[^\r\n\p{L}\p{N}]?",
+            $upper,
+            "+",
+            $lower,
+            "*",
+            $tail,
+            "|",
+            $digits,
+            r"| ?[^\s\p{L}\p{N}]+",
+            $ends,
+            r"|\s*[\r\n]+|\s+"
         )
     };
 }
@@ -106,7 +120,7 @@ const KIMI_K2: Cut = (
     Spaces::LeaveLastNoNewline,
 );
 
-/// DeepSeek V3, last of its three cuts.
+/// `DeepSeek` V3, last of its three cuts.
 const DEEPSEEK3_WORDS: Cut = (
     r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+"##,
     Spaces::LeaveLastNoNewline,
@@ -121,11 +135,11 @@ const DIGIT: Cut = (r"\p{N}", Spaces::Keep);
 /// Bloom and the Finnish GPT-3: everything between white space and sentence punctuation.
 const BLOOM: Cut = (r" ?[^(\s|.,!?…。，、।۔،)]+", Spaces::Keep);
 
-/// Stands for the cased letters of DeepSeek LLM, see [`CASED`].
+/// Stands for the cased letters of `DeepSeek` LLM, see [`CASED`].
 pub(super) const CASED_MARK: &str = "@cased@";
 
-/// The cased letters that the DeepSeek LLM tokenizer lists one by one: those of an old Unicode version, without
-/// mathematical letters. First and last of each range.
+/// The cased letters that the `DeepSeek` LLM tokenizer lists one by one: those of an old Unicode
+/// version, without mathematical letters. First and last of each range.
 #[rustfmt::skip]
 pub(super) const CASED: &[(u32, u32)] = &[
     (0x41, 0x5A), (0x61, 0x7A), (0xB5, 0xB5), (0xC0, 0xD6), (0xD8, 0xF6), (0xF8, 0x1BA), (0x1BC, 0x1BF),
@@ -160,8 +174,22 @@ pub(super) const KNOWN: &[Rules] = &[
     ),
     rules(
         &[
-            "gpt-2", "phi-2", "jina-es", "jina-de", "jina-v2-es", "jina-v2-de", "gigachat", "a.x-4.0", "mellum",
-            "modern-bert", "exaone4", "mpt", "olmo", "jais", "trillion", "granite-docling",
+            "gpt-2",
+            "phi-2",
+            "jina-es",
+            "jina-de",
+            "jina-v2-es",
+            "jina-v2-de",
+            "gigachat",
+            "a.x-4.0",
+            "mellum",
+            "modern-bert",
+            "exaone4",
+            "mpt",
+            "olmo",
+            "jais",
+            "trillion",
+            "granite-docling",
         ],
         &[GPT2],
     ),
@@ -204,10 +232,7 @@ pub(super) const KNOWN: &[Rules] = &[
             DEEPSEEK3_WORDS,
         ],
     ),
-    rules(
-        &["falcon"],
-        &[(r"[\p{P}\$\+<=>\^~\|`]+", Spaces::Keep), GPT2, (r"[0-9][0-9][0-9]", Spaces::Keep)],
-    ),
+    rules(&["falcon"], &[(r"[\p{P}\$\+<=>\^~\|`]+", Spaces::Keep), GPT2, (r"[0-9][0-9][0-9]", Spaces::Keep)]),
     rules(
         &["starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b", "mellum2"],
         &[DIGIT, GPT2],
@@ -227,9 +252,7 @@ pub(super) const KNOWN: &[Rules] = &[
     rules(
         &["seed-coder"],
         &[(
-            after_contractions!(
-                r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+"
-            ),
+            after_contractions!(r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+"),
             Spaces::LeaveLastNoNewline,
         )],
     ),
