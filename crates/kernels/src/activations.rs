@@ -114,10 +114,9 @@ impl Activations {
             // SAFETY: chunks do not overlap, so neither do their parts.
             let part = unsafe { tiles.part(range.start * steps..range.end * steps) };
             let rows = range.start * TILE_TOKENS..(range.end * TILE_TOKENS).min(tokens);
+            let values = &values[rows.start * cols..rows.end * cols];
             // SAFETY: `kernels` exists only where the slot's instruction set is present.
-            unsafe {
-                (kernels.slots.quantize_tiles)(&values[rows.start * cols..rows.end * cols], cols, part)
-            };
+            unsafe { (kernels.slots.quantize_tiles)(values, cols, part) };
         });
     }
 

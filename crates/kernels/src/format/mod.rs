@@ -129,7 +129,7 @@ impl BlockFormat {
 
     /// Writes the blocks that represent `values`.
     ///
-    /// F16, BF16, Q8_0 and Q4_0 round as ggml's reference quantizer does, byte for byte; the K formats search for the
+    /// F16, BF16, `Q8_0` and `Q4_0` round as ggml's reference quantizer does, byte for byte; the K formats search for the
     /// scales with the least squared error. Values that are not finite give blocks that are not meaningful, as in every
     /// quantizer of these formats.
     ///

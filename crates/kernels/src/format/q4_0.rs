@@ -1,4 +1,4 @@
-//! Q4_0: 32 values of 4 bits around 8 under one half-precision scale, `x = d * (q - 8)`.
+//! `Q4_0`: 32 values of 4 bits around 8 under one half-precision scale, `x = d * (q - 8)`.
 //!
 //! Byte `j` holds value `j` in its low half and value `j + 16` in its high half.
 

@@ -1,4 +1,4 @@
-//! Q8_0: 32 signed bytes under one half-precision scale, `x = d * q`.
+//! `Q8_0`: 32 signed bytes under one half-precision scale, `x = d * q`.
 
 use bytemuck::{Pod, Zeroable};
 

@@ -62,7 +62,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
 /// `(rows, cols)` that fit a format: odd counts, whole blocks, and rows that are no multiple of eight sub-blocks.
 fn columns(format: BlockFormat, units: usize) -> usize {
     match format.block_len() {
-        1 => 5 * units + 3,
+        1 => 149 * units + 3,
         len => len * units,
     }
 }
@@ -112,6 +112,32 @@ proptest! {
         let together = product(&kernels, &ThreadPool::new(3).unwrap(), &w, &x);
         for (x, together) in x.chunks_exact(cols).zip(together.chunks_exact(rows)) {
             prop_assert_eq!(bits(&product(&kernels, &ThreadPool::single(), &w, x)), bits(together));
+        }
+    }
+}
+
+/// Enough rows and tokens for every level of blocking of the float formats, with remainders on each.
+#[test]
+fn large_float_products_have_the_same_bits_as_small_ones() {
+    for format in [BlockFormat::F32, BlockFormat::F16, BlockFormat::BF16] {
+        let (rows, cols, tokens) = (75, 1003, 101);
+        let mut random = Random(5);
+        let w = normal_matrix(&mut random, format, rows, cols);
+        let x: Vec<f32> = (0..tokens * cols).map(|_| random.normal()).collect();
+        for kernels in Kernels::available() {
+            let together = product(&kernels, &ThreadPool::single(), &w, &x);
+            for (x, together) in x.chunks_exact(cols).zip(together.chunks_exact(rows)) {
+                let mut weights = vec![0.0; cols];
+                for (row, &y) in together.iter().enumerate() {
+                    w.dequantize_row(row, &mut weights);
+                    assert_eq!(
+                        kernels.dot(&weights, x).to_bits(),
+                        y.to_bits(),
+                        "{kernels:?} {}",
+                        format.name()
+                    );
+                }
+            }
         }
     }
 }

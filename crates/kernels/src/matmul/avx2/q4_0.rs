@@ -1,4 +1,4 @@
-//! Q4_0 rows: blocks `p` and `p + 4` share a vector; transposed, the lanes are the blocks.
+//! `Q4_0` rows: blocks `p` and `p + 4` share a vector; transposed, the lanes are the blocks.
 
 use std::arch::x86_64::*;
 

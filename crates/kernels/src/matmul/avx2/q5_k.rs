@@ -1,4 +1,4 @@
-//! Q5_K rows: as Q4_K, with the fifth bits put in before the transposition.
+//! `Q5_K` rows: as `Q4_K`, with the fifth bits put in before the transposition.
 
 use std::arch::x86_64::*;
 

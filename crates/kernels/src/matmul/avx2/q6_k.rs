@@ -1,4 +1,4 @@
-//! Q6_K rows: the four vectors of low bits, transposed, give the sub-blocks 0, 1, 4, 5 in their low halves of bytes and
+//! `Q6_K` rows: the four vectors of low bits, transposed, give the sub-blocks 0, 1, 4, 5 in their low halves of bytes and
 //! 2, 3, 6, 7 in the high ones; the high bits are brought into the same order. The lanes of the lower half of a vector
 //! belong to the first 16 values of their sub-blocks, those of the upper half to the last 16, as do the integer scales.
 
@@ -10,7 +10,7 @@ use crate::activations::{Order, Q8Token};
 use crate::format::{Q6K, QuantBlock};
 use crate::lanes::LANES;
 
-/// A block of Q6_K in registers.
+/// A block of `Q6_K` in registers.
 #[derive(Clone, Copy)]
 pub(super) struct Weights {
     /// In [`Order::Pairs`].

@@ -1,4 +1,4 @@
-//! Q8_0 rows: `|w| * sign(x, w)` through `maddubs`, 32 bits per pair at once.
+//! `Q8_0` rows: `|w| * sign(x, w)` through `maddubs`, 32 bits per pair at once.
 
 use std::arch::x86_64::*;
 
