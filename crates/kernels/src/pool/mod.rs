@@ -58,6 +58,8 @@ struct Shared {
     next: Alone<AtomicUsize>,
     finished: Alone<AtomicUsize>,
     job: AtomicPtr<Job<'static>>,
+    /// Workers that run.
+    started: AtomicUsize,
     stop: AtomicBool,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
     /// Where workers sleep until a ticket can be claimed.
@@ -111,10 +113,17 @@ impl ThreadPool {
             let shared = Arc::clone(&pool.shared);
             let handle = std::thread::Builder::new()
                 .name(format!("kernels-{worker}"))
-                .spawn(move || shared.work())
+                .spawn(move || {
+                    shared.started.fetch_add(1, Ordering::Release);
+                    shared.done.ring();
+                    shared.work();
+                })
                 .map_err(|source| Error::ThreadSpawn { worker, source })?;
             pool.workers.push(handle);
         }
+        // A thread allocates while it starts: after this, the pool allocates nothing.
+        let shared = &pool.shared;
+        shared.done.wait_until(shared.spin, || shared.started.load(Ordering::Acquire) == threads - 1);
         Ok(pool)
     }
 
@@ -130,6 +139,7 @@ impl ThreadPool {
             next: Alone(AtomicUsize::new(threads)),
             finished: Alone(AtomicUsize::new(threads)),
             job: AtomicPtr::new(std::ptr::null_mut()),
+            started: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
             panic: Mutex::new(None),
             work: Bell::default(),
