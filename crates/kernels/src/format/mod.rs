@@ -100,7 +100,7 @@ impl BlockFormat {
     /// Bytes of a row of `cols` values; `None` when `cols` is not a whole number of blocks or the size overflows.
     pub fn row_bytes(self, cols: usize) -> Option<usize> {
         let blocks = cols / self.block_len();
-        (cols % self.block_len() == 0).then(|| blocks.checked_mul(self.block_bytes()))?
+        cols.is_multiple_of(self.block_len()).then(|| blocks.checked_mul(self.block_bytes()))?
     }
 
     /// Whether products with this format take 8-bit activations

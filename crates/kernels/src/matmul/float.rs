@@ -197,7 +197,7 @@ fn dots<L: Lanes, F: FloatFormat, const R: usize, const T: usize>(
         }
         multiply(l, &mut acc, |r| F::load(l, &chunks[r][c]), values.map(|x| l.load(&x[c])));
     }
-    if product.cols % LANES != 0 {
+    if !product.cols.is_multiple_of(LANES) {
         let tail = n * size_of::<F::Chunk>();
         multiply(
             l,

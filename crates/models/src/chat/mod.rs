@@ -1,97 +1,40 @@
 //! Chat templates: a model's own Jinja template turns messages into the prompt it was trained on.
 //!
 //! Templates are written for Python's Jinja2 as the transformers library runs it; `minijinja` runs
-//! them here, with the Python manners (printing, JSON, methods) that it lacks in [`python`]. Not
+//! them here, with the Python manners (printing, JSON, methods) that it lacks in `python`. Not
 //! here: reading the answer, and turning the prompt into tokens
 //! ([`Tokenizer::encode_chat`](crate::tokenizer::Tokenizer::encode_chat)).
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::{
+    thread,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use minijinja::{AutoEscape, Environment, ErrorKind, Value as Jinja, syntax::SyntaxConfig};
-use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
+mod message;
 mod python;
 mod source;
 mod time;
 
-use crate::{Error, Result, tokenizer::guarded::visit_strings};
+pub use self::message::Message;
+pub(crate) use self::message::visit_strings;
+use crate::{Error, Result};
 
 /// Name of the only template in its environment, shown in error messages.
 const NAME: &str = "chat_template";
 
-/// Instructions that one rendering may execute. Real templates need some thousands a message; this
-/// bounds a template that loops without end to about a second.
-const FUEL: u64 = 20_000_000;
+/// Instructions that one rendering may execute. Real templates need some hundreds a message; a template
+/// that loops without end is stopped within a second.
+const FUEL: u64 = 4_000_000;
 
 /// Depth of calls within one rendering.
 const RECURSION_LIMIT: usize = 200;
 
-/// One message of a conversation.
-///
-/// In JSON an object with at least `role`; all fields reach the template as they are.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct Message {
-    /// `system`, `user`, `assistant`, `tool` or what else the template knows.
-    pub role: String,
-    /// The text, a list of parts (`[{"type": "text", "text": ...}, ...]`), null, or absent.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
-    pub content: Option<Value>,
-    /// Other fields: `tool_calls`, `tool_call_id`, `name`, ...
-    #[serde(flatten)]
-    pub extra: Map<String, Value>,
-}
-
-/// Keeps a null that is written out apart from an absent field.
-fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
-    Value::deserialize(deserializer).map(Some)
-}
-
-impl Message {
-    /// A message with a text.
-    #[must_use]
-    pub fn new(role: impl Into<String>, text: impl Into<String>) -> Self {
-        Self { role: role.into(), content: Some(Value::String(text.into())), extra: Map::new() }
-    }
-
-    /// Instructions that hold for the whole conversation.
-    #[must_use]
-    pub fn system(text: impl Into<String>) -> Self {
-        Self::new("system", text)
-    }
-
-    /// What the user says.
-    #[must_use]
-    pub fn user(text: impl Into<String>) -> Self {
-        Self::new("user", text)
-    }
-
-    /// What the model said.
-    #[must_use]
-    pub fn assistant(text: impl Into<String>) -> Self {
-        Self::new("assistant", text)
-    }
-
-    /// Calls `visit` with every string in the message.
-    pub(crate) fn visit_strings(&self, visit: &mut impl FnMut(&str)) {
-        visit(&self.role);
-        if let Some(content) = &self.content {
-            visit_strings(content, visit);
-        }
-        for (key, value) in &self.extra {
-            visit(key);
-            visit_strings(value, visit);
-        }
-    }
-
-    /// The message as the template sees it: role and content first, then the others in their order.
-    fn to_jinja(&self) -> Jinja {
-        let role = ("role", Jinja::from(self.role.as_str()));
-        let content = self.content.as_ref().map(|content| ("content", python::from_json(content)));
-        let extra = self.extra.iter().map(|(key, value)| (key.as_str(), python::from_json(value)));
-        Jinja::from_pairs(std::iter::once(role).chain(content).chain(extra))
-    }
-}
+/// Stack of the thread that renders. Freeing or printing a value recurses as deeply as it is nested, and
+/// [`FUEL`] instructions can nest lists half a million times; pages that are not needed cost nothing.
+const STACK_BYTES: usize = 512 << 20;
 
 /// A compiled chat template. Immutable: one value serves all threads.
 ///
@@ -160,7 +103,7 @@ impl ChatTemplate {
     ///
     /// # Errors
     /// [`Error::TemplateRefused`] if the template calls `raise_exception`;
-    /// [`Error::TemplateRender`] if it fails or executes more than 20 million instructions.
+    /// [`Error::TemplateRender`] if it fails or executes more than 4 million instructions.
     pub fn render(
         &self,
         messages: &[Message],
@@ -177,15 +120,24 @@ impl ChatTemplate {
         for (name, token) in [("bos_token", &self.bos_token), ("eos_token", &self.eos_token)] {
             variables.extend(token.as_deref().map(|token| (name, Jinja::from(token))));
         }
-        variables
-            .extend(self.variables.iter().map(|(name, value)| (name.as_str(), python::from_json(value))));
-        self.environment
-            .get_template(NAME)
-            .and_then(|template| template.render(Jinja::from_pairs(variables)))
-            .map_err(|error| match raised(&error) {
-                Some(message) => Error::TemplateRefused { message },
-                None => Error::TemplateRender { message: describe(&error) },
-            })
+        let own = self.variables.iter().map(|(name, value)| (name.as_str(), python::from_json(value)));
+        variables.extend(own);
+        let variables = Jinja::from_pairs(variables);
+        let render = || {
+            self.environment.get_template(NAME).and_then(|template| template.render(variables)).map_err(
+                |error| match raised(&error) {
+                    Some(message) => Error::TemplateRefused { message },
+                    None => Error::TemplateRender { message: describe(&error) },
+                },
+            )
+        };
+        let failed = |message: String| Error::TemplateRender { message };
+        thread::scope(|scope| {
+            let builder = thread::Builder::new().name(NAME.to_owned()).stack_size(STACK_BYTES);
+            let renderer =
+                builder.spawn_scoped(scope, render).map_err(|error| failed(format!("no thread: {error}")))?;
+            renderer.join().unwrap_or_else(|_| Err(failed("the template engine stopped".to_owned())))
+        })
     }
 }
 
@@ -204,6 +156,8 @@ fn environment() -> Result<Environment<'static>, minijinja::Error> {
     environment.add_filter("trim", python::trim);
     environment.add_filter(source::CHARACTERS, python::characters);
     environment.add_filter("string", |value: &Jinja| python::to_str(value));
+    environment.add_test("iterable", python::is_iterable);
+    environment.add_test("sequence", python::is_sequence);
     environment.add_function("raise_exception", |message: &Jinja| -> Result<Jinja, minijinja::Error> {
         let raised = Raised(python::to_str(message));
         Err(minijinja::Error::new(ErrorKind::InvalidOperation, "raise_exception").with_source(raised))
@@ -249,23 +203,23 @@ mod tests {
     }
 
     #[test]
-    fn a_null_content_is_not_an_absent_one() -> Result<(), serde_json::Error> {
-        let null: Message =
-            serde_json::from_str(r#"{"role": "assistant", "content": null, "tool_calls": []}"#)?;
-        assert_eq!(null.content, Some(Value::Null));
-        let absent: Message = serde_json::from_str(r#"{"role": "assistant"}"#)?;
-        assert_eq!(absent.content, None);
-        assert_eq!(serde_json::to_string(&absent)?, r#"{"role":"assistant"}"#);
-        assert_eq!(serde_json::to_string(&null)?, r#"{"role":"assistant","content":null,"tool_calls":[]}"#);
-        Ok(())
-    }
-
-    #[test]
     fn a_template_that_does_not_end_is_stopped() {
         let endless = "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}";
         assert!(matches!(render(endless), Err(Error::TemplateRender { .. })));
         let recursive = "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}";
         assert!(matches!(render(recursive), Err(Error::TemplateRender { .. })));
+    }
+
+    #[test]
+    fn values_nested_deeply_are_printed_and_freed() {
+        let nest = "{% set ns = namespace(x=[]) %}{% for i in range(60000) %}{% for j in range(5) %}\
+                    {% set ns.x = [ns.x] %}{% endfor %}{% endfor %}";
+        assert_eq!(render(nest).ok().as_deref(), Some(""));
+        assert_eq!(render(&format!("{nest}{{{{ ns.x }}}}")).map_or(0, |text| text.len()), 600_002);
+        assert!(matches!(
+            render(&format!("{nest}{{{{ ns.x | tojson }}}}")),
+            Err(Error::TemplateRender { .. })
+        ));
     }
 
     #[test]

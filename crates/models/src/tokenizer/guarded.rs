@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     Error, Result, TokenId,
-    chat::{ChatTemplate, Message},
+    chat::{ChatTemplate, Message, visit_strings},
 };
 
 /// Unicode reserves these code points for private use inside a program; text should not contain them.
@@ -108,15 +108,7 @@ impl<'a> Guard<'a> {
     }
 
     fn message(&self, message: &Message) -> Message {
-        Message {
-            role: self.text(&message.role, false),
-            content: message.content.as_ref().map(|content| self.value(content)),
-            extra: message
-                .extra
-                .iter()
-                .map(|(key, value)| (self.text(key, true), self.value(value)))
-                .collect(),
-        }
+        message.map(|role| self.text(role, false), |value| self.value(value), |key| self.text(key, true))
     }
 
     fn value(&self, value: &Value) -> Value {
@@ -155,20 +147,5 @@ impl<'a> Guard<'a> {
             .filter(|&c| c != self.breaker)
             .map(|c| self.stand_ins.iter().find(|&&(_, stand_in)| stand_in == c).map_or(c, |&(only, _)| only))
             .collect()
-    }
-}
-
-/// Calls `visit` with every string in a JSON value, keys included.
-pub(crate) fn visit_strings(value: &Value, visit: &mut impl FnMut(&str)) {
-    match value {
-        Value::String(text) => visit(text),
-        Value::Array(values) => values.iter().for_each(|value| visit_strings(value, visit)),
-        Value::Object(map) => {
-            for (key, value) in map {
-                visit(key);
-                visit_strings(value, visit);
-            }
-        }
-        Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }

@@ -11,7 +11,7 @@ mod bytes;
 mod decode;
 mod end_of_generation;
 mod gguf;
-pub(crate) mod guarded;
+mod guarded;
 mod index;
 mod library;
 mod merge;

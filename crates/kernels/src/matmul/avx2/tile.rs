@@ -145,7 +145,7 @@ fn finish_step<const T: usize>(acc: &mut Tile<__m256i, T>) {
     for acc in acc.as_flattened_mut() {
         // SAFETY: no instruction is emitted; the value is only said to be changed, in order with the others.
         unsafe {
-            std::arch::asm!("/* {0} */", inout(ymm_reg) * acc, options(nomem, nostack, preserves_flags))
-        };
+            std::arch::asm!("/* {0} */", inout(ymm_reg) * acc, options(nomem, nostack, preserves_flags));
+        }
     }
 }

@@ -3,7 +3,7 @@
 
 use minijinja::{
     Error, ErrorKind, State, Value,
-    value::{Kwargs, Tuple, from_args},
+    value::{Kwargs, Tuple, ValueKind, from_args},
 };
 
 use super::to_str;
@@ -18,11 +18,30 @@ pub(in crate::chat) fn trim(value: &Value, chars: Option<&str>) -> String {
     strip(&to_str(value), chars, true, true).to_owned()
 }
 
-/// The characters of a string as a list; other values as they are.
-pub(in crate::chat) fn characters(value: Value) -> Value {
+/// What a `for` loop goes through: the characters of a string as a list, other values as they are.
+pub(in crate::chat) fn characters(value: Value) -> Result<Value, Error> {
     match value.as_str() {
-        Some(text) => text.chars().map(Value::from).collect(),
-        None => value,
+        Some(text) => Ok(text.chars().map(Value::from).collect()),
+        // The engine takes it for an empty list; in Python it is an error, which templates rely on.
+        None if value.is_none() => {
+            Err(Error::new(ErrorKind::InvalidOperation, "'NoneType' object is not iterable"))
+        }
+        None => Ok(value),
+    }
+}
+
+/// The test `iterable`.
+pub(in crate::chat) fn is_iterable(value: &Value) -> bool {
+    !value.is_none() && value.try_iter().is_ok()
+}
+
+/// The test `sequence`: everything with a length and items, so mappings and strings too.
+pub(in crate::chat) fn is_sequence(value: &Value) -> bool {
+    match value.kind() {
+        ValueKind::Undefined | ValueKind::Seq | ValueKind::Map | ValueKind::String => true,
+        // Slices and sums of lists, but not generators.
+        ValueKind::Iterable => value.len().is_some(),
+        _ => false,
     }
 }
 
@@ -44,6 +63,13 @@ pub(in crate::chat) fn unknown_method(
     {
         return result;
     }
+    if matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable) && method == "index" {
+        let (item,): (&Value,) = from_args(args)?;
+        return match value.try_iter()?.position(|other| other == *item) {
+            Some(at) => Ok(Value::from(at)),
+            None => Err(Error::new(ErrorKind::InvalidOperation, "the value is not in the list")),
+        };
+    }
     minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args)
 }
 
@@ -57,6 +83,16 @@ fn string_method(text: &str, method: &str, args: &[Value]) -> Option<Result<Valu
         "splitlines" => {
             from_args(args).map(|(keep,): (Option<bool>,)| split_lines(text, keep.unwrap_or(false)))
         }
+        "swapcase" => from_args(args).map(|()| Value::from(swap_case(text))),
+        // Lower case but for this one letter, which is as good as all that models see.
+        "casefold" => from_args(args).map(|()| Value::from(text.to_lowercase().replace('ß', "ss"))),
+        "zfill" => from_args(args).map(|(width,): (usize,)| {
+            let at = usize::from(text.starts_with(['-', '+']));
+            Value::from(format!("{}{}{}", &text[..at], fill(text, width, '0'), &text[at..]))
+        }),
+        "ljust" | "rjust" | "center" => justify(text, method, args),
+        "index" => from_args(args).and_then(|(part,): (&str,)| position(text.find(part), text)),
+        "rindex" => from_args(args).and_then(|(part,): (&str,)| position(text.rfind(part), text)),
         "isspace" => from_args(args).map(|()| Value::from(!text.is_empty() && text.chars().all(is_space))),
         "title" => from_args(args).map(|()| Value::from(title(text))),
         "removeprefix" => {
@@ -75,6 +111,44 @@ fn string_method(text: &str, method: &str, args: &[Value]) -> Option<Result<Valu
         }),
         _ => return None,
     })
+}
+
+/// What fills a text up to a width in characters. A width beyond [`MAX_WIDTH`] counts as that.
+fn fill(text: &str, width: usize, with: char) -> String {
+    let missing = width.min(MAX_WIDTH).saturating_sub(text.chars().count());
+    std::iter::repeat_n(with, missing).collect()
+}
+
+/// Widest field that is filled up: more is a mistake of the template, and would cost memory.
+const MAX_WIDTH: usize = 4096;
+
+fn justify(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
+    let (width, with): (usize, Option<char>) = from_args(args)?;
+    let filling = fill(text, width, with.unwrap_or(' '));
+    let count = filling.chars().count();
+    // Python puts the odd character to the left if the width is odd.
+    let left = match method {
+        "ljust" => 0,
+        "rjust" => count,
+        _ => count / 2 + (count & width & 1),
+    };
+    let (before, after) =
+        filling.split_at(filling.char_indices().nth(left).map_or(filling.len(), |(at, _)| at));
+    Ok(Value::from(format!("{before}{text}{after}")))
+}
+
+fn swap_case(text: &str) -> String {
+    let swap =
+        |c: char| if c.is_uppercase() { c.to_lowercase().to_string() } else { c.to_uppercase().to_string() };
+    text.chars().map(swap).collect()
+}
+
+/// A place in a text, in characters.
+fn position(at: Option<usize>, text: &str) -> Result<Value, Error> {
+    match at {
+        Some(at) => Ok(Value::from(text[..at].chars().count())),
+        None => Err(Error::new(ErrorKind::InvalidOperation, "substring not found")),
+    }
 }
 
 fn tuple(items: [&str; 3]) -> Value {
@@ -198,6 +272,14 @@ mod tests {
         assert_eq!(call("a\r\nb\u{2028}c\n", "splitlines", &[]), "['a', 'b', 'c']");
         assert_eq!(call("a\r\nb", "splitlines", &[Value::from(true)]), r"['a\r\n', 'b']");
         assert_eq!(call("it's a-b 3x", "title", &[]), "It'S A-B 3X");
+        assert_eq!(call("Ab 1", "swapcase", &[]), "aB 1");
+        assert_eq!(call("-5", "zfill", &[Value::from(4)]), "-005");
+        assert_eq!(call("ab", "ljust", &[Value::from(4), v(".")]), "ab..");
+        assert_eq!(call("é", "rjust", &[Value::from(3)]), "  é");
+        assert_eq!(call("ab", "center", &[Value::from(5)]), "  ab ");
+        assert_eq!(call("abc", "center", &[Value::from(6)]), " abc  ");
+        assert_eq!(call("éab", "index", &[v("b")]), "2");
+        assert_eq!(call("ab", "rindex", &[v("x")]), "invalid operation: substring not found");
         assert_eq!(call("foobar", "removeprefix", &[v("foo")]), "bar");
         assert_eq!(call("a=b=c", "partition", &[v("=")]), "('a', '=', 'b=c')");
     }

@@ -14,7 +14,7 @@ mod methods;
 
 pub(super) use self::{
     json::tojson,
-    methods::{characters, trim, unknown_method},
+    methods::{characters, is_iterable, is_sequence, trim, unknown_method},
 };
 
 /// Converts JSON; the order of keys stays.
@@ -55,7 +55,7 @@ fn write_repr(value: &Value, out: &mut String) {
             Err(_) => write_display(value, out),
         },
         ValueKind::String => write_str_repr(value.as_str().unwrap_or_default(), out),
-        ValueKind::Seq => {
+        ValueKind::Seq | ValueKind::Iterable if value.len().is_some() => {
             let items: Vec<Value> = value.try_iter().map(Iterator::collect).unwrap_or_default();
             let (open, close) = match (value.downcast_object_ref::<Tuple>(), items.len()) {
                 (None, _) => ("[", "]"),
