@@ -181,7 +181,9 @@ fn chat_needs_a_chat_template() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_disk_behind_standard_output() {
-    for arguments in [&["doctor"][..], &["tokenize", "hello"], &["generate", "-n", "4000", "hello"]] {
+    for arguments in
+        [&["doctor"][..], &["tokenize", "hello"], &["generate", "--temperature", "0", "Once upon a time"]]
+    {
         let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
         let output = command(arguments).stdout(full).output().unwrap();
         finish(arguments, output).fails_with(1, &["standard output", "No space left"]);

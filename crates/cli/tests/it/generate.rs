@@ -104,8 +104,18 @@ fn a_logit_bias_forbids_and_forces_tokens() {
 
 #[test]
 fn penalties_take_negative_numbers() {
-    let arguments =
-        ["generate", "-n", "1", "--presence-penalty", "-0.5", "--frequency-penalty", "-1", PROMPT];
+    let arguments = [
+        "generate",
+        "--seed",
+        "1",
+        "-n",
+        "4",
+        "--presence-penalty",
+        "-0.5",
+        "--frequency-penalty",
+        "-1",
+        PROMPT,
+    ];
     assert!(!run(&arguments).text().is_empty());
 }
 
