@@ -5,13 +5,16 @@
 
 mod q8;
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+
 use bytemuck::Zeroable;
 
 use crate::disjoint::DisjointMut;
 use crate::format::SUB_BLOCK;
 use crate::{Kernels, ThreadPool};
 
-pub(crate) use q8::{Order, Q8Rows, Q8Token, TILE_TOKENS, TileStep, quantize_rows, quantize_tiles};
+pub(crate) use q8::{Order, Q8Group, Q8Rows, Q8Token, TILE_TOKENS, TileStep, quantize_rows, quantize_tiles};
 
 /// From this number of tokens on, products expand weights into panels and work in tiles; below, they read the weights
 /// row by row.

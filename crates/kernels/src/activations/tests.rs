@@ -24,11 +24,11 @@ fn groups_are_quantized_as_defined() {
         let token = activations.q8().rows.token(0);
         for (b, x) in x.chunks(32).enumerate() {
             let (quants, scale) = defined(x);
-            assert_eq!(token.quants[b].as_slice(), quants);
-            assert_eq!(token.scales[b], scale);
+            let found = &token.sub_blocks[b];
+            assert_eq!((found.quants.as_slice(), found.scale), (quants.as_slice(), scale));
             let halves = [0, 16].map(|h| quants[h..h + 16].iter().map(|&q| i16::from(q)).sum::<i16>());
-            assert_eq!(token.halves[b], halves);
-            assert_eq!(token.sums[b], scale * f32::from(halves[0] + halves[1]));
+            assert_eq!(found.halves, halves);
+            assert_eq!(found.sum, scale * f32::from(halves[0] + halves[1]));
         }
     }
 }
@@ -41,14 +41,13 @@ fn tiles_hold_the_same_numbers_as_rows() {
         let together = quantized(&kernels, tokens, cols, &x);
         for t in 0..tokens {
             let alone = quantized(&kernels, 1, cols, &x[t * cols..(t + 1) * cols]);
-            let row = alone.q8().rows.token(0);
-            for b in 0..11 {
+            for (b, row) in alone.q8().rows.token(0).sub_blocks.iter().enumerate() {
                 let step = &together.q8().tiles[t / 4 * 11 + slot_position(b, 11)];
                 let quants: Vec<i8> = step.quants.iter().flat_map(|q| q[t % 4]).collect();
-                assert_eq!(quants, row.quants[b]);
+                assert_eq!(quants, row.quants);
                 assert_eq!(
                     (step.scales[t % 4], step.sums[t % 4], step.halves[t % 4]),
-                    (row.scales[b], row.sums[b], row.halves[b])
+                    (row.scale, row.sum, row.halves)
                 );
             }
         }
@@ -65,14 +64,16 @@ fn every_order_holds_every_piece_in_the_lane_of_its_sub_block() {
         (Order::EvenOdd, [[0, 2, 4, 6, 0, 2, 4, 6], [1, 3, 5, 7, 1, 3, 5, 7]]),
         (Order::Pairs, [[0, 1, 4, 5, 0, 1, 4, 5], [2, 3, 6, 7, 2, 3, 6, 7]]),
     ] {
-        for (group, quants) in token.ordered(order).iter().zip(token.quants.chunks(8)) {
+        for (group, sub_blocks) in token.groups(order).iter().zip(token.sub_blocks.chunks(8)) {
             let mut pieces: Vec<(usize, [i8; 4])> = Vec::new();
-            for (i, vector) in group.iter().enumerate() {
+            for (i, vector) in group.quants.iter().enumerate() {
                 pieces.extend(vector.iter().enumerate().map(|(lane, &piece)| (lanes[i / 4][lane], piece)));
             }
             let mut expected: Vec<(usize, [i8; 4])> = Vec::new();
-            for (s, quants) in quants.iter().enumerate() {
-                expected.extend(quants.as_chunks().0.iter().map(|&piece| (s, piece)));
+            for (s, sub_block) in sub_blocks.iter().enumerate() {
+                expected.extend(sub_block.quants.as_chunks().0.iter().map(|&piece| (s, piece)));
+                assert_eq!((group.scales[s], group.sums[s]), (sub_block.scale, sub_block.sum));
+                assert_eq!(group.halves[s], sub_block.halves);
             }
             pieces.sort_unstable();
             expected.sort_unstable();
@@ -96,9 +97,10 @@ fn numbers_without_a_scale() {
             values[5] = x;
             let activations = quantized(&kernels, 1, 40, &values);
             let token = activations.q8().rows.token(0);
-            assert_eq!(token.quants, [[0; 32]; 2]);
-            assert_eq!((token.scales[0].is_nan(), token.sums[0].is_nan()), (nan, nan));
-            assert_eq!((token.scales[1], token.sums[1]), (0.0, 0.0));
+            let [spoiled, zeros] = token.sub_blocks else { panic!("40 values are two sub-blocks") };
+            assert_eq!((spoiled.quants, zeros.quants), ([0; 32], [0; 32]));
+            assert_eq!((spoiled.scale.is_nan(), spoiled.sum.is_nan()), (nan, nan));
+            assert_eq!((zeros.scale, zeros.sum), (0.0, 0.0));
         }
     }
 }
@@ -110,8 +112,8 @@ fn changing_the_rows_voids_the_quants() {
     activations.resize(1, 32).fill(1.0);
     activations.quantize(&kernels, &pool);
     activations.quantize(&kernels, &pool);
-    assert_eq!(activations.q8().rows.token(0).quants, [[127; 32]]);
+    assert_eq!(activations.q8().rows.token(0).sub_blocks[0].quants, [127; 32]);
     activations.values_mut().fill(-2.0);
     activations.quantize(&kernels, &pool);
-    assert_eq!(activations.q8().rows.token(0).quants, [[-127; 32]]);
+    assert_eq!(activations.q8().rows.token(0).sub_blocks[0].quants, [-127; 32]);
 }

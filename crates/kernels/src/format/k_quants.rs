@@ -36,19 +36,23 @@ impl PackedScales {
         Self { d: f32_to_half(d), dmin: f32_to_half(dmin), bits }
     }
 
-    /// The eight scales and the eight minima, unpacked as bytes of 64-bit numbers.
+    /// The 6-bit integers as bytes: scales 0..4 and minima 0..4, scales 4..8 and minima 4..8.
     #[inline(always)]
-    pub(crate) fn integers(&self) -> ([u8; N], [u8; N]) {
+    pub(crate) fn halves(&self) -> (u64, u64) {
         /// The low 6, the low 4 and the upper 2 (of 6) bits of every byte.
         const LOW_6: u64 = 0x3f3f_3f3f_3f3f_3f3f;
         const LOW_4: u64 = 0x0f0f_0f0f_0f0f_0f0f;
         const UPPER_2: u64 = 0x3030_3030_3030_3030;
-        let [s0, s1, s2, s3, m0, m1, m2, m3, h @ ..] = self.bits;
-        let first = u64::from_le_bytes([s0, s1, s2, s3, m0, m1, m2, m3]);
-        let last = u64::from(u32::from_le_bytes(h));
-        // Scales in the lower half, minima in the upper one: the first four of each, the last four of each.
-        let low = first & LOW_6;
-        let high = ((last | last << 28) & LOW_4) | (first >> 2 & UPPER_2);
+        let (first, last) = self.bits.split_first_chunk().expect("12 bytes");
+        let first = u64::from_le_bytes(*first);
+        let last = u64::from(u32::from_le_bytes(*last.as_array().expect("4 bytes")));
+        (first & LOW_6, ((last | last << 28) & LOW_4) | (first >> 2 & UPPER_2))
+    }
+
+    /// The eight scales and the eight minima.
+    #[inline(always)]
+    fn integers(&self) -> ([u8; N], [u8; N]) {
+        let (low, high) = self.halves();
         let scales = (low & 0xffff_ffff) | high << 32;
         let mins = low >> 32 | (high & !0xffff_ffff);
         (scales.to_le_bytes(), mins.to_le_bytes())

@@ -64,3 +64,16 @@ fn packed_scales_hold_every_six_bit_number() {
 fn short_bytes_are_refused() {
     BlockFormat::Q6K.dequantize(&[0; 209], &mut [0.0; 256]);
 }
+
+#[test]
+fn numbers_that_are_not_finite_do_not_stop_a_quantizer() {
+    for format in BlockFormat::ALL {
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN_POSITIVE / 4.0] {
+            let mut values = [0.5; 256];
+            values[100] = bad;
+            let mut bytes = vec![0; format.row_bytes(256).unwrap()];
+            format.quantize(&values, &mut bytes);
+            format.dequantize(&bytes, &mut values);
+        }
+    }
+}

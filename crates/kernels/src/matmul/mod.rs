@@ -19,11 +19,10 @@ mod panel;
 mod scalar;
 
 #[cfg(target_arch = "x86_64")]
-mod avx2;
+pub(crate) mod avx2;
 
 use std::ops::Range;
 
-use crate::activations::MIN_TILED_TOKENS;
 use crate::disjoint::DisjointMut;
 use crate::{Activations, BlockFormat, Kernels, PackedMatrix, ThreadPool};
 use float::FloatProduct;
@@ -42,6 +41,9 @@ pub struct MatmulJob<'a> {
 
 /// Matrices per dispatch; more take further dispatches. A layer has at most three that share an input.
 const MAX_JOBS: usize = 4;
+
+/// Bytes of weights times tokens that are worth handing to a thread: about a microsecond.
+const GRAIN_WORK: usize = 32 * 1024;
 
 impl Kernels {
     /// The matrix product `out = x Wᵀ`: for every token the product of the matrix with its row.
@@ -93,7 +95,9 @@ impl Kernels {
             weights[i] = Some(job.weights);
             outs[i] = DisjointMut::new(job.out);
         }
-        let grain = if x.tokens() < MIN_TILED_TOKENS { 4 } else { 1 };
+        let n_bytes: usize = weights.iter().flatten().map(|w| w.bytes().len()).sum();
+        let panel_work = n_bytes / n_panels.max(1) * x.tokens();
+        let grain = (GRAIN_WORK / panel_work.max(1)).max(1);
         pool.for_each_chunk(n_panels, grain, &|panels| {
             let mut first = 0;
             for (w, out) in weights.iter().flatten().zip(&outs) {

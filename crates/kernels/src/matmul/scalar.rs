@@ -9,7 +9,7 @@ use crate::lanes::{LANES, ScalarLanes};
 impl<B: QuantBlock> RowsLeaf<B> for ScalarLanes {
     #[inline(always)]
     fn rows(self, blocks: &[B], x: &[Q8Token<'_>], out: &mut [f32]) {
-        let blocks_per_row = x[0].scales.len() / B::SUB_BLOCKS;
+        let blocks_per_row = x[0].sub_blocks.len() / B::SUB_BLOCKS;
         for (blocks, out) in blocks.chunks_exact(blocks_per_row).zip(out.chunks_exact_mut(x.len())) {
             for (x, out) in x.iter().zip(out) {
                 let mut acc = [0.0; LANES];
@@ -30,16 +30,17 @@ pub(super) fn accumulate<B: QuantBlock>(blocks: &[B], first: usize, x: &Q8Token<
         block.factors(&mut factors[..B::SUB_BLOCKS]);
         for (s, (quants, f)) in quants.iter().zip(&factors).take(B::SUB_BLOCKS).enumerate() {
             let b = first + i * B::SUB_BLOCKS + s;
+            let x = &x.sub_blocks[b];
             let halves: [i32; 2] = std::array::from_fn(|h| {
                 let range = h * SUB_BLOCK / 2..(h + 1) * SUB_BLOCK / 2;
-                let pairs = quants[range.clone()].iter().zip(&x.quants[b][range]);
+                let pairs = quants[range.clone()].iter().zip(&x.quants[range]);
                 pairs.map(|(&w, &x)| quant_value::<B>(w) * i32::from(x)).sum()
             });
             let isum = i32::from(f.halves[0]) * halves[0] + i32::from(f.halves[1]) * halves[1];
             let acc = &mut acc[b % LANES];
-            *acc = (f.scale * x.scales[b]).mul_add(isum as f32, *acc);
+            *acc = (f.scale * x.scale).mul_add(isum as f32, *acc);
             if B::HAS_MIN {
-                *acc = (-f.min).mul_add(x.sums[b], *acc);
+                *acc = (-f.min).mul_add(x.sum, *acc);
             }
         }
     }

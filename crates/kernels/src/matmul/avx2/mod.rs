@@ -11,7 +11,7 @@ mod q6_k;
 mod q8_0;
 mod rows;
 mod tile;
-mod vector;
+pub(crate) mod vector;
 
 use super::integer::{ROWS_TOKENS, RowsLeaf, TileLeaf};
 use super::panel::{PANEL_ROWS, PanelStep};
@@ -39,8 +39,9 @@ impl<B: rows::Group> RowsLeaf<B> for Avx2Lanes {
         // SAFETY: a value of `Avx2Lanes` exists only where the features are present.
         unsafe {
             match x {
-                [_] => rows::rows::<B, 1>(blocks, x, out),
-                _ => rows::rows::<B, ROWS_TOKENS>(blocks, x, out),
+                [_] => rows::rows::<B, 1, true>(self, blocks, x, out),
+                [_, _] => rows::rows::<B, 2, true>(self, blocks, x, out),
+                _ => rows::rows::<B, ROWS_TOKENS, false>(self, blocks, x, out),
             }
         }
     }

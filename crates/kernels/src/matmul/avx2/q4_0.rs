@@ -4,11 +4,13 @@ use std::arch::x86_64::*;
 
 use super::rows::{Group, dot_pieces};
 use super::vector::{load, load_pair, nibbles, transpose, widen_halves};
-use crate::activations::{Order, Q8Token};
+use crate::activations::{Order, Q8Group};
 use crate::format::{Q4_0, QuantBlock};
 use crate::lanes::LANES;
 
 impl Group for Q4_0 {
+    const ORDER: Order = Order::Pieces;
+
     type Weights = [__m256i; 8];
 
     #[target_feature(enable = "avx2,fma,f16c")]
@@ -35,10 +37,9 @@ impl Group for Q4_0 {
 
     #[target_feature(enable = "avx2,fma,f16c")]
     #[inline]
-    unsafe fn dot(weights: &Self::Weights, x: &Q8Token<'_>, i: usize) -> __m256i {
-        let isum = dot_pieces::<Self>(weights, &x.ordered(Order::Pieces)[i]);
-        let halves: &[[i16; 2]; LANES] = &x.halves.as_chunks().0[i];
+    unsafe fn dot(weights: &Self::Weights, x: &Q8Group) -> __m256i {
+        let isum = dot_pieces::<Self>(weights, &x.quants);
         let offset = _mm256_set1_epi16(i16::from(Self::OFFSET));
-        _mm256_sub_epi32(isum, _mm256_madd_epi16(load(halves), offset))
+        _mm256_sub_epi32(isum, _mm256_madd_epi16(load(&x.halves), offset))
     }
 }

@@ -5,11 +5,12 @@ use std::arch::x86_64::*;
 
 use super::rows::Group;
 use super::vector::{load, nibbles, transpose};
-use crate::activations::{Order, Q8Token};
+use crate::activations::{Order, Q8Group};
 use crate::format::{PackedScales, Q4K};
 
 impl Group for Q4K {
-    /// In [`Order::EvenOdd`].
+    const ORDER: Order = Order::EvenOdd;
+
     type Weights = [__m256i; 8];
 
     #[target_feature(enable = "avx2,fma,f16c")]
@@ -32,8 +33,8 @@ impl Group for Q4K {
 
     #[target_feature(enable = "avx2,fma,f16c")]
     #[inline]
-    unsafe fn dot(weights: &Self::Weights, x: &Q8Token<'_>, i: usize) -> __m256i {
-        let x = &x.ordered(Order::EvenOdd)[i];
+    unsafe fn dot(weights: &Self::Weights, x: &Q8Group) -> __m256i {
+        let x = &x.quants;
         let (mut even, mut odd) = (_mm256_setzero_si256(), _mm256_setzero_si256());
         for i in 0..4 {
             even = _mm256_add_epi16(even, _mm256_maddubs_epi16(weights[i], load(&x[i])));
@@ -62,10 +63,10 @@ pub(super) fn in_order(even_odd: __m256i) -> __m256i {
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 pub(super) fn scales_and_mins(packed: &PackedScales) -> (__m256, __m256) {
-    let (scales, mins) = packed.integers();
-    let [scales, mins] = [scales, mins].map(i64::from_le_bytes);
-    let scales = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(scales));
-    let mins = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(mins));
+    let (low, high) = packed.halves();
+    let all = _mm_unpacklo_epi32(_mm_cvtsi64_si128(low as i64), _mm_cvtsi64_si128(high as i64));
+    let scales = _mm256_cvtepu8_epi32(all);
+    let mins = _mm256_cvtepu8_epi32(_mm_unpackhi_epi64(all, all));
     let [d, m] = [packed.d, packed.dmin];
     let both = _mm256_cvtph_ps(_mm_set1_epi32(i32::from_le_bytes([d[0], d[1], m[0], m[1]])));
     let (d, dmin) = (_mm256_moveldup_ps(both), _mm256_movehdup_ps(both));

@@ -5,11 +5,12 @@ use std::arch::x86_64::*;
 use super::q4_k::{in_order, scales_and_mins};
 use super::rows::Group;
 use super::vector::{fold_halves, load, nibbles, transpose};
-use crate::activations::{Order, Q8Token};
+use crate::activations::{Order, Q8Group};
 use crate::format::Q5K;
 
 impl Group for Q5K {
-    /// In [`Order::EvenOdd`].
+    const ORDER: Order = Order::EvenOdd;
+
     type Weights = [__m256i; 8];
 
     #[target_feature(enable = "avx2,fma,f16c")]
@@ -48,8 +49,8 @@ impl Group for Q5K {
 
     #[target_feature(enable = "avx2,fma,f16c")]
     #[inline]
-    unsafe fn dot(weights: &Self::Weights, x: &Q8Token<'_>, i: usize) -> __m256i {
-        let x = &x.ordered(Order::EvenOdd)[i];
+    unsafe fn dot(weights: &Self::Weights, x: &Q8Group) -> __m256i {
+        let x = &x.quants;
         let ones = _mm256_set1_epi16(1);
         let (mut even, mut odd) = (_mm256_setzero_si256(), _mm256_setzero_si256());
         // Four products of 5-bit quants fit into 16 bits, eight do not.

@@ -6,9 +6,8 @@ use std::arch::x86_64::*;
 
 use super::rows::Group;
 use super::vector::{fold_halves, load, load_twice, nibbles, transpose};
-use crate::activations::{Order, Q8Token};
+use crate::activations::{Order, Q8Group};
 use crate::format::{Q6K, QuantBlock};
-use crate::lanes::LANES;
 
 /// A block of `Q6_K` in registers.
 #[derive(Clone, Copy)]
@@ -22,6 +21,8 @@ pub(super) struct Weights {
 }
 
 impl Group for Q6K {
+    const ORDER: Order = Order::Pairs;
+
     type Weights = Weights;
 
     #[target_feature(enable = "avx2,fma,f16c")]
@@ -63,24 +64,23 @@ impl Group for Q6K {
 
     #[target_feature(enable = "avx2,fma,f16c")]
     #[inline]
-    unsafe fn dot(weights: &Self::Weights, x: &Q8Token<'_>, i: usize) -> __m256i {
-        let ordered = &x.ordered(Order::Pairs)[i];
+    unsafe fn dot(weights: &Self::Weights, x: &Q8Group) -> __m256i {
         let mut isums = [_mm256_setzero_si256(); 2];
-        for (set, isum) in isums.iter_mut().enumerate() {
-            // Two products of 6-bit quants fit into 16 bits.
-            for first in [4 * set, 4 * set + 2] {
+        // Two products of 6-bit quants fit into 16 bits.
+        for first in [0, 2] {
+            for (set, isum) in isums.iter_mut().enumerate() {
+                let i = 4 * set + first;
                 let pairs = _mm256_add_epi16(
-                    _mm256_maddubs_epi16(weights.quants[first], load(&ordered[first])),
-                    _mm256_maddubs_epi16(weights.quants[first + 1], load(&ordered[first + 1])),
+                    _mm256_maddubs_epi16(weights.quants[i], load(&x.quants[i])),
+                    _mm256_maddubs_epi16(weights.quants[i + 1], load(&x.quants[i + 1])),
                 );
                 *isum = _mm256_add_epi32(*isum, _mm256_madd_epi16(pairs, weights.pairs[set]));
             }
         }
         // Sub-blocks 0, 1, 4, 5, 2, 3, 6, 7 to 0, 1, 2, ..., 7.
         let isum = _mm256_permute4x64_epi64::<0b11_01_10_00>(fold_halves(isums[0], isums[1]));
-        let halves: &[[i16; 2]; LANES] = &x.halves.as_chunks().0[i];
         const { assert!(Self::OFFSET == 32) };
-        let offset = _mm256_slli_epi32::<5>(_mm256_madd_epi16(load(halves), weights.halves));
+        let offset = _mm256_slli_epi32::<5>(_mm256_madd_epi16(load(&x.halves), weights.halves));
         _mm256_sub_epi32(isum, offset)
     }
 }

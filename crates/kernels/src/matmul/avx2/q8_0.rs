@@ -4,11 +4,13 @@ use std::arch::x86_64::*;
 
 use super::rows::Group;
 use super::vector::{load, sums, widen_halves};
-use crate::activations::Q8Token;
+use crate::activations::{Order, Q8Group};
 use crate::format::Q8_0;
 use crate::lanes::LANES;
 
 impl Group for Q8_0 {
+    const ORDER: Order = Order::Plain;
+
     type Weights = [__m256i; LANES];
 
     #[target_feature(enable = "avx2,fma,f16c")]
@@ -30,11 +32,10 @@ impl Group for Q8_0 {
 
     #[target_feature(enable = "avx2,fma,f16c")]
     #[inline]
-    unsafe fn dot(weights: &Self::Weights, x: &Q8Token<'_>, i: usize) -> __m256i {
+    unsafe fn dot(weights: &Self::Weights, x: &Q8Group) -> __m256i {
         let ones = _mm256_set1_epi16(1);
-        let x: &[[i8; 32]; LANES] = &x.quants.as_chunks().0[i];
         let mut products = [_mm256_setzero_si256(); LANES];
-        for ((product, &w), x) in products.iter_mut().zip(weights).zip(x) {
+        for ((product, &w), x) in products.iter_mut().zip(weights).zip(&x.quants) {
             // At most 2 * 128 * 127 per pair, which fits into 16 bits.
             let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(load(x), w));
             *product = _mm256_madd_epi16(pairs, ones);

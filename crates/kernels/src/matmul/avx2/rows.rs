@@ -7,14 +7,17 @@
 use std::arch::x86_64::*;
 
 use super::vector::{load, load_f32, prefetch, store_f32};
-use crate::activations::Q8Token;
+use crate::activations::{Order, Q8Group, Q8Token};
 use crate::format::QuantBlock;
-use crate::lanes::LANES;
+use crate::lanes::{Avx2Lanes, LANES, Lanes};
 use crate::matmul::integer::join;
 use crate::matmul::scalar::accumulate;
 
 /// A format's way to handle eight sub-blocks: one block of 256 values, or eight of 32.
 pub(super) trait Group: QuantBlock {
+    /// The order in which quants leave their packed form.
+    const ORDER: Order;
+
     /// What unpacking leaves in registers.
     type Weights: Copy;
 
@@ -30,56 +33,65 @@ pub(super) trait Group: QuantBlock {
     /// The CPU has AVX2, FMA and F16C.
     unsafe fn scales(group: &[Self]) -> (__m256, __m256);
 
-    /// The integer dot product of each sub-block with the `i`-th group of a token.
+    /// The integer dot product of each sub-block with activations in [`ORDER`](Self::ORDER).
     ///
     /// # Safety
     /// The CPU has AVX2, FMA and F16C.
-    unsafe fn dot(weights: &Self::Weights, x: &Q8Token<'_>, i: usize) -> __m256i;
+    unsafe fn dot(weights: &Self::Weights, x: &Q8Group) -> __m256i;
 }
 
 /// How far ahead weights are requested. The hardware prefetcher alone stops at every page and leaves a fifth to a third of
 /// the bandwidth unused (measured on Zen 5: 28 to 32 GB/s without, 32 to 42 GB/s with; 4 KiB helps less, 32 KiB no more).
 const PREFETCH_BYTES: usize = 8192;
 
-/// See [`RowsLeaf::rows`](crate::matmul::integer::RowsLeaf::rows); at most `MAX` tokens.
+/// See [`RowsLeaf::rows`](crate::matmul::integer::RowsLeaf::rows); `MAX` tokens if `EXACT`, else up to `MAX`. Known to the
+/// compiler, a small number of tokens keeps its accumulators in registers.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn rows<B: Group, const MAX: usize>(blocks: &[B], x: &[Q8Token<'_>], out: &mut [f32]) {
-    let blocks_per_row = x[0].scales.len() / B::SUB_BLOCKS;
+pub(super) fn rows<B: Group, const MAX: usize, const EXACT: bool>(
+    lanes: Avx2Lanes,
+    blocks: &[B],
+    x: &[Q8Token<'_>],
+    out: &mut [f32],
+) {
+    assert!(if EXACT { x.len() == MAX } else { x.len() <= MAX }, "{} tokens instead of {MAX}", x.len());
+    let blocks_per_row = x[0].sub_blocks.len() / B::SUB_BLOCKS;
+    let blocks_per_group = LANES / B::SUB_BLOCKS;
+    let n_groups = blocks_per_row / blocks_per_group;
+    let x_groups: [&[Q8Group]; MAX] =
+        std::array::from_fn(|t| x.get(t).map_or(&[][..], |x| &x.groups(B::ORDER)[..n_groups]));
     for (blocks, out) in blocks.chunks_exact(blocks_per_row).zip(out.chunks_exact_mut(x.len())) {
-        let groups = blocks.chunks_exact(LANES / B::SUB_BLOCKS);
+        let groups = blocks.chunks_exact(blocks_per_group);
         let tail = groups.remainder();
         let mut acc = [_mm256_setzero_ps(); MAX];
         for (i, group) in groups.enumerate() {
             prefetch(group, PREFETCH_BYTES);
-            add_group(group, i, x, &mut acc);
+            // SAFETY: this function enables the features.
+            let (weights, (scales, mins)) = unsafe { (B::quants(group), B::scales(group)) };
+            for (x, acc) in x_groups[..x.len()].iter().zip(&mut acc) {
+                let x = &x[i];
+                // SAFETY: this function enables the features.
+                let isum = unsafe { B::dot(&weights, x) };
+                let scale = _mm256_mul_ps(scales, load_f32(&x.scales));
+                *acc = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(isum), *acc);
+                if B::HAS_MIN {
+                    *acc = _mm256_fnmadd_ps(mins, load_f32(&x.sums), *acc);
+                }
+            }
         }
         for ((out, x), acc) in out.iter_mut().zip(x).zip(acc) {
-            let mut lanes = [0.0; LANES];
-            store_f32(&mut lanes, acc);
-            accumulate(tail, (blocks_per_row - tail.len()) * B::SUB_BLOCKS, x, &mut lanes);
-            *out = join(lanes);
+            *out = if tail.is_empty() {
+                lanes.sum(acc)
+            } else {
+                let mut slots = [0.0; LANES];
+                store_f32(&mut slots, acc);
+                accumulate(tail, n_groups * LANES, x, &mut slots);
+                join(slots)
+            };
         }
     }
 }
 
-/// Adds the products of eight sub-blocks, the `i`-th such group of the row.
-#[target_feature(enable = "avx2,fma,f16c")]
-#[inline]
-fn add_group<B: Group>(group: &[B], i: usize, x: &[Q8Token<'_>], acc: &mut [__m256]) {
-    // SAFETY: this function enables the features.
-    let (weights, (scales, mins)) = unsafe { (B::quants(group), B::scales(group)) };
-    for (x, acc) in x.iter().zip(acc) {
-        // SAFETY: this function enables the features.
-        let isum = unsafe { B::dot(&weights, x, i) };
-        let scale = _mm256_mul_ps(scales, load_f32(&x.scales.as_chunks().0[i]));
-        *acc = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(isum), *acc);
-        if B::HAS_MIN {
-            *acc = _mm256_fnmadd_ps(mins, load_f32(&x.sums.as_chunks().0[i]), *acc);
-        }
-    }
-}
-
-/// Integer dot products of a group in the order [`Order::Pieces`](crate::activations::Order::Pieces).
+/// Integer dot products of a group in the order [`Order::Pieces`].
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 pub(super) fn dot_pieces<B: QuantBlock>(weights: &[__m256i; 8], x: &[[[i8; 4]; LANES]; 8]) -> __m256i {

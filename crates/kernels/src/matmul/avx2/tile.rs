@@ -74,13 +74,13 @@ fn unsigned_dot<B: QuantBlock, const T: usize>(w: &PanelStep, x: &TileStep) -> T
     let ones = _mm256_set1_epi16(1);
     let mut isum = [[_mm256_setzero_si256(); V]; T];
     for first in (0..8).step_by(B::SUMS) {
-        let mut pairs = [[_mm256_setzero_si256(); V]; T];
-        for g in first..first + B::SUMS {
+        let mut pairs = products::<T>(w, x, first);
+        finish_step(&mut pairs);
+        for g in first + 1..first + B::SUMS {
+            let products = products::<T>(w, x, g);
             for t in 0..T {
-                let x = _mm256_set1_epi32(i32::from_le_bytes(x.quants[g][t].map(|x| x as u8)));
                 for v in 0..V {
-                    let products = _mm256_maddubs_epi16(load(&w.quants[g][v]), x);
-                    pairs[t][v] = _mm256_add_epi16(pairs[t][v], products);
+                    pairs[t][v] = _mm256_add_epi16(pairs[t][v], products[t][v]);
                 }
             }
             finish_step(&mut pairs);
@@ -113,6 +113,26 @@ fn unsigned_dot<B: QuantBlock, const T: usize>(w: &PanelStep, x: &TileStep) -> T
     isum
 }
 
+/// Products of four values of all rows and tokens, added in pairs.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+fn products<const T: usize>(w: &PanelStep, x: &TileStep, g: usize) -> Tile<__m256i, T> {
+    let mut products = [[_mm256_setzero_si256(); V]; T];
+    for t in 0..T {
+        for v in 0..V {
+            products[t][v] = _mm256_maddubs_epi16(load(&w.quants[g][v]), broadcast(x.quants[g][t]));
+        }
+    }
+    products
+}
+
+/// Four values in every lane.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+fn broadcast(values: [i8; 4]) -> __m256i {
+    _mm256_set1_epi32(i32::from_le_bytes(values.map(|x| x as u8)))
+}
+
 /// Integer dot products of one sub-block of signed bytes.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
@@ -124,7 +144,7 @@ fn signed_dot<const T: usize>(w: &PanelStep, x: &TileStep) -> Tile<__m256i, T> {
             let w = load(&w.quants[g][v]);
             let magnitude = _mm256_abs_epi8(w);
             for t in 0..T {
-                let x = _mm256_set1_epi32(i32::from_le_bytes(x.quants[g][t].map(|x| x as u8)));
+                let x = broadcast(x.quants[g][t]);
                 // At most 2 * 128 * 127: a pair of products fits into 16 bits, two pairs do not.
                 let pairs = _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(x, w));
                 isum[t][v] = _mm256_add_epi32(isum[t][v], _mm256_madd_epi16(pairs, ones));

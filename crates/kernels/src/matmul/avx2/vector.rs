@@ -1,11 +1,11 @@
-//! Vocabulary of the AVX2 leaves: loads, sums across vectors.
+//! Vocabulary of the integer AVX2 leaves: loads and stores, transpositions, sums across vectors.
 
 use std::arch::x86_64::*;
 
 /// 32 bytes of any kind, unaligned.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-pub(super) fn load<T: bytemuck::Pod>(from: &T) -> __m256i {
+pub(crate) fn load<T: bytemuck::Pod>(from: &T) -> __m256i {
     const { assert!(size_of::<T>() == 32) };
     // SAFETY: `from` is 32 readable, initialized bytes; `loadu` has no alignment rule.
     unsafe { _mm256_loadu_si256(std::ptr::from_ref(from).cast()) }
@@ -14,14 +14,14 @@ pub(super) fn load<T: bytemuck::Pod>(from: &T) -> __m256i {
 /// Eight floats, unaligned.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-pub(super) fn load_f32(from: &[f32; 8]) -> __m256 {
+pub(crate) fn load_f32(from: &[f32; 8]) -> __m256 {
     _mm256_castsi256_ps(load(from))
 }
 
 /// Writes eight floats, unaligned.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-pub(super) fn store_f32(to: &mut [f32; 8], v: __m256) {
+pub(crate) fn store_f32(to: &mut [f32; 8], v: __m256) {
     // SAFETY: `to` is 32 writable bytes; `storeu` has no alignment rule.
     unsafe { _mm256_storeu_ps(to.as_mut_ptr(), v) }
 }
@@ -29,7 +29,7 @@ pub(super) fn store_f32(to: &mut [f32; 8], v: __m256) {
 /// Requests the memory `distance` bytes after `here`, as much of it as `here` is long.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-pub(super) fn prefetch<T>(here: &[T], distance: usize) {
+pub(crate) fn prefetch<T>(here: &[T], distance: usize) {
     const LINE: usize = 64;
     let start: *const i8 = here.as_ptr().cast();
     for offset in (0..size_of_val(here)).step_by(LINE) {
@@ -41,7 +41,7 @@ pub(super) fn prefetch<T>(here: &[T], distance: usize) {
 /// Eight rows of 32 bytes to eight vectors: vector `i` holds bytes `4i..4i + 4` of every row.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-pub(super) fn transpose_rows<T: bytemuck::Pod>(rows: [&T; 8]) -> [__m256i; 8] {
+pub(crate) fn transpose_rows<T: bytemuck::Pod>(rows: [&T; 8]) -> [__m256i; 8] {
     const { assert!(size_of::<T>() == 32) };
     let rows = rows.map(|row| bytemuck::cast_ref::<T, [[u8; 16]; 2]>(row));
     let (mut low, mut high) = ([_mm256_setzero_si256(); 4], [_mm256_setzero_si256(); 4]);
@@ -56,7 +56,7 @@ pub(super) fn transpose_rows<T: bytemuck::Pod>(rows: [&T; 8]) -> [__m256i; 8] {
 /// Writes 32 bytes, unaligned.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-pub(super) fn store<T: bytemuck::Pod>(to: &mut T, v: __m256i) {
+pub(crate) fn store<T: bytemuck::Pod>(to: &mut T, v: __m256i) {
     const { assert!(size_of::<T>() == 32) };
     // SAFETY: `to` is 32 writable bytes of a type for which any bytes are a value; `storeu` has no alignment rule.
     unsafe { _mm256_storeu_si256(std::ptr::from_mut(to).cast(), v) }
@@ -65,7 +65,7 @@ pub(super) fn store<T: bytemuck::Pod>(to: &mut T, v: __m256i) {
 /// Lane `i` of the result is the sum of the eight lanes of `v[i]`.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-pub(super) fn sums(v: [__m256i; 8]) -> __m256i {
+pub(crate) fn sums(v: [__m256i; 8]) -> __m256i {
     let (low, high) = (sums_of_four([v[0], v[1], v[2], v[3]]), sums_of_four([v[4], v[5], v[6], v[7]]));
     _mm256_add_epi32(
         _mm256_permute2x128_si256::<0x20>(low, high),
@@ -85,7 +85,7 @@ fn sums_of_four(v: [__m256i; 4]) -> __m256i {
 /// 16 bytes of any kind, unaligned, in both halves.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-pub(super) fn load_twice<T: bytemuck::Pod>(from: &T) -> __m256i {
+pub(crate) fn load_twice<T: bytemuck::Pod>(from: &T) -> __m256i {
     const { assert!(size_of::<T>() == 16) };
     // SAFETY: `from` is 16 readable, initialized bytes; `loadu` has no alignment rule.
     _mm256_broadcastsi128_si256(unsafe { _mm_loadu_si128(std::ptr::from_ref(from).cast()) })
@@ -94,7 +94,7 @@ pub(super) fn load_twice<T: bytemuck::Pod>(from: &T) -> __m256i {
 /// Two times 16 bytes, unaligned.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-pub(super) fn load_pair(low: &[u8; 16], high: &[u8; 16]) -> __m256i {
+pub(crate) fn load_pair(low: &[u8; 16], high: &[u8; 16]) -> __m256i {
     // SAFETY: both are 16 readable bytes; `loadu` has no alignment rule.
     unsafe { _mm256_loadu2_m128i(high.as_ptr().cast(), low.as_ptr().cast()) }
 }
@@ -102,7 +102,7 @@ pub(super) fn load_pair(low: &[u8; 16], high: &[u8; 16]) -> __m256i {
 /// Transposes each half as a matrix of four by four 32-bit numbers.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-pub(super) fn transpose(v: [__m256i; 4]) -> [__m256i; 4] {
+pub(crate) fn transpose(v: [__m256i; 4]) -> [__m256i; 4] {
     let (a, b) = (_mm256_unpacklo_epi32(v[0], v[1]), _mm256_unpackhi_epi32(v[0], v[1]));
     let (c, d) = (_mm256_unpacklo_epi32(v[2], v[3]), _mm256_unpackhi_epi32(v[2], v[3]));
     [
@@ -116,7 +116,7 @@ pub(super) fn transpose(v: [__m256i; 4]) -> [__m256i; 4] {
 /// The low four bits of every byte, and the high four.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-pub(super) fn nibbles(v: __m256i) -> (__m256i, __m256i) {
+pub(crate) fn nibbles(v: __m256i) -> (__m256i, __m256i) {
     let mask = _mm256_set1_epi8(15);
     (_mm256_and_si256(v, mask), _mm256_and_si256(_mm256_srli_epi16::<4>(v), mask))
 }
@@ -124,7 +124,7 @@ pub(super) fn nibbles(v: __m256i) -> (__m256i, __m256i) {
 /// Adds the halves of `low` into the low half of the result, those of `high` into the high half, as 32-bit numbers.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-pub(super) fn fold_halves(low: __m256i, high: __m256i) -> __m256i {
+pub(crate) fn fold_halves(low: __m256i, high: __m256i) -> __m256i {
     _mm256_add_epi32(
         _mm256_permute2x128_si256::<0x20>(low, high),
         _mm256_permute2x128_si256::<0x31>(low, high),
@@ -134,7 +134,7 @@ pub(super) fn fold_halves(low: __m256i, high: __m256i) -> __m256i {
 /// Eight half-precision numbers, exactly. They are collected in general registers: see `q4_k.rs`.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-pub(super) fn widen_halves(halves: [[u8; 2]; 8]) -> __m256 {
+pub(crate) fn widen_halves(halves: [[u8; 2]; 8]) -> __m256 {
     let four = |h: [[u8; 2]; 4]| {
         let [a, b, c, d] = h.map(|h| u64::from(u16::from_le_bytes(h)));
         (a | b << 16 | c << 32 | d << 48) as i64
