@@ -7,9 +7,11 @@
 #![deny(unsafe_code)]
 
 mod limits;
+mod product;
 mod suite;
 
-pub use limits::Limits;
+pub use limits::{Arithmetic, Limits, Peak};
+pub use product::Product;
 pub use suite::{Suite, Work};
 
 /// `n` values in `-0.5..0.5` from a multiplicative generator; the same on every run.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use criterion::{Criterion, Throughput};
 use ruvllm_kernels::{Kernels, ThreadPool};
 
-use crate::Limits;
+use crate::{Arithmetic, Limits};
 
 /// What one run of a bench body moves and computes.
 #[derive(Clone, Copy, Debug)]
@@ -46,13 +46,8 @@ impl Suite {
         let is_bench = has("--bench") && !has("--test");
         let limits = is_bench.then(|| Limits::measure(&pool));
         if let Some(limits) = &limits {
-            let fma =
-                limits.fma_gflop_s.map_or_else(String::new, |rate| format!(", {rate:.0} GFLOP/s (f32 FMA)"));
-            println!(
-                "{} kernels, {threads} threads; limits here: {:.1} GB/s read{fma}",
-                kernels.isa().name(),
-                limits.read_gb_s
-            );
+            let isa = kernels.isa().name();
+            println!("{isa} kernels, {threads} threads; limits here: {}", limits.sentence());
         }
         let criterion = Criterion::default()
             .sample_size(20)
@@ -68,8 +63,20 @@ impl Suite {
         self.limits.is_none()
     }
 
-    /// Measures `body` as `group/id` and prints its rates beside the limits.
-    pub fn measure(&mut self, group: &str, id: &str, work: Work, mut body: impl FnMut()) {
+    /// Measures `body` as `group/id` and prints its rates beside the limits, those of f32 arithmetic.
+    pub fn measure(&mut self, group: &str, id: &str, work: Work, body: impl FnMut()) {
+        self.measure_as(Arithmetic::F32, group, id, work, body);
+    }
+
+    /// [`measure`](Self::measure) with the arithmetic that the body is made of.
+    pub fn measure_as(
+        &mut self,
+        arithmetic: Arithmetic,
+        group: &str,
+        id: &str,
+        work: Work,
+        mut body: impl FnMut(),
+    ) {
         let mut seconds = Vec::new();
         let mut benches = self.criterion.benchmark_group(group);
         benches.throughput(Throughput::Bytes(work.bytes));
@@ -86,7 +93,7 @@ impl Suite {
         });
         benches.finish();
         if let (Some(limits), Some(seconds)) = (&self.limits, median(&mut seconds)) {
-            println!("{group}/{id}: {}\n", rates(work, seconds, limits));
+            println!("{group}/{id}: {}\n", rates(work, arithmetic, seconds, limits));
         }
     }
 
@@ -108,7 +115,7 @@ fn median(samples: &mut [f64]) -> Option<f64> {
 }
 
 /// Both rates with their fractions; a limit that was not measured gives no fraction.
-fn rates(work: Work, seconds: f64, limits: &Limits) -> String {
+fn rates(work: Work, arithmetic: Arithmetic, seconds: f64, limits: &Limits) -> String {
     let percent = |rate: f64, limit: f64| format!(" ({:.0} % of the limit)", 100.0 * rate / limit);
     let mut parts = Vec::new();
     if work.bytes > 0 {
@@ -116,9 +123,13 @@ fn rates(work: Work, seconds: f64, limits: &Limits) -> String {
         parts.push(format!("{rate:.2} GB/s{}", percent(rate, limits.read_gb_s)));
     }
     if work.flops > 0 {
+        let unit = match arithmetic {
+            Arithmetic::F32 => "GFLOP/s",
+            Arithmetic::Int8 => "GOP/s",
+        };
         let rate = work.flops as f64 / seconds / 1e9;
-        let part = limits.fma_gflop_s.map_or_else(String::new, |limit| percent(rate, limit));
-        parts.push(format!("{rate:.2} GFLOP/s{part}"));
+        let part = limits.best(arithmetic).map_or_else(String::new, |peak| percent(rate, peak.gop_s));
+        parts.push(format!("{rate:.2} {unit}{part}"));
     }
     parts.join(", ")
 }
@@ -126,14 +137,16 @@ fn rates(work: Work, seconds: f64, limits: &Limits) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Peak;
 
     #[test]
     fn rates_are_fractions_of_the_limits() {
         let work = Work { bytes: 1_000_000_000, flops: 4_000_000_000 };
-        let limits = Limits { read_gb_s: 8.0, fma_gflop_s: None };
-        assert_eq!(rates(work, 0.25, &limits), "4.00 GB/s (50 % of the limit), 16.00 GFLOP/s");
-        let limits = Limits { fma_gflop_s: Some(64.0), ..limits };
-        assert!(rates(work, 0.25, &limits).ends_with("16.00 GFLOP/s (25 % of the limit)"));
+        let int8 = vec![Peak { name: "int8", gop_s: 64.0 }];
+        let limits = Limits { threads: 1, read_gb_s: 8.0, fma: vec![], int8 };
+        let of = |arithmetic| rates(work, arithmetic, 0.25, &limits);
+        assert_eq!(of(Arithmetic::F32), "4.00 GB/s (50 % of the limit), 16.00 GFLOP/s");
+        assert!(of(Arithmetic::Int8).ends_with("16.00 GOP/s (25 % of the limit)"));
     }
 
     #[test]

@@ -1,60 +1,174 @@
-//! Attention over KV blocks with the heads of a 1 G-parameter model (32 query heads, 8 KV heads of 64): one query at
-//! two depths, and a chunk of a prompt.
+//! Attention over blocks of keys and values, in the formats that it reads in place: decode and prefill with the heads of a
+//! model of 1 G parameters (32 query heads, 8 key/value heads of 64) and of 7 G (of 128), a short prompt of 32 heads of
+//! 128, one contiguous block against many, and the three-pass computation that tiles are to be compared with.
 
-use half::f16;
+use std::sync::Mutex;
+
 use ruvllm_benches::{Suite, Work, values};
-use ruvllm_kernels::{AttentionScratch, AttentionShape, KvBlock, KvRows, KvView};
+use ruvllm_kernels::{
+    AttentionScratch, AttentionShape, Kernels, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane, KvView,
+};
 
-const HEADS: usize = 32;
-const KV_HEADS: usize = 8;
-const HEAD_DIM: usize = 64;
+/// Tokens of a block where nothing else is said.
 const BLOCK_TOKENS: usize = 64;
+
+/// Heads of a model.
+#[derive(Clone, Copy)]
+struct Heads {
+    name: &'static str,
+    n_heads: usize,
+    n_kv_heads: usize,
+    head_dim: usize,
+}
+
+const SMALL: Heads = Heads { name: "32/8x64", n_heads: 32, n_kv_heads: 8, head_dim: 64 };
+const LARGE: Heads = Heads { name: "32/8x128", n_heads: 32, n_kv_heads: 8, head_dim: 128 };
+const ALL_OWN: Heads = Heads { name: "32/32x128", n_heads: 32, n_kv_heads: 32, head_dim: 128 };
+
+/// One measured call.
+#[derive(Clone, Copy)]
+struct Case {
+    group: &'static str,
+    heads: Heads,
+    format: KvFormat,
+    block_tokens: usize,
+    query_start: usize,
+    n_queries: usize,
+}
 
 fn main() {
     let mut suite = Suite::new();
-    let cases: &[(&str, usize, usize)] = if suite.is_test() {
-        &[("decode", 70, 1), ("prefill", 0, 5)]
-    } else {
-        &[("decode", 511, 1), ("decode", 4095, 1), ("prefill", 0, 512), ("prefill", 3584, 512)]
+    let (depth, chunk, prompt, short) =
+        if suite.is_test() { (70, 5, 40, 40) } else { (4096, 128, 4096, 256) };
+    let case = |group, heads, format, query_start, n_queries| Case {
+        group,
+        heads,
+        format,
+        block_tokens: BLOCK_TOKENS,
+        query_start,
+        n_queries,
     };
-    for &(name, query_start, n_queries) in cases {
-        attend(&mut suite, name, query_start, n_queries);
+    for heads in [SMALL, LARGE] {
+        for format in KvFormat::ALL {
+            attend(&mut suite, case("decode", heads, format, depth - 1, 1));
+            attend(&mut suite, case("prefill", heads, format, depth, chunk));
+        }
     }
+    attend(&mut suite, case("short", SMALL, KvFormat::F16, 511, 1));
+    attend(&mut suite, case("short", ALL_OWN, KvFormat::F32, 0, short));
+    for block_tokens in [BLOCK_TOKENS, depth.next_multiple_of(32)] {
+        attend(&mut suite, Case { block_tokens, ..case("paged", SMALL, KvFormat::F16, depth - 1, 1) });
+        attend(&mut suite, Case { block_tokens, ..case("paged", SMALL, KvFormat::F16, 0, depth) });
+    }
+    attend(&mut suite, case("flash", SMALL, KvFormat::F32, 0, prompt));
+    three_passes(&mut suite, SMALL, prompt);
     suite.finish();
 }
 
-fn attend(suite: &mut Suite, name: &str, query_start: usize, n_queries: usize) {
+fn attend(suite: &mut Suite, case: Case) {
+    let Case { heads, format, block_tokens, query_start, n_queries, .. } = case;
     let (kernels, pool) = (suite.kernels, suite.pool.clone());
     let len = query_start + n_queries;
-    let plane: Vec<f16> = values(KV_HEADS * BLOCK_TOKENS * HEAD_DIM).into_iter().map(f16::from_f32).collect();
-    // Planes of their own for every block: reading one plane again and again would measure the cache.
-    let planes: Vec<[Vec<f16>; 2]> =
-        (0..len.div_ceil(BLOCK_TOKENS)).map(|_| [plane.clone(), plane.clone()]).collect();
+    // Blocks of their own for every position: reading one block again and again would measure the cache.
+    let layout = KvLayout::new(format, heads.n_kv_heads, block_tokens, heads.head_dim)
+        .expect("the formats take these heads");
+    let planes: Vec<[KvBuffer; 2]> =
+        (0..len.div_ceil(block_tokens)).map(|_| filled(kernels, &layout, heads)).collect();
     let blocks: Vec<KvBlock<'_>> = planes
         .iter()
-        .map(|[keys, values]| KvBlock { keys: KvRows::F16(keys), values: KvRows::F16(values) })
+        .map(|[keys, values]| {
+            let plane = |buffer| KvPlane { format, bytes: KvBuffer::as_bytes(buffer) };
+            KvBlock { keys: plane(keys), values: plane(values) }
+        })
         .collect();
-    let kv = KvView { blocks: &blocks, block_tokens: BLOCK_TOKENS, len };
+    let kv = KvView { blocks: &blocks, block_tokens, len };
     let shape = AttentionShape {
-        n_heads: HEADS,
-        n_kv_heads: KV_HEADS,
-        head_dim: HEAD_DIM,
+        n_heads: heads.n_heads,
+        n_kv_heads: heads.n_kv_heads,
+        head_dim: heads.head_dim,
         query_start,
         n_queries,
-        scale: 1.0 / (HEAD_DIM as f32).sqrt(),
+        scale: 1.0 / (heads.head_dim as f32).sqrt(),
         window: None,
         soft_cap: None,
+        alibi: None,
     };
-    let q = values(n_queries * HEADS * HEAD_DIM);
+    let q = values(n_queries * heads.n_heads * heads.head_dim);
     let mut out = vec![0.0; q.len()];
     let mut scratch = AttentionScratch::new();
-    // Query i sees query_start + i + 1 keys; a score and its part of the sum take 4 operations per dimension.
-    let pairs = (query_start + 1..=len).sum::<usize>();
-    let work = Work {
-        bytes: (2 * 2 * len * KV_HEADS * HEAD_DIM) as u64,
-        flops: (4 * pairs * HEADS * HEAD_DIM) as u64,
-    };
-    suite.measure(name, &format!("f16 keys={len} queries={n_queries}"), work, || {
+    let id = format!("{format} {} keys={len} queries={n_queries} block={block_tokens}", heads.name);
+    let bytes = (2 * layout.plane_bytes() * len / block_tokens) as u64;
+    suite.measure(case.group, &id, Work { bytes, flops: flops(heads, query_start, n_queries) }, || {
         kernels.attention(&pool, &shape, &q, &kv, &mut out, &mut scratch);
     });
+}
+
+/// Keys and values of one block.
+fn filled(kernels: Kernels, layout: &KvLayout, heads: Heads) -> [KvBuffer; 2] {
+    let rows = values(layout.block_tokens() * heads.n_kv_heads * heads.head_dim);
+    let mut planes = [(); 2].map(|()| KvBuffer::zeroed(layout.plane_bytes()).expect("memory for a block"));
+    kernels.store_keys(layout, &rows, 0, planes[0].as_bytes_mut());
+    kernels.store_values(layout, &rows, 0, planes[1].as_bytes_mut());
+    planes
+}
+
+/// Query `i` sees `query_start + i + 1` keys; a score and its part of the sum take 4 operations per dimension.
+fn flops(heads: Heads, query_start: usize, n_queries: usize) -> u64 {
+    let pairs = (query_start + 1..=query_start + n_queries).sum::<usize>();
+    (4 * pairs * heads.n_heads * heads.head_dim) as u64
+}
+
+/// What attention is without tiles: for each head all scores of a query, their softmax, the sum of values. Keys, queries and
+/// values in single precision; each step vectorized, heads spread over the threads.
+fn three_passes(suite: &mut Suite, heads: Heads, tokens: usize) {
+    let (kernels, pool) = (suite.kernels, suite.pool.clone());
+    let (dim, group) = (heads.head_dim, heads.n_heads / heads.n_kv_heads);
+    // `[heads, tokens, head_dim]` all: no stride stands in the way of any pass.
+    let q = values(heads.n_heads * tokens * dim);
+    let (k, v) = (values(heads.n_kv_heads * tokens * dim), values(heads.n_kv_heads * tokens * dim));
+    let mut out = vec![0.0; q.len()];
+    let mut scores = vec![0.0; pool.threads() * tokens];
+    let id = format!("f32 {} keys={tokens} queries={tokens}", heads.name);
+    let bytes = (8 * heads.n_kv_heads * tokens * dim) as u64;
+    suite.measure("three passes", &id, Work { bytes, flops: flops(heads, 0, tokens) }, || {
+        let per_thread = heads.n_heads.div_ceil(pool.threads());
+        let parts = out.chunks_mut(per_thread * tokens * dim).zip(scores.chunks_mut(tokens));
+        let parts: Vec<_> = parts.map(Mutex::new).collect();
+        pool.run(&|thread| {
+            let Some(part) = parts.get(thread) else { return };
+            let (out, scores) = &mut *part.lock().expect("each thread takes its own");
+            for (i, out) in out.chunks_mut(tokens * dim).enumerate() {
+                let head = thread * per_thread + i;
+                let plane = head / group * tokens * dim..(head / group + 1) * tokens * dim;
+                let q = &q[head * tokens * dim..][..tokens * dim];
+                head_in_three_passes(kernels, q, &k[plane.clone()], &v[plane], dim, scores, out);
+            }
+        });
+    });
+}
+
+/// All queries of one head, `[tokens, dim]` each.
+fn head_in_three_passes(
+    kernels: Kernels,
+    q: &[f32],
+    k: &[f32],
+    v: &[f32],
+    dim: usize,
+    scores: &mut [f32],
+    out: &mut [f32],
+) {
+    let scale = 1.0 / (dim as f32).sqrt();
+    for (query, (q, out)) in q.chunks_exact(dim).zip(out.chunks_exact_mut(dim)).enumerate() {
+        let scores = &mut scores[..=query];
+        for (score, k) in scores.iter_mut().zip(k.chunks_exact(dim)) {
+            *score = scale * kernels.dot(q, k);
+        }
+        kernels.softmax(scores);
+        out.fill(0.0);
+        for (weight, v) in scores.iter().zip(v.chunks_exact(dim)) {
+            for (out, v) in out.iter_mut().zip(v) {
+                *out += weight * v;
+            }
+        }
+    }
 }

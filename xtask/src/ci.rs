@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use crate::metadata::Graph;
 use crate::process::CommandLine;
-use crate::{Error, Result, Workspace, adr, fixtures, test_binaries};
+use crate::tally::Tally;
+use crate::{Error, Result, Workspace, adr, cross_test, example, fixtures, test_binaries};
 
 /// Packages whose tests run a second time with the scalar kernels forced.
 const SCALAR_PACKAGES: [&str; 2] = ["ruvllm-kernels", "ruvllm-models"];
@@ -24,13 +25,14 @@ pub(crate) fn ci(workspace: &Workspace) -> Result<()> {
     steps.run("fixtures", "cargo xtask fixtures", || fixtures::check(workspace))?;
     steps.command("clippy", &clippy)?;
     test_steps(workspace, &mut steps)?;
+    cross_test_step(workspace, &mut steps)?;
     steps.command("docs", &docs)?;
     steps.run("adr", "cargo xtask adr check", || adr::check(workspace, adr::Depth::Fast))?;
     steps.summary();
     Ok(())
 }
 
-/// The tests alone: unit, integration and doc tests, then the scalar pass.
+/// The tests alone: unit, integration and doc tests, the scalar pass, then the example outside the workspace.
 pub(crate) fn test(workspace: &Workspace) -> Result<()> {
     let mut steps = Steps::default();
     test_steps(workspace, &mut steps)?;
@@ -53,6 +55,28 @@ fn test_steps(workspace: &Workspace, steps: &mut Steps) -> Result<()> {
     let rerun = "RUVLLM_ISA=scalar cargo test -p ruvllm-kernels -p ruvllm-models";
     steps.run("tests with scalar kernels", rerun, || scalar_pass(workspace, &mut tally))?;
     steps.note(tally.summary());
+
+    let mut packages = String::new();
+    steps.run("example of the kernels alone", &example::command(workspace).display(), || {
+        packages = example::check(workspace)?;
+        Ok(())
+    })?;
+    steps.note(packages);
+    Ok(())
+}
+
+/// The tests for another architecture, where the tools for them are present.
+fn cross_test_step(workspace: &Workspace, steps: &mut Steps) -> Result<()> {
+    match cross_test::Tools::find(workspace) {
+        Ok(tools) => {
+            let mut tally = Tally::default();
+            steps.run("cross-test", "cargo xtask cross-test", || {
+                cross_test::run(workspace, &tools, &mut tally)
+            })?;
+            steps.note(tally.summary());
+        }
+        Err(missing) => println!("==> cross-test: skipped, {missing}"),
+    }
     Ok(())
 }
 
@@ -125,53 +149,9 @@ impl Steps {
     }
 }
 
-/// Sums of the test harness's closing lines.
-#[derive(Default)]
-struct Tally {
-    executables: usize,
-    passed: u64,
-    failed: u64,
-    ignored: u64,
-}
-
-impl Tally {
-    /// Counts a line such as `test result: ok. 12 passed; 0 failed; 1 ignored; ...`.
-    fn add(&mut self, line: &str) {
-        let Some(rest) = line.strip_prefix("test result: ") else { return };
-        self.executables += 1;
-        let counts = rest.split_once(". ").map_or("", |(_, counts)| counts);
-        for part in counts.split("; ") {
-            let Some((number, what)) = part.split_once(' ') else { continue };
-            let number: u64 = number.parse().unwrap_or(0);
-            match what {
-                "passed" => self.passed += number,
-                "failed" => self.failed += number,
-                "ignored" => self.ignored += number,
-                _ => {}
-            }
-        }
-    }
-
-    fn summary(&self) -> String {
-        let Self { executables, passed, failed, ignored } = self;
-        format!("{passed} passed, {failed} failed, {ignored} ignored in {executables} executables")
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn closing_lines_are_summed() {
-        let mut tally = Tally::default();
-        tally.add(
-            "test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.1s",
-        );
-        tally.add("running 3 tests");
-        tally.add("test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out");
-        assert_eq!(tally.summary(), "14 passed, 1 failed, 1 ignored in 2 executables");
-    }
 
     #[test]
     fn a_failing_step_says_how_to_rerun_it() {

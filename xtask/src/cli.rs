@@ -7,7 +7,8 @@ use clap::{Parser, Subcommand};
 use crate::adr::Depth;
 use crate::bench::BenchArgs;
 use crate::gen_model::{Shape, TypeMix};
-use crate::{Result, Workspace, adr, bench, ci, fixtures, gen_model, setup, workspace};
+use crate::sanitize::Sanitizer;
+use crate::{Result, Workspace, adr, bench, ci, cross_test, fixtures, gen_model, sanitize, setup, workspace};
 
 /// Builds, checks and measures the ruvllm workspace
 ///
@@ -28,6 +29,20 @@ enum Command {
     Ci,
     /// Runs the tests: the workspace, then the numeric crates with `RUVLLM_ISA=scalar`
     Test,
+    /// Runs the tests of the kernels for `AArch64` on emulated CPUs, one for each level of NEON
+    ///
+    /// Needs a compiler with the standard library of that target, its linker and an emulator; `cargo xtask setup
+    /// --cross` installs them. `ci` runs this where they are present. Emulation shows that results are right, not
+    /// how fast they are.
+    CrossTest,
+    /// Runs the tests of the kernels under a sanitizer, or the thread pool's model under loom
+    ///
+    /// Not part of `ci`: each builds anew and takes minutes.
+    Sanitize {
+        /// What to look for
+        #[arg(value_enum)]
+        sanitizer: Sanitizer,
+    },
     /// Compares committed test data and models with their checksums
     Fixtures {
         /// Writes the list of checksums anew
@@ -39,12 +54,16 @@ enum Command {
         /// Only says what is missing and what would install it
         #[arg(long)]
         dry_run: bool,
+        /// Also what `cross-test` needs
+        #[arg(long)]
+        cross: bool,
     },
     /// Runs Criterion suites, or whole models beside another engine
     ///
-    /// `cargo xtask bench matmul` runs one suite. `cargo xtask bench --peer llama-bench=PATH --model FILE`
-    /// runs this engine and llama.cpp's llama-bench in turn (with and without repacking and flash attention),
-    /// writes the samples to target/bench/ and the table to docs/performance.md.
+    /// `cargo xtask bench matmul` runs one suite, `batch-curve` draws rates over batch sizes. `cargo xtask bench
+    /// --peer llama-bench=PATH --model FILE` runs this engine and llama.cpp's llama-bench in turn (with and without
+    /// repacking and flash attention), writes the samples to target/bench/ and the table to its section of
+    /// docs/performance.md.
     Bench(BenchArgs),
     /// Lists, starts and checks the architecture decision records in docs/adr
     Adr {
@@ -56,8 +75,8 @@ enum Command {
         /// Sizes of the model
         #[arg(long, value_enum)]
         shape: Shape,
-        /// Type of the matrices; norms are always f32
-        #[arg(long = "type", value_enum, value_name = "TYPE")]
+        /// Type of the matrices, such as `q8_0`, `q4_k` or `q4_k_m`; norms are always f32
+        #[arg(long = "type", value_name = "TYPE")]
         types: TypeMix,
         /// The GGUF file to write
         out: PathBuf,
@@ -104,9 +123,11 @@ pub fn run() -> Result<()> {
     match cli.command {
         Command::Ci => ci::ci(&workspace),
         Command::Test => ci::test(&workspace),
+        Command::CrossTest => cross_test::cross_test(&workspace),
+        Command::Sanitize { sanitizer } => sanitize::sanitize(&workspace, sanitizer),
         Command::Fixtures { update: true } => fixtures::update(&workspace),
         Command::Fixtures { update: false } => fixtures::check(&workspace),
-        Command::Setup { dry_run } => setup::setup(&workspace, dry_run),
+        Command::Setup { dry_run, cross } => setup::setup(&workspace, dry_run, cross),
         Command::Bench(args) => bench::bench(&workspace, &args),
         Command::Adr { command } => run_adr(&workspace, &command),
         Command::GenModel { shape, types, out, seed, layers, threads } => {
@@ -143,15 +164,22 @@ mod tests {
         for line in [
             "ci",
             "test",
+            "cross-test",
+            "sanitize address",
+            "sanitize thread",
+            "sanitize loom",
             "fixtures --update",
-            "setup --dry-run",
+            "setup --dry-run --cross",
             "bench",
             "bench matmul",
+            "bench batch-curve",
             "bench --peer llama-bench=x --model a.gguf --model b.gguf -p 512 -n 64 -t 1,2 --rounds 3",
+            "bench --peer lbench=x --peer json=y --model a.gguf -d 0,4096 --kv f16,q8,q4 --section deep --drop-slow",
             "adr list",
             "adr new A-title",
             "adr check --full",
             "gen-model --shape llama-1b --type q4_k_m out.gguf",
+            "gen-model --shape llama-7b --type iq4_xs out.gguf",
         ] {
             let words = std::iter::once("xtask").chain(line.split(' '));
             assert!(Cli::try_parse_from(words).is_ok(), "{line}");

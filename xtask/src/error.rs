@@ -83,6 +83,22 @@ pub enum Error {
         /// Which.
         names: String,
     },
+    /// `cross-test` lacks a tool.
+    #[error("{missing}; `cargo xtask setup --cross` installs what is missing")]
+    CrossTools {
+        /// What is missing.
+        missing: String,
+    },
+    /// An emulated CPU did not run the kernels that it is there for.
+    #[error("the emulated {cpu} ran kernels for `{found}` instead of `{expected}`")]
+    CrossLevel {
+        /// The CPU.
+        cpu: &'static str,
+        /// The instruction set it stands for.
+        expected: &'static str,
+        /// What the tests reported.
+        found: String,
+    },
     /// A decision record does not have the required form.
     #[error("{file}: {problem}")]
     AdrFormat {
@@ -107,6 +123,22 @@ pub enum Error {
         /// The list of checksums.
         list: &'static str,
     },
+    /// An example compiles packages that its list does not have.
+    #[error("{folder} compiles packages that no list allows: {names}")]
+    ExtraPackages {
+        /// The example's folder.
+        folder: &'static str,
+        /// The packages.
+        names: String,
+    },
+    /// A sanitizer did not report a fault that was committed on purpose.
+    #[error("the planted fault `{fault}` was not reported: the sanitizer is blind; look with: {command}")]
+    BlindSanitizer {
+        /// The fault's name.
+        fault: &'static str,
+        /// The command line that commits it.
+        command: String,
+    },
     /// `setup` found something missing and could not install it.
     #[error("missing: {missing}; install with: {install}")]
     Setup {
@@ -116,9 +148,9 @@ pub enum Error {
         install: String,
     },
     /// A peer was named that this program cannot drive.
-    #[error("unknown peer `{name}`; known: llama-bench (as llama-bench=PATH)")]
+    #[error("unknown peer `{name}`; known: llama-bench=PATH, lbench=PATH, json=PATH")]
     UnknownPeer {
-        /// The name before the equals sign.
+        /// What was given for `--peer`.
         name: String,
     },
     /// A peer run was asked for without a model.
@@ -130,7 +162,16 @@ pub enum Error {
         /// The document.
         path: PathBuf,
         /// The marker's name.
-        marker: &'static str,
+        marker: String,
+    },
+    /// A model file could not be read.
+    #[error("cannot read the model {}", path.display())]
+    ReadModel {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: gguf_rs_lite::Error,
     },
     /// A model file could not be written.
     #[error("cannot write the model {}", path.display())]
@@ -140,16 +181,6 @@ pub enum Error {
         /// Why.
         #[source]
         source: gguf_rs_lite::Error,
-    },
-    /// A shape cannot be stored in the wanted type.
-    #[error("tensor {tensor}: rows of {cols} values are not whole blocks of {format}")]
-    RowLength {
-        /// The tensor.
-        tensor: String,
-        /// Values in a row.
-        cols: usize,
-        /// The type's name.
-        format: String,
     },
 }
 

@@ -9,12 +9,16 @@ pub mod adr;
 pub mod bench;
 mod ci;
 mod cli;
+mod cross_test;
 mod error;
+mod example;
 pub mod fixtures;
 pub mod gen_model;
 pub mod metadata;
 mod process;
+mod sanitize;
 mod setup;
+mod tally;
 mod test_binaries;
 mod workspace;
 

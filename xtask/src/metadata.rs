@@ -135,6 +135,19 @@ impl Graph {
         Some(self.edges[from].iter().map(|&i| self.packages[i].name.as_str()).collect())
     }
 
+    /// Names of all packages that a member needs, directly or not, without itself; `None` if it does not exist.
+    #[must_use]
+    pub fn reachable(&self, member: &str) -> Option<BTreeSet<&str>> {
+        let start = self.index(member)?;
+        let mut seen = BTreeSet::from([start]);
+        let mut queue = vec![start];
+        while let Some(at) = queue.pop() {
+            queue.extend(self.edges[at].iter().copied().filter(|&next| seen.insert(next)));
+        }
+        seen.remove(&start);
+        Some(seen.into_iter().map(|i| self.packages[i].name.as_str()).collect())
+    }
+
     /// The shortest chain of packages from a member to a package named `to`, if there is one.
     #[must_use]
     pub fn path(&self, member: &str, to: &str) -> Option<Vec<&str>> {
@@ -225,6 +238,9 @@ mod tests {
         assert_eq!(graph.path("absent", "top"), None);
         assert_eq!(graph.direct("top"), Some(BTreeSet::from(["middle"])));
         assert_eq!(graph.direct("absent"), None);
+        assert_eq!(graph.reachable("top"), Some(BTreeSet::from(["middle", "bottom"])));
+        assert_eq!(graph.reachable("bottom"), Some(BTreeSet::new()));
+        assert_eq!(graph.reachable("absent"), None);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! A machine without a linker cannot build this program either; there, install `build-essential` by hand
 //! first, as the README says. The command then confirms that nothing else is missing.
 
+use crate::cross_test;
 use crate::process::CommandLine;
 use crate::{Error, Result, Workspace};
 
@@ -33,9 +34,47 @@ const NEEDS: [Need; 3] = [
     },
 ];
 
-/// Installs what is missing; with `dry_run` only says so.
-pub(crate) fn setup(workspace: &Workspace, dry_run: bool) -> Result<()> {
-    for need in &NEEDS {
+/// What `cross-test` calls beside them.
+const CROSS_NEEDS: [Need; 3] = [
+    Need {
+        what: "compiler with libraries for AArch64",
+        probe: &[
+            "sh",
+            "-c",
+            "for rustc in rustc /usr/bin/rustc; do \
+             test -d \"$($rustc --print target-libdir --target aarch64-unknown-linux-gnu)\" && exit; done; exit 1",
+        ],
+        // Debian's compiler lands in /usr/bin, behind the one of rustup in the search path.
+        install: &[
+            "sh",
+            "-c",
+            "dpkg --add-architecture arm64 && apt-get update && apt-get install -y --no-install-recommends \
+             rustc-web libstd-rust-web-dev libstd-rust-web-dev:arm64",
+        ],
+    },
+    Need {
+        what: "linker and C library for AArch64",
+        probe: &[cross_test::LINKER, "--version"],
+        install: &[
+            "apt-get",
+            "install",
+            "-y",
+            "--no-install-recommends",
+            "gcc-aarch64-linux-gnu",
+            "libc6-dev-arm64-cross",
+        ],
+    },
+    Need {
+        what: "emulator for AArch64",
+        probe: &[cross_test::EMULATOR, "--version"],
+        install: &["apt-get", "install", "-y", "--no-install-recommends", "qemu-user-static"],
+    },
+];
+
+/// Installs what is missing, if `cross` also for `cross-test`; with `dry_run` only says so.
+pub(crate) fn setup(workspace: &Workspace, dry_run: bool, cross: bool) -> Result<()> {
+    let needs = NEEDS.iter().chain(CROSS_NEEDS.iter().filter(|_| cross));
+    for need in needs {
         if command(workspace, need.probe).succeeds() {
             println!("{}: present", need.what);
             continue;
@@ -62,6 +101,6 @@ mod tests {
 
     #[test]
     fn a_dry_run_changes_nothing_and_succeeds() {
-        setup(&Workspace::at("."), true).expect("a dry run");
+        setup(&Workspace::at("."), true, true).expect("a dry run");
     }
 }

@@ -44,9 +44,16 @@ struct Profile {
 
 /// Builds the workspace's tests where needed and lists their executables, benches left out.
 pub(crate) fn build(workspace: &Workspace, graph: &Graph) -> Result<Vec<TestBinary>> {
-    let command = CommandLine::cargo(workspace)
-        .args(["test", "--workspace", "--no-run", "--quiet"])
-        .args(["--message-format", "json-render-diagnostics"]);
+    let command =
+        CommandLine::cargo(workspace).args(["test", "--workspace", "--no-run", "--quiet"]).args(MESSAGES);
+    executables(&command, graph)
+}
+
+/// Arguments that make cargo say what it has built.
+pub(crate) const MESSAGES: [&str; 2] = ["--message-format", "json-render-diagnostics"];
+
+/// Runs a build of tests that has the arguments [`MESSAGES`] and lists the executables, benches left out.
+pub(crate) fn executables(command: &CommandLine, graph: &Graph) -> Result<Vec<TestBinary>> {
     let mut binaries = Vec::new();
     for line in command.output_with_progress()?.lines() {
         let message: Message = serde_json::from_str(line)
@@ -75,6 +82,11 @@ impl TestBinary {
     pub(crate) fn list(&self) -> Result<Vec<String>> {
         let output = self.command().args(["--list", "--format", "terse"]).output()?;
         Ok(output.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
+    }
+
+    /// A command that runs its tests under an emulator, `program` with `args`.
+    pub(crate) fn command_under(&self, program: &str, args: &[&str]) -> CommandLine {
+        CommandLine::new(program, &self.dir).args(args).args([&self.executable])
     }
 
     /// A command that runs its tests in the package's folder, as cargo does.

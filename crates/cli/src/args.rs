@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use ruvllm::{EngineOptions, Isa, KvFormat};
 
-use crate::commands::{bench, detokenize, doctor, eval, generate, inspect, tokenize};
+use crate::commands::{bench, detokenize, doctor, eval, generate, inspect, quantize, tokenize};
 
 const HELP: &str = "\
 Without --model every command uses the small English model inside the program, offline.
@@ -44,6 +44,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Eval(eval::EvalCommand),
     Bench(bench::BenchArgs),
+    Quantize(quantize::QuantizeArgs),
     Doctor(doctor::DoctorArgs),
 }
 
@@ -66,7 +67,7 @@ pub(crate) struct ComputeArgs {
     #[arg(long, short, value_name = "N", value_parser = positive)]
     pub(crate) threads: Option<usize>,
 
-    /// Instruction set: scalar, avx2 or neon [default: the best here]
+    /// Instruction set by name; `ruvllm doctor` lists those of this machine [default: the best]
     #[arg(long, value_name = "ISA", value_parser = isa)]
     pub(crate) isa: Option<Isa>,
 }
@@ -129,20 +130,9 @@ pub(crate) fn logit_bias(text: &str) -> Result<(u32, f32), String> {
     }
 }
 
-/// The values of `--kv`.
-const KV_FORMATS: [(&str, KvFormat); 2] = [("f32", KvFormat::F32), ("f16", KvFormat::F16)];
-
 /// How keys and values are stored.
 pub(crate) fn kv_format(text: &str) -> Result<KvFormat, String> {
-    let entry = KV_FORMATS.iter().find(|(name, _)| *name == text);
-    entry
-        .map(|(_, format)| *format)
-        .ok_or_else(|| "this build stores keys and values as f32 or f16".to_owned())
-}
-
-/// The name of a storage format, as `--kv` takes it; formats come from there, so each has one.
-pub(crate) fn kv_name(format: KvFormat) -> &'static str {
-    KV_FORMATS.iter().find(|(_, entry)| *entry == format).map_or("", |(name, _)| name)
+    text.parse().map_err(|error: ruvllm_kernels::Error| error.to_string())
 }
 
 /// An instruction set by name. Whether this machine has it is found when the engine starts.

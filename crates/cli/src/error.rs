@@ -55,6 +55,24 @@ pub(crate) enum Error {
         #[source]
         source: ruvllm_models::Error,
     },
+    /// A model file could not be quantized.
+    #[error("cannot quantize {}", input.display())]
+    Quantize {
+        /// The file.
+        input: PathBuf,
+        /// What the quantizer said.
+        #[source]
+        source: ruvllm_models::Error,
+    },
+    /// A file would be replaced by what is made of it.
+    #[error("IN and OUT are the same file; give OUT another name")]
+    SameFile,
+    /// A result file is there already.
+    #[error("{} exists; choose another name or give --force to replace it", path.display())]
+    OutputExists {
+        /// The file.
+        path: PathBuf,
+    },
     /// The kernels asked for are not available.
     #[error(transparent)]
     Kernels(#[from] ruvllm_kernels::Error),
@@ -125,7 +143,7 @@ pub(crate) enum Error {
 impl Error {
     /// The exit code of the program: 2 for flags that make no sense together, else 1.
     pub(crate) fn exit_code(&self) -> u8 {
-        if matches!(self, Self::NothingToMeasure) { 2 } else { 1 }
+        if matches!(self, Self::NothingToMeasure | Self::SameFile) { 2 } else { 1 }
     }
 }
 

@@ -84,8 +84,8 @@ mod tests {
             "error: unexpected argument '--top-kk' found; tip: a similar argument exists: '--top-k' (see `ruvllm generate --help`)",
         );
         check(
-            &["generate", "--kv", "q8"],
-            "error: invalid value 'q8' for '--kv <POLICY>': this build stores keys and values as f32 or f16 (see `ruvllm --help`)",
+            &["generate", "--kv", "tiered"],
+            "error: invalid value 'tiered' for '--kv <POLICY>': unknown format of keys and values \"tiered\": expected one of f32, f16, bf16, q8, q4 (see `ruvllm --help`)",
         );
     }
 }

@@ -4,28 +4,34 @@
 //! weight formats: 32 values share a scale.
 
 mod q8;
+mod update;
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 
-use bytemuck::Zeroable;
-
-use crate::disjoint::DisjointMut;
-use crate::format::SUB_BLOCK;
-use crate::{Kernels, ThreadPool};
+use crate::{Isa, Kernels, ThreadPool};
 
 pub(crate) use q8::{Order, Q8Group, Q8Rows, Q8Token, TILE_TOKENS, TileStep, quantize_rows, quantize_tiles};
 
 /// From this number of tokens on, products expand weights into panels and work in tiles; below, they read the weights
-/// row by row.
-pub(crate) const MIN_TILED_TOKENS: usize = 17;
+/// row by row. Measured: where the tiles win for most formats.
+fn min_tiled_tokens(isa: Isa) -> usize {
+    match isa {
+        Isa::Avx512 => 5,
+        _ => 17,
+    }
+}
 
 /// The 8-bit form of the rows, in the one layout that products with this many tokens read.
 #[derive(Debug, Default)]
 pub(crate) struct Q8 {
-    /// Filled below [`MIN_TILED_TOKENS`].
+    /// Which of the two is filled.
+    pub(crate) tiled: bool,
+    /// For few tokens, where the sub-blocks of a row stay together.
     pub(crate) rows: Q8Rows,
-    /// Filled from there on. `[tiles, sub-blocks]`, the sub-blocks in slot order.
+    /// For many. `[tiles, sub-blocks]`, the sub-blocks in slot order.
     pub(crate) tiles: Vec<TileStep>,
 }
 
@@ -98,29 +104,9 @@ impl Activations {
     /// that every output that depends on it is NaN. Groups smaller than 127 / [`f32::MAX`] become zero. The same bits on every
     /// instruction set.
     pub fn quantize(&mut self, kernels: &Kernels, pool: &ThreadPool) {
-        if self.quantized {
-            return;
+        if !self.quantized {
+            self.update_and_quantize(kernels, pool, &|_, _| {});
         }
-        self.quantized = true;
-        let (tokens, cols, values) = (self.tokens, self.cols, &self.values);
-        if tokens < MIN_TILED_TOKENS {
-            self.q8.rows.resize(tokens, cols);
-            // SAFETY: `kernels` exists only where the slot's instruction set is present.
-            unsafe { (kernels.slots.quantize_rows)(values, cols, &mut self.q8.rows) };
-            return;
-        }
-        let steps = cols.div_ceil(SUB_BLOCK);
-        let n_tiles = tokens.div_ceil(TILE_TOKENS);
-        self.q8.tiles.resize(n_tiles * steps, TileStep::zeroed());
-        let tiles = DisjointMut::new(&mut self.q8.tiles);
-        pool.for_each_chunk(n_tiles, 1, &|range| {
-            // SAFETY: chunks do not overlap, so neither do their parts.
-            let part = unsafe { tiles.part(range.start * steps..range.end * steps) };
-            let rows = range.start * TILE_TOKENS..(range.end * TILE_TOKENS).min(tokens);
-            let values = &values[rows.start * cols..rows.end * cols];
-            // SAFETY: `kernels` exists only where the slot's instruction set is present.
-            unsafe { (kernels.slots.quantize_tiles)(values, cols, part) };
-        });
     }
 
     /// The 8-bit form.

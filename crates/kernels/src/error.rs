@@ -1,14 +1,14 @@
 //! The crate's one error type. Only *data* ends up here (a requested instruction set, a configuration, bytes of a
 //! file); a caller's own buffers of the wrong length are programming errors and panic, as each method documents.
 
-use crate::Isa;
+use crate::{Isa, KvFormat};
 
 /// What can go wrong when kernels, pools, tables and matrices are built.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The name is not an instruction set this crate knows; use one of `scalar`, `avx2`, `neon`.
-    #[error("unknown instruction set {name:?}: expected one of scalar, avx2, neon")]
+    /// The name is not an instruction set this crate knows; use one of [`Isa::ALL`].
+    #[error("unknown instruction set {name:?}: expected one of {}", Isa::ALL.map(Isa::name).join(", "))]
     UnknownIsa {
         /// The name as it was given.
         name: String,
@@ -97,6 +97,60 @@ pub enum Error {
         row_bytes: usize,
         /// Number of bytes that was given.
         found: usize,
+    },
+
+    /// A product quantizer cuts vectors into equal parts and has 1 to 256 centroids for each.
+    #[error(
+        "product quantization of {dim} values into {subspaces} parts with {centroids} centroids each: the parts must be \
+         equal and not empty, and the centroids 1 to 256"
+    )]
+    ProductShape {
+        /// Length of the vectors.
+        dim: usize,
+        /// Number of parts.
+        subspaces: usize,
+        /// Number of centroids per part.
+        centroids: usize,
+    },
+
+    /// Vectors to be quantized must be whole rows; to train on, at least one.
+    #[error("{found} values are not one or more whole vectors of {dim}")]
+    VectorCount {
+        /// Number of values that was given.
+        found: usize,
+        /// Length of the vectors.
+        dim: usize,
+    },
+
+    /// A vector to be quantized has a value that is NaN or infinite; there is no code for it.
+    #[error("vector {row} has a value that is not finite")]
+    VectorValue {
+        /// Index of the vector.
+        row: usize,
+    },
+
+    /// The cosine is no sum over the parts of a vector, so product codes have no table of it; bring the vectors to length 1
+    /// and use the dot product.
+    #[error("product codes have no table of the cosine: normalize the vectors and use the dot product")]
+    CosineTable,
+    /// The name is not a format of keys and values; use one of `f32`, `f16`, `bf16`, `q8`, `q4`.
+    #[error("unknown format of keys and values {name:?}: expected one of f32, f16, bf16, q8, q4")]
+    UnknownKvFormat {
+        /// The name as it was given.
+        name: String,
+    },
+
+    /// The format stores heads in groups, and the head size is not a whole number of them; use another format.
+    #[error(
+        "keys and values in {format} need heads of a multiple of {multiple} values, these have {head_dim}"
+    )]
+    KvHeadDim {
+        /// The format.
+        format: KvFormat,
+        /// Values of a head.
+        head_dim: usize,
+        /// Values of a group.
+        multiple: usize,
     },
 }
 

@@ -13,29 +13,52 @@ pub const ISA_VARIABLE: &str = "RUVLLM_ISA";
 
 /// An instruction set that kernels can be built for.
 ///
-/// All of them compute the same bits; they differ in speed. Levels above AVX2 (AVX-VNNI, AVX-512) get a variant here
-/// when a path for them is shipped and tested.
+/// All of them compute the same bits; they differ in speed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Isa {
     /// Portable Rust, on every CPU: the shipped reference.
     Scalar,
-    /// x86-64 with AVX2, FMA and F16C together.
+    /// x86-64 with AVX2, FMA, F16C and POPCNT together.
     Avx2,
-    /// `AArch64` Advanced SIMD (NEON); its kernels are still to come, so it is available nowhere yet.
+    /// x86-64 with AVX2 and AVX-512 F, BW, DQ, VL and VNNI.
+    Avx512,
+    /// `AArch64` with Advanced SIMD (NEON).
     Neon,
+    /// `AArch64` with NEON and its dot products of bytes (`FEAT_DotProd`).
+    NeonDotprod,
+    /// `AArch64` with NEON, dot products and matrix products of bytes (`FEAT_I8MM`).
+    NeonI8mm,
 }
 
 impl Isa {
     /// Every instruction set, from the most general to the fastest.
-    pub const ALL: [Self; 3] = [Self::Scalar, Self::Avx2, Self::Neon];
+    pub const ALL: [Self; 6] =
+        [Self::Scalar, Self::Avx2, Self::Avx512, Self::Neon, Self::NeonDotprod, Self::NeonI8mm];
 
     /// The name that [`FromStr`] and the environment variable `RUVLLM_ISA` accept.
     pub fn name(self) -> &'static str {
         match self {
             Self::Scalar => "scalar",
             Self::Avx2 => "avx2",
+            Self::Avx512 => "avx512",
             Self::Neon => "neon",
+            Self::NeonDotprod => "neon-dotprod",
+            Self::NeonI8mm => "neon-i8mm",
+        }
+    }
+
+    /// The CPU features it needs, as Linux names them in `/proc/cpuinfo`.
+    pub fn features(self) -> &'static [&'static str] {
+        match self {
+            Self::Scalar => &[],
+            Self::Avx2 => &["avx2", "fma", "f16c"],
+            Self::Avx512 => {
+                &["avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"]
+            }
+            Self::Neon => &["asimd"],
+            Self::NeonDotprod => &["asimd", "asimddp"],
+            Self::NeonI8mm => &["asimd", "asimddp", "i8mm"],
         }
     }
 
@@ -44,7 +67,8 @@ impl Isa {
         match self {
             Self::Scalar => true,
             Self::Avx2 => has_avx2(),
-            Self::Neon => false,
+            Self::Avx512 => has_avx512(),
+            Self::Neon | Self::NeonDotprod | Self::NeonI8mm => has_neon(self),
         }
     }
 
@@ -77,14 +101,49 @@ impl Isa {
     }
 }
 
-/// AVX2, FMA and F16C: the kernels use all three freely, so a CPU with only some of them does not count.
+/// AVX2, FMA, F16C and POPCNT: the kernels use all four freely, so a CPU with only some of them does not count.
 #[cfg(target_arch = "x86_64")]
 fn has_avx2() -> bool {
-    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
+    is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("fma")
+        && is_x86_feature_detected!("f16c")
+        && is_x86_feature_detected!("popcnt")
 }
 
 #[cfg(not(target_arch = "x86_64"))]
 fn has_avx2() -> bool {
+    false
+}
+
+/// What AVX2 kernels need, and the parts of AVX-512 that came together with its byte dot products.
+#[cfg(target_arch = "x86_64")]
+fn has_avx512() -> bool {
+    has_avx2()
+        && is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx512vnni")
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn has_avx512() -> bool {
+    false
+}
+
+/// NEON, and the further instructions that `isa`, one of the NEON levels, stands for.
+#[cfg(target_arch = "aarch64")]
+fn has_neon(isa: Isa) -> bool {
+    use std::arch::is_aarch64_feature_detected;
+    let needs_i8mm = isa == Isa::NeonI8mm;
+    let needs_dotprod = needs_i8mm || isa == Isa::NeonDotprod;
+    is_aarch64_feature_detected!("neon")
+        && (!needs_dotprod || is_aarch64_feature_detected!("dotprod"))
+        && (!needs_i8mm || is_aarch64_feature_detected!("i8mm"))
+}
+
+#[cfg(not(target_arch = "aarch64"))]
+fn has_neon(_: Isa) -> bool {
     false
 }
 

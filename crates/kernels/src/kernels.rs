@@ -47,8 +47,15 @@ impl Kernels {
         let slots = match isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => &avx2::SLOTS,
-            // NEON, AVX-VNNI and AVX-512 get their line here, and their module in `slots!`, with their lanes. What has no
-            // kernels in this build has been refused above.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => &avx512::SLOTS,
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => &neon::SLOTS,
+            #[cfg(target_arch = "aarch64")]
+            Isa::NeonDotprod => &neon_dotprod::SLOTS,
+            #[cfg(target_arch = "aarch64")]
+            Isa::NeonI8mm => &neon_i8mm::SLOTS,
+            // What has no kernels in this build has been refused above.
             _ => &scalar::SLOTS,
         };
         Ok(Self { isa, slots })
@@ -98,10 +105,72 @@ macro_rules! slots {
 
             pub(super) static SLOTS: Slots = Slots { $( $name, )* };
 
-            $( #[target_feature(enable = "avx2,fma,f16c")]
+            $( #[target_feature(enable = "avx2,fma,f16c,popcnt")]
             fn $name($($arg: $ty),*) $(-> $ret)? {
                 // SAFETY: this function enables the features, so its caller has vouched for them.
                 let lanes = unsafe { crate::lanes::Avx2Lanes::assume_available() };
+                $body(lanes, $($arg),*)
+            } )*
+        }
+
+        #[cfg(target_arch = "x86_64")]
+        mod avx512 {
+            use super::*;
+
+            pub(super) static SLOTS: Slots = Slots { $( $name, )* };
+
+            $( #[target_feature(enable = "avx2,fma,f16c,popcnt,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+            fn $name($($arg: $ty),*) $(-> $ret)? {
+                // SAFETY: this function enables the features, so its caller has vouched for them.
+                let lanes = unsafe { crate::lanes::Avx512Lanes::assume_available() };
+                $body(lanes, $($arg),*)
+            } )*
+        }
+
+        #[cfg(target_arch = "aarch64")]
+        mod neon {
+            use super::*;
+
+            pub(super) static SLOTS: Slots = Slots { $( $name, )* };
+
+            $( #[target_feature(enable = "neon")]
+            fn $name($($arg: $ty),*) $(-> $ret)? {
+                // SAFETY: this function enables the features, so its caller has vouched for them.
+                let lanes = unsafe {
+                    crate::lanes::NeonLanes::<{ crate::lanes::neon::PLAIN }>::assume_available()
+                };
+                $body(lanes, $($arg),*)
+            } )*
+        }
+
+        #[cfg(target_arch = "aarch64")]
+        mod neon_dotprod {
+            use super::*;
+
+            pub(super) static SLOTS: Slots = Slots { $( $name, )* };
+
+            $( #[target_feature(enable = "neon,dotprod")]
+            fn $name($($arg: $ty),*) $(-> $ret)? {
+                // SAFETY: this function enables the features, so its caller has vouched for them.
+                let lanes = unsafe {
+                    crate::lanes::NeonLanes::<{ crate::lanes::neon::DOTPROD }>::assume_available()
+                };
+                $body(lanes, $($arg),*)
+            } )*
+        }
+
+        #[cfg(target_arch = "aarch64")]
+        mod neon_i8mm {
+            use super::*;
+
+            pub(super) static SLOTS: Slots = Slots { $( $name, )* };
+
+            $( #[target_feature(enable = "neon,dotprod,i8mm")]
+            fn $name($($arg: $ty),*) $(-> $ret)? {
+                // SAFETY: this function enables the features, so its caller has vouched for them.
+                let lanes = unsafe {
+                    crate::lanes::NeonLanes::<{ crate::lanes::neon::I8MM }>::assume_available()
+                };
                 $body(lanes, $($arg),*)
             } )*
         }
@@ -114,19 +183,45 @@ slots! {
     // Rows of f32.
     dot = crate::op::dot::dot: (x: &[f32], y: &[f32]) -> f32;
     add_assign = crate::op::dot::add_assign: (x: &mut [f32], y: &[f32]);
-    rms_norm = crate::op::norm::rms_norm: (x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]);
+    norm = crate::op::norm::norm: (norm: crate::op::norm::Norm<'_>, eps: f32, x: &[f32], out: &mut [f32]);
+    add_norm = crate::op::norm::add_norm:
+        (norm: crate::op::norm::Norm<'_>, eps: f32, x: &mut [f32], y: &[f32], out: &mut [f32]);
     softmax = crate::op::softmax::softmax: (x: &mut [f32]);
     log_sum_exp = crate::op::softmax::log_sum_exp: (x: &[f32]) -> f32;
     argmax = crate::op::select::argmax: (x: &[f32]) -> Option<usize>;
     top_k = crate::op::select::top_k: (x: &[f32], k: usize, out: &mut Vec<u32>);
-    silu = crate::op::activation::silu: (x: &mut [f32]);
-    silu_mul = crate::op::activation::silu_mul: (gate: &mut [f32], up: &[f32]);
+    activate = crate::op::activation::activate: (activation: crate::op::activation::Activation, x: &mut [f32]);
+    gated = crate::op::activation::gated:
+        (activation: crate::op::activation::Activation, gate: &mut [f32], up: &[f32]);
     rope = crate::op::rope::rope: (job: &crate::op::rope::RopeJob<'_>, x: &mut [f32]);
     f32_to_f16 = crate::op::convert::f32_to_f16: (x: &[f32], out: &mut [half::f16]);
+    f32_to_bf16 = crate::op::convert::f32_to_bf16: (x: &[f32], out: &mut [half::bf16]);
     f16_to_f32 = crate::op::convert::f16_to_f32: (x: &[half::f16], out: &mut [f32]);
     bf16_to_f32 = crate::op::convert::bf16_to_f32: (x: &[half::bf16], out: &mut [f32]);
 
-    // Attention: one task, and the joining of two results.
+    // Vectors for search.
+    distance_f32 = crate::vector::distance_f32: (metric: crate::vector::Metric, x: &[f32], y: &[f32]) -> f32;
+    distance_f16 = crate::vector::distance_f16:
+        (metric: crate::vector::Metric, x: &[half::f16], y: &[half::f16]) -> f32;
+    distance_int8 = crate::vector::distance_int8:
+        (metric: crate::vector::Metric, x: (&[i8], f32), y: (&[i8], f32)) -> f32;
+    distance_int4 = crate::vector::distance_int4:
+        (metric: crate::vector::Metric, x: (&[u8], f32), y: (&[u8], f32)) -> f32;
+    distances = crate::vector::distances: (
+        metric: crate::vector::Metric,
+        query: crate::vector::VectorRows<'_>,
+        rows: crate::vector::VectorRows<'_>,
+        out: &mut [f32],
+    );
+    column_distances = crate::vector::column_distances:
+        (metric: crate::vector::Metric, query: &[f32], columns: &[[f32; 256]], out: &mut [f32; 256]);
+    hamming = crate::vector::hamming: (x: &[u64], y: &[u64]) -> u32;
+    hammings = crate::vector::hammings: (query: &[u64], rows: &[u64], out: &mut [u32]);
+    quantize_int8 = crate::vector::quantize_int8: (x: &[f32], out: &mut [i8]) -> f32;
+    quantize_int4 = crate::vector::quantize_int4: (x: &[f32], out: &mut [u8]) -> f32;
+
+    // Attention: writing keys and values, one task, and the joining of two results.
+    store_kv = crate::attention::store: (job: &crate::attention::StoreJob<'_>, plane: &mut [u8]);
     attend = crate::attention::attend: (task: &crate::attention::Task<'_>, worker: &mut crate::attention::Worker);
     attend_merge = crate::attention::merge: (total: &mut crate::attention::State, split: &crate::attention::State);
 
@@ -135,6 +230,8 @@ slots! {
         (values: &[f32], cols: usize, rows: &mut crate::activations::Q8Rows);
     quantize_tiles = crate::activations::quantize_tiles:
         (values: &[f32], cols: usize, tiles: &mut [crate::activations::TileStep]);
+    pack_inputs = crate::matmul::float::pack_inputs:
+        (job: &crate::matmul::float::PackJob<'_>, pairs: std::ops::Range<usize>);
     matmul_f32 = crate::matmul::float::product::<_, f32>:
         (product: &crate::matmul::float::FloatProduct<'_>, rows: std::ops::Range<usize>);
     matmul_f16 = crate::matmul::float::product::<_, half::f16>:
@@ -145,10 +242,41 @@ slots! {
         (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
     matmul_q4_0 = crate::matmul::integer::product::<_, crate::format::Q4_0>:
         (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
+    matmul_q4_1 = crate::matmul::integer::product::<_, crate::format::Q4_1>:
+        (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
+    matmul_q5_0 = crate::matmul::integer::product::<_, crate::format::Q5_0>:
+        (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
+    matmul_q5_1 = crate::matmul::integer::product::<_, crate::format::Q5_1>:
+        (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
+    matmul_q2_k = crate::matmul::integer::product::<_, crate::format::Q2K>:
+        (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
+    matmul_q3_k = crate::matmul::integer::product::<_, crate::format::Q3K>:
+        (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
     matmul_q4_k = crate::matmul::integer::product::<_, crate::format::Q4K>:
         (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
     matmul_q5_k = crate::matmul::integer::product::<_, crate::format::Q5K>:
         (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
     matmul_q6_k = crate::matmul::integer::product::<_, crate::format::Q6K>:
         (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
+    matmul_iq4_nl = crate::matmul::integer::product::<_, crate::format::Iq4Nl>:
+        (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
+    matmul_iq4_xs = crate::matmul::integer::product::<_, crate::format::Iq4Xs>:
+        (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Prints what it found: `cargo xtask cross-test` reads the line.
+    #[test]
+    fn detection_obeys_the_environment() {
+        let chosen = Kernels::detect().unwrap().isa();
+        let available: Vec<_> = Kernels::available().iter().map(|kernels| kernels.isa().name()).collect();
+        println!("instruction set: {chosen} (available: {})", available.join(", "));
+        match std::env::var(ISA_VARIABLE) {
+            Ok(name) if !name.is_empty() => assert_eq!(chosen.name(), name),
+            _ => assert_eq!(chosen, Isa::best()),
+        }
+    }
 }

@@ -1,9 +1,10 @@
 //! CPU arithmetic for language models.
 //!
 //! Everything between bytes of weights and logits: dot products and norms, activation functions, softmax, rotary
-//! embeddings, selection, causal attention over key/value blocks, block formats and matrix products on packed weights, and
-//! the thread pool they run on. It knows nothing of model files, architectures, tokens or sampling policies, holds no
-//! global state but the cached CPU detection, and depends on three small crates.
+//! embeddings, selection, causal attention over key/value blocks, block formats and matrix products on packed weights,
+//! distances between vectors and their quantization, and the thread pool they run on. It knows nothing of model files,
+//! architectures, tokens or sampling policies, holds no global state but the cached CPU detection, and depends on three
+//! small crates.
 //!
 //! # Example
 //! A head of a transformer layer: project, rotate, attend.
@@ -19,10 +20,14 @@
 //! let table = RopeTable::new(&RopeConfig::new(10_000.0, head_dim), 64)?;
 //! kernels.rope(&table, RopeLayout::Halves, 0..tokens, &mut q, 1, head_dim);
 //!
-//! // Keys and values live in blocks [kv_heads, block_tokens, head_dim].
-//! let mut block = vec![0.0; 32 * head_dim];
-//! block[..tokens * head_dim].copy_from_slice(&q);
-//! let blocks = [KvBlock { keys: KvRows::F32(&block), values: KvRows::F32(&block) }];
+//! // Keys and values live in blocks of planes, here of 32 positions in half precision.
+//! let layout = KvLayout::new(KvFormat::F16, 1, 32, head_dim)?;
+//! let mut memory = KvBuffer::zeroed(2 * layout.plane_bytes()).expect("some memory");
+//! let (keys, values) = memory.as_bytes_mut().split_at_mut(layout.plane_bytes());
+//! kernels.store_keys(&layout, &q, 0, keys);
+//! kernels.store_values(&layout, &q, 0, values);
+//! let plane = |bytes| KvPlane { format: KvFormat::F16, bytes };
+//! let blocks = [KvBlock { keys: plane(keys), values: plane(values) }];
 //! let kv = KvView { blocks: &blocks, block_tokens: 32, len: tokens };
 //!
 //! let shape = AttentionShape {
@@ -34,20 +39,22 @@
 //!     scale: 0.25,
 //!     window: None,
 //!     soft_cap: None,
+//!     alibi: None,
 //! };
 //! let mut out = vec![0.0; tokens * head_dim];
 //! kernels.attention(&pool, &shape, &q, &kv, &mut out, &mut AttentionScratch::new());
-//! assert_eq!(out[..head_dim], q[..head_dim], "the first token sees only itself");
+//! assert!((out[3] - q[3]).abs() < 1e-3, "the first token sees only itself");
 //! # Ok::<(), ruvllm_kernels::Error>(())
 //! ```
 //!
 //! # Parts
 //! ```text
 //! Kernels ── what computes: one value per instruction set, two words, Copy
-//!   ├── rows          dot, add_assign, rms_norm, silu, silu_mul, softmax, log_sum_exp, argmax, top_k, f16/bf16
+//!   ├── rows          dot, add_assign, norm, add_norm, activate, gated, softmax, log_sum_exp, argmax, top_k, f16/bf16
 //!   ├── rope          RopeConfig -> RopeTable
 //!   ├── matrices      PackedMatrix (BlockFormat, SharedBytes) times Activations: matmul, matmul_many
-//!   └── attention     AttentionShape, KvView of KvBlocks, AttentionScratch
+//!   ├── vectors       VectorRows, Metric: distance, distances, hamming; quantize_int8/int4/bits; ProductQuantizer
+//!   └── attention     AttentionShape, KvLayout, KvView of KvBlocks, AttentionScratch; store_keys, store_values
 //! ThreadPool ── passed to whatever is worth several threads
 //! ```
 //!
@@ -55,14 +62,19 @@
 //! | [`Isa`] | needs | lanes |
 //! |---|---|---|
 //! | `scalar` | nothing | `[f32; 8]`, `f32::mul_add` |
-//! | `avx2` | AVX2, FMA and F16C | `__m256` |
+//! | `avx2` | AVX2, FMA, F16C and POPCNT | `__m256` |
+//! | `avx512` | also AVX-512 F, BW, DQ, VL and VNNI | `__m256`, `__m512` for two groups |
+//! | `neon` | NEON (every 64-bit ARM CPU) | two `float32x4_t` |
+//! | `neon-dotprod` | also dot products of bytes | the same |
+//! | `neon-i8mm` | also matrix products of bytes | the same |
 //!
 //! The set is chosen once, when [`Kernels`] is made; `RUVLLM_ISA=scalar` forces one, and asking for an absent one is an
 //! error.
 //!
 //! # Numerics
 //! All instruction sets, thread counts and ways of cutting a batch give the same bits (of a NaN, only that it is one):
-//! f32 sums are carried in eight lanes in a fixed order and joined by a fixed tree, everywhere. Each operation states its
+//! f32 sums are carried in eight lanes (32 for distances of vectors) in a fixed order and joined by a fixed tree,
+//! everywhere. Each operation states its
 //! error against exact arithmetic. Denormals are kept, except that the exponential gives 0 below `e^-87.3`.
 //!
 //! # Panics and errors
@@ -83,14 +95,20 @@ mod matmul;
 mod matrix;
 mod op;
 mod pool;
+mod vector;
 
 pub use activations::Activations;
-pub use attention::{AttentionScratch, AttentionShape, KvBlock, KvRows, KvView};
+pub use attention::{
+    AttentionScratch, AttentionShape, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane, KvView, alibi_slope,
+};
 pub use error::{Error, Result};
 pub use format::BlockFormat;
 pub use isa::{ISA_VARIABLE, Isa};
 pub use kernels::Kernels;
 pub use matmul::MatmulJob;
 pub use matrix::{PackedMatrix, SharedBytes};
+pub use op::activation::Activation;
+pub use op::norm::Norm;
 pub use op::rope::{RopeConfig, RopeFrequencies, RopeLayout, RopeScaling, RopeTable, yarn_attention_factor};
-pub use pool::ThreadPool;
+pub use pool::{Placement, ThreadPool};
+pub use vector::{AdcTable, Metric, ProductQuantizer, ProductTraining, VectorRows};

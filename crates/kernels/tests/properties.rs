@@ -5,7 +5,7 @@ mod oracle;
 
 use half::{bf16, f16};
 use proptest::prelude::*;
-use ruvllm_kernels::{Isa, Kernels, RopeConfig, RopeLayout, RopeTable};
+use ruvllm_kernels::{Activation, Isa, Kernels, Norm, RopeConfig, RopeLayout, RopeTable};
 
 /// Values that a model produces.
 fn ordinary() -> impl Strategy<Value = f32> {
@@ -110,6 +110,51 @@ proptest! {
     }
 
     #[test]
+    fn norms_agree((x, at) in row(any_f32()), y in ordinary()) {
+        let (x, n) = (&x[at..], x.len() - at);
+        let weight: Vec<f32> = (0..n).map(|i| 0.5 + i as f32 * 0.01).collect();
+        let (bias, ys): (Vec<f32>, Vec<f32>) = weight.iter().map(|w| (w * 0.3 - 0.2, y * w)).unzip();
+        let layer = |bias| Norm::Layer { weight: &weight, bias };
+        for norm in [Norm::RmsPlusOne { weight: &weight }, layer(None), layer(Some(&bias[..]))] {
+            agreed(|kernels| {
+                let mut out = vec![0.0; n];
+                kernels.norm(norm, 1e-5, x, &mut out);
+                out
+            });
+            // The fused form gives the sum and its norm, each with the bits of the two steps.
+            for kernels in Kernels::available() {
+                let (mut fused, mut steps) = (x.to_vec(), x.to_vec());
+                let (mut fused_out, mut out) = (vec![0.0; n], vec![0.0; n]);
+                kernels.add_norm(norm, 1e-5, &mut fused, &ys, &mut fused_out);
+                kernels.add_assign(&mut steps, &ys);
+                kernels.norm(norm, 1e-5, &steps, &mut out);
+                prop_assert!(all_same(&fused, &steps) && all_same(&fused_out, &out));
+            }
+        }
+    }
+
+    #[test]
+    fn layer_norm_is_accurate((x, at) in row(ordinary())) {
+        let x = &x[at..];
+        let weight: Vec<f32> = (0..x.len()).map(|i| 0.5 + i as f32 * 0.01).collect();
+        let bias: Vec<f32> = weight.iter().map(|w| w * 0.3 - 0.2).collect();
+        let mut out = vec![0.0; x.len()];
+        scalar().norm(Norm::Layer { weight: &weight, bias: Some(&bias) }, 1e-5, x, &mut out);
+        let zeros = vec![0.0; x.len()];
+        let magnitude = x.iter().map(|x| f64::from(x.abs())).sum::<f64>() / x.len().max(1) as f64;
+        let expected = oracle::layer_norm(x, &weight, &bias, 1e-5);
+        let slopes = oracle::layer_norm(x, &weight, &zeros, 1e-5);
+        for i in 0..x.len() {
+            // `weight / sqrt(..)`, out of the change that a unit of `x` would make; at the mean itself only the mean errs.
+            let deviation = f64::from(x[i]) - x.iter().map(|&x| f64::from(x)).sum::<f64>() / x.len() as f64;
+            let slope = if deviation == 0.0 { f64::from(weight[i]) / 1e-5f64.sqrt() } else { slopes[i] / deviation };
+            let size = slope.abs() * (f64::from(x[i].abs()) + magnitude);
+            let bound = (3e-7 + oracle::gamma(x.len())) * size + 1e-7 * expected[i].abs() + 1e-40;
+            prop_assert!(close(out[i], expected[i], bound), "{} for {}", out[i], expected[i]);
+        }
+    }
+
+    #[test]
     fn softmax_agrees((x, at) in row(any_f32())) {
         agreed(|kernels| in_place(&x, at, |x| kernels.softmax(x)));
     }
@@ -179,6 +224,35 @@ proptest! {
     }
 
     #[test]
+    fn activations_agree((x, at) in row(any_f32())) {
+        let up: Vec<f32> = x[at..].iter().rev().copied().collect();
+        for activation in [Activation::GeluErf, Activation::GeluTanh, Activation::Relu] {
+            agreed(|kernels| in_place(&x, at, |x| kernels.activate(activation, x)));
+            agreed(|kernels| in_place(&x, at, |x| kernels.gated(activation, x, &up)));
+        }
+    }
+
+    #[test]
+    fn gelu_is_accurate((x, at) in row(-13f32..90.0), near in -6f32..6.0) {
+        let mut x = x[at..].to_vec();
+        x.push(near);
+        let found = in_place(&x, 0, |x| scalar().activate(Activation::GeluErf, x));
+        for (found, &x) in found.iter().zip(&x) {
+            let expected = oracle::gelu_erf(x);
+            prop_assert!(close(*found, expected, 8e-7 * expected.abs() + 1e-38), "gelu({x}) = {found}, not {expected}");
+        }
+        let found = in_place(&x, 0, |x| scalar().activate(Activation::GeluTanh, x));
+        for (found, &x) in found.iter().zip(&x) {
+            let (expected, y) = oracle::gelu_tanh(x);
+            if y > -87.0 {
+                let bound = (6e-7 + 2e-7 * y.abs().min(87.0)) * expected.abs();
+                prop_assert!(close(*found, expected, bound + 1e-45), "gelu({x}) = {found}, not {expected}");
+            }
+            prop_assert!(close(*found, expected, 5e-7 * f64::from(x.abs()) + 1e-38), "gelu({x}) = {found}");
+        }
+    }
+
+    #[test]
     fn rope_agrees(
         x in prop::collection::vec(any_f32(), 3 * 2 * 30),
         pairs in 1usize..=15,
@@ -204,6 +278,11 @@ proptest! {
                 prop_assert_eq!(back.to_bits(), half.to_f32_const().to_bits());
             }
             let brains: Vec<bf16> = x.iter().map(|x| bf16::from_bits((x.to_bits() >> 16) as u16)).collect();
+            let mut rounded = vec![bf16::ONE; x.len()];
+            kernels.f32_to_bf16(x, &mut rounded);
+            for (x, rounded) in x.iter().zip(&rounded) {
+                prop_assert_eq!(rounded.to_bits(), bf16::from_f32_const(*x).to_bits());
+            }
             kernels.bf16_to_f32(&brains, &mut back);
             for (x, back) in x.iter().zip(&back) {
                 prop_assert_eq!(back.to_bits(), x.to_bits() & 0xffff_0000);

@@ -96,6 +96,23 @@ pub enum Error {
         expected: &'static str,
     },
 
+    /// A weight is not a finite number, or too large for the type that it was to be stored in.
+    #[error("tensor `{name}` holds {found} in row {row}, which cannot be stored as {format}")]
+    WeightValue {
+        /// Name of the tensor.
+        name: String,
+        /// Row of the value.
+        row: usize,
+        /// The value.
+        found: f32,
+        /// The type that the tensor was to get.
+        format: &'static str,
+    },
+
+    /// The caller stopped the work.
+    #[error("stopped on request")]
+    Cancelled,
+
     /// A KV cache was asked for with no capacity, or with more positions than the model was made for.
     #[error("a cache of {capacity} tokens was asked for, the model takes 1 to {context_length}")]
     CacheCapacity {

@@ -1,35 +1,13 @@
 //! The keys and values of one sequence, in blocks that are allocated as it grows. Not shared between
 //! sequences, not tiered. The decoder meets it only through `reserve`, `write`, `view` and `advance`.
 
-use half::f16;
-use ruvllm_kernels::{Kernels, KvBlock, KvRows};
+use ruvllm_kernels::{Kernels, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane};
 
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
 
 /// Tokens in one block.
 pub const BLOCK_TOKENS: usize = 64;
-
-/// How keys and values are stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum KvFormat {
-    /// 32-bit floats: exactly what the projections computed.
-    F32,
-    /// 16-bit floats, rounded to nearest: half the memory and half the traffic of attention.
-    #[default]
-    F16,
-}
-
-impl KvFormat {
-    /// Bytes of one stored number.
-    pub fn bytes_per_value(self) -> usize {
-        match self {
-            Self::F32 => 4,
-            Self::F16 => 2,
-        }
-    }
-}
 
 /// The keys and values of one sequence in all layers.
 ///
@@ -38,10 +16,10 @@ impl KvFormat {
 #[derive(Debug)]
 pub struct KvCache {
     shape: KvShape,
-    format: KvFormat,
+    layout: KvLayout,
     len: usize,
     capacity: usize,
-    blocks: Vec<Block>,
+    blocks: Vec<KvBuffer>, // [n_layers, 2 (keys, values)] planes each
 }
 
 /// What a cache and a model must agree on.
@@ -52,13 +30,6 @@ pub(crate) struct KvShape {
     head_dim: usize,
 }
 
-/// `[n_layers, 2 (keys, values), n_kv_heads, BLOCK_TOKENS, head_dim]`
-#[derive(Debug)]
-enum Block {
-    F32(Vec<f32>),
-    F16(Vec<f16>),
-}
-
 impl KvShape {
     pub(crate) fn of(config: &ModelConfig) -> Self {
         Self { n_layers: config.n_layers, n_kv_heads: config.n_kv_heads, head_dim: config.head_dim }
@@ -67,11 +38,6 @@ impl KvShape {
     /// Width of the keys (or values) of one token in one layer.
     fn row(self) -> usize {
         self.n_kv_heads * self.head_dim
-    }
-
-    /// Numbers in the keys (or values) of one layer in one block.
-    fn plane(self) -> usize {
-        self.row() * BLOCK_TOKENS
     }
 }
 
@@ -85,12 +51,14 @@ impl KvCache {
     /// An empty cache for at most `capacity` tokens of a model like `config`. Allocates no blocks yet.
     ///
     /// # Errors
-    /// [`Error::CacheCapacity`] if `capacity` is 0 or beyond the model's context length.
+    /// [`Error::CacheCapacity`] if `capacity` is 0 or beyond the model's context length, [`Error::Kernels`] if the format
+    /// does not take heads of the model's size.
     pub fn new(config: &ModelConfig, format: KvFormat, capacity: usize) -> Result<Self> {
         if capacity == 0 || capacity > config.context_length {
             return Err(Error::CacheCapacity { capacity, context_length: config.context_length });
         }
-        Ok(Self { shape: KvShape::of(config), format, len: 0, capacity, blocks: Vec::new() })
+        let layout = KvLayout::new(format, config.n_kv_heads, BLOCK_TOKENS, config.head_dim)?;
+        Ok(Self { shape: KvShape::of(config), layout, len: 0, capacity, blocks: Vec::new() })
     }
 
     /// Number of tokens in the cache, which is the position of the next one.
@@ -110,7 +78,7 @@ impl KvCache {
 
     /// How keys and values are stored.
     pub fn format(&self) -> KvFormat {
-        self.format
+        self.layout.format()
     }
 
     /// Forgets all tokens from position `len` on; without effect if there are none. The memory stays.
@@ -133,13 +101,9 @@ impl KvCache {
         self.blocks.len() * self.block_bytes()
     }
 
-    fn block_bytes(&self) -> usize {
-        self.block_values().saturating_mul(self.format.bytes_per_value())
-    }
-
     /// Saturates instead of overflowing: such a block then fails to be allocated.
-    fn block_values(&self) -> usize {
-        self.shape.plane().saturating_mul(2).saturating_mul(self.shape.n_layers)
+    fn block_bytes(&self) -> usize {
+        self.layout.plane_bytes().saturating_mul(2).saturating_mul(self.shape.n_layers)
     }
 
     pub(crate) fn shape(&self) -> KvShape {
@@ -165,12 +129,9 @@ impl KvCache {
         Ok(())
     }
 
-    fn new_block(&self) -> Result<Block> {
-        let n_values = self.block_values();
-        Ok(match self.format {
-            KvFormat::F32 => Block::F32(zeros(n_values)?),
-            KvFormat::F16 => Block::F16(zeros(n_values)?),
-        })
+    fn new_block(&self) -> Result<KvBuffer> {
+        let bytes = self.block_bytes();
+        KvBuffer::zeroed(bytes).ok_or(Error::OutOfMemory { what: "a block of keys and values", bytes })
     }
 
     /// Stores the keys and values of `keys.len() / row` tokens of one layer behind the present ones,
@@ -179,25 +140,27 @@ impl KvCache {
     /// # Shapes
     /// `keys`, `values`: `[tokens, n_kv_heads, head_dim]`
     pub(crate) fn write(&mut self, kernels: &Kernels, layer: usize, keys: &[f32], values: &[f32]) {
-        let shape = self.shape;
-        for (offset, (key, value)) in
-            keys.chunks_exact(shape.row()).zip(values.chunks_exact(shape.row())).enumerate()
-        {
-            let position = self.len + offset;
-            let block = &mut self.blocks[position / BLOCK_TOKENS];
-            let plane = 2 * layer * shape.plane();
-            block.store(kernels, shape, plane, position % BLOCK_TOKENS, key);
-            block.store(kernels, shape, plane + shape.plane(), position % BLOCK_TOKENS, value);
+        let (row, plane) = (self.shape.row(), self.layout.plane_bytes());
+        let n_tokens = keys.len() / row;
+        let mut done = 0;
+        while done < n_tokens {
+            let position = self.len + done;
+            let first = position % BLOCK_TOKENS;
+            let end = (done + BLOCK_TOKENS - first).min(n_tokens);
+            let block = self.blocks[position / BLOCK_TOKENS].as_bytes_mut();
+            let (key_plane, value_plane) = block[2 * layer * plane..][..2 * plane].split_at_mut(plane);
+            kernels.store_keys(&self.layout, &keys[done * row..end * row], first, key_plane);
+            kernels.store_values(&self.layout, &values[done * row..end * row], first, value_plane);
+            done = end;
         }
     }
 
     /// Appends views of the blocks of one layer to `blocks`.
     pub(crate) fn view<'a>(&'a self, layer: usize, blocks: &mut Vec<KvBlock<'a>>) {
-        let plane = self.shape.plane();
-        let keys = 2 * layer * plane;
-        blocks.extend(self.blocks.iter().map(|block| KvBlock {
-            keys: block.rows(keys..keys + plane),
-            values: block.rows(keys + plane..keys + 2 * plane),
+        let (format, len) = (self.format(), self.layout.plane_bytes());
+        blocks.extend(self.blocks.iter().map(|block| {
+            let plane = |index: usize| KvPlane { format, bytes: &block.as_bytes()[index * len..][..len] };
+            KvBlock { keys: plane(2 * layer), values: plane(2 * layer + 1) }
         }));
     }
 
@@ -205,37 +168,4 @@ impl KvCache {
     pub(crate) fn advance(&mut self, tokens: usize) {
         self.len += tokens;
     }
-}
-
-impl Block {
-    /// Stores the row of one token, `[n_kv_heads, head_dim]`, at `slot` of the plane
-    /// `[n_kv_heads, BLOCK_TOKENS, head_dim]` that begins at `plane`.
-    fn store(&mut self, kernels: &Kernels, shape: KvShape, plane: usize, slot: usize, row: &[f32]) {
-        for (head, values) in row.chunks_exact(shape.head_dim).enumerate() {
-            let start = plane + (head * BLOCK_TOKENS + slot) * shape.head_dim;
-            let place = start..start + shape.head_dim;
-            match self {
-                Self::F32(block) => block[place].copy_from_slice(values),
-                Self::F16(block) => kernels.f32_to_f16(values, &mut block[place]),
-            }
-        }
-    }
-
-    fn rows(&self, range: std::ops::Range<usize>) -> KvRows<'_> {
-        match self {
-            Self::F32(block) => KvRows::F32(&block[range]),
-            Self::F16(block) => KvRows::F16(&block[range]),
-        }
-    }
-}
-
-/// Zeros, or an error value when there is no memory for them.
-fn zeros<T: Copy + Default>(n_values: usize) -> Result<Vec<T>> {
-    let mut values = Vec::new();
-    values.try_reserve_exact(n_values).map_err(|_| Error::OutOfMemory {
-        what: "a block of keys and values",
-        bytes: n_values.saturating_mul(size_of::<T>()),
-    })?;
-    values.resize(n_values, T::default());
-    Ok(values)
 }

@@ -25,7 +25,7 @@ pub(super) fn write(workspace: &Workspace, records: &[Record]) -> Result<()> {
     let text = workspace.read(&file())?;
     let path = workspace.path(file());
     let (before, _, after) =
-        split(&text).ok_or_else(|| Error::NoMarker { path: path.clone(), marker: "index" })?;
+        split(&text).ok_or_else(|| Error::NoMarker { path: path.clone(), marker: "index".to_owned() })?;
     fs::write(&path, format!("{before}{}{after}", render(records))).map_err(Error::io("write", path))
 }
 

@@ -42,6 +42,13 @@ impl Machine {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn for_tests() -> Self {
+        let date = "2026-01-02".to_owned();
+        let (cpu, commit, compiler, load_before, omp_wait_policy) = (None, None, None, None, None);
+        Self { date, cores: 2, cpu, commit, compiler, load_before, omp_wait_policy }
+    }
+
     /// One line for a reader.
     pub(super) fn sentence(&self) -> String {
         let mut parts = vec![self.date.clone()];

@@ -12,7 +12,7 @@ use std::num::NonZero;
 use std::path::Path;
 use std::time::Instant;
 
-use gguf_rs_lite::{Metadata, TensorInfo, Writer, write_file};
+use gguf_rs_lite::{Metadata, TensorInfo, TensorType, Writer, write_file};
 
 use crate::{Error, Result};
 use random::Source;
@@ -41,11 +41,14 @@ pub struct Options {
 /// Writes the model to `out`; progress goes to stderr.
 ///
 /// # Errors
-/// [`Error::RowLength`] if a row is not a whole number of blocks, [`Error::Gguf`] if the file cannot be written.
+/// [`Error::Gguf`] if the file cannot be written.
 pub fn gen_model(options: &Options, out: &Path) -> Result<()> {
     let sizes = options.shape.sizes(options.layers);
     let tensors = sizes.tensors();
-    let declared = declare(&tensors, options.types, sizes.n_layers)?;
+    let wrap = |source: gguf_rs_lite::Error| Error::Gguf { path: out.into(), source };
+    let floats = declare(&tensors, |_| TensorType::F32).map_err(wrap)?;
+    let formats = options.types.formats(&floats, sizes.heads_per_kv_head());
+    let declared = declare(&tensors, |i| formats[i].tensor_type()).map_err(wrap)?;
     let total: u64 = tensors.iter().map(|tensor| (tensor.rows * tensor.cols) as u64).sum();
     let threads = options
         .threads
@@ -57,35 +60,31 @@ pub fn gen_model(options: &Options, out: &Path) -> Result<()> {
     let metadata = metadata(options, &sizes);
     let fill = |writer: &mut gguf_rs_lite::FileWriter| {
         for (i, tensor) in tensors.iter().enumerate() {
-            let format = options.types.format(tensor, sizes.n_layers);
-            write_tensor(writer, &source, i as u64, tensor, format, threads)?;
+            write_tensor(writer, &source, i as u64, tensor, formats[i], threads)?;
             progress.add(tensor);
         }
         Ok(())
     };
-    write_file(out, &metadata, declared, fill)
-        .map_err(|source: gguf_rs_lite::Error| Error::Gguf { path: out.into(), source })?;
+    write_file(out, &metadata, declared, fill).map_err(wrap)?;
     let seconds = progress.start.elapsed().as_secs_f64();
     eprintln!("{}: {:.1} M parameters in {seconds:.1} s", out.display(), total as f64 / 1e6);
     Ok(())
 }
 
-/// The header's entries for all tensors.
-fn declare(tensors: &[Tensor], types: TypeMix, n_layers: usize) -> Result<Vec<TensorInfo>> {
-    let entry = |tensor: &Tensor| {
-        let format = types.format(tensor, n_layers);
+/// The header's entries for all tensors, with the type of each index.
+fn declare(
+    tensors: &[Tensor],
+    tensor_type: impl Fn(usize) -> TensorType,
+) -> gguf_rs_lite::Result<Vec<TensorInfo>> {
+    let entry = |(i, tensor): (usize, &Tensor)| {
         let dims = if tensor.is_vector() {
             vec![tensor.cols as u64]
         } else {
             vec![tensor.cols as u64, tensor.rows as u64]
         };
-        TensorInfo::new(&tensor.name, dims, format.tensor_type()).map_err(|_| Error::RowLength {
-            tensor: tensor.name.clone(),
-            cols: tensor.cols,
-            format: format.tensor_type().name().to_owned(),
-        })
+        TensorInfo::new(&tensor.name, dims, tensor_type(i))
     };
-    tensors.iter().map(entry).collect()
+    tensors.iter().enumerate().map(entry).collect()
 }
 
 /// Produces, converts and writes one tensor, `threads` chunks of rows at a time.

@@ -39,29 +39,16 @@ pub(super) struct Sizes {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Tensor {
     pub(super) name: String,
-    pub(super) role: Role,
     pub(super) rows: usize,
     pub(super) cols: usize,
     /// Standard deviation of its values; `None` for norm weights, which are 1.
     pub(super) deviation: Option<f32>,
 }
 
-/// What a tensor is for; decides its type in a mix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
-    Norm,
-    /// The matrix that makes the logits (the embedding matrix too, where it is tied).
-    Output,
-    /// An attention value or feed-forward down projection, by layer.
-    Sensitive {
-        layer: usize,
-    },
-    Other,
-}
-
 impl Tensor {
+    /// Whether it is a norm weight.
     pub(super) fn is_vector(&self) -> bool {
-        self.role == Role::Norm
+        self.deviation.is_none()
     }
 }
 
@@ -128,6 +115,11 @@ impl Sizes {
         self.model_dim / self.n_heads
     }
 
+    /// Query heads that share a key/value head.
+    pub(super) fn heads_per_kv_head(&self) -> u64 {
+        (self.n_heads / self.n_kv_heads) as u64
+    }
+
     /// All tensors in the order of the file.
     ///
     /// Values are drawn with deviation 0.02; the two projections that write into the residual stream get
@@ -135,34 +127,27 @@ impl Sizes {
     pub(super) fn tensors(&self) -> Vec<Tensor> {
         let (d, f, kv) = (self.model_dim, self.ffn_dim, self.head_dim() * self.n_kv_heads);
         let residual = 0.02 / (2.0 * self.n_layers as f32).sqrt();
-        let matrix = |name: String, role, rows, cols, deviation| Tensor {
-            name,
-            role,
-            rows,
-            cols,
-            deviation: Some(deviation),
-        };
-        let norm = |name: String| Tensor { name, role: Role::Norm, rows: 1, cols: d, deviation: None };
+        let matrix =
+            |name: String, rows, cols, deviation| Tensor { name, rows, cols, deviation: Some(deviation) };
+        let norm = |name: String| Tensor { name, rows: 1, cols: d, deviation: None };
 
-        let embedding_role = if self.tied { Role::Output } else { Role::Other };
-        let mut tensors = vec![matrix("token_embd.weight".into(), embedding_role, self.vocab_size, d, 0.02)];
+        let mut tensors = vec![matrix("token_embd.weight".into(), self.vocab_size, d, 0.02)];
         if !self.tied {
-            tensors.push(matrix("output.weight".into(), Role::Output, self.vocab_size, d, 0.02));
+            tensors.push(matrix("output.weight".into(), self.vocab_size, d, 0.02));
         }
         tensors.push(norm("output_norm.weight".into()));
         for layer in 0..self.n_layers {
             let name = |part: &str| format!("blk.{layer}.{part}.weight");
-            let sensitive = Role::Sensitive { layer };
             tensors.extend([
                 norm(name("attn_norm")),
-                matrix(name("attn_q"), Role::Other, d, d, 0.02),
-                matrix(name("attn_k"), Role::Other, kv, d, 0.02),
-                matrix(name("attn_v"), sensitive, kv, d, 0.02),
-                matrix(name("attn_output"), Role::Other, d, d, residual),
+                matrix(name("attn_q"), d, d, 0.02),
+                matrix(name("attn_k"), kv, d, 0.02),
+                matrix(name("attn_v"), kv, d, 0.02),
+                matrix(name("attn_output"), d, d, residual),
                 norm(name("ffn_norm")),
-                matrix(name("ffn_gate"), Role::Other, f, d, 0.02),
-                matrix(name("ffn_up"), Role::Other, f, d, 0.02),
-                matrix(name("ffn_down"), sensitive, d, f, residual),
+                matrix(name("ffn_gate"), f, d, 0.02),
+                matrix(name("ffn_up"), f, d, 0.02),
+                matrix(name("ffn_down"), d, f, residual),
             ]);
         }
         tensors

@@ -56,11 +56,11 @@ pub(crate) struct BenchArgs {
     #[arg(short, long = "repetitions", value_name = "N", default_value = "5", value_parser = args::positive)]
     runs: usize,
 
-    /// How keys and values are stored: f32 or f16
+    /// How keys and values are stored: f32, f16, bf16, q8 or q4
     #[arg(long, value_name = "POLICY", default_value = "f16", value_parser = args::kv_format)]
     kv: KvFormat,
 
-    /// Instruction set: scalar, avx2 or neon [default: the best here]
+    /// Instruction set by name; `ruvllm doctor` lists those of this machine [default: the best]
     #[arg(long, value_name = "ISA", value_parser = args::isa)]
     isa: Option<Isa>,
 
@@ -113,7 +113,7 @@ impl From<&BenchResult> for ResultDocument {
             threads: result.threads,
             batch: result.batch,
             depth: result.depth,
-            kv: args::kv_name(result.kv),
+            kv: result.kv.name(),
             runs: result.runs,
             tokens_per_s: result.tokens_per_s.into(),
             tokens_per_cpu_s: result.tokens_per_cpu_s.map(SpreadDocument::from),

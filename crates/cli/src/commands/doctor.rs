@@ -23,7 +23,7 @@ Examples:
   ruvllm doctor --model model.gguf --json";
 
 /// CPU features, as the kernel names them, that matter to language models.
-const RELEVANT_FEATURES: [&str; 17] = [
+const RELEVANT_FEATURES: [&str; 18] = [
     "avx",
     "avx2",
     "fma",
@@ -31,6 +31,7 @@ const RELEVANT_FEATURES: [&str; 17] = [
     "avx_vnni",
     "avx512f",
     "avx512bw",
+    "avx512dq",
     "avx512vl",
     "avx512_vnni",
     "avx512_bf16",
@@ -123,7 +124,7 @@ fn examine(args: &DoctorArgs) -> Result<Document> {
             model: system::cpu_model(),
             features: system::cpu_flags()
                 .map(|flags| RELEVANT_FEATURES.into_iter().filter(|name| flags.contains(*name)).collect()),
-            features_used: features_of(chosen),
+            features_used: chosen.features(),
             cores,
         },
         memory: Memory { total_bytes, available_bytes, huge_pages: system::transparent_huge_pages() },
@@ -150,15 +151,6 @@ fn model_facts(choice: &ModelChoice) -> Result<ModelFacts> {
         weights_bytes: sum(TensorInfo::bytes),
         context: config.context_length,
     })
-}
-
-/// The CPU features, in the kernel's names, that an instruction set stands for.
-fn features_of(isa: Isa) -> &'static [&'static str] {
-    match isa {
-        Isa::Avx2 => &["avx2", "fma", "f16c"],
-        Isa::Neon => &["asimd"],
-        _ => &[],
-    }
 }
 
 fn human(document: &Document) -> String {

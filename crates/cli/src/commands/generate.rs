@@ -56,7 +56,7 @@ pub(crate) struct GenerateArgs {
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
 
-    /// How keys and values are stored: f32 or f16
+    /// How keys and values are stored: f32, f16, bf16, q8 or q4
     #[arg(long, value_name = "POLICY", default_value = "f16", value_parser = args::kv_format)]
     kv: KvFormat,
 

@@ -12,13 +12,15 @@ pub(crate) mod eval;
 pub(crate) mod generate;
 pub(crate) mod inspect;
 pub(crate) mod load;
+pub(crate) mod quantize;
 pub(crate) mod tokenize;
 
-/// Runs the command and gives the exit code of its success; only `generate` has another one than 0.
+/// Runs the command and gives the exit code of its success; those that Ctrl-C stops in good order have another one than 0.
 pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
     let json = cli.json;
     match cli.command {
         Command::Generate(args) => return generate::run(&args, json),
+        Command::Quantize(args) => return quantize::run(&args, json),
         Command::Inspect(args) => inspect::run(&args, json)?,
         Command::Tokenize(args) => tokenize::run(&args, json)?,
         Command::Detokenize(args) => detokenize::run(&args, json)?,

@@ -31,6 +31,24 @@ fn perplexity_reads_standard_input() {
     assert_eq!(piped, named);
 }
 
+/// How far each format may move the perplexity of the default model from that with 32-bit keys and values, as a ratio.
+const KV_TOLERANCES: [(&str, f64); 4] = [("f16", 3e-3), ("bf16", 5e-3), ("q8", 5e-3), ("q4", 4e-2)];
+
+#[test]
+fn formats_of_keys_and_values_keep_the_perplexity() {
+    let file = data("validation-prefix.txt");
+    let perplexity = |kv: &str| {
+        let arguments = ["eval", "perplexity", "--context", "256", "--limit", "2048", "--json", "--kv", kv];
+        let document = run(&[&arguments[..], &["--file", argument(&file)]].concat()).json();
+        document["perplexity"].as_f64().unwrap()
+    };
+    let exact = perplexity("f32");
+    for (kv, tolerance) in KV_TOLERANCES {
+        let ratio = perplexity(kv) / exact;
+        assert!((ratio - 1.0).abs() < tolerance, "{kv}: perplexity changes by a factor of {ratio}");
+    }
+}
+
 #[test]
 fn perplexity_is_the_mean_of_the_logits() {
     let text = "The old man looked out of the window and said, I am glad that you have come.";

@@ -9,5 +9,6 @@ mod golden;
 mod inspect;
 mod interrupt;
 mod program;
+mod quantize;
 mod tokens;
 mod usage;

@@ -2,7 +2,7 @@
 
 use crate::program::run;
 
-const COMMANDS: [&[&str]; 8] = [
+const COMMANDS: [&[&str]; 9] = [
     &["generate"],
     &["inspect"],
     &["tokenize"],
@@ -10,6 +10,7 @@ const COMMANDS: [&[&str]; 8] = [
     &["eval", "perplexity"],
     &["eval", "logits"],
     &["bench"],
+    &["quantize"],
     &["doctor"],
 ];
 
@@ -77,9 +78,9 @@ fn values_out_of_range_are_usage_errors() {
 
 #[test]
 fn later_kv_policies_say_what_there_is() {
-    for policy in ["q8", "tiered", "tiered:hot=256,warm=kivi4"] {
-        run(&["generate", "--kv", policy, "prompt"]).fails_with(2, &["f32", "f16", policy]);
-        run(&["bench", "--kv", policy]).fails_with(2, &["f32", "f16", policy]);
+    for policy in ["kivi4", "tiered", "tiered:hot=256,warm=kivi4"] {
+        run(&["generate", "--kv", policy, "prompt"]).fails_with(2, &["f32, f16, bf16, q8, q4", policy]);
+        run(&["bench", "--kv", policy]).fails_with(2, &["f32, f16, bf16, q8, q4", policy]);
     }
 }
 

@@ -4,25 +4,25 @@ use std::arch::x86_64::*;
 
 use super::q8::{Order, OrderedQuants, Q8Leaf, Q8SubBlock, TILE_TOKENS};
 use crate::format::SUB_BLOCK;
-use crate::lanes::{Avx2Lanes, LANES};
+use crate::lanes::{LANES, X86Lanes};
 use crate::matmul::avx2::vector::{load, load_f32, store, transpose, transpose_rows};
 
-impl Q8Leaf for Avx2Lanes {
+impl<const AVX512: bool> Q8Leaf for X86Lanes<AVX512> {
     #[inline(always)]
     fn sub_block(self, x: &[f32; SUB_BLOCK]) -> Q8SubBlock {
-        // SAFETY: a value of `Avx2Lanes` exists only where the features are present.
+        // SAFETY: a value of `X86Lanes` exists only where the features are present.
         unsafe { sub_block(x) }
     }
 
     #[inline(always)]
     fn reorder(self, sub_blocks: &[Q8SubBlock; LANES], order: Order) -> OrderedQuants {
-        // SAFETY: a value of `Avx2Lanes` exists only where the features are present.
+        // SAFETY: a value of `X86Lanes` exists only where the features are present.
         unsafe { reorder(sub_blocks, order) }
     }
 
     #[inline(always)]
     fn interleave(self, tokens: &[Q8SubBlock; TILE_TOKENS]) -> [[[i8; 4]; TILE_TOKENS]; SUB_BLOCK / 4] {
-        // SAFETY: a value of `Avx2Lanes` exists only where the features are present.
+        // SAFETY: a value of `X86Lanes` exists only where the features are present.
         unsafe { interleave(tokens) }
     }
 }

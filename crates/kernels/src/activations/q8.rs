@@ -136,12 +136,14 @@ pub(crate) type OrderedQuants = [[[i8; 4]; LANES]; 8];
 
 /// Eight sub-blocks, one per accumulator, with their quants in one [`Order`].
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
-#[repr(C, align(32))]
+#[repr(C, align(64))]
 pub(crate) struct Q8Group {
     pub(crate) quants: OrderedQuants,
     pub(crate) scales: [f32; LANES],
     pub(crate) sums: [f32; LANES],
     pub(crate) halves: [[i16; 2]; LANES],
+    /// To a multiple of a cache line, which no load of a vector then crosses.
+    padding: [u8; 32],
 }
 
 /// Rows for few tokens.

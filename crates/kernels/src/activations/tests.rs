@@ -35,9 +35,9 @@ fn groups_are_quantized_as_defined() {
 
 #[test]
 fn tiles_hold_the_same_numbers_as_rows() {
-    let (tokens, cols) = (MIN_TILED_TOKENS + 2, 32 * 11);
-    let x: Vec<f32> = (0..tokens * cols).map(|i| ((i * 7919 % 1009) as f32 - 500.0) * 0.01).collect();
     for kernels in Kernels::available() {
+        let (tokens, cols) = (min_tiled_tokens(kernels.isa()) + 2, 32 * 11);
+        let x: Vec<f32> = (0..tokens * cols).map(|i| ((i * 7919 % 1009) as f32 - 500.0) * 0.01).collect();
         let together = quantized(&kernels, tokens, cols, &x);
         for t in 0..tokens {
             let alone = quantized(&kernels, 1, cols, &x[t * cols..(t + 1) * cols]);
@@ -116,4 +116,31 @@ fn changing_the_rows_voids_the_quants() {
     activations.values_mut().fill(-2.0);
     activations.quantize(&kernels, &pool);
     assert_eq!(activations.q8().rows.token(0).sub_blocks[0].quants, [-127; 32]);
+}
+
+#[test]
+fn an_update_and_its_quantization_in_one_pass_are_those_in_two() {
+    let pool = ThreadPool::new(3).unwrap();
+    for kernels in Kernels::available() {
+        for (tokens, cols) in [(0, 64), (1, 96), (16, 32), (17, 40), (33, 256)] {
+            let start = |x: &mut Activations| {
+                let values = x.resize(tokens, cols).iter_mut().enumerate();
+                values.for_each(|(i, value)| *value = (i as f32 * 0.37).sin());
+            };
+            let double = |rows: std::ops::Range<usize>, values: &mut [f32]| {
+                assert_eq!(values.len(), rows.len() * cols);
+                for (token, row) in rows.zip(values.chunks_exact_mut(cols)) {
+                    row.iter_mut().for_each(|value| *value *= 2.0 + token as f32);
+                }
+            };
+            let [mut one, mut two] = [Activations::new(), Activations::new()];
+            start(&mut one);
+            one.update_and_quantize(&kernels, &pool, &double);
+            start(&mut two);
+            two.update(&pool, &double);
+            two.quantize(&kernels, &pool);
+            assert_eq!(one.values(), two.values());
+            assert_eq!(format!("{:?}", one.q8()), format!("{:?}", two.q8()), "{tokens} x {cols}");
+        }
+    }
 }

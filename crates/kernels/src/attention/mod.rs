@@ -2,7 +2,7 @@
 //!
 //! # The canonical order
 //! What a query gets depends on nothing but its position, its row and the keys and values it sees:
-//! - a score is a dot product in the order of [`Kernels::dot`];
+//! - keys and values are what their format stands for, in f32; a score is a dot product in the order of [`Kernels::dot`];
 //! - keys are taken in ascending order in *tiles* of 32 (at multiples of 32 in the sequence), each one step of the
 //!   online softmax; values are added key by key;
 //! - contexts are cut into *splits* of 512 keys (at multiples of 512). Each split starts afresh; their results are merged
@@ -19,25 +19,38 @@
 //! | file | holds |
 //! |---|---|
 //! | `view.rs` | the shapes a caller passes |
+//! | `alibi.rs` | slopes of linear biases |
+//! | `kv/` | the formats of keys and values: layout, writing, reading in place |
 //! | `scratch.rs` | memory that is kept from call to call |
-//! | `task.rs` | one task: loops over splits and tiles, masks, the online softmax, merging |
-//! | `tile.rs` | the two register-tiled products: queries by keys, probabilities by values |
+//! | `task.rs` | one task: loops over splits and tiles, merging |
+//! | `products.rs` | the two register-tiled products: queries by keys, probabilities by values |
+//! | `softmax.rs` | between them: scale, cap, bias, mask and the online softmax |
+//!
+//! # How quantized keys and values are read
+//! In place. With few rows (decode) each number becomes f32 in a register, on its way into the multiply-adds of all rows;
+//! with many (prefill) a tile is widened once, to memory of 32 positions that stays in the first-level cache.
 //!
 //! # Source
 //! Milakov and Gimelshein, "Online normalizer calculation for softmax", arXiv 1805.02867; Dao, "FlashAttention-2", arXiv
 //! 2307.08691; blocks as in "`PagedAttention`", arXiv 2309.06180.
 
+mod alibi;
+mod kv;
+mod products;
 mod scratch;
+mod softmax;
 mod task;
-mod tile;
 mod view;
 
 use std::ops::Range;
 
+pub use alibi::alibi_slope;
+pub use kv::{KvBuffer, KvFormat, KvLayout};
+pub(crate) use kv::{StoreJob, store};
 pub use scratch::AttentionScratch;
 pub(crate) use scratch::{State, Worker};
 pub(crate) use task::{Task, attend, merge};
-pub use view::{AttentionShape, KvBlock, KvRows, KvView};
+pub use view::{AttentionShape, KvBlock, KvPlane, KvView};
 
 use crate::disjoint::DisjointMut;
 use crate::{Kernels, ThreadPool};
@@ -49,11 +62,12 @@ pub(crate) const KEY_TILE: usize = 32;
 pub(crate) const SPLIT_KEYS: usize = 512;
 
 /// Rows (queries times heads of a group) of a query tile, unless one query alone has more. With 128 dimensions the rows'
-/// queries, two accumulators, a key and a value tile take 140 KiB, which stays in a second-level cache.
-const ROWS: usize = 64;
+/// queries, two accumulators and scores, and a key and a value tile in f32 take 240 KiB, which stays in a second-level
+/// cache; widening a tile and asking for it from memory cost a few percent of what so many rows compute with it.
+const ROWS: usize = 128;
 
-/// Largest number of f32 values in partial results of splits; beyond it splits are not spread over threads.
-const MAX_PARTIALS: usize = 1 << 24;
+/// Largest number of cache lines in partial results of splits; beyond it splits are not spread over threads.
+const MAX_PARTIALS: usize = 1 << 20;
 
 impl Kernels {
     /// Attends each query to the keys at its own and earlier positions:
@@ -61,22 +75,23 @@ impl Kernels {
     ///
     /// Query `i` of the call stands at position `query_start + i` and sees the keys at positions up to its own, with a
     /// window the last `window` of them. Query head `h` reads key/value head `h / (n_heads / n_kv_heads)`. A soft cap
-    /// turns a score `s` into `cap * tanh(s / cap)`.
+    /// turns a score `s` into `cap * tanh(s / cap)`; `ALiBi` then adds `slope * (key position - query position)`.
     ///
     /// `scratch` may be new or come from any earlier call; it grows to the largest call and is then reused.
     ///
     /// # Shapes
-    /// `q`, `out`: `[n_queries, n_heads, head_dim]`; keys and values: see [`KvView`]. Any head size works; multiples of
-    /// 8 are fastest (others are copied to padded rows).
+    /// `q`, `out`: `[n_queries, n_heads, head_dim]`; keys and values: see [`KvView`]. Any head size works that the
+    /// formats hold; multiples of 16 are fastest (values of others are copied to padded rows).
     ///
     /// # Numerics
-    /// f32 throughout, in the canonical order of the module documentation; relative error about 1e-5 against exact
-    /// arithmetic for well-scaled inputs. A query that sees no key gets zeros. NaN in a query, key or value reaches
+    /// f32 throughout (quantized keys and values count as the numbers they stand for), in the canonical order of the
+    /// module documentation; relative error about 1e-5 against exact arithmetic for well-scaled
+    /// inputs. A query that sees no key gets zeros. NaN in a query, key or value reaches
     /// exactly the queries that see it. Scores of `-inf` weigh nothing; `+inf` gives NaN.
     ///
     /// # Panics
-    /// If a slice does not have the length its shape says, `n_kv_heads` does not divide `n_heads`, `block_tokens` is
-    /// not a multiple of 32, the view holds fewer tokens than the last query's position needs, or `soft_cap` is not
+    /// If a slice or plane does not have the length its shape says, `n_kv_heads` does not divide `n_heads`, a format does
+    /// not take the head size, `block_tokens` is not a multiple of 32, the view holds fewer tokens than the last query's position needs, or `soft_cap` is not
     /// positive.
     #[allow(clippy::too_many_arguments)] // each is one object with a shape of its own
     pub fn attention(
@@ -131,7 +146,7 @@ impl Plan {
         Self { queries, rows, tiles, splits, spread_splits }
     }
 
-    /// Number of f32 values that the results of the splits take, if they are tasks of their own.
+    /// Number of cache lines that the results of the splits take, if they are tasks of their own.
     fn partials_len(&self, shape: &AttentionShape) -> usize {
         if self.spread_splits {
             self.tiles * self.splits.len() * State::len(self.rows, shape.padded_dim())
@@ -191,7 +206,7 @@ impl Call<'_> {
                 self.attend(&self.task(item / n_splits, split..split + 1), &mut worker);
                 // SAFETY: `for_each_chunk_on` gives each item to one call, and items do not share a range.
                 let partial = unsafe { partials.part(item * len..(item + 1) * len) };
-                partial[..worker.total.values().len()].copy_from_slice(worker.total.values());
+                partial[..worker.total.lines().len()].copy_from_slice(worker.total.lines());
             }
         });
         pool.for_each_chunk_on(self.plan.tiles, 1, &|index, tiles| {
@@ -203,9 +218,9 @@ impl Call<'_> {
                 partial.reset(task.rows(), self.shape.padded_dim());
                 for item in tile * n_splits..(tile + 1) * n_splits {
                     // SAFETY: the first dispatch is over, and each item belongs to one tile, each tile to one call.
-                    let values = unsafe { partials.part(item * len..(item + 1) * len) };
-                    let n = partial.values().len();
-                    partial.values_mut().copy_from_slice(&values[..n]);
+                    let lines = unsafe { partials.part(item * len..(item + 1) * len) };
+                    let n = partial.lines().len();
+                    partial.lines_mut().copy_from_slice(&lines[..n]);
                     // SAFETY: `self.kernels` exists only where the slot's instruction set is present.
                     unsafe { (self.kernels.slots.attend_merge)(total, partial) }
                 }
@@ -223,9 +238,9 @@ impl Call<'_> {
             // one call of the closure that got it.
             let out = unsafe { self.out.part(start..start + group * dim) };
             for (g, out) in out.chunks_exact_mut(dim).enumerate() {
-                let (sum, acc) = state.row(i * group + g);
+                let (_, sum) = state.row_sums(i * group + g);
                 let divisor = if sum == 0.0 { 1.0 } else { sum };
-                for (out, acc) in out.iter_mut().zip(acc) {
+                for (out, acc) in out.iter_mut().zip(state.row(i * group + g)) {
                     *out = acc / divisor;
                 }
             }

@@ -3,6 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::KEY_TILE;
+use super::kv::{Line, as_lines_len, floats, floats_mut};
 
 /// Working memory of [`Kernels::attention`](crate::Kernels::attention), to be kept from call to call.
 ///
@@ -10,7 +11,7 @@ use super::KEY_TILE;
 #[derive(Debug, Default)]
 pub struct AttentionScratch {
     workers: Workers,
-    partials: Vec<f32>, // [query tiles, splits, State::len]
+    partials: Vec<Line>, // [query tiles, splits, State::len]
 }
 
 /// One [`Worker`] per thread of the pool. Only one thread at a time uses each, so the locks are never contended.
@@ -20,16 +21,20 @@ pub(super) struct Workers(Vec<Mutex<Worker>>);
 /// Memory of one thread.
 #[derive(Debug, Default)]
 pub(crate) struct Worker {
-    /// Queries of the tile's rows, `[rows, padded_dim]`.
+    /// Queries of the tile's rows, `[rows, head_dim]`.
     pub(super) q: Vec<f32>,
-    /// Keys of a tile in f32, `[KEY_TILE, padded_dim]`.
-    pub(super) keys: Vec<f32>,
+    /// Keys of a tile in f32, `[head_dim, KEY_TILE]`.
+    pub(super) keys: Vec<Line>,
     /// Values of a tile in f32, `[KEY_TILE, padded_dim]`.
-    pub(super) values: Vec<f32>,
-    /// Scores, then probabilities, `[rows]` of a tile.
-    pub(super) scores: Vec<[f32; KEY_TILE]>,
+    pub(super) values: Vec<Line>,
+    /// Scales (and minima) of a quantized tile in f32.
+    pub(super) scales: Vec<Line>,
+    /// Scores, then probabilities, `[rows, KEY_TILE]`.
+    pub(super) scores: Vec<Line>,
     /// Factors of the accumulators for the current tile, `[rows]`.
     pub(super) factors: Vec<f32>,
+    /// `ALiBi` slopes of the heads of the group, if there are any.
+    pub(super) slopes: Vec<f32>,
     /// Result of the splits so far.
     pub(super) total: State,
     /// Result of one split.
@@ -42,7 +47,7 @@ pub(crate) struct Worker {
 pub(crate) struct State {
     rows: usize,
     padded_dim: usize,
-    values: Vec<f32>, // [rows] largest scores, [rows] sums, [rows, padded_dim] accumulators
+    lines: Vec<Line>, // [rows, padded_dim] accumulators, [rows] largest scores, [rows] sums
 }
 
 impl AttentionScratch {
@@ -60,20 +65,21 @@ impl AttentionScratch {
             worker.get_mut().unwrap_or_else(PoisonError::into_inner).reserve(rows, padded_dim);
         }
         if self.partials.len() < partials {
-            self.partials.resize(partials, 0.0);
+            self.partials.resize(partials, Line::default());
         }
     }
 
-    /// Number of f32 values held.
+    /// Bytes held.
     #[cfg(test)]
-    pub(super) fn len(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         let worker = |index| {
             let worker = self.worker(index);
-            let tile = worker.keys.len() + worker.values.len() + worker.scores.len() * KEY_TILE;
-            let rows = worker.q.len() + worker.factors.len();
-            tile + rows + worker.total.values.len() + worker.split.values.len()
+            let states = worker.total.lines.len() + worker.split.lines.len();
+            let tile = worker.keys.len() + worker.values.len() + worker.scales.len() + worker.scores.len();
+            let values = worker.q.len() + worker.factors.len() + worker.slopes.len();
+            (states + tile) * size_of::<Line>() + values * size_of::<f32>()
         };
-        self.partials.len() + (0..self.workers.0.len()).map(worker).sum::<usize>()
+        self.partials.len() * size_of::<Line>() + (0..self.workers.0.len()).map(worker).sum::<usize>()
     }
 
     /// The memory of the thread with this index.
@@ -82,7 +88,7 @@ impl AttentionScratch {
     }
 
     /// The threads' memory, and that of partial results.
-    pub(super) fn parts(&mut self) -> (&Workers, &mut [f32]) {
+    pub(super) fn parts(&mut self) -> (&Workers, &mut [Line]) {
         (&self.workers, &mut self.partials)
     }
 }
@@ -96,34 +102,36 @@ impl Workers {
 
 impl Worker {
     fn reserve(&mut self, rows: usize, padded_dim: usize) {
-        let grow = |buffer: &mut Vec<f32>, len: usize| {
-            if buffer.len() < len {
-                buffer.resize(len, 0.0);
-            }
-        };
         grow(&mut self.q, rows * padded_dim);
-        grow(&mut self.keys, KEY_TILE * padded_dim);
-        grow(&mut self.values, KEY_TILE * padded_dim);
         grow(&mut self.factors, rows);
-        if self.scores.len() < rows {
-            self.scores.resize(rows, [0.0; KEY_TILE]);
-        }
-        grow(&mut self.total.values, State::len(rows, padded_dim));
-        grow(&mut self.split.values, State::len(rows, padded_dim));
+        grow(&mut self.slopes, rows);
+        let tile = as_lines_len(KEY_TILE * padded_dim);
+        grow(&mut self.keys, tile);
+        grow(&mut self.values, tile);
+        grow(&mut self.scales, as_lines_len(2 * padded_dim));
+        grow(&mut self.scores, as_lines_len(rows * KEY_TILE));
+        grow(&mut self.total.lines, State::len(rows, padded_dim));
+        grow(&mut self.split.lines, State::len(rows, padded_dim));
+    }
+}
+
+fn grow<T: Clone + Default>(buffer: &mut Vec<T>, len: usize) {
+    if buffer.len() < len {
+        buffer.resize(len, T::default());
     }
 }
 
 /// The three parts of a [`State`].
 pub(super) struct StateParts<'a> {
+    pub(super) acc: &'a mut [Line],    // [rows, padded_dim]
     pub(super) largest: &'a mut [f32], // [rows]
     pub(super) sums: &'a mut [f32],    // [rows]
-    pub(super) acc: &'a mut [f32],     // [rows, padded_dim]
 }
 
 impl State {
-    /// Number of f32 values of a state.
+    /// Number of lines of a state.
     pub(super) fn len(rows: usize, padded_dim: usize) -> usize {
-        rows * (padded_dim + 2)
+        as_lines_len(rows * padded_dim) + as_lines_len(2 * rows)
     }
 
     /// Makes all rows empty; the memory must have been reserved.
@@ -132,7 +140,7 @@ impl State {
         let parts = self.parts();
         parts.largest.fill(f32::NEG_INFINITY);
         parts.sums.fill(0.0);
-        parts.acc.fill(0.0);
+        parts.acc.fill(Line::default());
     }
 
     pub(super) fn rows(&self) -> usize {
@@ -143,27 +151,32 @@ impl State {
         self.padded_dim
     }
 
-    /// The values as they lie in memory.
-    pub(super) fn values(&self) -> &[f32] {
-        &self.values[..Self::len(self.rows, self.padded_dim)]
+    /// The memory of the rows.
+    pub(super) fn lines(&self) -> &[Line] {
+        &self.lines[..Self::len(self.rows, self.padded_dim)]
     }
 
-    /// The values as they lie in memory.
-    pub(super) fn values_mut(&mut self) -> &mut [f32] {
-        &mut self.values[..Self::len(self.rows, self.padded_dim)]
+    /// The memory of the rows.
+    pub(super) fn lines_mut(&mut self) -> &mut [Line] {
+        &mut self.lines[..Self::len(self.rows, self.padded_dim)]
     }
 
     pub(super) fn parts(&mut self) -> StateParts<'_> {
         let rows = self.rows;
-        let (largest, rest) = self.values_mut().split_at_mut(rows);
-        let (sums, acc) = rest.split_at_mut(rows);
-        StateParts { largest, sums, acc }
+        let acc_len = as_lines_len(rows * self.padded_dim);
+        let (acc, rest) = self.lines_mut().split_at_mut(acc_len);
+        let (largest, rest) = floats_mut(rest).split_at_mut(rows);
+        StateParts { acc, largest, sums: &mut rest[..rows] }
     }
 
-    /// Sum of weights and accumulator of one row.
-    pub(super) fn row(&self, row: usize) -> (f32, &[f32]) {
-        let values = self.values();
-        let start = 2 * self.rows + row * self.padded_dim;
-        (values[self.rows + row], &values[start..start + self.padded_dim])
+    /// Largest score and sum of weights of one row.
+    pub(super) fn row_sums(&self, row: usize) -> (f32, f32) {
+        let rest = floats(&self.lines()[as_lines_len(self.rows * self.padded_dim)..]);
+        (rest[row], rest[self.rows + row])
+    }
+
+    /// Accumulator of one row.
+    pub(super) fn row(&self, row: usize) -> &[f32] {
+        &floats(&self.lines)[row * self.padded_dim..][..self.padded_dim]
     }
 }

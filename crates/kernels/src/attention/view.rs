@@ -2,10 +2,8 @@
 
 use std::ops::Range;
 
-use half::f16;
-
 use super::KEY_TILE;
-use crate::lanes::LANES;
+use super::kv::{KvFormat, KvLayout, WIDE};
 
 /// Sizes and rules of one attention call.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,6 +24,9 @@ pub struct AttentionShape {
     pub window: Option<usize>,
     /// Bound of the scores, approached as `cap * tanh(score / cap)`; `None` for none.
     pub soft_cap: Option<f32>,
+    /// Largest slope exponent of `ALiBi` (8 in the paper), by which a score falls with the distance: see
+    /// [`alibi_slope`](super::alibi_slope). `None` for none.
+    pub alibi: Option<f32>,
 }
 
 /// Keys and values of one sequence and layer: position `p` is row `p % block_tokens` of block `p / block_tokens`.
@@ -42,43 +43,23 @@ pub struct KvView<'a> {
 /// Keys and values of `block_tokens` consecutive positions.
 #[derive(Debug, Clone, Copy)]
 pub struct KvBlock<'a> {
-    /// `[n_kv_heads, block_tokens, head_dim]`
-    pub keys: KvRows<'a>,
-    /// `[n_kv_heads, block_tokens, head_dim]`
-    pub values: KvRows<'a>,
+    /// The keys.
+    pub keys: KvPlane<'a>,
+    /// The values.
+    pub values: KvPlane<'a>,
 }
 
-/// Rows of keys or values in one of the formats that attention reads in place.
+/// Keys or values of a block in one of the formats that attention reads in place: what [`Kernels::store_keys`] or
+/// [`Kernels::store_values`] wrote.
+///
+/// [`Kernels::store_keys`]: crate::Kernels::store_keys
+/// [`Kernels::store_values`]: crate::Kernels::store_values
 #[derive(Debug, Clone, Copy)]
-#[non_exhaustive]
-pub enum KvRows<'a> {
-    /// Single precision.
-    F32(&'a [f32]),
-    /// Half precision.
-    F16(&'a [f16]),
-}
-
-impl<'a> KvRows<'a> {
-    /// Number of values.
-    pub fn len(&self) -> usize {
-        match self {
-            Self::F32(x) => x.len(),
-            Self::F16(x) => x.len(),
-        }
-    }
-
-    /// Whether there are no values.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// The values in `range`.
-    pub(super) fn part(&self, range: Range<usize>) -> KvRows<'a> {
-        match self {
-            Self::F32(x) => KvRows::F32(&x[range]),
-            Self::F16(x) => KvRows::F16(&x[range]),
-        }
-    }
+pub struct KvPlane<'a> {
+    /// How the numbers are stored.
+    pub format: KvFormat,
+    /// [`KvLayout::plane_bytes`] bytes, aligned to the format's numbers, best to 64.
+    pub bytes: &'a [u8],
 }
 
 impl AttentionShape {
@@ -87,9 +68,9 @@ impl AttentionShape {
         self.n_heads / self.n_kv_heads
     }
 
-    /// `head_dim` rounded up to whole vectors.
+    /// `head_dim` rounded up to whole wide vectors.
     pub(super) fn padded_dim(&self) -> usize {
-        self.head_dim.next_multiple_of(LANES)
+        self.head_dim.next_multiple_of(WIDE)
     }
 
     /// Positions of the keys that query `query` of the call sees.
@@ -127,18 +108,33 @@ impl AttentionShape {
             self.query_start.saturating_add(self.n_queries)
         );
         assert!(kv.len.div_ceil(kv.block_tokens) <= kv.blocks.len(), "attention: fewer blocks than tokens");
-        let block_len = self.n_kv_heads * kv.block_tokens * self.head_dim;
-        let fits = |block: &KvBlock<'_>| block.keys.len() == block_len && block.values.len() == block_len;
-        assert!(kv.blocks.iter().all(fits), "attention: length of a key or value block");
+        for block in kv.blocks {
+            self.check_plane(&block.keys, kv.block_tokens);
+            self.check_plane(&block.values, kv.block_tokens);
+        }
+    }
+
+    /// Panics if a plane cannot hold the keys or values of a block.
+    #[track_caller]
+    fn check_plane(&self, plane: &KvPlane<'_>, block_tokens: usize) {
+        let layout = KvLayout::new(plane.format, self.n_kv_heads, block_tokens, self.head_dim);
+        let fits = layout.is_ok_and(|layout| layout.plane_bytes() == plane.bytes.len());
+        assert!(fits, "attention: format or length of a block's keys or values");
     }
 }
 
 impl<'a> KvView<'a> {
-    /// Keys and values of one head and of the tile that starts at position `start`, `[KEY_TILE, head_dim]` each.
-    pub(super) fn tile(&self, kv_head: usize, start: usize, head_dim: usize) -> (KvRows<'a>, KvRows<'a>) {
+    /// Keys and values of one head and of the tile that starts at position `start`.
+    pub(super) fn tile(&self, kv_head: usize, start: usize, head_dim: usize) -> (KvPlane<'a>, KvPlane<'a>) {
         let block = &self.blocks[start / self.block_tokens];
-        let row = kv_head * self.block_tokens + start % self.block_tokens;
-        let range = row * head_dim..(row + KEY_TILE) * head_dim;
-        (block.keys.part(range.clone()), block.values.part(range))
+        let tile = kv_head * (self.block_tokens / KEY_TILE) + start % self.block_tokens / KEY_TILE;
+        (block.keys.tile(tile, head_dim), block.values.tile(tile, head_dim))
+    }
+}
+
+impl<'a> KvPlane<'a> {
+    fn tile(&self, index: usize, head_dim: usize) -> Self {
+        let len = self.format.tile_bytes(head_dim);
+        Self { format: self.format, bytes: &self.bytes[index * len..][..len] }
     }
 }

@@ -8,18 +8,36 @@
 //! Layouts: the block structures of ggml, little-endian.
 
 mod float;
+mod iq4_nl;
+mod iq4_xs;
 mod k_quants;
+mod non_linear;
+mod q2_k;
+mod q3_k;
 mod q4_0;
+mod q4_1;
 mod q4_k;
+mod q5_0;
+mod q5_1;
 mod q5_k;
 mod q6_k;
 mod q8_0;
+mod search;
+mod simple;
 
 use half::{bf16, f16};
 
+pub(crate) use iq4_nl::Iq4Nl;
+pub(crate) use iq4_xs::Iq4Xs;
 pub(crate) use k_quants::PackedScales;
+pub(crate) use non_linear::VALUES as NON_LINEAR_VALUES;
+pub(crate) use q2_k::Q2K;
+pub(crate) use q3_k::Q3K;
 pub(crate) use q4_0::Q4_0;
+pub(crate) use q4_1::Q4_1;
 pub(crate) use q4_k::Q4K;
+pub(crate) use q5_0::Q5_0;
+pub(crate) use q5_1::Q5_1;
 pub(crate) use q5_k::Q5K;
 pub(crate) use q6_k::Q6K;
 pub(crate) use q8_0::Q8_0;
@@ -44,18 +62,72 @@ pub enum BlockFormat {
     Q8_0,
     /// 32 values of 4 bits around 8 and one half-precision scale: 4.5 bits per value.
     Q4_0,
+    /// 32 values of 4 bits, a half-precision scale and offset: 5 bits per value.
+    Q4_1,
+    /// 32 values of 5 bits around 16 and one half-precision scale: 5.5 bits per value.
+    Q5_0,
+    /// 32 values of 5 bits, a half-precision scale and offset: 6 bits per value.
+    Q5_1,
+    /// 256 values of 2 bits; scale and minimum of 4 bits per 16 values: 2.625 bits per value.
+    Q2K,
+    /// 256 values of 3 bits around 4; scale of 6 bits per 16 values: 3.4375 bits per value.
+    Q3K,
     /// 256 values of 4 bits; scale and minimum of 6 bits per 32 values: 4.5 bits per value.
     Q4K,
     /// 256 values of 5 bits; scale and minimum of 6 bits per 32 values: 5.5 bits per value.
     Q5K,
     /// 256 values of 6 bits around 32; scale of 8 bits per 16 values: 6.5625 bits per value.
     Q6K,
+    /// 32 values of 4 bits that stand for unevenly spaced numbers, and one half-precision scale: 4.5 bits per value.
+    IQ4NL,
+    /// 256 values of 4 bits that stand for unevenly spaced numbers; scale of 6 bits per 32 values: 4.25 bits per value.
+    IQ4XS,
+}
+
+/// Evaluates an expression with the block type of a quantized format, or another for the formats of plain numbers.
+macro_rules! with_block {
+    ($format:expr, $block:ident => $quantized:expr, _ => $plain:expr) => {
+        match $format {
+            BlockFormat::F32 | BlockFormat::F16 | BlockFormat::BF16 => $plain,
+            BlockFormat::Q8_0 => with_block!(@ $block = Q8_0, $quantized),
+            BlockFormat::Q4_0 => with_block!(@ $block = Q4_0, $quantized),
+            BlockFormat::Q4_1 => with_block!(@ $block = Q4_1, $quantized),
+            BlockFormat::Q5_0 => with_block!(@ $block = Q5_0, $quantized),
+            BlockFormat::Q5_1 => with_block!(@ $block = Q5_1, $quantized),
+            BlockFormat::Q2K => with_block!(@ $block = Q2K, $quantized),
+            BlockFormat::Q3K => with_block!(@ $block = Q3K, $quantized),
+            BlockFormat::Q4K => with_block!(@ $block = Q4K, $quantized),
+            BlockFormat::Q5K => with_block!(@ $block = Q5K, $quantized),
+            BlockFormat::Q6K => with_block!(@ $block = Q6K, $quantized),
+            BlockFormat::IQ4NL => with_block!(@ $block = Iq4Nl, $quantized),
+            BlockFormat::IQ4XS => with_block!(@ $block = Iq4Xs, $quantized),
+        }
+    };
+    (@ $block:ident = $type:ty, $quantized:expr) => {{
+        type $block = $type;
+        $quantized
+    }};
 }
 
 impl BlockFormat {
     /// Every format.
-    pub const ALL: [Self; 8] =
-        [Self::F32, Self::F16, Self::BF16, Self::Q8_0, Self::Q4_0, Self::Q4K, Self::Q5K, Self::Q6K];
+    pub const ALL: [Self; 15] = [
+        Self::F32,
+        Self::F16,
+        Self::BF16,
+        Self::Q8_0,
+        Self::Q4_0,
+        Self::Q4_1,
+        Self::Q5_0,
+        Self::Q5_1,
+        Self::Q2K,
+        Self::Q3K,
+        Self::Q4K,
+        Self::Q5K,
+        Self::Q6K,
+        Self::IQ4NL,
+        Self::IQ4XS,
+    ];
 
     /// The name that model files and tools use, such as `Q4_K`.
     pub fn name(self) -> &'static str {
@@ -65,36 +137,27 @@ impl BlockFormat {
             Self::BF16 => "BF16",
             Self::Q8_0 => "Q8_0",
             Self::Q4_0 => "Q4_0",
+            Self::Q4_1 => "Q4_1",
+            Self::Q5_0 => "Q5_0",
+            Self::Q5_1 => "Q5_1",
+            Self::Q2K => "Q2_K",
+            Self::Q3K => "Q3_K",
             Self::Q4K => "Q4_K",
             Self::Q5K => "Q5_K",
             Self::Q6K => "Q6_K",
+            Self::IQ4NL => "IQ4_NL",
+            Self::IQ4XS => "IQ4_XS",
         }
     }
 
     /// Values per block.
     pub fn block_len(self) -> usize {
-        match self {
-            Self::F32 | Self::F16 | Self::BF16 => 1,
-            Self::Q8_0 => Q8_0::LEN,
-            Self::Q4_0 => Q4_0::LEN,
-            Self::Q4K => Q4K::LEN,
-            Self::Q5K => Q5K::LEN,
-            Self::Q6K => Q6K::LEN,
-        }
+        with_block!(self, B => B::LEN, _ => 1)
     }
 
     /// Bytes per block.
     pub fn block_bytes(self) -> usize {
-        match self {
-            Self::F32 => size_of::<f32>(),
-            Self::F16 => size_of::<f16>(),
-            Self::BF16 => size_of::<bf16>(),
-            Self::Q8_0 => size_of::<Q8_0>(),
-            Self::Q4_0 => size_of::<Q4_0>(),
-            Self::Q4K => size_of::<Q4K>(),
-            Self::Q5K => size_of::<Q5K>(),
-            Self::Q6K => size_of::<Q6K>(),
-        }
+        with_block!(self, B => size_of::<B>(), _ => if self == Self::F32 { 4 } else { 2 })
     }
 
     /// Bytes of a row of `cols` values; `None` when `cols` is not a whole number of blocks or the size overflows.
@@ -119,19 +182,15 @@ impl BlockFormat {
             Self::F32 => float::decode(bytes, values, f32::from_le_bytes),
             Self::F16 => float::decode(bytes, values, |b| f16::from_le_bytes(b).to_f32_const()),
             Self::BF16 => float::decode(bytes, values, |b| bf16::from_le_bytes(b).to_f32()),
-            Self::Q8_0 => dequantize::<Q8_0>(bytes, values),
-            Self::Q4_0 => dequantize::<Q4_0>(bytes, values),
-            Self::Q4K => dequantize::<Q4K>(bytes, values),
-            Self::Q5K => dequantize::<Q5K>(bytes, values),
-            Self::Q6K => dequantize::<Q6K>(bytes, values),
+            _ => with_block!(self, B => dequantize::<B>(bytes, values), _ => ()),
         }
     }
 
     /// Writes the blocks that represent `values`.
     ///
-    /// F16, BF16, `Q8_0` and `Q4_0` round as ggml's reference quantizer does, byte for byte; the K formats search for the
-    /// scales with the least squared error. Values that are not finite give blocks that are not meaningful, as in every
-    /// quantizer of these formats.
+    /// F16, BF16, `Q8_0`, `Q4_0`, `Q4_1`, `Q5_0` and `Q5_1` round as ggml's reference quantizer does, byte for byte; the K
+    /// and `IQ4` formats search for the scales with the least squared error. Values that are not finite give blocks that
+    /// are not meaningful, as in every quantizer of these formats.
     ///
     /// # Panics
     /// If `values` is not whole blocks, or `bytes` not exactly as long as they are.
@@ -141,11 +200,7 @@ impl BlockFormat {
             Self::F32 => float::encode(values, bytes, f32::to_le_bytes),
             Self::F16 => float::encode(values, bytes, |x| f16::from_f32_const(x).to_le_bytes()),
             Self::BF16 => float::encode(values, bytes, |x| bf16::from_f32(x).to_le_bytes()),
-            Self::Q8_0 => quantize::<Q8_0>(values, bytes),
-            Self::Q4_0 => quantize::<Q4_0>(values, bytes),
-            Self::Q4K => quantize::<Q4K>(values, bytes),
-            Self::Q5K => quantize::<Q5K>(values, bytes),
-            Self::Q6K => quantize::<Q6K>(values, bytes),
+            _ => with_block!(self, B => quantize::<B>(values, bytes), _ => ()),
         }
     }
 
@@ -161,7 +216,7 @@ impl BlockFormat {
 }
 
 /// The numbers that turn the quants of one sub-block into values:
-/// `value = scale * halves[i / 16] * (quant - OFFSET) - min`.
+/// `value = scale * halves[i / 16] * (quant - OFFSET) - min * min_halves[i / 16]`.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Factors {
     pub(crate) scale: f32,
@@ -169,6 +224,13 @@ pub(crate) struct Factors {
     pub(crate) min: f32,
     /// Integer scales of the two halves of 16 values; 1 unless [`QuantBlock::HALF_SCALES`].
     pub(crate) halves: [i8; 2],
+    /// Integer minima of the two halves, in units of `min`; 1 unless [`QuantBlock::HALF_MINS`].
+    pub(crate) min_halves: [i8; 2],
+}
+
+impl Factors {
+    /// No minimum, no scales of halves; the scale is to be filled in.
+    const UNIT: Self = Self { scale: 0.0, min: 0.0, halves: [1; 2], min_halves: [1; 2] };
 }
 
 /// One block of a format whose products run in integers, as it lies in memory.
@@ -193,6 +255,8 @@ pub(crate) trait QuantBlock: bytemuck::Pod {
     const HAS_MIN: bool = false;
     /// Whether the halves of a sub-block have integer scales of their own.
     const HALF_SCALES: bool = false;
+    /// Whether the halves of a sub-block have integer minima of their own (then `HAS_MIN` holds too).
+    const HALF_MINS: bool = false;
 
     /// The stored quants of all sub-blocks, in the order of the values. `quants`: `[SUB_BLOCKS]`.
     fn unpack(&self, quants: &mut [[u8; SUB_BLOCK]]);
@@ -237,10 +301,11 @@ fn dequantize<B: QuantBlock>(bytes: &[u8], values: &mut [f32]) {
         for (s, values) in values.chunks_exact_mut(SUB_BLOCK).enumerate() {
             for (half, values) in values.chunks_exact_mut(SUB_BLOCK / 2).enumerate() {
                 let scale = factors[s].scale * f32::from(factors[s].halves[half]);
+                let min = factors[s].min * f32::from(factors[s].min_halves[half]);
                 for (value, &quant) in values.iter_mut().zip(&quants[s][half * SUB_BLOCK / 2..]) {
                     *value = scale * quant_value::<B>(quant) as f32;
                     if B::HAS_MIN {
-                        *value -= factors[s].min;
+                        *value -= min;
                     }
                 }
             }

@@ -4,7 +4,8 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::k_quants::{AffineScales, PackedScales, fit_affine_block};
+use super::k_quants::PackedScales;
+use super::search::{AffineScales, fit_affine_block};
 use super::{Factors, QuantBlock, SUB_BLOCK};
 
 /// One block: 144 bytes for 256 values.
@@ -36,7 +37,7 @@ impl QuantBlock for Q4K {
     }
 
     fn quantize(values: &[f32]) -> Self {
-        let (AffineScales { d, dmin, scales, mins }, quants) = fit_affine_block(values, 15);
+        let (AffineScales { d, dmin, scales, mins }, quants) = fit_affine_block::<32, 8>(values, 15, 63);
         let mut qs = [[0; 32]; 4];
         for (pair, qs) in qs.iter_mut().enumerate() {
             for (l, q) in qs.iter_mut().enumerate() {

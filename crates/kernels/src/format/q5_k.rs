@@ -4,7 +4,8 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::k_quants::{AffineScales, PackedScales, fit_affine_block};
+use super::k_quants::PackedScales;
+use super::search::{AffineScales, fit_affine_block};
 use super::{Factors, QuantBlock, SUB_BLOCK};
 
 /// One block: 176 bytes for 256 values.
@@ -38,7 +39,7 @@ impl QuantBlock for Q5K {
     }
 
     fn quantize(values: &[f32]) -> Self {
-        let (AffineScales { d, dmin, scales, mins }, quants) = fit_affine_block(values, 31);
+        let (AffineScales { d, dmin, scales, mins }, quants) = fit_affine_block::<32, 8>(values, 31, 63);
         let (mut qh, mut qs) = ([0; 32], [[0; 32]; 4]);
         for (s, quants) in quants.iter().enumerate() {
             for (l, q) in quants.iter().enumerate() {

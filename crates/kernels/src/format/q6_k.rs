@@ -5,7 +5,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::k_quants::{SymmetricScales, fit_symmetric_block};
+use super::search::{Integers, SymmetricScales, fit_symmetric_block};
 use super::{Factors, QuantBlock, SUB_BLOCK, f32_to_half, half_to_f32};
 
 /// One block: 210 bytes for 256 values.
@@ -40,19 +40,19 @@ impl QuantBlock for Q6K {
     fn factors(&self, factors: &mut [Factors]) {
         let scale = half_to_f32(self.d);
         for (factors, &halves) in factors.iter_mut().zip(&self.scales) {
-            *factors = Factors { scale, min: 0.0, halves };
+            *factors = Factors { scale, halves, ..Factors::UNIT };
         }
     }
 
     fn quantize(values: &[f32]) -> Self {
-        let (SymmetricScales { d, scales }, quants) = fit_symmetric_block(values);
+        let (SymmetricScales { d, scales }, quants) =
+            fit_symmetric_block::<Integers<6>, 16, 16>(values, -128.0);
         let mut block = Self { scales: bytemuck::cast(scales), d: f32_to_half(d), ..Self::zeroed() };
-        for (s, quants) in quants.iter().enumerate() {
-            let (half, s) = (s / 4, s % 4);
-            for (l, q) in quants.iter().enumerate() {
-                block.ql[half][s % 2][l] |= (q & 15) << (4 * (s / 2));
-                block.qh[half][l] |= (q >> 4) << (2 * s);
-            }
+        for (i, &q) in quants.as_flattened().iter().enumerate() {
+            let (half, s, l) = (i / 128, i / 32 % 4, i % 32);
+            let stored = (q + f32::from(Self::OFFSET)) as u8;
+            block.ql[half][s % 2][l] |= (stored & 15) << (4 * (s / 2));
+            block.qh[half][l] |= (stored >> 4) << (2 * s);
         }
         block
     }

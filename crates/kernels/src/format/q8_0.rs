@@ -23,7 +23,7 @@ impl QuantBlock for Q8_0 {
 
     #[inline(always)]
     fn factors(&self, factors: &mut [Factors]) {
-        factors[0] = Factors { scale: half_to_f32(self.d), min: 0.0, halves: [1; 2] };
+        factors[0] = Factors { scale: half_to_f32(self.d), ..Factors::UNIT };
     }
 
     /// `d` is the largest magnitude over 127; quants round half away from zero, before `d` is rounded to half precision.

@@ -4,7 +4,12 @@ use super::*;
 
 #[test]
 fn sizes_are_those_of_the_file_format() {
-    let sizes = [(1, 4), (1, 2), (1, 2), (32, 34), (32, 18), (256, 144), (256, 176), (256, 210)];
+    let plain = [(1, 4), (1, 2), (1, 2)];
+    let simple = [(32, 34), (32, 18), (32, 20), (32, 22), (32, 24)];
+    let k = [(256, 84), (256, 110), (256, 144), (256, 176), (256, 210)];
+    let non_linear = [(32, 18), (256, 136)];
+    let sizes = [&plain[..], &simple, &k, &non_linear].concat();
+    assert_eq!(sizes.len(), BlockFormat::ALL.len());
     for (format, (len, bytes)) in BlockFormat::ALL.into_iter().zip(sizes) {
         assert_eq!((format.block_len(), format.block_bytes()), (len, bytes), "{}", format.name());
     }

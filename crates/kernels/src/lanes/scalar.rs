@@ -7,7 +7,7 @@
 
 use half::{bf16, f16};
 
-use super::{LANES, Lanes};
+use super::{LANES, Lanes, Wide, WideLanes};
 
 /// Token of the portable path; always available.
 #[derive(Clone, Copy)]
@@ -56,6 +56,21 @@ impl Lanes for ScalarLanes {
     #[inline(always)]
     fn load_bf16(self, x: &[bf16; LANES]) -> Self::V {
         x.map(|x| f32::from_bits(u32::from(x.to_bits()) << 16))
+    }
+
+    #[inline(never)]
+    fn store_bf16(self, v: Self::V, to: &mut [bf16; LANES]) {
+        *to = v.map(bf16::from_f32_const);
+    }
+
+    #[inline(always)]
+    fn load_i8(self, x: &[i8; LANES]) -> Self::V {
+        x.map(f32::from)
+    }
+
+    #[inline(always)]
+    fn load_nibbles(self, x: &[u8; LANES]) -> [Self::V; 2] {
+        [x.map(|x| f32::from(x & 15)), x.map(|x| f32::from(x >> 4))]
     }
 
     #[inline(always)]
@@ -144,4 +159,10 @@ impl Lanes for ScalarLanes {
     }
     #[inline(always)]
     fn prefetch<T>(self, _: &[T]) {}
+}
+
+impl WideLanes for ScalarLanes {
+    type W = Wide<[f32; LANES]>;
+    const WIDE_REGISTERS: usize = 8; // whatever they are: the kernels for few registers are the small ones
+    super::pair_of_lanes!();
 }

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::{LANES, Lanes, ScalarLanes};
+use super::{LANES, Lanes, ScalarLanes, WideLanes};
 
 /// Vectors that exercise signs, ties, denormals, infinities and NaN.
 const SAMPLES: [[f32; LANES]; 5] = [
@@ -95,13 +95,17 @@ fn check_halves<L: Lanes>(l: L) {
         }
         let brains: [bf16; LANES] = std::array::from_fn(|i| bf16::from_bits(base + i as u16));
         l.store(l.load_bf16(&brains), &mut lanes);
+        let mut same = [bf16::ZERO; LANES];
+        l.store_bf16(l.load(&lanes), &mut same);
         for i in 0..LANES {
             assert_eq!(lanes[i].to_bits(), u32::from(brains[i].to_bits()) << 16);
+            let quiet = if lanes[i].is_nan() { 0x0040 } else { 0 };
+            assert_eq!(same[i].to_bits(), brains[i].to_bits() | quiet);
         }
     }
 }
 
-/// Rounding to half precision around every tie, in the denormal range and at overflow; NaN payloads are truncated.
+/// Rounding to 16 bits around every tie, in the denormal range and at overflow; NaN payloads are truncated.
 #[inline(always)]
 fn check_rounding<L: Lanes>(l: L) {
     for high in (0..=u16::MAX).step_by(7) {
@@ -112,12 +116,106 @@ fn check_rounding<L: Lanes>(l: L) {
         for (value, half) in values.iter().zip(halves) {
             assert_eq!(half.to_bits(), f16::from_f32_const(*value).to_bits(), "{value:e} to f16");
         }
+        let low = [0x0000, 0x0001, 0x7fff, 0x8000, 0x8001, 0xffff, 0x4000, 0xc000];
+        let values: [f32; LANES] = low.map(|low: u32| f32::from_bits((u32::from(high) << 16) | low));
+        let mut brains = [bf16::ZERO; LANES];
+        l.store_bf16(l.load(&values), &mut brains);
+        for (value, brain) in values.iter().zip(brains) {
+            assert_eq!(brain.to_bits(), bf16::from_f32_const(*value).to_bits(), "{value:e} to bf16");
+        }
     }
 }
 
+/// Each operation on a wide vector is the operation on its two groups.
 #[inline(always)]
-fn check_all<L: Lanes>(l: L) {
+fn check_wide<L: WideLanes>(l: L) {
+    let x: [[f32; LANES]; 2] =
+        std::array::from_fn(|i| std::array::from_fn(|j| (3 * i + j) as f32 * 0.3 - 1.0));
+    let y: [[f32; LANES]; 2] =
+        std::array::from_fn(|i| std::array::from_fn(|j| 2.0 - (i + 5 * j) as f32 * 0.7));
+    let (a, b) = (l.wide_load(&x), l.wide_load(&y));
+    let [a0, a1] = l.halves_of(a);
+    let [b0, b1] = [l.load(&y[0]), l.load(&y[1])];
+    let same = |w: L::W, expected: [L::V; 2]| {
+        let (mut wide, mut halves) = ([[0.0; LANES]; 2], [[0.0; LANES]; 2]);
+        l.wide_store(w, &mut wide);
+        l.store(expected[0], &mut halves[0]);
+        l.store(expected[1], &mut halves[1]);
+        assert_eq!(wide, halves);
+    };
+    same(a, [l.load(&x[0]), l.load(&x[1])]);
+    same(l.join(b1, a0), [b1, a0]);
+    same(l.wide_both(a1), [a1, a1]);
+    same(l.wide_splat(0.1), [l.splat(0.1), l.splat(0.1)]);
+    same(l.wide_add(a, b), [l.add(a0, b0), l.add(a1, b1)]);
+    same(l.wide_sub(a, b), [l.sub(a0, b0), l.sub(a1, b1)]);
+    same(l.wide_abs(a), [l.abs(a0), l.abs(a1)]);
+    same(l.wide_mul(a, b), [l.mul(a0, b0), l.mul(a1, b1)]);
+    same(l.wide_fnma(a, b, a), [l.fnma(a0, b0, a0), l.fnma(a1, b1, a1)]);
+    same(l.wide_max(a, b), [l.max(a0, b0), l.max(a1, b1)]);
+    same(l.wide_select_lt(a, b, a, b), [l.select_lt(a0, b0, a0, b0), l.select_lt(a1, b1, a1, b1)]);
+    same(l.wide_round(a), [l.round(a0), l.round(a1)]);
+    same(l.wide_pow2(l.wide_round(b)), [l.pow2(l.round(b0)), l.pow2(l.round(b1))]);
+    same(l.wide_fma(a, b, a), [l.fma(a0, b0, a0), l.fma(a1, b1, a1)]);
+    let many: [[L::V; 2]; LANES] = std::array::from_fn(|i| {
+        let scale = l.splat(0.3 + i as f32);
+        [l.mul(a0, scale), l.mul(b1, scale)]
+    });
+    let sums = l.wide_sums(many.map(|[low, high]| l.join(low, high)));
+    same(sums, [l.sums(many.map(|v| v[0])), l.sums(many.map(|v| v[1]))]);
+}
+
+/// What is dropped and what is kept of NaNs.
+#[inline(always)]
+fn check_wide_nan<L: WideLanes>(l: L) {
+    let [special, other] = [SAMPLES[1], SAMPLES[3]].map(|x| l.load(&x));
+    let (p, q) = (l.join(special, other), l.join(other, special));
+    same_or_nan(l, l.wide_max(p, q), [l.max(special, other), l.max(other, special)]);
+    let picked = l.wide_select_lt(p, q, l.wide_splat(1.0), l.wide_splat(2.0));
+    let expected = [(special, other), (other, special)];
+    same_or_nan(l, picked, expected.map(|(x, y)| l.select_lt(x, y, l.splat(1.0), l.splat(2.0))));
+}
+
+#[inline(always)]
+fn same_or_nan<L: WideLanes>(l: L, w: L::W, expected: [L::V; 2]) {
+    for (found, expected) in l.halves_of(w).into_iter().zip(expected) {
+        let mut lanes = [0.0; LANES];
+        l.store(expected, &mut lanes);
+        expect(l, "half of a wide vector", found, lanes);
+    }
+}
+
+/// Every byte as a signed number and as two numbers of four bits, and wide loads as the loads of their halves.
+#[inline(always)]
+fn check_narrow<L: WideLanes>(l: L) {
+    for base in (0..=u8::MAX).step_by(2 * LANES) {
+        let bytes: [u8; 2 * LANES] = std::array::from_fn(|i| base + i as u8);
+        let signed = bytes.map(|x| x as i8);
+        let (first, second) = super::eights(&bytes);
+        expect(l, "load_i8", l.load_i8(super::eights(&signed).0), first.map(|x| f32::from(x as i8)));
+        let nibbles = [first, second].map(|x| l.load_nibbles(x));
+        expect(l, "low nibbles", nibbles[0][0], first.map(|x| f32::from(x & 15)));
+        expect(l, "high nibbles", nibbles[0][1], first.map(|x| f32::from(x >> 4)));
+        let (low, high) = super::eights(&signed);
+        same_or_nan(l, l.wide_load_i8(&signed), [l.load_i8(low), l.load_i8(high)]);
+        let [low, high] = l.wide_load_nibbles(&bytes);
+        same_or_nan(l, low, [nibbles[0][0], nibbles[1][0]]);
+        same_or_nan(l, high, [nibbles[0][1], nibbles[1][1]]);
+    }
+    let halves: [f16; 2 * LANES] = std::array::from_fn(|i| f16::from_bits(4099 * i as u16));
+    let (low, high) = super::eights(&halves);
+    same_or_nan(l, l.wide_load_f16(&halves), [l.load_f16(low), l.load_f16(high)]);
+    let brains = halves.map(|x| bf16::from_bits(x.to_bits()));
+    let (low, high) = super::eights(&brains);
+    same_or_nan(l, l.wide_load_bf16(&brains), [l.load_bf16(low), l.load_bf16(high)]);
+}
+
+#[inline(always)]
+fn check_all<L: WideLanes>(l: L) {
+    check_narrow(l);
     check(l);
+    check_wide(l);
+    check_wide_nan(l);
     check_halves(l);
     check_rounding(l);
 }
@@ -133,5 +231,34 @@ fn avx2_lanes() {
     if crate::Isa::Avx2.is_available() {
         // SAFETY: the features were just found.
         check_all(unsafe { super::Avx2Lanes::assume_available() });
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn avx512_lanes() {
+    if crate::Isa::Avx512.is_available() {
+        // SAFETY: the features were just found.
+        check_all(unsafe { super::Avx512Lanes::assume_available() });
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+#[test]
+fn neon_lanes() {
+    use super::NeonLanes;
+    use super::neon::{DOTPROD, I8MM, PLAIN};
+    use crate::Isa;
+    if Isa::Neon.is_available() {
+        // SAFETY: the features were just found.
+        check_all(unsafe { NeonLanes::<PLAIN>::assume_available() });
+    }
+    if Isa::NeonDotprod.is_available() {
+        // SAFETY: the features were just found.
+        check_all(unsafe { NeonLanes::<DOTPROD>::assume_available() });
+    }
+    if Isa::NeonI8mm.is_available() {
+        // SAFETY: the features were just found.
+        check_all(unsafe { NeonLanes::<I8MM>::assume_available() });
     }
 }

@@ -4,7 +4,8 @@
 //! For every sub-block `b` of 32 values the integer dot product `isum` of quants and 8-bit activations is exact (integer
 //! scales of halves multiplied in), so it does not matter how a leaf forms it: with `maddubs`, with `vpdpbusd`, one by
 //! one. The float part is fixed: accumulator `b mod 8` takes `fma(scale_w * scale_x, isum, acc)`, then, for formats with
-//! a minimum, `fma(-min_w, sum_x, acc)`, in ascending order of `b`; the eight accumulators are joined by the tree of
+//! a minimum, `fma(-min_w, sum_x, acc)` (with minima per half `fma(-min_w * scale_x, imin, acc)`, `imin` the exact sum of
+//! the integer minima times the sums of the halves), in ascending order of `b`; the eight accumulators are joined by the tree of
 //! [`join`]. Row by row or in tiles, on any instruction set, the bits are the same.
 
 use std::cell::RefCell;
@@ -12,26 +13,73 @@ use std::ops::Range;
 
 use bytemuck::Zeroable;
 
-use super::panel::{PANEL_ROWS, PanelStep};
-use crate::activations::{MIN_TILED_TOKENS, Q8, Q8Token, TILE_TOKENS, TileStep};
+use super::panel::{MAX_PANELS, PANEL_ROWS, PanelStep};
+use crate::activations::{Q8, Q8Token, TILE_TOKENS, TileStep};
 use crate::disjoint::DisjointMut;
 use crate::format::{QuantBlock, SUB_BLOCK};
 use crate::lanes::LANES;
 
 /// Few tokens: rows of weights as they lie in the file.
 pub(crate) trait RowsLeaf<B: QuantBlock>: Copy {
-    /// Dot products of the rows in `blocks` with one to [`ROWS_TOKENS`] tokens. `out`: `[rows, tokens]`.
+    /// Most tokens that [`rows`](Self::rows) takes at once; at most [`ROWS_TOKENS`].
+    const TOKENS: usize = ROWS_TOKENS;
+
+    /// Dot products of the rows in `blocks` with one to [`TOKENS`](Self::TOKENS) tokens. `out`: `[rows, tokens]`.
     fn rows(self, blocks: &[B], x: &[Q8Token<'_>], out: &mut [f32]);
 }
 
-/// Many tokens: a panel of expanded weights against a tile of tokens.
+/// Many tokens: panels of expanded weights against tiles of tokens.
 pub(crate) trait TileLeaf<B: QuantBlock>: Copy {
+    /// Most panels that [`block`](Self::block) takes at once; at most [`MAX_PANELS`].
+    const PANELS: usize = 1;
+    /// Most tiles that [`block`](Self::block) takes at once; at most [`MAX_TILES`].
+    const TILES: usize = 1;
+
     /// Expands up to 16 rows of `n` sub-blocks each: see [`expand`](super::panel::expand). `panel`: `[n]`.
     fn expand(self, blocks: &[B], n: usize, panel: &mut [PanelStep]);
 
     /// Dot products of 16 rows with `T` tokens. `panel`, `tile`: `[sub-blocks in slot order]`.
     fn tile<const T: usize>(self, panel: &[PanelStep], tile: &[TileStep], out: &mut [[f32; PANEL_ROWS]; T]);
+
+    /// Dot products of all rows and tokens of a stripe. `out`: `[panels, tokens]`.
+    #[inline(always)]
+    fn block(self, stripe: &Stripe<'_>, _slots: &mut SlotSums, out: &mut [[f32; PANEL_ROWS]]) {
+        for (panel, out) in stripe.panels.chunks_exact(stripe.n).zip(out.chunks_exact_mut(stripe.tokens)) {
+            for (tile, out) in stripe.tiles.chunks_exact(stripe.n).zip(out.chunks_mut(TILE_TOKENS)) {
+                match out {
+                    [a] => self.tile(panel, tile, std::array::from_mut(a)),
+                    [_, _] => self.tile::<2>(panel, tile, out.as_mut_array().expect("2")),
+                    [_, _, _] => self.tile::<3>(panel, tile, out.as_mut_array().expect("3")),
+                    _ => self.tile::<4>(panel, tile, out.as_mut_array().expect("4")),
+                }
+            }
+        }
+    }
 }
+
+/// Panels side by side, and tiles side by side, that meet in registers.
+pub(crate) struct Stripe<'a> {
+    /// `[panels, n]`
+    pub(crate) panels: &'a [PanelStep],
+    /// `[tiles, n]`
+    pub(crate) tiles: &'a [TileStep],
+    /// Sub-blocks per row.
+    pub(crate) n: usize,
+    /// Tokens in the tiles, of which the last need not be full.
+    pub(crate) tokens: usize,
+}
+
+/// Most tiles of a [`Stripe`].
+pub(crate) const MAX_TILES: usize = 3;
+
+/// Outputs of the largest [`Stripe`], in rows of a panel.
+const MAX_SUMS: usize = MAX_PANELS * MAX_TILES * TILE_TOKENS;
+
+/// Room for the float accumulators of a stripe, `[slot][vector]`, where registers are not enough: made once for many
+/// stripes, its content is unspecified.
+#[derive(Clone, Copy, Zeroable)]
+#[repr(C, align(64))]
+pub(crate) struct SlotSums(pub(crate) [[[f32; PANEL_ROWS]; MAX_SUMS]; LANES]);
 
 /// One matrix product, seen by the leaves: everything but the rows to compute.
 pub(crate) struct IntegerProduct<'a> {
@@ -46,7 +94,7 @@ pub(crate) struct IntegerProduct<'a> {
 }
 
 thread_local! {
-    /// The panel of this thread: allocated by its first product, grown to the longest row it has met.
+    /// The panels of this thread: allocated by its first product, grown to the longest row it has met.
     static PANEL: RefCell<Vec<PanelStep>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -60,14 +108,14 @@ where
     let blocks_per_row = product.cols / B::LEN;
     let blocks: &[B] = bytemuck::cast_slice(product.weights);
     let blocks = &blocks[rows.start * blocks_per_row..rows.end * blocks_per_row];
-    if product.tokens < MIN_TILED_TOKENS {
-        row_by_row(leaf, product, blocks, rows);
-    } else {
+    if product.x.tiled {
         tiled(leaf, product, blocks, rows);
+    } else {
+        row_by_row(leaf, product, blocks, rows);
     }
 }
 
-/// Tokens that meet a row at a time, when there are too few for tiles.
+/// Most tokens that meet a row at a time, when there are too few for tiles.
 pub(crate) const ROWS_TOKENS: usize = 8;
 
 #[inline(always)]
@@ -86,8 +134,8 @@ where
     for start in rows.clone().step_by(PANEL_ROWS) {
         let n = PANEL_ROWS.min(rows.end - start);
         let blocks = &blocks[(start - rows.start) * blocks_per_row..][..n * blocks_per_row];
-        for first in (0..product.tokens).step_by(ROWS_TOKENS) {
-            let tokens = ROWS_TOKENS.min(product.tokens - first);
+        for first in (0..product.tokens).step_by(L::TOKENS) {
+            let tokens = L::TOKENS.min(product.tokens - first);
             let x: [_; ROWS_TOKENS] =
                 std::array::from_fn(|t| product.x.rows.token(first + t.min(tokens - 1)));
             let mut sums = [0.0; PANEL_ROWS * ROWS_TOKENS];
@@ -113,47 +161,59 @@ where
 {
     let n = product.cols / SUB_BLOCK;
     let blocks_per_row = product.cols / B::LEN;
-    PANEL.with_borrow_mut(|panel| {
-        if panel.len() < n {
-            panel.resize(n, PanelStep::zeroed());
+    PANEL.with_borrow_mut(|panels| {
+        if panels.len() < L::PANELS * n {
+            panels.resize(L::PANELS * n, PanelStep::zeroed());
         }
-        let panel = &mut panel[..n];
-        for start in rows.clone().step_by(PANEL_ROWS) {
-            let rows_here = start..rows.end.min(start + PANEL_ROWS);
-            let first = (start - rows.start) * blocks_per_row;
-            leaf.expand(&blocks[first..first + rows_here.len() * blocks_per_row], n, panel);
-            for (i, tile) in product.x.tiles.chunks_exact(n).enumerate() {
-                let tokens = i * TILE_TOKENS..product.tokens.min((i + 1) * TILE_TOKENS);
-                match tokens.len() {
-                    1 => one_tile::<L, B, 1>(leaf, panel, tile, product, &rows_here, tokens.start),
-                    2 => one_tile::<L, B, 2>(leaf, panel, tile, product, &rows_here, tokens.start),
-                    3 => one_tile::<L, B, 3>(leaf, panel, tile, product, &rows_here, tokens.start),
-                    _ => one_tile::<L, B, 4>(leaf, panel, tile, product, &rows_here, tokens.start),
-                }
+        for start in rows.clone().step_by(L::PANELS * PANEL_ROWS) {
+            let rows_here = start..rows.end.min(start + L::PANELS * PANEL_ROWS);
+            let blocks = &blocks[(start - rows.start) * blocks_per_row..][..rows_here.len() * blocks_per_row];
+            let panels = &mut panels[..rows_here.len().div_ceil(PANEL_ROWS) * n];
+            for (blocks, panel) in blocks.chunks(PANEL_ROWS * blocks_per_row).zip(panels.chunks_exact_mut(n))
+            {
+                leaf.expand(blocks, n, panel);
             }
+            all_tiles(leaf, panels, product, rows_here);
         }
     });
 }
 
+/// The outputs of the rows in `panels`, `[panels, sub-blocks]`.
 #[inline(always)]
-fn one_tile<L, B, const T: usize>(
-    leaf: L,
-    panel: &[PanelStep],
-    tile: &[TileStep],
-    product: &IntegerProduct<'_>,
-    rows: &Range<usize>,
-    first_token: usize,
-) where
+fn all_tiles<L, B>(leaf: L, panels: &[PanelStep], product: &IntegerProduct<'_>, rows: Range<usize>)
+where
     L: TileLeaf<B>,
     B: QuantBlock,
 {
-    let mut sums = [[0.0; PANEL_ROWS]; T];
-    leaf.tile(panel, tile, &mut sums);
-    for (t, sums) in sums.iter().enumerate() {
-        let start = (first_token + t) * product.n_rows;
-        // SAFETY: the caller computes every row once, so no other part contains these outputs.
-        let out = unsafe { product.out.part(start + rows.start..start + rows.end) };
-        out.copy_from_slice(&sums[..rows.len()]);
+    let n = product.cols / SUB_BLOCK;
+    let mut slots = SlotSums::zeroed();
+    let mut sums = [[0.0; PANEL_ROWS]; MAX_SUMS];
+    let mut tiles = product.x.tiles.as_slice();
+    let mut token = 0;
+    while token < product.tokens {
+        let left = tiles.len() / n;
+        // A tile alone at the end would be the least efficient: it shares with its neighbours.
+        let n_tiles = if left == L::TILES + 1 { left.div_ceil(2) } else { left.min(L::TILES) };
+        let (here, rest) = tiles.split_at(n_tiles * n);
+        tiles = rest;
+        let tokens = (n_tiles * TILE_TOKENS).min(product.tokens - token);
+        let sums = &mut sums[..panels.len() / n * tokens];
+        leaf.block(&Stripe { panels, tiles: here, n, tokens }, &mut slots, sums);
+        for (p, sums) in sums.chunks_exact(tokens).enumerate() {
+            let start = rows.start + p * PANEL_ROWS;
+            let n_rows = PANEL_ROWS.min(rows.end - start);
+            for (t, sums) in sums.iter().enumerate() {
+                let start = (token + t) * product.n_rows + start;
+                // SAFETY: the caller computes every row once, so no other part contains these outputs.
+                let out = unsafe { product.out.part(start..start + n_rows) };
+                // Of a known length it is one store, not a call.
+                match out.as_mut_array() {
+                    Some(out) => *out = *sums,
+                    None => out.copy_from_slice(&sums[..n_rows]),
+                }
+            }
+        }
+        token += tokens;
     }
 }
 

@@ -6,11 +6,13 @@
 //! | `mod.rs` | [`Kernels::matmul`], [`Kernels::matmul_many`]: shapes, threads, choice of the slot |
 //! | `integer.rs` | frame of the quantized formats: row by row for few tokens, panels and tiles for many |
 //! | `panel.rs` | weights expanded into the order of the register tile |
-//! | `float.rs` | F32, F16, BF16: generic over the f32 lanes, no leaves |
+//! | `float/` | F32, F16, BF16: generic over the f32 lanes, no leaves |
 //! | `scalar.rs` | the integer leaves in portable Rust |
 //! | `avx2/` | the integer leaves for AVX2 |
+//! | `avx512/` | those for AVX-512 VNNI |
+//! | `neon/` | the integer leaves for NEON, plain, with dot products and with matrix products of bytes |
 //!
-//! A further instruction set (AVX-VNNI, AVX-512 VNNI, NEON dot products) is a token with the two leaf traits of
+//! A further instruction set (AVX-VNNI, SVE) is a token with the two leaf traits of
 //! `integer.rs` and a line in `kernels.rs`; exact integer sums make its results the same bits.
 
 pub(crate) mod float;
@@ -20,15 +22,19 @@ mod scalar;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "aarch64")]
+pub(crate) mod neon;
 
 use std::ops::Range;
 
 use crate::disjoint::DisjointMut;
 use crate::{Activations, BlockFormat, Kernels, PackedMatrix, ThreadPool};
-use float::FloatProduct;
+use float::{FloatProduct, PackedInputs, Pair};
 use integer::IntegerProduct;
-use panel::PANEL_ROWS;
 pub(crate) use panel::slot_position;
+use panel::{MAX_PANELS, PANEL_ROWS};
 
 /// One of several matrices that multiply the same input ([`Kernels::matmul_many`]).
 #[derive(Debug)]
@@ -41,6 +47,9 @@ pub struct MatmulJob<'a> {
 
 /// Matrices per dispatch; more take further dispatches. A layer has at most three that share an input.
 const MAX_JOBS: usize = 4;
+
+/// Rows that stay together on a thread: no register tile of any instruction set is cut.
+const UNIT_ROWS: usize = MAX_PANELS * PANEL_ROWS;
 
 /// Bytes of weights times tokens that are worth handing to a thread: about a microsecond.
 const GRAIN_WORK: usize = 32 * 1024;
@@ -85,28 +94,29 @@ impl Kernels {
         }
     }
 
-    /// Splits the rows of up to [`MAX_JOBS`] matrices, in units of a panel, over the threads.
+    /// Splits the rows of up to [`MAX_JOBS`] matrices, in units of [`UNIT_ROWS`], over the threads.
     fn dispatch(&self, pool: &ThreadPool, x: &Activations, jobs: &mut [MatmulJob<'_>]) {
         let mut weights = [None; MAX_JOBS];
         let mut outs: [DisjointMut<'_, f32>; MAX_JOBS] = std::array::from_fn(|_| DisjointMut::new(&mut []));
-        let mut n_panels = 0;
+        let mut n_units = 0;
         for (i, job) in jobs.iter_mut().enumerate() {
-            n_panels += job.weights.rows().div_ceil(PANEL_ROWS);
+            n_units += job.weights.rows().div_ceil(UNIT_ROWS);
             weights[i] = Some(job.weights);
             outs[i] = DisjointMut::new(job.out);
         }
+        let any_float = weights.iter().flatten().any(|w| !w.format().uses_q8());
+        let packed = PackedInputs::new(self, pool, x, any_float);
         let n_bytes: usize = weights.iter().flatten().map(|w| w.bytes().len()).sum();
-        let panel_work = n_bytes / n_panels.max(1) * x.tokens();
-        let grain = (GRAIN_WORK / panel_work.max(1)).max(1);
-        pool.for_each_chunk(n_panels, grain, &|panels| {
+        let unit_work = n_bytes / n_units.max(1) * x.tokens();
+        let grain = (GRAIN_WORK / unit_work.max(1)).max(1);
+        pool.for_each_chunk(n_units, grain, &|units| {
             let mut first = 0;
             for (w, out) in weights.iter().flatten().zip(&outs) {
-                let end = first + w.rows().div_ceil(PANEL_ROWS);
-                let here = panels.start.max(first)..panels.end.min(end);
+                let end = first + w.rows().div_ceil(UNIT_ROWS);
+                let here = units.start.max(first)..units.end.min(end);
                 if !here.is_empty() {
-                    let rows =
-                        (here.start - first) * PANEL_ROWS..w.rows().min((here.end - first) * PANEL_ROWS);
-                    self.rows_product(w, x, out, rows);
+                    let rows = (here.start - first) * UNIT_ROWS..w.rows().min((here.end - first) * UNIT_ROWS);
+                    self.rows_product(w, x, packed.pairs(), out, rows);
                 }
                 first = end;
             }
@@ -118,6 +128,7 @@ impl Kernels {
         &self,
         w: &PackedMatrix,
         x: &Activations,
+        packed: &[Pair],
         out: &DisjointMut<'_, f32>,
         rows: Range<usize>,
     ) {
@@ -128,14 +139,21 @@ impl Kernels {
             let slot = match w.format() {
                 BlockFormat::Q8_0 => slots.matmul_q8_0,
                 BlockFormat::Q4_0 => slots.matmul_q4_0,
+                BlockFormat::Q4_1 => slots.matmul_q4_1,
+                BlockFormat::Q5_0 => slots.matmul_q5_0,
+                BlockFormat::Q5_1 => slots.matmul_q5_1,
+                BlockFormat::Q2K => slots.matmul_q2_k,
+                BlockFormat::Q3K => slots.matmul_q3_k,
                 BlockFormat::Q4K => slots.matmul_q4_k,
                 BlockFormat::Q5K => slots.matmul_q5_k,
+                BlockFormat::IQ4NL => slots.matmul_iq4_nl,
+                BlockFormat::IQ4XS => slots.matmul_iq4_xs,
                 _ => slots.matmul_q6_k,
             };
             // SAFETY: `self` exists only where the slot's instruction set is present.
             unsafe { slot(&product, rows) }
         } else {
-            let product = FloatProduct { weights, n_rows, cols, x: x.values(), out };
+            let product = FloatProduct { weights, n_rows, cols, x: x.values(), packed, out };
             let slot = match w.format() {
                 BlockFormat::F16 => slots.matmul_f16,
                 BlockFormat::BF16 => slots.matmul_bf16,

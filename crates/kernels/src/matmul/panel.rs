@@ -13,6 +13,9 @@ use crate::lanes::LANES;
 /// Rows per panel: two vectors of eight.
 pub(crate) const PANEL_ROWS: usize = 16;
 
+/// Most panels that meet in a register tile.
+pub(crate) const MAX_PANELS: usize = 2;
+
 /// Place of sub-block `b` of `n` when they are sorted by accumulator (`b mod 8`), then by position.
 #[inline(always)]
 pub(crate) fn slot_position(b: usize, n: usize) -> usize {
@@ -36,6 +39,8 @@ pub(crate) struct PanelStep {
     pub(crate) mins: [[f32; LANES]; 2],
     /// `halves[h][v][r]`: the integer scale of half `h` of row `8v + r`, twice, to be multiplied with pairs of sums.
     pub(crate) halves: [[[[i16; 2]; LANES]; 2]; 2],
+    /// `min_halves[v][r]`: the integer minima of both halves of row `8v + r`, to be multiplied with pairs of sums.
+    pub(crate) min_halves: [[[i16; 2]; LANES]; 2],
 }
 
 /// Expands up to 16 rows, each `n` sub-blocks in `blocks`, into `panel`, `[n]`.
@@ -61,6 +66,9 @@ pub(crate) fn expand<B: QuantBlock>(blocks: &[B], n: usize, panel: &mut [PanelSt
                 step.scales[v][r] = factors[s].scale;
                 if B::HAS_MIN {
                     step.mins[v][r] = factors[s].min;
+                }
+                if B::HALF_MINS {
+                    step.min_halves[v][r] = factors[s].min_halves.map(i16::from);
                 }
                 if B::HALF_SCALES {
                     for (to, half) in step.halves.iter_mut().zip(factors[s].halves) {

@@ -39,7 +39,9 @@ pub(super) fn accumulate<B: QuantBlock>(blocks: &[B], first: usize, x: &Q8Token<
             let isum = i32::from(f.halves[0]) * halves[0] + i32::from(f.halves[1]) * halves[1];
             let acc = &mut acc[b % LANES];
             *acc = (f.scale * x.scale).mul_add(isum as f32, *acc);
-            if B::HAS_MIN {
+            if B::HALF_MINS {
+                *acc = (-f.min * x.scale).mul_add(half_mins(f.min_halves.map(i16::from), x.halves), *acc);
+            } else if B::HAS_MIN {
                 *acc = (-f.min).mul_add(x.sum, *acc);
             }
         }
@@ -84,5 +86,17 @@ fn step<B: QuantBlock>(w: &PanelStep, row: usize, x: &TileStep, t: usize, acc: f
         halves[0] + halves[1]
     };
     let acc = (w.scales[v][r] * x.scales[t]).mul_add(isum as f32, acc);
-    if B::HAS_MIN { (-w.mins[v][r]).mul_add(x.sums[t], acc) } else { acc }
+    if B::HALF_MINS {
+        (-w.mins[v][r] * x.scales[t]).mul_add(half_mins(w.min_halves[v][r], x.halves[t]), acc)
+    } else if B::HAS_MIN {
+        (-w.mins[v][r]).mul_add(x.sums[t], acc)
+    } else {
+        acc
+    }
+}
+
+/// What integer minima of two halves take away, in units of both scales; exact.
+#[inline(always)]
+fn half_mins(mins: [i16; 2], sums: [i16; 2]) -> f32 {
+    (i32::from(mins[0]) * i32::from(sums[0]) + i32::from(mins[1]) * i32::from(sums[1])) as f32
 }

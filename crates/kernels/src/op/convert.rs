@@ -27,6 +27,17 @@ impl Kernels {
         unsafe { (self.slots.f16_to_f32)(x, out) }
     }
 
+    /// Rounds to bfloat16: to nearest, ties to even; beyond the largest finite value to infinity; subnormal results kept.
+    /// A NaN becomes quiet and keeps its sign and the upper seven bits of its payload.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn f32_to_bf16(&self, x: &[f32], out: &mut [bf16]) {
+        assert_eq!(x.len(), out.len(), "f32_to_bf16: input and output differ in length");
+        // SAFETY: `self` exists only where the slot's instruction set is present.
+        unsafe { (self.slots.f32_to_bf16)(x, out) }
+    }
+
     /// Widens bfloat16; exact, NaNs bit by bit.
     ///
     /// # Panics
@@ -59,6 +70,20 @@ pub(crate) fn f16_to_f32<L: Lanes>(l: L, x: &[f16], out: &mut [f32]) {
     }
     if !x_tail.is_empty() {
         l.store_partial(l.load_partial_f16(x_tail), out_tail);
+    }
+}
+
+#[inline(always)]
+pub(crate) fn f32_to_bf16<L: Lanes>(l: L, x: &[f32], out: &mut [bf16]) {
+    let (x_chunks, x_tail) = x.as_chunks::<LANES>();
+    let (out_chunks, out_tail) = out.as_chunks_mut::<LANES>();
+    for (x, out) in x_chunks.iter().zip(out_chunks) {
+        l.store_bf16(l.load(x), out);
+    }
+    if !x_tail.is_empty() {
+        let mut full = [bf16::ZERO; LANES];
+        l.store_bf16(l.load_partial(x_tail), &mut full);
+        out_tail.copy_from_slice(&full[..out_tail.len()]);
     }
 }
 

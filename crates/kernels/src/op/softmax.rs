@@ -11,7 +11,8 @@ impl Kernels {
     /// `x`: `[n]`, any `n`.
     ///
     /// # Numerics
-    /// Relative error about 5e-7 plus `γ_n` of the sum; shares below `e^-87.3` of the largest are 0. A value of `-inf`
+    /// The exponential errs by at most 2e-7, relatively; a share by about 5e-7, plus `|x_i - m|` times 2^-24 from the
+    /// rounding of the difference, plus `γ_n` of the sum. Shares below `e^-87.3` of the largest are 0. A value of `-inf`
     /// (a masked one) gets 0; if all are `-inf`, all become 0. A NaN or `+inf` anywhere makes the whole row NaN.
     pub fn softmax(&self, x: &mut [f32]) {
         // SAFETY: `self` exists only where the slot's instruction set is present.

@@ -1,15 +1,16 @@
 //! Waiting for a condition: a short spin, then sleep until somebody rings.
 
 use std::hint::spin_loop;
-use std::sync::atomic::{AtomicUsize, Ordering, fence};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+
+use super::sync::{AtomicUsize, Condvar, Mutex, fence, lock};
 
 /// How many looks at the condition are made between two looks at the clock.
 const LOOKS: usize = 32;
 
 /// A place to wait for a condition that other threads make true with atomic stores followed by [`ring`](Self::ring).
-#[derive(Default)]
 pub(super) struct Bell {
     /// Number of threads in, or on their way to, sleep.
     asleep: AtomicUsize,
@@ -18,18 +19,23 @@ pub(super) struct Bell {
 }
 
 impl Bell {
-    /// Returns once `ready` is true: spins for `spin`, then sleeps.
-    pub(super) fn wait_until(&self, spin: Duration, ready: impl Fn() -> bool) {
+    pub(super) fn new() -> Self {
+        Self { asleep: AtomicUsize::new(0), lock: Mutex::new(()), rung: Condvar::new() }
+    }
+
+    /// Returns once `ready` is true: spins for `spin`, then sleeps. `woken` is called each time after a sleep.
+    pub(super) fn wait_until(&self, spin: Duration, ready: impl Fn() -> bool, woken: impl Fn()) {
         if spin_until(spin, &ready) {
             return;
         }
-        let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut guard = lock(&self.lock);
         self.asleep.fetch_add(1, Ordering::Relaxed);
         // Pairs with the fence in `ring`: either this thread sees the condition, or the ringer sees this sleeper. In the
         // second case the ringer gets the lock only once this thread waits, so the notification cannot be missed.
         fence(Ordering::SeqCst);
         while !ready() {
             guard = self.rung.wait(guard).unwrap_or_else(PoisonError::into_inner);
+            woken();
         }
         self.asleep.fetch_sub(1, Ordering::Relaxed);
     }
@@ -38,13 +44,17 @@ impl Bell {
     pub(super) fn ring(&self) {
         fence(Ordering::SeqCst);
         if self.asleep.load(Ordering::Relaxed) > 0 {
-            drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
+            drop(lock(&self.lock));
             self.rung.notify_all();
         }
     }
 }
 
+/// Looks at the condition for about `limit`, once if that is zero; whether it was true.
 fn spin_until(limit: Duration, ready: &impl Fn() -> bool) -> bool {
+    if limit.is_zero() {
+        return ready();
+    }
     let look = || {
         (0..LOOKS).any(|_| {
             let seen = ready();

@@ -4,69 +4,52 @@
 //! # How a job runs
 //! A job of a pool with `n` threads consists of `n` *tickets*. The caller publishes the job, takes ticket 0, and workers
 //! claim the others. A caller that is done with its own ticket claims what nobody has claimed yet, so it never waits for
-//! a worker that sleeps or was not scheduled: on a busy machine a job degrades to single-threaded speed, not below.
-//! It returns when all tickets are finished.
+//! a worker that sleeps or was not scheduled. It returns when all tickets are finished.
 //!
-//! | field | written by | read by |
-//! |---|---|---|
-//! | `next` | the caller stores 1 to publish; everyone increments it to claim | idle workers wait for `next < threads` |
-//! | `job` | the caller, before it publishes | whoever has claimed a ticket, until it counts it as finished |
-//! | `finished` | reset by the caller before it publishes; incremented per finished ticket | the caller |
+//! On a busy machine a worker can also lose its core *inside* a ticket. Three things keep a job from becoming slower
+//! than on one thread then: whoever waits soon sleeps, which gives the core away; workers keep off the caller's core;
+//! and a pool that loses more time in waiting than its workers save does without them for a while.
 //!
-//! Between jobs `next == threads`, so nobody can claim. A worker that loaded `next` during one job and increments it
-//! during a later one has simply claimed a ticket of the later one: it reads `job` only after the claim.
+//! | file | what it is |
+//! |---|---|
+//! | `crew.rs` | the protocol of tickets |
+//! | `bell.rs` | waiting: spin, then sleep |
+//! | `chunks.rs` | the division of a range |
+//! | `ledger.rs` | whether help pays |
+//! | `placement.rs` | cores |
+//! | `sync.rs`, `model.rs` | the protocol under the model checker loom |
 
 mod bell;
+mod chunks;
+mod crew;
+mod ledger;
+mod placement;
+mod sync;
 
-use std::any::Any;
 use std::cell::Cell;
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::panic::resume_unwind;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::{Error, Result};
-use bell::Bell;
+use chunks::Chunks;
+use crew::{Crew, Spins};
+use ledger::Ledger;
+pub use placement::Placement;
+use placement::Places;
 
 /// Largest pool: more threads than any machine this crate is written for has cores.
 const MAX_THREADS: usize = 1024;
 
-/// How long a thread spins for the next job, or for the end of this one, before it sleeps. Waking a sleeper costs 5 to
-/// 50 us; the gap between two jobs of a forward pass is below 20 us.
-const SPIN: Duration = Duration::from_micros(40);
+/// How long a worker spins for the next job before it sleeps: waking it costs 5 to 50 us, and the gap between two jobs of
+/// a forward pass is below 20 us. The caller's wait at the end of a job is the length of a chunk, a few microseconds; if
+/// it takes longer, the worker has most likely lost its core, and the caller's may be the next to be had.
+const SPINS: Spins = Spins { work: Duration::from_micros(40), done: Duration::from_micros(15) };
 
 /// The same when there are more threads than cores: whoever spins then keeps a working thread from running.
-const SPIN_CROWDED: Duration = Duration::from_micros(2);
-
-/// What a job is: called once with each worker index.
-type Task<'a> = dyn Fn(usize) + Sync + 'a;
-
-/// The published job: a thin pointer to this is what workers read.
-struct Job<'a> {
-    task: &'a Task<'a>,
-}
-
-/// Keeps each heavily written word on its own cache line (two lines: the hardware fetches pairs).
-#[repr(align(128))]
-struct Alone<T>(T);
-
-struct Shared {
-    threads: usize,
-    spin: Duration,
-    next: Alone<AtomicUsize>,
-    finished: Alone<AtomicUsize>,
-    job: AtomicPtr<Job<'static>>,
-    /// Workers that run.
-    started: AtomicUsize,
-    stop: AtomicBool,
-    panic: Mutex<Option<Box<dyn Any + Send>>>,
-    /// Where workers sleep until a ticket can be claimed.
-    work: Bell,
-    /// Where the caller sleeps until all tickets are finished.
-    done: Bell,
-}
+const SPINS_CROWDED: Spins = Spins { work: Duration::from_micros(2), done: Duration::from_micros(2) };
 
 /// A fixed set of threads for [`Kernels`](crate::Kernels) methods; the calling thread is one of them.
 ///
@@ -87,9 +70,10 @@ struct Shared {
 /// # Ok::<(), ruvllm_kernels::Error>(())
 /// ```
 pub struct ThreadPool {
-    shared: Arc<Shared>,
+    crew: Arc<Crew>,
+    places: Arc<Places>,
     /// Held by the thread whose job runs.
-    turn: Mutex<()>,
+    turn: Mutex<Ledger>,
     workers: Vec<JoinHandle<()>>,
 }
 
@@ -104,53 +88,54 @@ impl ThreadPool {
     /// # Errors
     /// [`Error::ThreadCount`] for 0 or more than 1024; [`Error::ThreadSpawn`] when the system refuses a thread.
     pub fn new(threads: usize) -> Result<Self> {
+        Self::placed(threads, Placement::default())
+    }
+
+    /// [`new`](Self::new) with a say in where the workers run.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn placed(threads: usize, placement: Placement) -> Result<Self> {
         if threads == 0 || threads > MAX_THREADS {
             return Err(Error::ThreadCount { threads, max: MAX_THREADS });
         }
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let mut pool = Self::idle(threads, if threads > cores { SPIN_CROWDED } else { SPIN });
+        let mut pool = Self::idle(threads, if threads > cores { SPINS_CROWDED } else { SPINS }, placement);
         for worker in 1..threads {
-            let shared = Arc::clone(&pool.shared);
+            let (crew, places) = (Arc::clone(&pool.crew), Arc::clone(&pool.places));
             let handle = std::thread::Builder::new()
                 .name(format!("kernels-{worker}"))
                 .spawn(move || {
-                    shared.started.fetch_add(1, Ordering::Release);
-                    shared.done.ring();
-                    shared.work();
+                    INSIDE.set(true);
+                    places.settle(worker);
+                    crew.work(|| places.keep_apart());
                 })
                 .map_err(|source| Error::ThreadSpawn { worker, source })?;
             pool.workers.push(handle);
         }
         // A thread allocates while it starts: after this, the pool allocates nothing.
-        let shared = &pool.shared;
-        shared.done.wait_until(shared.spin, || shared.started.load(Ordering::Acquire) == threads - 1);
+        pool.crew.wait_for_workers();
         Ok(pool)
     }
 
     /// A pool without threads of its own: everything runs on the caller's.
     pub fn single() -> Self {
-        Self::idle(1, SPIN)
+        Self::idle(1, SPINS, Placement::System)
     }
 
-    fn idle(threads: usize, spin: Duration) -> Self {
-        let shared = Shared {
-            threads,
-            spin,
-            next: Alone(AtomicUsize::new(threads)),
-            finished: Alone(AtomicUsize::new(threads)),
-            job: AtomicPtr::new(std::ptr::null_mut()),
-            started: AtomicUsize::new(0),
-            stop: AtomicBool::new(false),
-            panic: Mutex::new(None),
-            work: Bell::default(),
-            done: Bell::default(),
-        };
-        Self { shared: Arc::new(shared), turn: Mutex::new(()), workers: Vec::new() }
+    fn idle(threads: usize, spins: Spins, placement: Placement) -> Self {
+        let places = Arc::new(Places::new(placement, threads));
+        Self {
+            crew: Arc::new(Crew::new(threads, spins)),
+            places,
+            turn: Mutex::default(),
+            workers: Vec::new(),
+        }
     }
 
     /// Number of threads, the caller's included.
     pub fn threads(&self) -> usize {
-        self.shared.threads
+        self.crew.threads()
     }
 
     /// Calls `task` once with every worker index in `0..threads()` and returns when all calls have returned.
@@ -165,9 +150,18 @@ impl ThreadPool {
             (0..self.threads()).for_each(task);
             return;
         }
-        let _turn = lock(&self.turn);
+        // The data behind the lock is valid at every point, so a panic of an earlier job does not spoil it.
+        let mut ledger = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let _inside = Inside::enter();
-        if let Some(payload) = self.shared.dispatch(task) {
+        let panic = if ledger.shares() {
+            self.places.note_caller();
+            let outcome = self.crew.share(task);
+            ledger.record(&outcome);
+            outcome.panic
+        } else {
+            self.crew.alone(task)
+        };
+        if let Some(payload) = panic {
             resume_unwind(payload);
         }
     }
@@ -199,8 +193,7 @@ impl ThreadPool {
             body(0, 0..items);
             return;
         }
-        let chunks =
-            Chunks { grains: items.div_ceil(grain), share: 2 * self.threads(), next: AtomicUsize::new(0) };
+        let chunks = Chunks::new(items.div_ceil(grain), self.threads());
         self.run(&|worker| {
             while let Some(grains) = chunks.take() {
                 body(worker, grains.start * grain..(grains.end * grain).min(items));
@@ -211,8 +204,7 @@ impl ThreadPool {
 
 impl Drop for ThreadPool {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Release);
-        self.shared.work.ring();
+        self.crew.stop();
         for worker in self.workers.drain(..) {
             // Workers catch the panics of jobs; a worker that panicked elsewhere has nothing left to hand over.
             let _ = worker.join();
@@ -223,90 +215,6 @@ impl Drop for ThreadPool {
 impl std::fmt::Debug for ThreadPool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ThreadPool").field("threads", &self.threads()).finish_non_exhaustive()
-    }
-}
-
-impl Shared {
-    /// Runs one job to its end, on the calling thread and whoever joins in; gives back the first panic.
-    fn dispatch(&self, task: &Task<'_>) -> Option<Box<dyn Any + Send>> {
-        let job = Job { task };
-        self.job.store((&raw const job).cast_mut().cast::<Job<'static>>(), Ordering::Relaxed);
-        self.finished.0.store(0, Ordering::Relaxed);
-        // Publishes the two stores above to whoever claims a ticket.
-        self.next.0.store(1, Ordering::Release);
-        self.work.ring();
-
-        self.run_ticket(task, 0);
-        while let Some(ticket) = self.claim() {
-            self.run_ticket(task, ticket);
-        }
-        // Acquires what the tickets wrote. `job` may go out of scope only after this: see `work`.
-        self.done.wait_until(self.spin, || self.finished.0.load(Ordering::Acquire) == self.threads);
-        lock(&self.panic).take()
-    }
-
-    /// The life of a worker thread.
-    fn work(&self) {
-        INSIDE.set(true);
-        let claimable = || self.next.0.load(Ordering::Relaxed) < self.threads;
-        loop {
-            self.work.wait_until(self.spin, || claimable() || self.stop.load(Ordering::Acquire));
-            if let Some(ticket) = self.claim() {
-                // SAFETY: `dispatch` stored the pointer before it published the ticket that was just claimed (the claim
-                // acquires that store), and it keeps the pointed-to `Job`, and the task behind it, alive and borrowed
-                // until `finished` reaches `threads`, which cannot happen before this ticket is counted at the end of
-                // `run_ticket`; neither is touched after that.
-                let job = unsafe { &*self.job.load(Ordering::Relaxed) };
-                self.run_ticket(job.task, ticket);
-            } else if self.stop.load(Ordering::Acquire) {
-                return;
-            }
-        }
-    }
-
-    /// Takes the next ticket of the current job, if one is left.
-    fn claim(&self) -> Option<usize> {
-        let next = &self.next.0;
-        let mut ticket = next.load(Ordering::Relaxed);
-        while ticket < self.threads {
-            match next.compare_exchange_weak(ticket, ticket + 1, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => return Some(ticket),
-                Err(current) => ticket = current,
-            }
-        }
-        None
-    }
-
-    /// Calls the task and counts the ticket as finished, whatever the task does.
-    fn run_ticket(&self, task: &Task<'_>, ticket: usize) {
-        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| task(ticket))) {
-            lock(&self.panic).get_or_insert(payload);
-        }
-        if self.finished.0.fetch_add(1, Ordering::AcqRel) + 1 == self.threads {
-            self.done.ring();
-        }
-    }
-}
-
-/// The guided schedule of [`ThreadPool::for_each_chunk`], counted in grains.
-struct Chunks {
-    grains: usize,
-    /// A chunk is the remaining work divided by this.
-    share: usize,
-    next: AtomicUsize,
-}
-
-impl Chunks {
-    fn take(&self) -> Option<Range<usize>> {
-        let mut start = self.next.load(Ordering::Relaxed);
-        while start < self.grains {
-            let end = start + ((self.grains - start) / self.share).max(1);
-            match self.next.compare_exchange_weak(start, end, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return Some(start..end),
-                Err(current) => start = current,
-            }
-        }
-        None
     }
 }
 
@@ -326,10 +234,7 @@ impl Drop for Inside {
     }
 }
 
-/// Locks; the data behind the pool's locks is valid at every point, so a panic elsewhere does not spoil it.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[cfg(test)]
+#[cfg(all(test, loom))]
+mod model;
+#[cfg(all(test, not(loom)))]
 mod tests;

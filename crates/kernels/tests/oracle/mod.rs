@@ -42,3 +42,34 @@ pub(crate) fn log_sum_exp(x: &[f32]) -> f64 {
 pub(crate) fn silu(x: f32) -> f64 {
     f64::from(x) / (1.0 + (-f64::from(x)).exp())
 }
+
+pub(crate) fn layer_norm(x: &[f32], weight: &[f32], bias: &[f32], eps: f32) -> Vec<f64> {
+    let mean = wide(x).sum::<f64>() / x.len() as f64;
+    let variance = wide(x).map(|x| (x - mean) * (x - mean)).sum::<f64>() / x.len() as f64;
+    let scale = 1.0 / (variance + f64::from(eps)).sqrt();
+    wide(x).zip(wide(weight)).zip(wide(bias)).map(|((x, w), b)| (x - mean) * scale * w + b).collect()
+}
+
+/// The factor of `x` in the tanh form of GELU, `1 / (1 + e^-y)`, with `y`.
+pub(crate) fn gelu_tanh(x: f32) -> (f64, f64) {
+    let x = f64::from(x);
+    let y = 2.0 * (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x * x * x);
+    (x / (1.0 + (-y).exp()), y)
+}
+
+/// `x Φ(x)`, the tail of `Φ` by its power series (Abramowitz and Stegun, 26.2.10) near 0 and its continued fraction
+/// (26.2.14) beyond.
+pub(crate) fn gelu_erf(x: f32) -> f64 {
+    let size = f64::from(x.abs());
+    let density = (-size * size / 2.0).exp() / std::f64::consts::TAU.sqrt();
+    let tail = if size > 3.0 {
+        density / (1..=200).rev().fold(size, |tail, k| size + f64::from(k) / tail)
+    } else {
+        let terms = (1..80).scan(size, |term, k| {
+            *term *= size * size / f64::from(2 * k + 1);
+            Some(*term)
+        });
+        0.5 - density * (size + terms.sum::<f64>())
+    };
+    f64::from(x) * if x < 0.0 { tail } else { 1.0 - tail }
+}

@@ -1,7 +1,9 @@
 //! One transformer layer: attention over the cache, then the gated feed-forward network, each behind
 //! a norm and added to the residual stream. The family's switches are read here.
 
-use ruvllm_kernels::{Activations, AttentionShape, Kernels, KvView, MatmulJob, RopeTable};
+use std::ops::Range;
+
+use ruvllm_kernels::{Activations, AttentionShape, KvView, MatmulJob, RopeTable};
 
 use crate::batch::{Segment, Span};
 use crate::compute::Compute;
@@ -52,18 +54,16 @@ impl Block<'_> {
     fn project_attention(&self, buffers: &mut Buffers, all: &[Span]) {
         let Block { config, weights, compute, .. } = self;
         let n_rows = all.iter().map(|span| span.len).sum();
-        self.norm(buffers, &weights.attention_norm, n_rows);
-        let Buffers { normed, queries, keys, values, .. } = buffers;
+        let Buffers { hidden, normed, queries, keys, values, .. } = buffers;
         let mut jobs = [
             MatmulJob { weights: &weights.query.weights, out: &mut queries[..n_rows * config.query_dim()] },
             MatmulJob { weights: &weights.key.weights, out: &mut keys[..n_rows * config.kv_dim()] },
             MatmulJob { weights: &weights.value.weights, out: &mut values[..n_rows * config.kv_dim()] },
         ];
-        project(compute, normed, &mut jobs);
-        let kernels = &compute.kernels;
-        add_bias(kernels, queries, weights.query.bias.as_deref());
-        add_bias(kernels, keys, weights.key.bias.as_deref());
-        add_bias(kernels, values, weights.value.bias.as_deref());
+        project_norm(compute, config, hidden, &weights.attention_norm, normed, n_rows, &mut jobs);
+        add_bias(compute, queries, weights.query.bias.as_deref());
+        add_bias(compute, keys, weights.key.bias.as_deref());
+        add_bias(compute, values, weights.value.bias.as_deref());
         for &span in all {
             self.rotate(queries, config.n_heads, span);
             self.rotate(keys, config.n_kv_heads, span);
@@ -99,6 +99,7 @@ impl Block<'_> {
                 scale: config.decoder.attention_scale,
                 window: config.decoder.window.of_layer(self.layer),
                 soft_cap: config.decoder.attention_soft_cap,
+                alibi: None,
             };
             let range = row * width..(row + span.len) * width;
             let mut views = blocks.take();
@@ -114,7 +115,6 @@ impl Block<'_> {
 
     fn feed_forward(&self, buffers: &mut Buffers, n_rows: usize) {
         let Block { config, weights, compute, .. } = self;
-        self.norm(buffers, &weights.ffn_norm, n_rows);
         let Buffers { hidden, normed, gated, up, update, .. } = buffers;
         let up = &mut up[..n_rows * config.ffn_dim];
         let gate = gated.resize(n_rows, config.ffn_dim);
@@ -122,19 +122,17 @@ impl Block<'_> {
             MatmulJob { weights: &weights.gate.weights, out: &mut *gate },
             MatmulJob { weights: &weights.up.weights, out: &mut *up },
         ];
-        project(compute, normed, &mut jobs);
-        add_bias(&compute.kernels, gate, weights.gate.bias.as_deref());
-        add_bias(&compute.kernels, up, weights.up.bias.as_deref());
-        let rows = gate.chunks_exact_mut(config.ffn_dim).zip(up.chunks_exact(config.ffn_dim));
-        rows::for_each(&compute.pool, rows, |(gate, up)| match config.decoder.activation {
-            Activation::SwiGlu => compute.kernels.silu_mul(gate, up),
+        project_norm(compute, config, hidden, &weights.ffn_norm, normed, n_rows, &mut jobs);
+        add_bias(compute, gate, weights.gate.bias.as_deref());
+        add_bias(compute, up, weights.up.bias.as_deref());
+        let up = &*up;
+        finish(compute, gated, weights.down.weights.format().uses_q8(), &|rows, gate| {
+            let up = &up[rows.start * config.ffn_dim..rows.end * config.ffn_dim];
+            match config.decoder.activation {
+                Activation::SwiGlu => compute.kernels.silu_mul(gate, up),
+            }
         });
         self.add_projection(&weights.down, gated, update, hidden, n_rows);
-    }
-
-    /// `normed` becomes the norm of the first `n_rows` rows.
-    fn norm(&self, buffers: &mut Buffers, weight: &[f32], n_rows: usize) {
-        norm(self.compute, self.config, &buffers.hidden, weight, &mut buffers.normed, n_rows);
     }
 
     /// Adds the projection of `input` to the first `n_rows` rows of `hidden`.
@@ -149,42 +147,62 @@ impl Block<'_> {
         let Block { config, compute, .. } = self;
         let update = &mut update[..n_rows * config.model_dim];
         project(compute, input, &mut [MatmulJob { weights: &linear.weights, out: &mut *update }]);
-        add_bias(&compute.kernels, update, linear.bias.as_deref());
+        add_bias(compute, update, linear.bias.as_deref());
         let rows = hidden.chunks_exact_mut(config.model_dim).zip(update.chunks_exact(config.model_dim));
         rows::for_each(&compute.pool, rows, |(row, update)| compute.kernels.add_assign(row, update));
     }
 }
 
-/// `normed` becomes the norm of the first `n_rows` rows of `hidden`.
-pub(super) fn norm(
+/// Products of the norm of the first `n_rows` rows of `hidden` with several matrices. `normed` is where the norm goes.
+pub(super) fn project_norm(
     compute: &Compute,
     config: &ModelConfig,
     hidden: &[f32],
     weight: &[f32],
     normed: &mut Activations,
     n_rows: usize,
+    jobs: &mut [MatmulJob<'_>],
 ) {
-    let normed = normed.resize(n_rows, config.model_dim).chunks_exact_mut(config.model_dim);
-    let rows = normed.zip(hidden.chunks_exact(config.model_dim));
-    rows::for_each(&compute.pool, rows, |(normed, hidden)| {
+    let dim = config.model_dim;
+    normed.resize(n_rows, dim);
+    finish(compute, normed, needs_q8(jobs), &|rows, normed| {
+        let hidden = &hidden[rows.start * dim..rows.end * dim];
         compute.kernels.rms_norm(hidden, weight, config.norm_eps, normed);
     });
+    project(compute, normed, jobs);
 }
 
-/// Products of one input with several matrices. The input is quantized when a format needs it.
-pub(super) fn project(compute: &Compute, input: &mut Activations, jobs: &mut [MatmulJob<'_>]) {
-    if jobs.iter().any(|job| job.weights.format().uses_q8()) {
+/// Does the last step to the rows of a product's input, and quantizes them in the same pass if the product reads 8 bits.
+fn finish(
+    compute: &Compute,
+    input: &mut Activations,
+    q8: bool,
+    step: &(dyn Fn(Range<usize>, &mut [f32]) + Sync),
+) {
+    if q8 {
+        input.update_and_quantize(&compute.kernels, &compute.pool, step);
+    } else {
+        input.update(&compute.pool, step);
+    }
+}
+
+/// Products of one input with several matrices. The input is quantized when a format needs it and it is not yet.
+fn project(compute: &Compute, input: &mut Activations, jobs: &mut [MatmulJob<'_>]) {
+    if needs_q8(jobs) {
         input.quantize(&compute.kernels, &compute.pool);
     }
     compute.kernels.matmul_many(&compute.pool, input, jobs);
 }
 
+fn needs_q8(jobs: &[MatmulJob<'_>]) -> bool {
+    jobs.iter().any(|job| job.weights.format().uses_q8())
+}
+
 /// Adds `bias` to every row.
-pub(super) fn add_bias(kernels: &Kernels, rows: &mut [f32], bias: Option<&[f32]>) {
+pub(super) fn add_bias(compute: &Compute, rows: &mut [f32], bias: Option<&[f32]>) {
     if let Some(bias) = bias {
-        for row in rows.chunks_exact_mut(bias.len()) {
-            kernels.add_assign(row, bias);
-        }
+        let rows = rows.chunks_exact_mut(bias.len());
+        rows::for_each(&compute.pool, rows, |row| compute.kernels.add_assign(row, bias));
     }
 }
 

@@ -6,14 +6,14 @@ mod block;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use gguf_rs_lite::Gguf;
-use ruvllm_kernels::{MatmulJob, RopeFrequencies, RopeTable};
+use ruvllm_kernels::{KvFormat, MatmulJob, RopeFrequencies, RopeTable};
 
-use self::block::{Block, add_bias, norm, project};
+use self::block::{Block, add_bias, project_norm};
 use crate::batch::Segment;
 use crate::compute::Compute;
 use crate::config::ModelConfig;
 use crate::error::Result;
-use crate::kv::{KvCache, KvFormat};
+use crate::kv::KvCache;
 use crate::weights::{LoadProgress, WeightBytes, Weights};
 use crate::workspace::{Buffers, Workspace, resize};
 
@@ -158,9 +158,10 @@ impl Model {
         let config = &self.config;
         let (weights, bias) = self.weights.output();
         let norm_weight = &self.weights.output_norm;
-        norm(compute, config, &buffers.hidden, norm_weight, &mut buffers.normed, n_rows);
-        project(compute, &mut buffers.normed, &mut [MatmulJob { weights, out: logits }]);
-        add_bias(&compute.kernels, logits, bias);
+        let Buffers { hidden, normed, .. } = buffers;
+        let mut jobs = [MatmulJob { weights, out: &mut *logits }];
+        project_norm(compute, config, hidden, norm_weight, normed, n_rows, &mut jobs);
+        add_bias(compute, logits, bias);
     }
 
     /// Rotary tables for at least `n_positions`.

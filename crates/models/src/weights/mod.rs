@@ -5,8 +5,8 @@ mod source;
 
 use ruvllm_kernels::PackedMatrix;
 
-pub use self::source::LoadProgress;
-pub(crate) use self::source::read_vector;
+pub use self::source::{LoadProgress, block_format};
+pub(crate) use self::source::{format_of, read_vector};
 
 /// Name of the token embedding, `[vocab_size, model_dim]`.
 pub(crate) const EMBEDDING: &str = "token_embd.weight";

@@ -15,9 +15,16 @@ const FORMATS: &[(TensorType, BlockFormat)] = &[
     (TensorType::BF16, BlockFormat::BF16),
     (TensorType::Q8_0, BlockFormat::Q8_0),
     (TensorType::Q4_0, BlockFormat::Q4_0),
+    (TensorType::Q4_1, BlockFormat::Q4_1),
+    (TensorType::Q5_0, BlockFormat::Q5_0),
+    (TensorType::Q5_1, BlockFormat::Q5_1),
+    (TensorType::Q2_K, BlockFormat::Q2K),
+    (TensorType::Q3_K, BlockFormat::Q3K),
     (TensorType::Q4_K, BlockFormat::Q4K),
     (TensorType::Q5_K, BlockFormat::Q5K),
     (TensorType::Q6_K, BlockFormat::Q6K),
+    (TensorType::IQ4_NL, BlockFormat::IQ4NL),
+    (TensorType::IQ4_XS, BlockFormat::IQ4XS),
 ];
 
 /// How far loading has come; one report follows each tensor.
@@ -136,9 +143,14 @@ fn find<'a>(gguf: &'a Gguf, name: &str) -> Result<&'a TensorInfo> {
     gguf.tensor(name).ok_or_else(|| Error::MissingTensor { name: name.to_owned() })
 }
 
-fn format_of(info: &TensorInfo) -> Result<BlockFormat> {
-    let known = FORMATS.iter().find(|(tensor_type, _)| *tensor_type == info.tensor_type);
-    known.map(|&(_, format)| format).ok_or_else(|| Error::UnsupportedTensorType {
+/// The block format of a storage type; `None` for a type without kernels.
+pub fn block_format(tensor_type: TensorType) -> Option<BlockFormat> {
+    FORMATS.iter().find(|(known, _)| *known == tensor_type).map(|&(_, format)| format)
+}
+
+/// The block format of a tensor.
+pub(crate) fn format_of(info: &TensorInfo) -> Result<BlockFormat> {
+    block_format(info.tensor_type).ok_or_else(|| Error::UnsupportedTensorType {
         name: info.name.clone(),
         found: info.tensor_type.name(),
         supported: FORMATS.iter().map(|(tensor_type, _)| tensor_type.name()).collect::<Vec<_>>().join(", "),

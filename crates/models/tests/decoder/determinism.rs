@@ -21,7 +21,8 @@ fn isa_threads_and_chunks_do_not_change_a_bit() {
     for (folder, file) in MODELS {
         let model = fixtures::model(&format!("{folder}/{file}"));
         let tokens = Expected::read(folder).prompt("long");
-        for kv in [KvFormat::F32, KvFormat::F16] {
+        let head_dim = model.config().head_dim;
+        for kv in KvFormat::ALL.into_iter().filter(|kv| head_dim.is_multiple_of(kv.head_dim_multiple())) {
             let mut first: Option<Vec<u32>> = None;
             for compute in all_computes() {
                 for chunk in [tokens.len(), 64, 7, 1] {

@@ -15,8 +15,8 @@ fn step(model: &Model, cache: &mut KvCache, tokens: &[TokenId]) -> Result<Vec<f3
 fn memory_follows_the_length_in_blocks() {
     let model = fixtures::model("tiny/llama/model-F16.gguf");
     let config = model.config();
-    for (format, value_bytes) in [(KvFormat::F32, 4), (KvFormat::F16, 2)] {
-        let block_bytes = 2 * config.n_layers * config.kv_dim() * BLOCK_TOKENS * value_bytes;
+    for (format, value_bits) in [(KvFormat::F32, 32), (KvFormat::F16, 16), (KvFormat::BF16, 16)] {
+        let block_bytes = 2 * config.n_layers * config.kv_dim() * BLOCK_TOKENS * value_bits / 8;
         let mut cache = model.new_cache(format, 200).expect("a cache");
         assert_eq!((cache.bytes(), cache.len(), cache.capacity()), (0, 0, 200));
         for (n_tokens, blocks) in [(1, 1), (63, 1), (1, 2), (100, 3), (35, 4)] {
@@ -73,4 +73,25 @@ fn capacities_beyond_the_model_are_refused() {
         assert!(matches!(error, Error::CacheCapacity { context_length: 512, .. }), "{error}");
     }
     model.new_cache(KvFormat::F32, 512).expect("the whole context");
+}
+
+#[test]
+fn quantized_caches_are_smaller_and_want_whole_groups() {
+    let model = fixtures::model("tiny/mistral/model-F16.gguf");
+    let config = model.config();
+    let values = 2 * config.n_layers * config.kv_dim() * BLOCK_TOKENS;
+    // A scale (and a minimum) in 16 bits for 32 values.
+    for (format, bits_of_32) in [(KvFormat::Q8, 32 * 8 + 16), (KvFormat::Q4, 32 * 4 + 2 * 16)] {
+        let mut cache = model.new_cache(format, 200).expect("a cache");
+        let logits = step(&model, &mut cache, &[3, 1, 4, 1, 5]).expect("it fits");
+        assert!(logits.iter().all(|x| x.is_finite()));
+        assert_eq!((cache.format(), cache.bytes()), (format, values * bits_of_32 / 32 / 8));
+    }
+    let small = fixtures::model("tiny/llama/model-F16.gguf");
+    for format in [KvFormat::Q8, KvFormat::Q4] {
+        let error = small.new_cache(format, 200).expect_err("heads of 16 values");
+        let expected =
+            format!("keys and values in {format} need heads of a multiple of 32 values, these have 16");
+        assert_eq!(error.to_string(), expected);
+    }
 }

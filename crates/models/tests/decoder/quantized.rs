@@ -1,10 +1,18 @@
-//! A tiny Llama in four quantization mixes against exact arithmetic on its dequantized weights.
+//! A tiny Llama in seven quantization mixes against exact arithmetic on its dequantized weights.
 
 use ruvllm_models::KvFormat;
 
 use crate::fixtures::{self, Expected, all_logits, greedy, ids, max_abs_error, text};
 
-const FILES: [&str; 4] = ["llama-Q8_0.gguf", "llama-Q4_0.gguf", "llama-Q4_K_M.gguf", "llama-Q5_K_M.gguf"];
+const FILES: [&str; 7] = [
+    "llama-Q8_0.gguf",
+    "llama-Q4_0.gguf",
+    "llama-Q4_K_M.gguf",
+    "llama-Q5_K_M.gguf",
+    "llama-IQ4_XS.gguf",
+    "llama-Q3_K_M.gguf",
+    "llama-Q2_K.gguf",
+];
 
 /// Error of one logit from rounding activations to 8 bits; another engine shows 0.14 to 0.32.
 const MAX_ABS: f64 = 0.35;

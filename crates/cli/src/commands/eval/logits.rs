@@ -44,7 +44,7 @@ pub(crate) struct LogitsArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = count)]
     positions: Option<Vec<usize>>,
 
-    /// How keys and values are stored: f32 or f16
+    /// How keys and values are stored: f32, f16, bf16, q8 or q4
     #[arg(long, value_name = "POLICY", default_value = "f32", value_parser = kv_format)]
     kv: KvFormat,
 

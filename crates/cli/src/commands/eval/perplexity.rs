@@ -41,7 +41,7 @@ pub(crate) struct PerplexityArgs {
     #[arg(long, value_name = "TOKENS", value_parser = positive)]
     limit: Option<usize>,
 
-    /// How keys and values are stored: f32 or f16
+    /// How keys and values are stored: f32, f16, bf16, q8 or q4
     #[arg(long, value_name = "POLICY", default_value = "f32", value_parser = kv_format)]
     kv: KvFormat,
 

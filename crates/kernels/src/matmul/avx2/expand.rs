@@ -14,6 +14,7 @@ struct Unpacked {
     scales: [[f32; LANES]; LANES],             // [row, sub-block]
     mins: [[f32; LANES]; LANES],
     halves: [[[[i16; 2]; LANES]; LANES]; 2], // [half, row, sub-block], each scale twice
+    min_halves: [[[i16; 2]; LANES]; LANES],  // [row, sub-block]
 }
 
 impl Unpacked {
@@ -22,6 +23,7 @@ impl Unpacked {
         scales: [[0.0; LANES]; LANES],
         mins: [[0.0; LANES]; LANES],
         halves: [[[[0; 2]; LANES]; LANES]; 2],
+        min_halves: [[[0; 2]; LANES]; LANES],
     };
 }
 
@@ -58,6 +60,9 @@ fn unpack<B: QuantBlock>(group: &[B], r: usize, to: &mut Unpacked) {
         if B::HAS_MIN {
             to.mins[r][s] = factors.min;
         }
+        if B::HALF_MINS {
+            to.min_halves[r][s] = factors.min_halves.map(i16::from);
+        }
         if B::HALF_SCALES {
             for (to, half) in to.halves.iter_mut().zip(factors.halves) {
                 to[r][s] = [i16::from(half); 2];
@@ -73,6 +78,7 @@ fn transpose<B: QuantBlock>(from: &Unpacked, v: usize, first: usize, n: usize, p
     let scales = transpose_rows(from.scales.each_ref());
     let mins = transpose_rows(from.mins.each_ref());
     let halves = from.halves.each_ref().map(|halves| transpose_rows(halves.each_ref()));
+    let min_halves = transpose_rows(from.min_halves.each_ref());
     for s in 0..LANES.min(n - first) {
         let step = &mut panel[slot_position(first + s, n)];
         for (to, quants) in
@@ -83,6 +89,9 @@ fn transpose<B: QuantBlock>(from: &Unpacked, v: usize, first: usize, n: usize, p
         store(&mut step.scales[v], scales[s]);
         if B::HAS_MIN {
             store(&mut step.mins[v], mins[s]);
+        }
+        if B::HALF_MINS {
+            store(&mut step.min_halves[v], min_halves[s]);
         }
         if B::HALF_SCALES {
             for (to, halves) in step.halves.iter_mut().zip(halves) {

@@ -1,9 +1,10 @@
-//! `Q4_0` rows: blocks `p` and `p + 4` share a vector; transposed, the lanes are the blocks.
+//! `Q4_0` rows: the lanes are the blocks. See `pieces.rs`.
 
 use std::arch::x86_64::*;
 
+use super::pieces::unpack_nibbles;
 use super::rows::{Group, dot_pieces};
-use super::vector::{load, load_pair, nibbles, transpose, widen_halves};
+use super::vector::{load, widen_halves};
 use crate::activations::{Order, Q8Group};
 use crate::format::{Q4_0, QuantBlock};
 use crate::lanes::LANES;
@@ -17,15 +18,7 @@ impl Group for Q4_0 {
     #[inline]
     unsafe fn quants(group: &[Self]) -> Self::Weights {
         let group: &[Self; LANES] = group.as_array().expect("eight blocks");
-        let mut packed = [_mm256_setzero_si256(); 4];
-        for (p, packed) in packed.iter_mut().enumerate() {
-            *packed = load_pair(&group[p].qs, &group[p + 4].qs);
-        }
-        let mut weights = [_mm256_setzero_si256(); 8];
-        for (i, &packed) in transpose(packed).iter().enumerate() {
-            (weights[i], weights[i + 4]) = nibbles(packed);
-        }
-        weights
+        unpack_nibbles(group.each_ref().map(|block| &block.qs))
     }
 
     #[target_feature(enable = "avx2,fma,f16c")]

@@ -14,7 +14,7 @@ use crate::matmul::integer::join;
 use crate::matmul::scalar::accumulate;
 
 /// A format's way to handle eight sub-blocks: one block of 256 values, or eight of 32.
-pub(super) trait Group: QuantBlock {
+pub(in crate::matmul) trait Group: QuantBlock {
     /// The order in which quants leave their packed form.
     const ORDER: Order;
 
@@ -38,11 +38,19 @@ pub(super) trait Group: QuantBlock {
     /// # Safety
     /// The CPU has AVX2, FMA and F16C.
     unsafe fn dot(weights: &Self::Weights, x: &Q8Group) -> __m256i;
+
+    /// Only with [`HALF_MINS`](QuantBlock::HALF_MINS): the integer minima of each sub-block times the sums of its halves.
+    ///
+    /// # Safety
+    /// The CPU has AVX2, FMA and F16C.
+    unsafe fn min_dot(_weights: &Self::Weights, _x: &Q8Group) -> __m256i {
+        unreachable!("the format has no minima of halves")
+    }
 }
 
 /// How far ahead weights are requested. The hardware prefetcher alone stops at every page and leaves a fifth to a third of
 /// the bandwidth unused (measured on Zen 5: 28 to 32 GB/s without, 32 to 42 GB/s with; 4 KiB helps less, 32 KiB no more).
-const PREFETCH_BYTES: usize = 8192;
+pub(in crate::matmul) const PREFETCH_BYTES: usize = 8192;
 
 /// See [`RowsLeaf::rows`](crate::matmul::integer::RowsLeaf::rows); `MAX` tokens if `EXACT`, else up to `MAX`. Known to the
 /// compiler, a small number of tokens keeps its accumulators in registers.
@@ -73,7 +81,12 @@ pub(super) fn rows<B: Group, const MAX: usize, const EXACT: bool>(
                 let isum = unsafe { B::dot(&weights, x) };
                 let scale = _mm256_mul_ps(scales, load_f32(&x.scales));
                 *acc = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(isum), *acc);
-                if B::HAS_MIN {
+                if B::HALF_MINS {
+                    // SAFETY: this function enables the features.
+                    let imin = unsafe { B::min_dot(&weights, x) };
+                    let min = _mm256_mul_ps(mins, load_f32(&x.scales));
+                    *acc = _mm256_fnmadd_ps(min, _mm256_cvtepi32_ps(imin), *acc);
+                } else if B::HAS_MIN {
                     *acc = _mm256_fnmadd_ps(mins, load_f32(&x.sums), *acc);
                 }
             }

@@ -58,7 +58,11 @@ fn slot_sums<B: QuantBlock, const T: usize>(panel: &[PanelStep], tile: &[TileSte
             for v in 0..V {
                 let scale = _mm256_mul_ps(load_f32(&w.scales[v]), _mm256_set1_ps(x.scales[t]));
                 acc[t][v] = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(isum[t][v]), acc[t][v]);
-                if B::HAS_MIN {
+                if B::HALF_MINS {
+                    let imin = _mm256_madd_epi16(load(&w.min_halves[v]), pair(x.halves[t]));
+                    let scale = _mm256_mul_ps(load_f32(&w.mins[v]), _mm256_set1_ps(x.scales[t]));
+                    acc[t][v] = _mm256_fnmadd_ps(scale, _mm256_cvtepi32_ps(imin), acc[t][v]);
+                } else if B::HAS_MIN {
                     acc[t][v] = _mm256_fnmadd_ps(load_f32(&w.mins[v]), _mm256_set1_ps(x.sums[t]), acc[t][v]);
                 }
             }
@@ -94,8 +98,7 @@ fn unsigned_dot<B: QuantBlock, const T: usize>(w: &PanelStep, x: &TileStep) -> T
     }
     if B::OFFSET != 0 {
         for t in 0..T {
-            let [a, b] = x.halves[t].map(i16::to_le_bytes);
-            let x_halves = _mm256_set1_epi32(i32::from_le_bytes([a[0], a[1], b[0], b[1]]));
+            let x_halves = pair(x.halves[t]);
             for v in 0..V {
                 let offset = _mm256_set1_epi16(i16::from(B::OFFSET));
                 let offset = if B::HALF_SCALES {
@@ -131,6 +134,14 @@ fn products<const T: usize>(w: &PanelStep, x: &TileStep, g: usize) -> Tile<__m25
 #[inline]
 fn broadcast(values: [i8; 4]) -> __m256i {
     _mm256_set1_epi32(i32::from_le_bytes(values.map(|x| x as u8)))
+}
+
+/// A pair of sums in every lane.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+fn pair(halves: [i16; 2]) -> __m256i {
+    let [a, b] = halves.map(i16::to_le_bytes);
+    _mm256_set1_epi32(i32::from_le_bytes([a[0], a[1], b[0], b[1]]))
 }
 
 /// Integer dot products of one sub-block of signed bytes.

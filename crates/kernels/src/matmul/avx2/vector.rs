@@ -86,9 +86,16 @@ fn sums_of_four(v: [__m256i; 4]) -> __m256i {
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 pub(crate) fn load_twice<T: bytemuck::Pod>(from: &T) -> __m256i {
+    _mm256_broadcastsi128_si256(load_half(from))
+}
+
+/// 16 bytes of any kind, unaligned.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+pub(crate) fn load_half<T: bytemuck::Pod>(from: &T) -> __m128i {
     const { assert!(size_of::<T>() == 16) };
     // SAFETY: `from` is 16 readable, initialized bytes; `loadu` has no alignment rule.
-    _mm256_broadcastsi128_si256(unsafe { _mm_loadu_si128(std::ptr::from_ref(from).cast()) })
+    unsafe { _mm_loadu_si128(std::ptr::from_ref(from).cast()) }
 }
 
 /// Two times 16 bytes, unaligned.
@@ -119,6 +126,13 @@ pub(crate) fn transpose(v: [__m256i; 4]) -> [__m256i; 4] {
 pub(crate) fn nibbles(v: __m256i) -> (__m256i, __m256i) {
     let mask = _mm256_set1_epi8(15);
     (_mm256_and_si256(v, mask), _mm256_and_si256(_mm256_srli_epi16::<4>(v), mask))
+}
+
+/// Every number with the other sign.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+pub(crate) fn negate(v: __m256) -> __m256 {
+    _mm256_xor_ps(v, _mm256_set1_ps(-0.0))
 }
 
 /// Adds the halves of `low` into the low half of the result, those of `high` into the high half, as 32-bit numbers.

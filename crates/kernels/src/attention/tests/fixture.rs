@@ -1,0 +1,232 @@
+//! A sequence in blocks of any format, and softmax attention in f64 over the same numbers.
+
+use half::{bf16, f16};
+
+use super::super::*;
+use crate::{Isa, KvBuffer};
+
+/// Deterministic values in `-1..1`.
+pub(super) struct Random(pub(super) u64);
+
+impl Random {
+    fn next(&mut self) -> f32 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((self.0 >> 40) as f32 / (1u64 << 23) as f32) - 1.0
+    }
+
+    pub(super) fn values(&mut self, n: usize) -> Vec<f32> {
+        (0..n).map(|_| self.next()).collect()
+    }
+}
+
+/// Keys and values of a sequence in blocks, and the numbers that these stand for in plain order for the oracle.
+pub(super) struct Sequence {
+    pub(super) n_kv_heads: usize,
+    pub(super) head_dim: usize,
+    pub(super) block_tokens: usize,
+    /// Formats of keys and values, block by block in turn.
+    formats: Vec<[KvFormat; 2]>,
+    pub(super) keys: Vec<f32>,   // [tokens, n_kv_heads, head_dim]
+    pub(super) values: Vec<f32>, // [tokens, n_kv_heads, head_dim]
+    planes: Vec<[KvBuffer; 2]>,
+}
+
+impl Sequence {
+    pub(super) fn new(
+        seed: u64,
+        tokens: usize,
+        n_kv_heads: usize,
+        head_dim: usize,
+        format: KvFormat,
+    ) -> Self {
+        let mut random = Random(seed);
+        let mut rows = || random.values(tokens * n_kv_heads * head_dim);
+        let (keys, values) = (rows(), rows());
+        Self::from_rows(n_kv_heads, head_dim, 64, &[[format; 2]], keys, values)
+    }
+
+    pub(super) fn from_rows(
+        n_kv_heads: usize,
+        head_dim: usize,
+        block_tokens: usize,
+        formats: &[[KvFormat; 2]],
+        keys: Vec<f32>,
+        values: Vec<f32>,
+    ) -> Self {
+        let formats = formats.to_vec();
+        let planes = Vec::new();
+        let mut sequence = Self { n_kv_heads, head_dim, block_tokens, formats, keys, values, planes };
+        let width = n_kv_heads * head_dim;
+        for block in 0..sequence.tokens().div_ceil(block_tokens) {
+            let tokens = block * block_tokens..((block + 1) * block_tokens).min(sequence.tokens());
+            let rows = tokens.start * width..tokens.end * width;
+            let layouts = sequence.layouts(block);
+            let mut planes = layouts.map(|layout| {
+                // Whatever is not written is NaN in every format, which no result may show.
+                let mut plane = KvBuffer::zeroed(layout.plane_bytes()).unwrap();
+                plane.as_bytes_mut().fill(0xff);
+                plane
+            });
+            scalar().store_keys(&layouts[0], &sequence.keys[rows.clone()], 0, planes[0].as_bytes_mut());
+            scalar().store_values(&layouts[1], &sequence.values[rows.clone()], 0, planes[1].as_bytes_mut());
+            for (i, token) in tokens.enumerate() {
+                for column in 0..width {
+                    let at = [i, column / head_dim, column % head_dim];
+                    let [key, value] =
+                        [0, 1].map(|role| decode(&layouts[role], role == 0, planes[role].as_bytes(), at));
+                    sequence.keys[token * width + column] = key;
+                    sequence.values[token * width + column] = value;
+                }
+            }
+            sequence.planes.push(planes);
+        }
+        sequence
+    }
+
+    pub(super) fn tokens(&self) -> usize {
+        self.keys.len() / (self.n_kv_heads * self.head_dim)
+    }
+
+    fn layouts(&self, block: usize) -> [KvLayout; 2] {
+        self.formats[block % self.formats.len()]
+            .map(|format| KvLayout::new(format, self.n_kv_heads, self.block_tokens, self.head_dim).unwrap())
+    }
+
+    pub(super) fn blocks(&self) -> Vec<KvBlock<'_>> {
+        (self.planes.iter().enumerate())
+            .map(|(index, planes)| {
+                let plane = |role: usize| {
+                    let format = self.layouts(index)[role].format();
+                    KvPlane { format, bytes: planes[role].as_bytes() }
+                };
+                KvBlock { keys: plane(0), values: plane(1) }
+            })
+            .collect()
+    }
+
+    pub(super) fn shape(&self, group: usize) -> AttentionShape {
+        AttentionShape {
+            n_heads: self.n_kv_heads * group,
+            n_kv_heads: self.n_kv_heads,
+            head_dim: self.head_dim,
+            query_start: 0,
+            n_queries: self.tokens(),
+            scale: 1.0 / (self.head_dim as f32).sqrt(),
+            window: None,
+            soft_cap: None,
+            alibi: None,
+        }
+    }
+
+    pub(super) fn attend(
+        &self,
+        kernels: Kernels,
+        pool: &ThreadPool,
+        shape: &AttentionShape,
+        q: &[f32],
+    ) -> Vec<f32> {
+        self.attend_with(kernels, pool, shape, q, &mut AttentionScratch::new())
+    }
+
+    pub(super) fn attend_with(
+        &self,
+        kernels: Kernels,
+        pool: &ThreadPool,
+        shape: &AttentionShape,
+        q: &[f32],
+        scratch: &mut AttentionScratch,
+    ) -> Vec<f32> {
+        let blocks = self.blocks();
+        let kv = KvView { blocks: &blocks, block_tokens: self.block_tokens, len: self.tokens() };
+        let mut out = vec![f32::NAN; q.len()];
+        kernels.attention(pool, shape, q, &kv, &mut out, scratch);
+        out
+    }
+
+    /// Softmax attention in f64, straight from the definition.
+    pub(super) fn oracle(&self, shape: &AttentionShape, q: &[f32]) -> Vec<f64> {
+        let dim = shape.head_dim;
+        let mut out = vec![0.0; q.len()];
+        for query in 0..shape.n_queries {
+            for head in 0..shape.n_heads {
+                let kv_head = head / (shape.n_heads / shape.n_kv_heads);
+                let row = (query * shape.n_heads + head) * dim;
+                let key_row = |key: usize| (key * shape.n_kv_heads + kv_head) * dim;
+                let position = shape.query_start + query;
+                let keys: Vec<usize> =
+                    (0..=position).filter(|key| shape.window.is_none_or(|w| position - key < w)).collect();
+                let score = |&key: &usize| {
+                    let dot: f64 = (0..dim)
+                        .map(|i| f64::from(q[row + i]) * f64::from(self.keys[key_row(key) + i]))
+                        .sum();
+                    let s = dot * f64::from(shape.scale);
+                    let s = shape.soft_cap.map_or(s, |cap| f64::from(cap) * (s / f64::from(cap)).tanh());
+                    let slope = shape.alibi.map_or(0.0, |max| alibi_slope(head, shape.n_heads, max));
+                    s - f64::from(slope) * (position - key) as f64
+                };
+                let scores: Vec<f64> = keys.iter().map(score).collect();
+                let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let weights: Vec<f64> = scores.iter().map(|s| (s - largest).exp()).collect();
+                let sum: f64 = weights.iter().sum();
+                for i in 0..dim {
+                    let values = keys.iter().zip(&weights);
+                    let total: f64 = values.map(|(&k, w)| w * f64::from(self.values[key_row(k) + i])).sum();
+                    out[row + i] = if sum == 0.0 { 0.0 } else { total / sum };
+                }
+            }
+        }
+        out
+    }
+}
+
+/// One number of a plane, read as the documentation of the layout says; `at` is position, head and dimension.
+pub(super) fn decode(layout: &KvLayout, is_keys: bool, plane: &[u8], at: [usize; 3]) -> f32 {
+    let [position, head, dimension] = at;
+    let (format, block_tokens, head_dim) = (layout.format(), layout.block_tokens(), layout.head_dim());
+    let tile_bytes = plane.len() / layout.n_kv_heads() / (block_tokens / 32);
+    let tile = &plane[(head * (block_tokens / 32) + position / 32) * tile_bytes..][..tile_bytes];
+    let slot = position % 32;
+    let (index, group) = if is_keys {
+        (dimension * 32 + slot, dimension / 32 * 32 + slot)
+    } else {
+        (slot * head_dim + dimension, slot * (head_dim / 32) + dimension / 32)
+    };
+    let half = |at: usize| f16::from_le_bytes([tile[at], tile[at + 1]]).to_f32();
+    match format {
+        KvFormat::F32 => f32::from_le_bytes(tile[4 * index..][..4].try_into().unwrap()),
+        KvFormat::F16 => half(2 * index),
+        KvFormat::BF16 => bf16::from_le_bytes([tile[2 * index], tile[2 * index + 1]]).to_f32(),
+        KvFormat::Q8 => f32::from(tile[index] as i8) * half(32 * head_dim + 2 * group),
+        KvFormat::Q4 => {
+            let byte = tile[index / 32 * 16 + index % 16];
+            let q = if index % 32 < 16 { byte & 15 } else { byte >> 4 };
+            let scales = 16 * head_dim;
+            f32::from(q).mul_add(half(scales + 2 * group), half(scales + 2 * head_dim + 2 * group))
+        }
+    }
+}
+
+#[track_caller]
+pub(super) fn assert_close(found: &[f32], expected: &[f64], what: &str) {
+    let size = expected.iter().fold(1e-3, |size: f64, x| size.max(x.abs()));
+    for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let error = (f64::from(*found) - expected).abs();
+        assert!(error <= 1e-5 * size, "{what}: value {i} is {found}, expected {expected}");
+    }
+}
+
+#[track_caller]
+pub(super) fn assert_same_bits(a: &[f32], b: &[f32], what: &str) {
+    assert_eq!(a.len(), b.len());
+    for (i, (a, b)) in a.iter().zip(b).enumerate() {
+        assert!(a.to_bits() == b.to_bits(), "{what}: value {i} is {a} and {b}");
+    }
+}
+
+pub(super) fn scalar() -> Kernels {
+    Kernels::for_isa(Isa::Scalar).unwrap()
+}
+
+pub(super) fn best() -> Kernels {
+    Kernels::for_isa(Isa::best()).unwrap()
+}

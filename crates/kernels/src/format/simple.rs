@@ -1,0 +1,50 @@
+//! What the formats of 32 values under one scale share: how 4 and 5 bits are packed, and scales from extremes.
+
+use super::SUB_BLOCK;
+
+/// Byte `j` holds value `j` in its low half and value `j + 16` in its high half.
+#[inline(always)]
+pub(super) fn unpack_nibbles(qs: &[u8; SUB_BLOCK / 2], quants: &mut [u8; SUB_BLOCK]) {
+    let (low, high) = quants.split_at_mut(SUB_BLOCK / 2);
+    for j in 0..SUB_BLOCK / 2 {
+        low[j] = qs[j] & 15;
+        high[j] = qs[j] >> 4;
+    }
+}
+
+/// The low four bits of the quants, packed for [`unpack_nibbles`].
+pub(super) fn pack_nibbles(quants: &[u8; SUB_BLOCK]) -> [u8; SUB_BLOCK / 2] {
+    std::array::from_fn(|j| (quants[j] & 15) | quants[j + SUB_BLOCK / 2] << 4)
+}
+
+/// Puts bit `j` of `qh` into bit 4 of quant `j`.
+#[inline(always)]
+pub(super) fn unpack_fifth_bits(qh: [u8; 4], quants: &mut [u8; SUB_BLOCK]) {
+    for (quants, bits) in quants.as_chunks_mut::<8>().0.iter_mut().zip(qh) {
+        for (j, q) in quants.iter_mut().enumerate() {
+            *q |= u8::from(bits & 1 << j != 0) << 4;
+        }
+    }
+}
+
+/// The fifth bits of the quants, packed for [`unpack_fifth_bits`].
+pub(super) fn pack_fifth_bits(quants: &[u8; SUB_BLOCK]) -> [u8; 4] {
+    quants.iter().rev().fold(0, |bits: u32, q| bits << 1 | u32::from(q >> 4 & 1)).to_le_bytes()
+}
+
+/// The scale for which the value of the largest magnitude (the first of equals) is `end` times it, and its inverse (0
+/// for a scale of 0).
+pub(super) fn extreme_of(values: &[f32], end: f32) -> (f32, f32) {
+    let extreme = values.iter().fold(0.0_f32, |m, &x| if x.abs() > m.abs() { x } else { m });
+    let d = extreme / end;
+    (d, if d == 0.0 { 0.0 } else { 1.0 / d })
+}
+
+/// The lowest value, the scale that divides the range into `steps`, and its inverse (0 for a scale of 0).
+pub(super) fn range_of(values: &[f32], steps: f32) -> (f32, f32, f32) {
+    // The first of equals, so that the sign of a zero is the reference's.
+    let lowest = values.iter().fold(f32::MAX, |m, &x| if x < m { x } else { m });
+    let highest = values.iter().fold(f32::MIN, |m, &x| if x > m { x } else { m });
+    let d = (highest - lowest) / steps;
+    (lowest, d, if d == 0.0 { 0.0 } else { 1.0 / d })
+}

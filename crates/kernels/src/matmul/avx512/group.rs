@@ -1,0 +1,307 @@
+//! How each format's quants leave their packed form, 64 bytes at a time.
+//!
+//! A format without a way of its own takes the plain loops of its description, which become vector code.
+
+use std::arch::x86_64::*;
+
+use super::SIGN_BIAS;
+use super::vector::load;
+use crate::format::{
+    Iq4Nl, Iq4Xs, MAX_SUB_BLOCKS, NON_LINEAR_VALUES, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0,
+    SUB_BLOCK,
+};
+use crate::lanes::LANES;
+use crate::matmul::avx2::rows::Group;
+use crate::matmul::avx2::vector::{load as load_half, load_twice};
+
+/// A format's way to unpack eight sub-blocks: one block of 256 values, or eight of 32.
+pub(super) trait WideGroup: Group {
+    /// The stored quants in the order of the values, signed ones plus [`SIGN_BIAS`]: sub-blocks `2j` and `2j + 1` in
+    /// vector `j`.
+    ///
+    /// # Safety
+    /// The CPU has AVX2, FMA, F16C and AVX-512 F, BW, DQ, VL and VNNI.
+    unsafe fn wide_quants(group: &[Self]) -> [__m512i; 4] {
+        // SAFETY: the caller vouches for the features.
+        unsafe { unpacked(group) }
+    }
+}
+
+/// The quants by way of memory.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+#[inline]
+fn unpacked<B: Group>(group: &[B]) -> [__m512i; 4] {
+    let mut quants = [[0; SUB_BLOCK]; MAX_SUB_BLOCKS];
+    for (block, quants) in group.iter().zip(quants.chunks_exact_mut(B::SUB_BLOCKS)) {
+        block.unpack(quants);
+    }
+    let bias = _mm512_set1_epi8(if B::MAX_QUANT.is_none() { SIGN_BIAS as i8 } else { 0 });
+    let mut vectors = [_mm512_setzero_si512(); 4];
+    for (j, vector) in vectors.iter_mut().enumerate() {
+        *vector = _mm512_xor_si512(two(load_half(&quants[2 * j]), load_half(&quants[2 * j + 1])), bias);
+    }
+    vectors
+}
+
+impl WideGroup for Q8_0 {
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    #[inline]
+    unsafe fn wide_quants(group: &[Self]) -> [__m512i; 4] {
+        let group: &[Self; LANES] = group.as_array().expect("eight blocks");
+        let bias = _mm512_set1_epi8(SIGN_BIAS as i8);
+        let mut vectors = [_mm512_setzero_si512(); 4];
+        for (vector, pair) in vectors.iter_mut().zip(group.as_chunks::<2>().0) {
+            *vector = _mm512_xor_si512(two(load_half(&pair[0].qs), load_half(&pair[1].qs)), bias);
+        }
+        vectors
+    }
+}
+
+impl WideGroup for Q4_0 {
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    #[inline]
+    unsafe fn wide_quants(group: &[Self]) -> [__m512i; 4] {
+        nibbles(|s| &group[s].qs)
+    }
+}
+
+impl WideGroup for Q4_1 {
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    #[inline]
+    unsafe fn wide_quants(group: &[Self]) -> [__m512i; 4] {
+        nibbles(|s| &group[s].qs)
+    }
+}
+
+impl WideGroup for Q5_0 {
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    #[inline]
+    unsafe fn wide_quants(group: &[Self]) -> [__m512i; 4] {
+        add_fifth_bits(nibbles(|s| &group[s].qs), |s| group[s].qh)
+    }
+}
+
+impl WideGroup for Q5_1 {
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    #[inline]
+    unsafe fn wide_quants(group: &[Self]) -> [__m512i; 4] {
+        add_fifth_bits(nibbles(|s| &group[s].qs), |s| group[s].qh)
+    }
+}
+
+impl WideGroup for Iq4Nl {
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    #[inline]
+    unsafe fn wide_quants(group: &[Self]) -> [__m512i; 4] {
+        look_up(nibbles(|s| &group[s].qs))
+    }
+}
+
+impl WideGroup for Iq4Xs {
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    #[inline]
+    unsafe fn wide_quants(group: &[Self]) -> [__m512i; 4] {
+        look_up(nibbles(|s| &group[0].qs[s]))
+    }
+}
+
+impl WideGroup for Q2K {
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    #[inline]
+    unsafe fn wide_quants(group: &[Self]) -> [__m512i; 4] {
+        two_bits(&group[0].qs)
+    }
+}
+
+impl WideGroup for Q3K {
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    #[inline]
+    unsafe fn wide_quants(group: &[Self]) -> [__m512i; 4] {
+        let mut vectors = two_bits(&group[0].qs);
+        // Bit `s` of every byte, of sub-block `s`, goes to bit 2 of the same byte.
+        let mut bits = _mm512_rolv_epi64(twice(&group[0].hmask), shift_two(2, 1));
+        for vector in &mut vectors {
+            let third = _mm512_and_si512(bits, _mm512_set1_epi8(4));
+            *vector = _mm512_or_si512(*vector, third);
+            bits = _mm512_ror_epi64::<2>(bits);
+        }
+        vectors
+    }
+}
+
+impl WideGroup for Q4K {
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    #[inline]
+    unsafe fn wide_quants(group: &[Self]) -> [__m512i; 4] {
+        pairs_of_nibbles(&group[0].qs)
+    }
+}
+
+impl WideGroup for Q5K {
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    #[inline]
+    unsafe fn wide_quants(group: &[Self]) -> [__m512i; 4] {
+        let mut vectors = pairs_of_nibbles(&group[0].qs);
+        // Bit `s` of every byte, of sub-block `s`, goes to bit 4 of the same byte, for two sub-blocks at a time.
+        let mut bits = _mm512_rolv_epi64(twice(&group[0].qh), shift_two(4, 3));
+        for vector in &mut vectors {
+            let fifth = _mm512_and_si512(bits, _mm512_set1_epi8(16));
+            *vector = _mm512_or_si512(*vector, fifth);
+            bits = _mm512_ror_epi64::<2>(bits);
+        }
+        vectors
+    }
+}
+
+impl WideGroup for Q6K {
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    #[inline]
+    unsafe fn wide_quants(group: &[Self]) -> [__m512i; 4] {
+        let Self { ql, qh, .. } = &group[0];
+        let mut vectors = [_mm512_setzero_si512(); 4];
+        let mask = _mm512_set1_epi8(0x30);
+        for ((ql, qh), vectors) in ql.iter().zip(qh).zip(vectors.as_chunks_mut::<2>().0) {
+            let (low, high) = (load(ql), twice(qh));
+            // Bits `2s` and `2s + 1` of every byte, of sub-block `s`, go to bits 4 and 5 of the same byte.
+            let first = _mm512_and_si512(_mm512_rolv_epi64(high, shift_two(4, 2)), mask);
+            let second = _mm512_and_si512(_mm512_rolv_epi64(high, shift_two(0, 62)), mask);
+            vectors[0] = _mm512_or_si512(low_nibbles(low), first);
+            vectors[1] = _mm512_or_si512(low_nibbles(_mm512_srli_epi64::<4>(low)), second);
+        }
+        vectors
+    }
+}
+
+/// Of the 16 bytes of each sub-block the low halves for its first 16 values, the high halves for the others.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+#[inline]
+fn nibbles<'a>(qs: impl Fn(usize) -> &'a [u8; 16]) -> [__m512i; 4] {
+    let shifts = _mm512_setr_epi64(0, 0, 4, 4, 0, 0, 4, 4);
+    let mut vectors = [_mm512_setzero_si512(); 4];
+    for (j, vector) in vectors.iter_mut().enumerate() {
+        let packed = two(load_twice(qs(2 * j)), load_twice(qs(2 * j + 1)));
+        *vector = low_nibbles(_mm512_srlv_epi64(packed, shifts));
+    }
+    vectors
+}
+
+/// Adds the fifth bits: bit `j` of `qh(s)` belongs to value `j` of sub-block `s`.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+#[inline]
+fn add_fifth_bits(mut vectors: [__m512i; 4], qh: impl Fn(usize) -> [u8; 4]) -> [__m512i; 4] {
+    for (j, vector) in vectors.iter_mut().enumerate() {
+        let [low, high] = [2 * j, 2 * j + 1].map(|s| u64::from(u32::from_le_bytes(qh(s))));
+        let fifth = _mm512_maskz_set1_epi8(low | high << 32, 16);
+        *vector = _mm512_or_si512(*vector, fifth);
+    }
+    vectors
+}
+
+/// Quants to the uneven numbers that they stand for, plus [`SIGN_BIAS`].
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+#[inline]
+fn look_up(mut vectors: [__m512i; 4]) -> [__m512i; 4] {
+    let table = _mm512_broadcast_i64x4(load_twice(&NON_LINEAR_VALUES.map(|value| value as u8 ^ SIGN_BIAS)));
+    for vector in &mut vectors {
+        *vector = _mm512_shuffle_epi8(table, *vector);
+    }
+    vectors
+}
+
+/// Bits `2s` and `2s + 1` of every byte of 32 belong to sub-block `s` of its four.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+#[inline]
+fn two_bits(qs: &[[u8; 32]; 2]) -> [__m512i; 4] {
+    let mask = _mm512_set1_epi8(3);
+    let mut vectors = [_mm512_setzero_si512(); 4];
+    for (qs, vectors) in qs.iter().zip(vectors.as_chunks_mut::<2>().0) {
+        let packed = _mm512_srlv_epi64(twice(qs), shift_two(0, 2));
+        vectors[0] = _mm512_and_si512(packed, mask);
+        vectors[1] = _mm512_and_si512(_mm512_srli_epi64::<4>(packed), mask);
+    }
+    vectors
+}
+
+/// Of each 32 bytes the low halves for one sub-block, the high halves for the next.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+#[inline]
+fn pairs_of_nibbles(qs: &[[u8; 32]; 4]) -> [__m512i; 4] {
+    let mut vectors = [_mm512_setzero_si512(); 4];
+    for (vector, qs) in vectors.iter_mut().zip(qs) {
+        *vector = low_nibbles(_mm512_srlv_epi64(twice(qs), shift_two(0, 4)));
+    }
+    vectors
+}
+
+/// The low half of every byte.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+#[inline]
+fn low_nibbles(v: __m512i) -> __m512i {
+    _mm512_and_si512(v, _mm512_set1_epi8(15))
+}
+
+/// Amounts for the 64-bit numbers of the lower and the upper half of a vector.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+#[inline]
+fn shift_two(low: i64, high: i64) -> __m512i {
+    _mm512_setr_epi64(low, low, low, low, high, high, high, high)
+}
+
+/// 32 bytes in both halves.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+#[inline]
+fn twice(bytes: &[u8; 32]) -> __m512i {
+    _mm512_broadcast_i64x4(load_half(bytes))
+}
+
+/// Two halves side by side.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+#[inline]
+fn two(low: __m256i, high: __m256i) -> __m512i {
+    _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Blocks of arbitrary bytes.
+    fn group<B: WideGroup>(seed: usize) -> Vec<B> {
+        let mut group = vec![B::zeroed(); LANES / B::SUB_BLOCKS];
+        for (i, byte) in bytemuck::cast_slice_mut(&mut group).iter_mut().enumerate() {
+            *byte = ((i + seed) * 7919 % 1009) as u8;
+        }
+        group
+    }
+
+    fn check<B: WideGroup>() {
+        if !crate::Isa::Avx512.is_available() {
+            println!("the AVX-512 unpacking is not compared: this CPU has no AVX-512 VNNI");
+            return;
+        }
+        for seed in 0..8 {
+            let group = group::<B>(seed);
+            // SAFETY: the CPU has the features.
+            let (found, expected) = unsafe { (B::wide_quants(&group), unpacked(&group)) };
+            // SAFETY: as above.
+            let different = |j: usize| unsafe { _mm512_cmpneq_epi8_mask(found[j], expected[j]) };
+            assert_eq!([0, 1, 2, 3].map(different), [0; 4]);
+        }
+    }
+
+    #[test]
+    fn quants_are_those_of_the_description() {
+        check::<Q8_0>();
+        check::<Q4_0>();
+        check::<Q4_1>();
+        check::<Q5_0>();
+        check::<Q5_1>();
+        check::<Q2K>();
+        check::<Q3K>();
+        check::<Iq4Nl>();
+        check::<Iq4Xs>();
+        check::<Q4K>();
+        check::<Q5K>();
+        check::<Q6K>();
+    }
+}

@@ -1,0 +1,86 @@
+//! Integer-dot leaves for AVX-512 with VNNI.
+//!
+//! As for AVX2, the token [`Avx512Lanes`] proves the features, and `unsafe` is left only around loads and stores of raw
+//! memory.
+
+mod expand;
+mod group;
+mod rows;
+mod tile;
+mod vector;
+
+use bytemuck::Zeroable;
+
+use super::integer::{RowsLeaf, SlotSums, Stripe, TileLeaf};
+use super::panel::{PANEL_ROWS, PanelStep};
+use crate::activations::{Q8Token, TileStep};
+use crate::format::QuantBlock;
+use crate::lanes::Avx512Lanes;
+use group::WideGroup;
+
+/// Added to signed weights, because `vpdpbusd` takes unsigned ones; an exclusive or of the sign bit.
+const SIGN_BIAS: u8 = 128;
+
+/// Most tokens that meet a row at a time.
+const ROWS_TOKENS: usize = 4;
+/// Panels and tiles of one register tile.
+const PANELS: usize = 2;
+const TILES: usize = 3;
+
+impl<B: WideGroup> TileLeaf<B> for Avx512Lanes {
+    const PANELS: usize = PANELS;
+    const TILES: usize = TILES;
+
+    #[inline(always)]
+    fn expand(self, blocks: &[B], n: usize, panel: &mut [PanelStep]) {
+        // SAFETY: a value of `Avx512Lanes` exists only where the features are present.
+        unsafe { expand::expand(blocks, n, panel) }
+    }
+
+    #[inline(always)]
+    fn tile<const T: usize>(self, panel: &[PanelStep], tile: &[TileStep], out: &mut [[f32; PANEL_ROWS]; T]) {
+        let stripe = Stripe { panels: panel, tiles: tile, n: panel.len(), tokens: T };
+        TileLeaf::<B>::block(self, &stripe, &mut SlotSums::zeroed(), out);
+    }
+
+    #[inline(always)]
+    fn block(self, stripe: &Stripe<'_>, slots: &mut SlotSums, out: &mut [[f32; PANEL_ROWS]]) {
+        match stripe.tiles.len() / stripe.n {
+            1 => block::<B, 1>(self, stripe, slots, out),
+            2 => block::<B, 2>(self, stripe, slots, out),
+            _ => block::<B, TILES>(self, stripe, slots, out),
+        }
+    }
+}
+
+impl<B: WideGroup> RowsLeaf<B> for Avx512Lanes {
+    /// More come in tiles.
+    const TOKENS: usize = ROWS_TOKENS;
+
+    #[inline(always)]
+    fn rows(self, blocks: &[B], x: &[Q8Token<'_>], out: &mut [f32]) {
+        // SAFETY: a value of `Avx512Lanes` exists only where the features are present.
+        unsafe {
+            match x {
+                [_] => rows::rows::<B, 1>(self, blocks, x, out),
+                [_, _] => rows::rows::<B, 2>(self, blocks, x, out),
+                _ => rows::rows::<B, ROWS_TOKENS>(self, blocks, x, out),
+            }
+        }
+    }
+}
+
+/// See [`TileLeaf::block`]. A panel without a partner takes part twice.
+#[inline(always)]
+fn block<B: QuantBlock, const G: usize>(
+    _: Avx512Lanes,
+    stripe: &Stripe<'_>,
+    slots: &mut SlotSums,
+    out: &mut [[f32; PANEL_ROWS]],
+) {
+    let (first, second) = stripe.panels.split_at(stripe.n);
+    let panels = [first, if second.is_empty() { first } else { second }];
+    let tiles = std::array::from_fn(|g| &stripe.tiles[g * stripe.n..(g + 1) * stripe.n]);
+    // SAFETY: a value of `Avx512Lanes` exists only where the features are present.
+    unsafe { tile::tile::<B, PANELS, G>(panels, tiles, stripe.tokens, slots, out) };
+}

@@ -1,0 +1,133 @@
+//! Products of F32, F16 and BF16 matrices with f32 rows, written once over [`WideLanes`].
+//!
+//! Every output is the dot product of `op/dot.rs`: eight lanes over the columns, ascending, joined by the tree. Several
+//! rows and tokens are in flight at a time, each with its own eight lanes, and the lanes may rest in memory between two
+//! parts of the columns, which changes no bit of any of them.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `mod.rs` | the number formats, the shape of a product, the choice between the two ways |
+//! | `direct.rs` | few tokens: rows are read once, straight from the matrix; bound by memory |
+//! | `pack.rs` | many tokens: their inputs in the order of the register tile, made once per dispatch |
+//! | `blocked.rs` | blocks for the caches, weights widened tile by tile, what is requested ahead; bound by arithmetic |
+//! | `tile.rs` | the register tile of the blocked way |
+
+mod blocked;
+mod direct;
+mod pack;
+mod tile;
+
+use std::ops::Range;
+
+use bytemuck::{Pod, Zeroable};
+use half::{bf16, f16};
+
+use crate::disjoint::DisjointMut;
+use crate::lanes::{Lanes, WideLanes};
+pub(crate) use pack::{PackJob, PackedInputs, pack_inputs};
+pub(crate) use tile::Pair;
+
+/// A number format that is widened as it is loaded.
+pub(crate) trait FloatFormat: Pod {
+    /// Eight numbers as bytes of any alignment.
+    type Chunk: Pod;
+
+    /// Widens eight numbers.
+    fn load<L: Lanes>(l: L, chunk: &Self::Chunk) -> L::V;
+}
+
+impl FloatFormat for f32 {
+    type Chunk = [u8; 32];
+
+    #[inline(always)]
+    fn load<L: Lanes>(l: L, chunk: &Self::Chunk) -> L::V {
+        l.load(&bytemuck::cast(*chunk))
+    }
+}
+
+impl FloatFormat for f16 {
+    type Chunk = [u8; 16];
+
+    #[inline(always)]
+    fn load<L: Lanes>(l: L, chunk: &Self::Chunk) -> L::V {
+        l.load_f16(&bytemuck::cast(*chunk))
+    }
+}
+
+impl FloatFormat for bf16 {
+    type Chunk = [u8; 16];
+
+    #[inline(always)]
+    fn load<L: Lanes>(l: L, chunk: &Self::Chunk) -> L::V {
+        l.load_bf16(&bytemuck::cast(*chunk))
+    }
+}
+
+/// One matrix product: everything but the rows to compute.
+pub(crate) struct FloatProduct<'a> {
+    /// All rows.
+    pub(crate) weights: &'a [u8],
+    pub(crate) n_rows: usize,
+    pub(crate) cols: usize,
+    /// `[tokens, cols]`.
+    pub(crate) x: &'a [f32],
+    /// The same inputs as [`PackedInputs`] has them.
+    pub(crate) packed: &'a [Pair],
+    /// `[tokens, n_rows]`.
+    pub(crate) out: &'a DisjointMut<'a, f32>,
+}
+
+impl FloatProduct<'_> {
+    fn tokens(&self) -> usize {
+        self.x.len() / self.cols
+    }
+
+    /// `R` consecutive rows of weights.
+    #[inline(always)]
+    fn rows<F, const R: usize>(&self, first: usize) -> [&[u8]; R] {
+        let row_bytes = self.cols * size_of::<F>();
+        std::array::from_fn(|r| &self.weights[(first + r) * row_bytes..][..row_bytes])
+    }
+
+    /// `T` consecutive tokens.
+    #[inline(always)]
+    fn inputs<const T: usize>(&self, first: usize) -> [&[f32]; T] {
+        std::array::from_fn(|t| &self.x[(first + t) * self.cols..][..self.cols])
+    }
+
+    /// Writes outputs of consecutive rows for one token.
+    #[inline(always)]
+    fn write(&self, token: usize, first_row: usize, values: &[f32]) {
+        let start = token * self.n_rows + first_row;
+        // SAFETY: the rows of a product are computed once each, so no other part contains these outputs.
+        unsafe { self.out.part(start..start + values.len()) }.copy_from_slice(values);
+    }
+}
+
+/// With more tokens than this, rows and tokens are packed for the register tile.
+const MAX_DIRECT_TOKENS: usize = 8;
+
+/// Computes the outputs of `rows` for all tokens.
+#[inline(always)]
+pub(crate) fn product<L: WideLanes, F: FloatFormat>(l: L, product: &FloatProduct<'_>, rows: Range<usize>) {
+    if product.tokens() <= MAX_DIRECT_TOKENS {
+        direct::product::<L, F>(l, product, rows);
+    } else {
+        blocked::product::<L, F>(l, product, rows);
+    }
+}
+
+/// The whole chunks of eight numbers in `bytes`, and the bytes that follow them.
+#[inline(always)]
+fn chunks<F: FloatFormat>(bytes: &[u8]) -> (&[F::Chunk], &[u8]) {
+    let (whole, tail) = bytes.split_at(bytes.len() - bytes.len() % size_of::<F::Chunk>());
+    (bytemuck::cast_slice(whole), tail)
+}
+
+/// Widens fewer than eight numbers, followed by zeros.
+#[inline(always)]
+fn load_tail<L: Lanes, F: FloatFormat>(l: L, bytes: &[u8]) -> L::V {
+    let mut chunk = F::Chunk::zeroed();
+    bytemuck::bytes_of_mut(&mut chunk)[..bytes.len()].copy_from_slice(bytes);
+    F::load(l, &chunk)
+}

@@ -1,0 +1,125 @@
+//! The inputs of a product with many tokens, packed once for all threads in the order in which register tiles read them.
+
+use std::cell::RefCell;
+use std::ops::Range;
+
+use bytemuck::Zeroable;
+
+use super::MAX_DIRECT_TOKENS;
+use super::blocked::pieces;
+use super::tile::{Pair, TileShape};
+use crate::disjoint::DisjointMut;
+use crate::lanes::{LANES, WideLanes};
+use crate::{Activations, Kernels, ThreadPool};
+
+/// Chunks of eight columns of a slab: the rows of a tile take 16 KiB, its inputs at most 12 KiB.
+pub(super) const SLAB_CHUNKS: usize = 64;
+pub(super) const SLAB: usize = SLAB_CHUNKS * LANES;
+
+/// Pairs of tokens that a thread packs at a time; a multiple of the pairs of every tile.
+const GRAIN_PAIRS: usize = 12;
+
+thread_local! {
+    /// Memory for packed inputs, kept between products that this thread starts.
+    static BUFFER: RefCell<Vec<Pair>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Packed inputs: `[slabs][token tiles][chunks, pairs]`; empty where products read the inputs as they are.
+pub(crate) struct PackedInputs(Vec<Pair>);
+
+impl PackedInputs {
+    /// Packs `x` for the float products of this dispatch, if it has `any` and they are to be blocked.
+    pub(crate) fn new(kernels: &Kernels, pool: &ThreadPool, x: &Activations, any: bool) -> Self {
+        if !any || x.tokens() <= MAX_DIRECT_TOKENS {
+            return Self(Vec::new());
+        }
+        let (n_pairs, n_chunks) = (x.tokens().div_ceil(2), x.cols().div_ceil(LANES));
+        let mut packed = BUFFER.take();
+        packed.resize(n_pairs * n_chunks, Pair::zeroed());
+        let job = PackJob { values: x.values(), cols: x.cols(), packed: DisjointMut::new(&mut packed) };
+        pool.for_each_chunk(n_pairs, GRAIN_PAIRS, &|pairs| {
+            // SAFETY: `kernels` exists only where the slot's instruction set is present.
+            unsafe { (kernels.slots.pack_inputs)(&job, pairs) };
+        });
+        Self(packed)
+    }
+
+    pub(crate) fn pairs(&self) -> &[Pair] {
+        &self.0
+    }
+}
+
+impl Drop for PackedInputs {
+    fn drop(&mut self) {
+        if !self.0.is_empty() {
+            BUFFER.set(std::mem::take(&mut self.0));
+        }
+    }
+}
+
+/// Rows of inputs and the place for them.
+pub(crate) struct PackJob<'a> {
+    /// `[tokens, cols]`
+    values: &'a [f32],
+    cols: usize,
+    packed: DisjointMut<'a, Pair>,
+}
+
+/// Where the pairs `pairs` of `n_pairs` lie in the slab of the columns `cols`: whole tiles, one after another.
+fn place(n_pairs: usize, pairs: &Range<usize>, cols: &Range<usize>) -> Range<usize> {
+    let (before, n_chunks) = (cols.start / LANES, cols.len().div_ceil(LANES));
+    before * n_pairs + pairs.start * n_chunks..before * n_pairs + pairs.end * n_chunks
+}
+
+/// The part of `packed` with the pairs of tokens `pairs`, which begin with a tile, in the slab of the columns `cols`.
+pub(super) fn packed_slab<'a>(
+    packed: &'a [Pair],
+    n_pairs: usize,
+    pairs: &Range<usize>,
+    cols: &Range<usize>,
+) -> &'a [Pair] {
+    &packed[place(n_pairs, pairs, cols)]
+}
+
+/// Packs `pairs` of tokens, which begin with a tile and end with one. An odd last token gets zeros beside it, a last
+/// partial chunk is filled up with zeros.
+#[inline(always)]
+pub(crate) fn pack_inputs<L: WideLanes>(l: L, job: &PackJob<'_>, pairs: Range<usize>) {
+    let shape = const { TileShape::of::<L>() };
+    let n_pairs = (job.values.len() / job.cols).div_ceil(2);
+    let mut first = pairs.start;
+    while first < pairs.end {
+        let tile = first..first + shape.next_pairs(n_pairs - first);
+        for cols in pieces(0..job.cols, SLAB) {
+            // SAFETY: no two calls of one job get the same pairs, and so none the same places.
+            let to = unsafe { job.packed.part(place(n_pairs, &tile, &cols)) };
+            for (p, pair) in tile.clone().enumerate() {
+                pack_pair(l, job, pair, &cols, to[p..].chunks_mut(tile.len()));
+            }
+        }
+        first = tile.end;
+    }
+}
+
+/// Packs a slab of two tokens into the first of each of `places`.
+#[inline(always)]
+fn pack_pair<'a, L: WideLanes>(
+    l: L,
+    job: &PackJob<'_>,
+    pair: usize,
+    cols: &Range<usize>,
+    mut places: impl Iterator<Item = &'a mut [Pair]>,
+) {
+    let row = |token: usize| job.values.chunks_exact(job.cols).nth(token).map(|row| &row[cols.clone()]);
+    let (low, high) = (row(2 * pair).unwrap_or(&[]), row(2 * pair + 1));
+    let (low_chunks, low_tail) = low.as_chunks();
+    let (high_chunks, high_tail) = high.unwrap_or(low).as_chunks();
+    for ((low, high_chunk), to) in low_chunks.iter().zip(high_chunks).zip(places.by_ref()) {
+        let high_chunk = if high.is_some() { l.load(high_chunk) } else { l.zero() };
+        l.wide_store(l.join(l.load(low), high_chunk), &mut to[0].0);
+    }
+    if let Some(to) = places.next() {
+        let high_tail = if high.is_some() { high_tail } else { &[] };
+        l.wide_store(l.join(l.load_partial(low_tail), l.load_partial(high_tail)), &mut to[0].0);
+    }
+}

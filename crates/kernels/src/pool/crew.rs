@@ -1,0 +1,188 @@
+//! The protocol between the thread that has a job and the workers: tickets, claimed one by one.
+//!
+//! | field | written by | read by |
+//! |---|---|---|
+//! | `next` | the caller stores 1 to publish; everyone increments it to claim | idle workers wait for `next < threads` |
+//! | `job` | the caller, before it publishes | a worker that has claimed a ticket, until it counts it as finished |
+//! | `finished` | reset by the caller before it publishes; incremented per ticket that a worker has finished | the caller |
+//!
+//! Between jobs `next == threads`, so nobody can claim. A worker that loaded `next` during one job and increments it
+//! during a later one has simply claimed a ticket of the later one: it reads `job` only after the claim.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::bell::Bell;
+use super::sync::{AtomicBool, AtomicPtr, AtomicUsize, Mutex, lock};
+
+/// What a job is: called once with each worker index.
+pub(super) type Task<'a> = dyn Fn(usize) + Sync + 'a;
+
+/// What a call panicked with.
+pub(super) type Payload = Box<dyn Any + Send>;
+
+/// How long threads spin before they sleep.
+#[derive(Clone, Copy)]
+pub(super) struct Spins {
+    /// A worker, for the next job.
+    pub(super) work: Duration,
+    /// The caller, for workers that still run its job.
+    pub(super) done: Duration,
+}
+
+/// How a shared job went.
+pub(super) struct Outcome {
+    /// The first panic.
+    pub(super) panic: Option<Payload>,
+    /// Tickets that workers ran.
+    pub(super) helped: usize,
+    /// From the start until nothing was left to claim.
+    pub(super) busy: Duration,
+    /// From there until the workers had finished.
+    pub(super) waited: Duration,
+}
+
+/// The published job: a thin pointer to this is what workers read.
+struct Job<'a> {
+    task: &'a Task<'a>,
+}
+
+/// Keeps words that threads write on their own cache line (two lines: the hardware fetches pairs).
+#[repr(align(128))]
+struct Alone<T>(T);
+
+/// What an idle worker looks at; one line, so that a job reaches it in one transfer.
+struct Desk {
+    next: AtomicUsize,
+    job: AtomicPtr<Job<'static>>,
+    stop: AtomicBool,
+}
+
+/// What the threads of a pool share.
+pub(super) struct Crew {
+    threads: usize,
+    spins: Spins,
+    desk: Alone<Desk>,
+    finished: Alone<AtomicUsize>,
+    /// Workers that run.
+    started: AtomicUsize,
+    panic: Mutex<Option<Payload>>,
+    /// Where workers sleep until a ticket can be claimed.
+    work: Bell,
+    /// Where the caller sleeps until all tickets are finished.
+    done: Bell,
+}
+
+impl Crew {
+    pub(super) fn new(threads: usize, spins: Spins) -> Self {
+        let desk = Desk {
+            next: AtomicUsize::new(threads),
+            job: AtomicPtr::new(std::ptr::null_mut()),
+            stop: AtomicBool::new(false),
+        };
+        Self {
+            threads,
+            spins,
+            desk: Alone(desk),
+            finished: Alone(AtomicUsize::new(0)),
+            started: AtomicUsize::new(0),
+            panic: Mutex::new(None),
+            work: Bell::new(),
+            done: Bell::new(),
+        }
+    }
+
+    pub(super) fn threads(&self) -> usize {
+        self.threads
+    }
+
+    /// Waits until every worker runs.
+    pub(super) fn wait_for_workers(&self) {
+        let all = || self.started.load(Ordering::Acquire) == self.threads - 1;
+        self.done.wait_until(self.spins.done, all, || ());
+    }
+
+    /// Sends the workers home.
+    pub(super) fn stop(&self) {
+        self.desk.0.stop.store(true, Ordering::Release);
+        self.work.ring();
+    }
+
+    /// Runs one job to its end, on the calling thread and whoever joins in. One at a time.
+    pub(super) fn share(&self, task: &Task<'_>) -> Outcome {
+        let start = Instant::now();
+        let job = Job { task };
+        let desk = &self.desk.0;
+        desk.job.store((&raw const job).cast_mut().cast::<Job<'static>>(), Ordering::Relaxed);
+        self.finished.0.store(0, Ordering::Relaxed);
+        // Publishes the two stores above to whoever claims a ticket.
+        desk.next.store(1, Ordering::Release);
+        self.work.ring();
+
+        self.call(task, 0);
+        let mut own = 1;
+        while let Some(ticket) = self.claim() {
+            self.call(task, ticket);
+            own += 1;
+        }
+        let helped = self.threads - own;
+        let busy = start.elapsed();
+        // Acquires what the tickets wrote. `job` may go out of scope only after this: see `work`.
+        let finished = || self.finished.0.load(Ordering::Acquire) == helped;
+        if !finished() {
+            self.done.wait_until(self.spins.done, finished, || ());
+        }
+        Outcome { panic: lock(&self.panic).take(), helped, busy, waited: start.elapsed() - busy }
+    }
+
+    /// Runs one job on the calling thread; gives back the first panic.
+    pub(super) fn alone(&self, task: &Task<'_>) -> Option<Payload> {
+        (0..self.threads).for_each(|ticket| self.call(task, ticket));
+        lock(&self.panic).take()
+    }
+
+    /// The life of a worker thread. `woken` is called each time after it has slept.
+    pub(super) fn work(&self, woken: impl Fn()) {
+        self.started.fetch_add(1, Ordering::Release);
+        self.done.ring();
+        let desk = &self.desk.0;
+        let called = || desk.next.load(Ordering::Relaxed) < self.threads || desk.stop.load(Ordering::Acquire);
+        loop {
+            self.work.wait_until(self.spins.work, called, &woken);
+            if let Some(ticket) = self.claim() {
+                // SAFETY: `share` stored the pointer before it published the ticket that was just claimed (the claim
+                // acquires that store), and it keeps the pointed-to `Job`, and the task behind it, alive and borrowed
+                // until `finished` reaches the number of tickets that workers have claimed, which cannot happen before
+                // this one is counted below; neither is touched after that.
+                let job = unsafe { &*desk.job.load(Ordering::Relaxed) };
+                self.call(job.task, ticket);
+                self.finished.0.fetch_add(1, Ordering::Release);
+                self.done.ring();
+            } else if desk.stop.load(Ordering::Acquire) {
+                return;
+            }
+        }
+    }
+
+    /// Takes the next ticket of the current job, if one is left.
+    fn claim(&self) -> Option<usize> {
+        let next = &self.desk.0.next;
+        let mut ticket = next.load(Ordering::Relaxed);
+        while ticket < self.threads {
+            match next.compare_exchange_weak(ticket, ticket + 1, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return Some(ticket),
+                Err(current) => ticket = current,
+            }
+        }
+        None
+    }
+
+    /// Calls the task, whatever it does.
+    fn call(&self, task: &Task<'_>, ticket: usize) {
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| task(ticket))) {
+            lock(&self.panic).get_or_insert(payload);
+        }
+    }
+}

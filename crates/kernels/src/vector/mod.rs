@@ -1,0 +1,31 @@
+//! Vectors for search: how far apart two of them are, and how to store them in fewer bytes.
+//!
+//! | storage | bytes per value | made by | compared by |
+//! |---|---|---|---|
+//! | [`VectorRows::F32`], [`VectorRows::F16`] | 4, 2 | - | [`distance`](crate::Kernels::distance), [`distances`](crate::Kernels::distances) |
+//! | [`VectorRows::Int8`] | 1 | [`quantize_int8`](crate::Kernels::quantize_int8) | the same |
+//! | [`VectorRows::Int4`] | 1/2 | [`quantize_int4`](crate::Kernels::quantize_int4) | the same |
+//! | sign bits, `u64` words | 1/8 | [`quantize_bits`](crate::Kernels::quantize_bits) | [`hamming`](crate::Kernels::hamming), [`hammings`](crate::Kernels::hammings) |
+//! | [`ProductQuantizer`] codes | `subspaces / dim` | [`ProductQuantizer::encode`] | [`AdcTable::distances`] |
+//!
+//! `rows.rs` holds the formats, `distance.rs` the metrics, `integer.rs` the leaves per instruction set for INT8 and INT4.
+
+mod bits;
+mod distance;
+mod integer;
+mod product;
+mod quantize;
+mod rows;
+
+pub use distance::Metric;
+pub use product::{AdcTable, ProductQuantizer, ProductTraining};
+pub use rows::VectorRows;
+
+pub(crate) use bits::{hamming, hammings};
+pub(crate) use distance::{
+    column_distances, distance_f16, distance_f32, distance_int4, distance_int8, distances,
+};
+pub(crate) use quantize::{quantize_int4, quantize_int8};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,297 @@
+//! Rows of vectors in each storage format, read in steps of 32 values.
+
+use half::f16;
+
+use super::integer::IntegerLanes;
+use crate::lanes::{LANES, WideLanes};
+
+/// Values that one step of a distance takes: the number of its lanes, four times eight.
+pub(super) const STEP: usize = 4 * LANES;
+
+/// Largest magnitude of a 4-bit code; codes are stored with this offset plus one.
+pub(super) const INT4_LEVELS: i8 = 7;
+
+/// One or more vectors of one length, one after the other.
+#[derive(Debug, Clone, Copy)]
+pub enum VectorRows<'a> {
+    /// `[rows, dim]`.
+    F32(&'a [f32]),
+    /// `[rows, dim]`.
+    F16(&'a [f16]),
+    /// A vector is its integers times its scale.
+    Int8 {
+        /// `[rows, dim]`.
+        values: &'a [i8],
+        /// `[rows]`.
+        scales: &'a [f32],
+    },
+    /// A vector is its integers times its scale. Sixteen bytes hold 32 integers, each plus 8: byte `i` has number `i` in
+    /// its low and number `i + 16` in its high half. A last, incomplete group is filled up with zeros.
+    Int4 {
+        /// `[rows, 16 * dim.div_ceil(32)]`.
+        bytes: &'a [u8],
+        /// `[rows]`.
+        scales: &'a [f32],
+    },
+}
+
+impl VectorRows<'_> {
+    /// Number of stored elements (bytes, for 4-bit values) of all rows.
+    pub(super) fn elements(&self) -> usize {
+        match self {
+            Self::F32(values) => values.len(),
+            Self::F16(values) => values.len(),
+            Self::Int8 { values, .. } => values.len(),
+            Self::Int4 { bytes, .. } => bytes.len(),
+        }
+    }
+
+    /// Whether the scales, where there are some, are one per row.
+    pub(super) fn has_scales_for(&self, rows: usize) -> bool {
+        match self {
+            Self::F32(_) | Self::F16(_) => true,
+            Self::Int8 { scales, .. } | Self::Int4 { scales, .. } => scales.len() == rows,
+        }
+    }
+}
+
+/// One vector that can be read as f32 in steps of 32 values.
+pub(super) trait Row: Copy {
+    /// The stored form of 32 values.
+    type Step;
+
+    /// The whole steps.
+    fn steps(&self) -> &[Self::Step];
+
+    /// The values of a step of this vector.
+    fn load<L: WideLanes>(self, l: L, step: &Self::Step) -> [L::W; 2];
+
+    /// What is left after the whole steps, if there is something, filled up with zeros.
+    fn load_rest<L: WideLanes>(self, l: L) -> Option<[L::W; 2]>;
+}
+
+/// A vector of integers with a scale.
+pub(super) trait IntegerRow: Row {
+    /// The factor of all integers.
+    fn scale(self) -> f32;
+
+    /// The integers of a step.
+    fn load_integers<L: IntegerLanes>(self, l: L, step: &Self::Step) -> L::Q;
+
+    /// The integers of what is left after the whole steps, if there is something, filled up with zeros.
+    fn load_integers_of_rest<L: IntegerLanes>(self, l: L) -> Option<L::Q>;
+}
+
+/// A vector of floating-point numbers.
+#[derive(Clone, Copy)]
+pub(super) struct Floats<'a, T>(pub(super) &'a [T]);
+
+/// A vector of bytes.
+#[derive(Clone, Copy)]
+pub(super) struct Int8<'a>(pub(super) &'a [i8], pub(super) f32);
+
+/// A vector of halves of bytes.
+#[derive(Clone, Copy)]
+pub(super) struct Int4<'a>(pub(super) &'a [u8], pub(super) f32);
+
+/// A floating-point type of vectors.
+pub(super) trait Float: Copy {
+    fn load<L: WideLanes>(l: L, x: &[Self; LANES]) -> L::V;
+    fn load_partial<L: WideLanes>(l: L, x: &[Self]) -> L::V;
+    fn wide_load<L: WideLanes>(l: L, x: &[[Self; LANES]; 2]) -> L::W;
+}
+
+impl Float for f32 {
+    #[inline(always)]
+    fn load<L: WideLanes>(l: L, x: &[Self; LANES]) -> L::V {
+        l.load(x)
+    }
+
+    #[inline(always)]
+    fn load_partial<L: WideLanes>(l: L, x: &[Self]) -> L::V {
+        l.load_partial(x)
+    }
+
+    #[inline(always)]
+    fn wide_load<L: WideLanes>(l: L, x: &[[Self; LANES]; 2]) -> L::W {
+        l.wide_load(x)
+    }
+}
+
+impl Float for f16 {
+    #[inline(always)]
+    fn load<L: WideLanes>(l: L, x: &[Self; LANES]) -> L::V {
+        l.load_f16(x)
+    }
+
+    #[inline(always)]
+    fn load_partial<L: WideLanes>(l: L, x: &[Self]) -> L::V {
+        l.load_partial_f16(x)
+    }
+
+    #[inline(always)]
+    fn wide_load<L: WideLanes>(l: L, x: &[[Self; LANES]; 2]) -> L::W {
+        l.wide_load_f16(bytemuck::cast_ref(x))
+    }
+}
+
+/// The values of a step as two wide vectors.
+type Quarters<T> = [[[T; LANES]; 2]; 2];
+
+/// `x` as whole steps, and the rest.
+#[inline(always)]
+fn split<T>(x: &[T]) -> (&[Quarters<T>], &[T]) {
+    let (steps, rest) = x.as_chunks::<STEP>();
+    (steps.as_flattened().as_chunks::<LANES>().0.as_chunks::<2>().0.as_chunks::<2>().0, rest)
+}
+
+impl<T: Float> Row for Floats<'_, T> {
+    type Step = Quarters<T>;
+
+    #[inline(always)]
+    fn steps(&self) -> &[Self::Step] {
+        split(self.0).0
+    }
+
+    #[inline(always)]
+    fn load<L: WideLanes>(self, l: L, step: &Self::Step) -> [L::W; 2] {
+        [T::wide_load(l, &step[0]), T::wide_load(l, &step[1])]
+    }
+
+    #[inline(always)]
+    fn load_rest<L: WideLanes>(self, l: L) -> Option<[L::W; 2]> {
+        let rest = split(self.0).1;
+        if rest.is_empty() {
+            return None;
+        }
+        let (eights, partial) = rest.as_chunks::<LANES>();
+        let mut groups = [l.zero(); STEP / LANES];
+        // Each place is chosen by comparisons, not the other way round: an array with a variable index lies in memory.
+        for (i, group) in groups.iter_mut().enumerate() {
+            if let Some(eight) = eights.get(i) {
+                *group = T::load(l, eight);
+            } else if i == eights.len() {
+                *group = T::load_partial(l, partial);
+            }
+        }
+        Some([l.join(groups[0], groups[1]), l.join(groups[2], groups[3])])
+    }
+}
+
+impl Int8<'_> {
+    /// What is left after the whole steps, filled up with zeros.
+    #[inline(always)]
+    fn rest(&self) -> Option<[i8; STEP]> {
+        let rest = self.0.as_chunks::<STEP>().1;
+        let mut step = [0; STEP];
+        step[..rest.len()].copy_from_slice(rest);
+        if rest.is_empty() { None } else { Some(step) }
+    }
+}
+
+impl Row for Int8<'_> {
+    type Step = [i8; STEP];
+
+    #[inline(always)]
+    fn steps(&self) -> &[Self::Step] {
+        self.0.as_chunks().0
+    }
+
+    #[inline(always)]
+    fn load<L: WideLanes>(self, l: L, step: &Self::Step) -> [L::W; 2] {
+        scaled(l, step, self.1)
+    }
+
+    #[inline(always)]
+    fn load_rest<L: WideLanes>(self, l: L) -> Option<[L::W; 2]> {
+        match self.rest() {
+            Some(step) => Some(self.load(l, &step)),
+            None => None,
+        }
+    }
+}
+
+impl IntegerRow for Int8<'_> {
+    #[inline(always)]
+    fn scale(self) -> f32 {
+        self.1
+    }
+
+    #[inline(always)]
+    fn load_integers<L: IntegerLanes>(self, l: L, step: &Self::Step) -> L::Q {
+        l.load_int8(step)
+    }
+
+    #[allow(clippy::manual_map)] // a closure would not be compiled for the instruction set
+    #[inline(always)]
+    fn load_integers_of_rest<L: IntegerLanes>(self, l: L) -> Option<L::Q> {
+        match self.rest() {
+            Some(step) => Some(l.load_int8(&step)),
+            None => None,
+        }
+    }
+}
+
+impl Row for Int4<'_> {
+    type Step = [u8; STEP / 2];
+
+    #[inline(always)]
+    fn steps(&self) -> &[Self::Step] {
+        self.0.as_chunks().0
+    }
+
+    #[inline(always)]
+    fn load<L: WideLanes>(self, l: L, step: &Self::Step) -> [L::W; 2] {
+        scaled(l, &unpack(step), self.1)
+    }
+
+    #[inline(always)]
+    fn load_rest<L: WideLanes>(self, _: L) -> Option<[L::W; 2]> {
+        None
+    }
+}
+
+impl IntegerRow for Int4<'_> {
+    #[inline(always)]
+    fn scale(self) -> f32 {
+        self.1
+    }
+
+    #[inline(always)]
+    fn load_integers<L: IntegerLanes>(self, l: L, step: &Self::Step) -> L::Q {
+        l.load_int4(step)
+    }
+
+    #[inline(always)]
+    fn load_integers_of_rest<L: IntegerLanes>(self, _: L) -> Option<L::Q> {
+        None
+    }
+}
+
+/// The integers of a group of 4-bit values.
+#[inline(always)]
+pub(super) fn unpack(bytes: &[u8; STEP / 2]) -> [i8; STEP] {
+    let mut values = [0; STEP];
+    let (low, high) = values.split_at_mut(STEP / 2);
+    for ((byte, low), high) in bytes.iter().zip(low).zip(high) {
+        *low = (byte & 0x0f) as i8 - (INT4_LEVELS + 1);
+        *high = (byte >> 4) as i8 - (INT4_LEVELS + 1);
+    }
+    values
+}
+
+/// The group of 4-bit values that [`unpack`] gives back; the integers lie in `-8..=7`.
+#[inline(always)]
+pub(super) fn pack(values: &[i8; STEP]) -> [u8; STEP / 2] {
+    let code = |value: i8| (value + INT4_LEVELS + 1) as u8;
+    std::array::from_fn(|i| code(values[i]) | (code(values[i + STEP / 2]) << 4))
+}
+
+/// Integers times a scale.
+#[inline(always)]
+fn scaled<L: WideLanes>(l: L, values: &[i8; STEP], scale: f32) -> [L::W; 2] {
+    let wide: [f32; STEP] = values.map(f32::from);
+    let (steps, _) = split(&wide);
+    let scale = l.wide_splat(scale);
+    [l.wide_mul(l.wide_load(&steps[0][0]), scale), l.wide_mul(l.wide_load(&steps[0][1]), scale)]
+}

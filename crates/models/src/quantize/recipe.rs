@@ -1,0 +1,353 @@
+//! Recipes: which storage type each tensor of a model gets.
+//!
+//! A recipe is a type for most matrices and exceptions for those that lose most by it: the output matrix, the value and
+//! down projections. The rules are llama.cpp's (without an importance matrix), so that a name means the same file layout.
+
+use gguf_rs_lite::{TensorInfo, TensorType};
+
+use crate::weights::EMBEDDING;
+
+/// A way to store a model, by the name that people know it by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Recipe {
+    name: &'static str,
+    about: &'static str,
+    base: TensorType,
+    mix: Mix,
+    file_type: u32,
+}
+
+/// The exceptions of a recipe, apart from the output matrix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mix {
+    None,
+    Q2K,
+    Q3KM,
+    Q4KS,
+    /// `Q4_K_M` and `Q5_K_M`; the type of a joint projection of queries, keys and values.
+    Medium(TensorType),
+    Iq4,
+}
+
+/// What a matrix is for, as far as recipes care.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// Makes the logits.
+    Output,
+    Value,
+    QueryKeyValue,
+    AttentionOutput,
+    Down,
+    Other,
+}
+
+/// The type that a tensor gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Assignment {
+    /// The type.
+    pub tensor_type: TensorType,
+    /// The type that the recipe has for the tensor, when its rows are not whole blocks of that.
+    pub instead_of: Option<TensorType>,
+}
+
+impl Recipe {
+    /// Every recipe, most precise first.
+    pub const ALL: &'static [Self] = &[
+        Self::new("F32", "32-bit floats", TensorType::F32, Mix::None, 0),
+        Self::new("BF16", "16-bit floats with the range of F32", TensorType::BF16, Mix::None, 32),
+        Self::new("F16", "16-bit floats", TensorType::F16, Mix::None, 1),
+        Self::new("Q8_0", "8 bits, next to no loss", TensorType::Q8_0, Mix::None, 7),
+        Self::new("Q6_K", "6 bits, very small loss", TensorType::Q6_K, Mix::None, 18),
+        Self::new(
+            "Q5_K_M",
+            "5 bits, 6 for the sensitive half",
+            TensorType::Q5_K,
+            Mix::Medium(TensorType::Q6_K),
+            17,
+        ),
+        Self::new("Q5_K_S", "5 bits", TensorType::Q5_K, Mix::None, 16),
+        Self::new("Q5_1", "5 bits, older form", TensorType::Q5_1, Mix::None, 9),
+        Self::new("Q5_0", "5 bits, older form", TensorType::Q5_0, Mix::None, 8),
+        Self::new(
+            "Q4_K_M",
+            "4 bits, 6 for the sensitive half: a good default",
+            TensorType::Q4_K,
+            Mix::Medium(TensorType::Q5_K),
+            15,
+        ),
+        Self::new("Q4_K_S", "4 bits, 5 for the first layers", TensorType::Q4_K, Mix::Q4KS, 14),
+        Self::new("Q4_1", "4 bits, older form", TensorType::Q4_1, Mix::None, 3),
+        Self::new("Q4_0", "4 bits, older form, fast", TensorType::Q4_0, Mix::None, 2),
+        Self::new("IQ4_NL", "4 bits, uneven steps", TensorType::IQ4_NL, Mix::Iq4, 25),
+        Self::new(
+            "IQ4_XS",
+            "4 bits, uneven steps, smallest of the 4-bit types",
+            TensorType::IQ4_XS,
+            Mix::Iq4,
+            30,
+        ),
+        Self::new("Q3_K_M", "3 bits, 4 and 5 for the sensitive part", TensorType::Q3_K, Mix::Q3KM, 12),
+        Self::new("Q3_K_S", "3 bits", TensorType::Q3_K, Mix::None, 11),
+        Self::new(
+            "Q2_K",
+            "2 bits, 3 and 4 for the sensitive part: large loss",
+            TensorType::Q2_K,
+            Mix::Q2K,
+            10,
+        ),
+        Self::new("Q5_K", "5 bits, no exceptions", TensorType::Q5_K, Mix::None, 16),
+        Self::new("Q4_K", "4 bits, no exceptions", TensorType::Q4_K, Mix::None, 14),
+        Self::new("Q3_K", "3 bits, no exceptions", TensorType::Q3_K, Mix::None, 11),
+    ];
+
+    const fn new(
+        name: &'static str,
+        about: &'static str,
+        base: TensorType,
+        mix: Mix,
+        file_type: u32,
+    ) -> Self {
+        Self { name, about, base, mix, file_type }
+    }
+
+    /// The recipe of a name, in upper or lower case.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|recipe| recipe.name.eq_ignore_ascii_case(name))
+    }
+
+    /// The usual name, such as `Q4_K_M`.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// What it is, in a few words.
+    pub fn about(&self) -> &'static str {
+        self.about
+    }
+
+    /// The number that `general.file_type` uses for it.
+    pub fn file_type(&self) -> u32 {
+        self.file_type
+    }
+
+    /// Whether matrices get other types than one for most and one for the output matrix.
+    pub fn is_mix(&self) -> bool {
+        self.mix != Mix::None
+    }
+
+    /// The types of a model's tensors, in their order. What is no weight matrix keeps its type; with `pure` all others get
+    /// the recipe's base type. `heads_per_kv_head` is the number of query heads that share a key/value head.
+    pub fn assign(&self, tensors: &[TensorInfo], heads_per_kv_head: u64, pure: bool) -> Vec<Assignment> {
+        let tied = !tensors.iter().any(|tensor| tensor.name == OUTPUT);
+        let n_layers = tensors.iter().filter_map(|t| layer_of(&t.name)).max().map_or(0, |last| last + 1);
+        let assign = |tensor: &TensorInfo| {
+            if !is_weight_matrix(tensor) {
+                return Assignment { tensor_type: tensor.tensor_type, instead_of: None };
+            }
+            let wanted = if pure {
+                self.base
+            } else {
+                let layer = layer_of(&tensor.name).unwrap_or(0);
+                self.exception(Part::of(&tensor.name, tied), layer, n_layers, heads_per_kv_head)
+                    .unwrap_or(self.base)
+            };
+            fitting(wanted, tensor.dims[0])
+        };
+        tensors.iter().map(assign).collect()
+    }
+
+    /// The type of a matrix that does not get the base type.
+    fn exception(&self, part: Part, layer: u64, n_layers: u64, heads_per_kv_head: u64) -> Option<TensorType> {
+        use TensorType::{Q3_K, Q4_K, Q5_K, Q6_K};
+        let (shared, first_eighth) = (heads_per_kv_head >= 4, layer < n_layers / 8);
+        match (self.mix, part) {
+            (_, Part::Output) => {
+                let keeps = matches!(
+                    self.base,
+                    TensorType::F32 | TensorType::F16 | TensorType::BF16 | TensorType::Q8_0
+                );
+                (!keeps).then_some(Q6_K)
+            }
+            (Mix::Q2K, Part::Value) => Some(if shared { Q4_K } else { Q3_K }),
+            (Mix::Q2K, Part::Down | Part::AttentionOutput) => Some(Q3_K),
+            (Mix::Q3KM, Part::Value) => Some(if layer < 2 { Q5_K } else { Q4_K }),
+            (Mix::Q3KM, Part::Down) => Some(if layer < n_layers / 16 { Q5_K } else { Q4_K }),
+            (Mix::Q3KM, Part::AttentionOutput | Part::QueryKeyValue) => Some(Q4_K),
+            (Mix::Q4KS, Part::Value) => (layer < 4).then_some(Q5_K),
+            (Mix::Medium(_), Part::Value | Part::Down) => has_more_bits(layer, n_layers).then_some(Q6_K),
+            (Mix::Medium(joint), Part::QueryKeyValue) => Some(joint),
+            (Mix::Iq4, Part::Value) => shared.then_some(Q5_K),
+            (Mix::Q4KS | Mix::Iq4, Part::Down) => first_eighth.then_some(Q5_K),
+            _ => None,
+        }
+    }
+}
+
+/// Name of the output matrix; without it, the embedding is the output matrix too.
+const OUTPUT: &str = "output.weight";
+
+impl Part {
+    fn of(name: &str, tied: bool) -> Self {
+        let ends = |part: &str| name.strip_suffix(".weight").is_some_and(|stem| stem.ends_with(part));
+        match name {
+            OUTPUT => Self::Output,
+            EMBEDDING if tied => Self::Output,
+            _ if ends(".attn_v") => Self::Value,
+            _ if ends(".attn_qkv") => Self::QueryKeyValue,
+            _ if ends(".attn_output") => Self::AttentionOutput,
+            _ if name.contains(".ffn_down") => Self::Down,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// The layer in a name `blk.LAYER.`.
+fn layer_of(name: &str) -> Option<u64> {
+    let (layer, _) = name.strip_prefix("blk.")?.split_once('.')?;
+    // A number that no file can have as many layers as counts as none, so that it can be counted up from.
+    layer.parse().ok().filter(|&layer| layer < u64::from(u32::MAX))
+}
+
+/// The rule of the medium mixes: the first eighth of the layers, the last eighth, and every third between.
+fn has_more_bits(layer: u64, n_layers: u64) -> bool {
+    let eighth = n_layers / 8;
+    layer < eighth || layer >= 7 * n_layers / 8 || (layer - eighth) % 3 == 2
+}
+
+/// Whether a tensor is a matrix that products use (norms, biases, position tables and routers are not).
+fn is_weight_matrix(tensor: &TensorInfo) -> bool {
+    let name = tensor.name.as_str();
+    let kept = ["_norm.weight", "ffn_gate_inp.weight", "position_embd.weight", "token_types.weight"];
+    tensor.dims.iter().skip(1).any(|&dim| dim > 1)
+        && name.ends_with(".weight")
+        && !kept.iter().any(|kept| name.ends_with(kept))
+}
+
+/// `wanted`, or what stands in for it where rows of `cols` values are not whole blocks of it.
+fn fitting(wanted: TensorType, cols: u64) -> Assignment {
+    let fits = |tensor_type: TensorType| tensor_type.row_bytes(cols).is_some();
+    if fits(wanted) {
+        return Assignment { tensor_type: wanted, instead_of: None };
+    }
+    let smaller_blocks = match wanted {
+        TensorType::Q2_K | TensorType::Q3_K | TensorType::IQ4_XS => TensorType::IQ4_NL,
+        TensorType::Q4_K => TensorType::Q5_0,
+        TensorType::Q5_K => TensorType::Q5_1,
+        TensorType::Q6_K => TensorType::Q8_0,
+        _ => TensorType::F16,
+    };
+    let tensor_type = if fits(smaller_blocks) { smaller_blocks } else { TensorType::F16 };
+    Assignment { tensor_type, instead_of: Some(wanted) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn recipe(name: &str) -> Recipe {
+        Recipe::from_name(name).unwrap()
+    }
+
+    /// Matrices of a model of `n_layers` with rows of `cols`, all in F16.
+    fn tensors(n_layers: usize, cols: u64) -> Vec<TensorInfo> {
+        let matrix = |name: String| TensorInfo::new(name, [cols, 64], TensorType::F16).unwrap();
+        let mut tensors = vec![matrix("token_embd.weight".into()), matrix("output.weight".into())];
+        tensors.push(TensorInfo::new("output_norm.weight", [cols], TensorType::F32).unwrap());
+        for layer in 0..n_layers {
+            for part in ["attn_q", "attn_v", "attn_output", "ffn_up", "ffn_down"] {
+                tensors.push(matrix(format!("blk.{layer}.{part}.weight")));
+            }
+        }
+        tensors
+    }
+
+    fn type_of(name: &str, tensors: &[TensorInfo], types: &[Assignment]) -> TensorType {
+        types[tensors.iter().position(|tensor| tensor.name == name).unwrap()].tensor_type
+    }
+
+    #[test]
+    fn names_are_unique_and_found_in_either_case() {
+        for (i, recipe) in Recipe::ALL.iter().enumerate() {
+            assert_eq!(Recipe::from_name(&recipe.name.to_lowercase()), Some(*recipe));
+            assert!(Recipe::ALL[..i].iter().all(|other| other.name != recipe.name));
+        }
+        assert_eq!(Recipe::from_name("Q4_K_L"), None);
+    }
+
+    #[test]
+    fn medium_mixes_give_more_bits_to_the_usual_layers() {
+        let layers = |n| (0..n).filter(|&layer| has_more_bits(layer, n)).collect::<Vec<_>>();
+        assert_eq!(layers(16), [0, 1, 4, 7, 10, 13, 14, 15]);
+        assert_eq!(layers(12), [0, 3, 6, 9, 10, 11]);
+        assert_eq!(layers(2), [1]);
+        let tensors = tensors(16, 256);
+        let types = recipe("q4_k_m").assign(&tensors, 1, false);
+        for (name, expected) in [
+            ("token_embd.weight", TensorType::Q4_K),
+            ("output.weight", TensorType::Q6_K),
+            ("output_norm.weight", TensorType::F32),
+            ("blk.1.attn_v.weight", TensorType::Q6_K),
+            ("blk.2.attn_v.weight", TensorType::Q4_K),
+            ("blk.15.ffn_down.weight", TensorType::Q6_K),
+            ("blk.15.ffn_up.weight", TensorType::Q4_K),
+        ] {
+            assert_eq!(type_of(name, &tensors, &types), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn small_types_spare_what_is_sensitive() {
+        let tensors = tensors(16, 256);
+        for (name, heads_per_kv_head, tensor, expected) in [
+            ("Q2_K", 1, "blk.3.attn_v.weight", TensorType::Q3_K),
+            ("Q2_K", 4, "blk.3.attn_v.weight", TensorType::Q4_K),
+            ("Q2_K", 1, "blk.3.attn_output.weight", TensorType::Q3_K),
+            ("Q2_K", 1, "blk.3.attn_q.weight", TensorType::Q2_K),
+            ("Q3_K_M", 1, "blk.1.attn_v.weight", TensorType::Q5_K),
+            ("Q3_K_M", 1, "blk.2.attn_v.weight", TensorType::Q4_K),
+            ("Q3_K_M", 1, "blk.0.ffn_down.weight", TensorType::Q5_K),
+            ("Q3_K_M", 1, "blk.1.ffn_down.weight", TensorType::Q4_K),
+            ("Q4_K_S", 1, "blk.3.attn_v.weight", TensorType::Q5_K),
+            ("Q4_K_S", 1, "blk.4.attn_v.weight", TensorType::Q4_K),
+            ("IQ4_XS", 4, "blk.9.attn_v.weight", TensorType::Q5_K),
+            ("IQ4_XS", 1, "blk.9.attn_v.weight", TensorType::IQ4_XS),
+            ("IQ4_NL", 1, "blk.1.ffn_down.weight", TensorType::Q5_K),
+        ] {
+            let types = recipe(name).assign(&tensors, heads_per_kv_head, false);
+            assert_eq!(type_of(tensor, &tensors, &types), expected, "{name} {tensor}");
+        }
+    }
+
+    #[test]
+    fn a_tied_embedding_is_the_output_matrix() {
+        let mut tensors = tensors(1, 256);
+        tensors.retain(|tensor| tensor.name != OUTPUT);
+        for (name, expected) in
+            [("Q4_0", TensorType::Q6_K), ("Q8_0", TensorType::Q8_0), ("BF16", TensorType::BF16)]
+        {
+            let types = recipe(name).assign(&tensors, 1, false);
+            assert_eq!(type_of(EMBEDDING, &tensors, &types), expected);
+        }
+        let pure = recipe("Q4_0").assign(&tensors, 1, true);
+        assert_eq!(type_of(EMBEDDING, &tensors, &pure), TensorType::Q4_0);
+    }
+
+    #[test]
+    fn rows_that_are_no_whole_blocks_get_a_type_with_smaller_blocks() {
+        for (wanted, cols, expected) in [
+            (TensorType::Q4_K, 288, TensorType::Q5_0),
+            (TensorType::Q5_K, 288, TensorType::Q5_1),
+            (TensorType::Q6_K, 288, TensorType::Q8_0),
+            (TensorType::Q2_K, 288, TensorType::IQ4_NL),
+            (TensorType::Q3_K, 288, TensorType::IQ4_NL),
+            (TensorType::IQ4_XS, 288, TensorType::IQ4_NL),
+            (TensorType::Q4_K, 100, TensorType::F16),
+            (TensorType::Q4_0, 100, TensorType::F16),
+        ] {
+            let found = fitting(wanted, cols);
+            assert_eq!(found, Assignment { tensor_type: expected, instead_of: Some(wanted) });
+        }
+        assert_eq!(fitting(TensorType::Q4_K, 512).instead_of, None);
+    }
+}

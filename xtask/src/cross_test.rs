@@ -1,0 +1,192 @@
+//! `cargo xtask cross-test`: the tests of the kernels for `AArch64`, on emulated CPUs that differ in their instruction sets.
+//!
+//! The tests are built once. Each emulated CPU then runs all of them, told by `RUVLLM_ISA` which kernels it must choose, so
+//! that a level whose instructions the emulator does not show to the program is a failure and not a silent gap.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::metadata::Graph;
+use crate::process::CommandLine;
+use crate::tally::Tally;
+use crate::test_binaries::{self, TestBinary};
+use crate::{Error, Result, Workspace};
+
+/// The target, and the program that runs its executables.
+pub(crate) const TARGET: &str = "aarch64-unknown-linux-gnu";
+pub(crate) const EMULATOR: &str = "qemu-aarch64-static";
+/// The linker, which also finds the target's C library.
+pub(crate) const LINKER: &str = "aarch64-linux-gnu-gcc";
+/// Compilers in the order in which they are tried: the ordinary one, and the one that Debian packages with libraries for
+/// other targets.
+const COMPILERS: [&str; 2] = ["rustc", "/usr/bin/rustc"];
+
+/// Packages whose tests run.
+const PACKAGES: [&str; 2] = ["ruvllm-kernels", "gguf-rs-lite"];
+
+/// Tests of what does not depend on the instruction set, long enough under emulation to run on one CPU alone, the last.
+const ONCE: [&str; 1] = ["any_chunking_and_any_threads_give_the_same_bits"];
+
+/// Changes to the profile of tests: better code runs no faster under emulation, and takes twice as long to compile.
+const PROFILE: [&str; 3] = [
+    "profile.dev.package.ruvllm-kernels.opt-level=1",
+    "profile.dev.package.ruvllm-kernels.codegen-units=16",
+    "profile.dev.debug=false",
+];
+
+/// An emulated CPU and the kernels that it must run.
+struct Cpu {
+    /// As the emulator names it.
+    model: &'static str,
+    isa: &'static str,
+}
+
+/// One for each level. The last has every feature that the emulator knows; signing return addresses takes it a cheaper
+/// algorithm, or it would spend most of its time there.
+const CPUS: [Cpu; 3] = [
+    Cpu { model: "cortex-a72", isa: "neon" },
+    Cpu { model: "neoverse-n1", isa: "neon-dotprod" },
+    Cpu { model: "max,pauth-impdef=on", isa: "neon-i8mm" },
+];
+
+/// The tools that a run needs.
+pub(crate) struct Tools {
+    compiler: &'static str,
+}
+
+impl Tools {
+    /// Looks for the tools; the error is a line that says what is missing.
+    pub(crate) fn find(workspace: &Workspace) -> Result<Self, String> {
+        let compiler = compiler(workspace);
+        let starts = |program| CommandLine::new(program, workspace.root()).args(["--version"]).succeeds();
+        let missing: Vec<&str> = [
+            (compiler.is_some(), "a compiler with the standard library of aarch64-unknown-linux-gnu"),
+            (starts(LINKER), LINKER),
+            (starts(EMULATOR), EMULATOR),
+        ]
+        .into_iter()
+        .filter_map(|(found, what)| (!found).then_some(what))
+        .collect();
+        match compiler {
+            Some(compiler) if missing.is_empty() => Ok(Self { compiler }),
+            _ => Err(format!("missing: {}", missing.join(", "))),
+        }
+    }
+}
+
+/// The first compiler that has the target's standard library.
+pub(crate) fn compiler(workspace: &Workspace) -> Option<&'static str> {
+    COMPILERS.into_iter().find(|compiler| {
+        CommandLine::new(compiler, workspace.root())
+            .args(["--print", "target-libdir", "--target", TARGET])
+            .output()
+            .is_ok_and(|dir| Path::new(dir.trim()).is_dir())
+    })
+}
+
+/// Builds the tests and runs them on every emulated CPU.
+pub(crate) fn cross_test(workspace: &Workspace) -> Result<()> {
+    let tools = Tools::find(workspace).map_err(|missing| Error::CrossTools { missing })?;
+    run(workspace, &tools, &mut Tally::default())
+}
+
+/// The same with tools that have been found; `tally` counts the tests of all CPUs.
+pub(crate) fn run(workspace: &Workspace, tools: &Tools, tally: &mut Tally) -> Result<()> {
+    let start = Instant::now();
+    let binaries = build(workspace, tools)?;
+    println!("built {} test executables in {:.1} s", binaries.len(), start.elapsed().as_secs_f64());
+
+    let (mut lines, mut failed) = (Vec::new(), Vec::new());
+    for (i, cpu) in CPUS.iter().enumerate() {
+        let start = Instant::now();
+        let skipped: &[&str] = if i + 1 < CPUS.len() { &ONCE } else { &[] };
+        let chosen = chosen_kernels(&binaries, cpu)?;
+        let mut here = Tally::default();
+        for binary in &binaries {
+            let name = format!("{}/{} on {}", binary.package, binary.target, cpu.model);
+            println!("     Running {name} ({})", cpu.isa);
+            let mut command = emulated(binary, cpu).args(["--quiet"]);
+            for test in skipped {
+                command = command.args(["--skip", test]);
+            }
+            let result = command.run_lines(|line| {
+                println!("{line}");
+                here.add(line);
+                tally.add(line);
+            });
+            match result {
+                Ok(()) => {}
+                Err(Error::CommandFailed { .. }) => failed.push(name),
+                Err(error) => return Err(error),
+            }
+        }
+        lines.push(summary(cpu, &chosen, &here, start.elapsed()));
+    }
+    println!();
+    lines.iter().for_each(|line| println!("{line}"));
+    if failed.is_empty() {
+        Ok(())
+    } else {
+        let total = CPUS.len() * binaries.len();
+        Err(Error::TestsFailed { failed: failed.len(), total, names: failed.join(", ") })
+    }
+}
+
+/// Builds the tests for the target, apart from the ordinary build.
+fn build(workspace: &Workspace, tools: &Tools) -> Result<Vec<TestBinary>> {
+    let mut command = CommandLine::cargo(workspace)
+        .args(["test", "--lib", "--tests", "--no-run", "--locked", "--quiet"])
+        .args(["--target", TARGET, "--target-dir", "target/cross"])
+        .args(test_binaries::MESSAGES)
+        .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", LINKER)
+        .env("RUSTC", tools.compiler);
+    for package in PACKAGES {
+        command = command.args(["--package", package]);
+    }
+    for change in PROFILE {
+        command = command.args(["--config", change]);
+    }
+    println!("{}", command.display());
+    test_binaries::executables(&command, &Graph::load(workspace)?)
+}
+
+/// A command that runs an executable's tests on an emulated CPU.
+fn emulated(binary: &TestBinary, cpu: &Cpu) -> CommandLine {
+    binary.command_under(EMULATOR, &["-cpu", cpu.model]).env("RUVLLM_ISA", cpu.isa)
+}
+
+/// Asks the kernels which instruction set they run on this CPU, and which others they could.
+fn chosen_kernels(binaries: &[TestBinary], cpu: &Cpu) -> Result<String> {
+    /// The test that answers, and the word before its answer.
+    const TEST: &str = "kernels::tests::detection_obeys_the_environment";
+    const ANSWER: &str = "instruction set: ";
+    let mut found = "none".to_owned();
+    for binary in binaries.iter().filter(|binary| binary.package == "ruvllm-kernels") {
+        let output = emulated(binary, cpu).args([TEST, "--exact", "--nocapture"]).output()?;
+        if let Some((_, answer)) = output.split_once(ANSWER) {
+            found = answer.lines().next().unwrap_or_default().to_owned();
+        }
+    }
+    if found.split(' ').next() == Some(cpu.isa) {
+        Ok(found)
+    } else {
+        Err(Error::CrossLevel { cpu: cpu.model, expected: cpu.isa, found })
+    }
+}
+
+fn summary(cpu: &Cpu, chosen: &str, tally: &Tally, time: Duration) -> String {
+    format!("{:20} {:8.1} s  {}; kernels: {chosen}", cpu.model, time.as_secs_f64(), tally.summary())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_tools_are_named() {
+        // Which of them are present depends on the machine.
+        if let Err(missing) = Tools::find(&Workspace::at(".")) {
+            assert!(missing.starts_with("missing: ") && missing.contains("aarch64"), "{missing}");
+        }
+    }
+}
