@@ -2,8 +2,9 @@
 //! are searched in full precision, as 8-bit integers, and by their signs.
 
 use ruvllm_kernels::{
-    Activations, AttentionScratch, AttentionShape, BlockFormat, Error, Kernels, KvBlock, KvRows, KvView,
-    Metric, Norm, PackedMatrix, RopeConfig, RopeLayout, RopeTable, SharedBytes, ThreadPool, VectorRows,
+    Activations, AttentionScratch, AttentionShape, BlockFormat, Error, Kernels, KvBlock, KvBuffer, KvFormat,
+    KvLayout, KvPlane, KvView, Metric, Norm, PackedMatrix, RopeConfig, RopeLayout, RopeTable, SharedBytes,
+    ThreadPool, VectorRows,
 };
 
 const DIM: usize = 64;
@@ -74,8 +75,13 @@ impl Embedder {
             kernels.rope(&self.rope, RopeLayout::Halves, 0..n, rows, HEADS, HEAD_DIM);
         }
         let mut mixed = vec![0.0; n * DIM];
-        let (keys, values) = (by_head(&k), by_head(&v));
-        let blocks = [KvBlock { keys: KvRows::F32(&keys), values: KvRows::F32(&values) }];
+        let layout = KvLayout::new(KvFormat::F32, HEADS, 32, HEAD_DIM).expect("F32 takes heads of any size");
+        let mut memory = KvBuffer::zeroed(2 * layout.plane_bytes()).expect("a few KiB of memory");
+        let (keys, values) = memory.as_bytes_mut().split_at_mut(layout.plane_bytes());
+        kernels.store_keys(&layout, &k, 0, keys);
+        kernels.store_values(&layout, &v, 0, values);
+        let plane = |bytes| KvPlane { format: KvFormat::F32, bytes };
+        let blocks = [KvBlock { keys: plane(keys), values: plane(values) }];
         let kv = KvView { blocks: &blocks, block_tokens: 32, len: n };
         let shape = AttentionShape {
             n_heads: HEADS,
@@ -86,21 +92,13 @@ impl Embedder {
             scale: (HEAD_DIM as f32).powf(-0.5),
             window: None,
             soft_cap: None,
+            alibi: None,
         };
         kernels.attention(&self.pool, &shape, &q, &kv, &mut mixed, &mut AttentionScratch::new());
         let mut mean = vec![0.0; DIM];
         mixed.chunks(DIM).for_each(|row| kernels.add_assign(&mut mean, row));
         mean
     }
-}
-
-/// `[tokens, HEADS, HEAD_DIM]` to a block of the cache, `[HEADS, 32, HEAD_DIM]`.
-fn by_head(rows: &[f32]) -> Vec<f32> {
-    let mut block = vec![0.0; 32 * DIM];
-    for (i, head) in rows.chunks(HEAD_DIM).enumerate() {
-        block[(i % HEADS * 32 + i / HEADS) * HEAD_DIM..][..HEAD_DIM].copy_from_slice(head);
-    }
-    block
 }
 
 fn main() -> Result<(), Error> {
