@@ -152,10 +152,9 @@ impl Crew {
         loop {
             self.work.wait_until(self.spins.work, called, &woken);
             if let Some(ticket) = self.claim() {
-                // SAFETY: `share` stored the pointer before it published the ticket that was just claimed (the claim
-                // acquires that store), and it keeps the pointed-to `Job`, and the task behind it, alive and borrowed
-                // until `finished` reaches the number of tickets that workers have claimed, which cannot happen before
-                // this one is counted below; neither is touched after that.
+                // The claim acquires the store that `share` made before it published the ticket. `share` waits until every
+                // claimed ticket is counted as finished, this one below, and neither job nor task is touched after that.
+                // SAFETY: so the pointer is that of the job, which `share` keeps alive and borrowed until then.
                 let job = unsafe { &*desk.job.load(Ordering::Relaxed) };
                 self.call(job.task, ticket);
                 self.finished.0.fetch_add(1, Ordering::Release);
