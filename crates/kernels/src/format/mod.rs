@@ -41,6 +41,7 @@ pub(crate) use q5_1::Q5_1;
 pub(crate) use q5_k::Q5K;
 pub(crate) use q6_k::Q6K;
 pub(crate) use q8_0::Q8_0;
+pub(crate) use simple::NibbleBlock;
 
 /// Values per sub-block: the unit of integer dot products, and of quantized activations.
 pub(crate) const SUB_BLOCK: usize = 32;

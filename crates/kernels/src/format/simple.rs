@@ -1,6 +1,50 @@
 //! What the formats of 32 values under one scale share: how 4 and 5 bits are packed, and scales from extremes.
 
-use super::SUB_BLOCK;
+use super::{QuantBlock, SUB_BLOCK};
+
+/// A block of 32 values under one half-precision scale, the low four bits of whose quants lie as [`unpack_nibbles`] says:
+/// what the leaves of an instruction set need to unpack any of them.
+pub(crate) trait NibbleBlock: QuantBlock {
+    /// Whether quants have a fifth bit.
+    const FIFTH: bool = matches!(Self::MAX_QUANT, Some(16..));
+
+    /// The scale.
+    fn d(&self) -> [u8; 2];
+
+    /// The offset of the formats that have one: the negative minimum.
+    fn m(&self) -> [u8; 2] {
+        [0; 2]
+    }
+
+    /// The low four bits.
+    fn qs(&self) -> &[u8; SUB_BLOCK / 2];
+
+    /// The fifth bits of the formats that have them: bit `j` is that of quant `j`.
+    fn qh(&self) -> [u8; 4] {
+        [0; 4]
+    }
+}
+
+/// Implements [`NibbleBlock`] by the fields of a block.
+macro_rules! nibble_block {
+    ($($block:ident: $($field:ident),*;)*) => {
+        $( impl NibbleBlock for super::$block {
+            $( nibble_block!(@ $field); )*
+        } )*
+    };
+    (@ d) => { #[inline(always)] fn d(&self) -> [u8; 2] { self.d } };
+    (@ m) => { #[inline(always)] fn m(&self) -> [u8; 2] { self.m } };
+    (@ qs) => { #[inline(always)] fn qs(&self) -> &[u8; SUB_BLOCK / 2] { &self.qs } };
+    (@ qh) => { #[inline(always)] fn qh(&self) -> [u8; 4] { self.qh } };
+}
+
+nibble_block! {
+    Q4_0: d, qs;
+    Q4_1: d, m, qs;
+    Q5_0: d, qh, qs;
+    Q5_1: d, m, qh, qs;
+    Iq4Nl: d, qs;
+}
 
 /// Byte `j` holds value `j` in its low half and value `j + 16` in its high half.
 #[inline(always)]

@@ -4,17 +4,13 @@
 //! functions, in which `unsafe` is left only around loads and stores of raw memory.
 
 mod expand;
-mod iq4_nl;
 mod iq4_xs;
+mod nibbles;
 mod pairs;
 mod pieces;
 mod q2_k;
 mod q3_k;
-mod q4_0;
-mod q4_1;
 mod q4_k;
-mod q5_0;
-mod q5_1;
 mod q5_k;
 mod q6_k;
 mod q8_0;

@@ -7,8 +7,7 @@ use std::arch::x86_64::*;
 use super::SIGN_BIAS;
 use super::vector::load;
 use crate::format::{
-    Iq4Nl, Iq4Xs, MAX_SUB_BLOCKS, NON_LINEAR_VALUES, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0,
-    SUB_BLOCK,
+    Iq4Xs, MAX_SUB_BLOCKS, NON_LINEAR_VALUES, NibbleBlock, Q2K, Q3K, Q4K, Q5K, Q6K, Q8_0, SUB_BLOCK,
 };
 use crate::lanes::LANES;
 use crate::matmul::avx2::rows::Group;
@@ -57,43 +56,15 @@ impl WideGroup for Q8_0 {
     }
 }
 
-impl WideGroup for Q4_0 {
+impl<B: NibbleBlock> WideGroup for B {
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     #[inline]
     unsafe fn wide_quants(group: &[Self]) -> [__m512i; 4] {
-        nibbles(|s| &group[s].qs)
-    }
-}
-
-impl WideGroup for Q4_1 {
-    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    #[inline]
-    unsafe fn wide_quants(group: &[Self]) -> [__m512i; 4] {
-        nibbles(|s| &group[s].qs)
-    }
-}
-
-impl WideGroup for Q5_0 {
-    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    #[inline]
-    unsafe fn wide_quants(group: &[Self]) -> [__m512i; 4] {
-        add_fifth_bits(nibbles(|s| &group[s].qs), |s| group[s].qh)
-    }
-}
-
-impl WideGroup for Q5_1 {
-    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    #[inline]
-    unsafe fn wide_quants(group: &[Self]) -> [__m512i; 4] {
-        add_fifth_bits(nibbles(|s| &group[s].qs), |s| group[s].qh)
-    }
-}
-
-impl WideGroup for Iq4Nl {
-    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    #[inline]
-    unsafe fn wide_quants(group: &[Self]) -> [__m512i; 4] {
-        look_up(nibbles(|s| &group[s].qs))
+        let mut vectors = nibbles(|s| group[s].qs());
+        if B::FIFTH {
+            vectors = add_fifth_bits(vectors, |s| group[s].qh());
+        }
+        if B::MAX_QUANT.is_none() { look_up(vectors) } else { vectors }
     }
 }
 

@@ -26,7 +26,7 @@ pub(crate) type Tile<X, const T: usize> = [[X; QUADS]; T];
 /// The values of a panel step in pairs of rows: `[k][v][p]` holds values `8k..8k + 8` of rows `8v + 2p` and `8v + 2p + 1`.
 pub(super) type PairedQuants = [[[[u8; 16]; 4]; 2]; 4];
 
-/// How a level forms integer dot products. All of them are exact.
+/// How a level forms integer dot products. All of them are exact. What is written here holds for levels with `sdot`.
 pub(crate) trait IntegerDot: Copy {
     /// Whether panels hold [`PairedQuants`] instead of four rows by four values.
     const PAIRED: bool;
@@ -35,13 +35,21 @@ pub(crate) trait IntegerDot: Copy {
     ///
     /// # Safety
     /// The CPU has NEON.
-    unsafe fn dot(self, acc: int32x4_t, w: int8x16_t, x: int8x16_t) -> int32x4_t;
+    #[target_feature(enable = "neon")]
+    #[inline]
+    unsafe fn dot(self, acc: int32x4_t, w: int8x16_t, x: int8x16_t) -> int32x4_t {
+        sdot(acc, w, x)
+    }
 
     /// The same for any bytes; in `x` of [`dot`](Self::dot), as in quantized activations, none is -128.
     ///
     /// # Safety
     /// The CPU has NEON.
-    unsafe fn dot_of_any(self, acc: int32x4_t, w: int8x16_t, x: int8x16_t) -> int32x4_t;
+    #[target_feature(enable = "neon")]
+    #[inline]
+    unsafe fn dot_of_any(self, acc: int32x4_t, w: int8x16_t, x: int8x16_t) -> int32x4_t {
+        sdot(acc, w, x)
+    }
 
     /// Dot products of eight rows, group `v` of the panel, with `T` tokens over some halves of a sub-block.
     ///
@@ -113,18 +121,6 @@ impl IntegerDot for NeonLanes<DOTPROD> {
 
     #[target_feature(enable = "neon")]
     #[inline]
-    unsafe fn dot(self, acc: int32x4_t, w: int8x16_t, x: int8x16_t) -> int32x4_t {
-        sdot(acc, w, x)
-    }
-
-    #[target_feature(enable = "neon")]
-    #[inline]
-    unsafe fn dot_of_any(self, acc: int32x4_t, w: int8x16_t, x: int8x16_t) -> int32x4_t {
-        sdot(acc, w, x)
-    }
-
-    #[target_feature(enable = "neon")]
-    #[inline]
     unsafe fn panel_dot<B: QuantBlock, const T: usize>(
         self,
         w: &PanelStep,
@@ -148,18 +144,6 @@ impl IntegerDot for NeonLanes<DOTPROD> {
 
 impl IntegerDot for NeonLanes<I8MM> {
     const PAIRED: bool = true;
-
-    #[target_feature(enable = "neon")]
-    #[inline]
-    unsafe fn dot(self, acc: int32x4_t, w: int8x16_t, x: int8x16_t) -> int32x4_t {
-        sdot(acc, w, x)
-    }
-
-    #[target_feature(enable = "neon")]
-    #[inline]
-    unsafe fn dot_of_any(self, acc: int32x4_t, w: int8x16_t, x: int8x16_t) -> int32x4_t {
-        sdot(acc, w, x)
-    }
 
     #[target_feature(enable = "neon")]
     #[inline]

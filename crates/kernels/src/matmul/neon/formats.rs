@@ -9,8 +9,8 @@ use half::f16;
 use super::Values;
 use super::vector::{load, load_f32, load_signed, widen_two};
 use crate::format::{
-    Factors, Iq4Nl, Iq4Xs, MAX_SUB_BLOCKS, NON_LINEAR_VALUES, PackedScales, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0,
-    Q5_1, Q5K, Q6K, Q8_0, QuantBlock, SUB_BLOCK,
+    Factors, Iq4Xs, MAX_SUB_BLOCKS, NON_LINEAR_VALUES, NibbleBlock, PackedScales, Q2K, Q3K, Q4K, Q5K, Q6K,
+    Q8_0, QuantBlock, SUB_BLOCK,
 };
 use crate::lanes::LANES;
 
@@ -77,73 +77,34 @@ impl Group for Q8_0 {
     }
 }
 
-impl Group for Q4_0 {
+impl<B: NibbleBlock> Group for B {
     #[target_feature(enable = "neon")]
     #[inline]
     unsafe fn values(&self, to: &mut [Values]) {
-        to[0] = nibbles(load(&self.qs)).map(|v| without_offset::<Self>(v));
-    }
-
-    #[target_feature(enable = "neon")]
-    #[inline]
-    unsafe fn group_factors(group: &[Self]) -> GroupFactors {
-        let group: &[Self; LANES] = group.as_array().expect("eight blocks");
-        GroupFactors::from_halves(group.each_ref().map(|block| block.d))
-    }
-}
-
-impl Group for Q4_1 {
-    #[target_feature(enable = "neon")]
-    #[inline]
-    unsafe fn values(&self, to: &mut [Values]) {
-        to[0] = nibbles(load(&self.qs)).map(|v| without_offset::<Self>(v));
-    }
-
-    #[target_feature(enable = "neon")]
-    #[inline]
-    unsafe fn group_factors(group: &[Self]) -> GroupFactors {
-        let group: &[Self; LANES] = group.as_array().expect("eight blocks");
-        let [d, m] = [group.each_ref().map(|block| block.d), group.each_ref().map(|block| block.m)];
-        let lowest = GroupFactors::from_halves(m).scales;
-        GroupFactors { mins: lowest.map(|m| vnegq_f32(m)), ..GroupFactors::from_halves(d) }
-    }
-}
-
-impl Group for Q5_0 {
-    #[target_feature(enable = "neon")]
-    #[inline]
-    unsafe fn values(&self, to: &mut [Values]) {
-        let (low, high) = (nibbles(load(&self.qs)), fifth_bits(self.qh));
-        for i in 0..2 {
-            to[0][i] = without_offset::<Self>(vorrq_u8(low[i], high[i]));
+        if B::MAX_QUANT.is_none() {
+            to[0] = non_linear(load(self.qs()));
+            return;
         }
-    }
-
-    #[target_feature(enable = "neon")]
-    #[inline]
-    unsafe fn group_factors(group: &[Self]) -> GroupFactors {
-        let group: &[Self; LANES] = group.as_array().expect("eight blocks");
-        GroupFactors::from_halves(group.each_ref().map(|block| block.d))
-    }
-}
-
-impl Group for Q5_1 {
-    #[target_feature(enable = "neon")]
-    #[inline]
-    unsafe fn values(&self, to: &mut [Values]) {
-        let (low, high) = (nibbles(load(&self.qs)), fifth_bits(self.qh));
-        for i in 0..2 {
-            to[0][i] = without_offset::<Self>(vorrq_u8(low[i], high[i]));
+        let mut quants = nibbles(load(self.qs()));
+        if B::FIFTH {
+            let high = fifth_bits(self.qh());
+            for i in 0..2 {
+                quants[i] = vorrq_u8(quants[i], high[i]);
+            }
         }
+        to[0] = quants.map(|v| without_offset::<B>(v));
     }
 
     #[target_feature(enable = "neon")]
     #[inline]
     unsafe fn group_factors(group: &[Self]) -> GroupFactors {
         let group: &[Self; LANES] = group.as_array().expect("eight blocks");
-        let [d, m] = [group.each_ref().map(|block| block.d), group.each_ref().map(|block| block.m)];
-        let lowest = GroupFactors::from_halves(m).scales;
-        GroupFactors { mins: lowest.map(|m| vnegq_f32(m)), ..GroupFactors::from_halves(d) }
+        let mut factors = GroupFactors::from_halves(group.each_ref().map(B::d));
+        if B::HAS_MIN {
+            let offsets = GroupFactors::from_halves(group.each_ref().map(B::m)).scales;
+            factors.mins = offsets.map(|m| vnegq_f32(m));
+        }
+        factors
     }
 }
 
@@ -172,21 +133,6 @@ impl Group for Q2K {
 }
 
 impl Group for Q3K {}
-
-impl Group for Iq4Nl {
-    #[target_feature(enable = "neon")]
-    #[inline]
-    unsafe fn values(&self, to: &mut [Values]) {
-        to[0] = non_linear(load(&self.qs));
-    }
-
-    #[target_feature(enable = "neon")]
-    #[inline]
-    unsafe fn group_factors(group: &[Self]) -> GroupFactors {
-        let group: &[Self; LANES] = group.as_array().expect("eight blocks");
-        GroupFactors::from_halves(group.each_ref().map(|block| block.d))
-    }
-}
 
 impl Group for Iq4Xs {
     #[target_feature(enable = "neon")]
