@@ -92,16 +92,28 @@ pub(super) fn rows<B: Group, const MAX: usize, const EXACT: bool>(
             }
         }
         for ((out, x), acc) in out.iter_mut().zip(x).zip(acc) {
-            *out = if tail.is_empty() {
-                lanes.sum(acc)
-            } else {
-                let mut slots = [0.0; LANES];
-                store_f32(&mut slots, acc);
-                accumulate(tail, n_groups * LANES, x, &mut slots);
-                join(slots)
-            };
+            *out = finish(lanes, acc, tail, n_groups * LANES, x);
         }
     }
+}
+
+/// The sum of a row's accumulators, after the sub-blocks from `first` on that fill no group.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+pub(in crate::matmul) fn finish<B: QuantBlock>(
+    lanes: impl Lanes<V = __m256>,
+    acc: __m256,
+    tail: &[B],
+    first: usize,
+    x: &Q8Token<'_>,
+) -> f32 {
+    if tail.is_empty() {
+        return lanes.sum(acc);
+    }
+    let mut slots = [0.0; LANES];
+    store_f32(&mut slots, acc);
+    accumulate(tail, first, x, &mut slots);
+    join(slots)
 }
 
 /// Integer dot products of a group in the order [`Order::Pieces`].

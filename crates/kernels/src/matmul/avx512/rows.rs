@@ -10,11 +10,9 @@ use super::tile::offset;
 use super::vector::load;
 use crate::activations::{Order, Q8Group, Q8Token};
 use crate::format::{Factors, MAX_SUB_BLOCKS, QuantBlock};
-use crate::lanes::{Avx512Lanes, LANES, Lanes};
-use crate::matmul::avx2::rows::PREFETCH_BYTES;
-use crate::matmul::avx2::vector::{load as load_half, load_f32, prefetch, store_f32};
-use crate::matmul::integer::join;
-use crate::matmul::scalar::accumulate;
+use crate::lanes::{Avx512Lanes, LANES};
+use crate::matmul::avx2::rows::{PREFETCH_BYTES, finish};
+use crate::matmul::avx2::vector::{load as load_half, load_f32, prefetch};
 
 /// A group of eight sub-blocks in registers.
 struct Weights {
@@ -57,14 +55,7 @@ pub(super) fn rows<B: WideGroup, const MAX: usize>(
             }
         }
         for ((out, x), acc) in out.iter_mut().zip(x).zip(acc) {
-            *out = if tail.is_empty() {
-                lanes.sum(acc)
-            } else {
-                let mut slots = [0.0; LANES];
-                store_f32(&mut slots, acc);
-                accumulate(tail, n_groups * LANES, x, &mut slots);
-                join(slots)
-            };
+            *out = finish(lanes, acc, tail, n_groups * LANES, x);
         }
     }
 }
