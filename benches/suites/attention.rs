@@ -6,7 +6,8 @@ use std::sync::Mutex;
 
 use ruvllm_benches::{Suite, Work, values};
 use ruvllm_kernels::{
-    AttentionScratch, AttentionShape, Kernels, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane, KvView,
+    AttentionScratch, AttentionShape, Kernels, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane, KvRole,
+    KvScratch, KvView,
 };
 
 /// Tokens of a block where nothing else is said.
@@ -50,8 +51,14 @@ fn main() {
     };
     for heads in [SMALL, LARGE] {
         for format in KvFormat::ALL {
-            attend(&mut suite, case("decode", heads, format, depth - 1, 1));
-            attend(&mut suite, case("prefill", heads, format, depth, chunk));
+            if !heads.head_dim.is_multiple_of(format.head_dim_multiple()) {
+                continue;
+            }
+            let block_tokens = BLOCK_TOKENS.next_multiple_of(format.block_tokens_multiple());
+            let case = |group, start, n| Case { block_tokens, ..case(group, heads, format, start, n) };
+            attend(&mut suite, case("decode", depth - 1, 1));
+            attend(&mut suite, case("prefill", depth, chunk));
+            convert(&mut suite, heads, format);
         }
     }
     attend(&mut suite, case("short", SMALL, KvFormat::F16, 511, 1));
@@ -106,10 +113,43 @@ fn attend(suite: &mut Suite, case: Case) {
 /// Keys and values of one block.
 fn filled(kernels: Kernels, layout: &KvLayout, heads: Heads) -> [KvBuffer; 2] {
     let rows = values(layout.block_tokens() * heads.n_kv_heads * heads.head_dim);
-    let mut planes = [(); 2].map(|()| KvBuffer::zeroed(layout.plane_bytes()).expect("memory for a block"));
-    kernels.store_keys(layout, &rows, 0, planes[0].as_bytes_mut());
-    kernels.store_values(layout, &rows, 0, planes[1].as_bytes_mut());
-    planes
+    let plane = |bytes| KvBuffer::zeroed(bytes).expect("memory for a block");
+    let wide = in_f32(layout);
+    let (mut keys, mut values) = (plane(wide.plane_bytes()), plane(wide.plane_bytes()));
+    kernels.store_keys(&wide, &rows, 0, keys.as_bytes_mut());
+    kernels.store_values(&wide, &rows, 0, values.as_bytes_mut());
+    let mut scratch = KvScratch::new();
+    [(KvRole::Keys, keys), (KvRole::Values, values)].map(|(role, from)| {
+        let mut to = plane(layout.plane_bytes());
+        kernels.convert_kv(role, &wide, from.as_bytes(), layout, to.as_bytes_mut(), &mut scratch);
+        to
+    })
+}
+
+fn in_f32(layout: &KvLayout) -> KvLayout {
+    KvLayout::new(KvFormat::F32, layout.n_kv_heads(), layout.block_tokens(), layout.head_dim())
+        .expect("F32 takes heads of any size")
+}
+
+/// Keys and values of 128 positions: from half precision (which the tiers come from) to the format, and to f32.
+fn convert(suite: &mut Suite, heads: Heads, format: KvFormat) {
+    let kernels = suite.kernels;
+    let layout = |format| {
+        KvLayout::new(format, heads.n_kv_heads, 128, heads.head_dim).expect("the formats take these heads")
+    };
+    let mut scratch = KvScratch::new();
+    for (from, to) in [(KvFormat::F16, format), (format, KvFormat::F32)] {
+        let (from, to) = (layout(from), layout(to));
+        let planes = filled(kernels, &from, heads);
+        let mut out = KvBuffer::zeroed(to.plane_bytes()).expect("memory for a block");
+        let id = format!("{} to {} {} positions=128", from.format(), to.format(), heads.name);
+        let bytes = 2 * (from.plane_bytes() + to.plane_bytes()) as u64;
+        suite.measure("convert", &id, Work { bytes, flops: 0 }, || {
+            for (role, plane) in [KvRole::Keys, KvRole::Values].into_iter().zip(&planes) {
+                kernels.convert_kv(role, &from, plane.as_bytes(), &to, out.as_bytes_mut(), &mut scratch);
+            }
+        });
+    }
 }
 
 /// Query `i` sees `query_start + i + 1` keys; a score and its part of the sum take 4 operations per dimension.

@@ -133,8 +133,12 @@ pub enum Error {
     /// and use the dot product.
     #[error("product codes have no table of the cosine: normalize the vectors and use the dot product")]
     CosineTable,
-    /// The name is not a format of keys and values; use one of `f32`, `f16`, `bf16`, `q8`, `q4`.
-    #[error("unknown format of keys and values {name:?}: expected one of f32, f16, bf16, q8, q4")]
+
+    /// The name is not a format of keys and values; use one of [`KvFormat::ALL`].
+    #[error(
+        "unknown format of keys and values {name:?}: expected one of {}",
+        KvFormat::ALL.map(KvFormat::name).join(", ")
+    )]
     UnknownKvFormat {
         /// The name as it was given.
         name: String,
@@ -150,6 +154,18 @@ pub enum Error {
         /// Values of a head.
         head_dim: usize,
         /// Values of a group.
+        multiple: usize,
+    },
+
+    /// The keys of the format share their scales over consecutive positions, and a block does not hold whole groups of them;
+    /// use larger blocks or another format.
+    #[error("keys in {format} need blocks of a multiple of {multiple} tokens, these have {block_tokens}")]
+    KvBlockTokens {
+        /// The format.
+        format: KvFormat,
+        /// Positions of a block.
+        block_tokens: usize,
+        /// Positions of a group.
         multiple: usize,
     },
 }

@@ -182,6 +182,7 @@ macro_rules! slots {
 slots! {
     // Rows of f32.
     dot = crate::op::dot::dot: (x: &[f32], y: &[f32]) -> f32;
+    hadamard = crate::op::hadamard::hadamard: (rows: &mut [f32], dim: usize);
     add_assign = crate::op::dot::add_assign: (x: &mut [f32], y: &[f32]);
     norm = crate::op::norm::norm: (norm: crate::op::norm::Norm<'_>, eps: f32, x: &[f32], out: &mut [f32]);
     add_norm = crate::op::norm::add_norm:
@@ -220,8 +221,12 @@ slots! {
     quantize_int8 = crate::vector::quantize_int8: (x: &[f32], out: &mut [i8]) -> f32;
     quantize_int4 = crate::vector::quantize_int4: (x: &[f32], out: &mut [u8]) -> f32;
 
-    // Attention: writing keys and values, one task, and the joining of two results.
+    // Attention: writing, rewriting and reading keys and values, one task, and the joining of two results.
     store_kv = crate::attention::store: (job: &crate::attention::StoreJob<'_>, plane: &mut [u8]);
+    convert_kv = crate::attention::convert:
+        (job: &crate::attention::ConvertJob<'_>, plane: &mut [u8], scratch: &mut crate::attention::KvScratch);
+    read_kv = crate::attention::read:
+        (job: &crate::attention::ReadJob<'_>, out: &mut [f32], scratch: &mut crate::attention::KvScratch);
     attend = crate::attention::attend: (task: &crate::attention::Task<'_>, worker: &mut crate::attention::Worker);
     attend_merge = crate::attention::merge: (total: &mut crate::attention::State, split: &crate::attention::State);
 

@@ -45,8 +45,8 @@ mod view;
 use std::ops::Range;
 
 pub use alibi::alibi_slope;
-pub use kv::{KvBuffer, KvFormat, KvLayout};
-pub(crate) use kv::{StoreJob, store};
+pub(crate) use kv::{ConvertJob, ReadJob, StoreJob, convert, read, store};
+pub use kv::{KiviBits, KiviGroup, KvBuffer, KvFormat, KvLayout, KvRole, KvScratch};
 pub use scratch::AttentionScratch;
 pub(crate) use scratch::{State, Worker};
 pub(crate) use task::{Task, attend, merge};

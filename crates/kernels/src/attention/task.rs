@@ -3,7 +3,9 @@
 use std::ops::Range;
 
 use super::alibi::alibi_slope;
-use super::kv::{KvFormat, Line, Tile, TileVisitor, WIDE, floats, pad_values, with_keys, with_values};
+use super::kv::{
+    KvFormat, KvTile, Line, Tile, TileVisitor, WIDE, Widening, floats, pad_values, with_keys, with_values,
+};
 use super::products::{TILE_ROWS, Weights, scores, weigh};
 use super::scratch::{State, Worker};
 use super::softmax::{ScoreRule, decay, weights};
@@ -60,8 +62,10 @@ pub(crate) fn attend<L: WideLanes>(l: L, task: &Task<'_>, worker: &mut Worker) {
         for start in (keys.start / KEY_TILE * KEY_TILE..keys.end).step_by(KEY_TILE) {
             if start + KEY_TILE < keys.end {
                 let (keys, values) = task.kv.tile(task.kv_head, start + KEY_TILE, task.shape.head_dim);
-                l.prefetch(keys.bytes);
-                l.prefetch(values.bytes);
+                for tile in [keys, values] {
+                    l.prefetch(tile.numbers);
+                    l.prefetch(tile.scales);
+                }
             }
             attend_tile(l, task, start, worker);
         }
@@ -90,7 +94,7 @@ fn load_queries(task: &Task<'_>, worker: &mut Worker) {
 fn attend_tile<L: WideLanes>(l: L, task: &Task<'_>, start: usize, worker: &mut Worker) {
     let shape = task.shape;
     let (group, dim, columns) = (shape.group(), shape.head_dim, shape.padded_dim() / WIDE);
-    let (keys, values) = task.kv.tile(task.kv_head, start, dim);
+    let (mut keys, mut values) = task.kv.tile(task.kv_head, start, dim);
     let queries = task.queries_of_tile(start);
     if queries.is_empty() {
         return;
@@ -104,14 +108,13 @@ fn attend_tile<L: WideLanes>(l: L, task: &Task<'_>, start: usize, worker: &mut W
     let factors = &mut factors[..n_rows];
 
     // With few rows, keys and values become f32 on their way into the products, else beforehand.
-    let widened = |format| format != KvFormat::F32 && n_rows > TILE_ROWS;
-    let mut keys = (keys.format, keys.bytes);
-    if widened(keys.0) {
-        with_keys(l, keys.0, keys.1, dim, scales, Widening { rows: dim, columns: 2, to: wide_keys });
-        keys = (KvFormat::F32, bytemuck::cast_slice(&wide_keys[..2 * dim]));
+    let widened = |tile: KvTile<'_>| tile.format != KvFormat::F32 && n_rows > TILE_ROWS;
+    if widened(keys) {
+        with_keys(l, keys, scales, Widening { rows: dim, columns: 2, to: wide_keys });
+        keys = KvTile::of_f32(&wide_keys[..2 * dim]);
     }
     let q = &q[rows.start * dim..rows.end * dim];
-    with_keys(l, keys.0, keys.1, dim, scales, Scoring { q, dim, out: tile });
+    with_keys(l, keys, scales, Scoring { q, dim, out: tile });
 
     let state = split.parts();
     let (largest, sums) = (&mut state.largest[rows.clone()], &mut state.sums[rows.clone()]);
@@ -133,22 +136,14 @@ fn attend_tile<L: WideLanes>(l: L, task: &Task<'_>, start: usize, worker: &mut W
     let whole = task.visible(queries.start, start) == all && task.visible(queries.end - 1, start) == all;
     let visible =
         |row: usize| if whole { all.clone() } else { task.visible(queries.start + row / group, start) };
-    let mut values = (values.format, values.bytes);
     if !dim.is_multiple_of(WIDE) {
-        pad_values(l, values.0, values.1, dim, wide_values);
-        values = (KvFormat::F32, bytemuck::cast_slice(&wide_values[..KEY_TILE * columns]));
-    } else if widened(values.0) {
-        with_values(
-            l,
-            values.0,
-            values.1,
-            columns,
-            scales,
-            Widening { rows: KEY_TILE, columns, to: wide_values },
-        );
-        values = (KvFormat::F32, bytemuck::cast_slice(&wide_values[..KEY_TILE * columns]));
+        pad_values(l, values, dim, wide_values);
+        values = KvTile::of_f32(&wide_values[..KEY_TILE * columns]);
+    } else if widened(values) {
+        with_values(l, values, columns, scales, Widening { rows: KEY_TILE, columns, to: wide_values });
+        values = KvTile::of_f32(&wide_values[..KEY_TILE * columns]);
     }
-    with_values(l, values.0, values.1, columns, scales, Weighing { weights, visible, acc });
+    with_values(l, values, columns, scales, Weighing { weights, visible, acc });
 }
 
 /// The scores of some rows with a tile of keys.
@@ -176,31 +171,6 @@ impl<L: WideLanes, V: Fn(usize) -> Range<usize>> TileVisitor<L> for Weighing<'_,
     #[inline(always)]
     fn visit<T: Tile>(self, l: L, values: T) {
         weigh(l, self.weights, self.visible, values, self.acc);
-    }
-}
-
-/// A copy of a tile in f32, `[rows, columns]` wide vectors.
-struct Widening<'a> {
-    rows: usize,
-    columns: usize,
-    to: &'a mut [Line],
-}
-
-impl<L: WideLanes> TileVisitor<L> for Widening<'_> {
-    #[inline(always)]
-    fn visit<T: Tile>(self, l: L, tile: T) {
-        for (row, to) in self.to.chunks_exact_mut(self.columns).take(self.rows).enumerate() {
-            let (pairs, rest) = to.as_chunks_mut::<2>();
-            for (i, [first, second]) in pairs.iter_mut().enumerate() {
-                let [a, b] = tile.load::<L, 2>(l, row, 2 * i);
-                l.wide_store(a, first.halves_mut());
-                l.wide_store(b, second.halves_mut());
-            }
-            if let [last] = rest {
-                let [x] = tile.load::<L, 1>(l, row, self.columns - 1);
-                l.wide_store(x, last.halves_mut());
-            }
-        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::KEY_TILE;
-use super::kv::{KvFormat, KvLayout, WIDE};
+use super::kv::{KvFormat, KvLayout, KvRole, KvTile, TileRun, WIDE};
 
 /// Sizes and rules of one attention call.
 #[derive(Debug, Clone, PartialEq)]
@@ -49,11 +49,12 @@ pub struct KvBlock<'a> {
     pub values: KvPlane<'a>,
 }
 
-/// Keys or values of a block in one of the formats that attention reads in place: what [`Kernels::store_keys`] or
-/// [`Kernels::store_values`] wrote.
+/// Keys or values of a block in one of the formats that attention reads in place: what [`Kernels::store_keys`],
+/// [`Kernels::store_values`] or [`Kernels::convert_kv`] wrote.
 ///
 /// [`Kernels::store_keys`]: crate::Kernels::store_keys
 /// [`Kernels::store_values`]: crate::Kernels::store_values
+/// [`Kernels::convert_kv`]: crate::Kernels::convert_kv
 #[derive(Debug, Clone, Copy)]
 pub struct KvPlane<'a> {
     /// How the numbers are stored.
@@ -125,16 +126,12 @@ impl AttentionShape {
 
 impl<'a> KvView<'a> {
     /// Keys and values of one head and of the tile that starts at position `start`.
-    pub(super) fn tile(&self, kv_head: usize, start: usize, head_dim: usize) -> (KvPlane<'a>, KvPlane<'a>) {
+    pub(super) fn tile(&self, kv_head: usize, start: usize, head_dim: usize) -> (KvTile<'a>, KvTile<'a>) {
         let block = &self.blocks[start / self.block_tokens];
-        let tile = kv_head * (self.block_tokens / KEY_TILE) + start % self.block_tokens / KEY_TILE;
-        (block.keys.tile(tile, head_dim), block.values.tile(tile, head_dim))
-    }
-}
-
-impl<'a> KvPlane<'a> {
-    fn tile(&self, index: usize, head_dim: usize) -> Self {
-        let len = self.format.tile_bytes(head_dim);
-        Self { format: self.format, bytes: &self.bytes[index * len..][..len] }
+        let index = kv_head * (self.block_tokens / KEY_TILE) + start % self.block_tokens / KEY_TILE;
+        let tile = |plane: &KvPlane<'a>, role| {
+            TileRun::new(plane.format, role, head_dim).tile(plane.format, plane.bytes, index)
+        };
+        (tile(&block.keys, KvRole::Keys), tile(&block.values, KvRole::Values))
     }
 }

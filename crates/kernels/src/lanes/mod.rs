@@ -51,6 +51,8 @@ pub(crate) trait Lanes: Copy + Send + Sync {
     fn load_i8(self, x: &[i8; LANES]) -> Self::V;
     /// The low four bits of each byte of `x` as numbers from 0 to 15, then the high four bits.
     fn load_nibbles(self, x: &[u8; LANES]) -> [Self::V; 2];
+    /// Bits 0 and 1 of each byte of `x` as numbers from 0 to 3, then bits 2 and 3, 4 and 5, 6 and 7.
+    fn load_two_bits(self, x: &[u8; LANES]) -> [Self::V; 4];
     /// `[x0, x0, x1, x1, x2, x2, x3, x3]`.
     fn load_twice(self, x: &[f32; LANES / 2]) -> Self::V;
 
@@ -80,6 +82,10 @@ pub(crate) trait Lanes: Copy + Send + Sync {
     fn pow2(self, n: Self::V) -> Self::V;
     /// `[v1, v0, v3, v2, v5, v4, v7, v6]`.
     fn swap_pairs(self, v: Self::V) -> Self::V;
+    /// `[v2, v3, v0, v1, v6, v7, v4, v5]`.
+    fn swap_twos(self, v: Self::V) -> Self::V;
+    /// `[v4, v5, v6, v7, v0, v1, v2, v3]`.
+    fn swap_fours(self, v: Self::V) -> Self::V;
 
     /// The sum of the lanes by the fixed tree: `s_j = v_j + v_{j+4}`, `t_j = s_j + s_{j+2}`, `t_0 + t_1`.
     fn sum(self, v: Self::V) -> f32;
@@ -163,6 +169,8 @@ pub(crate) trait WideLanes: Lanes {
     fn wide_load_i8(self, x: &[i8; 2 * LANES]) -> Self::W;
     /// The low four bits of each byte of `x` as numbers from 0 to 15, then the high four bits.
     fn wide_load_nibbles(self, x: &[u8; 2 * LANES]) -> [Self::W; 2];
+    /// Bits 0 and 1 of each byte of `x` as numbers from 0 to 3 beside bits 2 and 3; then bits 4 and 5 beside 6 and 7.
+    fn wide_load_two_bits(self, x: &[u8; LANES]) -> [Self::W; 2];
     /// Writes the values to `to`, in order.
     fn wide_store(self, w: Self::W, to: &mut [[f32; LANES]; 2]);
     /// `v` twice.
@@ -237,6 +245,12 @@ macro_rules! pair_of_lanes {
             let (low, high) = $crate::lanes::eights(x);
             let (low, high) = (self.load_nibbles(low), self.load_nibbles(high));
             [[low[0], high[0]], [low[1], high[1]]]
+        }
+
+        #[inline(always)]
+        fn wide_load_two_bits(self, x: &[u8; LANES]) -> [Self::W; 2] {
+            let [a, b, c, d] = self.load_two_bits(x);
+            [[a, b], [c, d]]
         }
 
         #[inline(always)]

@@ -145,6 +145,20 @@ impl<const LEVEL: u8> Lanes for NeonLanes<LEVEL> {
     }
 
     #[inline(always)]
+    fn load_two_bits(self, x: &[u8; LANES]) -> [Self::V; 4] {
+        // SAFETY: `x` is 8 readable bytes; features by `self`.
+        unsafe {
+            let (bytes, low) = (vld1_u8(x.as_ptr()), vdup_n_u8(3));
+            [
+                widen_bytes(vand_u8(bytes, low)),
+                widen_bytes(vand_u8(vshr_n_u8::<2>(bytes), low)),
+                widen_bytes(vand_u8(vshr_n_u8::<4>(bytes), low)),
+                widen_bytes(vshr_n_u8::<6>(bytes)),
+            ]
+        }
+    }
+
+    #[inline(always)]
     fn load_twice(self, x: &[f32; LANES / 2]) -> Self::V {
         // SAFETY: `x` is 16 readable bytes; the load asks for no more alignment than an f32 has; features by `self`.
         unsafe {
@@ -219,6 +233,16 @@ impl<const LEVEL: u8> Lanes for NeonLanes<LEVEL> {
     #[inline(always)]
     fn swap_pairs(self, v: Self::V) -> Self::V {
         with_features!([vrev64q_f32(v[0]), vrev64q_f32(v[1])])
+    }
+
+    #[inline(always)]
+    fn swap_twos(self, v: Self::V) -> Self::V {
+        with_features!([vextq_f32::<2>(v[0], v[0]), vextq_f32::<2>(v[1], v[1])])
+    }
+
+    #[inline(always)]
+    fn swap_fours(self, v: Self::V) -> Self::V {
+        [v[1], v[0]]
     }
 
     #[inline(always)]

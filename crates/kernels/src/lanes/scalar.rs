@@ -74,6 +74,11 @@ impl Lanes for ScalarLanes {
     }
 
     #[inline(always)]
+    fn load_two_bits(self, x: &[u8; LANES]) -> [Self::V; 4] {
+        [0, 2, 4, 6].map(|shift| x.map(|x| f32::from(x >> shift & 3)))
+    }
+
+    #[inline(always)]
     fn load_twice(self, x: &[f32; LANES / 2]) -> Self::V {
         std::array::from_fn(|i| x[i / 2])
     }
@@ -141,6 +146,16 @@ impl Lanes for ScalarLanes {
     #[inline(always)]
     fn swap_pairs(self, v: Self::V) -> Self::V {
         std::array::from_fn(|i| v[i ^ 1])
+    }
+
+    #[inline(always)]
+    fn swap_twos(self, v: Self::V) -> Self::V {
+        std::array::from_fn(|i| v[i ^ 2])
+    }
+
+    #[inline(always)]
+    fn swap_fours(self, v: Self::V) -> Self::V {
+        std::array::from_fn(|i| v[i ^ 4])
     }
 
     #[inline(never)]

@@ -35,6 +35,8 @@ fn check<L: Lanes>(l: L) {
         expect(l, "abs", l.abs(vx), x.map(f32::abs));
         expect(l, "round", l.round(vx), x.map(f32::round_ties_even));
         expect(l, "swap_pairs", l.swap_pairs(vx), [x[1], x[0], x[3], x[2], x[5], x[4], x[7], x[6]]);
+        expect(l, "swap_twos", l.swap_twos(vx), [x[2], x[3], x[0], x[1], x[6], x[7], x[4], x[5]]);
+        expect(l, "swap_fours", l.swap_fours(vx), [x[4], x[5], x[6], x[7], x[0], x[1], x[2], x[3]]);
         let twice = l.load_twice(&[x[0], x[1], x[2], x[3]]);
         expect(l, "load_twice", twice, [x[0], x[0], x[1], x[1], x[2], x[2], x[3], x[3]]);
         let tree = ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7]));
@@ -185,7 +187,7 @@ fn same_or_nan<L: WideLanes>(l: L, w: L::W, expected: [L::V; 2]) {
     }
 }
 
-/// Every byte as a signed number and as two numbers of four bits, and wide loads as the loads of their halves.
+/// Every byte as a signed number, as two numbers of four bits and as four of two, and wide loads as the loads of their halves.
 #[inline(always)]
 fn check_narrow<L: WideLanes>(l: L) {
     for base in (0..=u8::MAX).step_by(2 * LANES) {
@@ -196,6 +198,13 @@ fn check_narrow<L: WideLanes>(l: L) {
         let nibbles = [first, second].map(|x| l.load_nibbles(x));
         expect(l, "low nibbles", nibbles[0][0], first.map(|x| f32::from(x & 15)));
         expect(l, "high nibbles", nibbles[0][1], first.map(|x| f32::from(x >> 4)));
+        let pairs = l.load_two_bits(first);
+        for (i, pair) in pairs.into_iter().enumerate() {
+            expect(l, "two bits", pair, first.map(|x| f32::from(x >> (2 * i) & 3)));
+        }
+        let wide = l.wide_load_two_bits(first);
+        same_or_nan(l, wide[0], [pairs[0], pairs[1]]);
+        same_or_nan(l, wide[1], [pairs[2], pairs[3]]);
         let (low, high) = super::eights(&signed);
         same_or_nan(l, l.wide_load_i8(&signed), [l.load_i8(low), l.load_i8(high)]);
         let [low, high] = l.wide_load_nibbles(&bytes);

@@ -126,6 +126,21 @@ impl<const AVX512: bool> Lanes for X86Lanes<AVX512> {
     }
 
     #[inline(always)]
+    fn load_two_bits(self, x: &[u8; LANES]) -> [Self::V; 4] {
+        // SAFETY: `x` is 8 readable bytes; `loadl` has no alignment rule; features by `self`.
+        unsafe {
+            let bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(x.as_ptr().cast()));
+            let low = _mm256_set1_epi32(3);
+            [
+                _mm256_cvtepi32_ps(_mm256_and_si256(bytes, low)),
+                _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srli_epi32::<2>(bytes), low)),
+                _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srli_epi32::<4>(bytes), low)),
+                _mm256_cvtepi32_ps(_mm256_srli_epi32::<6>(bytes)),
+            ]
+        }
+    }
+
+    #[inline(always)]
     fn load_twice(self, x: &[f32; LANES / 2]) -> Self::V {
         // SAFETY: `x` is 16 readable bytes; `loadu` has no alignment rule; features by `self`.
         unsafe {
@@ -200,6 +215,16 @@ impl<const AVX512: bool> Lanes for X86Lanes<AVX512> {
     #[inline(always)]
     fn swap_pairs(self, v: Self::V) -> Self::V {
         with_features!(_mm256_permute_ps::<0b10_11_00_01>(v))
+    }
+
+    #[inline(always)]
+    fn swap_twos(self, v: Self::V) -> Self::V {
+        with_features!(_mm256_permute_ps::<0b01_00_11_10>(v))
+    }
+
+    #[inline(always)]
+    fn swap_fours(self, v: Self::V) -> Self::V {
+        with_features!(_mm256_permute2f128_ps::<0x01>(v, v))
     }
 
     #[inline(always)]
@@ -316,6 +341,22 @@ impl WideLanes for Avx512Lanes {
             let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(x.as_ptr().cast()));
             let low = _mm512_and_si512(bytes, _mm512_set1_epi32(15));
             [_mm512_cvtepi32_ps(low), _mm512_cvtepi32_ps(_mm512_srli_epi32::<4>(bytes))]
+        }
+    }
+
+    #[inline(always)]
+    fn wide_load_two_bits(self, x: &[u8; LANES]) -> [Self::W; 2] {
+        // SAFETY: `x` is 8 readable bytes; `loadl` has no alignment rule; features by `self`.
+        unsafe {
+            let bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(x.as_ptr().cast()));
+            let both = _mm512_broadcast_i64x4(bytes);
+            let shift = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 2, 2, 2, 2, 2, 2, 2, 2);
+            let first = _mm512_srlv_epi32(both, shift);
+            let low = _mm512_set1_epi32(3);
+            [
+                _mm512_cvtepi32_ps(_mm512_and_si512(first, low)),
+                _mm512_cvtepi32_ps(_mm512_and_si512(_mm512_srli_epi32::<4>(first), low)),
+            ]
         }
     }
 

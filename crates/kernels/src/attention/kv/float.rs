@@ -4,8 +4,8 @@ use bytemuck::Pod;
 use half::{bf16, f16};
 
 use super::super::KEY_TILE;
-use super::store::{KvRole, Row};
-use super::{Line, Tile, WIDE};
+use super::store::Row;
+use super::{KvRole, Line, Tile, WIDE};
 use crate::lanes::{LANES, Lanes, WideLanes};
 
 /// A type of floating-point number that keys and values are stored in.
@@ -54,8 +54,10 @@ impl Float for bf16 {
     }
 
     #[inline(always)]
-    fn round<L: Lanes>(_: L, x: &[f32; LANES]) -> [Self; LANES] {
-        x.map(bf16::from_f32_const)
+    fn round<L: Lanes>(l: L, x: &[f32; LANES]) -> [Self; LANES] {
+        let mut rounded = [bf16::ZERO; LANES];
+        l.store_bf16(l.load(x), &mut rounded);
+        rounded
     }
 }
 

@@ -10,195 +10,70 @@
 //! | `f32`, `f16`, `bf16` | 32 x `head_dim` | | 32, 16, 16 |
 //! | `q8` | 32 x `head_dim` signed bytes | scales in half precision | 8.5 |
 //! | `q4` | 32 x `head_dim` four-bit numbers | scales, then minima, in half precision | 5 |
+//! | `kivi4`, `-g64`, `-g128` | 32 x `head_dim` four-bit numbers | scales, then minima, in half precision | 5, 4.5, 4.25 |
+//! | `kivi2`, `-g64`, `-g128` | 32 x `head_dim` two-bit numbers | scales, then minima, in half precision | 3, 2.5, 2.25 |
 //!
 //! Keys lie *across*, `[head_dim, 32]`: one dimension of 32 positions together. Then the scores of 16 positions are one
 //! wide vector from the first product to the last sum, and nothing is ever summed across lanes. Values lie *along*,
-//! `[32, head_dim]`: there the dimensions are the outputs. Scales (and minima) are one per position and 32 dimensions, in the
-//! same order: `[head_dim / 32, 32]` for keys, `[32, head_dim / 32]` for values.
+//! `[32, head_dim]`: there the dimensions are the outputs. Scales (and minima) of `q8` and `q4` are one per position and 32
+//! dimensions, in the same order: `[head_dim / 32, 32]` for keys, `[32, head_dim / 32]` for values.
 //!
-//! A byte of `q4` holds two numbers that lie 16 apart in that order, the earlier one in its low half.
+//! Values of `kivi` have one per position and group of dimensions, `[32, head_dim / group]`. Its keys have one per dimension
+//! and group of positions, `[head_dim]`; the tiles of a group lie together, and their scales behind the last of them.
+//!
+//! A byte of four-bit numbers holds two that lie 16 apart in that order, one of two-bit numbers four that lie 8 apart; the
+//! earlier ones in its lower bits.
 //!
 //! | file | holds |
 //! |---|---|
+//! | `format.rs` | names and parameters of the formats |
+//! | `layout.rs` | where tiles lie |
 //! | `float.rs` | single precision and the two 16-bit types |
-//! | `q8.rs`, `q4.rs` | the quantized formats |
+//! | `q8.rs` | 8 bits |
+//! | `q4.rs`, `kivi.rs` | keys of few bits: a scale per position, and per dimension |
+//! | `per_token.rs` | values of few bits |
+//! | `codes.rs` | quants of few bits, and how they are found |
 //! | `store.rs` | writing rows |
+//! | `convert.rs` | rewriting planes, reading rows |
 //! | `buffer.rs` | aligned memory |
 
 mod buffer;
+mod codes;
+mod convert;
 mod float;
+mod format;
+mod kivi;
+mod layout;
+mod per_token;
 mod q4;
 mod q8;
 mod store;
-
-use std::fmt;
-use std::str::FromStr;
 
 use half::{bf16, f16};
 
 use super::KEY_TILE;
 use crate::lanes::{LANES, WideLanes};
-use crate::{Error, Result};
 
 pub use buffer::KvBuffer;
 pub(super) use buffer::{Line, as_lines_len, floats, floats_mut};
-pub(super) use float::Floats;
-pub(super) use q4::{Q4Keys, Q4Values};
-pub(super) use q8::{Q8Keys, Q8Values};
+use codes::{FourBits, TwoBits};
+pub use convert::KvScratch;
+pub(crate) use convert::{ConvertJob, ReadJob, convert, read};
+use float::Floats;
+pub use format::{KiviBits, KiviGroup, KvFormat};
+use kivi::ChannelKeys;
+pub use layout::{KvLayout, KvRole};
+pub(super) use layout::{KvTile, TileRun};
+use per_token::TokenValues;
+use q4::Q4Keys;
+use q8::{Q8Keys, Q8Values};
 pub(crate) use store::{StoreJob, store};
 
 /// Values of a wide vector.
 pub(super) const WIDE: usize = 2 * LANES;
 
-/// Values that share a scale in the quantized formats.
+/// Values that share a scale in `q8` and `q4`, and the smallest group of the others.
 pub(super) const GROUP: usize = 32;
-
-/// How keys and values are stored.
-///
-/// # Examples
-/// ```
-/// use ruvllm_kernels::KvFormat;
-///
-/// assert_eq!("q8".parse::<KvFormat>()?, KvFormat::Q8);
-/// assert_eq!(KvFormat::BF16.to_string(), "bf16");
-/// # Ok::<(), ruvllm_kernels::Error>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-#[non_exhaustive]
-pub enum KvFormat {
-    /// 32-bit floats: exactly what the projections computed.
-    F32,
-    /// 16-bit floats, rounded to nearest: half the memory and half the traffic of attention.
-    #[default]
-    F16,
-    /// bfloat16, rounded to nearest: the range of `F32` with 8 bits of precision.
-    BF16,
-    /// 8 bits: `x = scale * q`, one scale per token, head and 32 dimensions; `scale = max|x| / 127`.
-    Q8,
-    /// 4 bits: `x = minimum + scale * q`, one scale and minimum per token, head and 32 dimensions;
-    /// `scale = (max x - min x) / 15`. A minimum of its own costs half a bit per value and halves the step of values that
-    /// lie to one side of zero; KIVI (arXiv 2402.02750) stores values the same way.
-    Q4,
-}
-
-impl KvFormat {
-    /// Every format, from the largest to the smallest.
-    pub const ALL: [Self; 5] = [Self::F32, Self::F16, Self::BF16, Self::Q8, Self::Q4];
-
-    /// The name that [`FromStr`] takes.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "f32",
-            Self::F16 => "f16",
-            Self::BF16 => "bf16",
-            Self::Q8 => "q8",
-            Self::Q4 => "q4",
-        }
-    }
-
-    /// What `head_dim` has to be a multiple of.
-    pub fn head_dim_multiple(self) -> usize {
-        match self {
-            Self::F32 | Self::F16 | Self::BF16 => 1,
-            Self::Q8 | Self::Q4 => GROUP,
-        }
-    }
-
-    /// Bytes of one tile; saturates.
-    pub(super) fn tile_bytes(self, head_dim: usize) -> usize {
-        let per_dimension = match self {
-            Self::F32 => KEY_TILE * size_of::<f32>(),
-            Self::F16 | Self::BF16 => KEY_TILE * size_of::<f16>(),
-            Self::Q8 => KEY_TILE + size_of::<f16>(),
-            Self::Q4 => KEY_TILE / 2 + 2 * size_of::<f16>(),
-        };
-        head_dim.saturating_mul(per_dimension)
-    }
-
-    /// Half-precision numbers behind the quants of a tile.
-    pub(super) fn scales_per_tile(self, head_dim: usize) -> usize {
-        match self {
-            Self::F32 | Self::F16 | Self::BF16 => 0,
-            Self::Q8 => head_dim,
-            Self::Q4 => 2 * head_dim,
-        }
-    }
-}
-
-impl fmt::Display for KvFormat {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for KvFormat {
-    type Err = Error;
-
-    fn from_str(name: &str) -> Result<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|format| format.name() == name)
-            .ok_or_else(|| Error::UnknownKvFormat { name: name.to_owned() })
-    }
-}
-
-/// Format and sizes of the planes of a block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KvLayout {
-    format: KvFormat,
-    n_kv_heads: usize,
-    block_tokens: usize,
-    head_dim: usize,
-}
-
-impl KvLayout {
-    /// The layout of blocks of `block_tokens` positions.
-    ///
-    /// # Errors
-    /// [`Error::KvHeadDim`] if the format cannot hold heads of this size.
-    ///
-    /// # Panics
-    /// If `block_tokens` is not a positive multiple of 32.
-    pub fn new(format: KvFormat, n_kv_heads: usize, block_tokens: usize, head_dim: usize) -> Result<Self> {
-        let multiple = format.head_dim_multiple();
-        if !head_dim.is_multiple_of(multiple) {
-            return Err(Error::KvHeadDim { format, head_dim, multiple });
-        }
-        assert!(
-            block_tokens > 0 && block_tokens.is_multiple_of(KEY_TILE),
-            "blocks of {block_tokens} tokens, not a multiple of {KEY_TILE}"
-        );
-        Ok(Self { format, n_kv_heads, block_tokens, head_dim })
-    }
-
-    /// The format.
-    pub fn format(&self) -> KvFormat {
-        self.format
-    }
-
-    /// Key/value heads.
-    pub fn n_kv_heads(&self) -> usize {
-        self.n_kv_heads
-    }
-
-    /// Positions of a block.
-    pub fn block_tokens(&self) -> usize {
-        self.block_tokens
-    }
-
-    /// Values of a head.
-    pub fn head_dim(&self) -> usize {
-        self.head_dim
-    }
-
-    /// Bytes of the keys (or of the values) of a block, a multiple of 64; saturates.
-    pub fn plane_bytes(&self) -> usize {
-        self.format
-            .tile_bytes(self.head_dim)
-            .saturating_mul(self.n_kv_heads)
-            .saturating_mul(self.block_tokens / KEY_TILE)
-    }
-}
 
 /// A tile as a matrix of wide vectors: for keys a row is a dimension and the two columns are the 32 positions, for values a
 /// row is a position and a column is 16 dimensions.
@@ -215,22 +90,52 @@ pub(super) trait TileVisitor<L: WideLanes> {
     fn visit<T: Tile>(self, l: L, tile: T);
 }
 
-/// Calls `visitor` with the tile of keys that `bytes` hold. `scales` is room for what quants are multiplied with.
+/// A copy of a tile in f32, `[rows, columns]` wide vectors.
+pub(super) struct Widening<'a> {
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+    pub(super) to: &'a mut [Line],
+}
+
+impl<L: WideLanes> TileVisitor<L> for Widening<'_> {
+    #[inline(always)]
+    fn visit<T: Tile>(self, l: L, tile: T) {
+        for (row, to) in self.to.chunks_exact_mut(self.columns).take(self.rows).enumerate() {
+            let (pairs, rest) = to.as_chunks_mut::<2>();
+            for (i, [first, second]) in pairs.iter_mut().enumerate() {
+                let [a, b] = tile.load::<L, 2>(l, row, 2 * i);
+                l.wide_store(a, first.halves_mut());
+                l.wide_store(b, second.halves_mut());
+            }
+            if let [last] = rest {
+                let [x] = tile.load::<L, 1>(l, row, self.columns - 1);
+                l.wide_store(x, last.halves_mut());
+            }
+        }
+    }
+}
+
+/// Calls `visitor` with a tile of keys. `scales` is room for what quants are multiplied with.
 #[inline(always)]
 pub(super) fn with_keys<L: WideLanes>(
     l: L,
-    format: KvFormat,
-    bytes: &[u8],
-    dim: usize,
+    tile: KvTile<'_>,
     scales: &mut [Line],
     visitor: impl TileVisitor<L>,
 ) {
-    match format {
-        KvFormat::F32 => visitor.visit(l, Floats::<f32>::new(bytemuck::cast_slice(bytes), 2)),
-        KvFormat::F16 => visitor.visit(l, Floats::<f16>::new(bytemuck::cast_slice(bytes), 2)),
-        KvFormat::BF16 => visitor.visit(l, Floats::<bf16>::new(bytemuck::cast_slice(bytes), 2)),
-        KvFormat::Q8 => visitor.visit(l, Q8Keys::new(quants(l, format, bytes, dim, scales))),
-        KvFormat::Q4 => visitor.visit(l, Q4Keys::new(quants(l, format, bytes, dim, scales))),
+    let numbers = tile.numbers;
+    match tile.format {
+        KvFormat::F32 => visitor.visit(l, Floats::<f32>::new(bytemuck::cast_slice(numbers), 2)),
+        KvFormat::F16 => visitor.visit(l, Floats::<f16>::new(bytemuck::cast_slice(numbers), 2)),
+        KvFormat::BF16 => visitor.visit(l, Floats::<bf16>::new(bytemuck::cast_slice(numbers), 2)),
+        KvFormat::Q8 => visitor.visit(l, Q8Keys::new(quants(l, tile, scales))),
+        KvFormat::Q4 => visitor.visit(l, Q4Keys::new(quants(l, tile, scales))),
+        KvFormat::Kivi { bits: KiviBits::Four, .. } => {
+            visitor.visit(l, ChannelKeys::<FourBits>::new(quants(l, tile, scales)));
+        }
+        KvFormat::Kivi { bits: KiviBits::Two, .. } => {
+            visitor.visit(l, ChannelKeys::<TwoBits>::new(quants(l, tile, scales)));
+        }
     }
 }
 
@@ -238,69 +143,53 @@ pub(super) fn with_keys<L: WideLanes>(
 #[inline(always)]
 pub(super) fn with_values<L: WideLanes>(
     l: L,
-    format: KvFormat,
-    bytes: &[u8],
+    tile: KvTile<'_>,
     columns: usize,
     scales: &mut [Line],
     visitor: impl TileVisitor<L>,
 ) {
-    let dim = columns * WIDE;
-    match format {
-        KvFormat::F32 => visitor.visit(l, Floats::<f32>::new(bytemuck::cast_slice(bytes), columns)),
-        KvFormat::F16 => visitor.visit(l, Floats::<f16>::new(bytemuck::cast_slice(bytes), columns)),
-        KvFormat::BF16 => visitor.visit(l, Floats::<bf16>::new(bytemuck::cast_slice(bytes), columns)),
-        KvFormat::Q8 => visitor.visit(l, Q8Values::new(quants(l, format, bytes, dim, scales), columns)),
-        KvFormat::Q4 => visitor.visit(l, Q4Values::new(quants(l, format, bytes, dim, scales), columns)),
+    let (numbers, group) = (tile.numbers, tile.format.head_dim_multiple());
+    match tile.format {
+        KvFormat::F32 => visitor.visit(l, Floats::<f32>::new(bytemuck::cast_slice(numbers), columns)),
+        KvFormat::F16 => visitor.visit(l, Floats::<f16>::new(bytemuck::cast_slice(numbers), columns)),
+        KvFormat::BF16 => visitor.visit(l, Floats::<bf16>::new(bytemuck::cast_slice(numbers), columns)),
+        KvFormat::Q8 => visitor.visit(l, Q8Values::new(quants(l, tile, scales), columns)),
+        KvFormat::Q4 | KvFormat::Kivi { bits: KiviBits::Four, .. } => {
+            visitor.visit(l, TokenValues::<FourBits>::new(quants(l, tile, scales), columns, group));
+        }
+        KvFormat::Kivi { bits: KiviBits::Two, .. } => {
+            visitor.visit(l, TokenValues::<TwoBits>::new(quants(l, tile, scales), columns, group));
+        }
     }
 }
 
 /// Values in rows whose length is not a multiple of 16: copied to f32 rows that are.
 #[inline(always)]
-pub(super) fn pad_values<L: WideLanes>(l: L, format: KvFormat, bytes: &[u8], dim: usize, to: &mut [Line]) {
-    match format {
-        KvFormat::F32 => float::pad::<L, f32>(l, bytemuck::cast_slice(bytes), dim, to),
-        KvFormat::F16 => float::pad::<L, f16>(l, bytemuck::cast_slice(bytes), dim, to),
-        KvFormat::BF16 => float::pad::<L, bf16>(l, bytemuck::cast_slice(bytes), dim, to),
-        KvFormat::Q8 | KvFormat::Q4 => unreachable!("quantized rows are multiples of 32, as `check` ensures"),
+pub(super) fn pad_values<L: WideLanes>(l: L, tile: KvTile<'_>, dim: usize, to: &mut [Line]) {
+    match tile.format {
+        KvFormat::F32 => float::pad::<L, f32>(l, bytemuck::cast_slice(tile.numbers), dim, to),
+        KvFormat::F16 => float::pad::<L, f16>(l, bytemuck::cast_slice(tile.numbers), dim, to),
+        KvFormat::BF16 => float::pad::<L, bf16>(l, bytemuck::cast_slice(tile.numbers), dim, to),
+        KvFormat::Q8 | KvFormat::Q4 | KvFormat::Kivi { .. } => {
+            unreachable!("quantized rows are multiples of 32, as `check` ensures")
+        }
     }
 }
 
 /// The two parts of a quantized tile.
 #[derive(Clone, Copy)]
 pub(super) struct Quants<'a> {
-    /// Sixteen bytes at a time.
-    bytes: &'a [[u8; WIDE]],
+    bytes: &'a [u8],
     /// Scales, then minima if the format has them, in f32.
     scales: &'a [f32],
 }
 
-/// Cuts a quantized tile into its parts and widens the scales, once per tile.
+/// Widens the scales of a quantized tile, once per tile.
 #[inline(always)]
-fn quants<'a, L: WideLanes>(
-    l: L,
-    format: KvFormat,
-    tile: &'a [u8],
-    dim: usize,
-    wide: &'a mut [Line],
-) -> Quants<'a> {
-    let (bytes, scales) = split(format, dim, tile);
-    let scales = scales.as_chunks::<WIDE>().0;
+fn quants<'a, L: WideLanes>(l: L, tile: KvTile<'a>, wide: &'a mut [Line]) -> Quants<'a> {
+    let scales = tile.scales.as_chunks::<WIDE>().0;
     for (from, to) in scales.iter().zip(&mut *wide) {
         l.wide_store(l.wide_load_f16(from), to.halves_mut());
     }
-    Quants { bytes: bytes.as_chunks().0, scales: floats(&wide[..scales.len()]) }
-}
-
-/// Quants and half-precision numbers of a quantized tile.
-#[inline(always)]
-fn split(format: KvFormat, dim: usize, tile: &[u8]) -> (&[u8], &[f16]) {
-    let (bytes, scales) = tile.split_at(tile.len() - size_of::<f16>() * format.scales_per_tile(dim));
-    (bytes, bytemuck::cast_slice(scales))
-}
-
-/// As [`split`].
-#[inline(always)]
-fn split_mut(format: KvFormat, dim: usize, tile: &mut [u8]) -> (&mut [u8], &mut [f16]) {
-    let (bytes, scales) = tile.split_at_mut(tile.len() - size_of::<f16>() * format.scales_per_tile(dim));
-    (bytes, bytemuck::cast_slice_mut(scales))
+    Quants { bytes: tile.numbers, scales: floats(&wide[..scales.len()]) }
 }

@@ -1,14 +1,12 @@
-//! Keys and values in 4 bits: `x = minimum + scale * q`, one rounding in f32.
+//! Keys in 4 bits with a scale and a minimum per position: `x = minimum + scale * q`, one rounding in f32.
 
 use half::f16;
 
 use super::super::KEY_TILE;
-use super::store::{KvRole, Row, inverse, scale_of};
-use super::{GROUP, KvFormat, Quants, Tile, WIDE, split_mut};
+use super::codes::{Codes, FourBits, Range, count, quantize};
+use super::store::Row;
+use super::{GROUP, Line, Quants, Tile, WIDE, floats};
 use crate::lanes::{LANES, Lanes, WideLanes};
-
-/// Largest quant.
-const LARGEST: f32 = 15.0;
 
 /// A tile of keys, `[head_dim, 32]`; scales and minima `[head_dim / 32, 32]`.
 #[derive(Clone, Copy)]
@@ -23,14 +21,14 @@ impl<'a> Q4Keys<'a> {
     pub(super) fn new(tile: Quants<'a>) -> Self {
         let (scales, minima) = tile.scales.split_at(tile.scales.len() / 2);
         let (scales, minima) = (bytemuck::cast_slice(scales), bytemuck::cast_slice(minima));
-        Self { quants: tile.bytes, scales, minima }
+        Self { quants: bytemuck::cast_slice(tile.bytes), scales, minima }
     }
 }
 
 impl Tile for Q4Keys<'_> {
     #[inline(always)]
     fn load<L: WideLanes, const N: usize>(self, l: L, row: usize, column: usize) -> [L::W; N] {
-        let q = l.wide_load_nibbles(&self.quants[row]);
+        let q = FourBits::unpack(l, &self.quants[row]);
         let first = 2 * (row / GROUP) + column;
         let (scales, minima) = (&self.scales[first..][..N], &self.minima[first..][..N]);
         let mut x = [l.wide_splat(0.0); N];
@@ -41,99 +39,54 @@ impl Tile for Q4Keys<'_> {
     }
 }
 
-/// A tile of values, `[32, head_dim]`; scales and minima `[32, head_dim / 32]`.
-#[derive(Clone, Copy)]
-pub(in crate::attention) struct Q4Values<'a> {
-    quants: &'a [[u8; WIDE]],
-    scales: &'a [f32],
-    minima: &'a [f32],
-    columns: usize,
-}
-
-impl<'a> Q4Values<'a> {
-    #[inline(always)]
-    pub(super) fn new(tile: Quants<'a>, columns: usize) -> Self {
-        let (scales, minima) = tile.scales.split_at(tile.scales.len() / 2);
-        Self { quants: tile.bytes, scales, minima, columns }
-    }
-}
-
-impl Tile for Q4Values<'_> {
-    /// Columns lie in pairs, one in the low halves of 16 bytes and one in the high ones.
-    #[inline(always)]
-    fn load<L: WideLanes, const N: usize>(self, l: L, row: usize, column: usize) -> [L::W; N] {
-        let first = row * self.columns + column;
-        let mut x = [l.wide_splat(0.0); N];
-        let mut n = 0;
-        while n < N {
-            let group = (first + n) / 2;
-            let q = l.wide_load_nibbles(&self.quants[group]);
-            let (scale, minimum) = (l.wide_splat(self.scales[group]), l.wide_splat(self.minima[group]));
-            if N == 1 {
-                x[n] = l.wide_fma(q[first % 2], scale, minimum);
-            } else {
-                x[n] = l.wide_fma(q[0], scale, minimum);
-                x[n + 1] = l.wide_fma(q[1], scale, minimum);
-            }
-            n += 2;
-        }
-        x
-    }
-}
-
-/// Stores one row.
+/// Stores the keys of one position.
 #[inline(always)]
-pub(super) fn store<L: Lanes>(l: L, row: Row<'_>, tile: &mut [u8]) {
-    let dim = row.values.len();
-    let (quants, scales) = split_mut(KvFormat::Q4, dim, tile);
-    let (scales, minima) = scales.split_at_mut(dim);
-    for (group, x) in row.values.as_chunks::<GROUP>().0.iter().enumerate() {
-        let (scale, minimum, q) = quantize(l, x);
-        scales[row.group_index(group)] = scale;
-        minima[row.group_index(group)] = minimum;
-        match row.role {
-            KvRole::Keys => {
-                let (byte, shift) = (row.slot % WIDE, row.slot / WIDE * 4);
-                for (i, q) in q.into_iter().enumerate() {
-                    let byte = &mut quants[(group * GROUP + i) * (KEY_TILE / 2) + byte];
-                    *byte = *byte & !(15 << shift) | (q as u8) << shift;
-                }
-            }
-            KvRole::Values => {
-                let to = &mut quants[(row.slot * dim + group * GROUP) / 2..][..GROUP / 2];
-                for (i, to) in to.iter_mut().enumerate() {
-                    *to = q[i] as u8 | (q[i + WIDE] as u8) << 4;
-                }
+pub(super) fn store<L: Lanes>(l: L, row: Row<'_>, quants: &mut [u8], scales: &mut [f16]) {
+    let (scales, minima) = scales.split_at_mut(row.values.len());
+    let (byte, shift) = (row.slot % WIDE, row.slot / WIDE * 4);
+    let (mut q, mut scale, mut minimum) = ([[0; GROUP]; LANES], [f16::ZERO; LANES], [f16::ZERO; LANES]);
+    for (eight, x) in row.values.as_chunks::<GROUP>().0.chunks(LANES).enumerate() {
+        let n = x.len();
+        quantize::<L, FourBits>(l, x, &mut q[..n], &mut scale[..n], &mut minimum[..n]);
+        for (i, q) in q[..n].iter().enumerate() {
+            let group = eight * LANES + i;
+            scales[row.group_index(group)] = scale[i];
+            minima[row.group_index(group)] = minimum[i];
+            for (i, q) in q.iter().enumerate() {
+                let byte = &mut quants[(group * GROUP + i) * (KEY_TILE / 2) + byte];
+                *byte = *byte & !(15 << shift) | q << shift;
             }
         }
     }
 }
 
-/// Scale, minimum and quants (integers in f32) of a group.
+/// Stores a whole tile of keys, `[dim, 32]`: the same bytes as position by position, with groups as lanes.
 #[inline(always)]
-fn quantize<L: Lanes>(l: L, x: &[f32; GROUP]) -> (f16, f16, [f32; GROUP]) {
-    let vectors = x.as_chunks::<LANES>().0;
-    let (mut low, mut high) = (l.splat(f32::INFINITY), l.splat(f32::NEG_INFINITY));
-    let mut poison = l.zero();
-    for x in vectors {
-        let x = l.load(x);
-        (low, high) = (l.min(x, low), l.max(x, high));
-        poison = l.add(poison, l.sub(x, x));
+pub(super) fn store_tile<L: Lanes>(l: L, keys: &[Line], quants: &mut [u8], scales: &mut [f16]) {
+    let keys = floats(keys).as_chunks::<KEY_TILE>().0;
+    let (scales, minima) = scales.split_at_mut(keys.len());
+    let quants = quants.as_chunks_mut::<WIDE>().0;
+    let scales = scales.as_chunks_mut::<KEY_TILE>().0.iter_mut().zip(minima.as_chunks_mut::<KEY_TILE>().0);
+    for ((keys, quants), (scales, minima)) in
+        keys.chunks_exact(GROUP).zip(quants.chunks_exact_mut(GROUP)).zip(scales)
+    {
+        let mut q = [[0; KEY_TILE]; GROUP];
+        for column in (0..KEY_TILE).step_by(LANES) {
+            let mut range = Range::new(l);
+            for keys in keys {
+                range = range.with(l, l.load(&keys.as_chunks().0[column / LANES]));
+            }
+            let steps = range.steps::<FourBits>(l);
+            scales[column..column + LANES].copy_from_slice(&steps.scales);
+            minima[column..column + LANES].copy_from_slice(&steps.minima);
+            for (keys, q) in keys.iter().zip(&mut q) {
+                let x = l.sub(l.load(&keys.as_chunks().0[column / LANES]), steps.offset);
+                q.as_chunks_mut().0[column / LANES] =
+                    count(l, l.mul(x, steps.inverse), [0.0, FourBits::LARGEST]);
+            }
+        }
+        for (to, q) in quants.iter_mut().zip(&q) {
+            *to = FourBits::pack(q);
+        }
     }
-    // The smallest lane, as the largest of the negated ones.
-    let low = -l.max_lane(l.sub(l.zero(), low));
-    let minimum = f16::from_f32_const(low);
-    // The largest value is met exactly (but for the rounding of the scale), wherever the minimum was rounded to.
-    let offset = minimum.to_f32_const();
-    let span = l.max_lane(high) - offset;
-    let span = if span < 0.0 { 0.0 } else { span };
-    let step = if offset.is_finite() { span / LARGEST } else { f32::NAN };
-    let scale = scale_of(step + l.sum(poison));
-    let (offset, inverse) = (l.splat(offset), l.splat(inverse(scale)));
-    let mut q = [0.0; GROUP];
-    for (x, q) in vectors.iter().zip(q.as_chunks_mut::<LANES>().0) {
-        let rounded = l.round(l.mul(l.sub(l.load(x), offset), inverse));
-        l.store(l.max(l.zero(), l.min(l.splat(LARGEST), rounded)), q);
-    }
-    (scale, minimum, q)
 }

@@ -3,8 +3,9 @@
 use half::f16;
 
 use super::super::KEY_TILE;
-use super::store::{KvRole, Row, inverse, scale_of};
-use super::{GROUP, KvFormat, Quants, Tile, WIDE, split_mut};
+use super::codes::{count, inverse};
+use super::store::Row;
+use super::{GROUP, KvRole, Line, Quants, Tile, WIDE, floats};
 use crate::lanes::{LANES, Lanes, WideLanes};
 
 /// Largest magnitude of a quant.
@@ -69,44 +70,83 @@ impl Tile for Q8Values<'_> {
 
 /// Stores one row.
 #[inline(always)]
-pub(super) fn store<L: Lanes>(l: L, row: Row<'_>, tile: &mut [u8]) {
+pub(super) fn store<L: Lanes>(l: L, row: Row<'_>, quants: &mut [u8], scales: &mut [f16]) {
     let dim = row.values.len();
-    let (quants, scales) = split_mut(KvFormat::Q8, dim, tile);
-    for (group, x) in row.values.as_chunks::<GROUP>().0.iter().enumerate() {
-        let (scale, q) = quantize(l, x);
-        scales[row.group_index(group)] = scale;
-        match row.role {
-            KvRole::Keys => {
-                for (i, q) in q.into_iter().enumerate() {
-                    quants[(group * GROUP + i) * KEY_TILE + row.slot] = q as i8 as u8;
+    let mut q = [[0; GROUP]; LANES];
+    for (eight, x) in row.values.as_chunks::<GROUP>().0.chunks(LANES).enumerate() {
+        let found = quantize(l, x, &mut q);
+        for (i, (q, scale)) in q[..x.len()].iter().zip(found).enumerate() {
+            let group = eight * LANES + i;
+            scales[row.group_index(group)] = scale;
+            match row.role {
+                KvRole::Keys => {
+                    for (i, q) in q.iter().enumerate() {
+                        quants[(group * GROUP + i) * KEY_TILE + row.slot] = *q;
+                    }
                 }
-            }
-            KvRole::Values => {
-                let to = &mut quants[row.slot * dim + group * GROUP..][..GROUP];
-                for (q, to) in q.into_iter().zip(to) {
-                    *to = q as i8 as u8;
-                }
+                KvRole::Values => quants[row.slot * dim + group * GROUP..][..GROUP].copy_from_slice(q),
             }
         }
     }
 }
 
-/// Scale and quants (integers in f32) of a group.
+/// Stores a whole tile of keys, `[dim, 32]`: the same bytes as position by position, with groups as lanes.
 #[inline(always)]
-fn quantize<L: Lanes>(l: L, x: &[f32; GROUP]) -> (f16, [f32; GROUP]) {
-    let vectors = x.as_chunks::<LANES>().0;
-    let (mut largest, mut poison) = (l.zero(), l.zero());
-    for x in vectors {
-        let x = l.load(x);
-        largest = l.max(l.abs(x), largest);
-        poison = l.add(poison, l.sub(x, x));
+pub(super) fn store_tile<L: Lanes>(l: L, keys: &[Line], quants: &mut [u8], scales: &mut [f16]) {
+    let keys = floats(keys).as_chunks::<LANES>().0;
+    let (quants, scales) = (quants.as_chunks_mut::<LANES>().0, scales.as_chunks_mut::<LANES>().0);
+    const COLUMNS: usize = KEY_TILE / LANES;
+    for (group, (keys, quants)) in
+        keys.chunks_exact(GROUP * COLUMNS).zip(quants.chunks_exact_mut(GROUP * COLUMNS)).enumerate()
+    {
+        for column in 0..COLUMNS {
+            let (mut largest, mut poison) = (l.zero(), l.zero());
+            for x in keys[column..].iter().step_by(COLUMNS) {
+                let x = l.load(x);
+                (largest, poison) = (l.max(l.abs(x), largest), l.add(poison, l.sub(x, x)));
+            }
+            let inverse;
+            (scales[group * COLUMNS + column], inverse) = steps(l, largest, poison);
+            for (x, q) in keys[column..].iter().zip(&mut quants[column..]).step_by(COLUMNS) {
+                *q = count(l, l.mul(l.load(x), inverse), [-LARGEST, LARGEST]);
+            }
+        }
     }
-    let scale = scale_of(l.max_lane(largest) / LARGEST + l.sum(poison));
-    let inverse = l.splat(inverse(scale));
-    let mut q = [0.0; GROUP];
-    for (x, q) in vectors.iter().zip(q.as_chunks_mut::<LANES>().0) {
-        let rounded = l.round(l.mul(l.load(x), inverse));
-        l.store(l.max(l.splat(-LARGEST), l.min(l.splat(LARGEST), rounded)), q);
+}
+
+/// Scales of at most eight groups, and their quants as the bytes of signed integers.
+#[inline(always)]
+fn quantize<L: Lanes>(l: L, x: &[[f32; GROUP]], q: &mut [[u8; GROUP]; LANES]) -> [f16; LANES] {
+    let (mut largest, mut poison) = ([0.0; LANES], [0.0; LANES]);
+    for (i, x) in x.iter().enumerate() {
+        let (mut group_largest, mut group_poison) = (l.zero(), l.zero());
+        for x in x.as_chunks::<LANES>().0 {
+            let x = l.load(x);
+            group_largest = l.max(l.abs(x), group_largest);
+            group_poison = l.add(group_poison, l.sub(x, x));
+        }
+        (largest[i], poison[i]) = (l.max_lane(group_largest), l.sum(group_poison));
     }
-    (scale, q)
+    let (scales, inverse) = steps(l, l.load(&largest), l.load(&poison));
+    let mut inverses = [0.0; LANES];
+    l.store(inverse, &mut inverses);
+    for ((x, q), inverse) in x.iter().zip(q).zip(inverses) {
+        for (x, q) in x.as_chunks::<LANES>().0.iter().zip(q.as_chunks_mut::<LANES>().0) {
+            *q = count(l, l.mul(l.load(x), l.splat(inverse)), [-LARGEST, LARGEST]);
+        }
+    }
+    scales
+}
+
+/// Scales of eight groups, and one out of the scales as they are stored (0 where there are no steps).
+#[inline(always)]
+fn steps<L: Lanes>(l: L, largest: L::V, poison: L::V) -> ([f16; LANES], L::V) {
+    let mut scales = [f16::ZERO; LANES];
+    l.store_f16(l.add(l.div(largest, l.splat(LARGEST)), poison), &mut scales);
+    for scale in &mut scales {
+        if !scale.is_finite() {
+            *scale = f16::NAN;
+        }
+    }
+    (scales, inverse(l, l.load_f16(&scales)))
 }

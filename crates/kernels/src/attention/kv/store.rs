@@ -3,16 +3,11 @@
 use half::{bf16, f16};
 
 use super::super::KEY_TILE;
-use super::{GROUP, KvFormat, KvLayout, float, q4, q8};
+use super::codes::{FourBits, TwoBits};
+use super::layout::TileRun;
+use super::{GROUP, KiviBits, KvFormat, KvLayout, KvRole, float, per_token, q4, q8};
 use crate::Kernels;
 use crate::lanes::Lanes;
-
-/// What a plane holds; keys and values lie differently.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum KvRole {
-    Keys,
-    Values,
-}
 
 /// The row of one position and head.
 #[derive(Clone, Copy)]
@@ -24,7 +19,7 @@ pub(super) struct Row<'a> {
 }
 
 impl Row<'_> {
-    /// Where the scale of a group of dimensions lies.
+    /// Where the scale of a group of 32 dimensions lies.
     #[inline(always)]
     pub(super) fn group_index(&self, group: usize) -> usize {
         match self.role {
@@ -50,22 +45,23 @@ impl Kernels {
     /// them. Other positions of the plane stay as they are.
     ///
     /// # Numerics
-    /// `F16` and `BF16` round to nearest, ties to even. `Q8` and `Q4` round scale (and minimum) to half precision first and
-    /// then the numbers to the nearest step of *that* scale. A group of 32 with a value that is not finite, or whose scale
+    /// `F16` and `BF16` round to nearest, ties to even. The others round scale (and minimum) to half precision first and
+    /// then the numbers to the nearest step of *that* scale. A group with a value that is not finite, or whose scale
     /// or minimum does not fit half precision, gets the scale NaN, so that garbage cannot look like a number. The
     /// same bits on every instruction set.
     ///
     /// # Panics
-    /// If a length contradicts the layout, the tokens do not fit the block, or the plane is not aligned for the format's
+    /// If a length contradicts the layout, the tokens do not fit the block, the keys of the format share scales over positions
+    /// ([`KvFormat::keys_are_appendable`]), or the plane is not aligned for the format's
     /// numbers (64-byte alignment, as [`KvBuffer`](crate::KvBuffer) gives it, is best).
     pub fn store_keys(&self, layout: &KvLayout, rows: &[f32], first: usize, plane: &mut [u8]) {
         self.store_kv(&StoreJob { layout, role: KvRole::Keys, rows, first }, plane);
     }
 
-    /// Stores the values of consecutive tokens; otherwise as [`store_keys`](Self::store_keys).
+    /// Stores the values of consecutive tokens, in any format; otherwise as [`store_keys`](Self::store_keys).
     ///
     /// # Panics
-    /// As `store_keys`.
+    /// If a length contradicts the layout, the tokens do not fit the block, or the plane is not aligned.
     pub fn store_values(&self, layout: &KvLayout, rows: &[f32], first: usize, plane: &mut [u8]) {
         self.store_kv(&StoreJob { layout, role: KvRole::Values, rows, first }, plane);
     }
@@ -79,6 +75,11 @@ impl Kernels {
         assert!(job.rows.len().is_multiple_of(width), "store: rows of another width");
         let end = job.first.saturating_add(job.rows.len() / width);
         assert!(end <= job.layout.block_tokens, "store: more tokens than the block has room for");
+        let format = job.layout.format;
+        assert!(
+            job.role == KvRole::Values || format.keys_are_appendable(),
+            "store: keys in {format} are written a block at a time, by convert_kv"
+        );
         // SAFETY: `self` exists only where the slot's instruction set is present.
         unsafe { (self.slots.store_kv)(job, plane) }
     }
@@ -88,36 +89,44 @@ impl Kernels {
 #[inline(always)]
 pub(crate) fn store<L: Lanes>(l: L, job: &StoreJob<'_>, plane: &mut [u8]) {
     let KvLayout { format, n_kv_heads, block_tokens, head_dim } = *job.layout;
-    let tile_bytes = format.tile_bytes(head_dim);
+    let run = job.layout.run(job.role);
     // Head by head: the places of consecutive tokens lie side by side.
     for head in 0..n_kv_heads {
-        let tiles = &mut plane[head * (block_tokens / KEY_TILE) * tile_bytes..];
+        let tiles = &mut plane[head * (block_tokens / KEY_TILE) * run.bytes()..];
         for (token, row) in job.rows.chunks_exact(n_kv_heads * head_dim).enumerate() {
             let position = job.first + token;
-            let tile = &mut tiles[position / KEY_TILE * tile_bytes..][..tile_bytes];
+            let tile = &mut tiles[position / KEY_TILE * run.bytes()..];
             let values = &row[head * head_dim..][..head_dim];
-            let row = Row { role: job.role, values, slot: position % KEY_TILE };
-            match format {
-                KvFormat::F32 => float::store::<L, f32>(l, row, bytemuck::cast_slice_mut(tile)),
-                KvFormat::F16 => float::store::<L, f16>(l, row, bytemuck::cast_slice_mut(tile)),
-                KvFormat::BF16 => float::store::<L, bf16>(l, row, bytemuck::cast_slice_mut(tile)),
-                KvFormat::Q8 => q8::store(l, row, tile),
-                KvFormat::Q4 => q4::store(l, row, tile),
-            }
+            store_row(l, format, &run, Row { role: job.role, values, slot: position % KEY_TILE }, tile);
         }
     }
 }
 
-/// A scale as it is stored; NaN where half precision has no such number.
+/// Stores one row in the tile, a run of its own, that `bytes` begin with.
 #[inline(always)]
-pub(super) fn scale_of(x: f32) -> f16 {
-    let scale = f16::from_f32_const(x);
-    if scale.is_finite() { scale } else { f16::NAN }
-}
-
-/// What values are multiplied with to count in steps of `scale`; 0 where there are no steps.
-#[inline(always)]
-pub(super) fn inverse(scale: f16) -> f32 {
-    let scale = scale.to_f32_const();
-    if scale > 0.0 { 1.0 / scale } else { 0.0 }
+pub(super) fn store_row<L: Lanes>(l: L, format: KvFormat, run: &TileRun, row: Row<'_>, bytes: &mut [u8]) {
+    let (numbers, scales) = run.split_mut(&mut bytes[..run.bytes()]);
+    let group = format.head_dim_multiple();
+    match (format, row.role) {
+        (KvFormat::F32, _) => float::store::<L, f32>(l, row, bytemuck::cast_slice_mut(numbers)),
+        (KvFormat::F16, _) => float::store::<L, f16>(l, row, bytemuck::cast_slice_mut(numbers)),
+        (KvFormat::BF16, _) => float::store::<L, bf16>(l, row, bytemuck::cast_slice_mut(numbers)),
+        (KvFormat::Q8, _) => q8::store(l, row, numbers, scales),
+        (KvFormat::Q4, KvRole::Keys) => q4::store(l, row, numbers, scales),
+        (KvFormat::Q4 | KvFormat::Kivi { bits: KiviBits::Four, .. }, KvRole::Values) => {
+            per_token::store::<L, FourBits>(
+                l,
+                row.values,
+                row.values.len(),
+                row.slot,
+                group,
+                numbers,
+                scales,
+            );
+        }
+        (KvFormat::Kivi { bits: KiviBits::Two, .. }, KvRole::Values) => {
+            per_token::store::<L, TwoBits>(l, row.values, row.values.len(), row.slot, group, numbers, scales);
+        }
+        (KvFormat::Kivi { .. }, KvRole::Keys) => unreachable!("such keys are refused, or stored as a run"),
+    }
 }

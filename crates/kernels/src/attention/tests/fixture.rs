@@ -61,21 +61,17 @@ impl Sequence {
             let tokens = block * block_tokens..((block + 1) * block_tokens).min(sequence.tokens());
             let rows = tokens.start * width..tokens.end * width;
             let layouts = sequence.layouts(block);
-            let mut planes = layouts.map(|layout| {
-                // Whatever is not written is NaN in every format, which no result may show.
-                let mut plane = KvBuffer::zeroed(layout.plane_bytes()).unwrap();
-                plane.as_bytes_mut().fill(0xff);
-                plane
-            });
-            scalar().store_keys(&layouts[0], &sequence.keys[rows.clone()], 0, planes[0].as_bytes_mut());
-            scalar().store_values(&layouts[1], &sequence.values[rows.clone()], 0, planes[1].as_bytes_mut());
+            let [keys, values] = [&sequence.keys, &sequence.values].map(|x| &x[rows.clone()]);
+            let planes = [
+                stored(scalar(), &layouts[0], KvRole::Keys, keys, 0),
+                stored(scalar(), &layouts[1], KvRole::Values, values, 0),
+            ];
             for (i, token) in tokens.enumerate() {
                 for column in 0..width {
                     let at = [i, column / head_dim, column % head_dim];
-                    let [key, value] =
-                        [0, 1].map(|role| decode(&layouts[role], role == 0, planes[role].as_bytes(), at));
-                    sequence.keys[token * width + column] = key;
-                    sequence.values[token * width + column] = value;
+                    let place = token * width + column;
+                    sequence.keys[place] = decode(&layouts[0], KvRole::Keys, planes[0].as_bytes(), at);
+                    sequence.values[place] = decode(&layouts[1], KvRole::Values, planes[1].as_bytes(), at);
                 }
             }
             sequence.planes.push(planes);
@@ -179,30 +175,82 @@ impl Sequence {
     }
 }
 
+/// A plane that holds `rows` from position `first` on. Whatever is not written is NaN, which no result may show; where keys
+/// share scales over positions, it is 0.
+pub(super) fn stored(
+    kernels: Kernels,
+    layout: &KvLayout,
+    role: KvRole,
+    rows: &[f32],
+    first: usize,
+) -> KvBuffer {
+    let mut plane = KvBuffer::zeroed(layout.plane_bytes()).unwrap();
+    plane.as_bytes_mut().fill(0xff);
+    match role {
+        KvRole::Values => kernels.store_values(layout, rows, first, plane.as_bytes_mut()),
+        KvRole::Keys if layout.format().keys_are_appendable() => {
+            kernels.store_keys(layout, rows, first, plane.as_bytes_mut());
+        }
+        KvRole::Keys => {
+            let wide = with_format(layout, KvFormat::F32);
+            let mut zeros = KvBuffer::zeroed(wide.plane_bytes()).unwrap();
+            kernels.store_keys(&wide, rows, first, zeros.as_bytes_mut());
+            let mut scratch = KvScratch::new();
+            kernels.convert_kv(role, &wide, zeros.as_bytes(), layout, plane.as_bytes_mut(), &mut scratch);
+        }
+    }
+    plane
+}
+
+/// The same sizes in another format.
+pub(super) fn with_format(layout: &KvLayout, format: KvFormat) -> KvLayout {
+    KvLayout::new(format, layout.n_kv_heads(), layout.block_tokens(), layout.head_dim()).unwrap()
+}
+
 /// One number of a plane, read as the documentation of the layout says; `at` is position, head and dimension.
-pub(super) fn decode(layout: &KvLayout, is_keys: bool, plane: &[u8], at: [usize; 3]) -> f32 {
+pub(super) fn decode(layout: &KvLayout, role: KvRole, plane: &[u8], at: [usize; 3]) -> f32 {
     let [position, head, dimension] = at;
     let (format, block_tokens, head_dim) = (layout.format(), layout.block_tokens(), layout.head_dim());
-    let tile_bytes = plane.len() / layout.n_kv_heads() / (block_tokens / 32);
-    let tile = &plane[(head * (block_tokens / 32) + position / 32) * tile_bytes..][..tile_bytes];
-    let slot = position % 32;
-    let (index, group) = if is_keys {
-        (dimension * 32 + slot, dimension / 32 * 32 + slot)
-    } else {
-        (slot * head_dim + dimension, slot * (head_dim / 32) + dimension / 32)
+    let shared = match (format, role) {
+        (KvFormat::Kivi { group, .. }, KvRole::Keys) => group.get(), // positions
+        _ => 32,
     };
-    let half = |at: usize| f16::from_le_bytes([tile[at], tile[at + 1]]).to_f32();
-    match format {
-        KvFormat::F32 => f32::from_le_bytes(tile[4 * index..][..4].try_into().unwrap()),
-        KvFormat::F16 => half(2 * index),
-        KvFormat::BF16 => bf16::from_le_bytes([tile[2 * index], tile[2 * index + 1]]).to_f32(),
-        KvFormat::Q8 => f32::from(tile[index] as i8) * half(32 * head_dim + 2 * group),
-        KvFormat::Q4 => {
-            let byte = tile[index / 32 * 16 + index % 16];
-            let q = if index % 32 < 16 { byte & 15 } else { byte >> 4 };
-            let scales = 16 * head_dim;
-            f32::from(q).mul_add(half(scales + 2 * group), half(scales + 2 * head_dim + 2 * group))
+    let run_bytes = plane.len() / layout.n_kv_heads() / (block_tokens / shared);
+    let run = &plane[(head * block_tokens + position) / shared * run_bytes..][..run_bytes];
+    let slot = position % 32;
+    // Which of 32 numbers, and the 32 before it.
+    let (unit, within) = match role {
+        KvRole::Keys => (position % shared / 32 * head_dim + dimension, slot),
+        KvRole::Values => ((slot * head_dim + dimension) / 32, dimension % 32),
+    };
+    let group = match (format, role) {
+        (KvFormat::Kivi { .. }, KvRole::Keys) => dimension,
+        (KvFormat::Kivi { group, .. }, KvRole::Values) => {
+            slot * (head_dim / group.get()) + dimension / group.get()
         }
+        (_, KvRole::Keys) => dimension / 32 * 32 + slot,
+        (_, KvRole::Values) => slot * (head_dim / 32) + dimension / 32,
+    };
+    // Where the numbers are not multiples of 32 there are no units: the plain order.
+    let index = match role {
+        KvRole::Keys => 32 * dimension + slot,
+        KvRole::Values => slot * head_dim + dimension,
+    };
+    let half = |at: usize| f16::from_le_bytes([run[at], run[at + 1]]).to_f32();
+    let scaled = |bits: usize| {
+        let byte = run[unit * 4 * bits + within % (4 * bits)];
+        let q = byte >> (within / (4 * bits) * bits) & ((1 << bits) - 1);
+        let scales = shared / 8 * bits * head_dim;
+        let minima = scales + (run_bytes - scales) / 2;
+        f32::from(q).mul_add(half(scales + 2 * group), half(minima + 2 * group))
+    };
+    match format {
+        KvFormat::F32 => f32::from_le_bytes(run[4 * index..][..4].try_into().unwrap()),
+        KvFormat::F16 => half(2 * index),
+        KvFormat::BF16 => bf16::from_le_bytes([run[2 * index], run[2 * index + 1]]).to_f32(),
+        KvFormat::Q8 => f32::from(run[index] as i8) * half(32 * head_dim + 2 * group),
+        KvFormat::Q4 => scaled(4),
+        KvFormat::Kivi { bits, .. } => scaled(bits.get()),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Attention against an f64 oracle, and the equality of bits that the canonical order promises.
 
+mod convert;
 mod fixture;
 mod formats;
 mod property;
@@ -33,11 +34,12 @@ fn no_queries_and_no_tokens() {
 #[test]
 fn groups_and_head_sizes() {
     let pool = ThreadPool::single();
-    let cases: [(usize, usize, usize); 10] = [
+    let cases: [(usize, usize, usize); 11] = [
         (4, 1, 8),
         (2, 4, 64),
         (1, 7, 80),
         (1, 8, 128),
+        (2, 1, 128),
         (2, 1, 256),
         (1, 6, 96),
         (3, 1, 32),
@@ -50,7 +52,12 @@ fn groups_and_head_sizes() {
             if !head_dim.is_multiple_of(format.head_dim_multiple()) {
                 continue;
             }
-            let sequence = Sequence::new(7, 70, n_kv_heads, head_dim, format);
+            let block_tokens = format.block_tokens_multiple().max(64);
+            let mut random = Random(7);
+            let mut rows = || random.values(70 * n_kv_heads * head_dim);
+            let (keys, values) = (rows(), rows());
+            let formats = [[format; 2]];
+            let sequence = Sequence::from_rows(n_kv_heads, head_dim, block_tokens, &formats, keys, values);
             let shape = sequence.shape(group);
             let q = Random(3).values(70 * n_kv_heads * group * head_dim);
             let expected = sequence.oracle(&shape, &q);
@@ -199,22 +206,27 @@ fn infinite_scores_weigh_nothing_or_give_nan() {
 
 #[test]
 fn blocks_may_differ_in_format() {
-    let rows = || Random(41).values(300 * 2 * 32);
+    let rows = || Random(41).values(1500 * 2 * 128);
     let mixed: Vec<[KvFormat; 2]> =
         KvFormat::ALL.iter().zip(KvFormat::ALL.iter().rev()).map(|(&keys, &values)| [keys, values]).collect();
-    let sequence = Sequence::from_rows(2, 32, 64, &mixed, rows(), rows());
-    let shape = sequence.shape(2);
-    let q = Random(42).values(300 * 4 * 32);
-    let pool = ThreadPool::single();
-    let reference = sequence.attend(scalar(), &pool, &shape, &q);
-    assert_close(&reference, &sequence.oracle(&shape, &q), "mixed blocks");
-    assert_same_bits(&sequence.attend(best(), &pool, &shape, &q), &reference, "mixed blocks");
-    // The same numbers in single precision, in blocks of another size.
-    let (keys, values) = (sequence.keys.clone(), sequence.values.clone());
-    for block_tokens in [32, 64, 320] {
-        let f32s =
-            Sequence::from_rows(2, 32, block_tokens, &[[KvFormat::F32; 2]], keys.clone(), values.clone());
-        assert_same_bits(&f32s.attend(best(), &pool, &shape, &q), &reference, "f32 blocks");
+    let sequence = Sequence::from_rows(2, 128, 128, &mixed, rows(), rows());
+    // Few rows take keys and values from where they lie, many widen them first.
+    for n_queries in [1, 40] {
+        let shape = AttentionShape { query_start: 1500 - n_queries, n_queries, ..sequence.shape(2) };
+        let q = Random(42).values(n_queries * 4 * 128);
+        let pool = ThreadPool::single();
+        let reference = sequence.attend(scalar(), &pool, &shape, &q);
+        assert_close(&reference, &sequence.oracle(&shape, &q), "mixed blocks");
+        for kernels in Kernels::available() {
+            assert_same_bits(&sequence.attend(kernels, &pool, &shape, &q), &reference, "mixed blocks");
+        }
+        // The same numbers in single precision, in blocks of another size.
+        let (keys, values) = (&sequence.keys, &sequence.values);
+        for block_tokens in [32, 64, 320] {
+            let formats = [[KvFormat::F32; 2]];
+            let f32s = Sequence::from_rows(2, 128, block_tokens, &formats, keys.clone(), values.clone());
+            assert_same_bits(&f32s.attend(best(), &pool, &shape, &q), &reference, "f32 blocks");
+        }
     }
 }
 

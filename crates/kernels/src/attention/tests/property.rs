@@ -17,20 +17,21 @@ proptest! {
         window in prop::option::of(0usize..700),
         soft_cap in prop::option::of(1f32..60.0),
         alibi in prop::option::of(1f32..9.0),
-        formats in prop::collection::vec((0usize..5, 0usize..5), 1..3),
+        formats in prop::collection::vec((0..KvFormat::ALL.len(), 0..KvFormat::ALL.len()), 1..3),
         block_tokens in 1usize..5,
         seed in any::<u64>(),
     ) {
         let tokens = before + n_queries;
         let formats: Vec<_> =
             formats.iter().map(|&(keys, values)| [KvFormat::ALL[keys], KvFormat::ALL[values]]).collect();
-        // Heads of a size that the formats take.
+        // Heads and blocks of sizes that the formats take.
         let multiple = formats.as_flattened().iter().map(|f| f.head_dim_multiple()).max().unwrap();
-        let head_dim = if multiple == 1 { head_dim } else { multiple * head_dim.div_ceil(8) };
+        let head_dim = if multiple == 1 { head_dim } else { (32 * head_dim.div_ceil(8)).next_multiple_of(multiple) };
+        let block_tokens = (32 * block_tokens).next_multiple_of(multiple);
         let mut random = Random(seed);
         let mut rows = || random.values(tokens * n_kv_heads * head_dim);
         let (keys, values) = (rows(), rows());
-        let sequence = Sequence::from_rows(n_kv_heads, head_dim, 32 * block_tokens, &formats, keys, values);
+        let sequence = Sequence::from_rows(n_kv_heads, head_dim, block_tokens, &formats, keys, values);
         let shape =
             AttentionShape { query_start: before, n_queries, window, soft_cap, alibi, ..sequence.shape(group) };
         let width = n_kv_heads * group * head_dim;

@@ -1,0 +1,173 @@
+//! The names and parameters of the formats.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::GROUP;
+use crate::{Error, Result};
+
+/// How keys and values are stored.
+///
+/// # Examples
+/// ```
+/// use ruvllm_kernels::{KiviBits, KiviGroup, KvFormat};
+///
+/// assert_eq!("q8".parse::<KvFormat>()?, KvFormat::Q8);
+/// assert_eq!(KvFormat::BF16.to_string(), "bf16");
+/// let two_bits = KvFormat::Kivi { bits: KiviBits::Two, group: KiviGroup::Of128 };
+/// assert_eq!("kivi2-g128".parse::<KvFormat>()?, two_bits);
+/// # Ok::<(), ruvllm_kernels::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum KvFormat {
+    /// 32-bit floats: exactly what the projections computed.
+    F32,
+    /// 16-bit floats, rounded to nearest: half the memory and half the traffic of attention.
+    #[default]
+    F16,
+    /// bfloat16, rounded to nearest: the range of `F32` with 8 bits of precision.
+    BF16,
+    /// 8 bits: `x = scale * q`, one scale per token, head and 32 dimensions; `scale = max|x| / 127`.
+    Q8,
+    /// 4 bits: `x = minimum + scale * q`, one scale and minimum per token, head and 32 dimensions;
+    /// `scale = (max x - min x) / 15`. A minimum of its own costs half a bit per value and halves the step of values that
+    /// lie to one side of zero.
+    Q4,
+    /// KIVI (arXiv 2402.02750): few bits, `x = minimum + scale * q`. *Keys* share a scale and a minimum per dimension over
+    /// `group` consecutive positions, so that a dimension of large numbers costs the others nothing. *Values* share them per
+    /// position over `group` dimensions; with 4 bits and groups of 32 they are those of `Q4`.
+    ///
+    /// Such keys cannot be appended ([`KvFormat::keys_are_appendable`]): a plane of them is written whole, by
+    /// [`Kernels::convert_kv`](crate::Kernels::convert_kv).
+    Kivi {
+        /// Bits of a quant.
+        bits: KiviBits,
+        /// Positions (of keys) or dimensions (of values) that share a scale and a minimum.
+        group: KiviGroup,
+    },
+}
+
+/// Bits of a quant of [`KvFormat::Kivi`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum KiviBits {
+    /// 16 levels.
+    Four,
+    /// 4 levels.
+    Two,
+}
+
+/// Numbers that share a scale and a minimum in [`KvFormat::Kivi`]. These take 32 bits together: 1, 1/2 or 1/4 bit per value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum KiviGroup {
+    /// 32 numbers.
+    Of32,
+    /// 64 numbers.
+    Of64,
+    /// 128 numbers.
+    Of128,
+}
+
+impl KiviBits {
+    /// The number of bits.
+    pub fn get(self) -> usize {
+        match self {
+            Self::Four => 4,
+            Self::Two => 2,
+        }
+    }
+}
+
+impl KiviGroup {
+    /// The number of numbers.
+    pub fn get(self) -> usize {
+        match self {
+            Self::Of32 => 32,
+            Self::Of64 => 64,
+            Self::Of128 => 128,
+        }
+    }
+}
+
+/// `KvFormat::Kivi`.
+const fn kivi(bits: KiviBits, group: KiviGroup) -> KvFormat {
+    KvFormat::Kivi { bits, group }
+}
+
+impl KvFormat {
+    /// Every format, from the largest to the smallest.
+    pub const ALL: [Self; 11] = [
+        Self::F32,
+        Self::F16,
+        Self::BF16,
+        Self::Q8,
+        Self::Q4,
+        kivi(KiviBits::Four, KiviGroup::Of32),
+        kivi(KiviBits::Four, KiviGroup::Of64),
+        kivi(KiviBits::Four, KiviGroup::Of128),
+        kivi(KiviBits::Two, KiviGroup::Of32),
+        kivi(KiviBits::Two, KiviGroup::Of64),
+        kivi(KiviBits::Two, KiviGroup::Of128),
+    ];
+
+    /// The name that [`FromStr`] takes.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::BF16 => "bf16",
+            Self::Q8 => "q8",
+            Self::Q4 => "q4",
+            Self::Kivi { bits: KiviBits::Four, group: KiviGroup::Of32 } => "kivi4",
+            Self::Kivi { bits: KiviBits::Four, group: KiviGroup::Of64 } => "kivi4-g64",
+            Self::Kivi { bits: KiviBits::Four, group: KiviGroup::Of128 } => "kivi4-g128",
+            Self::Kivi { bits: KiviBits::Two, group: KiviGroup::Of32 } => "kivi2",
+            Self::Kivi { bits: KiviBits::Two, group: KiviGroup::Of64 } => "kivi2-g64",
+            Self::Kivi { bits: KiviBits::Two, group: KiviGroup::Of128 } => "kivi2-g128",
+        }
+    }
+
+    /// What `head_dim` has to be a multiple of: the values that share a scale.
+    pub fn head_dim_multiple(self) -> usize {
+        match self {
+            Self::F32 | Self::F16 | Self::BF16 => 1,
+            Self::Q8 | Self::Q4 => GROUP,
+            Self::Kivi { group, .. } => group.get(),
+        }
+    }
+
+    /// What `block_tokens` has to be a multiple of: 32, or the keys that share a scale.
+    pub fn block_tokens_multiple(self) -> usize {
+        match self {
+            Self::Kivi { group, .. } => group.get(),
+            _ => super::KEY_TILE,
+        }
+    }
+
+    /// Whether keys can be stored position by position: what a position needs is its own. Values always can.
+    pub fn keys_are_appendable(self) -> bool {
+        !matches!(self, Self::Kivi { .. })
+    }
+
+    /// Whether the numbers are floats, without scales.
+    pub(in crate::attention) fn is_float(self) -> bool {
+        matches!(self, Self::F32 | Self::F16 | Self::BF16)
+    }
+}
+
+impl fmt::Display for KvFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for KvFormat {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|format| format.name() == name)
+            .ok_or_else(|| Error::UnknownKvFormat { name: name.to_owned() })
+    }
+}

@@ -1,0 +1,169 @@
+//! Where the tiles of a plane lie, and the parts of a tile.
+
+use half::f16;
+
+use super::{GROUP, KEY_TILE, KiviBits, KvFormat};
+use crate::{Error, Result};
+
+/// What a plane holds; keys and values lie differently.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum KvRole {
+    /// Keys, `[head_dim, 32]` in a tile.
+    Keys,
+    /// Values, `[32, head_dim]` in a tile.
+    Values,
+}
+
+/// Format and sizes of the planes of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KvLayout {
+    pub(super) format: KvFormat,
+    pub(super) n_kv_heads: usize,
+    pub(super) block_tokens: usize,
+    pub(super) head_dim: usize,
+}
+
+impl KvLayout {
+    /// The layout of blocks of `block_tokens` positions.
+    ///
+    /// # Errors
+    /// [`Error::KvHeadDim`] if the format cannot hold heads of this size, [`Error::KvBlockTokens`] if the positions that share
+    /// a scale are more than a block has, or do not divide it.
+    ///
+    /// # Panics
+    /// If `block_tokens` is not a positive multiple of 32.
+    pub fn new(format: KvFormat, n_kv_heads: usize, block_tokens: usize, head_dim: usize) -> Result<Self> {
+        let multiple = format.head_dim_multiple();
+        if !head_dim.is_multiple_of(multiple) {
+            return Err(Error::KvHeadDim { format, head_dim, multiple });
+        }
+        assert!(
+            block_tokens > 0 && block_tokens.is_multiple_of(KEY_TILE),
+            "blocks of {block_tokens} tokens, not a multiple of {KEY_TILE}"
+        );
+        let multiple = format.block_tokens_multiple();
+        if !block_tokens.is_multiple_of(multiple) {
+            return Err(Error::KvBlockTokens { format, block_tokens, multiple });
+        }
+        Ok(Self { format, n_kv_heads, block_tokens, head_dim })
+    }
+
+    /// The format.
+    pub fn format(&self) -> KvFormat {
+        self.format
+    }
+
+    /// Key/value heads.
+    pub fn n_kv_heads(&self) -> usize {
+        self.n_kv_heads
+    }
+
+    /// Positions of a block.
+    pub fn block_tokens(&self) -> usize {
+        self.block_tokens
+    }
+
+    /// Values of a head.
+    pub fn head_dim(&self) -> usize {
+        self.head_dim
+    }
+
+    /// Bytes of the keys (or, the same number, of the values) of a block, scales and minima included; a multiple of 64;
+    /// saturates.
+    pub fn plane_bytes(&self) -> usize {
+        self.run(KvRole::Values).bytes().saturating_mul(self.n_tiles())
+    }
+
+    /// Tiles of a plane.
+    pub(super) fn n_tiles(&self) -> usize {
+        self.n_kv_heads.saturating_mul(self.block_tokens / KEY_TILE)
+    }
+
+    /// The parts of the plane's runs.
+    pub(super) fn run(&self, role: KvRole) -> TileRun {
+        TileRun::new(self.format, role, self.head_dim)
+    }
+}
+
+/// The parts of a *run*: the tiles that share their scales (one, but for keys in large groups), then the scales and minima.
+#[derive(Clone, Copy)]
+pub(in crate::attention) struct TileRun {
+    /// Consecutive tiles of the run.
+    pub(super) tiles: usize,
+    /// Bytes of the numbers of one tile.
+    pub(super) tile_bytes: usize,
+    /// Half-precision numbers behind the tiles: scales, then as many minima if the format has them.
+    pub(super) scales: usize,
+}
+
+impl TileRun {
+    /// Sizes saturate.
+    #[inline(always)]
+    pub(in crate::attention) fn new(format: KvFormat, role: KvRole, head_dim: usize) -> Self {
+        let bits = match format {
+            KvFormat::F32 => 32,
+            KvFormat::F16 | KvFormat::BF16 => 16,
+            KvFormat::Q8 => 8,
+            KvFormat::Q4 | KvFormat::Kivi { bits: KiviBits::Four, .. } => 4,
+            KvFormat::Kivi { bits: KiviBits::Two, .. } => 2,
+        };
+        // Those of the dimensions of 32 positions.
+        let groups = |group: usize| (head_dim / group).saturating_mul(KEY_TILE);
+        let (tiles, scales) = match (format, role) {
+            (KvFormat::F32 | KvFormat::F16 | KvFormat::BF16, _) => (1, 0),
+            (KvFormat::Q8, _) => (1, groups(GROUP)),
+            (KvFormat::Q4, _) => (1, groups(GROUP).saturating_mul(2)),
+            (KvFormat::Kivi { group, .. }, KvRole::Keys) => {
+                (group.get() / KEY_TILE, head_dim.saturating_mul(2))
+            }
+            (KvFormat::Kivi { group, .. }, KvRole::Values) => (1, groups(group.get()).saturating_mul(2)),
+        };
+        Self { tiles, tile_bytes: head_dim.saturating_mul(KEY_TILE / 8 * bits), scales }
+    }
+
+    /// Bytes of the run.
+    #[inline(always)]
+    pub(super) fn bytes(&self) -> usize {
+        let scales = self.scales.saturating_mul(size_of::<f16>());
+        self.tile_bytes.saturating_mul(self.tiles).saturating_add(scales)
+    }
+
+    /// Numbers and scales of a run.
+    #[inline(always)]
+    pub(super) fn split_mut<'a>(&self, run: &'a mut [u8]) -> (&'a mut [u8], &'a mut [f16]) {
+        let (numbers, scales) = run.split_at_mut(self.tiles * self.tile_bytes);
+        (numbers, bytemuck::cast_slice_mut(scales))
+    }
+
+    /// Tile `index` of a plane.
+    #[inline(always)]
+    pub(in crate::attention) fn tile<'a>(
+        &self,
+        format: KvFormat,
+        plane: &'a [u8],
+        index: usize,
+    ) -> KvTile<'a> {
+        let run = &plane[index / self.tiles * self.bytes()..][..self.bytes()];
+        let (numbers, scales) = run.split_at(self.tiles * self.tile_bytes);
+        let numbers = &numbers[index % self.tiles * self.tile_bytes..][..self.tile_bytes];
+        KvTile { format, numbers, scales: bytemuck::cast_slice(scales) }
+    }
+}
+
+/// Keys or values of 32 positions of one head, as they are stored.
+#[derive(Clone, Copy)]
+pub(in crate::attention) struct KvTile<'a> {
+    pub(in crate::attention) format: KvFormat,
+    /// Floats or quants.
+    pub(in crate::attention) numbers: &'a [u8],
+    /// Scales, then minima if the format has them.
+    pub(in crate::attention) scales: &'a [f16],
+}
+
+impl<'a> KvTile<'a> {
+    /// A tile in f32.
+    #[inline(always)]
+    pub(in crate::attention) fn of_f32(numbers: &'a [super::Line]) -> Self {
+        Self { format: KvFormat::F32, numbers: bytemuck::cast_slice(numbers), scales: &[] }
+    }
+}
