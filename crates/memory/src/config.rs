@@ -1,0 +1,105 @@
+//! The settings of a pool.
+
+use crate::{Error, Result};
+
+/// Addresses reserved per page of capacity, unless set otherwise: what a million random requests at 90 % use need to find
+/// all free pages in one piece (`examples/fragmentation.rs`).
+const ADDRESS_FACTOR: usize = 2;
+
+/// The smallest page.
+const MIN_PAGE_BYTES: usize = 512 << 10;
+
+/// The largest page.
+const MAX_PAGE_BYTES: usize = 4 << 20;
+
+/// How a pool is built. Start from [`PoolConfig::new`] and change fields.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PoolConfig {
+    /// The budget: the pool never has more memory than this from the system. Rounded down to whole pages.
+    pub capacity_bytes: usize,
+    /// Bytes of a page: a power of two from 512 KiB to 4 MiB; 2 MiB by default, the size of a huge page. Smaller pages
+    /// do without huge pages.
+    pub page_bytes: usize,
+    /// How a contiguous range is chosen among the free runs.
+    pub fit: Fit,
+    /// When eviction starts and stops.
+    pub watermarks: Watermarks,
+    /// Free memory that is kept for the next request instead of being returned to the system; an eighth of the capacity
+    /// by default.
+    pub reserve_bytes: usize,
+    /// Addresses reserved per byte of capacity, at least 1; 2 by default. Addresses cost nothing until they are used, and
+    /// spare ones let a contiguous range be found when the free pages lie apart.
+    pub address_factor: usize,
+}
+
+/// How a contiguous range is chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fit {
+    /// The shortest run that is long enough.
+    #[default]
+    Best,
+    /// The first run that is long enough.
+    First,
+}
+
+/// Fractions of the capacity between which eviction works: it starts at `high` and stops at `low`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Watermarks {
+    /// Use at which owners are asked to give pages back.
+    pub high: f64,
+    /// Use at which they are left alone again.
+    pub low: f64,
+}
+
+impl Default for Watermarks {
+    /// 0.85 and 0.70.
+    fn default() -> Self {
+        Self { high: 0.85, low: 0.70 }
+    }
+}
+
+impl PoolConfig {
+    /// A pool of `capacity_bytes` with the defaults for everything else.
+    pub fn new(capacity_bytes: usize) -> Self {
+        Self {
+            capacity_bytes,
+            page_bytes: 2 << 20,
+            fit: Fit::default(),
+            watermarks: Watermarks::default(),
+            reserve_bytes: capacity_bytes / 8,
+            address_factor: ADDRESS_FACTOR,
+        }
+    }
+
+    /// Pages in the budget.
+    pub(crate) fn capacity_pages(&self) -> usize {
+        self.capacity_bytes / self.page_bytes
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        let refuse = |field, value: String, rule| Err(Error::Config { field, value, rule });
+        let Self { page_bytes, watermarks: Watermarks { high, low }, .. } = *self;
+        if !page_bytes.is_power_of_two() || !(MIN_PAGE_BYTES..=MAX_PAGE_BYTES).contains(&page_bytes) {
+            return refuse("page_bytes", page_bytes.to_string(), "a power of two from 512 KiB to 4 MiB");
+        }
+        if self.capacity_bytes < page_bytes {
+            return refuse("capacity_bytes", self.capacity_bytes.to_string(), "at least one page");
+        }
+        if !(0.0 < low && low <= high && high <= 1.0) {
+            return refuse("watermarks", format!("{low} and {high}"), "0 < low <= high <= 1");
+        }
+        if self.address_factor == 0 {
+            return refuse("address_factor", "0".to_owned(), "at least 1");
+        }
+        // Pages are counted in 32 bits.
+        let addresses = self.capacity_pages().checked_mul(self.address_factor);
+        if addresses.is_none_or(|pages| pages >= u32::MAX as usize) {
+            return refuse(
+                "capacity_bytes",
+                self.capacity_bytes.to_string(),
+                "fewer than 2^32 pages of addresses",
+            );
+        }
+        Ok(())
+    }
+}

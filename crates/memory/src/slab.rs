@@ -1,0 +1,317 @@
+//! Blocks of one size cut from pages.
+
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+
+use crate::region::Span;
+use crate::{Error, PageOwner, PagePool, PageRange, Pages, Request, Result};
+
+/// What a block's start is a multiple of: four cache lines, the widest vector register times four.
+const BLOCK_ALIGN: usize = 256;
+
+/// Most pages that are taken at a time to waste less behind the last block.
+const MAX_EXTRA_PAGES: usize = 7;
+
+/// Hands out blocks of one size, several to a page. Clones are handles of the same slab.
+///
+/// Blocks of more than a page take contiguous pages. Pages whose blocks are all free go back to the pool, except for one
+/// that waits for the next block until the pool is short.
+///
+/// ```
+/// use ruvllm_memory::{PagePool, PoolConfig, Request, Slab};
+///
+/// let pool = PagePool::new(PoolConfig::new(64 << 20))?;
+/// let slab = Slab::new(&pool, 48 << 10, Request::default())?;
+/// let mut block = slab.allocate()?;
+/// block.bytes_mut().fill(1);
+/// assert_eq!(block.bytes().len(), 48 << 10);
+/// assert_eq!(slab.stats().used_blocks, 1);
+/// # Ok::<(), ruvllm_memory::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Slab {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    pool: PagePool,
+    request: Request,
+    block_bytes: usize,
+    /// From the start of a block to that of the next.
+    stride: usize,
+    /// Pages taken at a time.
+    chunk_pages: usize,
+    chunks: Mutex<Chunks>,
+}
+
+/// The chunks of a slab by index, and which of them have free blocks.
+#[derive(Default)]
+struct Chunks {
+    places: Vec<Option<Chunk>>,
+    /// Places without a chunk.
+    vacant: Vec<u32>,
+    /// Chunks with free blocks, the highest index first: blocks are taken from the last, so that chunks with high indices
+    /// become empty.
+    open: Vec<u32>,
+    /// The empty chunk that is kept.
+    spare: Option<u32>,
+    used_blocks: usize,
+}
+
+/// Some pages and those of their blocks that are free.
+struct Chunk {
+    /// Without the blocks, which are cut off its end.
+    pages: Pages,
+    free: Vec<Span>,
+    n_blocks: usize,
+}
+
+/// A block of a [`Slab`]. Dropping it gives it back.
+///
+/// Its bytes are what the last block in this place left there, or zero; never what another tenant wrote.
+pub struct SlabBlock {
+    slab: Arc<Shared>,
+    span: Span,
+    /// Index of its chunk.
+    chunk: u32,
+    /// Pages of its chunk.
+    range: PageRange,
+}
+
+/// The state of a slab.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlabStats {
+    /// Blocks that somebody has.
+    pub used_blocks: usize,
+    /// Blocks in pages of the slab that nobody has.
+    pub free_blocks: usize,
+    /// Pages of the slab, a spare one included.
+    pub pages: usize,
+}
+
+impl Slab {
+    /// A slab of blocks of `block_bytes` bytes that start at multiples of 256. No page is taken yet.
+    ///
+    /// # Errors
+    /// [`Error::BlockBytes`] for blocks of no bytes or more than the pool has.
+    pub fn new(pool: &PagePool, block_bytes: usize, request: Request) -> Result<Self> {
+        let max_bytes = pool.capacity_pages() * pool.page_bytes();
+        if block_bytes == 0 || block_bytes > max_bytes {
+            return Err(Error::BlockBytes { block_bytes, max_bytes });
+        }
+        let stride = block_bytes.next_multiple_of(BLOCK_ALIGN);
+        let shared = Arc::new(Shared {
+            chunk_pages: chunk_pages(stride, pool.page_bytes(), pool.capacity_pages()),
+            pool: pool.clone(),
+            request,
+            block_bytes,
+            stride,
+            chunks: Mutex::default(),
+        });
+        let owner: Weak<Shared> = Arc::downgrade(&shared);
+        pool.register(owner);
+        Ok(Self { shared })
+    }
+
+    /// A block.
+    ///
+    /// # Errors
+    /// Those of [`PagePool::allocate`], when a page is needed.
+    pub fn allocate(&self) -> Result<SlabBlock> {
+        let taken = self.shared.chunks.lock().take();
+        let (span, chunk, range) = match taken {
+            Some(taken) => taken,
+            None => {
+                // Without the lock: the pool may ask this slab for its spare chunk.
+                let chunk = self.shared.new_chunk()?;
+                self.shared.chunks.lock().add(chunk)
+            }
+        };
+        Ok(SlabBlock { slab: Arc::clone(&self.shared), span, chunk, range })
+    }
+
+    /// Bytes of a block.
+    pub fn block_bytes(&self) -> usize {
+        self.shared.block_bytes
+    }
+
+    /// Counts of now.
+    pub fn stats(&self) -> SlabStats {
+        let chunks = self.shared.chunks.lock();
+        let alive = || chunks.places.iter().flatten();
+        SlabStats {
+            used_blocks: chunks.used_blocks,
+            free_blocks: alive().map(|chunk| chunk.free.len()).sum(),
+            pages: alive().map(|chunk| chunk.pages.len_pages()).sum(),
+        }
+    }
+}
+
+/// Pages to take at a time: as few as waste at most an eighth, or what wastes least.
+fn chunk_pages(stride: usize, page_bytes: usize, capacity_pages: usize) -> usize {
+    let least = stride.div_ceil(page_bytes);
+    let most = (least + MAX_EXTRA_PAGES).min(capacity_pages).max(least);
+    let waste = |pages: usize| (pages * page_bytes % stride) as f64 / (pages * page_bytes) as f64;
+    (least..=most)
+        .find(|&pages| waste(pages) <= 0.125)
+        .or_else(|| (least..=most).min_by(|&a, &b| waste(a).total_cmp(&waste(b))))
+        .unwrap_or(least)
+}
+
+impl Shared {
+    fn new_chunk(&self) -> Result<Chunk> {
+        let mut pages = self.pool.allocate(self.chunk_pages, &self.request)?;
+        let span = pages.span_mut();
+        let n_blocks = span.len() / self.stride;
+        let free = (0..n_blocks).map(|_| span.split_off(span.len() - self.stride)).collect();
+        Ok(Chunk { pages, free, n_blocks })
+    }
+
+    fn give_back(&self, span: Span, chunk: u32) {
+        let emptied = self.chunks.lock().put(span, chunk);
+        drop(emptied);
+    }
+}
+
+impl Chunks {
+    /// A block of the chunk with the lowest index that has one.
+    fn take(&mut self) -> Option<(Span, u32, PageRange)> {
+        let index = *self.open.last()?;
+        let chunk = self.places[index as usize].as_mut()?;
+        let span = chunk.free.pop()?;
+        let range = chunk.pages.range();
+        if chunk.free.is_empty() {
+            self.open.pop();
+        }
+        self.spare = self.spare.filter(|&spare| spare != index);
+        self.used_blocks += 1;
+        Some((span, index, range))
+    }
+
+    /// Adds a chunk and takes one of its blocks.
+    fn add(&mut self, mut chunk: Chunk) -> (Span, u32, PageRange) {
+        let range = chunk.pages.range();
+        let span = chunk.free.pop().expect("a chunk is at least as long as a block");
+        let index = self.vacant.pop().unwrap_or_else(|| {
+            self.places.push(None);
+            (self.places.len() - 1) as u32
+        });
+        if !chunk.free.is_empty() {
+            self.open(index);
+        }
+        self.places[index as usize] = Some(chunk);
+        self.used_blocks += 1;
+        (span, index, range)
+    }
+
+    /// Puts a block back; the chunk if it is empty now and another spare one is kept.
+    fn put(&mut self, span: Span, index: u32) -> Option<Chunk> {
+        self.used_blocks -= 1;
+        let chunk = self.places[index as usize].as_mut().expect("a block's chunk exists");
+        chunk.free.push(span);
+        let (n_free, is_empty) = (chunk.free.len(), chunk.free.len() == chunk.n_blocks);
+        if n_free == 1 {
+            self.open(index);
+        }
+        if !is_empty {
+            return None;
+        }
+        match self.spare {
+            // The lower index stays: blocks are taken from there.
+            Some(spare) if spare < index => self.remove(index),
+            Some(spare) => {
+                self.spare = Some(index);
+                self.remove(spare)
+            }
+            None => {
+                self.spare = Some(index);
+                None
+            }
+        }
+    }
+
+    fn take_spare(&mut self) -> Option<Chunk> {
+        let spare = self.spare.take()?;
+        self.remove(spare)
+    }
+
+    fn open(&mut self, index: u32) {
+        let at = self.open.partition_point(|&other| other > index);
+        self.open.insert(at, index);
+    }
+
+    fn remove(&mut self, index: u32) -> Option<Chunk> {
+        self.open.retain(|&other| other != index);
+        self.vacant.push(index);
+        self.places[index as usize].take()
+    }
+}
+
+impl PageOwner for Shared {
+    /// A slab's blocks are in use by others.
+    fn release(&self, _: usize) -> usize {
+        0
+    }
+
+    fn release_unused(&self) -> usize {
+        // A thread that holds the lock does not ask the pool meanwhile, so this wait is short.
+        let spare = self.chunks.lock().take_spare();
+        spare.map_or(0, |chunk| chunk.pages.len_pages())
+    }
+}
+
+impl Drop for Chunk {
+    /// Joins the blocks with their pages again.
+    fn drop(&mut self) {
+        self.free.sort_unstable_by_key(Span::start);
+        for block in self.free.drain(..) {
+            self.pages.span_mut().append(block);
+        }
+    }
+}
+
+impl SlabBlock {
+    /// The block's bytes.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        &self.slab.pool.region().bytes(&self.span)[..self.slab.block_bytes]
+    }
+
+    /// The block's bytes, to write to.
+    #[inline]
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.slab.pool.region().bytes_mut(&mut self.span)[..self.slab.block_bytes]
+    }
+
+    /// The pages that the block is part of: what the pool proposes to the request's owner when it is to be evicted.
+    #[inline]
+    pub fn range(&self) -> PageRange {
+        self.range
+    }
+
+    /// Counts as an access to these pages; see [`Pages::touch`].
+    #[inline]
+    pub fn touch(&self) {
+        self.slab.pool.table().touch(self.range.first_page);
+    }
+}
+
+impl Drop for SlabBlock {
+    fn drop(&mut self) {
+        self.slab.give_back(self.span.split_off(0), self.chunk);
+    }
+}
+
+impl std::fmt::Debug for Slab {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Shared { block_bytes, .. } = *self.shared;
+        f.debug_struct("Slab").field("block_bytes", &block_bytes).field("stats", &self.stats()).finish()
+    }
+}
+
+impl std::fmt::Debug for SlabBlock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SlabBlock").field("bytes", &self.slab.block_bytes).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,214 @@
+//! Tenants: a tree of accounts that count pages and refuse what exceeds a quota.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::sync::{AtomicUsize, Mutex, lock};
+use crate::{Error, Result};
+
+/// Deepest path.
+const MAX_LEVELS: usize = 8;
+
+/// Longest path.
+const MAX_PATH_BYTES: usize = 255;
+
+/// Whom pages are counted for: the root of a pool, or a namespace like `org/team/user`.
+///
+/// What a tenant has counts for each of its ancestors. [`PagePool::tenant`](crate::PagePool::tenant) gives a handle;
+/// the default is the root.
+#[derive(Clone, Debug, Default)]
+pub struct Tenant(pub(crate) Option<Arc<Account>>);
+
+impl Tenant {
+    /// The tenant above all others: the pool itself.
+    pub fn root() -> Self {
+        Self::default()
+    }
+
+    /// Names between slashes; empty for the root.
+    pub fn path(&self) -> &str {
+        self.0.as_ref().map_or("", |account| &account.path)
+    }
+}
+
+/// Limits of a tenant together with its descendants, in pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quota {
+    /// Requests beyond this fail.
+    pub hard_pages: usize,
+    /// Beyond this the tenant's pages are the first to be evicted when the pool is short.
+    pub soft_pages: usize,
+}
+
+impl Default for Quota {
+    /// No limits.
+    fn default() -> Self {
+        Self { hard_pages: usize::MAX, soft_pages: usize::MAX }
+    }
+}
+
+/// What a tenant has and may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TenantUsage {
+    /// Pages of the tenant and its descendants.
+    pub used_pages: usize,
+    /// Its limits.
+    pub quota: Quota,
+}
+
+/// The count behind a tenant.
+#[derive(Debug)]
+pub(crate) struct Account {
+    /// The pool that it belongs to.
+    pool: u64,
+    /// Unlike any other in the pool; 0 is the root.
+    pub(crate) id: u32,
+    pub(crate) path: String,
+    parent: Option<Arc<Account>>,
+    used: AtomicUsize,
+    hard: AtomicUsize,
+    soft: AtomicUsize,
+}
+
+impl Account {
+    pub(crate) fn root(pool: u64, capacity_pages: usize) -> Self {
+        Self::new(pool, 0, String::new(), None, capacity_pages)
+    }
+
+    fn new(pool: u64, id: u32, path: String, parent: Option<Arc<Self>>, hard: usize) -> Self {
+        let [used, hard, soft] = [0, hard, usize::MAX].map(AtomicUsize::new);
+        Self { pool, id, path, parent, used, hard, soft }
+    }
+
+    pub(crate) fn child(id: u32, path: &str, parent: &Arc<Self>) -> Self {
+        Self::new(parent.pool, id, path.to_owned(), Some(Arc::clone(parent)), usize::MAX)
+    }
+
+    pub(crate) fn is_of(&self, pool: u64) -> bool {
+        self.pool == pool
+    }
+
+    #[inline]
+    pub(crate) fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn usage(&self) -> TenantUsage {
+        let quota = Quota {
+            hard_pages: self.hard.load(Ordering::Relaxed),
+            soft_pages: self.soft.load(Ordering::Relaxed),
+        };
+        TenantUsage { used_pages: self.used(), quota }
+    }
+
+    pub(crate) fn set_quota(&self, quota: Quota) {
+        self.hard.store(quota.hard_pages, Ordering::Relaxed);
+        self.soft.store(quota.soft_pages, Ordering::Relaxed);
+    }
+
+    /// Counts `n` pages here and at every ancestor, or nowhere, with the account whose quota they exceed.
+    #[inline]
+    pub(crate) fn charge(&self, n: usize) -> Result<(), &Self> {
+        let mut account = self;
+        loop {
+            if !account.add(n) {
+                self.refund_below(account, n);
+                return Err(account);
+            }
+            match &account.parent {
+                Some(parent) => account = parent,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Takes `n` pages off the counts that [`charge`](Self::charge) raised.
+    #[inline]
+    pub(crate) fn refund(&self, n: usize) {
+        for account in self.line() {
+            // Whoever counts next must see what was freed before: pages lie in a cache before they are off the count.
+            account.used.fetch_sub(n, Ordering::Release);
+        }
+    }
+
+    /// The account and its ancestors.
+    pub(crate) fn line(&self) -> impl Iterator<Item = &Self> {
+        std::iter::successors(Some(self), |account| account.parent.as_deref())
+    }
+
+    /// Whether this is `other` or one of its descendants.
+    pub(crate) fn is_within(&self, other: &Self) -> bool {
+        self.line().any(|account| std::ptr::eq(account, other))
+    }
+
+    /// Whether this account or an ancestor has more than its soft quota.
+    pub(crate) fn is_over_soft_quota(&self) -> bool {
+        self.line().any(|account| account.used() > account.soft.load(Ordering::Relaxed))
+    }
+
+    fn add(&self, n: usize) -> bool {
+        let hard = self.hard.load(Ordering::Relaxed);
+        let within = |used: usize| used.checked_add(n).filter(|&sum| sum <= hard);
+        self.used.fetch_update(Ordering::Acquire, Ordering::Relaxed, within).is_ok()
+    }
+
+    fn refund_below(&self, end: &Self, n: usize) {
+        for account in self.line().take_while(|account| !std::ptr::eq(*account, end)) {
+            account.used.fetch_sub(n, Ordering::Release);
+        }
+    }
+}
+
+/// All tenants of a pool.
+pub(crate) struct Tenants {
+    pub(crate) root: Arc<Account>,
+    tree: Mutex<Tree>,
+}
+
+struct Tree {
+    by_path: HashMap<String, Arc<Account>>,
+    /// `by_id[i]` has the id `i`.
+    by_id: Vec<Arc<Account>>,
+}
+
+impl Tenants {
+    pub(crate) fn new(pool: u64, capacity_pages: usize) -> Self {
+        let root = Arc::new(Account::root(pool, capacity_pages));
+        let tree = Tree { by_path: HashMap::new(), by_id: vec![Arc::clone(&root)] };
+        Self { root, tree: Mutex::new(tree) }
+    }
+
+    /// The account of a path, made with its ancestors where they do not exist yet.
+    pub(crate) fn get_or_create(&self, path: &str) -> Result<Arc<Account>> {
+        let levels = path.split('/').count();
+        if path.len() > MAX_PATH_BYTES || levels > MAX_LEVELS || path.split('/').any(str::is_empty) {
+            return Err(Error::TenantPath { path: path.to_owned() });
+        }
+        let mut tree = lock(&self.tree);
+        let mut account = Arc::clone(&self.root);
+        let ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]);
+        for end in ends {
+            account = tree.child(&account, &path[..end]);
+        }
+        Ok(account)
+    }
+
+    /// All accounts by their ids.
+    pub(crate) fn by_id(&self) -> Vec<Arc<Account>> {
+        lock(&self.tree).by_id.clone()
+    }
+}
+
+impl Tree {
+    fn child(&mut self, parent: &Arc<Account>, path: &str) -> Arc<Account> {
+        if let Some(account) = self.by_path.get(path) {
+            return Arc::clone(account);
+        }
+        let id = self.by_id.len() as u32;
+        let account = Arc::new(Account::child(id, path, parent));
+        self.by_path.insert(path.to_owned(), Arc::clone(&account));
+        self.by_id.push(Arc::clone(&account));
+        account
+    }
+}

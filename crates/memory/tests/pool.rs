@@ -1,0 +1,141 @@
+//! What a pool says about itself, and what it refuses.
+
+use std::sync::{Arc, Weak};
+
+use ruvllm_memory::{
+    Content, Error, PageOwner, PagePool, PoolConfig, Quota, RangeInfo, Request, Slab, Tenant, Watermarks,
+};
+
+const PAGE_BYTES: usize = 512 << 10;
+
+fn pool(pages: usize) -> PagePool {
+    PagePool::new(PoolConfig { page_bytes: PAGE_BYTES, ..PoolConfig::new(pages * PAGE_BYTES) }).unwrap()
+}
+
+struct Keeper;
+
+impl PageOwner for Keeper {
+    fn release(&self, _: usize) -> usize {
+        0
+    }
+}
+
+#[test]
+fn the_ranges_in_use_are_listed_with_what_is_known_of_them() {
+    let pool = pool(64);
+    let keeper: Arc<Keeper> = Arc::new(Keeper);
+    let weak: Weak<Keeper> = Arc::downgrade(&keeper);
+    let owner = pool.register(weak);
+    let request = Request::new(Content::Adapter).tenant(pool.tenant("org/team").unwrap()).owner(owner);
+    let adapter = pool.allocate(3, &request).unwrap();
+    let other = pool.allocate(1, &Request::default()).unwrap();
+    let _pin = adapter.pin();
+    other.touch();
+    let reservation = pool.prepare(2, &Request::default()).unwrap();
+    let mut ranges = pool.ranges();
+    ranges.sort_by_key(|info| info.range.n_pages);
+    let expected = [
+        RangeInfo {
+            range: other.range(),
+            content: Content::Kv,
+            tenant: String::new(),
+            owner: None,
+            is_pinned: false,
+            idle_accesses: 0,
+        },
+        RangeInfo {
+            range: adapter.range(),
+            content: Content::Adapter,
+            tenant: "org/team".to_owned(),
+            owner: Some(owner),
+            is_pinned: true,
+            idle_accesses: 1,
+        },
+    ];
+    assert_eq!(ranges, expected);
+    drop((reservation, other));
+    assert_eq!(pool.ranges().len(), 1);
+}
+
+#[test]
+fn settings_out_of_range_are_refused_with_their_names() {
+    let base = PoolConfig::new(64 << 20);
+    let cases = [
+        (PoolConfig { page_bytes: 256 << 10, ..base.clone() }, "page_bytes"),
+        (PoolConfig { page_bytes: 3 << 20, ..base.clone() }, "page_bytes"),
+        (PoolConfig { page_bytes: 8 << 20, ..base.clone() }, "page_bytes"),
+        (PoolConfig { capacity_bytes: 1 << 20, ..base.clone() }, "capacity_bytes"),
+        (PoolConfig { capacity_bytes: usize::MAX, ..base.clone() }, "capacity_bytes"),
+        (PoolConfig { address_factor: 0, ..base.clone() }, "address_factor"),
+        (PoolConfig { watermarks: Watermarks { high: 0.5, low: 0.6 }, ..base.clone() }, "watermarks"),
+        (PoolConfig { watermarks: Watermarks { high: f64::NAN, low: 0.6 }, ..base.clone() }, "watermarks"),
+        (PoolConfig { watermarks: Watermarks { high: 0.5, low: 0.0 }, ..base }, "watermarks"),
+    ];
+    for (config, expected) in cases {
+        let Err(Error::Config { field, .. }) = PagePool::new(config.clone()) else { panic!("{config:?}") };
+        assert_eq!(field, expected);
+    }
+    let error = PagePool::new(PoolConfig::new(1 << 50)).unwrap_err();
+    assert!(matches!(error, Error::Reserve { .. }), "{error}");
+}
+
+#[test]
+fn paths_of_tenants_are_names_between_slashes() {
+    let pool = pool(1);
+    for path in ["", "/", "/a", "a/", "a//b", "1/2/3/4/5/6/7/8/9", &"x".repeat(256)] {
+        assert!(matches!(pool.tenant(path), Err(Error::TenantPath { .. })), "{path:?}");
+    }
+    for path in ["a", "a/b", "1/2/3/4/5/6/7/8", &"x".repeat(255)] {
+        assert_eq!(pool.tenant(path).unwrap().path(), path);
+    }
+    assert_eq!(Tenant::root().path(), "");
+}
+
+#[test]
+fn tenants_and_owners_of_another_pool_are_refused() {
+    let (pool, other) = (pool(4), self::pool(4));
+    let request = Request::default().tenant(other.tenant("a").unwrap());
+    assert!(matches!(pool.allocate(1, &request), Err(Error::OtherPool { what: "tenant" })));
+    assert!(pool.set_quota(&request.tenant, Quota::default()).is_err());
+    assert!(pool.usage(&request.tenant).is_err());
+    let weak: Weak<Keeper> = Weak::new();
+    let request = Request::default().owner(other.register(weak));
+    assert!(matches!(pool.allocate(1, &request), Err(Error::OtherPool { what: "owner" })));
+    assert_eq!(pool.stats().used_pages, 0);
+}
+
+#[test]
+fn a_quota_of_the_root_cannot_exceed_the_capacity() {
+    let pool = pool(4);
+    pool.set_quota(&Tenant::root(), Quota { hard_pages: 100, ..Quota::default() }).unwrap();
+    assert!(matches!(pool.allocate(5, &Request::default()), Err(Error::Exhausted { .. })));
+    pool.set_quota(&Tenant::root(), Quota { hard_pages: 2, ..Quota::default() }).unwrap();
+    let error = pool.allocate(3, &Request::default()).unwrap_err();
+    assert!(matches!(error, Error::Exhausted { free_pages: 2, capacity_pages: 2, .. }), "{error}");
+    assert!(pool.allocate(2, &Request::default()).is_ok());
+}
+
+#[test]
+fn messages_say_what_is_missing_and_what_to_do() {
+    let pool = pool(4);
+    let _held = pool.allocate(3, &Request::default()).unwrap();
+    let message = |n_pages| pool.allocate(n_pages, &Request::default()).unwrap_err().to_string();
+    assert_eq!(
+        message(2),
+        "2 pages wanted, 1 of 4 free, 1 in one piece: not enough is free; give something back, ask for less or raise \
+         capacity_bytes"
+    );
+    assert!(message(5).ends_with("the pool is smaller than the request; raise capacity_bytes"));
+    assert_eq!(message(0), "a request for 0 pages; ask for at least one");
+}
+
+#[test]
+fn blocks_of_impossible_sizes_are_refused() {
+    let pool = pool(4);
+    for block_bytes in [0, 4 * PAGE_BYTES + 1, usize::MAX] {
+        let error = Slab::new(&pool, block_bytes, Request::default()).unwrap_err();
+        assert!(matches!(error, Error::BlockBytes { max_bytes, .. } if max_bytes == 4 * PAGE_BYTES));
+    }
+    let whole = Slab::new(&pool, 4 * PAGE_BYTES, Request::default()).unwrap();
+    assert_eq!(whole.allocate().unwrap().bytes().len(), 4 * PAGE_BYTES);
+}

@@ -1,0 +1,159 @@
+//! Many threads at once: what one writes no other sees, and everything is free at the end. The thread sanitizer runs
+//! these tests too.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use ruvllm_memory::{
+    BufferPool, Error, PageOwner, PagePool, PageRange, Pages, PoolConfig, Request, Slab, ThreadScratch,
+};
+
+const PAGE_BYTES: usize = 512 << 10;
+const THREADS: usize = 8;
+const STEPS: usize = if cfg!(debug_assertions) { 400 } else { 4000 };
+
+fn pool(pages: usize) -> PagePool {
+    PagePool::new(PoolConfig { page_bytes: PAGE_BYTES, ..PoolConfig::new(pages * PAGE_BYTES) }).unwrap()
+}
+
+/// Runs `work` on all threads with their numbers.
+fn run(work: impl Fn(usize) + Sync) {
+    let ended = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (work, ended) = (&work, &ended);
+            scope.spawn(move || {
+                work(thread);
+                ended.fetch_add(1, Ordering::Release);
+            });
+        }
+    });
+    // The thread sanitizer does not see that the scope waits for its threads; it sees this.
+    assert_eq!(ended.load(Ordering::Acquire), THREADS);
+}
+
+/// A xorshift generator with a sequence for each thread.
+fn random(thread: usize) -> impl FnMut(usize) -> usize {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(thread as u64 + 1);
+    move |below| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % below as u64) as usize
+    }
+}
+
+#[test]
+fn threads_and_tenants_share_a_pool() {
+    let pool = pool(64);
+    run(|thread| {
+        let mut random = random(thread);
+        let request = Request::default().tenant(pool.tenant(&format!("org/{thread}")).unwrap());
+        let mut held = Vec::<Pages>::new();
+        for _ in 0..STEPS {
+            if random(2) == 0 && !held.is_empty() {
+                let pages = held.swap_remove(random(held.len()));
+                assert!(pages.bytes().chunks(PAGE_BYTES).all(|page| page[0] == thread as u8 + 1));
+                continue;
+            }
+            match pool.allocate(1 + random(3) * random(3), &request) {
+                Ok(mut pages) => {
+                    for page in pages.bytes_mut().chunks_mut(PAGE_BYTES) {
+                        assert!(page[0] == 0 || page[0] == thread as u8 + 1, "another tenant's {}", page[0]);
+                        page[0] = thread as u8 + 1;
+                    }
+                    drop(pages.pin());
+                    held.push(pages);
+                }
+                Err(error) => assert!(matches!(error, Error::Exhausted { .. }), "{error}"),
+            }
+            assert!(pool.stats().used_pages <= 64);
+        }
+    });
+    assert_eq!(pool.stats().used_pages, 0);
+    assert_eq!(pool.usage(&pool.tenant("org").unwrap()).unwrap().used_pages, 0);
+    assert!(pool.allocate(64, &Request::default()).is_ok(), "no cache hides a page");
+}
+
+#[test]
+fn a_page_within_the_budget_is_always_found() {
+    let pool = PagePool::new(PoolConfig {
+        page_bytes: PAGE_BYTES,
+        address_factor: 1,
+        ..PoolConfig::new(THREADS * PAGE_BYTES)
+    })
+    .unwrap();
+    run(|_| {
+        for _ in 0..10 * STEPS {
+            pool.allocate(1, &Request::default()).unwrap();
+        }
+    });
+}
+
+#[test]
+fn threads_share_slabs_and_scratch() {
+    let pool = pool(256);
+    let slab = Slab::new(&pool, 50_000, Request::default()).unwrap();
+    let buffers = BufferPool::new(&pool, &Request::default()).unwrap();
+    let scratch = ThreadScratch::new(&pool, 1, Request::default());
+    run(|thread| {
+        let mut random = random(thread);
+        let mut held = Vec::new();
+        for _ in 0..STEPS {
+            if random(2) == 0 && !held.is_empty() {
+                held.swap_remove(random(held.len()));
+            } else if held.len() < 20 {
+                held.push(slab.allocate().unwrap());
+            }
+            for block in &mut held {
+                block.bytes_mut()[..2].fill(thread as u8);
+            }
+            let mut buffer = buffers.take(random(10_000)).unwrap();
+            buffer.bytes_mut()[0] = thread as u8;
+            scratch.with(|mut frame| frame.slice::<u64>(8).unwrap().fill(thread as u64)).unwrap();
+            assert_eq!(buffer.bytes()[0], thread as u8);
+        }
+        assert!(held.iter().all(|block| block.bytes()[..2] == [thread as u8; 2]));
+    });
+    assert_eq!(slab.stats().used_blocks, 0);
+    drop((slab, buffers, scratch));
+    assert_eq!(pool.stats().used_pages, 0);
+}
+
+/// A cache of pages that gives back what it is asked for, when nobody holds its lock.
+#[derive(Default)]
+struct Cache(Mutex<Vec<Pages>>);
+
+impl PageOwner for Cache {
+    fn release(&self, wanted_pages: usize) -> usize {
+        let Ok(mut pages) = self.0.try_lock() else { return 0 };
+        let n_pages = wanted_pages.min(pages.len());
+        pages.drain(..n_pages).map(|pages| pages.len_pages()).sum()
+    }
+
+    fn release_ranges(&self, ranges: &[PageRange]) -> usize {
+        self.release(ranges.len())
+    }
+}
+
+#[test]
+fn threads_evict_while_others_allocate() {
+    let pool = pool(64);
+    let caches: Vec<_> = (0..THREADS).map(|_| Arc::new(Cache::default())).collect();
+    run(|thread| {
+        let weak: Weak<Cache> = Arc::downgrade(&caches[thread]);
+        let request = Request::default().owner(pool.register(weak));
+        for _ in 0..STEPS {
+            match pool.allocate(1, &request) {
+                Ok(mut pages) => {
+                    pages.bytes_mut()[0] = 1;
+                    caches[thread].0.lock().unwrap().push(pages);
+                }
+                Err(error) => assert!(matches!(error, Error::Exhausted { .. }), "{error}"),
+            }
+        }
+    });
+    assert!(pool.stats().eviction.released_pages > 0);
+    pool.evict_to(0);
+    assert_eq!(pool.stats().used_pages, 0);
+}
