@@ -1,0 +1,108 @@
+//! Blocks that are shared: their numbers do not change, but may be replaced by the same ones in fewer bits.
+
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+
+use crate::policy::KvFormats;
+use crate::store::{KvStore, Storage};
+
+/// The keys and values of `block_tokens` consecutive tokens in all layers. Clones are the same block; its memory goes
+/// back when the last one is dropped.
+///
+/// # Replacement
+/// Readers take the present storage once ([`Block::pin`]) and keep it while they read. A migration writes another storage
+/// beside it and publishes it with one store under the lock; the old one lives until its last reader lets go. A reader
+/// therefore never sees two precisions of one block, and nobody waits for a copy.
+#[derive(Clone)]
+pub struct Block(pub(crate) Arc<Shared>);
+
+pub(crate) struct Shared {
+    store: KvStore,
+    storage: RwLock<Arc<Storage>>,
+}
+
+/// The numbers of a block as they were when it was pinned.
+pub struct PinnedBlock {
+    store: KvStore,
+    storage: Arc<Storage>,
+}
+
+impl Block {
+    pub(crate) fn new(store: KvStore, storage: Storage) -> Self {
+        Self(Arc::new(Shared { store, storage: RwLock::new(Arc::new(storage)) }))
+    }
+
+    /// The present numbers, which stay as they are while the pin lives.
+    pub fn pin(&self) -> PinnedBlock {
+        PinnedBlock { store: self.0.store.clone(), storage: self.storage() }
+    }
+
+    /// The present formats.
+    pub fn formats(&self) -> KvFormats {
+        self.0.store.tier(self.tier()).formats
+    }
+
+    /// Allocated bytes, scales and padding included.
+    pub fn bytes(&self) -> usize {
+        self.0.storage.read().bytes()
+    }
+
+    /// The store that made it.
+    pub fn store(&self) -> &KvStore {
+        &self.0.store
+    }
+
+    pub(crate) fn storage(&self) -> Arc<Storage> {
+        self.0.storage.read().clone()
+    }
+
+    /// Whether this is the only handle.
+    pub(crate) fn is_own(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
+
+    pub(crate) fn tier(&self) -> usize {
+        self.0.storage.read().tier()
+    }
+
+    /// The storage itself, if nobody else holds the block or reads it and it is in `tier`; the block otherwise.
+    pub(crate) fn into_storage(self, tier: usize) -> Result<Storage, Self> {
+        let shared = Arc::try_unwrap(self.0).map_err(Self)?;
+        let Shared { store, storage } = shared;
+        match Arc::try_unwrap(storage.into_inner()) {
+            Ok(storage) if storage.tier() == tier => Ok(storage),
+            Ok(storage) => Err(Self::new(store, storage)),
+            Err(storage) => Err(Self(Arc::new(Shared { store, storage: RwLock::new(storage) }))),
+        }
+    }
+
+    /// Puts `new` in the place of `old`; `false` if another storage took it meanwhile.
+    pub(crate) fn publish(&self, old: &Arc<Storage>, new: Storage) -> bool {
+        let new = Arc::new(new);
+        let mut storage = self.0.storage.write();
+        let current = Arc::ptr_eq(&storage, old);
+        if current {
+            *storage = new;
+        }
+        current
+    }
+}
+
+impl std::fmt::Debug for Block {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Block").field("formats", &self.formats()).finish_non_exhaustive()
+    }
+}
+
+impl PinnedBlock {
+    /// How the numbers are stored.
+    pub fn formats(&self) -> KvFormats {
+        self.store.tier(self.storage.tier()).formats
+    }
+
+    /// The bytes of each layer, keys then values: what [`KvStore::restore_block`] takes.
+    pub fn layers(&self) -> impl ExactSizeIterator<Item = &[u8]> {
+        (0..self.store.shape().n_layers).map(|layer| self.storage.layer(layer))
+    }
+}

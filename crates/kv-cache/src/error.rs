@@ -1,0 +1,129 @@
+//! The error type of this crate: one variant per condition, with the numbers that explain it.
+
+/// What this crate's functions return.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why keys and values cannot be stored as asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The model's heads do not fit the format.
+    #[error(transparent)]
+    Kernels(#[from] ruvllm_kernels::Error),
+
+    /// The page pool has no room, or cannot serve blocks of this size.
+    #[error("no memory for a block of keys and values of {block_bytes} bytes a layer")]
+    Memory {
+        /// Bytes of a block in one layer.
+        block_bytes: usize,
+        /// What the pool said.
+        #[source]
+        source: ruvllm_memory::Error,
+    },
+
+    /// The last pages are kept for rewriting present blocks in fewer bits.
+    #[error(
+        "the key/value budget is used up: {free_pages} of {total_pages} pages are free and {kept_pages} are kept for \
+         making present blocks smaller; raise the budget, shorten the context or end a sequence"
+    )]
+    BudgetReached {
+        /// Pages that are free.
+        free_pages: usize,
+        /// Pages of the pool.
+        total_pages: usize,
+        /// Pages that new tokens do not get.
+        kept_pages: usize,
+    },
+
+    /// A policy's text is none of those known.
+    #[error("unknown key/value policy {text:?}: use {formats}, two of them as in q8+q4 or k4v2, or tiered")]
+    UnknownPolicy {
+        /// The text as it was given.
+        text: String,
+        /// Names of the formats.
+        formats: String,
+    },
+
+    /// An option of a policy has no such name or value.
+    #[error("key/value policy option {option:?} is not one of {expected}")]
+    PolicyOption {
+        /// `name=value` as it was given.
+        option: String,
+        /// What is understood.
+        expected: &'static str,
+    },
+
+    /// Parts of a policy contradict each other.
+    #[error("key/value policy {policy}: {reason}")]
+    PolicyConflict {
+        /// The policy.
+        policy: String,
+        /// What to change.
+        reason: String,
+    },
+
+    /// Blocks of this many tokens cannot hold the formats of the policy.
+    #[error("blocks of {block_tokens} tokens: use a multiple of {multiple}")]
+    BlockTokens {
+        /// Tokens of a block.
+        block_tokens: usize,
+        /// What they have to be a multiple of.
+        multiple: usize,
+    },
+
+    /// The sequence is at its end.
+    #[error("the cache holds {len} of {capacity} tokens, {tokens} more do not fit")]
+    Full {
+        /// Tokens in the sequence.
+        len: usize,
+        /// New tokens.
+        tokens: usize,
+        /// Most tokens of the sequence.
+        capacity: usize,
+    },
+
+    /// Tokens that were released are asked for again.
+    #[error("cannot go back to {len} tokens: those before position {released} were released")]
+    Released {
+        /// Tokens to be kept.
+        len: usize,
+        /// First position that is still there.
+        released: usize,
+    },
+
+    /// Blocks can follow whole blocks only.
+    #[error("blocks cannot follow {len} tokens, which do not fill blocks of {block_tokens}")]
+    NotAtBlock {
+        /// Tokens in the sequence.
+        len: usize,
+        /// Tokens of a block.
+        block_tokens: usize,
+    },
+
+    /// A block of another store: it may differ in shape, formats and budget.
+    #[error("the block belongs to another store")]
+    ForeignBlock,
+
+    /// The file of a waiting sequence cannot be written or read.
+    #[error("cannot keep a waiting sequence in {}", path.display())]
+    Spill {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+
+    /// Bytes that should restore a controller are none of its states.
+    #[error("not a state of the quality controller; start a new one")]
+    ControllerState,
+
+    /// No tier of the store has the formats of a stored block.
+    #[error("the policy {policy} stores nothing in {formats}")]
+    AbsentTier {
+        /// Formats of the block.
+        formats: String,
+        /// The policy of the store.
+        policy: String,
+    },
+}

@@ -1,0 +1,185 @@
+//! Which tokens are stored how.
+//!
+//! A policy has up to three tiers. New tokens are written *hot*, in a format that takes rows one by one. Blocks that lie
+//! `hot_tokens` behind the end become *warm*, and after `warm_tokens` more *cold*, if there are such tiers; the first
+//! `sink_tokens` never do, because attention returns to them whatever the text says (arXiv 2309.17453).
+
+mod formats;
+mod text;
+
+#[cfg(test)]
+mod tests;
+
+use ruvllm_kernels::KvFormat;
+
+use crate::error::{Error, Result};
+
+pub use formats::KvFormats;
+use formats::{KIVI2, KIVI4};
+
+/// How the keys and values of a sequence are stored.
+///
+/// # Text
+/// A format stores everything in that format: `f32`, `f16`, `bf16`, `q8`, `q4`, `kivi4`, `kivi2`; `q8+q4` stores keys in
+/// one and values in another, and `k4v2` is short for `kivi4+kivi2` (16 stands for `f16`, 8 for `q8`). A format that
+/// cannot take single tokens keeps the last group of them in half precision.
+///
+/// `tiered` lowers precision with age. Options follow a colon, separated by commas:
+///
+/// | option | means | default |
+/// |---|---|---|
+/// | `hot=N` | the last N tokens stay as they were written | 256 |
+/// | `hot_format=F` | how they are written: `f16`, `bf16` or `f32` | `f16` |
+/// | `sink=N` | so do the first N | 4 |
+/// | `keep=N` | so do N blocks that attention returned to most | 0 |
+/// | `warm=F` | what follows the hot ones | `kivi4` |
+/// | `warm_tokens=N` | how many tokens are warm, if there is a cold tier | 2048 |
+/// | `cold=F`, `cold=off` | what follows the warm ones | by the model: see [`ColdTier::ByModel`] |
+/// | `rotate=on` | queries, keys and values are rotated (Walsh-Hadamard) before they are stored | `off` |
+///
+/// # Examples
+/// ```
+/// use ruvllm_kv_cache::KvPolicy;
+///
+/// let policy: KvPolicy = "tiered:hot=128,warm=q8".parse()?;
+/// assert_eq!(policy.hot_tokens, 128);
+/// assert_eq!(policy.to_string(), "tiered:hot=128,warm=q8");
+/// # Ok::<(), ruvllm_kv_cache::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct KvPolicy {
+    /// Format of new tokens.
+    pub hot: KvFormats,
+    /// Tokens at the end that stay hot.
+    pub hot_tokens: usize,
+    /// Tokens at the beginning that stay hot; the whole block that holds them does.
+    pub sink_tokens: usize,
+    /// Blocks that stay hot at any age, those that attention returned to most: see
+    /// [`Sequence::add_mass`](crate::Sequence::add_mass).
+    pub kept_blocks: usize,
+    /// Format of older tokens; `None` = there is one tier only.
+    pub warm: Option<KvFormats>,
+    /// Tokens that are warm before the cold tier begins.
+    pub warm_tokens: usize,
+    /// Format of the oldest tokens.
+    pub cold: ColdTier,
+    /// Whether queries, keys and values are multiplied with the normalized Walsh-Hadamard matrix first, and the output
+    /// of attention once more: large values of single channels spread over all of them, so that quantization per token
+    /// loses less (`QuaRot`, arXiv 2404.00456). Whoever fills the cache does it, when
+    /// [`KvStore::rotated`](crate::KvStore::rotated) says so.
+    pub rotated: bool,
+}
+
+/// Format of the tokens behind the warm ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ColdTier {
+    /// 2 bits for models without grouped queries, none for the others: each key/value head of those serves several query
+    /// heads, and 2 bits cost them up to 9 points of retrieval (KIVI, arXiv 2402.02750).
+    ByModel,
+    /// None: warm tokens stay warm.
+    Off,
+    /// This one.
+    At(KvFormats),
+}
+
+impl KvPolicy {
+    /// Everything in one format. One that does not take single tokens keeps as many as a group has in half precision.
+    pub fn uniform(formats: KvFormats) -> Self {
+        let mut policy = Self {
+            hot: formats,
+            hot_tokens: 0,
+            sink_tokens: 0,
+            kept_blocks: 0,
+            warm: None,
+            warm_tokens: 0,
+            cold: ColdTier::Off,
+            rotated: false,
+        };
+        if !formats.take_rows() {
+            policy.hot = KvFormat::F16.into();
+            policy.hot_tokens = formats.group();
+            policy.warm = Some(formats);
+        }
+        policy
+    }
+
+    /// The defaults of `tiered`.
+    pub fn tiered() -> Self {
+        Self {
+            hot: KvFormat::F16.into(),
+            hot_tokens: 256,
+            sink_tokens: 4,
+            kept_blocks: 0,
+            warm: Some(KIVI4.into()),
+            warm_tokens: 2048,
+            cold: ColdTier::ByModel,
+            rotated: false,
+        }
+    }
+
+    /// The policy with a cold tier chosen for a model, if it leaves that open.
+    #[must_use]
+    pub fn for_model(mut self, grouped_queries: bool) -> Self {
+        if self.cold == ColdTier::ByModel {
+            self.cold = if grouped_queries { ColdTier::Off } else { ColdTier::At(KIVI2.into()) };
+        }
+        self
+    }
+
+    /// Formats of the tiers, from hot to cold. An open cold tier counts as none.
+    pub fn tiers(&self) -> impl Iterator<Item = KvFormats> {
+        let cold = match self.cold {
+            ColdTier::At(formats) => Some(formats),
+            ColdTier::ByModel | ColdTier::Off => None,
+        };
+        [Some(self.hot), self.warm, cold].into_iter().flatten()
+    }
+
+    /// Tokens of the smallest block that holds every tier: a group of keys lies in one block.
+    pub fn block_tokens(&self) -> usize {
+        self.tiers().map(KvFormats::group).max().unwrap_or(MIN_BLOCK_TOKENS)
+    }
+
+    /// Checks that the parts fit together.
+    ///
+    /// # Errors
+    /// [`Error::PolicyConflict`] if a tier is not smaller than the one before it, the hot one does not take single
+    /// tokens, there is a cold tier without a warm one, or keys per channel would be rotated.
+    pub fn validate(&self) -> Result<()> {
+        let conflict = |reason: String| Err(Error::PolicyConflict { policy: self.to_string(), reason });
+        if !self.hot.take_rows() {
+            return conflict(format!("the hot tier cannot be {}; use f16, bf16 or f32", self.hot));
+        }
+        if self.warm.is_none() && matches!(self.cold, ColdTier::At(_)) {
+            return conflict("a cold tier needs a warm one".to_owned());
+        }
+        let tiers: Vec<KvFormats> = self.tiers().collect();
+        for pair in tiers.windows(2) {
+            if pair[1].bits() >= pair[0].bits() {
+                return conflict(format!(
+                    "{} is not smaller than {}, which comes before it",
+                    pair[1], pair[0]
+                ));
+            }
+        }
+        if self.rotated
+            && let Some(formats) = tiers.iter().find(|formats| !formats.take_rows())
+        {
+            return conflict(format!(
+                "rotation destroys the channels that keys in {} are grouped by; use rotate=off or q4",
+                formats.keys
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// The least that blocks hold: a tile of attention.
+const MIN_BLOCK_TOKENS: usize = 32;
+
+impl From<KvFormat> for KvPolicy {
+    /// Everything in one format, as [`KvPolicy::uniform`].
+    fn from(format: KvFormat) -> Self {
+        Self::uniform(format.into())
+    }
+}

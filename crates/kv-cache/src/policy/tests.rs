@@ -1,0 +1,122 @@
+use proptest::prelude::*;
+use ruvllm_kernels::KvFormat;
+
+use super::*;
+
+fn parse(text: &str) -> KvPolicy {
+    text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
+}
+
+#[test]
+fn a_format_stores_everything_in_it() {
+    for name in ["f32", "f16", "bf16", "q8", "q4", "q8+q4", "q8+kivi4"] {
+        let policy = parse(name);
+        assert_eq!(policy.tiers().map(|formats| formats.to_string()).collect::<Vec<_>>(), [name]);
+        assert_eq!(policy.to_string(), name);
+        assert_eq!(policy.block_tokens(), 32);
+    }
+}
+
+#[test]
+fn a_format_without_single_tokens_keeps_one_group_in_half_precision() {
+    for (name, group) in [("kivi4", 32), ("kivi2-g128", 128), ("kivi4+kivi2", 32)] {
+        let policy = parse(name);
+        assert_eq!((policy.hot, policy.hot_tokens), (KvFormat::F16.into(), group));
+        assert_eq!((policy.sink_tokens, policy.block_tokens()), (0, group));
+        assert_eq!(policy.to_string(), name);
+    }
+}
+
+#[test]
+fn short_names_count_bits() {
+    assert_eq!(parse("k4v2"), parse("kivi4+kivi2"));
+    assert_eq!(parse("k8v4"), parse("q8+kivi4"));
+    assert_eq!(parse("k16v8"), parse("f16+q8"));
+}
+
+#[test]
+fn tiered_has_the_defaults_of_the_evidence() {
+    let policy = parse("tiered");
+    assert_eq!((policy.hot_tokens, policy.sink_tokens), (256, 4));
+    assert_eq!(policy.to_string(), "tiered");
+    let names = |policy: KvPolicy| policy.tiers().map(|formats| formats.to_string()).collect::<Vec<_>>();
+    assert_eq!(names(policy.for_model(true)), ["f16", "kivi4"], "no 2 bits where heads are shared");
+    assert_eq!(names(policy.for_model(false)), ["f16", "kivi4", "kivi2"]);
+    let asked = parse("tiered:cold=kivi2");
+    assert_eq!(asked.for_model(true), asked, "what was asked for stays");
+}
+
+#[test]
+fn options_are_read() {
+    let policy =
+        parse("tiered:hot=128,hot_format=bf16,sink=0,warm=k4v2,warm_tokens=512,cold=kivi2,rotate=off");
+    assert_eq!(policy.hot, KvFormat::BF16.into());
+    assert_eq!((policy.hot_tokens, policy.sink_tokens, policy.warm_tokens), (128, 0, 512));
+    assert_eq!(policy.warm, Some("k4v2".parse().expect("a name")));
+    assert!(parse("q4:rotate=on").rotated);
+}
+
+#[test]
+fn what_is_not_understood_is_named_with_what_is() {
+    let message = |text: &str| text.parse::<KvPolicy>().expect_err(text).to_string();
+    assert!(message("q5").contains("\"q5\"") && message("q5").contains("kivi4"), "{}", message("q5"));
+    assert!(message("tiered:hto=3").contains("hot=TOKENS"));
+    for text in [
+        "",
+        ":",
+        "tiered:",
+        "tiered:hot",
+        "tiered:hot=-1",
+        "tiered:hot=x",
+        "tiered:warm=f17",
+        "f16+",
+        "k4",
+        "kv",
+        "k3v2",
+    ] {
+        assert!(text.parse::<KvPolicy>().is_err(), "{text:?}");
+    }
+}
+
+#[test]
+fn contradictions_are_refused() {
+    let reason = |text: &str| match text.parse::<KvPolicy>() {
+        Err(Error::PolicyConflict { reason, .. }) => reason,
+        other => panic!("{text}: {other:?}"),
+    };
+    assert!(reason("tiered:warm=f32").contains("not smaller"));
+    assert!(reason("tiered:warm=kivi2,cold=kivi4").contains("not smaller"));
+    assert!(reason("f16:cold=kivi2").contains("a warm one"));
+    assert!(reason("tiered:rotate=on").contains("channels"));
+    assert!(reason("kivi4:rotate=on").contains("channels"));
+    assert!("tiered:warm=q4,rotate=on".parse::<KvPolicy>().is_ok());
+}
+
+fn formats() -> impl Strategy<Value = KvFormats> {
+    let one = || proptest::sample::select(KvFormat::ALL.to_vec());
+    (one(), one()).prop_map(|(keys, values)| KvFormats { keys, values })
+}
+
+proptest! {
+    #[test]
+    fn every_valid_policy_survives_its_text(
+        uniform in any::<bool>(),
+        base in formats(),
+        hot in proptest::sample::select(vec![KvFormat::F16, KvFormat::BF16, KvFormat::F32]),
+        tokens in prop::array::uniform4(0usize..5000),
+        lower in (formats(), proptest::option::of(formats()), any::<bool>()),
+        rotated in any::<bool>(),
+    ) {
+        let (warm, cold, open) = lower;
+        let policy = if uniform {
+            KvPolicy { rotated, ..KvPolicy::uniform(base) }
+        } else {
+            let cold = cold.map_or(if open { ColdTier::ByModel } else { ColdTier::Off }, ColdTier::At);
+            let [hot_tokens, sink_tokens, warm_tokens, kept_blocks] = tokens;
+            KvPolicy { hot: hot.into(), hot_tokens, sink_tokens, kept_blocks, warm: Some(warm), warm_tokens, cold, rotated }
+        };
+        prop_assume!(policy.validate().is_ok());
+        let text = policy.to_string();
+        prop_assert_eq!(text.parse::<KvPolicy>().expect("its own text"), policy, "{}", text);
+    }
+}

@@ -1,0 +1,28 @@
+//! Prefixes that sequences share: their keys and values are computed once, kept while memory lasts, and found again
+//! after a restart.
+//!
+//! [`PrefixTree`] indexes the blocks in memory: a radix tree over tokens whose edges are whole blocks. It owns no keys
+//! and values, only cheap handles of the blocks (`B`), and gives the least recently used ones back on demand.
+//! [`PrefixStore`] keeps blocks as files, named by a hash of everything they depend on, and trusts no file it reads.
+//! Neither knows the other, nor what a block holds: the owner of both moves blocks from one to the other.
+//!
+//! ```text
+//! PrefixTree<B> ── lookup ──> Match { blocks, partial, pin }
+//!    │ insert
+//!    └─ evict ──> Evicted { key, tokens, blocks }
+//!                    │
+//! PrefixStore <──── put ── find ──> Found { chain, warnings } ── load ──> the bytes of each block
+//! ```
+//!
+//! What two sequences may share is decided by [`PrefixKey`]: keys and values are equal only if model, adapter, cache
+//! format, rotary scaling *and* tokens are, and they are visible only inside their [`Scope`].
+
+mod error;
+mod key;
+pub mod store;
+mod tree;
+
+pub use error::{Fault, PrefixError, Warning};
+pub use key::{AdapterVersion, PrefixKey, Scope};
+pub use store::PrefixStore;
+pub use tree::{Evicted, Inserted, Match, MatchEnd, Partial, PrefixPin, PrefixTree, TreeStatistics};

@@ -1,0 +1,224 @@
+//! The file of one block: its name and its header.
+
+use std::fmt;
+
+use sha2::{Digest, Sha256};
+
+use crate::prefix::Fault;
+
+/// Version of the file format. Part of every entry's name, so versions share a folder without meeting.
+pub const FORMAT_VERSION: u32 = 1;
+
+const MAGIC: [u8; 8] = *b"KVPREFIX";
+
+/// Names a block by everything that its keys and values depend on: SHA-256 over the format version, the key, the name of
+/// the block before it, and its tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EntryId(pub(super) [u8; 32]);
+
+impl EntryId {
+    /// Stands for the block before the first.
+    pub const START: Self = Self([0; 32]);
+}
+
+/// In hexadecimal digits, as in the name of the file.
+impl fmt::Display for EntryId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// What stands before the payload of an entry. All numbers are little-endian:
+///
+/// | bytes | field |
+/// |---|---|
+/// | 8 | `KVPREFIX` |
+/// | 4 | format version |
+/// | 4 | number of tokens |
+/// | 32 | digest of the [`PrefixKey`](crate::prefix::PrefixKey) |
+/// | 32 | [`EntryId`] of the block before, or zeros |
+/// | 8 | bytes of payload |
+/// | 32 | SHA-256 of the payload |
+/// | 4 each | tokens |
+///
+/// A parsed header may state anything; only [`id`](Self::id) ties it to a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EntryHeader {
+    /// Digest of the key.
+    pub key: [u8; 32],
+    /// The block before this one, or [`EntryId::START`].
+    pub parent: EntryId,
+    /// Size of the payload.
+    pub payload_bytes: u64,
+    /// SHA-256 of the payload.
+    pub payload_sha256: [u8; 32],
+    /// The block's tokens.
+    pub tokens: Vec<u32>,
+}
+
+impl EntryHeader {
+    /// Bytes of a header before its tokens.
+    pub const FIXED_BYTES: usize = 8 + 4 + 4 + 32 + 32 + 8 + 32;
+
+    /// Bytes of a header with `n_tokens` tokens.
+    #[must_use]
+    pub const fn bytes(n_tokens: usize) -> usize {
+        Self::FIXED_BYTES + n_tokens * size_of::<u32>()
+    }
+
+    /// The name that an entry with this header has.
+    #[must_use]
+    pub fn id(&self) -> EntryId {
+        entry_id(&self.key, self.parent, &self.tokens)
+    }
+
+    /// The header's bytes.
+    ///
+    /// # Panics
+    /// If there are more than 2^32 tokens.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let n_tokens = u32::try_from(self.tokens.len()).expect("a block has fewer than 2^32 tokens");
+        let mut bytes = Vec::with_capacity(Self::bytes(self.tokens.len()));
+        bytes.extend(MAGIC);
+        bytes.extend(FORMAT_VERSION.to_le_bytes());
+        bytes.extend(n_tokens.to_le_bytes());
+        bytes.extend(self.key);
+        bytes.extend(self.parent.0);
+        bytes.extend(self.payload_bytes.to_le_bytes());
+        bytes.extend(self.payload_sha256);
+        bytes.extend(self.tokens.iter().flat_map(|token| token.to_le_bytes()));
+        bytes
+    }
+
+    /// Reads a header from the start of `bytes`.
+    ///
+    /// # Errors
+    /// If the bytes are too few or do not begin as a header of this version does.
+    pub fn parse(bytes: &[u8]) -> Result<Self, Fault> {
+        let mut rest = bytes;
+        let mut header = || {
+            if take(&mut rest)? != MAGIC {
+                return Some(Err(Fault::Magic));
+            }
+            let version = u32::from_le_bytes(take(&mut rest)?);
+            if version != FORMAT_VERSION {
+                return Some(Err(Fault::Version { found: version }));
+            }
+            let n_tokens = u32::from_le_bytes(take(&mut rest)?);
+            let key = take(&mut rest)?;
+            let parent = EntryId(take(&mut rest)?);
+            let payload_bytes = u64::from_le_bytes(take(&mut rest)?);
+            let payload_sha256 = take(&mut rest)?;
+            let tokens = rest.as_chunks().0.get(..n_tokens as usize);
+            Some(match tokens {
+                Some(tokens) => {
+                    let tokens = tokens.iter().copied().map(u32::from_le_bytes).collect();
+                    Ok(Self { key, parent, payload_bytes, payload_sha256, tokens })
+                }
+                None => {
+                    let expected = Self::FIXED_BYTES as u64 + u64::from(n_tokens) * 4;
+                    Err(Fault::Length { expected, found: bytes.len() as u64 })
+                }
+            })
+        };
+        let too_short = Fault::Length { expected: Self::FIXED_BYTES as u64, found: bytes.len() as u64 };
+        header().unwrap_or(Err(too_short))
+    }
+}
+
+/// Takes the first `N` bytes off `rest`.
+fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
+    let (first, others) = rest.split_first_chunk()?;
+    *rest = others;
+    Some(*first)
+}
+
+fn entry_id(key: &[u8; 32], parent: EntryId, tokens: &[u32]) -> EntryId {
+    let mut hash = Sha256::new();
+    hash.update(FORMAT_VERSION.to_le_bytes());
+    hash.update(key);
+    hash.update(parent.0);
+    for token in tokens {
+        hash.update(token.to_le_bytes());
+    }
+    EntryId(hash.finalize().into())
+}
+
+/// The ids of the whole blocks of `tokens`, each with the one before it.
+pub(super) fn chain(
+    key: [u8; 32],
+    tokens: &[u32],
+    block_tokens: usize,
+) -> impl Iterator<Item = (EntryId, EntryId)> {
+    tokens.chunks_exact(block_tokens).scan(EntryId::START, move |parent, block| {
+        let before = *parent;
+        *parent = entry_id(&key, before, block);
+        Some((before, *parent))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn header() -> EntryHeader {
+        EntryHeader {
+            key: [1; 32],
+            parent: EntryId([2; 32]),
+            payload_bytes: 3,
+            payload_sha256: [4; 32],
+            tokens: vec![5, 6, 7],
+        }
+    }
+
+    #[test]
+    fn what_is_encoded_is_parsed() {
+        let bytes = header().encode();
+        assert_eq!(bytes.len(), EntryHeader::bytes(3));
+        assert_eq!(EntryHeader::parse(&bytes).expect("a header"), header());
+        for end in 0..bytes.len() {
+            let fault = EntryHeader::parse(&bytes[..end]).expect_err("a part of a header");
+            assert!(matches!(fault, Fault::Length { found, .. } if found == end as u64));
+        }
+    }
+
+    #[test]
+    fn a_version_that_is_not_known_is_refused() {
+        let mut bytes = header().encode();
+        bytes[8] = 99;
+        assert!(matches!(EntryHeader::parse(&bytes), Err(Fault::Version { found: 99 })));
+        bytes[0] = 0;
+        assert!(matches!(EntryHeader::parse(&bytes), Err(Fault::Magic)));
+    }
+
+    #[test]
+    fn ids_tell_key_place_and_tokens_apart() {
+        let base = header();
+        let others = [
+            EntryHeader { key: [9; 32], ..base.clone() },
+            EntryHeader { parent: EntryId::START, ..base.clone() },
+            EntryHeader { tokens: vec![5, 6, 8], ..base.clone() },
+            EntryHeader { tokens: vec![5, 6], ..base.clone() },
+        ];
+        assert!(others.iter().all(|other| other.id() != base.id()));
+        assert_eq!(EntryHeader { payload_sha256: [0; 32], ..base.clone() }.id(), base.id());
+        assert_eq!(base.id().to_string().len(), 64);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_header_or_a_fault(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = EntryHeader::parse(&bytes);
+            let mut framed = header().encode();
+            framed.truncate(12);
+            framed.extend(bytes);
+            if let Ok(parsed) = EntryHeader::parse(&framed) {
+                let encoded = parsed.encode();
+                prop_assert_eq!(&framed[..encoded.len()], encoded);
+            }
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! The store's folder: writing files so that they are there as a whole or not at all, and deleting the oldest.
+
+use std::{
+    collections::hash_map::RandomState,
+    fs::{self, File, OpenOptions},
+    hash::BuildHasher,
+    io::{self, Write},
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+use super::EntryId;
+use crate::prefix::PrefixError;
+
+/// Temporary files of this age belong to no write that is still going on.
+const ABANDONED_AFTER: Duration = Duration::from_secs(15 * 60);
+
+const ENTRY: &str = "kv";
+const TEMPORARY: &str = "tmp";
+
+/// A folder of entries. Other files in it are left alone.
+#[derive(Debug)]
+pub(super) struct Folder {
+    path: PathBuf,
+}
+
+/// A file of the store as a listing of the folder shows it.
+struct Listed {
+    path: PathBuf,
+    bytes: u64,
+    modified: SystemTime,
+}
+
+impl Folder {
+    /// Opens the folder, or creates it for this user only, and removes what interrupted writes have left.
+    pub(super) fn open(path: PathBuf) -> Result<Self, PrefixError> {
+        let mut builder = fs::DirBuilder::new();
+        #[cfg(unix)]
+        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+        builder.recursive(true).create(&path).map_err(failed("create", &path))?;
+        let folder = Self { path };
+        let now = SystemTime::now();
+        for file in folder.list(TEMPORARY)? {
+            if now.duration_since(file.modified).is_ok_and(|age| age >= ABANDONED_AFTER) {
+                remove(&file.path)?;
+            }
+        }
+        Ok(folder)
+    }
+
+    pub(super) fn path_of(&self, id: EntryId) -> PathBuf {
+        self.path.join(format!("{id}.{ENTRY}"))
+    }
+
+    /// Writes an entry. It appears under its name as a whole, once it is safely on disk; a process that is killed on the
+    /// way leaves a temporary file.
+    pub(super) fn write(&self, id: EntryId, parts: &[&[u8]], used: SystemTime) -> Result<(), PrefixError> {
+        // Unlike the number of a process, never the same twice: not in containers that share the folder, and not after a
+        // crash. Two writes of one entry do not meet either.
+        let unique = RandomState::new().hash_one(id);
+        let temporary = self.path.join(format!("{id}-{unique:016x}.{TEMPORARY}"));
+        let path = self.path_of(id);
+        let written = write_synced(&temporary, parts, used)
+            .map_err(failed("write", &temporary))
+            .and_then(|()| fs::rename(&temporary, &path).map_err(failed("rename to", &path)));
+        if let Err(error) = written {
+            // The first error is the one to report.
+            let _ = fs::remove_file(&temporary);
+            return Err(error);
+        }
+        self.sync()
+    }
+
+    /// Number and bytes of all entries.
+    pub(super) fn usage(&self) -> Result<(usize, u64), PrefixError> {
+        let entries = self.list(ENTRY)?;
+        Ok((entries.len(), entries.iter().map(|entry| entry.bytes).sum()))
+    }
+
+    /// Deletes the entries that were not used for longest, until at most `target_bytes` are left. Returns how many
+    /// entries were deleted, and the bytes that are left.
+    pub(super) fn shrink(&self, target_bytes: u64) -> Result<(u64, u64), PrefixError> {
+        let mut entries = self.list(ENTRY)?;
+        entries.sort_by_key(|entry| entry.modified);
+        let mut left: u64 = entries.iter().map(|entry| entry.bytes).sum();
+        let mut n_deleted = 0;
+        for entry in entries {
+            if left <= target_bytes {
+                break;
+            }
+            remove(&entry.path)?;
+            left -= entry.bytes;
+            n_deleted += 1;
+        }
+        Ok((n_deleted, left))
+    }
+
+    /// The store's files with this extension. A file that another process deletes meanwhile is left out.
+    fn list(&self, extension: &str) -> Result<Vec<Listed>, PrefixError> {
+        let mut files = Vec::new();
+        for entry in fs::read_dir(&self.path).map_err(failed("list", &self.path))? {
+            let path = entry.map_err(failed("list", &self.path))?.path();
+            if !is_ours(&path, extension) {
+                continue;
+            }
+            let seen = fs::symlink_metadata(&path).and_then(|file| Ok((file.len(), file.modified()?)));
+            match seen {
+                Ok((bytes, modified)) => files.push(Listed { path, bytes, modified }),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(source) => return Err(failed("look at", &path)(source)),
+            }
+        }
+        Ok(files)
+    }
+
+    /// Makes the names of renamed files survive a power cut.
+    fn sync(&self) -> Result<(), PrefixError> {
+        // Windows has no such call for folders.
+        if cfg!(unix) {
+            File::open(&self.path)
+                .and_then(|folder| folder.sync_all())
+                .map_err(failed("write", &self.path))?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether a file has a name that this module gives: 64 hexadecimal digits, whatever else, and the extension.
+fn is_ours(path: &Path, extension: &str) -> bool {
+    let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+    let digits = stem.bytes().take_while(u8::is_ascii_hexdigit).count();
+    let is_length_right = if extension == ENTRY { stem.len() == 64 } else { stem.len() > 64 };
+    path.extension().is_some_and(|found| found == extension) && digits == 64 && is_length_right
+}
+
+fn write_synced(path: &Path, parts: &[&[u8]], used: SystemTime) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    // The keys and values of a prompt tell what was in it.
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let mut file = options.open(path)?;
+    for part in parts {
+        file.write_all(part)?;
+    }
+    file.set_modified(used)?;
+    file.sync_all()
+}
+
+/// Removes a file; that another process was faster is as good.
+pub(super) fn remove(path: &Path) -> Result<(), PrefixError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", path)(error)),
+        _ => Ok(()),
+    }
+}
+
+fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> PrefixError {
+    move |source| PrefixError::File { action, path: path.to_path_buf(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_that_the_store_gives_are_its_own() {
+        let digits = "0123456789abcdef".repeat(4);
+        let is = |name: String, extension| is_ours(Path::new(&name), extension);
+        assert!(is(format!("{digits}.kv"), ENTRY));
+        assert!(is(format!("{digits}-00c0ffee00c0ffee.tmp"), TEMPORARY));
+        assert!(!is(format!("{digits}.tmp"), TEMPORARY));
+        assert!(!is(format!("{digits}0.kv"), ENTRY));
+        assert!(!is(format!("{}.kv", &digits[1..]), ENTRY));
+        assert!(!is(format!("{}x.kv", &digits[1..]), ENTRY));
+        assert!(!is(digits, ENTRY));
+        assert!(!is("notes.kv".into(), ENTRY));
+    }
+}

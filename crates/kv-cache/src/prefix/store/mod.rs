@@ -1,0 +1,372 @@
+//! Blocks of prefixes in a folder, one file each.
+//!
+//! The folder is all there is: no index that could be lost or disagree. A block's file is named by a hash of everything
+//! that its keys and values depend on ([`EntryId`]), so looking a prefix up means to hash its tokens and to open the
+//! files. The time of the last use is the time of the file's last modification.
+//!
+//! Several processes may share a folder. A file appears by renaming, complete or not at all; one that disappears while
+//! it is read stays readable.
+
+mod entry;
+mod folder;
+
+use std::{
+    fs::File,
+    io::{self, Read},
+    path::PathBuf,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::{Duration, SystemTime},
+};
+
+pub use entry::{EntryHeader, EntryId, FORMAT_VERSION};
+use folder::Folder;
+use parking_lot::Mutex;
+use sha2::{Digest, Sha256};
+
+use super::{Fault, PrefixError, PrefixKey, Warning};
+
+/// Keeps blocks of prefixes across restarts, within a size.
+///
+/// A block's payload is whatever bytes the caller gives. Nothing read back is trusted: an entry is used only if its
+/// format, key, tokens, place in the prefix, length and checksum are right; otherwise it is removed, with a [`Warning`].
+///
+/// ```
+/// use ruvllm_kv_cache::prefix::{PrefixKey, PrefixStore, Scope};
+///
+/// # let key = PrefixKey {
+/// #     model: [0; 32],
+/// #     adapter: None,
+/// #     kv_format: "f16".into(),
+/// #     rope_scaling: "none".into(),
+/// #     scope: Scope::Shared,
+/// # };
+/// # let temporary = tempfile::tempdir()?;
+/// # let folder = temporary.path().join("prefixes");
+/// let store = PrefixStore::open(&folder, 4, 1 << 30)?;
+/// store.put(&key, &[1, 2, 3, 4], &[b"keys of 4 tokens", b"values"])?;
+/// store.put(&key, &[1, 2, 3, 4, 5, 6, 7, 8], &[b"keys of 4 more", b"values"])?;
+///
+/// // Another process, another day.
+/// let store = PrefixStore::open(&folder, 4, 1 << 30)?;
+/// let found = store.find(&key, &[1, 2, 3, 4, 0, 0, 0, 0, 0], 0);
+/// assert_eq!(found.chain.len(), 1);
+/// let (mut keys, mut values) = ([0; 16], [0; 6]);
+/// store.load(&found.chain[0], &mut [&mut keys, &mut values])?;
+/// assert_eq!(&keys, b"keys of 4 tokens");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct PrefixStore {
+    folder: Folder,
+    block_tokens: usize,
+    limit_bytes: u64,
+    room: Mutex<Room>,
+    counters: Counters,
+}
+
+/// A block that [`PrefixStore::find`] found; its header is right, its payload not read yet.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    id: EntryId,
+    payload_bytes: u64,
+}
+
+impl Entry {
+    /// The entry's name.
+    #[must_use]
+    pub fn id(&self) -> EntryId {
+        self.id
+    }
+
+    /// Size of the payload.
+    #[must_use]
+    pub fn payload_bytes(&self) -> u64 {
+        self.payload_bytes
+    }
+}
+
+/// What [`PrefixStore::find`] found.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// The stored blocks, in the order of the prefix.
+    pub chain: Vec<Entry>,
+    /// Entries that would have continued the chain and cannot be used.
+    pub warnings: Vec<Warning>,
+}
+
+/// What [`PrefixStore::put`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stored {
+    /// The block was written.
+    Written,
+    /// The block was there.
+    Present,
+}
+
+/// What a [`PrefixStore`] has done since it was opened. Other processes count for themselves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StoreStatistics {
+    /// Calls of [`find`](PrefixStore::find).
+    pub lookups: u64,
+    /// Blocks in the chains that were found.
+    pub found_blocks: u64,
+    /// Blocks loaded and verified.
+    pub loaded_blocks: u64,
+    /// Bytes of their payloads.
+    pub loaded_bytes: u64,
+    /// Blocks written.
+    pub written_blocks: u64,
+    /// Bytes of their files.
+    pub written_bytes: u64,
+    /// Blocks deleted to make room.
+    pub deleted_blocks: u64,
+    /// Blocks that could not be used.
+    pub unusable_blocks: u64,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    lookups: AtomicU64,
+    found_blocks: AtomicU64,
+    loaded_blocks: AtomicU64,
+    loaded_bytes: AtomicU64,
+    written_blocks: AtomicU64,
+    written_bytes: AtomicU64,
+    deleted_blocks: AtomicU64,
+    unusable_blocks: AtomicU64,
+}
+
+/// What is known of the folder's size between two listings of it.
+#[derive(Debug)]
+struct Room {
+    /// Bytes of all entries at the last listing, and of those written by this store since. What was removed since still
+    /// counts.
+    used_bytes: u64,
+    /// Bytes written since the last listing. Other processes may have written as much.
+    unlisted_bytes: u64,
+}
+
+impl PrefixStore {
+    /// Opens the store in `folder`, which is created if need be, for blocks of `block_tokens` tokens. Entries of an
+    /// earlier run are there at once; what interrupted writes have left is removed when it is old.
+    ///
+    /// The entries' files take at most `limit_bytes` together. With several processes, each keeps the limit against what
+    /// it sees when it lists the folder, at the latest after writing a sixteenth of the limit.
+    ///
+    /// # Errors
+    /// If the folder cannot be created, listed or cleaned.
+    ///
+    /// # Panics
+    /// If `block_tokens` is zero.
+    pub fn open(
+        folder: impl Into<PathBuf>,
+        block_tokens: usize,
+        limit_bytes: u64,
+    ) -> Result<Self, PrefixError> {
+        assert!(block_tokens > 0, "a block has at least one token");
+        let folder = Folder::open(folder.into())?;
+        let (n_deleted, used_bytes) = folder.shrink(limit_bytes)?;
+        let counters = Counters { deleted_blocks: AtomicU64::new(n_deleted), ..Counters::default() };
+        let room = Mutex::new(Room { used_bytes, unlisted_bytes: 0 });
+        Ok(Self { folder, block_tokens, limit_bytes, room, counters })
+    }
+
+    /// Stores the last block of the prefix `tokens`. The blocks before it may be stored before, later or never; without
+    /// them it is not found.
+    ///
+    /// `payload` is written in parts as given, without a copy. Old entries are deleted if the store would grow beyond its
+    /// limit.
+    ///
+    /// # Shapes
+    /// `tokens`: `[n_blocks * block_tokens]`, from the first token of the sequence on.
+    ///
+    /// # Errors
+    /// If the block is larger than the whole store may be, or a file cannot be written or deleted. Nothing is left of
+    /// the block then.
+    ///
+    /// # Panics
+    /// If `tokens` is empty or no whole number of blocks.
+    pub fn put(&self, key: &PrefixKey, tokens: &[u32], payload: &[&[u8]]) -> Result<Stored, PrefixError> {
+        let n_blocks = tokens.len() / self.block_tokens;
+        let is_whole = n_blocks > 0 && tokens.len() == n_blocks * self.block_tokens;
+        assert!(is_whole, "put: {} tokens in blocks of {}", tokens.len(), self.block_tokens);
+        let digest = key.digest();
+        let ids = entry::chain(digest, tokens, self.block_tokens).last();
+        let (parent, id) = ids.expect("the prefix has at least one block");
+        if matches!(self.open_entry(id), Ok(Some(_))) {
+            return Ok(Stored::Present);
+        }
+
+        let mut hash = Sha256::new();
+        payload.iter().for_each(|part| hash.update(part));
+        let header = EntryHeader {
+            key: digest,
+            parent,
+            payload_bytes: payload.iter().map(|part| part.len() as u64).sum(),
+            payload_sha256: hash.finalize().into(),
+            tokens: tokens[tokens.len() - self.block_tokens..].to_vec(),
+        };
+        let encoded = header.encode();
+        let parts: Vec<&[u8]> = [encoded.as_slice()].into_iter().chain(payload.iter().copied()).collect();
+        let bytes = encoded.len() as u64 + header.payload_bytes;
+        self.make_room(bytes)?;
+        if let Err(error) = self.folder.write(id, &parts, last_use(n_blocks - 1)) {
+            self.room.lock().used_bytes -= bytes;
+            return Err(error);
+        }
+        self.counters.written_blocks.fetch_add(1, Relaxed);
+        self.counters.written_bytes.fetch_add(bytes, Relaxed);
+        Ok(Stored::Written)
+    }
+
+    /// The stored blocks that continue a prefix of `tokens` after its first `skip_blocks` blocks, as many as follow each
+    /// other: of `key`'s own scope or of [`Scope::Shared`], whichever are more. At least the last token is left to
+    /// compute.
+    ///
+    /// Headers are verified here, payloads when they are loaded. What is found counts as used. An entry that cannot be
+    /// used ends the chain, is removed, and gives a warning.
+    ///
+    /// [`Scope::Shared`]: super::Scope::Shared
+    #[must_use]
+    pub fn find(&self, key: &PrefixKey, tokens: &[u32], skip_blocks: usize) -> Found {
+        let wanted = &tokens[..tokens.len().saturating_sub(1)];
+        let mut found = Found::default();
+        for key in key.visible() {
+            let mut chain = Vec::new();
+            let ids = entry::chain(key.digest(), wanted, self.block_tokens);
+            for (at, (_, id)) in ids.enumerate().skip(skip_blocks) {
+                match self.open_entry(id) {
+                    Ok(Some((file, header))) => {
+                        // Only the order of deletion depends on the time, so a folder that is read-only will do.
+                        let _ = file.set_modified(last_use(at));
+                        chain.push(Entry { id, payload_bytes: header.payload_bytes });
+                    }
+                    Ok(None) => break,
+                    Err(fault) => {
+                        found.warnings.push(self.discard(id, fault));
+                        break;
+                    }
+                }
+            }
+            if chain.len() >= found.chain.len() {
+                found.chain = chain;
+            }
+        }
+        self.counters.lookups.fetch_add(1, Relaxed);
+        self.counters.found_blocks.fetch_add(found.chain.len() as u64, Relaxed);
+        found
+    }
+
+    /// Reads the payload of an entry into `buffers`, one after the other, and verifies it.
+    ///
+    /// # Errors
+    /// If the entry is gone or unusable, or the buffers together have another size than the payload. The content of the
+    /// buffers is then undefined and must not be used.
+    pub fn load(&self, entry: &Entry, buffers: &mut [&mut [u8]]) -> Result<(), PrefixError> {
+        let path = || self.folder.path_of(entry.id);
+        let unusable = |fault| PrefixError::Unusable(self.discard(entry.id, fault));
+        let Some((mut file, header)) = self.open_entry(entry.id).map_err(unusable)? else {
+            return Err(PrefixError::Gone { path: path() });
+        };
+        let bytes = header.payload_bytes;
+        let buffer_bytes = buffers.iter().map(|buffer| buffer.len() as u64).sum();
+        if bytes != buffer_bytes {
+            return Err(PrefixError::BufferSize { path: path(), bytes, buffer_bytes });
+        }
+        let mut hash = Sha256::new();
+        for buffer in buffers {
+            file.read_exact(buffer).map_err(|error| unusable(Fault::Unreadable(error)))?;
+            hash.update(&**buffer);
+        }
+        if hash.finalize()[..] != header.payload_sha256 {
+            return Err(unusable(Fault::Checksum));
+        }
+        self.counters.loaded_blocks.fetch_add(1, Relaxed);
+        self.counters.loaded_bytes.fetch_add(bytes, Relaxed);
+        Ok(())
+    }
+
+    /// Number and bytes of the entries in the folder, from a listing of it.
+    ///
+    /// # Errors
+    /// If the folder cannot be listed.
+    pub fn usage(&self) -> Result<(usize, u64), PrefixError> {
+        self.folder.usage()
+    }
+
+    /// What was counted since the store was opened.
+    #[must_use]
+    pub fn statistics(&self) -> StoreStatistics {
+        let get = |counter: &AtomicU64| counter.load(Relaxed);
+        StoreStatistics {
+            lookups: get(&self.counters.lookups),
+            found_blocks: get(&self.counters.found_blocks),
+            loaded_blocks: get(&self.counters.loaded_blocks),
+            loaded_bytes: get(&self.counters.loaded_bytes),
+            written_blocks: get(&self.counters.written_blocks),
+            written_bytes: get(&self.counters.written_bytes),
+            deleted_blocks: get(&self.counters.deleted_blocks),
+            unusable_blocks: get(&self.counters.unusable_blocks),
+        }
+    }
+
+    /// Reserves `bytes`, and deletes old entries first if they would not fit. A tenth of the limit more is freed then, so
+    /// that the folder is not listed for every block.
+    fn make_room(&self, bytes: u64) -> Result<(), PrefixError> {
+        let limit_bytes = self.limit_bytes;
+        if bytes > limit_bytes {
+            return Err(PrefixError::LargerThanStore { bytes, limit_bytes });
+        }
+        let mut room = self.room.lock();
+        let is_full = bytes > limit_bytes.saturating_sub(room.used_bytes);
+        if is_full || room.unlisted_bytes > limit_bytes / 16 {
+            let spare = if is_full { limit_bytes / 10 } else { 0 };
+            let target = (limit_bytes - bytes).saturating_sub(spare);
+            let (n_deleted, used_bytes) = self.folder.shrink(target)?;
+            self.counters.deleted_blocks.fetch_add(n_deleted, Relaxed);
+            *room = Room { used_bytes, unlisted_bytes: 0 };
+        }
+        room.used_bytes += bytes;
+        room.unlisted_bytes += bytes;
+        Ok(())
+    }
+
+    /// Opens an entry and verifies all but its payload; the file stands at the payload then. `None` if there is no such
+    /// entry.
+    fn open_entry(&self, id: EntryId) -> Result<Option<(File, EntryHeader)>, Fault> {
+        let mut file = match File::open(self.folder.path_of(id)) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(Fault::Unreadable(error)),
+        };
+        let found = file.metadata().map_err(Fault::Unreadable)?.len();
+        let header_bytes = EntryHeader::bytes(self.block_tokens) as u64;
+        let mut bytes = Vec::new();
+        (&mut file).take(header_bytes).read_to_end(&mut bytes).map_err(Fault::Unreadable)?;
+        let header = EntryHeader::parse(&bytes)?;
+        // The name is a hash over key, place and tokens: a header with this name has the right ones.
+        if header.id() != id {
+            return Err(Fault::Foreign);
+        }
+        let expected = header_bytes.saturating_add(header.payload_bytes);
+        if found != expected {
+            return Err(Fault::Length { expected, found });
+        }
+        Ok(Some((file, header)))
+    }
+
+    /// Removes an entry that is of no use, unless it could only not be read.
+    fn discard(&self, id: EntryId, fault: Fault) -> Warning {
+        self.counters.unusable_blocks.fetch_add(1, Relaxed);
+        let path = self.folder.path_of(id);
+        let is_removed = !matches!(fault, Fault::Unreadable(_)) && folder::remove(&path).is_ok();
+        Warning { path, fault, is_removed }
+    }
+}
+
+/// The time to note for a use of block `at` of a prefix now. The end of a prefix is worth nothing without its start, so a
+/// block counts as unused for a second longer than the one before it.
+fn last_use(at: usize) -> SystemTime {
+    SystemTime::now() - Duration::from_secs(at as u64)
+}

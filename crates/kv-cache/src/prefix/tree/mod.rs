@@ -1,0 +1,394 @@
+//! The radix tree over tokens, in memory.
+
+mod nodes;
+mod statistics;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    cmp::Reverse,
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use nodes::{NodeId, Nodes, Parent, Usage};
+use parking_lot::RwLock;
+use statistics::Counters;
+pub use statistics::TreeStatistics;
+
+use super::PrefixKey;
+
+/// Finds the blocks of the longest known prefix of a prompt.
+///
+/// `B` is a cheap, reference-counted handle of a block of [`block_tokens`](Self::block_tokens) tokens. Only whole blocks
+/// are kept. One radix tree per [`PrefixKey`]; edges are runs of whole blocks and split between them.
+///
+/// Lookups run side by side under a read lock; what they change (time of use, pins, counters) is atomic. Handles that
+/// the tree gives up are returned, never dropped under its lock.
+///
+/// ```
+/// use ruvllm_kv_cache::prefix::{PrefixKey, PrefixTree, Scope};
+///
+/// let key = PrefixKey {
+///     model: [0; 32],
+///     adapter: None,
+///     kv_format: "f16".into(),
+///     rope_scaling: "none".into(),
+///     scope: Scope::Shared,
+/// };
+/// let tree = PrefixTree::new(4);
+/// // Two blocks of four tokens; the ninth token has no whole block yet.
+/// tree.insert(&key, &[1, 2, 3, 4, 5, 6, 7, 8, 9], &["a", "b"]);
+///
+/// let found = tree.lookup(&key, &[1, 2, 3, 4, 5, 6, 0, 0, 0]);
+/// assert_eq!(found.blocks, ["a"]);
+/// // Two tokens of the next block agree: their rows can be copied.
+/// let partial = found.partial.unwrap();
+/// assert_eq!((partial.block, partial.tokens), ("b", 2));
+/// ```
+///
+/// # Source
+/// `RadixAttention` of `SGLang` (arXiv 2312.07104), with whole blocks as in vLLM's prefix caching.
+#[derive(Debug)]
+pub struct PrefixTree<B> {
+    block_tokens: usize,
+    state: RwLock<State<B>>,
+    /// Counts operations: the time of the LRU order.
+    clock: AtomicU64,
+    counters: Counters,
+}
+
+#[derive(Debug)]
+struct State<B> {
+    roots: HashMap<Arc<PrefixKey>, NodeId>,
+    nodes: Nodes<B>,
+}
+
+/// What [`PrefixTree::lookup`] found.
+#[derive(Clone, Debug)]
+pub struct Match<B> {
+    /// The blocks to share, from the first token on.
+    pub blocks: Vec<B>,
+    /// Tokens in `blocks`: `blocks.len() * block_tokens`.
+    pub tokens: usize,
+    /// The next block, where some of its tokens agree.
+    pub partial: Option<Partial<B>>,
+    /// Why the match is not longer.
+    pub end: MatchEnd,
+    /// Keeps the matched path in the tree; none if no whole block was found.
+    pub pin: Option<PrefixPin>,
+}
+
+/// A block whose first tokens agree: to be copied before the rest is overwritten, not shared.
+#[derive(Clone, Debug)]
+pub struct Partial<B> {
+    /// The block.
+    pub block: B,
+    /// How many of its tokens agree: at least one, fewer than a block.
+    pub tokens: usize,
+}
+
+/// Why a match is not longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MatchEnd {
+    /// All tokens but the last were found. The last is always computed: its logits are wanted.
+    Complete,
+    /// There is nothing to find for fewer than two tokens.
+    TooShort,
+    /// Nothing is cached under the key.
+    UnknownKey,
+    /// No cached prefix begins with the first block of tokens.
+    UnknownStart,
+    /// What is cached goes on with another token at this position.
+    Diverged {
+        /// Position in the tokens that were looked up.
+        at: usize,
+    },
+    /// What is cached ends before this position.
+    Ended {
+        /// Position in the tokens that were looked up.
+        at: usize,
+    },
+}
+
+/// Keeps a path from being evicted while it is in use; dropping it lets go.
+///
+/// A pin outlives the tree without harm, needs no lock, and can be cloned for a sequence that forks.
+#[derive(Clone, Debug)]
+#[must_use = "the prefix may be evicted as soon as its pin is dropped"]
+pub struct PrefixPin(
+    #[expect(dead_code, reason = "held, not read: the count of references is the pin")] Arc<Usage>,
+);
+
+/// What [`PrefixTree::insert`] did.
+#[derive(Clone, Debug)]
+pub struct Inserted<B> {
+    /// The tree's own blocks for the part that it knew already. Those that were given for the same tokens are
+    /// duplicates, which the caller may replace by these.
+    pub known: Vec<B>,
+    /// How many blocks are new in the tree: the others that were given.
+    pub new_blocks: usize,
+    /// Keeps the inserted path in the tree; none if there was no whole block.
+    pub pin: Option<PrefixPin>,
+}
+
+/// Blocks that [`PrefixTree::evict`] took out.
+#[derive(Clone, Debug)]
+pub struct Evicted<B> {
+    /// Whose they were.
+    pub key: Arc<PrefixKey>,
+    /// The whole prefix, from the first token to the end of the last evicted block.
+    pub tokens: Vec<u32>,
+    /// The last blocks of that prefix; what is before them is still in the tree.
+    pub blocks: Vec<B>,
+}
+
+/// One descent through the tree of a key.
+struct Walk {
+    /// Nodes of which at least one block agrees.
+    path: Vec<NodeId>,
+    /// Blocks that agree in the last of `path`; of the others all do.
+    last_blocks: usize,
+    tokens: usize,
+    /// Node, index of the block in its edge, tokens that agree.
+    partial: Option<(NodeId, usize, usize)>,
+    end: MatchEnd,
+}
+
+impl Walk {
+    fn agreeing(&self) -> usize {
+        self.tokens + self.partial.map_or(0, |(.., tokens)| tokens)
+    }
+}
+
+impl<B: Clone> PrefixTree<B> {
+    /// An empty tree over blocks of `block_tokens` tokens.
+    ///
+    /// # Panics
+    /// If `block_tokens` is zero.
+    #[must_use]
+    pub fn new(block_tokens: usize) -> Self {
+        assert!(block_tokens > 0, "a block has at least one token");
+        let state = State { roots: HashMap::new(), nodes: Nodes::new(block_tokens) };
+        Self {
+            block_tokens,
+            state: RwLock::new(state),
+            clock: AtomicU64::new(0),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Tokens per block.
+    #[must_use]
+    pub fn block_tokens(&self) -> usize {
+        self.block_tokens
+    }
+
+    /// The longest cached prefix of `tokens` that `key` may see: of its own scope or of [`Scope::Shared`], whichever is
+    /// longer. At least the last token is left to compute.
+    ///
+    /// What other tenants have inserted changes neither the answer nor the steps that lead to it.
+    ///
+    /// [`Scope::Shared`]: super::Scope::Shared
+    #[must_use]
+    pub fn lookup(&self, key: &PrefixKey, tokens: &[u32]) -> Match<B> {
+        let found = self.find(key, tokens);
+        self.counters.count_lookup(tokens.len(), &found);
+        found
+    }
+
+    fn find(&self, key: &PrefixKey, tokens: &[u32]) -> Match<B> {
+        let nothing = |end| Match { blocks: Vec::new(), tokens: 0, partial: None, end, pin: None };
+        let Some((_, wanted)) = tokens.split_last().filter(|(_, wanted)| !wanted.is_empty()) else {
+            return nothing(MatchEnd::TooShort);
+        };
+        let state = self.state.read();
+        let roots = key.visible().filter_map(|key| state.roots.get(&key));
+        // Of equal lengths the last is taken: the request's own.
+        let walks = roots.map(|&root| self.walk(&state.nodes, root, wanted));
+        let Some(walk) = walks.max_by_key(Walk::agreeing) else {
+            return nothing(MatchEnd::UnknownKey);
+        };
+
+        let now = self.clock.fetch_add(1, Relaxed);
+        let mut blocks = Vec::with_capacity(walk.tokens / self.block_tokens);
+        let mut pin = None;
+        for (i, &id) in walk.path.iter().enumerate() {
+            let node = state.nodes.get(id);
+            let is_last = i + 1 == walk.path.len();
+            let agreeing = if is_last { walk.last_blocks } else { node.blocks.len() };
+            blocks.extend_from_slice(&node.blocks[..agreeing]);
+            node.touch(now);
+            // Only leaves are evicted, so the deepest node holds the whole path.
+            pin = is_last.then(|| PrefixPin(Arc::clone(node.usage())));
+        }
+        let partial = walk.partial.map(|(id, block, tokens)| {
+            let node = state.nodes.get(id);
+            node.touch(now);
+            Partial { block: node.blocks[block].clone(), tokens }
+        });
+        Match { blocks, tokens: walk.tokens, partial, end: walk.end, pin }
+    }
+
+    /// Follows `wanted` down from `root` as far as it is known.
+    fn walk(&self, nodes: &Nodes<B>, root: NodeId, wanted: &[u32]) -> Walk {
+        let mut walk =
+            Walk { path: Vec::new(), last_blocks: 0, tokens: 0, partial: None, end: MatchEnd::Complete };
+        let mut id = root;
+        while walk.tokens < wanted.len() {
+            let Some((child, agreeing)) = nodes.closest_child(id, &wanted[walk.tokens..]) else {
+                walk.end = MatchEnd::Ended { at: walk.tokens };
+                return walk;
+            };
+            let n_blocks = agreeing / self.block_tokens;
+            if n_blocks > 0 {
+                walk.path.push(child);
+                walk.last_blocks = n_blocks;
+                walk.tokens += n_blocks * self.block_tokens;
+            }
+            if n_blocks < nodes.get(child).blocks.len() {
+                let rest = agreeing % self.block_tokens;
+                walk.partial = (rest > 0).then_some((child, n_blocks, rest));
+                let at = walk.agreeing();
+                if at < wanted.len() {
+                    let is_start = walk.tokens == 0;
+                    walk.end = if is_start { MatchEnd::UnknownStart } else { MatchEnd::Diverged { at } };
+                }
+                return walk;
+            }
+            id = child;
+        }
+        walk
+    }
+
+    /// Makes the whole blocks of `tokens` known under `key`. Where the tree has a block for the same tokens already, it
+    /// keeps its own.
+    ///
+    /// # Shapes
+    /// `blocks`: `[tokens.len() / block_tokens]`; tokens that fill no whole block are left out.
+    ///
+    /// # Panics
+    /// If the number of blocks is another.
+    pub fn insert(&self, key: &PrefixKey, tokens: &[u32], blocks: &[B]) -> Inserted<B> {
+        let n_blocks = tokens.len() / self.block_tokens;
+        assert_eq!(blocks.len(), n_blocks, "insert: blocks for {} tokens", tokens.len());
+        let tokens = &tokens[..n_blocks * self.block_tokens];
+        let mut known = Vec::new();
+        if n_blocks == 0 {
+            return Inserted { known, new_blocks: 0, pin: None };
+        }
+        let mut state = self.state.write();
+        let state = &mut *state;
+        let now = self.clock.fetch_add(1, Relaxed);
+        let mut id = state.root(key);
+        while known.len() < n_blocks {
+            let rest = &tokens[known.len() * self.block_tokens..];
+            let agreeing = |&(_, agreeing): &(NodeId, usize)| agreeing >= self.block_tokens;
+            let Some((child, agreeing)) = state.nodes.closest_child(id, rest).filter(agreeing) else {
+                id = state.nodes.add_leaf(id, rest, &blocks[known.len()..], now);
+                break;
+            };
+            let agreeing = agreeing / self.block_tokens;
+            let is_whole = agreeing == state.nodes.get(child).blocks.len();
+            id = if is_whole { child } else { state.nodes.split(child, agreeing) };
+            let node = state.nodes.get(id);
+            node.touch(now);
+            known.extend_from_slice(&node.blocks);
+        }
+        let pin = Some(PrefixPin(Arc::clone(state.nodes.get(id).usage())));
+        let new_blocks = n_blocks - known.len();
+        self.counters.count_insert(known.len(), new_blocks);
+        Inserted { known, new_blocks, pin }
+    }
+
+    /// Takes `n_blocks` blocks out, or as many as there are without a pin: always from the end of the prefix whose end
+    /// was not used for the longest time, of whatever key.
+    ///
+    /// A block is free only once its last handle is gone. To free memory, drop what is returned, look at the pool, and
+    /// ask again.
+    pub fn evict(&self, n_blocks: usize) -> Vec<Evicted<B>> {
+        let mut evicted = Vec::new();
+        let mut missing = n_blocks;
+        let mut pinned = Vec::new();
+        let mut state = self.state.write();
+        let state = &mut *state;
+        while missing > 0 {
+            let Some(Reverse((queued_at, id))) = state.nodes.queue.pop() else { break };
+            let node = state.nodes.get_mut(id);
+            node.queued = false;
+            if !node.children.is_empty() {
+                // Comes back when it is a leaf again.
+                continue;
+            }
+            if node.stamp() > queued_at {
+                state.nodes.enqueue(id);
+            } else if node.is_pinned() {
+                pinned.push(id);
+            } else {
+                let taken = state.take(id, missing);
+                missing -= taken.blocks.len();
+                evicted.push(taken);
+            }
+        }
+        for id in pinned {
+            state.nodes.enqueue(id);
+        }
+        self.counters.count_evicted(n_blocks - missing);
+        evicted
+    }
+
+    /// What was counted so far, and what is in the tree now. Walks all nodes to add up the bytes.
+    #[must_use]
+    pub fn statistics(&self) -> TreeStatistics {
+        let state = self.state.read();
+        let blocks = state.nodes.iter().map(|(_, node)| node.blocks.len()).sum();
+        self.counters.snapshot(state.roots.len(), state.nodes.len(), blocks, state.heap_bytes())
+    }
+}
+
+impl<B: Clone> State<B> {
+    fn root(&mut self, key: &PrefixKey) -> NodeId {
+        if let Some(&root) = self.roots.get(key) {
+            return root;
+        }
+        let key = Arc::new(key.clone());
+        let root = self.nodes.add_root(Arc::clone(&key));
+        self.roots.insert(key, root);
+        root
+    }
+
+    /// Takes up to `n_blocks` from the end of a leaf; a leaf without blocks, and a root without leaves, are removed.
+    fn take(&mut self, id: NodeId, n_blocks: usize) -> Evicted<B> {
+        let (key, tokens) = self.nodes.path_of(id);
+        if n_blocks < self.nodes.get(id).blocks.len() {
+            let blocks = self.nodes.shorten(id, n_blocks);
+            self.nodes.enqueue(id);
+            return Evicted { key, tokens, blocks };
+        }
+        let removed = self.nodes.remove(id);
+        if let Parent::Node(parent) = removed.parent {
+            let above = self.nodes.get(parent);
+            match above.parent {
+                _ if !above.children.is_empty() => {}
+                Parent::Node(_) => self.nodes.enqueue(parent),
+                Parent::Key(_) => {
+                    self.nodes.remove(parent);
+                    self.roots.remove(&key);
+                }
+            }
+        }
+        Evicted { key, tokens, blocks: removed.blocks }
+    }
+
+    fn heap_bytes(&self) -> usize {
+        // A hash table has a control byte per bucket, and keeps one bucket in eight free.
+        const BUCKET: usize = size_of::<(Arc<PrefixKey>, NodeId)>() + 1;
+        let table = self.roots.capacity().div_ceil(7) * 8 * BUCKET;
+        let keys =
+            self.roots.keys().map(|key| size_of::<PrefixKey>() + 2 * size_of::<usize>() + key.heap_bytes());
+        table + keys.sum::<usize>() + self.nodes.heap_bytes()
+    }
+}

@@ -1,0 +1,183 @@
+//! The table of one sequence: which block holds which tokens.
+//!
+//! Blocks in front are shared and never written; behind them comes the tail, storages of the hot tier that only this
+//! sequence has. A step makes room ([`Sequence::reserve`]), writes each layer ([`Sequence::write`]) and attends over views
+//! ([`Sequence::view`]), then counts its tokens ([`Sequence::advance`]), by which full storages of the tail become blocks.
+//!
+//! ```text
+//! position   0 ............ 32 ........... 64 ........... 96 ...... 100
+//! released   [ 1 block     ]
+//! blocks                    [ warm        ][ hot         ]
+//! tail                                                   [ hot, 4 of 32 ]
+//! ```
+//!
+//! | file | holds |
+//! |---|---|
+//! | `step.rs` | what a forward pass calls |
+//! | `migrate.rs` | fewer bits for older blocks |
+//! | `park.rs` | sequences that wait in a file |
+//! | `sample.rs` | what going down would cost |
+//! | `share.rs` | forks, blocks from elsewhere, copies on write |
+
+mod migrate;
+mod park;
+mod sample;
+mod share;
+mod step;
+
+use std::sync::Arc;
+
+use crate::block::Block;
+use crate::error::{Error, Result};
+use crate::store::{KvStore, Storage};
+
+pub use migrate::Migration;
+pub use park::ParkedSequence;
+
+/// The keys and values of one sequence in all layers.
+///
+/// Dropping it gives the memory back that nobody shares.
+pub struct Sequence {
+    store: KvStore,
+    len: usize,
+    capacity: usize,
+    /// Tokens at the end that stay hot.
+    hot_tokens: usize,
+    /// Blocks at the beginning that were given back.
+    released: usize,
+    /// Whole blocks behind them, and a partial one after a fork or a cut.
+    blocks: Vec<Block>,
+    /// Hot storages behind those, written only here.
+    tail: Vec<Storage>,
+    /// Attention that blocks got lately, by block from position 0 on; what is missing got none.
+    mass: Vec<f32>,
+    /// What the present step reads of `blocks`. Kept between steps for its memory.
+    pinned: Vec<Arc<Storage>>,
+}
+
+impl Sequence {
+    pub(crate) fn new(store: KvStore, capacity: usize) -> Self {
+        let hot_tokens = store.policy().hot_tokens;
+        Self {
+            store,
+            len: 0,
+            capacity,
+            hot_tokens,
+            released: 0,
+            blocks: Vec::new(),
+            tail: Vec::new(),
+            mass: Vec::new(),
+            pinned: Vec::new(),
+        }
+    }
+
+    /// Number of tokens, which is the position of the next one.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it holds no tokens.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Most tokens that it takes.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// The store that it takes memory from.
+    pub fn store(&self) -> &KvStore {
+        &self.store
+    }
+
+    /// Moves the border of the hot tier: tokens at the end that stay hot, at least those of the policy. What went down stays
+    /// down.
+    pub fn set_hot_tokens(&mut self, tokens: usize) {
+        self.hot_tokens = tokens.max(self.store.policy().hot_tokens);
+    }
+
+    /// Allocated bytes of keys and values, scales and padding included. A shared block counts in each of its sequences.
+    pub fn bytes(&self) -> usize {
+        let tail: usize = self.tail.iter().map(Storage::bytes).sum();
+        tail + self.blocks.iter().map(Block::bytes).sum::<usize>()
+    }
+
+    /// Position of the first token that was not released.
+    pub fn released(&self) -> usize {
+        self.released * self.store.block_tokens()
+    }
+
+    /// The whole blocks from [`released`](Self::released) on, to be shared with others.
+    pub fn blocks(&self) -> &[Block] {
+        let whole = self.len / self.store.block_tokens() - self.released;
+        &self.blocks[..whole.min(self.blocks.len())]
+    }
+
+    /// Forgets all tokens from position `len` on and gives their memory back; without effect if there are none.
+    ///
+    /// # Errors
+    /// [`Error::Released`] if tokens before `len` were released, unless none is to be kept; nothing has changed then.
+    pub fn truncate(&mut self, len: usize) -> Result<()> {
+        if len == 0 {
+            self.clear();
+            return Ok(());
+        }
+        if len < self.released() {
+            return Err(Error::Released { len, released: self.released() });
+        }
+        self.unpin();
+        self.len = self.len.min(len);
+        let needed = self.len.div_ceil(self.store.block_tokens()) - self.released;
+        self.blocks.truncate(needed);
+        self.tail.truncate(needed - self.blocks.len());
+        self.mass.truncate(self.len / self.store.block_tokens());
+        Ok(())
+    }
+
+    /// Forgets all tokens, released ones too, and gives their memory back.
+    pub fn clear(&mut self) {
+        self.unpin();
+        (self.len, self.released) = (0, 0);
+        self.blocks.clear();
+        self.tail.clear();
+        self.mass.clear();
+    }
+
+    /// Gives the memory of whole blocks before `position` back. Attention must not look there any more: their views
+    /// repeat another block.
+    pub fn release_before(&mut self, position: usize) {
+        self.unpin();
+        let whole = (position.min(self.len) / self.store.block_tokens()).saturating_sub(self.released);
+        let n = whole.min(self.blocks.len());
+        self.blocks.drain(..n);
+        self.released += n;
+    }
+
+    /// Blocks that hold tokens or stand released, without the tail.
+    fn sealed(&self) -> usize {
+        self.released + self.blocks.len()
+    }
+
+    /// Takes hold of the present numbers, so that [`view`](Self::view) shows them: [`reserve`](Self::reserve) does it for a
+    /// step.
+    pub fn pin(&mut self) {
+        self.unpin();
+        self.pinned.extend(self.blocks.iter().map(Block::storage));
+    }
+
+    /// Lets go of what [`pin`](Self::pin) or the last step holds: memory of numbers that were replaced meanwhile.
+    pub fn unpin(&mut self) {
+        self.pinned.clear();
+    }
+}
+
+impl std::fmt::Debug for Sequence {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sequence")
+            .field("store", &self.store)
+            .field("len", &self.len)
+            .field("capacity", &self.capacity)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,119 @@
+//! Blocks that several sequences have: forks, prefixes from elsewhere, and the copy that writing needs.
+
+use ruvllm_kernels::{Kernels, KvScratch};
+
+use super::Sequence;
+use crate::block::Block;
+use crate::convert::convert;
+use crate::error::{Error, Result};
+use crate::store::{HOT, Storage};
+
+impl Sequence {
+    /// A second sequence with the same tokens. It shares every block; the first of the two that goes on copies the
+    /// partial one. Room that was made beyond the tokens is given back.
+    ///
+    /// The time grows with the number of blocks, not with their size.
+    pub fn fork(&mut self) -> Self {
+        self.share_partial();
+        Self {
+            store: self.store.clone(),
+            len: self.len,
+            capacity: self.capacity,
+            hot_tokens: self.hot_tokens,
+            released: self.released,
+            blocks: self.blocks.clone(),
+            tail: Vec::new(),
+            mass: self.mass.clone(),
+            pinned: Vec::new(),
+        }
+    }
+
+    /// Appends whole blocks that other sequences have.
+    ///
+    /// # Errors
+    /// [`Error::NotAtBlock`] behind a partial block, [`Error::ForeignBlock`] if one is of another store, [`Error::Full`]
+    /// beyond the capacity. Nothing has changed then.
+    pub fn append_shared(&mut self, blocks: &[Block]) -> Result<()> {
+        let block_tokens = self.store.block_tokens();
+        self.check_at_block()?;
+        self.check_room(blocks.len() * block_tokens)?;
+        if blocks.iter().any(|block| !block.store().is_same(&self.store)) {
+            return Err(Error::ForeignBlock);
+        }
+        self.unpin();
+        self.tail.clear();
+        self.blocks.extend_from_slice(blocks);
+        self.len += blocks.len() * block_tokens;
+        Ok(())
+    }
+
+    /// Appends a copy of the first `tokens` tokens of a block, which the sequence may go on from.
+    ///
+    /// # Errors
+    /// As [`append_shared`](Self::append_shared); [`Error::Memory`] and [`Error::BudgetReached`] without room.
+    ///
+    /// # Panics
+    /// If the block does not have so many tokens.
+    pub fn append_copy(&mut self, kernels: &Kernels, block: &Block, tokens: usize) -> Result<()> {
+        assert!(tokens <= self.store.block_tokens(), "{tokens} tokens of one block");
+        self.check_at_block()?;
+        self.check_room(tokens)?;
+        if !block.store().is_same(&self.store) {
+            return Err(Error::ForeignBlock);
+        }
+        if tokens == 0 {
+            return Ok(());
+        }
+        let copy = self.copy(kernels, block)?;
+        self.unpin();
+        self.tail.clear();
+        self.tail.push(copy);
+        self.advance(tokens);
+        Ok(())
+    }
+
+    fn check_at_block(&self) -> Result<()> {
+        let block_tokens = self.store.block_tokens();
+        if !self.len.is_multiple_of(block_tokens) {
+            return Err(Error::NotAtBlock { len: self.len, block_tokens });
+        }
+        Ok(())
+    }
+
+    /// Makes a block of a partial storage of the tail, so that it can be shared, and gives the rest of the tail back.
+    fn share_partial(&mut self) {
+        self.unpin();
+        let partial = self.len.div_ceil(self.store.block_tokens()) - self.sealed();
+        self.tail.truncate(partial);
+        self.blocks.extend(self.tail.drain(..).map(|storage| Block::new(self.store.clone(), storage)));
+    }
+
+    /// Takes a partial block into the tail, where it can be written: the block itself if nobody else has it, else a copy.
+    pub(super) fn own_partial(&mut self, kernels: &Kernels) -> Result<()> {
+        if self.sealed() * self.store.block_tokens() <= self.len {
+            return Ok(());
+        }
+        let Some(block) = self.blocks.pop() else { return Ok(()) };
+        let owned = block.into_storage(HOT).or_else(|block| {
+            let copy = self.copy(kernels, &block);
+            if copy.is_err() {
+                self.blocks.push(block);
+            }
+            copy
+        })?;
+        self.tail.insert(0, owned);
+        Ok(())
+    }
+
+    /// The block's numbers in a hot storage.
+    fn copy(&self, kernels: &Kernels, block: &Block) -> Result<Storage> {
+        let mut copy = self.store.allocate(HOT)?;
+        let from = block.storage();
+        let mut scratch = KvScratch::new();
+        for layer in 0..self.store.shape().n_layers {
+            let source = (self.store.tier(from.tier()), from.layer(layer));
+            convert(kernels, source, (self.store.tier(HOT), copy.layer_mut(layer)), &mut scratch);
+        }
+        Ok(copy)
+    }
+}

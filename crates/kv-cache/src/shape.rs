@@ -1,0 +1,27 @@
+//! What a cache and a model must agree on.
+
+use std::fmt;
+
+/// Layers, key/value heads and values of a head: the size of a token's keys and values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct KvShape {
+    /// Layers.
+    pub n_layers: usize,
+    /// Key/value heads of a layer.
+    pub n_kv_heads: usize,
+    /// Values of a head.
+    pub head_dim: usize,
+}
+
+impl KvShape {
+    /// Width of the keys (or values) of one token in one layer.
+    pub fn row(self) -> usize {
+        self.n_kv_heads * self.head_dim
+    }
+}
+
+impl fmt::Display for KvShape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} layers x {} heads x {}", self.n_layers, self.n_kv_heads, self.head_dim)
+    }
+}

@@ -1,0 +1,295 @@
+//! Where blocks come from: the shape of a model, its policy, and a slab of pages per tier.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use ruvllm_kernels::{KvBlock, KvLayout, KvPlane};
+use ruvllm_memory::{PagePool, Request, Slab, SlabBlock};
+
+use crate::block::Block;
+use crate::error::{Error, Result};
+use crate::policy::{KvFormats, KvPolicy};
+use crate::pressure::Pressure;
+use crate::sequence::Sequence;
+use crate::shape::KvShape;
+
+/// Index of the tier that new tokens are written to.
+pub(crate) const HOT: usize = 0;
+
+/// Makes sequences of one shape and policy, with memory of one page pool. Clones are the same store.
+#[derive(Clone)]
+pub struct KvStore(Arc<Inner>);
+
+struct Inner {
+    shape: KvShape,
+    policy: KvPolicy,
+    block_tokens: usize,
+    tiers: Vec<Tier>, // from hot to cold
+    pool: PagePool,
+    pressure: Pressure,
+}
+
+/// How the blocks of one tier are stored, and where.
+pub(crate) struct Tier {
+    pub(crate) formats: KvFormats,
+    pub(crate) keys: KvLayout,
+    pub(crate) values: KvLayout,
+    slab: Slab,
+    blocks: AtomicUsize,
+}
+
+/// What a tier holds at the moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TierUse {
+    /// Formats of the tier.
+    pub formats: KvFormats,
+    /// Blocks in it, each counted once however many sequences share it.
+    pub blocks: usize,
+    /// Bytes of those blocks, scales and padding included.
+    pub bytes: usize,
+}
+
+impl KvStore {
+    /// A store of blocks of as few tokens as the policy allows: 32, or the longest group of its formats.
+    ///
+    /// # Errors
+    /// As [`with_block_tokens`](Self::with_block_tokens).
+    pub fn new(shape: KvShape, policy: &KvPolicy, pool: &PagePool) -> Result<Self> {
+        Self::with_block_tokens(shape, policy, pool, policy.block_tokens())
+    }
+
+    /// A store of blocks of `block_tokens` tokens.
+    ///
+    /// # Errors
+    /// [`Error::PolicyConflict`] if the policy contradicts itself, or rotates heads that are not a power of two from 16
+    /// to 256; [`Error::BlockTokens`] if a block would not hold whole groups; [`Error::Kernels`] if a format does not
+    /// take heads of this size; [`Error::Memory`] if the pool does not serve blocks of this size.
+    pub fn with_block_tokens(
+        shape: KvShape,
+        policy: &KvPolicy,
+        pool: &PagePool,
+        block_tokens: usize,
+    ) -> Result<Self> {
+        policy.validate()?;
+        let multiple = policy.block_tokens();
+        if block_tokens == 0 || !block_tokens.is_multiple_of(multiple) {
+            return Err(Error::BlockTokens { block_tokens, multiple });
+        }
+        let rotates = shape.head_dim.is_power_of_two() && (16..=256).contains(&shape.head_dim);
+        if policy.rotated && !rotates {
+            let reason = format!(
+                "rotation needs heads of 16, 32, 64, 128 or 256 values, these have {}",
+                shape.head_dim
+            );
+            return Err(Error::PolicyConflict { policy: policy.to_string(), reason });
+        }
+        let tiers = policy
+            .tiers()
+            .map(|formats| Tier::new(shape, formats, pool, block_tokens))
+            .collect::<Result<Vec<_>>>()?;
+        Ok(Self(Arc::new(Inner {
+            shape,
+            policy: *policy,
+            block_tokens,
+            tiers,
+            pool: pool.clone(),
+            pressure: Pressure::default(),
+        })))
+    }
+
+    /// An empty sequence of at most `capacity` tokens. It takes memory as it grows.
+    pub fn sequence(&self, capacity: usize) -> Sequence {
+        Sequence::new(self.clone(), capacity)
+    }
+
+    /// The size of a token's keys and values.
+    pub fn shape(&self) -> KvShape {
+        self.0.shape
+    }
+
+    /// Which tokens are stored how.
+    pub fn policy(&self) -> &KvPolicy {
+        &self.0.policy
+    }
+
+    /// Tokens of a block.
+    pub fn block_tokens(&self) -> usize {
+        self.0.block_tokens
+    }
+
+    /// Whether keys and values that are written, and the queries that meet them, must be rotated first
+    /// ([`Kernels::hadamard`](ruvllm_kernels::Kernels::hadamard) per head), and the output of attention after it.
+    pub fn rotated(&self) -> bool {
+        self.0.policy.rotated
+    }
+
+    /// The pool that pays.
+    pub fn pool(&self) -> &PagePool {
+        &self.0.pool
+    }
+
+    /// What each tier holds, from hot to cold.
+    pub fn tiers(&self) -> impl Iterator<Item = TierUse> {
+        self.0.tiers.iter().map(|tier| {
+            let blocks = tier.blocks.load(Ordering::Relaxed);
+            TierUse {
+                formats: tier.formats,
+                blocks,
+                bytes: blocks * tier.slab.block_bytes() * self.0.shape.n_layers,
+            }
+        })
+    }
+
+    /// A whole block from the bytes of [`PinnedBlock::layers`](crate::PinnedBlock::layers): `fill` writes each layer's
+    /// into the buffer it gets.
+    ///
+    /// # Errors
+    /// [`Error::UnknownPolicy`] if no tier has these formats; [`Error::Memory`] and [`Error::BudgetReached`] without
+    /// room; the error of `fill`.
+    pub fn restore_block<E: From<Error>>(
+        &self,
+        formats: KvFormats,
+        mut fill: impl FnMut(usize, &mut [u8]) -> Result<(), E>,
+    ) -> Result<Block, E> {
+        let found = self.0.tiers.iter().position(|tier| tier.formats == formats);
+        let tier = found.ok_or_else(|| Error::AbsentTier {
+            formats: formats.to_string(),
+            policy: self.0.policy.to_string(),
+        })?;
+        let mut storage = self.allocate(tier)?;
+        for layer in 0..self.0.shape.n_layers {
+            fill(layer, storage.layer_mut(layer))?;
+        }
+        Ok(Block::new(self.clone(), storage))
+    }
+
+    /// Whether memory is short: from 80 % of the pages that new tokens get in use until 70 %. Then [`Sequence::migrate`] takes whatever
+    /// is not hot to the lowest tier, whatever its age.
+    pub fn is_short(&self) -> bool {
+        let stats = self.0.pool.stats();
+        self.0.pressure.update(stats.used_pages, stats.capacity_pages - self.kept_pages(stats.capacity_pages))
+    }
+
+    pub(crate) fn tier(&self, index: usize) -> &Tier {
+        &self.0.tiers[index]
+    }
+
+    pub(crate) fn n_tiers(&self) -> usize {
+        self.0.tiers.len()
+    }
+
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Memory for one block of a tier in all layers.
+    pub(crate) fn allocate(&self, tier: usize) -> Result<Storage> {
+        let place = &self.0.tiers[tier];
+        let slab = &place.slab;
+        if tier == HOT && slab.stats().free_blocks < self.0.shape.n_layers {
+            self.keep_pages()?;
+        }
+        let layers = (0..self.0.shape.n_layers)
+            .map(|_| slab.allocate())
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|source| Error::Memory { block_bytes: slab.block_bytes(), source })?;
+        place.blocks.fetch_add(1, Ordering::Relaxed);
+        Ok(Storage { store: self.clone(), tier, layers })
+    }
+
+    /// Pages that new tokens do not get: one for each lower tier, where there are some to spare.
+    fn kept_pages(&self, capacity_pages: usize) -> usize {
+        (self.0.tiers.len() - 1).min(capacity_pages / 4)
+    }
+
+    /// Refuses a hot block that would take the pages in which present blocks are made smaller.
+    fn keep_pages(&self) -> Result<()> {
+        let stats = self.0.pool.stats();
+        let kept_pages = self.kept_pages(stats.capacity_pages);
+        if stats.free_pages <= kept_pages && kept_pages > 0 {
+            return Err(Error::BudgetReached {
+                free_pages: stats.free_pages,
+                total_pages: stats.capacity_pages,
+                kept_pages,
+            });
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for KvStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KvStore")
+            .field("shape", &self.0.shape)
+            .field("policy", &self.0.policy.to_string())
+            .field("block_tokens", &self.0.block_tokens)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Tier {
+    fn new(shape: KvShape, formats: KvFormats, pool: &PagePool, block_tokens: usize) -> Result<Self> {
+        let layout = |format| KvLayout::new(format, shape.n_kv_heads, block_tokens, shape.head_dim);
+        let (keys, values) = (layout(formats.keys)?, layout(formats.values)?);
+        let block_bytes = keys.plane_bytes().saturating_add(values.plane_bytes());
+        let slab = Slab::new(pool, block_bytes, Request::default())
+            .map_err(|source| Error::Memory { block_bytes, source })?;
+        Ok(Self { formats, keys, values, slab, blocks: AtomicUsize::new(0) })
+    }
+
+    /// Bytes of the keys and the values of one layer.
+    pub(crate) fn layer_bytes(&self) -> usize {
+        self.keys.plane_bytes() + self.values.plane_bytes()
+    }
+}
+
+/// The numbers of one block in one tier. Whoever holds it alone may write.
+pub(crate) struct Storage {
+    store: KvStore,
+    tier: usize,
+    layers: Vec<SlabBlock>,
+}
+
+impl Storage {
+    pub(crate) fn tier(&self) -> usize {
+        self.tier
+    }
+
+    /// Allocated bytes, padding included.
+    pub(crate) fn bytes(&self) -> usize {
+        self.store.tier(self.tier).slab.block_bytes() * self.layers.len()
+    }
+
+    /// Keys, then values, of one layer.
+    pub(crate) fn layer(&self, layer: usize) -> &[u8] {
+        &self.layers[layer].bytes()[..self.store.tier(self.tier).layer_bytes()]
+    }
+
+    /// As [`layer`](Self::layer).
+    pub(crate) fn layer_mut(&mut self, layer: usize) -> &mut [u8] {
+        let len = self.store.tier(self.tier).layer_bytes();
+        &mut self.layers[layer].bytes_mut()[..len]
+    }
+
+    /// Every layer's bytes, to be written.
+    pub(crate) fn layers_mut(&mut self) -> impl Iterator<Item = &mut [u8]> + Send {
+        let len = self.store.tier(self.tier).layer_bytes();
+        self.layers.iter_mut().map(move |layer| &mut layer.bytes_mut()[..len])
+    }
+
+    /// What attention reads.
+    pub(crate) fn view(&self, layer: usize) -> KvBlock<'_> {
+        let tier = self.store.tier(self.tier);
+        let (keys, values) = self.layer(layer).split_at(tier.keys.plane_bytes());
+        KvBlock {
+            keys: KvPlane { format: tier.formats.keys, bytes: keys },
+            values: KvPlane { format: tier.formats.values, bytes: values },
+        }
+    }
+}
+
+impl Drop for Storage {
+    fn drop(&mut self) {
+        self.store.tier(self.tier).blocks.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,184 @@
+//! A sequence beside the tokens it should hold. A token's keys and values follow from its id, so every number in every
+//! block can be checked at any time: exactly while it was never quantized, within the format's step otherwise.
+
+use ruvllm_kernels::{Kernels, KvFormat, KvLayout, KvPlane, KvRole, KvScratch};
+use ruvllm_kv_cache::{Block, KvFormats, KvShape, KvStore, Result, Sequence};
+use ruvllm_memory::{PagePool, PoolConfig};
+
+pub(crate) const SHAPE: KvShape = KvShape { n_layers: 2, n_kv_heads: 2, head_dim: 32 };
+
+/// A pool of `pages` pages of 512 KiB.
+pub(crate) fn pool(pages: usize) -> PagePool {
+    let page_bytes = 512 << 10;
+    PagePool::new(PoolConfig { page_bytes, ..PoolConfig::new(pages * page_bytes) }).expect("a pool")
+}
+
+pub(crate) fn store(policy: &str, pool: &PagePool) -> KvStore {
+    KvStore::new(SHAPE, &policy.parse().expect(policy), pool).expect(policy)
+}
+
+pub(crate) fn kernels() -> Kernels {
+    Kernels::detect().expect("kernels")
+}
+
+/// A number of a token: a multiple of 1/64 in [-1, 1], which every float format holds exactly.
+fn number(token: u32, role: KvRole, layer: usize, index: usize) -> f32 {
+    let seed = [token as usize, usize::from(role == KvRole::Keys), layer, index]
+        .into_iter()
+        .fold(0x9e37_79b9_7f4a_7c15_u64, |hash, part| {
+            (hash ^ part as u64).wrapping_mul(0x2127_599b_f432_5c37).rotate_left(29)
+        });
+    (seed % 129) as f32 / 64.0 - 1.0
+}
+
+/// The keys or values of some tokens in one layer, `[tokens, n_kv_heads, head_dim]`.
+fn rows(tokens: &[u32], role: KvRole, layer: usize) -> Vec<f32> {
+    let row = |&token: &u32| (0..SHAPE.row()).map(move |index| number(token, role, layer, index));
+    tokens.iter().flat_map(row).collect()
+}
+
+/// Largest error of numbers in [-1, 1]: half a step, with what rounding scale and minimum to half precision adds.
+pub(crate) fn error_of(format: KvFormat) -> f32 {
+    match format {
+        KvFormat::F32 | KvFormat::F16 | KvFormat::BF16 => 0.0,
+        KvFormat::Q8 => 0.5 / 127.0 + 1e-3,
+        KvFormat::Kivi { bits, .. } if bits.get() == 2 => 1.0 / 3.0 + 1.0 / 15.0 + 2e-2, // with what a warm tier lost before
+        _ => 1.0 / 15.0 + 5e-3,
+    }
+}
+
+/// A token and how far its numbers may be off.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Token {
+    pub(crate) id: u32,
+    formats: Option<KvFormats>,
+    error: f32,
+}
+
+impl Token {
+    fn new(id: u32) -> Self {
+        Self { id, formats: None, error: 0.0 }
+    }
+
+    /// Adds the error of formats that the token is in now.
+    fn met(&mut self, formats: KvFormats) {
+        if self.formats != Some(formats) {
+            self.formats = Some(formats);
+            self.error += error_of(formats.keys).max(error_of(formats.values));
+        }
+    }
+}
+
+/// A sequence and what it should hold.
+pub(crate) struct Checked {
+    pub(crate) sequence: Sequence,
+    pub(crate) tokens: Vec<Token>,
+}
+
+impl Checked {
+    pub(crate) fn new(store: &KvStore, capacity: usize) -> Self {
+        Self { sequence: store.sequence(capacity), tokens: Vec::new() }
+    }
+
+    /// A step with these tokens; the sequence is unchanged if it fails.
+    pub(crate) fn append(&mut self, ids: &[u32]) -> Result<()> {
+        let kernels = kernels();
+        self.observe();
+        self.sequence.reserve(&kernels, ids.len())?;
+        for layer in 0..SHAPE.n_layers {
+            let (keys, values) = (rows(ids, KvRole::Keys, layer), rows(ids, KvRole::Values, layer));
+            self.sequence.write(&kernels, layer, &keys, &values);
+        }
+        self.sequence.advance(ids.len());
+        self.tokens.extend(ids.iter().map(|&id| Token::new(id)));
+        Ok(())
+    }
+
+    pub(crate) fn fork(&mut self) -> Self {
+        self.observe();
+        Self { sequence: self.sequence.fork(), tokens: self.tokens.clone() }
+    }
+
+    pub(crate) fn truncate(&mut self, len: usize) {
+        self.observe();
+        self.sequence.truncate(len).expect("nothing was released");
+        self.tokens.truncate(len);
+    }
+
+    /// The first whole blocks with their tokens.
+    pub(crate) fn prefix(&mut self, n_blocks: usize) -> (Vec<Block>, Vec<Token>) {
+        self.observe();
+        let blocks = self.sequence.blocks()[..n_blocks].to_vec();
+        (blocks, self.tokens[..n_blocks * self.sequence.store().block_tokens()].to_vec())
+    }
+
+    /// Notes what others have made of shared blocks.
+    pub(crate) fn observe(&mut self) {
+        let block_tokens = self.sequence.store().block_tokens();
+        let start = self.sequence.released();
+        self.sequence.pin();
+        let mut views = Vec::new();
+        self.sequence.view(0, &mut views);
+        for (view, tokens) in
+            views.iter().skip(start / block_tokens).zip(self.tokens[start..].chunks_mut(block_tokens))
+        {
+            let formats = KvFormats { keys: view.keys.format, values: view.values.format };
+            tokens.iter_mut().for_each(|token| token.met(formats));
+        }
+        drop(views);
+        self.sequence.unpin();
+    }
+
+    /// Checks every number in every layer.
+    pub(crate) fn check(&mut self) {
+        self.observe();
+        self.check_pinned();
+    }
+
+    /// As [`check`](Self::check), where others may migrate meanwhile: what is read is in the formats that were pinned.
+    pub(crate) fn check_pinned(&mut self) {
+        assert_eq!(self.sequence.len(), self.tokens.len());
+        self.sequence.pin();
+        let block_tokens = self.sequence.store().block_tokens();
+        let start = self.sequence.released();
+        for layer in 0..SHAPE.n_layers {
+            let mut views = Vec::new();
+            self.sequence.view(layer, &mut views);
+            let tokens = self.tokens[start..].chunks_mut(block_tokens);
+            for (view, tokens) in views.iter().skip(start / block_tokens).zip(tokens) {
+                let formats = KvFormats { keys: view.keys.format, values: view.values.format };
+                tokens.iter_mut().for_each(|token| token.met(formats));
+                check_plane(KvRole::Keys, view.keys, block_tokens, layer, tokens);
+                check_plane(KvRole::Values, view.values, block_tokens, layer, tokens);
+            }
+        }
+    }
+}
+
+fn check_plane(role: KvRole, plane: KvPlane<'_>, block_tokens: usize, layer: usize, tokens: &[Token]) {
+    let layout =
+        KvLayout::new(plane.format, SHAPE.n_kv_heads, block_tokens, SHAPE.head_dim).expect("a layout");
+    let mut found = vec![0.0; tokens.len() * SHAPE.head_dim];
+    for head in 0..SHAPE.n_kv_heads {
+        kernels().read_kv(
+            role,
+            &layout,
+            plane.bytes,
+            head,
+            0..tokens.len(),
+            &mut found,
+            &mut KvScratch::new(),
+        );
+        for (token, row) in tokens.iter().zip(found.chunks(SHAPE.head_dim)) {
+            for (index, &x) in row.iter().enumerate() {
+                let expected = number(token.id, role, layer, head * SHAPE.head_dim + index);
+                let error = (x - expected).abs();
+                assert!(
+                    error <= token.error,
+                    "{role:?} of {token:?} in {}: {x}, not {expected}",
+                    plane.format
+                );
+            }
+        }
+    }
+}
