@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use ruvllm::{EngineOptions, Isa, KvFormat};
+use ruvllm::{EngineOptions, Isa, KvPolicy};
 
 use crate::commands::{bench, detokenize, doctor, eval, generate, inspect, quantize, tokenize};
 
@@ -70,12 +70,17 @@ pub(crate) struct ComputeArgs {
     /// Instruction set by name; `ruvllm doctor` lists those of this machine [default: the best]
     #[arg(long, value_name = "ISA", value_parser = isa)]
     pub(crate) isa: Option<Isa>,
+
+    /// Memory for keys and values, e.g. 512MiB [default: 4 contexts, at most the machine's]
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    pub(crate) kv_budget: Option<usize>,
 }
 
 impl ComputeArgs {
     /// Engine options of these flags.
-    pub(crate) fn options(&self, kv: KvFormat) -> EngineOptions {
-        EngineOptions { threads: self.threads, isa: self.isa, kv, ..EngineOptions::default() }
+    pub(crate) fn options(&self, kv: KvPolicy) -> EngineOptions {
+        let Self { threads, isa, kv_budget } = *self;
+        EngineOptions { threads, isa, kv, kv_budget, ..EngineOptions::default() }
     }
 }
 
@@ -130,9 +135,28 @@ pub(crate) fn logit_bias(text: &str) -> Result<(u32, f32), String> {
     }
 }
 
+/// A number of bytes, alone or with a unit.
+pub(crate) fn bytes(text: &str) -> Result<usize, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor = match unit {
+        "" => Some(1usize),
+        "KiB" => Some(1 << 10),
+        "MiB" => Some(1 << 20),
+        "GiB" => Some(1 << 30),
+        _ => None,
+    };
+    let number = number.parse::<usize>().ok();
+    let bytes = number.zip(factor).and_then(|(number, factor)| number.checked_mul(factor));
+    bytes.filter(|&bytes| bytes > 0).ok_or_else(|| "expected bytes like 1048576, 512MiB or 2GiB".to_owned())
+}
+
+/// What `--kv` says about itself.
+pub(crate) const KV_HELP: &str = "Keys and values as f32, f16, bf16, q8, q4, kivi4, kivi2, k4v2 or tiered";
+
 /// How keys and values are stored.
-pub(crate) fn kv_format(text: &str) -> Result<KvFormat, String> {
-    text.parse().map_err(|error: ruvllm_kernels::Error| error.to_string())
+pub(crate) fn kv_policy(text: &str) -> Result<KvPolicy, String> {
+    text.parse().map_err(|error: ruvllm_kv_cache::Error| error.to_string())
 }
 
 /// An instruction set by name. Whether this machine has it is found when the engine starts.
@@ -165,6 +189,17 @@ mod tests {
         assert!(above_zero("0").is_err() && above_zero("1e-3").is_ok());
         assert!(non_negative("-1").is_err() && non_negative("0").is_ok());
         assert!(finite("nan").is_err() && finite("-2").is_ok());
+    }
+
+    #[test]
+    fn bytes_have_units() {
+        assert_eq!(bytes("1000"), Ok(1000));
+        assert_eq!(bytes("3KiB"), Ok(3 << 10));
+        assert_eq!(bytes("512MiB"), Ok(512 << 20));
+        assert_eq!(bytes("2GiB"), Ok(2 << 30));
+        for text in ["", "0", "0MiB", "MiB", "-1", "1.5GiB", "1MB", "99999999999GiB"] {
+            assert!(bytes(text).is_err(), "{text:?}");
+        }
     }
 
     #[test]

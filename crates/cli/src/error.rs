@@ -13,6 +13,11 @@ pub(crate) enum Error {
     /// The engine could not load the model, refused a request or failed in the middle of it.
     #[error(transparent)]
     Engine(#[from] ruvllm::Error),
+    /// There is no place for files that can be made again.
+    #[error(
+        "no folder for stored prefixes: neither XDG_CACHE_HOME nor HOME is set; name one with --prefix-dir"
+    )]
+    NoCacheFolder,
     /// A file could not be read as GGUF.
     #[error("cannot open {path}")]
     Gguf {

@@ -80,6 +80,12 @@ pub(crate) fn table(rows: &[Vec<String>], right: &[usize]) -> String {
     out
 }
 
+/// A line to standard error about something that did not keep the command from its work.
+pub(crate) fn warn(text: &str) {
+    // Nobody is left to tell when standard error is gone.
+    let _ = writeln!(std::io::stderr(), "warning: {text}");
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

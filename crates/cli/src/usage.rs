@@ -84,8 +84,8 @@ mod tests {
             "error: unexpected argument '--top-kk' found; tip: a similar argument exists: '--top-k' (see `ruvllm generate --help`)",
         );
         check(
-            &["generate", "--kv", "tiered"],
-            "error: invalid value 'tiered' for '--kv <POLICY>': unknown format of keys and values \"tiered\": expected one of f32, f16, bf16, q8, q4 (see `ruvllm --help`)",
+            &["generate", "--kv", "tired"],
+            "error: invalid value 'tired' for '--kv <POLICY>': unknown key/value policy \"tired\": use f32, f16, bf16, q8, q4, kivi4, kivi2, two of them as in q8+q4 or k4v2, or tiered (see `ruvllm --help`)",
         );
     }
 }

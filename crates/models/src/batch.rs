@@ -1,9 +1,10 @@
 //! One step of the engine: any mix of prompt chunks and single tokens of different sequences, and
 //! which of their logits are wanted. Checked here, computed in `decoder`.
 
+use ruvllm_kv_cache::Sequence;
+
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
-use crate::kv::{KvCache, KvShape};
 
 /// A token id.
 pub type TokenId = u32;
@@ -14,7 +15,7 @@ pub struct Segment<'a> {
     /// The tokens; at least one.
     pub tokens: &'a [TokenId],
     /// What came before; the tokens are appended to it.
-    pub cache: &'a mut KvCache,
+    pub cache: &'a mut Sequence,
     /// Which of the tokens need logits.
     pub logits: LogitsRows<'a>,
 }
@@ -136,11 +137,11 @@ fn check_segment(config: &ModelConfig, index: usize, segment: &Segment<'_>) -> R
     if segment.tokens.is_empty() {
         return Err(Error::EmptySegment { segment: index });
     }
-    let expected = KvShape::of(config);
-    if segment.cache.shape() != expected {
+    let (found, expected) = (segment.cache.store().shape(), config.kv_shape());
+    if found != expected {
         return Err(Error::CacheShape {
             segment: index,
-            found: segment.cache.shape().to_string(),
+            found: found.to_string(),
             expected: expected.to_string(),
         });
     }

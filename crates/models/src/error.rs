@@ -122,16 +122,10 @@ pub enum Error {
         context_length: usize,
     },
 
-    /// The tokens do not fit the sequence's cache. Nothing was computed and the cache is unchanged.
-    #[error("the cache holds {len} of {capacity} tokens, {tokens} more do not fit")]
-    CacheFull {
-        /// Tokens in the cache.
-        len: usize,
-        /// New tokens.
-        tokens: usize,
-        /// Most tokens that the cache takes.
-        capacity: usize,
-    },
+    /// The tokens do not fit the sequence or the budget of keys and values, or the policy does not fit the model. No
+    /// cache has changed.
+    #[error(transparent)]
+    KvCache(#[from] ruvllm_kv_cache::Error),
 
     /// The cache was made for a model of another shape.
     #[error("the cache of segment {segment} is for {found}, the model needs {expected}")]

@@ -1,16 +1,16 @@
 //! Language models for `ruvllm`: hyperparameters and weights from GGUF files, the decoder's forward
-//! pass, and the cache of keys and values. It does no arithmetic of its own (that is
-//! `ruvllm-kernels`), does not schedule, sample or stream (that is `ruvllm`).
+//! pass. It does no arithmetic of its own (that is `ruvllm-kernels`), keeps no keys and values (that is
+//! `ruvllm-kv-cache`), and does not schedule, sample or stream (that is `ruvllm`).
 //!
 //! ```text
 //! Gguf ──► ModelConfig ──► Model ◄── Compute (kernels, threads)
-//!                           │ forward(Workspace, [Segment { tokens, KvCache, LogitsRows }])
+//!                           │ forward(Workspace, [Segment { tokens, Sequence, LogitsRows }])
 //!                           ▼
 //!                         logits
 //! ```
 //!
 //! A step takes any mix of prompt chunks and single tokens of different sequences ([`Segment`]), each
-//! with its own [`KvCache`]. See [`Model`] for an example.
+//! with its own [`Sequence`]. See [`Model`] for an example.
 //!
 //! # Invariants
 //! - Matrices are used where they are in the file; only norms and biases are copied.
@@ -28,7 +28,6 @@ mod config;
 mod decoder;
 mod error;
 mod family;
-mod kv;
 pub mod quantize;
 mod rows;
 pub mod tokenizer;
@@ -41,7 +40,8 @@ pub use config::ModelConfig;
 pub use decoder::Model;
 pub use error::{Error, Result};
 pub use family::{Activation, DecoderSpec, Window};
-pub use kv::{BLOCK_TOKENS, KvCache};
 pub use ruvllm_kernels::KvFormat;
+pub use ruvllm_kv_cache::{KvPolicy, KvStore, Sequence};
+pub use ruvllm_memory::PagePool;
 pub use weights::{LoadProgress, WeightBytes, block_format};
 pub use workspace::Workspace;

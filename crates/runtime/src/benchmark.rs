@@ -5,7 +5,8 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use ruvllm_kernels::ThreadPool;
-use ruvllm_models::{Compute, KvFormat, LogitsRows, TokenId};
+use ruvllm_kv_cache::KvPolicy;
+use ruvllm_models::{Compute, LogitsRows, TokenId};
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -106,7 +107,7 @@ pub struct BenchResult {
     /// Tokens that were in the cache before.
     pub depth: usize,
     /// How keys and values were stored.
-    pub kv: KvFormat,
+    pub kv: KvPolicy,
     /// Measured runs.
     pub runs: usize,
     /// Tokens per second of wall time.
@@ -148,6 +149,7 @@ impl Engine {
         let tokens = fixed_tokens(capacity, self.config().vocab_size);
 
         let mut session = Session::new(self, capacity)?;
+        session.keep_all();
         let at_once = options.batch.max(self.options.prefill_chunk);
         for piece in tokens[..options.depth].chunks(at_once) {
             session.forward(piece, LogitsRows::None)?;
@@ -188,7 +190,7 @@ impl Engine {
             .into_iter()
             .filter_map(|measurement| {
                 let threads = computes[measurement.compute].pool.threads();
-                measurement.result(options, threads, self.kv)
+                measurement.result(options, threads, *self.kv_policy())
             })
             .collect())
     }
@@ -222,7 +224,7 @@ impl Measurement {
         }
     }
 
-    fn result(self, options: &BenchOptions, threads: usize, kv: KvFormat) -> Option<BenchResult> {
+    fn result(self, options: &BenchOptions, threads: usize, kv: KvPolicy) -> Option<BenchResult> {
         let complete = self.per_cpu_s.len() == self.per_s.len();
         Some(BenchResult {
             test: self.test,
@@ -272,8 +274,7 @@ fn run(session: &mut Session<'_>, test: BenchTest, tokens: &[TokenId], batch: us
             }
         }
     }
-    session.truncate(depth);
-    Ok(())
+    session.truncate(depth)
 }
 
 /// Arbitrary ids that are the same in each run.
@@ -325,7 +326,7 @@ mod tests {
         measurement.record((seconds(1), start), (seconds(5), end), 2);
         assert_eq!((measurement.per_s.clone(), measurement.per_cpu_s.clone()), (vec![4.0], vec![4.0]));
         measurement.record((seconds(1), start), (None, end), 2);
-        let result = measurement.result(&BenchOptions::default(), 2, KvFormat::F16).expect("two runs");
+        let result = measurement.result(&BenchOptions::default(), 2, KvPolicy::tiered()).expect("two runs");
         assert_eq!(result.tokens_per_cpu_s, None);
         assert_eq!(result.runs, 2);
     }

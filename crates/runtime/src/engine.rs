@@ -5,12 +5,16 @@ use std::time::{Duration, Instant};
 
 use gguf_rs_lite::Gguf;
 use ruvllm_kernels::{Kernels, ThreadPool};
+use ruvllm_kv_cache::{KvPolicy, KvStore};
+use ruvllm_memory::{PagePool, PoolConfig};
 use ruvllm_models::chat::{ChatTemplate, Message};
 use ruvllm_models::tokenizer::{EncodeOptions, Tokenizer};
-use ruvllm_models::{Compute, KvFormat, LoadProgress, Model, ModelConfig, TokenId};
+use ruvllm_models::{Compute, LoadProgress, Model, ModelConfig, TokenId};
 
 use crate::error::{Error, Result};
+use crate::memory::total_memory;
 use crate::options::{EngineOptions, ModelSource, Resolved};
+use crate::prefix::{PrefixCache, PrefixStatistics};
 use crate::request::Prompt;
 
 /// A model that is ready to run.
@@ -22,7 +26,8 @@ pub struct Engine {
     pub(crate) tokenizer: Tokenizer,
     pub(crate) compute: Compute,
     pub(crate) options: Resolved,
-    pub(crate) kv: KvFormat,
+    pub(crate) kv: KvStore,
+    pub(crate) prefixes: Option<PrefixCache>,
     chat_template: Result<ChatTemplate, ruvllm_models::Error>,
     load_time: Duration,
 }
@@ -34,7 +39,7 @@ impl fmt::Debug for Engine {
             .field("config", self.config())
             .field("compute", &self.compute)
             .field("options", &self.options)
-            .field("kv", &self.kv)
+            .field("kv", &self.kv.policy().to_string())
             .finish_non_exhaustive()
     }
 }
@@ -44,7 +49,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Error::InvalidOption`], [`Error::Compute`] if the instruction set is absent here, [`Error::Open`],
-    /// [`Error::Load`], [`Error::Tokenizer`] and [`Error::VocabularyMismatch`] for unusable files. A chat template
+    /// [`Error::Load`], [`Error::PrefixStore`], [`Error::Tokenizer`] and [`Error::VocabularyMismatch`] for unusable files. A chat template
     /// that cannot be read is no error before it is used.
     pub fn load(
         source: &ModelSource,
@@ -64,6 +69,8 @@ impl Engine {
             Model::load(&gguf, progress).map_err(|source| Error::Load { name: name.clone(), source })?;
         let resolved = options.resolve(model.config().context_length)?;
         let pool = ThreadPool::new(resolved.threads).map_err(Error::Compute)?;
+        let kv = new_kv_store(&model, options)?;
+        let prefixes = PrefixCache::open(&options.prefixes, &gguf, &kv)?;
         let tokenizer = load_tokenizer(&gguf, &name, options)?;
         let (ids, rows) = (tokenizer.vocab_size(), model.config().vocab_size);
         if ids > rows {
@@ -75,7 +82,8 @@ impl Engine {
             tokenizer,
             compute: Compute { kernels, pool },
             options: resolved,
-            kv: options.kv,
+            kv,
+            prefixes,
             chat_template,
             load_time: started.elapsed(),
         })
@@ -112,9 +120,25 @@ impl Engine {
         self.options.context
     }
 
-    /// How keys and values are stored.
-    pub fn kv_format(&self) -> KvFormat {
-        self.kv
+    /// How keys and values are stored, as it was asked for and completed for the model.
+    pub fn kv_policy(&self) -> &KvPolicy {
+        self.kv.policy()
+    }
+
+    /// Where the keys and values of all sequences are.
+    pub fn kv_store(&self) -> &KvStore {
+        &self.kv
+    }
+
+    /// What the prefix cache has done; `None` if there is none.
+    pub fn prefix_statistics(&self) -> Option<PrefixStatistics> {
+        self.prefixes.as_ref().map(PrefixCache::statistics)
+    }
+
+    /// What went wrong with stored prefixes since the last call, a line each. The requests were served all the same:
+    /// what could not be read was computed.
+    pub fn take_prefix_warnings(&self) -> Vec<String> {
+        self.prefixes.as_ref().map(PrefixCache::take_warnings).unwrap_or_default()
     }
 
     /// Threads that compute.
@@ -178,6 +202,35 @@ impl Engine {
         }
     }
 }
+
+/// The one pool of keys and values, and what stores them in it.
+fn new_kv_store(model: &Model, options: &EngineOptions) -> Result<KvStore> {
+    let budget = options.kv_budget.map_or_else(|| default_kv_budget(model, &options.kv), Ok)?;
+    let pool = PagePool::new(PoolConfig::new(budget)).map_err(|source| Error::KvBudget { budget, source })?;
+    model
+        .kv_store(&options.kv, &pool)
+        .map_err(|source| Error::KvPolicy { policy: options.kv.to_string(), source })
+}
+
+/// Bytes for some sequences of the model's full length before any of their tokens is made smaller.
+fn default_kv_budget(model: &Model, policy: &KvPolicy) -> Result<usize> {
+    let (config, block_tokens) = (model.config(), policy.block_tokens());
+    let block_bytes = policy
+        .hot
+        .block_bytes(config.kv_shape(), block_tokens)
+        .map_err(|source| Error::KvPolicy { policy: policy.to_string(), source: source.into() })?;
+    let sequence = config.context_length.div_ceil(block_tokens).saturating_mul(block_bytes);
+    // Blocks do not fill pages to the last byte, and each tier has pages that are not full.
+    let sequences = sequence.saturating_add(sequence / 4).saturating_mul(EngineOptions::DEFAULT_SEQUENCES);
+    let machine = total_memory().unwrap_or(ASSUMED_MEMORY);
+    Ok(sequences.saturating_add(MIN_KV_BUDGET).min(machine.max(MIN_KV_BUDGET)))
+}
+
+/// Room for every tier of a small model.
+const MIN_KV_BUDGET: usize = 32 << 20;
+
+/// The machine's memory where the system does not tell.
+const ASSUMED_MEMORY: usize = 8 << 30;
 
 fn load_tokenizer(gguf: &Gguf, name: &str, options: &EngineOptions) -> Result<Tokenizer> {
     match &options.tokenizer {

@@ -147,6 +147,24 @@ pub enum Error {
         #[source]
         source: ruvllm_models::Error,
     },
+    /// The budget of keys and values is no usable amount of memory.
+    #[error("cannot reserve {budget} bytes for keys and values; give another budget")]
+    KvBudget {
+        /// Bytes asked for.
+        budget: usize,
+        /// What the page pool said.
+        #[source]
+        source: ruvllm_memory::Error,
+    },
+    /// The model's keys and values cannot be stored as asked.
+    #[error("cannot store keys and values as {policy}")]
+    KvPolicy {
+        /// The policy asked for.
+        policy: String,
+        /// What is wrong with it for this model.
+        #[source]
+        source: ruvllm_models::Error,
+    },
     /// No room for the keys and values of a sequence.
     #[error("cannot make a cache for {tokens} tokens")]
     Cache {
@@ -156,6 +174,9 @@ pub enum Error {
         #[source]
         source: ruvllm_models::Error,
     },
+    /// The folder for prefixes cannot be used.
+    #[error("cannot use the folder for prefixes")]
+    PrefixStore(#[source] ruvllm_kv_cache::prefix::PrefixError),
     /// A measurement asks for more positions than the model has.
     #[error("{what} takes {tokens} tokens and the model allows {model_context}")]
     ContextTooLong {

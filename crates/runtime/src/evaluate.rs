@@ -25,6 +25,8 @@ pub struct Perplexity {
     pub nll: f64,
     /// Tokens that were scored.
     pub tokens: usize,
+    /// Bytes of keys and values at the end of the last window, everything counted, per token of it.
+    pub kv_bytes_per_token: f64,
 }
 
 impl Engine {
@@ -60,12 +62,11 @@ impl Engine {
 
         let windows = tokens.chunks_exact(context);
         let (n_windows, total) = (windows.len(), windows.len() * context);
-        let rows =
-            (LOGITS_BYTES / (4 * self.config().vocab_size)).clamp(16, self.options.prefill_chunk.max(16));
+        let rows = self.scored_at_once();
         let mut session = Session::new(self, context)?;
         let mut sum = 0.0;
         for (index, window) in windows.enumerate() {
-            session.truncate(0);
+            session.truncate(0)?;
             // Position i predicts id i + 1, so the last id is never an input.
             let (inputs, targets) = (&window[..context - 1], &window[1..]);
             for (inputs, targets) in inputs.chunks(rows).zip(targets.chunks(rows)) {
@@ -80,7 +81,17 @@ impl Engine {
         let _ = progress(total, total);
         let scored = n_windows * (context - 1);
         let nll = sum / scored as f64;
-        Ok(Perplexity { perplexity: nll.exp(), nll, tokens: scored })
+        let kv_bytes_per_token = session.kv_bytes() as f64 / session.len() as f64;
+        Ok(Perplexity { perplexity: nll.exp(), nll, tokens: scored, kv_bytes_per_token })
+    }
+
+    /// Ids in one pass of a perplexity measurement. With tiers only a block: what a pass appends is hot until it ends, and
+    /// the measurement should see what generating would.
+    fn scored_at_once(&self) -> usize {
+        if self.kv.policy().warm.is_some() {
+            return self.kv.block_tokens();
+        }
+        (LOGITS_BYTES / (4 * self.config().vocab_size)).clamp(16, self.options.prefill_chunk.max(16))
     }
 
     /// Logits at `positions` (in any order, repeats allowed) of a sequence of tokens: `[positions, vocab_size]`.

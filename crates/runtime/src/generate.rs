@@ -60,15 +60,19 @@ impl Engine {
             limit,
             ignore_eos: request.ignore_eos,
             clock: Clock::new(started),
+            cached: 0,
         };
         let finish_reason =
             if limit == 0 { FinishReason::Length } else { generation.run(&prompt, cancel)? };
+        let known: Vec<TokenId> = prompt.iter().chain(&generation.tokens).copied().collect();
+        generation.session.keep(&known);
         Ok(Completion {
-            timings: generation.clock.timings(prompt.len()),
+            timings: generation.clock.timings(prompt.len() - generation.cached),
             seed: generation.sampler.seed(),
             text: generation.output.text,
             tokens: generation.tokens,
             prompt_tokens: prompt.len(),
+            cached_tokens: generation.cached,
             finish_reason,
         })
     }
@@ -99,6 +103,8 @@ struct Generation<'a> {
     limit: usize, // at least 1
     ignore_eos: bool,
     clock: Clock,
+    /// Tokens of the prompt that earlier requests have computed.
+    cached: usize,
 }
 
 impl Generation<'_> {
@@ -110,7 +116,9 @@ impl Generation<'_> {
             &mut || if cancel.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
         let ids = self.engine.sampled_ids();
         let prefill_started = Instant::now();
-        let Some(logits) = self.session.prefill(prompt, self.engine.options.prefill_chunk, go_on)? else {
+        self.cached = self.session.begin(prompt)?;
+        let rest = &prompt[self.cached..];
+        let Some(logits) = self.session.prefill(rest, self.engine.options.prefill_chunk, go_on)? else {
             return Ok(FinishReason::Cancelled);
         };
         self.clock.prefill = Some(prefill_started.elapsed());

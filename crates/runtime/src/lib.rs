@@ -35,14 +35,16 @@ mod evaluate;
 mod generate;
 mod memory;
 mod options;
+mod prefix;
 mod request;
 mod sampler;
 mod session;
 mod stop;
 
 pub use ruvllm_kernels::{Isa, Kernels};
+pub use ruvllm_kv_cache::KvPolicy;
 pub use ruvllm_models::chat::Message;
-pub use ruvllm_models::{KvFormat, LoadProgress, ModelConfig, TokenId};
+pub use ruvllm_models::{LoadProgress, ModelConfig, TokenId};
 
 pub use crate::benchmark::{BenchOptions, BenchResult, BenchTest, Spread};
 pub use crate::cancel::CancelToken;
@@ -51,6 +53,7 @@ pub use crate::error::{Error, Result};
 pub use crate::evaluate::Perplexity;
 pub use crate::memory::ProcessMemory;
 pub use crate::options::{EngineOptions, ModelSource};
+pub use crate::prefix::{PrefixCaching, PrefixStatistics};
 pub use crate::request::{Completion, FinishReason, GenerateRequest, Prompt, Timings};
 pub use crate::sampler::{Sampler, SamplingParams};
 pub use crate::stop::StopMatcher;

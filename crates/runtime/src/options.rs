@@ -3,10 +3,11 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use ruvllm_kernels::Isa;
-use ruvllm_models::KvFormat;
+use ruvllm_kernels::{Isa, KvFormat};
+use ruvllm_kv_cache::KvPolicy;
 
 use crate::error::{Error, Result};
+use crate::prefix::PrefixCaching;
 
 /// Where a model comes from.
 #[derive(Clone)]
@@ -62,8 +63,14 @@ pub struct EngineOptions {
     pub threads: Option<usize>,
     /// Instruction set; `None` = the best one here, or the one named by the environment variable `RUVLLM_ISA`.
     pub isa: Option<Isa>,
-    /// How keys and values are stored. Default F16.
-    pub kv: KvFormat,
+    /// How keys and values are stored. Default: everything in F16.
+    pub kv: KvPolicy,
+    /// Bytes of keys and values of all sequences together, in pages of 2 MiB; `None` = as many as
+    /// [`EngineOptions::DEFAULT_SEQUENCES`] of the model's full length may need, at most the machine's memory. Memory is
+    /// taken as sequences grow.
+    pub kv_budget: Option<usize>,
+    /// Whether prompts are kept for requests that begin alike. Default: in memory.
+    pub prefixes: PrefixCaching,
     /// Tokens of a sequence, prompt and output together, at most what the model allows. `None` = what the model
     /// allows, at most [`EngineOptions::DEFAULT_CONTEXT`].
     pub context: Option<usize>,
@@ -77,6 +84,9 @@ impl EngineOptions {
     /// Largest context that is taken without being asked for: the cache of a model made for 128 k tokens can be
     /// larger than the model.
     pub const DEFAULT_CONTEXT: usize = 4096;
+
+    /// Sequences of the model's full length that the default budget of keys and values is made for.
+    pub const DEFAULT_SEQUENCES: usize = 4;
 
     /// The options checked and completed.
     pub(crate) fn resolve(&self, model_context: usize) -> Result<Resolved> {
@@ -98,7 +108,9 @@ impl Default for EngineOptions {
         Self {
             threads: None,
             isa: None,
-            kv: KvFormat::F16,
+            kv: KvFormat::F16.into(),
+            kv_budget: None,
+            prefixes: PrefixCaching::default(),
             context: None,
             prefill_chunk: 512,
             tokenizer: None,

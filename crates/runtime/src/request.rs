@@ -92,7 +92,7 @@ impl std::fmt::Display for FinishReason {
 pub struct Timings {
     /// Milliseconds from the call to the first token, encoding and prefill included.
     pub ttft_ms: Option<f64>,
-    /// Prompt tokens per second of prefill.
+    /// Prompt tokens per second of prefill, without those that were cached.
     pub prefill_tok_s: Option<f64>,
     /// Tokens per second after the first one.
     pub decode_tok_s: Option<f64>,
@@ -108,6 +108,8 @@ pub struct Completion {
     pub tokens: Vec<TokenId>,
     /// Tokens of the encoded prompt.
     pub prompt_tokens: usize,
+    /// Those of them that earlier requests had computed.
+    pub cached_tokens: usize,
     /// Why it ended.
     pub finish_reason: FinishReason,
     /// The seed of the draws: repeating the request with it repeats the output.

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::thread;
 
 use clap::Args;
-use ruvllm::{BenchOptions, BenchResult, BenchTest, EngineOptions, Isa, KvFormat, ProcessMemory, Spread};
+use ruvllm::{BenchOptions, BenchResult, BenchTest, EngineOptions, Isa, KvPolicy, ProcessMemory, Spread};
 use serde::Serialize;
 
 use super::load;
@@ -56,9 +56,12 @@ pub(crate) struct BenchArgs {
     #[arg(short, long = "repetitions", value_name = "N", default_value = "5", value_parser = args::positive)]
     runs: usize,
 
-    /// How keys and values are stored: f32, f16, bf16, q8 or q4
-    #[arg(long, value_name = "POLICY", default_value = "f16", value_parser = args::kv_format)]
-    kv: KvFormat,
+    #[arg(long, value_name = "POLICY", help = args::KV_HELP, default_value = "f16", value_parser = args::kv_policy)]
+    kv: KvPolicy,
+
+    /// Memory for keys and values, e.g. 512MiB [default: 4 contexts, at most the machine's]
+    #[arg(long, value_name = "BYTES", value_parser = args::bytes)]
+    kv_budget: Option<usize>,
 
     /// Instruction set by name; `ruvllm doctor` lists those of this machine [default: the best]
     #[arg(long, value_name = "ISA", value_parser = args::isa)]
@@ -86,7 +89,7 @@ struct ResultDocument {
     threads: usize,
     batch: usize,
     depth: usize,
-    kv: &'static str,
+    kv: String,
     runs: usize,
     tokens_per_s: SpreadDocument,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -113,7 +116,7 @@ impl From<&BenchResult> for ResultDocument {
             threads: result.threads,
             batch: result.batch,
             depth: result.depth,
-            kv: result.kv.name(),
+            kv: result.kv.to_string(),
             runs: result.runs,
             tokens_per_s: result.tokens_per_s.into(),
             tokens_per_cpu_s: result.tokens_per_cpu_s.map(SpreadDocument::from),
@@ -127,7 +130,13 @@ pub(crate) fn run(args: &BenchArgs, json: bool) -> Result<()> {
     let threads = options.threads.first().copied();
     let engine = load::engine(
         &args.model,
-        EngineOptions { threads, isa: args.isa, kv: args.kv, ..EngineOptions::default() },
+        EngineOptions {
+            threads,
+            isa: args.isa,
+            kv: args.kv,
+            kv_budget: args.kv_budget,
+            ..EngineOptions::default()
+        },
     )?;
     let mut progress = Progress::steps("measuring");
     let results = engine.bench(&options, &mut |done, total| {
@@ -179,7 +188,7 @@ fn human(document: &Document) -> String {
             result.threads.to_string(),
             result.batch.to_string(),
             result.depth.to_string(),
-            result.kv.to_owned(),
+            result.kv.clone(),
         ];
         for speed in [Some(&result.tokens_per_s), result.tokens_per_cpu_s.as_ref()] {
             match speed {

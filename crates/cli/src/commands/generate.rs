@@ -2,11 +2,13 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
 use ruvllm::{
-    Completion, EngineOptions, FinishReason, GenerateRequest, KvFormat, Message, Prompt, SamplingParams,
+    Completion, EngineOptions, FinishReason, GenerateRequest, KvPolicy, Message, PrefixCaching, Prompt,
+    SamplingParams,
 };
 use serde::Serialize;
 
@@ -20,9 +22,9 @@ const HELP: &str = "\
 The text appears as it is generated, without the prompt. With --chat the prompt is a message to the model, put
 into the form that the model's chat template gives.
 
-JSON: {text, tokens, prompt_tokens, finish_reason, seed, timings: {load_ms, ttft_ms, prefill_tok_s,
+JSON: {text, tokens, prompt_tokens, cached_tokens, finish_reason, seed, timings: {load_ms, ttft_ms, prefill_tok_s,
 decode_tok_s}}; tokens are the generated ids, prompt_tokens counts those of the prompt, finish_reason is stop,
-length or cancelled, and seed is there when tokens were drawn (temperature above 0).
+length or cancelled, cached_tokens is how much of the prompt the prefix cache knew, and seed is there when tokens were drawn (temperature above 0).
 
 Examples:
   ruvllm generate --chat \"Tell me a story about a turtle.\"
@@ -56,9 +58,8 @@ pub(crate) struct GenerateArgs {
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
 
-    /// How keys and values are stored: f32, f16, bf16, q8 or q4
-    #[arg(long, value_name = "POLICY", default_value = "f16", value_parser = args::kv_format)]
-    kv: KvFormat,
+    #[arg(long, value_name = "POLICY", help = args::KV_HELP, default_value = "f16", value_parser = args::kv_policy)]
+    kv: KvPolicy,
 
     /// Most tokens of prompt and output [default: the model's, up to 4096]
     #[arg(long, short, alias = "ctx-size", value_name = "N", value_parser = args::positive)]
@@ -71,7 +72,53 @@ pub(crate) struct GenerateArgs {
     compute: ComputeArgs,
 
     #[command(flatten)]
+    prefixes: PrefixArgs,
+
+    #[command(flatten)]
     sampling: SamplingArgs,
+}
+
+/// Whether later runs need not compute the beginning of their prompts again.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Prefix cache")]
+struct PrefixArgs {
+    /// Keep what was computed for prompts that begin alike, in files; they hold what the prompts say
+    #[arg(long, value_enum, value_name = "on|off", default_value = "off")]
+    prefix_cache: Switch,
+
+    /// Folder of those files [default: ruvllm/prefixes in the user's cache folder]
+    #[arg(long, value_name = "DIR")]
+    prefix_dir: Option<PathBuf>,
+
+    /// Most bytes of those files; the least recently used go first
+    #[arg(long, value_name = "BYTES", default_value = "4GiB", value_parser = args::bytes)]
+    prefix_limit: usize,
+}
+
+/// On or off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Switch {
+    On,
+    Off,
+}
+
+impl PrefixArgs {
+    fn caching(&self) -> Result<PrefixCaching> {
+        if self.prefix_cache == Switch::Off {
+            return Ok(PrefixCaching::Off);
+        }
+        let path = match &self.prefix_dir {
+            Some(path) => path.clone(),
+            None => cache_folder().ok_or(Error::NoCacheFolder)?.join("ruvllm").join("prefixes"),
+        };
+        Ok(PrefixCaching::Folder { path, limit_bytes: self.prefix_limit as u64 })
+    }
+}
+
+/// The folder for what a user's programs can do without, as the XDG base directories say.
+fn cache_folder() -> Option<PathBuf> {
+    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))
 }
 
 /// How the next token is chosen.
@@ -147,6 +194,7 @@ struct Document<'a> {
     text: &'a str,
     tokens: &'a [u32],
     prompt_tokens: usize,
+    cached_tokens: usize,
     finish_reason: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     seed: Option<u64>,
@@ -167,8 +215,12 @@ struct TimingsDocument {
 
 pub(crate) fn run(args: &GenerateArgs, json: bool) -> Result<ExitCode> {
     let request = request(args)?;
-    let engine =
-        load::engine(&args.model, EngineOptions { context: args.context, ..args.compute.options(args.kv) })?;
+    let options = EngineOptions {
+        context: args.context,
+        prefixes: args.prefixes.caching()?,
+        ..args.compute.options(args.kv)
+    };
+    let engine = load::engine(&args.model, options)?;
     let model_context = engine.config().context_length;
     if let Some(asked) = args.context.filter(|asked| *asked > model_context) {
         return Err(Error::ContextTooLarge { asked, model_context });
@@ -178,6 +230,9 @@ pub(crate) fn run(args: &GenerateArgs, json: bool) -> Result<ExitCode> {
     let completion = engine.generate(&request, &cancel, &mut |text| sink.push(text))?;
     if let Some(error) = sink.failure {
         return Err(error);
+    }
+    for warning in engine.take_prefix_warnings() {
+        output::warn(&warning);
     }
     let load_ms = engine.load_time().as_secs_f64() * 1e3;
     if json {
@@ -249,6 +304,7 @@ fn document(completion: &Completion, load_ms: f64, drawn: bool) -> Document<'_> 
         text: &completion.text,
         tokens: &completion.tokens,
         prompt_tokens: completion.prompt_tokens,
+        cached_tokens: completion.cached_tokens,
         finish_reason: completion.finish_reason.name(),
         seed: drawn.then_some(completion.seed),
         timings: TimingsDocument {
@@ -268,7 +324,8 @@ fn report(completion: &Completion, load_ms: f64) {
     }
     let mut parts = vec![format!("loaded in {load_ms:.0} ms")];
     if let Some(speed) = completion.timings.prefill_tok_s {
-        parts.push(format!("{} prompt tokens at {speed:.1}/s", completion.prompt_tokens));
+        let computed = completion.prompt_tokens - completion.cached_tokens;
+        parts.push(format!("{computed} of {} prompt tokens at {speed:.1}/s", completion.prompt_tokens));
     }
     if let Some(speed) = completion.timings.decode_tok_s {
         parts.push(format!("{} tokens at {speed:.1}/s", completion.tokens.len()));

@@ -17,7 +17,10 @@ fn greedy<'a>(arguments: &[&'a str]) -> Vec<&'a str> {
 #[test]
 fn the_document_has_the_documented_fields() {
     let document = run(&greedy(&["--json", PROMPT])).json();
-    assert_eq!(fields(&document), ["text", "tokens", "prompt_tokens", "finish_reason", "timings"]);
+    assert_eq!(
+        fields(&document),
+        ["text", "tokens", "prompt_tokens", "cached_tokens", "finish_reason", "timings"]
+    );
     assert_eq!(fields(&document["timings"]), ["load_ms", "ttft_ms", "prefill_tok_s", "decode_tok_s"]);
     assert_eq!(document["finish_reason"], "length");
     let tokens = ids(&document["tokens"]);
@@ -211,4 +214,37 @@ fn a_prompt_file_may_be_piped_whole() {
     let prompt: String = text.chars().take(2000).collect();
     let document = run_with_input(&greedy(&["--json"]), prompt.as_bytes()).json();
     assert!(document["prompt_tokens"].as_u64().unwrap() > 300);
+}
+
+#[test]
+fn stored_prefixes_outlive_the_program() {
+    let folder = tempfile::tempdir().unwrap();
+    let prompt = PROMPT.repeat(8);
+    let arguments = |extra: &[&str]| -> Vec<String> {
+        let all = [extra, &["--json", &prompt]].concat();
+        greedy(&all).into_iter().map(str::to_owned).collect()
+    };
+    let run_owned = |arguments: Vec<String>| run(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    let dir = folder.path().to_str().unwrap();
+    let on = ["--prefix-cache", "on", "--prefix-dir", dir];
+    let plain = run_owned(arguments(&[])).json();
+    let first = run_owned(arguments(&on)).json();
+    let second = run_owned(arguments(&on)).json();
+    assert_eq!((&plain["cached_tokens"], &first["cached_tokens"]), (&0.into(), &0.into()));
+    assert!(second["cached_tokens"].as_u64().unwrap() >= 32, "{second}");
+    assert_eq!(second["tokens"], plain["tokens"]);
+
+    // A file that changed: said on standard error, computed again.
+    let file = std::fs::read_dir(folder.path()).unwrap().find_map(|entry| {
+        let path = entry.unwrap().path();
+        path.is_file().then_some(path)
+    });
+    let file = file.expect("a stored block");
+    let mut bytes = std::fs::read(&file).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&file, bytes).unwrap();
+    let third = run_owned(arguments(&on));
+    let (document, warnings) = third.json_and_warnings();
+    assert!(warnings.starts_with("warning: ignored"), "{warnings}");
+    assert_eq!(document["tokens"], plain["tokens"]);
 }

@@ -62,6 +62,13 @@ impl Run {
         self.code == Some(0)
     }
 
+    /// The JSON document of a success, and what it wrote to standard error.
+    #[track_caller]
+    pub(crate) fn json_and_warnings(&self) -> (Value, &str) {
+        assert_eq!(self.code, Some(0), "{self:?}");
+        (json_document(&self.stdout), &self.stderr)
+    }
+
     /// Standard output of a success. Piped, the program is quiet: no progress, no logs.
     #[track_caller]
     pub(crate) fn text(&self) -> &str {

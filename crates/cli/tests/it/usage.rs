@@ -70,6 +70,8 @@ fn values_out_of_range_are_usage_errors() {
         ("--context", "0"),
         ("--isa", "mmx"),
         ("--kv", "f64"),
+        ("--kv-budget", "1.5GiB"),
+        ("--kv-budget", "0"),
     ] {
         // With `=` so that a leading minus belongs to the value.
         run(&["generate", &format!("{flag}={value}"), "prompt"]).fails_with(2, &[flag]);
@@ -77,10 +79,15 @@ fn values_out_of_range_are_usage_errors() {
 }
 
 #[test]
-fn later_kv_policies_say_what_there_is() {
-    for policy in ["kivi4", "tiered", "tiered:hot=256,warm=kivi4"] {
-        run(&["generate", "--kv", policy, "prompt"]).fails_with(2, &["f32, f16, bf16, q8, q4", policy]);
-        run(&["bench", "--kv", policy]).fails_with(2, &["f32, f16, bf16, q8, q4", policy]);
+fn unknown_kv_policies_say_what_there_is() {
+    for (policy, hints) in [
+        ("kivi5", &["kivi5", "f32, f16, bf16, q8, q4, kivi4", "tiered"][..]),
+        ("tiered:hto=256", &["hto=256", "hot=TOKENS"]),
+        ("tiered:warm=q8,rotate=maybe", &["rotate=maybe", "rotate=on|off"]),
+        ("tiered:rotate=on", &["rotation destroys the channels", "rotate=off"]),
+    ] {
+        run(&["generate", "--kv", policy, "prompt"]).fails_with(2, hints);
+        run(&["bench", "--kv", policy]).fails_with(2, hints);
     }
 }
 

@@ -5,6 +5,7 @@ pub(crate) mod rope;
 
 use gguf_rs_lite::Gguf;
 use ruvllm_kernels::RopeConfig;
+use ruvllm_kv_cache::KvShape;
 
 use self::keys::{Keys, Real};
 use crate::error::{Error, Result};
@@ -114,6 +115,18 @@ impl ModelConfig {
     /// Width of all key (or value) heads together.
     pub fn kv_dim(&self) -> usize {
         self.n_kv_heads * self.head_dim
+    }
+
+    /// The size of a token's keys and values.
+    pub fn kv_shape(&self) -> KvShape {
+        KvShape { n_layers: self.n_layers, n_kv_heads: self.n_kv_heads, head_dim: self.head_dim }
+    }
+
+    /// Most keys that a query sees in any layer; `None` if a layer sees all.
+    pub fn longest_window(&self) -> Option<usize> {
+        (0..self.n_layers)
+            .map(|layer| self.decoder.window.of_layer(layer))
+            .max_by_key(|w| w.unwrap_or(usize::MAX))?
     }
 }
 

@@ -9,7 +9,6 @@ use crate::batch::{Segment, Span};
 use crate::compute::Compute;
 use crate::config::ModelConfig;
 use crate::family::Activation;
-use crate::kv::BLOCK_TOKENS;
 use crate::rows;
 use crate::weights::{LayerWeights, Linear};
 use crate::workspace::Buffers;
@@ -35,7 +34,7 @@ impl Block<'_> {
         all: &[Span],
         wanted: &[Span],
     ) {
-        self.project_attention(buffers, all);
+        self.project_attention(buffers, segments, all);
         for (segment, &span) in segments.iter_mut().zip(all) {
             let range = span.range(self.config.kv_dim());
             let (keys, values) = (&buffers.keys[range.clone()], &buffers.values[range]);
@@ -50,8 +49,8 @@ impl Block<'_> {
         self.feed_forward(buffers, n_rows);
     }
 
-    /// Queries, keys and values of all rows, rotated to their positions.
-    fn project_attention(&self, buffers: &mut Buffers, all: &[Span]) {
+    /// Queries, keys and values of all rows, rotated to their positions and as the caches want them.
+    fn project_attention(&self, buffers: &mut Buffers, segments: &[Segment<'_>], all: &[Span]) {
         let Block { config, weights, compute, .. } = self;
         let n_rows = all.iter().map(|span| span.len).sum();
         let Buffers { hidden, normed, queries, keys, values, .. } = buffers;
@@ -67,6 +66,11 @@ impl Block<'_> {
         for &span in all {
             self.rotate(queries, config.n_heads, span);
             self.rotate(keys, config.n_kv_heads, span);
+            if segments[span.segment].cache.store().rotated() {
+                self.spread(&mut queries[span.range(config.query_dim())]);
+                self.spread(&mut keys[span.range(config.kv_dim())]);
+                self.spread(&mut values[span.range(config.kv_dim())]);
+            }
         }
     }
 
@@ -79,6 +83,15 @@ impl Block<'_> {
             let position = span.position + index;
             let layout = config.decoder.rope_layout;
             compute.kernels.rope(rope, layout, position..position + 1, row, n_heads, config.head_dim);
+        });
+    }
+
+    /// Multiplies each head with the Walsh-Hadamard matrix, which spreads what single dimensions hold over all of them.
+    /// It is its own inverse, and products of two spread heads are those of the heads.
+    fn spread(&self, heads: &mut [f32]) {
+        let Block { config, compute, .. } = self;
+        rows::for_each(&compute.pool, heads.chunks_exact_mut(config.head_dim), |head| {
+            compute.kernels.hadamard(head, config.head_dim);
         });
     }
 
@@ -103,10 +116,15 @@ impl Block<'_> {
             };
             let range = row * width..(row + span.len) * width;
             let mut views = blocks.take();
-            segments[span.segment].cache.view(self.layer, &mut views);
-            let kv = KvView { blocks: &views, block_tokens: BLOCK_TOKENS, len: span.position + span.len };
+            let cache = &*segments[span.segment].cache;
+            cache.view(self.layer, &mut views);
+            let block_tokens = cache.store().block_tokens();
+            let kv = KvView { blocks: &views, block_tokens, len: span.position + span.len };
             let (q, out) = (&queries[range.clone()], &mut out[range]);
             compute.kernels.attention(&compute.pool, &shape, q, &kv, out, scratch);
+            if cache.store().rotated() {
+                self.spread(out);
+            }
             blocks.put(views);
             row += span.len;
         }

@@ -6,14 +6,15 @@ mod block;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use gguf_rs_lite::Gguf;
-use ruvllm_kernels::{KvFormat, MatmulJob, RopeFrequencies, RopeTable};
+use ruvllm_kernels::{MatmulJob, RopeFrequencies, RopeTable};
+use ruvllm_kv_cache::{KvPolicy, KvStore, Sequence};
+use ruvllm_memory::PagePool;
 
 use self::block::{Block, add_bias, project_norm};
 use crate::batch::Segment;
 use crate::compute::Compute;
 use crate::config::ModelConfig;
-use crate::error::Result;
-use crate::kv::KvCache;
+use crate::error::{Error, Result};
 use crate::weights::{LoadProgress, WeightBytes, Weights};
 use crate::workspace::{Buffers, Workspace, resize};
 
@@ -21,11 +22,12 @@ use crate::workspace::{Buffers, Workspace, resize};
 const FIRST_POSITIONS: usize = 512;
 
 /// A decoder-only transformer with its weights. Immutable and shareable: sequences live in
-/// [`KvCache`]s, buffers in a [`Workspace`].
+/// [`Sequence`]s, buffers in a [`Workspace`].
 ///
 /// # Examples
 /// ```
-/// use ruvllm_models::{Compute, KvFormat, LogitsRows, Model, Segment, Workspace};
+/// use ruvllm_memory::{PagePool, PoolConfig};
+/// use ruvllm_models::{Compute, KvPolicy, LogitsRows, Model, Segment, Workspace};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tiny/llama/model-F16.gguf");
@@ -33,7 +35,9 @@ const FIRST_POSITIONS: usize = 512;
 /// let model = Model::load(&gguf, &mut |_| ())?;
 /// let compute = Compute::new(1)?;
 /// let mut workspace = Workspace::new();
-/// let mut cache = model.new_cache(KvFormat::F32, 64)?;
+/// let pool = PagePool::new(PoolConfig::new(64 << 20))?;
+/// let store = model.kv_store(&"f32".parse()?, &pool)?;
+/// let mut cache = model.new_sequence(&store, 64)?;
 ///
 /// let mut prompt = Segment { tokens: &[558, 46, 77], cache: &mut cache, logits: LogitsRows::Last };
 /// let logits = model.forward(&compute, &mut workspace, std::slice::from_mut(&mut prompt))?;
@@ -82,12 +86,26 @@ impl Model {
         self.weights.bytes()
     }
 
-    /// An empty cache for a sequence of at most `capacity` tokens.
+    /// What keeps the keys and values of this model's sequences as `policy` says, in memory of `pool`. A cold tier that
+    /// the policy leaves open follows from the model's heads.
     ///
     /// # Errors
-    /// As [`KvCache::new`].
-    pub fn new_cache(&self, format: KvFormat, capacity: usize) -> Result<KvCache> {
-        KvCache::new(&self.config, format, capacity)
+    /// [`Error::KvCache`] if the policy does not fit the model's heads or the pool its blocks.
+    pub fn kv_store(&self, policy: &KvPolicy, pool: &PagePool) -> Result<KvStore> {
+        let grouped = self.config.n_heads > self.config.n_kv_heads;
+        Ok(KvStore::new(self.config.kv_shape(), &policy.for_model(grouped), pool)?)
+    }
+
+    /// An empty sequence of at most `capacity` tokens.
+    ///
+    /// # Errors
+    /// [`Error::CacheCapacity`] if `capacity` is 0 or beyond the model's context length.
+    pub fn new_sequence(&self, store: &KvStore, capacity: usize) -> Result<Sequence> {
+        let context_length = self.config.context_length;
+        if capacity == 0 || capacity > context_length {
+            return Err(Error::CacheCapacity { capacity, context_length });
+        }
+        Ok(store.sequence(capacity))
     }
 
     /// Runs the tokens of all `segments` through the model, appends them to their caches and returns
@@ -111,7 +129,7 @@ impl Model {
         resize(logits, n_logits, "logits")?;
         self.prepare(buffers, plan.n_tokens())?;
         for segment in segments.iter_mut() {
-            segment.cache.reserve(segment.tokens.len())?;
+            segment.cache.reserve(&compute.kernels, segment.tokens.len())?;
         }
         let rope = self.rope_table(plan.n_positions());
 

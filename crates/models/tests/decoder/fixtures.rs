@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use gguf_rs_lite::{Gguf, Metadata, TensorInfo, TensorType, Writer};
 use ruvllm_kernels::{Kernels, ThreadPool};
-use ruvllm_models::{Compute, KvFormat, LogitsRows, Model, Segment, TokenId, Workspace};
+use ruvllm_memory::{PagePool, PoolConfig};
+use ruvllm_models::{Compute, Error, KvFormat, LogitsRows, Model, Segment, Sequence, TokenId, Workspace};
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 
@@ -110,6 +111,13 @@ pub(crate) fn text(json: &Value) -> &str {
     json.as_str().expect("a string")
 }
 
+/// An empty sequence in memory of its own.
+pub(crate) fn new_cache(model: &Model, format: KvFormat, capacity: usize) -> Result<Sequence, Error> {
+    let pool =
+        PagePool::new(PoolConfig { page_bytes: 512 << 10, ..PoolConfig::new(32 << 20) }).expect("a pool");
+    model.new_sequence(&model.kv_store(&format.into(), &pool)?, capacity)
+}
+
 /// Logits of all tokens, the prompt fed in chunks of `chunk` tokens.
 pub(crate) fn all_logits(
     model: &Model,
@@ -118,7 +126,7 @@ pub(crate) fn all_logits(
     tokens: &[TokenId],
     chunk: usize,
 ) -> Vec<f32> {
-    let mut cache = model.new_cache(kv, tokens.len()).expect("a cache");
+    let mut cache = new_cache(model, kv, tokens.len()).expect("a cache");
     let mut workspace = Workspace::new();
     let mut all = Vec::new();
     for tokens in tokens.chunks(chunk) {
@@ -139,7 +147,7 @@ pub(crate) fn greedy(
     prompt: &[TokenId],
     n_tokens: usize,
 ) -> Vec<TokenId> {
-    let mut cache = model.new_cache(kv, prompt.len() + n_tokens).expect("a cache");
+    let mut cache = new_cache(model, kv, prompt.len() + n_tokens).expect("a cache");
     let mut workspace = Workspace::new();
     let mut output = Vec::new();
     let mut next = prompt.to_vec();

@@ -1,10 +1,12 @@
-//! The cache as a caller sees it: growth, memory, truncation and the full cache.
+//! Keys and values as a caller of the model sees them: growth, memory, truncation, tiers and the full cache.
 
-use ruvllm_models::{BLOCK_TOKENS, Error, KvCache, KvFormat, LogitsRows, Model, Segment, TokenId, Workspace};
+use ruvllm_kv_cache::Error as KvError;
+use ruvllm_memory::{PagePool, PoolConfig};
+use ruvllm_models::{Error, KvFormat, LogitsRows, Model, Segment, Sequence, TokenId, Workspace};
 
 use crate::fixtures::{self, Expected, bits};
 
-fn step(model: &Model, cache: &mut KvCache, tokens: &[TokenId]) -> Result<Vec<f32>, Error> {
+fn step(model: &Model, cache: &mut Sequence, tokens: &[TokenId]) -> Result<Vec<f32>, Error> {
     let compute = fixtures::compute();
     let mut workspace = Workspace::new();
     let mut segment = Segment { tokens, cache, logits: LogitsRows::Last };
@@ -16,21 +18,16 @@ fn memory_follows_the_length_in_blocks() {
     let model = fixtures::model("tiny/llama/model-F16.gguf");
     let config = model.config();
     for (format, value_bits) in [(KvFormat::F32, 32), (KvFormat::F16, 16), (KvFormat::BF16, 16)] {
-        let block_bytes = 2 * config.n_layers * config.kv_dim() * BLOCK_TOKENS * value_bits / 8;
-        let mut cache = model.new_cache(format, 200).expect("a cache");
+        let block_bytes = 2 * config.n_layers * config.kv_dim() * 32 * value_bits / 8;
+        let mut cache = fixtures::new_cache(&model, format, 200).expect("a cache");
         assert_eq!((cache.bytes(), cache.len(), cache.capacity()), (0, 0, 200));
-        for (n_tokens, blocks) in [(1, 1), (63, 1), (1, 2), (100, 3), (35, 4)] {
+        for (n_tokens, blocks) in [(1, 1), (31, 1), (1, 2), (100, 5), (35, 6)] {
             step(&model, &mut cache, &vec![7; n_tokens]).expect("it fits");
             assert_eq!(cache.bytes(), blocks * block_bytes, "{} tokens", cache.len());
         }
-        cache.truncate(65);
-        assert_eq!((cache.len(), cache.bytes()), (65, 4 * block_bytes));
-        cache.release_unused();
-        assert_eq!(cache.bytes(), 2 * block_bytes);
-        cache.truncate(80);
-        assert_eq!(cache.len(), 65, "truncation never adds tokens");
+        cache.truncate(65).expect("nothing was released");
+        assert_eq!((cache.len(), cache.bytes()), (65, 3 * block_bytes));
         cache.clear();
-        cache.release_unused();
         assert_eq!((cache.is_empty(), cache.bytes()), (true, 0));
     }
 }
@@ -39,14 +36,14 @@ fn memory_follows_the_length_in_blocks() {
 fn a_truncated_cache_continues_as_if_the_rest_had_never_been() {
     let model = fixtures::model("tiny/llama/model-F32.gguf");
     let tokens = Expected::read("tiny/llama").prompt("long");
-    for keep in [1, 63, 64, 65, 128] {
-        let mut fresh = model.new_cache(KvFormat::F16, 256).expect("a cache");
+    for keep in [1, 31, 32, 33, 128] {
+        let mut fresh = fixtures::new_cache(&model, KvFormat::F16, 256).expect("a cache");
         step(&model, &mut fresh, &tokens[..keep]).expect("it fits");
         let expected = step(&model, &mut fresh, &[5, 6, 7]).expect("it fits");
 
-        let mut cache = model.new_cache(KvFormat::F16, 256).expect("a cache");
+        let mut cache = fixtures::new_cache(&model, KvFormat::F16, 256).expect("a cache");
         step(&model, &mut cache, &tokens).expect("it fits");
-        cache.truncate(keep);
+        cache.truncate(keep).expect("nothing was released");
         let found = step(&model, &mut cache, &[5, 6, 7]).expect("it fits");
         assert_eq!(bits(&found), bits(&expected), "kept {keep} tokens");
     }
@@ -55,43 +52,90 @@ fn a_truncated_cache_continues_as_if_the_rest_had_never_been() {
 #[test]
 fn a_full_cache_is_an_error_and_stays_usable() {
     let model = fixtures::model("tiny/llama/model-F32.gguf");
-    let mut cache = model.new_cache(KvFormat::F32, 70).expect("a cache");
+    let mut cache = fixtures::new_cache(&model, KvFormat::F32, 70).expect("a cache");
     step(&model, &mut cache, &[1; 60]).expect("it fits");
     let error = step(&model, &mut cache, &[1; 11]).expect_err("one token too many");
-    assert!(matches!(error, Error::CacheFull { len: 60, tokens: 11, capacity: 70 }), "{error}");
+    assert!(matches!(error, Error::KvCache(KvError::Full { len: 60, tokens: 11, capacity: 70 })), "{error}");
     assert_eq!(error.to_string(), "the cache holds 60 of 70 tokens, 11 more do not fit");
     assert_eq!(cache.len(), 60);
     step(&model, &mut cache, &[1; 10]).expect("it fits exactly");
-    assert!(matches!(step(&model, &mut cache, &[1]), Err(Error::CacheFull { len: 70, .. })));
+    assert!(matches!(step(&model, &mut cache, &[1]), Err(Error::KvCache(KvError::Full { len: 70, .. }))));
 }
 
 #[test]
 fn capacities_beyond_the_model_are_refused() {
     let model = fixtures::model("tiny/llama/model-F32.gguf");
     for capacity in [0, 513, usize::MAX] {
-        let error = model.new_cache(KvFormat::F32, capacity).expect_err("no such cache");
+        let error = fixtures::new_cache(&model, KvFormat::F32, capacity).expect_err("no such cache");
         assert!(matches!(error, Error::CacheCapacity { context_length: 512, .. }), "{error}");
     }
-    model.new_cache(KvFormat::F32, 512).expect("the whole context");
+    fixtures::new_cache(&model, KvFormat::F32, 512).expect("the whole context");
 }
 
 #[test]
 fn quantized_caches_are_smaller_and_want_whole_groups() {
     let model = fixtures::model("tiny/mistral/model-F16.gguf");
     let config = model.config();
-    let values = 2 * config.n_layers * config.kv_dim() * BLOCK_TOKENS;
+    let values = 2 * config.n_layers * config.kv_dim() * 32;
     // A scale (and a minimum) in 16 bits for 32 values.
     for (format, bits_of_32) in [(KvFormat::Q8, 32 * 8 + 16), (KvFormat::Q4, 32 * 4 + 2 * 16)] {
-        let mut cache = model.new_cache(format, 200).expect("a cache");
+        let mut cache = fixtures::new_cache(&model, format, 200).expect("a cache");
         let logits = step(&model, &mut cache, &[3, 1, 4, 1, 5]).expect("it fits");
         assert!(logits.iter().all(|x| x.is_finite()));
-        assert_eq!((cache.format(), cache.bytes()), (format, values * bits_of_32 / 32 / 8));
+        assert_eq!(cache.bytes(), values * bits_of_32 / 32 / 8, "{format}");
     }
     let small = fixtures::model("tiny/llama/model-F16.gguf");
     for format in [KvFormat::Q8, KvFormat::Q4] {
-        let error = small.new_cache(format, 200).expect_err("heads of 16 values");
+        let error = fixtures::new_cache(&small, format, 200).expect_err("heads of 16 values");
         let expected =
             format!("keys and values in {format} need heads of a multiple of 32 values, these have 16");
         assert_eq!(error.to_string(), expected);
     }
+}
+
+#[test]
+fn tiers_take_less_memory_and_stay_close() {
+    let model = fixtures::model("tiny/mistral/model-F16.gguf");
+    let pool = PagePool::new(PoolConfig::new(16 << 20)).expect("a pool");
+    let compute = fixtures::compute();
+    let tokens: Vec<TokenId> = (0..200).map(|i| i * 7 % 250).collect();
+    let run = |policy: &str| {
+        let store = model.kv_store(&policy.parse().expect(policy), &pool).expect(policy);
+        let mut cache = model.new_sequence(&store, 256).expect("the context");
+        let mut workspace = Workspace::new();
+        let mut last = Vec::new();
+        for tokens in tokens.chunks(20) {
+            let mut segment = Segment { tokens, cache: &mut cache, logits: LogitsRows::Last };
+            let logits = model.forward(&compute, &mut workspace, std::slice::from_mut(&mut segment));
+            last = logits.expect("a step").iter().map(|&logit| f64::from(logit)).collect();
+            cache.migrate(&compute.kernels, &compute.pool, usize::MAX);
+        }
+        let logits: Vec<f32> = last.iter().map(|&logit| logit as f32).collect();
+        (logits, last, cache.bytes())
+    };
+    let (_, exact, hot_bytes) = run("f16");
+    let (tiered, _, bytes) = run("tiered:hot=32,warm=q8");
+    assert!(bytes * 5 < hot_bytes * 4, "{bytes} of {hot_bytes} bytes");
+    let error = fixtures::max_abs_error(&tiered, &exact);
+    assert!(error > 0.0 && error < 0.05, "logits differ by {error}");
+}
+
+#[test]
+fn rotated_keys_and_values_give_the_same_logits() {
+    // Rotation changes rounding only, which 32-bit floats show least.
+    let model = fixtures::model("tiny/llama/model-F32.gguf");
+    let tokens = Expected::read("tiny/llama").prompt("long");
+    let plain = fixtures::all_logits(&model, &fixtures::compute(), KvFormat::F32, &tokens, 64);
+    let pool = PagePool::new(PoolConfig::new(16 << 20)).expect("a pool");
+    let store = model.kv_store(&"f32:rotate=on".parse().expect("a policy"), &pool).expect("heads of 16");
+    let mut cache = model.new_sequence(&store, tokens.len()).expect("the context");
+    let compute = fixtures::compute();
+    let mut workspace = Workspace::new();
+    let mut segment = Segment { tokens: &tokens, cache: &mut cache, logits: LogitsRows::All };
+    let rotated =
+        model.forward(&compute, &mut workspace, std::slice::from_mut(&mut segment)).expect("a step");
+    let expected: Vec<f64> = plain.iter().map(|&logit| f64::from(logit)).collect();
+    let error = fixtures::max_abs_error(rotated, &expected);
+    assert!(error < 2e-4, "logits differ by {error}");
+    assert!(rotated != plain, "something was rotated");
 }

@@ -57,7 +57,7 @@ fn load_and_run(gguf: &Gguf) {
     let Ok(model) = Model::load(gguf, &mut |_| ()) else { return };
     let compute = fixtures::compute();
     let capacity = model.config().context_length.min(16);
-    let mut cache = model.new_cache(KvFormat::F16, capacity).expect("within the context");
+    let mut cache = fixtures::new_cache(&model, KvFormat::F16, capacity).expect("within the context");
     let mut workspace = Workspace::new();
     for tokens in [&[1u32, 2, 3][..], &[4]] {
         let mut segment = Segment { tokens, cache: &mut cache, logits: LogitsRows::Last };

@@ -1,13 +1,13 @@
 //! Requests that make no sense: each gives one clear error and changes no cache.
 
-use ruvllm_models::{Compute, Error, KvCache, KvFormat, LogitsRows, Model, Segment, TokenId, Workspace};
+use ruvllm_models::{Compute, Error, KvFormat, LogitsRows, Model, Segment, Sequence, TokenId, Workspace};
 
 use crate::fixtures;
 
 fn error(model: &Model, tokens: &[TokenId], logits: LogitsRows<'_>) -> Error {
     let compute = fixtures::compute();
-    let mut good = model.new_cache(KvFormat::F32, 32).expect("a cache");
-    let mut cache = model.new_cache(KvFormat::F32, 32).expect("a cache");
+    let mut good = fixtures::new_cache(model, KvFormat::F32, 32).expect("a cache");
+    let mut cache = fixtures::new_cache(model, KvFormat::F32, 32).expect("a cache");
     let mut segments = [
         Segment { tokens: &[1, 2], cache: &mut good, logits: LogitsRows::Last },
         Segment { tokens, cache: &mut cache, logits },
@@ -47,7 +47,7 @@ fn models_are_shared_and_sequences_move_between_threads() {
     fn movable<T: Send>() {}
     shared::<Model>();
     shared::<Compute>();
-    movable::<KvCache>();
+    movable::<Sequence>();
     movable::<Workspace>();
 }
 
@@ -65,7 +65,7 @@ fn a_cache_of_another_model_is_refused() {
     let model = fixtures::model("tiny/llama/model-F32.gguf");
     let other = fixtures::model("tiny/mistral/model-F32.gguf");
     let compute = fixtures::compute();
-    let mut cache = other.new_cache(KvFormat::F32, 32).expect("a cache");
+    let mut cache = fixtures::new_cache(&other, KvFormat::F32, 32).expect("a cache");
     let mut segment = Segment { tokens: &[1], cache: &mut cache, logits: LogitsRows::Last };
     let mut workspace = Workspace::new();
     let result = model.forward(&compute, &mut workspace, std::slice::from_mut(&mut segment));

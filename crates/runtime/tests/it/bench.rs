@@ -31,7 +31,7 @@ fn every_test_is_run_with_every_thread_count() {
     assert_eq!(names, expected);
     for result in results {
         assert_eq!((result.batch, result.depth, result.runs), (8, 5, 3));
-        assert_eq!(result.kv, tiny().kv_format());
+        assert_eq!(result.kv, *tiny().kv_policy());
         let speed = result.tokens_per_s;
         assert!(0.0 < speed.min && speed.min <= speed.median && speed.median <= speed.max);
         assert_eq!(result.tokens_per_cpu_s, None, "nobody told the CPU time");

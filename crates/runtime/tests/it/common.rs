@@ -6,8 +6,7 @@ use std::sync::OnceLock;
 
 use gguf_rs_lite::{Gguf, Metadata, Writer};
 use ruvllm::{
-    CancelToken, Completion, Engine, EngineOptions, GenerateRequest, KvFormat, ModelSource, Prompt,
-    SamplingParams,
+    CancelToken, Completion, Engine, EngineOptions, GenerateRequest, ModelSource, Prompt, SamplingParams,
 };
 
 /// A tiny Llama with random weights; where it comes from says the README beside it.
@@ -26,7 +25,7 @@ pub(crate) fn load(path: PathBuf, options: &EngineOptions) -> Engine {
 
 /// The tiny model with few threads, 32-bit keys and values.
 pub(crate) fn tiny_options() -> EngineOptions {
-    EngineOptions { threads: Some(2), kv: KvFormat::F32, ..EngineOptions::default() }
+    EngineOptions { threads: Some(2), kv: "f32".parse().expect("a policy"), ..EngineOptions::default() }
 }
 
 /// The file of the tiny model with other metadata.

@@ -5,3 +5,4 @@ mod common;
 mod evaluate;
 mod generate;
 mod load;
+mod prefix;

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process;
 
 use clap::Args;
-use ruvllm::KvFormat;
+use ruvllm::KvPolicy;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde::Serialize;
 
-use crate::args::{ComputeArgs, ModelArgs, count, kv_format};
+use crate::args::{ComputeArgs, KV_HELP, ModelArgs, count, kv_policy};
 use crate::commands::load;
 use crate::error::{Error, Result};
 use crate::{input, output};
@@ -44,9 +44,8 @@ pub(crate) struct LogitsArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = count)]
     positions: Option<Vec<usize>>,
 
-    /// How keys and values are stored: f32, f16, bf16, q8 or q4
-    #[arg(long, value_name = "POLICY", default_value = "f32", value_parser = kv_format)]
-    kv: KvFormat,
+    #[arg(long, value_name = "POLICY", help = KV_HELP, default_value = "f32", value_parser = kv_policy)]
+    kv: KvPolicy,
 
     #[command(flatten)]
     model: ModelArgs,

@@ -4,10 +4,10 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use clap::Args;
-use ruvllm::{KvFormat, Perplexity};
+use ruvllm::{KvPolicy, Perplexity};
 use serde::Serialize;
 
-use crate::args::{ComputeArgs, ModelArgs, kv_format, positive};
+use crate::args::{ComputeArgs, KV_HELP, ModelArgs, kv_policy, positive};
 use crate::commands::load;
 use crate::error::Result;
 use crate::progress::Progress;
@@ -18,8 +18,9 @@ The file is encoded once, without BOS or other additions, and cut into consecuti
 overlap. Each window starts from an empty cache; its first token is not scored, and a last window that is not full is
 left out.
 
-JSON: {perplexity, nll, tokens}; nll is the mean of -ln p over the scored tokens, perplexity is exp(nll), and
-tokens is the number of scored tokens.
+JSON: {perplexity, nll, tokens, kv_bytes_per_token}; nll is the mean of -ln p over the scored tokens, perplexity is
+exp(nll), tokens is the number of scored tokens, and the last field tells the size of keys and values at the end of a
+window. With a tiered --kv the text is computed a block at a time, so that each token sees what generating it would.
 
 Examples:
   ruvllm eval perplexity --file validation.txt --context 512
@@ -41,9 +42,8 @@ pub(crate) struct PerplexityArgs {
     #[arg(long, value_name = "TOKENS", value_parser = positive)]
     limit: Option<usize>,
 
-    /// How keys and values are stored: f32, f16, bf16, q8 or q4
-    #[arg(long, value_name = "POLICY", default_value = "f32", value_parser = kv_format)]
-    kv: KvFormat,
+    #[arg(long, value_name = "POLICY", help = KV_HELP, default_value = "f32", value_parser = kv_policy)]
+    kv: KvPolicy,
 
     #[command(flatten)]
     model: ModelArgs,
@@ -58,6 +58,7 @@ struct Document {
     perplexity: f64,
     nll: f64,
     tokens: usize,
+    kv_bytes_per_token: f64,
 }
 
 pub(crate) fn run(args: &PerplexityArgs, json: bool) -> Result<()> {
@@ -70,9 +71,9 @@ pub(crate) fn run(args: &PerplexityArgs, json: bool) -> Result<()> {
         ControlFlow::Continue(())
     })?;
     drop(progress);
-    let Perplexity { perplexity, nll, tokens } = result;
+    let Perplexity { perplexity, nll, tokens, kv_bytes_per_token } = result;
     if json {
-        return output::write_json(&Document { perplexity, nll, tokens });
+        return output::write_json(&Document { perplexity, nll, tokens, kv_bytes_per_token });
     }
     let window = args.context;
     let text =

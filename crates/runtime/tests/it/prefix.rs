@@ -1,0 +1,138 @@
+//! The prefix cache: what it saves, that it changes nothing, and what becomes of damaged files.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use ruvllm::{Completion, Engine, EngineOptions, GenerateRequest, PrefixCaching, Prompt};
+
+use crate::common::{base_path, complete, greedy, load, tiny_options, tiny_path};
+
+/// Ids of the tiny model, another text for each seed.
+fn prompt(seed: u32, n: u32) -> Vec<u32> {
+    (0..n).map(|i| (i * 53 + 7 + seed * 31 * (i + 1)) % 500).collect()
+}
+
+fn request(tokens: &[u32]) -> GenerateRequest {
+    GenerateRequest { ignore_eos: true, ..greedy(Prompt::Tokens(tokens.to_vec()), 6) }
+}
+
+fn engine(prefixes: PrefixCaching) -> Engine {
+    load(tiny_path(), &EngineOptions { prefixes, ..tiny_options() })
+}
+
+fn folder(path: &Path) -> PrefixCaching {
+    PrefixCaching::Folder { path: path.to_owned(), limit_bytes: 64 << 20 }
+}
+
+fn uncached(tokens: &[u32]) -> Completion {
+    let completion = complete(&engine(PrefixCaching::Off), &request(tokens));
+    assert_eq!(completion.cached_tokens, 0);
+    completion
+}
+
+fn entries(path: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = Vec::new();
+    let mut folders = vec![path.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("the folder can be listed") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() { folders.push(path) } else { files.push(path) }
+        }
+    }
+    files
+}
+
+#[test]
+fn a_repeated_beginning_is_computed_once_and_the_output_stays_the_same() {
+    let engine = engine(PrefixCaching::Memory);
+    let first = prompt(1, 100);
+    // 70 tokens alike: two whole blocks are shared, six tokens of the third are copied.
+    let second: Vec<u32> = first[..70].iter().copied().chain(prompt(2, 40)).collect();
+    for (tokens, cached) in [(&first, 0), (&second, 70), (&first, 96), (&second, 96)] {
+        let completion = complete(&engine, &request(tokens));
+        assert_eq!(completion.cached_tokens, cached);
+        assert_eq!(completion.tokens, uncached(tokens).tokens);
+    }
+    let statistics = engine.prefix_statistics().expect("there is a cache");
+    assert_eq!((statistics.memory.lookups, statistics.failures), (4, 0));
+    assert!(statistics.folder.is_none());
+}
+
+#[test]
+fn a_conversation_goes_on_where_it_stopped() {
+    let engine = engine(PrefixCaching::Memory);
+    let mut history = prompt(3, 40);
+    history.extend(complete(&engine, &request(&history)).tokens);
+    let known = history.len() - 1;
+    history.extend(prompt(4, 20));
+    let completion = complete(&engine, &request(&history));
+    // Whole blocks: the answer is among them where it fills one.
+    assert_eq!(completion.cached_tokens, known / 32 * 32);
+    assert_eq!(completion.tokens, uncached(&history).tokens);
+}
+
+#[test]
+fn another_engine_finds_the_folder() {
+    let temporary = tempfile::tempdir().expect("a folder");
+    let tokens = prompt(5, 200);
+    let expected = uncached(&tokens);
+    let first = complete(&engine(folder(temporary.path())), &request(&tokens));
+    assert_eq!((first.cached_tokens, &first.tokens), (0, &expected.tokens));
+    let restarted = engine(folder(temporary.path()));
+    let again = complete(&restarted, &request(&tokens));
+    assert_eq!((again.cached_tokens, &again.tokens), (192, &expected.tokens));
+    assert_eq!(restarted.take_prefix_warnings(), Vec::<String>::new());
+}
+
+#[test]
+fn a_damaged_file_is_computed_again_with_a_warning() {
+    let temporary = tempfile::tempdir().expect("a folder");
+    let tokens = prompt(6, 200);
+    let expected = complete(&engine(folder(temporary.path())), &request(&tokens));
+    let files = entries(temporary.path());
+    assert!(files.len() >= 6, "{files:?}");
+    for file in files {
+        let mut bytes = fs::read(&file).expect("the file can be read");
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        fs::write(&file, bytes).expect("the file can be written");
+        let restarted = engine(folder(temporary.path()));
+        let again = complete(&restarted, &request(&tokens));
+        assert_eq!(again.tokens, expected.tokens);
+        assert!(again.cached_tokens < 192, "{} of the damaged prefix", again.cached_tokens);
+        let warnings = restarted.take_prefix_warnings();
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        assert!(warnings[0].contains("checksum") && warnings[0].contains("ignored"), "{warnings:?}");
+    }
+}
+
+#[test]
+fn other_policies_and_models_share_a_folder_without_meeting() {
+    let temporary = tempfile::tempdir().expect("a folder");
+    let tokens = prompt(7, 100);
+    complete(&engine(folder(temporary.path())), &request(&tokens));
+    let prefixes = folder(temporary.path());
+    let kv = "f16".parse().expect("a policy");
+    let other_policy = load(tiny_path(), &EngineOptions { kv, prefixes: prefixes.clone(), ..tiny_options() });
+    assert_eq!(complete(&other_policy, &request(&tokens)).cached_tokens, 0);
+    let other_model = load(base_path(), &EngineOptions { prefixes, ..tiny_options() });
+    let request = GenerateRequest { ignore_eos: true, ..greedy(Prompt::Tokens(tokens), 2) };
+    assert_eq!(complete(&other_model, &request).cached_tokens, 0);
+}
+
+#[test]
+fn prefixes_give_way_when_the_budget_is_needed() {
+    let budget = 8 << 20;
+    let engine = load(tiny_path(), &EngineOptions { kv_budget: Some(budget), ..tiny_options() });
+    let capacity = engine.kv_store().pool().stats().capacity_pages;
+    for seed in 0..400 {
+        let tokens = prompt(seed, 300);
+        let completion = complete(&engine, &request(&tokens));
+        assert_eq!(completion.tokens.len(), 6, "request {seed}");
+        assert!(engine.kv_store().pool().stats().used_pages <= capacity);
+    }
+    let statistics = engine.prefix_statistics().expect("there is a cache");
+    assert!(statistics.memory.evicted_blocks > 0, "{statistics:?}");
+    // What is left still serves.
+    assert!(complete(&engine, &request(&prompt(399, 300))).cached_tokens > 0);
+}
