@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 use crate::adr::Depth;
-use crate::bench::BenchArgs;
+use crate::bench::{BenchArgs, KvQualityArgs};
 use crate::gen_model::{Shape, TypeMix};
 use crate::sanitize::Sanitizer;
 use crate::{Result, Workspace, adr, bench, ci, cross_test, fixtures, gen_model, sanitize, setup, workspace};
@@ -65,6 +65,10 @@ enum Command {
     /// repacking and flash attention), writes the samples to target/bench/ and the table to its section of
     /// docs/performance.md.
     Bench(BenchArgs),
+    /// Measures what policies of the KV cache cost: perplexity of a text, and bytes per token
+    ///
+    /// Writes the table and the figure to docs/kv-cache.md, the samples to target/bench/.
+    KvQuality(KvQualityArgs),
     /// Lists, starts and checks the architecture decision records in docs/adr
     Adr {
         #[command(subcommand)]
@@ -129,6 +133,7 @@ pub fn run() -> Result<()> {
         Command::Fixtures { update: false } => fixtures::check(&workspace),
         Command::Setup { dry_run, cross } => setup::setup(&workspace, dry_run, cross),
         Command::Bench(args) => bench::bench(&workspace, &args),
+        Command::KvQuality(args) => bench::kv_quality(&workspace, &args),
         Command::Adr { command } => run_adr(&workspace, &command),
         Command::GenModel { shape, types, out, seed, layers, threads } => {
             let options = gen_model::Options { shape, types, seed, layers, threads };

@@ -1,5 +1,5 @@
-//! `cargo xtask sanitize`: the tests of `ruvllm-kernels`, where the workspace's `unsafe` code is, under the address and
-//! the thread sanitizer, and the thread pool's protocol under the model checker loom.
+//! `cargo xtask sanitize`: the tests of the packages with the workspace's `unsafe` code under the address and the thread
+//! sanitizer, and what their threads agree on under the model checker loom.
 //!
 //! The sanitizers come with the stable toolchain; their flags are unstable, hence `RUSTC_BOOTSTRAP`. Each run ends with a
 //! planted fault that the sanitizer must report.
@@ -9,7 +9,11 @@ use clap::ValueEnum;
 use crate::process::CommandLine;
 use crate::{Error, Result, Workspace};
 
-const PACKAGE: &str = "ruvllm-kernels";
+/// The packages with `unsafe` code or shared state.
+const PACKAGES: [&str; 3] = ["ruvllm-kernels", "ruvllm-memory", "ruvllm-kv-cache"];
+
+/// Packages with models for loom, and where these are.
+const MODELS: [(&str, &str); 2] = [("ruvllm-kernels", "pool::model"), ("ruvllm-memory", "model")];
 
 /// What to look for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -18,7 +22,7 @@ pub(crate) enum Sanitizer {
     Address,
     /// Data races
     Thread,
-    /// Orders of the thread pool's steps in which a job is lost, met twice or not waited for
+    /// Orders of steps in which the thread pool loses a job or meets it twice, or the page pool loses a page
     Loom,
 }
 
@@ -47,8 +51,11 @@ pub(crate) fn sanitize(workspace: &Workspace, sanitizer: Sanitizer) -> Result<()
     };
     let target = host(workspace)?;
     let folder = workspace.path("target/sanitize").join(sanitizer.name());
+    let packages = PACKAGES.iter().flat_map(|package| ["--package", package]);
     let test = cargo
-        .args(["test", "--package", PACKAGE, "--locked", "--lib", "--tests", "--target", target.as_str()])
+        .args(["test"])
+        .args(packages)
+        .args(["--locked", "--lib", "--tests", "--target", target.as_str()])
         .args([std::ffi::OsStr::new("--target-dir"), folder.as_os_str()]);
     test.run()?;
     demand_report(&test, &fault)?;
@@ -66,14 +73,17 @@ fn demand_report(test: &CommandLine, fault: &Fault) -> Result<()> {
     }
 }
 
-/// The model carries its own planted fault: a test that must panic.
+/// The models carry their own planted faults: tests that must panic.
 fn loom(workspace: &Workspace) -> Result<()> {
-    CommandLine::cargo(workspace)
-        .env("RUSTFLAGS", "--cfg loom")
-        .args(["test", "--package", PACKAGE, "--locked", "--lib", "--release"])
-        .args([std::ffi::OsStr::new("--target-dir"), workspace.path("target/sanitize/loom").as_os_str()])
-        .args(["--", "pool::model"])
-        .run()
+    for (package, models) in MODELS {
+        CommandLine::cargo(workspace)
+            .env("RUSTFLAGS", "--cfg loom")
+            .args(["test", "--package", package, "--locked", "--lib", "--release"])
+            .args([std::ffi::OsStr::new("--target-dir"), workspace.path("target/sanitize/loom").as_os_str()])
+            .args(["--", models])
+            .run()?;
+    }
+    Ok(())
 }
 
 fn instrumented(workspace: &Workspace, flags: &str) -> CommandLine {

@@ -55,7 +55,7 @@ pub(super) fn batch_curve(workspace: &Workspace, no_record: bool) -> Result<()> 
     fs::create_dir_all(workspace.path("docs/plots")).map_err(Error::io("create", "docs/plots"))?;
     let svg = figure("activation rows (batch)", "10⁹ operations per second", &panels(&points));
     fs::write(&path, svg).map_err(Error::io("write", path))?;
-    section::record(workspace, SECTION, &markdown(&machine, limits.as_ref(), &points))
+    section::record(workspace, section::PERFORMANCE, SECTION, &markdown(&machine, limits.as_ref(), &points))
 }
 
 /// Points by shape, then by format, both in the order of measuring.

@@ -6,6 +6,7 @@
 
 mod curve;
 mod engine;
+mod kv_quality;
 mod limits;
 mod machine;
 mod model;
@@ -28,6 +29,8 @@ use machine::Machine;
 use model::ModelFacts;
 use plan::{Kv, Plan, readable};
 use report::Report;
+
+pub use kv_quality::{KvQualityArgs, kv_quality};
 
 /// Rounds after which a setting can be given up.
 const TRIAL_ROUNDS: usize = 2;
@@ -137,7 +140,11 @@ fn beside_peers(workspace: &Workspace, args: &BenchArgs) -> Result<()> {
     result?;
     let text = table::markdown(&run.report);
     println!("{text}\nraw samples: {}", json.display());
-    if args.no_record { Ok(()) } else { section::record(workspace, &args.section, &text) }
+    if args.no_record {
+        Ok(())
+    } else {
+        section::record(workspace, section::PERFORMANCE, &args.section, &text)
+    }
 }
 
 /// Everything that takes part in a run beside peers.

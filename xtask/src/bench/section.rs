@@ -1,23 +1,24 @@
-//! Sections of `docs/performance.md`: what stands between two markers is only ever written by a measurement.
+//! Sections of the pages in `docs/`: what stands between two markers is only ever written by a measurement.
 
 use std::fs;
 
 use crate::{Error, Result, Workspace};
 
-const DOCUMENT: &str = "docs/performance.md";
+/// The page of the measurements of speed.
+pub(super) const PERFORMANCE: &str = "docs/performance.md";
 
-/// Writes `block` between the markers of section `name`, and leaves everything else. A section that is not there yet
-/// comes after the last one that is.
+/// Writes `block` between the markers of section `name` of a page, and leaves everything else. A section that is not there
+/// yet comes after the last one that is.
 ///
 /// # Errors
 /// [`Error::NoMarker`] if the document has no section at all or only half of this one; [`Error::Io`].
-pub(super) fn record(workspace: &Workspace, name: &str, block: &str) -> Result<()> {
-    let path = workspace.path(DOCUMENT);
-    let text = workspace.read(DOCUMENT)?;
+pub(super) fn record(workspace: &Workspace, page: &str, name: &str, block: &str) -> Result<()> {
+    let path = workspace.path(page);
+    let text = workspace.read(page)?;
     let new = replaced(&text, name, block)
         .ok_or_else(|| Error::NoMarker { path: path.clone(), marker: format!("bench:{name}") })?;
     fs::write(&path, new).map_err(Error::io("write", path))?;
-    println!("recorded in {DOCUMENT}, section {name}");
+    println!("recorded in {page}, section {name}");
     Ok(())
 }
 

@@ -22,6 +22,8 @@ const PANEL: f64 = 380.0;
 const AREA: (f64, f64, f64, f64) = (64.0, 34.0, 640.0, 290.0);
 const COLORS: [&str; 8] =
     ["#2f7ed8", "#d9480f", "#2f9e44", "#d6336c", "#7950f2", "#1098ad", "#b08900", "#868e96"];
+/// Up to so many points of a line are marked: with more, the line shows them.
+const MARKED: usize = 5;
 const DASHES: [&str; 3] = ["", "6 3", "2 3"];
 const STYLE: &str = "text{font:12px sans-serif;fill:#57606a}.t{font-weight:bold}.e{text-anchor:end}\
     .m{text-anchor:middle}.g{stroke:#57606a;stroke-opacity:.2}.l{fill:none;stroke-width:1.6}\
@@ -60,7 +62,10 @@ fn add_panel(svg: &mut String, panel: &Panel, names: &[&str], labels: (&str, &st
     let step = tick_step(points().map(|p| p.1).fold(0.0, f64::max));
     let y_max = step * (points().map(|p| p.1).fold(0.0, f64::max) / step).ceil().max(1.0);
     let (left, top, width, height) = AREA;
-    let x = |value: f64| left + width * value.max(1.0).log2() / x_max.log2();
+    // A power of two, so that the ticks are.
+    let x_min =
+        2f64.powf(points().map(|p| p.0).fold(x_max, f64::min).max(1.0).log2().floor()).min(x_max / 2.0);
+    let x = |value: f64| left + width * (value.max(x_min) / x_min).log2() / (x_max / x_min).log2();
     let y = |value: f64| top + height * (1.0 - value / y_max);
 
     let (x_label, y_label) = (escape(labels.0), escape(labels.1));
@@ -73,7 +78,7 @@ fn add_panel(svg: &mut String, panel: &Panel, names: &[&str], labels: (&str, &st
         top + height + 36.0,
         top + height / 2.0
     );
-    let mut tick = 1.0;
+    let mut tick = x_min;
     while tick <= x_max {
         let at = x(tick);
         let _ = writeln!(
@@ -116,13 +121,24 @@ fn add_line(svg: &mut String, line: &Line, names: &[&str], place: impl Fn((f64, 
         let _ = write!(svg, "{}{x:.1} {y:.1}", if index == 0 { 'M' } else { 'L' });
     }
     svg.push_str("\"/>\n");
+    if line.points.len() <= MARKED {
+        for &point in &line.points {
+            let (x, y) = place(point);
+            let _ = writeln!(
+                svg,
+                "<circle class=\"l\" {} cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\"/>",
+                look(&line.name, names)
+            );
+        }
+    }
 }
 
 fn add_legend(svg: &mut String, line: &Line, names: &[&str], (x, y): (f64, f64)) {
     let last = line.points.last().map_or(0.0, |point| point.1);
+    let digits = if last < 10.0 { 2 } else { 0 };
     let _ = writeln!(
         svg,
-        "<path class=\"l\" {} d=\"M{x} {y}h22\"/><text x=\"{}\" y=\"{}\">{} ({last:.0})</text>",
+        "<path class=\"l\" {} d=\"M{x} {y}h22\"/><text x=\"{}\" y=\"{}\">{} ({last:.digits$})</text>",
         look(&line.name, names),
         x + 28.0,
         y + 4.0,
