@@ -24,12 +24,16 @@ into the form that the model's chat template gives.
 
 JSON: {text, tokens, prompt_tokens, cached_tokens, finish_reason, seed, timings: {load_ms, ttft_ms, prefill_tok_s,
 decode_tok_s}}; tokens are the generated ids, prompt_tokens counts those of the prompt, finish_reason is stop,
-length or cancelled, cached_tokens is how much of the prompt the prefix cache knew, and seed is there when tokens were drawn (temperature above 0).
+length or cancelled, cached_tokens is how much of the prompt the prefix cache knew, and seed is there when tokens were
+drawn (temperature above 0).
 
 Examples:
   ruvllm generate --chat \"Tell me a story about a turtle.\"
   ruvllm generate --temperature 0 -n 64 \"Once upon a time\"
   ruvllm generate --chat --json < question.txt
+
+With --prefix-cache on, later runs with the same model and --kv compute only where their prompt parts from earlier ones.
+The files hold what the prompts say.
 
 Ctrl-C stops the generation; what was generated stays, and the exit code is 130. A second Ctrl-C ends the program
 at once.";
@@ -82,8 +86,8 @@ pub(crate) struct GenerateArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Prefix cache")]
 struct PrefixArgs {
-    /// Keep what was computed for prompts that begin alike, in files; they hold what the prompts say
-    #[arg(long, value_enum, value_name = "on|off", default_value = "off")]
+    /// Keep what prompts that begin alike have in common, in files
+    #[arg(long, value_enum, value_name = "on|off", default_value = "off", hide_possible_values = true)]
     prefix_cache: Switch,
 
     /// Folder of those files [default: ruvllm/prefixes in the user's cache folder]

@@ -13,7 +13,7 @@ fn perplexity_has_the_documented_fields() {
     let file = data("validation-prefix.txt");
     let arguments = ["eval", "perplexity", "--file", argument(&file), "--context", "64", "--limit", "200"];
     let document = run(&[&arguments[..], &["--json"]].concat()).json();
-    assert_eq!(fields(&document), ["perplexity", "nll", "tokens"]);
+    assert_eq!(fields(&document), ["perplexity", "nll", "tokens", "kv_bytes_per_token"]);
     // Three full windows, the first id of each not scored.
     assert_eq!(document["tokens"], 3 * 63);
     let nll = document["nll"].as_f64().unwrap();

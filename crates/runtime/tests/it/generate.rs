@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use ruvllm::{
     CancelToken, Completion, Engine, EngineOptions, Error, FinishReason, GenerateRequest, Kernels, Message,
-    Prompt, SamplingParams, TokenId,
+    PrefixCaching, Prompt, SamplingParams, TokenId,
 };
 
 use crate::common::{base, base_path, complete, greedy, load, run, tiny, tiny_options, tiny_path, tiny_with};
@@ -286,4 +286,25 @@ fn messages_need_a_chat_template() {
     assert!(matches!(failure(&broken, &greedy(chat("Hi"), 1)), Error::UnusableChatTemplate { .. }));
     // Text needs no template.
     assert_eq!(complete(&broken, &tiny_greedy(3, Some(2))).tokens.len(), 2);
+}
+
+#[test]
+fn a_request_beyond_the_budget_fails_alone_and_gives_its_memory_back() {
+    let options =
+        EngineOptions { kv_budget: Some(8 << 20), prefixes: PrefixCaching::Off, ..EngineOptions::default() };
+    let engine = load(base_path(), &options);
+    let small = greedy(Prompt::Tokens(vec![5; 40]), 4);
+    let expected = complete(&engine, &small);
+    let used = || engine.kv_store().pool().stats().used_pages;
+    let before = used();
+    let error = failure(&engine, &greedy(Prompt::Tokens(vec![5; 1500]), 4));
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(&error);
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    assert!(text.contains("pages") && text.contains("free"), "{text}");
+    assert_eq!(used(), before);
+    assert_eq!(outcome(&complete(&engine, &small)), outcome(&expected));
 }

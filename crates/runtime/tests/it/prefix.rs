@@ -59,6 +59,21 @@ fn a_repeated_beginning_is_computed_once_and_the_output_stays_the_same() {
 }
 
 #[test]
+fn the_instruction_of_many_requests_is_computed_once() {
+    let engine = engine(PrefixCaching::Memory);
+    let instruction = prompt(11, 50);
+    for i in 0..100 {
+        let own = std::iter::once(i).chain(prompt(100 + i, 20));
+        let tokens: Vec<u32> = instruction.iter().copied().chain(own).collect();
+        let expected = if i == 0 { 0 } else { 50 };
+        assert_eq!(complete(&engine, &request(&tokens)).cached_tokens, expected, "request {i}");
+    }
+    let memory = engine.prefix_statistics().expect("there is a cache").memory;
+    // The first block is shared 99 times, and the 18 tokens behind it are copied.
+    assert_eq!((memory.hit_tokens, memory.partial_tokens), (99 * 32, 99 * 18));
+}
+
+#[test]
 fn a_conversation_goes_on_where_it_stopped() {
     let engine = engine(PrefixCaching::Memory);
     let mut history = prompt(3, 40);
