@@ -85,7 +85,7 @@ struct Point {
     measured: Measured,
 }
 
-/// Measures each policy on the same text, draws [`PLOT`], writes JSON to `target/bench/` and, unless told not to, the
+/// Measures each policy on the same text, draws `docs/plots/kv-quality.svg`, writes JSON to `target/bench/` and, unless told not to, the
 /// section of `docs/kv-cache.md`.
 ///
 /// # Errors
