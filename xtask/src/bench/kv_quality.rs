@@ -85,8 +85,8 @@ struct Point {
     measured: Measured,
 }
 
-/// Measures each policy on the same text, draws `docs/plots/kv-quality.svg`, writes JSON to `target/bench/` and, unless told not to, the
-/// section of `docs/kv-cache.md`.
+/// Measures each policy on the same text, draws `docs/plots/kv-quality.svg`, writes JSON to `target/bench/` and, unless told
+/// not to, the section of `docs/kv-cache.md`.
 ///
 /// # Errors
 /// When the program cannot be built or fails, or prints something else; when a file cannot be written.
