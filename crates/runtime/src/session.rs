@@ -106,10 +106,12 @@ impl<'e> Session<'e> {
     /// Makes room for `tokens` more, for which prefixes that nobody uses are given up. Where that is not enough, the pass
     /// that needs the room says so.
     fn reserve(&mut self, tokens: usize) {
-        let give_up = |prefixes: &PrefixCache| prefixes.give_up();
-        while self.cache.reserve(&self.compute.kernels, tokens).is_err() && self.prefixes.is_some_and(give_up)
-        {
-        }
+        let Some(prefixes) = self.prefixes else { return };
+        // Beyond the sequence's own capacity no memory helps.
+        while self.cache.check_room(tokens).is_ok()
+            && self.cache.reserve(&self.compute.kernels, tokens).is_err()
+            && prefixes.give_up()
+        {}
     }
 
     /// Appends `tokens` in one pass and returns the logits asked for, `[rows, vocab_size]` in order of position.

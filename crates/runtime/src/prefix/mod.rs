@@ -94,7 +94,8 @@ impl PrefixCache {
             kv_format: kv.policy().to_string().into(),
             // Part of the model's metadata, and so of its fingerprint.
             rope_scaling: "as the model".into(),
-            scope: Scope::Shared,
+            // All requests of an engine are one tenant's; nobody else's prefixes are its business.
+            scope: Scope::Tenant("".into()),
         };
         let tree = PrefixTree::new(kv.block_tokens());
         Ok(Some(Self { tree, store, key, failures: AtomicU64::new(0), warnings: Mutex::default() }))
