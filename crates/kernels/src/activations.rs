@@ -19,7 +19,7 @@ pub(crate) use q8::{Order, Q8Group, Q8Rows, Q8Token, TILE_TOKENS, TileStep, quan
 /// row by row. Measured: where the tiles win for most formats.
 fn min_tiled_tokens(isa: Isa) -> usize {
     match isa {
-        Isa::Avx512 => 5,
+        Isa::Avx512 => 12,
         _ => 17,
     }
 }

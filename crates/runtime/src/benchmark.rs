@@ -13,6 +13,9 @@ use crate::error::{Error, Result};
 use crate::sampler::uniform;
 use crate::session::Session;
 
+/// Tokens of the depth that are computed; those that follow are copies.
+const COMPUTED_DEPTH: usize = 4096;
+
 /// What one measurement does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BenchTest {
@@ -48,7 +51,8 @@ pub struct BenchOptions {
     pub tests: Vec<BenchTest>,
     /// Prompt tokens per forward pass. Default 512.
     pub batch: usize,
-    /// Tokens that are in the cache before each run. Default 0.
+    /// Tokens that are in the cache before each run. Beyond the first 4096 their keys and values are copies of those before,
+    /// with memory of their own: the speed does not depend on what they are. Default 0.
     pub depth: usize,
     /// Numbers of threads, each measured with every test; empty = the engine's own number.
     pub threads: Vec<usize>,
@@ -151,7 +155,12 @@ impl Engine {
         let mut session = Session::new(self, capacity)?;
         session.keep_all();
         let at_once = options.batch.max(self.options.prefill_chunk);
-        for piece in tokens[..options.depth].chunks(at_once) {
+        let computed = options.depth.min(COMPUTED_DEPTH);
+        for piece in tokens[..computed].chunks(at_once) {
+            session.forward(piece, LogitsRows::None)?;
+        }
+        session.repeat_until(options.depth)?;
+        for piece in tokens[session.len()..options.depth].chunks(at_once) {
             session.forward(piece, LogitsRows::None)?;
         }
         let mut measurements: Vec<Measurement> = options

@@ -87,6 +87,23 @@ impl<'e> Session<'e> {
         self.cache.truncate(len).map_err(|source| Error::Cache { tokens: len, source: source.into() })
     }
 
+    /// Appends copies of the whole blocks that there are, one after another, as long as they end at `len` or before.
+    pub(crate) fn repeat_until(&mut self, len: usize) -> Result<()> {
+        let block_tokens = self.cache.store().block_tokens();
+        let source = self.cache.fork();
+        let blocks = source.blocks().iter().take(source.len() / block_tokens);
+        for block in blocks.cycle() {
+            if self.cache.len() + block_tokens > len {
+                break;
+            }
+            self.settle();
+            self.cache
+                .append_copy(&self.compute.kernels, block, block_tokens)
+                .map_err(|source| Error::Cache { tokens: len, source: source.into() })?;
+        }
+        Ok(())
+    }
+
     /// Lets older tokens be stored in fewer bits once new blocks are full: between steps, so that none waits in the
     /// middle of one.
     fn settle(&mut self) {

@@ -44,7 +44,7 @@ pub(crate) struct BenchArgs {
     #[arg(short, long = "batch-size", value_name = "B", default_value = "512", value_parser = args::positive)]
     batch: usize,
 
-    /// Tokens that precede each test in the context
+    /// Tokens that precede each test in the context; those beyond 4096 are copies
     #[arg(short, long = "n-depth", value_name = "N", default_value = "0", value_parser = args::count)]
     depth: usize,
 

@@ -21,10 +21,7 @@ use crate::lanes::LANES;
 
 /// Few tokens: rows of weights as they lie in the file.
 pub(crate) trait RowsLeaf<B: QuantBlock>: Copy {
-    /// Most tokens that [`rows`](Self::rows) takes at once; at most [`ROWS_TOKENS`].
-    const TOKENS: usize = ROWS_TOKENS;
-
-    /// Dot products of the rows in `blocks` with one to [`TOKENS`](Self::TOKENS) tokens. `out`: `[rows, tokens]`.
+    /// Dot products of the rows in `blocks` with one to [`ROWS_TOKENS`] tokens. `out`: `[rows, tokens]`.
     fn rows(self, blocks: &[B], x: &[Q8Token<'_>], out: &mut [f32]);
 }
 
@@ -134,8 +131,8 @@ where
     for start in rows.clone().step_by(PANEL_ROWS) {
         let n = PANEL_ROWS.min(rows.end - start);
         let blocks = &blocks[(start - rows.start) * blocks_per_row..][..n * blocks_per_row];
-        for first in (0..product.tokens).step_by(L::TOKENS) {
-            let tokens = L::TOKENS.min(product.tokens - first);
+        for first in (0..product.tokens).step_by(ROWS_TOKENS) {
+            let tokens = ROWS_TOKENS.min(product.tokens - first);
             let x: [_; ROWS_TOKENS] =
                 std::array::from_fn(|t| product.x.rows.token(first + t.min(tokens - 1)));
             let mut sums = [0.0; PANEL_ROWS * ROWS_TOKENS];

@@ -193,6 +193,23 @@ fn float_products_have_every_remainder() {
     }
 }
 
+/// A row of weights that meets the activations of so many columns in several parts.
+#[test]
+fn few_tokens_with_long_rows_give_the_same_bits() {
+    let (pool, scalar) = (ThreadPool::single(), Kernels::for_isa(crate::Isa::Scalar).unwrap());
+    let mut random = Random(11);
+    for format in [BlockFormat::Q8_0, BlockFormat::Q4K, BlockFormat::Q6K] {
+        let cols = 4096 + format.block_len();
+        let w = normal_matrix(&mut random, format, 19, cols);
+        let x: Vec<f32> = (0..8 * cols).map(|_| random.normal()).collect();
+        let reference = bits(&product(&scalar, &pool, &w, &x));
+        for kernels in Kernels::available() {
+            let found = bits(&product(&kernels, &pool, &w, &x));
+            assert_eq!(found, reference, "{kernels:?} {}", format.name());
+        }
+    }
+}
+
 /// Largest normalized mean squared error of random products, by cause: 8-bit activations give about `(1/127)^2 / 12`
 /// times the crest factor squared of 32 values.
 const Q8_NMSE: f64 = 5e-5;

@@ -11,7 +11,7 @@ mod vector;
 
 use bytemuck::Zeroable;
 
-use super::integer::{RowsLeaf, SlotSums, Stripe, TileLeaf};
+use super::integer::{ROWS_TOKENS, RowsLeaf, SlotSums, Stripe, TileLeaf};
 use super::panel::{PANEL_ROWS, PanelStep};
 use crate::activations::{Q8Token, TileStep};
 use crate::format::QuantBlock;
@@ -21,8 +21,6 @@ use group::WideGroup;
 /// Added to signed weights, because `vpdpbusd` takes unsigned ones; an exclusive or of the sign bit.
 const SIGN_BIAS: u8 = 128;
 
-/// Most tokens that meet a row at a time.
-const ROWS_TOKENS: usize = 4;
 /// Panels and tiles of one register tile.
 const PANELS: usize = 2;
 const TILES: usize = 3;
@@ -54,9 +52,6 @@ impl<B: WideGroup> TileLeaf<B> for Avx512Lanes {
 }
 
 impl<B: WideGroup> RowsLeaf<B> for Avx512Lanes {
-    /// More come in tiles.
-    const TOKENS: usize = ROWS_TOKENS;
-
     #[inline(always)]
     fn rows(self, blocks: &[B], x: &[Q8Token<'_>], out: &mut [f32]) {
         // SAFETY: a value of `Avx512Lanes` exists only where the features are present.
@@ -64,6 +59,8 @@ impl<B: WideGroup> RowsLeaf<B> for Avx512Lanes {
             match x {
                 [_] => rows::rows::<B, 1>(self, blocks, x, out),
                 [_, _] => rows::rows::<B, 2>(self, blocks, x, out),
+                [_, _, _] | [_, _, _, _] => rows::rows::<B, 4>(self, blocks, x, out),
+                [_, _, _, _, _] | [_, _, _, _, _, _] => rows::rows::<B, 6>(self, blocks, x, out),
                 _ => rows::rows::<B, ROWS_TOKENS>(self, blocks, x, out),
             }
         }

@@ -14,6 +14,12 @@ use crate::lanes::{Avx512Lanes, LANES};
 use crate::matmul::avx2::rows::{PREFETCH_BYTES, finish};
 use crate::matmul::avx2::vector::{load as load_half, load_f32, prefetch};
 
+/// Bytes of activations that rows meet before they go on to the next columns: they stay in a first-level cache.
+const X_BYTES: usize = 24 << 10;
+
+/// Rows that meet the same columns of activations while these are in the cache.
+const FEW_ROWS: usize = 16;
+
 /// A group of eight sub-blocks in registers.
 struct Weights {
     /// Unsigned, in [`Order::Pieces`]: vector `i` holds pieces `2i` and `2i + 1`.
@@ -43,19 +49,34 @@ pub(super) fn rows<B: WideGroup, const MAX: usize>(
     let n_groups = blocks_per_row / blocks_per_group;
     let x_groups: [&[Q8Group]; MAX] =
         std::array::from_fn(|t| &x[t.min(x.len() - 1)].groups(Order::Pieces)[..n_groups]);
-    for (blocks, out) in blocks.chunks_exact(blocks_per_row).zip(out.chunks_exact_mut(x.len())) {
-        let groups = blocks.chunks_exact(blocks_per_group);
-        let tail = groups.remainder();
-        let mut acc = [_mm256_setzero_ps(); MAX];
-        for (i, group) in groups.enumerate() {
-            prefetch(group, PREFETCH_BYTES);
-            let weights = weights(group);
-            for (x, acc) in x_groups.iter().zip(&mut acc) {
-                *acc = add_group::<B>(&weights, &x[i], *acc);
+    let at_once = (X_BYTES / (MAX * size_of::<Q8Group>())).max(1);
+    // The columns of a row are left in the middle: what comes next lies in the next rows.
+    let ahead = if at_once < n_groups { 2 * blocks_per_row * size_of::<B>() } else { PREFETCH_BYTES };
+    let few_rows = blocks.chunks(FEW_ROWS * blocks_per_row).zip(out.chunks_mut(FEW_ROWS * x.len()));
+    for (blocks, out) in few_rows {
+        let mut sums = [[_mm256_setzero_ps(); MAX]; FEW_ROWS];
+        for first in (0..n_groups).step_by(at_once) {
+            let n = at_once.min(n_groups - first);
+            for (row, sums) in blocks.chunks_exact(blocks_per_row).zip(&mut sums) {
+                let groups =
+                    row[first * blocks_per_group..][..n * blocks_per_group].chunks_exact(blocks_per_group);
+                let mut acc = *sums;
+                for (i, group) in (first..).zip(groups) {
+                    prefetch(group, ahead);
+                    let weights = weights(group);
+                    for (x, acc) in x_groups.iter().zip(&mut acc) {
+                        *acc = add_group::<B>(&weights, &x[i], *acc);
+                    }
+                }
+                *sums = acc;
             }
         }
-        for ((out, x), acc) in out.iter_mut().zip(x).zip(acc) {
-            *out = finish(lanes, acc, tail, n_groups * LANES, x);
+        let rows = blocks.chunks_exact(blocks_per_row).zip(out.chunks_exact_mut(x.len()));
+        for ((row, out), sums) in rows.zip(sums) {
+            let tail = &row[n_groups * blocks_per_group..];
+            for ((out, x), acc) in out.iter_mut().zip(x).zip(sums) {
+                *out = finish(lanes, acc, tail, n_groups * LANES, x);
+            }
         }
     }
 }
