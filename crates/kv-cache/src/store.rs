@@ -140,6 +140,40 @@ impl KvStore {
         })
     }
 
+    /// Bytes of a sequence of `tokens` tokens of its own once every block is in the tier that its age asks for: what
+    /// [`Sequence::bytes`] tells then. Blocks that stay hot for the attention they get, and those that go down early because
+    /// memory is short, are not foreseen.
+    ///
+    /// # Examples
+    /// ```
+    /// # use ruvllm_kv_cache::{KvShape, KvStore};
+    /// # use ruvllm_memory::{PagePool, PoolConfig};
+    /// let pool = PagePool::new(PoolConfig::new(64 << 20))?;
+    /// let shape = KvShape { n_layers: 16, n_kv_heads: 8, head_dim: 64 };
+    /// let half = KvStore::new(shape, &"f16".parse()?, &pool)?;
+    /// assert_eq!(half.sequence_bytes(32_768), 1 << 30);
+    /// let tiered = KvStore::new(shape, &"tiered".parse()?, &pool)?;
+    /// assert!(tiered.sequence_bytes(32_768) < (1 << 30) / 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn sequence_bytes(&self, tokens: usize) -> usize {
+        let blocks = 0..tokens.div_ceil(self.0.block_tokens);
+        let tiers = blocks.map(|index| self.tier_by_age(index, tokens, self.0.policy.hot_tokens));
+        tiers.map(|tier| self.0.tiers[tier].slab.block_bytes() * self.0.shape.n_layers).sum()
+    }
+
+    /// The tier of block `index` of a sequence of `len` tokens, the last `hot_tokens` of which stay hot.
+    pub(crate) fn tier_by_age(&self, index: usize, len: usize, hot_tokens: usize) -> usize {
+        let (policy, start, end) =
+            (&self.0.policy, index * self.0.block_tokens, (index + 1) * self.0.block_tokens);
+        let Some(age) = len.checked_sub(end) else { return HOT };
+        if start < policy.sink_tokens || age < hot_tokens {
+            return HOT;
+        }
+        let cold = age - hot_tokens >= policy.warm_tokens;
+        (HOT + 1 + usize::from(cold)).min(self.n_tiers() - 1)
+    }
+
     /// A whole block from the bytes of [`PinnedBlock::layers`](crate::PinnedBlock::layers): `fill` writes each layer's
     /// into the buffer it gets.
     ///

@@ -109,15 +109,9 @@ impl Sequence {
         true
     }
 
-    /// The tier of whole block `index` by its distance from the end.
+    /// The tier of block `index` by its distance from the end.
     fn tier_by_age(&self, index: usize) -> usize {
-        let (policy, block_tokens) = (self.store.policy(), self.store.block_tokens());
-        let age = self.len - (index + 1) * block_tokens;
-        if index * block_tokens < policy.sink_tokens || age < self.hot_tokens {
-            return HOT;
-        }
-        let cold = age - self.hot_tokens >= policy.warm_tokens;
-        (HOT + 1 + usize::from(cold)).min(self.store.n_tiers() - 1)
+        self.store.tier_by_age(index, self.len, self.hot_tokens)
     }
 }
 

@@ -1,9 +1,13 @@
 //! Blocks on their way down.
 
+use proptest::prelude::*;
 use ruvllm_kernels::ThreadPool;
-use ruvllm_kv_cache::Sequence;
+use ruvllm_kv_cache::{KvShape, KvStore, Sequence};
 
 use crate::oracle::{Checked, kernels, pool, store};
+
+/// Heads that every group fits into.
+const WIDE: KvShape = KvShape { n_layers: 2, n_kv_heads: 1, head_dim: 64 };
 
 fn ids(n: usize, first: u32) -> Vec<u32> {
     (first..).take(n).collect()
@@ -176,4 +180,35 @@ fn the_border_moves_with_the_error_that_is_measured() {
     checked.sequence.set_hot_tokens(0);
     checked.sequence.migrate(&kernels(), &threads, usize::MAX);
     assert_eq!(formats(&checked.sequence)[4..], ["q8", "f16"], "never fewer than the policy's");
+}
+
+/// Policies with one, two and three tiers, blocks of 32 and more tokens, sinks and none.
+fn policies() -> impl Strategy<Value = String> {
+    let tiered = (0usize..200, 0usize..100, 0usize..200).prop_flat_map(|(hot, sink, warm_tokens)| {
+        let options = format!("hot={hot},sink={sink},warm_tokens={warm_tokens}");
+        let tiers = ["warm=q8,cold=off", "warm=kivi4,cold=kivi2", "warm=q8,cold=kivi4-g64"];
+        prop::sample::select(tiers.map(|tiers| format!("tiered:{options},{tiers}")).to_vec())
+    });
+    let uniform = ["f32", "f16", "q8", "q4", "kivi4", "k4v2"].map(str::to_owned).to_vec();
+    prop_oneof![tiered, prop::sample::select(uniform)]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn the_bytes_of_a_sequence_are_known_before(
+        policy in policies(),
+        steps in prop::collection::vec(1usize..150, 1..6),
+    ) {
+        let pool = pool(16);
+        let store = KvStore::new(WIDE, &policy.parse().expect("a policy"), &pool).expect("a store");
+        let mut sequence = store.sequence(1000);
+        for tokens in steps {
+            sequence.reserve(&kernels(), tokens).expect("room");
+            sequence.advance(tokens);
+            sequence.migrate(&kernels(), &ThreadPool::single(), usize::MAX);
+            prop_assert_eq!(store.sequence_bytes(sequence.len()), sequence.bytes(), "{} tokens", sequence.len());
+        }
+    }
 }
