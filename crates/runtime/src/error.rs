@@ -193,7 +193,7 @@ pub enum Error {
         /// Tokens of a window.
         context: usize,
     },
-    /// The text does not fill one perplexity window.
+    /// The text does not fill one window of a measurement.
     #[error(
         "the text has {tokens} tokens and a window takes {context}; use a longer text or a smaller context"
     )]
@@ -202,6 +202,26 @@ pub enum Error {
         tokens: usize,
         /// Tokens of a window.
         context: usize,
+    },
+    /// No key can be hidden where there is no text.
+    #[error("a context of {context} tokens leaves no text around a pass key; use at least {least}")]
+    PasskeyContext {
+        /// Tokens of the context.
+        context: usize,
+        /// The fewest that do.
+        least: usize,
+    },
+    /// A key was to be hidden outside of the text.
+    #[error("a pass key at depth {depth} is outside of the text; depths go from 0 to 1")]
+    PasskeyDepth {
+        /// The depth asked for.
+        depth: f32,
+    },
+    /// The vocabulary has no token of its own for a digit.
+    #[error("the vocabulary has no token for the digit {digit} and a pass key needs one; use another model")]
+    PasskeyDigit {
+        /// The digit.
+        digit: u8,
     },
     /// Logits were asked for at a position beyond the tokens.
     #[error("logits asked at position {position}, but there are {tokens} tokens")]

@@ -14,6 +14,7 @@
 //! ModelSource + EngineOptions ──load──▶ Engine ──generate(GenerateRequest, CancelToken, on_text)──▶ Completion
 //!                                         │            Prompt, SamplingParams, stop strings
 //!                                         ├──perplexity──▶ Perplexity
+//!                                         ├──passkey─────▶ Vec<PasskeyResult>
 //!                                         ├──logits──────▶ Vec<f32>
 //!                                         └──bench───────▶ Vec<BenchResult>
 //! ```
@@ -50,7 +51,7 @@ pub use crate::benchmark::{BenchOptions, BenchResult, BenchTest, Spread};
 pub use crate::cancel::CancelToken;
 pub use crate::engine::Engine;
 pub use crate::error::{Error, Result};
-pub use crate::evaluate::Perplexity;
+pub use crate::evaluate::{PasskeyOptions, PasskeyResult, Perplexity};
 pub use crate::memory::ProcessMemory;
 pub use crate::options::{EngineOptions, ModelSource};
 pub use crate::prefix::{PrefixCaching, PrefixStatistics};

@@ -25,6 +25,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Command::Tokenize(args) => tokenize::run(&args, json)?,
         Command::Detokenize(args) => detokenize::run(&args, json)?,
         Command::Eval(eval::EvalCommand::Perplexity(args)) => eval::perplexity::run(&args, json)?,
+        Command::Eval(eval::EvalCommand::Passkey(args)) => eval::passkey::run(&args, json)?,
         Command::Eval(eval::EvalCommand::Logits(args)) => eval::logits::run(&args, json)?,
         Command::Bench(args) => bench::run(&args, json)?,
         Command::Doctor(args) => doctor::run(&args, json)?,

@@ -136,6 +136,20 @@ fn a_text_that_cannot_be_measured() {
 }
 
 #[test]
+fn a_text_that_hides_no_key() {
+    let text = data("validation-prefix.txt");
+    let passkey = |arguments: &[&str]| run(&[&["eval", "passkey"], arguments].concat());
+    passkey(&["--file", "/nonexistent.txt"]).fails_with(1, &["/nonexistent.txt", "No such file"]);
+    run_with_input(&["eval", "passkey", "--file", "-"], b"too short").fails_with(1, &["1024", "longer text"]);
+    let with = |arguments: &[&str]| passkey(&[&["--file", argument(&text)], arguments].concat());
+    with(&["--context", "5000"]).fails_with(1, &["5000", "4096"]);
+    with(&["--context", "10"]).fails_with(1, &["10 tokens", "at least"]);
+    with(&["--depths", "0.5,1.5"]).fails_with(2, &["--depths", "1.5"]);
+    with(&["--trials", "0"]).fails_with(2, &["--trials"]);
+    with(&["--context", "64,0"]).fails_with(2, &["--context"]);
+}
+
+#[test]
 fn logits_that_cannot_be_had() {
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().join("out.safetensors");

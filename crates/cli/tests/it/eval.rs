@@ -1,4 +1,5 @@
-//! `eval perplexity` and `eval logits`: forms, files and agreement with `generate`. Reference numbers: see `golden`.
+//! `eval perplexity`, `eval passkey` and `eval logits`: forms, files and agreement with `generate`. Reference numbers: see
+//! `golden`.
 
 use std::fs;
 
@@ -69,6 +70,30 @@ fn perplexity_is_the_mean_of_the_logits() {
     let total: f64 = values.chunks(8192).zip(&tokens[1..]).map(|(row, target)| nll(row, *target)).sum();
     let mean = total / (tokens.len() - 1) as f64;
     assert!((mean - measured["nll"].as_f64().unwrap()).abs() < 1e-9, "{mean} and {measured}");
+}
+
+#[test]
+fn passkey_has_the_documented_fields_and_repeats() {
+    let file = data("validation-prefix.txt");
+    let arguments =
+        ["eval", "passkey", "--file", argument(&file), "--context", "64,96", "--depths", "0.2,0.9"];
+    let arguments = [&arguments[..], &["--trials", "2", "--kv", "f16"]].concat();
+    let document = run(&[&arguments[..], &["--json"]].concat()).json();
+    let results = document["results"].as_array().unwrap();
+    let places: Vec<_> = results.iter().map(|row| (row["context"].clone(), row["depth"].clone())).collect();
+    let expected = [(64, 0.2), (64, 0.9), (96, 0.2), (96, 0.9)].map(|(n, depth)| (n.into(), depth.into()));
+    assert_eq!(places, expected);
+    for row in results {
+        assert_eq!(fields(row), ["context", "depth", "trials", "found", "nll", "nll_without"]);
+        assert!(row["trials"] == 2 && row["found"].as_u64().unwrap() <= 2, "{row}");
+        assert!(row["nll"].as_f64().unwrap() < row["nll_without"].as_f64().unwrap(), "{row}");
+    }
+    assert_eq!(run(&[&arguments[..], &["--json"]].concat()).json(), document);
+    assert_ne!(run(&[&arguments[..], &["--json", "--seed", "1"]].concat()).json(), document);
+    let human = run(&arguments);
+    assert_eq!(human.text().lines().count(), 5, "{}", human.text());
+    let nll = results[0]["nll"].as_f64().unwrap();
+    assert!(human.text().lines().nth(1).unwrap().contains(&format!("{nll:.3}")), "{}", human.text());
 }
 
 #[test]

@@ -2,12 +2,13 @@
 
 use crate::program::run;
 
-const COMMANDS: [&[&str]; 9] = [
+const COMMANDS: [&[&str]; 10] = [
     &["generate"],
     &["inspect"],
     &["tokenize"],
     &["detokenize"],
     &["eval", "perplexity"],
+    &["eval", "passkey"],
     &["eval", "logits"],
     &["bench"],
     &["quantize"],

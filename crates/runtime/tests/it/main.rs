@@ -5,4 +5,5 @@ mod common;
 mod evaluate;
 mod generate;
 mod load;
+mod passkey;
 mod prefix;

@@ -3,11 +3,13 @@
 use clap::Subcommand;
 
 pub(crate) mod logits;
+pub(crate) mod passkey;
 pub(crate) mod perplexity;
 
-/// Measure a model: perplexity of a text, logits of given tokens
+/// Measure a model: perplexity of a text, retrieval from a text, logits of given tokens
 #[derive(Debug, Subcommand)]
 pub(crate) enum EvalCommand {
     Perplexity(perplexity::PerplexityArgs),
+    Passkey(passkey::PasskeyArgs),
     Logits(logits::LogitsArgs),
 }

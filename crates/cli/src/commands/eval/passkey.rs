@@ -1,0 +1,146 @@
+//! `ruvllm eval passkey`: whether a model still knows what a long text said once.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+use clap::Args;
+use ruvllm::{Engine, KvPolicy, PasskeyOptions, PasskeyResult, TokenId};
+use serde::Serialize;
+
+use crate::args::{ComputeArgs, KV_HELP, ModelArgs, fraction, kv_policy, positive};
+use crate::commands::load;
+use crate::error::Result;
+use crate::progress::Progress;
+use crate::{input, output};
+
+const HELP: &str = "\
+A sentence with a random key of five digits is put into the text at each depth, and the text ends with the same
+sentence up to the key: \"The pass key is \". A key is found when greedy decoding writes down all of it. Small models
+often miss some of it, so the mean of -ln p over the key's tokens is told too, beside that of the same text without
+the sentence: the distance shows whether the key was seen at all. Run it with two --kv policies to see what the
+smaller one loses.
+
+The file is encoded once, without BOS or other additions; each trial takes another part of it and another key.
+
+JSON: {results: [{context, depth, trials, found, nll, nll_without}]}
+
+Examples:
+  ruvllm eval passkey --file validation.txt
+  ruvllm eval passkey --file validation.txt --context 1024,4096 --depths 0.1,0.5 --trials 8 --kv tiered --json";
+
+/// Whether the model finds again what a long text said once
+#[derive(Debug, Args)]
+#[command(after_help = HELP)]
+pub(crate) struct PasskeyArgs {
+    /// The text around the keys, UTF-8; `-` reads standard input
+    #[arg(long, short, value_name = "FILE")]
+    file: PathBuf,
+
+    /// Tokens of a prompt with its key; several, separated by commas, are measured one after the other
+    #[arg(
+        long,
+        short,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "1024",
+        value_parser = positive
+    )]
+    context: Vec<usize>,
+
+    /// Where the keys stand, as shares of the text before them, separated by commas
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "0.1,0.3,0.5,0.7,0.9",
+        value_parser = fraction
+    )]
+    depths: Vec<f32>,
+
+    /// Keys per depth
+    #[arg(long, value_name = "N", default_value = "4", value_parser = positive)]
+    trials: usize,
+
+    /// Seed of the keys: the same gives the same
+    #[arg(long, value_name = "SEED", default_value_t = 0)]
+    seed: u64,
+
+    #[arg(long, value_name = "POLICY", help = KV_HELP, default_value = "f32", value_parser = kv_policy)]
+    kv: KvPolicy,
+
+    #[command(flatten)]
+    model: ModelArgs,
+
+    #[command(flatten)]
+    compute: ComputeArgs,
+}
+
+/// The JSON document.
+#[derive(Serialize)]
+struct Document {
+    results: Vec<Row>,
+}
+
+/// One context and depth.
+#[derive(Serialize)]
+struct Row {
+    context: usize,
+    depth: f32,
+    trials: usize,
+    found: usize,
+    nll: f64,
+    nll_without: f64,
+}
+
+pub(crate) fn run(args: &PasskeyArgs, json: bool) -> Result<()> {
+    let text = input::file_text(&args.file)?;
+    let engine = load::engine(&args.model, args.compute.options(args.kv))?;
+    let tokens = load::encode_plain(&engine, &text)?;
+    let mut results = Vec::new();
+    for &context in &args.context {
+        results.extend(measure(&engine, &tokens, args, context)?);
+    }
+    if json {
+        return output::write_json(&Document { results });
+    }
+    output::write_text(&table(&results)).map(|_| ())
+}
+
+fn measure(
+    engine: &Engine,
+    tokens: &[TokenId],
+    args: &PasskeyArgs,
+    context: usize,
+) -> Result<impl Iterator<Item = Row>> {
+    let options =
+        PasskeyOptions { context, depths: args.depths.clone(), trials: args.trials, seed: args.seed };
+    let mut progress = Progress::tokens("searching");
+    let results = engine.passkey(tokens, &options, &mut |done, total| {
+        progress.update(done as u64, total as u64);
+        ControlFlow::Continue(())
+    })?;
+    Ok(results.into_iter().map(move |PasskeyResult { depth, trials, found, nll, nll_without }| Row {
+        context,
+        depth,
+        trials,
+        found,
+        nll,
+        nll_without,
+    }))
+}
+
+fn table(results: &[Row]) -> String {
+    let head = ["context", "depth", "found", "nll", "without"].map(str::to_owned).to_vec();
+    let cells = |row: &Row| {
+        let Row { context, depth, trials, found, nll, nll_without } = row;
+        vec![
+            context.to_string(),
+            depth.to_string(),
+            format!("{found}/{trials}"),
+            format!("{nll:.3}"),
+            format!("{nll_without:.3}"),
+        ]
+    };
+    let rows: Vec<_> = std::iter::once(head).chain(results.iter().map(cells)).collect();
+    output::table(&rows, &[0, 1, 2, 3, 4])
+}

@@ -1,0 +1,79 @@
+//! Perplexity: how well a model predicts a text.
+
+use std::ops::ControlFlow;
+
+use ruvllm_models::{LogitsRows, TokenId};
+
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::session::Session;
+
+/// How well a model predicts a text.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Perplexity {
+    /// `exp(nll)`.
+    pub perplexity: f64,
+    /// Mean of `-ln p` over the scored tokens, in nats.
+    pub nll: f64,
+    /// Tokens that were scored.
+    pub tokens: usize,
+    /// Bytes of keys and values at the end of the last window, everything counted, per token of it.
+    pub kv_bytes_per_token: f64,
+}
+
+impl Engine {
+    /// Perplexity of a text given as token ids, of which the first `limit` are used.
+    ///
+    /// The ids are cut into consecutive windows of `context` ids without overlap. Each window starts at position 0
+    /// with an empty cache, and every id but its first is scored. Ids that do not fill a last window are left out.
+    ///
+    /// `progress` gets the ids that are done and the ids in all; `Break` ends the measurement.
+    ///
+    /// # Numerics
+    /// Log-probabilities are f64 from f32 logits, summed in f64.
+    ///
+    /// # Errors
+    /// [`Error::WindowTooShort`], [`Error::TextTooShort`], [`Error::ContextTooLong`], [`Error::TokenOutOfRange`],
+    /// [`Error::Cancelled`] after a `Break`; [`Error::Cache`] and [`Error::Forward`] from the run.
+    pub fn perplexity(
+        &self,
+        tokens: &[TokenId],
+        context: usize,
+        limit: Option<usize>,
+        progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
+    ) -> Result<Perplexity> {
+        let tokens = &tokens[..tokens.len().min(limit.unwrap_or(usize::MAX))];
+        if context < 2 {
+            return Err(Error::WindowTooShort { context });
+        }
+        if tokens.len() < context {
+            return Err(Error::TextTooShort { tokens: tokens.len(), context });
+        }
+        self.check_context("a perplexity window", context)?;
+        self.check_tokens(tokens)?;
+
+        let windows = tokens.chunks_exact(context);
+        let (n_windows, total) = (windows.len(), windows.len() * context);
+        let rows = self.scored_at_once();
+        let mut session = Session::new(self, context)?;
+        let mut sum = 0.0;
+        for (index, window) in windows.enumerate() {
+            session.truncate(0)?;
+            // Position i predicts id i + 1, so the last id is never an input.
+            let (inputs, targets) = (&window[..context - 1], &window[1..]);
+            for (inputs, targets) in inputs.chunks(rows).zip(targets.chunks(rows)) {
+                if progress(index * context + session.len(), total).is_break() {
+                    return Err(Error::Cancelled);
+                }
+                let logits = session.forward(inputs, LogitsRows::All)?;
+                sum = self.add_losses(sum, logits, targets);
+            }
+        }
+        // The measurement is complete: there is nothing left to break off.
+        let _ = progress(total, total);
+        let scored = n_windows * (context - 1);
+        let nll = sum / scored as f64;
+        let kv_bytes_per_token = session.kv_bytes() as f64 / session.len() as f64;
+        Ok(Perplexity { perplexity: nll.exp(), nll, tokens: scored, kv_bytes_per_token })
+    }
+}
