@@ -1,11 +1,4 @@
-//! The prefix cache: looking up, inserting and evicting in a tree of 100,000 prefixes, the store on disk, and hit rates on
-//! replayed traces.
-//!
-//! The traces are made by fixed rules, not recorded: they show what the tree does with the patterns of sharing that chats
-//! and documents have, not what some service would measure.
-
-#[path = "prefix/trace.rs"]
-mod trace;
+//! The prefix cache: looking up, inserting and evicting in a tree of 100,000 prefixes, and the store on disk.
 
 use std::hint::black_box;
 
@@ -18,7 +11,6 @@ fn main() {
     let mut suite = Suite::new();
     tree(&mut suite);
     store(&mut suite);
-    trace::replay_all(suite.is_test());
     suite.finish();
 }
 
@@ -32,11 +24,23 @@ fn key() -> PrefixKey {
     }
 }
 
+/// Tokens of a text that no other text shares, unless it has the same name.
+fn text(name: [u32; 3], n_tokens: usize) -> impl Iterator<Item = u32> {
+    let mut state = name.into_iter().fold(0x9e37_79b9_7f4a_7c15_u64, |state, part| {
+        (state ^ u64::from(part)).wrapping_mul(0xbf58_476d_1ce4_e5b9).rotate_left(31)
+    });
+    std::iter::repeat_with(move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 48) as u32
+    })
+    .take(n_tokens)
+}
+
 /// A prompt of `n_blocks` blocks and a last token. Those with the same `group` share `n_shared` blocks; there are no more.
 fn prompt(group: u32, member: u32, n_shared: usize, n_blocks: usize) -> Vec<u32> {
     let block = |i: usize| {
         let owner = if i < n_shared { 0 } else { member + 1 };
-        trace::text([group, owner, i as u32], BLOCK)
+        text([group, owner, i as u32], BLOCK)
     };
     (0..n_blocks).flat_map(block).chain([0]).collect()
 }

@@ -60,14 +60,15 @@ enum Command {
     },
     /// Runs Criterion suites, or whole models beside another engine
     ///
-    /// `cargo xtask bench matmul` runs one suite, `batch-curve` draws rates over batch sizes. `cargo xtask bench
+    /// `cargo xtask bench matmul` runs one suite, `batch-curve` draws rates over batch sizes,
+    /// `prefix-traces` counts hits of the prefix tree. `cargo xtask bench
     /// --peer llama-bench=PATH --model FILE` runs this engine and llama.cpp's llama-bench in turn (with and without
     /// repacking and flash attention), writes the samples to target/bench/ and the table to its section of
     /// docs/performance.md.
     Bench(BenchArgs),
-    /// Measures what policies of the KV cache cost: perplexity of a text, and bytes per token
+    /// Measures what policies of the KV cache cost: perplexity of a text, retrieval from it, and bytes
     ///
-    /// Writes the table and the figure to docs/kv-cache.md, the samples to target/bench/.
+    /// Writes the tables and the figure to docs/kv-cache.md, the samples to target/bench/.
     KvQuality(KvQualityArgs),
     /// Lists, starts and checks the architecture decision records in docs/adr
     Adr {
@@ -178,6 +179,10 @@ mod tests {
             "bench",
             "bench matmul",
             "bench batch-curve",
+            "bench prefix-traces --no-record",
+            "kv-quality",
+            "kv-quality --file a.txt --model b.gguf --limit 49152 --kv q8 --program ruvllm",
+            "kv-quality --only passkey,bytes --trials 2",
             "bench --peer llama-bench=x --model a.gguf --model b.gguf -p 512 -n 64 -t 1,2 --rounds 3",
             "bench --peer lbench=x --peer json=y --model a.gguf -d 0,4096 --kv f16,q8,q4 --section deep --drop-slow",
             "adr list",

@@ -164,6 +164,18 @@ pub enum Error {
         /// The marker's name.
         marker: String,
     },
+    /// The KV cache refused a policy.
+    #[error("cannot count what `{policy}` takes")]
+    KvCache {
+        /// The policy.
+        policy: String,
+        /// Why.
+        #[source]
+        source: ruvllm_kv_cache::Error,
+    },
+    /// No address space for a page pool.
+    #[error("cannot make a page pool")]
+    Pool(#[source] ruvllm_memory::Error),
     /// A model file could not be read.
     #[error("cannot read the model {}", path.display())]
     ReadModel {

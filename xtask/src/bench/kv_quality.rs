@@ -1,21 +1,25 @@
-//! What policies of the KV cache cost and save: perplexity of a text over bytes per token.
+//! What policies of the KV cache cost and save: perplexity of a text over bytes per token, and the parts beside it:
+//! retrieval and the bytes of whole sequences.
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::machine::Machine;
 use super::svg::{Line, Panel, figure};
-use super::{programs, report, section};
+use super::{kv_bytes, kv_passkey, programs, report, section};
 use crate::process::CommandLine;
 use crate::{Error, Result, Workspace};
 
 const PAGE: &str = "docs/kv-cache.md";
 const SECTION: &str = "kv-quality";
 const PLOT: &str = "docs/plots/kv-quality.svg";
+
+/// Real text that belongs to the project.
+const TEXT: &str = "crates/cli/tests/data/validation-prefix.txt";
 
 /// What the others are compared with.
 const BASELINE: &str = "f16";
@@ -42,22 +46,39 @@ const POLICIES: [&str; 17] = [
     "tiered:hot=256,warm=kivi4,warm_tokens=1024,cold=kivi2",
 ];
 
+/// What can be measured alone.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KvPart {
+    /// Perplexity of the text over bytes per token
+    Perplexity,
+    /// Retrieval of a key from the text
+    Passkey,
+    /// Bytes of whole sequences, counted
+    Bytes,
+}
+
 /// What to measure.
 #[derive(clap::Args, Debug)]
 pub struct KvQualityArgs {
+    /// Measures these parts and leaves the others as they are
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "PARTS")]
+    pub only: Vec<KvPart>,
     /// The text, UTF-8
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", default_value = TEXT)]
     pub file: PathBuf,
     /// A trained model; the default one of the program without it
     #[arg(long, value_name = "FILE")]
     pub model: Option<PathBuf>,
-    /// Tokens in a window
+    /// Tokens in a window of perplexity
     #[arg(long, default_value_t = 4096)]
     pub context: usize,
-    /// Use only the first tokens of the text
+    /// Use only the first tokens of the text for perplexity
     #[arg(long, value_name = "TOKENS")]
     pub limit: Option<usize>,
-    /// A policy to measure instead of the usual ones; may be repeated, `f16` always comes first
+    /// Keys per depth for retrieval
+    #[arg(long, default_value_t = 8)]
+    pub trials: usize,
+    /// A policy whose perplexity to measure instead of the usual ones; may be repeated, `f16` always comes first
     #[arg(long, value_name = "POLICY")]
     pub kv: Vec<String>,
     /// A `ruvllm` program to measure instead of building one
@@ -85,23 +106,42 @@ struct Point {
     measured: Measured,
 }
 
-/// Measures each policy on the same text, draws `docs/plots/kv-quality.svg`, writes JSON to `target/bench/` and, unless told
-/// not to, the section of `docs/kv-cache.md`.
+/// Measures the parts asked for, all of them without a word, and writes their sections of `docs/kv-cache.md`, unless told
+/// not to.
 ///
 /// # Errors
 /// When the program cannot be built or fails, or prints something else; when a file cannot be written.
 pub fn kv_quality(workspace: &Workspace, args: &KvQualityArgs) -> Result<()> {
+    let wants = |part| args.only.is_empty() || args.only.contains(&part);
+    if wants(KvPart::Bytes) {
+        kv_bytes::kv_bytes(workspace, args.no_record)?;
+    }
+    if !wants(KvPart::Perplexity) && !wants(KvPart::Passkey) {
+        return Ok(());
+    }
     let program = match &args.program {
         Some(program) => program.clone(),
         None => programs::build(workspace, "ruvllm-cli", "ruvllm")?,
     };
+    if wants(KvPart::Perplexity) {
+        perplexity(workspace, &program, args)?;
+    }
+    if wants(KvPart::Passkey) {
+        kv_passkey::kv_passkey(workspace, &program, args)?;
+    }
+    Ok(())
+}
+
+/// Measures each policy on the same text, draws `docs/plots/kv-quality.svg`, writes JSON to `target/bench/` and, unless told
+/// not to, the section of `docs/kv-cache.md`.
+fn perplexity(workspace: &Workspace, program: &Path, args: &KvQualityArgs) -> Result<()> {
     let machine = Machine::describe(workspace);
     let asked = args.kv.iter().map(String::as_str);
     let usual = POLICIES.into_iter().filter(|_| args.kv.is_empty());
     let mut points: Vec<Point> = Vec::new();
     for policy in [BASELINE].into_iter().chain(asked).chain(usual) {
         if points.iter().all(|point| point.policy != policy) {
-            points.push(measure(workspace, &program, args, policy)?);
+            points.push(measure(workspace, program, args, policy)?);
             let Measured { perplexity, kv_bytes_per_token, .. } = &points[points.len() - 1].measured;
             println!("{policy}: perplexity {perplexity:.4}, {kv_bytes_per_token:.0} bytes per token");
         }
@@ -118,13 +158,26 @@ pub fn kv_quality(workspace: &Workspace, args: &KvQualityArgs) -> Result<()> {
     section::record(workspace, PAGE, SECTION, &markdown(&machine, args.context, &points))
 }
 
-fn measure(workspace: &Workspace, program: &PathBuf, args: &KvQualityArgs, policy: &str) -> Result<Point> {
-    let mut command = CommandLine::new(program, workspace.root())
-        .args(["eval", "perplexity", "--json", "--kv", policy, "--context", &args.context.to_string()])
+/// `ruvllm eval WHAT` of the text under a policy.
+pub(super) fn eval(
+    workspace: &Workspace,
+    program: &Path,
+    args: &KvQualityArgs,
+    what: &str,
+    policy: &str,
+    context: usize,
+) -> CommandLine {
+    let command = CommandLine::new(program, workspace.root())
+        .args(["eval", what, "--json", "--kv", policy, "--context", &context.to_string()])
         .args(["--file".as_ref(), args.file.as_os_str()]);
-    if let Some(model) = &args.model {
-        command = command.args(["--model".as_ref(), model.as_os_str()]);
+    match &args.model {
+        Some(model) => command.args(["--model".as_ref(), model.as_os_str()]),
+        None => command,
     }
+}
+
+fn measure(workspace: &Workspace, program: &Path, args: &KvQualityArgs, policy: &str) -> Result<Point> {
+    let mut command = eval(workspace, program, args, "perplexity", policy, args.context);
     if let Some(limit) = args.limit {
         command = command.args(["--limit", &limit.to_string()]);
     }

@@ -1,4 +1,5 @@
-//! `cargo xtask bench`: Criterion suites, whole-model runs beside other engines, or the curve over batch sizes.
+//! `cargo xtask bench`: Criterion suites, whole-model runs beside other engines, the curve over batch sizes,
+//! or hit rates of the prefix tree.
 //!
 //! Numbers are only ever measured. A run beside peers goes round by round (the machine's limits, this engine, then each
 //! peer in each of its settings, then again), so that a busy minute hits all of them alike; medians and spreads over
@@ -6,11 +7,14 @@
 
 mod curve;
 mod engine;
+mod kv_bytes;
+mod kv_passkey;
 mod kv_quality;
 mod limits;
 mod machine;
 mod model;
 mod plan;
+mod prefix_traces;
 mod programs;
 mod report;
 mod samples;
@@ -30,7 +34,7 @@ use model::ModelFacts;
 use plan::{Kv, Plan, readable};
 use report::Report;
 
-pub use kv_quality::{KvQualityArgs, kv_quality};
+pub use kv_quality::{KvPart, KvQualityArgs, kv_quality};
 
 /// Rounds after which a setting can be given up.
 const TRIAL_ROUNDS: usize = 2;
@@ -38,7 +42,7 @@ const TRIAL_ROUNDS: usize = 2;
 /// What to measure.
 #[derive(clap::Args, Debug)]
 pub struct BenchArgs {
-    /// Criterion suite (a bench target of the benches package; all without a name), or batch-curve
+    /// Criterion suite (a bench target of the benches package; all without a name), batch-curve or prefix-traces
     #[arg(value_name = "SUITE", conflicts_with = "peer")]
     pub suite: Option<String>,
     /// Runs beside another engine: llama-bench=PATH, lbench=PATH (with CPU time) or json=PATH (any program that prints
@@ -79,7 +83,7 @@ pub struct BenchArgs {
     /// Only prints how long a run may take and the commands of one round
     #[arg(long, requires = "peer")]
     pub dry_run: bool,
-    /// Leaves docs/performance.md as it is
+    /// Leaves the page as it is
     #[arg(long)]
     pub no_record: bool,
 }
@@ -92,6 +96,7 @@ pub fn bench(workspace: &Workspace, args: &BenchArgs) -> Result<()> {
     match args.suite.as_deref() {
         _ if !args.peer.is_empty() => beside_peers(workspace, args),
         Some("batch-curve") => curve::batch_curve(workspace, args.no_record),
+        Some("prefix-traces") => prefix_traces::prefix_traces(workspace, args.no_record),
         suite => suites(workspace, suite),
     }
 }

@@ -2,6 +2,7 @@
 
 use clap::ValueEnum;
 use gguf_rs_lite::Metadata;
+use ruvllm_kv_cache::KvShape;
 
 /// A model shape by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -107,6 +108,12 @@ impl Shape {
         };
         sizes.n_layers = layers.unwrap_or(sizes.n_layers);
         sizes
+    }
+
+    /// The keys and values of a token.
+    pub(crate) fn kv_shape(self) -> KvShape {
+        let sizes = self.sizes(None);
+        KvShape { n_layers: sizes.n_layers, n_kv_heads: sizes.n_kv_heads, head_dim: sizes.head_dim() }
     }
 }
 
