@@ -36,7 +36,7 @@ pub(crate) struct PasskeyArgs {
     #[arg(long, short, value_name = "FILE")]
     file: PathBuf,
 
-    /// Tokens of a prompt with its key; several, separated by commas, are measured one after the other
+    /// Tokens of a prompt with its key; a list is measured one by one
     #[arg(
         long,
         short,
@@ -47,7 +47,7 @@ pub(crate) struct PasskeyArgs {
     )]
     context: Vec<usize>,
 
-    /// Where the keys stand, as shares of the text before them, separated by commas
+    /// Where the keys stand, as shares of the text before them
     #[arg(
         long,
         value_name = "LIST",
