@@ -168,6 +168,17 @@ pub enum Error {
         /// Positions of a group.
         multiple: usize,
     },
+
+    /// Numbers that should be the Gram matrix of queries, by which errors of keys are corrected, cannot be one: the queries
+    /// were not finite, or the numbers come from elsewhere. Store the keys without a correction.
+    #[error(
+        "the Gram matrix of the queries of a head of {head_dim} values is not finite or not positive semidefinite: use \
+         no correction"
+    )]
+    QueryGram {
+        /// Values of a head.
+        head_dim: usize,
+    },
 }
 
 /// Result of this crate's fallible constructors.

@@ -50,11 +50,12 @@
 //! # Parts
 //! ```text
 //! Kernels ── what computes: one value per instruction set, two words, Copy
-//!   ├── rows          dot, add_assign, hadamard, norm, add_norm, activate, gated, softmax, log_sum_exp, argmax, top_k, f16/bf16
+//!   ├── rows          dot, add_assign, add_gram, hadamard, norm, add_norm, activate, gated, softmax, log_sum_exp, argmax, top_k, f16/bf16
 //!   ├── rope          RopeConfig -> RopeTable
 //!   ├── matrices      PackedMatrix (BlockFormat, SharedBytes) times Activations: matmul, matmul_many
 //!   ├── vectors       VectorRows, Metric: distance, distances, hamming; quantize_int8/int4/bits; ProductQuantizer
 //!   └── attention     AttentionShape, KvLayout, KvView of KvBlocks, AttentionScratch; store_keys, store_values, convert_kv
+//!                     SquatCorrection: add_gram, convert_keys_squat
 //! ThreadPool ── passed to whatever is worth several threads
 //! ```
 //!
@@ -100,7 +101,7 @@ mod vector;
 pub use activations::Activations;
 pub use attention::{
     AttentionScratch, AttentionShape, KiviBits, KiviGroup, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane,
-    KvRole, KvScratch, KvView, alibi_slope,
+    KvRole, KvScratch, KvView, SquatCorrection, alibi_slope,
 };
 pub use error::{Error, Result};
 pub use format::BlockFormat;

@@ -46,7 +46,7 @@ use std::ops::Range;
 
 pub use alibi::alibi_slope;
 pub(crate) use kv::{ConvertJob, ReadJob, StoreJob, convert, read, store};
-pub use kv::{KiviBits, KiviGroup, KvBuffer, KvFormat, KvLayout, KvRole, KvScratch};
+pub use kv::{KiviBits, KiviGroup, KvBuffer, KvFormat, KvLayout, KvRole, KvScratch, SquatCorrection};
 pub use scratch::AttentionScratch;
 pub(crate) use scratch::{State, Worker};
 pub(crate) use task::{Task, attend, merge};

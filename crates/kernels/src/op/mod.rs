@@ -4,6 +4,7 @@
 pub(crate) mod activation;
 pub(crate) mod convert;
 pub(crate) mod dot;
+pub(crate) mod gram;
 pub(crate) mod hadamard;
 pub(crate) mod math;
 pub(crate) mod norm;

@@ -8,8 +8,8 @@ use super::codes::{FourBits, TwoBits};
 use super::float::Float;
 use super::store::Row;
 use super::{
-    KEY_TILE, KiviBits, KvFormat, KvLayout, KvRole, KvTile, Line, WIDE, Widening, as_lines_len, floats, kivi,
-    per_token, q4, q8, with_keys, with_values,
+    KEY_TILE, KiviBits, KvFormat, KvLayout, KvRole, KvTile, Line, SquatCorrection, WIDE, Widening,
+    as_lines_len, floats, kivi, per_token, q4, q8, squat, with_keys, with_values,
 };
 use crate::Kernels;
 use crate::lanes::{LANES, WideLanes};
@@ -46,6 +46,7 @@ pub(crate) struct ConvertJob<'a> {
     from: &'a KvLayout,
     plane: &'a [u8],
     to: &'a KvLayout,
+    corrections: Option<&'a [SquatCorrection]>, // [n_kv_heads]
 }
 
 /// Rows to be read.
@@ -107,19 +108,62 @@ impl Kernels {
         to_plane: &mut [u8],
         scratch: &mut KvScratch,
     ) {
+        self.rewrite(&ConvertJob { role, from, plane: from_plane, to, corrections: None }, to_plane, scratch);
+    }
+
+    /// Rewrites the keys of a whole block as [`convert_kv`](Self::convert_kv) does, choosing the quants of
+    /// [`KvFormat::Kivi`] so that the errors of a key matter little to queries like those that the corrections were made
+    /// from. Other formats, and a plane that is in the format already, do not depend on the corrections.
+    ///
+    /// # Shapes
+    /// `from_plane`, `to_plane`: as there; `corrections`: `[n_kv_heads]`.
+    ///
+    /// # Numerics
+    /// Scales and minima are those of [`convert_kv`](Self::convert_kv). Each dimension is quantized to the nearest step after the
+    /// errors of those before it, times the weights of the correction, were added in ascending order by fused multiply-adds. The same bits on every instruction set.
+    /// [`SquatCorrection::none`] gives the bits of [`convert_kv`](Self::convert_kv). A number that is not finite spoils
+    /// its own dimension and no other.
+    ///
+    /// # Panics
+    /// As there, or if the corrections are not one for each head and of its size.
+    pub fn convert_keys_squat(
+        &self,
+        from: &KvLayout,
+        from_plane: &[u8],
+        to: &KvLayout,
+        to_plane: &mut [u8],
+        corrections: &[SquatCorrection],
+        scratch: &mut KvScratch,
+    ) {
+        assert!(
+            corrections.len() == to.n_kv_heads && corrections.iter().all(|c| c.head_dim() == to.head_dim),
+            "convert_keys_squat: {} corrections for {} heads of {} values",
+            corrections.len(),
+            to.n_kv_heads,
+            to.head_dim
+        );
+        let corrections = Some(corrections);
+        self.rewrite(
+            &ConvertJob { role: KvRole::Keys, from, plane: from_plane, to, corrections },
+            to_plane,
+            scratch,
+        );
+    }
+
+    fn rewrite(&self, job: &ConvertJob<'_>, to_plane: &mut [u8], scratch: &mut KvScratch) {
+        let ConvertJob { role, from, plane, to, .. } = *job;
         assert!(
             KvLayout { format: to.format, ..*from } == *to,
             "convert_kv: the layouts differ in more than the format: {from:?}, {to:?}"
         );
-        assert_eq!(from_plane.len(), from.plane_bytes(), "convert_kv: length of the plane to read");
+        assert_eq!(plane.len(), from.plane_bytes(), "convert_kv: length of the plane to read");
         assert_eq!(to_plane.len(), to.plane_bytes(), "convert_kv: length of the plane to write");
         if from.format == to.format {
-            to_plane.copy_from_slice(from_plane);
+            to_plane.copy_from_slice(plane);
         } else if !to_plane.is_empty() {
             scratch.reserve(to.run(role).tiles, to.head_dim);
-            let job = ConvertJob { role, from, plane: from_plane, to };
             // SAFETY: `self` exists only where the slot's instruction set is present.
-            unsafe { (self.slots.convert_kv)(&job, to_plane, scratch) }
+            unsafe { (self.slots.convert_kv)(job, to_plane, scratch) }
         }
     }
 
@@ -162,11 +206,12 @@ impl Kernels {
 /// Converts a plane, run by run of the new format.
 #[inline(always)]
 pub(crate) fn convert<L: WideLanes>(l: L, job: &ConvertJob<'_>, to: &mut [u8], scratch: &mut KvScratch) {
-    let ConvertJob { role, from, .. } = *job;
+    let ConvertJob { role, from, corrections, .. } = *job;
     let (format, dim) = (job.to.format, from.head_dim);
     let (from_run, run) = (from.run(role), job.to.run(role));
     let KvScratch { tiles, scales: wide_scales } = scratch;
     let tile_lines = as_lines_len(KEY_TILE * dim);
+    let runs_of_head = from.block_tokens / (KEY_TILE * run.tiles);
     for (index, to) in to.chunks_exact_mut(run.bytes()).enumerate() {
         let tiles = &mut tiles[..run.tiles * tile_lines];
         for (i, wide) in tiles.chunks_exact_mut(tile_lines).enumerate() {
@@ -175,15 +220,22 @@ pub(crate) fn convert<L: WideLanes>(l: L, job: &ConvertJob<'_>, to: &mut [u8], s
         }
         let (numbers, scales) = run.split_mut(to);
         let group = format.head_dim_multiple();
+        let correction = corrections.map(|corrections| &corrections[index / runs_of_head]);
         match (format, role) {
             (KvFormat::F32, _) => round::<L, f32>(l, tiles, numbers),
             (KvFormat::F16, _) => round::<L, f16>(l, tiles, numbers),
             (KvFormat::BF16, _) => round::<L, bf16>(l, tiles, numbers),
             (KvFormat::Kivi { bits: KiviBits::Four, .. }, KvRole::Keys) => {
                 kivi::store::<L, FourBits>(l, tiles, dim, numbers, scales);
+                if let Some(correction) = correction {
+                    squat::choose::<L, FourBits>(l, correction, tiles, numbers, scales);
+                }
             }
             (KvFormat::Kivi { bits: KiviBits::Two, .. }, KvRole::Keys) => {
                 kivi::store::<L, TwoBits>(l, tiles, dim, numbers, scales);
+                if let Some(correction) = correction {
+                    squat::choose::<L, TwoBits>(l, correction, tiles, numbers, scales);
+                }
             }
             (KvFormat::Q8, KvRole::Keys) => q8::store_tile(l, tiles, numbers, scales),
             (KvFormat::Q4, KvRole::Keys) => q4::store_tile(l, tiles, numbers, scales),

@@ -31,6 +31,7 @@
 //! | `float.rs` | single precision and the two 16-bit types |
 //! | `q8.rs` | 8 bits |
 //! | `q4.rs`, `kivi.rs` | keys of few bits: a scale per position, and per dimension |
+//! | `squat.rs` | keys per dimension whose errors depend on each other |
 //! | `per_token.rs` | values of few bits |
 //! | `codes.rs` | quants of few bits, and how they are found |
 //! | `store.rs` | writing rows |
@@ -47,6 +48,7 @@ mod layout;
 mod per_token;
 mod q4;
 mod q8;
+mod squat;
 mod store;
 
 use half::{bf16, f16};
@@ -67,6 +69,7 @@ pub(super) use layout::{KvTile, TileRun};
 use per_token::TokenValues;
 use q4::Q4Keys;
 use q8::{Q8Keys, Q8Values};
+pub use squat::SquatCorrection;
 pub(crate) use store::{StoreJob, store};
 
 /// Values of a wide vector.

@@ -4,6 +4,7 @@ mod convert;
 mod fixture;
 mod formats;
 mod property;
+mod squat;
 
 use fixture::{Random, Sequence, assert_close, assert_same_bits, best, scalar};
 
