@@ -36,6 +36,7 @@ use formats::{KIVI2, KIVI4};
 /// | `warm_tokens=N` | how many tokens are warm, if there is a cold tier | 2048 |
 /// | `cold=F`, `cold=off` | what follows the warm ones | by the model: see [`ColdTier::ByModel`] |
 /// | `rotate=on` | queries, keys and values are rotated (Walsh-Hadamard) before they are stored | `off` |
+/// | `squat=on` | keys in `kivi4` and `kivi2` lose what the queries of the sequence look for least: [`KvPolicy::squat`] | `off` |
 ///
 /// # Examples
 /// ```
@@ -68,6 +69,11 @@ pub struct KvPolicy {
     /// loses less (`QuaRot`, arXiv 2404.00456). Whoever fills the cache does it, when
     /// [`KvStore::rotated`](crate::KvStore::rotated) says so.
     pub rotated: bool,
+    /// Whether keys that share a scale per channel are quantized so that their errors matter little to the queries of the
+    /// sequence (`SQuat`, arXiv 2503.24358): at the same size, for the time of a few multiplications per number when a block
+    /// goes down. Whoever fills the cache hands the queries over: [`Sequence::observe_queries`](crate::Sequence::observe_queries).
+    /// A block that several sequences share keeps the numbers that the first of them gave it.
+    pub squat: bool,
 }
 
 /// Format of the tokens behind the warm ones.
@@ -94,6 +100,7 @@ impl KvPolicy {
             warm_tokens: 0,
             cold: ColdTier::Off,
             rotated: false,
+            squat: false,
         };
         if !formats.take_rows() {
             policy.hot = KvFormat::F16.into();
@@ -114,6 +121,7 @@ impl KvPolicy {
             warm_tokens: 2048,
             cold: ColdTier::ByModel,
             rotated: false,
+            squat: false,
         }
     }
 
@@ -144,7 +152,7 @@ impl KvPolicy {
     ///
     /// # Errors
     /// [`Error::PolicyConflict`] if a tier is not smaller than the one before it, the hot one does not take single
-    /// tokens, there is a cold tier without a warm one, or keys per channel would be rotated.
+    /// tokens, there is a cold tier without a warm one, keys per channel would be rotated, or there are none to correct.
     pub fn validate(&self) -> Result<()> {
         let conflict = |reason: String| Err(Error::PolicyConflict { policy: self.to_string(), reason });
         if !self.hot.take_rows() {
@@ -169,6 +177,12 @@ impl KvPolicy {
                 "rotation destroys the channels that keys in {} are grouped by; use rotate=off or q4",
                 formats.keys
             ));
+        }
+        let per_channel = |formats: &KvFormats| matches!(formats.keys, KvFormat::Kivi { .. });
+        if self.squat && !tiers.iter().any(per_channel) {
+            return conflict(
+                "squat corrects keys in kivi4 or kivi2, and no tier has such; use squat=off".to_owned(),
+            );
         }
         Ok(())
     }

@@ -54,6 +54,7 @@ fn options_are_read() {
     assert_eq!((policy.hot_tokens, policy.sink_tokens, policy.warm_tokens), (128, 0, 512));
     assert_eq!(policy.warm, Some("k4v2".parse().expect("a name")));
     assert!(parse("q4:rotate=on").rotated);
+    assert!(parse("kivi2:squat=on").squat && !parse("tiered:squat=on,squat=off").squat);
 }
 
 #[test]
@@ -90,6 +91,10 @@ fn contradictions_are_refused() {
     assert!(reason("tiered:rotate=on").contains("channels"));
     assert!(reason("kivi4:rotate=on").contains("channels"));
     assert!("tiered:warm=q4,rotate=on".parse::<KvPolicy>().is_ok());
+    assert!(reason("tiered:warm=q4,squat=on").contains("no tier has such"));
+    assert!(reason("tiered:warm=q4+kivi4,squat=on").contains("no tier has such"), "values do not count");
+    assert!(reason("f16:squat=on").contains("no tier has such"));
+    assert!("tiered:warm=q8,cold=k4v2,squat=on".parse::<KvPolicy>().is_ok());
 }
 
 fn formats() -> impl Strategy<Value = KvFormats> {
@@ -105,15 +110,17 @@ proptest! {
         hot in proptest::sample::select(vec![KvFormat::F16, KvFormat::BF16, KvFormat::F32]),
         tokens in prop::array::uniform4(0usize..5000),
         lower in (formats(), proptest::option::of(formats()), any::<bool>()),
-        rotated in any::<bool>(),
+        (rotated, squat) in (any::<bool>(), any::<bool>()),
     ) {
         let (warm, cold, open) = lower;
         let policy = if uniform {
-            KvPolicy { rotated, ..KvPolicy::uniform(base) }
+            KvPolicy { rotated, squat, ..KvPolicy::uniform(base) }
         } else {
             let cold = cold.map_or(if open { ColdTier::ByModel } else { ColdTier::Off }, ColdTier::At);
             let [hot_tokens, sink_tokens, warm_tokens, kept_blocks] = tokens;
-            KvPolicy { hot: hot.into(), hot_tokens, sink_tokens, kept_blocks, warm: Some(warm), warm_tokens, cold, rotated }
+            let warm = Some(warm);
+            let hot = hot.into();
+            KvPolicy { hot, hot_tokens, sink_tokens, kept_blocks, warm, warm_tokens, cold, rotated, squat }
         };
         prop_assume!(policy.validate().is_ok());
         let text = policy.to_string();

@@ -9,7 +9,7 @@ use super::{ColdTier, KvFormats, KvPolicy};
 use crate::error::{Error, Result};
 
 const OPTIONS: &str = "hot=TOKENS, hot_format=f16|bf16|f32, sink=TOKENS, keep=BLOCKS, warm=FORMAT, warm_tokens=TOKENS, \
-                       cold=FORMAT|off, rotate=on|off";
+                       cold=FORMAT|off, rotate=on|off, squat=on|off";
 
 impl FromStr for KvPolicy {
     type Err = Error;
@@ -46,6 +46,8 @@ impl KvPolicy {
             ("cold", _) => self.cold = ColdTier::At(value.parse().ok()?),
             ("rotate", "on") => self.rotated = true,
             ("rotate", "off") => self.rotated = false,
+            ("squat", "on") => self.squat = true,
+            ("squat", "off") => self.squat = false,
             _ => return None,
         }
         Some(())
@@ -55,7 +57,7 @@ impl KvPolicy {
     fn base(&self) -> (String, Self) {
         let formats = if self.cold == ColdTier::Off { self.warm.unwrap_or(self.hot) } else { self.hot };
         let uniform = Self::uniform(formats);
-        let is_uniform = Self { rotated: false, ..*self } == uniform;
+        let is_uniform = Self { rotated: false, squat: false, ..*self } == uniform;
         if is_uniform || self.warm.is_none() {
             (formats.to_string(), uniform)
         } else {
@@ -90,7 +92,8 @@ impl fmt::Display for KvPolicy {
             ColdTier::Off => option(self.cold != base.cold, "cold", &"off")?,
             ColdTier::ByModel => {}
         }
-        option(self.rotated, "rotate", &"on")
+        option(self.rotated, "rotate", &"on")?;
+        option(self.squat, "squat", &"on")
     }
 }
 

@@ -8,7 +8,7 @@ use ruvllm_kernels::{Kernels, KvScratch, ThreadPool};
 use super::Sequence;
 use crate::block::Block;
 use crate::convert::convert;
-use crate::store::{HOT, KvStore, Storage};
+use crate::store::{HOT, Storage};
 
 /// What a call of [`Sequence::migrate`] did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -44,7 +44,10 @@ impl Sequence {
         if self.store.n_tiers() > 1 {
             migration.starved = !self.plan(limit, &mut jobs);
         }
-        rewrite(kernels, threads, &self.store, &mut jobs);
+        if !jobs.is_empty() {
+            self.update_corrections(threads);
+        }
+        self.rewrite(kernels, threads, &mut jobs);
         for Job { block, from, to } in jobs {
             let saved = from.bytes().saturating_sub(to.bytes());
             if block.publish(&from, to) {
@@ -113,22 +116,23 @@ impl Sequence {
     fn tier_by_age(&self, index: usize) -> usize {
         self.store.tier_by_age(index, self.len, self.hot_tokens)
     }
-}
 
-/// Converts every layer of every job, spread over the threads.
-fn rewrite(kernels: &Kernels, threads: &ThreadPool, store: &KvStore, jobs: &mut [Job]) {
-    let layers = jobs.iter_mut().flat_map(|Job { from, to, .. }| {
-        let tiers = (store.tier(from.tier()), store.tier(to.tier()));
-        let from = &**from;
-        to.layers_mut().enumerate().map(move |(layer, target)| (tiers, from.layer(layer), target))
-    });
-    let layers = Mutex::new(layers);
-    threads.run(&|_| {
-        let mut scratch = KvScratch::new();
-        // The lock is held for the step of the iterator only.
-        let next = || layers.lock().next();
-        while let Some(((from, to), source, target)) = next() {
-            convert(kernels, (from, source), (to, target), &mut scratch);
-        }
-    });
+    /// Converts every layer of every job, spread over the threads.
+    fn rewrite(&self, kernels: &Kernels, threads: &ThreadPool, jobs: &mut [Job]) {
+        let layers = jobs.iter_mut().flat_map(|Job { from, to, .. }| {
+            let tiers = (self.store.tier(from.tier()), self.store.tier(to.tier()));
+            let from = &**from;
+            to.layers_mut().enumerate().map(move |(layer, target)| (tiers, layer, from, target))
+        });
+        let layers = Mutex::new(layers);
+        threads.run(&|_| {
+            let mut scratch = KvScratch::new();
+            // The lock is held for the step of the iterator only.
+            let next = || layers.lock().next();
+            while let Some(((from, to), layer, storage, target)) = next() {
+                let (source, corrections) = (storage.layer(layer), self.corrections(layer));
+                convert(kernels, (from, source), (to, target), corrections, &mut scratch);
+            }
+        });
+    }
 }

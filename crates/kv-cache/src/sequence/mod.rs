@@ -16,6 +16,7 @@
 //! | `step.rs` | what a forward pass calls |
 //! | `migrate.rs` | fewer bits for older blocks |
 //! | `park.rs` | sequences that wait in a file |
+//! | `squat.rs` | what queries say about keys |
 //! | `sample.rs` | what going down would cost |
 //! | `share.rs` | forks, blocks from elsewhere, copies on write |
 
@@ -23,6 +24,7 @@ mod migrate;
 mod park;
 mod sample;
 mod share;
+mod squat;
 mod step;
 
 use std::sync::Arc;
@@ -33,6 +35,7 @@ use crate::store::{KvStore, Storage};
 
 pub use migrate::Migration;
 pub use park::ParkedSequence;
+use squat::LayerQueries;
 
 /// The keys and values of one sequence in all layers.
 ///
@@ -51,6 +54,8 @@ pub struct Sequence {
     tail: Vec<Storage>,
     /// Attention that blocks got lately, by block from position 0 on; what is missing got none.
     mass: Vec<f32>,
+    /// What is known of the queries of each layer, if the policy asks for it. Forks share it until one of them learns more.
+    queries: Option<Arc<Vec<LayerQueries>>>,
     /// What the present step reads of `blocks`. Kept between steps for its memory.
     pinned: Vec<Arc<Storage>>,
 }
@@ -58,7 +63,7 @@ pub struct Sequence {
 impl Sequence {
     pub(crate) fn new(store: KvStore, capacity: usize) -> Self {
         let hot_tokens = store.policy().hot_tokens;
-        Self {
+        let mut sequence = Self {
             store,
             len: 0,
             capacity,
@@ -67,8 +72,11 @@ impl Sequence {
             blocks: Vec::new(),
             tail: Vec::new(),
             mass: Vec::new(),
+            queries: None,
             pinned: Vec::new(),
-        }
+        };
+        sequence.forget_queries();
+        sequence
     }
 
     /// Number of tokens, which is the position of the next one.
@@ -97,10 +105,11 @@ impl Sequence {
         self.hot_tokens = tokens.max(self.store.policy().hot_tokens);
     }
 
-    /// Allocated bytes of keys and values, scales and padding included. A shared block counts in each of its sequences.
+    /// Allocated bytes of keys and values, scales and padding included, and of what is known of queries. What is shared counts
+    /// in each of its sequences.
     pub fn bytes(&self) -> usize {
         let tail: usize = self.tail.iter().map(Storage::bytes).sum();
-        tail + self.blocks.iter().map(Block::bytes).sum::<usize>()
+        tail + self.blocks.iter().map(Block::bytes).sum::<usize>() + self.query_bytes()
     }
 
     /// Position of the first token that was not released.
@@ -142,6 +151,7 @@ impl Sequence {
         self.blocks.clear();
         self.tail.clear();
         self.mass.clear();
+        self.forget_queries();
     }
 
     /// Gives the memory of whole blocks before `position` back. Attention must not look there any more: their views

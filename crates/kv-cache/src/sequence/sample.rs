@@ -36,7 +36,8 @@ impl Sequence {
         let mut coarse = KvBuffer::zeroed(lower.layer_bytes())?;
         let hot = self.store.tier(exact.tier());
         let target = &mut coarse.as_bytes_mut()[..lower.layer_bytes()];
-        convert(kernels, (hot, exact.layer(layer)), (lower, target), &mut KvScratch::new());
+        let source = (hot, exact.layer(layer));
+        convert(kernels, source, (lower, target), self.corrections(layer), &mut KvScratch::new());
         let (keys, values) = coarse.as_bytes()[..lower.layer_bytes()].split_at(lower.keys.plane_bytes());
         let coarse = KvBlock {
             keys: KvPlane { format: lower.formats.keys, bytes: keys },

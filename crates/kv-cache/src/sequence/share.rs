@@ -24,6 +24,7 @@ impl Sequence {
             blocks: self.blocks.clone(),
             tail: Vec::new(),
             mass: self.mass.clone(),
+            queries: self.queries.clone(),
             pinned: Vec::new(),
         }
     }
@@ -112,7 +113,7 @@ impl Sequence {
         let mut scratch = KvScratch::new();
         for layer in 0..self.store.shape().n_layers {
             let source = (self.store.tier(from.tier()), from.layer(layer));
-            convert(kernels, source, (self.store.tier(HOT), copy.layer_mut(layer)), &mut scratch);
+            convert(kernels, source, (self.store.tier(HOT), copy.layer_mut(layer)), None, &mut scratch);
         }
         Ok(copy)
     }

@@ -3,6 +3,7 @@
 mod oracle;
 mod park;
 mod sequence;
+mod squat;
 mod stress;
 mod threads;
 mod tiers;
