@@ -24,6 +24,8 @@ pub(crate) struct Buffers {
     pub(crate) normed: Activations,
     /// `[tokens, n_heads, head_dim]`
     pub(crate) queries: Vec<f32>,
+    /// Queries of one segment at later positions, if its cache wants them: `[tokens, n_heads, head_dim]`.
+    pub(crate) later_queries: Vec<f32>,
     /// `[tokens, n_kv_heads, head_dim]`
     pub(crate) keys: Vec<f32>,
     /// `[tokens, n_kv_heads, head_dim]`

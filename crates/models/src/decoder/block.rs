@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use ruvllm_kernels::{Activations, AttentionShape, KvView, MatmulJob, RopeTable};
 
+use super::FIRST_POSITIONS;
 use crate::batch::{Segment, Span};
 use crate::compute::Compute;
 use crate::config::ModelConfig;
@@ -25,7 +26,7 @@ pub(super) struct Block<'a> {
 impl Block<'_> {
     /// Replaces the rows of `buffers.hidden` by the layer's output.
     ///
-    /// Keys and values of the tokens in `all` go to the caches; queries are followed further only for
+    /// Keys and values of the tokens in `all` go to the caches, which may want to see the queries; these are followed further only for
     /// those in `wanted`, whose rows are moved to the front.
     pub(super) fn forward(
         &self,
@@ -39,6 +40,9 @@ impl Block<'_> {
             let range = span.range(self.config.kv_dim());
             let (keys, values) = (&buffers.keys[range.clone()], &buffers.values[range]);
             segment.cache.write(&self.compute.kernels, self.layer, keys, values);
+            if segment.cache.wants_queries(self.layer) {
+                self.show_queries(buffers, segment, span);
+            }
         }
         if wanted.is_empty() {
             return;
@@ -84,6 +88,22 @@ impl Block<'_> {
             let layout = config.decoder.rope_layout;
             compute.kernels.rope(rope, layout, position..position + 1, row, n_heads, config.head_dim);
         });
+    }
+
+    /// Shows the cache what to expect of queries: those of the span, each rotated further to one of the next positions. A query
+    /// of the same meaning comes again and again, and turns as it moves on.
+    pub(super) fn show_queries(&self, buffers: &mut Buffers, segment: &mut Segment<'_>, span: Span) {
+        let Block { config, compute, rope, .. } = self;
+        let Compute { kernels, pool } = compute;
+        let (width, layout) = (config.query_dim(), config.decoder.rope_layout);
+        let Buffers { queries, later_queries, .. } = buffers;
+        later_queries.clear();
+        later_queries.extend_from_slice(&queries[span.range(width)]);
+        rows::for_each(pool, later_queries.chunks_exact_mut(width).enumerate(), |(index, row)| {
+            let distance = spaced(span.position + index, FIRST_POSITIONS);
+            kernels.rope(rope, layout, distance..distance + 1, row, config.n_heads, config.head_dim);
+        });
+        segment.cache.observe_queries(kernels, pool, self.layer, config.n_heads, later_queries);
     }
 
     /// Multiplies each head with the Walsh-Hadamard matrix, which spreads what single dimensions hold over all of them.
@@ -234,4 +254,11 @@ fn keep_rows(rows: &mut [f32], width: usize, spans: &[Span]) -> usize {
         kept += span.len;
     }
     kept
+}
+
+/// A number below `n` for each `index`, by which any run of them is spread evenly: steps of the golden ratio.
+fn spaced(index: usize, n: usize) -> usize {
+    // 2^64 over the golden ratio; the product wraps around.
+    let fraction = (index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    ((u128::from(fraction) * n as u128) >> 64) as usize
 }

@@ -18,8 +18,9 @@ use crate::error::{Error, Result};
 use crate::weights::{LoadProgress, WeightBytes, Weights};
 use crate::workspace::{Buffers, Workspace, resize};
 
-/// Positions that the rotary tables cover at first; they double when a sequence goes beyond.
-const FIRST_POSITIONS: usize = 512;
+/// Positions that the rotary tables cover at first; they double when a sequence goes beyond. Also how far ahead caches are told
+/// what queries will look for: half and twice as far serve as well (ADR-0015).
+const FIRST_POSITIONS: usize = 1024;
 
 /// A decoder-only transformer with its weights. Immutable and shareable: sequences live in
 /// [`Sequence`]s, buffers in a [`Workspace`].
@@ -197,3 +198,6 @@ impl Model {
         current.clone()
     }
 }
+
+#[cfg(test)]
+mod tests;
