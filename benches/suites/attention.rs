@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use ruvllm_benches::{Suite, Work, values};
 use ruvllm_kernels::{
     AttentionScratch, AttentionShape, Kernels, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane, KvRole,
-    KvScratch, KvView,
+    KvScratch, KvView, SquatCorrection,
 };
 
 /// Tokens of a block where nothing else is said.
@@ -60,6 +60,7 @@ fn main() {
             attend(&mut suite, case("prefill", depth, chunk));
             convert(&mut suite, heads, format);
         }
+        squat(&mut suite, heads);
     }
     attend(&mut suite, case("short", SMALL, KvFormat::F16, 511, 1));
     attend(&mut suite, case("short", ALL_OWN, KvFormat::F32, 0, short));
@@ -150,6 +151,39 @@ fn convert(suite: &mut Suite, heads: Heads, format: KvFormat) {
             }
         });
     }
+}
+
+/// What keys cost that are quantized for their queries: looking at the queries of 128 tokens, one correction, and the keys of
+/// 128 positions without and with corrections.
+fn squat(suite: &mut Suite, heads: Heads) {
+    let (kernels, dim) = (suite.kernels, heads.head_dim);
+    let (width, group) = (heads.n_heads * dim, heads.n_heads / heads.n_kv_heads * dim);
+    let queries = values(128 * width);
+    let mut gram = vec![0.0; dim * dim];
+    let products = (128 * group * (dim + 8) / 2) as u64;
+    let work = Work { bytes: (4 * 128 * group) as u64, flops: 2 * products };
+    suite.measure("squat", &format!("queries of a head {} tokens=128", heads.name), work, || {
+        kernels.add_gram(&queries, width, 0..group, dim, &mut gram);
+    });
+    let make = || SquatCorrection::new(&gram, dim, 10.0).expect("the queries are numbers");
+    let work = Work { bytes: 0, flops: (2 * dim * dim * dim / 3) as u64 };
+    suite.measure("squat", &format!("correction of a head {}", heads.name), work, || drop(make()));
+    let corrections = vec![make(); heads.n_kv_heads];
+    let layout =
+        |format| KvLayout::new(format, heads.n_kv_heads, 128, dim).expect("the formats take these heads");
+    let (from, to) = (layout(KvFormat::F16), layout("kivi2".parse().expect("a format")));
+    let [keys, _] = filled(kernels, &from, heads);
+    let mut out = KvBuffer::zeroed(to.plane_bytes()).expect("memory for a block");
+    let mut scratch = KvScratch::new();
+    let work = Work { bytes: (from.plane_bytes() + to.plane_bytes()) as u64, flops: 0 };
+    suite.measure("squat", &format!("keys without {} positions=128", heads.name), work, || {
+        let (role, out) = (KvRole::Keys, out.as_bytes_mut());
+        kernels.convert_kv(role, &from, keys.as_bytes(), &to, out, &mut scratch);
+    });
+    suite.measure("squat", &format!("keys with {} positions=128", heads.name), work, || {
+        let out = out.as_bytes_mut();
+        kernels.convert_keys_squat(&from, keys.as_bytes(), &to, out, &corrections, &mut scratch);
+    });
 }
 
 /// Query `i` sees `query_start + i + 1` keys; a score and its part of the sum take 4 operations per dimension.

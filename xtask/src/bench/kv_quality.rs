@@ -26,20 +26,24 @@ const BASELINE: &str = "f16";
 
 /// What is measured without `--kv`. With `hot=0` everything but the sinks and the last block is in the format named,
 /// which shows the format; the others show what a user gets.
-const POLICIES: [&str; 17] = [
+const POLICIES: [&str; 21] = [
     "f16",
     "q8",
     "q4",
     "tiered",
     "tiered:hot=0,sink=0,warm=kivi4,cold=off",
     "tiered:hot=0,warm=kivi4,cold=off",
+    "tiered:hot=0,warm=kivi4,cold=off,squat=on",
     "tiered:hot=0,warm=kivi4-g64,cold=off",
     "tiered:hot=0,warm=q4,cold=off",
     "tiered:hot=0,warm=q4,cold=off,rotate=on",
     "tiered:hot=0,warm=k4v2,cold=off",
+    "tiered:hot=0,warm=k4v2,cold=off,squat=on",
     "tiered:hot=0,sink=0,warm=kivi2,cold=off",
     "tiered:hot=0,warm=kivi2,cold=off",
+    "tiered:hot=0,warm=kivi2,cold=off,squat=on",
     "tiered:hot=256,warm=kivi2,cold=off",
+    "tiered:hot=256,warm=kivi2,cold=off,squat=on",
     "tiered:hot=256,sink=0,warm=kivi2,cold=off",
     "tiered:hot=256,warm=k4v2,cold=off",
     "tiered:hot=256,sink=0,warm=k4v2,cold=off",
