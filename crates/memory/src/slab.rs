@@ -38,17 +38,21 @@ struct Shared {
     pool: PagePool,
     request: Request,
     block_bytes: usize,
-    /// From the start of a block to that of the next.
-    stride: usize,
     /// Pages taken at a time.
     chunk_pages: usize,
     chunks: Mutex<Chunks>,
 }
 
-/// The chunks of a slab by index, and which of them have free blocks.
-#[derive(Default)]
+/// The chunks of a slab by index, and which of them have free blocks. Lists only grow, so that a chunk that comes where
+/// another one was allocates nothing.
 struct Chunks {
+    /// Blocks of a chunk.
+    n_blocks: usize,
+    /// From the start of a block to that of the next.
+    stride: usize,
     places: Vec<Option<Chunk>>,
+    /// Free blocks, `n_blocks` places for each chunk, the first [`Chunk::n_free`] of which hold one; the others are empty.
+    free: Vec<Span>,
     /// Places without a chunk.
     vacant: Vec<u32>,
     /// Chunks with free blocks, the highest index first: blocks are taken from the last, so that chunks with high indices
@@ -59,12 +63,11 @@ struct Chunks {
     used_blocks: usize,
 }
 
-/// Some pages and those of their blocks that are free.
+/// Some pages, and how many of their blocks are free.
 struct Chunk {
     /// Without the blocks, which are cut off its end.
     pages: Pages,
-    free: Vec<Span>,
-    n_blocks: usize,
+    n_free: usize,
 }
 
 /// A block of a [`Slab`]. Dropping it gives it back.
@@ -101,13 +104,14 @@ impl Slab {
             return Err(Error::BlockBytes { block_bytes, max_bytes });
         }
         let stride = block_bytes.next_multiple_of(BLOCK_ALIGN);
+        let chunk_pages = chunk_pages(stride, pool.page_bytes(), pool.capacity_pages());
+        let n_blocks = chunk_pages * pool.page_bytes() / stride;
         let shared = Arc::new(Shared {
-            chunk_pages: chunk_pages(stride, pool.page_bytes(), pool.capacity_pages()),
             pool: pool.clone(),
             request,
             block_bytes,
-            stride,
-            chunks: Mutex::default(),
+            chunk_pages,
+            chunks: Mutex::new(Chunks::new(n_blocks, stride)),
         });
         let owner: Weak<Shared> = Arc::downgrade(&shared);
         pool.register(owner);
@@ -124,11 +128,21 @@ impl Slab {
             Some(taken) => taken,
             None => {
                 // Without the lock: the pool may ask this slab for its spare chunk.
-                let chunk = self.shared.new_chunk()?;
-                self.shared.chunks.lock().add(chunk)
+                let pages = self.shared.pool.allocate(self.shared.chunk_pages, &self.shared.request)?;
+                self.shared.chunks.lock().add(pages)
             }
         };
         Ok(SlabBlock { slab: Arc::clone(&self.shared), span, chunk, range })
+    }
+
+    /// Pages of `page_bytes` bytes that a slab takes for `n_blocks` blocks of `block_bytes` bytes; saturates.
+    pub fn pages_for(n_blocks: usize, block_bytes: usize, page_bytes: usize) -> usize {
+        let stride = block_bytes.max(1).checked_next_multiple_of(BLOCK_ALIGN);
+        // With less than the address space there is room for the products below.
+        let Some(stride) = stride.filter(|&stride| stride <= usize::MAX >> 8) else { return usize::MAX };
+        let chunk_pages = chunk_pages(stride, page_bytes, usize::MAX);
+        let chunks = n_blocks.div_ceil(chunk_pages * page_bytes / stride);
+        chunks.saturating_mul(chunk_pages)
     }
 
     /// Bytes of a block.
@@ -142,7 +156,7 @@ impl Slab {
         let alive = || chunks.places.iter().flatten();
         SlabStats {
             used_blocks: chunks.used_blocks,
-            free_blocks: alive().map(|chunk| chunk.free.len()).sum(),
+            free_blocks: alive().map(|chunk| chunk.n_free).sum(),
             pages: alive().map(|chunk| chunk.pages.len_pages()).sum(),
         }
     }
@@ -160,14 +174,6 @@ fn chunk_pages(stride: usize, page_bytes: usize, capacity_pages: usize) -> usize
 }
 
 impl Shared {
-    fn new_chunk(&self) -> Result<Chunk> {
-        let mut pages = self.pool.allocate(self.chunk_pages, &self.request)?;
-        let span = pages.span_mut();
-        let n_blocks = span.len() / self.stride;
-        let free = (0..n_blocks).map(|_| span.split_off(span.len() - self.stride)).collect();
-        Ok(Chunk { pages, free, n_blocks })
-    }
-
     fn give_back(&self, span: Span, chunk: u32) {
         let emptied = self.chunks.lock().put(span, chunk);
         drop(emptied);
@@ -175,13 +181,19 @@ impl Shared {
 }
 
 impl Chunks {
+    fn new(n_blocks: usize, stride: usize) -> Self {
+        let (places, free, vacant, open) = Default::default();
+        Self { n_blocks, stride, places, free, vacant, open, spare: None, used_blocks: 0 }
+    }
+
     /// A block of the chunk with the lowest index that has one.
     fn take(&mut self) -> Option<(Span, u32, PageRange)> {
         let index = *self.open.last()?;
         let chunk = self.places[index as usize].as_mut()?;
-        let span = chunk.free.pop()?;
+        chunk.n_free -= 1;
+        let span = self.free[index as usize * self.n_blocks + chunk.n_free].split_off(0);
         let range = chunk.pages.range();
-        if chunk.free.is_empty() {
+        if chunk.n_free == 0 {
             self.open.pop();
         }
         self.spare = self.spare.filter(|&spare| spare != index);
@@ -189,28 +201,39 @@ impl Chunks {
         Some((span, index, range))
     }
 
-    /// Adds a chunk and takes one of its blocks.
-    fn add(&mut self, mut chunk: Chunk) -> (Span, u32, PageRange) {
-        let range = chunk.pages.range();
-        let span = chunk.free.pop().expect("a chunk is at least as long as a block");
+    /// Cuts pages into blocks and takes the first one.
+    fn add(&mut self, mut pages: Pages) -> (Span, u32, PageRange) {
+        let range = pages.range();
         let index = self.vacant.pop().unwrap_or_else(|| {
             self.places.push(None);
             (self.places.len() - 1) as u32
         });
-        if !chunk.free.is_empty() {
+        let span = pages.span_mut();
+        let first = index as usize * self.n_blocks;
+        for place in first..first + self.n_blocks {
+            let block = span.split_off(span.len() - self.stride);
+            match self.free.get_mut(place) {
+                Some(empty) => *empty = block,
+                None => self.free.push(block),
+            }
+        }
+        let n_free = self.n_blocks - 1;
+        let block = self.free[first + n_free].split_off(0);
+        self.places[index as usize] = Some(Chunk { pages, n_free });
+        if n_free > 0 {
             self.open(index);
         }
-        self.places[index as usize] = Some(chunk);
         self.used_blocks += 1;
-        (span, index, range)
+        (block, index, range)
     }
 
-    /// Puts a block back; the chunk if it is empty now and another spare one is kept.
-    fn put(&mut self, span: Span, index: u32) -> Option<Chunk> {
+    /// Puts a block back; the pages of its chunk if that is empty now and another spare one is kept.
+    fn put(&mut self, span: Span, index: u32) -> Option<Pages> {
         self.used_blocks -= 1;
         let chunk = self.places[index as usize].as_mut().expect("a block's chunk exists");
-        chunk.free.push(span);
-        let (n_free, is_empty) = (chunk.free.len(), chunk.free.len() == chunk.n_blocks);
+        self.free[index as usize * self.n_blocks + chunk.n_free] = span;
+        chunk.n_free += 1;
+        let (n_free, is_empty) = (chunk.n_free, chunk.n_free == self.n_blocks);
         if n_free == 1 {
             self.open(index);
         }
@@ -231,7 +254,7 @@ impl Chunks {
         }
     }
 
-    fn take_spare(&mut self) -> Option<Chunk> {
+    fn take_spare(&mut self) -> Option<Pages> {
         let spare = self.spare.take()?;
         self.remove(spare)
     }
@@ -241,10 +264,22 @@ impl Chunks {
         self.open.insert(at, index);
     }
 
-    fn remove(&mut self, index: u32) -> Option<Chunk> {
+    /// Takes a chunk out, whose blocks must all be free, and joins them with their pages again.
+    fn remove(&mut self, index: u32) -> Option<Pages> {
+        let mut pages = self.places[index as usize].take()?.pages;
         self.open.retain(|&other| other != index);
         self.vacant.push(index);
-        self.places[index as usize].take()
+        let blocks = &mut self.free[index as usize * self.n_blocks..][..self.n_blocks];
+        blocks.sort_unstable_by_key(Span::start);
+        blocks.iter_mut().for_each(|block| pages.span_mut().append(block.split_off(0)));
+        Some(pages)
+    }
+}
+
+impl Drop for Chunks {
+    /// The slab lives as long as its blocks, so all of them are back.
+    fn drop(&mut self) {
+        (0..self.places.len() as u32).for_each(|index| drop(self.remove(index)));
     }
 }
 
@@ -257,17 +292,7 @@ impl PageOwner for Shared {
     fn release_unused(&self) -> usize {
         // A thread that holds the lock does not ask the pool meanwhile, so this wait is short.
         let spare = self.chunks.lock().take_spare();
-        spare.map_or(0, |chunk| chunk.pages.len_pages())
-    }
-}
-
-impl Drop for Chunk {
-    /// Joins the blocks with their pages again.
-    fn drop(&mut self) {
-        self.free.sort_unstable_by_key(Span::start);
-        for block in self.free.drain(..) {
-            self.pages.span_mut().append(block);
-        }
+        spare.map_or(0, |pages| pages.len_pages())
     }
 }
 

@@ -36,12 +36,15 @@ fn a_step_that_was_run_before_allocates_nothing() {
     let buffers = BufferPool::new(&pool, &request).unwrap();
     let mut arena = Arena::new(&pool, 1 << 20, &request).unwrap();
     let threads = ThreadScratch::new(&pool, 1 << 20, request.clone());
+    let mut blocks = Vec::with_capacity(100);
     let mut step = || {
         let page = pool.allocate(1, &request).unwrap();
         let pages = pool.prepare(5, &request).unwrap().commit();
         let _pin = pages.pin();
         page.touch();
-        let _blocks = [slab.allocate().unwrap(), slab.allocate().unwrap()];
+        // Of three pages, two of which go back to the pool each time.
+        blocks.extend((0..100).map(|_| slab.allocate().unwrap()));
+        blocks.clear();
         let _buffers = [100, 5000, 200_000].map(|bytes| buffers.take(bytes).unwrap());
         let mut frame = arena.frame();
         let row: &mut [f32] = frame.zeroed(1000).unwrap();

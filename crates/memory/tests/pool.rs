@@ -139,3 +139,21 @@ fn blocks_of_impossible_sizes_are_refused() {
     let whole = Slab::new(&pool, 4 * PAGE_BYTES, Request::default()).unwrap();
     assert_eq!(whole.allocate().unwrap().bytes().len(), 4 * PAGE_BYTES);
 }
+
+#[test]
+fn the_pages_for_blocks_are_those_that_a_slab_takes() {
+    for block_bytes in [1, 300, 100_000, PAGE_BYTES, PAGE_BYTES + 1, PAGE_BYTES / 10 * 16, 3 * PAGE_BYTES] {
+        for n_blocks in [1, 2, 4, 16] {
+            let pages = Slab::pages_for(n_blocks, block_bytes, PAGE_BYTES);
+            for spare in [0, 40] {
+                let pool = pool(pages + spare);
+                let slab = Slab::new(&pool, block_bytes, Request::default()).unwrap();
+                let blocks: Vec<_> = (0..n_blocks).map(|_| slab.allocate().unwrap()).collect();
+                let taken = pool.stats().used_pages;
+                assert_eq!(taken, pages, "{n_blocks} blocks of {block_bytes} bytes, {spare} pages to spare");
+                drop(blocks);
+            }
+        }
+    }
+    assert_eq!(Slab::pages_for(3, usize::MAX, PAGE_BYTES), usize::MAX);
+}
