@@ -29,8 +29,8 @@ pub struct PinnedBlock {
 }
 
 impl Block {
-    pub(crate) fn new(store: KvStore, storage: Storage) -> Self {
-        Self(Arc::new(Shared { store, storage: RwLock::new(Arc::new(storage)) }))
+    pub(crate) fn new(store: KvStore, storage: Arc<Storage>) -> Self {
+        Self(Arc::new(Shared { store, storage: RwLock::new(storage) }))
     }
 
     /// The present numbers, which stay as they are while the pin lives.
@@ -67,25 +67,26 @@ impl Block {
     }
 
     /// The storage itself, if nobody else holds the block or reads it and it is in `tier`; the block otherwise.
-    pub(crate) fn into_storage(self, tier: usize) -> Result<Storage, Self> {
-        let shared = Arc::try_unwrap(self.0).map_err(Self)?;
-        let Shared { store, storage } = shared;
-        match Arc::try_unwrap(storage.into_inner()) {
-            Ok(storage) if storage.tier() == tier => Ok(storage),
-            Ok(storage) => Err(Self::new(store, storage)),
-            Err(storage) => Err(Self(Arc::new(Shared { store, storage: RwLock::new(storage) }))),
-        }
+    pub(crate) fn into_storage(self, tier: usize) -> Result<Arc<Storage>, Self> {
+        let Shared { store, storage } = Arc::try_unwrap(self.0).map_err(Self)?;
+        let mut storage = storage.into_inner();
+        let is_free = Arc::get_mut(&mut storage).is_some_and(|storage| storage.tier() == tier);
+        if is_free { Ok(storage) } else { Err(Self::new(store, storage)) }
     }
 
     /// Puts `new` in the place of `old`; `false` if another storage took it meanwhile.
-    pub(crate) fn publish(&self, old: &Arc<Storage>, new: Storage) -> bool {
-        let new = Arc::new(new);
+    pub(crate) fn publish(&self, old: &Arc<Storage>, new: Arc<Storage>) -> bool {
         let mut storage = self.0.storage.write();
         let current = Arc::ptr_eq(&storage, old);
         if current {
             *storage = new;
         }
         current
+    }
+
+    /// Puts `new` in the place of whatever is there, which it returns.
+    pub(crate) fn exchange(&self, new: Arc<Storage>) -> Arc<Storage> {
+        std::mem::replace(&mut *self.0.storage.write(), new)
     }
 }
 

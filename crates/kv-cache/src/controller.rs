@@ -15,7 +15,7 @@ const STATE_BYTES: usize = 4 + 2 * 4 + 3 * 8;
 
 /// Chooses how many tokens stay hot, so that the error of attention's output stays at a target.
 ///
-/// Feed it what [`Sequence::sample_error`](crate::Sequence::sample_error) measures and give what it says to
+/// Feed it the errors that [`Sequence::sample`](crate::Sequence::sample) estimates and give what it says to
 /// [`Sequence::set_hot_tokens`](crate::Sequence::set_hot_tokens). The border rises by a quarter while the estimate is above the
 /// target and falls by a tenth while it is below half of it: quality is won back faster than it is spent, and between the two
 /// marks nothing moves.

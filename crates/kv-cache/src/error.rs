@@ -12,10 +12,14 @@ pub enum Error {
     Kernels(#[from] ruvllm_kernels::Error),
 
     /// The page pool has no room, or cannot serve blocks of this size.
-    #[error("no memory for a block of keys and values of {block_bytes} bytes a layer")]
+    #[error(
+        "no memory for a block of keys and values of {block_bytes} bytes a layer, in pages of {page_bytes} bytes"
+    )]
     Memory {
         /// Bytes of a block in one layer.
         block_bytes: usize,
+        /// Bytes of a page of the pool.
+        page_bytes: usize,
         /// What the pool said.
         #[source]
         source: ruvllm_memory::Error,
@@ -23,7 +27,7 @@ pub enum Error {
 
     /// The last pages are kept for rewriting present blocks in fewer bits.
     #[error(
-        "the key/value budget is used up: {free_pages} of {total_pages} pages are free and {kept_pages} are kept for \
+        "the key/value budget is used up: {free_pages} of {total_pages} pages of {page_bytes} bytes are free and {kept_pages} are kept for \
          making present blocks smaller; raise the budget, shorten the context or end a sequence"
     )]
     BudgetReached {
@@ -31,6 +35,8 @@ pub enum Error {
         free_pages: usize,
         /// Pages of the pool.
         total_pages: usize,
+        /// Bytes of a page.
+        page_bytes: usize,
         /// Pages that new tokens do not get.
         kept_pages: usize,
     },

@@ -46,7 +46,7 @@
 //! | `policy` | [`KvPolicy`], [`KvFormats`]: which tokens are stored how, as text and as values |
 //! | `store` | [`KvStore`]: shape, policy, and where blocks come from |
 //! | `block` | [`Block`]: shared numbers, and how they are replaced |
-//! | `sequence` | [`Sequence`]: one sequence's table of blocks |
+//! | `sequence` | [`Sequence`]: one sequence's table of blocks; [`Probe`]: where its queries look |
 //! | `controller` | [`Controller`]: quality at a target |
 //! | `pressure` | when memory is short |
 //! | [`prefix`] | finding the blocks of a prompt's beginning again |
@@ -67,7 +67,7 @@ mod store;
 pub use block::{Block, PinnedBlock};
 pub use controller::Controller;
 pub use error::{Error, Result};
-pub use policy::{ColdTier, KvFormats, KvPolicy};
-pub use sequence::{Migration, ParkedSequence, Sequence};
+pub use policy::{ColdTier, ErrorTarget, KvFormats, KvPolicy};
+pub use sequence::{Migration, ParkedSequence, Probe, Sample, SampleScratch, Sequence};
 pub use shape::KvShape;
 pub use store::{KvStore, TierUse};

@@ -97,6 +97,21 @@ impl KvStore {
         })))
     }
 
+    /// Bytes of the smallest pool that holds a block of each tier of `policy`: whole pages of `page_bytes` bytes for every
+    /// tier.
+    ///
+    /// # Errors
+    /// [`Error::Kernels`] if a format does not take heads of this size.
+    pub fn least_bytes(shape: KvShape, policy: &KvPolicy, page_bytes: usize) -> Result<usize> {
+        let mut pages = 0usize;
+        for formats in policy.tiers() {
+            let layer = KvShape { n_layers: 1, ..shape };
+            let layer_bytes = formats.block_bytes(layer, policy.block_tokens())?;
+            pages = pages.saturating_add(Slab::pages_for(shape.n_layers, layer_bytes, page_bytes));
+        }
+        Ok(pages.saturating_mul(page_bytes))
+    }
+
     /// An empty sequence of at most `capacity` tokens. It takes memory as it grows.
     pub fn sequence(&self, capacity: usize) -> Sequence {
         Sequence::new(self.clone(), capacity)
@@ -194,7 +209,7 @@ impl KvStore {
         for layer in 0..self.0.shape.n_layers {
             fill(layer, storage.layer_mut(layer))?;
         }
-        Ok(Block::new(self.clone(), storage))
+        Ok(Block::new(self.clone(), Arc::new(storage)))
     }
 
     /// Whether memory is short: from 80 % of the pages that new tokens get in use until 70 %. Then [`Sequence::migrate`] takes whatever
@@ -218,17 +233,40 @@ impl KvStore {
 
     /// Memory for one block of a tier in all layers.
     pub(crate) fn allocate(&self, tier: usize) -> Result<Storage> {
+        let mut storage = Storage::vacant(self);
+        self.fill(&mut storage, tier)?;
+        Ok(storage)
+    }
+
+    /// Memory of a tier for a vacant storage, which stays vacant if there is none.
+    pub(crate) fn fill(&self, storage: &mut Storage, tier: usize) -> Result<()> {
+        debug_assert!(storage.layers.is_empty(), "a storage is filled once");
         let place = &self.0.tiers[tier];
         let slab = &place.slab;
-        if tier == HOT && slab.stats().free_blocks < self.0.shape.n_layers {
+        let n_layers = self.0.shape.n_layers;
+        if tier == HOT && slab.stats().free_blocks < n_layers {
             self.keep_pages()?;
         }
-        let layers = (0..self.0.shape.n_layers)
-            .map(|_| slab.allocate())
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(|source| Error::Memory { block_bytes: slab.block_bytes(), source })?;
+        while storage.layers.len() < n_layers {
+            match slab.allocate() {
+                Ok(layer) => storage.layers.push(layer),
+                Err(source) => {
+                    storage.layers.clear();
+                    let (block_bytes, page_bytes) = (slab.block_bytes(), self.0.pool.page_bytes());
+                    return Err(Error::Memory { block_bytes, page_bytes, source });
+                }
+            }
+        }
+        storage.tier = tier;
         place.blocks.fetch_add(1, Ordering::Relaxed);
-        Ok(Storage { store: self.clone(), tier, layers })
+        Ok(())
+    }
+
+    /// Most blocks that the pool has room for.
+    pub(crate) fn most_blocks(&self) -> usize {
+        let bytes = self.0.pool.capacity_pages() * self.0.pool.page_bytes();
+        let least = self.0.tiers.iter().map(|tier| tier.slab.block_bytes() * self.0.shape.n_layers).min();
+        bytes / least.unwrap_or(1).max(1)
     }
 
     /// Pages that new tokens do not get: one for each lower tier, where there are some to spare.
@@ -244,6 +282,7 @@ impl KvStore {
             return Err(Error::BudgetReached {
                 free_pages: stats.free_pages,
                 total_pages: stats.capacity_pages,
+                page_bytes: stats.page_bytes,
                 kept_pages,
             });
         }
@@ -266,8 +305,11 @@ impl Tier {
         let layout = |format| KvLayout::new(format, shape.n_kv_heads, block_tokens, shape.head_dim);
         let (keys, values) = (layout(formats.keys)?, layout(formats.values)?);
         let block_bytes = keys.plane_bytes().saturating_add(values.plane_bytes());
-        let slab = Slab::new(pool, block_bytes, Request::default())
-            .map_err(|source| Error::Memory { block_bytes, source })?;
+        let slab = Slab::new(pool, block_bytes, Request::default()).map_err(|source| Error::Memory {
+            block_bytes,
+            page_bytes: pool.page_bytes(),
+            source,
+        })?;
         Ok(Self { formats, keys, values, slab, blocks: AtomicUsize::new(0) })
     }
 
@@ -277,7 +319,7 @@ impl Tier {
     }
 }
 
-/// The numbers of one block in one tier. Whoever holds it alone may write.
+/// The numbers of one block in one tier. Whoever holds it alone may write. It is vacant without memory.
 pub(crate) struct Storage {
     store: KvStore,
     tier: usize,
@@ -285,6 +327,19 @@ pub(crate) struct Storage {
 }
 
 impl Storage {
+    /// A storage without memory, for [`KvStore::fill`].
+    pub(crate) fn vacant(store: &KvStore) -> Self {
+        Self { store: store.clone(), tier: HOT, layers: Vec::with_capacity(store.shape().n_layers) }
+    }
+
+    /// Gives the memory back.
+    pub(crate) fn clear(&mut self) {
+        if !self.layers.is_empty() {
+            self.layers.clear();
+            self.store.tier(self.tier).blocks.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
     pub(crate) fn tier(&self) -> usize {
         self.tier
     }
@@ -324,6 +379,6 @@ impl Storage {
 
 impl Drop for Storage {
     fn drop(&mut self) {
-        self.store.tier(self.tier).blocks.fetch_sub(1, Ordering::Relaxed);
+        self.clear();
     }
 }

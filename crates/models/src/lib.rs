@@ -17,7 +17,7 @@
 //! - A token's logits depend on its sequence alone, bit for bit: not on the batch, the cut of the
 //!   prompt, the threads or the instruction set.
 //! - No file and no token id makes it panic: they give an [`Error`].
-//! - A decode step allocates nothing once its workspace and block are warm.
+//! - A decode step allocates nothing once its workspace and cache are warm, but for tables that double with the length.
 
 #![forbid(unsafe_code)]
 

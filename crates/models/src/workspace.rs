@@ -40,12 +40,29 @@ pub(crate) struct Buffers {
     pub(crate) update: Vec<f32>,
     pub(crate) scratch: AttentionScratch,
     pub(crate) blocks: BlockList,
+    pub(crate) kept: KeptQueries,
+}
+
+/// Queries that are kept when they pass, for somebody who measures.
+#[derive(Default)]
+pub(crate) struct KeptQueries {
+    /// The layer to keep them of.
+    pub(crate) layer: Option<usize>,
+    /// Those of the last token of each segment, `[segments, n_heads, head_dim]`; none before a pass.
+    pub(crate) queries: Vec<f32>,
 }
 
 impl Workspace {
     /// A workspace without any memory yet.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Keeps the queries that the last token of each segment has in `layer`, from the next pass on:
+    /// [`Model::probe`](crate::Model::probe) tells them.
+    pub fn keep_queries(&mut self, layer: usize) {
+        self.buffers.kept.layer = Some(layer);
+        self.buffers.kept.queries.clear();
     }
 }
 

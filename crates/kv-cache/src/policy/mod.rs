@@ -5,6 +5,7 @@
 //! `sink_tokens` never do, because attention returns to them whatever the text says (arXiv 2309.17453).
 
 mod formats;
+mod target;
 mod text;
 
 #[cfg(test)]
@@ -14,8 +15,10 @@ use ruvllm_kernels::KvFormat;
 
 use crate::error::{Error, Result};
 
-pub use formats::KvFormats;
 use formats::{KIVI2, KIVI4};
+
+pub use formats::KvFormats;
+pub use target::ErrorTarget;
 
 /// How the keys and values of a sequence are stored.
 ///
@@ -32,6 +35,7 @@ use formats::{KIVI2, KIVI4};
 /// | `hot_format=F` | how they are written: `f16`, `bf16` or `f32` | `f16` |
 /// | `sink=N` | so do the first N | 4 |
 /// | `keep=N` | so do N blocks that attention returned to most | 0 |
+/// | `target=E` | so do as many more as hold the relative error of attention at E: see [`Controller`](crate::Controller) | none |
 /// | `warm=F` | what follows the hot ones | `kivi4` |
 /// | `warm_tokens=N` | how many tokens are warm, if there is a cold tier | 2048 |
 /// | `cold=F`, `cold=off` | what follows the warm ones | by the model: see [`ColdTier::ByModel`] |
@@ -58,6 +62,9 @@ pub struct KvPolicy {
     /// Blocks that stay hot at any age, those that attention returned to most: see
     /// [`Sequence::add_mass`](crate::Sequence::add_mass).
     pub kept_blocks: usize,
+    /// Relative error of attention that more hot tokens are spent on; `None` = they are as many as `hot_tokens` says. Whoever
+    /// runs the sequence measures it, for which there is a [`Controller`](crate::Controller).
+    pub target: Option<ErrorTarget>,
     /// Format of older tokens; `None` = there is one tier only.
     pub warm: Option<KvFormats>,
     /// Tokens that are warm before the cold tier begins.
@@ -96,6 +103,7 @@ impl KvPolicy {
             hot_tokens: 0,
             sink_tokens: 0,
             kept_blocks: 0,
+            target: None,
             warm: None,
             warm_tokens: 0,
             cold: ColdTier::Off,
@@ -117,6 +125,7 @@ impl KvPolicy {
             hot_tokens: 256,
             sink_tokens: 4,
             kept_blocks: 0,
+            target: None,
             warm: Some(KIVI4.into()),
             warm_tokens: 2048,
             cold: ColdTier::ByModel,
@@ -152,7 +161,8 @@ impl KvPolicy {
     ///
     /// # Errors
     /// [`Error::PolicyConflict`] if a tier is not smaller than the one before it, the hot one does not take single
-    /// tokens, there is a cold tier without a warm one, keys per channel would be rotated, or there are none to correct.
+    /// tokens, there is a cold tier or a target without a warm tier, keys per channel would be rotated, or there are none to
+    /// correct.
     pub fn validate(&self) -> Result<()> {
         let conflict = |reason: String| Err(Error::PolicyConflict { policy: self.to_string(), reason });
         if !self.hot.take_rows() {
@@ -160,6 +170,11 @@ impl KvPolicy {
         }
         if self.warm.is_none() && matches!(self.cold, ColdTier::At(_)) {
             return conflict("a cold tier needs a warm one".to_owned());
+        }
+        if self.target.is_some() && self.warm.is_none() {
+            return conflict(
+                "there is no error to keep at a target where nothing is quantized; use tiered".to_owned(),
+            );
         }
         let tiers: Vec<KvFormats> = self.tiers().collect();
         for pair in tiers.windows(2) {

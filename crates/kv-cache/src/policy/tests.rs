@@ -58,6 +58,16 @@ fn options_are_read() {
 }
 
 #[test]
+fn a_target_is_held_in_millionths() {
+    let policy = parse("tiered:target=0.02");
+    assert_eq!(policy.target.map(ErrorTarget::get), Some(0.02));
+    assert_eq!(policy.to_string(), "tiered:target=0.02");
+    assert_eq!(parse("tiered:target=0.0200001"), policy, "the nearest step");
+    assert_eq!(parse("kivi4:target=1").target.map(ErrorTarget::get), Some(1.0));
+    assert_eq!(parse("tiered").target, None);
+}
+
+#[test]
 fn what_is_not_understood_is_named_with_what_is() {
     let message = |text: &str| text.parse::<KvPolicy>().expect_err(text).to_string();
     assert!(message("q5").contains("\"q5\"") && message("q5").contains("kivi4"), "{}", message("q5"));
@@ -70,6 +80,10 @@ fn what_is_not_understood_is_named_with_what_is() {
         "tiered:hot=-1",
         "tiered:hot=x",
         "tiered:warm=f17",
+        "tiered:target=0",
+        "tiered:target=1e-9",
+        "tiered:target=1.5",
+        "tiered:target=nan",
         "f16+",
         "k4",
         "kv",
@@ -88,6 +102,7 @@ fn contradictions_are_refused() {
     assert!(reason("tiered:warm=f32").contains("not smaller"));
     assert!(reason("tiered:warm=kivi2,cold=kivi4").contains("not smaller"));
     assert!(reason("f16:cold=kivi2").contains("a warm one"));
+    assert!(reason("f16:target=0.1").contains("nothing is quantized"));
     assert!(reason("tiered:rotate=on").contains("channels"));
     assert!(reason("kivi4:rotate=on").contains("channels"));
     assert!("tiered:warm=q4,rotate=on".parse::<KvPolicy>().is_ok());
@@ -111,8 +126,10 @@ proptest! {
         tokens in prop::array::uniform4(0usize..5000),
         lower in (formats(), proptest::option::of(formats()), any::<bool>()),
         (rotated, squat) in (any::<bool>(), any::<bool>()),
+        target in proptest::option::of(1u32..=1_000_000),
     ) {
         let (warm, cold, open) = lower;
+        let target = target.and_then(|steps| ErrorTarget::new(f64::from(steps) / 1e6));
         let policy = if uniform {
             KvPolicy { rotated, squat, ..KvPolicy::uniform(base) }
         } else {
@@ -120,7 +137,9 @@ proptest! {
             let [hot_tokens, sink_tokens, warm_tokens, kept_blocks] = tokens;
             let warm = Some(warm);
             let hot = hot.into();
-            KvPolicy { hot, hot_tokens, sink_tokens, kept_blocks, warm, warm_tokens, cold, rotated, squat }
+            KvPolicy {
+                hot, hot_tokens, sink_tokens, kept_blocks, target, warm, warm_tokens, cold, rotated, squat
+            }
         };
         prop_assume!(policy.validate().is_ok());
         let text = policy.to_string();

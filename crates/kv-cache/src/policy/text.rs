@@ -5,11 +5,11 @@ use std::str::FromStr;
 
 use ruvllm_kernels::KvFormat;
 
-use super::{ColdTier, KvFormats, KvPolicy};
+use super::{ColdTier, ErrorTarget, KvFormats, KvPolicy};
 use crate::error::{Error, Result};
 
-const OPTIONS: &str = "hot=TOKENS, hot_format=f16|bf16|f32, sink=TOKENS, keep=BLOCKS, warm=FORMAT, warm_tokens=TOKENS, \
-                       cold=FORMAT|off, rotate=on|off, squat=on|off";
+const OPTIONS: &str = "hot=TOKENS, hot_format=f16|bf16|f32, sink=TOKENS, keep=BLOCKS, target=ERROR, warm=FORMAT, \
+                       warm_tokens=TOKENS, cold=FORMAT|off, rotate=on|off, squat=on|off";
 
 impl FromStr for KvPolicy {
     type Err = Error;
@@ -40,6 +40,7 @@ impl KvPolicy {
             ("hot_format", "f16" | "bf16" | "f32") => self.hot = value.parse::<KvFormats>().ok()?,
             ("sink", _) => self.sink_tokens = value.parse().ok()?,
             ("keep", _) => self.kept_blocks = value.parse().ok()?,
+            ("target", _) => self.target = Some(ErrorTarget::new(value.parse().ok()?)?),
             ("warm", _) => self.warm = Some(value.parse().ok()?),
             ("warm_tokens", _) => self.warm_tokens = value.parse().ok()?,
             ("cold", "off") => self.cold = ColdTier::Off,
@@ -83,6 +84,9 @@ impl fmt::Display for KvPolicy {
         option(self.hot != base.hot, "hot_format", &self.hot)?;
         option(self.sink_tokens != base.sink_tokens, "sink", &self.sink_tokens)?;
         option(self.kept_blocks != base.kept_blocks, "keep", &self.kept_blocks)?;
+        if let Some(target) = self.target {
+            option(true, "target", &target)?;
+        }
         if let Some(warm) = self.warm {
             option(self.warm != base.warm, "warm", &warm)?;
         }

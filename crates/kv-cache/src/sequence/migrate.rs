@@ -10,7 +10,7 @@ use crate::block::Block;
 use crate::convert::convert;
 use crate::store::{HOT, Storage};
 
-/// What a call of [`Sequence::migrate`] did.
+/// What a call of [`Sequence::migrate`] or [`Sequence::shrink`] did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Migration {
     /// Blocks that were rewritten in a lower tier.
@@ -24,11 +24,31 @@ pub struct Migration {
 /// What is left of a block's mass when attention is added once more: what was looked at 20 steps ago counts a third.
 const MASS_DECAY: f32 = 0.95;
 
+/// Which blocks go down, and how far.
+#[derive(Debug, Clone, Copy)]
+struct Aim {
+    /// Tokens at the end that stay hot.
+    hot_tokens: usize,
+    /// Whether what goes down goes to the lowest tier, whatever its age.
+    to_lowest: bool,
+    /// Whether what attention returns to stays hot.
+    keeps_heavy: bool,
+}
+
 /// A block on its way down.
 struct Job {
     block: Block,
     from: Arc<Storage>,
-    to: Storage,
+    to: Arc<Storage>,
+}
+
+/// What migrations work with, kept for its memory.
+#[derive(Default)]
+pub(super) struct Workbench {
+    jobs: Vec<Job>,
+    heavy: Vec<usize>,
+    /// One per thread. Only one thread at a time uses each, so the locks are never contended.
+    scratch: Vec<Mutex<KvScratch>>,
 }
 
 impl Sequence {
@@ -38,24 +58,17 @@ impl Sequence {
     /// Blocks only ever go down, each from the numbers that are there now. They are written beside the present ones and
     /// then published, for every sequence that shares them; steps that run meanwhile go on with the old ones.
     pub fn migrate(&mut self, kernels: &Kernels, threads: &ThreadPool, limit: usize) -> Migration {
-        self.unpin();
-        let mut migration = Migration::default();
-        let mut jobs = Vec::new();
-        if self.store.n_tiers() > 1 {
-            migration.starved = !self.plan(limit, &mut jobs);
-        }
-        if !jobs.is_empty() {
-            self.update_corrections(threads);
-        }
-        self.rewrite(kernels, threads, &mut jobs);
-        for Job { block, from, to } in jobs {
-            let saved = from.bytes().saturating_sub(to.bytes());
-            if block.publish(&from, to) {
-                migration.blocks += 1;
-                migration.saved_bytes += saved;
-            }
-        }
-        migration
+        let to_lowest = self.store.n_tiers() > 1 && self.store.is_short();
+        let aim = Aim { hot_tokens: self.hot_tokens, to_lowest, keeps_heavy: true };
+        self.lower(kernels, threads, limit, aim)
+    }
+
+    /// Rewrites all whole blocks but the first tokens and the last `hot_tokens` in the lowest tier: what is left to do when
+    /// there is no room for a step. The policy's hot tokens and the blocks that it keeps are given up, so this costs
+    /// quality; [`migrate`](Self::migrate) does not.
+    pub fn shrink(&mut self, kernels: &Kernels, threads: &ThreadPool, hot_tokens: usize) -> Migration {
+        let aim = Aim { hot_tokens, to_lowest: true, keeps_heavy: false };
+        self.lower(kernels, threads, usize::MAX, aim)
     }
 
     /// Adds the share of attention that each block got in some step, from position 0 on; older shares fade. Blocks with the
@@ -63,74 +76,112 @@ impl Sequence {
     /// heavy hitters are needed over and over (H2O, arXiv 2306.14048).
     pub fn add_mass(&mut self, shares: &[f32]) {
         if self.mass.len() < shares.len() {
+            self.mass.reserve(self.most_blocks().saturating_sub(self.mass.len()));
             self.mass.resize(shares.len(), 0.0);
         }
         self.mass.iter_mut().for_each(|mass| *mass *= MASS_DECAY);
         self.mass.iter_mut().zip(shares).for_each(|(mass, share)| *mass += share);
     }
 
-    /// The hot blocks beyond the hot tokens that attention returned to most.
-    fn heavy_blocks(&self) -> Vec<usize> {
-        let n = self.store.policy().kept_blocks;
-        if n == 0 {
-            return Vec::new();
+    fn lower(&mut self, kernels: &Kernels, threads: &ThreadPool, limit: usize, aim: Aim) -> Migration {
+        self.unpin();
+        let mut migration = Migration::default();
+        if self.store.n_tiers() == 1 {
+            return migration;
         }
-        let mass = |index: usize| self.mass.get(index).copied().unwrap_or(0.0);
-        let first = self.released;
-        let aged = self.blocks().iter().enumerate().filter(|(index, block)| {
-            mass(first + index) > 0.0 && block.tier() == HOT && self.tier_by_age(first + index) != HOT
-        });
-        let mut heavy: Vec<usize> = aged.map(|(index, _)| first + index).collect();
-        heavy.sort_by(|&a, &b| mass(b).total_cmp(&mass(a)));
-        heavy.truncate(n);
-        heavy
+        let mut workbench = std::mem::take(&mut self.workbench);
+        migration.starved = !self.plan(limit, aim, &mut workbench);
+        if !workbench.jobs.is_empty() {
+            self.update_corrections(threads);
+        }
+        workbench.rewrite(kernels, threads, self);
+        for Job { block, from, to } in workbench.jobs.drain(..) {
+            let saved = from.bytes().saturating_sub(to.bytes());
+            if block.publish(&from, to) {
+                migration.blocks += 1;
+                migration.saved_bytes += saved;
+            }
+            self.handles.keep(from);
+        }
+        self.workbench = workbench;
+        migration
     }
 
     /// Finds blocks to rewrite and memory for them; `false` if the memory ran out.
-    fn plan(&self, limit: usize, jobs: &mut Vec<Job>) -> bool {
+    fn plan(&mut self, limit: usize, aim: Aim, workbench: &mut Workbench) -> bool {
+        let Workbench { jobs, heavy, .. } = workbench;
+        heavy.clear();
+        if aim.keeps_heavy {
+            self.find_heavy(aim.hot_tokens, heavy);
+        }
         let lowest = self.store.n_tiers() - 1;
-        let short = self.store.is_short();
-        let heavy = self.heavy_blocks();
-        for (index, block) in self.blocks().iter().enumerate() {
+        for at in 0..self.blocks().len() {
             if jobs.len() >= limit {
                 break;
             }
-            let by_age = self.tier_by_age(self.released + index);
-            if by_age == HOT || heavy.contains(&(self.released + index)) {
+            let index = self.released + at;
+            let by_age = self.tier_by_age(index, aim.hot_tokens);
+            if by_age == HOT || heavy.contains(&index) {
                 continue;
             }
-            let wanted = if short { lowest } else { by_age };
-            let from = block.storage();
+            let wanted = if aim.to_lowest { lowest } else { by_age };
+            let from = self.blocks[at].storage();
             if from.tier() >= wanted {
                 continue;
             }
-            match self.store.allocate(wanted) {
-                Ok(to) => jobs.push(Job { block: block.clone(), from, to }),
+            match self.handles.allocate(&self.store, wanted) {
+                Ok(to) => jobs.push(Job { block: self.blocks[at].clone(), from, to }),
                 Err(_) => return false,
             }
         }
         true
     }
 
-    /// The tier of block `index` by its distance from the end.
-    fn tier_by_age(&self, index: usize) -> usize {
-        self.store.tier_by_age(index, self.len, self.hot_tokens)
+    /// The hot blocks beyond the hot tokens that attention returned to most.
+    fn find_heavy(&self, hot_tokens: usize, heavy: &mut Vec<usize>) {
+        let n = self.store.policy().kept_blocks;
+        if n == 0 {
+            return;
+        }
+        let mass = |index: usize| self.mass.get(index).copied().unwrap_or(0.0);
+        let first = self.released;
+        let aged = self.blocks().iter().enumerate().filter(|(at, block)| {
+            let index = first + at;
+            mass(index) > 0.0 && block.tier() == HOT && self.tier_by_age(index, hot_tokens) != HOT
+        });
+        heavy.extend(aged.map(|(at, _)| first + at));
+        heavy.sort_unstable_by(|&a, &b| mass(b).total_cmp(&mass(a)).then(a.cmp(&b)));
+        heavy.truncate(n);
     }
 
+    /// The tier of whole block `index` by its distance from the end.
+    pub(super) fn tier_by_age(&self, index: usize, hot_tokens: usize) -> usize {
+        self.store.tier_by_age(index, self.len, hot_tokens)
+    }
+}
+
+impl Workbench {
     /// Converts every layer of every job, spread over the threads.
-    fn rewrite(&self, kernels: &Kernels, threads: &ThreadPool, jobs: &mut [Job]) {
+    fn rewrite(&mut self, kernels: &Kernels, threads: &ThreadPool, sequence: &Sequence) {
+        let store = &sequence.store;
+        let Self { jobs, scratch, .. } = self;
+        if jobs.is_empty() {
+            return;
+        }
+        scratch.resize_with(scratch.len().max(threads.threads()), Mutex::default);
         let layers = jobs.iter_mut().flat_map(|Job { from, to, .. }| {
-            let tiers = (self.store.tier(from.tier()), self.store.tier(to.tier()));
+            let tiers = (store.tier(from.tier()), store.tier(to.tier()));
             let from = &**from;
+            let to = Arc::get_mut(to).expect("nobody else has a storage before it is published");
             to.layers_mut().enumerate().map(move |(layer, target)| (tiers, layer, from, target))
         });
         let layers = Mutex::new(layers);
-        threads.run(&|_| {
-            let mut scratch = KvScratch::new();
+        threads.run(&|worker| {
+            let mut scratch = scratch[worker].lock();
             // The lock is held for the step of the iterator only.
             let next = || layers.lock().next();
             while let Some(((from, to), layer, storage, target)) = next() {
-                let (source, corrections) = (storage.layer(layer), self.corrections(layer));
+                let (source, corrections) = (storage.layer(layer), sequence.corrections(layer));
                 convert(kernels, (from, source), (to, target), corrections, &mut scratch);
             }
         });

@@ -17,9 +17,11 @@
 //! | `migrate.rs` | fewer bits for older blocks |
 //! | `park.rs` | sequences that wait in a file |
 //! | `squat.rs` | what queries say about keys |
-//! | `sample.rs` | what going down would cost |
+//! | `sample.rs` | where a query looks, and what going down would cost |
 //! | `share.rs` | forks, blocks from elsewhere, copies on write |
+//! | `handles.rs` | what a block needs beside its numbers, made ahead |
 
+mod handles;
 mod migrate;
 mod park;
 mod sample;
@@ -33,8 +35,12 @@ use crate::block::Block;
 use crate::error::{Error, Result};
 use crate::store::{KvStore, Storage};
 
+use handles::Handles;
+use migrate::Workbench;
+
 pub use migrate::Migration;
 pub use park::ParkedSequence;
+pub use sample::{Probe, Sample, SampleScratch};
 use squat::LayerQueries;
 
 /// The keys and values of one sequence in all layers.
@@ -51,13 +57,17 @@ pub struct Sequence {
     /// Whole blocks behind them, and a partial one after a fork or a cut.
     blocks: Vec<Block>,
     /// Hot storages behind those, written only here.
-    tail: Vec<Storage>,
+    tail: Vec<Arc<Storage>>,
     /// Attention that blocks got lately, by block from position 0 on; what is missing got none.
     mass: Vec<f32>,
     /// What is known of the queries of each layer, if the policy asks for it. Forks share it until one of them learns more.
     queries: Option<Arc<Vec<LayerQueries>>>,
     /// What the present step reads of `blocks`. Kept between steps for its memory.
     pinned: Vec<Arc<Storage>>,
+    /// For blocks to come.
+    handles: Handles,
+    /// For blocks that go down.
+    workbench: Workbench,
 }
 
 impl Sequence {
@@ -74,6 +84,8 @@ impl Sequence {
             mass: Vec::new(),
             queries: None,
             pinned: Vec::new(),
+            handles: Handles::default(),
+            workbench: Workbench::default(),
         };
         sequence.forget_queries();
         sequence
@@ -108,7 +120,7 @@ impl Sequence {
     /// Allocated bytes of keys and values, scales and padding included, and of what is known of queries. What is shared counts
     /// in each of its sequences.
     pub fn bytes(&self) -> usize {
-        let tail: usize = self.tail.iter().map(Storage::bytes).sum();
+        let tail: usize = self.tail.iter().map(|storage| storage.bytes()).sum();
         tail + self.blocks.iter().map(Block::bytes).sum::<usize>() + self.query_bytes()
     }
 
@@ -167,6 +179,11 @@ impl Sequence {
     /// Blocks that hold tokens or stand released, without the tail.
     fn sealed(&self) -> usize {
         self.released + self.blocks.len()
+    }
+
+    /// Most blocks that it may come to have.
+    fn most_blocks(&self) -> usize {
+        self.capacity.div_ceil(self.store.block_tokens()).min(self.store.most_blocks())
     }
 
     /// Takes hold of the present numbers, so that [`view`](Self::view) shows them: [`reserve`](Self::reserve) does it for a

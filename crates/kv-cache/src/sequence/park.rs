@@ -3,6 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::Sequence;
 use crate::block::Block;
@@ -132,7 +133,7 @@ impl ParkedSequence {
             for bytes in storage.layers_mut() {
                 reader.read_exact(bytes).map_err(spill)?;
             }
-            Ok(Block::new(store.clone(), storage))
+            Ok(Block::new(store.clone(), Arc::new(storage)))
         };
         self.tiers.iter().map(read).collect()
     }

@@ -1,73 +1,255 @@
-//! What going down would cost, measured on a block that is still hot.
+//! Where a token's query looks, and what it would cost if older blocks had fewer bits: measured in one layer, between steps.
 
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 use ruvllm_kernels::{
-    AttentionScratch, AttentionShape, Kernels, KvBlock, KvBuffer, KvPlane, KvScratch, KvView, ThreadPool,
+    AttentionScratch, AttentionShape, Kernels, KvBlock, KvBuffer, KvPlane, KvRole, KvScratch, KvView,
+    ThreadPool,
 };
 
 use super::Sequence;
+use crate::block::Block;
 use crate::convert::convert;
 use crate::store::{HOT, Storage};
 
+/// The query of a token in one layer, and how that layer attends.
+#[derive(Debug, Clone, Copy)]
+pub struct Probe<'a> {
+    /// The layer.
+    pub layer: usize,
+    /// The query as it meets the keys, rotated to its position: `[n_heads, head_dim]`. That of the last token is at hand.
+    pub query: &'a [f32],
+    /// What products of queries and keys are multiplied with.
+    pub scale: f32,
+    /// The last keys that the query sees; `None` = all.
+    pub window: Option<usize>,
+}
+
+/// What [`Sequence::sample`] found.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sample<'a> {
+    /// The share of attention that each block got, from position 0 on, as a mean over the heads: together 1. What
+    /// [`Sequence::add_mass`] takes.
+    pub shares: &'a [f32],
+    /// An estimate of the relative error of attention's output, once the blocks that are due have gone down: what
+    /// [`Controller::observe`](crate::Controller::observe) takes. `None` if none is due.
+    pub error: Option<f32>,
+}
+
+/// Working memory of [`Sequence::sample`], to be kept from call to call.
+#[derive(Default)]
+pub struct SampleScratch {
+    /// One per thread. Only one thread at a time uses each, so the locks are never contended.
+    workers: Vec<Mutex<Worker>>,
+    /// `[n_kv_heads, blocks]`
+    of_heads: Vec<f32>,
+    /// `[blocks]`
+    shares: Vec<f32>,
+    coarse: KvBuffer,
+    conversion: KvScratch,
+    attention: AttentionScratch,
+    /// Attention over a block in two precisions, `[n_heads, head_dim]` each.
+    outputs: [Vec<f32>; 2],
+}
+
+/// Memory of one thread.
+#[derive(Default)]
+struct Worker {
+    /// Keys of a block, `[block_tokens, head_dim]`.
+    keys: Vec<f32>,
+    /// Scores of a key/value head, then probabilities: `[group, tokens]`.
+    scores: Vec<f32>,
+    conversion: KvScratch,
+}
+
+impl SampleScratch {
+    /// Scratch without memory; the first call allocates what it needs.
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
 impl Sequence {
-    /// The relative error of attention's output over the oldest hot block, in one layer, if the block were in the next
-    /// tier: `|o - o'| / |o|` over all heads. `query` is a token's rotated query; those of the last token are at hand. `None`
-    /// if there is no lower tier or no such block.
+    /// Looks where a query attends to, and what it would cost to let the blocks go down that the next
+    /// [`migrate`](Self::migrate) takes. To be called between steps, before it.
     ///
-    /// Attention over a whole context weighs a block by its share, so the error there is smaller; as an input of
-    /// [`Controller`](crate::Controller) only its course matters.
+    /// The cost is measured in the youngest block that is due: `e = |o - o'| / |o|`, where `o` is attention over that block
+    /// alone and `o'` the same in the next tier. Its error stands for those of all blocks that are due or went down before,
+    /// so `e` times their share of attention is the estimate. It falls when more tokens stay hot.
     ///
-    /// # Shapes
-    /// `query`: `[n_heads, head_dim]`
+    /// The shares need the keys of one layer once: about as much work as that layer's attention in a step.
     ///
     /// # Panics
     /// If the query's heads are no multiple of the key/value heads, or the layer does not exist.
-    pub fn sample_error(
+    pub fn sample<'a>(
         &self,
         kernels: &Kernels,
         threads: &ThreadPool,
-        layer: usize,
-        query: &[f32],
+        probe: &Probe<'_>,
+        scratch: &'a mut SampleScratch,
+    ) -> Sample<'a> {
+        let shape = self.store.shape();
+        let width = shape.row();
+        assert!(
+            width > 0 && probe.query.len().is_multiple_of(width) && !probe.query.is_empty(),
+            "a query of {} values for key/value heads of {width}",
+            probe.query.len()
+        );
+        if self.len == self.released() {
+            return Sample { shares: &[], error: None };
+        }
+        self.find_shares(kernels, threads, probe, scratch);
+        let error = self.estimate_error(kernels, threads, probe, scratch);
+        Sample { shares: &scratch.shares, error }
+    }
+
+    /// Fills `scratch.shares`. Heads are summed in their order, so that threads change no bit.
+    fn find_shares(
+        &self,
+        kernels: &Kernels,
+        threads: &ThreadPool,
+        probe: &Probe<'_>,
+        scratch: &mut SampleScratch,
+    ) {
+        let SampleScratch { workers, of_heads, shares, .. } = scratch;
+        let n_heads = self.store.shape().n_kv_heads;
+        let n_blocks = self.len.div_ceil(self.store.block_tokens());
+        workers.resize_with(workers.len().max(threads.threads()), Mutex::default);
+        of_heads.clear();
+        of_heads.resize(n_heads * n_blocks, 0.0);
+        let heads = Mutex::new(of_heads.chunks_exact_mut(n_blocks).enumerate());
+        threads.run(&|worker| {
+            let mut worker = workers[worker].lock();
+            // The lock is held for the step of the iterator only.
+            let next = || heads.lock().next();
+            while let Some((head, shares)) = next() {
+                self.add_head(kernels, probe, head, &mut worker, shares);
+            }
+        });
+        shares.clear();
+        shares.resize(n_blocks, 0.0);
+        for head in of_heads.chunks_exact(n_blocks) {
+            shares.iter_mut().zip(head).for_each(|(sum, share)| *sum += share / n_heads as f32);
+        }
+    }
+
+    /// Adds the mean over the queries of one key/value head to `shares`, `[blocks]`.
+    fn add_head(
+        &self,
+        kernels: &Kernels,
+        probe: &Probe<'_>,
+        head: usize,
+        worker: &mut Worker,
+        shares: &mut [f32],
+    ) {
+        let Worker { keys, scores, conversion } = worker;
+        let (head_dim, block_tokens) = (self.store.shape().head_dim, self.store.block_tokens());
+        let group = probe.query.len() / self.store.shape().row();
+        let first =
+            probe.window.map_or(0, |window| self.len.saturating_sub(window.max(1))).max(self.released());
+        let n_keys = self.len - first;
+        scores.clear();
+        scores.resize(group * n_keys, 0.0);
+        for block in first / block_tokens..shares.len() {
+            let start = block * block_tokens;
+            let positions = first.max(start)..self.len.min(start + block_tokens);
+            let storage = self.storage(block);
+            let layout = &self.store.tier(storage.tier()).keys;
+            let plane = &storage.layer(probe.layer)[..layout.plane_bytes()];
+            keys.resize(positions.len() * head_dim, 0.0);
+            let in_block = positions.start - start..positions.end - start;
+            kernels.read_kv(KvRole::Keys, layout, plane, head, in_block, keys, conversion);
+            let queries = probe.query[head * group * head_dim..].chunks_exact(head_dim);
+            for (query, scores) in queries.zip(scores.chunks_exact_mut(n_keys)) {
+                let scores = &mut scores[positions.start - first..positions.end - first];
+                for (score, key) in scores.iter_mut().zip(keys.chunks_exact(head_dim)) {
+                    *score = probe.scale * kernels.dot(query, key);
+                }
+            }
+        }
+        for probabilities in scores.chunks_exact_mut(n_keys) {
+            kernels.softmax(probabilities);
+            for (at, probability) in probabilities.iter().enumerate() {
+                shares[(first + at) / block_tokens] += probability / group as f32;
+            }
+        }
+    }
+
+    /// The error of the youngest block that is due, times the share of all that are not or will not be hot.
+    fn estimate_error(
+        &self,
+        kernels: &Kernels,
+        threads: &ThreadPool,
+        probe: &Probe<'_>,
+        scratch: &mut SampleScratch,
     ) -> Option<f32> {
         let lower = (self.store.n_tiers() > 1).then(|| self.store.tier(HOT + 1))?;
-        let sinks = self.store.policy().sink_tokens.div_ceil(self.store.block_tokens());
-        let skipped = sinks.saturating_sub(self.released);
-        let block = self.blocks().iter().skip(skipped).find(|block| block.tier() == HOT)?;
-        let exact = block.storage();
-        let mut coarse = KvBuffer::zeroed(lower.layer_bytes())?;
-        let hot = self.store.tier(exact.tier());
-        let target = &mut coarse.as_bytes_mut()[..lower.layer_bytes()];
-        let source = (hot, exact.layer(layer));
-        convert(kernels, source, (lower, target), self.corrections(layer), &mut KvScratch::new());
+        let is_due = |at: &usize| self.tier_by_age(self.released + at, self.hot_tokens) != HOT;
+        let is_hot = |at: &usize| self.blocks[*at].tier() == HOT;
+        let whole = 0..self.blocks().len();
+        let sampled = whole.clone().rfind(|at| is_due(at) && is_hot(at))?;
+        let share: f32 =
+            whole.filter(|at| is_due(at) || !is_hot(at)).map(|at| scratch.shares[self.released + at]).sum();
+
+        let SampleScratch { coarse, conversion, attention, outputs, .. } = scratch;
+        if coarse.as_bytes().len() < lower.layer_bytes() {
+            *coarse = KvBuffer::zeroed(lower.layer_bytes())?;
+        }
+        let exact = self.blocks[sampled].storage();
+        let source = (self.store.tier(HOT), exact.layer(probe.layer));
+        let target = (lower, &mut coarse.as_bytes_mut()[..lower.layer_bytes()]);
+        convert(kernels, source, target, self.corrections(probe.layer), conversion);
         let (keys, values) = coarse.as_bytes()[..lower.layer_bytes()].split_at(lower.keys.plane_bytes());
         let coarse = KvBlock {
             keys: KvPlane { format: lower.formats.keys, bytes: keys },
             values: KvPlane { format: lower.formats.values, bytes: values },
         };
-        let expected = self.attend(kernels, threads, Storage::view(&exact, layer), query);
-        let found = self.attend(kernels, threads, coarse, query);
-        let square = |x: f32| f64::from(x) * f64::from(x);
-        let norm: f64 = expected.iter().map(|&x| square(x)).sum();
-        let error: f64 = expected.iter().zip(&found).map(|(&x, &y)| square(x - y)).sum();
-        Some((error / norm.max(f64::MIN_POSITIVE)).sqrt() as f32)
+        for (block, out) in [exact.view(probe.layer), coarse].into_iter().zip(outputs.iter_mut()) {
+            out.resize(probe.query.len(), 0.0);
+            self.attend(kernels, threads, probe, block, out, attention);
+        }
+        let [expected, found] = &*outputs;
+        Some(relative_error(expected, found) * share)
     }
 
-    /// Attention of one query over one block.
-    fn attend(&self, kernels: &Kernels, threads: &ThreadPool, block: KvBlock<'_>, query: &[f32]) -> Vec<f32> {
+    /// Attention over one whole block.
+    fn attend(
+        &self,
+        kernels: &Kernels,
+        threads: &ThreadPool,
+        probe: &Probe<'_>,
+        block: KvBlock<'_>,
+        out: &mut [f32],
+        scratch: &mut AttentionScratch,
+    ) {
         let (shape, block_tokens) = (self.store.shape(), self.store.block_tokens());
         let shape = AttentionShape {
-            n_heads: query.len() / shape.head_dim,
+            n_heads: probe.query.len() / shape.head_dim,
             n_kv_heads: shape.n_kv_heads,
             head_dim: shape.head_dim,
             query_start: block_tokens - 1,
             n_queries: 1,
-            scale: (shape.head_dim as f32).sqrt().recip(),
+            scale: probe.scale,
             window: None,
             soft_cap: None,
             alibi: None,
         };
         let view = KvView { blocks: &[block], block_tokens, len: block_tokens };
-        let mut out = vec![0.0; query.len()];
-        kernels.attention(threads, &shape, query, &view, &mut out, &mut AttentionScratch::new());
-        out
+        kernels.attention(threads, &shape, probe.query, &view, out, scratch);
     }
+
+    /// The present numbers of the block with index `block` from position 0 on, which was not released.
+    fn storage(&self, block: usize) -> Arc<Storage> {
+        let at = block - self.released;
+        self.blocks.get(at).map_or_else(|| self.tail[at - self.blocks.len()].clone(), Block::storage)
+    }
+}
+
+/// `|expected - found| / |expected|`, summed in f64.
+fn relative_error(expected: &[f32], found: &[f32]) -> f32 {
+    let square = |x: f32| f64::from(x) * f64::from(x);
+    let norm: f64 = expected.iter().map(|&x| square(x)).sum();
+    let error: f64 = expected.iter().zip(found).map(|(&x, &y)| square(x - y)).sum();
+    (error / norm.max(f64::MIN_POSITIVE)).sqrt() as f32
 }

@@ -1,8 +1,12 @@
 //! Blocks that several sequences have: forks, prefixes from elsewhere, and the copy that writing needs.
 
+use std::sync::Arc;
+
 use ruvllm_kernels::{Kernels, KvScratch};
 
 use super::Sequence;
+use super::handles::Handles;
+use super::migrate::Workbench;
 use crate::block::Block;
 use crate::convert::convert;
 use crate::error::{Error, Result};
@@ -26,6 +30,8 @@ impl Sequence {
             mass: self.mass.clone(),
             queries: self.queries.clone(),
             pinned: Vec::new(),
+            handles: Handles::default(),
+            workbench: Workbench::default(),
         }
     }
 
@@ -86,7 +92,7 @@ impl Sequence {
         self.unpin();
         let partial = self.len.div_ceil(self.store.block_tokens()) - self.sealed();
         self.tail.truncate(partial);
-        self.blocks.extend(self.tail.drain(..).map(|storage| Block::new(self.store.clone(), storage)));
+        self.seal(partial);
     }
 
     /// Takes a partial block into the tail, where it can be written: the block itself if nobody else has it, else a copy.
@@ -107,7 +113,7 @@ impl Sequence {
     }
 
     /// The block's numbers in a hot storage.
-    fn copy(&self, kernels: &Kernels, block: &Block) -> Result<Storage> {
+    fn copy(&self, kernels: &Kernels, block: &Block) -> Result<Arc<Storage>> {
         let mut copy = self.store.allocate(HOT)?;
         let from = block.storage();
         let mut scratch = KvScratch::new();
@@ -115,6 +121,6 @@ impl Sequence {
             let source = (self.store.tier(from.tier()), from.layer(layer));
             convert(kernels, source, (self.store.tier(HOT), copy.layer_mut(layer)), None, &mut scratch);
         }
-        Ok(copy)
+        Ok(Arc::new(copy))
     }
 }

@@ -1,9 +1,10 @@
 //! What a forward pass calls, in this order: `reserve`, then `write` and `view` for each layer, then `advance`.
 
+use std::sync::Arc;
+
 use ruvllm_kernels::{Kernels, KvBlock};
 
 use super::Sequence;
-use crate::block::Block;
 use crate::error::{Error, Result};
 use crate::store::{HOT, KvStore, Storage};
 
@@ -22,6 +23,9 @@ impl Sequence {
     /// Begins a step: makes room for `tokens` more and takes hold of what the step will read. A partial block that
     /// others share, or that was made smaller, is copied first.
     ///
+    /// The first step takes room for the tables of all blocks up to the capacity, so that later ones take nothing from the
+    /// system.
+    ///
     /// # Errors
     /// [`Error::Full`]; [`Error::Memory`] and [`Error::BudgetReached`] without room. The sequence is as it was then.
     pub fn reserve(&mut self, kernels: &Kernels, tokens: usize) -> Result<()> {
@@ -39,8 +43,14 @@ impl Sequence {
     }
 
     fn grow_tail(&mut self, needed: usize) -> Result<()> {
+        if self.sealed() + self.tail.len() < needed {
+            let most = self.most_blocks();
+            self.blocks.reserve(most.saturating_sub(self.blocks.len()));
+            self.pinned.reserve(most);
+            self.handles.prepare(&self.store, most.saturating_sub(self.sealed()));
+        }
         while self.sealed() + self.tail.len() < needed {
-            self.tail.push(self.store.allocate(HOT)?);
+            self.tail.push(self.handles.allocate(&self.store, HOT)?);
         }
         Ok(())
     }
@@ -65,6 +75,7 @@ impl Sequence {
             let first = position % block_tokens;
             let end = (done + block_tokens - first).min(n_tokens);
             let storage = &mut self.tail[position / block_tokens - sealed];
+            let storage = Arc::get_mut(storage).expect("nobody else has a storage of the tail");
             let rows = done * row..end * row;
             store_rows(kernels, &self.store, storage, layer, first, &keys[rows.clone()], &values[rows]);
             done = end;
@@ -79,7 +90,8 @@ impl Sequence {
     /// [`pin`](Self::pin) was called.
     pub fn view<'a>(&'a self, layer: usize, blocks: &mut Vec<KvBlock<'a>>) {
         assert_eq!(self.pinned.len(), self.blocks.len(), "views outside of a step");
-        let storages = || self.pinned.iter().map(AsRef::as_ref).chain(&self.tail);
+        blocks.reserve(self.most_blocks());
+        let storages = || self.pinned.iter().chain(&self.tail);
         if let Some(first) = storages().next() {
             blocks.extend(std::iter::repeat_n(first.view(layer), self.released));
         }
@@ -98,8 +110,13 @@ impl Sequence {
         );
         self.unpin();
         self.len += tokens;
-        let full = (self.len / block_tokens).saturating_sub(self.sealed());
-        self.blocks.extend(self.tail.drain(..full).map(|storage| Block::new(self.store.clone(), storage)));
+        self.seal((self.len / block_tokens).saturating_sub(self.sealed()));
+    }
+
+    /// Makes blocks of the first `n` storages of the tail.
+    pub(super) fn seal(&mut self, n: usize) {
+        let Self { store, blocks, tail, handles, .. } = self;
+        blocks.extend(tail.drain(..n).map(|storage| handles.block(store, storage)));
     }
 }
 

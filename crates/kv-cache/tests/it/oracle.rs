@@ -32,7 +32,7 @@ fn number(token: u32, role: KvRole, layer: usize, index: usize) -> f32 {
 }
 
 /// The keys or values of some tokens in one layer, `[tokens, n_kv_heads, head_dim]`.
-fn rows(tokens: &[u32], role: KvRole, layer: usize) -> Vec<f32> {
+pub(crate) fn rows(tokens: &[u32], role: KvRole, layer: usize) -> Vec<f32> {
     let row = |&token: &u32| (0..SHAPE.row()).map(move |index| number(token, role, layer, index));
     tokens.iter().flat_map(row).collect()
 }

@@ -1,16 +1,21 @@
 //! Blocks on their way down.
 
 use proptest::prelude::*;
-use ruvllm_kernels::ThreadPool;
-use ruvllm_kv_cache::{KvShape, KvStore, Sequence};
+use ruvllm_kernels::{KvRole, ThreadPool};
+use ruvllm_kv_cache::{KvShape, KvStore, Probe, SampleScratch, Sequence};
 
-use crate::oracle::{Checked, kernels, pool, store};
+use crate::oracle::{Checked, SHAPE, kernels, pool, rows, store};
 
 /// Heads that every group fits into.
 const WIDE: KvShape = KvShape { n_layers: 2, n_kv_heads: 1, head_dim: 64 };
 
 fn ids(n: usize, first: u32) -> Vec<u32> {
     (first..).take(n).collect()
+}
+
+/// A query of four heads, two for each head of the keys.
+fn query() -> Vec<f32> {
+    (0..2 * SHAPE.row()).map(|i| (i as f32 * 0.37).sin()).collect()
 }
 
 fn formats(sequence: &Sequence) -> Vec<String> {
@@ -157,11 +162,12 @@ fn what_attention_returns_to_stays_hot() {
 fn the_border_moves_with_the_error_that_is_measured() {
     let pool = pool(16);
     let threads = ThreadPool::single();
-    let query: Vec<f32> = (0..4 * 32).map(|i| (i as f32 * 0.37).sin()).collect();
+    let query = query();
+    let probe = Probe { layer: 1, query: &query, scale: 0.25, window: None };
     let error = |policy: &str| {
         let mut checked = Checked::new(&store(policy, &pool), 1000);
         checked.append(&ids(128, 0)).expect("room");
-        checked.sequence.sample_error(&kernels(), &threads, 1, &query)
+        checked.sequence.sample(&kernels(), &threads, &probe, &mut SampleScratch::new()).error
     };
     let eight_bits = error("tiered:hot=32,warm=q8").expect("a lower tier");
     let two_bits = error("tiered:hot=32,warm=kivi2").expect("a lower tier");
@@ -169,6 +175,9 @@ fn the_border_moves_with_the_error_that_is_measured() {
         0.0 < eight_bits && eight_bits < 0.02 && two_bits > 10.0 * eight_bits,
         "{eight_bits} and {two_bits}"
     );
+    let more_hot = error("tiered:hot=64,warm=kivi2").expect("a lower tier");
+    assert!(more_hot < two_bits, "{more_hot} with 64 hot tokens, {two_bits} with 32");
+    assert_eq!(error("tiered:hot=128,warm=q8"), None, "no block is due");
     assert_eq!(error("f16"), None, "nothing to go down to");
 
     let store = store("tiered:hot=32,sink=0,warm=q8", &pool);
@@ -180,6 +189,72 @@ fn the_border_moves_with_the_error_that_is_measured() {
     checked.sequence.set_hot_tokens(0);
     checked.sequence.migrate(&kernels(), &threads, usize::MAX);
     assert_eq!(formats(&checked.sequence)[4..], ["q8", "f16"], "never fewer than the policy's");
+}
+
+#[test]
+fn the_shares_of_blocks_are_those_of_their_keys() {
+    let pool = pool(16);
+    let mut checked = Checked::new(&store("tiered:hot=64,sink=0,warm=q8", &pool), 1000);
+    let tokens = ids(173, 0);
+    checked.append(&tokens).expect("room");
+    let query = query();
+    let (layer, scale) = (1, 0.25);
+    let keys = rows(&tokens, KvRole::Keys, layer);
+    // Softmax over all keys that are seen, head by head, in f64.
+    let expected = |first: usize| {
+        let mut shares = [0.0; 6];
+        for (head, query) in query.chunks(SHAPE.head_dim).enumerate() {
+            let key = |at: usize| &keys[at * SHAPE.row() + head / 2 * SHAPE.head_dim..][..SHAPE.head_dim];
+            let dot = |at| query.iter().zip(key(at)).map(|(&q, &k)| f64::from(q) * f64::from(k)).sum::<f64>();
+            let weights: Vec<f64> = (first..173).map(|at| (scale * dot(at)).exp()).collect();
+            let sum: f64 = weights.iter().sum();
+            for (at, weight) in (first..).zip(weights) {
+                shares[at / 32] += weight / sum / 4.0;
+            }
+        }
+        shares
+    };
+    for threads in [1, 3] {
+        let threads = ThreadPool::new(threads).expect("threads");
+        for window in [None, Some(100)] {
+            let probe = Probe { layer, query: &query, scale: scale as f32, window };
+            let mut scratch = SampleScratch::new();
+            let sample = checked.sequence.sample(&kernels(), &threads, &probe, &mut scratch);
+            let expected = expected(window.map_or(0, |window| 173 - window));
+            assert_eq!(sample.shares.len(), expected.len());
+            for (found, expected) in sample.shares.iter().zip(expected) {
+                assert!((f64::from(*found) - expected).abs() < 1e-5, "{:?}, not {expected:?}", sample.shares);
+            }
+        }
+    }
+    let empty = store("f16", &pool).sequence(10);
+    let probe = Probe { layer, query: &query, scale: 1.0, window: None };
+    let mut scratch = SampleScratch::new();
+    let sample = empty.sample(&kernels(), &ThreadPool::single(), &probe, &mut scratch);
+    assert!(sample.shares.is_empty() && sample.error.is_none());
+}
+
+#[test]
+fn shrinking_leaves_the_first_and_the_last_tokens() {
+    let pool = pool(16);
+    let store = store("tiered:hot=256,sink=4,keep=2,warm=q8,cold=kivi2", &pool);
+    let mut checked = Checked::new(&store, 1000);
+    checked.append(&ids(200, 0)).expect("room");
+    checked.sequence.add_mass(&[0.0, 0.5, 0.5]);
+    let threads = ThreadPool::single();
+    assert_eq!(
+        checked.sequence.migrate(&kernels(), &threads, usize::MAX).blocks,
+        0,
+        "all is hot by the policy"
+    );
+    let hot = checked.sequence.bytes();
+    let migration = checked.sequence.shrink(&kernels(), &threads, 64);
+    // Position 200: the last 64 tokens begin in block 4.
+    assert_eq!(formats(&checked.sequence), ["f16", "kivi2", "kivi2", "kivi2", "f16", "f16"]);
+    assert_eq!((migration.blocks, migration.saved_bytes), (3, hot - checked.sequence.bytes()));
+    checked.check();
+    checked.append(&ids(60, 900)).expect("room");
+    checked.check();
 }
 
 /// Policies with one, two and three tiers, blocks of 32 and more tokens, sinks and none.

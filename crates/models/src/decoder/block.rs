@@ -36,6 +36,7 @@ impl Block<'_> {
         wanted: &[Span],
     ) {
         self.project_attention(buffers, segments, all);
+        self.keep_queries(buffers, all);
         for (segment, &span) in segments.iter_mut().zip(all) {
             let range = span.range(self.config.kv_dim());
             let (keys, values) = (&buffers.keys[range.clone()], &buffers.values[range]);
@@ -75,6 +76,17 @@ impl Block<'_> {
                 self.spread(&mut keys[span.range(config.kv_dim())]);
                 self.spread(&mut values[span.range(config.kv_dim())]);
             }
+        }
+    }
+
+    /// Keeps the queries of the last token of each segment if they are wanted.
+    fn keep_queries(&self, buffers: &mut Buffers, all: &[Span]) {
+        let Buffers { queries, kept, .. } = buffers;
+        if kept.layer == Some(self.layer) {
+            kept.queries.clear();
+            let width = self.config.query_dim();
+            let rows = all.iter().map(|span| &queries[span.range(width)][(span.len - 1) * width..]);
+            rows.for_each(|row| kept.queries.extend_from_slice(row));
         }
     }
 

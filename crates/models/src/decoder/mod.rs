@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use gguf_rs_lite::Gguf;
 use ruvllm_kernels::{MatmulJob, RopeFrequencies, RopeTable};
-use ruvllm_kv_cache::{KvPolicy, KvStore, Sequence};
+use ruvllm_kv_cache::{KvPolicy, KvStore, Probe, Sequence};
 use ruvllm_memory::PagePool;
 
 use self::block::{Block, add_bias, project_norm};
@@ -93,8 +93,21 @@ impl Model {
     /// # Errors
     /// [`Error::KvCache`] if the policy does not fit the model's heads or the pool its blocks.
     pub fn kv_store(&self, policy: &KvPolicy, pool: &PagePool) -> Result<KvStore> {
-        let grouped = self.config.n_heads > self.config.n_kv_heads;
-        Ok(KvStore::new(self.config.kv_shape(), &policy.for_model(grouped), pool)?)
+        Ok(KvStore::new(self.config.kv_shape(), &self.complete(policy), pool)?)
+    }
+
+    /// Bytes of the smallest pool, in pages of `page_bytes` bytes, that holds a block of keys and values in each tier of
+    /// `policy`.
+    ///
+    /// # Errors
+    /// [`Error::KvCache`] if the policy does not fit the model's heads.
+    pub fn least_kv_bytes(&self, policy: &KvPolicy, page_bytes: usize) -> Result<usize> {
+        Ok(KvStore::least_bytes(self.config.kv_shape(), &self.complete(policy), page_bytes)?)
+    }
+
+    /// The policy with what it leaves to the model.
+    fn complete(&self, policy: &KvPolicy) -> KvPolicy {
+        policy.for_model(self.config.n_heads > self.config.n_kv_heads)
     }
 
     /// An empty sequence of at most `capacity` tokens.
@@ -150,6 +163,16 @@ impl Model {
             self.output(compute, buffers, plan.n_wanted(), logits);
         }
         Ok(logits)
+    }
+
+    /// The query of the last token of a segment of the last pass, in the layer that
+    /// [`Workspace::keep_queries`] named; `None` if there was no such pass, layer or segment.
+    pub fn probe<'w>(&self, workspace: &'w Workspace, segment: usize) -> Option<Probe<'w>> {
+        let kept = &workspace.buffers.kept;
+        let layer = kept.layer?;
+        let query = kept.queries.chunks_exact(self.config.query_dim()).nth(segment)?;
+        let decoder = &self.config.decoder;
+        Some(Probe { layer, query, scale: decoder.attention_scale, window: decoder.window.of_layer(layer) })
     }
 
     /// Sizes the buffers for `n_tokens` rows.

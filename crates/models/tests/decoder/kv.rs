@@ -139,3 +139,36 @@ fn rotated_keys_and_values_give_the_same_logits() {
     assert!(error < 2e-4, "logits differ by {error}");
     assert!(rotated != plain, "something was rotated");
 }
+
+#[test]
+fn kept_queries_are_those_of_the_last_token_of_each_segment() {
+    let model = fixtures::model("tiny/llama/model-F32.gguf");
+    let compute = fixtures::compute();
+    let texts: [&[TokenId]; 2] = [&[5, 6, 7], &[9, 8]];
+    let queries = |texts: &[&[TokenId]]| {
+        let mut workspace = Workspace::new();
+        workspace.keep_queries(1);
+        assert!(model.probe(&workspace, 0).is_none(), "nothing was computed");
+        let mut caches: Vec<Sequence> =
+            texts.iter().map(|_| fixtures::new_cache(&model, KvFormat::F32, 8).expect("a cache")).collect();
+        let mut segments: Vec<Segment<'_>> = texts
+            .iter()
+            .zip(&mut caches)
+            .map(|(tokens, cache)| Segment { tokens, cache, logits: LogitsRows::None })
+            .collect();
+        model.forward(&compute, &mut workspace, &mut segments).expect("a step");
+        assert!(model.probe(&workspace, texts.len()).is_none(), "one for each segment");
+        (0..texts.len())
+            .map(|segment| {
+                let probe = model.probe(&workspace, segment).expect("it was computed");
+                assert_eq!((probe.layer, probe.window), (1, None));
+                bits(probe.query)
+            })
+            .collect::<Vec<_>>()
+    };
+    let together = queries(&texts);
+    assert_eq!(together[0].len(), model.config().query_dim());
+    assert_eq!(together, [queries(&texts[..1]), queries(&texts[1..])].concat());
+    // The query of the last token meets its position: another one in front turns it.
+    assert_ne!(queries(&[&[8]]), queries(&[&[8, 8]]));
+}
