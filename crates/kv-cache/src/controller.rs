@@ -63,6 +63,11 @@ impl Controller {
         self.hot_tokens = self.hot_tokens.clamp(self.least, self.most);
     }
 
+    /// The relative error to be kept.
+    pub fn target(&self) -> f32 {
+        self.target
+    }
+
     /// The error that it reckons with; `None` before the first observation.
     pub fn estimate(&self) -> Option<f32> {
         (self.estimate >= 0.0).then_some(self.estimate)

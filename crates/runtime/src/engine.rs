@@ -49,8 +49,9 @@ impl Engine {
     ///
     /// # Errors
     /// [`Error::InvalidOption`], [`Error::Compute`] if the instruction set is absent here, [`Error::Open`],
-    /// [`Error::Load`], [`Error::PrefixStore`], [`Error::Tokenizer`] and [`Error::VocabularyMismatch`] for unusable files. A chat template
-    /// that cannot be read is no error before it is used.
+    /// [`Error::Load`], [`Error::KvPolicy`], [`Error::KvBudgetTooSmall`], [`Error::KvBudget`], [`Error::PrefixStore`],
+    /// [`Error::Tokenizer`] and [`Error::VocabularyMismatch`] for unusable files and options. A chat template that cannot be
+    /// read is no error before it is used.
     pub fn load(
         source: &ModelSource,
         options: &EngineOptions,
@@ -206,10 +207,16 @@ impl Engine {
 /// The one pool of keys and values, and what stores them in it.
 fn new_kv_store(model: &Model, options: &EngineOptions) -> Result<KvStore> {
     let budget = options.kv_budget.map_or_else(|| default_kv_budget(model, &options.kv), Ok)?;
-    let pool = PagePool::new(PoolConfig::new(budget)).map_err(|source| Error::KvBudget { budget, source })?;
-    model
-        .kv_store(&options.kv, &pool)
-        .map_err(|source| Error::KvPolicy { policy: options.kv.to_string(), source })
+    let page_bytes = if budget < SMALL_BUDGET { SMALL_PAGE } else { PAGE };
+    let kv_policy = |source| Error::KvPolicy { policy: options.kv.to_string(), source };
+    let least_bytes = model.least_kv_bytes(&options.kv, page_bytes).map_err(kv_policy)?;
+    if budget < least_bytes {
+        let policy = options.kv.to_string();
+        return Err(Error::KvBudgetTooSmall { budget, policy, page_bytes, least_bytes });
+    }
+    let config = PoolConfig { page_bytes, ..PoolConfig::new(budget) };
+    let pool = PagePool::new(config).map_err(|source| Error::KvBudget { budget, source })?;
+    model.kv_store(&options.kv, &pool).map_err(kv_policy)
 }
 
 /// Bytes for some sequences of the model's full length before any of their tokens is made smaller.
@@ -225,6 +232,15 @@ fn default_kv_budget(model: &Model, policy: &KvPolicy) -> Result<usize> {
     let machine = total_memory().unwrap_or(ASSUMED_MEMORY);
     Ok(sequences.saturating_add(MIN_KV_BUDGET).min(machine.max(MIN_KV_BUDGET)))
 }
+
+/// Bytes of a page of keys and values: a huge page.
+const PAGE: usize = 2 << 20;
+
+/// Below this budget pages are small, because each tier has one that is not full.
+const SMALL_BUDGET: usize = 64 << 20;
+
+/// Bytes of a page of a small budget.
+const SMALL_PAGE: usize = 512 << 10;
 
 /// Room for every tier of a small model.
 const MIN_KV_BUDGET: usize = 32 << 20;

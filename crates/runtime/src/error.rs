@@ -156,6 +156,21 @@ pub enum Error {
         #[source]
         source: ruvllm_memory::Error,
     },
+    /// The budget of keys and values does not hold a block of each tier.
+    #[error(
+        "a budget of {budget} bytes is too small for keys and values as {policy}: memory is taken in pages of \
+         {page_bytes} bytes, and the least that works is {least_bytes} bytes; raise the budget"
+    )]
+    KvBudgetTooSmall {
+        /// Bytes asked for.
+        budget: usize,
+        /// The policy asked for.
+        policy: String,
+        /// Bytes of a page.
+        page_bytes: usize,
+        /// Bytes of the smallest budget.
+        least_bytes: usize,
+    },
     /// The model's keys and values cannot be stored as asked.
     #[error("cannot store keys and values as {policy}")]
     KvPolicy {

@@ -67,6 +67,7 @@ impl Engine {
         let known: Vec<TokenId> = prompt.iter().chain(&generation.tokens).copied().collect();
         generation.session.keep(&known);
         Ok(Completion {
+            kv_quality: generation.session.kv_quality(),
             timings: generation.clock.timings(prompt.len() - generation.cached),
             seed: generation.sampler.seed(),
             text: generation.output.text,

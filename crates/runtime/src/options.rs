@@ -65,7 +65,7 @@ pub struct EngineOptions {
     pub isa: Option<Isa>,
     /// How keys and values are stored. Default: everything in F16.
     pub kv: KvPolicy,
-    /// Bytes of keys and values of all sequences together, in pages of 2 MiB; `None` = as many as
+    /// Bytes of keys and values of all sequences together, in pages of 2 MiB (below 64 MiB: of 512 KiB); `None` = as many as
     /// [`EngineOptions::DEFAULT_SEQUENCES`] of the model's full length may need, at most the machine's memory. Memory is
     /// taken as sequences grow.
     pub kv_budget: Option<usize>,

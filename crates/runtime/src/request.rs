@@ -98,6 +98,17 @@ pub struct Timings {
     pub decode_tok_s: Option<f64>,
 }
 
+/// How the precision of keys and values was kept at the target of the policy.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct KvQuality {
+    /// Tokens at the end that stay hot, as many as the controller has come to.
+    pub hot_tokens: usize,
+    /// Its estimate of the relative error of attention's output; absent before the first sample.
+    pub error: Option<f32>,
+    /// Errors that were sampled.
+    pub samples: usize,
+}
+
 /// The result of a generation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Completion {
@@ -116,4 +127,6 @@ pub struct Completion {
     pub seed: u64,
     /// How long it took.
     pub timings: Timings,
+    /// What became of the quality target; absent if the policy of keys and values has none.
+    pub kv_quality: Option<KvQuality>,
 }

@@ -8,6 +8,8 @@ use ruvllm_models::{Compute, LogitsRows, Model, Segment, TokenId, Workspace};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::prefix::{PrefixCache, Reused};
+use crate::quality::QualityWatch;
+use crate::request::KvQuality;
 
 /// A sequence of one model. Positions are those of the cache: each pass appends to it.
 pub(crate) struct Session<'e> {
@@ -22,6 +24,8 @@ pub(crate) struct Session<'e> {
     /// Most keys that a later query sees: what lies further back is given up.
     window: Option<usize>,
     workspace: Workspace,
+    /// There if the policy needs one.
+    watch: Option<QualityWatch>,
 }
 
 impl<'e> Session<'e> {
@@ -31,6 +35,13 @@ impl<'e> Session<'e> {
             .model
             .new_sequence(&engine.kv, capacity)
             .map_err(|source| Error::Cache { tokens: capacity, source })?;
+        let policy = cache.store().policy();
+        let watch =
+            QualityWatch::new(policy, cache.store().block_tokens(), engine.config().n_layers, capacity);
+        let mut workspace = Workspace::new();
+        if let Some(watch) = &watch {
+            workspace.keep_queries(watch.layer());
+        }
         Ok(Self {
             model: &engine.model,
             compute: &engine.compute,
@@ -39,7 +50,8 @@ impl<'e> Session<'e> {
             prefixes: engine.prefixes.as_ref(),
             reused: Reused::default(),
             window: engine.config().longest_window(),
-            workspace: Workspace::new(),
+            workspace,
+            watch,
         })
     }
 
@@ -61,6 +73,11 @@ impl<'e> Session<'e> {
     /// Bytes of keys and values.
     pub(crate) fn kv_bytes(&self) -> usize {
         self.cache.bytes()
+    }
+
+    /// What became of the quality target; `None` if the policy has none.
+    pub(crate) fn kv_quality(&self) -> Option<KvQuality> {
+        self.watch.as_ref().and_then(QualityWatch::report)
     }
 
     /// Begins an empty sequence with what earlier ones have computed of `prompt`; how many tokens. At least the last one
@@ -112,7 +129,8 @@ impl<'e> Session<'e> {
             if let Some(prefixes) = self.prefixes {
                 prefixes.relieve(self.cache.store());
             }
-            self.cache.migrate(&self.compute.kernels, &self.compute.pool, usize::MAX);
+            self.look();
+            self.migrate();
             self.settled = whole;
             if let Some(window) = self.window {
                 self.cache.release_before((self.cache.len() + 1).saturating_sub(window));
@@ -120,21 +138,62 @@ impl<'e> Session<'e> {
         }
     }
 
-    /// Makes room for `tokens` more, for which prefixes that nobody uses are given up. Where that is not enough, the pass
-    /// that needs the room says so.
-    fn reserve(&mut self, tokens: usize) {
-        let Some(prefixes) = self.prefixes else { return };
+    /// Samples the sequence with the query of the last pass, if its policy wants that.
+    fn look(&mut self) {
+        let Some(watch) = &mut self.watch else { return };
+        if let Some(probe) = self.model.probe(&self.workspace, 0) {
+            watch.look(&self.compute.kernels, &self.compute.pool, &mut self.cache, &probe);
+        }
+        self.workspace.keep_queries(watch.layer());
+    }
+
+    /// Lets blocks go down that are due. Where there was too little memory for all at once, the first ones make room.
+    fn migrate(&mut self) {
+        loop {
+            let migration = self.cache.migrate(&self.compute.kernels, &self.compute.pool, usize::MAX);
+            if !migration.starved || migration.blocks == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Makes room for `tokens` more: prefixes that nobody uses are given up, then precision. Where that is not enough, the
+    /// pass that needs the room says so.
+    fn make_room(&mut self, tokens: usize) {
         // Beyond the sequence's own capacity no memory helps.
-        while self.cache.check_room(tokens).is_ok()
-            && self.cache.reserve(&self.compute.kernels, tokens).is_err()
-            && prefixes.give_up()
-        {}
+        if self.cache.check_room(tokens).is_ok() {
+            while !self.make_room_of_prefixes(tokens) && self.shrink() {}
+        }
+    }
+
+    /// Makes room for `tokens` more, for which prefixes that nobody uses are given up; whether there is room.
+    fn make_room_of_prefixes(&mut self, tokens: usize) -> bool {
+        while self.cache.reserve(&self.compute.kernels, tokens).is_err() {
+            if !self.prefixes.is_some_and(PrefixCache::give_up) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Takes older tokens to the lowest tier before their time: of the hot ones as few as possible, the last block never.
+    /// `false` if nothing is left that could be smaller.
+    fn shrink(&mut self) -> bool {
+        let block_tokens = self.cache.store().block_tokens();
+        let mut hot_tokens = self.cache.len();
+        while hot_tokens > block_tokens {
+            hot_tokens = (hot_tokens / 2).max(block_tokens);
+            if self.cache.shrink(&self.compute.kernels, &self.compute.pool, hot_tokens).blocks > 0 {
+                return true;
+            }
+        }
+        false
     }
 
     /// Appends `tokens` in one pass and returns the logits asked for, `[rows, vocab_size]` in order of position.
     pub(crate) fn forward(&mut self, tokens: &[TokenId], logits: LogitsRows<'_>) -> Result<&[f32]> {
         self.settle();
-        self.reserve(tokens.len());
+        self.make_room(tokens.len());
         let start = self.cache.len();
         let mut segments = [Segment { tokens, cache: &mut self.cache, logits }];
         self.model
@@ -150,16 +209,30 @@ impl<'e> Session<'e> {
         chunk: usize,
         go_on: &mut dyn FnMut() -> ControlFlow<()>,
     ) -> Result<Option<&[f32]>> {
-        let last = tokens.len().saturating_sub(1) / chunk * chunk;
-        for piece in tokens[..last].chunks(chunk) {
+        let mut rest = tokens;
+        loop {
             if go_on().is_break() {
                 return Ok(None);
             }
-            self.forward(piece, LogitsRows::None)?;
+            let (pass, later) = rest.split_at(self.pass_tokens(rest.len().min(chunk)));
+            if later.is_empty() {
+                return self.forward(pass, LogitsRows::Last).map(Some);
+            }
+            self.forward(pass, LogitsRows::None)?;
+            rest = later;
         }
-        if go_on().is_break() {
-            return Ok(None);
+    }
+
+    /// How many of `tokens` to append in one pass. A pass writes them all in half precision: where there is no room for
+    /// that, a shorter one lets older tokens become smaller first.
+    fn pass_tokens(&mut self, tokens: usize) -> usize {
+        self.settle();
+        let block_tokens = self.cache.store().block_tokens();
+        let mut pass = tokens;
+        while pass > block_tokens && self.cache.check_room(pass).is_ok() && !self.make_room_of_prefixes(pass)
+        {
+            pass = (pass / 2).max(block_tokens);
         }
-        self.forward(&tokens[last..], LogitsRows::Last).map(Some)
+        pass
     }
 }

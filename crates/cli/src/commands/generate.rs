@@ -7,8 +7,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 use ruvllm::{
-    Completion, EngineOptions, FinishReason, GenerateRequest, KvPolicy, Message, PrefixCaching, Prompt,
-    SamplingParams,
+    Completion, EngineOptions, FinishReason, GenerateRequest, KvPolicy, KvQuality, Message, PrefixCaching,
+    Prompt, SamplingParams,
 };
 use serde::Serialize;
 
@@ -25,7 +25,8 @@ into the form that the model's chat template gives.
 JSON: {text, tokens, prompt_tokens, cached_tokens, finish_reason, seed, timings: {load_ms, ttft_ms, prefill_tok_s,
 decode_tok_s}}; tokens are the generated ids, prompt_tokens counts those of the prompt, finish_reason is stop,
 length or cancelled, cached_tokens is how much of the prompt the prefix cache knew, and seed is there when tokens were
-drawn (temperature above 0).
+drawn (temperature above 0). With a quality target (--kv tiered:target=0.02) there is kv_quality: {hot_tokens, error,
+samples}, how many tokens stay hot, the error that was estimated then, and how often it was sampled.
 
 Examples:
   ruvllm generate --chat \"Tell me a story about a turtle.\"
@@ -202,7 +203,18 @@ struct Document<'a> {
     finish_reason: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     seed: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kv_quality: Option<KvQualityDocument>,
     timings: TimingsDocument,
+}
+
+/// What became of a quality target.
+#[derive(Serialize)]
+struct KvQualityDocument {
+    hot_tokens: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<f32>,
+    samples: usize,
 }
 
 /// Timings of the JSON document; what was not measured is absent.
@@ -311,6 +323,11 @@ fn document(completion: &Completion, load_ms: f64, drawn: bool) -> Document<'_> 
         cached_tokens: completion.cached_tokens,
         finish_reason: completion.finish_reason.name(),
         seed: drawn.then_some(completion.seed),
+        kv_quality: completion.kv_quality.map(|KvQuality { hot_tokens, error, samples }| KvQualityDocument {
+            hot_tokens,
+            error,
+            samples,
+        }),
         timings: TimingsDocument {
             load_ms,
             ttft_ms: completion.timings.ttft_ms,

@@ -33,6 +33,16 @@ fn the_document_has_the_documented_fields() {
 }
 
 #[test]
+fn a_quality_target_says_what_became_of_it() {
+    let prompt = PROMPT.repeat(10);
+    let policy = ["--kv", "tiered:hot=32,sink=0,target=0.000001", "--json", &prompt];
+    let document = run(&greedy(&policy)).json();
+    let quality = &document["kv_quality"];
+    assert_eq!(fields(quality), ["hot_tokens", "error", "samples"]);
+    assert!(quality["hot_tokens"].as_u64() > Some(32) && quality["samples"].as_u64() > Some(0), "{quality}");
+}
+
+#[test]
 fn plain_text_is_the_continuation_and_a_line_break() {
     let document = run(&greedy(&["--json", PROMPT])).json();
     let text = document["text"].as_str().unwrap();

@@ -1,7 +1,7 @@
 //! Keys that are quantized for the queries of their sequence.
 
 use ruvllm_kernels::ThreadPool;
-use ruvllm_kv_cache::{Block, KvStore, Sequence};
+use ruvllm_kv_cache::{Block, KvStore, Probe, SampleScratch, Sequence};
 
 use crate::oracle::{SHAPE, kernels, pool, store};
 
@@ -104,10 +104,14 @@ fn the_error_that_is_sampled_falls() {
         step(&mut sequence, 160);
         // The first blocks go down, and with them comes what is known of the queries.
         migrate(&mut sequence);
-        let error = |token| {
-            sequence.sample_error(&kernels(), &threads, 1, &queries(token, 1, 1)).expect("a lower tier")
+        step(&mut sequence, 32);
+        let mut scratch = SampleScratch::new();
+        let mut error = |token| {
+            let query = queries(token, 1, 1);
+            let probe = Probe { layer: 1, query: &query, scale: 0.25, window: None };
+            sequence.sample(&kernels(), &threads, &probe, &mut scratch).error.expect("a block is due")
         };
-        (200..220).map(error).sum::<f32>()
+        (200..220).map(&mut error).sum::<f32>()
     });
     assert!(squat < 0.7 * plain, "{squat} with the queries known, {plain} without");
 }

@@ -6,4 +6,5 @@ mod evaluate;
 mod generate;
 mod load;
 mod passkey;
+mod precision;
 mod prefix;

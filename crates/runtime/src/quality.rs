@@ -1,0 +1,72 @@
+//! The precision of one sequence's keys and values, watched while it runs: which blocks attention returns to, and what
+//! lower precision costs.
+
+use ruvllm_kernels::{Kernels, ThreadPool};
+use ruvllm_kv_cache::{Controller, KvPolicy, Probe, SampleScratch, Sequence};
+
+use crate::request::KvQuality;
+
+/// Samples a sequence between steps, one layer after the other, and tells it what follows.
+pub(crate) struct QualityWatch {
+    /// There if the policy has a target.
+    controller: Option<Controller>,
+    samples: usize,
+    layer: usize,
+    n_layers: usize,
+    scratch: SampleScratch,
+}
+
+impl QualityWatch {
+    /// A watch of a sequence of at most `capacity` tokens; `None` if its policy needs none.
+    pub(crate) fn new(
+        policy: &KvPolicy,
+        block_tokens: usize,
+        n_layers: usize,
+        capacity: usize,
+    ) -> Option<Self> {
+        // A border within a block changes nothing.
+        let least = policy.hot_tokens.max(block_tokens);
+        let controller = policy.target.map(|target| Controller::new(target.get(), least..=capacity));
+        let is_needed = controller.is_some() || policy.kept_blocks > 0;
+        is_needed.then(|| Self { controller, samples: 0, layer: 0, n_layers, scratch: SampleScratch::new() })
+    }
+
+    /// The layer whose query is wanted next.
+    pub(crate) fn layer(&self) -> usize {
+        self.layer
+    }
+
+    /// Looks at a sequence with the last token's query in [`layer`](Self::layer), before blocks go down.
+    pub(crate) fn look(
+        &mut self,
+        kernels: &Kernels,
+        threads: &ThreadPool,
+        cache: &mut Sequence,
+        probe: &Probe<'_>,
+    ) {
+        let sample = cache.sample(kernels, threads, probe, &mut self.scratch);
+        cache.add_mass(sample.shares);
+        let mut error = sample.error;
+        while let (Some(controller), Some(found)) = (&mut self.controller, error) {
+            let before = controller.hot_tokens();
+            controller.observe(found);
+            cache.set_hot_tokens(controller.hot_tokens());
+            self.samples += 1;
+            // A long pass makes many blocks due at once: the border rises until they are kept or cost little.
+            if found <= controller.target() || controller.hot_tokens() <= before {
+                break;
+            }
+            error = cache.sample(kernels, threads, probe, &mut self.scratch).error;
+        }
+        self.layer = (self.layer + 1) % self.n_layers;
+    }
+
+    /// What the controller has come to; `None` if the policy has no target.
+    pub(crate) fn report(&self) -> Option<KvQuality> {
+        self.controller.as_ref().map(|controller| KvQuality {
+            hot_tokens: controller.hot_tokens(),
+            error: controller.estimate(),
+            samples: self.samples,
+        })
+    }
+}

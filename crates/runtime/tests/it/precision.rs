@@ -1,0 +1,136 @@
+//! The precision of keys and values as the engine runs it: quality targets, blocks that attention returns to, budgets.
+
+use std::error::Error as _;
+use std::ops::ControlFlow;
+
+use ruvllm::{
+    CancelToken, Completion, Engine, EngineOptions, Error, GenerateRequest, ModelSource, PrefixCaching,
+    Prompt,
+};
+
+use crate::common::{base_path, complete, greedy, load};
+
+const TEXT: &str = include_str!("../../../cli/tests/data/validation-prefix.txt");
+
+fn options(kv: &str, kv_budget: Option<usize>) -> EngineOptions {
+    EngineOptions {
+        threads: Some(2),
+        kv: kv.parse().expect("a policy"),
+        kv_budget,
+        prefixes: PrefixCaching::Off,
+        ..EngineOptions::default()
+    }
+}
+
+/// The first `n` tokens of real text.
+fn text(engine: &Engine, n: usize) -> Vec<u32> {
+    let head: String = TEXT.chars().take(8 * n).collect();
+    let tokens = engine.encode_prompt(&Prompt::Text(head)).expect("text can be encoded");
+    tokens[..n].to_vec()
+}
+
+fn request(tokens: Vec<u32>, max_tokens: usize) -> GenerateRequest {
+    GenerateRequest { ignore_eos: true, ..greedy(Prompt::Tokens(tokens), max_tokens) }
+}
+
+/// A completion of 700 tokens of text, in passes of a block, and the blocks of each tier that it leaves to later requests.
+fn run(kv: &str) -> (Completion, Vec<usize>) {
+    let prefixes = PrefixCaching::Memory;
+    let engine = load(base_path(), &EngineOptions { prefixes, prefill_chunk: 32, ..options(kv, None) });
+    let completion = complete(&engine, &request(text(&engine, 700), 20));
+    (completion, engine.kv_store().tiers().map(|tier| tier.blocks).collect())
+}
+
+fn failure(engine: &Engine, request: &GenerateRequest) -> Error {
+    let result = engine.generate(request, &CancelToken::new(), &mut |_| ControlFlow::Continue(()));
+    result.expect_err("more than the budget holds")
+}
+
+/// An error with its causes.
+fn message(error: &Error) -> String {
+    let causes = std::iter::successors(error.source(), |&error| error.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+#[test]
+fn a_tight_target_keeps_more_tokens_hot_than_a_loose_one() {
+    let quality = |target: &str| {
+        let (completion, tiers) = run(&format!("tiered:hot=64,target={target},warm=kivi4,cold=off"));
+        (completion.kv_quality.expect("there is a target"), tiers)
+    };
+    let (loose, loose_tiers) = quality("1");
+    let (medium, medium_tiers) = quality("0.01");
+    let (tight, tight_tiers) = quality("0.0001");
+    assert_eq!(loose.hot_tokens, 64, "nothing is spent on a target that is met: {loose:?}");
+    assert!(
+        loose.hot_tokens < medium.hot_tokens && medium.hot_tokens < tight.hot_tokens,
+        "{medium:?} {tight:?}"
+    );
+    assert!(loose_tiers[0] < medium_tiers[0] && medium_tiers[0] < tight_tiers[0], "{medium_tiers:?}");
+    for quality in [loose, medium, tight] {
+        assert!(quality.samples > 0 && quality.error.is_some_and(|error| error > 0.0), "{quality:?}");
+    }
+    assert!(medium.error < loose.error, "{medium:?} {loose:?}");
+    assert_eq!(run("tiered:hot=64").0.kv_quality, None, "no target, no quality");
+}
+
+#[test]
+fn blocks_that_attention_returns_to_stay_hot() {
+    let hot_blocks = |keep: usize| run(&format!("tiered:hot=64,sink=0,keep={keep},warm=q8,cold=off")).1[0];
+    let by_age = hot_blocks(0);
+    assert_eq!(hot_blocks(3), by_age + 3);
+}
+
+#[test]
+fn a_context_of_four_times_the_budget_loses_bits_and_completes() {
+    let budget = 8 << 20;
+    let engine = load(base_path(), &options("tiered:hot=64,warm=kivi4,cold=kivi2", Some(budget)));
+    let context = 4096;
+    let half = engine.kv_policy().hot;
+    let block_tokens = engine.kv_store().block_tokens();
+    let block = half.block_bytes(engine.kv_store().shape(), block_tokens).expect("a layout");
+    assert!(context / block_tokens * block >= 4 * budget);
+    let completion = complete(&engine, &request(text(&engine, context - 8), 9));
+    assert_eq!(completion.tokens.len(), 9);
+    let stats = engine.kv_store().pool().stats();
+    assert!(stats.used_pages <= stats.capacity_pages && stats.capacity_pages * stats.page_bytes <= budget);
+    assert!(engine.kv_store().tiers().all(|tier| tier.blocks == 0), "all memory is back");
+}
+
+#[test]
+fn a_request_that_exhausts_the_budget_does_not_disturb_another_one() {
+    let engine = load(base_path(), &options("tiered:hot=64,warm=kivi4,cold=kivi2", Some(4 << 20)));
+    let (small, large) = (request(text(&engine, 100), 20), request(text(&engine, 4000), 4));
+    let used = || engine.kv_store().pool().stats().used_pages;
+    let expected = complete(&engine, &small);
+    failure(&engine, &large);
+    let before = used();
+
+    // The large request begins, grows and fails in the middle of the small one.
+    let mut failures = Vec::new();
+    let completion = engine
+        .generate(&small, &CancelToken::new(), &mut |_| {
+            if failures.is_empty() {
+                failures.push(failure(&engine, &large));
+            }
+            ControlFlow::Continue(())
+        })
+        .expect("there is room for the small one");
+    assert_eq!((completion.text, completion.tokens), (expected.text, expected.tokens));
+    let text = message(&failures[0]);
+    assert!(text.contains("cannot compute positions") && text.contains("pages of 524288 bytes"), "{text}");
+    assert_eq!(used(), before, "what the failed request had is back");
+}
+
+#[test]
+fn a_budget_below_one_block_is_refused_with_the_least_that_works() {
+    let source = ModelSource::Path(base_path());
+    let load = |budget| Engine::load(&source, &options("tiered:cold=kivi2", Some(budget)), &mut |_| ());
+    let error = load(1000).expect_err("less than a page");
+    let Error::KvBudgetTooSmall { page_bytes, least_bytes, .. } = error else { panic!("{error:?}") };
+    assert_eq!((page_bytes, least_bytes), (512 << 10, 3 * (512 << 10)), "a page for each tier");
+    assert!(error.to_string().contains("524288") && error.to_string().contains("1572864"), "{error}");
+    assert!(load(least_bytes - 1).is_err());
+    let engine = load(least_bytes).expect("the least that works");
+    assert_eq!(complete(&engine, &request(vec![5; 20], 3)).tokens.len(), 3);
+}
