@@ -6,8 +6,8 @@ use std::sync::Mutex;
 
 use ruvllm_benches::{Suite, Work, values};
 use ruvllm_kernels::{
-    AttentionScratch, AttentionShape, Kernels, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane, KvRole,
-    KvScratch, KvView, SquatCorrection,
+    AttentionScratch, AttentionShape, Kernels, KeyRotation, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane,
+    KvRole, KvScratch, KvView, NuqCodebooks, NuqContext, RopeConfig, RopeLayout, SquatCorrection,
 };
 
 /// Tokens of a block where nothing else is said.
@@ -89,7 +89,8 @@ fn attend(suite: &mut Suite, case: Case) {
             KvBlock { keys: plane(keys), values: plane(values) }
         })
         .collect();
-    let kv = KvView { blocks: &blocks, block_tokens, len };
+    let learned = Learned::new(heads, len);
+    let kv = KvView { blocks: &blocks, block_tokens, len, nuq: Some(learned.context()) };
     let shape = AttentionShape {
         n_heads: heads.n_heads,
         n_kv_heads: heads.n_kv_heads,
@@ -111,6 +112,27 @@ fn attend(suite: &mut Suite, case: Case) {
     });
 }
 
+/// What `nuq3` needs; the other formats do not look at it.
+struct Learned {
+    codebooks: NuqCodebooks,
+    rotation: KeyRotation,
+}
+
+impl Learned {
+    fn new(heads: Heads, positions: usize) -> Self {
+        let levels = [-0.9, -0.6, -0.3, -0.1, 0.1, 0.3, 0.6, 0.9];
+        let ranges = vec![[-1.5, 1.5]; heads.n_kv_heads * heads.head_dim];
+        let codebooks = NuqCodebooks::new(levels, levels, ranges).expect("levels and ranges in order");
+        let frequencies = RopeConfig::new(10_000.0, heads.head_dim).frequencies(positions);
+        let frequencies = frequencies.expect("a plain rotary embedding");
+        Self { codebooks, rotation: KeyRotation::new(&frequencies, RopeLayout::Interleaved, positions) }
+    }
+
+    fn context(&self) -> NuqContext<'_> {
+        NuqContext { codebooks: &self.codebooks, rotation: &self.rotation, first_position: 0 }
+    }
+}
+
 /// Keys and values of one block.
 fn filled(kernels: Kernels, layout: &KvLayout, heads: Heads) -> [KvBuffer; 2] {
     let rows = values(layout.block_tokens() * heads.n_kv_heads * heads.head_dim);
@@ -120,9 +142,11 @@ fn filled(kernels: Kernels, layout: &KvLayout, heads: Heads) -> [KvBuffer; 2] {
     kernels.store_keys(&wide, &rows, 0, keys.as_bytes_mut());
     kernels.store_values(&wide, &rows, 0, values.as_bytes_mut());
     let mut scratch = KvScratch::new();
+    let learned = Learned::new(heads, layout.block_tokens());
     [(KvRole::Keys, keys), (KvRole::Values, values)].map(|(role, from)| {
         let mut to = plane(layout.plane_bytes());
-        kernels.convert_kv(role, &wide, from.as_bytes(), layout, to.as_bytes_mut(), &mut scratch);
+        let (from, out) = (from.as_bytes(), to.as_bytes_mut());
+        kernels.convert_kv_nuq(role, &wide, from, layout, out, learned.context(), &mut scratch);
         to
     })
 }
@@ -139,6 +163,7 @@ fn convert(suite: &mut Suite, heads: Heads, format: KvFormat) {
         KvLayout::new(format, heads.n_kv_heads, 128, heads.head_dim).expect("the formats take these heads")
     };
     let mut scratch = KvScratch::new();
+    let learned = Learned::new(heads, 128);
     for (from, to) in [(KvFormat::F16, format), (format, KvFormat::F32)] {
         let (from, to) = (layout(from), layout(to));
         let planes = filled(kernels, &from, heads);
@@ -147,7 +172,8 @@ fn convert(suite: &mut Suite, heads: Heads, format: KvFormat) {
         let bytes = 2 * (from.plane_bytes() + to.plane_bytes()) as u64;
         suite.measure("convert", &id, Work { bytes, flops: 0 }, || {
             for (role, plane) in [KvRole::Keys, KvRole::Values].into_iter().zip(&planes) {
-                kernels.convert_kv(role, &from, plane.as_bytes(), &to, out.as_bytes_mut(), &mut scratch);
+                let (plane, out) = (plane.as_bytes(), out.as_bytes_mut());
+                kernels.convert_kv_nuq(role, &from, plane, &to, out, learned.context(), &mut scratch);
             }
         });
     }

@@ -4,11 +4,13 @@
 //! error (exit code 2).
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::{Args, Parser, Subcommand};
-use ruvllm::{EngineOptions, Isa, KvPolicy};
+use ruvllm::{EngineOptions, Isa, KvCalibration, KvPolicy};
 
-use crate::commands::{bench, detokenize, doctor, eval, generate, inspect, quantize, tokenize};
+use crate::commands::{bench, calibrate_kv, detokenize, doctor, eval, generate, inspect, quantize, tokenize};
+use crate::error::one_line;
 
 const HELP: &str = "\
 Without --model every command uses the small English model inside the program, offline.
@@ -45,6 +47,7 @@ pub(crate) enum Command {
     Eval(eval::EvalCommand),
     Bench(bench::BenchArgs),
     Quantize(quantize::QuantizeArgs),
+    CalibrateKv(calibrate_kv::CalibrateKvArgs),
     Doctor(doctor::DoctorArgs),
 }
 
@@ -74,14 +77,26 @@ pub(crate) struct ComputeArgs {
     /// Memory for keys and values, e.g. 512MiB [default: 4 contexts, at most the machine's]
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub(crate) kv_budget: Option<usize>,
+
+    #[command(flatten)]
+    pub(crate) calibration: CalibrationArgs,
 }
 
 impl ComputeArgs {
     /// Engine options of these flags.
     pub(crate) fn options(&self, kv: KvPolicy) -> EngineOptions {
-        let Self { threads, isa, kv_budget } = *self;
-        EngineOptions { threads, isa, kv, kv_budget, ..EngineOptions::default() }
+        let Self { threads, isa, kv_budget, ref calibration } = *self;
+        let kv_calibration = calibration.kv_calibration.clone();
+        EngineOptions { threads, isa, kv, kv_calibration, kv_budget, ..EngineOptions::default() }
     }
+}
+
+/// What was learned of the model's keys and values.
+#[derive(Debug, Args)]
+pub(crate) struct CalibrationArgs {
+    /// File of `ruvllm calibrate-kv`, for a --kv with nuq3
+    #[arg(long, value_name = "FILE", value_parser = kv_calibration)]
+    pub(crate) kv_calibration: Option<Arc<KvCalibration>>,
 }
 
 /// A count of at least one.
@@ -152,11 +167,18 @@ pub(crate) fn bytes(text: &str) -> Result<usize, String> {
 }
 
 /// What `--kv` says about itself.
-pub(crate) const KV_HELP: &str = "Keys and values as f32, f16, bf16, q8, q4, kivi4, kivi2, k4v2 or tiered";
+pub(crate) const KV_HELP: &str =
+    "Keys and values as f32, f16, bf16, q8, q4, kivi4, nuq3, kivi2, k4v2 or tiered";
 
 /// How keys and values are stored.
 pub(crate) fn kv_policy(text: &str) -> Result<KvPolicy, String> {
     text.parse().map_err(|error: ruvllm_kv_cache::Error| error.to_string())
+}
+
+/// A file of `ruvllm calibrate-kv`. Whether it is of the right model is found when the engine starts.
+fn kv_calibration(path: &str) -> Result<Arc<KvCalibration>, String> {
+    let bytes = std::fs::read(path).map_err(|error| format!("cannot read it: {error}"))?;
+    KvCalibration::from_bytes(&bytes).map(Arc::new).map_err(|error| one_line(&error))
 }
 
 /// An instruction set by name. Whether this machine has it is found when the engine starts.

@@ -14,6 +14,7 @@ mod error;
 mod input;
 mod output;
 mod progress;
+mod result_file;
 mod signal;
 mod system;
 mod usage;

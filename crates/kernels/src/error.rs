@@ -157,6 +157,24 @@ pub enum Error {
         multiple: usize,
     },
 
+    /// Levels or ranges are none that numbers could be read with; the calibration they come from is damaged.
+    #[error("codebooks of nuq3: {what} are not {expected}")]
+    NuqCodebooks {
+        /// Which numbers.
+        what: &'static str,
+        /// What they should be.
+        expected: &'static str,
+    },
+
+    /// Nothing can be learned of no keys and values, or of such that are not finite in half precision.
+    #[error(
+        "codebooks of nuq3 cannot be learned from {samples} positions: they are too few, or hold numbers that are not finite"
+    )]
+    NuqSamples {
+        /// Positions that were observed.
+        samples: usize,
+    },
+
     /// The keys of the format share their scales over consecutive positions, and a block does not hold whole groups of them;
     /// use larger blocks or another format.
     #[error("keys in {format} need blocks of a multiple of {multiple} tokens, these have {block_tokens}")]

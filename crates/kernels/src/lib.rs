@@ -28,7 +28,7 @@
 //! kernels.store_values(&layout, &q, 0, values);
 //! let plane = |bytes| KvPlane { format: KvFormat::F16, bytes };
 //! let blocks = [KvBlock { keys: plane(keys), values: plane(values) }];
-//! let kv = KvView { blocks: &blocks, block_tokens: 32, len: tokens };
+//! let kv = KvView { blocks: &blocks, block_tokens: 32, len: tokens, nuq: None };
 //!
 //! let shape = AttentionShape {
 //!     n_heads: 1,
@@ -54,8 +54,9 @@
 //!   ├── rope          RopeConfig -> RopeTable
 //!   ├── matrices      PackedMatrix (BlockFormat, SharedBytes) times Activations: matmul, matmul_many
 //!   ├── vectors       VectorRows, Metric: distance, distances, hamming; quantize_int8/int4/bits; ProductQuantizer
-//!   └── attention     AttentionShape, KvLayout, KvView of KvBlocks, AttentionScratch; store_keys, store_values, convert_kv
-//!                     SquatCorrection: add_gram, convert_keys_squat
+//!   └── attention     AttentionShape, KvLayout, KvView of KvBlocks, AttentionScratch; store_keys, store_values, convert_kv;
+//!                     SquatCorrection: add_gram, convert_keys_squat;
+//!                     NuqTraining -> NuqCodebooks, KeyRotation
 //! ThreadPool ── passed to whatever is worth several threads
 //! ```
 //!
@@ -100,8 +101,9 @@ mod vector;
 
 pub use activations::Activations;
 pub use attention::{
-    AttentionScratch, AttentionShape, KiviBits, KiviGroup, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane,
-    KvRole, KvScratch, KvView, SquatCorrection, alibi_slope,
+    AttentionScratch, AttentionShape, KeyRotation, KiviBits, KiviGroup, KvBlock, KvBuffer, KvFormat,
+    KvLayout, KvPlane, KvRole, KvScratch, KvView, NUQ_LEVELS, NuqCodebooks, NuqContext, NuqTraining,
+    SquatCorrection, alibi_slope,
 };
 pub use error::{Error, Result};
 pub use format::BlockFormat;

@@ -91,7 +91,7 @@ impl Golden<'_> {
             let (head, token) = (row / self.tokens, row % self.tokens);
             let (layout, plane) = &blocks[token / BLOCK];
             let position = token % BLOCK..token % BLOCK + 1;
-            kernels.read_kv(role, layout, plane.as_bytes(), head, position, out, &mut scratch);
+            kernels.read_kv(role, layout, plane.as_bytes(), head, position, None, out, &mut scratch);
         }
         rows
     }
@@ -109,7 +109,7 @@ impl Golden<'_> {
         let blocks: Vec<KvBlock<'_>> = (keys.iter().zip(values))
             .map(|(keys, values)| KvBlock { keys: plane(keys), values: plane(values) })
             .collect();
-        let kv = KvView { blocks: &blocks, block_tokens: BLOCK, len: self.tokens };
+        let kv = KvView { blocks: &blocks, block_tokens: BLOCK, len: self.tokens, nuq: None };
         let shape = AttentionShape {
             n_heads: 4 * self.heads,
             n_kv_heads: self.heads,

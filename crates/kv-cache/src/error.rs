@@ -1,5 +1,8 @@
 //! The error type of this crate: one variant per condition, with the numbers that explain it.
 
+use crate::calibration::CalibrationFault;
+use crate::shape::KvShape;
+
 /// What this crate's functions return.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -66,6 +69,26 @@ pub enum Error {
         policy: String,
         /// What to change.
         reason: String,
+    },
+
+    /// A format of the policy needs to know the model's keys and values.
+    #[error("key/value policy {policy} needs a calibration of the model: make one, or use kivi4")]
+    NoCalibration {
+        /// The policy.
+        policy: String,
+    },
+
+    /// Bytes are no calibration, or codebooks none of the model.
+    #[error("unusable calibration of keys and values")]
+    Calibration(#[source] CalibrationFault),
+
+    /// A calibration is of a model with other heads or layers.
+    #[error("the calibration is for {found}, the model has {expected}")]
+    CalibrationShape {
+        /// Shape of the calibration.
+        found: KvShape,
+        /// Shape of the model.
+        expected: KvShape,
     },
 
     /// Blocks of this many tokens cannot hold the formats of the policy.

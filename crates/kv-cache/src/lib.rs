@@ -47,6 +47,8 @@
 //! | `store` | [`KvStore`]: shape, policy, and where blocks come from |
 //! | `block` | [`Block`]: shared numbers, and how they are replaced |
 //! | `sequence` | [`Sequence`]: one sequence's table of blocks; [`Probe`]: where its queries look |
+//! | `calibration` | [`KvCalibration`]: what was learned of a model, for formats that need it |
+//! | `learned` | a calibration at work in a store |
 //! | `controller` | [`Controller`]: quality at a target |
 //! | `pressure` | when memory is short |
 //! | [`prefix`] | finding the blocks of a prompt's beginning again |
@@ -54,9 +56,11 @@
 #![forbid(unsafe_code)]
 
 mod block;
+mod calibration;
 mod controller;
 mod convert;
 mod error;
+mod learned;
 mod policy;
 pub mod prefix;
 mod pressure;
@@ -65,8 +69,10 @@ mod shape;
 mod store;
 
 pub use block::{Block, PinnedBlock};
+pub use calibration::{CalibrationFault, KvCalibration};
 pub use controller::Controller;
 pub use error::{Error, Result};
+pub use learned::KvRope;
 pub use policy::{ColdTier, ErrorTarget, KvFormats, KvPolicy};
 pub use sequence::{Migration, ParkedSequence, Probe, Sample, SampleScratch, Sequence};
 pub use shape::KvShape;

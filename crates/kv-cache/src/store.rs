@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ruvllm_kernels::{KvBlock, KvLayout, KvPlane};
+use ruvllm_kernels::{KeyRotation, KvBlock, KvLayout, KvPlane, NuqContext};
 use ruvllm_memory::{PagePool, Request, Slab, SlabBlock};
 
 use crate::block::Block;
+use crate::calibration::KvCalibration;
 use crate::error::{Error, Result};
+use crate::learned::{KvRope, Learned};
 use crate::policy::{KvFormats, KvPolicy};
 use crate::pressure::Pressure;
 use crate::sequence::Sequence;
@@ -25,6 +27,7 @@ struct Inner {
     policy: KvPolicy,
     block_tokens: usize,
     tiers: Vec<Tier>, // from hot to cold
+    learned: Option<Learned>,
     pool: PagePool,
     pressure: Pressure,
 }
@@ -62,15 +65,57 @@ impl KvStore {
     ///
     /// # Errors
     /// [`Error::PolicyConflict`] if the policy contradicts itself, or rotates heads that are not a power of two from 16
-    /// to 256; [`Error::BlockTokens`] if a block would not hold whole groups; [`Error::Kernels`] if a format does not
-    /// take heads of this size; [`Error::Memory`] if the pool does not serve blocks of this size.
+    /// to 256; [`Error::NoCalibration`] if it has a format that needs one; [`Error::BlockTokens`] if a block would not hold
+    /// whole groups; [`Error::Kernels`] if a format does not take heads of this size; [`Error::Memory`] if the pool does not
+    /// serve blocks of this size.
     pub fn with_block_tokens(
         shape: KvShape,
         policy: &KvPolicy,
         pool: &PagePool,
         block_tokens: usize,
     ) -> Result<Self> {
+        Self::build(shape, policy, pool, block_tokens, None)
+    }
+
+    /// A store whose policy may have tiers that need a calibration, for a model that turns its keys as `rope` says.
+    ///
+    /// # Errors
+    /// As [`with_block_tokens`](Self::with_block_tokens); [`Error::CalibrationShape`] if the calibration is of another shape;
+    /// [`Error::PolicyConflict`] if no tier needs it.
+    ///
+    /// # Panics
+    /// If `rope` turns more dimensions than a head has.
+    pub fn with_calibration(
+        shape: KvShape,
+        policy: &KvPolicy,
+        pool: &PagePool,
+        calibration: Arc<KvCalibration>,
+        rope: KvRope,
+    ) -> Result<Self> {
+        if calibration.shape() != shape {
+            return Err(Error::CalibrationShape { found: calibration.shape(), expected: shape });
+        }
+        if !policy.needs_calibration() {
+            let reason = "no tier needs the calibration; leave it out or use nuq3".to_owned();
+            return Err(Error::PolicyConflict { policy: policy.to_string(), reason });
+        }
+        let pairs = rope.frequencies.inverse.len();
+        assert!(2 * pairs <= shape.head_dim, "{pairs} pairs turn in heads of {}", shape.head_dim);
+        let learned = Learned::new(calibration, rope);
+        Self::build(shape, policy, pool, policy.block_tokens(), Some(learned))
+    }
+
+    fn build(
+        shape: KvShape,
+        policy: &KvPolicy,
+        pool: &PagePool,
+        block_tokens: usize,
+        learned: Option<Learned>,
+    ) -> Result<Self> {
         policy.validate()?;
+        if policy.needs_calibration() && learned.is_none() {
+            return Err(Error::NoCalibration { policy: policy.to_string() });
+        }
         let multiple = policy.block_tokens();
         if block_tokens == 0 || !block_tokens.is_multiple_of(multiple) {
             return Err(Error::BlockTokens { block_tokens, multiple });
@@ -92,6 +137,7 @@ impl KvStore {
             policy: *policy,
             block_tokens,
             tiers,
+            learned,
             pool: pool.clone(),
             pressure: Pressure::default(),
         })))
@@ -136,6 +182,11 @@ impl KvStore {
     /// ([`Kernels::hadamard`](ruvllm_kernels::Kernels::hadamard) per head), and the output of attention after it.
     pub fn rotated(&self) -> bool {
         self.0.policy.rotated
+    }
+
+    /// What was learned of the model, if a tier needs it.
+    pub fn calibration(&self) -> Option<&KvCalibration> {
+        self.0.learned.as_ref().map(Learned::calibration)
     }
 
     /// The pool that pays.
@@ -221,6 +272,22 @@ impl KvStore {
 
     pub(crate) fn tier(&self, index: usize) -> &Tier {
         &self.0.tiers[index]
+    }
+
+    /// How keys at positions before `n_positions` are turned, if a tier needs to know.
+    pub(crate) fn rotation(&self, n_positions: usize) -> Option<Arc<KeyRotation>> {
+        self.0.learned.as_ref().map(|learned| learned.rotation(n_positions))
+    }
+
+    /// What planes of a layer mean from position `first_position` on, if a tier needs it.
+    pub(crate) fn nuq<'a>(
+        &'a self,
+        layer: usize,
+        rotation: Option<&'a Arc<KeyRotation>>,
+        first_position: usize,
+    ) -> Option<NuqContext<'a>> {
+        let codebooks = &self.calibration()?.layers()[layer];
+        Some(NuqContext { codebooks, rotation: rotation?, first_position })
     }
 
     pub(crate) fn n_tiers(&self) -> usize {

@@ -14,7 +14,7 @@ use ruvllm_models::{Compute, LoadProgress, Model, ModelConfig, TokenId};
 use crate::error::{Error, Result};
 use crate::memory::total_memory;
 use crate::options::{EngineOptions, ModelSource, Resolved};
-use crate::prefix::{PrefixCache, PrefixStatistics};
+use crate::prefix::{PrefixCache, PrefixStatistics, fingerprint};
 use crate::request::Prompt;
 
 /// A model that is ready to run.
@@ -28,6 +28,7 @@ pub struct Engine {
     pub(crate) options: Resolved,
     pub(crate) kv: KvStore,
     pub(crate) prefixes: Option<PrefixCache>,
+    pub(crate) source: ModelSource,
     chat_template: Result<ChatTemplate, ruvllm_models::Error>,
     load_time: Duration,
 }
@@ -49,9 +50,9 @@ impl Engine {
     ///
     /// # Errors
     /// [`Error::InvalidOption`], [`Error::Compute`] if the instruction set is absent here, [`Error::Open`],
-    /// [`Error::Load`], [`Error::KvPolicy`], [`Error::KvBudgetTooSmall`], [`Error::KvBudget`], [`Error::PrefixStore`],
-    /// [`Error::Tokenizer`] and [`Error::VocabularyMismatch`] for unusable files and options. A chat template that cannot be
-    /// read is no error before it is used.
+    /// [`Error::Load`], [`Error::CalibrationModel`], [`Error::KvPolicy`], [`Error::KvBudgetTooSmall`], [`Error::KvBudget`],
+    /// [`Error::PrefixStore`], [`Error::Tokenizer`] and [`Error::VocabularyMismatch`] for unusable files and options. A chat
+    /// template that cannot be read is no error before it is used.
     pub fn load(
         source: &ModelSource,
         options: &EngineOptions,
@@ -61,16 +62,12 @@ impl Engine {
         // What the machine lacks should show before a long load.
         let kernels = options.isa.map_or_else(Kernels::detect, Kernels::for_isa).map_err(Error::Compute)?;
         let name = source.to_string();
-        let gguf = match source {
-            ModelSource::Path(path) => Gguf::open(path),
-            ModelSource::Static { bytes, .. } => Gguf::from_static(bytes),
-        }
-        .map_err(|source| Error::Open { name: name.clone(), source })?;
+        let gguf = source.open()?;
         let model =
             Model::load(&gguf, progress).map_err(|source| Error::Load { name: name.clone(), source })?;
         let resolved = options.resolve(model.config().context_length)?;
         let pool = ThreadPool::new(resolved.threads).map_err(Error::Compute)?;
-        let kv = new_kv_store(&model, options)?;
+        let kv = new_kv_store(&model, &gguf, options)?;
         let prefixes = PrefixCache::open(&options.prefixes, &gguf, &kv)?;
         let tokenizer = load_tokenizer(&gguf, &name, options)?;
         let (ids, rows) = (tokenizer.vocab_size(), model.config().vocab_size);
@@ -85,6 +82,7 @@ impl Engine {
             options: resolved,
             kv,
             prefixes,
+            source: source.clone(),
             chat_template,
             load_time: started.elapsed(),
         })
@@ -205,18 +203,31 @@ impl Engine {
 }
 
 /// The one pool of keys and values, and what stores them in it.
-fn new_kv_store(model: &Model, options: &EngineOptions) -> Result<KvStore> {
-    let budget = options.kv_budget.map_or_else(|| default_kv_budget(model, &options.kv), Ok)?;
+fn new_kv_store(model: &Model, gguf: &Gguf, options: &EngineOptions) -> Result<KvStore> {
+    let calibration = options.kv_calibration.as_ref();
+    if calibration.is_some_and(|calibration| *calibration.model() != fingerprint(gguf)) {
+        return Err(Error::CalibrationModel);
+    }
+    let pool = kv_pool(model, &options.kv, options.kv_budget)?;
+    let store = match calibration {
+        Some(calibration) => model.calibrated_kv_store(&options.kv, &pool, calibration.clone()),
+        None => model.kv_store(&options.kv, &pool),
+    };
+    store.map_err(|source| Error::KvPolicy { policy: options.kv.to_string(), source })
+}
+
+/// A pool for keys and values, of `budget` bytes or of as many as seem right for the model.
+pub(crate) fn kv_pool(model: &Model, policy: &KvPolicy, budget: Option<usize>) -> Result<PagePool> {
+    let budget = budget.map_or_else(|| default_kv_budget(model, policy), Ok)?;
     let page_bytes = if budget < SMALL_BUDGET { SMALL_PAGE } else { PAGE };
-    let kv_policy = |source| Error::KvPolicy { policy: options.kv.to_string(), source };
-    let least_bytes = model.least_kv_bytes(&options.kv, page_bytes).map_err(kv_policy)?;
+    let kv_policy = |source| Error::KvPolicy { policy: policy.to_string(), source };
+    let least_bytes = model.least_kv_bytes(policy, page_bytes).map_err(kv_policy)?;
     if budget < least_bytes {
-        let policy = options.kv.to_string();
+        let policy = policy.to_string();
         return Err(Error::KvBudgetTooSmall { budget, policy, page_bytes, least_bytes });
     }
     let config = PoolConfig { page_bytes, ..PoolConfig::new(budget) };
-    let pool = PagePool::new(config).map_err(|source| Error::KvBudget { budget, source })?;
-    model.kv_store(&options.kv, &pool).map_err(kv_policy)
+    PagePool::new(config).map_err(|source| Error::KvBudget { budget, source })
 }
 
 /// Bytes for some sequences of the model's full length before any of their tokens is made smaller.

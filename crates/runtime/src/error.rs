@@ -180,6 +180,20 @@ pub enum Error {
         #[source]
         source: ruvllm_models::Error,
     },
+    /// A calibration of keys and values was made from another model file.
+    #[error("the calibration of keys and values was made from another model; calibrate this one")]
+    CalibrationModel,
+    /// The text is too short to learn how keys and values lie.
+    #[error("the text has {tokens} tokens and a calibration takes at least {least}; use a longer text")]
+    CalibrationText {
+        /// Tokens of the text.
+        tokens: usize,
+        /// Tokens needed.
+        least: usize,
+    },
+    /// Nothing can be learned of the model's keys and values.
+    #[error("cannot calibrate keys and values")]
+    Calibration(#[source] ruvllm_kv_cache::Error),
     /// No room for the keys and values of a sequence.
     #[error("cannot make a cache for {tokens} tokens")]
     Cache {

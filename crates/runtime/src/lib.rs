@@ -16,6 +16,7 @@
 //!                                         ├──perplexity──▶ Perplexity
 //!                                         ├──passkey─────▶ Vec<PasskeyResult>
 //!                                         ├──logits──────▶ Vec<f32>
+//!                                         ├──calibrate_kv▶ KvCalibration
 //!                                         └──bench───────▶ Vec<BenchResult>
 //! ```
 //! [`Sampler`] and [`StopMatcher`] can be used alone.
@@ -29,6 +30,7 @@
 #![forbid(unsafe_code)]
 
 mod benchmark;
+mod calibrate;
 mod cancel;
 mod engine;
 mod error;
@@ -44,7 +46,7 @@ mod session;
 mod stop;
 
 pub use ruvllm_kernels::{Isa, Kernels};
-pub use ruvllm_kv_cache::KvPolicy;
+pub use ruvllm_kv_cache::{KvCalibration, KvPolicy};
 pub use ruvllm_models::chat::Message;
 pub use ruvllm_models::{LoadProgress, ModelConfig, TokenId};
 

@@ -2,9 +2,11 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use gguf_rs_lite::Gguf;
 use ruvllm_kernels::{Isa, KvFormat};
-use ruvllm_kv_cache::KvPolicy;
+use ruvllm_kv_cache::{KvCalibration, KvPolicy};
 
 use crate::error::{Error, Result};
 use crate::prefix::PrefixCaching;
@@ -21,6 +23,17 @@ pub enum ModelSource {
         /// The whole file.
         bytes: &'static [u8],
     },
+}
+
+impl ModelSource {
+    /// Opens the file.
+    pub(crate) fn open(&self) -> Result<Gguf> {
+        match self {
+            Self::Path(path) => Gguf::open(path),
+            Self::Static { bytes, .. } => Gguf::from_static(bytes),
+        }
+        .map_err(|source| Error::Open { name: self.to_string(), source })
+    }
 }
 
 impl fmt::Display for ModelSource {
@@ -65,6 +78,9 @@ pub struct EngineOptions {
     pub isa: Option<Isa>,
     /// How keys and values are stored. Default: everything in F16.
     pub kv: KvPolicy,
+    /// What was learned of the model's keys and values ([`Engine::calibrate_kv`](crate::Engine::calibrate_kv)), for a policy
+    /// with tiers in `nuq3`.
+    pub kv_calibration: Option<Arc<KvCalibration>>,
     /// Bytes of keys and values of all sequences together, in pages of 2 MiB (below 64 MiB: of 512 KiB); `None` = as many as
     /// [`EngineOptions::DEFAULT_SEQUENCES`] of the model's full length may need, at most the machine's memory. Memory is
     /// taken as sequences grow.
@@ -109,6 +125,7 @@ impl Default for EngineOptions {
             threads: None,
             isa: None,
             kv: KvFormat::F16.into(),
+            kv_calibration: None,
             kv_budget: None,
             prefixes: PrefixCaching::default(),
             context: None,

@@ -82,7 +82,7 @@ impl Embedder {
         kernels.store_values(&layout, &v, 0, values);
         let plane = |bytes| KvPlane { format: KvFormat::F32, bytes };
         let blocks = [KvBlock { keys: plane(keys), values: plane(values) }];
-        let kv = KvView { blocks: &blocks, block_tokens: 32, len: n };
+        let kv = KvView { blocks: &blocks, block_tokens: 32, len: n, nuq: None };
         let shape = AttentionShape {
             n_heads: HEADS,
             n_kv_heads: HEADS,

@@ -26,7 +26,7 @@ const BASELINE: &str = "f16";
 
 /// What is measured without `--kv`. With `hot=0` everything but the sinks and the last block is in the format named,
 /// which shows the format; the others show what a user gets.
-const POLICIES: [&str; 21] = [
+const POLICIES: [&str; 23] = [
     "f16",
     "q8",
     "q4",
@@ -39,6 +39,8 @@ const POLICIES: [&str; 21] = [
     "tiered:hot=0,warm=q4,cold=off,rotate=on",
     "tiered:hot=0,warm=k4v2,cold=off",
     "tiered:hot=0,warm=k4v2,cold=off,squat=on",
+    "tiered:hot=0,warm=nuq3,cold=off",
+    "tiered:hot=256,warm=nuq3,cold=off",
     "tiered:hot=0,sink=0,warm=kivi2,cold=off",
     "tiered:hot=0,warm=kivi2,cold=off",
     "tiered:hot=0,warm=kivi2,cold=off,squat=on",
@@ -85,6 +87,9 @@ pub struct KvQualityArgs {
     /// A policy whose perplexity to measure instead of the usual ones; may be repeated, `f16` always comes first
     #[arg(long, value_name = "POLICY")]
     pub kv: Vec<String>,
+    /// A text to calibrate policies with nuq3 on, which are left out without it; another one than the text to measure
+    #[arg(long, value_name = "FILE")]
+    pub calibrate: Option<PathBuf>,
     /// A `ruvllm` program to measure instead of building one
     #[arg(long, value_name = "FILE")]
     pub program: Option<PathBuf>,
@@ -140,12 +145,15 @@ pub fn kv_quality(workspace: &Workspace, args: &KvQualityArgs) -> Result<()> {
 /// not to, the section of `docs/kv-cache.md`.
 fn perplexity(workspace: &Workspace, program: &Path, args: &KvQualityArgs) -> Result<()> {
     let machine = Machine::describe(workspace);
+    let calibration = args.calibrate.as_ref().map(|text| calibrate(workspace, program, args, text));
+    let calibration = calibration.transpose()?;
     let asked = args.kv.iter().map(String::as_str);
-    let usual = POLICIES.into_iter().filter(|_| args.kv.is_empty());
+    let can_run = |policy: &&str| calibration.is_some() || !needs_calibration(policy);
+    let usual = POLICIES.into_iter().filter(|_| args.kv.is_empty()).filter(can_run);
     let mut points: Vec<Point> = Vec::new();
     for policy in [BASELINE].into_iter().chain(asked).chain(usual) {
         if points.iter().all(|point| point.policy != policy) {
-            points.push(measure(workspace, program, args, policy)?);
+            points.push(measure(workspace, program, args, policy, calibration.as_deref())?);
             let Measured { perplexity, kv_bytes_per_token, .. } = &points[points.len() - 1].measured;
             println!("{policy}: perplexity {perplexity:.4}, {kv_bytes_per_token:.0} bytes per token");
         }
@@ -180,8 +188,39 @@ pub(super) fn eval(
     }
 }
 
-fn measure(workspace: &Workspace, program: &Path, args: &KvQualityArgs, policy: &str) -> Result<Point> {
+/// Whether a policy has a tier that means nothing without a calibration.
+fn needs_calibration(policy: &str) -> bool {
+    policy.contains("nuq3")
+}
+
+/// Makes the calibration of the model, in `target/bench/`.
+fn calibrate(workspace: &Workspace, program: &Path, args: &KvQualityArgs, text: &Path) -> Result<PathBuf> {
+    let folder = workspace.path("target/bench");
+    fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
+    let out = folder.join("calibration.kv");
+    let mut command = CommandLine::new(program, workspace.root()).args(["calibrate-kv", "--force"]).args([
+        "--file".as_ref(),
+        text.as_os_str(),
+        out.as_os_str(),
+    ]);
+    if let Some(model) = &args.model {
+        command = command.args(["--model".as_ref(), model.as_os_str()]);
+    }
+    println!("{}", command.output_with_progress()?.trim_end());
+    Ok(out)
+}
+
+fn measure(
+    workspace: &Workspace,
+    program: &Path,
+    args: &KvQualityArgs,
+    policy: &str,
+    calibration: Option<&Path>,
+) -> Result<Point> {
     let mut command = eval(workspace, program, args, "perplexity", policy, args.context);
+    if let Some(calibration) = calibration.filter(|_| needs_calibration(policy)) {
+        command = command.args(["--kv-calibration".as_ref(), calibration.as_os_str()]);
+    }
     if let Some(limit) = args.limit {
         command = command.args(["--limit", &limit.to_string()]);
     }

@@ -9,7 +9,7 @@ use ruvllm::{BenchOptions, BenchResult, BenchTest, EngineOptions, Isa, KvPolicy,
 use serde::Serialize;
 
 use super::load;
-use crate::args::{self, ModelArgs};
+use crate::args::{self, CalibrationArgs, ModelArgs};
 use crate::cpu_time::process_cpu_time;
 use crate::error::{Error, Result};
 use crate::output;
@@ -58,6 +58,9 @@ pub(crate) struct BenchArgs {
 
     #[arg(long, value_name = "POLICY", help = args::KV_HELP, default_value = "f16", value_parser = args::kv_policy)]
     kv: KvPolicy,
+
+    #[command(flatten)]
+    calibration: CalibrationArgs,
 
     /// Memory for keys and values, e.g. 512MiB [default: 4 contexts, at most the machine's]
     #[arg(long, value_name = "BYTES", value_parser = args::bytes)]
@@ -134,6 +137,7 @@ pub(crate) fn run(args: &BenchArgs, json: bool) -> Result<()> {
             threads,
             isa: args.isa,
             kv: args.kv,
+            kv_calibration: args.calibration.kv_calibration.clone(),
             kv_budget: args.kv_budget,
             ..EngineOptions::default()
         },

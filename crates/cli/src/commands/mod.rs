@@ -6,6 +6,7 @@ use crate::args::{Cli, Command};
 use crate::error::Result;
 
 pub(crate) mod bench;
+pub(crate) mod calibrate_kv;
 pub(crate) mod detokenize;
 pub(crate) mod doctor;
 pub(crate) mod eval;
@@ -21,6 +22,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
     match cli.command {
         Command::Generate(args) => return generate::run(&args, json),
         Command::Quantize(args) => return quantize::run(&args, json),
+        Command::CalibrateKv(args) => return calibrate_kv::run(&args, json),
         Command::Inspect(args) => inspect::run(&args, json)?,
         Command::Tokenize(args) => tokenize::run(&args, json)?,
         Command::Detokenize(args) => detokenize::run(&args, json)?,

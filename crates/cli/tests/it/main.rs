@@ -2,6 +2,7 @@
 
 mod bad_use;
 mod bench;
+mod calibrate_kv;
 mod doctor;
 mod eval;
 mod generate;

@@ -2,7 +2,7 @@
 
 use crate::program::run;
 
-const COMMANDS: [&[&str]; 10] = [
+const COMMANDS: [&[&str]; 11] = [
     &["generate"],
     &["inspect"],
     &["tokenize"],
@@ -12,6 +12,7 @@ const COMMANDS: [&[&str]; 10] = [
     &["eval", "logits"],
     &["bench"],
     &["quantize"],
+    &["calibrate-kv"],
     &["doctor"],
 ];
 
@@ -73,6 +74,8 @@ fn values_out_of_range_are_usage_errors() {
         ("--kv", "f64"),
         ("--kv-budget", "1.5GiB"),
         ("--kv-budget", "0"),
+        ("--kv-calibration", "no such file"),
+        ("--kv-calibration", "Cargo.toml"),
     ] {
         // With `=` so that a leading minus belongs to the value.
         run(&["generate", &format!("{flag}={value}"), "prompt"]).fails_with(2, &[flag]);
@@ -97,5 +100,6 @@ fn missing_arguments_are_named() {
     run(&["inspect"]).fails_with(2, &["<FILE>"]);
     run(&["eval", "perplexity"]).fails_with(2, &["--file"]);
     run(&["eval", "logits", "--tokens", "x"]).fails_with(2, &["--out"]);
+    run(&["calibrate-kv", "out.kv"]).fails_with(2, &["--file"]);
     run(&["generate", "--system", "Be brief.", "prompt"]).fails_with(2, &["--chat"]);
 }

@@ -29,6 +29,7 @@
 //! # How quantized keys and values are read
 //! In place. With few rows (decode) each number becomes f32 in a register, on its way into the multiply-adds of all rows;
 //! with many (prefill) a tile is widened once, to memory of 32 positions that stays in the first-level cache.
+//! Tiles of `nuq3`, with numbers in other places than their codes and keys to be turned, are widened so at any time.
 //!
 //! # Source
 //! Milakov and Gimelshein, "Online normalizer calculation for softmax", arXiv 1805.02867; Dao, "FlashAttention-2", arXiv
@@ -46,7 +47,10 @@ use std::ops::Range;
 
 pub use alibi::alibi_slope;
 pub(crate) use kv::{ConvertJob, ReadJob, StoreJob, convert, read, store};
-pub use kv::{KiviBits, KiviGroup, KvBuffer, KvFormat, KvLayout, KvRole, KvScratch, SquatCorrection};
+pub use kv::{
+    KeyRotation, KiviBits, KiviGroup, KvBuffer, KvFormat, KvLayout, KvRole, KvScratch, NUQ_LEVELS,
+    NuqCodebooks, NuqContext, NuqTraining, SquatCorrection,
+};
 pub use scratch::AttentionScratch;
 pub(crate) use scratch::{State, Worker};
 pub(crate) use task::{Task, attend, merge};

@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use super::alibi::alibi_slope;
 use super::kv::{
-    KvFormat, KvTile, Line, Tile, TileVisitor, WIDE, Widening, floats, pad_values, with_keys, with_values,
+    KvFormat, KvTile, Line, Tile, TileVisitor, WIDE, floats, pad_values, widen_keys, widen_values, with_keys,
+    with_values,
 };
 use super::products::{TILE_ROWS, Weights, scores, weigh};
 use super::scratch::{State, Worker};
@@ -107,10 +108,12 @@ fn attend_tile<L: WideLanes>(l: L, task: &Task<'_>, start: usize, worker: &mut W
     let tile = &mut tile[..2 * n_rows];
     let factors = &mut factors[..n_rows];
 
-    // With few rows, keys and values become f32 on their way into the products, else beforehand.
-    let widened = |tile: KvTile<'_>| tile.format != KvFormat::F32 && n_rows > TILE_ROWS;
+    // With few rows, keys and values become f32 on their way into the products, else (and where that takes a whole tile)
+    // beforehand.
+    let widened =
+        |tile: KvTile<'_>| tile.nuq.is_some() || (tile.format != KvFormat::F32 && n_rows > TILE_ROWS);
     if widened(keys) {
-        with_keys(l, keys, scales, Widening { rows: dim, columns: 2, to: wide_keys });
+        widen_keys(l, keys, dim, scales, wide_keys);
         keys = KvTile::of_f32(&wide_keys[..2 * dim]);
     }
     let q = &q[rows.start * dim..rows.end * dim];
@@ -140,7 +143,7 @@ fn attend_tile<L: WideLanes>(l: L, task: &Task<'_>, start: usize, worker: &mut W
         pad_values(l, values, dim, wide_values);
         values = KvTile::of_f32(&wide_values[..KEY_TILE * columns]);
     } else if widened(values) {
-        with_values(l, values, columns, scales, Widening { rows: KEY_TILE, columns, to: wide_values });
+        widen_values(l, values, dim, scales, wide_values);
         values = KvTile::of_f32(&wide_values[..KEY_TILE * columns]);
     }
     with_values(l, values, columns, scales, Weighing { weights, visible, acc });

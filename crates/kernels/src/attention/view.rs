@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::KEY_TILE;
-use super::kv::{KvFormat, KvLayout, KvRole, KvTile, TileRun, WIDE};
+use super::kv::{KvFormat, KvLayout, KvRole, KvTile, NuqContext, TileRun, WIDE};
 
 /// Sizes and rules of one attention call.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,6 +38,8 @@ pub struct KvView<'a> {
     pub block_tokens: usize,
     /// Tokens present. Rows from here on are never used, whatever they hold.
     pub len: usize,
+    /// What planes in [`KvFormat::Nuq3`] mean; needed only where there are some.
+    pub nuq: Option<NuqContext<'a>>,
 }
 
 /// Keys and values of `block_tokens` consecutive positions.
@@ -109,9 +111,24 @@ impl AttentionShape {
             self.query_start.saturating_add(self.n_queries)
         );
         assert!(kv.len.div_ceil(kv.block_tokens) <= kv.blocks.len(), "attention: fewer blocks than tokens");
+        self.check_nuq(kv);
         for block in kv.blocks {
             self.check_plane(&block.keys, kv.block_tokens);
             self.check_plane(&block.values, kv.block_tokens);
+        }
+    }
+
+    /// Panics if planes in `nuq3` mean nothing.
+    #[track_caller]
+    fn check_nuq(&self, kv: &KvView<'_>) {
+        match kv.nuq {
+            Some(nuq) => nuq.check(self.n_kv_heads, self.head_dim, kv.len),
+            None => {
+                let needs = |block: &KvBlock<'_>| {
+                    block.keys.format.needs_calibration() || block.values.format.needs_calibration()
+                };
+                assert!(!kv.blocks.iter().any(needs), "attention: blocks in nuq3 without their context");
+            }
         }
     }
 
@@ -130,7 +147,10 @@ impl<'a> KvView<'a> {
         let block = &self.blocks[start / self.block_tokens];
         let index = kv_head * (self.block_tokens / KEY_TILE) + start % self.block_tokens / KEY_TILE;
         let tile = |plane: &KvPlane<'a>, role| {
-            TileRun::new(plane.format, role, head_dim).tile(plane.format, plane.bytes, index)
+            let nuq =
+                self.nuq.filter(|_| plane.format.needs_calibration()).map(|nuq| nuq.tile(kv_head, start));
+            let run = TileRun::new(plane.format, role, head_dim);
+            KvTile { nuq, ..run.tile(plane.format, plane.bytes, index) }
         };
         (tile(&block.keys, KvRole::Keys), tile(&block.values, KvRole::Values))
     }

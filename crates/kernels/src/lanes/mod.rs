@@ -53,6 +53,8 @@ pub(crate) trait Lanes: Copy + Send + Sync {
     fn load_nibbles(self, x: &[u8; LANES]) -> [Self::V; 2];
     /// Bits 0 and 1 of each byte of `x` as numbers from 0 to 3, then bits 2 and 3, 4 and 5, 6 and 7.
     fn load_two_bits(self, x: &[u8; LANES]) -> [Self::V; 4];
+    /// `table[codes[i]]`; codes are 0 to 7.
+    fn lookup(self, table: Self::V, codes: [u8; LANES]) -> Self::V;
     /// `[x0, x0, x1, x1, x2, x2, x3, x3]`.
     fn load_twice(self, x: &[f32; LANES / 2]) -> Self::V;
 

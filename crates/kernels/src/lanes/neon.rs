@@ -159,6 +159,19 @@ impl<const LEVEL: u8> Lanes for NeonLanes<LEVEL> {
     }
 
     #[inline(always)]
+    fn lookup(self, table: Self::V, codes: [u8; LANES]) -> Self::V {
+        // SAFETY: register-only intrinsics; features by `self`.
+        unsafe {
+            let table = uint8x16x2_t(vreinterpretq_u8_f32(table[0]), vreinterpretq_u8_f32(table[1]));
+            // The four bytes of a number: four times its code, plus 0 to 3.
+            let codes = vmovl_u8(vcreate_u8(u64::from_le_bytes(codes)));
+            let bytes = [vmovl_u16(vget_low_u16(codes)), vmovl_u16(vget_high_u16(codes))]
+                .map(|codes| vaddq_u32(vmulq_n_u32(codes, 0x0404_0404), vdupq_n_u32(0x0302_0100)));
+            bytes.map(|bytes| vreinterpretq_f32_u8(vqtbl2q_u8(table, vreinterpretq_u8_u32(bytes))))
+        }
+    }
+
+    #[inline(always)]
     fn load_twice(self, x: &[f32; LANES / 2]) -> Self::V {
         // SAFETY: `x` is 16 readable bytes; the load asks for no more alignment than an f32 has; features by `self`.
         unsafe {

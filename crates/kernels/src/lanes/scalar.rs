@@ -79,6 +79,11 @@ impl Lanes for ScalarLanes {
     }
 
     #[inline(always)]
+    fn lookup(self, table: Self::V, codes: [u8; LANES]) -> Self::V {
+        codes.map(|code| table[usize::from(code % LANES as u8)])
+    }
+
+    #[inline(always)]
     fn load_twice(self, x: &[f32; LANES / 2]) -> Self::V {
         std::array::from_fn(|i| x[i / 2])
     }

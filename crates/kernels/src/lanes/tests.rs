@@ -51,6 +51,10 @@ fn check<L: Lanes>(l: L) {
     expect(l, "pow2", l.pow2(l.load(&[-126.0, -1.0, 0.0, 1.0, 2.0, 10.0, 126.0, 127.0])), {
         [2f32.powi(-126), 0.5, 1.0, 2.0, 4.0, 1024.0, 2f32.powi(126), 2f32.powi(127)]
     });
+    let table = [-1.0, -0.5, f32::NAN, 0.0, -0.0, 0.25, f32::INFINITY, 1.0];
+    for codes in [[0, 1, 2, 3, 4, 5, 6, 7], [7, 7, 0, 3, 6, 1, 5, 2]] {
+        expect(l, "lookup", l.lookup(l.load(&table), codes), codes.map(|code| table[usize::from(code)]));
+    }
     assert!(same(l.max_lane(l.load(&SAMPLES[0])), 2.5));
     expect(l, "load_partial", l.load_partial(&[1.0, 2.0, 3.0]), [1.0, 2.0, 3.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
     let mut three = [9.0; 3];

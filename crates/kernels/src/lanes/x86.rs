@@ -141,6 +141,15 @@ impl<const AVX512: bool> Lanes for X86Lanes<AVX512> {
     }
 
     #[inline(always)]
+    fn lookup(self, table: Self::V, codes: [u8; LANES]) -> Self::V {
+        // SAFETY: register-only intrinsics; features by `self`.
+        unsafe {
+            let codes = _mm_cvtsi64_si128(i64::from_le_bytes(codes));
+            _mm256_permutevar8x32_ps(table, _mm256_cvtepu8_epi32(codes))
+        }
+    }
+
+    #[inline(always)]
     fn load_twice(self, x: &[f32; LANES / 2]) -> Self::V {
         // SAFETY: `x` is 16 readable bytes; `loadu` has no alignment rule; features by `self`.
         unsafe {

@@ -34,7 +34,12 @@ pub struct KvFormats {
 impl KvFormats {
     /// Whether tokens can be added one by one.
     pub fn take_rows(self) -> bool {
-        self.keys.keys_are_appendable()
+        self.keys.keys_are_appendable() && self.values.values_are_appendable()
+    }
+
+    /// Whether a store needs a [`KvCalibration`](crate::KvCalibration) for them.
+    pub fn need_calibration(self) -> bool {
+        self.keys.needs_calibration() || self.values.needs_calibration()
     }
 
     /// Bytes of the keys and values of `block_tokens` tokens in all layers, scales and minima included; saturates.

@@ -23,9 +23,9 @@ pub use target::ErrorTarget;
 /// How the keys and values of a sequence are stored.
 ///
 /// # Text
-/// A format stores everything in that format: `f32`, `f16`, `bf16`, `q8`, `q4`, `kivi4`, `kivi2`; `q8+q4` stores keys in
-/// one and values in another, and `k4v2` is short for `kivi4+kivi2` (16 stands for `f16`, 8 for `q8`). A format that
-/// cannot take single tokens keeps the last group of them in half precision.
+/// A format stores everything in that format: `f32`, `f16`, `bf16`, `q8`, `q4`, `kivi4`, `nuq3`, `kivi2`; `q8+q4` stores keys
+/// in one and values in another, and `k4v2` is short for `kivi4+kivi2` (16 stands for `f16`, 8 for `q8`). A format that
+/// cannot take single tokens keeps the last group of them in half precision. `nuq3` needs a calibration of the model.
 ///
 /// `tiered` lowers precision with age. Options follow a colon, separated by commas:
 ///
@@ -152,6 +152,11 @@ impl KvPolicy {
         [Some(self.hot), self.warm, cold].into_iter().flatten()
     }
 
+    /// Whether a tier is in a format that needs a [`KvCalibration`](crate::KvCalibration).
+    pub fn needs_calibration(&self) -> bool {
+        self.tiers().any(KvFormats::need_calibration)
+    }
+
     /// Tokens of the smallest block that holds every tier: a group of keys lies in one block.
     pub fn block_tokens(&self) -> usize {
         self.tiers().map(KvFormats::group).max().unwrap_or(MIN_BLOCK_TOKENS)
@@ -161,8 +166,8 @@ impl KvPolicy {
     ///
     /// # Errors
     /// [`Error::PolicyConflict`] if a tier is not smaller than the one before it, the hot one does not take single
-    /// tokens, there is a cold tier or a target without a warm tier, keys per channel would be rotated, or there are none to
-    /// correct.
+    /// tokens, there is a cold tier or a target without a warm tier, what is grouped or learned by channel would be rotated,
+    /// or there are no keys to correct.
     pub fn validate(&self) -> Result<()> {
         let conflict = |reason: String| Err(Error::PolicyConflict { policy: self.to_string(), reason });
         if !self.hot.take_rows() {
@@ -189,8 +194,7 @@ impl KvPolicy {
             && let Some(formats) = tiers.iter().find(|formats| !formats.take_rows())
         {
             return conflict(format!(
-                "rotation destroys the channels that keys in {} are grouped by; use rotate=off or q4",
-                formats.keys
+                "rotation destroys the channels by which {formats} knows keys or values; use rotate=off or q4"
             ));
         }
         let per_channel = |formats: &KvFormats| matches!(formats.keys, KvFormat::Kivi { .. });

@@ -19,7 +19,9 @@ fn a_format_stores_everything_in_it() {
 
 #[test]
 fn a_format_without_single_tokens_keeps_one_group_in_half_precision() {
-    for (name, group) in [("kivi4", 32), ("kivi2-g128", 128), ("kivi4+kivi2", 32)] {
+    for (name, group) in
+        [("kivi4", 32), ("kivi2-g128", 128), ("kivi4+kivi2", 32), ("nuq3", 32), ("q8+nuq3", 32)]
+    {
         let policy = parse(name);
         assert_eq!((policy.hot, policy.hot_tokens), (KvFormat::F16.into(), group));
         assert_eq!((policy.sink_tokens, policy.block_tokens()), (0, group));
@@ -105,6 +107,7 @@ fn contradictions_are_refused() {
     assert!(reason("f16:target=0.1").contains("nothing is quantized"));
     assert!(reason("tiered:rotate=on").contains("channels"));
     assert!(reason("kivi4:rotate=on").contains("channels"));
+    assert!(reason("q4+nuq3:rotate=on").contains("channels"));
     assert!("tiered:warm=q4,rotate=on".parse::<KvPolicy>().is_ok());
     assert!(reason("tiered:warm=q4,squat=on").contains("no tier has such"));
     assert!(reason("tiered:warm=q4+kivi4,squat=on").contains("no tier has such"), "values do not count");

@@ -38,6 +38,8 @@ struct Aim {
 /// A block on its way down.
 struct Job {
     block: Block,
+    /// Position of its first token.
+    position: usize,
     from: Arc<Storage>,
     to: Arc<Storage>,
 }
@@ -95,7 +97,7 @@ impl Sequence {
             self.update_corrections(threads);
         }
         workbench.rewrite(kernels, threads, self);
-        for Job { block, from, to } in workbench.jobs.drain(..) {
+        for Job { block, from, to, .. } in workbench.jobs.drain(..) {
             let saved = from.bytes().saturating_sub(to.bytes());
             if block.publish(&from, to) {
                 migration.blocks += 1;
@@ -130,7 +132,10 @@ impl Sequence {
                 continue;
             }
             match self.handles.allocate(&self.store, wanted) {
-                Ok(to) => jobs.push(Job { block: self.blocks[at].clone(), from, to }),
+                Ok(to) => {
+                    let position = index * self.store.block_tokens();
+                    jobs.push(Job { block: self.blocks[at].clone(), position, from, to });
+                }
                 Err(_) => return false,
             }
         }
@@ -169,20 +174,21 @@ impl Workbench {
             return;
         }
         scratch.resize_with(scratch.len().max(threads.threads()), Mutex::default);
-        let layers = jobs.iter_mut().flat_map(|Job { from, to, .. }| {
+        let rotation = store.rotation(sequence.len);
+        let layers = jobs.iter_mut().flat_map(|Job { position, from, to, .. }| {
             let tiers = (store.tier(from.tier()), store.tier(to.tier()));
-            let from = &**from;
+            let (from, position) = (&**from, *position);
             let to = Arc::get_mut(to).expect("nobody else has a storage before it is published");
-            to.layers_mut().enumerate().map(move |(layer, target)| (tiers, layer, from, target))
+            to.layers_mut().enumerate().map(move |(layer, target)| (tiers, (layer, position), from, target))
         });
         let layers = Mutex::new(layers);
         threads.run(&|worker| {
             let mut scratch = scratch[worker].lock();
             // The lock is held for the step of the iterator only.
             let next = || layers.lock().next();
-            while let Some(((from, to), layer, storage, target)) = next() {
-                let (source, corrections) = (storage.layer(layer), sequence.corrections(layer));
-                convert(kernels, (from, source), (to, target), corrections, &mut scratch);
+            while let Some(((from, to), (layer, position), storage, target)) = next() {
+                let context = sequence.context(layer, rotation.as_ref(), position);
+                convert(kernels, (from, storage.layer(layer)), (to, target), context, &mut scratch);
             }
         });
     }

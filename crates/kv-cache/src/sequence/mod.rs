@@ -31,7 +31,10 @@ mod step;
 
 use std::sync::Arc;
 
+use ruvllm_kernels::KeyRotation;
+
 use crate::block::Block;
+use crate::convert::LayerContext;
 use crate::error::{Error, Result};
 use crate::store::{KvStore, Storage};
 
@@ -68,6 +71,8 @@ pub struct Sequence {
     handles: Handles,
     /// For blocks that go down.
     workbench: Workbench,
+    /// How its keys are turned, if a tier needs to know.
+    rotation: Option<Arc<KeyRotation>>,
 }
 
 impl Sequence {
@@ -86,6 +91,7 @@ impl Sequence {
             pinned: Vec::new(),
             handles: Handles::default(),
             workbench: Workbench::default(),
+            rotation: None,
         };
         sequence.forget_queries();
         sequence
@@ -122,6 +128,16 @@ impl Sequence {
     pub fn bytes(&self) -> usize {
         let tail: usize = self.tail.iter().map(|storage| storage.bytes()).sum();
         tail + self.blocks.iter().map(Block::bytes).sum::<usize>() + self.query_bytes()
+    }
+
+    /// What conversions of a layer need in a block that begins at `position`.
+    fn context<'a>(
+        &'a self,
+        layer: usize,
+        rotation: Option<&'a Arc<KeyRotation>>,
+        position: usize,
+    ) -> LayerContext<'a> {
+        LayerContext { nuq: self.store.nuq(layer, rotation, position), corrections: self.corrections(layer) }
     }
 
     /// Position of the first token that was not released.
@@ -191,6 +207,7 @@ impl Sequence {
     pub fn pin(&mut self) {
         self.unpin();
         self.pinned.extend(self.blocks.iter().map(Block::storage));
+        self.rotation = self.store.rotation((self.sealed() + self.tail.len()) * self.store.block_tokens());
     }
 
     /// Lets go of what [`pin`](Self::pin) or the last step holds: memory of numbers that were replaced meanwhile.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use ruvllm_kernels::{
     AttentionScratch, AttentionShape, Kernels, KvBlock, KvBuffer, KvPlane, KvRole, KvScratch, KvView,
-    ThreadPool,
+    NuqContext, ThreadPool,
 };
 
 use super::Sequence;
@@ -149,6 +149,7 @@ impl Sequence {
         let first =
             probe.window.map_or(0, |window| self.len.saturating_sub(window.max(1))).max(self.released());
         let n_keys = self.len - first;
+        let rotation = self.store.rotation(self.len);
         scores.clear();
         scores.resize(group * n_keys, 0.0);
         for block in first / block_tokens..shares.len() {
@@ -159,7 +160,8 @@ impl Sequence {
             let plane = &storage.layer(probe.layer)[..layout.plane_bytes()];
             keys.resize(positions.len() * head_dim, 0.0);
             let in_block = positions.start - start..positions.end - start;
-            kernels.read_kv(KvRole::Keys, layout, plane, head, in_block, keys, conversion);
+            let nuq = self.store.nuq(probe.layer, rotation.as_ref(), start);
+            kernels.read_kv(KvRole::Keys, layout, plane, head, in_block, nuq, keys, conversion);
             let queries = probe.query[head * group * head_dim..].chunks_exact(head_dim);
             for (query, scores) in queries.zip(scores.chunks_exact_mut(n_keys)) {
                 let scores = &mut scores[positions.start - first..positions.end - first];
@@ -197,9 +199,12 @@ impl Sequence {
             *coarse = KvBuffer::zeroed(lower.layer_bytes())?;
         }
         let exact = self.blocks[sampled].storage();
+        let position = (self.released + sampled) * self.store.block_tokens();
+        let rotation = self.store.rotation(self.len);
+        let context = self.context(probe.layer, rotation.as_ref(), position);
         let source = (self.store.tier(HOT), exact.layer(probe.layer));
         let target = (lower, &mut coarse.as_bytes_mut()[..lower.layer_bytes()]);
-        convert(kernels, source, target, self.corrections(probe.layer), conversion);
+        convert(kernels, source, target, context, conversion);
         let (keys, values) = coarse.as_bytes()[..lower.layer_bytes()].split_at(lower.keys.plane_bytes());
         let coarse = KvBlock {
             keys: KvPlane { format: lower.formats.keys, bytes: keys },
@@ -207,7 +212,7 @@ impl Sequence {
         };
         for (block, out) in [exact.view(probe.layer), coarse].into_iter().zip(outputs.iter_mut()) {
             out.resize(probe.query.len(), 0.0);
-            self.attend(kernels, threads, probe, block, out, attention);
+            self.attend(kernels, threads, probe, (block, context.nuq), out, attention);
         }
         let [expected, found] = &*outputs;
         Some(relative_error(expected, found) * share)
@@ -219,7 +224,7 @@ impl Sequence {
         kernels: &Kernels,
         threads: &ThreadPool,
         probe: &Probe<'_>,
-        block: KvBlock<'_>,
+        (block, nuq): (KvBlock<'_>, Option<NuqContext<'_>>),
         out: &mut [f32],
         scratch: &mut AttentionScratch,
     ) {
@@ -235,7 +240,7 @@ impl Sequence {
             soft_cap: None,
             alibi: None,
         };
-        let view = KvView { blocks: &[block], block_tokens, len: block_tokens };
+        let view = KvView { blocks: &[block], block_tokens, len: block_tokens, nuq };
         kernels.attention(threads, &shape, probe.query, &view, out, scratch);
     }
 

@@ -8,7 +8,7 @@ use super::Sequence;
 use super::handles::Handles;
 use super::migrate::Workbench;
 use crate::block::Block;
-use crate::convert::convert;
+use crate::convert::{LayerContext, convert};
 use crate::error::{Error, Result};
 use crate::store::{HOT, Storage};
 
@@ -32,6 +32,7 @@ impl Sequence {
             pinned: Vec::new(),
             handles: Handles::default(),
             workbench: Workbench::default(),
+            rotation: None,
         }
     }
 
@@ -112,14 +113,18 @@ impl Sequence {
         Ok(())
     }
 
-    /// The block's numbers in a hot storage.
+    /// The numbers of the block that comes behind those of the table, in a hot storage.
     fn copy(&self, kernels: &Kernels, block: &Block) -> Result<Arc<Storage>> {
         let mut copy = self.store.allocate(HOT)?;
         let from = block.storage();
+        let position = self.sealed() * self.store.block_tokens();
+        let rotation = self.store.rotation(position + self.store.block_tokens());
         let mut scratch = KvScratch::new();
         for layer in 0..self.store.shape().n_layers {
             let source = (self.store.tier(from.tier()), from.layer(layer));
-            convert(kernels, source, (self.store.tier(HOT), copy.layer_mut(layer)), None, &mut scratch);
+            let target = (self.store.tier(HOT), copy.layer_mut(layer));
+            let nuq = self.store.nuq(layer, rotation.as_ref(), position);
+            convert(kernels, source, target, LayerContext { nuq, corrections: None }, &mut scratch);
         }
         Ok(Arc::new(copy))
     }

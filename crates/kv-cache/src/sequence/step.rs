@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ruvllm_kernels::{Kernels, KvBlock};
+use ruvllm_kernels::{Kernels, KvBlock, NuqContext};
 
 use super::Sequence;
 use crate::error::{Error, Result};
@@ -96,6 +96,12 @@ impl Sequence {
             blocks.extend(std::iter::repeat_n(first.view(layer), self.released));
         }
         blocks.extend(storages().map(|storage| storage.view(layer)));
+    }
+
+    /// What views of a layer mean where a tier is in `nuq3`: the last field of a [`KvView`](ruvllm_kernels::KvView). `None` if
+    /// none is, and before the first step.
+    pub fn nuq(&self, layer: usize) -> Option<NuqContext<'_>> {
+        self.store.nuq(layer, self.rotation.as_ref(), 0)
     }
 
     /// Ends a step: counts `tokens` that were written in every layer.

@@ -1,5 +1,6 @@
 //! Sequences against an uncompressed model.
 
+mod nuq;
 mod oracle;
 mod park;
 mod sequence;

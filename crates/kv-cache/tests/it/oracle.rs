@@ -1,8 +1,13 @@
 //! A sequence beside the tokens it should hold. A token's keys and values follow from its id, so every number in every
 //! block can be checked at any time: exactly while it was never quantized, within the format's step otherwise.
 
-use ruvllm_kernels::{Kernels, KvFormat, KvLayout, KvPlane, KvRole, KvScratch};
-use ruvllm_kv_cache::{Block, KvFormats, KvShape, KvStore, Result, Sequence};
+use std::sync::Arc;
+
+use ruvllm_kernels::{
+    Kernels, KvBuffer, KvFormat, KvLayout, KvPlane, KvRole, KvScratch, NuqCodebooks, NuqContext, RopeConfig,
+    RopeLayout,
+};
+use ruvllm_kv_cache::{Block, KvCalibration, KvFormats, KvRope, KvShape, KvStore, Result, Sequence};
 use ruvllm_memory::{PagePool, PoolConfig};
 
 pub(crate) const SHAPE: KvShape = KvShape { n_layers: 2, n_kv_heads: 2, head_dim: 32 };
@@ -15,6 +20,25 @@ pub(crate) fn pool(pages: usize) -> PagePool {
 
 pub(crate) fn store(policy: &str, pool: &PagePool) -> KvStore {
     KvStore::new(SHAPE, &policy.parse().expect(policy), pool).expect(policy)
+}
+
+/// A calibration for numbers in [-1, 1] that were turned.
+pub(crate) fn calibration(shape: KvShape) -> Arc<KvCalibration> {
+    let levels = [-0.93, -0.66, -0.4, -0.13, 0.13, 0.4, 0.66, 0.93];
+    let layer = NuqCodebooks::new(levels, levels, vec![[-1.5, 1.5]; shape.row()]).expect("ascending levels");
+    let layers = vec![layer; shape.n_layers];
+    Arc::new(KvCalibration::new([0; 32], shape, layers).expect("a calibration"))
+}
+
+pub(crate) fn rope() -> KvRope {
+    let frequencies = RopeConfig::new(10_000.0, SHAPE.head_dim).frequencies(1).expect("a rotary embedding");
+    KvRope { frequencies, layout: RopeLayout::Halves }
+}
+
+/// A store for policies with `nuq3`.
+pub(crate) fn calibrated_store(policy: &str, pool: &PagePool) -> KvStore {
+    let policy = policy.parse().expect(policy);
+    KvStore::with_calibration(SHAPE, &policy, pool, calibration(SHAPE), rope()).expect("a store")
 }
 
 pub(crate) fn kernels() -> Kernels {
@@ -43,6 +67,8 @@ pub(crate) fn error_of(format: KvFormat) -> f32 {
         KvFormat::F32 | KvFormat::F16 | KvFormat::BF16 => 0.0,
         KvFormat::Q8 => 0.5 / 127.0 + 1e-3,
         KvFormat::Kivi { bits, .. } if bits.get() == 2 => 1.0 / 3.0 + 1.0 / 15.0 + 2e-2, // with what a warm tier lost before
+        // Half the distance of two levels, times half the range of keys; both numbers of a pair count when they are turned.
+        KvFormat::Nuq3 => 0.135 * 1.5 * 2f32.sqrt() + 1e-2,
         _ => 1.0 / 15.0 + 5e-3,
     }
 }
@@ -144,28 +170,56 @@ impl Checked {
         for layer in 0..SHAPE.n_layers {
             let mut views = Vec::new();
             self.sequence.view(layer, &mut views);
-            let tokens = self.tokens[start..].chunks_mut(block_tokens);
-            for (view, tokens) in views.iter().skip(start / block_tokens).zip(tokens) {
+            let tokens = self.tokens[start..].chunks_mut(block_tokens).enumerate();
+            for (view, (index, tokens)) in views.iter().skip(start / block_tokens).zip(tokens) {
                 let formats = KvFormats { keys: view.keys.format, values: view.values.format };
                 tokens.iter_mut().for_each(|token| token.met(formats));
-                check_plane(KvRole::Keys, view.keys, block_tokens, layer, tokens);
-                check_plane(KvRole::Values, view.values, block_tokens, layer, tokens);
+                let first_position = start + index * block_tokens;
+                let nuq = self.sequence.nuq(layer).map(|nuq| NuqContext { first_position, ..nuq });
+                for (role, plane) in [(KvRole::Keys, view.keys), (KvRole::Values, view.values)] {
+                    let exact = in_f32(role, plane, block_tokens, nuq);
+                    check_plane(role, plane.format, exact.as_bytes(), block_tokens, layer, tokens);
+                }
             }
         }
     }
 }
 
-fn check_plane(role: KvRole, plane: KvPlane<'_>, block_tokens: usize, layer: usize, tokens: &[Token]) {
-    let layout =
-        KvLayout::new(plane.format, SHAPE.n_kv_heads, block_tokens, SHAPE.head_dim).expect("a layout");
+fn layout(format: KvFormat, block_tokens: usize) -> KvLayout {
+    KvLayout::new(format, SHAPE.n_kv_heads, block_tokens, SHAPE.head_dim).expect("a layout")
+}
+
+/// The numbers that attention would count with.
+fn in_f32(role: KvRole, plane: KvPlane<'_>, block_tokens: usize, nuq: Option<NuqContext<'_>>) -> KvBuffer {
+    let (from, to) = (layout(plane.format, block_tokens), layout(KvFormat::F32, block_tokens));
+    let mut exact = KvBuffer::zeroed(to.plane_bytes()).expect("memory");
+    let (out, scratch) = (exact.as_bytes_mut(), &mut KvScratch::new());
+    match nuq {
+        Some(nuq) => kernels().convert_kv_nuq(role, &from, plane.bytes, &to, out, nuq, scratch),
+        None => kernels().convert_kv(role, &from, plane.bytes, &to, out, scratch),
+    }
+    exact
+}
+
+/// Checks numbers in f32 that were stored in `format`.
+fn check_plane(
+    role: KvRole,
+    format: KvFormat,
+    plane: &[u8],
+    block_tokens: usize,
+    layer: usize,
+    tokens: &[Token],
+) {
+    let layout = layout(KvFormat::F32, block_tokens);
     let mut found = vec![0.0; tokens.len() * SHAPE.head_dim];
     for head in 0..SHAPE.n_kv_heads {
         kernels().read_kv(
             role,
             &layout,
-            plane.bytes,
+            plane,
             head,
             0..tokens.len(),
+            None,
             &mut found,
             &mut KvScratch::new(),
         );
@@ -173,11 +227,7 @@ fn check_plane(role: KvRole, plane: KvPlane<'_>, block_tokens: usize, layer: usi
             for (index, &x) in row.iter().enumerate() {
                 let expected = number(token.id, role, layer, head * SHAPE.head_dim + index);
                 let error = (x - expected).abs();
-                assert!(
-                    error <= token.error,
-                    "{role:?} of {token:?} in {}: {x}, not {expected}",
-                    plane.format
-                );
+                assert!(error <= token.error, "{role:?} of {token:?} in {format}: {x}, not {expected}");
             }
         }
     }

@@ -151,7 +151,8 @@ impl Block<'_> {
             let cache = &*segments[span.segment].cache;
             cache.view(self.layer, &mut views);
             let block_tokens = cache.store().block_tokens();
-            let kv = KvView { blocks: &views, block_tokens, len: span.position + span.len };
+            let len = span.position + span.len;
+            let kv = KvView { blocks: &views, block_tokens, len, nuq: cache.nuq(self.layer) };
             let (q, out) = (&queries[range.clone()], &mut out[range]);
             compute.kernels.attention(&compute.pool, &shape, q, &kv, out, scratch);
             if cache.store().rotated() {

@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use gguf_rs_lite::Gguf;
 use ruvllm_kernels::{MatmulJob, RopeFrequencies, RopeTable};
-use ruvllm_kv_cache::{KvPolicy, KvStore, Probe, Sequence};
+use ruvllm_kv_cache::{KvCalibration, KvPolicy, KvRope, KvStore, Probe, Sequence};
 use ruvllm_memory::PagePool;
 
 use self::block::{Block, add_bias, project_norm};
@@ -108,6 +108,26 @@ impl Model {
     /// The policy with what it leaves to the model.
     fn complete(&self, policy: &KvPolicy) -> KvPolicy {
         policy.for_model(self.config.n_heads > self.config.n_kv_heads)
+    }
+
+    /// As [`kv_store`](Self::kv_store), with what was learned of this model's keys and values for tiers that need it.
+    ///
+    /// # Errors
+    /// [`Error::KvCache`] as `kv_store`, and if the calibration is of other heads or layers, or no tier needs it.
+    pub fn calibrated_kv_store(
+        &self,
+        policy: &KvPolicy,
+        pool: &PagePool,
+        calibration: Arc<KvCalibration>,
+    ) -> Result<KvStore> {
+        let grouped = self.config.n_heads > self.config.n_kv_heads;
+        let (shape, policy) = (self.config.kv_shape(), policy.for_model(grouped));
+        Ok(KvStore::with_calibration(shape, &policy, pool, calibration, self.kv_rope())?)
+    }
+
+    /// How keys are turned before they are cached.
+    pub fn kv_rope(&self) -> KvRope {
+        KvRope { frequencies: self.rope_frequencies.clone(), layout: self.config.decoder.rope_layout }
     }
 
     /// An empty sequence of at most `capacity` tokens.

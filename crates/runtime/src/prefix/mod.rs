@@ -91,7 +91,7 @@ impl PrefixCache {
         let key = PrefixKey {
             model,
             adapter: None,
-            kv_format: kv.policy().to_string().into(),
+            kv_format: kv_format(kv).into(),
             // Part of the model's metadata, and so of its fingerprint.
             rope_scaling: "as the model".into(),
             // All requests of an engine are one tenant's; nobody else's prefixes are its business.
@@ -220,6 +220,16 @@ impl PrefixCache {
     }
 }
 
+/// How blocks are stored, and under which calibration if they mean nothing without.
+fn kv_format(kv: &KvStore) -> String {
+    let mut text = kv.policy().to_string();
+    if let Some(calibration) = kv.calibration() {
+        text.push_str(" calibrated ");
+        text.extend(calibration.fingerprint().iter().map(|byte| format!("{byte:02x}")));
+    }
+    text
+}
+
 /// Why a stored block could not be used.
 enum LoadError {
     Store(PrefixError),
@@ -259,4 +269,36 @@ fn with_causes(error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use ruvllm_kernels::{NuqCodebooks, RopeFrequencies, RopeLayout};
+    use ruvllm_kv_cache::{KvCalibration, KvRope, KvShape};
+    use ruvllm_memory::{PagePool, PoolConfig};
+
+    use super::*;
+
+    #[test]
+    fn blocks_under_another_calibration_are_other_blocks() {
+        let pool = PagePool::new(PoolConfig::new(32 << 20)).expect("a pool");
+        let shape = KvShape { n_layers: 1, n_kv_heads: 1, head_dim: 32 };
+        let policy = "tiered:warm=nuq3".parse().expect("a policy");
+        let format = |high: f32| {
+            let levels = [-0.9, -0.6, -0.3, -0.1, 0.1, 0.3, 0.6, 0.9];
+            let layer = NuqCodebooks::new(levels, levels, vec![[0.0, high]; 32]).expect("codebooks");
+            let calibration = KvCalibration::new([0; 32], shape, vec![layer]).expect("a calibration");
+            let frequencies = RopeFrequencies { inverse: vec![0.5; 16], magnitude: 1.0 };
+            let rope = KvRope { frequencies, layout: RopeLayout::Halves };
+            let kv = KvStore::with_calibration(shape, &policy, &pool, Arc::new(calibration), rope);
+            kv_format(&kv.expect("a store"))
+        };
+        assert!(format(1.0).starts_with("tiered:warm=nuq3"));
+        assert_eq!(format(1.0), format(1.0));
+        assert_ne!(format(1.0), format(2.0));
+        let plain = KvStore::new(shape, &"tiered".parse().expect("a policy"), &pool).expect("a store");
+        assert_eq!(kv_format(&plain), "tiered");
+    }
 }

@@ -1,6 +1,7 @@
 //! The engine as a user of the library sees it, on tiny models with random weights and on the default model.
 
 mod bench;
+mod calibrate;
 mod common;
 mod evaluate;
 mod generate;

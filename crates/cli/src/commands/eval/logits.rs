@@ -1,10 +1,7 @@
 //! `ruvllm eval logits`: the model's raw scores for given tokens.
 
 use std::collections::HashMap;
-use std::fs::{self, File};
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process;
 
 use clap::Args;
 use ruvllm::KvPolicy;
@@ -15,7 +12,7 @@ use serde::Serialize;
 use crate::args::{ComputeArgs, KV_HELP, ModelArgs, count, kv_policy};
 use crate::commands::load;
 use crate::error::{Error, Result};
-use crate::{input, output};
+use crate::{input, output, result_file};
 
 const HELP: &str = "\
 The file gets one tensor `logits`, f32, [positions, vocabulary]: row i belongs to the i-th listed position and
@@ -98,21 +95,11 @@ fn check(args: &LogitsArgs, n_tokens: usize) -> Result<()> {
     }
 }
 
-/// Writes `logits` (`shape`: [positions, vocabulary]) beside `path` and renames it there once it is on the disk.
+/// Writes `logits` (`shape`: [positions, vocabulary]) to a file.
 fn write_tensor(path: &Path, logits: &[f32], shape: [usize; 2]) -> std::io::Result<()> {
     let bytes: Vec<u8> = logits.iter().flat_map(|x| x.to_le_bytes()).collect();
     let view = TensorView::new(Dtype::F32, shape.to_vec(), &bytes).map_err(std::io::Error::other)?;
     let document = safetensors::serialize([("logits", view)], None::<HashMap<String, String>>)
         .map_err(std::io::Error::other)?;
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.tmp", process::id()));
-    let temporary = path.with_file_name(name);
-    let written = File::create_new(&temporary)
-        .and_then(|mut file| file.write_all(&document).and_then(|()| file.sync_all()))
-        .and_then(|()| fs::rename(&temporary, path));
-    if written.is_err() {
-        // The first error is the one to report; a file that is left over names itself as temporary.
-        let _ = fs::remove_file(&temporary);
-    }
-    written
+    result_file::write(path, &document)
 }

@@ -6,10 +6,11 @@ use half::{bf16, f16};
 
 use super::codes::{FourBits, TwoBits};
 use super::float::Float;
+use super::nuq::{self, NuqContext, NuqTile, Outlier};
 use super::store::Row;
 use super::{
-    KEY_TILE, KiviBits, KvFormat, KvLayout, KvRole, KvTile, Line, SquatCorrection, WIDE, Widening,
-    as_lines_len, floats, kivi, per_token, q4, q8, squat, with_keys, with_values,
+    KEY_TILE, KiviBits, KvFormat, KvLayout, KvRole, KvTile, Line, SquatCorrection, as_lines_len, floats,
+    kivi, per_token, q4, q8, squat, widen_keys, widen_values,
 };
 use crate::Kernels;
 use crate::lanes::{LANES, WideLanes};
@@ -21,6 +22,7 @@ use crate::lanes::{LANES, WideLanes};
 pub struct KvScratch {
     tiles: Vec<Line>,  // [tiles of a run, head_dim, 32] or [.., 32, head_dim]
     scales: Vec<Line>, // those of a tile
+    outliers: Vec<Outlier>,
 }
 
 impl KvScratch {
@@ -47,6 +49,16 @@ pub(crate) struct ConvertJob<'a> {
     plane: &'a [u8],
     to: &'a KvLayout,
     corrections: Option<&'a [SquatCorrection]>, // [n_kv_heads]
+    nuq: Option<NuqContext<'a>>,
+}
+
+impl ConvertJob<'_> {
+    /// What tile `index` means if it is or will be in `nuq3`.
+    #[inline(always)]
+    fn nuq_tile(&self, index: usize) -> Option<NuqTile<'_>> {
+        let per_head = self.to.block_tokens / KEY_TILE;
+        self.nuq.map(|nuq| nuq.tile(index / per_head, index % per_head * KEY_TILE))
+    }
 }
 
 /// Rows to be read.
@@ -56,6 +68,7 @@ pub(crate) struct ReadJob<'a> {
     plane: &'a [u8],
     head: usize,
     positions: Range<usize>,
+    nuq: Option<NuqContext<'a>>,
 }
 
 impl Kernels {
@@ -75,7 +88,8 @@ impl Kernels {
     /// instruction set.
     ///
     /// # Panics
-    /// If the layouts differ in more than the format, a plane has another length or is not aligned for the format's numbers.
+    /// If the layouts differ in more than the format, a plane has another length or is not aligned for the format's numbers, or a
+    /// format needs a calibration.
     ///
     /// # Examples
     /// ```
@@ -95,7 +109,7 @@ impl Kernels {
     /// assert_eq!(hot.as_bytes().len() * 3, cold.as_bytes().len() * 16, "3 bits for 16");
     ///
     /// let mut row = [0.0; 32];
-    /// kernels.read_kv(role, &few, cold.as_bytes(), 0, 7..8, &mut row, &mut scratch);
+    /// kernels.read_kv(role, &few, cold.as_bytes(), 0, 7..8, None, &mut row, &mut scratch);
     /// assert_eq!(row, rows[..32]);
     /// # Ok::<(), ruvllm_kernels::Error>(())
     /// ```
@@ -108,7 +122,31 @@ impl Kernels {
         to_plane: &mut [u8],
         scratch: &mut KvScratch,
     ) {
-        self.rewrite(&ConvertJob { role, from, plane: from_plane, to, corrections: None }, to_plane, scratch);
+        for KvLayout { format, .. } in [from, to] {
+            assert!(!format.needs_calibration(), "convert_kv: {format} is for convert_kv_nuq");
+        }
+        let job = ConvertJob { role, from, plane: from_plane, to, corrections: None, nuq: None };
+        self.rewrite(&job, to_plane, scratch);
+    }
+
+    /// As [`convert_kv`](Self::convert_kv), from or to [`KvFormat::Nuq3`].
+    ///
+    /// # Panics
+    /// As `convert_kv`, and if `nuq` is not of so many heads and positions.
+    #[allow(clippy::too_many_arguments)] // each is one object with a shape of its own
+    pub fn convert_kv_nuq(
+        &self,
+        role: KvRole,
+        from: &KvLayout,
+        from_plane: &[u8],
+        to: &KvLayout,
+        to_plane: &mut [u8],
+        nuq: NuqContext<'_>,
+        scratch: &mut KvScratch,
+    ) {
+        nuq.check(to.n_kv_heads, to.head_dim, to.block_tokens);
+        let job = ConvertJob { role, from, plane: from_plane, to, corrections: None, nuq: Some(nuq) };
+        self.rewrite(&job, to_plane, scratch);
     }
 
     /// Rewrites the keys of a whole block as [`convert_kv`](Self::convert_kv) does, choosing the quants of
@@ -135,6 +173,9 @@ impl Kernels {
         corrections: &[SquatCorrection],
         scratch: &mut KvScratch,
     ) {
+        for KvLayout { format, .. } in [from, to] {
+            assert!(!format.needs_calibration(), "convert_keys_squat: {format} is for convert_kv_nuq");
+        }
         assert!(
             corrections.len() == to.n_kv_heads && corrections.iter().all(|c| c.head_dim() == to.head_dim),
             "convert_keys_squat: {} corrections for {} heads of {} values",
@@ -143,11 +184,8 @@ impl Kernels {
             to.head_dim
         );
         let corrections = Some(corrections);
-        self.rewrite(
-            &ConvertJob { role: KvRole::Keys, from, plane: from_plane, to, corrections },
-            to_plane,
-            scratch,
-        );
+        let job = ConvertJob { role: KvRole::Keys, from, plane: from_plane, to, corrections, nuq: None };
+        self.rewrite(&job, to_plane, scratch);
     }
 
     fn rewrite(&self, job: &ConvertJob<'_>, to_plane: &mut [u8], scratch: &mut KvScratch) {
@@ -170,10 +208,12 @@ impl Kernels {
     /// Reads the keys or values of one head at consecutive positions of a block: the numbers that attention counts with.
     ///
     /// # Shapes
-    /// `plane`: [`KvLayout::plane_bytes`] bytes; `out`: `[positions.len(), head_dim]`, overwritten.
+    /// `plane`: [`KvLayout::plane_bytes`] bytes; `out`: `[positions.len(), head_dim]`, overwritten. `nuq` says what planes in
+    /// [`KvFormat::Nuq3`] mean.
     ///
     /// # Panics
-    /// If a length contradicts the layout, or the layout has no such head or position.
+    /// If a length contradicts the layout, the layout has no such head or position, or `nuq` is missing for
+    /// [`KvFormat::Nuq3`] or not of so many heads and positions.
     #[allow(clippy::too_many_arguments)] // each is one object with a shape of its own
     pub fn read_kv(
         &self,
@@ -182,9 +222,15 @@ impl Kernels {
         plane: &[u8],
         head: usize,
         positions: Range<usize>,
+        nuq: Option<NuqContext<'_>>,
         out: &mut [f32],
         scratch: &mut KvScratch,
     ) {
+        let nuq = nuq.filter(|_| layout.format.needs_calibration());
+        match nuq {
+            Some(nuq) => nuq.check(layout.n_kv_heads, layout.head_dim, layout.block_tokens),
+            None => assert!(!layout.format.needs_calibration(), "read_kv: {} needs a context", layout.format),
+        }
         assert_eq!(plane.len(), layout.plane_bytes(), "read_kv: length of the plane");
         assert!(head < layout.n_kv_heads, "read_kv: head {head} of {}", layout.n_kv_heads);
         assert!(
@@ -197,7 +243,7 @@ impl Kernels {
             return;
         }
         scratch.reserve(1, layout.head_dim);
-        let job = ReadJob { role, layout, plane, head, positions };
+        let job = ReadJob { role, layout, plane, head, positions, nuq };
         // SAFETY: `self` exists only where the slot's instruction set is present.
         unsafe { (self.slots.read_kv)(&job, out, scratch) }
     }
@@ -209,13 +255,15 @@ pub(crate) fn convert<L: WideLanes>(l: L, job: &ConvertJob<'_>, to: &mut [u8], s
     let ConvertJob { role, from, corrections, .. } = *job;
     let (format, dim) = (job.to.format, from.head_dim);
     let (from_run, run) = (from.run(role), job.to.run(role));
-    let KvScratch { tiles, scales: wide_scales } = scratch;
+    let KvScratch { tiles, scales: wide_scales, outliers } = scratch;
     let tile_lines = as_lines_len(KEY_TILE * dim);
     let runs_of_head = from.block_tokens / (KEY_TILE * run.tiles);
     for (index, to) in to.chunks_exact_mut(run.bytes()).enumerate() {
         let tiles = &mut tiles[..run.tiles * tile_lines];
         for (i, wide) in tiles.chunks_exact_mut(tile_lines).enumerate() {
-            let tile = from_run.tile(from.format, job.plane, index * run.tiles + i);
+            let index = index * run.tiles + i;
+            let nuq = if from.format.needs_calibration() { job.nuq_tile(index) } else { None };
+            let tile = KvTile { nuq, ..from_run.tile(from.format, job.plane, index) };
             widen(l, role, tile, dim, wide_scales, wide);
         }
         let (numbers, scales) = run.split_mut(to);
@@ -250,6 +298,13 @@ pub(crate) fn convert<L: WideLanes>(l: L, job: &ConvertJob<'_>, to: &mut [u8], s
             (KvFormat::Kivi { bits: KiviBits::Two, .. }, KvRole::Values) => {
                 per_token::store::<L, TwoBits>(l, floats(tiles), dim, 0, group, numbers, scales);
             }
+            (KvFormat::Nuq3, role) => {
+                let nuq = job.nuq_tile(index).expect("convert_kv asks for it");
+                match role {
+                    KvRole::Keys => nuq::store_keys(l, tiles, nuq, dim, numbers, scales, outliers),
+                    KvRole::Values => nuq::store_values(l, tiles, nuq, dim, numbers, scales),
+                }
+            }
         }
     }
 }
@@ -264,7 +319,8 @@ pub(crate) fn read<L: WideLanes>(l: L, job: &ReadJob<'_>, out: &mut [f32], scrat
     while start < positions.end {
         let end = positions.end.min(start / KEY_TILE * KEY_TILE + KEY_TILE);
         let index = (job.head * layout.block_tokens + start) / KEY_TILE;
-        let tile = run.tile(layout.format, job.plane, index);
+        let nuq = job.nuq.map(|nuq| nuq.tile(job.head, start / KEY_TILE * KEY_TILE));
+        let tile = KvTile { nuq, ..run.tile(layout.format, job.plane, index) };
         widen(l, role, tile, dim, &mut scratch.scales, &mut scratch.tiles);
         let slots = start % KEY_TILE..start % KEY_TILE + (end - start);
         let (rows, rest) = out.split_at_mut(slots.len() * dim);
@@ -288,12 +344,11 @@ fn widen<L: WideLanes>(
     scales: &mut [Line],
     to: &mut [Line],
 ) {
-    let columns = dim / WIDE;
     // Floats are one run of numbers whatever the role, and need not fill wide rows: 32 at a time always do.
     if tile.format.is_float() || role == KvRole::Keys {
-        with_keys(l, tile, scales, Widening { rows: dim, columns: 2, to });
+        widen_keys(l, tile, dim, scales, to);
     } else {
-        with_values(l, tile, columns, scales, Widening { rows: KEY_TILE, columns, to });
+        widen_values(l, tile, dim, scales, to);
     }
 }
 

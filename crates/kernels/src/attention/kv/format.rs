@@ -46,6 +46,13 @@ pub enum KvFormat {
         /// Positions (of keys) or dimensions (of values) that share a scale and a minimum.
         group: KiviGroup,
     },
+    /// `KVQuant` (arXiv 2401.18079) in 3 bits: `x = middle + half * level[code]` with levels that were learned from the model, and
+    /// about 1 % of the numbers kept beside the codes. Keys lie there as before the rotary embedding, in ranges that were learned
+    /// as well; values have a range per position.
+    ///
+    /// Planes are written and read with a [`NuqContext`](crate::NuqContext), and written whole, by
+    /// [`Kernels::convert_kv_nuq`](crate::Kernels::convert_kv_nuq).
+    Nuq3,
 }
 
 /// Bits of a quant of [`KvFormat::Kivi`].
@@ -96,7 +103,7 @@ const fn kivi(bits: KiviBits, group: KiviGroup) -> KvFormat {
 
 impl KvFormat {
     /// Every format, from the largest to the smallest.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::F32,
         Self::F16,
         Self::BF16,
@@ -105,6 +112,7 @@ impl KvFormat {
         kivi(KiviBits::Four, KiviGroup::Of32),
         kivi(KiviBits::Four, KiviGroup::Of64),
         kivi(KiviBits::Four, KiviGroup::Of128),
+        Self::Nuq3,
         kivi(KiviBits::Two, KiviGroup::Of32),
         kivi(KiviBits::Two, KiviGroup::Of64),
         kivi(KiviBits::Two, KiviGroup::Of128),
@@ -121,6 +129,7 @@ impl KvFormat {
             Self::Kivi { bits: KiviBits::Four, group: KiviGroup::Of32 } => "kivi4",
             Self::Kivi { bits: KiviBits::Four, group: KiviGroup::Of64 } => "kivi4-g64",
             Self::Kivi { bits: KiviBits::Four, group: KiviGroup::Of128 } => "kivi4-g128",
+            Self::Nuq3 => "nuq3",
             Self::Kivi { bits: KiviBits::Two, group: KiviGroup::Of32 } => "kivi2",
             Self::Kivi { bits: KiviBits::Two, group: KiviGroup::Of64 } => "kivi2-g64",
             Self::Kivi { bits: KiviBits::Two, group: KiviGroup::Of128 } => "kivi2-g128",
@@ -131,7 +140,7 @@ impl KvFormat {
     pub fn head_dim_multiple(self) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::BF16 => 1,
-            Self::Q8 | Self::Q4 => GROUP,
+            Self::Q8 | Self::Q4 | Self::Nuq3 => GROUP,
             Self::Kivi { group, .. } => group.get(),
         }
     }
@@ -144,9 +153,19 @@ impl KvFormat {
         }
     }
 
-    /// Whether keys can be stored position by position: what a position needs is its own. Values always can.
+    /// Whether keys can be stored position by position: what a position needs is its own.
     pub fn keys_are_appendable(self) -> bool {
-        !matches!(self, Self::Kivi { .. })
+        !matches!(self, Self::Kivi { .. } | Self::Nuq3)
+    }
+
+    /// Whether values can be stored position by position.
+    pub fn values_are_appendable(self) -> bool {
+        !self.needs_calibration()
+    }
+
+    /// Whether planes mean something only together with what was learned of a model: see [`NuqContext`](crate::NuqContext).
+    pub fn needs_calibration(self) -> bool {
+        self == Self::Nuq3
     }
 
     /// Whether the numbers are floats, without scales.

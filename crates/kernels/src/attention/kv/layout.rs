@@ -2,6 +2,7 @@
 
 use half::f16;
 
+use super::nuq::{self, NuqTile};
 use super::{GROUP, KEY_TILE, KiviBits, KvFormat};
 use crate::{Error, Result};
 
@@ -92,7 +93,7 @@ pub(in crate::attention) struct TileRun {
     pub(super) tiles: usize,
     /// Bytes of the numbers of one tile.
     pub(super) tile_bytes: usize,
-    /// Half-precision numbers behind the tiles: scales, then as many minima if the format has them.
+    /// Half-precision numbers behind the tiles: scales, then as many minima if the format has them; ranges and outliers of `nuq3`.
     pub(super) scales: usize,
 }
 
@@ -105,6 +106,7 @@ impl TileRun {
             KvFormat::F16 | KvFormat::BF16 => 16,
             KvFormat::Q8 => 8,
             KvFormat::Q4 | KvFormat::Kivi { bits: KiviBits::Four, .. } => 4,
+            KvFormat::Nuq3 => 3,
             KvFormat::Kivi { bits: KiviBits::Two, .. } => 2,
         };
         // Those of the dimensions of 32 positions.
@@ -117,6 +119,7 @@ impl TileRun {
                 (group.get() / KEY_TILE, head_dim.saturating_mul(2))
             }
             (KvFormat::Kivi { group, .. }, KvRole::Values) => (1, groups(group.get()).saturating_mul(2)),
+            (KvFormat::Nuq3, _) => (1, nuq::n_halves(head_dim)),
         };
         Self { tiles, tile_bytes: head_dim.saturating_mul(KEY_TILE / 8 * bits), scales }
     }
@@ -146,7 +149,7 @@ impl TileRun {
         let run = &plane[index / self.tiles * self.bytes()..][..self.bytes()];
         let (numbers, scales) = run.split_at(self.tiles * self.tile_bytes);
         let numbers = &numbers[index % self.tiles * self.tile_bytes..][..self.tile_bytes];
-        KvTile { format, numbers, scales: bytemuck::cast_slice(scales) }
+        KvTile { format, numbers, scales: bytemuck::cast_slice(scales), nuq: None }
     }
 }
 
@@ -156,14 +159,16 @@ pub(in crate::attention) struct KvTile<'a> {
     pub(in crate::attention) format: KvFormat,
     /// Floats or quants.
     pub(in crate::attention) numbers: &'a [u8],
-    /// Scales, then minima if the format has them.
+    /// Scales, then minima if the format has them; of `nuq3` ranges and outliers.
     pub(in crate::attention) scales: &'a [f16],
+    /// What a tile in `nuq3` means, and nothing else has.
+    pub(in crate::attention) nuq: Option<NuqTile<'a>>,
 }
 
 impl<'a> KvTile<'a> {
     /// A tile in f32.
     #[inline(always)]
     pub(in crate::attention) fn of_f32(numbers: &'a [super::Line]) -> Self {
-        Self { format: KvFormat::F32, numbers: bytemuck::cast_slice(numbers), scales: &[] }
+        Self { format: KvFormat::F32, numbers: bytemuck::cast_slice(numbers), scales: &[], nuq: None }
     }
 }

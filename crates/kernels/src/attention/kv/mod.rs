@@ -12,6 +12,7 @@
 //! | `q4` | 32 x `head_dim` four-bit numbers | scales, then minima, in half precision | 5 |
 //! | `kivi4`, `-g64`, `-g128` | 32 x `head_dim` four-bit numbers | scales, then minima, in half precision | 5, 4.5, 4.25 |
 //! | `kivi2`, `-g64`, `-g128` | 32 x `head_dim` two-bit numbers | scales, then minima, in half precision | 3, 2.5, 2.25 |
+//! | `nuq3` | 32 x `head_dim` three-bit numbers | ranges and outliers: see `nuq` | 3.75 for heads of 64, 3.625 for 128 |
 //!
 //! Keys lie *across*, `[head_dim, 32]`: one dimension of 32 positions together. Then the scores of 16 positions are one
 //! wide vector from the first product to the last sum, and nothing is ever summed across lanes. Values lie *along*,
@@ -33,6 +34,7 @@
 //! | `q4.rs`, `kivi.rs` | keys of few bits: a scale per position, and per dimension |
 //! | `squat.rs` | keys per dimension whose errors depend on each other |
 //! | `per_token.rs` | values of few bits |
+//! | `nuq/` | 3 bits with learned levels and outliers |
 //! | `codes.rs` | quants of few bits, and how they are found |
 //! | `store.rs` | writing rows |
 //! | `convert.rs` | rewriting planes, reading rows |
@@ -45,6 +47,7 @@ mod float;
 mod format;
 mod kivi;
 mod layout;
+mod nuq;
 mod per_token;
 mod q4;
 mod q8;
@@ -66,6 +69,7 @@ pub use format::{KiviBits, KiviGroup, KvFormat};
 use kivi::ChannelKeys;
 pub use layout::{KvLayout, KvRole};
 pub(super) use layout::{KvTile, TileRun};
+pub use nuq::{KeyRotation, NUQ_LEVELS, NuqCodebooks, NuqContext, NuqTraining};
 use per_token::TokenValues;
 use q4::Q4Keys;
 use q8::{Q8Keys, Q8Values};
@@ -139,6 +143,7 @@ pub(super) fn with_keys<L: WideLanes>(
         KvFormat::Kivi { bits: KiviBits::Two, .. } => {
             visitor.visit(l, ChannelKeys::<TwoBits>::new(quants(l, tile, scales)));
         }
+        KvFormat::Nuq3 => unreachable!("tiles of nuq3 are widened as a whole"),
     }
 }
 
@@ -163,6 +168,38 @@ pub(super) fn with_values<L: WideLanes>(
         KvFormat::Kivi { bits: KiviBits::Two, .. } => {
             visitor.visit(l, TokenValues::<TwoBits>::new(quants(l, tile, scales), columns, group));
         }
+        KvFormat::Nuq3 => unreachable!("tiles of nuq3 are widened as a whole"),
+    }
+}
+
+/// A tile of keys in f32, `[dim, 32]`.
+#[inline(always)]
+pub(super) fn widen_keys<L: WideLanes>(
+    l: L,
+    tile: KvTile<'_>,
+    dim: usize,
+    scales: &mut [Line],
+    to: &mut [Line],
+) {
+    match tile.nuq {
+        Some(nuq) => nuq::widen_keys(l, tile, nuq, dim, to),
+        None => with_keys(l, tile, scales, Widening { rows: dim, columns: KEY_TILE / WIDE, to }),
+    }
+}
+
+/// A tile of values in f32, `[32, dim]`, where rows are whole wide vectors.
+#[inline(always)]
+pub(super) fn widen_values<L: WideLanes>(
+    l: L,
+    tile: KvTile<'_>,
+    dim: usize,
+    scales: &mut [Line],
+    to: &mut [Line],
+) {
+    let columns = dim / WIDE;
+    match tile.nuq {
+        Some(nuq) => nuq::widen_values(l, tile, nuq, dim, to),
+        None => with_values(l, tile, columns, scales, Widening { rows: KEY_TILE, columns, to }),
     }
 }
 
@@ -173,7 +210,7 @@ pub(super) fn pad_values<L: WideLanes>(l: L, tile: KvTile<'_>, dim: usize, to: &
         KvFormat::F32 => float::pad::<L, f32>(l, bytemuck::cast_slice(tile.numbers), dim, to),
         KvFormat::F16 => float::pad::<L, f16>(l, bytemuck::cast_slice(tile.numbers), dim, to),
         KvFormat::BF16 => float::pad::<L, bf16>(l, bytemuck::cast_slice(tile.numbers), dim, to),
-        KvFormat::Q8 | KvFormat::Q4 | KvFormat::Kivi { .. } => {
+        KvFormat::Q8 | KvFormat::Q4 | KvFormat::Kivi { .. } | KvFormat::Nuq3 => {
             unreachable!("quantized rows are multiples of 32, as `check` ensures")
         }
     }

@@ -58,10 +58,11 @@ impl Kernels {
         self.store_kv(&StoreJob { layout, role: KvRole::Keys, rows, first }, plane);
     }
 
-    /// Stores the values of consecutive tokens, in any format; otherwise as [`store_keys`](Self::store_keys).
+    /// Stores the values of consecutive tokens; otherwise as [`store_keys`](Self::store_keys).
     ///
     /// # Panics
-    /// If a length contradicts the layout, the tokens do not fit the block, or the plane is not aligned.
+    /// If a length contradicts the layout, the tokens do not fit the block, the values of the format are written whole
+    /// ([`KvFormat::values_are_appendable`]), or the plane is not aligned.
     pub fn store_values(&self, layout: &KvLayout, rows: &[f32], first: usize, plane: &mut [u8]) {
         self.store_kv(&StoreJob { layout, role: KvRole::Values, rows, first }, plane);
     }
@@ -76,10 +77,11 @@ impl Kernels {
         let end = job.first.saturating_add(job.rows.len() / width);
         assert!(end <= job.layout.block_tokens, "store: more tokens than the block has room for");
         let format = job.layout.format;
-        assert!(
-            job.role == KvRole::Values || format.keys_are_appendable(),
-            "store: keys in {format} are written a block at a time, by convert_kv"
-        );
+        let (rows, are_appendable) = match job.role {
+            KvRole::Keys => ("keys", format.keys_are_appendable()),
+            KvRole::Values => ("values", format.values_are_appendable()),
+        };
+        assert!(are_appendable, "store: {rows} in {format} are written a block at a time, by convert_kv");
         // SAFETY: `self` exists only where the slot's instruction set is present.
         unsafe { (self.slots.store_kv)(job, plane) }
     }
@@ -127,6 +129,8 @@ pub(super) fn store_row<L: Lanes>(l: L, format: KvFormat, run: &TileRun, row: Ro
         (KvFormat::Kivi { bits: KiviBits::Two, .. }, KvRole::Values) => {
             per_token::store::<L, TwoBits>(l, row.values, row.values.len(), row.slot, group, numbers, scales);
         }
-        (KvFormat::Kivi { .. }, KvRole::Keys) => unreachable!("such keys are refused, or stored as a run"),
+        (KvFormat::Kivi { .. }, KvRole::Keys) | (KvFormat::Nuq3, _) => {
+            unreachable!("such rows are refused, or stored as a run")
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::fixture::{Random, assert_same_bits, decode, scalar, stored, with_format};
+use super::fixture::{Random, assert_same_bits, convert_at, decode, scalar, stored, with_format};
 use super::*;
 use crate::KvBuffer;
 
@@ -11,7 +11,7 @@ const ROLES: [KvRole; 2] = [KvRole::Keys, KvRole::Values];
 fn converted(kernels: Kernels, role: KvRole, from: &KvLayout, plane: &KvBuffer, to: &KvLayout) -> KvBuffer {
     let mut out = KvBuffer::zeroed(to.plane_bytes()).unwrap();
     out.as_bytes_mut().fill(0x5a);
-    kernels.convert_kv(role, from, plane.as_bytes(), to, out.as_bytes_mut(), &mut KvScratch::new());
+    convert_at(kernels, role, (from, plane), (to, &mut out), 0);
     out
 }
 
@@ -63,7 +63,7 @@ proptest! {
         }
     }
 
-    /// Rows are read as the numbers that the documentation of the layout gives.
+    /// Rows are read as the numbers that the documentation of the layout gives; from `nuq3` they are converted first.
     #[test]
     fn rows_are_read_as_they_are_laid_out(
         format in 0..KvFormat::ALL.len(),
@@ -87,8 +87,12 @@ proptest! {
                     .collect();
                 for kernels in Kernels::available() {
                     let mut out = vec![f32::NAN; expected.len()];
+                    let f32s = with_format(&layout, KvFormat::F32);
+                    let wide = converted(kernels, role, &layout, &plane, &f32s);
+                    let needs = format.needs_calibration();
+                    let (layout, plane) = if needs { (&f32s, &wide) } else { (&layout, &plane) };
                     let (bytes, positions) = (plane.as_bytes(), positions.clone());
-                    kernels.read_kv(role, &layout, bytes, head, positions, &mut out, &mut KvScratch::new());
+                    kernels.read_kv(role, layout, bytes, head, positions, None, &mut out, &mut KvScratch::new());
                     assert_same_bits(&out, &expected, &format!("{format} {role:?}"));
                 }
             }

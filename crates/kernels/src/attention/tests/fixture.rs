@@ -3,6 +3,7 @@
 use half::{bf16, f16};
 
 use super::super::*;
+pub(super) use super::nuq::Nuq;
 use crate::{Isa, KvBuffer};
 
 /// Deterministic values in `-1..1`.
@@ -61,17 +62,19 @@ impl Sequence {
             let tokens = block * block_tokens..((block + 1) * block_tokens).min(sequence.tokens());
             let rows = tokens.start * width..tokens.end * width;
             let layouts = sequence.layouts(block);
+            let start = tokens.start;
             let [keys, values] = [&sequence.keys, &sequence.values].map(|x| &x[rows.clone()]);
             let planes = [
-                stored(scalar(), &layouts[0], KvRole::Keys, keys, 0),
-                stored(scalar(), &layouts[1], KvRole::Values, values, 0),
+                stored_at(scalar(), &layouts[0], KvRole::Keys, keys, 0, start),
+                stored_at(scalar(), &layouts[1], KvRole::Values, values, 0, start),
             ];
             for (i, token) in tokens.enumerate() {
                 for column in 0..width {
                     let at = [i, column / head_dim, column % head_dim];
                     let place = token * width + column;
-                    sequence.keys[place] = decode(&layouts[0], KvRole::Keys, planes[0].as_bytes(), at);
-                    sequence.values[place] = decode(&layouts[1], KvRole::Values, planes[1].as_bytes(), at);
+                    let [keys, values] = [planes[0].as_bytes(), planes[1].as_bytes()];
+                    sequence.keys[place] = decode_at(&layouts[0], KvRole::Keys, keys, at, start);
+                    sequence.values[place] = decode_at(&layouts[1], KvRole::Values, values, at, start);
                 }
             }
             sequence.planes.push(planes);
@@ -133,7 +136,9 @@ impl Sequence {
         scratch: &mut AttentionScratch,
     ) -> Vec<f32> {
         let blocks = self.blocks();
-        let kv = KvView { blocks: &blocks, block_tokens: self.block_tokens, len: self.tokens() };
+        let needs = self.formats.as_flattened().iter().any(|format| format.needs_calibration());
+        let nuq = needs.then(|| Nuq::of(&self.layouts(0)[0]).context(0));
+        let kv = KvView { blocks: &blocks, block_tokens: self.block_tokens, len: self.tokens(), nuq };
         let mut out = vec![f32::NAN; q.len()];
         kernels.attention(pool, shape, q, &kv, &mut out, scratch);
         out
@@ -175,8 +180,7 @@ impl Sequence {
     }
 }
 
-/// A plane that holds `rows` from position `first` on. Whatever is not written is NaN, which no result may show; where keys
-/// share scales over positions, it is 0.
+/// As [`stored_at`], at the beginning of a sequence.
 pub(super) fn stored(
     kernels: Kernels,
     layout: &KvLayout,
@@ -184,22 +188,55 @@ pub(super) fn stored(
     rows: &[f32],
     first: usize,
 ) -> KvBuffer {
+    stored_at(kernels, layout, role, rows, first, 0)
+}
+
+/// A plane that holds `rows` from position `first` on, of a block that begins at position `start` of its sequence. Whatever is
+/// not written is NaN, which no result may show; where the format is written a block at a time, it is 0.
+pub(super) fn stored_at(
+    kernels: Kernels,
+    layout: &KvLayout,
+    role: KvRole,
+    rows: &[f32],
+    first: usize,
+    start: usize,
+) -> KvBuffer {
     let mut plane = KvBuffer::zeroed(layout.plane_bytes()).unwrap();
     plane.as_bytes_mut().fill(0xff);
+    let wide = with_format(layout, KvFormat::F32);
+    let mut zeros = KvBuffer::zeroed(wide.plane_bytes()).unwrap();
     match role {
-        KvRole::Values => kernels.store_values(layout, rows, first, plane.as_bytes_mut()),
         KvRole::Keys if layout.format().keys_are_appendable() => {
             kernels.store_keys(layout, rows, first, plane.as_bytes_mut());
+            return plane;
         }
-        KvRole::Keys => {
-            let wide = with_format(layout, KvFormat::F32);
-            let mut zeros = KvBuffer::zeroed(wide.plane_bytes()).unwrap();
-            kernels.store_keys(&wide, rows, first, zeros.as_bytes_mut());
-            let mut scratch = KvScratch::new();
-            kernels.convert_kv(role, &wide, zeros.as_bytes(), layout, plane.as_bytes_mut(), &mut scratch);
+        KvRole::Values if layout.format().values_are_appendable() => {
+            kernels.store_values(layout, rows, first, plane.as_bytes_mut());
+            return plane;
         }
+        KvRole::Keys => kernels.store_keys(&wide, rows, first, zeros.as_bytes_mut()),
+        KvRole::Values => kernels.store_values(&wide, rows, first, zeros.as_bytes_mut()),
     }
+    convert_at(kernels, role, (&wide, &zeros), (layout, &mut plane), start);
     plane
+}
+
+/// Rewrites a plane of a block that begins at position `start` of its sequence.
+pub(super) fn convert_at(
+    kernels: Kernels,
+    role: KvRole,
+    (from, plane): (&KvLayout, &KvBuffer),
+    (to, out): (&KvLayout, &mut KvBuffer),
+    start: usize,
+) {
+    let (plane, out) = (plane.as_bytes(), out.as_bytes_mut());
+    let scratch = &mut KvScratch::new();
+    if [from, to].iter().any(|layout| layout.format().needs_calibration()) {
+        let nuq = Nuq::of(to).context(start);
+        kernels.convert_kv_nuq(role, from, plane, to, out, nuq, scratch);
+    } else {
+        kernels.convert_kv(role, from, plane, to, out, scratch);
+    }
 }
 
 /// The same sizes in another format.
@@ -207,8 +244,14 @@ pub(super) fn with_format(layout: &KvLayout, format: KvFormat) -> KvLayout {
     KvLayout::new(format, layout.n_kv_heads(), layout.block_tokens(), layout.head_dim()).unwrap()
 }
 
-/// One number of a plane, read as the documentation of the layout says; `at` is position, head and dimension.
+/// As [`decode_at`], at the beginning of a sequence.
 pub(super) fn decode(layout: &KvLayout, role: KvRole, plane: &[u8], at: [usize; 3]) -> f32 {
+    decode_at(layout, role, plane, at, 0)
+}
+
+/// One number of a plane, read as the documentation of the layout says; `at` is position, head and dimension, and the block
+/// begins at position `start` of its sequence.
+pub(super) fn decode_at(layout: &KvLayout, role: KvRole, plane: &[u8], at: [usize; 3], start: usize) -> f32 {
     let [position, head, dimension] = at;
     let (format, block_tokens, head_dim) = (layout.format(), layout.block_tokens(), layout.head_dim());
     let shared = match (format, role) {
@@ -251,6 +294,7 @@ pub(super) fn decode(layout: &KvLayout, role: KvRole, plane: &[u8], at: [usize; 
         KvFormat::Q8 => f32::from(run[index] as i8) * half(32 * head_dim + 2 * group),
         KvFormat::Q4 => scaled(4),
         KvFormat::Kivi { bits, .. } => scaled(bits.get()),
+        KvFormat::Nuq3 => Nuq::of(layout).decode(role, run, (start + position) / 32, [slot, head, dimension]),
     }
 }
 

@@ -171,7 +171,8 @@ fn scores_of_such_queries_keep_more_than_without() {
 #[test]
 fn without_queries_nothing_changes() {
     let rows = Random(4).values(64 * 2 * 64);
-    for format in KvFormat::ALL.into_iter().filter(|format| format.head_dim_multiple() <= 64) {
+    let fits = |format: &KvFormat| format.head_dim_multiple() <= 64 && !format.needs_calibration();
+    for format in KvFormat::ALL.into_iter().filter(fits) {
         let layout = KvLayout::new(format, 2, 64, 64).unwrap();
         let none = SquatCorrection::new(&[0.0; 64 * 64], 64, 10.0).unwrap();
         assert_eq!(none, SquatCorrection::none(64));

@@ -1,0 +1,108 @@
+//! `ruvllm calibrate-kv`: what keys and values in 3 bits need to know of a model.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use ruvllm::{EngineOptions, Isa};
+use serde::Serialize;
+
+use crate::args::{self, ModelArgs, positive};
+use crate::commands::load;
+use crate::error::{Error, Result};
+use crate::progress::Progress;
+use crate::{input, output, result_file, signal};
+
+const HELP: &str = "\
+The text should be like what the model will read, and not one that is measured afterwards. It is encoded without BOS
+and cut into windows of 2048 tokens; ranges and levels of each layer are learned from their keys and values, the same
+ones every time. The file belongs to this model file alone. It appears complete or not at all.
+
+JSON: {output, tokens, layers, bytes}
+
+Examples:
+  ruvllm calibrate-kv --file book.txt model.kv
+  ruvllm generate --kv tiered:warm=nuq3 --kv-calibration model.kv \"Once upon a time\"";
+
+/// Learn from a text how the model's keys and values lie, for --kv with nuq3
+#[derive(Debug, Args)]
+#[command(after_help = HELP)]
+pub(crate) struct CalibrateKvArgs {
+    /// The file to write
+    #[arg(value_name = "OUT")]
+    output: PathBuf,
+
+    /// The text, UTF-8; `-` reads standard input
+    #[arg(long, short, value_name = "FILE")]
+    file: PathBuf,
+
+    /// Use only the first N tokens of the text
+    #[arg(long, value_name = "N", default_value = "16384", value_parser = positive)]
+    tokens: usize,
+
+    /// Replace OUT if it exists
+    #[arg(long)]
+    force: bool,
+
+    #[command(flatten)]
+    model: ModelArgs,
+
+    /// Threads to compute with [default: the number of cores]
+    #[arg(long, short, value_name = "N", value_parser = positive)]
+    threads: Option<usize>,
+
+    /// Instruction set by name; `ruvllm doctor` lists those of this machine [default: the best]
+    #[arg(long, value_name = "ISA", value_parser = args::isa)]
+    isa: Option<Isa>,
+}
+
+/// The JSON document.
+#[derive(Serialize)]
+struct Document {
+    output: PathBuf,
+    tokens: usize,
+    layers: usize,
+    bytes: usize,
+}
+
+pub(crate) fn run(args: &CalibrateKvArgs, json: bool) -> Result<ExitCode> {
+    if !args.force && args.output.exists() {
+        return Err(Error::OutputExists { path: args.output.clone() });
+    }
+    let text = input::file_text(&args.file)?;
+    let options = EngineOptions { threads: args.threads, isa: args.isa, ..EngineOptions::default() };
+    let engine = load::engine(&args.model, options)?;
+    let tokens = load::encode_plain(&engine, &text)?;
+    let tokens = &tokens[..tokens.len().min(args.tokens)];
+    let cancel = signal::cancel_on_interrupt();
+    let mut progress = Progress::tokens("calibrating");
+    let calibrated = engine.calibrate_kv(tokens, &mut |done, total| {
+        progress.update(done as u64, total as u64);
+        if cancel.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    drop(progress);
+    let bytes = match calibrated {
+        Err(ruvllm::Error::Cancelled) => return Ok(ExitCode::from(signal::INTERRUPTED)),
+        calibrated => calibrated?.to_bytes(),
+    };
+    result_file::write(&args.output, &bytes)
+        .map_err(|source| Error::WriteFile { path: args.output.clone(), source })?;
+    let document = Document {
+        output: args.output.clone(),
+        tokens: tokens.len(),
+        layers: engine.config().n_layers,
+        bytes: bytes.len(),
+    };
+    if json {
+        output::write_json(&document)?;
+    } else {
+        let Document { output, tokens, layers, bytes } = document;
+        let bytes = output::bytes(bytes as u64);
+        output::write_text(&format!(
+            "{}: {layers} layers from {tokens} tokens, {bytes}\n",
+            output.display()
+        ))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,59 @@
+//! What a calibration knows of one layer.
+
+use crate::{Error, Result};
+
+/// Levels of a codebook.
+pub const NUQ_LEVELS: usize = 8;
+
+/// Levels of the keys and of the values of a layer, and where the dimensions of its keys lie before they are turned.
+///
+/// [`NuqTraining`](super::NuqTraining) finds them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NuqCodebooks {
+    key_levels: [f32; NUQ_LEVELS],
+    value_levels: [f32; NUQ_LEVELS],
+    key_ranges: Vec<[f32; 2]>, // [n_kv_heads, head_dim], low and high
+}
+
+impl NuqCodebooks {
+    /// Codebooks from numbers that were kept.
+    ///
+    /// # Shapes
+    /// `key_ranges`: `[n_kv_heads, head_dim]`, the lower and the upper end.
+    ///
+    /// # Errors
+    /// [`Error::NuqCodebooks`] if levels do not ascend within [-1, 1], or a range is not finite or has its ends exchanged.
+    pub fn new(
+        key_levels: [f32; NUQ_LEVELS],
+        value_levels: [f32; NUQ_LEVELS],
+        key_ranges: Vec<[f32; 2]>,
+    ) -> Result<Self> {
+        for (what, levels) in [("levels of keys", key_levels), ("levels of values", value_levels)] {
+            let within = levels.iter().all(|level| (-1.0..=1.0).contains(level));
+            if !within || !levels.is_sorted() {
+                return Err(Error::NuqCodebooks { what, expected: "ascending numbers within -1 and 1" });
+            }
+        }
+        let is_range = |[low, high]: &[f32; 2]| low.is_finite() && high.is_finite() && low <= high;
+        if !key_ranges.iter().all(is_range) {
+            let expected = "finite, the lower end first";
+            return Err(Error::NuqCodebooks { what: "ranges of keys", expected });
+        }
+        Ok(Self { key_levels, value_levels, key_ranges })
+    }
+
+    /// Levels of keys, ascending.
+    pub fn key_levels(&self) -> &[f32; NUQ_LEVELS] {
+        &self.key_levels
+    }
+
+    /// Levels of values, ascending.
+    pub fn value_levels(&self) -> &[f32; NUQ_LEVELS] {
+        &self.value_levels
+    }
+
+    /// Lower and upper end of each dimension of the keys, `[n_kv_heads, head_dim]`. What lies outside is an outlier.
+    pub fn key_ranges(&self) -> &[[f32; 2]] {
+        &self.key_ranges
+    }
+}

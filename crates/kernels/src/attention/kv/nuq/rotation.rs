@@ -1,0 +1,94 @@
+//! The rotary embedding of tiles of keys: 32 positions at a time, forth and back.
+
+use super::super::{Line, as_lines_len, floats_mut};
+use super::KEY_TILE;
+use crate::lanes::WideLanes;
+use crate::{RopeFrequencies, RopeLayout};
+
+/// Lines of the numbers of 32 positions.
+const LINES: usize = 2;
+
+/// Cosines and sines by which keys of consecutive positions are turned, and turned back.
+///
+/// An angle is that of the first position of its tile of 32 plus that of the step from there, so the tables take a 32nd
+/// of those of a [`RopeTable`](crate::RopeTable). Angles are computed in f64; adding them in f32 costs about 1e-7.
+#[derive(Debug, Clone)]
+pub struct KeyRotation {
+    layout: RopeLayout,
+    pairs: usize,
+    /// Cosine and sine at the first position of each tile, times the magnitude.
+    starts: Vec<[f32; 2]>, // [tiles, pairs]
+    /// Cosines, then sines, of the steps.
+    steps: Vec<Line>, // [pairs, 2, 32]
+    /// One over the squared magnitude: by it, turning back undoes both the magnitude of the keys and that of `starts`.
+    shrink: f32,
+}
+
+impl KeyRotation {
+    /// Tables of the positions from 0 to `n_positions`, rounded up to whole tiles. Without frequencies nothing turns.
+    pub fn new(frequencies: &RopeFrequencies, layout: RopeLayout, n_positions: usize) -> Self {
+        let RopeFrequencies { inverse, magnitude } = frequencies;
+        let tiles = n_positions.div_ceil(KEY_TILE);
+        let angles = (0..tiles).flat_map(|tile| inverse.iter().map(move |f| (tile * KEY_TILE) as f64 * f));
+        let starts = angles
+            .map(|angle| [(angle.cos() * magnitude) as f32, (angle.sin() * magnitude) as f32])
+            .collect();
+        let mut steps = vec![Line::default(); as_lines_len(2 * KEY_TILE * inverse.len())];
+        let (tables, _) = floats_mut(&mut steps).as_chunks_mut::<KEY_TILE>();
+        for (tables, f) in tables.chunks_exact_mut(2).zip(inverse) {
+            for step in 0..KEY_TILE {
+                let angle = step as f64 * f;
+                (tables[0][step], tables[1][step]) = (angle.cos() as f32, angle.sin() as f32);
+            }
+        }
+        let shrink = (magnitude * magnitude).recip() as f32;
+        Self { layout, pairs: inverse.len(), starts, steps, shrink }
+    }
+
+    /// Positions that the tables cover, from 0 on.
+    pub fn positions(&self) -> usize {
+        if self.pairs == 0 { usize::MAX } else { self.starts.len() / self.pairs * KEY_TILE }
+    }
+
+    /// Number of dimensions of a head that turn.
+    pub fn rotary_dim(&self) -> usize {
+        2 * self.pairs
+    }
+
+    /// Turns the keys of tile `index` to their positions; turns them back if `BACK`.
+    ///
+    /// # Shapes
+    /// `keys`: `[dim, 32]`.
+    #[inline(always)]
+    pub(super) fn turn<L: WideLanes, const BACK: bool>(&self, l: L, index: usize, keys: &mut [Line]) {
+        if self.pairs == 0 {
+            return;
+        }
+        let starts = &self.starts[index * self.pairs..][..self.pairs];
+        let (steps, _) = self.steps.as_chunks::<{ 2 * LINES }>();
+        let (keys, _) = keys.as_chunks_mut::<LINES>();
+        for (pair, (&[cos, sin], steps)) in starts.iter().zip(steps).enumerate() {
+            let factor = if BACK { self.shrink } else { 1.0 };
+            let (cos, sin) = (l.wide_splat(cos * factor), l.wide_splat(sin * factor));
+            let (a, b) = match self.layout {
+                RopeLayout::Halves => (pair, pair + self.pairs),
+                RopeLayout::Interleaved => (2 * pair, 2 * pair + 1),
+            };
+            for line in 0..LINES {
+                let step_cos = l.wide_load(steps[line].halves());
+                let step_sin = l.wide_load(steps[LINES + line].halves());
+                let c = l.wide_fnma(sin, step_sin, l.wide_mul(cos, step_cos));
+                let s = l.wide_fma(cos, step_sin, l.wide_mul(sin, step_cos));
+                let (x, y) = (l.wide_load(keys[a][line].halves()), l.wide_load(keys[b][line].halves()));
+                let (x_cos, y_cos) = (l.wide_mul(x, c), l.wide_mul(y, c));
+                let (x, y) = if BACK {
+                    (l.wide_fma(y, s, x_cos), l.wide_fnma(x, s, y_cos))
+                } else {
+                    (l.wide_fnma(y, s, x_cos), l.wide_fma(x, s, y_cos))
+                };
+                l.wide_store(x, keys[a][line].halves_mut());
+                l.wide_store(y, keys[b][line].halves_mut());
+            }
+        }
+    }
+}

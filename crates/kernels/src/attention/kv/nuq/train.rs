@@ -1,0 +1,226 @@
+//! Finding ranges and levels: what a calibration does.
+
+use half::f16;
+
+use super::super::{
+    GROUP, KEY_TILE, KvFormat, KvRole, KvTile, Line, WIDE, Widening, as_lines_len, floats, with_keys,
+    with_values,
+};
+use super::outliers::Trimmed;
+use super::{KeyRotation, NUQ_LEVELS, NuqCodebooks, middle_and_half, n_outliers};
+use crate::attention::KvView;
+use crate::lanes::ScalarLanes;
+use crate::{Error, Result};
+
+/// Of so many numbers of a dimension of keys, one at each end counts as an outlier: 0.5 %.
+const PER_OUTLIER: usize = 200;
+
+/// Cells of the histogram of normalized numbers.
+const CELLS: usize = 4096;
+
+/// Rounds of k-means at most.
+const ROUNDS: usize = 50;
+
+/// Learns the codebooks of one layer from keys and values that the model computed.
+///
+/// It holds the keys in half precision (2 bytes for each of `n_kv_heads * head_dim` dimensions of a position) and a histogram
+/// of the values. No numbers are drawn at random: the same keys and values give the same codebooks.
+///
+/// # Examples
+/// ```
+/// use ruvllm_kernels::*;
+///
+/// let kernels = Kernels::detect()?;
+/// let layout = KvLayout::new(KvFormat::F32, 1, 64, 32)?;
+/// let mut plane = KvBuffer::zeroed(layout.plane_bytes()).expect("some memory");
+/// let rows: Vec<f32> = (0..64 * 32).map(|i| (i as f32).sin()).collect();
+/// kernels.store_keys(&layout, &rows, 0, plane.as_bytes_mut());
+/// let keys = KvPlane { format: KvFormat::F32, bytes: plane.as_bytes() };
+/// let mut values = KvBuffer::zeroed(layout.plane_bytes()).expect("some memory");
+/// kernels.store_values(&layout, &rows, 0, values.as_bytes_mut());
+/// let values = KvPlane { format: KvFormat::F32, bytes: values.as_bytes() };
+///
+/// let frequencies = RopeConfig::new(10_000.0, 32).frequencies(64)?;
+/// let rotation = KeyRotation::new(&frequencies, RopeLayout::Halves, 64);
+/// let mut training = NuqTraining::new(1, 32)?;
+/// let blocks = [KvBlock { keys, values }];
+/// training.observe(&KvView { blocks: &blocks, block_tokens: 64, len: 64, nuq: None }, &rotation, 4);
+/// let codebooks = training.finish()?;
+/// assert!(codebooks.value_levels().is_sorted());
+/// # Ok::<(), ruvllm_kernels::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct NuqTraining {
+    n_kv_heads: usize,
+    head_dim: usize,
+    keys: Vec<Vec<f16>>, // [n_kv_heads * head_dim], before they are turned
+    values: Histogram,
+    is_finite: bool,
+    tile: Vec<Line>,
+}
+
+impl NuqTraining {
+    /// Training of a layer that has seen nothing.
+    ///
+    /// # Errors
+    /// [`Error::KvHeadDim`] if the format does not take heads of this size.
+    pub fn new(n_kv_heads: usize, head_dim: usize) -> Result<Self> {
+        let format = KvFormat::Nuq3;
+        if !head_dim.is_multiple_of(GROUP) {
+            return Err(Error::KvHeadDim { format, head_dim, multiple: GROUP });
+        }
+        Ok(Self {
+            n_kv_heads,
+            head_dim,
+            keys: vec![Vec::new(); n_kv_heads.saturating_mul(head_dim)],
+            values: Histogram::default(),
+            is_finite: true,
+            tile: vec![Line::default(); as_lines_len(KEY_TILE * head_dim)],
+        })
+    }
+
+    /// Takes the whole tiles of 32 positions of a sequence into account, but for its first `skip` positions: attention uses
+    /// them as a sink, and what they hold is like nothing else.
+    ///
+    /// # Shapes
+    /// `view`: blocks of `n_kv_heads` heads of `head_dim` values, from position 0 on, in any format but
+    /// [`KvFormat::Nuq3`]; single precision loses nothing.
+    ///
+    /// # Panics
+    /// If a plane has another length or is in `nuq3`, or the rotation does not fit the heads or the positions.
+    pub fn observe(&mut self, view: &KvView<'_>, rotation: &KeyRotation, skip: usize) {
+        assert!(rotation.rotary_dim() <= self.head_dim, "observe: the rotary dimension exceeds the head");
+        assert!(view.len <= rotation.positions(), "observe: more positions than the rotation covers");
+        for start in (0..view.len / KEY_TILE * KEY_TILE).step_by(KEY_TILE) {
+            for head in 0..self.n_kv_heads {
+                let (keys, values) = view.tile(head, start, self.head_dim);
+                assert!(keys.nuq.is_none() && values.nuq.is_none(), "observe: a tile in nuq3");
+                let skip = skip.saturating_sub(start).min(KEY_TILE);
+                self.observe_keys(keys, rotation, [head, start / KEY_TILE], skip);
+                self.observe_values(values, skip);
+            }
+        }
+    }
+
+    fn observe_keys(&mut self, tile: KvTile<'_>, rotation: &KeyRotation, at: [usize; 2], skip: usize) {
+        let [head, index] = at;
+        let mut scales = vec![Line::default(); as_lines_len(2 * self.head_dim)];
+        let to = &mut self.tile[..];
+        let widening = Widening { rows: self.head_dim, columns: KEY_TILE / WIDE, to };
+        with_keys(ScalarLanes, tile, &mut scales, widening);
+        rotation.turn::<_, true>(ScalarLanes, index, &mut self.tile);
+        let rows = floats(&self.tile).as_chunks::<KEY_TILE>().0;
+        for (row, kept) in rows.iter().zip(&mut self.keys[head * self.head_dim..]) {
+            for &x in &row[skip..] {
+                let x = f16::from_f32_const(x);
+                self.is_finite &= x.is_finite();
+                kept.push(x);
+            }
+        }
+    }
+
+    /// Values count as they are stored: in the range that is left of their position when the outliers are taken off.
+    fn observe_values(&mut self, tile: KvTile<'_>, skip: usize) {
+        let dim = self.head_dim;
+        let columns = dim / WIDE;
+        let mut scales = vec![Line::default(); as_lines_len(2 * dim)];
+        let to = &mut self.tile[..];
+        with_values(ScalarLanes, tile, columns, &mut scales, Widening { rows: KEY_TILE, columns, to });
+        let values = floats(&self.tile);
+        let trimmed = Trimmed::new(values, dim, n_outliers(KvRole::Values, dim));
+        for slot in skip..KEY_TILE {
+            match trimmed.range(slot) {
+                Some(range) => self.values.add(range, values[slot * dim..][..dim].iter().copied()),
+                None => self.is_finite = false,
+            }
+        }
+    }
+
+    /// The codebooks: of each dimension of keys the range without 0.5 % of its numbers at each end, and the levels by k-means
+    /// over what lies inside.
+    ///
+    /// # Errors
+    /// [`Error::NuqSamples`] if nothing was observed or a number was not finite in half precision.
+    pub fn finish(self) -> Result<NuqCodebooks> {
+        let samples = self.keys.first().map_or(0, Vec::len);
+        if samples == 0 || !self.is_finite {
+            return Err(Error::NuqSamples { samples });
+        }
+        let mut histogram = Histogram::default();
+        let mut key_ranges = Vec::with_capacity(self.keys.len());
+        for mut keys in self.keys {
+            keys.sort_unstable_by(f16::total_cmp);
+            let outliers = keys.len() / PER_OUTLIER;
+            let inside = &keys[outliers..keys.len() - outliers];
+            let [low, high] = [inside[0], inside[inside.len() - 1]].map(f16::to_f32_const);
+            histogram.add([low, high], inside.iter().map(|x| x.to_f32_const()));
+            key_ranges.push([low, high]);
+        }
+        NuqCodebooks::new(histogram.levels(), self.values.levels(), key_ranges)
+    }
+}
+
+/// How often normalized numbers fall into each of the equal parts of [-1, 1].
+#[derive(Debug, Clone)]
+pub(super) struct Histogram(Vec<u64>);
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self(vec![0; CELLS])
+    }
+}
+
+impl Histogram {
+    /// Counts the numbers within a range.
+    pub(super) fn add(&mut self, range: [f32; 2], numbers: impl Iterator<Item = f32>) {
+        let [middle, half] = middle_and_half(range);
+        for x in numbers.filter(|&x| range[0] <= x && x <= range[1]) {
+            let x = if half > 0.0 { (x - middle) / half } else { 0.0 };
+            let cell = (0.5 * (x + 1.0) * CELLS as f32) as usize;
+            self.0[cell.min(CELLS - 1)] += 1;
+        }
+    }
+
+    /// The middle of a cell.
+    fn number(cell: usize) -> f64 {
+        (2 * cell + 1) as f64 / CELLS as f64 - 1.0
+    }
+
+    /// Levels with a small squared distance of the numbers to the nearest of them: Lloyd's rounds from the quantiles on.
+    pub(super) fn levels(&self) -> [f32; NUQ_LEVELS] {
+        let total: u64 = self.0.iter().sum();
+        let mut levels: [f64; NUQ_LEVELS] = std::array::from_fn(|i| {
+            let wanted = total * (2 * i as u64 + 1) / (2 * NUQ_LEVELS as u64);
+            let mut below = 0;
+            let at = self.0.iter().position(|&n| {
+                below += n;
+                below > wanted
+            });
+            Self::number(at.unwrap_or(CELLS / 2))
+        });
+        for _ in 0..ROUNDS {
+            let moved = self.round(&levels);
+            if moved == levels {
+                break;
+            }
+            levels = moved;
+        }
+        levels.map(|level| level as f32)
+    }
+
+    /// The mean of the numbers that are nearest to each level. One without numbers stays.
+    fn round(&self, levels: &[f64; NUQ_LEVELS]) -> [f64; NUQ_LEVELS] {
+        let (mut sums, mut counts) = ([0.0; NUQ_LEVELS], [0; NUQ_LEVELS]);
+        let mut nearest = 0;
+        for (cell, &n) in self.0.iter().enumerate() {
+            let x = Self::number(cell);
+            // Levels and cells both ascend.
+            while nearest + 1 < NUQ_LEVELS && x > 0.5 * (levels[nearest] + levels[nearest + 1]) {
+                nearest += 1;
+            }
+            sums[nearest] += n as f64 * x;
+            counts[nearest] += n;
+        }
+        std::array::from_fn(|i| if counts[i] == 0 { levels[i] } else { sums[i] / counts[i] as f64 })
+    }
+}

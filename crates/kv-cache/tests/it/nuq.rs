@@ -1,0 +1,102 @@
+//! Blocks in `nuq3`, which mean nothing without a calibration and their place in the sequence.
+
+use ruvllm_kernels::ThreadPool;
+use ruvllm_kv_cache::{Error, KvShape, KvStore, Probe, SampleScratch};
+
+use crate::oracle::{Checked, SHAPE, calibrated_store, calibration, kernels, pool, rope};
+
+fn ids(n: usize, first: u32) -> Vec<u32> {
+    (first..).take(n).collect()
+}
+
+#[test]
+fn forks_cuts_and_parked_sequences_keep_every_number() {
+    let pool = pool(16);
+    let store = calibrated_store("tiered:hot=32,sink=0,warm=nuq3,cold=off", &pool);
+    let mut first = Checked::new(&store, 1000);
+    first.append(&ids(130, 0)).expect("room");
+    let migration = first.sequence.migrate(&kernels(), &ThreadPool::new(2).expect("threads"), usize::MAX);
+    assert_eq!(migration.blocks, 3);
+    first.check();
+    let mut second = first.fork();
+    // Into a block of 3 bits, which is copied before it is written.
+    second.truncate(70);
+    second.append(&ids(40, 500)).expect("room");
+    second.check();
+    first.append(&ids(3, 700)).expect("room");
+    first.check();
+    let folder = tempfile::tempdir().expect("a folder");
+    let Checked { sequence, tokens } = second;
+    let parked = sequence.park(&folder.path().join("waiting")).expect("a file");
+    let sequence = parked.resume().expect("the file");
+    let mut second = Checked { sequence, tokens };
+    second.check();
+    second.append(&ids(30, 800)).expect("room");
+    second.check();
+}
+
+#[test]
+fn a_cold_tier_is_written_from_it_and_copies_of_prefixes_are_read() {
+    let pool = pool(16);
+    let store = calibrated_store("tiered:hot=32,sink=0,warm=nuq3,warm_tokens=32,cold=kivi2", &pool);
+    let mut checked = Checked::new(&store, 1000);
+    let threads = ThreadPool::single();
+    for step in 0..5 {
+        checked.append(&ids(32, 100 * step)).expect("room");
+        checked.sequence.migrate(&kernels(), &threads, usize::MAX);
+        checked.check();
+    }
+    let formats: Vec<String> =
+        checked.sequence.blocks().iter().map(|block| block.formats().to_string()).collect();
+    assert_eq!(formats, ["kivi2", "kivi2", "kivi2", "nuq3", "f16"]);
+    let (blocks, tokens) = checked.prefix(4);
+    let mut other = Checked::new(&store, 1000);
+    other.sequence.append_shared(&blocks[..3]).expect("room");
+    other.sequence.append_copy(&kernels(), &blocks[3], 20).expect("room");
+    other.tokens = tokens[..3 * 32 + 20].to_vec();
+    other.append(&ids(5, 900)).expect("room");
+    other.check();
+}
+
+#[test]
+fn positions_beyond_the_first_tables_are_turned_back() {
+    let pool = pool(64);
+    let store = calibrated_store("tiered:hot=0,sink=0,warm=nuq3,cold=off", &pool);
+    let mut checked = Checked::new(&store, 4000);
+    for step in 0..3 {
+        checked.append(&ids(700, 1000 * step)).expect("room");
+        checked.sequence.migrate(&kernels(), &ThreadPool::single(), usize::MAX);
+    }
+    checked.check();
+}
+
+#[test]
+fn going_down_costs_something_and_is_sampled() {
+    let pool = pool(16);
+    let store = calibrated_store("tiered:hot=0,sink=0,warm=nuq3,cold=off", &pool);
+    let mut checked = Checked::new(&store, 1000);
+    let query: Vec<f32> = (0..4 * 32).map(|i| (i as f32).sin()).collect();
+    let probe = Probe { layer: 1, query: &query, scale: 0.2, window: None };
+    let mut scratch = SampleScratch::new();
+    for step in 0..2 {
+        // The second time, older blocks are read as they are in the lower tier.
+        checked.append(&ids(100, 1000 * step)).expect("room");
+        let sample = checked.sequence.sample(&kernels(), &ThreadPool::single(), &probe, &mut scratch);
+        assert!(sample.error.is_some_and(|error| error > 0.0 && error < 0.5), "{sample:?}");
+        assert!((sample.shares.iter().sum::<f32>() - 1.0).abs() < 1e-3, "{sample:?}");
+        checked.sequence.migrate(&kernels(), &ThreadPool::single(), usize::MAX);
+    }
+}
+
+#[test]
+fn what_a_calibration_is_needed_for_and_of_which_model_is_checked() {
+    let pool = pool(16);
+    let policy = "tiered:warm=nuq3".parse().expect("a policy");
+    assert!(matches!(KvStore::new(SHAPE, &policy, &pool), Err(Error::NoCalibration { .. })));
+    let other = KvShape { n_layers: 3, ..SHAPE };
+    let found = KvStore::with_calibration(SHAPE, &policy, &pool, calibration(other), rope());
+    assert!(matches!(found, Err(Error::CalibrationShape { .. })));
+    let none = "tiered".parse().expect("a policy");
+    let found = KvStore::with_calibration(SHAPE, &none, &pool, calibration(SHAPE), rope());
+    assert!(matches!(found, Err(Error::PolicyConflict { .. })));
+}

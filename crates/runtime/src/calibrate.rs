@@ -1,0 +1,96 @@
+//! Learning how a model's keys and values lie: what policies with `nuq3` need.
+
+use std::ops::ControlFlow;
+
+use ruvllm_kernels::{KeyRotation, KvFormat, KvView, NuqTraining};
+use ruvllm_kv_cache::{KvCalibration, KvPolicy, Sequence};
+use ruvllm_models::{LogitsRows, Segment, TokenId, Workspace};
+
+use crate::engine::{Engine, kv_pool};
+use crate::error::{Error, Result};
+use crate::prefix::fingerprint;
+
+/// Tokens of a window.
+const WINDOW: usize = 2048;
+
+/// Least tokens to learn from: one in 200 numbers of a dimension lies outside its range on each side.
+const LEAST_TOKENS: usize = 512;
+
+/// Tokens at the beginning of a window that are left out: attention uses them as a sink, and their keys are like no others.
+const SINK_TOKENS: usize = 4;
+
+impl Engine {
+    /// Learns the codebooks of every layer from the keys and values of a text, given as token ids: such as the model was trained
+    /// on, and not one that is measured afterwards.
+    ///
+    /// The ids are cut into windows of 2048 (or the model's context) that begin at position 0. Keys and values are kept in single
+    /// precision meanwhile, those of one window at a time; of all windows together, keys take 2 bytes per number.
+    ///
+    /// `progress` gets the ids that are done and the ids in all; `Break` ends the calibration.
+    ///
+    /// # Errors
+    /// [`Error::CalibrationText`], [`Error::TokenOutOfRange`], [`Error::Cancelled`] after a `Break`; [`Error::Calibration`] if
+    /// `nuq3` does not take the model's heads or a key or value is not finite; [`Error::Open`] if the model file is gone;
+    /// [`Error::KvBudget`], [`Error::Cache`] and [`Error::Forward`] from the run.
+    pub fn calibrate_kv(
+        &self,
+        tokens: &[TokenId],
+        progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
+    ) -> Result<KvCalibration> {
+        if tokens.len() < LEAST_TOKENS {
+            return Err(Error::CalibrationText { tokens: tokens.len(), least: LEAST_TOKENS });
+        }
+        self.check_tokens(tokens)?;
+        let failed = |source: ruvllm_kernels::Error| Error::Calibration(source.into());
+        let shape = self.config().kv_shape();
+        let untrained = NuqTraining::new(shape.n_kv_heads, shape.head_dim).map_err(failed)?;
+        let mut trainings = vec![untrained; shape.n_layers];
+        let window = WINDOW.min(self.config().context_length);
+        let mut cache = self.exact_sequence(window)?;
+        let rotation = self.model.kv_rope().rotation(window);
+        let mut workspace = Workspace::new();
+        let mut done = 0;
+        for window in tokens.chunks(window) {
+            for piece in window.chunks(self.options.prefill_chunk) {
+                if progress(done, tokens.len()).is_break() {
+                    return Err(Error::Cancelled);
+                }
+                let mut segments = [Segment { tokens: piece, cache: &mut cache, logits: LogitsRows::None }];
+                self.model
+                    .forward(&self.compute, &mut workspace, &mut segments)
+                    .map_err(|source| Error::Forward { start: done, tokens: piece.len(), source })?;
+                done += piece.len();
+            }
+            observe(&mut cache, &rotation, &mut trainings);
+            cache.clear();
+        }
+        // There is nothing left to break off.
+        let _ = progress(done, done);
+        let layers = trainings.into_iter().map(NuqTraining::finish).collect::<Result<_, _>>();
+        let model = fingerprint(&self.source.open()?);
+        KvCalibration::new(model, shape, layers.map_err(failed)?).map_err(Error::Calibration)
+    }
+
+    /// A sequence in single precision, in memory of its own.
+    fn exact_sequence(&self, capacity: usize) -> Result<Sequence> {
+        let policy = KvPolicy::from(KvFormat::F32);
+        let pool = kv_pool(&self.model, &policy, None)?;
+        self.model
+            .kv_store(&policy, &pool)
+            .and_then(|store| self.model.new_sequence(&store, capacity))
+            .map_err(|source| Error::Cache { tokens: capacity, source })
+    }
+}
+
+/// Shows every layer its keys and values.
+fn observe(cache: &mut Sequence, rotation: &KeyRotation, trainings: &mut [NuqTraining]) {
+    cache.pin();
+    let block_tokens = cache.store().block_tokens();
+    for (layer, training) in trainings.iter_mut().enumerate() {
+        let mut blocks = Vec::new();
+        cache.view(layer, &mut blocks);
+        let view = KvView { blocks: &blocks, block_tokens, len: cache.len(), nuq: None };
+        training.observe(&view, rotation, SINK_TOKENS);
+    }
+    cache.unpin();
+}
