@@ -167,8 +167,7 @@ pub(crate) fn bytes(text: &str) -> Result<usize, String> {
 }
 
 /// What `--kv` says about itself.
-pub(crate) const KV_HELP: &str =
-    "Keys and values as f32, f16, bf16, q8, q4, kivi4, nuq3, kivi2, k4v2 or tiered";
+pub(crate) const KV_HELP: &str = "Keys and values: f32, f16, bf16, q8, q4, kivi4, nuq3, kivi2, k4v2, tiered";
 
 /// How keys and values are stored.
 pub(crate) fn kv_policy(text: &str) -> Result<KvPolicy, String> {

@@ -41,7 +41,7 @@ impl Nuq {
         let ranges = (0..n_kv_heads * head_dim).map(range).collect();
         let frequencies = RopeConfig::new(10_000.0, head_dim / 4 * 3).frequencies(POSITIONS).unwrap();
         let frequencies = RopeFrequencies { magnitude: MAGNITUDE, ..frequencies };
-        let rope = if n_kv_heads % 2 == 0 { RopeLayout::Interleaved } else { RopeLayout::Halves };
+        let rope = if n_kv_heads.is_multiple_of(2) { RopeLayout::Interleaved } else { RopeLayout::Halves };
         let rotation = KeyRotation::new(&frequencies, rope, POSITIONS);
         let codebooks = NuqCodebooks::new(key_levels, value_levels, ranges).unwrap();
         Self { head_dim, codebooks, frequencies, rope, rotation }

@@ -77,13 +77,13 @@ struct Position {
 impl Position {
     fn new(values: &[f32]) -> Self {
         let mut ends = [[(f32::NEG_INFINITY, 0); EXTREMES]; 2];
-        let mut poison = 0.0;
+        let mut finite = true;
         for (dimension, &x) in values.iter().enumerate() {
-            poison += x - x;
+            finite &= x.is_finite();
             insert(&mut ends[0], (x, dimension));
             insert(&mut ends[1], (-x, dimension));
         }
-        Self { ends, taken: [0; 2], finite: poison == 0.0 }
+        Self { ends, taken: [0; 2], finite }
     }
 
     /// Width of the range with so many numbers taken off.

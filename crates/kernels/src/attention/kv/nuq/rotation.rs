@@ -47,7 +47,7 @@ impl KeyRotation {
 
     /// Positions that the tables cover, from 0 on.
     pub fn positions(&self) -> usize {
-        if self.pairs == 0 { usize::MAX } else { self.starts.len() / self.pairs * KEY_TILE }
+        self.starts.len().checked_div(self.pairs).map_or(usize::MAX, |tiles| tiles * KEY_TILE)
     }
 
     /// Number of dimensions of a head that turn.
