@@ -244,7 +244,7 @@ impl KvStore {
     /// into the buffer it gets.
     ///
     /// # Errors
-    /// [`Error::UnknownPolicy`] if no tier has these formats; [`Error::Memory`] and [`Error::BudgetReached`] without
+    /// [`Error::AbsentTier`] if no tier has these formats; [`Error::Memory`] and [`Error::BudgetReached`] without
     /// room; the error of `fill`.
     pub fn restore_block<E: From<Error>>(
         &self,
