@@ -92,9 +92,10 @@ impl<'e> Session<'e> {
     }
 
     /// Lets later sequences begin with this one, whose tokens are `tokens`.
-    pub(crate) fn keep(&self, tokens: &[TokenId]) {
+    pub(crate) fn keep(&mut self, tokens: &[TokenId]) {
         if let Some(prefixes) = self.prefixes {
-            prefixes.keep(&self.cache, &tokens[..self.cache.len()]);
+            let known = self.cache.len();
+            prefixes.keep(&mut self.cache, &tokens[..known]);
         }
     }
 

@@ -72,8 +72,8 @@ fn replay(requests: &[Request], room: usize) -> TreeStatistics {
     for request in requests {
         let found = tree.lookup(&key, &request.prompt);
         let tokens = [&request.prompt[..], &request.reply].concat();
-        let inserted = tree.insert(&key, &tokens, &vec![(); tokens.len() / BLOCK]);
-        used += inserted.new_blocks;
+        let inserted = tree.insert(&key, &tokens, &vec![(); tokens.len().div_ceil(BLOCK)]);
+        used += inserted.new_blocks - inserted.replaced.len();
         drop((found, inserted));
         if used > room {
             used -= tree.evict(used - room).iter().map(|evicted| evicted.blocks.len()).sum::<usize>();
@@ -176,17 +176,11 @@ fn markdown(replays: &[Replay]) -> String {
 mod tests {
     use super::*;
 
-    /// What a cache of unlimited size finds: for each request the longest start that it shares with an earlier one's whole
-    /// blocks, found by comparing it with every one.
+    /// What a cache of unlimited size finds: for each request the longest start that it shares with an earlier one and its
+    /// reply, found by comparing it with every one.
     fn shared_tokens(requests: &[Request]) -> u64 {
-        let cached: Vec<Vec<u32>> = requests
-            .iter()
-            .map(|request| {
-                let mut tokens = [&request.prompt[..], &request.reply].concat();
-                tokens.truncate(tokens.len() / BLOCK * BLOCK);
-                tokens
-            })
-            .collect();
+        let cached: Vec<Vec<u32>> =
+            requests.iter().map(|request| [&request.prompt[..], &request.reply].concat()).collect();
         let shared = |i: usize, prompt: &[u32]| {
             let agreeing = |other: &Vec<u32>| other.iter().zip(prompt).take_while(|(a, b)| a == b).count();
             let longest = cached[..i].iter().map(agreeing).max().unwrap_or(0);

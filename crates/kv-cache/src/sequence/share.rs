@@ -36,6 +36,13 @@ impl Sequence {
         }
     }
 
+    /// All blocks from [`released`](Self::released) on, to be shared with others. The last one need not be full: before the
+    /// sequence writes more to it, it makes a copy for itself.
+    pub fn share(&mut self) -> &[Block] {
+        self.share_partial();
+        &self.blocks
+    }
+
     /// Appends whole blocks that other sequences have.
     ///
     /// # Errors

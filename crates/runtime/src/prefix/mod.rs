@@ -129,18 +129,19 @@ impl PrefixCache {
         Ok(Reused { tokens: n_tokens, _pin: pin })
     }
 
-    /// Makes the whole blocks of a sequence of `tokens` known to later requests.
-    pub(crate) fn keep(&self, sequence: &Sequence, tokens: &[TokenId]) {
+    /// Makes the blocks of a sequence of `tokens` known to later requests. Files get the whole ones: a rest of a block would
+    /// cost as much to read as to compute.
+    pub(crate) fn keep(&self, sequence: &mut Sequence, tokens: &[TokenId]) {
         let block_tokens = self.tree.block_tokens();
-        let blocks = sequence.blocks();
         // A sequence that slid its window has lost its beginning, and with it what a prefix is good for.
-        if sequence.released() > 0 || blocks.is_empty() {
+        if sequence.released() > 0 {
             return;
         }
-        let tokens = &tokens[..blocks.len() * block_tokens];
+        let blocks = sequence.share();
         self.tree.insert(&self.key, tokens, blocks);
         let Some(store) = &self.store else { return };
-        for (at, block) in blocks.iter().enumerate() {
+        let whole = tokens.len() / block_tokens;
+        for (at, block) in blocks[..whole].iter().enumerate() {
             let block = block.pin();
             let payload: Vec<&[u8]> = block.layers().collect();
             if let Err(error) = store.put(&self.key, &tokens[..(at + 1) * block_tokens], &payload) {

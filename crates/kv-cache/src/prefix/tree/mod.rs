@@ -23,8 +23,9 @@ use super::PrefixKey;
 
 /// Finds the blocks of the longest known prefix of a prompt.
 ///
-/// `B` is a cheap, reference-counted handle of a block of [`block_tokens`](Self::block_tokens) tokens. Only whole blocks
-/// are kept. One radix tree per [`PrefixKey`]; edges are runs of whole blocks and split between them.
+/// `B` is a cheap, reference-counted handle of a block of [`block_tokens`](Self::block_tokens) tokens. Whole blocks are
+/// shared; a last one that is not full can be copied from, and gives way to a fuller one of the same beginning. One radix
+/// tree per [`PrefixKey`]; edges are runs of blocks and split between them.
 ///
 /// Lookups run side by side under a read lock; what they change (time of use, pins, counters) is atomic. Handles that
 /// the tree gives up are returned, never dropped under its lock.
@@ -40,8 +41,8 @@ use super::PrefixKey;
 ///     scope: Scope::Shared,
 /// };
 /// let tree = PrefixTree::new(4);
-/// // Two blocks of four tokens; the ninth token has no whole block yet.
-/// tree.insert(&key, &[1, 2, 3, 4, 5, 6, 7, 8, 9], &["a", "b"]);
+/// // Two blocks of four tokens, and one that holds the ninth.
+/// tree.insert(&key, &[1, 2, 3, 4, 5, 6, 7, 8, 9], &["a", "b", "c"]);
 ///
 /// let found = tree.lookup(&key, &[1, 2, 3, 4, 5, 6, 0, 0, 0]);
 /// assert_eq!(found.blocks, ["a"]);
@@ -126,12 +127,15 @@ pub struct PrefixPin(
 /// What [`PrefixTree::insert`] did.
 #[derive(Clone, Debug)]
 pub struct Inserted<B> {
-    /// The tree's own blocks for the part that it knew already. Those that were given for the same tokens are
+    /// The tree's own whole blocks for the part that it knew already. Those that were given for the same tokens are
     /// duplicates, which the caller may replace by these.
     pub known: Vec<B>,
-    /// How many blocks are new in the tree: the others that were given.
+    /// How many blocks are new in the tree: the others that were given, unless the last is not full and the tree has a
+    /// block that begins with its tokens.
     pub new_blocks: usize,
-    /// Keeps the inserted path in the tree; none if there was no whole block.
+    /// What gave way to a fuller block.
+    pub replaced: Vec<B>,
+    /// Keeps the inserted path in the tree; none if there was no block.
     pub pin: Option<PrefixPin>,
 }
 
@@ -140,7 +144,7 @@ pub struct Inserted<B> {
 pub struct Evicted<B> {
     /// Whose they were.
     pub key: Arc<PrefixKey>,
-    /// The whole prefix, from the first token to the end of the last evicted block.
+    /// The whole prefix, from the first token to the end of the last evicted block, which need not be full.
     pub tokens: Vec<u32>,
     /// The last blocks of that prefix; what is before them is still in the tree.
     pub blocks: Vec<B>,
@@ -249,14 +253,17 @@ impl<B: Clone> PrefixTree<B> {
                 walk.last_blocks = n_blocks;
                 walk.tokens += n_blocks * self.block_tokens;
             }
-            if n_blocks < nodes.get(child).blocks.len() {
+            let node = nodes.get(child);
+            if n_blocks < node.blocks.len() {
                 let rest = agreeing % self.block_tokens;
                 walk.partial = (rest > 0).then_some((child, n_blocks, rest));
                 let at = walk.agreeing();
-                if at < wanted.len() {
-                    let is_start = walk.tokens == 0;
-                    walk.end = if is_start { MatchEnd::UnknownStart } else { MatchEnd::Diverged { at } };
-                }
+                walk.end = match () {
+                    () if at == wanted.len() => MatchEnd::Complete,
+                    () if agreeing == node.label.len() => MatchEnd::Ended { at },
+                    () if walk.tokens == 0 => MatchEnd::UnknownStart,
+                    () => MatchEnd::Diverged { at },
+                };
                 return walk;
             }
             id = child;
@@ -264,44 +271,59 @@ impl<B: Clone> PrefixTree<B> {
         walk
     }
 
-    /// Makes the whole blocks of `tokens` known under `key`. Where the tree has a block for the same tokens already, it
-    /// keeps its own.
+    /// Makes the blocks of `tokens` known under `key`. Where the tree has a whole block for the same tokens already, it
+    /// keeps its own. A last block that is not full must not be written any more.
     ///
     /// # Shapes
-    /// `blocks`: `[tokens.len() / block_tokens]`; tokens that fill no whole block are left out.
+    /// `blocks`: `[tokens.len() / block_tokens]`, rounded up, or down to leave the last tokens out.
     ///
     /// # Panics
     /// If the number of blocks is another.
     pub fn insert(&self, key: &PrefixKey, tokens: &[u32], blocks: &[B]) -> Inserted<B> {
-        let n_blocks = tokens.len() / self.block_tokens;
-        assert_eq!(blocks.len(), n_blocks, "insert: blocks for {} tokens", tokens.len());
-        let tokens = &tokens[..n_blocks * self.block_tokens];
-        let mut known = Vec::new();
+        let n_blocks = blocks.len();
+        let fits = [tokens.len() / self.block_tokens, tokens.len().div_ceil(self.block_tokens)];
+        assert!(fits.contains(&n_blocks), "insert: {n_blocks} blocks for {} tokens", tokens.len());
+        let tokens = &tokens[..tokens.len().min(n_blocks * self.block_tokens)];
+        let mut inserted = Inserted { known: Vec::new(), new_blocks: 0, replaced: Vec::new(), pin: None };
         if n_blocks == 0 {
-            return Inserted { known, new_blocks: 0, pin: None };
+            return inserted;
         }
         let mut state = self.state.write();
         let state = &mut *state;
         let now = self.clock.fetch_add(1, Relaxed);
         let mut id = state.root(key);
+        let known = &mut inserted.known;
         while known.len() < n_blocks {
-            let rest = &tokens[known.len() * self.block_tokens..];
-            let agreeing = |&(_, agreeing): &(NodeId, usize)| agreeing >= self.block_tokens;
-            let Some((child, agreeing)) = state.nodes.closest_child(id, rest).filter(agreeing) else {
-                id = state.nodes.add_leaf(id, rest, &blocks[known.len()..], now);
+            let (rest, rest_blocks) = (&tokens[known.len() * self.block_tokens..], &blocks[known.len()..]);
+            let (child, agreeing) = state.nodes.closest_child(id, rest).unwrap_or((id, 0));
+            let node = state.nodes.get(child);
+            if agreeing >= self.block_tokens {
+                let agreeing = agreeing / self.block_tokens;
+                let is_whole = agreeing == node.blocks.len();
+                id = if is_whole { child } else { state.nodes.split(child, agreeing) };
+                let node = state.nodes.get(id);
+                node.touch(now);
+                known.extend_from_slice(&node.blocks);
+                continue;
+            }
+            if agreeing == rest.len() {
+                // A block that is not full, and is the beginning of one that is there.
                 break;
-            };
-            let agreeing = agreeing / self.block_tokens;
-            let is_whole = agreeing == state.nodes.get(child).blocks.len();
-            id = if is_whole { child } else { state.nodes.split(child, agreeing) };
-            let node = state.nodes.get(id);
-            node.touch(now);
-            known.extend_from_slice(&node.blocks);
+            }
+            if agreeing > 0 && agreeing == node.label.len() {
+                node.touch(now);
+                inserted.replaced = state.nodes.replace(child, rest, rest_blocks);
+                id = child;
+            } else {
+                id = state.nodes.add_leaf(id, rest, rest_blocks, now);
+            }
+            inserted.new_blocks = rest_blocks.len();
+            break;
         }
-        let pin = Some(PrefixPin(Arc::clone(state.nodes.get(id).usage())));
-        let new_blocks = n_blocks - known.len();
-        self.counters.count_insert(known.len(), new_blocks);
-        Inserted { known, new_blocks, pin }
+        inserted.pin = Some(PrefixPin(Arc::clone(state.nodes.get(id).usage())));
+        let n_known = n_blocks - inserted.new_blocks;
+        self.counters.count_insert(n_known, inserted.new_blocks, inserted.replaced.len());
+        inserted
     }
 
     /// Takes `n_blocks` blocks out, or as many as there are without a pin: always from the end of the prefix whose end

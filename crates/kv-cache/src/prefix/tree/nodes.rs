@@ -32,10 +32,10 @@ pub(super) enum Parent {
 #[derive(Debug)]
 pub(super) struct Node<B> {
     pub(super) parent: Parent,
-    /// Tokens of the edge: `[blocks.len() * block_tokens]`.
+    /// Tokens of the edge: `[blocks.len() * block_tokens]`, fewer where the last block of a leaf is not full.
     pub(super) label: Vec<u32>,
     pub(super) blocks: Vec<B>,
-    /// Sorted by label. The first blocks of their labels are all different.
+    /// Sorted by label. The first block of one is never the beginning of another's.
     pub(super) children: Vec<NodeId>,
     usage: Arc<Usage>,
     /// Whether the node is in [`Nodes::queue`].
@@ -115,7 +115,8 @@ impl<B: Clone> Nodes<B> {
         children.partition_point(|&child| {
             #[cfg(test)]
             super::tests::COMPARISONS.set(super::tests::COMPARISONS.get() + 1);
-            &self.get(child).label[..self.block_tokens] < block
+            let label = &self.get(child).label;
+            &label[..label.len().min(self.block_tokens)] < block
         })
     }
 
@@ -123,7 +124,8 @@ impl<B: Clone> Nodes<B> {
         self.add(Parent::Key(key), Vec::new(), Vec::new(), 0)
     }
 
-    /// Adds a leaf below `parent`, which must not have a child with the same first block.
+    /// Adds a leaf below `parent`, which must not have a child whose first block begins with the label's, or the other way
+    /// round.
     pub(super) fn add_leaf(&mut self, parent: NodeId, label: &[u32], blocks: &[B], stamp: u64) -> NodeId {
         let id = self.add(Parent::Node(parent), label.to_vec(), blocks.to_vec(), stamp);
         let at = self.place_of(&self.get(parent).children, label);
@@ -153,6 +155,15 @@ impl<B: Clone> Nodes<B> {
         self.get_mut(upper).children.push(id);
         self.get_mut(id).parent = Parent::Node(upper);
         upper
+    }
+
+    /// Makes a leaf of one block that is not full another one, whose label begins with its own; returns the block. It keeps
+    /// the id, the pins and its place in the queue.
+    pub(super) fn replace(&mut self, id: NodeId, label: &[u32], blocks: &[B]) -> Vec<B> {
+        let node = self.get_mut(id);
+        debug_assert!(node.children.is_empty() && node.blocks.len() == 1 && label.starts_with(&node.label));
+        node.label = label.to_vec();
+        std::mem::replace(&mut node.blocks, blocks.to_vec())
     }
 
     /// Takes the last `n_blocks` of a leaf that has more.

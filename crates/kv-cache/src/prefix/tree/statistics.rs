@@ -37,6 +37,8 @@ pub struct TreeStatistics {
     pub inserted_blocks: u64,
     /// Blocks given to `insert` whose tokens the tree already had blocks for.
     pub known_blocks: u64,
+    /// Blocks that were not full and gave way to fuller ones.
+    pub replaced_blocks: u64,
     /// Blocks taken out by `evict`.
     pub evicted_blocks: u64,
     /// Keys with a tree now.
@@ -64,6 +66,7 @@ pub(super) struct Counters {
     missed_tokens: AtomicU64,
     inserted_blocks: AtomicU64,
     known_blocks: AtomicU64,
+    replaced_blocks: AtomicU64,
     evicted_blocks: AtomicU64,
 }
 
@@ -89,9 +92,10 @@ impl Counters {
         add(&self.missed_tokens, n_tokens - hit);
     }
 
-    pub(super) fn count_insert(&self, known: usize, new: usize) {
+    pub(super) fn count_insert(&self, known: usize, new: usize, replaced: usize) {
         add(&self.known_blocks, known);
         add(&self.inserted_blocks, new);
+        add(&self.replaced_blocks, replaced);
     }
 
     pub(super) fn count_evicted(&self, blocks: usize) {
@@ -114,6 +118,7 @@ impl Counters {
             missed_tokens: get(&self.missed_tokens),
             inserted_blocks: get(&self.inserted_blocks),
             known_blocks: get(&self.known_blocks),
+            replaced_blocks: get(&self.replaced_blocks),
             evicted_blocks: get(&self.evicted_blocks),
             keys,
             nodes,

@@ -35,7 +35,9 @@ impl<B: Clone> PrefixTree<B> {
         let mut children_seen = 0;
         let queued: Vec<NodeId> = nodes.queue.iter().map(|Reverse((_, id))| *id).collect();
         for (id, node) in nodes.iter() {
-            assert_eq!(node.label.len(), node.blocks.len() * self.block_tokens);
+            let room = node.blocks.len() * self.block_tokens;
+            let least = if node.children.is_empty() { (room + 1).saturating_sub(self.block_tokens) } else { room };
+            assert!((least..=room).contains(&node.label.len()));
             match &node.parent {
                 Parent::Key(key) => {
                     assert_eq!(state.roots.get(key), Some(&id));
@@ -47,8 +49,9 @@ impl<B: Clone> PrefixTree<B> {
                     assert!(!node.children.is_empty() || node.queued, "eviction would not find a leaf");
                 }
             }
-            let first = |id: &NodeId| &nodes.get(*id).label[..self.block_tokens];
-            assert!(node.children.windows(2).all(|pair| first(&pair[0]) < first(&pair[1])));
+            let first = |id: &NodeId| nodes.get(*id).label.chunks(self.block_tokens).next().expect("a label");
+            let apart = |a: &[u32], b: &[u32]| a < b && !b.starts_with(a);
+            assert!(node.children.windows(2).all(|pair| apart(first(&pair[0]), first(&pair[1]))));
             for child in &node.children {
                 assert!(matches!(nodes.get(*child).parent, Parent::Node(parent) if parent == id));
             }
@@ -60,7 +63,7 @@ impl<B: Clone> PrefixTree<B> {
         let s = self.statistics();
         let ends = s.too_short + s.unknown_key + s.unknown_start + s.diverged + s.ended;
         assert_eq!(s.lookups, s.full_hits + ends);
-        assert_eq!(s.inserted_blocks - s.evicted_blocks, s.blocks as u64);
+        assert_eq!(s.inserted_blocks - s.replaced_blocks - s.evicted_blocks, s.blocks as u64);
     }
 }
 
@@ -113,6 +116,40 @@ fn an_insert_keeps_the_blocks_that_are_there() {
     let s = tree.statistics();
     assert_eq!((s.inserted_blocks, s.known_blocks, s.blocks, s.keys), (4, 2, 4, 1));
     tree.check();
+}
+
+#[test]
+fn a_block_that_is_not_full_gives_way_to_a_fuller_one() {
+    let tree = PrefixTree::new(BLOCK);
+    let key = key(Scope::Shared);
+    let insert = |tokens: &[u32], blocks: &[u32]| {
+        let inserted = tree.insert(&key, tokens, blocks);
+        tree.check();
+        (inserted.known, inserted.new_blocks, inserted.replaced)
+    };
+    let found = |tokens: &[u32]| {
+        let found = tree.lookup(&key, tokens);
+        let partial = found.partial.map(|partial| (partial.block, partial.tokens));
+        (found.blocks, partial, found.end)
+    };
+    assert_eq!(insert(&[1, 2, 3, 4, 5, 6], &[10, 20]), (vec![], 2, vec![]));
+    // What goes on behind the six tokens copies two of the second block.
+    let ended = MatchEnd::Ended { at: 6 };
+    assert_eq!(found(&[1, 2, 3, 4, 5, 6, 7, 8, 9]), (vec![10], Some((20, 2)), ended));
+    assert_eq!(found(&[1, 2, 3, 4, 5, 9, 9]), (vec![10], Some((20, 1)), MatchEnd::Diverged { at: 5 }));
+    assert_eq!(found(&[1, 2, 3, 4, 5, 6, 7]), (vec![10], Some((20, 2)), MatchEnd::Complete));
+    // The same again, and less of it, is known.
+    assert_eq!(insert(&[1, 2, 3, 4, 5, 6], &[11, 21]), (vec![10], 0, vec![]));
+    assert_eq!(insert(&[1, 2, 3, 4, 5], &[11, 21]), (vec![10], 0, vec![]));
+    // More of it takes its place, be it full or not.
+    assert_eq!(insert(&[1, 2, 3, 4, 5, 6, 7], &[12, 22]), (vec![10], 1, vec![20]));
+    assert_eq!(insert(&[1, 2, 3, 4, 5, 6, 7, 8, 9], &[13, 23, 33]), (vec![10], 2, vec![22]));
+    assert_eq!(found(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 0]), (vec![10, 23], Some((33, 1)), MatchEnd::Complete));
+    // Another end stands beside it.
+    assert_eq!(insert(&[1, 2, 3, 4, 5, 6, 0], &[14, 24]), (vec![10], 1, vec![]));
+    assert_eq!(found(&[1, 2, 3, 4, 5, 6, 0, 0, 0]), (vec![10], Some((24, 3)), MatchEnd::Ended { at: 7 }));
+    let s = tree.statistics();
+    assert_eq!((s.inserted_blocks, s.replaced_blocks, s.known_blocks, s.blocks), (6, 2, 7, 4));
 }
 
 #[test]
@@ -201,7 +238,7 @@ fn a_lookup_takes_the_same_steps_whatever_another_tenant_has_inserted() {
     assert!(alone.iter().all(|(.., comparisons)| *comparisons > 0));
 }
 
-/// All prefixes of whole blocks with the block that stands for their end.
+/// All prefixes that end with a block, be it full or not, with the block that stands for their end.
 #[derive(Default)]
 struct Naive {
     prefixes: HashMap<(usize, Vec<u32>), Known>,
@@ -213,10 +250,15 @@ struct Known {
     used: u64,
 }
 
+/// Where the blocks of `n_tokens` tokens end.
+fn ends(n_tokens: usize) -> impl Iterator<Item = usize> {
+    (0..n_tokens.div_ceil(BLOCK)).map(move |i| ((i + 1) * BLOCK).min(n_tokens))
+}
+
 impl Naive {
     fn touch(&mut self, key: usize, tokens: &[u32]) {
         self.now += 1;
-        for end in (BLOCK..=tokens.len()).step_by(BLOCK) {
+        for end in ends(tokens.len()) {
             self.prefixes.get_mut(&(key, tokens[..end].to_vec())).expect("a known prefix").used = self.now;
         }
     }
@@ -238,16 +280,29 @@ impl Naive {
         (blocks, partial)
     }
 
+    /// Whether a block that is not full is known, as the beginning of one that is there.
+    fn knows_rest(&self, key: usize, tokens: &[u32]) -> bool {
+        self.prefixes.keys().any(|(other, known)| *other == key && known.starts_with(tokens))
+    }
+
+    /// Takes out the block that is not full and with which `tokens` begin, if there is one.
+    fn give_way(&mut self, key: usize, tokens: &[u32]) -> Option<u32> {
+        let shorter = |(other, known): &&(usize, Vec<u32>)| {
+            *other == key && !known.len().is_multiple_of(BLOCK) && tokens.starts_with(known)
+        };
+        let prefix = self.prefixes.keys().find(shorter)?.clone();
+        self.prefixes.remove(&prefix).map(|known| known.block)
+    }
+
     /// When the last block of `tokens`, or any before it, was last used.
     fn any_use(&self, key: usize, tokens: &[u32]) -> u64 {
-        let ends = (BLOCK..=tokens.len()).step_by(BLOCK);
-        ends.map(|end| self.prefixes[&(key, tokens[..end].to_vec())].used).max().unwrap_or(0)
+        ends(tokens.len()).map(|end| self.prefixes[&(key, tokens[..end].to_vec())].used).max().unwrap_or(0)
     }
 }
 
 #[derive(Clone, Debug)]
 enum Step {
-    Insert { key: usize, tokens: Vec<u32>, is_pinned: bool },
+    Insert { key: usize, tokens: Vec<u32>, is_whole: bool, is_pinned: bool },
     Lookup { key: usize, tokens: Vec<u32>, is_pinned: bool },
     Unpin { nth: usize },
     Evict { n_blocks: usize },
@@ -264,11 +319,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         })
     };
     let any_tokens = move || prop_oneof![tokens(), near()];
-    let insert = (0..2usize, any_tokens(), any::<bool>()).prop_map(|(key, tokens, is_pinned)| Step::Insert {
-        key,
-        tokens,
-        is_pinned,
-    });
+    let insert = (0..2usize, any_tokens(), any::<bool>(), any::<bool>())
+        .prop_map(|(key, tokens, is_whole, is_pinned)| Step::Insert { key, tokens, is_whole, is_pinned });
     let lookup = (0..2usize, any_tokens(), any::<bool>()).prop_map(|(key, tokens, is_pinned)| Step::Lookup {
         key,
         tokens,
@@ -291,7 +343,12 @@ struct Twin {
 impl Twin {
     fn step(&mut self, step: Step) {
         match step {
-            Step::Insert { key, tokens, is_pinned } => self.insert(key, &tokens, is_pinned),
+            Step::Insert { key, mut tokens, is_whole, is_pinned } => {
+                if is_whole {
+                    tokens.truncate(tokens.len() / BLOCK * BLOCK);
+                }
+                self.insert(key, &tokens, is_pinned);
+            }
             Step::Lookup { key, tokens, is_pinned } => self.lookup(key, &tokens, is_pinned),
             Step::Unpin { nth } if nth < self.pins.len() => drop(self.pins.remove(nth)),
             Step::Unpin { .. } => {}
@@ -301,21 +358,31 @@ impl Twin {
     }
 
     fn insert(&mut self, key: usize, tokens: &[u32], is_pinned: bool) {
-        let blocks = named(self.next_block, tokens.len());
+        let blocks: Vec<u32> = (self.next_block..).take(tokens.len().div_ceil(BLOCK)).collect();
         self.next_block += blocks.len() as u32;
         let inserted = self.tree.insert(&self.keys[key], tokens, &blocks);
-        let whole = &tokens[..blocks.len() * BLOCK];
-        for (i, &block) in blocks.iter().enumerate() {
-            let prefix = (key, whole[..(i + 1) * BLOCK].to_vec());
-            let is_known = i < inserted.known.len();
-            assert_eq!(self.naive.prefixes.contains_key(&prefix), is_known);
-            let known = self.naive.prefixes.entry(prefix).or_insert(Known { block, used: 0 });
+        let n_known = inserted.known.len();
+        let is_rest = |end: usize| !end.is_multiple_of(BLOCK);
+        let knows_rest = is_rest(tokens.len()) && self.naive.knows_rest(key, tokens);
+        assert_eq!(inserted.new_blocks, blocks.len() - n_known - usize::from(knows_rest));
+        let gives_way = if inserted.new_blocks > 0 { self.naive.give_way(key, tokens) } else { None };
+        assert_eq!(inserted.replaced, Vec::from_iter(gives_way));
+        let mut used = 0;
+        for (i, end) in ends(tokens.len()).enumerate() {
+            let prefix = (key, tokens[..end].to_vec());
+            let is_known = i < n_known;
+            if !is_rest(end) {
+                assert_eq!(self.naive.prefixes.contains_key(&prefix), is_known);
+            } else if knows_rest {
+                break;
+            }
+            let known = self.naive.prefixes.entry(prefix).or_insert(Known { block: blocks[i], used: 0 });
             assert!(!is_known || known.block == inserted.known[i]);
+            used = end;
         }
-        assert_eq!(inserted.known.len() + inserted.new_blocks, blocks.len());
-        self.naive.touch(key, whole);
-        if let Some(pin) = inserted.pin.filter(|_| is_pinned) {
-            self.pins.push((key, whole.to_vec(), pin));
+        self.naive.touch(key, &tokens[..used]);
+        if let Some(pin) = inserted.pin.filter(|_| is_pinned && used > 0) {
+            self.pins.push((key, tokens[..used].to_vec(), pin));
         }
     }
 
@@ -329,7 +396,7 @@ impl Twin {
         if let Some(partial) = &found.partial {
             let agreeing = &tokens[..found.tokens + partial.tokens];
             let fits = |(prefix, known): &(&(usize, Vec<u32>), &Known)| {
-                let is_next = prefix.0 == key && prefix.1.len() == found.tokens + BLOCK;
+                let is_next = prefix.0 == key && prefix.1.len().div_ceil(BLOCK) == found.tokens / BLOCK + 1;
                 is_next && prefix.1.starts_with(agreeing) && known.block == partial.block
             };
             let (prefix, _) = self.naive.prefixes.iter().find(fits).expect("the block is a known one");
@@ -349,9 +416,10 @@ impl Twin {
         assert!(taken <= n_blocks);
         for evicted in evicted {
             let key = self.keys.iter().position(|key| *key == *evicted.key).expect("one of the keys");
-            let first = evicted.tokens.len() - evicted.blocks.len() * BLOCK;
-            for (i, block) in evicted.blocks.into_iter().enumerate().rev() {
-                let tokens = &evicted.tokens[..first + (i + 1) * BLOCK];
+            let ends: Vec<usize> = ends(evicted.tokens.len()).collect();
+            let ends = &ends[ends.len() - evicted.blocks.len()..];
+            for (&end, block) in ends.iter().zip(evicted.blocks).rev() {
+                let tokens = &evicted.tokens[..end];
                 assert!(self.naive.is_leaf(key, tokens), "a block was taken from inside a path");
                 let pinned = |pin: &(usize, Vec<u32>, PrefixPin)| pin.0 == key && pin.1.starts_with(tokens);
                 assert!(!self.pins.iter().any(pinned), "a pinned block was taken");
@@ -408,7 +476,7 @@ fn readers_and_writers_work_side_by_side() {
     type Block = Arc<Vec<u32>>;
     let tree = PrefixTree::<Block>::new(BLOCK);
     let blocks_of = |tokens: &[u32]| -> Vec<Block> {
-        (BLOCK..=tokens.len()).step_by(BLOCK).map(|end| Arc::new(tokens[..end].to_vec())).collect()
+        ends(tokens.len()).map(|end| Arc::new(tokens[..end].to_vec())).collect()
     };
     let work = |thread: u32| {
         let mut state = 0x9e37_79b9_7f4a_7c15_u64 ^ u64::from(thread);
