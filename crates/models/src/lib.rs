@@ -1,6 +1,7 @@
 //! Language models for `ruvllm`: hyperparameters and weights from GGUF files, the decoder's forward
-//! pass. It does no arithmetic of its own (that is `ruvllm-kernels`), keeps no keys and values (that is
-//! `ruvllm-kv-cache`), and does not schedule, sample or stream (that is `ruvllm`).
+//! pass. Its arithmetic is that of `ruvllm-kernels`, but for a factor of embeddings and a cap of logits.
+//! It keeps no keys and values (that is `ruvllm-kv-cache`), and does not schedule, sample or stream (that
+//! is `ruvllm`).
 //!
 //! ```text
 //! Gguf ──► ModelConfig ──► Model ◄── Compute (kernels, threads)
@@ -15,7 +16,8 @@
 //! # Invariants
 //! - Matrices are used where they are in the file; only norms and biases are copied.
 //! - A token's logits depend on its sequence alone, bit for bit: not on the batch, the cut of the
-//!   prompt, the threads or the instruction set.
+//!   prompt, the threads or the instruction set. Of the sequence's capacity they depend only where
+//!   [`ModelConfig::long_rope_above`] says so.
 //! - No file and no token id makes it panic: they give an [`Error`].
 //! - A decode step allocates nothing once its workspace and cache are warm, but for tables that double with the length.
 
@@ -39,7 +41,7 @@ pub use compute::Compute;
 pub use config::ModelConfig;
 pub use decoder::Model;
 pub use error::{Error, Result};
-pub use family::{Activation, DecoderSpec, Window};
+pub use family::{Activation, DecoderSpec, Projections, Window};
 pub use ruvllm_kernels::KvFormat;
 pub use ruvllm_kv_cache::{KvPolicy, KvStore, Sequence};
 pub use ruvllm_memory::PagePool;

@@ -36,6 +36,8 @@ pub(crate) struct Buffers {
     pub(crate) gated: Activations,
     /// `[tokens, ffn_dim]`
     pub(crate) up: Vec<f32>,
+    /// Rows whose norm takes their place, `[tokens, n_heads * head_dim]` or `[tokens, model_dim]`; empty in models without.
+    pub(crate) unnormed: Vec<f32>,
     /// What a projection adds to the residual stream, `[tokens, model_dim]`.
     pub(crate) update: Vec<f32>,
     pub(crate) scratch: AttentionScratch,

@@ -45,7 +45,14 @@ fn data(relative: &str) -> std::path::PathBuf {
 #[test]
 fn allocations_are_bounded() {
     warm_migrations_allocate_nothing();
-    for file in ["tiny/llama/model-F32.gguf", "tiny/llama/model-F16.gguf", "quant/llama-Q4_K_M.gguf"] {
+    let files = [
+        "tiny/llama/model-F32.gguf",
+        "tiny/llama/model-F16.gguf",
+        "tiny/phi3/model-F16.gguf",
+        "tiny/gemma3/model-F32.gguf",
+        "quant/llama-Q4_K_M.gguf",
+    ];
+    for file in files {
         for threads in [1, 2] {
             warm_decode_steps_allocate_nothing(file, threads);
         }

@@ -30,7 +30,8 @@ impl Engine {
     ///
     /// # Errors
     /// [`Error::CalibrationText`], [`Error::TokenOutOfRange`], [`Error::Cancelled`] after a `Break`; [`Error::Calibration`] if
-    /// `nuq3` does not take the model's heads or a key or value is not finite; [`Error::Open`] if the model file is gone;
+    /// `nuq3` does not take the model's heads or a key or value is not finite; [`Error::KvPolicy`] if the model has more than
+    /// one rotary embedding; [`Error::Open`] if the model file is gone;
     /// [`Error::KvBudget`], [`Error::Cache`] and [`Error::Forward`] from the run.
     pub fn calibrate_kv(
         &self,
@@ -46,8 +47,10 @@ impl Engine {
         let untrained = NuqTraining::new(shape.n_kv_heads, shape.head_dim).map_err(failed)?;
         let mut trainings = vec![untrained; shape.n_layers];
         let window = WINDOW.min(self.config().context_length);
+        let rope = self.model.kv_rope();
+        let rope = rope.map_err(|source| Error::KvPolicy { policy: KvFormat::Nuq3.to_string(), source })?;
+        let rotation = rope.rotation(window);
         let mut cache = self.exact_sequence(window)?;
-        let rotation = self.model.kv_rope().rotation(window);
         let mut workspace = Workspace::new();
         let mut done = 0;
         for window in tokens.chunks(window) {

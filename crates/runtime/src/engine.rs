@@ -68,7 +68,7 @@ impl Engine {
         let resolved = options.resolve(model.config().context_length)?;
         let pool = ThreadPool::new(resolved.threads).map_err(Error::Compute)?;
         let kv = new_kv_store(&model, &gguf, options)?;
-        let prefixes = PrefixCache::open(&options.prefixes, &gguf, &kv)?;
+        let prefixes = PrefixCache::open(&options.prefixes, &gguf, model.config(), &kv)?;
         let tokenizer = load_tokenizer(&gguf, &name, options)?;
         let (ids, rows) = (tokenizer.vocab_size(), model.config().vocab_size);
         if ids > rows {

@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use gguf_rs_lite::Metadata;
+use gguf_rs_lite::{Array, Metadata, Value};
 
 use crate::error::{Error, Result};
 
@@ -95,6 +95,24 @@ impl<'a> Keys<'a> {
     /// A text, if the key is present.
     pub(crate) fn text(&self, suffix: &str) -> Result<Option<&'a str>> {
         Ok(self.metadata.get_str(&self.full(suffix))?)
+    }
+
+    /// `len` truth values, if the key is present and an array; numbers other than 0 are true.
+    pub(crate) fn flags(&self, suffix: &str, len: usize) -> Result<Option<Vec<bool>>> {
+        let key = self.full(suffix);
+        let flags: Vec<bool> = match self.metadata.get(&key) {
+            Some(Value::Array(Array::Bool(flags))) => flags.clone(),
+            Some(Value::Array(_)) => {
+                let numbers = self.metadata.get_u64s(&key)?.unwrap_or_default();
+                numbers.into_iter().map(|number| number != 0).collect()
+            }
+            _ => return Ok(None),
+        };
+        if flags.len() != len {
+            let found = format!("an array of {}", flags.len());
+            return Err(Error::InvalidKey { key, found, expected: format!("an array of {len}") });
+        }
+        Ok(Some(flags))
     }
 
     /// The error for a value that is well-formed but wrong for this model.

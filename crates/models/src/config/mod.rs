@@ -4,12 +4,12 @@ pub(crate) mod keys;
 pub(crate) mod rope;
 
 use gguf_rs_lite::Gguf;
-use ruvllm_kernels::RopeConfig;
+use ruvllm_kernels::{RopeConfig, RopeScaling};
 use ruvllm_kv_cache::KvShape;
 
 use self::keys::{Keys, Real};
 use crate::error::{Error, Result};
-use crate::family::{self, DecoderSpec};
+use crate::family::{self, DecoderSpec, Sizes};
 use crate::weights::EMBEDDING;
 
 /// Limits beyond which a value is not taken for real. Tensors, whose sizes the file itself bounds, are
@@ -59,6 +59,8 @@ pub struct ModelConfig {
     pub norm_eps: f32,
     /// Rotary position parameters.
     pub rope: RopeConfig,
+    /// Those of windowed layers, where they differ.
+    pub local_rope: Option<RopeConfig>,
     /// What the family switches on in the decoder block.
     pub decoder: DecoderSpec,
 }
@@ -90,6 +92,8 @@ impl ModelConfig {
         }
         let head_dim = read_head_dim(&keys, model_dim, n_heads)?;
         let context_length = keys.require_count("context_length", 1..=MAX_CONTEXT)?;
+        let rope = rope::read_rope(&keys, gguf, head_dim, context_length)?;
+        let sizes = Sizes { model_dim, n_layers, n_heads, head_dim };
         Ok(Self {
             architecture: architecture.to_owned(),
             name: metadata.get_str("general.name")?.map(str::to_owned),
@@ -102,8 +106,9 @@ impl ModelConfig {
             vocab_size: read_vocab_size(&keys, gguf, model_dim)?,
             context_length,
             norm_eps: keys.require_real("attention.layer_norm_rms_epsilon", Real::PositiveUpTo(1.0))?,
-            rope: rope::read_rope(&keys, gguf, head_dim, context_length)?,
-            decoder: (family.decoder)(&keys, head_dim)?,
+            local_rope: rope::read_local_rope(&keys, &rope, family.local_rope_base)?,
+            rope,
+            decoder: (family.decoder)(&keys, &sizes)?,
         })
     }
 
@@ -127,6 +132,17 @@ impl ModelConfig {
         (0..self.n_layers)
             .map(|layer| self.decoder.window.of_layer(layer))
             .max_by_key(|w| w.unwrap_or(usize::MAX))?
+    }
+
+    /// Length that sequences must be able to exceed to be rotated with the second set of `LongRoPE`'s frequencies; `None` if
+    /// there is only one set. Sequences on both sides of it have other keys from the first token on.
+    pub fn long_rope_above(&self) -> Option<usize> {
+        match self.rope.scaling {
+            RopeScaling::LongRope { original_context, .. } if original_context < self.context_length => {
+                Some(original_context)
+            }
+            _ => None,
+        }
     }
 }
 

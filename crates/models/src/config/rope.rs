@@ -1,4 +1,4 @@
-//! Rotary position parameters from GGUF metadata and the optional `rope_freqs.weight` tensor.
+//! Rotary position parameters from GGUF metadata and the optional tensors of frequency divisors.
 
 use gguf_rs_lite::Gguf;
 use ruvllm_kernels::{RopeConfig, RopeScaling, yarn_attention_factor};
@@ -16,6 +16,10 @@ const MAX_ORIGINAL_CONTEXT: usize = u32::MAX as usize;
 /// Name of the tensor with one divisor per rotated pair (Llama 3.1 and later).
 pub(crate) const FREQUENCY_DIVISORS: &str = "rope_freqs.weight";
 
+/// Names of the tensors with the divisors of `LongRoPE` for sequences within the original context and for longer ones.
+pub(crate) const SHORT_FACTORS: &str = "rope_factors_short.weight";
+pub(crate) const LONG_FACTORS: &str = "rope_factors_long.weight";
+
 /// Reads base, rotary dimension, scaling and frequency divisors.
 pub(crate) fn read_rope(
     keys: &Keys<'_>,
@@ -28,33 +32,86 @@ pub(crate) fn read_rope(
         return Err(keys.invalid("rope.dimension_count", rotary_dim, "an even number"));
     }
     let base = keys.real("rope.freq_base", Real::AboveOne)?.unwrap_or(DEFAULT_BASE);
-    let scaling = read_scaling(keys, context_length)?;
-    let frequency_divisors = read_divisors(gguf, rotary_dim / 2)?;
+    let frequency_divisors = if gguf.tensor(FREQUENCY_DIVISORS).is_some() {
+        Some(read_divisors(gguf, FREQUENCY_DIVISORS, rotary_dim / 2)?)
+    } else {
+        None
+    };
+    let long_rope = [SHORT_FACTORS, LONG_FACTORS].iter().any(|name| gguf.tensor(name).is_some());
+    let scaling = if long_rope {
+        read_long_rope(keys, gguf, rotary_dim / 2, context_length)?
+    } else {
+        read_scaling(keys, context_length)?
+    };
     Ok(RopeConfig { base: base.into(), rotary_dim, scaling, frequency_divisors })
 }
 
+/// The parameters of windowed layers where they differ from the others', `rope`: another base, no scaling. `usual` is the
+/// base in files that do not name it.
+pub(crate) fn read_local_rope(
+    keys: &Keys<'_>,
+    rope: &RopeConfig,
+    usual: Option<f32>,
+) -> Result<Option<RopeConfig>> {
+    let base = keys.real("rope.freq_base_swa", Real::AboveOne)?.or(usual);
+    Ok(base.map(|base| RopeConfig::new(base.into(), rope.rotary_dim)))
+}
+
 fn read_scaling(keys: &Keys<'_>, context_length: usize) -> Result<RopeScaling> {
-    // Files of 2023 have `rope.scale_linear` and no type.
-    let legacy = keys.real("rope.scale_linear", Real::Positive)?;
-    let factor = keys.real("rope.scaling.factor", Real::NotNegative)?.filter(|&factor| factor > 0.0);
-    let factor = factor.or(legacy).unwrap_or(1.0);
+    let factor = read_factor(keys)?;
     match keys.text("rope.scaling.type")? {
         None if factor == 1.0 => Ok(RopeScaling::None),
         None | Some("linear") => Ok(RopeScaling::Linear { factor: factor.into() }),
         Some("none") => Ok(RopeScaling::None),
         Some("yarn") => read_yarn(keys, factor, context_length),
-        Some(other) => {
-            Err(keys.invalid("rope.scaling.type", format!("`{other}`"), "`none`, `linear` or `yarn`"))
-        }
+        Some("longrope") => Err(Error::MissingTensor { name: SHORT_FACTORS.into() }),
+        Some(other) => Err(keys.invalid(
+            "rope.scaling.type",
+            format!("`{other}`"),
+            "`none`, `linear`, `yarn` or `longrope`",
+        )),
     }
+}
+
+/// How many times longer the context is than trained.
+fn read_factor(keys: &Keys<'_>) -> Result<f32> {
+    // Files of 2023 have `rope.scale_linear` and no type.
+    let legacy = keys.real("rope.scale_linear", Real::Positive)?;
+    let factor = keys.real("rope.scaling.factor", Real::NotNegative)?.filter(|&factor| factor > 0.0);
+    Ok(factor.or(legacy).unwrap_or(1.0))
+}
+
+/// `LongRoPE` (arXiv 2402.13753). Files may leave its name out and have the divisors alone.
+fn read_long_rope(keys: &Keys<'_>, gguf: &Gguf, pairs: usize, context_length: usize) -> Result<RopeScaling> {
+    if let Some(other) = keys.text("rope.scaling.type")?.filter(|&name| name != "longrope") {
+        let expected = format!("`longrope` beside the tensor `{SHORT_FACTORS}` or `{LONG_FACTORS}`");
+        return Err(keys.invalid("rope.scaling.type", format!("`{other}`"), expected));
+    }
+    let factor = read_factor(keys)?;
+    if factor != 1.0 {
+        return Err(keys.invalid("rope.scaling.factor", factor, "1 where divisors scale the frequencies"));
+    }
+    let original_context = read_original_context(keys)?.unwrap_or(context_length);
+    let read = |name| -> Result<Vec<f64>> {
+        Ok(read_divisors(gguf, name, pairs)?.into_iter().map(f64::from).collect())
+    };
+    Ok(RopeScaling::LongRope {
+        short_factors: read(SHORT_FACTORS)?,
+        long_factors: read(LONG_FACTORS)?,
+        original_context,
+        max_context: context_length,
+        attention_factor: keys.real("rope.scaling.attn_factor", Real::Positive)?.map(f64::from),
+    })
+}
+
+fn read_original_context(keys: &Keys<'_>) -> Result<Option<usize>> {
+    keys.count("rope.scaling.original_context_length", 1..=MAX_ORIGINAL_CONTEXT)
 }
 
 /// `YaRN` (arXiv 2309.00071). The files' attention factors are multipliers of the usual
 /// `0.1 ln(factor) + 1`.
 fn read_yarn(keys: &Keys<'_>, factor: f32, context_length: usize) -> Result<RopeScaling> {
-    let original_context = keys
-        .count("rope.scaling.original_context_length", 1..=MAX_ORIGINAL_CONTEXT)?
-        .unwrap_or(context_length);
+    let original_context = read_original_context(keys)?.unwrap_or(context_length);
     // A negative mix means "not set"; only the full mix of the paper is implemented.
     if let Some(mix) = keys.real("rope.scaling.yarn_ext_factor", Real::Finite)?
         && mix >= 0.0
@@ -75,15 +132,13 @@ fn read_yarn(keys: &Keys<'_>, factor: f32, context_length: usize) -> Result<Rope
     })
 }
 
-fn read_divisors(gguf: &Gguf, pairs: usize) -> Result<Option<Vec<f32>>> {
-    if gguf.tensor(FREQUENCY_DIVISORS).is_none() {
-        return Ok(None);
-    }
-    let divisors = read_vector(gguf, FREQUENCY_DIVISORS, pairs)?;
+/// A tensor with a divisor for each pair.
+fn read_divisors(gguf: &Gguf, name: &str, pairs: usize) -> Result<Vec<f32>> {
+    let divisors = read_vector(gguf, name, pairs)?;
     match divisors.iter().position(|&divisor| !(divisor.is_finite() && divisor > 0.0)) {
-        None => Ok(Some(divisors)),
+        None => Ok(divisors),
         Some(index) => Err(Error::TensorValue {
-            name: FREQUENCY_DIVISORS.into(),
+            name: name.into(),
             index,
             found: divisors[index],
             expected: "a finite divisor above 0",

@@ -4,8 +4,10 @@
 use std::ops::Range;
 
 use ruvllm_kernels::{Activations, AttentionShape, KvView, MatmulJob, RopeTable};
+use ruvllm_kv_cache::Sequence;
 
 use super::FIRST_POSITIONS;
+use super::rope::RopeTables;
 use crate::batch::{Segment, Span};
 use crate::compute::Compute;
 use crate::config::ModelConfig;
@@ -19,8 +21,15 @@ pub(super) struct Block<'a> {
     pub(super) config: &'a ModelConfig,
     pub(super) weights: &'a LayerWeights,
     pub(super) layer: usize,
-    pub(super) rope: &'a RopeTable,
+    pub(super) ropes: &'a RopeTables,
     pub(super) compute: &'a Compute,
+}
+
+/// The residual stream, `[tokens, model_dim]`, and the memory of what is added to it.
+struct Stream<'a> {
+    hidden: &'a mut [f32],
+    update: &'a mut [f32],
+    unnormed: &'a mut [f32],
 }
 
 impl Block<'_> {
@@ -58,7 +67,7 @@ impl Block<'_> {
     fn project_attention(&self, buffers: &mut Buffers, segments: &[Segment<'_>], all: &[Span]) {
         let Block { config, weights, compute, .. } = self;
         let n_rows = all.iter().map(|span| span.len).sum();
-        let Buffers { hidden, normed, queries, keys, values, .. } = buffers;
+        let Buffers { hidden, normed, queries, keys, values, unnormed, .. } = buffers;
         let mut jobs = [
             MatmulJob { weights: &weights.query.weights, out: &mut queries[..n_rows * config.query_dim()] },
             MatmulJob { weights: &weights.key.weights, out: &mut keys[..n_rows * config.kv_dim()] },
@@ -68,10 +77,14 @@ impl Block<'_> {
         add_bias(compute, queries, weights.query.bias.as_deref());
         add_bias(compute, keys, weights.key.bias.as_deref());
         add_bias(compute, values, weights.value.bias.as_deref());
+        self.norm_in_place(queries, config.query_dim(), weights.query_norm.as_deref(), unnormed);
+        self.norm_in_place(keys, config.kv_dim(), weights.key_norm.as_deref(), unnormed);
         for &span in all {
-            self.rotate(queries, config.n_heads, span);
-            self.rotate(keys, config.n_kv_heads, span);
-            if segments[span.segment].cache.store().rotated() {
+            let cache = &*segments[span.segment].cache;
+            let rope = self.rope(cache);
+            self.rotate(queries, config.n_heads, span, rope);
+            self.rotate(keys, config.n_kv_heads, span, rope);
+            if cache.store().rotated() {
                 self.spread(&mut queries[span.range(config.query_dim())]);
                 self.spread(&mut keys[span.range(config.kv_dim())]);
                 self.spread(&mut values[span.range(config.kv_dim())]);
@@ -90,9 +103,26 @@ impl Block<'_> {
         }
     }
 
+    /// How this layer turns the keys and queries of a sequence.
+    fn rope(&self, cache: &Sequence) -> &RopeTable {
+        let windowed = self.config.decoder.window.of_layer(self.layer).is_some();
+        self.ropes.of(windowed, cache.capacity())
+    }
+
+    /// Norms runs of as many values as there are weights, in rows of `width` values; without weights, nothing.
+    fn norm_in_place(&self, rows: &mut [f32], width: usize, weight: Option<&[f32]>, unnormed: &mut [f32]) {
+        let Block { config, compute, .. } = self;
+        let Some(weight) = weight else { return };
+        let rows = rows.chunks_exact_mut(width).zip(unnormed.chunks_exact_mut(width));
+        rows::for_each(&compute.pool, rows, |(row, unnormed)| {
+            unnormed.copy_from_slice(row);
+            compute.kernels.rms_norm(unnormed, weight, config.norm_eps, row);
+        });
+    }
+
     /// Rotates the heads of the span's rows to their positions.
-    fn rotate(&self, heads: &mut [f32], n_heads: usize, span: Span) {
-        let Block { config, compute, rope, .. } = self;
+    fn rotate(&self, heads: &mut [f32], n_heads: usize, span: Span, rope: &RopeTable) {
+        let Block { config, compute, .. } = self;
         let width = n_heads * config.head_dim;
         let rows = heads[span.range(width)].chunks_exact_mut(width).enumerate();
         rows::for_each(&compute.pool, rows, |(index, row)| {
@@ -105,9 +135,10 @@ impl Block<'_> {
     /// Shows the cache what to expect of queries: those of the span, each rotated further to one of the next positions. A query
     /// of the same meaning comes again and again, and turns as it moves on.
     pub(super) fn show_queries(&self, buffers: &mut Buffers, segment: &mut Segment<'_>, span: Span) {
-        let Block { config, compute, rope, .. } = self;
+        let Block { config, compute, .. } = self;
         let Compute { kernels, pool } = compute;
         let (width, layout) = (config.query_dim(), config.decoder.rope_layout);
+        let rope = self.rope(segment.cache);
         let Buffers { queries, later_queries, .. } = buffers;
         later_queries.clear();
         later_queries.extend_from_slice(&queries[span.range(width)]);
@@ -130,7 +161,7 @@ impl Block<'_> {
     /// Attention of the first `n_rows` queries, which are those of `wanted`, added to their rows.
     fn attend(&self, buffers: &mut Buffers, segments: &[Segment<'_>], wanted: &[Span], n_rows: usize) {
         let Block { config, weights, compute, .. } = self;
-        let Buffers { hidden, queries, attended, update, scratch, blocks, .. } = buffers;
+        let Buffers { hidden, queries, attended, update, unnormed, scratch, blocks, .. } = buffers;
         let width = config.query_dim();
         let out = attended.resize(n_rows, width);
         let mut row = 0;
@@ -161,12 +192,14 @@ impl Block<'_> {
             blocks.put(views);
             row += span.len;
         }
-        self.add_projection(&weights.attention_output, attended, update, hidden, n_rows);
+        let norm = weights.attention_post_norm.as_deref();
+        let stream = Stream { hidden, update, unnormed };
+        self.add_projection(&weights.attention_output, norm, attended, stream, n_rows);
     }
 
     fn feed_forward(&self, buffers: &mut Buffers, n_rows: usize) {
         let Block { config, weights, compute, .. } = self;
-        let Buffers { hidden, normed, gated, up, update, .. } = buffers;
+        let Buffers { hidden, normed, gated, up, update, unnormed, .. } = buffers;
         let up = &mut up[..n_rows * config.ffn_dim];
         let gate = gated.resize(n_rows, config.ffn_dim);
         let mut jobs = [
@@ -181,24 +214,28 @@ impl Block<'_> {
             let up = &up[rows.start * config.ffn_dim..rows.end * config.ffn_dim];
             match config.decoder.activation {
                 Activation::SwiGlu => compute.kernels.silu_mul(gate, up),
+                Activation::GeGlu => compute.kernels.gated(ruvllm_kernels::Activation::GeluTanh, gate, up),
             }
         });
-        self.add_projection(&weights.down, gated, update, hidden, n_rows);
+        let norm = weights.ffn_post_norm.as_deref();
+        self.add_projection(&weights.down, norm, gated, Stream { hidden, update, unnormed }, n_rows);
     }
 
-    /// Adds the projection of `input` to the first `n_rows` rows of `hidden`.
+    /// Adds the projection of `input`, normed if there are weights for that, to the first `n_rows` rows of the stream.
     fn add_projection(
         &self,
         linear: &Linear,
+        norm: Option<&[f32]>,
         input: &mut Activations,
-        update: &mut [f32],
-        hidden: &mut [f32],
+        stream: Stream<'_>,
         n_rows: usize,
     ) {
         let Block { config, compute, .. } = self;
+        let Stream { hidden, update, unnormed } = stream;
         let update = &mut update[..n_rows * config.model_dim];
         project(compute, input, &mut [MatmulJob { weights: &linear.weights, out: &mut *update }]);
         add_bias(compute, update, linear.bias.as_deref());
+        self.norm_in_place(update, config.model_dim, norm, unnormed);
         let rows = hidden.chunks_exact_mut(config.model_dim).zip(update.chunks_exact(config.model_dim));
         rows::for_each(&compute.pool, rows, |(row, update)| compute.kernels.add_assign(row, update));
     }

@@ -2,19 +2,22 @@
 //! What happens inside a layer is in `block`.
 
 mod block;
+mod rope;
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use gguf_rs_lite::Gguf;
-use ruvllm_kernels::{MatmulJob, RopeFrequencies, RopeTable};
+use ruvllm_kernels::MatmulJob;
 use ruvllm_kv_cache::{KvCalibration, KvPolicy, KvRope, KvStore, Probe, Sequence};
 use ruvllm_memory::PagePool;
 
 use self::block::{Block, add_bias, project_norm};
+use self::rope::Ropes;
 use crate::batch::Segment;
 use crate::compute::Compute;
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
+use crate::rows;
 use crate::weights::{LoadProgress, WeightBytes, Weights};
 use crate::workspace::{Buffers, Workspace, resize};
 
@@ -52,9 +55,7 @@ const FIRST_POSITIONS: usize = 1024;
 pub struct Model {
     config: ModelConfig,
     weights: Weights,
-    rope_frequencies: RopeFrequencies,
-    /// Grows with the longest sequence; a pass holds on to the table it began with.
-    rope: RwLock<Arc<RopeTable>>,
+    ropes: Ropes,
 }
 
 impl std::fmt::Debug for Model {
@@ -72,9 +73,8 @@ impl Model {
     pub fn load(gguf: &Gguf, progress: &mut dyn FnMut(LoadProgress<'_>)) -> Result<Self> {
         let config = ModelConfig::from_gguf(gguf)?;
         let weights = Weights::load(gguf, &config, progress)?;
-        let rope_frequencies = config.rope.frequencies(config.context_length)?;
-        let rope = RopeTable::from_frequencies(&rope_frequencies, 0..FIRST_POSITIONS);
-        Ok(Self { config, weights, rope_frequencies, rope: RwLock::new(Arc::new(rope)) })
+        let ropes = Ropes::new(&config)?;
+        Ok(Self { config, weights, ropes })
     }
 
     /// The hyperparameters.
@@ -113,7 +113,8 @@ impl Model {
     /// As [`kv_store`](Self::kv_store), with what was learned of this model's keys and values for tiers that need it.
     ///
     /// # Errors
-    /// [`Error::KvCache`] as `kv_store`, and if the calibration is of other heads or layers, or no tier needs it.
+    /// [`Error::KvCache`] as `kv_store`, and if the calibration is of other heads or layers, or no tier needs it;
+    /// [`Error::SeveralRotations`] as [`kv_rope`](Self::kv_rope).
     pub fn calibrated_kv_store(
         &self,
         policy: &KvPolicy,
@@ -122,15 +123,20 @@ impl Model {
     ) -> Result<KvStore> {
         let grouped = self.config.n_heads > self.config.n_kv_heads;
         let (shape, policy) = (self.config.kv_shape(), policy.for_model(grouped));
-        Ok(KvStore::with_calibration(shape, &policy, pool, calibration, self.kv_rope())?)
+        Ok(KvStore::with_calibration(shape, &policy, pool, calibration, self.kv_rope()?)?)
     }
 
     /// How keys are turned before they are cached.
-    pub fn kv_rope(&self) -> KvRope {
-        KvRope { frequencies: self.rope_frequencies.clone(), layout: self.config.decoder.rope_layout }
+    ///
+    /// # Errors
+    /// [`Error::SeveralRotations`] if that depends on the layer or on the sequence.
+    pub fn kv_rope(&self) -> Result<KvRope> {
+        let frequencies = self.ropes.single().ok_or(Error::SeveralRotations)?.clone();
+        Ok(KvRope { frequencies, layout: self.config.decoder.rope_layout })
     }
 
-    /// An empty sequence of at most `capacity` tokens.
+    /// An empty sequence of at most `capacity` tokens. Where the model has frequencies of its own for long sequences,
+    /// the capacity chooses between them ([`ModelConfig::long_rope_above`]), since keys that are cached stay as they are.
     ///
     /// # Errors
     /// [`Error::CacheCapacity`] if `capacity` is 0 or beyond the model's context length.
@@ -165,16 +171,17 @@ impl Model {
         for segment in segments.iter_mut() {
             segment.cache.reserve(&compute.kernels, segment.tokens.len())?;
         }
-        let rope = self.rope_table(plan.n_positions());
+        let ropes = self.ropes.tables(plan.n_positions());
 
         self.embed(buffers, segments);
         let (last, others) = self.weights.layers.split_last().expect("a model has at least one layer");
         for (layer, weights) in others.iter().enumerate() {
-            let block = Block { config: &self.config, weights, layer, rope: &rope, compute };
+            let block = Block { config: &self.config, weights, layer, ropes: &ropes, compute };
             block.forward(buffers, segments, &plan.all, &plan.all);
         }
         // Behind the last layer's keys and values only the rows with logits matter.
-        let block = Block { config: &self.config, weights: last, layer: others.len(), rope: &rope, compute };
+        let block =
+            Block { config: &self.config, weights: last, layer: others.len(), ropes: &ropes, compute };
         block.forward(buffers, segments, &plan.all, &plan.wanted);
         for segment in segments.iter_mut() {
             segment.cache.advance(segment.tokens.len());
@@ -204,14 +211,21 @@ impl Model {
         resize(&mut buffers.queries, rows(config.query_dim()), "queries")?;
         resize(&mut buffers.keys, rows(config.kv_dim()), "keys")?;
         resize(&mut buffers.values, rows(config.kv_dim()), "values")?;
+        let head_norms = if config.decoder.head_norms { config.query_dim() } else { 0 };
+        let post_norms = if config.decoder.post_norms { config.model_dim } else { 0 };
+        resize(&mut buffers.unnormed, rows(head_norms.max(post_norms)), "norms")?;
         resize(&mut buffers.up, rows(config.ffn_dim), "the feed-forward network")
     }
 
     /// Looks the embedding of every token up.
     fn embed(&self, buffers: &mut Buffers, segments: &[Segment<'_>]) {
+        let scale = self.config.decoder.embedding_scale;
         let tokens = segments.iter().flat_map(|segment| segment.tokens);
         for (row, &token) in buffers.hidden.chunks_exact_mut(self.config.model_dim).zip(tokens) {
             self.weights.embedding.dequantize_row(token as usize, row);
+            if scale != 1.0 {
+                row.iter_mut().for_each(|value| *value *= scale);
+            }
         }
     }
 
@@ -224,22 +238,23 @@ impl Model {
         let mut jobs = [MatmulJob { weights, out: &mut *logits }];
         project_norm(compute, config, hidden, norm_weight, normed, n_rows, &mut jobs);
         add_bias(compute, logits, bias);
+        if let Some(cap) = config.decoder.logits_soft_cap {
+            soft_cap(compute, logits, cap);
+        }
     }
+}
 
-    /// Rotary tables for at least `n_positions`.
-    fn rope_table(&self, n_positions: usize) -> Arc<RopeTable> {
-        // A poisoned lock still holds a whole table: it is only ever replaced.
-        let table = self.rope.read().unwrap_or_else(PoisonError::into_inner).clone();
-        if table.positions().end >= n_positions {
-            return table;
+/// `cap * tanh(x / cap)` of each value. In f64, so that what is left after rounding does not depend on the machine's library.
+fn soft_cap(compute: &Compute, values: &mut [f32], cap: f32) {
+    /// Values that a thread takes at once.
+    const RUN: usize = 4096;
+    let cap = f64::from(cap);
+    rows::for_each(&compute.pool, values.chunks_mut(RUN), |run| {
+        for value in run {
+            // tanh(y) = 1 - 2 / (e^2y + 1), with an absolute error of 1e-16.
+            *value = (cap - 2.0 * cap / ((2.0 * f64::from(*value) / cap).exp() + 1.0)) as f32;
         }
-        let mut current = self.rope.write().unwrap_or_else(PoisonError::into_inner);
-        if current.positions().end < n_positions {
-            let positions = 0..n_positions.next_power_of_two();
-            *current = Arc::new(RopeTable::from_frequencies(&self.rope_frequencies, positions));
-        }
-        current.clone()
-    }
+    });
 }
 
 #[cfg(test)]

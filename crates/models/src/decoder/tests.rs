@@ -44,12 +44,12 @@ fn rows_of_layers(model: &Model, compute: &Compute, tokens: &[TokenId]) -> Vec<L
     let mut segments = [Segment { tokens, cache: &mut cache, logits: LogitsRows::All }];
     plan.fill(&model.config, &segments).expect("a valid batch");
     model.prepare(&mut buffers, TOKENS).expect("memory");
-    let rope = model.rope_table(TOKENS);
+    let ropes = model.ropes.tables(TOKENS);
     model.embed(&mut buffers, &segments);
     let layers = model.weights.layers.iter().enumerate();
     layers
         .map(|(layer, weights)| {
-            let block = Block { config: &model.config, weights, layer, rope: &rope, compute };
+            let block = Block { config: &model.config, weights, layer, ropes: &ropes, compute };
             block.forward(&mut buffers, &mut segments, &plan.all, &plan.all);
             let prompt = Span { segment: 0, row: 0, position: 0, len: PROMPT };
             let mut unused = model.new_sequence(&store, 1).expect("a sequence");

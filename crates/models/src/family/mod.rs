@@ -2,22 +2,38 @@
 //! A new family is a file here that fills a [`DecoderSpec`] from its metadata keys, and a line in
 //! [`FAMILIES`]; the forward pass in `decoder` reads the switches and is never copied.
 
+mod gemma;
 mod llama;
+mod phi;
+mod qwen;
+mod window;
 
 use ruvllm_kernels::RopeLayout;
 
-use crate::config::keys::Keys;
+pub use self::window::Window;
+use crate::config::keys::{Keys, Real};
 use crate::error::{Error, Result};
 
 /// The families that can be loaded.
-const FAMILIES: &[Family] = &[llama::FAMILY];
+const FAMILIES: &[Family] =
+    &[llama::LLAMA, qwen::QWEN2, qwen::QWEN3, phi::PHI3, gemma::GEMMA2, gemma::GEMMA3];
 
 /// One model family.
 pub(crate) struct Family {
     /// Its value of `general.architecture`, which is also the prefix of its keys.
     architecture: &'static str,
-    /// Reads the switches. The argument is the head dimension.
-    pub(crate) decoder: fn(&Keys<'_>, usize) -> Result<DecoderSpec>,
+    /// Base of the rotary embedding in windowed layers, unless the file names one; `None` is that of the other layers.
+    pub(crate) local_rope_base: Option<f32>,
+    /// Reads the switches.
+    pub(crate) decoder: fn(&Keys<'_>, &Sizes) -> Result<DecoderSpec>,
+}
+
+/// The sizes that switches may depend on.
+pub(crate) struct Sizes {
+    pub(crate) model_dim: usize,
+    pub(crate) n_layers: usize,
+    pub(crate) n_heads: usize,
+    pub(crate) head_dim: usize,
 }
 
 /// The switches of the decoder block. Biases need none: a projection that has a bias in the file
@@ -35,25 +51,36 @@ pub struct DecoderSpec {
     pub window: Window,
     /// What joins the two halves of the feed-forward network.
     pub activation: Activation,
+    /// How the file stores projections of one input.
+    pub projections: Projections,
+    /// Whether each head of the queries and keys is normed before it is rotated.
+    pub head_norms: bool,
+    /// Whether what attention and the feed-forward network give is normed before it is added to the residual stream.
+    pub post_norms: bool,
+    /// Factor of embeddings.
+    pub embedding_scale: f32,
+    /// `cap` of `cap * tanh(logit / cap)`.
+    pub logits_soft_cap: Option<f32>,
 }
 
-/// How far back the layers of a model see.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Window {
-    /// To the first token.
-    Full,
-    /// A query sees itself and the tokens before it, this many in all, in every layer.
-    Sliding(usize),
-}
-
-impl Window {
-    /// Number of keys that a query of `_layer` sees at most; `None` is without limit.
-    pub fn of_layer(self, _layer: usize) -> Option<usize> {
-        match self {
-            Self::Full => None,
-            Self::Sliding(tokens) => Some(tokens),
+impl DecoderSpec {
+    /// The form that most families share, with the scale and the window that the file names. Mixtures of experts are refused.
+    fn usual(keys: &Keys<'_>, sizes: &Sizes) -> Result<Self> {
+        if let Some(experts @ 1..) = keys.count("expert_count", 0..=usize::MAX)? {
+            return Err(keys.invalid("expert_count", experts, "0: mixtures of experts are not supported"));
         }
+        Ok(Self {
+            rope_layout: RopeLayout::Halves,
+            attention_scale: read_attention_scale(keys, sizes.head_dim)?,
+            attention_soft_cap: None,
+            window: Window::read(keys, sizes.n_layers, window::Usual::EVERY_LAYER)?,
+            activation: Activation::SwiGlu,
+            projections: Projections::Separate,
+            head_norms: false,
+            post_norms: false,
+            embedding_scale: 1.0,
+            logits_soft_cap: None,
+        })
     }
 }
 
@@ -63,6 +90,29 @@ impl Window {
 pub enum Activation {
     /// `silu(gate) * up`.
     SwiGlu,
+    /// `gelu(gate) * up`, with the approximation of GELU by `tanh`.
+    GeGlu,
+}
+
+/// How a file stores projections that have the same input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Projections {
+    /// Each in a tensor of its own.
+    Separate,
+    /// Queries, keys and values one below the other in `attn_qkv`, gate and up in `ffn_up`.
+    Joint,
+}
+
+/// The factor of query-key products: the file's, or else `1 / sqrt(width)`.
+fn read_attention_scale(keys: &Keys<'_>, width: usize) -> Result<f32> {
+    let scale = keys.real("attention.scale", Real::NotNegative)?.filter(|&scale| scale > 0.0);
+    Ok(scale.unwrap_or_else(|| (1.0 / (width as f64).sqrt()) as f32))
+}
+
+/// A soft cap: the file's, or else the usual one; 0 is none.
+fn read_soft_cap(keys: &Keys<'_>, suffix: &str, usual: Option<f32>) -> Result<Option<f32>> {
+    Ok(keys.real(suffix, Real::NotNegative)?.or(usual).filter(|&cap| cap > 0.0))
 }
 
 /// The family of an architecture name.

@@ -1,12 +1,14 @@
 //! Which tensors a decoder has and what they are called. Says nothing about how they are used.
 
 use gguf_rs_lite::Gguf;
+use ruvllm_kernels::RopeScaling;
 
-use super::source::{LoadProgress, TensorSource};
+use super::source::{LoadProgress, MatrixRows, TensorSource};
 use super::{EMBEDDING, LayerWeights, Linear, Weights};
 use crate::config::ModelConfig;
-use crate::config::rope::FREQUENCY_DIVISORS;
+use crate::config::rope::{FREQUENCY_DIVISORS, LONG_FACTORS, SHORT_FACTORS};
 use crate::error::Result;
+use crate::family::Projections;
 
 impl Weights {
     /// Loads the tensors that `config` asks for.
@@ -20,8 +22,12 @@ impl Weights {
     ) -> Result<Self> {
         let mut source = TensorSource::new(gguf, progress);
         let embedding = source.matrix(EMBEDDING, config.vocab_size, config.model_dim)?;
-        // The configuration has read it already.
+        // The configuration has read these already.
         source.skip(FREQUENCY_DIVISORS);
+        if matches!(config.rope.scaling, RopeScaling::LongRope { .. }) {
+            source.skip(SHORT_FACTORS);
+            source.skip(LONG_FACTORS);
+        }
         // `n_layers` is at most the number of tensors, see `ModelConfig`.
         let mut layers = Vec::with_capacity(config.n_layers);
         for layer in 0..config.n_layers {
@@ -42,17 +48,47 @@ fn load_layer(source: &mut TensorSource<'_>, config: &ModelConfig, layer: usize)
     let name = |part: &str| format!("blk.{layer}.{part}");
     let (model_dim, ffn_dim) = (config.model_dim, config.ffn_dim);
     let (query_dim, kv_dim) = (config.query_dim(), config.kv_dim());
+    let decoder = &config.decoder;
     // Rotary frequencies that converters of 2023 stored per layer; they follow from the configuration.
     source.skip(&name("attn_rot_embd.weight"));
+    let attention_norm = source.vector(&name("attn_norm.weight"), model_dim)?;
+    let (query, key, value) = match decoder.projections {
+        Projections::Separate => (
+            linear(source, &name("attn_q"), query_dim, model_dim)?,
+            linear(source, &name("attn_k"), kv_dim, model_dim)?,
+            linear(source, &name("attn_v"), kv_dim, model_dim)?,
+        ),
+        Projections::Joint => {
+            let mut joint = Joint::load(source, &name("attn_qkv"), query_dim + 2 * kv_dim, model_dim)?;
+            (joint.next(query_dim)?, joint.next(kv_dim)?, joint.next(kv_dim)?)
+        }
+    };
+    let (gate, up) = match decoder.projections {
+        Projections::Separate => (
+            linear(source, &name("ffn_gate"), ffn_dim, model_dim)?,
+            linear(source, &name("ffn_up"), ffn_dim, model_dim)?,
+        ),
+        Projections::Joint => {
+            let mut joint = Joint::load(source, &name("ffn_up"), 2 * ffn_dim, model_dim)?;
+            (joint.next(ffn_dim)?, joint.next(ffn_dim)?)
+        }
+    };
+    let mut norm = |there: bool, part: &str, len| {
+        if there { source.vector(&name(part), len).map(Some) } else { Ok(None) }
+    };
     Ok(LayerWeights {
-        attention_norm: source.vector(&name("attn_norm.weight"), model_dim)?,
-        query: linear(source, &name("attn_q"), query_dim, model_dim)?,
-        key: linear(source, &name("attn_k"), kv_dim, model_dim)?,
-        value: linear(source, &name("attn_v"), kv_dim, model_dim)?,
+        attention_norm,
+        query,
+        key,
+        value,
+        query_norm: norm(decoder.head_norms, "attn_q_norm.weight", config.head_dim)?,
+        key_norm: norm(decoder.head_norms, "attn_k_norm.weight", config.head_dim)?,
+        attention_post_norm: norm(decoder.post_norms, "post_attention_norm.weight", model_dim)?,
+        ffn_post_norm: norm(decoder.post_norms, "post_ffw_norm.weight", model_dim)?,
         attention_output: linear(source, &name("attn_output"), model_dim, query_dim)?,
         ffn_norm: source.vector(&name("ffn_norm.weight"), model_dim)?,
-        gate: linear(source, &name("ffn_gate"), ffn_dim, model_dim)?,
-        up: linear(source, &name("ffn_up"), ffn_dim, model_dim)?,
+        gate,
+        up,
         down: linear(source, &name("ffn_down"), model_dim, ffn_dim)?,
     })
 }
@@ -62,4 +98,25 @@ fn linear(source: &mut TensorSource<'_>, name: &str, rows: usize, cols: usize) -
         weights: source.matrix(&format!("{name}.weight"), rows, cols)?,
         bias: source.optional_vector(&format!("{name}.bias"), rows)?,
     })
+}
+
+/// Several projections of one input in one tensor, the outputs of one below those of the other.
+struct Joint {
+    weights: MatrixRows,
+    bias: Option<Vec<f32>>,
+}
+
+impl Joint {
+    fn load(source: &mut TensorSource<'_>, name: &str, rows: usize, cols: usize) -> Result<Self> {
+        Ok(Self {
+            weights: source.matrix_rows(&format!("{name}.weight"), rows, cols)?,
+            bias: source.optional_vector(&format!("{name}.bias"), rows)?,
+        })
+    }
+
+    /// The projection to the next `rows` outputs.
+    fn next(&mut self, rows: usize) -> Result<Linear> {
+        let bias = self.bias.as_mut().map(|bias| bias.drain(..rows).collect());
+        Ok(Linear { weights: self.weights.next(rows)?, bias })
+    }
 }

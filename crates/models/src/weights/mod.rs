@@ -17,17 +17,21 @@ pub(crate) struct Linear {
     pub(crate) bias: Option<Vec<f32>>, // [outputs]
 }
 
-/// One transformer layer.
+/// One transformer layer. The norms that not every family has are named in `DecoderSpec`.
 pub(crate) struct LayerWeights {
-    pub(crate) attention_norm: Vec<f32>, // [model_dim]
-    pub(crate) query: Linear,            // [n_heads * head_dim, model_dim]
-    pub(crate) key: Linear,              // [n_kv_heads * head_dim, model_dim]
-    pub(crate) value: Linear,            // [n_kv_heads * head_dim, model_dim]
-    pub(crate) attention_output: Linear, // [model_dim, n_heads * head_dim]
-    pub(crate) ffn_norm: Vec<f32>,       // [model_dim]
-    pub(crate) gate: Linear,             // [ffn_dim, model_dim]
-    pub(crate) up: Linear,               // [ffn_dim, model_dim]
-    pub(crate) down: Linear,             // [model_dim, ffn_dim]
+    pub(crate) attention_norm: Vec<f32>,              // [model_dim]
+    pub(crate) query: Linear,                         // [n_heads * head_dim, model_dim]
+    pub(crate) key: Linear,                           // [n_kv_heads * head_dim, model_dim]
+    pub(crate) value: Linear,                         // [n_kv_heads * head_dim, model_dim]
+    pub(crate) query_norm: Option<Vec<f32>>,          // [head_dim]
+    pub(crate) key_norm: Option<Vec<f32>>,            // [head_dim]
+    pub(crate) attention_output: Linear,              // [model_dim, n_heads * head_dim]
+    pub(crate) attention_post_norm: Option<Vec<f32>>, // [model_dim]
+    pub(crate) ffn_norm: Vec<f32>,                    // [model_dim]
+    pub(crate) gate: Linear,                          // [ffn_dim, model_dim]
+    pub(crate) up: Linear,                            // [ffn_dim, model_dim]
+    pub(crate) down: Linear,                          // [model_dim, ffn_dim]
+    pub(crate) ffn_post_norm: Option<Vec<f32>>,       // [model_dim]
 }
 
 /// All weights of a model.

@@ -69,15 +69,21 @@ impl<'a> TensorSource<'a> {
 
     /// The matrix `name` of shape [`rows`, `cols`], left where it is in the file.
     pub(super) fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<PackedMatrix> {
+        self.matrix_rows(name, rows, cols)?.next(rows)
+    }
+
+    /// As [`Self::matrix`], to be taken apart.
+    pub(super) fn matrix_rows(&mut self, name: &str, rows: usize, cols: usize) -> Result<MatrixRows> {
         let info = find(self.gguf, name)?;
         let format = format_of(info)?;
         check_shape(info, &[cols, rows])?;
         let bytes = SharedBytes::new(self.gguf.data(info)?);
-        let matrix = PackedMatrix::new(format, rows, cols, bytes)?;
+        // A matrix of the whole holds the bytes to the shape.
+        let matrix = PackedMatrix::new(format, rows, cols, bytes.clone())?;
         self.bytes.shared += info.bytes();
         self.bytes.private += matrix.held_bytes() as u64;
         self.report(info);
-        Ok(matrix)
+        Ok(MatrixRows { format, cols, row_bytes: bytes.as_ref().len() / rows, bytes })
     }
 
     /// The vector `name` of `len` values, as f32.
@@ -125,6 +131,25 @@ impl<'a> TensorSource<'a> {
             bytes_done: self.bytes_done,
             bytes_total: self.bytes_total,
         });
+    }
+}
+
+/// A matrix in the file from which rows are taken, from the top.
+pub(super) struct MatrixRows {
+    format: BlockFormat,
+    cols: usize,
+    row_bytes: usize,
+    /// The rows that are left.
+    bytes: SharedBytes,
+}
+
+impl MatrixRows {
+    /// The next `rows` rows; there must be so many left.
+    pub(super) fn next(&mut self, rows: usize) -> Result<PackedMatrix> {
+        let (taken, len) = (rows * self.row_bytes, self.bytes.as_ref().len());
+        let matrix = PackedMatrix::new(self.format, rows, self.cols, self.bytes.slice(0..taken))?;
+        self.bytes = self.bytes.slice(taken..len);
+        Ok(matrix)
     }
 }
 

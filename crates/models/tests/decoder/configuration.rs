@@ -94,7 +94,7 @@ fn wrong_hyperparameters_are_named_with_value_and_expectation() {
         ),
         ("rope.freq_base", f32::INFINITY.into(), "inf, expected a finite number above 1"),
         ("rope.dimension_count", 18u32.into(), "18, expected a whole number from 1 to 16"),
-        ("rope.scaling.type", "su".into(), "`su`, expected `none`, `linear` or `yarn`"),
+        ("rope.scaling.type", "su".into(), "`su`, expected `none`, `linear`, `yarn` or `longrope`"),
         ("vocab_size", 571u32.into(), "571, expected 570, the rows of `token_embd.weight`"),
         ("expert_count", 8u32.into(), "8, expected 0: mixtures of experts are not supported"),
     ];
@@ -114,11 +114,11 @@ fn wrong_hyperparameters_are_named_with_value_and_expectation() {
 fn other_architectures_are_refused_by_name() {
     assert_eq!(
         error_with("general.architecture", Some("gpt2".into())),
-        "architecture `gpt2` is not supported (supported: llama)"
+        "architecture `gpt2` is not supported (supported: llama, qwen2, qwen3, phi3, gemma2, gemma3)"
     );
     assert_eq!(
         error_with("general.architecture", None),
-        "metadata key `general.architecture` is missing, expected one of llama"
+        "metadata key `general.architecture` is missing, expected one of llama, qwen2, qwen3, phi3, gemma2, gemma3"
     );
 }
 

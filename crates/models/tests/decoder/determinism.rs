@@ -6,10 +6,15 @@ use ruvllm_models::{Compute, KvFormat, LogitsRows, Model, Segment, TokenId, Work
 
 use crate::fixtures::{self, Expected, all_computes, all_logits, bits};
 
-const MODELS: [(&str, &str); 7] = [
+const MODELS: [(&str, &str); 12] = [
     ("tiny/llama", "model-F32.gguf"),
     ("tiny/llama", "model-F16.gguf"),
     ("tiny/mistral", "model-F16.gguf"),
+    ("tiny/qwen2", "model-F16.gguf"),
+    ("tiny/qwen3", "model-F16.gguf"),
+    ("tiny/phi3", "model-F16.gguf"),
+    ("tiny/gemma2", "model-F16.gguf"),
+    ("tiny/gemma3", "model-F32.gguf"),
     ("quant", "llama-Q8_0.gguf"),
     ("quant", "llama-Q4_0.gguf"),
     ("quant", "llama-Q4_K_M.gguf"),

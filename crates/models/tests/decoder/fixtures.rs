@@ -11,7 +11,8 @@ use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 
 /// The tiny models in full precision.
-pub(crate) const TINY: [&str; 3] = ["llama", "llama_yarn", "mistral"];
+pub(crate) const TINY: [&str; 8] =
+    ["llama", "llama_yarn", "mistral", "qwen2", "qwen3", "phi3", "gemma2", "gemma3"];
 
 pub(crate) fn path(relative: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(relative)
@@ -47,6 +48,18 @@ pub(crate) fn rewrite(source: &Gguf, change: impl FnOnce(&mut Metadata, &mut Ten
         writer.write_tensor(name, data).expect("data of the declared size");
     }
     Gguf::from_owner(writer.finish().expect("a complete file")).expect("a valid file")
+}
+
+/// Gives the keys of architecture `from` to architecture `to`.
+pub(crate) fn become_architecture(metadata: &mut Metadata, from: &str, to: &str) {
+    let keys: Vec<String> = metadata.iter().map(|(key, _)| key.to_owned()).collect();
+    for key in keys {
+        if let Some(suffix) = key.strip_prefix(from).filter(|suffix| suffix.starts_with('.')) {
+            let value = metadata.remove(&key).expect("it is there");
+            metadata.insert(format!("{to}{suffix}"), value);
+        }
+    }
+    metadata.insert("general.architecture", to);
 }
 
 /// The best kernels of this machine, one thread.

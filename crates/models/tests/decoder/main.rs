@@ -2,6 +2,7 @@
 
 mod configuration;
 mod determinism;
+mod families;
 mod fixtures;
 mod kv;
 mod logits;

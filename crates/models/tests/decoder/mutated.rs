@@ -5,35 +5,42 @@ use gguf_rs_lite::{Gguf, TensorType, Value};
 use proptest::prelude::*;
 use ruvllm_models::{KvFormat, LogitsRows, Model, Segment, Workspace};
 
-use crate::fixtures::{self, rewrite};
+use crate::fixtures::{self, TINY, become_architecture, rewrite};
 
+/// Keys behind the name of the architecture.
 const KEYS: &[&str] = &[
-    "general.architecture",
-    "llama.block_count",
-    "llama.context_length",
-    "llama.embedding_length",
-    "llama.feed_forward_length",
-    "llama.attention.head_count",
-    "llama.attention.head_count_kv",
-    "llama.attention.key_length",
-    "llama.attention.value_length",
-    "llama.attention.layer_norm_rms_epsilon",
-    "llama.attention.sliding_window",
-    "llama.attention.scale",
-    "llama.rope.freq_base",
-    "llama.rope.dimension_count",
-    "llama.rope.scale_linear",
-    "llama.rope.scaling.type",
-    "llama.rope.scaling.factor",
-    "llama.rope.scaling.original_context_length",
-    "llama.rope.scaling.attn_factor",
-    "llama.rope.scaling.yarn_attn_factor",
-    "llama.rope.scaling.yarn_beta_fast",
-    "llama.rope.scaling.yarn_beta_slow",
-    "llama.rope.scaling.yarn_ext_factor",
-    "llama.vocab_size",
-    "llama.expert_count",
+    "block_count",
+    "context_length",
+    "embedding_length",
+    "feed_forward_length",
+    "attention.head_count",
+    "attention.head_count_kv",
+    "attention.key_length",
+    "attention.value_length",
+    "attention.layer_norm_rms_epsilon",
+    "attention.sliding_window",
+    "attention.sliding_window_pattern",
+    "attention.scale",
+    "attn_logit_softcapping",
+    "final_logit_softcapping",
+    "rope.freq_base",
+    "rope.freq_base_swa",
+    "rope.dimension_count",
+    "rope.scale_linear",
+    "rope.scaling.type",
+    "rope.scaling.factor",
+    "rope.scaling.original_context_length",
+    "rope.scaling.attn_factor",
+    "rope.scaling.yarn_attn_factor",
+    "rope.scaling.yarn_beta_fast",
+    "rope.scaling.yarn_beta_slow",
+    "rope.scaling.yarn_ext_factor",
+    "vocab_size",
+    "expert_count",
 ];
+
+/// Widths that tensors of the tiny models have, and others.
+const DIMS: &[u64] = &[0, 1, 2, 8, 32, 64, 96, 128, 160, 176, 256, 320, 576];
 
 /// Values of every kind, near what is valid and far from it. `None` removes the key.
 fn value() -> impl Strategy<Value = Option<Value>> {
@@ -49,7 +56,13 @@ fn value() -> impl Strategy<Value = Option<Value>> {
         prop::sample::select(vec!["llama", "yarn", "linear", "none", "", "longrope"])
             .prop_map(|value| Some(Value::String(value.into()))),
         any::<bool>().prop_map(|value| Some(Value::Bool(value))),
+        prop::collection::vec(any::<bool>(), 0..8).prop_map(|values| Some(values.into())),
+        prop::collection::vec(0u32..3, 0..8).prop_map(|values| Some(values.into())),
     ]
+}
+
+fn tiny(name: &str) -> Gguf {
+    fixtures::gguf(&format!("tiny/{name}/model-F16.gguf"))
 }
 
 /// Loads and, if that works, runs a few tokens.
@@ -72,27 +85,36 @@ proptest! {
 
     #[test]
     fn arbitrary_hyperparameters_never_panic(
-        yarn in any::<bool>(),
-        changes in prop::collection::vec((prop::sample::select(KEYS), value()), 1..4),
+        name in prop::sample::select(&TINY),
+        architecture in prop::option::weighted(
+            0.1,
+            prop::sample::select(vec!["llama", "qwen2", "qwen3", "phi3", "gemma2", "gemma3", "gpt2"]),
+        ),
+        changes in prop::collection::vec((prop::sample::select(KEYS), value()), 0..4),
     ) {
-        let source = if yarn { "tiny/llama_yarn/model-F16.gguf" } else { "tiny/llama/model-F16.gguf" };
-        load_and_run(&rewrite(&fixtures::gguf(source), |metadata, _| {
+        load_and_run(&rewrite(&tiny(name), |metadata, _| {
+            let own = metadata.get_str("general.architecture").expect("a name").expect("there").to_owned();
             for (key, value) in changes {
+                let key = format!("{own}.{key}");
                 match value {
                     Some(value) => drop(metadata.insert(key, value)),
-                    None => drop(metadata.remove(key)),
+                    None => drop(metadata.remove(&key)),
                 }
+            }
+            if let Some(architecture) = architecture {
+                become_architecture(metadata, &own, architecture);
             }
         }));
     }
 
     #[test]
     fn arbitrary_shapes_and_types_never_panic(
+        name in prop::sample::select(&TINY),
         which in any::<prop::sample::Index>(),
-        dims in prop::collection::vec(prop::sample::select(vec![0u64, 1, 2, 32, 64, 176, 256, 570]), 0..4),
+        dims in prop::collection::vec(prop::sample::select(DIMS), 0..4),
         tensor_type in prop::sample::select(TensorType::ALL),
     ) {
-        load_and_run(&rewrite(&fixtures::gguf("tiny/llama/model-F16.gguf"), |_, tensors| {
+        load_and_run(&rewrite(&tiny(name), |_, tensors| {
             let which = which.index(tensors.len());
             let tensor = &mut tensors[which];
             if let Ok(info) = gguf_rs_lite::TensorInfo::new("any", dims.clone(), tensor_type) {

@@ -13,7 +13,7 @@ use ruvllm_kv_cache::prefix::{
     store::{Entry, StoreStatistics},
 };
 use ruvllm_kv_cache::{Block, KvFormats, KvStore, Sequence};
-use ruvllm_models::TokenId;
+use ruvllm_models::{ModelConfig, TokenId};
 
 use crate::error::{Error, Result};
 
@@ -51,6 +51,8 @@ pub(crate) struct PrefixCache {
     tree: PrefixTree<Block>,
     store: Option<PrefixStore>,
     key: PrefixKey,
+    /// The key for sequences whose capacity is above this length, if the model rotates their keys in another way.
+    long: Option<(usize, PrefixKey)>,
     failures: AtomicU64,
     warnings: Mutex<Vec<String>>,
 }
@@ -78,7 +80,12 @@ pub(crate) struct Reused {
 
 impl PrefixCache {
     /// The cache that `caching` asks for; none for [`PrefixCaching::Off`].
-    pub(crate) fn open(caching: &PrefixCaching, gguf: &Gguf, kv: &KvStore) -> Result<Option<Self>> {
+    pub(crate) fn open(
+        caching: &PrefixCaching,
+        gguf: &Gguf,
+        config: &ModelConfig,
+        kv: &KvStore,
+    ) -> Result<Option<Self>> {
         let (store, model) = match caching {
             PrefixCaching::Off => return Ok(None),
             // Nothing outlives the engine, which has one model.
@@ -97,8 +104,19 @@ impl PrefixCache {
             // All requests of an engine are one tenant's; nobody else's prefixes are its business.
             scope: Scope::Tenant("".into()),
         };
+        let long = config.long_rope_above().map(|length| {
+            (length, PrefixKey { rope_scaling: "as the model for long sequences".into(), ..key.clone() })
+        });
         let tree = PrefixTree::new(kv.block_tokens());
-        Ok(Some(Self { tree, store, key, failures: AtomicU64::new(0), warnings: Mutex::default() }))
+        Ok(Some(Self { tree, store, key, long, failures: AtomicU64::new(0), warnings: Mutex::default() }))
+    }
+
+    /// What the keys and values of a sequence depend on beside its tokens.
+    fn key(&self, sequence: &Sequence) -> &PrefixKey {
+        match &self.long {
+            Some((length, key)) if sequence.capacity() > *length => key,
+            _ => &self.key,
+        }
     }
 
     /// Begins an empty sequence with as much of `tokens` as is known. At least the last token is left to compute.
@@ -111,11 +129,12 @@ impl PrefixCache {
         sequence: &mut Sequence,
         tokens: &[TokenId],
     ) -> Result<Reused, ruvllm_kv_cache::Error> {
-        let mut found = self.tree.lookup(&self.key, tokens);
+        let key = self.key(sequence);
+        let mut found = self.tree.lookup(key, tokens);
         let mut pin = found.pin.take();
-        if let Some(inserted) = self.read_back(sequence.store(), tokens, &found.blocks) {
+        if let Some(inserted) = self.read_back(key, sequence.store(), tokens, &found.blocks) {
             // The blocks of the tree are the ones to share: they are there for the next request as well.
-            found = self.tree.lookup(&self.key, tokens);
+            found = self.tree.lookup(key, tokens);
             pin = inserted.pin;
         }
         sequence.append_shared(&found.blocks)?;
@@ -137,14 +156,15 @@ impl PrefixCache {
         if sequence.released() > 0 {
             return;
         }
+        let key = self.key(sequence);
         let blocks = sequence.share();
-        self.tree.insert(&self.key, tokens, blocks);
+        self.tree.insert(key, tokens, blocks);
         let Some(store) = &self.store else { return };
         let whole = tokens.len() / block_tokens;
         for (at, block) in blocks[..whole].iter().enumerate() {
             let block = block.pin();
             let payload: Vec<&[u8]> = block.layers().collect();
-            if let Err(error) = store.put(&self.key, &tokens[..(at + 1) * block_tokens], &payload) {
+            if let Err(error) = store.put(key, &tokens[..(at + 1) * block_tokens], &payload) {
                 // The rest would not be found without this block.
                 self.report(&error);
                 return;
@@ -153,9 +173,15 @@ impl PrefixCache {
     }
 
     /// Loads what the folder knows beyond `known` blocks and puts it into the tree.
-    fn read_back(&self, kv: &KvStore, tokens: &[TokenId], known: &[Block]) -> Option<Inserted<Block>> {
+    fn read_back(
+        &self,
+        key: &PrefixKey,
+        kv: &KvStore,
+        tokens: &[TokenId],
+        known: &[Block],
+    ) -> Option<Inserted<Block>> {
         let store = self.store.as_ref()?;
-        let found = store.find(&self.key, tokens, known.len());
+        let found = store.find(key, tokens, known.len());
         found.warnings.iter().for_each(|warning| self.warn(warning));
         let mut blocks = known.to_vec();
         let mut payload = Vec::new();
@@ -172,7 +198,7 @@ impl PrefixCache {
         }
         (blocks.len() > known.len()).then(|| {
             let n_tokens = blocks.len() * self.tree.block_tokens();
-            self.tree.insert(&self.key, &tokens[..n_tokens], &blocks)
+            self.tree.insert(key, &tokens[..n_tokens], &blocks)
         })
     }
 

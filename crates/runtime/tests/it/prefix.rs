@@ -86,6 +86,27 @@ fn a_conversation_goes_on_where_it_stopped() {
     assert_eq!(completion.tokens, uncached(&history).tokens);
 }
 
+/// Such a model rotates the keys of sequences that may become long in another way, from their first token on.
+#[test]
+fn sequences_on_both_sides_of_the_original_context_share_no_prefix() {
+    let path =
+        PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../models/tests/data/tiny/phi3/model-F16.gguf"));
+    let engine = |prefixes| load(path.clone(), &EngineOptions { prefixes, ..tiny_options() });
+    let request = |tokens: &[u32], max_tokens| GenerateRequest {
+        ignore_eos: true,
+        ..greedy(Prompt::Tokens(tokens.to_vec()), max_tokens)
+    };
+    let cached = engine(PrefixCaching::Memory);
+    let uncached = engine(PrefixCaching::Off);
+    let tokens = prompt(12, 100);
+    // The original context has 256 tokens. Whole blocks are shared; of the next one three tokens are copied.
+    for (max_tokens, expected) in [(6, 0), (200, 0), (6, 96), (200, 99), (156, 96), (157, 99), (6, 99)] {
+        let completion = complete(&cached, &request(&tokens, max_tokens));
+        assert_eq!(completion.cached_tokens, expected, "{max_tokens} tokens to come");
+        assert_eq!(completion.tokens, complete(&uncached, &request(&tokens, max_tokens)).tokens);
+    }
+}
+
 #[test]
 fn another_engine_finds_the_folder() {
     let temporary = tempfile::tempdir().expect("a folder");

@@ -1,0 +1,102 @@
+//! The rotary embeddings of a model. Most have one for all layers and sequences; windowed layers may turn at another pace,
+//! and `LongRoPE` turns sequences that may become long in another way from their first token on.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use ruvllm_kernels::{RopeFrequencies, RopeTable};
+
+use super::FIRST_POSITIONS;
+use crate::config::ModelConfig;
+use crate::error::Result;
+
+/// The rotary embeddings of a model.
+pub(super) struct Ropes {
+    usual: Rope,
+    /// For sequences whose capacity is above this length.
+    long: Option<(usize, Rope)>,
+    /// For windowed layers.
+    local: Option<Rope>,
+}
+
+/// One rotary embedding.
+struct Rope {
+    frequencies: RopeFrequencies,
+    /// Grows with the longest sequence; a pass holds on to the table it began with.
+    table: RwLock<Arc<RopeTable>>,
+}
+
+/// The tables of one pass.
+pub(super) struct RopeTables {
+    usual: Arc<RopeTable>,
+    long: Option<(usize, Arc<RopeTable>)>,
+    local: Option<Arc<RopeTable>>,
+}
+
+impl Ropes {
+    /// Those of a model.
+    ///
+    /// # Errors
+    /// [`Error::Kernels`](crate::Error::Kernels) for parameters without meaning.
+    pub(super) fn new(config: &ModelConfig) -> Result<Self> {
+        let context_length = config.context_length;
+        let rope = |length| config.rope.frequencies(length).map(Rope::new);
+        let has_windows = (0..config.n_layers).any(|layer| config.decoder.window.of_layer(layer).is_some());
+        let local = config.local_rope.as_ref().filter(|_| has_windows);
+        Ok(Self {
+            usual: rope(config.long_rope_above().unwrap_or(context_length))?,
+            long: match config.long_rope_above() {
+                Some(length) => Some((length, rope(context_length)?)),
+                None => None,
+            },
+            local: local.map(|local| local.frequencies(context_length).map(Rope::new)).transpose()?,
+        })
+    }
+
+    /// The frequencies, if all layers and sequences have the same.
+    pub(super) fn single(&self) -> Option<&RopeFrequencies> {
+        (self.long.is_none() && self.local.is_none()).then_some(&self.usual.frequencies)
+    }
+
+    /// Tables for at least `n_positions`.
+    pub(super) fn tables(&self, n_positions: usize) -> RopeTables {
+        let short = self.long.as_ref().map_or(n_positions, |(length, _)| n_positions.min(*length));
+        RopeTables {
+            usual: self.usual.table(short),
+            long: self.long.as_ref().map(|(length, rope)| (*length, rope.table(n_positions))),
+            local: self.local.as_ref().map(|rope| rope.table(n_positions)),
+        }
+    }
+}
+
+impl RopeTables {
+    /// The table for a layer, which may be windowed, and a sequence of at most `capacity` tokens.
+    pub(super) fn of(&self, windowed: bool, capacity: usize) -> &RopeTable {
+        match (&self.local, &self.long) {
+            (Some(local), _) if windowed => local,
+            (_, Some((length, long))) if capacity > *length => long,
+            _ => &self.usual,
+        }
+    }
+}
+
+impl Rope {
+    fn new(frequencies: RopeFrequencies) -> Self {
+        let table = RopeTable::from_frequencies(&frequencies, 0..FIRST_POSITIONS);
+        Self { frequencies, table: RwLock::new(Arc::new(table)) }
+    }
+
+    /// A table for at least `n_positions`.
+    fn table(&self, n_positions: usize) -> Arc<RopeTable> {
+        // A poisoned lock still holds a whole table: it is only ever replaced.
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner).clone();
+        if table.positions().end >= n_positions {
+            return table;
+        }
+        let mut current = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        if current.positions().end < n_positions {
+            let positions = 0..n_positions.next_power_of_two();
+            *current = Arc::new(RopeTable::from_frequencies(&self.frequencies, positions));
+        }
+        current.clone()
+    }
+}

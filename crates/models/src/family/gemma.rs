@@ -1,0 +1,54 @@
+//! Gemma 2 and the text part of Gemma 3. Their files hold the weights of norms with the 1 added that the published
+//! checkpoints leave out.
+
+use super::window::{Usual, Window};
+use super::{Activation, DecoderSpec, Family, Sizes, read_attention_scale, read_soft_cap};
+use crate::config::keys::Keys;
+use crate::error::Result;
+
+pub(super) const GEMMA2: Family = Family {
+    architecture: "gemma2",
+    local_rope_base: None,
+    decoder: |keys, sizes| {
+        Ok(DecoderSpec {
+            attention_scale: read_attention_scale(keys, scale_width(sizes, 46))?,
+            attention_soft_cap: read_soft_cap(keys, "attn_logit_softcapping", Some(50.0))?,
+            logits_soft_cap: read_soft_cap(keys, "final_logit_softcapping", Some(30.0))?,
+            window: Window::read(keys, sizes.n_layers, Usual { tokens: 4096, period: 2 })?,
+            ..common(keys, sizes)?
+        })
+    },
+};
+
+pub(super) const GEMMA3: Family = Family {
+    architecture: "gemma3",
+    local_rope_base: Some(10_000.0),
+    decoder: |keys, sizes| {
+        Ok(DecoderSpec {
+            attention_scale: read_attention_scale(keys, scale_width(sizes, 62))?,
+            logits_soft_cap: read_soft_cap(keys, "final_logit_softcapping", None)?,
+            window: Window::read(keys, sizes.n_layers, Usual { tokens: 0, period: 6 })?,
+            head_norms: true,
+            ..common(keys, sizes)?
+        })
+    },
+};
+
+fn common(keys: &Keys<'_>, sizes: &Sizes) -> Result<DecoderSpec> {
+    Ok(DecoderSpec {
+        activation: Activation::GeGlu,
+        post_norms: true,
+        embedding_scale: (sizes.model_dim as f32).sqrt(),
+        ..DecoderSpec::usual(keys, sizes)?
+    })
+}
+
+/// The largest model of each generation, known by its layers, scales queries by their part of the model's width; the
+/// others by the width of a head. The files do not say it.
+fn scale_width(sizes: &Sizes, layers_of_largest: usize) -> usize {
+    if sizes.n_layers == layers_of_largest {
+        (sizes.model_dim / sizes.n_heads).max(1)
+    } else {
+        sizes.head_dim
+    }
+}

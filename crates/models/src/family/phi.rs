@@ -1,0 +1,11 @@
+//! Phi 3, 3.5 and 4: joint projections, and `LongRoPE` in files that have its factors.
+
+use super::{DecoderSpec, Family, Projections};
+
+pub(super) const PHI3: Family = Family {
+    architecture: "phi3",
+    local_rope_base: None,
+    decoder: |keys, sizes| {
+        Ok(DecoderSpec { projections: Projections::Joint, ..DecoderSpec::usual(keys, sizes)? })
+    },
+};

@@ -1,0 +1,12 @@
+//! Qwen 2 and 2.5, whose queries, keys and values have biases, and Qwen 3, which norms heads instead.
+
+use super::{DecoderSpec, Family};
+
+pub(super) const QWEN2: Family =
+    Family { architecture: "qwen2", local_rope_base: None, decoder: DecoderSpec::usual };
+
+pub(super) const QWEN3: Family = Family {
+    architecture: "qwen3",
+    local_rope_base: None,
+    decoder: |keys, sizes| Ok(DecoderSpec { head_norms: true, ..DecoderSpec::usual(keys, sizes)? }),
+};

@@ -1,0 +1,68 @@
+//! How far back the layers of a model see.
+
+use crate::config::keys::Keys;
+use crate::error::Result;
+
+/// Largest window that a file may name; positions are counted in 32 bits.
+const MAX_WINDOW: usize = u32::MAX as usize;
+
+/// How far back the layers of a model see.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Window {
+    /// To the first token.
+    Full,
+    /// A query sees itself and the tokens before it, this many in all, in every layer.
+    Sliding(usize),
+    /// So in some layers; in the others to the first token.
+    Mixed {
+        /// What a query sees in a windowed layer.
+        tokens: usize,
+        /// Which layers are windowed, one value for each.
+        windowed: Vec<bool>,
+    },
+}
+
+/// What holds where a file does not say otherwise.
+pub(super) struct Usual {
+    /// Tokens of the window; 0 is none.
+    pub(super) tokens: usize,
+    /// The last of every `period` layers sees all tokens; 0 is no layer.
+    pub(super) period: usize,
+}
+
+impl Usual {
+    /// No window, or if the file has one, in every layer.
+    pub(super) const EVERY_LAYER: Self = Self { tokens: 0, period: 0 };
+}
+
+impl Window {
+    /// Number of keys that a query of `layer` sees at most; `None` is without limit.
+    pub fn of_layer(&self, layer: usize) -> Option<usize> {
+        match self {
+            Self::Full => None,
+            Self::Sliding(tokens) => Some(*tokens),
+            Self::Mixed { tokens, windowed } => windowed.get(layer)?.then_some(*tokens),
+        }
+    }
+
+    /// Reads `attention.sliding_window` and its pattern, a truth value for each layer or a period.
+    pub(super) fn read(keys: &Keys<'_>, n_layers: usize, usual: Usual) -> Result<Self> {
+        let tokens = keys.count("attention.sliding_window", 0..=MAX_WINDOW)?.unwrap_or(usual.tokens);
+        if tokens == 0 {
+            return Ok(Self::Full);
+        }
+        let pattern = "attention.sliding_window_pattern";
+        let windowed = if let Some(windowed) = keys.flags(pattern, n_layers)? {
+            windowed
+        } else {
+            let period = keys.count(pattern, 0..=usize::MAX)?.unwrap_or(usual.period);
+            (0..n_layers).map(|layer| period == 0 || layer % period != period - 1).collect()
+        };
+        Ok(match (windowed.contains(&true), windowed.contains(&false)) {
+            (true, true) => Self::Mixed { tokens, windowed },
+            (true, false) => Self::Sliding(tokens),
+            (false, _) => Self::Full,
+        })
+    }
+}
