@@ -267,7 +267,7 @@ fn keys_are_turned_in_one_way_or_said_not_to_be() {
         let model = fixtures::model(&format!("tiny/{name}/model-F16.gguf"));
         match model.kv_rope() {
             Ok(rope) => {
-                assert_eq!(2 * rope.frequencies.inverse.len(), model.config().rope.rotary_dim, "{name}")
+                assert_eq!(2 * rope.frequencies.inverse.len(), model.config().rope.rotary_dim, "{name}");
             }
             Err(Error::SeveralRotations) => assert!(["phi3", "gemma3"].contains(&name), "{name}"),
             Err(error) => panic!("{name}: {error}"),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ruvllm::{Engine, EngineOptions, Error, KvCalibration, ModelSource, Prompt, TokenId};
 
-use crate::common::{base, base_path, complete, greedy, tiny, tiny_path};
+use crate::common::{base, base_path, complete, family_path, greedy, load, tiny, tiny_options, tiny_path};
 
 /// Some ids of the default model.
 fn text(n: usize) -> Vec<TokenId> {
@@ -53,4 +53,13 @@ fn texts_that_teach_nothing_are_refused() {
     assert!(matches!(stopped, Err(Error::Cancelled)));
     // Heads of 16 are half a group.
     assert!(matches!(calibrate(tiny(), &vec![5; 600]), Err(Error::Calibration(_))));
+}
+
+#[test]
+fn a_model_with_several_rotary_embeddings_has_no_calibration() {
+    let engine = load(family_path("gemma3"), &tiny_options());
+    let error = calibrate(&engine, &vec![5; 600]).expect_err("refused");
+    assert_eq!(error.to_string(), "cannot store keys and values as nuq3");
+    let source = std::error::Error::source(&error).expect("a reason").to_string();
+    assert!(source.contains("more than one rotary embedding"), "{source}");
 }

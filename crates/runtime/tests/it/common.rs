@@ -11,7 +11,13 @@ use ruvllm::{
 
 /// A tiny Llama with random weights; where it comes from says the README beside it.
 pub(crate) fn tiny_path() -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../models/tests/data/tiny/llama/model-F16.gguf"))
+    family_path("llama")
+}
+
+/// A tiny model of another family.
+pub(crate) fn family_path(name: &str) -> PathBuf {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/tests/data/tiny");
+    PathBuf::from(format!("{folder}/{name}/model-F16.gguf"))
 }
 
 /// The default model.

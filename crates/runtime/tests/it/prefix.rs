@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use ruvllm::{Completion, Engine, EngineOptions, GenerateRequest, PrefixCaching, Prompt};
 
-use crate::common::{base_path, complete, greedy, load, tiny_options, tiny_path};
+use crate::common::{base_path, complete, family_path, greedy, load, tiny_options, tiny_path};
 
 /// Ids of the tiny model, another text for each seed.
 fn prompt(seed: u32, n: u32) -> Vec<u32> {
@@ -89,9 +89,7 @@ fn a_conversation_goes_on_where_it_stopped() {
 /// Such a model rotates the keys of sequences that may become long in another way, from their first token on.
 #[test]
 fn sequences_on_both_sides_of_the_original_context_share_no_prefix() {
-    let path =
-        PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../models/tests/data/tiny/phi3/model-F16.gguf"));
-    let engine = |prefixes| load(path.clone(), &EngineOptions { prefixes, ..tiny_options() });
+    let engine = |prefixes| load(family_path("phi3"), &EngineOptions { prefixes, ..tiny_options() });
     let request = |tokens: &[u32], max_tokens| GenerateRequest {
         ignore_eos: true,
         ..greedy(Prompt::Tokens(tokens.to_vec()), max_tokens)
