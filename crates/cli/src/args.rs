@@ -9,7 +9,9 @@ use std::sync::Arc;
 use clap::{Args, Parser, Subcommand};
 use ruvllm::{EngineOptions, Isa, KvCalibration, KvPolicy};
 
-use crate::commands::{bench, calibrate_kv, detokenize, doctor, eval, generate, inspect, quantize, tokenize};
+use crate::commands::{
+    bench, calibrate_kv, detokenize, doctor, eval, generate, inspect, quantize, store, tokenize,
+};
 use crate::error::one_line;
 
 const HELP: &str = "\
@@ -18,6 +20,7 @@ Without --model every command uses the small English model inside the program, o
 Examples:
   ruvllm generate --chat \"Tell me a story about a turtle.\"
   ruvllm inspect model.gguf
+  ruvllm pull hf://org/repo-GGUF/Q4_K_M --as small
   ruvllm doctor
 
 Exit codes: 0 success, 1 failure, 2 usage error, 130 stopped by Ctrl-C.";
@@ -48,6 +51,10 @@ pub(crate) enum Command {
     Bench(bench::BenchArgs),
     Quantize(quantize::QuantizeArgs),
     CalibrateKv(calibrate_kv::CalibrateKvArgs),
+    Pull(store::pull::PullArgs),
+    List(store::list::ListArgs),
+    Info(store::info::InfoArgs),
+    Rm(store::rm::RmArgs),
     Doctor(doctor::DoctorArgs),
 }
 
@@ -57,8 +64,8 @@ pub(crate) struct ModelArgs {
     #[arg(
         long,
         short,
-        value_name = "FILE",
-        help = "GGUF file [default: that of RUVLLM_MODEL, else the model inside the program]"
+        value_name = "MODEL",
+        help = "GGUF file or pulled model [default: that of RUVLLM_MODEL, else the built-in one]"
     )]
     pub(crate) model: Option<PathBuf>,
 }

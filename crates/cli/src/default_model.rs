@@ -1,4 +1,6 @@
 //! Which model a command uses: `--model`, else `RUVLLM_MODEL`, else the small model inside the program.
+//!
+//! What is named is a path, or else a model of the store.
 
 use std::env;
 use std::ffi::OsString;
@@ -6,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use gguf_rs_lite::Gguf;
 use ruvllm::ModelSource;
+use ruvllm_hub::{Store, StoredModel};
 
 use crate::error::{Error, Result};
 
@@ -38,9 +41,16 @@ pub(crate) enum ModelChoice {
 }
 
 impl ModelChoice {
-    /// The choice for a value of `--model` and the environment.
+    /// The choice for a value of `--model` and the environment. A name that the store does not know either is left for
+    /// [`Self::check`] to refuse.
     pub(crate) fn new(flag: Option<&Path>) -> Self {
-        Self::of(flag, env::var_os(MODEL_VARIABLE))
+        match Self::of(flag, env::var_os(MODEL_VARIABLE)) {
+            Self::File { path, origin } => match from_store(&path) {
+                Some(Ok(model)) => Self::File { path: model.path, origin },
+                _ => Self::File { path, origin },
+            },
+            other => other,
+        }
     }
 
     /// The choice for both values. An empty variable counts as absent, so that `RUVLLM_MODEL=` switches it off.
@@ -78,13 +88,18 @@ impl ModelChoice {
         }
     }
 
-    /// Refuses a folder, which would otherwise fail with whatever the system says of reading one.
+    /// Refuses a folder, which would otherwise fail with whatever the system says of reading one, and a name that neither
+    /// a file nor a model of the store has.
     ///
     /// # Errors
-    /// [`Error::Directory`].
+    /// [`Error::Directory`], [`Error::NoSuchModel`].
     pub(crate) fn check(&self) -> Result<()> {
-        match self {
-            Self::File { path, .. } if path.is_dir() => Err(Error::Directory { path: path.clone() }),
+        let Self::File { path, .. } = self else { return Ok(()) };
+        if path.is_dir() {
+            return Err(Error::Directory { path: path.clone() });
+        }
+        match from_store(path) {
+            Some(Err(source)) => Err(Error::NoSuchModel { path: path.clone(), source }),
             _ => Ok(()),
         }
     }
@@ -101,6 +116,13 @@ impl ModelChoice {
         }
         .map_err(|source| Error::Gguf { path: self.name(), source })
     }
+}
+
+/// What the store has under the name `path`; `None` for what exists as a file, and for what can only be one.
+fn from_store(path: &Path) -> Option<Result<StoredModel, ruvllm_hub::Error>> {
+    let name = path.to_str()?;
+    let is_name = name.starts_with("hf://") || !name.contains(['/', '\\']);
+    (is_name && !path.exists()).then(|| Store::from_env()?.get(name))
 }
 
 #[cfg(test)]

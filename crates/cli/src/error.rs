@@ -33,6 +33,18 @@ pub(crate) enum Error {
         /// The folder.
         path: PathBuf,
     },
+    /// Neither a file nor a model of the store has the name.
+    #[error("there is no file {}", path.display())]
+    NoSuchModel {
+        /// The name.
+        path: PathBuf,
+        /// What the store said.
+        #[source]
+        source: ruvllm_hub::Error,
+    },
+    /// A model could not be pulled, found or removed.
+    #[error(transparent)]
+    Hub(#[from] ruvllm_hub::Error),
     /// The file is well-formed, but its model cannot be run.
     #[error("cannot run the model in {model}")]
     Model {

@@ -14,6 +14,7 @@ pub(crate) mod generate;
 pub(crate) mod inspect;
 pub(crate) mod load;
 pub(crate) mod quantize;
+pub(crate) mod store;
 pub(crate) mod tokenize;
 
 /// Runs the command and gives the exit code of its success; those that Ctrl-C stops in good order have another one than 0.
@@ -30,6 +31,10 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Command::Eval(eval::EvalCommand::Passkey(args)) => eval::passkey::run(&args, json)?,
         Command::Eval(eval::EvalCommand::Logits(args)) => eval::logits::run(&args, json)?,
         Command::Bench(args) => bench::run(&args, json)?,
+        Command::Pull(args) => store::pull::run(&args, json)?,
+        Command::List(args) => store::list::run(&args, json)?,
+        Command::Info(args) => store::info::run(&args, json)?,
+        Command::Rm(args) => store::rm::run(&args, json)?,
         Command::Doctor(args) => doctor::run(&args, json)?,
     }
     Ok(ExitCode::SUCCESS)

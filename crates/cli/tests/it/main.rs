@@ -11,5 +11,10 @@ mod inspect;
 mod interrupt;
 mod program;
 mod quantize;
+// The tests of the store itself use the rest of it.
+#[allow(dead_code)]
+#[path = "../../../hub/tests/it/server.rs"]
+mod server;
+mod store;
 mod tokens;
 mod usage;

@@ -10,7 +10,9 @@ use serde_json::Value;
 /// The program, undisturbed by the environment of the tests.
 pub(crate) fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ruvllm"));
-    command.args(arguments).env_remove("RUVLLM_MODEL").stdin(Stdio::null());
+    // A store that does not exist, instead of that of whoever runs the tests.
+    let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("no-store");
+    command.args(arguments).env_remove("RUVLLM_MODEL").env("RUVLLM_HOME", home).stdin(Stdio::null());
     command
 }
 

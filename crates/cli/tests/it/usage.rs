@@ -2,7 +2,7 @@
 
 use crate::program::run;
 
-const COMMANDS: [&[&str]; 11] = [
+const COMMANDS: [&[&str]; 15] = [
     &["generate"],
     &["inspect"],
     &["tokenize"],
@@ -13,6 +13,10 @@ const COMMANDS: [&[&str]; 11] = [
     &["bench"],
     &["quantize"],
     &["calibrate-kv"],
+    &["pull"],
+    &["list"],
+    &["info"],
+    &["rm"],
     &["doctor"],
 ];
 
@@ -98,6 +102,8 @@ fn unknown_kv_policies_say_what_there_is() {
 #[test]
 fn missing_arguments_are_named() {
     run(&["inspect"]).fails_with(2, &["<FILE>"]);
+    run(&["pull"]).fails_with(2, &["<REFERENCE>"]);
+    run(&["rm"]).fails_with(2, &["<NAME>"]);
     run(&["eval", "perplexity"]).fails_with(2, &["--file"]);
     run(&["eval", "logits", "--tokens", "x"]).fails_with(2, &["--out"]);
     run(&["calibrate-kv", "out.kv"]).fails_with(2, &["--file"]);

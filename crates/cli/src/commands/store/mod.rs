@@ -1,0 +1,79 @@
+//! The commands of the model store: `pull`, `list`, `info` and `rm`.
+
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use ruvllm_hub::StoredModel;
+use serde::Serialize;
+
+pub(crate) mod info;
+pub(crate) mod list;
+pub(crate) mod pull;
+pub(crate) mod rm;
+
+/// A model in the JSON documents.
+#[derive(Serialize)]
+struct ModelDocument<'a> {
+    name: &'a str,
+    source: &'a str,
+    commit: &'a str,
+    path: &'a Path,
+    bytes: u64,
+    complete: bool,
+    /// Seconds since 1970; absent for a model that is not complete.
+    pulled_unix: Option<u64>,
+}
+
+impl<'a> From<&'a StoredModel> for ModelDocument<'a> {
+    fn from(model: &'a StoredModel) -> Self {
+        Self {
+            name: &model.name,
+            source: &model.source,
+            commit: &model.commit,
+            path: &model.path,
+            bytes: model.bytes(),
+            complete: model.is_complete,
+            pulled_unix: model.is_complete.then_some(model.pulled_unix),
+        }
+    }
+}
+
+/// When a model was pulled, for a person: `3 days ago`.
+fn pulled(model: &StoredModel) -> String {
+    if !model.is_complete {
+        return "not complete".to_owned();
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    ago(now.saturating_sub(model.pulled_unix))
+}
+
+/// A time that has passed, in its largest unit.
+fn ago(seconds: u64) -> String {
+    const UNITS: [(u64, &str); 4] = [(365 * 86_400, "year"), (86_400, "day"), (3600, "hour"), (60, "minute")];
+    match UNITS.into_iter().find(|&(unit, _)| seconds >= unit) {
+        None => "now".to_owned(),
+        Some((unit, name)) => {
+            let n = seconds / unit;
+            format!("{n} {name}{} ago", if n == 1 { "" } else { "s" })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_one_unit() {
+        for (seconds, text) in [
+            (0, "now"),
+            (59, "now"),
+            (60, "1 minute ago"),
+            (7199, "1 hour ago"),
+            (86_400 * 364, "364 days ago"),
+            (86_400 * 800, "2 years ago"),
+        ] {
+            assert_eq!(ago(seconds), text);
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! `ruvllm pull`: brings a model from a hub into the store.
+
+use std::ops::ControlFlow;
+
+use clap::Args;
+use ruvllm_hub::{Hub, ModelReference, PullStage, Pulled, Store};
+use serde::Serialize;
+
+use super::ModelDocument;
+use crate::error::Result;
+use crate::output;
+use crate::progress::Progress;
+
+const HELP: &str = "\
+FILE is a path in the repository, or a quantization such as Q4_K_M if one model of the repository has it in its name.
+Without FILE the model in GGUF with the usual quantization is taken, else the folder of config.json, safetensors files
+and tokenizer. All parts of a split model come together. REVISION is a branch, tag or commit [default: main].
+
+What an interrupted pull has fetched is not fetched again: repeat the command. Files are verified against the SHA-256
+that the hub states. The name is then what --model takes; pulling under it again brings it up to date.
+
+Environment: RUVLLM_HOME (the store is its folder `models`), HF_ENDPOINT, HF_TOKEN, HF_TOKEN_PATH, HF_HOME,
+HF_HUB_OFFLINE, HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY, SSL_CERT_FILE.
+
+JSON: {name, source, commit, path, bytes, complete, pulled_unix, files, downloaded_bytes, freed_bytes}
+
+Examples:
+  ruvllm pull hf://org/repo-GGUF
+  ruvllm pull hf://org/repo-GGUF/Q8_0@v1.0 --as big
+  ruvllm generate --model big \"Once upon a time\"";
+
+/// Bring a model from the Hugging Face hub into the store
+#[derive(Debug, Args)]
+#[command(after_help = HELP)]
+pub(crate) struct PullArgs {
+    #[arg(value_name = "REFERENCE", value_parser = reference, help = "hf://ORG/REPO[/FILE][@REVISION]")]
+    reference: ModelReference,
+
+    /// The model's name in the store [default: that of its file or repository]
+    #[arg(long = "as", value_name = "NAME")]
+    name: Option<String>,
+}
+
+/// The JSON document.
+#[derive(Serialize)]
+struct Document<'a> {
+    #[serde(flatten)]
+    model: ModelDocument<'a>,
+    files: usize,
+    downloaded_bytes: u64,
+    freed_bytes: u64,
+}
+
+pub(crate) fn run(args: &PullArgs, json: bool) -> Result<()> {
+    let mut bar: Option<(PullStage, Progress)> = None;
+    let pulled =
+        Store::from_env()?.pull(&Hub::from_env()?, &args.reference, args.name.as_deref(), &mut |step| {
+            if bar.as_ref().is_none_or(|(stage, _)| *stage != step.stage) {
+                let what = if step.stage == PullStage::Verify { "verifying" } else { "pulling" };
+                bar = Some((step.stage, Progress::bytes(format!("{what} {}", args.reference))));
+            }
+            if let Some((_, bar)) = &mut bar {
+                bar.update(step.bytes_done, step.bytes_total);
+            }
+            ControlFlow::Continue(())
+        });
+    drop(bar);
+    let pulled = pulled?;
+    if json {
+        return output::write_json(&Document {
+            model: (&pulled.model).into(),
+            files: pulled.model.files.len(),
+            downloaded_bytes: pulled.downloaded_bytes,
+            freed_bytes: pulled.freed_bytes,
+        });
+    }
+    output::write_text(&human(&pulled)).map(|_| ())
+}
+
+fn human(pulled: &Pulled) -> String {
+    let model = &pulled.model;
+    let n_files = model.files.len();
+    let mut text = format!(
+        "{}: {n_files} file{}, {} ({} downloaded), revision {}\n{}\n",
+        model.name,
+        if n_files == 1 { "" } else { "s" },
+        output::bytes(model.bytes()),
+        output::bytes(pulled.downloaded_bytes),
+        model.commit,
+        model.path.display(),
+    );
+    if pulled.freed_bytes > 0 {
+        text.push_str(&format!("{} of the former revision removed\n", output::bytes(pulled.freed_bytes)));
+    }
+    text
+}
+
+/// A reference to a model on a hub.
+fn reference(text: &str) -> Result<ModelReference, String> {
+    text.parse().map_err(|error: ruvllm_hub::Error| error.to_string())
+}

@@ -1,0 +1,125 @@
+//! A file that has not arrived as a whole, and beside it what has.
+
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::pieces::Pieces;
+use crate::client::FileFacts;
+use crate::error::{Result, file_error};
+
+/// What is appended to the name of a file that has not arrived as a whole.
+const PARTIAL: &str = ".part";
+
+/// What is appended to the name of the record of it.
+const STATE: &str = ".part.json";
+
+/// Version of the record's form; records of others are not used.
+const STATE_VERSION: u32 = 1;
+
+/// The partial form of one file.
+#[derive(Debug)]
+pub(crate) struct Partial {
+    target: PathBuf,
+    data: PathBuf,
+    state: PathBuf,
+}
+
+/// The record of a partial file.
+#[derive(Serialize, Deserialize)]
+struct State {
+    version: u32,
+    /// The version of the file on the server.
+    etag: Option<String>,
+    sha256: Option<String>,
+    bytes: u64,
+    piece_bytes: u64,
+    done: Vec<u64>,
+}
+
+impl Partial {
+    /// The partial form of the file at `target`.
+    pub(crate) fn of(target: &Path) -> Self {
+        let beside = |suffix: &str| {
+            let mut name = target.file_name().unwrap_or_default().to_owned();
+            name.push(suffix);
+            target.with_file_name(name)
+        };
+        Self { target: target.to_owned(), data: beside(PARTIAL), state: beside(STATE) }
+    }
+
+    /// The file that receives the bytes.
+    pub(super) fn data(&self) -> &Path {
+        &self.data
+    }
+
+    /// What has arrived of this very version of the file. Whatever does not fit together counts as nothing.
+    pub(crate) fn done_bytes(&self, facts: &FileFacts) -> u64 {
+        self.load(facts).map_or(0, |pieces| pieces.done_bytes())
+    }
+
+    /// See [`Self::done_bytes`]. Only files with a checksum are continued: the record may be ahead of the data after a
+    /// power cut, and the checksum would notice.
+    pub(super) fn load(&self, facts: &FileFacts) -> Option<Pieces> {
+        facts.sha256.as_ref()?;
+        let state: State = serde_json::from_slice(&fs::read(&self.state).ok()?).ok()?;
+        let is_same = state.version == STATE_VERSION
+            && state.etag == facts.etag
+            && state.sha256 == facts.sha256
+            && state.bytes == facts.bytes
+            && fs::metadata(&self.data).is_ok_and(|data| data.len() == facts.bytes);
+        Pieces::resumed(state.bytes, state.piece_bytes, state.done).filter(|_| is_same)
+    }
+
+    /// Starts over with an empty file of the right length.
+    pub(super) fn create(&self, facts: &FileFacts) -> Result<()> {
+        self.discard()?;
+        let file = OpenOptions::new().write(true).create_new(true).open(&self.data);
+        let file = file.map_err(file_error("create", &self.data))?;
+        file.set_len(facts.bytes).map_err(file_error("write", &self.data))
+    }
+
+    /// Records what has arrived. A kill at any moment leaves this record or the one before.
+    pub(super) fn save(&self, facts: &FileFacts, pieces: &Pieces) -> Result<()> {
+        if facts.sha256.is_none() {
+            return Ok(());
+        }
+        let state = State {
+            version: STATE_VERSION,
+            etag: facts.etag.clone(),
+            sha256: facts.sha256.clone(),
+            bytes: facts.bytes,
+            piece_bytes: pieces.piece_bytes(),
+            done: pieces.done().to_vec(),
+        };
+        let temporary = self.state.with_extension("new");
+        serde_json::to_vec(&state)
+            .map_err(io::Error::from)
+            .and_then(|text| fs::write(&temporary, text))
+            .and_then(|()| fs::rename(&temporary, &self.state))
+            .map_err(file_error("write", &self.state))
+    }
+
+    /// Gives the whole file its name, once it is on the disk.
+    pub(super) fn finish(self) -> Result<()> {
+        OpenOptions::new()
+            .write(true)
+            .open(&self.data)
+            .and_then(|file| file.sync_all())
+            .and_then(|()| fs::rename(&self.data, &self.target))
+            .map_err(file_error("write", &self.target))?;
+        crate::files::sync_folder_of(&self.target)?;
+        crate::files::remove(&self.state)
+    }
+
+    /// Deletes what has arrived, and gives the bytes of disk that it took.
+    pub(crate) fn discard(&self) -> Result<u64> {
+        let freed = fs::symlink_metadata(&self.data).map_or(0, |data| crate::files::disk_bytes(&data));
+        for path in [&self.state, &self.state.with_extension("new"), &self.data] {
+            crate::files::remove(path)?;
+        }
+        Ok(freed)
+    }
+}

@@ -1,0 +1,203 @@
+//! What names a model on a hub: `hf://ORG/REPO[/FILE][@REVISION]`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::{Error, Result};
+
+/// The prefix of every reference.
+const SCHEME: &str = "hf://";
+
+/// The revision of a reference without one.
+pub const DEFAULT_REVISION: &str = "main";
+
+/// A model on a hub.
+///
+/// ```
+/// use ruvllm_hub::ModelReference;
+///
+/// let reference: ModelReference = "hf://org/repo/sub/model-Q4_K_M.gguf@v1.0".parse()?;
+/// assert_eq!(reference.repo(), "org/repo");
+/// assert_eq!(reference.file(), Some("sub/model-Q4_K_M.gguf"));
+/// assert_eq!(reference.revision(), "v1.0");
+/// assert!("hf://repo".parse::<ModelReference>().is_err());
+/// # Ok::<(), ruvllm_hub::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ModelReference {
+    repo: String,
+    file: Option<String>,
+    revision: Option<String>,
+}
+
+impl ModelReference {
+    /// The repository, `ORG/REPO`.
+    pub fn repo(&self) -> &str {
+        &self.repo
+    }
+
+    /// The file in the repository, or the name of a quantization; absent when the repository itself is named.
+    pub fn file(&self) -> Option<&str> {
+        self.file.as_deref()
+    }
+
+    /// Branch, tag or commit; [`DEFAULT_REVISION`] when none is named.
+    pub fn revision(&self) -> &str {
+        self.revision.as_deref().unwrap_or(DEFAULT_REVISION)
+    }
+
+    /// The reference without its revision: what stays the same when a model is updated.
+    pub(crate) fn without_revision(&self) -> Self {
+        Self { revision: None, ..self.clone() }
+    }
+}
+
+impl FromStr for ModelReference {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let refused = |reason| Error::Reference { text: crate::error::shortened(text), reason };
+        let rest = text.strip_prefix(SCHEME).ok_or_else(|| refused("it does not begin with hf://"))?;
+        let (path, revision) = match rest.rsplit_once('@') {
+            Some((path, revision)) => (path, Some(revision)),
+            None => (rest, None),
+        };
+        if revision.is_some_and(|revision| !is_revision(revision)) {
+            return Err(refused("the revision is not the name of a branch, a tag or a commit"));
+        }
+        let mut parts = path.splitn(3, '/');
+        let (org, name, file) = (parts.next(), parts.next(), parts.next());
+        let (Some(org), Some(name)) = (org, name) else {
+            return Err(refused("it names no repository"));
+        };
+        if !is_repo_part(org) || !is_repo_part(name) {
+            return Err(refused("the repository is not two names of letters, digits, `.`, `_` and `-`"));
+        }
+        if file.is_some_and(|file| !is_safe_path(file)) {
+            return Err(refused("the file is not a plain relative path"));
+        }
+        Ok(Self {
+            repo: format!("{org}/{name}"),
+            file: file.map(str::to_owned),
+            revision: revision.map(str::to_owned),
+        })
+    }
+}
+
+impl fmt::Display for ModelReference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{SCHEME}{}", self.repo)?;
+        if let Some(file) = &self.file {
+            write!(f, "/{file}")?;
+        }
+        if let Some(revision) = &self.revision {
+            write!(f, "@{revision}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Half of a repository's name. Two dashes or dots in a row are reserved on the hub, and by the store's folders.
+fn is_repo_part(part: &str) -> bool {
+    is_name(part) && !part.contains("--") && !part.contains("..")
+}
+
+/// Branches and tags may contain slashes (`refs/pr/1`).
+fn is_revision(revision: &str) -> bool {
+    revision.len() <= 200 && revision.split('/').all(is_name)
+}
+
+/// Letters, digits, `.`, `_` and `-`, at most 100, and not a leading `.` or `-`: safe as a file name and as an argument.
+pub(crate) fn is_name(name: &str) -> bool {
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    name.len() <= 100
+        && name.starts_with(is_word)
+        && name.chars().all(|c| is_word(c) || matches!(c, '.' | '-'))
+}
+
+/// Whether `path` names a file below whatever folder it is joined to, on every system.
+pub(crate) fn is_safe_path(path: &str) -> bool {
+    let is_component = |part: &str| {
+        !matches!(part, "" | "." | "..")
+            && !part.contains(|c: char| c.is_control() || matches!(c, '\\' | ':'))
+    };
+    path.len() <= 1000 && path.split('/').all(is_component)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn references_are_read_and_written() {
+        for (text, repo, file, revision) in [
+            ("hf://a/b", "a/b", None, "main"),
+            ("hf://a/b@v2", "a/b", None, "v2"),
+            ("hf://a/b@refs/pr/1", "a/b", None, "refs/pr/1"),
+            ("hf://a/b/c.gguf", "a/b", Some("c.gguf"), "main"),
+            ("hf://A-1/b.c_d/e/f g.gguf@0123abc", "A-1/b.c_d", Some("e/f g.gguf"), "0123abc"),
+            ("hf://a/b/odd@name.gguf@main", "a/b", Some("odd@name.gguf"), "main"),
+        ] {
+            let reference: ModelReference = text.parse().unwrap();
+            assert_eq!(
+                (reference.repo(), reference.file(), reference.revision()),
+                (repo, file, revision),
+                "{text}"
+            );
+            assert_eq!(reference.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn other_texts_are_refused() {
+        for text in [
+            "",
+            "a/b",
+            "hf:/a/b",
+            "hf://",
+            "hf://a",
+            "hf://a/",
+            "hf:///b",
+            "hf://a/b/",
+            "hf://a/b//c",
+            "hf://a/b@",
+            "hf://a/../c",
+            "hf://a/b/../c",
+            "hf://a/b/c/..",
+            "hf://a/b/./c",
+            "hf://a/b/c\\d",
+            "hf://a/b/C:d",
+            "hf://a/b/c\nd",
+            "hf://a b/c",
+            "hf://a--b/c",
+            "hf://-a/c",
+            "hf://a/.b",
+            "hf://a/b@-x",
+            "hf://a/b@x y",
+            "hf://a/b@x//y",
+            "hf://a/b@../x",
+            "https://huggingface.co/a/b",
+        ] {
+            assert!(text.parse::<ModelReference>().is_err(), "{text:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_read_is_written_as_it_was(text in "(hf://)?[a-z@/.]{0,20}") {
+            if let Ok(reference) = text.parse::<ModelReference>() {
+                prop_assert_eq!(reference.to_string(), text);
+            }
+        }
+
+        #[test]
+        fn a_safe_path_stays_below_its_folder(path in ".{0,40}") {
+            use std::path::{Component, Path};
+            if is_safe_path(&path) {
+                prop_assert!(Path::new(&path).components().all(|part| matches!(part, Component::Normal(_))));
+            }
+        }
+    }
+}

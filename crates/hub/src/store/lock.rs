@@ -1,0 +1,38 @@
+//! Locks between processes: files that are locked while somebody works, and stay empty.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::path::Path;
+
+use crate::error::{Error, Result, file_error};
+
+/// A lock that is held until it is dropped, or its process ends in whatever way.
+#[derive(Debug)]
+pub(crate) struct Lock {
+    // The system lets go of the lock when the file is closed.
+    _file: File,
+}
+
+impl Lock {
+    /// Takes the lock at `path`, or says at once that another has it.
+    pub(super) fn try_take(path: &Path, repo: &str) -> Result<Self> {
+        let file = open(path)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Self { _file: file }),
+            Err(TryLockError::WouldBlock) => Err(Error::Busy { repo: repo.to_owned() }),
+            Err(TryLockError::Error(source)) => Err(file_error("lock", path)(source)),
+        }
+    }
+
+    /// Takes the lock at `path`, waiting for another that has it. Only for work that takes no time.
+    pub(super) fn wait(path: &Path) -> Result<Self> {
+        let file = open(path)?;
+        file.lock().map_err(file_error("lock", path))?;
+        Ok(Self { _file: file })
+    }
+}
+
+fn open(path: &Path) -> Result<File> {
+    // A lock file is never removed: another process may wait for the one that is there.
+    let opened = OpenOptions::new().create(true).write(true).truncate(false).open(path);
+    opened.map_err(file_error("create", path))
+}

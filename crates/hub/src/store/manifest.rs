@@ -1,0 +1,133 @@
+//! What the store knows of a model: one JSON file per name.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::digest::is_sha256;
+use crate::error::{Error, Result, file_error};
+use crate::reference::{ModelReference, is_name, is_safe_path};
+
+/// Version of the form; others are refused.
+const VERSION: u32 = 1;
+
+/// The longest manifest that is read.
+const LONGEST: u64 = 64 << 20;
+
+/// A file of a model in the store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct StoredFile {
+    /// Path in the repository, and below the folder of its revision.
+    pub path: String,
+    /// Length.
+    pub bytes: u64,
+    /// SHA-256 in lower-case hexadecimal, computed when the file arrived; absent before.
+    pub sha256: Option<String>,
+}
+
+/// A model of the store as it is written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Manifest {
+    version: u32,
+    pub(crate) name: String,
+    /// The reference that was pulled.
+    pub(crate) source: String,
+    /// The hub that it came from.
+    pub(crate) endpoint: String,
+    /// The commit that the reference meant.
+    pub(crate) commit: String,
+    /// Path of what a program opens; empty for the folder.
+    pub(crate) model: String,
+    /// When, in seconds since 1970.
+    pub(crate) pulled_unix: u64,
+    pub(crate) files: Vec<StoredFile>,
+}
+
+impl Manifest {
+    pub(crate) fn new(
+        name: &str,
+        reference: &ModelReference,
+        endpoint: &str,
+        commit: &str,
+        model: &str,
+    ) -> Self {
+        Self {
+            version: VERSION,
+            name: name.to_owned(),
+            source: reference.to_string(),
+            endpoint: endpoint.to_owned(),
+            commit: commit.to_owned(),
+            model: model.to_owned(),
+            pulled_unix: 0,
+            files: Vec::new(),
+        }
+    }
+
+    /// Reads the manifest at `path`; `None` when there is none.
+    ///
+    /// # Errors
+    /// One that is damaged. Whoever wrote it, its paths lead nowhere outside the store.
+    pub(super) fn read(path: &Path) -> Result<Option<Self>> {
+        let damaged = |reason: String| Error::Manifest { path: path.to_owned(), reason };
+        match fs::metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Ok(file) if file.len() > LONGEST => {
+                return Err(damaged(format!("it is longer than {LONGEST} bytes")));
+            }
+            _ => {}
+        }
+        let text = fs::read(path).map_err(file_error("read", path))?;
+        let manifest: Self = serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()))?;
+        manifest.check(path).map_err(|reason| damaged(reason.to_owned()))?;
+        Ok(Some(manifest))
+    }
+
+    fn check(&self, path: &Path) -> Result<(), &'static str> {
+        if self.version != VERSION {
+            return Err("its version is another");
+        }
+        if path.file_stem().and_then(|stem| stem.to_str()) != Some(&self.name) || !is_name(&self.name) {
+            return Err("its name is not that of the file");
+        }
+        if self.reference().is_none() || !is_name(&self.commit) {
+            return Err("its source is not understood");
+        }
+        if !self.files.iter().all(|file| is_safe_path(&file.path)) {
+            return Err("a path leads outside");
+        }
+        if !self.files.iter().all(|file| file.sha256.as_deref().is_none_or(is_sha256)) {
+            return Err("a checksum is none");
+        }
+        if !self.model.is_empty() && !self.files.iter().any(|file| file.path == self.model) {
+            return Err("its model is not among its files");
+        }
+        Ok(())
+    }
+
+    /// The reference that was pulled; present in every manifest that was read.
+    pub(crate) fn reference(&self) -> Option<ModelReference> {
+        self.source.parse().ok()
+    }
+
+    /// The repository.
+    pub(crate) fn repo(&self) -> String {
+        self.reference().map(|reference| reference.repo().to_owned()).unwrap_or_default()
+    }
+
+    /// Whether this is the model of `other`, perhaps at another revision: by its reference, or by what it is.
+    pub(super) fn is_update_of(&self, other: &Self) -> bool {
+        let (new, old) = (self.reference(), other.reference());
+        let reference = |of: &Option<ModelReference>| of.as_ref().map(ModelReference::without_revision);
+        self.repo() == other.repo() && (self.model == other.model || reference(&new) == reference(&old))
+    }
+
+    /// As it is written.
+    pub(super) fn to_json(&self) -> io::Result<Vec<u8>> {
+        let mut text = serde_json::to_vec_pretty(self)?;
+        text.push(b'\n');
+        Ok(text)
+    }
+}

@@ -1,0 +1,136 @@
+//! What ends a pull before it begins: access, names, answers that are not understood.
+
+use std::net::TcpListener;
+
+use ruvllm_hub::{Error, Token};
+
+use crate::Place;
+use crate::server::{Faults, noise};
+
+const SOURCE: &str = "hf://org/repo";
+
+fn place() -> Place {
+    Place::new(&[("m.gguf", noise(50_000, 1))])
+}
+
+#[test]
+fn a_hub_that_wants_a_token_says_where_it_is_looked_for() {
+    let mut place = place();
+    place.hub.set(Faults { token: Some("hf_right"), ..Faults::default() });
+    place.settings.token_hint = "set HF_TOKEN or write one to /home/me/token".to_owned();
+    let error = place.pull(SOURCE).unwrap_err();
+    assert!(matches!(error, Error::Unauthorized { .. }), "{error}");
+    assert!(error.to_string().contains("set HF_TOKEN or write one to /home/me/token"), "{error}");
+
+    place.settings.token = Token::new("hf_wrong");
+    let error = place.pull(SOURCE).unwrap_err();
+    assert!(
+        matches!(error, Error::Unauthorized { .. }) && !format!("{error:?}").contains("hf_wrong"),
+        "{error:?}"
+    );
+
+    place.settings.token = Token::new("hf_right");
+    place.pull(SOURCE).unwrap();
+}
+
+#[test]
+fn a_gated_repository_says_what_to_do() {
+    let place = place();
+    place.hub.set(Faults { is_gated: true, ..Faults::default() });
+    let error = place.pull(SOURCE).unwrap_err().to_string();
+    for piece in ["accept the terms", "Access to this model is restricted", "org/repo"] {
+        assert!(error.contains(piece), "{error}");
+    }
+    assert!(place.store.list().unwrap().is_empty());
+}
+
+#[test]
+fn what_is_not_there_is_not_found() {
+    let place = place();
+    assert!(matches!(place.pull("hf://org/other"), Err(Error::NotFound { .. })));
+    let error = place.pull("hf://org/repo/m.ggufs").unwrap_err();
+    assert!(matches!(error, Error::NoSuchFile { .. }) && error.to_string().contains("m.gguf"), "{error}");
+    assert!(place.store.list().unwrap().is_empty() && place.files().is_empty());
+}
+
+#[test]
+fn names_that_leave_the_store_are_refused() {
+    for name in ["../m.gguf", "a/../../../m.gguf", "/tmp/m.gguf", "C:m.gguf", "a\\\\m.gguf", "m\\u0000.gguf"]
+    {
+        let place = place();
+        let listing = format!(r#"{{"sha": "c0ffee", "siblings": [{{"rfilename": "{name}", "size": 5}}]}}"#);
+        place.hub.set(Faults { listing: Some(listing), ..Faults::default() });
+        let error = place.pull(SOURCE).unwrap_err();
+        assert!(matches!(error, Error::UnsafeName { .. }), "{name}: {error}");
+        assert!(place.files().is_empty());
+    }
+}
+
+#[test]
+fn lists_that_are_not_understood_are_refused() {
+    for listing in [
+        "",
+        "<html>login</html>",
+        r#"{"sha": "c0ffee", "siblings": [{"rfilename": "m.gg"#,
+        r#"{"sha": "../../x", "siblings": []}"#,
+        r#"{"siblings": []}"#,
+    ] {
+        let place = place();
+        place.hub.set(Faults { listing: Some(listing.to_owned()), ..Faults::default() });
+        let error = place.pull(SOURCE).unwrap_err();
+        assert!(matches!(error, Error::Answer { .. }), "{listing}: {error}");
+    }
+    let place = place();
+    let empty = r#"{"sha": "c0ffee", "siblings": []}"#;
+    place.hub.set(Faults { listing: Some(empty.to_owned()), ..Faults::default() });
+    assert!(matches!(place.pull(SOURCE), Err(Error::NoModel { .. })));
+}
+
+#[test]
+fn contradictions_are_refused() {
+    let place = place();
+    for (listed, is_refused) in [(r#""size": 50000"#, false), (r#""size": 50001"#, true)] {
+        let listing = format!(r#"{{"sha": "c0ffee", "siblings": [{{"rfilename": "m.gguf", {listed}}}]}}"#);
+        place.hub.set(Faults { listing: Some(listing), ..Faults::default() });
+        assert_eq!(matches!(place.pull(SOURCE), Err(Error::Answer { .. })), is_refused);
+    }
+    let other = Place::new(&[("m.gguf", noise(50_000, 1))]);
+    let sha256 = "0".repeat(64);
+    let listing = format!(
+        r#"{{"sha": "c0ffee", "siblings": [{{"rfilename": "m.gguf", "lfs": {{"sha256": "{sha256}", "size": 50000}}}}]}}"#
+    );
+    other.hub.set(Faults { listing: Some(listing), ..Faults::default() });
+    assert!(matches!(other.pull(SOURCE), Err(Error::Answer { .. })));
+}
+
+#[test]
+fn redirects_that_lead_nowhere_are_refused() {
+    for location in ["/org/repo/resolve/c0ffee/m.gguf", "file:///etc/passwd", "", "http://"] {
+        let place = place();
+        place.hub.set(Faults { redirect: Some(location.to_owned()), ..Faults::default() });
+        let error = place.pull(SOURCE).unwrap_err();
+        assert!(matches!(error, Error::Answer { .. }), "{location}: {error}");
+    }
+}
+
+#[test]
+fn a_download_that_does_not_fit_on_the_disk_is_not_begun() {
+    let place = place();
+    place.hub.set(Faults { stated_bytes: Some(1 << 60), ..Faults::default() });
+    let error = place.pull(SOURCE).unwrap_err();
+    assert!(matches!(error, Error::DiskFull { needed, .. } if needed == 1 << 60), "{error}");
+    assert!(place.files().is_empty());
+}
+
+#[test]
+fn a_hub_that_is_not_there_is_an_error() {
+    let mut place = place();
+    // A port at which nobody listens any more.
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    place.settings.endpoint = format!("http://{address}");
+    let error = place.pull(SOURCE).unwrap_err();
+    assert!(
+        matches!(&error, Error::GaveUp { source, .. } if matches!(**source, Error::Connection { .. })),
+        "{error}"
+    );
+}
