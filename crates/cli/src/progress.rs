@@ -40,7 +40,7 @@ impl Progress {
     /// `done` of `total` units are finished.
     pub(crate) fn update(&mut self, done: u64, total: u64) {
         if self.bar.is_none() && self.started.elapsed() >= PATIENCE && done < total {
-            self.bar = Some(self.start());
+            self.bar = Some(self.start(done, total));
         }
         if let Some(bar) = &self.bar {
             bar.set_length(total);
@@ -49,13 +49,17 @@ impl Progress {
     }
 
     /// The bar itself. The draw target hides it when standard error is not a terminal.
-    fn start(&self) -> ProgressBar {
-        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+    fn start(&self, done: u64, total: u64) -> ProgressBar {
+        let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden());
         // The templates above are constants; one that does not parse falls back to the library's own style.
         if let Ok(style) = ProgressStyle::with_template(self.template) {
             bar.set_style(style);
         }
         bar.set_message(self.label.clone());
+        bar.set_position(done);
+        // What was done before the bar began says nothing about the speed.
+        bar.reset_eta();
+        bar.set_draw_target(ProgressDrawTarget::stderr());
         bar
     }
 }

@@ -80,6 +80,17 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// The server cannot show that it is the one that it should be, or the two speak no common version of TLS.
+    #[error(
+        "{url}: no secure connection; where a proxy has certificates of its own, name them in SSL_CERT_FILE"
+    )]
+    Tls {
+        /// What was asked for.
+        url: String,
+        /// What the TLS library said.
+        #[source]
+        source: io::Error,
+    },
     /// The body of an answer ended early, or its connection broke.
     #[error("{url}: the connection ended after {bytes} bytes")]
     Interrupted {
@@ -110,7 +121,7 @@ pub enum Error {
         seconds: u64,
     },
     /// Every attempt failed in a way that could have passed.
-    #[error("gave up after {attempts} attempts; the same command continues where this one ended")]
+    #[error("gave up after {attempts} attempts; pulling again continues where this ended")]
     GaveUp {
         /// Attempts in a row without progress.
         attempts: u32,

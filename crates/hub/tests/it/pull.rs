@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use ruvllm_hub::{Error, PullStage, Token};
 
-use crate::server::{REPO, noise, sha256};
+use crate::server::{Faults, REPO, noise, sha256};
 use crate::{Place, contents};
 
 const SOURCE: &str = "hf://org/repo";
@@ -71,7 +71,9 @@ fn a_folder_of_safetensors_is_one_model() {
         ("pytorch_model.bin", noise(100_000, 5)),
         ("tokenizer.json", noise(30_000, 6)),
     ];
-    let place = Place::new(&files);
+    let mut place = Place::new(&files);
+    place.hub.set(Faults { token: Some("hf_secret"), ..Faults::default() });
+    place.settings.token = Token::new("hf_secret");
     let pulled = place.pull(SOURCE).unwrap();
     assert_eq!(pulled.model.name, "repo");
     assert_eq!(pulled.model.files.len(), 5);
@@ -121,6 +123,21 @@ fn another_revision_replaces_the_former_one() {
     assert!(!former.path.exists());
     assert_eq!(place.files(), ["org--repo/beef/m.gguf"]);
     assert_eq!(place.store.list().unwrap(), [pulled.model]);
+}
+
+#[test]
+fn what_a_killed_process_left_behind_is_swept() {
+    let place = Place::new(&[("m.gguf", noise(100_000, 1)), ("n.gguf", noise(50_000, 2))]);
+    let first = place.pull("hf://org/repo/m.gguf").unwrap().model;
+    // As after a kill between the removal of a manifest and that of its files.
+    fs::remove_file(place.store.root().join("manifests/m.json")).unwrap();
+    let former = place.store.root().join("files/org--repo/former/sub");
+    fs::create_dir_all(&former).unwrap();
+    fs::write(former.join("x.gguf.part.new"), [0; 1000]).unwrap();
+    let pulled = place.pull("hf://org/repo/n.gguf").unwrap();
+    assert_eq!(pulled.freed_bytes, 101_000);
+    assert!(!first.path.exists() && !former.exists());
+    assert_eq!(place.files(), ["org--repo/c0ffee/n.gguf"]);
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! What ends a pull before it begins: access, names, answers that are not understood.
 
+use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::thread;
 
 use ruvllm_hub::{Error, Token};
 
@@ -120,6 +122,22 @@ fn a_download_that_does_not_fit_on_the_disk_is_not_begun() {
     let error = place.pull(SOURCE).unwrap_err();
     assert!(matches!(error, Error::DiskFull { needed, .. } if needed == 1 << 60), "{error}");
     assert!(place.files().is_empty());
+}
+
+#[test]
+fn a_hub_without_tls_is_an_error_at_once() {
+    let mut place = place();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    place.settings.endpoint = format!("https://{}", listener.local_addr().unwrap());
+    let server = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
+        // Until the client goes away: it may do so in any way.
+        let _ = stream.read_to_end(&mut Vec::new());
+    });
+    let error = place.pull(SOURCE).unwrap_err();
+    assert!(matches!(error, Error::Tls { .. }) && error.to_string().contains("SSL_CERT_FILE"), "{error}");
+    server.join().unwrap();
 }
 
 #[test]

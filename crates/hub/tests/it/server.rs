@@ -1,6 +1,7 @@
 //! A hub on this machine, of one repository, that misbehaves on demand.
 //!
-//! Small files come from the hub itself; large ones from a storage server at another port, to which the hub redirects.
+//! Small files come from the hub itself, after a redirect to another of its paths; large ones from a storage server at
+//! another port, to which the hub redirects.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{BufRead, BufReader, Write};
@@ -17,6 +18,9 @@ pub(crate) const REPO: &str = "org/repo";
 
 /// Files longer than this are large.
 const LARGE: usize = 10_000;
+
+/// Where small files lie.
+const CACHE: &str = "/api/resolve-cache/";
 
 /// What goes wrong. The default is nothing.
 #[derive(Debug, Clone, Default)]
@@ -185,8 +189,9 @@ fn from_hub(state: &Mutex<State>, request: &Request, reply: &mut Reply) -> Optio
         let text = faults.listing.clone().unwrap_or_else(|| listing(&files, &commit, faults.stated_bytes));
         return reply.send(200, &[], text.as_bytes());
     }
-    let prefix = format!("/{REPO}/resolve/{commit}/");
-    let path = request.target.strip_prefix(&prefix).map(|path| path.replace("%20", " "));
+    let in_cache = request.target.strip_prefix(CACHE);
+    let path = in_cache.or_else(|| request.target.strip_prefix(&format!("/{REPO}/resolve/{commit}/")));
+    let path = path.map(|path| path.replace("%20", " "));
     let Some((path, bytes)) = path.and_then(|path| files.into_iter().find(|(name, _)| *name == path)) else {
         return reply.send(404, &[("X-Error-Message", "Entry not found".to_owned())], b"Entry not found");
     };
@@ -200,7 +205,11 @@ fn from_hub(state: &Mutex<State>, request: &Request, reply: &mut Reply) -> Optio
     let mut headers = vec![("X-Repo-Commit", commit)];
     if bytes.len() <= LARGE {
         headers.push(("ETag", format!("\"{:x}\"", bytes.len())));
-        return reply.send(200, &headers, &bytes);
+        if in_cache.is_some() {
+            return reply.send(200, &headers, &bytes);
+        }
+        headers.push(("Location", format!("{CACHE}{}", path.replace(' ', "%20"))));
+        return reply.send(307, &headers, b"Temporary redirect");
     }
     let is_other = faults.replaced_after_head && !reply.is_head;
     let etag = if is_other { "0".repeat(64) } else { sha256(&bytes) };

@@ -57,7 +57,7 @@ pub(crate) fn run(args: &PullArgs, json: bool) -> Result<()> {
         Store::from_env()?.pull(&Hub::from_env()?, &args.reference, args.name.as_deref(), &mut |step| {
             if bar.as_ref().is_none_or(|(stage, _)| *stage != step.stage) {
                 let what = if step.stage == PullStage::Verify { "verifying" } else { "pulling" };
-                bar = Some((step.stage, Progress::bytes(format!("{what} {}", args.reference))));
+                bar = Some((step.stage, Progress::bytes(what)));
             }
             if let Some((_, bar)) = &mut bar {
                 bar.update(step.bytes_done, step.bytes_total);
