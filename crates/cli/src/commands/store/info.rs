@@ -5,7 +5,7 @@ use ruvllm_hub::{Store, StoredFile, StoredModel};
 use serde::Serialize;
 
 use super::{ModelDocument, pulled};
-use crate::error::Result;
+use crate::error::{Result, printable};
 use crate::output;
 
 const HELP: &str = "\
@@ -46,7 +46,7 @@ pub(crate) fn run(args: &InfoArgs, json: bool) -> Result<()> {
 fn human(model: &StoredModel) -> String {
     let facts = [
         ("name", model.name.clone()),
-        ("source", format!("{} at {}", model.source, model.endpoint)),
+        ("source", format!("{} at {}", model.source, printable(&model.endpoint))),
         ("revision", model.commit.clone()),
         ("path", model.path.display().to_string()),
         ("size", output::bytes(model.bytes())),
