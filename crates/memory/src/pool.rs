@@ -166,6 +166,25 @@ impl PagePool {
         Ok(self.shared.account(tenant)?.usage())
     }
 
+    /// What a tenant, its parent and so on up to the root have, with their paths: a request needs room with each of them.
+    ///
+    /// # Errors
+    /// [`Error::OtherPool`].
+    pub fn usages<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+    ) -> Result<impl Iterator<Item = (&'a str, TenantUsage)> + 'a> {
+        let line = self.shared.account(tenant)?.line();
+        Ok(line.map(|account| (account.path.as_str(), account.usage())))
+    }
+
+    /// The tenants that have more than a soft quota allows, their own or an ancestor's: theirs is what should go first when
+    /// memory is short.
+    pub fn over_soft_quota(&self) -> Vec<Tenant> {
+        let over = self.shared.tenants.by_id().into_iter().filter(|account| account.is_over_soft_quota());
+        over.map(Tenant::of).collect()
+    }
+
     /// Asks owners for pages until at most `target_pages` are in use or none gives more; pages in use then.
     pub fn evict_to(&self, target_pages: usize) -> usize {
         self.shared.relieve(&self.shared.tenants.root, target_pages);

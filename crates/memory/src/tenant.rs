@@ -30,6 +30,28 @@ impl Tenant {
     pub fn path(&self) -> &str {
         self.0.as_ref().map_or("", |account| &account.path)
     }
+
+    /// Whether this is the tenant with the path `ancestor` or one of its descendants; every tenant is within the root's, which is
+    /// empty.
+    ///
+    /// ```
+    /// use ruvllm_memory::{PagePool, PoolConfig};
+    ///
+    /// let pool = PagePool::new(PoolConfig::new(64 << 20))?;
+    /// let user = pool.tenant("acme/search/ann")?;
+    /// assert!(user.is_within("acme/search") && user.is_within(""));
+    /// assert!(!user.is_within("acme/sea"));
+    /// # Ok::<(), ruvllm_memory::Error>(())
+    /// ```
+    pub fn is_within(&self, ancestor: &str) -> bool {
+        let rest = self.path().strip_prefix(ancestor);
+        ancestor.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+
+    /// The handle of an account; the root's has none.
+    pub(crate) fn of(account: Arc<Account>) -> Self {
+        Self((account.id != 0).then_some(account))
+    }
 }
 
 /// Limits of a tenant together with its descendants, in pages.

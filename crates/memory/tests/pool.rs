@@ -116,6 +116,22 @@ fn a_quota_of_the_root_cannot_exceed_the_capacity() {
 }
 
 #[test]
+fn a_tenant_is_shown_with_all_whose_quotas_bind_it() {
+    let pool = pool(8);
+    let [team, user, other] =
+        ["acme/search", "acme/search/ann", "other"].map(|path| pool.tenant(path).unwrap());
+    pool.set_quota(&team, Quota { hard_pages: 5, soft_pages: 1 }).unwrap();
+    let _pages = pool.allocate(2, &Request::default().tenant(user.clone())).unwrap();
+    let _others = pool.allocate(1, &Request::default().tenant(other)).unwrap();
+    let seen: Vec<_> = pool.usages(&user).unwrap().map(|(path, usage)| (path, usage.used_pages)).collect();
+    assert_eq!(seen, [("acme/search/ann", 2), ("acme/search", 2), ("acme", 2), ("", 3)]);
+    let limits: Vec<_> = pool.usages(&user).unwrap().map(|(_, usage)| usage.quota.hard_pages).collect();
+    assert_eq!(limits, [usize::MAX, 5, usize::MAX, 8]);
+    let over: Vec<_> = pool.over_soft_quota().iter().map(|tenant| tenant.path().to_owned()).collect();
+    assert_eq!(over, ["acme/search", "acme/search/ann"], "the team, and with it its members");
+}
+
+#[test]
 fn messages_say_what_is_missing_and_what_to_do() {
     let pool = pool(4);
     let _held = pool.allocate(3, &Request::default()).unwrap();
