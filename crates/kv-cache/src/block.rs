@@ -5,7 +5,8 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 
 use crate::policy::KvFormats;
-use crate::store::{KvStore, Storage};
+use crate::storage::Storage;
+use crate::store::KvStore;
 
 /// The keys and values of `block_tokens` consecutive tokens in all layers. Clones are the same block; its memory goes
 /// back when the last one is dropped.
@@ -48,7 +49,7 @@ impl Block {
         self.0.storage.read().bytes()
     }
 
-    /// The store that made it.
+    /// The store that made it, with the tenant that it counts for.
     pub fn store(&self) -> &KvStore {
         &self.0.store
     }
@@ -66,11 +67,13 @@ impl Block {
         self.0.storage.read().tier()
     }
 
-    /// The storage itself, if nobody else holds the block or reads it and it is in `tier`; the block otherwise.
-    pub(crate) fn into_storage(self, tier: usize) -> Result<Arc<Storage>, Self> {
+    /// The storage itself, if nobody else holds the block or reads it, it is in `tier` and counts for the tenant of `owner`;
+    /// the block otherwise.
+    pub(crate) fn into_storage(self, tier: usize, owner: &KvStore) -> Result<Arc<Storage>, Self> {
         let Shared { store, storage } = Arc::try_unwrap(self.0).map_err(Self)?;
         let mut storage = storage.into_inner();
-        let is_free = Arc::get_mut(&mut storage).is_some_and(|storage| storage.tier() == tier);
+        let is_free = Arc::get_mut(&mut storage)
+            .is_some_and(|storage| storage.tier() == tier && storage.store().is_of_same_tenant(owner));
         if is_free { Ok(storage) } else { Err(Self::new(store, storage)) }
     }
 

@@ -1,6 +1,7 @@
 //! The error type of this crate: one variant per condition, with the numbers that explain it.
 
 use crate::calibration::CalibrationFault;
+use crate::prefix::PrefixError;
 use crate::shape::KvShape;
 
 /// What this crate's functions return.
@@ -42,6 +43,34 @@ pub enum Error {
         page_bytes: usize,
         /// Pages that new tokens do not get.
         kept_pages: usize,
+    },
+
+    /// A tenant has as much as its quota allows; the last pages of it are kept for rewriting present blocks in fewer bits.
+    #[error(
+        "tenant {tenant:?} has used up its quota of keys and values: {free_pages} of {total_pages} pages of {page_bytes} bytes are free and \
+         {kept_pages} are kept for making present blocks smaller; raise the quota, shorten the context or end a sequence of the tenant"
+    )]
+    QuotaReached {
+        /// The tenant whose quota it is: the one of the sequence or an ancestor.
+        tenant: String,
+        /// Pages that are free within the quota.
+        free_pages: usize,
+        /// Pages of the quota.
+        total_pages: usize,
+        /// Bytes of a page.
+        page_bytes: usize,
+        /// Pages that new tokens do not get.
+        kept_pages: usize,
+    },
+
+    /// A tenant of another pool.
+    #[error("cannot keep keys and values for tenant {tenant:?}")]
+    ForeignTenant {
+        /// Path of the tenant.
+        tenant: String,
+        /// What the pool said.
+        #[source]
+        source: ruvllm_memory::Error,
     },
 
     /// A policy's text is none of those known.
@@ -147,6 +176,10 @@ pub enum Error {
     #[error("not a state of the quality controller; start a new one")]
     ControllerState,
 
+    /// The store of prefixes on disk cannot do what was asked.
+    #[error(transparent)]
+    Prefix(#[from] PrefixError),
+
     /// No tier of the store has the formats of a stored block.
     #[error("the policy {policy} stores nothing in {formats}")]
     AbsentTier {
@@ -155,4 +188,15 @@ pub enum Error {
         /// The policy of the store.
         policy: String,
     },
+}
+
+impl Error {
+    /// The tenant whose quota was too small, if that is what went wrong: memory that others give back does not help then.
+    pub fn short_tenant(&self) -> Option<&str> {
+        match self {
+            Self::QuotaReached { tenant, .. }
+            | Self::Memory { source: ruvllm_memory::Error::QuotaExceeded { tenant, .. }, .. } => Some(tenant),
+            _ => None,
+        }
+    }
 }

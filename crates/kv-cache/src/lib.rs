@@ -44,7 +44,8 @@
 //! | module | holds |
 //! |---|---|
 //! | `policy` | [`KvPolicy`], [`KvFormats`]: which tokens are stored how, as text and as values |
-//! | `store` | [`KvStore`]: shape, policy, and where blocks come from |
+//! | `store` | [`KvStore`]: shape, policy, tenants, and where blocks come from |
+//! | `storage` | the numbers of a block in one tier |
 //! | `block` | [`Block`]: shared numbers, and how they are replaced |
 //! | `sequence` | [`Sequence`]: one sequence's table of blocks; [`Probe`]: where its queries look |
 //! | `calibration` | [`KvCalibration`]: what was learned of a model, for formats that need it |
@@ -66,6 +67,7 @@ pub mod prefix;
 mod pressure;
 mod sequence;
 mod shape;
+mod storage;
 mod store;
 
 pub use block::{Block, PinnedBlock};

@@ -1,10 +1,12 @@
-//! Where blocks come from: the shape of a model, its policy, and a slab of pages per tier.
+//! Where blocks come from: the shape of a model, its policy, and for each tenant a slab of pages per tier.
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
-use ruvllm_kernels::{KeyRotation, KvBlock, KvLayout, KvPlane, NuqContext};
-use ruvllm_memory::{PagePool, Request, Slab, SlabBlock};
+use parking_lot::Mutex;
+use ruvllm_kernels::{KeyRotation, KvLayout, NuqContext};
+use ruvllm_memory::{Content, PagePool, Request, Slab, Tenant, TenantUsage};
 
 use crate::block::Block;
 use crate::calibration::KvCalibration;
@@ -19,25 +21,38 @@ use crate::shape::KvShape;
 pub(crate) const HOT: usize = 0;
 
 /// Makes sequences of one shape and policy, with memory of one page pool. Clones are the same store.
+///
+/// What a store allocates counts for one tenant of the pool: the root, or the one that [`for_tenant`](Self::for_tenant) was
+/// told. Stores that come from each other that way share their blocks; each takes pages of its own.
 #[derive(Clone)]
-pub struct KvStore(Arc<Inner>);
+pub struct KvStore(Arc<View>);
 
-struct Inner {
+/// The store as one tenant has it.
+struct View {
+    shared: Arc<Shared>,
+    tenant: Tenant,
+    /// One for each tier.
+    slabs: Vec<Slab>,
+    pressure: Pressure,
+}
+
+/// What all tenants share.
+struct Shared {
     shape: KvShape,
     policy: KvPolicy,
     block_tokens: usize,
     tiers: Vec<Tier>, // from hot to cold
     learned: Option<Learned>,
     pool: PagePool,
-    pressure: Pressure,
+    /// The views that are in use, by the paths of their tenants.
+    views: Mutex<HashMap<String, Weak<View>>>,
 }
 
-/// How the blocks of one tier are stored, and where.
+/// How the blocks of one tier are stored, and how many there are.
 pub(crate) struct Tier {
     pub(crate) formats: KvFormats,
     pub(crate) keys: KvLayout,
     pub(crate) values: KvLayout,
-    slab: Slab,
     blocks: AtomicUsize,
 }
 
@@ -130,17 +145,71 @@ impl KvStore {
         }
         let tiers = policy
             .tiers()
-            .map(|formats| Tier::new(shape, formats, pool, block_tokens))
+            .map(|formats| Tier::new(shape, formats, block_tokens))
             .collect::<Result<Vec<_>>>()?;
-        Ok(Self(Arc::new(Inner {
+        let shared = Shared {
             shape,
             policy: *policy,
             block_tokens,
             tiers,
             learned,
             pool: pool.clone(),
-            pressure: Pressure::default(),
-        })))
+            views: Mutex::default(),
+        };
+        Self::view(&Arc::new(shared), &Tenant::root())
+    }
+
+    /// The same store for another tenant of the pool: what sequences of it allocate counts for `tenant`, within its quotas, in
+    /// pages that no other tenant has a block in. Blocks may be shared across tenants and stay those of whoever wrote them.
+    ///
+    /// A tenant with as much as one token takes a page for it, so many tenants with little each want small pages.
+    ///
+    /// # Errors
+    /// [`Error::ForeignTenant`] if the tenant is one of another pool.
+    ///
+    /// # Examples
+    /// ```
+    /// # use ruvllm_kernels::Kernels;
+    /// # use ruvllm_kv_cache::{KvShape, KvStore};
+    /// # use ruvllm_memory::{PagePool, PoolConfig, Quota};
+    /// let pool = PagePool::new(PoolConfig::new(64 << 20))?;
+    /// let shape = KvShape { n_layers: 1, n_kv_heads: 2, head_dim: 32 };
+    /// let store = KvStore::new(shape, &"f16".parse()?, &pool)?;
+    /// let team = pool.tenant("acme/search")?;
+    /// pool.set_quota(&team, Quota { hard_pages: 4, ..Quota::default() })?;
+    /// let mut sequence = store.for_tenant(&team)?.sequence(1024);
+    /// sequence.reserve(&Kernels::detect()?, 1)?;
+    /// assert_eq!(pool.usage(&team)?.used_pages, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn for_tenant(&self, tenant: &Tenant) -> Result<Self> {
+        // Asked first, because the views know tenants by their paths alone.
+        let foreign = |source| Error::ForeignTenant { tenant: tenant.path().to_owned(), source };
+        self.pool().usage(tenant).map_err(foreign)?;
+        Self::view(&self.0.shared, tenant)
+    }
+
+    /// The view of a tenant: the one that is in use, or a new one.
+    fn view(shared: &Arc<Shared>, tenant: &Tenant) -> Result<Self> {
+        let mut views = shared.views.lock();
+        if let Some(view) = views.get(tenant.path()).and_then(Weak::upgrade) {
+            return Ok(Self(view));
+        }
+        let slab = |tier: &Tier| {
+            let request = Request::new(Content::Kv).tenant(tenant.clone());
+            let (block_bytes, pool) = (tier.layer_bytes(), &shared.pool);
+            Slab::new(pool, block_bytes, request).map_err(|source| Error::Memory {
+                block_bytes,
+                page_bytes: pool.page_bytes(),
+                source,
+            })
+        };
+        let slabs = shared.tiers.iter().map(slab).collect::<Result<_>>()?;
+        let (shared, tenant) = (Arc::clone(shared), tenant.clone());
+        let view = Arc::new(View { shared, tenant, slabs, pressure: Pressure::default() });
+        views.retain(|_, view| view.strong_count() > 0);
+        views.insert(view.tenant.path().to_owned(), Arc::downgrade(&view));
+        Ok(Self(view))
     }
 
     /// Bytes of the smallest pool that holds a block of each tier of `policy`: whole pages of `page_bytes` bytes for every
@@ -165,43 +234,48 @@ impl KvStore {
 
     /// The size of a token's keys and values.
     pub fn shape(&self) -> KvShape {
-        self.0.shape
+        self.0.shared.shape
+    }
+
+    /// Whom counts what is allocated.
+    pub fn tenant(&self) -> &Tenant {
+        &self.0.tenant
     }
 
     /// Which tokens are stored how.
     pub fn policy(&self) -> &KvPolicy {
-        &self.0.policy
+        &self.0.shared.policy
     }
 
     /// Tokens of a block.
     pub fn block_tokens(&self) -> usize {
-        self.0.block_tokens
+        self.0.shared.block_tokens
     }
 
     /// Whether keys and values that are written, and the queries that meet them, must be rotated first
     /// ([`Kernels::hadamard`](ruvllm_kernels::Kernels::hadamard) per head), and the output of attention after it.
     pub fn rotated(&self) -> bool {
-        self.0.policy.rotated
+        self.policy().rotated
     }
 
     /// What was learned of the model, if a tier needs it.
     pub fn calibration(&self) -> Option<&KvCalibration> {
-        self.0.learned.as_ref().map(Learned::calibration)
+        self.0.shared.learned.as_ref().map(Learned::calibration)
     }
 
     /// The pool that pays.
     pub fn pool(&self) -> &PagePool {
-        &self.0.pool
+        &self.0.shared.pool
     }
 
-    /// What each tier holds, from hot to cold.
+    /// What each tier holds for all tenants together, from hot to cold.
     pub fn tiers(&self) -> impl Iterator<Item = TierUse> {
-        self.0.tiers.iter().map(|tier| {
+        self.0.shared.tiers.iter().map(|tier| {
             let blocks = tier.blocks.load(Ordering::Relaxed);
             TierUse {
                 formats: tier.formats,
                 blocks,
-                bytes: blocks * tier.slab.block_bytes() * self.0.shape.n_layers,
+                bytes: blocks * tier.layer_bytes() * self.shape().n_layers,
             }
         })
     }
@@ -223,15 +297,15 @@ impl KvStore {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn sequence_bytes(&self, tokens: usize) -> usize {
-        let blocks = 0..tokens.div_ceil(self.0.block_tokens);
-        let tiers = blocks.map(|index| self.tier_by_age(index, tokens, self.0.policy.hot_tokens));
-        tiers.map(|tier| self.0.tiers[tier].slab.block_bytes() * self.0.shape.n_layers).sum()
+        let blocks = 0..tokens.div_ceil(self.block_tokens());
+        let tiers = blocks.map(|index| self.tier_by_age(index, tokens, self.policy().hot_tokens));
+        tiers.map(|tier| self.tier(tier).layer_bytes() * self.shape().n_layers).sum()
     }
 
     /// The tier of block `index` of a sequence of `len` tokens, the last `hot_tokens` of which stay hot.
     pub(crate) fn tier_by_age(&self, index: usize, len: usize, hot_tokens: usize) -> usize {
-        let (policy, start, end) =
-            (&self.0.policy, index * self.0.block_tokens, (index + 1) * self.0.block_tokens);
+        let (policy, block_tokens) = (self.policy(), self.block_tokens());
+        let (start, end) = (index * block_tokens, (index + 1) * block_tokens);
         let Some(age) = len.checked_sub(end) else { return HOT };
         if start < policy.sink_tokens || age < hot_tokens {
             return HOT;
@@ -251,32 +325,43 @@ impl KvStore {
         formats: KvFormats,
         mut fill: impl FnMut(usize, &mut [u8]) -> Result<(), E>,
     ) -> Result<Block, E> {
-        let found = self.0.tiers.iter().position(|tier| tier.formats == formats);
+        let found = self.0.shared.tiers.iter().position(|tier| tier.formats == formats);
         let tier = found.ok_or_else(|| Error::AbsentTier {
             formats: formats.to_string(),
-            policy: self.0.policy.to_string(),
+            policy: self.policy().to_string(),
         })?;
         let mut storage = self.allocate(tier)?;
-        for layer in 0..self.0.shape.n_layers {
+        for layer in 0..self.shape().n_layers {
             fill(layer, storage.layer_mut(layer))?;
         }
         Ok(Block::new(self.clone(), Arc::new(storage)))
     }
 
-    /// Whether memory is short: from 80 % of the pages that new tokens get in use until 70 %. Then [`Sequence::migrate`] takes whatever
-    /// is not hot to the lowest tier, whatever its age.
+    /// Whether memory is short, with the pool or with a quota of the tenant: from 80 % of the pages that new tokens get in use
+    /// until 70 %; for a tenant beyond its soft quota from 70 % on. Then [`Sequence::migrate`] takes whatever is not hot to the
+    /// lowest tier, whatever its age.
     pub fn is_short(&self) -> bool {
-        let stats = self.0.pool.stats();
-        self.0.pressure.update(stats.used_pages, stats.capacity_pages - self.kept_pages(stats.capacity_pages))
+        let (mut used, mut is_over_soft_quota) = (0.0, false);
+        for (_, TenantUsage { used_pages, quota }) in self.usages() {
+            let pages = quota.hard_pages - self.kept_pages(quota.hard_pages);
+            used = f64::max(used, used_pages as f64 / pages.max(1) as f64);
+            is_over_soft_quota |= used_pages > quota.soft_pages;
+        }
+        self.0.pressure.update(used, is_over_soft_quota)
+    }
+
+    /// What the tenant and those above it have.
+    fn usages(&self) -> impl Iterator<Item = (&str, TenantUsage)> {
+        self.pool().usages(self.tenant()).into_iter().flatten()
     }
 
     pub(crate) fn tier(&self, index: usize) -> &Tier {
-        &self.0.tiers[index]
+        &self.0.shared.tiers[index]
     }
 
     /// How keys at positions before `n_positions` are turned, if a tier needs to know.
     pub(crate) fn rotation(&self, n_positions: usize) -> Option<Arc<KeyRotation>> {
-        self.0.learned.as_ref().map(|learned| learned.rotation(n_positions))
+        self.0.shared.learned.as_ref().map(|learned| learned.rotation(n_positions))
     }
 
     /// What planes of a layer mean from position `first_position` on, if a tier needs it.
@@ -291,67 +376,53 @@ impl KvStore {
     }
 
     pub(crate) fn n_tiers(&self) -> usize {
-        self.0.tiers.len()
+        self.0.shared.tiers.len()
     }
 
+    /// Whether blocks of the other may be shared: it is the same store, perhaps of another tenant.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0.shared, &other.0.shared)
+    }
+
+    /// Whether the other allocates for the same tenant.
+    pub(crate) fn is_of_same_tenant(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Memory for one block of a tier in all layers.
-    pub(crate) fn allocate(&self, tier: usize) -> Result<Storage> {
-        let mut storage = Storage::vacant(self);
-        self.fill(&mut storage, tier)?;
-        Ok(storage)
-    }
-
-    /// Memory of a tier for a vacant storage, which stays vacant if there is none.
-    pub(crate) fn fill(&self, storage: &mut Storage, tier: usize) -> Result<()> {
-        debug_assert!(storage.layers.is_empty(), "a storage is filled once");
-        let place = &self.0.tiers[tier];
-        let slab = &place.slab;
-        let n_layers = self.0.shape.n_layers;
-        if tier == HOT && slab.stats().free_blocks < n_layers {
-            self.keep_pages()?;
-        }
-        while storage.layers.len() < n_layers {
-            match slab.allocate() {
-                Ok(layer) => storage.layers.push(layer),
-                Err(source) => {
-                    storage.layers.clear();
-                    let (block_bytes, page_bytes) = (slab.block_bytes(), self.0.pool.page_bytes());
-                    return Err(Error::Memory { block_bytes, page_bytes, source });
-                }
-            }
-        }
-        storage.tier = tier;
-        place.blocks.fetch_add(1, Ordering::Relaxed);
-        Ok(())
+    /// The slab of a tier.
+    pub(crate) fn slab(&self, tier: usize) -> &Slab {
+        &self.0.slabs[tier]
     }
 
     /// Most blocks that the pool has room for.
     pub(crate) fn most_blocks(&self) -> usize {
-        let bytes = self.0.pool.capacity_pages() * self.0.pool.page_bytes();
-        let least = self.0.tiers.iter().map(|tier| tier.slab.block_bytes() * self.0.shape.n_layers).min();
+        let bytes = self.pool().capacity_pages() * self.pool().page_bytes();
+        let least = self.0.shared.tiers.iter().map(|tier| tier.layer_bytes() * self.shape().n_layers).min();
         bytes / least.unwrap_or(1).max(1)
     }
 
-    /// Pages that new tokens do not get: one for each lower tier, where there are some to spare.
-    fn kept_pages(&self, capacity_pages: usize) -> usize {
-        (self.0.tiers.len() - 1).min(capacity_pages / 4)
+    /// Of so many pages those that new tokens do not get: one for each lower tier, where there are some to spare.
+    fn kept_pages(&self, pages: usize) -> usize {
+        (self.n_tiers() - 1).min(pages / 4)
     }
 
-    /// Refuses a hot block that would take the pages in which present blocks are made smaller.
-    fn keep_pages(&self) -> Result<()> {
-        let stats = self.0.pool.stats();
-        let kept_pages = self.kept_pages(stats.capacity_pages);
-        if stats.free_pages <= kept_pages && kept_pages > 0 {
-            return Err(Error::BudgetReached {
-                free_pages: stats.free_pages,
-                total_pages: stats.capacity_pages,
-                page_bytes: stats.page_bytes,
-                kept_pages,
-            });
+    /// Refuses a hot block that would take the pages in which present blocks are made smaller: the pool's, and those within
+    /// each quota of the tenant.
+    pub(crate) fn keep_pages(&self) -> Result<()> {
+        for (tenant, TenantUsage { used_pages, quota }) in self.usages() {
+            let total_pages = quota.hard_pages;
+            let kept_pages = self.kept_pages(total_pages);
+            let free_pages = total_pages.saturating_sub(used_pages);
+            if free_pages <= kept_pages && kept_pages > 0 {
+                let page_bytes = self.pool().page_bytes();
+                return Err(match tenant {
+                    "" => Error::BudgetReached { free_pages, total_pages, page_bytes, kept_pages },
+                    _ => {
+                        let tenant = tenant.to_owned();
+                        Error::QuotaReached { tenant, free_pages, total_pages, page_bytes, kept_pages }
+                    }
+                });
+            }
         }
         Ok(())
     }
@@ -360,92 +431,33 @@ impl KvStore {
 impl std::fmt::Debug for KvStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("KvStore")
-            .field("shape", &self.0.shape)
-            .field("policy", &self.0.policy.to_string())
-            .field("block_tokens", &self.0.block_tokens)
+            .field("shape", &self.shape())
+            .field("policy", &self.policy().to_string())
+            .field("block_tokens", &self.block_tokens())
+            .field("tenant", &self.tenant().path())
             .finish_non_exhaustive()
     }
 }
 
 impl Tier {
-    fn new(shape: KvShape, formats: KvFormats, pool: &PagePool, block_tokens: usize) -> Result<Self> {
+    fn new(shape: KvShape, formats: KvFormats, block_tokens: usize) -> Result<Self> {
         let layout = |format| KvLayout::new(format, shape.n_kv_heads, block_tokens, shape.head_dim);
         let (keys, values) = (layout(formats.keys)?, layout(formats.values)?);
-        let block_bytes = keys.plane_bytes().saturating_add(values.plane_bytes());
-        let slab = Slab::new(pool, block_bytes, Request::default()).map_err(|source| Error::Memory {
-            block_bytes,
-            page_bytes: pool.page_bytes(),
-            source,
-        })?;
-        Ok(Self { formats, keys, values, slab, blocks: AtomicUsize::new(0) })
+        Ok(Self { formats, keys, values, blocks: AtomicUsize::new(0) })
     }
 
     /// Bytes of the keys and the values of one layer.
     pub(crate) fn layer_bytes(&self) -> usize {
-        self.keys.plane_bytes() + self.values.plane_bytes()
-    }
-}
-
-/// The numbers of one block in one tier. Whoever holds it alone may write. It is vacant without memory.
-pub(crate) struct Storage {
-    store: KvStore,
-    tier: usize,
-    layers: Vec<SlabBlock>,
-}
-
-impl Storage {
-    /// A storage without memory, for [`KvStore::fill`].
-    pub(crate) fn vacant(store: &KvStore) -> Self {
-        Self { store: store.clone(), tier: HOT, layers: Vec::with_capacity(store.shape().n_layers) }
+        self.keys.plane_bytes().saturating_add(self.values.plane_bytes())
     }
 
-    /// Gives the memory back.
-    pub(crate) fn clear(&mut self) {
-        if !self.layers.is_empty() {
-            self.layers.clear();
-            self.store.tier(self.tier).blocks.fetch_sub(1, Ordering::Relaxed);
-        }
+    /// A block came into the tier.
+    pub(crate) fn count_block(&self) {
+        self.blocks.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn tier(&self) -> usize {
-        self.tier
-    }
-
-    /// Allocated bytes, padding included.
-    pub(crate) fn bytes(&self) -> usize {
-        self.store.tier(self.tier).slab.block_bytes() * self.layers.len()
-    }
-
-    /// Keys, then values, of one layer.
-    pub(crate) fn layer(&self, layer: usize) -> &[u8] {
-        &self.layers[layer].bytes()[..self.store.tier(self.tier).layer_bytes()]
-    }
-
-    /// As [`layer`](Self::layer).
-    pub(crate) fn layer_mut(&mut self, layer: usize) -> &mut [u8] {
-        let len = self.store.tier(self.tier).layer_bytes();
-        &mut self.layers[layer].bytes_mut()[..len]
-    }
-
-    /// Every layer's bytes, to be written.
-    pub(crate) fn layers_mut(&mut self) -> impl Iterator<Item = &mut [u8]> + Send {
-        let len = self.store.tier(self.tier).layer_bytes();
-        self.layers.iter_mut().map(move |layer| &mut layer.bytes_mut()[..len])
-    }
-
-    /// What attention reads.
-    pub(crate) fn view(&self, layer: usize) -> KvBlock<'_> {
-        let tier = self.store.tier(self.tier);
-        let (keys, values) = self.layer(layer).split_at(tier.keys.plane_bytes());
-        KvBlock {
-            keys: KvPlane { format: tier.formats.keys, bytes: keys },
-            values: KvPlane { format: tier.formats.values, bytes: values },
-        }
-    }
-}
-
-impl Drop for Storage {
-    fn drop(&mut self) {
-        self.clear();
+    /// A block has left it.
+    pub(crate) fn discount_block(&self) {
+        self.blocks.fetch_sub(1, Ordering::Relaxed);
     }
 }

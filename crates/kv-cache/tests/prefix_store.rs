@@ -11,6 +11,7 @@ use ruvllm_kv_cache::prefix::{
     Fault, PrefixError, PrefixKey, PrefixStore, Scope,
     store::{Entry, EntryHeader, Stored},
 };
+use ruvllm_kv_cache::{Error, Result};
 use tempfile::TempDir;
 
 const BLOCK: usize = 4;
@@ -59,7 +60,7 @@ fn verified(store: &PrefixStore, key: &PrefixKey, tokens: &[u32]) -> usize {
     found.chain.len()
 }
 
-fn load(store: &PrefixStore, entry: &Entry) -> Result<[u8; PAYLOAD], PrefixError> {
+fn load(store: &PrefixStore, entry: &Entry) -> Result<[u8; PAYLOAD]> {
     let mut bytes = [0; PAYLOAD];
     let (a, b) = bytes.split_at_mut(33);
     store.load(entry, &mut [a, b])?;
@@ -145,7 +146,7 @@ fn every_changed_byte_is_noticed() {
         let warning = match found.chain.first() {
             None => found.warnings.into_iter().next().expect("a warning"),
             Some(entry) => match load(&store, entry) {
-                Err(PrefixError::Unusable(warning)) => warning,
+                Err(Error::Prefix(PrefixError::Unusable(warning))) => warning,
                 other => panic!("byte {at}: {other:?}"),
             },
         };
@@ -233,7 +234,7 @@ fn buffers_of_another_size_are_refused() {
     let found = store.find(&key, &TOKENS, 0);
     assert_eq!(found.chain[0].payload_bytes(), PAYLOAD as u64);
     let error = store.load(&found.chain[0], &mut [&mut [0; 9], &mut [0; 9]]).expect_err("18 bytes");
-    assert!(matches!(error, PrefixError::BufferSize { bytes: 64, buffer_bytes: 18, .. }));
+    assert!(matches!(error, Error::Prefix(PrefixError::BufferSize { bytes: 64, buffer_bytes: 18, .. })));
     assert_eq!(verified(&store, &key, &TOKENS), 1);
 }
 
@@ -271,7 +272,7 @@ fn a_block_larger_than_the_store_is_refused() {
     let (folder, key) = (folder(), tenant("t"));
     let store = open(&folder, FILE - 1);
     let error = store.put(&key, &TOKENS[..4], &[&[0; PAYLOAD]]).expect_err("too large");
-    assert!(matches!(error, PrefixError::LargerThanStore { bytes, .. } if bytes == FILE));
+    assert!(matches!(error, Error::Prefix(PrefixError::LargerThanStore { bytes, .. }) if bytes == FILE));
     assert_eq!(store.usage().expect("a listing"), (0, 0));
 }
 
@@ -303,7 +304,7 @@ fn two_stores_share_a_folder() {
     let found = second.find(&key, &TOKENS, 0);
     assert_eq!(found.chain.len(), 3);
     fs::remove_file(path_of(&folder, &found.chain[2])).expect("the entry");
-    assert!(matches!(load(&second, &found.chain[2]), Err(PrefixError::Gone { .. })));
+    assert!(matches!(load(&second, &found.chain[2]), Err(Error::Prefix(PrefixError::Gone { .. }))));
     assert_eq!(verified(&second, &key, &TOKENS), 2);
 }
 
@@ -313,7 +314,7 @@ fn a_folder_that_cannot_be_made_is_an_error() {
     let file = folder.path().join("file");
     fs::write(&file, b"").expect("a file");
     let error = PrefixStore::open(file.join("store"), BLOCK, UNLIMITED).expect_err("no folder");
-    assert!(matches!(error, PrefixError::File { action: "create", .. }), "{error}");
+    assert!(matches!(error, Error::Prefix(PrefixError::File { action: "create", .. })), "{error}");
 }
 
 #[cfg(unix)]
@@ -343,7 +344,7 @@ fn threads_and_stores_work_on_one_folder_at_once() {
             for (i, entry) in found.chain.iter().enumerate() {
                 match load(store, entry) {
                     Ok(bytes) => assert_eq!(bytes, payload(&tokens[..(i + 1) * BLOCK])),
-                    Err(PrefixError::Gone { .. }) => {}
+                    Err(Error::Prefix(PrefixError::Gone { .. })) => {}
                     Err(other) => panic!("{other}"),
                 }
             }

@@ -44,7 +44,9 @@ fn data(relative: &str) -> std::path::PathBuf {
 
 #[test]
 fn allocations_are_bounded() {
-    warm_migrations_allocate_nothing();
+    for threads in [1, 2] {
+        warm_migrations_allocate_nothing(threads);
+    }
     let files = [
         "tiny/llama/model-F32.gguf",
         "tiny/llama/model-F16.gguf",
@@ -60,11 +62,10 @@ fn allocations_are_bounded() {
     lying_files_are_refused_cheaply();
 }
 
-/// On one thread: which threads take part in a migration depends on timing, and each has scratch of its own.
-fn warm_migrations_allocate_nothing() {
+fn warm_migrations_allocate_nothing(threads: usize) {
     let gguf = Gguf::open(data("tiny/mistral/model-F16.gguf")).expect("the fixture opens");
     let model = Model::load(&gguf, &mut |_| ()).expect("the fixture loads");
-    let compute = Compute::new(1).expect("kernels");
+    let compute = Compute::new(threads).expect("kernels");
     let pool = PagePool::new(PoolConfig::new(16 << 20)).expect("a pool");
     let policy = "tiered:hot=64,sink=0,warm=q8,warm_tokens=32,cold=kivi2".parse().expect("a policy");
     let store = model.kv_store(&policy, &pool).expect("a store");
@@ -80,7 +81,7 @@ fn warm_migrations_allocate_nothing() {
     let before = CALLS.load(Ordering::Relaxed);
     migrated = (0..200).map(|token| step(&[token])).sum();
     let calls = CALLS.load(Ordering::Relaxed) - before;
-    assert_eq!((calls, migrated), (0, 12), "allocations and migrations in 200 steps");
+    assert_eq!((calls, migrated), (0, 12), "allocations and migrations in 200 steps on {threads} threads");
 }
 
 fn warm_decode_steps_allocate_nothing(file: &str, threads: usize) {

@@ -205,7 +205,7 @@ pub enum Error {
     },
     /// The folder for prefixes cannot be used.
     #[error("cannot use the folder for prefixes")]
-    PrefixStore(#[source] ruvllm_kv_cache::prefix::PrefixError),
+    PrefixStore(#[source] ruvllm_kv_cache::Error),
     /// A measurement asks for more positions than the model has.
     #[error("{what} takes {tokens} tokens and the model allows {model_context}")]
     ContextTooLong {

@@ -47,7 +47,7 @@ impl Engine {
         let capacity = context.min(prompt.len().saturating_add(limit));
         let mut generation = Generation {
             engine: self,
-            session: Session::new(self, capacity)?,
+            session: Session::for_tenant(self, &request.tenant, capacity)?,
             sampler,
             output: Output {
                 stream: Some(self.stream_after(&request.prompt)),
@@ -65,7 +65,7 @@ impl Engine {
         let finish_reason =
             if limit == 0 { FinishReason::Length } else { generation.run(&prompt, cancel)? };
         let known: Vec<TokenId> = prompt.iter().chain(&generation.tokens).copied().collect();
-        generation.session.keep(&known);
+        generation.session.keep(&known, request.shared_tokens.min(prompt.len()));
         Ok(Completion {
             kv_quality: generation.session.kv_quality(),
             timings: generation.clock.timings(prompt.len() - generation.cached),

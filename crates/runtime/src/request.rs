@@ -1,5 +1,6 @@
 //! What a generation takes and what it gives back.
 
+use ruvllm_memory::Tenant;
 use ruvllm_models::TokenId;
 use ruvllm_models::chat::Message;
 
@@ -30,6 +31,18 @@ impl From<&str> for Prompt {
 }
 
 /// One generation.
+///
+/// # Examples
+/// ```
+/// use ruvllm::{GenerateRequest, Quota};
+///
+/// # fn request(engine: &ruvllm::Engine) -> Result<GenerateRequest, Box<dyn std::error::Error>> {
+/// let pool = engine.kv_store().pool();
+/// let team = pool.tenant("acme/search")?;
+/// pool.set_quota(&team, Quota { hard_pages: 64, soft_pages: 48 })?;
+/// Ok(GenerateRequest { tenant: team, ..GenerateRequest::new("Once upon a time") })
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct GenerateRequest {
     /// What to continue.
@@ -42,6 +55,13 @@ pub struct GenerateRequest {
     pub stop: Vec<String>,
     /// Goes on after an end-of-text or end-of-turn token, for measurements.
     pub ignore_eos: bool,
+    /// Whom the keys and values count for: a tenant of the pool of the engine's
+    /// [`kv_store`](crate::Engine::kv_store), within its quotas. A tenant's prompts begin with prefixes of its own only, so that
+    /// nobody learns from the time to the first token what another one has asked. Default: the root.
+    pub tenant: Tenant,
+    /// Tokens at the beginning of the prompt that prompts of all tenants may begin with, in whole blocks: an instruction that is
+    /// no secret. Anybody who sends it can tell that it was sent before. Default: 0.
+    pub shared_tokens: usize,
 }
 
 impl GenerateRequest {
@@ -53,6 +73,8 @@ impl GenerateRequest {
             sampling: SamplingParams::default(),
             stop: Vec::new(),
             ignore_eos: false,
+            tenant: Tenant::root(),
+            shared_tokens: 0,
         }
     }
 }

@@ -1,8 +1,10 @@
 //! One running sequence: its cache, its scratch memory and the forward passes on it.
 
 use std::ops::ControlFlow;
+use std::time::Instant;
 
 use ruvllm_kv_cache::Sequence;
+use ruvllm_memory::Tenant;
 use ruvllm_models::{Compute, LogitsRows, Model, Segment, TokenId, Workspace};
 
 use crate::engine::Engine;
@@ -29,11 +31,16 @@ pub(crate) struct Session<'e> {
 }
 
 impl<'e> Session<'e> {
-    /// An empty sequence with room for `capacity` tokens.
+    /// An empty sequence with room for `capacity` tokens, whose memory counts for the engine itself.
     pub(crate) fn new(engine: &'e Engine, capacity: usize) -> Result<Self> {
-        let cache = engine
-            .model
-            .new_sequence(&engine.kv, capacity)
+        Self::for_tenant(engine, &Tenant::root(), capacity)
+    }
+
+    /// An empty sequence with room for `capacity` tokens, whose memory counts for `tenant`.
+    pub(crate) fn for_tenant(engine: &'e Engine, tenant: &Tenant, capacity: usize) -> Result<Self> {
+        let store = engine.kv.for_tenant(tenant).map_err(ruvllm_models::Error::from);
+        let cache = store
+            .and_then(|store| engine.model.new_sequence(&store, capacity))
             .map_err(|source| Error::Cache { tokens: capacity, source })?;
         let policy = cache.store().policy();
         let watch =
@@ -91,11 +98,12 @@ impl<'e> Session<'e> {
         Ok(self.reused.tokens)
     }
 
-    /// Lets later sequences begin with this one, whose tokens are `tokens`.
-    pub(crate) fn keep(&mut self, tokens: &[TokenId]) {
+    /// Lets later sequences of the tenant begin with this one, whose tokens are `tokens`, and those of all tenants with the
+    /// first `shared_tokens` of them.
+    pub(crate) fn keep(&mut self, tokens: &[TokenId], shared_tokens: usize) {
         if let Some(prefixes) = self.prefixes {
             let known = self.cache.len();
-            prefixes.keep(&mut self.cache, &tokens[..known]);
+            prefixes.keep(&mut self.cache, &tokens[..known], shared_tokens);
         }
     }
 
@@ -167,10 +175,12 @@ impl<'e> Session<'e> {
         }
     }
 
-    /// Makes room for `tokens` more, for which prefixes that nobody uses are given up; whether there is room.
+    /// Makes room for `tokens` more, for which prefixes that nobody uses are given up; whether there is room. Where a quota is
+    /// short, only what counts for it helps, and others keep theirs.
     fn make_room_of_prefixes(&mut self, tokens: usize) -> bool {
-        while self.cache.reserve(&self.compute.kernels, tokens).is_err() {
-            if !self.prefixes.is_some_and(PrefixCache::give_up) {
+        while let Err(error) = self.cache.reserve(&self.compute.kernels, tokens) {
+            let tenant = error.short_tenant().unwrap_or_default();
+            if !self.prefixes.is_some_and(|prefixes| prefixes.give_up(self.cache.store(), tenant)) {
                 return false;
             }
         }
@@ -210,6 +220,8 @@ impl<'e> Session<'e> {
         chunk: usize,
         go_on: &mut dyn FnMut() -> ControlFlow<()>,
     ) -> Result<Option<&[f32]>> {
+        let started = Instant::now();
+        let prefixes = self.prefixes;
         let mut rest = tokens;
         loop {
             if go_on().is_break() {
@@ -217,7 +229,11 @@ impl<'e> Session<'e> {
             }
             let (pass, later) = rest.split_at(self.pass_tokens(rest.len().min(chunk)));
             if later.is_empty() {
-                return self.forward(pass, LogitsRows::Last).map(Some);
+                let logits = self.forward(pass, LogitsRows::Last)?;
+                if let Some(prefixes) = prefixes {
+                    prefixes.observe_prefill(tokens.len(), started.elapsed());
+                }
+                return Ok(Some(logits));
             }
             self.forward(pass, LogitsRows::None)?;
             rest = later;

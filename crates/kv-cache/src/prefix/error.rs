@@ -2,7 +2,8 @@
 
 use std::{io, path::PathBuf};
 
-/// Why the store could not do what was asked. What it holds besides stays valid.
+/// Why the store could not do what was asked, as part of the crate's [`Error`](crate::Error). What it holds besides stays
+/// valid.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PrefixError {

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use crate::block::Block;
-use crate::store::{KvStore, Storage};
+use crate::storage::Storage;
+use crate::store::KvStore;
 
 /// Most vacant storages that are kept: one for the tail and some for blocks on their way down.
 const KEPT_STORAGES: usize = 4;

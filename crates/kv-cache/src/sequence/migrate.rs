@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use ruvllm_kernels::{Kernels, KvScratch, ThreadPool};
+use ruvllm_kernels::{Kernels, KeyRotation, KvScratch, ThreadPool};
 
 use super::Sequence;
 use crate::block::Block;
 use crate::convert::convert;
-use crate::store::{HOT, Storage};
+use crate::storage::Storage;
+use crate::store::HOT;
 
 /// What a call of [`Sequence::migrate`] or [`Sequence::shrink`] did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -51,6 +52,8 @@ pub(super) struct Workbench {
     heavy: Vec<usize>,
     /// One per thread. Only one thread at a time uses each, so the locks are never contended.
     scratch: Vec<Mutex<KvScratch>>,
+    /// Lower tiers that all of `scratch` has room for.
+    ready: Vec<usize>,
 }
 
 impl Sequence {
@@ -131,7 +134,8 @@ impl Sequence {
             if from.tier() >= wanted {
                 continue;
             }
-            match self.handles.allocate(&self.store, wanted) {
+            // What a block takes in its new tier counts for whom it counted before.
+            match self.handles.allocate(self.blocks[at].store(), wanted) {
                 Ok(to) => {
                     let position = index * self.store.block_tokens();
                     jobs.push(Job { block: self.blocks[at].clone(), position, from, to });
@@ -165,16 +169,46 @@ impl Sequence {
     }
 }
 
+impl Job {
+    /// Lets every scratch get the room that blocks of this one's new tier need, by rewriting the first layer with each of them.
+    /// Which threads take part in a migration is a matter of timing; none should come to need room later.
+    fn give_room(
+        &mut self,
+        kernels: &Kernels,
+        sequence: &Sequence,
+        rotation: Option<&Arc<KeyRotation>>,
+        scratch: &mut [Mutex<KvScratch>],
+    ) {
+        let tiers = (sequence.store.tier(self.from.tier()), sequence.store.tier(self.to.tier()));
+        let to = Arc::get_mut(&mut self.to).expect("nobody else has a storage before it is published");
+        let context = sequence.context(0, rotation, self.position);
+        for scratch in scratch {
+            let Some(target) = to.layers_mut().next() else { return };
+            convert(kernels, (tiers.0, self.from.layer(0)), (tiers.1, target), context, scratch.get_mut());
+        }
+    }
+}
+
 impl Workbench {
     /// Converts every layer of every job, spread over the threads.
     fn rewrite(&mut self, kernels: &Kernels, threads: &ThreadPool, sequence: &Sequence) {
         let store = &sequence.store;
-        let Self { jobs, scratch, .. } = self;
+        let Self { jobs, scratch, ready, .. } = self;
         if jobs.is_empty() {
             return;
         }
-        scratch.resize_with(scratch.len().max(threads.threads()), Mutex::default);
+        if scratch.len() < threads.threads() {
+            scratch.resize_with(threads.threads(), Mutex::default);
+            ready.clear();
+            ready.reserve(store.n_tiers());
+        }
         let rotation = store.rotation(sequence.len);
+        for job in jobs.iter_mut() {
+            if !ready.contains(&job.to.tier()) {
+                ready.push(job.to.tier());
+                job.give_room(kernels, sequence, rotation.as_ref(), scratch);
+            }
+        }
         let layers = jobs.iter_mut().flat_map(|Job { position, from, to, .. }| {
             let tiers = (store.tier(from.tier()), store.tier(to.tier()));
             let (from, position) = (&**from, *position);

@@ -36,7 +36,8 @@ use ruvllm_kernels::KeyRotation;
 use crate::block::Block;
 use crate::convert::LayerContext;
 use crate::error::{Error, Result};
-use crate::store::{KvStore, Storage};
+use crate::storage::Storage;
+use crate::store::KvStore;
 
 use handles::Handles;
 use migrate::Workbench;

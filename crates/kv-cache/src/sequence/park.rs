@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::Sequence;
 use crate::block::Block;
 use crate::error::{Error, Result};
-use crate::store::Storage;
+use crate::storage::Storage;
 
 /// A sequence whose own blocks are in a file. Shared ones stay in memory: it is not the sequence's to give.
 ///

@@ -11,7 +11,8 @@ use ruvllm_kernels::{
 use super::Sequence;
 use crate::block::Block;
 use crate::convert::convert;
-use crate::store::{HOT, Storage};
+use crate::storage::Storage;
+use crate::store::HOT;
 
 /// The query of a token in one layer, and how that layer attends.
 #[derive(Debug, Clone, Copy)]

@@ -10,7 +10,8 @@ use super::migrate::Workbench;
 use crate::block::Block;
 use crate::convert::{LayerContext, convert};
 use crate::error::{Error, Result};
-use crate::store::{HOT, Storage};
+use crate::storage::Storage;
+use crate::store::HOT;
 
 impl Sequence {
     /// A second sequence with the same tokens. It shares every block; the first of the two that goes on copies the
@@ -109,7 +110,7 @@ impl Sequence {
             return Ok(());
         }
         let Some(block) = self.blocks.pop() else { return Ok(()) };
-        let owned = block.into_storage(HOT).or_else(|block| {
+        let owned = block.into_storage(HOT, &self.store).or_else(|block| {
             let copy = self.copy(kernels, &block);
             if copy.is_err() {
                 self.blocks.push(block);

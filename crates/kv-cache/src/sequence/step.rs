@@ -6,7 +6,8 @@ use ruvllm_kernels::{Kernels, KvBlock, NuqContext};
 
 use super::Sequence;
 use crate::error::{Error, Result};
-use crate::store::{HOT, KvStore, Storage};
+use crate::storage::Storage;
+use crate::store::{HOT, KvStore};
 
 impl Sequence {
     /// Checks that `tokens` more fit the capacity, without allocating.

@@ -6,5 +6,6 @@ mod park;
 mod sequence;
 mod squat;
 mod stress;
+mod tenants;
 mod threads;
 mod tiers;

@@ -1,28 +1,38 @@
 //! Prefixes of earlier requests: shared in memory while the engine lives, in a folder beyond that.
+//!
+//! A conversation between two of its requests is such a prefix. When memory is short, those that were not used for longest
+//! are given up, to files if there is a folder; what is wanted again is read back or computed, whichever is quicker.
 
+mod cost;
 mod fingerprint;
+#[cfg(test)]
+mod tests;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 use gguf_rs_lite::Gguf;
 use parking_lot::Mutex;
 use ruvllm_kernels::Kernels;
 use ruvllm_kv_cache::prefix::{
-    Inserted, PrefixError, PrefixKey, PrefixPin, PrefixStore, PrefixTree, Scope, TreeStatistics, Warning,
-    store::{Entry, StoreStatistics},
+    Evicted, Inserted, PrefixKey, PrefixPin, PrefixStore, PrefixTree, Scope, TreeStatistics, Warning,
+    store::{Entry, StoreStatistics, Stored},
 };
 use ruvllm_kv_cache::{Block, KvFormats, KvStore, Sequence};
+use ruvllm_memory::{Tenant, TenantUsage};
 use ruvllm_models::{ModelConfig, TokenId};
 
 use crate::error::{Error, Result};
 
+use cost::ReuseCost;
 pub(crate) use fingerprint::fingerprint;
 
-/// Use of the pool at which prefixes begin to be given up.
-const HIGH: f64 = 0.80;
+/// Use of the pool, or of a tenant's quota, at which prefixes begin to be given up: a little above the mark at which older
+/// tokens go to the lowest tier (0.80).
+const HIGH: f64 = 0.85;
 
-/// Use of the pool at which no more are.
+/// Use at which no more are.
 const LOW: f64 = 0.70;
 
 /// Blocks that are given up between two looks at the pool.
@@ -44,15 +54,30 @@ pub enum PrefixCaching {
         /// Most bytes of all files; the least recently used go first.
         limit_bytes: u64,
     },
+    /// Kept in memory, and written to files once the KV budget is short: what is given up then is read back when it is wanted
+    /// again, unless computing it is quicker. What was written is found by later engines, as with
+    /// [`Folder`](Self::Folder).
+    Spill {
+        /// Where the files go; made when it is missing.
+        path: PathBuf,
+        /// Most bytes of all files; the least recently used go first.
+        limit_bytes: u64,
+    },
 }
 
 /// What is known of earlier requests, and how it was used.
 pub(crate) struct PrefixCache {
     tree: PrefixTree<Block>,
     store: Option<PrefixStore>,
+    /// Whether blocks go to the store as soon as they are known, or only when they are given up.
+    writes_at_once: bool,
+    /// The key of the root tenant.
     key: PrefixKey,
-    /// The key for sequences whose capacity is above this length, if the model rotates their keys in another way.
-    long: Option<(usize, PrefixKey)>,
+    /// The length above which a sequence's capacity makes the model rotate its keys in another way, if it does.
+    long_above: Option<usize>,
+    cost: ReuseCost,
+    spilled_blocks: AtomicU64,
+    recomputed_tokens: AtomicU64,
     failures: AtomicU64,
     warnings: Mutex<Vec<String>>,
 }
@@ -65,6 +90,10 @@ pub struct PrefixStatistics {
     pub memory: TreeStatistics,
     /// The prefixes in the folder, if there is one.
     pub folder: Option<StoreStatistics>,
+    /// Blocks that were written to the folder because memory was short.
+    pub spilled_blocks: u64,
+    /// Tokens that the folder had, and that were computed because that seemed quicker than reading them.
+    pub recomputed_tokens: u64,
     /// Blocks that could not be written to the folder or read from it.
     pub failures: u64,
 }
@@ -90,36 +119,57 @@ impl PrefixCache {
             PrefixCaching::Off => return Ok(None),
             // Nothing outlives the engine, which has one model.
             PrefixCaching::Memory => (None, [0; 32]),
-            PrefixCaching::Folder { path, limit_bytes } => {
+            PrefixCaching::Folder { path, limit_bytes } | PrefixCaching::Spill { path, limit_bytes } => {
                 let store = PrefixStore::open(path, kv.block_tokens(), *limit_bytes);
                 (Some(store.map_err(Error::PrefixStore)?), fingerprint(gguf))
             }
         };
+        let writes_at_once = matches!(caching, PrefixCaching::Folder { .. });
+        Ok(Some(Self::new(kv, store, writes_at_once, model, config.long_rope_above())))
+    }
+
+    fn new(
+        kv: &KvStore,
+        store: Option<PrefixStore>,
+        writes_at_once: bool,
+        model: [u8; 32],
+        long_above: Option<usize>,
+    ) -> Self {
         let key = PrefixKey {
             model,
             adapter: None,
             kv_format: kv_format(kv).into(),
             // Part of the model's metadata, and so of its fingerprint.
             rope_scaling: "as the model".into(),
-            // All requests of an engine are one tenant's; nobody else's prefixes are its business.
             scope: Scope::Tenant("".into()),
         };
-        let long = config.long_rope_above().map(|length| {
-            (length, PrefixKey { rope_scaling: "as the model for long sequences".into(), ..key.clone() })
-        });
-        let tree = PrefixTree::new(kv.block_tokens());
-        Ok(Some(Self { tree, store, key, long, failures: AtomicU64::new(0), warnings: Mutex::default() }))
-    }
-
-    /// What the keys and values of a sequence depend on beside its tokens.
-    fn key(&self, sequence: &Sequence) -> &PrefixKey {
-        match &self.long {
-            Some((length, key)) if sequence.capacity() > *length => key,
-            _ => &self.key,
+        Self {
+            tree: PrefixTree::new(kv.block_tokens()),
+            store,
+            writes_at_once,
+            key,
+            long_above,
+            cost: ReuseCost::default(),
+            spilled_blocks: AtomicU64::new(0),
+            recomputed_tokens: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
+            warnings: Mutex::default(),
         }
     }
 
-    /// Begins an empty sequence with as much of `tokens` as is known. At least the last token is left to compute.
+    /// What the keys and values of a sequence depend on beside its tokens, and its tenant: nobody else's prefixes are its
+    /// business.
+    fn key_of(&self, sequence: &Sequence) -> PrefixKey {
+        let mut key = self.key.clone();
+        key.scope = Scope::Tenant(sequence.store().tenant().path().into());
+        if self.long_above.is_some_and(|length| sequence.capacity() > length) {
+            key.rope_scaling = "as the model for long sequences".into();
+        }
+        key
+    }
+
+    /// Begins an empty sequence with as much of `tokens` as is known of its tenant, or shared by all. At least the last token is
+    /// left to compute.
     ///
     /// # Errors
     /// If the sequence is not empty or has no room for the tokens.
@@ -129,12 +179,12 @@ impl PrefixCache {
         sequence: &mut Sequence,
         tokens: &[TokenId],
     ) -> Result<Reused, ruvllm_kv_cache::Error> {
-        let key = self.key(sequence);
-        let mut found = self.tree.lookup(key, tokens);
+        let key = self.key_of(sequence);
+        let mut found = self.tree.lookup(&key, tokens);
         let mut pin = found.pin.take();
-        if let Some(inserted) = self.read_back(key, sequence.store(), tokens, &found.blocks) {
+        if let Some(inserted) = self.read_back(sequence.store(), &key, tokens, &found.blocks) {
             // The blocks of the tree are the ones to share: they are there for the next request as well.
-            found = self.tree.lookup(key, tokens);
+            found = self.tree.lookup(&key, tokens);
             pin = inserted.pin;
         }
         sequence.append_shared(&found.blocks)?;
@@ -148,41 +198,75 @@ impl PrefixCache {
         Ok(Reused { tokens: n_tokens, _pin: pin })
     }
 
-    /// Makes the blocks of a sequence of `tokens` known to later requests. Files get the whole ones: a rest of a block would
-    /// cost as much to read as to compute.
-    pub(crate) fn keep(&self, sequence: &mut Sequence, tokens: &[TokenId]) {
+    /// Makes the blocks of a sequence of `tokens` known to later requests of its tenant, and the whole ones of the first
+    /// `shared_tokens` to all. Files get whole blocks: the rest of one would cost as much to read as to compute.
+    pub(crate) fn keep(&self, sequence: &mut Sequence, tokens: &[TokenId], shared_tokens: usize) {
         let block_tokens = self.tree.block_tokens();
         // A sequence that slid its window has lost its beginning, and with it what a prefix is good for.
         if sequence.released() > 0 {
             return;
         }
-        let key = self.key(sequence);
+        let own = self.key_of(sequence);
+        let shared = PrefixKey { scope: Scope::Shared, ..own.clone() };
+        let shared_tokens = shared_tokens.min(tokens.len()) / block_tokens * block_tokens;
         let blocks = sequence.share();
-        self.tree.insert(key, tokens, blocks);
-        let Some(store) = &self.store else { return };
-        let whole = tokens.len() / block_tokens;
-        for (at, block) in blocks[..whole].iter().enumerate() {
-            let block = block.pin();
-            let payload: Vec<&[u8]> = block.layers().collect();
-            if let Err(error) = store.put(key, &tokens[..(at + 1) * block_tokens], &payload) {
-                // The rest would not be found without this block.
-                self.report(&error);
-                return;
+        for (key, tokens) in [(shared, &tokens[..shared_tokens]), (own, tokens)] {
+            let blocks = &blocks[..tokens.len().div_ceil(block_tokens)];
+            self.tree.insert(&key, tokens, blocks);
+            if self.writes_at_once {
+                self.write(&key, tokens, blocks);
             }
         }
     }
 
-    /// Loads what the folder knows beyond `known` blocks and puts it into the tree.
+    /// Writes the last blocks of a prefix to the folder, those that are full; how many were not there.
+    fn write(&self, key: &PrefixKey, tokens: &[TokenId], blocks: &[Block]) -> u64 {
+        let Some(store) = &self.store else { return 0 };
+        let block_tokens = self.tree.block_tokens();
+        let first = tokens.len().div_ceil(block_tokens) - blocks.len();
+        let mut written = 0;
+        for (block, end) in blocks.iter().zip(first + 1..=tokens.len() / block_tokens) {
+            let block = block.pin();
+            let payload: Vec<&[u8]> = block.layers().collect();
+            match store.put(key, &tokens[..end * block_tokens], &payload) {
+                Ok(stored) => written += u64::from(stored == Stored::Written),
+                // The rest would not be found without this block.
+                Err(error) => {
+                    self.report(&error);
+                    break;
+                }
+            }
+        }
+        written
+    }
+
+    /// Takes note of how long a part of a prompt took to compute.
+    pub(crate) fn observe_prefill(&self, tokens: usize, time: Duration) {
+        // A few tokens take as long as a block of them, which is what is read instead.
+        if tokens >= self.tree.block_tokens() {
+            self.cost.observe_prefill(tokens, time);
+        }
+    }
+
+    /// Loads what the folder knows beyond `known` blocks and puts it into the tree, unless it is quicker to compute it.
     fn read_back(
         &self,
-        key: &PrefixKey,
         kv: &KvStore,
+        key: &PrefixKey,
         tokens: &[TokenId],
         known: &[Block],
     ) -> Option<Inserted<Block>> {
         let store = self.store.as_ref()?;
+        let block_tokens = self.tree.block_tokens();
         let found = store.find(key, tokens, known.len());
         found.warnings.iter().for_each(|warning| self.warn(warning));
+        let (n_tokens, bytes) = (found.chain.len() * block_tokens, bytes_of(&found.chain));
+        if !self.cost.reading_is_quicker(bytes, n_tokens) {
+            self.cost.forgive_reading();
+            self.recomputed_tokens.fetch_add(n_tokens as u64, Relaxed);
+            return None;
+        }
+        let started = Instant::now();
         let mut blocks = known.to_vec();
         let mut payload = Vec::new();
         for entry in &found.chain {
@@ -196,34 +280,65 @@ impl PrefixCache {
                 Err(LoadError::Cache | LoadError::Size) => break,
             }
         }
-        (blocks.len() > known.len()).then(|| {
-            let n_tokens = blocks.len() * self.tree.block_tokens();
-            self.tree.insert(key, &tokens[..n_tokens], &blocks)
-        })
+        let n_read = blocks.len() - known.len();
+        if n_read == 0 {
+            return None;
+        }
+        self.cost.observe_read(bytes_of(&found.chain[..n_read]), started.elapsed());
+        Some(self.tree.insert(key, &tokens[..blocks.len() * block_tokens], &blocks))
     }
 
-    /// Gives up prefixes when 80 % of the pool is in use, until 70 % is or only those in use are left: what may be wanted
-    /// again gives way before running sequences lose precision.
+    /// Gives up prefixes when 85 % of the pool is in use, until 70 % is or only those in use are left. The same holds for the
+    /// quotas of the tenant of `kv` and those above it, with the prefixes that count for them.
     pub(crate) fn relieve(&self, kv: &KvStore) {
-        let used = || {
-            let pool = kv.pool().stats();
-            pool.used_pages as f64 / pool.capacity_pages as f64
-        };
-        if used() >= HIGH {
+        let used = |TenantUsage { used_pages, quota }| used_pages as f64 / quota.hard_pages.max(1) as f64;
+        let usages = || kv.pool().usages(kv.tenant()).into_iter().flatten();
+        for (tenant, usage) in usages() {
+            if used(usage) < HIGH {
+                continue;
+            }
+            let is_relieved = || usages().all(|(other, usage)| other != tenant || used(usage) <= LOW);
             // Blocks are smaller than pages: some go before a page is free.
-            while used() > LOW && self.give_up() {}
+            while !is_relieved() && self.give_up(kv, tenant) {}
         }
     }
 
-    /// Gives up a few of the blocks that were not used for the longest time; `false` if there are none.
-    pub(crate) fn give_up(&self) -> bool {
-        !self.tree.evict(GIVEN_UP_AT_ONCE).is_empty()
+    /// Gives up a few of the blocks that count for the tenant with this path or its descendants, those that were not used for
+    /// the longest time; of tenants beyond their soft quota first. `false` if there are none. If there is a folder, they go
+    /// there, unless it will be quicker to compute them again.
+    pub(crate) fn give_up(&self, kv: &KvStore, tenant: &str) -> bool {
+        let is_within = |block: &Block| block.store().tenant().is_within(tenant);
+        let greedy = kv.pool().over_soft_quota();
+        let is_greedy = |block: &Block| {
+            let path = block.store().tenant().path();
+            is_within(block) && greedy.iter().any(|tenant| tenant.path() == path)
+        };
+        let mut evicted = Vec::new();
+        if !greedy.is_empty() {
+            evicted = self.tree.evict_where(GIVEN_UP_AT_ONCE, is_greedy);
+        }
+        if evicted.is_empty() {
+            evicted = self.tree.evict_where(GIVEN_UP_AT_ONCE, is_within);
+        }
+        evicted.iter().for_each(|evicted| self.spill(evicted));
+        !evicted.is_empty()
+    }
+
+    /// Writes what was given up to the folder, where that is not done at once and will pay.
+    fn spill(&self, Evicted { key, tokens, blocks }: &Evicted<Block>) {
+        let bytes: usize = blocks.iter().map(Block::bytes).sum();
+        let n_tokens = blocks.len() * self.tree.block_tokens();
+        if !self.writes_at_once && self.cost.reading_is_quicker(bytes as u64, n_tokens) {
+            self.spilled_blocks.fetch_add(self.write(key, tokens, blocks), Relaxed);
+        }
     }
 
     pub(crate) fn statistics(&self) -> PrefixStatistics {
         PrefixStatistics {
             memory: self.tree.statistics(),
             folder: self.store.as_ref().map(PrefixStore::statistics),
+            spilled_blocks: self.spilled_blocks.load(Relaxed),
+            recomputed_tokens: self.recomputed_tokens.load(Relaxed),
             failures: self.failures.load(Relaxed),
         }
     }
@@ -233,7 +348,7 @@ impl PrefixCache {
         std::mem::take(&mut self.warnings.lock())
     }
 
-    fn report(&self, error: &PrefixError) {
+    fn report(&self, error: &ruvllm_kv_cache::Error) {
         self.note(with_causes(error));
     }
 
@@ -257,9 +372,14 @@ fn kv_format(kv: &KvStore) -> String {
     text
 }
 
+/// Bytes of the payloads of stored blocks.
+fn bytes_of(chain: &[Entry]) -> u64 {
+    chain.iter().map(Entry::payload_bytes).sum()
+}
+
 /// Why a stored block could not be used.
 enum LoadError {
-    Store(PrefixError),
+    Store(ruvllm_kv_cache::Error),
     Cache,
     Size,
 }
@@ -296,36 +416,4 @@ fn with_causes(error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use ruvllm_kernels::{NuqCodebooks, RopeFrequencies, RopeLayout};
-    use ruvllm_kv_cache::{KvCalibration, KvRope, KvShape};
-    use ruvllm_memory::{PagePool, PoolConfig};
-
-    use super::*;
-
-    #[test]
-    fn blocks_under_another_calibration_are_other_blocks() {
-        let pool = PagePool::new(PoolConfig::new(32 << 20)).expect("a pool");
-        let shape = KvShape { n_layers: 1, n_kv_heads: 1, head_dim: 32 };
-        let policy = "tiered:warm=nuq3".parse().expect("a policy");
-        let format = |high: f32| {
-            let levels = [-0.9, -0.6, -0.3, -0.1, 0.1, 0.3, 0.6, 0.9];
-            let layer = NuqCodebooks::new(levels, levels, vec![[0.0, high]; 32]).expect("codebooks");
-            let calibration = KvCalibration::new([0; 32], shape, vec![layer]).expect("a calibration");
-            let frequencies = RopeFrequencies { inverse: vec![0.5; 16], magnitude: 1.0 };
-            let rope = KvRope { frequencies, layout: RopeLayout::Halves };
-            let kv = KvStore::with_calibration(shape, &policy, &pool, Arc::new(calibration), rope);
-            kv_format(&kv.expect("a store"))
-        };
-        assert!(format(1.0).starts_with("tiered:warm=nuq3"));
-        assert_eq!(format(1.0), format(1.0));
-        assert_ne!(format(1.0), format(2.0));
-        let plain = KvStore::new(shape, &"tiered".parse().expect("a policy"), &pool).expect("a store");
-        assert_eq!(kv_format(&plain), "tiered");
-    }
 }

@@ -9,3 +9,4 @@ mod load;
 mod passkey;
 mod precision;
 mod prefix;
+mod tenants;

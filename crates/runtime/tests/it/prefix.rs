@@ -155,6 +155,31 @@ fn other_policies_and_models_share_a_folder_without_meeting() {
 }
 
 #[test]
+fn idle_conversations_go_to_files_when_memory_is_short_and_come_back() {
+    let temporary = tempfile::tempdir().expect("a folder");
+    let prefixes = PrefixCaching::Spill { path: temporary.path().to_owned(), limit_bytes: 64 << 20 };
+    let options = EngineOptions { kv_budget: Some(8 << 20), prefixes, ..tiny_options() };
+    let engine = load(tiny_path(), &options);
+    let first = prompt(0, 300);
+    let expected = complete(&engine, &request(&first));
+    let spilled = || engine.prefix_statistics().expect("there is a cache").spilled_blocks;
+    let others = (1..400).take_while(|&seed| {
+        complete(&engine, &request(&prompt(seed, 300)));
+        spilled() == 0
+    });
+    assert!(others.count() > 3, "memory is not short at once");
+    assert!(spilled() > 0 && !entries(temporary.path()).is_empty());
+    let again = complete(&engine, &request(&first));
+    assert_eq!((again.cached_tokens, &again.tokens), (288, &expected.tokens));
+    let statistics = engine.prefix_statistics().expect("there is a cache");
+    assert_eq!(statistics.folder.map(|folder| folder.loaded_blocks), Some(9));
+    assert_eq!((statistics.recomputed_tokens, statistics.failures), (0, 0));
+    // A later engine finds what was written.
+    let restarted = load(tiny_path(), &options);
+    assert_eq!(complete(&restarted, &request(&first)).cached_tokens, 288);
+}
+
+#[test]
 fn prefixes_give_way_when_the_budget_is_needed() {
     let budget = 8 << 20;
     let engine = load(tiny_path(), &EngineOptions { kv_budget: Some(budget), ..tiny_options() });

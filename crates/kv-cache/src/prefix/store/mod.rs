@@ -24,6 +24,7 @@ use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 
 use super::{Fault, PrefixError, PrefixKey, Warning};
+use crate::Result;
 
 /// Keeps blocks of prefixes across restarts, within a size.
 ///
@@ -155,15 +156,11 @@ impl PrefixStore {
     /// it sees when it lists the folder, at the latest after writing a sixteenth of the limit.
     ///
     /// # Errors
-    /// If the folder cannot be created, listed or cleaned.
+    /// [`PrefixError::File`] if the folder cannot be created, listed or cleaned.
     ///
     /// # Panics
     /// If `block_tokens` is zero.
-    pub fn open(
-        folder: impl Into<PathBuf>,
-        block_tokens: usize,
-        limit_bytes: u64,
-    ) -> Result<Self, PrefixError> {
+    pub fn open(folder: impl Into<PathBuf>, block_tokens: usize, limit_bytes: u64) -> Result<Self> {
         assert!(block_tokens > 0, "a block has at least one token");
         let folder = Folder::open(folder.into())?;
         let (n_deleted, used_bytes) = folder.shrink(limit_bytes)?;
@@ -182,12 +179,12 @@ impl PrefixStore {
     /// `tokens`: `[n_blocks * block_tokens]`, from the first token of the sequence on.
     ///
     /// # Errors
-    /// If the block is larger than the whole store may be, or a file cannot be written or deleted. Nothing is left of
-    /// the block then.
+    /// [`PrefixError::LargerThanStore`] if the block is larger than the whole store may be, [`PrefixError::File`] if a file
+    /// cannot be written or deleted. Nothing is left of the block then.
     ///
     /// # Panics
     /// If `tokens` is empty or no whole number of blocks.
-    pub fn put(&self, key: &PrefixKey, tokens: &[u32], payload: &[&[u8]]) -> Result<Stored, PrefixError> {
+    pub fn put(&self, key: &PrefixKey, tokens: &[u32], payload: &[&[u8]]) -> Result<Stored> {
         let n_blocks = tokens.len() / self.block_tokens;
         let is_whole = n_blocks > 0 && tokens.len() == n_blocks * self.block_tokens;
         assert!(is_whole, "put: {} tokens in blocks of {}", tokens.len(), self.block_tokens);
@@ -213,7 +210,7 @@ impl PrefixStore {
         self.make_room(bytes)?;
         if let Err(error) = self.folder.write(id, &parts, last_use(n_blocks - 1)) {
             self.room.lock().used_bytes -= bytes;
-            return Err(error);
+            return Err(error.into());
         }
         self.counters.written_blocks.fetch_add(1, Relaxed);
         self.counters.written_bytes.fetch_add(bytes, Relaxed);
@@ -261,18 +258,18 @@ impl PrefixStore {
     /// Reads the payload of an entry into `buffers`, one after the other, and verifies it.
     ///
     /// # Errors
-    /// If the entry is gone or unusable, or the buffers together have another size than the payload. The content of the
-    /// buffers is then undefined and must not be used.
-    pub fn load(&self, entry: &Entry, buffers: &mut [&mut [u8]]) -> Result<(), PrefixError> {
+    /// [`PrefixError::Gone`], [`PrefixError::Unusable`], and [`PrefixError::BufferSize`] if the buffers together have another
+    /// size than the payload. The content of the buffers is then undefined and must not be used.
+    pub fn load(&self, entry: &Entry, buffers: &mut [&mut [u8]]) -> Result<()> {
         let path = || self.folder.path_of(entry.id);
         let unusable = |fault| PrefixError::Unusable(self.discard(entry.id, fault));
         let Some((mut file, header)) = self.open_entry(entry.id).map_err(unusable)? else {
-            return Err(PrefixError::Gone { path: path() });
+            return Err(PrefixError::Gone { path: path() }.into());
         };
         let bytes = header.payload_bytes;
         let buffer_bytes = buffers.iter().map(|buffer| buffer.len() as u64).sum();
         if bytes != buffer_bytes {
-            return Err(PrefixError::BufferSize { path: path(), bytes, buffer_bytes });
+            return Err(PrefixError::BufferSize { path: path(), bytes, buffer_bytes }.into());
         }
         let mut hash = Sha256::new();
         for buffer in buffers {
@@ -280,7 +277,7 @@ impl PrefixStore {
             hash.update(&**buffer);
         }
         if hash.finalize()[..] != header.payload_sha256 {
-            return Err(unusable(Fault::Checksum));
+            return Err(unusable(Fault::Checksum).into());
         }
         self.counters.loaded_blocks.fetch_add(1, Relaxed);
         self.counters.loaded_bytes.fetch_add(bytes, Relaxed);
@@ -290,9 +287,9 @@ impl PrefixStore {
     /// Number and bytes of the entries in the folder, from a listing of it.
     ///
     /// # Errors
-    /// If the folder cannot be listed.
-    pub fn usage(&self) -> Result<(usize, u64), PrefixError> {
-        self.folder.usage()
+    /// [`PrefixError::File`] if the folder cannot be listed.
+    pub fn usage(&self) -> Result<(usize, u64)> {
+        Ok(self.folder.usage()?)
     }
 
     /// What was counted since the store was opened.
@@ -313,10 +310,10 @@ impl PrefixStore {
 
     /// Reserves `bytes`, and deletes old entries first if they would not fit. A tenth of the limit more is freed then, so
     /// that the folder is not listed for every block.
-    fn make_room(&self, bytes: u64) -> Result<(), PrefixError> {
+    fn make_room(&self, bytes: u64) -> Result<()> {
         let limit_bytes = self.limit_bytes;
         if bytes > limit_bytes {
-            return Err(PrefixError::LargerThanStore { bytes, limit_bytes });
+            return Err(PrefixError::LargerThanStore { bytes, limit_bytes }.into());
         }
         let mut room = self.room.lock();
         let is_full = bytes > limit_bytes.saturating_sub(room.used_bytes);

@@ -332,9 +332,15 @@ impl<B: Clone> PrefixTree<B> {
     /// A block is free only once its last handle is gone. To free memory, drop what is returned, look at the pool, and
     /// ask again.
     pub fn evict(&self, n_blocks: usize) -> Vec<Evicted<B>> {
+        self.evict_where(n_blocks, |_| true)
+    }
+
+    /// As [`evict`](Self::evict), of the prefixes whose last block `may_go`: those of one tenant, say. It is asked under the
+    /// tree's lock, for each prefix that is older than what is found.
+    pub fn evict_where(&self, n_blocks: usize, may_go: impl Fn(&B) -> bool) -> Vec<Evicted<B>> {
         let mut evicted = Vec::new();
         let mut missing = n_blocks;
-        let mut pinned = Vec::new();
+        let mut staying = Vec::new();
         let mut state = self.state.write();
         let state = &mut *state;
         while missing > 0 {
@@ -347,15 +353,15 @@ impl<B: Clone> PrefixTree<B> {
             }
             if node.stamp() > queued_at {
                 state.nodes.enqueue(id);
-            } else if node.is_pinned() {
-                pinned.push(id);
+            } else if node.is_pinned() || !node.blocks.last().is_some_and(&may_go) {
+                staying.push(id);
             } else {
                 let taken = state.take(id, missing);
                 missing -= taken.blocks.len();
                 evicted.push(taken);
             }
         }
-        for id in pinned {
+        for id in staying {
             state.nodes.enqueue(id);
         }
         self.counters.count_evicted(n_blocks - missing);

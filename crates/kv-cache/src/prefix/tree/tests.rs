@@ -104,6 +104,23 @@ fn the_last_token_is_left_to_compute() {
 }
 
 #[test]
+fn only_what_may_go_is_given_up_and_the_rest_keeps_its_order() {
+    let tree = PrefixTree::new(2);
+    for (name, first) in [("a", 10), ("b", 20), ("a", 30), ("b", 40)] {
+        let _ = tree.insert(&tenant(name), &[first, first, first + 1, first + 1], &[first, first + 1]);
+    }
+    let of_b = |block: &u32| block / 10 % 2 == 0;
+    let taken = |evicted: Vec<Evicted<u32>>| evicted.into_iter().flat_map(|e| e.blocks).collect::<Vec<_>>();
+    assert_eq!(taken(tree.evict_where(3, of_b)), [20, 21, 41]);
+    tree.check();
+    assert_eq!(taken(tree.evict_where(9, of_b)), [40]);
+    assert_eq!(taken(tree.evict_where(9, of_b)), []);
+    tree.check();
+    assert_eq!(taken(tree.evict(3)), [10, 11, 31], "the oldest first, as if nobody had asked");
+    tree.check();
+}
+
+#[test]
 fn an_insert_keeps_the_blocks_that_are_there() {
     let tree = PrefixTree::new(2);
     let key = key(Scope::Shared);

@@ -1,0 +1,110 @@
+//! The numbers of one block in one tier.
+
+use ruvllm_kernels::{KvBlock, KvPlane};
+use ruvllm_memory::SlabBlock;
+
+use crate::error::{Error, Result};
+use crate::store::{HOT, KvStore};
+
+impl KvStore {
+    /// Memory for one block of a tier in all layers.
+    pub(crate) fn allocate(&self, tier: usize) -> Result<Storage> {
+        let mut storage = Storage::vacant(self);
+        self.fill(&mut storage, tier)?;
+        Ok(storage)
+    }
+
+    /// Memory of a tier for a vacant storage, which stays vacant if there is none. It counts for the tenant of this store.
+    pub(crate) fn fill(&self, storage: &mut Storage, tier: usize) -> Result<()> {
+        debug_assert!(storage.layers.is_empty(), "a storage is filled once");
+        let (slab, n_layers) = (self.slab(tier), self.shape().n_layers);
+        if tier == HOT && slab.stats().free_blocks < n_layers {
+            self.keep_pages()?;
+        }
+        while storage.layers.len() < n_layers {
+            match slab.allocate() {
+                Ok(layer) => storage.layers.push(layer),
+                Err(source) => {
+                    storage.layers.clear();
+                    let (block_bytes, page_bytes) = (slab.block_bytes(), self.pool().page_bytes());
+                    return Err(Error::Memory { block_bytes, page_bytes, source });
+                }
+            }
+        }
+        if !storage.store.is_of_same_tenant(self) {
+            storage.store = self.clone();
+        }
+        storage.tier = tier;
+        self.tier(tier).count_block();
+        Ok(())
+    }
+}
+
+/// The numbers of one block in one tier. Whoever holds it alone may write. It is vacant without memory.
+pub(crate) struct Storage {
+    store: KvStore,
+    tier: usize,
+    layers: Vec<SlabBlock>,
+}
+
+impl Storage {
+    /// A storage without memory, for [`KvStore::fill`].
+    pub(crate) fn vacant(store: &KvStore) -> Self {
+        Self { store: store.clone(), tier: HOT, layers: Vec::with_capacity(store.shape().n_layers) }
+    }
+
+    /// Gives the memory back.
+    pub(crate) fn clear(&mut self) {
+        if !self.layers.is_empty() {
+            self.layers.clear();
+            self.store.tier(self.tier).discount_block();
+        }
+    }
+
+    pub(crate) fn tier(&self) -> usize {
+        self.tier
+    }
+
+    /// The store that it has its memory of.
+    pub(crate) fn store(&self) -> &KvStore {
+        &self.store
+    }
+
+    /// Allocated bytes, padding included.
+    pub(crate) fn bytes(&self) -> usize {
+        self.store.tier(self.tier).layer_bytes() * self.layers.len()
+    }
+
+    /// Keys, then values, of one layer.
+    pub(crate) fn layer(&self, layer: usize) -> &[u8] {
+        &self.layers[layer].bytes()[..self.store.tier(self.tier).layer_bytes()]
+    }
+
+    /// As [`layer`](Self::layer).
+    pub(crate) fn layer_mut(&mut self, layer: usize) -> &mut [u8] {
+        let len = self.store.tier(self.tier).layer_bytes();
+        &mut self.layers[layer].bytes_mut()[..len]
+    }
+
+    /// Every layer's bytes, to be written.
+    pub(crate) fn layers_mut(&mut self) -> impl Iterator<Item = &mut [u8]> + Send {
+        let len = self.store.tier(self.tier).layer_bytes();
+        self.layers.iter_mut().map(move |layer| &mut layer.bytes_mut()[..len])
+    }
+
+    /// What attention reads.
+    pub(crate) fn view(&self, layer: usize) -> KvBlock<'_> {
+        let tier = self.store.tier(self.tier);
+        let (keys, values) = self.layer(layer).split_at(tier.keys.plane_bytes());
+        KvBlock {
+            keys: KvPlane { format: tier.formats.keys, bytes: keys },
+            values: KvPlane { format: tier.formats.values, bytes: values },
+        }
+    }
+}
+
+impl Drop for Storage {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}

@@ -1,0 +1,105 @@
+//! Whether it is quicker to read a prefix from its files or to compute it again.
+//!
+//! The model has two numbers, both measured: bytes that are read per second, verified and in place, and tokens that a prefill
+//! computes per second. Reading wins if `bytes / read_rate <= tokens / prefill_rate`. Before both are known it wins as well: a
+//! first reading is what measures it.
+
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+/// Weight of a new measurement in the running mean.
+const WEIGHT: f64 = 0.25;
+
+/// What the rate of reading is multiplied with each time that computing was preferred: a folder that was slow once, because its
+/// files had to come from the disk, is tried again.
+const FORGIVENESS: f64 = 1.05;
+
+/// How fast prefixes were read and prompts computed so far.
+#[derive(Debug, Default)]
+pub(super) struct ReuseCost(Mutex<Rates>);
+
+#[derive(Debug, Default)]
+struct Rates {
+    /// Bytes per second.
+    read: Option<f64>,
+    /// Tokens per second.
+    prefill: Option<f64>,
+}
+
+impl ReuseCost {
+    /// Takes note that so many bytes were read.
+    pub(super) fn observe_read(&self, bytes: u64, time: Duration) {
+        add(&mut self.0.lock().read, bytes as f64, time);
+    }
+
+    /// Takes note that so many tokens of a prompt were computed.
+    pub(super) fn observe_prefill(&self, tokens: usize, time: Duration) {
+        add(&mut self.0.lock().prefill, tokens as f64, time);
+    }
+
+    /// Whether `tokens` tokens are there sooner if their `bytes` bytes are read.
+    pub(super) fn reading_is_quicker(&self, bytes: u64, tokens: usize) -> bool {
+        let Rates { read: Some(read), prefill: Some(prefill) } = *self.0.lock() else { return true };
+        bytes as f64 / read <= tokens as f64 / prefill
+    }
+
+    /// Takes note that something was computed because reading it seemed slower.
+    pub(super) fn forgive_reading(&self) {
+        if let Some(read) = &mut self.0.lock().read {
+            *read *= FORGIVENESS;
+        }
+    }
+}
+
+/// Adds what took `time` to a running mean of rates.
+fn add(mean: &mut Option<f64>, amount: f64, time: Duration) {
+    let rate = amount / time.as_secs_f64().max(1e-9);
+    *mean = Some(mean.map_or(rate, |mean| mean + WEIGHT * (rate - mean)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn the_quicker_way_is_chosen() {
+        let cost = ReuseCost::default();
+        assert!(cost.reading_is_quicker(u64::MAX, 1), "nothing is known yet");
+        cost.observe_read(100 << 20, SECOND);
+        assert!(cost.reading_is_quicker(u64::MAX, 1), "nothing to compare with");
+        cost.observe_prefill(1000, SECOND);
+        // 32 tokens take 32 ms to compute, and 3.2 MiB as long to read.
+        assert!(cost.reading_is_quicker(3 << 20, 32));
+        assert!(!cost.reading_is_quicker(4 << 20, 32));
+        assert!(cost.reading_is_quicker(4 << 20, 64), "twice the tokens in as many bytes");
+    }
+
+    #[test]
+    fn the_rates_follow_what_is_measured() {
+        let cost = ReuseCost::default();
+        cost.observe_prefill(1000, SECOND);
+        cost.observe_read(1 << 20, SECOND);
+        assert!(!cost.reading_is_quicker(2 << 20, 1000));
+        (0..20).for_each(|_| cost.observe_read(100 << 20, SECOND));
+        assert!(cost.reading_is_quicker(2 << 20, 1000));
+        (0..20).for_each(|_| cost.observe_prefill(1_000_000, SECOND));
+        assert!(!cost.reading_is_quicker(2 << 20, 1000));
+    }
+
+    #[test]
+    fn reading_is_tried_again_after_a_while() {
+        let cost = ReuseCost::default();
+        cost.observe_prefill(1000, SECOND);
+        cost.observe_read(1 << 20, SECOND);
+        let refusals = (0..1000).take_while(|_| {
+            let refused = !cost.reading_is_quicker(2 << 20, 1000);
+            cost.forgive_reading();
+            refused
+        });
+        // 1.05^15 is the first power above two.
+        assert_eq!(refusals.count(), 15);
+    }
+}

@@ -1,0 +1,232 @@
+//! Prefixes that are given up, spilled, read back and computed again.
+
+use std::sync::Arc;
+
+use ruvllm_kernels::{NuqCodebooks, RopeFrequencies, RopeLayout};
+use ruvllm_kv_cache::{KvCalibration, KvRope, KvShape};
+use ruvllm_memory::{PagePool, PoolConfig, Quota};
+
+use super::*;
+
+#[test]
+fn blocks_under_another_calibration_are_other_blocks() {
+    let pool = PagePool::new(PoolConfig::new(32 << 20)).expect("a pool");
+    let shape = KvShape { n_layers: 1, n_kv_heads: 1, head_dim: 32 };
+    let policy = "tiered:warm=nuq3".parse().expect("a policy");
+    let format = |high: f32| {
+        let levels = [-0.9, -0.6, -0.3, -0.1, 0.1, 0.3, 0.6, 0.9];
+        let layer = NuqCodebooks::new(levels, levels, vec![[0.0, high]; 32]).expect("codebooks");
+        let calibration = KvCalibration::new([0; 32], shape, vec![layer]).expect("a calibration");
+        let frequencies = RopeFrequencies { inverse: vec![0.5; 16], magnitude: 1.0 };
+        let rope = KvRope { frequencies, layout: RopeLayout::Halves };
+        let kv = KvStore::with_calibration(shape, &policy, &pool, Arc::new(calibration), rope);
+        kv_format(&kv.expect("a store"))
+    };
+    assert!(format(1.0).starts_with("tiered:warm=nuq3"));
+    assert_eq!(format(1.0), format(1.0));
+    assert_ne!(format(1.0), format(2.0));
+    let plain = KvStore::new(shape, &"tiered".parse().expect("a policy"), &pool).expect("a store");
+    assert_eq!(kv_format(&plain), "tiered");
+}
+
+/// 128 KiB for a block of 32 tokens in single precision, 4 of which fill a page.
+const SHAPE: KvShape = KvShape { n_layers: 1, n_kv_heads: 8, head_dim: 64 };
+
+/// A store with `pages` pages of 512 KiB.
+fn kv(pages: usize) -> KvStore {
+    let page_bytes = 512 << 10;
+    let config = PoolConfig { page_bytes, ..PoolConfig::new(pages * page_bytes) };
+    let pool = PagePool::new(config).expect("a pool");
+    KvStore::new(SHAPE, &"f32".parse().expect("a policy"), &pool).expect("a store")
+}
+
+fn tenant(kv: &KvStore, path: &str, quota: Quota) -> KvStore {
+    let tenant = kv.pool().tenant(path).expect("a path");
+    kv.pool().set_quota(&tenant, quota).expect("its own pool");
+    kv.for_tenant(&tenant).expect("its own pool")
+}
+
+/// Prefixes that are written to `folder` when they are given up.
+fn spilling(kv: &KvStore, folder: &tempfile::TempDir) -> PrefixCache {
+    let store =
+        PrefixStore::open(folder.path().join("prefixes"), kv.block_tokens(), 1 << 30).expect("a folder");
+    PrefixCache::new(kv, Some(store), false, [1; 32], None)
+}
+
+fn in_memory(kv: &KvStore) -> PrefixCache {
+    PrefixCache::new(kv, None, false, [0; 32], None)
+}
+
+/// Tokens of a prompt of its own for each seed.
+fn tokens(seed: u32, n: usize) -> Vec<TokenId> {
+    (0..n as u32).map(|i| 1000 * seed + i).collect()
+}
+
+fn kernels() -> Kernels {
+    Kernels::detect().expect("kernels")
+}
+
+/// A sequence whose numbers follow from its tokens.
+fn computed(kv: &KvStore, tokens: &[TokenId]) -> Sequence {
+    let mut sequence = kv.sequence(tokens.len());
+    sequence.reserve(&kernels(), tokens.len()).expect("room");
+    let rows: Vec<f32> = tokens.iter().flat_map(|&token| vec![token as f32; SHAPE.row()]).collect();
+    sequence.write(&kernels(), 0, &rows, &rows);
+    sequence.advance(tokens.len());
+    sequence
+}
+
+/// How many of the tokens are known; all blocks must hold what [`computed`] wrote.
+fn known(cache: &PrefixCache, kv: &KvStore, tokens: &[TokenId]) -> usize {
+    let mut sequence = kv.sequence(tokens.len());
+    let reused = cache.begin(&kernels(), &mut sequence, tokens).expect("an empty sequence");
+    let whole = kv.block_tokens() * sequence.blocks().len();
+    if whole > 0 {
+        let expected = computed(kv, &tokens[..whole]);
+        for (found, expected) in sequence.blocks().iter().zip(expected.blocks()) {
+            assert!(found.pin().layers().eq(expected.pin().layers()), "a block holds something else");
+        }
+    }
+    reused.tokens
+}
+
+/// A finished request.
+fn serve(cache: &PrefixCache, kv: &KvStore, tokens: &[TokenId]) {
+    cache.keep(&mut computed(kv, tokens), tokens, 0);
+}
+
+#[test]
+fn what_is_given_up_goes_to_files_and_comes_back() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let kv = kv(16);
+    let cache = spilling(&kv, &folder);
+    let prompt = tokens(1, 100);
+    serve(&cache, &kv, &prompt);
+    let folder = |cache: &PrefixCache| cache.statistics().folder.expect("there is one");
+    assert_eq!(folder(&cache).written_blocks, 0, "memory is not short");
+    assert!(cache.give_up(&kv, ""));
+    let statistics = cache.statistics();
+    assert_eq!((statistics.spilled_blocks, statistics.memory.blocks), (3, 0), "the fourth block is not full");
+    assert!(kv.tiers().all(|tier| tier.blocks == 0), "the memory is back");
+    assert_eq!(known(&cache, &kv, &prompt), 96);
+    assert_eq!((folder(&cache).loaded_blocks, cache.statistics().memory.blocks), (3, 3));
+    assert_eq!(known(&cache, &kv, &prompt), 96);
+    assert_eq!(folder(&cache).loaded_blocks, 3, "they are in memory again");
+    // Nothing has changed on disk: they are not written once more.
+    assert!(cache.give_up(&kv, ""));
+    assert_eq!((cache.statistics().spilled_blocks, folder(&cache).written_blocks), (3, 3));
+    assert!(!cache.give_up(&kv, ""), "nothing is left");
+}
+
+#[test]
+fn what_is_computed_sooner_is_neither_read_nor_written() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let kv = kv(16);
+    let cache = spilling(&kv, &folder);
+    let [stored, other] = [tokens(1, 100), tokens(2, 100)];
+    serve(&cache, &kv, &stored);
+    assert!(cache.give_up(&kv, ""));
+    // 384 KiB in 24 s, 96 tokens in a tenth of a second.
+    cache.cost.observe_read(16 << 10, Duration::from_secs(1));
+    cache.observe_prefill(1000, Duration::from_secs(1));
+    assert_eq!(known(&cache, &kv, &stored), 0);
+    let statistics = cache.statistics();
+    assert_eq!((statistics.recomputed_tokens, statistics.memory.blocks), (96, 0));
+    assert_eq!(statistics.folder.expect("there is one").loaded_blocks, 0);
+    serve(&cache, &kv, &other);
+    assert!(cache.give_up(&kv, ""));
+    assert_eq!(cache.statistics().spilled_blocks, 3, "only what was written before anything was measured");
+    // A prefill that is slower than the disk.
+    (0..40).for_each(|_| cache.observe_prefill(32, Duration::from_secs(60)));
+    assert_eq!(known(&cache, &kv, &stored), 96);
+}
+
+#[test]
+fn idle_prefixes_go_at_the_high_mark_until_the_low_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let kv = kv(20);
+    let cache = spilling(&kv, &folder);
+    let used = || kv.pool().stats().used_pages;
+    // 128 tokens fill a page.
+    for seed in 0..16 {
+        serve(&cache, &kv, &tokens(seed, 128));
+        cache.relieve(&kv);
+    }
+    assert_eq!((used(), cache.statistics().memory.evicted_blocks), (16, 0), "80 %: nothing happens");
+    serve(&cache, &kv, &tokens(16, 128));
+    let mut running = kv.sequence(128);
+    let reused = cache.begin(&kernels(), &mut running, &tokens(0, 128)).expect("an empty sequence");
+    cache.relieve(&kv);
+    assert!((10..=14).contains(&used()), "{} pages: at most 70 %, in steps of 16 blocks", used());
+    let statistics = cache.statistics();
+    assert!(statistics.memory.evicted_blocks > 0);
+    assert_eq!(statistics.spilled_blocks, statistics.memory.evicted_blocks);
+    let key = cache.key_of(&running);
+    let is_in_memory = |seed| cache.tree.lookup(&key, &tokens(seed, 128)).tokens > 0;
+    assert!(is_in_memory(0), "a sequence uses it");
+    assert!(!is_in_memory(1) && is_in_memory(16), "of the others the oldest went first");
+    drop((reused, running));
+    assert_eq!(known(&cache, &kv, &tokens(1, 128)), 96, "whole blocks come back from its files");
+}
+
+#[test]
+fn tenants_know_their_own_prefixes_only() {
+    let kv = kv(16);
+    let cache = in_memory(&kv);
+    let [ann, bob] = ["acme/ann", "acme/bob"].map(|path| tenant(&kv, path, Quota::default()));
+    let prompt = tokens(1, 100);
+    serve(&cache, &ann, &prompt);
+    assert_eq!(known(&cache, &bob, &prompt), 0);
+    assert_eq!(known(&cache, &kv, &prompt), 0);
+    assert_eq!(known(&cache, &ann, &prompt), 99);
+}
+
+#[test]
+fn what_is_shared_by_request_is_known_to_all_and_counts_for_its_writer() {
+    let kv = kv(16);
+    let cache = in_memory(&kv);
+    let [ann, bob] = ["acme/ann", "acme/bob"].map(|path| tenant(&kv, path, Quota::default()));
+    let prompt = tokens(1, 200);
+    cache.keep(&mut computed(&ann, &prompt), &prompt, 70);
+    let mut running = bob.sequence(200);
+    let reused = cache.begin(&kernels(), &mut running, &prompt[..65]).expect("an empty sequence");
+    assert_eq!((reused.tokens, running.blocks().len()), (64, 2));
+    assert_eq!(kv.pool().usage(bob.tenant()).expect("its own pool").used_pages, 0);
+    assert_eq!(known(&cache, &bob, &prompt), 64, "two whole blocks of the 70 tokens");
+    assert_eq!(known(&cache, &ann, &prompt), 199);
+    assert!(!cache.give_up(&kv, "acme/bob"), "they are not bob's to give up");
+}
+
+#[test]
+fn a_quota_costs_its_tenant_prefixes_and_nobody_else() {
+    let kv = kv(40);
+    let cache = in_memory(&kv);
+    let small = tenant(&kv, "acme/small", Quota { hard_pages: 8, ..Quota::default() });
+    let other = tenant(&kv, "other", Quota::default());
+    serve(&cache, &other, &tokens(0, 160));
+    for seed in 1..40 {
+        serve(&cache, &small, &tokens(seed, 160));
+        cache.relieve(&small);
+        let usage = kv.pool().usage(small.tenant()).expect("its own pool");
+        assert!(usage.used_pages <= 6, "{usage:?}");
+    }
+    assert!(cache.statistics().memory.evicted_blocks > 100);
+    assert_eq!(known(&cache, &other, &tokens(0, 160)), 159, "the oldest of all, and not touched");
+    assert!(!cache.give_up(&kv, "acme/sma"), "no such tenant has anything");
+    assert!(cache.give_up(&kv, "acme"));
+}
+
+#[test]
+fn tenants_beyond_their_soft_quota_lose_prefixes_first() {
+    let kv = kv(40);
+    let cache = in_memory(&kv);
+    let modest = tenant(&kv, "modest", Quota { soft_pages: 10, ..Quota::default() });
+    let greedy = tenant(&kv, "greedy", Quota { soft_pages: 1, ..Quota::default() });
+    serve(&cache, &modest, &tokens(1, 160));
+    serve(&cache, &greedy, &tokens(2, 320));
+    assert!(cache.give_up(&kv, ""));
+    assert_eq!(known(&cache, &greedy, &tokens(2, 320)), 0);
+    assert_eq!(known(&cache, &modest, &tokens(1, 160)), 159, "the older one");
+    assert!(cache.give_up(&kv, ""));
+    assert_eq!(known(&cache, &modest, &tokens(1, 160)), 0, "then whoever is left");
+}
