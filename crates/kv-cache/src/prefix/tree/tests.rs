@@ -109,7 +109,7 @@ fn only_what_may_go_is_given_up_and_the_rest_keeps_its_order() {
     for (name, first) in [("a", 10), ("b", 20), ("a", 30), ("b", 40)] {
         let _ = tree.insert(&tenant(name), &[first, first, first + 1, first + 1], &[first, first + 1]);
     }
-    let of_b = |block: &u32| block / 10 % 2 == 0;
+    let of_b = |block: &u32| (block / 10).is_multiple_of(2);
     let taken = |evicted: Vec<Evicted<u32>>| evicted.into_iter().flat_map(|e| e.blocks).collect::<Vec<_>>();
     assert_eq!(taken(tree.evict_where(3, of_b)), [20, 21, 41]);
     tree.check();
