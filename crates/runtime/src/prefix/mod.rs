@@ -20,7 +20,7 @@ use ruvllm_kv_cache::prefix::{
     store::{Entry, StoreStatistics, Stored},
 };
 use ruvllm_kv_cache::{Block, KvFormats, KvStore, Sequence};
-use ruvllm_memory::{Tenant, TenantUsage};
+use ruvllm_memory::TenantUsage;
 use ruvllm_models::{ModelConfig, TokenId};
 
 use crate::error::{Error, Result};
