@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use ruvllm::{Engine, EngineOptions, Error, ModelSource};
+use ruvllm::{Engine, EngineOptions, Error, GenerateRequest, Message, ModelSource};
 
-use crate::common::{base, load, tiny, tiny_options, tiny_path, tiny_source};
+use crate::common::{base, complete, family_path, greedy, load, tiny, tiny_options, tiny_path, tiny_source};
 
 fn failure(source: impl Into<ModelSource>, options: &EngineOptions) -> Error {
     Engine::load(&source.into(), options, &mut |_| ()).expect_err("this is no usable model")
@@ -44,6 +44,20 @@ fn static_bytes_are_a_model_too() {
     let cut = ModelSource::Static { name: "cut".to_owned(), bytes: &bytes[..1000] };
     let error = failure(cut, &tiny_options());
     assert!(error.to_string().contains("cut"), "{error}");
+}
+
+#[test]
+fn every_family_runs_from_text_to_text() {
+    for name in ["llama", "mistral", "qwen2", "qwen3", "phi3", "gemma2", "gemma3"] {
+        let engine = load(family_path(name), &tiny_options());
+        let request = GenerateRequest { ignore_eos: true, ..greedy("Once upon a time", 8) };
+        let completion = complete(&engine, &request);
+        assert_eq!(completion.tokens.len(), 8, "{name}");
+        assert!(!completion.text.is_empty(), "{name}");
+        let chat = Message::user("What is a window?");
+        let prompt = engine.render_chat(&[chat], None).expect(name);
+        assert!(prompt.contains("What is a window?"), "{name}: {prompt}");
+    }
 }
 
 #[test]
