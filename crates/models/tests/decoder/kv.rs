@@ -4,7 +4,7 @@ use ruvllm_kv_cache::Error as KvError;
 use ruvllm_memory::{PagePool, PoolConfig};
 use ruvllm_models::{Error, KvFormat, LogitsRows, Model, Segment, Sequence, TokenId, Workspace};
 
-use crate::fixtures::{self, Expected, bits};
+use crate::fixtures::{self, Expected, TINY, bits};
 
 fn step(model: &Model, cache: &mut Sequence, tokens: &[TokenId]) -> Result<Vec<f32>, Error> {
     let compute = fixtures::compute();
@@ -123,21 +123,23 @@ fn tiers_take_less_memory_and_stay_close() {
 #[test]
 fn rotated_keys_and_values_give_the_same_logits() {
     // Rotation changes rounding only, which 32-bit floats show least.
-    let model = fixtures::model("tiny/llama/model-F32.gguf");
-    let tokens = Expected::read("tiny/llama").prompt("long");
-    let plain = fixtures::all_logits(&model, &fixtures::compute(), KvFormat::F32, &tokens, 64);
-    let pool = PagePool::new(PoolConfig::new(16 << 20)).expect("a pool");
-    let store = model.kv_store(&"f32:rotate=on".parse().expect("a policy"), &pool).expect("heads of 16");
-    let mut cache = model.new_sequence(&store, tokens.len()).expect("the context");
     let compute = fixtures::compute();
-    let mut workspace = Workspace::new();
-    let mut segment = Segment { tokens: &tokens, cache: &mut cache, logits: LogitsRows::All };
-    let rotated =
-        model.forward(&compute, &mut workspace, std::slice::from_mut(&mut segment)).expect("a step");
-    let expected: Vec<f64> = plain.iter().map(|&logit| f64::from(logit)).collect();
-    let error = fixtures::max_abs_error(rotated, &expected);
-    assert!(error < 2e-4, "logits differ by {error}");
-    assert!(rotated != plain, "something was rotated");
+    for name in TINY {
+        let model = fixtures::model(&format!("tiny/{name}/model-F32.gguf"));
+        let tokens = Expected::read(&format!("tiny/{name}")).prompt("long");
+        let plain = fixtures::all_logits(&model, &compute, KvFormat::F32, &tokens, 64);
+        let pool = PagePool::new(PoolConfig::new(16 << 20)).expect("a pool");
+        let store = model.kv_store(&"f32:rotate=on".parse().expect("a policy"), &pool).expect("small heads");
+        let mut cache = model.new_sequence(&store, tokens.len()).expect("the context");
+        let mut workspace = Workspace::new();
+        let mut segment = Segment { tokens: &tokens, cache: &mut cache, logits: LogitsRows::All };
+        let rotated =
+            model.forward(&compute, &mut workspace, std::slice::from_mut(&mut segment)).expect("a step");
+        let expected: Vec<f64> = plain.iter().map(|&logit| f64::from(logit)).collect();
+        let error = fixtures::max_abs_error(rotated, &expected);
+        assert!(error < 2e-4, "{name}: logits differ by {error}");
+        assert!(rotated != plain, "{name}: something was rotated");
+    }
 }
 
 #[test]
