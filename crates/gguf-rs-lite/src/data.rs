@@ -1,6 +1,8 @@
 //! Bytes of a file that can be handed around: a shared owner and a range in it.
 
-use std::{fmt, ops::Range, sync::Arc};
+use std::{fmt, ops::Range, path::Path, sync::Arc};
+
+use crate::{error::Result, map};
 
 /// The bytes of a whole file: a mapping, static bytes, or whatever a caller owns.
 pub(crate) type FileBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
@@ -20,6 +22,27 @@ impl TensorData {
     pub(crate) fn new(file: FileBytes, range: Range<usize>) -> Option<Self> {
         (*file).as_ref().get(range.clone())?;
         Some(Self { file, range })
+    }
+
+    /// Maps a whole file of any format, so that weights stored elsewhere than in a GGUF file can be handed around alike.
+    /// What [`Gguf::open`](crate::Gguf::open) says of the file's life holds here too.
+    ///
+    /// # Errors
+    /// If the file cannot be opened or mapped, or is no regular file.
+    pub fn map_file(path: impl AsRef<Path>) -> Result<Self> {
+        let file = map::map_file(path.as_ref())?;
+        let range = 0..(*file).as_ref().len();
+        Ok(Self { file, range })
+    }
+
+    /// The part `range` of these bytes, counted from their start; `None` if it does not lie in them. Copies nothing.
+    #[must_use]
+    pub fn slice(&self, range: Range<usize>) -> Option<Self> {
+        if range.start > range.end || range.end > self.range.len() {
+            return None;
+        }
+        let start = self.range.start;
+        Some(Self { file: Arc::clone(&self.file), range: start + range.start..start + range.end })
     }
 
     /// The bytes.
@@ -53,5 +76,27 @@ impl AsRef<[u8]> for TensorData {
 impl fmt::Debug for TensorData {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TensorData").field("file_range", &self.range).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mapped_file_can_be_cut_into_parts_that_outlive_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("weights");
+        std::fs::write(&path, b"0123456789").unwrap();
+        let file = TensorData::map_file(&path).unwrap();
+        let part = file.slice(2..8).unwrap();
+        let inner = part.slice(1..3).unwrap();
+        assert_eq!((file.len(), part.as_bytes()), (10, &b"234567"[..]));
+        drop((file, part));
+        assert_eq!(inner.as_bytes(), b"34");
+        assert!(inner.slice(0..3).is_none() && inner.slice(2..2).is_some_and(|none| none.is_empty()));
+        let backwards = std::ops::Range { start: 2, end: 1 };
+        assert!(inner.slice(backwards).is_none());
+        assert!(TensorData::map_file(folder.path()).is_err(), "a folder is no file");
     }
 }
