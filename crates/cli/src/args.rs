@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use clap::{Args, Parser, Subcommand};
 use ruvllm::{EngineOptions, Isa, KvCalibration, KvPolicy};
+use ruvllm_models::quantize::Recipe;
 
 use crate::commands::{
-    bench, calibrate_kv, detokenize, doctor, eval, generate, inspect, quantize, store, tokenize,
+    bench, calibrate_kv, convert, detokenize, doctor, eval, generate, inspect, quantize, store, tokenize,
 };
 use crate::error::one_line;
 
@@ -49,6 +50,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Eval(eval::EvalCommand),
     Bench(bench::BenchArgs),
+    Convert(convert::ConvertArgs),
     Quantize(quantize::QuantizeArgs),
     CalibrateKv(calibrate_kv::CalibrateKvArgs),
     Pull(store::pull::PullArgs),
@@ -65,7 +67,7 @@ pub(crate) struct ModelArgs {
         long,
         short,
         value_name = "MODEL",
-        help = "GGUF file or pulled model [default: that of RUVLLM_MODEL, else the built-in one]"
+        help = "GGUF file, HF folder or pulled model [default: that of RUVLLM_MODEL, else the built-in one]"
     )]
     pub(crate) model: Option<PathBuf>,
 }
@@ -81,6 +83,9 @@ pub(crate) struct ComputeArgs {
     #[arg(long, value_name = "ISA", value_parser = isa)]
     pub(crate) isa: Option<Isa>,
 
+    #[command(flatten)]
+    pub(crate) loading: LoadingArgs,
+
     /// Memory for keys and values, e.g. 512MiB [default: 4 contexts, at most the machine's]
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub(crate) kv_budget: Option<usize>,
@@ -92,10 +97,18 @@ pub(crate) struct ComputeArgs {
 impl ComputeArgs {
     /// Engine options of these flags.
     pub(crate) fn options(&self, kv: KvPolicy) -> EngineOptions {
-        let Self { threads, isa, kv_budget, ref calibration } = *self;
+        let Self { threads, isa, loading: LoadingArgs { quantize }, kv_budget, ref calibration } = *self;
         let kv_calibration = calibration.kv_calibration.clone();
-        EngineOptions { threads, isa, kv, kv_calibration, kv_budget, ..EngineOptions::default() }
+        EngineOptions { threads, isa, quantize, kv, kv_calibration, kv_budget, ..EngineOptions::default() }
     }
+}
+
+/// What becomes of the weights while they are loaded.
+#[derive(Debug, Args)]
+pub(crate) struct LoadingArgs {
+    /// Quantize the weights while loading; TYPE as for `ruvllm quantize` [default: as they are]
+    #[arg(long, value_name = "TYPE", value_parser = quantize::recipe)]
+    pub(crate) quantize: Option<Recipe>,
 }
 
 /// What was learned of the model's keys and values.

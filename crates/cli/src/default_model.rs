@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use gguf_rs_lite::Gguf;
 use ruvllm::ModelSource;
 use ruvllm_hub::{Store, StoredModel};
+use ruvllm_models::{Checkpoint, open_checkpoint};
 
 use crate::error::{Error, Result};
 
@@ -31,7 +32,7 @@ static BUILT_IN: &Aligned<[u8]> = &Aligned(*include_bytes!("../../../models/base
 pub(crate) enum ModelChoice {
     /// The one inside the program.
     BuiltIn,
-    /// A file.
+    /// A file or folder.
     File {
         /// Where it is.
         path: PathBuf,
@@ -88,16 +89,12 @@ impl ModelChoice {
         }
     }
 
-    /// Refuses a folder, which would otherwise fail with whatever the system says of reading one, and a name that neither
-    /// a file nor a model of the store has.
+    /// Refuses a name that neither a file, a folder nor a model of the store has.
     ///
     /// # Errors
-    /// [`Error::Directory`], [`Error::NoSuchModel`].
+    /// [`Error::NoSuchModel`].
     pub(crate) fn check(&self) -> Result<()> {
         let Self::File { path, .. } = self else { return Ok(()) };
-        if path.is_dir() {
-            return Err(Error::Directory { path: path.clone() });
-        }
         match from_store(path) {
             Some(Err(source)) => Err(Error::NoSuchModel { path: path.clone(), source }),
             _ => Ok(()),
@@ -107,14 +104,16 @@ impl ModelChoice {
     /// Opens the container only: metadata and tensor list, no weights.
     ///
     /// # Errors
-    /// A file that is absent, unreadable or not well-formed GGUF.
-    pub(crate) fn open(&self) -> Result<Gguf> {
+    /// As [`Self::check`]; what is unreadable, or neither a well-formed GGUF file nor a Hugging Face folder.
+    pub(crate) fn open(&self) -> Result<Box<dyn Checkpoint>> {
         self.check()?;
-        match self {
-            Self::BuiltIn => Gguf::from_static(&BUILT_IN.0),
-            Self::File { path, .. } => Gguf::open(path),
-        }
-        .map_err(|source| Error::Gguf { path: self.name(), source })
+        let opened = match self {
+            Self::BuiltIn => Gguf::from_static(&BUILT_IN.0)
+                .map(|gguf| Box::new(gguf) as Box<dyn Checkpoint>)
+                .map_err(ruvllm_models::Error::from),
+            Self::File { path, .. } => open_checkpoint(path),
+        };
+        opened.map_err(|source| Error::Open { path: self.name(), source })
     }
 }
 

@@ -18,16 +18,16 @@ pub(crate) enum Error {
         "no folder for stored prefixes: neither XDG_CACHE_HOME nor HOME is set; name one with --prefix-dir"
     )]
     NoCacheFolder,
-    /// A file could not be read as GGUF.
+    /// What was given as a model is neither a GGUF file nor a Hugging Face folder that can be read.
     #[error("cannot open {path}")]
-    Gguf {
-        /// The file.
+    Open {
+        /// The file or folder.
         path: String,
         /// What the reader said.
         #[source]
-        source: gguf_rs_lite::Error,
+        source: ruvllm_models::Error,
     },
-    /// A folder was given where a model file is needed.
+    /// A folder was given where a model file is to be written.
     #[error("{} is a directory; name a GGUF file", path.display())]
     Directory {
         /// The folder.
@@ -72,12 +72,14 @@ pub(crate) enum Error {
         #[source]
         source: ruvllm_models::Error,
     },
-    /// A model file could not be quantized.
-    #[error("cannot quantize {}", input.display())]
-    Quantize {
-        /// The file.
+    /// A model could not be written in another form.
+    #[error("cannot {action} {}", input.display())]
+    Rewrite {
+        /// `quantize` or `convert`.
+        action: &'static str,
+        /// The file or folder.
         input: PathBuf,
-        /// What the quantizer said.
+        /// What the writer said.
         #[source]
         source: ruvllm_models::Error,
     },

@@ -1,5 +1,7 @@
 //! The error type of this crate: one variant per condition, with the numbers that explain it.
 
+use std::path::PathBuf;
+
 /// What this crate's functions return.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -22,6 +24,116 @@ pub enum Error {
         found: String,
         /// The families that can be loaded, separated by commas.
         supported: String,
+    },
+
+    /// A folder holds no model that can be read.
+    #[error("{} holds no model: {reason}", path.display())]
+    NotAModelFolder {
+        /// The folder.
+        path: PathBuf,
+        /// What is not there.
+        reason: &'static str,
+    },
+
+    /// A file of a model folder could not be read.
+    #[error("cannot read {}", path.display())]
+    ReadFile {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+
+    /// A file of a model folder is larger than any such file.
+    #[error("{} has more than {limit} bytes, which no model needs", path.display())]
+    FileTooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Most bytes that are read.
+        limit: u64,
+    },
+
+    /// A text file of a model folder is not UTF-8.
+    #[error("{} is not UTF-8 text", path.display())]
+    NotUtf8 {
+        /// The file.
+        path: PathBuf,
+    },
+
+    /// A file of a model folder is not JSON, or no object.
+    #[error("{} is no valid JSON object", path.display())]
+    InvalidJson {
+        /// The file.
+        path: PathBuf,
+        /// What the parser said.
+        source: serde_json::Error,
+    },
+
+    /// A field of a JSON file has a value that no model that can be run has.
+    #[error("{field} is {found}, expected {expected}")]
+    InvalidField {
+        /// The file and the field, with the names of the objects it is in.
+        field: String,
+        /// Its value.
+        found: String,
+        /// What a valid file has there.
+        expected: String,
+    },
+
+    /// A field that the model needs is absent.
+    #[error("{field} is missing, expected {expected}")]
+    MissingField {
+        /// The file and the field, with the names of the objects it is in.
+        field: String,
+        /// What a valid file has there.
+        expected: String,
+    },
+
+    /// A weight file is damaged, or shorter than its header says: a download that broke off.
+    #[error("{} is damaged or incomplete", path.display())]
+    Safetensors {
+        /// The file.
+        path: PathBuf,
+        /// What the reader said.
+        source: safetensors::SafeTensorError,
+    },
+
+    /// The index of a model in several files names one that is not there.
+    #[error("{} names {file}, which is not there", index.display())]
+    MissingShard {
+        /// The index.
+        index: PathBuf,
+        /// The file.
+        file: String,
+    },
+
+    /// A weight file lacks a tensor that the index promises.
+    #[error("{} says that tensor `{name}` is in {file}, which does not have it", index.display())]
+    MissingInShard {
+        /// The index.
+        index: PathBuf,
+        /// Name of the tensor.
+        name: String,
+        /// The file.
+        file: String,
+    },
+
+    /// Two tensors of a model have one name.
+    #[error("tensor `{name}` is there twice")]
+    DuplicateTensor {
+        /// Name of the tensor.
+        name: String,
+    },
+
+    /// The tokenizer makes ids that the embedding has no rows for: they are of different models.
+    #[error(
+        "the tokenizer has {tokenizer} ids and the embedding {embedding} rows: they are of different models"
+    )]
+    VocabularySize {
+        /// Ids of the tokenizer.
+        tokenizer: usize,
+        /// Rows of the embedding.
+        embedding: usize,
     },
 
     /// A hyperparameter that the family needs is absent.
@@ -213,7 +325,7 @@ pub enum Error {
     #[error("cannot read tokenizer file {}: {source}", path.display())]
     TokenizerIo {
         /// The file.
-        path: std::path::PathBuf,
+        path: PathBuf,
         /// What the system said.
         source: std::io::Error,
     },

@@ -1,20 +1,21 @@
-//! Language models for `ruvllm`: hyperparameters and weights from GGUF files, the decoder's forward
-//! pass. Its arithmetic is that of `ruvllm-kernels`, but for a factor of embeddings and a cap of logits.
-//! It keeps no keys and values (that is `ruvllm-kv-cache`), and does not schedule, sample or stream (that
-//! is `ruvllm`).
+//! Language models for `ruvllm`: hyperparameters and weights from GGUF files and Hugging Face folders, the decoder's
+//! forward pass. Its arithmetic is that of `ruvllm-kernels`, but for a factor of embeddings and a cap of logits. It keeps no
+//! keys and values (that is `ruvllm-kv-cache`), and does not schedule, sample or stream (that is `ruvllm`).
 //!
 //! ```text
-//! Gguf ──► ModelConfig ──► Model ◄── Compute (kernels, threads)
-//!                           │ forward(Workspace, [Segment { tokens, Sequence, LogitsRows }])
-//!                           ▼
-//!                         logits
+//! Gguf ──────┐
+//! HfFolder ──┴► Checkpoint ──► ModelConfig ──► Model ◄── Compute (kernels, threads)
+//!                                               │ forward(Workspace, [Segment { tokens, Sequence, LogitsRows }])
+//!                                               ▼
+//!                                             logits
 //! ```
 //!
 //! A step takes any mix of prompt chunks and single tokens of different sequences ([`Segment`]), each
 //! with its own [`Sequence`]. See [`Model`] for an example.
 //!
 //! # Invariants
-//! - Matrices are used where they are in the file; only norms and biases are copied.
+//! - Matrices are used where they are in the file, unless the file has their rows in another order; norms and biases are
+//!   copied.
 //! - A token's logits depend on its sequence alone, bit for bit: not on the batch, the cut of the
 //!   prompt, the threads or the instruction set. Of the sequence's capacity they depend only where
 //!   [`ModelConfig::long_rope_above`] says so.
@@ -25,11 +26,13 @@
 
 mod batch;
 pub mod chat;
+mod checkpoint;
 mod compute;
 mod config;
 mod decoder;
 mod error;
 mod family;
+mod hf;
 pub mod quantize;
 mod rows;
 pub mod tokenizer;
@@ -37,11 +40,13 @@ mod weights;
 mod workspace;
 
 pub use batch::{LogitsRows, Segment, TokenId};
+pub use checkpoint::{Checkpoint, TensorBytes, open_checkpoint};
 pub use compute::Compute;
 pub use config::ModelConfig;
 pub use decoder::Model;
 pub use error::{Error, Result};
 pub use family::{Activation, DecoderSpec, Projections, Window};
+pub use hf::HfFolder;
 pub use ruvllm_kernels::KvFormat;
 pub use ruvllm_kv_cache::{KvPolicy, KvStore, Sequence};
 pub use ruvllm_memory::PagePool;

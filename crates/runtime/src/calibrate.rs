@@ -70,7 +70,7 @@ impl Engine {
         // There is nothing left to break off.
         let _ = progress(done, done);
         let layers = trainings.into_iter().map(NuqTraining::finish).collect::<Result<_, _>>();
-        let model = fingerprint(&self.source.open()?);
+        let model = fingerprint(&*self.source.open()?, self.options.quantize);
         KvCalibration::new(model, shape, layers.map_err(failed)?).map_err(Error::Calibration)
     }
 

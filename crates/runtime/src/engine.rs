@@ -3,13 +3,13 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use gguf_rs_lite::Gguf;
 use ruvllm_kernels::{Kernels, ThreadPool};
 use ruvllm_kv_cache::{KvPolicy, KvStore};
 use ruvllm_memory::{PagePool, PoolConfig};
 use ruvllm_models::chat::{ChatTemplate, Message};
+use ruvllm_models::quantize::InSitu;
 use ruvllm_models::tokenizer::{EncodeOptions, Tokenizer};
-use ruvllm_models::{Compute, LoadProgress, Model, ModelConfig, TokenId};
+use ruvllm_models::{Checkpoint, Compute, LoadProgress, Model, ModelConfig, TokenId};
 
 use crate::error::{Error, Result};
 use crate::memory::total_memory;
@@ -46,7 +46,7 @@ impl fmt::Debug for Engine {
 }
 
 impl Engine {
-    /// Opens a model file and makes it ready; `progress` is told how far the weights are.
+    /// Opens a model file or folder and makes it ready; `progress` is told how far the weights are.
     ///
     /// # Errors
     /// [`Error::InvalidOption`], [`Error::Compute`] if the instruction set is absent here, [`Error::Open`],
@@ -62,19 +62,20 @@ impl Engine {
         // What the machine lacks should show before a long load.
         let kernels = options.isa.map_or_else(Kernels::detect, Kernels::for_isa).map_err(Error::Compute)?;
         let name = source.to_string();
-        let gguf = source.open()?;
-        let model =
-            Model::load(&gguf, progress).map_err(|source| Error::Load { name: name.clone(), source })?;
+        let checkpoint = source.open()?;
+        let pool = ThreadPool::new(options.threads()?).map_err(Error::Compute)?;
+        let model = load_model(&*checkpoint, options, &pool, progress)
+            .map_err(|source| Error::Load { name: name.clone(), source })?;
         let resolved = options.resolve(model.config().context_length)?;
-        let pool = ThreadPool::new(resolved.threads).map_err(Error::Compute)?;
-        let kv = new_kv_store(&model, &gguf, options)?;
-        let prefixes = PrefixCache::open(&options.prefixes, &gguf, model.config(), &kv)?;
-        let tokenizer = load_tokenizer(&gguf, &name, options)?;
-        let (ids, rows) = (tokenizer.vocab_size(), model.config().vocab_size);
+        let fingerprint = || fingerprint(&*checkpoint, options.quantize);
+        let kv = new_kv_store(&model, fingerprint, options)?;
+        let prefixes = PrefixCache::open(&options.prefixes, fingerprint, model.config(), &kv)?;
+        let tokenizer = load_tokenizer(&*checkpoint, &name, options)?;
+        let (ids, rows) = (tokenizer.text_vocab_size(), model.config().vocab_size);
         if ids > rows {
             return Err(Error::VocabularyMismatch { tokenizer: ids, model: rows });
         }
-        let chat_template = ChatTemplate::from_gguf(gguf.metadata(), &tokenizer);
+        let chat_template = ChatTemplate::from_gguf(checkpoint.metadata(), &tokenizer);
         Ok(Self {
             model,
             tokenizer,
@@ -202,10 +203,27 @@ impl Engine {
     }
 }
 
+/// The model, quantized on the way if the options say so.
+fn load_model(
+    checkpoint: &dyn Checkpoint,
+    options: &EngineOptions,
+    pool: &ThreadPool,
+    progress: &mut dyn FnMut(LoadProgress<'_>),
+) -> Result<Model, ruvllm_models::Error> {
+    match options.quantize {
+        None => Model::load(checkpoint, progress),
+        Some(recipe) => Model::load(&InSitu::new(checkpoint, recipe, pool)?, progress),
+    }
+}
+
 /// The one pool of keys and values, and what stores them in it.
-fn new_kv_store(model: &Model, gguf: &Gguf, options: &EngineOptions) -> Result<KvStore> {
+fn new_kv_store(
+    model: &Model,
+    fingerprint: impl FnOnce() -> [u8; 32],
+    options: &EngineOptions,
+) -> Result<KvStore> {
     let calibration = options.kv_calibration.as_ref();
-    if calibration.is_some_and(|calibration| *calibration.model() != fingerprint(gguf)) {
+    if calibration.is_some_and(|calibration| *calibration.model() != fingerprint()) {
         return Err(Error::CalibrationModel);
     }
     let pool = kv_pool(model, &options.kv, options.kv_budget)?;
@@ -259,11 +277,10 @@ const MIN_KV_BUDGET: usize = 32 << 20;
 /// The machine's memory where the system does not tell.
 const ASSUMED_MEMORY: usize = 8 << 30;
 
-fn load_tokenizer(gguf: &Gguf, name: &str, options: &EngineOptions) -> Result<Tokenizer> {
+fn load_tokenizer(checkpoint: &dyn Checkpoint, name: &str, options: &EngineOptions) -> Result<Tokenizer> {
     match &options.tokenizer {
         Some(path) => Tokenizer::from_file(path)
             .map_err(|source| Error::Tokenizer { name: path.display().to_string(), source }),
-        None => Tokenizer::from_gguf(gguf.metadata())
-            .map_err(|source| Error::Tokenizer { name: name.to_owned(), source }),
+        None => checkpoint.tokenizer().map_err(|source| Error::Tokenizer { name: name.to_owned(), source }),
     }
 }

@@ -9,14 +9,14 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The model file could not be opened or is no valid GGUF file.
+    /// The model could not be opened: there is no valid GGUF file or Hugging Face folder.
     #[error("cannot open {name}")]
     Open {
         /// Path of the file, or the name given to static bytes.
         name: String,
         /// What the reader said.
         #[source]
-        source: gguf_rs_lite::Error,
+        source: ruvllm_models::Error,
     },
     /// The file is valid, but the model in it cannot be run.
     #[error("cannot load the model in {name}")]

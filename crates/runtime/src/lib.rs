@@ -49,6 +49,7 @@ pub use ruvllm_kernels::{Isa, Kernels};
 pub use ruvllm_kv_cache::{KvCalibration, KvPolicy};
 pub use ruvllm_memory::{Quota, Tenant};
 pub use ruvllm_models::chat::Message;
+pub use ruvllm_models::quantize::Recipe;
 pub use ruvllm_models::{LoadProgress, ModelConfig, TokenId};
 
 pub use crate::benchmark::{BenchOptions, BenchResult, BenchTest, Spread};

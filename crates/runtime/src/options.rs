@@ -7,6 +7,8 @@ use std::sync::Arc;
 use gguf_rs_lite::Gguf;
 use ruvllm_kernels::{Isa, KvFormat};
 use ruvllm_kv_cache::{KvCalibration, KvPolicy};
+use ruvllm_models::quantize::Recipe;
+use ruvllm_models::{Checkpoint, open_checkpoint};
 
 use crate::error::{Error, Result};
 use crate::prefix::PrefixCaching;
@@ -14,7 +16,8 @@ use crate::prefix::PrefixCaching;
 /// Where a model comes from.
 #[derive(Clone)]
 pub enum ModelSource {
-    /// A GGUF file, or the first part of a split one. It is mapped and must not be changed while the engine lives.
+    /// A GGUF file, any part of a split one, or a Hugging Face folder. Weights are mapped and must not be changed while the
+    /// engine lives.
     Path(PathBuf),
     /// A GGUF file inside the program.
     Static {
@@ -26,11 +29,14 @@ pub enum ModelSource {
 }
 
 impl ModelSource {
-    /// Opens the file.
-    pub(crate) fn open(&self) -> Result<Gguf> {
+    /// Opens the file or folder.
+    pub(crate) fn open(&self) -> Result<Box<dyn Checkpoint>> {
         match self {
-            Self::Path(path) => Gguf::open(path),
-            Self::Static { bytes, .. } => Gguf::from_static(bytes),
+            Self::Path(path) => open_checkpoint(path),
+            Self::Static { bytes, .. } => match Gguf::from_static(bytes) {
+                Ok(gguf) => Ok(Box::new(gguf) as Box<dyn Checkpoint>),
+                Err(error) => Err(error.into()),
+            },
         }
         .map_err(|source| Error::Open { name: self.to_string(), source })
     }
@@ -74,6 +80,8 @@ impl From<&str> for ModelSource {
 pub struct EngineOptions {
     /// Threads that compute, the caller's included; `None` = as many as this process may use.
     pub threads: Option<usize>,
+    /// The storage type that weights get while they are loaded, in private memory; `None` = they stay as they are, mapped.
+    pub quantize: Option<Recipe>,
     /// Instruction set; `None` = the best one here, or the one named by the environment variable `RUVLLM_ISA`.
     pub isa: Option<Isa>,
     /// How keys and values are stored. Default: everything in F16.
@@ -104,15 +112,24 @@ impl EngineOptions {
     /// Sequences of the model's full length that the default budget of keys and values is made for.
     pub const DEFAULT_SEQUENCES: usize = 4;
 
+    /// Threads that compute.
+    pub(crate) fn threads(&self) -> Result<usize> {
+        match self.threads {
+            Some(0) => Err(Error::InvalidOption { name: "threads", value: 0, expected: "at least 1" }),
+            Some(threads) => Ok(threads),
+            None => Ok(available_threads()),
+        }
+    }
+
     /// The options checked and completed.
     pub(crate) fn resolve(&self, model_context: usize) -> Result<Resolved> {
         let positive = |name, value| match value {
             0 => Err(Error::InvalidOption { name, value, expected: "at least 1" }),
             _ => Ok(value),
         };
-        let threads = self.threads.unwrap_or_else(available_threads);
         Ok(Resolved {
-            threads: positive("threads", threads)?,
+            threads: self.threads()?,
+            quantize: self.quantize,
             context: positive("context", self.context.unwrap_or(Self::DEFAULT_CONTEXT))?.min(model_context),
             prefill_chunk: positive("prefill_chunk", self.prefill_chunk)?,
         })
@@ -123,6 +140,7 @@ impl Default for EngineOptions {
     fn default() -> Self {
         Self {
             threads: None,
+            quantize: None,
             isa: None,
             kv: KvFormat::F16.into(),
             kv_calibration: None,
@@ -139,6 +157,7 @@ impl Default for EngineOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Resolved {
     pub(crate) threads: usize,
+    pub(crate) quantize: Option<Recipe>,
     pub(crate) context: usize,
     pub(crate) prefill_chunk: usize,
 }

@@ -88,7 +88,7 @@ mod tests {
     fn the_built_in_model_has_this_shape() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/base-q8_0.gguf");
         let gguf = Gguf::open(path).expect("the model is there");
-        assert_eq!(ModelConfig::from_gguf(&gguf).expect("a config").kv_shape(), BUILT_IN);
+        assert_eq!(ModelConfig::from_checkpoint(&gguf).expect("a config").kv_shape(), BUILT_IN);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use ruvllm::{BenchOptions, BenchResult, BenchTest, EngineOptions, Isa, KvPolicy,
 use serde::Serialize;
 
 use super::load;
-use crate::args::{self, CalibrationArgs, ModelArgs};
+use crate::args::{self, CalibrationArgs, LoadingArgs, ModelArgs};
 use crate::cpu_time::process_cpu_time;
 use crate::error::{Error, Result};
 use crate::output;
@@ -72,6 +72,9 @@ pub(crate) struct BenchArgs {
 
     #[command(flatten)]
     model: ModelArgs,
+
+    #[command(flatten)]
+    loading: LoadingArgs,
 }
 
 /// The JSON document.
@@ -136,6 +139,7 @@ pub(crate) fn run(args: &BenchArgs, json: bool) -> Result<()> {
         EngineOptions {
             threads,
             isa: args.isa,
+            quantize: args.loading.quantize,
             kv: args.kv,
             kv_calibration: args.calibration.kv_calibration.clone(),
             kv_budget: args.kv_budget,

@@ -8,7 +8,7 @@ use clap::Args;
 use ruvllm::{EngineOptions, Isa};
 use serde::Serialize;
 
-use crate::args::{self, ModelArgs, positive};
+use crate::args::{self, LoadingArgs, ModelArgs, positive};
 use crate::commands::load;
 use crate::error::{Error, Result};
 use crate::progress::Progress;
@@ -48,6 +48,9 @@ pub(crate) struct CalibrateKvArgs {
     #[command(flatten)]
     model: ModelArgs,
 
+    #[command(flatten)]
+    loading: LoadingArgs,
+
     /// Threads to compute with [default: the number of cores]
     #[arg(long, short, value_name = "N", value_parser = positive)]
     threads: Option<usize>,
@@ -71,7 +74,9 @@ pub(crate) fn run(args: &CalibrateKvArgs, json: bool) -> Result<ExitCode> {
         return Err(Error::OutputExists { path: args.output.clone() });
     }
     let text = input::file_text(&args.file)?;
-    let options = EngineOptions { threads: args.threads, isa: args.isa, ..EngineOptions::default() };
+    let quantize = args.loading.quantize;
+    let options =
+        EngineOptions { threads: args.threads, isa: args.isa, quantize, ..EngineOptions::default() };
     let engine = load::engine(&args.model, options)?;
     let tokens = load::encode_plain(&engine, &text)?;
     let tokens = &tokens[..tokens.len().min(args.tokens)];

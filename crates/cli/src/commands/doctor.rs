@@ -139,10 +139,10 @@ fn examine(args: &DoctorArgs) -> Result<Document> {
 }
 
 fn model_facts(choice: &ModelChoice) -> Result<ModelFacts> {
-    let gguf = choice.open()?;
-    let config =
-        ModelConfig::from_gguf(&gguf).map_err(|source| Error::Model { model: choice.name(), source })?;
-    let sum = |count: fn(&TensorInfo) -> u64| gguf.tensors().map(count).fold(0, u64::saturating_add);
+    let checkpoint = choice.open()?;
+    let config = ModelConfig::from_checkpoint(&*checkpoint)
+        .map_err(|source| Error::Model { model: choice.name(), source })?;
+    let sum = |count: fn(&TensorInfo) -> u64| checkpoint.tensors().map(count).fold(0, u64::saturating_add);
     Ok(ModelFacts {
         name: choice.name(),
         origin: choice.origin(),

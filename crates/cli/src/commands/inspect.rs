@@ -1,9 +1,10 @@
-//! `ruvllm inspect`: what a GGUF file holds.
+//! `ruvllm inspect`: what a GGUF file or a Hugging Face folder holds.
 
 use std::path::PathBuf;
 
 use clap::Args;
-use gguf_rs_lite::{Array, Gguf, TensorInfo, Value};
+use gguf_rs_lite::{Array, TensorInfo, Value};
+use ruvllm_models::Checkpoint;
 use serde::Serialize;
 use serde_json::Value as Json;
 
@@ -13,10 +14,12 @@ use crate::output;
 
 const HELP: &str = "\
 Shapes are in the order of the file: ne[0], the number of columns, comes first. Offsets count from the start of
-the tensor data. Of a split model, name the first part; all its parts are opened.
+the tensor data. Of a split model, name the first part; all its parts are opened. A Hugging Face folder appears as
+the GGUF file that `ruvllm convert` makes of it, but for the vocabulary.
 
 JSON: {version, metadata, tensors: [{name, type, shape, offset, bytes}]}; metadata is an object from key to value,
-complete; numbers that JSON does not have appear as the strings \"NaN\", \"inf\" and \"-inf\".
+complete; numbers that JSON does not have appear as the strings \"NaN\", \"inf\" and \"-inf\". A folder has no version
+and no offsets.
 
 Examples:
   ruvllm inspect model.gguf
@@ -28,18 +31,19 @@ const SHOWN_ELEMENTS: usize = 6;
 /// Characters of a string that the human form shows.
 const SHOWN_CHARS: usize = 60;
 
-/// Show what a GGUF file holds: metadata and tensors
+/// Show what a model file or folder holds: metadata and tensors
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct InspectArgs {
-    /// The GGUF file
+    /// The GGUF file or Hugging Face folder
     file: PathBuf,
 }
 
 /// The JSON document.
 #[derive(Serialize)]
 struct Document {
-    version: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<u32>,
     metadata: serde_json::Map<String, Json>,
     tensors: Vec<Tensor>,
 }
@@ -50,40 +54,43 @@ struct Tensor {
     name: String,
     r#type: &'static str,
     shape: Vec<u64>,
-    offset: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    offset: Option<u64>,
     bytes: u64,
 }
 
-impl From<&TensorInfo> for Tensor {
-    fn from(tensor: &TensorInfo) -> Self {
+impl Tensor {
+    fn new(tensor: &TensorInfo, has_offset: bool) -> Self {
         Self {
             name: tensor.name.clone(),
             r#type: tensor.tensor_type.name(),
             shape: tensor.dims.clone(),
-            offset: tensor.offset,
+            offset: has_offset.then_some(tensor.offset),
             bytes: tensor.bytes(),
         }
     }
 }
 
 pub(crate) fn run(args: &InspectArgs, json: bool) -> Result<()> {
-    let gguf = ModelChoice::new(Some(&args.file)).open()?;
+    let model = ModelChoice::new(Some(&args.file)).open()?;
     if json {
-        let metadata = gguf.metadata().iter().map(|(key, value)| (key.to_owned(), to_json(value))).collect();
-        let tensors = gguf.tensors().map(Tensor::from).collect();
-        return output::write_json(&Document { version: gguf.version(), metadata, tensors });
+        let version = model.gguf_version();
+        let metadata = model.metadata().iter().map(|(key, value)| (key.to_owned(), to_json(value))).collect();
+        let tensors = model.tensors().map(|tensor| Tensor::new(tensor, version.is_some())).collect();
+        return output::write_json(&Document { version, metadata, tensors });
     }
-    output::write_text(&human(&gguf)).map(|_| ())
+    output::write_text(&human(&*model)).map(|_| ())
 }
 
 /// The human form: a summary, the metadata with long values elided, and a table of tensors.
-fn human(gguf: &Gguf) -> String {
-    let metadata: Vec<Vec<String>> = gguf
+fn human(model: &dyn Checkpoint) -> String {
+    let version = model.gguf_version();
+    let metadata: Vec<Vec<String>> = model
         .metadata()
         .iter()
         .map(|(key, value)| vec![format!("  {}", printable(key)), type_name(value), short(value)])
         .collect();
-    let tensors: Vec<Vec<String>> = gguf
+    let tensors: Vec<Vec<String>> = model
         .tensors()
         .map(|tensor| {
             vec![
@@ -91,15 +98,15 @@ fn human(gguf: &Gguf) -> String {
                 tensor.tensor_type.name().to_owned(),
                 format!("{:?}", tensor.dims),
                 output::bytes(tensor.bytes()),
-                format!("at {}", tensor.offset),
+                version.map_or_else(String::new, |_| format!("at {}", tensor.offset)),
             ]
         })
         .collect();
-    let total: u64 = gguf.tensors().map(TensorInfo::bytes).fold(0, u64::saturating_add);
-    let elements: u64 = gguf.tensors().map(TensorInfo::elements).fold(0, u64::saturating_add);
+    let total: u64 = model.tensors().map(TensorInfo::bytes).fold(0, u64::saturating_add);
+    let elements: u64 = model.tensors().map(TensorInfo::elements).fold(0, u64::saturating_add);
     format!(
-        "GGUF version {}, {} metadata keys, {} tensors, {elements} parameters, {} of tensor data\n\nmetadata\n{}\ntensors\n{}",
-        gguf.version(),
+        "{}, {} metadata keys, {} tensors, {elements} parameters, {} of tensor data\n\nmetadata\n{}\ntensors\n{}",
+        version.map_or_else(|| "Hugging Face folder".to_owned(), |version| format!("GGUF version {version}")),
         metadata.len(),
         tensors.len(),
         output::bytes(total),

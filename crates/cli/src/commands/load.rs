@@ -33,7 +33,7 @@ pub(crate) fn tokenizer(model: &ModelArgs) -> Result<Tokenizer> {
     let failed = |source| Error::Tokenizer { model: choice.name(), source };
     match &choice {
         ModelChoice::File { path, .. } if is_json(path) => Tokenizer::from_file(path).map_err(failed),
-        _ => Tokenizer::from_gguf(choice.open()?.metadata()).map_err(failed),
+        _ => choice.open()?.tokenizer().map_err(failed),
     }
 }
 

@@ -7,6 +7,7 @@ use crate::error::Result;
 
 pub(crate) mod bench;
 pub(crate) mod calibrate_kv;
+pub(crate) mod convert;
 pub(crate) mod detokenize;
 pub(crate) mod doctor;
 pub(crate) mod eval;
@@ -14,6 +15,7 @@ pub(crate) mod generate;
 pub(crate) mod inspect;
 pub(crate) mod load;
 pub(crate) mod quantize;
+mod rewrite;
 pub(crate) mod store;
 pub(crate) mod tokenize;
 
@@ -22,6 +24,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
     let json = cli.json;
     match cli.command {
         Command::Generate(args) => return generate::run(&args, json),
+        Command::Convert(args) => return convert::run(&args, json),
         Command::Quantize(args) => return quantize::run(&args, json),
         Command::CalibrateKv(args) => return calibrate_kv::run(&args, json),
         Command::Inspect(args) => inspect::run(&args, json)?,

@@ -1,30 +1,25 @@
-//! `ruvllm quantize`: a model file in another storage type.
+//! `ruvllm quantize`: a model in another storage type.
 
-use std::fs;
-use std::io;
-use std::num::NonZero;
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::thread;
 
 use clap::Args;
-use ruvllm_kernels::ThreadPool;
 use ruvllm_models::quantize::{Fallback, QuantizeReport, Recipe, quantize};
 use serde::Serialize;
 
+use super::rewrite::Rewrite;
 use crate::args::positive;
 use crate::default_model::ModelChoice;
-use crate::error::{Error, Result};
-use crate::progress::Progress;
+use crate::error::Result;
 use crate::{output, signal};
 
 /// What stands below the list of types.
 const HELP: &str = "
-A type names the storage of most matrices. Types with _S, _M or IQ4 in their name, and Q2_K, give more bits to the
+A type names the storage of most matrices. Types with _S, _M, _L or IQ4 in their name, and Q2_K, give more bits to the
 matrices that lose most; the output matrix gets Q6_K (or the type itself, from Q8_0 up) unless --pure is given.
 Norms and other vectors stay as they are. Rows that are not whole blocks of a type get one with smaller blocks;
-the result says which. All metadata are kept. The file appears complete or not at all.
+the result says which. All metadata are kept; a Hugging Face folder is converted on the way. The file appears
+complete or not at all.
 
 Start from F32, F16 or BF16: a file that is quantized already can be read too, but its losses add up.
 
@@ -34,11 +29,11 @@ Examples:
   ruvllm quantize model-F16.gguf model-Q4_K_M.gguf Q4_K_M
   ruvllm quantize model-F16.gguf smaller.gguf iq4_xs --force";
 
-/// Write a model file in another storage type, to make it smaller and faster
+/// Write a model in another storage type, to make it smaller and faster
 #[derive(Debug, Args)]
 #[command(after_help = help())]
 pub(crate) struct QuantizeArgs {
-    /// The GGUF file to read; of a split model, its first part
+    /// The GGUF file (of a split model, its first part) or Hugging Face folder to read
     #[arg(value_name = "IN")]
     input: PathBuf,
 
@@ -90,49 +85,32 @@ impl<'a> From<&'a Fallback> for FallbackDocument<'a> {
 }
 
 pub(crate) fn run(args: &QuantizeArgs, json: bool) -> Result<ExitCode> {
-    let gguf = ModelChoice::new(Some(&args.input)).open()?;
-    check_output(args)?;
-    let threads = args.threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, NonZero::get));
-    let pool = ThreadPool::new(threads)?;
-    let cancel = signal::cancel_on_interrupt();
-    let mut progress = Progress::bytes(format!("writing {}", args.output.display()));
-    let written = quantize(&gguf, &args.output, args.recipe, args.pure, &pool, &mut |step| {
-        progress.update(step.bytes_done, step.bytes_total);
-        if cancel.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    });
-    drop(progress);
-    let report = match written {
-        Err(ruvllm_models::Error::Cancelled) => return Ok(ExitCode::from(signal::INTERRUPTED)),
-        written => written.map_err(|source| Error::Quantize { input: args.input.clone(), source })?,
+    let checkpoint = ModelChoice::new(Some(&args.input)).open()?;
+    let job = Rewrite {
+        action: "quantize",
+        input: &args.input,
+        output: &args.output,
+        force: args.force,
+        threads: args.threads,
     };
-    let failed = |source| Error::ReadFile { path: args.output.clone(), source };
-    let bytes_after = fs::metadata(&args.output).map_err(failed)?.len();
+    let written = job
+        .run(|pool, progress| quantize(&*checkpoint, &args.output, args.recipe, args.pure, pool, progress))?;
+    let Some((report, bytes_after)) = written else { return Ok(ExitCode::from(signal::INTERRUPTED)) };
+    let bytes_before = checkpoint.file_bytes();
     if json {
         output::write_json(&Document {
             input: &args.input,
             output: &args.output,
             r#type: args.recipe.name(),
             tensors: report.tensors,
-            bytes_before: gguf.file_bytes(),
+            bytes_before,
             bytes_after,
             fallbacks: report.fallbacks.iter().map(Into::into).collect(),
         })?;
     } else {
-        output::write_text(&human(args, &report, gguf.file_bytes(), bytes_after))?;
+        output::write_text(&human(args, &report, bytes_before, bytes_after))?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Refuses to write over the input, and over anything else without `--force`.
-fn check_output(args: &QuantizeArgs) -> Result<()> {
-    match args.output.canonicalize() {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(source) => Err(Error::WriteFile { path: args.output.clone(), source }),
-        Ok(output) if output.is_dir() => Err(Error::Directory { path: args.output.clone() }),
-        Ok(output) if args.input.canonicalize().is_ok_and(|input| input == output) => Err(Error::SameFile),
-        Ok(_) if args.force => Ok(()),
-        Ok(_) => Err(Error::OutputExists { path: args.output.clone() }),
-    }
 }
 
 fn human(args: &QuantizeArgs, report: &QuantizeReport, before: u64, after: u64) -> String {
@@ -157,7 +135,7 @@ fn human(args: &QuantizeArgs, report: &QuantizeReport, before: u64, after: u64) 
 }
 
 /// A recipe by name.
-fn recipe(name: &str) -> Result<Recipe, String> {
+pub(crate) fn recipe(name: &str) -> Result<Recipe, String> {
     let names = || Recipe::ALL.iter().map(Recipe::name).collect::<Vec<_>>().join(", ");
     Recipe::from_name(name).ok_or_else(|| format!("expected one of {}", names()))
 }

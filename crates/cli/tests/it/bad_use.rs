@@ -32,9 +32,9 @@ fn a_missing_file() {
 }
 
 #[test]
-fn a_directory() {
+fn a_folder_without_a_model() {
     let directory = tempfile::tempdir().unwrap();
-    refused(directory.path(), &["directory"]);
+    refused(directory.path(), &["it has no config.json"]);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod bad_use;
 mod bench;
 mod calibrate_kv;
+mod convert;
 mod doctor;
 mod eval;
 mod generate;

@@ -55,8 +55,10 @@ fn every_type_makes_a_file_that_opens_and_runs() {
         ("Q4_0", "Q4_0"),
         ("IQ4_NL", "IQ4_NL"),
         ("IQ4_XS", "IQ4_XS"),
+        ("Q3_K_L", "Q3_K"),
         ("Q3_K_M", "Q3_K"),
         ("Q2_K", "Q2_K"),
+        ("Q2_K_S", "Q2_K"),
     ] {
         let out = folder.path().join(format!("{name}.gguf"));
         let report = run(&["quantize", argument(&source()), argument(&out), name]);

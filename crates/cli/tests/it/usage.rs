@@ -2,7 +2,7 @@
 
 use crate::program::run;
 
-const COMMANDS: [&[&str]; 15] = [
+const COMMANDS: [&[&str]; 16] = [
     &["generate"],
     &["inspect"],
     &["tokenize"],
@@ -11,6 +11,7 @@ const COMMANDS: [&[&str]; 15] = [
     &["eval", "passkey"],
     &["eval", "logits"],
     &["bench"],
+    &["convert"],
     &["quantize"],
     &["calibrate-kv"],
     &["pull"],

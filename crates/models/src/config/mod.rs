@@ -1,13 +1,13 @@
-//! Hyperparameters of a model, read from GGUF metadata and checked. Holds no weights.
+//! Hyperparameters of a model, read from the metadata of a checkpoint and checked. Holds no weights.
 
 pub(crate) mod keys;
 pub(crate) mod rope;
 
-use gguf_rs_lite::Gguf;
 use ruvllm_kernels::{RopeConfig, RopeScaling};
 use ruvllm_kv_cache::KvShape;
 
 use self::keys::{Keys, Real};
+use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
 use crate::family::{self, DecoderSpec, Sizes};
 use crate::weights::EMBEDDING;
@@ -27,7 +27,7 @@ const MAX_CONTEXT: usize = u32::MAX as usize;
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let gguf = gguf_rs_lite::Gguf::open("model.gguf")?;
-/// let config = ruvllm_models::ModelConfig::from_gguf(&gguf)?;
+/// let config = ruvllm_models::ModelConfig::from_checkpoint(&gguf)?;
 /// println!("{} layers of width {}", config.n_layers, config.model_dim);
 /// # Ok(())
 /// # }
@@ -66,15 +66,15 @@ pub struct ModelConfig {
 }
 
 impl ModelConfig {
-    /// Reads and checks the hyperparameters of the model in `gguf`.
+    /// Reads and checks the hyperparameters of the model in `checkpoint`.
     ///
     /// # Errors
     /// [`Error::UnsupportedArchitecture`] for a family that is not implemented, [`Error::MissingKey`]
     /// and [`Error::InvalidKey`] for hyperparameters that no such model can have,
     /// [`Error::MissingTensor`] and [`Error::TensorShape`] when the embedding, which decides the
     /// vocabulary size, is not usable, and [`Error::Gguf`] for values of a wrong type.
-    pub fn from_gguf(gguf: &Gguf) -> Result<Self> {
-        let metadata = gguf.metadata();
+    pub fn from_checkpoint(checkpoint: &dyn Checkpoint) -> Result<Self> {
+        let metadata = checkpoint.metadata();
         let architecture = metadata.get_str("general.architecture")?.ok_or_else(|| Error::MissingKey {
             key: "general.architecture".into(),
             expected: format!("one of {}", family::supported()),
@@ -83,7 +83,7 @@ impl ModelConfig {
         let keys = Keys::new(metadata, architecture);
 
         let model_dim = keys.require_count("embedding_length", 1..=MAX_WIDTH)?;
-        let n_layers = read_layers(&keys, gguf)?;
+        let n_layers = read_layers(&keys, checkpoint)?;
         let n_heads = keys.require_count("attention.head_count", 1..=MAX_WIDTH)?;
         let n_kv_heads = keys.count("attention.head_count_kv", 1..=MAX_WIDTH)?.unwrap_or(n_heads);
         if n_heads % n_kv_heads != 0 {
@@ -92,7 +92,7 @@ impl ModelConfig {
         }
         let head_dim = read_head_dim(&keys, model_dim, n_heads)?;
         let context_length = keys.require_count("context_length", 1..=MAX_CONTEXT)?;
-        let rope = rope::read_rope(&keys, gguf, head_dim, context_length)?;
+        let rope = rope::read_rope(&keys, checkpoint, head_dim, context_length)?;
         let sizes = Sizes { model_dim, n_layers, n_heads, head_dim };
         Ok(Self {
             architecture: architecture.to_owned(),
@@ -103,7 +103,7 @@ impl ModelConfig {
             n_heads,
             n_kv_heads,
             head_dim,
-            vocab_size: read_vocab_size(&keys, gguf, model_dim)?,
+            vocab_size: read_vocab_size(&keys, checkpoint, model_dim)?,
             context_length,
             norm_eps: keys.require_real("attention.layer_norm_rms_epsilon", Real::PositiveUpTo(1.0))?,
             local_rope: rope::read_local_rope(&keys, &rope, family.local_rope_base)?,
@@ -148,8 +148,8 @@ impl ModelConfig {
 
 /// Each layer has tensors of its own, so a layer count beyond the number of tensors is a lie that
 /// must not decide the size of anything.
-fn read_layers(keys: &Keys<'_>, gguf: &Gguf) -> Result<usize> {
-    let n_tensors = gguf.tensors().count();
+fn read_layers(keys: &Keys<'_>, checkpoint: &dyn Checkpoint) -> Result<usize> {
+    let n_tensors = checkpoint.tensors().count();
     let n_layers = keys.require_count("block_count", 1..=MAX_CONTEXT)?;
     if n_layers > n_tensors {
         let expected = format!("no more layers than the file has tensors ({n_tensors})");
@@ -186,9 +186,9 @@ fn read_head_dim(keys: &Keys<'_>, model_dim: usize, n_heads: usize) -> Result<us
 }
 
 /// The rows of the embedding; the key, which older files lack, must agree.
-fn read_vocab_size(keys: &Keys<'_>, gguf: &Gguf, model_dim: usize) -> Result<usize> {
+fn read_vocab_size(keys: &Keys<'_>, checkpoint: &dyn Checkpoint, model_dim: usize) -> Result<usize> {
     let named = keys.count("vocab_size", 1..=MAX_VOCAB)?;
-    let info = gguf.tensor(EMBEDDING).ok_or_else(|| Error::MissingTensor { name: EMBEDDING.into() })?;
+    let info = checkpoint.tensor(EMBEDDING).ok_or_else(|| Error::MissingTensor { name: EMBEDDING.into() })?;
     let rows = info.dims.get(1).copied().unwrap_or(0);
     let vocab_size = usize::try_from(rows).ok().filter(|rows| (1..=MAX_VOCAB).contains(rows));
     match (vocab_size, named) {

@@ -1,9 +1,9 @@
 //! Rotary position parameters from GGUF metadata and the optional tensors of frequency divisors.
 
-use gguf_rs_lite::Gguf;
 use ruvllm_kernels::{RopeConfig, RopeScaling, yarn_attention_factor};
 
 use super::keys::{Keys, Real};
+use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
 use crate::weights::read_vector;
 
@@ -23,7 +23,7 @@ pub(crate) const LONG_FACTORS: &str = "rope_factors_long.weight";
 /// Reads base, rotary dimension, scaling and frequency divisors.
 pub(crate) fn read_rope(
     keys: &Keys<'_>,
-    gguf: &Gguf,
+    checkpoint: &dyn Checkpoint,
     head_dim: usize,
     context_length: usize,
 ) -> Result<RopeConfig> {
@@ -32,14 +32,14 @@ pub(crate) fn read_rope(
         return Err(keys.invalid("rope.dimension_count", rotary_dim, "an even number"));
     }
     let base = keys.real("rope.freq_base", Real::AboveOne)?.unwrap_or(DEFAULT_BASE);
-    let frequency_divisors = if gguf.tensor(FREQUENCY_DIVISORS).is_some() {
-        Some(read_divisors(gguf, FREQUENCY_DIVISORS, rotary_dim / 2)?)
+    let frequency_divisors = if checkpoint.tensor(FREQUENCY_DIVISORS).is_some() {
+        Some(read_divisors(checkpoint, FREQUENCY_DIVISORS, rotary_dim / 2)?)
     } else {
         None
     };
-    let long_rope = [SHORT_FACTORS, LONG_FACTORS].iter().any(|name| gguf.tensor(name).is_some());
+    let long_rope = [SHORT_FACTORS, LONG_FACTORS].iter().any(|name| checkpoint.tensor(name).is_some());
     let scaling = if long_rope {
-        read_long_rope(keys, gguf, rotary_dim / 2, context_length)?
+        read_long_rope(keys, checkpoint, rotary_dim / 2, context_length)?
     } else {
         read_scaling(keys, context_length)?
     };
@@ -82,7 +82,12 @@ fn read_factor(keys: &Keys<'_>) -> Result<f32> {
 }
 
 /// `LongRoPE` (arXiv 2402.13753). Files may leave its name out and have the divisors alone.
-fn read_long_rope(keys: &Keys<'_>, gguf: &Gguf, pairs: usize, context_length: usize) -> Result<RopeScaling> {
+fn read_long_rope(
+    keys: &Keys<'_>,
+    checkpoint: &dyn Checkpoint,
+    pairs: usize,
+    context_length: usize,
+) -> Result<RopeScaling> {
     if let Some(other) = keys.text("rope.scaling.type")?.filter(|&name| name != "longrope") {
         let expected = format!("`longrope` beside the tensor `{SHORT_FACTORS}` or `{LONG_FACTORS}`");
         return Err(keys.invalid("rope.scaling.type", format!("`{other}`"), expected));
@@ -93,7 +98,7 @@ fn read_long_rope(keys: &Keys<'_>, gguf: &Gguf, pairs: usize, context_length: us
     }
     let original_context = read_original_context(keys)?.unwrap_or(context_length);
     let read = |name| -> Result<Vec<f64>> {
-        Ok(read_divisors(gguf, name, pairs)?.into_iter().map(f64::from).collect())
+        Ok(read_divisors(checkpoint, name, pairs)?.into_iter().map(f64::from).collect())
     };
     Ok(RopeScaling::LongRope {
         short_factors: read(SHORT_FACTORS)?,
@@ -133,8 +138,8 @@ fn read_yarn(keys: &Keys<'_>, factor: f32, context_length: usize) -> Result<Rope
 }
 
 /// A tensor with a divisor for each pair.
-fn read_divisors(gguf: &Gguf, name: &str, pairs: usize) -> Result<Vec<f32>> {
-    let divisors = read_vector(gguf, name, pairs)?;
+fn read_divisors(checkpoint: &dyn Checkpoint, name: &str, pairs: usize) -> Result<Vec<f32>> {
+    let divisors = read_vector(checkpoint, name, pairs)?;
     match divisors.iter().position(|&divisor| !(divisor.is_finite() && divisor > 0.0)) {
         None => Ok(divisors),
         Some(index) => Err(Error::TensorValue {

@@ -6,7 +6,6 @@ mod rope;
 
 use std::sync::Arc;
 
-use gguf_rs_lite::Gguf;
 use ruvllm_kernels::MatmulJob;
 use ruvllm_kv_cache::{KvCalibration, KvPolicy, KvRope, KvStore, Probe, Sequence};
 use ruvllm_memory::PagePool;
@@ -14,6 +13,7 @@ use ruvllm_memory::PagePool;
 use self::block::{Block, add_bias, project_norm};
 use self::rope::Ropes;
 use crate::batch::Segment;
+use crate::checkpoint::Checkpoint;
 use crate::compute::Compute;
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
@@ -65,14 +65,15 @@ impl std::fmt::Debug for Model {
 }
 
 impl Model {
-    /// Loads the model in `gguf`; its matrices stay in the mapped file. `progress` is told of every tensor.
+    /// Loads a model; matrices stay in the mapped file where that holds them as they are used. `progress` is told of
+    /// every tensor.
     ///
     /// # Errors
-    /// As [`ModelConfig::from_gguf`], and when a tensor is missing, left over, of an unsupported type
+    /// As [`ModelConfig::from_checkpoint`], and when a tensor is missing, left over, of an unsupported type
     /// or of another shape than the hyperparameters say.
-    pub fn load(gguf: &Gguf, progress: &mut dyn FnMut(LoadProgress<'_>)) -> Result<Self> {
-        let config = ModelConfig::from_gguf(gguf)?;
-        let weights = Weights::load(gguf, &config, progress)?;
+    pub fn load(checkpoint: &dyn Checkpoint, progress: &mut dyn FnMut(LoadProgress<'_>)) -> Result<Self> {
+        let config = ModelConfig::from_checkpoint(checkpoint)?;
+        let weights = Weights::load(checkpoint, &config, progress)?;
         let ropes = Ropes::new(&config)?;
         Ok(Self { config, weights, ropes })
     }

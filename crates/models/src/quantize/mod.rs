@@ -1,30 +1,25 @@
-//! Model files in another storage type: reads a GGUF file, writes one whose matrices follow a [`Recipe`].
+//! Models in another storage type: [`quantize`] and [`convert`] write a GGUF file whose matrices follow a [`Recipe`],
+//! [`InSitu`] does the same while a model is loaded.
 //!
-//! A batch of rows at a time is in memory: decoded to f32, encoded, written. Rows are independent, so threads share a
-//! batch and the file does not depend on their number.
+//! Of a file a batch of rows at a time is in memory: decoded to f32, encoded, written. Rows are independent, so threads
+//! share a batch and the result does not depend on their number.
 
+mod in_situ;
 mod recipe;
+mod rows;
 
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 
-use gguf_rs_lite::{FileWriter, Gguf, Metadata, TensorInfo, TensorType, write_file};
-use ruvllm_kernels::{BlockFormat, ThreadPool};
+use gguf_rs_lite::{FileWriter, Metadata, TensorInfo, TensorType, write_file};
+use ruvllm_kernels::ThreadPool;
 
+use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
-use crate::weights::{block_format, format_of};
+use crate::weights::format_of;
 
+pub use self::in_situ::InSitu;
 pub use self::recipe::{Assignment, Recipe};
-
-/// Values that are in memory at a time, unless a single row has more.
-const BATCH_VALUES: usize = 1 << 21;
-
-/// Values that a thread converts at a time.
-const PART_VALUES: usize = 1 << 14;
-
-/// Largest half-precision number: the scales of all quantized types are of that kind.
-const HALF_MAX: f32 = 65_504.0;
 
 /// Keys that describe how a model was split into several files; the result is one file.
 const SPLIT_KEYS: [&str; 3] = ["split.no", "split.count", "split.tensors.count"];
@@ -63,7 +58,7 @@ pub struct QuantizeReport {
     pub fallbacks: Vec<Fallback>,
 }
 
-/// Writes `gguf` to `output` with the types of `recipe` (its base type for every matrix if `pure`).
+/// Writes `checkpoint` to `output` with the types of `recipe` (its base type for every matrix if `pure`).
 ///
 /// All metadata are kept, except that `general.file_type` and `general.quantization_version` say what the file is now.
 /// Tensors that are not matrices keep their type, and whatever keeps its type keeps its bytes. The file appears complete
@@ -72,34 +67,79 @@ pub struct QuantizeReport {
 /// # Errors
 /// [`Error::UnsupportedTensorType`] for a matrix that cannot be decoded; [`Error::WeightValue`] for a weight that is not
 /// finite or too large for the type it gets; [`Error::Cancelled`] after a `Break`; [`Error::Gguf`] if the input is damaged
-/// or the output cannot be written.
+/// or the output cannot be written; those of [`Checkpoint::file_metadata`].
 pub fn quantize(
-    gguf: &Gguf,
+    checkpoint: &dyn Checkpoint,
     output: &Path,
     recipe: Recipe,
     pure: bool,
     pool: &ThreadPool,
     progress: &mut dyn FnMut(QuantizeProgress<'_>) -> ControlFlow<()>,
 ) -> Result<QuantizeReport> {
-    let tensors: Vec<TensorInfo> = gguf.tensors().cloned().collect();
-    let assignments = recipe.assign(&tensors, heads_per_kv_head(gguf.metadata())?, pure);
-    let mut report = QuantizeReport { tensors: tensors.len(), ..QuantizeReport::default() };
-    let mut declared = Vec::with_capacity(tensors.len());
+    let assignments = assign(checkpoint, recipe, pure)?;
+    let mut metadata = file_metadata(checkpoint)?;
+    metadata.insert("general.file_type", recipe.file_type());
+    metadata.insert("general.quantization_version", 2_u32);
+    write(checkpoint, output, &metadata, &assignments, pool, progress)
+}
+
+/// Writes `checkpoint` to `output` as a GGUF file: every matrix in `matrices`, or in its own type if that is `None`. It is
+/// how a Hugging Face folder becomes a file.
+///
+/// # Errors
+/// As [`quantize`].
+pub fn convert(
+    checkpoint: &dyn Checkpoint,
+    output: &Path,
+    matrices: Option<Recipe>,
+    pool: &ThreadPool,
+    progress: &mut dyn FnMut(QuantizeProgress<'_>) -> ControlFlow<()>,
+) -> Result<QuantizeReport> {
+    if let Some(recipe) = matrices {
+        return quantize(checkpoint, output, recipe, true, pool, progress);
+    }
+    let keep = |tensor: &TensorInfo| Assignment { tensor_type: tensor.tensor_type, instead_of: None };
+    let assignments: Vec<Assignment> = checkpoint.tensors().map(keep).collect();
+    write(checkpoint, output, &file_metadata(checkpoint)?, &assignments, pool, progress)
+}
+
+/// The types that a recipe gives to the tensors of a checkpoint, in their order.
+///
+/// # Errors
+/// [`Error::UnsupportedTensorType`] for a matrix that would change its type and cannot be decoded.
+fn assign(checkpoint: &dyn Checkpoint, recipe: Recipe, pure: bool) -> Result<Vec<Assignment>> {
+    let tensors: Vec<TensorInfo> = checkpoint.tensors().cloned().collect();
+    let assignments = recipe.assign(&tensors, heads_per_kv_head(checkpoint.metadata())?, pure);
     for (tensor, assignment) in tensors.iter().zip(&assignments) {
-        let used = assignment.tensor_type;
-        if used != tensor.tensor_type {
+        if assignment.tensor_type != tensor.tensor_type {
             format_of(tensor)?;
         }
+    }
+    Ok(assignments)
+}
+
+/// Writes a file with the tensors of a checkpoint in the types assigned to them.
+fn write(
+    checkpoint: &dyn Checkpoint,
+    output: &Path,
+    metadata: &Metadata,
+    assignments: &[Assignment],
+    pool: &ThreadPool,
+    progress: &mut dyn FnMut(QuantizeProgress<'_>) -> ControlFlow<()>,
+) -> Result<QuantizeReport> {
+    let mut report = QuantizeReport { tensors: assignments.len(), ..QuantizeReport::default() };
+    let mut declared = Vec::with_capacity(assignments.len());
+    for (tensor, assignment) in checkpoint.tensors().zip(assignments) {
+        let used = assignment.tensor_type;
         if let Some(wanted) = assignment.instead_of {
             report.fallbacks.push(Fallback { tensor: tensor.name.clone(), wanted, used });
         }
         declared.push(TensorInfo::new(&tensor.name, tensor.dims.clone(), used)?);
     }
-
-    let bytes_total = tensors.iter().map(TensorInfo::bytes).fold(0, u64::saturating_add);
+    let bytes_total = checkpoint.tensors().map(TensorInfo::bytes).fold(0, u64::saturating_add);
     let mut bytes_done = 0;
     let fill = |writer: &mut FileWriter| -> Result<()> {
-        for (tensor, assignment) in tensors.iter().zip(&assignments) {
+        for (tensor, assignment) in checkpoint.tensors().zip(assignments) {
             let mut advance = |bytes: usize| {
                 bytes_done += bytes as u64;
                 match progress(QuantizeProgress { tensor: &tensor.name, bytes_done, bytes_total }) {
@@ -107,24 +147,22 @@ pub fn quantize(
                     ControlFlow::Break(()) => Err(Error::Cancelled),
                 }
             };
-            let data = gguf.data(tensor)?;
-            write_tensor(writer, tensor, data.as_bytes(), assignment.tensor_type, pool, &mut advance)?;
+            let data = checkpoint.data(tensor)?;
+            rows::write_tensor(writer, tensor, data.as_ref(), assignment.tensor_type, pool, &mut advance)?;
         }
         Ok(())
     };
-    write_file(output, &metadata(gguf.metadata(), recipe), declared, fill)?;
+    write_file(output, metadata, declared, fill)?;
     Ok(report)
 }
 
-/// The metadata of the result.
-fn metadata(input: &Metadata, recipe: Recipe) -> Metadata {
-    let mut metadata = input.clone();
+/// The metadata of a single file with the model.
+fn file_metadata(checkpoint: &dyn Checkpoint) -> Result<Metadata> {
+    let mut metadata = checkpoint.file_metadata()?;
     for key in SPLIT_KEYS {
         metadata.remove(key);
     }
-    metadata.insert("general.file_type", recipe.file_type());
-    metadata.insert("general.quantization_version", 2_u32);
-    metadata
+    Ok(metadata)
 }
 
 /// How many query heads share a key/value head; 1 where the file does not say, or says it per layer.
@@ -135,91 +173,4 @@ fn heads_per_kv_head(metadata: &Metadata) -> Result<u64> {
         (Some(heads), Some(kv_heads)) => heads.checked_div(kv_heads).unwrap_or(1),
         _ => 1,
     })
-}
-
-/// Writes one tensor, a batch of rows at a time; `advance` is told how many bytes of the input are done.
-fn write_tensor(
-    writer: &mut FileWriter,
-    tensor: &TensorInfo,
-    data: &[u8],
-    to: TensorType,
-    pool: &ThreadPool,
-    advance: &mut dyn FnMut(usize) -> Result<()>,
-) -> Result<()> {
-    // A tensor of a type that is unknown here keeps it: the caller has checked.
-    let (Some(from), Some(to)) = (block_format(tensor.tensor_type), block_format(to)) else {
-        writer.write_chunk(data)?;
-        return advance(data.len());
-    };
-    let cols = tensor.dims.first().map_or(1, |&cols| cols as usize);
-    let (Some(from_row), Some(to_row)) = (from.row_bytes(cols), to.row_bytes(cols)) else {
-        return Ok(());
-    };
-    if data.is_empty() {
-        return Ok(());
-    }
-    let rows = Rows { name: &tensor.name, from, to, cols, from_row, to_row };
-    let rows_per_batch = (BATCH_VALUES / cols).max(1);
-    let mut encoded = Vec::new();
-    for (i, batch) in data.chunks(rows_per_batch * from_row).enumerate() {
-        encoded.resize(batch.len() / from_row * to_row, 0);
-        rows.convert(batch, &mut encoded, i * rows_per_batch, pool)?;
-        writer.write_chunk(&encoded)?;
-        advance(batch.len())?;
-    }
-    Ok(())
-}
-
-/// The rows of one tensor and what becomes of them.
-struct Rows<'a> {
-    name: &'a str,
-    from: BlockFormat,
-    to: BlockFormat,
-    cols: usize,
-    from_row: usize, // bytes
-    to_row: usize,   // bytes
-}
-
-impl Rows<'_> {
-    /// Converts whole rows on all threads. `first` is the number of the first row in the tensor.
-    fn convert(&self, data: &[u8], encoded: &mut [u8], first: usize, pool: &ThreadPool) -> Result<()> {
-        let rows = (PART_VALUES / self.cols).max(1);
-        // Each part is taken by one thread only: the locks are never contended.
-        let parts: Vec<_> = data
-            .chunks(rows * self.from_row)
-            .zip(encoded.chunks_mut(rows * self.to_row))
-            .map(|(data, encoded)| Mutex::new((data, encoded, Ok(()))))
-            .collect();
-        pool.for_each_chunk(parts.len(), 1, &|range| {
-            for i in range {
-                let mut part = parts[i].lock().unwrap_or_else(PoisonError::into_inner);
-                let (data, encoded, result) = &mut *part;
-                *result = self.convert_part(data, encoded, first + i * rows);
-            }
-        });
-        parts.into_iter().try_for_each(|part| part.into_inner().unwrap_or_else(PoisonError::into_inner).2)
-    }
-
-    fn convert_part(&self, data: &[u8], encoded: &mut [u8], first: usize) -> Result<()> {
-        let mut values = vec![0.0; data.len() / self.from_row * self.cols];
-        self.from.dequantize(data, &mut values);
-        let limit = match self.to {
-            BlockFormat::F32 | BlockFormat::BF16 => f32::MAX,
-            _ => HALF_MAX,
-        };
-        if let Some(index) = values.iter().position(|x| x.is_nan() || x.abs() > limit) {
-            return Err(Error::WeightValue {
-                name: self.name.to_owned(),
-                row: first + index / self.cols,
-                found: values[index],
-                format: self.to.name(),
-            });
-        }
-        if self.from == self.to {
-            encoded.copy_from_slice(data);
-        } else {
-            self.to.quantize(&values, encoded);
-        }
-        Ok(())
-    }
 }

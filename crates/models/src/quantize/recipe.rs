@@ -22,10 +22,12 @@ pub struct Recipe {
 enum Mix {
     None,
     Q2K,
+    Q2KS,
     Q3KM,
+    Q3KL,
     Q4KS,
-    /// `Q4_K_M` and `Q5_K_M`; the type of a joint projection of queries, keys and values.
-    Medium(TensorType),
+    /// `Q4_K_M` and `Q5_K_M`.
+    Medium,
     Iq4,
 }
 
@@ -34,8 +36,8 @@ enum Mix {
 enum Part {
     /// Makes the logits.
     Output,
+    /// The value projection, alone or together with those of queries and keys.
     Value,
-    QueryKeyValue,
     AttentionOutput,
     Down,
     Other,
@@ -58,13 +60,7 @@ impl Recipe {
         Self::new("F16", "16-bit floats", TensorType::F16, Mix::None, 1),
         Self::new("Q8_0", "8 bits, next to no loss", TensorType::Q8_0, Mix::None, 7),
         Self::new("Q6_K", "6 bits, very small loss", TensorType::Q6_K, Mix::None, 18),
-        Self::new(
-            "Q5_K_M",
-            "5 bits, 6 for the sensitive half",
-            TensorType::Q5_K,
-            Mix::Medium(TensorType::Q6_K),
-            17,
-        ),
+        Self::new("Q5_K_M", "5 bits, 6 for the sensitive half", TensorType::Q5_K, Mix::Medium, 17),
         Self::new("Q5_K_S", "5 bits", TensorType::Q5_K, Mix::None, 16),
         Self::new("Q5_1", "5 bits, older form", TensorType::Q5_1, Mix::None, 9),
         Self::new("Q5_0", "5 bits, older form", TensorType::Q5_0, Mix::None, 8),
@@ -72,7 +68,7 @@ impl Recipe {
             "Q4_K_M",
             "4 bits, 6 for the sensitive half: a good default",
             TensorType::Q4_K,
-            Mix::Medium(TensorType::Q5_K),
+            Mix::Medium,
             15,
         ),
         Self::new("Q4_K_S", "4 bits, 5 for the first layers", TensorType::Q4_K, Mix::Q4KS, 14),
@@ -86,6 +82,7 @@ impl Recipe {
             Mix::Iq4,
             30,
         ),
+        Self::new("Q3_K_L", "3 bits, 5 for the sensitive half", TensorType::Q3_K, Mix::Q3KL, 13),
         Self::new("Q3_K_M", "3 bits, 4 and 5 for the sensitive part", TensorType::Q3_K, Mix::Q3KM, 12),
         Self::new("Q3_K_S", "3 bits", TensorType::Q3_K, Mix::None, 11),
         Self::new(
@@ -94,6 +91,13 @@ impl Recipe {
             TensorType::Q2_K,
             Mix::Q2K,
             10,
+        ),
+        Self::new(
+            "Q2_K_S",
+            "2 bits, 4 for the most sensitive part: larger loss",
+            TensorType::Q2_K,
+            Mix::Q2KS,
+            21,
         ),
         Self::new("Q5_K", "5 bits, no exceptions", TensorType::Q5_K, Mix::None, 16),
         Self::new("Q4_K", "4 bits, no exceptions", TensorType::Q4_K, Mix::None, 14),
@@ -170,12 +174,14 @@ impl Recipe {
             }
             (Mix::Q2K, Part::Value) => Some(if shared { Q4_K } else { Q3_K }),
             (Mix::Q2K, Part::Down | Part::AttentionOutput) => Some(Q3_K),
+            (Mix::Q2KS, Part::Value) => shared.then_some(Q4_K),
+            (Mix::Q2KS, Part::Down) => first_eighth.then_some(Q4_K),
             (Mix::Q3KM, Part::Value) => Some(if layer < 2 { Q5_K } else { Q4_K }),
             (Mix::Q3KM, Part::Down) => Some(if layer < n_layers / 16 { Q5_K } else { Q4_K }),
-            (Mix::Q3KM, Part::AttentionOutput | Part::QueryKeyValue) => Some(Q4_K),
+            (Mix::Q3KM, Part::AttentionOutput) => Some(Q4_K),
+            (Mix::Q3KL, Part::Value | Part::Down | Part::AttentionOutput) => Some(Q5_K),
             (Mix::Q4KS, Part::Value) => (layer < 4).then_some(Q5_K),
-            (Mix::Medium(_), Part::Value | Part::Down) => has_more_bits(layer, n_layers).then_some(Q6_K),
-            (Mix::Medium(joint), Part::QueryKeyValue) => Some(joint),
+            (Mix::Medium, Part::Value | Part::Down) => has_more_bits(layer, n_layers).then_some(Q6_K),
             (Mix::Iq4, Part::Value) => shared.then_some(Q5_K),
             (Mix::Q4KS | Mix::Iq4, Part::Down) => first_eighth.then_some(Q5_K),
             _ => None,
@@ -192,8 +198,7 @@ impl Part {
         match name {
             OUTPUT => Self::Output,
             EMBEDDING if tied => Self::Output,
-            _ if ends(".attn_v") => Self::Value,
-            _ if ends(".attn_qkv") => Self::QueryKeyValue,
+            _ if ends(".attn_v") || ends(".attn_qkv") => Self::Value,
             _ if ends(".attn_output") => Self::AttentionOutput,
             _ if name.contains(".ffn_down") => Self::Down,
             _ => Self::Other,
@@ -255,7 +260,7 @@ mod tests {
         let mut tensors = vec![matrix("token_embd.weight".into()), matrix("output.weight".into())];
         tensors.push(TensorInfo::new("output_norm.weight", [cols], TensorType::F32).unwrap());
         for layer in 0..n_layers {
-            for part in ["attn_q", "attn_v", "attn_output", "ffn_up", "ffn_down"] {
+            for part in ["attn_q", "attn_v", "attn_qkv", "attn_output", "ffn_up", "ffn_down"] {
                 tensors.push(matrix(format!("blk.{layer}.{part}.weight")));
             }
         }
@@ -304,6 +309,14 @@ mod tests {
             ("Q2_K", 4, "blk.3.attn_v.weight", TensorType::Q4_K),
             ("Q2_K", 1, "blk.3.attn_output.weight", TensorType::Q3_K),
             ("Q2_K", 1, "blk.3.attn_q.weight", TensorType::Q2_K),
+            ("Q2_K_S", 1, "blk.3.attn_v.weight", TensorType::Q2_K),
+            ("Q2_K_S", 4, "blk.3.attn_v.weight", TensorType::Q4_K),
+            ("Q2_K_S", 1, "blk.1.ffn_down.weight", TensorType::Q4_K),
+            ("Q3_K_L", 1, "blk.9.attn_v.weight", TensorType::Q5_K),
+            ("Q3_K_L", 1, "blk.9.attn_output.weight", TensorType::Q5_K),
+            ("Q3_K_L", 1, "blk.9.attn_q.weight", TensorType::Q3_K),
+            ("Q4_K_M", 1, "blk.4.attn_qkv.weight", TensorType::Q6_K),
+            ("Q4_K_M", 1, "blk.5.attn_qkv.weight", TensorType::Q4_K),
             ("Q3_K_M", 1, "blk.1.attn_v.weight", TensorType::Q5_K),
             ("Q3_K_M", 1, "blk.2.attn_v.weight", TensorType::Q4_K),
             ("Q3_K_M", 1, "blk.0.ffn_down.weight", TensorType::Q5_K),

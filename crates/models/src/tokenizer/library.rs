@@ -186,7 +186,7 @@ fn cut_up(part: &NormalizedString, texts: &TokenMatcher) -> Vec<NormalizedString
 
 /// Runs a call of the library. It panics on some definitions that pass its own checks, which must
 /// not end a server.
-fn guarded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
+pub(super) fn guarded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(result) => result.map_err(|error| error.to_string()),
         Err(panic) => Err(panic

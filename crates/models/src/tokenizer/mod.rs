@@ -21,6 +21,8 @@ mod spm;
 mod vocab;
 
 pub use self::decode::TokenStream;
+pub(crate) use self::gguf::byte_token;
+pub(crate) use self::pre::find::name as pre_tokenizer_name;
 use self::{
     bpe::ByteLevelBpe,
     decode::Joining,
@@ -289,6 +291,23 @@ impl Tokenizer {
     #[must_use]
     pub fn token_bytes(&self, id: TokenId) -> Option<Vec<u8>> {
         self.vocab.known_kind(id).ok().map(|_| self.vocab.bytes(id).to_vec())
+    }
+
+    /// One more than the highest id that plain text can become. Special tokens may have higher ones: some models share a
+    /// tokenizer with larger relatives.
+    #[must_use]
+    pub fn text_vocab_size(&self) -> usize {
+        let is_text = |&id: &TokenId| self.vocab.known_kind(id).is_ok_and(|kind| !kind.is_special());
+        (0..self.vocab.len() as TokenId).rev().find(is_text).map_or(0, |last| last as usize + 1)
+    }
+
+    /// Adds tokens that end an answer, as a `generation_config.json` lists them. Ids that are not in the vocabulary are
+    /// passed over: such files are shared between models.
+    #[must_use]
+    pub fn with_end_tokens(mut self, ids: &[TokenId]) -> Self {
+        self.specials.ends.extend(ids.iter().filter(|&&id| self.vocab.known_kind(id).is_ok()));
+        self.ends = end_of_generation::collect(&self.vocab, &self.specials.ends);
+        self
     }
 
     fn vocab(&self) -> &Vocab {

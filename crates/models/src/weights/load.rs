@@ -1,10 +1,10 @@
 //! Which tensors a decoder has and what they are called. Says nothing about how they are used.
 
-use gguf_rs_lite::Gguf;
 use ruvllm_kernels::RopeScaling;
 
 use super::source::{LoadProgress, MatrixRows, TensorSource};
 use super::{EMBEDDING, LayerWeights, Linear, Weights};
+use crate::checkpoint::Checkpoint;
 use crate::config::ModelConfig;
 use crate::config::rope::{FREQUENCY_DIVISORS, LONG_FACTORS, SHORT_FACTORS};
 use crate::error::Result;
@@ -16,11 +16,11 @@ impl Weights {
     /// # Errors
     /// A tensor is missing, left over, of an unsupported type or of another shape.
     pub(crate) fn load(
-        gguf: &Gguf,
+        checkpoint: &dyn Checkpoint,
         config: &ModelConfig,
         progress: &mut dyn FnMut(LoadProgress<'_>),
     ) -> Result<Self> {
-        let mut source = TensorSource::new(gguf, progress);
+        let mut source = TensorSource::new(checkpoint, progress);
         let embedding = source.matrix(EMBEDDING, config.vocab_size, config.model_dim)?;
         // The configuration has read these already.
         source.skip(FREQUENCY_DIVISORS);

@@ -1,11 +1,12 @@
-//! Reads named tensors out of a GGUF file with their types and shapes checked, and keeps count.
+//! Reads named tensors out of a checkpoint with their types and shapes checked, and keeps count.
 
 use std::collections::HashSet;
 
-use gguf_rs_lite::{Gguf, TensorInfo, TensorType};
+use gguf_rs_lite::{TensorInfo, TensorType};
 use ruvllm_kernels::{BlockFormat, PackedMatrix, SharedBytes};
 
 use super::WeightBytes;
+use crate::checkpoint::{Checkpoint, TensorBytes};
 use crate::error::{Error, Result};
 
 /// The storage types that have kernels, and the block formats they are.
@@ -43,9 +44,9 @@ pub struct LoadProgress<'a> {
     pub bytes_total: u64,
 }
 
-/// A file being loaded.
+/// A checkpoint being loaded.
 pub(super) struct TensorSource<'a> {
-    gguf: &'a Gguf,
+    checkpoint: &'a dyn Checkpoint,
     progress: &'a mut dyn FnMut(LoadProgress<'_>),
     used: HashSet<String>,
     tensors_total: usize,
@@ -55,32 +56,36 @@ pub(super) struct TensorSource<'a> {
 }
 
 impl<'a> TensorSource<'a> {
-    pub(super) fn new(gguf: &'a Gguf, progress: &'a mut dyn FnMut(LoadProgress<'_>)) -> Self {
+    pub(super) fn new(checkpoint: &'a dyn Checkpoint, progress: &'a mut dyn FnMut(LoadProgress<'_>)) -> Self {
         Self {
-            gguf,
+            checkpoint,
             progress,
             used: HashSet::new(),
-            tensors_total: gguf.tensors().count(),
+            tensors_total: checkpoint.tensors().count(),
             bytes_done: 0,
-            bytes_total: gguf.tensors().map(TensorInfo::bytes).sum(),
+            bytes_total: checkpoint.tensors().map(TensorInfo::bytes).sum(),
             bytes: WeightBytes::default(),
         }
     }
 
-    /// The matrix `name` of shape [`rows`, `cols`], left where it is in the file.
+    /// The matrix `name` of shape [`rows`, `cols`], left where it is if a file holds it in this form.
     pub(super) fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<PackedMatrix> {
         self.matrix_rows(name, rows, cols)?.next(rows)
     }
 
     /// As [`Self::matrix`], to be taken apart.
     pub(super) fn matrix_rows(&mut self, name: &str, rows: usize, cols: usize) -> Result<MatrixRows> {
-        let info = find(self.gguf, name)?;
+        let info = find(self.checkpoint, name)?;
         let format = format_of(info)?;
         check_shape(info, &[cols, rows])?;
-        let bytes = SharedBytes::new(self.gguf.data(info)?);
+        let data = self.checkpoint.data(info)?;
+        match data {
+            TensorBytes::Shared(_) => self.bytes.shared += info.bytes(),
+            TensorBytes::Made(_) => self.bytes.private += info.bytes(),
+        }
+        let bytes = SharedBytes::new(data);
         // A matrix of the whole holds the bytes to the shape.
         let matrix = PackedMatrix::new(format, rows, cols, bytes.clone())?;
-        self.bytes.shared += info.bytes();
         self.bytes.private += matrix.held_bytes() as u64;
         self.report(info);
         Ok(MatrixRows { format, cols, row_bytes: bytes.as_ref().len() / rows, bytes })
@@ -88,31 +93,31 @@ impl<'a> TensorSource<'a> {
 
     /// The vector `name` of `len` values, as f32.
     pub(super) fn vector(&mut self, name: &str, len: usize) -> Result<Vec<f32>> {
-        let values = read_vector(self.gguf, name, len)?;
+        let values = read_vector(self.checkpoint, name, len)?;
         self.bytes.private += (values.len() * size_of::<f32>()) as u64;
-        self.report(find(self.gguf, name)?);
+        self.report(find(self.checkpoint, name)?);
         Ok(values)
     }
 
-    /// As [`Self::vector`], or `None` when the file does not have it.
+    /// As [`Self::vector`], or `None` when the checkpoint does not have it.
     pub(super) fn optional_vector(&mut self, name: &str, len: usize) -> Result<Option<Vec<f32>>> {
         if self.has(name) { self.vector(name, len).map(Some) } else { Ok(None) }
     }
 
     pub(super) fn has(&self, name: &str) -> bool {
-        self.gguf.tensor(name).is_some()
+        self.checkpoint.tensor(name).is_some()
     }
 
     /// Counts a tensor as used that is read elsewhere, or rightly left alone.
     pub(super) fn skip(&mut self, name: &str) {
-        if let Some(info) = self.gguf.tensor(name) {
+        if let Some(info) = self.checkpoint.tensor(name) {
             self.report(info);
         }
     }
 
     /// Checks that no tensor was left over, and returns where the weights are.
     pub(super) fn finish(self, architecture: &str) -> Result<WeightBytes> {
-        match self.gguf.tensors().find(|info| !self.used.contains(&info.name)) {
+        match self.checkpoint.tensors().find(|info| !self.used.contains(&info.name)) {
             None => Ok(self.bytes),
             Some(info) => Err(Error::UnexpectedTensor {
                 name: info.name.clone(),
@@ -154,18 +159,18 @@ impl MatrixRows {
 }
 
 /// Reads a vector of `len` values of any supported type as f32.
-pub(crate) fn read_vector(gguf: &Gguf, name: &str, len: usize) -> Result<Vec<f32>> {
-    let info = find(gguf, name)?;
+pub(crate) fn read_vector(checkpoint: &dyn Checkpoint, name: &str, len: usize) -> Result<Vec<f32>> {
+    let info = find(checkpoint, name)?;
     let format = format_of(info)?;
     check_shape(info, &[len])?;
-    let data = gguf.data(info)?;
+    let data = checkpoint.data(info)?;
     let mut values = vec![0.0; len];
     format.dequantize(data.as_ref(), &mut values);
     Ok(values)
 }
 
-fn find<'a>(gguf: &'a Gguf, name: &str) -> Result<&'a TensorInfo> {
-    gguf.tensor(name).ok_or_else(|| Error::MissingTensor { name: name.to_owned() })
+fn find<'a>(checkpoint: &'a dyn Checkpoint, name: &str) -> Result<&'a TensorInfo> {
+    checkpoint.tensor(name).ok_or_else(|| Error::MissingTensor { name: name.to_owned() })
 }
 
 /// The block format of a storage type; `None` for a type without kernels.

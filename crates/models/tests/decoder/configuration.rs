@@ -25,7 +25,7 @@ fn error_with(key: &str, value: Option<Value>) -> String {
 
 #[test]
 fn the_fixtures_are_read_as_written() {
-    let config = ModelConfig::from_gguf(&llama()).expect("valid");
+    let config = ModelConfig::from_checkpoint(&llama()).expect("valid");
     assert_eq!(config.architecture, "llama");
     assert_eq!(config.name.as_deref(), Some("ruvllm-tiny-llama"));
     assert_eq!((config.model_dim, config.ffn_dim, config.n_layers), (64, 176, 3));
@@ -39,9 +39,11 @@ fn the_fixtures_are_read_as_written() {
     assert_eq!(config.decoder.window, Window::Full);
     assert_eq!(config.decoder.activation, Activation::SwiGlu);
 
-    let yarn = ModelConfig::from_gguf(&fixtures::gguf("tiny/llama_yarn/model-F32.gguf")).expect("valid");
+    let yarn =
+        ModelConfig::from_checkpoint(&fixtures::gguf("tiny/llama_yarn/model-F32.gguf")).expect("valid");
     assert!(matches!(yarn.rope.scaling, RopeScaling::Yarn { original_context: 64, .. }), "{:?}", yarn.rope);
-    let mistral = ModelConfig::from_gguf(&fixtures::gguf("tiny/mistral/model-F16.gguf")).expect("valid");
+    let mistral =
+        ModelConfig::from_checkpoint(&fixtures::gguf("tiny/mistral/model-F16.gguf")).expect("valid");
     assert_eq!((mistral.model_dim, mistral.n_heads, mistral.head_dim), (64, 4, 32));
 }
 
@@ -58,12 +60,12 @@ fn optional_keys_have_their_usual_defaults() {
         metadata.insert("llama.rope.scaling.type", "linear");
         metadata.insert("llama.rope.scaling.factor", 4.0f32);
     });
-    let config = ModelConfig::from_gguf(&gguf).expect("valid");
+    let config = ModelConfig::from_checkpoint(&gguf).expect("valid");
     assert_eq!((config.head_dim, config.rope.rotary_dim, config.vocab_size), (16, 16, 570));
     assert_eq!(config.decoder.window, Window::Full);
     assert!(matches!(config.rope.scaling, RopeScaling::Linear { .. }));
     let same = rewrite(&llama(), |metadata, _| drop(metadata.remove("llama.attention.head_count_kv")));
-    assert_eq!(ModelConfig::from_gguf(&same).expect("valid").n_kv_heads, 4, "as many as query heads");
+    assert_eq!(ModelConfig::from_checkpoint(&same).expect("valid").n_kv_heads, 4, "as many as query heads");
 }
 
 #[test]

@@ -12,7 +12,6 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use gguf_rs_lite::Gguf;
 use parking_lot::Mutex;
 use ruvllm_kernels::Kernels;
 use ruvllm_kv_cache::prefix::{
@@ -108,10 +107,10 @@ pub(crate) struct Reused {
 }
 
 impl PrefixCache {
-    /// The cache that `caching` asks for; none for [`PrefixCaching::Off`].
+    /// The cache that `caching` asks for; none for [`PrefixCaching::Off`]. `model` answers the model's fingerprint.
     pub(crate) fn open(
         caching: &PrefixCaching,
-        gguf: &Gguf,
+        model: impl FnOnce() -> [u8; 32],
         config: &ModelConfig,
         kv: &KvStore,
     ) -> Result<Option<Self>> {
@@ -121,7 +120,7 @@ impl PrefixCache {
             PrefixCaching::Memory => (None, [0; 32]),
             PrefixCaching::Folder { path, limit_bytes } | PrefixCaching::Spill { path, limit_bytes } => {
                 let store = PrefixStore::open(path, kv.block_tokens(), *limit_bytes);
-                (Some(store.map_err(Error::PrefixStore)?), fingerprint(gguf))
+                (Some(store.map_err(Error::PrefixStore)?), model())
             }
         };
         let writes_at_once = matches!(caching, PrefixCaching::Folder { .. });

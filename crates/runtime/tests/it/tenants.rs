@@ -107,7 +107,7 @@ fn prefixes_are_found_by_their_own_tenant() {
         assert_eq!(cached(tenant), 0);
     }
     for tenant in [&ann, &bob, &root] {
-        assert_eq!(cached(tenant), 96);
+        assert_eq!(cached(tenant), 99);
     }
 }
 

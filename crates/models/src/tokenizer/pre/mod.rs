@@ -1,6 +1,7 @@
 //! Pre-tokenization: cuts a text into the pieces that byte-pair merges never cross, by the regular
 //! expressions of a model family.
 
+pub(super) mod find;
 mod rules;
 
 use regex::Regex;

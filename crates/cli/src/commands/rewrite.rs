@@ -1,0 +1,75 @@
+//! What commands share that write a model into another file: threads, progress, Ctrl-C, and a look at what is there.
+
+use std::fs;
+use std::io;
+use std::num::NonZero;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::thread;
+
+use ruvllm_kernels::ThreadPool;
+use ruvllm_models::quantize::{QuantizeProgress, QuantizeReport};
+
+use crate::error::{Error, Result};
+use crate::progress::Progress;
+use crate::signal;
+
+/// A model to be written into a file.
+pub(crate) struct Rewrite<'a> {
+    /// What is done, for messages.
+    pub(crate) action: &'static str,
+    pub(crate) input: &'a Path,
+    pub(crate) output: &'a Path,
+    /// Replace the output if it is there.
+    pub(crate) force: bool,
+    /// Threads to compute with; `None` = the number of cores.
+    pub(crate) threads: Option<usize>,
+}
+
+/// Told how far the work has come; answers whether it goes on.
+pub(crate) type Step<'a> = dyn FnMut(QuantizeProgress<'_>) -> ControlFlow<()> + 'a;
+
+impl Rewrite<'_> {
+    /// Does the work. The answer is its report and the bytes of the file, or nothing after Ctrl-C.
+    ///
+    /// # Errors
+    /// An output that is the input, a folder, or there without `force`; whatever `work` fails with.
+    pub(crate) fn run(
+        &self,
+        work: impl FnOnce(&ThreadPool, &mut Step<'_>) -> ruvllm_models::Result<QuantizeReport>,
+    ) -> Result<Option<(QuantizeReport, u64)>> {
+        self.check_output()?;
+        let threads = self.threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, NonZero::get));
+        let pool = ThreadPool::new(threads)?;
+        let cancel = signal::cancel_on_interrupt();
+        let mut progress = Progress::bytes(format!("writing {}", self.output.display()));
+        let written = work(&pool, &mut |step| {
+            progress.update(step.bytes_done, step.bytes_total);
+            if cancel.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        drop(progress);
+        let report = match written {
+            Err(ruvllm_models::Error::Cancelled) => return Ok(None),
+            Err(source) => {
+                return Err(Error::Rewrite { action: self.action, input: self.input.to_owned(), source });
+            }
+            Ok(report) => report,
+        };
+        let failed = |source| Error::ReadFile { path: self.output.to_owned(), source };
+        Ok(Some((report, fs::metadata(self.output).map_err(failed)?.len())))
+    }
+
+    /// Refuses to write over the input, and over anything else without `force`.
+    fn check_output(&self) -> Result<()> {
+        match self.output.canonicalize() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(source) => Err(Error::WriteFile { path: self.output.to_owned(), source }),
+            Ok(output) if output.is_dir() => Err(Error::Directory { path: self.output.to_owned() }),
+            Ok(output) if self.input.canonicalize().is_ok_and(|input| input == output) => {
+                Err(Error::SameFile)
+            }
+            Ok(_) if self.force => Ok(()),
+            Ok(_) => Err(Error::OutputExists { path: self.output.to_owned() }),
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! Hugging Face folders (`config.json`, safetensors, tokenizer files), seen as GGUF files.
+//!
+//! Nothing is converted when a folder is opened: hyperparameters get the keys of GGUF, tensors their names and shapes.
+//! Matrices stay in the mapped files. Made anew, when they are asked for, are vectors that are not in f32, norms that GGUF
+//! stores plus one, and the query and key matrices of the `llama` architecture, whose rows are in another order there.
+//!
+//! Source: the files as transformers 4 and 5 write them; keys, names and row orders as llama.cpp's converter.
+
+mod change;
+mod chat_template;
+mod config;
+mod family;
+mod fields;
+mod rope;
+mod shards;
+mod tensors;
+mod vocabulary;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use gguf_rs_lite::{Metadata, TensorInfo, TensorType};
+
+use self::config::Config;
+use self::fields::{Fields, read_object};
+use self::shards::Shards;
+use self::tensors::{Change, Origin, Tensor};
+use crate::TokenId;
+use crate::checkpoint::{Checkpoint, TensorBytes};
+use crate::error::{Error, Result};
+use crate::tokenizer::Tokenizer;
+use crate::weights::{EMBEDDING, block_format};
+
+/// A model in a Hugging Face folder.
+///
+/// While it or any data of it is alive, the weight files must not be shortened or overwritten in place.
+///
+/// ```no_run
+/// use ruvllm_models::{Checkpoint, HfFolder, Model};
+///
+/// let folder = HfFolder::open("Qwen2.5-0.5B-Instruct")?;
+/// let model = Model::load(&folder, &mut |_| ())?;
+/// let tokenizer = folder.tokenizer()?;
+/// # Ok::<(), ruvllm_models::Error>(())
+/// ```
+pub struct HfFolder {
+    path: PathBuf,
+    config: Config,
+    metadata: Metadata,
+    tensors: Vec<Tensor>,
+    by_name: HashMap<String, usize>,
+    shards: Shards,
+}
+
+impl HfFolder {
+    /// Opens a folder: reads its configuration and the headers of its weight files, and checks them against each other.
+    /// The tokenizer is read when it is asked for.
+    ///
+    /// # Errors
+    /// [`Error::NotAModelFolder`] without a configuration or weights; [`Error::UnsupportedArchitecture`];
+    /// [`Error::InvalidField`], [`Error::MissingField`] and [`Error::InvalidJson`] for files that no such model has;
+    /// [`Error::MissingShard`], [`Error::MissingInShard`], [`Error::Safetensors`] and [`Error::DuplicateTensor`] for
+    /// damaged or incomplete weights; [`Error::MissingTensor`], [`Error::UnexpectedTensor`], [`Error::TensorShape`] and
+    /// [`Error::UnsupportedTensorType`] for weights of another model.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let config = Config::read(path)?;
+        let model = config.hyperparameters(&model_name(path, &config))?;
+        let (shards, stored) = Shards::open(path)?;
+        let tensors = tensors::list(&model, config.is_multimodal, stored)?;
+        let mut metadata = model.metadata;
+        metadata.insert("general.file_type", file_type(&tensors));
+        metadata.insert("general.quantization_version", 2_u32);
+        chat_template::write(path, &mut metadata)?;
+        let by_name = tensors.iter().enumerate().map(|(i, tensor)| (tensor.info.name.clone(), i)).collect();
+        Ok(Self { path: path.to_owned(), config, metadata, tensors, by_name, shards })
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Number of weight files.
+    pub fn shards(&self) -> usize {
+        self.shards.len()
+    }
+
+    fn find(&self, name: &str) -> Option<&Tensor> {
+        self.by_name.get(name).map(|&i| &self.tensors[i])
+    }
+
+    /// Rows of the embedding.
+    fn vocab_size(&self) -> usize {
+        self.find(EMBEDDING).and_then(|tensor| tensor.info.dims.get(1)).map_or(0, |&rows| rows as usize)
+    }
+
+    /// The tokens that end an answer, as `generation_config.json` or else `config.json` list them.
+    fn end_tokens(&self) -> Result<Vec<TokenId>> {
+        const FILE: &str = "generation_config.json";
+        let map = read_object(&self.path.join(FILE))?;
+        let generation = map.as_ref().map(|map| Fields::new(FILE, map));
+        let named = generation.and_then(|fields| fields.get("eos_token_id"));
+        let value = named.or_else(|| self.config.fields().get("eos_token_id"));
+        let id = |value: &serde_json::Value| value.as_u64().and_then(|id| TokenId::try_from(id).ok());
+        Ok(match value {
+            Some(serde_json::Value::Array(ids)) => ids.iter().filter_map(id).collect(),
+            Some(value) => id(value).into_iter().collect(),
+            None => Vec::new(),
+        })
+    }
+}
+
+impl Checkpoint for HfFolder {
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn file_metadata(&self) -> Result<Metadata> {
+        let mut metadata = self.metadata.clone();
+        vocabulary::write(
+            &self.path,
+            &self.config.fields(),
+            self.vocab_size(),
+            &self.end_tokens()?,
+            &mut metadata,
+        )?;
+        Ok(metadata)
+    }
+
+    fn tensors(&self) -> Box<dyn Iterator<Item = &TensorInfo> + '_> {
+        Box::new(self.tensors.iter().map(|tensor| &tensor.info))
+    }
+
+    fn tensor(&self, name: &str) -> Option<&TensorInfo> {
+        self.find(name).map(|tensor| &tensor.info)
+    }
+
+    fn data(&self, tensor: &TensorInfo) -> Result<TensorBytes> {
+        let missing = || Error::MissingTensor { name: tensor.name.clone() };
+        let tensor = self.find(&tensor.name).ok_or_else(missing)?;
+        let (stored, change) = match &tensor.origin {
+            Origin::Generated(values) => return Ok(TensorBytes::Made(change::f32_bytes(values))),
+            Origin::Stored(stored, change) => (stored, *change),
+        };
+        let data = self.shards.data(stored).ok_or_else(missing)?;
+        let same_type = stored.tensor_type == Some(tensor.info.tensor_type);
+        match (change, stored.dims.as_slice()) {
+            (Change::None, _) if same_type => Ok(TensorBytes::Shared(data)),
+            (_, [_]) => {
+                let format = stored.tensor_type.and_then(block_format).ok_or_else(missing)?;
+                Ok(TensorBytes::Made(change::vector(data.as_bytes(), format, change)))
+            }
+            (Change::Interleave(heads), [_, rows]) => {
+                let row_bytes = data.len() / (*rows as usize).max(1);
+                Ok(TensorBytes::Made(change::interleave(data.as_bytes(), row_bytes, heads)))
+            }
+            _ => Ok(TensorBytes::Shared(data)),
+        }
+    }
+
+    fn file_bytes(&self) -> u64 {
+        self.shards.file_bytes()
+    }
+
+    fn gguf_version(&self) -> Option<u32> {
+        None
+    }
+
+    fn tokenizer(&self) -> Result<Tokenizer> {
+        let file = self.path.join(vocabulary::TOKENIZER);
+        let tokenizer = if file.exists() {
+            Tokenizer::from_file(&file)?
+        } else {
+            Tokenizer::from_gguf(&self.file_metadata()?)?
+        };
+        let (ids, rows) = (tokenizer.text_vocab_size(), self.vocab_size());
+        if ids > rows {
+            return Err(Error::VocabularySize { tokenizer: ids, embedding: rows });
+        }
+        Ok(tokenizer.with_end_tokens(&self.end_tokens()?))
+    }
+}
+
+/// The shape of the folder; lists of tensors would be too long.
+impl fmt::Debug for HfFolder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HfFolder")
+            .field("path", &self.path)
+            .field("shards", &self.shards.len())
+            .field("tensors", &self.tensors.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the configuration calls the model, else what the folder is called.
+fn model_name(path: &Path, config: &Config) -> String {
+    let last = |name: &str| name.trim_end_matches('/').rsplit('/').next().unwrap_or_default().to_owned();
+    let named = config.fields().get("_name_or_path").and_then(serde_json::Value::as_str).map(last);
+    let folder = || {
+        let absolute = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        absolute.file_name().map(|name| name.to_string_lossy().into_owned())
+    };
+    named.filter(|name| !name.is_empty()).or_else(folder).unwrap_or_default()
+}
+
+/// The number of `general.file_type` for the type of most matrix values.
+fn file_type(tensors: &[Tensor]) -> u32 {
+    let values = |tensor_type: TensorType| -> u64 {
+        let has_type =
+            |tensor: &&Tensor| tensor.info.dims.len() > 1 && tensor.info.tensor_type == tensor_type;
+        tensors.iter().filter(has_type).map(|tensor| tensor.info.elements()).sum()
+    };
+    let types = [(TensorType::F32, 0), (TensorType::F16, 1), (TensorType::BF16, 32)];
+    types.into_iter().max_by_key(|&(tensor_type, _)| values(tensor_type)).map_or(0, |(_, number)| number)
+}

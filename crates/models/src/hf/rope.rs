@@ -1,0 +1,221 @@
+//! Rotary positions of a `config.json`, in the forms of transformers 4 (`rope_theta`, `rope_scaling`) and 5
+//! (`rope_parameters`, with one object per kind of layer where kinds differ).
+
+use std::f32::consts::PI;
+
+use serde_json::Value;
+
+use super::config::{Keys, Sizes};
+use super::family::Kind;
+use super::fields::Fields;
+use crate::config::rope::FREQUENCY_DIVISORS;
+use crate::error::Result;
+
+/// Largest context that a file may name; positions are counted in 32 bits.
+const MAX_CONTEXT: usize = u32::MAX as usize;
+
+/// A tensor that follows from the hyperparameters: a name and a vector of f32.
+pub(super) struct Generated {
+    pub(super) name: &'static str,
+    pub(super) values: Vec<f32>,
+}
+
+/// The fields of one model, wherever they stand.
+struct Rope<'a> {
+    /// `rope_parameters` or `rope_scaling`, or the file itself when there is neither.
+    scaling: Fields<'a>,
+    /// What the scaling is called.
+    kind: Option<&'a str>,
+    base: Option<f64>,
+    /// Of layers with a window, where that is another one.
+    window_base: Option<f64>,
+    original_context: Option<usize>,
+    /// Share of a head that is rotated.
+    partial: f64,
+}
+
+impl<'a> Rope<'a> {
+    fn read(config: &Fields<'a>) -> Result<Self> {
+        let outer = match config.object("rope_parameters")? {
+            Some(parameters) => Some(parameters),
+            None => config.object("rope_scaling")?,
+        };
+        let nested = |key: &str| outer.as_ref().map_or(Ok(None), |outer| outer.object(key));
+        let (global, window) = (nested("full_attention")?, nested("sliding_attention")?);
+        let window_base = match window {
+            Some(window) => window.positive("rope_theta")?,
+            None => config.positive("rope_local_base_freq")?,
+        };
+        let has_scaling = outer.is_some();
+        let scaling = global.or(outer).unwrap_or_else(|| config.clone());
+        let kind = match (has_scaling, scaling.text("rope_type")?) {
+            (false, _) => None,
+            (true, Some(kind)) => Some(kind),
+            (true, None) => scaling.text("type")?,
+        };
+        const ORIGINAL: &str = "original_max_position_embeddings";
+        let original_context = match scaling.count(ORIGINAL, 1..=MAX_CONTEXT)? {
+            Some(original) => Some(original),
+            None => config.count(ORIGINAL, 1..=MAX_CONTEXT)?,
+        };
+        const PARTIAL: &str = "partial_rotary_factor";
+        let partial = match scaling.positive(PARTIAL)? {
+            Some(partial) => partial,
+            None => config.positive(PARTIAL)?.unwrap_or(1.0),
+        };
+        if partial > 1.0 {
+            return Err(scaling.invalid(PARTIAL, "a number above 0 and at most 1"));
+        }
+        let base = match scaling.positive("rope_theta")? {
+            Some(base) => Some(base),
+            None => config.positive("rope_theta")?,
+        };
+        Ok(Self { scaling, kind, base, window_base, original_context, partial })
+    }
+
+    /// The factor that every scaling has.
+    fn factor(&self) -> Result<f64> {
+        self.scaling.positive("factor")?.ok_or_else(|| self.scaling.missing("factor", "a number above 0"))
+    }
+}
+
+/// Writes the keys of rotary positions, and gives the tensors that belong to them.
+pub(super) fn write(
+    config: &Fields<'_>,
+    kind: Kind,
+    sizes: &Sizes,
+    keys: &mut Keys,
+) -> Result<Vec<Generated>> {
+    let rope = Rope::read(config)?;
+    let rotary_dim = (sizes.head_dim as f64 * rope.partial) as usize;
+    match kind {
+        Kind::Llama | Kind::Mistral | Kind::Phi3 => keys.count("rope.dimension_count", rotary_dim),
+        _ if rotary_dim != sizes.head_dim => keys.count("rope.dimension_count", rotary_dim),
+        _ => {}
+    }
+    let base = match (kind, rope.base) {
+        (Kind::Gemma3, base) => Some(base.unwrap_or(1_000_000.0)),
+        (_, base) => base,
+    };
+    if let Some(base) = base {
+        keys.real("rope.freq_base", base);
+    }
+    if kind == Kind::Gemma3 {
+        keys.real("rope.freq_base_swa", rope.window_base.unwrap_or(10_000.0));
+    }
+    if kind == Kind::Phi3 {
+        keys.count("rope.scaling.original_context_length", rope.original_context.unwrap_or(sizes.context));
+    }
+    match rope.kind {
+        None | Some("default") => Ok(Vec::new()),
+        Some("linear") => {
+            keys.text("rope.scaling.type", "linear");
+            keys.real("rope.scaling.factor", rope.factor()?);
+            Ok(Vec::new())
+        }
+        Some("yarn") if kind != Kind::Phi3 => write_yarn(&rope, sizes, keys).map(|()| Vec::new()),
+        Some("llama3") => {
+            let base = base.unwrap_or(10_000.0) as f32;
+            let values = llama3_divisors(&rope, base, rotary_dim)?;
+            Ok(vec![Generated { name: FREQUENCY_DIVISORS, values }])
+        }
+        Some("longrope" | "su") if kind == Kind::Phi3 => write_longrope(&rope, sizes, rotary_dim, keys),
+        Some(_) => {
+            let key = if rope.scaling.get("rope_type").is_some() { "rope_type" } else { "type" };
+            let expected = match kind {
+                Kind::Phi3 => "`default`, `linear`, `llama3` or `longrope`",
+                _ => "`default`, `linear`, `yarn` or `llama3`",
+            };
+            Err(rope.scaling.invalid(key, expected))
+        }
+    }
+}
+
+/// `YaRN` (arXiv 2309.00071). GGUF readers multiply the usual factor of cos and sin by that of the file, where
+/// transformers replaces it.
+fn write_yarn(rope: &Rope<'_>, sizes: &Sizes, keys: &mut Keys) -> Result<()> {
+    let fields = &rope.scaling;
+    let factor = rope.factor()?;
+    keys.text("rope.scaling.type", "yarn");
+    keys.real("rope.scaling.factor", factor);
+    keys.count("rope.scaling.original_context_length", rope.original_context.unwrap_or(sizes.context));
+    if fields.flag("truncate")? == Some(false) {
+        return Err(fields.invalid("truncate", "true: the format has no place for it"));
+    }
+    let usual = |scale: f64| if factor > 1.0 { 0.1 * scale * factor.ln() + 1.0 } else { 1.0 };
+    let given = match (
+        fields.positive("attention_factor")?,
+        fields.positive("mscale")?,
+        fields.positive("mscale_all_dim")?,
+    ) {
+        (Some(given), ..) => Some(given),
+        (None, Some(scale), Some(all)) => Some(usual(scale) / usual(all)),
+        _ => None,
+    };
+    if let Some(given) = given {
+        keys.real("rope.scaling.yarn_attn_factor", given / usual(1.0));
+    }
+    for (key, field) in [("yarn_beta_fast", "beta_fast"), ("yarn_beta_slow", "beta_slow")] {
+        if let Some(beta) = fields.positive(field)? {
+            keys.real(&format!("rope.scaling.{key}"), beta);
+        }
+    }
+    Ok(())
+}
+
+/// What Llama 3.1 divides its rotary frequencies by: 1 for short wavelengths, the factor for long ones, and a blend
+/// between. In f32 throughout, as the model's own code computes it.
+fn llama3_divisors(rope: &Rope<'_>, base: f32, rotary_dim: usize) -> Result<Vec<f32>> {
+    let fields = &rope.scaling;
+    let real = |key: &str, default: f64| fields.positive(key).map(|value| value.unwrap_or(default) as f32);
+    let factor = real("factor", 8.0)?;
+    let (low, high) = (real("low_freq_factor", 1.0)?, real("high_freq_factor", 4.0)?);
+    if low >= high {
+        return Err(fields.invalid("low_freq_factor", "a number below high_freq_factor"));
+    }
+    let original = rope.original_context.unwrap_or(8192) as f32;
+    let divisor = |pair: usize| {
+        let frequency = 1.0 / base.powf((2 * pair) as f32 / rotary_dim as f32);
+        let wavelength = 2.0 * PI / frequency;
+        if wavelength < original / high {
+            1.0
+        } else if wavelength > original / low {
+            factor
+        } else {
+            let smooth = (original / wavelength - low) / (high - low);
+            1.0 / ((1.0 - smooth) / factor + smooth)
+        }
+    };
+    Ok((0..rotary_dim / 2).map(divisor).collect())
+}
+
+/// `LongRoPE` (arXiv 2402.13753): one list of divisors for short sequences and one for long ones.
+fn write_longrope(
+    rope: &Rope<'_>,
+    sizes: &Sizes,
+    rotary_dim: usize,
+    keys: &mut Keys,
+) -> Result<Vec<Generated>> {
+    let fields = &rope.scaling;
+    let original = rope.original_context.unwrap_or(sizes.context);
+    let scale = sizes.context as f64 / original as f64;
+    let usual = if scale > 1.0 { (1.0 + scale.ln() / (original as f64).ln()).sqrt() } else { 1.0 };
+    let attention_factor = fields.positive("attention_factor")?.unwrap_or(usual);
+    if !attention_factor.is_finite() {
+        return Err(fields.missing("original_max_position_embeddings", "a whole number above 1"));
+    }
+    keys.real("rope.scaling.attn_factor", attention_factor);
+    let factors = |field: &'static str, name| {
+        let expected = || format!("{} numbers above 0, one per rotated pair", rotary_dim / 2);
+        let list = fields.list(field)?.ok_or_else(|| fields.missing(field, expected()))?;
+        let values: Vec<f32> = list.iter().filter_map(Value::as_f64).map(|value| value as f32).collect();
+        let is_valid = list.len() == rotary_dim / 2
+            && values.len() == list.len()
+            && values.iter().all(|&value| value.is_finite() && value > 0.0);
+        if is_valid { Ok(Generated { name, values }) } else { Err(fields.invalid(field, expected())) }
+    };
+    Ok(vec![
+        factors("long_factor", "rope_factors_long.weight")?,
+        factors("short_factor", "rope_factors_short.weight")?,
+    ])
+}

@@ -1,0 +1,86 @@
+//! A checkpoint whose matrices are quantized when they are asked for: for models that are loaded once, from weights that
+//! stay as they are.
+
+use std::collections::HashMap;
+
+use gguf_rs_lite::{Metadata, TensorInfo};
+use ruvllm_kernels::ThreadPool;
+
+use super::{Recipe, assign, rows};
+use crate::checkpoint::{Checkpoint, TensorBytes};
+use crate::error::{Error, Result};
+use crate::tokenizer::Tokenizer;
+use crate::weights::format_of;
+
+/// Another checkpoint with the tensor types of a [`Recipe`].
+///
+/// A tensor that keeps its type keeps its bytes. Each other one is made on all threads when its data are asked for, and
+/// nothing is kept here, so loading a model takes the memory of what it becomes and of no more than one tensor beside.
+pub struct InSitu<'a> {
+    inner: &'a dyn Checkpoint,
+    metadata: Metadata,
+    tensors: Vec<TensorInfo>,
+    by_name: HashMap<String, usize>,
+    pool: &'a ThreadPool,
+}
+
+impl<'a> InSitu<'a> {
+    /// Decides the types of all tensors; computes nothing yet.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedTensorType`] for a matrix that cannot be decoded.
+    pub fn new(inner: &'a dyn Checkpoint, recipe: Recipe, pool: &'a ThreadPool) -> Result<Self> {
+        let assignments = assign(inner, recipe, false)?;
+        let retyped = |(tensor, to): (&TensorInfo, &super::Assignment)| match to.tensor_type {
+            same if same == tensor.tensor_type => Ok(tensor.clone()),
+            other => Ok(TensorInfo::new(&tensor.name, tensor.dims.clone(), other)?),
+        };
+        let tensors: Vec<TensorInfo> =
+            inner.tensors().zip(&assignments).map(retyped).collect::<Result<_>>()?;
+        let by_name = tensors.iter().enumerate().map(|(i, tensor)| (tensor.name.clone(), i)).collect();
+        let mut metadata = inner.metadata().clone();
+        metadata.insert("general.file_type", recipe.file_type());
+        Ok(Self { inner, metadata, tensors, by_name, pool })
+    }
+}
+
+impl Checkpoint for InSitu<'_> {
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn file_metadata(&self) -> Result<Metadata> {
+        self.inner.file_metadata()
+    }
+
+    fn tensors(&self) -> Box<dyn Iterator<Item = &TensorInfo> + '_> {
+        Box::new(self.tensors.iter())
+    }
+
+    fn tensor(&self, name: &str) -> Option<&TensorInfo> {
+        self.by_name.get(name).map(|&i| &self.tensors[i])
+    }
+
+    fn data(&self, tensor: &TensorInfo) -> Result<TensorBytes> {
+        let missing = || Error::MissingTensor { name: tensor.name.clone() };
+        let before = self.inner.tensor(&tensor.name).ok_or_else(missing)?;
+        let after = self.tensor(&tensor.name).ok_or_else(missing)?;
+        let data = self.inner.data(before)?;
+        if after.tensor_type == before.tensor_type {
+            return Ok(data);
+        }
+        rows::convert_tensor(before, data.as_ref(), format_of(after)?, self.pool).map(TensorBytes::Made)
+    }
+
+    fn file_bytes(&self) -> u64 {
+        self.inner.file_bytes()
+    }
+
+    fn gguf_version(&self) -> Option<u32> {
+        None
+    }
+
+    fn tokenizer(&self) -> Result<Tokenizer> {
+        self.inner.tokenizer()
+    }
+}

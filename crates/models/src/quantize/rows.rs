@@ -1,0 +1,120 @@
+//! Rows of a tensor in another storage type, on all threads.
+
+use std::sync::{Mutex, PoisonError};
+
+use gguf_rs_lite::{FileWriter, TensorInfo, TensorType};
+use ruvllm_kernels::{BlockFormat, ThreadPool};
+
+use crate::error::{Error, Result};
+use crate::weights::{block_format, format_of};
+
+/// Values that are in memory at a time, unless a single row has more.
+const BATCH_VALUES: usize = 1 << 20;
+
+/// Values that a thread converts at a time.
+const PART_VALUES: usize = 1 << 14;
+
+/// Largest half-precision number: the scales of all quantized types are of that kind.
+const HALF_MAX: f32 = 65_504.0;
+
+/// Writes one tensor, a batch of rows at a time; `advance` is told how many bytes of the input are done.
+pub(super) fn write_tensor(
+    writer: &mut FileWriter,
+    tensor: &TensorInfo,
+    data: &[u8],
+    to: TensorType,
+    pool: &ThreadPool,
+    advance: &mut dyn FnMut(usize) -> Result<()>,
+) -> Result<()> {
+    // A tensor of a type that is unknown here keeps it: the caller has checked.
+    let (Some(from), Some(to)) = (block_format(tensor.tensor_type), block_format(to)) else {
+        writer.write_chunk(data)?;
+        return advance(data.len());
+    };
+    let Some(rows) = Rows::new(tensor, from, to).filter(|_| !data.is_empty()) else { return Ok(()) };
+    let rows_per_batch = (BATCH_VALUES / rows.cols).max(1);
+    let mut encoded = Vec::new();
+    for (i, batch) in data.chunks(rows_per_batch * rows.from_row).enumerate() {
+        encoded.resize(batch.len() / rows.from_row * rows.to_row, 0);
+        rows.convert(batch, &mut encoded, i * rows_per_batch, pool)?;
+        writer.write_chunk(&encoded)?;
+        advance(batch.len())?;
+    }
+    Ok(())
+}
+
+/// All of a tensor in another type. `data` are those of `tensor`.
+pub(super) fn convert_tensor(
+    tensor: &TensorInfo,
+    data: &[u8],
+    to: BlockFormat,
+    pool: &ThreadPool,
+) -> Result<Vec<u8>> {
+    let Some(rows) = Rows::new(tensor, format_of(tensor)?, to).filter(|_| !data.is_empty()) else {
+        return Ok(Vec::new());
+    };
+    let mut encoded = vec![0; data.len() / rows.from_row * rows.to_row];
+    rows.convert(data, &mut encoded, 0, pool)?;
+    Ok(encoded)
+}
+
+/// The rows of one tensor and what becomes of them.
+struct Rows<'a> {
+    name: &'a str,
+    from: BlockFormat,
+    to: BlockFormat,
+    cols: usize,
+    from_row: usize, // bytes
+    to_row: usize,   // bytes
+}
+
+impl<'a> Rows<'a> {
+    /// `None` if rows are not whole blocks of both types.
+    fn new(tensor: &'a TensorInfo, from: BlockFormat, to: BlockFormat) -> Option<Self> {
+        let cols = tensor.dims.first().map_or(1, |&cols| cols as usize);
+        let (from_row, to_row) = (from.row_bytes(cols)?, to.row_bytes(cols)?);
+        Some(Self { name: &tensor.name, from, to, cols, from_row, to_row })
+    }
+
+    /// Converts whole rows on all threads. `first` is the number of the first row in the tensor.
+    fn convert(&self, data: &[u8], encoded: &mut [u8], first: usize, pool: &ThreadPool) -> Result<()> {
+        let rows = (PART_VALUES / self.cols).max(1);
+        // Each part is taken by one thread only: the locks are never contended.
+        let parts: Vec<_> = data
+            .chunks(rows * self.from_row)
+            .zip(encoded.chunks_mut(rows * self.to_row))
+            .map(|(data, encoded)| Mutex::new((data, encoded, Ok(()))))
+            .collect();
+        pool.for_each_chunk(parts.len(), 1, &|range| {
+            for i in range {
+                let mut part = parts[i].lock().unwrap_or_else(PoisonError::into_inner);
+                let (data, encoded, result) = &mut *part;
+                *result = self.convert_part(data, encoded, first + i * rows);
+            }
+        });
+        parts.into_iter().try_for_each(|part| part.into_inner().unwrap_or_else(PoisonError::into_inner).2)
+    }
+
+    fn convert_part(&self, data: &[u8], encoded: &mut [u8], first: usize) -> Result<()> {
+        let mut values = vec![0.0; data.len() / self.from_row * self.cols];
+        self.from.dequantize(data, &mut values);
+        let limit = match self.to {
+            BlockFormat::F32 | BlockFormat::BF16 => f32::MAX,
+            _ => HALF_MAX,
+        };
+        if let Some(index) = values.iter().position(|x| x.is_nan() || x.abs() > limit) {
+            return Err(Error::WeightValue {
+                name: self.name.to_owned(),
+                row: first + index / self.cols,
+                found: values[index],
+                format: self.to.name(),
+            });
+        }
+        if self.from == self.to {
+            encoded.copy_from_slice(data);
+        } else {
+            self.to.quantize(&values, encoded);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,8 @@
+//! Hugging Face folders against the GGUF files that an independent converter made of them (`tests/data/tiny`).
+
+mod convert;
+mod goldens;
+mod hostile;
+mod refused;
+mod styles;
+mod support;
