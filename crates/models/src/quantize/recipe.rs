@@ -1,7 +1,8 @@
 //! Recipes: which storage type each tensor of a model gets.
 //!
 //! A recipe is a type for most matrices and exceptions for those that lose most by it: the output matrix, the value and
-//! down projections. The rules are llama.cpp's (without an importance matrix), so that a name means the same file layout.
+//! down projections. The rules are llama.cpp's (without an importance matrix), so that a name means the same file layout;
+//! but rows that are not whole blocks of `Q2_K` or `Q3_K` get `IQ4_NL`, which is as large as its `Q4_0` and closer.
 
 use gguf_rs_lite::{TensorInfo, TensorType};
 
