@@ -14,12 +14,12 @@ fn tiny(name: &str) -> Gguf {
 }
 
 fn config(name: &str) -> ModelConfig {
-    ModelConfig::from_gguf(&tiny(name)).expect("valid")
+    ModelConfig::from_checkpoint(&tiny(name)).expect("valid")
 }
 
 /// The configuration of a file with other metadata.
 fn changed(name: &str, change: impl FnOnce(&mut Metadata)) -> Result<ModelConfig, Error> {
-    ModelConfig::from_gguf(&rewrite(&tiny(name), |metadata, _| change(metadata)))
+    ModelConfig::from_checkpoint(&rewrite(&tiny(name), |metadata, _| change(metadata)))
 }
 
 fn windowed_layers(config: &ModelConfig) -> Vec<Option<usize>> {
@@ -235,7 +235,7 @@ fn sequences_of_both_kinds_share_a_batch() {
 fn longrope_needs_both_tensors_and_nothing_beside_them() {
     let without = |missing: &str| {
         let gguf = rewrite(&tiny("phi3"), |_, tensors| tensors.retain(|tensor| tensor.0 != missing));
-        ModelConfig::from_gguf(&gguf).expect_err("refused").to_string()
+        ModelConfig::from_checkpoint(&gguf).expect_err("refused").to_string()
     };
     for name in ["rope_factors_short.weight", "rope_factors_long.weight"] {
         assert_eq!(without(name), format!("tensor `{name}` is missing"));
