@@ -35,6 +35,19 @@ fn the_context_is_what_was_asked_for_within_the_model() {
 }
 
 #[test]
+fn a_folder_is_a_model_too_and_quantized_weights_are_private() {
+    let folder = tiny_path().with_file_name("hf");
+    let whole = load(folder.clone(), &tiny_options());
+    let bytes = whole.model().weight_bytes();
+    assert!(bytes.shared > bytes.private, "{bytes:?}: only matrices with another row order are copied");
+    assert!(whole.chat_template().is_ok());
+    let quantize = ruvllm::Recipe::from_name("q4_k_m");
+    let quantized = load(folder, &EngineOptions { quantize, ..tiny_options() }).model().weight_bytes();
+    assert_eq!(quantized.shared, 0);
+    assert!(2 * quantized.private < bytes.shared + bytes.private, "{quantized:?} of {bytes:?}");
+}
+
+#[test]
 fn static_bytes_are_a_model_too() {
     let bytes: &'static [u8] = std::fs::read(tiny_path()).expect("the model is there").leak();
     let source = ModelSource::Static { name: "tiny".to_owned(), bytes };

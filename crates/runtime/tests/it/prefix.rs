@@ -149,6 +149,10 @@ fn other_policies_and_models_share_a_folder_without_meeting() {
     let kv = "f16".parse().expect("a policy");
     let other_policy = load(tiny_path(), &EngineOptions { kv, prefixes: prefixes.clone(), ..tiny_options() });
     assert_eq!(complete(&other_policy, &request(&tokens)).cached_tokens, 0);
+    let quantize = ruvllm::Recipe::from_name("q8_0");
+    let quantized = EngineOptions { quantize, prefixes: prefixes.clone(), ..tiny_options() };
+    assert_eq!(complete(&load(tiny_path(), &quantized), &request(&tokens)).cached_tokens, 0);
+    assert_eq!(complete(&load(tiny_path(), &quantized), &request(&tokens)).cached_tokens, 96);
     let other_model = load(base_path(), &EngineOptions { prefixes, ..tiny_options() });
     let request = GenerateRequest { ignore_eos: true, ..greedy(Prompt::Tokens(tokens), 2) };
     assert_eq!(complete(&other_model, &request).cached_tokens, 0);
