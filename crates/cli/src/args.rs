@@ -67,7 +67,7 @@ pub(crate) struct ModelArgs {
         long,
         short,
         value_name = "MODEL",
-        help = "GGUF file, HF folder or pulled model [default: that of RUVLLM_MODEL, else the built-in one]"
+        help = "GGUF file, HF folder or pulled model [default: RUVLLM_MODEL, or the built-in one]"
     )]
     pub(crate) model: Option<PathBuf>,
 }
