@@ -36,7 +36,8 @@ impl<B: Clone> PrefixTree<B> {
         let queued: Vec<NodeId> = nodes.queue.iter().map(|Reverse((_, id))| *id).collect();
         for (id, node) in nodes.iter() {
             let room = node.blocks.len() * self.block_tokens;
-            let least = if node.children.is_empty() { (room + 1).saturating_sub(self.block_tokens) } else { room };
+            let least =
+                if node.children.is_empty() { (room + 1).saturating_sub(self.block_tokens) } else { room };
             assert!((least..=room).contains(&node.label.len()));
             match &node.parent {
                 Parent::Key(key) => {
