@@ -81,7 +81,7 @@ pub(crate) enum Error {
         input: PathBuf,
         /// What the writer said.
         #[source]
-        source: ruvllm_models::Error,
+        source: Box<ruvllm_models::Error>,
     },
     /// A file would be replaced by what is made of it.
     #[error("IN and OUT are the same file; give OUT another name")]

@@ -51,7 +51,11 @@ impl Rewrite<'_> {
         let report = match written {
             Err(ruvllm_models::Error::Cancelled) => return Ok(None),
             Err(source) => {
-                return Err(Error::Rewrite { action: self.action, input: self.input.to_owned(), source });
+                return Err(Error::Rewrite {
+                    action: self.action,
+                    input: self.input.to_owned(),
+                    source: Box::new(source),
+                });
             }
             Ok(report) => report,
         };

@@ -104,7 +104,7 @@ fn logits(checkpoint: &dyn Checkpoint, tokens: &[u32]) -> Vec<u32> {
 #[test]
 fn a_folder_computes_what_the_file_computes() {
     let tokens: Vec<u32> = (0..40).map(|i| i * 7 % 500).collect();
-    for name in ["llama", "llama_yarn", "mistral"] {
+    for name in TINY {
         assert!(logits(&folder(name), &tokens) == logits(&gguf(name, "model-F32.gguf"), &tokens), "{name}");
     }
 }
