@@ -8,7 +8,10 @@ use crate::adr::Depth;
 use crate::bench::{BenchArgs, KvQualityArgs};
 use crate::gen_model::{Shape, TypeMix};
 use crate::sanitize::Sanitizer;
-use crate::{Result, Workspace, adr, bench, ci, cross_test, fixtures, gen_model, sanitize, setup, workspace};
+use crate::{
+    Result, Workspace, adr, bench, ci, cross_test, fixtures, gen_model, sanitize, setup, tokenizer_goldens,
+    workspace,
+};
 
 /// Builds, checks and measures the ruvllm workspace
 ///
@@ -75,6 +78,14 @@ enum Command {
         #[command(subcommand)]
         command: AdrCommand,
     },
+    /// Compares the tokenizers of real vocabularies with the ids that their models' own tokenizers give
+    ///
+    /// Prints a table. A folder in the manner of llama.cpp's `models`: `NAME.gguf`, the texts `NAME.gguf.inp`, their ids
+    /// `NAME.gguf.out`. Not part of `ci`: the files are too large to be committed.
+    TokenizerGoldens {
+        /// The folder
+        folder: PathBuf,
+    },
     /// Writes a model of a real shape with random weights, for speed and memory work
     GenModel {
         /// Sizes of the model
@@ -135,6 +146,7 @@ pub fn run() -> Result<()> {
         Command::Setup { dry_run, cross } => setup::setup(&workspace, dry_run, cross),
         Command::Bench(args) => bench::bench(&workspace, &args),
         Command::KvQuality(args) => bench::kv_quality(&workspace, &args),
+        Command::TokenizerGoldens { folder } => tokenizer_goldens::tokenizer_goldens(&folder),
         Command::Adr { command } => run_adr(&workspace, &command),
         Command::GenModel { shape, types, out, seed, layers, threads } => {
             let options = gen_model::Options { shape, types, seed, layers, threads };
@@ -185,6 +197,7 @@ mod tests {
             "kv-quality --only passkey,bytes --trials 2",
             "bench --peer llama-bench=x --model a.gguf --model b.gguf -p 512 -n 64 -t 1,2 --rounds 3",
             "bench --peer lbench=x --peer json=y --model a.gguf -d 0,4096 --kv f16,q8,q4 --section deep --drop-slow",
+            "tokenizer-goldens models",
             "adr list",
             "adr new A-title",
             "adr check --full",

@@ -185,6 +185,18 @@ pub enum Error {
         #[source]
         source: gguf_rs_lite::Error,
     },
+    /// A folder has no vocabulary with texts and ids beside it.
+    #[error("{} has no NAME.gguf with NAME.gguf.inp and NAME.gguf.out", folder.display())]
+    NoGoldens {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// Some texts have other ids than the goldens.
+    #[error("{faults}")]
+    GoldensDiffer {
+        /// The first text of each vocabulary that differs.
+        faults: String,
+    },
     /// A model file could not be written.
     #[error("cannot write the model {}", path.display())]
     Gguf {

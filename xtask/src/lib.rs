@@ -20,6 +20,7 @@ mod sanitize;
 mod setup;
 mod tally;
 mod test_binaries;
+mod tokenizer_goldens;
 mod workspace;
 
 pub use cli::run;

@@ -11,7 +11,8 @@ use ruvllm::{EngineOptions, Isa, KvCalibration, KvPolicy};
 use ruvllm_models::quantize::Recipe;
 
 use crate::commands::{
-    bench, calibrate_kv, convert, detokenize, doctor, eval, generate, inspect, quantize, store, tokenize,
+    bench, calibrate_kv, convert, detokenize, doctor, eval, generate, inspect, quantize, store, template,
+    tokenize,
 };
 use crate::error::one_line;
 
@@ -47,6 +48,7 @@ pub(crate) enum Command {
     Inspect(inspect::InspectArgs),
     Tokenize(tokenize::TokenizeArgs),
     Detokenize(detokenize::DetokenizeArgs),
+    Template(template::TemplateArgs),
     #[command(subcommand)]
     Eval(eval::EvalCommand),
     Bench(bench::BenchArgs),

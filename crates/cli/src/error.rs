@@ -72,6 +72,16 @@ pub(crate) enum Error {
         #[source]
         source: ruvllm_models::Error,
     },
+    /// There is no usable chat template.
+    #[error("cannot use the chat template; name another with --style or --template")]
+    ChatTemplate {
+        /// What is wrong with it.
+        #[source]
+        source: ruvllm_models::Error,
+    },
+    /// The chat template refused the messages.
+    #[error("cannot make a prompt of the messages")]
+    Conversation(#[source] ruvllm_models::Error),
     /// A model could not be written in another form.
     #[error("cannot {action} {}", input.display())]
     Rewrite {

@@ -337,10 +337,10 @@ pub enum Error {
         message: String,
     },
 
-    /// The tokenizer was asked to add a special token that its vocabulary does not name.
+    /// The tokenizer was asked to add a special token that its vocabulary does not name, or cannot do without it.
     #[error("the tokenizer adds a {name} token, but its metadata names none")]
     MissingSpecialToken {
-        /// `bos` or `eos`.
+        /// `bos`, `eos`, `separator` or `unknown`.
         name: &'static str,
     },
 
@@ -376,9 +376,19 @@ pub enum Error {
         message: String,
     },
 
-    /// The model has no chat template. Give one, or use plain text generation.
+    /// The model has no chat template, and its vocabulary does not show which style it was trained with. Give one, or
+    /// use plain text generation.
     #[error("the model has no chat template")]
     NoChatTemplate,
+
+    /// A name that is none of the built-in chat templates.
+    #[error("chat style `{found}` is not known (known: {known})")]
+    UnknownChatStyle {
+        /// The name.
+        found: String,
+        /// The styles, separated by commas.
+        known: String,
+    },
 
     /// A chat template is not valid Jinja, or uses a feature that is not supported.
     #[error("the chat template is not valid: {message}")]

@@ -4,7 +4,7 @@ use std::{fs, path::PathBuf};
 
 use ruvllm_models::{
     Error, TokenId,
-    chat::{ChatTemplate, Message},
+    chat::{ChatStyle, ChatTemplate, Message},
     tokenizer::{EncodeOptions, Tokenizer},
 };
 use serde_json::Value;
@@ -39,19 +39,19 @@ fn check(name: &str, rendered: Result<String, Error>, golden: &Value) {
     }
 }
 
-#[test]
-fn families_render_as_the_goldens() -> Result<(), Failure> {
+/// Renders every conversation of every family and compares; `template` gives the family's template with its texts of
+/// BOS and EOS.
+fn check_families(
+    template: impl Fn(&str, &Value) -> Result<ChatTemplate, Failure>,
+    check: impl Fn(&str, Result<String, Error>, &Value),
+) -> Result<(), Failure> {
     let goldens = goldens()?;
     let mut checked = 0;
     for (family, golden) in goldens["families"].as_object().into_iter().flatten() {
-        let file = golden["template"].as_str().unwrap_or_default();
-        let source = fs::read_to_string(data(&["chat", file]))?;
         for conversation in goldens["conversations"].as_array().into_iter().flatten() {
             let name = conversation["name"].as_str().unwrap_or_default();
             let Some(expected) = golden["expected"].get(name) else { continue };
-            let template =
-                ChatTemplate::new(&source, owned(&golden["bos_token"]), owned(&golden["eos_token"]))?;
-            let template = with_variables(template, &conversation["kwargs"]);
+            let template = with_variables(template(family, golden)?, &conversation["kwargs"]);
             let messages: Vec<Message> = serde_json::from_value(conversation["messages"].clone())?;
             let tools = conversation.get("tools").filter(|tools| !tools.is_null());
             let rendered = template.render(&messages, tools, conversation["gen"] == true);
@@ -60,6 +60,46 @@ fn families_render_as_the_goldens() -> Result<(), Failure> {
         }
     }
     assert!(checked > 100, "{checked}");
+    Ok(())
+}
+
+#[test]
+fn families_render_as_the_goldens() -> Result<(), Failure> {
+    let template = |_: &str, golden: &Value| {
+        let file = golden["template"].as_str().unwrap_or_default();
+        let source = fs::read_to_string(data(&["chat", file]))?;
+        Ok(ChatTemplate::new(&source, owned(&golden["bos_token"]), owned(&golden["eos_token"]))?)
+    };
+    check_families(template, check)
+}
+
+#[test]
+fn built_in_styles_render_as_the_goldens_of_their_family() -> Result<(), Failure> {
+    let template = |family: &str, golden: &Value| {
+        let source = family.parse::<ChatStyle>()?.source();
+        Ok(ChatTemplate::new(source, owned(&golden["bos_token"]), owned(&golden["eos_token"]))?)
+    };
+    check_families(template, |name, rendered, golden| match (rendered, golden["text"].as_str()) {
+        (Ok(text), Some(golden)) => assert_eq!(text, golden, "{name}"),
+        (Err(Error::TemplateRefused { .. }), None) => {}
+        (rendered, golden) => panic!("{name}: {rendered:?}, expected {golden:?}"),
+    })
+}
+
+#[test]
+fn built_in_styles_take_contents_in_parts() -> Result<(), Failure> {
+    let parts: Vec<Message> = serde_json::from_value(serde_json::json!([
+        {"role": "user", "content": [{"type": "text", "text": "Good "}, {"type": "text", "text": "day"}]}
+    ]))?;
+    for style in ChatStyle::ALL {
+        let template = ChatTemplate::new(style.source(), Some("<s>".to_owned()), Some("</s>".to_owned()))?;
+        let whole = [Message::user("Good day")];
+        let expected = template.render(&whole, None, true)?;
+        // Gemma trims each part.
+        let expected =
+            if style == ChatStyle::Gemma { expected.replace("Good day", "Goodday") } else { expected };
+        assert_eq!(template.render(&parts, None, true)?, expected, "{style}");
+    }
     Ok(())
 }
 
@@ -240,11 +280,108 @@ fn messages_full_of_noncharacters_are_refused() -> Result<(), Failure> {
     Ok(())
 }
 
+/// Metadata of a model without a template.
+fn nameless(architecture: &str, name: &str) -> gguf_rs_lite::Metadata {
+    let mut metadata = gguf_rs_lite::Metadata::new();
+    metadata.insert("general.architecture", gguf_rs_lite::Value::String(architecture.to_owned()));
+    metadata.insert("general.name", gguf_rs_lite::Value::String(name.to_owned()));
+    metadata
+}
+
 #[test]
-fn a_file_without_a_template_says_so() -> Result<(), Failure> {
+fn a_model_without_a_template_gets_that_of_its_style() -> Result<(), Failure> {
+    for (folder, style) in [
+        ("bpe_llama3", ChatStyle::Llama3),
+        ("bpe_qwen2", ChatStyle::ChatMl),
+        ("spm_bpe", ChatStyle::Phi3),
+        ("spm_gemma", ChatStyle::Gemma),
+    ] {
+        let (tokenizer, own) = model(folder)?;
+        assert_eq!(own.style(), None);
+        let template = ChatTemplate::from_gguf(&nameless("other", ""), &tokenizer)?;
+        assert_eq!(template.style(), Some(style), "{folder}");
+        let ids = tokenizer.encode_chat(&template, &[Message::user("Hi")], None, true)?;
+        assert!(ids.iter().filter(|&&id| tokenizer.is_special(id)).count() >= 2, "{folder} {ids:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn vocabularies_without_markers_are_told_by_architecture_and_name() -> Result<(), Failure> {
+    let gguf = gguf_rs_lite::Gguf::open(data(&["tokenizers", "spm_bpe_metaspace", "vocab.gguf"]))?;
+    let mut metadata = gguf.metadata().clone();
+    // A vocabulary of the first Llamas: no markers but BOS and EOS.
+    if let Some(gguf_rs_lite::Value::Array(gguf_rs_lite::Array::String(tokens))) =
+        metadata.get("tokenizer.ggml.tokens").cloned()
+    {
+        let plain = |text: String| {
+            if text.starts_with(['[', '<']) && text.len() > 6 { text.replace(['[', '|'], "_") } else { text }
+        };
+        let tokens = tokens.into_iter().map(plain).collect();
+        metadata
+            .insert("tokenizer.ggml.tokens", gguf_rs_lite::Value::Array(gguf_rs_lite::Array::String(tokens)));
+    }
+    let tokenizer = Tokenizer::from_gguf(&metadata)?;
+    for (architecture, name, style) in [
+        ("llama", "Mistral-7B-Instruct-v0.1", Some(ChatStyle::Mistral)),
+        ("mistral", "", Some(ChatStyle::Mistral)),
+        ("llama", "Llama-2-7b-chat-hf", Some(ChatStyle::Llama2)),
+        ("llama", "", None),
+        ("falcon", "Mistral", None),
+    ] {
+        let template = ChatTemplate::from_gguf(&nameless(architecture, name), &tokenizer);
+        match (template, style) {
+            (Ok(template), Some(_)) => assert_eq!(template.style(), style, "{architecture} {name}"),
+            (Err(Error::NoChatTemplate), None) => {}
+            (other, style) => panic!("{architecture} {name}: {other:?}, expected {style:?}"),
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn conversations_with_tools_use_the_template_for_them() -> Result<(), Failure> {
     let (tokenizer, _) = model("bpe_qwen2")?;
-    let result = ChatTemplate::from_gguf(&gguf_rs_lite::Metadata::new(), &tokenizer);
-    assert!(matches!(result, Err(Error::NoChatTemplate)));
+    let mut metadata = nameless("qwen2", "");
+    let text = |text: &str| gguf_rs_lite::Value::String(text.to_owned());
+    metadata.insert("tokenizer.chat_template", text("plain"));
+    let tools = serde_json::json!([]);
+    let render = |metadata: &gguf_rs_lite::Metadata, tools| {
+        ChatTemplate::from_gguf(metadata, &tokenizer)?.render(&[], tools, false)
+    };
+    assert_eq!(render(&metadata, Some(&tools))?, "plain");
+    metadata.insert("tokenizer.chat_template.tool_use", text("with {{ tools }}"));
+    assert_eq!(render(&metadata, Some(&tools))?, "with []");
+    assert_eq!(render(&metadata, None)?, "plain");
+    Ok(())
+}
+
+#[test]
+fn templates_of_a_folder_are_found_where_transformers_looks() -> Result<(), Failure> {
+    let (tokenizer, _) = model("bpe_qwen2")?;
+    let folder = std::env::temp_dir().join(format!("ruvllm-chat-template-{}", std::process::id()));
+    fs::create_dir_all(&folder)?;
+    let render = |tools: Option<&Value>| {
+        let template = ChatTemplate::from_folder(&folder, &tokenizer)?;
+        Ok::<_, Error>((template.style(), template.render(&[], tools, false)?))
+    };
+    assert_eq!(render(None)?.0, Some(ChatStyle::ChatMl));
+    let list = r#"{"chat_template": [{"name": "default", "template": "list"}, {"name": "tool_use", "template": "tools"}]}"#;
+    fs::write(folder.join("tokenizer_config.json"), list)?;
+    assert_eq!(render(None)?, (None, "list".to_owned()));
+    assert_eq!(render(Some(&serde_json::json!([])))?.1, "tools");
+    fs::write(folder.join("tokenizer_config.json"), r#"{"chat_template": "text"}"#)?;
+    assert_eq!(render(None)?.1, "text");
+    fs::write(folder.join("chat_template.json"), r#"{"chat_template": "json"}"#)?;
+    assert_eq!(render(None)?.1, "json");
+    fs::write(folder.join("chat_template.jinja"), "file {{ eos_token }}")?;
+    assert!(render(None)?.1.starts_with("file <|"));
+    fs::write(folder.join("chat_template.jinja"), [0xFF])?;
+    assert!(matches!(render(None), Err(Error::TokenizerIo { .. })));
+    fs::remove_file(folder.join("chat_template.jinja"))?;
+    fs::write(folder.join("chat_template.json"), "{")?;
+    assert!(matches!(render(None), Err(Error::TokenizerDefinition { .. })));
+    fs::remove_dir_all(&folder)?;
     Ok(())
 }
 

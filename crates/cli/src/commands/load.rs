@@ -1,8 +1,9 @@
 //! Opening what a command works on: the engine with its progress bar, or only the tokenizer of a model.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ruvllm::{Engine, EngineOptions, TokenId};
+use ruvllm_models::chat::ChatTemplate;
 use ruvllm_models::tokenizer::{EncodeOptions, Tokenizer};
 
 use crate::args::ModelArgs;
@@ -24,17 +25,47 @@ pub(crate) fn engine(model: &ModelArgs, options: EngineOptions) -> Result<Engine
     Ok(engine)
 }
 
-/// The tokenizer of a command's model, without loading its weights. A `tokenizer.json` is a model here, too.
+/// The tokenizer of a command's model, without loading its weights. A `tokenizer.json`, or the folder that holds it, is a
+/// model here, too.
 ///
 /// # Errors
 /// A file that cannot be read or has no tokenizer that is understood.
 pub(crate) fn tokenizer(model: &ModelArgs) -> Result<Tokenizer> {
     let choice = ModelChoice::new(model.model.as_deref());
     let failed = |source| Error::Tokenizer { model: choice.name(), source };
-    match &choice {
-        ModelChoice::File { path, .. } if is_json(path) => Tokenizer::from_file(path).map_err(failed),
-        _ => choice.open()?.tokenizer().map_err(failed),
+    match tokenizer_json(&choice) {
+        Some(path) => Tokenizer::from_file(&path).map_err(failed),
+        None => choice.open()?.tokenizer().map_err(failed),
     }
+}
+
+/// The chat template of a command's model, without loading its weights.
+///
+/// # Errors
+/// As [`tokenizer`]; a template that is absent or not valid.
+pub(crate) fn chat_template(model: &ModelArgs) -> Result<ChatTemplate> {
+    let choice = ModelChoice::new(model.model.as_deref());
+    let failed = |source| Error::Tokenizer { model: choice.name(), source };
+    let template = match tokenizer_json(&choice) {
+        Some(path) => {
+            let tokenizer = Tokenizer::from_file(&path).map_err(failed)?;
+            ChatTemplate::from_folder(path.parent().unwrap_or(Path::new("")), &tokenizer)
+        }
+        None => {
+            let checkpoint = choice.open()?;
+            let tokenizer = checkpoint.tokenizer().map_err(failed)?;
+            ChatTemplate::from_gguf(checkpoint.metadata(), &tokenizer)
+        }
+    };
+    template.map_err(|source| Error::ChatTemplate { source })
+}
+
+/// The `tokenizer.json` of a choice that is one, or a folder with one and without a model.
+fn tokenizer_json(choice: &ModelChoice) -> Option<PathBuf> {
+    let ModelChoice::File { path, .. } = choice else { return None };
+    let in_folder = path.join("tokenizer.json");
+    let is_bare = in_folder.is_file() && !path.join("config.json").exists();
+    if is_json(path) { Some(path.clone()) } else { is_bare.then_some(in_folder) }
 }
 
 /// `text` as ids without BOS and EOS, as `tokenize --no-special` gives them: what measurements of a text use.

@@ -17,6 +17,7 @@ pub(crate) mod load;
 pub(crate) mod quantize;
 mod rewrite;
 pub(crate) mod store;
+pub(crate) mod template;
 pub(crate) mod tokenize;
 
 /// Runs the command and gives the exit code of its success; those that Ctrl-C stops in good order have another one than 0.
@@ -30,6 +31,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Command::Inspect(args) => inspect::run(&args, json)?,
         Command::Tokenize(args) => tokenize::run(&args, json)?,
         Command::Detokenize(args) => detokenize::run(&args, json)?,
+        Command::Template(args) => template::run(&args, json)?,
         Command::Eval(eval::EvalCommand::Perplexity(args)) => eval::perplexity::run(&args, json)?,
         Command::Eval(eval::EvalCommand::Passkey(args)) => eval::passkey::run(&args, json)?,
         Command::Eval(eval::EvalCommand::Logits(args)) => eval::logits::run(&args, json)?,

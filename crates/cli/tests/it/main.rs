@@ -17,5 +17,6 @@ mod quantize;
 #[path = "../../../hub/tests/it/server.rs"]
 mod server;
 mod store;
+mod template;
 mod tokens;
 mod usage;

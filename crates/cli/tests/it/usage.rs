@@ -2,11 +2,12 @@
 
 use crate::program::run;
 
-const COMMANDS: [&[&str]; 16] = [
+const COMMANDS: [&[&str]; 17] = [
     &["generate"],
     &["inspect"],
     &["tokenize"],
     &["detokenize"],
+    &["template"],
     &["eval", "perplexity"],
     &["eval", "passkey"],
     &["eval", "logits"],

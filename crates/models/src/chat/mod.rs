@@ -1,33 +1,43 @@
 //! Chat templates: a model's own Jinja template turns messages into the prompt it was trained on.
 //!
 //! Templates are written for Python's Jinja2 as the transformers library runs it; `minijinja` runs
-//! them here, with the Python manners (printing, JSON, methods) that it lacks in `python`. Not
+//! them here, with the Python manners (printing, JSON, methods) that it lacks in `python`. Models
+//! without a template get a built-in one ([`ChatStyle`]) if their vocabulary shows which. Not
 //! here: reading the answer, and turning the prompt into tokens
 //! ([`Tokenizer::encode_chat`](crate::tokenizer::Tokenizer::encode_chat)).
 
 use std::{
-    thread,
+    io, thread,
     time::{SystemTime, UNIX_EPOCH},
 };
 
 use minijinja::{AutoEscape, Environment, ErrorKind, Value as Jinja, syntax::SyntaxConfig};
 use serde_json::{Map, Value};
 
+mod bounds;
+mod folder;
 mod message;
 mod python;
 mod source;
+mod style;
 mod time;
 
-pub use self::message::Message;
 pub(crate) use self::message::visit_strings;
-use crate::{Error, Result};
+pub use self::{message::Message, style::ChatStyle};
+use crate::{Error, Result, TokenId, tokenizer::Tokenizer};
 
-/// Name of the only template in its environment, shown in error messages.
+/// Name of a model's template in its environment, shown in error messages.
 const NAME: &str = "chat_template";
+
+/// Name of the template that a model has beside its first one for conversations with tools.
+const TOOL_USE: &str = "tool_use";
 
 /// Instructions that one rendering may execute. Real templates need some hundreds a message; a template
 /// that loops without end is stopped within a second.
 const FUEL: u64 = 4_000_000;
+
+/// Longest prompt, and longest text that a value is printed as, in bytes.
+const LONGEST_TEXT: usize = 16 << 20;
 
 /// Depth of calls within one rendering.
 const RECURSION_LIMIT: usize = 200;
@@ -50,7 +60,10 @@ const STACK_BYTES: usize = 512 << 20;
 #[derive(Debug)]
 pub struct ChatTemplate {
     source: String,
+    style: Option<ChatStyle>,
     environment: Environment<'static>,
+    /// Bytes of text between tags, of the longest template.
+    text_bytes: usize,
     bos_token: Option<String>,
     eos_token: Option<String>,
     variables: Map<String, Value>,
@@ -63,26 +76,78 @@ impl ChatTemplate {
     /// # Errors
     /// [`Error::TemplateSyntax`] if the template is not valid.
     pub fn new(source: &str, bos_token: Option<String>, eos_token: Option<String>) -> Result<Self> {
-        let mut environment =
-            environment().map_err(|error| Error::TemplateSyntax { message: describe(&error) })?;
-        environment
-            .add_template_owned(NAME, source::rewrite(source))
-            .map_err(|error| Error::TemplateSyntax { message: describe(&error) })?;
-        Ok(Self { source: source.to_owned(), environment, bos_token, eos_token, variables: Map::new() })
+        let environment = environment().map_err(|error| not_valid(&error))?;
+        let style = None;
+        let mut template = Self {
+            source: source.to_owned(),
+            style,
+            environment,
+            text_bytes: 0,
+            bos_token,
+            eos_token,
+            variables: Map::new(),
+        };
+        template.add(NAME, source)?;
+        Ok(template)
     }
 
-    /// The template of a GGUF file (`tokenizer.chat_template`), with the texts of the tokenizer's
-    /// BOS and EOS tokens.
+    /// Compiles a template for a tokenizer, which says what BOS and EOS are.
     ///
     /// # Errors
-    /// [`Error::NoChatTemplate`] if the file has none; as [`new`](Self::new) otherwise.
-    pub fn from_gguf(
-        metadata: &gguf_rs_lite::Metadata,
-        tokenizer: &crate::tokenizer::Tokenizer,
-    ) -> Result<Self> {
-        let source = metadata.get_str("tokenizer.chat_template")?.ok_or(Error::NoChatTemplate)?;
-        let text = |id: Option<crate::TokenId>| id.and_then(|id| tokenizer.id_to_token(id));
+    /// As [`new`](Self::new).
+    pub fn for_tokenizer(source: &str, tokenizer: &Tokenizer) -> Result<Self> {
+        let text = |id: Option<TokenId>| id.and_then(|id| tokenizer.id_to_token(id));
         Self::new(source, text(tokenizer.bos()), text(tokenizer.eos()))
+    }
+
+    /// The template of a GGUF file (`tokenizer.chat_template`; for conversations with tools
+    /// `tokenizer.chat_template.tool_use` if there is one), or else the built-in one of the style that
+    /// [`ChatStyle::detect`] finds.
+    ///
+    /// # Errors
+    /// [`Error::NoChatTemplate`] if there is neither; as [`new`](Self::new) otherwise.
+    pub fn from_gguf(metadata: &gguf_rs_lite::Metadata, tokenizer: &Tokenizer) -> Result<Self> {
+        let Some(source) = metadata.get_str("tokenizer.chat_template")? else {
+            let architecture = metadata.get_str("general.architecture")?.unwrap_or_default();
+            let name = metadata.get_str("general.name")?.unwrap_or_default();
+            return Self::built_in(tokenizer, architecture, name);
+        };
+        Self::for_tokenizer(source, tokenizer)?
+            .with_tool_use(metadata.get_str("tokenizer.chat_template.tool_use")?)
+    }
+
+    /// The template of a style.
+    fn of_style(style: ChatStyle, tokenizer: &Tokenizer) -> Result<Self> {
+        Ok(Self { style: Some(style), ..Self::for_tokenizer(style.source(), tokenizer)? })
+    }
+
+    /// The template of the style that a model was probably trained with.
+    fn built_in(tokenizer: &Tokenizer, architecture: &str, name: &str) -> Result<Self> {
+        let style = ChatStyle::detect(tokenizer, architecture, name).ok_or(Error::NoChatTemplate)?;
+        Self::of_style(style, tokenizer)
+    }
+
+    /// Sets the template for conversations with tools, if it is another one.
+    fn with_tool_use(mut self, source: Option<&str>) -> Result<Self> {
+        source.map_or(Ok(()), |source| self.add(TOOL_USE, source))?;
+        Ok(self)
+    }
+
+    fn add(&mut self, name: &'static str, source: &str) -> Result<()> {
+        if source.len() > bounds::LONGEST_SOURCE {
+            let most = bounds::LONGEST_SOURCE >> 10;
+            let message = format!("{} bytes are longer than {most} KiB", source.len());
+            return Err(Error::TemplateSyntax { message });
+        }
+        let mut add = || {
+            let (source, text_bytes) = bounds::rewrite(&source::rewrite(source), syntax()?)?;
+            self.text_bytes = self.text_bytes.max(text_bytes);
+            let text_bytes = self.text_bytes;
+            let characters = move |value: Jinja| python::characters(value, text_bytes);
+            self.environment.add_filter(source::CHARACTERS, characters);
+            self.environment.add_template_owned(name, source)
+        };
+        add().map_err(|error| not_valid(&error))
     }
 
     /// Sets a further variable that the template sees in every rendering, for example `enable_thinking`.
@@ -98,12 +163,19 @@ impl ChatTemplate {
         &self.source
     }
 
+    /// The style, if the template is a built-in one.
+    #[must_use]
+    pub fn style(&self) -> Option<ChatStyle> {
+        self.style
+    }
+
     /// Renders a conversation to the prompt. `tools` is a list of tool definitions;
     /// `add_generation_prompt` ends the prompt where the model's answer begins.
     ///
     /// # Errors
     /// [`Error::TemplateRefused`] if the template calls `raise_exception`;
-    /// [`Error::TemplateRender`] if it fails or executes more than 4 million instructions.
+    /// [`Error::TemplateRender`] if it fails, executes more than 4 million instructions, makes
+    /// values of more than 128 MiB in all, or a prompt of more than 16 MiB.
     pub fn render(
         &self,
         messages: &[Message],
@@ -123,15 +195,19 @@ impl ChatTemplate {
         let own = self.variables.iter().map(|(name, value)| (name.as_str(), python::from_json(value)));
         variables.extend(own);
         let variables = Jinja::from_pairs(variables);
-        let render = || {
-            self.environment.get_template(NAME).and_then(|template| template.render(variables)).map_err(
-                |error| match raised(&error) {
-                    Some(message) => Error::TemplateRefused { message },
-                    None => Error::TemplateRender { message: describe(&error) },
-                },
-            )
-        };
         let failed = |message: String| Error::TemplateRender { message };
+        let render = || {
+            let tool_use = tools.and_then(|_| self.environment.get_template(TOOL_USE).ok());
+            let mut prompt = Prompt::default();
+            tool_use
+                .map_or_else(|| self.environment.get_template(NAME), Ok)
+                .and_then(|template| template.render_captured_to(variables, &mut prompt).map(|_| ()))
+                .map_err(|error| match raised(&error) {
+                    Some(message) => Error::TemplateRefused { message },
+                    None => failed(describe(&error)),
+                })?;
+            String::from_utf8(prompt.0).map_err(|error| failed(error.to_string()))
+        };
         thread::scope(|scope| {
             let builder = thread::Builder::new().name(NAME.to_owned()).stack_size(STACK_BYTES);
             let renderer =
@@ -141,25 +217,38 @@ impl ChatTemplate {
     }
 }
 
+/// White space around tags goes as in transformers.
+fn syntax() -> Result<SyntaxConfig, minijinja::Error> {
+    SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()
+}
+
 /// An environment that renders as Jinja2 does in transformers.
 fn environment() -> Result<Environment<'static>, minijinja::Error> {
     let mut environment = Environment::new();
-    environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
+    environment.set_syntax(syntax()?);
     environment.set_auto_escape_callback(|_| AutoEscape::None);
     environment.set_fuel(Some(FUEL));
     environment.set_recursion_limit(RECURSION_LIMIT);
     environment.set_unknown_method_callback(python::unknown_method);
     environment.set_formatter(|output, _, value| {
-        output.write_str(&python::to_str(value)).map_err(minijinja::Error::from)
+        let text = python::to_str(value)?;
+        bounds::charge(text.len())?;
+        output.write_str(&text).map_err(minijinja::Error::from)
     });
     environment.add_filter("tojson", python::tojson);
     environment.add_filter("trim", python::trim);
-    environment.add_filter(source::CHARACTERS, python::characters);
+    environment.add_filter("replace", python::replace);
+    environment.add_filter("join", python::join);
+    environment.add_filter("format", python::format);
+    environment.add_filter("indent", python::indent);
+    environment.add_filter("batch", python::batch);
+    environment.add_filter("slice", python::slice);
+    environment.add_filter(bounds::CHECKED, bounds::checked);
     environment.add_filter("string", |value: &Jinja| python::to_str(value));
     environment.add_test("iterable", python::is_iterable);
     environment.add_test("sequence", python::is_sequence);
     environment.add_function("raise_exception", |message: &Jinja| -> Result<Jinja, minijinja::Error> {
-        let raised = Raised(python::to_str(message));
+        let raised = Raised(python::to_str(message)?);
         Err(minijinja::Error::new(ErrorKind::InvalidOperation, "raise_exception").with_source(raised))
     });
     environment.add_function("strftime_now", |format: &str| {
@@ -168,6 +257,27 @@ fn environment() -> Result<Environment<'static>, minijinja::Error> {
     });
     Ok(environment)
 }
+
+/// What a template writes, up to a length.
+#[derive(Default)]
+struct Prompt(Vec<u8>);
+
+impl io::Write for Prompt {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        if self.0.len() + text.len() > LONGEST_TEXT {
+            return Err(io::Error::other(TOO_LONG));
+        }
+        self.0.extend_from_slice(text);
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What is said of a prompt or a value of more than [`LONGEST_TEXT`].
+const TOO_LONG: &str = "the text is longer than 16 MiB";
 
 /// The message of a template's `raise_exception`, kept apart from errors of the engine.
 #[derive(Debug, thiserror::Error)]
@@ -185,9 +295,16 @@ fn raised(error: &minijinja::Error) -> Option<String> {
     None
 }
 
+fn not_valid(error: &minijinja::Error) -> Error {
+    Error::TemplateSyntax { message: describe(error) }
+}
+
 /// What went wrong and in which line.
 fn describe(error: &minijinja::Error) -> String {
     let mut message = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
+    if let (ErrorKind::WriteFailure, Some(source)) = (error.kind(), std::error::Error::source(error)) {
+        message = source.to_string();
+    }
     if let Some(line) = error.line() {
         message.push_str(&format!(" (line {line})"));
     }
@@ -208,6 +325,60 @@ mod tests {
         assert!(matches!(render(endless), Err(Error::TemplateRender { .. })));
         let recursive = "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}";
         assert!(matches!(render(recursive), Err(Error::TemplateRender { .. })));
+    }
+
+    #[test]
+    fn what_a_template_makes_has_an_end() {
+        let repeat = |step: &str| {
+            format!(
+                "{{% set ns = namespace(s='ab', l=[1]) %}}{{% macro m(s) %}}{{{{ s }}}}{{{{ s }}}}{{% endmacro %}}\
+                 {{% for i in range(1000) %}}{step}{{% endfor %}}"
+            )
+        };
+        for step in [
+            "{% set ns.s = ns.s ~ ns.s %}",
+            "{% set ns.s = ns.s + ns.s %}",
+            "{% set ns.s = ns.s * 2 %}",
+            "{% set ns.s = ns.s | replace('a', ns.s) %}",
+            "{% set ns.s = ns.s.replace('a', ns.s) %}",
+            "{% set ns.s = [ns.s, ns.s] | join %}",
+            "{% set ns.s = ns.s.join([ns.s, ns.s]) %}",
+            "{% set ns.s = '%s%s' | format(ns.s, ns.s) %}",
+            "{% set ns.s = '{}{}'.format(ns.s, ns.s) %}",
+            "{% set ns.s = ns.s | list | string %}",
+            "{% set ns.s = m(ns.s) %}",
+            "{% set ns.s %}{{ ns.s }}{{ ns.s }}{% endset %}",
+            "{% set ns.l = ns.l + ns.l %}",
+            "{% set ns.l = ns.l * 2 %}",
+            "{% set ns.s = '%999999999d' | format(1) %}",
+            "{% set ns.s = '{:>999999999}'.format(1) %}",
+            "{% set ns.s = 'a' | indent(999999999) %}",
+            "{% set ns.l = [1] | batch(999999999, 0) | list %}",
+            "{% set ns.l = [1] | slice(999999999) | list %}",
+        ] {
+            let error = render(&repeat(step)).map(|_| ());
+            assert!(matches!(error, Err(Error::TemplateRender { .. })), "{step} {error:?}");
+        }
+        let text = "x".repeat(100_000);
+        let error = render(&format!("{{% set x %}}{}{{% endset %}}", repeat(&repeat(&text))));
+        assert!(matches!(error.map(|_| ()), Err(Error::TemplateRender { .. })));
+        let error = render(&"x".repeat(bounds::LONGEST_SOURCE + 1)).map(|_| ());
+        assert!(matches!(error, Err(Error::TemplateSyntax { .. })));
+    }
+
+    #[test]
+    fn what_a_template_prints_has_an_end() {
+        let nest = "{% set ns = namespace(x=['0123456789']) %}{% for i in range(40) %}\
+                    {% set ns.x = [ns.x, ns.x] %}{% endfor %}";
+        for print in ["{{ ns.x }}", "{{ ns.x | tojson }}", "{{ ns.x | string | length }}"] {
+            let error = render(&format!("{nest}{print}"));
+            assert!(
+                matches!(&error, Err(Error::TemplateRender { message }) if message.contains("16 MiB")),
+                "{print} {error:?}"
+            );
+        }
+        let many = "{% for i in range(10000) %}{{ 'x' * 10000 }}{% endfor %}";
+        assert!(matches!(render(many), Err(Error::TemplateRender { message }) if message.contains("16 MiB")));
     }
 
     #[test]

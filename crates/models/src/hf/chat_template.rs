@@ -13,12 +13,17 @@ const KEY: &str = "tokenizer.chat_template";
 const FIELD: &str = "chat_template";
 
 /// Adds the templates of a folder, if it has any, under the keys of GGUF.
-pub(super) fn write(folder: &Path, metadata: &mut Metadata) -> Result<()> {
+pub(crate) fn write(folder: &Path, metadata: &mut Metadata) -> Result<()> {
     // A file of its own goes before a field.
     let jinja = folder.join("chat_template.jinja");
     if let Some(bytes) = read_file(&jinja)? {
         let text = String::from_utf8(bytes).map_err(|_| Error::NotUtf8 { path: jinja })?;
         metadata.insert(KEY, text);
+        let tool_use = folder.join("additional_chat_templates/tool_use.jinja");
+        if let Some(bytes) = read_file(&tool_use)? {
+            let text = String::from_utf8(bytes).map_err(|_| Error::NotUtf8 { path: tool_use })?;
+            metadata.insert(format!("{KEY}.tool_use"), text);
+        }
         return Ok(());
     }
     for file in ["chat_template.json", TOKENIZER_CONFIG] {

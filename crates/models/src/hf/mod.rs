@@ -22,8 +22,10 @@ use std::path::{Path, PathBuf};
 
 use gguf_rs_lite::{Metadata, TensorInfo, TensorType};
 
+pub(crate) use self::chat_template::write as write_chat_template;
 use self::config::Config;
-use self::fields::{Fields, read_object};
+use self::fields::Fields;
+pub(crate) use self::fields::read_object;
 use self::shards::Shards;
 use self::tensors::{Change, Origin, Tensor};
 use crate::TokenId;

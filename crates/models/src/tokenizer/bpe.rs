@@ -15,53 +15,63 @@ use super::{
 };
 use crate::{Error, Result, TokenId};
 
+/// The merge list of a vocabulary: rank and result of every pair of tokens that may be joined.
+#[derive(Debug, Clone)]
+pub(crate) struct MergeTable(HashMap<u64, Merge, PairHasherBuilder>);
+
+impl MergeTable {
+    /// Reads the lines of a merge list, two token texts with a space between. `key` names the list in errors.
+    ///
+    /// # Errors
+    /// [`Error::InvalidKey`] if a merge is malformed or names a text that is not in the vocabulary.
+    pub(crate) fn new(vocab: &Vocab, lines: &[String], key: &str) -> Result<Self> {
+        let mut merges = HashMap::with_capacity_and_hasher(lines.len(), PairHasherBuilder::default());
+        let mut joined = String::new();
+        for (rank, line) in lines.iter().enumerate() {
+            let (left, right, id) =
+                parse_merge(vocab, line, &mut joined).ok_or_else(|| Error::InvalidKey {
+                    key: format!("{key}[{rank}]"),
+                    found: format!("{line:?}"),
+                    expected: "two tokens with a space between that join to a token".to_owned(),
+                })?;
+            let rank = u32::try_from(rank).map_err(|_| Error::InvalidKey {
+                key: key.to_owned(),
+                found: format!("{} merges", lines.len()),
+                expected: "at most 4294967295 merges".to_owned(),
+            })?;
+            merges.entry(pair_key(left, right)).or_insert(Merge { rank, id });
+        }
+        Ok(Self(merges))
+    }
+
+    /// How two neighbours join, if they do.
+    pub(crate) fn get(&self, left: &Symbol, right: &Symbol) -> Option<Merge> {
+        self.0.get(&pair_key(left.id, right.id)).copied()
+    }
+}
+
 /// Encoder of one vocabulary.
 #[derive(Debug, Clone)]
 pub(crate) struct ByteLevelBpe {
     pre_tokenizer: PreTokenizer,
     /// The token of each single byte, or [`NONE`].
     byte_tokens: [TokenId; 256],
-    /// Rank and result of a pair of tokens, see [`pair_key`].
-    merges: HashMap<u64, Merge, PairHasherBuilder>,
+    merges: MergeTable,
     /// Tokens by the bytes they stand for, when a piece that is a token as a whole is taken as it is.
     whole_pieces: Option<TextIndex>,
 }
 
 impl ByteLevelBpe {
-    /// Builds the encoder. `merges` are the lines of the merge list, two token texts with a space between.
-    ///
-    /// # Errors
-    /// [`Error::InvalidKey`] if a merge is malformed or names a text that is not in the vocabulary.
-    pub(crate) fn new(
-        vocab: &Vocab,
-        merge_lines: &[String],
-        merges_key: &str,
-        pre_tokenizer: PreTokenizer,
-    ) -> Result<Self> {
+    /// Builds the encoder.
+    pub(crate) fn new(vocab: &Vocab, merges: MergeTable, pre_tokenizer: PreTokenizer) -> Self {
         let mut byte_tokens = [NONE; 256];
         for (byte, slot) in (0..=255).zip(&mut byte_tokens) {
             *slot = vocab.id(bytes::char_of(byte).encode_utf8(&mut [0; 4])).unwrap_or(NONE);
         }
-        let mut merges = HashMap::with_capacity_and_hasher(merge_lines.len(), PairHasherBuilder::default());
-        let mut joined = String::new();
-        for (rank, line) in merge_lines.iter().enumerate() {
-            let (left, right, id) =
-                parse_merge(vocab, line, &mut joined).ok_or_else(|| Error::InvalidKey {
-                    key: format!("{merges_key}[{rank}]"),
-                    found: format!("{line:?}"),
-                    expected: "two tokens with a space between that join to a token".to_owned(),
-                })?;
-            let rank = u32::try_from(rank).map_err(|_| Error::InvalidKey {
-                key: merges_key.to_owned(),
-                found: format!("{} merges", merge_lines.len()),
-                expected: "at most 4294967295 merges".to_owned(),
-            })?;
-            merges.entry(pair_key(left, right)).or_insert(Merge { rank, id });
-        }
         let whole_pieces = pre_tokenizer
             .ignores_merges()
             .then(|| vocab.index_bytes(|id| matches!(vocab.kind(id), TokenKind::Normal | TokenKind::Unused)));
-        Ok(Self { pre_tokenizer, byte_tokens, merges, whole_pieces })
+        Self { pre_tokenizer, byte_tokens, merges, whole_pieces }
     }
 
     /// Appends the tokens of a text without special tokens. Its length must fit `u32`.
@@ -86,7 +96,7 @@ impl ByteLevelBpe {
                     .map(|(start, &byte)| Symbol { id: self.byte_tokens[usize::from(byte)], start, len: 1 })
                     .filter(|symbol| symbol.id != NONE),
             );
-            merger.run(&mut symbols, |a, b| self.merges.get(&pair_key(a.id, b.id)).copied());
+            merger.run(&mut symbols, |a, b| self.merges.get(a, b));
             out.extend(symbols.iter().map(|symbol| symbol.id));
         });
     }

@@ -19,7 +19,13 @@ const MARKERS: &[&str] = &[
     "<|end_of_turn|>",
     "<|endofturn|>",
     "<|END_OF_TURN_TOKEN|>",
+    "<turn|>",
+    "<|tool_response>",
+    "<|flush|>",
+    "<|calls|>",
+    "[e~[",
     "<EOT>",
+    "_<EOT>",
     "[EOT]",
     "[EOS]",
     "<｜end▁of▁sentence｜>",
@@ -41,8 +47,12 @@ pub(super) fn collect(vocab: &Vocab, named: &[TokenId]) -> Vec<TokenId> {
     for text in MARKERS.iter().chain(MARKERS_UNLESS_TEXT) {
         ends.extend(vocab.id(text).filter(|&id| is_known(text, vocab.kind(id))));
     }
-    // The harmony format of gpt-oss ends parts of an answer with <|end|>; the answer goes on after it.
-    if ["<|return|>", "<|call|>"].iter().all(|text| vocab.id(text).is_some_and(|id| ends.contains(&id))) {
+    // The formats of gpt-oss and Solar end parts of an answer with <|end|>; the answer goes on after it.
+    let ends_with = |text: &str| vocab.id(text).is_some_and(|id| ends.contains(&id));
+    if [["<|return|>", "<|call|>"], ["<|flush|>", "<|calls|>"]]
+        .iter()
+        .any(|pair| pair.iter().all(|t| ends_with(t)))
+    {
         ends.retain(|&id| vocab.text(id) != "<|end|>" || named.contains(&id));
     }
     ends.sort_unstable();

@@ -5,54 +5,90 @@ use gguf_rs_lite::{Array, Metadata, Value};
 
 use super::{
     Backend, Specials, Tokenizer,
-    bpe::ByteLevelBpe,
+    bpe::{ByteLevelBpe, MergeTable},
     bytes,
+    character_bpe::CharacterBpe,
+    charsmap::CharacterMap,
     decode::{Joining, Lead},
     end_of_generation,
-    pre::PreTokenizer,
+    pre::{self, PreTokenizer},
     spm::{SPACE_MARK, SentencePieceBpe},
+    unigram::{Normalization, Unigram},
     vocab::{TokenKind, Vocab},
+    wordpiece::WordPiece,
 };
 use crate::{Error, Result, TokenId};
 
 const MODEL: &str = "tokenizer.ggml.model";
+const PRE: &str = "tokenizer.ggml.pre";
 const TOKENS: &str = "tokenizer.ggml.tokens";
 const TOKEN_TYPE: &str = "tokenizer.ggml.token_type";
 const SCORES: &str = "tokenizer.ggml.scores";
 const MERGES: &str = "tokenizer.ggml.merges";
+const CHARSMAP: &str = "tokenizer.ggml.precompiled_charsmap";
 
-/// The two kinds of vocabulary that can be loaded.
+/// The kinds of vocabulary that can be loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// Byte-level BPE, `gpt2`.
     ByteLevel,
+    /// BPE over characters, `gemma4`, and `gpt2` with a few values of `tokenizer.ggml.pre`.
+    Characters,
     /// `SentencePiece` BPE, `llama`.
     SentencePiece,
+    /// `SentencePiece` unigram, `t5`.
+    Unigram,
+    /// `WordPiece`, `bert`.
+    WordPiece,
+}
+
+impl Kind {
+    fn read(metadata: &Metadata) -> Result<Self> {
+        Ok(match required(metadata.get_str(MODEL)?, MODEL, "the kind of tokenizer")? {
+            "gpt2" if metadata.get_str(PRE)?.is_some_and(pre::is_over_characters) => Self::Characters,
+            "gpt2" => Self::ByteLevel,
+            "gemma4" => Self::Characters,
+            "llama" => Self::SentencePiece,
+            "t5" => Self::Unigram,
+            "bert" => Self::WordPiece,
+            other => {
+                return Err(Error::UnsupportedTokenizer {
+                    found: other.to_owned(),
+                    supported: "bert, gemma4, gpt2, llama, t5".to_owned(),
+                });
+            }
+        })
+    }
+
+    /// Whether tokens such as `<0x0A>` stand for bytes.
+    fn has_byte_tokens(self) -> bool {
+        !matches!(self, Self::ByteLevel | Self::WordPiece)
+    }
+}
+
+/// What a kind of vocabulary encodes and decodes with, and whether texts begin with BOS and end with EOS unless the
+/// file says otherwise.
+struct Parts {
+    backend: Backend,
+    joining: Joining,
+    adds_bos: bool,
+    adds_eos: bool,
 }
 
 impl Tokenizer {
     /// Reads the tokenizer of a GGUF file.
     ///
-    /// Supported are `tokenizer.ggml.model` = `gpt2` (byte-level BPE with any known
-    /// `tokenizer.ggml.pre`) and `llama` (`SentencePiece` BPE). Text is not Unicode-normalized: the
-    /// format does not carry the rule.
+    /// Supported are `tokenizer.ggml.model` = `gpt2` (byte-level BPE with any known `tokenizer.ggml.pre`), `gemma4` (BPE
+    /// over characters), `llama` (`SentencePiece` BPE), `t5` (`SentencePiece` unigram) and `bert` (`WordPiece`). Text of
+    /// BPE vocabularies is not Unicode-normalized: the format does not carry the rule.
     ///
     /// # Errors
     /// [`Error::UnsupportedTokenizer`] and [`Error::UnknownPreTokenizer`] for what is not
     /// implemented; [`Error::MissingKey`], [`Error::InvalidKey`] and [`Error::Gguf`] for metadata
     /// that is absent, inconsistent or of another type; [`Error::MissingSpecialToken`] if the file
-    /// asks to add a token that it does not name.
+    /// asks to add a token that it does not name, or lacks one that its kind cannot do without.
     pub fn from_gguf(metadata: &Metadata) -> Result<Self> {
-        let kind = match required(metadata.get_str(MODEL)?, MODEL, "the kind of tokenizer")? {
-            "gpt2" => Kind::ByteLevel,
-            "llama" => Kind::SentencePiece,
-            other => {
-                return Err(Error::UnsupportedTokenizer {
-                    found: other.to_owned(),
-                    supported: "gpt2, llama".to_owned(),
-                });
-            }
-        };
+        let kind = Kind::read(metadata)?;
         let tokens = required(metadata.get_strings(TOKENS)?, TOKENS, "the token texts")?;
         if tokens.is_empty() {
             return Err(invalid(TOKENS, "empty", "at least one token"));
@@ -60,33 +96,42 @@ impl Tokenizer {
         let mut kinds = declared_kinds(metadata, tokens, kind)?;
         let ids = Ids::read(metadata, tokens, &kinds, kind)?;
         correct_kinds(&mut kinds, tokens, kind, &ids);
-        let vocab =
-            Vocab::new(
-                tokens.iter().map(String::as_str).zip(kinds),
-                |_, text, token_kind, out| match kind {
-                    Kind::ByteLevel => byte_level_bytes(text, token_kind, out),
-                    Kind::SentencePiece => sentence_piece_bytes(text, token_kind, out),
-                },
-            )?;
-        let (backend, joining, adds_bos) = match kind {
+        let bytes_of = |_, text: &str, token_kind, out: &mut Vec<u8>| match kind {
+            Kind::ByteLevel => byte_level_bytes(text, token_kind, out),
+            _ => sentence_piece_bytes(text, token_kind, out),
+        };
+        let vocab = Vocab::new(tokens.iter().map(String::as_str).zip(kinds), bytes_of)?;
+        let parts = match kind {
             Kind::ByteLevel => byte_level(metadata, &vocab)?,
+            Kind::Characters => characters(metadata, &vocab)?,
             Kind::SentencePiece => sentence_piece(metadata, &vocab, ids.unknown)?,
+            Kind::Unigram => unigram(metadata, &vocab, ids.unknown)?,
+            Kind::WordPiece => word_piece(metadata, &vocab, ids.unknown)?,
         };
         let add = |key: &str, default: bool, name, id: Option<TokenId>| match (metadata.get_bool(key)?, id) {
             (Some(true), None) => Err(Error::MissingSpecialToken { name }),
+            (None, None) if default && kind == Kind::WordPiece => Err(Error::MissingSpecialToken { name }),
             (Some(true), Some(id)) => Ok(vec![id]),
             (None, Some(id)) if default => Ok(vec![id]),
             _ => Ok(Vec::new()),
         };
+        let suffix = match kind {
+            Kind::WordPiece => add("tokenizer.ggml.add_sep_token", true, "separator", ids.separator)?,
+            _ => add("tokenizer.ggml.add_eos_token", parts.adds_eos, "eos", ids.eos)?,
+        };
         let specials = Specials {
             bos: ids.bos,
             eos: ids.eos,
-            prefix: add("tokenizer.ggml.add_bos_token", adds_bos, "bos", ids.bos)?,
-            suffix: add("tokenizer.ggml.add_eos_token", false, "eos", ids.eos)?,
+            prefix: match ids.bos {
+                // Files of Gemma 4 say that it has none; the model was trained with it.
+                Some(bos) if kind == Kind::Characters && parts.adds_bos => vec![bos],
+                bos => add("tokenizer.ggml.add_bos_token", parts.adds_bos, "bos", bos)?,
+            },
+            suffix,
             ends: [ids.eos, ids.eot, ids.eom].into_iter().flatten().collect(),
             take_space_after: takes_space_after(metadata)?,
         };
-        Ok(Self::assemble(vocab, backend, joining, specials))
+        Ok(Self::assemble(vocab, parts.backend, parts.joining, specials))
     }
 }
 
@@ -98,6 +143,7 @@ struct Ids {
     eot: Option<TokenId>,
     eom: Option<TokenId>,
     unknown: Option<TokenId>,
+    separator: Option<TokenId>,
 }
 
 impl Ids {
@@ -117,16 +163,31 @@ impl Ids {
             eot: id("eot")?,
             eom: id("eom")?,
             unknown: id("unknown")?,
+            // The format's own spelling.
+            separator: id("seperator")?,
         };
-        if kind == Kind::SentencePiece {
-            // The places where SentencePiece puts them; files of the first years name no ids.
-            let usual = |id: TokenId, text: &str| {
-                let is_marker = kinds.get(id as usize)?.is_special() || tokens[id as usize] == text;
-                is_marker.then_some(id)
-            };
-            ids.unknown = ids.unknown.or_else(|| usual(0, "<unk>"));
-            ids.bos = ids.bos.or_else(|| usual(1, "<s>"));
-            ids.eos = ids.eos.or_else(|| usual(2, "</s>"));
+        // The places where the libraries put them; files of the first years name no ids.
+        let usual = |id: TokenId, text: &str| {
+            let is_marker = kinds.get(id as usize)?.is_special() || tokens[id as usize] == text;
+            is_marker.then_some(id)
+        };
+        let named = |text: &str| tokens.iter().position(|token| token == text).map(|id| id as TokenId);
+        match kind {
+            Kind::ByteLevel | Kind::Characters => {}
+            Kind::SentencePiece => {
+                ids.unknown = ids.unknown.or_else(|| usual(0, "<unk>"));
+                ids.bos = ids.bos.or_else(|| usual(1, "<s>"));
+                ids.eos = ids.eos.or_else(|| usual(2, "</s>"));
+            }
+            Kind::Unigram => {
+                ids.eos = ids.eos.or_else(|| usual(1, "</s>"));
+                ids.unknown = ids.unknown.or_else(|| usual(2, "<unk>"));
+            }
+            Kind::WordPiece => {
+                ids.bos = ids.bos.or(id("cls")?).or_else(|| named("[CLS]"));
+                ids.separator = ids.separator.or_else(|| named("[SEP]"));
+                ids.unknown = ids.unknown.or_else(|| named("[UNK]"));
+            }
         }
         Ok(ids)
     }
@@ -154,7 +215,7 @@ fn declared_kinds(metadata: &Metadata, tokens: &[String], kind: Kind) -> Result<
             Some(_) => TokenKind::Normal,
             // Without types the texts say what can be said.
             None => match byte_token(text) {
-                Some(byte) if kind == Kind::SentencePiece => TokenKind::Byte(byte),
+                Some(byte) if kind.has_byte_tokens() => TokenKind::Byte(byte),
                 _ => TokenKind::Normal,
             },
         })
@@ -176,33 +237,102 @@ fn correct_kinds(kinds: &mut [TokenKind], tokens: &[String], kind: Kind, ids: &I
             *kind = marker;
         }
     };
-    for id in [ids.bos, ids.eos, ids.eot, ids.eom] {
+    for id in [ids.bos, ids.eos, ids.eot, ids.eom, ids.separator] {
         mark(id, TokenKind::Control);
     }
-    if kind == Kind::SentencePiece {
+    if kind != Kind::ByteLevel {
         mark(ids.unknown, TokenKind::Unknown);
     }
 }
 
-fn byte_level(metadata: &Metadata, vocab: &Vocab) -> Result<(Backend, Joining, bool)> {
-    let name = metadata.get_str("tokenizer.ggml.pre")?.unwrap_or("default");
-    let pre_tokenizer = PreTokenizer::named(name)?;
-    let adds_bos = pre_tokenizer.adds_bos();
-    let merges = required(metadata.get_strings(MERGES)?, MERGES, "the merge list")?;
-    let bpe = ByteLevelBpe::new(vocab, merges, MERGES, pre_tokenizer)?;
-    Ok((Backend::ByteLevel(Box::new(bpe)), Joining::Bytes, adds_bos))
+fn merge_table(metadata: &Metadata, vocab: &Vocab) -> Result<MergeTable> {
+    MergeTable::new(vocab, required(metadata.get_strings(MERGES)?, MERGES, "the merge list")?, MERGES)
 }
 
-fn sentence_piece(
-    metadata: &Metadata,
-    vocab: &Vocab,
-    unknown: Option<TokenId>,
-) -> Result<(Backend, Joining, bool)> {
+fn byte_level(metadata: &Metadata, vocab: &Vocab) -> Result<Parts> {
+    let pre_tokenizer = PreTokenizer::named(metadata.get_str(PRE)?.unwrap_or("default"))?;
+    let adds_bos = pre_tokenizer.adds_bos();
+    let bpe = ByteLevelBpe::new(vocab, merge_table(metadata, vocab)?, pre_tokenizer);
+    Ok(Parts {
+        backend: Backend::ByteLevel(Box::new(bpe)),
+        joining: Joining::Bytes,
+        adds_bos,
+        adds_eos: false,
+    })
+}
+
+fn characters(metadata: &Metadata, vocab: &Vocab) -> Result<Parts> {
+    let bpe = CharacterBpe::new(vocab, merge_table(metadata, vocab)?);
+    Ok(Parts {
+        backend: Backend::Characters(Box::new(bpe)),
+        joining: Joining::Pieces(Lead::Keep),
+        adds_bos: metadata.get_str(PRE)? != Some("sarvam-moe"),
+        adds_eos: false,
+    })
+}
+
+fn sentence_piece(metadata: &Metadata, vocab: &Vocab, unknown: Option<TokenId>) -> Result<Parts> {
     let scores = scores(metadata, vocab.len())?;
     let add_space_prefix = metadata.get_bool("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
     let spm = SentencePieceBpe::new(vocab, &scores, unknown, add_space_prefix);
-    let lead = if add_space_prefix { Lead::StripSpace } else { Lead::Keep };
-    Ok((Backend::SentencePiece(Box::new(spm)), Joining::Pieces(lead), true))
+    Ok(Parts {
+        backend: Backend::SentencePiece(Box::new(spm)),
+        joining: Joining::Pieces(lead(add_space_prefix)),
+        adds_bos: true,
+        adds_eos: false,
+    })
+}
+
+fn unigram(metadata: &Metadata, vocab: &Vocab, unknown: Option<TokenId>) -> Result<Parts> {
+    let add_space_prefix = metadata.get_bool("tokenizer.ggml.add_space_prefix")?.unwrap_or(false);
+    let normalization = Normalization {
+        map: character_map(metadata)?,
+        add_space_prefix,
+        remove_extra_spaces: metadata.get_bool("tokenizer.ggml.remove_extra_whitespaces")?.unwrap_or(false),
+    };
+    let unigram = Unigram::new(vocab, scores(metadata, vocab.len())?, unknown, normalization, TOKENS)?;
+    Ok(Parts {
+        backend: Backend::Unigram(Box::new(unigram)),
+        joining: Joining::Pieces(lead(add_space_prefix)),
+        adds_bos: false,
+        adds_eos: true,
+    })
+}
+
+fn word_piece(metadata: &Metadata, vocab: &Vocab, unknown: Option<TokenId>) -> Result<Parts> {
+    let unknown = unknown.ok_or(Error::MissingSpecialToken { name: "unknown" })?;
+    let lowercase = metadata.get_bool("tokenizer.ggml.normalizer.lowercase")?.unwrap_or(true);
+    let strip_accents = metadata.get_bool("tokenizer.ggml.normalizer.strip_accents")?.unwrap_or(lowercase);
+    let word_piece = WordPiece::new(vocab, unknown, lowercase, strip_accents);
+    Ok(Parts {
+        backend: Backend::WordPiece(Box::new(word_piece)),
+        joining: Joining::Pieces(Lead::StripSpace),
+        adds_bos: true,
+        adds_eos: false,
+    })
+}
+
+/// What decoding does to the space that encoding prepended.
+fn lead(add_space_prefix: bool) -> Lead {
+    if add_space_prefix { Lead::StripSpace } else { Lead::Keep }
+}
+
+/// The table of replaced characters, if the file has one.
+fn character_map(metadata: &Metadata) -> Result<Option<CharacterMap>> {
+    let bytes: Vec<u8> = match metadata.get(CHARSMAP) {
+        None => return Ok(None),
+        Some(Value::Array(Array::U8(bytes))) => bytes.clone(),
+        Some(Value::Array(Array::I8(bytes))) => bytes.iter().map(|byte| byte.cast_unsigned()).collect(),
+        Some(_) => return Err(invalid(CHARSMAP, "of another type", "an array of bytes")),
+    };
+    match CharacterMap::new(&bytes) {
+        Some(map) => Ok(Some(map)),
+        None => Err(invalid(
+            CHARSMAP,
+            format!("{} malformed bytes", bytes.len()),
+            "a table of replaced characters",
+        )),
+    }
 }
 
 /// One number per token; some writers store integers.

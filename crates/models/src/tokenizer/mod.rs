@@ -1,13 +1,15 @@
 //! Tokenizers: text to token ids and back, from GGUF metadata or a Hugging Face `tokenizer.json`.
 //!
-//! GGUF vocabularies are run by this crate's own encoders (byte-level BPE and `SentencePiece` BPE,
-//! both in O(n log n)); a `tokenizer.json` can describe anything and is run by the `tokenizers`
-//! library. Not here: training, and what a model does with the ids.
+//! GGUF vocabularies are run by this crate's own encoders (byte-level BPE, BPE over characters and
+//! `SentencePiece` BPE, all in O(n log n); unigram; `WordPiece`); a `tokenizer.json` can describe
+//! anything and is run by the `tokenizers` library. Not here: training, and what a model does with the ids.
 
 use std::{fs, path::Path};
 
 mod bpe;
 mod bytes;
+mod character_bpe;
+mod charsmap;
 mod decode;
 mod end_of_generation;
 mod gguf;
@@ -18,18 +20,23 @@ mod merge;
 mod pre;
 mod special;
 mod spm;
+mod unigram;
 mod vocab;
+mod wordpiece;
 
 pub use self::decode::TokenStream;
 pub(crate) use self::gguf::byte_token;
 pub(crate) use self::pre::find::name as pre_tokenizer_name;
 use self::{
     bpe::ByteLevelBpe,
+    character_bpe::CharacterBpe,
     decode::Joining,
     library::Library,
     special::{Fragment, TokenMatcher},
     spm::SentencePieceBpe,
+    unigram::Unigram,
     vocab::{TokenKind, Vocab},
+    wordpiece::WordPiece,
 };
 use crate::{Error, Result, TokenId};
 
@@ -84,7 +91,10 @@ pub struct Tokenizer {
 #[derive(Debug)]
 enum Backend {
     ByteLevel(Box<ByteLevelBpe>),
+    Characters(Box<CharacterBpe>),
     SentencePiece(Box<SentencePieceBpe>),
+    Unigram(Box<Unigram>),
+    WordPiece(Box<WordPiece>),
     Library(Box<Library>),
 }
 
@@ -197,7 +207,10 @@ impl Tokenizer {
                 Fragment::Text(text) => {
                     match &self.backend {
                         Backend::ByteLevel(bpe) => bpe.encode(&self.vocab, text, out),
+                        Backend::Characters(bpe) => bpe.encode(&self.vocab, text, out),
                         Backend::SentencePiece(spm) => spm.encode(&self.vocab, text, *after_token, out)?,
+                        Backend::Unigram(unigram) => unigram.encode(&self.vocab, text, *after_token, out)?,
+                        Backend::WordPiece(pieces) => pieces.encode(&self.vocab, text, out)?,
                         Backend::Library(_) => {}
                     }
                     *after_token = false;

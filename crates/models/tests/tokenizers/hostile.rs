@@ -9,7 +9,7 @@ use ruvllm_models::{
 
 use super::{
     FROM_JSON, Failure, data,
-    rules::{sentence_piece, strings},
+    rules::{sentence_piece, strings, unigram, word_piece},
 };
 
 /// A byte-level vocabulary of four tokens.
@@ -77,8 +77,8 @@ fn wrong_values_are_named() {
         (
             byte_level(),
             "model",
-            text("bert"),
-            "tokenizer kind `bert` is not supported (supported: gpt2, llama)",
+            text("rwkv"),
+            "tokenizer kind `rwkv` is not supported (supported: bert, gemma4, gpt2, llama, t5)",
         ),
         (byte_level(), "model", Some(Value::U32(1)), "tokenizer.ggml.model"),
         (byte_level(), "pre", text("other"), "pre-tokenizer type `other` is not known (known: a.x-4.0, "),
@@ -122,11 +122,36 @@ fn wrong_values_are_named() {
             "`tokenizer.ggml.scores[2]` is not a number",
         ),
         (small(), "add_space_prefix", text("yes"), "tokenizer.ggml.add_space_prefix"),
+        (
+            unigram(),
+            "precompiled_charsmap",
+            text("x"),
+            "`tokenizer.ggml.precompiled_charsmap` is of another type",
+        ),
+        (
+            unigram(),
+            "precompiled_charsmap",
+            Some(Value::Array(Array::U8(vec![4, 0, 0, 0, 1]))),
+            "5 malformed bytes",
+        ),
+        (unigram(), "scores", floats(&[0.0]), "`tokenizer.ggml.scores` is an array of 1"),
+        (word_piece(), "tokens", Some(strings(["[CLS]", "[SEP]", "x"])), "adds a unknown token"),
+        (word_piece(), "tokens", Some(strings(["[CLS]", "[UNK]", "x"])), "adds a separator token"),
+        (word_piece(), "tokens", Some(strings(["[SEP]", "[UNK]", "x"])), "adds a bos token"),
     ];
     for (metadata, key, value, expected) in cases {
         let message = error(metadata, key, value);
         assert!(message.contains(expected), "{key}: {message}");
     }
+}
+
+#[test]
+fn a_token_of_the_unigram_model_has_a_longest_length() {
+    let longest = "a".repeat(1024);
+    let tokens = |last: &str| Some(strings(["<unk>", "a", "b", "c", "d", "e", "f", last]));
+    assert_eq!(error(unigram(), "tokens", tokens(&longest)), "");
+    let message = error(unigram(), "tokens", tokens(&(longest + "a")));
+    assert!(message.contains("tokens[7]` is a text of 1025 bytes, expected at most 1024"), "{message}");
 }
 
 #[test]

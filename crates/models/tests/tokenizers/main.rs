@@ -14,6 +14,7 @@ mod goldens;
 mod hostile;
 mod long;
 mod random;
+mod real;
 mod rules;
 
 type Failure = Box<dyn std::error::Error>;

@@ -26,6 +26,38 @@ pub(crate) fn sentence_piece(tokens: &[(&str, i32, f32)]) -> Metadata {
     metadata
 }
 
+/// A unigram vocabulary that prepends a space and joins spaces.
+pub(crate) fn unigram() -> Metadata {
+    let mut metadata = sentence_piece(&[
+        ("<unk>", 2, 0.0),
+        ("</s>", 3, 0.0),
+        ("▁", 1, -2.0),
+        ("a", 1, -3.0),
+        ("b", 1, -3.0),
+        ("▁a", 1, -3.5),
+        ("ab", 1, -4.0),
+        ("aba", 1, -7.5),
+    ]);
+    metadata.insert("tokenizer.ggml.model", Value::String("t5".to_owned()));
+    metadata.insert("tokenizer.ggml.add_space_prefix", Value::Bool(true));
+    metadata.insert("tokenizer.ggml.remove_extra_whitespaces", Value::Bool(true));
+    metadata.insert("tokenizer.ggml.eos_token_id", Value::U32(1));
+    metadata.insert("tokenizer.ggml.unknown_token_id", Value::U32(0));
+    metadata
+}
+
+/// A `WordPiece` vocabulary.
+pub(crate) fn word_piece() -> Metadata {
+    let mut metadata = Metadata::new();
+    metadata.insert("tokenizer.ggml.model", Value::String("bert".to_owned()));
+    let tokens = [
+        "[PAD]", "[UNK]", "[CLS]", "[SEP]", "▁un", "aff", "able", "▁hello", "▁,", "▁你", "▁u", "▁[", "▁]",
+        "▁cls",
+    ];
+    metadata.insert("tokenizer.ggml.tokens", strings(tokens));
+    metadata
+}
+
 const SMALL: &[(&str, i32, f32)] = &[
     ("<unk>", 2, 0.0),
     ("<s>", 3, 0.0),
@@ -51,6 +83,77 @@ fn merges_follow_the_scores_and_then_the_place() -> Result<(), Failure> {
     let mut metadata = sentence_piece(&ties);
     metadata.insert("tokenizer.ggml.add_space_prefix", Value::Bool(false));
     assert_eq!(Tokenizer::from_gguf(&metadata)?.encode("aaa", RAW)?, [2, 1]);
+    Ok(())
+}
+
+#[test]
+fn the_unigram_model_takes_the_best_sum() -> Result<(), Failure> {
+    let mut metadata = unigram();
+    let tokenizer = Tokenizer::from_gguf(&metadata)?;
+    // ▁ + ab is -6, ▁a + b -6.5.
+    assert_eq!(tokenizer.encode("ab", RAW)?, [2, 6]);
+    // ▁ + ab + a is -9, ▁ + aba -9.5.
+    assert_eq!(tokenizer.encode("aba", RAW)?, [2, 6, 3]);
+    assert_eq!(tokenizer.encode("  a \u{3000}  a ", RAW)?, [5, 2, 0, 5]);
+    // A run of unknown characters is one token.
+    assert_eq!(tokenizer.encode("axyb", RAW)?, [5, 0, 4]);
+    assert_eq!(tokenizer.encode("a", EncodeOptions::default())?, [5, 1]);
+    assert!(tokenizer.encode(" ", RAW)?.is_empty());
+    assert_eq!(tokenizer.decode(&[5, 5, 1], true)?, "a a");
+    assert_eq!(tokenizer.encode("a</s>a", PARSED)?, [5, 1, 5]);
+    metadata.insert("tokenizer.ggml.remove_extra_whitespaces", Value::Bool(false));
+    assert_eq!(Tokenizer::from_gguf(&metadata)?.encode(" a ", RAW)?, [2, 5, 2]);
+    Ok(())
+}
+
+#[test]
+fn words_are_cut_into_the_longest_pieces() -> Result<(), Failure> {
+    let mut metadata = word_piece();
+    let tokenizer = Tokenizer::from_gguf(&metadata)?;
+    assert_eq!(
+        tokenizer.encode("Unaffable,Hélló 你\u{0}", EncodeOptions::default())?,
+        [2, 4, 5, 6, 8, 7, 9, 3]
+    );
+    // No piece begins with what is left, so the whole word is unknown; so is one of more than 100 characters.
+    assert_eq!(tokenizer.encode("unx un", RAW)?, [1, 4]);
+    let long = format!("un{}", "aff".repeat(33));
+    assert_eq!(tokenizer.encode(&long, RAW)?, [1]);
+    assert_eq!(tokenizer.encode(&long[..98], RAW)?.len(), 33);
+    assert_eq!(tokenizer.encode("[CLS]", PARSED)?, [2]);
+    assert_eq!(tokenizer.encode("[CLS]", RAW)?, [11, 13, 12]);
+    assert_eq!(tokenizer.decode(&[2, 4, 5, 6, 8, 7, 3], true)?, "unaffable , hello");
+    metadata.insert("tokenizer.ggml.normalizer.lowercase", Value::Bool(false));
+    let cased = Tokenizer::from_gguf(&metadata)?;
+    assert_eq!(cased.encode("Hello hello héllo", RAW)?, [1, 7, 1]);
+    Ok(())
+}
+
+#[test]
+fn vocabularies_over_characters_merge_within_lines() -> Result<(), Failure> {
+    let tokens = [
+        ("<bos>", 3, 0.0),
+        ("<0xC3>", 6, 0.0),
+        ("<0xA9>", 6, 0.0),
+        ("a", 1, 0.0),
+        ("▁", 1, 0.0),
+        ("▁a", 1, 0.0),
+        ("\n", 1, 0.0),
+        ("\n\n", 1, 0.0),
+        ("a▁", 1, 0.0),
+    ];
+    let mut metadata = sentence_piece(&tokens);
+    metadata.insert("tokenizer.ggml.model", Value::String("gemma4".to_owned()));
+    metadata.insert("tokenizer.ggml.merges", strings(["a ▁", "▁ a"]));
+    metadata.insert("tokenizer.ggml.bos_token_id", Value::U32(0));
+    metadata.insert("tokenizer.ggml.add_bos_token", Value::Bool(false));
+    let tokenizer = Tokenizer::from_gguf(&metadata)?;
+    // "a▁" is joined before "▁a"; é and ü become bytes, of which ü's second has no token.
+    assert_eq!(tokenizer.encode("a a\n\n aé\nü", RAW)?, [8, 3, 7, 5, 1, 2, 6, 1]);
+    assert_eq!(tokenizer.encode("a", EncodeOptions::default())?, [0, 3]);
+    assert_eq!(tokenizer.decode(&[5, 1, 2, 6], false)?, " aé\n");
+    metadata.insert("tokenizer.ggml.model", Value::String("gpt2".to_owned()));
+    metadata.insert("tokenizer.ggml.pre", Value::String("sarvam-moe".to_owned()));
+    assert_eq!(Tokenizer::from_gguf(&metadata)?.encode("a a", EncodeOptions::default())?, [8, 3]);
     Ok(())
 }
 

@@ -2,10 +2,12 @@
 
 use std::ops::ControlFlow;
 
+use gguf_rs_lite::{Array, Value};
 use ruvllm::{
     CancelToken, Completion, Engine, EngineOptions, Error, FinishReason, GenerateRequest, Kernels, Message,
     PrefixCaching, Prompt, SamplingParams, TokenId,
 };
+use ruvllm_models::chat::ChatStyle;
 
 use crate::common::{base, base_path, complete, greedy, load, run, tiny, tiny_options, tiny_path, tiny_with};
 
@@ -277,7 +279,16 @@ fn special_tokens_in_a_message_are_plain_text() {
 #[test]
 fn messages_need_a_chat_template() {
     let key = "tokenizer.chat_template";
-    let without = tiny_with(|metadata| _ = metadata.remove(key));
+    // The markers in its vocabulary show that it is a Llama 3.
+    let built_in = tiny_with(|metadata| _ = metadata.remove(key));
+    assert_eq!(built_in.chat_template().expect("a built-in one").style(), Some(ChatStyle::Llama3));
+    let without = tiny_with(|metadata| {
+        metadata.remove(key);
+        let key = "tokenizer.ggml.tokens";
+        let tokens = metadata.get_strings(key).expect("texts").expect("a vocabulary");
+        let tokens = tokens.iter().map(|text| text.replace("header", "other")).collect();
+        metadata.insert(key, Value::Array(Array::String(tokens)));
+    });
     assert!(matches!(failure(&without, &greedy(chat("Hi"), 1)), Error::NoChatTemplate));
     let refusing =
         tiny_with(|metadata| _ = metadata.insert(key, "{{ raise_exception('no users') }}".to_owned()));

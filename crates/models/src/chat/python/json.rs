@@ -7,7 +7,7 @@ use minijinja::{
     value::{Kwargs, ValueKind},
 };
 
-use super::{pairs, to_str};
+use super::{check_length, pairs, to_str};
 
 /// The filter `tojson` as transformers defines it: `json.dumps` with the keys in their order,
 /// characters beyond ASCII as they are and no escapes for HTML.
@@ -62,11 +62,12 @@ impl JsonStyle {
         if depth > MAX_DEPTH {
             return Err(Error::new(ErrorKind::InvalidOperation, "the value is nested too deeply for JSON"));
         }
+        check_length(out)?;
         match value.kind() {
             ValueKind::None => out.push_str("null"),
             ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
             ValueKind::Number => {
-                let text = to_str(value);
+                let text = to_str(value)?;
                 out.push_str(match text.as_str() {
                     "nan" => "NaN",
                     "inf" => "Infinity",
@@ -177,19 +178,19 @@ mod tests {
         );
         let plain = tojson(&value, None, Kwargs::from_iter([] as [(&str, Value); 0]))?;
         assert_eq!(
-            to_str(&plain),
+            to_str(&plain)?,
             "{\"b\": [], \"a\": {}, \"x\": [1, {\"y\": 1e+16}], \"é\u{7f}\": \"\\u0001\\b<&>'\"}"
         );
         let ascii =
             Kwargs::from_iter([("ensure_ascii", Value::from(true)), ("sort_keys", Value::from(true))]);
         let ascii = tojson(&from_json(&serde_json::json!({"b": "é😀", "a": null})), None, ascii)?;
-        assert_eq!(to_str(&ascii), r#"{"a": null, "b": "\u00e9\ud83d\ude00"}"#);
+        assert_eq!(to_str(&ascii)?, r#"{"a": null, "b": "\u00e9\ud83d\ude00"}"#);
         let pretty = tojson(
             &from_json(&serde_json::json!([1, [], [2]])),
             Some(Value::from(1)),
             Kwargs::from_iter([] as [(&str, Value); 0]),
         )?;
-        assert_eq!(to_str(&pretty), "[\n 1,\n [],\n [\n  2\n ]\n]");
+        assert_eq!(to_str(&pretty)?, "[\n 1,\n [],\n [\n  2\n ]\n]");
         Ok(())
     }
 }

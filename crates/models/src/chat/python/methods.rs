@@ -3,10 +3,11 @@
 
 use minijinja::{
     Error, ErrorKind, State, Value,
-    value::{Kwargs, Tuple, ValueKind, from_args},
+    value::{Kwargs, Rest, StringInput, Tuple, ValueKind, ValueOrKwargs, from_args},
 };
 
 use super::to_str;
+use crate::chat::bounds::charge;
 
 /// What Python takes for white space.
 fn is_space(c: char) -> bool {
@@ -14,20 +15,129 @@ fn is_space(c: char) -> bool {
 }
 
 /// The filter `trim`.
-pub(in crate::chat) fn trim(value: &Value, chars: Option<&str>) -> String {
-    strip(&to_str(value), chars, true, true).to_owned()
+pub(in crate::chat) fn trim(value: &Value, chars: Option<&str>) -> Result<String, Error> {
+    Ok(strip(&to_str(value)?, chars, true, true).to_owned())
 }
 
-/// What a `for` loop goes through: the characters of a string as a list, other values as they are.
-pub(in crate::chat) fn characters(value: Value) -> Result<Value, Error> {
-    match value.as_str() {
-        Some(text) => Ok(text.chars().map(Value::from).collect()),
+/// What a `for` loop goes through: the characters of a string as a list, other values as they are. `text_bytes` is what a
+/// pass of the loop may write beside values.
+pub(in crate::chat) fn characters(value: Value, text_bytes: usize) -> Result<Value, Error> {
+    let items = match value.as_str() {
+        Some(text) => text.chars().map(Value::from).collect(),
         // The engine takes it for an empty list; in Python it is an error, which templates rely on.
         None if value.is_none() => {
-            Err(Error::new(ErrorKind::InvalidOperation, "'NoneType' object is not iterable"))
+            return Err(Error::new(ErrorKind::InvalidOperation, "'NoneType' object is not iterable"));
         }
-        None => Ok(value),
+        None if value.len().is_none() && !value.is_undefined() => value.try_iter()?.collect(),
+        None => value,
+    };
+    let passes = items.len().unwrap_or(0);
+    charge(passes.saturating_mul(text_bytes + size_of::<Value>()))?;
+    Ok(items)
+}
+
+/// The filter and the method `replace`.
+pub(in crate::chat) fn replace(
+    value: &Value,
+    from: &str,
+    to: &str,
+    count: Option<usize>,
+) -> Result<String, Error> {
+    let text = to_str(value)?;
+    let found = text.matches(from).count().min(count.unwrap_or(usize::MAX));
+    charge(text.len() + found.saturating_mul(to.len()))?;
+    Ok(count.map_or_else(|| text.replace(from, to), |count| text.replacen(from, to, count)))
+}
+
+/// The filter `join`.
+pub(in crate::chat) fn join(
+    state: &mut State,
+    value: &Value,
+    joiner: Option<StringInput<'_>>,
+    attribute: Option<&str>,
+    kwargs: Kwargs,
+) -> Result<Value, Error> {
+    charge_joined(value, joiner.as_ref().map_or("", |joiner| joiner.as_str()))?;
+    minijinja::filters::join(state, value, joiner, attribute, kwargs)
+}
+
+/// Counts what a list joined with a text between its items will be.
+fn charge_joined(items: &Value, between: &str) -> Result<(), Error> {
+    if items.as_str().is_none() {
+        for item in items.try_iter()? {
+            charge(between.len() + to_str(&item)?.len())?;
+        }
     }
+    Ok(())
+}
+
+/// The filter `format`.
+pub(in crate::chat) fn format(
+    state: &mut State,
+    value: &Value,
+    args: Rest<ValueOrKwargs>,
+) -> Result<Value, Error> {
+    let longest = args.iter().map(|arg| arg.as_str().map_or(0, str::len)).max();
+    check_format(value.as_str().unwrap_or_default(), '%', longest.unwrap_or(0))?;
+    minijinja::filters::format(state, value, args)
+}
+
+/// Refuses a format with a width or precision beyond [`MAX_WIDTH`], or one that comes from an argument; counts what it will
+/// make if each place that begins with `mark` takes the longest argument.
+fn check_format(format: &str, mark: char, longest: usize) -> Result<(), Error> {
+    charge(format.len() + format.matches(mark).count().saturating_mul(longest.max(MAX_WIDTH)))?;
+    let is_wide =
+        |number: &str| number.parse::<usize>().map_or(!number.is_empty(), |width| width > MAX_WIDTH);
+    if format.contains('*') || format.split(|c: char| !c.is_ascii_digit()).any(is_wide) {
+        return Err(Error::new(ErrorKind::InvalidOperation, "the format has a width that is too large"));
+    }
+    Ok(())
+}
+
+/// The filter `indent`.
+pub(in crate::chat) fn indent(
+    value: StringInput<'_>,
+    width: Option<usize>,
+    first_line: Option<bool>,
+    blank_lines: Option<bool>,
+    kwargs: Kwargs,
+) -> Result<Value, Error> {
+    let given = match width {
+        Some(width) => width,
+        None if kwargs.has("width") => kwargs.peek("width")?,
+        None => 4,
+    };
+    if given > MAX_WIDTH {
+        return Err(Error::new(ErrorKind::InvalidOperation, "the text is indented too far"));
+    }
+    charge(value.as_str().len() + value.as_str().lines().count() * given)?;
+    minijinja::filters::indent(value, width, first_line, blank_lines, kwargs)
+}
+
+/// The filter `batch`.
+pub(in crate::chat) fn batch(
+    state: &State,
+    value: Value,
+    count: usize,
+    fill: Option<Value>,
+) -> Result<Value, Error> {
+    charge_elements(count)?;
+    minijinja::filters::batch(state, value, count, fill)
+}
+
+/// The filter `slice`.
+pub(in crate::chat) fn slice(
+    state: &State,
+    value: Value,
+    count: usize,
+    fill: Option<Value>,
+) -> Result<Value, Error> {
+    charge_elements(count)?;
+    minijinja::filters::slice(state, value, count, fill)
+}
+
+fn charge_elements(count: usize) -> Result<(), Error> {
+    charge(count.saturating_mul(size_of::<Value>()))
 }
 
 /// The test `iterable`.
@@ -75,6 +185,19 @@ pub(in crate::chat) fn unknown_method(
 
 fn string_method(text: &str, method: &str, args: &[Value]) -> Option<Result<Value, Error>> {
     Some(match method {
+        "replace" => from_args(args).and_then(|(from, to, count): (&str, &str, Option<i64>)| {
+            // A negative count is none.
+            let count = count.and_then(|count| usize::try_from(count).ok());
+            replace(&Value::from(text), from, to, count).map(Value::from)
+        }),
+        "join" => from_args(args).and_then(|(items,): (&Value,)| joined(text, items)),
+        "format" => {
+            let longest = args.iter().map(|arg| arg.as_str().map_or(0, str::len)).max();
+            match check_format(text, '{', longest.unwrap_or(0)) {
+                Ok(()) => return None,
+                Err(error) => Err(error),
+            }
+        }
         "strip" => stripped(text, args, true, true),
         "lstrip" => stripped(text, args, true, false),
         "rstrip" => stripped(text, args, false, true),
@@ -111,6 +234,13 @@ fn string_method(text: &str, method: &str, args: &[Value]) -> Option<Result<Valu
         }),
         _ => return None,
     })
+}
+
+/// The method `join`.
+fn joined(between: &str, items: &Value) -> Result<Value, Error> {
+    charge_joined(items, between)?;
+    let items: Vec<String> = items.try_iter()?.map(|item| to_str(&item)).collect::<Result<_, _>>()?;
+    Ok(Value::from(items.join(between)))
 }
 
 /// What fills a text up to a width in characters. A width beyond [`MAX_WIDTH`] counts as that.
@@ -255,7 +385,7 @@ mod tests {
 
     fn call(text: &str, method: &str, args: &[Value]) -> String {
         string_method(text, method, args).map_or_else(String::new, |result| {
-            result.map_or_else(|error| error.to_string(), |value| to_str(&value))
+            result.and_then(|value| to_str(&value)).unwrap_or_else(|error| error.to_string())
         })
     }
 

@@ -4,17 +4,22 @@
 use std::fmt::Write;
 
 use minijinja::{
-    Value,
+    Error, ErrorKind, Value,
     value::{Tuple, ValueKind},
 };
 use serde_json::Value as Json;
+
+use super::{LONGEST_TEXT, TOO_LONG};
 
 mod json;
 mod methods;
 
 pub(super) use self::{
     json::tojson,
-    methods::{characters, is_iterable, is_sequence, trim, unknown_method},
+    methods::{
+        batch, characters, format, indent, is_iterable, is_sequence, join, replace, slice, trim,
+        unknown_method,
+    },
 };
 
 /// Converts JSON; the order of keys stays.
@@ -36,19 +41,32 @@ pub(super) fn from_json(json: &Json) -> Value {
 }
 
 /// `str(value)`: what `{{ value }}` prints.
-pub(super) fn to_str(value: &Value) -> String {
+///
+/// # Errors
+/// If it is longer than [`LONGEST_TEXT`]: lists within lists can share their items, so that a small value prints as a
+/// text without end.
+pub(super) fn to_str(value: &Value) -> Result<String, Error> {
     match value.as_str() {
-        Some(text) => text.to_owned(),
+        Some(text) => Ok(text.to_owned()),
         None => {
             let mut out = String::new();
-            write_repr(value, &mut out);
-            out
+            write_repr(value, &mut out)?;
+            Ok(out)
         }
     }
 }
 
+/// Refuses a text that is too long.
+fn check_length(text: &str) -> Result<(), Error> {
+    if text.len() > LONGEST_TEXT {
+        return Err(Error::new(ErrorKind::InvalidOperation, TOO_LONG));
+    }
+    Ok(())
+}
+
 /// `repr(value)`: how a value prints inside a list. An undefined value prints nothing.
-fn write_repr(value: &Value, out: &mut String) {
+fn write_repr(value: &Value, out: &mut String) -> Result<(), Error> {
+    check_length(out)?;
     match value.kind() {
         ValueKind::Number if !value.is_integer() => match f64::try_from(value.clone()) {
             Ok(number) => out.push_str(&float_repr(number)),
@@ -62,19 +80,20 @@ fn write_repr(value: &Value, out: &mut String) {
                 (Some(_), 1) => ("(", ",)"),
                 (Some(_), _) => ("(", ")"),
             };
-            write_joined(open, close, items.iter(), out, write_repr);
+            write_joined(open, close, items.iter(), out, write_repr)?;
         }
         // Namespaces, macros and the like have no items of their own.
         ValueKind::Map => match pairs(value) {
             Some(pairs) => write_joined("{", "}", pairs.iter(), out, |(key, value), out| {
-                write_repr(key, out);
+                write_repr(key, out)?;
                 out.push_str(": ");
-                write_repr(value, out);
-            }),
+                write_repr(value, out)
+            })?,
             None => write_display(value, out),
         },
         _ => write_display(value, out),
     }
+    Ok(())
 }
 
 fn write_display(value: &Value, out: &mut String) {
@@ -87,16 +106,17 @@ fn write_joined<T>(
     close: &str,
     items: impl Iterator<Item = T>,
     out: &mut String,
-    write: impl Fn(T, &mut String),
-) {
+    write: impl Fn(T, &mut String) -> Result<(), Error>,
+) -> Result<(), Error> {
     out.push_str(open);
     for (i, item) in items.enumerate() {
         if i > 0 {
             out.push_str(", ");
         }
-        write(item, out);
+        write(item, out)?;
     }
     out.push_str(close);
+    Ok(())
 }
 
 /// Keys and values of a mapping, in order.
@@ -190,6 +210,9 @@ mod tests {
     fn strings_in_lists_print_as_in_python() {
         let value: Value =
             ["a\"b", "it's", "'\"", "\n\t\\", "\u{1}\u{7f}é\u{a0}\u{200b}\u{10ffff}"].into_iter().collect();
-        assert_eq!(to_str(&value), r#"['a"b', "it's", '\'"', '\n\t\\', '\x01\x7fé\xa0\u200b\U0010ffff']"#);
+        assert_eq!(
+            to_str(&value).unwrap(),
+            r#"['a"b', "it's", '\'"', '\n\t\\', '\x01\x7fé\xa0\u200b\U0010ffff']"#
+        );
     }
 }

@@ -1,23 +1,29 @@
 //! The known pre-tokenizer types: which patterns cut the text, and what else the type implies.
 //!
-//! The patterns are those of the models' own tokenizer files. Where a pattern ends in
-//! `\s+(?!\S)|\s+`, the look-ahead is written as [`Spaces::LeaveLast`] or
-//! [`Spaces::LeaveLastNoNewline`], so that a linear-time matcher can run it.
+//! The patterns are those of the models' own tokenizer files. Look-aheads in them are written as an
+//! [`After`], so that a linear-time matcher can run the rest.
 
-/// What happens to a run of white space that the last alternative `\s+` matched.
+/// What happens to the end of a match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Spaces {
+pub(super) enum After {
     /// Nothing.
     Keep,
-    /// Its last character goes to the next piece if text follows (`\s+(?!\S)|\s+`).
+    /// The last character of a run of white space goes to the next piece if text follows
+    /// (`\s+(?!\S)|\s+`, written `\s+`).
     LeaveLast,
     /// The same, in patterns with an earlier alternative for line ends: a match that ends in one is
     /// not from `\s+`.
     LeaveLastNoNewline,
+    /// The same, and what stays of a run is cut off in pieces of 512, 256, ... 8, 4, 2 and 1 characters
+    /// (`\s{512}(?!\S)|...|\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1}`, written `\s+`).
+    LeaveLastInPowers,
+    /// A number is cut into groups of three, counted from its end (`\d{1,3}(?=(?:\d{3})*(?!\d))`, written `\d+`; or, for
+    /// numbers that no letter follows, `\d{1,3}(?=(?:\d{3})*\b)`, written `\d+\b`).
+    GroupsOfThree,
 }
 
 /// One cut of the text; pieces and the gaps between matches go to the next cut.
-pub(super) type Cut = (&'static str, Spaces);
+pub(super) type Cut = (&'static str, After);
 
 /// What a pre-tokenizer type stands for.
 #[derive(Debug)]
@@ -36,7 +42,7 @@ const fn rules(names: &'static [&'static str], cuts: &'static [Cut]) -> Rules {
 }
 
 /// GPT-2: contractions, words, numbers, other characters, white space.
-const GPT2: Cut = (r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+", Spaces::LeaveLast);
+const GPT2: Cut = (r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+", After::LeaveLast);
 
 macro_rules! after_contractions {
     ($rest:literal) => {
@@ -47,13 +53,28 @@ macro_rules! after_contractions {
 /// Llama 3: numbers in groups of up to three digits, line ends with what precedes them.
 const LLAMA3: Cut = (
     after_contractions!(r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+"),
-    Spaces::LeaveLastNoNewline,
+    After::LeaveLastNoNewline,
 );
 
 /// Qwen 2: as Llama 3 with single digits.
 const QWEN2: Cut = (
     after_contractions!(r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+"),
-    Spaces::LeaveLastNoNewline,
+    After::LeaveLastNoNewline,
+);
+
+/// Jais 2: as Llama 3, with white space in powers of two.
+const JAIS2: Cut = (LLAMA3.0, After::LeaveLastInPowers);
+
+/// Ufakzeka: as Qwen 2 without English contractions.
+const UFAKZEKA: Cut =
+    (r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+", After::LeaveLastNoNewline);
+
+/// EXAONE `MoE`: words of several parts with single spaces between them.
+const EXAONE_MOE: Cut = (
+    after_contractions!(
+        r"[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+"
+    ),
+    After::LeaveLastNoNewline,
 );
 
 /// Qwen 3.5: marks belong to words.
@@ -61,7 +82,7 @@ const QWEN35: Cut = (
     after_contractions!(
         r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+"
     ),
-    Spaces::LeaveLastNoNewline,
+    After::LeaveLastNoNewline,
 );
 
 /// Words by case (GPT-4o, Tekken): `$tail` follows a word, `$digits` is a number.
@@ -97,12 +118,12 @@ const GPT4O: Cut = (
         r"\p{N}{1,3}",
         r"[\r\n/]*"
     ),
-    Spaces::LeaveLastNoNewline,
+    After::LeaveLastNoNewline,
 );
 
 const TEKKEN: Cut = (
     by_case!(r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]", "", r"\p{N}", r"[\r\n/]*"),
-    Spaces::LeaveLastNoNewline,
+    After::LeaveLastNoNewline,
 );
 
 /// Kimi K2: runs of Han characters, then as GPT-4o without them.
@@ -117,23 +138,64 @@ const KIMI_K2: Cut = (
             r"[\r\n]*"
         )
     ),
-    Spaces::LeaveLastNoNewline,
+    After::LeaveLastNoNewline,
 );
 
 /// `DeepSeek` V3, last of its three cuts.
 const DEEPSEEK3_WORDS: Cut = (
     r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+"##,
-    Spaces::LeaveLastNoNewline,
+    After::LeaveLastNoNewline,
 );
 
-const CJK: Cut = (r"[\x{4E00}-\x{9FA5}\x{0800}-\x{4E00}\x{AC00}-\x{D7FF}]+", Spaces::Keep);
+/// Spark 2.5, third of its four cuts.
+const SPARK_WORDS: Cut = (
+    r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+|[\r\n]|\s+"##,
+    After::LeaveLast,
+);
 
-const LINE_END: Cut = (r"[\r\n]", Spaces::Keep);
+/// Chinese characters and kana.
+const HAN_AND_KANA: Cut = (r"[\x{4E00}-\x{9FA5}\x{3040}-\x{309F}\x{30A0}-\x{30FF}]+", After::Keep);
 
-const DIGIT: Cut = (r"\p{N}", Spaces::Keep);
+/// AFMoE: scripts of Asia that are written without spaces.
+const ASIAN: Cut = (
+    concat!(
+        r"[\x{4E00}-\x{9FFF}\x{3400}-\x{4DBF}\x{F900}-\x{FAFF}\x{3040}-\x{309F}\x{30A0}-\x{30FF}\x{FF65}-\x{FF9F}",
+        r"\x{2F00}-\x{2FDF}\x{0E40}-\x{0E7F}\x{0E80}-\x{0EFF}\x{1780}-\x{17FF}\x{1000}-\x{109F}\x{AA60}-\x{AA7F}",
+        r"\x{A9E0}-\x{A9FF}\x{AC00}-\x{D7AF}\x{1100}-\x{11FF}]+"
+    ),
+    After::Keep,
+);
+
+/// Youtu: Korean, East Asian punctuation, Bopomofo, and Chinese with kana, each apart.
+const YOUTU_SCRIPTS: Cut = (
+    concat!(
+        r"[\x{AC00}-\x{D7A3}\x{3131}-\x{318E}]+|",
+        r"[\x{FF01}\x{2026}\x{201C}\x{201D}\x{2018}\x{2019}\x{2014}\x{FF1A}\x{FF1B}\x{FF0C}\x{3001}-\x{303F}\x{FE30}-\x{FE4F}]+|",
+        r"[\x{3105}-\x{312F}]+|[\x{4E00}-\x{9FA5}\x{3040}-\x{309F}\x{30A0}-\x{30FF}]+"
+    ),
+    After::Keep,
+);
+
+/// Youtu, second of its two cuts: as GPT-4o with single digits.
+const YOUTU_WORDS: Cut = (
+    by_case!(
+        r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]",
+        r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]",
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+        r"\p{N}",
+        r"[\r\n/]*"
+    ),
+    After::LeaveLastNoNewline,
+);
+
+const CJK: Cut = (r"[\x{4E00}-\x{9FA5}\x{0800}-\x{4E00}\x{AC00}-\x{D7FF}]+", After::Keep);
+
+const LINE_END: Cut = (r"[\r\n]", After::Keep);
+
+const DIGIT: Cut = (r"\p{N}", After::Keep);
 
 /// Bloom and the Finnish GPT-3: everything between white space and sentence punctuation.
-const BLOOM: Cut = (r" ?[^(\s|.,!?…。，、।۔،)]+", Spaces::Keep);
+const BLOOM: Cut = (r" ?[^(\s|.,!?…。，、।۔،)]+", After::Keep);
 
 /// Stands for the cased letters of `DeepSeek` LLM, see [`CASED`].
 pub(super) const CASED_MARK: &str = "@cased@";
@@ -161,15 +223,18 @@ pub(super) const CASED: &[(u32, u32)] = &[
     (0x118A0, 0x118DF), (0x1E900, 0x1E943),
 ];
 
-/// Every known type.
+/// Types of vocabularies over characters, which have no rules of their own: they are cut at line ends.
+pub(super) const OVER_CHARACTERS: &[&str] = &["gemma4", "granite-embed-multi-311m", "sarvam-moe"];
+
+/// Every known type of byte-level vocabularies.
 pub(super) const KNOWN: &[Rules] = &[
     rules(
         &["default"],
         &[
-            (r"[\p{P}\$\+<=>\^~\|]+", Spaces::Keep),
+            (r"[\p{P}\$\+<=>\^~\|]+", After::Keep),
             GPT2,
-            (r"\p{N}+", Spaces::Keep),
-            (r"[0-9][0-9][0-9]", Spaces::Keep),
+            (r"\p{N}+", After::Keep),
+            (r"[0-9][0-9][0-9]", After::Keep),
         ],
     ),
     rules(
@@ -190,49 +255,77 @@ pub(super) const KNOWN: &[Rules] = &[
             "jais",
             "trillion",
             "granite-docling",
+            "jina-v1-en",
+            "jina-v2-code",
+            "roberta-bpe",
         ],
         &[GPT2],
     ),
     Rules {
-        names: &["llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"],
+        names: &[
+            "llama-bpe",
+            "llama3",
+            "llama-v3",
+            "falcon3",
+            "falcon-h1",
+            "pixtral",
+            "midm-2.0",
+            "lfm2",
+            "jina-v5-nano",
+        ],
         cuts: &[LLAMA3],
         ignore_merges: true,
         add_bos: true,
     },
     rules(&["dbrx", "smaug-bpe", "chatglm-bpe"], &[LLAMA3]),
-    Rules { names: &["glm4"], cuts: &[LLAMA3], ignore_merges: true, add_bos: false },
+    Rules { names: &["glm4", "glm5"], cuts: &[LLAMA3], ignore_merges: true, add_bos: false },
     rules(
-        &["qwen2", "deepseek-r1-qwen", "kormo", "megrez", "stablelm2", "hunyuan", "solar-open", "grok-2"],
+        &[
+            "qwen2",
+            "deepseek-r1-qwen",
+            "kormo",
+            "f2llmv2",
+            "megrez",
+            "stablelm2",
+            "hunyuan",
+            "solar-open",
+            "grok-2",
+        ],
         &[QWEN2],
     ),
     rules(&["qwen35"], &[QWEN35]),
+    rules(&["laguna"], &[(r"[^\n]+|[\n]+", After::Keep), QWEN2]),
+    rules(&["ufakzeka"], &[UFAKZEKA]),
+    rules(&["exaone-moe"], &[EXAONE_MOE]),
+    rules(&["jais-2"], &[JAIS2]),
     rules(
         &["deepseek-llm"],
         &[
             LINE_END,
-            (concat!(r"\s?[", "@cased@", "]+"), Spaces::Keep),
+            (concat!(r"\s?[", "@cased@", "]+"), After::Keep),
             (
                 r"\s?[!-/:-~\x{FF01}-\x{FF0F}\x{FF1A}-\x{FF5E}\x{2018}-\x{201F}\x{3000}-\x{3002}]+",
-                Spaces::Keep,
+                After::Keep,
             ),
-            (r"\s+$", Spaces::Keep),
+            (r"\s+$", After::Keep),
             CJK,
-            (r"\p{N}+", Spaces::Keep),
+            (r"\p{N}+", After::Keep),
         ],
     ),
     rules(
         &["deepseek-coder"],
-        &[LINE_END, (r"\s?\p{L}+", Spaces::Keep), (r"\s?\p{P}+", Spaces::Keep), CJK, DIGIT],
+        &[LINE_END, (r"\s?\p{L}+", After::Keep), (r"\s?\p{P}+", After::Keep), CJK, DIGIT],
     ),
     rules(
-        &["deepseek-v3", "hunyuan-dense", "joyai-llm"],
-        &[
-            (r"\p{N}{1,3}", Spaces::Keep),
-            (r"[\x{4E00}-\x{9FA5}\x{3040}-\x{309F}\x{30A0}-\x{30FF}]+", Spaces::Keep),
-            DEEPSEEK3_WORDS,
-        ],
+        &["deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"],
+        &[(r"\p{N}{1,3}", After::Keep), HAN_AND_KANA, DEEPSEEK3_WORDS],
     ),
-    rules(&["falcon"], &[(r"[\p{P}\$\+<=>\^~\|`]+", Spaces::Keep), GPT2, (r"[0-9][0-9][0-9]", Spaces::Keep)]),
+    rules(&["spark2_5"], &[(r"\p{N}{1,3}", After::Keep), HAN_AND_KANA, SPARK_WORDS, DIGIT]),
+    rules(&["afmoe"], &[(r"\p{N}+", After::GroupsOfThree), ASIAN, DEEPSEEK3_WORDS]),
+    rules(&["superbpe"], &[(r"\p{N}+", After::Keep), (r"\d+", After::GroupsOfThree)]),
+    rules(&["tiny_aya", "cohere2moe"], &[(r"\d+\b", After::GroupsOfThree), GPT4O]),
+    Rules { names: &["youtu"], cuts: &[YOUTU_SCRIPTS, YOUTU_WORDS], ignore_merges: true, add_bos: false },
+    rules(&["falcon"], &[(r"[\p{P}\$\+<=>\^~\|`]+", After::Keep), GPT2, (r"[0-9][0-9][0-9]", After::Keep)]),
     rules(
         &["starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b", "mellum2"],
         &[DIGIT, GPT2],
@@ -240,31 +333,32 @@ pub(super) const KNOWN: &[Rules] = &[
     rules(&["bloom", "gpt3-finnish", "poro-chat"], &[BLOOM]),
     rules(&["viking"], &[BLOOM, DIGIT]),
     Rules { names: &["tekken"], cuts: &[TEKKEN], ignore_merges: true, add_bos: true },
-    rules(&["gpt-4o", "llama4", "kanana2", "minimax-m2"], &[GPT4O]),
+    rules(&["gpt-4o", "llama4", "kanana2", "minimax-m2", "talkie"], &[GPT4O]),
+    Rules { names: &["granite-embed-multi-97m"], cuts: &[GPT4O], ignore_merges: true, add_bos: false },
     rules(&["kimi-k2"], &[KIMI_K2]),
     rules(
         &["bailingmoe", "bailingmoe2", "llada-moe"],
         &[(
             r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]|\s+",
-            Spaces::LeaveLastNoNewline,
+            After::LeaveLastNoNewline,
         )],
     ),
     rules(
         &["seed-coder"],
         &[(
             after_contractions!(r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+"),
-            Spaces::LeaveLastNoNewline,
+            After::LeaveLastNoNewline,
         )],
     ),
     Rules {
         names: &["minicpm5"],
         cuts: &[
-            (r"\p{N}{1,3}", Spaces::Keep),
+            (r"\p{N}{1,3}", After::Keep),
             (
                 after_contractions!(
                     r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+"
                 ),
-                Spaces::LeaveLastNoNewline,
+                After::LeaveLastNoNewline,
             ),
         ],
         ignore_merges: true,
@@ -273,11 +367,11 @@ pub(super) const KNOWN: &[Rules] = &[
     Rules {
         names: &["chameleon"],
         cuts: &[
-            (r"<sentinel:[0-9]+>", Spaces::Keep),
-            (r"(?:IMGIMG)(?:A|B|C|D|E|F|G|H|I){1,4}Z", Spaces::Keep),
-            (r"[\t\n]|    |  ", Spaces::Keep),
+            (r"<sentinel:[0-9]+>", After::Keep),
+            (r"(?:IMGIMG)(?:A|B|C|D|E|F|G|H|I){1,4}Z", After::Keep),
+            (r"[\t\n]|    |  ", After::Keep),
             DIGIT,
-            (r"[\p{P}!-/:-@\[-`{-~]", Spaces::Keep),
+            (r"[\p{P}!-/:-@\[-`{-~]", After::Keep),
             GPT2,
         ],
         ignore_merges: false,

@@ -1,0 +1,171 @@
+//! `ruvllm template`: the prompt that a chat template makes of messages.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use ruvllm_models::chat::{ChatStyle, ChatTemplate, Message};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::load;
+use crate::args::ModelArgs;
+use crate::error::{Error, Result};
+use crate::{input, output};
+
+const HELP: &str = "\
+The messages are a JSON array, [{\"role\": \"user\", \"content\": \"Hi\"}, ...], or an object with the array under
+`messages` and perhaps `tools`, as chat servers take it. The model's own template is used; a model without one
+gets the built-in template of its style, if its vocabulary shows which. The prompt is printed exactly, without a
+line break at its end. --model also takes a tokenizer.json, or the folder that holds it.
+
+Styles: chatml, gemma, llama2, llama3, mistral, phi3
+
+JSON: {prompt, style (only of a built-in template)}
+
+Examples:
+  echo '[{\"role\": \"user\", \"content\": \"Hi\"}]' | ruvllm template --messages -
+  ruvllm template --messages chat.json --tools tools.json --model model.gguf
+  ruvllm template --messages chat.json --set enable_thinking=false";
+
+/// Show the prompt that a chat becomes
+#[derive(Debug, Args)]
+#[command(after_help = HELP)]
+pub(crate) struct TemplateArgs {
+    /// File with the messages; `-` for standard input
+    #[arg(long, value_name = "FILE")]
+    messages: PathBuf,
+
+    /// File with the tool definitions, a JSON array
+    #[arg(long, value_name = "FILE")]
+    tools: Option<PathBuf>,
+
+    /// File with a Jinja template, instead of the model's
+    #[arg(long, value_name = "FILE", conflicts_with = "style")]
+    template: Option<PathBuf>,
+
+    /// Built-in template, instead of the model's
+    #[arg(long, value_name = "STYLE", value_parser = style)]
+    style: Option<ChatStyle>,
+
+    /// A variable that the template knows: JSON, or else text
+    #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
+    set: Vec<(String, Value)>,
+
+    /// End after the last message instead of where the answer begins
+    #[arg(long)]
+    no_generation_prompt: bool,
+
+    #[command(flatten)]
+    model: ModelArgs,
+}
+
+/// The JSON document.
+#[derive(Serialize)]
+struct Document<'a> {
+    prompt: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    style: Option<&'static str>,
+}
+
+pub(crate) fn run(args: &TemplateArgs, json: bool) -> Result<()> {
+    let Conversation { messages, tools } = Conversation::read(args)?;
+    let template = chat_template(args)?;
+    let style = template.style().map(ChatStyle::name);
+    let template = args
+        .set
+        .iter()
+        .fold(template, |template, (name, value)| template.with_variable(name.clone(), value.clone()));
+    let prompt = template
+        .render(&messages, tools.as_ref(), !args.no_generation_prompt)
+        .map_err(Error::Conversation)?;
+    if json {
+        return output::write_json(&Document { prompt: &prompt, style });
+    }
+    output::write_text(&prompt).map(|_| ())
+}
+
+/// The template that the flags name, or the model's.
+fn chat_template(args: &TemplateArgs) -> Result<ChatTemplate> {
+    let failed = |source| Error::ChatTemplate { source };
+    if args.style.is_none() && args.template.is_none() {
+        return load::chat_template(&args.model);
+    }
+    let tokenizer = load::tokenizer(&args.model)?;
+    match (args.style, &args.template) {
+        (Some(style), _) => style.template(&tokenizer).map_err(failed),
+        (None, Some(path)) => {
+            ChatTemplate::for_tokenizer(&input::file_text(path)?, &tokenizer).map_err(failed)
+        }
+        (None, None) => load::chat_template(&args.model),
+    }
+}
+
+/// What is rendered.
+struct Conversation {
+    messages: Vec<Message>,
+    tools: Option<Value>,
+}
+
+impl Conversation {
+    fn read(args: &TemplateArgs) -> Result<Self> {
+        let origin = args.messages.display();
+        let wrong = |reason: String| Error::Input { origin: origin.to_string(), reason };
+        let mut document = json_file(&args.messages)?;
+        let (messages, own_tools) = match &mut document {
+            Value::Object(map) => (map.remove("messages"), map.remove("tools")),
+            _ => (Some(document), None),
+        };
+        let messages = messages.filter(Value::is_array).ok_or_else(|| {
+            wrong("expected a JSON array of messages, or an object with one under `messages`".to_owned())
+        })?;
+        let messages = serde_json::from_value(messages).map_err(|error| {
+            wrong(format!("not a list of messages ({error}); each needs at least a `role`"))
+        })?;
+        let tools = match &args.tools {
+            Some(path) => Some(json_file(path)?),
+            None => own_tools.filter(|tools| !tools.is_null()),
+        };
+        if tools.as_ref().is_some_and(|tools| !tools.is_array()) {
+            let origin = args.tools.as_ref().unwrap_or(&args.messages).display().to_string();
+            let reason = "expected a JSON array of tool definitions".to_owned();
+            return Err(Error::Input { origin, reason });
+        }
+        Ok(Self { messages, tools })
+    }
+}
+
+fn json_file(path: &PathBuf) -> Result<Value> {
+    serde_json::from_str(&input::file_text(path)?).map_err(|error| Error::Input {
+        origin: path.display().to_string(),
+        reason: format!("invalid JSON ({error})"),
+    })
+}
+
+fn style(name: &str) -> Result<ChatStyle, String> {
+    name.parse().map_err(|error: ruvllm_models::Error| error.to_string())
+}
+
+/// `NAME=VALUE` with a value in JSON, or else a text.
+fn variable(text: &str) -> Result<(String, Value), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => {
+            let value = serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned()));
+            Ok((name.to_owned(), value))
+        }
+        _ => Err("expected NAME=VALUE, e.g. enable_thinking=false".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_are_json_or_text() {
+        let value = |text: &str| variable(text).map(|(_, value)| value);
+        assert_eq!(value("a=false"), Ok(Value::Bool(false)));
+        assert_eq!(value("a=x=y"), Ok(Value::from("x=y")));
+        assert_eq!(value("a="), Ok(Value::from("")));
+        assert!(variable("a").is_err() && variable("=1").is_err());
+    }
+}
