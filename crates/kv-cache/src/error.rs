@@ -82,13 +82,22 @@ pub enum Error {
         formats: String,
     },
 
-    /// An option of a policy has no such name or value.
+    /// A policy has no option of this name.
     #[error("key/value policy option {option:?} is not one of {expected}")]
     PolicyOption {
         /// `name=value` as it was given.
         option: String,
         /// What is understood.
-        expected: &'static str,
+        expected: String,
+    },
+
+    /// An option of a policy does not take this value.
+    #[error("key/value policy option {option:?} takes no such value: use {expected}")]
+    PolicyValue {
+        /// `name=value` as it was given.
+        option: String,
+        /// The option with what it takes.
+        expected: String,
     },
 
     /// Parts of a policy contradict each other.

@@ -113,9 +113,9 @@ pub enum Error {
 /// What is missing, in words, and what to do.
 fn shortage(wanted: usize, free: usize, capacity: usize) -> &'static str {
     if wanted > capacity {
-        "the pool is smaller than the request; raise capacity_bytes"
+        "the pool is smaller than the request; make the pool larger"
     } else if wanted > free {
-        "not enough is free; give something back, ask for less or raise capacity_bytes"
+        "not enough is free; give something back, ask for less or make the pool larger"
     } else {
         "enough is free but not in one piece; ask for smaller pieces or raise address_factor"
     }

@@ -138,10 +138,10 @@ fn messages_say_what_is_missing_and_what_to_do() {
     let message = |n_pages| pool.allocate(n_pages, &Request::default()).unwrap_err().to_string();
     assert_eq!(
         message(2),
-        "2 pages wanted, 1 of 4 free, 1 in one piece: not enough is free; give something back, ask for less or raise \
-         capacity_bytes"
+        "2 pages wanted, 1 of 4 free, 1 in one piece: not enough is free; give something back, ask for less or make \
+         the pool larger"
     );
-    assert!(message(5).ends_with("the pool is smaller than the request; raise capacity_bytes"));
+    assert!(message(5).ends_with("the pool is smaller than the request; make the pool larger"));
     assert_eq!(message(0), "a request for 0 pages; ask for at least one");
 }
 

@@ -74,6 +74,13 @@ fn what_is_not_understood_is_named_with_what_is() {
     let message = |text: &str| text.parse::<KvPolicy>().expect_err(text).to_string();
     assert!(message("q5").contains("\"q5\"") && message("q5").contains("kivi4"), "{}", message("q5"));
     assert!(message("tiered:hto=3").contains("hot=TOKENS"));
+    assert!(message("tiered:target=2").contains("above 0 and at most 1"));
+    assert!(message("tiered:hot=many").contains("hot=TOKENS, a whole number"));
+    assert!(
+        message("tiered:cold=f17").contains("cold=FORMAT|off")
+            && !message("tiered:cold=f17").contains("hot=")
+    );
+    assert!(message("tiered:hot").contains("hot=TOKENS"), "an option without a value");
     for text in [
         "",
         ":",

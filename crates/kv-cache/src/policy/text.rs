@@ -8,8 +8,19 @@ use ruvllm_kernels::KvFormat;
 use super::{ColdTier, ErrorTarget, KvFormats, KvPolicy};
 use crate::error::{Error, Result};
 
-const OPTIONS: &str = "hot=TOKENS, hot_format=f16|bf16|f32, sink=TOKENS, keep=BLOCKS, target=ERROR, warm=FORMAT, \
-                       warm_tokens=TOKENS, cold=FORMAT|off, rotate=on|off, squat=on|off";
+/// Options with the values that they take.
+const OPTIONS: [(&str, &str); 10] = [
+    ("hot", "TOKENS"),
+    ("hot_format", "f16|bf16|f32"),
+    ("sink", "TOKENS"),
+    ("keep", "BLOCKS"),
+    ("target", "ERROR"),
+    ("warm", "FORMAT"),
+    ("warm_tokens", "TOKENS"),
+    ("cold", "FORMAT|off"),
+    ("rotate", "on|off"),
+    ("squat", "on|off"),
+];
 
 impl FromStr for KvPolicy {
     type Err = Error;
@@ -22,9 +33,7 @@ impl FromStr for KvPolicy {
             Self::uniform(name.parse().map_err(|_| unknown(text))?)
         };
         for option in options.into_iter().flat_map(|options| options.split(',')) {
-            policy
-                .set(option)
-                .ok_or_else(|| Error::PolicyOption { option: option.to_owned(), expected: OPTIONS })?;
+            policy.set(option).ok_or_else(|| not_understood(option))?;
         }
         policy.validate()?;
         Ok(policy)
@@ -98,6 +107,27 @@ impl fmt::Display for KvPolicy {
         }
         option(self.rotated, "rotate", &"on")?;
         option(self.squat, "squat", &"on")
+    }
+}
+
+/// The error for an option: what it takes if there is one of that name, else which there are.
+fn not_understood(option: &str) -> Error {
+    let (name, _) = option.split_once('=').unwrap_or((option, ""));
+    let option = option.to_owned();
+    match OPTIONS.iter().find(|(known, _)| *known == name) {
+        Some(&(name, value)) => {
+            let meaning = match value {
+                "TOKENS" | "BLOCKS" => ", a whole number",
+                "ERROR" => ", the relative error of attention, above 0 and at most 1",
+                "FORMAT" | "FORMAT|off" => ", a format such as q8, kivi4 or k4v2",
+                _ => "",
+            };
+            Error::PolicyValue { option, expected: format!("{name}={value}{meaning}") }
+        }
+        None => {
+            let known = OPTIONS.map(|(name, value)| format!("{name}={value}"));
+            Error::PolicyOption { option, expected: known.join(", ") }
+        }
     }
 }
 
