@@ -3,6 +3,8 @@
 //! Each command's own flags live in its module under [`crate::commands`]. A value that fails a check here is a usage
 //! error (exit code 2).
 
+mod generation;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -11,16 +13,19 @@ use ruvllm::{EngineOptions, Isa, KvCalibration, KvPolicy};
 use ruvllm_models::quantize::Recipe;
 
 use crate::commands::{
-    bench, calibrate_kv, convert, detokenize, doctor, eval, generate, inspect, quantize, store, template,
+    bench, calibrate_kv, chat, convert, detokenize, doctor, eval, generate, inspect, quantize, store, template,
     tokenize,
 };
 use crate::error::one_line;
+
+pub(crate) use generation::GenerationArgs;
 
 const HELP: &str = "\
 Without --model every command uses the small English model inside the program, offline.
 
 Examples:
   ruvllm generate --chat \"Tell me a story about a turtle.\"
+  ruvllm chat
   ruvllm inspect model.gguf
   ruvllm pull hf://org/repo-GGUF/Q4_K_M --as small
   ruvllm doctor
@@ -45,6 +50,7 @@ pub(crate) struct Cli {
 #[allow(missing_docs)]
 pub(crate) enum Command {
     Generate(Box<generate::GenerateArgs>),
+    Chat(Box<chat::ChatArgs>),
     Inspect(inspect::InspectArgs),
     Tokenize(tokenize::TokenizeArgs),
     Detokenize(detokenize::DetokenizeArgs),
@@ -77,7 +83,7 @@ pub(crate) struct ModelArgs {
 /// How the engine computes.
 #[derive(Debug, Args)]
 pub(crate) struct ComputeArgs {
-    /// Threads to compute with [default: the number of cores]
+    /// Threads to compute with [default: one for each core]
     #[arg(long, short, value_name = "N", value_parser = positive)]
     pub(crate) threads: Option<usize>,
 
@@ -88,7 +94,7 @@ pub(crate) struct ComputeArgs {
     #[command(flatten)]
     pub(crate) loading: LoadingArgs,
 
-    /// Memory for keys and values, e.g. 512MiB [default: 4 contexts, at most the machine's]
+    /// Memory for keys and values, e.g. 512MiB [default: 4 contexts, as memory allows]
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub(crate) kv_budget: Option<usize>,
 
@@ -98,7 +104,7 @@ pub(crate) struct ComputeArgs {
 
 impl ComputeArgs {
     /// Engine options of these flags.
-    pub(crate) fn options(&self, kv: KvPolicy) -> EngineOptions {
+    pub(crate) fn options(&self, kv: Option<KvPolicy>) -> EngineOptions {
         let Self { threads, isa, loading: LoadingArgs { quantize }, kv_budget, ref calibration } = *self;
         let kv_calibration = calibration.kv_calibration.clone();
         EngineOptions { threads, isa, quantize, kv, kv_calibration, kv_budget, ..EngineOptions::default() }

@@ -156,6 +156,57 @@ pub(crate) enum Error {
         /// Tokens of the model.
         model_context: usize,
     },
+    /// Standard input ends in the middle of a message.
+    #[error(
+        "the message that begins in line {line} has no end: close it with \"\"\", or leave out the last backslash"
+    )]
+    UnfinishedMessage {
+        /// Its first line, counted from 1.
+        line: usize,
+    },
+    /// A message is larger than a person or a script means it to be.
+    #[error("the message that begins in line {line} is larger than {limit} bytes")]
+    LongMessage {
+        /// Its first line, counted from 1.
+        line: usize,
+        /// Most bytes of a message.
+        limit: usize,
+    },
+    /// A line that begins with `/` is no command, or not one that works like that.
+    #[error("{reason}")]
+    ChatCommand {
+        /// What is wrong and what to do.
+        reason: String,
+    },
+    /// Something went wrong with a line of a script.
+    #[error("line {line}")]
+    ScriptLine {
+        /// The line, counted from 1.
+        line: usize,
+        /// What it was.
+        #[source]
+        source: Box<Error>,
+    },
+    /// A file is no saved conversation.
+    #[error("{} is no saved conversation: {reason}", path.display())]
+    NoConversation {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A file that is no saved conversation would be replaced by one.
+    #[error("{} exists and is no saved conversation; choose another name", path.display())]
+    NotReplaced {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The line editor failed.
+    #[error("cannot read from the terminal: {reason}")]
+    Terminal {
+        /// What it said.
+        reason: String,
+    },
     /// A benchmark without a test.
     #[error("there is nothing to measure: -p and -n are both 0")]
     NothingToMeasure,
@@ -170,6 +221,42 @@ pub(crate) enum Error {
 }
 
 impl Error {
+    /// The flag that changes what failed, where the message speaks of the library's option.
+    fn flag(&self) -> Option<&'static str> {
+        let error = match self {
+            Self::Engine(error) => error,
+            Self::ScriptLine { source, .. } => return source.flag(),
+            _ => return None,
+        };
+        match error {
+            ruvllm::Error::PromptTooLong { context, model_context, .. } if context < model_context => {
+                return Some("--context");
+            }
+            ruvllm::Error::KvBudget { .. } | ruvllm::Error::KvBudgetTooSmall { .. } => {
+                return Some("--kv-budget");
+            }
+            _ => {}
+        }
+        let mut cause: Option<&dyn std::error::Error> = Some(error);
+        while let Some(error) = cause {
+            if let Some(ruvllm_models::Error::KvCache(cache)) = error.downcast_ref() {
+                use ruvllm_kv_cache::Error::{BudgetReached, Memory};
+                return matches!(cache, Memory { .. } | BudgetReached { .. }).then_some("--kv-budget");
+            }
+            cause = error.source();
+        }
+        None
+    }
+
+    /// The error as one line: see [`one_line`]; with the flag that changes it.
+    pub(crate) fn line(&self) -> String {
+        let line = one_line(self);
+        match self.flag() {
+            Some(flag) => format!("{line} ({flag})"),
+            None => line,
+        }
+    }
+
     /// The exit code of the program: 2 for flags that make no sense together, else 1.
     pub(crate) fn exit_code(&self) -> u8 {
         if matches!(self, Self::NothingToMeasure | Self::SameFile) { 2 } else { 1 }

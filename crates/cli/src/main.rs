@@ -13,11 +13,13 @@ mod default_model;
 mod error;
 mod input;
 mod output;
+mod plan_text;
 mod progress;
 mod result_file;
 mod signal;
 mod system;
 mod usage;
+mod user_folders;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -33,7 +35,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             // When even standard error is closed, the exit code still tells.
-            let _ = writeln!(io::stderr(), "error: {}", error::one_line(&error));
+            let _ = writeln!(io::stderr(), "error: {}", error.line());
             ExitCode::from(error.exit_code())
         }
     }

@@ -4,6 +4,7 @@
 //! the program ends with success. Nothing here writes to standard error.
 
 use std::io::{self, ErrorKind, Write};
+use std::ops::ControlFlow;
 
 use serde::Serialize;
 
@@ -25,6 +26,61 @@ pub(crate) fn write_text(text: &str) -> Result<Reader> {
         Ok(()) => Ok(Reader::Listening),
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(Reader::Gone),
         Err(error) => Err(Error::WriteStdout(error)),
+    }
+}
+
+/// Where generated text goes: to standard output piece by piece, or nowhere (a JSON document holds it).
+pub(crate) struct TextSink {
+    streams: bool,
+    /// Whether a terminal shows it: see [`harmless`].
+    plain: bool,
+    failure: Option<Error>,
+    reader: Reader,
+    /// Whether the terminal's cursor is at the start of a line.
+    ends_line: bool,
+}
+
+impl TextSink {
+    /// To standard output.
+    pub(crate) fn stdout() -> Self {
+        Self { streams: true, plain: false, failure: None, reader: Reader::Listening, ends_line: true }
+    }
+
+    /// To standard output, where a person at a terminal reads it.
+    pub(crate) fn terminal() -> Self {
+        Self { plain: true, ..Self::stdout() }
+    }
+
+    /// Nowhere.
+    pub(crate) fn nowhere() -> Self {
+        Self { streams: false, ..Self::stdout() }
+    }
+
+    /// Takes a piece of text; breaks when there is nobody to read the next one.
+    pub(crate) fn push(&mut self, text: &str) -> ControlFlow<()> {
+        if !self.streams || text.is_empty() {
+            return ControlFlow::Continue(());
+        }
+        self.ends_line = text.ends_with('\n');
+        let written = if self.plain { write_text(&harmless(text)) } else { write_text(text) };
+        match written {
+            Ok(Reader::Listening) => return ControlFlow::Continue(()),
+            Ok(Reader::Gone) => self.reader = Reader::Gone,
+            Err(error) => self.failure = Some(error),
+        }
+        ControlFlow::Break(())
+    }
+
+    /// Ends the last line; whether somebody still reads.
+    ///
+    /// # Errors
+    /// Why text could not be written.
+    pub(crate) fn finish(self) -> Result<Reader> {
+        match self.failure {
+            Some(error) => Err(error),
+            None if self.ends_line || self.reader == Reader::Gone => Ok(self.reader),
+            None => write_text("\n"),
+        }
     }
 }
 
@@ -80,6 +136,17 @@ pub(crate) fn table(rows: &[Vec<String>], right: &[usize]) -> String {
     out
 }
 
+/// `text` without control characters but line breaks and tabs, so that what a model or a file says cannot drive a terminal.
+fn harmless(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
+}
+
+/// Lines to standard error that were asked for.
+pub(crate) fn note(text: &str) {
+    // Nobody is left to tell when standard error is gone.
+    let _ = writeln!(std::io::stderr(), "{}", harmless(text.trim_end()));
+}
+
 /// A line to standard error about something that did not keep the command from its work.
 pub(crate) fn warn(text: &str) {
     // Nobody is left to tell when standard error is gone.
@@ -103,6 +170,11 @@ mod tests {
         ] {
             assert_eq!(bytes(n), expected);
         }
+    }
+
+    #[test]
+    fn no_text_drives_a_terminal() {
+        assert_eq!(harmless("a\u{1b}[2Jb\r\n\tc\u{9b}1md\u{7}"), "a[2Jb\n\tc1md");
     }
 
     #[test]

@@ -154,7 +154,7 @@ impl Engine {
 
         let mut session = Session::new(self, capacity)?;
         session.keep_all();
-        let at_once = options.batch.max(self.options.prefill_chunk);
+        let at_once = options.batch.max(self.prefill_chunk);
         let computed = options.depth.min(COMPUTED_DEPTH);
         for piece in tokens[..computed].chunks(at_once) {
             session.forward(piece, LogitsRows::None)?;

@@ -8,6 +8,7 @@ use ruvllm_models::{LogitsRows, Segment, TokenId, Workspace};
 
 use crate::engine::{Engine, kv_pool};
 use crate::error::{Error, Result};
+use crate::plan::sequence_budget;
 use crate::prefix::fingerprint;
 
 /// Tokens of a window.
@@ -54,7 +55,7 @@ impl Engine {
         let mut workspace = Workspace::new();
         let mut done = 0;
         for window in tokens.chunks(window) {
-            for piece in window.chunks(self.options.prefill_chunk) {
+            for piece in window.chunks(self.prefill_chunk) {
                 if progress(done, tokens.len()).is_break() {
                     return Err(Error::Cancelled);
                 }
@@ -70,14 +71,14 @@ impl Engine {
         // There is nothing left to break off.
         let _ = progress(done, done);
         let layers = trainings.into_iter().map(NuqTraining::finish).collect::<Result<_, _>>();
-        let model = fingerprint(&*self.source.open()?, self.options.quantize);
+        let model = fingerprint(&*self.source.open()?, self.quantize);
         KvCalibration::new(model, shape, layers.map_err(failed)?).map_err(Error::Calibration)
     }
 
     /// A sequence in single precision, in memory of its own.
     fn exact_sequence(&self, capacity: usize) -> Result<Sequence> {
         let policy = KvPolicy::from(KvFormat::F32);
-        let pool = kv_pool(&self.model, &policy, None)?;
+        let pool = kv_pool(&self.model, &policy, sequence_budget(self.config(), &policy, capacity))?;
         self.model
             .kv_store(&policy, &pool)
             .and_then(|store| self.model.new_sequence(&store, capacity))

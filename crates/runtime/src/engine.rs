@@ -7,13 +7,14 @@ use ruvllm_kernels::{Kernels, ThreadPool};
 use ruvllm_kv_cache::{KvPolicy, KvStore};
 use ruvllm_memory::{PagePool, PoolConfig};
 use ruvllm_models::chat::{ChatTemplate, Message};
-use ruvllm_models::quantize::InSitu;
+use ruvllm_models::quantize::{InSitu, Recipe};
 use ruvllm_models::tokenizer::{EncodeOptions, Tokenizer};
 use ruvllm_models::{Checkpoint, Compute, LoadProgress, Model, ModelConfig, TokenId};
 
 use crate::error::{Error, Result};
-use crate::memory::total_memory;
-use crate::options::{EngineOptions, ModelSource, Resolved};
+use crate::machine::Machine;
+use crate::options::{EngineOptions, ModelSource};
+use crate::plan::{self, ModelSize, Plan};
 use crate::prefix::{PrefixCache, PrefixStatistics, fingerprint};
 use crate::request::Prompt;
 
@@ -25,7 +26,10 @@ pub struct Engine {
     pub(crate) model: Model,
     pub(crate) tokenizer: Tokenizer,
     pub(crate) compute: Compute,
-    pub(crate) options: Resolved,
+    pub(crate) prefill_chunk: usize,
+    /// What weights became while they were loaded.
+    pub(crate) quantize: Option<Recipe>,
+    plan: Plan,
     pub(crate) kv: KvStore,
     pub(crate) prefixes: Option<PrefixCache>,
     pub(crate) source: ModelSource,
@@ -39,8 +43,7 @@ impl fmt::Debug for Engine {
         f.debug_struct("Engine")
             .field("config", self.config())
             .field("compute", &self.compute)
-            .field("options", &self.options)
-            .field("kv", &self.kv.policy().to_string())
+            .field("plan", &self.plan)
             .finish_non_exhaustive()
     }
 }
@@ -59,16 +62,20 @@ impl Engine {
         progress: &mut dyn FnMut(LoadProgress<'_>),
     ) -> Result<Self> {
         let started = Instant::now();
+        options.check()?;
         // What the machine lacks should show before a long load.
         let kernels = options.isa.map_or_else(Kernels::detect, Kernels::for_isa).map_err(Error::Compute)?;
         let name = source.to_string();
         let checkpoint = source.open()?;
-        let pool = ThreadPool::new(options.threads()?).map_err(Error::Compute)?;
+        let machine = Machine::detect();
+        let pool = ThreadPool::new(plan::threads(&machine, options.threads).value).map_err(Error::Compute)?;
         let model = load_model(&*checkpoint, options, &pool, progress)
             .map_err(|source| Error::Load { name: name.clone(), source })?;
-        let resolved = options.resolve(model.config().context_length)?;
+        let bytes = model.weight_bytes();
+        let size = ModelSize::new(model.config(), bytes.shared.saturating_add(bytes.private));
+        let plan = Plan::new(&machine, &size, options);
         let fingerprint = || fingerprint(&*checkpoint, options.quantize);
-        let kv = new_kv_store(&model, fingerprint, options)?;
+        let kv = new_kv_store(&model, fingerprint, options, &plan)?;
         let prefixes = PrefixCache::open(&options.prefixes, fingerprint, model.config(), &kv)?;
         let tokenizer = load_tokenizer(&*checkpoint, &name, options)?;
         let (ids, rows) = (tokenizer.text_vocab_size(), model.config().vocab_size);
@@ -80,7 +87,9 @@ impl Engine {
             model,
             tokenizer,
             compute: Compute { kernels, pool },
-            options: resolved,
+            prefill_chunk: options.prefill_chunk,
+            quantize: options.quantize,
+            plan,
             kv,
             prefixes,
             source: source.clone(),
@@ -117,7 +126,12 @@ impl Engine {
 
     /// Tokens that a sequence can have, prompt and output together.
     pub fn context_length(&self) -> usize {
-        self.options.context
+        self.plan.context.value
+    }
+
+    /// What was chosen for the machine and the model, and why.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
     }
 
     /// How keys and values are stored, as it was asked for and completed for the model.
@@ -143,7 +157,7 @@ impl Engine {
 
     /// Threads that compute.
     pub fn threads(&self) -> usize {
-        self.options.threads
+        self.plan.threads.value
     }
 
     /// The kernels that compute.
@@ -221,22 +235,23 @@ fn new_kv_store(
     model: &Model,
     fingerprint: impl FnOnce() -> [u8; 32],
     options: &EngineOptions,
+    plan: &Plan,
 ) -> Result<KvStore> {
     let calibration = options.kv_calibration.as_ref();
     if calibration.is_some_and(|calibration| *calibration.model() != fingerprint()) {
         return Err(Error::CalibrationModel);
     }
-    let pool = kv_pool(model, &options.kv, options.kv_budget)?;
+    let policy = &plan.kv.value;
+    let pool = kv_pool(model, policy, plan.kv_budget.value)?;
     let store = match calibration {
-        Some(calibration) => model.calibrated_kv_store(&options.kv, &pool, calibration.clone()),
-        None => model.kv_store(&options.kv, &pool),
+        Some(calibration) => model.calibrated_kv_store(policy, &pool, calibration.clone()),
+        None => model.kv_store(policy, &pool),
     };
-    store.map_err(|source| Error::KvPolicy { policy: options.kv.to_string(), source })
+    store.map_err(|source| Error::KvPolicy { policy: policy.to_string(), source })
 }
 
-/// A pool for keys and values, of `budget` bytes or of as many as seem right for the model.
-pub(crate) fn kv_pool(model: &Model, policy: &KvPolicy, budget: Option<usize>) -> Result<PagePool> {
-    let budget = budget.map_or_else(|| default_kv_budget(model, policy), Ok)?;
+/// A pool of `budget` bytes for keys and values.
+pub(crate) fn kv_pool(model: &Model, policy: &KvPolicy, budget: usize) -> Result<PagePool> {
     let page_bytes = if budget < SMALL_BUDGET { SMALL_PAGE } else { PAGE };
     let kv_policy = |source| Error::KvPolicy { policy: policy.to_string(), source };
     let least_bytes = model.least_kv_bytes(policy, page_bytes).map_err(kv_policy)?;
@@ -248,20 +263,6 @@ pub(crate) fn kv_pool(model: &Model, policy: &KvPolicy, budget: Option<usize>) -
     PagePool::new(config).map_err(|source| Error::KvBudget { budget, source })
 }
 
-/// Bytes for some sequences of the model's full length before any of their tokens is made smaller.
-fn default_kv_budget(model: &Model, policy: &KvPolicy) -> Result<usize> {
-    let (config, block_tokens) = (model.config(), policy.block_tokens());
-    let block_bytes = policy
-        .hot
-        .block_bytes(config.kv_shape(), block_tokens)
-        .map_err(|source| Error::KvPolicy { policy: policy.to_string(), source: source.into() })?;
-    let sequence = config.context_length.div_ceil(block_tokens).saturating_mul(block_bytes);
-    // Blocks do not fill pages to the last byte, and each tier has pages that are not full.
-    let sequences = sequence.saturating_add(sequence / 4).saturating_mul(EngineOptions::DEFAULT_SEQUENCES);
-    let machine = total_memory().unwrap_or(ASSUMED_MEMORY);
-    Ok(sequences.saturating_add(MIN_KV_BUDGET).min(machine.max(MIN_KV_BUDGET)))
-}
-
 /// Bytes of a page of keys and values: a huge page.
 const PAGE: usize = 2 << 20;
 
@@ -270,12 +271,6 @@ const SMALL_BUDGET: usize = 64 << 20;
 
 /// Bytes of a page of a small budget.
 const SMALL_PAGE: usize = 512 << 10;
-
-/// Room for every tier of a small model.
-const MIN_KV_BUDGET: usize = 32 << 20;
-
-/// The machine's memory where the system does not tell.
-const ASSUMED_MEMORY: usize = 8 << 30;
 
 fn load_tokenizer(checkpoint: &dyn Checkpoint, name: &str, options: &EngineOptions) -> Result<Tokenizer> {
     match &options.tokenizer {

@@ -34,6 +34,14 @@ impl Engine {
         cancel: &CancelToken,
         on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Completion> {
+        let prepared = self.prepare(request)?;
+        let capacity = self.context_length().min(prepared.prompt.len().saturating_add(prepared.limit));
+        let mut session = Session::for_tenant(self, &request.tenant, capacity)?;
+        self.run(prepared, &mut session, &[], cancel, on_text).map(|(completion, _)| completion)
+    }
+
+    /// Checks a request and encodes its prompt.
+    pub(crate) fn prepare<'r>(&self, request: &'r GenerateRequest) -> Result<Prepared<'r>> {
         let started = Instant::now();
         let sampler = Sampler::new(self.kernels(), &request.sampling, self.sampled_ids())?;
         let matcher = StopMatcher::new(request.stop.iter().cloned())?;
@@ -44,10 +52,22 @@ impl Engine {
             return Err(Error::PromptTooLong { prompt_tokens: prompt.len(), context, model_context });
         }
         let limit = request.max_tokens.unwrap_or(usize::MAX);
-        let capacity = context.min(prompt.len().saturating_add(limit));
+        Ok(Prepared { request, started, sampler, matcher, prompt, limit })
+    }
+
+    /// Runs a request on a sequence whose tokens are `present`; gives the tokens it has then as well.
+    pub(crate) fn run(
+        &self,
+        prepared: Prepared<'_>,
+        session: &mut Session<'_>,
+        present: &[TokenId],
+        cancel: &CancelToken,
+        on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> Result<(Completion, Vec<TokenId>)> {
+        let Prepared { request, started, sampler, matcher, prompt, limit } = prepared;
         let mut generation = Generation {
             engine: self,
-            session: Session::for_tenant(self, &request.tenant, capacity)?,
+            session,
             sampler,
             output: Output {
                 stream: Some(self.stream_after(&request.prompt)),
@@ -62,20 +82,25 @@ impl Engine {
             clock: Clock::new(started),
             cached: 0,
         };
-        let finish_reason =
-            if limit == 0 { FinishReason::Length } else { generation.run(&prompt, cancel)? };
-        let known: Vec<TokenId> = prompt.iter().chain(&generation.tokens).copied().collect();
-        generation.session.keep(&known, request.shared_tokens.min(prompt.len()));
-        Ok(Completion {
-            kv_quality: generation.session.kv_quality(),
-            timings: generation.clock.timings(prompt.len() - generation.cached),
-            seed: generation.sampler.seed(),
-            text: generation.output.text,
-            tokens: generation.tokens,
+        let finish_reason = generation.run(present, &prompt, cancel)?;
+        let Generation { session, sampler, output, tokens, clock, cached, .. } = generation;
+        let known = if limit == 0 {
+            present.to_vec()
+        } else {
+            prompt.iter().chain(&tokens).copied().take(session.len()).collect()
+        };
+        session.keep(&known, request.shared_tokens.min(prompt.len()));
+        let completion = Completion {
+            kv_quality: session.kv_quality(),
+            timings: clock.timings(prompt.len() - cached),
+            seed: sampler.seed(),
+            text: output.text,
+            tokens,
             prompt_tokens: prompt.len(),
-            cached_tokens: generation.cached,
+            cached_tokens: cached,
             finish_reason,
-        })
+        };
+        Ok((completion, known))
     }
 
     /// Turns generated tokens into text. What goes on in the middle of a text keeps a space at its beginning.
@@ -94,22 +119,35 @@ impl Engine {
     }
 }
 
+/// A request that was checked: all that it needs but a sequence.
+pub(crate) struct Prepared<'r> {
+    request: &'r GenerateRequest,
+    started: Instant,
+    sampler: Sampler,
+    matcher: StopMatcher,
+    pub(crate) prompt: Vec<TokenId>,
+    limit: usize,
+}
+
 /// The state of one running generation.
-struct Generation<'a> {
+struct Generation<'a, 'e> {
     engine: &'a Engine,
-    session: Session<'a>,
+    session: &'a mut Session<'e>,
     sampler: Sampler,
     output: Output<'a>,
     tokens: Vec<TokenId>,
-    limit: usize, // at least 1
+    limit: usize,
     ignore_eos: bool,
     clock: Clock,
     /// Tokens of the prompt that earlier requests have computed.
     cached: usize,
 }
 
-impl Generation<'_> {
-    fn run(&mut self, prompt: &[TokenId], cancel: &CancelToken) -> Result<FinishReason> {
+impl Generation<'_, '_> {
+    fn run(&mut self, present: &[TokenId], prompt: &[TokenId], cancel: &CancelToken) -> Result<FinishReason> {
+        if self.limit == 0 {
+            return Ok(FinishReason::Length);
+        }
         for &token in prompt {
             self.sampler.accept(token);
         }
@@ -117,9 +155,9 @@ impl Generation<'_> {
             &mut || if cancel.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
         let ids = self.engine.sampled_ids();
         let prefill_started = Instant::now();
-        self.cached = self.session.begin(prompt)?;
+        self.cached = self.session.begin(present, prompt)?;
         let rest = &prompt[self.cached..];
-        let Some(logits) = self.session.prefill(rest, self.engine.options.prefill_chunk, go_on)? else {
+        let Some(logits) = self.session.prefill(rest, self.engine.prefill_chunk, go_on)? else {
             return Ok(FinishReason::Cancelled);
         };
         self.clock.prefill = Some(prefill_started.elapsed());

@@ -13,6 +13,8 @@
 //! ```text
 //! ModelSource + EngineOptions ──load──▶ Engine ──generate(GenerateRequest, CancelToken, on_text)──▶ Completion
 //!                                         │            Prompt, SamplingParams, stop strings
+//!                                         ├──conversation▶ Conversation: requests that go on from one another
+//!                                         ├──plan────────▶ Plan: what was chosen for machine and model, and why
 //!                                         ├──perplexity──▶ Perplexity
 //!                                         ├──passkey─────▶ Vec<PasskeyResult>
 //!                                         ├──logits──────▶ Vec<f32>
@@ -32,12 +34,15 @@
 mod benchmark;
 mod calibrate;
 mod cancel;
+mod conversation;
 mod engine;
 mod error;
 mod evaluate;
 mod generate;
+mod machine;
 mod memory;
 mod options;
+mod plan;
 mod prefix;
 mod quality;
 mod request;
@@ -54,11 +59,14 @@ pub use ruvllm_models::{LoadProgress, ModelConfig, TokenId};
 
 pub use crate::benchmark::{BenchOptions, BenchResult, BenchTest, Spread};
 pub use crate::cancel::CancelToken;
+pub use crate::conversation::Conversation;
 pub use crate::engine::Engine;
 pub use crate::error::{Error, Result};
 pub use crate::evaluate::{PasskeyOptions, PasskeyResult, Perplexity};
+pub use crate::machine::Machine;
 pub use crate::memory::ProcessMemory;
 pub use crate::options::{EngineOptions, ModelSource};
+pub use crate::plan::{Choice, ModelSize, Plan, Reason, Warning};
 pub use crate::prefix::{PrefixCaching, PrefixStatistics};
 pub use crate::request::{Completion, FinishReason, GenerateRequest, KvQuality, Prompt, Timings};
 pub use crate::sampler::{Sampler, SamplingParams};

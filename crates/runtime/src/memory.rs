@@ -22,14 +22,8 @@ impl ProcessMemory {
     }
 }
 
-/// Bytes of the machine's memory, from `/proc/meminfo`; absent on other systems than Linux.
-pub(crate) fn total_memory() -> Option<usize> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    usize::try_from(bytes_of(&text, "MemTotal")?).ok()
-}
-
 /// The value of a line `KEY:  N kB`. The kernel writes "kB" and means 1024 bytes.
-fn bytes_of(text: &str, key: &str) -> Option<u64> {
+pub(crate) fn bytes_of(text: &str, key: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
     line.trim().strip_suffix("kB")?.trim_end().parse::<u64>().ok()?.checked_mul(1024)
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use gguf_rs_lite::Gguf;
-use ruvllm_kernels::{Isa, KvFormat};
+use ruvllm_kernels::Isa;
 use ruvllm_kv_cache::{KvCalibration, KvPolicy};
 use ruvllm_models::quantize::Recipe;
 use ruvllm_models::{Checkpoint, open_checkpoint};
@@ -75,28 +75,28 @@ impl From<&str> for ModelSource {
     }
 }
 
-/// How the engine runs a model.
+/// How the engine runs a model. What is `None` is chosen for the machine and the model: see [`Plan`](crate::Plan).
 #[derive(Debug, Clone)]
 pub struct EngineOptions {
-    /// Threads that compute, the caller's included; `None` = as many as this process may use.
+    /// Threads that compute, the caller's included; `None` = one for each core that this process may use.
     pub threads: Option<usize>,
     /// The storage type that weights get while they are loaded, in private memory; `None` = they stay as they are, mapped.
     pub quantize: Option<Recipe>,
     /// Instruction set; `None` = the best one here, or the one named by the environment variable `RUVLLM_ISA`.
     pub isa: Option<Isa>,
-    /// How keys and values are stored. Default: everything in F16.
-    pub kv: KvPolicy,
+    /// How keys and values are stored; `None` = everything in F16, in 8 bits where that has too little room.
+    pub kv: Option<KvPolicy>,
     /// What was learned of the model's keys and values ([`Engine::calibrate_kv`](crate::Engine::calibrate_kv)), for a policy
     /// with tiers in `nuq3`.
     pub kv_calibration: Option<Arc<KvCalibration>>,
     /// Bytes of keys and values of all sequences together, in pages of 2 MiB (below 64 MiB: of 512 KiB); `None` = as many as
-    /// [`EngineOptions::DEFAULT_SEQUENCES`] of the model's full length may need, at most the machine's memory. Memory is
-    /// taken as sequences grow.
+    /// [`Plan::SEQUENCES`](crate::Plan::SEQUENCES) of the model's full length may need, within what the weights leave of the
+    /// memory. Memory is taken as sequences grow.
     pub kv_budget: Option<usize>,
     /// Whether prompts are kept for requests that begin alike. Default: in memory.
     pub prefixes: PrefixCaching,
-    /// Tokens of a sequence, prompt and output together, at most what the model allows. `None` = what the model
-    /// allows, at most [`EngineOptions::DEFAULT_CONTEXT`].
+    /// Tokens of a sequence, prompt and output together, at most what the model allows. `None` = what the model allows, as
+    /// far as there is memory for it.
     pub context: Option<usize>,
     /// Prompt tokens per forward pass; also how often a prefill can be cancelled. Default 512.
     pub prefill_chunk: usize,
@@ -105,34 +105,15 @@ pub struct EngineOptions {
 }
 
 impl EngineOptions {
-    /// Largest context that is taken without being asked for: the cache of a model made for 128 k tokens can be
-    /// larger than the model.
-    pub const DEFAULT_CONTEXT: usize = 4096;
-
-    /// Sequences of the model's full length that the default budget of keys and values is made for.
-    pub const DEFAULT_SEQUENCES: usize = 4;
-
-    /// Threads that compute.
-    pub(crate) fn threads(&self) -> Result<usize> {
-        match self.threads {
-            Some(0) => Err(Error::InvalidOption { name: "threads", value: 0, expected: "at least 1" }),
-            Some(threads) => Ok(threads),
-            None => Ok(available_threads()),
-        }
-    }
-
-    /// The options checked and completed.
-    pub(crate) fn resolve(&self, model_context: usize) -> Result<Resolved> {
-        let positive = |name, value| match value {
-            0 => Err(Error::InvalidOption { name, value, expected: "at least 1" }),
-            _ => Ok(value),
+    /// Refuses what is below its range.
+    pub(crate) fn check(&self) -> Result<()> {
+        let positive = |name, value: Option<usize>| match value {
+            Some(0) => Err(Error::InvalidOption { name, value: 0, expected: "at least 1" }),
+            _ => Ok(()),
         };
-        Ok(Resolved {
-            threads: self.threads()?,
-            quantize: self.quantize,
-            context: positive("context", self.context.unwrap_or(Self::DEFAULT_CONTEXT))?.min(model_context),
-            prefill_chunk: positive("prefill_chunk", self.prefill_chunk)?,
-        })
+        positive("threads", self.threads)?;
+        positive("context", self.context)?;
+        positive("prefill_chunk", Some(self.prefill_chunk))
     }
 }
 
@@ -142,7 +123,7 @@ impl Default for EngineOptions {
             threads: None,
             quantize: None,
             isa: None,
-            kv: KvFormat::F16.into(),
+            kv: None,
             kv_calibration: None,
             kv_budget: None,
             prefixes: PrefixCaching::default(),
@@ -153,39 +134,13 @@ impl Default for EngineOptions {
     }
 }
 
-/// Options with every default filled in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Resolved {
-    pub(crate) threads: usize,
-    pub(crate) quantize: Option<Recipe>,
-    pub(crate) context: usize,
-    pub(crate) prefill_chunk: usize,
-}
-
-/// Threads that this process may use; 1 where the system does not tell.
-fn available_threads() -> usize {
-    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_context_is_bounded_by_the_model_and_the_default() {
-        let resolve = |context, model| {
-            EngineOptions { context, ..Default::default() }.resolve(model).map(|r| r.context)
-        };
-        assert_eq!(resolve(None, 131_072).ok(), Some(4096));
-        assert_eq!(resolve(None, 512).ok(), Some(512));
-        assert_eq!(resolve(Some(100), 512).ok(), Some(100));
-        assert_eq!(resolve(Some(8192), 131_072).ok(), Some(8192));
-        assert_eq!(resolve(Some(8192), 512).ok(), Some(512));
-    }
-
-    #[test]
     fn zero_is_refused_with_the_name_of_the_option() {
-        let none = |options: EngineOptions| match options.resolve(64) {
+        let none = |options: EngineOptions| match options.check() {
             Err(Error::InvalidOption { name, value: 0, .. }) => name,
             other => panic!("expected an option error, found {other:?}"),
         };

@@ -87,9 +87,27 @@ impl<'e> Session<'e> {
         self.watch.as_ref().and_then(QualityWatch::report)
     }
 
-    /// Begins an empty sequence with what earlier ones have computed of `prompt`; how many tokens. At least the last one
-    /// is left.
-    pub(crate) fn begin(&mut self, prompt: &[TokenId]) -> Result<usize> {
+    /// Whose keys and values they are.
+    pub(crate) fn tenant(&self) -> &Tenant {
+        self.cache.store().tenant()
+    }
+
+    /// How much of `prompt` this sequence, whose tokens are `present`, can go on from: at least the last token is left to
+    /// compute. 0 where nothing is alike, or where what would have to be seen again was given up.
+    pub(crate) fn reusable(&self, present: &[TokenId], prompt: &[TokenId]) -> usize {
+        let comparable = &prompt[..prompt.len().saturating_sub(1)];
+        let alike = present.iter().zip(comparable).take_while(|(a, b)| a == b).count();
+        if alike < self.cache.len() && self.cache.released() > 0 { 0 } else { alike }
+    }
+
+    /// Keeps what the sequence, whose tokens are `present`, has of `prompt`; an empty one begins with what earlier ones have
+    /// computed. How many tokens: at least the last one is left.
+    pub(crate) fn begin(&mut self, present: &[TokenId], prompt: &[TokenId]) -> Result<usize> {
+        if !self.cache.is_empty() {
+            let reusable = self.reusable(present, prompt);
+            self.truncate(reusable)?;
+            return Ok(reusable);
+        }
         if let Some(prefixes) = self.prefixes {
             self.reused = prefixes
                 .begin(&self.compute.kernels, &mut self.cache, prompt)
@@ -98,12 +116,11 @@ impl<'e> Session<'e> {
         Ok(self.reused.tokens)
     }
 
-    /// Lets later sequences of the tenant begin with this one, whose tokens are `tokens`, and those of all tenants with the
+    /// Lets later sequences of the tenant begin with this one, whose tokens `tokens` are, and those of all tenants with the
     /// first `shared_tokens` of them.
     pub(crate) fn keep(&mut self, tokens: &[TokenId], shared_tokens: usize) {
         if let Some(prefixes) = self.prefixes {
-            let known = self.cache.len();
-            prefixes.keep(&mut self.cache, &tokens[..known], shared_tokens);
+            prefixes.keep(&mut self.cache, tokens, shared_tokens);
         }
     }
 

@@ -1,8 +1,6 @@
 //! `ruvllm bench`: how fast a model runs here, and what memory that takes.
 
-use std::num::NonZero;
 use std::ops::ControlFlow;
-use std::thread;
 
 use clap::Args;
 use ruvllm::{BenchOptions, BenchResult, BenchTest, EngineOptions, Isa, KvPolicy, ProcessMemory, Spread};
@@ -48,7 +46,7 @@ pub(crate) struct BenchArgs {
     #[arg(short, long = "n-depth", value_name = "N", default_value = "0", value_parser = args::count)]
     depth: usize,
 
-    /// Numbers of threads to measure with [default: the number of cores]
+    /// Numbers of threads to measure with [default: one for each core]
     #[arg(short, long, value_name = "N,..", value_delimiter = ',', value_parser = args::positive)]
     threads: Vec<usize>,
 
@@ -62,7 +60,7 @@ pub(crate) struct BenchArgs {
     #[command(flatten)]
     calibration: CalibrationArgs,
 
-    /// Memory for keys and values, e.g. 512MiB [default: 4 contexts, at most the machine's]
+    /// Memory for keys and values, e.g. 512MiB [default: 4 contexts, as memory allows]
     #[arg(long, value_name = "BYTES", value_parser = args::bytes)]
     kv_budget: Option<usize>,
 
@@ -140,7 +138,7 @@ pub(crate) fn run(args: &BenchArgs, json: bool) -> Result<()> {
             threads,
             isa: args.isa,
             quantize: args.loading.quantize,
-            kv: args.kv,
+            kv: Some(args.kv),
             kv_calibration: args.calibration.kv_calibration.clone(),
             kv_budget: args.kv_budget,
             ..EngineOptions::default()
@@ -172,15 +170,11 @@ fn options(args: &BenchArgs) -> Result<BenchOptions> {
     if tests.is_empty() {
         return Err(Error::NothingToMeasure);
     }
-    let mut threads = args.threads.clone();
-    if threads.is_empty() {
-        threads.push(thread::available_parallelism().map_or(1, NonZero::get));
-    }
     Ok(BenchOptions {
         tests,
         batch: args.batch,
         depth: args.depth,
-        threads,
+        threads: args.threads.clone(),
         runs: args.runs,
         cpu_time: process_cpu_time,
     })

@@ -51,7 +51,7 @@ pub(crate) struct CalibrateKvArgs {
     #[command(flatten)]
     loading: LoadingArgs,
 
-    /// Threads to compute with [default: the number of cores]
+    /// Threads to compute with [default: one for each core]
     #[arg(long, short, value_name = "N", value_parser = positive)]
     threads: Option<usize>,
 

@@ -1,26 +1,31 @@
 //! `ruvllm doctor`: what this machine offers, what the engine chose, and what would change it.
 
-use std::thread;
-
 use clap::Args;
 use gguf_rs_lite::TensorInfo;
+use ruvllm::{Choice, EngineOptions, KvPolicy, Machine, ModelSize, Plan};
 use ruvllm_kernels::{ISA_VARIABLE, Isa, Kernels};
 use ruvllm_models::ModelConfig;
 use serde::Serialize;
 
-use crate::args::ModelArgs;
+use crate::args::{self, ModelArgs};
 use crate::default_model::{MODEL_VARIABLE, ModelChoice};
 use crate::error::{Error, Result, printable};
-use crate::{output, system};
+use crate::{output, plan_text, system};
 
 const HELP: &str = "\
-JSON: {version, cpu: {model, features, features_used, cores}, memory: {total_bytes, available_bytes, huge_pages},
-isa: {chosen, chosen_by, available}, threads, model: {name, origin, architecture, parameters, weights_bytes,
-context}}; what the system does not tell is absent.
+What the engine chooses for a model depends on the machine's memory (or the limit of the process's control group) and
+cores, never on how much memory is free at the moment. Each choice can be made by hand with the flag of its name, here
+and with the commands that run the model.
+
+JSON: {version, cpu: {model, features, features_used, cores, physical_cores}, memory: {total_bytes, limit_bytes,
+available_bytes, huge_pages}, isa: {chosen, chosen_by, available}, threads, model: {name, origin, architecture,
+parameters, weights_bytes, context}, plan: {threads, context, kv, kv_budget: {value, reason} each, repacked,
+sequence_bytes, warnings}}; what the system does not tell is absent.
 
 Examples:
   ruvllm doctor
-  ruvllm doctor --model model.gguf --json";
+  ruvllm doctor --model model.gguf --json
+  ruvllm doctor --model model.gguf --context 32768 --kv tiered";
 
 /// CPU features, as the kernel names them, that matter to language models.
 const RELEVANT_FEATURES: [&str; 18] = [
@@ -50,6 +55,21 @@ const RELEVANT_FEATURES: [&str; 18] = [
 pub(crate) struct DoctorArgs {
     #[command(flatten)]
     model: ModelArgs,
+
+    /// Plan with so many threads
+    #[arg(long, short, value_name = "N", value_parser = args::positive)]
+    threads: Option<usize>,
+
+    /// Plan for so many tokens of prompt and output
+    #[arg(long, short, value_name = "N", value_parser = args::positive)]
+    context: Option<usize>,
+
+    #[arg(long, value_name = "POLICY", help = args::KV_HELP, value_parser = args::kv_policy)]
+    kv: Option<KvPolicy>,
+
+    /// Plan with so much memory for keys and values, e.g. 512MiB
+    #[arg(long, value_name = "BYTES", value_parser = args::bytes)]
+    kv_budget: Option<usize>,
 }
 
 /// The JSON document, and the facts of the human form.
@@ -59,9 +79,10 @@ struct Document {
     cpu: Cpu,
     memory: Memory,
     isa: IsaChoice,
-    /// Threads that the engine takes without being told.
+    /// Threads that the engine takes.
     threads: usize,
     model: ModelFacts,
+    plan: PlanDocument,
 }
 
 #[derive(Serialize)]
@@ -73,14 +94,20 @@ struct Cpu {
     features: Option<Vec<&'static str>>,
     /// The ones that the chosen kernels use.
     features_used: &'static [&'static str],
-    /// Cores that this process may use.
+    /// Processors that this process may use.
     cores: usize,
+    /// Cores that these belong to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    physical_cores: Option<usize>,
 }
 
 #[derive(Serialize)]
 struct Memory {
     #[serde(skip_serializing_if = "Option::is_none")]
     total_bytes: Option<u64>,
+    /// What the process's control group allows, if that is less.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     available_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -105,6 +132,46 @@ struct ModelFacts {
     context: usize,
 }
 
+/// What the engine chooses.
+#[derive(Serialize)]
+struct PlanDocument {
+    threads: Chosen<usize>,
+    context: Chosen<usize>,
+    kv: Chosen<String>,
+    kv_budget: Chosen<usize>,
+    /// Whether weights are laid out anew when they are loaded.
+    repacked: Chosen<bool>,
+    sequence_bytes: u64,
+    warnings: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Chosen<T> {
+    value: T,
+    reason: String,
+}
+
+impl<T: Copy> From<Choice<T>> for Chosen<T> {
+    fn from(choice: Choice<T>) -> Self {
+        Self { value: choice.value, reason: plan_text::reason(&choice.reason) }
+    }
+}
+
+impl PlanDocument {
+    fn new(plan: &Plan, machine: &Machine) -> Self {
+        let reason = "the mapped file is used as it is; what a product needs is expanded when it needs it";
+        Self {
+            threads: plan.threads.into(),
+            context: plan.context.into(),
+            kv: Chosen { value: plan.kv.value.to_string(), reason: plan_text::reason(&plan.kv.reason) },
+            kv_budget: plan.kv_budget.into(),
+            repacked: Chosen { value: false, reason: reason.to_owned() },
+            sequence_bytes: plan.sequence_bytes,
+            warnings: plan.warnings.iter().chain(&plan.shortage(machine)).map(plan_text::warning).collect(),
+        }
+    }
+}
+
 pub(crate) fn run(args: &DoctorArgs, json: bool) -> Result<()> {
     let document = examine(args)?;
     if json {
@@ -114,10 +181,11 @@ pub(crate) fn run(args: &DoctorArgs, json: bool) -> Result<()> {
 }
 
 fn examine(args: &DoctorArgs) -> Result<Document> {
-    let cores = thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let chosen = Kernels::detect()?.isa();
     let forced = std::env::var_os(ISA_VARIABLE).is_some_and(|name| !name.is_empty());
-    let (total_bytes, available_bytes) = system::machine_memory();
+    let machine = Machine::detect();
+    let (model, plan) = model_and_plan(args, &machine)?;
+    let Machine { total_bytes, limit_bytes, available_bytes, cpus, cores } = machine;
     Ok(Document {
         version: env!("CARGO_PKG_VERSION"),
         cpu: Cpu {
@@ -125,36 +193,61 @@ fn examine(args: &DoctorArgs) -> Result<Document> {
             features: system::cpu_flags()
                 .map(|flags| RELEVANT_FEATURES.into_iter().filter(|name| flags.contains(*name)).collect()),
             features_used: chosen.features(),
-            cores,
+            cores: cpus,
+            physical_cores: cores,
         },
-        memory: Memory { total_bytes, available_bytes, huge_pages: system::transparent_huge_pages() },
+        memory: Memory {
+            total_bytes,
+            limit_bytes,
+            available_bytes,
+            huge_pages: system::transparent_huge_pages(),
+        },
         isa: IsaChoice {
             chosen: chosen.name(),
             chosen_by: if forced { ISA_VARIABLE } else { "detection" },
             available: Isa::ALL.into_iter().filter(|isa| isa.is_available()).map(Isa::name).collect(),
         },
-        threads: cores,
-        model: model_facts(&ModelChoice::new(args.model.model.as_deref()))?,
+        threads: plan.threads.value,
+        model,
+        plan: PlanDocument::new(&plan, &machine),
     })
 }
 
-fn model_facts(choice: &ModelChoice) -> Result<ModelFacts> {
+/// Facts of the model from the head of its file, and what the engine would choose for it.
+fn model_and_plan(args: &DoctorArgs, machine: &Machine) -> Result<(ModelFacts, Plan)> {
+    let choice = ModelChoice::new(args.model.model.as_deref());
     let checkpoint = choice.open()?;
     let config = ModelConfig::from_checkpoint(&*checkpoint)
         .map_err(|source| Error::Model { model: choice.name(), source })?;
     let sum = |count: fn(&TensorInfo) -> u64| checkpoint.tensors().map(count).fold(0, u64::saturating_add);
-    Ok(ModelFacts {
+    let weights_bytes = sum(TensorInfo::bytes);
+    let DoctorArgs { threads, context, kv, kv_budget, .. } = *args;
+    let options = EngineOptions { threads, context, kv, kv_budget, ..EngineOptions::default() };
+    let plan = Plan::new(machine, &ModelSize::new(&config, weights_bytes), &options);
+    check_policy(&plan.kv.value, &config)?;
+    let facts = ModelFacts {
         name: choice.name(),
         origin: choice.origin(),
         architecture: config.architecture,
         parameters: sum(TensorInfo::elements),
-        weights_bytes: sum(TensorInfo::bytes),
+        weights_bytes,
         context: config.context_length,
-    })
+    };
+    Ok((facts, plan))
+}
+
+/// Refuses formats that the model's heads do not fit, as loading it would.
+fn check_policy(policy: &KvPolicy, config: &ModelConfig) -> Result<()> {
+    for formats in policy.tiers() {
+        formats.block_bytes(config.kv_shape(), policy.block_tokens()).map_err(|source| {
+            ruvllm::Error::KvPolicy { policy: policy.to_string(), source: source.into() }
+        })?;
+    }
+    Ok(())
 }
 
 fn human(document: &Document) -> String {
-    let Document { version, cpu, memory, isa, threads, model } = document;
+    let Document { version, cpu, memory, isa, threads: _, model, plan } = document;
     let unknown = || "unknown".to_owned();
     let memory_size = |n: Option<u64>| n.map_or_else(unknown, output::bytes);
     let list = |names: &[&str]| if names.is_empty() { "none".to_owned() } else { names.join(" ") };
@@ -168,13 +261,13 @@ fn human(document: &Document) -> String {
         ("cpu", cpu.model.as_deref().map_or_else(unknown, printable)),
         ("  features found", cpu.features.as_deref().map_or_else(unknown, list)),
         ("  features used", list(cpu.features_used)),
-        ("  cores", cpu.cores.to_string()),
+        ("  cores", cores(cpu)),
         ("memory", memory_size(memory.total_bytes)),
+        ("  limit", memory.limit_bytes.map_or_else(|| "none below that".to_owned(), output::bytes)),
         ("  available", memory_size(memory.available_bytes)),
         ("  2 MiB pages", memory.huge_pages.clone().unwrap_or_else(unknown)),
         ("instruction set", format!("{} ({why})", isa.chosen)),
         ("  available", list(&isa.available)),
-        ("threads", format!("{threads} (one for each core)")),
         ("model", format!("{} ({})", printable(&model.name), model.origin)),
         (
             "  shape",
@@ -188,11 +281,40 @@ fn human(document: &Document) -> String {
         ),
     ];
     let table = output::table(&rows.map(|(name, value)| vec![name.to_owned(), value]), &[]);
+    let chosen = [
+        ("  threads", plan.threads.value.to_string(), &plan.threads.reason, "--threads N"),
+        ("  context", plan.context.value.to_string(), &plan.context.reason, "--context N"),
+        ("  keys, values", plan.kv.value.clone(), &plan.kv.reason, "--kv POLICY"),
+        (
+            "  their memory",
+            output::bytes(plan.kv_budget.value as u64),
+            &plan.kv_budget.reason,
+            "--kv-budget BYTES",
+        ),
+        ("  weights", "not repacked".to_owned(), &plan.repacked.reason, ""),
+    ];
+    let chosen = output::table(
+        &chosen
+            .map(|(name, value, reason, flag)| vec![name.to_owned(), value, reason.clone(), flag.to_owned()]),
+        &[],
+    );
+    let full = output::bytes(plan.sequence_bytes);
+    let warnings: String = plan.warnings.iter().map(|warning| format!("warning: {warning}\n")).collect();
     let ways = [
         (format!("{ISA_VARIABLE}=scalar, --isa scalar"), "another instruction set: the same results, slower"),
-        ("--threads N".to_owned(), "another number of threads"),
         (format!("{MODEL_VARIABLE}=FILE, --model FILE"), "another model"),
     ];
     let ways = output::table(&ways.map(|(way, effect)| vec![format!("  {way}"), effect.to_owned()]), &[]);
-    format!("{table}\nwhat would change this\n{ways}")
+    format!(
+        "{table}\nchosen for this model (a full context takes {full})\n{chosen}{warnings}\nwhat would change this\n\
+         {ways}"
+    )
+}
+
+/// Processors, and the cores below them where that is another number.
+fn cores(cpu: &Cpu) -> String {
+    match cpu.physical_cores.filter(|&cores| cores != cpu.cores) {
+        Some(physical) => format!("{} processors of {physical} cores", cpu.cores),
+        None => cpu.cores.to_string(),
+    }
 }

@@ -1,21 +1,15 @@
 //! `ruvllm generate`: continue a text or answer a message.
 
 use std::io::{self, IsTerminal, Write};
-use std::ops::ControlFlow;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use ruvllm::{
-    Completion, EngineOptions, FinishReason, GenerateRequest, KvPolicy, KvQuality, Message, PrefixCaching,
-    Prompt, SamplingParams,
-};
+use ruvllm::{Completion, FinishReason, GenerateRequest, KvQuality, Message, Prompt, Timings};
 use serde::Serialize;
 
-use super::load;
-use crate::args::{self, ComputeArgs, ModelArgs};
+use crate::args::{self, GenerationArgs};
 use crate::error::{Error, Result};
-use crate::output::Reader;
+use crate::output::{Reader, TextSink};
 use crate::{input, output, signal};
 
 const HELP: &str = "\
@@ -59,138 +53,8 @@ pub(crate) struct GenerateArgs {
     #[arg(long, short = 'n', alias = "n-predict", value_name = "N", default_value = "256", value_parser = args::count)]
     max_tokens: usize,
 
-    /// Stop before this text; repeatable
-    #[arg(long, value_name = "TEXT")]
-    stop: Vec<String>,
-
-    #[arg(long, value_name = "POLICY", help = args::KV_HELP, default_value = "f16", value_parser = args::kv_policy)]
-    kv: KvPolicy,
-
-    /// Most tokens of prompt and output [default: the model's, up to 4096]
-    #[arg(long, short, alias = "ctx-size", value_name = "N", value_parser = args::positive)]
-    context: Option<usize>,
-
     #[command(flatten)]
-    model: ModelArgs,
-
-    #[command(flatten)]
-    compute: ComputeArgs,
-
-    #[command(flatten)]
-    prefixes: PrefixArgs,
-
-    #[command(flatten)]
-    sampling: SamplingArgs,
-}
-
-/// Whether later runs need not compute the beginning of their prompts again.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Prefix cache")]
-struct PrefixArgs {
-    /// Keep what prompts that begin alike have in common, in files
-    #[arg(long, value_enum, value_name = "on|off", default_value = "off", hide_possible_values = true)]
-    prefix_cache: Switch,
-
-    /// Folder of those files [default: ruvllm/prefixes in the user's cache folder]
-    #[arg(long, value_name = "DIR")]
-    prefix_dir: Option<PathBuf>,
-
-    /// Most bytes of those files; the least recently used go first
-    #[arg(long, value_name = "BYTES", default_value = "4GiB", value_parser = args::bytes)]
-    prefix_limit: usize,
-}
-
-/// On or off.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Switch {
-    On,
-    Off,
-}
-
-impl PrefixArgs {
-    fn caching(&self) -> Result<PrefixCaching> {
-        if self.prefix_cache == Switch::Off {
-            return Ok(PrefixCaching::Off);
-        }
-        let path = match &self.prefix_dir {
-            Some(path) => path.clone(),
-            None => cache_folder().ok_or(Error::NoCacheFolder)?.join("ruvllm").join("prefixes"),
-        };
-        Ok(PrefixCaching::Folder { path, limit_bytes: self.prefix_limit as u64 })
-    }
-}
-
-/// The folder for what a user's programs can do without, as the XDG base directories say.
-fn cache_folder() -> Option<PathBuf> {
-    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))
-}
-
-/// How the next token is chosen.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Sampling")]
-struct SamplingArgs {
-    /// Randomness; 0 always takes the likeliest token
-    #[arg(long, alias = "temp", value_name = "T", default_value = "0.8", value_parser = args::non_negative)]
-    temperature: f32,
-
-    /// Choose among the K likeliest tokens; 0 = off
-    #[arg(long, value_name = "K", default_value = "40", value_parser = args::count)]
-    top_k: usize,
-
-    /// Choose among the likeliest tokens that together reach P; 1 = off
-    #[arg(long, value_name = "P", default_value = "0.95", value_parser = args::fraction)]
-    top_p: f32,
-
-    /// Leave out tokens below P times the likeliest one; 0 = off
-    #[arg(long, value_name = "P", default_value = "0.05", value_parser = args::fraction)]
-    min_p: f32,
-
-    /// Choose among the most typical tokens up to P; 1 = off
-    #[arg(long, value_name = "P", default_value = "1", value_parser = args::fraction)]
-    typical_p: f32,
-
-    /// Make recent tokens less likely by this factor; 1 = off
-    #[arg(long, value_name = "X", default_value = "1", value_parser = args::above_zero)]
-    repeat_penalty: f32,
-
-    /// How many recent tokens the penalties look at
-    #[arg(long, value_name = "N", default_value = "64", value_parser = args::count)]
-    repeat_last_n: usize,
-
-    /// Subtract X from scores of recent tokens; 0 = off
-    #[arg(long, value_name = "X", default_value = "0", value_parser = args::finite, allow_negative_numbers = true)]
-    presence_penalty: f32,
-
-    /// The same for each time the token occurs; 0 = off
-    #[arg(long, value_name = "X", default_value = "0", value_parser = args::finite, allow_negative_numbers = true)]
-    frequency_penalty: f32,
-
-    /// Add VALUE to a token's score, -inf forbids it; repeatable
-    #[arg(long, value_name = "ID=VALUE", value_parser = args::logit_bias)]
-    logit_bias: Vec<(u32, f32)>,
-
-    /// Makes the choices repeatable [default: another one each time]
-    #[arg(long, short, value_name = "N")]
-    seed: Option<u64>,
-}
-
-impl SamplingArgs {
-    fn params(&self) -> SamplingParams {
-        SamplingParams {
-            temperature: self.temperature,
-            top_k: self.top_k,
-            top_p: self.top_p,
-            min_p: self.min_p,
-            typical_p: self.typical_p,
-            repeat_penalty: self.repeat_penalty,
-            repeat_last_n: self.repeat_last_n,
-            presence_penalty: self.presence_penalty,
-            frequency_penalty: self.frequency_penalty,
-            logit_bias: self.logit_bias.iter().copied().collect(),
-            seed: self.seed,
-        }
-    }
+    generation: GenerationArgs,
 }
 
 /// The JSON document.
@@ -217,10 +81,17 @@ struct KvQualityDocument {
     samples: usize,
 }
 
-/// Timings of the JSON document; what was not measured is absent.
+/// Timings of the JSON document.
 #[derive(Serialize)]
 struct TimingsDocument {
     load_ms: f64,
+    #[serde(flatten)]
+    generation: GenerationTimings,
+}
+
+/// Timings of a generation; what was not measured is absent.
+#[derive(Debug, Serialize)]
+pub(super) struct GenerationTimings {
     #[serde(skip_serializing_if = "Option::is_none")]
     ttft_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -229,63 +100,32 @@ struct TimingsDocument {
     decode_tok_s: Option<f64>,
 }
 
+impl From<Timings> for GenerationTimings {
+    fn from(timings: Timings) -> Self {
+        let Timings { ttft_ms, prefill_tok_s, decode_tok_s } = timings;
+        Self { ttft_ms, prefill_tok_s, decode_tok_s }
+    }
+}
+
 pub(crate) fn run(args: &GenerateArgs, json: bool) -> Result<ExitCode> {
     let request = request(args)?;
-    let options = EngineOptions {
-        context: args.context,
-        prefixes: args.prefixes.caching()?,
-        ..args.compute.options(args.kv)
-    };
-    let engine = load::engine(&args.model, options)?;
-    let model_context = engine.config().context_length;
-    if let Some(asked) = args.context.filter(|asked| *asked > model_context) {
-        return Err(Error::ContextTooLarge { asked, model_context });
-    }
+    let engine = args.generation.engine()?;
     let cancel = signal::cancel_on_interrupt();
-    let mut sink = Sink { streams: !json, failure: None, reader_left: false, ends_line: true };
+    let mut sink = if json { TextSink::nowhere() } else { TextSink::stdout() };
     let completion = engine.generate(&request, &cancel, &mut |text| sink.push(text))?;
-    if let Some(error) = sink.failure {
-        return Err(error);
-    }
+    let reader = sink.finish()?;
     for warning in engine.take_prefix_warnings() {
         output::warn(&warning);
     }
     let load_ms = engine.load_time().as_secs_f64() * 1e3;
     if json {
-        output::write_json(&document(&completion, load_ms, args.sampling.temperature > 0.0))?;
-    } else if !sink.reader_left {
-        if !sink.ends_line {
-            output::write_text("\n")?;
-        }
+        let drawn = args.generation.sampling.temperature > 0.0;
+        output::write_json(&document(&completion, load_ms, drawn))?;
+    } else if reader == Reader::Listening {
         report(&completion, load_ms);
     }
-    let interrupted = completion.finish_reason == FinishReason::Cancelled && !sink.reader_left;
+    let interrupted = completion.finish_reason == FinishReason::Cancelled && reader == Reader::Listening;
     Ok(if interrupted { ExitCode::from(signal::INTERRUPTED) } else { ExitCode::SUCCESS })
-}
-
-/// Where generated text goes: to standard output piece by piece, or nowhere (the JSON document holds it).
-struct Sink {
-    streams: bool,
-    failure: Option<Error>,
-    reader_left: bool,
-    /// Whether the terminal's cursor is at the start of a line.
-    ends_line: bool,
-}
-
-impl Sink {
-    /// Takes a piece of text; breaks when there is nobody to read the next one.
-    fn push(&mut self, text: &str) -> ControlFlow<()> {
-        if !self.streams || text.is_empty() {
-            return ControlFlow::Continue(());
-        }
-        self.ends_line = text.ends_with('\n');
-        match output::write_text(text) {
-            Ok(Reader::Listening) => return ControlFlow::Continue(()),
-            Ok(Reader::Gone) => self.reader_left = true,
-            Err(error) => self.failure = Some(error),
-        }
-        ControlFlow::Break(())
-    }
 }
 
 /// The engine's request for the command line, with the prompt read.
@@ -309,8 +149,8 @@ fn request(args: &GenerateArgs) -> Result<GenerateRequest> {
     };
     Ok(GenerateRequest {
         max_tokens: Some(args.max_tokens),
-        sampling: args.sampling.params(),
-        stop: args.stop.clone(),
+        sampling: args.generation.sampling.params(),
+        stop: args.generation.stop.clone(),
         ..GenerateRequest::new(prompt)
     })
 }
@@ -328,12 +168,7 @@ fn document(completion: &Completion, load_ms: f64, drawn: bool) -> Document<'_> 
             error,
             samples,
         }),
-        timings: TimingsDocument {
-            load_ms,
-            ttft_ms: completion.timings.ttft_ms,
-            prefill_tok_s: completion.timings.prefill_tok_s,
-            decode_tok_s: completion.timings.decode_tok_s,
-        },
+        timings: TimingsDocument { load_ms, generation: completion.timings.into() },
     }
 }
 

@@ -10,8 +10,9 @@ use crate::args::ModelArgs;
 use crate::default_model::ModelChoice;
 use crate::error::{Error, Result};
 use crate::progress::Progress;
+use crate::{output, plan_text};
 
-/// Loads the model of a command, with a bar while it takes long.
+/// Loads the model of a command, with a bar while it takes long, and a warning if it does not fit the machine.
 ///
 /// # Errors
 /// A model that cannot be opened or run here, or an instruction set that this machine lacks.
@@ -22,6 +23,9 @@ pub(crate) fn engine(model: &ModelArgs, options: EngineOptions) -> Result<Engine
     let engine = Engine::load(&choice.source(), &options, &mut |step| {
         progress.update(step.bytes_done, step.bytes_total);
     })?;
+    for warning in &engine.plan().warnings {
+        output::warn(&plan_text::warning(warning));
+    }
     Ok(engine)
 }
 

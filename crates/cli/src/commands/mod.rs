@@ -7,6 +7,7 @@ use crate::error::Result;
 
 pub(crate) mod bench;
 pub(crate) mod calibrate_kv;
+pub(crate) mod chat;
 pub(crate) mod convert;
 pub(crate) mod detokenize;
 pub(crate) mod doctor;
@@ -25,6 +26,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
     let json = cli.json;
     match cli.command {
         Command::Generate(args) => return generate::run(&args, json),
+        Command::Chat(args) => return chat::run(&args, json),
         Command::Convert(args) => return convert::run(&args, json),
         Command::Quantize(args) => return quantize::run(&args, json),
         Command::CalibrateKv(args) => return calibrate_kv::run(&args, json),

@@ -8,9 +8,10 @@ use crate::program::{
 };
 
 /// Every way to give the program a model file.
-fn with_model(path: &str) -> [Vec<&str>; 6] {
+fn with_model(path: &str) -> [Vec<&str>; 7] {
     [
         vec!["generate", "hello", "--model", path],
+        vec!["chat", "--model", path],
         vec!["generate", "hello", "--json", "--model", path],
         vec!["inspect", path],
         vec!["tokenize", "hello", "--model", path],
@@ -91,9 +92,17 @@ fn every_malformed_file_is_refused_by_inspect_or_shown() {
 #[test]
 fn a_prompt_longer_than_the_context() {
     let long = "one two three four five six seven eight nine ten ".repeat(10);
-    run(&["generate", "--context", "32", &long]).fails_with(1, &["context holds 32"]);
+    run(&["generate", "--context", "32", &long]).fails_with(1, &["context holds 32", "(--context)"]);
     let longer = "word ".repeat(5000);
     run_with_input(&["generate"], longer.as_bytes()).fails_with(1, &["4096"]);
+}
+
+#[test]
+fn a_budget_that_is_used_up() {
+    let prompt = "one two three four five six seven eight nine ten ".repeat(60);
+    let run = run(&["generate", "--kv-budget", "4MiB", "--kv", "f16", &prompt]);
+    run.fails_with(1, &["cannot compute positions", "pages", "(--kv-budget)"]);
+    assert!(!run.failure(1).contains("capacity_bytes"));
 }
 
 #[test]
@@ -190,6 +199,7 @@ fn chat_needs_a_chat_template() {
     bytes[at + key.len() - 1] = b'_';
     fs::write(&path, bytes).unwrap();
     run(&["generate", "--chat", "hello", "--model", argument(&path)]).fails_with(1, &["chat template"]);
+    run(&["chat", "--model", argument(&path)]).fails_with(1, &["chat template"]);
 }
 
 #[cfg(target_os = "linux")]

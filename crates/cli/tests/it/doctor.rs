@@ -1,11 +1,16 @@
 //! `doctor`.
 
-use crate::program::{argument, command, fields, finish, run, tiny_model};
+use std::fs;
+use std::path::Path;
+
+use gguf_rs_lite::{Gguf, TensorInfo, TensorType, Writer};
+
+use crate::program::{argument, command, fields, finish, run, run_with_input, tiny_model};
 
 #[test]
 fn the_document_has_the_documented_fields() {
     let document = run(&["doctor", "--json"]).json();
-    assert_eq!(fields(&document), ["version", "cpu", "memory", "isa", "threads", "model"]);
+    assert_eq!(fields(&document), ["version", "cpu", "memory", "isa", "threads", "model", "plan"]);
     assert_eq!(document["version"], env!("CARGO_PKG_VERSION"));
     assert!(document["cpu"]["cores"].as_u64().unwrap() >= 1);
     assert_eq!(fields(&document["isa"]), ["chosen", "chosen_by", "available"]);
@@ -24,6 +29,71 @@ fn the_document_has_the_documented_fields() {
 fn the_human_form_says_what_would_change_the_choice() {
     let run = run(&["doctor"]);
     for piece in ["instruction set", "cores", "memory", "RUVLLM_ISA", "--threads", "base-q8_0"] {
+        assert!(run.text().contains(piece), "{piece} is not in {}", run.text());
+    }
+}
+
+#[test]
+fn the_plan_says_what_is_chosen_and_why() {
+    let document = run(&["doctor", "--json"]).json();
+    let plan = &document["plan"];
+    assert_eq!(
+        fields(plan),
+        ["threads", "context", "kv", "kv_budget", "repacked", "sequence_bytes", "warnings"]
+    );
+    for choice in ["threads", "context", "kv", "kv_budget", "repacked"] {
+        assert_eq!(fields(&plan[choice]), ["value", "reason"], "{choice}");
+    }
+    assert_eq!((&plan["context"]["value"], &plan["kv"]["value"]), (&4096.into(), &"f16".into()));
+    assert_eq!(plan["threads"]["value"], document["threads"]);
+    assert_eq!(plan["repacked"]["value"], false);
+
+    let flags = ["--context", "100", "--threads", "3", "--kv", "tiered", "--kv-budget", "64MiB"];
+    let asked = run(&[&["doctor", "--json"], &flags[..]].concat()).json();
+    let values = ["context", "threads", "kv", "kv_budget"].map(|name| asked["plan"][name]["value"].clone());
+    assert_eq!(serde_json::json!(values), serde_json::json!([100, 3, "tiered", 64 << 20]));
+    for name in ["context", "threads", "kv", "kv_budget"] {
+        assert_eq!(asked["plan"][name]["reason"], "asked for");
+    }
+    let text = run(&["doctor", "--context", "5000"]);
+    assert!(text.text().contains("5000 were asked for"), "{}", text.text());
+}
+
+#[test]
+fn what_is_planned_is_what_is_done() {
+    let plan = run(&["doctor", "--json"]).json()["plan"].clone();
+    let bench = run(&["bench", "-p", "0", "-n", "1", "--repetitions", "1", "--json"]).json();
+    assert_eq!(bench["results"][0]["threads"], plan["threads"]["value"]);
+    let stats = run_with_input(&["chat"], b"/stats\n");
+    let (_, said) = stats.text_and_notes();
+    let context = plan["context"]["value"].to_string();
+    assert!(said.contains(&format!("of {context} tokens")) && said.contains("as f16"), "{said}");
+}
+
+/// Writes the head of the tiny model with one more tensor of about `bytes`; the data are a hole in the file, so that what
+/// the head is read with (the factors of positions) is left out.
+fn write_hollow_model(path: &Path, bytes: u64) {
+    let tiny = Gguf::open(tiny_model()).unwrap();
+    let row = 1 << 20;
+    let extra = TensorInfo::new("extra.weight", [row, bytes / 4 / row + 1], TensorType::F32).unwrap();
+    let tensors = || tiny.tensors().filter(|tensor| tensor.name != "rope_freqs.weight");
+    let data: u64 = tensors().map(TensorInfo::bytes).sum::<u64>() + extra.bytes();
+    let mut head = Vec::new();
+    Writer::new(&mut head, tiny.metadata(), tensors().cloned().chain([extra])).unwrap();
+    fs::write(path, &head).unwrap();
+    let file = fs::File::options().write(true).open(path).unwrap();
+    file.set_len(head.len() as u64 + data + row).unwrap();
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_model_larger_than_the_machine_is_said_with_numbers() {
+    let memory = run(&["doctor", "--json"]).json()["memory"]["total_bytes"].as_u64().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("huge.gguf");
+    write_hollow_model(&path, 2 * memory);
+    let run = run(&["doctor", "--model", argument(&path)]);
+    for piece in ["warning: the weights take", "the memory is", "ruvllm quantize"] {
         assert!(run.text().contains(piece), "{piece} is not in {}", run.text());
     }
 }

@@ -65,6 +65,13 @@ fn cpu_ticks(child: &Child) -> u64 {
     stat.split(' ').nth(13).unwrap().parse().unwrap()
 }
 
+/// Waits until the process has used so much CPU time, in ticks of 10 ms.
+pub(crate) fn wait_until_it_has_worked(child: &Child, ticks: u64) {
+    while cpu_ticks(child) < ticks {
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
 #[test]
 fn a_second_time_ends_the_program_at_once() {
     // The first is noticed between two chunks of the prompt; one of them takes seconds on this path.
@@ -73,9 +80,7 @@ fn a_second_time_ends_the_program_at_once() {
     let child = command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     wait_until_it_listens(&child);
     // Loading and encoding are done long before 0.2 s.
-    while cpu_ticks(&child) < 20 {
-        thread::sleep(Duration::from_millis(5));
-    }
+    wait_until_it_has_worked(&child, 20);
     interrupt(&child);
     thread::sleep(Duration::from_millis(50));
     interrupt(&child);

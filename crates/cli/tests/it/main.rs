@@ -3,6 +3,8 @@
 mod bad_use;
 mod bench;
 mod calibrate_kv;
+mod chat;
+mod chat_terminal;
 mod convert;
 mod doctor;
 mod eval;

@@ -71,6 +71,13 @@ impl Run {
         (json_document(&self.stdout), &self.stderr)
     }
 
+    /// Standard output of a success, and what commands said on standard error.
+    #[track_caller]
+    pub(crate) fn text_and_notes(&self) -> (&str, &str) {
+        assert_eq!(self.code, Some(0), "{self:?}");
+        (&self.stdout, &self.stderr)
+    }
+
     /// Standard output of a success. Piped, the program is quiet: no progress, no logs.
     #[track_caller]
     pub(crate) fn text(&self) -> &str {

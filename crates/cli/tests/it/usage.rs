@@ -2,8 +2,9 @@
 
 use crate::program::run;
 
-const COMMANDS: [&[&str]; 17] = [
+const COMMANDS: [&[&str]; 18] = [
     &["generate"],
+    &["chat"],
     &["inspect"],
     &["tokenize"],
     &["detokenize"],
@@ -94,6 +95,7 @@ fn unknown_kv_policies_say_what_there_is() {
         ("kivi5", &["kivi5", "f32, f16, bf16, q8, q4, kivi4", "tiered"][..]),
         ("tiered:hto=256", &["hto=256", "hot=TOKENS"]),
         ("tiered:warm=q8,rotate=maybe", &["rotate=maybe", "rotate=on|off"]),
+        ("tiered:target=2", &["target=2", "above 0 and at most 1"]),
         ("tiered:rotate=on", &["rotation destroys the channels", "rotate=off"]),
     ] {
         run(&["generate", "--kv", policy, "prompt"]).fails_with(2, hints);

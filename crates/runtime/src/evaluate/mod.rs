@@ -28,7 +28,7 @@ impl Engine {
         if self.kv.policy().warm.is_some() {
             return self.kv.block_tokens();
         }
-        (LOGITS_BYTES / (4 * self.config().vocab_size)).clamp(16, self.options.prefill_chunk.max(16))
+        (LOGITS_BYTES / (4 * self.config().vocab_size)).clamp(16, self.prefill_chunk.max(16))
     }
 
     /// `sum` plus `-ln p` of each of `targets` under its row of logits, `[targets, vocab_size]`.

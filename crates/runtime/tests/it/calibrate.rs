@@ -23,7 +23,7 @@ fn the_same_text_gives_the_same_calibration_and_serves_its_model_alone() {
     assert_ne!(calibrate(base(), &text(640)).ok().as_ref(), Some(&calibration));
     let options = EngineOptions {
         threads: Some(2),
-        kv: "tiered:hot=0,warm=nuq3,cold=off".parse().expect("a policy"),
+        kv: Some("tiered:hot=0,warm=nuq3,cold=off".parse().expect("a policy")),
         kv_calibration: Some(Arc::new(calibration)),
         ..EngineOptions::default()
     };

@@ -31,7 +31,7 @@ pub(crate) fn load(path: PathBuf, options: &EngineOptions) -> Engine {
 
 /// The tiny model with few threads, 32-bit keys and values.
 pub(crate) fn tiny_options() -> EngineOptions {
-    EngineOptions { threads: Some(2), kv: "f32".parse().expect("a policy"), ..EngineOptions::default() }
+    EngineOptions { threads: Some(2), kv: Some("f32".parse().expect("a policy")), ..EngineOptions::default() }
 }
 
 /// The file of the tiny model with other metadata.

@@ -27,7 +27,7 @@ fn progress_reaches_every_tensor() {
 #[test]
 fn the_context_is_what_was_asked_for_within_the_model() {
     let model_context = tiny().config().context_length;
-    assert_eq!(tiny().context_length(), model_context.min(EngineOptions::DEFAULT_CONTEXT));
+    assert_eq!(tiny().context_length(), model_context);
     let with = |context| load(tiny_path(), &EngineOptions { context: Some(context), ..tiny_options() });
     assert_eq!(with(33).context_length(), 33);
     assert_eq!(with(model_context + 1).context_length(), model_context);

@@ -3,6 +3,7 @@
 mod bench;
 mod calibrate;
 mod common;
+mod conversation;
 mod evaluate;
 mod generate;
 mod load;

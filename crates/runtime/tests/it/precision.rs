@@ -15,7 +15,7 @@ const TEXT: &str = include_str!("../../../cli/tests/data/validation-prefix.txt")
 fn options(kv: &str, kv_budget: Option<usize>) -> EngineOptions {
     EngineOptions {
         threads: Some(2),
-        kv: kv.parse().expect("a policy"),
+        kv: Some(kv.parse().expect("a policy")),
         kv_budget,
         prefixes: PrefixCaching::Off,
         ..EngineOptions::default()

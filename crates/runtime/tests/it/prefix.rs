@@ -146,7 +146,7 @@ fn other_policies_and_models_share_a_folder_without_meeting() {
     let tokens = prompt(7, 100);
     complete(&engine(folder(temporary.path())), &request(&tokens));
     let prefixes = folder(temporary.path());
-    let kv = "f16".parse().expect("a policy");
+    let kv = Some("f16".parse().expect("a policy"));
     let other_policy = load(tiny_path(), &EngineOptions { kv, prefixes: prefixes.clone(), ..tiny_options() });
     assert_eq!(complete(&other_policy, &request(&tokens)).cached_tokens, 0);
     let quantize = ruvllm::Recipe::from_name("q8_0");

@@ -4,13 +4,12 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use ruvllm::KvPolicy;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde::Serialize;
 
-use crate::args::{ComputeArgs, KV_HELP, ModelArgs, count, kv_policy};
-use crate::commands::load;
+use super::EngineArgs;
+use crate::args::count;
 use crate::error::{Error, Result};
 use crate::{input, output, result_file};
 
@@ -41,14 +40,8 @@ pub(crate) struct LogitsArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = count)]
     positions: Option<Vec<usize>>,
 
-    #[arg(long, value_name = "POLICY", help = KV_HELP, default_value = "f32", value_parser = kv_policy)]
-    kv: KvPolicy,
-
     #[command(flatten)]
-    model: ModelArgs,
-
-    #[command(flatten)]
-    compute: ComputeArgs,
+    engine: EngineArgs,
 }
 
 /// The JSON document.
@@ -63,7 +56,7 @@ pub(crate) fn run(args: &LogitsArgs, json: bool) -> Result<()> {
     let tokens = input::file_tokens(&args.tokens)?;
     check(args, tokens.len())?;
     let positions = args.positions.clone().unwrap_or_else(|| (0..tokens.len()).collect());
-    let engine = load::engine(&args.model, args.compute.options(args.kv))?;
+    let engine = args.engine.load()?;
     let logits = engine.logits(&tokens, &positions)?;
     let vocab_size = engine.config().vocab_size;
     write_tensor(&args.out, &logits, [positions.len(), vocab_size])

@@ -4,10 +4,11 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use clap::Args;
-use ruvllm::{Engine, KvPolicy, PasskeyOptions, PasskeyResult, TokenId};
+use ruvllm::{Engine, PasskeyOptions, PasskeyResult, TokenId};
 use serde::Serialize;
 
-use crate::args::{ComputeArgs, KV_HELP, ModelArgs, fraction, kv_policy, positive};
+use super::EngineArgs;
+use crate::args::{fraction, positive};
 use crate::commands::load;
 use crate::error::Result;
 use crate::progress::Progress;
@@ -65,14 +66,8 @@ pub(crate) struct PasskeyArgs {
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     seed: u64,
 
-    #[arg(long, value_name = "POLICY", help = KV_HELP, default_value = "f32", value_parser = kv_policy)]
-    kv: KvPolicy,
-
     #[command(flatten)]
-    model: ModelArgs,
-
-    #[command(flatten)]
-    compute: ComputeArgs,
+    engine: EngineArgs,
 }
 
 /// The JSON document.
@@ -94,7 +89,7 @@ struct Row {
 
 pub(crate) fn run(args: &PasskeyArgs, json: bool) -> Result<()> {
     let text = input::file_text(&args.file)?;
-    let engine = load::engine(&args.model, args.compute.options(args.kv))?;
+    let engine = args.engine.load()?;
     let tokens = load::encode_plain(&engine, &text)?;
     let mut results = Vec::new();
     for &context in &args.context {

@@ -4,10 +4,11 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use clap::Args;
-use ruvllm::{KvPolicy, Perplexity};
+use ruvllm::Perplexity;
 use serde::Serialize;
 
-use crate::args::{ComputeArgs, KV_HELP, ModelArgs, kv_policy, positive};
+use super::EngineArgs;
+use crate::args::positive;
 use crate::commands::load;
 use crate::error::Result;
 use crate::progress::Progress;
@@ -42,14 +43,8 @@ pub(crate) struct PerplexityArgs {
     #[arg(long, value_name = "TOKENS", value_parser = positive)]
     limit: Option<usize>,
 
-    #[arg(long, value_name = "POLICY", help = KV_HELP, default_value = "f32", value_parser = kv_policy)]
-    kv: KvPolicy,
-
     #[command(flatten)]
-    model: ModelArgs,
-
-    #[command(flatten)]
-    compute: ComputeArgs,
+    engine: EngineArgs,
 }
 
 /// The JSON document.
@@ -63,7 +58,7 @@ struct Document {
 
 pub(crate) fn run(args: &PerplexityArgs, json: bool) -> Result<()> {
     let text = input::file_text(&args.file)?;
-    let engine = load::engine(&args.model, args.compute.options(args.kv))?;
+    let engine = args.engine.load()?;
     let tokens = load::encode_plain(&engine, &text)?;
     let mut progress = Progress::tokens("scoring");
     let result = engine.perplexity(&tokens, args.context, args.limit, &mut |done, total| {

@@ -1,0 +1,177 @@
+//! The flags of commands that generate text: the engine they use and how tokens are chosen.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use ruvllm::{Engine, EngineOptions, KvPolicy, PrefixCaching, SamplingParams};
+
+use super::{ComputeArgs, ModelArgs, kv_policy};
+use crate::args;
+use crate::commands::load;
+use crate::default_model::ModelChoice;
+use crate::error::{Error, Result};
+use crate::user_folders;
+
+/// What commands that generate text have in common. The groups with headings come last: a heading holds for all that
+/// follows.
+// The hidden aliases are the names of llama.cpp where they differ.
+#[derive(Debug, Args)]
+pub(crate) struct GenerationArgs {
+    /// Stop before this text; repeatable
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) stop: Vec<String>,
+
+    #[arg(
+        long,
+        value_name = "POLICY",
+        help = format!("{}\n[default: f16; q8 where memory is short]", args::KV_HELP),
+        value_parser = kv_policy
+    )]
+    kv: Option<KvPolicy>,
+
+    /// Most tokens of prompt and output [default: the model's, as far as memory allows]
+    #[arg(long, short, alias = "ctx-size", value_name = "N", value_parser = args::positive)]
+    context: Option<usize>,
+
+    #[command(flatten)]
+    model: ModelArgs,
+
+    #[command(flatten)]
+    compute: ComputeArgs,
+
+    #[command(flatten)]
+    prefixes: PrefixArgs,
+
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArgs,
+}
+
+impl GenerationArgs {
+    /// How messages name the model.
+    pub(crate) fn model_name(&self) -> String {
+        ModelChoice::new(self.model.model.as_deref()).name()
+    }
+
+    /// Loads the model.
+    ///
+    /// # Errors
+    /// A model that cannot be run here, and more context than it was made for.
+    pub(crate) fn engine(&self) -> Result<Engine> {
+        let options = EngineOptions {
+            context: self.context,
+            prefixes: self.prefixes.caching()?,
+            ..self.compute.options(self.kv)
+        };
+        let engine = load::engine(&self.model, options)?;
+        let model_context = engine.config().context_length;
+        match self.context.filter(|asked| *asked > model_context) {
+            Some(asked) => Err(Error::ContextTooLarge { asked, model_context }),
+            None => Ok(engine),
+        }
+    }
+}
+
+/// Whether later runs need not compute the beginning of their prompts again.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Prefix cache")]
+struct PrefixArgs {
+    /// Keep what prompts that begin alike have in common, in files
+    #[arg(long, value_enum, value_name = "on|off", default_value = "off", hide_possible_values = true)]
+    prefix_cache: Switch,
+
+    /// Folder of those files [default: ruvllm/prefixes in the user's cache folder]
+    #[arg(long, value_name = "DIR")]
+    prefix_dir: Option<PathBuf>,
+
+    /// Most bytes of those files; the least recently used go first
+    #[arg(long, value_name = "BYTES", default_value = "4GiB", value_parser = args::bytes)]
+    prefix_limit: usize,
+}
+
+/// On or off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Switch {
+    On,
+    Off,
+}
+
+impl PrefixArgs {
+    fn caching(&self) -> Result<PrefixCaching> {
+        if self.prefix_cache == Switch::Off {
+            return Ok(PrefixCaching::Off);
+        }
+        let path = match &self.prefix_dir {
+            Some(path) => path.clone(),
+            None => user_folders::cache().ok_or(Error::NoCacheFolder)?.join("prefixes"),
+        };
+        Ok(PrefixCaching::Folder { path, limit_bytes: self.prefix_limit as u64 })
+    }
+}
+
+/// How the next token is chosen.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Sampling")]
+pub(crate) struct SamplingArgs {
+    /// Randomness; 0 always takes the likeliest token
+    #[arg(long, alias = "temp", value_name = "T", default_value = "0.8", value_parser = args::non_negative)]
+    pub(crate) temperature: f32,
+
+    /// Choose among the K likeliest tokens; 0 = off
+    #[arg(long, value_name = "K", default_value = "40", value_parser = args::count)]
+    top_k: usize,
+
+    /// Choose among the likeliest tokens that together reach P; 1 = off
+    #[arg(long, value_name = "P", default_value = "0.95", value_parser = args::fraction)]
+    top_p: f32,
+
+    /// Leave out tokens below P times the likeliest one; 0 = off
+    #[arg(long, value_name = "P", default_value = "0.05", value_parser = args::fraction)]
+    min_p: f32,
+
+    /// Choose among the most typical tokens up to P; 1 = off
+    #[arg(long, value_name = "P", default_value = "1", value_parser = args::fraction)]
+    typical_p: f32,
+
+    /// Make recent tokens less likely by this factor; 1 = off
+    #[arg(long, value_name = "X", default_value = "1", value_parser = args::above_zero)]
+    repeat_penalty: f32,
+
+    /// How many recent tokens the penalties look at
+    #[arg(long, value_name = "N", default_value = "64", value_parser = args::count)]
+    repeat_last_n: usize,
+
+    /// Subtract X from scores of recent tokens; 0 = off
+    #[arg(long, value_name = "X", default_value = "0", value_parser = args::finite, allow_negative_numbers = true)]
+    presence_penalty: f32,
+
+    /// The same for each time the token occurs; 0 = off
+    #[arg(long, value_name = "X", default_value = "0", value_parser = args::finite, allow_negative_numbers = true)]
+    frequency_penalty: f32,
+
+    /// Add VALUE to a token's score, -inf forbids it; repeatable
+    #[arg(long, value_name = "ID=VALUE", value_parser = args::logit_bias)]
+    logit_bias: Vec<(u32, f32)>,
+
+    /// Makes the choices repeatable [default: another one each time]
+    #[arg(long, short, value_name = "N")]
+    seed: Option<u64>,
+}
+
+impl SamplingArgs {
+    /// The parameters of these flags.
+    pub(crate) fn params(&self) -> SamplingParams {
+        SamplingParams {
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            typical_p: self.typical_p,
+            repeat_penalty: self.repeat_penalty,
+            repeat_last_n: self.repeat_last_n,
+            presence_penalty: self.presence_penalty,
+            frequency_penalty: self.frequency_penalty,
+            logit_bias: self.logit_bias.iter().copied().collect(),
+            seed: self.seed,
+        }
+    }
+}

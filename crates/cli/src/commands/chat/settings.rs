@@ -1,0 +1,227 @@
+//! What `/set` changes, what the flags begin with, and the form in which it is saved.
+
+use std::collections::BTreeMap;
+
+use ruvllm::{SamplingParams, TokenId};
+use serde::{Deserialize, Serialize};
+
+use crate::args;
+use crate::error::{Error, Result};
+
+/// How answers are made.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Settings {
+    pub(super) sampling: SamplingParams,
+    /// Most tokens of an answer.
+    pub(super) max_tokens: usize,
+    /// Texts that end an answer.
+    pub(super) stop: Vec<String>,
+}
+
+impl Settings {
+    /// Sets one by name; `-` and `_` are the same in names.
+    ///
+    /// # Errors
+    /// [`Error::ChatCommand`] names what there is, or the range.
+    pub(super) fn set(&mut self, name: &str, value: &str) -> Result<()> {
+        let name = name.replace('-', "_");
+        self.try_set(&name, value).map_err(|reason| Error::ChatCommand { reason })
+    }
+
+    fn try_set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        let sampling = &mut self.sampling;
+        let range = |expected: String| format!("{name}: {expected}");
+        match name {
+            "temperature" => sampling.temperature = args::non_negative(value).map_err(range)?,
+            "top_k" => sampling.top_k = args::count(value).map_err(range)?,
+            "top_p" => sampling.top_p = args::fraction(value).map_err(range)?,
+            "min_p" => sampling.min_p = args::fraction(value).map_err(range)?,
+            "typical_p" => sampling.typical_p = args::fraction(value).map_err(range)?,
+            "repeat_penalty" => sampling.repeat_penalty = args::above_zero(value).map_err(range)?,
+            "repeat_last_n" => sampling.repeat_last_n = args::count(value).map_err(range)?,
+            "presence_penalty" => sampling.presence_penalty = args::finite(value).map_err(range)?,
+            "frequency_penalty" => sampling.frequency_penalty = args::finite(value).map_err(range)?,
+            "logit_bias" if value == "off" => sampling.logit_bias.clear(),
+            "logit_bias" => {
+                let (token, bias) = args::logit_bias(value).map_err(range)?;
+                sampling.logit_bias.insert(token, bias);
+            }
+            "seed" if value == "off" => sampling.seed = None,
+            "seed" => {
+                let expected = |_| range("expected a whole number, or off".to_owned());
+                sampling.seed = Some(value.parse().map_err(expected)?);
+            }
+            "max_tokens" => self.max_tokens = args::positive(value).map_err(range)?,
+            "stop" if value == "off" => self.stop.clear(),
+            "stop" => self.stop.push(value.to_owned()),
+            _ => {
+                let names: Vec<String> = self.rows().into_iter().map(|(name, _)| name).collect();
+                return Err(format!("there is no setting {name}: use {}", names.join(", ")));
+            }
+        }
+        Ok(())
+    }
+
+    /// All of them, for a person.
+    pub(super) fn table(&self) -> String {
+        let rows: Vec<_> = self.rows().into_iter().map(|(name, value)| vec![name, value]).collect();
+        crate::output::table(&rows, &[])
+    }
+
+    /// Names and values.
+    fn rows(&self) -> Vec<(String, String)> {
+        // By way of the text, which has the shortest digits of an f32. It always is an object.
+        let json = serde_json::to_string(&SavedSettings::from(self)).unwrap_or_default();
+        let fields: serde_json::Map<String, serde_json::Value> =
+            serde_json::from_str(&json).unwrap_or_default();
+        fields.into_iter().map(|(name, value)| (name, value.to_string())).collect()
+    }
+}
+
+/// Settings in a saved conversation; what is absent stays as it is.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct SavedSettings {
+    temperature: Option<f32>,
+    top_k: Option<usize>,
+    top_p: Option<f32>,
+    min_p: Option<f32>,
+    typical_p: Option<f32>,
+    repeat_penalty: Option<f32>,
+    repeat_last_n: Option<usize>,
+    presence_penalty: Option<f32>,
+    frequency_penalty: Option<f32>,
+    /// Null forbids the token: JSON has no infinity.
+    logit_bias: Option<BTreeMap<TokenId, Option<f32>>>,
+    /// Null is another one each time.
+    seed: Option<u64>,
+    max_tokens: Option<usize>,
+    stop: Option<Vec<String>>,
+}
+
+impl From<&Settings> for SavedSettings {
+    fn from(settings: &Settings) -> Self {
+        let Settings { sampling, max_tokens, stop } = settings;
+        let bias = |(&token, &bias): (&TokenId, &f32)| (token, Some(bias).filter(|bias| bias.is_finite()));
+        Self {
+            temperature: Some(sampling.temperature),
+            top_k: Some(sampling.top_k),
+            top_p: Some(sampling.top_p),
+            min_p: Some(sampling.min_p),
+            typical_p: Some(sampling.typical_p),
+            repeat_penalty: Some(sampling.repeat_penalty),
+            repeat_last_n: Some(sampling.repeat_last_n),
+            presence_penalty: Some(sampling.presence_penalty),
+            frequency_penalty: Some(sampling.frequency_penalty),
+            logit_bias: Some(sampling.logit_bias.iter().map(bias).collect()),
+            seed: sampling.seed,
+            max_tokens: Some(*max_tokens),
+            stop: Some(stop.clone()),
+        }
+    }
+}
+
+impl SavedSettings {
+    /// `settings` with these.
+    ///
+    /// # Errors
+    /// A value that is out of its range.
+    pub(super) fn apply(self, settings: &Settings) -> Result<Settings, String> {
+        let Settings { sampling: old, max_tokens, stop } = settings.clone();
+        let bias = |(token, bias): (TokenId, Option<f32>)| (token, bias.unwrap_or(f32::NEG_INFINITY));
+        let sampling = SamplingParams {
+            temperature: self.temperature.unwrap_or(old.temperature),
+            top_k: self.top_k.unwrap_or(old.top_k),
+            top_p: self.top_p.unwrap_or(old.top_p),
+            min_p: self.min_p.unwrap_or(old.min_p),
+            typical_p: self.typical_p.unwrap_or(old.typical_p),
+            repeat_penalty: self.repeat_penalty.unwrap_or(old.repeat_penalty),
+            repeat_last_n: self.repeat_last_n.unwrap_or(old.repeat_last_n),
+            presence_penalty: self.presence_penalty.unwrap_or(old.presence_penalty),
+            frequency_penalty: self.frequency_penalty.unwrap_or(old.frequency_penalty),
+            logit_bias: self.logit_bias.map_or(old.logit_bias, |all| all.into_iter().map(bias).collect()),
+            seed: self.seed,
+        };
+        sampling.validate().map_err(|error| error.to_string())?;
+        let max_tokens = self.max_tokens.unwrap_or(max_tokens);
+        let stop = self.stop.unwrap_or(stop);
+        if max_tokens == 0 || stop.iter().any(String::is_empty) {
+            return Err("max_tokens must be at least 1 and no stop text empty".to_owned());
+        }
+        Ok(Settings { sampling, max_tokens, stop })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings() -> Settings {
+        Settings { sampling: SamplingParams::default(), max_tokens: 100, stop: Vec::new() }
+    }
+
+    #[test]
+    fn every_setting_can_be_set_and_survives_its_file() {
+        let mut changed = settings();
+        for (name, value) in [
+            ("temperature", "0.5"),
+            ("top-k", "7"),
+            ("top_p", "0.9"),
+            ("min_p", "0.1"),
+            ("typical_p", "0.8"),
+            ("repeat_penalty", "1.1"),
+            ("repeat_last_n", "32"),
+            ("presence_penalty", "-0.5"),
+            ("frequency_penalty", "0.25"),
+            ("logit_bias", "42=-inf"),
+            ("logit_bias", "7=1.5"),
+            ("seed", "12"),
+            ("max_tokens", "9"),
+            ("stop", "END"),
+        ] {
+            let before = changed.clone();
+            changed.set(name, value).unwrap();
+            assert_ne!(changed, before, "{name}");
+        }
+        let json = serde_json::to_string(&SavedSettings::from(&changed)).unwrap();
+        let saved: SavedSettings = serde_json::from_str(&json).unwrap();
+        assert_eq!(saved.apply(&settings()).unwrap(), changed, "{json}");
+        for name in ["logit_bias", "seed", "stop"] {
+            changed.set(name, "off").unwrap();
+        }
+        assert!(changed.sampling.logit_bias.is_empty() && changed.stop.is_empty());
+        assert_eq!(changed.sampling.seed, None);
+    }
+
+    #[test]
+    fn values_out_of_range_and_unknown_names_are_refused() {
+        for (name, value, piece) in [
+            ("temperature", "-1", "temperature: expected"),
+            ("top_p", "2", "from 0 to 1"),
+            ("max_tokens", "0", "at least 1"),
+            ("seed", "x", "or off"),
+            ("logit_bias", "5", "ID=VALUE"),
+            ("temprature", "1", "temperature, top_k"),
+        ] {
+            let mut unchanged = settings();
+            let error = unchanged.set(name, value).unwrap_err().to_string();
+            assert!(error.contains(piece), "{error}");
+            assert_eq!(unchanged, settings());
+        }
+        for json in [r#"{"temperature":-1}"#, r#"{"max_tokens":0}"#, r#"{"stop":[""]}"#] {
+            let saved: SavedSettings = serde_json::from_str(json).unwrap();
+            assert!(saved.apply(&settings()).is_err(), "{json}");
+        }
+        assert!(serde_json::from_str::<SavedSettings>(r#"{"heat":1}"#).is_err());
+    }
+
+    #[test]
+    fn the_table_shows_every_setting() {
+        let table = settings().table();
+        assert!(
+            table.contains("temperature        0.8\n") && table.contains("seed               null\n"),
+            "{table}"
+        );
+        assert_eq!(table.lines().count(), 13);
+    }
+}

@@ -1,0 +1,213 @@
+//! A conversation by hand: line editor, history, Ctrl-C.
+
+use std::fs::DirBuilder;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustyline::completion::Completer;
+use rustyline::config::Config;
+use rustyline::error::ReadlineError;
+use rustyline::highlight::Highlighter;
+use rustyline::hint::Hinter;
+use rustyline::history::FileHistory;
+use rustyline::validate::{ValidationContext, ValidationResult, Validator};
+use rustyline::{
+    Cmd, ConditionalEventHandler, Context, Editor, Event, EventContext, EventHandler, Helper, KeyEvent,
+    RepeatCount,
+};
+
+use super::entry::{self, Entry};
+use super::{Chat, Step, remark};
+use crate::error::{Error, Result};
+use crate::output::{self, Reader, TextSink};
+use crate::{signal, user_folders};
+
+/// Lines that are remembered.
+const MOST_LINES: usize = 1000;
+
+/// Longer ones are not: what was pasted need not be kept.
+const MOST_LINE_BYTES: usize = 4096;
+
+/// Most bytes of the file: each byte of a line may be escaped.
+const MOST_FILE_BYTES: u64 = 4 * (MOST_LINES * MOST_LINE_BYTES) as u64;
+
+/// Talks until the person leaves.
+///
+/// # Errors
+/// A terminal that cannot be read or written. Whatever else goes wrong is told and the conversation goes on.
+pub(super) fn run(chat: &mut Chat<'_>, remembers: bool) -> Result<ExitCode> {
+    let mut lines = Lines::open(remembers)?;
+    loop {
+        let text = match lines.next()? {
+            Line::Text(text) => text,
+            Line::End => return Ok(ExitCode::SUCCESS),
+            Line::Interrupted => return Ok(ExitCode::from(signal::INTERRUPTED)),
+        };
+        match take(chat, &text) {
+            Ok(Step::GoOn) => {}
+            Ok(Step::Leave) => return Ok(ExitCode::SUCCESS),
+            Err(error @ Error::WriteStdout(_)) => return Err(error),
+            Err(error) => output::note(&format!("error: {}", error.line())),
+        }
+    }
+}
+
+fn take(chat: &mut Chat<'_>, text: &str) -> Result<Step> {
+    match entry::parse(text)? {
+        Entry::Nothing => Ok(Step::GoOn),
+        Entry::Command(command) => chat.obey(command),
+        Entry::Message(text) => {
+            let (outcome, reader) = chat.answer(text, TextSink::terminal())?;
+            if let Some(remark) = remark(&outcome) {
+                output::note(remark);
+            }
+            Ok(if reader == Reader::Gone { Step::Leave } else { Step::GoOn })
+        }
+    }
+}
+
+/// What the line editor gave.
+enum Line {
+    Text(String),
+    /// Ctrl-D.
+    End,
+    /// Ctrl-C twice at an empty prompt.
+    Interrupted,
+}
+
+/// The line editor and the file in which it remembers lines.
+struct Lines {
+    editor: Editor<Assistance, FileHistory>,
+    history: Option<PathBuf>,
+    /// Whether the last Ctrl-C met an empty line.
+    was_empty: Arc<AtomicBool>,
+}
+
+impl Lines {
+    fn open(remembers: bool) -> Result<Self> {
+        let config = Config::builder().max_history_size(MOST_LINES).map_err(terminal)?.build();
+        let mut editor = Editor::with_config(config).map_err(terminal)?;
+        editor.set_helper(Some(Assistance));
+        let was_empty = Arc::new(AtomicBool::new(false));
+        let watch = InterruptWatch { was_empty: Arc::clone(&was_empty) };
+        editor.bind_sequence(KeyEvent::ctrl('c'), EventHandler::Conditional(Box::new(watch)));
+        let mut lines = Self { editor, history: None, was_empty };
+        if remembers {
+            lines.open_history();
+        }
+        Ok(lines)
+    }
+
+    /// A history that cannot be used is no reason not to talk.
+    fn open_history(&mut self) {
+        let Some(folder) = user_folders::state() else { return };
+        let path = folder.join("chat-history");
+        let opened =
+            make_private(&folder).map_err(ReadlineError::from).and_then(|()| match path.metadata() {
+                Ok(file) if !file.is_file() || file.len() > MOST_FILE_BYTES => {
+                    Err(io::Error::other("it is no file of a history's size").into())
+                }
+                Ok(_) => self.editor.load_history(&path),
+                Err(_) => Ok(()),
+            });
+        match opened {
+            Ok(()) => self.history = Some(path),
+            Err(error) => output::warn(&format!("the history in {} is not used: {error}", path.display())),
+        }
+    }
+
+    fn next(&mut self) -> Result<Line> {
+        let mut leaves = false;
+        loop {
+            match self.editor.readline("> ") {
+                Ok(text) => {
+                    self.remember(&text);
+                    return Ok(Line::Text(text));
+                }
+                Err(ReadlineError::Eof) => return Ok(Line::End),
+                Err(ReadlineError::Interrupted) => {
+                    let was_empty = self.was_empty.load(Ordering::Relaxed);
+                    if leaves && was_empty {
+                        return Ok(Line::Interrupted);
+                    }
+                    if was_empty {
+                        output::note("[Ctrl-C again or Ctrl-D leaves]");
+                    }
+                    leaves = was_empty;
+                }
+                Err(ReadlineError::Signal(_)) => {}
+                Err(error) => return Err(terminal(error)),
+            }
+        }
+    }
+
+    /// Adds a line to the history and to its file, at once: the program may be ended from outside.
+    fn remember(&mut self, text: &str) {
+        if text.trim().is_empty() || text.len() > MOST_LINE_BYTES {
+            return;
+        }
+        let added = self.editor.add_history_entry(text);
+        if let Some(path) = &self.history
+            && added.is_ok_and(|added| added)
+            && let Err(error) = self.editor.append_history(path)
+        {
+            output::warn(&format!("the history in {} is not written: {error}", path.display()));
+            self.history = None;
+        }
+    }
+}
+
+/// Makes a folder that only its user reads, unless it is there.
+fn make_private(folder: &Path) -> io::Result<()> {
+    let mut builder = DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.recursive(true).create(folder)
+}
+
+fn terminal(error: ReadlineError) -> Error {
+    Error::Terminal { reason: error.to_string() }
+}
+
+/// Sees whether Ctrl-C meets an empty line; what it does stays the same.
+struct InterruptWatch {
+    was_empty: Arc<AtomicBool>,
+}
+
+impl ConditionalEventHandler for InterruptWatch {
+    fn handle(&self, _: &Event, _: RepeatCount, _: bool, context: &EventContext<'_>) -> Option<Cmd> {
+        self.was_empty.store(context.line().is_empty(), Ordering::Relaxed);
+        None
+    }
+}
+
+/// Lines that go on, and names of commands.
+struct Assistance;
+
+impl Validator for Assistance {
+    fn validate(&self, context: &mut ValidationContext<'_>) -> rustyline::Result<ValidationResult> {
+        let complete = entry::is_complete(context.input());
+        Ok(if complete { ValidationResult::Valid(None) } else { ValidationResult::Incomplete })
+    }
+}
+
+impl Completer for Assistance {
+    type Candidate = String;
+
+    fn complete(&self, line: &str, at: usize, _: &Context<'_>) -> rustyline::Result<(usize, Vec<String>)> {
+        let typed = &line[..at];
+        let names = entry::command_names().filter(|name| !typed.is_empty() && name.starts_with(typed));
+        Ok((0, names.map(str::to_owned).collect()))
+    }
+}
+
+impl Hinter for Assistance {
+    type Hint = String;
+}
+
+impl Highlighter for Assistance {}
+
+impl Helper for Assistance {}

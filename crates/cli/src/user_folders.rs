@@ -1,0 +1,20 @@
+//! Where a user's programs keep their files, as the XDG base directories say.
+
+use std::path::PathBuf;
+
+/// The program's folder for what it can do without; `None` if neither the variable nor a home is set.
+pub(crate) fn cache() -> Option<PathBuf> {
+    of("XDG_CACHE_HOME", ".cache")
+}
+
+/// The program's folder for what it remembers between runs; `None` if neither the variable nor a home is set.
+pub(crate) fn state() -> Option<PathBuf> {
+    of("XDG_STATE_HOME", ".local/state")
+}
+
+/// Paths that are not absolute count as unset.
+fn of(variable: &str, in_home: &str) -> Option<PathBuf> {
+    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let folder = absolute(variable).or_else(|| Some(absolute("HOME")?.join(in_home)))?;
+    Some(folder.join("ruvllm"))
+}

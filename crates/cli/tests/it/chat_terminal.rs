@@ -1,0 +1,200 @@
+//! `chat` at a pseudo-terminal: streaming, Ctrl-C, Ctrl-D, blocks, the history. Linux only, with `setsid` of util-linux,
+//! which gives the program a terminal of its own, so that Ctrl-C reaches it as from a keyboard.
+#![cfg(target_os = "linux")]
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
+
+/// The line editor's prompt, behind which it leaves the cursor.
+const PROMPT: &str = "> ";
+
+const CTRL_C: &str = "\u{3}";
+const CTRL_D: &str = "\u{4}";
+
+/// The program at a terminal.
+struct Terminal {
+    keyboard: File,
+    screen: Receiver<Vec<u8>>,
+    seen: String,
+    child: Child,
+}
+
+impl Terminal {
+    /// Starts `chat` with its state in a folder of the test.
+    fn start(state: &Path, arguments: &[&str]) -> Self {
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+        let master = openpt(flags).unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        let peer = ioctl_tiocgptpeer(&master, flags).unwrap();
+        let stdio = || Stdio::from(peer.try_clone().unwrap());
+        let child = Command::new("setsid")
+            .args(["--ctty", "--wait", env!("CARGO_BIN_EXE_ruvllm"), "chat", "--temperature", "0"])
+            .args(arguments)
+            .env("XDG_STATE_HOME", state)
+            .env("TERM", "xterm")
+            .env_remove("RUVLLM_MODEL")
+            .stdin(stdio())
+            .stdout(stdio())
+            .stderr(stdio())
+            .spawn()
+            .unwrap();
+        drop(peer);
+        let keyboard = File::from(master);
+        let mut reader = keyboard.try_clone().unwrap();
+        let (sender, screen) = mpsc::channel();
+        thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            // Reading fails once the program has let go of the terminal.
+            while let Ok(n @ 1..) = reader.read(&mut bytes) {
+                if sender.send(bytes[..n].to_vec()).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { keyboard, screen, seen: String::new(), child }
+    }
+
+    /// Waits until `text` has been shown, and forgets what was shown up to its end.
+    #[track_caller]
+    fn wait_for(&mut self, text: &str) -> String {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            if let Some(at) = self.seen.find(text) {
+                let rest = self.seen.split_off(at + text.len());
+                return std::mem::replace(&mut self.seen, rest);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.screen.recv_timeout(left) {
+                Ok(bytes) => self.seen.push_str(&String::from_utf8_lossy(&bytes)),
+                Err(_) => panic!("{text:?} was not shown, but {:?}", self.seen),
+            }
+        }
+    }
+
+    /// Waits until so many more bytes have been shown, and forgets them.
+    #[track_caller]
+    fn wait_for_bytes(&mut self, n: usize) {
+        while self.seen.len() < n {
+            let bytes = self.screen.recv_timeout(Duration::from_secs(60)).expect("more is shown");
+            self.seen.push_str(&String::from_utf8_lossy(&bytes));
+        }
+        self.seen.clear();
+    }
+
+    fn press(&mut self, keys: &str) {
+        self.keyboard.write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// Waits for the prompt, types a line and waits until the editor has shown it.
+    #[track_caller]
+    fn enter(&mut self, line: &str) {
+        self.wait_for(PROMPT);
+        self.press(&format!("{line}\r"));
+        self.wait_for("\n");
+    }
+
+    #[track_caller]
+    fn exit_code(mut self) -> Option<i32> {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(Instant::now() < deadline, "the program did not end");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+fn history(state: &Path) -> PathBuf {
+    state.join("ruvllm/chat-history")
+}
+
+#[test]
+fn ctrl_c_stops_the_answer_and_the_conversation_goes_on() {
+    let state = tempfile::tempdir().unwrap();
+    // Without the end tokens nothing but Ctrl-C ends the answer.
+    let mut terminal =
+        Terminal::start(state.path(), &["--logit-bias", "0=-inf", "--logit-bias", "2=-inf", "-n", "4000"]);
+    terminal.enter("Once upon a time");
+    terminal.wait_for_bytes(40);
+    terminal.press(CTRL_C);
+    terminal.wait_for("[stopped]");
+    terminal.enter("/stats");
+    terminal.wait_for("cancelled");
+    terminal.enter("/set logit_bias off");
+    terminal.enter("/reset");
+    terminal.enter("What is the capital of France?");
+    terminal.wait_for("The capital of France is Paris.");
+    terminal.enter("/exit");
+    assert_eq!(terminal.exit_code(), Some(0));
+}
+
+#[test]
+fn ctrl_c_twice_at_an_empty_prompt_leaves() {
+    let state = tempfile::tempdir().unwrap();
+    let mut terminal = Terminal::start(state.path(), &[]);
+    // With something in the line it only clears the line.
+    terminal.wait_for(PROMPT);
+    terminal.press("some words");
+    terminal.wait_for("words");
+    terminal.press(CTRL_C);
+    terminal.wait_for(PROMPT);
+    terminal.press(CTRL_C);
+    terminal.wait_for("[Ctrl-C again or Ctrl-D leaves]");
+    terminal.wait_for(PROMPT);
+    terminal.press(CTRL_C);
+    assert_eq!(terminal.exit_code(), Some(130));
+}
+
+#[test]
+fn ctrl_d_leaves_and_the_history_is_private() {
+    let state = tempfile::tempdir().unwrap();
+    let mut terminal = Terminal::start(state.path(), &["-n", "1"]);
+    terminal.enter("/set top_k 7");
+    terminal.enter("/hepl");
+    terminal.wait_for("error: there is no command /hepl");
+    terminal.wait_for(PROMPT);
+    // A block is a message, whatever its lines are.
+    terminal.press("\"\"\"\r/exit\r\"\"\"\r");
+    terminal.wait_for("[cut off: /set max_tokens N allows more]");
+    terminal.wait_for(PROMPT);
+    terminal.press(CTRL_D);
+    assert_eq!(terminal.exit_code(), Some(0));
+    let file = history(state.path());
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(fs::metadata(file.parent().unwrap()).unwrap().permissions().mode() & 0o777, 0o700);
+    let lines = fs::read_to_string(&file).unwrap();
+    assert!(lines.contains("/set top_k 7\n/hepl\n"), "{lines:?}");
+    assert_eq!(lines.lines().count(), 4, "a head and three entries: {lines:?}");
+
+    // The next conversation finds it: Ctrl-P goes back entry by entry.
+    let mut terminal = Terminal::start(state.path(), &[]);
+    terminal.wait_for(PROMPT);
+    terminal.press("\u{10}\u{10}\u{10}");
+    terminal.wait_for("/set top_k 7");
+    terminal.press("\r");
+    terminal.wait_for(PROMPT);
+    terminal.press(CTRL_D);
+    assert_eq!(terminal.exit_code(), Some(0));
+}
+
+#[test]
+fn without_a_history_nothing_is_written() {
+    let state = tempfile::tempdir().unwrap();
+    let mut terminal = Terminal::start(state.path(), &["--no-history"]);
+    terminal.enter("/set top_k 7");
+    terminal.wait_for(PROMPT);
+    terminal.press(CTRL_D);
+    assert_eq!(terminal.exit_code(), Some(0));
+    assert!(!history(state.path()).exists());
+}

@@ -1,0 +1,114 @@
+//! Requests that go on from one another: a sequence is kept between them, so that each computes only what is new.
+
+use std::fmt;
+use std::ops::ControlFlow;
+
+use ruvllm_models::TokenId;
+
+use crate::cancel::CancelToken;
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::request::{Completion, GenerateRequest};
+use crate::session::Session;
+
+impl Engine {
+    /// A conversation that has not begun.
+    pub fn conversation(&self) -> Conversation<'_> {
+        Conversation { engine: self, session: None, tokens: Vec::new() }
+    }
+}
+
+/// Requests that go on from one another.
+///
+/// Each request names its whole prompt, as one to [`Engine::generate`] does, and gets the same answer. What the prompt has in
+/// common with the sequence of the request before, its answer included, is not computed again:
+/// [`Completion::cached_tokens`] counts it. Unlike prefixes of other requests, which are shared in whole blocks, that goes to
+/// the last token. A prompt that parts from the sequence cuts it back to where they part.
+///
+/// # Example
+/// ```no_run
+/// use std::ops::ControlFlow;
+///
+/// use ruvllm::{CancelToken, Engine, EngineOptions, GenerateRequest, Message, ModelSource, Prompt};
+///
+/// # fn main() -> Result<(), ruvllm::Error> {
+/// let engine = Engine::load(&ModelSource::from("model.gguf"), &EngineOptions::default(), &mut |_| ())?;
+/// let mut conversation = engine.conversation();
+/// let mut messages = Vec::new();
+/// for question in ["What is the capital of France?", "And of Italy?"] {
+///     messages.push(Message::user(question));
+///     let request = GenerateRequest::new(Prompt::Chat { messages: messages.clone(), tools: None });
+///     let answer =
+///         conversation.generate(&request, &CancelToken::new(), &mut |_| ControlFlow::Continue(()))?;
+///     println!("{} ({} tokens were known)", answer.text, answer.cached_tokens);
+///     messages.push(Message::assistant(answer.text));
+/// }
+/// # Ok(())
+/// # }
+/// ```
+pub struct Conversation<'e> {
+    engine: &'e Engine,
+    /// The sequence of the last request; none before the first one and after one that failed.
+    session: Option<Session<'e>>,
+    /// Its tokens.
+    tokens: Vec<TokenId>,
+}
+
+impl Conversation<'_> {
+    /// Generates text for one request: see [`Engine::generate`].
+    ///
+    /// # Errors
+    /// Those of [`Engine::generate`]. After an error from the run the next request computes its whole prompt; one that was
+    /// refused before it ran changes nothing.
+    pub fn generate(
+        &mut self,
+        request: &GenerateRequest,
+        cancel: &CancelToken,
+        on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> Result<Completion> {
+        let prepared = self.engine.prepare(request)?;
+        let present = std::mem::take(&mut self.tokens);
+        let reusable = |session: &Session<'_>| {
+            session.tenant() == &request.tenant && session.reusable(&present, &prepared.prompt) > 0
+        };
+        let (mut session, present) = match self.session.take().filter(reusable) {
+            Some(session) => (session, present),
+            None => {
+                let session =
+                    Session::for_tenant(self.engine, &request.tenant, self.engine.context_length())?;
+                (session, Vec::new())
+            }
+        };
+        let (completion, tokens) = self.engine.run(prepared, &mut session, &present, cancel, on_text)?;
+        (self.session, self.tokens) = (Some(session), tokens);
+        Ok(completion)
+    }
+
+    /// Forgets everything and gives the memory back. What the engine keeps of prompts for other requests stays.
+    pub fn clear(&mut self) {
+        self.session = None;
+        self.tokens.clear();
+    }
+
+    /// Tokens whose keys and values are there.
+    pub fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
+    }
+
+    /// Bytes of their keys and values.
+    pub fn kv_bytes(&self) -> usize {
+        self.session.as_ref().map_or(0, Session::kv_bytes)
+    }
+}
+
+/// How much there is; the tokens would be too long.
+impl fmt::Debug for Conversation<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Conversation").field("tokens", &self.tokens.len()).finish_non_exhaustive()
+    }
+}
