@@ -15,7 +15,15 @@ pub(crate) const INTERRUPTED: u8 = 130;
 ///
 /// When the handler cannot be installed, Ctrl-C keeps ending the program at once; that is no reason to fail.
 pub(crate) fn cancel_on_interrupt() -> CancelToken {
-    Interrupts::install(2, true).begin()
+    let token = CancelToken::new();
+    // It runs before the handler is there: no press may find nothing to stop.
+    Interrupts::take_over(State {
+        running: Some(token.clone()),
+        presses: 0,
+        presses_to_end: 2,
+        ends_idle: true,
+    });
+    token
 }
 
 /// Ctrl-C in a program that answers again and again: what it stops is what runs at the time.
@@ -35,7 +43,10 @@ impl Interrupts {
     /// Takes Ctrl-C over. `presses_to_end` of them while one answer runs end the program, and with `ends_idle` one while
     /// none does.
     pub(crate) fn install(presses_to_end: usize, ends_idle: bool) -> Self {
-        let state = State { running: None, presses: 0, presses_to_end, ends_idle };
+        Self::take_over(State { running: None, presses: 0, presses_to_end, ends_idle })
+    }
+
+    fn take_over(state: State) -> Self {
         let state = Arc::new(Mutex::new(state));
         let handle = Arc::clone(&state);
         // A refusal leaves the default action in place, see above.
