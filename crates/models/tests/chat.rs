@@ -377,10 +377,10 @@ fn templates_of_a_folder_are_found_where_transformers_looks() -> Result<(), Fail
     fs::write(folder.join("chat_template.jinja"), "file {{ eos_token }}")?;
     assert!(render(None)?.1.starts_with("file <|"));
     fs::write(folder.join("chat_template.jinja"), [0xFF])?;
-    assert!(matches!(render(None), Err(Error::TokenizerIo { .. })));
+    assert!(matches!(render(None), Err(Error::NotUtf8 { .. })));
     fs::remove_file(folder.join("chat_template.jinja"))?;
     fs::write(folder.join("chat_template.json"), "{")?;
-    assert!(matches!(render(None), Err(Error::TokenizerDefinition { .. })));
+    assert!(matches!(render(None), Err(Error::InvalidJson { .. })));
     fs::remove_dir_all(&folder)?;
     Ok(())
 }

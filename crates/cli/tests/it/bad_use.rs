@@ -192,11 +192,15 @@ fn a_logit_bias_beyond_the_vocabulary() {
 fn chat_needs_a_chat_template() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("plain.gguf");
-    // The same file with the key renamed: without a template there is no form to put the message into.
+    // The same file with the key and the first marker renamed: without a template, and without markers that tell a known
+    // one, there is no form to put the message into.
     let mut bytes = fs::read(default_model()).unwrap();
-    let key = b"tokenizer.chat_template";
-    let at = bytes.windows(key.len()).position(|window| window == key).unwrap();
-    bytes[at + key.len() - 1] = b'_';
+    for name in [&b"tokenizer.chat_template"[..], b"<|im_start|>"] {
+        let places: Vec<usize> =
+            (0..bytes.len() - name.len()).filter(|&at| bytes[at..].starts_with(name)).collect();
+        assert!(!places.is_empty());
+        places.iter().for_each(|&at| bytes[at + name.len() - 3] = b'_');
+    }
     fs::write(&path, bytes).unwrap();
     run(&["generate", "--chat", "hello", "--model", argument(&path)]).fails_with(1, &["chat template"]);
     run(&["chat", "--model", argument(&path)]).fails_with(1, &["chat template"]);

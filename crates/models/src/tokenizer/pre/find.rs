@@ -13,7 +13,7 @@ use crate::{Error, Result};
 
 /// Texts that tell the known types apart.
 const PROBES: &[&str] = &[
-    "Hello world, it's IT'S we'll WE'LL I'm don't DON'T x'y 'tis 'ſ",
+    "Hello world, it's IT'S we'll WE'LL I'm don't DON'T x'y o'tis 'tis 'ſ",
     "helloWorld HTTPServer ABCdef camelCase's X's ÀÉcolé ǅungla ªº ʰello ſtart 𝒜𝒷c ℝeal",
     "1 12 123 1234 12345 123456 1234567 a1b22c333 ²³¹ ١٢٣٤ Ⅷ ½ 3.14 1,000,000 x=10;",
     "a  b   c    d\t\te \n f\n\ng\r\nh\r\n\r\n  i \u{a0}j \u{3000}k\u{2028}l\u{85}m  ",
