@@ -13,7 +13,7 @@ use crate::common::{base_path, complete, greedy, load, tiny_options, tiny_path};
 fn engine(kv: &str) -> Engine {
     let options = EngineOptions {
         threads: Some(2),
-        kv: kv.parse().expect("a policy"),
+        kv: Some(kv.parse().expect("a policy")),
         kv_budget: Some(16 << 20),
         ..EngineOptions::default()
     };
