@@ -99,7 +99,7 @@ fn run(path: &Path) -> Result<Outcome> {
         match tokenizer.encode(&text, options) {
             Ok(ids) if ids == expected => outcome.equal += 1,
             Ok(ids) => {
-                _ = outcome.fault.get_or_insert(format!("{text:?} gave {ids:?}, expected {expected:?}"))
+                _ = outcome.fault.get_or_insert(format!("{text:?} gave {ids:?}, expected {expected:?}"));
             }
             Err(error) => _ = outcome.fault.get_or_insert(format!("{text:?}: {error}")),
         }

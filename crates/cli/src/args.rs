@@ -13,8 +13,8 @@ use ruvllm::{EngineOptions, Isa, KvCalibration, KvPolicy};
 use ruvllm_models::quantize::Recipe;
 
 use crate::commands::{
-    bench, calibrate_kv, chat, convert, detokenize, doctor, eval, generate, inspect, quantize, store, template,
-    tokenize,
+    bench, calibrate_kv, chat, convert, detokenize, doctor, eval, generate, inspect, quantize, store,
+    template, tokenize,
 };
 use crate::error::one_line;
 

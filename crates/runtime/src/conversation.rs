@@ -69,7 +69,8 @@ impl Conversation<'_> {
         let prepared = self.engine.prepare(request)?;
         let present = std::mem::take(&mut self.tokens);
         let reusable = |session: &Session<'_>| {
-            session.tenant().path() == request.tenant.path() && session.reusable(&present, &prepared.prompt) > 0
+            session.tenant().path() == request.tenant.path()
+                && session.reusable(&present, &prepared.prompt) > 0
         };
         let (mut session, present) = match self.session.take().filter(reusable) {
             Some(session) => (session, present),

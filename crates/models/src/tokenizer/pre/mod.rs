@@ -89,11 +89,10 @@ impl After {
     fn pieces(self, found: &str, at_end: bool, piece: &mut impl FnMut(usize)) {
         match self {
             Self::Keep => piece(found.len()),
-            Self::LeaveLast => piece(without_last_space(found, at_end)),
             Self::LeaveLastNoNewline | Self::LeaveLastInPowers if found.ends_with(['\r', '\n']) => {
                 piece(found.len());
             }
-            Self::LeaveLastNoNewline => piece(without_last_space(found, at_end)),
+            Self::LeaveLast | Self::LeaveLastNoNewline => piece(without_last_space(found, at_end)),
             Self::LeaveLastInPowers if !found.ends_with(char::is_whitespace) => piece(found.len()),
             Self::LeaveLastInPowers => {
                 let mut run = found[..without_last_space(found, at_end)].chars();

@@ -156,7 +156,7 @@ const SPARK_WORDS: Cut = (
 /// Chinese characters and kana.
 const HAN_AND_KANA: Cut = (r"[\x{4E00}-\x{9FA5}\x{3040}-\x{309F}\x{30A0}-\x{30FF}]+", After::Keep);
 
-/// AFMoE: scripts of Asia that are written without spaces.
+/// `AFMoE`: scripts of Asia that are written without spaces.
 const ASIAN: Cut = (
     concat!(
         r"[\x{4E00}-\x{9FFF}\x{3400}-\x{4DBF}\x{F900}-\x{FAFF}\x{3040}-\x{309F}\x{30A0}-\x{30FF}\x{FF65}-\x{FF9F}",
