@@ -1,6 +1,6 @@
 //! `ruvllm template`: the prompt that a chat template makes of messages.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use ruvllm_models::chat::{ChatStyle, ChatTemplate, Message};
@@ -134,7 +134,7 @@ impl Conversation {
     }
 }
 
-fn json_file(path: &PathBuf) -> Result<Value> {
+fn json_file(path: &Path) -> Result<Value> {
     serde_json::from_str(&input::file_text(path)?).map_err(|error| Error::Input {
         origin: path.display().to_string(),
         reason: format!("invalid JSON ({error})"),
