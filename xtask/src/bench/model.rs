@@ -65,7 +65,8 @@ impl ModelFacts {
     pub(super) fn decode_bytes(&self, tokens: usize, depth: usize, kv: Kv) -> f64 {
         let n = tokens as f64;
         let keys = n * depth as f64 + n * (n + 1.0) / 2.0;
-        (self.layer_bytes + self.head_bytes) as f64 * n + self.kv_width as f64 * kv.bytes_per_value() * keys
+        (self.layer_bytes + self.head_bytes) as f64 * n
+            + self.kv_width as f64 * kv.bytes_per_value(depth) * keys
     }
 
     /// A model of a gigabyte.

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use super::KEY_TILE;
 use super::kv::{Line, Tile, WIDE};
-use crate::lanes::{LANES, WideLanes};
+use crate::lanes::{CACHE_LINE, LANES, WideLanes};
 
 /// Wide vectors of the scores of a row.
 const SCORE_LINES: usize = KEY_TILE / WIDE;
@@ -22,71 +22,144 @@ const fn has_many_registers<L: WideLanes>() -> bool {
     L::WIDE_REGISTERS >= 32
 }
 
+/// The numbers of the next tile, asked for in parts between the products of this one: all at once they would fill the queue of
+/// outstanding reads, and what this tile still has to load would wait behind them.
+#[derive(Clone, Copy)]
+pub(super) struct Ahead<'a> {
+    lines: &'a [[u8; CACHE_LINE]],
+    /// Lines of a part.
+    part: usize,
+}
+
+impl<'a> Ahead<'a> {
+    /// Parts of a tile.
+    const PARTS: usize = LANES;
+
+    #[inline(always)]
+    pub(super) fn new(numbers: &'a [u8]) -> Self {
+        let lines = numbers.as_chunks().0;
+        Self { lines, part: lines.len().div_ceil(Self::PARTS) }
+    }
+
+    /// Nothing to ask for.
+    #[inline(always)]
+    pub(super) fn nothing() -> Self {
+        Self { lines: &[], part: 0 }
+    }
+
+    /// Asks for one of the parts.
+    #[inline(always)]
+    fn ask<L: WideLanes>(self, l: L, part: usize) {
+        for i in part * self.part..(part + 1) * self.part {
+            if let Some(line) = self.lines.get(i) {
+                l.prefetch(line);
+            }
+        }
+    }
+}
+
 /// `out[r][j] = q_r · k_j` for all rows and the 32 keys of a tile.
 ///
 /// # Shapes
 /// `q`: `[rows, dim]`; `keys`: `[dim, 32]`; `out`: `[rows, 32]`.
 #[inline(always)]
-pub(super) fn scores<L: WideLanes, T: Tile>(l: L, q: &[f32], dim: usize, keys: T, out: &mut [Line]) {
+pub(super) fn scores<L: WideLanes, T: Tile>(
+    l: L,
+    q: &[f32],
+    dim: usize,
+    keys: T,
+    mut ahead: Ahead<'_>,
+    out: &mut [Line],
+) {
     let rows = out.len() / SCORE_LINES;
     let mut row = 0;
-    while T::SERVES_MANY_ROWS && has_many_registers::<L>() && row + 2 * TILE_ROWS <= rows {
-        scores_of_rows::<L, T, { 2 * TILE_ROWS }, 2>(l, q, dim, keys, row, out);
-        row += 2 * TILE_ROWS;
-    }
-    while row + TILE_ROWS <= rows {
-        if has_many_registers::<L>() {
-            scores_of_rows::<L, T, TILE_ROWS, 2>(l, q, dim, keys, row, out);
-        } else {
-            scores_of_rows::<L, T, TILE_ROWS, 1>(l, q, dim, keys, row, out);
-        }
-        row += TILE_ROWS;
-    }
     while row < rows {
-        scores_of_rows::<L, T, 1, 2>(l, q, dim, keys, row, out);
-        row += 1;
+        let left = rows - row;
+        let many = has_many_registers::<L>();
+        row += if T::SERVES_MANY_ROWS && many && left >= 2 * TILE_ROWS {
+            scores_of_rows::<L, T, { 2 * TILE_ROWS }, 2>(l, q, dim, keys, ahead, row, out)
+        } else if many && left >= TILE_ROWS {
+            scores_of_rows::<L, T, TILE_ROWS, 2>(l, q, dim, keys, ahead, row, out)
+        } else if left >= TILE_ROWS {
+            scores_of_rows::<L, T, TILE_ROWS, 1>(l, q, dim, keys, ahead, row, out)
+        } else {
+            scores_of_rows::<L, T, 1, 2>(l, q, dim, keys, ahead, row, out)
+        };
+        ahead = Ahead::nothing();
     }
 }
 
-/// Rows `row..row + R`, `N` wide vectors of keys at a time.
+/// Rows `row..row + R`, `N` wide vectors of keys at a time; gives `R`.
 #[inline(always)]
 fn scores_of_rows<L: WideLanes, T: Tile, const R: usize, const N: usize>(
     l: L,
     q: &[f32],
     dim: usize,
     keys: T,
+    ahead: Ahead<'_>,
     row: usize,
     out: &mut [Line],
-) {
+) -> usize {
     let q: [&[f32]; R] = std::array::from_fn(|i| &q[(row + i) * dim..][..dim]);
     for column in (0..SCORE_LINES).step_by(N) {
-        // The lanes of the canonical order are the dimensions modulo 8: here each is a sum of its own per key.
-        let mut lanes = [[[l.wide_splat(0.0); N]; R]; LANES];
-        for (lane, sums) in lanes.iter_mut().enumerate() {
-            *sums = lane_sums::<L, T, R, N>(l, q, keys, column, lane);
-        }
+        let ahead = if column == 0 { ahead } else { Ahead::nothing() };
+        let sums = added(
+            l,
+            four_lanes::<L, T, R, N>(l, q, keys, ahead, column, 0),
+            four_lanes::<L, T, R, N>(l, q, keys, ahead, column, 1),
+        );
         for i in 0..R {
             for n in 0..N {
-                let mut s = [l.wide_splat(0.0); LANES / 2];
-                for (j, s) in s.iter_mut().enumerate() {
-                    *s = l.wide_add(lanes[j][i][n], lanes[j + LANES / 2][i][n]);
-                }
-                let sum = l.wide_add(l.wide_add(s[0], s[2]), l.wide_add(s[1], s[3]));
-                l.wide_store(sum, out[(row + i) * SCORE_LINES + column + n].halves_mut());
+                l.wide_store(sums[i][n], out[(row + i) * SCORE_LINES + column + n].halves_mut());
             }
         }
     }
+    R
 }
 
-/// The sums of one lane, over the dimensions that are `lane` modulo 8.
+/// Sums of `R` rows by `N` wide vectors of keys.
+type Sums<L, const R: usize, const N: usize> = [[<L as WideLanes>::W; N]; R];
+
+/// The lanes of the canonical order are the dimensions modulo 8: here each is a sum of its own per key, and the tree that joins
+/// them is one of calls. These are the lanes `lane`, `lane + 2`, `lane + 4` and `lane + 6`.
 #[inline(always)]
-fn lane_sums<L: WideLanes, T: Tile, const R: usize, const N: usize>(
+fn four_lanes<L: WideLanes, T: Tile, const R: usize, const N: usize>(
+    l: L,
+    q: [&[f32]; R],
+    keys: T,
+    ahead: Ahead<'_>,
+    column: usize,
+    lane: usize,
+) -> Sums<L, R, N> {
+    let first = two_lanes::<L, T, R, N>(l, q, keys, ahead, column, lane);
+    added(l, first, two_lanes::<L, T, R, N>(l, q, keys, ahead, column, lane + 2))
+}
+
+/// Lanes `lane` and `lane + 4`.
+#[inline(always)]
+fn two_lanes<L: WideLanes, T: Tile, const R: usize, const N: usize>(
+    l: L,
+    q: [&[f32]; R],
+    keys: T,
+    ahead: Ahead<'_>,
+    column: usize,
+    lane: usize,
+) -> Sums<L, R, N> {
+    ahead.ask(l, lane);
+    let first = one_lane::<L, T, R, N>(l, q, keys, column, lane);
+    ahead.ask(l, lane + LANES / 2);
+    added(l, first, one_lane::<L, T, R, N>(l, q, keys, column, lane + LANES / 2))
+}
+
+/// The dimensions that are `lane` modulo 8.
+#[inline(always)]
+fn one_lane<L: WideLanes, T: Tile, const R: usize, const N: usize>(
     l: L,
     q: [&[f32]; R],
     keys: T,
     column: usize,
     lane: usize,
-) -> [[L::W; N]; R] {
+) -> Sums<L, R, N> {
     let mut sums = [[l.wide_splat(0.0); N]; R];
     for dimension in (lane..q[0].len()).step_by(LANES) {
         let k = keys.load::<L, N>(l, dimension, column);
@@ -100,6 +173,20 @@ fn lane_sums<L: WideLanes, T: Tile, const R: usize, const N: usize>(
     sums
 }
 
+#[inline(always)]
+fn added<L: WideLanes, const R: usize, const N: usize>(
+    l: L,
+    mut a: Sums<L, R, N>,
+    b: Sums<L, R, N>,
+) -> Sums<L, R, N> {
+    for i in 0..R {
+        for n in 0..N {
+            a[i][n] = l.wide_add(a[i][n], b[i][n]);
+        }
+    }
+    a
+}
+
 /// What [`weigh`] reads besides the values.
 #[derive(Clone, Copy)]
 pub(super) struct Weights<'a> {
@@ -107,6 +194,7 @@ pub(super) struct Weights<'a> {
     pub(super) weights: &'a [[f32; KEY_TILE]],
     /// What the accumulators are multiplied with first, `[rows]`.
     pub(super) factors: &'a [f32],
+    pub(super) ahead: Ahead<'a>,
 }
 
 /// `acc_r = factors_r * acc_r + Σ_j weights_rj v_j` for all rows, the sum over the keys in `visible(r)` in ascending
@@ -117,7 +205,7 @@ pub(super) struct Weights<'a> {
 #[inline(always)]
 pub(super) fn weigh<L: WideLanes, T: Tile>(
     l: L,
-    weights: Weights<'_>,
+    mut weights: Weights<'_>,
     visible: impl Fn(usize) -> Range<usize>,
     values: T,
     acc: &mut [Line],
@@ -154,6 +242,7 @@ pub(super) fn weigh<L: WideLanes, T: Tile>(
             }
         }
         row += n_rows;
+        weights.ahead = Ahead::nothing();
     }
 }
 
@@ -194,7 +283,9 @@ fn add_columns<L: WideLanes, T: Tile, const R: usize, const N: usize>(
     column: usize,
     acc: &mut [Line],
 ) {
+    const KEYS_OF_PART: usize = KEY_TILE / Ahead::PARTS;
     let columns = acc.len() / weights.factors.len();
+    let ahead = if column == 0 { weights.ahead } else { Ahead::nothing() };
     let weights: [&[f32; KEY_TILE]; R] = std::array::from_fn(|i| &weights.weights[row + i]);
     let mut sums = [[l.wide_splat(0.0); N]; R];
     for i in 0..R {
@@ -204,14 +295,21 @@ fn add_columns<L: WideLanes, T: Tile, const R: usize, const N: usize>(
         }
     }
     assert!(keys.end <= KEY_TILE);
-    for key in keys {
-        let v = values.load::<L, N>(l, key, column);
-        for i in 0..R {
-            let weight = l.wide_splat(weights[i][key]);
-            for n in 0..N {
-                sums[i][n] = l.wide_fma(weight, v[n], sums[i][n]);
+    let mut start = keys.start;
+    while start < keys.end {
+        let part = start / KEYS_OF_PART;
+        ahead.ask(l, part);
+        let end = keys.end.min((part + 1) * KEYS_OF_PART);
+        for key in start..end {
+            let v = values.load::<L, N>(l, key, column);
+            for i in 0..R {
+                let weight = l.wide_splat(weights[i][key]);
+                for n in 0..N {
+                    sums[i][n] = l.wide_fma(weight, v[n], sums[i][n]);
+                }
             }
         }
+        start = end;
     }
     for i in 0..R {
         for n in 0..N {

@@ -7,7 +7,7 @@ use super::kv::{
     KvFormat, KvTile, Line, Tile, TileVisitor, WIDE, floats, pad_values, widen_keys, widen_values, with_keys,
     with_values,
 };
-use super::products::{TILE_ROWS, Weights, scores, weigh};
+use super::products::{Ahead, TILE_ROWS, Weights, scores, weigh};
 use super::scratch::{State, Worker};
 use super::softmax::{ScoreRule, decay, weights};
 use super::{AttentionShape, KEY_TILE, KvView, SPLIT_KEYS};
@@ -61,14 +61,15 @@ pub(crate) fn attend<L: WideLanes>(l: L, task: &Task<'_>, worker: &mut Worker) {
         }
         worker.split.reset(rows, dim);
         for start in (keys.start / KEY_TILE * KEY_TILE..keys.end).step_by(KEY_TILE) {
-            if start + KEY_TILE < keys.end {
-                let (keys, values) = task.kv.tile(task.kv_head, start + KEY_TILE, task.shape.head_dim);
-                for tile in [keys, values] {
-                    l.prefetch(tile.numbers);
+            let next = (start + KEY_TILE < keys.end)
+                .then(|| task.kv.tile(task.kv_head, start + KEY_TILE, task.shape.head_dim));
+            let ahead = next.map_or([Ahead::nothing(); 2], |(keys, values)| {
+                [keys, values].map(|tile| {
                     l.prefetch(tile.scales);
-                }
-            }
-            attend_tile(l, task, start, worker);
+                    Ahead::new(tile.numbers)
+                })
+            });
+            attend_tile(l, task, start, ahead, worker);
         }
         merge(l, &mut worker.total, &worker.split);
     }
@@ -92,7 +93,13 @@ fn load_queries(task: &Task<'_>, worker: &mut Worker) {
 
 /// One step of the online softmax of `worker.split`: the tile of keys at `start`.
 #[inline(always)]
-fn attend_tile<L: WideLanes>(l: L, task: &Task<'_>, start: usize, worker: &mut Worker) {
+fn attend_tile<L: WideLanes>(
+    l: L,
+    task: &Task<'_>,
+    start: usize,
+    ahead: [Ahead<'_>; 2],
+    worker: &mut Worker,
+) {
     let shape = task.shape;
     let (group, dim, columns) = (shape.group(), shape.head_dim, shape.padded_dim() / WIDE);
     let (mut keys, mut values) = task.kv.tile(task.kv_head, start, dim);
@@ -117,7 +124,7 @@ fn attend_tile<L: WideLanes>(l: L, task: &Task<'_>, start: usize, worker: &mut W
         keys = KvTile::of_f32(&wide_keys[..2 * dim]);
     }
     let q = &q[rows.start * dim..rows.end * dim];
-    with_keys(l, keys, scales, Scoring { q, dim, out: tile });
+    with_keys(l, keys, scales, Scoring { q, dim, ahead: ahead[0], out: tile });
 
     let state = split.parts();
     let (largest, sums) = (&mut state.largest[rows.clone()], &mut state.sums[rows.clone()]);
@@ -134,7 +141,7 @@ fn attend_tile<L: WideLanes>(l: L, task: &Task<'_>, start: usize, worker: &mut W
     }
 
     let acc = &mut state.acc[rows.start * columns..rows.end * columns];
-    let weights = Weights { weights: floats(tile).as_chunks().0, factors };
+    let weights = Weights { weights: floats(tile).as_chunks().0, factors, ahead: ahead[1] };
     let all = 0..KEY_TILE;
     let whole = task.visible(queries.start, start) == all && task.visible(queries.end - 1, start) == all;
     let visible =
@@ -153,13 +160,14 @@ fn attend_tile<L: WideLanes>(l: L, task: &Task<'_>, start: usize, worker: &mut W
 struct Scoring<'a> {
     q: &'a [f32], // [rows, dim]
     dim: usize,
+    ahead: Ahead<'a>,
     out: &'a mut [Line], // [rows, 32]
 }
 
 impl<L: WideLanes> TileVisitor<L> for Scoring<'_> {
     #[inline(always)]
     fn visit<T: Tile>(self, l: L, keys: T) {
-        scores(l, self.q, self.dim, keys, self.out);
+        scores(l, self.q, self.dim, keys, self.ahead, self.out);
     }
 }
 

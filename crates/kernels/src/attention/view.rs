@@ -143,6 +143,7 @@ impl AttentionShape {
 
 impl<'a> KvView<'a> {
     /// Keys and values of one head and of the tile that starts at position `start`.
+    #[inline(always)]
     pub(super) fn tile(&self, kv_head: usize, start: usize, head_dim: usize) -> (KvTile<'a>, KvTile<'a>) {
         let block = &self.blocks[start / self.block_tokens];
         let index = kv_head * (self.block_tokens / KEY_TILE) + start % self.block_tokens / KEY_TILE;

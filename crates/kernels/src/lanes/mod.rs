@@ -25,6 +25,15 @@ pub(crate) use x86::{Avx2Lanes, Avx512Lanes, X86Lanes};
 /// Number of f32 lanes in which every reduction is carried, on every instruction set.
 pub(crate) const LANES: usize = 8;
 
+/// Bytes that one prefetch brings.
+pub(crate) const CACHE_LINE: usize = 64;
+
+/// What [`WideLanes::apart`] does.
+pub(crate) trait Work<L> {
+    /// Does it; `#[inline(always)]`, as all kernels.
+    fn run(self, l: L);
+}
+
 /// Eight f32 lanes of one instruction set.
 ///
 /// The implementor is a zero-sized token. A value of it exists only where the CPU features are known to be present, so
@@ -153,6 +162,13 @@ pub(crate) trait Lanes: Copy + Send + Sync {
 pub(crate) trait WideLanes: Lanes {
     /// The two groups.
     type W: Copy;
+
+    /// Does `work` in a function of its own. A kernel that has one body per format would otherwise be one function with all of
+    /// them, too large for its values to get registers.
+    #[inline(never)]
+    fn apart(self, work: impl Work<Self>) {
+        work.run(self);
+    }
 
     /// How many wide vectors the registers hold: what register tiles are sized by.
     const WIDE_REGISTERS: usize;

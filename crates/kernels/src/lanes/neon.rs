@@ -8,10 +8,7 @@ use std::arch::asm;
 
 use half::{bf16, f16};
 
-use super::{LANES, Lanes, Wide, WideLanes};
-
-/// Bytes that one prefetch brings.
-const CACHE_LINE: usize = 64;
+use super::{CACHE_LINE, LANES, Lanes, Wide, WideLanes};
 
 /// Level of [`NeonLanes`]: NEON alone.
 pub(crate) const PLAIN: u8 = 0;

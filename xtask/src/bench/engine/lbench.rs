@@ -39,14 +39,13 @@ impl Engine for Lbench {
 
     /// One command per pair of a prompt length and a number of generated tokens: the program takes one of each.
     fn commands(&self, plan: &Plan, setting: &Setting) -> Vec<CommandLine> {
-        let kv = plan.kv.llama_name();
         let depth = plan.depth.to_string();
         let pair = |i: usize| {
             let tokens = |of: &[usize]| of.get(i).copied().unwrap_or(0).to_string();
             let command = CommandLine::new(&self.program, self.workspace.root())
                 .args([plan.model_path()])
                 .args(["-p", &tokens(&plan.prompt), "-n", &tokens(&plan.generate), "-d", &depth, "-r", "1"])
-                .args(["-t", &list(&plan.threads), "-ctk", kv, "-ctv", kv])
+                .args(["-t", &list(&plan.threads)])
                 .args(&setting.args);
             let can_copy = plan.depth > 0 && plan.depth.is_multiple_of(FILL);
             if can_copy { command.args(["-fastfill"]) } else { command }

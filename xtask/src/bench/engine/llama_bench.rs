@@ -49,9 +49,8 @@ impl Engine for LlamaBench {
     }
 
     fn commands(&self, plan: &Plan, setting: &Setting) -> Vec<CommandLine> {
-        let kv = plan.kv.llama_name();
         let command = CommandLine::new(&self.program, self.workspace.root())
-            .args(["-o", "json", "-ctk", kv, "-ctv", kv, "-m"])
+            .args(["-o", "json", "-m"])
             .args([plan.model_path()])
             .args(plan.common_args())
             .args(&setting.args);
@@ -97,7 +96,7 @@ mod tests {
         assert_eq!(names(both).len(), 4);
         assert_eq!(
             shown(&program(both), &plan())[3],
-            "/p/llama-bench -o json -ctk f16 -ctv f16 -m /m/llama-1b-Q8_0.gguf -p 512 -n 64 -d 0 -t 1,2 -r 1 \
+            "/p/llama-bench -o json -m /m/llama-1b-Q8_0.gguf -p 512 -n 64 -d 0 -t 1,2 -r 1 -ctk f16 -ctv f16 \
              --repack 0 -fa off"
         );
     }

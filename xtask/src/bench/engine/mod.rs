@@ -58,7 +58,18 @@ pub(super) struct Setting {
 
 impl Setting {
     fn only() -> Self {
-        Self { name: String::new(), args: Vec::new() }
+        Self::new("", &[])
+    }
+
+    fn new(name: &str, args: &[&str]) -> Self {
+        Self { name: name.to_owned(), args: args.iter().map(|&arg| arg.to_owned()).collect() }
+    }
+
+    /// Both at once.
+    fn and(&self, other: &Self) -> Self {
+        let names = [&self.name, &other.name].map(String::as_str);
+        let names: Vec<&str> = names.into_iter().filter(|name| !name.is_empty()).collect();
+        Self { name: names.join(", "), args: self.args.iter().chain(&other.args).cloned().collect() }
     }
 }
 
@@ -102,33 +113,32 @@ pub(super) fn peer(workspace: &Workspace, argument: &str) -> Result<Box<dyn Engi
     }
 }
 
-/// Every combination of repacking and flash attention. Quantized values need flash attention in llama.cpp, so that
-/// there is one choice less with them.
+/// Every combination of repacking, flash attention and, where several types of llama.cpp stand beside one of ours, the type of
+/// keys and values. Quantized values need flash attention in llama.cpp, so that there is one choice less with them.
 ///
 /// `repack` and `flash` are the arguments for on and off; `None` where the program offers no choice.
 fn llama_settings(kv: Kv, repack: Option<[&[&str]; 2]>, flash: Option<[&[&str]; 2]>) -> Vec<Setting> {
     let choices = |names: [&str; 2], args: Option<[&[&str]; 2]>| -> Vec<Setting> {
-        let setting = |(name, args): (&str, &[&str])| Setting {
-            name: name.to_owned(),
-            args: args.iter().map(|&arg| arg.to_owned()).collect(),
-        };
-        args.map_or_else(|| vec![Setting::only()], |args| names.into_iter().zip(args).map(setting).collect())
-    };
-    let mut flash = choices(["fa on", "fa off"], flash);
-    if kv.is_quantized() {
-        flash.truncate(1);
-    }
-    let join = |a: &Setting, b: &Setting| Setting {
-        name: [a, b]
-            .map(|s| s.name.as_str())
-            .into_iter()
-            .filter(|name| !name.is_empty())
-            .collect::<Vec<_>>()
-            .join(", "),
-        args: a.args.iter().chain(&b.args).cloned().collect(),
+        args.map_or_else(
+            || vec![Setting::only()],
+            |args| names.into_iter().zip(args).map(|(name, args)| Setting::new(name, args)).collect(),
+        )
     };
     let repack = choices(["repack", "no repack"], repack);
-    repack.iter().flat_map(|r| flash.iter().map(move |f| join(r, f))).collect()
+    let names = kv.llama_names();
+    let mut settings = Vec::new();
+    for &name in names {
+        let said = if names.len() > 1 { name } else { "" };
+        let of_type = Setting::new(said, &["-ctk", name, "-ctv", name]);
+        let mut flash = choices(["fa on", "fa off"], flash);
+        if matches!(name, "q8_0" | "q4_0") {
+            flash.truncate(1);
+        }
+        for repack in &repack {
+            settings.extend(flash.iter().map(|flash| of_type.and(repack).and(flash)));
+        }
+    }
+    settings
 }
 
 /// The JSON objects among the lines of `output`; other lines are skipped.
@@ -193,7 +203,12 @@ mod tests {
         );
         assert_eq!(names(Kv::Q8, Some(repack), Some(flash)), ["repack, fa on", "no repack, fa on"]);
         assert_eq!(names(Kv::F16, None, None), [""]);
-        assert_eq!(llama_settings(Kv::Q4, Some(repack), Some(flash))[1].args, ["-norepack", "-fa", "1"]);
+        assert_eq!(
+            llama_settings(Kv::Q4, Some(repack), Some(flash))[1].args,
+            ["-ctk", "q4_0", "-ctv", "q4_0", "-norepack", "-fa", "1"]
+        );
+        let tiered = names(Kv::Tiered, None, Some(flash));
+        assert_eq!(tiered, ["f16, fa on", "f16, fa off", "q8_0, fa on", "q4_0, fa on"]);
     }
 
     #[test]

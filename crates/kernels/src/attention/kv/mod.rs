@@ -57,7 +57,7 @@ mod store;
 use half::{bf16, f16};
 
 use super::KEY_TILE;
-use crate::lanes::{LANES, WideLanes};
+use crate::lanes::{LANES, WideLanes, Work};
 
 pub use buffer::KvBuffer;
 pub(super) use buffer::{Line, as_lines_len, floats, floats_mut};
@@ -122,6 +122,16 @@ impl<L: WideLanes> TileVisitor<L> for Widening<'_> {
     }
 }
 
+/// A tile and who takes it.
+struct Visit<V, T>(V, T);
+
+impl<L: WideLanes, V: TileVisitor<L>, T: Tile> Work<L> for Visit<V, T> {
+    #[inline(always)]
+    fn run(self, l: L) {
+        self.0.visit(l, self.1);
+    }
+}
+
 /// Calls `visitor` with a tile of keys. `scales` is room for what quants are multiplied with.
 #[inline(always)]
 pub(super) fn with_keys<L: WideLanes>(
@@ -132,16 +142,16 @@ pub(super) fn with_keys<L: WideLanes>(
 ) {
     let numbers = tile.numbers;
     match tile.format {
-        KvFormat::F32 => visitor.visit(l, Floats::<f32>::new(bytemuck::cast_slice(numbers), 2)),
-        KvFormat::F16 => visitor.visit(l, Floats::<f16>::new(bytemuck::cast_slice(numbers), 2)),
-        KvFormat::BF16 => visitor.visit(l, Floats::<bf16>::new(bytemuck::cast_slice(numbers), 2)),
-        KvFormat::Q8 => visitor.visit(l, Q8Keys::new(quants(l, tile, scales))),
-        KvFormat::Q4 => visitor.visit(l, Q4Keys::new(quants(l, tile, scales))),
+        KvFormat::F32 => l.apart(Visit(visitor, Floats::<f32>::new(bytemuck::cast_slice(numbers), 2))),
+        KvFormat::F16 => l.apart(Visit(visitor, Floats::<f16>::new(bytemuck::cast_slice(numbers), 2))),
+        KvFormat::BF16 => l.apart(Visit(visitor, Floats::<bf16>::new(bytemuck::cast_slice(numbers), 2))),
+        KvFormat::Q8 => l.apart(Visit(visitor, Q8Keys::new(quants(l, tile, scales)))),
+        KvFormat::Q4 => l.apart(Visit(visitor, Q4Keys::new(quants(l, tile, scales)))),
         KvFormat::Kivi { bits: KiviBits::Four, .. } => {
-            visitor.visit(l, ChannelKeys::<FourBits>::new(quants(l, tile, scales)));
+            l.apart(Visit(visitor, ChannelKeys::<FourBits>::new(quants(l, tile, scales))));
         }
         KvFormat::Kivi { bits: KiviBits::Two, .. } => {
-            visitor.visit(l, ChannelKeys::<TwoBits>::new(quants(l, tile, scales)));
+            l.apart(Visit(visitor, ChannelKeys::<TwoBits>::new(quants(l, tile, scales))));
         }
         KvFormat::Nuq3 => unreachable!("tiles of nuq3 are widened as a whole"),
     }
@@ -158,15 +168,17 @@ pub(super) fn with_values<L: WideLanes>(
 ) {
     let (numbers, group) = (tile.numbers, tile.format.head_dim_multiple());
     match tile.format {
-        KvFormat::F32 => visitor.visit(l, Floats::<f32>::new(bytemuck::cast_slice(numbers), columns)),
-        KvFormat::F16 => visitor.visit(l, Floats::<f16>::new(bytemuck::cast_slice(numbers), columns)),
-        KvFormat::BF16 => visitor.visit(l, Floats::<bf16>::new(bytemuck::cast_slice(numbers), columns)),
-        KvFormat::Q8 => visitor.visit(l, Q8Values::new(quants(l, tile, scales), columns)),
+        KvFormat::F32 => l.apart(Visit(visitor, Floats::<f32>::new(bytemuck::cast_slice(numbers), columns))),
+        KvFormat::F16 => l.apart(Visit(visitor, Floats::<f16>::new(bytemuck::cast_slice(numbers), columns))),
+        KvFormat::BF16 => {
+            l.apart(Visit(visitor, Floats::<bf16>::new(bytemuck::cast_slice(numbers), columns)))
+        }
+        KvFormat::Q8 => l.apart(Visit(visitor, Q8Values::new(quants(l, tile, scales), columns))),
         KvFormat::Q4 | KvFormat::Kivi { bits: KiviBits::Four, .. } => {
-            visitor.visit(l, TokenValues::<FourBits>::new(quants(l, tile, scales), columns, group));
+            l.apart(Visit(visitor, TokenValues::<FourBits>::new(quants(l, tile, scales), columns, group)));
         }
         KvFormat::Kivi { bits: KiviBits::Two, .. } => {
-            visitor.visit(l, TokenValues::<TwoBits>::new(quants(l, tile, scales), columns, group));
+            l.apart(Visit(visitor, TokenValues::<TwoBits>::new(quants(l, tile, scales), columns, group)));
         }
         KvFormat::Nuq3 => unreachable!("tiles of nuq3 are widened as a whole"),
     }
