@@ -1,6 +1,7 @@
 //! Attention over blocks of keys and values, in the formats that it reads in place: decode and prefill with the heads of a
 //! model of 1 G parameters (32 query heads, 8 key/value heads of 64) and of 7 G (of 128), a short prompt of 32 heads of
-//! 128, one contiguous block against many, and the three-pass computation that tiles are to be compared with.
+//! 128, one contiguous block against many, and the three-pass computation that tiles are to be compared with; and what goes in
+//! and is rewritten: one token, 128 positions from format to format.
 
 use std::sync::Mutex;
 
@@ -58,6 +59,7 @@ fn main() {
             let case = |group, start, n| Case { block_tokens, ..case(group, heads, format, start, n) };
             attend(&mut suite, case("decode", depth - 1, 1));
             attend(&mut suite, case("prefill", depth, chunk));
+            append(&mut suite, heads, format);
             convert(&mut suite, heads, format);
         }
         squat(&mut suite, heads);
@@ -154,6 +156,25 @@ fn filled(kernels: Kernels, layout: &KvLayout, heads: Heads) -> [KvBuffer; 2] {
 fn in_f32(layout: &KvLayout) -> KvLayout {
     KvLayout::new(KvFormat::F32, layout.n_kv_heads(), layout.block_tokens(), layout.head_dim())
         .expect("F32 takes heads of any size")
+}
+
+/// The keys and values of one token, into the formats that take tokens one by one.
+fn append(suite: &mut Suite, heads: Heads, format: KvFormat) {
+    if !format.keys_are_appendable() || !format.values_are_appendable() {
+        return;
+    }
+    let kernels = suite.kernels;
+    let layout = KvLayout::new(format, heads.n_kv_heads, BLOCK_TOKENS, heads.head_dim)
+        .expect("the formats take these heads");
+    let [mut keys, mut token_values] = filled(kernels, &layout, heads);
+    let row = values(heads.n_kv_heads * heads.head_dim);
+    let mut slot = 0;
+    let work = Work { bytes: (2 * layout.plane_bytes() / BLOCK_TOKENS) as u64, flops: 0 };
+    suite.measure("append", &format!("{format} {}", heads.name), work, || {
+        kernels.store_keys(&layout, &row, slot, keys.as_bytes_mut());
+        kernels.store_values(&layout, &row, slot, token_values.as_bytes_mut());
+        slot = (slot + 1) % BLOCK_TOKENS;
+    });
 }
 
 /// Keys and values of 128 positions: from half precision (which the tiers come from) to the format, and to f32.
