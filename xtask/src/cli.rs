@@ -9,8 +9,8 @@ use crate::bench::{BenchArgs, KvQualityArgs};
 use crate::gen_model::{Shape, TypeMix};
 use crate::sanitize::Sanitizer;
 use crate::{
-    Result, Workspace, adr, bench, ci, cross_test, fixtures, gen_model, sanitize, setup, tokenizer_goldens,
-    workspace,
+    Result, Workspace, adr, bench, ci, cross_test, fixtures, gen_model, sanitize, second_opinion, setup,
+    tokenizer_goldens, workspace,
 };
 
 /// Builds, checks and measures the ruvllm workspace
@@ -46,6 +46,10 @@ enum Command {
         #[arg(value_enum)]
         sanitizer: Sanitizer,
     },
+    /// Compares the engine's logits and texts with those of candle's code for the same models
+    ///
+    /// Not part of `ci`: builds candle, which takes minutes. Fails unless the comparison ran and passed.
+    SecondOpinion,
     /// Compares committed test data and models with their checksums
     Fixtures {
         /// Writes the list of checksums anew
@@ -141,6 +145,7 @@ pub fn run() -> Result<()> {
         Command::Test => ci::test(&workspace),
         Command::CrossTest => cross_test::cross_test(&workspace),
         Command::Sanitize { sanitizer } => sanitize::sanitize(&workspace, sanitizer),
+        Command::SecondOpinion => second_opinion::second_opinion(&workspace),
         Command::Fixtures { update: true } => fixtures::update(&workspace),
         Command::Fixtures { update: false } => fixtures::check(&workspace),
         Command::Setup { dry_run, cross } => setup::setup(&workspace, dry_run, cross),
@@ -186,6 +191,7 @@ mod tests {
             "sanitize address",
             "sanitize thread",
             "sanitize loom",
+            "second-opinion",
             "fixtures --update",
             "setup --dry-run --cross",
             "bench",

@@ -139,6 +139,14 @@ pub enum Error {
         /// The command line that commits it.
         command: String,
     },
+    /// The comparison with another implementation was not made.
+    #[error("the test {test} did not run and pass; look with: {command}")]
+    NoAgreement {
+        /// The test's name.
+        test: &'static str,
+        /// The command line that should have run it.
+        command: String,
+    },
     /// `setup` found something missing and could not install it.
     #[error("missing: {missing}; install with: {install}")]
     Setup {

@@ -17,6 +17,7 @@ pub mod gen_model;
 pub mod metadata;
 mod process;
 mod sanitize;
+mod second_opinion;
 mod setup;
 mod tally;
 mod test_binaries;

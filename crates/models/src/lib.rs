@@ -46,7 +46,7 @@ pub use config::ModelConfig;
 pub use decoder::Model;
 pub use error::{Error, Result};
 pub use family::{Activation, DecoderSpec, Projections, Window};
-pub use hf::HfFolder;
+pub use hf::{HfFolder, StoredTensor};
 pub use ruvllm_kernels::KvFormat;
 pub use ruvllm_kv_cache::{KvPolicy, KvStore, Sequence};
 pub use ruvllm_memory::PagePool;

@@ -8,9 +8,10 @@ use ruvllm_kv_cache::{KvPolicy, KvStore};
 use ruvllm_memory::{PagePool, PoolConfig};
 use ruvllm_models::chat::{ChatTemplate, Message};
 use ruvllm_models::quantize::{InSitu, Recipe};
-use ruvllm_models::tokenizer::{EncodeOptions, Tokenizer};
+use ruvllm_models::tokenizer::Tokenizer;
 use ruvllm_models::{Checkpoint, Compute, LoadProgress, Model, ModelConfig, TokenId};
 
+use crate::codec::TextCodec;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::options::{EngineOptions, ModelSource};
@@ -24,7 +25,7 @@ use crate::request::Prompt;
 /// threads behind an `Arc`.
 pub struct Engine {
     pub(crate) model: Model,
-    pub(crate) tokenizer: Tokenizer,
+    pub(crate) codec: TextCodec,
     pub(crate) compute: Compute,
     pub(crate) prefill_chunk: usize,
     /// What weights became while they were loaded.
@@ -33,7 +34,6 @@ pub struct Engine {
     pub(crate) kv: KvStore,
     pub(crate) prefixes: Option<PrefixCache>,
     pub(crate) source: ModelSource,
-    chat_template: Result<ChatTemplate, ruvllm_models::Error>,
     load_time: Duration,
 }
 
@@ -77,15 +77,11 @@ impl Engine {
         let fingerprint = || fingerprint(&*checkpoint, options.quantize);
         let kv = new_kv_store(&model, fingerprint, options, &plan)?;
         let prefixes = PrefixCache::open(&options.prefixes, fingerprint, model.config(), &kv)?;
-        let tokenizer = load_tokenizer(&*checkpoint, &name, options)?;
-        let (ids, rows) = (tokenizer.text_vocab_size(), model.config().vocab_size);
-        if ids > rows {
-            return Err(Error::VocabularyMismatch { tokenizer: ids, model: rows });
-        }
-        let chat_template = ChatTemplate::from_gguf(checkpoint.metadata(), &tokenizer);
+        let codec =
+            TextCodec::read(&*checkpoint, &name, options.tokenizer.as_deref(), model.config().vocab_size)?;
         Ok(Self {
             model,
-            tokenizer,
+            codec,
             compute: Compute { kernels, pool },
             prefill_chunk: options.prefill_chunk,
             quantize: options.quantize,
@@ -93,7 +89,6 @@ impl Engine {
             kv,
             prefixes,
             source: source.clone(),
-            chat_template,
             load_time: started.elapsed(),
         })
     }
@@ -110,7 +105,7 @@ impl Engine {
 
     /// The tokenizer.
     pub fn tokenizer(&self) -> &Tokenizer {
-        &self.tokenizer
+        self.codec.tokenizer()
     }
 
     /// The chat template of the model.
@@ -118,10 +113,7 @@ impl Engine {
     /// # Errors
     /// [`Error::NoChatTemplate`] if it has none, [`Error::UnusableChatTemplate`] if it cannot be read.
     pub fn chat_template(&self) -> Result<&ChatTemplate> {
-        self.chat_template.as_ref().map_err(|error| match error {
-            ruvllm_models::Error::NoChatTemplate => Error::NoChatTemplate,
-            error => Error::UnusableChatTemplate { reason: error.to_string() },
-        })
+        self.codec.chat_template()
     }
 
     /// Tokens that a sequence can have, prompt and output together.
@@ -178,7 +170,7 @@ impl Engine {
     /// # Errors
     /// Those of [`chat_template`](Self::chat_template); [`Error::Chat`] if the template refuses the messages.
     pub fn render_chat(&self, messages: &[Message], tools: Option<&serde_json::Value>) -> Result<String> {
-        self.chat_template()?.render(messages, tools, true).map_err(Error::Chat)
+        self.codec.render_chat(messages, tools)
     }
 
     /// The token ids that a prompt becomes: at least one, all of them in the vocabulary.
@@ -189,31 +181,12 @@ impl Engine {
     /// [`Error::EmptyPrompt`] if the model has no such token, [`Error::TokenOutOfRange`], [`Error::Encode`],
     /// [`Error::Chat`], and those of [`chat_template`](Self::chat_template).
     pub fn encode_prompt(&self, prompt: &Prompt) -> Result<Vec<TokenId>> {
-        let mut tokens = match prompt {
-            Prompt::Text(text) => self
-                .tokenizer
-                .encode(text, EncodeOptions { add_special: true, parse_special: true })
-                .map_err(Error::Encode)?,
-            Prompt::Tokens(tokens) => tokens.clone(),
-            Prompt::Chat { messages, tools } => self
-                .tokenizer
-                .encode_chat(self.chat_template()?, messages, tools.as_ref(), true)
-                .map_err(Error::Chat)?,
-        };
-        if tokens.is_empty() {
-            tokens.push(self.tokenizer.bos().ok_or(Error::EmptyPrompt)?);
-        }
-        self.check_tokens(&tokens)?;
-        Ok(tokens)
+        self.codec.encode_prompt(prompt)
     }
 
     /// Checks that every id is in the model's vocabulary.
     pub(crate) fn check_tokens(&self, tokens: &[TokenId]) -> Result<()> {
-        let vocab_size = self.config().vocab_size;
-        match tokens.iter().position(|&token| token as usize >= vocab_size) {
-            Some(position) => Err(Error::TokenOutOfRange { token: tokens[position], position, vocab_size }),
-            None => Ok(()),
-        }
+        self.codec.check_tokens(tokens)
     }
 }
 
@@ -271,11 +244,3 @@ const SMALL_BUDGET: usize = 64 << 20;
 
 /// Bytes of a page of a small budget.
 const SMALL_PAGE: usize = 512 << 10;
-
-fn load_tokenizer(checkpoint: &dyn Checkpoint, name: &str, options: &EngineOptions) -> Result<Tokenizer> {
-    match &options.tokenizer {
-        Some(path) => Tokenizer::from_file(path)
-            .map_err(|source| Error::Tokenizer { name: path.display().to_string(), source }),
-        None => checkpoint.tokenizer().map_err(|source| Error::Tokenizer { name: name.to_owned(), source }),
-    }
-}

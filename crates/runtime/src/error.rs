@@ -147,6 +147,27 @@ pub enum Error {
         #[source]
         source: ruvllm_models::Error,
     },
+    /// A backend does not compute what this model asks for; another one may.
+    #[error("the {backend} backend cannot run {name}: {reason}")]
+    UnsupportedByBackend {
+        /// Name of the backend.
+        backend: &'static str,
+        /// The model.
+        name: String,
+        /// What it lacks, and what would do.
+        reason: String,
+    },
+    /// A backend that is not the engine failed.
+    #[error("the {backend} backend could not {action}")]
+    Backend {
+        /// Name of the backend.
+        backend: String,
+        /// What was tried.
+        action: String,
+        /// What it said.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// The budget of keys and values is no usable amount of memory.
     #[error("cannot reserve {budget} bytes for keys and values; give another budget")]
     KvBudget {

@@ -3,13 +3,16 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
+use ruvllm_kernels::Kernels;
+use ruvllm_models::TokenId;
 use ruvllm_models::tokenizer::TokenStream;
-use ruvllm_models::{LogitsRows, TokenId};
 
+use crate::backend::{BackendSession, InferenceBackend};
 use crate::cancel::CancelToken;
+use crate::codec::TextCodec;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::request::{Completion, FinishReason, GenerateRequest, Prompt, Timings};
+use crate::request::{Completion, FinishReason, GenerateRequest, Timings};
 use crate::sampler::Sampler;
 use crate::session::Session;
 use crate::stop::StopMatcher;
@@ -35,27 +38,17 @@ impl Engine {
         on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Completion> {
         let prepared = self.prepare(request)?;
-        let capacity = self.context_length().min(prepared.prompt.len().saturating_add(prepared.limit));
-        let mut session = Session::for_tenant(self, &request.tenant, capacity)?;
+        let mut session = Session::for_tenant(self, &request.tenant, prepared.capacity())?;
         self.run(prepared, &mut session, &[], cancel, on_text).map(|(completion, _)| completion)
     }
 
     /// Checks a request and encodes its prompt.
-    pub(crate) fn prepare<'r>(&self, request: &'r GenerateRequest) -> Result<Prepared<'r>> {
-        let started = Instant::now();
-        let sampler = Sampler::new(self.kernels(), &request.sampling, self.sampled_ids())?;
-        let matcher = StopMatcher::new(request.stop.iter().cloned())?;
-        let prompt = self.encode_prompt(&request.prompt)?;
-        let context = self.context_length();
-        if prompt.len() > context {
-            let model_context = self.config().context_length;
-            return Err(Error::PromptTooLong { prompt_tokens: prompt.len(), context, model_context });
-        }
-        let limit = request.max_tokens.unwrap_or(usize::MAX);
-        Ok(Prepared { request, started, sampler, matcher, prompt, limit })
+    pub(crate) fn prepare<'r>(&'r self, request: &'r GenerateRequest) -> Result<Prepared<'r>> {
+        prepare(self, self.kernels(), request)
     }
 
-    /// Runs a request on a sequence whose tokens are `present`; gives the tokens it has then as well.
+    /// Runs a request on a sequence whose tokens are `present`, and keeps what others can begin with; gives the tokens that
+    /// the sequence has then as well.
     pub(crate) fn run(
         &self,
         prepared: Prepared<'_>,
@@ -64,64 +57,89 @@ impl Engine {
         cancel: &CancelToken,
         on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<(Completion, Vec<TokenId>)> {
-        let Prepared { request, started, sampler, matcher, prompt, limit } = prepared;
-        let mut generation = Generation {
-            engine: self,
-            session,
-            sampler,
-            output: Output {
-                stream: Some(self.stream_after(&request.prompt)),
-                matcher,
-                piece: String::new(),
-                text: String::new(),
-                on_text,
-            },
-            tokens: Vec::new(),
-            limit,
-            ignore_eos: request.ignore_eos,
-            clock: Clock::new(started),
-            cached: 0,
-        };
-        let finish_reason = generation.run(present, &prompt, cancel)?;
-        let Generation { session, sampler, output, tokens, clock, cached, .. } = generation;
-        let known = if limit == 0 {
-            present.to_vec()
-        } else {
-            prompt.iter().chain(&tokens).copied().take(session.len()).collect()
-        };
-        session.keep(&known, request.shared_tokens.min(prompt.len()));
-        let completion = Completion {
-            kv_quality: session.kv_quality(),
-            timings: clock.timings(prompt.len() - cached),
-            seed: sampler.seed(),
-            text: output.text,
-            tokens,
-            prompt_tokens: prompt.len(),
-            cached_tokens: cached,
-            finish_reason,
-        };
+        let shared_tokens = prepared.request.shared_tokens.min(prepared.prompt.len());
+        let (mut completion, known) = run(prepared, session, present, cancel, on_text)?;
+        session.keep(&known, shared_tokens);
+        completion.kv_quality = session.kv_quality();
         Ok((completion, known))
     }
+}
 
-    /// Turns generated tokens into text. What goes on in the middle of a text keeps a space at its beginning.
-    fn stream_after(&self, prompt: &Prompt) -> TokenStream<'_> {
-        let stream = self.tokenizer.stream();
-        match prompt {
-            Prompt::Text(text) if !text.is_empty() => stream.continuing(),
-            Prompt::Tokens(tokens) if !tokens.is_empty() => stream.continuing(),
-            _ => stream,
-        }
+/// Checks a request to a backend and encodes its prompt. The kernels are those of the sampler.
+pub(crate) fn prepare<'r, B: InferenceBackend + ?Sized>(
+    backend: &'r B,
+    kernels: Kernels,
+    request: &'r GenerateRequest,
+) -> Result<Prepared<'r>> {
+    let started = Instant::now();
+    let codec = backend.codec();
+    let sampler = Sampler::new(kernels, &request.sampling, codec.sampled_ids())?;
+    let matcher = StopMatcher::new(request.stop.iter().cloned())?;
+    let prompt = codec.encode_prompt(&request.prompt)?;
+    let context = backend.context_length();
+    if prompt.len() > context {
+        let model_context = backend.config().context_length;
+        return Err(Error::PromptTooLong { prompt_tokens: prompt.len(), context, model_context });
     }
+    let limit = request.max_tokens.unwrap_or(usize::MAX);
+    let prefill_chunk = backend.prefill_chunk();
+    Ok(Prepared { request, codec, context, prefill_chunk, started, sampler, matcher, prompt, limit })
+}
 
-    /// Ids that may be sampled. Some models have more logits than tokens; the surplus stands for nothing.
-    fn sampled_ids(&self) -> usize {
-        self.config().vocab_size.min(self.tokenizer.vocab_size())
-    }
+/// Runs a request on a sequence whose tokens are `present`; gives the tokens that it has then as well.
+pub(crate) fn run(
+    prepared: Prepared<'_>,
+    session: &mut dyn BackendSession,
+    present: &[TokenId],
+    cancel: &CancelToken,
+    on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
+) -> Result<(Completion, Vec<TokenId>)> {
+    let Prepared { request, codec, context, prefill_chunk, started, sampler, matcher, prompt, limit } =
+        prepared;
+    let mut generation = Generation {
+        codec,
+        session,
+        sampler,
+        output: Output {
+            stream: Some(codec.stream_after(&request.prompt)),
+            matcher,
+            piece: String::new(),
+            text: String::new(),
+            on_text,
+        },
+        tokens: Vec::new(),
+        limit: Limit { tokens: limit, context, prefill_chunk },
+        ignore_eos: request.ignore_eos,
+        clock: Clock::new(started),
+        cached: 0,
+    };
+    let finish_reason = generation.run(present, &prompt, cancel)?;
+    let Generation { session, sampler, output, tokens, clock, cached, .. } = generation;
+    let known = if limit == 0 {
+        present.to_vec()
+    } else {
+        prompt.iter().chain(&tokens).copied().take(session.len()).collect()
+    };
+    let completion = Completion {
+        kv_quality: None,
+        timings: clock.timings(prompt.len() - cached),
+        seed: sampler.seed(),
+        text: output.text,
+        tokens,
+        prompt_tokens: prompt.len(),
+        cached_tokens: cached,
+        finish_reason,
+    };
+    Ok((completion, known))
 }
 
 /// A request that was checked: all that it needs but a sequence.
 pub(crate) struct Prepared<'r> {
     request: &'r GenerateRequest,
+    codec: &'r TextCodec,
+    /// Tokens that a sequence can have.
+    context: usize,
+    prefill_chunk: usize,
     started: Instant,
     sampler: Sampler,
     matcher: StopMatcher,
@@ -129,23 +147,40 @@ pub(crate) struct Prepared<'r> {
     limit: usize,
 }
 
+impl Prepared<'_> {
+    /// Most tokens that the sequence can come to have.
+    pub(crate) fn capacity(&self) -> usize {
+        self.context.min(self.prompt.len().saturating_add(self.limit))
+    }
+}
+
 /// The state of one running generation.
-struct Generation<'a, 'e> {
-    engine: &'a Engine,
-    session: &'a mut Session<'e>,
+struct Generation<'a> {
+    codec: &'a TextCodec,
+    session: &'a mut dyn BackendSession,
     sampler: Sampler,
     output: Output<'a>,
     tokens: Vec<TokenId>,
-    limit: usize,
+    limit: Limit,
     ignore_eos: bool,
     clock: Clock,
     /// Tokens of the prompt that earlier requests have computed.
     cached: usize,
 }
 
-impl Generation<'_, '_> {
+/// How many tokens there may be.
+struct Limit {
+    /// Generated ones.
+    tokens: usize,
+    /// In the sequence.
+    context: usize,
+    /// In a pass of the prefill.
+    prefill_chunk: usize,
+}
+
+impl Generation<'_> {
     fn run(&mut self, present: &[TokenId], prompt: &[TokenId], cancel: &CancelToken) -> Result<FinishReason> {
-        if self.limit == 0 {
+        if self.limit.tokens == 0 {
             return Ok(FinishReason::Length);
         }
         for &token in prompt {
@@ -153,11 +188,11 @@ impl Generation<'_, '_> {
         }
         let go_on =
             &mut || if cancel.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
-        let ids = self.engine.sampled_ids();
+        let ids = self.codec.sampled_ids();
         let prefill_started = Instant::now();
         self.cached = self.session.begin(present, prompt)?;
         let rest = &prompt[self.cached..];
-        let Some(logits) = self.session.prefill(rest, self.engine.prefill_chunk, go_on)? else {
+        let Some(logits) = self.session.prefill(rest, self.limit.prefill_chunk, go_on)? else {
             return Ok(FinishReason::Cancelled);
         };
         self.clock.prefill = Some(prefill_started.elapsed());
@@ -170,7 +205,7 @@ impl Generation<'_, '_> {
             if cancel.is_cancelled() {
                 return Ok(self.output.finish(FinishReason::Cancelled));
             }
-            let logits = self.session.forward(&[token], LogitsRows::Last)?;
+            let logits = self.session.forward(&[token])?;
             token = self.sampler.sample(&logits[..ids], prompt.len() + self.tokens.len())?;
             self.clock.next_token();
         }
@@ -178,7 +213,7 @@ impl Generation<'_, '_> {
 
     /// Adds a sampled token to the output; a reason means that it was the last one.
     fn take(&mut self, token: TokenId) -> Result<Option<FinishReason>> {
-        if !self.ignore_eos && self.engine.tokenizer.is_end_of_generation(token) {
+        if !self.ignore_eos && self.codec.tokenizer().is_end_of_generation(token) {
             return Ok(Some(self.output.finish(FinishReason::Stop)));
         }
         self.tokens.push(token);
@@ -186,7 +221,7 @@ impl Generation<'_, '_> {
         if let Some(reason) = self.output.push(token)? {
             return Ok(Some(reason));
         }
-        if self.tokens.len() >= self.limit || self.session.len() >= self.engine.context_length() {
+        if self.tokens.len() >= self.limit.tokens || self.session.len() >= self.limit.context {
             return Ok(Some(self.output.finish(FinishReason::Length)));
         }
         Ok(None)

@@ -21,7 +21,8 @@
 //!                                         ├──calibrate_kv▶ KvCalibration
 //!                                         └──bench───────▶ Vec<BenchResult>
 //! ```
-//! [`Sampler`] and [`StopMatcher`] can be used alone.
+//! [`Sampler`] and [`StopMatcher`] can be used alone. [`InferenceBackend`] is the seam behind which something else computes:
+//! the engine is one, with the feature `candle` there is another that reads Hugging Face folders, for a second opinion.
 //!
 //! # Invariants
 //! - Text is given out as it is generated, in whole characters, and never includes any part of a stop string.
@@ -31,9 +32,11 @@
 
 #![forbid(unsafe_code)]
 
+mod backend;
 mod benchmark;
 mod calibrate;
 mod cancel;
+mod codec;
 mod conversation;
 mod engine;
 mod error;
@@ -57,8 +60,12 @@ pub use ruvllm_models::chat::Message;
 pub use ruvllm_models::quantize::Recipe;
 pub use ruvllm_models::{LoadProgress, ModelConfig, TokenId};
 
+#[cfg(feature = "candle")]
+pub use crate::backend::candle::{CandleBackend, CandleDevice, CandleOptions};
+pub use crate::backend::{BackendSession, InferenceBackend};
 pub use crate::benchmark::{BenchOptions, BenchResult, BenchTest, Spread};
 pub use crate::cancel::CancelToken;
+pub use crate::codec::TextCodec;
 pub use crate::conversation::Conversation;
 pub use crate::engine::Engine;
 pub use crate::error::{Error, Result};

@@ -7,6 +7,7 @@ use ruvllm_kv_cache::Sequence;
 use ruvllm_memory::Tenant;
 use ruvllm_models::{Compute, LogitsRows, Model, Segment, TokenId, Workspace};
 
+use crate::backend::{BackendSession, alike};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::prefix::{PrefixCache, Reused};
@@ -95,25 +96,8 @@ impl<'e> Session<'e> {
     /// How much of `prompt` this sequence, whose tokens are `present`, can go on from: at least the last token is left to
     /// compute. 0 where nothing is alike, or where what would have to be seen again was given up.
     pub(crate) fn reusable(&self, present: &[TokenId], prompt: &[TokenId]) -> usize {
-        let comparable = &prompt[..prompt.len().saturating_sub(1)];
-        let alike = present.iter().zip(comparable).take_while(|(a, b)| a == b).count();
+        let alike = alike(present, prompt);
         if alike < self.cache.len() && self.cache.released() > 0 { 0 } else { alike }
-    }
-
-    /// Keeps what the sequence, whose tokens are `present`, has of `prompt`; an empty one begins with what earlier ones have
-    /// computed. How many tokens: at least the last one is left.
-    pub(crate) fn begin(&mut self, present: &[TokenId], prompt: &[TokenId]) -> Result<usize> {
-        if !self.cache.is_empty() {
-            let reusable = self.reusable(present, prompt);
-            self.truncate(reusable)?;
-            return Ok(reusable);
-        }
-        if let Some(prefixes) = self.prefixes {
-            self.reused = prefixes
-                .begin(&self.compute.kernels, &mut self.cache, prompt)
-                .map_err(|source| Error::Cache { tokens: prompt.len(), source: source.into() })?;
-        }
-        Ok(self.reused.tokens)
     }
 
     /// Lets later sequences of the tenant begin with this one, whose tokens `tokens` are, and those of all tenants with the
@@ -229,9 +213,54 @@ impl<'e> Session<'e> {
             .map_err(|source| Error::Forward { start, tokens: tokens.len(), source })
     }
 
-    /// Appends `tokens` in passes of at most `chunk` and returns the logits of the last one. `go_on` is asked before
-    /// each pass; a `Break` gives `None` and leaves the sequence where it is.
-    pub(crate) fn prefill(
+    /// How many of `tokens` to append in one pass. A pass writes them all in half precision: where there is no room for
+    /// that, a shorter one lets older tokens become smaller first.
+    fn pass_tokens(&mut self, tokens: usize) -> usize {
+        self.settle();
+        let block_tokens = self.cache.store().block_tokens();
+        let mut pass = tokens;
+        while pass > block_tokens && self.cache.check_room(pass).is_ok() && !self.make_room_of_prefixes(pass)
+        {
+            pass = (pass / 2).max(block_tokens);
+        }
+        pass
+    }
+}
+
+impl BackendSession for Session<'_> {
+    fn len(&self) -> usize {
+        Session::len(self)
+    }
+
+    fn forward(&mut self, tokens: &[TokenId]) -> Result<&[f32]> {
+        Session::forward(self, tokens, LogitsRows::Last)
+    }
+
+    fn truncate(&mut self, len: usize) -> Result<usize> {
+        let len = len.min(self.cache.len());
+        // What a window has left behind would have to be seen again.
+        let kept = if len < self.cache.len() && self.cache.released() > 0 { 0 } else { len };
+        Session::truncate(self, kept)?;
+        Ok(kept)
+    }
+
+    /// An empty sequence begins with what earlier ones have computed.
+    fn begin(&mut self, present: &[TokenId], prompt: &[TokenId]) -> Result<usize> {
+        if !self.cache.is_empty() {
+            let reusable = self.reusable(present, prompt);
+            Session::truncate(self, reusable)?;
+            return Ok(reusable);
+        }
+        if let Some(prefixes) = self.prefixes {
+            self.reused = prefixes
+                .begin(&self.compute.kernels, &mut self.cache, prompt)
+                .map_err(|source| Error::Cache { tokens: prompt.len(), source: source.into() })?;
+        }
+        Ok(self.reused.tokens)
+    }
+
+    /// Passes are shorter where there is little memory, and only the last one has logits.
+    fn prefill(
         &mut self,
         tokens: &[TokenId],
         chunk: usize,
@@ -255,18 +284,5 @@ impl<'e> Session<'e> {
             self.forward(pass, LogitsRows::None)?;
             rest = later;
         }
-    }
-
-    /// How many of `tokens` to append in one pass. A pass writes them all in half precision: where there is no room for
-    /// that, a shorter one lets older tokens become smaller first.
-    fn pass_tokens(&mut self, tokens: usize) -> usize {
-        self.settle();
-        let block_tokens = self.cache.store().block_tokens();
-        let mut pass = tokens;
-        while pass > block_tokens && self.cache.check_room(pass).is_ok() && !self.make_room_of_prefixes(pass)
-        {
-            pass = (pass / 2).max(block_tokens);
-        }
-        pass
     }
 }

@@ -81,6 +81,10 @@ impl Config {
         Ok(Self { map, is_multimodal: true })
     }
 
+    pub(super) fn map(&self) -> &Map<String, Value> {
+        &self.map
+    }
+
     pub(super) fn fields(&self) -> Fields<'_> {
         Fields::new(FILE, &self.map)
     }

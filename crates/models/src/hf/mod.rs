@@ -20,7 +20,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use gguf_rs_lite::{Metadata, TensorInfo, TensorType};
+use gguf_rs_lite::{Metadata, TensorData, TensorInfo, TensorType};
 
 pub(crate) use self::chat_template::write as write_chat_template;
 use self::config::Config;
@@ -55,6 +55,19 @@ pub struct HfFolder {
     shards: Shards,
 }
 
+/// A tensor as a weight file holds it: rows, names and values are those of the folder, not those of GGUF.
+#[derive(Debug, Clone)]
+pub struct StoredTensor {
+    /// The name in a model for text: `model.layers.0.self_attn.q_proj.weight`, whatever larger model the folder has.
+    pub name: String,
+    /// F32, F16 or BF16.
+    pub tensor_type: TensorType,
+    /// Dimensions, slowest-varying first.
+    pub shape: Vec<usize>,
+    /// The values; they keep the file mapped.
+    pub data: TensorData,
+}
+
 impl HfFolder {
     /// Opens a folder: reads its configuration and the headers of its weight files, and checks them against each other.
     /// The tokenizer is read when it is asked for.
@@ -87,6 +100,24 @@ impl HfFolder {
     /// Number of weight files.
     pub fn shards(&self) -> usize {
         self.shards.len()
+    }
+
+    /// `config.json` as it is read: what `text_config` says stands in the place of what the file itself says.
+    pub fn config(&self) -> &serde_json::Map<String, serde_json::Value> {
+        self.config.map()
+    }
+
+    /// The tensors that the model takes from the weight files, as these hold them.
+    pub fn stored_tensors(&self) -> impl Iterator<Item = StoredTensor> {
+        self.tensors.iter().filter_map(|tensor| {
+            let Origin::Stored(stored, _) = &tensor.origin else { return None };
+            Some(StoredTensor {
+                name: tensors::text_name(&stored.name),
+                tensor_type: stored.tensor_type?,
+                shape: stored.dims.iter().rev().map(|&dim| dim as usize).collect(),
+                data: self.shards.data(stored)?,
+            })
+        })
     }
 
     fn find(&self, name: &str) -> Option<&Tensor> {

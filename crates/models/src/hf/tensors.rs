@@ -131,13 +131,26 @@ impl Target {
     }
 }
 
+/// What follows the name of the model.
+fn without_prefix(name: &str) -> &str {
+    PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name)
+}
+
+/// The name that a tensor has in a model for text.
+pub(super) fn text_name(name: &str) -> String {
+    match without_prefix(name) {
+        head if head.starts_with("lm_head.") => head.to_owned(),
+        inner => format!("model.{inner}"),
+    }
+}
+
 fn place(name: &str, model: &Hyperparameters, is_multimodal: bool) -> Place {
     if name.ends_with("rotary_emb.inv_freq")
         || is_multimodal && NOT_TEXT.iter().any(|prefix| name.starts_with(prefix))
     {
         return Place::Ignored;
     }
-    let name = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name);
+    let name = without_prefix(name);
     let sizes = &model.sizes;
     let rows = sizes.vocab_size.unwrap_or(0) as u64;
     let norm = if model.family.norms_plus_one { Change::PlusOne } else { Change::None };

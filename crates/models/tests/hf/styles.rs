@@ -227,3 +227,29 @@ fn all_ends_of_an_answer_are_known() {
     assert_eq!(metadata.get_u64("tokenizer.ggml.eot_token_id").ok(), Some(Some(70)));
     assert!(Tokenizer::from_gguf(&metadata).is_ok_and(|written| written.is_end_of_generation(70)));
 }
+
+/// What other readers get: names of a model for text, rows and values as they are stored.
+#[test]
+fn stored_tensors_are_those_of_the_files_whatever_the_larger_model() {
+    for name in ["llama", "gemma2"] {
+        let copy = Copy::of(name);
+        let weights = copy.weights();
+        let prefixed = weights.iter().cloned().map(|mut weight| {
+            weight.name = format!("language_model.{}", weight.name);
+            weight
+        });
+        copy.write("model.safetensors", &prefixed.collect::<Vec<_>>());
+        for folder in [folder(name), copy.open().expect("it opens")] {
+            let mut stored: Vec<_> = folder.stored_tensors().collect();
+            stored.sort_by(|a, b| a.name.cmp(&b.name));
+            let mut expected: Vec<&Weight> = weights.iter().collect();
+            expected.sort_by(|a, b| a.name.cmp(&b.name));
+            assert_eq!(stored.len(), expected.len(), "{name}");
+            for (stored, expected) in stored.iter().zip(expected) {
+                assert_eq!((&stored.name, &stored.shape), (&expected.name, &expected.shape), "{name}");
+                assert!(stored.data.as_bytes() == expected.data, "{name}: {}", stored.name);
+            }
+        }
+    }
+    assert_eq!(folder("llama").config().get("num_hidden_layers"), Some(&json!(3)));
+}

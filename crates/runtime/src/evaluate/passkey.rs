@@ -78,7 +78,7 @@ impl Engine {
         progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
     ) -> Result<Vec<PasskeyResult>> {
         let &PasskeyOptions { context, ref depths, trials, seed } = options;
-        let sentence = Sentence::new(&self.tokenizer)?;
+        let sentence = Sentence::new(self.tokenizer())?;
         self.check_passkey(text, options, &sentence)?;
         let total = trials.saturating_mul((depths.len() + 1) * context);
         let key_tokens = trials as f64 * KEY_DIGITS as f64;

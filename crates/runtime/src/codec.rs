@@ -1,0 +1,137 @@
+//! From text to tokens and back: what a model's tokenizer and chat template make of prompts.
+
+use std::fmt;
+use std::path::Path;
+
+use ruvllm_models::chat::{ChatTemplate, Message};
+use ruvllm_models::tokenizer::{EncodeOptions, TokenStream, Tokenizer};
+use ruvllm_models::{Checkpoint, TokenId};
+
+use crate::error::{Error, Result};
+use crate::request::Prompt;
+
+/// The tokenizer and the chat template of a model, and the ids that it knows.
+pub struct TextCodec {
+    tokenizer: Tokenizer,
+    chat_template: Result<ChatTemplate, ruvllm_models::Error>,
+    vocab_size: usize,
+}
+
+impl TextCodec {
+    /// Reads those of a checkpoint that messages call `name`, or takes the `tokenizer.json` given instead of its own.
+    /// `vocab_size` is how many ids the model has, rows of its embedding. A chat template that cannot be read is no error
+    /// before it is used.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`], and [`Error::VocabularyMismatch`] if the tokenizer has more ids than the model.
+    pub fn read(
+        checkpoint: &dyn Checkpoint,
+        name: &str,
+        tokenizer: Option<&Path>,
+        vocab_size: usize,
+    ) -> Result<Self> {
+        let tokenizer = match tokenizer {
+            Some(path) => Tokenizer::from_file(path)
+                .map_err(|source| Error::Tokenizer { name: path.display().to_string(), source }),
+            None => {
+                checkpoint.tokenizer().map_err(|source| Error::Tokenizer { name: name.to_owned(), source })
+            }
+        }?;
+        let ids = tokenizer.text_vocab_size();
+        if ids > vocab_size {
+            return Err(Error::VocabularyMismatch { tokenizer: ids, model: vocab_size });
+        }
+        let chat_template = ChatTemplate::from_gguf(checkpoint.metadata(), &tokenizer);
+        Ok(Self { tokenizer, chat_template, vocab_size })
+    }
+
+    /// The tokenizer.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    /// The chat template of the model.
+    ///
+    /// # Errors
+    /// [`Error::NoChatTemplate`] if it has none, [`Error::UnusableChatTemplate`] if it cannot be read.
+    pub fn chat_template(&self) -> Result<&ChatTemplate> {
+        self.chat_template.as_ref().map_err(|error| match error {
+            ruvllm_models::Error::NoChatTemplate => Error::NoChatTemplate,
+            error => Error::UnusableChatTemplate { reason: error.to_string() },
+        })
+    }
+
+    /// The text that a conversation becomes, up to where the model's answer begins.
+    ///
+    /// It is for people to read: [`encode_prompt`](Self::encode_prompt) keeps apart what the template and what the
+    /// messages say, which this text no longer does.
+    ///
+    /// # Errors
+    /// Those of [`chat_template`](Self::chat_template); [`Error::Chat`] if the template refuses the messages.
+    pub fn render_chat(&self, messages: &[Message], tools: Option<&serde_json::Value>) -> Result<String> {
+        self.chat_template()?.render(messages, tools, true).map_err(Error::Chat)
+    }
+
+    /// The token ids that a prompt becomes: at least one, all of them known to the model.
+    ///
+    /// An empty prompt becomes the beginning-of-text token.
+    ///
+    /// # Errors
+    /// [`Error::EmptyPrompt`] if the model has no such token, [`Error::TokenOutOfRange`], [`Error::Encode`],
+    /// [`Error::Chat`], and those of [`chat_template`](Self::chat_template).
+    pub fn encode_prompt(&self, prompt: &Prompt) -> Result<Vec<TokenId>> {
+        let mut tokens = match prompt {
+            Prompt::Text(text) => self
+                .tokenizer
+                .encode(text, EncodeOptions { add_special: true, parse_special: true })
+                .map_err(Error::Encode)?,
+            Prompt::Tokens(tokens) => tokens.clone(),
+            Prompt::Chat { messages, tools } => self
+                .tokenizer
+                .encode_chat(self.chat_template()?, messages, tools.as_ref(), true)
+                .map_err(Error::Chat)?,
+        };
+        if tokens.is_empty() {
+            tokens.push(self.tokenizer.bos().ok_or(Error::EmptyPrompt)?);
+        }
+        self.check_tokens(&tokens)?;
+        Ok(tokens)
+    }
+
+    /// Checks that the model knows every id.
+    ///
+    /// # Errors
+    /// [`Error::TokenOutOfRange`].
+    pub fn check_tokens(&self, tokens: &[TokenId]) -> Result<()> {
+        let vocab_size = self.vocab_size;
+        match tokens.iter().position(|&token| token as usize >= vocab_size) {
+            Some(position) => Err(Error::TokenOutOfRange { token: tokens[position], position, vocab_size }),
+            None => Ok(()),
+        }
+    }
+
+    /// Turns generated tokens into text. What goes on in the middle of a text keeps a space at its beginning.
+    pub(crate) fn stream_after(&self, prompt: &Prompt) -> TokenStream<'_> {
+        let stream = self.tokenizer.stream();
+        match prompt {
+            Prompt::Text(text) if !text.is_empty() => stream.continuing(),
+            Prompt::Tokens(tokens) if !tokens.is_empty() => stream.continuing(),
+            _ => stream,
+        }
+    }
+
+    /// Ids that may be sampled. Some models have more logits than tokens; the surplus stands for nothing.
+    pub(crate) fn sampled_ids(&self) -> usize {
+        self.vocab_size.min(self.tokenizer.vocab_size())
+    }
+}
+
+/// How much there is; the vocabulary would be too long.
+impl fmt::Debug for TextCodec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TextCodec")
+            .field("vocab_size", &self.vocab_size)
+            .field("has_chat_template", &self.chat_template.is_ok())
+            .finish_non_exhaustive()
+    }
+}
