@@ -13,7 +13,7 @@ use ruvllm::{EngineOptions, Isa, KvCalibration, KvPolicy};
 use ruvllm_models::quantize::Recipe;
 
 use crate::commands::{
-    bench, calibrate_kv, chat, convert, detokenize, doctor, eval, generate, inspect, quantize, store,
+    bench, calibrate_kv, chat, convert, detokenize, doctor, embed, eval, generate, inspect, quantize, store,
     template, tokenize,
 };
 use crate::error::one_line;
@@ -55,6 +55,7 @@ pub(crate) enum Command {
     Tokenize(tokenize::TokenizeArgs),
     Detokenize(detokenize::DetokenizeArgs),
     Template(template::TemplateArgs),
+    Embed(Box<embed::EmbedArgs>),
     #[command(subcommand)]
     Eval(eval::EvalCommand),
     Bench(bench::BenchArgs),

@@ -18,8 +18,8 @@ const PREFERENCE: [&str; 20] = [
 const GGUF: &str = ".gguf";
 const SAFETENSORS: &str = ".safetensors";
 
-/// Files beside the weights that belong to a model in the form of `transformers`.
-const COMPANIONS: [&str; 12] = [
+/// Files beside the weights that belong to a model in the form of `transformers`, or of `sentence-transformers`.
+const COMPANIONS: [&str; 15] = [
     "config.json",
     "generation_config.json",
     "model.safetensors.index.json",
@@ -32,6 +32,9 @@ const COMPANIONS: [&str; 12] = [
     "vocab.txt",
     "merges.txt",
     "chat_template.jinja",
+    "modules.json",
+    "sentence_bert_config.json",
+    "1_Pooling/config.json",
 ];
 
 /// The files of a model.
@@ -212,7 +215,7 @@ fn folder(listing: &Listing, repo: &str) -> Result<Selection> {
     if let Some(file) = missing_shard(&weights) {
         return Err(Error::MissingPart { repo: repo.to_owned(), file });
     }
-    let companions = at_root().filter(|file| COMPANIONS.contains(&file.path.as_str()));
+    let companions = listing.files.iter().filter(|file| COMPANIONS.contains(&file.path.as_str()));
     let files = companions.chain(weights).cloned().collect();
     Ok(Selection { files, model: String::new(), name: store_name(file_name(repo)) })
 }
@@ -310,18 +313,23 @@ mod tests {
     fn a_folder_of_safetensors_is_one_model() {
         let paths = [
             ".gitattributes",
+            "1_Pooling/config.json",
             "README.md",
             "config.json",
             "model-00001-of-00002.safetensors",
             "model-00002-of-00002.safetensors",
             "model.safetensors.index.json",
+            "modules.json",
+            "onnx/config.json",
             "onnx/model.onnx",
             "pytorch_model.bin",
             "tokenizer.json",
         ];
         let files = [
+            "1_Pooling/config.json",
             "config.json",
             "model.safetensors.index.json",
+            "modules.json",
             "tokenizer.json",
             "model-00001-of-00002.safetensors",
             "model-00002-of-00002.safetensors",

@@ -26,6 +26,15 @@ pub enum Error {
         supported: String,
     },
 
+    /// The model encodes texts: it gives embeddings, and no text.
+    #[error(
+        "architecture `{architecture}` is an encoder: it gives embeddings of texts (`embed`) and generates none"
+    )]
+    IsEncoder {
+        /// The value of `general.architecture`.
+        architecture: String,
+    },
+
     /// A folder holds no model that can be read.
     #[error("{} holds no model: {reason}", path.display())]
     NotAModelFolder {
@@ -266,6 +275,24 @@ pub enum Error {
     EmptySegment {
         /// Index of the segment.
         segment: usize,
+    },
+
+    /// A name that is no kind of pooling.
+    #[error("pooling `{found}` is not known (known: mean, last, cls)")]
+    UnknownPooling {
+        /// The name.
+        found: String,
+    },
+
+    /// A text has more tokens than an encoder has positions.
+    #[error("text {segment} has {tokens} tokens, the model takes at most {context_length}; shorten it")]
+    TextOfTokens {
+        /// Index of the text.
+        segment: usize,
+        /// Its length.
+        tokens: usize,
+        /// Most tokens that the model takes.
+        context_length: usize,
     },
 
     /// A token id is not in the vocabulary.

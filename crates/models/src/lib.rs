@@ -1,6 +1,6 @@
-//! Language models for `ruvllm`: hyperparameters and weights from GGUF files and Hugging Face folders, the decoder's
-//! forward pass. Its arithmetic is that of `ruvllm-kernels`, but for a factor of embeddings and a cap of logits. It keeps no
-//! keys and values (that is `ruvllm-kv-cache`), and does not schedule, sample or stream (that is `ruvllm`).
+//! Language models for `ruvllm`: hyperparameters and weights from GGUF files and Hugging Face folders, the forward passes of
+//! decoders ([`Model`]) and of encoders for embeddings ([`Encoder`]). Its arithmetic is that of `ruvllm-kernels`, but for a
+//! factor of embeddings and a cap of logits. It keeps no keys and values (that is `ruvllm-kv-cache`), and does not schedule, sample or stream (that is `ruvllm`).
 //!
 //! ```text
 //! Gguf ──────┐
@@ -30,9 +30,12 @@ mod checkpoint;
 mod compute;
 mod config;
 mod decoder;
+mod encoder;
 mod error;
 mod family;
 mod hf;
+mod pooling;
+mod projection;
 pub mod quantize;
 mod rows;
 pub mod tokenizer;
@@ -44,9 +47,11 @@ pub use checkpoint::{Checkpoint, TensorBytes, open_checkpoint};
 pub use compute::Compute;
 pub use config::ModelConfig;
 pub use decoder::Model;
+pub use encoder::{Encoder, EncoderConfig, EncoderWorkspace, is_encoder};
 pub use error::{Error, Result};
 pub use family::{Activation, DecoderSpec, Projections, Window};
 pub use hf::{HfFolder, StoredTensor};
+pub use pooling::{EmbeddingDefaults, Pooling};
 pub use ruvllm_kernels::KvFormat;
 pub use ruvllm_kv_cache::{KvPolicy, KvStore, Sequence};
 pub use ruvllm_memory::PagePool;

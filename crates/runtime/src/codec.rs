@@ -17,6 +17,25 @@ pub struct TextCodec {
     vocab_size: usize,
 }
 
+/// The tokenizer of a file, or else that of a checkpoint which messages call `name`, for a model of `vocab_size` ids.
+pub(crate) fn read_tokenizer(
+    checkpoint: &dyn Checkpoint,
+    name: &str,
+    file: Option<&Path>,
+    vocab_size: usize,
+) -> Result<Tokenizer> {
+    let (tokenizer, name) = match file {
+        Some(path) => (Tokenizer::from_file(path), path.display().to_string()),
+        None => (checkpoint.tokenizer(), name.to_owned()),
+    };
+    let tokenizer = tokenizer.map_err(|source| Error::Tokenizer { name, source })?;
+    let ids = tokenizer.text_vocab_size();
+    if ids > vocab_size {
+        return Err(Error::VocabularyMismatch { tokenizer: ids, model: vocab_size });
+    }
+    Ok(tokenizer)
+}
+
 impl TextCodec {
     /// Reads those of a checkpoint that messages call `name`, or takes the `tokenizer.json` given instead of its own.
     /// `vocab_size` is how many ids the model has, rows of its embedding. A chat template that cannot be read is no error
@@ -30,17 +49,7 @@ impl TextCodec {
         tokenizer: Option<&Path>,
         vocab_size: usize,
     ) -> Result<Self> {
-        let tokenizer = match tokenizer {
-            Some(path) => Tokenizer::from_file(path)
-                .map_err(|source| Error::Tokenizer { name: path.display().to_string(), source }),
-            None => {
-                checkpoint.tokenizer().map_err(|source| Error::Tokenizer { name: name.to_owned(), source })
-            }
-        }?;
-        let ids = tokenizer.text_vocab_size();
-        if ids > vocab_size {
-            return Err(Error::VocabularyMismatch { tokenizer: ids, model: vocab_size });
-        }
+        let tokenizer = read_tokenizer(checkpoint, name, tokenizer, vocab_size)?;
         let chat_template = ChatTemplate::from_gguf(checkpoint.metadata(), &tokenizer);
         Ok(Self { tokenizer, chat_template, vocab_size })
     }

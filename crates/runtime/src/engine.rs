@@ -9,7 +9,7 @@ use ruvllm_memory::{PagePool, PoolConfig};
 use ruvllm_models::chat::{ChatTemplate, Message};
 use ruvllm_models::quantize::{InSitu, Recipe};
 use ruvllm_models::tokenizer::Tokenizer;
-use ruvllm_models::{Checkpoint, Compute, LoadProgress, Model, ModelConfig, TokenId};
+use ruvllm_models::{Checkpoint, Compute, EmbeddingDefaults, LoadProgress, Model, ModelConfig, TokenId};
 
 use crate::codec::TextCodec;
 use crate::error::{Error, Result};
@@ -34,6 +34,8 @@ pub struct Engine {
     pub(crate) kv: KvStore,
     pub(crate) prefixes: Option<PrefixCache>,
     pub(crate) source: ModelSource,
+    /// What the model's files say about vectors of texts.
+    pub(crate) embedding: EmbeddingDefaults,
     load_time: Duration,
 }
 
@@ -71,6 +73,8 @@ impl Engine {
         let pool = ThreadPool::new(plan::threads(&machine, options.threads).value).map_err(Error::Compute)?;
         let model = load_model(&*checkpoint, options, &pool, progress)
             .map_err(|source| Error::Load { name: name.clone(), source })?;
+        let embedding = EmbeddingDefaults::from_metadata(checkpoint.metadata())
+            .map_err(|source| Error::Load { name: name.clone(), source })?;
         let bytes = model.weight_bytes();
         let size = ModelSize::new(model.config(), bytes.shared.saturating_add(bytes.private));
         let plan = Plan::new(&machine, &size, options);
@@ -89,6 +93,7 @@ impl Engine {
             kv,
             prefixes,
             source: source.clone(),
+            embedding,
             load_time: started.elapsed(),
         })
     }

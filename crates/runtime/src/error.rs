@@ -1,6 +1,6 @@
 //! The error type of this crate: one variant per condition, with the numbers that explain it.
 
-use ruvllm_models::TokenId;
+use ruvllm_models::{Pooling, TokenId};
 
 /// What this crate's functions return.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -136,6 +136,40 @@ pub enum Error {
     /// The chat template refuses the messages, or its text cannot be encoded.
     #[error("cannot make a prompt of the messages")]
     Chat(#[source] ruvllm_models::Error),
+    /// A text to embed could not be turned into tokens.
+    #[error("cannot encode text {}", index + 1)]
+    EncodeText {
+        /// Its index in the request.
+        index: usize,
+        /// What the tokenizer said.
+        #[source]
+        source: ruvllm_models::Error,
+    },
+    /// A text to embed has no tokens, and the model puts none around it.
+    #[error("text {} is empty and the model adds no tokens of its own; leave it out", index + 1)]
+    EmptyText {
+        /// Its index in the request.
+        index: usize,
+    },
+    /// A decoder was asked for the state of its first token.
+    #[error(
+        "pooling {pooling} needs an encoder: the first token of a decoder has seen nothing but itself; use mean or last"
+    )]
+    PoolingOfDecoder {
+        /// What was asked for.
+        pooling: Pooling,
+    },
+    /// The forward pass of an encoder failed.
+    #[error("cannot compute texts {}..={}", first + 1, first + texts)]
+    ForwardTexts {
+        /// Index of the first text of the pass.
+        first: usize,
+        /// Texts of the pass.
+        texts: usize,
+        /// What the model said.
+        #[source]
+        source: ruvllm_models::Error,
+    },
     /// A forward pass failed.
     #[error("cannot compute positions {start}..{end}", end = start + tokens)]
     Forward {

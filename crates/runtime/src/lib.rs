@@ -18,6 +18,7 @@
 //!                                         ├──perplexity──▶ Perplexity
 //!                                         ├──passkey─────▶ Vec<PasskeyResult>
 //!                                         ├──logits──────▶ Vec<f32>
+//!                                         ├──embed───────▶ Embeddings (also of encoders: Embedder)
 //!                                         ├──calibrate_kv▶ KvCalibration
 //!                                         └──bench───────▶ Vec<BenchResult>
 //! ```
@@ -38,6 +39,7 @@ mod calibrate;
 mod cancel;
 mod codec;
 mod conversation;
+mod embed;
 mod engine;
 mod error;
 mod evaluate;
@@ -58,7 +60,7 @@ pub use ruvllm_kv_cache::{KvCalibration, KvPolicy};
 pub use ruvllm_memory::{Quota, Tenant};
 pub use ruvllm_models::chat::Message;
 pub use ruvllm_models::quantize::Recipe;
-pub use ruvllm_models::{LoadProgress, ModelConfig, TokenId};
+pub use ruvllm_models::{LoadProgress, ModelConfig, Pooling, TokenId};
 
 #[cfg(feature = "candle")]
 pub use crate::backend::candle::{CandleBackend, CandleDevice, CandleOptions};
@@ -67,6 +69,7 @@ pub use crate::benchmark::{BenchOptions, BenchResult, BenchTest, Spread};
 pub use crate::cancel::CancelToken;
 pub use crate::codec::TextCodec;
 pub use crate::conversation::Conversation;
+pub use crate::embed::{Embedder, Embedding, EmbeddingRequest, Embeddings};
 pub use crate::engine::Engine;
 pub use crate::error::{Error, Result};
 pub use crate::evaluate::{PasskeyOptions, PasskeyResult, Perplexity};

@@ -202,10 +202,25 @@ impl<'e> Session<'e> {
         false
     }
 
+    /// What has to happen between passes, and room for `tokens` more.
+    fn prepare(&mut self, tokens: usize) {
+        self.settle();
+        self.make_room(tokens);
+    }
+
+    /// The next `tokens` as a part of a pass with other sequences.
+    pub(crate) fn next_segment<'t>(
+        &'t mut self,
+        tokens: &'t [TokenId],
+        logits: LogitsRows<'t>,
+    ) -> Segment<'t> {
+        self.prepare(tokens.len());
+        Segment { tokens, cache: &mut self.cache, logits }
+    }
+
     /// Appends `tokens` in one pass and returns the logits asked for, `[rows, vocab_size]` in order of position.
     pub(crate) fn forward(&mut self, tokens: &[TokenId], logits: LogitsRows<'_>) -> Result<&[f32]> {
-        self.settle();
-        self.make_room(tokens.len());
+        self.prepare(tokens.len());
         let start = self.cache.len();
         let mut segments = [Segment { tokens, cache: &mut self.cache, logits }];
         self.model

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use ruvllm::{Engine, EngineOptions, TokenId};
+use ruvllm::{Embedder, Engine, EngineOptions, TokenId};
 use ruvllm_models::chat::ChatTemplate;
 use ruvllm_models::tokenizer::{EncodeOptions, Tokenizer};
 
@@ -23,10 +23,32 @@ pub(crate) fn engine(model: &ModelArgs, options: EngineOptions) -> Result<Engine
     let engine = Engine::load(&choice.source(), &options, &mut |step| {
         progress.update(step.bytes_done, step.bytes_total);
     })?;
+    warn(&engine);
+    Ok(engine)
+}
+
+/// Says what of an engine's plan does not fit the machine.
+fn warn(engine: &Engine) {
     for warning in &engine.plan().warnings {
         output::warn(&plan_text::warning(warning));
     }
-    Ok(engine)
+}
+
+/// Loads the model of a command, decoder or encoder, to make vectors with it; otherwise as [`engine`].
+///
+/// # Errors
+/// As [`engine`].
+pub(crate) fn embedder(model: &ModelArgs, options: EngineOptions) -> Result<Embedder> {
+    let choice = ModelChoice::new(model.model.as_deref());
+    choice.check()?;
+    let mut progress = Progress::bytes(format!("loading {}", choice.name()));
+    let embedder = Embedder::load(&choice.source(), &options, &mut |step| {
+        progress.update(step.bytes_done, step.bytes_total);
+    })?;
+    if let Some(engine) = embedder.engine() {
+        warn(engine);
+    }
+    Ok(embedder)
 }
 
 /// The tokenizer of a command's model, without loading its weights. A `tokenizer.json`, or the folder that holds it, is a

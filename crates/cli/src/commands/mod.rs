@@ -11,6 +11,7 @@ pub(crate) mod chat;
 pub(crate) mod convert;
 pub(crate) mod detokenize;
 pub(crate) mod doctor;
+pub(crate) mod embed;
 pub(crate) mod eval;
 pub(crate) mod generate;
 pub(crate) mod inspect;
@@ -34,6 +35,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Command::Tokenize(args) => tokenize::run(&args, json)?,
         Command::Detokenize(args) => detokenize::run(&args, json)?,
         Command::Template(args) => template::run(&args, json)?,
+        Command::Embed(args) => embed::run(&args, json)?,
         Command::Eval(eval::EvalCommand::Perplexity(args)) => eval::perplexity::run(&args, json)?,
         Command::Eval(eval::EvalCommand::Passkey(args)) => eval::passkey::run(&args, json)?,
         Command::Eval(eval::EvalCommand::Logits(args)) => eval::logits::run(&args, json)?,

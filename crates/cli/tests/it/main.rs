@@ -7,6 +7,7 @@ mod chat;
 mod chat_terminal;
 mod convert;
 mod doctor;
+mod embed;
 mod eval;
 mod generate;
 mod golden;

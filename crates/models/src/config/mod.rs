@@ -3,23 +3,25 @@
 pub(crate) mod keys;
 pub(crate) mod rope;
 
+use gguf_rs_lite::Metadata;
 use ruvllm_kernels::{RopeConfig, RopeScaling};
 use ruvllm_kv_cache::KvShape;
 
 use self::keys::{Keys, Real};
 use crate::checkpoint::Checkpoint;
+use crate::encoder;
 use crate::error::{Error, Result};
 use crate::family::{self, DecoderSpec, Sizes};
 use crate::weights::EMBEDDING;
 
 /// Limits beyond which a value is not taken for real. Tensors, whose sizes the file itself bounds, are
 /// checked against each width; the limits keep products from overflowing and buffers in proportion.
-const MAX_WIDTH: usize = 1 << 20;
+pub(crate) const MAX_WIDTH: usize = 1 << 20;
 const MAX_HEAD_DIM: usize = 1 << 12;
-const MAX_VOCAB: usize = 1 << 24;
+pub(crate) const MAX_VOCAB: usize = 1 << 24;
 
 /// Largest context that a file may name; positions are counted in 32 bits.
-const MAX_CONTEXT: usize = u32::MAX as usize;
+pub(crate) const MAX_CONTEXT: usize = u32::MAX as usize;
 
 /// What a decoder-only transformer looks like: sizes, constants and the family's switches.
 ///
@@ -69,16 +71,17 @@ impl ModelConfig {
     /// Reads and checks the hyperparameters of the model in `checkpoint`.
     ///
     /// # Errors
-    /// [`Error::UnsupportedArchitecture`] for a family that is not implemented, [`Error::MissingKey`]
+    /// [`Error::UnsupportedArchitecture`] for a family that is not implemented, [`Error::IsEncoder`] for a model that
+    /// [`Encoder`](crate::Encoder) loads, [`Error::MissingKey`]
     /// and [`Error::InvalidKey`] for hyperparameters that no such model can have,
     /// [`Error::MissingTensor`] and [`Error::TensorShape`] when the embedding, which decides the
     /// vocabulary size, is not usable, and [`Error::Gguf`] for values of a wrong type.
     pub fn from_checkpoint(checkpoint: &dyn Checkpoint) -> Result<Self> {
         let metadata = checkpoint.metadata();
-        let architecture = metadata.get_str("general.architecture")?.ok_or_else(|| Error::MissingKey {
-            key: "general.architecture".into(),
-            expected: format!("one of {}", family::supported()),
-        })?;
+        let architecture = read_architecture(metadata)?;
+        if encoder::is_encoder(metadata) {
+            return Err(Error::IsEncoder { architecture: architecture.to_owned() });
+        }
         let family = family::find(architecture)?;
         let keys = Keys::new(metadata, architecture);
 
@@ -146,9 +149,17 @@ impl ModelConfig {
     }
 }
 
+/// The value of `general.architecture`.
+pub(crate) fn read_architecture(metadata: &Metadata) -> Result<&str> {
+    metadata.get_str("general.architecture")?.ok_or_else(|| Error::MissingKey {
+        key: "general.architecture".into(),
+        expected: format!("one of {}", family::supported()),
+    })
+}
+
 /// Each layer has tensors of its own, so a layer count beyond the number of tensors is a lie that
 /// must not decide the size of anything.
-fn read_layers(keys: &Keys<'_>, checkpoint: &dyn Checkpoint) -> Result<usize> {
+pub(crate) fn read_layers(keys: &Keys<'_>, checkpoint: &dyn Checkpoint) -> Result<usize> {
     let n_tensors = checkpoint.tensors().count();
     let n_layers = keys.require_count("block_count", 1..=MAX_CONTEXT)?;
     if n_layers > n_tensors {
@@ -186,7 +197,11 @@ fn read_head_dim(keys: &Keys<'_>, model_dim: usize, n_heads: usize) -> Result<us
 }
 
 /// The rows of the embedding; the key, which older files lack, must agree.
-fn read_vocab_size(keys: &Keys<'_>, checkpoint: &dyn Checkpoint, model_dim: usize) -> Result<usize> {
+pub(crate) fn read_vocab_size(
+    keys: &Keys<'_>,
+    checkpoint: &dyn Checkpoint,
+    model_dim: usize,
+) -> Result<usize> {
     let named = keys.count("vocab_size", 1..=MAX_VOCAB)?;
     let info = checkpoint.tensor(EMBEDDING).ok_or_else(|| Error::MissingTensor { name: EMBEDDING.into() })?;
     let rows = info.dims.get(1).copied().unwrap_or(0);

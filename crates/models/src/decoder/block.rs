@@ -1,8 +1,6 @@
 //! One transformer layer: attention over the cache, then the gated feed-forward network, each behind
 //! a norm and added to the residual stream. The family's switches are read here.
 
-use std::ops::Range;
-
 use ruvllm_kernels::{Activations, AttentionShape, KvView, MatmulJob, RopeTable};
 use ruvllm_kv_cache::Sequence;
 
@@ -12,6 +10,7 @@ use crate::batch::{Segment, Span};
 use crate::compute::Compute;
 use crate::config::ModelConfig;
 use crate::family::Activation;
+use crate::projection::{add_bias, finish, needs_q8, project};
 use crate::rows;
 use crate::weights::{LayerWeights, Linear};
 use crate::workspace::Buffers;
@@ -258,40 +257,6 @@ pub(super) fn project_norm(
         compute.kernels.rms_norm(hidden, weight, config.norm_eps, normed);
     });
     project(compute, normed, jobs);
-}
-
-/// Does the last step to the rows of a product's input, and quantizes them in the same pass if the product reads 8 bits.
-fn finish(
-    compute: &Compute,
-    input: &mut Activations,
-    q8: bool,
-    step: &(dyn Fn(Range<usize>, &mut [f32]) + Sync),
-) {
-    if q8 {
-        input.update_and_quantize(&compute.kernels, &compute.pool, step);
-    } else {
-        input.update(&compute.pool, step);
-    }
-}
-
-/// Products of one input with several matrices. The input is quantized when a format needs it and it is not yet.
-fn project(compute: &Compute, input: &mut Activations, jobs: &mut [MatmulJob<'_>]) {
-    if needs_q8(jobs) {
-        input.quantize(&compute.kernels, &compute.pool);
-    }
-    compute.kernels.matmul_many(&compute.pool, input, jobs);
-}
-
-fn needs_q8(jobs: &[MatmulJob<'_>]) -> bool {
-    jobs.iter().any(|job| job.weights.format().uses_q8())
-}
-
-/// Adds `bias` to every row.
-pub(super) fn add_bias(compute: &Compute, rows: &mut [f32], bias: Option<&[f32]>) {
-    if let Some(bias) = bias {
-        let rows = rows.chunks_exact_mut(bias.len());
-        rows::for_each(&compute.pool, rows, |row| compute.kernels.add_assign(row, bias));
-    }
 }
 
 /// Moves the rows of `spans`, which ascend, to the front and returns how many they are.

@@ -10,13 +10,14 @@ use ruvllm_kernels::MatmulJob;
 use ruvllm_kv_cache::{KvCalibration, KvPolicy, KvRope, KvStore, Probe, Sequence};
 use ruvllm_memory::PagePool;
 
-use self::block::{Block, add_bias, project_norm};
+use self::block::{Block, project_norm};
 use self::rope::Ropes;
-use crate::batch::Segment;
+use crate::batch::{Plan, Segment};
 use crate::checkpoint::Checkpoint;
 use crate::compute::Compute;
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
+use crate::projection::add_bias;
 use crate::rows;
 use crate::weights::{LoadProgress, WeightBytes, Weights};
 use crate::workspace::{Buffers, Workspace, resize};
@@ -168,6 +169,42 @@ impl Model {
         plan.fill(&self.config, segments)?;
         let n_logits = plan.n_wanted().saturating_mul(self.config.vocab_size);
         resize(logits, n_logits, "logits")?;
+        self.run(compute, plan, buffers, segments)?;
+        if !plan.wanted.is_empty() {
+            self.output(compute, buffers, plan.n_wanted(), logits);
+        }
+        Ok(logits)
+    }
+
+    /// As [`forward`](Self::forward), but returns what logits are made of: the states behind the last layer and the final
+    /// norm, `[rows, model_dim]`, of the tokens whose logits the segments name.
+    ///
+    /// # Errors
+    /// As `forward`.
+    pub fn hidden_states<'w>(
+        &self,
+        compute: &Compute,
+        workspace: &'w mut Workspace,
+        segments: &mut [Segment<'_>],
+    ) -> Result<&'w [f32]> {
+        let Workspace { plan, buffers, .. } = workspace;
+        plan.fill(&self.config, segments)?;
+        self.run(compute, plan, buffers, segments)?;
+        let Buffers { hidden, normed, .. } = buffers;
+        let norm_weight = &self.weights.output_norm;
+        project_norm(compute, &self.config, hidden, norm_weight, normed, plan.n_wanted(), &mut []);
+        Ok(normed.values())
+    }
+
+    /// Sends the tokens of a checked batch through all layers; the rows of the wanted ones are then the first of the
+    /// residual stream.
+    fn run(
+        &self,
+        compute: &Compute,
+        plan: &Plan,
+        buffers: &mut Buffers,
+        segments: &mut [Segment<'_>],
+    ) -> Result<()> {
         self.prepare(buffers, plan.n_tokens())?;
         for segment in segments.iter_mut() {
             segment.cache.reserve(&compute.kernels, segment.tokens.len())?;
@@ -187,10 +224,7 @@ impl Model {
         for segment in segments.iter_mut() {
             segment.cache.advance(segment.tokens.len());
         }
-        if !plan.wanted.is_empty() {
-            self.output(compute, buffers, plan.n_wanted(), logits);
-        }
-        Ok(logits)
+        Ok(())
     }
 
     /// The query of the last token of a segment of the last pass, in the layer that

@@ -5,7 +5,8 @@ use std::path::Path;
 use gguf_rs_lite::Metadata;
 use serde_json::{Map, Value};
 
-use super::family::{self, Family, Kind};
+use super::encoder;
+use super::family::{self, Family, Form, Kind};
 use super::fields::{self, Fields};
 use super::rope::{self, Generated};
 use crate::error::{Error, Result};
@@ -14,11 +15,11 @@ use crate::error::{Error, Result};
 pub(super) const FILE: &str = "config.json";
 
 /// Limits beyond which a value is not taken for real; every size is checked against the tensors afterwards.
-const MAX_WIDTH: usize = 1 << 20;
+pub(super) const MAX_WIDTH: usize = 1 << 20;
 const MAX_HEAD_DIM: usize = 1 << 12;
-const MAX_POSITIONS: usize = u32::MAX as usize;
-const MAX_LAYERS: usize = 1 << 16;
-const MAX_VOCAB: usize = 1 << 24;
+pub(super) const MAX_POSITIONS: usize = u32::MAX as usize;
+pub(super) const MAX_LAYERS: usize = 1 << 16;
+pub(super) const MAX_VOCAB: usize = 1 << 24;
 
 /// A `config.json` as an object: what `text_config` says stands in the place of what the file itself says.
 pub(super) struct Config {
@@ -39,6 +40,10 @@ pub(super) struct Sizes {
     /// `None`: as many as the embedding has rows.
     pub(super) vocab_size: Option<usize>,
     pub(super) context: usize,
+    /// The row of the first position in an encoder's table; those before it stand for no token.
+    pub(super) first_position: usize,
+    /// Rows of an encoder's table of token types.
+    pub(super) n_token_types: usize,
 }
 
 /// What a `config.json` says.
@@ -100,17 +105,30 @@ impl Config {
             return Err(config.invalid("quantization_config", expected));
         }
         check_activation(&config, family)?;
-        let sizes = read_sizes(&config, family)?;
         let mut metadata = Metadata::new();
         metadata.insert("general.architecture", family.architecture);
         metadata.insert("general.type", "model");
         metadata.insert("general.name", name);
         let mut keys = Keys { architecture: family.architecture, metadata };
-        write_sizes(&config, family, &sizes, &mut keys)?;
-        write_windows(&config, family, &sizes, &mut keys)?;
-        write_caps(&config, family, &sizes, &mut keys)?;
-        let generated = rope::write(&config, family.kind, &sizes, &mut keys)?;
-        let is_tied = match (family.kind, config.flag("tie_word_embeddings")?) {
+        let kind = match family.form {
+            Form::Decoder(kind) => kind,
+            Form::Encoder(kind) => {
+                let sizes = encoder::write(&config, kind, &mut keys)?;
+                // Other readers want a number above 0, also where there is no table.
+                let n_token_types = sizes.n_token_types.max(1) as u32;
+                keys.metadata.insert("tokenizer.ggml.token_type_count", n_token_types);
+                // Heads that guess left-out words are parts of some files, and follow from the embedding.
+                let is_tied = Some(true);
+                let (metadata, generated) = (keys.metadata, Vec::new());
+                return Ok(Hyperparameters { family, sizes, is_tied, metadata, generated });
+            }
+        };
+        let sizes = read_sizes(&config, kind)?;
+        write_sizes(&config, kind, &sizes, &mut keys)?;
+        write_windows(&config, kind, &sizes, &mut keys)?;
+        write_caps(&config, kind, &sizes, &mut keys)?;
+        let generated = rope::write(&config, kind, &sizes, &mut keys)?;
+        let is_tied = match (kind, config.flag("tie_word_embeddings")?) {
             (Kind::Gemma2 | Kind::Gemma3, None) => Some(true),
             (_, tied) => tied,
         };
@@ -138,15 +156,19 @@ impl Keys {
         self.insert(suffix, text);
     }
 
+    pub(super) fn flag(&mut self, suffix: &str, flag: bool) {
+        self.insert(suffix, flag);
+    }
+
     fn insert(&mut self, suffix: &str, value: impl Into<gguf_rs_lite::Value>) {
         self.metadata.insert(format!("{}.{suffix}", self.architecture), value);
     }
 }
 
 fn check_activation(config: &Fields<'_>, family: &Family) -> Result<()> {
-    for key in ["hidden_activation", "hidden_act"] {
+    for key in ["hidden_activation", "hidden_act", "activation"] {
         if let Some(name) = config.text(key)? {
-            // Of two fields the first is the one that counts.
+            // Of several fields the first is the one that counts.
             return match family.activations.contains(&name) {
                 true => Ok(()),
                 false => Err(config.invalid(key, format!("one of {}", family.activations.join(", ")))),
@@ -156,9 +178,9 @@ fn check_activation(config: &Fields<'_>, family: &Family) -> Result<()> {
     Ok(())
 }
 
-fn read_sizes(config: &Fields<'_>, family: &Family) -> Result<Sizes> {
+fn read_sizes(config: &Fields<'_>, kind: Kind) -> Result<Sizes> {
     // Gemma 3 files leave out what is as in the smallest model of the class.
-    let gemma3 = family.kind == Kind::Gemma3;
+    let gemma3 = kind == Kind::Gemma3;
     let or_default = |key: &str, max: usize, default: usize| match config.count(key, 1..=max)? {
         Some(count) => Ok(count),
         None if gemma3 => Ok(default),
@@ -177,7 +199,7 @@ fn read_sizes(config: &Fields<'_>, family: &Family) -> Result<Sizes> {
     }
     let head_dim = match config.count("head_dim", 1..=MAX_HEAD_DIM)? {
         Some(head_dim) => head_dim,
-        None if matches!(family.kind, Kind::Gemma2 | Kind::Gemma3) => 256,
+        None if matches!(kind, Kind::Gemma2 | Kind::Gemma3) => 256,
         None if model_dim.is_multiple_of(n_heads) && model_dim / n_heads <= MAX_HEAD_DIM => {
             model_dim / n_heads
         }
@@ -199,10 +221,12 @@ fn read_sizes(config: &Fields<'_>, family: &Family) -> Result<Sizes> {
         head_dim,
         vocab_size: config.count("vocab_size", 1..=MAX_VOCAB)?,
         context: or_default("max_position_embeddings", MAX_POSITIONS, 131_072)?,
+        first_position: 0,
+        n_token_types: 0,
     })
 }
 
-fn write_sizes(config: &Fields<'_>, family: &Family, sizes: &Sizes, keys: &mut Keys) -> Result<()> {
+fn write_sizes(config: &Fields<'_>, kind: Kind, sizes: &Sizes, keys: &mut Keys) -> Result<()> {
     keys.count("block_count", sizes.n_layers);
     keys.count("context_length", sizes.context);
     keys.count("embedding_length", sizes.model_dim);
@@ -212,21 +236,21 @@ fn write_sizes(config: &Fields<'_>, family: &Family, sizes: &Sizes, keys: &mut K
     keys.real("attention.layer_norm_rms_epsilon", config.positive("rms_norm_eps")?.unwrap_or(1e-6));
     let is_implied = config.get("head_dim").is_none() && sizes.head_dim * sizes.n_heads == sizes.model_dim;
     // Phi-3 files name none, and their writers none either.
-    if family.kind != Kind::Phi3 && !is_implied {
+    if kind != Kind::Phi3 && !is_implied {
         keys.count("attention.key_length", sizes.head_dim);
         keys.count("attention.value_length", sizes.head_dim);
     }
-    if let (Kind::Llama | Kind::Mistral, Some(vocab_size)) = (family.kind, sizes.vocab_size) {
+    if let (Kind::Llama | Kind::Mistral, Some(vocab_size)) = (kind, sizes.vocab_size) {
         keys.count("vocab_size", vocab_size);
     }
     Ok(())
 }
 
 /// Sliding windows. The format has a key for their length; which layers have one is part of the architecture.
-fn write_windows(config: &Fields<'_>, family: &Family, sizes: &Sizes, keys: &mut Keys) -> Result<()> {
+fn write_windows(config: &Fields<'_>, kind: Kind, sizes: &Sizes, keys: &mut Keys) -> Result<()> {
     const KEY: &str = "attention.sliding_window";
     let window = config.count("sliding_window", 0..=MAX_POSITIONS)?;
-    let has_window: fn(usize) -> bool = match family.kind {
+    let has_window: fn(usize) -> bool = match kind {
         Kind::Llama | Kind::Qwen => {
             if config.flag("use_sliding_window")? == Some(true) {
                 return Err(config
@@ -254,13 +278,13 @@ fn write_windows(config: &Fields<'_>, family: &Family, sizes: &Sizes, keys: &mut
             |layer| (layer + 1) % 6 != 0
         }
     };
-    if let (Kind::Mistral, Some(window @ 1..)) = (family.kind, window) {
+    if let (Kind::Mistral, Some(window @ 1..)) = (kind, window) {
         keys.count(KEY, window);
     }
     let Some(types) = config.list("layer_types")? else { return Ok(()) };
-    let is_usual = |(layer, kind): (usize, &Value)| {
+    let is_usual = |(layer, named): (usize, &Value)| {
         let expected = if has_window(layer) { "sliding_attention" } else { "full_attention" };
-        kind.as_str() == Some(expected) || window.is_none() && kind.as_str() == Some("full_attention")
+        named.as_str() == Some(expected) || window.is_none() && named.as_str() == Some("full_attention")
     };
     if types.len() == sizes.n_layers && types.iter().enumerate().all(is_usual) {
         return Ok(());
@@ -269,10 +293,10 @@ fn write_windows(config: &Fields<'_>, family: &Family, sizes: &Sizes, keys: &mut
 }
 
 /// Soft caps, and the scale of scores where it is not that of the head.
-fn write_caps(config: &Fields<'_>, family: &Family, sizes: &Sizes, keys: &mut Keys) -> Result<()> {
+fn write_caps(config: &Fields<'_>, kind: Kind, sizes: &Sizes, keys: &mut Keys) -> Result<()> {
     const ATTENTION: &str = "attn_logit_softcapping";
     const LOGITS: &str = "final_logit_softcapping";
-    match family.kind {
+    match kind {
         Kind::Gemma2 => {
             keys.real(ATTENTION, config.positive(ATTENTION)?.unwrap_or(50.0));
             keys.real(LOGITS, config.positive(LOGITS)?.unwrap_or(30.0));

@@ -3,19 +3,22 @@
 
 use crate::error::{Error, Result};
 
+use super::encoder;
 use super::fields::Fields;
 
 /// One family.
 #[derive(Debug)]
 pub(super) struct Family {
     /// Values of `architectures`.
-    classes: &'static [&'static str],
+    pub(super) classes: &'static [&'static str],
     /// Values of `model_type`, for files without `architectures`.
-    model_types: &'static [&'static str],
+    pub(super) model_types: &'static [&'static str],
     /// Value of `general.architecture`.
     pub(super) architecture: &'static str,
-    /// Which of the keys that families have of their own are written.
-    pub(super) kind: Kind,
+    /// Which keys are written.
+    pub(super) form: Form,
+    /// What tensors are called beside their own names.
+    pub(super) names: &'static Names,
     /// The tensors of a layer.
     pub(super) layer: &'static [Part],
     /// The rows of q and k are reordered, so that the elements of a rotated pair are neighbours.
@@ -26,7 +29,29 @@ pub(super) struct Family {
     pub(super) activations: &'static [&'static str],
 }
 
-/// The family, as far as hyperparameters differ.
+/// What a family computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// The next token.
+    Decoder(Kind),
+    /// States of all tokens of a text.
+    Encoder(encoder::Kind),
+}
+
+/// What tensors are called beside the names of their parts.
+#[derive(Debug)]
+pub(super) struct Names {
+    /// The beginning that messages show.
+    pub(super) shown_prefix: &'static str,
+    /// What stands before the number of a layer.
+    pub(super) layers: &'static str,
+    /// The tensors that are in no layer.
+    pub(super) outside: &'static [Part],
+    /// Beginnings of names that nothing here computes with.
+    pub(super) unused: &'static [&'static str],
+}
+
+/// The family of a decoder, as far as hyperparameters differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Llama,
@@ -37,12 +62,12 @@ pub(super) enum Kind {
     Gemma3,
 }
 
-/// A tensor of a layer, or a matrix with its bias.
+/// A tensor, or a matrix or norm with its bias.
 #[derive(Debug)]
 pub(super) struct Part {
-    /// The name between `layers.N.` and `.weight`.
+    /// The name between that of the layer and `.weight`.
     pub(super) hf: &'static str,
-    /// The name between `blk.N.` and `.weight`.
+    /// The same in GGUF, where layers are `blk.N.`.
     pub(super) gguf: &'static str,
     pub(super) shape: Shape,
     pub(super) bias: Bias,
@@ -51,6 +76,12 @@ pub(super) struct Part {
 /// Shapes, in terms of the hyperparameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shape {
+    /// The embedding of tokens.
+    Embedding,
+    /// The embedding of positions.
+    Positions,
+    /// The embedding of token types.
+    TokenTypes,
     /// A norm over the residual stream.
     ModelNorm,
     /// A norm over one head.
@@ -77,7 +108,7 @@ pub(super) enum Bias {
     Always,
 }
 
-const fn part(hf: &'static str, gguf: &'static str, shape: Shape, bias: Bias) -> Part {
+pub(super) const fn part(hf: &'static str, gguf: &'static str, shape: Shape, bias: Bias) -> Part {
     Part { hf, gguf, shape, bias }
 }
 
@@ -174,13 +205,25 @@ const SILU: &[&str] = &["silu", "swish"];
 /// Early Gemma files say `gelu` and mean the form with tanh.
 const GELU_TANH: &[&str] = &["gelu_pytorch_tanh", "gelu"];
 
+/// The names of decoders.
+const DECODER: Names = Names {
+    shown_prefix: "model.",
+    layers: "layers.",
+    outside: &[
+        part("embed_tokens", "token_embd", Shape::Embedding, Bias::Never),
+        part("norm", "output_norm", Shape::ModelNorm, Bias::Never),
+    ],
+    unused: &[],
+};
+
 /// The families that can be read.
 const FAMILIES: &[Family] = &[
     Family {
         classes: &["LlamaForCausalLM"],
         model_types: &["llama"],
         architecture: "llama",
-        kind: Kind::Llama,
+        form: Form::Decoder(Kind::Llama),
+        names: &DECODER,
         layer: LLAMA,
         interleaves_heads: true,
         norms_plus_one: false,
@@ -190,7 +233,8 @@ const FAMILIES: &[Family] = &[
         classes: &["MistralForCausalLM"],
         model_types: &["mistral"],
         architecture: "llama",
-        kind: Kind::Mistral,
+        form: Form::Decoder(Kind::Mistral),
+        names: &DECODER,
         layer: LLAMA,
         interleaves_heads: true,
         norms_plus_one: false,
@@ -200,7 +244,8 @@ const FAMILIES: &[Family] = &[
         classes: &["Qwen2ForCausalLM"],
         model_types: &["qwen2"],
         architecture: "qwen2",
-        kind: Kind::Qwen,
+        form: Form::Decoder(Kind::Qwen),
+        names: &DECODER,
         layer: QWEN2,
         interleaves_heads: false,
         norms_plus_one: false,
@@ -210,7 +255,8 @@ const FAMILIES: &[Family] = &[
         classes: &["Qwen3ForCausalLM"],
         model_types: &["qwen3"],
         architecture: "qwen3",
-        kind: Kind::Qwen,
+        form: Form::Decoder(Kind::Qwen),
+        names: &DECODER,
         layer: QWEN3,
         interleaves_heads: false,
         norms_plus_one: false,
@@ -220,7 +266,8 @@ const FAMILIES: &[Family] = &[
         classes: &["Phi3ForCausalLM"],
         model_types: &["phi3"],
         architecture: "phi3",
-        kind: Kind::Phi3,
+        form: Form::Decoder(Kind::Phi3),
+        names: &DECODER,
         layer: PHI3,
         interleaves_heads: false,
         norms_plus_one: false,
@@ -230,7 +277,8 @@ const FAMILIES: &[Family] = &[
         classes: &["Gemma2ForCausalLM"],
         model_types: &["gemma2"],
         architecture: "gemma2",
-        kind: Kind::Gemma2,
+        form: Form::Decoder(Kind::Gemma2),
+        names: &DECODER,
         layer: GEMMA2,
         interleaves_heads: false,
         norms_plus_one: true,
@@ -240,12 +288,16 @@ const FAMILIES: &[Family] = &[
         classes: &["Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"],
         model_types: &["gemma3_text", "gemma3"],
         architecture: "gemma3",
-        kind: Kind::Gemma3,
+        form: Form::Decoder(Kind::Gemma3),
+        names: &DECODER,
         layer: GEMMA3,
         interleaves_heads: false,
         norms_plus_one: true,
         activations: GELU_TANH,
     },
+    encoder::BERT,
+    encoder::ROBERTA,
+    encoder::DISTILBERT,
 ];
 
 /// The family that a `config.json` names. `classes` are those of its `architectures`.

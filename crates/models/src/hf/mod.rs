@@ -9,9 +9,11 @@
 mod change;
 mod chat_template;
 mod config;
+mod encoder;
 mod family;
 mod fields;
 mod rope;
+mod sentence;
 mod shards;
 mod tensors;
 mod vocabulary;
@@ -88,6 +90,7 @@ impl HfFolder {
         metadata.insert("general.file_type", file_type(&tensors));
         metadata.insert("general.quantization_version", 2_u32);
         chat_template::write(path, &mut metadata)?;
+        sentence::write(path, model.family.architecture, &mut metadata)?;
         let by_name = tensors.iter().enumerate().map(|(i, tensor)| (tensor.info.name.clone(), i)).collect();
         Ok(Self { path: path.to_owned(), config, metadata, tensors, by_name, shards })
     }
@@ -184,6 +187,10 @@ impl Checkpoint for HfFolder {
             (_, [_]) => {
                 let format = stored.tensor_type.and_then(block_format).ok_or_else(missing)?;
                 Ok(TensorBytes::Made(change::vector(data.as_bytes(), format, change)))
+            }
+            (Change::SkipRows(skipped), [_, rows]) => {
+                let row_bytes = data.len() / (*rows as usize).max(1);
+                Ok(TensorBytes::Shared(data.slice(skipped * row_bytes..data.len()).ok_or_else(missing)?))
             }
             (Change::Interleave(heads), [_, rows]) => {
                 let row_bytes = data.len() / (*rows as usize).max(1);

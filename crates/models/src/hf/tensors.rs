@@ -5,21 +5,22 @@ use std::collections::HashMap;
 use gguf_rs_lite::{TensorInfo, TensorType};
 
 use super::config::Hyperparameters;
-use super::family::{Bias, Family, Part, Shape};
+use super::family::{Bias, Part, Shape};
 use super::shards::Stored;
 use crate::error::{Error, Result};
-use crate::weights::EMBEDDING;
 
-const OUTPUT_NORM: &str = "output_norm.weight";
 const OUTPUT: &str = "output.weight";
 
 /// Beginnings of names that are parts of a larger model or of a class.
-const PREFIXES: [&str; 5] = [
+const PREFIXES: [&str; 8] = [
     "model.language_model.model.",
     "model.language_model.",
     "language_model.model.",
     "language_model.",
     "model.",
+    "bert.",
+    "roberta.",
+    "distilbert.",
 ];
 
 /// Parts of a model that sees images.
@@ -55,6 +56,8 @@ pub(super) enum Change {
     Interleave(usize),
     /// One is added.
     PlusOne,
+    /// So many rows are left out at the beginning.
+    SkipRows(usize),
 }
 
 /// Makes the list of a model's tensors: generated ones first, then those of the files in their order.
@@ -64,7 +67,10 @@ pub(super) enum Change {
 pub(super) fn list(model: &Hyperparameters, is_multimodal: bool, stored: Vec<Stored>) -> Result<Vec<Tensor>> {
     // Each layer has tensors of its own: a count beyond their number must not decide the size of anything.
     if model.sizes.n_layers > stored.len() {
-        return Err(Error::MissingTensor { name: layer_tensor(stored.len(), "input_layernorm.weight") });
+        let layer = stored.len();
+        return Err(Error::MissingTensor {
+            name: shown(model, Some(layer), &model.family.layer[0], "weight"),
+        });
     }
     let mut tensors = Vec::with_capacity(stored.len() + model.generated.len());
     for generated in &model.generated {
@@ -126,7 +132,11 @@ impl Target {
         };
         // Vectors are few and used in f32.
         let tensor_type = if stored.dims.len() == 1 { TensorType::F32 } else { tensor_type };
-        let info = TensorInfo::new(self.name, stored.dims.clone(), tensor_type)?;
+        let mut dims = stored.dims.clone();
+        if let (Change::SkipRows(rows), [_, stored_rows]) = (self.change, dims.as_mut_slice()) {
+            *stored_rows = stored_rows.saturating_sub(rows as u64);
+        }
+        let info = TensorInfo::new(self.name, dims, tensor_type)?;
         Ok(Tensor { info, origin: Origin::Stored(stored, self.change) })
     }
 }
@@ -151,41 +161,59 @@ fn place(name: &str, model: &Hyperparameters, is_multimodal: bool) -> Place {
         return Place::Ignored;
     }
     let name = without_prefix(name);
-    let sizes = &model.sizes;
-    let rows = sizes.vocab_size.unwrap_or(0) as u64;
-    let norm = if model.family.norms_plus_one { Change::PlusOne } else { Change::None };
-    let (target, dims, change) = match name {
-        "embed_tokens.weight" => (EMBEDDING, vec![sizes.model_dim as u64, rows], Change::None),
-        "norm.weight" => (OUTPUT_NORM, vec![sizes.model_dim as u64], norm),
-        "lm_head.weight" if model.is_tied == Some(true) => return Place::Ignored,
-        "lm_head.weight" => (OUTPUT, vec![sizes.model_dim as u64, rows], Change::None),
-        _ => return place_in_layer(name, model).map_or(Place::Unknown, Place::At),
+    let names = model.family.names;
+    if names.unused.iter().any(|prefix| name.starts_with(prefix)) {
+        return Place::Ignored;
+    }
+    if name == "lm_head.weight" {
+        if model.is_tied == Some(true) {
+            return Place::Ignored;
+        }
+        let (name, dims) = (OUTPUT.to_owned(), dims(Shape::Embedding, model));
+        return Place::At(Target { name, dims, change: Change::None });
+    }
+    let target = match name.strip_prefix(names.layers) {
+        Some(rest) => place_in_layer(rest, model),
+        None => place_part(name, names.outside, "", model),
     };
-    Place::At(Target { name: target.to_owned(), dims, change })
+    target.map_or(Place::Unknown, Place::At)
 }
 
 fn place_in_layer(name: &str, model: &Hyperparameters) -> Option<Target> {
-    let (layer, rest) = name.strip_prefix("layers.")?.split_once('.')?;
+    let (layer, rest) = name.split_once('.')?;
     // Written back, so that `+1` and `01` are no layers.
     let layer = layer.parse::<usize>().ok().filter(|number| number.to_string() == layer)?;
     if layer >= model.sizes.n_layers {
         return None;
     }
-    let (stem, is_bias) = match rest.strip_suffix(".weight") {
-        Some(stem) => (stem, false),
-        None => (rest.strip_suffix(".bias")?, true),
+    place_part(rest, model.family.layer, &format!("blk.{layer}."), model)
+}
+
+/// The place of a tensor that is one of `parts`, whose names in GGUF begin with `prefix`.
+fn place_part(name: &str, parts: &[Part], prefix: &str, model: &Hyperparameters) -> Option<Target> {
+    let (stem, suffix) = name.rsplit_once('.')?;
+    let part = parts.iter().find(|part| part.hf == stem)?;
+    let suffix = match suffix {
+        "weight" | "bias" => suffix,
+        // The first published encoders.
+        "gamma" if is_layer_norm(part) => "weight",
+        "beta" if is_layer_norm(part) => "bias",
+        _ => return None,
     };
-    let part = model.family.layer.iter().find(|part| part.hf == stem)?;
-    if is_bias && part.bias == Bias::Never {
-        return None;
-    }
     let mut dims = dims(part.shape, model);
-    if is_bias {
-        dims.remove(0);
+    if suffix == "bias" {
+        if part.bias == Bias::Never {
+            return None;
+        }
+        // As many as there are outputs.
+        dims.drain(..dims.len() - 1);
     }
-    let suffix = if is_bias { "bias" } else { "weight" };
-    let name = format!("blk.{layer}.{}.{suffix}", part.gguf);
-    Some(Target { name, dims, change: change(part, model.family, model) })
+    Some(Target { name: format!("{prefix}{}.{suffix}", part.gguf), dims, change: change(part, model) })
+}
+
+/// Whether a part is a norm with a bias.
+fn is_layer_norm(part: &Part) -> bool {
+    part.shape == Shape::ModelNorm && part.bias == Bias::Always
 }
 
 /// The shape of a tensor, fastest-varying dimension first.
@@ -196,6 +224,9 @@ fn dims(shape: Shape, model: &Hyperparameters) -> Vec<u64> {
     let dims = match shape {
         Shape::ModelNorm => return vec![width as u64],
         Shape::HeadNorm => return vec![sizes.head_dim as u64],
+        Shape::Embedding => [width, sizes.vocab_size.unwrap_or(0)],
+        Shape::Positions => [width, sizes.first_position + sizes.context],
+        Shape::TokenTypes => [width, sizes.n_token_types],
         Shape::Query => [width, query],
         Shape::Key | Shape::Value => [width, key],
         Shape::QueryKeyValue => [width, query + 2 * key],
@@ -207,40 +238,38 @@ fn dims(shape: Shape, model: &Hyperparameters) -> Vec<u64> {
     dims.map(|dim| dim as u64).to_vec()
 }
 
-fn change(part: &Part, family: &Family, model: &Hyperparameters) -> Change {
+fn change(part: &Part, model: &Hyperparameters) -> Change {
+    let (family, sizes) = (model.family, &model.sizes);
     match part.shape {
-        Shape::Query if family.interleaves_heads => Change::Interleave(model.sizes.n_heads),
-        Shape::Key if family.interleaves_heads => Change::Interleave(model.sizes.n_kv_heads),
+        Shape::Query if family.interleaves_heads => Change::Interleave(sizes.n_heads),
+        Shape::Key if family.interleaves_heads => Change::Interleave(sizes.n_kv_heads),
         Shape::ModelNorm | Shape::HeadNorm if family.norms_plus_one => Change::PlusOne,
+        Shape::Positions if sizes.first_position > 0 => Change::SkipRows(sizes.first_position),
         _ => Change::None,
     }
 }
 
 /// Checks that every tensor is there that the model needs.
 fn check_complete(model: &Hyperparameters, has: impl Fn(&str) -> bool) -> Result<()> {
-    let missing = |name: String| Err(Error::MissingTensor { name });
-    for (gguf, hf) in [(EMBEDDING, "model.embed_tokens.weight"), (OUTPUT_NORM, "model.norm.weight")] {
-        if !has(gguf) {
-            return missing(hf.to_owned());
+    let check = |layer: Option<usize>, part: &Part| {
+        let prefix = layer.map_or_else(String::new, |layer| format!("blk.{layer}."));
+        let needed: &[&str] = if part.bias == Bias::Always { &["weight", "bias"] } else { &["weight"] };
+        match needed.iter().find(|suffix| !has(&format!("{prefix}{}.{suffix}", part.gguf))) {
+            None => Ok(()),
+            Some(suffix) => Err(Error::MissingTensor { name: shown(model, layer, part, suffix) }),
         }
-    }
+    };
+    model.family.names.outside.iter().try_for_each(|part| check(None, part))?;
     if model.is_tied == Some(false) && !has(OUTPUT) {
-        return missing("lm_head.weight".to_owned());
+        return Err(Error::MissingTensor { name: "lm_head.weight".to_owned() });
     }
-    for layer in 0..model.sizes.n_layers {
-        for part in model.family.layer {
-            let lacks = |suffix: &str| !has(&format!("blk.{layer}.{}.{suffix}", part.gguf));
-            if lacks("weight") {
-                return missing(layer_tensor(layer, &format!("{}.weight", part.hf)));
-            }
-            if part.bias == Bias::Always && lacks("bias") {
-                return missing(layer_tensor(layer, &format!("{}.bias", part.hf)));
-            }
-        }
-    }
-    Ok(())
+    (0..model.sizes.n_layers)
+        .try_for_each(|layer| model.family.layer.iter().try_for_each(|part| check(Some(layer), part)))
 }
 
-fn layer_tensor(layer: usize, rest: &str) -> String {
-    format!("model.layers.{layer}.{rest}")
+/// The name of a tensor in a folder.
+fn shown(model: &Hyperparameters, layer: Option<usize>, part: &Part, suffix: &str) -> String {
+    let names = model.family.names;
+    let layer = layer.map_or_else(String::new, |layer| format!("{}{layer}.", names.layers));
+    format!("{}{layer}{}.{suffix}", names.shown_prefix, part.hf)
 }

@@ -178,6 +178,28 @@ impl Tokenizer {
         Ok(ids)
     }
 
+    /// Encodes a text as by default, and leaves its end out where that gives more than `limit` ids; the tokens that the
+    /// model's rules put around every text stay. Whether something was left out.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode).
+    pub fn encode_at_most(&self, text: &str, limit: usize) -> Result<(Vec<TokenId>, bool)> {
+        let mut ids = self.encode(text, EncodeOptions::default())?;
+        let is_longer = ids.len() > limit;
+        if is_longer {
+            let suffix = &self.specials.suffix;
+            ids.truncate(limit.saturating_sub(suffix.len()));
+            ids.extend_from_slice(suffix);
+        }
+        Ok((ids, is_longer))
+    }
+
+    /// Number of tokens that the model's rules put around every text.
+    #[must_use]
+    pub fn tokens_around(&self) -> usize {
+        self.specials.prefix.len() + self.specials.suffix.len()
+    }
+
     /// Appends the tokens of a part of a text. `after_token`: it is the first part or follows a
     /// token written out; afterwards, whether the next part does.
     fn encode_part(

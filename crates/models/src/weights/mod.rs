@@ -1,4 +1,4 @@
-//! The weights of a decoder: matrices that stay in the mapped file and small private vectors.
+//! Weights, and those of a decoder: matrices that stay in the mapped file and small private vectors.
 
 mod load;
 mod source;
@@ -6,7 +6,7 @@ mod source;
 use ruvllm_kernels::PackedMatrix;
 
 pub use self::source::{LoadProgress, block_format};
-pub(crate) use self::source::{format_of, read_vector};
+pub(crate) use self::source::{TensorSource, format_of, read_vector};
 
 /// Name of the token embedding, `[vocab_size, model_dim]`.
 pub(crate) const EMBEDDING: &str = "token_embd.weight";

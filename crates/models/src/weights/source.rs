@@ -45,7 +45,7 @@ pub struct LoadProgress<'a> {
 }
 
 /// A checkpoint being loaded.
-pub(super) struct TensorSource<'a> {
+pub(crate) struct TensorSource<'a> {
     checkpoint: &'a dyn Checkpoint,
     progress: &'a mut dyn FnMut(LoadProgress<'_>),
     used: HashSet<String>,
@@ -56,7 +56,7 @@ pub(super) struct TensorSource<'a> {
 }
 
 impl<'a> TensorSource<'a> {
-    pub(super) fn new(checkpoint: &'a dyn Checkpoint, progress: &'a mut dyn FnMut(LoadProgress<'_>)) -> Self {
+    pub(crate) fn new(checkpoint: &'a dyn Checkpoint, progress: &'a mut dyn FnMut(LoadProgress<'_>)) -> Self {
         Self {
             checkpoint,
             progress,
@@ -69,12 +69,12 @@ impl<'a> TensorSource<'a> {
     }
 
     /// The matrix `name` of shape [`rows`, `cols`], left where it is if a file holds it in this form.
-    pub(super) fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<PackedMatrix> {
+    pub(crate) fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<PackedMatrix> {
         self.matrix_rows(name, rows, cols)?.next(rows)
     }
 
     /// As [`Self::matrix`], to be taken apart.
-    pub(super) fn matrix_rows(&mut self, name: &str, rows: usize, cols: usize) -> Result<MatrixRows> {
+    pub(crate) fn matrix_rows(&mut self, name: &str, rows: usize, cols: usize) -> Result<MatrixRows> {
         let info = find(self.checkpoint, name)?;
         let format = format_of(info)?;
         check_shape(info, &[cols, rows])?;
@@ -92,7 +92,7 @@ impl<'a> TensorSource<'a> {
     }
 
     /// The vector `name` of `len` values, as f32.
-    pub(super) fn vector(&mut self, name: &str, len: usize) -> Result<Vec<f32>> {
+    pub(crate) fn vector(&mut self, name: &str, len: usize) -> Result<Vec<f32>> {
         let values = read_vector(self.checkpoint, name, len)?;
         self.bytes.private += (values.len() * size_of::<f32>()) as u64;
         self.report(find(self.checkpoint, name)?);
@@ -100,23 +100,23 @@ impl<'a> TensorSource<'a> {
     }
 
     /// As [`Self::vector`], or `None` when the checkpoint does not have it.
-    pub(super) fn optional_vector(&mut self, name: &str, len: usize) -> Result<Option<Vec<f32>>> {
+    pub(crate) fn optional_vector(&mut self, name: &str, len: usize) -> Result<Option<Vec<f32>>> {
         if self.has(name) { self.vector(name, len).map(Some) } else { Ok(None) }
     }
 
-    pub(super) fn has(&self, name: &str) -> bool {
+    pub(crate) fn has(&self, name: &str) -> bool {
         self.checkpoint.tensor(name).is_some()
     }
 
     /// Counts a tensor as used that is read elsewhere, or rightly left alone.
-    pub(super) fn skip(&mut self, name: &str) {
+    pub(crate) fn skip(&mut self, name: &str) {
         if let Some(info) = self.checkpoint.tensor(name) {
             self.report(info);
         }
     }
 
     /// Checks that no tensor was left over, and returns where the weights are.
-    pub(super) fn finish(self, architecture: &str) -> Result<WeightBytes> {
+    pub(crate) fn finish(self, architecture: &str) -> Result<WeightBytes> {
         match self.checkpoint.tensors().find(|info| !self.used.contains(&info.name)) {
             None => Ok(self.bytes),
             Some(info) => Err(Error::UnexpectedTensor {
@@ -140,7 +140,7 @@ impl<'a> TensorSource<'a> {
 }
 
 /// A matrix in the file from which rows are taken, from the top.
-pub(super) struct MatrixRows {
+pub(crate) struct MatrixRows {
     format: BlockFormat,
     cols: usize,
     row_bytes: usize,
@@ -150,7 +150,7 @@ pub(super) struct MatrixRows {
 
 impl MatrixRows {
     /// The next `rows` rows; there must be so many left.
-    pub(super) fn next(&mut self, rows: usize) -> Result<PackedMatrix> {
+    pub(crate) fn next(&mut self, rows: usize) -> Result<PackedMatrix> {
         let (taken, len) = (rows * self.row_bytes, self.bytes.as_ref().len());
         let matrix = PackedMatrix::new(self.format, rows, self.cols, self.bytes.slice(0..taken))?;
         self.bytes = self.bytes.slice(taken..len);

@@ -1,9 +1,11 @@
 //! Logits, likelihoods and greedy continuations of the tiny models against float64 transformers.
 
-use ruvllm_models::{KvFormat, Model, TokenId};
+use gguf_rs_lite::Gguf;
+use ruvllm_kernels::BlockFormat;
+use ruvllm_models::{KvFormat, LogitsRows, Model, Segment, TokenId, Workspace};
 use serde_json::Value;
 
-use crate::fixtures::{self, Expected, TINY, all_logits, greedy, ids, max_abs_error, text};
+use crate::fixtures::{self, Expected, TINY, all_logits, bits, greedy, ids, max_abs_error, new_cache, text};
 
 /// Largest error of a logit or of a token's likelihood in nats: float32 transformers' own is up to 9.4e-5.
 const TOLERANCE: f64 = 5e-4;
@@ -58,6 +60,79 @@ fn logits_and_likelihoods_match_the_reference() {
             println!("{what}: nll {error:.2e}");
             assert!(error <= TOLERANCE, "{what}: likelihoods differ by {error}");
         });
+    }
+}
+
+/// The matrix that makes logits, in f32.
+fn output_matrix(gguf: &Gguf) -> Vec<f32> {
+    let tied = || gguf.tensor("token_embd.weight").expect("an embedding");
+    let info = gguf.tensor("output.weight").unwrap_or_else(tied);
+    let mut values = vec![0.0; info.elements() as usize];
+    BlockFormat::F32.dequantize(gguf.data(info).expect("its data").as_bytes(), &mut values);
+    values
+}
+
+/// There are no references of hidden states; but what an exact product makes of them is known.
+#[test]
+fn logits_of_hidden_states_match_the_reference() {
+    let compute = fixtures::compute();
+    for name in TINY {
+        let (expected, file) =
+            (Expected::read(&format!("tiny/{name}")), format!("tiny/{name}/model-F32.gguf"));
+        let variant = text(&expected.json["gguf_variant"]["model-F32.gguf"]);
+        let (model, output) = (fixtures::model(&file), output_matrix(&fixtures::gguf(&file)));
+        let (dim, cap) = (model.config().model_dim, model.config().decoder.logits_soft_cap.map(f64::from));
+        for prompt in expected.prompts() {
+            let (tokens, positions) = (ids(&prompt["ids"]), ids(&prompt["positions"]));
+            let rows: Vec<usize> = positions.iter().map(|&position| position as usize).collect();
+            let mut cache = new_cache(&model, KvFormat::F32, tokens.len()).expect("a cache");
+            let mut segment = Segment { tokens: &tokens, cache: &mut cache, logits: LogitsRows::At(&rows) };
+            let mut workspace = Workspace::new();
+            let states = model
+                .hidden_states(&compute, &mut workspace, std::slice::from_mut(&mut segment))
+                .expect("a step");
+            assert_eq!(states.len(), rows.len() * dim, "{name}");
+            let logit = |state: &[f32], row: &[f32]| {
+                let sum: f64 = state.iter().zip(row).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum();
+                cap.map_or(sum, |cap| cap * (sum / cap).tanh()) as f32
+            };
+            let logits: Vec<f32> = states
+                .chunks_exact(dim)
+                .flat_map(|state| output.chunks_exact(dim).map(move |row| logit(state, row)))
+                .collect();
+            let reference = &prompt["variants"][variant];
+            let error = max_abs_error(&logits, expected.tensor(text(&reference["logits_f64_tensor"])));
+            let what = format!("{name} {}", prompt["name"]);
+            println!("{what}: logits of hidden states {error:.2e}");
+            assert!(error <= TOLERANCE, "{what}: logits differ by {error}");
+        }
+    }
+}
+
+/// States of a prompt in passes of `chunk` tokens.
+fn hidden_states(model: &Model, tokens: &[TokenId], chunk: usize, wanted: LogitsRows<'_>) -> Vec<u32> {
+    let compute = fixtures::compute();
+    let mut cache = new_cache(model, KvFormat::F16, tokens.len()).expect("a cache");
+    let mut workspace = Workspace::new();
+    let mut all = Vec::new();
+    for tokens in tokens.chunks(chunk) {
+        let mut segment = Segment { tokens, cache: &mut cache, logits: wanted };
+        let segment = std::slice::from_mut(&mut segment);
+        all.extend(bits(model.hidden_states(&compute, &mut workspace, segment).expect("a step")));
+    }
+    all
+}
+
+#[test]
+fn hidden_states_depend_on_neither_passes_nor_what_else_is_wanted() {
+    for name in ["qwen2", "gemma3"] {
+        let model = fixtures::model(&format!("tiny/{name}/model-F16.gguf"));
+        let tokens = &Expected::read(&format!("tiny/{name}")).prompt("long")[..70];
+        let whole = hidden_states(&model, tokens, tokens.len(), LogitsRows::All);
+        assert!(hidden_states(&model, tokens, 9, LogitsRows::All) == whole, "{name}");
+        let last = hidden_states(&model, tokens, tokens.len(), LogitsRows::Last);
+        assert!(whole.ends_with(&last) && last.len() == model.config().model_dim, "{name}");
+        assert!(hidden_states(&model, tokens, 9, LogitsRows::None).is_empty(), "{name}");
     }
 }
 

@@ -1,6 +1,7 @@
 //! Hugging Face folders against the GGUF files that an independent converter made of them (`tests/data/tiny`).
 
 mod convert;
+mod encoders;
 mod goldens;
 mod hostile;
 mod refused;

@@ -57,11 +57,13 @@ pub(crate) struct Copy(TempDir);
 
 impl Copy {
     pub(crate) fn of(name: &str) -> Self {
+        Self::of_folder(&tiny(name).join("hf"))
+    }
+
+    /// A copy of a folder and the folders in it.
+    pub(crate) fn of_folder(folder: &Path) -> Self {
         let copy = Self(tempfile::tempdir().expect("a folder"));
-        for entry in fs::read_dir(tiny(name).join("hf")).expect("the folder") {
-            let entry = entry.expect("an entry");
-            fs::copy(entry.path(), copy.path(&entry.file_name().to_string_lossy())).expect("a copy");
-        }
+        copy_files(folder, copy.0.path());
         copy
     }
 
@@ -111,6 +113,19 @@ impl Copy {
             (weight.name.as_str(), view)
         });
         fs::write(self.path(file), safetensors::serialize(views, None).expect("a file")).expect("written");
+    }
+}
+
+fn copy_files(from: &Path, to: &Path) {
+    for entry in fs::read_dir(from).expect("the folder") {
+        let entry = entry.expect("an entry");
+        let (from, to) = (entry.path(), to.join(entry.file_name()));
+        if from.is_dir() {
+            fs::create_dir(&to).expect("a folder");
+            copy_files(&from, &to);
+        } else {
+            fs::copy(from, to).expect("a copy");
+        }
     }
 }
 

@@ -5,6 +5,7 @@ mod bench;
 mod calibrate;
 mod common;
 mod conversation;
+mod embed;
 mod evaluate;
 mod generate;
 mod load;

@@ -7,6 +7,7 @@ mod byte_level;
 mod protobuf;
 mod sentence_piece;
 mod specials;
+mod word_piece;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -73,6 +74,8 @@ enum Encoder {
     ByteLevel { pre: &'static str, merges: Vec<String> },
     /// `SentencePiece` BPE, which goes by the scores.
     SentencePiece { add_space_prefix: bool },
+    /// `WordPiece`: what happens to a text before.
+    WordPiece { lowercase: bool, strip_accents: bool },
 }
 
 /// A token that is found in a text before anything else.
@@ -98,6 +101,9 @@ pub(super) fn write(
     let encoder = match &definition {
         Some(definition) if byte_level::is_byte_level(definition)? => {
             byte_level::read(definition, &mut tokens)?
+        }
+        Some(definition) if word_piece::is_word_piece(definition)? => {
+            word_piece::read(definition, &mut tokens)?
         }
         definition => match read_file(&folder.join("tokenizer.model"))? {
             Some(bytes) => sentence_piece::read_model(&bytes, &mut tokens)?,
@@ -130,6 +136,7 @@ fn insert(metadata: &mut Metadata, tokens: Tokens, encoder: Encoder) {
     let (model, pre) = match &encoder {
         Encoder::ByteLevel { pre, .. } => ("gpt2", *pre),
         Encoder::SentencePiece { .. } => ("llama", "default"),
+        Encoder::WordPiece { .. } => ("bert", "default"),
     };
     metadata.insert("tokenizer.ggml.model", model);
     metadata.insert("tokenizer.ggml.pre", pre);
@@ -148,6 +155,11 @@ fn insert(metadata: &mut Metadata, tokens: Tokens, encoder: Encoder) {
             if !add_space_prefix {
                 metadata.insert("tokenizer.ggml.add_space_prefix", false);
             }
+        }
+        Encoder::WordPiece { lowercase, strip_accents } => {
+            metadata.insert("tokenizer.ggml.token_type", kinds);
+            metadata.insert("tokenizer.ggml.normalizer.lowercase", lowercase);
+            metadata.insert("tokenizer.ggml.normalizer.strip_accents", strip_accents);
         }
     }
 }

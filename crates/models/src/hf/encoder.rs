@@ -1,0 +1,178 @@
+//! Encoders of the BERT family: what their tensors are called, and their hyperparameters under the keys of GGUF.
+
+use super::config::{Keys, MAX_LAYERS, MAX_POSITIONS, MAX_VOCAB, MAX_WIDTH, Sizes};
+use super::family::{Bias, Family, Form, Names, Part, Shape, part};
+use super::fields::Fields;
+use crate::error::Result;
+
+/// Most token types; published models have one or two.
+const MAX_TOKEN_TYPES: usize = 1 << 10;
+
+/// The family, as far as hyperparameters differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// BERT itself, `MiniLM` and others that its authors' code runs.
+    Bert,
+    /// The same with positions that begin behind the id of the padding token.
+    Roberta,
+    /// The same without token types.
+    DistilBert,
+}
+
+/// What `hidden_act` says for GELU by the error function. The format has no key for others.
+const GELU: &[&str] = &["gelu"];
+
+/// Heads that guess left-out words, compare sentences, or are made for classes.
+const HEADS: &[&str] = &["pooler.", "cls.", "lm_head.", "vocab_", "embeddings.position_ids"];
+
+const WORDS: Part = part("embeddings.word_embeddings", "token_embd", Shape::Embedding, Bias::Never);
+const POSITIONS: Part =
+    part("embeddings.position_embeddings", "position_embd", Shape::Positions, Bias::Never);
+const TYPES: Part = part("embeddings.token_type_embeddings", "token_types", Shape::TokenTypes, Bias::Never);
+const EMBEDDING_NORM: Part = part("embeddings.LayerNorm", "token_embd_norm", Shape::ModelNorm, Bias::Always);
+
+const BERT_LAYER: &[Part] = &[
+    part("attention.self.query", "attn_q", Shape::Query, Bias::Always),
+    part("attention.self.key", "attn_k", Shape::Key, Bias::Always),
+    part("attention.self.value", "attn_v", Shape::Value, Bias::Always),
+    part("attention.output.dense", "attn_output", Shape::AttentionOutput, Bias::Always),
+    part("attention.output.LayerNorm", "attn_output_norm", Shape::ModelNorm, Bias::Always),
+    part("intermediate.dense", "ffn_up", Shape::Up, Bias::Always),
+    part("output.dense", "ffn_down", Shape::Down, Bias::Always),
+    part("output.LayerNorm", "layer_output_norm", Shape::ModelNorm, Bias::Always),
+];
+
+const DISTILBERT_LAYER: &[Part] = &[
+    part("attention.q_lin", "attn_q", Shape::Query, Bias::Always),
+    part("attention.k_lin", "attn_k", Shape::Key, Bias::Always),
+    part("attention.v_lin", "attn_v", Shape::Value, Bias::Always),
+    part("attention.out_lin", "attn_output", Shape::AttentionOutput, Bias::Always),
+    part("sa_layer_norm", "attn_output_norm", Shape::ModelNorm, Bias::Always),
+    part("ffn.lin1", "ffn_up", Shape::Up, Bias::Always),
+    part("ffn.lin2", "ffn_down", Shape::Down, Bias::Always),
+    part("output_layer_norm", "layer_output_norm", Shape::ModelNorm, Bias::Always),
+];
+
+const BERT_NAMES: Names = Names {
+    shown_prefix: "",
+    layers: "encoder.layer.",
+    outside: &[WORDS, POSITIONS, TYPES, EMBEDDING_NORM],
+    unused: HEADS,
+};
+
+const DISTILBERT_NAMES: Names =
+    Names { layers: "transformer.layer.", outside: &[WORDS, POSITIONS, EMBEDDING_NORM], ..BERT_NAMES };
+
+pub(super) const BERT: Family = Family {
+    classes: &["BertModel", "BertForMaskedLM", "BertForPreTraining"],
+    model_types: &["bert"],
+    architecture: "bert",
+    form: Form::Encoder(Kind::Bert),
+    names: &BERT_NAMES,
+    layer: BERT_LAYER,
+    interleaves_heads: false,
+    norms_plus_one: false,
+    activations: GELU,
+};
+
+pub(super) const ROBERTA: Family = Family {
+    classes: &[
+        "RobertaModel",
+        "RobertaForMaskedLM",
+        "XLMRobertaModel",
+        "XLMRobertaForMaskedLM",
+        "CamembertModel",
+        "CamembertForMaskedLM",
+    ],
+    model_types: &["roberta", "xlm-roberta", "camembert"],
+    form: Form::Encoder(Kind::Roberta),
+    ..BERT
+};
+
+pub(super) const DISTILBERT: Family = Family {
+    classes: &["DistilBertModel", "DistilBertForMaskedLM"],
+    model_types: &["distilbert"],
+    form: Form::Encoder(Kind::DistilBert),
+    names: &DISTILBERT_NAMES,
+    layer: DISTILBERT_LAYER,
+    ..BERT
+};
+
+/// What the fields of a `config.json` are called.
+struct FieldNames {
+    model_dim: &'static str,
+    ffn_dim: &'static str,
+    n_layers: &'static str,
+    n_heads: &'static str,
+}
+
+const BERT_FIELDS: FieldNames = FieldNames {
+    model_dim: "hidden_size",
+    ffn_dim: "intermediate_size",
+    n_layers: "num_hidden_layers",
+    n_heads: "num_attention_heads",
+};
+
+const DISTILBERT_FIELDS: FieldNames =
+    FieldNames { model_dim: "dim", ffn_dim: "hidden_dim", n_layers: "n_layers", n_heads: "n_heads" };
+
+/// Reads and checks the sizes, and writes the keys.
+pub(super) fn write(config: &Fields<'_>, kind: Kind, keys: &mut Keys) -> Result<Sizes> {
+    for key in ["is_decoder", "add_cross_attention"] {
+        if config.flag(key)? == Some(true) {
+            return Err(config.invalid(key, "false: only encoders have this form"));
+        }
+    }
+    const POSITION_TYPE: &str = "position_embedding_type";
+    if config.text(POSITION_TYPE)?.is_some_and(|found| found != "absolute") {
+        return Err(config.invalid(POSITION_TYPE, "`absolute`"));
+    }
+    let sizes = read_sizes(config, kind)?;
+    let norm_eps = match kind {
+        Kind::DistilBert => None,
+        Kind::Bert | Kind::Roberta => config.positive("layer_norm_eps")?,
+    };
+    keys.count("block_count", sizes.n_layers);
+    keys.count("context_length", sizes.context);
+    keys.count("embedding_length", sizes.model_dim);
+    keys.count("feed_forward_length", sizes.ffn_dim);
+    keys.count("attention.head_count", sizes.n_heads);
+    keys.real("attention.layer_norm_epsilon", norm_eps.unwrap_or(1e-12));
+    keys.flag("attention.causal", false);
+    Ok(sizes)
+}
+
+fn read_sizes(config: &Fields<'_>, kind: Kind) -> Result<Sizes> {
+    let names = match kind {
+        Kind::DistilBert => DISTILBERT_FIELDS,
+        Kind::Bert | Kind::Roberta => BERT_FIELDS,
+    };
+    let model_dim = config.require_count(names.model_dim, 1..=MAX_WIDTH)?;
+    let n_heads = config.require_count(names.n_heads, 1..=MAX_WIDTH)?;
+    if model_dim % n_heads != 0 {
+        let expected = format!("a divisor of {} {model_dim}", names.model_dim);
+        return Err(config.invalid(names.n_heads, expected));
+    }
+    // Positions count from the row behind that of the padding token.
+    let first_position = match kind {
+        Kind::Roberta => config.count("pad_token_id", 0..=MAX_VOCAB)?.unwrap_or(1) + 1,
+        Kind::Bert | Kind::DistilBert => 0,
+    };
+    let positions = config.require_count("max_position_embeddings", first_position + 1..=MAX_POSITIONS)?;
+    let n_token_types = match kind {
+        Kind::DistilBert => 0,
+        Kind::Bert | Kind::Roberta => config.count("type_vocab_size", 1..=MAX_TOKEN_TYPES)?.unwrap_or(2),
+    };
+    Ok(Sizes {
+        model_dim,
+        ffn_dim: config.require_count(names.ffn_dim, 1..=MAX_WIDTH)?,
+        n_layers: config.require_count(names.n_layers, 1..=MAX_LAYERS)?,
+        n_heads,
+        n_kv_heads: n_heads,
+        head_dim: model_dim / n_heads,
+        vocab_size: config.count("vocab_size", 1..=MAX_VOCAB)?,
+        context: positions - first_position,
+        first_position,
+        n_token_types,
+    })
+}

@@ -1,0 +1,220 @@
+//! Embeddings: vectors of texts, from the hidden states of a decoder ([`Engine::embed`](crate::Engine::embed)) or of an
+//! encoder. [`Embedder`] is either, whichever a file or folder holds.
+
+mod decoder;
+mod encoder;
+mod pool;
+
+use std::time::Duration;
+
+use ruvllm_models::tokenizer::Tokenizer;
+use ruvllm_models::{EmbeddingDefaults, LoadProgress, Pooling, TokenId, is_encoder};
+
+use self::encoder::EncoderEngine;
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::options::{EngineOptions, ModelSource};
+
+/// Texts to make vectors of.
+///
+/// What is `None` is as the model's files say: `pooling_type` of a GGUF file, the files of sentence-transformers in a folder.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct EmbeddingRequest {
+    /// The texts. Special tokens written in them are recognized.
+    pub texts: Vec<String>,
+    /// Which hidden states make the vector; where the files do not say either, their mean.
+    pub pooling: Option<Pooling>,
+    /// Whether vectors are made one long; where the files do not say either, they are.
+    pub normalize: Option<bool>,
+    /// Most tokens of a text that count, those around it included: the rest is left out, as the result says. At most what the
+    /// model takes; where the files do not say either, all of that.
+    pub max_tokens: Option<usize>,
+}
+
+impl EmbeddingRequest {
+    /// A request that leaves everything to the model's files.
+    pub fn new(texts: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self { texts: texts.into_iter().map(Into::into).collect(), ..Self::default() }
+    }
+}
+
+/// The vectors of a request.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Embeddings {
+    /// One for each text, in their order.
+    pub embeddings: Vec<Embedding>,
+    /// Values of each vector.
+    pub dim: usize,
+    /// How they were made.
+    pub pooling: Pooling,
+    /// Whether they are one long.
+    pub normalized: bool,
+}
+
+/// The vector of a text.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Embedding {
+    /// The values. All zeros, if all states were.
+    pub vector: Vec<f32>,
+    /// Tokens that count, those around the text included.
+    pub tokens: usize,
+    /// Whether the text has more, which were left out.
+    pub truncated: bool,
+}
+
+/// A model that makes vectors of texts: a decoder or an encoder.
+///
+/// # Examples
+/// ```no_run
+/// use ruvllm::{Embedder, EmbeddingRequest, EngineOptions, ModelSource};
+///
+/// let source = ModelSource::Path("all-MiniLM-L6-v2".into());
+/// let embedder = Embedder::load(&source, &EngineOptions::default(), &mut |_| ())?;
+/// let request = EmbeddingRequest::new(["a cat", "a dog"]);
+/// let embeddings = embedder.embed(&request)?;
+/// assert_eq!(embeddings.embeddings.len(), 2);
+/// # Ok::<(), ruvllm::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Embedder(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    Decoder(Box<Engine>),
+    Encoder(Box<EncoderEngine>),
+}
+
+impl Embedder {
+    /// Opens a model file or folder and makes it ready; `progress` is told how far the weights are. What options say of keys
+    /// and values, the context and prefixes means nothing to encoders.
+    ///
+    /// # Errors
+    /// As [`Engine::load`].
+    pub fn load(
+        source: &ModelSource,
+        options: &EngineOptions,
+        progress: &mut dyn FnMut(LoadProgress<'_>),
+    ) -> Result<Self> {
+        let checkpoint = source.open()?;
+        if is_encoder(checkpoint.metadata()) {
+            let engine = EncoderEngine::load(&*checkpoint, source, options, progress)?;
+            return Ok(Self(Kind::Encoder(Box::new(engine))));
+        }
+        drop(checkpoint);
+        Ok(Self(Kind::Decoder(Box::new(Engine::load(source, options, progress)?))))
+    }
+
+    /// The vectors of some texts.
+    ///
+    /// What a text gets depends on it and the request's options alone, bit for bit: not on the other texts, threads or
+    /// instruction set.
+    ///
+    /// # Errors
+    /// [`Error::InvalidOption`] for a `max_tokens` that leaves no room for a text, [`Error::EmptyText`] for a text that has
+    /// no tokens, [`Error::PoolingOfDecoder`], [`Error::EncodeText`]; [`Error::Cache`], [`Error::Forward`] and
+    /// [`Error::ForwardTexts`] from the run.
+    pub fn embed(&self, request: &EmbeddingRequest) -> Result<Embeddings> {
+        match &self.0 {
+            Kind::Decoder(engine) => engine.embed(request),
+            Kind::Encoder(engine) => engine.embed(request),
+        }
+    }
+
+    /// The engine of a decoder; `None` for an encoder.
+    pub fn engine(&self) -> Option<&Engine> {
+        match &self.0 {
+            Kind::Decoder(engine) => Some(engine),
+            Kind::Encoder(_) => None,
+        }
+    }
+
+    /// How long [`load`](Self::load) took.
+    pub fn load_time(&self) -> Duration {
+        match &self.0 {
+            Kind::Decoder(engine) => engine.load_time(),
+            Kind::Encoder(engine) => engine.load_time(),
+        }
+    }
+}
+
+/// A request with everything decided.
+#[derive(Debug, Clone, Copy)]
+struct Settings {
+    pooling: Pooling,
+    normalize: bool,
+    max_tokens: usize,
+}
+
+impl Settings {
+    /// Decides what `request` leaves open. `context` is how many tokens the model takes.
+    fn new(
+        request: &EmbeddingRequest,
+        defaults: &EmbeddingDefaults,
+        tokenizer: &Tokenizer,
+        context: usize,
+    ) -> Result<Self> {
+        let max_tokens = request.max_tokens.or(defaults.max_tokens).unwrap_or(context).min(context);
+        if max_tokens <= tokenizer.tokens_around() {
+            let expected = "more than the tokens that the model puts around every text";
+            return Err(Error::InvalidOption { name: "max_tokens", value: max_tokens, expected });
+        }
+        Ok(Self {
+            pooling: request.pooling.or(defaults.pooling).unwrap_or(Pooling::Mean),
+            normalize: request.normalize.or(defaults.normalize).unwrap_or(true),
+            max_tokens,
+        })
+    }
+}
+
+/// A text as the model gets it.
+struct Encoded {
+    tokens: Vec<TokenId>,
+    truncated: bool,
+}
+
+/// The tokens of all texts, at most `max_tokens` of each.
+fn encode(tokenizer: &Tokenizer, texts: &[String], max_tokens: usize) -> Result<Vec<Encoded>> {
+    let encode = |(index, text): (usize, &String)| {
+        let (tokens, truncated) = tokenizer
+            .encode_at_most(text, max_tokens)
+            .map_err(|source| Error::EncodeText { index, source })?;
+        if tokens.is_empty() { Err(Error::EmptyText { index }) } else { Ok(Encoded { tokens, truncated }) }
+    };
+    texts.iter().enumerate().map(encode).collect()
+}
+
+/// Cuts texts, in their order, into groups for one pass: up to `max_tokens` tokens and `max_texts` texts, or one longer text.
+fn groups(texts: &[Encoded], max_tokens: usize, max_texts: usize) -> Vec<&[Encoded]> {
+    let mut groups = Vec::new();
+    let mut rest = texts;
+    while !rest.is_empty() {
+        let mut tokens = 0;
+        let fits = |text: &&Encoded| {
+            tokens += text.tokens.len();
+            tokens <= max_tokens
+        };
+        let (group, later) = rest.split_at(rest.iter().take(max_texts).take_while(fits).count().max(1));
+        groups.push(group);
+        rest = later;
+    }
+    groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_whole_and_in_order() {
+        let texts: Vec<Encoded> = [3, 3, 3, 20, 1, 1, 1, 1, 9]
+            .into_iter()
+            .map(|n| Encoded { tokens: vec![0; n], truncated: false })
+            .collect();
+        let lengths = |groups: Vec<&[Encoded]>| -> Vec<Vec<usize>> {
+            groups.iter().map(|group| group.iter().map(|text| text.tokens.len()).collect()).collect()
+        };
+        let expected: [&[usize]; 5] = [&[3, 3, 3], &[20], &[1, 1, 1], &[1, 9], &[]];
+        assert_eq!(lengths(groups(&texts, 10, 3)), expected[..4]);
+        assert!(groups(&[], 10, 3).is_empty());
+    }
+}
