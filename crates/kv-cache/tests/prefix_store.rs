@@ -118,6 +118,25 @@ fn a_block_is_written_once() {
 }
 
 #[test]
+fn what_is_missing_is_known_by_its_place_and_can_be_written_later() {
+    let (folder, key) = (folder(), tenant("t"));
+    let store = open(&folder, UNLIMITED);
+    store.put(&key, &TOKENS[..8], &[&payload(&TOKENS[..8])]).expect("a stored block");
+    let missing = store.missing(&key, &TOKENS, 0);
+    assert_eq!(missing.iter().map(|block| block.index()).collect::<Vec<_>>(), [0, 2], "only whole blocks");
+    assert_eq!(store.missing(&key, &TOKENS, 1).len(), 1);
+    // The last one first, as blocks are given up.
+    for block in missing.iter().rev() {
+        let payload = payload(&TOKENS[..(block.index() + 1) * BLOCK]);
+        assert_eq!(store.write(block, &[&payload]).expect("a stored block"), Stored::Written);
+        assert_eq!(store.write(block, &[&payload]).expect("a stored block"), Stored::Present);
+    }
+    assert_eq!(verified(&store, &key, &TOKENS), 3);
+    assert!(store.missing(&key, &TOKENS, 0).is_empty());
+    assert_eq!(store.missing(&tenant("other"), &TOKENS, 0).len(), 3);
+}
+
+#[test]
 fn scopes_do_not_see_each_other() {
     let folder = folder();
     let store = open(&folder, UNLIMITED);

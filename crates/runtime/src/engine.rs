@@ -56,7 +56,7 @@ impl Engine {
     /// # Errors
     /// [`Error::InvalidOption`], [`Error::Compute`] if the instruction set is absent here, [`Error::Open`],
     /// [`Error::Load`], [`Error::CalibrationModel`], [`Error::KvPolicy`], [`Error::KvBudgetTooSmall`], [`Error::KvBudget`],
-    /// [`Error::PrefixStore`], [`Error::Tokenizer`] and [`Error::VocabularyMismatch`] for unusable files and options. A chat
+    /// [`Error::PrefixStore`], [`Error::PrefixWriter`], [`Error::Tokenizer`] and [`Error::VocabularyMismatch`] for unusable files and options. A chat
     /// template that cannot be read is no error before it is used.
     pub fn load(
         source: &ModelSource,
@@ -146,8 +146,16 @@ impl Engine {
         self.prefixes.as_ref().map(PrefixCache::statistics)
     }
 
-    /// What went wrong with stored prefixes since the last call, a line each. The requests were served all the same:
-    /// what could not be read was computed.
+    /// Waits until all prefixes are written that were handed over for that: they are written behind the requests. Dropping
+    /// the engine waits as well, but tells nobody what went wrong.
+    pub fn flush_prefixes(&self) {
+        if let Some(prefixes) = &self.prefixes {
+            prefixes.flush();
+        }
+    }
+
+    /// What went wrong with stored prefixes since the last call, a line each, at most 64. The requests were served all the
+    /// same: what could not be read was computed.
     pub fn take_prefix_warnings(&self) -> Vec<String> {
         self.prefixes.as_ref().map(PrefixCache::take_warnings).unwrap_or_default()
     }

@@ -261,6 +261,9 @@ pub enum Error {
     /// The folder for prefixes cannot be used.
     #[error("cannot use the folder for prefixes")]
     PrefixStore(#[source] ruvllm_kv_cache::Error),
+    /// There is no thread for writing prefixes.
+    #[error("cannot start the thread that writes prefixes")]
+    PrefixWriter(#[source] std::io::Error),
     /// A measurement asks for more positions than the model has.
     #[error("{what} takes {tokens} tokens and the model allows {model_context}")]
     ContextTooLong {

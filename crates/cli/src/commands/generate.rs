@@ -7,6 +7,7 @@ use clap::Args;
 use ruvllm::{Completion, FinishReason, GenerateRequest, KvQuality, Message, Prompt, Timings};
 use serde::Serialize;
 
+use super::load;
 use crate::args::{self, GenerationArgs};
 use crate::error::{Error, Result};
 use crate::output::{Reader, TextSink};
@@ -28,7 +29,7 @@ Examples:
   ruvllm generate --chat --json < question.txt
 
 With --prefix-cache on, later runs with the same model and --kv compute only where their prompt parts from earlier ones.
-The files hold what the prompts say.
+The files are written behind the answer; the program ends when they are safe. They hold what the prompts say.
 
 Ctrl-C stops the generation; what was generated stays, and the exit code is 130. A second Ctrl-C ends the program
 at once.";
@@ -114,9 +115,6 @@ pub(crate) fn run(args: &GenerateArgs, json: bool) -> Result<ExitCode> {
     let mut sink = if json { TextSink::nowhere() } else { TextSink::stdout() };
     let completion = engine.generate(&request, &cancel, &mut |text| sink.push(text))?;
     let reader = sink.finish()?;
-    for warning in engine.take_prefix_warnings() {
-        output::warn(&warning);
-    }
     let load_ms = engine.load_time().as_secs_f64() * 1e3;
     if json {
         let drawn = args.generation.sampling.temperature > 0.0;
@@ -124,6 +122,7 @@ pub(crate) fn run(args: &GenerateArgs, json: bool) -> Result<ExitCode> {
     } else if reader == Reader::Listening {
         report(&completion, load_ms);
     }
+    load::finish_prefixes(&engine);
     let interrupted = completion.finish_reason == FinishReason::Cancelled && reader == Reader::Listening;
     Ok(if interrupted { ExitCode::from(signal::INTERRUPTED) } else { ExitCode::SUCCESS })
 }

@@ -51,6 +51,14 @@ pub(crate) fn embedder(model: &ModelArgs, options: EngineOptions) -> Result<Embe
     Ok(embedder)
 }
 
+/// Waits until the prefixes of a command's requests are in their files, and says what went wrong with them.
+pub(crate) fn finish_prefixes(engine: &Engine) {
+    engine.flush_prefixes();
+    for warning in engine.take_prefix_warnings() {
+        output::warn(&warning);
+    }
+}
+
 /// The tokenizer of a command's model, without loading its weights. A `tokenizer.json`, or the folder that holds it, is a
 /// model here, too.
 ///

@@ -5,18 +5,20 @@
 
 mod cost;
 mod fingerprint;
+mod report;
 #[cfg(test)]
 mod tests;
+mod writer;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use ruvllm_kernels::Kernels;
 use ruvllm_kv_cache::prefix::{
-    Evicted, Inserted, PrefixKey, PrefixPin, PrefixStore, PrefixTree, Scope, TreeStatistics, Warning,
-    store::{Entry, StoreStatistics, Stored},
+    Evicted, Inserted, PrefixKey, PrefixPin, PrefixStore, PrefixTree, Scope, TreeStatistics,
+    store::{Entry, StoreStatistics},
 };
 use ruvllm_kv_cache::{Block, KvFormats, KvStore, Sequence};
 use ruvllm_memory::TenantUsage;
@@ -26,6 +28,8 @@ use crate::error::{Error, Result};
 
 use cost::ReuseCost;
 pub(crate) use fingerprint::fingerprint;
+use report::Reports;
+use writer::{WhenFull, WriteQueue, Writer};
 
 /// Use of the pool, or of a tenant's quota, at which prefixes begin to be given up: a little above the mark at which older
 /// tokens go to the lowest tier (0.80).
@@ -46,7 +50,8 @@ pub enum PrefixCaching {
     #[default]
     Memory,
     /// Also written to files, which later engines of the same model and KV policy find. They hold what was in the
-    /// prompts, in a form from which it can be recovered: keep the folder as private as the prompts.
+    /// prompts, in a form from which it can be recovered: keep the folder as private as the prompts. They are written
+    /// behind the requests; a request whose blocks find no room in the queue waits at its end.
     Folder {
         /// Where the files go; made when it is missing.
         path: PathBuf,
@@ -55,7 +60,7 @@ pub enum PrefixCaching {
     },
     /// Kept in memory, and written to files once the KV budget is short: what is given up then is read back when it is wanted
     /// again, unless computing it is quicker. What was written is found by later engines, as with
-    /// [`Folder`](Self::Folder).
+    /// [`Folder`](Self::Folder). No request waits for it: what finds no room in the queue is lost.
     Spill {
         /// Where the files go; made when it is missing.
         path: PathBuf,
@@ -67,18 +72,22 @@ pub enum PrefixCaching {
 /// What is known of earlier requests, and how it was used.
 pub(crate) struct PrefixCache {
     tree: PrefixTree<Block>,
-    store: Option<PrefixStore>,
-    /// Whether blocks go to the store as soon as they are known, or only when they are given up.
-    writes_at_once: bool,
+    files: Option<Files>,
     /// The key of the root tenant.
     key: PrefixKey,
     /// The length above which a sequence's capacity makes the model rotate its keys in another way, if it does.
     long_above: Option<usize>,
     cost: ReuseCost,
-    spilled_blocks: AtomicU64,
     recomputed_tokens: AtomicU64,
-    failures: AtomicU64,
-    warnings: Mutex<Vec<String>>,
+    reports: Arc<Reports>,
+}
+
+/// The folder of a prefix cache, and who writes to it.
+struct Files {
+    store: Arc<PrefixStore>,
+    writer: Writer,
+    /// Whether blocks are written as soon as they are known, or only when they are given up.
+    at_once: bool,
 }
 
 /// What the prefix cache has done since the engine was loaded.
@@ -91,6 +100,14 @@ pub struct PrefixStatistics {
     pub folder: Option<StoreStatistics>,
     /// Blocks that were written to the folder because memory was short.
     pub spilled_blocks: u64,
+    /// Blocks that were handed over to be written.
+    pub queued_blocks: u64,
+    /// Of those, blocks that wait.
+    pub waiting_blocks: usize,
+    /// Bytes of the blocks that wait, which are in memory beside the KV budget.
+    pub waiting_bytes: usize,
+    /// Blocks that were not written because too many waited, or because the one before them could not be written.
+    pub dropped_blocks: u64,
     /// Tokens that the folder had, and that were computed because that seemed quicker than reading them.
     pub recomputed_tokens: u64,
     /// Blocks that could not be written to the folder or read from it.
@@ -114,23 +131,25 @@ impl PrefixCache {
         config: &ModelConfig,
         kv: &KvStore,
     ) -> Result<Option<Self>> {
-        let (store, model) = match caching {
+        let reports = Arc::new(Reports::default());
+        let (files, model) = match caching {
             PrefixCaching::Off => return Ok(None),
             // Nothing outlives the engine, which has one model.
             PrefixCaching::Memory => (None, [0; 32]),
             PrefixCaching::Folder { path, limit_bytes } | PrefixCaching::Spill { path, limit_bytes } => {
-                let store = PrefixStore::open(path, kv.block_tokens(), *limit_bytes);
-                (Some(store.map_err(Error::PrefixStore)?), model())
+                let store =
+                    PrefixStore::open(path, kv.block_tokens(), *limit_bytes).map_err(Error::PrefixStore)?;
+                let at_once = matches!(caching, PrefixCaching::Folder { .. });
+                (Some(Files::new(store, at_once, &reports, kv)?), model())
             }
         };
-        let writes_at_once = matches!(caching, PrefixCaching::Folder { .. });
-        Ok(Some(Self::new(kv, store, writes_at_once, model, config.long_rope_above())))
+        Ok(Some(Self::new(kv, files, reports, model, config.long_rope_above())))
     }
 
     fn new(
         kv: &KvStore,
-        store: Option<PrefixStore>,
-        writes_at_once: bool,
+        files: Option<Files>,
+        reports: Arc<Reports>,
         model: [u8; 32],
         long_above: Option<usize>,
     ) -> Self {
@@ -144,15 +163,12 @@ impl PrefixCache {
         };
         Self {
             tree: PrefixTree::new(kv.block_tokens()),
-            store,
-            writes_at_once,
+            files,
             key,
             long_above,
             cost: ReuseCost::default(),
-            spilled_blocks: AtomicU64::new(0),
             recomputed_tokens: AtomicU64::new(0),
-            failures: AtomicU64::new(0),
-            warnings: Mutex::default(),
+            reports,
         }
     }
 
@@ -212,31 +228,10 @@ impl PrefixCache {
         for (key, tokens) in [(shared, &tokens[..shared_tokens]), (own, tokens)] {
             let blocks = &blocks[..tokens.len().div_ceil(block_tokens)];
             self.tree.insert(&key, tokens, blocks);
-            if self.writes_at_once {
-                self.write(&key, tokens, blocks);
+            if let Some(files) = self.files.as_ref().filter(|files| files.at_once) {
+                files.write(&key, tokens, blocks, self.tree.block_tokens());
             }
         }
-    }
-
-    /// Writes the last blocks of a prefix to the folder, those that are full; how many were not there.
-    fn write(&self, key: &PrefixKey, tokens: &[TokenId], blocks: &[Block]) -> u64 {
-        let Some(store) = &self.store else { return 0 };
-        let block_tokens = self.tree.block_tokens();
-        let first = tokens.len().div_ceil(block_tokens) - blocks.len();
-        let mut written = 0;
-        for (block, end) in blocks.iter().zip(first + 1..=tokens.len() / block_tokens) {
-            let block = block.pin();
-            let payload: Vec<&[u8]> = block.layers().collect();
-            match store.put(key, &tokens[..end * block_tokens], &payload) {
-                Ok(stored) => written += u64::from(stored == Stored::Written),
-                // The rest would not be found without this block.
-                Err(error) => {
-                    self.report(&error);
-                    break;
-                }
-            }
-        }
-        written
     }
 
     /// Takes note of how long a part of a prompt took to compute.
@@ -255,10 +250,10 @@ impl PrefixCache {
         tokens: &[TokenId],
         known: &[Block],
     ) -> Option<Inserted<Block>> {
-        let store = self.store.as_ref()?;
+        let store = &self.files.as_ref()?.store;
         let block_tokens = self.tree.block_tokens();
         let found = store.find(key, tokens, known.len());
-        found.warnings.iter().for_each(|warning| self.warn(warning));
+        found.warnings.iter().for_each(|warning| self.reports.add_error(warning));
         let (n_tokens, bytes) = (found.chain.len() * block_tokens, bytes_of(&found.chain));
         if !self.cost.reading_is_quicker(bytes, n_tokens) {
             self.cost.forgive_reading();
@@ -272,7 +267,7 @@ impl PrefixCache {
             match load(kv, store, entry, &mut payload) {
                 Ok(block) => blocks.push(block),
                 Err(LoadError::Store(error)) => {
-                    self.report(&error);
+                    self.reports.add_error(&error);
                     break;
                 }
                 // No room, or blocks of another build: the rest is computed instead, or fails there with the reason.
@@ -287,8 +282,9 @@ impl PrefixCache {
         Some(self.tree.insert(key, &tokens[..blocks.len() * block_tokens], &blocks))
     }
 
-    /// Gives up prefixes when 85 % of the pool is in use, until 70 % is or only those in use are left. The same holds for the
-    /// quotas of the tenant of `kv` and those above it, with the prefixes that count for them.
+    /// Gives up prefixes when 85 % of the pool is in use, until 70 % is, only those in use are left, or as many as can wait to be
+    /// written: what is left of the pool is there for the time that takes. The same holds for the quotas of the tenant of `kv`
+    /// and those above it, with the prefixes that count for them.
     pub(crate) fn relieve(&self, kv: &KvStore) {
         let used = |TenantUsage { used_pages, quota }| used_pages as f64 / quota.hard_pages.max(1) as f64;
         let usages = || kv.pool().usages(kv.tenant()).into_iter().flatten();
@@ -298,14 +294,26 @@ impl PrefixCache {
             }
             let is_relieved = || usages().all(|(other, usage)| other != tenant || used(usage) <= LOW);
             // Blocks are smaller than pages: some go before a page is free.
-            while !is_relieved() && self.give_up(kv, tenant) {}
+            while !is_relieved() && self.give_up_blocks(kv, tenant, self.spare_blocks()) {}
         }
     }
 
     /// Gives up a few of the blocks that count for the tenant with this path or its descendants, those that were not used for
     /// the longest time; of tenants beyond their soft quota first. `false` if there are none. If there is a folder, they go
-    /// there, unless it will be quicker to compute them again.
+    /// there, unless it will be quicker to compute them again or too many wait for that.
     pub(crate) fn give_up(&self, kv: &KvStore, tenant: &str) -> bool {
+        self.give_up_blocks(kv, tenant, GIVEN_UP_AT_ONCE)
+    }
+
+    /// Blocks to give up now, none of which is lost because too many wait to be written.
+    fn spare_blocks(&self) -> usize {
+        match &self.files {
+            Some(files) if !files.at_once => files.writer.queue().room().min(GIVEN_UP_AT_ONCE),
+            _ => GIVEN_UP_AT_ONCE,
+        }
+    }
+
+    fn give_up_blocks(&self, kv: &KvStore, tenant: &str, n_blocks: usize) -> bool {
         let is_within = |block: &Block| block.store().tenant().is_within(tenant);
         let greedy = kv.pool().over_soft_quota();
         let is_greedy = |block: &Block| {
@@ -314,50 +322,80 @@ impl PrefixCache {
         };
         let mut evicted = Vec::new();
         if !greedy.is_empty() {
-            evicted = self.tree.evict_where(GIVEN_UP_AT_ONCE, is_greedy);
+            evicted = self.tree.evict_where(n_blocks, is_greedy);
         }
         if evicted.is_empty() {
-            evicted = self.tree.evict_where(GIVEN_UP_AT_ONCE, is_within);
+            evicted = self.tree.evict_where(n_blocks, is_within);
         }
         evicted.iter().for_each(|evicted| self.spill(evicted));
         !evicted.is_empty()
     }
 
-    /// Writes what was given up to the folder, where that is not done at once and will pay.
+    /// Hands what was given up over to be written, where that is not done at once and will pay.
     fn spill(&self, Evicted { key, tokens, blocks }: &Evicted<Block>) {
         let bytes: usize = blocks.iter().map(Block::bytes).sum();
-        let n_tokens = blocks.len() * self.tree.block_tokens();
-        if !self.writes_at_once && self.cost.reading_is_quicker(bytes as u64, n_tokens) {
-            self.spilled_blocks.fetch_add(self.write(key, tokens, blocks), Relaxed);
+        let block_tokens = self.tree.block_tokens();
+        if let Some(files) = self.files.as_ref().filter(|files| !files.at_once)
+            && self.cost.reading_is_quicker(bytes as u64, blocks.len() * block_tokens)
+        {
+            files.write(key, tokens, blocks, block_tokens);
+        }
+    }
+
+    /// Waits until everything is written that was handed over.
+    pub(crate) fn flush(&self) {
+        if let Some(files) = &self.files {
+            files.writer.queue().flush();
         }
     }
 
     pub(crate) fn statistics(&self) -> PrefixStatistics {
-        PrefixStatistics {
+        let mut statistics = PrefixStatistics {
             memory: self.tree.statistics(),
-            folder: self.store.as_ref().map(PrefixStore::statistics),
-            spilled_blocks: self.spilled_blocks.load(Relaxed),
             recomputed_tokens: self.recomputed_tokens.load(Relaxed),
-            failures: self.failures.load(Relaxed),
+            failures: self.reports.failures(),
+            ..PrefixStatistics::default()
+        };
+        if let Some(Files { store, writer, at_once }) = &self.files {
+            let (folder, queue) = (store.statistics(), writer.queue().statistics());
+            statistics.spilled_blocks = if *at_once { 0 } else { folder.written_blocks };
+            statistics.folder = Some(folder);
+            statistics.queued_blocks = queue.queued_blocks;
+            statistics.waiting_blocks = queue.waiting_blocks;
+            statistics.waiting_bytes = queue.waiting_bytes;
+            statistics.dropped_blocks = queue.dropped_blocks;
         }
+        statistics
     }
 
     /// What went wrong with the folder since the last call; every request was served all the same.
     pub(crate) fn take_warnings(&self) -> Vec<String> {
-        std::mem::take(&mut self.warnings.lock())
+        self.reports.take()
+    }
+}
+
+impl Files {
+    fn new(store: PrefixStore, at_once: bool, reports: &Arc<Reports>, kv: &KvStore) -> Result<Self> {
+        let store = Arc::new(store);
+        let when_full = if at_once { WhenFull::Wait } else { WhenFull::DropFirst };
+        let queue = WriteQueue::new(Arc::clone(&store), Arc::clone(reports), when_full, kv);
+        let writer = Writer::start(queue).map_err(Error::PrefixWriter)?;
+        Ok(Self { store, writer, at_once })
     }
 
-    fn report(&self, error: &ruvllm_kv_cache::Error) {
-        self.note(with_causes(error));
-    }
-
-    fn warn(&self, warning: &Warning) {
-        self.note(warning.to_string());
-    }
-
-    fn note(&self, text: String) {
-        self.failures.fetch_add(1, Relaxed);
-        self.warnings.lock().push(text);
+    /// Hands the last blocks of a prefix over to be written, those that are full and not stored.
+    fn write(&self, key: &PrefixKey, tokens: &[TokenId], blocks: &[Block], block_tokens: usize) {
+        let first = tokens.len().div_ceil(block_tokens) - blocks.len();
+        let mut missing = self.store.missing(key, tokens, first);
+        if !self.at_once {
+            // What is given up comes from its end on: a queue that is full loses ends before what they continue.
+            missing.reverse();
+        }
+        for place in missing {
+            let block = blocks[place.index() - first].pin();
+            let layers: Vec<&[u8]> = block.layers().collect();
+            self.writer.queue().push(place, layers.concat());
+        }
     }
 }
 
@@ -404,15 +442,4 @@ fn load(kv: &KvStore, store: &PrefixStore, entry: &Entry, payload: &mut Vec<u8>)
         to.copy_from_slice(&payload[layer * layer_bytes..][..layer_bytes]);
         Ok(())
     })
-}
-
-/// An error and what caused it, in one line.
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }

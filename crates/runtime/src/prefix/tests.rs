@@ -50,11 +50,20 @@ fn tenant(kv: &KvStore, path: &str, quota: Quota) -> KvStore {
 fn spilling(kv: &KvStore, folder: &tempfile::TempDir) -> PrefixCache {
     let store =
         PrefixStore::open(folder.path().join("prefixes"), kv.block_tokens(), 1 << 30).expect("a folder");
-    PrefixCache::new(kv, Some(store), false, [1; 32], None)
+    let reports = Arc::default();
+    let files = Files::new(store, false, &reports, kv).expect("a thread");
+    PrefixCache::new(kv, Some(files), reports, [1; 32], None)
 }
 
 fn in_memory(kv: &KvStore) -> PrefixCache {
-    PrefixCache::new(kv, None, false, [0; 32], None)
+    PrefixCache::new(kv, None, Arc::default(), [0; 32], None)
+}
+
+/// Gives some prefixes up and waits until they are in their files; `false` if there are none.
+fn give_up(cache: &PrefixCache, kv: &KvStore) -> bool {
+    let given_up = cache.give_up(kv, "");
+    cache.flush();
+    given_up
 }
 
 /// Tokens of a prompt of its own for each seed.
@@ -104,18 +113,19 @@ fn what_is_given_up_goes_to_files_and_comes_back() {
     serve(&cache, &kv, &prompt);
     let folder = |cache: &PrefixCache| cache.statistics().folder.expect("there is one");
     assert_eq!(folder(&cache).written_blocks, 0, "memory is not short");
-    assert!(cache.give_up(&kv, ""));
+    assert!(give_up(&cache, &kv));
     let statistics = cache.statistics();
     assert_eq!((statistics.spilled_blocks, statistics.memory.blocks), (3, 0), "the fourth block is not full");
+    assert_eq!((statistics.queued_blocks, statistics.waiting_blocks, statistics.dropped_blocks), (3, 0, 0));
     assert!(kv.tiers().all(|tier| tier.blocks == 0), "the memory is back");
     assert_eq!(known(&cache, &kv, &prompt), 96);
     assert_eq!((folder(&cache).loaded_blocks, cache.statistics().memory.blocks), (3, 3));
     assert_eq!(known(&cache, &kv, &prompt), 96);
     assert_eq!(folder(&cache).loaded_blocks, 3, "they are in memory again");
     // Nothing has changed on disk: they are not written once more.
-    assert!(cache.give_up(&kv, ""));
-    assert_eq!((cache.statistics().spilled_blocks, folder(&cache).written_blocks), (3, 3));
-    assert!(!cache.give_up(&kv, ""), "nothing is left");
+    assert!(give_up(&cache, &kv));
+    assert_eq!((cache.statistics().queued_blocks, folder(&cache).written_blocks), (3, 3));
+    assert!(!give_up(&cache, &kv), "nothing is left");
 }
 
 #[test]
@@ -125,7 +135,7 @@ fn what_is_computed_sooner_is_neither_read_nor_written() {
     let cache = spilling(&kv, &folder);
     let [stored, other] = [tokens(1, 100), tokens(2, 100)];
     serve(&cache, &kv, &stored);
-    assert!(cache.give_up(&kv, ""));
+    assert!(give_up(&cache, &kv));
     // 384 KiB in 24 s, 96 tokens in a tenth of a second.
     cache.cost.observe_read(16 << 10, Duration::from_secs(1));
     cache.observe_prefill(1000, Duration::from_secs(1));
@@ -134,39 +144,59 @@ fn what_is_computed_sooner_is_neither_read_nor_written() {
     assert_eq!((statistics.recomputed_tokens, statistics.memory.blocks), (96, 0));
     assert_eq!(statistics.folder.expect("there is one").loaded_blocks, 0);
     serve(&cache, &kv, &other);
-    assert!(cache.give_up(&kv, ""));
+    assert!(give_up(&cache, &kv));
     assert_eq!(cache.statistics().spilled_blocks, 3, "only what was written before anything was measured");
     // A prefill that is slower than the disk.
     (0..40).for_each(|_| cache.observe_prefill(32, Duration::from_secs(60)));
     assert_eq!(known(&cache, &kv, &stored), 96);
 }
 
-#[test]
-fn idle_prefixes_go_at_the_high_mark_until_the_low_one() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let kv = kv(20);
-    let cache = spilling(&kv, &folder);
+/// Fills 85 % of 20 pages with 17 prompts, 16 of which are idle while the high mark is met.
+fn fill(cache: &PrefixCache, kv: &KvStore) {
     let used = || kv.pool().stats().used_pages;
     // 128 tokens fill a page.
     for seed in 0..16 {
-        serve(&cache, &kv, &tokens(seed, 128));
-        cache.relieve(&kv);
+        serve(cache, kv, &tokens(seed, 128));
+        cache.relieve(kv);
     }
     assert_eq!((used(), cache.statistics().memory.evicted_blocks), (16, 0), "80 %: nothing happens");
-    serve(&cache, &kv, &tokens(16, 128));
+    serve(cache, kv, &tokens(16, 128));
     let mut running = kv.sequence(128);
     let reused = cache.begin(&kernels(), &mut running, &tokens(0, 128)).expect("an empty sequence");
-    cache.relieve(&kv);
-    assert!((10..=14).contains(&used()), "{} pages: at most 70 %, in steps of 16 blocks", used());
-    let statistics = cache.statistics();
-    assert!(statistics.memory.evicted_blocks > 0);
-    assert_eq!(statistics.spilled_blocks, statistics.memory.evicted_blocks);
+    cache.relieve(kv);
     let key = cache.key_of(&running);
     let is_in_memory = |seed| cache.tree.lookup(&key, &tokens(seed, 128)).tokens > 0;
     assert!(is_in_memory(0), "a sequence uses it");
     assert!(!is_in_memory(1) && is_in_memory(16), "of the others the oldest went first");
     drop((reused, running));
+}
+
+#[test]
+fn idle_prefixes_go_at_the_high_mark_until_the_low_one() {
+    let kv = kv(20);
+    let cache = in_memory(&kv);
+    fill(&cache, &kv);
+    let used = kv.pool().stats().used_pages;
+    assert!((10..=14).contains(&used), "{used} pages: at most 70 %, in steps of 16 blocks");
+}
+
+#[test]
+fn no_more_is_given_up_at_the_high_mark_than_can_wait_to_be_written() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let kv = kv(20);
+    let cache = spilling(&kv, &folder);
+    assert_eq!(cache.spare_blocks(), 10, "an eighth of the budget");
+    fill(&cache, &kv);
+    cache.flush();
+    let statistics = cache.statistics();
+    assert!(statistics.memory.evicted_blocks >= 10, "{statistics:?}");
+    assert_eq!((statistics.spilled_blocks, statistics.dropped_blocks), (statistics.memory.evicted_blocks, 0));
     assert_eq!(known(&cache, &kv, &tokens(1, 128)), 96, "whole blocks come back from its files");
+    // A step without room does not wait.
+    while cache.give_up(&kv, "") {}
+    cache.flush();
+    let PrefixStatistics { queued_blocks, spilled_blocks, dropped_blocks, .. } = cache.statistics();
+    assert_eq!(queued_blocks, spilled_blocks + dropped_blocks);
 }
 
 #[test]

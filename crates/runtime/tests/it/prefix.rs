@@ -172,15 +172,33 @@ fn idle_conversations_go_to_files_when_memory_is_short_and_come_back() {
         spilled() == 0
     });
     assert!(others.count() > 3, "memory is not short at once");
+    engine.flush_prefixes();
     assert!(spilled() > 0 && !entries(temporary.path()).is_empty());
     let again = complete(&engine, &request(&first));
     assert_eq!((again.cached_tokens, &again.tokens), (288, &expected.tokens));
+    engine.flush_prefixes();
     let statistics = engine.prefix_statistics().expect("there is a cache");
     assert_eq!(statistics.folder.map(|folder| folder.loaded_blocks), Some(9));
     assert_eq!((statistics.recomputed_tokens, statistics.failures), (0, 0));
+    assert_eq!((statistics.waiting_blocks, statistics.dropped_blocks), (0, 0));
     // A later engine finds what was written.
     let restarted = load(tiny_path(), &options);
     assert_eq!(complete(&restarted, &request(&first)).cached_tokens, 288);
+}
+
+#[test]
+fn a_folder_that_is_gone_is_said_and_the_requests_are_served() {
+    let temporary = tempfile::tempdir().expect("a folder");
+    let path = temporary.path().join("prefixes");
+    let engine = engine(folder(&path));
+    fs::remove_dir(&path).expect("an empty folder");
+    let tokens = prompt(8, 200);
+    assert_eq!(complete(&engine, &request(&tokens)).tokens, uncached(&tokens).tokens);
+    engine.flush_prefixes();
+    let warnings = engine.take_prefix_warnings();
+    assert!(warnings.len() == 1 && warnings[0].starts_with("cannot write "), "{warnings:?}");
+    let statistics = engine.prefix_statistics().expect("there is a cache");
+    assert_eq!((statistics.queued_blocks, statistics.dropped_blocks, statistics.failures), (6, 5, 1));
 }
 
 #[test]

@@ -18,6 +18,7 @@ use self::dialogue::{Dialogue, Outcome};
 use self::entry::Command;
 use self::settings::Settings;
 use crate::args::{self, GenerationArgs};
+use crate::commands::load;
 use crate::error::Result;
 use crate::output::{self, Reader, TextSink};
 use crate::signal::Interrupts;
@@ -99,9 +100,7 @@ pub(crate) fn run(args: &ChatArgs, json: bool) -> Result<ExitCode> {
     } else {
         script::run(&mut chat, json)
     };
-    for warning in engine.take_prefix_warnings() {
-        output::warn(&warning);
-    }
+    load::finish_prefixes(&engine);
     result
 }
 

@@ -127,6 +127,55 @@ impl EntryHeader {
     }
 }
 
+/// The place of a block that is not stored: what its file is named by, without its keys and values. It is some hundred bytes
+/// large and stays right, so a block can be written later than it was looked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing {
+    index: usize,
+    id: EntryId,
+    key: [u8; 32],
+    parent: EntryId,
+    tokens: Vec<u32>,
+}
+
+impl Missing {
+    /// Index of the block in its prefix.
+    #[must_use]
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// The name that its entry will have.
+    #[must_use]
+    pub fn id(&self) -> EntryId {
+        self.id
+    }
+
+    /// The block before it, without which it is not found; [`EntryId::START`] for the first.
+    #[must_use]
+    pub fn parent(&self) -> EntryId {
+        self.parent
+    }
+
+    /// What its file will begin with.
+    pub(super) fn header(&self, payload_bytes: u64, payload_sha256: [u8; 32]) -> EntryHeader {
+        let Self { key, parent, .. } = *self;
+        EntryHeader { key, parent, payload_bytes, payload_sha256, tokens: self.tokens.clone() }
+    }
+}
+
+/// The places of the whole blocks of `tokens`.
+pub(super) fn places(key: [u8; 32], tokens: &[u32], block_tokens: usize) -> impl Iterator<Item = Missing> {
+    let blocks = tokens.chunks_exact(block_tokens).zip(chain(key, tokens, block_tokens)).enumerate();
+    blocks.map(move |(index, (block, (parent, id)))| Missing {
+        index,
+        id,
+        key,
+        parent,
+        tokens: block.to_vec(),
+    })
+}
+
 /// Takes the first `N` bytes off `rest`.
 fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
     let (first, others) = rest.split_first_chunk()?;
@@ -206,6 +255,17 @@ mod tests {
         assert!(others.iter().all(|other| other.id() != base.id()));
         assert_eq!(EntryHeader { payload_sha256: [0; 32], ..base.clone() }.id(), base.id());
         assert_eq!(base.id().to_string().len(), 64);
+    }
+
+    #[test]
+    fn the_header_of_a_place_has_its_name() {
+        let tokens: Vec<u32> = (0..10).collect();
+        let places: Vec<Missing> = places([1; 32], &tokens, 4).collect();
+        assert_eq!(places.iter().map(Missing::index).collect::<Vec<_>>(), [0, 1]);
+        assert_eq!((places[0].parent(), places[1].parent()), (EntryId::START, places[0].id()));
+        for place in places {
+            assert_eq!(place.header(3, [4; 32]).id(), place.id());
+        }
     }
 
     proptest! {

@@ -18,7 +18,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-pub use entry::{EntryHeader, EntryId, FORMAT_VERSION};
+pub use entry::{EntryHeader, EntryId, FORMAT_VERSION, Missing};
 use folder::Folder;
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
@@ -172,15 +172,11 @@ impl PrefixStore {
     /// Stores the last block of the prefix `tokens`. The blocks before it may be stored before, later or never; without
     /// them it is not found.
     ///
-    /// `payload` is written in parts as given, without a copy. Old entries are deleted if the store would grow beyond its
-    /// limit.
-    ///
     /// # Shapes
     /// `tokens`: `[n_blocks * block_tokens]`, from the first token of the sequence on.
     ///
     /// # Errors
-    /// [`PrefixError::LargerThanStore`] if the block is larger than the whole store may be, [`PrefixError::File`] if a file
-    /// cannot be written or deleted. Nothing is left of the block then.
+    /// As [`write`](Self::write).
     ///
     /// # Panics
     /// If `tokens` is empty or no whole number of blocks.
@@ -188,33 +184,51 @@ impl PrefixStore {
         let n_blocks = tokens.len() / self.block_tokens;
         let is_whole = n_blocks > 0 && tokens.len() == n_blocks * self.block_tokens;
         assert!(is_whole, "put: {} tokens in blocks of {}", tokens.len(), self.block_tokens);
-        let digest = key.digest();
-        let ids = entry::chain(digest, tokens, self.block_tokens).last();
-        let (parent, id) = ids.expect("the prefix has at least one block");
-        if matches!(self.open_entry(id), Ok(Some(_))) {
+        let last = entry::places(key.digest(), tokens, self.block_tokens).last();
+        self.write(&last.expect("the prefix has at least one block"), payload)
+    }
+
+    /// The whole blocks of the prefix `tokens` that are not stored, in their order and from block `skip_blocks` on: what
+    /// [`write`](Self::write) takes, now or later.
+    #[must_use]
+    pub fn missing(&self, key: &PrefixKey, tokens: &[u32], skip_blocks: usize) -> Vec<Missing> {
+        let places = entry::places(key.digest(), tokens, self.block_tokens).skip(skip_blocks);
+        places.filter(|place| !self.holds(place.id())).collect()
+    }
+
+    /// Stores a block that was missing.
+    ///
+    /// `payload` is written in parts as given, without a copy. Old entries are deleted if the store would grow beyond its
+    /// limit.
+    ///
+    /// # Errors
+    /// [`PrefixError::LargerThanStore`] if the block is larger than the whole store may be, [`PrefixError::File`] if a file
+    /// cannot be written or deleted. Nothing is left of the block then.
+    pub fn write(&self, block: &Missing, payload: &[&[u8]]) -> Result<Stored> {
+        // Somebody may have been faster.
+        if self.holds(block.id()) {
             return Ok(Stored::Present);
         }
-
         let mut hash = Sha256::new();
         payload.iter().for_each(|part| hash.update(part));
-        let header = EntryHeader {
-            key: digest,
-            parent,
-            payload_bytes: payload.iter().map(|part| part.len() as u64).sum(),
-            payload_sha256: hash.finalize().into(),
-            tokens: tokens[tokens.len() - self.block_tokens..].to_vec(),
-        };
+        let payload_bytes = payload.iter().map(|part| part.len() as u64).sum();
+        let header = block.header(payload_bytes, hash.finalize().into());
         let encoded = header.encode();
         let parts: Vec<&[u8]> = [encoded.as_slice()].into_iter().chain(payload.iter().copied()).collect();
-        let bytes = encoded.len() as u64 + header.payload_bytes;
+        let bytes = encoded.len() as u64 + payload_bytes;
         self.make_room(bytes)?;
-        if let Err(error) = self.folder.write(id, &parts, last_use(n_blocks - 1)) {
+        if let Err(error) = self.folder.write(block.id(), &parts, last_use(block.index())) {
             self.room.lock().used_bytes -= bytes;
             return Err(error.into());
         }
         self.counters.written_blocks.fetch_add(1, Relaxed);
         self.counters.written_bytes.fetch_add(bytes, Relaxed);
         Ok(Stored::Written)
+    }
+
+    /// Whether there is an entry whose header is right.
+    fn holds(&self, id: EntryId) -> bool {
+        matches!(self.open_entry(id), Ok(Some(_)))
     }
 
     /// The stored blocks that continue a prefix of `tokens` after its first `skip_blocks` blocks, as many as follow each
