@@ -75,9 +75,10 @@ impl GenerationArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Prefix cache")]
 struct PrefixArgs {
-    /// Keep what prompts that begin alike have in common, in files
-    #[arg(long, value_enum, value_name = "on|off", default_value = "off", hide_possible_values = true)]
-    prefix_cache: Switch,
+    /// Keep what prompts that begin alike have in common, in files: `on` writes it as soon as it is known, `spill` only what
+    /// --kv-budget has no room for. Either finds what earlier runs of the same model and --kv have written
+    #[arg(long, value_enum, value_name = "off|on|spill", default_value = "off", hide_possible_values = true)]
+    prefix_cache: PrefixFiles,
 
     /// Folder of those files [default: ruvllm/prefixes in the user's cache folder]
     #[arg(long, value_name = "DIR")]
@@ -88,23 +89,26 @@ struct PrefixArgs {
     prefix_limit: usize,
 }
 
-/// On or off.
+/// When prefixes are written to files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Switch {
-    On,
+enum PrefixFiles {
     Off,
+    On,
+    Spill,
 }
 
 impl PrefixArgs {
     fn caching(&self) -> Result<PrefixCaching> {
-        if self.prefix_cache == Switch::Off {
-            return Ok(PrefixCaching::Off);
-        }
-        let path = match &self.prefix_dir {
-            Some(path) => path.clone(),
-            None => user_folders::cache().ok_or(Error::NoCacheFolder)?.join("prefixes"),
+        let path = || match &self.prefix_dir {
+            Some(path) => Ok(path.clone()),
+            None => user_folders::cache().map(|folder| folder.join("prefixes")).ok_or(Error::NoCacheFolder),
         };
-        Ok(PrefixCaching::Folder { path, limit_bytes: self.prefix_limit as u64 })
+        let limit_bytes = self.prefix_limit as u64;
+        Ok(match self.prefix_cache {
+            PrefixFiles::Off => PrefixCaching::Off,
+            PrefixFiles::On => PrefixCaching::Folder { path: path()?, limit_bytes },
+            PrefixFiles::Spill => PrefixCaching::Spill { path: path()?, limit_bytes },
+        })
     }
 }
 
