@@ -25,6 +25,19 @@ pub struct Probe<'a> {
     pub scale: f32,
     /// The last keys that the query sees; `None` = all.
     pub window: Option<usize>,
+    /// Bound of the scores, approached as `cap * tanh(score / cap)`; `None` = none.
+    pub soft_cap: Option<f32>,
+}
+
+impl Probe<'_> {
+    /// The score that attention makes of the product of the query and a key.
+    fn score(&self, product: f32) -> f32 {
+        let score = self.scale * product;
+        match self.soft_cap.map(f64::from) {
+            Some(cap) => (cap * (f64::from(score) / cap).tanh()) as f32,
+            None => score,
+        }
+    }
 }
 
 /// What [`Sequence::sample`] found.
@@ -82,7 +95,7 @@ impl Sequence {
     /// The shares need the keys of one layer once: about as much work as that layer's attention in a step.
     ///
     /// # Panics
-    /// If the query's heads are no multiple of the key/value heads, or the layer does not exist.
+    /// If the query's heads are no multiple of the key/value heads, the layer does not exist or the soft cap is not above 0.
     pub fn sample<'a>(
         &self,
         kernels: &Kernels,
@@ -167,7 +180,7 @@ impl Sequence {
             for (query, scores) in queries.zip(scores.chunks_exact_mut(n_keys)) {
                 let scores = &mut scores[positions.start - first..positions.end - first];
                 for (score, key) in scores.iter_mut().zip(keys.chunks_exact(head_dim)) {
-                    *score = probe.scale * kernels.dot(query, key);
+                    *score = probe.score(kernels.dot(query, key));
                 }
             }
         }
@@ -238,7 +251,7 @@ impl Sequence {
             n_queries: 1,
             scale: probe.scale,
             window: None,
-            soft_cap: None,
+            soft_cap: probe.soft_cap,
             alibi: None,
         };
         let view = KvView { blocks: &[block], block_tokens, len: block_tokens, nuq };

@@ -3,6 +3,7 @@
 mod nuq;
 mod oracle;
 mod park;
+mod probe;
 mod sequence;
 mod squat;
 mod stress;

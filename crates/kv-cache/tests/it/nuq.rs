@@ -76,7 +76,7 @@ fn going_down_costs_something_and_is_sampled() {
     let store = calibrated_store("tiered:hot=0,sink=0,warm=nuq3,cold=off", &pool);
     let mut checked = Checked::new(&store, 1000);
     let query: Vec<f32> = (0..4 * 32).map(|i| (i as f32).sin()).collect();
-    let probe = Probe { layer: 1, query: &query, scale: 0.2, window: None };
+    let probe = Probe { layer: 1, query: &query, scale: 0.2, window: None, soft_cap: None };
     let mut scratch = SampleScratch::new();
     for step in 0..2 {
         // The second time, older blocks are read as they are in the lower tier.

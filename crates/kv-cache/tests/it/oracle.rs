@@ -189,6 +189,21 @@ fn layout(format: KvFormat, block_tokens: usize) -> KvLayout {
     KvLayout::new(format, SHAPE.n_kv_heads, block_tokens, SHAPE.head_dim).expect("a layout")
 }
 
+/// What attention would count with, as rows `[block_tokens, n_kv_heads, head_dim]`.
+pub(crate) fn read_rows(role: KvRole, plane: KvPlane<'_>, block_tokens: usize) -> Vec<f32> {
+    let layout = layout(plane.format, block_tokens);
+    let mut rows = vec![0.0; block_tokens * SHAPE.row()];
+    let (mut of_head, scratch) = (vec![0.0; block_tokens * SHAPE.head_dim], &mut KvScratch::new());
+    for head in 0..SHAPE.n_kv_heads {
+        let bytes = plane.bytes;
+        kernels().read_kv(role, &layout, bytes, head, 0..block_tokens, None, &mut of_head, scratch);
+        for (row, found) in rows.chunks_mut(SHAPE.row()).zip(of_head.chunks(SHAPE.head_dim)) {
+            row[head * SHAPE.head_dim..][..SHAPE.head_dim].copy_from_slice(found);
+        }
+    }
+    rows
+}
+
 /// The numbers that attention would count with.
 fn in_f32(role: KvRole, plane: KvPlane<'_>, block_tokens: usize, nuq: Option<NuqContext<'_>>) -> KvBuffer {
     let (from, to) = (layout(plane.format, block_tokens), layout(KvFormat::F32, block_tokens));

@@ -108,7 +108,7 @@ fn the_error_that_is_sampled_falls() {
         let mut scratch = SampleScratch::new();
         let mut error = |token| {
             let query = queries(token, 1, 1);
-            let probe = Probe { layer: 1, query: &query, scale: 0.25, window: None };
+            let probe = Probe { layer: 1, query: &query, scale: 0.25, window: None, soft_cap: None };
             sequence.sample(&kernels(), &threads, &probe, &mut scratch).error.expect("a block is due")
         };
         (200..220).map(&mut error).sum::<f32>()

@@ -163,7 +163,7 @@ fn the_border_moves_with_the_error_that_is_measured() {
     let pool = pool(16);
     let threads = ThreadPool::single();
     let query = query();
-    let probe = Probe { layer: 1, query: &query, scale: 0.25, window: None };
+    let probe = Probe { layer: 1, query: &query, scale: 0.25, window: None, soft_cap: None };
     let error = |policy: &str| {
         let mut checked = Checked::new(&store(policy, &pool), 1000);
         checked.append(&ids(128, 0)).expect("room");
@@ -217,7 +217,7 @@ fn the_shares_of_blocks_are_those_of_their_keys() {
     for threads in [1, 3] {
         let threads = ThreadPool::new(threads).expect("threads");
         for window in [None, Some(100)] {
-            let probe = Probe { layer, query: &query, scale: scale as f32, window };
+            let probe = Probe { layer, query: &query, scale: scale as f32, window, soft_cap: None };
             let mut scratch = SampleScratch::new();
             let sample = checked.sequence.sample(&kernels(), &threads, &probe, &mut scratch);
             let expected = expected(window.map_or(0, |window| 173 - window));
@@ -228,7 +228,7 @@ fn the_shares_of_blocks_are_those_of_their_keys() {
         }
     }
     let empty = store("f16", &pool).sequence(10);
-    let probe = Probe { layer, query: &query, scale: 1.0, window: None };
+    let probe = Probe { layer, query: &query, scale: 1.0, window: None, soft_cap: None };
     let mut scratch = SampleScratch::new();
     let sample = empty.sample(&kernels(), &ThreadPool::single(), &probe, &mut scratch);
     assert!(sample.shares.is_empty() && sample.error.is_none());

@@ -234,7 +234,13 @@ impl Model {
         let layer = kept.layer?;
         let query = kept.queries.chunks_exact(self.config.query_dim()).nth(segment)?;
         let decoder = &self.config.decoder;
-        Some(Probe { layer, query, scale: decoder.attention_scale, window: decoder.window.of_layer(layer) })
+        Some(Probe {
+            layer,
+            query,
+            scale: decoder.attention_scale,
+            window: decoder.window.of_layer(layer),
+            soft_cap: decoder.attention_soft_cap,
+        })
     }
 
     /// Sizes the buffers for `n_tokens` rows.

@@ -143,6 +143,23 @@ fn rotated_keys_and_values_give_the_same_logits() {
 }
 
 #[test]
+fn a_probe_attends_as_its_layer_does() {
+    let model = fixtures::model("tiny/gemma2/model-F16.gguf");
+    let mut workspace = Workspace::new();
+    let mut cache = fixtures::new_cache(&model, KvFormat::F32, 8).expect("a cache");
+    for (layer, window) in [(2, Some(40)), (3, None)] {
+        workspace.keep_queries(layer);
+        let mut segment = Segment { tokens: &[5, 6], cache: &mut cache, logits: LogitsRows::None };
+        let segments = std::slice::from_mut(&mut segment);
+        model.forward(&fixtures::compute(), &mut workspace, segments).expect("a step");
+        let probe = model.probe(&workspace, 0).expect("it was computed");
+        let scale = model.config().decoder.attention_scale;
+        let found = (probe.layer, probe.window, probe.soft_cap, probe.scale);
+        assert_eq!(found, (layer, window, Some(5.0), scale));
+    }
+}
+
+#[test]
 fn kept_queries_are_those_of_the_last_token_of_each_segment() {
     let model = fixtures::model("tiny/llama/model-F32.gguf");
     let compute = fixtures::compute();
@@ -163,7 +180,7 @@ fn kept_queries_are_those_of_the_last_token_of_each_segment() {
         (0..texts.len())
             .map(|segment| {
                 let probe = model.probe(&workspace, segment).expect("it was computed");
-                assert_eq!((probe.layer, probe.window), (1, None));
+                assert_eq!((probe.layer, probe.window, probe.soft_cap), (1, None, None));
                 bits(probe.query)
             })
             .collect::<Vec<_>>()
