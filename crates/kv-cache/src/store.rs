@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use ruvllm_kernels::{KeyRotation, KvLayout, NuqContext};
+use ruvllm_kernels::{KvLayout, NuqContext};
 use ruvllm_memory::{Content, PagePool, Request, Slab, Tenant, TenantUsage};
 
 use crate::block::Block;
 use crate::calibration::KvCalibration;
 use crate::error::{Error, Result};
-use crate::learned::{KvRope, Learned};
+use crate::learned::{KeyRotations, KvRopes, Learned};
 use crate::policy::{KvFormats, KvPolicy};
 use crate::pressure::Pressure;
 use crate::sequence::Sequence;
@@ -92,20 +92,20 @@ impl KvStore {
         Self::build(shape, policy, pool, block_tokens, None)
     }
 
-    /// A store whose policy may have tiers that need a calibration, for a model that turns its keys as `rope` says.
+    /// A store whose policy may have tiers that need a calibration, for a model that turns its keys as `ropes` says.
     ///
     /// # Errors
     /// As [`with_block_tokens`](Self::with_block_tokens); [`Error::CalibrationShape`] if the calibration is of another shape;
     /// [`Error::PolicyConflict`] if no tier needs it.
     ///
     /// # Panics
-    /// If `rope` turns more dimensions than a head has.
+    /// If `ropes` turns more dimensions than a head has, or names layers of another model.
     pub fn with_calibration(
         shape: KvShape,
         policy: &KvPolicy,
         pool: &PagePool,
         calibration: Arc<KvCalibration>,
-        rope: KvRope,
+        ropes: &KvRopes,
     ) -> Result<Self> {
         if calibration.shape() != shape {
             return Err(Error::CalibrationShape { found: calibration.shape(), expected: shape });
@@ -114,9 +114,8 @@ impl KvStore {
             let reason = "no tier needs the calibration; leave it out or use nuq3".to_owned();
             return Err(Error::PolicyConflict { policy: policy.to_string(), reason });
         }
-        let pairs = rope.frequencies.inverse.len();
-        assert!(2 * pairs <= shape.head_dim, "{pairs} pairs turn in heads of {}", shape.head_dim);
-        let learned = Learned::new(calibration, rope);
+        ropes.check(shape.n_layers, shape.head_dim);
+        let learned = Learned::new(calibration, ropes);
         Self::build(shape, policy, pool, policy.block_tokens(), Some(learned))
     }
 
@@ -359,20 +358,21 @@ impl KvStore {
         &self.0.shared.tiers[index]
     }
 
-    /// How keys at positions before `n_positions` are turned, if a tier needs to know.
-    pub(crate) fn rotation(&self, n_positions: usize) -> Option<Arc<KeyRotation>> {
-        self.0.shared.learned.as_ref().map(|learned| learned.rotation(n_positions))
+    /// How keys at positions before `n_positions` of a sequence of at most `capacity` tokens are turned, if a tier needs to
+    /// know.
+    pub(crate) fn rotations(&self, n_positions: usize, capacity: usize) -> Option<KeyRotations> {
+        self.0.shared.learned.as_ref().map(|learned| learned.rotations(n_positions, capacity))
     }
 
     /// What planes of a layer mean from position `first_position` on, if a tier needs it.
     pub(crate) fn nuq<'a>(
         &'a self,
         layer: usize,
-        rotation: Option<&'a Arc<KeyRotation>>,
+        rotations: Option<&'a KeyRotations>,
         first_position: usize,
     ) -> Option<NuqContext<'a>> {
         let codebooks = &self.calibration()?.layers()[layer];
-        Some(NuqContext { codebooks, rotation: rotation?, first_position })
+        Some(NuqContext { codebooks, rotation: rotations?.of_layer(layer), first_position })
     }
 
     pub(crate) fn n_tiers(&self) -> usize {

@@ -248,13 +248,6 @@ pub enum Error {
     #[error(transparent)]
     KvCache(#[from] ruvllm_kv_cache::Error),
 
-    /// Something needs all keys to be turned alike, and the model turns them by layer or by the length of the sequence.
-    #[error(
-        "the model has more than one rotary embedding, by layer or length of the sequence; nuq3 needs one, use \
-         another format of keys and values"
-    )]
-    SeveralRotations,
-
     /// The cache was made for a model of another shape.
     #[error("the cache of segment {segment} is for {found}, the model needs {expected}")]
     CacheShape {

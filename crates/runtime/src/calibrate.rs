@@ -2,8 +2,8 @@
 
 use std::ops::ControlFlow;
 
-use ruvllm_kernels::{KeyRotation, KvFormat, KvView, NuqTraining};
-use ruvllm_kv_cache::{KvCalibration, KvPolicy, Sequence};
+use ruvllm_kernels::{KvFormat, KvView, NuqTraining};
+use ruvllm_kv_cache::{KeyRotations, KvCalibration, KvPolicy, Sequence};
 use ruvllm_models::{LogitsRows, Segment, TokenId, Workspace};
 
 use crate::engine::{Engine, kv_pool};
@@ -31,8 +31,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Error::CalibrationText`], [`Error::TokenOutOfRange`], [`Error::Cancelled`] after a `Break`; [`Error::Calibration`] if
-    /// `nuq3` does not take the model's heads or a key or value is not finite; [`Error::KvPolicy`] if the model has more than
-    /// one rotary embedding; [`Error::Open`] if the model file is gone;
+    /// `nuq3` does not take the model's heads or a key or value is not finite; [`Error::Open`] if the model file is gone;
     /// [`Error::KvBudget`], [`Error::Cache`] and [`Error::Forward`] from the run.
     pub fn calibrate_kv(
         &self,
@@ -48,9 +47,7 @@ impl Engine {
         let untrained = NuqTraining::new(shape.n_kv_heads, shape.head_dim).map_err(failed)?;
         let mut trainings = vec![untrained; shape.n_layers];
         let window = WINDOW.min(self.config().context_length);
-        let rope = self.model.kv_rope();
-        let rope = rope.map_err(|source| Error::KvPolicy { policy: KvFormat::Nuq3.to_string(), source })?;
-        let rotation = rope.rotation(window);
+        let rotations = self.model.kv_ropes().rotations(window, window);
         let mut cache = self.exact_sequence(window)?;
         let mut workspace = Workspace::new();
         let mut done = 0;
@@ -65,7 +62,7 @@ impl Engine {
                     .map_err(|source| Error::Forward { start: done, tokens: piece.len(), source })?;
                 done += piece.len();
             }
-            observe(&mut cache, &rotation, &mut trainings);
+            observe(&mut cache, &rotations, &mut trainings);
             cache.clear();
         }
         // There is nothing left to break off.
@@ -87,14 +84,14 @@ impl Engine {
 }
 
 /// Shows every layer its keys and values.
-fn observe(cache: &mut Sequence, rotation: &KeyRotation, trainings: &mut [NuqTraining]) {
+fn observe(cache: &mut Sequence, rotations: &KeyRotations, trainings: &mut [NuqTraining]) {
     cache.pin();
     let block_tokens = cache.store().block_tokens();
     for (layer, training) in trainings.iter_mut().enumerate() {
         let mut blocks = Vec::new();
         cache.view(layer, &mut blocks);
         let view = KvView { blocks: &blocks, block_tokens, len: cache.len(), nuq: None };
-        training.observe(&view, rotation, SINK_TOKENS);
+        training.observe(&view, rotations.of_layer(layer), SINK_TOKENS);
     }
     cache.unpin();
 }

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use ruvllm_kernels::{Kernels, KeyRotation, KvScratch, ThreadPool};
+use ruvllm_kernels::{Kernels, KvScratch, ThreadPool};
 
 use super::Sequence;
 use crate::block::Block;
 use crate::convert::convert;
+use crate::learned::KeyRotations;
 use crate::storage::Storage;
 use crate::store::HOT;
 
@@ -176,12 +177,12 @@ impl Job {
         &mut self,
         kernels: &Kernels,
         sequence: &Sequence,
-        rotation: Option<&Arc<KeyRotation>>,
+        rotations: Option<&KeyRotations>,
         scratch: &mut [Mutex<KvScratch>],
     ) {
         let tiers = (sequence.store.tier(self.from.tier()), sequence.store.tier(self.to.tier()));
         let to = Arc::get_mut(&mut self.to).expect("nobody else has a storage before it is published");
-        let context = sequence.context(0, rotation, self.position);
+        let context = sequence.context(0, rotations, self.position);
         for scratch in scratch {
             let Some(target) = to.layers_mut().next() else { return };
             convert(kernels, (tiers.0, self.from.layer(0)), (tiers.1, target), context, scratch.get_mut());
@@ -202,11 +203,11 @@ impl Workbench {
             ready.clear();
             ready.reserve(store.n_tiers());
         }
-        let rotation = store.rotation(sequence.len);
+        let rotations = store.rotations(sequence.len, sequence.capacity);
         for job in jobs.iter_mut() {
             if !ready.contains(&job.to.tier()) {
                 ready.push(job.to.tier());
-                job.give_room(kernels, sequence, rotation.as_ref(), scratch);
+                job.give_room(kernels, sequence, rotations.as_ref(), scratch);
             }
         }
         let layers = jobs.iter_mut().flat_map(|Job { position, from, to, .. }| {
@@ -221,7 +222,7 @@ impl Workbench {
             // The lock is held for the step of the iterator only.
             let next = || layers.lock().next();
             while let Some(((from, to), (layer, position), storage, target)) = next() {
-                let context = sequence.context(layer, rotation.as_ref(), position);
+                let context = sequence.context(layer, rotations.as_ref(), position);
                 convert(kernels, (from, storage.layer(layer)), (to, target), context, &mut scratch);
             }
         });

@@ -31,11 +31,10 @@ mod step;
 
 use std::sync::Arc;
 
-use ruvllm_kernels::KeyRotation;
-
 use crate::block::Block;
 use crate::convert::LayerContext;
 use crate::error::{Error, Result};
+use crate::learned::KeyRotations;
 use crate::storage::Storage;
 use crate::store::KvStore;
 
@@ -73,7 +72,7 @@ pub struct Sequence {
     /// For blocks that go down.
     workbench: Workbench,
     /// How its keys are turned, if a tier needs to know.
-    rotation: Option<Arc<KeyRotation>>,
+    rotations: Option<KeyRotations>,
 }
 
 impl Sequence {
@@ -92,7 +91,7 @@ impl Sequence {
             pinned: Vec::new(),
             handles: Handles::default(),
             workbench: Workbench::default(),
-            rotation: None,
+            rotations: None,
         };
         sequence.forget_queries();
         sequence
@@ -135,10 +134,10 @@ impl Sequence {
     fn context<'a>(
         &'a self,
         layer: usize,
-        rotation: Option<&'a Arc<KeyRotation>>,
+        rotations: Option<&'a KeyRotations>,
         position: usize,
     ) -> LayerContext<'a> {
-        LayerContext { nuq: self.store.nuq(layer, rotation, position), corrections: self.corrections(layer) }
+        LayerContext { nuq: self.store.nuq(layer, rotations, position), corrections: self.corrections(layer) }
     }
 
     /// Position of the first token that was not released.
@@ -208,7 +207,8 @@ impl Sequence {
     pub fn pin(&mut self) {
         self.unpin();
         self.pinned.extend(self.blocks.iter().map(Block::storage));
-        self.rotation = self.store.rotation((self.sealed() + self.tail.len()) * self.store.block_tokens());
+        let n_positions = (self.sealed() + self.tail.len()) * self.store.block_tokens();
+        self.rotations = self.store.rotations(n_positions, self.capacity);
     }
 
     /// Lets go of what [`pin`](Self::pin) or the last step holds: memory of numbers that were replaced meanwhile.

@@ -163,7 +163,7 @@ impl Sequence {
         let first =
             probe.window.map_or(0, |window| self.len.saturating_sub(window.max(1))).max(self.released());
         let n_keys = self.len - first;
-        let rotation = self.store.rotation(self.len);
+        let rotations = self.store.rotations(self.len, self.capacity);
         scores.clear();
         scores.resize(group * n_keys, 0.0);
         for block in first / block_tokens..shares.len() {
@@ -174,7 +174,7 @@ impl Sequence {
             let plane = &storage.layer(probe.layer)[..layout.plane_bytes()];
             keys.resize(positions.len() * head_dim, 0.0);
             let in_block = positions.start - start..positions.end - start;
-            let nuq = self.store.nuq(probe.layer, rotation.as_ref(), start);
+            let nuq = self.store.nuq(probe.layer, rotations.as_ref(), start);
             kernels.read_kv(KvRole::Keys, layout, plane, head, in_block, nuq, keys, conversion);
             let queries = probe.query[head * group * head_dim..].chunks_exact(head_dim);
             for (query, scores) in queries.zip(scores.chunks_exact_mut(n_keys)) {
@@ -214,8 +214,8 @@ impl Sequence {
         }
         let exact = self.blocks[sampled].storage();
         let position = (self.released + sampled) * self.store.block_tokens();
-        let rotation = self.store.rotation(self.len);
-        let context = self.context(probe.layer, rotation.as_ref(), position);
+        let rotations = self.store.rotations(self.len, self.capacity);
+        let context = self.context(probe.layer, rotations.as_ref(), position);
         let source = (self.store.tier(HOT), exact.layer(probe.layer));
         let target = (lower, &mut coarse.as_bytes_mut()[..lower.layer_bytes()]);
         convert(kernels, source, target, context, conversion);

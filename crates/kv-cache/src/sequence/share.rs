@@ -33,7 +33,7 @@ impl Sequence {
             pinned: Vec::new(),
             handles: Handles::default(),
             workbench: Workbench::default(),
-            rotation: None,
+            rotations: None,
         }
     }
 
@@ -126,12 +126,12 @@ impl Sequence {
         let mut copy = self.store.allocate(HOT)?;
         let from = block.storage();
         let position = self.sealed() * self.store.block_tokens();
-        let rotation = self.store.rotation(position + self.store.block_tokens());
+        let rotations = self.store.rotations(position + self.store.block_tokens(), self.capacity);
         let mut scratch = KvScratch::new();
         for layer in 0..self.store.shape().n_layers {
             let source = (self.store.tier(from.tier()), from.layer(layer));
             let target = (self.store.tier(HOT), copy.layer_mut(layer));
-            let nuq = self.store.nuq(layer, rotation.as_ref(), position);
+            let nuq = self.store.nuq(layer, rotations.as_ref(), position);
             convert(kernels, source, target, LayerContext { nuq, corrections: None }, &mut scratch);
         }
         Ok(Arc::new(copy))

@@ -102,7 +102,7 @@ impl Sequence {
     /// What views of a layer mean where a tier is in `nuq3`: the last field of a [`KvView`](ruvllm_kernels::KvView). `None` if
     /// none is, and before the first step.
     pub fn nuq(&self, layer: usize) -> Option<NuqContext<'_>> {
-        self.store.nuq(layer, self.rotation.as_ref(), 0)
+        self.store.nuq(layer, self.rotations.as_ref(), 0)
     }
 
     /// Ends a step: counts `tokens` that were written in every layer.

@@ -1,9 +1,13 @@
 //! Blocks in `nuq3`, which mean nothing without a calibration and their place in the sequence.
 
-use ruvllm_kernels::ThreadPool;
-use ruvllm_kv_cache::{Error, KvShape, KvStore, Probe, SampleScratch};
+use std::sync::Arc;
 
-use crate::oracle::{Checked, SHAPE, calibrated_store, calibration, kernels, pool, rope};
+use ruvllm_kernels::{KvRole, NuqCodebooks, NuqContext, RopeTable, ThreadPool};
+use ruvllm_kv_cache::{Error, KvCalibration, KvRopes, KvShape, KvStore, Probe, SampleScratch};
+
+use crate::oracle::{
+    Checked, SHAPE, calibrated_store, calibration, kernels, pool, read_rows, ropes, rows, several_ropes,
+};
 
 fn ids(n: usize, first: u32) -> Vec<u32> {
     (first..).take(n).collect()
@@ -88,15 +92,83 @@ fn going_down_costs_something_and_is_sampled() {
     }
 }
 
+/// The relative error of all keys of the blocks in `nuq3`, by layer, of a sequence of 128 tokens whose keys are those of
+/// `turned` and the store's `ropes`.
+fn key_errors(turned: &KvRopes, ropes: &KvRopes, capacity: usize) -> Vec<f64> {
+    let pool = pool(16);
+    let policy = "tiered:hot=0,sink=0,warm=nuq3,cold=off".parse().expect("a policy");
+    // A range of its own for each dimension, as wide as noise.
+    let middle = |index: usize| ((index * 7 % 32) as f32 - 16.0) / 4.0;
+    let levels = [-0.93, -0.66, -0.4, -0.13, 0.13, 0.4, 0.66, 0.93];
+    let ranges = (0..SHAPE.row()).map(|index| [middle(index) - 0.05, middle(index) + 0.05]).collect();
+    let layer = NuqCodebooks::new(levels, levels, ranges).expect("ascending levels");
+    let calibration = KvCalibration::new([0; 32], SHAPE, vec![layer; SHAPE.n_layers]).expect("a calibration");
+    let store = KvStore::with_calibration(SHAPE, &policy, &pool, Arc::new(calibration), ropes);
+    let mut sequence = store.expect("a store").sequence(capacity);
+    sequence.reserve(&kernels(), 128).expect("room");
+    let noise = rows(&ids(128, 0), KvRole::Keys, 0);
+    let mut exact = Vec::new();
+    for layer in 0..SHAPE.n_layers {
+        let mut keys: Vec<f32> =
+            noise.iter().enumerate().map(|(i, x)| middle(i % SHAPE.row()) + 0.05 * x).collect();
+        let rope = match (&turned.local, &turned.long) {
+            (Some((rope, layers)), _) if layers[layer] => rope,
+            (_, Some((above, rope))) if capacity > *above => rope,
+            _ => &turned.usual,
+        };
+        let table = RopeTable::from_frequencies(&rope.frequencies, 0..128);
+        kernels().rope(&table, rope.layout, 0..128, &mut keys, SHAPE.n_kv_heads, SHAPE.head_dim);
+        sequence.write(&kernels(), layer, &keys, &keys);
+        exact.push(keys);
+    }
+    sequence.advance(128);
+    let migration = sequence.migrate(&kernels(), &ThreadPool::single(), usize::MAX);
+    assert_eq!(migration.blocks, 4);
+    sequence.pin();
+    let errors = exact.iter().enumerate().map(|(layer, exact)| {
+        let mut views = Vec::new();
+        sequence.view(layer, &mut views);
+        let nuq = sequence.nuq(layer).expect("a tier in nuq3");
+        let found: Vec<f32> = views
+            .iter()
+            .enumerate()
+            .flat_map(|(block, view)| {
+                let nuq = NuqContext { first_position: 32 * block, ..nuq };
+                read_rows(KvRole::Keys, view.keys, 32, Some(nuq))
+            })
+            .collect();
+        let norm = |x: &mut dyn Iterator<Item = f32>| x.map(|x| f64::from(x).powi(2)).sum::<f64>().sqrt();
+        norm(&mut exact.iter().zip(&found).map(|(a, b)| a - b)) / norm(&mut exact.iter().copied())
+    });
+    errors.collect()
+}
+
+#[test]
+fn keys_are_turned_back_as_their_layer_and_their_sequence_turned_them() {
+    let (one, several) = (ropes(), several_ropes());
+    for capacity in [500, 501] {
+        for (turned, ropes) in [(&one, &one), (&several, &several)] {
+            let errors = key_errors(turned, ropes, capacity);
+            // Noise of 0.05 in levels an eighth of its range apart, on numbers of 2 and more.
+            assert!(errors.iter().all(|&error| error < 0.01), "{errors:?}");
+        }
+    }
+    // Keys that were turned in another way lie far outside of their ranges.
+    let [first, second] = key_errors(&several, &one, 500)[..] else { panic!("two layers") };
+    assert!(first > 0.1 && second < 0.01, "{first}, {second}: the first layer is local");
+    let [first, second] = key_errors(&several, &one, 501)[..] else { panic!("two layers") };
+    assert!(first > 0.1 && second > 0.1, "{first}, {second}: the sequence is long");
+}
+
 #[test]
 fn what_a_calibration_is_needed_for_and_of_which_model_is_checked() {
     let pool = pool(16);
     let policy = "tiered:warm=nuq3".parse().expect("a policy");
     assert!(matches!(KvStore::new(SHAPE, &policy, &pool), Err(Error::NoCalibration { .. })));
     let other = KvShape { n_layers: 3, ..SHAPE };
-    let found = KvStore::with_calibration(SHAPE, &policy, &pool, calibration(other), rope());
+    let found = KvStore::with_calibration(SHAPE, &policy, &pool, calibration(other), &ropes());
     assert!(matches!(found, Err(Error::CalibrationShape { .. })));
     let none = "tiered".parse().expect("a policy");
-    let found = KvStore::with_calibration(SHAPE, &none, &pool, calibration(SHAPE), rope());
+    let found = KvStore::with_calibration(SHAPE, &none, &pool, calibration(SHAPE), &ropes());
     assert!(matches!(found, Err(Error::PolicyConflict { .. })));
 }

@@ -7,7 +7,7 @@ use ruvllm_kernels::{
     Kernels, KvBuffer, KvFormat, KvLayout, KvPlane, KvRole, KvScratch, NuqCodebooks, NuqContext, RopeConfig,
     RopeLayout,
 };
-use ruvllm_kv_cache::{Block, KvCalibration, KvFormats, KvRope, KvShape, KvStore, Result, Sequence};
+use ruvllm_kv_cache::{Block, KvCalibration, KvFormats, KvRope, KvRopes, KvShape, KvStore, Result, Sequence};
 use ruvllm_memory::{PagePool, PoolConfig};
 
 pub(crate) const SHAPE: KvShape = KvShape { n_layers: 2, n_kv_heads: 2, head_dim: 32 };
@@ -30,15 +30,24 @@ pub(crate) fn calibration(shape: KvShape) -> Arc<KvCalibration> {
     Arc::new(KvCalibration::new([0; 32], shape, layers).expect("a calibration"))
 }
 
-pub(crate) fn rope() -> KvRope {
-    let frequencies = RopeConfig::new(10_000.0, SHAPE.head_dim).frequencies(1).expect("a rotary embedding");
+fn rope(base: f64) -> KvRope {
+    let frequencies = RopeConfig::new(base, SHAPE.head_dim).frequencies(1).expect("a rotary embedding");
     KvRope { frequencies, layout: RopeLayout::Halves }
+}
+
+pub(crate) fn ropes() -> KvRopes {
+    rope(10_000.0).into()
+}
+
+/// Another embedding for the first layer, and one for sequences that may become longer than 500 tokens.
+pub(crate) fn several_ropes() -> KvRopes {
+    KvRopes { local: Some((rope(100.0), vec![true, false])), long: Some((500, rope(1e6))), ..ropes() }
 }
 
 /// A store for policies with `nuq3`.
 pub(crate) fn calibrated_store(policy: &str, pool: &PagePool) -> KvStore {
     let policy = policy.parse().expect(policy);
-    KvStore::with_calibration(SHAPE, &policy, pool, calibration(SHAPE), rope()).expect("a store")
+    KvStore::with_calibration(SHAPE, &policy, pool, calibration(SHAPE), &ropes()).expect("a store")
 }
 
 pub(crate) fn kernels() -> Kernels {
@@ -190,13 +199,18 @@ fn layout(format: KvFormat, block_tokens: usize) -> KvLayout {
 }
 
 /// What attention would count with, as rows `[block_tokens, n_kv_heads, head_dim]`.
-pub(crate) fn read_rows(role: KvRole, plane: KvPlane<'_>, block_tokens: usize) -> Vec<f32> {
+pub(crate) fn read_rows(
+    role: KvRole,
+    plane: KvPlane<'_>,
+    block_tokens: usize,
+    nuq: Option<NuqContext<'_>>,
+) -> Vec<f32> {
     let layout = layout(plane.format, block_tokens);
     let mut rows = vec![0.0; block_tokens * SHAPE.row()];
     let (mut of_head, scratch) = (vec![0.0; block_tokens * SHAPE.head_dim], &mut KvScratch::new());
     for head in 0..SHAPE.n_kv_heads {
         let bytes = plane.bytes;
-        kernels().read_kv(role, &layout, bytes, head, 0..block_tokens, None, &mut of_head, scratch);
+        kernels().read_kv(role, &layout, bytes, head, 0..block_tokens, nuq, &mut of_head, scratch);
         for (row, found) in rows.chunks_mut(SHAPE.row()).zip(of_head.chunks(SHAPE.head_dim)) {
             row[head * SHAPE.head_dim..][..SHAPE.head_dim].copy_from_slice(found);
         }

@@ -7,7 +7,7 @@ mod rope;
 use std::sync::Arc;
 
 use ruvllm_kernels::MatmulJob;
-use ruvllm_kv_cache::{KvCalibration, KvPolicy, KvRope, KvStore, Probe, Sequence};
+use ruvllm_kv_cache::{KvCalibration, KvPolicy, KvRopes, KvStore, Probe, Sequence};
 use ruvllm_memory::PagePool;
 
 use self::block::{Block, project_norm};
@@ -115,8 +115,7 @@ impl Model {
     /// As [`kv_store`](Self::kv_store), with what was learned of this model's keys and values for tiers that need it.
     ///
     /// # Errors
-    /// [`Error::KvCache`] as `kv_store`, and if the calibration is of other heads or layers, or no tier needs it;
-    /// [`Error::SeveralRotations`] as [`kv_rope`](Self::kv_rope).
+    /// [`Error::KvCache`] as `kv_store`, and if the calibration is of other heads or layers, or no tier needs it.
     pub fn calibrated_kv_store(
         &self,
         policy: &KvPolicy,
@@ -125,16 +124,12 @@ impl Model {
     ) -> Result<KvStore> {
         let grouped = self.config.n_heads > self.config.n_kv_heads;
         let (shape, policy) = (self.config.kv_shape(), policy.for_model(grouped));
-        Ok(KvStore::with_calibration(shape, &policy, pool, calibration, self.kv_rope()?)?)
+        Ok(KvStore::with_calibration(shape, &policy, pool, calibration, &self.kv_ropes())?)
     }
 
     /// How keys are turned before they are cached.
-    ///
-    /// # Errors
-    /// [`Error::SeveralRotations`] if that depends on the layer or on the sequence.
-    pub fn kv_rope(&self) -> Result<KvRope> {
-        let frequencies = self.ropes.single().ok_or(Error::SeveralRotations)?.clone();
-        Ok(KvRope { frequencies, layout: self.config.decoder.rope_layout })
+    pub fn kv_ropes(&self) -> KvRopes {
+        self.ropes.of_keys(&self.config)
     }
 
     /// An empty sequence of at most `capacity` tokens. Where the model has frequencies of its own for long sequences,

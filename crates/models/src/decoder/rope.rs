@@ -4,6 +4,7 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use ruvllm_kernels::{RopeFrequencies, RopeTable};
+use ruvllm_kv_cache::{KvRope, KvRopes};
 
 use super::FIRST_POSITIONS;
 use crate::config::ModelConfig;
@@ -52,9 +53,16 @@ impl Ropes {
         })
     }
 
-    /// The frequencies, if all layers and sequences have the same.
-    pub(super) fn single(&self) -> Option<&RopeFrequencies> {
-        (self.long.is_none() && self.local.is_none()).then_some(&self.usual.frequencies)
+    /// The same for whoever stores keys: [`RopeTables::of`] chooses as a cache does.
+    pub(super) fn of_keys(&self, config: &ModelConfig) -> KvRopes {
+        let layout = config.decoder.rope_layout;
+        let rope = |rope: &Rope| KvRope { frequencies: rope.frequencies.clone(), layout };
+        let windowed = || (0..config.n_layers).map(|layer| config.decoder.window.of_layer(layer).is_some());
+        KvRopes {
+            usual: rope(&self.usual),
+            local: self.local.as_ref().map(|local| (rope(local), windowed().collect())),
+            long: self.long.as_ref().map(|(length, long)| (*length, rope(long))),
+        }
     }
 
     /// Tables for at least `n_positions`.

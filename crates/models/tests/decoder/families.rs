@@ -1,10 +1,11 @@
 //! What the families differ in: their switches as read from files, and what follows from them.
 
 use gguf_rs_lite::{Gguf, Metadata, Value};
-use ruvllm_kernels::{RopeLayout, RopeScaling};
+use ruvllm_kernels::{KvLayout, KvRole, KvScratch, RopeLayout, RopeScaling};
+use ruvllm_kv_cache::KvRopes;
 use ruvllm_models::{
-    Activation, Error, KvFormat, LogitsRows, Model, ModelConfig, Projections, Segment, TokenId, Window,
-    Workspace,
+    Activation, Error, KvFormat, LogitsRows, Model, ModelConfig, Projections, Segment, Sequence, TokenId,
+    Window, Workspace,
 };
 
 use crate::fixtures::{self, Expected, TINY, all_logits, become_architecture, bits, rewrite};
@@ -261,16 +262,74 @@ fn longrope_needs_both_tensors_and_nothing_beside_them() {
     assert_eq!(whole.long_rope_above(), None);
 }
 
-#[test]
-fn keys_are_turned_in_one_way_or_said_not_to_be() {
-    for name in TINY {
-        let model = fixtures::model(&format!("tiny/{name}/model-F16.gguf"));
-        match model.kv_rope() {
-            Ok(rope) => {
-                assert_eq!(2 * rope.frequencies.inverse.len(), model.config().rope.rotary_dim, "{name}");
+/// The keys of a sequence in one layer, `[tokens, n_kv_heads * head_dim]`, turned back in float64 as `ropes` says.
+fn keys_turned_back(ropes: &KvRopes, config: &ModelConfig, cache: &Sequence, layer: usize) -> Vec<Vec<f64>> {
+    let rope = match (&ropes.local, &ropes.long) {
+        (Some((local, layers)), _) if layers[layer] => local,
+        (_, Some((above, long))) if cache.capacity() > *above => long,
+        _ => &ropes.usual,
+    };
+    let (inverse, magnitude) = (&rope.frequencies.inverse, rope.frequencies.magnitude);
+    let mut views = Vec::new();
+    cache.view(layer, &mut views);
+    let layout = KvLayout::new(KvFormat::F32, config.n_kv_heads, 32, config.head_dim).expect("a layout");
+    let mut keys = vec![Vec::new(); cache.len()];
+    for (block, view) in views.iter().enumerate() {
+        for head in 0..config.n_kv_heads {
+            let mut rows = vec![0.0; 32 * config.head_dim];
+            let (kernels, mut scratch) = (fixtures::compute().kernels, KvScratch::new());
+            let bytes = view.keys.bytes;
+            kernels.read_kv(KvRole::Keys, &layout, bytes, head, 0..32, None, &mut rows, &mut scratch);
+            for (at, row) in rows.chunks(config.head_dim).enumerate() {
+                let position = 32 * block + at;
+                let mut key: Vec<f64> = row.iter().map(|&x| x.into()).collect();
+                for (pair, frequency) in inverse.iter().enumerate() {
+                    let (i, j) = match rope.layout {
+                        RopeLayout::Halves => (pair, pair + inverse.len()),
+                        RopeLayout::Interleaved => (2 * pair, 2 * pair + 1),
+                    };
+                    let (sin, cos) = (position as f64 * frequency).sin_cos();
+                    let [a, b] = [key[i], key[j]].map(|x| x / magnitude);
+                    (key[i], key[j]) = (a * cos + b * sin, b * cos - a * sin);
+                }
+                keys[position].extend(key);
             }
-            Err(Error::SeveralRotations) => assert!(["phi3", "gemma3"].contains(&name), "{name}"),
-            Err(error) => panic!("{name}: {error}"),
         }
     }
+    keys
+}
+
+/// A text of one token looks the same from each of its positions, so before they are turned its keys are equal in every layer:
+/// what is wider than rounding was turned back in another way than it was turned.
+#[test]
+fn keys_are_turned_as_caches_are_told() {
+    let widest = |name: &str, capacity: usize, ropes: &dyn Fn(KvRopes) -> KvRopes| {
+        let model = fixtures::model(&format!("tiny/{name}/model-F16.gguf"));
+        let ropes = ropes(model.kv_ropes());
+        let capacity = capacity.min(model.config().context_length);
+        let mut cache = fixtures::new_cache(&model, KvFormat::F32, capacity).expect("a cache");
+        let mut segment = Segment { tokens: &[77; 96], cache: &mut cache, logits: LogitsRows::None };
+        let segments = std::slice::from_mut(&mut segment);
+        model.forward(&fixtures::compute(), &mut Workspace::new(), segments).expect("a step");
+        cache.pin();
+        let of_layer = |layer| {
+            let keys = keys_turned_back(&ropes, model.config(), &cache, layer);
+            let distance =
+                |key: &Vec<f64>| key.iter().zip(&keys[0]).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+            let largest = keys[0].iter().fold(0.0, |most: f64, x| most.max(x.abs()));
+            keys.iter().map(distance).fold(0.0, f64::max) / largest
+        };
+        (0..model.config().n_layers).map(of_layer).collect::<Vec<f64>>()
+    };
+    for name in TINY {
+        // The original context of `phi3` has 256 tokens.
+        for capacity in [256, 257] {
+            let widest = widest(name, capacity, &|ropes| ropes);
+            assert!(widest.iter().all(|&width| width < 1e-4), "{name}, {capacity} tokens: {widest:?}");
+        }
+    }
+    let not_local = widest("gemma3", 256, &|ropes| ropes.usual.into());
+    assert!(not_local[0] > 0.1 && not_local[5] < 1e-4, "only layer 5 is not local: {not_local:?}");
+    let not_long = widest("phi3", 257, &|ropes| ropes.usual.into());
+    assert!(not_long[0] > 0.01, "{not_long:?}");
 }

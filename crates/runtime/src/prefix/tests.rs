@@ -19,7 +19,7 @@ fn blocks_under_another_calibration_are_other_blocks() {
         let calibration = KvCalibration::new([0; 32], shape, vec![layer]).expect("a calibration");
         let frequencies = RopeFrequencies { inverse: vec![0.5; 16], magnitude: 1.0 };
         let rope = KvRope { frequencies, layout: RopeLayout::Halves };
-        let kv = KvStore::with_calibration(shape, &policy, &pool, Arc::new(calibration), rope);
+        let kv = KvStore::with_calibration(shape, &policy, &pool, Arc::new(calibration), &rope.into());
         kv_format(&kv.expect("a store"))
     };
     assert!(format(1.0).starts_with("tiered:warm=nuq3"));
