@@ -98,9 +98,9 @@ fn folders_that_hold_no_model_are_refused_in_one_line() {
     run(&["convert", argument(&tiny_model()), argument(&out)]).fails_with(1, &["config.json"]);
     run(&["convert", "absent", argument(&out)]).fails_with(1, &["absent"]);
     run(&["convert", argument(&folder()), argument(&out), "--type", "q8_0"]).fails_with(2, &["bf16"]);
-    fs::write(output.path().join("config.json"), r#"{"architectures": ["BertModel"]}"#).unwrap();
+    fs::write(output.path().join("config.json"), r#"{"architectures": ["MambaForCausalLM"]}"#).unwrap();
     run(&["convert", argument(output.path()), argument(&out)])
-        .fails_with(1, &["`BertModel` is not supported"]);
-    run(&["generate", "a", "--model", argument(output.path())]).fails_with(1, &["BertModel"]);
+        .fails_with(1, &["`MambaForCausalLM` is not supported"]);
+    run(&["generate", "a", "--model", argument(output.path())]).fails_with(1, &["MambaForCausalLM"]);
     assert!(!out.exists());
 }

@@ -314,6 +314,7 @@ pub(super) fn find(config: &Fields<'_>, classes: &[&str]) -> Result<&'static Fam
     })
 }
 
+/// The usual class of each family.
 fn supported() -> String {
-    FAMILIES.iter().flat_map(|family| family.classes).copied().collect::<Vec<_>>().join(", ")
+    FAMILIES.iter().filter_map(|family| family.classes.first()).copied().collect::<Vec<_>>().join(", ")
 }
