@@ -75,8 +75,7 @@ impl GenerationArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Prefix cache")]
 struct PrefixArgs {
-    /// Keep what prompts that begin alike have in common, in files: `on` writes it as soon as it is known, `spill` only what
-    /// --kv-budget has no room for. Either finds what earlier runs of the same model and --kv have written
+    /// Keep in files how prompts begin: all, or what memory lacks room for
     #[arg(long, value_enum, value_name = "off|on|spill", default_value = "off", hide_possible_values = true)]
     prefix_cache: PrefixFiles,
 

@@ -29,7 +29,8 @@ Examples:
   ruvllm generate --chat --json < question.txt
 
 With --prefix-cache on, later runs with the same model and --kv compute only where their prompt parts from earlier ones.
-The files are written behind the answer; the program ends when they are safe. They hold what the prompts say.
+The files are written behind the answer; the program ends when they are safe. They hold what the prompts say. With spill
+only what --kv-budget has no room for is written; what earlier runs have written is found either way.
 
 Ctrl-C stops the generation; what was generated stays, and the exit code is 130. A second Ctrl-C ends the program
 at once.";
