@@ -63,6 +63,21 @@ impl Controller {
         self.hot_tokens = self.hot_tokens.clamp(self.least, self.most);
     }
 
+    /// Goes on from what a controller of another sequence has learned, within its own range; without effect if that had another
+    /// target.
+    pub fn resume(&mut self, learned: &Self) {
+        if learned.target == self.target {
+            self.estimate = learned.estimate;
+            self.hot_tokens = learned.hot_tokens.clamp(self.least, self.most);
+        }
+    }
+
+    /// Lets the border fall by a tenth, as an error does that is far below the target. For what was learned and then not
+    /// measured again, because sequences stayed shorter than the border: it would never fall otherwise.
+    pub fn relax(&mut self) {
+        self.hot_tokens = (self.hot_tokens - self.hot_tokens / 10).max(self.least);
+    }
+
     /// The relative error to be kept.
     pub fn target(&self) -> f32 {
         self.target
@@ -148,6 +163,27 @@ mod tests {
         assert_eq!(controller.hot_tokens(), 512);
         settle(&mut controller, |_| 0.0, 500);
         assert_eq!(controller.hot_tokens(), 64);
+    }
+
+    #[test]
+    fn another_sequence_goes_on_within_its_own_range() {
+        let mut learned = Controller::new(0.02, 64..=4096);
+        settle(&mut learned, |_| 0.5, 20);
+        assert!(learned.hot_tokens() > 1000, "{learned:?}");
+        let resumed = |target, range| {
+            let mut controller = Controller::new(target, range);
+            controller.resume(&learned);
+            (controller.hot_tokens(), controller.estimate())
+        };
+        assert_eq!(resumed(0.02, 64..=8192), (learned.hot_tokens(), Some(0.5)));
+        assert_eq!(resumed(0.02, 64..=100), (100, Some(0.5)));
+        assert_eq!(resumed(0.01, 64..=8192), (64, None), "another target");
+        let before = learned.hot_tokens();
+        learned.relax();
+        assert_eq!(learned.hot_tokens(), before - before / 10);
+        (0..100).for_each(|_| learned.relax());
+        // A tenth of less than ten is nothing, and 64 is the least.
+        assert_eq!(learned.hot_tokens(), 64);
     }
 
     #[test]

@@ -17,6 +17,7 @@ use crate::machine::Machine;
 use crate::options::{EngineOptions, ModelSource};
 use crate::plan::{self, ModelSize, Plan};
 use crate::prefix::{PrefixCache, PrefixStatistics, fingerprint};
+use crate::quality::QualityMemory;
 use crate::request::Prompt;
 
 /// A model that is ready to run.
@@ -33,6 +34,7 @@ pub struct Engine {
     plan: Plan,
     pub(crate) kv: KvStore,
     pub(crate) prefixes: Option<PrefixCache>,
+    pub(crate) quality: QualityMemory,
     pub(crate) source: ModelSource,
     /// What the model's files say about vectors of texts.
     pub(crate) embedding: EmbeddingDefaults,
@@ -56,8 +58,8 @@ impl Engine {
     /// # Errors
     /// [`Error::InvalidOption`], [`Error::Compute`] if the instruction set is absent here, [`Error::Open`],
     /// [`Error::Load`], [`Error::CalibrationModel`], [`Error::KvPolicy`], [`Error::KvBudgetTooSmall`], [`Error::KvBudget`],
-    /// [`Error::PrefixStore`], [`Error::PrefixWriter`], [`Error::Tokenizer`] and [`Error::VocabularyMismatch`] for unusable files and options. A chat
-    /// template that cannot be read is no error before it is used.
+    /// [`Error::PrefixStore`], [`Error::PrefixWriter`], [`Error::Tokenizer`] and [`Error::VocabularyMismatch`] for unusable files
+    /// and options. A chat template that cannot be read is no error before it is used.
     pub fn load(
         source: &ModelSource,
         options: &EngineOptions,
@@ -81,6 +83,7 @@ impl Engine {
         let fingerprint = || fingerprint(&*checkpoint, options.quantize);
         let kv = new_kv_store(&model, fingerprint, options, &plan)?;
         let prefixes = PrefixCache::open(&options.prefixes, fingerprint, model.config(), &kv)?;
+        let quality = QualityMemory::new(prefixes.as_ref().and_then(PrefixCache::quality_files));
         let codec =
             TextCodec::read(&*checkpoint, &name, options.tokenizer.as_deref(), model.config().vocab_size)?;
         Ok(Self {
@@ -92,6 +95,7 @@ impl Engine {
             plan,
             kv,
             prefixes,
+            quality,
             source: source.clone(),
             embedding,
             load_time: started.elapsed(),

@@ -60,6 +60,7 @@ impl Engine {
         let shared_tokens = prepared.request.shared_tokens.min(prepared.prompt.len());
         let (mut completion, known) = run(prepared, session, present, cancel, on_text)?;
         session.keep(&known, shared_tokens);
+        session.remember_quality(&self.quality);
         completion.kv_quality = session.kv_quality();
         Ok((completion, known))
     }

@@ -11,7 +11,7 @@ use crate::backend::{BackendSession, alike};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::prefix::{PrefixCache, Reused};
-use crate::quality::QualityWatch;
+use crate::quality::{QualityMemory, QualityWatch};
 use crate::request::KvQuality;
 
 /// A sequence of one model. Positions are those of the cache: each pass appends to it.
@@ -32,13 +32,23 @@ pub(crate) struct Session<'e> {
 }
 
 impl<'e> Session<'e> {
-    /// An empty sequence with room for `capacity` tokens, whose memory counts for the engine itself.
+    /// An empty sequence with room for `capacity` tokens, whose memory counts for the engine itself. It knows nothing of other
+    /// sequences: what it measures can be measured again.
     pub(crate) fn new(engine: &'e Engine, capacity: usize) -> Result<Self> {
-        Self::for_tenant(engine, &Tenant::root(), capacity)
+        Self::empty(engine, &Tenant::root(), capacity)
     }
 
-    /// An empty sequence with room for `capacity` tokens, whose memory counts for `tenant`.
+    /// An empty sequence with room for `capacity` tokens, whose memory counts for `tenant`. Its quality target begins with what
+    /// the tenant's other requests have come to.
     pub(crate) fn for_tenant(engine: &'e Engine, tenant: &Tenant, capacity: usize) -> Result<Self> {
+        let mut session = Self::empty(engine, tenant, capacity)?;
+        if let Some(watch) = &mut session.watch {
+            watch.resume(&engine.quality, &mut session.cache);
+        }
+        Ok(session)
+    }
+
+    fn empty(engine: &'e Engine, tenant: &Tenant, capacity: usize) -> Result<Self> {
         let store = engine.kv.for_tenant(tenant).map_err(ruvllm_models::Error::from);
         let cache = store
             .and_then(|store| engine.model.new_sequence(&store, capacity))
@@ -105,6 +115,13 @@ impl<'e> Session<'e> {
     pub(crate) fn keep(&mut self, tokens: &[TokenId], shared_tokens: usize) {
         if let Some(prefixes) = self.prefixes {
             prefixes.keep(&mut self.cache, tokens, shared_tokens);
+        }
+    }
+
+    /// Lets later sequences of the tenant begin with what became of the quality target.
+    pub(crate) fn remember_quality(&mut self, memory: &QualityMemory) {
+        if let Some(watch) = &mut self.watch {
+            watch.remember(memory, &self.cache);
         }
     }
 

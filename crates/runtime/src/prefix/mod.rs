@@ -25,10 +25,11 @@ use ruvllm_memory::TenantUsage;
 use ruvllm_models::{ModelConfig, TokenId};
 
 use crate::error::{Error, Result};
+use crate::quality::QualityFiles;
 
 use cost::ReuseCost;
 pub(crate) use fingerprint::fingerprint;
-use report::Reports;
+pub(crate) use report::Reports;
 use writer::{WhenFull, WriteQueue, Writer};
 
 /// Use of the pool, or of a tenant's quota, at which prefixes begin to be given up: a little above the mark at which older
@@ -110,7 +111,7 @@ pub struct PrefixStatistics {
     pub dropped_blocks: u64,
     /// Tokens that the folder had, and that were computed because that seemed quicker than reading them.
     pub recomputed_tokens: u64,
-    /// Blocks that could not be written to the folder or read from it.
+    /// Blocks and other files that could not be written to the folder or read from it.
     pub failures: u64,
 }
 
@@ -340,6 +341,12 @@ impl PrefixCache {
         {
             files.write(key, tokens, blocks, block_tokens);
         }
+    }
+
+    /// Where what quality targets have come to can be kept: beside the prefixes, if there is a folder.
+    pub(crate) fn quality_files(&self) -> Option<QualityFiles> {
+        let folder = self.files.as_ref()?.store.path().to_owned();
+        Some(QualityFiles { folder, key: self.key.clone(), reports: Arc::clone(&self.reports) })
     }
 
     /// Waits until everything is written that was handed over.

@@ -1,7 +1,9 @@
 //! The precision of keys and values as the engine runs it: quality targets, blocks that attention returns to, budgets.
 
 use std::error::Error as _;
+use std::fs;
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 
 use ruvllm::{
     CancelToken, Completion, Engine, EngineOptions, Error, GenerateRequest, ModelSource, PrefixCaching,
@@ -72,6 +74,45 @@ fn a_tight_target_keeps_more_tokens_hot_than_a_loose_one() {
     }
     assert!(medium.error < loose.error, "{medium:?} {loose:?}");
     assert_eq!(run("tiered:hot=64").0.kv_quality, None, "no target, no quality");
+}
+
+#[test]
+fn what_a_request_has_learned_is_where_the_next_one_begins() {
+    let temporary = tempfile::tempdir().expect("a folder");
+    let prefixes = PrefixCaching::Folder { path: temporary.path().to_owned(), limit_bytes: 1 << 30 };
+    let kv = "tiered:hot=64,target=0.0001,warm=kivi4,cold=off";
+    let load = || load(base_path(), &EngineOptions { prefixes: prefixes.clone(), ..options(kv, None) });
+    let engine = load();
+    let tokens = text(&engine, 900);
+    let (long, short) = (request(tokens[..700].to_vec(), 20), request(tokens[700..].to_vec(), 2));
+    let quality = |engine: &Engine, request: &GenerateRequest| {
+        complete(engine, request).kv_quality.expect("there is a target")
+    };
+    let learned = quality(&engine, &long);
+    assert!(learned.hot_tokens > 202 && learned.samples > 0, "{learned:?}");
+    // All that there is room for, so there was nothing to look at.
+    let next = quality(&engine, &short);
+    assert_eq!((next.hot_tokens, next.error, next.samples), (202, learned.error, 0));
+    drop(engine);
+    // Another start, and one after damage.
+    let restarted = load();
+    let next = quality(&restarted, &short);
+    assert_eq!((next.hot_tokens, next.samples), (202, 0));
+    assert_eq!(restarted.take_prefix_warnings(), Vec::<String>::new());
+    drop(restarted);
+    let is_state = |path: &PathBuf| path.extension().is_some_and(|found| found == "quality");
+    let listing = fs::read_dir(temporary.path()).expect("a listing").flatten();
+    let states: Vec<PathBuf> = listing.map(|file| file.path()).filter(is_state).collect();
+    assert_eq!(states.len(), 1, "{states:?}");
+    let mut bytes = fs::read(&states[0]).expect("a state");
+    bytes[20] ^= 1;
+    fs::write(&states[0], bytes).expect("a state");
+    let damaged = load();
+    // A text that no prefix is known of: blocks from elsewhere may have lost their bits already.
+    let other = request(tokens[650..850].to_vec(), 2);
+    assert!(quality(&damaged, &other).samples > 0, "from the beginning");
+    let warnings = damaged.take_prefix_warnings();
+    assert!(warnings.len() == 1 && warnings[0].starts_with("ignored "), "{warnings:?}");
 }
 
 #[test]

@@ -48,6 +48,10 @@ impl Folder {
         Ok(folder)
     }
 
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
     pub(super) fn path_of(&self, id: EntryId) -> PathBuf {
         self.path.join(format!("{id}.{ENTRY}"))
     }

@@ -13,7 +13,7 @@ mod folder;
 use std::{
     fs::File,
     io::{self, Read},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::{Duration, SystemTime},
 };
@@ -167,6 +167,12 @@ impl PrefixStore {
         let counters = Counters { deleted_blocks: AtomicU64::new(n_deleted), ..Counters::default() };
         let room = Mutex::new(Room { used_bytes, unlisted_bytes: 0 });
         Ok(Self { folder, block_tokens, limit_bytes, room, counters })
+    }
+
+    /// The folder. Other files in it are left alone.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.folder.path()
     }
 
     /// Stores the last block of the prefix `tokens`. The blocks before it may be stored before, later or never; without

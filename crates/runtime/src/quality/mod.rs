@@ -1,16 +1,24 @@
 //! The precision of one sequence's keys and values, watched while it runs: which blocks attention returns to, and what
 //! lower precision costs.
 
+mod memory;
+
 use ruvllm_kernels::{Kernels, ThreadPool};
 use ruvllm_kv_cache::{Controller, KvPolicy, Probe, SampleScratch, Sequence};
 
 use crate::request::KvQuality;
 
+pub(crate) use memory::{QualityFiles, QualityMemory};
+
 /// Samples a sequence between steps, one layer after the other, and tells it what follows.
 pub(crate) struct QualityWatch {
     /// There if the policy has a target.
     controller: Option<Controller>,
+    /// The shortest border.
+    least: usize,
     samples: usize,
+    /// Of those, what [`remember`](Self::remember) was told.
+    remembered: usize,
     layer: usize,
     n_layers: usize,
     scratch: SampleScratch,
@@ -28,7 +36,39 @@ impl QualityWatch {
         let least = policy.hot_tokens.max(block_tokens);
         let controller = policy.target.map(|target| Controller::new(target.get(), least..=capacity));
         let is_needed = controller.is_some() || policy.kept_blocks > 0;
-        is_needed.then(|| Self { controller, samples: 0, layer: 0, n_layers, scratch: SampleScratch::new() })
+        let scratch = SampleScratch::new();
+        is_needed.then_some(Self {
+            controller,
+            least,
+            samples: 0,
+            remembered: 0,
+            layer: 0,
+            n_layers,
+            scratch,
+        })
+    }
+
+    /// Begins a sequence with what others of its tenant have come to.
+    pub(crate) fn resume(&mut self, memory: &QualityMemory, cache: &mut Sequence) {
+        if let Some(controller) = &mut self.controller
+            && let Some(learned) = memory.recall(cache.store().tenant().path())
+        {
+            controller.resume(&learned);
+            cache.set_hot_tokens(controller.hot_tokens());
+        }
+    }
+
+    /// Tells others of its tenant what a sequence has come to since the last time.
+    pub(crate) fn remember(&mut self, memory: &QualityMemory, cache: &Sequence) {
+        let Some(controller) = &self.controller else { return };
+        let tenant = cache.store().tenant().path();
+        if self.samples > self.remembered {
+            memory.remember(tenant, controller);
+        } else if cache.len() > self.least + cache.store().block_tokens() {
+            // With the shortest border there would have been something to see.
+            memory.relax(tenant);
+        }
+        self.remembered = self.samples;
     }
 
     /// The layer whose query is wanted next.
