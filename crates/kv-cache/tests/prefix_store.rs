@@ -9,7 +9,7 @@ use std::{
 
 use ruvllm_kv_cache::prefix::{
     Fault, PrefixError, PrefixKey, PrefixStore, Scope,
-    store::{Entry, EntryHeader, Stored},
+    store::{Entry, EntryHeader, Missing, Stored},
 };
 use ruvllm_kv_cache::{Error, Result};
 use tempfile::TempDir;
@@ -123,7 +123,7 @@ fn what_is_missing_is_known_by_its_place_and_can_be_written_later() {
     let store = open(&folder, UNLIMITED);
     store.put(&key, &TOKENS[..8], &[&payload(&TOKENS[..8])]).expect("a stored block");
     let missing = store.missing(&key, &TOKENS, 0);
-    assert_eq!(missing.iter().map(|block| block.index()).collect::<Vec<_>>(), [0, 2], "only whole blocks");
+    assert_eq!(missing.iter().map(Missing::index).collect::<Vec<_>>(), [0, 2], "only whole blocks");
     assert_eq!(store.missing(&key, &TOKENS, 1).len(), 1);
     // The last one first, as blocks are given up.
     for block in missing.iter().rev() {

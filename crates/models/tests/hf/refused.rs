@@ -261,7 +261,7 @@ fn tokenizers_that_are_absent_damaged_or_not_expressible() {
             json!({"type": "ByteLevel", "add_prefix_space": true, "use_regex": true, "trim_offsets": true}),
             "pre-tokenizer",
         ),
-        ("model", json!({"type": "WordPiece", "vocab": {}}), "WordPiece"),
+        ("model", json!({"type": "WordLevel", "vocab": {}}), "WordLevel"),
         ("added_tokens", json!([{"content": "x"}]), "added_tokens"),
     ] {
         let copy = Copy::of("qwen2");
