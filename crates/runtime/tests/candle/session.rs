@@ -3,8 +3,8 @@
 use std::ops::ControlFlow;
 
 use ruvllm::{
-    CancelToken, CandleBackend, CandleOptions, Error, FinishReason, GenerateRequest,
-    InferenceBackend, Message, Prompt, SamplingParams, TokenId,
+    CancelToken, CandleBackend, CandleOptions, Error, FinishReason, GenerateRequest, InferenceBackend,
+    Message, Prompt, SamplingParams, TokenId,
 };
 
 use crate::support::{Expected, FAMILIES, candle, folder, max_abs_error, native};

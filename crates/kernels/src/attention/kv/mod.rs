@@ -171,7 +171,7 @@ pub(super) fn with_values<L: WideLanes>(
         KvFormat::F32 => l.apart(Visit(visitor, Floats::<f32>::new(bytemuck::cast_slice(numbers), columns))),
         KvFormat::F16 => l.apart(Visit(visitor, Floats::<f16>::new(bytemuck::cast_slice(numbers), columns))),
         KvFormat::BF16 => {
-            l.apart(Visit(visitor, Floats::<bf16>::new(bytemuck::cast_slice(numbers), columns)))
+            l.apart(Visit(visitor, Floats::<bf16>::new(bytemuck::cast_slice(numbers), columns)));
         }
         KvFormat::Q8 => l.apart(Visit(visitor, Q8Values::new(quants(l, tile, scales), columns))),
         KvFormat::Q4 | KvFormat::Kivi { bits: KiviBits::Four, .. } => {
