@@ -4,7 +4,7 @@ use ruvllm::{CandleBackend, CandleOptions, InferenceBackend, TokenId};
 use serde_json::json;
 
 use crate::support::{
-    Case, Expected, FAMILIES, Variant, candle, difference, folder, logits, max_abs_error, native,
+    Case, Expected, FAMILIES, Variant, Weight, candle, difference, folder, logits, max_abs_error, native,
 };
 
 /// Largest error of a logit: float32 transformers' own is up to 9.4e-5. The same bound holds for the engine.
@@ -114,7 +114,8 @@ fn compare(candle: &CandleBackend, name: &str, case: &Case) -> usize {
 #[test]
 fn weights_in_half_precision_and_in_shards_are_read_alike() {
     for name in FAMILIES {
-        let variant = Variant::of(name).reshard(3, |weights| weights.iter_mut().for_each(|w| w.to_bf16()));
+        let variant =
+            Variant::of(name).reshard(3, |weights| weights.iter_mut().for_each(Weight::cut_to_bf16));
         let candle = candle(variant.path());
         let native = native(variant.path(), candle.context_length());
         let tokens = &Expected::of(name).cases("f32")[0].tokens;

@@ -117,7 +117,7 @@ impl Weight {
     }
 
     /// Cuts F32 values down to BF16.
-    pub(crate) fn to_bf16(&mut self) {
+    pub(crate) fn cut_to_bf16(&mut self) {
         assert_eq!(self.dtype, Dtype::F32, "{}", self.name);
         self.data = self.data.as_chunks::<4>().0.iter().flat_map(|bytes| [bytes[2], bytes[3]]).collect();
         self.dtype = Dtype::BF16;
