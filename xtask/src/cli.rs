@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 use crate::adr::Depth;
-use crate::bench::{BenchArgs, KvQualityArgs};
+use crate::bench::{BenchArgs, KvQualityArgs, QuantizeTableArgs};
 use crate::gen_model::{Shape, TypeMix};
 use crate::sanitize::Sanitizer;
 use crate::{
     Result, Workspace, adr, bench, ci, cross_test, fixtures, gen_model, sanitize, second_opinion, setup,
+    template_goldens,
     tokenizer_goldens, workspace,
 };
 
@@ -77,6 +78,11 @@ enum Command {
     ///
     /// Writes the tables and the figure to docs/kv-cache.md, the samples to target/bench/.
     KvQuality(KvQualityArgs),
+    /// Measures what the types of `ruvllm quantize` cost, beside llama.cpp's quantizer
+    ///
+    /// Quantizes a model with both programs, measures perplexity of both files with this engine, and of a shorter piece with
+    /// llama.cpp, which must read the files written here. Writes the table to docs/models.md, the samples to target/bench/.
+    QuantizeTable(QuantizeTableArgs),
     /// Lists, starts and checks the architecture decision records in docs/adr
     Adr {
         #[command(subcommand)]
@@ -89,6 +95,16 @@ enum Command {
     TokenizerGoldens {
         /// The folder
         folder: PathBuf,
+    },
+    /// Renders conversations with chat templates of published models, here and by Python's Jinja2, and compares
+    ///
+    /// Prints a table. Not part of `ci`: it needs a Python with the package `jinja2`, and the templates.
+    TemplateGoldens {
+        /// The folder with the templates, `NAME.jinja`
+        folder: PathBuf,
+        /// The Python
+        #[arg(long, value_name = "PROGRAM", default_value = "python3")]
+        python: PathBuf,
     },
     /// Writes a model of a real shape with random weights, for speed and memory work
     GenModel {
@@ -151,7 +167,11 @@ pub fn run() -> Result<()> {
         Command::Setup { dry_run, cross } => setup::setup(&workspace, dry_run, cross),
         Command::Bench(args) => bench::bench(&workspace, &args),
         Command::KvQuality(args) => bench::kv_quality(&workspace, &args),
+        Command::QuantizeTable(args) => bench::quantize_table(&workspace, &args),
         Command::TokenizerGoldens { folder } => tokenizer_goldens::tokenizer_goldens(&folder),
+        Command::TemplateGoldens { folder, python } => {
+            template_goldens::template_goldens(&workspace, &folder, &python)
+        }
         Command::Adr { command } => run_adr(&workspace, &command),
         Command::GenModel { shape, types, out, seed, layers, threads } => {
             let options = gen_model::Options { shape, types, seed, layers, threads };
@@ -201,9 +221,11 @@ mod tests {
             "kv-quality",
             "kv-quality --file a.txt --model b.gguf --limit 49152 --kv q8 --program ruvllm",
             "kv-quality --only passkey,bytes --trials 2",
+            "quantize-table --llama bin --model a.gguf --file b.txt --type Q4_0,Q2_K --limit 8192 --no-record",
             "bench --peer llama-bench=x --model a.gguf --model b.gguf -p 512 -n 64 -t 1,2 --rounds 3",
             "bench --peer lbench=x --peer json=y --model a.gguf -d 0,4096 --kv f16,q8,q4 --section deep --drop-slow",
             "tokenizer-goldens models",
+            "template-goldens templates --python venv/bin/python",
             "adr list",
             "adr new A-title",
             "adr check --full",

@@ -199,11 +199,17 @@ pub enum Error {
         /// The folder.
         folder: PathBuf,
     },
-    /// Some texts have other ids than the goldens.
+    /// Texts have other ids, or conversations other prompts, than the goldens.
     #[error("{faults}")]
     GoldensDiffer {
-        /// The first text of each vocabulary that differs.
+        /// The first text of each vocabulary, or each conversation.
         faults: String,
+    },
+    /// A folder has no chat templates.
+    #[error("{} has no chat templates (*.jinja)", folder.display())]
+    NoTemplates {
+        /// The folder.
+        folder: PathBuf,
     },
     /// A model file could not be written.
     #[error("cannot write the model {}", path.display())]

@@ -20,6 +20,7 @@ mod sanitize;
 mod second_opinion;
 mod setup;
 mod tally;
+mod template_goldens;
 mod test_binaries;
 mod tokenizer_goldens;
 mod workspace;

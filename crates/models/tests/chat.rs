@@ -411,6 +411,30 @@ fn features_of_published_templates() -> Result<(), Failure> {
             "2 a|True",
         ),
         ("{{ 1.0 | string ~ (2 | string) }}{{ '3.5' | float + 1 }}{{ -3 | abs }}", "1.024.53"),
+        (
+            "{{ [][::-1] }}{{ 'abc'[::-1] }}{{ [1, 2, 3][-1:0:-1] }}{{ (1, 2)[::-1] }}{{ none[::-1] }}",
+            "[]cba[3, 2](2, 1)",
+        ),
+        ("{% for m in messages[1:][::-1] if m.role == 'user' %}{{ m.content }}{% endfor %}", "bye"),
+        (
+            "{{ 'a\n' | indent }}|{{ '{\n' | indent(2, first=true) }}|{{ 'a\nb\n\nc' | indent('> ') }}",
+            "a\n|  {\n|a\n> b\n\n> c",
+        ),
+        (
+            "{{ 'a\n\nb' | indent(2, true, true) }}|{{ 'a\r\nb\x0bc' | indent(width=1) }}|{{ '' | indent(2, true) }}",
+            "  a\n  \n  b|a\n b\n c|  ",
+        ),
+        ("{{ nope | length }}{{ nope | first }}{{ nope | last }}{{ nope | items | list }}", "0[]"),
+        (
+            "{{ none | default('d') }}{{ none | d('x', boolean=true) }}{{ '' | default(none, true) }}{{ nope | d }}",
+            "NonexNone",
+        ),
+        (
+            "{{ '<' | safe + '<' + 1 ~ '<' }}|{{ '\"' + \"/'\" | e }}|{{ ('<' | safe) ~ '<' }}",
+            "<&lt;1&lt;|&#34;/&#39;|<<",
+        ),
+        ("{% set x = 'a' | safe %}{{ 1 + 2 }}{{ [1] + [2] }}{{ x + '&' }}{{ 'a' + 'b' }}", "3[1, 2]a&amp;ab"),
+        ("{{ 'x' | int }}{{ 'x' | float }}{{ 'x' | int(default=7) }}{{ '0x1f' | int(base=16) }}", "00.0731"),
     ];
     let messages = [Message::user("hi"), Message::assistant("there"), Message::user("bye")];
     for (source, expected) in cases {

@@ -100,11 +100,11 @@ pub struct KvQualityArgs {
 
 /// What `ruvllm eval perplexity --json` says.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-struct Measured {
-    perplexity: f64,
-    nll: f64,
-    tokens: usize,
-    kv_bytes_per_token: f64,
+pub(super) struct Measured {
+    pub(super) perplexity: f64,
+    pub(super) nll: f64,
+    pub(super) tokens: usize,
+    pub(super) kv_bytes_per_token: f64,
 }
 
 /// One policy.

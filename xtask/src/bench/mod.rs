@@ -16,6 +16,7 @@ mod model;
 mod plan;
 mod prefix_traces;
 mod programs;
+mod quantize_table;
 mod report;
 mod samples;
 mod section;
@@ -35,6 +36,7 @@ use plan::{Kv, Plan, readable};
 use report::Report;
 
 pub use kv_quality::{KvPart, KvQualityArgs, kv_quality};
+pub use quantize_table::{QuantizeTableArgs, quantize_table};
 
 /// Rounds after which a setting can be given up.
 const TRIAL_ROUNDS: usize = 2;

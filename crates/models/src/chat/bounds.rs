@@ -3,13 +3,15 @@
 //!
 //! So sizes are added up and have an end: those of results of operators and filters by the filter [`CHECKED`], which the
 //! template's syntax tree says where to put; of what is printed; of text in loops; of methods that make texts.
+//!
+//! The same way through the tree puts filters for two operators whose results the engine has wrong: [`SLICE`] and [`SUM`].
 
 use std::cell::Cell;
 
 use minijinja::{
     Error, ErrorKind, Value,
     machinery::{
-        ast::{BinOpKind, CallArg, Expr, Macro, Stmt},
+        ast::{BinOpKind, CallArg, Expr, Macro, Slice, Spanned, Stmt},
         parse,
     },
     syntax::SyntaxConfig,
@@ -17,6 +19,12 @@ use minijinja::{
 
 /// Name of the filter that results go through.
 pub(super) const CHECKED: &str = "__checked";
+
+/// Name of the filter that slices with a step become: the engine's own are wrong for steps backwards.
+pub(super) const SLICE: &str = "__slice";
+
+/// Name of the filter that sums become in templates that mark texts as safe.
+pub(super) const SUM: &str = "__sum";
 
 /// Bytes of values that one rendering may make, in all. Templates copy a message a few times.
 const MOST_BYTES: usize = 128 << 20;
@@ -53,39 +61,77 @@ pub(super) fn checked(value: Value) -> Result<Value, Error> {
     Ok(value)
 }
 
-/// The source with every growing expression in [`CHECKED`], and how many bytes of it are text. Lines stay where they
-/// are.
+/// The source with every growing expression in [`CHECKED`] or [`SUM`] and slices with a step as [`SLICE`], and how many
+/// bytes of it are text. Lines stay where they are.
 ///
 /// # Errors
 /// Those of the parser.
 pub(super) fn rewrite(source: &str, syntax: SyntaxConfig) -> Result<(String, usize), Error> {
-    let mut growing = Growing::default();
+    let escapes = escapes(source);
+    let mut growing = Growing { source, escapes, marks: Vec::new(), text_bytes: 0 };
     growing.statement(&parse(source, super::NAME, syntax)?);
     let mut marks = growing.marks;
     // What belongs to an inner expression comes before what belongs to the one around it; the order of insertion says
     // which is which where two end in one place.
-    marks.sort_by_key(|&(offset, _)| offset);
+    marks.sort_by_key(|mark| mark.at);
     let mut out = String::with_capacity(source.len() + 16 * marks.len());
     let mut at = 0;
-    for (offset, mark) in marks {
-        out.push_str(&source[at..offset]);
-        out.push_str(mark);
-        at = offset;
+    for Mark { at: offset, replaced, text } in marks {
+        out.push_str(source.get(at..offset).unwrap_or_default());
+        out.push_str(text);
+        at = offset + replaced;
     }
     out.push_str(&source[at..]);
     Ok((out, growing.text_bytes))
 }
 
+/// Whether a template has filters that mark a text as safe. Jinja2 escapes what is added to such a text, also where it
+/// escapes nothing else.
+fn escapes(source: &str) -> bool {
+    source.split('|').skip(1).any(|filter| {
+        let filter = filter.trim_start();
+        let end = filter.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(filter.len());
+        matches!(&filter[..end], "safe" | "e" | "escape")
+    })
+}
+
+/// Where an expression ends, without brackets around it.
+fn end_of(expression: &Expr<'_>) -> usize {
+    expression.span().end_offset as usize
+}
+
+/// Where an expression starts, without brackets around it. What follows an operand has a span of its own.
+fn start_of(mut expression: &Expr<'_>) -> usize {
+    loop {
+        expression = match expression {
+            Expr::Slice(slice) => &slice.expr,
+            Expr::GetAttr(attribute) => &attribute.expr,
+            Expr::GetItem(item) => &item.expr,
+            Expr::Call(call) => &call.expr,
+            other => return other.span().start_offset as usize,
+        };
+    }
+}
+
+/// What is to be put into a template.
+struct Mark {
+    at: usize,
+    /// Bytes that it takes the place of.
+    replaced: usize,
+    text: &'static str,
+}
+
 /// Where the growing expressions of a template are.
-#[derive(Default)]
-struct Growing {
-    /// What is to be put in, and where.
-    marks: Vec<(usize, &'static str)>,
+struct Growing<'a> {
+    source: &'a str,
+    /// Sums may have to escape what is added to a text that is marked as safe.
+    escapes: bool,
+    marks: Vec<Mark>,
     /// Length of the text between tags.
     text_bytes: usize,
 }
 
-impl Growing {
+impl Growing<'_> {
     fn statements(&mut self, statements: &[Stmt<'_>]) {
         statements.iter().for_each(|statement| self.statement(statement));
     }
@@ -141,6 +187,49 @@ impl Growing {
         }
     }
 
+    fn insert(&mut self, at: usize, text: &'static str) {
+        self.marks.push(Mark { at, replaced: 0, text });
+    }
+
+    /// Where a character is, if only brackets that close around what ends at `from`, and white space, come before it.
+    fn find(&self, from: usize, wanted: char) -> Option<usize> {
+        let rest = self.source.get(from..)?;
+        let at = rest.find(|c: char| !(c == ')' || c.is_whitespace()))?;
+        rest[at..].starts_with(wanted).then_some(from + at)
+    }
+
+    /// Where the brackets and colons of a slice with a step are.
+    fn places(&self, slice: &Spanned<Slice<'_>>) -> Option<[usize; 4]> {
+        slice.step.as_ref()?;
+        let open = self.find(end_of(&slice.expr), '[')?;
+        let first = self.find(slice.start.as_ref().map_or(open + 1, end_of), ':')?;
+        let second = self.find(slice.stop.as_ref().map_or(first + 1, end_of), ':')?;
+        let close = (slice.span().end_offset as usize).checked_sub(1)?;
+        let is_whole = first < second && second < close && self.find(close, ']').is_some();
+        is_whole.then_some([open, first, second, close])
+    }
+
+    /// `a[b:c:d]` becomes `(a|__slice(b,c,d))`.
+    fn slice(&mut self, slice: &Spanned<Slice<'_>>) {
+        let places = self.places(slice);
+        if places.is_some() {
+            self.insert(start_of(&slice.expr), "(");
+        }
+        self.expression(&slice.expr);
+        for bound in [&slice.start, &slice.stop, &slice.step] {
+            self.optional(bound.as_ref());
+        }
+        let Some([open, first, second, close]) = places else { return };
+        let comma = |bound: &Option<Expr<'_>>| if bound.is_some() { "," } else { "none," };
+        let replace = |at, text| Mark { at, replaced: 1, text };
+        self.marks.extend([
+            replace(open, "|__slice("),
+            replace(first, comma(&slice.start)),
+            replace(second, comma(&slice.stop)),
+            replace(close, "))"),
+        ]);
+    }
+
     fn definition(&mut self, definition: &Macro<'_>) {
         definition.defaults.iter().for_each(|value| self.expression(value));
         self.statements(&definition.body);
@@ -172,20 +261,28 @@ impl Growing {
     fn expression(&mut self, expression: &Expr<'_>) {
         match expression {
             Expr::Var(_) | Expr::Const(_) => {}
-            Expr::Slice(slice) => {
-                self.expression(&slice.expr);
-                for bound in [&slice.start, &slice.stop, &slice.step] {
-                    self.optional(bound.as_ref());
-                }
-            }
+            Expr::Slice(slice) => self.slice(slice),
             Expr::UnaryOp(operation) => self.expression(&operation.expr),
             Expr::BinOp(operation) => {
+                let grows = matches!(operation.op, BinOpKind::Add | BinOpKind::Mul | BinOpKind::Concat);
+                let is_sum = matches!(operation.op, BinOpKind::Add) && self.escapes;
+                let plus = is_sum.then(|| self.find(end_of(&operation.left), '+')).flatten();
+                let (open, close) = match plus {
+                    Some(_) => ("([", "])|__sum"),
+                    None => ("(", ")|__checked"),
+                };
+                let span = operation.span();
+                if grows {
+                    self.insert(span.start_offset as usize, open);
+                }
                 self.expression(&operation.left);
+                if let Some(plus) = plus {
+                    self.insert(plus, "]");
+                    self.insert(plus + 1, "[");
+                }
                 self.expression(&operation.right);
-                if matches!(operation.op, BinOpKind::Add | BinOpKind::Mul | BinOpKind::Concat) {
-                    let span = operation.span();
-                    self.marks.push((span.start_offset as usize, "("));
-                    self.marks.push((span.end_offset as usize, ")|__checked"));
+                if grows {
+                    self.insert(span.end_offset as usize, close);
                 }
             }
             Expr::Compare(comparison) => {
@@ -200,7 +297,7 @@ impl Growing {
             Expr::Filter(filter) => {
                 self.optional(filter.expr.as_ref());
                 self.arguments(&filter.args);
-                self.marks.push((filter.span().end_offset as usize, "|__checked"));
+                self.insert(filter.span().end_offset as usize, "|__checked");
             }
             Expr::Test(test) => {
                 self.expression(&test.expr);
@@ -249,6 +346,29 @@ mod tests {
         for (source, rewritten) in cases {
             let (found, _) = rewrite(source, SyntaxConfig::default()).unwrap();
             assert_eq!(found, rewritten);
+        }
+        for (source, rewritten) in [
+            ("{{ a[::-1] }}", "{{ (a|__slice(none,none,-1)) }}"),
+            ("{{ (a) [ 1 :(2): b ].c }}", "{{ ((a) |__slice( 1 ,(2), b )).c }}"),
+            (
+                "{{ f(a[1:]) [b[::2] : : -1] }}",
+                "{{ (f(a[1:]) |__slice((b|__slice(none,none,2)) , none, -1)) }}",
+            ),
+            ("{{ a.b[1:][::-1] }}", "{{ (a.b[1:]|__slice(none,none,-1)) }}"),
+            ("{{ [1, 2][::c + d] }}", "{{ ([1, 2]|__slice(none,none,(c + d)|__checked)) }}"),
+            ("{{ a[1:2:] }}{{ '[::-1]' }}", "{{ a[1:2:] }}{{ '[::-1]' }}"),
+        ] {
+            assert_eq!(rewrite(source, SyntaxConfig::default()).unwrap().0, rewritten);
+        }
+        for (source, rewritten) in [
+            ("{{ a|safe + b }}", "{{ ([a|safe|__checked ]+[ b])|__sum }}"),
+            (
+                "{{ a * b+(c) + d | e }}",
+                "{{ ([([(a * b)|__checked]+[(c)])|__sum ]+[ d | e|__checked])|__sum }}",
+            ),
+            ("{{ a | safer + b }}", "{{ (a | safer|__checked + b)|__checked }}"),
+        ] {
+            assert_eq!(rewrite(source, SyntaxConfig::default()).unwrap().0, rewritten);
         }
         assert_eq!(rewrite("ab{{ 'c' }}\n", SyntaxConfig::default()).unwrap().1, 2);
     }

@@ -241,6 +241,22 @@ fn environment() -> Result<Environment<'static>, minijinja::Error> {
     environment.add_filter("join", python::join);
     environment.add_filter("format", python::format);
     environment.add_filter("indent", python::indent);
+    for name in ["length", "count"] {
+        environment.add_filter(name, python::length);
+    }
+    for name in ["default", "d"] {
+        environment.add_filter(name, python::default);
+    }
+    environment.add_filter("first", python::first);
+    environment.add_filter("last", python::last);
+    environment.add_filter("items", python::items);
+    environment.add_filter("int", python::int);
+    environment.add_filter("float", python::float);
+    for name in ["e", "escape"] {
+        environment.add_filter(name, python::escape);
+    }
+    environment.add_filter(bounds::SLICE, python::slice_by);
+    environment.add_filter(bounds::SUM, python::sum);
     environment.add_filter("batch", python::batch);
     environment.add_filter("slice", python::slice);
     environment.add_filter(bounds::CHECKED, bounds::checked);

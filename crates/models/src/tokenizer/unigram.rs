@@ -1,7 +1,7 @@
 //! The `SentencePiece` unigram model (T5, XLM-R): of all ways to cut a text into tokens, the one whose scores add up to
 //! the most. Characters without a token become byte tokens or the unknown-token.
 //!
-//! Source: Kudo 2018 (arXiv 1804.10959); normalization, white space, the penalty of unknown characters and sums in
+//! Source: Kudo 2018 (arXiv 1804.10959); normalization, white space, the penalty of unknown characters and sums kept in
 //! float32 from the start of the text, whose rounding decides between equal sums, are those of the `SentencePiece`
 //! library.
 
@@ -146,19 +146,21 @@ impl Unigram {
         best[0].score = sum;
         for (start, c) in text.char_indices() {
             let before = best[start].score;
-            let mut reach = |len: usize, token: TokenId, score: f32| {
+            let mut reach = |len: usize, token: TokenId, sum: f64| {
                 let end = &mut best[start + len];
-                if before + score > end.score {
-                    *end = Best { score: before + score, token, start: start as u32 };
+                if sum > f64::from(end.score) {
+                    *end = Best { score: sum as f32, token, start: start as u32 };
                 }
             };
             let mut has_character = false;
             self.prefixes(vocab, &text.as_bytes()[start..], |len, token| {
                 has_character |= len == c.len_utf8();
-                reach(len, token, self.scores[token as usize]);
+                // The library compares a sum that is not rounded with one that was rounded to be kept: of two ways that are
+                // equally good the later one can win.
+                reach(len, token, f64::from(before) + f64::from(self.scores[token as usize]));
             });
             if !has_character {
-                reach(c.len_utf8(), NONE, self.unknown_score);
+                reach(c.len_utf8(), NONE, f64::from(before + self.unknown_score));
             }
         }
         tokens.clear();
@@ -222,6 +224,10 @@ impl Normalization {
             None => text.chars().for_each(|c| push(Some(c))),
         }
         push(None);
+        if self.remove_extra_spaces {
+            // A mark that the text itself ends with goes too.
+            out.truncate(out.trim_end_matches(SPACE_MARK).len());
+        }
         if out.len() >= LONGEST_NORMALIZED {
             return Err(Error::TextTooLong { bytes: out.len(), limit: LONGEST_NORMALIZED });
         }
@@ -245,6 +251,7 @@ mod tests {
             ("  a  b ", "▁▁▁a▁▁b▁", "▁a▁b"),
             ("   ", "▁▁▁▁", ""),
             ("a\n b", "▁a\n▁b", "▁a\n▁b"),
+            ("▁a▁▁", "▁▁a▁▁", "▁▁a"),
         ] {
             assert_eq!(apply(true, false, text), kept, "{text:?}");
             assert_eq!(apply(true, true, text), joined, "{text:?}");

@@ -94,26 +94,6 @@ fn check_format(format: &str, mark: char, longest: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// The filter `indent`.
-pub(in crate::chat) fn indent(
-    value: StringInput<'_>,
-    width: Option<usize>,
-    first_line: Option<bool>,
-    blank_lines: Option<bool>,
-    kwargs: Kwargs,
-) -> Result<Value, Error> {
-    let given = match width {
-        Some(width) => width,
-        None if kwargs.has("width") => kwargs.peek("width")?,
-        None => 4,
-    };
-    if given > MAX_WIDTH {
-        return Err(Error::new(ErrorKind::InvalidOperation, "the text is indented too far"));
-    }
-    charge(value.as_str().len() + value.as_str().lines().count() * given)?;
-    minijinja::filters::indent(value, width, first_line, blank_lines, kwargs)
-}
-
 /// The filter `batch`.
 pub(in crate::chat) fn batch(
     state: &State,
@@ -203,9 +183,8 @@ fn string_method(text: &str, method: &str, args: &[Value]) -> Option<Result<Valu
         "rstrip" => stripped(text, args, false, true),
         "split" => split(text, args, false),
         "rsplit" => split(text, args, true),
-        "splitlines" => {
-            from_args(args).map(|(keep,): (Option<bool>,)| split_lines(text, keep.unwrap_or(false)))
-        }
+        "splitlines" => from_args(args)
+            .map(|(keep,): (Option<bool>,)| lines(text, keep.unwrap_or(false)).into_iter().collect()),
         "swapcase" => from_args(args).map(|()| Value::from(swap_case(text))),
         // Lower case but for this one letter, which is as good as all that models see.
         "casefold" => from_args(args).map(|()| Value::from(text.to_lowercase().replace('ß', "ss"))),
@@ -250,7 +229,7 @@ fn fill(text: &str, width: usize, with: char) -> String {
 }
 
 /// Widest field that is filled up: more is a mistake of the template, and would cost memory.
-const MAX_WIDTH: usize = 4096;
+pub(super) const MAX_WIDTH: usize = 4096;
 
 fn justify(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
     let (width, with): (usize, Option<char>) = from_args(args)?;
@@ -342,7 +321,8 @@ fn split_at_space(text: &str, max: usize, from_right: bool) -> Vec<&str> {
     }
 }
 
-fn split_lines(text: &str, keep_ends: bool) -> Value {
+/// `str.splitlines`.
+pub(super) fn lines(text: &str, keep_ends: bool) -> Vec<&str> {
     let is_end = |c: char| {
         matches!(
             c,
@@ -361,7 +341,7 @@ fn split_lines(text: &str, keep_ends: bool) -> Value {
         lines.push(&rest[..if keep_ends { line + end } else { line }]);
         rest = &rest[line + end..];
     }
-    lines.into_iter().collect()
+    lines
 }
 
 /// `str.title`: the first letter of every run of letters in upper case, the others in lower case.

@@ -1,5 +1,5 @@
-//! Python's manners in templates: how values print; [`json`] is `json.dumps`, [`methods`] the methods of
-//! strings.
+//! Python's manners in templates: how values print; [`filters`] are filters of Jinja2, [`json`] is `json.dumps`,
+//! [`methods`] the methods of strings.
 
 use std::fmt::Write;
 
@@ -11,14 +11,15 @@ use serde_json::Value as Json;
 
 use super::{LONGEST_TEXT, TOO_LONG};
 
+mod filters;
 mod json;
 mod methods;
 
 pub(super) use self::{
+    filters::{default, escape, first, float, indent, int, items, last, length, slice_by, sum},
     json::tojson,
     methods::{
-        batch, characters, format, indent, is_iterable, is_sequence, join, replace, slice, trim,
-        unknown_method,
+        batch, characters, format, is_iterable, is_sequence, join, replace, slice, trim, unknown_method,
     },
 };
 
