@@ -10,8 +10,7 @@ use crate::gen_model::{Shape, TypeMix};
 use crate::sanitize::Sanitizer;
 use crate::{
     Result, Workspace, adr, bench, ci, cross_test, fixtures, gen_model, sanitize, second_opinion, setup,
-    template_goldens,
-    tokenizer_goldens, workspace,
+    template_goldens, tokenizer_goldens, workspace,
 };
 
 /// Builds, checks and measures the ruvllm workspace
