@@ -4,7 +4,6 @@ use std::fmt::Write;
 use std::io::{self, Read};
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
 
 use ureq::Agent;
 use ureq::http::{HeaderMap, Response};
@@ -17,6 +16,7 @@ use crate::settings::HubSettings;
 
 mod redirect;
 mod retry;
+mod retry_after;
 
 pub(crate) use retry::{Failure, Retries};
 
@@ -246,10 +246,8 @@ impl Hub {
             403 => Failure::lasting(Error::Forbidden { url, message }),
             404 => Failure::lasting(Error::NotFound { url, message }),
             408 | 429 | 500..=599 => {
-                let wait =
-                    header(response.headers(), "retry-after").and_then(|text| text.trim().parse().ok());
                 let longest = self.settings.longest_wait;
-                match wait.map(Duration::from_secs) {
+                match retry_after::retry_after(response.headers()) {
                     Some(wait) if wait > longest => {
                         Failure::lasting(Error::WaitTooLong { url, seconds: wait.as_secs() })
                     }
