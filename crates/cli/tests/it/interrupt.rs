@@ -12,11 +12,11 @@ use crate::program::{command, json_document};
 const ENDLESS: [&str; 8] =
     ["generate", "-n", "4000", "--logit-bias", "0=-inf", "--logit-bias", "2=-inf", "Once upon a time"];
 
-/// Whether the process has a handler for SIGINT (bit 1 of the caught signals).
-fn listens(child: &Child) -> bool {
+/// Whether SIGINT (bit 1) is in a set of signals that the process's `status` has.
+fn has_interrupt(child: &Child, set: &str) -> bool {
     let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
-    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).map(str::trim);
-    caught.and_then(|mask| u64::from_str_radix(mask, 16).ok()).is_some_and(|mask| mask & 2 != 0)
+    let mask = status.lines().find_map(|line| line.strip_prefix(set)?.strip_prefix(':')).map(str::trim);
+    mask.and_then(|mask| u64::from_str_radix(mask, 16).ok()).is_some_and(|mask| mask & 2 != 0)
 }
 
 fn interrupt(child: &Child) {
@@ -38,12 +38,22 @@ fn the_text_so_far_stays_and_the_code_is_130() {
     assert!(text.ends_with('\n'), "the shell's prompt starts on a line of its own");
 }
 
-/// Waits until the process has taken over Ctrl-C.
+/// Waits until the process has taken over Ctrl-C: it is among the signals that are caught.
 fn wait_until_it_listens(child: &Child) {
     let deadline = Instant::now() + Duration::from_secs(60);
-    while !listens(child) {
+    while !has_interrupt(child, "SigCgt") {
         assert!(Instant::now() < deadline, "the program never listened for Ctrl-C");
         thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Waits until the process has received Ctrl-C: it is not among the signals that are pending, where a second one would be
+/// lost.
+fn wait_until_it_has_received(child: &Child) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while has_interrupt(child, "ShdPnd") {
+        assert!(Instant::now() < deadline, "the program never received Ctrl-C");
+        thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -82,7 +92,7 @@ fn a_second_time_ends_the_program_at_once() {
     // Loading and encoding are done long before 0.2 s.
     wait_until_it_has_worked(&child, 20);
     interrupt(&child);
-    thread::sleep(Duration::from_millis(50));
+    wait_until_it_has_received(&child);
     interrupt(&child);
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130));
