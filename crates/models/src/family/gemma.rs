@@ -1,10 +1,12 @@
-//! Gemma 2 and the text part of Gemma 3. Their files hold the weights of norms with the 1 added that the published
+//! Gemma, Gemma 2 and the text part of Gemma 3. Their files hold the weights of norms with the 1 added that the published
 //! checkpoints leave out.
 
 use super::window::{Usual, Window};
 use super::{Activation, DecoderSpec, Family, Sizes, read_attention_scale, read_soft_cap};
 use crate::config::keys::Keys;
 use crate::error::Result;
+
+pub(super) const GEMMA: Family = Family { architecture: "gemma", local_rope_base: None, decoder: common };
 
 pub(super) const GEMMA2: Family = Family {
     architecture: "gemma2",
@@ -15,6 +17,7 @@ pub(super) const GEMMA2: Family = Family {
             attention_soft_cap: read_soft_cap(keys, "attn_logit_softcapping", Some(50.0))?,
             logits_soft_cap: read_soft_cap(keys, "final_logit_softcapping", Some(30.0))?,
             window: Window::read(keys, sizes.n_layers, Usual { tokens: 4096, period: 2 })?,
+            post_norms: true,
             ..common(keys, sizes)?
         })
     },
@@ -29,6 +32,7 @@ pub(super) const GEMMA3: Family = Family {
             logits_soft_cap: read_soft_cap(keys, "final_logit_softcapping", None)?,
             window: Window::read(keys, sizes.n_layers, Usual { tokens: 0, period: 6 })?,
             head_norms: true,
+            post_norms: true,
             ..common(keys, sizes)?
         })
     },
@@ -37,7 +41,6 @@ pub(super) const GEMMA3: Family = Family {
 fn common(keys: &Keys<'_>, sizes: &Sizes) -> Result<DecoderSpec> {
     Ok(DecoderSpec {
         activation: Activation::GeGlu,
-        post_norms: true,
         embedding_scale: (sizes.model_dim as f32).sqrt(),
         ..DecoderSpec::usual(keys, sizes)?
     })

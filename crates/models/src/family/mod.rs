@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 
 /// The families that can be loaded.
 const FAMILIES: &[Family] =
-    &[llama::LLAMA, qwen::QWEN2, qwen::QWEN3, phi::PHI3, gemma::GEMMA2, gemma::GEMMA3];
+    &[llama::LLAMA, qwen::QWEN2, qwen::QWEN3, phi::PHI3, gemma::GEMMA, gemma::GEMMA2, gemma::GEMMA3];
 
 /// One model family.
 pub(crate) struct Family {

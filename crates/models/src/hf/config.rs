@@ -9,6 +9,7 @@ use super::encoder;
 use super::family::{self, Family, Form, Kind};
 use super::fields::{self, Fields};
 use super::rope::{self, Generated};
+use super::window;
 use crate::error::{Error, Result};
 
 /// Name of the file.
@@ -79,9 +80,16 @@ impl Config {
         };
         // The class is that of the whole model; the rest of its part for text.
         let classes = map.get("architectures").cloned();
+        const TIED: &str = "tie_word_embeddings";
+        let disagree =
+            matches!((map.get(TIED), text.get(TIED)), (Some(Value::Bool(a)), Some(Value::Bool(b))) if a != b);
         map.extend(text.into_iter().filter(|(_, value)| !value.is_null()));
         if let Some(classes) = classes {
             map.insert("architectures".into(), classes);
+        }
+        if disagree {
+            // The weights tell.
+            map.remove(TIED);
         }
         Ok(Self { map, is_multimodal: true })
     }
@@ -125,11 +133,11 @@ impl Config {
         };
         let sizes = read_sizes(&config, kind)?;
         write_sizes(&config, kind, &sizes, &mut keys)?;
-        write_windows(&config, kind, &sizes, &mut keys)?;
+        window::write(&config, kind, &sizes, &mut keys)?;
         write_caps(&config, kind, &sizes, &mut keys)?;
         let generated = rope::write(&config, kind, &sizes, &mut keys)?;
         let is_tied = match (kind, config.flag("tie_word_embeddings")?) {
-            (Kind::Gemma2 | Kind::Gemma3, None) => Some(true),
+            (Kind::Gemma | Kind::Gemma2 | Kind::Gemma3, None) => Some(true),
             (_, tied) => tied,
         };
         Ok(Hyperparameters { family, sizes, is_tied, metadata: keys.metadata, generated })
@@ -158,6 +166,10 @@ impl Keys {
 
     pub(super) fn flag(&mut self, suffix: &str, flag: bool) {
         self.insert(suffix, flag);
+    }
+
+    pub(super) fn flags(&mut self, suffix: &str, flags: Vec<bool>) {
+        self.insert(suffix, flags);
     }
 
     fn insert(&mut self, suffix: &str, value: impl Into<gguf_rs_lite::Value>) {
@@ -199,7 +211,7 @@ fn read_sizes(config: &Fields<'_>, kind: Kind) -> Result<Sizes> {
     }
     let head_dim = match config.count("head_dim", 1..=MAX_HEAD_DIM)? {
         Some(head_dim) => head_dim,
-        None if matches!(kind, Kind::Gemma2 | Kind::Gemma3) => 256,
+        None if matches!(kind, Kind::Gemma | Kind::Gemma2 | Kind::Gemma3) => 256,
         None if model_dim.is_multiple_of(n_heads) && model_dim / n_heads <= MAX_HEAD_DIM => {
             model_dim / n_heads
         }
@@ -246,60 +258,17 @@ fn write_sizes(config: &Fields<'_>, kind: Kind, sizes: &Sizes, keys: &mut Keys) 
     Ok(())
 }
 
-/// Sliding windows. The format has a key for their length; which layers have one is part of the architecture.
-fn write_windows(config: &Fields<'_>, kind: Kind, sizes: &Sizes, keys: &mut Keys) -> Result<()> {
-    const KEY: &str = "attention.sliding_window";
-    let window = config.count("sliding_window", 0..=MAX_POSITIONS)?;
-    let has_window: fn(usize) -> bool = match kind {
-        Kind::Llama | Kind::Qwen => {
-            if config.flag("use_sliding_window")? == Some(true) {
-                return Err(config
-                    .invalid("use_sliding_window", "false: windows of some layers only are not supported"));
-            }
-            |_| false
-        }
-        Kind::Mistral => |_| true,
-        Kind::Phi3 => {
-            // Zero tells Phi-4 from the older models.
-            keys.count(KEY, window.unwrap_or(0));
-            |_| true
-        }
-        Kind::Gemma2 => {
-            keys.count(KEY, window.unwrap_or(4096));
-            |layer| layer % 2 == 0
-        }
-        Kind::Gemma3 => {
-            for key in ["sliding_window_pattern", "_sliding_window_pattern"] {
-                if config.count(key, 0..=MAX_LAYERS)?.is_some_and(|pattern| pattern != 6) {
-                    return Err(config.invalid(key, "6: every sixth layer sees all tokens"));
-                }
-            }
-            keys.count(KEY, window.unwrap_or(4096));
-            |layer| (layer + 1) % 6 != 0
-        }
-    };
-    if let (Kind::Mistral, Some(window @ 1..)) = (kind, window) {
-        keys.count(KEY, window);
-    }
-    let Some(types) = config.list("layer_types")? else { return Ok(()) };
-    let is_usual = |(layer, named): (usize, &Value)| {
-        let expected = if has_window(layer) { "sliding_attention" } else { "full_attention" };
-        named.as_str() == Some(expected) || window.is_none() && named.as_str() == Some("full_attention")
-    };
-    if types.len() == sizes.n_layers && types.iter().enumerate().all(is_usual) {
-        return Ok(());
-    }
-    Err(config.invalid("layer_types", "one type per layer, in the order that the family has"))
-}
-
 /// Soft caps, and the scale of scores where it is not that of the head.
 fn write_caps(config: &Fields<'_>, kind: Kind, sizes: &Sizes, keys: &mut Keys) -> Result<()> {
     const ATTENTION: &str = "attn_logit_softcapping";
     const LOGITS: &str = "final_logit_softcapping";
     match kind {
         Kind::Gemma2 => {
-            keys.real(ATTENTION, config.positive(ATTENTION)?.unwrap_or(50.0));
-            keys.real(LOGITS, config.positive(LOGITS)?.unwrap_or(30.0));
+            for (key, usual) in [(ATTENTION, 50.0), (LOGITS, 30.0)] {
+                // `null` is no cap.
+                let absent = if config.is_absent(key) { usual } else { 0.0 };
+                keys.real(key, config.positive(key)?.unwrap_or(absent));
+            }
         }
         Kind::Gemma3 => {
             if config.get(ATTENTION).is_some() {

@@ -58,6 +58,7 @@ pub(super) enum Kind {
     Mistral,
     Qwen,
     Phi3,
+    Gemma,
     Gemma2,
     Gemma3,
 }
@@ -230,8 +231,8 @@ const FAMILIES: &[Family] = &[
         activations: SILU,
     },
     Family {
-        classes: &["MistralForCausalLM"],
-        model_types: &["mistral"],
+        classes: &["MistralForCausalLM", "Mistral3ForConditionalGeneration"],
+        model_types: &["mistral", "mistral3"],
         architecture: "llama",
         form: Form::Decoder(Kind::Mistral),
         names: &DECODER,
@@ -272,6 +273,17 @@ const FAMILIES: &[Family] = &[
         interleaves_heads: false,
         norms_plus_one: false,
         activations: SILU,
+    },
+    Family {
+        classes: &["GemmaForCausalLM"],
+        model_types: &["gemma"],
+        architecture: "gemma",
+        form: Form::Decoder(Kind::Gemma),
+        names: &DECODER,
+        layer: LLAMA,
+        interleaves_heads: false,
+        norms_plus_one: true,
+        activations: GELU_TANH,
     },
     Family {
         classes: &["Gemma2ForCausalLM"],

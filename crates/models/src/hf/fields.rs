@@ -59,6 +59,11 @@ impl<'a> Fields<'a> {
         self.map.get(key).filter(|value| !value.is_null())
     }
 
+    /// Whether the field is left out, where that is another thing than `null`.
+    pub(super) fn is_absent(&self, key: &str) -> bool {
+        !self.map.contains_key(key)
+    }
+
     /// A whole number within `range`, if the field is there. Some files write it as `4096.0`.
     pub(super) fn count(&self, key: &str, range: RangeInclusive<usize>) -> Result<Option<usize>> {
         let Some(value) = self.get(key) else { return Ok(None) };

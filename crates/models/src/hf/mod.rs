@@ -17,6 +17,7 @@ mod sentence;
 mod shards;
 mod tensors;
 mod vocabulary;
+mod window;
 
 use std::collections::HashMap;
 use std::fmt;

@@ -107,7 +107,8 @@ pub(super) fn write(
         keys.count("rope.scaling.original_context_length", rope.original_context.unwrap_or(sizes.context));
     }
     match rope.kind {
-        None | Some("default") => Ok(Vec::new()),
+        // The base of `dynamic` grows with texts that are longer than the context, and none is taken.
+        None | Some("default" | "dynamic") => Ok(Vec::new()),
         Some("linear") => {
             keys.text("rope.scaling.type", "linear");
             keys.real("rope.scaling.factor", rope.factor()?);
@@ -119,12 +120,15 @@ pub(super) fn write(
             let values = llama3_divisors(&rope, base, rotary_dim)?;
             Ok(vec![Generated { name: FREQUENCY_DIVISORS, values }])
         }
-        Some("longrope" | "su") if kind == Kind::Phi3 => write_longrope(&rope, sizes, rotary_dim, keys),
+        // The first files have other names for it.
+        Some("longrope" | "su" | "yarn") if kind == Kind::Phi3 => {
+            write_longrope(&rope, sizes, rotary_dim, keys)
+        }
         Some(_) => {
             let key = if rope.scaling.get("rope_type").is_some() { "rope_type" } else { "type" };
             let expected = match kind {
-                Kind::Phi3 => "`default`, `linear`, `llama3` or `longrope`",
-                _ => "`default`, `linear`, `yarn` or `llama3`",
+                Kind::Phi3 => "`default`, `dynamic`, `linear`, `llama3` or `longrope`",
+                _ => "`default`, `dynamic`, `linear`, `yarn` or `llama3`",
             };
             Err(rope.scaling.invalid(key, expected))
         }
@@ -139,6 +143,11 @@ fn write_yarn(rope: &Rope<'_>, sizes: &Sizes, keys: &mut Keys) -> Result<()> {
     keys.text("rope.scaling.type", "yarn");
     keys.real("rope.scaling.factor", factor);
     keys.count("rope.scaling.original_context_length", rope.original_context.unwrap_or(sizes.context));
+    if let Some(original) = rope.original_context {
+        // Who adds the scaling to a file by hand often leaves `max_position_embeddings` as it is.
+        let scaled = (original as f64 * factor) as usize;
+        keys.count("context_length", sizes.context.max(scaled));
+    }
     if fields.flag("truncate")? == Some(false) {
         return Err(fields.invalid("truncate", "true: the format has no place for it"));
     }

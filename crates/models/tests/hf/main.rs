@@ -2,6 +2,7 @@
 
 mod convert;
 mod encoders;
+mod forms;
 mod goldens;
 mod hostile;
 mod refused;

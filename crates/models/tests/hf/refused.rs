@@ -58,11 +58,12 @@ fn models_that_cannot_be_run() {
 
     for (model, key, value, pieces) in [
         ("qwen2", "quantization_config", json!({"quant_method": "gptq"}), ["quantization_config", "gptq"]),
-        ("qwen2", "use_sliding_window", json!(true), ["use_sliding_window", "false"]),
         ("qwen2", "hidden_act", json!("relu"), ["hidden_act", "silu"]),
-        ("llama", "rope_scaling", json!({"rope_type": "dynamic", "factor": 2.0}), ["rope_type", "dynamic"]),
-        ("gemma2", "layer_types", json!(["full_attention"]), ["layer_types", "one type per layer"]),
-        ("gemma3", "sliding_window_pattern", json!(3), ["sliding_window_pattern", "6"]),
+        ("llama", "rope_scaling", json!({"rope_type": "mrope", "factor": 2.0}), ["rope_type", "mrope"]),
+        ("gemma2", "layer_types", json!(["full_attention"]), ["layer_types", "each of 4 layers"]),
+        ("gemma2", "layer_types", json!(vec!["chunked_attention"; 4]), ["layer_types", "sliding_attention"]),
+        ("llama", "layer_types", json!(vec!["sliding_attention"; 3]), ["layer_types", "that of the family"]),
+        ("gemma3", "sliding_window_pattern", json!(0), ["sliding_window_pattern", "1"]),
         (
             "phi3",
             "rope_scaling",

@@ -1,0 +1,99 @@
+"""Makes a folder for each form of a family that published models have but `tiny/` has not, and what transformers computes.
+
+    python3 make.py
+
+Needs torch and transformers 4.57. The weights are random, from seeds, and of 16 bits; the logits are computed in float64 but
+for what transformers itself casts to float32 (norms, softmax, tables of rotary positions).
+"""
+
+import math
+import shutil
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+from safetensors.numpy import save_file
+
+HERE = Path(__file__).parent
+TOKENS, EVERY = 40, 5
+
+COMMON = dict(hidden_size=32, intermediate_size=48, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
+              vocab_size=72, max_position_embeddings=256, rms_norm_eps=1e-5, rope_theta=10000.0, tie_word_embeddings=True,
+              bos_token_id=1, eos_token_id=2, pad_token_id=0)
+YARN = dict(rope_type="yarn", factor=8.0, original_max_position_embeddings=32)
+VISION = dict(model_type="pixtral", hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+              head_dim=8, image_size=16, patch_size=8)
+
+# Class, then what differs from COMMON; None takes a field away.
+FORMS = {
+    "gemma": ("GemmaForCausalLM", dict(num_hidden_layers=2, hidden_act="gelu_pytorch_tanh")),
+    "gemma2_without_caps": ("Gemma2ForCausalLM", dict(
+        num_hidden_layers=3, attn_logit_softcapping=None, final_logit_softcapping=None, query_pre_attn_scalar=20,
+        sliding_window=12, layer_types=["full_attention", "sliding_attention", "sliding_attention"])),
+    "gemma3_every_third": ("Gemma3ForCausalLM", dict(
+        num_hidden_layers=4, sliding_window=10, sliding_window_pattern=3, query_pre_attn_scalar=16,
+        rope_local_base_freq=5000.0, rope_scaling=dict(YARN))),
+    "llama_biases": ("LlamaForCausalLM", dict(
+        num_hidden_layers=2, attention_bias=True, mlp_bias=True, tie_word_embeddings=False,
+        rope_scaling=dict(YARN, mscale=1.0, mscale_all_dim=0.707, beta_fast=16.0, beta_slow=2.0))),
+    "llama_dynamic": ("LlamaForCausalLM", dict(num_hidden_layers=1, rope_scaling=dict(rope_type="dynamic", factor=4.0))),
+    "mistral3": ("Mistral3ForConditionalGeneration", dict(
+        num_hidden_layers=1, tie_word_embeddings=False, sliding_window=None, head_dim=16)),
+    "phi3_partial": ("Phi3ForCausalLM", dict(
+        num_hidden_layers=2, head_dim=None, partial_rotary_factor=0.75, sliding_window=14, original_max_position_embeddings=32,
+        rope_scaling=dict(type="longrope", long_factor=[1.5, 4.0, 9.0], short_factor=[1.0, 1.1, 1.4]))),
+    "qwen2_windows_above": ("Qwen2ForCausalLM", dict(
+        num_hidden_layers=3, head_dim=None, use_sliding_window=True, sliding_window=9, max_window_layers=1,
+        rope_scaling=dict(YARN))),
+    "qwen3_listed_windows": ("Qwen3ForCausalLM", dict(
+        num_hidden_layers=3, attention_bias=True, use_sliding_window=True, sliding_window=9,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"])),
+}
+
+
+def configuration(class_name, changes):
+    fields = {key: value for key, value in (COMMON | changes).items() if not (key == "head_dim" and value is None)}
+    cls = getattr(transformers, class_name).config_class
+    if class_name.startswith("Mistral3"):
+        text = dict(fields, model_type="mistral")
+        return cls(text_config=text, vision_config=VISION, image_token_index=3)
+    return cls(**fields)
+
+
+def fill(model, is_gemma, generator):
+    """Wider weights than a fresh model has, so that no part of it is without effect."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            values = torch.randn(parameter.shape, generator=generator)
+            if parameter.dim() > 1:
+                scale = (0.3 if is_gemma else 1.0) if "embed" in name else 1.3 / math.sqrt(parameter.shape[-1])
+                values = values * scale
+            elif "norm" in name:
+                values = (0.0 if is_gemma else 1.0) + 0.2 * values
+            else:
+                values = 0.3 * values
+            parameter.copy_(values.half().float())
+
+
+def main():
+    for seed, (name, (class_name, changes)) in enumerate(FORMS.items()):
+        generator = torch.Generator().manual_seed(seed)
+        config = configuration(class_name, changes)
+        config._attn_implementation = "eager"
+        model = getattr(transformers, class_name)(config).eval()
+        fill(model, "Gemma" in class_name, generator)
+        ids = torch.randint(4, COMMON["vocab_size"], (1, TOKENS), generator=generator)
+        with torch.no_grad():
+            logits = model.double()(ids, use_cache=False).logits[0, ::EVERY]
+        folder = HERE / name
+        shutil.rmtree(folder, ignore_errors=True)
+        # Last, since tables of rotary positions lose their precision too.
+        model.half().save_pretrained(folder)
+        (folder / "generation_config.json").unlink(missing_ok=True)
+        expected = {"ids": ids[0].numpy().astype(np.int32), "logits": logits.numpy().astype(np.float64)}
+        save_file(expected, folder / "expected.safetensors")
+        print(f"{name}: logits of deviation {logits.std():.1f}")
+
+
+main()

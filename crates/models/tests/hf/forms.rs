@@ -1,0 +1,152 @@
+//! Forms of the families that published configurations have beside those of `tests/data/tiny`: logits beside those that
+//! transformers computes (`tests/data/forms`).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use ruvllm_models::{
+    Checkpoint, Compute, HfFolder, KvFormat, LogitsRows, Model, PagePool, Segment, Window, Workspace,
+};
+use safetensors::SafeTensors;
+use serde_json::json;
+
+use crate::support::Copy;
+
+/// Largest error of a logit: what float32 costs transformers itself is up to 3e-4.
+const TOLERANCE: f64 = 5e-4;
+
+/// Positions from one to the next that there are logits of.
+const EVERY: usize = 5;
+
+fn form(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/forms").join(name)
+}
+
+fn open(name: &str) -> HfFolder {
+    HfFolder::open(form(name)).expect("the folder opens")
+}
+
+/// The prompt, and the logits at every fifth position.
+fn expected(name: &str) -> (Vec<u32>, Vec<f64>) {
+    let bytes = fs::read(form(name).join("expected.safetensors")).expect("the logits");
+    let file = SafeTensors::deserialize(&bytes).expect("a valid file");
+    let data = |name| file.tensor(name).expect("the tensor").data();
+    let ids = data("ids").as_chunks::<4>().0.iter().map(|&bytes| u32::from_le_bytes(bytes)).collect();
+    let logits = data("logits").as_chunks::<8>().0.iter().map(|&bytes| f64::from_le_bytes(bytes)).collect();
+    (ids, logits)
+}
+
+/// Largest error of a logit when the prompt is put in `chunk` tokens at a time.
+fn error(checkpoint: &dyn Checkpoint, name: &str, chunk: usize) -> f64 {
+    let (ids, expected) = expected(name);
+    let model = Model::load(checkpoint, &mut |_| ()).expect("it loads");
+    let compute = Compute::new(1).expect("kernels");
+    let pool = PagePool::new(ruvllm_memory::PoolConfig::new(32 << 20)).expect("a pool");
+    let store = model.kv_store(&KvFormat::F32.into(), &pool).expect("a store");
+    let mut cache = model.new_sequence(&store, ids.len()).expect("a cache");
+    let mut workspace = Workspace::new();
+    let mut found = Vec::new();
+    for tokens in ids.chunks(chunk) {
+        let mut segment = Segment { tokens, cache: &mut cache, logits: LogitsRows::All };
+        let segments = std::slice::from_mut(&mut segment);
+        found.extend_from_slice(model.forward(&compute, &mut workspace, segments).expect("a step"));
+    }
+    let rows = found.chunks_exact(model.config().vocab_size).step_by(EVERY).flatten();
+    assert_eq!(rows.clone().count(), expected.len(), "{name}");
+    let errors = rows.zip(&expected).map(|(&found, &expected)| (f64::from(found) - expected).abs());
+    errors.fold(0.0, |max, error| if error.is_nan() { f64::INFINITY } else { max.max(error) })
+}
+
+#[test]
+fn logits_are_those_of_the_reference() {
+    let mut seen = 0;
+    for entry in fs::read_dir(form("")).expect("the forms") {
+        let entry = entry.expect("an entry");
+        if !entry.path().is_dir() {
+            continue;
+        }
+        let name = entry.file_name().to_string_lossy().into_owned();
+        for chunk in [EVERY * 8, 7, 1] {
+            let error = error(&open(&name), &name, chunk);
+            println!("{name} by {chunk}: {error:.1e}");
+            assert!(error <= TOLERANCE, "{name} by {chunk}: logits differ by {error}");
+        }
+        seen += 1;
+    }
+    assert_eq!(seen, 9, "forms");
+}
+
+#[test]
+fn windows_are_in_the_layers_that_the_configuration_says() {
+    for (name, tokens, layers) in [
+        ("gemma2_without_caps", 12, &[false, true, true][..]),
+        ("gemma3_every_third", 10, &[true, true, false, true]),
+        ("qwen2_windows_above", 9, &[false, true, true]),
+        ("qwen3_listed_windows", 9, &[true, false, true]),
+    ] {
+        let model = Model::load(&open(name), &mut |_| ()).expect("it loads");
+        match &model.config().decoder.window {
+            Window::Mixed { tokens: found, windowed } => {
+                assert_eq!((*found, windowed.as_slice()), (tokens, layers), "{name}");
+            }
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+}
+
+/// What is left out has another meaning than what is `null`.
+#[test]
+fn absent_and_null_are_two_things() {
+    let window = |copy: &Copy| {
+        let model = Model::load(&copy.open().expect("it opens"), &mut |_| ()).expect("it loads");
+        model.config().decoder.window.of_layer(0)
+    };
+    let copy = Copy::of("mistral");
+    copy.edit("config.json", |config| drop(config.remove("sliding_window")));
+    assert_eq!(window(&copy), Some(4096));
+    copy.set("sliding_window", json!(null));
+    assert_eq!(window(&copy), None);
+
+    let caps = |copy: &Copy| {
+        let model = Model::load(&copy.open().expect("it opens"), &mut |_| ()).expect("it loads");
+        (model.config().decoder.attention_soft_cap, model.config().decoder.logits_soft_cap)
+    };
+    let copy = Copy::of("gemma2");
+    copy.edit("config.json", |config| {
+        config.retain(|key, _| !key.ends_with("_softcapping"));
+    });
+    assert_eq!(caps(&copy), (Some(50.0), Some(30.0)));
+    copy.set("attn_logit_softcapping", json!(null));
+    assert_eq!(caps(&copy), (None, Some(30.0)));
+}
+
+/// transformers 5 says it in both places, and need not mean it in the inner one.
+#[test]
+fn weights_tell_where_two_places_disagree_about_the_output_matrix() {
+    let copy = Copy::of_folder(&form("mistral3"));
+    let has_output = |copy: &Copy| copy.open().expect("it opens").tensor("output.weight").is_some();
+    assert!(has_output(&copy));
+    let say = |outer: bool, inner: bool| {
+        copy.edit("config.json", |config| {
+            config.insert("tie_word_embeddings".into(), outer.into());
+            config["text_config"]["tie_word_embeddings"] = inner.into();
+        });
+    };
+    say(true, false);
+    assert!(has_output(&copy));
+    let weights: Vec<_> =
+        copy.weights().into_iter().filter(|weight| !weight.name.ends_with("lm_head.weight")).collect();
+    copy.write("model.safetensors", &weights);
+    assert!(!has_output(&copy));
+    say(false, false);
+    assert!(copy.open().is_err_and(|error| error.to_string().contains("lm_head.weight")));
+}
+
+/// A scaling that is added by hand makes the context longer, whatever else the file says.
+#[test]
+fn the_context_of_yarn_is_the_scaled_one() {
+    let copy = Copy::of("qwen2");
+    copy.set("rope_scaling", json!({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}));
+    let opened = copy.open().expect("it opens");
+    assert_eq!(opened.metadata().get_u64("qwen2.context_length").ok(), Some(Some(2048)));
+}
