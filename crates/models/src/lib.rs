@@ -49,7 +49,7 @@ pub use config::ModelConfig;
 pub use decoder::Model;
 pub use encoder::{Encoder, EncoderConfig, EncoderWorkspace, is_encoder};
 pub use error::{Error, Result};
-pub use family::{Activation, DecoderSpec, Projections, Window};
+pub use family::{Activation, AttentionTemperature, DecoderSpec, Projections, Window};
 pub use hf::{HfFolder, StoredTensor};
 pub use pooling::{EmbeddingDefaults, Pooling};
 pub use ruvllm_kernels::KvFormat;

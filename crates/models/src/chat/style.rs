@@ -47,7 +47,7 @@ impl ChatStyle {
         let name = name.to_lowercase();
         match architecture {
             _ if !has(&["<s>", "</s>"]) => None,
-            "mistral" | "mixtral" => Some(Self::Mistral),
+            "mistral" | "mistral3" | "mixtral" => Some(Self::Mistral),
             "llama" if name.contains("mistral") || name.contains("mixtral") => Some(Self::Mistral),
             "llama" if ["llama-2", "llama 2", "llama2", "llama_2"].iter().any(|part| name.contains(part)) => {
                 Some(Self::Llama2)

@@ -113,8 +113,8 @@ fn read_original_context(keys: &Keys<'_>) -> Result<Option<usize>> {
     keys.count("rope.scaling.original_context_length", 1..=MAX_ORIGINAL_CONTEXT)
 }
 
-/// `YaRN` (arXiv 2309.00071). The files' attention factors are multipliers of the usual
-/// `0.1 ln(factor) + 1`.
+/// `YaRN` (arXiv 2309.00071). Cosines and sines are multiplied by `0.1 ln(factor) + 1`, or by what converters write down in its
+/// place: a factor, or the `m` of a divisor `0.1 m ln(factor) + 1`.
 fn read_yarn(keys: &Keys<'_>, factor: f32, context_length: usize) -> Result<RopeScaling> {
     let original_context = read_original_context(keys)?.unwrap_or(context_length);
     // A negative mix means "not set"; only the full mix of the paper is implemented.
@@ -124,15 +124,18 @@ fn read_yarn(keys: &Keys<'_>, factor: f32, context_length: usize) -> Result<Rope
     {
         return Err(keys.invalid("rope.scaling.yarn_ext_factor", mix, "1, or a negative number for not set"));
     }
-    let multiplier = keys.real("rope.scaling.attn_factor", Real::Positive)?.unwrap_or(1.0)
-        * keys.real("rope.scaling.yarn_attn_factor", Real::Positive)?.unwrap_or(1.0);
-    let usual = yarn_attention_factor(factor.into(), 1.0, 0.0);
+    let log_multiplier = keys.real("rope.scaling.yarn_log_multiplier", Real::NotNegative)?.unwrap_or(0.0);
+    let attention_factor = match keys.real("rope.scaling.yarn_attn_factor", Real::Positive)? {
+        Some(named) => named.into(),
+        None => yarn_attention_factor(factor.into(), 1.0, log_multiplier.into()),
+    };
+    let multiplier = keys.real("rope.scaling.attn_factor", Real::Positive)?.unwrap_or(1.0);
     Ok(RopeScaling::Yarn {
         factor: factor.into(),
         original_context,
         beta_fast: keys.real("rope.scaling.yarn_beta_fast", Real::Positive)?.unwrap_or(32.0).into(),
         beta_slow: keys.real("rope.scaling.yarn_beta_slow", Real::Positive)?.unwrap_or(1.0).into(),
-        attention_factor: Some(usual * f64::from(multiplier)),
+        attention_factor: Some(attention_factor * f64::from(multiplier)),
         truncate: true,
     })
 }

@@ -82,6 +82,7 @@ impl Block<'_> {
             let cache = &*segments[span.segment].cache;
             let rope = self.rope(cache);
             self.rotate(queries, config.n_heads, span, rope);
+            self.sharpen(queries, span);
             self.rotate(keys, config.n_kv_heads, span, rope);
             if cache.store().rotated() {
                 self.spread(&mut queries[span.range(config.query_dim())]);
@@ -129,6 +130,16 @@ impl Block<'_> {
             let layout = config.decoder.rope_layout;
             compute.kernels.rope(rope, layout, position..position + 1, row, n_heads, config.head_dim);
         });
+    }
+
+    /// Multiplies the queries of the span by what their positions ask for.
+    fn sharpen(&self, queries: &mut [f32], span: Span) {
+        let Some(temperature) = &self.config.decoder.attention_temperature else { return };
+        let width = self.config.query_dim();
+        for (index, row) in queries[span.range(width)].chunks_exact_mut(width).enumerate() {
+            let factor = temperature.factor(span.position + index);
+            row.iter_mut().for_each(|x| *x *= factor);
+        }
     }
 
     /// Shows the cache what to expect of queries: those of the span, each rotated further to one of the next positions. A query

@@ -1,17 +1,34 @@
-//! Llama 2, 3, 3.1 and later, and the models that GGUF files call `llama` too, Mistral among them.
+//! Llama 2, 3, 3.1 and later, the models that GGUF files call `llama` too, Mistral among them, and Mistral 3.
 
 use ruvllm_kernels::RopeLayout;
 
-use super::{DecoderSpec, Family};
+use super::{AttentionTemperature, DecoderSpec, Family, Sizes};
+use crate::config::keys::{Keys, Real};
+use crate::error::Result;
 
-pub(super) const LLAMA: Family = Family {
-    architecture: "llama",
+pub(super) const LLAMA: Family = Family { architecture: "llama", local_rope_base: None, decoder: common };
+
+/// Mistral Small 3.1 and later, and Ministral 3, which was trained with longer texts.
+pub(super) const MISTRAL3: Family = Family {
+    architecture: "mistral3",
     local_rope_base: None,
     decoder: |keys, sizes| {
-        Ok(DecoderSpec {
-            // The converters reorder the rows of q and k so that the elements of a pair are neighbours.
-            rope_layout: RopeLayout::Interleaved,
-            ..DecoderSpec::usual(keys, sizes)?
-        })
+        Ok(DecoderSpec { attention_temperature: read_temperature(keys)?, ..common(keys, sizes)? })
     },
 };
+
+fn common(keys: &Keys<'_>, sizes: &Sizes) -> Result<DecoderSpec> {
+    Ok(DecoderSpec {
+        // The converters reorder the rows of q and k so that the elements of a pair are neighbours.
+        rope_layout: RopeLayout::Interleaved,
+        ..DecoderSpec::usual(keys, sizes)?
+    })
+}
+
+/// The steps are as long as the context before it was scaled.
+fn read_temperature(keys: &Keys<'_>) -> Result<Option<AttentionTemperature>> {
+    let scale = keys.real("attention.temperature_scale", Real::NotNegative)?;
+    let Some(scale) = scale.filter(|&scale| scale > 0.0) else { return Ok(None) };
+    let every = keys.require_count("rope.scaling.original_context_length", 1..=u32::MAX as usize)?;
+    Ok(Some(AttentionTemperature { scale, every }))
+}

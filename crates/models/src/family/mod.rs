@@ -15,8 +15,16 @@ use crate::config::keys::{Keys, Real};
 use crate::error::{Error, Result};
 
 /// The families that can be loaded.
-const FAMILIES: &[Family] =
-    &[llama::LLAMA, qwen::QWEN2, qwen::QWEN3, phi::PHI3, gemma::GEMMA, gemma::GEMMA2, gemma::GEMMA3];
+const FAMILIES: &[Family] = &[
+    llama::LLAMA,
+    llama::MISTRAL3,
+    qwen::QWEN2,
+    qwen::QWEN3,
+    phi::PHI3,
+    gemma::GEMMA,
+    gemma::GEMMA2,
+    gemma::GEMMA3,
+];
 
 /// One model family.
 pub(crate) struct Family {
@@ -45,6 +53,8 @@ pub struct DecoderSpec {
     pub rope_layout: RopeLayout,
     /// Factor of query-key products before the softmax.
     pub attention_scale: f32,
+    /// How queries grow with their position.
+    pub attention_temperature: Option<AttentionTemperature>,
     /// `cap` of `cap * tanh(score / cap)`, applied to the scaled products.
     pub attention_soft_cap: Option<f32>,
     /// How far back each layer sees.
@@ -72,6 +82,7 @@ impl DecoderSpec {
         Ok(Self {
             rope_layout: RopeLayout::Halves,
             attention_scale: read_attention_scale(keys, sizes.head_dim)?,
+            attention_temperature: None,
             attention_soft_cap: None,
             window: Window::read(keys, sizes.n_layers, window::Usual::EVERY_LAYER)?,
             activation: Activation::SwiGlu,
@@ -81,6 +92,25 @@ impl DecoderSpec {
             embedding_scale: 1.0,
             logits_soft_cap: None,
         })
+    }
+}
+
+/// Queries far from the beginning, where there are more keys to choose among, are multiplied by
+/// `1 + scale * ln(1 + floor(position / every))`, so that the choice stays as sharp. Source: Llama 4.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub struct AttentionTemperature {
+    /// Growth of the factor.
+    pub scale: f32,
+    /// Positions from one step to the next; there is no effect before the first.
+    pub every: usize,
+}
+
+impl AttentionTemperature {
+    /// The factor of a query.
+    pub fn factor(&self, position: usize) -> f32 {
+        let steps = (position / self.every.max(1)) as f64;
+        (1.0 + f64::from(self.scale) * steps.ln_1p()) as f32
     }
 }
 

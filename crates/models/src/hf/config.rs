@@ -252,7 +252,7 @@ fn write_sizes(config: &Fields<'_>, kind: Kind, sizes: &Sizes, keys: &mut Keys) 
         keys.count("attention.key_length", sizes.head_dim);
         keys.count("attention.value_length", sizes.head_dim);
     }
-    if let (Kind::Llama | Kind::Mistral, Some(vocab_size)) = (kind, sizes.vocab_size) {
+    if let (Kind::Llama | Kind::Mistral | Kind::Mistral3, Some(vocab_size)) = (kind, sizes.vocab_size) {
         keys.count("vocab_size", vocab_size);
     }
     Ok(())
@@ -273,6 +273,12 @@ fn write_caps(config: &Fields<'_>, kind: Kind, sizes: &Sizes, keys: &mut Keys) -
         Kind::Gemma3 => {
             if config.get(ATTENTION).is_some() {
                 return Err(config.invalid(ATTENTION, "null: Gemma 3 has norms instead"));
+            }
+            const BOTH_WAYS: &str = "use_bidirectional_attention";
+            if config.flag(BOTH_WAYS)? == Some(true) {
+                return Err(
+                    config.invalid(BOTH_WAYS, "false: only models that write from left to right can be run")
+                );
             }
             if let Some(cap) = config.positive(LOGITS)? {
                 keys.real(LOGITS, cap);

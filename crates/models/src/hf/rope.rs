@@ -3,6 +3,7 @@
 
 use std::f32::consts::PI;
 
+use ruvllm_kernels::yarn_attention_factor;
 use serde_json::Value;
 
 use super::config::{Keys, Sizes};
@@ -89,7 +90,9 @@ pub(super) fn write(
     let rope = Rope::read(config)?;
     let rotary_dim = (sizes.head_dim as f64 * rope.partial) as usize;
     match kind {
-        Kind::Llama | Kind::Mistral | Kind::Phi3 => keys.count("rope.dimension_count", rotary_dim),
+        Kind::Llama | Kind::Mistral | Kind::Mistral3 | Kind::Phi3 => {
+            keys.count("rope.dimension_count", rotary_dim);
+        }
         _ if rotary_dim != sizes.head_dim => keys.count("rope.dimension_count", rotary_dim),
         _ => {}
     }
@@ -106,6 +109,12 @@ pub(super) fn write(
     if kind == Kind::Phi3 {
         keys.count("rope.scaling.original_context_length", rope.original_context.unwrap_or(sizes.context));
     }
+    const TEMPERATURE: &str = "llama_4_scaling_beta";
+    match rope.scaling.positive(TEMPERATURE)? {
+        Some(scale) if kind == Kind::Mistral3 => keys.real("attention.temperature_scale", scale),
+        Some(_) => return Err(rope.scaling.invalid(TEMPERATURE, "absent: only Mistral 3 has it")),
+        None => {}
+    }
     match rope.kind {
         // The base of `dynamic` grows with texts that are longer than the context, and none is taken.
         None | Some("default" | "dynamic") => Ok(Vec::new()),
@@ -114,7 +123,7 @@ pub(super) fn write(
             keys.real("rope.scaling.factor", rope.factor()?);
             Ok(Vec::new())
         }
-        Some("yarn") if kind != Kind::Phi3 => write_yarn(&rope, sizes, keys).map(|()| Vec::new()),
+        Some("yarn") if kind != Kind::Phi3 => write_yarn(&rope, kind, sizes, keys).map(|()| Vec::new()),
         Some("llama3") => {
             let base = base.unwrap_or(10_000.0) as f32;
             let values = llama3_divisors(&rope, base, rotary_dim)?;
@@ -135,9 +144,8 @@ pub(super) fn write(
     }
 }
 
-/// `YaRN` (arXiv 2309.00071). GGUF readers multiply the usual factor of cos and sin by that of the file, where
-/// transformers replaces it.
-fn write_yarn(rope: &Rope<'_>, sizes: &Sizes, keys: &mut Keys) -> Result<()> {
+/// `YaRN` (arXiv 2309.00071).
+fn write_yarn(rope: &Rope<'_>, kind: Kind, sizes: &Sizes, keys: &mut Keys) -> Result<()> {
     let fields = &rope.scaling;
     let factor = rope.factor()?;
     keys.text("rope.scaling.type", "yarn");
@@ -151,18 +159,17 @@ fn write_yarn(rope: &Rope<'_>, sizes: &Sizes, keys: &mut Keys) -> Result<()> {
     if fields.flag("truncate")? == Some(false) {
         return Err(fields.invalid("truncate", "true: the format has no place for it"));
     }
-    let usual = |scale: f64| if factor > 1.0 { 0.1 * scale * factor.ln() + 1.0 } else { 1.0 };
-    let given = match (
-        fields.positive("attention_factor")?,
-        fields.positive("mscale")?,
-        fields.positive("mscale_all_dim")?,
-    ) {
-        (Some(given), ..) => Some(given),
-        (None, Some(scale), Some(all)) => Some(usual(scale) / usual(all)),
-        _ => None,
-    };
-    if let Some(given) = given {
-        keys.real("rope.scaling.yarn_attn_factor", given / usual(1.0));
+    let scales = (fields.positive("mscale")?, fields.positive("mscale_all_dim")?);
+    match (fields.positive("attention_factor")?, scales) {
+        (Some(given), _) => keys.real("rope.scaling.yarn_attn_factor", given),
+        // Other readers know this key, and of this architecture only.
+        (None, (Some(1.0), Some(all))) if kind == Kind::Mistral3 => {
+            keys.real("rope.scaling.yarn_log_multiplier", all);
+        }
+        (None, (Some(scale), Some(all))) => {
+            keys.real("rope.scaling.yarn_attn_factor", yarn_attention_factor(factor, scale, all));
+        }
+        _ => {}
     }
     for (key, field) in [("yarn_beta_fast", "beta_fast"), ("yarn_beta_slow", "beta_slow")] {
         if let Some(beta) = fields.positive(field)? {

@@ -68,7 +68,8 @@ fn read_length(config: &Fields<'_>, kind: Kind) -> Result<Option<usize>> {
         Kind::Llama | Kind::Gemma => return Ok(None),
         Kind::Qwen if config.flag("use_sliding_window")? != Some(true) => return Ok(None),
         Kind::Phi3 => None,
-        Kind::Qwen | Kind::Mistral | Kind::Gemma2 | Kind::Gemma3 => Some(USUAL_LENGTH),
+        Kind::Mistral3 if config.text("model_type")? == Some("ministral3") => None,
+        Kind::Qwen | Kind::Mistral | Kind::Mistral3 | Kind::Gemma2 | Kind::Gemma3 => Some(USUAL_LENGTH),
     };
     let length = config.count(LENGTH, 0..=MAX_POSITIONS)?;
     Ok(length.or(usual.filter(|_| config.is_absent(LENGTH))).filter(|&length| length > 0))
@@ -79,7 +80,7 @@ fn read_layers(config: &Fields<'_>, kind: Kind, sizes: &Sizes, length: Option<us
     let rule = match kind {
         _ if length.is_none() => Rule::None,
         Kind::Llama | Kind::Gemma => Rule::None,
-        Kind::Mistral | Kind::Phi3 => Rule::All,
+        Kind::Mistral | Kind::Mistral3 | Kind::Phi3 => Rule::All,
         Kind::Qwen => Rule::From(config.count("max_window_layers", 0..=MAX_LAYERS)?.unwrap_or(USUAL_FIRST)),
         Kind::Gemma2 => Rule::GEMMA2,
         Kind::Gemma3 => {

@@ -145,6 +145,8 @@ impl Recipe {
     pub fn assign(&self, tensors: &[TensorInfo], heads_per_kv_head: u64, pure: bool) -> Vec<Assignment> {
         let tied = !tensors.iter().any(|tensor| tensor.name == OUTPUT);
         let n_layers = tensors.iter().filter_map(|t| layer_of(&t.name)).max().map_or(0, |last| last + 1);
+        // The models of 70 billion parameters, known by their layers: value projections are an eighth of the queries'.
+        let narrow_values = n_layers == 80 && heads_per_kv_head > 1;
         let assign = |tensor: &TensorInfo| {
             if !is_weight_matrix(tensor) {
                 return Assignment { tensor_type: tensor.tensor_type, instead_of: None };
@@ -152,9 +154,15 @@ impl Recipe {
             let wanted = if pure {
                 self.base
             } else {
-                let layer = layer_of(&tensor.name).unwrap_or(0);
-                self.exception(Part::of(&tensor.name, tied), layer, n_layers, heads_per_kv_head)
-                    .unwrap_or(self.base)
+                let (part, layer) = (Part::of(&tensor.name, tied), layer_of(&tensor.name).unwrap_or(0));
+                let exception = self.exception(part, layer, n_layers, heads_per_kv_head);
+                let wanted = exception.unwrap_or(self.base);
+                match wanted {
+                    TensorType::Q3_K | TensorType::Q4_K if part == Part::Value && narrow_values => {
+                        TensorType::Q5_K
+                    }
+                    wanted => wanted,
+                }
             };
             fitting(wanted, tensor.dims[0])
         };
@@ -330,6 +338,25 @@ mod tests {
         ] {
             let types = recipe(name).assign(&tensors, heads_per_kv_head, false);
             assert_eq!(type_of(tensor, &tensors, &types), expected, "{name} {tensor}");
+        }
+    }
+
+    #[test]
+    fn the_models_of_70_billion_parameters_spare_their_narrow_values() {
+        let (usual, large) = (tensors(79, 256), tensors(80, 256));
+        for (name, tensors, heads_per_kv_head, expected) in [
+            ("Q4_K_M", &large, 8, TensorType::Q5_K),
+            ("Q3_K_M", &large, 8, TensorType::Q5_K),
+            ("Q3_K_S", &large, 8, TensorType::Q5_K),
+            ("Q2_K_S", &large, 8, TensorType::Q5_K),
+            ("Q4_0", &large, 8, TensorType::Q4_0),
+            // Llama of 65 billion has as many value heads as query heads.
+            ("Q4_K_M", &large, 1, TensorType::Q4_K),
+            ("Q4_K_M", &usual, 8, TensorType::Q4_K),
+        ] {
+            let types = recipe(name).assign(tensors, heads_per_kv_head, false);
+            assert_eq!(type_of("blk.10.attn_v.weight", tensors, &types), expected, "{name}");
+            assert_ne!(type_of("blk.10.attn_q.weight", tensors, &types), TensorType::Q5_K, "{name}");
         }
     }
 

@@ -116,11 +116,11 @@ fn wrong_hyperparameters_are_named_with_value_and_expectation() {
 fn other_architectures_are_refused_by_name() {
     assert_eq!(
         error_with("general.architecture", Some("gpt2".into())),
-        "architecture `gpt2` is not supported (supported: llama, qwen2, qwen3, phi3, gemma, gemma2, gemma3)"
+        "architecture `gpt2` is not supported (supported: llama, mistral3, qwen2, qwen3, phi3, gemma, gemma2, gemma3)"
     );
     assert_eq!(
         error_with("general.architecture", None),
-        "metadata key `general.architecture` is missing, expected one of llama, qwen2, qwen3, phi3, gemma, gemma2, gemma3"
+        "metadata key `general.architecture` is missing, expected one of llama, mistral3, qwen2, qwen3, phi3, gemma, gemma2, gemma3"
     );
 }
 

@@ -143,6 +143,40 @@ fn every_tensor_of_a_family_is_needed() {
 }
 
 #[test]
+fn queries_grow_where_a_file_says_so() {
+    let model = |scale: Option<f32>, original: Option<u32>| {
+        let gguf = rewrite(&tiny("llama"), |metadata, _| {
+            become_architecture(metadata, "llama", "mistral3");
+            if let Some(scale) = scale {
+                metadata.insert("mistral3.attention.temperature_scale", scale);
+            }
+            if let Some(original) = original {
+                metadata.insert("mistral3.rope.scaling.original_context_length", original);
+            }
+        });
+        Model::load(&gguf, &mut |_| ())
+    };
+    let compute = fixtures::compute();
+    let tokens = &Expected::read("tiny/llama").prompt("medium")[..20];
+    let run = |model: &Model, chunk| bits(&all_logits(model, &compute, KvFormat::F32, tokens, chunk));
+    let usual = run(&Model::load(&tiny("llama"), &mut |_| ()).expect("it loads"), 20);
+    for without in [model(None, None), model(Some(0.0), None), model(Some(0.5), Some(20))] {
+        assert!(run(&without.expect("it loads"), 20) == usual);
+    }
+    let grown = model(Some(0.5), Some(8)).expect("it loads");
+    let (found, row) = (run(&grown, 20), usual.len() / 20);
+    assert!(found[..8 * row] == usual[..8 * row] && found[8 * row..] != usual[8 * row..]);
+    assert!(run(&grown, 3) == found);
+    let temperature = grown.config().decoder.attention_temperature.expect("a temperature");
+    assert_eq!(
+        [0, 7, 8, 17].map(|position| temperature.factor(position)),
+        [1.0, 1.0, 1.0 + 0.5 * 2.0_f32.ln(), 1.0 + 0.5 * 3.0_f32.ln(),]
+    );
+    let error = model(Some(0.5), None).expect_err("no length");
+    assert!(error.to_string().contains("mistral3.rope.scaling.original_context_length"), "{error}");
+}
+
+#[test]
 fn tensors_of_other_families_are_refused() {
     for (name, other) in [("qwen3", "qwen2"), ("gemma2", "qwen2"), ("gemma3", "gemma2"), ("gemma3", "qwen3")]
     {

@@ -32,6 +32,7 @@ const KEYS: &[&str] = &[
     "rope.scaling.original_context_length",
     "rope.scaling.attn_factor",
     "rope.scaling.yarn_attn_factor",
+    "rope.scaling.yarn_log_multiplier",
     "rope.scaling.yarn_beta_fast",
     "rope.scaling.yarn_beta_slow",
     "rope.scaling.yarn_ext_factor",

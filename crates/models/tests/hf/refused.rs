@@ -63,6 +63,18 @@ fn models_that_cannot_be_run() {
         ("gemma2", "layer_types", json!(["full_attention"]), ["layer_types", "each of 4 layers"]),
         ("gemma2", "layer_types", json!(vec!["chunked_attention"; 4]), ["layer_types", "sliding_attention"]),
         ("llama", "layer_types", json!(vec!["sliding_attention"; 3]), ["layer_types", "that of the family"]),
+        (
+            "gemma3",
+            "use_bidirectional_attention",
+            json!(true),
+            ["use_bidirectional_attention", "left to right"],
+        ),
+        (
+            "llama",
+            "rope_scaling",
+            json!({"rope_type": "yarn", "factor": 2.0, "llama_4_scaling_beta": 0.1}),
+            ["llama_4_scaling_beta", "Mistral 3"],
+        ),
         ("gemma3", "sliding_window_pattern", json!(0), ["sliding_window_pattern", "1"]),
         (
             "phi3",

@@ -2,7 +2,7 @@
 
     python3 make.py
 
-Needs torch and transformers 4.57. The weights are random, from seeds, and of 16 bits; the logits are computed in float64 but
+Needs torch and transformers: 4.57 for most, which are then in its form, 5.5 for those of `FORMS_5`. The weights are random, from seeds, and of 16 bits; the logits are computed in float64 but
 for what transformers itself casts to float32 (norms, softmax, tables of rotary positions).
 """
 
@@ -51,9 +51,22 @@ FORMS = {
         layer_types=["sliding_attention", "full_attention", "sliding_attention"])),
 }
 
+# What transformers has from version 5 on.
+FORMS_5 = {
+    "ministral3": ("Ministral3ForCausalLM", dict(
+        num_hidden_layers=2, head_dim=16, rope_theta=None, tie_word_embeddings=False,
+        rope_parameters=dict(YARN, rope_theta=10000.0, mscale=1.0, mscale_all_dim=1.0, beta_fast=32.0, beta_slow=1.0,
+                             original_max_position_embeddings=12, llama_4_scaling_beta=0.4))),
+    "gemma3_transformers5": ("Gemma3ForCausalLM", dict(
+        num_hidden_layers=4, rope_theta=None, sliding_window=10, query_pre_attn_scalar=8,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+        rope_parameters=dict(full_attention=dict(rope_type="linear", factor=4.0, rope_theta=20000.0),
+                             sliding_attention=dict(rope_type="default", rope_theta=500.0)))),
+}
+
 
 def configuration(class_name, changes):
-    fields = {key: value for key, value in (COMMON | changes).items() if not (key == "head_dim" and value is None)}
+    fields = {key: value for key, value in (COMMON | changes).items() if value is not None or key.endswith(("window", "capping"))}
     cls = getattr(transformers, class_name).config_class
     if class_name.startswith("Mistral3"):
         text = dict(fields, model_type="mistral")
@@ -77,7 +90,8 @@ def fill(model, is_gemma, generator):
 
 
 def main():
-    for seed, (name, (class_name, changes)) in enumerate(FORMS.items()):
+    forms = FORMS if transformers.__version__ < "5" else FORMS_5
+    for seed, (name, (class_name, changes)) in enumerate(forms.items()):
         generator = torch.Generator().manual_seed(seed)
         config = configuration(class_name, changes)
         config._attn_implementation = "eager"
