@@ -97,6 +97,11 @@ impl<'a> Keys<'a> {
         Ok(self.metadata.get_str(&self.full(suffix))?)
     }
 
+    /// A truth value, if the key is present.
+    pub(crate) fn flag(&self, suffix: &str) -> Result<Option<bool>> {
+        Ok(self.metadata.get_bool(&self.full(suffix))?)
+    }
+
     /// `len` truth values, if the key is present and an array; numbers other than 0 are true.
     pub(crate) fn flags(&self, suffix: &str, len: usize) -> Result<Option<Vec<bool>>> {
         let key = self.full(suffix);

@@ -20,6 +20,9 @@ pub(crate) const FREQUENCY_DIVISORS: &str = "rope_freqs.weight";
 pub(crate) const SHORT_FACTORS: &str = "rope_factors_short.weight";
 pub(crate) const LONG_FACTORS: &str = "rope_factors_long.weight";
 
+/// Whether the ends of `YaRN`'s ramp are rounded to whole pairs, as usual.
+pub(crate) const YARN_TRUNCATE: &str = "rope.scaling.yarn_truncate";
+
 /// Reads base, rotary dimension, scaling and frequency divisors.
 pub(crate) fn read_rope(
     keys: &Keys<'_>,
@@ -136,7 +139,7 @@ fn read_yarn(keys: &Keys<'_>, factor: f32, context_length: usize) -> Result<Rope
         beta_fast: keys.real("rope.scaling.yarn_beta_fast", Real::Positive)?.unwrap_or(32.0).into(),
         beta_slow: keys.real("rope.scaling.yarn_beta_slow", Real::Positive)?.unwrap_or(1.0).into(),
         attention_factor: Some(attention_factor * f64::from(multiplier)),
-        truncate: true,
+        truncate: keys.flag(YARN_TRUNCATE)?.unwrap_or(true),
     })
 }
 

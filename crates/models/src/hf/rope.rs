@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::config::{Keys, Sizes};
 use super::family::Kind;
 use super::fields::Fields;
-use crate::config::rope::FREQUENCY_DIVISORS;
+use crate::config::rope::{FREQUENCY_DIVISORS, YARN_TRUNCATE};
 use crate::error::Result;
 
 /// Largest context that a file may name; positions are counted in 32 bits.
@@ -157,7 +157,8 @@ fn write_yarn(rope: &Rope<'_>, kind: Kind, sizes: &Sizes, keys: &mut Keys) -> Re
         keys.count("context_length", sizes.context.max(scaled));
     }
     if fields.flag("truncate")? == Some(false) {
-        return Err(fields.invalid("truncate", "true: the format has no place for it"));
+        // A key that other readers do not have.
+        keys.flag(YARN_TRUNCATE, false);
     }
     let scales = (fields.positive("mscale")?, fields.positive("mscale_all_dim")?);
     match (fields.positive("attention_factor")?, scales) {

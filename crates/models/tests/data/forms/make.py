@@ -36,7 +36,7 @@ FORMS = {
         rope_local_base_freq=5000.0, rope_scaling=dict(YARN))),
     "llama_biases": ("LlamaForCausalLM", dict(
         num_hidden_layers=2, attention_bias=True, mlp_bias=True, tie_word_embeddings=False,
-        rope_scaling=dict(YARN, mscale=1.0, mscale_all_dim=0.707, beta_fast=16.0, beta_slow=2.0))),
+        rope_scaling=dict(YARN, mscale=1.0, mscale_all_dim=0.707, beta_fast=16.0, beta_slow=2.0, truncate=False))),
     "llama_dynamic": ("LlamaForCausalLM", dict(num_hidden_layers=1, rope_scaling=dict(rope_type="dynamic", factor=4.0))),
     "mistral3": ("Mistral3ForConditionalGeneration", dict(
         num_hidden_layers=1, tie_word_embeddings=False, sliding_window=None, head_dim=16)),
