@@ -2,8 +2,9 @@
 
     python3 make.py
 
-Needs torch and transformers: 4.57 for most, which are then in its form, 5.5 for those of `FORMS_5`. The weights are random, from seeds, and of 16 bits; the logits are computed in float64 but
-for what transformers itself casts to float32 (norms, softmax, tables of rotary positions).
+Needs torch and transformers: 4.57 for most, which are then in its form, 5.5 for those of `FORMS_5`. The weights are random,
+from seeds, and of 16 bits; the logits are computed in float64 but for what transformers itself casts to float32 (norms,
+softmax, tables of rotary positions).
 """
 
 import math
@@ -35,8 +36,9 @@ FORMS = {
         num_hidden_layers=4, sliding_window=10, sliding_window_pattern=3, query_pre_attn_scalar=16,
         rope_local_base_freq=5000.0, rope_scaling=dict(YARN))),
     "llama_biases": ("LlamaForCausalLM", dict(
-        num_hidden_layers=2, attention_bias=True, mlp_bias=True, tie_word_embeddings=False,
-        rope_scaling=dict(YARN, mscale=1.0, mscale_all_dim=0.707, beta_fast=16.0, beta_slow=2.0, truncate=False))),
+        num_hidden_layers=2, attention_bias=True, mlp_bias=True, tie_word_embeddings=False, max_position_embeddings=4096,
+        rope_scaling=dict(YARN, original_max_position_embeddings=512, mscale=1.0, mscale_all_dim=0.707, beta_fast=4.0,
+                          beta_slow=0.5, truncate=False))),
     "llama_dynamic": ("LlamaForCausalLM", dict(num_hidden_layers=1, rope_scaling=dict(rope_type="dynamic", factor=4.0))),
     "mistral3": ("Mistral3ForConditionalGeneration", dict(
         num_hidden_layers=1, tie_word_embeddings=False, sliding_window=None, head_dim=16)),
