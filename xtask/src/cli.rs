@@ -9,8 +9,8 @@ use crate::bench::{BenchArgs, KvQualityArgs, QuantizeTableArgs};
 use crate::gen_model::{Shape, TypeMix};
 use crate::sanitize::Sanitizer;
 use crate::{
-    Result, Workspace, adr, bench, ci, cross_test, fixtures, gen_model, sanitize, second_opinion, setup,
-    template_goldens, tokenizer_goldens, workspace,
+    Result, Workspace, adr, bench, ci, cross_test, family_goldens, fixtures, gen_model, sanitize,
+    second_opinion, setup, template_goldens, tokenizer_goldens, workspace,
 };
 
 /// Builds, checks and measures the ruvllm workspace
@@ -105,6 +105,21 @@ enum Command {
         #[arg(long, value_name = "PROGRAM", default_value = "python3")]
         python: PathBuf,
     },
+    /// Computes models with drawn configurations and random weights here and by transformers, and compares
+    ///
+    /// Prints a table. Not part of `ci`: it needs a Python with the packages `torch` and `transformers`. The models stay in
+    /// target/family-goldens until the next run.
+    FamilyGoldens {
+        /// Models of each family
+        #[arg(long, default_value_t = 8)]
+        models: usize,
+        /// Same seed and version of transformers, same models
+        #[arg(long, default_value_t = 0)]
+        seed: u64,
+        /// The Python
+        #[arg(long, value_name = "PROGRAM", default_value = "python3")]
+        python: PathBuf,
+    },
     /// Writes a model of a real shape with random weights, for speed and memory work
     GenModel {
         /// Sizes of the model
@@ -168,6 +183,9 @@ pub fn run() -> Result<()> {
         Command::KvQuality(args) => bench::kv_quality(&workspace, &args),
         Command::QuantizeTable(args) => bench::quantize_table(&workspace, &args),
         Command::TokenizerGoldens { folder } => tokenizer_goldens::tokenizer_goldens(&folder),
+        Command::FamilyGoldens { models, seed, python } => {
+            family_goldens::family_goldens(&workspace, &python, models, seed)
+        }
         Command::TemplateGoldens { folder, python } => {
             template_goldens::template_goldens(&workspace, &folder, &python)
         }

@@ -12,6 +12,7 @@ mod cli;
 mod cross_test;
 mod error;
 mod example;
+mod family_goldens;
 pub mod fixtures;
 pub mod gen_model;
 pub mod metadata;

@@ -1,0 +1,239 @@
+"""Writes small models of every family with drawn configurations and random weights, and what transformers computes.
+
+    python3 make.py OUT MODELS SEED
+
+Needs torch, transformers (4.57 or later) and safetensors. OUT gets a folder for each model, in it the model as
+`save_pretrained` writes it and `reference.f32`, the logits of all tokens (of encoders the hidden states); and `models.json`,
+a list of {folder, family, draw, ids}. What transformers itself refuses is drawn anew.
+"""
+
+import json
+import math
+import random
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+
+TOKENS = [3, 40, 150]
+DRAWS_PER_MODEL = 20
+
+
+def pick(draw, *choices):
+    return draw.choice(choices)
+
+
+def maybe(draw, share):
+    return draw.random() < share
+
+
+def sizes(draw, tied=None):
+    """What every decoder has. Heads are wider or narrower than the model."""
+    kv_heads = pick(draw, 1, 2, 3)
+    return dict(
+        num_key_value_heads=kv_heads, num_attention_heads=kv_heads * pick(draw, 1, 2, 4), head_dim=pick(draw, 16, 24, 32, 48),
+        hidden_size=pick(draw, 96, 192), intermediate_size=pick(draw, 96, 160, 224), num_hidden_layers=pick(draw, 1, 2, 3, 7),
+        vocab_size=pick(draw, 72, 200), max_position_embeddings=512, rms_norm_eps=pick(draw, 1e-5, 1e-6, 1e-3),
+        rope_theta=pick(draw, 1e4, 5e5, 1e6), tie_word_embeddings=maybe(draw, 0.4) if tied is None else tied,
+        bos_token_id=1, eos_token_id=2, pad_token_id=0)
+
+
+def narrow(fields):
+    """Heads are as wide as the model together."""
+    fields["hidden_size"] = fields["num_attention_heads"] * fields.pop("head_dim")
+    return fields
+
+
+def scaled(draw, fields, kinds):
+    """Rotary scaling in the form that both versions of transformers read."""
+    kind = pick(draw, *kinds)
+    original = pick(draw, 32, 64, 100)
+    if kind == "llama3":
+        fields["rope_scaling"] = dict(factor=pick(draw, 8.0, 32.0), low_freq_factor=1.0, high_freq_factor=pick(draw, 2.0, 4.0),
+                                      original_max_position_embeddings=original)
+    elif kind == "yarn":
+        fields["rope_scaling"] = dict(factor=pick(draw, 2.0, 4.0, 40.0), original_max_position_embeddings=original, **pick(
+            draw, {}, {}, dict(attention_factor=pick(draw, 0.9, 1.3)), dict(mscale=1.0, mscale_all_dim=0.707),
+            dict(beta_fast=16.0, beta_slow=2.0), dict(truncate=False)))
+    elif kind in ("linear", "dynamic"):
+        fields["rope_scaling"] = dict(factor=pick(draw, 2.0, 8.0))
+    if kind != "default":
+        fields["rope_scaling"]["rope_type"] = kind
+    return fields
+
+
+def llama(draw):
+    fields = scaled(draw, sizes(draw), ["default", "linear", "dynamic", "llama3", "yarn", "yarn"])
+    fields.update(attention_bias=maybe(draw, 0.3), mlp_bias=maybe(draw, 0.3))
+    return "LlamaForCausalLM", narrow(fields) if maybe(draw, 0.3) else fields
+
+
+def mistral(draw):
+    fields = scaled(draw, sizes(draw), ["default", "llama3", "yarn"])
+    return "MistralForCausalLM", dict(fields, sliding_window=pick(draw, None, 1, 16, 48, 200))
+
+
+def mistral3(draw):
+    _, fields = mistral(draw)
+    vision = dict(model_type="pixtral", hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+                  head_dim=8, image_size=16, patch_size=8)
+    return "Mistral3ForConditionalGeneration", dict(text_config=dict(fields, model_type="mistral"), vision_config=vision)
+
+
+def ministral3(draw):
+    fields = dict(sizes(draw), sliding_window=pick(draw, None, None, 16))
+    fields["rope_parameters"] = dict(
+        rope_type="yarn", rope_theta=fields.pop("rope_theta"), factor=pick(draw, 4.0, 16.0), beta_fast=32.0, beta_slow=1.0,
+        original_max_position_embeddings=pick(draw, 12, 32, 64), mscale=1.0, mscale_all_dim=pick(draw, 1.0, 0.5),
+        llama_4_scaling_beta=pick(draw, 0.1, 0.4))
+    return "Ministral3ForCausalLM", fields
+
+
+def windows_of_qwen(draw, fields):
+    return dict(fields, use_sliding_window=maybe(draw, 0.5), sliding_window=pick(draw, 16, 40),
+                max_window_layers=pick(draw, 0, 1, 2, 28))
+
+
+def qwen2(draw):
+    return "Qwen2ForCausalLM", windows_of_qwen(draw, narrow(scaled(draw, sizes(draw), ["default", "yarn", "linear"])))
+
+
+def qwen3(draw):
+    fields = scaled(draw, sizes(draw), ["default", "yarn", "linear"])
+    return "Qwen3ForCausalLM", dict(windows_of_qwen(draw, fields), attention_bias=maybe(draw, 0.3))
+
+
+def phi3(draw):
+    fields = dict(sizes(draw), head_dim=16, sliding_window=pick(draw, None, 16, 40))
+    partial = pick(draw, 1.0, 1.0, 0.75, 0.5)
+    fields = dict(narrow(fields), partial_rotary_factor=partial)
+    pairs = int(16 * partial) // 2
+    if maybe(draw, 0.7):
+        original = pick(draw, 32, 400)
+        fields.update(original_max_position_embeddings=original, max_position_embeddings=original * pick(draw, 4, 32))
+        fields["rope_scaling"] = dict(type="longrope", long_factor=[1 + 9 * draw.random() for _ in range(pairs)],
+                                      short_factor=[1 + draw.random() for _ in range(pairs)])
+    return "Phi3ForCausalLM", fields
+
+
+def gemma(draw):
+    fields = scaled(draw, sizes(draw, True), ["default", "linear", "yarn"])
+    return "GemmaForCausalLM", dict(fields, hidden_act="gelu_pytorch_tanh", attention_bias=maybe(draw, 0.2))
+
+
+def gemma2(draw):
+    fields = scaled(draw, sizes(draw, True), ["default", "linear", "yarn"])
+    fields.update(query_pre_attn_scalar=pick(draw, fields["head_dim"], 24, 144), sliding_window=pick(draw, 16, 40),
+                  attn_logit_softcapping=pick(draw, 5.0, 50.0, None), final_logit_softcapping=pick(draw, 9.0, 30.0, None),
+                  attention_bias=maybe(draw, 0.2))
+    if maybe(draw, 0.3):
+        layers = range(fields["num_hidden_layers"])
+        fields["layer_types"] = [pick(draw, "sliding_attention", "full_attention") for _ in layers]
+    return "Gemma2ForCausalLM", fields
+
+
+def gemma3(draw):
+    fields = scaled(draw, sizes(draw, True), ["default", "linear", "yarn"])
+    period = pick(draw, 6, 6, 2, 3)
+    fields.update(query_pre_attn_scalar=pick(draw, fields["head_dim"], 24, 168), sliding_window=pick(draw, 16, 32),
+                  attention_bias=maybe(draw, 0.2), sliding_window_pattern=period,
+                  final_logit_softcapping=pick(draw, None, 9.0), rope_local_base_freq=pick(draw, 1e4, 5e3))
+    fields["layer_types"] = ["sliding_attention" if (layer + 1) % period else "full_attention"
+                             for layer in range(fields["num_hidden_layers"])]
+    return "Gemma3ForCausalLM", fields
+
+
+def encoder(name, padding):
+    def draw_encoder(draw):
+        heads = pick(draw, 1, 2, 4)
+        return name + pick(draw, "Model", "ForMaskedLM"), dict(
+            hidden_size=heads * pick(draw, 8, 16, 32), num_attention_heads=heads, intermediate_size=pick(draw, 40, 128),
+            num_hidden_layers=pick(draw, 1, 3), vocab_size=pick(draw, 60, 101), type_vocab_size=pick(draw, 1, 2),
+            max_position_embeddings=pick(draw, 160, 200), layer_norm_eps=pick(draw, 1e-12, 1e-5),
+            pad_token_id=pick(draw, 0, padding))
+    return draw_encoder
+
+
+def distilbert(draw):
+    heads = pick(draw, 1, 2, 4)
+    fields = dict(dim=heads * pick(draw, 8, 16), n_heads=heads, hidden_dim=pick(draw, 40, 128), n_layers=pick(draw, 1, 3),
+                  vocab_size=pick(draw, 60, 101), max_position_embeddings=160, sinusoidal_pos_embds=maybe(draw, 0.5))
+    return "DistilBert" + pick(draw, "Model", "ForMaskedLM"), fields
+
+
+FAMILIES = dict(llama=llama, mistral=mistral, mistral3=mistral3, ministral3=ministral3, qwen2=qwen2, qwen3=qwen3, phi3=phi3,
+                gemma=gemma, gemma2=gemma2, gemma3=gemma3, bert=encoder("Bert", 0), roberta=encoder("Roberta", 1),
+                xlm_roberta=encoder("XLMRoberta", 1), distilbert=distilbert)
+
+
+def build(class_name, fields):
+    model_class = getattr(transformers, class_name)
+    config = model_class.config_class.from_dict(dict(fields))
+    config._attn_implementation = "eager"
+    return model_class(config).eval()
+
+
+def fill(model, norms_plus_one, generator):
+    """Wider weights than a fresh model has, so that no part of it is without effect."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            values = torch.randn(parameter.shape, generator=generator)
+            if parameter.dim() > 1:
+                values *= (0.3 if norms_plus_one else 1.0) if "embed" in name else 1.3 / math.sqrt(parameter.shape[-1])
+            elif "norm" in name.lower() and name.endswith("weight"):
+                values = (0.0 if norms_plus_one else 1.0) + 0.2 * values
+            else:
+                values *= 0.3
+            parameter.copy_(values)
+
+
+def compute(model, ids):
+    """Logits or hidden states. In float64 but for what transformers itself casts to float32."""
+    if hasattr(model, "lm_head") and "MaskedLM" not in type(model).__name__:
+        return model.double()(ids, use_cache=False).logits[0]
+    inner = getattr(model, model.base_model_prefix) if "MaskedLM" in type(model).__name__ else model
+    return inner.double()(ids).last_hidden_state[0]
+
+
+def make(out, family, number, draw):
+    folder = out / f"{family}-{number}"
+    class_name, fields = FAMILIES[family](draw)
+    model = build(class_name, fields)
+    generator = torch.Generator().manual_seed(draw.randrange(1 << 30))
+    fill(model, family.startswith("gemma"), generator)
+    model.save_pretrained(folder)
+    vocabulary = fields.get("text_config", fields)["vocab_size"]
+    ids = torch.randint(3, vocabulary, (1, pick(draw, *TOKENS)), generator=generator)
+    with torch.no_grad():
+        reference = compute(model, ids)
+    reference.numpy().astype("<f4").tofile(folder / "reference.f32")
+    return dict(folder=folder.name, family=family, draw=json.dumps(fields), ids=ids[0].tolist())
+
+
+def main():
+    out, models, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    warnings.simplefilter("ignore")
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    torch.set_num_threads(1)
+    made = []
+    for family in FAMILIES:
+        draw = random.Random(f"{seed} {family}")
+        for number in range(models):
+            for _ in range(DRAWS_PER_MODEL):
+                try:
+                    made.append(make(out, family, number, draw))
+                    break
+                # Classes that this version lacks, configurations that it refuses: of many types.
+                except Exception as error:
+                    refusal = error
+            else:
+                print(f"{family}: no more than {number} models: {refusal}", file=sys.stderr)
+                break
+    (out / "models.json").write_text(json.dumps(dict(version=transformers.__version__, models=made)))
+
+
+main()
