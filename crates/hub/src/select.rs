@@ -19,7 +19,7 @@ const GGUF: &str = ".gguf";
 const SAFETENSORS: &str = ".safetensors";
 
 /// Files beside the weights that belong to a model in the form of `transformers`, or of `sentence-transformers`.
-const COMPANIONS: [&str; 15] = [
+const COMPANIONS: [&str; 16] = [
     "config.json",
     "generation_config.json",
     "model.safetensors.index.json",
@@ -32,6 +32,7 @@ const COMPANIONS: [&str; 15] = [
     "vocab.txt",
     "merges.txt",
     "chat_template.jinja",
+    "chat_template.json",
     "modules.json",
     "sentence_bert_config.json",
     "1_Pooling/config.json",
@@ -336,9 +337,15 @@ mod tests {
         ];
         check(&paths, "hf://a/Tiny-1.5B", &files, "", "Tiny-1.5B");
         check(
-            &["config.json", "model.safetensors", "consolidated.safetensors", "x.safetensors"],
+            &[
+                "chat_template.json",
+                "config.json",
+                "model.safetensors",
+                "consolidated.safetensors",
+                "x.safetensors",
+            ],
             "hf://a/b",
-            &["config.json", "model.safetensors"],
+            &["chat_template.json", "config.json", "model.safetensors"],
             "",
             "b",
         );
