@@ -83,7 +83,12 @@ impl Config {
         const TIED: &str = "tie_word_embeddings";
         let disagree =
             matches!((map.get(TIED), text.get(TIED)), (Some(Value::Bool(a)), Some(Value::Bool(b))) if a != b);
-        map.extend(text.into_iter().filter(|(_, value)| !value.is_null()));
+        for (key, value) in text {
+            // A `null` takes nothing away, but is another thing than a field that is left out.
+            if !value.is_null() || !map.contains_key(&key) {
+                map.insert(key, value);
+            }
+        }
         if let Some(classes) = classes {
             map.insert("architectures".into(), classes);
         }

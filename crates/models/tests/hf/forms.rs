@@ -106,6 +106,13 @@ fn absent_and_null_are_two_things() {
     assert_eq!(window(&copy), Some(4096));
     copy.set("sliding_window", json!(null));
     assert_eq!(window(&copy), None);
+    // In the text part of a larger model too.
+    let copy = Copy::of_folder(&form("mistral3"));
+    assert_eq!(window(&copy), None);
+    copy.edit("config.json", |config| {
+        drop(config["text_config"].as_object_mut().and_then(|text| text.remove("sliding_window")));
+    });
+    assert_eq!(window(&copy), Some(4096));
 
     let caps = |copy: &Copy| {
         let model = Model::load(&copy.open().expect("it opens"), &mut |_| ()).expect("it loads");
