@@ -41,6 +41,13 @@ fn odd_value() -> impl Strategy<Value = Value> {
         Just(json!([1.0, 2.0])),
         Just(json!({})),
         Just(json!({"rope_type": "llama3"})),
+        Just(json!(["sliding_attention", "full_attention", "sliding_attention"])),
+        Just(
+            json!({"rope_type": "yarn", "factor": 1e300, "mscale": 1e-300, "mscale_all_dim": 1e300, "truncate": false})
+        ),
+        Just(
+            json!({"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 4e9, "llama_4_scaling_beta": 1})
+        ),
         Just(json!({"full_attention": {"rope_theta": 1e4, "rope_type": "yarn", "factor": 1e-30}})),
     ]
 }
