@@ -103,19 +103,43 @@ fn built_in_styles_take_contents_in_parts() -> Result<(), Failure> {
     Ok(())
 }
 
+/// Renders a snippet with what the goldens' snippets see.
+fn render_snippet(context: &Value, source: &str) -> Result<String, Error> {
+    let messages: Vec<Message> = serde_json::from_value(context["messages"].clone()).unwrap_or_default();
+    let variables = serde_json::json!({ "data": context["data"] });
+    let template = ChatTemplate::new(source, Some("<s>".to_owned()), Some("</s>".to_owned()))?;
+    with_variables(template, &variables).render(&messages, None, false)
+}
+
 #[test]
 fn snippets_render_as_the_goldens() -> Result<(), Failure> {
     let goldens = goldens()?;
     let context = &goldens["snippet_context"];
-    let messages: Vec<Message> = serde_json::from_value(context["messages"].clone())?;
-    let variables = serde_json::json!({ "data": context["data"] });
     let snippets = goldens["snippets"].as_array().cloned().unwrap_or_default();
     assert_eq!(snippets.len(), 30);
     for snippet in &snippets {
         let source = snippet["template"].as_str().unwrap_or_default();
-        let rendered = ChatTemplate::new(source, Some("<s>".to_owned()), Some("</s>".to_owned()))
-            .and_then(|template| with_variables(template, &variables).render(&messages, None, false));
+        let rendered = render_snippet(context, source);
         check(snippet["name"].as_str().unwrap_or_default(), rendered, snippet);
+    }
+    Ok(())
+}
+
+#[test]
+fn snippets_of_one_line_render_as_the_goldens() -> Result<(), Failure> {
+    let goldens = goldens()?;
+    let snippets: Vec<(String, Value)> =
+        serde_json::from_slice(&fs::read(data(&["chat", "snippets.json"]))?)?;
+    assert!(snippets.len() > 800, "{}", snippets.len());
+    for (source, golden) in &snippets {
+        let golden = match golden {
+            Value::String(text) => serde_json::json!({ "text": text }),
+            Value::Object(refused) => {
+                serde_json::json!({ "error": refused["raised"], "error_type": "TemplateError" })
+            }
+            _ => Value::Null,
+        };
+        check(source, render_snippet(&goldens["snippet_context"], source), &golden);
     }
     Ok(())
 }

@@ -4,14 +4,15 @@
 //! So sizes are added up and have an end: those of results of operators and filters by the filter [`CHECKED`], which the
 //! template's syntax tree says where to put; of what is printed; of text in loops; of methods that make texts.
 //!
-//! The same way through the tree puts filters for two operators whose results the engine has wrong: [`SLICE`] and [`SUM`].
+//! The same way through the tree puts filters for operators whose results the engine has wrong or not at all:
+//! [`SLICE`], [`SUM`], [`CONCAT`] and [`REMAINDER`].
 
 use std::cell::Cell;
 
 use minijinja::{
     Error, ErrorKind, Value,
     machinery::{
-        ast::{BinOpKind, CallArg, Expr, Macro, Slice, Spanned, Stmt},
+        ast::{BinOp, BinOpKind, CallArg, Expr, Macro, Slice, Spanned, Stmt},
         parse,
     },
     syntax::SyntaxConfig,
@@ -20,11 +21,17 @@ use minijinja::{
 /// Name of the filter that results go through.
 pub(super) const CHECKED: &str = "__checked";
 
-/// Name of the filter that slices with a step become: the engine's own are wrong for steps backwards.
+/// Name of the filter that slices become: the engine's own are wrong for steps backwards, and for what has no slices.
 pub(super) const SLICE: &str = "__slice";
 
 /// Name of the filter that sums become in templates that mark texts as safe.
 pub(super) const SUM: &str = "__sum";
+
+/// Name of the filter that `~` becomes: the engine writes numbers in other ways than Python.
+pub(super) const CONCAT: &str = "__concat";
+
+/// Name of the filter that remainders become: `%` also writes values into a text.
+pub(super) const REMAINDER: &str = "__remainder";
 
 /// Bytes of values that one rendering may make, in all. Templates copy a message a few times.
 const MOST_BYTES: usize = 128 << 20;
@@ -61,8 +68,8 @@ pub(super) fn checked(value: Value) -> Result<Value, Error> {
     Ok(value)
 }
 
-/// The source with every growing expression in [`CHECKED`] or [`SUM`] and slices with a step as [`SLICE`], and how many
-/// bytes of it are text. Lines stay where they are.
+/// The source with every growing expression in [`CHECKED`] and the operators and slices as filters, and how many bytes of it
+/// are text. Lines stay where they are.
 ///
 /// # Errors
 /// Those of the parser.
@@ -91,7 +98,7 @@ fn escapes(source: &str) -> bool {
     source.split('|').skip(1).any(|filter| {
         let filter = filter.trim_start();
         let end = filter.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(filter.len());
-        matches!(&filter[..end], "safe" | "e" | "escape")
+        matches!(&filter[..end], "safe" | "e" | "escape" | "forceescape")
     })
 }
 
@@ -100,15 +107,16 @@ fn end_of(expression: &Expr<'_>) -> usize {
     expression.span().end_offset as usize
 }
 
-/// Where an expression starts, without brackets around it. What follows an operand has a span of its own.
-fn start_of(mut expression: &Expr<'_>) -> usize {
+/// Where what is sliced starts. Of several things that follow an operand, the first has the span that starts there.
+fn start_of(slice: &Spanned<Slice<'_>>) -> usize {
+    let (mut span, mut expression) = (slice.span(), &slice.expr);
     loop {
-        expression = match expression {
-            Expr::Slice(slice) => &slice.expr,
-            Expr::GetAttr(attribute) => &attribute.expr,
-            Expr::GetItem(item) => &item.expr,
-            Expr::Call(call) => &call.expr,
-            other => return other.span().start_offset as usize,
+        (span, expression) = match expression {
+            Expr::Slice(slice) => (slice.span(), &slice.expr),
+            Expr::GetAttr(attribute) => (attribute.span(), &attribute.expr),
+            Expr::GetItem(item) => (item.span(), &item.expr),
+            Expr::Call(call) => (call.span(), &call.expr),
+            _ => return span.start_offset as usize,
         };
     }
 }
@@ -191,6 +199,11 @@ impl Growing<'_> {
         self.marks.push(Mark { at, replaced: 0, text });
     }
 
+    /// Puts a text in the place of a character.
+    fn replace(&mut self, at: usize, text: &'static str) {
+        self.marks.push(Mark { at, replaced: 1, text });
+    }
+
     /// Where a character is, if only brackets that close around what ends at `from`, and white space, come before it.
     fn find(&self, from: usize, wanted: char) -> Option<usize> {
         let rest = self.source.get(from..)?;
@@ -198,36 +211,62 @@ impl Growing<'_> {
         rest[at..].starts_with(wanted).then_some(from + at)
     }
 
-    /// Where the brackets and colons of a slice with a step are.
-    fn places(&self, slice: &Spanned<Slice<'_>>) -> Option<[usize; 4]> {
-        slice.step.as_ref()?;
+    /// Where the brackets and colons of a slice are, those before a step only if there is one.
+    fn places(&self, slice: &Spanned<Slice<'_>>) -> Option<(usize, usize, Option<usize>, usize)> {
         let open = self.find(end_of(&slice.expr), '[')?;
         let first = self.find(slice.start.as_ref().map_or(open + 1, end_of), ':')?;
-        let second = self.find(slice.stop.as_ref().map_or(first + 1, end_of), ':')?;
+        let second = self.find(slice.stop.as_ref().map_or(first + 1, end_of), ':');
         let close = (slice.span().end_offset as usize).checked_sub(1)?;
-        let is_whole = first < second && second < close && self.find(close, ']').is_some();
-        is_whole.then_some([open, first, second, close])
+        let is_whole = second.is_some() == slice.step.is_some() && self.find(close, ']').is_some();
+        is_whole.then_some((open, first, second, close))
     }
 
-    /// `a[b:c:d]` becomes `(a|__slice(b,c,d))`.
+    /// `a[b:c]` becomes `(a|__slice(b,c))`, and `a[b:c:d]` `(a|__slice(b,c,d))`.
     fn slice(&mut self, slice: &Spanned<Slice<'_>>) {
         let places = self.places(slice);
         if places.is_some() {
-            self.insert(start_of(&slice.expr), "(");
+            self.insert(start_of(slice), "(");
         }
         self.expression(&slice.expr);
         for bound in [&slice.start, &slice.stop, &slice.step] {
             self.optional(bound.as_ref());
         }
-        let Some([open, first, second, close]) = places else { return };
+        let Some((open, first, second, close)) = places else { return };
         let comma = |bound: &Option<Expr<'_>>| if bound.is_some() { "," } else { "none," };
-        let replace = |at, text| Mark { at, replaced: 1, text };
-        self.marks.extend([
-            replace(open, "|__slice("),
-            replace(first, comma(&slice.start)),
-            replace(second, comma(&slice.stop)),
-            replace(close, "))"),
-        ]);
+        let end = if second.is_some() || slice.stop.is_some() { "))" } else { "none))" };
+        self.replace(open, "|__slice(");
+        self.replace(first, comma(&slice.start));
+        if let Some(second) = second {
+            self.replace(second, comma(&slice.stop));
+        }
+        self.replace(close, end);
+    }
+
+    /// `a ~ b` becomes `([a,b])|__concat`, other growing operators `(a * b)|__checked`.
+    fn operation(&mut self, operation: &Spanned<BinOp<'_>>) {
+        let (symbol, filter) = match operation.op {
+            BinOpKind::Rem => ('%', "])|__remainder"),
+            BinOpKind::Concat => ('~', "])|__concat"),
+            BinOpKind::Add if self.escapes => ('+', "])|__sum"),
+            BinOpKind::Add => ('+', ")|__checked"),
+            BinOpKind::Mul => ('*', ")|__checked"),
+            _ => (' ', ""),
+        };
+        let is_pair = filter.starts_with(']');
+        let symbol = is_pair.then(|| self.find(end_of(&operation.left), symbol)).flatten();
+        let (open, close) = match symbol {
+            Some(_) => ("([", filter),
+            None if filter.is_empty() => ("", ""),
+            None => ("(", ")|__checked"),
+        };
+        let span = operation.span();
+        self.insert(span.start_offset as usize, open);
+        self.expression(&operation.left);
+        if let Some(symbol) = symbol {
+            self.replace(symbol, ",");
+        }
+        self.expression(&operation.right);
+        self.insert(span.end_offset as usize, close);
     }
 
     fn definition(&mut self, definition: &Macro<'_>) {
@@ -263,28 +302,7 @@ impl Growing<'_> {
             Expr::Var(_) | Expr::Const(_) => {}
             Expr::Slice(slice) => self.slice(slice),
             Expr::UnaryOp(operation) => self.expression(&operation.expr),
-            Expr::BinOp(operation) => {
-                let grows = matches!(operation.op, BinOpKind::Add | BinOpKind::Mul | BinOpKind::Concat);
-                let is_sum = matches!(operation.op, BinOpKind::Add) && self.escapes;
-                let plus = is_sum.then(|| self.find(end_of(&operation.left), '+')).flatten();
-                let (open, close) = match plus {
-                    Some(_) => ("([", "])|__sum"),
-                    None => ("(", ")|__checked"),
-                };
-                let span = operation.span();
-                if grows {
-                    self.insert(span.start_offset as usize, open);
-                }
-                self.expression(&operation.left);
-                if let Some(plus) = plus {
-                    self.insert(plus, "]");
-                    self.insert(plus + 1, "[");
-                }
-                self.expression(&operation.right);
-                if grows {
-                    self.insert(span.end_offset as usize, close);
-                }
-            }
+            Expr::BinOp(operation) => self.operation(operation),
             Expr::Compare(comparison) => {
                 self.expression(&comparison.expr);
                 comparison.ops.iter().for_each(|operation| self.expression(&operation.expr));
@@ -326,21 +344,21 @@ mod tests {
     #[test]
     fn growing_expressions_are_checked() {
         let cases = [
-            ("{{ a ~ b }}", "{{ (a ~ b)|__checked }}"),
+            ("{{ a ~ b }}", "{{ ([a , b])|__concat }}"),
             ("{{ a + b * c }}", "{{ (a + (b * c)|__checked)|__checked }}"),
-            ("{{ (a) ~ b ~ f(c + d) }}", "{{ (((a) ~ b)|__checked ~ f((c + d)|__checked))|__checked }}"),
+            ("{{ (a) ~ b ~ f(c + d) }}", "{{ ([([(a) , b])|__concat , f((c + d)|__checked)])|__concat }}"),
             ("{{ a | trim | upper }}", "{{ a | trim|__checked | upper|__checked }}"),
-            ("{{ a | f(b ~ c) }}", "{{ a | f((b ~ c)|__checked)|__checked }}"),
-            ("{{ a ~ b | trim }}", "{{ (a ~ b | trim|__checked)|__checked }}"),
-            ("{% set a = b ~ 'x' if c - 1 else d %}", "{% set a = (b ~ 'x')|__checked if c - 1 else d %}"),
+            ("{{ a | f(b ~ c) }}", "{{ a | f(([b , c])|__concat)|__checked }}"),
+            ("{{ a ~ b | trim }}", "{{ ([a , b | trim|__checked])|__concat }}"),
+            ("{% set a = b ~ 'x' if c - 1 else d %}", "{% set a = ([b , 'x'])|__concat if c - 1 else d %}"),
             (
                 "{% if a ~ b is string -%} x {%- endif %}",
-                "{% if (a ~ b is string)|__checked -%} x {%- endif %}",
+                "{% if ([a , b is string])|__concat -%} x {%- endif %}",
             ),
             ("{% set a | upper %}{{ b }}{% endset %}", "{% set a | upper %}{{ b }}{% endset %}"),
             (
                 "{% for a in b[1:] + c %}é{{ a + 1 }}{% endfor %}",
-                "{% for a in (b[1:] + c)|__checked %}é{{ (a + 1)|__checked }}{% endfor %}",
+                "{% for a in ((b|__slice(1,none)) + c)|__checked %}é{{ (a + 1)|__checked }}{% endfor %}",
             ),
         ];
         for (source, rewritten) in cases {
@@ -352,20 +370,26 @@ mod tests {
             ("{{ (a) [ 1 :(2): b ].c }}", "{{ ((a) |__slice( 1 ,(2), b )).c }}"),
             (
                 "{{ f(a[1:]) [b[::2] : : -1] }}",
-                "{{ (f(a[1:]) |__slice((b|__slice(none,none,2)) , none, -1)) }}",
+                "{{ (f((a|__slice(1,none))) |__slice((b|__slice(none,none,2)) , none, -1)) }}",
             ),
-            ("{{ a.b[1:][::-1] }}", "{{ (a.b[1:]|__slice(none,none,-1)) }}"),
+            ("{{ a.b[1:][::-1] }}", "{{ ((a.b|__slice(1,none))|__slice(none,none,-1)) }}"),
             ("{{ [1, 2][::c + d] }}", "{{ ([1, 2]|__slice(none,none,(c + d)|__checked)) }}"),
+            ("{{ a[:1] }}{{ a[:] [b] }}", "{{ (a|__slice(none,1)) }}{{ (a|__slice(none,none)) [b] }}"),
+            ("{{ (a | f)[1:].b }}", "{{ ((a | f|__checked)|__slice(1,none)).b }}"),
+            ("{{ -(a if b else c)[0][:1] }}", "{{ -((a if b else c)[0]|__slice(none,1)) }}"),
+            (
+                "{{ (a.b)[1:] ~ (c(d)[e])[f:] }}",
+                "{{ ([((a.b)|__slice(1,none)) , ((c(d)[e])|__slice(f,none))])|__concat }}",
+            ),
             ("{{ a[1:2:] }}{{ '[::-1]' }}", "{{ a[1:2:] }}{{ '[::-1]' }}"),
+            ("{{ a % b + (c)%(d) }}", "{{ (([a , b])|__remainder + ([(c),(d)])|__remainder)|__checked }}"),
+            ("{{ a % b % c.d[0] }}", "{{ ([([a , b])|__remainder , c.d[0]])|__remainder }}"),
         ] {
             assert_eq!(rewrite(source, SyntaxConfig::default()).unwrap().0, rewritten);
         }
         for (source, rewritten) in [
-            ("{{ a|safe + b }}", "{{ ([a|safe|__checked ]+[ b])|__sum }}"),
-            (
-                "{{ a * b+(c) + d | e }}",
-                "{{ ([([(a * b)|__checked]+[(c)])|__sum ]+[ d | e|__checked])|__sum }}",
-            ),
+            ("{{ a|safe + b }}", "{{ ([a|safe|__checked , b])|__sum }}"),
+            ("{{ a * b+(c) + d | e }}", "{{ ([([(a * b)|__checked,(c)])|__sum , d | e|__checked])|__sum }}"),
             ("{{ a | safer + b }}", "{{ (a | safer|__checked + b)|__checked }}"),
         ] {
             assert_eq!(rewrite(source, SyntaxConfig::default()).unwrap().0, rewritten);

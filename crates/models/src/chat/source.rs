@@ -3,11 +3,17 @@
 //!
 //! * `{% generation %}` blocks, by which transformers marks what to train on, become blocks that do
 //!   nothing.
+//! * `\\U0001F600` in string literals becomes what it stands for.
 //! * The iterable of a `for` goes through the filter [`CHARACTERS`]: the engine does not tell a
 //!   loop over a string how long it is, a loop over a list of its characters it does.
 
+use std::borrow::Cow;
+
 /// Name of the filter that makes a string a list of characters and leaves everything else as it is.
 pub(super) const CHARACTERS: &str = "__characters";
+
+/// What characters of more than four hexadecimal digits begin with in literals.
+const LONG_ESCAPE: &str = "\\U";
 
 /// The source with the rewrites. Lines stay where they are.
 pub(super) fn rewrite(source: &str) -> String {
@@ -43,7 +49,11 @@ pub(super) fn rewrite(source: &str) -> String {
                 Some(b'#') => tag.find("#}").map_or(tag.len(), |at| at + 2),
                 _ => 1,
             };
-            out.push_str(&tag[..len]);
+            if tag.starts_with("{{") {
+                out.push_str(&without_long_escapes(&tag[..len]));
+            } else {
+                out.push_str(&tag[..len]);
+            }
             len
         };
         rest = &tag[len..];
@@ -107,7 +117,39 @@ fn literal_or_char_len(text: &str) -> usize {
     text.len()
 }
 
+/// An expression whose literals have characters where they had [`LONG_ESCAPE`].
+fn without_long_escapes(expression: &str) -> Cow<'_, str> {
+    if !expression.contains(LONG_ESCAPE) {
+        return Cow::Borrowed(expression);
+    }
+    let mut out = String::with_capacity(expression.len());
+    let mut rest = expression;
+    while let Some(at) = rest.find('\\') {
+        out.push_str(&rest[..at]);
+        let (escape, after) =
+            rest[at..].split_at(rest[at + 1..].chars().next().map_or(1, |c| 1 + c.len_utf8()));
+        let code = after.get(..8).filter(|_| escape == LONG_ESCAPE);
+        match code.and_then(|code| u32::from_str_radix(code, 16).ok()).and_then(char::from_u32) {
+            Some(c) => {
+                // The quote and the line break stay escapes.
+                match u32::from(c) {
+                    code @ ..=0xFFFF => out.push_str(&format!("\\u{code:04x}")),
+                    _ => out.push(c),
+                }
+                rest = &after[8..];
+            }
+            None => {
+                out.push_str(escape);
+                rest = after;
+            }
+        }
+    }
+    out.push_str(rest);
+    Cow::Owned(out)
+}
+
 fn rewrite_statement(inner: &str, out: &mut String) {
+    let inner = &*without_long_escapes(inner);
     let name = name_of(inner);
     let start = inner.find(name).unwrap_or(0);
     let (lead, body) = (&inner[..start], &inner[start + name.len()..]);
@@ -174,6 +216,21 @@ mod tests {
             ("{% for a in (b if c else d) %}", "{% for a in( (b if c else d) )|__characters %}"),
             ("{% for a in ' if %}' recursive %}", "{% for a in( ' if %}' )|__characters recursive %}"),
             ("{% for a in [1, 'in'] -%}", "{% for a in( [1, 'in'] )|__characters -%}"),
+        ];
+        for (source, rewritten) in cases {
+            assert_eq!(rewrite(source), rewritten);
+        }
+    }
+
+    #[test]
+    fn long_escapes_become_characters() {
+        let cases = [
+            (r"{{ '\U0001F600\U00000027' }}\U0001F600", r"{{ '😀\u0027' }}\U0001F600"),
+            (r"{% set a = '\U000000e9' %}", r"{% set a = '\u00e9' %}"),
+            (
+                r"{{ '\\U0001F600\U0001F60\U99999999\U000é' }}",
+                r"{{ '\\U0001F600\U0001F60\U99999999\U000é' }}",
+            ),
         ];
         for (source, rewritten) in cases {
             assert_eq!(rewrite(source), rewritten);

@@ -1,230 +1,272 @@
 //! Filters where the engine's own differ from Jinja2's, or fail where those do not.
 
+use std::sync::Arc;
+
 use minijinja::{
     Error, ErrorKind, State, Value,
-    value::{Kwargs, Rest, StringInput, Tuple, ValueKind, ValueOrKwargs, from_args},
+    value::{Enumerator, Kwargs, Object, ObjectRepr, Rest, ValueKind, ValueOrKwargs},
 };
 
-use super::{
-    methods::{MAX_WIDTH, lines},
-    to_str,
-};
+use super::{Arguments, html::escaped, methods::strip, to_str};
 use crate::chat::bounds::{charge, checked};
 
 /// The filters `length` and `count`: an undefined value has none, as everywhere in Jinja2.
-pub(in crate::chat) fn length(value: &Value) -> Result<usize, Error> {
+pub(super) fn length(value: &Value) -> Result<usize, Error> {
     if value.is_undefined() { Ok(0) } else { minijinja::filters::length(value) }
 }
 
 /// The filter `first`.
-pub(in crate::chat) fn first(value: &Value) -> Result<Value, Error> {
+pub(super) fn first(value: &Value) -> Result<Value, Error> {
     if value.is_undefined() { Ok(Value::UNDEFINED) } else { minijinja::filters::first(value) }
 }
 
 /// The filter `last`.
-pub(in crate::chat) fn last(value: Value) -> Result<Value, Error> {
+pub(super) fn last(value: Value) -> Result<Value, Error> {
     if value.is_undefined() { Ok(value) } else { minijinja::filters::last(value) }
 }
 
 /// The filter `items`.
-pub(in crate::chat) fn items(value: &Value) -> Result<Value, Error> {
+pub(super) fn items(value: &Value) -> Result<Value, Error> {
     if value.is_undefined() {
         return Ok(Value::from(Vec::<Value>::new()));
     }
     minijinja::filters::items(value)
 }
 
-/// The filters `default` and `d`: both arguments may be named.
-pub(in crate::chat) fn default(value: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
-    let args = args.into_values();
-    let (positional, kwargs): (&[Value], Kwargs) = from_args(&args)?;
-    let other = match positional.first() {
-        Some(other) => other.clone(),
-        None if kwargs.has("default_value") => kwargs.get("default_value")?,
-        None => Value::from(""),
-    };
-    let replaces_false = match positional.get(1) {
-        Some(boolean) => boolean.is_true(),
-        None => kwargs.get::<Option<bool>>("boolean")?.unwrap_or(false),
-    };
-    kwargs.assert_all_used()?;
-    if positional.len() > 2 {
-        return Err(Error::from(ErrorKind::TooManyArguments));
-    }
+/// The filters `default` and `d`.
+pub(super) fn default(value: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
+    let mut args = Arguments::of(args)?;
+    let other = args.value("default_value")?.unwrap_or_else(|| Value::from(""));
+    let replaces_false = args.flag("boolean", false)?;
+    args.finish()?;
     let is_replaced = value.is_undefined() || (replaces_false && !value.is_true());
     Ok(if is_replaced { other } else { value.clone() })
 }
 
-/// The filter `int`: what is no number is 0.
-pub(in crate::chat) fn int(
-    state: &State,
-    value: &Value,
-    default: Option<Value>,
-    base: Option<u32>,
-    kwargs: Kwargs,
-) -> Result<Value, Error> {
-    let default = default.or_else(|| (!kwargs.has("default")).then(|| Value::from(0)));
-    minijinja::filters::int(state, value, default, base, kwargs)
+/// The filter `int`: what is no number is 0. White space around a text and underscores between its digits do not count.
+pub(super) fn int(state: &State, value: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
+    let mut args = Arguments::of(args)?;
+    let default = args.value("default")?.unwrap_or_else(|| Value::from(0));
+    let base = args.get("base")?;
+    args.finish()?;
+    let value = without_space(value);
+    let has_lone_underscore = |text: &str| text.split('_').any(str::is_empty);
+    let value = match value.as_str().filter(|text| text.contains('_') && !has_lone_underscore(text)) {
+        Some(text) => Value::from(text.replace('_', "")),
+        None => value,
+    };
+    minijinja::filters::int(state, &value, Some(default), base, no_names())
 }
 
 /// The filter `float`: what is no number is 0.
-pub(in crate::chat) fn float(
-    state: &State,
-    value: &Value,
-    default: Option<Value>,
-    kwargs: Kwargs,
-) -> Result<Value, Error> {
-    let default = default.or_else(|| (!kwargs.has("default")).then(|| Value::from(0.0)));
-    minijinja::filters::float(state, value, default, kwargs)
+pub(super) fn float(state: &State, value: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
+    let mut args = Arguments::of(args)?;
+    let default = args.value("default")?.unwrap_or_else(|| Value::from(0.0));
+    args.finish()?;
+    minijinja::filters::float(state, &without_space(value), Some(default), no_names())
 }
 
-/// The filter `indent`: a line break at the end stays, and the width may be a text.
-pub(in crate::chat) fn indent(
-    value: StringInput<'_>,
-    width: Option<Value>,
-    first: Option<bool>,
-    blank: Option<bool>,
-    kwargs: Kwargs,
-) -> Result<String, Error> {
-    let width = width.map_or_else(|| kwargs.get::<Option<Value>>("width"), |width| Ok(Some(width)))?;
-    let first = first.map_or_else(|| kwargs.get::<Option<bool>>("first"), |first| Ok(Some(first)))?;
-    let blank = blank.map_or_else(|| kwargs.get::<Option<bool>>("blank"), |blank| Ok(Some(blank)))?;
-    kwargs.assert_all_used()?;
-    let too_far = || Error::new(ErrorKind::InvalidOperation, "the text is indented too far");
-    let indentation = match width.as_ref().map(|width| (width, width.as_str())) {
-        None => " ".repeat(4),
-        Some((_, Some(text))) => text.to_owned(),
-        Some((width, None)) => match i64::try_from(width.clone())? {
-            width if width > MAX_WIDTH as i64 => return Err(too_far()),
-            width => " ".repeat(usize::try_from(width).unwrap_or(0)),
-        },
-    };
-    let text = format!("{}\n", value.as_str());
-    let lines = lines(&text, false);
-    charge(text.len() + lines.len().saturating_mul(indentation.len()))?;
-    let mut out = String::new();
-    for (i, line) in lines.into_iter().enumerate() {
-        if i > 0 {
-            out.push('\n');
-        }
-        let is_indented =
-            if i == 0 { first.unwrap_or(false) } else { blank.unwrap_or(false) || !line.is_empty() };
-        out.extend(is_indented.then_some(indentation.as_str()).into_iter().chain([line]));
-    }
-    Ok(out)
+/// A text without white space around it; other values as they are.
+fn without_space(value: &Value) -> Value {
+    value.as_str().map_or_else(|| value.clone(), |text| Value::from(strip(text, None, true, true)))
+}
+
+fn no_names() -> Kwargs {
+    Kwargs::from_iter([] as [(&str, Value); 0])
+}
+
+/// Both operands of an operator, from a list.
+pub(super) fn operands(list: &Value) -> Result<[Value; 2], Error> {
+    let operands: Vec<Value> = list.try_iter()?.collect();
+    operands.try_into().map_err(|_| Error::from(ErrorKind::MissingArgument))
 }
 
 /// `a + b` of a list with both: what is added to a text that is marked as safe is escaped.
-pub(in crate::chat) fn sum(state: &State, operands: &Value) -> Result<Value, Error> {
-    let operands: Vec<Value> = operands.try_iter()?.collect();
-    let [left, right] = operands.as_slice() else { return Err(Error::from(ErrorKind::MissingArgument)) };
+pub(super) fn sum(state: &State, list: &Value) -> Result<Value, Error> {
+    let [left, right] = operands(list)?;
     let sum = match (left.as_str(), right.as_str()) {
         (Some(a), Some(b)) if left.is_safe() || right.is_safe() => {
             let operand = |value: &Value, text: &str| {
                 if value.is_safe() { text.to_owned() } else { escaped(text) }
             };
-            Value::from_safe_string(operand(left, a) + &operand(right, b))
+            Value::from_safe_string(operand(&left, a) + &operand(&right, b))
         }
         _ => state.env().compile_expression("a + b")?.eval(minijinja::context! { a => left, b => right })?,
     };
     checked(sum)
 }
 
-/// The filters `e` and `escape`.
-pub(in crate::chat) fn escape(value: &Value) -> Result<Value, Error> {
-    if value.is_safe() {
-        return Ok(value.clone());
-    }
-    Ok(Value::from_safe_string(escaped(&to_str(value)?)))
+/// `a ~ b` of a list with both.
+pub(super) fn concat(list: &Value) -> Result<String, Error> {
+    let [left, right] = operands(list)?;
+    let (left, right) = (to_str(&left)?, to_str(&right)?);
+    charge(left.len() + right.len())?;
+    Ok(left + &right)
 }
 
-/// `markupsafe.escape`.
-fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '\'' => out.push_str("&#39;"),
-            '"' => out.push_str("&#34;"),
-            c => out.push(c),
-        }
-    }
-    out
+/// The filter `trim`.
+pub(super) fn trim(value: &Value, chars: Option<&str>) -> Result<String, Error> {
+    Ok(strip(&to_str(value)?, chars, true, true).to_owned())
 }
 
-/// `value[start:stop:step]`. The engine's own is wrong for steps backwards.
-pub(in crate::chat) fn slice_by(
-    value: &Value,
-    start: Value,
-    stop: Value,
-    step: Value,
-) -> Result<Value, Error> {
-    let items: Vec<Value> = match value.kind() {
-        ValueKind::Seq | ValueKind::Iterable => value.try_iter()?.collect(),
-        ValueKind::String => value.as_str().unwrap_or_default().chars().map(Value::from).collect(),
-        // Jinja2 takes the failure for an attribute that is not there.
-        ValueKind::None | ValueKind::Map | ValueKind::Number | ValueKind::Bool => {
-            return Ok(Value::UNDEFINED);
+/// What a `for` loop goes through: the characters of a string as a list, other values as they are. `text_bytes` is what a
+/// pass of the loop may write beside values.
+pub(in crate::chat) fn characters(value: Value, text_bytes: usize) -> Result<Value, Error> {
+    let items = match value.as_str() {
+        Some(text) => text.chars().map(Value::from).collect(),
+        // The engine takes it for an empty list; in Python it is an error, which templates rely on.
+        None if value.is_none() => {
+            return Err(Error::new(ErrorKind::InvalidOperation, "'NoneType' object is not iterable"));
         }
-        kind => {
-            let message = format!("a value of type {kind} has no slices");
-            return Err(Error::new(ErrorKind::InvalidOperation, message));
-        }
+        None if value.len().is_none() && !value.is_undefined() => value.try_iter()?.collect(),
+        None => value,
     };
-    charge(items.len().saturating_mul(size_of::<Value>()))?;
-    let bound = |bound: Value| if bound.is_none() { Ok(None) } else { i64::try_from(bound).map(Some) };
-    let chosen = indices(items.len(), bound(start)?, bound(stop)?, bound(step)?.unwrap_or(1))?;
-    let chosen = chosen.into_iter().map(|i| items[i].clone());
-    Ok(match value.downcast_object_ref::<Tuple>() {
-        _ if value.kind() == ValueKind::String => {
-            Value::from(chosen.map(|c| c.as_str().unwrap_or_default().to_owned()).collect::<String>())
-        }
-        Some(_) => Value::from(Tuple::from(chosen.collect::<Vec<_>>())),
-        None => chosen.collect(),
+    let passes = items.len().unwrap_or(0);
+    charge(passes.saturating_mul(text_bytes + size_of::<Value>()))?;
+    Ok(items)
+}
+
+/// The filter and the method `replace`.
+pub(super) fn replace(value: &Value, args: Rest<ValueOrKwargs>) -> Result<String, Error> {
+    replaced(value, Arguments::of(args)?)
+}
+
+/// A text with the argument `old` replaced by `new`, at most `count` times.
+pub(super) fn replaced(value: &Value, mut args: Arguments) -> Result<String, Error> {
+    let (from, to) = (to_str(&args.required("old")?)?, to_str(&args.required("new")?)?);
+    // A negative count is none.
+    let count = args.get::<i64>("count")?.and_then(|count| usize::try_from(count).ok());
+    args.finish()?;
+    let text = to_str(value)?;
+    let found = text.matches(&from).count().min(count.unwrap_or(usize::MAX));
+    charge(text.len() + found.saturating_mul(to.len()))?;
+    Ok(count.map_or_else(|| text.replace(&from, &to), |count| text.replacen(&from, &to, count)))
+}
+
+/// The filter `join`.
+pub(super) fn join(value: &Value, args: Rest<ValueOrKwargs>) -> Result<String, Error> {
+    let mut args = Arguments::of(args)?;
+    let between = args.text("d")?.unwrap_or_default();
+    let attribute = args.text("attribute")?;
+    args.finish()?;
+    if value.is_undefined() {
+        return Ok(String::new());
+    }
+    let Some(path) = attribute else { return joined(characters(value.clone(), 0)?, &between) };
+    let items = value.try_iter()?.map(|item| at_path(&item, &path).unwrap_or_default());
+    joined(items.collect(), &between)
+}
+
+/// The items of a list as texts, with a text between them.
+pub(super) fn joined(items: Value, between: &str) -> Result<String, Error> {
+    let mut out = String::new();
+    for (i, item) in items.try_iter()?.enumerate() {
+        let item = to_str(&item)?;
+        charge(between.len() + item.len())?;
+        out.extend((i > 0).then_some(between).into_iter().chain([item.as_str()]));
+    }
+    Ok(out)
+}
+
+/// The filter `batch`.
+pub(super) fn batch(state: &State, value: Value, count: usize, fill: Option<Value>) -> Result<Value, Error> {
+    charge_elements(count)?;
+    minijinja::filters::batch(state, value, count, fill)
+}
+
+/// The filter `slice`.
+pub(super) fn slice(state: &State, value: Value, count: usize, fill: Option<Value>) -> Result<Value, Error> {
+    charge_elements(count)?;
+    minijinja::filters::slice(state, value, count, fill)
+}
+
+pub(super) fn charge_elements(count: usize) -> Result<(), Error> {
+    charge(count.saturating_mul(size_of::<Value>()))
+}
+
+/// The filter `dictsort`.
+pub(super) fn dictsort(value: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
+    let mut args = Arguments::of(args)?;
+    let is_case_sensitive = args.flag("case_sensitive", false)?;
+    let by = args.text("by")?.unwrap_or_else(|| "key".to_owned());
+    let is_reversed = args.flag("reverse", false)?;
+    args.finish()?;
+    if !matches!(by.as_str(), "key" | "value") {
+        return Err(Error::new(ErrorKind::InvalidOperation, "dictsort sorts by \"key\" or \"value\""));
+    }
+    let named = [
+        ("case_sensitive", Value::from(is_case_sensitive)),
+        ("by", Value::from(by)),
+        ("reverse", Value::from(is_reversed)),
+    ];
+    minijinja::filters::dictsort(value, Kwargs::from_iter(named))
+}
+
+/// The filter `groupby`.
+pub(super) fn groupby(value: Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
+    let mut args = Arguments::of(args)?;
+    let attribute = to_str(&args.required("attribute")?)?;
+    let default = args.value("default")?.unwrap_or_default();
+    let is_case_sensitive = args.flag("case_sensitive", false)?;
+    args.finish()?;
+    let named = [("default", default.clone()), ("case_sensitive", Value::from(is_case_sensitive))];
+    let groups = minijinja::filters::groupby(value, Some(&attribute), Kwargs::from_iter(named))?;
+    let mut out = Vec::new();
+    for group in groups.try_iter()? {
+        let items: Vec<Value> = group.get_item_by_index(1)?.try_iter()?.collect();
+        charge_elements(items.len())?;
+        // Keys that differ in case only are one group; the first says how it is written.
+        let key = items.first().and_then(|item| at_path(item, &attribute));
+        let key = key.filter(|key| !key.is_undefined()).unwrap_or_else(|| default.clone());
+        out.push(Value::from_object(Group { key, items: Value::from(items) }));
+    }
+    Ok(Value::from(out))
+}
+
+/// What is at a path such as `function.name` or `0` in a value.
+fn at_path(value: &Value, path: &str) -> Option<Value> {
+    path.split('.').try_fold(value.clone(), |value, part| match part.parse::<usize>() {
+        Ok(at) => value.get_item_by_index(at).ok(),
+        Err(_) => value.get_attr(part).ok(),
     })
 }
 
-/// The places that a slice of a sequence with `len` items has.
-fn indices(len: usize, start: Option<i64>, stop: Option<i64>, step: i64) -> Result<Vec<usize>, Error> {
-    let len = i64::try_from(len).unwrap_or(i64::MAX);
-    // Where places end at either side, and where a bound that is not given lies.
-    let (lowest, highest) = if step < 0 { (-1, len - 1) } else { (0, len) };
-    let place = |bound: Option<i64>, missing: i64| match bound {
-        Some(bound) if bound < 0 => bound.saturating_add(len).max(lowest),
-        Some(bound) => bound.min(highest),
-        None => missing,
-    };
-    let (first, end) = if step < 0 { (highest, lowest) } else { (lowest, highest) };
-    let (start, stop) = (place(start, first), place(stop, end));
-    let stride = usize::try_from(step.unsigned_abs()).unwrap_or(usize::MAX);
-    let places = |range: std::ops::Range<i64>| range.filter_map(|i| usize::try_from(i).ok());
-    match step {
-        0 => Err(Error::new(ErrorKind::InvalidOperation, "the step of a slice cannot be zero")),
-        1.. => Ok(places(start..stop).step_by(stride).collect()),
-        _ => Ok(places(stop + 1..start + 1).rev().step_by(stride).collect()),
+/// A group: a tuple of the key and a list, which have names too.
+#[derive(Debug)]
+pub(super) struct Group {
+    key: Value,
+    items: Value,
+}
+
+impl Object for Group {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Seq
+    }
+
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        match (key.as_usize(), key.as_str()) {
+            (Some(0), _) | (_, Some("grouper")) => Some(self.key.clone()),
+            (Some(1), _) | (_, Some("list")) => Some(self.items.clone()),
+            _ => None,
+        }
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        Enumerator::Seq(2)
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// The test `iterable`.
+pub(super) fn is_iterable(value: &Value) -> bool {
+    !value.is_none() && value.try_iter().is_ok()
+}
 
-    #[test]
-    fn slices_have_the_places_of_pythons() {
-        let of = |len, start: Option<i64>, stop: Option<i64>, step| indices(len, start, stop, step).unwrap();
-        assert_eq!(of(3, None, None, -1), [2, 1, 0]);
-        assert_eq!(of(3, Some(-1), Some(0), -1), [2, 1]);
-        assert_eq!(of(3, Some(9), Some(-9), -2), [2, 0]);
-        assert_eq!(of(3, Some(-9), None, -1), [0; 0]);
-        assert_eq!(of(4, Some(1), None, 2), [1, 3]);
-        assert_eq!(of(4, Some(-3), Some(9), 2), [1, 3]);
-        assert_eq!(of(3, None, None, i64::MIN), [2]);
-        for step in [-2, -1, 1, 2] {
-            assert_eq!(of(0, None, None, step), [0; 0]);
-            assert_eq!(of(0, Some(i64::MIN), Some(i64::MAX), step), [0; 0]);
-        }
-        assert!(indices(3, None, None, 0).is_err());
+/// The test `sequence`: everything with a length and items, so mappings and strings too.
+pub(super) fn is_sequence(value: &Value) -> bool {
+    match value.kind() {
+        ValueKind::Undefined | ValueKind::Seq | ValueKind::Map | ValueKind::String => true,
+        // Slices and sums of lists, but not generators.
+        ValueKind::Iterable => value.len().is_some(),
+        _ => false,
     }
 }

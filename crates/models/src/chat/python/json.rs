@@ -11,7 +11,7 @@ use super::{check_length, pairs, to_str};
 
 /// The filter `tojson` as transformers defines it: `json.dumps` with the keys in their order,
 /// characters beyond ASCII as they are and no escapes for HTML.
-pub(in crate::chat) fn tojson(value: &Value, indent: Option<Value>, kwargs: Kwargs) -> Result<Value, Error> {
+pub(super) fn tojson(value: &Value, indent: Option<Value>, kwargs: Kwargs) -> Result<Value, Error> {
     let indent = match indent {
         Some(indent) => Some(indent),
         None => kwargs.get("indent")?,

@@ -1,141 +1,26 @@
-//! Methods of strings, and the filter `trim`, where the engine's own Python layer differs from Python
-//! or has nothing.
+//! Methods of values where the engine's own Python layer differs from Python or has nothing.
 
 use minijinja::{
     Error, ErrorKind, State, Value,
-    value::{Kwargs, Rest, StringInput, Tuple, ValueKind, ValueOrKwargs, from_args},
+    value::{Tuple, ValueKind, from_args},
 };
 
-use super::to_str;
+use super::{
+    Arguments,
+    filters::{joined, replaced},
+    format::format_method,
+    is_printable, is_tuple,
+    slices::section,
+    words,
+};
 use crate::chat::bounds::charge;
 
 /// What Python takes for white space.
-fn is_space(c: char) -> bool {
+pub(super) fn is_space(c: char) -> bool {
     c.is_whitespace() || matches!(c, '\u{1C}'..='\u{1F}')
 }
 
-/// The filter `trim`.
-pub(in crate::chat) fn trim(value: &Value, chars: Option<&str>) -> Result<String, Error> {
-    Ok(strip(&to_str(value)?, chars, true, true).to_owned())
-}
-
-/// What a `for` loop goes through: the characters of a string as a list, other values as they are. `text_bytes` is what a
-/// pass of the loop may write beside values.
-pub(in crate::chat) fn characters(value: Value, text_bytes: usize) -> Result<Value, Error> {
-    let items = match value.as_str() {
-        Some(text) => text.chars().map(Value::from).collect(),
-        // The engine takes it for an empty list; in Python it is an error, which templates rely on.
-        None if value.is_none() => {
-            return Err(Error::new(ErrorKind::InvalidOperation, "'NoneType' object is not iterable"));
-        }
-        None if value.len().is_none() && !value.is_undefined() => value.try_iter()?.collect(),
-        None => value,
-    };
-    let passes = items.len().unwrap_or(0);
-    charge(passes.saturating_mul(text_bytes + size_of::<Value>()))?;
-    Ok(items)
-}
-
-/// The filter and the method `replace`.
-pub(in crate::chat) fn replace(
-    value: &Value,
-    from: &str,
-    to: &str,
-    count: Option<usize>,
-) -> Result<String, Error> {
-    let text = to_str(value)?;
-    let found = text.matches(from).count().min(count.unwrap_or(usize::MAX));
-    charge(text.len() + found.saturating_mul(to.len()))?;
-    Ok(count.map_or_else(|| text.replace(from, to), |count| text.replacen(from, to, count)))
-}
-
-/// The filter `join`.
-pub(in crate::chat) fn join(
-    state: &mut State,
-    value: &Value,
-    joiner: Option<StringInput<'_>>,
-    attribute: Option<&str>,
-    kwargs: Kwargs,
-) -> Result<Value, Error> {
-    charge_joined(value, joiner.as_ref().map_or("", |joiner| joiner.as_str()))?;
-    minijinja::filters::join(state, value, joiner, attribute, kwargs)
-}
-
-/// Counts what a list joined with a text between its items will be.
-fn charge_joined(items: &Value, between: &str) -> Result<(), Error> {
-    if items.as_str().is_none() {
-        for item in items.try_iter()? {
-            charge(between.len() + to_str(&item)?.len())?;
-        }
-    }
-    Ok(())
-}
-
-/// The filter `format`.
-pub(in crate::chat) fn format(
-    state: &mut State,
-    value: &Value,
-    args: Rest<ValueOrKwargs>,
-) -> Result<Value, Error> {
-    let longest = args.iter().map(|arg| arg.as_str().map_or(0, str::len)).max();
-    check_format(value.as_str().unwrap_or_default(), '%', longest.unwrap_or(0))?;
-    minijinja::filters::format(state, value, args)
-}
-
-/// Refuses a format with a width or precision beyond [`MAX_WIDTH`], or one that comes from an argument; counts what it will
-/// make if each place that begins with `mark` takes the longest argument.
-fn check_format(format: &str, mark: char, longest: usize) -> Result<(), Error> {
-    charge(format.len() + format.matches(mark).count().saturating_mul(longest.max(MAX_WIDTH)))?;
-    let is_wide =
-        |number: &str| number.parse::<usize>().map_or(!number.is_empty(), |width| width > MAX_WIDTH);
-    if format.contains('*') || format.split(|c: char| !c.is_ascii_digit()).any(is_wide) {
-        return Err(Error::new(ErrorKind::InvalidOperation, "the format has a width that is too large"));
-    }
-    Ok(())
-}
-
-/// The filter `batch`.
-pub(in crate::chat) fn batch(
-    state: &State,
-    value: Value,
-    count: usize,
-    fill: Option<Value>,
-) -> Result<Value, Error> {
-    charge_elements(count)?;
-    minijinja::filters::batch(state, value, count, fill)
-}
-
-/// The filter `slice`.
-pub(in crate::chat) fn slice(
-    state: &State,
-    value: Value,
-    count: usize,
-    fill: Option<Value>,
-) -> Result<Value, Error> {
-    charge_elements(count)?;
-    minijinja::filters::slice(state, value, count, fill)
-}
-
-fn charge_elements(count: usize) -> Result<(), Error> {
-    charge(count.saturating_mul(size_of::<Value>()))
-}
-
-/// The test `iterable`.
-pub(in crate::chat) fn is_iterable(value: &Value) -> bool {
-    !value.is_none() && value.try_iter().is_ok()
-}
-
-/// The test `sequence`: everything with a length and items, so mappings and strings too.
-pub(in crate::chat) fn is_sequence(value: &Value) -> bool {
-    match value.kind() {
-        ValueKind::Undefined | ValueKind::Seq | ValueKind::Map | ValueKind::String => true,
-        // Slices and sums of lists, but not generators.
-        ValueKind::Iterable => value.len().is_some(),
-        _ => false,
-    }
-}
-
-fn strip<'t>(text: &'t str, chars: Option<&str>, start: bool, end: bool) -> &'t str {
+pub(super) fn strip<'t>(text: &'t str, chars: Option<&str>, start: bool, end: bool) -> &'t str {
     let goes = |c: char| chars.map_or_else(|| is_space(c), |chars| chars.contains(c));
     let text = if start { text.trim_start_matches(goes) } else { text };
     if end { text.trim_end_matches(goes) } else { text }
@@ -153,31 +38,40 @@ pub(in crate::chat) fn unknown_method(
     {
         return result;
     }
-    if matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable) && method == "index" {
-        let (item,): (&Value,) = from_args(args)?;
-        return match value.try_iter()?.position(|other| other == *item) {
-            Some(at) => Ok(Value::from(at)),
-            None => Err(Error::new(ErrorKind::InvalidOperation, "the value is not in the list")),
-        };
+    match (value.kind(), method) {
+        (ValueKind::Seq | ValueKind::Iterable, "index") => {
+            let (item,): (&Value,) = from_args(args)?;
+            let at = value.try_iter()?.position(|other| other == *item);
+            at.map(Value::from).ok_or_else(|| not_found("the value is not in the list"))
+        }
+        // Values do not change, so they are their copies.
+        (ValueKind::Seq | ValueKind::Map, "copy") if !is_tuple(value) => {
+            from_args(args).map(|()| value.clone())
+        }
+        (ValueKind::Number, "is_integer") => {
+            let () = from_args(args)?;
+            Ok(Value::from(value.is_integer() || f64::try_from(value.clone())?.fract() == 0.0))
+        }
+        (ValueKind::Number, "bit_length") if value.is_integer() => {
+            let () = from_args(args)?;
+            let magnitude = i128::try_from(value.clone())?.unsigned_abs();
+            Ok(Value::from(u128::BITS - magnitude.leading_zeros()))
+        }
+        _ => minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args),
     }
-    minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args)
+}
+
+fn not_found(message: &'static str) -> Error {
+    Error::new(ErrorKind::InvalidOperation, message)
 }
 
 fn string_method(text: &str, method: &str, args: &[Value]) -> Option<Result<Value, Error>> {
     Some(match method {
-        "replace" => from_args(args).and_then(|(from, to, count): (&str, &str, Option<i64>)| {
-            // A negative count is none.
-            let count = count.and_then(|count| usize::try_from(count).ok());
-            replace(&Value::from(text), from, to, count).map(Value::from)
-        }),
-        "join" => from_args(args).and_then(|(items,): (&Value,)| joined(text, items)),
-        "format" => {
-            let longest = args.iter().map(|arg| arg.as_str().map_or(0, str::len)).max();
-            match check_format(text, '{', longest.unwrap_or(0)) {
-                Ok(()) => return None,
-                Err(error) => Err(error),
-            }
+        "replace" => {
+            Arguments::new(args).and_then(|args| replaced(&Value::from(text), args)).map(Value::from)
         }
+        "join" => from_args(args).and_then(|(items,): (Value,)| joined(items, text)).map(Value::from),
+        "format" => format_method(text, args),
         "strip" => stripped(text, args, true, true),
         "lstrip" => stripped(text, args, true, false),
         "rstrip" => stripped(text, args, false, true),
@@ -193,8 +87,17 @@ fn string_method(text: &str, method: &str, args: &[Value]) -> Option<Result<Valu
             Value::from(format!("{}{}{}", &text[..at], fill(text, width, '0'), &text[at..]))
         }),
         "ljust" | "rjust" | "center" => justify(text, method, args),
-        "index" => from_args(args).and_then(|(part,): (&str,)| position(text.find(part), text)),
-        "rindex" => from_args(args).and_then(|(part,): (&str,)| position(text.rfind(part), text)),
+        "find" | "rfind" | "index" | "rindex" => position(text, method, args),
+        "count" => from_args(args).map(|(part, start, stop): (&str, Option<i64>, Option<i64>)| {
+            Value::from(section(text, start, stop).1.matches(part).count())
+        }),
+        "startswith" => has_affix(text, args, |text, affix| text.starts_with(affix)),
+        "endswith" => has_affix(text, args, |text, affix| text.ends_with(affix)),
+        "expandtabs" => expand_tabs(text, args),
+        "isdecimal" => from_args(args).map(|()| Value::from(words::is_decimal(text))),
+        "isidentifier" => from_args(args).map(|()| Value::from(words::is_identifier(text))),
+        "isprintable" => from_args(args).map(|()| Value::from(text.chars().all(is_printable))),
+        "istitle" => from_args(args).map(|()| Value::from(is_title(text))),
         "isspace" => from_args(args).map(|()| Value::from(!text.is_empty() && text.chars().all(is_space))),
         "title" => from_args(args).map(|()| Value::from(title(text))),
         "removeprefix" => {
@@ -215,15 +118,8 @@ fn string_method(text: &str, method: &str, args: &[Value]) -> Option<Result<Valu
     })
 }
 
-/// The method `join`.
-fn joined(between: &str, items: &Value) -> Result<Value, Error> {
-    charge_joined(items, between)?;
-    let items: Vec<String> = items.try_iter()?.map(|item| to_str(&item)).collect::<Result<_, _>>()?;
-    Ok(Value::from(items.join(between)))
-}
-
 /// What fills a text up to a width in characters. A width beyond [`MAX_WIDTH`] counts as that.
-fn fill(text: &str, width: usize, with: char) -> String {
+pub(super) fn fill(text: &str, width: usize, with: char) -> String {
     let missing = width.min(MAX_WIDTH).saturating_sub(text.chars().count());
     std::iter::repeat_n(with, missing).collect()
 }
@@ -231,19 +127,86 @@ fn fill(text: &str, width: usize, with: char) -> String {
 /// Widest field that is filled up: more is a mistake of the template, and would cost memory.
 pub(super) const MAX_WIDTH: usize = 4096;
 
+/// `str.center`.
+pub(super) fn centered(text: &str, width: usize, with: char) -> String {
+    let count = fill(text, width, with).chars().count();
+    // Python puts the odd character to the left if the width is odd.
+    around(text, width, with, count / 2 + (count & width & 1))
+}
+
+/// A text filled up to a width, with `left` characters before it at most.
+fn around(text: &str, width: usize, with: char, left: usize) -> String {
+    let filling = fill(text, width, with);
+    let left = filling.char_indices().nth(left).map_or(filling.len(), |(at, _)| at);
+    let (before, after) = filling.split_at(left);
+    format!("{before}{text}{after}")
+}
+
 fn justify(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
     let (width, with): (usize, Option<char>) = from_args(args)?;
-    let filling = fill(text, width, with.unwrap_or(' '));
-    let count = filling.chars().count();
-    // Python puts the odd character to the left if the width is odd.
-    let left = match method {
-        "ljust" => 0,
-        "rjust" => count,
-        _ => count / 2 + (count & width & 1),
-    };
-    let (before, after) =
-        filling.split_at(filling.char_indices().nth(left).map_or(filling.len(), |(at, _)| at));
-    Ok(Value::from(format!("{before}{text}{after}")))
+    let with = with.unwrap_or(' ');
+    Ok(Value::from(match method {
+        "ljust" => around(text, width, with, 0),
+        "rjust" => around(text, width, with, usize::MAX),
+        _ => centered(text, width, with),
+    }))
+}
+
+/// `startswith` and `endswith`: a text or several, in all of the text or a part.
+fn has_affix(text: &str, args: &[Value], has: impl Fn(&str, &str) -> bool) -> Result<Value, Error> {
+    let (affix, start, stop): (&Value, Option<i64>, Option<i64>) = from_args(args)?;
+    let (_, text) = section(text, start, stop);
+    if let Some(affix) = affix.as_str() {
+        return Ok(Value::from(has(text, affix)));
+    }
+    let mut has_any = false;
+    for affix in affix.try_iter()? {
+        let affix = affix.as_str().ok_or_else(|| {
+            let message = format!("a text starts or ends with texts only, not {}", affix.kind());
+            Error::new(ErrorKind::InvalidOperation, message)
+        })?;
+        has_any |= has(text, affix);
+    }
+    Ok(Value::from(has_any))
+}
+
+/// `str.expandtabs`.
+fn expand_tabs(text: &str, args: &[Value]) -> Result<Value, Error> {
+    let mut args = Arguments::new(args)?;
+    let width =
+        args.get::<i64>("tabsize")?.map_or(8, |width| usize::try_from(width).unwrap_or(0)).min(MAX_WIDTH);
+    args.finish()?;
+    charge(text.len() + text.matches('\t').count().saturating_mul(width))?;
+    let mut out = String::with_capacity(text.len());
+    let mut column = 0_usize;
+    for c in text.chars() {
+        match c {
+            '\t' => {
+                let spaces = column.checked_rem(width).map_or(0, |past| width - past);
+                out.extend(std::iter::repeat_n(' ', spaces));
+                column += spaces;
+            }
+            c => {
+                out.push(c);
+                column = if matches!(c, '\n' | '\r') { 0 } else { column + 1 };
+            }
+        }
+    }
+    Ok(Value::from(out))
+}
+
+/// `str.istitle`: capitals follow no letter, small letters follow one.
+fn is_title(text: &str) -> bool {
+    let (mut has_letters, mut in_word) = (false, false);
+    for c in text.chars() {
+        let is_cased = c.is_uppercase() || c.is_lowercase();
+        if is_cased && c.is_uppercase() == in_word {
+            return false;
+        }
+        has_letters |= is_cased;
+        in_word = is_cased;
+    }
+    has_letters
 }
 
 fn swap_case(text: &str) -> String {
@@ -252,11 +215,15 @@ fn swap_case(text: &str) -> String {
     text.chars().map(swap).collect()
 }
 
-/// A place in a text, in characters.
-fn position(at: Option<usize>, text: &str) -> Result<Value, Error> {
+/// `find`, `rfind`, `index` and `rindex`: the place of a text, in characters.
+fn position(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
+    let (part, start, stop): (&str, Option<i64>, Option<i64>) = from_args(args)?;
+    let (before, section) = section(text, start, stop);
+    let at = if method.starts_with('r') { section.rfind(part) } else { section.find(part) };
     match at {
-        Some(at) => Ok(Value::from(text[..at].chars().count())),
-        None => Err(Error::new(ErrorKind::InvalidOperation, "substring not found")),
+        Some(at) => Ok(Value::from(before + section[..at].chars().count())),
+        None if method.ends_with("find") => Ok(Value::from(-1)),
+        None => Err(not_found("substring not found")),
     }
 }
 
@@ -271,15 +238,11 @@ fn stripped(text: &str, args: &[Value], start: bool, end: bool) -> Result<Value,
 
 /// `split` and `rsplit`: at a separator, or at runs of white space; at most `maxsplit` times.
 fn split(text: &str, args: &[Value], from_right: bool) -> Result<Value, Error> {
-    let (separator, max, kwargs): (Option<Value>, Option<i64>, Kwargs) = from_args(args)?;
-    let separator = match separator {
-        Some(separator) => Some(separator),
-        None => kwargs.get("sep")?,
-    };
-    let max = max.or(kwargs.get("maxsplit")?).and_then(|max| usize::try_from(max).ok()).unwrap_or(usize::MAX);
-    kwargs.assert_all_used()?;
+    let mut args = Arguments::new(args)?;
+    let separator = args.value("sep")?.filter(|separator| !separator.is_none());
+    let max = args.get::<i64>("maxsplit")?.and_then(|max| usize::try_from(max).ok()).unwrap_or(usize::MAX);
+    args.finish()?;
     let limit = max.saturating_add(1);
-    let separator = separator.filter(|separator| !separator.is_none());
     let mut parts: Vec<&str> = match separator.as_ref().map(|separator| separator.as_str()) {
         Some(Some("")) => return Err(Error::new(ErrorKind::InvalidOperation, "empty separator")),
         Some(Some(separator)) if from_right => text.rsplitn(limit, separator).collect(),
@@ -294,7 +257,7 @@ fn split(text: &str, args: &[Value], from_right: bool) -> Result<Value, Error> {
 }
 
 /// Words between white space; for `from_right` in reverse order.
-fn split_at_space(text: &str, max: usize, from_right: bool) -> Vec<&str> {
+pub(super) fn split_at_space(text: &str, max: usize, from_right: bool) -> Vec<&str> {
     let mut words = Vec::new();
     let mut rest = text;
     loop {
@@ -362,6 +325,7 @@ fn title(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chat::python::to_str;
 
     fn call(text: &str, method: &str, args: &[Value]) -> String {
         string_method(text, method, args).map_or_else(String::new, |result| {

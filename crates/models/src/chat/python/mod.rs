@@ -1,27 +1,82 @@
-//! Python's manners in templates: how values print; [`filters`] are filters of Jinja2, [`json`] is `json.dumps`,
-//! [`methods`] the methods of strings.
+//! Python's manners in templates: how values print, and what [`register`] gives every template.
+//!
+//! Filters, functions and tests are those of Jinja2 where the engine has none or other ones; methods are Python's.
 
 use std::fmt::Write;
 
 use minijinja::{
-    Error, ErrorKind, Value,
+    Environment, Error, ErrorKind, Value,
     value::{Tuple, ValueKind},
 };
 use serde_json::Value as Json;
 
-use super::{LONGEST_TEXT, TOO_LONG};
+use self::arguments::Arguments;
+use super::{LONGEST_TEXT, TOO_LONG, bounds};
 
+mod arguments;
 mod filters;
+mod format;
+mod globals;
+mod html;
 mod json;
+mod layout;
 mod methods;
+mod pretty;
+mod slices;
+mod words;
 
-pub(super) use self::{
-    filters::{default, escape, first, float, indent, int, items, last, length, slice_by, sum},
-    json::tojson,
-    methods::{
-        batch, characters, format, is_iterable, is_sequence, join, replace, slice, trim, unknown_method,
-    },
-};
+pub(super) use self::filters::characters;
+
+/// Gives an environment Python's methods, and the filters, functions and tests of Jinja2 that the engine has not.
+pub(super) fn register(environment: &mut Environment<'static>) {
+    environment.set_unknown_method_callback(methods::unknown_method);
+    environment.add_filter(bounds::SLICE, slices::slice_by);
+    environment.add_filter(bounds::SUM, filters::sum);
+    environment.add_filter(bounds::CONCAT, filters::concat);
+    environment.add_filter(bounds::REMAINDER, format::remainder);
+    environment.add_filter("string", |value: &Value| to_str(value));
+    environment.add_filter("tojson", json::tojson);
+    environment.add_filter("trim", filters::trim);
+    environment.add_filter("replace", filters::replace);
+    environment.add_filter("join", filters::join);
+    for name in ["length", "count"] {
+        environment.add_filter(name, filters::length);
+    }
+    for name in ["default", "d"] {
+        environment.add_filter(name, filters::default);
+    }
+    environment.add_filter("first", filters::first);
+    environment.add_filter("last", filters::last);
+    environment.add_filter("items", filters::items);
+    environment.add_filter("dictsort", filters::dictsort);
+    environment.add_filter("groupby", filters::groupby);
+    environment.add_filter("batch", filters::batch);
+    environment.add_filter("slice", filters::slice);
+    environment.add_filter("int", filters::int);
+    environment.add_filter("float", filters::float);
+    environment.add_filter("format", format::format);
+    environment.add_filter("pprint", pretty::pprint);
+    environment.add_filter("indent", layout::indent);
+    environment.add_filter("truncate", layout::truncate);
+    environment.add_filter("wordwrap", layout::wordwrap);
+    environment.add_filter("center", layout::center);
+    environment.add_filter("filesizeformat", layout::filesizeformat);
+    environment.add_filter("wordcount", words::wordcount);
+    for name in ["e", "escape"] {
+        environment.add_filter(name, html::escape);
+    }
+    environment.add_filter("forceescape", html::force_escape);
+    environment.add_filter("striptags", html::striptags);
+    environment.add_filter("urlencode", html::urlencode);
+    environment.add_filter("xmlattr", html::xmlattr);
+    environment.add_test("iterable", filters::is_iterable);
+    environment.add_test("sequence", filters::is_sequence);
+    environment.add_test("callable", globals::is_callable);
+    environment.add_function("cycler", globals::cycler);
+    environment.add_function("joiner", globals::joiner);
+    environment.add_function("dict", globals::dict);
+    environment.add_function("namespace", globals::namespace);
+}
 
 /// Converts JSON; the order of keys stays.
 pub(super) fn from_json(json: &Json) -> Value {
@@ -49,12 +104,19 @@ pub(super) fn from_json(json: &Json) -> Value {
 pub(super) fn to_str(value: &Value) -> Result<String, Error> {
     match value.as_str() {
         Some(text) => Ok(text.to_owned()),
-        None => {
-            let mut out = String::new();
-            write_repr(value, &mut out)?;
-            Ok(out)
-        }
+        None if value.is_undefined() => Ok(String::new()),
+        None => to_repr(value),
     }
+}
+
+/// `repr(value)`: how a value prints inside a list.
+///
+/// # Errors
+/// As [`to_str`].
+fn to_repr(value: &Value) -> Result<String, Error> {
+    let mut out = String::new();
+    write_repr(value, &mut out)?;
+    Ok(out)
 }
 
 /// Refuses a text that is too long.
@@ -65,10 +127,10 @@ fn check_length(text: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// `repr(value)`: how a value prints inside a list. An undefined value prints nothing.
 fn write_repr(value: &Value, out: &mut String) -> Result<(), Error> {
     check_length(out)?;
     match value.kind() {
+        ValueKind::Undefined => out.push_str("Undefined"),
         ValueKind::Number if !value.is_integer() => match f64::try_from(value.clone()) {
             Ok(number) => out.push_str(&float_repr(number)),
             Err(_) => write_display(value, out),
@@ -76,10 +138,10 @@ fn write_repr(value: &Value, out: &mut String) -> Result<(), Error> {
         ValueKind::String => write_str_repr(value.as_str().unwrap_or_default(), out),
         ValueKind::Seq | ValueKind::Iterable if value.len().is_some() => {
             let items: Vec<Value> = value.try_iter().map(Iterator::collect).unwrap_or_default();
-            let (open, close) = match (value.downcast_object_ref::<Tuple>(), items.len()) {
-                (None, _) => ("[", "]"),
-                (Some(_), 1) => ("(", ",)"),
-                (Some(_), _) => ("(", ")"),
+            let (open, close) = match (is_tuple(value), items.len()) {
+                (false, _) => ("[", "]"),
+                (true, 1) => ("(", ",)"),
+                (true, _) => ("(", ")"),
             };
             write_joined(open, close, items.iter(), out, write_repr)?;
         }
@@ -95,6 +157,11 @@ fn write_repr(value: &Value, out: &mut String) -> Result<(), Error> {
         _ => write_display(value, out),
     }
     Ok(())
+}
+
+/// Whether a value is a tuple in Python.
+fn is_tuple(value: &Value) -> bool {
+    value.downcast_object_ref::<Tuple>().is_some() || value.downcast_object_ref::<filters::Group>().is_some()
 }
 
 fn write_display(value: &Value, out: &mut String) {
