@@ -244,26 +244,25 @@ impl Growing<'_> {
 
     /// `a ~ b` becomes `([a,b])|__concat`, other growing operators `(a * b)|__checked`.
     fn operation(&mut self, operation: &Spanned<BinOp<'_>>) {
-        let (symbol, filter) = match operation.op {
-            BinOpKind::Rem => ('%', "])|__remainder"),
-            BinOpKind::Concat => ('~', "])|__concat"),
-            BinOpKind::Add if self.escapes => ('+', "])|__sum"),
-            BinOpKind::Add => ('+', ")|__checked"),
-            BinOpKind::Mul => ('*', ")|__checked"),
-            _ => (' ', ""),
+        let pair = match operation.op {
+            BinOpKind::Rem => Some(('%', "])|__remainder")),
+            BinOpKind::Concat => Some(('~', "])|__concat")),
+            BinOpKind::Add if self.escapes => Some(('+', "])|__sum")),
+            _ => None,
         };
-        let is_pair = filter.starts_with(']');
-        let symbol = is_pair.then(|| self.find(end_of(&operation.left), symbol)).flatten();
-        let (open, close) = match symbol {
-            Some(_) => ("([", filter),
-            None if filter.is_empty() => ("", ""),
-            None => ("(", ")|__checked"),
+        // Where the operator is, and what ends the pair of its operands.
+        let pair = pair.and_then(|(symbol, end)| Some((self.find(end_of(&operation.left), symbol)?, end)));
+        let grows = matches!(operation.op, BinOpKind::Add | BinOpKind::Mul | BinOpKind::Concat);
+        let (open, close) = match pair {
+            Some((_, end)) => ("([", end),
+            None if grows => ("(", ")|__checked"),
+            None => ("", ""),
         };
         let span = operation.span();
         self.insert(span.start_offset as usize, open);
         self.expression(&operation.left);
-        if let Some(symbol) = symbol {
-            self.replace(symbol, ",");
+        if let Some((operator, _)) = pair {
+            self.replace(operator, ",");
         }
         self.expression(&operation.right);
         self.insert(span.end_offset as usize, close);

@@ -124,10 +124,17 @@ impl<'a> Place<'a> {
             's' if escapes && !value.is_safe() => escaped(&to_str(value)?),
             's' => to_str(value)?,
             'r' => to_repr(value)?,
+            'd' | 'i' | 'u' | 'x' | 'X' | 'o' if precision.is_some() => {
+                return Err(invalid("whole numbers are written without a precision"));
+            }
             'd' | 'i' | 'u' => return as_number('d', truncated(value)?),
             'x' | 'X' | 'o' | 'c' => return as_number(self.conversion, value.clone()),
             'e' | 'E' | 'f' | 'F' | 'g' | 'G' => {
-                return as_number(self.conversion, Value::from(f64::try_from(value.clone())?));
+                let number = match value.kind() {
+                    ValueKind::Bool => f64::from(u8::from(value.is_true())),
+                    _ => f64::try_from(value.clone())?,
+                };
+                return as_number(self.conversion, Value::from(number));
             }
             other => return Err(invalid(format!("unsupported format character '{other}'"))),
         };

@@ -52,10 +52,13 @@ pub(super) fn truncate(value: &Value, args: Rest<ValueOrKwargs>) -> Result<Value
     let too_short =
         || Error::new(ErrorKind::InvalidOperation, "truncate leaves no room for what ends the text");
     let kept = kept.ok_or_else(too_short)?;
-    let text = to_str(value)?;
-    if text.chars().count() <= length.saturating_add(leeway) {
+    // A list that is short enough stays one.
+    let len = if value.is_undefined() { Some(0) } else { value.len() };
+    if len.is_some_and(|len| len <= length.saturating_add(leeway)) {
         return Ok(value.clone());
     }
+    let not_a_text = || Error::new(ErrorKind::InvalidOperation, "truncate takes a text");
+    let text = value.as_str().ok_or_else(not_a_text)?;
     let kept = &text[..text.char_indices().nth(kept).map_or(text.len(), |(at, _)| at)];
     let words = kept.rsplit_once(' ').filter(|_| !cuts_words);
     Ok(Value::from(words.map_or(kept, |(words, _)| words).to_owned() + &end))
