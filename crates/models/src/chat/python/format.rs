@@ -12,6 +12,7 @@ use super::{
     Arguments,
     filters::operands,
     html::escaped,
+    is_tuple,
     methods::{MAX_WIDTH, fill},
     to_repr, to_str,
 };
@@ -49,8 +50,8 @@ fn percent(format: &Value, values: &Value) -> Result<Value, Error> {
     let text = to_str(format)?;
     charge(text.len())?;
     // A tuple holds the values; anything else is the only one.
-    let tuple = values.downcast_object_ref::<Tuple>();
-    let mut by_place = tuple.map_or_else(|| vec![values.clone()], |tuple| tuple.to_vec()).into_iter();
+    let by_place = if is_tuple(values) { values.try_iter()?.collect() } else { vec![values.clone()] };
+    let mut by_place = by_place.into_iter();
     let mut out = String::new();
     let mut rest = text.as_str();
     while let Some(at) = rest.find('%') {
@@ -74,7 +75,7 @@ fn percent(format: &Value, values: &Value) -> Result<Value, Error> {
     out.push_str(rest);
     // Python asks this of texts, numbers and tuples only: the others may be mappings.
     let is_mapping =
-        tuple.is_none() && matches!(values.kind(), ValueKind::Map | ValueKind::Seq | ValueKind::Iterable);
+        !is_tuple(values) && matches!(values.kind(), ValueKind::Map | ValueKind::Seq | ValueKind::Iterable);
     if by_place.next().is_some() && !is_mapping {
         return Err(invalid("not all arguments converted during string formatting"));
     }

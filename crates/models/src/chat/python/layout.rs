@@ -204,10 +204,10 @@ impl Wrapped {
         let is_word_or_mark = |c: char| is_word(c) || matches!(c, '!' | '"' | '\'' | '&' | '.' | ',' | '?');
         let hyphens = |from: usize| self.line[from..].iter().take_while(|&&c| c == '-').count();
         if before(1) == '-' {
-            // The end of a dash, which started a piece.
-            let is_dash = at - start >= 2 && self.line[start..at].iter().all(|&c| c == '-');
+            // The end of a dash, which started a piece. Asked last, since it goes through the piece.
+            let is_dash = || at - start >= 2 && self.line[start..at].iter().all(|&c| c == '-');
             let follows_word = start > 0 && is_word_or_mark(self.line[start - 1]);
-            if is_dash && follows_word && is_word(after(0)) {
+            if is_word(after(0)) && follows_word && is_dash() {
                 return true;
             }
             let is_second = is_letter(before(3)) && is_letter(before(2));

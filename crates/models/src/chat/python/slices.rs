@@ -56,6 +56,9 @@ fn slice_of_text(text: &str, start: Option<i64>, stop: Option<i64>, step: i64) -
 
 /// `text[start:stop]`, and how many characters are before it.
 pub(super) fn section(text: &str, start: Option<i64>, stop: Option<i64>) -> (usize, &str) {
+    if start.is_none() && stop.is_none() {
+        return (0, text);
+    }
     let len = text.chars().count();
     let (start, stop) = (place(start, len).unwrap_or(0), place(stop, len).unwrap_or(len));
     let byte = |at: usize| text.char_indices().nth(at).map_or(text.len(), |(byte, _)| byte);
