@@ -151,7 +151,8 @@ impl Wrapped {
             }
             if let Some(piece) = pieces.last_mut().filter(|(from, to)| to - from > self.width) {
                 let room = self.width - (stop - start);
-                if self.cuts_words && room > 0 {
+                // Where no room is left Python adds an empty piece, and so keeps the white space before it.
+                if self.cuts_words {
                     last = stop;
                     stop += self.cut(&self.line[piece.0..piece.1], room);
                     piece.0 = stop;
@@ -211,7 +212,7 @@ impl Wrapped {
                 return true;
             }
             let is_second = is_letter(before(3)) && is_letter(before(2));
-            let is_third = is_letter(before(4)) && before(3) == '-' && is_word_or_mark(before(2));
+            let is_third = is_letter(before(4)) && before(3) == '-' && is_letter(before(2));
             let continues =
                 is_letter(after(0)) && (is_letter(after(1)) || after(1) == '-' && is_letter(after(2)));
             return at - start >= 2 && (is_second || is_third) && continues;
@@ -235,6 +236,8 @@ mod tests {
         assert_eq!(wrap("a well-known fact--it is", 7, true, true), "a well-|known|fact--|it is");
         assert_eq!(wrap("a well-known fact--it is", 7, true, false), "a well-|known f|act--it|is");
         assert_eq!(wrap("abcdefgh ij", 3, false, true), "abcdefgh|ij");
+        assert_eq!(wrap("x-2-def a-b-cd", 5, true, true), "x-2-|def|a-b-|cd");
+        assert_eq!(wrap("ab cdef", 3, true, true), "ab |cde|f");
         assert_eq!(wrap("", 3, true, true), "");
         assert_eq!(wrap("   ", 3, true, true), "");
     }
