@@ -290,10 +290,11 @@ fn not_valid(error: &minijinja::Error) -> Error {
 
 /// What went wrong and in which line.
 fn describe(error: &minijinja::Error) -> String {
-    let mut message = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
-    if let (ErrorKind::WriteFailure, Some(source)) = (error.kind(), std::error::Error::source(error)) {
-        message = source.to_string();
-    }
+    let mut message = match (error.kind(), std::error::Error::source(error)) {
+        (ErrorKind::OutOfFuel, _) => "the template takes too many steps".to_owned(),
+        (ErrorKind::WriteFailure, Some(source)) => source.to_string(),
+        (kind, _) => error.detail().map_or_else(|| kind.to_string(), str::to_owned),
+    };
     if let Some(line) = error.line() {
         message.push_str(&format!(" (line {line})"));
     }
