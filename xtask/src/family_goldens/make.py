@@ -112,7 +112,7 @@ def phi3(draw):
     fields = dict(narrow(fields), partial_rotary_factor=partial)
     pairs = int(16 * partial) // 2
     if maybe(draw, 0.7):
-        original = pick(draw, 32, 400)
+        original = pick(draw, 40, 400)
         fields.update(original_max_position_embeddings=original, max_position_embeddings=original * pick(draw, 4, 32))
         fields["rope_scaling"] = dict(type="longrope", long_factor=[1 + 9 * draw.random() for _ in range(pairs)],
                                       short_factor=[1 + draw.random() for _ in range(pairs)])
