@@ -250,7 +250,8 @@ fn write_sizes(config: &Fields<'_>, kind: Kind, sizes: &Sizes, keys: &mut Keys) 
     keys.count("feed_forward_length", sizes.ffn_dim);
     keys.count("attention.head_count", sizes.n_heads);
     keys.count("attention.head_count_kv", sizes.n_kv_heads);
-    keys.real("attention.layer_norm_rms_epsilon", config.positive("rms_norm_eps")?.unwrap_or(1e-6));
+    let usual_eps = if kind == Kind::Phi3 { 1e-5 } else { 1e-6 };
+    keys.real("attention.layer_norm_rms_epsilon", config.positive("rms_norm_eps")?.unwrap_or(usual_eps));
     let is_implied = config.get("head_dim").is_none() && sizes.head_dim * sizes.n_heads == sizes.model_dim;
     // Phi-3 files name none, and their writers none either.
     if kind != Kind::Phi3 && !is_implied {

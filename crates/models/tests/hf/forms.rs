@@ -114,6 +114,13 @@ fn absent_and_null_are_two_things() {
     });
     assert_eq!(window(&copy), Some(4096));
 
+    for (name, usual) in [("phi3", 1e-5), ("qwen2", 1e-6)] {
+        let copy = Copy::of(name);
+        copy.edit("config.json", |config| drop(config.remove("rms_norm_eps")));
+        let model = Model::load(&copy.open().expect("it opens"), &mut |_| ()).expect("it loads");
+        assert_eq!(model.config().norm_eps, usual, "{name}");
+    }
+
     let caps = |copy: &Copy| {
         let model = Model::load(&copy.open().expect("it opens"), &mut |_| ()).expect("it loads");
         (model.config().decoder.attention_soft_cap, model.config().decoder.logits_soft_cap)
