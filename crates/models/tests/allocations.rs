@@ -1,10 +1,11 @@
 //! What is allocated, counted by the allocator: nothing in a warm decode step, and nothing out of
 //! proportion when a file lies about its sizes. A binary of its own, with one test, because the
-//! counter sees every thread.
+//! counters see every thread.
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use gguf_rs_lite::{Gguf, Metadata, TensorInfo, Writer};
 use ruvllm_memory::{PagePool, PoolConfig};
@@ -12,6 +13,15 @@ use ruvllm_models::{Compute, KvFormat, LogitsRows, Model, Segment, Workspace};
 
 /// Counts calls and live bytes, and otherwise is the system's allocator.
 struct Counting;
+
+/// Whether the test has begun.
+static STARTED: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    /// Whether the calls of this thread count, once it has made one: those of the test and of the threads that it starts do. The
+    /// thread that waits for the test allocates when it pleases.
+    static COUNTED: Cell<Option<bool>> = const { Cell::new(None) };
+}
 
 static CALLS: AtomicUsize = AtomicUsize::new(0);
 static LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
@@ -21,7 +31,9 @@ static PEAK_BYTES: AtomicUsize = AtomicUsize::new(0);
 // `alloc_zeroed` keep their default forms, which call these two.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        CALLS.fetch_add(1, Ordering::Relaxed);
+        let counted = COUNTED.get().unwrap_or_else(|| STARTED.load(Ordering::Relaxed));
+        COUNTED.set(Some(counted));
+        CALLS.fetch_add(usize::from(counted), Ordering::Relaxed);
         let live = LIVE_BYTES.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
         PEAK_BYTES.fetch_max(live, Ordering::Relaxed);
         // SAFETY: the caller's obligations are exactly those of the system's allocator.
@@ -42,22 +54,10 @@ fn data(relative: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(relative)
 }
 
-/// Waits until the thread that runs the tests has gone to sleep: when it begins to wait for this one it allocates, once, and
-/// the counter would see that.
-fn wait_for_the_harness() {
-    if std::thread::current().name() == Some("main") {
-        return;
-    }
-    let stat = format!("/proc/self/task/{}/stat", std::process::id());
-    let sleeps = |text: &str| text.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S'));
-    while std::fs::read_to_string(&stat).is_ok_and(|text| !sleeps(&text)) {
-        std::thread::yield_now();
-    }
-}
-
 #[test]
 fn allocations_are_bounded() {
-    wait_for_the_harness();
+    COUNTED.set(Some(true));
+    STARTED.store(true, Ordering::Relaxed);
     for threads in [1, 2] {
         warm_migrations_allocate_nothing(threads);
     }
