@@ -3,6 +3,7 @@
 //! Each command's own flags live in its module under [`crate::commands`]. A value that fails a check here is a usage
 //! error (exit code 2).
 
+mod adapters;
 mod generation;
 
 use std::path::PathBuf;
@@ -18,6 +19,7 @@ use crate::commands::{
 };
 use crate::error::one_line;
 
+pub(crate) use adapters::{AdapterArgs, NamedAdapter, named_adapter, scaled};
 pub(crate) use generation::GenerationArgs;
 
 const HELP: &str = "\

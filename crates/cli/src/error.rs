@@ -239,6 +239,9 @@ impl Error {
         }
         let mut cause: Option<&dyn std::error::Error> = Some(error);
         while let Some(error) = cause {
+            if matches!(error.downcast_ref(), Some(ruvllm_adapters::Error::Memory { .. })) {
+                return Some("--kv-budget");
+            }
             if let Some(ruvllm_models::Error::KvCache(cache)) = error.downcast_ref() {
                 use ruvllm_kv_cache::Error::{BudgetReached, Memory};
                 return matches!(cache, Memory { .. } | BudgetReached { .. }).then_some("--kv-budget");

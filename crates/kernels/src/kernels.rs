@@ -184,6 +184,8 @@ slots! {
     dot = crate::op::dot::dot: (x: &[f32], y: &[f32]) -> f32;
     hadamard = crate::op::hadamard::hadamard: (rows: &mut [f32], dim: usize);
     add_assign = crate::op::dot::add_assign: (x: &mut [f32], y: &[f32]);
+    add_product = crate::op::product::add_product:
+        (x: &mut [f32], w: crate::op::product::MatrixView<'_>, y: crate::op::product::MatrixView<'_>);
     add_gram = crate::op::gram::add_gram:
         (rows: &[f32], width: usize, columns: std::ops::Range<usize>, dim: usize, gram: &mut [f32]);
     norm = crate::op::norm::norm: (norm: crate::op::norm::Norm<'_>, eps: f32, x: &[f32], out: &mut [f32]);

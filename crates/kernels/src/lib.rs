@@ -50,7 +50,7 @@
 //! # Parts
 //! ```text
 //! Kernels ── what computes: one value per instruction set, two words, Copy
-//!   ├── rows          dot, add_assign, add_gram, hadamard, norm, add_norm, activate, gated, softmax, log_sum_exp, argmax, top_k, f16/bf16
+//!   ├── rows          dot, add_assign, add_product, add_gram, hadamard, norm, add_norm, activate, gated, softmax, log_sum_exp, argmax, top_k, f16/bf16
 //!   ├── rope          RopeConfig -> RopeTable
 //!   ├── matrices      PackedMatrix (BlockFormat, SharedBytes) times Activations: matmul, matmul_many
 //!   ├── vectors       VectorRows, Metric: distance, distances, hamming; quantize_int8/int4/bits; ProductQuantizer
@@ -113,6 +113,7 @@ pub use matmul::MatmulJob;
 pub use matrix::{PackedMatrix, SharedBytes};
 pub use op::activation::Activation;
 pub use op::norm::Norm;
+pub use op::product::MatrixView;
 pub use op::rope::{RopeConfig, RopeFrequencies, RopeLayout, RopeScaling, RopeTable, yarn_attention_factor};
 pub use pool::{Placement, ThreadPool};
 pub use vector::{AdcTable, Metric, ProductQuantizer, ProductTraining, VectorRows};

@@ -1,6 +1,7 @@
 //! One step of the engine: any mix of prompt chunks and single tokens of different sequences, and
 //! which of their logits are wanted. Checked here, computed in `decoder`.
 
+use ruvllm_adapters::Adapter;
 use ruvllm_kv_cache::Sequence;
 
 use crate::config::ModelConfig;
@@ -18,6 +19,15 @@ pub struct Segment<'a> {
     pub cache: &'a mut Sequence,
     /// Which of the tokens need logits.
     pub logits: LogitsRows<'a>,
+    /// What changes the model for them; the tokens before must have had the same.
+    pub adapter: Option<&'a Adapter>,
+}
+
+impl<'a> Segment<'a> {
+    /// Tokens for the model as it is.
+    pub fn new(tokens: &'a [TokenId], cache: &'a mut Sequence, logits: LogitsRows<'a>) -> Self {
+        Self { tokens, cache, logits, adapter: None }
+    }
 }
 
 /// The tokens of a segment whose logits are wanted.

@@ -259,6 +259,17 @@ pub enum Error {
         expected: String,
     },
 
+    /// An adapter cannot be read or is for another model.
+    #[error(transparent)]
+    Adapter(#[from] ruvllm_adapters::Error),
+
+    /// A segment's adapter was made for another model.
+    #[error("the adapter of segment {segment} was made for a model of other sizes")]
+    AdapterModel {
+        /// Index of the segment.
+        segment: usize,
+    },
+
     /// A forward pass was asked for without any segment.
     #[error("the batch has no segments")]
     EmptyBatch,

@@ -40,9 +40,19 @@ pub(crate) struct Buffers {
     pub(crate) unnormed: Vec<f32>,
     /// What a projection adds to the residual stream, `[tokens, model_dim]`.
     pub(crate) update: Vec<f32>,
+    pub(crate) adapted: Adapted,
     pub(crate) scratch: AttentionScratch,
     pub(crate) blocks: BlockList,
     pub(crate) kept: KeptQueries,
+}
+
+/// What adapters compute with.
+#[derive(Default)]
+pub(crate) struct Adapted {
+    /// Input of the rows of one adapter, where other rows have another: `[rows, inputs]`.
+    pub(crate) input: Activations,
+    /// That input times the adapter's `A`: `[rows, rank]`.
+    pub(crate) shrunk: Vec<f32>,
 }
 
 /// Queries that are kept when they pass, for somebody who measures.

@@ -8,7 +8,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use gguf_rs_lite::{Gguf, Metadata, TensorInfo, Writer};
-use ruvllm_memory::{PagePool, PoolConfig};
+use ruvllm_adapters::{LoraFile, Part};
+use ruvllm_memory::{Content, PagePool, PoolConfig, Request};
 use ruvllm_models::{Compute, KvFormat, LogitsRows, Model, Segment, Workspace};
 
 /// Counts calls and live bytes, and otherwise is the system's allocator.
@@ -68,10 +69,11 @@ fn allocations_are_bounded() {
         "tiny/gemma3/model-F32.gguf",
         "quant/llama-Q4_K_M.gguf",
     ];
-    for file in files {
-        for threads in [1, 2] {
-            warm_decode_steps_allocate_nothing(file, threads);
+    for threads in [1, 2] {
+        for file in files {
+            warm_decode_steps_allocate_nothing(file, None, threads);
         }
+        warm_decode_steps_allocate_nothing(files[0], Some("lora/r4_all"), threads);
     }
     lying_files_are_refused_cheaply();
 }
@@ -86,7 +88,7 @@ fn warm_migrations_allocate_nothing(threads: usize) {
     let mut cache = model.new_sequence(&store, 400).expect("a cache");
     let mut workspace = Workspace::new();
     let mut step = |tokens: &[u32]| {
-        let mut segment = Segment { tokens, cache: &mut cache, logits: LogitsRows::Last };
+        let mut segment = Segment::new(tokens, &mut cache, LogitsRows::Last);
         model.forward(&compute, &mut workspace, std::slice::from_mut(&mut segment)).expect("a step");
         cache.migrate(&compute.kernels, &compute.pool, usize::MAX).blocks
     };
@@ -98,7 +100,8 @@ fn warm_migrations_allocate_nothing(threads: usize) {
     assert_eq!((calls, migrated), (0, 12), "allocations and migrations in 200 steps on {threads} threads");
 }
 
-fn warm_decode_steps_allocate_nothing(file: &str, threads: usize) {
+/// Steps of two sequences, the second of which may have an adapter.
+fn warm_decode_steps_allocate_nothing(file: &str, lora: Option<&str>, threads: usize) {
     let gguf = Gguf::open(data(file)).expect("the fixture opens");
     let model = Model::load(&gguf, &mut |_| ()).expect("the fixture loads");
     let compute = Compute::new(threads).expect("kernels");
@@ -107,12 +110,17 @@ fn warm_decode_steps_allocate_nothing(file: &str, threads: usize) {
         let store = model.kv_store(&format.into(), &pool).expect("a store");
         model.new_sequence(&store, 300).expect("a cache")
     });
+    let adapter = lora.map(|name| {
+        let file = LoraFile::open(&data(name)).expect("the adapter opens");
+        let parts = [Part { file: &file, scale: 1.0 }];
+        model.adapter(&parts, &pool, &Request::new(Content::Adapter)).expect("it fits the model")
+    });
     let mut workspace = Workspace::new();
     let mut step = |tokens: &[u32]| {
         let [first, second] = &mut caches;
         let mut segments = [
-            Segment { tokens, cache: first, logits: LogitsRows::Last },
-            Segment { tokens, cache: second, logits: LogitsRows::Last },
+            Segment::new(tokens, first, LogitsRows::Last),
+            Segment { adapter: adapter.as_ref(), ..Segment::new(tokens, second, LogitsRows::Last) },
         ];
         let logits = model.forward(&compute, &mut workspace, &mut segments).expect("a step");
         assert!(logits.iter().all(|logit| logit.is_finite()));

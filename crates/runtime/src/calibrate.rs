@@ -56,7 +56,7 @@ impl Engine {
                 if progress(done, tokens.len()).is_break() {
                     return Err(Error::Cancelled);
                 }
-                let mut segments = [Segment { tokens: piece, cache: &mut cache, logits: LogitsRows::None }];
+                let mut segments = [Segment::new(piece, &mut cache, LogitsRows::None)];
                 self.model
                     .forward(&self.compute, &mut workspace, &mut segments)
                     .map_err(|source| Error::Forward { start: done, tokens: piece.len(), source })?;

@@ -69,14 +69,12 @@ impl Conversation<'_> {
         let prepared = self.engine.prepare(request)?;
         let present = std::mem::take(&mut self.tokens);
         let reusable = |session: &Session<'_>| {
-            session.tenant().path() == request.tenant.path()
-                && session.reusable(&present, &prepared.prompt) > 0
+            session.is_for(self.engine, request) && session.reusable(&present, &prepared.prompt) > 0
         };
         let (mut session, present) = match self.session.take().filter(reusable) {
             Some(session) => (session, present),
             None => {
-                let session =
-                    Session::for_tenant(self.engine, &request.tenant, self.engine.context_length())?;
+                let session = Session::for_request(self.engine, request, self.engine.context_length())?;
                 (session, Vec::new())
             }
         };

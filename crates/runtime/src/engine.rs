@@ -1,8 +1,10 @@
 //! A loaded model with everything it needs to run, shared by all requests.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ruvllm_adapters::Adapter;
 use ruvllm_kernels::{Kernels, ThreadPool};
 use ruvllm_kv_cache::{KvPolicy, KvStore};
 use ruvllm_memory::{PagePool, PoolConfig};
@@ -35,6 +37,8 @@ pub struct Engine {
     pub(crate) kv: KvStore,
     pub(crate) prefixes: Option<PrefixCache>,
     pub(crate) quality: QualityMemory,
+    /// That of requests that name none.
+    pub(crate) adapter: Option<Arc<Adapter>>,
     pub(crate) source: ModelSource,
     /// What the model's files say about vectors of texts.
     pub(crate) embedding: EmbeddingDefaults,
@@ -96,6 +100,7 @@ impl Engine {
             kv,
             prefixes,
             quality,
+            adapter: None,
             source: source.clone(),
             embedding,
             load_time: started.elapsed(),

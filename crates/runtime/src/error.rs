@@ -44,6 +44,19 @@ pub enum Error {
         /// Rows of the model's embedding.
         model: usize,
     },
+    /// An adapter cannot be used: its files, the model they are for, or no room for it.
+    #[error("cannot load the adapter")]
+    Adapter {
+        /// What is wrong.
+        #[source]
+        source: ruvllm_models::Error,
+    },
+    /// A backend has no adapters.
+    #[error("the backend {backend} cannot compute with an adapter; use the native engine")]
+    AdapterBackend {
+        /// Its name.
+        backend: String,
+    },
     /// The instruction set asked for is absent, or the threads could not be started.
     #[error("cannot set up the computation")]
     Compute(#[source] ruvllm_kernels::Error),

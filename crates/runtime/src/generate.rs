@@ -38,7 +38,7 @@ impl Engine {
         on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Completion> {
         let prepared = self.prepare(request)?;
-        let mut session = Session::for_tenant(self, &request.tenant, prepared.capacity())?;
+        let mut session = Session::for_request(self, request, prepared.capacity())?;
         self.run(prepared, &mut session, &[], cancel, on_text).map(|(completion, _)| completion)
     }
 

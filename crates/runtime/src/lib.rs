@@ -15,6 +15,7 @@
 //!                                         │            Prompt, SamplingParams, stop strings
 //!                                         ├──conversation▶ Conversation: requests that go on from one another
 //!                                         ├──plan────────▶ Plan: what was chosen for machine and model, and why
+//!                                         ├──load_adapter▶ Adapter: LoRA, named by requests
 //!                                         ├──perplexity──▶ Perplexity
 //!                                         ├──passkey─────▶ Vec<PasskeyResult>
 //!                                         ├──logits──────▶ Vec<f32>
@@ -33,6 +34,7 @@
 
 #![forbid(unsafe_code)]
 
+mod adapter;
 mod backend;
 mod benchmark;
 mod calibrate;
@@ -55,6 +57,7 @@ mod sampler;
 mod session;
 mod stop;
 
+pub use ruvllm_adapters::Adapter;
 pub use ruvllm_kernels::{Isa, Kernels};
 pub use ruvllm_kv_cache::{KvCalibration, KvPolicy};
 pub use ruvllm_memory::{Quota, Tenant};
@@ -62,6 +65,7 @@ pub use ruvllm_models::chat::Message;
 pub use ruvllm_models::quantize::Recipe;
 pub use ruvllm_models::{LoadProgress, ModelConfig, Pooling, TokenId};
 
+pub use crate::adapter::AdapterSource;
 #[cfg(feature = "candle")]
 pub use crate::backend::candle::{CandleBackend, CandleDevice, CandleOptions};
 pub use crate::backend::{BackendSession, InferenceBackend};

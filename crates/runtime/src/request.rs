@@ -1,5 +1,8 @@
 //! What a generation takes and what it gives back.
 
+use std::sync::Arc;
+
+use ruvllm_adapters::Adapter;
 use ruvllm_memory::Tenant;
 use ruvllm_models::TokenId;
 use ruvllm_models::chat::Message;
@@ -62,6 +65,9 @@ pub struct GenerateRequest {
     /// Tokens at the beginning of the prompt that prompts of all tenants may begin with, in whole blocks: an instruction that is
     /// no secret. Anybody who sends it can tell that it was sent before. Default: 0.
     pub shared_tokens: usize,
+    /// What changes the model for this request: of [`Engine::load_adapter`](crate::Engine::load_adapter), of the same engine.
+    /// Default: that of the engine, which usually has none.
+    pub adapter: Option<Arc<Adapter>>,
 }
 
 impl GenerateRequest {
@@ -75,6 +81,7 @@ impl GenerateRequest {
             ignore_eos: false,
             tenant: Tenant::root(),
             shared_tokens: 0,
+            adapter: None,
         }
     }
 }

@@ -1,8 +1,10 @@
 //! One running sequence: its cache, its scratch memory and the forward passes on it.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::Instant;
 
+use ruvllm_adapters::Adapter;
 use ruvllm_kv_cache::Sequence;
 use ruvllm_memory::Tenant;
 use ruvllm_models::{Compute, LogitsRows, Model, Segment, TokenId, Workspace};
@@ -12,13 +14,15 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::prefix::{PrefixCache, Reused};
 use crate::quality::{QualityMemory, QualityWatch};
-use crate::request::KvQuality;
+use crate::request::{GenerateRequest, KvQuality};
 
 /// A sequence of one model. Positions are those of the cache: each pass appends to it.
 pub(crate) struct Session<'e> {
     model: &'e Model,
     compute: &'e Compute,
     cache: Sequence,
+    /// What changes the model for all of the sequence.
+    adapter: Option<Arc<Adapter>>,
     /// Whole blocks when the cache was last looked after.
     settled: usize,
     prefixes: Option<&'e PrefixCache>,
@@ -35,20 +39,30 @@ impl<'e> Session<'e> {
     /// An empty sequence with room for `capacity` tokens, whose memory counts for the engine itself. It knows nothing of other
     /// sequences: what it measures can be measured again.
     pub(crate) fn new(engine: &'e Engine, capacity: usize) -> Result<Self> {
-        Self::empty(engine, &Tenant::root(), capacity)
+        Self::empty(engine, &Tenant::root(), engine.adapter.clone(), capacity)
     }
 
-    /// An empty sequence with room for `capacity` tokens, whose memory counts for `tenant`. Its quality target begins with what
-    /// the tenant's other requests have come to.
-    pub(crate) fn for_tenant(engine: &'e Engine, tenant: &Tenant, capacity: usize) -> Result<Self> {
-        let mut session = Self::empty(engine, tenant, capacity)?;
+    /// An empty sequence for a request, with room for `capacity` tokens, whose memory counts for the request's tenant. Its
+    /// quality target begins with what the tenant's other requests have come to.
+    pub(crate) fn for_request(
+        engine: &'e Engine,
+        request: &GenerateRequest,
+        capacity: usize,
+    ) -> Result<Self> {
+        let adapter = request.adapter.as_ref().or(engine.adapter.as_ref());
+        let mut session = Self::empty(engine, &request.tenant, adapter.cloned(), capacity)?;
         if let Some(watch) = &mut session.watch {
             watch.resume(&engine.quality, &mut session.cache);
         }
         Ok(session)
     }
 
-    fn empty(engine: &'e Engine, tenant: &Tenant, capacity: usize) -> Result<Self> {
+    fn empty(
+        engine: &'e Engine,
+        tenant: &Tenant,
+        adapter: Option<Arc<Adapter>>,
+        capacity: usize,
+    ) -> Result<Self> {
         let store = engine.kv.for_tenant(tenant).map_err(ruvllm_models::Error::from);
         let cache = store
             .and_then(|store| engine.model.new_sequence(&store, capacity))
@@ -64,6 +78,7 @@ impl<'e> Session<'e> {
             model: &engine.model,
             compute: &engine.compute,
             cache,
+            adapter,
             settled: 0,
             prefixes: engine.prefixes.as_ref(),
             reused: Reused::default(),
@@ -98,9 +113,12 @@ impl<'e> Session<'e> {
         self.watch.as_ref().and_then(QualityWatch::report)
     }
 
-    /// Whose keys and values they are.
-    pub(crate) fn tenant(&self) -> &Tenant {
-        self.cache.store().tenant()
+    /// Whether a request may go on from it: one of the same tenant, with the same adapter.
+    pub(crate) fn is_for(&self, engine: &Engine, request: &GenerateRequest) -> bool {
+        let digest = |adapter: &Arc<Adapter>| *adapter.digest();
+        let adapter = request.adapter.as_ref().or(engine.adapter.as_ref());
+        self.cache.store().tenant().path() == request.tenant.path()
+            && self.adapter.as_ref().map(digest) == adapter.map(digest)
     }
 
     /// How much of `prompt` this sequence, whose tokens are `present`, can go on from: at least the last token is left to
@@ -114,7 +132,7 @@ impl<'e> Session<'e> {
     /// first `shared_tokens` of them.
     pub(crate) fn keep(&mut self, tokens: &[TokenId], shared_tokens: usize) {
         if let Some(prefixes) = self.prefixes {
-            prefixes.keep(&mut self.cache, tokens, shared_tokens);
+            prefixes.keep(&mut self.cache, self.adapter.as_deref(), tokens, shared_tokens);
         }
     }
 
@@ -232,14 +250,16 @@ impl<'e> Session<'e> {
         logits: LogitsRows<'t>,
     ) -> Segment<'t> {
         self.prepare(tokens.len());
-        Segment { tokens, cache: &mut self.cache, logits }
+        let adapter = self.adapter.as_deref();
+        Segment { adapter, ..Segment::new(tokens, &mut self.cache, logits) }
     }
 
     /// Appends `tokens` in one pass and returns the logits asked for, `[rows, vocab_size]` in order of position.
     pub(crate) fn forward(&mut self, tokens: &[TokenId], logits: LogitsRows<'_>) -> Result<&[f32]> {
         self.prepare(tokens.len());
         let start = self.cache.len();
-        let mut segments = [Segment { tokens, cache: &mut self.cache, logits }];
+        let adapter = self.adapter.as_deref();
+        let mut segments = [Segment { adapter, ..Segment::new(tokens, &mut self.cache, logits) }];
         self.model
             .forward(self.compute, &mut self.workspace, &mut segments)
             .map_err(|source| Error::Forward { start, tokens: tokens.len(), source })
@@ -285,7 +305,7 @@ impl BackendSession for Session<'_> {
         }
         if let Some(prefixes) = self.prefixes {
             self.reused = prefixes
-                .begin(&self.compute.kernels, &mut self.cache, prompt)
+                .begin(&self.compute.kernels, &mut self.cache, self.adapter.as_deref(), prompt)
                 .map_err(|source| Error::Cache { tokens: prompt.len(), source: source.into() })?;
         }
         Ok(self.reused.tokens)

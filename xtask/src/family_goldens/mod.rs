@@ -136,7 +136,7 @@ fn compute(folder: &Path, ids: &[TokenId]) -> std::result::Result<Vec<f32>, Box<
     let mut buffers = Buffers::new();
     let mut logits = Vec::new();
     for tokens in ids.chunks(CHUNK) {
-        let mut segment = Segment { tokens, cache: &mut cache, logits: LogitsRows::All };
+        let mut segment = Segment::new(tokens, &mut cache, LogitsRows::All);
         logits.extend_from_slice(model.forward(
             &compute,
             &mut buffers,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use ruvllm::{Engine, EngineOptions, KvPolicy, PrefixCaching, SamplingParams};
 
-use super::{ComputeArgs, ModelArgs, kv_policy};
+use super::{AdapterArgs, ComputeArgs, ModelArgs, kv_policy};
 use crate::args;
 use crate::commands::load;
 use crate::default_model::ModelChoice;
@@ -35,6 +35,9 @@ pub(crate) struct GenerationArgs {
 
     #[command(flatten)]
     model: ModelArgs,
+
+    #[command(flatten)]
+    pub(crate) adapters: AdapterArgs,
 
     #[command(flatten)]
     compute: ComputeArgs,

@@ -7,7 +7,7 @@ use ruvllm::{BenchOptions, BenchResult, BenchTest, EngineOptions, Isa, KvPolicy,
 use serde::Serialize;
 
 use super::load;
-use crate::args::{self, CalibrationArgs, LoadingArgs, ModelArgs};
+use crate::args::{self, AdapterArgs, CalibrationArgs, LoadingArgs, ModelArgs};
 use crate::cpu_time::process_cpu_time;
 use crate::error::{Error, Result};
 use crate::output;
@@ -67,6 +67,9 @@ pub(crate) struct BenchArgs {
     /// Instruction set by name; `ruvllm doctor` lists those of this machine [default: the best]
     #[arg(long, value_name = "ISA", value_parser = args::isa)]
     isa: Option<Isa>,
+
+    #[command(flatten)]
+    adapters: AdapterArgs,
 
     #[command(flatten)]
     model: ModelArgs,
@@ -132,7 +135,7 @@ pub(crate) fn run(args: &BenchArgs, json: bool) -> Result<()> {
     let options = options(args)?;
     // The pool of the engine itself stays idle, so it need not be larger than one of the measured ones.
     let threads = options.threads.first().copied();
-    let engine = load::engine(
+    let mut engine = load::engine(
         &args.model,
         EngineOptions {
             threads,
@@ -144,6 +147,7 @@ pub(crate) fn run(args: &BenchArgs, json: bool) -> Result<()> {
             ..EngineOptions::default()
         },
     )?;
+    args.adapters.apply(&mut engine)?;
     let mut progress = Progress::steps("measuring");
     let results = engine.bench(&options, &mut |done, total| {
         progress.update(done as u64, total as u64);

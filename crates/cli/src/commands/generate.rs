@@ -27,6 +27,7 @@ Examples:
   ruvllm generate --chat \"Tell me a story about a turtle.\"
   ruvllm generate --temperature 0 -n 64 \"Once upon a time\"
   ruvllm generate --chat --json < question.txt
+  ruvllm generate --adapter poet=poet-lora@0.8 \"The sea\"
 
 With --prefix-cache on, later runs with the same model and --kv compute only where their prompt parts from earlier ones.
 The files are written behind the answer; the program ends when they are safe. They hold what the prompts say. With spill
@@ -111,7 +112,8 @@ impl From<Timings> for GenerationTimings {
 
 pub(crate) fn run(args: &GenerateArgs, json: bool) -> Result<ExitCode> {
     let request = request(args)?;
-    let engine = args.generation.engine()?;
+    let mut engine = args.generation.engine()?;
+    args.generation.adapters.apply(&mut engine)?;
     let cancel = signal::cancel_on_interrupt();
     let mut sink = if json { TextSink::nowhere() } else { TextSink::stdout() };
     let completion = engine.generate(&request, &cancel, &mut |text| sink.push(text))?;

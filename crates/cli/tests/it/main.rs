@@ -1,5 +1,6 @@
 //! End-to-end tests of the `ruvllm` program, through the built binary only.
 
+mod adapters;
 mod bad_use;
 mod bench;
 mod calibrate_kv;

@@ -8,6 +8,7 @@ pub(crate) mod gram;
 pub(crate) mod hadamard;
 pub(crate) mod math;
 pub(crate) mod norm;
+pub(crate) mod product;
 pub(crate) mod rope;
 pub(crate) mod select;
 pub(crate) mod softmax;

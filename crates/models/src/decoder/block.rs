@@ -1,10 +1,14 @@
 //! One transformer layer: attention over the cache, then the gated feed-forward network, each behind
 //! a norm and added to the residual stream. The family's switches are read here.
 
+use std::ops::Range;
+
+use ruvllm_adapters::{LowRank, Site};
 use ruvllm_kernels::{Activations, AttentionShape, KvView, MatmulJob, RopeTable};
 use ruvllm_kv_cache::Sequence;
 
 use super::FIRST_POSITIONS;
+use super::adapt::{adapt, runs};
 use super::rope::RopeTables;
 use crate::batch::{Segment, Span};
 use crate::compute::Compute;
@@ -13,7 +17,7 @@ use crate::family::Activation;
 use crate::projection::{add_bias, finish, needs_q8, project};
 use crate::rows;
 use crate::weights::{LayerWeights, Linear};
-use crate::workspace::Buffers;
+use crate::workspace::{Adapted, Buffers};
 
 /// One layer and what it runs with.
 pub(super) struct Block<'a> {
@@ -29,6 +33,7 @@ struct Stream<'a> {
     hidden: &'a mut [f32],
     update: &'a mut [f32],
     unnormed: &'a mut [f32],
+    adapted: &'a mut Adapted,
 }
 
 impl Block<'_> {
@@ -59,14 +64,14 @@ impl Block<'_> {
         keep_rows(&mut buffers.queries, self.config.query_dim(), wanted);
         let n_rows = keep_rows(&mut buffers.hidden, self.config.model_dim, wanted);
         self.attend(buffers, segments, wanted, n_rows);
-        self.feed_forward(buffers, n_rows);
+        self.feed_forward(buffers, segments, wanted, n_rows);
     }
 
     /// Queries, keys and values of all rows, rotated to their positions and as the caches want them.
     fn project_attention(&self, buffers: &mut Buffers, segments: &[Segment<'_>], all: &[Span]) {
         let Block { config, weights, compute, .. } = self;
         let n_rows = all.iter().map(|span| span.len).sum();
-        let Buffers { hidden, normed, queries, keys, values, unnormed, .. } = buffers;
+        let Buffers { hidden, normed, queries, keys, values, unnormed, adapted, .. } = buffers;
         let mut jobs = [
             MatmulJob { weights: &weights.query.weights, out: &mut queries[..n_rows * config.query_dim()] },
             MatmulJob { weights: &weights.key.weights, out: &mut keys[..n_rows * config.kv_dim()] },
@@ -76,6 +81,8 @@ impl Block<'_> {
         add_bias(compute, queries, weights.query.bias.as_deref());
         add_bias(compute, keys, weights.key.bias.as_deref());
         add_bias(compute, values, weights.value.bias.as_deref());
+        let site = runs(segments, all, (self.layer, Site::AttentionInput));
+        adapt(compute, adapted, site, normed, &mut [queries, keys, values]);
         self.norm_in_place(queries, config.query_dim(), weights.query_norm.as_deref(), unnormed);
         self.norm_in_place(keys, config.kv_dim(), weights.key_norm.as_deref(), unnormed);
         for &span in all {
@@ -171,7 +178,7 @@ impl Block<'_> {
     /// Attention of the first `n_rows` queries, which are those of `wanted`, added to their rows.
     fn attend(&self, buffers: &mut Buffers, segments: &[Segment<'_>], wanted: &[Span], n_rows: usize) {
         let Block { config, weights, compute, .. } = self;
-        let Buffers { hidden, queries, attended, update, unnormed, scratch, blocks, .. } = buffers;
+        let Buffers { hidden, queries, attended, update, unnormed, adapted, scratch, blocks, .. } = buffers;
         let width = config.query_dim();
         let out = attended.resize(n_rows, width);
         let mut row = 0;
@@ -203,13 +210,15 @@ impl Block<'_> {
             row += span.len;
         }
         let norm = weights.attention_post_norm.as_deref();
-        let stream = Stream { hidden, update, unnormed };
-        self.add_projection(&weights.attention_output, norm, attended, stream, n_rows);
+        let stream = Stream { hidden, update, unnormed, adapted };
+        let site = runs(segments, wanted, (self.layer, Site::AttentionOutput));
+        self.add_projection(&weights.attention_output, norm, attended, stream, site);
     }
 
-    fn feed_forward(&self, buffers: &mut Buffers, n_rows: usize) {
+    /// The feed-forward network of the first `n_rows` rows, which are those of `wanted`, added to them.
+    fn feed_forward(&self, buffers: &mut Buffers, segments: &[Segment<'_>], wanted: &[Span], n_rows: usize) {
         let Block { config, weights, compute, .. } = self;
-        let Buffers { hidden, normed, gated, up, update, unnormed, .. } = buffers;
+        let Buffers { hidden, normed, gated, up, update, unnormed, adapted, .. } = buffers;
         let up = &mut up[..n_rows * config.ffn_dim];
         let gate = gated.resize(n_rows, config.ffn_dim);
         let mut jobs = [
@@ -219,6 +228,8 @@ impl Block<'_> {
         project_norm(compute, config, hidden, &weights.ffn_norm, normed, n_rows, &mut jobs);
         add_bias(compute, gate, weights.gate.bias.as_deref());
         add_bias(compute, up, weights.up.bias.as_deref());
+        let site = runs(segments, wanted, (self.layer, Site::FeedForwardInput));
+        adapt(compute, adapted, site, normed, &mut [gate, up]);
         let up = &*up;
         finish(compute, gated, weights.down.weights.format().uses_q8(), &|rows, gate| {
             let up = &up[rows.start * config.ffn_dim..rows.end * config.ffn_dim];
@@ -228,23 +239,27 @@ impl Block<'_> {
             }
         });
         let norm = weights.ffn_post_norm.as_deref();
-        self.add_projection(&weights.down, norm, gated, Stream { hidden, update, unnormed }, n_rows);
+        let stream = Stream { hidden, update, unnormed, adapted };
+        let site = runs(segments, wanted, (self.layer, Site::FeedForwardOutput));
+        self.add_projection(&weights.down, norm, gated, stream, site);
     }
 
-    /// Adds the projection of `input`, normed if there are weights for that, to the first `n_rows` rows of the stream.
-    fn add_projection(
+    /// Adds the projection of `input`, changed by `adapters` and normed if there are weights for that, to the first rows of the
+    /// stream.
+    fn add_projection<'r>(
         &self,
         linear: &Linear,
         norm: Option<&[f32]>,
         input: &mut Activations,
         stream: Stream<'_>,
-        n_rows: usize,
+        adapters: impl Iterator<Item = (&'r LowRank, Range<usize>)>,
     ) {
         let Block { config, compute, .. } = self;
-        let Stream { hidden, update, unnormed } = stream;
-        let update = &mut update[..n_rows * config.model_dim];
+        let Stream { hidden, update, unnormed, adapted } = stream;
+        let update = &mut update[..input.tokens() * config.model_dim];
         project(compute, input, &mut [MatmulJob { weights: &linear.weights, out: &mut *update }]);
         add_bias(compute, update, linear.bias.as_deref());
+        adapt(compute, adapted, adapters, input, &mut [&mut *update]);
         self.norm_in_place(update, config.model_dim, norm, unnormed);
         let rows = hidden.chunks_exact_mut(config.model_dim).zip(update.chunks_exact(config.model_dim));
         rows::for_each(&compute.pool, rows, |(row, update)| compute.kernels.add_assign(row, update));

@@ -1,15 +1,18 @@
 //! The model as a whole: loading, caches, and the forward pass from token ids to logits.
 //! What happens inside a layer is in `block`.
 
+mod adapt;
 mod block;
 mod rope;
 
 use std::sync::Arc;
 
+use ruvllm_adapters::{Adapter, BaseModel, Part, Site};
 use ruvllm_kernels::MatmulJob;
 use ruvllm_kv_cache::{KvCalibration, KvPolicy, KvRopes, KvStore, Probe, Sequence};
-use ruvllm_memory::PagePool;
+use ruvllm_memory::{PagePool, Request};
 
+use self::adapt::{adapt, runs};
 use self::block::{Block, project_norm};
 use self::rope::Ropes;
 use crate::batch::{Plan, Segment};
@@ -44,7 +47,7 @@ const FIRST_POSITIONS: usize = 1024;
 /// let store = model.kv_store(&"f32".parse()?, &pool)?;
 /// let mut cache = model.new_sequence(&store, 64)?;
 ///
-/// let mut prompt = Segment { tokens: &[558, 46, 77], cache: &mut cache, logits: LogitsRows::Last };
+/// let mut prompt = Segment::new(&[558, 46, 77], &mut cache, LogitsRows::Last);
 /// let logits = model.forward(&compute, &mut workspace, std::slice::from_mut(&mut prompt))?;
 /// assert_eq!(logits.len(), model.config().vocab_size);
 /// let next = compute.kernels.argmax(logits);
@@ -57,6 +60,8 @@ pub struct Model {
     config: ModelConfig,
     weights: Weights,
     ropes: Ropes,
+    /// What its adapters must fit.
+    adapter_base: BaseModel,
 }
 
 impl std::fmt::Debug for Model {
@@ -76,7 +81,8 @@ impl Model {
         let config = ModelConfig::from_checkpoint(checkpoint)?;
         let weights = Weights::load(checkpoint, &config, progress)?;
         let ropes = Ropes::new(&config)?;
-        Ok(Self { config, weights, ropes })
+        let adapter_base = adapt::base_model(&config);
+        Ok(Self { config, weights, ropes, adapter_base })
     }
 
     /// The hyperparameters.
@@ -145,6 +151,14 @@ impl Model {
         Ok(store.sequence(capacity))
     }
 
+    /// Makes LoRA adapters ready for this model, in pages of `pool`: all of `parts` together, each as much as its scale says.
+    ///
+    /// # Errors
+    /// [`Error::Adapter`] for adapters of another model and where there is no memory.
+    pub fn adapter(&self, parts: &[Part<'_>], pool: &PagePool, request: &Request) -> Result<Adapter> {
+        Ok(Adapter::new(&self.adapter_base, parts, pool, request)?)
+    }
+
     /// Runs the tokens of all `segments` through the model, appends them to their caches and returns
     /// the logits asked for, `[rows, vocab_size]` in the order of segments and tokens.
     ///
@@ -153,7 +167,7 @@ impl Model {
     ///
     /// # Errors
     /// An empty batch or segment, a token id that the vocabulary does not have, a cache that is full
-    /// or of another model, rows that are not ascending, or no memory. No cache has changed then.
+    /// or, as an adapter may be, of another model, rows that are not ascending, or no memory. No cache has changed then.
     pub fn forward<'w>(
         &self,
         compute: &Compute,
@@ -161,12 +175,12 @@ impl Model {
         segments: &mut [Segment<'_>],
     ) -> Result<&'w [f32]> {
         let Workspace { plan, buffers, logits } = workspace;
-        plan.fill(&self.config, segments)?;
+        self.plan(plan, segments)?;
         let n_logits = plan.n_wanted().saturating_mul(self.config.vocab_size);
         resize(logits, n_logits, "logits")?;
         self.run(compute, plan, buffers, segments)?;
         if !plan.wanted.is_empty() {
-            self.output(compute, buffers, plan.n_wanted(), logits);
+            self.output(compute, buffers, segments, plan, logits);
         }
         Ok(logits)
     }
@@ -183,12 +197,22 @@ impl Model {
         segments: &mut [Segment<'_>],
     ) -> Result<&'w [f32]> {
         let Workspace { plan, buffers, .. } = workspace;
-        plan.fill(&self.config, segments)?;
+        self.plan(plan, segments)?;
         self.run(compute, plan, buffers, segments)?;
         let Buffers { hidden, normed, .. } = buffers;
         let norm_weight = &self.weights.output_norm;
         project_norm(compute, &self.config, hidden, norm_weight, normed, plan.n_wanted(), &mut []);
         Ok(normed.values())
+    }
+
+    /// Checks a batch and lays its rows out.
+    fn plan(&self, plan: &mut Plan, segments: &[Segment<'_>]) -> Result<()> {
+        plan.fill(&self.config, segments)?;
+        let is_other = |adapter: &Adapter| *adapter.base() != self.adapter_base;
+        match segments.iter().position(|segment| segment.adapter.is_some_and(is_other)) {
+            Some(segment) => Err(Error::AdapterModel { segment }),
+            None => Ok(()),
+        }
     }
 
     /// Sends the tokens of a checked batch through all layers; the rows of the wanted ones are then the first of the
@@ -265,15 +289,23 @@ impl Model {
         }
     }
 
-    /// Final norm and output projection of the first `n_rows` rows.
-    fn output(&self, compute: &Compute, buffers: &mut Buffers, n_rows: usize, logits: &mut [f32]) {
+    /// Final norm and output projection of the wanted rows, which are the first.
+    fn output(
+        &self,
+        compute: &Compute,
+        buffers: &mut Buffers,
+        segments: &[Segment<'_>],
+        plan: &Plan,
+        logits: &mut [f32],
+    ) {
         let config = &self.config;
         let (weights, bias) = self.weights.output();
         let norm_weight = &self.weights.output_norm;
-        let Buffers { hidden, normed, .. } = buffers;
+        let Buffers { hidden, normed, adapted, .. } = buffers;
         let mut jobs = [MatmulJob { weights, out: &mut *logits }];
-        project_norm(compute, config, hidden, norm_weight, normed, n_rows, &mut jobs);
+        project_norm(compute, config, hidden, norm_weight, normed, plan.n_wanted(), &mut jobs);
         add_bias(compute, logits, bias);
+        adapt(compute, adapted, runs(segments, &plan.wanted, (0, Site::Logits)), normed, &mut [&mut *logits]);
         if let Some(cap) = config.decoder.logits_soft_cap {
             soft_cap(compute, logits, cap);
         }

@@ -42,7 +42,7 @@ fn rows_of_layers(model: &Model, compute: &Compute, tokens: &[TokenId]) -> Vec<L
     let mut cache = model.new_sequence(&store, TOKENS).expect("the context is longer");
     cache.reserve(&compute.kernels, TOKENS).expect("room");
     let (mut plan, mut buffers) = (Plan::default(), Buffers::default());
-    let mut segments = [Segment { tokens, cache: &mut cache, logits: LogitsRows::All }];
+    let mut segments = [Segment::new(tokens, &mut cache, LogitsRows::All)];
     plan.fill(&model.config, &segments).expect("a valid batch");
     model.prepare(&mut buffers, TOKENS).expect("memory");
     let ropes = model.ropes.tables(TOKENS);
@@ -54,7 +54,7 @@ fn rows_of_layers(model: &Model, compute: &Compute, tokens: &[TokenId]) -> Vec<L
             block.forward(&mut buffers, &mut segments, &plan.all, &plan.all);
             let prompt = Span { segment: 0, row: 0, position: 0, len: PROMPT };
             let mut unused = model.new_sequence(&store, 1).expect("a sequence");
-            let mut segment = Segment { tokens: &[], cache: &mut unused, logits: LogitsRows::None };
+            let mut segment = Segment::new(&[], &mut unused, LogitsRows::None);
             block.show_queries(&mut buffers, &mut segment, prompt);
             LayerRows {
                 later_queries: buffers.later_queries.clone(),

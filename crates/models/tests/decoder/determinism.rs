@@ -83,7 +83,7 @@ fn run_batched(model: &Model, compute: &Compute, sequences: &[Vec<TokenId>]) -> 
             if step[sequence] > 0 {
                 let tokens = &sequences[sequence][cache.len()..][..step[sequence]];
                 owners.extend(vec![sequence; tokens.len()]);
-                segments.push(Segment { tokens, cache, logits: LogitsRows::All });
+                segments.push(Segment::new(tokens, cache, LogitsRows::All));
             }
         }
         let rows = model.forward(compute, &mut workspace, &mut segments).expect("a step");
@@ -108,7 +108,7 @@ fn asking_for_fewer_logits_does_not_change_a_bit() {
         let mut cache = fixtures::new_cache(&model, KvFormat::F32, 100).expect("a cache");
         let mut workspace = Workspace::new();
         let mut step = |range: std::ops::Range<usize>, logits: LogitsRows<'_>| {
-            let mut segment = Segment { tokens: &tokens[range], cache: &mut cache, logits };
+            let mut segment = Segment::new(&tokens[range], &mut cache, logits);
             let found = model.forward(&compute, &mut workspace, std::slice::from_mut(&mut segment));
             bits(found.expect("a step"))
         };

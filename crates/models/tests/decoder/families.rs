@@ -238,7 +238,7 @@ fn the_capacity_of_a_sequence_chooses_the_factors_of_longrope() {
     let logits = |capacity| {
         let mut cache = fixtures::new_cache(&model, KvFormat::F32, capacity).expect("a cache");
         let mut workspace = Workspace::new();
-        let mut segment = Segment { tokens: &tokens, cache: &mut cache, logits: LogitsRows::Last };
+        let mut segment = Segment::new(&tokens, &mut cache, LogitsRows::Last);
         bits(model.forward(&compute, &mut workspace, std::slice::from_mut(&mut segment)).expect("a step"))
     };
     let (short, long) = (logits(40), logits(1024));
@@ -257,10 +257,8 @@ fn sequences_of_both_kinds_share_a_batch() {
             .iter()
             .map(|&capacity| fixtures::new_cache(&model, KvFormat::F32, capacity).expect("a cache"))
             .collect();
-        let mut segments: Vec<Segment<'_>> = caches
-            .iter_mut()
-            .map(|cache| Segment { tokens: &tokens, cache, logits: LogitsRows::Last })
-            .collect();
+        let mut segments: Vec<Segment<'_>> =
+            caches.iter_mut().map(|cache| Segment::new(&tokens, cache, LogitsRows::Last)).collect();
         bits(model.forward(&compute, &mut Workspace::new(), &mut segments).expect("a step"))
     };
     assert!(run(&[40, 1024]) == [run(&[40]), run(&[1024])].concat());
@@ -342,7 +340,7 @@ fn keys_are_turned_as_caches_are_told() {
         let ropes = ropes(model.kv_ropes());
         let capacity = capacity.min(model.config().context_length);
         let mut cache = fixtures::new_cache(&model, KvFormat::F32, capacity).expect("a cache");
-        let mut segment = Segment { tokens: &[77; 96], cache: &mut cache, logits: LogitsRows::None };
+        let mut segment = Segment::new(&[77; 96], &mut cache, LogitsRows::None);
         let segments = std::slice::from_mut(&mut segment);
         model.forward(&fixtures::compute(), &mut Workspace::new(), segments).expect("a step");
         cache.pin();

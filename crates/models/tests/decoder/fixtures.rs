@@ -143,7 +143,7 @@ pub(crate) fn all_logits(
     let mut workspace = Workspace::new();
     let mut all = Vec::new();
     for tokens in tokens.chunks(chunk) {
-        let mut segment = Segment { tokens, cache: &mut cache, logits: LogitsRows::All };
+        let mut segment = Segment::new(tokens, &mut cache, LogitsRows::All);
         all.extend_from_slice(
             model.forward(compute, &mut workspace, std::slice::from_mut(&mut segment)).expect("a step"),
         );
@@ -165,7 +165,7 @@ pub(crate) fn greedy(
     let mut output = Vec::new();
     let mut next = prompt.to_vec();
     while output.len() < n_tokens {
-        let mut segment = Segment { tokens: &next, cache: &mut cache, logits: LogitsRows::Last };
+        let mut segment = Segment::new(&next, &mut cache, LogitsRows::Last);
         let logits =
             model.forward(compute, &mut workspace, std::slice::from_mut(&mut segment)).expect("a step");
         let token = compute.kernels.argmax(logits).expect("finite logits") as TokenId;

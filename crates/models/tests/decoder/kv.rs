@@ -9,7 +9,7 @@ use crate::fixtures::{self, Expected, TINY, bits};
 fn step(model: &Model, cache: &mut Sequence, tokens: &[TokenId]) -> Result<Vec<f32>, Error> {
     let compute = fixtures::compute();
     let mut workspace = Workspace::new();
-    let mut segment = Segment { tokens, cache, logits: LogitsRows::Last };
+    let mut segment = Segment::new(tokens, cache, LogitsRows::Last);
     model.forward(&compute, &mut workspace, std::slice::from_mut(&mut segment)).map(<[f32]>::to_vec)
 }
 
@@ -105,7 +105,7 @@ fn tiers_take_less_memory_and_stay_close() {
         let mut workspace = Workspace::new();
         let mut last = Vec::new();
         for tokens in tokens.chunks(20) {
-            let mut segment = Segment { tokens, cache: &mut cache, logits: LogitsRows::Last };
+            let mut segment = Segment::new(tokens, &mut cache, LogitsRows::Last);
             let logits = model.forward(&compute, &mut workspace, std::slice::from_mut(&mut segment));
             last = logits.expect("a step").iter().map(|&logit| f64::from(logit)).collect();
             cache.migrate(&compute.kernels, &compute.pool, usize::MAX);
@@ -132,7 +132,7 @@ fn rotated_keys_and_values_give_the_same_logits() {
         let store = model.kv_store(&"f32:rotate=on".parse().expect("a policy"), &pool).expect("small heads");
         let mut cache = model.new_sequence(&store, tokens.len()).expect("the context");
         let mut workspace = Workspace::new();
-        let mut segment = Segment { tokens: &tokens, cache: &mut cache, logits: LogitsRows::All };
+        let mut segment = Segment::new(&tokens, &mut cache, LogitsRows::All);
         let rotated =
             model.forward(&compute, &mut workspace, std::slice::from_mut(&mut segment)).expect("a step");
         let expected: Vec<f64> = plain.iter().map(|&logit| f64::from(logit)).collect();
@@ -149,7 +149,7 @@ fn a_probe_attends_as_its_layer_does() {
     let mut cache = fixtures::new_cache(&model, KvFormat::F32, 8).expect("a cache");
     for (layer, window) in [(2, Some(40)), (3, None)] {
         workspace.keep_queries(layer);
-        let mut segment = Segment { tokens: &[5, 6], cache: &mut cache, logits: LogitsRows::None };
+        let mut segment = Segment::new(&[5, 6], &mut cache, LogitsRows::None);
         let segments = std::slice::from_mut(&mut segment);
         model.forward(&fixtures::compute(), &mut workspace, segments).expect("a step");
         let probe = model.probe(&workspace, 0).expect("it was computed");
@@ -173,7 +173,7 @@ fn kept_queries_are_those_of_the_last_token_of_each_segment() {
         let mut segments: Vec<Segment<'_>> = texts
             .iter()
             .zip(&mut caches)
-            .map(|(tokens, cache)| Segment { tokens, cache, logits: LogitsRows::None })
+            .map(|(tokens, cache)| Segment::new(tokens, cache, LogitsRows::None))
             .collect();
         model.forward(&compute, &mut workspace, &mut segments).expect("a step");
         assert!(model.probe(&workspace, texts.len()).is_none(), "one for each segment");

@@ -86,7 +86,7 @@ fn logits_of_hidden_states_match_the_reference() {
             let (tokens, positions) = (ids(&prompt["ids"]), ids(&prompt["positions"]));
             let rows: Vec<usize> = positions.iter().map(|&position| position as usize).collect();
             let mut cache = new_cache(&model, KvFormat::F32, tokens.len()).expect("a cache");
-            let mut segment = Segment { tokens: &tokens, cache: &mut cache, logits: LogitsRows::At(&rows) };
+            let mut segment = Segment::new(&tokens, &mut cache, LogitsRows::At(&rows));
             let mut workspace = Workspace::new();
             let states = model
                 .hidden_states(&compute, &mut workspace, std::slice::from_mut(&mut segment))
@@ -116,7 +116,7 @@ fn hidden_states(model: &Model, tokens: &[TokenId], chunk: usize, wanted: Logits
     let mut workspace = Workspace::new();
     let mut all = Vec::new();
     for tokens in tokens.chunks(chunk) {
-        let mut segment = Segment { tokens, cache: &mut cache, logits: wanted };
+        let mut segment = Segment::new(tokens, &mut cache, wanted);
         let segment = std::slice::from_mut(&mut segment);
         all.extend(bits(model.hidden_states(&compute, &mut workspace, segment).expect("a step")));
     }

@@ -1,5 +1,6 @@
 //! The decoder against independent references and against itself, through the public API only.
 
+mod adapters;
 mod configuration;
 mod determinism;
 mod families;

@@ -74,7 +74,7 @@ fn load_and_run(gguf: &Gguf) {
     let mut cache = fixtures::new_cache(&model, KvFormat::F16, capacity).expect("within the context");
     let mut workspace = Workspace::new();
     for tokens in [&[1u32, 2, 3][..], &[4]] {
-        let mut segment = Segment { tokens, cache: &mut cache, logits: LogitsRows::Last };
+        let mut segment = Segment::new(tokens, &mut cache, LogitsRows::Last);
         if let Ok(logits) = model.forward(&compute, &mut workspace, std::slice::from_mut(&mut segment)) {
             assert_eq!(logits.len(), model.config().vocab_size);
         }

@@ -8,10 +8,8 @@ fn error(model: &Model, tokens: &[TokenId], logits: LogitsRows<'_>) -> Error {
     let compute = fixtures::compute();
     let mut good = fixtures::new_cache(model, KvFormat::F32, 32).expect("a cache");
     let mut cache = fixtures::new_cache(model, KvFormat::F32, 32).expect("a cache");
-    let mut segments = [
-        Segment { tokens: &[1, 2], cache: &mut good, logits: LogitsRows::Last },
-        Segment { tokens, cache: &mut cache, logits },
-    ];
+    let mut segments =
+        [Segment::new(&[1, 2], &mut good, LogitsRows::Last), Segment::new(tokens, &mut cache, logits)];
     let error = model.forward(&compute, &mut Workspace::new(), &mut segments).expect_err("refused");
     assert_eq!((good.len(), cache.len()), (0, 0));
     error
@@ -66,7 +64,7 @@ fn a_cache_of_another_model_is_refused() {
     let other = fixtures::model("tiny/mistral/model-F32.gguf");
     let compute = fixtures::compute();
     let mut cache = fixtures::new_cache(&other, KvFormat::F32, 32).expect("a cache");
-    let mut segment = Segment { tokens: &[1], cache: &mut cache, logits: LogitsRows::Last };
+    let mut segment = Segment::new(&[1], &mut cache, LogitsRows::Last);
     let mut workspace = Workspace::new();
     let result = model.forward(&compute, &mut workspace, std::slice::from_mut(&mut segment));
     let message = result.expect_err("refused").to_string();

@@ -47,7 +47,7 @@ fn error(checkpoint: &dyn Checkpoint, name: &str, chunk: usize) -> f64 {
     let mut workspace = Workspace::new();
     let mut found = Vec::new();
     for tokens in ids.chunks(chunk) {
-        let mut segment = Segment { tokens, cache: &mut cache, logits: LogitsRows::All };
+        let mut segment = Segment::new(tokens, &mut cache, LogitsRows::All);
         let segments = std::slice::from_mut(&mut segment);
         found.extend_from_slice(model.forward(&compute, &mut workspace, segments).expect("a step"));
     }

@@ -71,13 +71,17 @@ pub trait InferenceBackend: Send + Sync {
     /// Generates text for one request: see [`Engine::generate`], which this is for an engine.
     ///
     /// # Errors
-    /// Those of [`Engine::generate`], and what the backend's sessions report.
+    /// Those of [`Engine::generate`], [`Error::AdapterBackend`] for a request with an adapter, and what the backend's sessions
+    /// report.
     fn generate(
         &self,
         request: &GenerateRequest,
         cancel: &CancelToken,
         on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Completion> {
+        if request.adapter.is_some() {
+            return Err(Error::AdapterBackend { backend: self.name().to_owned() });
+        }
         let kernels = Kernels::detect().map_err(Error::Compute)?;
         let prepared = generate::prepare(self, kernels, request)?;
         let mut session = self.session(prepared.capacity())?;

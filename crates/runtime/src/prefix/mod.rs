@@ -15,9 +15,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use ruvllm_adapters::Adapter;
 use ruvllm_kernels::Kernels;
 use ruvllm_kv_cache::prefix::{
-    Evicted, Inserted, PrefixKey, PrefixPin, PrefixStore, PrefixTree, Scope, TreeStatistics,
+    AdapterVersion, Evicted, Inserted, PrefixKey, PrefixPin, PrefixStore, PrefixTree, Scope, TreeStatistics,
     store::{Entry, StoreStatistics},
 };
 use ruvllm_kv_cache::{Block, KvFormats, KvStore, Sequence};
@@ -28,7 +29,7 @@ use crate::error::{Error, Result};
 use crate::quality::QualityFiles;
 
 use cost::ReuseCost;
-pub(crate) use fingerprint::fingerprint;
+pub(crate) use fingerprint::{fingerprint, hex};
 pub(crate) use report::Reports;
 use writer::{WhenFull, WriteQueue, Writer};
 
@@ -173,10 +174,11 @@ impl PrefixCache {
         }
     }
 
-    /// What the keys and values of a sequence depend on beside its tokens, and its tenant: nobody else's prefixes are its
+    /// What the keys and values of a sequence depend on beside its tokens, its adapter included, and its tenant: nobody else's prefixes are its
     /// business.
-    fn key_of(&self, sequence: &Sequence) -> PrefixKey {
+    fn key_of(&self, sequence: &Sequence, adapter: Option<&Adapter>) -> PrefixKey {
         let mut key = self.key.clone();
+        key.adapter = adapter.map(|adapter| AdapterVersion { id: hex(adapter.digest()).into(), version: 0 });
         key.scope = Scope::Tenant(sequence.store().tenant().path().into());
         if self.long_above.is_some_and(|length| sequence.capacity() > length) {
             key.rope_scaling = "as the model for long sequences".into();
@@ -193,9 +195,10 @@ impl PrefixCache {
         &self,
         kernels: &Kernels,
         sequence: &mut Sequence,
+        adapter: Option<&Adapter>,
         tokens: &[TokenId],
     ) -> Result<Reused, ruvllm_kv_cache::Error> {
-        let key = self.key_of(sequence);
+        let key = self.key_of(sequence, adapter);
         let mut found = self.tree.lookup(&key, tokens);
         let mut pin = found.pin.take();
         if let Some(inserted) = self.read_back(sequence.store(), &key, tokens, &found.blocks) {
@@ -216,13 +219,19 @@ impl PrefixCache {
 
     /// Makes the blocks of a sequence of `tokens` known to later requests of its tenant, and the whole ones of the first
     /// `shared_tokens` to all. Files get whole blocks: the rest of one would cost as much to read as to compute.
-    pub(crate) fn keep(&self, sequence: &mut Sequence, tokens: &[TokenId], shared_tokens: usize) {
+    pub(crate) fn keep(
+        &self,
+        sequence: &mut Sequence,
+        adapter: Option<&Adapter>,
+        tokens: &[TokenId],
+        shared_tokens: usize,
+    ) {
         let block_tokens = self.tree.block_tokens();
         // A sequence that slid its window has lost its beginning, and with it what a prefix is good for.
         if sequence.released() > 0 {
             return;
         }
-        let own = self.key_of(sequence);
+        let own = self.key_of(sequence, adapter);
         let shared = PrefixKey { scope: Scope::Shared, ..own.clone() };
         let shared_tokens = shared_tokens.min(tokens.len()) / block_tokens * block_tokens;
         let blocks = sequence.share();
@@ -411,7 +420,7 @@ fn kv_format(kv: &KvStore) -> String {
     let mut text = kv.policy().to_string();
     if let Some(calibration) = kv.calibration() {
         text.push_str(" calibrated ");
-        text.extend(calibration.fingerprint().iter().map(|byte| format!("{byte:02x}")));
+        text.push_str(&hex(&calibration.fingerprint()));
     }
     text
 }

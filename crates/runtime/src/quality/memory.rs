@@ -13,7 +13,7 @@ use ruvllm_kv_cache::Controller;
 use ruvllm_kv_cache::prefix::{PrefixKey, Scope};
 use sha2::{Digest, Sha256};
 
-use crate::prefix::Reports;
+use crate::prefix::{Reports, hex};
 
 /// Bytes of a SHA-256.
 const DIGEST: usize = 32;
@@ -78,7 +78,7 @@ impl QualityFiles {
     }
 
     fn path(&self, digest: &[u8; DIGEST], ending: &str) -> PathBuf {
-        let digits: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        let digits = hex(digest);
         self.folder.join(format!("{digits}{ending}"))
     }
 

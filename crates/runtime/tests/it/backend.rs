@@ -13,14 +13,14 @@ use crate::common::{base, complete, family_path, greedy, load, tiny, tiny_option
 const STORY: &str = "Once upon a time, there was a little fox.";
 
 /// Says a text, whatever the prompt: the logits after `n` tokens behind it name the text's token `n`.
-struct Parrot {
+pub(crate) struct Parrot {
     tokens: Vec<TokenId>,
     /// What happened, in order.
     events: Mutex<Vec<String>>,
 }
 
 impl Parrot {
-    fn saying(text: &str) -> Self {
+    pub(crate) fn saying(text: &str) -> Self {
         let tokens = tiny().encode_prompt(&Prompt::from(text)).expect("a text");
         let end = tiny().tokenizer().eos().expect("an end");
         Self { tokens: tokens[1..].iter().copied().chain([end]).collect(), events: Mutex::default() }

@@ -1,5 +1,6 @@
 //! The engine as a user of the library sees it, on tiny models with random weights and on the default model.
 
+mod adapters;
 mod backend;
 mod bench;
 mod calibrate;

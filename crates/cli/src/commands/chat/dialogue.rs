@@ -6,6 +6,7 @@ use std::path::Path;
 use ruvllm::{CancelToken, Completion, Conversation, Engine, FinishReason, GenerateRequest, Message, Prompt};
 use serde::Serialize;
 
+use super::adapters::Adapters;
 use super::saved;
 use super::settings::{SavedSettings, Settings};
 use super::window::{Room, oldest_sent};
@@ -22,6 +23,7 @@ pub(super) struct Dialogue<'e> {
     /// The first one behind the system prompt that still is sent.
     oldest: usize,
     pub(super) settings: Settings,
+    pub(super) adapters: Adapters<'e>,
     turns: Vec<Turn>,
 }
 
@@ -83,11 +85,16 @@ impl From<&Turn> for TurnDocument {
 }
 
 impl<'e> Dialogue<'e> {
-    pub(super) fn new(engine: &'e Engine, system: Option<&str>, settings: Settings) -> Self {
+    pub(super) fn new(
+        engine: &'e Engine,
+        system: Option<&str>,
+        settings: Settings,
+        adapters: Adapters<'e>,
+    ) -> Self {
         let messages: Vec<_> = system.map(Message::system).into_iter().collect();
         let oldest = messages.len();
         let conversation = engine.conversation();
-        Self { engine, conversation, messages, oldest, settings, turns: Vec::new() }
+        Self { engine, conversation, messages, oldest, settings, adapters, turns: Vec::new() }
     }
 
     /// Lets the model answer a message.
@@ -133,6 +140,7 @@ impl<'e> Dialogue<'e> {
             max_tokens: Some(self.settings.max_tokens),
             sampling: self.settings.sampling.clone(),
             stop: self.settings.stop.clone(),
+            adapter: self.adapters.loaded(),
             ..GenerateRequest::new(self.prompt(oldest))
         };
         let completion = self.conversation.generate(&request, cancel, on_text)?;

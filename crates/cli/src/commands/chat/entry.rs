@@ -29,18 +29,25 @@ pub(super) enum Command {
     Load(PathBuf),
     /// Shows all settings, or sets one.
     Set(Option<(String, String)>),
+    /// Shows all adapters, or says which to use.
+    Adapter(Option<String>),
     Stats,
     Exit,
 }
 
 /// Names of the commands with what follows them and what they do.
-const COMMANDS: [(&str, &str, &str); 8] = [
+const COMMANDS: [(&str, &str, &str); 9] = [
     ("/help", "", "this list"),
     ("/system", "[TEXT|off]", "instructions that come before the conversation; alone: shows them"),
     ("/reset", "", "forgets the conversation; the instructions stay"),
     ("/save", "FILE", "writes messages and settings to a JSON file"),
     ("/load", "FILE", "goes on with the conversation in such a file"),
     ("/set", "[NAME VALUE]", "changes a setting; alone: shows all"),
+    (
+        "/adapter",
+        "[NAME[@SCALE].. | NAME=PATH[@SCALE] | off]",
+        "changes the model; alone: shows the adapters",
+    ),
     ("/stats", "", "tokens and times of the last answer, room in the context"),
     ("/exit", "", "ends the program, as Ctrl-D does"),
 ];
@@ -109,6 +116,7 @@ fn command(text: &str) -> Result<Command> {
         "/set" => rest
             .split_once(char::is_whitespace)
             .map(|(name, value)| Command::Set(Some((name.to_owned(), value.trim().to_owned())))),
+        "/adapter" => Some(Command::Adapter((!rest.is_empty()).then(|| rest.to_owned()))),
         _ if !rest.is_empty() => None,
         "/help" => Some(Command::Help),
         "/reset" => Some(Command::Reset),
@@ -183,6 +191,8 @@ mod tests {
         assert_eq!(command("/load x"), Command::Load("x".into()));
         assert_eq!(command("/set"), Command::Set(None));
         assert_eq!(command("/set stop  a b"), Command::Set(Some(("stop".into(), "a b".into()))));
+        assert_eq!(command("/adapter"), Command::Adapter(None));
+        assert_eq!(command("/adapter poet@0.5 facts"), Command::Adapter(Some("poet@0.5 facts".into())));
         assert_eq!(command("/stats"), Command::Stats);
         assert_eq!(command("/exit"), Command::Exit);
     }

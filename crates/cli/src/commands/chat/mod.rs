@@ -1,5 +1,6 @@
 //! `ruvllm chat`: a conversation with the model, by hand or from a script.
 
+mod adapters;
 mod dialogue;
 mod entry;
 mod saved;
@@ -14,6 +15,7 @@ use std::process::ExitCode;
 use clap::Args;
 use ruvllm::FinishReason;
 
+use self::adapters::Adapters;
 use self::dialogue::{Dialogue, Outcome};
 use self::entry::Command;
 use self::settings::Settings;
@@ -41,6 +43,7 @@ forgotten_messages, timings: {ttft_ms, prefill_tok_s, decode_tok_s}}], load_ms}
 Examples:
   ruvllm chat
   ruvllm chat --system \"Answer in one sentence.\" --temperature 0.2
+  ruvllm chat --adapter poet=poet-lora --adapter facts=facts-lora.gguf@0.5
   printf 'Hello\\nAnd now?\\n' | ruvllm chat --json";
 
 /// Talk with the model
@@ -88,7 +91,8 @@ pub(crate) fn run(args: &ChatArgs, json: bool) -> Result<ExitCode> {
     let by_hand = !json && io::stdin().is_terminal() && io::stdout().is_terminal();
     // By hand two presses are easily too many, and would lose the conversation.
     let interrupts = if by_hand { Interrupts::install(3, false) } else { Interrupts::install(2, true) };
-    let dialogue = Dialogue::new(&engine, args.system.as_deref(), settings);
+    let adapters = Adapters::new(&engine, args.generation.adapters.adapters.clone())?;
+    let dialogue = Dialogue::new(&engine, args.system.as_deref(), settings, adapters);
     let mut chat = Chat { dialogue, interrupts };
     let result = if by_hand {
         output::note(&format!(
@@ -142,6 +146,8 @@ impl Chat<'_> {
             }
             Command::Set(None) => output::note(&dialogue.settings.table()),
             Command::Set(Some((name, value))) => dialogue.settings.set(&name, &value)?,
+            Command::Adapter(None) => output::note(&dialogue.adapters.table()),
+            Command::Adapter(Some(text)) => dialogue.adapters.choose(&text)?,
             Command::Stats => output::note(&dialogue.statistics()),
             Command::Exit => return Ok(Step::Leave),
         }

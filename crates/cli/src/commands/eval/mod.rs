@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use ruvllm::{Engine, KvPolicy};
 
 use super::load;
-use crate::args::{ComputeArgs, KV_HELP, ModelArgs, kv_policy};
+use crate::args::{AdapterArgs, ComputeArgs, KV_HELP, ModelArgs, kv_policy};
 use crate::error::Result;
 
 /// Measure a model: perplexity of a text, retrieval from a text, logits of given tokens
@@ -29,11 +29,16 @@ pub(crate) struct EngineArgs {
     model: ModelArgs,
 
     #[command(flatten)]
+    adapters: AdapterArgs,
+
+    #[command(flatten)]
     compute: ComputeArgs,
 }
 
 impl EngineArgs {
     fn load(&self) -> Result<Engine> {
-        load::engine(&self.model, self.compute.options(Some(self.kv)))
+        let mut engine = load::engine(&self.model, self.compute.options(Some(self.kv)))?;
+        self.adapters.apply(&mut engine)?;
+        Ok(engine)
     }
 }

@@ -1,0 +1,210 @@
+//! What can be wrong with an adapter.
+
+use std::path::{Path, PathBuf};
+
+/// Result with this crate's error.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why an adapter cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file could not be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A file is neither GGUF nor safetensors.
+    #[error("{} is no adapter; name a PEFT folder, its .safetensors file or a GGUF adapter", path.display())]
+    Unknown {
+        /// The file.
+        path: PathBuf,
+    },
+    /// What is wrong in a file.
+    #[error("cannot use the adapter {}", path.display())]
+    InFile {
+        /// The file or folder.
+        path: PathBuf,
+        /// What it is.
+        #[source]
+        source: Box<Error>,
+    },
+    /// A file cannot be mapped, or is no valid GGUF file.
+    #[error("cannot open {}", path.display())]
+    Gguf {
+        /// The file.
+        path: PathBuf,
+        /// What the reader said.
+        #[source]
+        source: Box<gguf_rs_lite::Error>,
+    },
+    /// The weights are no valid safetensors file.
+    #[error("its weights are no valid safetensors file")]
+    Safetensors {
+        /// What the reader said.
+        #[source]
+        source: safetensors::SafeTensorError,
+    },
+    /// The configuration is not JSON of the expected form.
+    #[error("its adapter_config.json cannot be read")]
+    Config {
+        /// What the parser said.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// A field is absent.
+    #[error("its adapter_config.json has no {name}")]
+    MissingField {
+        /// The field.
+        name: &'static str,
+    },
+    /// A pattern of ranks or scales cannot be read.
+    #[error(
+        "its adapter_config.json has the pattern {pattern:?}, which is no regular expression with a number"
+    )]
+    Pattern {
+        /// The pattern.
+        pattern: String,
+    },
+    /// A GGUF file is a model.
+    #[error("it is a model, not an adapter (general.type)")]
+    Model,
+    /// An adapter does more than LoRA.
+    #[error("it is more than a plain LoRA: {what}")]
+    Unsupported {
+        /// What it does.
+        what: String,
+    },
+    /// There are no factors.
+    #[error("the adapter {} changes nothing: it has no factors", path.display())]
+    Empty {
+        /// The file or folder.
+        path: PathBuf,
+    },
+    /// A tensor that is no factor.
+    #[error("{name} is not a factor of a LoRA (lora_A, lora_B)")]
+    UnexpectedTensor {
+        /// Its name.
+        name: String,
+    },
+    /// A matrix with one factor.
+    #[error("{name} has one of its two factors only")]
+    Half {
+        /// The matrix.
+        name: String,
+    },
+    /// A matrix that adapters cannot change here.
+    #[error(
+        "{name} cannot be changed; the projections of attention and of the feed-forward network and the logits can"
+    )]
+    UnknownMatrix {
+        /// The matrix.
+        name: String,
+    },
+    /// A factor of another storage type.
+    #[error("{name} is of type {found}; F32, F16, BF16 and (GGUF) Q8_0 are read")]
+    TensorType {
+        /// The tensor.
+        name: String,
+        /// Its type.
+        found: String,
+    },
+    /// A factor without rows and columns.
+    #[error("{name} is not a matrix")]
+    NotAMatrix {
+        /// The tensor.
+        name: String,
+    },
+    /// The data of a tensor are not all there.
+    #[error("{name} goes beyond the end of the file")]
+    Cut {
+        /// The tensor.
+        name: String,
+    },
+    /// Factors that do not belong together.
+    #[error("the factors of {name} do not fit each other: A is {a:?}, B is {b:?}")]
+    Shapes {
+        /// The matrix.
+        name: String,
+        /// Rows and columns.
+        a: [usize; 2],
+        /// Rows and columns.
+        b: [usize; 2],
+    },
+    /// The configuration says another rank.
+    #[error("{name} has rank {found}, adapter_config.json says {expected}")]
+    Rank {
+        /// The matrix.
+        name: String,
+        /// That of the factors.
+        found: usize,
+        /// That of the configuration.
+        expected: usize,
+    },
+    /// A value or scale that is not a number.
+    #[error("{name} has values that are not finite")]
+    NotFinite {
+        /// The matrix.
+        name: String,
+    },
+    /// The adapter says that it is for another architecture.
+    #[error("it is for the architecture {found}, the model's is {expected}")]
+    Architecture {
+        /// That of the adapter.
+        found: String,
+        /// That of the model.
+        expected: String,
+    },
+    /// The adapter is for a model of other sizes.
+    #[error(
+        "it is for another model: {name} maps {found:?} values, the model's {projection} projection {expected:?}"
+    )]
+    Sizes {
+        /// The matrix.
+        name: String,
+        /// What it is.
+        projection: crate::Projection,
+        /// Inputs and outputs.
+        found: [usize; 2],
+        /// Inputs and outputs of the model's.
+        expected: [usize; 2],
+    },
+    /// The adapter changes a layer that the model does not have.
+    #[error("it is for another model: {name} is in layer {layer}, the model has {n_layers}")]
+    Layer {
+        /// The matrix.
+        name: String,
+        /// Its layer.
+        layer: usize,
+        /// Those of the model.
+        n_layers: usize,
+    },
+    /// The pool has no room.
+    #[error("no memory for an adapter of {bytes} bytes")]
+    Memory {
+        /// What it takes.
+        bytes: usize,
+        /// What the pool said.
+        #[source]
+        source: ruvllm_memory::Error,
+    },
+}
+
+impl Error {
+    /// Says which file it is about, unless the error does so itself.
+    pub(crate) fn in_file(self, path: &Path) -> Self {
+        match self {
+            Self::Read { .. }
+            | Self::Unknown { .. }
+            | Self::InFile { .. }
+            | Self::Gguf { .. }
+            | Self::Empty { .. }
+            | Self::Memory { .. } => self,
+            other => Self::InFile { path: path.to_owned(), source: Box::new(other) },
+        }
+    }
+}

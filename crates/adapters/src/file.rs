@@ -1,0 +1,147 @@
+//! What an adapter file holds, whatever its format.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use gguf_rs_lite::TensorData;
+use ruvllm_kernels::BlockFormat;
+
+use crate::error::{Error, Result};
+use crate::format::{gguf, peft};
+use crate::place::Projection;
+
+/// A LoRA adapter on disk: checked in itself, not yet against a model. Its factors stay in the mapped file.
+#[derive(Debug, Clone)]
+pub struct LoraFile {
+    pub(crate) path: PathBuf,
+    pub(crate) updates: Vec<Update>,
+    pub(crate) row_order: RowOrder,
+    /// The architecture that it says it is for, as GGUF files name it.
+    pub(crate) architecture: Option<String>,
+}
+
+/// In which order a file has the rows of heads that are turned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RowOrder {
+    /// As the weights on the Hugging Face hub: a head is its two halves.
+    HuggingFace,
+    /// As a GGUF file of the model.
+    Gguf,
+}
+
+/// The change of one matrix: `scale * B * A`.
+#[derive(Debug, Clone)]
+pub struct Update {
+    /// The matrix.
+    pub projection: Projection,
+    /// Its layer; 0 for one that is in none.
+    pub layer: usize,
+    /// Rows of `A`, columns of `B`.
+    pub rank: usize,
+    /// Columns of `A`.
+    pub inputs: usize,
+    /// Rows of `B`.
+    pub outputs: usize,
+    /// The file's own scale: alpha by rank, or what takes its place.
+    pub scale: f32,
+    /// What the file calls the matrix.
+    pub name: String,
+    pub(crate) a: Factor, // [rank, inputs]
+    pub(crate) b: Factor, // [outputs, rank]
+}
+
+/// A matrix in a file.
+#[derive(Debug, Clone)]
+pub(crate) struct Factor {
+    pub(crate) format: BlockFormat,
+    pub(crate) rows: usize,
+    pub(crate) cols: usize,
+    pub(crate) data: TensorData,
+}
+
+impl LoraFile {
+    /// Opens a PEFT folder (`adapter_config.json` beside `adapter_model.safetensors`), its `.safetensors` file, or a GGUF
+    /// adapter.
+    ///
+    /// # Errors
+    /// A file that cannot be read, is damaged or no LoRA adapter, and adapters that do more than LoRA does.
+    pub fn open(path: &Path) -> Result<Self> {
+        if path.is_dir() {
+            return peft::open(path);
+        }
+        let mut magic = [0; 4];
+        let read = File::open(path).and_then(|mut file| file.read_exact(&mut magic));
+        match read {
+            Ok(()) if &magic == b"GGUF" => gguf::open(path),
+            Ok(()) if path.extension().is_some_and(|extension| extension == "safetensors") => {
+                peft::open_weights(path)
+            }
+            Ok(()) => Err(Error::Unknown { path: path.to_owned() }),
+            Err(source) if source.kind() == std::io::ErrorKind::UnexpectedEof => {
+                Err(Error::Unknown { path: path.to_owned() })
+            }
+            Err(source) => Err(Error::Read { path: path.to_owned(), source }),
+        }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The matrices that it changes.
+    pub fn updates(&self) -> &[Update] {
+        &self.updates
+    }
+
+    /// Sorts the updates of a file that was read, of which there must be some.
+    pub(crate) fn new(
+        path: &Path,
+        mut updates: Vec<Update>,
+        row_order: RowOrder,
+        architecture: Option<String>,
+    ) -> Result<Self> {
+        if updates.is_empty() {
+            return Err(Error::Empty { path: path.to_owned() });
+        }
+        updates.sort_by_key(|update| (update.layer, update.projection));
+        Ok(Self { path: path.to_owned(), updates, row_order, architecture })
+    }
+}
+
+impl Update {
+    /// An update of two factors, whose shapes must agree. `scale` gets the rank.
+    pub(crate) fn new(
+        name: &str,
+        (projection, layer): (Projection, usize),
+        (a, b): (Factor, Factor),
+        scale: impl FnOnce(usize) -> f32,
+    ) -> Result<Self> {
+        let rank = a.rows;
+        if rank != b.cols || rank == 0 || a.cols == 0 || b.rows == 0 {
+            let shapes = [[a.rows, a.cols], [b.rows, b.cols]];
+            return Err(Error::Shapes { name: name.to_owned(), a: shapes[0], b: shapes[1] });
+        }
+        let (inputs, outputs) = (a.cols, b.rows);
+        let scale = scale(rank);
+        if !scale.is_finite() {
+            return Err(Error::NotFinite { name: name.to_owned() });
+        }
+        Ok(Self { projection, layer, rank, inputs, outputs, scale, name: name.to_owned(), a, b })
+    }
+}
+
+impl Factor {
+    /// All values, row after row.
+    pub(crate) fn values(&self) -> Vec<f32> {
+        let mut values = vec![0.0; self.rows * self.cols];
+        self.read(&mut values);
+        values
+    }
+
+    /// Writes all values, row after row.
+    pub(crate) fn read(&self, values: &mut [f32]) {
+        self.format.dequantize(self.data.as_bytes(), values);
+    }
+}

@@ -1,0 +1,4 @@
+//! The formats of adapter files.
+
+pub(crate) mod gguf;
+pub(crate) mod peft;

@@ -1,0 +1,165 @@
+//! The products of a decoder that an adapter can change, and their sizes.
+
+use std::fmt;
+use std::ops::Range;
+
+use crate::file::RowOrder;
+
+/// A matrix of a decoder, as adapters name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Projection {
+    /// To queries.
+    Query,
+    /// To keys.
+    Key,
+    /// To values.
+    Value,
+    /// To queries, keys and values, one below the other.
+    QueryKeyValue,
+    /// From what attention gives.
+    AttentionOutput,
+    /// To the gate of the feed-forward network.
+    Gate,
+    /// To what is gated.
+    Up,
+    /// To both, the gate first.
+    GateUp,
+    /// From the feed-forward network.
+    Down,
+    /// To the logits; in no layer.
+    Logits,
+}
+
+/// Products that have the same input. An adapter's factors `A` for them are one matrix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Site {
+    /// Queries, keys and values: targets 0, 1 and 2.
+    AttentionInput,
+    /// The output of attention: target 0.
+    AttentionOutput,
+    /// Gate and up: targets 0 and 1.
+    FeedForwardInput,
+    /// Down: target 0.
+    FeedForwardOutput,
+    /// Logits: target 0. In no layer; counted as one of layer 0.
+    Logits,
+}
+
+impl Site {
+    /// Those of a layer.
+    pub(crate) const OF_LAYER: [Self; 4] =
+        [Self::AttentionInput, Self::AttentionOutput, Self::FeedForwardInput, Self::FeedForwardOutput];
+}
+
+/// What an adapter must fit: the sizes of a model and the order of its rows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BaseModel {
+    /// The model's architecture, as GGUF files name it.
+    pub architecture: String,
+    /// Decoder layers.
+    pub n_layers: usize,
+    /// Width of the residual stream.
+    pub model_dim: usize,
+    /// Query heads times their width.
+    pub query_dim: usize,
+    /// Key heads times their width.
+    pub kv_dim: usize,
+    /// Width of a head.
+    pub head_dim: usize,
+    /// Width of the feed-forward network.
+    pub ffn_dim: usize,
+    /// Logits.
+    pub vocab_size: usize,
+    /// Whether rows of query and key matrices lie as GGUF files of Llama have them: the two halves of a head interleaved.
+    pub interleaved_heads: bool,
+    /// Whether the file of the model has queries, keys and values in one tensor and gate and up in another, under the name of up.
+    pub joint_projections: bool,
+}
+
+/// Outputs of an update that belong to one target of its site.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub(crate) index: usize,
+    /// Rows of `B`.
+    pub(crate) rows: Range<usize>,
+    /// Whether the rows are heads that are turned.
+    pub(crate) heads: bool,
+}
+
+impl BaseModel {
+    /// The projection that a file means: in GGUF files, gate and up in one tensor are called `ffn_up`.
+    pub(crate) fn meant(&self, projection: Projection, row_order: RowOrder) -> Projection {
+        match projection {
+            Projection::Up if self.joint_projections && row_order == RowOrder::Gguf => Projection::GateUp,
+            other => other,
+        }
+    }
+
+    /// Where a projection is.
+    pub(crate) fn site(&self, projection: Projection) -> Site {
+        match projection {
+            Projection::Query | Projection::Key | Projection::Value | Projection::QueryKeyValue => {
+                Site::AttentionInput
+            }
+            Projection::AttentionOutput => Site::AttentionOutput,
+            Projection::Gate | Projection::Up | Projection::GateUp => Site::FeedForwardInput,
+            Projection::Down => Site::FeedForwardOutput,
+            Projection::Logits => Site::Logits,
+        }
+    }
+
+    /// Width of what goes into the products of a site.
+    pub(crate) fn inputs(&self, site: Site) -> usize {
+        match site {
+            Site::AttentionInput | Site::FeedForwardInput | Site::Logits => self.model_dim,
+            Site::AttentionOutput => self.query_dim,
+            Site::FeedForwardOutput => self.ffn_dim,
+        }
+    }
+
+    /// What the rows of a projection's `B` are, from the top.
+    pub(crate) fn targets(&self, projection: Projection) -> Vec<Target> {
+        let (query, kv, ffn) = (self.query_dim, self.kv_dim, self.ffn_dim);
+        let target = |index, first, n, heads| Target { index, rows: first..first + n, heads };
+        match projection {
+            Projection::Query => vec![target(0, 0, query, true)],
+            Projection::Key => vec![target(1, 0, kv, true)],
+            Projection::Value => vec![target(2, 0, kv, false)],
+            Projection::QueryKeyValue => {
+                vec![target(0, 0, query, true), target(1, query, kv, true), target(2, query + kv, kv, false)]
+            }
+            Projection::AttentionOutput | Projection::Down => vec![target(0, 0, self.model_dim, false)],
+            Projection::Gate => vec![target(0, 0, ffn, false)],
+            Projection::Up => vec![target(1, 0, ffn, false)],
+            Projection::GateUp => vec![target(0, 0, ffn, false), target(1, ffn, ffn, false)],
+            Projection::Logits => vec![target(0, 0, self.vocab_size, false)],
+        }
+    }
+
+    /// The row of a turned projection to which the row `row` goes that Hugging Face has: there a head is its two halves, here
+    /// pairs of them.
+    pub(crate) fn interleaved_row(&self, row: usize) -> usize {
+        let (head, at) = (row / self.head_dim, row % self.head_dim);
+        let half = self.head_dim / 2;
+        head * self.head_dim + 2 * (at % half) + at / half
+    }
+}
+
+impl fmt::Display for Projection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Query => "query",
+            Self::Key => "key",
+            Self::Value => "value",
+            Self::QueryKeyValue => "query-key-value",
+            Self::AttentionOutput => "attention output",
+            Self::Gate => "gate",
+            Self::Up => "up",
+            Self::GateUp => "gate-up",
+            Self::Down => "down",
+            Self::Logits => "logits",
+        })
+    }
+}

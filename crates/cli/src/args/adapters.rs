@@ -1,0 +1,82 @@
+//! The adapters of a command.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use ruvllm::{AdapterSource, Engine};
+
+use super::finite;
+use crate::error::Result;
+
+/// What changes the model.
+#[derive(Debug, Args)]
+pub(crate) struct AdapterArgs {
+    /// Change the model by a LoRA, PATH or PATH@SCALE; repeatable, changes add up
+    #[arg(long = "adapter", value_name = "NAME=PATH", value_parser = named_adapter)]
+    pub(crate) adapters: Vec<NamedAdapter>,
+}
+
+impl AdapterArgs {
+    /// Lets all that the engine computes be changed.
+    ///
+    /// # Errors
+    /// An adapter that cannot be read or is for another model.
+    pub(crate) fn apply(&self, engine: &mut Engine) -> Result<()> {
+        if !self.adapters.is_empty() {
+            let sources: Vec<_> = self.adapters.iter().map(|adapter| adapter.source.clone()).collect();
+            let adapter = engine.load_adapter(&sources)?;
+            engine.set_adapter(Some(adapter));
+        }
+        Ok(())
+    }
+}
+
+/// An adapter and what a person calls it.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct NamedAdapter {
+    pub(crate) name: String,
+    pub(crate) source: AdapterSource,
+}
+
+/// `NAME=PATH[@SCALE]`.
+pub(crate) fn named_adapter(text: &str) -> Result<NamedAdapter, String> {
+    let expected = || "expected NAME=PATH or NAME=PATH@SCALE, e.g. poet=poet-lora@0.8".to_owned();
+    let (name, path) = text.split_once('=').ok_or_else(expected)?;
+    let (path, scale) = scaled(path)?;
+    if name.is_empty() || name.contains(|c: char| c.is_whitespace() || c == '@') || path.is_empty() {
+        return Err(expected());
+    }
+    Ok(NamedAdapter { name: name.to_owned(), source: AdapterSource { path: PathBuf::from(path), scale } })
+}
+
+/// What stands before a `@SCALE`, and the scale; 1 without one. An `@` with something else behind it is part of a name.
+pub(crate) fn scaled(text: &str) -> Result<(&str, f32), String> {
+    match text.rsplit_once('@').map(|(before, scale)| (before, scale.parse::<f32>().is_ok(), scale)) {
+        Some((before, true, scale)) => {
+            Ok((before, finite(scale).map_err(|why| format!("the scale {scale}: {why}"))?))
+        }
+        _ => Ok((text, 1.0)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn adapters_have_names_paths_and_scales() {
+        let read = |text: &str| {
+            named_adapter(text).map(|NamedAdapter { name, source: AdapterSource { path, scale } }| {
+                (name, path.to_string_lossy().into_owned(), scale)
+            })
+        };
+        let adapter = |name: &str, path: &str, scale| Ok((name.to_owned(), path.to_owned(), scale));
+        assert_eq!(read("poet=a/b"), adapter("poet", "a/b", 1.0));
+        assert_eq!(read("poet=a/b@0.5"), adapter("poet", "a/b", 0.5));
+        assert_eq!(read("poet=a=b@-2"), adapter("poet", "a=b", -2.0));
+        assert_eq!(read("poet=me@home/b"), adapter("poet", "me@home/b", 1.0));
+        for text in ["poet", "poet=", "=a", "poet=@1", "a b=c", "a@1=c", "poet=a@inf", "poet=a@nan"] {
+            assert!(named_adapter(text).is_err(), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Adapters of requests: what they change, what of earlier requests they may use, and the memory that they take.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use ruvllm::{
+    Adapter, AdapterSource, CancelToken, Engine, EngineOptions, Error, GenerateRequest, InferenceBackend,
+    PrefixCaching, Prompt,
+};
+use serde_json::Value;
+
+use crate::backend::Parrot;
+use crate::common::{complete, family_path, greedy, load, tiny_options, tiny_path};
+
+fn source(name: &str, scale: f32) -> AdapterSource {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/tests/data/lora");
+    AdapterSource { path: PathBuf::from(folder).join(name), scale }
+}
+
+fn adapter(engine: &Engine, name: &str) -> Arc<Adapter> {
+    engine.load_adapter(&[source(name, 1.0)]).expect("the adapter is for the model")
+}
+
+fn request(tokens: &[u32], adapter: Option<&Arc<Adapter>>) -> GenerateRequest {
+    GenerateRequest {
+        ignore_eos: true,
+        adapter: adapter.cloned(),
+        ..greedy(Prompt::Tokens(tokens.to_vec()), 16)
+    }
+}
+
+/// Ids of a prompt and the tokens that follow it with an adapter, both of PEFT.
+fn golden(name: &str, prompt: &str) -> (Vec<u32>, Vec<u32>) {
+    let json = std::fs::read(source("expected.json", 1.0).path).expect("expected.json");
+    let json: Value = serde_json::from_slice(&json).expect("valid JSON");
+    let named = |list: &Value, name: &str| {
+        list.as_array()
+            .expect("a list")
+            .iter()
+            .find(|entry| entry["name"] == name)
+            .expect("it is there")
+            .clone()
+    };
+    let prompt = named(&named(&json["adapters"], name)["prompts"], prompt);
+    let ids = |list: &Value| serde_json::from_value(list.clone()).expect("ids");
+    (ids(&prompt["ids"]), ids(&prompt["greedy"]))
+}
+
+#[test]
+fn each_request_has_its_own_adapter_and_finds_no_prefix_of_another() {
+    let engine = load(tiny_path(), &EngineOptions { prefixes: PrefixCaching::Memory, ..tiny_options() });
+    let (small, large) = (adapter(&engine, "r1_qv"), adapter(&engine, "r16_all_rs"));
+    let (tokens, expected) = golden("r16_all_rs", "medium");
+    let base = complete(&engine, &request(&tokens, None));
+    let adapted = complete(&engine, &request(&tokens, Some(&large)));
+    assert_eq!((adapted.cached_tokens, &adapted.tokens), (0, &expected));
+    assert_ne!(base.tokens, adapted.tokens);
+    let other = complete(&engine, &request(&tokens, Some(&small)));
+    assert_eq!((other.cached_tokens, &other.tokens), (0, &golden("r1_qv", "medium").1));
+    // The same adapter, read again, is the same.
+    for adapter in [&large, &adapter(&engine, "r16_all_rs")] {
+        let again = complete(&engine, &request(&tokens, Some(adapter)));
+        assert_eq!((again.cached_tokens, &again.tokens), (tokens.len() - 1, &expected));
+    }
+    let again = complete(&engine, &request(&tokens, None));
+    assert_eq!((again.cached_tokens, again.tokens), (tokens.len() - 1, base.tokens));
+}
+
+#[test]
+fn a_conversation_that_changes_its_adapter_begins_anew() {
+    let engine = load(tiny_path(), &EngineOptions { prefixes: PrefixCaching::Off, ..tiny_options() });
+    let large = adapter(&engine, "r16_all_rs");
+    let (tokens, expected) = golden("r16_all_rs", "medium");
+    let mut conversation = engine.conversation();
+    let mut go_on = |adapter: Option<&Arc<Adapter>>| {
+        let request = request(&tokens, adapter);
+        let completion =
+            conversation.generate(&request, &CancelToken::new(), &mut |_| ControlFlow::Continue(()));
+        completion.map(|completion| (completion.cached_tokens, completion.tokens)).expect("it succeeds")
+    };
+    let (_, base) = go_on(None);
+    assert_eq!(go_on(Some(&large)), (0, expected.clone()));
+    assert_eq!(go_on(Some(&large)), (tokens.len() - 1, expected));
+    assert_eq!(go_on(None), (0, base));
+}
+
+#[test]
+fn what_names_no_adapter_has_the_engines() {
+    let mut engine = load(tiny_path(), &tiny_options());
+    let (tokens, expected) = golden("r4_all", "short");
+    let last = [tokens.len() - 1];
+    let (base, base_logits) =
+        (complete(&engine, &request(&tokens, None)), engine.logits(&tokens, &last).expect("logits"));
+    let r4 = adapter(&engine, "r4_all");
+    engine.set_adapter(Some(r4));
+    assert_eq!(complete(&engine, &request(&tokens, None)).tokens, expected);
+    assert_ne!(engine.logits(&tokens, &last).expect("logits"), base_logits);
+    engine.set_adapter(None);
+    assert!(engine.adapter().is_none());
+    assert_eq!(complete(&engine, &request(&tokens, None)).tokens, base.tokens);
+}
+
+#[test]
+fn adapters_take_pages_of_the_budget_and_prefixes_make_room() {
+    let options = EngineOptions {
+        kv_budget: Some(3 << 20),
+        context: Some(256),
+        prefixes: PrefixCaching::Memory,
+        ..tiny_options()
+    };
+    let engine = load(tiny_path(), &options);
+    let pool = engine.kv_store().pool();
+    let held = adapter(&engine, "r16_all_rs");
+    let pages = pool.stats().used_pages;
+    assert!(pages >= 1);
+    drop(held);
+    assert_eq!(pool.stats().used_pages, 0);
+    let mut seed = 0;
+    while pool.stats().used_pages < pool.capacity_pages() - 1 && seed < 50 {
+        let tokens: Vec<u32> = (0..200).map(|i| (i * 53 + 7 + seed * 31 * (i + 1)) % 500).collect();
+        complete(&engine, &request(&tokens, None));
+        seed += 1;
+    }
+    let all: Vec<_> =
+        std::iter::from_fn(|| engine.load_adapter(&[source("r16_all_rs", 1.0)]).ok()).take(100).collect();
+    assert_eq!(all.len(), pool.capacity_pages(), "prefixes went, adapters that are held stay");
+    let refused = engine.load_adapter(&[source("r4_all", 1.0)]).expect_err("there is no room");
+    assert!(matches!(refused, Error::Adapter { .. }));
+}
+
+#[test]
+fn what_cannot_be_applied_is_refused() {
+    let qwen = load(family_path("qwen3"), &tiny_options());
+    let refused = |name: &str| {
+        let Err(Error::Adapter { source }) = qwen.load_adapter(&[source(name, 1.0)]) else {
+            panic!("{name}")
+        };
+        source.to_string()
+    };
+    assert!(refused("r4_all").contains("r4_all") && refused("r4_all/adapter.gguf").contains("r4_all"));
+    assert!(refused("absent").contains("absent"));
+    // Of another engine: found before anything is computed.
+    let llama = load(tiny_path(), &tiny_options());
+    let request = request(&[1, 2, 3], Some(&adapter(&llama, "r4_all")));
+    let none = |_: &str| ControlFlow::Continue(());
+    assert!(matches!(
+        qwen.generate(&request, &CancelToken::new(), &mut none.clone()),
+        Err(Error::Forward { .. })
+    ));
+    let backend = Parrot::saying("Hi");
+    let refused = InferenceBackend::generate(&backend, &request, &CancelToken::new(), &mut none.clone());
+    assert!(matches!(refused, Err(Error::AdapterBackend { .. })));
+}

@@ -1,0 +1,60 @@
+//! Opens any bytes as an adapter, and makes what it reads ready for a small model.
+//!
+//! The input is a GGUF file, or the length of a configuration in two bytes, the configuration, and a weights file.
+
+#![no_main]
+
+use std::fs;
+use std::hint::black_box;
+use std::path::PathBuf;
+use std::sync::LazyLock;
+
+use libfuzzer_sys::fuzz_target;
+use ruvllm_adapters::{Adapter, BaseModel, LoraFile, Part};
+use ruvllm_memory::{Content, PagePool, PoolConfig, Request};
+
+/// One folder for all inputs, in memory where the system has such a place.
+static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
+    let memory = PathBuf::from("/dev/shm");
+    let parent = if memory.is_dir() { memory } else { std::env::temp_dir() };
+    let folder = tempfile::tempdir_in(parent).expect("a folder");
+    folder.keep()
+});
+
+static POOL: LazyLock<PagePool> =
+    LazyLock::new(|| PagePool::new(PoolConfig::new(64 << 20)).expect("a pool"));
+
+static BASE: LazyLock<BaseModel> = LazyLock::new(|| BaseModel {
+    architecture: "llama".to_owned(),
+    n_layers: 2,
+    model_dim: 2,
+    query_dim: 4,
+    kv_dim: 2,
+    head_dim: 2,
+    ffn_dim: 3,
+    vocab_size: 5,
+    interleaved_heads: true,
+    joint_projections: true,
+});
+
+fuzz_target!(|input: &[u8]| {
+    let opened = if input.starts_with(b"GGUF") {
+        let path = FOLDER.join("adapter.gguf");
+        fs::write(&path, input).expect("written");
+        LoraFile::open(&path)
+    } else {
+        let Some((&[low, high], rest)) = input.split_first_chunk() else { return };
+        let length = usize::from(u16::from_le_bytes([low, high])).min(rest.len());
+        let (config, weights) = rest.split_at(length);
+        fs::write(FOLDER.join("adapter_config.json"), config).expect("written");
+        fs::write(FOLDER.join("adapter_model.safetensors"), weights).expect("written");
+        LoraFile::open(&FOLDER)
+    };
+    let Ok(file) = opened else { return };
+    assert!(!file.updates().is_empty());
+    let parts = [Part { file: &file, scale: 0.5 }, Part { file: &file, scale: -1.0 }];
+    if let Ok(adapter) = Adapter::new(&BASE, &parts, &POOL, &Request::new(Content::Adapter)) {
+        assert!(adapter.bytes() > 0);
+        black_box(adapter.digest());
+    }
+});
