@@ -4,7 +4,8 @@
 
 Needs torch, transformers (4.57 or later) and safetensors. OUT gets a folder for each model, in it the model as
 `save_pretrained` writes it and `reference.f32`, the logits of all tokens (of encoders the hidden states); and `models.json`,
-a list of {folder, family, draw, ids}. What transformers itself refuses is drawn anew.
+a list of {folder, family, draw, ids}. What transformers itself refuses is drawn anew. Where there is PEFT, decoders also get a LoRA
+adapter in the folder `adapter`, with a `reference.f32` of its own.
 """
 
 import json
@@ -17,6 +18,11 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers
+
+try:
+    import peft
+except ImportError:
+    peft = None
 
 TOKENS = [3, 40, 150]
 DRAWS_PER_MODEL = 20
@@ -198,6 +204,26 @@ def compute(model, ids):
     return inner.double()(ids).last_hidden_state[0]
 
 
+def adapt(model, family, draw, generator):
+    """Puts a LoRA into a decoder: some of its matrices, ranks and scales of their own for some of them."""
+    leaves = sorted({name.rpartition(".")[2] for name, module in model.named_modules()
+                     if isinstance(module, torch.nn.Linear) and "vision" not in name and "projector" not in name})
+    targets = draw.sample(leaves, draw.randint(1, len(leaves)))
+    pattern = lambda values: {pick(draw, leaf, f"layers.0.*{leaf}"): pick(draw, *values)
+                              for leaf in targets if maybe(draw, 0.3)}
+    config = peft.LoraConfig(
+        task_type="CAUSAL_LM", r=pick(draw, 1, 2, 5, 16), lora_alpha=pick(draw, 1, 8, 13), use_rslora=maybe(draw, 0.3),
+        rank_pattern=pattern([1, 3, 8]), alpha_pattern=pattern([2, 9]), target_modules=targets,
+        exclude_modules=".*(vision|projector).*" if family == "mistral3" else None)
+    adapted = peft.get_peft_model(model, config)
+    with torch.no_grad():
+        for name, parameter in adapted.named_parameters():
+            if "lora_" in name:
+                values = torch.randn(parameter.shape, generator=generator)
+                parameter.copy_(values * (0.03 if "lora_B" in name else 1 / math.sqrt(parameter.shape[-1])))
+    return adapted
+
+
 def make(out, family, number, draw):
     folder = out / f"{family}-{number}"
     class_name, fields = FAMILIES[family](draw)
@@ -210,6 +236,12 @@ def make(out, family, number, draw):
     with torch.no_grad():
         reference = compute(model, ids)
     reference.numpy().astype("<f4").tofile(folder / "reference.f32")
+    if peft and class_name.endswith(("ForCausalLM", "ForConditionalGeneration")):
+        model = model.float()
+        adapted = adapt(model, family, draw, generator)
+        adapted.save_pretrained(folder / "adapter")
+        with torch.no_grad():
+            compute(model, ids).numpy().astype("<f4").tofile(folder / "adapter" / "reference.f32")
     return dict(folder=folder.name, family=family, draw=json.dumps(fields), ids=ids[0].tolist())
 
 
