@@ -34,11 +34,10 @@ pub struct Adapter {
 
 /// An update at its site.
 struct Placed<'a> {
+    file: &'a LoraFile,
     update: &'a Update,
     /// That of the file and of the part.
     scale: f32,
-    /// Whether rows of heads have to be interleaved.
-    interleave: bool,
     targets: Vec<Target>,
 }
 
@@ -55,9 +54,9 @@ impl Adapter {
                 let projection = base.meant(update.projection, part.file.row_order);
                 let site = base.site(projection);
                 sites.entry((update.layer, site)).or_default().push(Placed {
+                    file: part.file,
                     update,
                     scale: update.scale * part.scale,
-                    interleave: base.interleaved_heads && part.file.row_order == RowOrder::HuggingFace,
                     targets: base.targets(projection),
                 });
             }
@@ -68,8 +67,8 @@ impl Adapter {
             .allocate(bytes.div_ceil(pool.page_bytes()).max(1), request)
             .map_err(|source| Error::Memory { bytes, source })?;
         let memory: &mut [f32] = bytemuck::cast_slice_mut(&mut pages.bytes_mut()[..bytes]);
-        for (update, memory) in split(&sites, memory) {
-            update.fill(base, memory)?;
+        for (placed, memory) in split(&sites, memory) {
+            placed.fill(base, memory).map_err(|error| error.in_file(&placed.file.path))?;
         }
         let digest = digest(&sites, memory);
         let shared = SharedBytes::new(Resident(pages));
@@ -190,10 +189,11 @@ impl Placed<'_> {
         let rank = self.update.rank;
         self.update.a.read(a);
         let columns = self.update.b.values();
+        let interleave = base.interleaved_heads && self.file.row_order == RowOrder::HuggingFace;
         for Target { rows, heads, .. } in &self.targets {
             let out = b.split_off_mut(..rank * rows.len()).expect("the targets cover all rows");
             for (row, values) in columns.chunks_exact(rank).skip(rows.start).take(rows.len()).enumerate() {
-                let row = if *heads && self.interleave { base.interleaved_row(row) } else { row };
+                let row = if *heads && interleave { base.interleaved_row(row) } else { row };
                 for (i, value) in values.iter().enumerate() {
                     out[i * rows.len() + row] = value * self.scale;
                 }

@@ -19,12 +19,8 @@ const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";
 
 /// What comes before a layer's number in the names of decoders, alone or beside an encoder of images.
-const LAYERS: [&str; 4] = [
-    "model.layers.",
-    "model.language_model.layers.",
-    "language_model.model.layers.",
-    "language_model.layers.",
-];
+const LAYERS: [&str; 4] =
+    ["model.layers.", "layers.", "model.language_model.layers.", "language_model.model.layers."];
 
 const LOGITS: [&str; 2] = ["lm_head", "language_model.lm_head"];
 
