@@ -6,23 +6,14 @@
 
 use std::fs;
 use std::hint::black_box;
-use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
 use ruvllm_adapters::{Adapter, BaseModel, LoraFile, Part};
+use ruvllm_fuzz::{FOLDER, config_and_weights};
 use ruvllm_memory::{Content, PagePool, PoolConfig, Request};
 
-/// One folder for all inputs, in memory where the system has such a place.
-static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
-    let memory = PathBuf::from("/dev/shm");
-    let parent = if memory.is_dir() { memory } else { std::env::temp_dir() };
-    let folder = tempfile::tempdir_in(parent).expect("a folder");
-    folder.keep()
-});
-
-static POOL: LazyLock<PagePool> =
-    LazyLock::new(|| PagePool::new(PoolConfig::new(64 << 20)).expect("a pool"));
+static POOL: LazyLock<PagePool> = LazyLock::new(|| PagePool::new(PoolConfig::new(64 << 20)).expect("a pool"));
 
 static BASE: LazyLock<BaseModel> = LazyLock::new(|| BaseModel {
     architecture: "llama".to_owned(),
@@ -43,9 +34,7 @@ fuzz_target!(|input: &[u8]| {
         fs::write(&path, input).expect("written");
         LoraFile::open(&path)
     } else {
-        let Some((&[low, high], rest)) = input.split_first_chunk() else { return };
-        let length = usize::from(u16::from_le_bytes([low, high])).min(rest.len());
-        let (config, weights) = rest.split_at(length);
+        let Some((config, weights)) = config_and_weights(input) else { return };
         fs::write(FOLDER.join("adapter_config.json"), config).expect("written");
         fs::write(FOLDER.join("adapter_model.safetensors"), weights).expect("written");
         LoraFile::open(&FOLDER)

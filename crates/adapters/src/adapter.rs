@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 
 use ruvllm_kernels::{BlockFormat, PackedMatrix, SharedBytes};
 use ruvllm_memory::{PagePool, Pages, Request};
@@ -26,8 +27,7 @@ pub struct Part<'a> {
 /// Immutable; dropping it gives its pages back.
 pub struct Adapter {
     base: BaseModel,
-    layers: Vec<[Option<LowRank>; Site::OF_LAYER.len()]>,
-    logits: Option<LowRank>,
+    sites: BTreeMap<(usize, Site), LowRank>,
     digest: [u8; 32],
     bytes: usize,
 }
@@ -61,47 +61,29 @@ impl Adapter {
                 });
             }
         }
-        let values = sites.values().flatten().map(|placed| placed.update.values()).sum::<usize>();
-        let bytes = values.saturating_mul(size_of::<f32>());
+        let values = |placed: &Placed<'_>| placed.update.a.len() + placed.update.b.len();
+        let bytes = sites.values().flatten().map(values).sum::<usize>().saturating_mul(size_of::<f32>());
         let mut pages = pool
             .allocate(bytes.div_ceil(pool.page_bytes()).max(1), request)
             .map_err(|source| Error::Memory { bytes, source })?;
-        let memory: &mut [f32] = bytemuck::cast_slice_mut(&mut pages.bytes_mut()[..bytes]);
-        for (placed, memory) in split(&sites, memory) {
-            placed.fill(base, memory).map_err(|error| error.in_file(&placed.file.path))?;
+        let mut memory =
+            Memory { values: bytemuck::cast_slice_mut(&mut pages.bytes_mut()[..bytes]), used: 0 };
+        let mut written = Vec::with_capacity(sites.len());
+        for (&at, placed) in &sites {
+            written.push((at, Written::new(base, placed, &mut memory)?));
         }
-        let digest = digest(&sites, memory);
+        let digest = digest(&sites, memory.values);
         let shared = SharedBytes::new(Resident(pages));
-        let mut adapter = Self {
-            base: base.clone(),
-            layers: std::iter::repeat_with(|| [const { None }; Site::OF_LAYER.len()])
-                .take(base.n_layers)
-                .collect(),
-            logits: None,
-            digest,
-            bytes,
-        };
-        let mut first = 0;
-        for (&(layer, site), placed) in &sites {
-            let low_rank = low_rank(base.inputs(site), placed, &shared, &mut first);
-            *adapter.slot(layer, site) = Some(low_rank);
-        }
-        Ok(adapter)
+        let sites = written
+            .into_iter()
+            .map(|(at, written)| (at, written.low_rank(base.inputs(at.1), &shared)))
+            .collect();
+        Ok(Self { base: base.clone(), sites, digest, bytes })
     }
 
     /// What it adds at a site of a layer; `None` if nothing.
     pub fn at(&self, layer: usize, site: Site) -> Option<&LowRank> {
-        match Site::OF_LAYER.iter().position(|&other| other == site) {
-            Some(index) => self.layers.get(layer)?[index].as_ref(),
-            None => self.logits.as_ref(),
-        }
-    }
-
-    fn slot(&mut self, layer: usize, site: Site) -> &mut Option<LowRank> {
-        match Site::OF_LAYER.iter().position(|&other| other == site) {
-            Some(index) => &mut self.layers[layer][index],
-            None => &mut self.logits,
-        }
+        self.sites.get(&(layer, site))
     }
 
     /// The model that it was made for.
@@ -160,80 +142,89 @@ fn check(base: &BaseModel, file: &LoraFile) -> Result<()> {
     Ok(())
 }
 
-/// The memory of each update: `A` of all updates of a site, then `B` of all of them.
+/// Memory that is filled from its beginning.
 struct Memory<'m> {
-    a: &'m mut [f32],
-    b: &'m mut [f32],
+    values: &'m mut [f32],
+    used: usize,
 }
 
-/// Cuts the memory up as [`low_rank`] will look for it.
-fn split<'s, 'm>(
-    sites: &'s BTreeMap<(usize, Site), Vec<Placed<'s>>>,
-    mut memory: &'m mut [f32],
-) -> Vec<(&'s Placed<'s>, Memory<'m>)> {
-    let mut take = |len: usize| memory.split_off_mut(..len).expect("the sum of all");
-    let mut parts = Vec::new();
-    for placed in sites.values() {
-        let a: Vec<_> = placed.iter().map(|placed| take(placed.update.rank * placed.update.inputs)).collect();
-        let b: Vec<_> =
-            placed.iter().map(|placed| take(placed.update.rank * placed.update.outputs)).collect();
-        parts.extend(placed.iter().zip(a.into_iter().zip(b).map(|(a, b)| Memory { a, b })));
+impl Memory<'_> {
+    /// Bytes that are used.
+    fn bytes(&self) -> usize {
+        self.used * size_of::<f32>()
     }
-    parts
+
+    /// The next `len` values, and where their bytes are.
+    fn take(&mut self, len: usize) -> (&mut [f32], Range<usize>) {
+        let (first, start) = (self.used, self.bytes());
+        self.used += len;
+        let bytes = start..self.bytes();
+        (&mut self.values[first..self.used], bytes)
+    }
+}
+
+/// Where the factors of a site are: `A` of all its updates, then `B` of each.
+struct Written {
+    rank: usize,
+    shrink: Range<usize>,
+    expansions: Vec<Expansion>,
+}
+
+impl Written {
+    /// Writes the factors of the updates of a site.
+    fn new(base: &BaseModel, placed: &[Placed<'_>], memory: &mut Memory<'_>) -> Result<Self> {
+        let (mut rank, mut shrink) = (0, memory.bytes()..memory.bytes());
+        for placed in placed {
+            let (values, bytes) = memory.take(placed.update.a.len());
+            placed.update.a.read(values);
+            placed.check(values.iter().copied())?;
+            rank += placed.update.rank;
+            shrink.end = bytes.end;
+        }
+        let mut expansions = Vec::new();
+        let mut first = 0;
+        for placed in placed {
+            let weights = first..first + placed.update.rank;
+            first = weights.end;
+            let values = placed.update.b.values();
+            placed.check(values.iter().map(|value| value * placed.scale))?;
+            for target in &placed.targets {
+                let outputs = target.rows.len();
+                let (out, rows) = memory.take(placed.update.rank * outputs);
+                placed.transpose(base, target, &values, out);
+                expansions.push(Expansion { target: target.index, weights: weights.clone(), outputs, rows });
+            }
+        }
+        Ok(Self { rank, shrink, expansions })
+    }
+
+    fn low_rank(self, inputs: usize, memory: &SharedBytes) -> LowRank {
+        let shrink = PackedMatrix::new(BlockFormat::F32, self.rank, inputs, memory.slice(self.shrink));
+        LowRank::new(shrink.expect("as many bytes"), memory.clone(), self.expansions)
+    }
 }
 
 impl Placed<'_> {
-    /// Writes the factors: `A` as it is, of `B` the part of each target, transposed and scaled.
-    fn fill(&self, base: &BaseModel, memory: Memory<'_>) -> Result<()> {
-        let Memory { a, mut b } = memory;
-        let rank = self.update.rank;
-        self.update.a.read(a);
-        let columns = self.update.b.values();
-        let interleave = base.interleaved_heads && self.file.row_order == RowOrder::HuggingFace;
-        for Target { rows, heads, .. } in &self.targets {
-            let out = b.split_off_mut(..rank * rows.len()).expect("the targets cover all rows");
-            for (row, values) in columns.chunks_exact(rank).skip(rows.start).take(rows.len()).enumerate() {
-                let row = if *heads && interleave { base.interleaved_row(row) } else { row };
-                for (i, value) in values.iter().enumerate() {
-                    out[i * rows.len() + row] = value * self.scale;
-                }
+    /// Writes the rows of `b` that belong to a target, `[outputs, rank]`, scaled and transposed.
+    fn transpose(&self, base: &BaseModel, target: &Target, b: &[f32], out: &mut [f32]) {
+        let Target { rows, heads, .. } = target;
+        let interleave = *heads && base.interleaved_heads && self.file.row_order == RowOrder::HuggingFace;
+        let outputs = b.chunks_exact(self.update.rank).skip(rows.start).take(rows.len());
+        for (row, values) in outputs.enumerate() {
+            let row = if interleave { base.interleaved_row(row) } else { row };
+            for (i, value) in values.iter().enumerate() {
+                out[i * rows.len() + row] = value * self.scale;
             }
         }
-        let is_finite = |values: &[f32]| values.iter().all(|value| value.is_finite());
-        let scaled = columns.iter().all(|value| (value * self.scale).is_finite());
-        if is_finite(a) && scaled { Ok(()) } else { Err(Error::NotFinite { name: self.update.name.clone() }) }
     }
-}
 
-impl Update {
-    /// Values of both factors.
-    fn values(&self) -> usize {
-        self.rank * (self.inputs + self.outputs)
-    }
-}
-
-/// The factors of a site, which begin at value `first` of the memory; moves that behind them.
-fn low_rank(inputs: usize, placed: &[Placed<'_>], memory: &SharedBytes, first: &mut usize) -> LowRank {
-    let mut take = |values: usize| {
-        let start = *first * size_of::<f32>();
-        *first += values;
-        memory.slice(start..*first * size_of::<f32>())
-    };
-    let rank = placed.iter().map(|placed| placed.update.rank).sum();
-    let shrink =
-        PackedMatrix::new(BlockFormat::F32, rank, inputs, take(rank * inputs)).expect("as many bytes");
-    let mut expansions = Vec::new();
-    let mut start = 0;
-    for Placed { update, targets, .. } in placed {
-        let weights = start..start + update.rank;
-        start = weights.end;
-        for Target { index, rows, .. } in targets {
-            let outputs = rows.len();
-            let rows = take(update.rank * outputs);
-            expansions.push(Expansion { target: *index, weights: weights.clone(), outputs, rows });
+    /// Checks that values are numbers.
+    fn check(&self, mut values: impl Iterator<Item = f32>) -> Result<()> {
+        if values.all(f32::is_finite) {
+            return Ok(());
         }
+        Err(Error::NotFinite { name: self.update.name.clone() }.in_file(&self.file.path))
     }
-    LowRank::new(shrink, expansions)
 }
 
 /// A hash of the values and of what they mean.

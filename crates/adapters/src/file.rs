@@ -133,9 +133,14 @@ impl Update {
 }
 
 impl Factor {
+    /// Number of values.
+    pub(crate) fn len(&self) -> usize {
+        self.rows * self.cols
+    }
+
     /// All values, row after row.
     pub(crate) fn values(&self) -> Vec<f32> {
-        let mut values = vec![0.0; self.rows * self.cols];
+        let mut values = vec![0.0; self.len()];
         self.read(&mut values);
         values
     }

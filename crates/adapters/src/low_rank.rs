@@ -11,6 +11,8 @@ use ruvllm_kernels::{Kernels, MatrixView, PackedMatrix, SharedBytes};
 /// [`expand`](Self::expand) of its result for each target.
 pub struct LowRank {
     shrink: PackedMatrix, // [rank, inputs]
+    /// Where the factors of all sites are.
+    memory: SharedBytes,
     expansions: Vec<Expansion>,
 }
 
@@ -22,13 +24,13 @@ pub(crate) struct Expansion {
     pub(crate) weights: Range<usize>,
     /// Values in a row of the product.
     pub(crate) outputs: usize,
-    /// `B` transposed, times its scale: `[rank, outputs]`, as this machine has f32.
-    pub(crate) rows: SharedBytes,
+    /// Which bytes are `B` transposed, times its scale: `[rank, outputs]`, as this machine has f32.
+    pub(crate) rows: Range<usize>,
 }
 
 impl LowRank {
-    pub(crate) fn new(shrink: PackedMatrix, expansions: Vec<Expansion>) -> Self {
-        Self { shrink, expansions }
+    pub(crate) fn new(shrink: PackedMatrix, memory: SharedBytes, expansions: Vec<Expansion>) -> Self {
+        Self { shrink, memory, expansions }
     }
 
     /// `A` of all updates of the site, one below the other: `[rank, inputs]`.
@@ -62,7 +64,7 @@ impl LowRank {
         for expansion in self.expansions.iter().filter(|expansion| expansion.target == target) {
             let Expansion { weights, outputs, rows, .. } = expansion;
             let weights = MatrixView::new(&shrunk[weights.start..], n_rows, weights.len(), rank);
-            let rows: &[f32] = &bytemuck::cast_slice(rows.as_ref())[column..];
+            let rows: &[f32] = &bytemuck::cast_slice(&self.memory.as_ref()[rows.clone()])[column..];
             let rows = MatrixView::new(rows, weights.cols(), n_columns, *outputs);
             kernels.add_product(out, weights, rows);
         }

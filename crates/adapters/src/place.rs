@@ -47,12 +47,6 @@ pub enum Site {
     Logits,
 }
 
-impl Site {
-    /// Those of a layer.
-    pub(crate) const OF_LAYER: [Self; 4] =
-        [Self::AttentionInput, Self::AttentionOutput, Self::FeedForwardInput, Self::FeedForwardOutput];
-}
-
 /// What an adapter must fit: the sizes of a model and the order of its rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BaseModel {

@@ -1,0 +1,19 @@
+//! What the targets that open folders share.
+
+use std::path::PathBuf;
+use std::sync::LazyLock;
+
+/// One folder for all inputs of a process, in memory where the system has such a place.
+pub static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
+    let memory = PathBuf::from("/dev/shm");
+    let parent = if memory.is_dir() { memory } else { std::env::temp_dir() };
+    let folder = tempfile::tempdir_in(parent).expect("a folder");
+    folder.keep()
+});
+
+/// A configuration, whose length is in the first two bytes of the input, and what follows it.
+pub fn config_and_weights(input: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (&[low, high], rest) = input.split_first_chunk()?;
+    let length = usize::from(u16::from_le_bytes([low, high])).min(rest.len());
+    Some(rest.split_at(length))
+}
