@@ -1,0 +1,253 @@
+//! Adapters: listing, description, selection.
+
+use std::fmt;
+
+use crate::error::{Error, Result};
+use crate::future::block_on;
+
+/// Kind of an adapter, in order of preference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum AdapterKind {
+    /// A GPU with memory of its own.
+    Discrete,
+    /// A GPU that shares the memory of the CPU.
+    Integrated,
+    /// A GPU of a virtual machine.
+    Virtual,
+    /// Unknown to the driver.
+    Other,
+    /// The CPU in the role of a GPU; selected only on request.
+    Software,
+}
+
+/// Shape of a cooperative matrix product with f16 factors and an f32 sum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct MatrixShape {
+    /// Rows of the result.
+    pub m: u32,
+    /// Columns of the result.
+    pub n: u32,
+    /// Length of the sums.
+    pub k: u32,
+}
+
+/// Description of an adapter: identity, features, limits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AdapterInfo {
+    /// Position in [`adapters`].
+    pub index: usize,
+    /// The device's name.
+    pub name: String,
+    /// Driver name and version.
+    pub driver: String,
+    /// Graphics interface: `vulkan` or `metal`.
+    pub backend: String,
+    /// Kind of device.
+    pub kind: AdapterKind,
+    /// f16 arithmetic and storage in kernels.
+    pub f16: bool,
+    /// Smallest and largest subgroup, where kernels may use subgroup operations.
+    pub subgroup: Option<(u32, u32)>,
+    /// Timestamps at the begin and end of a pass.
+    pub timestamps: bool,
+    /// Cooperative matrix products of f16 with f32 sums. Listed only: no kernel uses them yet.
+    pub cooperative: Vec<MatrixShape>,
+    /// Largest storage buffer in bytes.
+    pub max_binding: u64,
+    /// Workgroup memory in bytes.
+    pub workgroup_memory: u32,
+    /// Largest number of threads in a workgroup.
+    pub max_threads: u32,
+}
+
+impl AdapterInfo {
+    fn new(index: usize, adapter: &wgpu::Adapter) -> Self {
+        let (info, limits, features) = (adapter.get_info(), adapter.limits(), adapter.features());
+        let has = |feature| features.contains(feature);
+        let f16_to_f32 = |p: &&wgpu::CooperativeMatrixProperties| {
+            p.ab_type == wgpu::CooperativeScalarType::F16 && p.cr_type == wgpu::CooperativeScalarType::F32
+        };
+        let properties = adapter.cooperative_matrix_properties();
+        let shape =
+            |p: &wgpu::CooperativeMatrixProperties| MatrixShape { m: p.m_size, n: p.n_size, k: p.k_size };
+        Self {
+            index,
+            driver: format!("{} {}", info.driver, info.driver_info).trim().to_owned(),
+            backend: info.backend.to_string(),
+            kind: match info.device_type {
+                wgpu::DeviceType::DiscreteGpu => AdapterKind::Discrete,
+                wgpu::DeviceType::IntegratedGpu => AdapterKind::Integrated,
+                wgpu::DeviceType::VirtualGpu => AdapterKind::Virtual,
+                wgpu::DeviceType::Cpu => AdapterKind::Software,
+                wgpu::DeviceType::Other => AdapterKind::Other,
+            },
+            f16: has(wgpu::Features::SHADER_F16),
+            subgroup: has(wgpu::Features::SUBGROUP)
+                .then_some((info.subgroup_min_size, info.subgroup_max_size)),
+            timestamps: has(wgpu::Features::TIMESTAMP_QUERY),
+            cooperative: properties.iter().filter(f16_to_f32).map(shape).collect(),
+            max_binding: limits.max_storage_buffer_binding_size.min(limits.max_buffer_size),
+            workgroup_memory: limits.max_compute_workgroup_storage_size,
+            max_threads: limits
+                .max_compute_invocations_per_workgroup
+                .min(limits.max_compute_workgroup_size_x),
+            name: info.name,
+        }
+    }
+
+    /// Subgroup size that kernels are generated for: `None` without subgroups or where drivers choose it per kernel.
+    pub fn fixed_subgroup(&self) -> Option<u32> {
+        self.subgroup.filter(|(min, max)| min == max && *min >= 4).map(|(size, _)| size)
+    }
+}
+
+impl fmt::Display for AdapterInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} ({}, {:?}, {})", self.index, self.name, self.backend, self.kind, self.driver)
+    }
+}
+
+/// Which adapter to open.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Selection {
+    /// Adapter by position, by name, or the best one.
+    pub adapter: AdapterChoice,
+    /// Allows software adapters (tests).
+    pub software: bool,
+}
+
+impl Selection {
+    /// The best adapter, software adapters included.
+    pub fn with_software() -> Self {
+        Self { software: true, ..Self::default() }
+    }
+}
+
+/// Adapter by position, by name, or the best one.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum AdapterChoice {
+    /// Discrete before integrated before virtual; the first among equals.
+    #[default]
+    Best,
+    /// Position in [`adapters`].
+    Index(usize),
+    /// The first whose name contains this text, in any case.
+    Name(String),
+}
+
+/// The present adapters, software adapters included. Empty without a Vulkan loader or driver.
+pub fn adapters() -> Vec<AdapterInfo> {
+    enumerate(&instance()).into_iter().map(|(info, _)| info).collect()
+}
+
+pub(crate) fn instance() -> wgpu::Instance {
+    let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
+    descriptor.backends = wgpu::Backends::VULKAN | wgpu::Backends::METAL;
+    descriptor.flags = wgpu::InstanceFlags::empty();
+    wgpu::Instance::new(descriptor)
+}
+
+fn enumerate(instance: &wgpu::Instance) -> Vec<(AdapterInfo, wgpu::Adapter)> {
+    let all = block_on(instance.enumerate_adapters(wgpu::Backends::VULKAN | wgpu::Backends::METAL));
+    all.into_iter().enumerate().map(|(index, adapter)| (AdapterInfo::new(index, &adapter), adapter)).collect()
+}
+
+/// The adapter that `selection` names.
+pub(crate) fn select(
+    instance: &wgpu::Instance,
+    selection: &Selection,
+) -> Result<(AdapterInfo, wgpu::Adapter)> {
+    let all = enumerate(instance);
+    let infos: Vec<_> = all.iter().map(|(info, _)| info.clone()).collect();
+    let index = choose(&infos, selection)?;
+    Ok(all.into_iter().nth(index).expect("choose returns a position in the list"))
+}
+
+fn choose(infos: &[AdapterInfo], selection: &Selection) -> Result<usize> {
+    let allowed = |info: &&AdapterInfo| selection.software || info.kind != AdapterKind::Software;
+    let candidates: Vec<_> = infos.iter().filter(allowed).collect();
+    if candidates.is_empty() {
+        return Err(Error::NoAdapter { software: infos.len() });
+    }
+    let unknown = |wanted: String| Error::UnknownAdapter {
+        wanted,
+        present: candidates.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "),
+    };
+    let found = match &selection.adapter {
+        AdapterChoice::Best => candidates.iter().min_by_key(|info| info.kind),
+        AdapterChoice::Index(index) => candidates.iter().find(|info| info.index == *index),
+        AdapterChoice::Name(name) => {
+            let name = name.to_lowercase();
+            candidates.iter().find(|info| info.name.to_lowercase().contains(&name))
+        }
+    };
+    found.map(|info| info.index).ok_or_else(|| match &selection.adapter {
+        AdapterChoice::Index(index) => unknown(index.to_string()),
+        AdapterChoice::Name(name) => unknown(name.clone()),
+        AdapterChoice::Best => Error::NoAdapter { software: infos.len() },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn adapter(index: usize, name: &str, kind: AdapterKind) -> AdapterInfo {
+        AdapterInfo {
+            index,
+            name: name.to_owned(),
+            driver: String::new(),
+            backend: "vulkan".to_owned(),
+            kind,
+            f16: true,
+            subgroup: Some((32, 32)),
+            timestamps: true,
+            cooperative: Vec::new(),
+            max_binding: 1 << 30,
+            workgroup_memory: 1 << 14,
+            max_threads: 1024,
+        }
+    }
+
+    fn pick(infos: &[AdapterInfo], adapter: AdapterChoice, software: bool) -> Result<usize> {
+        choose(infos, &Selection { adapter, software })
+    }
+
+    #[test]
+    fn discrete_is_preferred_and_software_needs_permission() {
+        use AdapterKind::{Discrete, Integrated, Software};
+        let infos =
+            [adapter(0, "llvmpipe", Software), adapter(1, "Iris", Integrated), adapter(2, "H100", Discrete)];
+        assert_eq!(pick(&infos, AdapterChoice::Best, false), Ok(2));
+        assert_eq!(pick(&infos[..2], AdapterChoice::Best, true), Ok(1));
+        assert_eq!(pick(&infos[..1], AdapterChoice::Best, true), Ok(0));
+        assert_eq!(pick(&infos[..1], AdapterChoice::Best, false), Err(Error::NoAdapter { software: 1 }));
+        assert_eq!(pick(&[], AdapterChoice::Best, true), Err(Error::NoAdapter { software: 0 }));
+    }
+
+    #[test]
+    fn index_and_name_select_or_fail_with_the_list() {
+        let infos =
+            [adapter(0, "llvmpipe", AdapterKind::Software), adapter(1, "H100", AdapterKind::Discrete)];
+        assert_eq!(pick(&infos, AdapterChoice::Index(1), false), Ok(1));
+        assert_eq!(pick(&infos, AdapterChoice::Name("h1".to_owned()), false), Ok(1));
+        let missing = pick(&infos, AdapterChoice::Index(0), false);
+        assert!(
+            matches!(&missing, Err(Error::UnknownAdapter { wanted, .. }) if wanted == "0"),
+            "{missing:?}"
+        );
+        let missing = pick(&infos, AdapterChoice::Name("arc".to_owned()), true);
+        assert!(
+            matches!(&missing, Err(Error::UnknownAdapter { present, .. }) if present.contains("llvmpipe"))
+        );
+    }
+
+    #[test]
+    fn varying_subgroups_are_not_used() {
+        let mut info = adapter(0, "Arc", AdapterKind::Discrete);
+        info.subgroup = Some((8, 32));
+        assert_eq!(info.fixed_subgroup(), None);
+        info.subgroup = Some((32, 32));
+        assert_eq!(info.fixed_subgroup(), Some(32));
+    }
+}

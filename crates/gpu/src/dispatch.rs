@@ -1,0 +1,23 @@
+//! Prepared kernel launches.
+
+use std::sync::Arc;
+
+use crate::memory::Buffer;
+
+/// A compiled kernel.
+#[derive(Debug)]
+pub(crate) struct Pipeline {
+    pub(crate) raw: wgpu::ComputePipeline,
+    pub(crate) layout: wgpu::BindGroupLayout,
+}
+
+/// A kernel with its operands and grid, prepared once and run any number of times with [`Gpu::run`](crate::Gpu::run).
+///
+/// Holds its buffers. Must be run on the [`Gpu`](crate::Gpu) that prepared it.
+#[derive(Debug)]
+pub struct Dispatch {
+    pub(crate) pipeline: Arc<Pipeline>,
+    pub(crate) bindings: wgpu::BindGroup,
+    pub(crate) groups: (u32, u32),
+    pub(crate) _buffers: Vec<Buffer>,
+}

@@ -1,0 +1,418 @@
+//! The open device: memory, pipelines, submission.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use crate::adapter::{self, AdapterInfo, Selection};
+use crate::dispatch::{Dispatch, Pipeline};
+use crate::error::{Error, Result, expect_multiple};
+use crate::future::block_on;
+use crate::kernel::{Kernel, Target};
+use crate::memory::{Buffer, Ledger};
+
+/// Uploads go through staging memory of this size, outside the budget.
+const STAGING: usize = 16 << 20;
+
+/// First fault that the driver reported outside a call.
+#[derive(Debug, Default)]
+struct Faults {
+    lost: OnceLock<String>,
+    other: OnceLock<String>,
+}
+
+/// An open GPU with a memory budget and its compiled kernels. Shareable between threads.
+///
+/// # Examples
+/// ```no_run
+/// use ruvllm_gpu::{Format, Gpu, Matrix, Selection};
+///
+/// let gpu = Gpu::open(&Selection::default(), 1 << 30)?;
+/// let weights = vec![0_u8; 256 * 128]; // F16, [64 rows, 256 columns]
+/// let matrix = Matrix::upload(&gpu, Format::F16, 64, 256, &weights)?;
+/// let x = gpu.upload(&[1.0_f32; 256])?;
+/// let y = gpu.zeroed(64 * 4)?;
+/// let product = matrix.product(&gpu, &x.into(), &y, 1)?;
+/// gpu.run(&[&product])?;
+/// let values: Vec<f32> = gpu.download(&y)?;
+/// # Ok::<(), ruvllm_gpu::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Gpu {
+    info: AdapterInfo,
+    target: Target,
+    device: wgpu::Device,
+    queue: wgpu::Queue,
+    ledger: Arc<Ledger>,
+    faults: Arc<Faults>,
+    pipelines: Mutex<HashMap<Kernel, Arc<Pipeline>>>,
+    timer: Option<Timer>,
+}
+
+/// Query set and buffers of [`Gpu::time`].
+#[derive(Debug)]
+struct Timer {
+    queries: wgpu::QuerySet,
+    resolved: wgpu::Buffer,
+    readable: wgpu::Buffer,
+    nanoseconds: f64,
+}
+
+impl Gpu {
+    /// Opens an adapter; its buffers together take at most `budget` bytes.
+    ///
+    /// # Errors
+    /// [`Error::NoAdapter`], [`Error::UnknownAdapter`], or [`Error::Driver`] when the device does not open.
+    pub fn open(selection: &Selection, budget: u64) -> Result<Self> {
+        let (info, adapter) = adapter::select(&adapter::instance(), selection)?;
+        let wanted = wgpu::Features::SHADER_F16 | wgpu::Features::SUBGROUP | wgpu::Features::TIMESTAMP_QUERY;
+        let request = adapter.request_device(&wgpu::DeviceDescriptor {
+            label: Some("ruvllm"),
+            required_features: adapter.features() & wanted,
+            required_limits: adapter.limits(),
+            memory_hints: wgpu::MemoryHints::Performance,
+            ..Default::default()
+        });
+        let (device, queue) = block_on(request).map_err(|e| Error::Driver(e.to_string()))?;
+        let faults = Arc::new(Faults::default());
+        let seen = Arc::clone(&faults);
+        device.set_device_lost_callback(move |reason, text| {
+            let _ = seen.lost.set(format!("{reason:?} {text}").trim().to_owned());
+        });
+        let seen = Arc::clone(&faults);
+        device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
+            let _ = seen.other.set(error.to_string());
+        }));
+        let timer = info.timestamps.then(|| Timer::new(&device, &queue));
+        let target = Target { subgroup: info.fixed_subgroup(), f16: info.f16 };
+        let pipelines = Mutex::default();
+        Ok(Self { info, target, device, queue, ledger: Ledger::new(budget), faults, pipelines, timer })
+    }
+
+    /// The adapter's description.
+    pub fn info(&self) -> &AdapterInfo {
+        &self.info
+    }
+
+    /// The features that kernels are generated for.
+    pub fn target(&self) -> Target {
+        self.target
+    }
+
+    /// Bytes of the budget.
+    pub fn budget(&self) -> u64 {
+        self.ledger.budget()
+    }
+
+    /// Bytes of the budget in use.
+    pub fn used(&self) -> u64 {
+        self.ledger.used()
+    }
+
+    /// Compiled kernels in the cache.
+    pub fn compiled(&self) -> usize {
+        self.pipelines().len()
+    }
+
+    /// Releases the device; every later call fails with [`Error::DeviceLost`].
+    pub fn destroy(&self) {
+        self.device.destroy();
+        let _ = self.device.poll(wgpu::PollType::Poll);
+        let _ = self.faults.lost.set("destroyed".to_owned());
+    }
+
+    /// A buffer of `len` bytes, zeroed.
+    ///
+    /// # Errors
+    /// [`Error::OverBudget`], [`Error::BufferTooLarge`], [`Error::OutOfMemory`], [`Error::DeviceLost`].
+    pub fn zeroed(&self, len: u64) -> Result<Buffer> {
+        use wgpu::BufferUsages as U;
+        self.allocate(len, U::STORAGE | U::COPY_SRC | U::COPY_DST)
+    }
+
+    fn allocate(&self, len: u64, usage: wgpu::BufferUsages) -> Result<Buffer> {
+        self.check()?;
+        let size = Buffer::padded(len);
+        if size > self.info.max_binding {
+            return Err(Error::BufferTooLarge { bytes: size, limit: self.info.max_binding });
+        }
+        let claim = self.ledger.claim(size)?;
+        let scope = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
+        let raw = self.device.create_buffer(&wgpu::BufferDescriptor {
+            label: None,
+            size,
+            usage,
+            mapped_at_creation: false,
+        });
+        if block_on(scope.pop()).is_some() {
+            return Err(Error::OutOfMemory { bytes: size });
+        }
+        self.check()?;
+        Ok(Buffer::new(raw, len, claim))
+    }
+
+    /// A buffer with the bytes of `values`.
+    ///
+    /// Staging memory of at most 16 MiB is outside the budget.
+    ///
+    /// # Errors
+    /// As [`Gpu::zeroed`].
+    pub fn upload<T: bytemuck::NoUninit>(&self, values: &[T]) -> Result<Buffer> {
+        let bytes: &[u8] = bytemuck::cast_slice(values);
+        let buffer = self.zeroed(bytes.len() as u64)?;
+        self.write(&buffer, values)?;
+        Ok(buffer)
+    }
+
+    /// Replaces the first bytes of `buffer` by those of `values`, before dispatches that are run later.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when the buffer is shorter, [`Error::DeviceLost`], [`Error::Driver`].
+    pub fn write<T: bytemuck::NoUninit>(&self, buffer: &Buffer, values: &[T]) -> Result<()> {
+        self.write_at(buffer, 0, bytemuck::cast_slice(values))
+    }
+
+    /// Writes `bytes` from `start` on, a multiple of 4.
+    pub(crate) fn write_at(&self, buffer: &Buffer, start: u64, bytes: &[u8]) -> Result<()> {
+        if start + bytes.len() as u64 > buffer.len() {
+            let expected = format!("at most {} bytes", buffer.len() - start.min(buffer.len()));
+            return Err(Error::Shape { what: "write", expected, found: bytes.len() as u64 });
+        }
+        for (index, piece) in bytes.chunks(STAGING).enumerate() {
+            let (whole, rest) = piece.split_at(piece.len() / 4 * 4);
+            let offset = start + (index * STAGING) as u64;
+            if !whole.is_empty() {
+                self.queue.write_buffer(buffer.raw(), offset, whole);
+            }
+            if !rest.is_empty() {
+                let mut last = [0; 4];
+                last[..rest.len()].copy_from_slice(rest);
+                self.queue.write_buffer(buffer.raw(), offset + whole.len() as u64, &last);
+            }
+            // Ends the life of the staging memory before the next piece.
+            if piece.len() >= STAGING / 2 {
+                self.queue.submit([]);
+                self.wait()?;
+            }
+        }
+        self.check()
+    }
+
+    /// Repeats `values`, whole words of 4 bytes, over all of `buffer`.
+    ///
+    /// # Errors
+    /// As [`Gpu::write`].
+    pub fn fill<T: bytemuck::NoUninit>(&self, buffer: &Buffer, values: &[T]) -> Result<()> {
+        let bytes: &[u8] = bytemuck::cast_slice(values);
+        expect_multiple("bytes to repeat", 4, bytes.len() as u64)?;
+        let mut start = 0;
+        while start < buffer.len() {
+            let n = (buffer.len() - start).min(bytes.len() as u64);
+            self.write_at(buffer, start, &bytes[..n as usize])?;
+            start += n;
+        }
+        Ok(())
+    }
+
+    /// The values of a buffer, after everything run before.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when the size is no multiple of a value's, [`Error::OverBudget`] when the budget lacks
+    /// room for a copy, [`Error::DeviceLost`], [`Error::Driver`].
+    pub fn download<T: bytemuck::Pod>(&self, buffer: &Buffer) -> Result<Vec<T>> {
+        if !buffer.len().is_multiple_of(size_of::<T>() as u64) {
+            let expected = format!("a multiple of {} bytes", size_of::<T>());
+            return Err(Error::Shape { what: "download", expected, found: buffer.len() });
+        }
+        use wgpu::BufferUsages as U;
+        let staging = self.allocate(buffer.len(), U::MAP_READ | U::COPY_DST)?;
+        let mut encoder = self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        encoder.copy_buffer_to_buffer(buffer.raw(), 0, staging.raw(), 0, Buffer::padded(buffer.len()));
+        self.queue.submit([encoder.finish()]);
+        let bytes = self.map(staging.raw())?;
+        Ok(bytemuck::pod_collect_to_vec(&bytes[..buffer.len() as usize]))
+    }
+
+    /// A copy of a buffer, made on the device after everything run before.
+    pub(crate) fn duplicate(&self, buffer: &Buffer) -> Result<Buffer> {
+        let copy = self.zeroed(buffer.len())?;
+        let mut encoder = self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        encoder.copy_buffer_to_buffer(buffer.raw(), 0, copy.raw(), 0, Buffer::padded(buffer.len()));
+        self.queue.submit([encoder.finish()]);
+        self.check()?;
+        Ok(copy)
+    }
+
+    fn map(&self, raw: &wgpu::Buffer) -> Result<Vec<u8>> {
+        let done = Arc::new(OnceLock::new());
+        let result = Arc::clone(&done);
+        raw.map_async(wgpu::MapMode::Read, .., move |r| {
+            let _ = result.set(r);
+        });
+        self.wait()?;
+        match done.get() {
+            Some(Ok(())) => (),
+            Some(Err(e)) => return Err(Error::Driver(e.to_string())),
+            None => return Err(Error::Driver("a buffer was not mapped".to_owned())),
+        }
+        let view = raw.get_mapped_range(..).map_err(|e| Error::Driver(e.to_string()))?;
+        let bytes = view.to_vec();
+        drop(view);
+        raw.unmap();
+        Ok(bytes)
+    }
+
+    /// Runs dispatches in order, each after those before it whose results it reads; returns before they end.
+    ///
+    /// # Errors
+    /// [`Error::DeviceLost`], [`Error::Driver`].
+    pub fn run(&self, dispatches: &[&Dispatch]) -> Result<()> {
+        self.check()?;
+        let mut encoder = self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        record(&mut encoder, dispatches, None);
+        self.queue.submit([encoder.finish()]);
+        self.check()
+    }
+
+    /// Runs dispatches and returns the seconds that they took on the device.
+    ///
+    /// # Errors
+    /// [`Error::MissingFeature`] without timestamps, [`Error::DeviceLost`], [`Error::Driver`].
+    pub fn time(&self, dispatches: &[&Dispatch]) -> Result<f64> {
+        self.check()?;
+        let Some(timer) = &self.timer else {
+            let adapter = self.info.name.clone();
+            return Err(Error::MissingFeature { adapter, feature: "timestamp queries" });
+        };
+        let mut encoder = self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        let writes = wgpu::ComputePassTimestampWrites {
+            query_set: &timer.queries,
+            beginning_of_pass_write_index: Some(0),
+            end_of_pass_write_index: Some(1),
+        };
+        record(&mut encoder, dispatches, Some(writes));
+        encoder.resolve_query_set(&timer.queries, 0..2, &timer.resolved, 0);
+        encoder.copy_buffer_to_buffer(&timer.resolved, 0, &timer.readable, 0, 16);
+        self.queue.submit([encoder.finish()]);
+        let ticks: Vec<u64> = bytemuck::pod_collect_to_vec(&self.map(&timer.readable)?);
+        Ok(ticks[1].wrapping_sub(ticks[0]) as f64 * timer.nanoseconds * 1e-9)
+    }
+
+    /// Waits for everything run before.
+    ///
+    /// # Errors
+    /// [`Error::DeviceLost`], [`Error::Driver`].
+    pub fn wait(&self) -> Result<()> {
+        let polled = self.device.poll(wgpu::PollType::wait_indefinitely());
+        self.check()?;
+        polled.map(|_| ()).map_err(|e| Error::Driver(e.to_string()))
+    }
+
+    /// The compiled form of `kernel`, from the cache or made now.
+    pub(crate) fn pipeline(&self, kernel: &Kernel) -> Result<Arc<Pipeline>> {
+        self.check()?;
+        if let Some(pipeline) = self.pipelines().get(kernel) {
+            return Ok(Arc::clone(pipeline));
+        }
+        kernel.check(&self.info)?;
+        let source = kernel.source(self.target);
+        let label = kernel.name();
+        let scope = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
+        let module = self.device.create_shader_module(wgpu::ShaderModuleDescriptor {
+            label: Some(&label),
+            source: wgpu::ShaderSource::Wgsl(source.into()),
+        });
+        let raw = self.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+            label: Some(&label),
+            layout: None,
+            module: &module,
+            entry_point: Some("main"),
+            // Every kernel writes workgroup memory before it reads it.
+            compilation_options: wgpu::PipelineCompilationOptions {
+                zero_initialize_workgroup_memory: false,
+                ..Default::default()
+            },
+            cache: None,
+        });
+        if let Some(error) = block_on(scope.pop()) {
+            return Err(Error::Driver(format!("{label}: {error}")));
+        }
+        self.check()?;
+        let pipeline = Arc::new(Pipeline { layout: raw.get_bind_group_layout(0), raw });
+        Ok(Arc::clone(self.pipelines().entry(kernel.clone()).or_insert(pipeline)))
+    }
+
+    /// A dispatch of `kernel` over `groups` workgroups; `buffers` in the order of the bindings.
+    pub(crate) fn prepare(
+        &self,
+        kernel: &Kernel,
+        buffers: Vec<Buffer>,
+        groups: (u32, u32),
+    ) -> Result<Dispatch> {
+        let aliased = |(i, a): (usize, &Buffer)| buffers[..i].iter().any(|b| a.is_same(b));
+        if buffers.iter().enumerate().any(aliased) {
+            return Err(Error::Aliased { kernel: kernel.name() });
+        }
+        let pipeline = self.pipeline(kernel)?;
+        let bind = |(binding, buffer)| {
+            let resource = Buffer::raw(buffer).as_entire_binding();
+            wgpu::BindGroupEntry { binding, resource }
+        };
+        let entries: Vec<_> = (0..).zip(&buffers).map(bind).collect();
+        let bindings = self.device.create_bind_group(&wgpu::BindGroupDescriptor {
+            label: None,
+            layout: &pipeline.layout,
+            entries: &entries,
+        });
+        self.check()?;
+        Ok(Dispatch { pipeline, bindings, groups, _buffers: buffers })
+    }
+
+    fn pipelines(&self) -> MutexGuard<'_, HashMap<Kernel, Arc<Pipeline>>> {
+        self.pipelines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn check(&self) -> Result<()> {
+        if let Some(reason) = self.faults.lost.get() {
+            return Err(Error::DeviceLost { reason: reason.clone() });
+        }
+        self.faults.other.get().map_or(Ok(()), |text| Err(Error::Driver(text.clone())))
+    }
+}
+
+impl Timer {
+    fn new(device: &wgpu::Device, queue: &wgpu::Queue) -> Self {
+        use wgpu::BufferUsages as U;
+        let buffer = |usage| {
+            let size = 16;
+            device.create_buffer(&wgpu::BufferDescriptor {
+                label: None,
+                size,
+                usage,
+                mapped_at_creation: false,
+            })
+        };
+        Self {
+            queries: device.create_query_set(&wgpu::QuerySetDescriptor {
+                label: None,
+                ty: wgpu::QueryType::Timestamp,
+                count: 2,
+            }),
+            resolved: buffer(U::QUERY_RESOLVE | U::COPY_SRC),
+            readable: buffer(U::MAP_READ | U::COPY_DST),
+            nanoseconds: f64::from(queue.get_timestamp_period()),
+        }
+    }
+}
+
+fn record(
+    encoder: &mut wgpu::CommandEncoder,
+    dispatches: &[&Dispatch],
+    timestamp_writes: Option<wgpu::ComputePassTimestampWrites<'_>>,
+) {
+    let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor { label: None, timestamp_writes });
+    for dispatch in dispatches {
+        pass.set_pipeline(&dispatch.pipeline.raw);
+        pass.set_bind_group(0, &dispatch.bindings, &[]);
+        pass.dispatch_workgroups(dispatch.groups.0, dispatch.groups.1, 1);
+    }
+}

@@ -1,0 +1,50 @@
+//! GPU arithmetic for language models: WGSL kernels, generated per format and shape, through wgpu.
+//!
+//! Matrix products of 1 to 8 activation rows with weights in F16, `Q8_0`, `Q4_0`, `Q4_K`, `Q5_K`
+//! and `Q6_K`, and the row operations between them. Usable alone: buffers in, buffers out. Knows nothing of model files, layers
+//! or tokens.
+//!
+//! # Parts
+//! ```text
+//! adapters, Selection ── which GPU
+//! Gpu ── the open device: Buffer (one budget), compiled kernels, run, time
+//!   ├── Matrix      weights, repacked at upload; product with Activations
+//!   ├── rows        quantize, rms_norm, add_rms_norm, gated, add, rope, argmax
+//!   └── Dispatch    a prepared launch; a list of them is a pass
+//! Kernel, Target ── what the generator makes a kernel for; Kernel::source is its WGSL
+//! self_test ── every kernel against float64 on this device
+//! ```
+//!
+//! # Numerics
+//! Results differ from the CPU's bits. Promised (ADR-0032): each operation's error bound against float64;
+//! the same bits from run to run on one device and driver; bits of a row independent of the rows beside it.
+//! Inputs must be finite: of others, results are unspecified values, never out-of-bounds accesses.
+
+#![forbid(unsafe_code)]
+#![warn(missing_docs, unreachable_pub)]
+
+mod adapter;
+mod dispatch;
+mod error;
+mod future;
+mod gpu;
+mod kernel;
+mod matrix;
+mod memory;
+mod reference;
+mod repack;
+mod rows;
+pub mod self_test;
+mod wgsl;
+
+pub use adapter::{AdapterChoice, AdapterInfo, AdapterKind, MatrixShape, Selection, adapters};
+pub use dispatch::Dispatch;
+pub use error::{Error, Result};
+pub use gpu::Gpu;
+pub use kernel::{
+    Activation, Kernel, MAX_BATCH, Product, RopeKernel, RopeLayout, RowKernel, RowOp, Target, Tile,
+};
+pub use matrix::{Activations, Matrix};
+pub use memory::Buffer;
+pub use repack::Format;
+pub use rows::{Quantized, RowOutput};

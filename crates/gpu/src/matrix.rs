@@ -1,0 +1,152 @@
+//! Weight matrices on the device and their products.
+
+use crate::dispatch::Dispatch;
+use crate::error::{Result, expect_multiple, expect_size};
+use crate::gpu::Gpu;
+use crate::kernel::{Kernel, Product, Tile};
+use crate::memory::Buffer;
+use crate::repack::{Format, repack};
+use crate::rows::Quantized;
+use crate::wgsl;
+
+/// Rows are repacked in pieces of about this many bytes.
+const PIECE: usize = 16 << 20;
+
+/// Weights on the device, `[rows, cols]`, in the layout that the product kernels read.
+#[derive(Debug, Clone)]
+pub struct Matrix {
+    format: Format,
+    rows: u32,
+    cols: u32,
+    planes: Vec<Buffer>,
+}
+
+/// Input rows of a product.
+#[derive(Debug, Clone)]
+pub enum Activations {
+    /// f32, `[batch, cols]`, for F16 weights.
+    F32(Buffer),
+    /// 8 bits, for quantized weights.
+    Quantized(Quantized),
+}
+
+impl From<Buffer> for Activations {
+    fn from(buffer: Buffer) -> Self {
+        Self::F32(buffer)
+    }
+}
+
+impl From<Quantized> for Activations {
+    fn from(quantized: Quantized) -> Self {
+        Self::Quantized(quantized)
+    }
+}
+
+impl Matrix {
+    /// Uploads weights as they lie in a model file: `rows` rows of `cols` values in blocks of `format`.
+    ///
+    /// Staging of about 16 MiB of host memory; device memory equals the size of `bytes`, rounded up to 16 bytes
+    /// per plane.
+    ///
+    /// # Errors
+    /// [`Error::Shape`](crate::Error::Shape) when `cols` is not a multiple of [`Format::column_unit`] or `bytes` has
+    /// another size; those of [`Gpu::zeroed`].
+    pub fn upload(gpu: &Gpu, format: Format, rows: u32, cols: u32, bytes: &[u8]) -> Result<Self> {
+        expect_multiple("columns", format.column_unit() as u64, cols.into())?;
+        expect_multiple("rows", 1, rows.into())?;
+        let row_bytes = cols as usize / format.block_len() * format.block_bytes();
+        expect_size("bytes of the matrix", u64::from(rows) * row_bytes as u64, bytes.len() as u64)?;
+        let sizes = format.plane_bytes(cols as usize);
+        let plane = |&bytes: &usize| gpu.zeroed(u64::from(rows) * bytes as u64);
+        let planes = sizes.iter().map(plane).collect::<Result<Vec<_>>>()?;
+        // An even number of rows keeps pieces of f16 scales on whole words.
+        let piece_rows = (PIECE / row_bytes).max(1).next_multiple_of(2);
+        for (index, piece) in bytes.chunks(piece_rows * row_bytes).enumerate() {
+            let repacked = repack(format, cols as usize, piece);
+            for ((plane, bytes), size) in planes.iter().zip(&repacked).zip(&sizes) {
+                gpu.write_at(plane, (index * piece_rows * size) as u64, bytes)?;
+            }
+        }
+        Ok(Self { format, rows, cols, planes })
+    }
+
+    /// An equal matrix in other memory, copied on the device.
+    ///
+    /// # Errors
+    /// Those of [`Gpu::zeroed`].
+    pub fn duplicate(&self, gpu: &Gpu) -> Result<Self> {
+        let planes = self.planes.iter().map(|plane| gpu.duplicate(plane)).collect::<Result<Vec<_>>>()?;
+        Ok(Self { planes, ..self.clone() })
+    }
+
+    /// Weight format.
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
+    /// Number of rows: values per output row.
+    pub fn rows(&self) -> u32 {
+        self.rows
+    }
+
+    /// Number of columns: values per input row.
+    pub fn cols(&self) -> u32 {
+        self.cols
+    }
+
+    /// Bytes on the device.
+    pub fn bytes(&self) -> u64 {
+        self.planes.iter().map(Buffer::len).sum()
+    }
+
+    /// `y[b, r] = sum_c w[r, c] x[b, c]` for `batch` rows, 1 to 8. `y`: f32, `[batch, rows]`.
+    ///
+    /// # Numerics
+    /// Weights are exact; sums in f32, sums of 32 products of a quantized format in integers. With `n` the additions per
+    /// lane, `|y - exact| <= (n + 16) 2^-23 sum |w x|` over the activations as stored. A row's bits are independent of
+    /// `batch` and the other rows.
+    ///
+    /// # Errors
+    /// [`Error::Shape`](crate::Error::Shape) for operands of another size or kind; those of compiling a kernel.
+    pub fn product(&self, gpu: &Gpu, x: &Activations, y: &Buffer, batch: u32) -> Result<Dispatch> {
+        let tile = Tile::choose(self.format, self.cols, batch, gpu.target());
+        self.product_with(gpu, x, y, batch, tile)
+    }
+
+    /// [`Matrix::product`] with a tile of the caller's.
+    ///
+    /// # Errors
+    /// As [`Matrix::product`]; [`Error::Shape`](crate::Error::Shape) for a tile that the device can't run.
+    pub fn product_with(
+        &self,
+        gpu: &Gpu,
+        x: &Activations,
+        y: &Buffer,
+        batch: u32,
+        tile: Tile,
+    ) -> Result<Dispatch> {
+        let (format, rows, cols) = (self.format, self.rows, self.cols);
+        let product = Product { format, rows, cols, batch, tile };
+        let kernel = Kernel::Product(product);
+        kernel.check(gpu.info())?;
+        let values = u64::from(batch) * u64::from(cols);
+        let mut buffers = self.planes.clone();
+        match (x, format.takes_quantized()) {
+            (Activations::F32(x), false) => {
+                expect_size("bytes of f32 activations", values * 4, x.len())?;
+                buffers.push(x.clone());
+            }
+            (Activations::Quantized(x), true) => {
+                expect_size("values of quantized activations", values, x.values())?;
+                buffers.extend([x.quants().clone(), x.scales().clone()]);
+            }
+            (_, quantized) => {
+                let what = if quantized { "quantized activations" } else { "f32 activations" };
+                expect_size(what, values, 0)?;
+            }
+        }
+        expect_size("bytes of the output", u64::from(batch) * u64::from(rows) * 4, y.len())?;
+        buffers.push(y.clone());
+        gpu.prepare(&kernel, buffers, wgsl::group_grid(&product))
+    }
+}

@@ -1,0 +1,118 @@
+//! Buffers of the device under one budget.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::error::{Error, Result};
+
+/// Buffer sizes are multiples of this, so that kernels can read any buffer as `vec4<u32>`.
+const ALIGNMENT: u64 = 16;
+
+/// Bytes in use of a budget.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    budget: u64,
+    used: AtomicU64,
+}
+
+impl Ledger {
+    pub(crate) fn new(budget: u64) -> Arc<Self> {
+        Arc::new(Self { budget, used: AtomicU64::new(0) })
+    }
+
+    pub(crate) fn budget(&self) -> u64 {
+        self.budget
+    }
+
+    pub(crate) fn used(&self) -> u64 {
+        self.used.load(Ordering::Acquire)
+    }
+
+    /// Takes `bytes` of the budget until the claim is dropped.
+    pub(crate) fn claim(self: &Arc<Self>, bytes: u64) -> Result<Claim> {
+        let take = |used: u64| used.checked_add(bytes).filter(|used| *used <= self.budget);
+        match self.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, take) {
+            Ok(_) => Ok(Claim { ledger: Arc::clone(self), bytes }),
+            Err(used) => {
+                Err(Error::OverBudget { need: bytes, free: self.budget - used, budget: self.budget })
+            }
+        }
+    }
+}
+
+/// Bytes taken of a budget.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    ledger: Arc<Ledger>,
+    bytes: u64,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.ledger.used.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
+}
+
+/// Memory of the device. Clones share it; the last one releases it.
+///
+/// A prepared [`Dispatch`](crate::Dispatch) holds clones of its operands, so that the budget counts memory until
+/// nothing can read it.
+#[derive(Debug, Clone)]
+pub struct Buffer {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    raw: wgpu::Buffer,
+    len: u64,
+    _claim: Claim,
+}
+
+impl Buffer {
+    /// Size that a buffer for `len` bytes takes of the budget.
+    pub fn padded(len: u64) -> u64 {
+        len.max(1).next_multiple_of(ALIGNMENT)
+    }
+
+    pub(crate) fn new(raw: wgpu::Buffer, len: u64, claim: Claim) -> Self {
+        Self { inner: Arc::new(Inner { raw, len, _claim: claim }) }
+    }
+
+    pub(crate) fn raw(&self) -> &wgpu::Buffer {
+        &self.inner.raw
+    }
+
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
+    /// Size in bytes, as asked for.
+    pub fn len(&self) -> u64 {
+        self.inner.len
+    }
+
+    /// True for a buffer of 0 bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn claims_are_counted_to_the_byte() {
+        let ledger = Ledger::new(100);
+        let first = ledger.claim(60).unwrap();
+        assert_eq!(ledger.claim(41).err(), Some(Error::OverBudget { need: 41, free: 40, budget: 100 }));
+        let second = ledger.claim(40).unwrap();
+        assert_eq!(ledger.used(), 100);
+        drop(first);
+        assert_eq!(ledger.used(), 40);
+        drop(second);
+        assert_eq!(ledger.used(), 0);
+        assert!(ledger.claim(u64::MAX).is_err());
+    }
+}

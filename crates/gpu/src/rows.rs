@@ -1,0 +1,265 @@
+//! Operations on rows of activations.
+
+use crate::dispatch::Dispatch;
+use crate::error::{Error, Result, expect_multiple, expect_size};
+use crate::gpu::Gpu;
+use crate::kernel::{Activation, Kernel, RopeKernel, RowKernel, RowOp};
+use crate::memory::Buffer;
+use crate::wgsl::{ADD_THREADS, ARGMAX_VALUES, READ_WORDS, ROPE_THREADS, grid, workgroups_per_row};
+
+/// Largest grid extent that every device has.
+const MAX_GROUPS: u64 = 65_535;
+
+/// Rows of activations in 8 bits, `[rows, cols]`: per 32 values an f32 scale and the sums of both halves' quants.
+///
+/// Per group `scale = max |x| / 127`, `q = round(x 127 / max |x|)`; groups below 4e-37 become zero.
+#[derive(Debug, Clone)]
+pub struct Quantized {
+    rows: u32,
+    cols: u32,
+    quants: Buffer,
+    scales: Buffer,
+}
+
+impl Quantized {
+    /// Memory for `rows` rows of `cols` values.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] unless `cols` is a multiple of 32; those of [`Gpu::zeroed`].
+    pub fn new(gpu: &Gpu, rows: u32, cols: u32) -> Result<Self> {
+        expect_multiple("columns", 32, cols.into())?;
+        expect_multiple("rows", 1, rows.into())?;
+        let values = u64::from(rows) * u64::from(cols);
+        Ok(Self { rows, cols, quants: gpu.zeroed(values)?, scales: gpu.zeroed(values / 4)? })
+    }
+
+    /// Number of rows.
+    pub fn rows(&self) -> u32 {
+        self.rows
+    }
+
+    /// Values per row.
+    pub fn cols(&self) -> u32 {
+        self.cols
+    }
+
+    /// Values in all rows.
+    pub fn values(&self) -> u64 {
+        u64::from(self.rows) * u64::from(self.cols)
+    }
+
+    /// Quants: per row two planes, `[2, cols / 32, 16]` signed bytes; plane `h` holds values `16 h` to `16 h + 15` of
+    /// each group.
+    pub fn quants(&self) -> &Buffer {
+        &self.quants
+    }
+
+    /// Scale (f32) and sums of the quants of both halves (two i16) of each group, `[rows, cols / 32, 2]`.
+    pub fn scales(&self) -> &Buffer {
+        &self.scales
+    }
+}
+
+/// Output of a row operation.
+#[derive(Debug, Clone)]
+pub enum RowOutput {
+    /// f32, `[rows, cols]`.
+    F32(Buffer),
+    /// 8 bits.
+    Quantized(Quantized),
+}
+
+impl From<Buffer> for RowOutput {
+    fn from(buffer: Buffer) -> Self {
+        Self::F32(buffer)
+    }
+}
+
+impl From<Quantized> for RowOutput {
+    fn from(quantized: Quantized) -> Self {
+        Self::Quantized(quantized)
+    }
+}
+
+/// Operations on rows; every function prepares one launch.
+impl Gpu {
+    /// `out = x` in 8 bits. `x`: f32, `[rows, cols]` of `out`.
+    ///
+    /// # Numerics
+    /// `|x - scale q| <= scale (1/2 + 2^-14)`.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for an operand of another size.
+    pub fn quantize(&self, x: &Buffer, out: &Quantized) -> Result<Dispatch> {
+        let (rows, cols) = (out.rows, out.cols);
+        self.row_op(RowOp::Copy, rows, cols, vec![x.clone()], &[cols], &out.clone().into())
+    }
+
+    /// `out = x / sqrt(mean(x^2) + eps) * weight` per row. `x`: f32, `[rows, cols]`; `weight`: f32, `[cols]`.
+    ///
+    /// # Numerics
+    /// Relative error at most `(cols / 2048 + 16) 2^-23`, before quantization.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for operands of another size.
+    pub fn rms_norm(
+        &self,
+        x: &Buffer,
+        weight: &Buffer,
+        eps: f32,
+        rows: u32,
+        out: &RowOutput,
+    ) -> Result<Dispatch> {
+        let cols = (weight.len() / 4) as u32;
+        let inputs = vec![x.clone(), weight.clone()];
+        self.row_op(RowOp::RmsNorm(eps.to_bits()), rows, cols, inputs, &[cols, 0], out)
+    }
+
+    /// `residual += delta`, then `out` = [`Gpu::rms_norm`] of the residual.
+    ///
+    /// # Errors
+    /// As [`Gpu::rms_norm`].
+    pub fn add_rms_norm(
+        &self,
+        residual: &Buffer,
+        delta: &Buffer,
+        weight: &Buffer,
+        eps: f32,
+        rows: u32,
+        out: &RowOutput,
+    ) -> Result<Dispatch> {
+        let cols = (weight.len() / 4) as u32;
+        let inputs = vec![residual.clone(), delta.clone(), weight.clone()];
+        self.row_op(RowOp::AddRmsNorm(eps.to_bits()), rows, cols, inputs, &[cols, cols, 0], out)
+    }
+
+    /// `out = activation(gate) * up`. `gate_up`: f32, `[rows, 2, cols]`, the product with both matrices stacked.
+    ///
+    /// # Numerics
+    /// Error at most `64 * 2^-23 |exact| + 1e-33 |gate up|` for SiLU; for GELU (the tanh form) `64 * 2^-23 |gate up|`.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for an operand of another size.
+    pub fn gated(
+        &self,
+        activation: Activation,
+        gate_up: &Buffer,
+        rows: u32,
+        cols: u32,
+        out: &RowOutput,
+    ) -> Result<Dispatch> {
+        let op = RowOp::Gated(activation);
+        self.row_op(op, rows, cols, vec![gate_up.clone()], &[2 * cols], out)
+    }
+
+    /// Checks sizes (`widths`: values per row of each input, 0 for one row of `cols`) and prepares the launch.
+    fn row_op(
+        &self,
+        op: RowOp,
+        rows: u32,
+        cols: u32,
+        mut buffers: Vec<Buffer>,
+        widths: &[u32],
+        out: &RowOutput,
+    ) -> Result<Dispatch> {
+        let quantize = matches!(out, RowOutput::Quantized(_));
+        let key = RowKernel { op, cols, quantize };
+        let kernel = Kernel::Rows(key);
+        kernel.check(self.info())?;
+        check_groups("rows", rows.into())?;
+        for (buffer, &width) in buffers.iter().zip(widths) {
+            let values = if width == 0 { cols.into() } else { u64::from(rows) * u64::from(width) };
+            expect_size("bytes of an input", values * 4, buffer.len())?;
+        }
+        let values = u64::from(rows) * u64::from(cols);
+        match out {
+            RowOutput::F32(out) => {
+                expect_size("bytes of the output", values * 4, out.len())?;
+                buffers.push(out.clone());
+            }
+            RowOutput::Quantized(out) => {
+                expect_size("rows of the output", rows.into(), out.rows.into())?;
+                expect_size("columns of the output", cols.into(), out.cols.into())?;
+                buffers.extend([out.quants.clone(), out.scales.clone()]);
+            }
+        }
+        self.prepare(&kernel, buffers, (workgroups_per_row(&key), rows))
+    }
+
+    /// `x += y`, both f32 of one size.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for sizes that differ, or more than 2^26 values.
+    pub fn add(&self, x: &Buffer, y: &Buffer) -> Result<Dispatch> {
+        expect_multiple("bytes of a sum", 4, x.len())?;
+        expect_size("bytes of the addend", x.len(), y.len())?;
+        let values = x.len() / 4;
+        let groups = values.div_ceil(4 * u64::from(ADD_THREADS));
+        check_groups("blocks of 1024 values", groups)?;
+        self.prepare(&Kernel::Add(values as u32), vec![x.clone(), y.clone()], (groups as u32, 1))
+    }
+
+    /// Rotary position embedding of `x`, f32 `[rows, heads, head_dim]`, in place.
+    ///
+    /// `angles`: f32, `[positions, rotary_dim / 2, 2]`, cosine and sine; `positions`: u32, `[rows]`, each below the
+    /// positions of `angles`.
+    ///
+    /// # Numerics
+    /// `|error| <= 2^-22 (|a| + |b|)` for a pair `a`, `b`.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for operands of another size.
+    pub fn rope(&self, key: RopeKernel, x: &Buffer, angles: &Buffer, positions: &Buffer) -> Result<Dispatch> {
+        let kernel = Kernel::Rope(key);
+        kernel.check(self.info())?;
+        expect_multiple("bytes of positions", 4, positions.len())?;
+        let rows = positions.len() / 4;
+        check_groups("rows", rows)?;
+        let width = u64::from(key.heads) * u64::from(key.head_dim);
+        expect_size("bytes of the rows", rows * width * 4, x.len())?;
+        expect_multiple("bytes of the angles", u64::from(key.rotary_dim) * 4, angles.len())?;
+        let groups = (key.heads * key.rotary_dim / 2).div_ceil(ROPE_THREADS);
+        self.prepare(&kernel, vec![x.clone(), angles.clone(), positions.clone()], (groups, rows as u32))
+    }
+
+    /// Reads all of `x`, whole units of 16 KiB, and stores nothing: for measuring the read bandwidth.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for a buffer of another size.
+    pub fn read_probe(&self, x: &Buffer) -> Result<Dispatch> {
+        expect_multiple("bytes to read", u64::from(READ_WORDS) * 16, x.len())?;
+        let words = (x.len() / 16) as u32;
+        self.prepare(&Kernel::Read(words), vec![x.clone(), self.zeroed(16)?], grid(words / READ_WORDS))
+    }
+
+    /// Index of the largest value of each row, the first among equals: two launches, to be run in this order.
+    ///
+    /// `x`: f32, `[rows, values]`; `out`: u32, `[rows]`.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for operands of another size; those of [`Gpu::zeroed`] for the candidates in between.
+    pub fn argmax(&self, x: &Buffer, out: &Buffer) -> Result<[Dispatch; 2]> {
+        expect_multiple("bytes of indices", 4, out.len())?;
+        let rows = out.len() / 4;
+        check_groups("rows", rows)?;
+        expect_multiple("bytes of the rows", rows * 4, x.len())?;
+        let values = x.len() / 4 / rows;
+        let groups = values.div_ceil(u64::from(ARGMAX_VALUES));
+        check_groups("blocks of 1024 values", groups)?;
+        let best = self.zeroed(rows * groups * 8)?;
+        let (rows, groups) = (rows as u32, groups as u32);
+        let first = Kernel::Argmax(values as u32);
+        let merge = Kernel::ArgmaxMerge(groups);
+        Ok([
+            self.prepare(&first, vec![x.clone(), best.clone()], (groups, rows))?,
+            self.prepare(&merge, vec![best, out.clone()], (1, rows))?,
+        ])
+    }
+}
+
+fn check_groups(what: &'static str, groups: u64) -> Result<()> {
+    if (1..=MAX_GROUPS).contains(&groups) {
+        return Ok(());
+    }
+    Err(Error::Shape { what, expected: format!("1 to {MAX_GROUPS}"), found: groups })
+}

@@ -1,0 +1,122 @@
+//! Every kernel on random shapes against float64, on the device at hand.
+//!
+//! Errors are given as a share of the bound that the operation documents: at most 1 passes. Properties of bits (equal from
+//! run to run, independent of the batch) give 0 or infinity. Outputs are filled with NaN before each launch.
+
+mod products;
+mod rows;
+
+use std::fmt;
+
+use crate::dispatch::Dispatch;
+use crate::error::Result;
+use crate::gpu::Gpu;
+use crate::memory::Buffer;
+use crate::reference::Random;
+use crate::repack::Format;
+
+/// Worst case of one property over all rounds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Check {
+    /// Operation and property.
+    pub name: String,
+    /// Error as a share of the documented bound.
+    pub worst: f64,
+    /// Shape of the worst case.
+    pub shape: String,
+    /// Number of shapes.
+    pub rounds: usize,
+}
+
+impl Check {
+    /// True when the bound holds.
+    pub fn passed(&self) -> bool {
+        self.worst <= 1.0
+    }
+}
+
+impl fmt::Display for Check {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verdict = if self.passed() { "ok" } else { "FAILED" };
+        let Self { name, worst, shape, rounds } = self;
+        write!(f, "{verdict:6} {name:32} {worst:9.2e} of the bound, {rounds} shapes, worst at {shape}")
+    }
+}
+
+/// Results by name, in the order of their first appearance.
+#[derive(Debug, Default)]
+struct Report {
+    checks: Vec<Check>,
+}
+
+impl Report {
+    fn add(&mut self, name: String, shape: &str, error: f64) {
+        let error = if error.is_nan() { f64::INFINITY } else { error };
+        let Some(check) = self.checks.iter_mut().find(|c| c.name == name) else {
+            self.checks.push(Check { name, worst: error, shape: shape.to_owned(), rounds: 1 });
+            return;
+        };
+        check.rounds += 1;
+        if error > check.worst {
+            (check.worst, check.shape) = (error, shape.to_owned());
+        }
+    }
+
+    /// 0 or infinity.
+    fn add_equal(&mut self, name: String, shape: &str, equal: bool) {
+        self.add(name, shape, if equal { 0.0 } else { f64::INFINITY });
+    }
+}
+
+/// Runs all checks `rounds` times on shapes and values drawn from `seed`.
+///
+/// # Errors
+/// Those of the device; a wrong result is no error but a [`Check`] that did not pass.
+pub fn run(gpu: &Gpu, seed: u64, rounds: usize) -> Result<Vec<Check>> {
+    let mut report = Report::default();
+    for round in 0..rounds as u64 {
+        let mut random = Random::new(seed.wrapping_mul(1_000_003).wrapping_add(round));
+        products::check(gpu, &mut random, &mut report)?;
+        rows::check(gpu, &mut random, &mut report)?;
+    }
+    Ok(report.checks)
+}
+
+/// The checks of one product: as [`run`], for a shape of the caller's and a batch of 2 to 8.
+///
+/// # Errors
+/// Those of the device and of [`Matrix::product`](crate::Matrix::product).
+pub fn product(gpu: &Gpu, format: Format, rows: u32, cols: u32, batch: u32) -> Result<Vec<Check>> {
+    let mut report = Report::default();
+    let shape = products::Shape { format, rows, cols, batch };
+    products::product(gpu, &mut Random::new(rows.into()), &mut report, shape)?;
+    Ok(report.checks)
+}
+
+/// Blocks of random weights, about 0.05 in size: `values` values, whole blocks.
+pub fn random_weights(format: Format, values: usize, seed: u64) -> Vec<u8> {
+    Random::new(seed).weights(format, values)
+}
+
+/// A buffer for `n` values of 4 bytes, filled with NaN.
+fn poisoned(gpu: &Gpu, n: usize) -> Result<Buffer> {
+    gpu.upload(&vec![f32::NAN; n])
+}
+
+fn output(gpu: &Gpu, dispatches: &[&Dispatch], buffer: &Buffer) -> Result<Vec<f32>> {
+    gpu.run(dispatches)?;
+    gpu.download(buffer)
+}
+
+fn same_bits(a: &[f32], b: &[f32]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
+}
+
+/// Largest `|found - exact| / bound`; bounds of 0 admit no error.
+fn worst(found: &[f32], exact: &[f64], bound: impl Fn(usize) -> f64) -> f64 {
+    let share = |i: usize| {
+        let error = (f64::from(found[i]) - exact[i]).abs();
+        if error == 0.0 { 0.0 } else { error / bound(i) }
+    };
+    (0..exact.len()).map(share).fold(0.0, |a, b| if b.is_nan() { f64::INFINITY } else { a.max(b) })
+}

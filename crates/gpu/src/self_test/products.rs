@@ -1,0 +1,138 @@
+//! Matrix products.
+
+use super::{Report, output, poisoned, same_bits, worst};
+use crate::error::Result;
+use crate::gpu::Gpu;
+use crate::kernel::{MAX_BATCH, Tile};
+use crate::matrix::{Activations, Matrix};
+use crate::reference::{Random, dequantize};
+use crate::repack::Format;
+use crate::rows::Quantized;
+
+pub(super) fn check(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
+    for format in Format::ALL {
+        let unit = format.column_unit() as u32;
+        // One of eight is a long row.
+        let longest = if random.range(0, 7) == 0 { 14_336 } else { 2048 };
+        let shape = Shape {
+            format,
+            rows: random.range(1, 70),
+            cols: unit * random.range(1, longest / unit),
+            batch: random.range(2, MAX_BATCH),
+        };
+        product(gpu, random, report, shape)?;
+    }
+    Ok(())
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Shape {
+    pub(super) format: Format,
+    pub(super) rows: u32,
+    pub(super) cols: u32,
+    pub(super) batch: u32,
+}
+
+/// Activations on the device, with their values as stored.
+struct Input {
+    activations: Activations,
+    values: Vec<f64>,
+}
+
+pub(super) fn product(gpu: &Gpu, random: &mut Random, report: &mut Report, shape: Shape) -> Result<()> {
+    let Shape { format, rows, cols, batch } = shape;
+    let weights = random.weights(format, (rows * cols) as usize);
+    let matrix = Matrix::upload(gpu, format, rows, cols, &weights)?;
+    let x = random.values((batch * cols) as usize);
+    let input = input(gpu, report, shape, &x)?;
+    let y = poisoned(gpu, (batch * rows) as usize)?;
+    let launch = matrix.product(gpu, &input.activations, &y, batch)?;
+    let found = output(gpu, &[&launch], &y)?;
+    let again = output(gpu, &[&launch], &y)?;
+
+    let (exact, magnitude) = exact(shape, &dequantize(format, &weights), &input.values);
+    let bound = bound_factor(gpu, shape);
+    let text = format!("{rows} x {cols}, batch {batch}");
+    let name = format.name();
+    report.add(format!("product {name}"), &text, worst(&found, &exact, |i| bound * magnitude[i]));
+    report.add_equal(format!("product {name}: repeated"), &text, same_bits(&found, &again));
+
+    let row = random.range(0, batch - 1) as usize;
+    let alone = x[row * cols as usize..][..cols as usize].to_vec();
+    let input = self::input(gpu, report, Shape { batch: 1, ..shape }, &alone)?;
+    let y = poisoned(gpu, rows as usize)?;
+    let single = output(gpu, &[&matrix.product(gpu, &input.activations, &y, 1)?], &y)?;
+    let equal = same_bits(&single, &found[row * rows as usize..][..rows as usize]);
+    report.add_equal(format!("product {name}: batch of one"), &text, equal);
+    Ok(())
+}
+
+/// `(n + 16) 2^-23` with the additions per lane `n`.
+fn bound_factor(gpu: &Gpu, shape: Shape) -> f64 {
+    let Shape { format, cols, batch, .. } = shape;
+    let lanes = Tile::choose(format, cols, batch, gpu.target()).lanes;
+    let (values, additions) = match format {
+        Format::F16 => (8, 8),
+        Format::Q4K | Format::Q5K => (32, 2),
+        Format::Q8_0 | Format::Q4_0 | Format::Q6K => (32, 1),
+    };
+    let per_lane = (cols / values).div_ceil(lanes) * additions + lanes.ilog2();
+    f64::from(per_lane + 16) * f64::from(f32::EPSILON)
+}
+
+/// Sums of products, and of their magnitudes; `[batch, rows]`.
+fn exact(shape: Shape, weights: &[f64], x: &[f64]) -> (Vec<f64>, Vec<f64>) {
+    let cols = shape.cols as usize;
+    let mut sums = Vec::new();
+    let mut magnitudes = Vec::new();
+    for x in x.chunks_exact(cols) {
+        for w in weights.chunks_exact(cols) {
+            let products = || w.iter().zip(x).map(|(w, x)| w * x);
+            sums.push(products().sum());
+            magnitudes.push(products().map(f64::abs).sum());
+        }
+    }
+    // The minimum of a group is added apart from its quants: its magnitude counts apart too.
+    if shape.format.has_min() {
+        magnitudes.iter_mut().for_each(|m| *m *= 4.0);
+    }
+    (sums, magnitudes)
+}
+
+fn input(gpu: &Gpu, report: &mut Report, shape: Shape, x: &[f32]) -> Result<Input> {
+    let buffer = gpu.upload(x)?;
+    if !shape.format.takes_quantized() {
+        return Ok(Input { activations: buffer.into(), values: x.iter().map(|&x| x.into()).collect() });
+    }
+    let quantized = Quantized::new(gpu, shape.batch, shape.cols)?;
+    gpu.run(&[&gpu.quantize(&buffer, &quantized)?])?;
+    let (values, sums_match) = stored(gpu, &quantized)?;
+    let text = format!("{} x {}", shape.batch, shape.cols);
+    let largest = |i: usize| x[i / 32 * 32..][..32].iter().fold(0.0_f32, |a, x| a.max(x.abs()));
+    let bound = |i: usize| f64::from(largest(i)) / 127.0 * (0.5 + 1.0 / 16_384.0);
+    let given: Vec<f64> = x.iter().map(|&x| x.into()).collect();
+    let rounded: Vec<f32> = values.iter().map(|&v| v as f32).collect();
+    report.add("quantize".to_owned(), &text, worst(&rounded, &given, bound));
+    report.add_equal("quantize: sums".to_owned(), &text, sums_match);
+    Ok(Input { activations: quantized.into(), values })
+}
+
+/// The stored values in their order, and whether the stored sums are those of the quants.
+pub(super) fn stored(gpu: &Gpu, quantized: &Quantized) -> Result<(Vec<f64>, bool)> {
+    let quants: Vec<i8> = gpu.download(quantized.quants())?;
+    let scales: Vec<[u32; 2]> = gpu.download(quantized.scales())?;
+    let cols = quantized.cols() as usize;
+    let groups = cols / 32;
+    let mut values = Vec::with_capacity(quants.len());
+    let mut sums_match = true;
+    for (row, quants) in quants.chunks_exact(cols).enumerate() {
+        for group in 0..groups {
+            let [scale, sum] = scales[row * groups + group];
+            let halves = [&quants[group * 16..][..16], &quants[cols / 2 + group * 16..][..16]];
+            let half_sum = |half: &[i8]| half.iter().map(|&q| i16::from(q)).sum::<i16>() as u16;
+            sums_match &= [half_sum(halves[0]), half_sum(halves[1])] == [sum as u16, (sum >> 16) as u16];
+            values.extend(halves.concat().iter().map(|&q| f64::from(f32::from_bits(scale)) * f64::from(q)));
+        }
+    }
+    Ok((values, sums_match))
+}

@@ -1,0 +1,189 @@
+//! Operations on rows.
+
+use super::products::stored;
+use super::{Report, output, poisoned, same_bits, worst};
+use crate::error::Result;
+use crate::gpu::Gpu;
+use crate::kernel::{Activation, RopeKernel, RopeLayout};
+use crate::reference::Random;
+use crate::rows::{Quantized, RowOutput};
+
+const EPSILON: f64 = f32::EPSILON as f64;
+
+pub(super) fn check(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
+    norm(gpu, random, report)?;
+    for activation in [Activation::Silu, Activation::GeluTanh] {
+        gated(gpu, random, report, activation)?;
+    }
+    for layout in [RopeLayout::Halves, RopeLayout::Interleaved] {
+        rope(gpu, random, report, layout)?;
+    }
+    add(gpu, random, report)?;
+    argmax(gpu, random, report)
+}
+
+fn norm(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
+    let (rows, cols) = (random.range(1, 5), 32 * random.range(1, 150));
+    let (x, delta) = (random.values((rows * cols) as usize), random.values((rows * cols) as usize));
+    let weight = random.values(cols as usize);
+    let eps = 1e-5_f32;
+    let text = format!("{rows} x {cols}");
+    let weight_buffer = gpu.upload(&weight)?;
+    let bound = (f64::from(cols) / 2048.0 + 16.0) * EPSILON;
+
+    let exact = normalized(&x, &weight, eps);
+    let out = poisoned(gpu, x.len())?;
+    let x_buffer = gpu.upload(&x)?;
+    let launch = gpu.rms_norm(&x_buffer, &weight_buffer, eps, rows, &out.clone().into())?;
+    let found = output(gpu, &[&launch], &out)?;
+    report.add("rms_norm".to_owned(), &text, worst(&found, &exact, |i| bound * exact[i].abs()));
+    let again = output(gpu, &[&launch], &out)?;
+    report.add_equal("rms_norm: repeated".to_owned(), &text, same_bits(&found, &again));
+    let quantized = Quantized::new(gpu, rows, cols)?;
+    let launch = gpu.rms_norm(&x_buffer, &weight_buffer, eps, rows, &quantized.clone().into())?;
+    gpu.run(&[&launch])?;
+    check_quantized(gpu, report, "rms_norm to 8 bits", &quantized, &found)?;
+
+    let sum: Vec<f32> = x.iter().zip(&delta).map(|(x, d)| x + d).collect();
+    let exact = normalized(&sum, &weight, eps);
+    let delta_buffer = gpu.upload(&delta)?;
+    let out = poisoned(gpu, x.len())?;
+    let target: RowOutput = out.clone().into();
+    let launch = gpu.add_rms_norm(&x_buffer, &delta_buffer, &weight_buffer, eps, rows, &target)?;
+    let found = output(gpu, &[&launch], &out)?;
+    report.add("add_rms_norm".to_owned(), &text, worst(&found, &exact, |i| bound * exact[i].abs()));
+    let residual: Vec<f32> = gpu.download(&x_buffer)?;
+    report.add_equal("add_rms_norm: residual".to_owned(), &text, same_bits(&residual, &sum));
+    Ok(())
+}
+
+fn normalized(x: &[f32], weight: &[f32], eps: f32) -> Vec<f64> {
+    let mut exact = Vec::with_capacity(x.len());
+    for row in x.chunks_exact(weight.len()) {
+        let squares: f64 = row.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
+        let scale = 1.0 / (squares / row.len() as f64 + f64::from(eps)).sqrt();
+        exact.extend(row.iter().zip(weight).map(|(&x, &w)| f64::from(x) * scale * f64::from(w)));
+    }
+    exact
+}
+
+/// A fused 8-bit output against the f32 output of the same operation.
+fn check_quantized(
+    gpu: &Gpu,
+    report: &mut Report,
+    name: &str,
+    quantized: &Quantized,
+    values: &[f32],
+) -> Result<()> {
+    let (stored, sums_match) = stored(gpu, quantized)?;
+    let stored: Vec<f32> = stored.iter().map(|&v| v as f32).collect();
+    let exact: Vec<f64> = values.iter().map(|&v| v.into()).collect();
+    let largest = |i: usize| values[i / 32 * 32..][..32].iter().fold(0.0_f32, |a, x| a.max(x.abs()));
+    let bound = |i: usize| f64::from(largest(i)) / 127.0 * (0.5 + 1.0 / 1024.0);
+    let text = format!("{} values", values.len());
+    report.add(name.to_owned(), &text, worst(&stored, &exact, bound));
+    report.add_equal(format!("{name}: sums"), &text, sums_match);
+    Ok(())
+}
+
+fn gated(gpu: &Gpu, random: &mut Random, report: &mut Report, activation: Activation) -> Result<()> {
+    let (rows, cols) = (random.range(1, 5), 32 * random.range(1, 100));
+    let mut x = random.values((2 * rows * cols) as usize);
+    x.iter_mut().for_each(|x| *x *= 12.0);
+    x[0] = -200.0; // exp and tanh saturate
+    let name = format!("gated {activation:?}").to_lowercase();
+    let text = format!("{rows} x {cols}");
+    let (mut exact, mut bounds) = (Vec::new(), Vec::new());
+    for row in x.chunks_exact(2 * cols as usize) {
+        let (gate, up) = row.split_at(cols as usize);
+        for (&gate, &up) in gate.iter().zip(up) {
+            let (gate, up) = (f64::from(gate), f64::from(up));
+            let (value, scale) = match activation {
+                Activation::Silu => {
+                    let value = gate / (1.0 + (-gate).exp()) * up;
+                    // exp saturates at 80.
+                    (value, value.abs() + 1e-33 / (64.0 * EPSILON) * (gate * up).abs())
+                }
+                Activation::GeluTanh => {
+                    let inner = (2.0 / std::f64::consts::PI).sqrt() * (gate + 0.044_715 * gate.powi(3));
+                    (0.5 * gate * (1.0 + inner.tanh()) * up, (gate * up).abs())
+                }
+            };
+            exact.push(value);
+            bounds.push(64.0 * EPSILON * scale);
+        }
+    }
+    let input = gpu.upload(&x)?;
+    let out = poisoned(gpu, exact.len())?;
+    let found = output(gpu, &[&gpu.gated(activation, &input, rows, cols, &out.clone().into())?], &out)?;
+    report.add(name.clone(), &text, worst(&found, &exact, |i| bounds[i]));
+    let quantized = Quantized::new(gpu, rows, cols)?;
+    gpu.run(&[&gpu.gated(activation, &input, rows, cols, &quantized.clone().into())?])?;
+    check_quantized(gpu, report, &format!("{name} to 8 bits"), &quantized, &found)
+}
+
+fn rope(gpu: &Gpu, random: &mut Random, report: &mut Report, layout: RopeLayout) -> Result<()> {
+    let head_dim = 2 * random.range(1, 64);
+    let rotary_dim = 2 * random.range(1, head_dim / 2);
+    let key = RopeKernel { heads: random.range(1, 9), head_dim, rotary_dim, layout };
+    let (rows, half) = (random.range(1, 6), rotary_dim as usize / 2);
+    let positions: Vec<u32> = (0..rows).map(|_| random.range(0, 99)).collect();
+    let angle = |position: usize, j: usize| {
+        position as f64 * 10_000.0_f64.powf(-(2.0 * j as f64) / f64::from(rotary_dim))
+    };
+    let turns = (0..100).flat_map(|p| (0..half).map(move |j| angle(p, j)));
+    let angles: Vec<f32> = turns.flat_map(|a| [a.cos() as f32, a.sin() as f32]).collect();
+    let x = random.values((rows * key.heads * head_dim) as usize);
+    let mut exact: Vec<f64> = x.iter().map(|&x| x.into()).collect();
+    let mut bounds = vec![0.0; x.len()];
+    for (index, head) in exact.chunks_exact_mut(head_dim as usize).enumerate() {
+        let position = positions[index / key.heads as usize] as usize;
+        for j in 0..half {
+            let (a, b) = match layout {
+                RopeLayout::Halves => (j, j + half),
+                RopeLayout::Interleaved => (2 * j, 2 * j + 1),
+            };
+            let turn = &angles[(position * half + j) * 2..];
+            let (cos, sin, left, right) = (f64::from(turn[0]), f64::from(turn[1]), head[a], head[b]);
+            (head[a], head[b]) = (left * cos - right * sin, right * cos + left * sin);
+            let start = index * head_dim as usize;
+            bounds[start + a] = 2.0 * EPSILON * (left.abs() + right.abs());
+            bounds[start + b] = bounds[start + a];
+        }
+    }
+    let buffer = gpu.upload(&x)?;
+    let launch = gpu.rope(key, &buffer, &gpu.upload(&angles)?, &gpu.upload(&positions)?)?;
+    let found = output(gpu, &[&launch], &buffer)?;
+    let text = format!("{rows} x {} x {head_dim}, rotary {rotary_dim}", key.heads);
+    let name = format!("rope {layout:?}").to_lowercase();
+    report.add(name, &text, worst(&found, &exact, |i| bounds[i]));
+    Ok(())
+}
+
+fn add(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
+    let n = random.range(1, 5000) as usize;
+    let (x, y) = (random.values(n), random.values(n));
+    let buffer = gpu.upload(&x)?;
+    let launch = gpu.add(&buffer, &gpu.upload(&y)?)?;
+    let found = output(gpu, &[&launch], &buffer)?;
+    let exact: Vec<f32> = x.iter().zip(&y).map(|(x, y)| x + y).collect();
+    report.add_equal("add".to_owned(), &n.to_string(), same_bits(&found, &exact));
+    Ok(())
+}
+
+fn argmax(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
+    // One of four has the size of a vocabulary.
+    let longest = if random.range(0, 3) == 0 { 300_000 } else { 3000 };
+    let (rows, n) = (random.range(1, 3) as usize, random.range(1, longest) as usize);
+    // Few distinct values: the first of equals must win.
+    let x: Vec<f32> = (0..rows * n).map(|_| random.range(0, 2000) as f32 / 16.0 - 100.0).collect();
+    let first_largest =
+        |row: &[f32]| (0..n).fold(0, |best, i| if row[i] > row[best] { i } else { best }) as u32;
+    let exact: Vec<u32> = x.chunks_exact(n).map(first_largest).collect();
+    let out = gpu.upload(&vec![u32::MAX; rows])?;
+    let [first, merge] = gpu.argmax(&gpu.upload(&x)?, &out)?;
+    gpu.run(&[&first, &merge])?;
+    let found: Vec<u32> = gpu.download(&out)?;
+    report.add_equal("argmax".to_owned(), &format!("{rows} x {n}"), found == exact);
+    Ok(())
+}

@@ -1,0 +1,80 @@
+//! Error bounds and properties of bits on random shapes.
+
+use ruvllm_gpu::{Activations, Error, Format, Kernel, Matrix, Quantized, Tile, self_test};
+
+use crate::gpu;
+
+#[test]
+fn every_kernel_is_within_its_bound_on_random_shapes() {
+    let Some(gpu) = gpu() else { return };
+    let checks = self_test::run(&gpu, 20, 10).unwrap();
+    for check in &checks {
+        println!("{check}");
+    }
+    assert!(checks.len() > 20, "{} checks", checks.len());
+    assert!(checks.iter().all(self_test::Check::passed), "a check failed, see above");
+}
+
+#[test]
+fn long_rows_and_long_outputs_are_exact() {
+    let Some(gpu) = gpu() else { return };
+    // Columns beyond one step of all lanes, with a rest; rows beyond the workgroups of one line of the grid.
+    for (format, rows, cols) in [
+        (Format::Q4K, 5, 14_336),
+        (Format::F16, 7, 8232 / 32 * 32),
+        (Format::Q8_0, 300_001, 32),
+        (Format::Q4_0, 9, 32 * 449),
+    ] {
+        for check in self_test::product(&gpu, format, rows, cols, 2).unwrap() {
+            assert!(check.passed(), "{check}");
+        }
+    }
+}
+
+#[test]
+fn bits_depend_on_lanes_only() {
+    let Some(gpu) = gpu() else { return };
+    let (rows, cols, batch) = (37, 2048, 3);
+    for format in Format::ALL {
+        let weights = self_test::random_weights(format, (rows * cols) as usize, 5);
+        let matrix = Matrix::upload(&gpu, format, rows, cols, &weights).unwrap();
+        let values: Vec<f32> = (0..batch * cols).map(|i| (i as f32 * 0.37).sin()).collect();
+        let buffer = gpu.upload(&values).unwrap();
+        let x: Activations = if format.takes_quantized() {
+            let x = Quantized::new(&gpu, batch, cols).unwrap();
+            gpu.run(&[&gpu.quantize(&buffer, &x).unwrap()]).unwrap();
+            x.into()
+        } else {
+            buffer.into()
+        };
+        let y = gpu.zeroed(u64::from(rows * batch) * 4).unwrap();
+        let mut results: Vec<Vec<u32>> = Vec::new();
+        for (rows, teams, unroll) in [(1, 1, 1), (2, 1, 2), (4, 2, 1), (3, 1, 4), (1, 4, 3)] {
+            let tile = Tile { rows, lanes: 32, teams, unroll };
+            let product = matrix.product_with(&gpu, &x, &y, batch, tile).unwrap();
+            gpu.run(&[&product]).unwrap();
+            results.push(gpu.download(&y).unwrap());
+        }
+        assert!(results.iter().all(|r| *r == results[0]), "{}", format.name());
+    }
+}
+
+#[test]
+fn kernels_are_compiled_once() {
+    let Some(gpu) = gpu() else { return };
+    let (x, y) = (gpu.zeroed(64).unwrap(), gpu.zeroed(64).unwrap());
+    gpu.add(&x, &y).unwrap();
+    gpu.add(&y, &x).unwrap();
+    assert_eq!(gpu.compiled(), 1);
+    let error = gpu.add(&x, &x.clone()).unwrap_err();
+    assert!(matches!(error, Error::Aliased { .. }), "{error}");
+}
+
+#[test]
+fn names_and_sources_differ_between_keys() {
+    let names: Vec<_> = crate::generated::kernels().iter().map(Kernel::name).collect();
+    let mut unique = names.clone();
+    unique.sort();
+    unique.dedup();
+    assert_eq!(unique.len(), names.len());
+}

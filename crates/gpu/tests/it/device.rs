@@ -1,0 +1,115 @@
+//! Selection, memory accounting, errors.
+
+use ruvllm_gpu::{
+    AdapterChoice, AdapterKind, Error, Format, Gpu, Matrix, Quantized, Selection, Tile, adapters,
+};
+
+use crate::{gpu, gpu_with};
+
+#[test]
+fn adapters_are_listed_and_opened_by_index_and_name() {
+    let all = adapters();
+    for info in &all {
+        println!("{info}: {info:?}");
+        assert!(!info.name.is_empty() && info.max_binding > 0 && info.max_threads >= 64);
+        for adapter in [AdapterChoice::Index(info.index), AdapterChoice::Name(info.name.to_uppercase())] {
+            let gpu = Gpu::open(&Selection { adapter, software: true }, 1 << 20).unwrap();
+            assert_eq!(gpu.info().name, info.name);
+        }
+    }
+    let missing = Selection { adapter: AdapterChoice::Index(99), software: true };
+    let error = Gpu::open(&missing, 1 << 20).unwrap_err();
+    assert!(matches!(error, Error::UnknownAdapter { .. } | Error::NoAdapter { .. }), "{error}");
+    if all.iter().all(|info| info.kind == AdapterKind::Software) {
+        let error = Gpu::open(&Selection::default(), 1 << 20).unwrap_err();
+        assert_eq!(error, Error::NoAdapter { software: all.len() });
+    }
+}
+
+#[test]
+fn memory_is_counted_exactly_and_released() {
+    let Some(gpu) = gpu_with(10_000) else { return };
+    let buffer = gpu.zeroed(1001).unwrap();
+    assert_eq!((buffer.len(), gpu.used()), (1001, 1008));
+    let clone = buffer.clone();
+    drop(buffer);
+    assert_eq!(gpu.used(), 1008);
+    let free = 10_000 - 1008;
+    assert_eq!(gpu.zeroed(9000).unwrap_err(), Error::OverBudget { need: 9008, free, budget: 10_000 });
+    drop(clone);
+    assert_eq!(gpu.used(), 0);
+
+    // A prepared launch keeps its operands.
+    let (x, y) = (gpu.zeroed(64).unwrap(), gpu.zeroed(64).unwrap());
+    let launch = gpu.add(&x, &y).unwrap();
+    drop((x, y));
+    assert_eq!(gpu.used(), 128);
+    gpu.run(&[&launch]).unwrap();
+    drop(launch);
+    assert_eq!(gpu.used(), 0);
+}
+
+#[test]
+fn a_thousand_uploads_leave_nothing_behind() {
+    let Some(gpu) = gpu_with(1 << 20) else { return };
+    let weights = vec![1_u8; 34 * 8];
+    for _ in 0..1000 {
+        let matrix = Matrix::upload(&gpu, Format::Q8_0, 8, 32, &weights).unwrap();
+        assert_eq!(matrix.bytes(), weights.len() as u64);
+        assert_eq!(gpu.used(), 8 * 32 + 16);
+    }
+    assert_eq!(gpu.used(), 0);
+}
+
+#[test]
+fn bytes_come_back_as_they_were() {
+    let Some(gpu) = gpu() else { return };
+    for n in [0, 1, 3, 4, 17, 1 << 20, (33 << 20) + 5] {
+        let bytes: Vec<u8> = (0..n).map(|i| (i * 7 + i / 251) as u8).collect();
+        let buffer = gpu.upload(&bytes).unwrap();
+        assert!(gpu.download::<u8>(&buffer).unwrap() == bytes, "{n} bytes");
+    }
+    let buffer = gpu.zeroed(40).unwrap();
+    gpu.fill(&buffer, &[1_u32, 2, 3]).unwrap();
+    assert_eq!(gpu.download::<u32>(&buffer).unwrap(), [1, 2, 3, 1, 2, 3, 1, 2, 3, 1]);
+    assert!(matches!(gpu.write(&buffer, &[0_u32; 11]), Err(Error::Shape { .. })));
+    assert!(matches!(gpu.download::<[u32; 3]>(&buffer), Err(Error::Shape { .. })));
+}
+
+#[test]
+fn wrong_sizes_are_errors() {
+    let Some(gpu) = gpu() else { return };
+    let is_shape = |error: Error| assert!(matches!(error, Error::Shape { .. }), "{error}");
+    is_shape(Matrix::upload(&gpu, Format::Q4K, 1, 128, &[0; 72]).unwrap_err());
+    is_shape(Matrix::upload(&gpu, Format::Q8_0, 2, 32, &[0; 67]).unwrap_err());
+    is_shape(Matrix::upload(&gpu, Format::Q8_0, 0, 32, &[]).unwrap_err());
+    is_shape(Quantized::new(&gpu, 1, 33).unwrap_err());
+    let matrix = Matrix::upload(&gpu, Format::Q8_0, 2, 32, &[0; 68]).unwrap();
+    let (x, y) = (Quantized::new(&gpu, 1, 32).unwrap(), gpu.zeroed(8).unwrap());
+    let float = gpu.zeroed(128).unwrap();
+    is_shape(matrix.product(&gpu, &float.into(), &y, 1).unwrap_err());
+    is_shape(matrix.product(&gpu, &x.clone().into(), &gpu.zeroed(12).unwrap(), 1).unwrap_err());
+    is_shape(matrix.product(&gpu, &x.clone().into(), &y, 0).unwrap_err());
+    is_shape(matrix.product(&gpu, &x.clone().into(), &y, 9).unwrap_err());
+    let tile = Tile { rows: 1, lanes: 48, teams: 1, unroll: 1 };
+    is_shape(matrix.product_with(&gpu, &x.into(), &y, 1, tile).unwrap_err());
+    is_shape(gpu.argmax(&gpu.zeroed(10).unwrap(), &gpu.zeroed(4).unwrap()).unwrap_err());
+    let large = gpu.info().max_binding + 16;
+    let error = gpu_with(u64::MAX).unwrap().zeroed(large).unwrap_err();
+    assert!(matches!(error, Error::BufferTooLarge { .. }), "{error}");
+}
+
+#[test]
+fn a_lost_device_is_an_error_everywhere() {
+    let Some(gpu) = gpu() else { return };
+    let (x, y) = (gpu.zeroed(64).unwrap(), gpu.zeroed(64).unwrap());
+    let launch = gpu.add(&x, &y).unwrap();
+    gpu.destroy();
+    let lost = |error: Error| assert!(matches!(error, Error::DeviceLost { .. }), "{error}");
+    lost(gpu.run(&[&launch]).unwrap_err());
+    lost(gpu.zeroed(16).unwrap_err());
+    lost(gpu.download::<f32>(&x).unwrap_err());
+    lost(gpu.write(&x, &[1.0_f32]).unwrap_err());
+    lost(gpu.add(&x, &y).unwrap_err());
+    lost(gpu.wait().unwrap_err());
+}

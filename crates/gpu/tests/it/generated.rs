@@ -1,0 +1,110 @@
+//! Generated WGSL: valid, translatable to SPIR-V and MSL, and without operations whose order drivers choose.
+
+use naga::valid::{Capabilities, ValidationFlags, Validator};
+use ruvllm_gpu::{
+    Activation, Format, Kernel, MAX_BATCH, Product, RopeKernel, RopeLayout, RowKernel, RowOp, Target, Tile,
+};
+
+const TARGETS: [Target; 5] = [
+    Target { subgroup: Some(32), f16: true },
+    Target { subgroup: Some(64), f16: true },
+    Target { subgroup: Some(8), f16: true },
+    Target { subgroup: Some(32), f16: false },
+    Target { subgroup: None, f16: false },
+];
+
+/// Kernels of every kind, format and batch, with tiles that take each path of the generator.
+pub(crate) fn kernels() -> Vec<Kernel> {
+    let mut kernels = Vec::new();
+    for format in Format::ALL {
+        for (rows, cols) in [(14_336, 4096), (4096, 14_336), (13, 2304), (128_256, 2048)] {
+            for batch in 1..=MAX_BATCH {
+                let tile = Tile { rows: 4, lanes: 64, teams: 2, unroll: 2 };
+                kernels.push(Kernel::Product(Product { format, rows, cols, batch, tile }));
+            }
+            let tile = Tile { rows: 3, lanes: 128, teams: 1, unroll: 4 };
+            kernels.push(Kernel::Product(Product { format, rows, cols, batch: 1, tile }));
+        }
+    }
+    let eps = 1e-5_f32.to_bits();
+    let gated = [RowOp::Gated(Activation::Silu), RowOp::Gated(Activation::GeluTanh)];
+    for op in [RowOp::Copy, RowOp::RmsNorm(eps), RowOp::AddRmsNorm(eps)].into_iter().chain(gated) {
+        for quantize in [false, true] {
+            kernels.push(Kernel::Rows(RowKernel { op, cols: 4096, quantize }));
+        }
+    }
+    for layout in [RopeLayout::Halves, RopeLayout::Interleaved] {
+        kernels.push(Kernel::Rope(RopeKernel { heads: 32, head_dim: 128, rotary_dim: 64, layout }));
+    }
+    kernels.extend([
+        Kernel::Add(4097),
+        Kernel::Argmax(128_256),
+        Kernel::ArgmaxMerge(126),
+        Kernel::Read(4096),
+    ]);
+    kernels
+}
+
+/// Subgroups that a tile of 64 lanes can have.
+fn all() -> impl Iterator<Item = (Kernel, Target)> {
+    TARGETS.into_iter().flat_map(|target| kernels().into_iter().map(move |kernel| (kernel, target)))
+}
+
+#[test]
+fn every_kernel_is_valid_and_translates_to_spirv_and_msl() {
+    for (kernel, target) in all() {
+        let name = format!("{} for {target:?}", kernel.name());
+        let source = kernel.source(target);
+        let module = naga::front::wgsl::parse_str(&source)
+            .unwrap_or_else(|e| panic!("{name}: {}", e.emit_to_string(&source)));
+        let capabilities =
+            Capabilities::SUBGROUP | Capabilities::SHADER_FLOAT16 | Capabilities::SHADER_FLOAT16_IN_FLOAT32;
+        let info = Validator::new(ValidationFlags::all(), capabilities)
+            .validate(&module)
+            .unwrap_or_else(|e| panic!("{name}: {}", e.emit_to_string(&source)));
+        let spirv = naga::back::spv::Options { lang_version: (1, 3), ..Default::default() };
+        naga::back::spv::write_vec(&module, &info, &spirv, None).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let msl = naga::back::msl::Options { lang_version: (2, 4), ..Default::default() };
+        let (text, _) = naga::back::msl::write_string(&module, &info, &msl, &Default::default())
+            .unwrap_or_else(|e| panic!("{name}: {e}"));
+        // Forms that naga writes and Metal's compiler refuses.
+        assert!(!text.contains("simdgroup_half16x16"), "{name}");
+    }
+}
+
+#[test]
+fn sums_have_an_order_of_their_own() {
+    for (kernel, target) in all() {
+        let source = kernel.source(target);
+        for forbidden in
+            ["atomic", "subgroupAdd", "subgroupMul", " dot(", "(dot(", "length(", "bitcast<vec4<f16>>"]
+        {
+            assert!(!source.contains(forbidden), "{}: {forbidden}", kernel.name());
+        }
+        assert_eq!(
+            source.contains("subgroup"),
+            target.subgroup.is_some() && matches!(kernel, Kernel::Product(_))
+        );
+    }
+}
+
+#[test]
+fn sources_are_indented_and_short_lined() {
+    for (kernel, target) in all() {
+        for line in kernel.source(target).lines() {
+            let indent = line.len() - line.trim_start().len();
+            assert!(indent % 2 == 0 && line.len() <= 160 && line.trim_end() == line, "{line:?}");
+        }
+    }
+}
+
+#[test]
+fn f16_is_used_only_where_the_device_has_it() {
+    for (kernel, target) in all() {
+        let source = kernel.source(target);
+        if !target.f16 {
+            assert!(!source.contains("enable f16") && !source.contains("<f16>"), "{}", kernel.name());
+        }
+        assert_eq!(source.contains("enable f16"), source.contains("array<f16>"), "{}", kernel.name());
+    }
+}
