@@ -1,0 +1,70 @@
+//! Correctness and speed of every kernel on one GPU.
+//!
+//! `gpu-bench [--adapter INDEX|NAME] [--software] [--quick] [--sweep] [--json FILE]`
+//!
+//! Times are those of the device (timestamp queries), medians with minimum and maximum. Weights rotate over more
+//! memory than any level-2 cache holds.
+
+mod args;
+mod json;
+mod measure;
+mod operations;
+mod products;
+mod sweep;
+mod token;
+
+use std::process::ExitCode;
+
+use args::Args;
+use json::Json;
+use ruvllm_gpu::{Gpu, self_test};
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => {
+            eprintln!("error: a check failed");
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<bool, Box<dyn std::error::Error>> {
+    let args = Args::parse(std::env::args().skip(1))?;
+    let gpu = Gpu::open(&args.selection, args.budget)?;
+    let info = gpu.info().clone();
+    println!("{info}");
+    println!(
+        "subgroup {:?}, f16 {}, cooperative {:?}, largest binding {} MiB",
+        info.subgroup,
+        info.f16,
+        info.cooperative.iter().map(|s| format!("{}x{}x{}", s.m, s.n, s.k)).collect::<Vec<_>>(),
+        info.max_binding >> 20
+    );
+    let mut json = Json::new(&info);
+    let rounds = if args.sweep || args.quick { 2 } else { 8 };
+    let checks = self_test::run(&gpu, 1, rounds)?;
+    for check in &checks {
+        println!("{check}");
+        json.check(check);
+    }
+    let mut passed = checks.iter().all(self_test::Check::passed);
+    let peak = measure::read_bandwidth(&gpu, args.quick)?;
+    println!("\nread bandwidth: {peak} GB/s");
+    json.number("read_gb_per_s", peak.median);
+    if args.sweep {
+        sweep::run(&gpu, peak.median, args.quick)?;
+    } else {
+        passed &= products::run(&gpu, peak.median, args.quick, &mut json)?;
+        operations::run(&gpu, args.quick, &mut json)?;
+        token::run(&gpu, args.quick, &mut json)?;
+    }
+    if let Some(path) = &args.json {
+        std::fs::write(path, json.finish())?;
+    }
+    Ok(passed)
+}
