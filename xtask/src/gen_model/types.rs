@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use gguf_rs_lite::{TensorInfo, TensorType};
-use ruvllm_kernels::BlockFormat;
+use ruvllm_kernels::quant::BlockFormat;
 use ruvllm_models::block_format;
 use ruvllm_models::quantize::Recipe;
 

@@ -3,9 +3,9 @@
 use std::arch::x86_64::*;
 
 use super::q8::{Order, OrderedQuants, Q8Leaf, Q8SubBlock, TILE_TOKENS};
-use crate::format::SUB_BLOCK;
 use crate::lanes::{LANES, X86Lanes};
 use crate::matmul::avx2::vector::{load, load_f32, store, transpose, transpose_rows};
+use crate::quant::SUB_BLOCK;
 
 impl<const AVX512: bool> Q8Leaf for X86Lanes<AVX512> {
     #[inline(always)]

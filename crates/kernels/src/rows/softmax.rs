@@ -1,8 +1,8 @@
 //! Softmax and log-sum-exp of a row.
 
 use crate::Kernels;
+use crate::lanes::math::exp_nonpositive;
 use crate::lanes::{LANES, Lanes};
-use crate::op::math::exp_nonpositive;
 
 impl Kernels {
     /// Replaces a row by its softmax, `e^(x_i - m) / Σ e^(x_j - m)` with `m` the largest value.

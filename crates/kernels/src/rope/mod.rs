@@ -1,7 +1,19 @@
 //! Rotary position embedding: tables of angles, and their application in place.
 //!
-//! [`RopeConfig`] says how fast each pair of dimensions turns, [`RopeTable`] holds the cosines and sines of a range of
-//! positions, [`Kernels::rope`] rotates query and key rows.
+//! [`RopeConfig`] gives the angle per position of each pair of dimensions, [`RopeTable`] holds the cosines and sines of a
+//! range of positions, [`Kernels::rope`] applies them to the rows of queries and keys.
+//!
+//! # Example
+//! ```
+//! use ruvllm_kernels::Kernels;
+//! use ruvllm_kernels::rope::{RopeConfig, RopeLayout, RopeTable};
+//!
+//! let table = RopeTable::new(&RopeConfig::new(10_000.0, 4), 64)?;
+//! let mut heads = [1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0]; // positions 0 and 1, one head of 4 values
+//! Kernels::detect()?.rope(&table, RopeLayout::Halves, 0..2, &mut heads, 1, 4);
+//! assert_eq!(heads[..4], [1.0, 0.0, 1.0, 0.0], "position 0 stays as it is");
+//! # Ok::<(), ruvllm_kernels::Error>(())
+//! ```
 //!
 //! # Source
 //! Su et al., "RoFormer", arXiv 2104.09864; the scalings' sources are named at [`RopeScaling`].

@@ -3,7 +3,7 @@
 
 use crate::Kernels;
 use crate::lanes::{LANES, Lanes};
-use crate::op::dot::{add_assign, dot};
+use crate::rows::dot::{add_assign, dot};
 
 /// Which normalization, with its weights, `[n]` each.
 #[derive(Debug, Clone, Copy)]

@@ -1,5 +1,21 @@
-//! Block formats of weight matrices: how many values share a block, how the bytes are laid out, how they turn into f32
-//! and back. One file per format (or family); the arithmetic on them lives in [`matmul`](crate::matmul).
+//! Weights as a model file stores them: the formats of quant blocks, and matrices over shared bytes.
+//!
+//! [`BlockFormat`] says how many values share a quant block, how its bytes are laid out, and converts them to f32 and
+//! back; [`PackedMatrix`] is a matrix in such a format over [`SharedBytes`] that it does not copy. Products with it are
+//! in [`matmul`](crate::matmul).
+//!
+//! # Example
+//! ```
+//! use ruvllm_kernels::quant::BlockFormat;
+//!
+//! let (mut bytes, mut back) = ([0; 34], [0.0; 32]);
+//! BlockFormat::Q8_0.quantize(&[0.5; 32], &mut bytes);
+//! BlockFormat::Q8_0.dequantize(&bytes, &mut back);
+//! assert!(back.iter().all(|x| (x - 0.5).abs() < 1e-3));
+//! ```
+//!
+//! # Formats
+//! One file per format (or family).
 //!
 //! A format whose products run in integers describes itself by [`QuantBlock`], in terms of *sub-blocks* of 32 values.
 //! That description alone makes it work everywhere (dequantization, matrix products on every instruction set); tuned
@@ -11,6 +27,7 @@ mod float;
 mod iq4_nl;
 mod iq4_xs;
 mod k_quants;
+mod matrix;
 mod non_linear;
 mod q2_k;
 mod q3_k;
@@ -30,6 +47,7 @@ use half::{bf16, f16};
 pub(crate) use iq4_nl::Iq4Nl;
 pub(crate) use iq4_xs::Iq4Xs;
 pub(crate) use k_quants::PackedScales;
+pub use matrix::{PackedMatrix, SharedBytes};
 pub(crate) use non_linear::VALUES as NON_LINEAR_VALUES;
 pub(crate) use q2_k::Q2K;
 pub(crate) use q3_k::Q3K;
@@ -168,7 +186,7 @@ impl BlockFormat {
     }
 
     /// Whether products with this format take 8-bit activations
-    /// ([`Activations::quantize`](crate::Activations::quantize)) instead of the f32 rows.
+    /// ([`Activations::quantize`](crate::matmul::Activations::quantize)) instead of the f32 rows.
     pub fn uses_q8(self) -> bool {
         !matches!(self, Self::F32 | Self::F16 | Self::BF16)
     }

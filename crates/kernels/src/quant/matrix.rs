@@ -3,7 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::{BlockFormat, Error, Result};
+use crate::quant::BlockFormat;
+use crate::{Error, Result};
 
 /// Bytes kept alive by whoever refers to them: a memory-mapped file, an embedded model, a buffer.
 ///

@@ -41,7 +41,8 @@ pub(crate) struct Q8 {
 ///
 /// # Examples
 /// ```
-/// use ruvllm_kernels::{Activations, Kernels, ThreadPool};
+/// use ruvllm_kernels::matmul::Activations;
+/// use ruvllm_kernels::{Kernels, ThreadPool};
 ///
 /// let (kernels, pool) = (Kernels::detect()?, ThreadPool::single());
 /// let mut x = Activations::new();
@@ -96,7 +97,7 @@ impl Activations {
 
     /// Makes the 8-bit form of the rows, unless it is there already.
     ///
-    /// Needed before a product with a format for which [`BlockFormat::uses_q8`](crate::BlockFormat::uses_q8) holds.
+    /// Needed before a product with a format for which [`BlockFormat::uses_q8`](crate::quant::BlockFormat::uses_q8) holds.
     ///
     /// # Numerics
     /// Per 32 values (the last group of a row padded with zeros): `scale = max|x| / 127`,

@@ -1,8 +1,8 @@
 //! Activation functions, value by value, and their gated forms (SwiGLU and its like).
 
 use crate::Kernels;
+use crate::lanes::math::{exp, normal_below};
 use crate::lanes::{LANES, Lanes};
-use crate::op::math::{exp, normal_below};
 
 /// A function of one value between two layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

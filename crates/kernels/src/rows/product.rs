@@ -64,7 +64,8 @@ impl Kernels {
     ///
     /// # Examples
     /// ```
-    /// use ruvllm_kernels::{Kernels, MatrixView};
+    /// use ruvllm_kernels::rows::MatrixView;
+    /// use ruvllm_kernels::Kernels;
     ///
     /// let mut x = [1.0, 1.0, 1.0];
     /// let w = MatrixView::new(&[2.0, -1.0], 1, 2, 2);

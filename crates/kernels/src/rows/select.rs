@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use crate::Kernels;
 use crate::lanes::Lanes;
-use crate::op::softmax::largest;
+use crate::rows::softmax::largest;
 
 /// Number of values whose largest is found before any of them is looked at singly.
 const BLOCK: usize = 256;

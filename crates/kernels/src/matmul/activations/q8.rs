@@ -6,9 +6,9 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::format::SUB_BLOCK;
 use crate::lanes::{LANES, Lanes, ScalarLanes};
 use crate::matmul::slot_position;
+use crate::quant::SUB_BLOCK;
 
 /// Tokens per tile.
 pub(crate) const TILE_TOKENS: usize = 4;

@@ -6,8 +6,8 @@ use std::ops::Range;
 use bytemuck::Zeroable;
 
 use super::{Activations, TILE_TOKENS, TileStep, min_tiled_tokens};
-use crate::disjoint::DisjointMut;
-use crate::format::SUB_BLOCK;
+use crate::pool::DisjointMut;
+use crate::quant::SUB_BLOCK;
 use crate::{Kernels, ThreadPool};
 
 /// Fewer rows than this are worth no second thread: a row takes about a microsecond, as much as handing it out.

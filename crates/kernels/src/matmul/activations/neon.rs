@@ -3,9 +3,9 @@
 use std::arch::aarch64::*;
 
 use super::q8::{Order, OrderedQuants, Q8Leaf, Q8SubBlock, TILE_TOKENS};
-use crate::format::SUB_BLOCK;
 use crate::lanes::{LANES, NeonLanes, ScalarLanes};
 use crate::matmul::neon::vector::{load, store};
+use crate::quant::SUB_BLOCK;
 
 impl<const LEVEL: u8> Q8Leaf for NeonLanes<LEVEL> {
     #[inline(always)]

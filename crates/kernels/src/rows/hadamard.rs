@@ -12,7 +12,7 @@ impl Kernels {
     /// `H` is symmetric and its own inverse, and dot products stay what they are: queries and keys that are both transformed
     /// (after the rotary embedding) have the same scores, but few-bit formats with a scale per position keep more of them,
     /// because no dimension is large any more. Values may be transformed as well; the output of attention then has to be
-    /// transformed once more. Keys with a scale per dimension ([`KvFormat::Kivi`](crate::KvFormat::Kivi)) lose by it.
+    /// transformed once more. Keys with a scale per dimension ([`KvFormat::Kivi`](crate::attention::KvFormat::Kivi)) lose by it.
     ///
     /// # Shapes
     /// `rows`: `[n, dim]`.
