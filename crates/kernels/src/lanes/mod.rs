@@ -29,11 +29,45 @@ pub(crate) const LANES: usize = 8;
 /// Bytes that one prefetch brings.
 pub(crate) const CACHE_LINE: usize = 64;
 
-/// What [`WideLanes::apart`] does.
+/// The body of a call of [`Apart::apart`].
 pub(crate) trait Work<L> {
-    /// Does it; `#[inline(always)]`, as all kernels.
+    /// Runs it; `#[inline(always)]`, as all kernels.
     fn run(self, l: L);
 }
+
+/// A token that can call a function with the CPU features of its instruction set.
+pub(crate) trait Apart: Copy {
+    /// Does `work` in a function of its own. A kernel that has one body per format would otherwise be one function with all of
+    /// them, too large for its values to get registers.
+    fn apart(self, work: impl Work<Self>);
+}
+
+/// Implements [`Apart`] for the lanes of each entry of the table.
+macro_rules! apart {
+    ($( #[$doc:meta] $isa:ident = $name:literal {
+        module: $module:ident, cfg: $cfg:meta, lanes: $lanes:ty, features: [$($feature:tt)*],
+    } )*) => {
+        $(
+            #[cfg($cfg)]
+            impl Apart for $lanes {
+                #[inline(always)]
+                fn apart(self, work: impl Work<Self>) {
+                    #[inline(never)]
+                    $( #[target_feature(enable = $feature)] )*
+                    fn run<L>(l: L, work: impl Work<L>) {
+                        work.run(l);
+                    }
+                    // SAFETY: a value of the lanes exists only where the features of the table are present.
+                    #[allow(unused_unsafe)] // the portable lanes need none
+                    unsafe {
+                        run(self, work);
+                    }
+                }
+            }
+        )*
+    };
+}
+crate::isa::instruction_sets!(apart);
 
 /// Eight f32 lanes of one instruction set.
 ///
@@ -160,16 +194,9 @@ pub(crate) trait Lanes: Copy + Send + Sync {
 ///
 /// The halves never mix, so a kernel gives the same bits whether it works on two outputs one after the other or on a
 /// wide vector of both.
-pub(crate) trait WideLanes: Lanes {
+pub(crate) trait WideLanes: Lanes + Apart {
     /// The two groups.
     type W: Copy;
-
-    /// Does `work` in a function of its own. A kernel that has one body per format would otherwise be one function with all of
-    /// them, too large for its values to get registers.
-    #[inline(never)]
-    fn apart(self, work: impl Work<Self>) {
-        work.run(self);
-    }
 
     /// How many wide vectors the registers hold: what register tiles are sized by.
     const WIDE_REGISTERS: usize;

@@ -13,6 +13,17 @@ use super::{LANES, Lanes, Wide, WideLanes};
 #[derive(Clone, Copy)]
 pub(crate) struct ScalarLanes;
 
+impl ScalarLanes {
+    /// The token; the portable path needs nothing, the table of instruction sets asks all alike.
+    ///
+    /// # Safety
+    /// None.
+    #[inline(always)]
+    pub(crate) unsafe fn assume_available() -> Self {
+        Self
+    }
+}
+
 #[inline(always)]
 fn zip(a: [f32; LANES], b: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> [f32; LANES] {
     std::array::from_fn(|i| f(a[i], b[i]))

@@ -7,7 +7,7 @@ use std::arch::x86_64::*;
 
 use half::{bf16, f16};
 
-use super::{CACHE_LINE, LANES, Lanes, Wide, WideLanes, Work};
+use super::{CACHE_LINE, LANES, Lanes, Wide, WideLanes};
 
 /// Eight lanes of this that start `n` before its middle have their first `n` set.
 static PARTIAL: [i32; 2 * LANES] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -297,32 +297,12 @@ impl WideLanes for Avx2Lanes {
     type W = Wide<__m256>;
     const WIDE_REGISTERS: usize = 8;
 
-    #[inline(always)]
-    fn apart(self, work: impl Work<Self>) {
-        #[inline(never)]
-        #[target_feature(enable = "avx2,fma,f16c,popcnt")]
-        fn run<L>(l: L, work: impl Work<L>) {
-            work.run(l);
-        }
-        with_features!(run(self, work));
-    }
-
     super::pair_of_lanes!();
 }
 
 impl WideLanes for Avx512Lanes {
     type W = __m512;
     const WIDE_REGISTERS: usize = 32;
-
-    #[inline(always)]
-    fn apart(self, work: impl Work<Self>) {
-        #[inline(never)]
-        #[target_feature(enable = "avx2,fma,f16c,popcnt,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-        fn run<L>(l: L, work: impl Work<L>) {
-            work.run(l);
-        }
-        with_features!(run(self, work));
-    }
 
     #[inline(always)]
     fn join(self, low: Self::V, high: Self::V) -> Self::W {
