@@ -103,11 +103,13 @@ pub enum BlockFormat {
     IQ4XS,
 }
 
-/// Evaluates an expression with the block type of a quantized format, or another for the formats of plain numbers.
+/// Evaluates the expression of a format of plain numbers, or one with the type of the quant blocks of a quantized format.
 macro_rules! with_block {
-    ($format:expr, $block:ident => $quantized:expr, _ => $plain:expr) => {
+    ($format:expr, F32 => $f32:expr, F16 => $f16:expr, BF16 => $bf16:expr, $block:ident => $quantized:expr) => {
         match $format {
-            BlockFormat::F32 | BlockFormat::F16 | BlockFormat::BF16 => $plain,
+            BlockFormat::F32 => $f32,
+            BlockFormat::F16 => $f16,
+            BlockFormat::BF16 => $bf16,
             BlockFormat::Q8_0 => with_block!(@ $block = Q8_0, $quantized),
             BlockFormat::Q4_0 => with_block!(@ $block = Q4_0, $quantized),
             BlockFormat::Q4_1 => with_block!(@ $block = Q4_1, $quantized),
@@ -171,12 +173,12 @@ impl BlockFormat {
 
     /// Values per block.
     pub fn block_len(self) -> usize {
-        with_block!(self, B => B::LEN, _ => 1)
+        with_block!(self, F32 => 1, F16 => 1, BF16 => 1, B => B::LEN)
     }
 
     /// Bytes per block.
     pub fn block_bytes(self) -> usize {
-        with_block!(self, B => size_of::<B>(), _ => if self == Self::F32 { 4 } else { 2 })
+        with_block!(self, F32 => 4, F16 => 2, BF16 => 2, B => size_of::<B>())
     }
 
     /// Bytes of a row of `cols` values; `None` when `cols` is not a whole number of blocks or the size overflows.
@@ -188,7 +190,11 @@ impl BlockFormat {
     /// Whether products with this format take 8-bit activations
     /// ([`Activations::quantize`](crate::matmul::Activations::quantize)) instead of the f32 rows.
     pub fn uses_q8(self) -> bool {
-        !matches!(self, Self::F32 | Self::F16 | Self::BF16)
+        match self {
+            Self::F32 | Self::F16 | Self::BF16 => false,
+            Self::Q8_0 | Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 => true,
+            Self::Q2K | Self::Q3K | Self::Q4K | Self::Q5K | Self::Q6K | Self::IQ4NL | Self::IQ4XS => true,
+        }
     }
 
     /// Writes the values of whole blocks, bit for bit as the format defines them.
@@ -197,12 +203,13 @@ impl BlockFormat {
     /// If `bytes` is not as long as the blocks of `values.len()` values.
     pub fn dequantize(self, bytes: &[u8], values: &mut [f32]) {
         self.check_lengths(bytes.len(), values.len());
-        match self {
-            Self::F32 => float::decode(bytes, values, f32::from_le_bytes),
-            Self::F16 => float::decode(bytes, values, |b| f16::from_le_bytes(b).to_f32_const()),
-            Self::BF16 => float::decode(bytes, values, |b| bf16::from_le_bytes(b).to_f32()),
-            _ => with_block!(self, B => dequantize::<B>(bytes, values), _ => ()),
-        }
+        with_block!(
+            self,
+            F32 => float::decode(bytes, values, f32::from_le_bytes),
+            F16 => float::decode(bytes, values, |b| f16::from_le_bytes(b).to_f32_const()),
+            BF16 => float::decode(bytes, values, |b| bf16::from_le_bytes(b).to_f32()),
+            B => dequantize::<B>(bytes, values)
+        );
     }
 
     /// Writes the blocks that represent `values`.
@@ -215,12 +222,13 @@ impl BlockFormat {
     /// If `values` is not whole blocks, or `bytes` not exactly as long as they are.
     pub fn quantize(self, values: &[f32], bytes: &mut [u8]) {
         self.check_lengths(bytes.len(), values.len());
-        match self {
-            Self::F32 => float::encode(values, bytes, f32::to_le_bytes),
-            Self::F16 => float::encode(values, bytes, |x| f16::from_f32_const(x).to_le_bytes()),
-            Self::BF16 => float::encode(values, bytes, |x| bf16::from_f32(x).to_le_bytes()),
-            _ => with_block!(self, B => quantize::<B>(values, bytes), _ => ()),
-        }
+        with_block!(
+            self,
+            F32 => float::encode(values, bytes, f32::to_le_bytes),
+            F16 => float::encode(values, bytes, |x| f16::from_f32_const(x).to_le_bytes()),
+            BF16 => float::encode(values, bytes, |x| bf16::from_f32(x).to_le_bytes()),
+            B => quantize::<B>(values, bytes)
+        );
     }
 
     #[track_caller]
@@ -268,7 +276,7 @@ pub(crate) trait QuantBlock: bytemuck::Pod {
         Some(q) if !Self::HALF_SCALES && 8 * 2 * 127 * q as usize <= i16::MAX as usize => 8,
         Some(q) if 4 * 2 * 127 * q as usize <= i16::MAX as usize => 4,
         Some(q) if 2 * 2 * 127 * q as usize <= i16::MAX as usize => 2,
-        _ => 1,
+        Some(_) | None => 1,
     };
     /// Whether sub-blocks have a minimum.
     const HAS_MIN: bool = false;
