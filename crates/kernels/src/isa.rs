@@ -1,5 +1,5 @@
-//! Instruction sets: one table of them, and whether this CPU and this build have each. Detection happens once per
-//! process; no kernel looks at CPU features.
+//! Instruction sets: one table of them, and whether this CPU and this build have each. Detection
+//! happens once per process; no kernel looks at CPU features.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -13,10 +13,12 @@ use std::arch::is_x86_feature_detected as detected;
 
 use crate::{Error, Result};
 
-/// The table of instruction sets, from the most general to the fastest: passes all entries to the macro `$then`.
+/// The table of instruction sets, from the most general to the fastest: passes all entries to the
+/// macro `$then`.
 ///
-/// An entry is all that is said of a set: detection, [`Isa::features`], the `#[target_feature]` attributes of the slots and
-/// of [`Apart`](crate::lanes::Apart), and the tests of the lanes come from it.
+/// An entry is all that is said of a set: detection, [`Isa::features`], the `#[target_feature]`
+/// attributes of the slots and of [`Apart`](crate::lanes::Apart), and the tests of the lanes come
+/// from it.
 macro_rules! instruction_sets {
     ($then:ident) => {
         $then! {
@@ -80,7 +82,8 @@ macro_rules! isa {
                 }
             }
 
-            /// The CPU features it needs, by the names of the Rust compiler (`rustc --print target-features`).
+            /// The CPU features it needs, by the names of the Rust compiler (`rustc --print
+            /// target-features`).
             pub fn features(self) -> &'static [&'static str] {
                 match self {
                     $( Self::$isa => &[$($feature),*], )*
@@ -104,7 +107,8 @@ macro_rules! isa {
 instruction_sets!(isa);
 
 impl Isa {
-    /// Environment variable that forces an instruction set by name (see [`Kernels::detect`](crate::Kernels::detect)).
+    /// Environment variable that forces an instruction set by name (see
+    /// [`Kernels::detect`](crate::Kernels::detect)).
     pub const VARIABLE: &str = "RUVLLM_ISA";
 
     /// The fastest available instruction set; found once per process.

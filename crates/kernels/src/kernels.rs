@@ -65,8 +65,9 @@ impl std::fmt::Debug for Kernels {
     }
 }
 
-/// Declares [`Slots`] from one list of `name: generic body (arguments)`, and its value for each instruction set of the table
-/// in `isa.rs`. (`$d` is a `$` for the macro that takes the table's entries.)
+/// Declares [`Slots`] from one list of `name: generic body (arguments)`, and its value for each
+/// instruction set of the table in `isa.rs`. (`$d` is a `$` for the macro that takes the table's
+/// entries.)
 ///
 /// A body takes the lanes token first; it may ask for a wider trait than `Lanes` where an operation has leaves of its
 /// own per instruction set (integer dot products).

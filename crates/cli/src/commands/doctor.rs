@@ -93,7 +93,8 @@ struct Cpu {
     /// The relevant ones that the CPU has.
     #[serde(skip_serializing_if = "Option::is_none")]
     features: Option<Vec<&'static str>>,
-    /// The ones that the chosen kernels enable, by the Rust compiler's names (`avx512vnni`, `neon`, `dotprod`).
+    /// The ones that the chosen kernels enable, by the Rust compiler's names (`avx512vnni`, `neon`,
+    /// `dotprod`).
     features_used: &'static [&'static str],
     /// Processors that this process may use.
     cores: usize,

@@ -13,8 +13,8 @@
 //! | `avx512/` | those for AVX-512 VNNI |
 //! | `neon/` | the integer leaves for NEON, plain, with dot products and with matrix products of bytes |
 //!
-//! A further instruction set (AVX-VNNI, SVE) is a token with the two leaf traits of
-//! `integer.rs` and a line in `kernels.rs`; exact integer sums make its results the same bits.
+//! A further instruction set (AVX-VNNI, SVE) is a token with the two leaf traits of `integer.rs`
+//! and an entry in the table of `isa.rs`; exact integer sums make its results the same bits.
 
 pub(crate) mod activations;
 pub(crate) mod float;
