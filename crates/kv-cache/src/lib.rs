@@ -15,7 +15,7 @@
 //!
 //! # Examples
 //! ```
-//! use ruvllm_kernels::{Kernels, ThreadPool};
+//! use ruvllm_kernels::Kernels;
 //! use ruvllm_kv_cache::{KvShape, KvStore};
 //! use ruvllm_memory::{PagePool, PoolConfig};
 //!
@@ -24,15 +24,12 @@
 //! let store = KvStore::new(shape, &"f16".parse()?, &pool)?;
 //! let kernels = Kernels::detect()?;
 //!
-//! // A step of three tokens: make room, write every layer, attend over views, count the tokens.
+//! // A step of three tokens: room for them, every layer written and viewed, then the commit.
 //! let mut sequence = store.sequence(1024);
-//! sequence.reserve(&kernels, 3)?;
-//! sequence.write(&kernels, 0, &[0.5; 3 * 64], &[2.0; 3 * 64]);
-//! let mut views = Vec::new();
-//! sequence.view(0, &mut views);
-//! assert_eq!(views.len(), 1, "one block of 32 tokens");
-//! drop(views);
-//! sequence.advance(3);
+//! let mut step = sequence.step(&kernels, 3)?;
+//! step.write(&kernels, 0, &[0.5; 3 * 64], &[2.0; 3 * 64]);
+//! assert_eq!(step.view(0, &mut Vec::new()).len, 3);
+//! step.commit();
 //!
 //! // A fork shares what is there; whoever writes first copies the partial block.
 //! let fork = sequence.fork();
@@ -76,6 +73,6 @@ pub use controller::Controller;
 pub use error::{Error, Result};
 pub use learned::{KeyRotations, KvRope, KvRopes};
 pub use policy::{ColdTier, ErrorTarget, KvFormats, KvPolicy};
-pub use sequence::{Migration, ParkedSequence, Probe, Sample, SampleScratch, Sequence};
+pub use sequence::{KvReader, KvStep, Migration, Probe, Sample, SampleScratch, Sequence};
 pub use shape::KvShape;
 pub use store::{KvStore, TierUse};

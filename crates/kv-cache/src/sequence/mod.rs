@@ -1,8 +1,7 @@
 //! The table of one sequence: which block holds which tokens.
 //!
 //! Blocks in front are shared and never written; behind them comes the tail, storages of the hot tier that only this
-//! sequence has. A step makes room ([`Sequence::reserve`]), writes each layer ([`Sequence::write`]) and attends over views
-//! ([`Sequence::view`]), then counts its tokens ([`Sequence::advance`]), by which full storages of the tail become blocks.
+//! sequence has and that steps write ([`Sequence::step`]). Storages of the tail that are full become blocks.
 //!
 //! ```text
 //! position   0 ............ 32 ........... 64 ........... 96 ...... 100
@@ -13,17 +12,17 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `step.rs` | what a forward pass calls |
-//! | `migrate.rs` | fewer bits for older blocks |
-//! | `park.rs` | sequences that wait in a file |
-//! | `squat.rs` | what queries say about keys |
-//! | `sample.rs` | where a query looks, and what going down would cost |
-//! | `share.rs` | forks, blocks from elsewhere, copies on write |
-//! | `handles.rs` | what a block needs beside its numbers, made ahead |
+//! | `step.rs` | [`KvStep`]: new tokens, written layer by layer and committed |
+//! | `read.rs` | [`KvReader`]: views outside of a step |
+//! | `migrate.rs` | older blocks moved to lower-precision tiers |
+//! | `squat.rs` | queries that weigh errors of keys |
+//! | `sample.rs` | attention by block, and the error that migrating would add |
+//! | `share.rs` | forks, shared blocks, copy-on-write |
+//! | `handles.rs` | handles of blocks, allocated in advance |
 
 mod handles;
 mod migrate;
-mod park;
+mod read;
 mod sample;
 mod share;
 mod squat;
@@ -42,9 +41,10 @@ use handles::Handles;
 use migrate::Workbench;
 
 pub use migrate::Migration;
-pub use park::ParkedSequence;
+pub use read::KvReader;
 pub use sample::{Probe, Sample, SampleScratch};
 use squat::LayerQueries;
+pub use step::KvStep;
 
 /// The keys and values of one sequence in all layers.
 ///
@@ -65,14 +65,12 @@ pub struct Sequence {
     mass: Vec<f32>,
     /// What is known of the queries of each layer, if the policy asks for it. Forks share it until one of them learns more.
     queries: Option<Arc<Vec<LayerQueries>>>,
-    /// What the present step reads of `blocks`. Kept between steps for its memory.
+    /// Storages of `blocks` that the present step reads; empty, but with its memory, outside of one.
     pinned: Vec<Arc<Storage>>,
     /// For blocks to come.
     handles: Handles,
     /// For blocks that go down.
     workbench: Workbench,
-    /// How its keys are turned, if a tier needs to know.
-    rotations: Option<KeyRotations>,
 }
 
 impl Sequence {
@@ -91,7 +89,6 @@ impl Sequence {
             pinned: Vec::new(),
             handles: Handles::default(),
             workbench: Workbench::default(),
-            rotations: None,
         };
         sequence.forget_queries();
         sequence
@@ -163,7 +160,6 @@ impl Sequence {
         if len < self.released() {
             return Err(Error::Released { len, released: self.released() });
         }
-        self.unpin();
         self.len = self.len.min(len);
         let needed = self.len.div_ceil(self.store.block_tokens()) - self.released;
         self.blocks.truncate(needed);
@@ -174,7 +170,6 @@ impl Sequence {
 
     /// Forgets all tokens, released ones too, and gives their memory back.
     pub fn clear(&mut self) {
-        self.unpin();
         (self.len, self.released) = (0, 0);
         self.blocks.clear();
         self.tail.clear();
@@ -185,7 +180,6 @@ impl Sequence {
     /// Gives the memory of whole blocks before `position` back. Attention must not look there any more: their views
     /// repeat another block.
     pub fn release_before(&mut self, position: usize) {
-        self.unpin();
         let whole = (position.min(self.len) / self.store.block_tokens()).saturating_sub(self.released);
         let n = whole.min(self.blocks.len());
         self.blocks.drain(..n);
@@ -200,20 +194,6 @@ impl Sequence {
     /// Most blocks that it may come to have.
     fn most_blocks(&self) -> usize {
         self.capacity.div_ceil(self.store.block_tokens()).min(self.store.most_blocks())
-    }
-
-    /// Takes hold of the present numbers, so that [`view`](Self::view) shows them: [`reserve`](Self::reserve) does it for a
-    /// step.
-    pub fn pin(&mut self) {
-        self.unpin();
-        self.pinned.extend(self.blocks.iter().map(Block::storage));
-        let n_positions = (self.sealed() + self.tail.len()) * self.store.block_tokens();
-        self.rotations = self.store.rotations(n_positions, self.capacity);
-    }
-
-    /// Lets go of what [`pin`](Self::pin) or the last step holds: memory of numbers that were replaced meanwhile.
-    pub fn unpin(&mut self) {
-        self.pinned.clear();
     }
 }
 
