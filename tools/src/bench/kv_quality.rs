@@ -11,8 +11,10 @@ use serde_json::json;
 use super::machine::Machine;
 use super::svg::{Line, Panel, figure};
 use super::{kv_bytes, kv_passkey, programs, report, section};
-use crate::process::CommandLine;
-use crate::{Error, Result, Workspace};
+use xtask::Workspace;
+use xtask::process::CommandLine;
+
+use crate::{Error, Result};
 
 const PAGE: &str = "docs/kv-cache.md";
 const SECTION: &str = "kv-quality";

@@ -7,7 +7,9 @@ use ruvllm_memory::{PagePool, PoolConfig};
 
 use super::section;
 use crate::gen_model::Shape;
-use crate::{Error, Result, Workspace};
+use xtask::Workspace;
+
+use crate::{Error, Result};
 
 const PAGE: &str = "docs/kv-cache.md";
 const SECTION: &str = "kv-bytes";

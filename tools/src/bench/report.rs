@@ -11,7 +11,9 @@ use super::machine::Machine;
 use super::model::ModelFacts;
 use super::plan::{Kv, Plan, Test};
 use super::samples::Samples;
-use crate::{Error, Result, Workspace};
+use xtask::Workspace;
+
+use crate::{Error, Result};
 
 /// A setting is given up when it is behind another of its engine by more than this everywhere.
 const HOPELESS: f64 = 0.9;
@@ -237,7 +239,7 @@ impl Report {
 pub(super) fn write_json(workspace: &Workspace, name: &str, document: &Value) -> Result<PathBuf> {
     let folder = workspace.path("target/bench");
     fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
-    let path = folder.join(format!("{name}-{}.json", crate::workspace::unix_seconds()));
+    let path = folder.join(format!("{name}-{}.json", xtask::unix_seconds()));
     fs::write(&path, format!("{document:#}\n")).map_err(Error::io("write", &path))?;
     Ok(path)
 }

@@ -11,8 +11,10 @@ use super::limits::Limits;
 use super::machine::Machine;
 use super::svg::{Line, Panel, figure};
 use super::{programs, report, section};
-use crate::process::CommandLine;
-use crate::{Error, Result, Workspace};
+use xtask::Workspace;
+use xtask::process::CommandLine;
+
+use crate::{Error, Result};
 
 const SECTION: &str = "batch-curve";
 const PLOT: &str = "docs/plots/batch-curve.svg";

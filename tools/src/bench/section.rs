@@ -2,7 +2,9 @@
 
 use std::fs;
 
-use crate::{Error, Result, Workspace};
+use xtask::Workspace;
+
+use crate::{Error, Result};
 
 /// The page of the measurements of speed.
 pub(super) const PERFORMANCE: &str = "docs/performance.md";

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use gguf_rs_lite::{Gguf, TensorType};
 use ruvllm_kernels::quant::BlockFormat;
-use xtask::gen_model::{Options, Shape, TypeMix, gen_model};
+use ruvllm_tools::gen_model::{Options, Shape, TypeMix, gen_model};
 
 fn generate(dir: &Path, types: &str, seed: u64, threads: usize) -> Vec<u8> {
     let path = dir.join("model.gguf");

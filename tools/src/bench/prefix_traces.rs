@@ -8,7 +8,9 @@ use std::fmt::Write as _;
 use ruvllm_kv_cache::prefix::{PrefixKey, PrefixTree, Scope, TreeStatistics};
 
 use super::section;
-use crate::{Result, Workspace};
+use xtask::Workspace;
+
+use crate::Result;
 
 const PAGE: &str = "docs/kv-cache.md";
 const SECTION: &str = "prefix-traces";

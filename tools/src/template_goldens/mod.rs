@@ -13,14 +13,16 @@ use ruvllm_models::chat::{ChatTemplate, Message};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::process::CommandLine;
-use crate::{Error, Result, Workspace};
+use xtask::Workspace;
+use xtask::process::CommandLine;
+
+use crate::{Error, Result};
 
 /// The program for Python.
-const RENDER: &str = "xtask/src/template_goldens/render.py";
+const RENDER: &str = "tools/src/template_goldens/render.py";
 
 /// The conversations.
-const CHATS: &str = "xtask/src/template_goldens/chats.json";
+const CHATS: &str = "tools/src/template_goldens/chats.json";
 
 /// One conversation.
 #[derive(Deserialize)]

@@ -7,8 +7,10 @@ use serde_json::Value;
 
 use super::{Engine, Footprint, Outcome, Sample, Setting, count, json, llama_settings, missing, number};
 use crate::bench::plan::{Kv, Plan, Test, absolute};
-use crate::process::CommandLine;
-use crate::{Result, Workspace};
+use xtask::Workspace;
+use xtask::process::CommandLine;
+
+use crate::Result;
 
 pub(in crate::bench) struct LlamaBench {
     program: PathBuf,

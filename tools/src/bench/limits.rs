@@ -6,8 +6,10 @@ use serde::Deserialize;
 
 use super::plan::list;
 use super::programs;
-use crate::process::CommandLine;
-use crate::{Error, Result, Workspace};
+use xtask::Workspace;
+use xtask::process::CommandLine;
+
+use crate::{Error, Result};
 
 /// The limits with one number of threads.
 #[derive(Clone, Debug, Deserialize, PartialEq)]

@@ -7,8 +7,10 @@ use serde_json::Value;
 
 use super::{Engine, Outcome, Sample, Setting, count, json_lines, llama_settings, number, test};
 use crate::bench::plan::{Plan, absolute, list};
-use crate::process::CommandLine;
-use crate::{Result, Workspace};
+use xtask::Workspace;
+use xtask::process::CommandLine;
+
+use crate::Result;
 
 /// Tokens whose state is copied.
 const FILL: usize = 512;

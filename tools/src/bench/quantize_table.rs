@@ -12,8 +12,10 @@ use super::kv_quality::Measured;
 use super::machine::Machine;
 use super::plan::absolute;
 use super::{programs, report, section};
-use crate::process::CommandLine;
-use crate::{Error, Result, Workspace};
+use xtask::Workspace;
+use xtask::process::CommandLine;
+
+use crate::{Error, Result};
 
 const PAGE: &str = "docs/models.md";
 const SECTION: &str = "quantize";
@@ -125,7 +127,9 @@ impl Bench<'_> {
             .args([name, "--force"])
             .output()?;
         self.llama("llama-quantize").args([&model, &files[1]]).args([name]).output()?;
-        let both = |measure: &dyn Fn(&Path) -> Result<f64>| Ok([measure(&files[0])?, measure(&files[1])?]);
+        let both = |measure: &dyn Fn(&Path) -> Result<f64>| {
+            Ok::<_, Error>([measure(&files[0])?, measure(&files[1])?])
+        };
         let bytes = |file: &Path| fs::metadata(file).map(|data| data.len()).map_err(Error::io("read", file));
         let row = Row {
             name: name.to_owned(),

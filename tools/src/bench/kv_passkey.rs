@@ -9,7 +9,9 @@ use serde_json::json;
 use super::kv_quality::{KvQualityArgs, eval};
 use super::machine::Machine;
 use super::{report, section};
-use crate::{Error, Result, Workspace};
+use xtask::Workspace;
+
+use crate::{Error, Result};
 
 const PAGE: &str = "docs/kv-cache.md";
 const SECTION: &str = "kv-passkey";

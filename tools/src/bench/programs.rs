@@ -4,8 +4,10 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use crate::process::CommandLine;
-use crate::{Error, Result, Workspace};
+use xtask::Workspace;
+use xtask::process::CommandLine;
+
+use crate::{Error, Result};
 
 /// Builds the executable `bin` of `package` and returns its path.
 ///

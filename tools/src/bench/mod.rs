@@ -26,8 +26,10 @@ mod table;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use crate::process::CommandLine;
-use crate::{Error, Result, Workspace};
+use xtask::Workspace;
+use xtask::process::CommandLine;
+
+use crate::{Error, Result};
 use engine::{Engine, Ruvllm};
 use limits::LimitsProgram;
 use machine::Machine;
@@ -106,9 +108,10 @@ pub fn bench(workspace: &Workspace, args: &BenchArgs) -> Result<()> {
 fn suites(workspace: &Workspace, suite: Option<&str>) -> Result<()> {
     let command = CommandLine::cargo(workspace).args(["bench", "--package", "ruvllm-benches"]);
     match suite {
-        Some(name) => command.args(["--bench", name]).run(),
-        None => command.run(),
+        Some(name) => command.args(["--bench", name]).run()?,
+        None => command.run()?,
     }
+    Ok(())
 }
 
 fn beside_peers(workspace: &Workspace, args: &BenchArgs) -> Result<()> {

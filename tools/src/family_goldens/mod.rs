@@ -17,11 +17,13 @@ use ruvllm_models::{
 };
 use serde::Deserialize;
 
-use crate::process::CommandLine;
-use crate::{Error, Result, Workspace};
+use xtask::Workspace;
+use xtask::process::CommandLine;
+
+use crate::{Error, Result};
 
 /// The program for Python.
-const MAKE: &str = "xtask/src/family_goldens/make.py";
+const MAKE: &str = "tools/src/family_goldens/make.py";
 
 /// Largest error of a logit: what float32 costs transformers itself is up to 3e-4 in most models.
 const TOLERANCE: f64 = 5e-4;

@@ -8,8 +8,10 @@ mod ruvllm;
 use serde_json::Value;
 
 use super::plan::{Kv, Plan, Test};
-use crate::process::CommandLine;
-use crate::{Error, Result, Workspace};
+use xtask::Workspace;
+use xtask::process::CommandLine;
+
+use crate::{Error, Result};
 
 pub(super) use json_lines::JsonLines;
 pub(super) use lbench::Lbench;

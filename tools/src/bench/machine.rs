@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use crate::Workspace;
-use crate::process::CommandLine;
+use xtask::Workspace;
+use xtask::process::CommandLine;
 
 /// The circumstances of a measurement; a fact that could not be found out is absent.
 #[derive(Debug, Serialize)]
@@ -32,7 +32,7 @@ impl Machine {
             (!line.is_empty()).then_some(line)
         };
         Self {
-            date: crate::workspace::today(),
+            date: xtask::today(),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             cpu: proc_value("/proc/cpuinfo", "model name"),
             commit: line("git", &["describe", "--always", "--dirty"]),

@@ -13,8 +13,10 @@ use serde_json::Value;
 
 use super::{Engine, Footprint, Outcome, Sample, Setting, count, json_lines, number, test};
 use crate::bench::plan::{Plan, absolute};
-use crate::process::CommandLine;
-use crate::{Result, Workspace};
+use xtask::Workspace;
+use xtask::process::CommandLine;
+
+use crate::Result;
 
 pub(in crate::bench) struct JsonLines {
     name: String,

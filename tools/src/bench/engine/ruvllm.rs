@@ -7,8 +7,10 @@ use serde_json::Value;
 use super::{Engine, Footprint, Outcome, Sample, Setting, count, json, missing, number, test};
 use crate::bench::plan::{Plan, absolute};
 use crate::bench::programs;
-use crate::process::CommandLine;
-use crate::{Result, Workspace};
+use xtask::Workspace;
+use xtask::process::CommandLine;
+
+use crate::Result;
 
 pub(in crate::bench) struct Ruvllm {
     program: PathBuf,
