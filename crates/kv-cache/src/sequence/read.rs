@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ruvllm_kernels::{KvBlock, KvView};
+use ruvllm_kernels::attention::{KvBlock, KvView};
 
 use super::Sequence;
 use crate::block::Block;

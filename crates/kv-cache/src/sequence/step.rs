@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use ruvllm_kernels::{Kernels, KvBlock, KvView, ThreadPool};
+use ruvllm_kernels::attention::{KvBlock, KvView};
+use ruvllm_kernels::{Kernels, ThreadPool};
 
 use super::Sequence;
 use crate::block::Block;

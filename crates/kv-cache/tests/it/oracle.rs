@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
-use ruvllm_kernels::{
-    Kernels, KvBuffer, KvFormat, KvLayout, KvPlane, KvRole, KvScratch, NuqCodebooks, NuqContext, RopeConfig,
-    RopeLayout,
+use ruvllm_kernels::Kernels;
+use ruvllm_kernels::attention::{
+    KvBuffer, KvFormat, KvLayout, KvPlane, KvRole, KvScratch, NuqCodebooks, NuqContext,
 };
+use ruvllm_kernels::rope::{RopeConfig, RopeLayout};
 use ruvllm_kv_cache::{
     Block, KvCalibration, KvFormats, KvRope, KvRopes, KvShape, KvStep, KvStore, Result, Sequence,
 };
