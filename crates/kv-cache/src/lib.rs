@@ -1,5 +1,5 @@
-//! KV cache: keys and values of sequences in reference-counted blocks, with copy-on-write forks, shared prefixes and
-//! precision tiers under one memory budget.
+//! KV cache: keys and values of sequences in reference-counted blocks, with copy-on-write forks,
+//! shared prefixes and precision tiers under one memory budget.
 //!
 //! ```
 //! use ruvllm_kernels::Kernels;
@@ -27,9 +27,10 @@
 //!             tail:   [Storage]              its own, hot, written by steps
 //! ```
 //!
-//! A [`Block`] is the keys and values of `block_tokens` consecutive tokens in all layers. Sequences with a common beginning
-//! share blocks; the tail belongs to one sequence. A block may move to a lower-precision tier while others read it: a copy
-//! is written and then published, and a step goes on with the numbers it began with.
+//! A [`Block`] is the keys and values of `block_tokens` consecutive tokens in all layers. Sequences
+//! with a common beginning share blocks; the tail belongs to one sequence. A block may move to a
+//! lower-precision tier while others read it: a copy is written and then published, and a step goes
+//! on with the numbers it began with.
 //!
 //! # Parts
 //! | module | holds |

@@ -13,7 +13,8 @@ pub type TokenId = u32;
 
 /// New tokens of one sequence, and the step that stores their keys and values behind those present.
 ///
-/// Room for them is allocated here, so a pass cannot fail for lack of it. Dropping a segment leaves the sequence as it was.
+/// Room for them is allocated here, so a pass cannot fail for lack of it. Dropping a segment leaves
+/// the sequence as it was.
 #[derive(Debug)]
 pub struct Segment<'a> {
     pub(crate) tokens: &'a [TokenId],

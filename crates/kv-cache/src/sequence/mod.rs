@@ -1,7 +1,8 @@
 //! The table of one sequence: which block holds which tokens.
 //!
-//! Blocks in front are shared and never written; behind them comes the tail, storages of the hot tier that only this
-//! sequence has and that steps write ([`Sequence::step`]). Storages of the tail that are full become blocks.
+//! Blocks in front are shared and never written; behind them comes the tail, storages of the hot
+//! tier that only this sequence has and that steps write ([`Sequence::step`]). Storages of the tail
+//! that are full become blocks.
 //!
 //! ```text
 //! position   0 ............ 32 ........... 64 ........... 96 ...... 100
@@ -63,9 +64,11 @@ pub struct Sequence {
     tail: Vec<Arc<Storage>>,
     /// Attention that blocks got lately, by block from position 0 on; what is missing got none.
     mass: Vec<f32>,
-    /// What is known of the queries of each layer, if the policy asks for it. Forks share it until one of them learns more.
+    /// What is known of the queries of each layer, if the policy asks for it. Forks share it until
+    /// one of them learns more.
     queries: Option<Arc<Vec<LayerQueries>>>,
-    /// Storages of `blocks` that the present step reads; empty, but with its memory, outside of one.
+    /// Storages of `blocks` that the present step reads; empty, but with its memory, outside of
+    /// one.
     pinned: Vec<Arc<Storage>>,
     /// For blocks to come.
     handles: Handles,
@@ -114,14 +117,14 @@ impl Sequence {
         &self.store
     }
 
-    /// Moves the border of the hot tier: tokens at the end that stay hot, at least those of the policy. What went down stays
-    /// down.
+    /// Moves the border of the hot tier: tokens at the end that stay hot, at least those of the
+    /// policy. What went down stays down.
     pub fn set_hot_tokens(&mut self, tokens: usize) {
         self.hot_tokens = tokens.max(self.store.policy().hot_tokens);
     }
 
-    /// Allocated bytes of keys and values, scales and padding included, and of what is known of queries. What is shared counts
-    /// in each of its sequences.
+    /// Allocated bytes of keys and values, scales and padding included, and of what is known of
+    /// queries. What is shared counts in each of its sequences.
     pub fn bytes(&self) -> usize {
         let tail: usize = self.tail.iter().map(|storage| storage.bytes()).sum();
         tail + self.blocks.iter().map(Block::bytes).sum::<usize>() + self.query_bytes()
@@ -148,10 +151,12 @@ impl Sequence {
         &self.blocks[..whole.min(self.blocks.len())]
     }
 
-    /// Forgets all tokens from position `len` on and gives their memory back; without effect if there are none.
+    /// Forgets all tokens from position `len` on and gives their memory back; without effect if
+    /// there are none.
     ///
     /// # Errors
-    /// [`Error::Released`] if tokens before `len` were released, unless none is to be kept; nothing has changed then.
+    /// [`Error::Released`] if tokens before `len` were released, unless none is to be kept; nothing
+    /// has changed then.
     pub fn truncate(&mut self, len: usize) -> Result<()> {
         if len == 0 {
             self.clear();
@@ -177,8 +182,8 @@ impl Sequence {
         self.forget_queries();
     }
 
-    /// Gives the memory of whole blocks before `position` back. Attention must not look there any more: their views
-    /// repeat another block.
+    /// Gives the memory of whole blocks before `position` back. Attention must not look there any
+    /// more: their views repeat another block.
     pub fn release_before(&mut self, position: usize) {
         let whole = (position.min(self.len) / self.store.block_tokens()).saturating_sub(self.released);
         let n = whole.min(self.blocks.len());

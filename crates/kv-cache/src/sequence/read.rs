@@ -9,7 +9,8 @@ use crate::block::Block;
 use crate::learned::KeyRotations;
 use crate::storage::Storage;
 
-/// The numbers of a sequence as they were when [`Sequence::read`] was called, whatever others do to shared blocks.
+/// The numbers of a sequence as they were when [`Sequence::read`] was called, whatever others do to
+/// shared blocks.
 pub struct KvReader<'a> {
     sequence: &'a Sequence,
     pinned: Vec<Arc<Storage>>,
@@ -29,7 +30,8 @@ impl Sequence {
         self.store.rotations(n_positions, self.capacity)
     }
 
-    /// A view of the first `len` tokens of one layer, listed in `blocks`. `pinned` are the storages of the blocks.
+    /// A view of the first `len` tokens of one layer, listed in `blocks`. `pinned` are the storages
+    /// of the blocks.
     pub(super) fn view<'b, 'v>(
         &'b self,
         pinned: &'b [Arc<Storage>],
@@ -51,7 +53,8 @@ impl Sequence {
 }
 
 impl KvReader<'_> {
-    /// Keys and values of one layer. `blocks` holds their list. Positions in released blocks read another block.
+    /// Keys and values of one layer. `blocks` holds their list. Positions in released blocks read
+    /// another block.
     ///
     /// # Panics
     /// If the layer does not exist.

@@ -1,4 +1,5 @@
-//! One step: room for new tokens, their keys and values layer by layer, views for attention, and the commit.
+//! One step: room for new tokens, their keys and values layer by layer, views for attention, and
+//! the commit.
 
 use std::sync::Arc;
 
@@ -12,11 +13,13 @@ use crate::learned::KeyRotations;
 use crate::storage::Storage;
 use crate::store::{HOT, KvStore};
 
-/// A step of a sequence: memory for `n_tokens` new tokens, and a hold on the numbers that attention reads meanwhile.
+/// A step of a sequence: memory for `n_tokens` new tokens, and a hold on the numbers that attention
+/// reads meanwhile.
 ///
-/// [`Sequence::step`] begins it; nothing after that can fail. Each layer is written ([`write`](Self::write)), then viewed
-/// ([`view`](Self::view)); [`commit`](Self::commit) appends the tokens. A step that is dropped leaves the tokens, the blocks
-/// and the memory of its sequence as they were; only what [`observe_queries`](Self::observe_queries) added up stays.
+/// [`Sequence::step`] begins it; nothing after that can fail. Each layer is written
+/// ([`write`](Self::write)), then viewed ([`view`](Self::view)); [`commit`](Self::commit) appends
+/// the tokens. A step that is dropped leaves the tokens, the blocks and the memory of its sequence
+/// as they were; only what [`observe_queries`](Self::observe_queries) added up stays.
 pub struct KvStep<'a> {
     sequence: &'a mut Sequence,
     n_tokens: usize,
@@ -26,15 +29,15 @@ pub struct KvStep<'a> {
 }
 
 impl Sequence {
-    /// Begins a step of `n_tokens` tokens: allocates what they need and holds what the step will read. A partial block that
-    /// others share, or that is not hot, is copied.
+    /// Begins a step of `n_tokens` tokens: allocates what they need and holds what the step will
+    /// read. A partial block that others share, or that is not hot, is copied.
     ///
-    /// The first step allocates the tables of all blocks up to the capacity, so that later ones take nothing from the
-    /// system.
+    /// The first step allocates the tables of all blocks up to the capacity, so that later ones
+    /// take nothing from the system.
     ///
     /// # Errors
-    /// [`Error::Full`] beyond the capacity; [`Error::Memory`], [`Error::BudgetReached`] and [`Error::QuotaReached`] without
-    /// room. The sequence is as it was then.
+    /// [`Error::Full`] beyond the capacity; [`Error::Memory`], [`Error::BudgetReached`] and
+    /// [`Error::QuotaReached`] without room. The sequence is as it was then.
     pub fn step(&mut self, kernels: &Kernels, n_tokens: usize) -> Result<KvStep<'_>> {
         self.check_room(n_tokens)?;
         // Dropped on an error, which undoes what was done.
@@ -58,7 +61,8 @@ impl Sequence {
         Ok(())
     }
 
-    /// Counts `tokens` that the tail holds beyond the present ones; storages that are full become blocks.
+    /// Counts `tokens` that the tail holds beyond the present ones; storages that are full become
+    /// blocks.
     pub(super) fn append(&mut self, tokens: usize) {
         self.len += tokens;
         self.seal((self.len / self.store.block_tokens()).saturating_sub(self.sealed()));
@@ -103,8 +107,8 @@ impl KvStep<'_> {
     /// Stores the keys and values of the step's tokens in one layer.
     ///
     /// # Shapes
-    /// `keys`, `values`: `[n_tokens, n_kv_heads, head_dim]`, with RoPE at their positions, and Walsh-Hadamard-transformed if
-    /// the store is [`rotated`](KvStore::rotated).
+    /// `keys`, `values`: `[n_tokens, n_kv_heads, head_dim]`, with RoPE at their positions, and
+    /// Walsh-Hadamard-transformed if the store is [`rotated`](KvStore::rotated).
     ///
     /// # Panics
     /// If keys or values are not those of `n_tokens` tokens, or the layer does not exist.
@@ -131,25 +135,28 @@ impl KvStep<'_> {
         }
     }
 
-    /// Keys and values of one layer, the step's tokens included, which [`write`](Self::write) has stored before. `blocks`
-    /// holds their list. Positions in released blocks read another block: attention must not look there.
+    /// Keys and values of one layer, the step's tokens included, which [`write`](Self::write) has
+    /// stored before. `blocks` holds their list. Positions in released blocks read another block:
+    /// attention must not look there.
     pub fn view<'b, 'v>(&'b self, layer: usize, blocks: &'v mut Vec<KvBlock<'b>>) -> KvView<'v> {
         let Sequence { len, pinned, .. } = &*self.sequence;
         self.sequence.view(pinned, self.rotations.as_ref(), len + self.n_tokens, layer, blocks)
     }
 
-    /// Adds up the queries of the step in one layer, by which errors of keys are weighed when they are quantized. Without
-    /// effect unless the sequence [`wants`](Sequence::wants_queries) them; the first 2048 tokens count.
+    /// Adds up the queries of the step in one layer, by which errors of keys are weighed when they
+    /// are quantized. Without effect unless the sequence [`wants`](Sequence::wants_queries) them;
+    /// the first 2048 tokens count.
     ///
-    /// Keys are looked at from behind. Queries should come as they will be then, rotated (RoPE) to later positions than their
-    /// own, spread over as many as a key stays in use: what a few tokens look for at their own positions says less than
-    /// nothing about those to come (ADR-0015).
+    /// Keys are looked at from behind. Queries should come as they will be then, rotated (RoPE) to
+    /// later positions than their own, spread over as many as a key stays in use: what a few tokens
+    /// look for at their own positions says less than nothing about those to come (ADR-0015).
     ///
     /// # Shapes
     /// `queries`: `[tokens, n_heads, head_dim]`
     ///
     /// # Panics
-    /// If the heads are no multiple of the key/value heads, the queries no whole tokens, or the layer does not exist.
+    /// If the heads are no multiple of the key/value heads, the queries no whole tokens, or the
+    /// layer does not exist.
     pub fn observe_queries(
         &mut self,
         kernels: &Kernels,
@@ -169,7 +176,8 @@ impl KvStep<'_> {
 }
 
 impl Drop for KvStep<'_> {
-    /// Releases what the step read, and memory beyond the tokens of the sequence: none after a commit.
+    /// Releases what the step read, and memory beyond the tokens of the sequence: none after a
+    /// commit.
     fn drop(&mut self) {
         let Sequence { store, len, released, blocks, tail, pinned, handles, .. } = &mut *self.sequence;
         pinned.clear();

@@ -9,14 +9,12 @@ fn error(model: &Model, tokens: &[TokenId], logits: LogitsRows<'_>) -> Error {
     let mut good = fixtures::new_cache(model, KvFormat::F32, 32).expect("a cache");
     let mut cache = fixtures::new_cache(model, KvFormat::F32, 32).expect("a cache");
     let first = Segment::new(&compute, &[1, 2], &mut good, LogitsRows::Last).expect("room");
-    let error = match Segment::new(&compute, tokens, &mut cache, logits) {
-        Ok(second) => model.forward(&compute, &mut Workspace::new(), [first, second]).expect_err("refused"),
-        Err(error) => {
-            drop(first);
-            error
-        }
-    };
-    assert_eq!((good.len(), cache.len()), (0, 0));
+    let error = Segment::new(&compute, tokens, &mut cache, logits)
+        .and_then(|second| model.forward(&compute, &mut Workspace::new(), [first, second]).map(|_| ()))
+        .expect_err("refused");
+    for sequence in [good, cache] {
+        assert_eq!((sequence.len(), sequence.bytes()), (0, 0), "all steps are committed or none");
+    }
     error
 }
 
