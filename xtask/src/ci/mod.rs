@@ -1,99 +1,132 @@
-//! `cargo xtask ci` and `cargo xtask test`: the steps, their order, their times.
+//! `cargo xtask ci` and `cargo xtask test`: the steps of each tier and their order.
 
-use std::time::{Duration, Instant};
+mod full;
+mod quick;
+mod steps;
 
+use crate::extent::Extent;
 use crate::metadata::Graph;
 use crate::process::CommandLine;
+use crate::sanitize::Bound;
 use crate::tally::Tally;
-use crate::{Error, Result, Workspace, adr, cross_test, example, fixtures, test_binaries};
+use crate::{Error, Result, Workspace, adr, cross_test, example, fixtures, sanitize, test_binaries, tidy};
 
-/// Packages whose tests run a second time with the scalar kernels forced.
-const SCALAR_PACKAGES: [&str; 2] = ["ruvllm-kernels", "ruvllm-models"];
+pub(crate) use full::{Full, full};
+pub(crate) use quick::quick;
+use steps::Steps;
 
-/// The test that is left out then: it measures over a text what a format keeps, which no instruction set changes, and would
-/// take minutes.
-const NOT_SCALAR: &str = "decoder::tests::squat_keeps_more_of_attention_than_kivi_at_equal_bytes";
+/// Test executables that run a second time with the scalar kernels forced: their results depend on the instruction set.
+const SCALAR: [(&str, Option<&str>); 2] = [("ruvllm-kernels", None), ("ruvllm-models", Some("decoder"))];
+
+/// Tests that are left out then: they compare all instruction sets with one another anyway, or measure over a text what
+/// a format keeps, which no instruction set changes.
+const NOT_SCALAR: [&str; 4] = [
+    "determinism::isa_threads_and_chunks_do_not_change_a_bit",
+    "determinism::unaligned_files_do_not_change_a_bit",
+    "mutated::",
+    "squat_keeps_more_of_attention_than_kivi_at_equal_bytes",
+];
 
 /// Everything that must hold before a change is taken, cheapest first; stops at the first failure.
 pub(crate) fn ci(workspace: &Workspace) -> Result<()> {
-    let cargo = |args: &[&str]| CommandLine::cargo(workspace).args(args);
-    let format = cargo(&["fmt", "--all", "--check"]);
-    let clippy =
-        cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--quiet", "--", "-D", "warnings"]);
-    // The program's pages would land on those of the library of the same name; it has no public items.
-    let docs = cargo(&["doc", "--workspace", "--exclude", "ruvllm-cli", "--no-deps", "--locked", "--quiet"])
-        .env("RUSTDOCFLAGS", "-D warnings");
-
     let mut steps = Steps::default();
-    steps.command("format", &format)?;
-    steps.run("fixtures", "cargo xtask fixtures", || fixtures::check(workspace))?;
-    steps.command("clippy", &clippy)?;
-    test_steps(workspace, &mut steps)?;
-    cross_test_step(workspace, &mut steps)?;
-    steps.command("docs", &docs)?;
-    steps.run("adr", "cargo xtask adr check", || adr::check(workspace, adr::Depth::Fast))?;
-    steps.summary();
-    Ok(())
+    form_steps(workspace, &mut steps)?;
+    steps.command("clippy", &clippy(workspace).args(["--workspace"]).args(CLIPPY_REST))?;
+    test_steps(workspace, &mut steps, Extent::Normal)?;
+    steps.run("loom", "cargo xtask sanitize loom", || {
+        sanitize::loom(workspace, Bound::Seconds(20)).map(|()| "ok".to_owned())
+    })?;
+    cross_test_step(workspace, &mut steps, Extent::Normal)?;
+    steps.command("docs", &docs(workspace))?;
+    adr_step(workspace, &mut steps, adr::Depth::Fast)?;
+    steps.summary()
 }
 
 /// The tests alone: unit, integration and doc tests, the scalar pass, then the example outside the workspace.
 pub(crate) fn test(workspace: &Workspace) -> Result<()> {
     let mut steps = Steps::default();
-    test_steps(workspace, &mut steps)?;
-    steps.summary();
-    Ok(())
+    test_steps(workspace, &mut steps, Extent::Normal)?;
+    steps.summary()
 }
 
-fn test_steps(workspace: &Workspace, steps: &mut Steps) -> Result<()> {
+/// Checks that compile nothing.
+fn form_steps(workspace: &Workspace, steps: &mut Steps) -> Result<()> {
+    steps.command("format", &CommandLine::cargo(workspace).args(["fmt", "--all", "--check"]))?;
+    let ok = |()| "ok".to_owned();
+    steps.run("fixtures", "cargo xtask fixtures", || fixtures::check(workspace).map(ok))?;
+    steps.run("tidy", "cargo xtask tidy", || tidy::check(workspace, false).map(ok))
+}
+
+fn clippy(workspace: &Workspace) -> CommandLine {
+    CommandLine::cargo(workspace).args(["clippy"])
+}
+
+const CLIPPY_REST: [&str; 6] = ["--all-targets", "--locked", "--quiet", "--", "-D", "warnings"];
+
+/// The program's pages would land on those of the library of the same name; it has no public items.
+fn docs(workspace: &Workspace) -> CommandLine {
+    CommandLine::cargo(workspace)
+        .args(["doc", "--workspace", "--exclude", "ruvllm-cli", "--no-deps", "--locked", "--quiet"])
+        .env("RUSTDOCFLAGS", "-D warnings")
+}
+
+fn adr_step(workspace: &Workspace, steps: &mut Steps, depth: adr::Depth) -> Result<()> {
+    steps.run("adr", "cargo xtask adr check", || adr::check(workspace, depth).map(|()| "ok".to_owned()))
+}
+
+fn test_steps(workspace: &Workspace, steps: &mut Steps, extent: Extent) -> Result<()> {
     let tests = CommandLine::cargo(workspace).args(["test", "--workspace", "--locked", "--no-fail-fast"]);
-    let mut tally = Tally::default();
-    steps.run("tests", &tests.display(), || {
-        tests.run_lines(|line| {
-            println!("{line}");
-            tally.add(line);
-        })
-    })?;
-    steps.note(tally.summary());
-
-    let mut tally = Tally::default();
+    let tests = extent.apply(tests);
+    steps.run("tests", &tests.display(), || counted(&tests))?;
     let rerun = "RUVLLM_ISA=scalar cargo test -p ruvllm-kernels -p ruvllm-models";
-    steps.run("tests with scalar kernels", rerun, || scalar_pass(workspace, &mut tally))?;
-    steps.note(tally.summary());
-
-    let mut packages = String::new();
+    steps.run("tests with scalar kernels", rerun, || scalar_pass(workspace, extent))?;
     steps.run("example of the kernels alone", &example::command(workspace).display(), || {
-        packages = example::check(workspace)?;
-        Ok(())
+        example::check(workspace)
+    })
+}
+
+/// Runs a command of tests, shows its output, and counts them.
+fn counted(command: &CommandLine) -> Result<String> {
+    let mut tally = Tally::default();
+    command.run_lines(|line| {
+        println!("{line}");
+        tally.add(line);
     })?;
-    steps.note(packages);
-    Ok(())
+    Ok(tally.summary())
 }
 
 /// The tests for another architecture, where the tools for them are present.
-fn cross_test_step(workspace: &Workspace, steps: &mut Steps) -> Result<()> {
+fn cross_test_step(workspace: &Workspace, steps: &mut Steps, extent: Extent) -> Result<()> {
     match cross_test::Tools::find(workspace) {
-        Ok(tools) => {
+        Ok(tools) => steps.run("cross-test", "cargo xtask cross-test", || {
             let mut tally = Tally::default();
-            steps.run("cross-test", "cargo xtask cross-test", || {
-                cross_test::run(workspace, &tools, &mut tally)
-            })?;
-            steps.note(tally.summary());
+            cross_test::run(workspace, &tools, &mut tally, extent)?;
+            Ok(tally.summary())
+        }),
+        Err(missing) => {
+            steps.skip("cross-test", format!("{missing}: cargo xtask setup --cross"));
+            Ok(())
         }
-        Err(missing) => println!("==> cross-test: skipped, {missing}"),
     }
-    Ok(())
 }
 
-/// Runs the built tests of the numeric crates once more with `RUVLLM_ISA=scalar`.
-fn scalar_pass(workspace: &Workspace, tally: &mut Tally) -> Result<()> {
+/// Runs built tests once more with `RUVLLM_ISA=scalar`; to the full extent all of the numeric crates.
+fn scalar_pass(workspace: &Workspace, extent: Extent) -> Result<String> {
     let graph = Graph::load(workspace)?;
     let mut binaries = test_binaries::build(workspace, &graph)?;
-    binaries.retain(|binary| SCALAR_PACKAGES.contains(&binary.package.as_str()));
-    let mut failed = Vec::new();
+    binaries.retain(|binary| {
+        SCALAR.iter().any(|(package, target)| {
+            let is_whole = extent == Extent::Full || target.is_none_or(|target| target == binary.target);
+            binary.package == *package && is_whole
+        })
+    });
+    let skipped = NOT_SCALAR.iter().flat_map(|test| ["--skip", test]);
+    let skipped: Vec<&str> = if extent == Extent::Full { Vec::new() } else { skipped.collect() };
+    let (mut tally, mut failed) = (Tally::default(), Vec::new());
     for binary in &binaries {
         let name = format!("{}/{}", binary.package, binary.target);
         println!("     Running {name} (RUVLLM_ISA=scalar)");
-        let command = binary.command().args(["--quiet", "--skip", NOT_SCALAR]).env("RUVLLM_ISA", "scalar");
+        let command = binary.command().args(["--quiet"]).args(&skipped).env("RUVLLM_ISA", "scalar");
         let result = command.run_lines(|line| {
             println!("{line}");
             tally.add(line);
@@ -105,64 +138,8 @@ fn scalar_pass(workspace: &Workspace, tally: &mut Tally) -> Result<()> {
         }
     }
     if failed.is_empty() {
-        Ok(())
+        Ok(tally.summary())
     } else {
         Err(Error::TestsFailed { failed: failed.len(), total: binaries.len(), names: failed.join(", ") })
-    }
-}
-
-/// Steps that have run, with their times.
-#[derive(Default)]
-struct Steps {
-    done: Vec<(&'static str, Duration, Option<String>)>,
-}
-
-impl Steps {
-    fn command(&mut self, name: &'static str, command: &CommandLine) -> Result<()> {
-        self.run(name, &command.display(), || command.run())
-    }
-
-    fn run(&mut self, name: &'static str, rerun: &str, step: impl FnOnce() -> Result<()>) -> Result<()> {
-        println!("==> {name}: {rerun}");
-        let start = Instant::now();
-        step().map_err(|source| Error::Step {
-            step: name,
-            rerun: rerun.to_owned(),
-            source: Box::new(source),
-        })?;
-        let time = start.elapsed();
-        println!("==> {name}: ok in {:.1} s", time.as_secs_f64());
-        self.done.push((name, time, None));
-        Ok(())
-    }
-
-    /// Adds words to the last step's line in the summary.
-    fn note(&mut self, note: String) {
-        if let Some(step) = self.done.last_mut() {
-            step.2 = Some(note);
-        }
-    }
-
-    fn summary(&self) {
-        println!();
-        for (name, time, note) in &self.done {
-            println!("{name:28} {:8.1} s  {}", time.as_secs_f64(), note.as_deref().unwrap_or("ok"));
-        }
-        let total: Duration = self.done.iter().map(|step| step.1).sum();
-        println!("{:28} {:8.1} s  ok", "total", total.as_secs_f64());
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_failing_step_says_how_to_rerun_it() {
-        let mut steps = Steps::default();
-        let command = CommandLine::new("sh", std::path::Path::new(".")).args(["-c", "exit 1"]);
-        let message = steps.command("docs", &command).expect_err("exit status 1").to_string();
-        assert_eq!(message, "step `docs` failed; rerun it with: sh -c 'exit 1'");
-        assert!(steps.done.is_empty());
     }
 }
