@@ -68,7 +68,7 @@ fn columns(format: BlockFormat, units: usize) -> usize {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(160))]
+    #![proptest_config(ProptestConfig::with_cases(160 * ProptestConfig::default().cases / 256))]
 
     #[test]
     fn all_instruction_sets_give_the_same_bits(

@@ -100,7 +100,7 @@ mod tests {
     use crate::Isa;
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig { cases: 100 * ProptestConfig::default().cases / 256, failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
         fn rows_are_multiplied_with_the_matrix_and_twice_with_one(

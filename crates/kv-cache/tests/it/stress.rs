@@ -39,6 +39,26 @@ struct Counts {
     migrated: usize,
 }
 
+impl Counts {
+    /// Every operation took place often.
+    fn check(self) {
+        let Counts { appended, refused, forked, cut, freed, kept, started, evicted, migrated } = self;
+        for (what, count) in [
+            ("appended", appended),
+            ("refused", refused),
+            ("forked", forked),
+            ("cut", cut),
+            ("freed", freed),
+            ("kept", kept),
+            ("started from blocks", started),
+            ("evicted", evicted),
+            ("migrated", migrated),
+        ] {
+            assert!(count >= 20, "{what} only {count} times");
+        }
+    }
+}
+
 #[test]
 fn ten_thousand_random_operations_keep_every_number() {
     let pool = pool(8);
@@ -105,20 +125,7 @@ fn ten_thousand_random_operations_keep_every_number() {
             sequences.iter_mut().for_each(Checked::check);
         }
     }
-    let Counts { appended, refused, forked, cut, freed, kept, started, evicted, migrated } = counts;
-    for (what, count) in [
-        ("appended", appended),
-        ("refused", refused),
-        ("forked", forked),
-        ("cut", cut),
-        ("freed", freed),
-        ("kept", kept),
-        ("started from blocks", started),
-        ("evicted", evicted),
-        ("migrated", migrated),
-    ] {
-        assert!(count >= 20, "{what} only {count} times");
-    }
+    counts.check();
     drop((sequences, prefixes));
     assert!(store.tiers().all(|tier| tier.blocks == 0), "no block is left");
     drop(store);

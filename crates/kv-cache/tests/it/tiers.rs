@@ -270,7 +270,7 @@ fn policies() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(64 * ProptestConfig::default().cases / 256))]
 
     #[test]
     fn the_bytes_of_a_sequence_are_known_before(

@@ -62,6 +62,11 @@ pub(crate) fn become_architecture(metadata: &mut Metadata, from: &str, to: &str)
     metadata.insert("general.architecture", to);
 }
 
+/// Whether exhaustive tests meet every combination: `PROPTEST_CASES` is above proptest's default.
+pub(crate) fn is_full_run() -> bool {
+    proptest::test_runner::Config::default().cases > 256
+}
+
 /// The best kernels of this machine, one thread.
 pub(crate) fn compute() -> Compute {
     Compute::new(1).expect("kernels are available")

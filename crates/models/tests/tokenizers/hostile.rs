@@ -202,7 +202,7 @@ fn a_configuration_that_names_an_absent_token_is_an_error() -> Result<(), Failur
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(60) })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(60 * ProptestConfig::default().cases / 256) })]
 
     /// A definition with some bytes changed is loaded or refused, and what is loaded encodes or refuses.
     #[test]

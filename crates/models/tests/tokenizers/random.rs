@@ -100,7 +100,10 @@ fn fail(error: impl ToString) -> TestCaseError {
 
 /// Runs a property on random texts.
 fn check(cases: u32, property: impl Fn(&str) -> Result<(), TestCaseError>) -> Result<(), Failure> {
-    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) };
+    let config = ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(cases * ProptestConfig::default().cases / 256)
+    };
     let rng = proptest::test_runner::TestRng::deterministic_rng(config.rng_algorithm);
     let mut runner = proptest::test_runner::TestRunner::new_with_rng(config, rng);
     runner.run(&input(), |text| property(&text)).map_err(|error| error.to_string().into())
@@ -178,7 +181,10 @@ fn streams_of_random_tokens_join_to_the_decoded_text() -> Result<(), Failure> {
         .chain(FROM_GGUF.iter().map(|folder| Ok((folder.starts_with("spm"), from_gguf(folder)?))))
         .collect::<Result<_, Failure>>()?;
     let tokens = prop::collection::vec(any::<u32>(), 0..40);
-    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) };
+    let config = ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(300 * ProptestConfig::default().cases / 256)
+    };
     let rng = proptest::test_runner::TestRng::deterministic_rng(config.rng_algorithm);
     let mut runner = proptest::test_runner::TestRunner::new_with_rng(config, rng);
     runner

@@ -29,7 +29,7 @@ fn decoded(layout: &KvLayout, role: KvRole, plane: &KvBuffer) -> Vec<f32> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 60 * ProptestConfig::default().cases / 256, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// A converted plane has the bytes that storing the numbers of the old one gives, on every instruction set.
     #[test]

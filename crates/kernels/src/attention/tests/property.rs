@@ -6,7 +6,7 @@ use super::fixture::{Random, Sequence, assert_close, assert_same_bits, scalar};
 use super::*;
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 60 * ProptestConfig::default().cases / 256, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Any shape: every instruction set gives the bits of the scalar path, whatever the threads and the chunking, and the
     /// values of the oracle.

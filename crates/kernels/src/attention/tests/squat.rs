@@ -108,7 +108,7 @@ fn follow(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 24 * ProptestConfig::default().cases / 256, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// What is stored is what the definition asks for, in the same bytes on every instruction set.
     #[test]

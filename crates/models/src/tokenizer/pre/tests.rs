@@ -60,7 +60,7 @@ fn library_cuts(rules: &Rules) -> Vec<Split> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(64 * ProptestConfig::default().cases / 256))]
     #[test]
     fn look_aheads_are_what_the_library_makes_of_them(
         parts in prop::collection::vec(
