@@ -65,6 +65,7 @@ mod layout;
 mod map;
 mod metadata;
 mod parse;
+mod part;
 mod reader;
 mod split;
 mod tensor_type;
