@@ -3,8 +3,6 @@
 use std::fmt;
 use std::ops::Range;
 
-use crate::file::RowOrder;
-
 /// A matrix of a decoder, as adapters name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
@@ -70,6 +68,15 @@ pub struct BaseModel {
     pub interleaved_heads: bool,
     /// Whether the file of the model has queries, keys and values in one tensor and gate and up in another, under the name of up.
     pub joint_projections: bool,
+}
+
+/// Order of the rows of query and key heads in a file; RoPE pairs them by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RowOrder {
+    /// As the weights on the Hugging Face hub: a head is its two halves.
+    HuggingFace,
+    /// As a GGUF file of the model.
+    Gguf,
 }
 
 /// Outputs of an update that belong to one target of its site.
