@@ -7,7 +7,7 @@ use clap::Args;
 use ruvllm::{Engine, PasskeyOptions, PasskeyResult, TokenId};
 use serde::Serialize;
 
-use super::EngineArgs;
+use super::engine::EngineArgs;
 use crate::args::{fraction, positive};
 use crate::commands::load;
 use crate::error::Result;
