@@ -1,7 +1,6 @@
-//! Language models for `ruvllm`: hyperparameters and weights from GGUF files and Hugging Face folders, the forward passes of
-//! decoders ([`Model`]) and of encoders for embeddings ([`Encoder`]). Its arithmetic is that of `ruvllm-kernels`, but for a
-//! factor of embeddings and a cap of logits. It keeps no keys and values (that is `ruvllm-kv-cache`), and does not schedule, sample or stream (that is `ruvllm`).
+#![doc = include_str!("../README.md")]
 //!
+//! # Main types
 //! ```text
 //! Gguf ──────┐
 //! HfFolder ──┴► Checkpoint ──► ModelConfig ──► Model ◄── Compute (kernels, threads)
@@ -11,7 +10,7 @@
 //! ```
 //!
 //! A step takes any mix of prompt chunks and single tokens of different sequences ([`Segment`]), each
-//! with its own [`Sequence`]. See [`Model`] for an example.
+//! with its own [`Sequence`]. See [`Model`] for an example of decoding.
 //!
 //! # Invariants
 //! - Matrices are used where they are in the file, unless the file has their rows in another order; norms and biases are

@@ -1,4 +1,4 @@
-//! Opening a model of either form.
+//! Opening a model by its path, whichever form it has.
 
 use std::path::Path;
 
