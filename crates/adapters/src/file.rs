@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use gguf_rs_lite::TensorData;
-use ruvllm_kernels::BlockFormat;
+use ruvllm_kernels::quant::BlockFormat;
 
 use crate::error::{Error, Result};
 use crate::place::{Projection, RowOrder};

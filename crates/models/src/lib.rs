@@ -4,13 +4,13 @@
 //! ```text
 //! Gguf ──────┐
 //! HfFolder ──┴► Checkpoint ──► ModelConfig ──► Model ◄── Compute (kernels, threads)
-//!                                               │ forward(Workspace, [Segment { tokens, Sequence, LogitsRows }])
+//!                                               │ forward(Workspace, [Segment { tokens, KvStep, LogitsRows }])
 //!                                               ▼
 //!                                             logits
 //! ```
 //!
-//! A step takes any mix of prompt chunks and single tokens of different sequences ([`Segment`]), each
-//! with its own [`Sequence`]. See [`Model`] for an example of decoding.
+//! A pass takes any mix of prompt chunks and single tokens of different sequences ([`Segment`]), each with a step of its own
+//! [`Sequence`], and commits all of them or none. See [`Model`] for an example of decoding.
 //!
 //! # Invariants
 //! - Matrices are used where they are in the file, unless the file has their rows in another order; norms and biases are
@@ -53,7 +53,7 @@ pub use family::{Activation, AttentionTemperature, DecoderSpec, Projections, Win
 pub use hf::{HfFolder, StoredTensor};
 pub use open::open_checkpoint;
 pub use pooling::{EmbeddingDefaults, Pooling};
-pub use ruvllm_kernels::KvFormat;
+pub use ruvllm_kernels::attention::KvFormat;
 pub use ruvllm_kv_cache::{KvPolicy, KvStore, Sequence};
 pub use ruvllm_memory::PagePool;
 pub use weights::{LoadProgress, WeightBytes, block_format};

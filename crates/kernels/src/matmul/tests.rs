@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use ruvllm_testkit::Random;
 
 use super::*;
-use crate::SharedBytes;
+use crate::quant::SharedBytes;
 
 /// A matrix over `blocks`, placed at an odd address.
 fn matrix(format: BlockFormat, rows: usize, cols: usize, blocks: &[u8]) -> PackedMatrix {

@@ -9,7 +9,7 @@ mod qwen;
 mod window;
 
 use gguf_rs_lite::Metadata;
-use ruvllm_kernels::RopeLayout;
+use ruvllm_kernels::rope::RopeLayout;
 
 pub use self::window::Window;
 use crate::config::keys::{Keys, Real};

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use gguf_rs_lite::{TensorInfo, TensorType};
-use ruvllm_kernels::{BlockFormat, PackedMatrix, SharedBytes};
+use ruvllm_kernels::quant::{BlockFormat, PackedMatrix, SharedBytes};
 
 use crate::checkpoint::{Checkpoint, TensorBytes};
 use crate::error::{Error, Result};
@@ -94,8 +94,7 @@ impl<'a> TensorSource<'a> {
         }
         let bytes = SharedBytes::new(data);
         // A matrix of the whole holds the bytes to the shape.
-        let matrix = PackedMatrix::new(format, rows, cols, bytes.clone())?;
-        self.bytes.private += matrix.held_bytes() as u64;
+        PackedMatrix::new(format, rows, cols, bytes.clone())?;
         self.report(info);
         Ok(MatrixRows { format, cols, row_bytes: bytes.as_ref().len() / rows, bytes })
     }

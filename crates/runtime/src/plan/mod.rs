@@ -9,7 +9,8 @@
 #[cfg(test)]
 mod tests;
 
-use ruvllm_kernels::{Kernels, KvFormat, ThreadPool};
+use ruvllm_kernels::attention::KvFormat;
+use ruvllm_kernels::{Kernels, ThreadPool};
 use ruvllm_kv_cache::{KvFormats, KvPolicy, KvShape};
 use ruvllm_models::{Compute, ModelConfig};
 
