@@ -6,7 +6,7 @@ use ruvllm::{Embedder, Engine, EngineOptions, TokenId};
 use ruvllm_models::chat::ChatTemplate;
 use ruvllm_models::tokenizer::{EncodeOptions, Tokenizer};
 
-use crate::args::ModelArgs;
+use crate::args::{GenerationArgs, ModelArgs};
 use crate::default_model::ModelChoice;
 use crate::error::{Error, Result};
 use crate::progress::Progress;
@@ -25,6 +25,21 @@ pub(crate) fn engine(model: &ModelArgs, options: EngineOptions) -> Result<Engine
     })?;
     warn(&engine);
     Ok(engine)
+}
+
+/// Loads the model of a command that generates text; otherwise as [`engine`].
+///
+/// # Errors
+/// As [`engine`], and more context than the model was made for.
+pub(crate) fn generator(args: &GenerationArgs) -> Result<Engine> {
+    let options = args.options()?;
+    let context = options.context;
+    let engine = engine(&args.model, options)?;
+    let model_context = engine.config().context_length;
+    match context.filter(|asked| *asked > model_context) {
+        Some(asked) => Err(Error::ContextTooLarge { asked, model_context }),
+        None => Ok(engine),
+    }
 }
 
 /// Says what of an engine's plan does not fit the machine.

@@ -9,9 +9,8 @@ use ruvllm_kernels::matmul::{Activations, MatmulJob};
 use ruvllm_kernels::rope::RopeTable;
 use ruvllm_kv_cache::Sequence;
 
-use super::FIRST_POSITIONS;
 use super::adapt::{adapt, runs};
-use super::rope::RopeTables;
+use super::rope::{FIRST_POSITIONS, RopeTables};
 use crate::batch::{Segment, Span};
 use crate::compute::Compute;
 use crate::config::ModelConfig;

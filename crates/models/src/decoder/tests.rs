@@ -3,6 +3,7 @@
 use gguf_rs_lite::Gguf;
 use ruvllm_kernels::attention::{AttentionScratch, AttentionShape};
 use ruvllm_memory::PoolConfig;
+use ruvllm_testkit::{builtin_model, workspace};
 
 use super::*;
 use crate::batch::{LogitsRows, Plan, Span, TokenId};
@@ -26,9 +27,8 @@ fn pool() -> PagePool {
 
 /// The built-in model and the first tokens of an English text.
 fn model_and_text() -> (Model, Vec<TokenId>) {
-    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
-    let gguf = Gguf::open(format!("{root}/models/base-q8_0.gguf")).expect("the built-in model");
-    let text = std::fs::read_to_string(format!("{root}/LICENSE-APACHE")).expect("a text");
+    let gguf = Gguf::open(builtin_model()).expect("the built-in model");
+    let text = std::fs::read_to_string(workspace("LICENSE-APACHE")).expect("a text");
     let tokenizer = Tokenizer::from_gguf(gguf.metadata()).expect("its tokenizer");
     let mut tokens = tokenizer.encode(&text, EncodeOptions::default()).expect("tokens");
     tokens.truncate(TOKENS);

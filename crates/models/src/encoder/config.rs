@@ -1,22 +1,13 @@
 //! Hyperparameters of an encoder, read from the metadata of a checkpoint and checked.
 
-use gguf_rs_lite::Metadata;
-
 use crate::checkpoint::Checkpoint;
 use crate::config::keys::{Keys, Real};
 use crate::config::{MAX_CONTEXT, MAX_VOCAB, MAX_WIDTH, read_architecture, read_layers, read_vocab_size};
 use crate::error::{Error, Result};
-
-/// Value of `general.architecture` of the encoders that can be loaded: BERT, and what has its form.
-const ARCHITECTURE: &str = "bert";
+use crate::family::ENCODER;
 
 /// Name of the embedding of token types.
 pub(super) const TOKEN_TYPES: &str = "token_types.weight";
-
-/// Whether a checkpoint with these metadata is an [`Encoder`](crate::Encoder): it gives embeddings and no text.
-pub fn is_encoder(metadata: &Metadata) -> bool {
-    matches!(metadata.get_str("general.architecture"), Ok(Some(ARCHITECTURE)))
-}
 
 /// What an encoder-only transformer of the BERT family looks like.
 #[derive(Debug, Clone, PartialEq)]
@@ -54,8 +45,8 @@ impl EncoderConfig {
     pub fn from_checkpoint(checkpoint: &dyn Checkpoint) -> Result<Self> {
         let metadata = checkpoint.metadata();
         let architecture = read_architecture(metadata)?;
-        if architecture != ARCHITECTURE {
-            let supported = ARCHITECTURE.to_owned();
+        if architecture != ENCODER {
+            let supported = ENCODER.to_owned();
             return Err(Error::UnsupportedArchitecture { found: architecture.to_owned(), supported });
         }
         let keys = Keys::new(metadata, architecture);

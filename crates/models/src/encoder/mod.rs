@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::rows;
 use crate::weights::{LoadProgress, WeightBytes};
 
-pub use self::config::{EncoderConfig, is_encoder};
+pub use self::config::EncoderConfig;
 pub use self::layer::EncoderWorkspace;
 
 /// An encoder-only transformer with its weights. Immutable and shareable; buffers are in an [`EncoderWorkspace`].

@@ -9,12 +9,15 @@
 mod change;
 mod chat_template;
 mod config;
+mod decoder;
 mod encoder;
 mod family;
 mod fields;
+mod keys;
 mod rope;
 mod sentence;
 mod shards;
+mod sizes;
 mod tensors;
 mod vocabulary;
 mod window;

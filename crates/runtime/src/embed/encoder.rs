@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use ruvllm_kernels::{Kernels, ThreadPool};
 use ruvllm_models::quantize::InSitu;
 use ruvllm_models::tokenizer::Tokenizer;
 use ruvllm_models::{
@@ -39,14 +38,11 @@ impl EncoderEngine {
         progress: &mut dyn FnMut(LoadProgress<'_>),
     ) -> Result<Self> {
         let started = Instant::now();
-        options.check()?;
-        let kernels = options.isa.map_or_else(Kernels::detect, Kernels::for_isa).map_err(Error::Compute)?;
-        let threads = plan::threads(&Machine::detect(), options.threads).value;
-        let pool = ThreadPool::new(threads).map_err(Error::Compute)?;
+        let compute = plan::compute(&Machine::detect(), options)?;
         let name = source.to_string();
         let encoder = match options.quantize {
             None => Encoder::load(checkpoint, progress),
-            Some(recipe) => InSitu::new(checkpoint, recipe, &pool)
+            Some(recipe) => InSitu::new(checkpoint, recipe, &compute.pool)
                 .and_then(|quantized| Encoder::load(&quantized, progress)),
         };
         let failed = |source| Error::Load { name: name.clone(), source };
@@ -54,7 +50,6 @@ impl EncoderEngine {
         let defaults = EmbeddingDefaults::from_metadata(checkpoint.metadata()).map_err(failed)?;
         let rows = encoder.config().vocab_size;
         let tokenizer = read_tokenizer(checkpoint, &name, options.tokenizer.as_deref(), rows)?;
-        let compute = Compute { kernels, pool };
         Ok(Self { encoder, tokenizer, defaults, compute, load_time: started.elapsed() })
     }
 

@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn the_end_of_a_prompt_is_scored_as_its_logits_say() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/tests/data/tiny/llama/model-F16.gguf");
+        let path = ruvllm_testkit::model_data("tiny/llama/model-F16.gguf");
         let options = EngineOptions { prefill_chunk: 16, ..EngineOptions::default() };
         let engine = Engine::load(&ModelSource::from(path), &options, &mut |_| ()).expect("the model loads");
         let mut session = Session::new(&engine, 100).expect("room");

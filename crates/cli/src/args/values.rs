@@ -1,134 +1,11 @@
-//! The command line: commands, the flags that several of them share, and the checks of their values.
-//!
-//! Each command's own flags live in its module under [`crate::commands`]. A value that fails a check here is a usage
-//! error (exit code 2).
+//! Parsers of flag values. Their errors are usage errors and say what is expected.
 
-mod adapters;
-mod generation;
-
-use std::path::PathBuf;
 use std::sync::Arc;
 
-use clap::{Args, Parser, Subcommand};
-use ruvllm::{EngineOptions, Isa, KvCalibration, KvPolicy};
+use ruvllm::{Isa, KvCalibration, KvPolicy};
 use ruvllm_models::quantize::Recipe;
 
-use crate::commands::{
-    bench, calibrate_kv, chat, convert, detokenize, doctor, embed, eval, generate, inspect, quantize, store,
-    template, tokenize,
-};
 use crate::error::one_line;
-
-pub(crate) use adapters::{AdapterArgs, NamedAdapter, named_adapter, scaled};
-pub(crate) use generation::GenerationArgs;
-
-const HELP: &str = "\
-Without --model every command uses the small English model inside the program, offline.
-
-Examples:
-  ruvllm generate --chat \"Tell me a story about a turtle.\"
-  ruvllm chat
-  ruvllm inspect model.gguf
-  ruvllm pull hf://org/repo-GGUF/Q4_K_M --as small
-  ruvllm doctor
-
-Exit codes: 0 success, 1 failure, 2 usage error, 130 stopped by Ctrl-C.";
-
-/// Run language models on the hardware you have
-#[derive(Debug, Parser)]
-#[command(name = "ruvllm", version, after_help = HELP, arg_required_else_help = true)]
-pub(crate) struct Cli {
-    /// Print one JSON document on standard output instead of text
-    #[arg(long, global = true)]
-    pub(crate) json: bool,
-
-    /// What to do
-    #[command(subcommand)]
-    pub(crate) command: Command,
-}
-
-/// What to do. The texts of the help are those of the argument structs.
-#[derive(Debug, Subcommand)]
-#[allow(missing_docs)]
-pub(crate) enum Command {
-    Generate(Box<generate::GenerateArgs>),
-    Chat(Box<chat::ChatArgs>),
-    Inspect(inspect::InspectArgs),
-    Tokenize(tokenize::TokenizeArgs),
-    Detokenize(detokenize::DetokenizeArgs),
-    Template(template::TemplateArgs),
-    Embed(Box<embed::EmbedArgs>),
-    #[command(subcommand)]
-    Eval(eval::EvalCommand),
-    Bench(bench::BenchArgs),
-    Convert(convert::ConvertArgs),
-    Quantize(quantize::QuantizeArgs),
-    CalibrateKv(calibrate_kv::CalibrateKvArgs),
-    Pull(store::pull::PullArgs),
-    List(store::list::ListArgs),
-    Info(store::info::InfoArgs),
-    Rm(store::rm::RmArgs),
-    Doctor(doctor::DoctorArgs),
-}
-
-/// The model of a command.
-#[derive(Debug, Args)]
-pub(crate) struct ModelArgs {
-    #[arg(
-        long,
-        short,
-        value_name = "MODEL",
-        help = "GGUF file, HF folder or pulled model [default: RUVLLM_MODEL, or the built-in one]"
-    )]
-    pub(crate) model: Option<PathBuf>,
-}
-
-/// How the engine computes.
-#[derive(Debug, Args)]
-pub(crate) struct ComputeArgs {
-    /// Threads to compute with [default: one for each core]
-    #[arg(long, short, value_name = "N", value_parser = positive)]
-    pub(crate) threads: Option<usize>,
-
-    /// Instruction set by name; `ruvllm doctor` lists those of this machine [default: the best]
-    #[arg(long, value_name = "ISA", value_parser = isa)]
-    pub(crate) isa: Option<Isa>,
-
-    #[command(flatten)]
-    pub(crate) loading: LoadingArgs,
-
-    /// Memory for keys and values, e.g. 512MiB [default: 4 contexts, as memory allows]
-    #[arg(long, value_name = "BYTES", value_parser = bytes)]
-    pub(crate) kv_budget: Option<usize>,
-
-    #[command(flatten)]
-    pub(crate) calibration: CalibrationArgs,
-}
-
-impl ComputeArgs {
-    /// Engine options of these flags.
-    pub(crate) fn options(&self, kv: Option<KvPolicy>) -> EngineOptions {
-        let Self { threads, isa, loading: LoadingArgs { quantize }, kv_budget, ref calibration } = *self;
-        let kv_calibration = calibration.kv_calibration.clone();
-        EngineOptions { threads, isa, quantize, kv, kv_calibration, kv_budget, ..EngineOptions::default() }
-    }
-}
-
-/// What becomes of the weights while they are loaded.
-#[derive(Debug, Args)]
-pub(crate) struct LoadingArgs {
-    /// Quantize the weights while loading; TYPE as for `ruvllm quantize` [default: as they are]
-    #[arg(long, value_name = "TYPE", value_parser = quantize::recipe)]
-    pub(crate) quantize: Option<Recipe>,
-}
-
-/// What was learned of the model's keys and values.
-#[derive(Debug, Args)]
-pub(crate) struct CalibrationArgs {
-    /// File of `ruvllm calibrate-kv`, for a --kv with nuq3
-    #[arg(long, value_name = "FILE", value_parser = kv_calibration)]
-    pub(crate) kv_calibration: Option<Arc<KvCalibration>>,
-}
 
 /// A count of at least one.
 pub(crate) fn positive(text: &str) -> Result<usize, String> {
@@ -206,7 +83,7 @@ pub(crate) fn kv_policy(text: &str) -> Result<KvPolicy, String> {
 }
 
 /// A file of `ruvllm calibrate-kv`. Whether it is of the right model is found when the engine starts.
-fn kv_calibration(path: &str) -> Result<Arc<KvCalibration>, String> {
+pub(crate) fn kv_calibration(path: &str) -> Result<Arc<KvCalibration>, String> {
     let bytes = std::fs::read(path).map_err(|error| format!("cannot read it: {error}"))?;
     KvCalibration::from_bytes(&bytes).map(Arc::new).map_err(|error| one_line(&error))
 }
@@ -216,15 +93,15 @@ pub(crate) fn isa(text: &str) -> Result<Isa, String> {
     text.parse().map_err(|error: ruvllm_kernels::Error| error.to_string())
 }
 
+/// A storage type of `ruvllm quantize`.
+pub(crate) fn recipe(name: &str) -> Result<Recipe, String> {
+    let names = || Recipe::ALL.iter().map(Recipe::name).collect::<Vec<_>>().join(", ");
+    Recipe::from_name(name).ok_or_else(|| format!("expected one of {}", names()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_command_line_is_consistent() {
-        use clap::CommandFactory;
-        Cli::command().debug_assert();
-    }
 
     #[test]
     fn values_outside_their_range_are_refused() {
