@@ -3,12 +3,10 @@
 
 use ruvllm_adapters::Adapter;
 use ruvllm_kv_cache::Sequence;
+use ruvllm_text::TokenId;
 
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
-
-/// A token id.
-pub type TokenId = u32;
 
 /// New tokens of one sequence, at the positions that follow its cache.
 #[derive(Debug)]

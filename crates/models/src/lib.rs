@@ -25,7 +25,6 @@
 #![forbid(unsafe_code)]
 
 mod batch;
-pub mod chat;
 mod checkpoint;
 mod compute;
 mod config;
@@ -34,23 +33,24 @@ mod encoder;
 mod error;
 mod family;
 mod hf;
+mod open;
 mod pooling;
 mod projection;
 pub mod quantize;
 mod rows;
-pub mod tokenizer;
 mod weights;
 mod workspace;
 
-pub use batch::{LogitsRows, Segment, TokenId};
-pub use checkpoint::{Checkpoint, TensorBytes, open_checkpoint};
+pub use batch::{LogitsRows, Segment};
+pub use checkpoint::{Checkpoint, TensorBytes};
 pub use compute::Compute;
 pub use config::ModelConfig;
 pub use decoder::Model;
 pub use encoder::{Encoder, EncoderConfig, EncoderWorkspace, is_encoder};
 pub use error::{Error, Result};
 pub use family::{Activation, AttentionTemperature, DecoderSpec, Projections, Window};
-pub use hf::{HfFolder, StoredTensor};
+pub use hf::{HfFolder, StoredTensor, folder_chat_template};
+pub use open::open_checkpoint;
 pub use pooling::{EmbeddingDefaults, Pooling};
 pub use ruvllm_kernels::KvFormat;
 pub use ruvllm_kv_cache::{KvPolicy, KvStore, Sequence};

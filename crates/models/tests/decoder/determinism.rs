@@ -2,7 +2,8 @@
 //! thread count, cut of the prompt and neighbour in the batch.
 
 use gguf_rs_lite::Gguf;
-use ruvllm_models::{Compute, KvFormat, LogitsRows, Model, Segment, TokenId, Workspace};
+use ruvllm_models::{Compute, KvFormat, LogitsRows, Model, Segment, Workspace};
+use ruvllm_text::TokenId;
 
 use crate::fixtures::{self, Expected, all_computes, all_logits, bits};
 

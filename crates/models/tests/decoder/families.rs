@@ -4,9 +4,10 @@ use gguf_rs_lite::{Gguf, Metadata, Value};
 use ruvllm_kernels::{KvLayout, KvRole, KvScratch, RopeLayout, RopeScaling};
 use ruvllm_kv_cache::KvRopes;
 use ruvllm_models::{
-    Activation, Error, KvFormat, LogitsRows, Model, ModelConfig, Projections, Segment, Sequence, TokenId,
-    Window, Workspace,
+    Activation, Error, KvFormat, LogitsRows, Model, ModelConfig, Projections, Segment, Sequence, Window,
+    Workspace,
 };
+use ruvllm_text::TokenId;
 
 use crate::fixtures::{self, Expected, TINY, all_logits, become_architecture, bits, rewrite};
 

@@ -15,7 +15,8 @@ pub(crate) mod candle;
 use std::ops::ControlFlow;
 
 use ruvllm_kernels::Kernels;
-use ruvllm_models::{ModelConfig, TokenId};
+use ruvllm_models::ModelConfig;
+use ruvllm_text::TokenId;
 
 use crate::cancel::CancelToken;
 use crate::codec::TextCodec;

@@ -7,7 +7,7 @@ use ruvllm::{
     CancelToken, Completion, Engine, EngineOptions, Error, FinishReason, GenerateRequest, Kernels, Message,
     PrefixCaching, Prompt, SamplingParams, TokenId,
 };
-use ruvllm_models::chat::ChatStyle;
+use ruvllm_text::chat::ChatStyle;
 
 use crate::common::{base, base_path, complete, greedy, load, run, tiny, tiny_options, tiny_path, tiny_with};
 

@@ -15,7 +15,6 @@ use minijinja::{AutoEscape, Environment, ErrorKind, Value as Jinja, syntax::Synt
 use serde_json::{Map, Value};
 
 mod bounds;
-mod folder;
 mod message;
 mod python;
 mod source;
@@ -49,13 +48,13 @@ const STACK_BYTES: usize = 512 << 20;
 /// A compiled chat template. Immutable: one value serves all threads.
 ///
 /// ```
-/// use ruvllm_models::chat::{ChatTemplate, Message};
+/// use ruvllm_text::chat::{ChatTemplate, Message};
 ///
 /// let source = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}";
 /// let template = ChatTemplate::new(source, None, None)?;
 /// let messages = [Message::system("Be brief."), Message::user("Hello!")];
 /// assert_eq!(template.render(&messages, None, true)?, "<system>Be brief.\n<user>Hello!\n");
-/// # Ok::<(), ruvllm_models::Error>(())
+/// # Ok::<(), ruvllm_text::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct ChatTemplate {

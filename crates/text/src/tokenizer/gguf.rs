@@ -378,7 +378,8 @@ pub(super) fn sentence_piece_bytes(text: &str, kind: TokenKind, out: &mut Vec<u8
 }
 
 /// The byte of a token text such as `<0x0A>`.
-pub(crate) fn byte_token(text: &str) -> Option<u8> {
+#[must_use]
+pub fn byte_token(text: &str) -> Option<u8> {
     let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
     // `from_str_radix` takes a sign.
     (digits.len() == 2 && !digits.starts_with('+')).then(|| u8::from_str_radix(digits, 16).ok()).flatten()

@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf};
 
-use ruvllm_models::{
+use ruvllm_text::{
     Error, TokenId,
     chat::{ChatStyle, ChatTemplate, Message},
     tokenizer::{EncodeOptions, Tokenizer},
@@ -377,35 +377,6 @@ fn conversations_with_tools_use_the_template_for_them() -> Result<(), Failure> {
     metadata.insert("tokenizer.chat_template.tool_use", text("with {{ tools }}"));
     assert_eq!(render(&metadata, Some(&tools))?, "with []");
     assert_eq!(render(&metadata, None)?, "plain");
-    Ok(())
-}
-
-#[test]
-fn templates_of_a_folder_are_found_where_transformers_looks() -> Result<(), Failure> {
-    let (tokenizer, _) = model("bpe_qwen2")?;
-    let folder = std::env::temp_dir().join(format!("ruvllm-chat-template-{}", std::process::id()));
-    fs::create_dir_all(&folder)?;
-    let render = |tools: Option<&Value>| {
-        let template = ChatTemplate::from_folder(&folder, &tokenizer)?;
-        Ok::<_, Error>((template.style(), template.render(&[], tools, false)?))
-    };
-    assert_eq!(render(None)?.0, Some(ChatStyle::ChatMl));
-    let list = r#"{"chat_template": [{"name": "default", "template": "list"}, {"name": "tool_use", "template": "tools"}]}"#;
-    fs::write(folder.join("tokenizer_config.json"), list)?;
-    assert_eq!(render(None)?, (None, "list".to_owned()));
-    assert_eq!(render(Some(&serde_json::json!([])))?.1, "tools");
-    fs::write(folder.join("tokenizer_config.json"), r#"{"chat_template": "text"}"#)?;
-    assert_eq!(render(None)?.1, "text");
-    fs::write(folder.join("chat_template.json"), r#"{"chat_template": "json"}"#)?;
-    assert_eq!(render(None)?.1, "json");
-    fs::write(folder.join("chat_template.jinja"), "file {{ eos_token }}")?;
-    assert!(render(None)?.1.starts_with("file <|"));
-    fs::write(folder.join("chat_template.jinja"), [0xFF])?;
-    assert!(matches!(render(None), Err(Error::NotUtf8 { .. })));
-    fs::remove_file(folder.join("chat_template.jinja"))?;
-    fs::write(folder.join("chat_template.json"), "{")?;
-    assert!(matches!(render(None), Err(Error::InvalidJson { .. })));
-    fs::remove_dir_all(&folder)?;
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use std::{
 };
 
 use gguf_rs_lite::Gguf;
-use ruvllm_models::{
+use ruvllm_text::{
     TokenId,
     tokenizer::{EncodeOptions, Tokenizer},
 };

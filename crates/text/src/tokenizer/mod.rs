@@ -25,8 +25,8 @@ mod vocab;
 mod wordpiece;
 
 pub use self::decode::TokenStream;
-pub(crate) use self::gguf::byte_token;
-pub(crate) use self::pre::find::name as pre_tokenizer_name;
+pub use self::gguf::byte_token;
+pub use self::pre::find::name as pre_tokenizer_name;
 use self::{
     bpe::ByteLevelBpe,
     character_bpe::CharacterBpe,
@@ -64,12 +64,12 @@ const LONGEST_TEXT: usize = u32::MAX as usize / 4;
 /// A tokenizer. Immutable: one value serves all threads.
 ///
 /// ```no_run
-/// use ruvllm_models::tokenizer::{EncodeOptions, Tokenizer};
+/// use ruvllm_text::tokenizer::{EncodeOptions, Tokenizer};
 ///
 /// let tokenizer = Tokenizer::from_file("tokenizer.json".as_ref())?;
 /// let ids = tokenizer.encode("Hello!", EncodeOptions::default())?;
 /// assert_eq!(tokenizer.decode(&ids, true)?, "Hello!");
-/// # Ok::<(), ruvllm_models::Error>(())
+/// # Ok::<(), ruvllm_text::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct Tokenizer {

@@ -38,7 +38,7 @@ const PROBES: &[&str] = &[
 /// # Errors
 /// [`Error::TokenizerDefinition`] if the definition cannot be run, [`Error::UnknownPreTokenizer`] if no known type cuts as
 /// it does.
-pub(crate) fn name(definition: &Value, ignores_merges: bool) -> Result<&'static str> {
+pub fn name(definition: &Value, ignores_merges: bool) -> Result<&'static str> {
     let pre_tokenizer: PreTokenizerWrapper = serde_json::from_value(definition.clone())
         .map_err(|error| Error::TokenizerDefinition { message: format!("pre_tokenizer: {error}") })?;
     let expected: Vec<Vec<usize>> =

@@ -2,7 +2,7 @@
 
 use gguf_rs_lite::{Array, Metadata, Value};
 use proptest::prelude::*;
-use ruvllm_models::{
+use ruvllm_text::{
     Error,
     tokenizer::{EncodeOptions, Tokenizer},
 };

@@ -2,7 +2,7 @@
 //! vocabularies of a few tokens written out here.
 
 use gguf_rs_lite::{Array, Metadata, Value};
-use ruvllm_models::{
+use ruvllm_text::{
     Error, TokenId,
     tokenizer::{EncodeOptions, Tokenizer},
 };

@@ -2,7 +2,7 @@
 //! vocabulary, and what must hold for any text.
 
 use proptest::prelude::*;
-use ruvllm_models::{
+use ruvllm_text::{
     TokenId,
     tokenizer::{EncodeOptions, Tokenizer},
 };

@@ -1,6 +1,6 @@
 //! Long texts: no quadratic path. No time is asserted; a quadratic encoder would take minutes here.
 
-use ruvllm_models::tokenizer::Tokenizer;
+use ruvllm_text::tokenizer::Tokenizer;
 
 use super::{FROM_GGUF, FROM_JSON, Failure, PARSED, cases, expected, from_gguf, from_json, text};
 

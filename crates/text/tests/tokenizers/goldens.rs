@@ -1,6 +1,6 @@
 //! Every golden: encoding, decoding, invalid UTF-8, streams; from tokenizer.json and from GGUF.
 
-use ruvllm_models::{
+use ruvllm_text::{
     TokenId,
     tokenizer::{EncodeOptions, Tokenizer},
 };

@@ -4,7 +4,7 @@
 use std::{fs, path::PathBuf};
 
 use gguf_rs_lite::Gguf;
-use ruvllm_models::{
+use ruvllm_text::{
     TokenId,
     tokenizer::{EncodeOptions, Tokenizer},
 };
