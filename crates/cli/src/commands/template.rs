@@ -92,7 +92,7 @@ fn chat_template(args: &TemplateArgs) -> Result<ChatTemplate> {
     }
     let tokenizer = load::tokenizer(&args.model)?;
     match (args.style, &args.template) {
-        (Some(style), _) => style.template(&tokenizer).map_err(failed),
+        (Some(style), _) => ChatTemplate::of_style(style, &tokenizer).map_err(failed),
         (None, Some(path)) => {
             ChatTemplate::for_tokenizer(&input::file_text(path)?, &tokenizer).map_err(failed)
         }

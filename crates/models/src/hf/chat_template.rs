@@ -1,4 +1,5 @@
-//! Where folders keep their chat templates: a file of its own, or a field of the tokenizer's configuration.
+//! Where folders keep their chat templates: a file of its own, or a field of the tokenizer's
+//! configuration.
 
 use std::path::Path;
 
@@ -16,13 +17,16 @@ const FIELD: &str = "chat_template";
 
 /// The chat template of a Hugging Face folder, which needs no weights.
 ///
-/// Searched in the order of transformers: `chat_template.jinja` (with `additional_chat_templates/tool_use.jinja`),
-/// `chat_template.json`, `chat_template` in `tokenizer_config.json`; or else the built-in template of the style that
-/// [`ChatStyle::detect`](ruvllm_text::chat::ChatStyle::detect) finds with `model_type` in `config.json`.
+/// Searched in the order of transformers: `chat_template.jinja` (with
+/// `additional_chat_templates/tool_use.jinja`), `chat_template.json`, `chat_template` in
+/// `tokenizer_config.json`; or else the built-in template of the style that
+/// [`ChatStyle::detect`](ruvllm_text::chat::ChatStyle::detect) finds with `model_type` in
+/// `config.json`.
 ///
 /// # Errors
-/// [`Error::ReadFile`], [`Error::FileTooLarge`], [`Error::NotUtf8`], [`Error::InvalidJson`] and [`Error::InvalidField`] for
-/// files that cannot be read; [`Error::Text`] for a template that is absent or not valid.
+/// [`Error::ReadFile`], [`Error::FileTooLarge`], [`Error::NotUtf8`], [`Error::InvalidJson`] and
+/// [`Error::InvalidField`] for files that cannot be read; [`Error::Text`] for a template that is
+/// absent or not valid.
 pub fn folder_chat_template(folder: &Path, tokenizer: &Tokenizer) -> Result<ChatTemplate> {
     let mut metadata = Metadata::new();
     write(folder, &mut metadata)?;

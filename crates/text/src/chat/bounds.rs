@@ -36,6 +36,15 @@ pub(super) const REMAINDER: &str = "__remainder";
 /// Bytes of values that one rendering may make, in all. Templates copy a message a few times.
 const MOST_BYTES: usize = 128 << 20;
 
+/// Longest prompt, and longest text that a value is printed as, in bytes.
+pub(super) const LONGEST_TEXT: usize = 16 << 20;
+
+/// What is said of a prompt or a value of more than [`LONGEST_TEXT`].
+pub(super) const TOO_LONG: &str = "the text is longer than 16 MiB";
+
+/// Name of a model's template in its environment, shown in error messages.
+pub(super) const NAME: &str = "chat_template";
+
 /// What an element of a list counts.
 const ELEMENT_BYTES: usize = size_of::<Value>();
 
@@ -46,6 +55,11 @@ thread_local! {
 
 /// Longest template. The largest published ones have some 30 KB.
 pub(super) const LONGEST_SOURCE: usize = 256 << 10;
+
+/// Counts elements of lists that are about to be made.
+pub(super) fn charge_elements(count: usize) -> Result<(), Error> {
+    charge(count.saturating_mul(ELEMENT_BYTES))
+}
 
 /// Counts bytes that are about to be made, or were made.
 pub(super) fn charge(bytes: usize) -> Result<(), Error> {
@@ -76,7 +90,7 @@ pub(super) fn checked(value: Value) -> Result<Value, Error> {
 pub(super) fn rewrite(source: &str, syntax: SyntaxConfig) -> Result<(String, usize), Error> {
     let escapes = escapes(source);
     let mut growing = Growing { source, escapes, marks: Vec::new(), text_bytes: 0 };
-    growing.statement(&parse(source, super::NAME, syntax)?);
+    growing.statement(&parse(source, NAME, syntax)?);
     let mut marks = growing.marks;
     // What belongs to an inner expression comes before what belongs to the one around it; the order of insertion says
     // which is which where two end in one place.

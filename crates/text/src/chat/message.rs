@@ -4,7 +4,7 @@ use minijinja::Value as Jinja;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _, ser::SerializeMap};
 use serde_json::{Map, Value};
 
-use super::python;
+use super::python::from_json;
 
 /// One message of a conversation.
 ///
@@ -109,7 +109,7 @@ impl Message {
     pub(super) fn to_jinja(&self) -> Jinja {
         Jinja::from_pairs(self.fields().into_iter().map(|(key, field)| match field {
             Field::Role(role) => (key, Jinja::from(role)),
-            Field::Other(value) => (key, python::from_json(value)),
+            Field::Other(value) => (key, from_json(value)),
         }))
     }
 }

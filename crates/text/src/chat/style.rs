@@ -2,8 +2,8 @@
 
 use std::{fmt, str::FromStr};
 
-use super::ChatTemplate;
-use crate::{Error, Result, tokenizer::Tokenizer};
+use crate::error::{Error, Result};
+use crate::tokenizer::Tokenizer;
 
 /// A published form of prompts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -80,14 +80,6 @@ impl ChatStyle {
             Self::Mistral => "mistral",
             Self::Phi3 => "phi3",
         }
-    }
-
-    /// The template for a tokenizer.
-    ///
-    /// # Errors
-    /// As [`ChatTemplate::new`]; the built-in templates are valid.
-    pub fn template(self, tokenizer: &Tokenizer) -> Result<ChatTemplate> {
-        ChatTemplate::of_style(self, tokenizer)
     }
 }
 

@@ -13,7 +13,8 @@ use super::{
     pre::PreTokenizer,
     vocab::{TokenKind, Vocab},
 };
-use crate::{Error, Result, TokenId};
+use crate::error::{Error, Result};
+use crate::token::TokenId;
 
 /// The merge list of a vocabulary: rank and result of every pair of tokens that may be joined.
 #[derive(Debug, Clone)]

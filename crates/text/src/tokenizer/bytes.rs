@@ -53,6 +53,14 @@ pub(crate) fn to_bytes(text: &str) -> Option<Vec<u8>> {
     text.chars().map(byte_of).collect()
 }
 
+/// The byte of a token text such as `<0x0A>`.
+#[must_use]
+pub fn byte_token(text: &str) -> Option<u8> {
+    let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
+    // `from_str_radix` takes a sign.
+    (digits.len() == 2 && !digits.starts_with('+')).then(|| u8::from_str_radix(digits, 16).ok()).flatten()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

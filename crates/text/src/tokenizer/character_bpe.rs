@@ -11,7 +11,7 @@ use super::{
     spm,
     vocab::Vocab,
 };
-use crate::TokenId;
+use crate::token::TokenId;
 
 /// Encoder of one vocabulary.
 #[derive(Debug, Clone)]

@@ -2,7 +2,7 @@
 //! known by its text.
 
 use super::vocab::{TokenKind, Vocab};
-use crate::TokenId;
+use crate::token::TokenId;
 
 /// Texts that are end markers in whatever vocabulary has them.
 const MARKERS: &[&str] = &[

@@ -4,20 +4,21 @@
 use gguf_rs_lite::{Array, Metadata, Value};
 
 use super::{
-    Backend, Specials, Tokenizer,
     bpe::{ByteLevelBpe, MergeTable},
-    bytes,
+    bytes::{self, byte_token},
     character_bpe::CharacterBpe,
     charsmap::CharacterMap,
     decode::{Joining, Lead},
     end_of_generation,
+    pipeline::{Backend, Specials, Tokenizer},
     pre::{self, PreTokenizer},
-    spm::{SPACE_MARK, SentencePieceBpe},
+    spm::{SentencePieceBpe, sentence_piece_bytes},
     unigram::{Normalization, Unigram},
     vocab::{TokenKind, Vocab},
     wordpiece::WordPiece,
 };
-use crate::{Error, Result, TokenId};
+use crate::error::{Error, Result};
+use crate::token::TokenId;
 
 const MODEL: &str = "tokenizer.ggml.model";
 const PRE: &str = "tokenizer.ggml.pre";
@@ -362,27 +363,6 @@ fn byte_level_bytes(text: &str, kind: TokenKind, out: &mut Vec<u8>) {
         (TokenKind::Normal | TokenKind::Unused, Some(bytes)) => out.extend(bytes),
         _ => out.extend_from_slice(text.as_bytes()),
     }
-}
-
-/// What a `SentencePiece` token stands for.
-pub(super) fn sentence_piece_bytes(text: &str, kind: TokenKind, out: &mut Vec<u8>) {
-    if let TokenKind::Byte(byte) = kind {
-        return out.push(byte);
-    }
-    for (i, part) in text.split(SPACE_MARK).enumerate() {
-        if i > 0 {
-            out.push(b' ');
-        }
-        out.extend_from_slice(part.as_bytes());
-    }
-}
-
-/// The byte of a token text such as `<0x0A>`.
-#[must_use]
-pub fn byte_token(text: &str) -> Option<u8> {
-    let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
-    // `from_str_radix` takes a sign.
-    (digits.len() == 2 && !digits.starts_with('+')).then(|| u8::from_str_radix(digits, 16).ok()).flatten()
 }
 
 fn same_length(key: &str, found: usize, tokens: usize) -> Result<()> {

@@ -4,7 +4,7 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-use crate::TokenId;
+use crate::token::TokenId;
 
 /// Marks a free slot and, elsewhere in this module tree, "no token".
 pub(crate) const NONE: TokenId = TokenId::MAX;

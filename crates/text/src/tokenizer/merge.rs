@@ -4,7 +4,7 @@
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 use super::index::NONE;
-use crate::TokenId;
+use crate::token::TokenId;
 
 /// A piece of the text being encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::TokenId;
+use crate::token::TokenId;
 
 /// A part of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

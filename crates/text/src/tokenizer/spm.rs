@@ -10,7 +10,8 @@ use super::{
     merge::{Merge, Merger, Symbol},
     vocab::{TokenKind, Vocab},
 };
-use crate::{Error, Result, TokenId};
+use crate::error::{Error, Result};
+use crate::token::TokenId;
 
 /// Stands for a space in token texts.
 pub(crate) const SPACE_MARK: char = '▁';
@@ -198,6 +199,19 @@ fn descending(score: f32) -> u32 {
     // ascend and those of negative ones descend.
     let bits = (score + 0.0).to_bits();
     if bits >> 31 == 0 { 0x7FFF_FFFF - bits } else { bits }
+}
+
+/// What a `SentencePiece` token stands for.
+pub(super) fn sentence_piece_bytes(text: &str, kind: TokenKind, out: &mut Vec<u8>) {
+    if let TokenKind::Byte(byte) = kind {
+        return out.push(byte);
+    }
+    for (i, part) in text.split(SPACE_MARK).enumerate() {
+        if i > 0 {
+            out.push(b' ');
+        }
+        out.extend_from_slice(part.as_bytes());
+    }
 }
 
 #[cfg(test)]

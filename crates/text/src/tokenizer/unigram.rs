@@ -11,7 +11,8 @@ use super::{
     spm::{self, Fallback, SPACE_MARK},
     vocab::{TokenKind, Vocab},
 };
-use crate::{Error, Result, TokenId};
+use crate::error::{Error, Result};
+use crate::token::TokenId;
 
 /// What an unknown character costs beside the worst token.
 const UNKNOWN_PENALTY: f32 = 10.0;

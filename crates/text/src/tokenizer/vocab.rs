@@ -1,7 +1,8 @@
 //! The vocabulary: texts, bytes and kinds of all tokens in a few flat buffers.
 
 use super::index::{NONE, TextIndex};
-use crate::{Error, Result, TokenId};
+use crate::error::{Error, Result};
+use crate::token::TokenId;
 
 /// What a token is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -13,7 +13,8 @@ use super::{
     spm::{self, SPACE_MARK},
     vocab::Vocab,
 };
-use crate::{Error, Result, TokenId};
+use crate::error::{Error, Result};
+use crate::token::TokenId;
 
 /// Longer words, in characters, are unknown: BERT's own limit.
 const LONGEST_WORD: usize = 100;

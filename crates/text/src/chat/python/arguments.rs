@@ -5,7 +5,7 @@ use minijinja::{
     value::{Kwargs, Rest, ValueOrKwargs, from_args},
 };
 
-use super::to_str;
+use super::values::to_str;
 
 /// What is left of the arguments of a call. Parameters are asked for in their order.
 pub(super) struct Arguments {
@@ -72,4 +72,10 @@ impl Arguments {
             None => self.by_name.assert_all_used(),
         }
     }
+}
+
+/// Both operands of an operator, from a list.
+pub(super) fn operands(list: &Value) -> Result<[Value; 2], Error> {
+    let operands: Vec<Value> = list.try_iter()?.collect();
+    operands.try_into().map_err(|_| Error::from(ErrorKind::MissingArgument))
 }

@@ -1,14 +1,17 @@
 //! Filters where the engine's own differ from Jinja2's, or fail where those do not.
 
-use std::sync::Arc;
-
 use minijinja::{
     Error, ErrorKind, State, Value,
-    value::{Enumerator, Kwargs, Object, ObjectRepr, Rest, ValueKind, ValueOrKwargs},
+    value::{Kwargs, Rest, ValueKind, ValueOrKwargs},
 };
 
-use super::{Arguments, html::escaped, methods::strip, to_str};
-use crate::chat::bounds::{charge, checked};
+use super::{
+    arguments::{Arguments, operands},
+    html::escaped,
+    strings::strip,
+    values::{Group, to_str},
+};
+use crate::chat::bounds::{charge, charge_elements, checked};
 
 /// The filters `length` and `count`: an undefined value has none, as everywhere in Jinja2.
 pub(super) fn length(value: &Value) -> Result<usize, Error> {
@@ -73,12 +76,6 @@ fn without_space(value: &Value) -> Value {
 
 fn no_names() -> Kwargs {
     Kwargs::from_iter([] as [(&str, Value); 0])
-}
-
-/// Both operands of an operator, from a list.
-pub(super) fn operands(list: &Value) -> Result<[Value; 2], Error> {
-    let operands: Vec<Value> = list.try_iter()?.collect();
-    operands.try_into().map_err(|_| Error::from(ErrorKind::MissingArgument))
 }
 
 /// `a + b` of a list with both: what is added to a text that is marked as safe is escaped.
@@ -180,10 +177,6 @@ pub(super) fn slice(state: &State, value: Value, count: usize, fill: Option<Valu
     minijinja::filters::slice(state, value, count, fill)
 }
 
-pub(super) fn charge_elements(count: usize) -> Result<(), Error> {
-    charge(count.saturating_mul(size_of::<Value>()))
-}
-
 /// The filter `dictsort`.
 pub(super) fn dictsort(value: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
     let mut args = Arguments::of(args)?;
@@ -229,31 +222,6 @@ fn at_path(value: &Value, path: &str) -> Option<Value> {
         Ok(at) => value.get_item_by_index(at).ok(),
         Err(_) => value.get_attr(part).ok(),
     })
-}
-
-/// A group: a tuple of the key and a list, which have names too.
-#[derive(Debug)]
-pub(super) struct Group {
-    key: Value,
-    items: Value,
-}
-
-impl Object for Group {
-    fn repr(self: &Arc<Self>) -> ObjectRepr {
-        ObjectRepr::Seq
-    }
-
-    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
-        match (key.as_usize(), key.as_str()) {
-            (Some(0), _) | (_, Some("grouper")) => Some(self.key.clone()),
-            (Some(1), _) | (_, Some("list")) => Some(self.items.clone()),
-            _ => None,
-        }
-    }
-
-    fn enumerate(self: &Arc<Self>) -> Enumerator {
-        Enumerator::Seq(2)
-    }
 }
 
 /// The test `iterable`.

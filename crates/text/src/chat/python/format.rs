@@ -9,12 +9,10 @@ use minijinja::{
 };
 
 use super::{
-    Arguments,
-    filters::operands,
+    arguments::{Arguments, operands},
     html::escaped,
-    is_tuple,
-    methods::{MAX_WIDTH, fill},
-    to_repr, to_str,
+    strings::{MAX_WIDTH, fill},
+    values::{is_tuple, to_repr, to_str},
 };
 use crate::chat::bounds::charge;
 

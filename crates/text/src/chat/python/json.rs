@@ -7,7 +7,7 @@ use minijinja::{
     value::{Kwargs, ValueKind},
 };
 
-use super::{check_length, pairs, to_str};
+use super::values::{check_length, pairs, to_str};
 
 /// The filter `tojson` as transformers defines it: `json.dumps` with the keys in their order,
 /// characters beyond ASCII as they are and no escapes for HTML.
@@ -169,7 +169,7 @@ fn not_json(value: &Value) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chat::python::from_json;
+    use crate::chat::python::values::from_json;
 
     #[test]
     fn json_as_in_python() -> Result<(), Error> {

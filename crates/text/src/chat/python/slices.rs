@@ -5,8 +5,8 @@ use minijinja::{
     value::{Tuple, ValueKind},
 };
 
-use super::{filters::charge_elements, is_tuple};
-use crate::chat::bounds::charge;
+use super::{strings::section, values::is_tuple};
+use crate::chat::bounds::{charge, charge_elements};
 
 /// `value[start:stop:step]`. The engine's own is wrong for steps backwards, and takes what is none or undefined for an
 /// empty list.
@@ -54,23 +54,6 @@ fn slice_of_text(text: &str, start: Option<i64>, stop: Option<i64>, step: i64) -
     Ok(indices(chars.len(), start, stop, step)?.into_iter().map(|i| chars[i]).collect())
 }
 
-/// `text[start:stop]`, and how many characters are before it.
-pub(super) fn section(text: &str, start: Option<i64>, stop: Option<i64>) -> (usize, &str) {
-    if start.is_none() && stop.is_none() {
-        return (0, text);
-    }
-    let len = text.chars().count();
-    let (start, stop) = (place(start, len).unwrap_or(0), place(stop, len).unwrap_or(len));
-    let byte = |at: usize| text.char_indices().nth(at).map_or(text.len(), |(byte, _)| byte);
-    (start, text.get(byte(start)..byte(stop)).unwrap_or_default())
-}
-
-/// A bound of a slice of `len` items, which counts from the end if it is negative.
-fn place(bound: Option<i64>, len: usize) -> Option<usize> {
-    let at = |bound: u64| usize::try_from(bound).unwrap_or(usize::MAX).min(len);
-    bound.map(|bound| if bound < 0 { len - at(bound.unsigned_abs()) } else { at(bound.unsigned_abs()) })
-}
-
 /// The places that a slice of a sequence with `len` items has.
 fn indices(len: usize, start: Option<i64>, stop: Option<i64>, step: i64) -> Result<Vec<usize>, Error> {
     let len = i64::try_from(len).unwrap_or(i64::MAX);
@@ -95,14 +78,6 @@ fn indices(len: usize, start: Option<i64>, stop: Option<i64>, step: i64) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sections_are_of_characters() {
-        assert_eq!(section("äbc", Some(1), None), (1, "bc"));
-        assert_eq!(section("äbc", Some(-3), Some(-2)), (0, "ä"));
-        assert_eq!(section("äbc", Some(2), Some(1)), (2, ""));
-        assert_eq!(section("äbc", Some(i64::MIN), Some(i64::MAX)), (0, "äbc"));
-    }
 
     #[test]
     fn slices_have_the_places_of_pythons() {

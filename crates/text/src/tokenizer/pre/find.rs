@@ -8,8 +8,8 @@ use tokenizers::{OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer
 
 use super::rules::{KNOWN, Rules};
 use super::{PreTokenizer, known_names};
+use crate::error::{Error, Result};
 use crate::tokenizer::library::guarded;
-use crate::{Error, Result};
 
 /// Texts that tell the known types apart.
 const PROBES: &[&str] = &[

@@ -7,7 +7,7 @@ mod rules;
 use regex::Regex;
 
 use self::rules::{After, CASED, CASED_MARK, KNOWN, OVER_CHARACTERS, Rules};
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 /// Cuts texts as one pre-tokenizer type says. Linear in the length of the text.
 #[derive(Debug, Clone)]

@@ -8,13 +8,12 @@
 use serde_json::Value;
 
 use super::{
-    Backend, Tokenizer,
-    special::{Fragment, Occurrence},
+    message::{Message, visit_strings},
+    template::ChatTemplate,
 };
-use crate::{
-    Error, Result, TokenId,
-    chat::{ChatTemplate, Message, visit_strings},
-};
+use crate::error::{Error, Result};
+use crate::token::TokenId;
+use crate::tokenizer::{Fragment, Occurrence, Tokenizer};
 
 /// Unicode reserves these code points for private use inside a program; text should not contain them.
 const NONCHARACTERS: std::ops::RangeInclusive<char> = '\u{FDD0}'..='\u{FDEF}';
@@ -40,16 +39,13 @@ impl Tokenizer {
         let guarded: Vec<Message> = messages.iter().map(|message| guard.message(message)).collect();
         let guarded_tools = tools.map(|tools| guard.value(tools));
         let text = template.render(&guarded, guarded_tools.as_ref(), add_generation_prompt)?;
-        let fragments = match &self.backend {
-            Backend::Library(library) => library.special_fragments(&self.vocab, &text)?,
-            _ => self.special_token.fragments(&text).collect(),
-        };
+        let fragments = self.special_fragments(&text)?;
 
         let mut ids = Vec::with_capacity(text.len() / 3 + 2);
         let begins_with_bos =
-            matches!(fragments.first(), Some(Fragment::Token(id)) if self.specials.prefix.contains(id));
+            matches!(fragments.first(), Some(Fragment::Token(id)) if self.prefix().contains(id));
         if !begins_with_bos {
-            ids.extend_from_slice(&self.specials.prefix);
+            ids.extend_from_slice(self.prefix());
         }
         let mut after_token = true;
         for (i, fragment) in fragments.iter().enumerate() {
@@ -61,7 +57,7 @@ impl Tokenizer {
                 Fragment::Text(text) => {
                     // For the library only the first part of a text is the first; to the others it
                     // matters what came before.
-                    if matches!(self.backend, Backend::Library(_)) {
+                    if self.is_run_by_library() {
                         after_token = i == 0;
                     }
                     self.encode_part(&guard.remove(text), false, &mut after_token, &mut ids)?;
@@ -98,8 +94,8 @@ impl<'a> Guard<'a> {
         let mut free = NONCHARACTERS.filter(|&c| !used.contains(c));
         let breaker = free.next().ok_or(Error::NoFreeMarker)?;
         let mut stand_ins = Vec::new();
-        for id in tokenizer.vocab.ids().filter(|&id| tokenizer.vocab.kind(id).is_special()) {
-            let mut chars = tokenizer.vocab.text(id).chars();
+        for text in tokenizer.special_texts() {
+            let mut chars = text.chars();
             if let (Some(only), None) = (chars.next(), chars.next()) {
                 stand_ins.push((only, free.next().ok_or(Error::NoFreeMarker)?));
             }
@@ -130,7 +126,7 @@ impl<'a> Guard<'a> {
         for (at, c) in text.char_indices() {
             let stand_in = self.stand_ins.iter().find(|&&(only, _)| only == c);
             guarded.push(stand_in.map_or(c, |&(_, stand_in)| stand_in));
-            let breaks = match self.tokenizer.special_token.at(text, at) {
+            let breaks = match self.tokenizer.special_at(text, at) {
                 Occurrence::Whole => true,
                 Occurrence::Beginning => beginnings,
                 Occurrence::No => false,
