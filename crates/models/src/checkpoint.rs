@@ -1,9 +1,9 @@
 //! What a model is loaded from: hyperparameters and tensors under the names of GGUF, whatever files hold them.
 
 use gguf_rs_lite::{Gguf, Metadata, TensorData, TensorInfo};
+use ruvllm_text::tokenizer::Tokenizer;
 
 use crate::error::Result;
-use crate::tokenizer::Tokenizer;
 
 /// A model on disk, seen as a GGUF file: the same metadata keys, tensor names, shapes and row orders.
 ///
@@ -92,6 +92,6 @@ impl Checkpoint for Gguf {
     }
 
     fn tokenizer(&self) -> Result<Tokenizer> {
-        Tokenizer::from_gguf(self.metadata())
+        Ok(Tokenizer::from_gguf(self.metadata())?)
     }
 }

@@ -24,7 +24,6 @@
 #![forbid(unsafe_code)]
 
 mod batch;
-pub mod chat;
 mod checkpoint;
 mod compute;
 mod config;
@@ -38,11 +37,10 @@ mod pooling;
 mod projection;
 pub mod quantize;
 mod rows;
-pub mod tokenizer;
 mod weights;
 mod workspace;
 
-pub use batch::{LogitsRows, Segment, TokenId};
+pub use batch::{LogitsRows, Segment};
 pub use checkpoint::{Checkpoint, TensorBytes};
 pub use compute::Compute;
 pub use config::ModelConfig;
@@ -50,7 +48,7 @@ pub use decoder::Model;
 pub use encoder::{Encoder, EncoderConfig, EncoderWorkspace};
 pub use error::{Error, Result};
 pub use family::{Activation, AttentionTemperature, DecoderSpec, Projections, Window, is_encoder};
-pub use hf::{HfFolder, StoredTensor};
+pub use hf::{HfFolder, StoredTensor, folder_chat_template};
 pub use open::open_checkpoint;
 pub use pooling::{EmbeddingDefaults, Pooling};
 pub use ruvllm_kernels::attention::KvFormat;

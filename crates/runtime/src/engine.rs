@@ -8,10 +8,11 @@ use ruvllm_adapters::Adapter;
 use ruvllm_kernels::{Kernels, ThreadPool};
 use ruvllm_kv_cache::{KvPolicy, KvStore};
 use ruvllm_memory::{PagePool, PoolConfig};
-use ruvllm_models::chat::{ChatTemplate, Message};
 use ruvllm_models::quantize::{InSitu, Recipe};
-use ruvllm_models::tokenizer::Tokenizer;
-use ruvllm_models::{Checkpoint, Compute, EmbeddingDefaults, LoadProgress, Model, ModelConfig, TokenId};
+use ruvllm_models::{Checkpoint, Compute, EmbeddingDefaults, LoadProgress, Model, ModelConfig};
+use ruvllm_text::TokenId;
+use ruvllm_text::chat::{ChatTemplate, Message};
+use ruvllm_text::tokenizer::Tokenizer;
 
 use crate::codec::TextCodec;
 use crate::error::{Error, Result};

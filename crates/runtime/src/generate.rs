@@ -4,8 +4,8 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use ruvllm_kernels::Kernels;
-use ruvllm_models::TokenId;
-use ruvllm_models::tokenizer::TokenStream;
+use ruvllm_text::TokenId;
+use ruvllm_text::tokenizer::TokenStream;
 
 use crate::backend::sequence::BackendSession;
 use crate::cancel::CancelToken;

@@ -52,9 +52,10 @@ pub use ruvllm_adapters::Adapter;
 pub use ruvllm_kernels::{Isa, Kernels};
 pub use ruvllm_kv_cache::{KvCalibration, KvPolicy};
 pub use ruvllm_memory::{Quota, Tenant};
-pub use ruvllm_models::chat::Message;
 pub use ruvllm_models::quantize::Recipe;
-pub use ruvllm_models::{LoadProgress, ModelConfig, Pooling, TokenId};
+pub use ruvllm_models::{LoadProgress, ModelConfig, Pooling};
+pub use ruvllm_text::TokenId;
+pub use ruvllm_text::chat::Message;
 
 pub use crate::adapter::AdapterSource;
 pub use crate::backend::InferenceBackend;

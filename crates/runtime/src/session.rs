@@ -7,7 +7,8 @@ use std::time::Instant;
 use ruvllm_adapters::Adapter;
 use ruvllm_kv_cache::Sequence;
 use ruvllm_memory::Tenant;
-use ruvllm_models::{Compute, LogitsRows, Model, Segment, TokenId, Workspace};
+use ruvllm_models::{Compute, LogitsRows, Model, Segment, Workspace};
+use ruvllm_text::TokenId;
 
 use crate::backend::sequence::{BackendSession, common_prefix_len};
 use crate::engine::Engine;

@@ -4,10 +4,11 @@ use gguf_rs_lite::Gguf;
 use ruvllm_kernels::attention::{AttentionScratch, AttentionShape};
 use ruvllm_memory::PoolConfig;
 use ruvllm_testkit::{builtin_model, workspace};
+use ruvllm_text::TokenId;
+use ruvllm_text::tokenizer::{EncodeOptions, Tokenizer};
 
 use super::*;
-use crate::batch::{LogitsRows, Plan, Span, TokenId};
-use crate::tokenizer::{EncodeOptions, Tokenizer};
+use crate::batch::{LogitsRows, Plan, Span};
 
 /// Tokens of the text, and how many of them are the prompt whose queries a cache may know.
 const TOKENS: usize = 1536;

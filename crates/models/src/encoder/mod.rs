@@ -10,9 +10,10 @@ mod weights;
 
 use std::ops::Range;
 
+use ruvllm_text::TokenId;
+
 use self::layer::Layer;
 use self::weights::Weights;
-use crate::batch::TokenId;
 use crate::checkpoint::Checkpoint;
 use crate::compute::Compute;
 use crate::error::{Error, Result};
@@ -26,8 +27,8 @@ pub use self::layer::EncoderWorkspace;
 ///
 /// # Examples
 /// ```
-/// use ruvllm_models::tokenizer::EncodeOptions;
 /// use ruvllm_models::{Checkpoint, Compute, Encoder, EncoderWorkspace, HfFolder};
+/// use ruvllm_text::tokenizer::EncodeOptions;
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/encoder/bert");

@@ -3,7 +3,8 @@
 
 use gguf_rs_lite::Gguf;
 use ruvllm_kernels::{Kernels, ThreadPool};
-use ruvllm_models::{Compute, KvFormat, LogitsRows, Model, Segment, TokenId, Workspace};
+use ruvllm_models::{Compute, KvFormat, LogitsRows, Model, Segment, Workspace};
+use ruvllm_text::TokenId;
 
 use crate::fixtures::{self, Expected, all_computes, all_logits, bits};
 

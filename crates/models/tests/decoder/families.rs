@@ -5,9 +5,10 @@ use ruvllm_kernels::attention::{KvLayout, KvRole, KvScratch};
 use ruvllm_kernels::rope::{RopeLayout, RopeScaling};
 use ruvllm_kv_cache::KvRopes;
 use ruvllm_models::{
-    Activation, Error, KvFormat, LogitsRows, Model, ModelConfig, Projections, Segment, Sequence, TokenId,
-    Window, Workspace,
+    Activation, Error, KvFormat, LogitsRows, Model, ModelConfig, Projections, Segment, Sequence, Window,
+    Workspace,
 };
+use ruvllm_text::TokenId;
 
 use crate::fixtures::{self, Expected, TINY, all_logits, become_architecture, bits, rewrite};
 

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use gguf_rs_lite::{Gguf, Metadata, TensorInfo, TensorType, Writer};
 use ruvllm_kernels::{Kernels, ThreadPool};
 use ruvllm_memory::{PagePool, PoolConfig};
-use ruvllm_models::{Compute, Error, KvFormat, LogitsRows, Model, Segment, Sequence, TokenId, Workspace};
+use ruvllm_models::{Compute, Error, KvFormat, LogitsRows, Model, Segment, Sequence, Workspace};
+use ruvllm_text::TokenId;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use ruvllm_models::TokenId;
+use ruvllm_text::TokenId;
 
 use crate::error::Result;
 

@@ -3,10 +3,9 @@
 use std::time::{Duration, Instant};
 
 use ruvllm_models::quantize::InSitu;
-use ruvllm_models::tokenizer::Tokenizer;
-use ruvllm_models::{
-    Checkpoint, Compute, EmbeddingDefaults, Encoder, EncoderWorkspace, LoadProgress, TokenId,
-};
+use ruvllm_models::{Checkpoint, Compute, EmbeddingDefaults, Encoder, EncoderWorkspace, LoadProgress};
+use ruvllm_text::TokenId;
+use ruvllm_text::tokenizer::Tokenizer;
 
 use super::pool::Pool;
 use super::{EmbeddingRequest, Embeddings, Settings, encode, groups};

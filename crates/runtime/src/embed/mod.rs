@@ -7,8 +7,9 @@ mod pool;
 
 use std::time::Duration;
 
-use ruvllm_models::tokenizer::Tokenizer;
-use ruvllm_models::{EmbeddingDefaults, LoadProgress, Pooling, TokenId, is_encoder};
+use ruvllm_models::{EmbeddingDefaults, LoadProgress, Pooling, is_encoder};
+use ruvllm_text::TokenId;
+use ruvllm_text::tokenizer::Tokenizer;
 
 use self::encoder::EncoderEngine;
 use crate::engine::Engine;

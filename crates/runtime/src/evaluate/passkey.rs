@@ -8,8 +8,9 @@
 
 use std::ops::{ControlFlow, Range};
 
-use ruvllm_models::tokenizer::{EncodeOptions, Tokenizer};
-use ruvllm_models::{LogitsRows, TokenId};
+use ruvllm_models::LogitsRows;
+use ruvllm_text::TokenId;
+use ruvllm_text::tokenizer::{EncodeOptions, Tokenizer};
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};

@@ -7,8 +7,8 @@ use ruvllm::{
     CancelToken, Completion, Engine, EngineOptions, Error, FinishReason, GenerateRequest, Kernels, Message,
     PrefixCaching, Prompt, SamplingParams, TokenId,
 };
-use ruvllm_models::chat::ChatStyle;
 use ruvllm_testkit::builtin_model;
+use ruvllm_text::chat::ChatStyle;
 
 use crate::common::{base, complete, greedy, load, run, tiny, tiny_options, tiny_path, tiny_with};
 

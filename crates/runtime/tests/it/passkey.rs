@@ -3,8 +3,8 @@
 use std::ops::ControlFlow;
 
 use ruvllm::{Engine, EngineOptions, Error, PasskeyOptions, PasskeyResult, TokenId};
-use ruvllm_models::tokenizer::EncodeOptions;
 use ruvllm_testkit::workspace;
+use ruvllm_text::tokenizer::EncodeOptions;
 
 use crate::common::{base, load, tiny, tiny_options, tiny_path, tiny_with};
 
