@@ -8,7 +8,7 @@ use std::arch::asm;
 
 use half::{bf16, f16};
 
-use super::{CACHE_LINE, LANES, Lanes, Pairs, Vectors, WIDE, WideLanes, by_intrinsics, with_features};
+use super::{Apart, CACHE_LINE, LANES, Lanes, Pairs, Vectors, WIDE, WideLanes, by_intrinsics, with_features};
 
 /// Level of [`NeonLanes`]: NEON alone.
 pub(crate) const PLAIN: u8 = 0;
@@ -279,7 +279,10 @@ fn quarters(a: float32x4_t, b: float32x4_t) -> float32x4_t {
     vaddq_f32(vreinterpretq_f32_f64(low), vreinterpretq_f32_f64(high))
 }
 
-impl<const LEVEL: u8> WideLanes for NeonLanes<LEVEL> {
+impl<const LEVEL: u8> WideLanes for NeonLanes<LEVEL>
+where
+    Self: Apart,
+{
     type Wide = Pairs<Self>;
     type W = <Pairs<Self> as Vectors<WIDE>>::V;
     const WIDE_REGISTERS: usize = 8;

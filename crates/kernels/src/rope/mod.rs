@@ -52,7 +52,7 @@ pub(crate) struct RopeJob<'a> {
 }
 
 impl Kernels {
-    /// Applies RoPE to the heads of consecutive positions, in place.
+    /// Applies the rotary embedding to the heads of consecutive positions, in place.
     ///
     /// Dimensions from the table's `rotary_dim` on stay as they are.
     ///
