@@ -24,11 +24,12 @@
 //! let layout = KvLayout::new(KvFormat::F16, 1, 32, head_dim)?;
 //! let mut memory = KvBuffer::zeroed(2 * layout.plane_bytes()).expect("some memory");
 //! let (keys, values) = memory.as_bytes_mut().split_at_mut(layout.plane_bytes());
-//! kernels.store_keys(&layout, &q, 0, keys);
-//! kernels.store_values(&layout, &q, 0, values);
-//! let plane = |bytes| KvPlane { format: KvFormat::F16, bytes };
-//! let blocks = [KvBlock { keys: plane(keys), values: plane(values) }];
-//! let kv = KvView { blocks: &blocks, block_tokens: 32, len: tokens, nuq: None };
+//! kernels.store_kv(KvPlaneMut::new(layout, KvRole::Keys, keys), 0, &q);
+//! kernels.store_kv(KvPlaneMut::new(layout, KvRole::Values, values), 0, &q);
+//! let keys = KvPlane::new(layout, KvRole::Keys, keys);
+//! let values = KvPlane::new(layout, KvRole::Values, values);
+//! let blocks = [KvBlock { keys, values }];
+//! let kv = KvView::new(&blocks, tokens);
 //!
 //! let shape = AttentionShape {
 //!     n_heads: 1,
@@ -54,8 +55,8 @@
 //!   ├── rope          RopeConfig -> RopeTable
 //!   ├── matrices      PackedMatrix (BlockFormat, SharedBytes) times Activations: matmul, matmul_many
 //!   ├── vectors       VectorRows, Metric: distance, distances, hamming; quantize_int8/int4/bits; ProductQuantizer
-//!   └── attention     AttentionShape, KvLayout, KvView of KvBlocks, AttentionScratch; store_keys, store_values, convert_kv;
-//!                     SquatCorrection: add_gram, convert_keys_squat;
+//!   └── attention     AttentionShape, KvView of KvBlocks of KvPlanes, AttentionScratch; store_kv, convert_kv, read_kv;
+//!                     SquatCorrection: add_gram;
 //!                     NuqTraining -> NuqCodebooks, KeyRotation
 //! ThreadPool ── passed to whatever is worth several threads
 //! ```
@@ -102,8 +103,8 @@ mod vector;
 pub use activations::Activations;
 pub use attention::{
     AttentionScratch, AttentionShape, KeyRotation, KiviBits, KiviGroup, KvBlock, KvBuffer, KvFormat,
-    KvLayout, KvPlane, KvRole, KvScratch, KvView, NUQ_LEVELS, NuqCodebooks, NuqContext, NuqTraining,
-    SquatCorrection, alibi_slope,
+    KvLayout, KvPlane, KvPlaneMut, KvRole, KvScratch, KvView, NUQ_LEVELS, NuqCodebooks, NuqContext,
+    NuqTraining, SquatCorrection, alibi_slope,
 };
 pub use error::{Error, Result};
 pub use format::BlockFormat;

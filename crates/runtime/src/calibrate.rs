@@ -86,12 +86,10 @@ impl Engine {
 /// Shows every layer its keys and values.
 fn observe(cache: &mut Sequence, rotations: &KeyRotations, trainings: &mut [NuqTraining]) {
     cache.pin();
-    let block_tokens = cache.store().block_tokens();
     for (layer, training) in trainings.iter_mut().enumerate() {
         let mut blocks = Vec::new();
         cache.view(layer, &mut blocks);
-        let view = KvView { blocks: &blocks, block_tokens, len: cache.len(), nuq: None };
-        training.observe(&view, rotations.of_layer(layer), SINK_TOKENS);
+        training.observe(&KvView::new(&blocks, cache.len()), rotations.of_layer(layer), SINK_TOKENS);
     }
     cache.unpin();
 }

@@ -3,7 +3,7 @@
 
 use ruvllm_kernels::{
     Activations, AttentionScratch, AttentionShape, BlockFormat, Error, Kernels, KvBlock, KvBuffer, KvFormat,
-    KvLayout, KvPlane, KvView, Metric, Norm, PackedMatrix, RopeConfig, RopeLayout, RopeTable, SharedBytes,
+    KvLayout, KvPlane, KvPlaneMut, KvRole, KvView, Metric, Norm, PackedMatrix, RopeConfig, RopeLayout, RopeTable, SharedBytes,
     ThreadPool, VectorRows,
 };
 
@@ -78,11 +78,13 @@ impl Embedder {
         let layout = KvLayout::new(KvFormat::F32, HEADS, 32, HEAD_DIM).expect("F32 takes heads of any size");
         let mut memory = KvBuffer::zeroed(2 * layout.plane_bytes()).expect("a few KiB of memory");
         let (keys, values) = memory.as_bytes_mut().split_at_mut(layout.plane_bytes());
-        kernels.store_keys(&layout, &k, 0, keys);
-        kernels.store_values(&layout, &v, 0, values);
-        let plane = |bytes| KvPlane { format: KvFormat::F32, bytes };
-        let blocks = [KvBlock { keys: plane(keys), values: plane(values) }];
-        let kv = KvView { blocks: &blocks, block_tokens: 32, len: n, nuq: None };
+        kernels.store_kv(KvPlaneMut::new(layout, KvRole::Keys, keys), 0, &k);
+        kernels.store_kv(KvPlaneMut::new(layout, KvRole::Values, values), 0, &v);
+        let blocks = [KvBlock {
+            keys: KvPlane::new(layout, KvRole::Keys, keys),
+            values: KvPlane::new(layout, KvRole::Values, values),
+        }];
+        let kv = KvView::new(&blocks, n);
         let shape = AttentionShape {
             n_heads: HEADS,
             n_kv_heads: HEADS,

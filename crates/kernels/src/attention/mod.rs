@@ -46,15 +46,15 @@ mod view;
 use std::ops::Range;
 
 pub use alibi::alibi_slope;
-pub(crate) use kv::{ConvertJob, ReadJob, StoreJob, convert, read, store};
 pub use kv::{
-    KeyRotation, KiviBits, KiviGroup, KvBuffer, KvFormat, KvLayout, KvRole, KvScratch, NUQ_LEVELS,
-    NuqCodebooks, NuqContext, NuqTraining, SquatCorrection,
+    KeyRotation, KiviBits, KiviGroup, KvBuffer, KvFormat, KvLayout, KvPlane, KvPlaneMut, KvRole, KvScratch,
+    NUQ_LEVELS, NuqCodebooks, NuqContext, NuqTraining, SquatCorrection,
 };
+pub(crate) use kv::{convert, read, store};
 pub use scratch::AttentionScratch;
 pub(crate) use scratch::{State, Worker};
 pub(crate) use task::{Task, attend, merge};
-pub use view::{AttentionShape, KvBlock, KvPlane, KvView};
+pub use view::{AttentionShape, KvBlock, KvView};
 
 use crate::disjoint::DisjointMut;
 use crate::{Kernels, ThreadPool};
@@ -94,9 +94,9 @@ impl Kernels {
     /// exactly the queries that see it. Scores of `-inf` weigh nothing; `+inf` gives NaN.
     ///
     /// # Panics
-    /// If a slice or plane does not have the length its shape says, `n_kv_heads` does not divide `n_heads`, a format does
-    /// not take the head size, `block_tokens` is not a multiple of 32, the view holds fewer tokens than the last query's position needs, or `soft_cap` is not
-    /// positive.
+    /// If a slice does not have the length its shape says, `n_kv_heads` does not divide `n_heads`, a plane is of another
+    /// shape or lacks its [context](KvPlane::with_nuq), the view holds fewer tokens than the last query's position needs,
+    /// or `soft_cap` is not positive.
     #[allow(clippy::too_many_arguments)] // each is one object with a shape of its own
     pub fn attention(
         &self,

@@ -61,8 +61,7 @@ pub(crate) fn attend<L: WideLanes>(l: L, task: &Task<'_>, worker: &mut Worker) {
         }
         worker.split.reset(rows, dim);
         for start in (keys.start / KEY_TILE * KEY_TILE..keys.end).step_by(KEY_TILE) {
-            let next = (start + KEY_TILE < keys.end)
-                .then(|| task.kv.tile(task.kv_head, start + KEY_TILE, task.shape.head_dim));
+            let next = (start + KEY_TILE < keys.end).then(|| task.kv.tile(task.kv_head, start + KEY_TILE));
             let ahead = next.map_or([Ahead::nothing(); 2], |(keys, values)| {
                 [keys, values].map(|tile| {
                     l.prefetch(tile.scales);
@@ -102,7 +101,7 @@ fn attend_tile<L: WideLanes>(
 ) {
     let shape = task.shape;
     let (group, dim, columns) = (shape.group(), shape.head_dim, shape.padded_dim() / WIDE);
-    let (mut keys, mut values) = task.kv.tile(task.kv_head, start, dim);
+    let (mut keys, mut values) = task.kv.tile(task.kv_head, start);
     let queries = task.queries_of_tile(start);
     if queries.is_empty() {
         return;

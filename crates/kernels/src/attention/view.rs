@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::KEY_TILE;
-use super::kv::{KvFormat, KvLayout, KvRole, KvTile, NuqContext, TileRun, WIDE};
+use super::kv::{KvPlane, KvRole, KvTile, WIDE};
 
 /// Sizes and rules of one attention call.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,40 +29,21 @@ pub struct AttentionShape {
     pub alibi: Option<f32>,
 }
 
-/// Keys and values of one sequence and layer: position `p` is row `p % block_tokens` of block `p / block_tokens`.
+/// Keys and values of one sequence and layer, in blocks of one size and any formats.
 #[derive(Debug, Clone, Copy)]
 pub struct KvView<'a> {
-    /// The blocks, in the order of positions. Blocks may differ in format.
-    pub blocks: &'a [KvBlock<'a>],
-    /// Tokens of a block; a multiple of 32.
-    pub block_tokens: usize,
-    /// Tokens present. Rows from here on are never used, whatever they hold.
-    pub len: usize,
-    /// What planes in [`KvFormat::Nuq3`] mean; needed only where there are some.
-    pub nuq: Option<NuqContext<'a>>,
+    pub(super) blocks: &'a [KvBlock<'a>],
+    pub(super) len: usize,
+    block_tokens: usize,
 }
 
-/// Keys and values of `block_tokens` consecutive positions.
+/// Keys and values of consecutive positions.
 #[derive(Debug, Clone, Copy)]
 pub struct KvBlock<'a> {
     /// The keys.
     pub keys: KvPlane<'a>,
     /// The values.
     pub values: KvPlane<'a>,
-}
-
-/// Keys or values of a block in one of the formats that attention reads in place: what [`Kernels::store_keys`],
-/// [`Kernels::store_values`] or [`Kernels::convert_kv`] wrote.
-///
-/// [`Kernels::store_keys`]: crate::Kernels::store_keys
-/// [`Kernels::store_values`]: crate::Kernels::store_values
-/// [`Kernels::convert_kv`]: crate::Kernels::convert_kv
-#[derive(Debug, Clone, Copy)]
-pub struct KvPlane<'a> {
-    /// How the numbers are stored.
-    pub format: KvFormat,
-    /// [`KvLayout::plane_bytes`] bytes, aligned to the format's numbers, best to 64.
-    pub bytes: &'a [u8],
 }
 
 impl AttentionShape {
@@ -100,59 +81,38 @@ impl AttentionShape {
         assert!(q.len() == values && out.len() == values, "attention: length of queries or output");
         assert!(self.soft_cap.is_none_or(|cap| cap > 0.0), "attention: the soft cap must be positive");
         assert!(
-            kv.block_tokens > 0 && kv.block_tokens.is_multiple_of(KEY_TILE),
-            "attention: blocks of {} tokens, not a multiple of {KEY_TILE}",
-            kv.block_tokens
-        );
-        assert!(
             self.n_queries == 0 || self.query_start.saturating_add(self.n_queries) <= kv.len,
             "attention: the keys end at {}, the queries at {}",
             kv.len,
             self.query_start.saturating_add(self.n_queries)
         );
         assert!(kv.len.div_ceil(kv.block_tokens) <= kv.blocks.len(), "attention: fewer blocks than tokens");
-        self.check_nuq(kv);
         for block in kv.blocks {
-            self.check_plane(&block.keys, kv.block_tokens);
-            self.check_plane(&block.values, kv.block_tokens);
-        }
-    }
-
-    /// Panics if planes in `nuq3` mean nothing.
-    #[track_caller]
-    fn check_nuq(&self, kv: &KvView<'_>) {
-        match kv.nuq {
-            Some(nuq) => nuq.check(self.n_kv_heads, self.head_dim, kv.len),
-            None => {
-                let needs = |block: &KvBlock<'_>| {
-                    block.keys.format.needs_calibration() || block.values.format.needs_calibration()
-                };
-                assert!(!kv.blocks.iter().any(needs), "attention: blocks in nuq3 without their context");
+            for (plane, role) in [(&block.keys, KvRole::Keys), (&block.values, KvRole::Values)] {
+                let layout = plane.layout();
+                let fits = layout.n_kv_heads() == self.n_kv_heads
+                    && layout.head_dim() == self.head_dim
+                    && layout.block_tokens() == kv.block_tokens;
+                assert!(fits && plane.role() == role, "attention: {role:?} of {layout:?} for {self:?}");
+                plane.check_context();
             }
         }
-    }
-
-    /// Panics if a plane cannot hold the keys or values of a block.
-    #[track_caller]
-    fn check_plane(&self, plane: &KvPlane<'_>, block_tokens: usize) {
-        let layout = KvLayout::new(plane.format, self.n_kv_heads, block_tokens, self.head_dim);
-        let fits = layout.is_ok_and(|layout| layout.plane_bytes() == plane.bytes.len());
-        assert!(fits, "attention: format or length of a block's keys or values");
     }
 }
 
 impl<'a> KvView<'a> {
+    /// The first `len` positions of `blocks`, which are in the order of positions: with blocks of `n` tokens, position `p`
+    /// is row `p % n` of block `p / n`. Rows from `len` on are never used, whatever they hold.
+    pub fn new(blocks: &'a [KvBlock<'a>], len: usize) -> Self {
+        let block_tokens = blocks.first().map_or(KEY_TILE, |block| block.keys.layout().block_tokens());
+        Self { blocks, len, block_tokens }
+    }
+
     /// Keys and values of one head and of the tile that starts at position `start`.
     #[inline(always)]
-    pub(super) fn tile(&self, kv_head: usize, start: usize, head_dim: usize) -> (KvTile<'a>, KvTile<'a>) {
+    pub(super) fn tile(&self, kv_head: usize, start: usize) -> (KvTile<'a>, KvTile<'a>) {
         let block = &self.blocks[start / self.block_tokens];
-        let index = kv_head * (self.block_tokens / KEY_TILE) + start % self.block_tokens / KEY_TILE;
-        let tile = |plane: &KvPlane<'a>, role| {
-            let nuq =
-                self.nuq.filter(|_| plane.format.needs_calibration()).map(|nuq| nuq.tile(kv_head, start));
-            let run = TileRun::new(plane.format, role, head_dim);
-            KvTile { nuq, ..run.tile(plane.format, plane.bytes, index) }
-        };
-        (tile(&block.keys, KvRole::Keys), tile(&block.values, KvRole::Values))
+        let offset = start % self.block_tokens;
+        (block.keys.tile(kv_head, offset), block.values.tile(kv_head, offset))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ruvllm_kernels::{Kernels, KvBlock, NuqContext};
+use ruvllm_kernels::{Kernels, KvBlock};
 
 use super::Sequence;
 use crate::error::{Error, Result};
@@ -92,17 +92,16 @@ impl Sequence {
     pub fn view<'a>(&'a self, layer: usize, blocks: &mut Vec<KvBlock<'a>>) {
         assert_eq!(self.pinned.len(), self.blocks.len(), "views outside of a step");
         blocks.reserve(self.most_blocks());
-        let storages = || self.pinned.iter().chain(&self.tail);
+        let block_tokens = self.store.block_tokens();
+        let view = |(at, storage): (usize, &'a Arc<Storage>)| {
+            let position = (self.released + at) * block_tokens;
+            storage.view(layer, self.store.nuq(layer, self.rotations.as_ref(), position))
+        };
+        let storages = || self.pinned.iter().chain(&self.tail).enumerate();
         if let Some(first) = storages().next() {
-            blocks.extend(std::iter::repeat_n(first.view(layer), self.released));
+            blocks.extend(std::iter::repeat_n(view(first), self.released));
         }
-        blocks.extend(storages().map(|storage| storage.view(layer)));
-    }
-
-    /// What views of a layer mean where a tier is in `nuq3`: the last field of a [`KvView`](ruvllm_kernels::KvView). `None` if
-    /// none is, and before the first step.
-    pub fn nuq(&self, layer: usize) -> Option<NuqContext<'_>> {
-        self.store.nuq(layer, self.rotations.as_ref(), 0)
+        blocks.extend(storages().map(view));
     }
 
     /// Ends a step: counts `tokens` that were written in every layer.
@@ -137,8 +136,7 @@ fn store_rows(
     keys: &[f32],
     values: &[f32],
 ) {
-    let tier = store.tier(HOT);
-    let (key_plane, value_plane) = storage.layer_mut(layer).split_at_mut(tier.keys.plane_bytes());
-    kernels.store_keys(&tier.keys, keys, first, key_plane);
-    kernels.store_values(&tier.values, values, first, value_plane);
+    let [key_plane, value_plane] = store.tier(HOT).planes_mut(storage.layer_mut(layer));
+    kernels.store_kv(key_plane, first, keys);
+    kernels.store_kv(value_plane, first, values);
 }

@@ -38,8 +38,8 @@ fn attend(probe: &Probe<'_>, sequence: &mut Sequence, block: usize) -> Vec<f64> 
     sequence.pin();
     let mut views = Vec::new();
     sequence.view(LAYER, &mut views);
-    let keys = read_rows(KvRole::Keys, views[block].keys, BLOCK, None);
-    let values = read_rows(KvRole::Values, views[block].values, BLOCK, None);
+    let keys = read_rows(views[block].keys);
+    let values = read_rows(views[block].values);
     drop(views);
     sequence.unpin();
     let mut out = vec![0.0; 4 * SHAPE.head_dim];

@@ -198,9 +198,7 @@ impl Block<'_> {
             let mut views = blocks.take();
             let cache = &*segments[span.segment].cache;
             cache.view(self.layer, &mut views);
-            let block_tokens = cache.store().block_tokens();
-            let len = span.position + span.len;
-            let kv = KvView { blocks: &views, block_tokens, len, nuq: cache.nuq(self.layer) };
+            let kv = KvView::new(&views, span.position + span.len);
             let (q, out) = (&queries[range.clone()], &mut out[range]);
             compute.kernels.attention(&compute.pool, &shape, q, &kv, out, scratch);
             if cache.store().rotated() {

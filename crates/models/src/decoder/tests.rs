@@ -95,7 +95,7 @@ fn attend(model: &Model, compute: &Compute, layers: &[LayerRows], policy: &str) 
     let attended = layers.iter().enumerate().map(|(layer, LayerRows { queries, .. })| {
         let mut blocks = Vec::new();
         cache.view(layer, &mut blocks);
-        let kv = KvView { blocks: &blocks, block_tokens: store.block_tokens(), len: TOKENS, nuq: None };
+        let kv = KvView::new(&blocks, TOKENS);
         let queries = &queries[prompt..];
         let mut out = vec![0.0; queries.len()];
         let mut scratch = AttentionScratch::new();

@@ -6,7 +6,8 @@
 //! row and the text's keys and values alone.
 
 use ruvllm_kernels::{
-    AttentionScratch, AttentionShape, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane, KvView,
+    AttentionScratch, AttentionShape, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane, KvPlaneMut, KvRole,
+    KvView,
 };
 
 use super::config::EncoderConfig;
@@ -61,12 +62,13 @@ impl TextAttention {
         let layout = layout(config, n_tokens).expect("single precision takes heads of any size");
         let key_plane = &mut key_plane.as_bytes_mut()[..layout.plane_bytes()];
         let value_plane = &mut value_plane.as_bytes_mut()[..layout.plane_bytes()];
-        compute.kernels.store_keys(&layout, keys, 0, key_plane);
-        compute.kernels.store_values(&layout, values, 0, value_plane);
-        let plane = |bytes| KvPlane { format: KvFormat::F32, bytes };
-        let block = KvBlock { keys: plane(key_plane), values: plane(value_plane) };
-        let block_tokens = layout.block_tokens();
-        let kv = KvView { blocks: &[block], block_tokens, len: n_tokens, nuq: None };
+        compute.kernels.store_kv(KvPlaneMut::new(layout, KvRole::Keys, key_plane), 0, keys);
+        compute.kernels.store_kv(KvPlaneMut::new(layout, KvRole::Values, value_plane), 0, values);
+        let blocks = [KvBlock {
+            keys: KvPlane::new(layout, KvRole::Keys, key_plane),
+            values: KvPlane::new(layout, KvRole::Values, value_plane),
+        }];
+        let kv = KvView::new(&blocks, n_tokens);
         for (queries, out) in queries.chunks(QUERIES * dim).zip(out.chunks_mut(QUERIES * dim)) {
             let n_queries = queries.len() / dim;
             let by_head = &mut by_head[..queries.len()];

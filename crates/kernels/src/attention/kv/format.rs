@@ -51,7 +51,7 @@ pub enum KvFormat {
     /// as well; values have a range per position.
     ///
     /// Planes are written and read with a [`NuqContext`](crate::NuqContext), and written whole, by
-    /// [`Kernels::convert_kv_nuq`](crate::Kernels::convert_kv_nuq).
+    /// [`Kernels::convert_kv`](crate::Kernels::convert_kv).
     Nuq3,
 }
 

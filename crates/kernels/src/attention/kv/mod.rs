@@ -29,6 +29,7 @@
 //! |---|---|
 //! | `format.rs` | names and parameters of the formats |
 //! | `layout.rs` | where tiles lie |
+//! | `plane.rs` | the keys or values of a block as an argument |
 //! | `float.rs` | single precision and the two 16-bit types |
 //! | `q8.rs` | 8 bits |
 //! | `q4.rs`, `kivi.rs` | keys of few bits: a scale per position, and per dimension |
@@ -49,6 +50,7 @@ mod kivi;
 mod layout;
 mod nuq;
 mod per_token;
+mod plane;
 mod q4;
 mod q8;
 mod squat;
@@ -63,18 +65,19 @@ pub use buffer::KvBuffer;
 pub(super) use buffer::{Line, as_lines_len, floats, floats_mut};
 use codes::{FourBits, TwoBits};
 pub use convert::KvScratch;
-pub(crate) use convert::{ConvertJob, ReadJob, convert, read};
+pub(crate) use convert::{convert, read};
 use float::Floats;
 pub use format::{KiviBits, KiviGroup, KvFormat};
 use kivi::ChannelKeys;
+pub(super) use layout::KvTile;
 pub use layout::{KvLayout, KvRole};
-pub(super) use layout::{KvTile, TileRun};
 pub use nuq::{KeyRotation, NUQ_LEVELS, NuqCodebooks, NuqContext, NuqTraining};
 use per_token::TokenValues;
+pub use plane::{KvPlane, KvPlaneMut};
 use q4::Q4Keys;
 use q8::{Q8Keys, Q8Values};
 pub use squat::SquatCorrection;
-pub(crate) use store::{StoreJob, store};
+pub(crate) use store::store;
 
 /// Values of a wide vector.
 pub(super) const WIDE: usize = 2 * LANES;

@@ -17,7 +17,7 @@ use crate::lanes::{LANES, Lanes};
 use crate::{Error, Result};
 
 /// How the errors of a key's earlier dimensions move its later ones, for one head: made from queries, used by
-/// [`Kernels::convert_keys_squat`](crate::Kernels::convert_keys_squat).
+/// [`KvPlaneMut::with_corrections`](crate::KvPlaneMut::with_corrections).
 ///
 /// # Examples
 /// ```

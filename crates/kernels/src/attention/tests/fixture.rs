@@ -94,11 +94,13 @@ impl Sequence {
     pub(super) fn blocks(&self) -> Vec<KvBlock<'_>> {
         (self.planes.iter().enumerate())
             .map(|(index, planes)| {
-                let plane = |role: usize| {
-                    let format = self.layouts(index)[role].format();
-                    KvPlane { format, bytes: planes[role].as_bytes() }
-                };
-                KvBlock { keys: plane(0), values: plane(1) }
+                let layouts = self.layouts(index);
+                let start = index * self.block_tokens;
+                let [keys, values] = [KvRole::Keys, KvRole::Values].map(|role| {
+                    let (layout, buffer) = (layouts[role as usize], &planes[role as usize]);
+                    plane_at(layout, role, buffer, start)
+                });
+                KvBlock { keys, values }
             })
             .collect()
     }
@@ -136,9 +138,7 @@ impl Sequence {
         scratch: &mut AttentionScratch,
     ) -> Vec<f32> {
         let blocks = self.blocks();
-        let needs = self.formats.as_flattened().iter().any(|format| format.needs_calibration());
-        let nuq = needs.then(|| Nuq::of(&self.layouts(0)[0]).context(0));
-        let kv = KvView { blocks: &blocks, block_tokens: self.block_tokens, len: self.tokens(), nuq };
+        let kv = KvView::new(&blocks, self.tokens());
         let mut out = vec![f32::NAN; q.len()];
         kernels.attention(pool, shape, q, &kv, &mut out, scratch);
         out
@@ -203,22 +203,30 @@ pub(super) fn stored_at(
 ) -> KvBuffer {
     let mut plane = KvBuffer::zeroed(layout.plane_bytes()).unwrap();
     plane.as_bytes_mut().fill(0xff);
-    let wide = with_format(layout, KvFormat::F32);
-    let mut zeros = KvBuffer::zeroed(wide.plane_bytes()).unwrap();
-    match role {
-        KvRole::Keys if layout.format().keys_are_appendable() => {
-            kernels.store_keys(layout, rows, first, plane.as_bytes_mut());
-            return plane;
-        }
-        KvRole::Values if layout.format().values_are_appendable() => {
-            kernels.store_values(layout, rows, first, plane.as_bytes_mut());
-            return plane;
-        }
-        KvRole::Keys => kernels.store_keys(&wide, rows, first, zeros.as_bytes_mut()),
-        KvRole::Values => kernels.store_values(&wide, rows, first, zeros.as_bytes_mut()),
+    let format = layout.format();
+    let is_appendable = match role {
+        KvRole::Keys => format.keys_are_appendable(),
+        KvRole::Values => format.values_are_appendable(),
+    };
+    if is_appendable {
+        kernels.store_kv(KvPlaneMut::new(*layout, role, plane.as_bytes_mut()), first, rows);
+    } else {
+        let wide = with_format(layout, KvFormat::F32);
+        let mut zeros = KvBuffer::zeroed(wide.plane_bytes()).unwrap();
+        kernels.store_kv(KvPlaneMut::new(wide, role, zeros.as_bytes_mut()), first, rows);
+        convert_at(kernels, role, (&wide, &zeros), (layout, &mut plane), start);
     }
-    convert_at(kernels, role, (&wide, &zeros), (layout, &mut plane), start);
     plane
+}
+
+/// A plane of a block that begins at position `start` of its sequence.
+pub(super) fn plane_at(layout: KvLayout, role: KvRole, buffer: &KvBuffer, start: usize) -> KvPlane<'_> {
+    KvPlane::new(layout, role, buffer.as_bytes()).with_nuq(context_at(&layout, start))
+}
+
+/// What a format that needs a calibration means.
+fn context_at(layout: &KvLayout, start: usize) -> Option<NuqContext<'static>> {
+    layout.format().needs_calibration().then(|| Nuq::of(layout).context(start))
 }
 
 /// Rewrites a plane of a block that begins at position `start` of its sequence.
@@ -229,14 +237,9 @@ pub(super) fn convert_at(
     (to, out): (&KvLayout, &mut KvBuffer),
     start: usize,
 ) {
-    let (plane, out) = (plane.as_bytes(), out.as_bytes_mut());
-    let scratch = &mut KvScratch::new();
-    if [from, to].iter().any(|layout| layout.format().needs_calibration()) {
-        let nuq = Nuq::of(to).context(start);
-        kernels.convert_kv_nuq(role, from, plane, to, out, nuq, scratch);
-    } else {
-        kernels.convert_kv(role, from, plane, to, out, scratch);
-    }
+    let from = plane_at(*from, role, plane, start);
+    let to = KvPlaneMut::new(*to, role, out.as_bytes_mut()).with_nuq(context_at(to, start));
+    kernels.convert_kv(from, to, &mut KvScratch::new());
 }
 
 /// The same sizes in another format.

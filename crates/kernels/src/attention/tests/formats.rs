@@ -137,6 +137,17 @@ fn heads_and_blocks_that_do_not_fit_are_an_error() {
 }
 
 #[test]
+fn layouts_of_no_dimensions_and_no_whole_tiles_are_an_error() {
+    for format in KvFormat::ALL {
+        assert!(matches!(KvLayout::new(format, 2, 128, 0), Err(Error::KvHeadDim { head_dim: 0, .. })));
+        for block_tokens in [0, 1, 31, 33, 130] {
+            let layout = KvLayout::new(format, 2, block_tokens, 128);
+            assert!(matches!(layout, Err(Error::KvBlockTokens { .. })), "{format}, {block_tokens}");
+        }
+    }
+}
+
+#[test]
 fn planes_take_what_the_table_says() {
     let bits = [32.0, 16.0, 16.0, 8.5, 5.0, 5.0, 4.5, 4.25, 3.625, 3.0, 2.5, 2.25];
     for (format, bits) in KvFormat::ALL.into_iter().zip(bits) {
@@ -178,7 +189,7 @@ fn four_bit_values_of_groups_of_32_are_those_of_q4() {
 fn keys_that_share_scales_are_not_stored_row_by_row() {
     let layout = KvLayout::new("kivi2".parse().unwrap(), 1, 32, 32).unwrap();
     let mut plane = KvBuffer::zeroed(layout.plane_bytes()).unwrap();
-    best().store_keys(&layout, &[0.0; 32], 0, plane.as_bytes_mut());
+    best().store_kv(KvPlaneMut::new(layout, KvRole::Keys, plane.as_bytes_mut()), 0, &[0.0; 32]);
 }
 
 #[test]

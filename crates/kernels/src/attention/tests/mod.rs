@@ -27,7 +27,7 @@ fn lengths_around_tiles_and_splits() {
 
 #[test]
 fn no_queries_and_no_tokens() {
-    let kv = KvView { blocks: &[], block_tokens: 32, len: 0, nuq: None };
+    let kv = KvView::new(&[], 0);
     let sequence = Sequence::new(1, 1, 2, 8, KvFormat::F32);
     let shape = AttentionShape { n_queries: 0, ..sequence.shape(1) };
     best().attention(&ThreadPool::single(), &shape, &[], &kv, &mut [], &mut AttentionScratch::new());

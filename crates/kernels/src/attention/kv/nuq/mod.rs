@@ -59,14 +59,14 @@ const NO_PLACE: u16 = u16::MAX;
 /// Half-precision numbers in a cache line.
 const LINE_HALVES: usize = 2 * WIDE;
 
-/// What planes in [`KvFormat::Nuq3`](super::KvFormat::Nuq3) mean: needed to write them and to read them.
+/// Codebooks and rotary embedding of a plane in [`KvFormat::Nuq3`](super::KvFormat::Nuq3), to write and to read it.
 #[derive(Debug, Clone, Copy)]
 pub struct NuqContext<'a> {
     /// What was learned of the layer.
     pub codebooks: &'a NuqCodebooks,
     /// How the model turns keys.
     pub rotation: &'a KeyRotation,
-    /// Position in the sequence of the first token of the block or view; a multiple of 32.
+    /// Position in the sequence of the first token of the block; a multiple of 32.
     pub first_position: usize,
 }
 

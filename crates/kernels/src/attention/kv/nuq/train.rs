@@ -34,17 +34,17 @@ const ROUNDS: usize = 50;
 /// let layout = KvLayout::new(KvFormat::F32, 1, 64, 32)?;
 /// let mut plane = KvBuffer::zeroed(layout.plane_bytes()).expect("some memory");
 /// let rows: Vec<f32> = (0..64 * 32).map(|i| (i as f32).sin()).collect();
-/// kernels.store_keys(&layout, &rows, 0, plane.as_bytes_mut());
-/// let keys = KvPlane { format: KvFormat::F32, bytes: plane.as_bytes() };
+/// kernels.store_kv(KvPlaneMut::new(layout, KvRole::Keys, plane.as_bytes_mut()), 0, &rows);
+/// let keys = KvPlane::new(layout, KvRole::Keys, plane.as_bytes());
 /// let mut values = KvBuffer::zeroed(layout.plane_bytes()).expect("some memory");
-/// kernels.store_values(&layout, &rows, 0, values.as_bytes_mut());
-/// let values = KvPlane { format: KvFormat::F32, bytes: values.as_bytes() };
+/// kernels.store_kv(KvPlaneMut::new(layout, KvRole::Values, values.as_bytes_mut()), 0, &rows);
+/// let values = KvPlane::new(layout, KvRole::Values, values.as_bytes());
 ///
 /// let frequencies = RopeConfig::new(10_000.0, 32).frequencies(64)?;
 /// let rotation = KeyRotation::new(&frequencies, RopeLayout::Halves, 64);
 /// let mut training = NuqTraining::new(1, 32)?;
 /// let blocks = [KvBlock { keys, values }];
-/// training.observe(&KvView { blocks: &blocks, block_tokens: 64, len: 64, nuq: None }, &rotation, 4);
+/// training.observe(&KvView::new(&blocks, 64), &rotation, 4);
 /// let codebooks = training.finish()?;
 /// assert!(codebooks.value_levels().is_sorted());
 /// # Ok::<(), ruvllm_kernels::Error>(())
@@ -93,7 +93,7 @@ impl NuqTraining {
         assert!(view.len <= rotation.positions(), "observe: more positions than the rotation covers");
         for start in (0..view.len / KEY_TILE * KEY_TILE).step_by(KEY_TILE) {
             for head in 0..self.n_kv_heads {
-                let (keys, values) = view.tile(head, start, self.head_dim);
+                let (keys, values) = view.tile(head, start);
                 assert!(keys.nuq.is_none() && values.nuq.is_none(), "observe: a tile in nuq3");
                 let skip = skip.saturating_sub(start).min(KEY_TILE);
                 self.observe_keys(keys, rotation, [head, start / KEY_TILE], skip);
