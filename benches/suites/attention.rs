@@ -8,7 +8,8 @@ use std::sync::Mutex;
 use ruvllm_benches::{Suite, Work, values};
 use ruvllm_kernels::{
     AttentionScratch, AttentionShape, Kernels, KeyRotation, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane,
-    KvPlaneMut, KvRole, KvScratch, KvView, NuqCodebooks, NuqContext, RopeConfig, RopeLayout, SquatCorrection,
+    KvPlaneMut, KvRole, KvScratch, KvView, Mask, NuqCodebooks, NuqContext, RopeConfig, RopeLayout,
+    SquatCorrection,
 };
 
 /// Tokens of a block where nothing else is said.
@@ -101,7 +102,7 @@ fn attend(suite: &mut Suite, case: Case) {
         query_start,
         n_queries,
         scale: 1.0 / (heads.head_dim as f32).sqrt(),
-        window: None,
+        mask: Mask::CAUSAL,
         soft_cap: None,
         alibi: None,
     };

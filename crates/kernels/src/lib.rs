@@ -1,7 +1,7 @@
 //! CPU arithmetic for language models.
 //!
 //! Everything between bytes of weights and logits: dot products and norms, activation functions, softmax, rotary
-//! embeddings, selection, causal attention over key/value blocks, block formats and matrix products on packed weights,
+//! embeddings, selection, attention over key/value blocks, block formats and matrix products on packed weights,
 //! distances between vectors and their quantization, and the thread pool they run on. It knows nothing of model files,
 //! architectures, tokens or sampling policies, holds no global state but the cached CPU detection, and depends on three
 //! small crates.
@@ -38,7 +38,7 @@
 //!     query_start: 0,
 //!     n_queries: tokens,
 //!     scale: 0.25,
-//!     window: None,
+//!     mask: Mask::CAUSAL,
 //!     soft_cap: None,
 //!     alibi: None,
 //! };
@@ -55,7 +55,7 @@
 //!   ├── rope          RopeConfig -> RopeTable
 //!   ├── matrices      PackedMatrix (BlockFormat, SharedBytes) times Activations: matmul, matmul_many
 //!   ├── vectors       VectorRows, Metric: distance, distances, hamming; quantize_int8/int4/bits; ProductQuantizer
-//!   └── attention     AttentionShape, KvView of KvBlocks of KvPlanes, AttentionScratch; store_kv, convert_kv, read_kv;
+//!   └── attention     AttentionShape with its Mask, KvView of KvBlocks of KvPlanes, AttentionScratch; store_kv, convert_kv, read_kv;
 //!                     SquatCorrection: add_gram;
 //!                     NuqTraining -> NuqCodebooks, KeyRotation
 //! ThreadPool ── passed to whatever is worth several threads
@@ -103,7 +103,7 @@ mod vector;
 pub use activations::Activations;
 pub use attention::{
     AttentionScratch, AttentionShape, KeyRotation, KiviBits, KiviGroup, KvBlock, KvBuffer, KvFormat,
-    KvLayout, KvPlane, KvPlaneMut, KvRole, KvScratch, KvView, NUQ_LEVELS, NuqCodebooks, NuqContext,
+    KvLayout, KvPlane, KvPlaneMut, KvRole, KvScratch, KvView, Mask, NUQ_LEVELS, NuqCodebooks, NuqContext,
     NuqTraining, SquatCorrection, alibi_slope,
 };
 pub use error::{Error, Result};

@@ -3,7 +3,7 @@
 
 use ruvllm_kernels::{
     AttentionScratch, AttentionShape, Kernels, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane, KvPlaneMut,
-    KvRole, KvScratch, KvView, ThreadPool,
+    KvRole, KvScratch, KvView, Mask, ThreadPool,
 };
 use safetensors::SafeTensors;
 use serde_json::Value;
@@ -118,7 +118,7 @@ impl Golden<'_> {
             query_start: self.tokens - 1,
             n_queries: 1,
             scale: 1.0 / (self.dim as f32).sqrt(),
-            window: None,
+            mask: Mask::CAUSAL,
             soft_cap: None,
             alibi: None,
         };

@@ -3,7 +3,7 @@
 
 use ruvllm_kernels::{
     Activations, AttentionScratch, AttentionShape, BlockFormat, Error, Kernels, KvBlock, KvBuffer, KvFormat,
-    KvLayout, KvPlane, KvPlaneMut, KvRole, KvView, Metric, Norm, PackedMatrix, RopeConfig, RopeLayout, RopeTable, SharedBytes,
+    KvLayout, KvPlane, KvPlaneMut, KvRole, KvView, Mask, Metric, Norm, PackedMatrix, RopeConfig, RopeLayout, RopeTable, SharedBytes,
     ThreadPool, VectorRows,
 };
 
@@ -92,7 +92,7 @@ impl Embedder {
             query_start: 0,
             n_queries: n,
             scale: (HEAD_DIM as f32).powf(-0.5),
-            window: None,
+            mask: Mask::CAUSAL,
             soft_cap: None,
             alibi: None,
         };

@@ -1,7 +1,7 @@
-//! Causal attention over key/value blocks: one algorithm for prefill and decode.
+//! Attention over key/value blocks: one algorithm for prefill, decode and encoders.
 //!
 //! # The canonical order
-//! What a query gets depends on nothing but its position, its row and the keys and values it sees:
+//! The result of a query depends on nothing but its position, its row and the keys and values it sees ([`Mask`]):
 //! - keys and values are what their format stands for, in f32; a score is a dot product in the order of [`Kernels::dot`];
 //! - keys are taken in ascending order in *tiles* of 32 (at multiples of 32 in the sequence), each one step of the
 //!   online softmax; values are added key by key;
@@ -54,7 +54,7 @@ pub(crate) use kv::{convert, read, store};
 pub use scratch::AttentionScratch;
 pub(crate) use scratch::{State, Worker};
 pub(crate) use task::{Task, attend, merge};
-pub use view::{AttentionShape, KvBlock, KvView};
+pub use view::{AttentionShape, KvBlock, KvView, Mask};
 
 use crate::disjoint::DisjointMut;
 use crate::{Kernels, ThreadPool};
@@ -74,11 +74,9 @@ const ROWS: usize = 128;
 const MAX_PARTIALS: usize = 1 << 20;
 
 impl Kernels {
-    /// Attends each query to the keys at its own and earlier positions:
-    /// `out = Σ_j softmax_j(scale * q · k_j) v_j` per query head.
+    /// Attends each query to the keys that the mask shows it: `out = Σ_j softmax_j(scale * q · k_j) v_j` per query head.
     ///
-    /// Query `i` of the call stands at position `query_start + i` and sees the keys at positions up to its own, with a
-    /// window the last `window` of them. Query head `h` reads key/value head `h / (n_heads / n_kv_heads)`. A soft cap
+    /// Query `i` of the call stands at position `query_start + i`. Query head `h` reads key/value head `h / (n_heads / n_kv_heads)`. A soft cap
     /// turns a score `s` into `cap * tanh(s / cap)`; `ALiBi` then adds `slope * (key position - query position)`.
     ///
     /// `scratch` may be new or come from any earlier call; it grows to the largest call and is then reused.
@@ -95,8 +93,8 @@ impl Kernels {
     ///
     /// # Panics
     /// If a slice does not have the length its shape says, `n_kv_heads` does not divide `n_heads`, a plane is of another
-    /// shape or lacks its [context](KvPlane::with_nuq), the view holds fewer tokens than the last query's position needs,
-    /// or `soft_cap` is not positive.
+    /// shape or lacks its [context](KvPlane::with_nuq), a causal view holds fewer tokens than the last query's position needs,
+    /// linear biases meet another mask than a causal one, or `soft_cap` is not positive.
     #[allow(clippy::too_many_arguments)] // each is one object with a shape of its own
     pub fn attention(
         &self,
@@ -111,10 +109,10 @@ impl Kernels {
         if out.is_empty() {
             return;
         }
-        let plan = Plan::new(shape, pool.threads());
-        scratch.reserve(pool.threads(), plan.rows, shape.padded_dim(), plan.partials_len(shape));
-        let call = Call { kernels: *self, shape, q, kv, plan: &plan, out: &DisjointMut::new(out) };
-        if plan.spread_splits {
+        let tiling = Tiling::new(shape, kv.len, pool.threads());
+        scratch.reserve(pool.threads(), tiling.rows, shape.padded_dim(), tiling.partials_len(shape));
+        let call = Call { kernels: *self, shape, q, kv, tiling: &tiling, out: &DisjointMut::new(out) };
+        if tiling.spread_splits {
             call.run_splits(pool, scratch);
         } else {
             call.run_tiles(pool, scratch);
@@ -123,7 +121,7 @@ impl Kernels {
 }
 
 /// How one call is cut into tasks.
-struct Plan {
+struct Tiling {
     /// Queries of a query tile (the last one of the call may have fewer).
     queries: usize,
     /// Rows of a query tile: `queries * (n_heads / n_kv_heads)`.
@@ -136,13 +134,13 @@ struct Plan {
     spread_splits: bool,
 }
 
-impl Plan {
-    fn new(shape: &AttentionShape, threads: usize) -> Self {
+impl Tiling {
+    fn new(shape: &AttentionShape, len: usize, threads: usize) -> Self {
         let group = shape.group();
         let queries = (ROWS / group).clamp(1, shape.n_queries);
         let rows = queries * group;
         let tiles = shape.n_kv_heads * shape.n_queries.div_ceil(queries);
-        let keys = shape.keys_of(0..shape.n_queries);
+        let keys = shape.keys_of(0..shape.n_queries, len);
         let splits = keys.start / SPLIT_KEYS..keys.end.div_ceil(SPLIT_KEYS);
         let partials = tiles * splits.len() * State::len(rows, shape.padded_dim());
         let spread_splits =
@@ -166,7 +164,7 @@ struct Call<'a> {
     shape: &'a AttentionShape,
     q: &'a [f32],
     kv: &'a KvView<'a>,
-    plan: &'a Plan,
+    tiling: &'a Tiling,
     out: &'a DisjointMut<'a, f32>,
 }
 
@@ -175,8 +173,8 @@ impl Call<'_> {
     fn task(&self, tile: usize, splits: Range<usize>) -> Task<'_> {
         let heads = self.shape.n_kv_heads;
         let from_last = tile / heads;
-        let first = (self.plan.tiles / heads - 1 - from_last) * self.plan.queries;
-        let queries = first..(first + self.plan.queries).min(self.shape.n_queries);
+        let first = (self.tiling.tiles / heads - 1 - from_last) * self.tiling.queries;
+        let queries = first..(first + self.tiling.queries).min(self.shape.n_queries);
         Task { shape: self.shape, q: self.q, kv: self.kv, kv_head: tile % heads, queries, splits }
     }
 
@@ -187,10 +185,10 @@ impl Call<'_> {
 
     /// One task per query tile.
     fn run_tiles(&self, pool: &ThreadPool, scratch: &AttentionScratch) {
-        pool.for_each_chunk_on(self.plan.tiles, 1, &|index, tiles| {
+        pool.for_each_chunk_on(self.tiling.tiles, 1, &|index, tiles| {
             let mut worker = scratch.worker(index);
             for tile in tiles {
-                let task = self.task(tile, self.plan.splits.clone());
+                let task = self.task(tile, self.tiling.splits.clone());
                 self.attend(&task, &mut worker);
                 self.finish(&task, &worker.total);
             }
@@ -199,25 +197,25 @@ impl Call<'_> {
 
     /// One task per query tile and split; then each tile's splits are merged in order.
     fn run_splits(&self, pool: &ThreadPool, scratch: &mut AttentionScratch) {
-        let len = State::len(self.plan.rows, self.shape.padded_dim());
-        let n_splits = self.plan.splits.len();
+        let len = State::len(self.tiling.rows, self.shape.padded_dim());
+        let n_splits = self.tiling.splits.len();
         let (workers, partials) = scratch.parts();
-        let partials = DisjointMut::new(&mut partials[..self.plan.tiles * n_splits * len]);
-        pool.for_each_chunk_on(self.plan.tiles * n_splits, 1, &|index, items| {
+        let partials = DisjointMut::new(&mut partials[..self.tiling.tiles * n_splits * len]);
+        pool.for_each_chunk_on(self.tiling.tiles * n_splits, 1, &|index, items| {
             let mut worker = workers.get(index);
             for item in items {
-                let split = self.plan.splits.start + item % n_splits;
+                let split = self.tiling.splits.start + item % n_splits;
                 self.attend(&self.task(item / n_splits, split..split + 1), &mut worker);
                 // SAFETY: `for_each_chunk_on` gives each item to one call, and items do not share a range.
                 let partial = unsafe { partials.part(item * len..(item + 1) * len) };
                 partial[..worker.total.lines().len()].copy_from_slice(worker.total.lines());
             }
         });
-        pool.for_each_chunk_on(self.plan.tiles, 1, &|index, tiles| {
+        pool.for_each_chunk_on(self.tiling.tiles, 1, &|index, tiles| {
             let mut worker = workers.get(index);
             let Worker { total, split: partial, .. } = &mut *worker;
             for tile in tiles {
-                let task = self.task(tile, self.plan.splits.clone());
+                let task = self.task(tile, self.tiling.splits.clone());
                 total.reset(task.rows(), self.shape.padded_dim());
                 partial.reset(task.rows(), self.shape.padded_dim());
                 for item in tile * n_splits..(tile + 1) * n_splits {

@@ -10,7 +10,7 @@ use super::kv::{
 use super::products::{Ahead, TILE_ROWS, Weights, scores, weigh};
 use super::scratch::{State, Worker};
 use super::softmax::{ScoreRule, decay, weights};
-use super::{AttentionShape, KEY_TILE, KvView, SPLIT_KEYS};
+use super::{AttentionShape, KEY_TILE, KvView, Mask, SPLIT_KEYS};
 use crate::lanes::WideLanes;
 use crate::op::softmax::shift_for;
 
@@ -33,14 +33,17 @@ impl Task<'_> {
     /// Which keys of the tile at `start` query `query` of the call sees, relative to `start`; may be empty.
     #[inline(always)]
     fn visible(&self, query: usize, start: usize) -> Range<usize> {
-        let keys = self.shape.keys_of_query(query);
+        let keys = self.shape.keys_of_query(query, self.kv.len);
         let within = |position: usize| position.saturating_sub(start).min(KEY_TILE);
         within(keys.start)..within(keys.end)
     }
 
-    /// The queries of the task that see a key of the tile at `start`: those that are late enough, and early enough for
-    /// the window.
+    /// The queries of the task that see a key of the tile at `start`: with a causal mask those that are late enough, and
+    /// early enough for the window.
     fn queries_of_tile(&self, start: usize) -> Range<usize> {
+        if self.shape.mask == Mask::Full {
+            return self.queries.clone();
+        }
         let first = start.saturating_sub(self.shape.query_start).max(self.queries.start);
         let seeing = (first..self.queries.end).take_while(|&query| !self.visible(query, start).is_empty());
         first..first + seeing.count()
@@ -52,7 +55,7 @@ impl Task<'_> {
 pub(crate) fn attend<L: WideLanes>(l: L, task: &Task<'_>, worker: &mut Worker) {
     let (rows, dim) = (task.rows(), task.shape.padded_dim());
     load_queries(task, worker);
-    let keys = task.shape.keys_of(task.queries.clone());
+    let keys = task.shape.keys_of(task.queries.clone(), task.kv.len);
     worker.total.reset(rows, dim);
     for split in task.splits.clone() {
         let keys = keys.start.max(split * SPLIT_KEYS)..keys.end.min((split + 1) * SPLIT_KEYS);

@@ -14,19 +14,36 @@ pub struct AttentionShape {
     pub n_kv_heads: usize,
     /// Values of a head.
     pub head_dim: usize,
-    /// Position of the first query of the call.
+    /// Position of the first query of the call; a [full mask](Mask::Full) ignores it.
     pub query_start: usize,
     /// Number of queries, at consecutive positions.
     pub n_queries: usize,
     /// Factor of the scores, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
-    /// Number of positions that a query sees, its own included; `None` for all.
-    pub window: Option<usize>,
+    /// Keys that a query sees.
+    pub mask: Mask,
     /// Bound of the scores, approached as `cap * tanh(score / cap)`; `None` for none.
     pub soft_cap: Option<f32>,
     /// Largest slope exponent of `ALiBi` (8 in the paper), by which a score falls with the distance: see
     /// [`alibi_slope`](super::alibi_slope). `None` for none.
     pub alibi: Option<f32>,
+}
+
+/// Keys that a query sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mask {
+    /// Keys at the query's own and earlier positions.
+    Causal {
+        /// Number of positions, the query's own included; `None` for all.
+        window: Option<usize>,
+    },
+    /// All keys of the view: attention in both directions.
+    Full,
+}
+
+impl Mask {
+    /// All keys at the query's own and earlier positions.
+    pub const CAUSAL: Self = Self::Causal { window: None };
 }
 
 /// Keys and values of one sequence and layer, in blocks of one size and any formats.
@@ -57,15 +74,21 @@ impl AttentionShape {
         self.head_dim.next_multiple_of(WIDE)
     }
 
-    /// Positions of the keys that query `query` of the call sees.
-    pub(super) fn keys_of_query(&self, query: usize) -> Range<usize> {
-        let end = self.query_start + query + 1;
-        end.saturating_sub(self.window.unwrap_or(end))..end
+    /// Positions of the keys, of `len`, that query `query` of the call sees.
+    #[inline(always)]
+    pub(super) fn keys_of_query(&self, query: usize, len: usize) -> Range<usize> {
+        match self.mask {
+            Mask::Causal { window } => {
+                let end = self.query_start + query + 1;
+                end.saturating_sub(window.unwrap_or(end))..end
+            }
+            Mask::Full => 0..len,
+        }
     }
 
-    /// Positions of the keys that at least one of `queries` sees (not empty).
-    pub(super) fn keys_of(&self, queries: Range<usize>) -> Range<usize> {
-        self.keys_of_query(queries.start).start..self.keys_of_query(queries.end - 1).end
+    /// Positions of the keys, of `len`, that at least one of `queries` (not empty) sees.
+    pub(super) fn keys_of(&self, queries: Range<usize>, len: usize) -> Range<usize> {
+        self.keys_of_query(queries.start, len).start..self.keys_of_query(queries.end - 1, len).end
     }
 
     /// Panics if a call's arguments contradict each other.
@@ -80,12 +103,17 @@ impl AttentionShape {
         let values = self.n_queries * self.n_heads * self.head_dim;
         assert!(q.len() == values && out.len() == values, "attention: length of queries or output");
         assert!(self.soft_cap.is_none_or(|cap| cap > 0.0), "attention: the soft cap must be positive");
-        assert!(
-            self.n_queries == 0 || self.query_start.saturating_add(self.n_queries) <= kv.len,
-            "attention: the keys end at {}, the queries at {}",
-            kv.len,
-            self.query_start.saturating_add(self.n_queries)
-        );
+        match self.mask {
+            Mask::Causal { .. } => {
+                let end = self.query_start.saturating_add(self.n_queries);
+                assert!(
+                    self.n_queries == 0 || end <= kv.len,
+                    "attention: the keys end at {}, the queries at {end}",
+                    kv.len
+                );
+            }
+            Mask::Full => assert!(self.alibi.is_none(), "attention: linear biases need a causal mask"),
+        }
         assert!(kv.len.div_ceil(kv.block_tokens) <= kv.blocks.len(), "attention: fewer blocks than tokens");
         for block in kv.blocks {
             for (plane, role) in [(&block.keys, KvRole::Keys), (&block.values, KvRole::Values)] {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use ruvllm_kernels::{
-    AttentionScratch, AttentionShape, Kernels, KvBlock, KvBuffer, KvScratch, KvView, ThreadPool,
+    AttentionScratch, AttentionShape, Kernels, KvBlock, KvBuffer, KvScratch, KvView, Mask, ThreadPool,
 };
 
 use super::Sequence;
@@ -245,7 +245,7 @@ impl Sequence {
             query_start: block_tokens - 1,
             n_queries: 1,
             scale: probe.scale,
-            window: None,
+            mask: Mask::CAUSAL,
             soft_cap: probe.soft_cap,
             alibi: None,
         };

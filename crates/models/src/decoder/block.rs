@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use ruvllm_adapters::{LowRank, Site};
-use ruvllm_kernels::{Activations, AttentionShape, KvView, MatmulJob, RopeTable};
+use ruvllm_kernels::{Activations, AttentionShape, KvView, Mask, MatmulJob, RopeTable};
 use ruvllm_kv_cache::Sequence;
 
 use super::FIRST_POSITIONS;
@@ -190,7 +190,7 @@ impl Block<'_> {
                 query_start: span.position,
                 n_queries: span.len,
                 scale: config.decoder.attention_scale,
-                window: config.decoder.window.of_layer(self.layer),
+                mask: Mask::Causal { window: config.decoder.window.of_layer(self.layer) },
                 soft_cap: config.decoder.attention_soft_cap,
                 alibi: None,
             };

@@ -123,19 +123,19 @@ impl Encoder {
     fn embed(&self, compute: &Compute, workspace: &mut EncoderWorkspace, texts: &[&[TokenId]]) {
         let Compute { kernels, pool } = compute;
         let (dim, weights) = (self.config.model_dim, &self.weights);
-        let (sums, position_row, states) = workspace.embedding_buffers(dim);
+        let (sums, states) = workspace.embedding_buffers();
         let norm = weights.embedding_norm.norm();
         let tokens = texts.iter().flat_map(|text| text.iter().enumerate());
-        for ((position, &token), sum) in tokens.zip(sums.chunks_exact_mut(dim)) {
+        let rows = sums.chunks_exact_mut(dim).zip(states.chunks_exact_mut(dim)).zip(tokens);
+        rows::for_each(pool, rows, |((sum, state), (position, &token))| {
             weights.embedding.dequantize_row(token as usize, sum);
             if let Some(token_type) = &weights.token_type {
                 kernels.add_assign(sum, token_type);
             }
-            weights.positions.dequantize_row(position, position_row);
-            kernels.add_assign(sum, position_row);
-        }
-        let rows = sums.chunks_exact(dim).zip(states.chunks_exact_mut(dim));
-        rows::for_each(pool, rows, |(sum, state)| kernels.norm(norm, self.config.norm_eps, sum, state));
+            weights.positions.dequantize_row(position, state);
+            kernels.add_assign(sum, state);
+            kernels.norm(norm, self.config.norm_eps, sum, state);
+        });
     }
 }
 

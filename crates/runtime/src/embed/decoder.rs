@@ -22,7 +22,8 @@ impl Engine {
         if settings.pooling == Pooling::Cls {
             return Err(Error::PoolingOfDecoder { pooling: settings.pooling });
         }
-        let texts = encode(tokenizer, &request.texts, settings.max_tokens)?;
+        let encode = |(index, text): (usize, &String)| encode(tokenizer, index, text, settings.max_tokens);
+        let texts = request.texts.iter().enumerate().map(encode).collect::<Result<Vec<_>>>()?;
         let mut embeddings = Vec::with_capacity(texts.len());
         let mut workspace = Workspace::new();
         for group in groups(&texts, self.prefill_chunk, MAX_TEXTS) {

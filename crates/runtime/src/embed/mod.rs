@@ -172,15 +172,11 @@ struct Encoded {
     truncated: bool,
 }
 
-/// The tokens of all texts, at most `max_tokens` of each.
-fn encode(tokenizer: &Tokenizer, texts: &[String], max_tokens: usize) -> Result<Vec<Encoded>> {
-    let encode = |(index, text): (usize, &String)| {
-        let (tokens, truncated) = tokenizer
-            .encode_at_most(text, max_tokens)
-            .map_err(|source| Error::EncodeText { index, source })?;
-        if tokens.is_empty() { Err(Error::EmptyText { index }) } else { Ok(Encoded { tokens, truncated }) }
-    };
-    texts.iter().enumerate().map(encode).collect()
+/// The tokens of the text with this index, at most `max_tokens`.
+fn encode(tokenizer: &Tokenizer, index: usize, text: &str, max_tokens: usize) -> Result<Encoded> {
+    let (tokens, truncated) =
+        tokenizer.encode_at_most(text, max_tokens).map_err(|source| Error::EncodeText { index, source })?;
+    if tokens.is_empty() { Err(Error::EmptyText { index }) } else { Ok(Encoded { tokens, truncated }) }
 }
 
 /// Cuts texts, in their order, into groups for one pass: up to `max_tokens` tokens and `max_texts` texts, or one longer text.

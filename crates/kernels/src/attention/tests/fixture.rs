@@ -113,7 +113,7 @@ impl Sequence {
             query_start: 0,
             n_queries: self.tokens(),
             scale: 1.0 / (self.head_dim as f32).sqrt(),
-            window: None,
+            mask: Mask::CAUSAL,
             soft_cap: None,
             alibi: None,
         }
@@ -154,8 +154,11 @@ impl Sequence {
                 let row = (query * shape.n_heads + head) * dim;
                 let key_row = |key: usize| (key * shape.n_kv_heads + kv_head) * dim;
                 let position = shape.query_start + query;
-                let keys: Vec<usize> =
-                    (0..=position).filter(|key| shape.window.is_none_or(|w| position - key < w)).collect();
+                let sees = |key: &usize| match shape.mask {
+                    Mask::Causal { window } => *key <= position && window.is_none_or(|w| position - key < w),
+                    Mask::Full => true,
+                };
+                let keys: Vec<usize> = (0..self.tokens()).filter(sees).collect();
                 let score = |&key: &usize| {
                     let dot: f64 = (0..dim)
                         .map(|i| f64::from(q[row + i]) * f64::from(self.keys[key_row(key) + i]))
@@ -163,7 +166,7 @@ impl Sequence {
                     let s = dot * f64::from(shape.scale);
                     let s = shape.soft_cap.map_or(s, |cap| f64::from(cap) * (s / f64::from(cap)).tanh());
                     let slope = shape.alibi.map_or(0.0, |max| alibi_slope(head, shape.n_heads, max));
-                    s - f64::from(slope) * (position - key) as f64
+                    s - f64::from(slope) * (position as f64 - key as f64)
                 };
                 let scores: Vec<f64> = keys.iter().map(score).collect();
                 let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);

@@ -248,7 +248,7 @@ fn planes_without_their_context_are_refused() {
         query_start: 0,
         n_queries: 1,
         scale: 1.0,
-        window: None,
+        mask: Mask::CAUSAL,
         soft_cap: None,
         alibi: None,
     };
