@@ -1,6 +1,6 @@
 //! The numbers of one block in one tier.
 
-use ruvllm_kernels::{KvBlock, NuqContext};
+use ruvllm_kernels::attention::{KvBlock, NuqContext};
 use ruvllm_memory::SlabBlock;
 
 use crate::error::{Error, Result};

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use ruvllm_kernels::{KvBlock, KvLayout, KvPlane, KvPlaneMut, KvRole, NuqContext};
+use ruvllm_kernels::attention::{KvBlock, KvLayout, KvPlane, KvPlaneMut, KvRole, NuqContext};
 use ruvllm_memory::{Content, PagePool, Request, Slab, Tenant, TenantUsage};
 
 use crate::block::Block;

@@ -52,7 +52,7 @@ pub use error::{Error, Result};
 pub use family::{Activation, AttentionTemperature, DecoderSpec, Projections, Window};
 pub use hf::{HfFolder, StoredTensor};
 pub use pooling::{EmbeddingDefaults, Pooling};
-pub use ruvllm_kernels::KvFormat;
+pub use ruvllm_kernels::attention::KvFormat;
 pub use ruvllm_kv_cache::{KvPolicy, KvStore, Sequence};
 pub use ruvllm_memory::PagePool;
 pub use weights::{LoadProgress, WeightBytes, block_format};

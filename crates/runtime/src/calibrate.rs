@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use ruvllm_kernels::{KvFormat, KvView, NuqTraining};
+use ruvllm_kernels::attention::{KvFormat, KvView, NuqTraining};
 use ruvllm_kv_cache::{KeyRotations, KvCalibration, KvPolicy, Sequence};
 use ruvllm_models::{LogitsRows, Segment, TokenId, Workspace};
 

@@ -34,6 +34,53 @@
 //! # Source
 //! Milakov and Gimelshein, "Online normalizer calculation for softmax", arXiv 1805.02867; Dao, "FlashAttention-2", arXiv
 //! 2307.08691; blocks as in "`PagedAttention`", arXiv 2309.06180.
+//!
+//! # Example
+//! A head of a transformer layer: project, rotate, attend.
+//! ```
+//! use ruvllm_kernels::attention::{
+//!     AttentionScratch, AttentionShape, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane, KvPlaneMut, KvRole,
+//!     KvView, Mask,
+//! };
+//! use ruvllm_kernels::rope::{RopeConfig, RopeLayout, RopeTable};
+//! use ruvllm_kernels::{Kernels, ThreadPool};
+//!
+//! let kernels = Kernels::detect()?; // the best of this CPU, or what RUVLLM_ISA names
+//! let pool = ThreadPool::new(2)?;
+//! let (tokens, head_dim) = (3, 16);
+//!
+//! // Rows [tokens, heads, head_dim], here with one head; rotated to positions 0..3.
+//! let mut q: Vec<f32> = (0..tokens * head_dim).map(|i| (i as f32 * 0.7).sin()).collect();
+//! let table = RopeTable::new(&RopeConfig::new(10_000.0, head_dim), 64)?;
+//! kernels.rope(&table, RopeLayout::Halves, 0..tokens, &mut q, 1, head_dim);
+//!
+//! // Keys and values live in blocks of planes, here of 32 positions in half precision.
+//! let layout = KvLayout::new(KvFormat::F16, 1, 32, head_dim)?;
+//! let mut memory = KvBuffer::zeroed(2 * layout.plane_bytes()).expect("some memory");
+//! let (keys, values) = memory.as_bytes_mut().split_at_mut(layout.plane_bytes());
+//! kernels.store_kv(KvPlaneMut::new(layout, KvRole::Keys, keys), 0, &q);
+//! kernels.store_kv(KvPlaneMut::new(layout, KvRole::Values, values), 0, &q);
+//! let keys = KvPlane::new(layout, KvRole::Keys, keys);
+//! let values = KvPlane::new(layout, KvRole::Values, values);
+//! let blocks = [KvBlock { keys, values }];
+//! let kv = KvView::new(&blocks, tokens);
+//!
+//! let shape = AttentionShape {
+//!     n_heads: 1,
+//!     n_kv_heads: 1,
+//!     head_dim,
+//!     query_start: 0,
+//!     n_queries: tokens,
+//!     scale: 0.25,
+//!     mask: Mask::CAUSAL,
+//!     soft_cap: None,
+//!     alibi: None,
+//! };
+//! let mut out = vec![0.0; tokens * head_dim];
+//! kernels.attention(&pool, &shape, &q, &kv, &mut out, &mut AttentionScratch::new());
+//! assert!((out[3] - q[3]).abs() < 1e-3, "the first token sees only itself");
+//! # Ok::<(), ruvllm_kernels::Error>(())
+//! ```
 
 mod alibi;
 mod kv;
@@ -56,7 +103,7 @@ pub(crate) use scratch::{State, Worker};
 pub(crate) use task::{Task, attend, merge};
 pub use view::{AttentionShape, KvBlock, KvView, Mask};
 
-use crate::disjoint::DisjointMut;
+use crate::pool::DisjointMut;
 use crate::{Kernels, ThreadPool};
 
 /// Keys in one step of the online softmax.
@@ -74,10 +121,10 @@ const ROWS: usize = 128;
 const MAX_PARTIALS: usize = 1 << 20;
 
 impl Kernels {
-    /// Attends each query to the keys that the mask shows it: `out = Σ_j softmax_j(scale * q · k_j) v_j` per query head.
+    /// Attends each query to the keys of its mask: `out = Σ_j softmax_j(scale * q · k_j) v_j` per head.
     ///
-    /// Query `i` of the call stands at position `query_start + i`. Query head `h` reads key/value head `h / (n_heads / n_kv_heads)`. A soft cap
-    /// turns a score `s` into `cap * tanh(s / cap)`; `ALiBi` then adds `slope * (key position - query position)`.
+    /// Query `i` of the call stands at position `query_start + i`. Query head `h` reads key/value head
+    /// `h / (n_heads / n_kv_heads)`. A soft cap turns a score `s` into `cap * tanh(s / cap)`; `ALiBi` then adds `slope * (key position - query position)`.
     ///
     /// `scratch` may be new or come from any earlier call; it grows to the largest call and is then reused.
     ///
@@ -92,9 +139,9 @@ impl Kernels {
     /// exactly the queries that see it. Scores of `-inf` weigh nothing; `+inf` gives NaN.
     ///
     /// # Panics
-    /// If a slice does not have the length its shape says, `n_kv_heads` does not divide `n_heads`, a plane is of another
-    /// shape or lacks its [context](KvPlane::with_nuq), a causal view holds fewer tokens than the last query's position needs,
-    /// linear biases meet another mask than a causal one, or `soft_cap` is not positive.
+    /// If a slice does not have the length its shape says, `n_kv_heads` does not divide `n_heads`, a plane is
+    /// of another shape or lacks its [context](KvPlane::with_nuq), a causal view holds fewer tokens than the
+    /// last query's position needs, linear biases meet a full mask, or `soft_cap` is not positive.
     #[allow(clippy::too_many_arguments)] // each is one object with a shape of its own
     pub fn attention(
         &self,

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use ruvllm_kernels::{Kernels, KvScratch, ThreadPool};
+use ruvllm_kernels::attention::KvScratch;
+use ruvllm_kernels::{Kernels, ThreadPool};
 
 use super::Sequence;
 use crate::block::Block;

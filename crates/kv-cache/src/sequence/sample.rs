@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use ruvllm_kernels::{
-    AttentionScratch, AttentionShape, Kernels, KvBlock, KvBuffer, KvScratch, KvView, Mask, ThreadPool,
+use ruvllm_kernels::attention::{
+    AttentionScratch, AttentionShape, KvBlock, KvBuffer, KvScratch, KvView, Mask,
 };
+use ruvllm_kernels::{Kernels, ThreadPool};
 
 use super::Sequence;
 use crate::block::Block;

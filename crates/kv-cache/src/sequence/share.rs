@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use ruvllm_kernels::{Kernels, KvScratch};
+use ruvllm_kernels::Kernels;
+use ruvllm_kernels::attention::KvScratch;
 
 use super::Sequence;
 use super::handles::Handles;

@@ -6,7 +6,8 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use ruvllm_kernels::{Kernels, SquatCorrection, ThreadPool};
+use ruvllm_kernels::attention::SquatCorrection;
+use ruvllm_kernels::{Kernels, ThreadPool};
 
 use super::Sequence;
 

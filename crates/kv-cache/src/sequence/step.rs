@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use ruvllm_kernels::{Kernels, KvBlock};
+use ruvllm_kernels::Kernels;
+use ruvllm_kernels::attention::KvBlock;
 
 use super::Sequence;
 use crate::error::{Error, Result};
@@ -84,7 +85,7 @@ impl Sequence {
     }
 
     /// Appends views of the blocks of one layer to `blocks`, in the order of positions from 0 on: what a
-    /// [`KvView`](ruvllm_kernels::KvView) takes. Released blocks are stood in for by others.
+    /// [`KvView`](ruvllm_kernels::attention::KvView) takes. Released blocks are stood in for by others.
     ///
     /// # Panics
     /// Outside of a step: between [`advance`](Self::advance) and [`reserve`](Self::reserve) nothing is held, unless

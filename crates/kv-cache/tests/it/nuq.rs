@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use ruvllm_kernels::{KvRole, NuqCodebooks, NuqContext, RopeTable, ThreadPool};
+use ruvllm_kernels::ThreadPool;
+use ruvllm_kernels::attention::{KvRole, NuqCodebooks};
+use ruvllm_kernels::rope::RopeTable;
 use ruvllm_kv_cache::{Error, KvCalibration, KvRopes, KvShape, KvStore, Probe, SampleScratch};
 
 use crate::oracle::{

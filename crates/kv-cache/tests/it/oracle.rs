@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
-use ruvllm_kernels::{
-    Kernels, KvBuffer, KvFormat, KvLayout, KvPlane, KvPlaneMut, KvRole, KvScratch, NuqCodebooks, RopeConfig,
-    RopeLayout,
+use ruvllm_kernels::Kernels;
+use ruvllm_kernels::attention::{
+    KvBuffer, KvFormat, KvLayout, KvPlane, KvPlaneMut, KvRole, KvScratch, NuqCodebooks,
 };
+use ruvllm_kernels::rope::{RopeConfig, RopeLayout};
 use ruvllm_kv_cache::{Block, KvCalibration, KvFormats, KvRope, KvRopes, KvShape, KvStore, Result, Sequence};
 use ruvllm_memory::{PagePool, PoolConfig};
 

@@ -1,6 +1,7 @@
 //! What a probe finds, beside the same in float64.
 
-use ruvllm_kernels::{KvRole, ThreadPool};
+use ruvllm_kernels::ThreadPool;
+use ruvllm_kernels::attention::KvRole;
 use ruvllm_kv_cache::{Probe, SampleScratch, Sequence};
 
 use crate::oracle::{Checked, SHAPE, kernels, pool, read_rows, rows, store};

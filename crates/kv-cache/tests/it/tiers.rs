@@ -1,7 +1,8 @@
 //! Blocks on their way down.
 
 use proptest::prelude::*;
-use ruvllm_kernels::{KvRole, ThreadPool};
+use ruvllm_kernels::ThreadPool;
+use ruvllm_kernels::attention::KvRole;
 use ruvllm_kv_cache::{KvShape, KvStore, Probe, SampleScratch, Sequence};
 
 use crate::oracle::{Checked, SHAPE, kernels, pool, rows, store};

@@ -4,7 +4,9 @@
 use std::ops::Range;
 
 use ruvllm_adapters::{LowRank, Site};
-use ruvllm_kernels::{Activations, AttentionShape, KvView, Mask, MatmulJob, RopeTable};
+use ruvllm_kernels::attention::{AttentionShape, KvView, Mask};
+use ruvllm_kernels::matmul::{Activations, MatmulJob};
+use ruvllm_kernels::rope::RopeTable;
 use ruvllm_kv_cache::Sequence;
 
 use super::FIRST_POSITIONS;
@@ -233,7 +235,9 @@ impl Block<'_> {
             let up = &up[rows.start * config.ffn_dim..rows.end * config.ffn_dim];
             match config.decoder.activation {
                 Activation::SwiGlu => compute.kernels.silu_mul(gate, up),
-                Activation::GeGlu => compute.kernels.gated(ruvllm_kernels::Activation::GeluTanh, gate, up),
+                Activation::GeGlu => {
+                    compute.kernels.gated(ruvllm_kernels::rows::Activation::GeluTanh, gate, up)
+                }
             }
         });
         let norm = weights.ffn_post_norm.as_deref();

@@ -8,7 +8,7 @@ mod rope;
 use std::sync::Arc;
 
 use ruvllm_adapters::{Adapter, BaseModel, Part, Site};
-use ruvllm_kernels::MatmulJob;
+use ruvllm_kernels::matmul::MatmulJob;
 use ruvllm_kv_cache::{KvCalibration, KvPolicy, KvRopes, KvStore, Probe, Sequence};
 use ruvllm_memory::{PagePool, Request};
 

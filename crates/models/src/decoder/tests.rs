@@ -1,7 +1,7 @@
 //! What keys of few bits do to attention: the built-in model, real text, every layer's own queries.
 
 use gguf_rs_lite::Gguf;
-use ruvllm_kernels::{AttentionScratch, AttentionShape, KvView, Mask};
+use ruvllm_kernels::attention::{AttentionScratch, AttentionShape, KvView, Mask};
 use ruvllm_memory::PoolConfig;
 
 use super::*;

@@ -1,6 +1,6 @@
 //! Attention of all tokens of a text to all of them.
 
-use ruvllm_kernels::{
+use ruvllm_kernels::attention::{
     AttentionScratch, AttentionShape, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane, KvPlaneMut, KvRole,
     KvView, Mask,
 };

@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use ruvllm_adapters::{Adapter, LoraFile, Part, Site};
-use ruvllm_kernels::{Activations, Kernels, ThreadPool};
+use ruvllm_kernels::matmul::Activations;
+use ruvllm_kernels::{Kernels, ThreadPool};
 use ruvllm_memory::{Content, PagePool, PoolConfig, Request};
 use ruvllm_models::quantize::{InSitu, Recipe};
 use ruvllm_models::{

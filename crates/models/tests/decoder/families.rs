@@ -1,7 +1,8 @@
 //! What the families differ in: their switches as read from files, and what follows from them.
 
 use gguf_rs_lite::{Gguf, Metadata, Value};
-use ruvllm_kernels::{KvScratch, RopeLayout, RopeScaling};
+use ruvllm_kernels::attention::KvScratch;
+use ruvllm_kernels::rope::{RopeLayout, RopeScaling};
 use ruvllm_kv_cache::KvRopes;
 use ruvllm_models::{
     Activation, Error, KvFormat, LogitsRows, Model, ModelConfig, Projections, Segment, Sequence, TokenId,

@@ -1,7 +1,7 @@
 //! Logits, likelihoods and greedy continuations of the tiny models against float64 transformers.
 
 use gguf_rs_lite::Gguf;
-use ruvllm_kernels::BlockFormat;
+use ruvllm_kernels::quant::BlockFormat;
 use ruvllm_models::{KvFormat, LogitsRows, Model, Segment, TokenId, Workspace};
 use serde_json::Value;
 

@@ -1,7 +1,7 @@
 //! Metadata and tensors of folders are those of the converted files.
 
 use gguf_rs_lite::{TensorType, Value};
-use ruvllm_kernels::BlockFormat;
+use ruvllm_kernels::quant::BlockFormat;
 use ruvllm_models::tokenizer::{EncodeOptions, Tokenizer};
 use ruvllm_models::{Checkpoint, Compute, KvPolicy, LogitsRows, Model, PagePool, Segment, Workspace};
 

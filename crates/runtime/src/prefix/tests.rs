@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use ruvllm_kernels::{NuqCodebooks, RopeFrequencies, RopeLayout};
+use ruvllm_kernels::attention::NuqCodebooks;
+use ruvllm_kernels::rope::{RopeFrequencies, RopeLayout};
 use ruvllm_kv_cache::{KvCalibration, KvRope, KvShape};
 use ruvllm_memory::{PagePool, PoolConfig, Quota};
 

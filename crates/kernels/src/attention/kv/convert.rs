@@ -55,7 +55,7 @@ impl Kernels {
     /// As [`store_kv`](Self::store_kv) of the same numbers: the same bits, on every instruction set. With
     /// [corrections](KvPlaneMut::with_corrections), scales and minima of `kivi` keys are the same; each dimension is
     /// quantized to the nearest step after the errors of those before it, times the weights of the correction, were added
-    /// in ascending order by fused multiply-adds. [`SquatCorrection::none`](crate::SquatCorrection::none) changes nothing. A number that is not finite
+    /// in ascending order by fused multiply-adds. [`SquatCorrection::none`](crate::attention::SquatCorrection::none) changes nothing. A number that is not finite
     /// spoils its own dimension and no other.
     ///
     /// # Panics
@@ -64,7 +64,8 @@ impl Kernels {
     ///
     /// # Examples
     /// ```
-    /// use ruvllm_kernels::{Kernels, KvBuffer, KvFormat, KvLayout, KvPlane, KvPlaneMut, KvRole, KvScratch};
+    /// use ruvllm_kernels::attention::{KvBuffer, KvFormat, KvLayout, KvPlane, KvPlaneMut, KvRole, KvScratch};
+    /// use ruvllm_kernels::Kernels;
     ///
     /// let kernels = Kernels::detect()?;
     /// let half = KvLayout::new(KvFormat::F16, 1, 32, 32)?;

@@ -17,11 +17,12 @@ use crate::lanes::{LANES, Lanes};
 use crate::{Error, Result};
 
 /// How the errors of a key's earlier dimensions move its later ones, for one head: made from queries, used by
-/// [`KvPlaneMut::with_corrections`](crate::KvPlaneMut::with_corrections).
+/// [`KvPlaneMut::with_corrections`](crate::attention::KvPlaneMut::with_corrections).
 ///
 /// # Examples
 /// ```
-/// use ruvllm_kernels::{Kernels, SquatCorrection};
+/// use ruvllm_kernels::attention::SquatCorrection;
+/// use ruvllm_kernels::Kernels;
 ///
 /// let kernels = Kernels::detect()?;
 /// let queries: Vec<f32> = (0..100 * 32).map(|i| (i as f32 * 0.7).sin()).collect(); // [100, 1 head, 32]

@@ -44,7 +44,7 @@ impl Kernels {
     /// # Panics
     /// If the rows are not whole tokens, the tokens do not fit the block, the format is written whole
     /// ([`KvFormat::keys_are_appendable`], [`KvFormat::values_are_appendable`]), or the plane is not aligned for the
-    /// format's numbers (64-byte alignment, as [`KvBuffer`](crate::KvBuffer) gives it, is best).
+    /// format's numbers (64-byte alignment, as [`KvBuffer`](crate::attention::KvBuffer) gives it, is best).
     pub fn store_kv(&self, plane: KvPlaneMut<'_>, first: usize, rows: &[f32]) {
         let KvLayout { format, n_kv_heads, block_tokens, head_dim } = plane.layout;
         let width = n_kv_heads * head_dim;
