@@ -1,5 +1,6 @@
-//! Measures embeddings of texts. Each line of standard input, `BATCH TOKENS SECONDS`, is a measurement of that many texts of
-//! that many tokens for at least that long; its answer is a JSON object in a line. `cargo xtask embedding-speed` drives it.
+//! Measures embeddings of texts. Each line of standard input, `BATCH TOKENS SECONDS`, is a
+//! measurement of that many texts of that many tokens for at least that long; its answer is a JSON
+//! object in a line. `cargo xtask embedding-speed` drives it.
 //!
 //! Usage: `embeddings MODEL THREADS`
 
@@ -44,7 +45,8 @@ fn run() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A text of so many tokens of a BERT vocabulary, the two around it included; the drivers of the peers make the same.
+/// A text of so many tokens of a BERT vocabulary, the two around it included; the drivers of the
+/// peers make the same.
 fn text(at: usize, tokens: usize) -> String {
     const WORDS: [&str; 16] = [
         "the", "of", "and", "to", "in", "is", "was", "he", "for", "on", "as", "with", "that", "it", "by",

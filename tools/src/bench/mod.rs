@@ -6,6 +6,7 @@
 //! the rounds are reported, raw samples are kept as JSON.
 
 mod curve;
+mod embeddings;
 mod engine;
 mod kv_bytes;
 mod kv_passkey;
@@ -37,6 +38,7 @@ use model::ModelFacts;
 use plan::{Kv, Plan, readable};
 use report::Report;
 
+pub use embeddings::{EmbeddingSpeedArgs, embedding_speed};
 pub use kv_quality::{KvPart, KvQualityArgs, kv_quality};
 pub use quantize_table::{QuantizeTableArgs, quantize_table};
 

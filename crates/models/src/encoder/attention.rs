@@ -31,7 +31,8 @@ impl TextAttention {
         Ok(())
     }
 
-    /// The results of a text's queries over its keys and values, `[tokens, n_heads, head_dim]` each.
+    /// The results of a text's queries over its keys and values, `[tokens, n_heads, head_dim]`
+    /// each.
     pub(super) fn attend(
         &mut self,
         compute: &Compute,

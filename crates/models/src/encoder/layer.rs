@@ -1,4 +1,5 @@
-//! One layer of an encoder: attention, then the feed-forward network, each added to its input and normed.
+//! One layer of an encoder: attention, then the feed-forward network, each added to its input and
+//! normed.
 
 use std::mem;
 use std::ops::Range;
@@ -15,7 +16,8 @@ use crate::projection::{finish, project};
 use crate::rows;
 use crate::workspace::resize;
 
-/// Reusable memory of an encoder's forward passes; one per concurrent caller. It grows to the largest pass seen.
+/// Reusable memory of an encoder's forward passes; one per concurrent caller. It grows to the
+/// largest pass seen.
 #[derive(Default)]
 pub struct EncoderWorkspace {
     /// The states between layers and branches, `[tokens, model_dim]`.

@@ -12,7 +12,8 @@ use crate::session::Session;
 const MAX_TEXTS: usize = 16;
 
 impl Engine {
-    /// Vectors of some texts, from the hidden states of their tokens: see [`Embedder::embed`](crate::Embedder::embed).
+    /// Vectors of some texts, from the hidden states of their tokens: see
+    /// [`Embedder::embed`](crate::Embedder::embed).
     ///
     /// # Errors
     /// [`Error::PoolingOfDecoder`] for `cls`; otherwise as `Embedder::embed`.
@@ -33,7 +34,8 @@ impl Engine {
         Ok(Embeddings { embeddings, dim: self.config().model_dim, pooling, normalized })
     }
 
-    /// The vectors of texts that go through the model together: of each as many tokens at a time as a pass takes.
+    /// The vectors of texts that go through the model together: of each as many tokens at a time as
+    /// a pass takes.
     fn embed_group(
         &self,
         workspace: &mut Workspace,

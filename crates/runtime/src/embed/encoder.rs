@@ -20,12 +20,13 @@ use crate::machine::Machine;
 use crate::options::{EngineOptions, ModelSource};
 use crate::plan;
 
-/// Tokens of one pass, unless one text has more. More make no product much faster, and their states would leave the
-/// second-level cache.
+/// Tokens of one pass, unless one text has more. More make no product much faster, and their states
+/// would leave the second-level cache.
 const PASS_TOKENS: usize = 256;
 
-/// Texts per thread from which on each thread takes texts of its own through the whole model, from their characters to their
-/// vectors, and waits for no other. Of fewer texts the threads share every operation.
+/// Texts per thread from which on each thread takes texts of its own through the whole model, from
+/// their characters to their vectors, and waits for no other. Of fewer texts the threads share
+/// every operation.
 const TEXTS_PER_THREAD: usize = 4;
 
 /// An encoder with everything it needs to run.
@@ -116,7 +117,8 @@ impl EncoderEngine {
         Ok(Embeddings { embeddings, dim, pooling, normalized })
     }
 
-    /// Takes texts until none is left, pass by pass. Texts are taken in order, so a failure leaves none before it undone.
+    /// Takes texts until none is left, pass by pass. Texts are taken in order, so a failure leaves
+    /// none before it undone.
     fn work(&self, compute: &Compute, queue: &Queue<'_>, settings: &Settings) {
         let mut workspace = self.workspaces.lock().pop().unwrap_or_default();
         let mut pass = Vec::new();

@@ -1,5 +1,6 @@
-//! Embeddings: vectors of texts, from the hidden states of a decoder ([`Engine::embed`](crate::Engine::embed)) or of an
-//! encoder. [`Embedder`] is either, whichever a file or folder holds.
+//! Embeddings: vectors of texts, from the hidden states of a decoder
+//! ([`Engine::embed`](crate::Engine::embed)) or of an encoder. [`Embedder`] is either, whichever a
+//! file or folder holds.
 
 mod decoder;
 mod encoder;
@@ -17,7 +18,8 @@ use crate::options::{EngineOptions, ModelSource};
 
 /// Texts to make vectors of.
 ///
-/// What is `None` is as the model's files say: `pooling_type` of a GGUF file, the files of sentence-transformers in a folder.
+/// What is `None` is as the model's files say: `pooling_type` of a GGUF file, the files of
+/// sentence-transformers in a folder.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct EmbeddingRequest {
     /// The texts. Special tokens written in them are recognized.
@@ -26,8 +28,8 @@ pub struct EmbeddingRequest {
     pub pooling: Option<Pooling>,
     /// Whether vectors are made one long; where the files do not say either, they are.
     pub normalize: Option<bool>,
-    /// Most tokens of a text that count, those around it included: the rest is left out, as the result says. At most what the
-    /// model takes; where the files do not say either, all of that.
+    /// Most tokens of a text that count, those around it included: the rest is left out, as the
+    /// result says. At most what the model takes; where the files do not say either, all of that.
     pub max_tokens: Option<usize>,
 }
 
@@ -85,8 +87,8 @@ enum Kind {
 }
 
 impl Embedder {
-    /// Opens a model file or folder and makes it ready; `progress` is told how far the weights are. What options say of keys
-    /// and values, the context and prefixes means nothing to encoders.
+    /// Opens a model file or folder and makes it ready; `progress` is told how far the weights are.
+    /// What options say of keys and values, the context and prefixes means nothing to encoders.
     ///
     /// # Errors
     /// As [`Engine::load`].
@@ -106,13 +108,14 @@ impl Embedder {
 
     /// The vectors of some texts.
     ///
-    /// What a text gets depends on it and the request's options alone, bit for bit: not on the other texts, threads or
-    /// instruction set.
+    /// What a text gets depends on it and the request's options alone, bit for bit: not on the
+    /// other texts, threads or instruction set.
     ///
     /// # Errors
-    /// [`Error::InvalidOption`] for a `max_tokens` that leaves no room for a text, [`Error::EmptyText`] for a text that has
-    /// no tokens, [`Error::PoolingOfDecoder`], [`Error::EncodeText`]; [`Error::Cache`], [`Error::Forward`] and
-    /// [`Error::ForwardTexts`] from the run.
+    /// [`Error::InvalidOption`] for a `max_tokens` that leaves no room for a text,
+    /// [`Error::EmptyText`] for a text that has no tokens, [`Error::PoolingOfDecoder`],
+    /// [`Error::EncodeText`]; [`Error::Cache`], [`Error::Forward`] and [`Error::ForwardTexts`] from
+    /// the run.
     pub fn embed(&self, request: &EmbeddingRequest) -> Result<Embeddings> {
         match &self.0 {
             Kind::Decoder(engine) => engine.embed(request),
@@ -179,7 +182,8 @@ fn encode(tokenizer: &Tokenizer, index: usize, text: &str, max_tokens: usize) ->
     if tokens.is_empty() { Err(Error::EmptyText { index }) } else { Ok(Encoded { tokens, truncated }) }
 }
 
-/// Cuts texts, in their order, into groups for one pass: up to `max_tokens` tokens and `max_texts` texts, or one longer text.
+/// Cuts texts, in their order, into groups for one pass: up to `max_tokens` tokens and `max_texts`
+/// texts, or one longer text.
 fn groups(texts: &[Encoded], max_tokens: usize, max_texts: usize) -> Vec<&[Encoded]> {
     let mut groups = Vec::new();
     let mut rest = texts;
