@@ -1,5 +1,5 @@
-//! Keys and values in KIVI's formats against the goldens in `data/kv` (see its README): what the stored numbers are, and what
-//! attention makes of them.
+//! Keys and values in KIVI's formats against the goldens in `data/kv` (see its README): what the
+//! stored numbers are, and what attention makes of them.
 
 use ruvllm_kernels::attention::{
     AttentionScratch, AttentionShape, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane, KvPlaneMut, KvRole,
@@ -96,7 +96,8 @@ impl Golden<'_> {
         rows
     }
 
-    /// Attention of the four queries of each head, which all see all tokens: a group of query heads.
+    /// Attention of the four queries of each head, which all see all tokens: a group of query
+    /// heads.
     fn attend(
         &self,
         kernels: Kernels,

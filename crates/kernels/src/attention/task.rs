@@ -20,7 +20,8 @@ pub(crate) struct Task<'a> {
     pub(super) q: &'a [f32], // [n_queries, n_heads, head_dim]
     pub(super) kv: &'a KvView<'a>,
     pub(super) kv_head: usize,
-    /// Queries of the tile; row `i * group + g` is query `queries.start + i` of the `g`-th head of the group.
+    /// Queries of the tile; row `i * group + g` is query `queries.start + i` of the `g`-th head of
+    /// the group.
     pub(super) queries: Range<usize>,
     pub(super) splits: Range<usize>,
 }
@@ -30,7 +31,8 @@ impl Task<'_> {
         self.queries.len() * self.shape.group()
     }
 
-    /// Which keys of the tile at `start` query `query` of the call sees, relative to `start`; may be empty.
+    /// Which keys of the tile at `start` query `query` of the call sees, relative to `start`; may
+    /// be empty.
     #[inline(always)]
     fn visible(&self, query: usize, start: usize) -> Range<usize> {
         let keys = self.shape.keys_of_query(query, self.kv.len);
@@ -38,8 +40,8 @@ impl Task<'_> {
         within(keys.start)..within(keys.end)
     }
 
-    /// The queries of the task that see a key of the tile at `start`: with a causal mask those that are late enough, and
-    /// early enough for the window.
+    /// The queries of the task that see a key of the tile at `start`: with a causal mask those that
+    /// are late enough, and early enough for the window.
     fn queries_of_tile(&self, start: usize) -> Range<usize> {
         if self.shape.mask == Mask::Full {
             return self.queries.clone();
@@ -117,8 +119,8 @@ fn attend_tile<L: WideLanes>(
     let tile = &mut tile[..2 * n_rows];
     let factors = &mut factors[..n_rows];
 
-    // With few rows, keys and values become f32 on their way into the products, else (and where that takes a whole tile)
-    // beforehand.
+    // With few rows, keys and values become f32 on their way into the products, else (and where
+    // that takes a whole tile) beforehand.
     let widened =
         |tile: KvTile<'_>| tile.nuq.is_some() || (tile.format != KvFormat::F32 && n_rows > TILE_ROWS);
     if widened(keys) {
@@ -189,8 +191,8 @@ impl<L: WideLanes, V: Fn(usize) -> Range<usize>> TileVisitor<L> for Weighing<'_,
 
 /// Adds the rows of `split` to those of `total`, which covers earlier keys.
 ///
-/// Empty rows are passed over rather than computed with: a row's result must not depend on which splits the other rows of
-/// its tile needed.
+/// Empty rows are passed over rather than computed with: a row's result must not depend on which
+/// splits the other rows of its tile needed.
 #[inline(always)]
 pub(crate) fn merge<L: WideLanes>(l: L, total: &mut State, split: &State) {
     let (rows, columns) = (total.rows(), total.padded_dim() / WIDE);

@@ -10,7 +10,8 @@ use super::kv::{KvPlane, KvRole, KvTile, WIDE};
 pub struct AttentionShape {
     /// Query heads.
     pub n_heads: usize,
-    /// Key/value heads; divides `n_heads`. Fewer than `n_heads` is grouped-query, 1 is multi-query attention.
+    /// Key/value heads; divides `n_heads`. Fewer than `n_heads` is grouped-query, 1 is multi-query
+    /// attention.
     pub n_kv_heads: usize,
     /// Values of a head.
     pub head_dim: usize,
@@ -24,8 +25,8 @@ pub struct AttentionShape {
     pub mask: Mask,
     /// Bound of the scores, approached as `cap * tanh(score / cap)`; `None` for none.
     pub soft_cap: Option<f32>,
-    /// Largest slope exponent of `ALiBi` (8 in the paper), by which a score falls with the distance: see
-    /// [`alibi_slope`](super::alibi_slope). `None` for none.
+    /// Largest slope exponent of `ALiBi` (8 in the paper), by which a score falls with the
+    /// distance: see [`alibi_slope`](super::alibi_slope). `None` for none.
     pub alibi: Option<f32>,
 }
 
@@ -129,8 +130,9 @@ impl AttentionShape {
 }
 
 impl<'a> KvView<'a> {
-    /// The first `len` positions of `blocks`, which are in the order of positions: with blocks of `n` tokens, position `p`
-    /// is row `p % n` of block `p / n`. Rows from `len` on are never used, whatever they hold.
+    /// The first `len` positions of `blocks`, which are in the order of positions: with blocks of
+    /// `n` tokens, position `p` is row `p % n` of block `p / n`. Rows from `len` on are never used,
+    /// whatever they hold.
     pub fn new(blocks: &'a [KvBlock<'a>], len: usize) -> Self {
         let block_tokens = blocks.first().map_or(KEY_TILE, |block| block.keys.layout().block_tokens());
         Self { blocks, len, block_tokens }

@@ -78,10 +78,10 @@ pub struct Embedding {
 /// # Ok::<(), ruvllm::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct Embedder(Kind);
+pub struct Embedder(AnyModel);
 
 #[derive(Debug)]
-enum Kind {
+enum AnyModel {
     Decoder(Box<Engine>),
     Encoder(Box<EncoderEngine>),
 }
@@ -100,10 +100,10 @@ impl Embedder {
         let checkpoint = source.open()?;
         if is_encoder(checkpoint.metadata()) {
             let engine = EncoderEngine::load(&*checkpoint, source, options, progress)?;
-            return Ok(Self(Kind::Encoder(Box::new(engine))));
+            return Ok(Self(AnyModel::Encoder(Box::new(engine))));
         }
         drop(checkpoint);
-        Ok(Self(Kind::Decoder(Box::new(Engine::load(source, options, progress)?))))
+        Ok(Self(AnyModel::Decoder(Box::new(Engine::load(source, options, progress)?))))
     }
 
     /// The vectors of some texts.
@@ -118,24 +118,24 @@ impl Embedder {
     /// the run.
     pub fn embed(&self, request: &EmbeddingRequest) -> Result<Embeddings> {
         match &self.0 {
-            Kind::Decoder(engine) => engine.embed(request),
-            Kind::Encoder(engine) => engine.embed(request),
+            AnyModel::Decoder(engine) => engine.embed(request),
+            AnyModel::Encoder(engine) => engine.embed(request),
         }
     }
 
     /// The engine of a decoder; `None` for an encoder.
     pub fn engine(&self) -> Option<&Engine> {
         match &self.0 {
-            Kind::Decoder(engine) => Some(engine),
-            Kind::Encoder(_) => None,
+            AnyModel::Decoder(engine) => Some(engine),
+            AnyModel::Encoder(_) => None,
         }
     }
 
     /// How long [`load`](Self::load) took.
     pub fn load_time(&self) -> Duration {
         match &self.0 {
-            Kind::Decoder(engine) => engine.load_time(),
-            Kind::Encoder(engine) => engine.load_time(),
+            AnyModel::Decoder(engine) => engine.load_time(),
+            AnyModel::Encoder(engine) => engine.load_time(),
         }
     }
 }

@@ -15,7 +15,8 @@ use super::{
 use crate::Kernels;
 use crate::lanes::{LANES, WideLanes};
 
-/// Working memory of [`Kernels::convert_kv`] and [`Kernels::read_kv`], to be kept from call to call: a few tiles in f32.
+/// Working memory of [`Kernels::convert_kv`] and [`Kernels::read_kv`], to be kept from call to
+/// call: a few tiles in f32.
 ///
 /// It holds nothing that matters between calls.
 #[derive(Debug, Default)]
@@ -45,22 +46,23 @@ impl KvScratch {
 impl Kernels {
     /// Rewrites the keys or values of a whole block in the format of another plane.
     ///
-    /// Converts the numbers that the old format stands for, so precision that is lost stays lost; floats and `q8`
-    /// are what to convert from. Planes of the same format are copied.
+    /// Converts the numbers that the old format stands for, so precision that is lost stays lost;
+    /// floats and `q8` are what to convert from. Planes of the same format are copied.
     ///
-    /// All positions count, also those that nothing was stored in: where keys share scales over positions
-    /// ([`KvFormat::keys_are_appendable`]), garbage in one spoils its group.
+    /// All positions count, also those that nothing was stored in: where keys share scales over
+    /// positions ([`KvFormat::keys_are_appendable`]), garbage in one spoils its group.
     ///
     /// # Numerics
-    /// As [`store_kv`](Self::store_kv) of the same numbers: the same bits, on every instruction set. With
-    /// [corrections](KvPlaneMut::with_corrections), scales and minima of `kivi` keys are the same; each dimension is
-    /// quantized to the nearest step after the errors of those before it, times the weights of the correction, were added
-    /// in ascending order by fused multiply-adds. [`SquatCorrection::none`](crate::attention::SquatCorrection::none) changes nothing. A number that is not finite
-    /// spoils its own dimension and no other.
+    /// As [`store_kv`](Self::store_kv) of the same numbers: the same bits, on every instruction
+    /// set. With [corrections](KvPlaneMut::with_corrections), scales and minima of `kivi` keys are
+    /// the same; each dimension is quantized to the nearest step after the errors of those before
+    /// it, times the weights of the correction, were added in ascending order by fused
+    /// multiply-adds. [`SquatCorrection::none`](crate::attention::SquatCorrection::none) changes
+    /// nothing. A number that is not finite spoils its own dimension and no other.
     ///
     /// # Panics
-    /// If the planes differ in more than the format, are not aligned for the format's numbers, or need a
-    /// [context](KvPlane::with_nuq) that they do not have.
+    /// If the planes differ in more than the format, are not aligned for the format's numbers, or
+    /// need a [context](KvPlane::with_nuq) that they do not have.
     ///
     /// # Examples
     /// ```
@@ -105,7 +107,8 @@ impl Kernels {
         }
     }
 
-    /// Reads the keys or values of one head at consecutive positions of a block: the numbers that attention counts with.
+    /// Reads the keys or values of one head at consecutive positions of a block: the numbers that
+    /// attention counts with.
     ///
     /// # Shapes
     /// `out`: `[positions.len(), head_dim]`, overwritten.
@@ -237,7 +240,8 @@ fn widen<L: WideLanes>(
     scales: &mut [Line],
     to: &mut [Line],
 ) {
-    // Floats are one run of numbers whatever the role, and need not fill wide rows: 32 at a time always do.
+    // Floats are one run of numbers whatever the role, and need not fill wide rows: 32 at a time
+    // always do.
     if tile.format.is_float() || role == KvRole::Keys {
         widen_keys(l, tile, dim, scales, to);
     } else {

@@ -28,8 +28,9 @@ impl KvLayout {
     /// The layout of blocks of `block_tokens` positions.
     ///
     /// # Errors
-    /// [`Error::KvHeadDim`] if the format cannot hold heads of this size or they have none, [`Error::KvBlockTokens`] if
-    /// `block_tokens` is not a positive multiple of 32 or of the positions that share a scale.
+    /// [`Error::KvHeadDim`] if the format cannot hold heads of this size or they have none,
+    /// [`Error::KvBlockTokens`] if `block_tokens` is not a positive multiple of 32 or of the
+    /// positions that share a scale.
     pub fn new(format: KvFormat, n_kv_heads: usize, block_tokens: usize, head_dim: usize) -> Result<Self> {
         let multiple = format.head_dim_multiple();
         if head_dim == 0 || !head_dim.is_multiple_of(multiple) {
@@ -62,8 +63,8 @@ impl KvLayout {
         self.head_dim
     }
 
-    /// Bytes of the keys (or, the same number, of the values) of a block, scales and minima included; a multiple of 64;
-    /// saturates.
+    /// Bytes of the keys (or, the same number, of the values) of a block, scales and minima
+    /// included; a multiple of 64; saturates.
     pub fn plane_bytes(&self) -> usize {
         self.run(KvRole::Values).bytes().saturating_mul(self.n_tiles())
     }
@@ -79,14 +80,16 @@ impl KvLayout {
     }
 }
 
-/// The parts of a *run*: the tiles that share their scales (one, but for keys in large groups), then the scales and minima.
+/// The parts of a *run*: the tiles that share their scales (one, but for keys in large groups),
+/// then the scales and minima.
 #[derive(Clone, Copy)]
 pub(super) struct TileRun {
     /// Consecutive tiles of the run.
     pub(super) tiles: usize,
     /// Bytes of the numbers of one tile.
     pub(super) tile_bytes: usize,
-    /// Half-precision numbers behind the tiles: scales, then as many minima if the format has them; ranges and outliers of `nuq3`.
+    /// Half-precision numbers behind the tiles: scales, then as many minima if the format has them;
+    /// ranges and outliers of `nuq3`.
     pub(super) scales: usize,
 }
 

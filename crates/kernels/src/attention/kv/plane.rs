@@ -15,7 +15,8 @@ pub struct KvPlane<'a> {
     nuq: Option<NuqContext<'a>>,
 }
 
-/// Memory for the keys or values of one block, to be written by [`Kernels::store_kv`] or [`Kernels::convert_kv`].
+/// Memory for the keys or values of one block, to be written by [`Kernels::store_kv`] or
+/// [`Kernels::convert_kv`].
 ///
 /// [`Kernels::store_kv`]: crate::Kernels::store_kv
 /// [`Kernels::convert_kv`]: crate::Kernels::convert_kv
@@ -106,8 +107,9 @@ impl<'a> KvPlaneMut<'a> {
         Self { nuq: used(nuq.into(), &self.layout), ..self }
     }
 
-    /// Makes conversions to keys in [`KvFormat::Kivi`] choose quants whose errors matter little to the queries that the
-    /// corrections were made from, `[n_kv_heads]`. Values and other formats ignore them.
+    /// Makes conversions to keys in [`KvFormat::Kivi`] choose quants whose errors matter little to
+    /// the queries that the corrections were made from, `[n_kv_heads]`. Values and other formats
+    /// ignore them.
     ///
     /// # Panics
     /// If there is not one correction of the right size for each head.

@@ -30,21 +30,24 @@ impl Row<'_> {
 }
 
 impl Kernels {
-    /// Stores the keys or values of consecutive tokens in a plane, from position `first` of its block on.
+    /// Stores the keys or values of consecutive tokens in a plane, from position `first` of its
+    /// block on.
     ///
     /// # Shapes
     /// `rows`: `[tokens, n_kv_heads, head_dim]`. Other positions of the plane stay as they are.
     ///
     /// # Numerics
-    /// `F16` and `BF16` round to nearest, ties to even. The others round scale (and minimum) to half precision first and
-    /// then the numbers to the nearest step of *that* scale. A group with a value that is not finite, or whose scale
-    /// or minimum does not fit half precision, gets the scale NaN, so that garbage cannot look like a number. The
-    /// same bits on every instruction set.
+    /// `F16` and `BF16` round to nearest, ties to even. The others round scale (and minimum) to
+    /// half precision first and then the numbers to the nearest step of *that* scale. A group with
+    /// a value that is not finite, or whose scale or minimum does not fit half precision, gets the
+    /// scale NaN, so that garbage cannot look like a number. The same bits on every instruction
+    /// set.
     ///
     /// # Panics
-    /// If the rows are not whole tokens, the tokens do not fit the block, the format is written whole
-    /// ([`KvFormat::keys_are_appendable`], [`KvFormat::values_are_appendable`]), or the plane is not aligned for the
-    /// format's numbers (64-byte alignment, as [`KvBuffer`](crate::attention::KvBuffer) gives it, is best).
+    /// If the rows are not whole tokens, the tokens do not fit the block, the format is written
+    /// whole ([`KvFormat::keys_are_appendable`], [`KvFormat::values_are_appendable`]), or the plane
+    /// is not aligned for the format's numbers (64-byte alignment, as
+    /// [`KvBuffer`](crate::attention::KvBuffer) gives it, is best).
     pub fn store_kv(&self, plane: KvPlaneMut<'_>, first: usize, rows: &[f32]) {
         let KvLayout { format, n_kv_heads, block_tokens, head_dim } = plane.layout;
         let width = n_kv_heads * head_dim;

@@ -15,7 +15,8 @@ fn converted(kernels: Kernels, role: KvRole, from: &KvLayout, plane: &KvBuffer, 
     out
 }
 
-/// The rows of all positions, `[block_tokens, n_kv_heads, head_dim]`, as the documentation of the layout says.
+/// The rows of all positions, `[block_tokens, n_kv_heads, head_dim]`, as the documentation of the
+/// layout says.
 fn decoded(layout: &KvLayout, role: KvRole, plane: &KvBuffer) -> Vec<f32> {
     let mut rows = Vec::new();
     for position in 0..layout.block_tokens() {
@@ -31,7 +32,8 @@ fn decoded(layout: &KvLayout, role: KvRole, plane: &KvBuffer) -> Vec<f32> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// A converted plane has the bytes that storing the numbers of the old one gives, on every instruction set.
+    /// A converted plane has the bytes that storing the numbers of the old one gives, on every
+    /// instruction set.
     #[test]
     fn converting_is_storing_what_was_read(
         (from, to) in (0..KvFormat::ALL.len(), 0..KvFormat::ALL.len()),

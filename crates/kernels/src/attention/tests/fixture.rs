@@ -21,7 +21,8 @@ impl Random {
     }
 }
 
-/// Keys and values of a sequence in blocks, and the numbers that these stand for in plain order for the oracle.
+/// Keys and values of a sequence in blocks, and the numbers that these stand for in plain order for
+/// the oracle.
 pub(super) struct Sequence {
     pub(super) n_kv_heads: usize,
     pub(super) head_dim: usize,
@@ -195,8 +196,9 @@ pub(super) fn stored(
     stored_at(kernels, layout, role, rows, first, 0)
 }
 
-/// A plane that holds `rows` from position `first` on, of a block that begins at position `start` of its sequence. Whatever is
-/// not written is NaN, which no result may show; where the format is written a block at a time, it is 0.
+/// A plane that holds `rows` from position `first` on, of a block that begins at position `start`
+/// of its sequence. Whatever is not written is NaN, which no result may show; where the format is
+/// written a block at a time, it is 0.
 pub(super) fn stored_at(
     kernels: Kernels,
     layout: &KvLayout,
@@ -256,8 +258,8 @@ pub(super) fn decode(layout: &KvLayout, role: KvRole, plane: &[u8], at: [usize; 
     decode_at(layout, role, plane, at, 0)
 }
 
-/// One number of a plane, read as the documentation of the layout says; `at` is position, head and dimension, and the block
-/// begins at position `start` of its sequence.
+/// One number of a plane, read as the documentation of the layout says; `at` is position, head and
+/// dimension, and the block begins at position `start` of its sequence.
 pub(super) fn decode_at(layout: &KvLayout, role: KvRole, plane: &[u8], at: [usize; 3], start: usize) -> f32 {
     let [position, head, dimension] = at;
     let (format, block_tokens, head_dim) = (layout.format(), layout.block_tokens(), layout.head_dim());

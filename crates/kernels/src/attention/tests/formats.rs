@@ -83,7 +83,8 @@ fn groups_of_equal_and_of_tiny_values() {
     }
 }
 
-/// The dimensions (or positions) that share a scale with garbage, and nothing else, become NaN; of keys in `nuq3` the tile.
+/// The dimensions (or positions) that share a scale with garbage, and nothing else, become NaN; of
+/// keys in `nuq3` the tile.
 #[test]
 fn garbage_does_not_look_like_a_number() {
     for garbage in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, -1e8] {
@@ -158,7 +159,8 @@ fn planes_take_what_the_table_says() {
     }
 }
 
-/// A dimension that is far from zero costs the others nothing, and itself no more than its own range.
+/// A dimension that is far from zero costs the others nothing, and itself no more than its own
+/// range.
 #[test]
 fn a_scale_per_dimension_beats_one_per_position_on_outliers() {
     let mut rows = Random(7).values(32 * HEAD_DIM);

@@ -152,7 +152,8 @@ fn soft_cap() {
 
 #[test]
 fn scores_of_ten_thousand() {
-    // One large score per key, exactly representable, so that the oracle differs only by the softmax.
+    // One large score per key, exactly representable, so that the oracle differs only by the
+    // softmax.
     let tokens = 100;
     let mut keys = vec![0.0; tokens * 8];
     for (t, key) in keys.chunks_mut(8).enumerate() {
@@ -170,7 +171,8 @@ fn scores_of_ten_thousand() {
     }
 }
 
-/// The promise that everything above rests on: the result of a token does not depend on how the work was cut.
+/// The promise that everything above rests on: the result of a token does not depend on how the
+/// work was cut.
 #[test]
 fn any_chunking_and_any_threads_give_the_same_bits() {
     let tokens = 1100;

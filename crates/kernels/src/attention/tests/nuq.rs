@@ -1,4 +1,5 @@
-//! `nuq3`: what its planes mean in tests, read number by number as the documentation of the layout says.
+//! `nuq3`: what its planes mean in tests, read number by number as the documentation of the layout
+//! says.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -25,8 +26,8 @@ pub(super) struct Nuq {
 }
 
 impl Nuq {
-    /// Those for the shape of a layout: uneven levels, ranges that leave some numbers outside, three quarters of the head
-    /// turned.
+    /// Those for the shape of a layout: uneven levels, ranges that leave some numbers outside,
+    /// three quarters of the head turned.
     pub(super) fn of(layout: &KvLayout) -> &'static Self {
         static MADE: Mutex<BTreeMap<(usize, usize), &'static Nuq>> = Mutex::new(BTreeMap::new());
         let shape = (layout.n_kv_heads(), layout.head_dim());

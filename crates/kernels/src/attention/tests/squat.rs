@@ -1,4 +1,5 @@
-//! Keys whose errors are turned away from queries: against the definition in f64, and what it is good for.
+//! Keys whose errors are turned away from queries: against the definition in f64, and what it is
+//! good for.
 
 use proptest::prelude::*;
 
@@ -75,8 +76,9 @@ fn weights(form: &[f64], dim: usize, i: usize) -> Vec<f64> {
     rows.iter().map(|row| row[dim - later]).collect()
 }
 
-/// Follows the stored numbers of one head and group of positions: each must be within half a step of what the definition asks
-/// for, given the errors of the dimensions before, or at the end of the range that the keys have.
+/// Follows the stored numbers of one head and group of positions: each must be within half a step
+/// of what the definition asks for, given the errors of the dimensions before, or at the end of the
+/// range that the keys have.
 fn follow(
     layout: &KvLayout,
     plane: &[u8],
