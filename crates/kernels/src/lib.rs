@@ -1,7 +1,7 @@
 //! CPU arithmetic for language models: everything between bytes of weights and logits.
 //!
-//! It knows nothing of model files, architectures, tokens or sampling policies, holds no global state but the cached CPU
-//! detection, and depends on three small crates.
+//! It knows nothing of model files, architectures, tokens or sampling policies, holds no global
+//! state but the cached CPU detection, and depends on three small crates.
 //!
 //! # Example
 //! A matrix of 8-bit quant blocks times one token:
@@ -25,7 +25,8 @@
 //! ```
 //!
 //! # Rooms
-//! All operations are methods of [`Kernels`]; the types that they take live in the module of their subject.
+//! All operations are methods of [`Kernels`]; the types that they take live in the module of their
+//! subject.
 //!
 //! | module | types | methods of `Kernels` |
 //! |---|---|---|

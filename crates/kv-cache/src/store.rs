@@ -177,7 +177,7 @@ impl KvStore {
     /// let team = pool.tenant("acme/search")?;
     /// pool.set_quota(&team, Quota { hard_pages: 4, ..Quota::default() })?;
     /// let mut sequence = store.for_tenant(&team)?.sequence(1024);
-    /// sequence.reserve(&Kernels::detect()?, 1)?;
+    /// let step = sequence.step(&Kernels::detect()?, 1)?;
     /// assert_eq!(pool.usage(&team)?.used_pages, 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

@@ -5,13 +5,13 @@
 //! ```text
 //! Gguf ──────┐
 //! HfFolder ──┴► Checkpoint ──► ModelConfig ──► Model ◄── Compute (kernels, threads)
-//!                                               │ forward(Workspace, [Segment { tokens, Sequence, LogitsRows }])
+//!                                               │ forward(Workspace, [Segment { tokens, KvStep, LogitsRows }])
 //!                                               ▼
 //!                                             logits
 //! ```
 //!
-//! A step takes any mix of prompt chunks and single tokens of different sequences ([`Segment`]), each
-//! with its own [`Sequence`]. See [`Model`] for an example.
+//! A pass takes any mix of prompt chunks and single tokens of different sequences ([`Segment`]), each with a step of its own
+//! [`Sequence`], and commits all of them or none. See [`Model`] for an example.
 //!
 //! # Invariants
 //! - Matrices are used where they are in the file, unless the file has their rows in another order; norms and biases are

@@ -1,4 +1,4 @@
-//! Embeddings of whole texts beside sentence-transformers (PyTorch) and llama.cpp.
+//! Embeddings of whole texts beside sentence-transformers (`PyTorch`) and llama.cpp.
 //!
 //! Programs stay loaded between rounds. A measurement begins with texts and ends with vectors of
 //! unit length; llama.cpp's own time, which leaves out tokenization, counts for it.

@@ -185,13 +185,9 @@ fn compute(
     let mut buffers = Buffers::new();
     let mut logits = Vec::new();
     for tokens in ids.chunks(CHUNK) {
-        let segment = Segment::new(tokens, &mut cache, LogitsRows::All);
-        let mut segment = Segment { adapter: adapter.as_ref(), ..segment };
-        logits.extend_from_slice(model.forward(
-            &compute,
-            &mut buffers,
-            std::slice::from_mut(&mut segment),
-        )?);
+        let segment = Segment::new(&compute, tokens, &mut cache, LogitsRows::All)?;
+        let segments = [segment.with_adapter(adapter.as_ref())];
+        logits.extend_from_slice(model.forward(&compute, &mut buffers, segments)?);
     }
     Ok(logits)
 }

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use super::KEY_TILE;
 use super::kv::{Line, Tile, WIDE};
-use crate::lanes::{CACHE_LINE, LANES, WideLanes};
+use crate::lanes::{CACHE_LINE, LANES, Vectors, WideLanes};
 
 /// Wide vectors of the scores of a row.
 const SCORE_LINES: usize = KEY_TILE / WIDE;
@@ -112,7 +112,7 @@ fn scores_of_rows<L: WideLanes, T: Tile, const R: usize, const N: usize>(
         );
         for i in 0..R {
             for n in 0..N {
-                l.wide_store(sums[i][n], out[(row + i) * SCORE_LINES + column + n].halves_mut());
+                l.wide().store(sums[i][n], out[(row + i) * SCORE_LINES + column + n].halves_mut());
             }
         }
     }
@@ -163,13 +163,13 @@ fn one_lane<L: WideLanes, T: Tile, const R: usize, const N: usize>(
     column: usize,
     lane: usize,
 ) -> Sums<L, R, N> {
-    let mut sums = [[l.wide_splat(0.0); N]; R];
+    let mut sums = [[l.wide().splat(0.0); N]; R];
     for dimension in (lane..q[0].len()).step_by(LANES) {
         let k = keys.load::<L, N>(l, dimension, column);
         for i in 0..R {
-            let q = l.wide_splat(q[i][dimension]);
+            let q = l.wide().splat(q[i][dimension]);
             for n in 0..N {
-                sums[i][n] = l.wide_fma(q, k[n], sums[i][n]);
+                sums[i][n] = l.wide().fma(q, k[n], sums[i][n]);
             }
         }
     }
@@ -184,7 +184,7 @@ fn added<L: WideLanes, const R: usize, const N: usize>(
 ) -> Sums<L, R, N> {
     for i in 0..R {
         for n in 0..N {
-            a[i][n] = l.wide_add(a[i][n], b[i][n]);
+            a[i][n] = l.wide().add(a[i][n], b[i][n]);
         }
     }
     a
@@ -293,11 +293,11 @@ fn add_columns<L: WideLanes, T: Tile, const R: usize, const N: usize>(
     let columns = acc.len() / weights.factors.len();
     let ahead = if column == 0 { weights.ahead } else { Ahead::nothing() };
     let weights: [&[f32; KEY_TILE]; R] = std::array::from_fn(|i| &weights.weights[row + i]);
-    let mut sums = [[l.wide_splat(0.0); N]; R];
+    let mut sums = [[l.wide().splat(0.0); N]; R];
     for i in 0..R {
         for n in 0..N {
-            let before = l.wide_load(acc[(row + i) * columns + column + n].halves());
-            sums[i][n] = l.wide_mul(before, l.wide_splat(factors[i]));
+            let before = l.wide().load(acc[(row + i) * columns + column + n].halves());
+            sums[i][n] = l.wide().mul(before, l.wide().splat(factors[i]));
         }
     }
     assert!(keys.end <= KEY_TILE);
@@ -309,9 +309,9 @@ fn add_columns<L: WideLanes, T: Tile, const R: usize, const N: usize>(
         for key in start..end {
             let v = values.load::<L, N>(l, key, column);
             for i in 0..R {
-                let weight = l.wide_splat(weights[i][key]);
+                let weight = l.wide().splat(weights[i][key]);
                 for n in 0..N {
-                    sums[i][n] = l.wide_fma(weight, v[n], sums[i][n]);
+                    sums[i][n] = l.wide().fma(weight, v[n], sums[i][n]);
                 }
             }
         }
@@ -319,7 +319,7 @@ fn add_columns<L: WideLanes, T: Tile, const R: usize, const N: usize>(
     }
     for i in 0..R {
         for n in 0..N {
-            l.wide_store(sums[i][n], acc[(row + i) * columns + column + n].halves_mut());
+            l.wide().store(sums[i][n], acc[(row + i) * columns + column + n].halves_mut());
         }
     }
 }

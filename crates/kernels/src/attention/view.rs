@@ -138,6 +138,17 @@ impl<'a> KvView<'a> {
         Self { blocks, len, block_tokens }
     }
 
+    /// The same blocks with another number of positions.
+    #[must_use]
+    pub fn with_len(self, len: usize) -> Self {
+        Self { len, ..self }
+    }
+
+    /// The blocks, in the order of positions.
+    pub fn blocks(&self) -> &'a [KvBlock<'a>] {
+        self.blocks
+    }
+
     /// Keys and values of one head and of the tile that starts at position `start`.
     #[inline(always)]
     pub(super) fn tile(&self, kv_head: usize, start: usize) -> (KvTile<'a>, KvTile<'a>) {

@@ -91,7 +91,6 @@ impl Sequence {
     }
 
     fn lower(&mut self, kernels: &Kernels, threads: &ThreadPool, limit: usize, aim: Aim) -> Migration {
-        self.unpin();
         let mut migration = Migration::default();
         if self.store.n_tiers() == 1 {
             return migration;

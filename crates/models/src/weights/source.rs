@@ -85,8 +85,7 @@ impl<'a> TensorSource<'a> {
         }
         let bytes = SharedBytes::new(data);
         // A matrix of the whole holds the bytes to the shape.
-        let matrix = PackedMatrix::new(format, rows, cols, bytes.clone())?;
-        self.bytes.private += matrix.held_bytes() as u64;
+        PackedMatrix::new(format, rows, cols, bytes.clone())?;
         self.report(info);
         Ok(MatrixRows { format, cols, row_bytes: bytes.as_ref().len() / rows, bytes })
     }

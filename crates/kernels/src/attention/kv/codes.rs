@@ -5,7 +5,7 @@ use bytemuck::Pod;
 use half::f16;
 
 use super::{GROUP, WIDE};
-use crate::lanes::{LANES, Lanes, WideLanes};
+use crate::lanes::{Groups, LANES, Lanes, Vectors, WideLanes};
 
 /// A width of quants.
 pub(in crate::attention) trait Codes: Copy {
@@ -35,7 +35,7 @@ impl Codes for FourBits {
 
     #[inline(always)]
     fn unpack<L: WideLanes>(l: L, packed: &Self::Packed) -> [L::W; 2] {
-        l.wide_load_nibbles(packed)
+        l.wide().load_nibbles(packed)
     }
 
     #[inline(always)]
@@ -54,7 +54,7 @@ impl Codes for TwoBits {
 
     #[inline(always)]
     fn unpack<L: WideLanes>(l: L, packed: &Self::Packed) -> [L::W; 2] {
-        l.wide_load_two_bits(packed)
+        l.wide().load_two_bits(packed)
     }
 
     #[inline(always)]

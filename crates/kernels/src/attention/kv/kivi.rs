@@ -8,7 +8,7 @@ use half::f16;
 
 use super::codes::{Codes, quantize};
 use super::{GROUP, Line, Quants, Tile, floats};
-use crate::lanes::{LANES, Lanes, WideLanes};
+use crate::lanes::{LANES, Lanes, Vectors, WideLanes};
 
 /// Tiles of keys that share a scale at most.
 const MAX_TILES: usize = 4;
@@ -33,10 +33,10 @@ impl<C: Codes> Tile for ChannelKeys<'_, C> {
     #[inline(always)]
     fn load<L: WideLanes, const N: usize>(self, l: L, row: usize, column: usize) -> [L::W; N] {
         let q = C::unpack(l, &self.quants[row]);
-        let (scale, minimum) = (l.wide_splat(self.scales[row]), l.wide_splat(self.minima[row]));
-        let mut x = [l.wide_splat(0.0); N];
+        let (scale, minimum) = (l.wide().splat(self.scales[row]), l.wide().splat(self.minima[row]));
+        let mut x = [l.wide().splat(0.0); N];
         for n in 0..N {
-            x[n] = l.wide_fma(q[column + n], scale, minimum);
+            x[n] = l.wide().fma(q[column + n], scale, minimum);
         }
         x
     }

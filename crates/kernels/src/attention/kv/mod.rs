@@ -61,7 +61,7 @@ mod store;
 use half::{bf16, f16};
 
 use super::KEY_TILE;
-use crate::lanes::{LANES, WideLanes, Work};
+use crate::lanes::{LANES, Vectors, WideLanes, Work};
 
 pub use buffer::KvBuffer;
 pub(super) use buffer::{Line, as_lines_len, floats, floats_mut};
@@ -117,12 +117,12 @@ impl<L: WideLanes> TileVisitor<L> for Widening<'_> {
             let (pairs, rest) = to.as_chunks_mut::<2>();
             for (i, [first, second]) in pairs.iter_mut().enumerate() {
                 let [a, b] = tile.load::<L, 2>(l, row, 2 * i);
-                l.wide_store(a, first.halves_mut());
-                l.wide_store(b, second.halves_mut());
+                l.wide().store(a, first.halves_mut());
+                l.wide().store(b, second.halves_mut());
             }
             if let [last] = rest {
                 let [x] = tile.load::<L, 1>(l, row, self.columns - 1);
-                l.wide_store(x, last.halves_mut());
+                l.wide().store(x, last.halves_mut());
             }
         }
     }
@@ -247,7 +247,7 @@ pub(super) struct Quants<'a> {
 fn quants<'a, L: WideLanes>(l: L, tile: KvTile<'a>, wide: &'a mut [Line]) -> Quants<'a> {
     let scales = tile.scales.as_chunks::<WIDE>().0;
     for (from, to) in scales.iter().zip(&mut *wide) {
-        l.wide_store(l.wide_load_f16(from), to.halves_mut());
+        l.wide().store(l.wide().load_f16(from), to.halves_mut());
     }
     Quants { bytes: tile.numbers, scales: floats(&wide[..scales.len()]) }
 }

@@ -7,7 +7,7 @@ use super::super::KEY_TILE;
 use super::codes::{Codes, FourBits, Range, count, quantize};
 use super::store::Row;
 use super::{GROUP, Line, Quants, Tile, WIDE, floats};
-use crate::lanes::{LANES, Lanes, WideLanes};
+use crate::lanes::{LANES, Lanes, Vectors, WideLanes};
 
 /// A tile of keys, `[head_dim, 32]`; scales and minima `[head_dim / 32, 32]`.
 #[derive(Clone, Copy)]
@@ -32,9 +32,9 @@ impl Tile for Q4Keys<'_> {
         let q = FourBits::unpack(l, &self.quants[row]);
         let first = 2 * (row / GROUP) + column;
         let (scales, minima) = (&self.scales[first..][..N], &self.minima[first..][..N]);
-        let mut x = [l.wide_splat(0.0); N];
+        let mut x = [l.wide().splat(0.0); N];
         for n in 0..N {
-            x[n] = l.wide_fma(q[column + n], l.wide_load(&scales[n]), l.wide_load(&minima[n]));
+            x[n] = l.wide().fma(q[column + n], l.wide().load(&scales[n]), l.wide().load(&minima[n]));
         }
         x
     }

@@ -7,7 +7,7 @@ use super::super::KEY_TILE;
 use super::codes::{count, inverse};
 use super::store::Row;
 use super::{GROUP, KvRole, Line, Quants, Tile, WIDE, floats};
-use crate::lanes::{LANES, Lanes, WideLanes};
+use crate::lanes::{LANES, Lanes, Vectors, WideLanes};
 
 /// Largest magnitude of a quant.
 const LARGEST: f32 = 127.0;
@@ -31,9 +31,9 @@ impl Tile for Q8Keys<'_> {
     fn load<L: WideLanes, const N: usize>(self, l: L, row: usize, column: usize) -> [L::W; N] {
         let quants = &self.quants[2 * row + column..][..N];
         let scales = &self.scales[2 * (row / GROUP) + column..][..N];
-        let mut x = [l.wide_splat(0.0); N];
+        let mut x = [l.wide().splat(0.0); N];
         for n in 0..N {
-            x[n] = l.wide_mul(l.wide_load_i8(&quants[n]), l.wide_load(&scales[n]));
+            x[n] = l.wide().mul(l.wide().load_i8(&quants[n]), l.wide().load(&scales[n]));
         }
         x
     }
@@ -59,11 +59,11 @@ impl Tile for Q8Values<'_> {
     fn load<L: WideLanes, const N: usize>(self, l: L, row: usize, column: usize) -> [L::W; N] {
         let first = row * self.columns + column;
         let quants = &self.quants[first..][..N];
-        let mut x = [l.wide_splat(0.0); N];
+        let mut x = [l.wide().splat(0.0); N];
         for n in 0..N {
             // Two columns share a scale.
             let scale = self.scales[(first + n) / 2];
-            x[n] = l.wide_mul(l.wide_load_i8(&quants[n]), l.wide_splat(scale));
+            x[n] = l.wide().mul(l.wide().load_i8(&quants[n]), l.wide().splat(scale));
         }
         x
     }
