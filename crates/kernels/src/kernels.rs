@@ -175,11 +175,19 @@ slots! { $
     quantize_int4 = crate::vector::quantize_int4: (x: &[f32], out: &mut [u8]) -> f32;
 
     // Attention: writing, rewriting and reading keys and values, one task, and the joining of two results.
-    store_kv = crate::attention::store: (job: &crate::attention::StoreJob<'_>, plane: &mut [u8]);
-    convert_kv = crate::attention::convert:
-        (job: &crate::attention::ConvertJob<'_>, plane: &mut [u8], scratch: &mut crate::attention::KvScratch);
-    read_kv = crate::attention::read:
-        (job: &crate::attention::ReadJob<'_>, out: &mut [f32], scratch: &mut crate::attention::KvScratch);
+    store_kv = crate::attention::store: (plane: crate::attention::KvPlaneMut<'_>, first: usize, rows: &[f32]);
+    convert_kv = crate::attention::convert: (
+        from: &crate::attention::KvPlane<'_>,
+        to: crate::attention::KvPlaneMut<'_>,
+        scratch: &mut crate::attention::KvScratch,
+    );
+    read_kv = crate::attention::read: (
+        plane: &crate::attention::KvPlane<'_>,
+        head: usize,
+        positions: std::ops::Range<usize>,
+        out: &mut [f32],
+        scratch: &mut crate::attention::KvScratch,
+    );
     attend = crate::attention::attend: (task: &crate::attention::Task<'_>, worker: &mut crate::attention::Worker);
     attend_merge = crate::attention::merge: (total: &mut crate::attention::State, split: &crate::attention::State);
 

@@ -32,7 +32,7 @@
 //! |---|---|---|
 //! | [`quant`] | [`BlockFormat`](quant::BlockFormat), [`PackedMatrix`](quant::PackedMatrix), [`SharedBytes`](quant::SharedBytes) | |
 //! | [`matmul`] | [`Activations`](matmul::Activations), [`MatmulJob`](matmul::MatmulJob) | `matmul`, `matmul_many` |
-//! | [`attention`] | [`AttentionShape`](attention::AttentionShape), [`KvLayout`](attention::KvLayout), [`KvView`](attention::KvView), the formats of keys and values | `attention`, `store_keys`, `store_values`, `convert_kv`, ... |
+//! | [`attention`] | [`AttentionShape`](attention::AttentionShape), [`Mask`](attention::Mask), [`KvPlane`](attention::KvPlane), [`KvView`](attention::KvView), the formats of keys and values | `attention`, `store_kv`, `convert_kv`, `read_kv`, ... |
 //! | [`rope`] | [`RopeConfig`](rope::RopeConfig), [`RopeTable`](rope::RopeTable) | `rope` |
 //! | [`rows`] | [`Norm`](rows::Norm), [`Activation`](rows::Activation), [`MatrixView`](rows::MatrixView) | `dot`, `norm`, `gated`, `softmax`, `hadamard`, `top_k`, ... |
 //! | [`vector`] | [`VectorRows`](vector::VectorRows), [`Metric`](vector::Metric), [`ProductQuantizer`](vector::ProductQuantizer) | `distance`, `distances`, `hamming`, `quantize_int8`, ... |

@@ -6,6 +6,7 @@
 //! the rounds are reported, raw samples are kept as JSON.
 
 mod curve;
+mod embeddings;
 mod engine;
 mod kv;
 mod kv_bytes;
@@ -40,6 +41,7 @@ use model::ModelFacts;
 use plan::{Plan, readable};
 use report::Report;
 
+pub use embeddings::{EmbeddingSpeedArgs, embedding_speed};
 pub use kv_eval::{KvPart, KvQualityArgs};
 pub use kv_quality::kv_quality;
 pub use quantize_table::{QuantizeTableArgs, quantize_table};

@@ -1,8 +1,9 @@
-//! The two products of a key/value tile, tiled for registers: queries by keys, probabilities by values.
+//! The two products of a key/value tile, tiled for registers: queries by keys, probabilities by
+//! values.
 //!
-//! Both keep enough sums in registers to cover the latency of the multiply-adds (4 cycles, two per cycle), and use every
-//! loaded vector for several of them. How many rows and columns that are follows from the number of wide registers;
-//! it changes no bit.
+//! Both keep enough sums in registers to cover the latency of the multiply-adds (4 cycles, two per
+//! cycle), and use every loaded vector for several of them. How many rows and columns that are
+//! follows from the number of wide registers; it changes no bit.
 
 use std::ops::Range;
 
@@ -13,8 +14,8 @@ use crate::lanes::{CACHE_LINE, LANES, Vectors, WideLanes};
 /// Wide vectors of the scores of a row.
 const SCORE_LINES: usize = KEY_TILE / WIDE;
 
-/// Rows of a register tile; up to so many, each key and value is loaded once, whatever its format, so that it is taken from
-/// where it lies instead of being widened beforehand.
+/// Rows of a register tile; up to so many, each key and value is loaded once, whatever its format,
+/// so that it is taken from where it lies instead of being widened beforehand.
 pub(super) const TILE_ROWS: usize = 4;
 
 /// Whether the registers hold 16 sums beside their operands.
@@ -22,8 +23,9 @@ const fn has_many_registers<L: WideLanes>() -> bool {
     L::WIDE_REGISTERS >= 32
 }
 
-/// The numbers of the next tile, asked for in parts between the products of this one: all at once they would fill the queue of
-/// outstanding reads, and what this tile still has to load would wait behind them.
+/// The numbers of the next tile, asked for in parts between the products of this one: all at once
+/// they would fill the queue of outstanding reads, and what this tile still has to load would wait
+/// behind them.
 #[derive(Clone, Copy)]
 pub(super) struct Ahead<'a> {
     lines: &'a [[u8; CACHE_LINE]],
@@ -120,8 +122,9 @@ fn scores_of_rows<L: WideLanes, T: Tile, const R: usize, const N: usize>(
 /// Sums of `R` rows by `N` wide vectors of keys.
 type Sums<L, const R: usize, const N: usize> = [[<L as WideLanes>::W; N]; R];
 
-/// The lanes of the canonical order are the dimensions modulo 8: here each is a sum of its own per key, and the tree that joins
-/// them is one of calls. These are the lanes `lane`, `lane + 2`, `lane + 4` and `lane + 6`.
+/// The lanes of the canonical order are the dimensions modulo 8: here each is a sum of its own per
+/// key, and the tree that joins them is one of calls. These are the lanes `lane`, `lane + 2`, `lane
+/// + 4` and `lane + 6`.
 #[inline(always)]
 fn four_lanes<L: WideLanes, T: Tile, const R: usize, const N: usize>(
     l: L,
@@ -197,8 +200,8 @@ pub(super) struct Weights<'a> {
     pub(super) ahead: Ahead<'a>,
 }
 
-/// `acc_r = factors_r * acc_r + Σ_j weights_rj v_j` for all rows, the sum over the keys in `visible(r)` in ascending
-/// order.
+/// `acc_r = factors_r * acc_r + Σ_j weights_rj v_j` for all rows, the sum over the keys in
+/// `visible(r)` in ascending order.
 ///
 /// # Shapes
 /// `acc`: `[rows, padded_dim]`; `values`: `[32, padded_dim]`.
@@ -215,13 +218,16 @@ pub(super) fn weigh<L: WideLanes, T: Tile>(
     let mut row = 0;
     while row < rows {
         let n_rows = if row + TILE_ROWS <= rows { TILE_ROWS } else { 1 };
-        // The accumulators of all rows do not stay in the first-level cache, and a block begins by waiting for its own.
+        // The accumulators of all rows do not stay in the first-level cache, and a block begins by
+        // waiting for its own.
         let next = (row + n_rows).min(rows)..(row + n_rows + TILE_ROWS).min(rows);
         l.prefetch(&acc[next.start * columns..next.end * columns]);
-        // Later rows stand at the same or a later position: the last one starts last, the first one ends first.
+        // Later rows stand at the same or a later position: the last one starts last, the first one
+        // ends first.
         let common = visible(row + n_rows - 1).start..visible(row).end;
         let common = if n_rows < TILE_ROWS || common.is_empty() { KEY_TILE..KEY_TILE } else { common };
-        // What only some rows see is taken row by row, the keys before the common ones and those after them.
+        // What only some rows see is taken row by row, the keys before the common ones and those
+        // after them.
         let mut now: [f32; TILE_ROWS] = std::array::from_fn(|i| weights.factors[(row + i).min(rows - 1)]);
         for alone in [0..common.start, common.end..KEY_TILE] {
             for i in 0..n_rows {
@@ -246,8 +252,8 @@ pub(super) fn weigh<L: WideLanes, T: Tile>(
     }
 }
 
-/// `acc = factor * acc + Σ weight * value` for rows `row..row + R` over the same keys, `N` wide vectors (then one) at a
-/// time.
+/// `acc = factor * acc + Σ weight * value` for rows `row..row + R` over the same keys, `N` wide
+/// vectors (then one) at a time.
 #[inline(always)]
 fn add_values<L: WideLanes, T: Tile, const R: usize, const N: usize>(
     l: L,

@@ -13,12 +13,13 @@ pub(super) struct ScoreRule<'a> {
     pub(super) shape: &'a AttentionShape,
     /// Keys of the tile that the row sees.
     pub(super) visible: Range<usize>,
-    /// `ALiBi`: slope of the row's head, and position of the tile's first key relative to the row's query.
+    /// `ALiBi`: slope of the row's head, and position of the tile's first key relative to the row's
+    /// query.
     pub(super) bias: Option<(f32, f32)>,
 }
 
-/// Turns the products of one row into weights and updates the row's largest score and sum. Gives back the factor by which
-/// what was accumulated before has to be multiplied.
+/// Turns the products of one row into weights and updates the row's largest score and sum. Gives
+/// back the factor by which what was accumulated before has to be multiplied.
 #[inline(always)]
 pub(super) fn weights<L: WideLanes>(
     l: L,
@@ -76,8 +77,8 @@ fn score<L: WideLanes>(l: L, rule: &ScoreRule<'_>, first: usize, products: L::W)
     s
 }
 
-/// `e^(before - shift)`: what sums relative to the score `before` are worth relative to `shift`, where `after` is the
-/// larger score from which `shift` comes.
+/// `e^(before - shift)`: what sums relative to the score `before` are worth relative to `shift`,
+/// where `after` is the larger score from which `shift` comes.
 #[inline(always)]
 pub(super) fn decay<L: WideLanes>(l: L, before: f32, after: f32, shift: f32) -> f32 {
     if before == after {

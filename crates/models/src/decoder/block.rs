@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use ruvllm_adapters::{LowRank, Site};
-use ruvllm_kernels::attention::{AttentionShape, KvView};
+use ruvllm_kernels::attention::{AttentionShape, Mask};
 use ruvllm_kernels::matmul::{Activations, MatmulJob};
 use ruvllm_kernels::rope::RopeTable;
 use ruvllm_kv_cache::Sequence;
@@ -191,14 +191,14 @@ impl Block<'_> {
                 query_start: span.position,
                 n_queries: span.len,
                 scale: config.decoder.attention_scale,
-                window: config.decoder.window.of_layer(self.layer),
+                mask: Mask::Causal { window: config.decoder.window.of_layer(self.layer) },
                 soft_cap: config.decoder.attention_soft_cap,
                 alibi: None,
             };
             let range = row * width..(row + span.len) * width;
             let mut views = blocks.take();
             let step = &segments[span.segment].step;
-            let kv = KvView { len: span.position + span.len, ..step.view(self.layer, &mut views) };
+            let kv = step.view(self.layer, &mut views).with_len(span.position + span.len);
             let (q, out) = (&queries[range.clone()], &mut out[range]);
             compute.kernels.attention(&compute.pool, &shape, q, &kv, out, scratch);
             if step.sequence().store().rotated() {

@@ -1,7 +1,7 @@
 //! What keys of few bits do to attention: the built-in model, real text, every layer's own queries.
 
 use gguf_rs_lite::Gguf;
-use ruvllm_kernels::attention::{AttentionScratch, AttentionShape};
+use ruvllm_kernels::attention::{AttentionScratch, AttentionShape, Mask};
 use ruvllm_memory::PoolConfig;
 use ruvllm_testkit::{builtin_model, workspace};
 use ruvllm_text::TokenId;
@@ -88,7 +88,7 @@ fn attend(model: &Model, compute: &Compute, layers: &[LayerRows], policy: &str) 
         query_start: PROMPT,
         n_queries: TOKENS - PROMPT,
         scale: config.decoder.attention_scale,
-        window: None,
+        mask: Mask::CAUSAL,
         soft_cap: None,
         alibi: None,
     };

@@ -39,9 +39,10 @@ impl EncoderConfig {
     /// Reads and checks the hyperparameters of the model in `checkpoint`.
     ///
     /// # Errors
-    /// [`Error::UnsupportedArchitecture`] for another architecture than `bert`, [`Error::MissingKey`] and
-    /// [`Error::InvalidKey`] for hyperparameters that no such model can have, [`Error::MissingTensor`] and
-    /// [`Error::TensorShape`] when the embedding is not usable, [`Error::Gguf`] for values of a wrong type.
+    /// [`Error::UnsupportedArchitecture`] for another architecture than `bert`,
+    /// [`Error::MissingKey`] and [`Error::InvalidKey`] for hyperparameters that no such model can
+    /// have, [`Error::MissingTensor`] and [`Error::TensorShape`] when the embedding is not usable,
+    /// [`Error::Gguf`] for values of a wrong type.
     pub fn from_checkpoint(checkpoint: &dyn Checkpoint) -> Result<Self> {
         let metadata = checkpoint.metadata();
         let architecture = read_architecture(metadata)?;
@@ -71,7 +72,8 @@ impl EncoderConfig {
             n_layers: read_layers(&keys, checkpoint)?,
             n_heads,
             vocab_size: read_vocab_size(&keys, checkpoint, model_dim)?,
-            // As many as the file has values for, whatever it says; the shape is checked against this.
+            // As many as the file has values for, whatever it says; the shape is checked against
+            // this.
             n_token_types: usize::try_from(rows).unwrap_or(MAX_VOCAB).min(MAX_VOCAB),
             context_length: keys.require_count("context_length", 1..=MAX_CONTEXT)?,
             norm_eps: keys.require_real("attention.layer_norm_epsilon", Real::PositiveUpTo(1.0))?,

@@ -1,7 +1,8 @@
-//! Keys with one scale and one minimum per dimension over 32, 64 or 128 positions: `x = minimum + scale * q`, one rounding in
-//! f32.
+//! Keys with one scale and one minimum per dimension over 32, 64 or 128 positions: `x = minimum +
+//! scale * q`, one rounding in f32.
 //!
-//! Source: Liu et al., "KIVI: a tuning-free asymmetric 2bit quantization for KV cache", arXiv 2402.02750.
+//! Source: Liu et al., "KIVI: a tuning-free asymmetric 2bit quantization for KV cache", arXiv
+//! 2402.02750.
 
 use half::f16;
 
@@ -44,7 +45,8 @@ impl<C: Codes> Tile for ChannelKeys<'_, C> {
 /// Stores the run of tiles that share their scales, all positions at once.
 ///
 /// # Shapes
-/// `keys`: `[tiles, dim, 32]`; `quants`: those of the run; `scales`: `[2, dim]`, scales, then minima.
+/// `keys`: `[tiles, dim, 32]`; `quants`: those of the run; `scales`: `[2, dim]`, scales, then
+/// minima.
 #[inline(always)]
 pub(super) fn store<L: Lanes, C: Codes>(
     l: L,

@@ -1,4 +1,5 @@
-//! Values with a scale and a minimum per position and group of dimensions: those of `q4` and of KIVI.
+//! Values with a scale and a minimum per position and group of dimensions: those of `q4` and of
+//! KIVI.
 
 use half::f16;
 
@@ -53,7 +54,8 @@ impl<C: Codes> Tile for TokenValues<'_, C> {
     }
 }
 
-/// Stores the values of consecutive positions, `[positions, head_dim]`, from position `slot` of the tile on.
+/// Stores the values of consecutive positions, `[positions, head_dim]`, from position `slot` of the
+/// tile on.
 #[inline(always)]
 pub(super) fn store<L: Lanes, C: Codes>(
     l: L,

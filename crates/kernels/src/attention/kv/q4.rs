@@ -1,4 +1,5 @@
-//! Keys in 4 bits with a scale and a minimum per position: `x = minimum + scale * q`, one rounding in f32.
+//! Keys in 4 bits with a scale and a minimum per position: `x = minimum + scale * q`, one rounding
+//! in f32.
 
 use half::f16;
 
@@ -60,7 +61,8 @@ pub(super) fn store<L: Lanes>(l: L, row: Row<'_>, quants: &mut [u8], scales: &mu
     }
 }
 
-/// Stores a whole tile of keys, `[dim, 32]`: the same bytes as position by position, with groups as lanes.
+/// Stores a whole tile of keys, `[dim, 32]`: the same bytes as position by position, with groups as
+/// lanes.
 #[inline(always)]
 pub(super) fn store_tile<L: Lanes>(l: L, keys: &[Line], quants: &mut [u8], scales: &mut [f16]) {
     let keys = floats(keys).as_chunks::<KEY_TILE>().0;

@@ -1,4 +1,5 @@
-//! Keys and values in 8 bits: `x = scale * q`, exact in f32 (8 bits times the 11 of a half-precision scale).
+//! Keys and values in 8 bits: `x = scale * q`, exact in f32 (8 bits times the 11 of a
+//! half-precision scale).
 
 use half::f16;
 
@@ -90,7 +91,8 @@ pub(super) fn store<L: Lanes>(l: L, row: Row<'_>, quants: &mut [u8], scales: &mu
     }
 }
 
-/// Stores a whole tile of keys, `[dim, 32]`: the same bytes as position by position, with groups as lanes.
+/// Stores a whole tile of keys, `[dim, 32]`: the same bytes as position by position, with groups as
+/// lanes.
 #[inline(always)]
 pub(super) fn store_tile<L: Lanes>(l: L, keys: &[Line], quants: &mut [u8], scales: &mut [f16]) {
     let keys = floats(keys).as_chunks::<LANES>().0;
@@ -138,7 +140,8 @@ fn quantize<L: Lanes>(l: L, x: &[[f32; GROUP]], q: &mut [[u8; GROUP]; LANES]) ->
     scales
 }
 
-/// Scales of eight groups, and one out of the scales as they are stored (0 where there are no steps).
+/// Scales of eight groups, and one out of the scales as they are stored (0 where there are no
+/// steps).
 #[inline(always)]
 fn steps<L: Lanes>(l: L, largest: L::V, poison: L::V) -> ([f16; LANES], L::V) {
     let mut scales = [f16::ZERO; LANES];

@@ -77,8 +77,8 @@ fn decode<L: WideLanes>(
     }
 }
 
-/// Puts the outliers in their places. A place that the tile does not have changes nothing, whatever the bytes say. `false` if
-/// the tile is marked as NaN, and has become it.
+/// Puts the outliers in their places. A place that the tile does not have changes nothing, whatever
+/// the bytes say. `false` if the tile is marked as NaN, and has become it.
 #[inline(always)]
 fn put_outliers<L: WideLanes>(l: L, outliers: &[f16], to: &mut [f32]) -> bool {
     let (places, numbers) = split_outliers(outliers);

@@ -10,8 +10,9 @@ const LINES: usize = 2;
 
 /// Cosines and sines by which keys of consecutive positions are turned, and turned back.
 ///
-/// An angle is that of the first position of its tile of 32 plus that of the step from there, so the tables take a 32nd
-/// of those of a [`RopeTable`](crate::rope::RopeTable). Angles are computed in f64; adding them in f32 costs about 1e-7.
+/// An angle is that of the first position of its tile of 32 plus that of the step from there, so
+/// the tables take a 32nd of those of a [`RopeTable`](crate::rope::RopeTable). Angles are computed
+/// in f64; adding them in f32 costs about 1e-7.
 #[derive(Debug, Clone)]
 pub struct KeyRotation {
     layout: RopeLayout,
@@ -20,12 +21,14 @@ pub struct KeyRotation {
     starts: Vec<[f32; 2]>, // [tiles, pairs]
     /// Cosines, then sines, of the steps.
     steps: Vec<Line>, // [pairs, 2, 32]
-    /// One over the squared magnitude: by it, turning back undoes both the magnitude of the keys and that of `starts`.
+    /// One over the squared magnitude: by it, turning back undoes both the magnitude of the keys
+    /// and that of `starts`.
     shrink: f32,
 }
 
 impl KeyRotation {
-    /// Tables of the positions from 0 to `n_positions`, rounded up to whole tiles. Without frequencies nothing turns.
+    /// Tables of the positions from 0 to `n_positions`, rounded up to whole tiles. Without
+    /// frequencies nothing turns.
     pub fn new(frequencies: &RopeFrequencies, layout: RopeLayout, n_positions: usize) -> Self {
         let RopeFrequencies { inverse, magnitude } = frequencies;
         let tiles = n_positions.div_ceil(KEY_TILE);
