@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use regex::Regex;
+use regex_lite::Regex;
 
 use crate::{Error, Result};
 
@@ -87,12 +87,14 @@ impl Workspace {
 }
 
 /// Seconds since 1970 (UTC).
-pub(crate) fn unix_seconds() -> u64 {
+#[must_use]
+pub fn unix_seconds() -> u64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
 /// Today (UTC) as `YYYY-MM-DD`.
-pub(crate) fn today() -> String {
+#[must_use]
+pub fn today() -> String {
     let (year, month, day) = civil(unix_seconds() / 86_400);
     format!("{year:04}-{month:02}-{day:02}")
 }
@@ -152,7 +154,7 @@ fn glob(pattern: &str) -> Regex {
         } else if first == '?' {
             ("[^/]".to_owned(), 1)
         } else {
-            (regex::escape(&first.to_string()), first.len_utf8())
+            (regex_lite::escape(&first.to_string()), first.len_utf8())
         };
         source.push_str(&piece);
         rest = &rest[used..];

@@ -95,7 +95,8 @@ impl AdapterInfo {
         }
     }
 
-    /// Subgroup size that kernels are generated for: `None` without subgroups or where drivers choose it per kernel.
+    /// Subgroup size that kernels are generated for: `None` without subgroups or where drivers
+    /// choose it per kernel.
     pub fn fixed_subgroup(&self) -> Option<u32> {
         self.subgroup.filter(|(min, max)| min == max && *min >= 4).map(|(size, _)| size)
     }

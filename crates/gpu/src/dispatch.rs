@@ -11,7 +11,8 @@ pub(crate) struct Pipeline {
     pub(crate) layout: wgpu::BindGroupLayout,
 }
 
-/// A kernel with its operands and grid, prepared once and run any number of times with [`Gpu::run`](crate::Gpu::run).
+/// A kernel with its operands and grid, prepared once and run any number of times with
+/// [`Gpu::run`](crate::Gpu::run).
 ///
 /// Holds its buffers. Must be run on the [`Gpu`](crate::Gpu) that prepared it.
 #[derive(Debug)]

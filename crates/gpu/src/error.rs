@@ -32,7 +32,8 @@ pub enum Error {
         /// The feature's name.
         feature: &'static str,
     },
-    /// The device is gone (driver reset, removal, [`Gpu::destroy`](crate::Gpu::destroy)); open a new one.
+    /// The device is gone (driver reset, removal, [`Gpu::destroy`](crate::Gpu::destroy)); open a
+    /// new one.
     #[error("the GPU device is lost: {reason}")]
     DeviceLost {
         /// The driver's or wgpu's description.

@@ -61,7 +61,8 @@ impl Gpu {
     /// Opens an adapter; its buffers together take at most `budget` bytes.
     ///
     /// # Errors
-    /// [`Error::NoAdapter`], [`Error::UnknownAdapter`], or [`Error::Driver`] when the device does not open.
+    /// [`Error::NoAdapter`], [`Error::UnknownAdapter`], or [`Error::Driver`] when the device does
+    /// not open.
     pub fn open(selection: &Selection, budget: u64) -> Result<Self> {
         let (info, adapter) = adapter::select(&adapter::instance(), selection)?;
         let wanted = wgpu::Features::SHADER_F16 | wgpu::Features::SUBGROUP | wgpu::Features::TIMESTAMP_QUERY;
@@ -123,7 +124,8 @@ impl Gpu {
     /// A buffer of `len` bytes, zeroed.
     ///
     /// # Errors
-    /// [`Error::OverBudget`], [`Error::BufferTooLarge`], [`Error::OutOfMemory`], [`Error::DeviceLost`].
+    /// [`Error::OverBudget`], [`Error::BufferTooLarge`], [`Error::OutOfMemory`],
+    /// [`Error::DeviceLost`].
     pub fn zeroed(&self, len: u64) -> Result<Buffer> {
         use wgpu::BufferUsages as U;
         self.allocate(len, U::STORAGE | U::COPY_SRC | U::COPY_DST)
@@ -163,7 +165,8 @@ impl Gpu {
         Ok(buffer)
     }
 
-    /// Replaces the first bytes of `buffer` by those of `values`, before dispatches that are run later.
+    /// Replaces the first bytes of `buffer` by those of `values`, before dispatches that are run
+    /// later.
     ///
     /// # Errors
     /// [`Error::Shape`] when the buffer is shorter, [`Error::DeviceLost`], [`Error::Driver`].
@@ -216,8 +219,8 @@ impl Gpu {
     /// The values of a buffer, after everything run before.
     ///
     /// # Errors
-    /// [`Error::Shape`] when the size is no multiple of a value's, [`Error::OverBudget`] when the budget lacks
-    /// room for a copy, [`Error::DeviceLost`], [`Error::Driver`].
+    /// [`Error::Shape`] when the size is no multiple of a value's, [`Error::OverBudget`] when the
+    /// budget lacks room for a copy, [`Error::DeviceLost`], [`Error::Driver`].
     pub fn download<T: bytemuck::Pod>(&self, buffer: &Buffer) -> Result<Vec<T>> {
         if !buffer.len().is_multiple_of(size_of::<T>() as u64) {
             let expected = format!("a multiple of {} bytes", size_of::<T>());
@@ -261,7 +264,8 @@ impl Gpu {
         Ok(bytes)
     }
 
-    /// Runs dispatches in order, each after those before it whose results it reads; returns before they end.
+    /// Runs dispatches in order, each after those before it whose results it reads; returns before
+    /// they end.
     ///
     /// # Errors
     /// [`Error::DeviceLost`], [`Error::Driver`].

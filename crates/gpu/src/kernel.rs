@@ -1,9 +1,6 @@
 //! Keys of kernels: everything that a kernel's source depends on.
 
-use crate::adapter::AdapterInfo;
-use crate::error::{Error, Result, expect_multiple};
 use crate::repack::Format;
-use crate::wgsl;
 
 /// Largest number of activation rows of a [`Product`].
 pub const MAX_BATCH: u32 = 8;
@@ -17,7 +14,8 @@ pub struct Target {
     pub f16: bool,
 }
 
-/// Division of a matrix product over threads. Changing `lanes` changes the order of sums, the rest does not.
+/// Division of a matrix product over threads. Changing `lanes` changes the order of sums, the rest
+/// does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Tile {
     /// Weight rows per team.
@@ -112,7 +110,8 @@ pub enum Kernel {
     Rope(RopeKernel),
     /// `x += y` over this many values.
     Add(u32),
-    /// Value and index of the largest of each 1024 values of rows of this many, the first among equals.
+    /// Value and index of the largest of each 1024 values of rows of this many, the first among
+    /// equals.
     Argmax(u32),
     /// Reads this many 16-byte words and stores nothing: bandwidth measurements.
     Read(u32),
@@ -121,13 +120,6 @@ pub enum Kernel {
 }
 
 impl Tile {
-    /// The measured choice for a product on a device (`docs/performance-gpu.md`).
-    ///
-    /// `lanes` depends on the columns and the format only, so that a row's bits do not depend on the batch.
-    pub fn choose(format: Format, cols: u32, batch: u32, target: Target) -> Self {
-        wgsl::choose_tile(format, cols, batch, target)
-    }
-
     /// Threads of a workgroup.
     pub fn threads(&self) -> u32 {
         self.lanes * self.teams
@@ -147,11 +139,6 @@ impl Product {
 }
 
 impl Kernel {
-    /// WGSL source.
-    pub fn source(&self, target: Target) -> String {
-        wgsl::source(self, target)
-    }
-
     /// Short name for labels and files, unique per kernel.
     pub fn name(&self) -> String {
         match self {
@@ -185,56 +172,4 @@ impl Kernel {
             Self::Read(n) => format!("read_{n}"),
         }
     }
-
-    /// Fails when sizes do not fit together or exceed the device.
-    pub(crate) fn check(&self, info: &AdapterInfo) -> Result<()> {
-        match self {
-            Self::Product(p) => check_product(p, info),
-            Self::Rows(r) => expect_multiple("columns", if r.quantize { 32 } else { 4 }, r.cols.into()),
-            Self::Rope(r) => {
-                expect_multiple("rotary dimension", 2, r.rotary_dim.into())?;
-                if r.rotary_dim > r.head_dim || r.heads == 0 {
-                    let expected = format!("at most {}, at least one head", r.head_dim);
-                    return Err(Error::Shape {
-                        what: "rotary dimension",
-                        expected,
-                        found: r.rotary_dim.into(),
-                    });
-                }
-                Ok(())
-            }
-            Self::Read(n) => expect_multiple("words", 1024, (*n).into()),
-            Self::Add(n) | Self::Argmax(n) | Self::ArgmaxMerge(n) => {
-                expect_multiple("values", 1, (*n).into())
-            }
-        }
-    }
-}
-
-fn check_product(p: &Product, info: &AdapterInfo) -> Result<()> {
-    expect_multiple("columns", p.format.column_unit() as u64, p.cols.into())?;
-    expect_multiple("rows", 1, p.rows.into())?;
-    if p.batch == 0 || p.batch > MAX_BATCH {
-        let expected = format!("1 to {MAX_BATCH}");
-        return Err(Error::Shape { what: "activation rows", expected, found: p.batch.into() });
-    }
-    let tile = p.tile;
-    let subgroup = info.fixed_subgroup();
-    let fits = tile.lanes.is_power_of_two()
-        && tile.lanes <= 256
-        && subgroup.is_none_or(|size| tile.lanes.is_multiple_of(size))
-        && (1..=8).contains(&tile.rows)
-        && (1..=8).contains(&tile.teams)
-        && (1..=8).contains(&tile.unroll)
-        && tile.threads() <= info.max_threads
-        && wgsl::product_workgroup_bytes(p, subgroup) <= info.workgroup_memory;
-    if fits {
-        return Ok(());
-    }
-    let expected = format!(
-        "lanes a power of two of whole subgroups ({subgroup:?}), rows, teams and unroll 1 to 8, at most {} threads \
-         and {} bytes of workgroup memory",
-        info.max_threads, info.workgroup_memory
-    );
-    Err(Error::Shape { what: "tile", expected, found: tile.threads().into() })
 }

@@ -43,14 +43,15 @@ impl From<Quantized> for Activations {
 }
 
 impl Matrix {
-    /// Uploads weights as they lie in a model file: `rows` rows of `cols` values in blocks of `format`.
+    /// Uploads weights as they lie in a model file: `rows` rows of `cols` values in blocks of
+    /// `format`.
     ///
-    /// Staging of about 16 MiB of host memory; device memory equals the size of `bytes`, rounded up to 16 bytes
-    /// per plane.
+    /// Staging of about 16 MiB of host memory; device memory equals the size of `bytes`, rounded up
+    /// to 16 bytes per plane.
     ///
     /// # Errors
-    /// [`Error::Shape`](crate::Error::Shape) when `cols` is not a multiple of [`Format::column_unit`] or `bytes` has
-    /// another size; those of [`Gpu::zeroed`].
+    /// [`Error::Shape`](crate::Error::Shape) when `cols` is not a multiple of
+    /// [`Format::column_unit`] or `bytes` has another size; those of [`Gpu::zeroed`].
     pub fn upload(gpu: &Gpu, format: Format, rows: u32, cols: u32, bytes: &[u8]) -> Result<Self> {
         expect_multiple("columns", format.column_unit() as u64, cols.into())?;
         expect_multiple("rows", 1, rows.into())?;
@@ -102,12 +103,13 @@ impl Matrix {
     /// `y[b, r] = sum_c w[r, c] x[b, c]` for `batch` rows, 1 to 8. `y`: f32, `[batch, rows]`.
     ///
     /// # Numerics
-    /// Weights are exact; sums in f32, sums of 32 products of a quantized format in integers. With `n` the additions per
-    /// lane, `|y - exact| <= (n + 16) 2^-23 sum |w x|` over the activations as stored. A row's bits are independent of
-    /// `batch` and the other rows.
+    /// Weights are exact; sums in f32, sums of 32 products of a quantized format in integers. With
+    /// `n` the additions per lane, `|y - exact| <= (n + 16) 2^-23 sum |w x|` over the activations
+    /// as stored. A row's bits are independent of `batch` and the other rows.
     ///
     /// # Errors
-    /// [`Error::Shape`](crate::Error::Shape) for operands of another size or kind; those of compiling a kernel.
+    /// [`Error::Shape`](crate::Error::Shape) for operands of another size or kind; those of
+    /// compiling a kernel.
     pub fn product(&self, gpu: &Gpu, x: &Activations, y: &Buffer, batch: u32) -> Result<Dispatch> {
         let tile = Tile::choose(self.format, self.cols, batch, gpu.target());
         self.product_with(gpu, x, y, batch, tile)
@@ -116,7 +118,8 @@ impl Matrix {
     /// [`Matrix::product`] with a tile of the caller's.
     ///
     /// # Errors
-    /// As [`Matrix::product`]; [`Error::Shape`](crate::Error::Shape) for a tile that the device can't run.
+    /// As [`Matrix::product`]; [`Error::Shape`](crate::Error::Shape) for a tile that the device
+    /// can't run.
     pub fn product_with(
         &self,
         gpu: &Gpu,

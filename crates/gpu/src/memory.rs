@@ -55,8 +55,8 @@ impl Drop for Claim {
 
 /// Memory of the device. Clones share it; the last one releases it.
 ///
-/// A prepared [`Dispatch`](crate::Dispatch) holds clones of its operands, so that the budget counts memory until
-/// nothing can read it.
+/// A prepared [`Dispatch`](crate::Dispatch) holds clones of its operands, so that the budget counts
+/// memory until nothing can read it.
 #[derive(Debug, Clone)]
 pub struct Buffer {
     inner: Arc<Inner>,

@@ -109,7 +109,7 @@ impl Random {
 
 #[cfg(test)]
 mod tests {
-    use ruvllm_kernels::BlockFormat;
+    use ruvllm_kernels::quant::BlockFormat;
 
     use super::*;
 

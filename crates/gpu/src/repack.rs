@@ -1,11 +1,11 @@
 //! Weight formats and their layout on the device.
 //!
 //! Quantized rows are split into planes, so that neighbouring lanes read neighbouring words:
-//! - quants: per group of 32 values one word of 16 bytes (low 4 bits: value `i` in the low half of byte `i`, value
-//!   `i + 16` in its high half), or for `Q8_0` two words in two planes of a row (the first halves of all groups, then
-//!   the second halves);
-//! - scales: `Q8_0`, `Q4_0` one f16 per group; `Q4_K`, `Q5_K` 16 bytes per 256 values ([`k_header`]); `Q6_K` two bytes
-//!   per group;
+//! - quants: per group of 32 values one word of 16 bytes (low 4 bits: value `i` in the low half of
+//!   byte `i`, value `i + 16` in its high half), or for `Q8_0` two words in two planes of a row
+//!   (the first halves of all groups, then the second halves);
+//! - scales: `Q8_0`, `Q4_0` one f16 per group; `Q4_K`, `Q5_K` 16 bytes per 256 values
+//!   ([`k_header`]); `Q6_K` two bytes per group;
 //! - high bits: `Q5_K` 4 bytes ([`fifth_bits`]), `Q6_K` 8 bytes ([`high_pairs`]) per group;
 //! - super-scales: `Q6_K` one f16 per 256 values.
 //!
@@ -79,7 +79,8 @@ impl Format {
         matches!(self, Self::Q4K | Self::Q5K)
     }
 
-    /// True when products read activations in 8 bits ([`Quantized`](crate::Quantized)) instead of f32.
+    /// True when products read activations in 8 bits ([`Quantized`](crate::Quantized)) instead of
+    /// f32.
     pub fn takes_quantized(self) -> bool {
         self != Self::F16
     }
@@ -163,7 +164,8 @@ fn fifth_bits(values: &[u8; GROUP]) -> [u8; 4] {
     bytes
 }
 
-/// Bits 4 and 5 of each value: value `16 h + 4 w + j` in bits `2 w` and `2 w + 1` of byte `4 h + j`.
+/// Bits 4 and 5 of each value: value `16 h + 4 w + j` in bits `2 w` and `2 w + 1` of byte `4 h +
+/// j`.
 fn high_pairs(values: &[u8; GROUP]) -> [u8; 8] {
     let mut bytes = [0; 8];
     for (i, value) in values.iter().enumerate() {
@@ -172,8 +174,8 @@ fn high_pairs(values: &[u8; GROUP]) -> [u8; 8] {
     bytes
 }
 
-/// `d` and `dmin`, then three words with 4 bits per group: low bits of the scales, low bits of the minima, high bits
-/// (two of the scale, two of the minimum).
+/// `d` and `dmin`, then three words with 4 bits per group: low bits of the scales, low bits of the
+/// minima, high bits (two of the scale, two of the minimum).
 fn k_header(block: &[u8]) -> [u8; 16] {
     let mut words = [0_u32; 3];
     for group in 0..8 {

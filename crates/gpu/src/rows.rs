@@ -10,7 +10,8 @@ use crate::wgsl::{ADD_THREADS, ARGMAX_VALUES, READ_WORDS, ROPE_THREADS, grid, wo
 /// Largest grid extent that every device has.
 const MAX_GROUPS: u64 = 65_535;
 
-/// Rows of activations in 8 bits, `[rows, cols]`: per 32 values an f32 scale and the sums of both halves' quants.
+/// Rows of activations in 8 bits, `[rows, cols]`: per 32 values an f32 scale and the sums of both
+/// halves' quants.
 ///
 /// Per group `scale = max |x| / 127`, `q = round(x 127 / max |x|)`; groups below 4e-37 become zero.
 #[derive(Debug, Clone)]
@@ -48,13 +49,14 @@ impl Quantized {
         u64::from(self.rows) * u64::from(self.cols)
     }
 
-    /// Quants: per row two planes, `[2, cols / 32, 16]` signed bytes; plane `h` holds values `16 h` to `16 h + 15` of
-    /// each group.
+    /// Quants: per row two planes, `[2, cols / 32, 16]` signed bytes; plane `h` holds values `16 h`
+    /// to `16 h + 15` of each group.
     pub fn quants(&self) -> &Buffer {
         &self.quants
     }
 
-    /// Scale (f32) and sums of the quants of both halves (two i16) of each group, `[rows, cols / 32, 2]`.
+    /// Scale (f32) and sums of the quants of both halves (two i16) of each group, `[rows, cols /
+    /// 32, 2]`.
     pub fn scales(&self) -> &Buffer {
         &self.scales
     }
@@ -95,7 +97,8 @@ impl Gpu {
         self.row_op(RowOp::Copy, rows, cols, vec![x.clone()], &[cols], &out.clone().into())
     }
 
-    /// `out = x / sqrt(mean(x^2) + eps) * weight` per row. `x`: f32, `[rows, cols]`; `weight`: f32, `[cols]`.
+    /// `out = x / sqrt(mean(x^2) + eps) * weight` per row. `x`: f32, `[rows, cols]`; `weight`: f32,
+    /// `[cols]`.
     ///
     /// # Numerics
     /// Relative error at most `(cols / 2048 + 16) 2^-23`, before quantization.
@@ -133,10 +136,12 @@ impl Gpu {
         self.row_op(RowOp::AddRmsNorm(eps.to_bits()), rows, cols, inputs, &[cols, cols, 0], out)
     }
 
-    /// `out = activation(gate) * up`. `gate_up`: f32, `[rows, 2, cols]`, the product with both matrices stacked.
+    /// `out = activation(gate) * up`. `gate_up`: f32, `[rows, 2, cols]`, the product with both
+    /// matrices stacked.
     ///
     /// # Numerics
-    /// Error at most `64 * 2^-23 |exact| + 1e-33 |gate up|` for SiLU; for GELU (the tanh form) `64 * 2^-23 |gate up|`.
+    /// Error at most `64 * 2^-23 |exact| + 1e-33 |gate up|` for SiLU; for GELU (the tanh form)
+    /// `64 * 2^-23 |gate up|`.
     ///
     /// # Errors
     /// [`Error::Shape`] for an operand of another size.
@@ -152,7 +157,8 @@ impl Gpu {
         self.row_op(op, rows, cols, vec![gate_up.clone()], &[2 * cols], out)
     }
 
-    /// Checks sizes (`widths`: values per row of each input, 0 for one row of `cols`) and prepares the launch.
+    /// Checks sizes (`widths`: values per row of each input, 0 for one row of `cols`) and prepares
+    /// the launch.
     fn row_op(
         &self,
         op: RowOp,
@@ -201,8 +207,8 @@ impl Gpu {
 
     /// Rotary position embedding of `x`, f32 `[rows, heads, head_dim]`, in place.
     ///
-    /// `angles`: f32, `[positions, rotary_dim / 2, 2]`, cosine and sine; `positions`: u32, `[rows]`, each below the
-    /// positions of `angles`.
+    /// `angles`: f32, `[positions, rotary_dim / 2, 2]`, cosine and sine; `positions`: u32,
+    /// `[rows]`, each below the positions of `angles`.
     ///
     /// # Numerics
     /// `|error| <= 2^-22 (|a| + |b|)` for a pair `a`, `b`.
@@ -222,7 +228,8 @@ impl Gpu {
         self.prepare(&kernel, vec![x.clone(), angles.clone(), positions.clone()], (groups, rows as u32))
     }
 
-    /// Reads all of `x`, whole units of 16 KiB, and stores nothing: for measuring the read bandwidth.
+    /// Reads all of `x`, whole units of 16 KiB, and stores nothing: for measuring the read
+    /// bandwidth.
     ///
     /// # Errors
     /// [`Error::Shape`] for a buffer of another size.
@@ -232,12 +239,14 @@ impl Gpu {
         self.prepare(&Kernel::Read(words), vec![x.clone(), self.zeroed(16)?], grid(words / READ_WORDS))
     }
 
-    /// Index of the largest value of each row, the first among equals: two launches, to be run in this order.
+    /// Index of the largest value of each row, the first among equals: two launches, to be run in
+    /// this order.
     ///
     /// `x`: f32, `[rows, values]`; `out`: u32, `[rows]`.
     ///
     /// # Errors
-    /// [`Error::Shape`] for operands of another size; those of [`Gpu::zeroed`] for the candidates in between.
+    /// [`Error::Shape`] for operands of another size; those of [`Gpu::zeroed`] for the candidates
+    /// in between.
     pub fn argmax(&self, x: &Buffer, out: &Buffer) -> Result<[Dispatch; 2]> {
         expect_multiple("bytes of indices", 4, out.len())?;
         let rows = out.len() / 4;

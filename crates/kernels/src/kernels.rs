@@ -1,10 +1,11 @@
 //! The dispatch: [`Kernels`], and the one list of everything that exists per instruction set.
 //!
 //! A slot is a function pointer to a generic body instantiated for one set of lanes, inside a function that enables the
-//! CPU features. Safe methods (`impl Kernels` beside each operation in `op/`, `attention/` and `matmul/`) check shapes
+//! CPU features. Safe methods (`impl Kernels` beside each operation, in the rooms) check shapes
 //! once and call a slot.
 
-use crate::{ISA_VARIABLE, Isa, Result};
+use crate::isa::instruction_sets;
+use crate::{Error, Isa, Result};
 
 /// The kernels of one instruction set; possession proves that the CPU has it.
 ///
@@ -35,7 +36,7 @@ impl Kernels {
     /// [`Error::UnknownIsa`](crate::Error::UnknownIsa) or [`Error::IsaUnavailable`](crate::Error::IsaUnavailable) when
     /// the variable asks for something that is not there; it is never replaced silently.
     pub fn detect() -> Result<Self> {
-        Self::for_isa(Isa::requested(std::env::var_os(ISA_VARIABLE).as_deref())?)
+        Self::for_isa(Isa::requested(std::env::var_os(Isa::VARIABLE).as_deref())?)
     }
 
     /// The kernels of `isa`.
@@ -43,22 +44,8 @@ impl Kernels {
     /// # Errors
     /// [`Error::IsaUnavailable`](crate::Error::IsaUnavailable) if this CPU or this build lacks it.
     pub fn for_isa(isa: Isa) -> Result<Self> {
-        let isa = isa.require()?;
-        let slots = match isa {
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => &avx2::SLOTS,
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => &avx512::SLOTS,
-            #[cfg(target_arch = "aarch64")]
-            Isa::Neon => &neon::SLOTS,
-            #[cfg(target_arch = "aarch64")]
-            Isa::NeonDotprod => &neon_dotprod::SLOTS,
-            #[cfg(target_arch = "aarch64")]
-            Isa::NeonI8mm => &neon_i8mm::SLOTS,
-            // What has no kernels in this build has been refused above.
-            _ => &scalar::SLOTS,
-        };
-        Ok(Self { isa, slots })
+        let slots = Slots::of(isa.require()?);
+        slots.map(|slots| Self { isa, slots }).ok_or(Error::IsaUnavailable { isa, best: Isa::best() })
     }
 
     /// The kernels of every instruction set that this machine has, slowest first: what a test compares.
@@ -78,131 +65,93 @@ impl std::fmt::Debug for Kernels {
     }
 }
 
-/// Declares [`Slots`] and its value for each instruction set from one list of `name: generic body (arguments)`.
+/// Declares [`Slots`] from one list of `name: generic body (arguments)`, and its value for each
+/// instruction set of the table in `isa.rs`. (`$d` is a `$` for the macro that takes the table's
+/// entries.)
 ///
 /// A body takes the lanes token first; it may ask for a wider trait than `Lanes` where an operation has leaves of its
 /// own per instruction set (integer dot products).
 macro_rules! slots {
-    ($( $name:ident = $body:path : ($($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)? ; )*) => {
+    ($d:tt $( $name:ident = $body:path : ($($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)? ; )*) => {
         /// One function per operation. Each may be called only where its instruction set is present.
         pub(crate) struct Slots {
+            /// What the functions enable.
+            #[cfg(test)]
+            features: &'static [&'static str],
             $( pub(crate) $name: unsafe fn($($ty),*) $(-> $ret)?, )*
         }
 
-        mod scalar {
-            use super::*;
+        macro_rules! slots_of_each {
+            ($d( #[$doc:meta] $isa:ident = $isa_name:literal {
+                module: $module:ident, cfg: $cfg:meta, lanes: $lanes:ty, features: [$d($feature:tt)*],
+            } )*) => {
+                impl Slots {
+                    /// The functions of `isa`; `None` where this build has none for it.
+                    fn of(isa: Isa) -> Option<&'static Self> {
+                        match isa {
+                            $d(
+                                #[cfg($cfg)]
+                                Isa::$isa => Some(&$module::SLOTS),
+                                #[cfg(not($cfg))]
+                                Isa::$isa => None,
+                            )*
+                        }
+                    }
+                }
 
-            pub(super) static SLOTS: Slots = Slots { $( $name, )* };
+                $d(
+                    #[cfg($cfg)]
+                    mod $module {
+                        use super::*;
 
-            $( fn $name($($arg: $ty),*) $(-> $ret)? {
-                $body(crate::lanes::ScalarLanes, $($arg),*)
-            } )*
+                        pub(super) static SLOTS: Slots = Slots {
+                            #[cfg(test)]
+                            features: &[$d($feature),*],
+                            $( $name, )*
+                        };
+
+                        $(
+                            $d( #[target_feature(enable = $feature)] )*
+                            fn $name($($arg: $ty),*) $(-> $ret)? {
+                                // SAFETY: this function enables the features, so its caller has vouched for them.
+                                let lanes = unsafe { <$lanes>::assume_available() };
+                                $body(lanes, $($arg),*)
+                            }
+                        )*
+                    }
+                )*
+            };
         }
-
-        #[cfg(target_arch = "x86_64")]
-        mod avx2 {
-            use super::*;
-
-            pub(super) static SLOTS: Slots = Slots { $( $name, )* };
-
-            $( #[target_feature(enable = "avx2,fma,f16c,popcnt")]
-            fn $name($($arg: $ty),*) $(-> $ret)? {
-                // SAFETY: this function enables the features, so its caller has vouched for them.
-                let lanes = unsafe { crate::lanes::Avx2Lanes::assume_available() };
-                $body(lanes, $($arg),*)
-            } )*
-        }
-
-        #[cfg(target_arch = "x86_64")]
-        mod avx512 {
-            use super::*;
-
-            pub(super) static SLOTS: Slots = Slots { $( $name, )* };
-
-            $( #[target_feature(enable = "avx2,fma,f16c,popcnt,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-            fn $name($($arg: $ty),*) $(-> $ret)? {
-                // SAFETY: this function enables the features, so its caller has vouched for them.
-                let lanes = unsafe { crate::lanes::Avx512Lanes::assume_available() };
-                $body(lanes, $($arg),*)
-            } )*
-        }
-
-        #[cfg(target_arch = "aarch64")]
-        mod neon {
-            use super::*;
-
-            pub(super) static SLOTS: Slots = Slots { $( $name, )* };
-
-            $( #[target_feature(enable = "neon")]
-            fn $name($($arg: $ty),*) $(-> $ret)? {
-                // SAFETY: this function enables the features, so its caller has vouched for them.
-                let lanes = unsafe {
-                    crate::lanes::NeonLanes::<{ crate::lanes::neon::PLAIN }>::assume_available()
-                };
-                $body(lanes, $($arg),*)
-            } )*
-        }
-
-        #[cfg(target_arch = "aarch64")]
-        mod neon_dotprod {
-            use super::*;
-
-            pub(super) static SLOTS: Slots = Slots { $( $name, )* };
-
-            $( #[target_feature(enable = "neon,dotprod")]
-            fn $name($($arg: $ty),*) $(-> $ret)? {
-                // SAFETY: this function enables the features, so its caller has vouched for them.
-                let lanes = unsafe {
-                    crate::lanes::NeonLanes::<{ crate::lanes::neon::DOTPROD }>::assume_available()
-                };
-                $body(lanes, $($arg),*)
-            } )*
-        }
-
-        #[cfg(target_arch = "aarch64")]
-        mod neon_i8mm {
-            use super::*;
-
-            pub(super) static SLOTS: Slots = Slots { $( $name, )* };
-
-            $( #[target_feature(enable = "neon,dotprod,i8mm")]
-            fn $name($($arg: $ty),*) $(-> $ret)? {
-                // SAFETY: this function enables the features, so its caller has vouched for them.
-                let lanes = unsafe {
-                    crate::lanes::NeonLanes::<{ crate::lanes::neon::I8MM }>::assume_available()
-                };
-                $body(lanes, $($arg),*)
-            } )*
-        }
+        instruction_sets!(slots_of_each);
     };
 }
 
-// One line per operation. Every instruction set of `mod`s above fills every slot: a set that lacks its own leaf for an
+// One line per operation. Every instruction set of the table fills every slot: a set that lacks its own leaf for an
 // operation names the shared one in the body's trait implementation.
-slots! {
+slots! { $
     // Rows of f32.
-    dot = crate::op::dot::dot: (x: &[f32], y: &[f32]) -> f32;
-    hadamard = crate::op::hadamard::hadamard: (rows: &mut [f32], dim: usize);
-    add_assign = crate::op::dot::add_assign: (x: &mut [f32], y: &[f32]);
-    add_product = crate::op::product::add_product:
-        (x: &mut [f32], w: crate::op::product::MatrixView<'_>, y: crate::op::product::MatrixView<'_>);
-    add_gram = crate::op::gram::add_gram:
+    dot = crate::rows::dot::dot: (x: &[f32], y: &[f32]) -> f32;
+    hadamard = crate::rows::hadamard::hadamard: (rows: &mut [f32], dim: usize);
+    add_assign = crate::rows::dot::add_assign: (x: &mut [f32], y: &[f32]);
+    add_product = crate::rows::product::add_product:
+        (x: &mut [f32], w: crate::rows::product::MatrixView<'_>, y: crate::rows::product::MatrixView<'_>);
+    add_gram = crate::rows::gram::add_gram:
         (rows: &[f32], width: usize, columns: std::ops::Range<usize>, dim: usize, gram: &mut [f32]);
-    norm = crate::op::norm::norm: (norm: crate::op::norm::Norm<'_>, eps: f32, x: &[f32], out: &mut [f32]);
-    add_norm = crate::op::norm::add_norm:
-        (norm: crate::op::norm::Norm<'_>, eps: f32, x: &mut [f32], y: &[f32], out: &mut [f32]);
-    softmax = crate::op::softmax::softmax: (x: &mut [f32]);
-    log_sum_exp = crate::op::softmax::log_sum_exp: (x: &[f32]) -> f32;
-    argmax = crate::op::select::argmax: (x: &[f32]) -> Option<usize>;
-    top_k = crate::op::select::top_k: (x: &[f32], k: usize, out: &mut Vec<u32>);
-    activate = crate::op::activation::activate: (activation: crate::op::activation::Activation, x: &mut [f32]);
-    gated = crate::op::activation::gated:
-        (activation: crate::op::activation::Activation, gate: &mut [f32], up: &[f32]);
-    rope = crate::op::rope::rope: (job: &crate::op::rope::RopeJob<'_>, x: &mut [f32]);
-    f32_to_f16 = crate::op::convert::f32_to_f16: (x: &[f32], out: &mut [half::f16]);
-    f32_to_bf16 = crate::op::convert::f32_to_bf16: (x: &[f32], out: &mut [half::bf16]);
-    f16_to_f32 = crate::op::convert::f16_to_f32: (x: &[half::f16], out: &mut [f32]);
-    bf16_to_f32 = crate::op::convert::bf16_to_f32: (x: &[half::bf16], out: &mut [f32]);
+    norm = crate::rows::norm::norm: (norm: crate::rows::norm::Norm<'_>, eps: f32, x: &[f32], out: &mut [f32]);
+    add_norm = crate::rows::norm::add_norm:
+        (norm: crate::rows::norm::Norm<'_>, eps: f32, x: &mut [f32], y: &[f32], out: &mut [f32]);
+    softmax = crate::rows::softmax::softmax: (x: &mut [f32]);
+    log_sum_exp = crate::rows::softmax::log_sum_exp: (x: &[f32]) -> f32;
+    argmax = crate::rows::select::argmax: (x: &[f32]) -> Option<usize>;
+    top_k = crate::rows::select::top_k: (x: &[f32], k: usize, out: &mut Vec<u32>);
+    activate = crate::rows::activation::activate: (activation: crate::rows::activation::Activation, x: &mut [f32]);
+    gated = crate::rows::activation::gated:
+        (activation: crate::rows::activation::Activation, gate: &mut [f32], up: &[f32]);
+    rope = crate::rope::rope: (job: &crate::rope::RopeJob<'_>, x: &mut [f32]);
+    f32_to_f16 = crate::rows::convert::f32_to_f16: (x: &[f32], out: &mut [half::f16]);
+    f32_to_bf16 = crate::rows::convert::f32_to_bf16: (x: &[f32], out: &mut [half::bf16]);
+    f16_to_f32 = crate::rows::convert::f16_to_f32: (x: &[half::f16], out: &mut [f32]);
+    bf16_to_f32 = crate::rows::convert::bf16_to_f32: (x: &[half::bf16], out: &mut [f32]);
 
     // Vectors for search.
     distance_f32 = crate::vector::distance_f32: (metric: crate::vector::Metric, x: &[f32], y: &[f32]) -> f32;
@@ -226,19 +175,27 @@ slots! {
     quantize_int4 = crate::vector::quantize_int4: (x: &[f32], out: &mut [u8]) -> f32;
 
     // Attention: writing, rewriting and reading keys and values, one task, and the joining of two results.
-    store_kv = crate::attention::store: (job: &crate::attention::StoreJob<'_>, plane: &mut [u8]);
-    convert_kv = crate::attention::convert:
-        (job: &crate::attention::ConvertJob<'_>, plane: &mut [u8], scratch: &mut crate::attention::KvScratch);
-    read_kv = crate::attention::read:
-        (job: &crate::attention::ReadJob<'_>, out: &mut [f32], scratch: &mut crate::attention::KvScratch);
+    store_kv = crate::attention::store: (plane: crate::attention::KvPlaneMut<'_>, first: usize, rows: &[f32]);
+    convert_kv = crate::attention::convert: (
+        from: &crate::attention::KvPlane<'_>,
+        to: crate::attention::KvPlaneMut<'_>,
+        scratch: &mut crate::attention::KvScratch,
+    );
+    read_kv = crate::attention::read: (
+        plane: &crate::attention::KvPlane<'_>,
+        head: usize,
+        positions: std::ops::Range<usize>,
+        out: &mut [f32],
+        scratch: &mut crate::attention::KvScratch,
+    );
     attend = crate::attention::attend: (task: &crate::attention::Task<'_>, worker: &mut crate::attention::Worker);
     attend_merge = crate::attention::merge: (total: &mut crate::attention::State, split: &crate::attention::State);
 
     // Matrix products: activations to 8 bits, and some rows of one matrix for all tokens.
-    quantize_rows = crate::activations::quantize_rows:
-        (values: &[f32], cols: usize, rows: &mut crate::activations::Q8Rows);
-    quantize_tiles = crate::activations::quantize_tiles:
-        (values: &[f32], cols: usize, tiles: &mut [crate::activations::TileStep]);
+    quantize_rows = crate::matmul::activations::quantize_rows:
+        (values: &[f32], cols: usize, rows: &mut crate::matmul::activations::Q8Rows);
+    quantize_tiles = crate::matmul::activations::quantize_tiles:
+        (values: &[f32], cols: usize, tiles: &mut [crate::matmul::activations::TileStep]);
     pack_inputs = crate::matmul::float::pack_inputs:
         (job: &crate::matmul::float::PackJob<'_>, pairs: std::ops::Range<usize>);
     matmul_f32 = crate::matmul::float::product::<_, f32>:
@@ -247,31 +204,58 @@ slots! {
         (product: &crate::matmul::float::FloatProduct<'_>, rows: std::ops::Range<usize>);
     matmul_bf16 = crate::matmul::float::product::<_, half::bf16>:
         (product: &crate::matmul::float::FloatProduct<'_>, rows: std::ops::Range<usize>);
-    matmul_q8_0 = crate::matmul::integer::product::<_, crate::format::Q8_0>:
+    matmul_q8_0 = crate::matmul::integer::product::<_, crate::quant::Q8_0>:
         (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
-    matmul_q4_0 = crate::matmul::integer::product::<_, crate::format::Q4_0>:
+    matmul_q4_0 = crate::matmul::integer::product::<_, crate::quant::Q4_0>:
         (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
-    matmul_q4_1 = crate::matmul::integer::product::<_, crate::format::Q4_1>:
+    matmul_q4_1 = crate::matmul::integer::product::<_, crate::quant::Q4_1>:
         (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
-    matmul_q5_0 = crate::matmul::integer::product::<_, crate::format::Q5_0>:
+    matmul_q5_0 = crate::matmul::integer::product::<_, crate::quant::Q5_0>:
         (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
-    matmul_q5_1 = crate::matmul::integer::product::<_, crate::format::Q5_1>:
+    matmul_q5_1 = crate::matmul::integer::product::<_, crate::quant::Q5_1>:
         (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
-    matmul_q2_k = crate::matmul::integer::product::<_, crate::format::Q2K>:
+    matmul_q2_k = crate::matmul::integer::product::<_, crate::quant::Q2K>:
         (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
-    matmul_q3_k = crate::matmul::integer::product::<_, crate::format::Q3K>:
+    matmul_q3_k = crate::matmul::integer::product::<_, crate::quant::Q3K>:
         (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
-    matmul_q4_k = crate::matmul::integer::product::<_, crate::format::Q4K>:
+    matmul_q4_k = crate::matmul::integer::product::<_, crate::quant::Q4K>:
         (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
-    matmul_q5_k = crate::matmul::integer::product::<_, crate::format::Q5K>:
+    matmul_q5_k = crate::matmul::integer::product::<_, crate::quant::Q5K>:
         (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
-    matmul_q6_k = crate::matmul::integer::product::<_, crate::format::Q6K>:
+    matmul_q6_k = crate::matmul::integer::product::<_, crate::quant::Q6K>:
         (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
-    matmul_iq4_nl = crate::matmul::integer::product::<_, crate::format::Iq4Nl>:
+    matmul_iq4_nl = crate::matmul::integer::product::<_, crate::quant::Iq4Nl>:
         (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
-    matmul_iq4_xs = crate::matmul::integer::product::<_, crate::format::Iq4Xs>:
+    matmul_iq4_xs = crate::matmul::integer::product::<_, crate::quant::Iq4Xs>:
         (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    /// Prints what it found: `cargo xtask cross-test` reads the line.
+    #[test]
+    fn detection_obeys_the_environment() {
+        let chosen = Kernels::detect().unwrap().isa();
+        let available: Vec<_> = Kernels::available().iter().map(|kernels| kernels.isa().name()).collect();
+        println!("instruction set: {chosen} (available: {})", available.join(", "));
+        match std::env::var(Isa::VARIABLE).ok().filter(|name| !name.is_empty()) {
+            Some(name) => assert_eq!(chosen.name(), name),
+            None => assert_eq!(chosen, Isa::best()),
+        }
+    }
+
+    #[test]
+    fn features_are_what_the_slots_enable() {
+        for kernels in Kernels::available() {
+            let (isa, enabled) = (kernels.isa(), kernels.slots.features);
+            assert_eq!(isa.features(), enabled, "{isa}");
+            assert_eq!(enabled.is_empty(), isa == Isa::Scalar, "{isa}");
+        }
+        for (set, part) in [(Isa::Avx512, Isa::Avx2), (Isa::NeonI8mm, Isa::NeonDotprod)] {
+            assert!(set.features().starts_with(part.features()), "{set} extends {part}");
+        }
+        assert!(Isa::Avx2.features().contains(&"popcnt"), "used by the distances of sign bits");
+    }
+}

@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use ruvllm_memory::{
     BufferPool, Error, PageOwner, PagePool, PageRange, Pages, PoolConfig, Request, Slab, ThreadScratch,
 };
+use ruvllm_testkit::Random;
 
 const PAGE_BYTES: usize = 512 << 10;
 const THREADS: usize = 8;
@@ -33,15 +34,10 @@ fn run(work: impl Fn(usize) + Sync) {
     assert_eq!(ended.load(Ordering::Acquire), THREADS);
 }
 
-/// A xorshift generator with a sequence for each thread.
+/// Numbers below a limit, other ones for each thread.
 fn random(thread: usize) -> impl FnMut(usize) -> usize {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(thread as u64 + 1);
-    move |below| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state % below as u64) as usize
-    }
+    let mut random = Random::new(thread as u64);
+    move |below| random.below(below)
 }
 
 #[test]

@@ -7,9 +7,10 @@ use std::time::Instant;
 use ruvllm_adapters::Adapter;
 use ruvllm_kv_cache::Sequence;
 use ruvllm_memory::Tenant;
-use ruvllm_models::{Compute, LogitsRows, Model, Segment, TokenId, Workspace};
+use ruvllm_models::{Compute, LogitsRows, Model, Segment, Workspace};
+use ruvllm_text::TokenId;
 
-use crate::backend::{BackendSession, alike};
+use crate::backend::sequence::{BackendSession, common_prefix_len};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::prefix::{PrefixCache, Reused};
@@ -124,8 +125,8 @@ impl<'e> Session<'e> {
     /// How much of `prompt` this sequence, whose tokens are `present`, can go on from: at least the last token is left to
     /// compute. 0 where nothing is alike, or where what would have to be seen again was given up.
     pub(crate) fn reusable(&self, present: &[TokenId], prompt: &[TokenId]) -> usize {
-        let alike = alike(present, prompt);
-        if alike < self.cache.len() && self.cache.released() > 0 { 0 } else { alike }
+        let common = common_prefix_len(present, prompt);
+        if common < self.cache.len() && self.cache.released() > 0 { 0 } else { common }
     }
 
     /// Lets later sequences of the tenant begin with this one, whose tokens `tokens` are, and those of all tenants with the
@@ -214,7 +215,7 @@ impl<'e> Session<'e> {
     /// Makes room for `tokens` more, for which prefixes that nobody uses are given up; whether there is room. Where a quota is
     /// short, only what counts for it helps, and others keep theirs.
     fn make_room_of_prefixes(&mut self, tokens: usize) -> bool {
-        while let Err(error) = self.cache.reserve(&self.compute.kernels, tokens) {
+        while let Err(error) = self.cache.step(&self.compute.kernels, tokens).map(drop) {
             let tenant = error.short_tenant().unwrap_or_default();
             if !self.prefixes.is_some_and(|prefixes| prefixes.give_up(self.cache.store(), tenant)) {
                 return false;
@@ -248,10 +249,12 @@ impl<'e> Session<'e> {
         &'t mut self,
         tokens: &'t [TokenId],
         logits: LogitsRows<'t>,
-    ) -> Segment<'t> {
+    ) -> Result<Segment<'t>> {
         self.prepare(tokens.len());
-        let adapter = self.adapter.as_deref();
-        Segment { adapter, ..Segment::new(tokens, &mut self.cache, logits) }
+        let start = self.cache.len();
+        Segment::new(self.compute, tokens, &mut self.cache, logits)
+            .map(|segment| segment.with_adapter(self.adapter.as_deref()))
+            .map_err(|source| Error::Forward { start, tokens: tokens.len(), source })
     }
 
     /// Appends `tokens` in one pass and returns the logits asked for, `[rows, vocab_size]` in order of position.
@@ -259,9 +262,9 @@ impl<'e> Session<'e> {
         self.prepare(tokens.len());
         let start = self.cache.len();
         let adapter = self.adapter.as_deref();
-        let mut segments = [Segment { adapter, ..Segment::new(tokens, &mut self.cache, logits) }];
-        self.model
-            .forward(self.compute, &mut self.workspace, &mut segments)
+        let (model, workspace) = (self.model, &mut self.workspace);
+        Segment::new(self.compute, tokens, &mut self.cache, logits)
+            .and_then(|segment| model.forward(self.compute, workspace, [segment.with_adapter(adapter)]))
             .map_err(|source| Error::Forward { start, tokens: tokens.len(), source })
     }
 

@@ -6,14 +6,14 @@ use std::path::Path;
 
 use gguf_rs_lite::TensorData;
 use regex::Regex;
-use ruvllm_kernels::BlockFormat;
+use ruvllm_kernels::quant::BlockFormat;
 use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
-use crate::file::{Factor, LoraFile, RowOrder, Update};
-use crate::place::Projection;
+use crate::file::{Factor, LoraFile, Update};
+use crate::place::{Projection, RowOrder};
 
 const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";

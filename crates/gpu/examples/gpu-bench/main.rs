@@ -2,8 +2,8 @@
 //!
 //! `gpu-bench [--adapter INDEX|NAME] [--software] [--quick] [--sweep] [--json FILE]`
 //!
-//! Times are those of the device (timestamp queries), medians with minimum and maximum. Weights rotate over more
-//! memory than any level-2 cache holds.
+//! Times are those of the device (timestamp queries), medians with minimum and maximum. Weights
+//! rotate over more memory than any level-2 cache holds.
 
 mod args;
 mod json;

@@ -1,4 +1,5 @@
-//! One token of a 1-billion-parameter model without attention: all products with the operations between them.
+//! One token of a 1-billion-parameter model without attention: all products with the operations
+//! between them.
 
 use ruvllm_gpu::{
     Activation, Buffer, Dispatch, Format, Gpu, Matrix, Quantized, Result, RopeKernel, RopeLayout, RowOutput,

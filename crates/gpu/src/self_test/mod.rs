@@ -1,7 +1,8 @@
 //! Every kernel on random shapes against float64, on the device at hand.
 //!
-//! Errors are given as a share of the bound that the operation documents: at most 1 passes. Properties of bits (equal from
-//! run to run, independent of the batch) give 0 or infinity. Outputs are filled with NaN before each launch.
+//! Errors are given as a share of the bound that the operation documents: at most 1 passes.
+//! Properties of bits (equal from run to run, independent of the batch) give 0 or infinity. Outputs
+//! are filled with NaN before each launch.
 
 mod products;
 mod rows;

@@ -61,7 +61,8 @@ pub(super) fn add(code: &mut Code, values: u32) {
     ));
 }
 
-/// Loads of 16 bytes, four per thread. The store depends on all of them and does not happen for random data.
+/// Loads of 16 bytes, four per thread. The store depends on all of them and does not happen for
+/// random data.
 pub(super) fn read(code: &mut Code, words: u32) {
     code.binding(0, "read", "x", "vec4<u32>");
     code.binding(1, "read_write", "out", "u32");
@@ -135,7 +136,8 @@ fn argmax_entry(code: &mut Code) {
     ));
 }
 
-/// Reduces the threads' `value` and `index`, then opens a block for thread 0. The lower index wins among equals.
+/// Reduces the threads' `value` and `index`, then opens a block for thread 0. The lower index wins
+/// among equals.
 fn argmax_tree(code: &mut Code) {
     code.line("top[thread] = value;\nat[thread] = index;\nworkgroupBarrier();");
     let mut stride = ARGMAX_THREADS / 2;

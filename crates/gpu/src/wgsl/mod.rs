@@ -1,7 +1,8 @@
 //! WGSL text of the kernels.
 //!
-//! The order of every sum is written out (`fma` chains, shuffles or trees in a fixed order, no atomics), so that drivers
-//! have nothing to choose but the rounding of `exp`, `tanh`, division and `inverseSqrt`.
+//! The order of every sum is written out (`fma` chains, shuffles or trees in a fixed order, no
+//! atomics), so that drivers have nothing to choose but the rounding of `exp`, `tanh`, division and
+//! `inverseSqrt`.
 
 mod code;
 mod elementwise;
@@ -13,22 +14,23 @@ pub(crate) use code::Code;
 pub(crate) use elementwise::{ADD_THREADS, ARGMAX_VALUES, READ_WORDS, ROPE_THREADS};
 pub(crate) use product::{grid, group_grid, workgroup_bytes as product_workgroup_bytes};
 pub(crate) use rows::workgroups_per_row;
-pub(crate) use tile::choose as choose_tile;
 
 use crate::kernel::{Kernel, Target};
 
-/// Source of `kernel` for `target`.
-pub(crate) fn source(kernel: &Kernel, target: Target) -> String {
-    let mut code = Code::default();
-    code.line(format!("// {}", kernel.name()));
-    match kernel {
-        Kernel::Product(p) => product::emit(&mut code, p, target),
-        Kernel::Rows(r) => rows::emit(&mut code, r),
-        Kernel::Rope(r) => elementwise::rope(&mut code, r),
-        Kernel::Add(n) => elementwise::add(&mut code, *n),
-        Kernel::Argmax(n) => elementwise::argmax(&mut code, *n),
-        Kernel::Read(n) => elementwise::read(&mut code, *n),
-        Kernel::ArgmaxMerge(n) => elementwise::argmax_merge(&mut code, *n),
+impl Kernel {
+    /// WGSL source.
+    pub fn source(&self, target: Target) -> String {
+        let mut code = Code::default();
+        code.line(format!("// {}", self.name()));
+        match self {
+            Kernel::Product(p) => product::emit(&mut code, p, target),
+            Kernel::Rows(r) => rows::emit(&mut code, r),
+            Kernel::Rope(r) => elementwise::rope(&mut code, r),
+            Kernel::Add(n) => elementwise::add(&mut code, *n),
+            Kernel::Argmax(n) => elementwise::argmax(&mut code, *n),
+            Kernel::Read(n) => elementwise::read(&mut code, *n),
+            Kernel::ArgmaxMerge(n) => elementwise::argmax_merge(&mut code, *n),
+        }
+        code.finish()
     }
-    code.finish()
 }

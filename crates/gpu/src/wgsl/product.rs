@@ -1,8 +1,9 @@
 //! Matrix products of 1 to 8 activation rows (GEMV and small-batch GEMM).
 //!
-//! A team of `lanes` threads owns `rows` weight rows. Lane `l` takes the steps `l`, `l + lanes`, ... of each row: 32 values
-//! of a quantized format, 8 of F16. It adds them in this order; the lanes' sums are added by a butterfly of shuffles
-//! within a subgroup, then over subgroups in their order (or by a tree in workgroup memory without subgroups).
+//! A team of `lanes` threads owns `rows` weight rows. Lane `l` takes the steps `l`, `l + lanes`,
+//! ... of each row: 32 values of a quantized format, 8 of F16. It adds them in this order; the
+//! lanes' sums are added by a butterfly of shuffles within a subgroup, then over subgroups in their
+//! order (or by a tree in workgroup memory without subgroups).
 
 use super::Code;
 use crate::kernel::{Product, Target};
@@ -250,7 +251,8 @@ impl Emitter<'_> {
             return;
         }
         let (low, high) = match self.p.format {
-            // Bit w of each byte belongs to word w of the low half, bit 4 + w to word w of the high half.
+            // Bit w of each byte belongs to word w of the low half, bit 4 + w to word w of the high
+            // half.
             Format::Q5K => (
                 format!(" | ((vec4<u32>(h{name}) << vec4<u32>(4u, 3u, 2u, 1u)) & vec4<u32>(0x10101010u))"),
                 format!(" | ((vec4<u32>(h{name}) >> vec4<u32>(0u, 1u, 2u, 3u)) & vec4<u32>(0x10101010u))"),
@@ -287,7 +289,8 @@ impl Emitter<'_> {
         }
     }
 
-    /// Words of activations, their scale `s` and the sums of their quants: `t` of all 32, or `k`, `l` of the halves.
+    /// Words of activations, their scale `s` and the sums of their quants: `t` of all 32, or `k`,
+    /// `l` of the halves.
     fn load_activations(&mut self, u: u32, b: u32) {
         let name = format!("{u}_{b}");
         if self.p.format == Format::F16 {

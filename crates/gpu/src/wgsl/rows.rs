@@ -1,7 +1,7 @@
 //! Operations on rows: norms, gated activations and quantization to 8 bits.
 //!
-//! A norm has one workgroup per row: thread `t` adds the squares of the 4-value words `t`, `t + 256`, ...; a binary tree
-//! adds the threads. The others have a thread per word.
+//! A norm has one workgroup per row: thread `t` adds the squares of the 4-value words `t`, `t +
+//! 256`, ...; a binary tree adds the threads. The others have a thread per word.
 
 use super::Code;
 use crate::kernel::{Activation, RowKernel, RowOp};

@@ -3,33 +3,36 @@
 use crate::kernel::{Target, Tile};
 use crate::repack::Format;
 
-/// Tile of a product.
-///
-/// Lanes depend on the columns, the format and the target only: they fix the order of sums.
-pub(crate) fn choose(format: Format, cols: u32, batch: u32, target: Target) -> Tile {
-    let steps = cols / if format == Format::F16 { 8 } else { 32 };
-    let measured = match (format, steps) {
-        (Format::F16, 65..) | (_, 257..) => 128,
-        (_, 33..) => 64,
-        _ => 32,
-    };
-    let lanes = target.subgroup.unwrap_or(1).max(measured);
-    let long = measured == 128;
-    let (rows, unroll) = if batch <= 2 {
-        match format {
-            Format::F16 => (1, 4),
-            Format::Q8_0 => (1, 2),
-            Format::Q4_0 | Format::Q5K => (1, if long { 1 } else { 2 }),
-            Format::Q4K => (1, 1),
-            Format::Q6K => (2, if long { 4 } else { 1 }),
-        }
-    } else {
-        match format {
-            Format::F16 => (4, 2),
-            Format::Q8_0 => (2, 2),
-            Format::Q4_0 => (if long { 4 } else { 2 }, 2),
-            Format::Q4K | Format::Q5K | Format::Q6K => (4, 1),
-        }
-    };
-    Tile { rows, lanes, teams: (128 / lanes).max(1), unroll }
+impl Tile {
+    /// The measured choice for a product on a device (`docs/performance-gpu.md`).
+    ///
+    /// `lanes` depends on the columns, the format and the target only, so that a row's bits do not
+    /// depend on the rows beside it.
+    pub fn choose(format: Format, cols: u32, batch: u32, target: Target) -> Self {
+        let steps = cols / if format == Format::F16 { 8 } else { 32 };
+        let measured = match (format, steps) {
+            (Format::F16, 65..) | (_, 257..) => 128,
+            (_, 33..) => 64,
+            _ => 32,
+        };
+        let lanes = target.subgroup.unwrap_or(1).max(measured);
+        let long = measured == 128;
+        let (rows, unroll) = if batch <= 2 {
+            match format {
+                Format::F16 => (1, 4),
+                Format::Q8_0 => (1, 2),
+                Format::Q4_0 | Format::Q5K => (1, if long { 1 } else { 2 }),
+                Format::Q4K => (1, 1),
+                Format::Q6K => (2, if long { 4 } else { 1 }),
+            }
+        } else {
+            match format {
+                Format::F16 => (4, 2),
+                Format::Q8_0 => (2, 2),
+                Format::Q4_0 => (if long { 4 } else { 2 }, 2),
+                Format::Q4K | Format::Q5K | Format::Q6K => (4, 1),
+            }
+        };
+        Self { rows, lanes, teams: (128 / lanes).max(1), unroll }
+    }
 }

@@ -18,7 +18,8 @@ fn every_kernel_is_within_its_bound_on_random_shapes() {
 #[test]
 fn long_rows_and_long_outputs_are_exact() {
     let Some(gpu) = gpu() else { return };
-    // Columns beyond one step of all lanes, with a rest; rows beyond the workgroups of one line of the grid.
+    // Columns beyond one step of all lanes, with a rest; rows beyond the workgroups of one line of
+    // the grid.
     for (format, rows, cols) in [
         (Format::Q4K, 5, 14_336),
         (Format::F16, 7, 8232 / 32 * 32),

@@ -1,14 +1,16 @@
 //! Products beside those of the CPU kernels.
 
 use ruvllm_gpu::{Format, Gpu, Matrix, Quantized, self_test};
-use ruvllm_kernels::{Activations, BlockFormat, Kernels, PackedMatrix, SharedBytes, ThreadPool};
+use ruvllm_kernels::matmul::Activations;
+use ruvllm_kernels::quant::{BlockFormat, PackedMatrix, SharedBytes};
+use ruvllm_kernels::{Kernels, ThreadPool};
 
 use crate::gpu;
 
 /// Largest difference as a share of the root mean square of the CPU's outputs.
 ///
-/// Both quantize activations alike, up to ties that a division rounded otherwise moves by one step; sums differ in
-/// their order only.
+/// Both quantize activations alike, up to ties that a division rounded otherwise moves by one step;
+/// sums differ in their order only.
 const TOLERANCE: f64 = 2e-3;
 
 #[test]

@@ -1,4 +1,5 @@
-//! Generated WGSL: valid, translatable to SPIR-V and MSL, and without operations whose order drivers choose.
+//! Generated WGSL: valid, translatable to SPIR-V and MSL, and without operations whose order
+//! drivers choose.
 
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 use ruvllm_gpu::{

@@ -1,12 +1,14 @@
 //! What keys of few bits do to attention: the built-in model, real text, every layer's own queries.
 
 use gguf_rs_lite::Gguf;
-use ruvllm_kernels::{AttentionScratch, AttentionShape, KvView};
+use ruvllm_kernels::attention::{AttentionScratch, AttentionShape, Mask};
 use ruvllm_memory::PoolConfig;
+use ruvllm_testkit::{builtin_model, workspace};
+use ruvllm_text::TokenId;
+use ruvllm_text::tokenizer::{EncodeOptions, Tokenizer};
 
 use super::*;
-use crate::batch::{LogitsRows, Plan, Span, TokenId};
-use crate::tokenizer::{EncodeOptions, Tokenizer};
+use crate::batch::{LogitsRows, Plan, Span};
 
 /// Tokens of the text, and how many of them are the prompt whose queries a cache may know.
 const TOKENS: usize = 1536;
@@ -26,9 +28,8 @@ fn pool() -> PagePool {
 
 /// The built-in model and the first tokens of an English text.
 fn model_and_text() -> (Model, Vec<TokenId>) {
-    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
-    let gguf = Gguf::open(format!("{root}/models/base-q8_0.gguf")).expect("the built-in model");
-    let text = std::fs::read_to_string(format!("{root}/LICENSE-APACHE")).expect("a text");
+    let gguf = Gguf::open(builtin_model()).expect("the built-in model");
+    let text = std::fs::read_to_string(workspace("LICENSE-APACHE")).expect("a text");
     let tokenizer = Tokenizer::from_gguf(gguf.metadata()).expect("its tokenizer");
     let mut tokens = tokenizer.encode(&text, EncodeOptions::default()).expect("tokens");
     tokens.truncate(TOKENS);
@@ -40,9 +41,8 @@ fn model_and_text() -> (Model, Vec<TokenId>) {
 fn rows_of_layers(model: &Model, compute: &Compute, tokens: &[TokenId]) -> Vec<LayerRows> {
     let store = model.kv_store(&"f32".parse().expect("a policy"), &pool()).expect("a store");
     let mut cache = model.new_sequence(&store, TOKENS).expect("the context is longer");
-    cache.reserve(&compute.kernels, TOKENS).expect("room");
     let (mut plan, mut buffers) = (Plan::default(), Buffers::default());
-    let mut segments = [Segment::new(tokens, &mut cache, LogitsRows::All)];
+    let mut segments = [Segment::new(compute, tokens, &mut cache, LogitsRows::All).expect("room")];
     plan.fill(&model.config, &segments).expect("a valid batch");
     model.prepare(&mut buffers, TOKENS).expect("memory");
     let ropes = model.ropes.tables(TOKENS);
@@ -54,7 +54,7 @@ fn rows_of_layers(model: &Model, compute: &Compute, tokens: &[TokenId]) -> Vec<L
             block.forward(&mut buffers, &mut segments, &plan.all, &plan.all);
             let prompt = Span { segment: 0, row: 0, position: 0, len: PROMPT };
             let mut unused = model.new_sequence(&store, 1).expect("a sequence");
-            let mut segment = Segment::new(&[], &mut unused, LogitsRows::None);
+            let mut segment = Segment::new(compute, &[], &mut unused, LogitsRows::None).expect("room");
             block.show_queries(&mut buffers, &mut segment, prompt);
             LayerRows {
                 later_queries: buffers.later_queries.clone(),
@@ -73,14 +73,14 @@ fn attend(model: &Model, compute: &Compute, layers: &[LayerRows], policy: &str) 
     let store = model.kv_store(&policy.parse().expect(policy), &pool()).expect(policy);
     let mut cache = model.new_sequence(&store, TOKENS).expect("the context is longer");
     let prompt = PROMPT * config.query_dim();
-    cache.reserve(&compute.kernels, TOKENS).expect("room");
+    let mut step = cache.step(&compute.kernels, TOKENS).expect("room");
     for (layer, LayerRows { later_queries, keys, values, .. }) in layers.iter().enumerate() {
-        cache.write(&compute.kernels, layer, keys, values);
-        cache.observe_queries(&compute.kernels, &compute.pool, layer, config.n_heads, later_queries);
+        step.write(&compute.kernels, layer, keys, values);
+        step.observe_queries(&compute.kernels, &compute.pool, layer, config.n_heads, later_queries);
     }
-    cache.advance(TOKENS);
+    step.commit();
     cache.migrate(&compute.kernels, &compute.pool, usize::MAX);
-    cache.pin();
+    let reader = cache.read();
     let shape = AttentionShape {
         n_heads: config.n_heads,
         n_kv_heads: config.n_kv_heads,
@@ -88,14 +88,13 @@ fn attend(model: &Model, compute: &Compute, layers: &[LayerRows], policy: &str) 
         query_start: PROMPT,
         n_queries: TOKENS - PROMPT,
         scale: config.decoder.attention_scale,
-        window: None,
+        mask: Mask::CAUSAL,
         soft_cap: None,
         alibi: None,
     };
     let attended = layers.iter().enumerate().map(|(layer, LayerRows { queries, .. })| {
         let mut blocks = Vec::new();
-        cache.view(layer, &mut blocks);
-        let kv = KvView { blocks: &blocks, block_tokens: store.block_tokens(), len: TOKENS, nuq: None };
+        let kv = reader.view(layer, &mut blocks);
         let queries = &queries[prompt..];
         let mut out = vec![0.0; queries.len()];
         let mut scratch = AttentionScratch::new();

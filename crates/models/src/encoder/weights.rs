@@ -1,6 +1,7 @@
 //! Which tensors an encoder has and what they are called.
 
-use ruvllm_kernels::{Norm, PackedMatrix};
+use ruvllm_kernels::quant::PackedMatrix;
+use ruvllm_kernels::rows::Norm;
 
 use super::config::{EncoderConfig, TOKEN_TYPES};
 use crate::checkpoint::Checkpoint;
@@ -41,7 +42,8 @@ pub(super) struct LayerWeights {
 pub(super) struct Weights {
     pub(super) embedding: PackedMatrix, // [vocab_size, model_dim]
     pub(super) positions: PackedMatrix, // [context_length, model_dim]
-    /// Embedding of the first token type, which all tokens of a text alone have; none in models without.
+    /// Embedding of the first token type, which all tokens of a text alone have; none in models
+    /// without.
     pub(super) token_type: Option<Vec<f32>>, // [model_dim]
     pub(super) embedding_norm: LayerNorm,
     pub(super) layers: Vec<LayerWeights>,

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use gguf_rs_lite::{Gguf, Metadata, TensorInfo, TensorType, Writer};
 use ruvllm_kernels::{Kernels, ThreadPool};
 use ruvllm_memory::{PagePool, PoolConfig};
-use ruvllm_models::{Compute, Error, KvFormat, LogitsRows, Model, Segment, Sequence, TokenId, Workspace};
+use ruvllm_models::{Compute, Error, KvFormat, LogitsRows, Model, Segment, Sequence, Workspace};
+use ruvllm_text::TokenId;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 
@@ -60,6 +61,11 @@ pub(crate) fn become_architecture(metadata: &mut Metadata, from: &str, to: &str)
         }
     }
     metadata.insert("general.architecture", to);
+}
+
+/// Whether exhaustive tests meet every combination: `PROPTEST_CASES` is above proptest's default.
+pub(crate) fn is_full_run() -> bool {
+    proptest::test_runner::Config::default().cases > 256
 }
 
 /// The best kernels of this machine, one thread.
@@ -143,10 +149,8 @@ pub(crate) fn all_logits(
     let mut workspace = Workspace::new();
     let mut all = Vec::new();
     for tokens in tokens.chunks(chunk) {
-        let mut segment = Segment::new(tokens, &mut cache, LogitsRows::All);
-        all.extend_from_slice(
-            model.forward(compute, &mut workspace, std::slice::from_mut(&mut segment)).expect("a step"),
-        );
+        let segment = Segment::new(compute, tokens, &mut cache, LogitsRows::All).expect("room");
+        all.extend_from_slice(model.forward(compute, &mut workspace, [segment]).expect("a step"));
     }
     assert_eq!(cache.len(), tokens.len());
     all
@@ -165,9 +169,8 @@ pub(crate) fn greedy(
     let mut output = Vec::new();
     let mut next = prompt.to_vec();
     while output.len() < n_tokens {
-        let mut segment = Segment::new(&next, &mut cache, LogitsRows::Last);
-        let logits =
-            model.forward(compute, &mut workspace, std::slice::from_mut(&mut segment)).expect("a step");
+        let segment = Segment::new(compute, &next, &mut cache, LogitsRows::Last).expect("room");
+        let logits = model.forward(compute, &mut workspace, [segment]).expect("a step");
         let token = compute.kernels.argmax(logits).expect("finite logits") as TokenId;
         output.push(token);
         next = vec![token];

@@ -23,7 +23,8 @@ use ruvllm_kv_cache::prefix::{
 };
 use ruvllm_kv_cache::{Block, KvFormats, KvStore, Sequence};
 use ruvllm_memory::TenantUsage;
-use ruvllm_models::{ModelConfig, TokenId};
+use ruvllm_models::ModelConfig;
+use ruvllm_text::TokenId;
 
 use crate::error::{Error, Result};
 use crate::quality::QualityFiles;

@@ -1,0 +1,140 @@
+//! What a model's file says about the work of a token: operations of a prompt, bytes of a decoded token.
+
+use std::path::Path;
+
+use gguf_rs_lite::{Gguf, Metadata, TensorType};
+
+use super::kv::Kv;
+use crate::{Error, Result};
+
+/// Sizes of a dense decoder, from which operations and bytes follow.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct ModelFacts {
+    pub(super) file_bytes: u64,
+    /// Whether most weights are in a type whose products run on bytes.
+    pub(super) is_quantized: bool,
+    /// Values of the matrices that every token meets.
+    layer_values: u64,
+    layer_bytes: u64,
+    /// The matrix of the logits: in a prompt, only the last token meets it.
+    head_values: u64,
+    head_bytes: u64,
+    /// Of all layers: query values per token, keys and values together per token.
+    query_width: u64,
+    kv_width: u64,
+}
+
+impl ModelFacts {
+    /// Reads the header of `path`.
+    pub(super) fn read(path: &Path) -> Result<Self> {
+        let model = Gguf::open(path).map_err(|source| Error::ReadModel { path: path.to_owned(), source })?;
+        let mut facts = Self { file_bytes: model.file_bytes(), ..Self::default() };
+        let mut float_values = 0;
+        let has_head = model.tensor("output.weight").is_some();
+        for tensor in model.tensors() {
+            let is_matrix = tensor.dims.len() > 1;
+            let is_head = tensor.name == if has_head { "output.weight" } else { "token_embd.weight" };
+            if is_head {
+                (facts.head_values, facts.head_bytes) = (tensor.elements(), tensor.bytes());
+            } else if tensor.name.starts_with("blk.") {
+                facts.layer_bytes += tensor.bytes();
+                if is_matrix {
+                    facts.layer_values += tensor.elements();
+                }
+            }
+            if is_matrix && matches!(tensor.tensor_type, TensorType::F32 | TensorType::F16 | TensorType::BF16)
+            {
+                float_values += tensor.elements();
+            }
+        }
+        facts.is_quantized = float_values < facts.layer_values.div_ceil(2);
+        (facts.query_width, facts.kv_width) = attention_widths(model.metadata()).unwrap_or_default();
+        Ok(facts)
+    }
+
+    /// Operations (two per multiply-add) of a prompt of `tokens` after `depth` tokens: matrices and attention.
+    pub(super) fn prefill_ops(&self, tokens: usize, depth: usize) -> f64 {
+        let n = tokens as f64;
+        let matrices = 2.0 * (self.layer_values as f64 * n + self.head_values as f64);
+        // A query meets the tokens before it and itself; score and weighted sum take four operations per dimension.
+        let pairs = n * depth as f64 + n * (n + 1.0) / 2.0;
+        matrices + 4.0 * self.query_width as f64 * pairs
+    }
+
+    /// Bytes that `tokens` decoded tokens read after `depth` tokens: all weights once per token, and the cache so far.
+    pub(super) fn decode_bytes(&self, tokens: usize, depth: usize, kv: Kv) -> f64 {
+        let n = tokens as f64;
+        let keys = n * depth as f64 + n * (n + 1.0) / 2.0;
+        (self.layer_bytes + self.head_bytes) as f64 * n
+            + self.kv_width as f64 * kv.bytes_per_value(depth) * keys
+    }
+
+    /// A model of a gigabyte.
+    #[cfg(test)]
+    pub(super) fn for_tests() -> Self {
+        Self {
+            file_bytes: 1_100_000_000,
+            is_quantized: true,
+            layer_values: 900_000_000,
+            layer_bytes: 900_000_000,
+            head_values: 100_000_000,
+            head_bytes: 100_000_000,
+            query_width: 32_768,
+            kv_width: 16_384,
+        }
+    }
+}
+
+/// Query values and key plus value elements of one token over all layers; `None` where the file does not say.
+fn attention_widths(metadata: &Metadata) -> Option<(u64, u64)> {
+    let architecture = metadata.get_str("general.architecture").ok()??;
+    let number = |key: &str| metadata.get_u64(&format!("{architecture}.{key}")).ok().flatten();
+    let (layers, heads) = (number("block_count")?, number("attention.head_count")?);
+    let kv_heads = number("attention.head_count_kv").unwrap_or(heads);
+    let head_dim = match number("attention.key_length") {
+        Some(head_dim) => head_dim,
+        None => number("embedding_length")?.checked_div(heads)?,
+    };
+    Some((layers * heads * head_dim, layers * kv_heads * head_dim * 2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gguf_rs_lite::{TensorInfo, write_file};
+
+    #[test]
+    fn facts_come_from_the_header() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("m.gguf");
+        let mut metadata: Metadata = [("general.architecture", "llama")].into_iter().collect();
+        for (key, value) in [("block_count", 1u32), ("attention.head_count", 4), ("embedding_length", 64)] {
+            metadata.insert(format!("llama.{key}"), value);
+        }
+        metadata.insert("llama.attention.head_count_kv", 2u32);
+        let tensors = [
+            TensorInfo::new("token_embd.weight", [64, 10], TensorType::F16).expect("a tensor"),
+            TensorInfo::new("blk.0.attn_norm.weight", [64], TensorType::F32).expect("a tensor"),
+            TensorInfo::new("blk.0.ffn_up.weight", [64, 32], TensorType::Q8_0).expect("a tensor"),
+        ];
+        let sizes: Vec<(String, usize)> =
+            tensors.iter().map(|tensor| (tensor.name.clone(), tensor.bytes() as usize)).collect();
+        write_file(&path, &metadata, tensors, |writer| {
+            sizes.iter().try_for_each(|(name, bytes)| writer.write_tensor(name, &vec![0; *bytes]))
+        })
+        .expect("a file");
+        let facts = ModelFacts::read(&path).expect("facts");
+        assert!(facts.is_quantized);
+        // 2 per value of the matrix, the head once (tied embeddings), 4 x 64 x (1 + 2) pairs of queries and keys.
+        assert_eq!(facts.prefill_ops(2, 0), 2.0 * (2048.0 * 2.0 + 640.0) + 4.0 * 64.0 * 3.0);
+        // 64 rows of 34 bytes, the norm, the head; two KV heads of 16, keys and values, half precision.
+        let weights = 64.0 * 34.0 + 256.0 + 1280.0;
+        assert_eq!(facts.decode_bytes(1, 10, Kv::F16), weights + 64.0 * 2.0 * 11.0);
+    }
+
+    #[test]
+    fn a_missing_file_is_an_error_with_its_path() {
+        let error = ModelFacts::read(Path::new("/no/model.gguf")).expect_err("no such file").to_string();
+        assert!(error.contains("/no/model.gguf"), "{error}");
+    }
+}
