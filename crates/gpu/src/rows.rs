@@ -154,7 +154,7 @@ impl Gpu {
         out: &RowOutput,
     ) -> Result<Dispatch> {
         let op = RowOp::Gated(activation);
-        self.row_op(op, rows, cols, vec![gate_up.clone()], &[2 * cols], out)
+        self.row_op(op, rows, cols, vec![gate_up.clone()], &[cols.saturating_mul(2)], out)
     }
 
     /// Checks sizes (`widths`: values per row of each input, 0 for one row of `cols`) and prepares
