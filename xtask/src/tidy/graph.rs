@@ -26,7 +26,8 @@ impl FileGraph {
     pub(super) fn new(files: impl IntoIterator<Item = (Vec<String>, FileFacts)>) -> Self {
         let (modules, facts): (Vec<_>, Vec<_>) = files.into_iter().unzip();
         // Modules of tests are declared by nobody, because tests are left out.
-        let index: BTreeMap<Vec<String>, usize> = modules.iter().cloned().enumerate().map(|(i, module)| (module, i)).collect();
+        let index: BTreeMap<Vec<String>, usize> =
+            modules.iter().cloned().enumerate().map(|(i, module)| (module, i)).collect();
         let mut graph = Self { edges: vec![BTreeSet::new(); facts.len()], modules, facts, index };
         for file in 0..graph.facts.len() {
             let imports = graph.facts[file].imports.iter().map(|import| &import.path);
