@@ -1,4 +1,4 @@
-//! The page pool, slabs and scratch: what handing out memory costs. Nothing is written to the pages, so these are the
+//! The page pool and slabs: what handing out memory costs. Nothing is written to the pages, so these are the
 //! times of the bookkeeping alone.
 
 use std::collections::HashMap;

@@ -86,28 +86,6 @@ pub enum Error {
         /// The most there could be.
         max_bytes: usize,
     },
-
-    /// A buffer larger than a `BufferPool` has.
-    #[error("a buffer of {wanted_bytes} bytes; the largest has {largest_bytes}: take pages instead")]
-    BufferTooLarge {
-        /// Bytes asked for.
-        wanted_bytes: usize,
-        /// Bytes of the largest buffer.
-        largest_bytes: usize,
-    },
-
-    /// An arena has less left than a slice needs.
-    #[error(
-        "{wanted_bytes} bytes of scratch wanted, {free_bytes} of {capacity_bytes} left; make the arena larger"
-    )]
-    ScratchExhausted {
-        /// Bytes asked for.
-        wanted_bytes: usize,
-        /// Bytes left.
-        free_bytes: usize,
-        /// Bytes of the arena.
-        capacity_bytes: usize,
-    },
 }
 
 /// What is missing, in words, and what to do.

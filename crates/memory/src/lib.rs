@@ -1,13 +1,13 @@
-//! One budget for all memory of an engine: pages that sequences, adapters and scratch share.
+//! One budget for the keys and values, the prefixes and the adapters of an engine, in pages of 2 MiB.
 //!
 //! **What it is:** a [`PagePool`] hands out ranges of 2 MiB pages from one reserved range of addresses. Memory comes from the
 //! system when a page is first written and goes back above a small reserve, and there is never more of it than the
 //! capacity. [`Pages`] and the blocks of a [`Slab`] give themselves back when they are dropped; taking a page twice or
 //! using one after it was given back does not compile. A [`Tenant`] has quotas and never sees another's bytes. When memory
-//! is short, a [`PageOwner`] is asked to give some back. [`Arena`], [`BufferPool`] and [`ThreadScratch`] are for memory that
-//! lives as long as a step, and take nothing from the system's allocator once they are warm.
+//! is short, a [`PageOwner`] is asked to give some back.
 //!
-//! **What it is not:** no general allocator (the unit is a page or a block of a slab), and no cache: what is worth keeping
+//! **What it is not:** no general allocator (the unit is a page or a block of a slab), no scratch memory (a decoder's
+//! workspace is bounded by batch and model width, and stays in `Vec`s), and no cache: what is worth keeping
 //! is known to the owners. It moves no data and does not know what a token is.
 //!
 //! # Example
@@ -42,7 +42,7 @@
 //!                         ├─ Tenant, Quota         Request { content, tenant, owner }
 //!                         ├─ OwnerId ── PageOwner  (asked when memory is short)
 //!                         └─ PoolStats
-//! Slab ── SlabBlock       Arena ── Frame       BufferPool       ThreadScratch
+//! Slab ── SlabBlock
 //! ```
 //!
 //! # How a request runs
@@ -76,7 +76,6 @@ mod pool;
 mod region;
 mod request;
 mod runs;
-mod scratch;
 mod shards;
 mod slab;
 mod stats;
@@ -90,7 +89,6 @@ pub use owner::{OwnerId, PageOwner, PageRange};
 pub use pages::{Pages, Pin, Reservation};
 pub use pool::PagePool;
 pub use request::{Content, Request};
-pub use scratch::{Arena, BUFFER_CLASSES, BufferPool, Element, Frame, ThreadScratch};
 pub use slab::{Slab, SlabBlock, SlabStats};
 pub use stats::{EvictionStats, PoolStats, RangeInfo};
 pub use tenant::{Quota, Tenant, TenantUsage};
