@@ -14,14 +14,14 @@
 //! # Example
 //! ```no_run
 //! use ruvllm_adapters::{Adapter, BaseModel, LoraFile, Part, Site};
-//! use ruvllm_memory::{Content, PagePool, Request};
+//! use ruvllm_memory::{PagePool, Request};
 //!
 //! /// Two adapters as one; the second counts half.
 //! fn both(base: &BaseModel, pool: &PagePool) -> ruvllm_adapters::Result<Adapter> {
 //!     let style = LoraFile::open("style-lora".as_ref())?;
 //!     let facts = LoraFile::open("facts-lora.gguf".as_ref())?;
 //!     let parts = [Part { file: &style, scale: 1.0 }, Part { file: &facts, scale: 0.5 }];
-//!     let adapter = Adapter::new(base, &parts, pool, &Request::new(Content::Adapter))?;
+//!     let adapter = Adapter::new(base, &parts, pool, &Request::default())?;
 //!     let changed = adapter.at(0, Site::AttentionInput);
 //!     println!("{} bytes; the first queries have rank {}", adapter.bytes(), changed.map_or(0, |low_rank| low_rank.rank()));
 //!     Ok(adapter)

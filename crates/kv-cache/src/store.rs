@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use ruvllm_kernels::{KvLayout, NuqContext};
-use ruvllm_memory::{Content, PagePool, Request, Slab, Tenant, TenantUsage};
+use ruvllm_memory::{PagePool, Request, Slab, Tenant, TenantUsage};
 
 use crate::block::Block;
 use crate::calibration::KvCalibration;
@@ -195,7 +195,7 @@ impl KvStore {
             return Ok(Self(view));
         }
         let slab = |tier: &Tier| {
-            let request = Request::new(Content::Kv).tenant(tenant.clone());
+            let request = Request::default().tenant(tenant.clone());
             let (block_bytes, pool) = (tier.layer_bytes(), &shared.pool);
             Slab::new(pool, block_bytes, request).map_err(|source| Error::Memory {
                 block_bytes,

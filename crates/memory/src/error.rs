@@ -78,6 +78,15 @@ pub enum Error {
         what: &'static str,
     },
 
+    /// A name that no pressure policy has.
+    #[error(
+        "unknown pressure policy {text:?}; use lower-precision, evict-prefixes, spill, reject or drop-oldest"
+    )]
+    UnknownPressurePolicy {
+        /// The name as it was given.
+        text: String,
+    },
+
     /// A size of blocks that no slab can have.
     #[error("blocks of {block_bytes} bytes; they must have 1 to {max_bytes}, the size of the pool")]
     BlockBytes {
@@ -86,6 +95,19 @@ pub enum Error {
         /// The most there could be.
         max_bytes: usize,
     },
+}
+
+impl Error {
+    /// Path of the tenant whose quota was short, empty for the pool itself; `None` if memory was not what was missing.
+    pub fn short_tenant(&self) -> Option<&str> {
+        match self {
+            Self::QuotaExceeded { tenant, .. } => Some(tenant),
+            Self::Exhausted { wanted_pages, capacity_pages, .. } if wanted_pages <= capacity_pages => {
+                Some("")
+            }
+            _ => None,
+        }
+    }
 }
 
 /// What is missing, in words, and what to do.

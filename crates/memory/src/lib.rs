@@ -4,7 +4,7 @@
 //! system when a page is first written and goes back above a small reserve, and there is never more of it than the
 //! capacity. [`Pages`] and the blocks of a [`Slab`] give themselves back when they are dropped; taking a page twice or
 //! using one after it was given back does not compile. A [`Tenant`] has quotas and never sees another's bytes. When memory
-//! is short, a [`PageOwner`] is asked to give some back.
+//! is short, the pool decides what yields ([`PressurePolicy`]); a cache offers its units as a [`PressureOwner`].
 //!
 //! **What it is not:** no general allocator (the unit is a page or a block of a slab), no scratch memory (a decoder's
 //! workspace is bounded by batch and model width, and stays in `Vec`s), and no cache: what is worth keeping
@@ -13,7 +13,7 @@
 //! # Example
 //!
 //! ```
-//! use ruvllm_memory::{Content, PagePool, PoolConfig, Quota, Request, Slab};
+//! use ruvllm_memory::{PagePool, PoolConfig, Quota, Request, Slab};
 //!
 //! # fn main() -> ruvllm_memory::Result<()> {
 //! let pool = PagePool::new(PoolConfig::new(256 << 20))?;
@@ -21,11 +21,11 @@
 //! pool.set_quota(&team, Quota { hard_pages: 64, soft_pages: 48 })?;
 //!
 //! // An adapter: four pages in one piece.
-//! let mut adapter = pool.allocate(4, &Request::new(Content::Adapter).tenant(team.clone()))?;
+//! let mut adapter = pool.allocate(4, &Request::default().tenant(team.clone()))?;
 //! adapter.bytes_mut()[..4].copy_from_slice(b"lora");
 //!
 //! // Blocks of keys and values: many to a page.
-//! let slab = Slab::new(&pool, 64 << 10, Request::new(Content::Kv).tenant(team.clone()))?;
+//! let slab = Slab::new(&pool, 64 << 10, Request::default().tenant(team.clone()))?;
 //! let block = slab.allocate()?;
 //!
 //! assert_eq!(pool.usage(&team)?.used_pages, 5);
@@ -38,17 +38,17 @@
 //! # Main types
 //!
 //! ```text
-//! PoolConfig ── PagePool ─┬─ Reservation ── Pages ── Pin
-//!                         ├─ Tenant, Quota         Request { content, tenant, owner }
-//!                         ├─ OwnerId ── PageOwner  (asked when memory is short)
+//! PoolConfig ── PagePool ─┬─ Reservation ── Pages     Request { tenant, pressure }
+//!                         ├─ Tenant, Quota
+//!                         ├─ Offer, Claim ── PressureOwner, PressurePolicy
 //!                         └─ PoolStats
 //! Slab ── SlabBlock
 //! ```
 //!
 //! # How a request runs
 //!
-//! 1. The pages are counted for the tenant and its ancestors. If a quota or the pool is short, owners are asked, and the
-//!    count is tried again.
+//! 1. The pages are counted for the tenant and its ancestors. If a quota or the pool is short, spare pages of slabs are
+//!    taken, then units of owners are evicted if the request's policy says so, and the count is tried again.
 //! 2. A single page comes from the calling thread's cache; anything else from the free runs, by best fit. When no run is
 //!    long enough, all caches are emptied into the runs before the request fails.
 //! 3. Pages that another tenant wrote to are zeroed.
@@ -60,18 +60,17 @@
 //! # Locks
 //!
 //! None is held while an owner is asked. The counts of tenants are atomic; caches and runs are behind locks that are taken
-//! in one order. Code that runs in [`PageOwner`] must not wait for a lock that is held during requests.
+//! in one order. Code that runs in [`PressureOwner`] must not wait for a lock that is held during requests.
 
 #![deny(unsafe_code)]
 
 mod config;
 mod error;
-mod evict;
 #[cfg(all(test, loom))]
 mod model;
-mod owner;
 mod pages;
 mod pool;
+mod pressure;
 #[allow(unsafe_code, reason = "views of mapped memory cannot be had without")]
 mod region;
 mod request;
@@ -80,15 +79,15 @@ mod shards;
 mod slab;
 mod stats;
 mod sync;
-mod table;
 mod tenant;
+mod writers;
 
-pub use config::{Fit, PoolConfig, Watermarks};
+pub use config::{Fit, PoolConfig};
 pub use error::{Error, Result};
-pub use owner::{OwnerId, PageOwner, PageRange};
-pub use pages::{Pages, Pin, Reservation};
+pub use pages::{Pages, Reservation};
 pub use pool::PagePool;
-pub use request::{Content, Request};
+pub use pressure::{Claim, Demand, Offer, OwnerId, PressureOwner, PressurePolicy, Release, Rung, Use};
+pub use request::Request;
 pub use slab::{Slab, SlabBlock, SlabStats};
-pub use stats::{EvictionStats, PoolStats, RangeInfo};
+pub use stats::{PoolStats, PressureStats};
 pub use tenant::{Quota, Tenant, TenantUsage};

@@ -5,7 +5,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use ruvllm_memory::{Content, PagePool, PoolConfig, Request, Slab};
+use ruvllm_memory::{PagePool, PoolConfig, Request, Slab};
 
 struct Counting;
 
@@ -33,14 +33,12 @@ static ALLOCATOR: Counting = Counting;
 #[test]
 fn a_step_that_was_run_before_allocates_nothing() {
     let pool = PagePool::new(PoolConfig::new(256 << 20)).unwrap();
-    let request = Request::new(Content::Temporary).tenant(pool.tenant("org/team/user").unwrap());
+    let request = Request::default().tenant(pool.tenant("org/team/user").unwrap());
     let slab = Slab::new(&pool, 48 << 10, request.clone()).unwrap();
     let mut blocks = Vec::with_capacity(100);
     let mut step = || {
-        let page = pool.allocate(1, &request).unwrap();
-        let pages = pool.prepare(5, &request).unwrap().commit();
-        let _pin = pages.pin();
-        page.touch();
+        let _page = pool.allocate(1, &request).unwrap();
+        let _pages = pool.prepare(5, &request).unwrap().commit();
         // Of three pages, two of which go back to the pool each time.
         blocks.extend((0..100).map(|_| slab.allocate().unwrap()));
         blocks.clear();

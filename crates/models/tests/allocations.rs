@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use gguf_rs_lite::{Gguf, Metadata, TensorInfo, Writer};
 use ruvllm_adapters::{LoraFile, Part};
-use ruvllm_memory::{Content, PagePool, PoolConfig, Request};
+use ruvllm_memory::{PagePool, PoolConfig, Request};
 use ruvllm_models::{Compute, KvFormat, LogitsRows, Model, Segment, Workspace};
 
 /// Counts calls and live bytes, and otherwise is the system's allocator.
@@ -113,7 +113,7 @@ fn warm_decode_steps_allocate_nothing(file: &str, lora: Option<&str>, threads: u
     let adapter = lora.map(|name| {
         let file = LoraFile::open(&data(name)).expect("the adapter opens");
         let parts = [Part { file: &file, scale: 1.0 }];
-        model.adapter(&parts, &pool, &Request::new(Content::Adapter)).expect("it fits the model")
+        model.adapter(&parts, &pool, &Request::default()).expect("it fits the model")
     });
     let mut workspace = Workspace::new();
     let mut step = |tokens: &[u32]| {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ruvllm_adapters::{Adapter, LoraFile, Part};
-use ruvllm_memory::{Content, Request};
+use ruvllm_memory::Request;
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -37,7 +37,7 @@ impl Engine {
             files.iter().zip(sources).map(|(file, source)| Part { file, scale: source.scale }).collect();
         let pool = self.kv.pool();
         loop {
-            match self.model.adapter(&parts, pool, &Request::new(Content::Adapter)) {
+            match self.model.adapter(&parts, pool, &Request::default()) {
                 Ok(adapter) => return Ok(Arc::new(adapter)),
                 Err(ruvllm_models::Error::Adapter(ruvllm_adapters::Error::Memory { .. }))
                     if self.prefixes.as_ref().is_some_and(|prefixes| prefixes.give_up(&self.kv, "")) => {}
