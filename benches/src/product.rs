@@ -1,6 +1,8 @@
 //! A matrix product to measure: packed weights of one format and shape, activations, and room for the result.
 
-use ruvllm_kernels::{Activations, BlockFormat, Kernels, PackedMatrix, SharedBytes, ThreadPool};
+use ruvllm_kernels::matmul::Activations;
+use ruvllm_kernels::quant::{BlockFormat, PackedMatrix, SharedBytes};
+use ruvllm_kernels::{Kernels, ThreadPool};
 
 use crate::{Arithmetic, Work, values};
 

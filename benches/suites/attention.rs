@@ -6,10 +6,12 @@
 use std::sync::Mutex;
 
 use ruvllm_benches::{Suite, Work, values};
-use ruvllm_kernels::{
-    AttentionScratch, AttentionShape, Kernels, KeyRotation, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane,
-    KvRole, KvScratch, KvView, NuqCodebooks, NuqContext, RopeConfig, RopeLayout, SquatCorrection,
+use ruvllm_kernels::Kernels;
+use ruvllm_kernels::attention::{
+    AttentionScratch, AttentionShape, KeyRotation, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane, KvRole,
+    KvScratch, KvView, NuqCodebooks, NuqContext, SquatCorrection,
 };
+use ruvllm_kernels::rope::{RopeConfig, RopeLayout};
 
 /// Tokens of a block where nothing else is said.
 const BLOCK_TOKENS: usize = 64;

@@ -2,7 +2,7 @@
 //! tokens, bound by arithmetic), with a feed-forward shape of a 1 G-parameter model.
 
 use ruvllm_benches::{Product, Suite};
-use ruvllm_kernels::BlockFormat;
+use ruvllm_kernels::quant::BlockFormat;
 
 /// Products of few tokens read matrices in turn until this many bytes have passed, so that none is in cache when it
 /// comes again, as in a model.

@@ -4,10 +4,9 @@
 
 use half::{bf16, f16};
 use ruvllm_benches::{Suite, Work, values};
-use ruvllm_kernels::{
-    Activation, Metric, Norm, ProductQuantizer, ProductTraining, RopeConfig, RopeLayout, RopeTable,
-    VectorRows,
-};
+use ruvllm_kernels::rope::{RopeConfig, RopeLayout, RopeTable};
+use ruvllm_kernels::rows::{Activation, Norm};
+use ruvllm_kernels::vector::{Metric, ProductQuantizer, ProductTraining, VectorRows};
 
 /// Vectors that one query is compared with.
 const ROWS: usize = 64;

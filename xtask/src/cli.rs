@@ -1,16 +1,14 @@
 //! The command line of `cargo xtask`.
 
-use std::path::PathBuf;
+use std::ffi::OsString;
 
 use clap::{Parser, Subcommand};
 
 use crate::adr::Depth;
-use crate::bench::{BenchArgs, KvQualityArgs, QuantizeTableArgs};
-use crate::gen_model::{Shape, TypeMix};
+use crate::process::CommandLine;
 use crate::sanitize::Sanitizer;
 use crate::{
-    Result, Workspace, adr, bench, ci, cross_test, family_goldens, fixtures, gen_model, sanitize,
-    second_opinion, setup, template_goldens, tokenizer_goldens, workspace,
+    Result, Workspace, adr, ci, cross_test, fixtures, sanitize, second_opinion, setup, tidy, workspace,
 };
 
 /// Builds, checks and measures the ruvllm workspace
@@ -56,6 +54,18 @@ enum Command {
         #[arg(long)]
         update: bool,
     },
+    /// Checks the form of the tree: lengths of files and functions, widths of prose, READMEs, cycles of files
+    Tidy {
+        /// Prints files, lines and import cycles of each crate instead
+        #[arg(long, conflicts_with_all = ["fix", "all"])]
+        graph: bool,
+        /// Wraps wide comments and pages instead
+        #[arg(long, conflicts_with = "all")]
+        fix: bool,
+        /// Also lists violations of pending rules
+        #[arg(long)]
+        all: bool,
+    },
     /// Installs what a fresh Debian machine lacks; does nothing when all is there
     Setup {
         /// Only says what is missing and what would install it
@@ -66,80 +76,38 @@ enum Command {
         cross: bool,
     },
     /// Runs Criterion suites, or whole models beside another engine
-    ///
-    /// `cargo xtask bench matmul` runs one suite, `batch-curve` draws rates over batch sizes,
-    /// `prefix-traces` counts hits of the prefix tree. `cargo xtask bench
-    /// --peer llama-bench=PATH --model FILE` runs this engine and llama.cpp's llama-bench in turn (with and without
-    /// repacking and flash attention), writes the samples to target/bench/ and the table to its section of
-    /// docs/performance.md.
-    Bench(BenchArgs),
-    /// Measures what policies of the KV cache cost: perplexity of a text, retrieval from it, and bytes
-    ///
-    /// Writes the tables and the figure to docs/kv-cache.md, the samples to target/bench/.
-    KvQuality(KvQualityArgs),
-    /// Measures what the types of `ruvllm quantize` cost, beside llama.cpp's quantizer
-    ///
-    /// Quantizes a model with both programs, measures perplexity of both files with this engine, and of a shorter piece with
-    /// llama.cpp, which must read the files written here. Writes the table to docs/models.md, the samples to target/bench/.
-    QuantizeTable(QuantizeTableArgs),
+    #[command(disable_help_flag = true)]
+    Bench(Forwarded),
+    /// Measures the cost of KV-cache policies: perplexity, retrieval and bytes
+    #[command(disable_help_flag = true)]
+    KvQuality(Forwarded),
+    /// Measures the cost of the types of `ruvllm quantize`, beside llama.cpp's quantizer
+    #[command(disable_help_flag = true)]
+    QuantizeTable(Forwarded),
+    /// Compares tokenizers with the ids of the models' own tokenizers
+    #[command(disable_help_flag = true)]
+    TokenizerGoldens(Forwarded),
+    /// Compares chat templates of published models with Python's Jinja2
+    #[command(disable_help_flag = true)]
+    TemplateGoldens(Forwarded),
+    /// Compares models of drawn configurations with transformers
+    #[command(disable_help_flag = true)]
+    FamilyGoldens(Forwarded),
+    /// Writes a model of a real shape with random weights
+    #[command(disable_help_flag = true)]
+    GenModel(Forwarded),
     /// Lists, starts and checks the architecture decision records in docs/adr
     Adr {
         #[command(subcommand)]
         command: AdrCommand,
     },
-    /// Compares the tokenizers of real vocabularies with the ids that their models' own tokenizers give
-    ///
-    /// Prints a table. A folder in the manner of llama.cpp's `models`: `NAME.gguf`, the texts `NAME.gguf.inp`, their ids
-    /// `NAME.gguf.out`. Not part of `ci`: the files are too large to be committed.
-    TokenizerGoldens {
-        /// The folder
-        folder: PathBuf,
-    },
-    /// Renders conversations with chat templates of published models, here and by Python's Jinja2, and compares
-    ///
-    /// Prints a table. Not part of `ci`: it needs a Python with the package `jinja2`, and the templates.
-    TemplateGoldens {
-        /// The folder with the templates, `NAME.jinja`
-        folder: PathBuf,
-        /// The Python
-        #[arg(long, value_name = "PROGRAM", default_value = "python3")]
-        python: PathBuf,
-    },
-    /// Computes models with drawn configurations and random weights here and by transformers, and compares
-    ///
-    /// Prints a table. Not part of `ci`: it needs a Python with the packages `torch` and `transformers`. The models stay in
-    /// target/family-goldens until the next run.
-    FamilyGoldens {
-        /// Models of each family
-        #[arg(long, default_value_t = 8)]
-        models: usize,
-        /// Same seed and version of transformers, same models
-        #[arg(long, default_value_t = 0)]
-        seed: u64,
-        /// The Python
-        #[arg(long, value_name = "PROGRAM", default_value = "python3")]
-        python: PathBuf,
-    },
-    /// Writes a model of a real shape with random weights, for speed and memory work
-    GenModel {
-        /// Sizes of the model
-        #[arg(long, value_enum)]
-        shape: Shape,
-        /// Type of the matrices, such as `q8_0`, `q4_k` or `q4_k_m`; norms are always f32
-        #[arg(long = "type", value_name = "TYPE")]
-        types: TypeMix,
-        /// The GGUF file to write
-        out: PathBuf,
-        /// Same seed, same file
-        #[arg(long, default_value_t = 0)]
-        seed: u64,
-        /// Number of layers instead of the shape's
-        #[arg(long)]
-        layers: Option<usize>,
-        /// Worker threads (default: all cores)
-        #[arg(long)]
-        threads: Option<usize>,
-    },
+}
+
+/// Arguments of a command of the package `ruvllm-tools`, which checks them.
+#[derive(clap::Args, Debug)]
+struct Forwarded {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+    _rest: Vec<OsString>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -178,23 +146,27 @@ pub fn run() -> Result<()> {
         Command::SecondOpinion => second_opinion::second_opinion(&workspace),
         Command::Fixtures { update: true } => fixtures::update(&workspace),
         Command::Fixtures { update: false } => fixtures::check(&workspace),
+        Command::Tidy { graph: true, .. } => tidy::print_graph(&workspace),
+        Command::Tidy { fix: true, .. } => tidy::fix(&workspace),
+        Command::Tidy { all, .. } => tidy::check(&workspace, all),
         Command::Setup { dry_run, cross } => setup::setup(&workspace, dry_run, cross),
-        Command::Bench(args) => bench::bench(&workspace, &args),
-        Command::KvQuality(args) => bench::kv_quality(&workspace, &args),
-        Command::QuantizeTable(args) => bench::quantize_table(&workspace, &args),
-        Command::TokenizerGoldens { folder } => tokenizer_goldens::tokenizer_goldens(&folder),
-        Command::FamilyGoldens { models, seed, python } => {
-            family_goldens::family_goldens(&workspace, &python, models, seed)
-        }
-        Command::TemplateGoldens { folder, python } => {
-            template_goldens::template_goldens(&workspace, &folder, &python)
-        }
         Command::Adr { command } => run_adr(&workspace, &command),
-        Command::GenModel { shape, types, out, seed, layers, threads } => {
-            let options = gen_model::Options { shape, types, seed, layers, threads };
-            gen_model::gen_model(&options, &out)
-        }
+        Command::Bench(_)
+        | Command::KvQuality(_)
+        | Command::QuantizeTable(_)
+        | Command::TokenizerGoldens(_)
+        | Command::TemplateGoldens(_)
+        | Command::FamilyGoldens(_)
+        | Command::GenModel(_) => tools(&workspace),
     }
+}
+
+/// Runs this command line in `ruvllm-tools`, a package of its own: it needs the project's libraries, the checks do not.
+fn tools(workspace: &Workspace) -> Result<()> {
+    CommandLine::cargo(workspace)
+        .args(["run", "--quiet", "--package", "ruvllm-tools", "--"])
+        .args(std::env::args_os().skip(1))
+        .run()
 }
 
 fn run_adr(workspace: &Workspace, command: &AdrCommand) -> Result<()> {
@@ -230,24 +202,14 @@ mod tests {
             "sanitize loom",
             "second-opinion",
             "fixtures --update",
+            "tidy --graph",
+            "tidy --fix",
             "setup --dry-run --cross",
-            "bench",
-            "bench matmul",
-            "bench batch-curve",
-            "bench prefix-traces --no-record",
-            "kv-quality",
-            "kv-quality --file a.txt --model b.gguf --limit 49152 --kv q8 --program ruvllm",
-            "kv-quality --only passkey,bytes --trials 2",
-            "quantize-table --llama bin --model a.gguf --file b.txt --type Q4_0,Q2_K --limit 8192 --no-record",
-            "bench --peer llama-bench=x --model a.gguf --model b.gguf -p 512 -n 64 -t 1,2 --rounds 3",
-            "bench --peer lbench=x --peer json=y --model a.gguf -d 0,4096 --kv f16,q8,q4 --section deep --drop-slow",
-            "tokenizer-goldens models",
-            "template-goldens templates --python venv/bin/python",
             "adr list",
             "adr new A-title",
             "adr check --full",
-            "gen-model --shape llama-1b --type q4_k_m out.gguf",
-            "gen-model --shape llama-7b --type iq4_xs out.gguf",
+            "bench --peer llama-bench=x --model a.gguf -p 512",
+            "gen-model --help",
         ] {
             let words = std::iter::once("xtask").chain(line.split(' '));
             assert!(Cli::try_parse_from(words).is_ok(), "{line}");

@@ -123,6 +123,12 @@ pub enum Error {
         /// The list of checksums.
         list: &'static str,
     },
+    /// Rules of the tree's form are broken; each violation was printed.
+    #[error("{count} violations of the tree's form (CONTRIBUTING.md)")]
+    Untidy {
+        /// The number of violations.
+        count: usize,
+    },
     /// An example compiles packages that its list does not have.
     #[error("{folder} compiles packages that no list allows: {names}")]
     ExtraPackages {
@@ -155,15 +161,6 @@ pub enum Error {
         /// The command line that installs it.
         install: String,
     },
-    /// A peer was named that this program cannot drive.
-    #[error("unknown peer `{name}`; known: llama-bench=PATH, lbench=PATH, json=PATH")]
-    UnknownPeer {
-        /// What was given for `--peer`.
-        name: String,
-    },
-    /// A peer run was asked for without a model.
-    #[error("--peer needs at least one --model FILE; `cargo xtask gen-model` makes one")]
-    NoModel,
     /// A document has no marker pair to write between.
     #[error("{} has no `{marker}` marker pair", path.display())]
     NoMarker {
@@ -172,59 +169,11 @@ pub enum Error {
         /// The marker's name.
         marker: String,
     },
-    /// The KV cache refused a policy.
-    #[error("cannot count what `{policy}` takes")]
-    KvCache {
-        /// The policy.
-        policy: String,
-        /// Why.
-        #[source]
-        source: ruvllm_kv_cache::Error,
-    },
-    /// No address space for a page pool.
-    #[error("cannot make a page pool")]
-    Pool(#[source] ruvllm_memory::Error),
-    /// A model file could not be read.
-    #[error("cannot read the model {}", path.display())]
-    ReadModel {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: gguf_rs_lite::Error,
-    },
-    /// A folder has no vocabulary with texts and ids beside it.
-    #[error("{} has no NAME.gguf with NAME.gguf.inp and NAME.gguf.out", folder.display())]
-    NoGoldens {
-        /// The folder.
-        folder: PathBuf,
-    },
-    /// Texts have other ids, or conversations other prompts, than the goldens.
-    #[error("{faults}")]
-    GoldensDiffer {
-        /// The first text of each vocabulary, or each conversation.
-        faults: String,
-    },
-    /// A folder has no chat templates.
-    #[error("{} has no chat templates (*.jinja)", folder.display())]
-    NoTemplates {
-        /// The folder.
-        folder: PathBuf,
-    },
-    /// A model file could not be written.
-    #[error("cannot write the model {}", path.display())]
-    Gguf {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: gguf_rs_lite::Error,
-    },
 }
 
 impl Error {
     /// Wraps an I/O error with what was tried on which path.
-    pub(crate) fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
+    pub fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.into();
         move |source| Self::Io { action, path, source }
     }

@@ -1,31 +1,41 @@
-//! What `cargo xtask` does: checks, benches, architecture decision records and synthetic models.
+//! The commands of `cargo xtask`: checks, their tools, architecture decision records.
 //!
-//! It is a library only so that its own integration tests can call it; nothing else in the workspace
-//! depends on it. `cargo xtask --help` lists the commands.
+//! A library for its own integration tests and for `ruvllm-tools`; nothing that is shipped depends on it.
+//! It depends on no crate of the project, so that checks start soon on a clean clone.
 
 #![forbid(unsafe_code)]
 
 pub mod adr;
-pub mod bench;
 mod ci;
 mod cli;
 mod cross_test;
 mod error;
 mod example;
-mod family_goldens;
 pub mod fixtures;
-pub mod gen_model;
 pub mod metadata;
-mod process;
+pub mod process;
 mod sanitize;
 mod second_opinion;
 mod setup;
 mod tally;
-mod template_goldens;
 mod test_binaries;
-mod tokenizer_goldens;
+pub mod tidy;
 mod workspace;
+
+use std::process::ExitCode;
 
 pub use cli::run;
 pub use error::{Error, Result};
-pub use workspace::Workspace;
+pub use workspace::{Workspace, today, unix_seconds};
+
+/// The exit code of a program that ends with `result`; an error and its causes go to stderr.
+pub fn exit_code<E: std::error::Error>(result: std::result::Result<(), E>) -> ExitCode {
+    let Err(error) = result else { return ExitCode::SUCCESS };
+    eprintln!("error: {error}");
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        eprintln!("  because: {inner}");
+        cause = inner.source();
+    }
+    ExitCode::FAILURE
+}

@@ -9,7 +9,7 @@ use crate::{Error, Result, Workspace};
 
 /// A command line that can be shown, run and rerun by hand.
 #[derive(Clone, Debug)]
-pub(crate) struct CommandLine {
+pub struct CommandLine {
     program: OsString,
     args: Vec<OsString>,
     envs: Vec<(&'static str, String)>,
@@ -18,29 +18,29 @@ pub(crate) struct CommandLine {
 
 impl CommandLine {
     /// `program` in the folder `dir`.
-    pub(crate) fn new(program: impl AsRef<OsStr>, dir: &Path) -> Self {
+    pub fn new(program: impl AsRef<OsStr>, dir: &Path) -> Self {
         Self { program: program.as_ref().into(), args: Vec::new(), envs: Vec::new(), dir: dir.into() }
     }
 
     /// The cargo that runs this program, in the workspace's root.
-    pub(crate) fn cargo(workspace: &Workspace) -> Self {
+    pub fn cargo(workspace: &Workspace) -> Self {
         Self::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()), workspace.root())
     }
 
     /// Adds arguments.
-    pub(crate) fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
+    pub fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
         self.args.extend(args.into_iter().map(|arg| arg.as_ref().to_owned()));
         self
     }
 
     /// Sets an environment variable.
-    pub(crate) fn env(mut self, name: &'static str, value: &str) -> Self {
+    pub fn env(mut self, name: &'static str, value: &str) -> Self {
         self.envs.push((name, value.to_owned()));
         self
     }
 
     /// The command as one would type it.
-    pub(crate) fn display(&self) -> String {
+    pub fn display(&self) -> String {
         let mut words: Vec<String> =
             self.envs.iter().map(|(name, value)| format!("{name}={}", quote(value))).collect();
         let program = Path::new(&self.program);
@@ -51,20 +51,20 @@ impl CommandLine {
     }
 
     /// Runs with this program's own output streams.
-    pub(crate) fn run(&self) -> Result<()> {
+    pub fn run(&self) -> Result<()> {
         let status = self.command().status().map_err(self.start_error())?;
         self.check(status, String::new())
     }
 
     /// Runs and returns stdout; stderr goes into the error.
-    pub(crate) fn output(&self) -> Result<String> {
+    pub fn output(&self) -> Result<String> {
         let output = self.command().stdin(Stdio::null()).output().map_err(self.start_error())?;
         self.check(output.status, String::from_utf8_lossy(&output.stderr).trim().to_owned())?;
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
     /// Runs and returns stdout, while stderr (progress) stays visible.
-    pub(crate) fn output_with_progress(&self) -> Result<String> {
+    pub fn output_with_progress(&self) -> Result<String> {
         let output = self
             .command()
             .stdin(Stdio::null())
@@ -76,7 +76,7 @@ impl CommandLine {
     }
 
     /// Runs, hands each line of stdout to `on_line` as it comes, and reports failure at the end.
-    pub(crate) fn run_lines(&self, mut on_line: impl FnMut(&str)) -> Result<()> {
+    pub fn run_lines(&self, mut on_line: impl FnMut(&str)) -> Result<()> {
         let mut child =
             self.command().stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(self.start_error())?;
         if let Some(stdout) = child.stdout.take() {
@@ -92,7 +92,7 @@ impl CommandLine {
     }
 
     /// Whether the program starts and succeeds; its output is dropped.
-    pub(crate) fn succeeds(&self) -> bool {
+    pub fn succeeds(&self) -> bool {
         self.command()
             .stdin(Stdio::null())
             .stdout(Stdio::null())

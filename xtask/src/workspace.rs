@@ -87,12 +87,14 @@ impl Workspace {
 }
 
 /// Seconds since 1970 (UTC).
-pub(crate) fn unix_seconds() -> u64 {
+#[must_use]
+pub fn unix_seconds() -> u64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
 /// Today (UTC) as `YYYY-MM-DD`.
-pub(crate) fn today() -> String {
+#[must_use]
+pub fn today() -> String {
     let (year, month, day) = civil(unix_seconds() / 86_400);
     format!("{year:04}-{month:02}-{day:02}")
 }

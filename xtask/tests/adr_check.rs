@@ -114,6 +114,9 @@ fn nothing_depends_on_a_side_package() {
     sample.package("tool", "");
     sample.package("high", "low = { path = \"../low\" }\ntool = { path = \"../tool\" }\n");
     sample.breaks(LAYERS, "high -> tool");
+    let both = "kind = \"layers\"\nlayers = [[\"low\"], []]\nside = [\"tool\", \"high\"]";
+    sample.holds(both);
+    sample.breaks(&both.replace("\"tool\", \"high\"", "\"high\", \"tool\""), "high -> tool");
 }
 
 #[test]

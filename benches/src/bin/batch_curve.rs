@@ -8,7 +8,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use ruvllm_benches::{Arithmetic, Limits, Product};
-use ruvllm_kernels::{BlockFormat, Kernels, ThreadPool};
+use ruvllm_kernels::quant::BlockFormat;
+use ruvllm_kernels::{Kernels, ThreadPool};
 
 /// Rows and columns of the weights: a square projection and a long one.
 const SHAPES: [(usize, usize); 2] = [(2048, 2048), (2048, 8192)];

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
-use ruvllm_kernels::{BlockFormat, PackedMatrix, SharedBytes};
+use ruvllm_kernels::quant::{BlockFormat, PackedMatrix, SharedBytes};
 use ruvllm_memory::{PagePool, Pages, Request};
 use sha2::{Digest, Sha256};
 

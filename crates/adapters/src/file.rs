@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use gguf_rs_lite::TensorData;
-use ruvllm_kernels::BlockFormat;
+use ruvllm_kernels::quant::BlockFormat;
 
 use crate::error::{Error, Result};
 use crate::format::{gguf, peft};

@@ -3,7 +3,9 @@
 use std::fmt;
 use std::ops::Range;
 
-use ruvllm_kernels::{Kernels, MatrixView, PackedMatrix, SharedBytes};
+use ruvllm_kernels::Kernels;
+use ruvllm_kernels::quant::{PackedMatrix, SharedBytes};
+use ruvllm_kernels::rows::MatrixView;
 
 /// What an adapter adds to the products of one input: `B (A x)` for each of them, with the scale in `B`.
 ///

@@ -1,7 +1,8 @@
 //! The crate's one error type. Only *data* ends up here (a requested instruction set, a configuration, bytes of a
 //! file); a caller's own buffers of the wrong length are programming errors and panic, as each method documents.
 
-use crate::{Isa, KvFormat};
+use crate::Isa;
+use crate::attention::KvFormat;
 
 /// What can go wrong when kernels, pools, tables and matrices are built.
 #[derive(Debug, thiserror::Error)]

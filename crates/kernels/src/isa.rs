@@ -8,9 +8,6 @@ use std::sync::OnceLock;
 
 use crate::{Error, Result};
 
-/// Environment variable that forces an instruction set by name (see [`Kernels::detect`](crate::Kernels::detect)).
-pub const ISA_VARIABLE: &str = "RUVLLM_ISA";
-
 /// An instruction set that kernels can be built for.
 ///
 /// All of them compute the same bits; they differ in speed.
@@ -32,6 +29,9 @@ pub enum Isa {
 }
 
 impl Isa {
+    /// Environment variable that forces an instruction set by name (see [`Kernels::detect`](crate::Kernels::detect)).
+    pub const VARIABLE: &str = "RUVLLM_ISA";
+
     /// Every instruction set, from the most general to the fastest.
     pub const ALL: [Self; 6] =
         [Self::Scalar, Self::Avx2, Self::Avx512, Self::Neon, Self::NeonDotprod, Self::NeonI8mm];

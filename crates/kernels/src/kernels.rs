@@ -1,10 +1,10 @@
 //! The dispatch: [`Kernels`], and the one list of everything that exists per instruction set.
 //!
 //! A slot is a function pointer to a generic body instantiated for one set of lanes, inside a function that enables the
-//! CPU features. Safe methods (`impl Kernels` beside each operation in `op/`, `attention/` and `matmul/`) check shapes
+//! CPU features. Safe methods (`impl Kernels` beside each operation, in the rooms) check shapes
 //! once and call a slot.
 
-use crate::{ISA_VARIABLE, Isa, Result};
+use crate::{Isa, Result};
 
 /// The kernels of one instruction set; possession proves that the CPU has it.
 ///
@@ -35,7 +35,7 @@ impl Kernels {
     /// [`Error::UnknownIsa`](crate::Error::UnknownIsa) or [`Error::IsaUnavailable`](crate::Error::IsaUnavailable) when
     /// the variable asks for something that is not there; it is never replaced silently.
     pub fn detect() -> Result<Self> {
-        Self::for_isa(Isa::requested(std::env::var_os(ISA_VARIABLE).as_deref())?)
+        Self::for_isa(Isa::requested(std::env::var_os(Isa::VARIABLE).as_deref())?)
     }
 
     /// The kernels of `isa`.
@@ -181,28 +181,28 @@ macro_rules! slots {
 // operation names the shared one in the body's trait implementation.
 slots! {
     // Rows of f32.
-    dot = crate::op::dot::dot: (x: &[f32], y: &[f32]) -> f32;
-    hadamard = crate::op::hadamard::hadamard: (rows: &mut [f32], dim: usize);
-    add_assign = crate::op::dot::add_assign: (x: &mut [f32], y: &[f32]);
-    add_product = crate::op::product::add_product:
-        (x: &mut [f32], w: crate::op::product::MatrixView<'_>, y: crate::op::product::MatrixView<'_>);
-    add_gram = crate::op::gram::add_gram:
+    dot = crate::rows::dot::dot: (x: &[f32], y: &[f32]) -> f32;
+    hadamard = crate::rows::hadamard::hadamard: (rows: &mut [f32], dim: usize);
+    add_assign = crate::rows::dot::add_assign: (x: &mut [f32], y: &[f32]);
+    add_product = crate::rows::product::add_product:
+        (x: &mut [f32], w: crate::rows::product::MatrixView<'_>, y: crate::rows::product::MatrixView<'_>);
+    add_gram = crate::rows::gram::add_gram:
         (rows: &[f32], width: usize, columns: std::ops::Range<usize>, dim: usize, gram: &mut [f32]);
-    norm = crate::op::norm::norm: (norm: crate::op::norm::Norm<'_>, eps: f32, x: &[f32], out: &mut [f32]);
-    add_norm = crate::op::norm::add_norm:
-        (norm: crate::op::norm::Norm<'_>, eps: f32, x: &mut [f32], y: &[f32], out: &mut [f32]);
-    softmax = crate::op::softmax::softmax: (x: &mut [f32]);
-    log_sum_exp = crate::op::softmax::log_sum_exp: (x: &[f32]) -> f32;
-    argmax = crate::op::select::argmax: (x: &[f32]) -> Option<usize>;
-    top_k = crate::op::select::top_k: (x: &[f32], k: usize, out: &mut Vec<u32>);
-    activate = crate::op::activation::activate: (activation: crate::op::activation::Activation, x: &mut [f32]);
-    gated = crate::op::activation::gated:
-        (activation: crate::op::activation::Activation, gate: &mut [f32], up: &[f32]);
-    rope = crate::op::rope::rope: (job: &crate::op::rope::RopeJob<'_>, x: &mut [f32]);
-    f32_to_f16 = crate::op::convert::f32_to_f16: (x: &[f32], out: &mut [half::f16]);
-    f32_to_bf16 = crate::op::convert::f32_to_bf16: (x: &[f32], out: &mut [half::bf16]);
-    f16_to_f32 = crate::op::convert::f16_to_f32: (x: &[half::f16], out: &mut [f32]);
-    bf16_to_f32 = crate::op::convert::bf16_to_f32: (x: &[half::bf16], out: &mut [f32]);
+    norm = crate::rows::norm::norm: (norm: crate::rows::norm::Norm<'_>, eps: f32, x: &[f32], out: &mut [f32]);
+    add_norm = crate::rows::norm::add_norm:
+        (norm: crate::rows::norm::Norm<'_>, eps: f32, x: &mut [f32], y: &[f32], out: &mut [f32]);
+    softmax = crate::rows::softmax::softmax: (x: &mut [f32]);
+    log_sum_exp = crate::rows::softmax::log_sum_exp: (x: &[f32]) -> f32;
+    argmax = crate::rows::select::argmax: (x: &[f32]) -> Option<usize>;
+    top_k = crate::rows::select::top_k: (x: &[f32], k: usize, out: &mut Vec<u32>);
+    activate = crate::rows::activation::activate: (activation: crate::rows::activation::Activation, x: &mut [f32]);
+    gated = crate::rows::activation::gated:
+        (activation: crate::rows::activation::Activation, gate: &mut [f32], up: &[f32]);
+    rope = crate::rope::rope: (job: &crate::rope::RopeJob<'_>, x: &mut [f32]);
+    f32_to_f16 = crate::rows::convert::f32_to_f16: (x: &[f32], out: &mut [half::f16]);
+    f32_to_bf16 = crate::rows::convert::f32_to_bf16: (x: &[f32], out: &mut [half::bf16]);
+    f16_to_f32 = crate::rows::convert::f16_to_f32: (x: &[half::f16], out: &mut [f32]);
+    bf16_to_f32 = crate::rows::convert::bf16_to_f32: (x: &[half::bf16], out: &mut [f32]);
 
     // Vectors for search.
     distance_f32 = crate::vector::distance_f32: (metric: crate::vector::Metric, x: &[f32], y: &[f32]) -> f32;
@@ -235,10 +235,10 @@ slots! {
     attend_merge = crate::attention::merge: (total: &mut crate::attention::State, split: &crate::attention::State);
 
     // Matrix products: activations to 8 bits, and some rows of one matrix for all tokens.
-    quantize_rows = crate::activations::quantize_rows:
-        (values: &[f32], cols: usize, rows: &mut crate::activations::Q8Rows);
-    quantize_tiles = crate::activations::quantize_tiles:
-        (values: &[f32], cols: usize, tiles: &mut [crate::activations::TileStep]);
+    quantize_rows = crate::matmul::activations::quantize_rows:
+        (values: &[f32], cols: usize, rows: &mut crate::matmul::activations::Q8Rows);
+    quantize_tiles = crate::matmul::activations::quantize_tiles:
+        (values: &[f32], cols: usize, tiles: &mut [crate::matmul::activations::TileStep]);
     pack_inputs = crate::matmul::float::pack_inputs:
         (job: &crate::matmul::float::PackJob<'_>, pairs: std::ops::Range<usize>);
     matmul_f32 = crate::matmul::float::product::<_, f32>:
@@ -247,31 +247,45 @@ slots! {
         (product: &crate::matmul::float::FloatProduct<'_>, rows: std::ops::Range<usize>);
     matmul_bf16 = crate::matmul::float::product::<_, half::bf16>:
         (product: &crate::matmul::float::FloatProduct<'_>, rows: std::ops::Range<usize>);
-    matmul_q8_0 = crate::matmul::integer::product::<_, crate::format::Q8_0>:
+    matmul_q8_0 = crate::matmul::integer::product::<_, crate::quant::Q8_0>:
         (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
-    matmul_q4_0 = crate::matmul::integer::product::<_, crate::format::Q4_0>:
+    matmul_q4_0 = crate::matmul::integer::product::<_, crate::quant::Q4_0>:
         (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
-    matmul_q4_1 = crate::matmul::integer::product::<_, crate::format::Q4_1>:
+    matmul_q4_1 = crate::matmul::integer::product::<_, crate::quant::Q4_1>:
         (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
-    matmul_q5_0 = crate::matmul::integer::product::<_, crate::format::Q5_0>:
+    matmul_q5_0 = crate::matmul::integer::product::<_, crate::quant::Q5_0>:
         (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
-    matmul_q5_1 = crate::matmul::integer::product::<_, crate::format::Q5_1>:
+    matmul_q5_1 = crate::matmul::integer::product::<_, crate::quant::Q5_1>:
         (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
-    matmul_q2_k = crate::matmul::integer::product::<_, crate::format::Q2K>:
+    matmul_q2_k = crate::matmul::integer::product::<_, crate::quant::Q2K>:
         (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
-    matmul_q3_k = crate::matmul::integer::product::<_, crate::format::Q3K>:
+    matmul_q3_k = crate::matmul::integer::product::<_, crate::quant::Q3K>:
         (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
-    matmul_q4_k = crate::matmul::integer::product::<_, crate::format::Q4K>:
+    matmul_q4_k = crate::matmul::integer::product::<_, crate::quant::Q4K>:
         (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
-    matmul_q5_k = crate::matmul::integer::product::<_, crate::format::Q5K>:
+    matmul_q5_k = crate::matmul::integer::product::<_, crate::quant::Q5K>:
         (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
-    matmul_q6_k = crate::matmul::integer::product::<_, crate::format::Q6K>:
+    matmul_q6_k = crate::matmul::integer::product::<_, crate::quant::Q6K>:
         (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
-    matmul_iq4_nl = crate::matmul::integer::product::<_, crate::format::Iq4Nl>:
+    matmul_iq4_nl = crate::matmul::integer::product::<_, crate::quant::Iq4Nl>:
         (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
-    matmul_iq4_xs = crate::matmul::integer::product::<_, crate::format::Iq4Xs>:
+    matmul_iq4_xs = crate::matmul::integer::product::<_, crate::quant::Iq4Xs>:
         (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    /// Prints what it found: `cargo xtask cross-test` reads the line.
+    #[test]
+    fn detection_obeys_the_environment() {
+        let chosen = Kernels::detect().unwrap().isa();
+        let available: Vec<_> = Kernels::available().iter().map(|kernels| kernels.isa().name()).collect();
+        println!("instruction set: {chosen} (available: {})", available.join(", "));
+        match std::env::var(Isa::VARIABLE) {
+            Ok(name) if !name.is_empty() => assert_eq!(chosen.name(), name),
+            _ => assert_eq!(chosen, Isa::best()),
+        }
+    }
+}

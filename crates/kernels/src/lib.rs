@@ -1,64 +1,41 @@
-//! CPU arithmetic for language models.
+//! CPU arithmetic for language models: everything between bytes of weights and logits.
 //!
-//! Everything between bytes of weights and logits: dot products and norms, activation functions, softmax, rotary
-//! embeddings, selection, causal attention over key/value blocks, block formats and matrix products on packed weights,
-//! distances between vectors and their quantization, and the thread pool they run on. It knows nothing of model files,
-//! architectures, tokens or sampling policies, holds no global state but the cached CPU detection, and depends on three
-//! small crates.
+//! It knows nothing of model files, architectures, tokens or sampling policies, holds no global state but the cached CPU
+//! detection, and depends on three small crates.
 //!
 //! # Example
-//! A head of a transformer layer: project, rotate, attend.
+//! A matrix of 8-bit quant blocks times one token:
 //! ```
-//! use ruvllm_kernels::*;
+//! use ruvllm_kernels::matmul::Activations;
+//! use ruvllm_kernels::quant::{BlockFormat, PackedMatrix, SharedBytes};
+//! use ruvllm_kernels::{Kernels, ThreadPool};
 //!
-//! let kernels = Kernels::detect()?; // the best of this CPU, or what RUVLLM_ISA names
+//! let kernels = Kernels::detect()?; // the best of this CPU, or the one that RUVLLM_ISA names
 //! let pool = ThreadPool::new(2)?;
-//! let (tokens, head_dim) = (3, 16);
-//!
-//! // Rows [tokens, heads, head_dim], here with one head; rotated to positions 0..3.
-//! let mut q: Vec<f32> = (0..tokens * head_dim).map(|i| (i as f32 * 0.7).sin()).collect();
-//! let table = RopeTable::new(&RopeConfig::new(10_000.0, head_dim), 64)?;
-//! kernels.rope(&table, RopeLayout::Halves, 0..tokens, &mut q, 1, head_dim);
-//!
-//! // Keys and values live in blocks of planes, here of 32 positions in half precision.
-//! let layout = KvLayout::new(KvFormat::F16, 1, 32, head_dim)?;
-//! let mut memory = KvBuffer::zeroed(2 * layout.plane_bytes()).expect("some memory");
-//! let (keys, values) = memory.as_bytes_mut().split_at_mut(layout.plane_bytes());
-//! kernels.store_keys(&layout, &q, 0, keys);
-//! kernels.store_values(&layout, &q, 0, values);
-//! let plane = |bytes| KvPlane { format: KvFormat::F16, bytes };
-//! let blocks = [KvBlock { keys: plane(keys), values: plane(values) }];
-//! let kv = KvView { blocks: &blocks, block_tokens: 32, len: tokens, nuq: None };
-//!
-//! let shape = AttentionShape {
-//!     n_heads: 1,
-//!     n_kv_heads: 1,
-//!     head_dim,
-//!     query_start: 0,
-//!     n_queries: tokens,
-//!     scale: 0.25,
-//!     window: None,
-//!     soft_cap: None,
-//!     alibi: None,
-//! };
-//! let mut out = vec![0.0; tokens * head_dim];
-//! kernels.attention(&pool, &shape, &q, &kv, &mut out, &mut AttentionScratch::new());
-//! assert!((out[3] - q[3]).abs() < 1e-3, "the first token sees only itself");
+//! let mut bytes = vec![0; 4 * 34]; // 4 rows of one quant block: 32 values in 34 bytes
+//! BlockFormat::Q8_0.quantize(&[0.5; 4 * 32], &mut bytes);
+//! let weights = PackedMatrix::new(BlockFormat::Q8_0, 4, 32, SharedBytes::new(bytes))?;
+//! let mut x = Activations::new();
+//! x.resize(1, 32).fill(2.0);
+//! x.quantize(&kernels, &pool);
+//! let mut y = [0.0; 4];
+//! kernels.matmul(&pool, &weights, &x, &mut y);
+//! assert!(y.iter().all(|y| (y - 32.0).abs() < 0.1));
 //! # Ok::<(), ruvllm_kernels::Error>(())
 //! ```
 //!
-//! # Parts
-//! ```text
-//! Kernels ── what computes: one value per instruction set, two words, Copy
-//!   ├── rows          dot, add_assign, add_product, add_gram, hadamard, norm, add_norm, activate, gated, softmax, log_sum_exp, argmax, top_k, f16/bf16
-//!   ├── rope          RopeConfig -> RopeTable
-//!   ├── matrices      PackedMatrix (BlockFormat, SharedBytes) times Activations: matmul, matmul_many
-//!   ├── vectors       VectorRows, Metric: distance, distances, hamming; quantize_int8/int4/bits; ProductQuantizer
-//!   └── attention     AttentionShape, KvLayout, KvView of KvBlocks, AttentionScratch; store_keys, store_values, convert_kv;
-//!                     SquatCorrection: add_gram, convert_keys_squat;
-//!                     NuqTraining -> NuqCodebooks, KeyRotation
-//! ThreadPool ── passed to whatever is worth several threads
-//! ```
+//! # Rooms
+//! All operations are methods of [`Kernels`]; the types that they take live in the module of their subject.
+//!
+//! | module | types | methods of `Kernels` |
+//! |---|---|---|
+//! | [`quant`] | [`BlockFormat`](quant::BlockFormat), [`PackedMatrix`](quant::PackedMatrix), [`SharedBytes`](quant::SharedBytes) | |
+//! | [`matmul`] | [`Activations`](matmul::Activations), [`MatmulJob`](matmul::MatmulJob) | `matmul`, `matmul_many` |
+//! | [`attention`] | [`AttentionShape`](attention::AttentionShape), [`KvLayout`](attention::KvLayout), [`KvView`](attention::KvView), the formats of keys and values | `attention`, `store_keys`, `store_values`, `convert_kv`, ... |
+//! | [`rope`] | [`RopeConfig`](rope::RopeConfig), [`RopeTable`](rope::RopeTable) | `rope` |
+//! | [`rows`] | [`Norm`](rows::Norm), [`Activation`](rows::Activation), [`MatrixView`](rows::MatrixView) | `dot`, `norm`, `gated`, `softmax`, `hadamard`, `top_k`, ... |
+//! | [`vector`] | [`VectorRows`](vector::VectorRows), [`Metric`](vector::Metric), [`ProductQuantizer`](vector::ProductQuantizer) | `distance`, `distances`, `hamming`, `quantize_int8`, ... |
+//! | [`pool`] | [`ThreadPool`], [`Placement`](pool::Placement) | |
 //!
 //! # Instruction sets
 //! | [`Isa`] | needs | lanes |
@@ -85,35 +62,20 @@
 
 #![allow(clippy::needless_range_loop)] // a register tile is several arrays under one index
 
-mod activations;
-mod attention;
-mod disjoint;
+pub mod attention;
+pub mod matmul;
+pub mod pool;
+pub mod quant;
+pub mod rope;
+pub mod rows;
+pub mod vector;
+
 mod error;
-mod format;
 mod isa;
 mod kernels;
 mod lanes;
-mod matmul;
-mod matrix;
-mod op;
-mod pool;
-mod vector;
 
-pub use activations::Activations;
-pub use attention::{
-    AttentionScratch, AttentionShape, KeyRotation, KiviBits, KiviGroup, KvBlock, KvBuffer, KvFormat,
-    KvLayout, KvPlane, KvRole, KvScratch, KvView, NUQ_LEVELS, NuqCodebooks, NuqContext, NuqTraining,
-    SquatCorrection, alibi_slope,
-};
 pub use error::{Error, Result};
-pub use format::BlockFormat;
-pub use isa::{ISA_VARIABLE, Isa};
+pub use isa::Isa;
 pub use kernels::Kernels;
-pub use matmul::MatmulJob;
-pub use matrix::{PackedMatrix, SharedBytes};
-pub use op::activation::Activation;
-pub use op::norm::Norm;
-pub use op::product::MatrixView;
-pub use op::rope::{RopeConfig, RopeFrequencies, RopeLayout, RopeScaling, RopeTable, yarn_attention_factor};
-pub use pool::{Placement, ThreadPool};
-pub use vector::{AdcTable, Metric, ProductQuantizer, ProductTraining, VectorRows};
+pub use pool::ThreadPool;

@@ -1,10 +1,11 @@
 //! Keys and values in KIVI's formats against the goldens in `data/kv` (see its README): what the stored numbers are, and what
 //! attention makes of them.
 
-use ruvllm_kernels::{
-    AttentionScratch, AttentionShape, Kernels, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane, KvRole,
-    KvScratch, KvView, ThreadPool,
+use ruvllm_kernels::attention::{
+    AttentionScratch, AttentionShape, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane, KvRole, KvScratch,
+    KvView,
 };
+use ruvllm_kernels::{Kernels, ThreadPool};
 use safetensors::SafeTensors;
 use serde_json::Value;
 

@@ -5,7 +5,9 @@ mod oracle;
 
 use half::{bf16, f16};
 use proptest::prelude::*;
-use ruvllm_kernels::{Activation, Isa, Kernels, Norm, RopeConfig, RopeLayout, RopeTable};
+use ruvllm_kernels::rope::{RopeConfig, RopeLayout, RopeTable};
+use ruvllm_kernels::rows::{Activation, Norm};
+use ruvllm_kernels::{Isa, Kernels};
 
 /// Values that a model produces.
 fn ordinary() -> impl Strategy<Value = f32> {

@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use gguf_rs_lite::Gguf;
-use ruvllm_kernels::{Activations, BlockFormat, Kernels, PackedMatrix, SharedBytes, ThreadPool};
+use ruvllm_kernels::matmul::Activations;
+use ruvllm_kernels::quant::{BlockFormat, PackedMatrix, SharedBytes};
+use ruvllm_kernels::{Kernels, ThreadPool};
 use safetensors::SafeTensors;
 
 /// Largest error of the searched scales, in units of the error of the reference quantizer.

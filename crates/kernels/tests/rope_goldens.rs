@@ -1,8 +1,9 @@
 //! Rotary embeddings against the goldens in `data/rope` (see its README): every kind of scaling, both layouts, positions
 //! up to 100003.
 
-use ruvllm_kernels::{
-    Kernels, RopeConfig, RopeFrequencies, RopeLayout, RopeScaling, RopeTable, yarn_attention_factor,
+use ruvllm_kernels::Kernels;
+use ruvllm_kernels::rope::{
+    RopeConfig, RopeFrequencies, RopeLayout, RopeScaling, RopeTable, yarn_attention_factor,
 };
 use safetensors::SafeTensors;
 use serde_json::Value;

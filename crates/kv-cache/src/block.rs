@@ -58,11 +58,6 @@ impl Block {
         self.0.storage.read().clone()
     }
 
-    /// Whether this is the only handle.
-    pub(crate) fn is_own(&self) -> bool {
-        Arc::strong_count(&self.0) == 1
-    }
-
     pub(crate) fn tier(&self) -> usize {
         self.0.storage.read().tier()
     }

@@ -1,6 +1,6 @@
 //! What was learned of a model's keys and values, and its file.
 
-use ruvllm_kernels::{NUQ_LEVELS, NuqCodebooks};
+use ruvllm_kernels::attention::{NUQ_LEVELS, NuqCodebooks};
 use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Result};
@@ -17,7 +17,7 @@ const HEADER_BYTES: usize = 8 + 4 + 3 * 4 + 32;
 /// Bytes of the checksum at the end.
 const CHECKSUM_BYTES: usize = 32;
 
-/// Codebooks of all layers of a model: what [`KvFormat::Nuq3`](ruvllm_kernels::KvFormat::Nuq3) needs.
+/// Codebooks of all layers of a model: what [`KvFormat::Nuq3`](ruvllm_kernels::attention::KvFormat::Nuq3) needs.
 ///
 /// # File
 /// All numbers are little-endian:
@@ -33,7 +33,7 @@ const CHECKSUM_BYTES: usize = 32;
 ///
 /// # Examples
 /// ```
-/// use ruvllm_kernels::NuqCodebooks;
+/// use ruvllm_kernels::attention::NuqCodebooks;
 /// use ruvllm_kv_cache::{KvCalibration, KvShape};
 ///
 /// let shape = KvShape { n_layers: 1, n_kv_heads: 1, head_dim: 32 };

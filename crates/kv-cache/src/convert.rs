@@ -1,6 +1,7 @@
 //! The numbers of a block in another format, layer by layer.
 
-use ruvllm_kernels::{Kernels, KvRole, KvScratch, NuqContext, SquatCorrection};
+use ruvllm_kernels::Kernels;
+use ruvllm_kernels::attention::{KvRole, KvScratch, NuqContext, SquatCorrection};
 
 use crate::store::Tier;
 

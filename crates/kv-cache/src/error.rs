@@ -171,16 +171,6 @@ pub enum Error {
     #[error("the block belongs to another store")]
     ForeignBlock,
 
-    /// The file of a waiting sequence cannot be written or read.
-    #[error("cannot keep a waiting sequence in {}", path.display())]
-    Spill {
-        /// The file.
-        path: std::path::PathBuf,
-        /// What the system said.
-        #[source]
-        source: std::io::Error,
-    },
-
     /// Bytes that should restore a controller are none of its states.
     #[error("not a state of the quality controller; start a new one")]
     ControllerState,

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use ruvllm_kernels::{KeyRotation, RopeFrequencies, RopeLayout};
+use ruvllm_kernels::attention::KeyRotation;
+use ruvllm_kernels::rope::{RopeFrequencies, RopeLayout};
 
 use crate::calibration::KvCalibration;
 

@@ -1,5 +1,23 @@
-//! Keys and values of sequences in reference-counted blocks: forks, shared prefixes and tiers of precision under one
-//! memory budget.
+//! KV cache: keys and values of sequences in reference-counted blocks, with copy-on-write forks,
+//! shared prefixes and precision tiers under one memory budget.
+//!
+//! ```
+//! use ruvllm_kernels::Kernels;
+//! use ruvllm_kv_cache::{KvShape, KvStore};
+//! use ruvllm_memory::{PagePool, PoolConfig};
+//!
+//! let (kernels, pool) = (Kernels::detect()?, PagePool::new(PoolConfig::new(64 << 20))?);
+//! let shape = KvShape { n_layers: 1, n_kv_heads: 2, head_dim: 32 };
+//! let mut sequence = KvStore::new(shape, &"f16".parse()?, &pool)?.sequence(1024);
+//! let mut step = sequence.step(&kernels, 3)?; // memory for three tokens
+//! step.write(&kernels, 0, &[0.5; 3 * 64], &[2.0; 3 * 64]); // keys and values of layer 0
+//! assert_eq!(step.view(0, &mut Vec::new()).len, 3); // for Kernels::attention
+//! step.commit();
+//! assert_eq!((sequence.len(), sequence.fork().len()), (3, 3));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! A [`KvStep`] that is dropped instead of committed leaves its sequence as it was.
 //!
 //! ```text
 //! KvStore (shape, policy, slabs of one PagePool)
@@ -9,50 +27,24 @@
 //!             tail:   [Storage]              its own, hot, written by steps
 //! ```
 //!
-//! A [`Block`] is the keys and values of `block_tokens` consecutive tokens in all layers. Sequences that share a beginning
-//! share blocks; what a sequence still writes to is its own. A block's numbers may be replaced by fewer bits while others
-//! read it: they are copied first, then published, and a step goes on with those it began with.
-//!
-//! # Examples
-//! ```
-//! use ruvllm_kernels::{Kernels, ThreadPool};
-//! use ruvllm_kv_cache::{KvShape, KvStore};
-//! use ruvllm_memory::{PagePool, PoolConfig};
-//!
-//! let pool = PagePool::new(PoolConfig::new(64 << 20))?;
-//! let shape = KvShape { n_layers: 1, n_kv_heads: 2, head_dim: 32 };
-//! let store = KvStore::new(shape, &"f16".parse()?, &pool)?;
-//! let kernels = Kernels::detect()?;
-//!
-//! // A step of three tokens: make room, write every layer, attend over views, count the tokens.
-//! let mut sequence = store.sequence(1024);
-//! sequence.reserve(&kernels, 3)?;
-//! sequence.write(&kernels, 0, &[0.5; 3 * 64], &[2.0; 3 * 64]);
-//! let mut views = Vec::new();
-//! sequence.view(0, &mut views);
-//! assert_eq!(views.len(), 1, "one block of 32 tokens");
-//! drop(views);
-//! sequence.advance(3);
-//!
-//! // A fork shares what is there; whoever writes first copies the partial block.
-//! let fork = sequence.fork();
-//! assert_eq!((fork.len(), sequence.len()), (3, 3));
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
+//! A [`Block`] is the keys and values of `block_tokens` consecutive tokens in all layers. Sequences
+//! with a common beginning share blocks; the tail belongs to one sequence. A block may move to a
+//! lower-precision tier while others read it: a copy is written and then published, and a step goes
+//! on with the numbers it began with.
 //!
 //! # Parts
 //! | module | holds |
 //! |---|---|
 //! | `policy` | [`KvPolicy`], [`KvFormats`]: which tokens are stored how, as text and as values |
-//! | `store` | [`KvStore`]: shape, policy, tenants, and where blocks come from |
-//! | `storage` | the numbers of a block in one tier |
-//! | `block` | [`Block`]: shared numbers, and how they are replaced |
-//! | `sequence` | [`Sequence`]: one sequence's table of blocks; [`Probe`]: where its queries look |
-//! | `calibration` | [`KvCalibration`]: what was learned of a model, for formats that need it |
-//! | `learned` | a calibration at work in a store |
-//! | `controller` | [`Controller`]: quality at a target |
-//! | `pressure` | when memory is short |
-//! | [`prefix`] | finding the blocks of a prompt's beginning again |
+//! | `store` | [`KvStore`]: shape, policy, tenants, allocation of blocks |
+//! | `storage` | the memory of one block in one tier |
+//! | `block` | [`Block`]: a shared storage, and its replacement by another tier's |
+//! | `sequence` | [`Sequence`]: block table of one sequence; [`KvStep`]: new tokens; [`Probe`]: attention by block |
+//! | `calibration` | [`KvCalibration`]: codebooks of a model, for formats that need them |
+//! | `learned` | a calibration in use: codebooks and RoPE tables of a store |
+//! | `controller` | [`Controller`]: hot tokens that reach a target error |
+//! | `pressure` | memory pressure with hysteresis |
+//! | [`prefix`] | prefix cache: blocks of a prompt's beginning, in memory and on disk |
 
 #![forbid(unsafe_code)]
 
@@ -76,6 +68,6 @@ pub use controller::Controller;
 pub use error::{Error, Result};
 pub use learned::{KeyRotations, KvRope, KvRopes};
 pub use policy::{ColdTier, ErrorTarget, KvFormats, KvPolicy};
-pub use sequence::{Migration, ParkedSequence, Probe, Sample, SampleScratch, Sequence};
+pub use sequence::{KvReader, KvStep, Migration, Probe, Sample, SampleScratch, Sequence};
 pub use shape::KvShape;
 pub use store::{KvStore, TierUse};

@@ -1,6 +1,6 @@
 //! The numbers of one block in one tier.
 
-use ruvllm_kernels::{KvBlock, KvPlane};
+use ruvllm_kernels::attention::{KvBlock, KvPlane};
 use ruvllm_memory::SlabBlock;
 
 use crate::error::{Error, Result};

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use ruvllm_kernels::{KvLayout, NuqContext};
+use ruvllm_kernels::attention::{KvLayout, NuqContext};
 use ruvllm_memory::{PagePool, Request, Slab, Tenant, TenantUsage};
 
 use crate::block::Block;
@@ -177,7 +177,7 @@ impl KvStore {
     /// let team = pool.tenant("acme/search")?;
     /// pool.set_quota(&team, Quota { hard_pages: 4, ..Quota::default() })?;
     /// let mut sequence = store.for_tenant(&team)?.sequence(1024);
-    /// sequence.reserve(&Kernels::detect()?, 1)?;
+    /// let step = sequence.step(&Kernels::detect()?, 1)?;
     /// assert_eq!(pool.usage(&team)?.used_pages, 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

@@ -2,31 +2,51 @@
 //! which of their logits are wanted. Checked here, computed in `decoder`.
 
 use ruvllm_adapters::Adapter;
-use ruvllm_kv_cache::Sequence;
+use ruvllm_kv_cache::{KvStep, Sequence};
 
+use crate::compute::Compute;
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
 
 /// A token id.
 pub type TokenId = u32;
 
-/// New tokens of one sequence, at the positions that follow its cache.
+/// New tokens of one sequence, and the step that stores their keys and values behind those present.
+///
+/// Room for them is allocated here, so a pass cannot fail for lack of it. Dropping a segment leaves
+/// the sequence as it was.
 #[derive(Debug)]
 pub struct Segment<'a> {
-    /// The tokens; at least one.
-    pub tokens: &'a [TokenId],
-    /// What came before; the tokens are appended to it.
-    pub cache: &'a mut Sequence,
-    /// Which of the tokens need logits.
-    pub logits: LogitsRows<'a>,
-    /// What changes the model for them; the tokens before must have had the same.
-    pub adapter: Option<&'a Adapter>,
+    pub(crate) tokens: &'a [TokenId],
+    pub(crate) step: KvStep<'a>,
+    pub(crate) logits: LogitsRows<'a>,
+    pub(crate) adapter: Option<&'a Adapter>,
 }
 
 impl<'a> Segment<'a> {
-    /// Tokens for the model as it is.
-    pub fn new(tokens: &'a [TokenId], cache: &'a mut Sequence, logits: LogitsRows<'a>) -> Self {
-        Self { tokens, cache, logits, adapter: None }
+    /// Begins a step of `tokens`, at least one, with the model as it is.
+    ///
+    /// # Errors
+    /// [`Error::KvCache`] beyond the capacity of the sequence, or without memory.
+    pub fn new(
+        compute: &Compute,
+        tokens: &'a [TokenId],
+        cache: &'a mut Sequence,
+        logits: LogitsRows<'a>,
+    ) -> Result<Self> {
+        let step = cache.step(&compute.kernels, tokens.len())?;
+        Ok(Self { tokens, step, logits, adapter: None })
+    }
+
+    /// The segment with an adapter, which the tokens before must have had too.
+    #[must_use]
+    pub fn with_adapter(self, adapter: Option<&'a Adapter>) -> Self {
+        Self { adapter, ..self }
+    }
+
+    /// Number of tokens.
+    pub fn n_tokens(&self) -> usize {
+        self.tokens.len()
     }
 }
 
@@ -76,7 +96,12 @@ impl Plan {
         let mut row = 0;
         for (index, segment) in segments.iter().enumerate() {
             check_segment(config, index, segment)?;
-            let span = Span { segment: index, row, position: segment.cache.len(), len: segment.tokens.len() };
+            let span = Span {
+                segment: index,
+                row,
+                position: segment.step.sequence().len(),
+                len: segment.tokens.len(),
+            };
             self.all.push(span);
             self.want(span, segment.logits)?;
             row += span.len;
@@ -147,7 +172,7 @@ fn check_segment(config: &ModelConfig, index: usize, segment: &Segment<'_>) -> R
     if segment.tokens.is_empty() {
         return Err(Error::EmptySegment { segment: index });
     }
-    let (found, expected) = (segment.cache.store().shape(), config.kv_shape());
+    let (found, expected) = (segment.step.sequence().store().shape(), config.kv_shape());
     if found != expected {
         return Err(Error::CacheShape {
             segment: index,
@@ -155,7 +180,6 @@ fn check_segment(config: &ModelConfig, index: usize, segment: &Segment<'_>) -> R
             expected: expected.to_string(),
         });
     }
-    segment.cache.check_room(segment.tokens.len())?;
     let unknown = segment.tokens.iter().position(|&token| token as usize >= config.vocab_size);
     match unknown {
         None => Ok(()),

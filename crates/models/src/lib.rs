@@ -5,13 +5,13 @@
 //! ```text
 //! Gguf ──────┐
 //! HfFolder ──┴► Checkpoint ──► ModelConfig ──► Model ◄── Compute (kernels, threads)
-//!                                               │ forward(Workspace, [Segment { tokens, Sequence, LogitsRows }])
+//!                                               │ forward(Workspace, [Segment { tokens, KvStep, LogitsRows }])
 //!                                               ▼
 //!                                             logits
 //! ```
 //!
-//! A step takes any mix of prompt chunks and single tokens of different sequences ([`Segment`]), each
-//! with its own [`Sequence`]. See [`Model`] for an example.
+//! A pass takes any mix of prompt chunks and single tokens of different sequences ([`Segment`]), each with a step of its own
+//! [`Sequence`], and commits all of them or none. See [`Model`] for an example.
 //!
 //! # Invariants
 //! - Matrices are used where they are in the file, unless the file has their rows in another order; norms and biases are
@@ -52,7 +52,7 @@ pub use error::{Error, Result};
 pub use family::{Activation, AttentionTemperature, DecoderSpec, Projections, Window};
 pub use hf::{HfFolder, StoredTensor};
 pub use pooling::{EmbeddingDefaults, Pooling};
-pub use ruvllm_kernels::KvFormat;
+pub use ruvllm_kernels::attention::KvFormat;
 pub use ruvllm_kv_cache::{KvPolicy, KvStore, Sequence};
 pub use ruvllm_memory::PagePool;
 pub use weights::{LoadProgress, WeightBytes, block_format};

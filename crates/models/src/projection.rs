@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use ruvllm_kernels::{Activations, MatmulJob};
+use ruvllm_kernels::matmul::{Activations, MatmulJob};
 
 use crate::compute::Compute;
 use crate::rows;

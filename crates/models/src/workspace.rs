@@ -1,7 +1,8 @@
 //! The buffers of a forward pass. They grow to the largest step seen and are then reused, so that a
 //! decode step allocates nothing.
 
-use ruvllm_kernels::{Activations, AttentionScratch, KvBlock};
+use ruvllm_kernels::attention::{AttentionScratch, KvBlock};
+use ruvllm_kernels::matmul::Activations;
 
 use crate::batch::Plan;
 use crate::error::{Error, Result};

@@ -88,8 +88,8 @@ fn warm_migrations_allocate_nothing(threads: usize) {
     let mut cache = model.new_sequence(&store, 400).expect("a cache");
     let mut workspace = Workspace::new();
     let mut step = |tokens: &[u32]| {
-        let mut segment = Segment::new(tokens, &mut cache, LogitsRows::Last);
-        model.forward(&compute, &mut workspace, std::slice::from_mut(&mut segment)).expect("a step");
+        let segment = Segment::new(&compute, tokens, &mut cache, LogitsRows::Last).expect("room");
+        model.forward(&compute, &mut workspace, [segment]).expect("a step");
         cache.migrate(&compute.kernels, &compute.pool, usize::MAX).blocks
     };
     let mut migrated = step(&[3; 160]);
@@ -118,11 +118,11 @@ fn warm_decode_steps_allocate_nothing(file: &str, lora: Option<&str>, threads: u
     let mut workspace = Workspace::new();
     let mut step = |tokens: &[u32]| {
         let [first, second] = &mut caches;
-        let mut segments = [
-            Segment::new(tokens, first, LogitsRows::Last),
-            Segment { adapter: adapter.as_ref(), ..Segment::new(tokens, second, LogitsRows::Last) },
-        ];
-        let logits = model.forward(&compute, &mut workspace, &mut segments).expect("a step");
+        let segments = [first, second]
+            .map(|cache| Segment::new(&compute, tokens, cache, LogitsRows::Last).expect("room"));
+        let [first, second] = segments;
+        let segments = [first, second.with_adapter(adapter.as_ref())];
+        let logits = model.forward(&compute, &mut workspace, segments).expect("a step");
         assert!(logits.iter().all(|logit| logit.is_finite()));
     };
     // After this every buffer has its size. Blocks that begin and fill up are among the steps that are counted.

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use ruvllm_kernels::{KvFormat, KvView, NuqTraining};
+use ruvllm_kernels::attention::{KvFormat, NuqTraining};
 use ruvllm_kv_cache::{KeyRotations, KvCalibration, KvPolicy, Sequence};
 use ruvllm_models::{LogitsRows, Segment, TokenId, Workspace};
 
@@ -56,13 +56,12 @@ impl Engine {
                 if progress(done, tokens.len()).is_break() {
                     return Err(Error::Cancelled);
                 }
-                let mut segments = [Segment::new(piece, &mut cache, LogitsRows::None)];
-                self.model
-                    .forward(&self.compute, &mut workspace, &mut segments)
+                Segment::new(&self.compute, piece, &mut cache, LogitsRows::None)
+                    .and_then(|segment| self.model.forward(&self.compute, &mut workspace, [segment]))
                     .map_err(|source| Error::Forward { start: done, tokens: piece.len(), source })?;
                 done += piece.len();
             }
-            observe(&mut cache, &rotations, &mut trainings);
+            observe(&cache, &rotations, &mut trainings);
             cache.clear();
         }
         // There is nothing left to break off.
@@ -83,15 +82,12 @@ impl Engine {
     }
 }
 
-/// Shows every layer its keys and values.
-fn observe(cache: &mut Sequence, rotations: &KeyRotations, trainings: &mut [NuqTraining]) {
-    cache.pin();
-    let block_tokens = cache.store().block_tokens();
+/// Adds the keys and values of every layer to its training.
+fn observe(cache: &Sequence, rotations: &KeyRotations, trainings: &mut [NuqTraining]) {
+    let reader = cache.read();
     for (layer, training) in trainings.iter_mut().enumerate() {
         let mut blocks = Vec::new();
-        cache.view(layer, &mut blocks);
-        let view = KvView { blocks: &blocks, block_tokens, len: cache.len(), nuq: None };
+        let view = reader.view(layer, &mut blocks);
         training.observe(&view, rotations.of_layer(layer), SINK_TOKENS);
     }
-    cache.unpin();
 }

@@ -214,7 +214,7 @@ impl<'e> Session<'e> {
     /// Makes room for `tokens` more, for which prefixes that nobody uses are given up; whether there is room. Where a quota is
     /// short, only what counts for it helps, and others keep theirs.
     fn make_room_of_prefixes(&mut self, tokens: usize) -> bool {
-        while let Err(error) = self.cache.reserve(&self.compute.kernels, tokens) {
+        while let Err(error) = self.cache.step(&self.compute.kernels, tokens).map(drop) {
             let tenant = error.short_tenant().unwrap_or_default();
             if !self.prefixes.is_some_and(|prefixes| prefixes.give_up(self.cache.store(), tenant)) {
                 return false;
@@ -248,10 +248,12 @@ impl<'e> Session<'e> {
         &'t mut self,
         tokens: &'t [TokenId],
         logits: LogitsRows<'t>,
-    ) -> Segment<'t> {
+    ) -> Result<Segment<'t>> {
         self.prepare(tokens.len());
-        let adapter = self.adapter.as_deref();
-        Segment { adapter, ..Segment::new(tokens, &mut self.cache, logits) }
+        let start = self.cache.len();
+        Segment::new(self.compute, tokens, &mut self.cache, logits)
+            .map(|segment| segment.with_adapter(self.adapter.as_deref()))
+            .map_err(|source| Error::Forward { start, tokens: tokens.len(), source })
     }
 
     /// Appends `tokens` in one pass and returns the logits asked for, `[rows, vocab_size]` in order of position.
@@ -259,9 +261,9 @@ impl<'e> Session<'e> {
         self.prepare(tokens.len());
         let start = self.cache.len();
         let adapter = self.adapter.as_deref();
-        let mut segments = [Segment { adapter, ..Segment::new(tokens, &mut self.cache, logits) }];
-        self.model
-            .forward(self.compute, &mut self.workspace, &mut segments)
+        let (model, workspace) = (self.model, &mut self.workspace);
+        Segment::new(self.compute, tokens, &mut self.cache, logits)
+            .and_then(|segment| model.forward(self.compute, workspace, [segment.with_adapter(adapter)]))
             .map_err(|source| Error::Forward { start, tokens: tokens.len(), source })
     }
 

@@ -1,11 +1,13 @@
 //! Semantic search in miniature: documents become vectors through one attention layer with 8-bit weights, and the vectors
 //! are searched in full precision, as 8-bit integers, and by their signs.
 
-use ruvllm_kernels::{
-    Activations, AttentionScratch, AttentionShape, BlockFormat, Error, Kernels, KvBlock, KvBuffer, KvFormat,
-    KvLayout, KvPlane, KvView, Metric, Norm, PackedMatrix, RopeConfig, RopeLayout, RopeTable, SharedBytes,
-    ThreadPool, VectorRows,
-};
+use ruvllm_kernels::attention::{AttentionScratch, AttentionShape, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane, KvView};
+use ruvllm_kernels::matmul::Activations;
+use ruvllm_kernels::quant::{BlockFormat, PackedMatrix, SharedBytes};
+use ruvllm_kernels::rope::{RopeConfig, RopeLayout, RopeTable};
+use ruvllm_kernels::rows::Norm;
+use ruvllm_kernels::vector::{Metric, VectorRows};
+use ruvllm_kernels::{Error, Kernels, ThreadPool};
 
 const DIM: usize = 64;
 const HEADS: usize = 2;

@@ -7,8 +7,8 @@ use super::{Outcome, Record, Status};
 use crate::Result;
 use crate::workspace::PathPatterns;
 
-const SCOPE: [&str; 4] =
-    ["crates/**/*.rs", "benches/**/*.rs", "fuzz/fuzz_targets/**/*.rs", "xtask/src/**/*.rs"];
+const SCOPE: [&str; 5] =
+    ["crates/**/*.rs", "benches/**/*.rs", "fuzz/fuzz_targets/**/*.rs", "tools/**/*.rs", "xtask/src/**/*.rs"];
 /// The record parser's own tests use invented numbers.
 const EXCEPT: [&str; 1] = ["xtask/src/adr/**"];
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use gguf_rs_lite::{Gguf, TensorInfo, TensorType};
-use ruvllm_kernels::BlockFormat;
+use ruvllm_kernels::quant::BlockFormat;
 
 use crate::error::{Error, Result};
 use crate::file::{Factor, LoraFile, RowOrder, Update};

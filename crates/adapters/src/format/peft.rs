@@ -6,7 +6,7 @@ use std::path::Path;
 
 use gguf_rs_lite::TensorData;
 use regex::Regex;
-use ruvllm_kernels::BlockFormat;
+use ruvllm_kernels::quant::BlockFormat;
 use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;
 use serde_json::{Map, Value};

@@ -3,7 +3,7 @@
 use clap::Args;
 use gguf_rs_lite::TensorInfo;
 use ruvllm::{Choice, EngineOptions, KvPolicy, Machine, ModelSize, Plan};
-use ruvllm_kernels::{ISA_VARIABLE, Isa, Kernels};
+use ruvllm_kernels::{Isa, Kernels};
 use ruvllm_models::ModelConfig;
 use serde::Serialize;
 
@@ -182,7 +182,7 @@ pub(crate) fn run(args: &DoctorArgs, json: bool) -> Result<()> {
 
 fn examine(args: &DoctorArgs) -> Result<Document> {
     let chosen = Kernels::detect()?.isa();
-    let forced = std::env::var_os(ISA_VARIABLE).is_some_and(|name| !name.is_empty());
+    let forced = std::env::var_os(Isa::VARIABLE).is_some_and(|name| !name.is_empty());
     let machine = Machine::detect();
     let (model, plan) = model_and_plan(args, &machine)?;
     let Machine { total_bytes, limit_bytes, available_bytes, cpus, cores } = machine;
@@ -204,7 +204,7 @@ fn examine(args: &DoctorArgs) -> Result<Document> {
         },
         isa: IsaChoice {
             chosen: chosen.name(),
-            chosen_by: if forced { ISA_VARIABLE } else { "detection" },
+            chosen_by: if forced { Isa::VARIABLE } else { "detection" },
             available: Isa::ALL.into_iter().filter(|isa| isa.is_available()).map(Isa::name).collect(),
         },
         threads: plan.threads.value,
@@ -251,8 +251,8 @@ fn human(document: &Document) -> String {
     let unknown = || "unknown".to_owned();
     let memory_size = |n: Option<u64>| n.map_or_else(unknown, output::bytes);
     let list = |names: &[&str]| if names.is_empty() { "none".to_owned() } else { names.join(" ") };
-    let why = if isa.chosen_by == ISA_VARIABLE {
-        format!("asked for by {ISA_VARIABLE}")
+    let why = if isa.chosen_by == Isa::VARIABLE {
+        format!("asked for by {}", Isa::VARIABLE)
     } else {
         "the best one that this CPU and this build have".to_owned()
     };
@@ -301,7 +301,10 @@ fn human(document: &Document) -> String {
     let full = output::bytes(plan.sequence_bytes);
     let warnings: String = plan.warnings.iter().map(|warning| format!("warning: {warning}\n")).collect();
     let ways = [
-        (format!("{ISA_VARIABLE}=scalar, --isa scalar"), "another instruction set: the same results, slower"),
+        (
+            format!("{}=scalar, --isa scalar", Isa::VARIABLE),
+            "another instruction set: the same results, slower",
+        ),
         (format!("{MODEL_VARIABLE}=FILE, --model FILE"), "another model"),
     ];
     let ways = output::table(&ways.map(|(way, effect)| vec![format!("  {way}"), effect.to_owned()]), &[]);

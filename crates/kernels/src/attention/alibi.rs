@@ -11,7 +11,7 @@
 ///
 /// # Examples
 /// ```
-/// use ruvllm_kernels::alibi_slope;
+/// use ruvllm_kernels::attention::alibi_slope;
 ///
 /// assert_eq!((0..4).map(|head| alibi_slope(head, 4, 8.0)).collect::<Vec<_>>(), [0.25, 0.0625, 0.015625, 0.00390625]);
 /// assert_eq!(alibi_slope(4, 6, 8.0), 0.5, "the first slope of 8 heads");

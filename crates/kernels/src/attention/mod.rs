@@ -34,6 +34,51 @@
 //! # Source
 //! Milakov and Gimelshein, "Online normalizer calculation for softmax", arXiv 1805.02867; Dao, "FlashAttention-2", arXiv
 //! 2307.08691; blocks as in "`PagedAttention`", arXiv 2309.06180.
+//!
+//! # Example
+//! A head of a transformer layer: project, rotate, attend.
+//! ```
+//! use ruvllm_kernels::attention::{
+//!     AttentionScratch, AttentionShape, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane, KvView,
+//! };
+//! use ruvllm_kernels::rope::{RopeConfig, RopeLayout, RopeTable};
+//! use ruvllm_kernels::{Kernels, ThreadPool};
+//!
+//! let kernels = Kernels::detect()?; // the best of this CPU, or what RUVLLM_ISA names
+//! let pool = ThreadPool::new(2)?;
+//! let (tokens, head_dim) = (3, 16);
+//!
+//! // Rows [tokens, heads, head_dim], here with one head; rotated to positions 0..3.
+//! let mut q: Vec<f32> = (0..tokens * head_dim).map(|i| (i as f32 * 0.7).sin()).collect();
+//! let table = RopeTable::new(&RopeConfig::new(10_000.0, head_dim), 64)?;
+//! kernels.rope(&table, RopeLayout::Halves, 0..tokens, &mut q, 1, head_dim);
+//!
+//! // Keys and values live in blocks of planes, here of 32 positions in half precision.
+//! let layout = KvLayout::new(KvFormat::F16, 1, 32, head_dim)?;
+//! let mut memory = KvBuffer::zeroed(2 * layout.plane_bytes()).expect("some memory");
+//! let (keys, values) = memory.as_bytes_mut().split_at_mut(layout.plane_bytes());
+//! kernels.store_keys(&layout, &q, 0, keys);
+//! kernels.store_values(&layout, &q, 0, values);
+//! let plane = |bytes| KvPlane { format: KvFormat::F16, bytes };
+//! let blocks = [KvBlock { keys: plane(keys), values: plane(values) }];
+//! let kv = KvView { blocks: &blocks, block_tokens: 32, len: tokens, nuq: None };
+//!
+//! let shape = AttentionShape {
+//!     n_heads: 1,
+//!     n_kv_heads: 1,
+//!     head_dim,
+//!     query_start: 0,
+//!     n_queries: tokens,
+//!     scale: 0.25,
+//!     window: None,
+//!     soft_cap: None,
+//!     alibi: None,
+//! };
+//! let mut out = vec![0.0; tokens * head_dim];
+//! kernels.attention(&pool, &shape, &q, &kv, &mut out, &mut AttentionScratch::new());
+//! assert!((out[3] - q[3]).abs() < 1e-3, "the first token sees only itself");
+//! # Ok::<(), ruvllm_kernels::Error>(())
+//! ```
 
 mod alibi;
 mod kv;
@@ -56,7 +101,7 @@ pub(crate) use scratch::{State, Worker};
 pub(crate) use task::{Task, attend, merge};
 pub use view::{AttentionShape, KvBlock, KvPlane, KvView};
 
-use crate::disjoint::DisjointMut;
+use crate::pool::DisjointMut;
 use crate::{Kernels, ThreadPool};
 
 /// Keys in one step of the online softmax.

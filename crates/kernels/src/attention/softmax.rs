@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use super::kv::Line;
 use super::{AttentionShape, KEY_TILE};
+use crate::lanes::math::{exp_nonpositive, tanh};
 use crate::lanes::{LANES, Sixteen, WideLanes};
-use crate::op::math::{exp_nonpositive, tanh};
-use crate::op::softmax::shift_for;
+use crate::rows::softmax::shift_for;
 
 /// How the products of one row become scores.
 pub(super) struct ScoreRule<'a> {

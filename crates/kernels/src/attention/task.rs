@@ -12,7 +12,7 @@ use super::scratch::{State, Worker};
 use super::softmax::{ScoreRule, decay, weights};
 use super::{AttentionShape, KEY_TILE, KvView, SPLIT_KEYS};
 use crate::lanes::WideLanes;
-use crate::op::softmax::shift_for;
+use crate::rows::softmax::shift_for;
 
 /// A query tile and the splits to attend it to.
 pub(crate) struct Task<'a> {

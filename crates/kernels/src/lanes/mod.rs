@@ -7,6 +7,7 @@
 //!
 //! It is not a general SIMD library: only what the kernels use is here.
 
+pub(crate) mod math;
 mod scalar;
 
 #[cfg(target_arch = "aarch64")]

@@ -14,10 +14,10 @@ use std::ops::Range;
 use bytemuck::Zeroable;
 
 use super::panel::{MAX_PANELS, PANEL_ROWS, PanelStep};
-use crate::activations::{Q8, Q8Token, TILE_TOKENS, TileStep};
-use crate::disjoint::DisjointMut;
-use crate::format::{QuantBlock, SUB_BLOCK};
 use crate::lanes::LANES;
+use crate::matmul::activations::{Q8, Q8Token, TILE_TOKENS, TileStep};
+use crate::pool::DisjointMut;
+use crate::quant::{QuantBlock, SUB_BLOCK};
 
 /// Few tokens: rows of weights as they lie in the file.
 pub(crate) trait RowsLeaf<B: QuantBlock>: Copy {

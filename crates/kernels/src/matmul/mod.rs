@@ -4,6 +4,7 @@
 //! | file | what it is |
 //! |---|---|
 //! | `mod.rs` | [`Kernels::matmul`], [`Kernels::matmul_many`]: shapes, threads, choice of the slot |
+//! | `activations/` | the input: rows of f32, and their 8-bit form |
 //! | `integer.rs` | frame of the quantized formats: row by row for few tokens, panels and tiles for many |
 //! | `panel.rs` | weights expanded into the order of the register tile |
 //! | `float/` | F32, F16, BF16: generic over the f32 lanes, no leaves |
@@ -15,6 +16,7 @@
 //! A further instruction set (AVX-VNNI, SVE) is a token with the two leaf traits of
 //! `integer.rs` and a line in `kernels.rs`; exact integer sums make its results the same bits.
 
+pub(crate) mod activations;
 pub(crate) mod float;
 pub(crate) mod integer;
 mod panel;
@@ -29,8 +31,11 @@ pub(crate) mod neon;
 
 use std::ops::Range;
 
-use crate::disjoint::DisjointMut;
-use crate::{Activations, BlockFormat, Kernels, PackedMatrix, ThreadPool};
+pub use activations::Activations;
+
+use crate::pool::DisjointMut;
+use crate::quant::{BlockFormat, PackedMatrix};
+use crate::{Kernels, ThreadPool};
 use float::{FloatProduct, PackedInputs, Pair};
 use integer::IntegerProduct;
 pub(crate) use panel::slot_position;

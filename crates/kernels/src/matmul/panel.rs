@@ -7,8 +7,8 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::format::{Factors, MAX_SUB_BLOCKS, QuantBlock, SUB_BLOCK};
 use crate::lanes::LANES;
+use crate::quant::{Factors, MAX_SUB_BLOCKS, QuantBlock, SUB_BLOCK};
 
 /// Rows per panel: two vectors of eight.
 pub(crate) const PANEL_ROWS: usize = 16;

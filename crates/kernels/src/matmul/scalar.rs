@@ -2,9 +2,9 @@
 
 use super::integer::{RowsLeaf, TileLeaf, join};
 use super::panel::{PANEL_ROWS, PanelStep, expand, slot_len};
-use crate::activations::{Q8Token, TileStep};
-use crate::format::{Factors, MAX_SUB_BLOCKS, QuantBlock, SUB_BLOCK, quant_value};
 use crate::lanes::{LANES, ScalarLanes};
+use crate::matmul::activations::{Q8Token, TileStep};
+use crate::quant::{Factors, MAX_SUB_BLOCKS, QuantBlock, SUB_BLOCK, quant_value};
 
 impl<B: QuantBlock> RowsLeaf<B> for ScalarLanes {
     #[inline(always)]

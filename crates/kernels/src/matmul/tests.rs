@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::SharedBytes;
+use crate::quant::SharedBytes;
 
 /// Deterministic numbers: splitmix64.
 struct Random(u64);

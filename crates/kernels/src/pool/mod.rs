@@ -15,6 +15,7 @@
 //! | `crew.rs` | the protocol of tickets |
 //! | `bell.rs` | waiting: spin, then sleep |
 //! | `chunks.rs` | the division of a range |
+//! | `disjoint.rs` | one slice written by several threads |
 //! | `ledger.rs` | whether help pays |
 //! | `placement.rs` | cores |
 //! | `sync.rs`, `model.rs` | the protocol under the model checker loom |
@@ -22,6 +23,7 @@
 mod bell;
 mod chunks;
 mod crew;
+mod disjoint;
 mod ledger;
 mod placement;
 mod sync;
@@ -36,6 +38,7 @@ use std::time::Duration;
 use crate::{Error, Result};
 use chunks::Chunks;
 use crew::{Crew, Spins};
+pub(crate) use disjoint::DisjointMut;
 use ledger::Ledger;
 pub use placement::Placement;
 use placement::Places;

@@ -8,6 +8,19 @@
 //! | sign bits, `u64` words | 1/8 | [`quantize_bits`](crate::Kernels::quantize_bits) | [`hamming`](crate::Kernels::hamming), [`hammings`](crate::Kernels::hammings) |
 //! | [`ProductQuantizer`] codes | `subspaces / dim` | [`ProductQuantizer::encode`] | [`AdcTable::distances`] |
 //!
+//! # Example
+//! ```
+//! use ruvllm_kernels::Kernels;
+//! use ruvllm_kernels::vector::{Metric, VectorRows};
+//!
+//! let (rows, mut distances) = ([1.0, 0.0, 0.0, 1.0], [0.0; 2]);
+//! let query = VectorRows::F32(&[1.0, 0.0]);
+//! Kernels::detect()?.distances(Metric::Cosine, query, VectorRows::F32(&rows), &mut distances);
+//! assert!(distances[0] < distances[1]);
+//! # Ok::<(), ruvllm_kernels::Error>(())
+//! ```
+//!
+//! # Files
 //! `rows.rs` holds the formats, `distance.rs` the metrics, `integer.rs` the leaves per instruction set for INT8 and INT4.
 
 mod bits;

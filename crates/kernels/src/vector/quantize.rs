@@ -27,7 +27,7 @@ impl Kernels {
     ///
     /// # Shapes
     /// `x`: `[dim]`; `out`: `[16 * dim.div_ceil(32)]`, laid out as
-    /// [`VectorRows::Int4`](crate::VectorRows::Int4) says.
+    /// [`VectorRows::Int4`](crate::vector::VectorRows::Int4) says.
     ///
     /// # Numerics
     /// As [`quantize_int8`](Self::quantize_int8).

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use ruvllm_kernels::{KiviBits, KiviGroup, KvFormat, KvLayout};
+use ruvllm_kernels::attention::{KiviBits, KiviGroup, KvFormat, KvLayout};
 
 use crate::error::{Error, Result};
 use crate::shape::KvShape;

@@ -11,7 +11,7 @@ mod text;
 #[cfg(test)]
 mod tests;
 
-use ruvllm_kernels::KvFormat;
+use ruvllm_kernels::attention::KvFormat;
 
 use crate::error::{Error, Result};
 

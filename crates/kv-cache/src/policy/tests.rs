@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use ruvllm_kernels::KvFormat;
+use ruvllm_kernels::attention::KvFormat;
 
 use super::*;
 

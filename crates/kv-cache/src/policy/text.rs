@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use ruvllm_kernels::KvFormat;
+use ruvllm_kernels::attention::KvFormat;
 
 use super::{ColdTier, ErrorTarget, KvFormats, KvPolicy};
 use crate::error::{Error, Result};

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use ruvllm_kernels::{Kernels, KvScratch, ThreadPool};
+use ruvllm_kernels::attention::KvScratch;
+use ruvllm_kernels::{Kernels, ThreadPool};
 
 use super::Sequence;
 use crate::block::Block;
@@ -90,7 +91,6 @@ impl Sequence {
     }
 
     fn lower(&mut self, kernels: &Kernels, threads: &ThreadPool, limit: usize, aim: Aim) -> Migration {
-        self.unpin();
         let mut migration = Migration::default();
         if self.store.n_tiers() == 1 {
             return migration;

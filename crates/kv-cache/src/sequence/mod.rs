@@ -1,8 +1,8 @@
 //! The table of one sequence: which block holds which tokens.
 //!
-//! Blocks in front are shared and never written; behind them comes the tail, storages of the hot tier that only this
-//! sequence has. A step makes room ([`Sequence::reserve`]), writes each layer ([`Sequence::write`]) and attends over views
-//! ([`Sequence::view`]), then counts its tokens ([`Sequence::advance`]), by which full storages of the tail become blocks.
+//! Blocks in front are shared and never written; behind them comes the tail, storages of the hot
+//! tier that only this sequence has and that steps write ([`Sequence::step`]). Storages of the tail
+//! that are full become blocks.
 //!
 //! ```text
 //! position   0 ............ 32 ........... 64 ........... 96 ...... 100
@@ -13,17 +13,17 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `step.rs` | what a forward pass calls |
-//! | `migrate.rs` | fewer bits for older blocks |
-//! | `park.rs` | sequences that wait in a file |
-//! | `squat.rs` | what queries say about keys |
-//! | `sample.rs` | where a query looks, and what going down would cost |
-//! | `share.rs` | forks, blocks from elsewhere, copies on write |
-//! | `handles.rs` | what a block needs beside its numbers, made ahead |
+//! | `step.rs` | [`KvStep`]: new tokens, written layer by layer and committed |
+//! | `read.rs` | [`KvReader`]: views outside of a step |
+//! | `migrate.rs` | older blocks moved to lower-precision tiers |
+//! | `squat.rs` | queries that weigh errors of keys |
+//! | `sample.rs` | attention by block, and the error that migrating would add |
+//! | `share.rs` | forks, shared blocks, copy-on-write |
+//! | `handles.rs` | handles of blocks, allocated in advance |
 
 mod handles;
 mod migrate;
-mod park;
+mod read;
 mod sample;
 mod share;
 mod squat;
@@ -42,9 +42,10 @@ use handles::Handles;
 use migrate::Workbench;
 
 pub use migrate::Migration;
-pub use park::ParkedSequence;
+pub use read::KvReader;
 pub use sample::{Probe, Sample, SampleScratch};
 use squat::LayerQueries;
+pub use step::KvStep;
 
 /// The keys and values of one sequence in all layers.
 ///
@@ -63,16 +64,16 @@ pub struct Sequence {
     tail: Vec<Arc<Storage>>,
     /// Attention that blocks got lately, by block from position 0 on; what is missing got none.
     mass: Vec<f32>,
-    /// What is known of the queries of each layer, if the policy asks for it. Forks share it until one of them learns more.
+    /// What is known of the queries of each layer, if the policy asks for it. Forks share it until
+    /// one of them learns more.
     queries: Option<Arc<Vec<LayerQueries>>>,
-    /// What the present step reads of `blocks`. Kept between steps for its memory.
+    /// Storages of `blocks` that the present step reads; empty, but with its memory, outside of
+    /// one.
     pinned: Vec<Arc<Storage>>,
     /// For blocks to come.
     handles: Handles,
     /// For blocks that go down.
     workbench: Workbench,
-    /// How its keys are turned, if a tier needs to know.
-    rotations: Option<KeyRotations>,
 }
 
 impl Sequence {
@@ -91,7 +92,6 @@ impl Sequence {
             pinned: Vec::new(),
             handles: Handles::default(),
             workbench: Workbench::default(),
-            rotations: None,
         };
         sequence.forget_queries();
         sequence
@@ -117,14 +117,14 @@ impl Sequence {
         &self.store
     }
 
-    /// Moves the border of the hot tier: tokens at the end that stay hot, at least those of the policy. What went down stays
-    /// down.
+    /// Moves the border of the hot tier: tokens at the end that stay hot, at least those of the
+    /// policy. What went down stays down.
     pub fn set_hot_tokens(&mut self, tokens: usize) {
         self.hot_tokens = tokens.max(self.store.policy().hot_tokens);
     }
 
-    /// Allocated bytes of keys and values, scales and padding included, and of what is known of queries. What is shared counts
-    /// in each of its sequences.
+    /// Allocated bytes of keys and values, scales and padding included, and of what is known of
+    /// queries. What is shared counts in each of its sequences.
     pub fn bytes(&self) -> usize {
         let tail: usize = self.tail.iter().map(|storage| storage.bytes()).sum();
         tail + self.blocks.iter().map(Block::bytes).sum::<usize>() + self.query_bytes()
@@ -151,10 +151,12 @@ impl Sequence {
         &self.blocks[..whole.min(self.blocks.len())]
     }
 
-    /// Forgets all tokens from position `len` on and gives their memory back; without effect if there are none.
+    /// Forgets all tokens from position `len` on and gives their memory back; without effect if
+    /// there are none.
     ///
     /// # Errors
-    /// [`Error::Released`] if tokens before `len` were released, unless none is to be kept; nothing has changed then.
+    /// [`Error::Released`] if tokens before `len` were released, unless none is to be kept; nothing
+    /// has changed then.
     pub fn truncate(&mut self, len: usize) -> Result<()> {
         if len == 0 {
             self.clear();
@@ -163,7 +165,6 @@ impl Sequence {
         if len < self.released() {
             return Err(Error::Released { len, released: self.released() });
         }
-        self.unpin();
         self.len = self.len.min(len);
         let needed = self.len.div_ceil(self.store.block_tokens()) - self.released;
         self.blocks.truncate(needed);
@@ -174,7 +175,6 @@ impl Sequence {
 
     /// Forgets all tokens, released ones too, and gives their memory back.
     pub fn clear(&mut self) {
-        self.unpin();
         (self.len, self.released) = (0, 0);
         self.blocks.clear();
         self.tail.clear();
@@ -182,10 +182,9 @@ impl Sequence {
         self.forget_queries();
     }
 
-    /// Gives the memory of whole blocks before `position` back. Attention must not look there any more: their views
-    /// repeat another block.
+    /// Gives the memory of whole blocks before `position` back. Attention must not look there any
+    /// more: their views repeat another block.
     pub fn release_before(&mut self, position: usize) {
-        self.unpin();
         let whole = (position.min(self.len) / self.store.block_tokens()).saturating_sub(self.released);
         let n = whole.min(self.blocks.len());
         self.blocks.drain(..n);
@@ -200,20 +199,6 @@ impl Sequence {
     /// Most blocks that it may come to have.
     fn most_blocks(&self) -> usize {
         self.capacity.div_ceil(self.store.block_tokens()).min(self.store.most_blocks())
-    }
-
-    /// Takes hold of the present numbers, so that [`view`](Self::view) shows them: [`reserve`](Self::reserve) does it for a
-    /// step.
-    pub fn pin(&mut self) {
-        self.unpin();
-        self.pinned.extend(self.blocks.iter().map(Block::storage));
-        let n_positions = (self.sealed() + self.tail.len()) * self.store.block_tokens();
-        self.rotations = self.store.rotations(n_positions, self.capacity);
-    }
-
-    /// Lets go of what [`pin`](Self::pin) or the last step holds: memory of numbers that were replaced meanwhile.
-    pub fn unpin(&mut self) {
-        self.pinned.clear();
     }
 }
 

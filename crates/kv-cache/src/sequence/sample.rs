@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use ruvllm_kernels::{
-    AttentionScratch, AttentionShape, Kernels, KvBlock, KvBuffer, KvPlane, KvRole, KvScratch, KvView,
-    NuqContext, ThreadPool,
+use ruvllm_kernels::attention::{
+    AttentionScratch, AttentionShape, KvBlock, KvBuffer, KvPlane, KvRole, KvScratch, KvView, NuqContext,
 };
+use ruvllm_kernels::{Kernels, ThreadPool};
 
 use super::Sequence;
 use crate::block::Block;

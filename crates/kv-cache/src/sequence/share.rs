@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use ruvllm_kernels::{Kernels, KvScratch};
+use ruvllm_kernels::Kernels;
+use ruvllm_kernels::attention::KvScratch;
 
 use super::Sequence;
 use super::handles::Handles;
@@ -33,7 +34,6 @@ impl Sequence {
             pinned: Vec::new(),
             handles: Handles::default(),
             workbench: Workbench::default(),
-            rotations: None,
         }
     }
 
@@ -56,7 +56,6 @@ impl Sequence {
         if blocks.iter().any(|block| !block.store().is_same(&self.store)) {
             return Err(Error::ForeignBlock);
         }
-        self.unpin();
         self.tail.clear();
         self.blocks.extend_from_slice(blocks);
         self.len += blocks.len() * block_tokens;
@@ -81,10 +80,9 @@ impl Sequence {
             return Ok(());
         }
         let copy = self.copy(kernels, block)?;
-        self.unpin();
         self.tail.clear();
         self.tail.push(copy);
-        self.advance(tokens);
+        self.append(tokens);
         Ok(())
     }
 
@@ -98,27 +96,30 @@ impl Sequence {
 
     /// Makes a block of a partial storage of the tail, so that it can be shared, and gives the rest of the tail back.
     fn share_partial(&mut self) {
-        self.unpin();
         let partial = self.len.div_ceil(self.store.block_tokens()) - self.sealed();
         self.tail.truncate(partial);
         self.seal(partial);
     }
 
     /// Takes a partial block into the tail, where it can be written: the block itself if nobody else has it, else a copy.
-    pub(super) fn own_partial(&mut self, kernels: &Kernels) -> Result<()> {
+    /// Returns the block that was copied.
+    pub(super) fn own_partial(&mut self, kernels: &Kernels) -> Result<Option<Block>> {
         if self.sealed() * self.store.block_tokens() <= self.len {
-            return Ok(());
+            return Ok(None);
         }
-        let Some(block) = self.blocks.pop() else { return Ok(()) };
-        let owned = block.into_storage(HOT, &self.store).or_else(|block| {
-            let copy = self.copy(kernels, &block);
-            if copy.is_err() {
-                self.blocks.push(block);
-            }
-            copy
-        })?;
+        let Some(block) = self.blocks.pop() else { return Ok(None) };
+        let (owned, copied) = match block.into_storage(HOT, &self.store) {
+            Ok(storage) => (storage, None),
+            Err(block) => match self.copy(kernels, &block) {
+                Ok(copy) => (copy, Some(block)),
+                Err(error) => {
+                    self.blocks.push(block);
+                    return Err(error);
+                }
+            },
+        };
         self.tail.insert(0, owned);
-        Ok(())
+        Ok(copied)
     }
 
     /// The numbers of the block that comes behind those of the table, in a hot storage.

@@ -1,12 +1,13 @@
 //! What the queries of a sequence say about which errors of keys matter.
 //!
-//! A step gives the queries of each layer ([`Sequence::observe_queries`]), which are added up to a Gram matrix per key/value
+//! A step gives the queries of each layer ([`KvStep::observe_queries`](super::KvStep::observe_queries)), which are added up to a Gram matrix per key/value
 //! head; a migration makes corrections from them, and again when the tokens that were looked at have doubled.
 
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use ruvllm_kernels::{Kernels, SquatCorrection, ThreadPool};
+use ruvllm_kernels::attention::SquatCorrection;
+use ruvllm_kernels::{Kernels, ThreadPool};
 
 use super::Sequence;
 
@@ -54,20 +55,8 @@ impl Sequence {
         self.queries.as_ref().is_some_and(|layers| layers[layer].is_open())
     }
 
-    /// Takes the queries of a step in one layer into account when keys are quantized: their errors turn away from what queries
-    /// look for. Without effect unless the sequence [`wants`](Self::wants_queries) them; the first 2048 tokens that are given
-    /// count.
-    ///
-    /// Keys are looked at from behind. Queries should come as they will be then, rotated to later positions than their own,
-    /// spread over as many as a key stays in use: what a few tokens look for at their own positions says less than nothing
-    /// about those to come (ADR-0015).
-    ///
-    /// # Shapes
-    /// `queries`: `[tokens, n_heads, head_dim]`
-    ///
-    /// # Panics
-    /// If the heads are no multiple of the key/value heads, the queries no whole tokens, or the layer does not exist.
-    pub fn observe_queries(
+    /// See [`KvStep::observe_queries`](super::KvStep::observe_queries).
+    pub(super) fn observe_queries(
         &mut self,
         kernels: &Kernels,
         threads: &ThreadPool,

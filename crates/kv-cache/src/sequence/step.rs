@@ -1,15 +1,55 @@
-//! What a forward pass calls, in this order: `reserve`, then `write` and `view` for each layer, then `advance`.
+//! One step: room for new tokens, their keys and values layer by layer, views for attention, and
+//! the commit.
 
 use std::sync::Arc;
 
-use ruvllm_kernels::{Kernels, KvBlock, NuqContext};
+use ruvllm_kernels::attention::{KvBlock, KvView};
+use ruvllm_kernels::{Kernels, ThreadPool};
 
 use super::Sequence;
+use crate::block::Block;
 use crate::error::{Error, Result};
+use crate::learned::KeyRotations;
 use crate::storage::Storage;
 use crate::store::{HOT, KvStore};
 
+/// A step of a sequence: memory for `n_tokens` new tokens, and a hold on the numbers that attention
+/// reads meanwhile.
+///
+/// [`Sequence::step`] begins it; nothing after that can fail. Each layer is written
+/// ([`write`](Self::write)), then viewed ([`view`](Self::view)); [`commit`](Self::commit) appends
+/// the tokens. A step that is dropped leaves the tokens, the blocks and the memory of its sequence
+/// as they were; only what [`observe_queries`](Self::observe_queries) added up stays.
+pub struct KvStep<'a> {
+    sequence: &'a mut Sequence,
+    n_tokens: usize,
+    /// The partial block whose copy is the first storage of the tail, until the step is committed.
+    copied: Option<Block>,
+    rotations: Option<KeyRotations>,
+}
+
 impl Sequence {
+    /// Begins a step of `n_tokens` tokens: allocates what they need and holds what the step will
+    /// read. A partial block that others share, or that is not hot, is copied.
+    ///
+    /// The first step allocates the tables of all blocks up to the capacity, so that later ones
+    /// take nothing from the system.
+    ///
+    /// # Errors
+    /// [`Error::Full`] beyond the capacity; [`Error::Memory`], [`Error::BudgetReached`] and
+    /// [`Error::QuotaReached`] without room. The sequence is as it was then.
+    pub fn step(&mut self, kernels: &Kernels, n_tokens: usize) -> Result<KvStep<'_>> {
+        self.check_room(n_tokens)?;
+        // Dropped on an error, which undoes what was done.
+        let mut step = KvStep { sequence: self, n_tokens, copied: None, rotations: None };
+        step.allocate(kernels)?;
+        let Sequence { blocks, pinned, .. } = &mut *step.sequence;
+        pinned.clear();
+        pinned.extend(blocks.iter().map(Block::storage));
+        step.rotations = step.sequence.rotations();
+        Ok(step)
+    }
+
     /// Checks that `tokens` more fit the capacity, without allocating.
     ///
     /// # Errors
@@ -21,109 +61,142 @@ impl Sequence {
         Ok(())
     }
 
-    /// Begins a step: makes room for `tokens` more and takes hold of what the step will read. A partial block that
-    /// others share, or that was made smaller, is copied first.
-    ///
-    /// The first step takes room for the tables of all blocks up to the capacity, so that later ones take nothing from the
-    /// system.
-    ///
-    /// # Errors
-    /// [`Error::Full`]; [`Error::Memory`] and [`Error::BudgetReached`] without room. The sequence is as it was then.
-    pub fn reserve(&mut self, kernels: &Kernels, tokens: usize) -> Result<()> {
-        self.check_room(tokens)?;
-        self.unpin();
-        let present = self.tail.len();
-        let needed = (self.len + tokens).div_ceil(self.store.block_tokens());
-        let made = self.grow_tail(needed).and_then(|()| self.own_partial(kernels));
-        if made.is_err() {
-            self.tail.truncate(present);
-        }
-        made?;
-        self.pin();
-        Ok(())
-    }
-
-    fn grow_tail(&mut self, needed: usize) -> Result<()> {
-        if self.sealed() + self.tail.len() < needed {
-            let most = self.most_blocks();
-            self.blocks.reserve(most.saturating_sub(self.blocks.len()));
-            self.pinned.reserve(most);
-            self.handles.prepare(&self.store, most.saturating_sub(self.sealed()));
-        }
-        while self.sealed() + self.tail.len() < needed {
-            self.tail.push(self.handles.allocate(&self.store, HOT)?);
-        }
-        Ok(())
-    }
-
-    /// Stores the keys and values of `keys.len() / row` tokens of one layer behind the present ones, which
-    /// [`reserve`](Self::reserve) made room for. They count once [`advance`](Self::advance) is called.
-    ///
-    /// # Shapes
-    /// `keys`, `values`: `[tokens, n_kv_heads, head_dim]`, rotated to their positions, and with Walsh-Hadamard if the store
-    /// is [`rotated`](KvStore::rotated).
-    ///
-    /// # Panics
-    /// If there is no room for the tokens or the layer does not exist.
-    pub fn write(&mut self, kernels: &Kernels, layer: usize, keys: &[f32], values: &[f32]) {
-        assert_eq!(keys.len(), values.len(), "keys and values of as many tokens");
-        let (row, block_tokens) = (self.store.shape().row(), self.store.block_tokens());
-        let sealed = self.sealed();
-        let n_tokens = keys.len() / row;
-        let mut done = 0;
-        while done < n_tokens {
-            let position = self.len + done;
-            let first = position % block_tokens;
-            let end = (done + block_tokens - first).min(n_tokens);
-            let storage = &mut self.tail[position / block_tokens - sealed];
-            let storage = Arc::get_mut(storage).expect("nobody else has a storage of the tail");
-            let rows = done * row..end * row;
-            store_rows(kernels, &self.store, storage, layer, first, &keys[rows.clone()], &values[rows]);
-            done = end;
-        }
-    }
-
-    /// Appends views of the blocks of one layer to `blocks`, in the order of positions from 0 on: what a
-    /// [`KvView`](ruvllm_kernels::KvView) takes. Released blocks are stood in for by others.
-    ///
-    /// # Panics
-    /// Outside of a step: between [`advance`](Self::advance) and [`reserve`](Self::reserve) nothing is held, unless
-    /// [`pin`](Self::pin) was called.
-    pub fn view<'a>(&'a self, layer: usize, blocks: &mut Vec<KvBlock<'a>>) {
-        assert_eq!(self.pinned.len(), self.blocks.len(), "views outside of a step");
-        blocks.reserve(self.most_blocks());
-        let storages = || self.pinned.iter().chain(&self.tail);
-        if let Some(first) = storages().next() {
-            blocks.extend(std::iter::repeat_n(first.view(layer), self.released));
-        }
-        blocks.extend(storages().map(|storage| storage.view(layer)));
-    }
-
-    /// What views of a layer mean where a tier is in `nuq3`: the last field of a [`KvView`](ruvllm_kernels::KvView). `None` if
-    /// none is, and before the first step.
-    pub fn nuq(&self, layer: usize) -> Option<NuqContext<'_>> {
-        self.store.nuq(layer, self.rotations.as_ref(), 0)
-    }
-
-    /// Ends a step: counts `tokens` that were written in every layer.
-    ///
-    /// # Panics
-    /// If there was no room made for them.
-    pub fn advance(&mut self, tokens: usize) {
-        let block_tokens = self.store.block_tokens();
-        assert!(
-            self.len + tokens <= (self.sealed() + self.tail.len()) * block_tokens,
-            "more tokens than were written"
-        );
-        self.unpin();
+    /// Counts `tokens` that the tail holds beyond the present ones; storages that are full become
+    /// blocks.
+    pub(super) fn append(&mut self, tokens: usize) {
         self.len += tokens;
-        self.seal((self.len / block_tokens).saturating_sub(self.sealed()));
+        self.seal((self.len / self.store.block_tokens()).saturating_sub(self.sealed()));
     }
 
     /// Makes blocks of the first `n` storages of the tail.
     pub(super) fn seal(&mut self, n: usize) {
         let Self { store, blocks, tail, handles, .. } = self;
         blocks.extend(tail.drain(..n).map(|storage| handles.block(store, storage)));
+    }
+}
+
+impl KvStep<'_> {
+    /// The sequence, without the tokens of the step.
+    pub fn sequence(&self) -> &Sequence {
+        self.sequence
+    }
+
+    /// New tokens.
+    pub fn n_tokens(&self) -> usize {
+        self.n_tokens
+    }
+
+    /// Storages for the tokens behind the tail, and a partial block that can be written.
+    fn allocate(&mut self, kernels: &Kernels) -> Result<()> {
+        let sequence = &mut *self.sequence;
+        let needed = (sequence.len + self.n_tokens).div_ceil(sequence.store.block_tokens());
+        if sequence.sealed() + sequence.tail.len() < needed {
+            let most = sequence.most_blocks();
+            sequence.blocks.reserve(most.saturating_sub(sequence.blocks.len()));
+            sequence.pinned.reserve(most);
+            sequence.handles.prepare(&sequence.store, most.saturating_sub(sequence.sealed()));
+        }
+        while sequence.sealed() + sequence.tail.len() < needed {
+            let storage = sequence.handles.allocate(&sequence.store, HOT)?;
+            sequence.tail.push(storage);
+        }
+        self.copied = sequence.own_partial(kernels)?;
+        Ok(())
+    }
+
+    /// Stores the keys and values of the step's tokens in one layer.
+    ///
+    /// # Shapes
+    /// `keys`, `values`: `[n_tokens, n_kv_heads, head_dim]`, with RoPE at their positions, and
+    /// Walsh-Hadamard-transformed if the store is [`rotated`](KvStore::rotated).
+    ///
+    /// # Panics
+    /// If keys or values are not those of `n_tokens` tokens, or the layer does not exist.
+    pub fn write(&mut self, kernels: &Kernels, layer: usize, keys: &[f32], values: &[f32]) {
+        let sequence = &mut *self.sequence;
+        let (row, block_tokens) = (sequence.store.shape().row(), sequence.store.block_tokens());
+        let n_values = self.n_tokens * row;
+        assert!(
+            keys.len() == n_values && values.len() == n_values,
+            "keys and values of {} tokens",
+            self.n_tokens
+        );
+        let sealed = sequence.sealed();
+        let mut done = 0;
+        while done < self.n_tokens {
+            let position = sequence.len + done;
+            let first = position % block_tokens;
+            let end = (done + block_tokens - first).min(self.n_tokens);
+            let storage = &mut sequence.tail[position / block_tokens - sealed];
+            let storage = Arc::get_mut(storage).expect("nobody else has a storage of the tail");
+            let rows = done * row..end * row;
+            store_rows(kernels, &sequence.store, storage, layer, first, &keys[rows.clone()], &values[rows]);
+            done = end;
+        }
+    }
+
+    /// Keys and values of one layer, the step's tokens included, which [`write`](Self::write) has
+    /// stored before. `blocks` holds their list. Positions in released blocks read another block:
+    /// attention must not look there.
+    pub fn view<'b, 'v>(&'b self, layer: usize, blocks: &'v mut Vec<KvBlock<'b>>) -> KvView<'v> {
+        let Sequence { len, pinned, .. } = &*self.sequence;
+        self.sequence.view(pinned, self.rotations.as_ref(), len + self.n_tokens, layer, blocks)
+    }
+
+    /// Adds up the queries of the step in one layer, by which errors of keys are weighed when they
+    /// are quantized. Without effect unless the sequence [`wants`](Sequence::wants_queries) them;
+    /// the first 2048 tokens count.
+    ///
+    /// Keys are looked at from behind. Queries should come as they will be then, rotated (RoPE) to
+    /// later positions than their own, spread over as many as a key stays in use: what a few tokens
+    /// look for at their own positions says less than nothing about those to come (ADR-0015).
+    ///
+    /// # Shapes
+    /// `queries`: `[tokens, n_heads, head_dim]`
+    ///
+    /// # Panics
+    /// If the heads are no multiple of the key/value heads, the queries no whole tokens, or the
+    /// layer does not exist.
+    pub fn observe_queries(
+        &mut self,
+        kernels: &Kernels,
+        threads: &ThreadPool,
+        layer: usize,
+        n_heads: usize,
+        queries: &[f32],
+    ) {
+        self.sequence.observe_queries(kernels, threads, layer, n_heads, queries);
+    }
+
+    /// Appends the tokens, which were written in every layer, to the sequence.
+    pub fn commit(mut self) {
+        self.copied = None;
+        self.sequence.append(self.n_tokens);
+    }
+}
+
+impl Drop for KvStep<'_> {
+    /// Releases what the step read, and memory beyond the tokens of the sequence: none after a
+    /// commit.
+    fn drop(&mut self) {
+        let Sequence { store, len, released, blocks, tail, pinned, handles, .. } = &mut *self.sequence;
+        pinned.clear();
+        if let Some(block) = self.copied.take() {
+            // The block, not its copy in the tail, holds the last tokens.
+            blocks.push(block);
+        }
+        let used = len.div_ceil(store.block_tokens()).saturating_sub(*released + blocks.len());
+        tail.drain(used.min(tail.len())..).for_each(|storage| handles.keep(storage));
+    }
+}
+
+impl std::fmt::Debug for KvStep<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { sequence, n_tokens, .. } = self;
+        f.debug_struct("KvStep")
+            .field("sequence", sequence)
+            .field("n_tokens", n_tokens)
+            .finish_non_exhaustive()
     }
 }
 

@@ -2,10 +2,10 @@
 
 mod nuq;
 mod oracle;
-mod park;
 mod probe;
 mod sequence;
 mod squat;
+mod steps;
 mod stress;
 mod tenants;
 mod threads;

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use ruvllm_kernels::{KvRole, NuqCodebooks, NuqContext, RopeTable, ThreadPool};
+use ruvllm_kernels::ThreadPool;
+use ruvllm_kernels::attention::{KvRole, NuqCodebooks, NuqContext};
+use ruvllm_kernels::rope::RopeTable;
 use ruvllm_kv_cache::{Error, KvCalibration, KvRopes, KvShape, KvStore, Probe, SampleScratch};
 
 use crate::oracle::{
@@ -14,7 +16,7 @@ fn ids(n: usize, first: u32) -> Vec<u32> {
 }
 
 #[test]
-fn forks_cuts_and_parked_sequences_keep_every_number() {
+fn forks_and_cuts_keep_every_number() {
     let pool = pool(16);
     let store = calibrated_store("tiered:hot=32,sink=0,warm=nuq3,cold=off", &pool);
     let mut first = Checked::new(&store, 1000);
@@ -29,14 +31,6 @@ fn forks_cuts_and_parked_sequences_keep_every_number() {
     second.check();
     first.append(&ids(3, 700)).expect("room");
     first.check();
-    let folder = tempfile::tempdir().expect("a folder");
-    let Checked { sequence, tokens } = second;
-    let parked = sequence.park(&folder.path().join("waiting")).expect("a file");
-    let sequence = parked.resume().expect("the file");
-    let mut second = Checked { sequence, tokens };
-    second.check();
-    second.append(&ids(30, 800)).expect("room");
-    second.check();
 }
 
 #[test]
@@ -105,7 +99,7 @@ fn key_errors(turned: &KvRopes, ropes: &KvRopes, capacity: usize) -> Vec<f64> {
     let calibration = KvCalibration::new([0; 32], SHAPE, vec![layer; SHAPE.n_layers]).expect("a calibration");
     let store = KvStore::with_calibration(SHAPE, &policy, &pool, Arc::new(calibration), ropes);
     let mut sequence = store.expect("a store").sequence(capacity);
-    sequence.reserve(&kernels(), 128).expect("room");
+    let mut step = sequence.step(&kernels(), 128).expect("room");
     let noise = rows(&ids(128, 0), KvRole::Keys, 0);
     let mut exact = Vec::new();
     for layer in 0..SHAPE.n_layers {
@@ -118,18 +112,19 @@ fn key_errors(turned: &KvRopes, ropes: &KvRopes, capacity: usize) -> Vec<f64> {
         };
         let table = RopeTable::from_frequencies(&rope.frequencies, 0..128);
         kernels().rope(&table, rope.layout, 0..128, &mut keys, SHAPE.n_kv_heads, SHAPE.head_dim);
-        sequence.write(&kernels(), layer, &keys, &keys);
+        step.write(&kernels(), layer, &keys, &keys);
         exact.push(keys);
     }
-    sequence.advance(128);
+    step.commit();
     let migration = sequence.migrate(&kernels(), &ThreadPool::single(), usize::MAX);
     assert_eq!(migration.blocks, 4);
-    sequence.pin();
+    let reader = sequence.read();
     let errors = exact.iter().enumerate().map(|(layer, exact)| {
         let mut views = Vec::new();
-        sequence.view(layer, &mut views);
-        let nuq = sequence.nuq(layer).expect("a tier in nuq3");
-        let found: Vec<f32> = views
+        let kv = reader.view(layer, &mut views);
+        let nuq = kv.nuq.expect("a tier in nuq3");
+        let found: Vec<f32> = kv
+            .blocks
             .iter()
             .enumerate()
             .flat_map(|(block, view)| {

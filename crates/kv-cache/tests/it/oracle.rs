@@ -3,11 +3,14 @@
 
 use std::sync::Arc;
 
-use ruvllm_kernels::{
-    Kernels, KvBuffer, KvFormat, KvLayout, KvPlane, KvRole, KvScratch, NuqCodebooks, NuqContext, RopeConfig,
-    RopeLayout,
+use ruvllm_kernels::Kernels;
+use ruvllm_kernels::attention::{
+    KvBuffer, KvFormat, KvLayout, KvPlane, KvRole, KvScratch, NuqCodebooks, NuqContext,
 };
-use ruvllm_kv_cache::{Block, KvCalibration, KvFormats, KvRope, KvRopes, KvShape, KvStore, Result, Sequence};
+use ruvllm_kernels::rope::{RopeConfig, RopeLayout};
+use ruvllm_kv_cache::{
+    Block, KvCalibration, KvFormats, KvRope, KvRopes, KvShape, KvStep, KvStore, Result, Sequence,
+};
 use ruvllm_memory::{PagePool, PoolConfig};
 
 pub(crate) const SHAPE: KvShape = KvShape { n_layers: 2, n_kv_heads: 2, head_dim: 32 };
@@ -91,7 +94,7 @@ pub(crate) struct Token {
 }
 
 impl Token {
-    fn new(id: u32) -> Self {
+    pub(crate) fn new(id: u32) -> Self {
         Self { id, formats: None, error: 0.0 }
     }
 
@@ -119,12 +122,9 @@ impl Checked {
     pub(crate) fn append(&mut self, ids: &[u32]) -> Result<()> {
         let kernels = kernels();
         self.observe();
-        self.sequence.reserve(&kernels, ids.len())?;
-        for layer in 0..SHAPE.n_layers {
-            let (keys, values) = (rows(ids, KvRole::Keys, layer), rows(ids, KvRole::Values, layer));
-            self.sequence.write(&kernels, layer, &keys, &values);
-        }
-        self.sequence.advance(ids.len());
+        let mut step = self.sequence.step(&kernels, ids.len())?;
+        write(&mut step, ids);
+        step.commit();
         self.tokens.extend(ids.iter().map(|&id| Token::new(id)));
         Ok(())
     }
@@ -151,17 +151,14 @@ impl Checked {
     pub(crate) fn observe(&mut self) {
         let block_tokens = self.sequence.store().block_tokens();
         let start = self.sequence.released();
-        self.sequence.pin();
-        let mut views = Vec::new();
-        self.sequence.view(0, &mut views);
+        let (reader, mut views) = (self.sequence.read(), Vec::new());
+        reader.view(0, &mut views);
         for (view, tokens) in
             views.iter().skip(start / block_tokens).zip(self.tokens[start..].chunks_mut(block_tokens))
         {
             let formats = KvFormats { keys: view.keys.format, values: view.values.format };
             tokens.iter_mut().for_each(|token| token.met(formats));
         }
-        drop(views);
-        self.sequence.unpin();
     }
 
     /// Checks every number in every layer.
@@ -173,24 +170,32 @@ impl Checked {
     /// As [`check`](Self::check), where others may migrate meanwhile: what is read is in the formats that were pinned.
     pub(crate) fn check_pinned(&mut self) {
         assert_eq!(self.sequence.len(), self.tokens.len());
-        self.sequence.pin();
+        let reader = self.sequence.read();
         let block_tokens = self.sequence.store().block_tokens();
         let start = self.sequence.released();
         for layer in 0..SHAPE.n_layers {
             let mut views = Vec::new();
-            self.sequence.view(layer, &mut views);
+            let kv = reader.view(layer, &mut views);
             let tokens = self.tokens[start..].chunks_mut(block_tokens).enumerate();
-            for (view, (index, tokens)) in views.iter().skip(start / block_tokens).zip(tokens) {
+            for (view, (index, tokens)) in kv.blocks.iter().skip(start / block_tokens).zip(tokens) {
                 let formats = KvFormats { keys: view.keys.format, values: view.values.format };
                 tokens.iter_mut().for_each(|token| token.met(formats));
                 let first_position = start + index * block_tokens;
-                let nuq = self.sequence.nuq(layer).map(|nuq| NuqContext { first_position, ..nuq });
+                let nuq = kv.nuq.map(|nuq| NuqContext { first_position, ..nuq });
                 for (role, plane) in [(KvRole::Keys, view.keys), (KvRole::Values, view.values)] {
                     let exact = in_f32(role, plane, block_tokens, nuq);
                     check_plane(role, plane.format, exact.as_bytes(), block_tokens, layer, tokens);
                 }
             }
         }
+    }
+}
+
+/// Writes the keys and values of these tokens in every layer.
+pub(crate) fn write(step: &mut KvStep<'_>, ids: &[u32]) {
+    for layer in 0..SHAPE.n_layers {
+        let (keys, values) = (rows(ids, KvRole::Keys, layer), rows(ids, KvRole::Values, layer));
+        step.write(&kernels(), layer, &keys, &values);
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a probe finds, beside the same in float64.
 
-use ruvllm_kernels::{KvRole, ThreadPool};
+use ruvllm_kernels::ThreadPool;
+use ruvllm_kernels::attention::KvRole;
 use ruvllm_kv_cache::{Probe, SampleScratch, Sequence};
 
 use crate::oracle::{Checked, SHAPE, kernels, pool, read_rows, rows, store};
@@ -34,14 +35,11 @@ fn shares(probe: &Probe<'_>, keys: &[f32]) -> Vec<f64> {
 }
 
 /// Attention over one block, all heads.
-fn attend(probe: &Probe<'_>, sequence: &mut Sequence, block: usize) -> Vec<f64> {
-    sequence.pin();
-    let mut views = Vec::new();
-    sequence.view(LAYER, &mut views);
+fn attend(probe: &Probe<'_>, sequence: &Sequence, block: usize) -> Vec<f64> {
+    let (reader, mut views) = (sequence.read(), Vec::new());
+    reader.view(LAYER, &mut views);
     let keys = read_rows(KvRole::Keys, views[block].keys, BLOCK, None);
     let values = read_rows(KvRole::Values, views[block].values, BLOCK, None);
-    drop(views);
-    sequence.unpin();
     let mut out = vec![0.0; 4 * SHAPE.head_dim];
     for (head, out) in out.chunks_mut(SHAPE.head_dim).enumerate() {
         for (probability, row) in
@@ -73,10 +71,10 @@ fn shares_and_error_are_those_of_capped_attention() {
         }
         // Of the three blocks that are due the youngest is looked at: before and after it goes down.
         let error = f64::from(sample.error.expect("blocks are due"));
-        let exact = attend(&probe, &mut checked.sequence, 2);
+        let exact = attend(&probe, &checked.sequence, 2);
         checked.sequence.migrate(&kernels(), &threads, usize::MAX);
         assert_eq!(checked.sequence.blocks()[2].formats().to_string(), "kivi2");
-        let coarse = attend(&probe, &mut checked.sequence, 2);
+        let coarse = attend(&probe, &checked.sequence, 2);
         let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|x| x * x).sum::<f64>().sqrt();
         let lost =
             norm(&mut exact.iter().zip(&coarse).map(|(a, b)| a - b)) / norm(&mut exact.iter().copied());

@@ -1,6 +1,6 @@
 //! One sequence: growing, cutting, forking, starting from what others have.
 
-use ruvllm_kernels::KvFormat;
+use ruvllm_kernels::attention::KvFormat;
 use ruvllm_kv_cache::{Error, KvShape, KvStore};
 
 use crate::oracle::{Checked, SHAPE, kernels, pool, store};

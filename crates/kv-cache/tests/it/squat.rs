@@ -37,13 +37,13 @@ fn queries(first: usize, n: usize, layer: usize) -> Vec<f32> {
 /// A step of `n` tokens, which shows the cache its queries.
 fn step(sequence: &mut Sequence, n: usize) {
     let (kernels, first) = (kernels(), sequence.len());
-    sequence.reserve(&kernels, n).expect("room");
+    let mut step = sequence.step(&kernels, n).expect("room");
     for layer in 0..SHAPE.n_layers {
-        sequence.write(&kernels, layer, &rows(first, n, layer, 1), &rows(first, n, layer, 2));
+        step.write(&kernels, layer, &rows(first, n, layer, 1), &rows(first, n, layer, 2));
         let (queries, heads) = (queries(first, n, layer), GROUP * SHAPE.n_kv_heads);
-        sequence.observe_queries(&kernels, &ThreadPool::single(), layer, heads, &queries);
+        step.observe_queries(&kernels, &ThreadPool::single(), layer, heads, &queries);
     }
-    sequence.advance(n);
+    step.commit();
 }
 
 fn migrate(sequence: &mut Sequence) -> usize {
@@ -82,11 +82,11 @@ fn without_queries_keys_are_what_they_were() {
     let [plain, squat] =
         ["tiered:hot=0,sink=0,warm=kivi4", "tiered:hot=0,sink=0,warm=kivi4,squat=on"].map(|policy| {
             let mut sequence = store(policy, &pool).sequence(1000);
-            sequence.reserve(&kernels(), 64).expect("room");
+            let mut step = sequence.step(&kernels(), 64).expect("room");
             for layer in 0..SHAPE.n_layers {
-                sequence.write(&kernels(), layer, &rows(0, 64, layer, 1), &rows(0, 64, layer, 2));
+                step.write(&kernels(), layer, &rows(0, 64, layer, 1), &rows(0, 64, layer, 2));
             }
-            sequence.advance(64);
+            step.commit();
             assert_eq!(migrate(&mut sequence), 2);
             sequence
         });
@@ -117,7 +117,7 @@ fn the_error_that_is_sampled_falls() {
 }
 
 #[test]
-fn forks_and_sequences_that_waited_know_the_queries() {
+fn forks_know_the_queries() {
     let pool = pool(16);
     let store = store(POLICY, &pool);
     let mut first = store.sequence(1000);
@@ -130,15 +130,6 @@ fn forks_and_sequences_that_waited_know_the_queries() {
     // Those that both have went down with the queries of the first to migrate, those behind with each one's own.
     migrate(&mut fork);
     assert_eq!(bytes(&fork), expected);
-
-    let folder = tempfile::tempdir().expect("a folder");
-    let mut waiting = store.sequence(1000);
-    step(&mut waiting, 160);
-    let parked =
-        waiting.park(&folder.path().join("waiting")).map_err(|(_, error)| error).expect("room on the disk");
-    let mut resumed = parked.resume().map_err(|(_, error)| error).expect("room in the pool");
-    migrate(&mut resumed);
-    assert_eq!(bytes(&resumed), expected);
 }
 
 #[test]
@@ -166,14 +157,14 @@ fn queries_that_are_no_numbers_cost_the_correction_of_their_head() {
     let squat = store(POLICY, &pool);
     let mut sequence = squat.sequence(1000);
     let (kernels, n) = (kernels(), 64);
-    sequence.reserve(&kernels, n).expect("room");
+    let mut step = sequence.step(&kernels, n).expect("room");
     for layer in 0..SHAPE.n_layers {
-        sequence.write(&kernels, layer, &rows(0, n, layer, 1), &rows(0, n, layer, 2));
+        step.write(&kernels, layer, &rows(0, n, layer, 1), &rows(0, n, layer, 2));
         let mut queries = queries(0, n, layer);
         queries[5] = f32::NAN;
-        sequence.observe_queries(&kernels, &ThreadPool::single(), layer, GROUP * SHAPE.n_kv_heads, &queries);
+        step.observe_queries(&kernels, &ThreadPool::single(), layer, GROUP * SHAPE.n_kv_heads, &queries);
     }
-    sequence.advance(n);
+    step.commit();
     migrate(&mut sequence);
     let plain = migrated(&store("tiered:hot=0,sink=0,warm=kivi2", &pool), &[n]);
     let plane = bytes(&plain)[0].len() / (2 * SHAPE.n_layers);

@@ -1,7 +1,8 @@
 //! Blocks on their way down.
 
 use proptest::prelude::*;
-use ruvllm_kernels::{KvRole, ThreadPool};
+use ruvllm_kernels::ThreadPool;
+use ruvllm_kernels::attention::KvRole;
 use ruvllm_kv_cache::{KvShape, KvStore, Probe, SampleScratch, Sequence};
 
 use crate::oracle::{Checked, SHAPE, kernels, pool, rows, store};
@@ -64,12 +65,12 @@ fn all_who_share_a_block_see_it_smaller_at_their_next_step() {
     let mut first = Checked::new(&store, 1000);
     first.append(&ids(96, 0)).expect("room");
     let mut second = first.fork();
-    second.sequence.pin();
+    let step = second.sequence.step(&kernels(), 1).expect("room");
     first.sequence.migrate(&kernels(), &ThreadPool::single(), usize::MAX);
     let mut views = Vec::new();
-    second.sequence.view(0, &mut views);
+    step.view(0, &mut views);
     assert_eq!(views[0].keys.format.name(), "f16", "a step goes on with what it began with");
-    drop(views);
+    drop(step);
     assert_eq!(formats(&second.sequence), ["kivi4", "kivi4", "f16"]);
     second.append(&[7]).expect("room");
     second.check();
@@ -280,8 +281,7 @@ proptest! {
         let store = KvStore::new(WIDE, &policy.parse().expect("a policy"), &pool).expect("a store");
         let mut sequence = store.sequence(1000);
         for tokens in steps {
-            sequence.reserve(&kernels(), tokens).expect("room");
-            sequence.advance(tokens);
+            sequence.step(&kernels(), tokens).expect("room").commit();
             sequence.migrate(&kernels(), &ThreadPool::single(), usize::MAX);
             prop_assert_eq!(store.sequence_bytes(sequence.len()), sequence.bytes(), "{} tokens", sequence.len());
         }

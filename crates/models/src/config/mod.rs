@@ -4,7 +4,7 @@ pub(crate) mod keys;
 pub(crate) mod rope;
 
 use gguf_rs_lite::Metadata;
-use ruvllm_kernels::{RopeConfig, RopeScaling};
+use ruvllm_kernels::rope::{RopeConfig, RopeScaling};
 use ruvllm_kv_cache::KvShape;
 
 use self::keys::{Keys, Real};

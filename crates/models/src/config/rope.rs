@@ -1,6 +1,6 @@
 //! Rotary position parameters from GGUF metadata and the optional tensors of frequency divisors.
 
-use ruvllm_kernels::{RopeConfig, RopeScaling, yarn_attention_factor};
+use ruvllm_kernels::rope::{RopeConfig, RopeScaling, yarn_attention_factor};
 
 use super::keys::{Keys, Real};
 use crate::checkpoint::Checkpoint;

@@ -4,7 +4,8 @@
 use std::ops::Range;
 
 use ruvllm_adapters::{BaseModel, LowRank, Site};
-use ruvllm_kernels::{Activations, MatmulJob, RopeLayout};
+use ruvllm_kernels::matmul::{Activations, MatmulJob};
+use ruvllm_kernels::rope::RopeLayout;
 
 use crate::batch::{Segment, Span};
 use crate::compute::Compute;

@@ -4,7 +4,9 @@
 use std::ops::Range;
 
 use ruvllm_adapters::{LowRank, Site};
-use ruvllm_kernels::{Activations, AttentionShape, KvView, MatmulJob, RopeTable};
+use ruvllm_kernels::attention::{AttentionShape, KvView};
+use ruvllm_kernels::matmul::{Activations, MatmulJob};
+use ruvllm_kernels::rope::RopeTable;
 use ruvllm_kv_cache::Sequence;
 
 use super::FIRST_POSITIONS;
@@ -53,8 +55,8 @@ impl Block<'_> {
         for (segment, &span) in segments.iter_mut().zip(all) {
             let range = span.range(self.config.kv_dim());
             let (keys, values) = (&buffers.keys[range.clone()], &buffers.values[range]);
-            segment.cache.write(&self.compute.kernels, self.layer, keys, values);
-            if segment.cache.wants_queries(self.layer) {
+            segment.step.write(&self.compute.kernels, self.layer, keys, values);
+            if segment.step.sequence().wants_queries(self.layer) {
                 self.show_queries(buffers, segment, span);
             }
         }
@@ -86,7 +88,7 @@ impl Block<'_> {
         self.norm_in_place(queries, config.query_dim(), weights.query_norm.as_deref(), unnormed);
         self.norm_in_place(keys, config.kv_dim(), weights.key_norm.as_deref(), unnormed);
         for &span in all {
-            let cache = &*segments[span.segment].cache;
+            let cache = segments[span.segment].step.sequence();
             let rope = self.rope(cache);
             self.rotate(queries, config.n_heads, span, rope);
             self.sharpen(queries, span);
@@ -155,7 +157,7 @@ impl Block<'_> {
         let Block { config, compute, .. } = self;
         let Compute { kernels, pool } = compute;
         let (width, layout) = (config.query_dim(), config.decoder.rope_layout);
-        let rope = self.rope(segment.cache);
+        let rope = self.rope(segment.step.sequence());
         let Buffers { queries, later_queries, .. } = buffers;
         later_queries.clear();
         later_queries.extend_from_slice(&queries[span.range(width)]);
@@ -163,7 +165,7 @@ impl Block<'_> {
             let distance = spaced(span.position + index, FIRST_POSITIONS);
             kernels.rope(rope, layout, distance..distance + 1, row, config.n_heads, config.head_dim);
         });
-        segment.cache.observe_queries(kernels, pool, self.layer, config.n_heads, later_queries);
+        segment.step.observe_queries(kernels, pool, self.layer, config.n_heads, later_queries);
     }
 
     /// Multiplies each head with the Walsh-Hadamard matrix, which spreads what single dimensions hold over all of them.
@@ -196,14 +198,11 @@ impl Block<'_> {
             };
             let range = row * width..(row + span.len) * width;
             let mut views = blocks.take();
-            let cache = &*segments[span.segment].cache;
-            cache.view(self.layer, &mut views);
-            let block_tokens = cache.store().block_tokens();
-            let len = span.position + span.len;
-            let kv = KvView { blocks: &views, block_tokens, len, nuq: cache.nuq(self.layer) };
+            let step = &segments[span.segment].step;
+            let kv = KvView { len: span.position + span.len, ..step.view(self.layer, &mut views) };
             let (q, out) = (&queries[range.clone()], &mut out[range]);
             compute.kernels.attention(&compute.pool, &shape, q, &kv, out, scratch);
-            if cache.store().rotated() {
+            if step.sequence().store().rotated() {
                 self.spread(out);
             }
             blocks.put(views);
@@ -235,7 +234,9 @@ impl Block<'_> {
             let up = &up[rows.start * config.ffn_dim..rows.end * config.ffn_dim];
             match config.decoder.activation {
                 Activation::SwiGlu => compute.kernels.silu_mul(gate, up),
-                Activation::GeGlu => compute.kernels.gated(ruvllm_kernels::Activation::GeluTanh, gate, up),
+                Activation::GeGlu => {
+                    compute.kernels.gated(ruvllm_kernels::rows::Activation::GeluTanh, gate, up)
+                }
             }
         });
         let norm = weights.ffn_post_norm.as_deref();

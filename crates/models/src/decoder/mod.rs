@@ -8,7 +8,7 @@ mod rope;
 use std::sync::Arc;
 
 use ruvllm_adapters::{Adapter, BaseModel, Part, Site};
-use ruvllm_kernels::MatmulJob;
+use ruvllm_kernels::matmul::MatmulJob;
 use ruvllm_kv_cache::{KvCalibration, KvPolicy, KvRopes, KvStore, Probe, Sequence};
 use ruvllm_memory::{PagePool, Request};
 
@@ -47,8 +47,8 @@ const FIRST_POSITIONS: usize = 1024;
 /// let store = model.kv_store(&"f32".parse()?, &pool)?;
 /// let mut cache = model.new_sequence(&store, 64)?;
 ///
-/// let mut prompt = Segment::new(&[558, 46, 77], &mut cache, LogitsRows::Last);
-/// let logits = model.forward(&compute, &mut workspace, std::slice::from_mut(&mut prompt))?;
+/// let prompt = Segment::new(&compute, &[558, 46, 77], &mut cache, LogitsRows::Last)?;
+/// let logits = model.forward(&compute, &mut workspace, [prompt])?;
 /// assert_eq!(logits.len(), model.config().vocab_size);
 /// let next = compute.kernels.argmax(logits);
 /// assert!(next.is_some());
@@ -159,16 +159,49 @@ impl Model {
         Ok(Adapter::new(&self.adapter_base, parts, pool, request)?)
     }
 
-    /// Runs the tokens of all `segments` through the model, appends them to their caches and returns
-    /// the logits asked for, `[rows, vocab_size]` in the order of segments and tokens.
+    /// Runs the tokens of all `segments` through the model, commits their steps and returns the logits asked for,
+    /// `[rows, vocab_size]` in the order of segments and tokens. Segments come in an array or a `Vec`.
     ///
     /// What a token gets depends only on its sequence: not on how the prompt was cut into steps, on
     /// what else is in the batch, on the number of threads or on the instruction set.
     ///
     /// # Errors
-    /// An empty batch or segment, a token id that the vocabulary does not have, a cache that is full
-    /// or, as an adapter may be, of another model, rows that are not ascending, or no memory. No cache has changed then.
-    pub fn forward<'w>(
+    /// An empty batch or segment, a token id that the vocabulary does not have, a sequence or an adapter of another model,
+    /// rows that are not ascending, or no memory for the workspace. No step was committed then.
+    pub fn forward<'s, 'w>(
+        &self,
+        compute: &Compute,
+        workspace: &'w mut Workspace,
+        mut segments: impl AsMut<[Segment<'s>]> + IntoIterator<Item = Segment<'s>>,
+    ) -> Result<&'w [f32]> {
+        let logits = self.logits(compute, workspace, segments.as_mut())?;
+        segments.into_iter().for_each(|segment| segment.step.commit());
+        Ok(logits)
+    }
+
+    /// As [`forward`](Self::forward), but returns what logits are made of: the states behind the last layer and the final
+    /// norm, `[rows, model_dim]`, of the tokens whose logits the segments name.
+    ///
+    /// # Errors
+    /// As `forward`.
+    pub fn hidden_states<'s, 'w>(
+        &self,
+        compute: &Compute,
+        workspace: &'w mut Workspace,
+        mut segments: impl AsMut<[Segment<'s>]> + IntoIterator<Item = Segment<'s>>,
+    ) -> Result<&'w [f32]> {
+        let Workspace { plan, buffers, .. } = workspace;
+        self.plan(plan, segments.as_mut())?;
+        self.run(compute, plan, buffers, segments.as_mut())?;
+        segments.into_iter().for_each(|segment| segment.step.commit());
+        let Buffers { hidden, normed, .. } = buffers;
+        let norm_weight = &self.weights.output_norm;
+        project_norm(compute, &self.config, hidden, norm_weight, normed, plan.n_wanted(), &mut []);
+        Ok(normed.values())
+    }
+
+    /// Logits of the wanted rows of a batch.
+    fn logits<'w>(
         &self,
         compute: &Compute,
         workspace: &'w mut Workspace,
@@ -183,26 +216,6 @@ impl Model {
             self.output(compute, buffers, segments, plan, logits);
         }
         Ok(logits)
-    }
-
-    /// As [`forward`](Self::forward), but returns what logits are made of: the states behind the last layer and the final
-    /// norm, `[rows, model_dim]`, of the tokens whose logits the segments name.
-    ///
-    /// # Errors
-    /// As `forward`.
-    pub fn hidden_states<'w>(
-        &self,
-        compute: &Compute,
-        workspace: &'w mut Workspace,
-        segments: &mut [Segment<'_>],
-    ) -> Result<&'w [f32]> {
-        let Workspace { plan, buffers, .. } = workspace;
-        self.plan(plan, segments)?;
-        self.run(compute, plan, buffers, segments)?;
-        let Buffers { hidden, normed, .. } = buffers;
-        let norm_weight = &self.weights.output_norm;
-        project_norm(compute, &self.config, hidden, norm_weight, normed, plan.n_wanted(), &mut []);
-        Ok(normed.values())
     }
 
     /// Checks a batch and lays its rows out.
@@ -225,9 +238,6 @@ impl Model {
         segments: &mut [Segment<'_>],
     ) -> Result<()> {
         self.prepare(buffers, plan.n_tokens())?;
-        for segment in segments.iter_mut() {
-            segment.cache.reserve(&compute.kernels, segment.tokens.len())?;
-        }
         let ropes = self.ropes.tables(plan.n_positions());
 
         self.embed(buffers, segments);
@@ -240,9 +250,6 @@ impl Model {
         let block =
             Block { config: &self.config, weights: last, layer: others.len(), ropes: &ropes, compute };
         block.forward(buffers, segments, &plan.all, &plan.wanted);
-        for segment in segments.iter_mut() {
-            segment.cache.advance(segment.tokens.len());
-        }
         Ok(())
     }
 

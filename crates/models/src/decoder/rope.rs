@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use ruvllm_kernels::{RopeFrequencies, RopeTable};
+use ruvllm_kernels::rope::{RopeFrequencies, RopeTable};
 use ruvllm_kv_cache::{KvRope, KvRopes};
 
 use super::FIRST_POSITIONS;

@@ -1,7 +1,7 @@
 //! What keys of few bits do to attention: the built-in model, real text, every layer's own queries.
 
 use gguf_rs_lite::Gguf;
-use ruvllm_kernels::{AttentionScratch, AttentionShape, KvView};
+use ruvllm_kernels::attention::{AttentionScratch, AttentionShape};
 use ruvllm_memory::PoolConfig;
 
 use super::*;
@@ -40,9 +40,8 @@ fn model_and_text() -> (Model, Vec<TokenId>) {
 fn rows_of_layers(model: &Model, compute: &Compute, tokens: &[TokenId]) -> Vec<LayerRows> {
     let store = model.kv_store(&"f32".parse().expect("a policy"), &pool()).expect("a store");
     let mut cache = model.new_sequence(&store, TOKENS).expect("the context is longer");
-    cache.reserve(&compute.kernels, TOKENS).expect("room");
     let (mut plan, mut buffers) = (Plan::default(), Buffers::default());
-    let mut segments = [Segment::new(tokens, &mut cache, LogitsRows::All)];
+    let mut segments = [Segment::new(compute, tokens, &mut cache, LogitsRows::All).expect("room")];
     plan.fill(&model.config, &segments).expect("a valid batch");
     model.prepare(&mut buffers, TOKENS).expect("memory");
     let ropes = model.ropes.tables(TOKENS);
@@ -54,7 +53,7 @@ fn rows_of_layers(model: &Model, compute: &Compute, tokens: &[TokenId]) -> Vec<L
             block.forward(&mut buffers, &mut segments, &plan.all, &plan.all);
             let prompt = Span { segment: 0, row: 0, position: 0, len: PROMPT };
             let mut unused = model.new_sequence(&store, 1).expect("a sequence");
-            let mut segment = Segment::new(&[], &mut unused, LogitsRows::None);
+            let mut segment = Segment::new(compute, &[], &mut unused, LogitsRows::None).expect("room");
             block.show_queries(&mut buffers, &mut segment, prompt);
             LayerRows {
                 later_queries: buffers.later_queries.clone(),
@@ -73,14 +72,14 @@ fn attend(model: &Model, compute: &Compute, layers: &[LayerRows], policy: &str) 
     let store = model.kv_store(&policy.parse().expect(policy), &pool()).expect(policy);
     let mut cache = model.new_sequence(&store, TOKENS).expect("the context is longer");
     let prompt = PROMPT * config.query_dim();
-    cache.reserve(&compute.kernels, TOKENS).expect("room");
+    let mut step = cache.step(&compute.kernels, TOKENS).expect("room");
     for (layer, LayerRows { later_queries, keys, values, .. }) in layers.iter().enumerate() {
-        cache.write(&compute.kernels, layer, keys, values);
-        cache.observe_queries(&compute.kernels, &compute.pool, layer, config.n_heads, later_queries);
+        step.write(&compute.kernels, layer, keys, values);
+        step.observe_queries(&compute.kernels, &compute.pool, layer, config.n_heads, later_queries);
     }
-    cache.advance(TOKENS);
+    step.commit();
     cache.migrate(&compute.kernels, &compute.pool, usize::MAX);
-    cache.pin();
+    let reader = cache.read();
     let shape = AttentionShape {
         n_heads: config.n_heads,
         n_kv_heads: config.n_kv_heads,
@@ -94,8 +93,7 @@ fn attend(model: &Model, compute: &Compute, layers: &[LayerRows], policy: &str) 
     };
     let attended = layers.iter().enumerate().map(|(layer, LayerRows { queries, .. })| {
         let mut blocks = Vec::new();
-        cache.view(layer, &mut blocks);
-        let kv = KvView { blocks: &blocks, block_tokens: store.block_tokens(), len: TOKENS, nuq: None };
+        let kv = reader.view(layer, &mut blocks);
         let queries = &queries[prompt..];
         let mut out = vec![0.0; queries.len()];
         let mut scratch = AttentionScratch::new();

@@ -5,7 +5,7 @@
 //! tokens of a text are given as such, head by head: `[n_heads, tokens, head_dim]`. What a query gets then depends on its
 //! row and the text's keys and values alone.
 
-use ruvllm_kernels::{
+use ruvllm_kernels::attention::{
     AttentionScratch, AttentionShape, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane, KvView,
 };
 

@@ -3,7 +3,8 @@
 use std::mem;
 use std::ops::Range;
 
-use ruvllm_kernels::{Activation, Activations, MatmulJob};
+use ruvllm_kernels::matmul::{Activations, MatmulJob};
+use ruvllm_kernels::rows::Activation;
 
 use super::attention::TextAttention;
 use super::config::EncoderConfig;

@@ -1,6 +1,7 @@
 //! Which tensors an encoder has and what they are called.
 
-use ruvllm_kernels::{Norm, PackedMatrix};
+use ruvllm_kernels::quant::PackedMatrix;
+use ruvllm_kernels::rows::Norm;
 
 use super::config::{EncoderConfig, TOKEN_TYPES};
 use crate::checkpoint::Checkpoint;

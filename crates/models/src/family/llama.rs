@@ -1,6 +1,6 @@
 //! Llama 2, 3, 3.1 and later, the models that GGUF files call `llama` too, Mistral among them, and Mistral 3.
 
-use ruvllm_kernels::RopeLayout;
+use ruvllm_kernels::rope::RopeLayout;
 
 use super::{AttentionTemperature, DecoderSpec, Family, Sizes};
 use crate::config::keys::{Keys, Real};

@@ -8,7 +8,7 @@ mod phi;
 mod qwen;
 mod window;
 
-use ruvllm_kernels::RopeLayout;
+use ruvllm_kernels::rope::RopeLayout;
 
 pub use self::window::Window;
 use crate::config::keys::{Keys, Real};

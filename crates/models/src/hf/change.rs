@@ -1,6 +1,6 @@
 //! What happens to the values of a tensor between the two formats. One tensor is in memory at a time.
 
-use ruvllm_kernels::BlockFormat;
+use ruvllm_kernels::quant::BlockFormat;
 
 use super::tensors::Change;
 

@@ -3,7 +3,7 @@
 
 use std::f32::consts::PI;
 
-use ruvllm_kernels::yarn_attention_factor;
+use ruvllm_kernels::rope::yarn_attention_factor;
 use serde_json::Value;
 
 use super::config::{Keys, Sizes};

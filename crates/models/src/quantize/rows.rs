@@ -3,7 +3,8 @@
 use std::sync::{Mutex, PoisonError};
 
 use gguf_rs_lite::{FileWriter, TensorInfo, TensorType};
-use ruvllm_kernels::{BlockFormat, ThreadPool};
+use ruvllm_kernels::ThreadPool;
+use ruvllm_kernels::quant::BlockFormat;
 
 use crate::error::{Error, Result};
 use crate::weights::{block_format, format_of};

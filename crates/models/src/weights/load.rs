@@ -1,6 +1,6 @@
 //! Which tensors a decoder has and what they are called. Says nothing about how they are used.
 
-use ruvllm_kernels::RopeScaling;
+use ruvllm_kernels::rope::RopeScaling;
 
 use super::source::{LoadProgress, MatrixRows, TensorSource};
 use super::{EMBEDDING, LayerWeights, Linear, Weights};

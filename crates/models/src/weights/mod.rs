@@ -3,7 +3,7 @@
 mod load;
 mod source;
 
-use ruvllm_kernels::PackedMatrix;
+use ruvllm_kernels::quant::PackedMatrix;
 
 pub use self::source::{LoadProgress, block_format};
 pub(crate) use self::source::{TensorSource, format_of, read_vector};

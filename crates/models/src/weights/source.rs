@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use gguf_rs_lite::{TensorInfo, TensorType};
-use ruvllm_kernels::{BlockFormat, PackedMatrix, SharedBytes};
+use ruvllm_kernels::quant::{BlockFormat, PackedMatrix, SharedBytes};
 
 use super::WeightBytes;
 use crate::checkpoint::{Checkpoint, TensorBytes};

@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use ruvllm_adapters::{Adapter, LoraFile, Part, Site};
-use ruvllm_kernels::{Activations, Kernels, ThreadPool};
+use ruvllm_kernels::matmul::Activations;
+use ruvllm_kernels::{Kernels, ThreadPool};
 use ruvllm_memory::{PagePool, PoolConfig, Request};
 use ruvllm_models::quantize::{InSitu, Recipe};
 use ruvllm_models::{
@@ -45,8 +46,8 @@ fn logits(
     let mut workspace = Workspace::new();
     let mut all = Vec::new();
     for tokens in tokens.chunks(chunk) {
-        let mut segment = Segment { adapter, ..Segment::new(tokens, &mut cache, LogitsRows::All) };
-        let step = model.forward(compute, &mut workspace, std::slice::from_mut(&mut segment));
+        let segment = Segment::new(compute, tokens, &mut cache, LogitsRows::All).expect("room");
+        let step = model.forward(compute, &mut workspace, [segment.with_adapter(adapter)]);
         all.extend_from_slice(step.expect("a step"));
     }
     all
@@ -131,9 +132,9 @@ fn greedy_tokens_are_those_of_peft() {
             let mut workspace = Workspace::new();
             while tokens.len() < n_prompt + expected.len() {
                 let next = &tokens[cache.len()..];
-                let segment = Segment::new(next, &mut cache, LogitsRows::Last);
-                let mut segment = [Segment { adapter: Some(&adapter), ..segment }];
-                let row = model.forward(&compute, &mut workspace, &mut segment).expect("a step");
+                let segment = Segment::new(&compute, next, &mut cache, LogitsRows::Last).expect("room");
+                let segments = [segment.with_adapter(Some(&adapter))];
+                let row = model.forward(&compute, &mut workspace, segments).expect("a step");
                 tokens.push(compute.kernels.argmax(row).expect("finite logits") as TokenId);
             }
             assert_eq!(tokens[n_prompt..], expected, "{name} {}", prompt["name"]);
@@ -247,17 +248,18 @@ fn sequences_of_one_batch_have_their_own_adapters() {
                 .iter()
                 .map(|_| fixtures::new_cache(&model, KvFormat::F32, 64).expect("a cache"))
                 .collect();
-            let mut segments: Vec<_> = caches
+            let segments: Vec<_> = caches
                 .iter_mut()
                 .zip(lengths)
                 .zip(owners)
-                .map(|((cache, n), adapter)| Segment {
-                    adapter,
-                    ..Segment::new(&tokens[n..2 * n], cache, LogitsRows::Last)
+                .map(|((cache, n), adapter)| {
+                    let tokens = &tokens[n..2 * n];
+                    let segment = Segment::new(&compute, tokens, cache, LogitsRows::Last).expect("room");
+                    segment.with_adapter(adapter)
                 })
                 .collect();
             let mut workspace = Workspace::new();
-            let together = model.forward(&compute, &mut workspace, &mut segments).expect("a step");
+            let together = model.forward(&compute, &mut workspace, segments).expect("a step");
             let vocab_size = model.config().vocab_size;
             for (index, (row, n)) in together.chunks_exact(vocab_size).zip(lengths).enumerate() {
                 let alone = logits(&model, &compute, owners[index], &tokens[n..2 * n], 4);
@@ -307,9 +309,9 @@ fn adapters_of_other_models_are_refused() {
     assert!(causes.contains("it is for another model"), "{causes}");
     let adapter = adapter(&llama, &[(&file, 1.0)]);
     let mut cache = fixtures::new_cache(&qwen, KvFormat::F32, 8).expect("a cache");
-    let mut segment =
-        [Segment { adapter: Some(&adapter), ..Segment::new(&[1, 2], &mut cache, LogitsRows::Last) }];
+    let compute = fixtures::compute();
+    let segment = Segment::new(&compute, &[1, 2], &mut cache, LogitsRows::Last).expect("room");
     let mut workspace = Workspace::new();
-    let refused = qwen.forward(&fixtures::compute(), &mut workspace, &mut segment);
+    let refused = qwen.forward(&compute, &mut workspace, [segment.with_adapter(Some(&adapter))]);
     assert!(matches!(refused, Err(Error::AdapterModel { segment: 0 })));
 }

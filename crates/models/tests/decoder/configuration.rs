@@ -1,7 +1,7 @@
 //! What is read from a file, and what a file must not say: each wrong value gives one clear error.
 
 use gguf_rs_lite::{Gguf, TensorInfo, TensorType, Value};
-use ruvllm_kernels::{RopeLayout, RopeScaling};
+use ruvllm_kernels::rope::{RopeLayout, RopeScaling};
 use ruvllm_models::{Activation, Error, Model, ModelConfig, Window};
 
 use crate::fixtures::{self, rewrite};

@@ -83,10 +83,10 @@ fn run_batched(model: &Model, compute: &Compute, sequences: &[Vec<TokenId>]) -> 
             if step[sequence] > 0 {
                 let tokens = &sequences[sequence][cache.len()..][..step[sequence]];
                 owners.extend(vec![sequence; tokens.len()]);
-                segments.push(Segment::new(tokens, cache, LogitsRows::All));
+                segments.push(Segment::new(compute, tokens, cache, LogitsRows::All).expect("room"));
             }
         }
-        let rows = model.forward(compute, &mut workspace, &mut segments).expect("a step");
+        let rows = model.forward(compute, &mut workspace, segments).expect("a step");
         for (row, &owner) in rows.chunks_exact(model.config().vocab_size).zip(&owners) {
             logits[owner].extend_from_slice(row);
         }
@@ -108,8 +108,8 @@ fn asking_for_fewer_logits_does_not_change_a_bit() {
         let mut cache = fixtures::new_cache(&model, KvFormat::F32, 100).expect("a cache");
         let mut workspace = Workspace::new();
         let mut step = |range: std::ops::Range<usize>, logits: LogitsRows<'_>| {
-            let mut segment = Segment::new(&tokens[range], &mut cache, logits);
-            let found = model.forward(&compute, &mut workspace, std::slice::from_mut(&mut segment));
+            let segment = Segment::new(&compute, &tokens[range], &mut cache, logits).expect("room");
+            let found = model.forward(&compute, &mut workspace, [segment]);
             bits(found.expect("a step"))
         };
         assert!(step(0..40, LogitsRows::None).is_empty());

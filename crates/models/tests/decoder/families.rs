@@ -1,7 +1,8 @@
 //! What the families differ in: their switches as read from files, and what follows from them.
 
 use gguf_rs_lite::{Gguf, Metadata, Value};
-use ruvllm_kernels::{KvLayout, KvRole, KvScratch, RopeLayout, RopeScaling};
+use ruvllm_kernels::attention::{KvLayout, KvRole, KvScratch};
+use ruvllm_kernels::rope::{RopeLayout, RopeScaling};
 use ruvllm_kv_cache::KvRopes;
 use ruvllm_models::{
     Activation, Error, KvFormat, LogitsRows, Model, ModelConfig, Projections, Segment, Sequence, TokenId,
@@ -238,8 +239,8 @@ fn the_capacity_of_a_sequence_chooses_the_factors_of_longrope() {
     let logits = |capacity| {
         let mut cache = fixtures::new_cache(&model, KvFormat::F32, capacity).expect("a cache");
         let mut workspace = Workspace::new();
-        let mut segment = Segment::new(&tokens, &mut cache, LogitsRows::Last);
-        bits(model.forward(&compute, &mut workspace, std::slice::from_mut(&mut segment)).expect("a step"))
+        let segment = Segment::new(&compute, &tokens, &mut cache, LogitsRows::Last).expect("room");
+        bits(model.forward(&compute, &mut workspace, [segment]).expect("a step"))
     };
     let (short, long) = (logits(40), logits(1024));
     assert!(logits(256) == short);
@@ -257,9 +258,11 @@ fn sequences_of_both_kinds_share_a_batch() {
             .iter()
             .map(|&capacity| fixtures::new_cache(&model, KvFormat::F32, capacity).expect("a cache"))
             .collect();
-        let mut segments: Vec<Segment<'_>> =
-            caches.iter_mut().map(|cache| Segment::new(&tokens, cache, LogitsRows::Last)).collect();
-        bits(model.forward(&compute, &mut Workspace::new(), &mut segments).expect("a step"))
+        let segments: Vec<Segment<'_>> = caches
+            .iter_mut()
+            .map(|cache| Segment::new(&compute, &tokens, cache, LogitsRows::Last).expect("room"))
+            .collect();
+        bits(model.forward(&compute, &mut Workspace::new(), segments).expect("a step"))
     };
     assert!(run(&[40, 1024]) == [run(&[40]), run(&[1024])].concat());
 }
@@ -303,7 +306,8 @@ fn keys_turned_back(ropes: &KvRopes, config: &ModelConfig, cache: &Sequence, lay
     };
     let (inverse, magnitude) = (&rope.frequencies.inverse, rope.frequencies.magnitude);
     let mut views = Vec::new();
-    cache.view(layer, &mut views);
+    let reader = cache.read();
+    reader.view(layer, &mut views);
     let layout = KvLayout::new(KvFormat::F32, config.n_kv_heads, 32, config.head_dim).expect("a layout");
     let mut keys = vec![Vec::new(); cache.len()];
     for (block, view) in views.iter().enumerate() {
@@ -340,10 +344,9 @@ fn keys_are_turned_as_caches_are_told() {
         let ropes = ropes(model.kv_ropes());
         let capacity = capacity.min(model.config().context_length);
         let mut cache = fixtures::new_cache(&model, KvFormat::F32, capacity).expect("a cache");
-        let mut segment = Segment::new(&[77; 96], &mut cache, LogitsRows::None);
-        let segments = std::slice::from_mut(&mut segment);
-        model.forward(&fixtures::compute(), &mut Workspace::new(), segments).expect("a step");
-        cache.pin();
+        let compute = fixtures::compute();
+        let segment = Segment::new(&compute, &[77; 96], &mut cache, LogitsRows::None).expect("room");
+        model.forward(&compute, &mut Workspace::new(), [segment]).expect("a step");
         let of_layer = |layer| {
             let keys = keys_turned_back(&ropes, model.config(), &cache, layer);
             let distance =

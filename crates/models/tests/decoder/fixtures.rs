@@ -143,10 +143,8 @@ pub(crate) fn all_logits(
     let mut workspace = Workspace::new();
     let mut all = Vec::new();
     for tokens in tokens.chunks(chunk) {
-        let mut segment = Segment::new(tokens, &mut cache, LogitsRows::All);
-        all.extend_from_slice(
-            model.forward(compute, &mut workspace, std::slice::from_mut(&mut segment)).expect("a step"),
-        );
+        let segment = Segment::new(compute, tokens, &mut cache, LogitsRows::All).expect("room");
+        all.extend_from_slice(model.forward(compute, &mut workspace, [segment]).expect("a step"));
     }
     assert_eq!(cache.len(), tokens.len());
     all
@@ -165,9 +163,8 @@ pub(crate) fn greedy(
     let mut output = Vec::new();
     let mut next = prompt.to_vec();
     while output.len() < n_tokens {
-        let mut segment = Segment::new(&next, &mut cache, LogitsRows::Last);
-        let logits =
-            model.forward(compute, &mut workspace, std::slice::from_mut(&mut segment)).expect("a step");
+        let segment = Segment::new(compute, &next, &mut cache, LogitsRows::Last).expect("room");
+        let logits = model.forward(compute, &mut workspace, [segment]).expect("a step");
         let token = compute.kernels.argmax(logits).expect("finite logits") as TokenId;
         output.push(token);
         next = vec![token];

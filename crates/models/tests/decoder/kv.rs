@@ -9,8 +9,8 @@ use crate::fixtures::{self, Expected, TINY, bits};
 fn step(model: &Model, cache: &mut Sequence, tokens: &[TokenId]) -> Result<Vec<f32>, Error> {
     let compute = fixtures::compute();
     let mut workspace = Workspace::new();
-    let mut segment = Segment::new(tokens, cache, LogitsRows::Last);
-    model.forward(&compute, &mut workspace, std::slice::from_mut(&mut segment)).map(<[f32]>::to_vec)
+    let segment = Segment::new(&compute, tokens, cache, LogitsRows::Last)?;
+    model.forward(&compute, &mut workspace, [segment]).map(<[f32]>::to_vec)
 }
 
 #[test]
@@ -105,8 +105,8 @@ fn tiers_take_less_memory_and_stay_close() {
         let mut workspace = Workspace::new();
         let mut last = Vec::new();
         for tokens in tokens.chunks(20) {
-            let mut segment = Segment::new(tokens, &mut cache, LogitsRows::Last);
-            let logits = model.forward(&compute, &mut workspace, std::slice::from_mut(&mut segment));
+            let segment = Segment::new(&compute, tokens, &mut cache, LogitsRows::Last).expect("room");
+            let logits = model.forward(&compute, &mut workspace, [segment]);
             last = logits.expect("a step").iter().map(|&logit| f64::from(logit)).collect();
             cache.migrate(&compute.kernels, &compute.pool, usize::MAX);
         }
@@ -132,9 +132,8 @@ fn rotated_keys_and_values_give_the_same_logits() {
         let store = model.kv_store(&"f32:rotate=on".parse().expect("a policy"), &pool).expect("small heads");
         let mut cache = model.new_sequence(&store, tokens.len()).expect("the context");
         let mut workspace = Workspace::new();
-        let mut segment = Segment::new(&tokens, &mut cache, LogitsRows::All);
-        let rotated =
-            model.forward(&compute, &mut workspace, std::slice::from_mut(&mut segment)).expect("a step");
+        let segment = Segment::new(&compute, &tokens, &mut cache, LogitsRows::All).expect("room");
+        let rotated = model.forward(&compute, &mut workspace, [segment]).expect("a step");
         let expected: Vec<f64> = plain.iter().map(|&logit| f64::from(logit)).collect();
         let error = fixtures::max_abs_error(rotated, &expected);
         assert!(error < 2e-4, "{name}: logits differ by {error}");
@@ -149,9 +148,9 @@ fn a_probe_attends_as_its_layer_does() {
     let mut cache = fixtures::new_cache(&model, KvFormat::F32, 8).expect("a cache");
     for (layer, window) in [(2, Some(40)), (3, None)] {
         workspace.keep_queries(layer);
-        let mut segment = Segment::new(&[5, 6], &mut cache, LogitsRows::None);
-        let segments = std::slice::from_mut(&mut segment);
-        model.forward(&fixtures::compute(), &mut workspace, segments).expect("a step");
+        let compute = fixtures::compute();
+        let segment = Segment::new(&compute, &[5, 6], &mut cache, LogitsRows::None).expect("room");
+        model.forward(&compute, &mut workspace, [segment]).expect("a step");
         let probe = model.probe(&workspace, 0).expect("it was computed");
         let scale = model.config().decoder.attention_scale;
         let found = (probe.layer, probe.window, probe.soft_cap, probe.scale);
@@ -170,12 +169,12 @@ fn kept_queries_are_those_of_the_last_token_of_each_segment() {
         assert!(model.probe(&workspace, 0).is_none(), "nothing was computed");
         let mut caches: Vec<Sequence> =
             texts.iter().map(|_| fixtures::new_cache(&model, KvFormat::F32, 8).expect("a cache")).collect();
-        let mut segments: Vec<Segment<'_>> = texts
+        let segments: Vec<Segment<'_>> = texts
             .iter()
             .zip(&mut caches)
-            .map(|(tokens, cache)| Segment::new(tokens, cache, LogitsRows::None))
+            .map(|(tokens, cache)| Segment::new(&compute, tokens, cache, LogitsRows::None).expect("room"))
             .collect();
-        model.forward(&compute, &mut workspace, &mut segments).expect("a step");
+        model.forward(&compute, &mut workspace, segments).expect("a step");
         assert!(model.probe(&workspace, texts.len()).is_none(), "one for each segment");
         (0..texts.len())
             .map(|segment| {

@@ -1,7 +1,7 @@
 //! Logits, likelihoods and greedy continuations of the tiny models against float64 transformers.
 
 use gguf_rs_lite::Gguf;
-use ruvllm_kernels::BlockFormat;
+use ruvllm_kernels::quant::BlockFormat;
 use ruvllm_models::{KvFormat, LogitsRows, Model, Segment, TokenId, Workspace};
 use serde_json::Value;
 
@@ -86,11 +86,9 @@ fn logits_of_hidden_states_match_the_reference() {
             let (tokens, positions) = (ids(&prompt["ids"]), ids(&prompt["positions"]));
             let rows: Vec<usize> = positions.iter().map(|&position| position as usize).collect();
             let mut cache = new_cache(&model, KvFormat::F32, tokens.len()).expect("a cache");
-            let mut segment = Segment::new(&tokens, &mut cache, LogitsRows::At(&rows));
+            let segment = Segment::new(&compute, &tokens, &mut cache, LogitsRows::At(&rows)).expect("room");
             let mut workspace = Workspace::new();
-            let states = model
-                .hidden_states(&compute, &mut workspace, std::slice::from_mut(&mut segment))
-                .expect("a step");
+            let states = model.hidden_states(&compute, &mut workspace, [segment]).expect("a step");
             assert_eq!(states.len(), rows.len() * dim, "{name}");
             let logit = |state: &[f32], row: &[f32]| {
                 let sum: f64 = state.iter().zip(row).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum();
@@ -116,9 +114,8 @@ fn hidden_states(model: &Model, tokens: &[TokenId], chunk: usize, wanted: Logits
     let mut workspace = Workspace::new();
     let mut all = Vec::new();
     for tokens in tokens.chunks(chunk) {
-        let mut segment = Segment::new(tokens, &mut cache, wanted);
-        let segment = std::slice::from_mut(&mut segment);
-        all.extend(bits(model.hidden_states(&compute, &mut workspace, segment).expect("a step")));
+        let segment = Segment::new(&compute, tokens, &mut cache, wanted).expect("room");
+        all.extend(bits(model.hidden_states(&compute, &mut workspace, [segment]).expect("a step")));
     }
     all
 }

@@ -74,8 +74,8 @@ fn load_and_run(gguf: &Gguf) {
     let mut cache = fixtures::new_cache(&model, KvFormat::F16, capacity).expect("within the context");
     let mut workspace = Workspace::new();
     for tokens in [&[1u32, 2, 3][..], &[4]] {
-        let mut segment = Segment::new(tokens, &mut cache, LogitsRows::Last);
-        if let Ok(logits) = model.forward(&compute, &mut workspace, std::slice::from_mut(&mut segment)) {
+        let Ok(segment) = Segment::new(&compute, tokens, &mut cache, LogitsRows::Last) else { return };
+        if let Ok(logits) = model.forward(&compute, &mut workspace, [segment]) {
             assert_eq!(logits.len(), model.config().vocab_size);
         }
     }

@@ -8,10 +8,13 @@ fn error(model: &Model, tokens: &[TokenId], logits: LogitsRows<'_>) -> Error {
     let compute = fixtures::compute();
     let mut good = fixtures::new_cache(model, KvFormat::F32, 32).expect("a cache");
     let mut cache = fixtures::new_cache(model, KvFormat::F32, 32).expect("a cache");
-    let mut segments =
-        [Segment::new(&[1, 2], &mut good, LogitsRows::Last), Segment::new(tokens, &mut cache, logits)];
-    let error = model.forward(&compute, &mut Workspace::new(), &mut segments).expect_err("refused");
-    assert_eq!((good.len(), cache.len()), (0, 0));
+    let first = Segment::new(&compute, &[1, 2], &mut good, LogitsRows::Last).expect("room");
+    let error = Segment::new(&compute, tokens, &mut cache, logits)
+        .and_then(|second| model.forward(&compute, &mut Workspace::new(), [first, second]).map(|_| ()))
+        .expect_err("refused");
+    for sequence in [good, cache] {
+        assert_eq!((sequence.len(), sequence.bytes()), (0, 0), "all steps are committed or none");
+    }
     error
 }
 
@@ -54,7 +57,7 @@ fn an_empty_batch_is_an_error() {
     let model = fixtures::model("tiny/llama/model-F32.gguf");
     let compute = fixtures::compute();
     let mut workspace = Workspace::new();
-    let result = model.forward(&compute, &mut workspace, &mut []);
+    let result = model.forward(&compute, &mut workspace, []);
     assert!(matches!(result, Err(Error::EmptyBatch)));
 }
 
@@ -64,9 +67,9 @@ fn a_cache_of_another_model_is_refused() {
     let other = fixtures::model("tiny/mistral/model-F32.gguf");
     let compute = fixtures::compute();
     let mut cache = fixtures::new_cache(&other, KvFormat::F32, 32).expect("a cache");
-    let mut segment = Segment::new(&[1], &mut cache, LogitsRows::Last);
+    let segment = Segment::new(&compute, &[1], &mut cache, LogitsRows::Last).expect("room");
     let mut workspace = Workspace::new();
-    let result = model.forward(&compute, &mut workspace, std::slice::from_mut(&mut segment));
+    let result = model.forward(&compute, &mut workspace, [segment]);
     let message = result.expect_err("refused").to_string();
     assert_eq!(
         message,

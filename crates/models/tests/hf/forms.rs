@@ -47,9 +47,8 @@ fn error(checkpoint: &dyn Checkpoint, name: &str, chunk: usize) -> f64 {
     let mut workspace = Workspace::new();
     let mut found = Vec::new();
     for tokens in ids.chunks(chunk) {
-        let mut segment = Segment::new(tokens, &mut cache, LogitsRows::All);
-        let segments = std::slice::from_mut(&mut segment);
-        found.extend_from_slice(model.forward(&compute, &mut workspace, segments).expect("a step"));
+        let segment = Segment::new(&compute, tokens, &mut cache, LogitsRows::All).expect("room");
+        found.extend_from_slice(model.forward(&compute, &mut workspace, [segment]).expect("a step"));
     }
     let rows = found.chunks_exact(model.config().vocab_size).step_by(EVERY).flatten();
     assert_eq!(rows.clone().count(), expected.len(), "{name}");

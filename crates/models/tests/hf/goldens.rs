@@ -1,7 +1,7 @@
 //! Metadata and tensors of folders are those of the converted files.
 
 use gguf_rs_lite::{TensorType, Value};
-use ruvllm_kernels::BlockFormat;
+use ruvllm_kernels::quant::BlockFormat;
 use ruvllm_models::tokenizer::{EncodeOptions, Tokenizer};
 use ruvllm_models::{Checkpoint, Compute, KvPolicy, LogitsRows, Model, PagePool, Segment, Workspace};
 
@@ -95,9 +95,9 @@ fn logits(checkpoint: &dyn Checkpoint, tokens: &[u32]) -> Vec<u32> {
     let policy: KvPolicy = "f32".parse().expect("a policy");
     let store = model.kv_store(&policy, &pool).expect("a store");
     let mut cache = model.new_sequence(&store, tokens.len()).expect("a cache");
-    let mut segment = Segment::new(tokens, &mut cache, LogitsRows::All);
+    let segment = Segment::new(&compute, tokens, &mut cache, LogitsRows::All).expect("room");
     let mut workspace = Workspace::new();
-    let logits = model.forward(&compute, &mut workspace, std::slice::from_mut(&mut segment)).expect("a step");
+    let logits = model.forward(&compute, &mut workspace, [segment]).expect("a step");
     logits.iter().map(|logit| logit.to_bits()).collect()
 }
 

@@ -57,12 +57,12 @@ impl Engine {
                     _ => LogitsRows::None,
                 };
                 rows.push(if wanted == LogitsRows::All { tokens.len() } else { 1 });
-                segments.push(session.next_segment(tokens, wanted));
+                segments.push(session.next_segment(tokens, wanted)?);
             }
-            let tokens = segments.iter().map(|segment| segment.tokens.len()).sum();
+            let tokens = segments.iter().map(Segment::n_tokens).sum();
             let states = self
                 .model
-                .hidden_states(&self.compute, workspace, &mut segments)
+                .hidden_states(&self.compute, workspace, segments)
                 .map_err(|source| Error::Forward { start, tokens, source })?;
             let mut rest = states;
             for (pool, rows) in pools.iter_mut().zip(rows) {

@@ -9,7 +9,7 @@
 #[cfg(test)]
 mod tests;
 
-use ruvllm_kernels::KvFormat;
+use ruvllm_kernels::attention::KvFormat;
 use ruvllm_kv_cache::{KvFormats, KvPolicy, KvShape};
 use ruvllm_models::ModelConfig;
 

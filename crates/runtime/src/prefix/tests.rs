@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use ruvllm_kernels::{NuqCodebooks, RopeFrequencies, RopeLayout};
+use ruvllm_kernels::attention::NuqCodebooks;
+use ruvllm_kernels::rope::{RopeFrequencies, RopeLayout};
 use ruvllm_kv_cache::{KvCalibration, KvRope, KvShape};
 use ruvllm_memory::{PagePool, PoolConfig, Quota};
 
@@ -78,10 +79,10 @@ fn kernels() -> Kernels {
 /// A sequence whose numbers follow from its tokens.
 fn computed(kv: &KvStore, tokens: &[TokenId]) -> Sequence {
     let mut sequence = kv.sequence(tokens.len());
-    sequence.reserve(&kernels(), tokens.len()).expect("room");
+    let mut step = sequence.step(&kernels(), tokens.len()).expect("room");
     let rows: Vec<f32> = tokens.iter().flat_map(|&token| vec![token as f32; SHAPE.row()]).collect();
-    sequence.write(&kernels(), 0, &rows, &rows);
-    sequence.advance(tokens.len());
+    step.write(&kernels(), 0, &rows, &rows);
+    step.commit();
     sequence
 }
 

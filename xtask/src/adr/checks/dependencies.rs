@@ -29,15 +29,15 @@ pub(super) fn only_deps(graph: &Graph, package: &str, allowed: &[String]) -> Ver
     verdict(violations, format!("{} dependencies", direct.len()))
 }
 
-/// Members depend only on members of lower layers; nothing depends on `side`.
+/// Members depend only on members of lower layers; of `side`, each only on those before it and on layers.
 pub(super) fn layers(graph: &Graph, layers: &[Vec<String>], side: &[String]) -> Verdict {
     let named: Vec<String> = layers.iter().flatten().chain(side).cloned().collect();
     let mut violations = missing_members(graph, &named);
-    // Nothing is above the side packages and they are above everything else.
+    // Each side package is a layer of its own above everything else.
     let mut level: BTreeMap<&str, usize> = BTreeMap::new();
-    for (i, layer) in layers.iter().chain([&side.to_vec()]).enumerate() {
+    let alone = side.iter().map(std::slice::from_ref);
+    for (i, layer) in layers.iter().map(Vec::as_slice).chain(alone).enumerate() {
         for name in layer {
-            let name = named.iter().find(|other| *other == name).map_or("", String::as_str);
             if level.insert(name, i).is_some() {
                 violations.push(format!("{name} is named in two layers"));
             }

@@ -37,7 +37,7 @@ pub(super) enum Kind {
     /// The direct normal and build dependencies of `package` are all in `allowed`.
     OnlyDeps { package: String, allowed: Vec<String> },
     /// Every member is in one layer or in `side`; it depends directly only on members of lower layers;
-    /// nothing depends on a member in `side`.
+    /// a member in `side` is above all layers and above those of `side` before it.
     Layers {
         layers: Vec<Vec<String>>,
         #[serde(default)]

@@ -93,7 +93,8 @@ impl Kernels {
     ///
     /// # Examples
     /// ```
-    /// use ruvllm_kernels::{Kernels, KvBuffer, KvFormat, KvLayout, KvRole, KvScratch};
+    /// use ruvllm_kernels::attention::{KvBuffer, KvFormat, KvLayout, KvRole, KvScratch};
+    /// use ruvllm_kernels::Kernels;
     ///
     /// let kernels = Kernels::detect()?;
     /// let half = KvLayout::new(KvFormat::F16, 1, 32, 32)?;

@@ -10,7 +10,7 @@ use crate::{Error, Result};
 ///
 /// # Examples
 /// ```
-/// use ruvllm_kernels::{KiviBits, KiviGroup, KvFormat};
+/// use ruvllm_kernels::attention::{KiviBits, KiviGroup, KvFormat};
 ///
 /// assert_eq!("q8".parse::<KvFormat>()?, KvFormat::Q8);
 /// assert_eq!(KvFormat::BF16.to_string(), "bf16");
@@ -50,7 +50,7 @@ pub enum KvFormat {
     /// about 1 % of the numbers kept beside the codes. Keys lie there as before the rotary embedding, in ranges that were learned
     /// as well; values have a range per position.
     ///
-    /// Planes are written and read with a [`NuqContext`](crate::NuqContext), and written whole, by
+    /// Planes are written and read with a [`NuqContext`](crate::attention::NuqContext), and written whole, by
     /// [`Kernels::convert_kv_nuq`](crate::Kernels::convert_kv_nuq).
     Nuq3,
 }
@@ -163,7 +163,7 @@ impl KvFormat {
         !self.needs_calibration()
     }
 
-    /// Whether planes mean something only together with what was learned of a model: see [`NuqContext`](crate::NuqContext).
+    /// Whether planes mean something only together with what was learned of a model: see [`NuqContext`](crate::attention::NuqContext).
     pub fn needs_calibration(self) -> bool {
         self == Self::Nuq3
     }

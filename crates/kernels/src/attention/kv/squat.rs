@@ -21,7 +21,8 @@ use crate::{Error, Result};
 ///
 /// # Examples
 /// ```
-/// use ruvllm_kernels::{Kernels, SquatCorrection};
+/// use ruvllm_kernels::attention::SquatCorrection;
+/// use ruvllm_kernels::Kernels;
 ///
 /// let kernels = Kernels::detect()?;
 /// let queries: Vec<f32> = (0..100 * 32).map(|i| (i as f32 * 0.7).sin()).collect(); // [100, 1 head, 32]

@@ -53,7 +53,7 @@ impl Kernels {
     /// # Panics
     /// If a length contradicts the layout, the tokens do not fit the block, the keys of the format share scales over positions
     /// ([`KvFormat::keys_are_appendable`]), or the plane is not aligned for the format's
-    /// numbers (64-byte alignment, as [`KvBuffer`](crate::KvBuffer) gives it, is best).
+    /// numbers (64-byte alignment, as [`KvBuffer`](crate::attention::KvBuffer) gives it, is best).
     pub fn store_keys(&self, layout: &KvLayout, rows: &[f32], first: usize, plane: &mut [u8]) {
         self.store_kv(&StoreJob { layout, role: KvRole::Keys, rows, first }, plane);
     }

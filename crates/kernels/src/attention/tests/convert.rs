@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::fixture::{Random, assert_same_bits, convert_at, decode, scalar, stored, with_format};
 use super::*;
-use crate::KvBuffer;
+use crate::attention::KvBuffer;
 
 const ROLES: [KvRole; 2] = [KvRole::Keys, KvRole::Values];
 

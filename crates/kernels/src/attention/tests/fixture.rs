@@ -4,7 +4,8 @@ use half::{bf16, f16};
 
 use super::super::*;
 pub(super) use super::nuq::Nuq;
-use crate::{Isa, KvBuffer};
+use crate::Isa;
+use crate::attention::KvBuffer;
 
 /// Deterministic values in `-1..1`.
 pub(super) struct Random(pub(super) u64);

@@ -4,7 +4,8 @@ use half::f16;
 
 use super::fixture::{Random, best, decode, scalar, stored};
 use super::*;
-use crate::{Error, KvBuffer};
+use crate::Error;
+use crate::attention::KvBuffer;
 
 const HEAD_DIM: usize = 128;
 const ROLES: [KvRole; 2] = [KvRole::Keys, KvRole::Values];

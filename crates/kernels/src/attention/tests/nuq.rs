@@ -7,7 +7,7 @@ use half::f16;
 
 use super::super::*;
 use super::fixture::{Random, best, decode, scalar, stored, with_format};
-use crate::{RopeConfig, RopeFrequencies, RopeLayout};
+use crate::rope::{RopeConfig, RopeFrequencies, RopeLayout};
 
 /// Positions that tests use.
 const POSITIONS: usize = 4096;
@@ -133,7 +133,7 @@ fn turned_keys(tokens: usize, dim: usize, frequencies: &RopeFrequencies, rope: R
             *x = *x * x.abs() * (1.0 + (i % 5) as f32) + if i % 9 == 0 { 8.0 } else { 0.0 };
         }
     }
-    let table = crate::RopeTable::from_frequencies(frequencies, 0..tokens);
+    let table = crate::rope::RopeTable::from_frequencies(frequencies, 0..tokens);
     best().rope(&table, rope, 0..tokens, &mut keys, 1, dim);
     keys
 }
@@ -162,9 +162,9 @@ fn learned_levels_before_the_rotary_embedding_beat_two_bits_behind_it() {
     let nuq = NuqContext { codebooks: &codebooks, rotation: &rotation, first_position: 0 };
     for (role, rows, from) in [(KvRole::Keys, &keys, k), (KvRole::Values, &values, v)] {
         let scratch = &mut KvScratch::new();
-        let mut few = crate::KvBuffer::zeroed(nuq3.plane_bytes()).unwrap();
+        let mut few = crate::attention::KvBuffer::zeroed(nuq3.plane_bytes()).unwrap();
         best().convert_kv_nuq(role, &wide, from.as_bytes(), &nuq3, few.as_bytes_mut(), nuq, scratch);
-        let mut back = crate::KvBuffer::zeroed(wide.plane_bytes()).unwrap();
+        let mut back = crate::attention::KvBuffer::zeroed(wide.plane_bytes()).unwrap();
         best().convert_kv_nuq(role, &nuq3, few.as_bytes(), &wide, back.as_bytes_mut(), nuq, scratch);
         let of_nuq3 = squared_error(&wide, role, rows, |at| decode(&wide, role, back.as_bytes(), at));
         let other = stored(best(), &kivi2, role, rows, 0);
@@ -178,7 +178,7 @@ fn turning_keys_is_the_rotary_embedding() {
     let layout = KvLayout::new(KvFormat::Nuq3, 1, 64, 64).unwrap();
     let nuq = Nuq::of(&layout);
     let start = 1024;
-    let table = crate::RopeTable::from_frequencies(&nuq.frequencies, start..start + 64);
+    let table = crate::rope::RopeTable::from_frequencies(&nuq.frequencies, start..start + 64);
     // Numbers that the codebooks hold exactly, so that what is read is what was turned.
     let mut rows: Vec<f32> = (0..64 * 64)
         .map(|i| {

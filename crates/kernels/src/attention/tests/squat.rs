@@ -4,7 +4,8 @@ use proptest::prelude::*;
 
 use super::fixture::{Random, best, decode, scalar, stored, with_format};
 use super::*;
-use crate::{Error, KvBuffer};
+use crate::Error;
+use crate::attention::KvBuffer;
 
 /// Rows that lie mostly in the span of four directions, as queries do, `[n, n_kv_heads, head_dim]`.
 fn queries(seed: u64, n: usize, n_kv_heads: usize, head_dim: usize) -> Vec<f32> {

@@ -4,9 +4,9 @@
 //! become vector code here); eight rows of 32 bytes are then transposed in registers.
 
 use super::vector::{store, transpose_rows};
-use crate::format::{Factors, QuantBlock, SUB_BLOCK};
 use crate::lanes::LANES;
 use crate::matmul::panel::{PANEL_ROWS, PanelStep, slot_position};
+use crate::quant::{Factors, QuantBlock, SUB_BLOCK};
 
 /// Eight sub-blocks of eight rows, unpacked; rows that do not exist stay zeros.
 struct Unpacked {

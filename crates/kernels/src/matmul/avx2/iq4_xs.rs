@@ -5,8 +5,8 @@ use std::arch::x86_64::*;
 use super::pairs::splat_half;
 use super::pieces::{dot_signed, look_up, unpack_nibbles};
 use super::rows::Group;
-use crate::activations::{Order, Q8Group};
-use crate::format::Iq4Xs;
+use crate::matmul::activations::{Order, Q8Group};
+use crate::quant::Iq4Xs;
 
 impl Group for Iq4Xs {
     const ORDER: Order = Order::Pieces;

@@ -20,9 +20,9 @@ pub(crate) mod vector;
 
 use super::integer::{ROWS_TOKENS, RowsLeaf, TileLeaf};
 use super::panel::{PANEL_ROWS, PanelStep};
-use crate::activations::{Q8Token, TileStep};
-use crate::format::QuantBlock;
 use crate::lanes::Avx2Lanes;
+use crate::matmul::activations::{Q8Token, TileStep};
+use crate::quant::QuantBlock;
 
 impl<B: QuantBlock> TileLeaf<B> for Avx2Lanes {
     #[inline(always)]

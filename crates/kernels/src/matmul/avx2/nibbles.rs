@@ -6,9 +6,9 @@ use std::arch::x86_64::*;
 use super::pieces::{add_fifth_bits, dot_signed, look_up, unpack_nibbles};
 use super::rows::{Group, dot_pieces};
 use super::vector::{load, negate, widen_halves};
-use crate::activations::{Order, Q8Group};
-use crate::format::NibbleBlock;
 use crate::lanes::LANES;
+use crate::matmul::activations::{Order, Q8Group};
+use crate::quant::NibbleBlock;
 
 impl<B: NibbleBlock> Group for B {
     const ORDER: Order = Order::Pieces;

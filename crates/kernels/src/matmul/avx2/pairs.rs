@@ -1,12 +1,12 @@
 //! What the formats share whose halves of sub-blocks have integer scales: quants in the order
-//! [`Order::Pairs`](crate::activations::Order::Pairs). The lanes of the lower half of a vector belong to the first 16
+//! [`Order::Pairs`](crate::matmul::activations::Order::Pairs). The lanes of the lower half of a vector belong to the first 16
 //! values of their sub-blocks, those of the upper half to the last 16, as do the integer scales.
 
 use std::arch::x86_64::*;
 
 use super::vector::{fold_halves, load, transpose};
-use crate::activations::Q8Group;
-use crate::format::QuantBlock;
+use crate::matmul::activations::Q8Group;
+use crate::quant::QuantBlock;
 
 /// A block in registers.
 #[derive(Clone, Copy)]

@@ -4,10 +4,10 @@
 use std::arch::x86_64::*;
 
 use super::vector::{load, load_pair, load_twice, nibbles, transpose};
-use crate::format::NON_LINEAR_VALUES;
 use crate::lanes::LANES;
+use crate::quant::NON_LINEAR_VALUES;
 
-/// The 4-bit quants of eight sub-blocks in the order [`Order::Pieces`](crate::activations::Order::Pieces).
+/// The 4-bit quants of eight sub-blocks in the order [`Order::Pieces`](crate::matmul::activations::Order::Pieces).
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 pub(super) fn unpack_nibbles(qs: [&[u8; 16]; LANES]) -> [__m256i; 8] {

@@ -6,8 +6,8 @@ use std::arch::x86_64::*;
 use super::pairs;
 use super::rows::Group;
 use super::vector::{load, load_half};
-use crate::activations::{Order, Q8Group};
-use crate::format::Q2K;
+use crate::matmul::activations::{Order, Q8Group};
+use crate::quant::Q2K;
 
 /// A block of `Q2_K` in registers.
 #[derive(Clone, Copy)]

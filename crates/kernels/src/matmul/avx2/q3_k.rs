@@ -5,8 +5,8 @@ use std::arch::x86_64::*;
 use super::pairs;
 use super::rows::Group;
 use super::vector::{load, transpose};
-use crate::activations::{Order, Q8Group};
-use crate::format::Q3K;
+use crate::matmul::activations::{Order, Q8Group};
+use crate::quant::Q3K;
 
 impl Group for Q3K {
     const ORDER: Order = Order::Pairs;

@@ -5,8 +5,8 @@ use std::arch::x86_64::*;
 
 use super::rows::Group;
 use super::vector::{load, nibbles, transpose};
-use crate::activations::{Order, Q8Group};
-use crate::format::{PackedScales, Q4K};
+use crate::matmul::activations::{Order, Q8Group};
+use crate::quant::{PackedScales, Q4K};
 
 impl Group for Q4K {
     const ORDER: Order = Order::EvenOdd;

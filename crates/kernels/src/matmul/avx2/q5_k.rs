@@ -5,8 +5,8 @@ use std::arch::x86_64::*;
 use super::q4_k::{in_order, scales_and_mins};
 use super::rows::Group;
 use super::vector::{fold_halves, load, nibbles, transpose};
-use crate::activations::{Order, Q8Group};
-use crate::format::Q5K;
+use crate::matmul::activations::{Order, Q8Group};
+use crate::quant::Q5K;
 
 impl Group for Q5K {
     const ORDER: Order = Order::EvenOdd;

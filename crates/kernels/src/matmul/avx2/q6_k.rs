@@ -6,8 +6,8 @@ use std::arch::x86_64::*;
 use super::pairs;
 use super::rows::Group;
 use super::vector::{load, load_half, nibbles, transpose};
-use crate::activations::{Order, Q8Group};
-use crate::format::Q6K;
+use crate::matmul::activations::{Order, Q8Group};
+use crate::quant::Q6K;
 
 impl Group for Q6K {
     const ORDER: Order = Order::Pairs;

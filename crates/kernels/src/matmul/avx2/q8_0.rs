@@ -4,9 +4,9 @@ use std::arch::x86_64::*;
 
 use super::rows::Group;
 use super::vector::{load, sums, widen_halves};
-use crate::activations::{Order, Q8Group};
-use crate::format::Q8_0;
 use crate::lanes::LANES;
+use crate::matmul::activations::{Order, Q8Group};
+use crate::quant::Q8_0;
 
 impl Group for Q8_0 {
     const ORDER: Order = Order::Plain;

@@ -7,11 +7,11 @@
 use std::arch::x86_64::*;
 
 use super::vector::{load, load_f32, prefetch, store_f32};
-use crate::activations::{Order, Q8Group, Q8Token};
-use crate::format::QuantBlock;
 use crate::lanes::{Avx2Lanes, LANES, Lanes};
+use crate::matmul::activations::{Order, Q8Group, Q8Token};
 use crate::matmul::integer::join;
 use crate::matmul::scalar::accumulate;
+use crate::quant::QuantBlock;
 
 /// A format's way to handle eight sub-blocks: one block of 256 values, or eight of 32.
 pub(in crate::matmul) trait Group: QuantBlock {

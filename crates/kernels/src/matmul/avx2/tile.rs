@@ -8,10 +8,10 @@
 use std::arch::x86_64::*;
 
 use super::vector::{load, load_f32, store_f32};
-use crate::activations::TileStep;
-use crate::format::QuantBlock;
 use crate::lanes::LANES;
+use crate::matmul::activations::TileStep;
 use crate::matmul::panel::{PANEL_ROWS, PanelStep, slot_len};
+use crate::quant::QuantBlock;
 
 /// Per-row vectors of a panel.
 const V: usize = PANEL_ROWS / LANES;

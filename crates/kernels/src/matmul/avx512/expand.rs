@@ -5,10 +5,10 @@ use std::arch::x86_64::*;
 use super::SIGN_BIAS;
 use super::group::WideGroup;
 use super::vector::{store, transpose_rows};
-use crate::format::{Factors, QuantBlock, SUB_BLOCK};
 use crate::lanes::LANES;
 use crate::matmul::avx2::vector::store_f32;
 use crate::matmul::panel::{PANEL_ROWS, PanelStep, slot_position};
+use crate::quant::{Factors, QuantBlock, SUB_BLOCK};
 
 /// Eight sub-blocks of sixteen rows, unpacked; rows that do not exist stay zeros.
 struct Unpacked {

@@ -6,12 +6,12 @@ use std::arch::x86_64::*;
 
 use super::SIGN_BIAS;
 use super::vector::load;
-use crate::format::{
-    Iq4Xs, MAX_SUB_BLOCKS, NON_LINEAR_VALUES, NibbleBlock, Q2K, Q3K, Q4K, Q5K, Q6K, Q8_0, SUB_BLOCK,
-};
 use crate::lanes::LANES;
 use crate::matmul::avx2::rows::Group;
 use crate::matmul::avx2::vector::{load as load_half, load_twice};
+use crate::quant::{
+    Iq4Xs, MAX_SUB_BLOCKS, NON_LINEAR_VALUES, NibbleBlock, Q2K, Q3K, Q4K, Q5K, Q6K, Q8_0, SUB_BLOCK,
+};
 
 /// A format's way to unpack eight sub-blocks: one block of 256 values, or eight of 32.
 pub(super) trait WideGroup: Group {

@@ -13,9 +13,9 @@ use bytemuck::Zeroable;
 
 use super::integer::{ROWS_TOKENS, RowsLeaf, SlotSums, Stripe, TileLeaf};
 use super::panel::{PANEL_ROWS, PanelStep};
-use crate::activations::{Q8Token, TileStep};
-use crate::format::QuantBlock;
 use crate::lanes::Avx512Lanes;
+use crate::matmul::activations::{Q8Token, TileStep};
+use crate::quant::QuantBlock;
 use group::WideGroup;
 
 /// Added to signed weights, because `vpdpbusd` takes unsigned ones; an exclusive or of the sign bit.

@@ -8,11 +8,11 @@ use std::arch::x86_64::*;
 use super::group::WideGroup;
 use super::tile::offset;
 use super::vector::load;
-use crate::activations::{Order, Q8Group, Q8Token};
-use crate::format::{Factors, MAX_SUB_BLOCKS, QuantBlock};
 use crate::lanes::{Avx512Lanes, LANES};
+use crate::matmul::activations::{Order, Q8Group, Q8Token};
 use crate::matmul::avx2::rows::{PREFETCH_BYTES, finish};
 use crate::matmul::avx2::vector::{load as load_half, load_f32, prefetch};
+use crate::quant::{Factors, MAX_SUB_BLOCKS, QuantBlock};
 
 /// Bytes of activations that rows meet before they go on to the next columns: they stay in a first-level cache.
 const X_BYTES: usize = 24 << 10;

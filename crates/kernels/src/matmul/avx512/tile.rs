@@ -13,11 +13,11 @@ use std::arch::x86_64::*;
 use bytemuck::Zeroable;
 
 use super::vector::{load, load_f32, load_row, store_row};
-use crate::activations::{TILE_TOKENS, TileStep};
-use crate::format::QuantBlock;
 use crate::lanes::LANES;
+use crate::matmul::activations::{TILE_TOKENS, TileStep};
 use crate::matmul::integer::SlotSums;
 use crate::matmul::panel::{PANEL_ROWS, PanelStep, slot_len};
+use crate::quant::QuantBlock;
 
 /// One vector per tile, token and panel.
 type Tile<X, const P: usize, const G: usize> = [[[X; P]; TILE_TOKENS]; G];

@@ -22,8 +22,8 @@ use std::ops::Range;
 use bytemuck::{Pod, Zeroable};
 use half::{bf16, f16};
 
-use crate::disjoint::DisjointMut;
 use crate::lanes::{Lanes, WideLanes};
+use crate::pool::DisjointMut;
 pub(crate) use pack::{PackJob, PackedInputs, pack_inputs};
 pub(crate) use tile::Pair;
 

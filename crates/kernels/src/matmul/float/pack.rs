@@ -8,9 +8,10 @@ use bytemuck::Zeroable;
 use super::MAX_DIRECT_TOKENS;
 use super::blocked::pieces;
 use super::tile::{Pair, TileShape};
-use crate::disjoint::DisjointMut;
 use crate::lanes::{LANES, WideLanes};
-use crate::{Activations, Kernels, ThreadPool};
+use crate::matmul::Activations;
+use crate::pool::DisjointMut;
+use crate::{Kernels, ThreadPool};
 
 /// Chunks of eight columns of a slab: the rows of a tile take 16 KiB, its inputs at most 12 KiB.
 pub(super) const SLAB_CHUNKS: usize = 64;

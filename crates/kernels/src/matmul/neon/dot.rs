@@ -11,11 +11,11 @@ use std::arch::asm;
 use std::ops::Range;
 
 use super::vector::{load, load_signed};
-use crate::activations::TileStep;
-use crate::format::QuantBlock;
 use crate::lanes::NeonLanes;
 use crate::lanes::neon::{DOTPROD, I8MM, PLAIN};
+use crate::matmul::activations::TileStep;
 use crate::matmul::panel::PanelStep;
+use crate::quant::QuantBlock;
 
 /// Vectors of four rows in a group of eight.
 pub(super) const QUADS: usize = 2;

@@ -6,9 +6,9 @@ use super::Values;
 use super::dot::{IntegerDot, PairedQuants};
 use super::formats::Group;
 use super::vector::store;
-use crate::format::{Factors, MAX_SUB_BLOCKS, QuantBlock};
 use crate::lanes::LANES;
 use crate::matmul::panel::{PANEL_ROWS, PanelStep, slot_position};
+use crate::quant::{Factors, MAX_SUB_BLOCKS, QuantBlock};
 
 /// Rows that are transposed together.
 const ROWS: usize = 4;

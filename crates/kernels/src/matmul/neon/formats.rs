@@ -8,11 +8,11 @@ use half::f16;
 
 use super::Values;
 use super::vector::{load, load_f32, load_signed, widen_two};
-use crate::format::{
+use crate::lanes::LANES;
+use crate::quant::{
     Factors, Iq4Xs, MAX_SUB_BLOCKS, NON_LINEAR_VALUES, NibbleBlock, PackedScales, Q2K, Q3K, Q4K, Q5K, Q6K,
     Q8_0, QuantBlock, SUB_BLOCK,
 };
-use crate::lanes::LANES;
 
 /// The numbers that belong to eight sub-blocks.
 pub(super) struct GroupFactors {

@@ -16,8 +16,8 @@ use std::arch::aarch64::int8x16_t;
 
 use super::integer::{ROWS_TOKENS, RowsLeaf, TileLeaf};
 use super::panel::{PANEL_ROWS, PanelStep};
-use crate::activations::{Q8Token, TileStep};
 use crate::lanes::NeonLanes;
+use crate::matmul::activations::{Q8Token, TileStep};
 use dot::IntegerDot;
 use formats::Group;
 

@@ -9,8 +9,8 @@ use super::Values;
 use super::dot::IntegerDot;
 use super::formats::{Group, GroupFactors};
 use super::vector::{load, load_f32, load_signed, pair_products, store_f32, sums};
-use crate::activations::{Order, Q8Group, Q8Token};
 use crate::lanes::{LANES, Lanes};
+use crate::matmul::activations::{Order, Q8Group, Q8Token};
 use crate::matmul::integer::join;
 use crate::matmul::scalar::accumulate;
 

@@ -7,10 +7,10 @@ use std::arch::aarch64::*;
 
 use super::dot::{IntegerDot, QUADS, Tile};
 use super::vector::{load, load_f32, pair_products, store_f32};
-use crate::activations::TileStep;
-use crate::format::QuantBlock;
 use crate::lanes::LANES;
+use crate::matmul::activations::TileStep;
 use crate::matmul::panel::{PANEL_ROWS, PanelStep, slot_len};
+use crate::quant::QuantBlock;
 
 /// See [`TileLeaf::tile`](crate::matmul::integer::TileLeaf::tile).
 #[target_feature(enable = "neon")]

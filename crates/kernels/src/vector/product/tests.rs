@@ -1,7 +1,8 @@
 //! Training, codes and tables on clustered and on degenerate data.
 
 use super::{ProductQuantizer, ProductTraining, train::SplitMix64};
-use crate::{Error, Kernels, Metric, ThreadPool, VectorRows};
+use crate::vector::{Metric, VectorRows};
+use crate::{Error, Kernels, ThreadPool};
 
 /// Rows around `clusters` centres with a spread of a tenth of the centres'.
 fn clustered(rows: usize, dim: usize, clusters: usize) -> Vec<f32> {

@@ -1,6 +1,6 @@
 //! Which of candle's models a folder is, what of it candle computes, and up to which length.
 
-use ruvllm_kernels::{RopeConfig, RopeScaling};
+use ruvllm_kernels::rope::{RopeConfig, RopeScaling};
 use ruvllm_models::ModelConfig;
 use serde_json::{Map, Value};
 

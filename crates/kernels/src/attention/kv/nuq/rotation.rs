@@ -3,7 +3,7 @@
 use super::super::{Line, as_lines_len, floats_mut};
 use super::KEY_TILE;
 use crate::lanes::WideLanes;
-use crate::{RopeFrequencies, RopeLayout};
+use crate::rope::{RopeFrequencies, RopeLayout};
 
 /// Lines of the numbers of 32 positions.
 const LINES: usize = 2;
@@ -11,7 +11,7 @@ const LINES: usize = 2;
 /// Cosines and sines by which keys of consecutive positions are turned, and turned back.
 ///
 /// An angle is that of the first position of its tile of 32 plus that of the step from there, so the tables take a 32nd
-/// of those of a [`RopeTable`](crate::RopeTable). Angles are computed in f64; adding them in f32 costs about 1e-7.
+/// of those of a [`RopeTable`](crate::rope::RopeTable). Angles are computed in f64; adding them in f32 costs about 1e-7.
 #[derive(Debug, Clone)]
 pub struct KeyRotation {
     layout: RopeLayout,

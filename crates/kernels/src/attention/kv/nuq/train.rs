@@ -28,7 +28,11 @@ const ROUNDS: usize = 50;
 ///
 /// # Examples
 /// ```
-/// use ruvllm_kernels::*;
+/// use ruvllm_kernels::Kernels;
+/// use ruvllm_kernels::attention::{
+///     KeyRotation, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane, KvView, NuqTraining,
+/// };
+/// use ruvllm_kernels::rope::{RopeConfig, RopeLayout};
 ///
 /// let kernels = Kernels::detect()?;
 /// let layout = KvLayout::new(KvFormat::F32, 1, 64, 32)?;

@@ -1,7 +1,7 @@
 //! Unpacking against the description of each format.
 
 use super::*;
-use crate::format::{Iq4Nl, Q4_0, Q4_1, Q5_0, Q5_1};
+use crate::quant::{Iq4Nl, Q4_0, Q4_1, Q5_0, Q5_1};
 
 /// Blocks of arbitrary bytes.
 fn group<B: WideGroup>(seed: usize) -> Vec<B> {

@@ -1,0 +1,249 @@
+//! 8-bit activations: the quantization of one sub-block of 32 values, and the two layouts that products read.
+//!
+//! - [`Q8Rows`], for few tokens: sub-blocks one by one, and groups of eight in the orders in which weights come out of
+//!   their packed blocks ([`Order`]).
+//! - [`TileStep`]s, for many: four tokens interleaved in the order in which a register tile consumes them.
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::lanes::{LANES, Lanes, ScalarLanes};
+use crate::matmul::slot_position;
+use crate::quant::SUB_BLOCK;
+
+/// Tokens per tile.
+pub(crate) const TILE_TOKENS: usize = 4;
+
+/// One sub-block of 32 values.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Q8SubBlock {
+    pub(crate) quants: [i8; SUB_BLOCK],
+    pub(crate) scale: f32,
+    /// `scale` times the sum of the quants.
+    pub(crate) sum: f32,
+    /// Sums of the quants 0..16 and 16..32.
+    pub(crate) halves: [i16; 2],
+}
+
+impl Q8SubBlock {
+    const ZERO: Self = Self { quants: [0; SUB_BLOCK], scale: 0.0, sum: 0.0, halves: [0; 2] };
+
+    /// The sub-block of `x` whose largest magnitude is `largest`, if it has a scale of its own; else the values that stand
+    /// for it.
+    #[inline(always)]
+    pub(super) fn inverse_scale(largest: f32) -> Result<f32, Self> {
+        let inverse = 127.0 / largest;
+        if largest.is_finite() && inverse.is_finite() {
+            return Ok(inverse);
+        }
+        let scale = if largest.is_finite() { 0.0 } else { f32::NAN };
+        Err(Self { scale, sum: scale, ..Self::ZERO })
+    }
+
+    #[inline(always)]
+    pub(super) fn from_quants(quants: [i8; SUB_BLOCK], halves: [i16; 2], largest: f32) -> Self {
+        let scale = largest / 127.0;
+        Self { quants, scale, sum: scale * (f32::from(halves[0]) + f32::from(halves[1])), halves }
+    }
+}
+
+/// The steps of quantization that an instruction set may do in its own way, with the same results.
+pub(crate) trait Q8Leaf: Lanes {
+    /// Quantizes 32 values.
+    #[inline(always)]
+    fn sub_block(self, x: &[f32; SUB_BLOCK]) -> Q8SubBlock {
+        // As integers, magnitudes order like the numbers, with infinity and then NaN above all of them.
+        let largest = f32::from_bits(x.iter().fold(0, |m, x| m.max(x.to_bits() & 0x7fff_ffff)));
+        let inverse = match Q8SubBlock::inverse_scale(largest) {
+            Ok(inverse) => inverse,
+            Err(without_scale) => return without_scale,
+        };
+        let quants = x.map(|x| (x * inverse).round_ties_even() as i8);
+        let mut halves = [0; 2];
+        for (half, quants) in halves.iter_mut().zip(quants.as_chunks::<{ SUB_BLOCK / 2 }>().0) {
+            *half = quants.iter().map(|&q| i16::from(q)).sum();
+        }
+        Q8SubBlock::from_quants(quants, halves, largest)
+    }
+
+    /// The quants of eight sub-blocks in an order.
+    #[inline(always)]
+    fn reorder(self, sub_blocks: &[Q8SubBlock; LANES], order: Order) -> OrderedQuants {
+        std::array::from_fn(|i| {
+            std::array::from_fn(|lane| {
+                let (sub_block, piece) = order.source(i, lane);
+                sub_blocks[sub_block].quants.as_chunks().0[piece]
+            })
+        })
+    }
+
+    /// The quants of one sub-block of four tokens, piece by piece.
+    #[inline(always)]
+    fn interleave(self, tokens: &[Q8SubBlock; TILE_TOKENS]) -> [[[i8; 4]; TILE_TOKENS]; SUB_BLOCK / 4] {
+        std::array::from_fn(|g| tokens.each_ref().map(|token| token.quants.as_chunks().0[g]))
+    }
+}
+
+impl Q8Leaf for ScalarLanes {}
+
+/// Quantizes one row; the last sub-block is padded with zeros.
+#[inline(always)]
+fn sub_blocks<L: Q8Leaf>(leaf: L, row: &[f32], to: &mut [Q8SubBlock]) {
+    let (full, tail) = row.as_chunks::<SUB_BLOCK>();
+    for (x, to) in full.iter().zip(&mut *to) {
+        *to = leaf.sub_block(x);
+    }
+    if !tail.is_empty() {
+        let mut padded = [0.0; SUB_BLOCK];
+        padded[..tail.len()].copy_from_slice(tail);
+        to[full.len()] = leaf.sub_block(&padded);
+    }
+}
+
+/// An order of the 256 quants of eight sub-blocks that meets weights as they come out of their packed form: 8 vectors of
+/// 8 *pieces*, four consecutive quants each.
+///
+/// Where the lane of a vector decides the sub-block, products of different sub-blocks stay apart without any shuffling.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// Vector `i`: sub-block `i`, in the order of the values.
+    Plain,
+    /// Vector `i`: piece `i` of the sub-blocks 0 to 7.
+    Pieces,
+    /// Vectors `i < 4`: pieces `i` of the sub-blocks 0, 2, 4, 6, then their pieces `i + 4`; vectors `i + 4`: the same of
+    /// the sub-blocks 1, 3, 5, 7.
+    EvenOdd,
+    /// The same with the sub-blocks 0, 1, 4, 5 and 2, 3, 6, 7.
+    Pairs,
+}
+
+impl Order {
+    const ALL: [Self; 4] = [Self::Plain, Self::Pieces, Self::EvenOdd, Self::Pairs];
+
+    /// Sub-block and piece in lane `lane` of vector `i`.
+    const fn source(self, i: usize, lane: usize) -> (usize, usize) {
+        let sub_blocks: [usize; 8] = match self {
+            Self::Plain => return (i, lane),
+            Self::Pieces => return (lane, i),
+            Self::EvenOdd => [0, 2, 4, 6, 1, 3, 5, 7],
+            Self::Pairs => [0, 1, 4, 5, 2, 3, 6, 7],
+        };
+        (sub_blocks[i / 4 * 4 + lane % 4], i % 4 + lane / 4 * 4)
+    }
+}
+
+/// The quants of eight sub-blocks in one [`Order`].
+pub(crate) type OrderedQuants = [[[i8; 4]; LANES]; 8];
+
+/// Eight sub-blocks, one per accumulator, with their quants in one [`Order`].
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C, align(64))]
+pub(crate) struct Q8Group {
+    pub(crate) quants: OrderedQuants,
+    pub(crate) scales: [f32; LANES],
+    pub(crate) sums: [f32; LANES],
+    pub(crate) halves: [[i16; 2]; LANES],
+    /// To a multiple of a cache line, which no load of a vector then crosses.
+    padding: [u8; 32],
+}
+
+/// Rows for few tokens.
+#[derive(Debug, Default)]
+pub(crate) struct Q8Rows {
+    /// Per token.
+    n_sub_blocks: usize,
+    /// `[tokens, sub-blocks]`
+    sub_blocks: Vec<Q8SubBlock>,
+    /// For each [`Order`]: `[tokens, groups]`, whole groups only.
+    groups: [Vec<Q8Group>; Order::ALL.len()],
+}
+
+/// One row of [`Q8Rows`].
+#[derive(Clone, Copy)]
+pub(crate) struct Q8Token<'a> {
+    pub(crate) sub_blocks: &'a [Q8SubBlock],
+    groups: [&'a [Q8Group]; Order::ALL.len()],
+}
+
+impl<'a> Q8Token<'a> {
+    /// The whole groups of eight sub-blocks.
+    pub(crate) fn groups(&self, order: Order) -> &'a [Q8Group] {
+        self.groups[order as usize]
+    }
+}
+
+impl Q8Rows {
+    /// Sets the shape; the content is unspecified.
+    pub(super) fn resize(&mut self, tokens: usize, cols: usize) {
+        self.n_sub_blocks = cols.div_ceil(SUB_BLOCK);
+        self.sub_blocks.resize(tokens * self.n_sub_blocks, Q8SubBlock::ZERO);
+        for groups in &mut self.groups {
+            groups.resize(tokens * (self.n_sub_blocks / LANES), Q8Group::zeroed());
+        }
+    }
+
+    /// One row.
+    pub(crate) fn token(&self, token: usize) -> Q8Token<'_> {
+        let row = |per_token: usize| token * per_token..(token + 1) * per_token;
+        Q8Token {
+            sub_blocks: &self.sub_blocks[row(self.n_sub_blocks)],
+            groups: self.groups.each_ref().map(|groups| &groups[row(self.n_sub_blocks / LANES)]),
+        }
+    }
+}
+
+/// Quantizes `values`, `[tokens, cols]`, into rows of that shape.
+#[inline(always)]
+pub(crate) fn quantize_rows<L: Q8Leaf>(leaf: L, values: &[f32], cols: usize, rows: &mut Q8Rows) {
+    if cols == 0 {
+        return;
+    }
+    let groups_per_row = rows.n_sub_blocks / LANES;
+    let to = rows.sub_blocks.chunks_exact_mut(rows.n_sub_blocks);
+    for (token, (row, to)) in values.chunks_exact(cols).zip(to).enumerate() {
+        sub_blocks(leaf, row, to);
+        for (i, sub_blocks) in to.as_chunks::<LANES>().0.iter().enumerate() {
+            for (order, groups) in Order::ALL.into_iter().zip(&mut rows.groups) {
+                let group = &mut groups[token * groups_per_row + i];
+                group.quants = leaf.reorder(sub_blocks, order);
+                group.scales = sub_blocks.map(|b| b.scale);
+                group.sums = sub_blocks.map(|b| b.sum);
+                group.halves = sub_blocks.map(|b| b.halves);
+            }
+        }
+    }
+}
+
+/// One sub-block of four tokens, in the order in which a register tile consumes it. Tokens that do not exist are zeros.
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct TileStep {
+    /// `quants[g][t]`: values `4g..4g + 4` of token `t`.
+    pub(crate) quants: [[[i8; 4]; TILE_TOKENS]; SUB_BLOCK / 4],
+    pub(crate) scales: [f32; TILE_TOKENS],
+    pub(crate) sums: [f32; TILE_TOKENS],
+    pub(crate) halves: [[i16; 2]; TILE_TOKENS],
+}
+
+/// Quantizes `values`, `[tokens, cols]`, into tiles, `[tiles, sub-blocks in slot order]`.
+#[inline(always)]
+pub(crate) fn quantize_tiles<L: Q8Leaf>(leaf: L, values: &[f32], cols: usize, tiles: &mut [TileStep]) {
+    let n = cols.div_ceil(SUB_BLOCK);
+    if n == 0 {
+        return;
+    }
+    for (rows, tile) in values.chunks(TILE_TOKENS * cols).zip(tiles.chunks_exact_mut(n)) {
+        for b in 0..n {
+            let mut tokens = [Q8SubBlock::ZERO; TILE_TOKENS];
+            for (row, token) in rows.chunks_exact(cols).zip(&mut tokens) {
+                let values = &row[b * SUB_BLOCK..cols.min((b + 1) * SUB_BLOCK)];
+                sub_blocks(leaf, values, std::slice::from_mut(token));
+            }
+            tile[slot_position(b, n)] = TileStep {
+                quants: leaf.interleave(&tokens),
+                scales: tokens.map(|token| token.scale),
+                sums: tokens.map(|token| token.sum),
+                halves: tokens.map(|token| token.halves),
+            };
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! The last step before a product - a norm, the gate of a feed-forward network - and the quantization of what it gives, in
+//! one dispatch: a row is quantized while it is in the cache.
+
+use std::ops::Range;
+
+use bytemuck::Zeroable;
+
+use super::{Activations, TILE_TOKENS, TileStep, min_tiled_tokens};
+use crate::pool::DisjointMut;
+use crate::quant::SUB_BLOCK;
+use crate::{Kernels, ThreadPool};
+
+/// Fewer rows than this are worth no second thread: a row takes about a microsecond, as much as handing it out.
+const MIN_SHARED_TOKENS: usize = 16;
+
+impl Activations {
+    /// Calls `update` with ranges of tokens that cover all of them, and their rows, `[range, cols]`, to be overwritten or
+    /// changed in place. Many tokens are spread over the threads. How they are cut is unspecified, so a row may depend on
+    /// its token only.
+    ///
+    /// What [`quantize`](Self::quantize) made before no longer counts.
+    pub fn update(&mut self, pool: &ThreadPool, update: &(dyn Fn(Range<usize>, &mut [f32]) + Sync)) {
+        self.quantized = false;
+        let (tokens, cols) = (self.tokens, self.cols);
+        if tokens < MIN_SHARED_TOKENS {
+            return update(0..tokens, &mut self.values);
+        }
+        let values = DisjointMut::new(&mut self.values);
+        pool.for_each_chunk(tokens, TILE_TOKENS, &|rows| {
+            // SAFETY: chunks do not overlap, so neither do their parts.
+            update(rows.clone(), unsafe { values.part(rows.start * cols..rows.end * cols) });
+        });
+    }
+
+    /// [`update`](Self::update) and [`quantize`](Self::quantize) in one pass over the rows, with the same result.
+    pub fn update_and_quantize(
+        &mut self,
+        kernels: &Kernels,
+        pool: &ThreadPool,
+        update: &(dyn Fn(Range<usize>, &mut [f32]) + Sync),
+    ) {
+        let (tokens, cols) = (self.tokens, self.cols);
+        self.q8.tiled = tokens >= min_tiled_tokens(kernels.isa());
+        if !self.q8.tiled {
+            self.update(pool, update);
+            self.q8.rows.resize(tokens, cols);
+            // SAFETY: `kernels` exists only where the slot's instruction set is present.
+            unsafe { (kernels.slots.quantize_rows)(&self.values, cols, &mut self.q8.rows) };
+        } else {
+            let steps = cols.div_ceil(SUB_BLOCK);
+            let n_tiles = tokens.div_ceil(TILE_TOKENS);
+            self.q8.tiles.resize(n_tiles * steps, TileStep::zeroed());
+            let (tiles, values) = (DisjointMut::new(&mut self.q8.tiles), DisjointMut::new(&mut self.values));
+            pool.for_each_chunk(n_tiles, 1, &|range| {
+                // One tile at a time: its rows stay in the cache between the two steps.
+                for tile in range {
+                    let rows = tile * TILE_TOKENS..((tile + 1) * TILE_TOKENS).min(tokens);
+                    // SAFETY: chunks do not overlap, so neither do the tiles in them and the rows of these.
+                    let (values, tile) = unsafe {
+                        (
+                            values.part(rows.start * cols..rows.end * cols),
+                            tiles.part(tile * steps..(tile + 1) * steps),
+                        )
+                    };
+                    update(rows, values);
+                    // SAFETY: `kernels` exists only where the slot's instruction set is present.
+                    unsafe { (kernels.slots.quantize_tiles)(values, cols, tile) };
+                }
+            });
+        }
+        self.quantized = true;
+    }
+}

@@ -1,0 +1,161 @@
+//! Weight matrices as they lie in a model file: shared bytes and their interpretation. No copy, no arithmetic.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::quant::BlockFormat;
+use crate::{Error, Result};
+
+/// Bytes kept alive by whoever refers to them: a memory-mapped file, an embedded model, a buffer.
+///
+/// Clones and slices are cheap and share the same bytes.
+#[derive(Clone)]
+pub struct SharedBytes {
+    owner: Arc<dyn AsRef<[u8]> + Send + Sync>,
+    range: Range<usize>,
+}
+
+impl SharedBytes {
+    /// Takes over `owner`, whose bytes must not change their length while it is shared.
+    pub fn new(owner: impl AsRef<[u8]> + Send + Sync + 'static) -> Self {
+        let range = 0..owner.as_ref().len();
+        Self { owner: Arc::new(owner), range }
+    }
+
+    /// The part `range` of these bytes, counted from their start.
+    ///
+    /// # Panics
+    /// If `range` does not lie in the bytes.
+    pub fn slice(&self, range: Range<usize>) -> Self {
+        let len = self.range.len();
+        assert!(range.start <= range.end && range.end <= len, "slice {range:?} of {len} shared bytes");
+        let start = self.range.start;
+        Self { owner: Arc::clone(&self.owner), range: start + range.start..start + range.end }
+    }
+}
+
+impl AsRef<[u8]> for SharedBytes {
+    fn as_ref(&self) -> &[u8] {
+        &(*self.owner).as_ref()[self.range.clone()]
+    }
+}
+
+impl std::fmt::Debug for SharedBytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SharedBytes").field("len", &self.range.len()).finish_non_exhaustive()
+    }
+}
+
+/// A weight matrix in a block format: `[rows, cols]`, row-major, every row whole blocks.
+///
+/// The matrix refers to the bytes of the file; matrix products read them in place.
+#[derive(Debug, Clone)]
+pub struct PackedMatrix {
+    format: BlockFormat,
+    rows: usize,
+    cols: usize,
+    row_bytes: usize,
+    bytes: SharedBytes,
+}
+
+impl PackedMatrix {
+    /// Interprets `bytes` as a matrix. The bytes may have any alignment; every bit pattern is a valid block.
+    ///
+    /// # Errors
+    /// [`Error::MatrixCols`] when a row is not whole blocks, [`Error::MatrixBytes`] when the bytes do not have exactly
+    /// the size of the matrix.
+    pub fn new(format: BlockFormat, rows: usize, cols: usize, bytes: SharedBytes) -> Result<Self> {
+        let row_bytes = format.row_bytes(cols).ok_or(Error::MatrixCols {
+            format: format.name(),
+            cols,
+            block_len: format.block_len(),
+        })?;
+        let found = bytes.as_ref().len();
+        if row_bytes.checked_mul(rows) != Some(found) {
+            return Err(Error::MatrixBytes { format: format.name(), rows, cols, row_bytes, found });
+        }
+        Ok(Self { format, rows, cols, row_bytes, bytes })
+    }
+
+    /// Number of rows: values per output of a product.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Number of columns: values per input of a product.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// The block format.
+    pub fn format(&self) -> BlockFormat {
+        self.format
+    }
+
+    /// The blocks, row after row.
+    pub fn bytes(&self) -> &[u8] {
+        self.bytes.as_ref()
+    }
+
+    /// Memory held beside the shared bytes (copies in another layout); none at present.
+    pub fn held_bytes(&self) -> usize {
+        0
+    }
+
+    /// The blocks of one row.
+    fn row(&self, row: usize) -> &[u8] {
+        assert!(row < self.rows, "row {row} of a matrix of {} rows", self.rows);
+        &self.bytes()[row * self.row_bytes..][..self.row_bytes]
+    }
+
+    /// Writes the values of row `row` (an embedding lookup). `values`: `[cols]`.
+    ///
+    /// # Panics
+    /// If `row` is out of range or `values` is not `cols` long.
+    pub fn dequantize_row(&self, row: usize, values: &mut [f32]) {
+        assert_eq!(values.len(), self.cols, "dequantize_row: the output is not one row");
+        self.format.dequantize(self.row(row), values);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_checked() {
+        let bytes = |n: usize| SharedBytes::new(vec![0_u8; n]);
+        assert!(PackedMatrix::new(BlockFormat::Q8_0, 3, 64, bytes(204)).is_ok());
+        assert!(PackedMatrix::new(BlockFormat::Q8_0, 0, 64, bytes(0)).is_ok());
+        assert!(matches!(
+            PackedMatrix::new(BlockFormat::Q8_0, 3, 63, bytes(204)),
+            Err(Error::MatrixCols { cols: 63, block_len: 32, .. })
+        ));
+        assert!(matches!(
+            PackedMatrix::new(BlockFormat::Q8_0, 3, 64, bytes(203)),
+            Err(Error::MatrixBytes { row_bytes: 68, found: 203, .. })
+        ));
+        assert!(matches!(
+            PackedMatrix::new(BlockFormat::F32, usize::MAX, 64, bytes(0)),
+            Err(Error::MatrixBytes { .. })
+        ));
+    }
+
+    #[test]
+    fn slices_share_and_count_from_their_own_start() {
+        let bytes = SharedBytes::new([1_u8, 2, 3, 4, 5]);
+        let tail = bytes.slice(1..5).slice(1..3);
+        assert_eq!(tail.as_ref(), [3, 4]);
+    }
+
+    #[test]
+    fn one_row_is_dequantized() {
+        let values: Vec<f32> = (0..12).map(|i| i as f32).collect();
+        let mut bytes = vec![0; 48];
+        BlockFormat::F32.quantize(&values, &mut bytes);
+        let matrix = PackedMatrix::new(BlockFormat::F32, 3, 4, SharedBytes::new(bytes)).unwrap();
+        let mut row = [0.0; 4];
+        matrix.dequantize_row(1, &mut row);
+        assert_eq!(row, [4.0, 5.0, 6.0, 7.0]);
+    }
+}

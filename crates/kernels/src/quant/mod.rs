@@ -1,0 +1,343 @@
+//! Weights as a model file stores them: the formats of quant blocks, and matrices over shared bytes.
+//!
+//! [`BlockFormat`] says how many values share a quant block, how its bytes are laid out, and converts them to f32 and
+//! back; [`PackedMatrix`] is a matrix in such a format over [`SharedBytes`] that it does not copy. Products with it are
+//! in [`matmul`](crate::matmul).
+//!
+//! # Example
+//! ```
+//! use ruvllm_kernels::quant::BlockFormat;
+//!
+//! let (mut bytes, mut back) = ([0; 34], [0.0; 32]);
+//! BlockFormat::Q8_0.quantize(&[0.5; 32], &mut bytes);
+//! BlockFormat::Q8_0.dequantize(&bytes, &mut back);
+//! assert!(back.iter().all(|x| (x - 0.5).abs() < 1e-3));
+//! ```
+//!
+//! # Formats
+//! One file per format (or family).
+//!
+//! A format whose products run in integers describes itself by [`QuantBlock`], in terms of *sub-blocks* of 32 values.
+//! That description alone makes it work everywhere (dequantization, matrix products on every instruction set); tuned
+//! leaves come on top.
+//!
+//! Layouts: the block structures of ggml, little-endian.
+
+mod float;
+mod iq4_nl;
+mod iq4_xs;
+mod k_quants;
+mod matrix;
+mod non_linear;
+mod q2_k;
+mod q3_k;
+mod q4_0;
+mod q4_1;
+mod q4_k;
+mod q5_0;
+mod q5_1;
+mod q5_k;
+mod q6_k;
+mod q8_0;
+mod search;
+mod simple;
+
+use half::{bf16, f16};
+
+pub(crate) use iq4_nl::Iq4Nl;
+pub(crate) use iq4_xs::Iq4Xs;
+pub(crate) use k_quants::PackedScales;
+pub use matrix::{PackedMatrix, SharedBytes};
+pub(crate) use non_linear::VALUES as NON_LINEAR_VALUES;
+pub(crate) use q2_k::Q2K;
+pub(crate) use q3_k::Q3K;
+pub(crate) use q4_0::Q4_0;
+pub(crate) use q4_1::Q4_1;
+pub(crate) use q4_k::Q4K;
+pub(crate) use q5_0::Q5_0;
+pub(crate) use q5_1::Q5_1;
+pub(crate) use q5_k::Q5K;
+pub(crate) use q6_k::Q6K;
+pub(crate) use q8_0::Q8_0;
+pub(crate) use simple::NibbleBlock;
+
+/// Values per sub-block: the unit of integer dot products, and of quantized activations.
+pub(crate) const SUB_BLOCK: usize = 32;
+
+/// The storage format of a weight matrix.
+///
+/// A row is a sequence of blocks; every block holds [`block_len`](Self::block_len) consecutive values in
+/// [`block_bytes`](Self::block_bytes) bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum BlockFormat {
+    /// 32-bit floats.
+    F32,
+    /// IEEE half precision.
+    F16,
+    /// The upper half of a 32-bit float.
+    BF16,
+    /// 32 signed bytes and one half-precision scale: 8.5 bits per value.
+    Q8_0,
+    /// 32 values of 4 bits around 8 and one half-precision scale: 4.5 bits per value.
+    Q4_0,
+    /// 32 values of 4 bits, a half-precision scale and offset: 5 bits per value.
+    Q4_1,
+    /// 32 values of 5 bits around 16 and one half-precision scale: 5.5 bits per value.
+    Q5_0,
+    /// 32 values of 5 bits, a half-precision scale and offset: 6 bits per value.
+    Q5_1,
+    /// 256 values of 2 bits; scale and minimum of 4 bits per 16 values: 2.625 bits per value.
+    Q2K,
+    /// 256 values of 3 bits around 4; scale of 6 bits per 16 values: 3.4375 bits per value.
+    Q3K,
+    /// 256 values of 4 bits; scale and minimum of 6 bits per 32 values: 4.5 bits per value.
+    Q4K,
+    /// 256 values of 5 bits; scale and minimum of 6 bits per 32 values: 5.5 bits per value.
+    Q5K,
+    /// 256 values of 6 bits around 32; scale of 8 bits per 16 values: 6.5625 bits per value.
+    Q6K,
+    /// 32 values of 4 bits that stand for unevenly spaced numbers, and one half-precision scale: 4.5 bits per value.
+    IQ4NL,
+    /// 256 values of 4 bits that stand for unevenly spaced numbers; scale of 6 bits per 32 values: 4.25 bits per value.
+    IQ4XS,
+}
+
+/// Evaluates an expression with the block type of a quantized format, or another for the formats of plain numbers.
+macro_rules! with_block {
+    ($format:expr, $block:ident => $quantized:expr, _ => $plain:expr) => {
+        match $format {
+            BlockFormat::F32 | BlockFormat::F16 | BlockFormat::BF16 => $plain,
+            BlockFormat::Q8_0 => with_block!(@ $block = Q8_0, $quantized),
+            BlockFormat::Q4_0 => with_block!(@ $block = Q4_0, $quantized),
+            BlockFormat::Q4_1 => with_block!(@ $block = Q4_1, $quantized),
+            BlockFormat::Q5_0 => with_block!(@ $block = Q5_0, $quantized),
+            BlockFormat::Q5_1 => with_block!(@ $block = Q5_1, $quantized),
+            BlockFormat::Q2K => with_block!(@ $block = Q2K, $quantized),
+            BlockFormat::Q3K => with_block!(@ $block = Q3K, $quantized),
+            BlockFormat::Q4K => with_block!(@ $block = Q4K, $quantized),
+            BlockFormat::Q5K => with_block!(@ $block = Q5K, $quantized),
+            BlockFormat::Q6K => with_block!(@ $block = Q6K, $quantized),
+            BlockFormat::IQ4NL => with_block!(@ $block = Iq4Nl, $quantized),
+            BlockFormat::IQ4XS => with_block!(@ $block = Iq4Xs, $quantized),
+        }
+    };
+    (@ $block:ident = $type:ty, $quantized:expr) => {{
+        type $block = $type;
+        $quantized
+    }};
+}
+
+impl BlockFormat {
+    /// Every format.
+    pub const ALL: [Self; 15] = [
+        Self::F32,
+        Self::F16,
+        Self::BF16,
+        Self::Q8_0,
+        Self::Q4_0,
+        Self::Q4_1,
+        Self::Q5_0,
+        Self::Q5_1,
+        Self::Q2K,
+        Self::Q3K,
+        Self::Q4K,
+        Self::Q5K,
+        Self::Q6K,
+        Self::IQ4NL,
+        Self::IQ4XS,
+    ];
+
+    /// The name that model files and tools use, such as `Q4_K`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "F32",
+            Self::F16 => "F16",
+            Self::BF16 => "BF16",
+            Self::Q8_0 => "Q8_0",
+            Self::Q4_0 => "Q4_0",
+            Self::Q4_1 => "Q4_1",
+            Self::Q5_0 => "Q5_0",
+            Self::Q5_1 => "Q5_1",
+            Self::Q2K => "Q2_K",
+            Self::Q3K => "Q3_K",
+            Self::Q4K => "Q4_K",
+            Self::Q5K => "Q5_K",
+            Self::Q6K => "Q6_K",
+            Self::IQ4NL => "IQ4_NL",
+            Self::IQ4XS => "IQ4_XS",
+        }
+    }
+
+    /// Values per block.
+    pub fn block_len(self) -> usize {
+        with_block!(self, B => B::LEN, _ => 1)
+    }
+
+    /// Bytes per block.
+    pub fn block_bytes(self) -> usize {
+        with_block!(self, B => size_of::<B>(), _ => if self == Self::F32 { 4 } else { 2 })
+    }
+
+    /// Bytes of a row of `cols` values; `None` when `cols` is not a whole number of blocks or the size overflows.
+    pub fn row_bytes(self, cols: usize) -> Option<usize> {
+        let blocks = cols / self.block_len();
+        cols.is_multiple_of(self.block_len()).then(|| blocks.checked_mul(self.block_bytes()))?
+    }
+
+    /// Whether products with this format take 8-bit activations
+    /// ([`Activations::quantize`](crate::matmul::Activations::quantize)) instead of the f32 rows.
+    pub fn uses_q8(self) -> bool {
+        !matches!(self, Self::F32 | Self::F16 | Self::BF16)
+    }
+
+    /// Writes the values of whole blocks, bit for bit as the format defines them.
+    ///
+    /// # Panics
+    /// If `bytes` is not as long as the blocks of `values.len()` values.
+    pub fn dequantize(self, bytes: &[u8], values: &mut [f32]) {
+        self.check_lengths(bytes.len(), values.len());
+        match self {
+            Self::F32 => float::decode(bytes, values, f32::from_le_bytes),
+            Self::F16 => float::decode(bytes, values, |b| f16::from_le_bytes(b).to_f32_const()),
+            Self::BF16 => float::decode(bytes, values, |b| bf16::from_le_bytes(b).to_f32()),
+            _ => with_block!(self, B => dequantize::<B>(bytes, values), _ => ()),
+        }
+    }
+
+    /// Writes the blocks that represent `values`.
+    ///
+    /// F16, BF16, `Q8_0`, `Q4_0`, `Q4_1`, `Q5_0` and `Q5_1` round as ggml's reference quantizer does, byte for byte; the K
+    /// and `IQ4` formats search for the scales with the least squared error. Values that are not finite give blocks that
+    /// are not meaningful, as in every quantizer of these formats.
+    ///
+    /// # Panics
+    /// If `values` is not whole blocks, or `bytes` not exactly as long as they are.
+    pub fn quantize(self, values: &[f32], bytes: &mut [u8]) {
+        self.check_lengths(bytes.len(), values.len());
+        match self {
+            Self::F32 => float::encode(values, bytes, f32::to_le_bytes),
+            Self::F16 => float::encode(values, bytes, |x| f16::from_f32_const(x).to_le_bytes()),
+            Self::BF16 => float::encode(values, bytes, |x| bf16::from_f32(x).to_le_bytes()),
+            _ => with_block!(self, B => quantize::<B>(values, bytes), _ => ()),
+        }
+    }
+
+    #[track_caller]
+    fn check_lengths(self, n_bytes: usize, n_values: usize) {
+        assert_eq!(
+            self.row_bytes(n_values),
+            Some(n_bytes),
+            "{}: {n_bytes} bytes do not hold {n_values} values",
+            self.name()
+        );
+    }
+}
+
+/// The numbers that turn the quants of one sub-block into values:
+/// `value = scale * halves[i / 16] * (quant - OFFSET) - min * min_halves[i / 16]`.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Factors {
+    pub(crate) scale: f32,
+    /// Subtracted; 0 unless [`QuantBlock::HAS_MIN`].
+    pub(crate) min: f32,
+    /// Integer scales of the two halves of 16 values; 1 unless [`QuantBlock::HALF_SCALES`].
+    pub(crate) halves: [i8; 2],
+    /// Integer minima of the two halves, in units of `min`; 1 unless [`QuantBlock::HALF_MINS`].
+    pub(crate) min_halves: [i8; 2],
+}
+
+impl Factors {
+    /// No minimum, no scales of halves; the scale is to be filled in.
+    const UNIT: Self = Self { scale: 0.0, min: 0.0, halves: [1; 2], min_halves: [1; 2] };
+}
+
+/// One block of a format whose products run in integers, as it lies in memory.
+pub(crate) trait QuantBlock: bytemuck::Pod {
+    /// Values per block.
+    const LEN: usize;
+    /// Sub-blocks per block.
+    const SUB_BLOCKS: usize = Self::LEN / SUB_BLOCK;
+    /// Largest stored quant when they are unsigned; `None` when they are signed bytes.
+    const MAX_QUANT: Option<u8>;
+    /// Subtracted from every stored quant.
+    const OFFSET: i8 = 0;
+    /// How many pairs of products of stored quants and activations (at most 127) can be added in 16 bits without
+    /// overflow, as a divisor of the eight pieces of a sub-block (of the four of a half that has its own scale).
+    const SUMS: usize = match Self::MAX_QUANT {
+        Some(q) if !Self::HALF_SCALES && 8 * 2 * 127 * q as usize <= i16::MAX as usize => 8,
+        Some(q) if 4 * 2 * 127 * q as usize <= i16::MAX as usize => 4,
+        Some(q) if 2 * 2 * 127 * q as usize <= i16::MAX as usize => 2,
+        _ => 1,
+    };
+    /// Whether sub-blocks have a minimum.
+    const HAS_MIN: bool = false;
+    /// Whether the halves of a sub-block have integer scales of their own.
+    const HALF_SCALES: bool = false;
+    /// Whether the halves of a sub-block have integer minima of their own (then `HAS_MIN` holds too).
+    const HALF_MINS: bool = false;
+
+    /// The stored quants of all sub-blocks, in the order of the values. `quants`: `[SUB_BLOCKS]`.
+    fn unpack(&self, quants: &mut [[u8; SUB_BLOCK]]);
+
+    /// The factors of all sub-blocks. `factors`: `[SUB_BLOCKS]`.
+    fn factors(&self, factors: &mut [Factors]);
+
+    /// The block that represents `LEN` values.
+    fn quantize(values: &[f32]) -> Self;
+}
+
+/// Most sub-blocks a block can have.
+pub(crate) const MAX_SUB_BLOCKS: usize = 8;
+
+/// The value of a stored quant without offset.
+#[inline(always)]
+pub(crate) fn quant_value<B: QuantBlock>(stored: u8) -> i32 {
+    match B::MAX_QUANT {
+        Some(_) => i32::from(stored) - i32::from(B::OFFSET),
+        None => i32::from(stored as i8),
+    }
+}
+
+/// The half-precision number at the head of a block, exactly.
+#[inline(always)]
+fn half_to_f32(bytes: [u8; 2]) -> f32 {
+    f16::from_le_bytes(bytes).to_f32_const()
+}
+
+/// Rounds a block's scale to half precision.
+fn f32_to_half(x: f32) -> [u8; 2] {
+    f16::from_f32_const(x).to_le_bytes()
+}
+
+fn dequantize<B: QuantBlock>(bytes: &[u8], values: &mut [f32]) {
+    let blocks: &[B] = bytemuck::cast_slice(bytes);
+    let mut quants = [[0; SUB_BLOCK]; MAX_SUB_BLOCKS];
+    let mut factors = [Factors::default(); MAX_SUB_BLOCKS];
+    for (block, values) in blocks.iter().zip(values.chunks_exact_mut(B::LEN)) {
+        block.unpack(&mut quants[..B::SUB_BLOCKS]);
+        block.factors(&mut factors[..B::SUB_BLOCKS]);
+        for (s, values) in values.chunks_exact_mut(SUB_BLOCK).enumerate() {
+            for (half, values) in values.chunks_exact_mut(SUB_BLOCK / 2).enumerate() {
+                let scale = factors[s].scale * f32::from(factors[s].halves[half]);
+                let min = factors[s].min * f32::from(factors[s].min_halves[half]);
+                for (value, &quant) in values.iter_mut().zip(&quants[s][half * SUB_BLOCK / 2..]) {
+                    *value = scale * quant_value::<B>(quant) as f32;
+                    if B::HAS_MIN {
+                        *value -= min;
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn quantize<B: QuantBlock>(values: &[f32], bytes: &mut [u8]) {
+    let blocks: &mut [B] = bytemuck::cast_slice_mut(bytes);
+    for (block, values) in blocks.iter_mut().zip(values.chunks_exact(B::LEN)) {
+        *block = B::quantize(values);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,293 @@
+//! Normalization of rows: root mean square (also in the `1 + weight` form) and layer normalization, alone or after the
+//! addition of a residual.
+
+use crate::Kernels;
+use crate::lanes::{LANES, Lanes};
+use crate::rows::dot::{add_assign, dot};
+
+/// Which normalization, with its weights, `[n]` each.
+#[derive(Debug, Clone, Copy)]
+pub enum Norm<'a> {
+    /// `x / sqrt(mean(x^2) + eps) * weight`: Zhang and Sennrich, arXiv 1910.07467.
+    Rms {
+        /// A factor per column.
+        weight: &'a [f32],
+    },
+    /// `x / sqrt(mean(x^2) + eps) * (1 + weight)`: checkpoints of the Gemma family. (GGUF files of that family hold
+    /// `1 + weight` already.)
+    RmsPlusOne {
+        /// A factor per column, less one.
+        weight: &'a [f32],
+    },
+    /// `(x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * weight + bias`: Ba et al., arXiv 1607.06450.
+    Layer {
+        /// A factor per column.
+        weight: &'a [f32],
+        /// A summand per column, after the factor; none is zeros.
+        bias: Option<&'a [f32]>,
+    },
+}
+
+impl<'a> Norm<'a> {
+    /// The factors; as many as a row has columns.
+    fn weight(&self) -> &'a [f32] {
+        match *self {
+            Self::Rms { weight } | Self::RmsPlusOne { weight } | Self::Layer { weight, .. } => weight,
+        }
+    }
+
+    /// Refuses rows that are not as wide as the weights.
+    fn assert_rows(&self, len: usize) {
+        let n = self.weight().len();
+        assert!(len == 0 || (n > 0 && len.is_multiple_of(n)), "norm: not whole rows");
+        if let Self::Layer { bias: Some(bias), .. } = self {
+            assert_eq!(bias.len(), n, "norm: weight and bias differ in length");
+        }
+    }
+}
+
+impl Kernels {
+    /// Normalizes each row by its root mean square: [`norm`](Self::norm) with [`Norm::Rms`].
+    ///
+    /// # Panics
+    /// If `x` and `out` differ in length or are not whole rows, or if `weight` is empty and they are not.
+    pub fn rms_norm(&self, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+        self.norm(Norm::Rms { weight }, eps, x, out);
+    }
+
+    /// Normalizes each row; heads are normalized one by one when a head is a row.
+    ///
+    /// # Shapes
+    /// `x`, `out`: `[rows, n]`, with `n` the length of the weights.
+    ///
+    /// # Numerics
+    /// All sums in eight lanes as [`dot`](Self::dot). Root mean square: `(x * (1 / sqrt(..))) * weight`, in this order;
+    /// relative error about `3e-7 + γ_n / 2`. Layer: the mean first, then the squares of the differences; error about
+    /// `3e-7 + γ_n` of `(|x| + mean|x|) / sqrt(..) * |weight|`. NaN in a row makes that row NaN.
+    ///
+    /// # Panics
+    /// If `x` and `out` differ in length or are not whole rows, or the weights differ in length.
+    pub fn norm(&self, norm: Norm<'_>, eps: f32, x: &[f32], out: &mut [f32]) {
+        assert_eq!(x.len(), out.len(), "norm: input and output differ in length");
+        norm.assert_rows(x.len());
+        // SAFETY: `self` exists only where the slot's instruction set is present.
+        unsafe { (self.slots.norm)(norm, eps, x, out) }
+    }
+
+    /// `x += y`, then [`norm`](Self::norm) of `x`, row by row while the row is in the nearest cache: the two ends of a
+    /// residual block.
+    ///
+    /// # Shapes
+    /// `x`, `y`, `out`: `[rows, n]`.
+    ///
+    /// # Numerics
+    /// The bits of [`add_assign`](Self::add_assign) followed by [`norm`](Self::norm).
+    ///
+    /// # Panics
+    /// As [`norm`](Self::norm), and if `y` differs in length.
+    pub fn add_norm(&self, norm: Norm<'_>, eps: f32, x: &mut [f32], y: &[f32], out: &mut [f32]) {
+        assert_eq!(x.len(), y.len(), "add_norm: the summands differ in length");
+        assert_eq!(x.len(), out.len(), "add_norm: input and output differ in length");
+        norm.assert_rows(x.len());
+        // SAFETY: `self` exists only where the slot's instruction set is present.
+        unsafe { (self.slots.add_norm)(norm, eps, x, y, out) }
+    }
+}
+
+#[inline(always)]
+pub(crate) fn norm<L: Lanes>(l: L, norm: Norm<'_>, eps: f32, x: &[f32], out: &mut [f32]) {
+    let n = norm.weight().len().max(1);
+    for (x, out) in x.chunks_exact(n).zip(out.chunks_exact_mut(n)) {
+        norm_row(l, norm, eps, x, out);
+    }
+}
+
+#[inline(always)]
+pub(crate) fn add_norm<L: Lanes>(l: L, norm: Norm<'_>, eps: f32, x: &mut [f32], y: &[f32], out: &mut [f32]) {
+    let n = norm.weight().len().max(1);
+    for ((x, y), out) in x.chunks_exact_mut(n).zip(y.chunks_exact(n)).zip(out.chunks_exact_mut(n)) {
+        add_assign(l, x, y);
+        norm_row(l, norm, eps, x, out);
+    }
+}
+
+/// The statistics of a row, then its values.
+#[inline(always)]
+fn norm_row<L: Lanes>(l: L, norm: Norm<'_>, eps: f32, x: &[f32], out: &mut [f32]) {
+    let n = x.len() as f32;
+    match norm {
+        Norm::Rms { weight } => {
+            let scale = l.splat(1.0 / (dot(l, x, x) / n + eps).sqrt());
+            map_columns(l, Scaled(scale), x, [weight], out);
+        }
+        Norm::RmsPlusOne { weight } => {
+            let scale = l.splat(1.0 / (dot(l, x, x) / n + eps).sqrt());
+            map_columns(l, ScaledPlusOne(scale), x, [weight], out);
+        }
+        Norm::Layer { weight, bias } => {
+            let mean = l.splat(sum(l, x) / n);
+            let scale = l.splat(1.0 / (squares_about(l, x, mean) / n + eps).sqrt());
+            match bias {
+                None => map_columns(l, Centred(mean, scale), x, [weight], out),
+                Some(bias) => map_columns(l, Centred(mean, scale), x, [weight, bias], out),
+            }
+        }
+    }
+}
+
+/// What becomes of eight values, given as many of each of `N` parameters per column.
+trait Formula<L: Lanes, const N: usize>: Copy {
+    fn of(self, l: L, x: L::V, parameters: [L::V; N]) -> L::V;
+}
+
+#[derive(Clone, Copy)]
+struct Scaled<V>(V);
+
+#[derive(Clone, Copy)]
+struct ScaledPlusOne<V>(V);
+
+/// The mean and the scale.
+#[derive(Clone, Copy)]
+struct Centred<V>(V, V);
+
+impl<L: Lanes> Formula<L, 1> for Scaled<L::V> {
+    #[inline(always)]
+    fn of(self, l: L, x: L::V, [weight]: [L::V; 1]) -> L::V {
+        l.mul(l.mul(x, self.0), weight)
+    }
+}
+
+impl<L: Lanes> Formula<L, 1> for ScaledPlusOne<L::V> {
+    #[inline(always)]
+    fn of(self, l: L, x: L::V, [weight]: [L::V; 1]) -> L::V {
+        l.mul(l.mul(x, self.0), l.add(l.splat(1.0), weight))
+    }
+}
+
+impl<L: Lanes> Formula<L, 1> for Centred<L::V> {
+    #[inline(always)]
+    fn of(self, l: L, x: L::V, [weight]: [L::V; 1]) -> L::V {
+        l.mul(l.mul(l.sub(x, self.0), self.1), weight)
+    }
+}
+
+impl<L: Lanes> Formula<L, 2> for Centred<L::V> {
+    #[inline(always)]
+    fn of(self, l: L, x: L::V, [weight, bias]: [L::V; 2]) -> L::V {
+        l.fma(l.mul(l.sub(x, self.0), self.1), weight, bias)
+    }
+}
+
+/// `out[i] = formula(x[i], [parameters[0][i], ..])`.
+#[inline(always)]
+fn map_columns<L: Lanes, F: Formula<L, N>, const N: usize>(
+    l: L,
+    formula: F,
+    x: &[f32],
+    parameters: [&[f32]; N],
+    out: &mut [f32],
+) {
+    let whole = x.len() / LANES;
+    let parameters = parameters.map(|row| (&row.as_chunks::<LANES>().0[..whole], &row[whole * LANES..]));
+    let (x_chunks, x_tail) = x.as_chunks::<LANES>();
+    let (out_chunks, out_tail) = out.as_chunks_mut::<LANES>();
+    let mut here = [l.zero(); N];
+    for (i, (x, out)) in x_chunks.iter().zip(out_chunks).enumerate() {
+        for (here, (chunks, _)) in here.iter_mut().zip(&parameters) {
+            *here = l.load(&chunks[i]);
+        }
+        l.store(formula.of(l, l.load(x), here), out);
+    }
+    if !x_tail.is_empty() {
+        for (here, (_, tail)) in here.iter_mut().zip(&parameters) {
+            *here = l.load_partial(tail);
+        }
+        l.store_partial(formula.of(l, l.load_partial(x_tail), here), out_tail);
+    }
+}
+
+/// `Σ x`.
+#[inline(always)]
+fn sum<L: Lanes>(l: L, x: &[f32]) -> f32 {
+    let (chunks, tail) = x.as_chunks::<LANES>();
+    let mut acc = l.zero();
+    for x in chunks {
+        acc = l.add(acc, l.load(x));
+    }
+    l.sum(l.add(acc, l.load_partial(tail)))
+}
+
+/// `Σ (x - mean)^2`; the lanes beyond a tail hold the mean, which adds 0.
+#[inline(always)]
+fn squares_about<L: Lanes>(l: L, x: &[f32], mean: L::V) -> f32 {
+    let (chunks, tail) = x.as_chunks::<LANES>();
+    let mut acc = l.zero();
+    for x in chunks {
+        let d = l.sub(l.load(x), mean);
+        acc = l.fma(d, d, acc);
+    }
+    let mut last = [0.0; LANES];
+    l.store(mean, &mut last);
+    last[..tail.len()].copy_from_slice(tail);
+    let d = l.sub(l.load(&last), mean);
+    l.sum(l.fma(d, d, acc))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Norm;
+    use crate::Kernels;
+
+    #[test]
+    fn rows_are_independent() {
+        for kernels in Kernels::available() {
+            let mut out = [0.0; 6];
+            kernels.rms_norm(&[3.0, 4.0, 0.0, 0.0, f32::NAN, 1.0], &[1.0, 2.0], 0.0, &mut out);
+            let rms = 12.5f32.sqrt();
+            assert!((out[0] - 3.0 / rms).abs() < 1e-6 && (out[1] - 8.0 / rms).abs() < 1e-6);
+            assert!(out[2].is_nan(), "0 / 0 without eps");
+            assert!(out[4].is_nan() && out[5].is_nan());
+            kernels.rms_norm(&[0.0, 0.0], &[1.0, 1.0], 1e-6, &mut out[..2]);
+            assert_eq!(out[..2], [0.0, 0.0]);
+            kernels.rms_norm(&[], &[], 1e-6, &mut []);
+        }
+    }
+
+    #[test]
+    fn a_constant_row_has_no_variance() {
+        for kernels in Kernels::available() {
+            for n in [1, 7, 8, 9, 4096] {
+                let norm = Norm::Layer { weight: &vec![3.0; n], bias: Some(&vec![0.25; n]) };
+                let mut out = vec![1.0; n];
+                kernels.norm(norm, 1e-5, &vec![1024.0; n], &mut out);
+                assert_eq!(out, vec![0.25; n]);
+            }
+        }
+    }
+
+    #[test]
+    fn the_plus_one_form_has_the_bits_of_the_weights_plus_one() {
+        let x: Vec<f32> = (0..21).map(|i| (i as f32 * 0.7).sin()).collect();
+        let weight: Vec<f32> = (0..21).map(|i| (i as f32 * 1.3).cos() * 0.2).collect();
+        let raised: Vec<f32> = weight.iter().map(|w| 1.0 + w).collect();
+        for kernels in Kernels::available() {
+            let (mut plain, mut plus_one) = (vec![0.0; 21], vec![0.0; 21]);
+            kernels.norm(Norm::Rms { weight: &raised }, 1e-6, &x, &mut plain);
+            kernels.norm(Norm::RmsPlusOne { weight: &weight }, 1e-6, &x, &mut plus_one);
+            assert_eq!(plain, plus_one);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "not whole rows")]
+    fn partial_rows_are_refused() {
+        Kernels::available()[0].rms_norm(&[1.0; 5], &[1.0; 2], 0.0, &mut [0.0; 5]);
+    }
+
+    #[test]
+    #[should_panic(expected = "weight and bias differ")]
+    fn a_bias_of_another_length_is_refused() {
+        let norm = Norm::Layer { weight: &[1.0; 2], bias: Some(&[0.0; 3]) };
+        Kernels::available()[0].norm(norm, 0.0, &[1.0; 4], &mut [0.0; 4]);
+    }
+}

@@ -1,0 +1,218 @@
+//! Products whose inner dimension is short: the second half of a low-rank product.
+
+use crate::Kernels;
+use crate::lanes::{LANES, WideLanes};
+
+/// Values of a wide vector.
+const WIDE: usize = 2 * LANES;
+
+/// Wide vectors side by side in a row that is computed alone, so that their chains of additions overlap.
+const BROAD: usize = 4;
+
+/// A matrix of f32 in a slice, whose rows may be parts of longer ones.
+#[derive(Debug, Clone, Copy)]
+pub struct MatrixView<'a> {
+    values: &'a [f32],
+    rows: usize,
+    cols: usize,
+    stride: usize,
+}
+
+impl<'a> MatrixView<'a> {
+    /// `rows` rows of `cols` values, the first at the beginning of `values` and each `stride` values behind the one before.
+    ///
+    /// # Panics
+    /// If the rows overlap or go beyond `values`.
+    pub fn new(values: &'a [f32], rows: usize, cols: usize, stride: usize) -> Self {
+        let needed = match rows {
+            0 => Some(0),
+            _ => stride.checked_mul(rows - 1).and_then(|last| last.checked_add(cols)),
+        };
+        assert!(
+            (stride >= cols || rows < 2) && needed.is_some_and(|needed| needed <= values.len()),
+            "MatrixView: {rows} rows of {cols} values, {stride} apart, in {} values",
+            values.len()
+        );
+        Self { values, rows, cols, stride }
+    }
+
+    /// Values in a row.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// `len` values of a row from `col` on.
+    #[inline(always)]
+    fn part(&self, row: usize, col: usize, len: usize) -> &'a [f32] {
+        &self.values[row * self.stride + col..][..len]
+    }
+}
+
+impl Kernels {
+    /// Adds the product of `w` and `y` to `x`: `x[m][n] += Σ_i w[m][i] * y[i][n]`. For few `i`; a
+    /// [`matmul`](Self::matmul) is quicker for many.
+    ///
+    /// # Shapes
+    /// `x`: `[m, n]`; `w`: `[m, r]`; `y`: `[r, n]`.
+    ///
+    /// # Numerics
+    /// Per value one chain of fused multiply-adds from that of `x` on, in the order of `i`: the same bits on every instruction
+    /// set, however rows and columns are divided. Error at most `γ_r (|x| + Σ|w y|)`, `γ_r = r u / (1 - r u)`, `u = 2^-24`.
+    ///
+    /// # Panics
+    /// If the shapes do not agree.
+    ///
+    /// # Examples
+    /// ```
+    /// use ruvllm_kernels::rows::MatrixView;
+    /// use ruvllm_kernels::Kernels;
+    ///
+    /// let mut x = [1.0, 1.0, 1.0];
+    /// let w = MatrixView::new(&[2.0, -1.0], 1, 2, 2);
+    /// let y = MatrixView::new(&[1.0, 2.0, 3.0, 0.0, 0.5, 1.0], 2, 3, 3);
+    /// Kernels::detect()?.add_product(&mut x, w, y);
+    /// assert_eq!(x, [3.0, 4.5, 6.0]);
+    /// # Ok::<(), ruvllm_kernels::Error>(())
+    /// ```
+    pub fn add_product(&self, x: &mut [f32], w: MatrixView<'_>, y: MatrixView<'_>) {
+        let agree = w.cols == y.rows && w.rows.checked_mul(y.cols) == Some(x.len());
+        assert!(
+            agree,
+            "add_product: [{}, {}] times [{}, {}], {} results",
+            w.rows,
+            w.cols,
+            y.rows,
+            y.cols,
+            x.len()
+        );
+        // SAFETY: `self` exists only where the slot's instruction set is present.
+        unsafe { (self.slots.add_product)(x, w, y) }
+    }
+}
+
+#[inline(always)]
+pub(crate) fn add_product<L: WideLanes>(l: L, x: &mut [f32], w: MatrixView<'_>, y: MatrixView<'_>) {
+    let whole = y.cols / WIDE * WIDE;
+    let tall = if L::WIDE_REGISTERS >= 16 { 8 } else { 4 };
+    let many = w.rows / tall * tall;
+    // What the columns of a tile need of `y` stays in the nearest cache while the rows pass.
+    for col in (0..whole).step_by(WIDE) {
+        for row in (0..many).step_by(tall) {
+            if tall == 8 {
+                tile::<L, 8, 1>(l, x, w, y, row, col);
+            } else {
+                tile::<L, 4, 1>(l, x, w, y, row, col);
+            }
+        }
+    }
+    let broad = whole / (BROAD * WIDE) * (BROAD * WIDE);
+    for row in many..w.rows {
+        for col in (0..broad).step_by(BROAD * WIDE) {
+            tile::<L, 1, BROAD>(l, x, w, y, row, col);
+        }
+        for col in (broad..whole).step_by(WIDE) {
+            tile::<L, 1, 1>(l, x, w, y, row, col);
+        }
+    }
+    for row in 0..w.rows {
+        for col in (whole..y.cols).step_by(LANES) {
+            let len = LANES.min(y.cols - col);
+            let out = &mut x[row * y.cols + col..][..len];
+            let mut sum = l.load_partial(out);
+            for (i, weight) in w.part(row, 0, w.cols).iter().enumerate() {
+                sum = l.fma(l.splat(*weight), l.load_partial(y.part(i, col, len)), sum);
+            }
+            l.store_partial(sum, out);
+        }
+    }
+}
+
+/// `M` rows of `N` wide vectors.
+#[inline(always)]
+fn tile<L: WideLanes, const M: usize, const N: usize>(
+    l: L,
+    x: &mut [f32],
+    w: MatrixView<'_>,
+    y: MatrixView<'_>,
+    row: usize,
+    col: usize,
+) {
+    let n = y.cols;
+    let mut sums: [[L::W; N]; M] = std::array::from_fn(|m| {
+        let x = wides::<N>(&x[(row + m) * n + col..][..N * WIDE]);
+        std::array::from_fn(|k| l.wide_load(&x[k]))
+    });
+    let weights: [&[f32]; M] = std::array::from_fn(|m| w.part(row + m, 0, w.cols));
+    for i in 0..w.cols {
+        let values = wides::<N>(y.part(i, col, N * WIDE));
+        let values: [L::W; N] = std::array::from_fn(|k| l.wide_load(&values[k]));
+        for (sums, weights) in sums.iter_mut().zip(weights) {
+            let weight = l.wide_splat(weights[i]);
+            for (sum, values) in sums.iter_mut().zip(values) {
+                *sum = l.wide_fma(weight, values, *sum);
+            }
+        }
+    }
+    for (m, sums) in sums.into_iter().enumerate() {
+        let out = x[(row + m) * n + col..][..N * WIDE].as_chunks_mut::<LANES>().0.as_chunks_mut::<2>().0;
+        for (sum, out) in sums.into_iter().zip(out) {
+            l.wide_store(sum, out);
+        }
+    }
+}
+
+/// `N` wide vectors of values.
+#[inline(always)]
+fn wides<const N: usize>(values: &[f32]) -> &[[[f32; LANES]; 2]; N] {
+    values.as_chunks::<LANES>().0.as_chunks::<2>().0.first_chunk().expect("as many values")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn short_products_are_added_alike_everywhere(
+            (m, n, r) in (0usize..20, 0usize..150, 0usize..20),
+            (more_w, more_y) in (0usize..3, 0usize..9),
+            values in prop::collection::vec(-100f32..100.0, 7000),
+        ) {
+            let x = &values[..m * n];
+            let w = MatrixView::new(&values[3000..], m, r, r + more_w);
+            let y = MatrixView::new(&values[3500..], r, n, n + more_y);
+            let u = 2f64.powi(-24) * r as f64;
+            for kernels in Kernels::available() {
+                let mut got = x.to_vec();
+                kernels.add_product(&mut got, w, y);
+                for (at, got) in got.iter().enumerate() {
+                    let terms = || (0..r).map(|i| (w.part(at / n, i, 1)[0], y.part(i, at % n, 1)[0]));
+                    let chain = terms().fold(x[at], |sum, (w, y)| w.mul_add(y, sum));
+                    prop_assert_eq!(got.to_bits(), chain.to_bits(), "{}", kernels.isa());
+                    let exact = terms().fold(f64::from(x[at]), |sum, (w, y)| sum + f64::from(w) * f64::from(y));
+                    let size = terms().fold(x[at].abs(), |sum, (w, y)| sum + (w * y).abs());
+                    let bound = 1.01 * u * f64::from(size);
+                    prop_assert!((f64::from(*got) - exact).abs() <= bound, "{got} {exact} {bound}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "[1, 2] times [3, 1], 1 results")]
+    fn shapes_must_agree() {
+        let values = [0.0; 4];
+        let (w, y) = (MatrixView::new(&values, 1, 2, 2), MatrixView::new(&values, 3, 1, 1));
+        Kernels::available()[0].add_product(&mut [0.0], w, y);
+    }
+
+    #[test]
+    #[should_panic(expected = "2 rows of 3 values, 3 apart, in 5 values")]
+    fn a_view_stays_in_its_values() {
+        MatrixView::new(&[0.0; 5], 2, 3, 3);
+    }
+}

@@ -1,0 +1,143 @@
+//! Finding the largest values of a row: argmax and top-k.
+
+use std::cmp::Ordering;
+
+use crate::Kernels;
+use crate::lanes::Lanes;
+use crate::rows::softmax::largest;
+
+/// Number of values whose largest is found before any of them is looked at singly.
+const BLOCK: usize = 256;
+
+impl Kernels {
+    /// The index of the largest value; the first of equal ones. NaN is ignored; `None` if there is nothing else.
+    pub fn argmax(&self, x: &[f32]) -> Option<usize> {
+        // SAFETY: `self` exists only where the slot's instruction set is present.
+        unsafe { (self.slots.argmax)(x) }
+    }
+
+    /// The indices of the `k` largest values, in descending order of value, equal values in ascending order of index.
+    ///
+    /// `out` is overwritten; it gets `min(k, number of values that are not NaN)` indices. `0.0` and `-0.0` are equal.
+    /// Takes O(n + k log k) time, and no memory once `out` has room for `2 k` indices.
+    ///
+    /// # Panics
+    /// If the row has more than `u32::MAX` values.
+    pub fn top_k(&self, x: &[f32], k: usize, out: &mut Vec<u32>) {
+        assert!(u32::try_from(x.len()).is_ok(), "top_k: a row of more than u32::MAX values");
+        // SAFETY: `self` exists only where the slot's instruction set is present.
+        unsafe { (self.slots.top_k)(x, k, out) }
+    }
+}
+
+#[inline(always)]
+pub(crate) fn argmax<L: Lanes>(l: L, x: &[f32]) -> Option<usize> {
+    let mut best = f32::NEG_INFINITY;
+    let mut start = 0;
+    for (i, block) in x.chunks(BLOCK).enumerate() {
+        let here = largest(l, block);
+        if here > best {
+            (best, start) = (here, i * BLOCK);
+        }
+    }
+    // Nothing above -inf: then the first -inf is the answer, if there is one.
+    x[start..].iter().position(|&x| x == best).map(|i| start + i)
+}
+
+/// Keeps up to `2 k` candidates. Whenever they are full, the best `k` stay and the worst of those becomes the value to
+/// beat; a later value that only equals it loses by its index.
+#[inline(always)]
+pub(crate) fn top_k<L: Lanes>(l: L, x: &[f32], k: usize, out: &mut Vec<u32>) {
+    out.clear();
+    if k == 0 {
+        return;
+    }
+    let order = |&a: &u32, &b: &u32| by_value_then_index(x, a, b);
+    let room = k.saturating_mul(2).min(x.len());
+    let mut to_beat = None;
+    for (i, block) in x.chunks(BLOCK).enumerate() {
+        if to_beat.is_some_and(|bar| largest(l, block) <= bar) {
+            continue;
+        }
+        for (j, &value) in block.iter().enumerate() {
+            if value.is_nan() || to_beat.is_some_and(|bar| value <= bar) {
+                continue;
+            }
+            if out.len() == room && room > k {
+                out.select_nth_unstable_by(k - 1, order);
+                out.truncate(k);
+                let bar = x[out[k - 1] as usize];
+                to_beat = Some(bar);
+                if value <= bar {
+                    continue;
+                }
+            }
+            out.push((i * BLOCK + j) as u32);
+        }
+    }
+    if out.len() > k {
+        out.select_nth_unstable_by(k - 1, order);
+        out.truncate(k);
+    }
+    out.sort_unstable_by(order);
+}
+
+/// Descending by value, then ascending by index; total on values that are not NaN.
+#[inline(always)]
+fn by_value_then_index(x: &[f32], a: u32, b: u32) -> Ordering {
+    let (x_a, x_b) = (x[a as usize], x[b as usize]);
+    x_b.partial_cmp(&x_a).unwrap_or(Ordering::Equal).then(a.cmp(&b))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Kernels;
+
+    #[test]
+    fn argmax_takes_the_first_and_skips_nan() {
+        for kernels in Kernels::available() {
+            assert_eq!(kernels.argmax(&[]), None);
+            assert_eq!(kernels.argmax(&[f32::NAN; 20]), None);
+            assert_eq!(kernels.argmax(&[f32::NAN, f32::NEG_INFINITY, f32::NEG_INFINITY]), Some(1));
+            assert_eq!(kernels.argmax(&[1.0, 3.0, f32::NAN, 3.0]), Some(1));
+            assert_eq!(kernels.argmax(&[-0.0, 0.0]), Some(0));
+            let mut x = vec![0.5; 1000];
+            x[700] = 2.0;
+            x[900] = 2.0;
+            x[100] = f32::NAN;
+            assert_eq!(kernels.argmax(&x), Some(700));
+        }
+    }
+
+    #[test]
+    fn top_k_orders_by_value_then_index() {
+        for kernels in Kernels::available() {
+            let mut out = vec![9; 3];
+            kernels.top_k(&[], 4, &mut out);
+            assert!(out.is_empty());
+            kernels.top_k(&[1.0, 2.0], 0, &mut out);
+            assert!(out.is_empty());
+            kernels.top_k(&[1.0, f32::NAN, 5.0, 5.0, f32::NEG_INFINITY, 0.0, -0.0], 100, &mut out);
+            assert_eq!(out, [2, 3, 0, 5, 6, 4]);
+            kernels.top_k(&[7.0; 1000], 3, &mut out);
+            assert_eq!(out, [0, 1, 2]);
+        }
+    }
+
+    #[test]
+    fn top_k_equals_a_full_sort() {
+        let x: Vec<f32> = (0..5000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 20) as f32).collect();
+        let mut sorted: Vec<u32> = (0..x.len() as u32).collect();
+        sorted.sort_by(|&a, &b| x[b as usize].total_cmp(&x[a as usize]).then(a.cmp(&b)));
+        let ascending: Vec<f32> = (0..5000u32).map(|i| i as f32).collect();
+        for kernels in Kernels::available() {
+            let mut out = Vec::new();
+            for k in [1, 2, 40, 257, 2499, 2500, 4999, 5000, 6000] {
+                kernels.top_k(&x, k, &mut out);
+                assert_eq!(out, sorted[..k.min(x.len())], "k = {k}");
+                kernels.top_k(&ascending, k, &mut out);
+                assert!(out.iter().copied().eq((0..5000u32).rev().take(k)));
+            }
+        }
+    }
+}

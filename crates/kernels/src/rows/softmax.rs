@@ -1,0 +1,141 @@
+//! Softmax and log-sum-exp of a row.
+
+use crate::Kernels;
+use crate::lanes::math::exp_nonpositive;
+use crate::lanes::{LANES, Lanes};
+
+impl Kernels {
+    /// Replaces a row by its softmax, `e^(x_i - m) / Σ e^(x_j - m)` with `m` the largest value.
+    ///
+    /// # Shapes
+    /// `x`: `[n]`, any `n`.
+    ///
+    /// # Numerics
+    /// The exponential errs by at most 2e-7, relatively; a share by about 5e-7, plus `|x_i - m|` times 2^-24 from the
+    /// rounding of the difference, plus `γ_n` of the sum. Shares below `e^-87.3` of the largest are 0. A value of `-inf`
+    /// (a masked one) gets 0; if all are `-inf`, all become 0. A NaN or `+inf` anywhere makes the whole row NaN.
+    pub fn softmax(&self, x: &mut [f32]) {
+        // SAFETY: `self` exists only where the slot's instruction set is present.
+        unsafe { (self.slots.softmax)(x) }
+    }
+
+    /// `ln Σ e^x_i`, without overflow.
+    ///
+    /// # Shapes
+    /// `x`: `[n]`; an empty row gives `-inf`.
+    ///
+    /// # Numerics
+    /// Absolute error about 1e-6 plus the rounding of the result. All `-inf` gives `-inf`, a NaN gives NaN, `+inf`
+    /// (without a NaN) gives `+inf`.
+    pub fn log_sum_exp(&self, x: &[f32]) -> f32 {
+        // SAFETY: `self` exists only where the slot's instruction set is present.
+        unsafe { (self.slots.log_sum_exp)(x) }
+    }
+}
+
+/// The largest value that is not NaN; `-inf` if there is none.
+#[inline(always)]
+pub(crate) fn largest<L: Lanes>(l: L, x: &[f32]) -> f32 {
+    let (chunks, tail) = x.as_chunks::<LANES>();
+    let mut largest = l.splat(f32::NEG_INFINITY);
+    for x in chunks {
+        largest = l.max(l.load(x), largest);
+    }
+    tail.iter().fold(l.max_lane(largest), |largest, &x| if x > largest { x } else { largest })
+}
+
+/// What to subtract before the exponential: the largest value, or 0 where there is none, since `-inf - -inf` is NaN.
+#[inline(always)]
+pub(crate) fn shift_for(largest: f32) -> f32 {
+    if largest == f32::NEG_INFINITY { 0.0 } else { largest }
+}
+
+/// A part of a row, shorter than the lanes, filled up with `-inf`, which adds 0 to a sum of exponentials.
+#[inline(always)]
+fn load_masked<L: Lanes>(l: L, tail: &[f32]) -> L::V {
+    let mut full = [f32::NEG_INFINITY; LANES];
+    full[..tail.len()].copy_from_slice(tail);
+    l.load(&full)
+}
+
+#[inline(always)]
+pub(crate) fn softmax<L: Lanes>(l: L, x: &mut [f32]) {
+    let shift = l.splat(shift_for(largest(l, x)));
+    let (chunks, tail) = x.as_chunks_mut::<LANES>();
+    let mut sum = l.zero();
+    for x in chunks.iter_mut() {
+        let e = exp_nonpositive(l, l.sub(l.load(x), shift));
+        sum = l.add(sum, e);
+        l.store(e, x);
+    }
+    if !tail.is_empty() {
+        let e = exp_nonpositive(l, l.sub(load_masked(l, tail), shift));
+        sum = l.add(sum, e);
+        l.store_partial(e, tail);
+    }
+    let sum = l.sum(sum);
+    if sum == 0.0 {
+        return; // every value was -inf, and is 0 now
+    }
+    for x in chunks {
+        l.store(l.div(l.load(x), l.splat(sum)), x);
+    }
+    for x in tail {
+        *x /= sum;
+    }
+}
+
+#[inline(always)]
+pub(crate) fn log_sum_exp<L: Lanes>(l: L, x: &[f32]) -> f32 {
+    let largest = largest(l, x);
+    if largest == f32::INFINITY {
+        return if x.iter().any(|x| x.is_nan()) { f32::NAN } else { f32::INFINITY };
+    }
+    let shift = shift_for(largest);
+    let (chunks, tail) = x.as_chunks::<LANES>();
+    let mut sum = l.zero();
+    for x in chunks {
+        sum = l.add(sum, exp_nonpositive(l, l.sub(l.load(x), l.splat(shift))));
+    }
+    if !tail.is_empty() {
+        sum = l.add(sum, exp_nonpositive(l, l.sub(load_masked(l, tail), l.splat(shift))));
+    }
+    // The logarithm in f64: rounded to f32 it no longer depends on the platform's library.
+    (f64::from(shift) + f64::from(l.sum(sum)).ln()) as f32
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Kernels;
+
+    #[test]
+    fn masked_and_special_rows() {
+        for kernels in Kernels::available() {
+            let softmax = |mut x: Vec<f32>| {
+                kernels.softmax(&mut x);
+                x
+            };
+            assert!(softmax(vec![]).is_empty());
+            assert_eq!(softmax(vec![3.0]), [1.0]);
+            assert_eq!(softmax(vec![f32::NEG_INFINITY; 11]), [0.0; 11]);
+            assert_eq!(softmax(vec![f32::NEG_INFINITY, 5.0, f32::NEG_INFINITY]), [0.0, 1.0, 0.0]);
+            assert_eq!(softmax(vec![1e4, -1e4]), [1.0, 0.0]);
+            assert_eq!(softmax(vec![2.0; 16]), [1.0 / 16.0; 16]);
+            assert!(softmax(vec![1.0, f32::NAN, 2.0]).iter().all(|x| x.is_nan()));
+            assert!(softmax(vec![1.0, f32::INFINITY, 2.0]).iter().all(|x| x.is_nan()));
+        }
+    }
+
+    #[test]
+    fn log_sum_exp_of_special_rows() {
+        for kernels in Kernels::available() {
+            assert_eq!(kernels.log_sum_exp(&[]), f32::NEG_INFINITY);
+            assert_eq!(kernels.log_sum_exp(&[f32::NEG_INFINITY; 9]), f32::NEG_INFINITY);
+            assert_eq!(kernels.log_sum_exp(&[1.0, f32::INFINITY]), f32::INFINITY);
+            assert!(kernels.log_sum_exp(&[1.0, f32::NAN]).is_nan());
+            assert!(kernels.log_sum_exp(&[f32::INFINITY, f32::NAN]).is_nan());
+            assert_eq!(kernels.log_sum_exp(&[-2.5]), -2.5);
+            assert!((kernels.log_sum_exp(&[1000.0; 10]) - (1000.0 + 10f32.ln())).abs() < 1e-4);
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Reading keys and values: the view that attention takes, during a step and outside of one.
+
+use std::sync::Arc;
+
+use ruvllm_kernels::attention::{KvBlock, KvView};
+
+use super::Sequence;
+use crate::block::Block;
+use crate::learned::KeyRotations;
+use crate::storage::Storage;
+
+/// The numbers of a sequence as they were when [`Sequence::read`] was called, whatever others do to
+/// shared blocks.
+pub struct KvReader<'a> {
+    sequence: &'a Sequence,
+    pinned: Vec<Arc<Storage>>,
+    rotations: Option<KeyRotations>,
+}
+
+impl Sequence {
+    /// Holds the present numbers, to be read outside of a step.
+    pub fn read(&self) -> KvReader<'_> {
+        let pinned = self.blocks.iter().map(Block::storage).collect();
+        KvReader { sequence: self, pinned, rotations: self.rotations() }
+    }
+
+    /// RoPE tables for all positions of blocks and tail, if a tier needs them.
+    pub(super) fn rotations(&self) -> Option<KeyRotations> {
+        let n_positions = (self.sealed() + self.tail.len()) * self.store.block_tokens();
+        self.store.rotations(n_positions, self.capacity)
+    }
+
+    /// A view of the first `len` tokens of one layer, listed in `blocks`. `pinned` are the storages
+    /// of the blocks.
+    pub(super) fn view<'b, 'v>(
+        &'b self,
+        pinned: &'b [Arc<Storage>],
+        rotations: Option<&'b KeyRotations>,
+        len: usize,
+        layer: usize,
+        blocks: &'v mut Vec<KvBlock<'b>>,
+    ) -> KvView<'v> {
+        blocks.clear();
+        blocks.reserve(self.most_blocks());
+        let storages = || pinned.iter().chain(&self.tail);
+        if let Some(first) = storages().next() {
+            blocks.extend(std::iter::repeat_n(first.view(layer), self.released));
+        }
+        blocks.extend(storages().map(|storage| storage.view(layer)));
+        let nuq = self.store.nuq(layer, rotations, 0);
+        KvView { blocks, block_tokens: self.store.block_tokens(), len, nuq }
+    }
+}
+
+impl KvReader<'_> {
+    /// Keys and values of one layer. `blocks` holds their list. Positions in released blocks read
+    /// another block.
+    ///
+    /// # Panics
+    /// If the layer does not exist.
+    pub fn view<'b, 'v>(&'b self, layer: usize, blocks: &'v mut Vec<KvBlock<'b>>) -> KvView<'v> {
+        self.sequence.view(&self.pinned, self.rotations.as_ref(), self.sequence.len, layer, blocks)
+    }
+}

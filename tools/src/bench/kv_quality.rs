@@ -1,0 +1,303 @@
+//! What policies of the KV cache cost and save: perplexity of a text over bytes per token, and the parts beside it:
+//! retrieval and the bytes of whole sequences.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::machine::Machine;
+use super::svg::{Line, Panel, figure};
+use super::{kv_bytes, kv_passkey, programs, report, section};
+use xtask::Workspace;
+use xtask::process::CommandLine;
+
+use crate::{Error, Result};
+
+const PAGE: &str = "docs/kv-cache.md";
+const SECTION: &str = "kv-quality";
+const PLOT: &str = "docs/plots/kv-quality.svg";
+
+/// Real text that belongs to the project.
+const TEXT: &str = "crates/cli/tests/data/validation-prefix.txt";
+
+/// What the others are compared with.
+const BASELINE: &str = "f16";
+
+/// What is measured without `--kv`. With `hot=0` everything but the sinks and the last block is in the format named,
+/// which shows the format; the others show what a user gets.
+const POLICIES: [&str; 23] = [
+    "f16",
+    "q8",
+    "q4",
+    "tiered",
+    "tiered:hot=0,sink=0,warm=kivi4,cold=off",
+    "tiered:hot=0,warm=kivi4,cold=off",
+    "tiered:hot=0,warm=kivi4,cold=off,squat=on",
+    "tiered:hot=0,warm=kivi4-g64,cold=off",
+    "tiered:hot=0,warm=q4,cold=off",
+    "tiered:hot=0,warm=q4,cold=off,rotate=on",
+    "tiered:hot=0,warm=k4v2,cold=off",
+    "tiered:hot=0,warm=k4v2,cold=off,squat=on",
+    "tiered:hot=0,warm=nuq3,cold=off",
+    "tiered:hot=256,warm=nuq3,cold=off",
+    "tiered:hot=0,sink=0,warm=kivi2,cold=off",
+    "tiered:hot=0,warm=kivi2,cold=off",
+    "tiered:hot=0,warm=kivi2,cold=off,squat=on",
+    "tiered:hot=256,warm=kivi2,cold=off",
+    "tiered:hot=256,warm=kivi2,cold=off,squat=on",
+    "tiered:hot=256,sink=0,warm=kivi2,cold=off",
+    "tiered:hot=256,warm=k4v2,cold=off",
+    "tiered:hot=256,sink=0,warm=k4v2,cold=off",
+    "tiered:hot=256,warm=kivi4,warm_tokens=1024,cold=kivi2",
+];
+
+/// What can be measured alone.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KvPart {
+    /// Perplexity of the text over bytes per token
+    Perplexity,
+    /// Retrieval of a key from the text
+    Passkey,
+    /// Bytes of whole sequences, counted
+    Bytes,
+}
+
+/// What to measure.
+#[derive(clap::Args, Debug)]
+pub struct KvQualityArgs {
+    /// Measures these parts and leaves the others as they are
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "PARTS")]
+    pub only: Vec<KvPart>,
+    /// The text, UTF-8
+    #[arg(long, value_name = "FILE", default_value = TEXT)]
+    pub file: PathBuf,
+    /// A trained model; the default one of the program without it
+    #[arg(long, value_name = "FILE")]
+    pub model: Option<PathBuf>,
+    /// Tokens in a window of perplexity
+    #[arg(long, default_value_t = 4096)]
+    pub context: usize,
+    /// Use only the first tokens of the text for perplexity
+    #[arg(long, value_name = "TOKENS")]
+    pub limit: Option<usize>,
+    /// Keys per depth for retrieval
+    #[arg(long, default_value_t = 8)]
+    pub trials: usize,
+    /// A policy whose perplexity to measure instead of the usual ones; may be repeated, `f16` always comes first
+    #[arg(long, value_name = "POLICY")]
+    pub kv: Vec<String>,
+    /// A text to calibrate policies with nuq3 on, which are left out without it; another one than the text to measure
+    #[arg(long, value_name = "FILE")]
+    pub calibrate: Option<PathBuf>,
+    /// A `ruvllm` program to measure instead of building one
+    #[arg(long, value_name = "FILE")]
+    pub program: Option<PathBuf>,
+    /// Leaves docs/kv-cache.md as it is
+    #[arg(long)]
+    pub no_record: bool,
+}
+
+/// What `ruvllm eval perplexity --json` says.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct Measured {
+    pub(super) perplexity: f64,
+    pub(super) nll: f64,
+    pub(super) tokens: usize,
+    pub(super) kv_bytes_per_token: f64,
+}
+
+/// One policy.
+#[derive(Clone, Debug, Serialize)]
+struct Point {
+    policy: String,
+    #[serde(flatten)]
+    measured: Measured,
+}
+
+/// Measures the parts asked for, all of them without a word, and writes their sections of `docs/kv-cache.md`, unless told
+/// not to.
+///
+/// # Errors
+/// When the program cannot be built or fails, or prints something else; when a file cannot be written.
+pub fn kv_quality(workspace: &Workspace, args: &KvQualityArgs) -> Result<()> {
+    let wants = |part| args.only.is_empty() || args.only.contains(&part);
+    if wants(KvPart::Bytes) {
+        kv_bytes::kv_bytes(workspace, args.no_record)?;
+    }
+    if !wants(KvPart::Perplexity) && !wants(KvPart::Passkey) {
+        return Ok(());
+    }
+    let program = match &args.program {
+        Some(program) => program.clone(),
+        None => programs::build(workspace, "ruvllm-cli", "ruvllm")?,
+    };
+    if wants(KvPart::Perplexity) {
+        perplexity(workspace, &program, args)?;
+    }
+    if wants(KvPart::Passkey) {
+        kv_passkey::kv_passkey(workspace, &program, args)?;
+    }
+    Ok(())
+}
+
+/// Measures each policy on the same text, draws `docs/plots/kv-quality.svg`, writes JSON to `target/bench/` and, unless told
+/// not to, the section of `docs/kv-cache.md`.
+fn perplexity(workspace: &Workspace, program: &Path, args: &KvQualityArgs) -> Result<()> {
+    let machine = Machine::describe(workspace);
+    let calibration = args.calibrate.as_ref().map(|text| calibrate(workspace, program, args, text));
+    let calibration = calibration.transpose()?;
+    let asked = args.kv.iter().map(String::as_str);
+    let can_run = |policy: &&str| calibration.is_some() || !needs_calibration(policy);
+    let usual = POLICIES.into_iter().filter(|_| args.kv.is_empty()).filter(can_run);
+    let mut points: Vec<Point> = Vec::new();
+    for policy in [BASELINE].into_iter().chain(asked).chain(usual) {
+        if points.iter().all(|point| point.policy != policy) {
+            points.push(measure(workspace, program, args, policy, calibration.as_deref())?);
+            let Measured { perplexity, kv_bytes_per_token, .. } = &points[points.len() - 1].measured;
+            println!("{policy}: perplexity {perplexity:.4}, {kv_bytes_per_token:.0} bytes per token");
+        }
+    }
+    let document = json!({ "machine": machine, "command": section::this_command(), "points": points });
+    println!("samples: {}", report::write_json(workspace, SECTION, &document)?.display());
+    if args.no_record {
+        return Ok(());
+    }
+    fs::create_dir_all(workspace.path("docs/plots")).map_err(Error::io("create", "docs/plots"))?;
+    let path = workspace.path(PLOT);
+    let svg = figure("bytes per token", "perplexity above that of f16, %", &[panel(&points)]);
+    fs::write(&path, svg).map_err(Error::io("write", path))?;
+    section::record(workspace, PAGE, SECTION, &markdown(&machine, args.context, &points))
+}
+
+/// `ruvllm eval WHAT` of the text under a policy.
+pub(super) fn eval(
+    workspace: &Workspace,
+    program: &Path,
+    args: &KvQualityArgs,
+    what: &str,
+    policy: &str,
+    context: usize,
+) -> CommandLine {
+    let command = CommandLine::new(program, workspace.root())
+        .args(["eval", what, "--json", "--kv", policy, "--context", &context.to_string()])
+        .args(["--file".as_ref(), args.file.as_os_str()]);
+    match &args.model {
+        Some(model) => command.args(["--model".as_ref(), model.as_os_str()]),
+        None => command,
+    }
+}
+
+/// Whether a policy has a tier that means nothing without a calibration.
+fn needs_calibration(policy: &str) -> bool {
+    policy.contains("nuq3")
+}
+
+/// Makes the calibration of the model, in `target/bench/`.
+fn calibrate(workspace: &Workspace, program: &Path, args: &KvQualityArgs, text: &Path) -> Result<PathBuf> {
+    let folder = workspace.path("target/bench");
+    fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
+    let out = folder.join("calibration.kv");
+    let mut command = CommandLine::new(program, workspace.root()).args(["calibrate-kv", "--force"]).args([
+        "--file".as_ref(),
+        text.as_os_str(),
+        out.as_os_str(),
+    ]);
+    if let Some(model) = &args.model {
+        command = command.args(["--model".as_ref(), model.as_os_str()]);
+    }
+    println!("{}", command.output_with_progress()?.trim_end());
+    Ok(out)
+}
+
+fn measure(
+    workspace: &Workspace,
+    program: &Path,
+    args: &KvQualityArgs,
+    policy: &str,
+    calibration: Option<&Path>,
+) -> Result<Point> {
+    let mut command = eval(workspace, program, args, "perplexity", policy, args.context);
+    if let Some(calibration) = calibration.filter(|_| needs_calibration(policy)) {
+        command = command.args(["--kv-calibration".as_ref(), calibration.as_os_str()]);
+    }
+    if let Some(limit) = args.limit {
+        command = command.args(["--limit", &limit.to_string()]);
+    }
+    let output = command.output_with_progress()?;
+    let measured =
+        serde_json::from_str(&output).map_err(|source| Error::Json { command: command.display(), source })?;
+    Ok(Point { policy: policy.to_owned(), measured })
+}
+
+/// Increase of the perplexity over the baseline, in percent.
+fn increase(points: &[Point], point: &Point) -> f64 {
+    (point.measured.perplexity / points[0].measured.perplexity - 1.0) * 100.0
+}
+
+/// One line (of one point) per policy.
+fn panel(points: &[Point]) -> Panel {
+    let line = |point: &Point| Line {
+        name: point.policy.trim_start_matches("tiered:").to_owned(),
+        points: vec![(point.measured.kv_bytes_per_token, increase(points, point).max(0.0))],
+    };
+    Panel {
+        title: "The cost of smaller keys and values".to_owned(),
+        lines: points.iter().map(line).collect(),
+    }
+}
+
+fn markdown(machine: &Machine, context: usize, points: &[Point]) -> String {
+    let baseline = &points[0].measured;
+    let mut text = format!(
+        "```text\n{}\n```\n\n{}.\nWindows of {context} tokens, {} tokens scored; bytes are those allocated at the end of a \
+         window, everything counted.\n\n| policy | perplexity | nll | above {BASELINE} | bytes per token | {BASELINE} : this \
+         |\n|---|---|---|---|---|---|\n",
+        section::this_command(),
+        machine.sentence(),
+        baseline.tokens,
+    );
+    for point in points {
+        let measured = &point.measured;
+        let _ = writeln!(
+            text,
+            "| `{}` | {:.4} | {:.5} | {:+.3} % | {:.0} | {:.2} |",
+            point.policy,
+            measured.perplexity,
+            measured.nll,
+            increase(points, point),
+            measured.kv_bytes_per_token,
+            baseline.kv_bytes_per_token / measured.kv_bytes_per_token,
+        );
+    }
+    text.push_str("\n![Perplexity over bytes per token](plots/kv-quality.svg)\n");
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn points() -> Vec<Point> {
+        let point = |policy: &str, perplexity: f64, kv_bytes_per_token| Point {
+            policy: policy.to_owned(),
+            measured: Measured { perplexity, nll: perplexity.ln(), tokens: 4095, kv_bytes_per_token },
+        };
+        vec![point("f16", 10.0, 4096.0), point("tiered:warm=q4", 10.5, 1024.0)]
+    }
+
+    #[test]
+    fn rows_compare_with_the_baseline() {
+        let text = markdown(&Machine::for_tests(), 4096, &points());
+        assert!(text.contains("| `tiered:warm=q4` | 10.5000 | 2.35138 | +5.000 % | 1024 | 4.00 |"), "{text}");
+    }
+
+    #[test]
+    fn the_figure_has_a_mark_per_policy() {
+        let svg = figure("x", "y", &[panel(&points())]);
+        assert_eq!(svg.matches("<circle").count(), 2, "{svg}");
+        assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+    }
+}

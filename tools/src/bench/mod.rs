@@ -1,0 +1,236 @@
+//! `cargo xtask bench`: Criterion suites, whole-model runs beside other engines, the curve over batch sizes,
+//! or hit rates of the prefix tree.
+//!
+//! Numbers are only ever measured. A run beside peers goes round by round (the machine's limits, this engine, then each
+//! peer in each of its settings, then again), so that a busy minute hits all of them alike; medians and spreads over
+//! the rounds are reported, raw samples are kept as JSON.
+
+mod curve;
+mod engine;
+mod kv_bytes;
+mod kv_passkey;
+mod kv_quality;
+mod limits;
+mod machine;
+mod model;
+mod plan;
+mod prefix_traces;
+mod programs;
+mod quantize_table;
+mod report;
+mod samples;
+mod section;
+mod svg;
+mod table;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use xtask::Workspace;
+use xtask::process::CommandLine;
+
+use crate::{Error, Result};
+use engine::{Engine, Ruvllm};
+use limits::LimitsProgram;
+use machine::Machine;
+use model::ModelFacts;
+use plan::{Kv, Plan, readable};
+use report::Report;
+
+pub use kv_quality::{KvPart, KvQualityArgs, kv_quality};
+pub use quantize_table::{QuantizeTableArgs, quantize_table};
+
+/// Rounds after which a setting can be given up.
+const TRIAL_ROUNDS: usize = 2;
+
+/// What to measure.
+#[derive(clap::Args, Debug)]
+pub struct BenchArgs {
+    /// Criterion suite (a bench target of the benches package; all without a name), batch-curve or prefix-traces
+    #[arg(value_name = "SUITE", conflicts_with = "peer")]
+    pub suite: Option<String>,
+    /// Runs beside another engine: llama-bench=PATH, lbench=PATH (with CPU time) or json=PATH (any program that prints
+    /// one JSON line per test); may be repeated
+    #[arg(long, value_name = "NAME=PATH")]
+    pub peer: Vec<String>,
+    /// Model file for runs beside a peer; may be repeated
+    #[arg(long, value_name = "FILE", requires = "peer")]
+    pub model: Vec<PathBuf>,
+    /// Prompt lengths in tokens (prefill); 0 = none
+    #[arg(short = 'p', long, value_delimiter = ',', default_value = "512", requires = "peer")]
+    pub prompt: Vec<usize>,
+    /// Numbers of generated tokens (decode); 0 = none
+    #[arg(short = 'n', long, value_delimiter = ',', default_value = "64", requires = "peer")]
+    pub generate: Vec<usize>,
+    /// Tokens in the cache before a test begins
+    #[arg(short = 'd', long, value_delimiter = ',', default_value = "0", requires = "peer")]
+    pub depth: Vec<usize>,
+    /// Thread counts
+    #[arg(short = 't', long, value_delimiter = ',', default_value = "1,2", requires = "peer")]
+    pub threads: Vec<usize>,
+    /// KV cache types for all engines
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "f16", requires = "peer")]
+    pub kv: Vec<Kv>,
+    /// Interleaved rounds
+    #[arg(long, default_value_t = 5, requires = "peer")]
+    pub rounds: usize,
+    /// No longer runs a peer's setting that after two rounds is more than 10 % behind another of its settings in every
+    /// test of a model
+    #[arg(long, requires = "peer")]
+    pub drop_slow: bool,
+    /// The section of docs/performance.md to write; the others stay as they are
+    #[arg(long, value_name = "NAME", default_value = "peer", value_parser = section::parse_name)]
+    pub section: String,
+    /// A `ruvllm` program to measure instead of building one, such as that of an earlier commit
+    #[arg(long, value_name = "FILE", requires = "peer")]
+    pub program: Option<PathBuf>,
+    /// Only prints how long a run may take and the commands of one round
+    #[arg(long, requires = "peer")]
+    pub dry_run: bool,
+    /// Leaves the page as it is
+    #[arg(long)]
+    pub no_record: bool,
+}
+
+/// Runs what `args` ask for.
+///
+/// # Errors
+/// When a program is missing, fails, or prints something else than its JSON.
+pub fn bench(workspace: &Workspace, args: &BenchArgs) -> Result<()> {
+    match args.suite.as_deref() {
+        _ if !args.peer.is_empty() => beside_peers(workspace, args),
+        Some("batch-curve") => curve::batch_curve(workspace, args.no_record),
+        Some("prefix-traces") => prefix_traces::prefix_traces(workspace, args.no_record),
+        suite => suites(workspace, suite),
+    }
+}
+
+fn suites(workspace: &Workspace, suite: Option<&str>) -> Result<()> {
+    let command = CommandLine::cargo(workspace).args(["bench", "--package", "ruvllm-benches"]);
+    match suite {
+        Some(name) => command.args(["--bench", name]).run()?,
+        None => command.run()?,
+    }
+    Ok(())
+}
+
+fn beside_peers(workspace: &Workspace, args: &BenchArgs) -> Result<()> {
+    if args.model.is_empty() {
+        return Err(Error::NoModel);
+    }
+    let peers = args.peer.iter().map(|peer| engine::peer(workspace, peer)).collect::<Result<Vec<_>>>()?;
+    let plans = plans(args)?;
+    println!(
+        "about {} for {} rounds: a guess from the sizes",
+        readable(guess(args, &plans, &peers)),
+        args.rounds
+    );
+    if args.dry_run {
+        let ours = Ruvllm::unbuilt(workspace);
+        for (plan, _) in &plans {
+            show(&ours, plan);
+            peers.iter().for_each(|peer| show(peer.as_ref(), plan));
+        }
+        return Ok(());
+    }
+    let ours = match &args.program {
+        Some(program) => Ruvllm::at(workspace, program),
+        None => Ruvllm::build(workspace)?,
+    };
+    let limits = LimitsProgram::build(workspace)?;
+    let mut run = Run {
+        report: Report::new(Machine::describe(workspace), section::this_command()),
+        ours,
+        peers,
+        limits,
+    };
+    let result = run.rounds(args, &plans);
+    // What was measured before a failure is kept.
+    let json = run.report.write_json(workspace, &args.section)?;
+    result?;
+    let text = table::markdown(&run.report);
+    println!("{text}\nraw samples: {}", json.display());
+    if args.no_record {
+        Ok(())
+    } else {
+        section::record(workspace, section::PERFORMANCE, &args.section, &text)
+    }
+}
+
+/// Everything that takes part in a run beside peers.
+struct Run {
+    report: Report,
+    ours: Ruvllm,
+    peers: Vec<Box<dyn Engine>>,
+    limits: LimitsProgram,
+}
+
+impl Run {
+    /// All rounds of all plans, with a word about progress.
+    fn rounds(&mut self, args: &BenchArgs, plans: &[(Plan, ModelFacts)]) -> Result<()> {
+        let start = Instant::now();
+        for round in 1..=args.rounds {
+            let may_drop = args.drop_slow && round > TRIAL_ROUNDS;
+            for (plan, facts) in plans {
+                eprintln!("round {round}/{}: {plan}", args.rounds);
+                self.once(plan, facts, may_drop)?;
+            }
+            let left = start.elapsed() / round as u32 * (args.rounds - round) as u32;
+            eprintln!("round {round}/{} done; about {} left", args.rounds, readable(left));
+        }
+        Ok(())
+    }
+
+    /// One round of one plan.
+    fn once(&mut self, plan: &Plan, facts: &ModelFacts, may_drop: bool) -> Result<()> {
+        let limits = self.limits.measure(&plan.threads)?;
+        for setting in self.ours.settings(plan) {
+            self.report.add_ours(plan, facts, &limits, &self.ours.run(plan, &setting)?);
+        }
+        for peer in &self.peers {
+            for setting in peer.settings(plan) {
+                if !(may_drop && self.report.is_hopeless(plan, peer.name(), &setting.name)) {
+                    let outcome = peer.run(plan, &setting)?;
+                    self.report.add_peer(plan, peer.name(), &setting.name, &outcome);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn show(engine: &dyn Engine, plan: &Plan) {
+    for command in engine.settings(plan).iter().flat_map(|setting| engine.commands(plan, setting)) {
+        println!("{}", command.display());
+    }
+}
+
+/// A guess of the whole run's time.
+fn guess(args: &BenchArgs, plans: &[(Plan, ModelFacts)], peers: &[Box<dyn Engine>]) -> Duration {
+    let runs = |plan: &Plan| 1 + peers.iter().map(|peer| peer.settings(plan).len()).sum::<usize>();
+    let round: Duration = plans.iter().map(|(plan, facts)| plan.guess(facts) * runs(plan) as u32).sum();
+    round * args.rounds as u32
+}
+
+/// One plan per model, KV type and depth, with what is known about the model.
+fn plans(args: &BenchArgs) -> Result<Vec<(Plan, ModelFacts)>> {
+    let positive = |values: &[usize]| values.iter().copied().filter(|n| *n > 0).collect::<Vec<_>>();
+    let mut plans = Vec::new();
+    for model in &args.model {
+        let facts = ModelFacts::read(model)?;
+        for &kv in &args.kv {
+            for &depth in &args.depth {
+                let plan = Plan {
+                    model: model.clone(),
+                    prompt: positive(&args.prompt),
+                    generate: positive(&args.generate),
+                    depth,
+                    threads: args.threads.clone(),
+                    kv,
+                };
+                plans.push((plan, facts.clone()));
+            }
+        }
+    }
+    Ok(plans)
+}

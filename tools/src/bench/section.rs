@@ -1,0 +1,104 @@
+//! Sections of the pages in `docs/`: what stands between two markers is only ever written by a measurement.
+
+use std::fs;
+
+use xtask::Workspace;
+
+use crate::{Error, Result};
+
+/// The page of the measurements of speed.
+pub(super) const PERFORMANCE: &str = "docs/performance.md";
+
+/// Writes `block` between the markers of section `name` of a page, and leaves everything else. A section that is not there
+/// yet comes after the last one that is.
+///
+/// # Errors
+/// [`Error::NoMarker`] if the document has no section at all or only half of this one; [`Error::Io`].
+pub(super) fn record(workspace: &Workspace, page: &str, name: &str, block: &str) -> Result<()> {
+    let path = workspace.path(page);
+    let text = workspace.read(page)?;
+    let new = replaced(&text, name, block)
+        .ok_or_else(|| Error::NoMarker { path: path.clone(), marker: format!("bench:{name}") })?;
+    fs::write(&path, new).map_err(Error::io("write", path))?;
+    println!("recorded in {page}, section {name}");
+    Ok(())
+}
+
+/// Reads a section's name: lower-case letters, digits and dashes.
+pub(super) fn parse_name(text: &str) -> Result<String, String> {
+    let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    if !text.is_empty() && text.chars().all(is_plain) {
+        Ok(text.to_owned())
+    } else {
+        Err("a section's name is made of lower-case letters, digits and dashes".to_owned())
+    }
+}
+
+/// The command line that began this program, as it can be repeated anywhere: folders are left out.
+pub(super) fn this_command() -> String {
+    let words = std::env::args().skip(1).map(|word| without_folders(&word));
+    std::iter::once("cargo xtask".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
+}
+
+/// `NAME=/a/b/c` becomes `NAME=c`, `/a/b.gguf` becomes `b.gguf`.
+fn without_folders(word: &str) -> String {
+    let (name, path) = word.split_once('=').map_or(("", word), |(name, path)| (name, path));
+    let file = path.rsplit('/').next().unwrap_or(path);
+    if name.is_empty() { file.to_owned() } else { format!("{name}={file}") }
+}
+
+fn replaced(text: &str, name: &str, block: &str) -> Option<String> {
+    let (begin, end) = (format!("<!-- bench:{name}:begin -->\n"), format!("<!-- bench:{name}:end -->"));
+    if let Some(at) = text.find(&begin) {
+        let start = at + begin.len();
+        let stop = start + text[start..].find(&end)?;
+        return Some(format!("{}{block}{}", &text[..start], &text[stop..]));
+    }
+    if text.contains(&end) {
+        return None;
+    }
+    const ANY_END: &str = ":end -->\n";
+    let last = text.rfind(ANY_END)? + ANY_END.len();
+    let title = name.replace('-', " ");
+    Some(format!("{}\n### {title}\n\n{begin}{block}{end}\n{}", &text[..last], &text[last..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "head\n<!-- bench:a:begin -->\nold\n<!-- bench:a:end -->\ntail\n";
+
+    #[test]
+    fn only_the_named_section_changes() {
+        let new = replaced(TEXT, "a", "new\n").expect("a section");
+        assert_eq!(new, TEXT.replace("old", "new"));
+        assert_eq!(replaced(&new, "a", "new\n"), Some(new.clone()), "twice is as once");
+    }
+
+    #[test]
+    fn a_new_section_follows_the_last_one() {
+        let new = replaced(TEXT, "b-c", "x\n").expect("a place");
+        let added = "\n### b c\n\n<!-- bench:b-c:begin -->\nx\n<!-- bench:b-c:end -->\n";
+        assert_eq!(new, TEXT.replace("tail", &format!("{added}tail")));
+    }
+
+    #[test]
+    fn half_a_section_is_not_written_to() {
+        assert_eq!(replaced("no markers", "a", "x"), None);
+        assert_eq!(replaced("<!-- bench:a:begin -->\n", "a", "x"), None);
+        assert_eq!(replaced("<!-- bench:a:end -->\n", "a", "x"), None);
+    }
+
+    #[test]
+    fn commands_are_shown_without_folders() {
+        let words = ["--peer", "lbench=/tmp/x/lbench", "models/m.gguf", "0,4096"];
+        assert_eq!(words.map(without_folders), ["--peer", "lbench=lbench", "m.gguf", "0,4096"]);
+    }
+
+    #[test]
+    fn names_are_plain() {
+        assert_eq!(parse_name("7b-deep"), Ok("7b-deep".to_owned()));
+        assert!(["", "a b", "A", "-->"].iter().all(|name| parse_name(name).is_err()));
+    }
+}

@@ -1,0 +1,105 @@
+//! Errors of the tools.
+
+use std::path::PathBuf;
+
+/// The result of everything in this package.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a tool could not finish.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A program, a file or the workspace failed.
+    #[error(transparent)]
+    Xtask(#[from] xtask::Error),
+    /// A program's output is not the JSON document that was expected.
+    #[error("the output of `{command}` is not the expected JSON")]
+    Json {
+        /// The command line.
+        command: String,
+        /// Where the parser stopped.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// A program's JSON output lacks a field.
+    #[error("the output of `{command}` has no {field}")]
+    MissingField {
+        /// The command line.
+        command: String,
+        /// The missing field.
+        field: String,
+    },
+    /// A document has no marker pair to write between.
+    #[error("{} has no `{marker}` marker pair", path.display())]
+    NoMarker {
+        /// The document.
+        path: PathBuf,
+        /// The marker's name.
+        marker: String,
+    },
+    /// A peer was named that this program cannot drive.
+    #[error("unknown peer `{name}`; known: llama-bench=PATH, lbench=PATH, json=PATH")]
+    UnknownPeer {
+        /// What was given for `--peer`.
+        name: String,
+    },
+    /// A peer run was asked for without a model.
+    #[error("--peer needs at least one --model FILE; `cargo xtask gen-model` makes one")]
+    NoModel,
+    /// The KV cache refused a policy.
+    #[error("cannot count what `{policy}` takes")]
+    KvCache {
+        /// The policy.
+        policy: String,
+        /// Why.
+        #[source]
+        source: ruvllm_kv_cache::Error,
+    },
+    /// No address space for a page pool.
+    #[error("cannot make a page pool")]
+    Pool(#[source] ruvllm_memory::Error),
+    /// A model file could not be read.
+    #[error("cannot read the model {}", path.display())]
+    ReadModel {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: gguf_rs_lite::Error,
+    },
+    /// A folder has no vocabulary with texts and ids beside it.
+    #[error("{} has no NAME.gguf with NAME.gguf.inp and NAME.gguf.out", folder.display())]
+    NoGoldens {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// Texts have other ids, or conversations other prompts, than the goldens.
+    #[error("{faults}")]
+    GoldensDiffer {
+        /// The first text of each vocabulary, or each conversation.
+        faults: String,
+    },
+    /// A folder has no chat templates.
+    #[error("{} has no chat templates (*.jinja)", folder.display())]
+    NoTemplates {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// A model file could not be written.
+    #[error("cannot write the model {}", path.display())]
+    Gguf {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: gguf_rs_lite::Error,
+    },
+}
+
+impl Error {
+    /// Wraps an I/O error with what was tried on which path.
+    pub(crate) fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
+        let wrap = xtask::Error::io(action, path);
+        move |source| Self::Xtask(wrap(source))
+    }
+}

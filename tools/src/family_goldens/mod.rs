@@ -1,0 +1,231 @@
+//! `cargo xtask family-goldens`: models with drawn configurations, computed here and by transformers.
+//!
+//! The goldens in the tests are a few models of each family; published configurations combine what those have in more ways
+//! than can be committed. So a program for Python draws configurations and weights, writes folders as transformers does, and
+//! computes them; the folders are read and computed here, and with the adapters that PEFT put beside them. What differs becomes a
+//! form in the tests of `ruvllm-models`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use ruvllm_adapters::{LoraFile, Part};
+use ruvllm_memory::{PagePool, PoolConfig, Request};
+use ruvllm_models::{
+    Checkpoint, Compute, Encoder, EncoderWorkspace, HfFolder, KvFormat, LogitsRows, Model, Segment, TokenId,
+    Workspace as Buffers, is_encoder,
+};
+use serde::Deserialize;
+
+use xtask::Workspace;
+use xtask::process::CommandLine;
+
+use crate::{Error, Result};
+
+/// The program for Python.
+const MAKE: &str = "tools/src/family_goldens/make.py";
+
+/// Largest error of a logit: what float32 costs transformers itself is up to 3e-4 in most models.
+const TOLERANCE: f64 = 5e-4;
+
+/// The same as a share of the logits' deviation, where that is larger: models with deviation 14 cost it up to 9e-4.
+const RELATIVE_TOLERANCE: f64 = 1e-4;
+
+/// Tokens of a prompt that are put in at once; the next pass reads their keys and values from the cache.
+const CHUNK: usize = 37;
+
+/// Memory for keys and values of one prompt.
+const KV_BYTES: usize = 64 << 20;
+
+/// What the program made.
+#[derive(Deserialize)]
+struct Made {
+    /// Of transformers.
+    version: String,
+    models: Vec<Golden>,
+}
+
+/// One model.
+#[derive(Deserialize)]
+struct Golden {
+    folder: String,
+    family: String,
+    /// The configuration as drawn.
+    draw: String,
+    ids: Vec<TokenId>,
+}
+
+/// How the models of one family did.
+#[derive(Default)]
+struct Outcome {
+    models: usize,
+    /// How many of them with an adapter as well.
+    adapters: usize,
+    /// Largest error of those that agree.
+    largest: f64,
+    faults: Vec<String>,
+}
+
+/// Draws `models` models of each family from `seed`, compares logits, and prints a table. The models stay in `target/`.
+///
+/// # Errors
+/// A Python without transformers, and any model that is refused here or computed in another way.
+pub(crate) fn family_goldens(workspace: &Workspace, python: &Path, models: usize, seed: u64) -> Result<()> {
+    let folder = workspace.path("target/family-goldens");
+    if folder.exists() {
+        fs::remove_dir_all(&folder).map_err(Error::io("empty", &folder))?;
+    }
+    fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
+    let (models, seed) = (models.to_string(), seed.to_string());
+    let command = CommandLine::new(python, Path::new(".")).args([
+        workspace.path(MAKE),
+        folder.clone(),
+        PathBuf::from(models),
+        PathBuf::from(seed),
+    ]);
+    command.run()?;
+    let path = folder.join("models.json");
+    let text = fs::read_to_string(&path).map_err(Error::io("read", &path))?;
+    let made: Made =
+        serde_json::from_str(&text).map_err(|source| Error::Json { command: command.display(), source })?;
+
+    let mut outcomes: BTreeMap<&str, Outcome> = BTreeMap::new();
+    for golden in &made.models {
+        let outcome = outcomes.entry(&golden.family).or_default();
+        outcome.models += 1;
+        let model = folder.join(&golden.folder);
+        outcome.note(golden, compare(&model, None, &golden.ids));
+        let adapter = model.join("adapter");
+        if adapter.exists() {
+            outcome.adapters += 1;
+            outcome.note(golden, compare(&model, Some(&adapter), &golden.ids));
+        }
+    }
+    report(&made.version, &outcomes)
+}
+
+/// How far two lists of logits are from one another.
+struct Difference {
+    /// The largest error.
+    error: f64,
+    /// The standard deviation of the expected ones.
+    deviation: f64,
+}
+
+impl Outcome {
+    /// Counts a comparison.
+    fn note(&mut self, golden: &Golden, result: std::result::Result<Difference, String>) {
+        let fault = match result {
+            Ok(Difference { error, deviation }) if error <= TOLERANCE.max(RELATIVE_TOLERANCE * deviation) => {
+                self.largest = self.largest.max(error);
+                return;
+            }
+            Ok(Difference { error, deviation }) => format!("differs by {error:.1e} of {deviation:.1}"),
+            Err(fault) => fault,
+        };
+        self.faults.push(format!("{}: {fault}: {}", golden.folder, golden.draw));
+    }
+}
+
+fn report(version: &str, outcomes: &BTreeMap<&str, Outcome>) -> Result<()> {
+    println!(
+        "transformers {version}\n\n| family | models | with adapters | largest error | different |\n|---|---:|---:|---:|---:|"
+    );
+    for (family, Outcome { models, adapters, largest, faults }) in outcomes {
+        println!("| {family} | {models} | {adapters} | {largest:.1e} | {} |", faults.len());
+    }
+    let faults: Vec<&str> =
+        outcomes.values().flat_map(|outcome| &outcome.faults).map(String::as_str).collect();
+    if faults.is_empty() { Ok(()) } else { Err(Error::GoldensDiffer { faults: faults.join("\n") }) }
+}
+
+/// The difference of a folder's logits, or of an encoder's hidden states, from those beside it or its adapter.
+fn compare(
+    folder: &Path,
+    adapter: Option<&Path>,
+    ids: &[TokenId],
+) -> std::result::Result<Difference, String> {
+    let path = adapter.unwrap_or(folder).join("reference.f32");
+    let bytes = fs::read(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+    let reference: Vec<f32> =
+        bytes.as_chunks::<4>().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect();
+    let found = compute(folder, adapter, ids).map_err(|error| error.to_string())?;
+    if found.len() != reference.len() {
+        return Err(format!("{} values instead of {}", found.len(), reference.len()));
+    }
+    let errors = found.iter().zip(&reference).map(|(&a, &b)| (f64::from(a) - f64::from(b)).abs());
+    let error =
+        errors.fold(0.0, |max, error| if error.is_nan() { f64::INFINITY } else { f64::max(max, error) });
+    let n = reference.len() as f64;
+    let moment = |power: i32| reference.iter().map(|&x| f64::from(x).powi(power)).sum::<f64>() / n;
+    Ok(Difference { error, deviation: (moment(2) - moment(1).powi(2)).max(0.0).sqrt() })
+}
+
+fn compute(
+    folder: &Path,
+    adapter: Option<&Path>,
+    ids: &[TokenId],
+) -> std::result::Result<Vec<f32>, Box<dyn std::error::Error>> {
+    let folder = HfFolder::open(folder)?;
+    let compute = Compute::new(1)?;
+    if is_encoder(folder.metadata()) {
+        let encoder = Encoder::load(&folder, &mut |_| ())?;
+        return Ok(encoder.forward(&compute, &mut EncoderWorkspace::new(), &[ids])?.to_vec());
+    }
+    let model = Model::load(&folder, &mut |_| ())?;
+    let pool = PagePool::new(PoolConfig::new(KV_BYTES))?;
+    let adapter = match adapter {
+        Some(path) => {
+            let part = Part { file: &LoraFile::open(path)?, scale: 1.0 };
+            Some(model.adapter(&[part], &pool, &Request::default())?)
+        }
+        None => None,
+    };
+    let mut cache = model.new_sequence(&model.kv_store(&KvFormat::F32.into(), &pool)?, ids.len())?;
+    let mut buffers = Buffers::new();
+    let mut logits = Vec::new();
+    for tokens in ids.chunks(CHUNK) {
+        let segment = Segment::new(&compute, tokens, &mut cache, LogitsRows::All)?;
+        let segments = [segment.with_adapter(adapter.as_ref())];
+        logits.extend_from_slice(model.forward(&compute, &mut buffers, segments)?);
+    }
+    Ok(logits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_differs_is_found() {
+        let workspace = Workspace::find().expect("the workspace");
+        let form = workspace.path("crates/models/tests/data/forms/gemma");
+        let folder = tempfile::tempdir().expect("a folder");
+        for file in ["config.json", "model.safetensors"] {
+            fs::copy(form.join(file), folder.path().join(file)).expect("a copy");
+        }
+        let ids = [5, 9, 60];
+        assert!(compare(folder.path(), None, &ids).is_err_and(|fault| fault.contains("reference.f32")));
+        let mut reference = compute(folder.path(), None, &ids).expect("logits");
+        let error = |reference: &[f32]| {
+            let bytes: Vec<u8> = reference.iter().flat_map(|logit| logit.to_le_bytes()).collect();
+            fs::write(folder.path().join("reference.f32"), bytes).expect("written");
+            compare(folder.path(), None, &ids).map(|difference| difference.error)
+        };
+        assert_eq!(error(&reference), Ok(0.0));
+        reference[100] += 0.25;
+        assert!(error(&reference).is_ok_and(|error| (error - 0.25).abs() < 1e-5));
+        reference[0] = f32::NAN;
+        assert_eq!(error(&reference), Ok(f64::INFINITY));
+        assert_eq!(error(&reference[1..]), Err("216 values instead of 215".to_owned()));
+    }
+
+    #[test]
+    fn a_table_without_faults_is_a_success() {
+        let agrees = || Outcome { models: 1, adapters: 0, largest: 1e-6, faults: Vec::new() };
+        let differs = || Outcome { faults: vec!["qwen2-0: differs".to_owned()], ..agrees() };
+        assert!(report("5", &BTreeMap::from([("qwen2", agrees())])).is_ok());
+        let error = report("5", &BTreeMap::from([("llama", agrees()), ("qwen2", differs())]));
+        assert_eq!(error.map_err(|error| error.to_string()), Err("qwen2-0: differs".to_owned()));
+    }
+}

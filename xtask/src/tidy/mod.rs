@@ -1,0 +1,261 @@
+//! `cargo xtask tidy`: the form that CONTRIBUTING promises, checked over the whole tree.
+
+mod functions;
+mod graph;
+mod imports;
+mod lexer;
+mod prose;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+
+use graph::FileGraph;
+use lexer::{Kind, Token};
+
+use crate::workspace::PathPatterns;
+use crate::{Error, Result, Workspace};
+
+/// A file has fewer lines.
+const FILE_LINES: usize = 600;
+
+/// A function has fewer lines, from `fn` to the closing brace.
+const FUNCTION_LINES: usize = 80;
+
+/// Words of unfinished work; cut, so that this file is not one.
+const MARKERS: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
+
+/// A rule of the tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rule {
+    /// Files below [`FILE_LINES`].
+    Files,
+    /// Functions below [`FUNCTION_LINES`].
+    Functions,
+    /// Prose within [`prose::MAX_COLUMNS`].
+    Prose,
+    /// No marker of unfinished work.
+    Markers,
+    /// Every package names a README.md that is there.
+    Readme,
+    /// A module with submodules is `x/mod.rs`, never `x.rs` beside `x/`.
+    Modules,
+    /// No cycles between files of one crate.
+    Cycles,
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Files => "files",
+            Self::Functions => "functions",
+            Self::Prose => "prose",
+            Self::Markers => "markers",
+            Self::Readme => "readme",
+            Self::Modules => "modules",
+            Self::Cycles => "cycles",
+        })
+    }
+}
+
+/// Rules that are counted and do not fail yet.
+const PENDING: &[Rule] = &[Rule::Prose, Rule::Cycles, Rule::Modules];
+
+/// Checks every rule and prints each violation; with `all` also those of pending rules.
+///
+/// # Errors
+/// [`Error::Untidy`] if a rule is broken, other errors if files cannot be read.
+pub fn check(workspace: &Workspace, all: bool) -> Result<()> {
+    let violations = violations(workspace)?;
+    let mut counts: BTreeMap<Rule, usize> = BTreeMap::new();
+    for (rule, violation) in &violations {
+        *counts.entry(*rule).or_default() += 1;
+        if all || !PENDING.contains(rule) {
+            println!("{rule}: {violation}");
+        }
+    }
+    for rule in PENDING {
+        println!("{rule}: {} pending, listed by `cargo xtask tidy --all`", counts.remove(rule).unwrap_or(0));
+    }
+    match counts.values().sum() {
+        0 => Ok(()),
+        count => Err(Error::Untidy { count }),
+    }
+}
+
+/// Every violation of every rule, in the order of the files.
+///
+/// # Errors
+/// When a file or a manifest cannot be read.
+pub fn violations(workspace: &Workspace) -> Result<Vec<(Rule, String)>> {
+    let files = workspace.files()?;
+    let mut found = Vec::new();
+    for path in files.iter().filter(|path| is_text(path)) {
+        let text = workspace.read(path)?;
+        let mut add = |rule, line: usize, what: String| found.push((rule, format!("{path}:{line}: {what}")));
+        for line in prose::wide_lines(path, &text) {
+            add(Rule::Prose, line, format!("more than {} columns", prose::MAX_COLUMNS));
+        }
+        for (line, marker) in markers(path, &text) {
+            add(Rule::Markers, line, marker.to_owned());
+        }
+        if path.ends_with(".md") {
+            continue;
+        }
+        let lines = text.lines().count();
+        if lines >= FILE_LINES {
+            add(Rule::Files, lines, format!("{lines} lines, below {FILE_LINES} are wanted"));
+        }
+        if path.ends_with(".rs") {
+            let tokens = lexer::tokens(&text);
+            for function in functions::functions(&tokens).iter().filter(|f| f.lines >= FUNCTION_LINES) {
+                let what = format!(
+                    "`{}` has {} lines, below {FUNCTION_LINES} are wanted",
+                    function.name, function.lines
+                );
+                add(Rule::Functions, function.line, what);
+            }
+        }
+    }
+    found.extend(readmes(workspace, &files)?);
+    found.extend(split_modules(&files));
+    for (name, graph) in graphs(workspace, &files)? {
+        let cycles = graph.cycles();
+        found.extend(cycles.iter().map(|group| (Rule::Cycles, format!("{name}: {}", shown(&graph, group)))));
+    }
+    Ok(found)
+}
+
+/// Wraps prose that is too wide and says in how many files.
+///
+/// # Errors
+/// When a file cannot be read or written.
+pub fn fix(workspace: &Workspace) -> Result<()> {
+    let mut changed = 0;
+    for path in workspace.files()?.iter().filter(|path| path.ends_with(".rs") || path.ends_with(".md")) {
+        let text = workspace.read(path)?;
+        let wrapped = prose::wrapped(path, &text);
+        if wrapped != text {
+            let file = workspace.path(path);
+            fs::write(&file, wrapped).map_err(Error::io("write", file))?;
+            changed += 1;
+        }
+    }
+    println!("{changed} files changed");
+    Ok(())
+}
+
+/// Prints files, lines and cycles of each crate.
+///
+/// # Errors
+/// When a file cannot be read.
+pub fn print_graph(workspace: &Workspace) -> Result<()> {
+    let files = workspace.files()?;
+    println!("| crate | files | lines | cycles | files in cycles |\n|---|---:|---:|---:|---:|");
+    let mut lists = Vec::new();
+    for (name, graph) in graphs(workspace, &files)? {
+        let folder = format!("{name}/src/");
+        let mut lines = 0;
+        for path in files.iter().filter(|path| path.starts_with(&folder) && path.ends_with(".rs")) {
+            lines += workspace.read(path)?.lines().count();
+        }
+        let cycles = graph.cycles();
+        let in_cycles: usize = cycles.iter().map(Vec::len).sum();
+        println!("| {name} | {} | {lines} | {} | {in_cycles} |", graph.len(), cycles.len());
+        lists.extend(cycles.iter().map(|group| format!("{name}: {}", shown(&graph, group))));
+    }
+    println!();
+    lists.iter().for_each(|list| println!("{list}"));
+    Ok(())
+}
+
+/// A cycle for readers: its files, and of a small one which uses which.
+fn shown(graph: &FileGraph, group: &[usize]) -> String {
+    let names: Vec<String> = group.iter().map(|file| graph.name(*file)).collect();
+    let edges: Vec<String> = graph
+        .edges_within(group)
+        .map(|(from, to)| format!("{} -> {}", graph.name(from), graph.name(to)))
+        .collect();
+    if edges.len() <= 8 { edges.join(", ") } else { format!("{} files: {}", names.len(), names.join(", ")) }
+}
+
+/// Source, scripts, manifests and pages; data of tests are none of them, but for the pages beside them.
+fn is_text(path: &str) -> bool {
+    let is_data = path.contains("/tests/data/") || path.starts_with("fuzz/corpus/");
+    let is_source = [".rs", ".py", ".toml"].iter().any(|end| path.ends_with(end)) || path == ".ci/run";
+    path.ends_with(".md") || (is_source && !is_data)
+}
+
+/// Markers of unfinished work in comments and pages, with their lines.
+fn markers(path: &str, text: &str) -> Vec<(usize, &'static str)> {
+    let has = |line: &str| {
+        let mut words = line.split(|c: char| !c.is_alphanumeric());
+        words.find_map(|word| MARKERS.into_iter().find(|marker| *marker == word))
+    };
+    if path.ends_with(".rs") {
+        let comments = lexer::tokens(text).into_iter().filter_map(|Token { line, kind }| match kind {
+            Kind::Comment(comment) => Some((line, has(comment)?)),
+            _ => None,
+        });
+        comments.collect()
+    } else {
+        (1..).zip(text.lines()).filter_map(|(line, words)| Some((line, has(words)?))).collect()
+    }
+}
+
+/// Packages without a README.md or whose manifest does not name it.
+fn readmes(workspace: &Workspace, files: &[String]) -> Result<Vec<(Rule, String)>> {
+    let mut found = Vec::new();
+    for manifest in files.iter().filter(|path| path.ends_with("/Cargo.toml")) {
+        let text = workspace.read(manifest)?;
+        if !text.lines().any(|line| line == "[package]") {
+            continue;
+        }
+        let readme = manifest.replace("Cargo.toml", "README.md");
+        if !files.contains(&readme) {
+            found.push((Rule::Readme, format!("{readme} is missing")));
+        }
+        if !text.lines().any(|line| line == "readme = \"README.md\"") {
+            found.push((Rule::Readme, format!("{manifest} has no line `readme = \"README.md\"`")));
+        }
+    }
+    Ok(found)
+}
+
+/// Modules in the style that the tree does not use.
+fn split_modules(files: &[String]) -> Vec<(Rule, String)> {
+    let has_folder = |path: &str| {
+        let folder = path.replace(".rs", "/");
+        files.iter().any(|other| other.starts_with(&folder) && other.ends_with(".rs"))
+    };
+    let split = files.iter().filter(|path| path.ends_with(".rs") && has_folder(path));
+    split.map(|path| (Rule::Modules, format!("{path}: becomes {}", path.replace(".rs", "/mod.rs")))).collect()
+}
+
+/// The graph of each package of this workspace that has sources, by its folder.
+fn graphs(workspace: &Workspace, files: &[String]) -> Result<Vec<(String, FileGraph)>> {
+    let roots = PathPatterns::new(&["crates/*/src/lib.rs", "crates/*/src/main.rs", "*/src/lib.rs"]);
+    let mut graphs: BTreeMap<String, FileGraph> = BTreeMap::new();
+    for root in files.iter().filter(|path| roots.matches(path)) {
+        let (folder, _) = root.split_once("/src/").expect("a root's path has the folder");
+        if graphs.contains_key(folder) {
+            continue;
+        }
+        let sources = format!("{folder}/src/");
+        let mut parts = Vec::new();
+        for path in files.iter().filter(|path| path.starts_with(&sources) && path.ends_with(".rs")) {
+            let inner = &path[sources.len()..];
+            // A library's main file only calls it.
+            let is_other_root = inner == "main.rs" && root.ends_with("lib.rs") || inner.starts_with("bin/");
+            if is_other_root {
+                continue;
+            }
+            let module = inner.trim_end_matches(".rs").split('/').filter(|part| *part != "mod");
+            let module = if *path == *root { Vec::new() } else { module.map(str::to_owned).collect() };
+            let text = workspace.read(path)?;
+            parts.push((module, imports::facts(&lexer::tokens(&text))));
+        }
+        graphs.insert(folder.to_owned(), FileGraph::new(parts));
+    }
+    Ok(graphs.into_iter().collect())
+}
