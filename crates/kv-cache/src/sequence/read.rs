@@ -30,8 +30,8 @@ impl Sequence {
         self.store.rotations(n_positions, self.capacity)
     }
 
-    /// A view of the first `len` tokens of one layer, listed in `blocks`. `pinned` are the storages
-    /// of the blocks.
+    /// A view of the first `len` tokens of one layer, without those that were dropped, listed in
+    /// `blocks`. `pinned` are the storages of the blocks.
     pub(super) fn view<'b, 'v>(
         &'b self,
         pinned: &'b [Arc<Storage>],
@@ -43,12 +43,13 @@ impl Sequence {
         blocks.clear();
         blocks.reserve(self.most_blocks());
         let storages = || pinned.iter().chain(&self.tail);
-        if let Some(first) = storages().next() {
+        let dropped = self.dropped_tokens();
+        if let Some(first) = storages().next().filter(|_| dropped == 0) {
             blocks.extend(std::iter::repeat_n(first.view(layer), self.released));
         }
         blocks.extend(storages().map(|storage| storage.view(layer)));
         let nuq = self.store.nuq(layer, rotations, 0);
-        KvView { blocks, block_tokens: self.store.block_tokens(), len, nuq }
+        KvView { blocks, block_tokens: self.store.block_tokens(), len: len - dropped, nuq }
     }
 }
 
