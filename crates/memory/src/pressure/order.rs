@@ -55,7 +55,7 @@ pub(crate) struct UnitId {
 pub(super) struct Place {
     rung: Rung,
     key: u64,
-    turn: u64,
+    pub(super) turn: u64,
     pub(super) id: UnitId,
 }
 

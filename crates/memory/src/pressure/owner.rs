@@ -37,6 +37,8 @@ pub struct Demand {
     pub bytes: usize,
     /// Whether a request waits for them; at a watermark nobody does.
     pub is_urgent: bool,
+    /// [`Use::turn`] of the unit's last use that the pool knows of.
+    pub last_use: u64,
 }
 
 /// Answer of an owner.

@@ -136,7 +136,7 @@ impl Round<'_> {
         claim: &mut C,
     ) -> bool {
         let pages = if is_urgent { 1 } else { scope.used().saturating_sub(target).max(1) };
-        let demand = Demand { bytes: pages * self.pool.page_bytes, is_urgent };
+        let demand = Demand { bytes: pages * self.pool.page_bytes, is_urgent, last_use: 0 };
         claim.yield_own(rung) || self.evict(rung, scope, demand)
     }
 
@@ -145,7 +145,7 @@ impl Round<'_> {
         while let Some(offered) = self.take_first(rung, scope) {
             let UnitId { owner, unit } = offered.place.id;
             let Some(owner) = self.pool.owners.get(owner) else { continue };
-            match owner.release(unit, demand) {
+            match owner.release(unit, Demand { last_use: offered.place.turn, ..demand }) {
                 Release::Released { has_rest } => {
                     self.pool.clock.evicted(offered.place);
                     self.pool.counts.evicted_units.fetch_add(1, Relaxed);

@@ -185,11 +185,13 @@ impl Block<'_> {
         let out = attended.resize(n_rows, width);
         let mut row = 0;
         for span in wanted {
+            let step = &segments[span.segment].step;
+            let start = span.position - step.sequence().dropped_tokens();
             let shape = AttentionShape {
                 n_heads: config.n_heads,
                 n_kv_heads: config.n_kv_heads,
                 head_dim: config.head_dim,
-                query_start: span.position,
+                query_start: start,
                 n_queries: span.len,
                 scale: config.decoder.attention_scale,
                 window: config.decoder.window.of_layer(self.layer),
@@ -198,8 +200,7 @@ impl Block<'_> {
             };
             let range = row * width..(row + span.len) * width;
             let mut views = blocks.take();
-            let step = &segments[span.segment].step;
-            let kv = KvView { len: span.position + span.len, ..step.view(self.layer, &mut views) };
+            let kv = KvView { len: start + span.len, ..step.view(self.layer, &mut views) };
             let (q, out) = (&queries[range.clone()], &mut out[range]);
             compute.kernels.attention(&compute.pool, &shape, q, &kv, out, scratch);
             if step.sequence().store().rotated() {
