@@ -102,30 +102,22 @@ impl PressureOwner for Shelf {
     }
 }
 
-/// One page more than there are: a victim among `n_pages` units of 16 tenants is chosen and evicted, its page is taken, and
-/// offered in its place.
+/// A victim among `n_pages` units of a tenant is chosen and evicted, its page is taken, and offered in its place. One tenant,
+/// because a page that goes to another one is zeroed.
 fn eviction(criterion: &mut Criterion, n_pages: usize) {
     let config = PoolConfig { address_factor: 1, ..PoolConfig::new(n_pages << 21) };
     let pool = PagePool::new(config).expect("addresses");
     let shelf = Shelf::new(&pool);
-    let tenants: Vec<_> = (0..16).map(|i| pool.tenant(&format!("org/{i}")).expect("a path")).collect();
+    let tenant = pool.tenant("org/team").expect("a path");
+    let request = Request::default().tenant(tenant.clone()).pressure(PressurePolicy::EvictPrefixes);
     shelf.pages.lock().resize_with(n_pages, || None);
     for unit in 0..n_pages {
-        let tenant = &tenants[unit % tenants.len()];
-        let page = pool.allocate(1, &Request::default().tenant(tenant.clone())).expect("a free page");
-        shelf.put(unit, tenant, page);
+        shelf.put(unit, &tenant, pool.allocate(1, &request).expect("a free page"));
     }
-    let requests: Vec<_> = tenants
-        .iter()
-        .map(|tenant| Request::default().tenant(tenant.clone()).pressure(PressurePolicy::EvictPrefixes))
-        .collect();
-    let mut turn = 0;
     criterion.bench_function(&format!("evict 1 unit of {n_pages}"), |b| {
         b.iter(|| {
-            turn += 1;
-            let request = &requests[turn % requests.len()];
-            let page = pool.allocate(1, request).expect("a unit to evict");
-            shelf.put(shelf.vacant.load(Relaxed) as usize, &request.tenant, page);
+            let page = pool.allocate(1, &request).expect("a unit to evict");
+            shelf.put(shelf.vacant.load(Relaxed) as usize, &tenant, page);
         });
     });
 }
