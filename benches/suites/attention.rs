@@ -8,8 +8,8 @@ use std::sync::Mutex;
 use ruvllm_benches::{Suite, Work, values};
 use ruvllm_kernels::Kernels;
 use ruvllm_kernels::attention::{
-    AttentionScratch, AttentionShape, KeyRotation, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane, KvRole,
-    KvScratch, KvView, NuqCodebooks, NuqContext, SquatCorrection,
+    AttentionScratch, AttentionShape, KeyRotation, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane,
+    KvPlaneMut, KvRole, KvScratch, KvView, Mask, NuqCodebooks, NuqContext, SquatCorrection,
 };
 use ruvllm_kernels::rope::{RopeConfig, RopeLayout};
 
@@ -86,15 +86,16 @@ fn attend(suite: &mut Suite, case: Case) {
         .expect("the formats take these heads");
     let planes: Vec<[KvBuffer; 2]> =
         (0..len.div_ceil(block_tokens)).map(|_| filled(kernels, &layout, heads)).collect();
+    let learned = Learned::new(heads, len);
     let blocks: Vec<KvBlock<'_>> = planes
         .iter()
         .map(|[keys, values]| {
-            let plane = |buffer| KvPlane { format, bytes: KvBuffer::as_bytes(buffer) };
-            KvBlock { keys: plane(keys), values: plane(values) }
+            let plane = |role, bytes| KvPlane::new(layout, role, bytes).with_nuq(learned.context());
+            let (keys, values) = (keys.as_bytes(), values.as_bytes());
+            KvBlock { keys: plane(KvRole::Keys, keys), values: plane(KvRole::Values, values) }
         })
         .collect();
-    let learned = Learned::new(heads, len);
-    let kv = KvView { blocks: &blocks, block_tokens, len, nuq: Some(learned.context()) };
+    let kv = KvView::new(&blocks, len);
     let shape = AttentionShape {
         n_heads: heads.n_heads,
         n_kv_heads: heads.n_kv_heads,
@@ -102,7 +103,7 @@ fn attend(suite: &mut Suite, case: Case) {
         query_start,
         n_queries,
         scale: 1.0 / (heads.head_dim as f32).sqrt(),
-        window: None,
+        mask: Mask::CAUSAL,
         soft_cap: None,
         alibi: None,
     };
@@ -143,14 +144,14 @@ fn filled(kernels: Kernels, layout: &KvLayout, heads: Heads) -> [KvBuffer; 2] {
     let plane = |bytes| KvBuffer::zeroed(bytes).expect("memory for a block");
     let wide = in_f32(layout);
     let (mut keys, mut values) = (plane(wide.plane_bytes()), plane(wide.plane_bytes()));
-    kernels.store_keys(&wide, &rows, 0, keys.as_bytes_mut());
-    kernels.store_values(&wide, &rows, 0, values.as_bytes_mut());
+    kernels.store_kv(KvPlaneMut::new(wide, KvRole::Keys, keys.as_bytes_mut()), 0, &rows);
+    kernels.store_kv(KvPlaneMut::new(wide, KvRole::Values, values.as_bytes_mut()), 0, &rows);
     let mut scratch = KvScratch::new();
     let learned = Learned::new(heads, layout.block_tokens());
     [(KvRole::Keys, keys), (KvRole::Values, values)].map(|(role, from)| {
         let mut to = plane(layout.plane_bytes());
-        let (from, out) = (from.as_bytes(), to.as_bytes_mut());
-        kernels.convert_kv_nuq(role, &wide, from, layout, out, learned.context(), &mut scratch);
+        let target = KvPlaneMut::new(*layout, role, to.as_bytes_mut()).with_nuq(learned.context());
+        kernels.convert_kv(KvPlane::new(wide, role, from.as_bytes()), target, &mut scratch);
         to
     })
 }
@@ -173,8 +174,8 @@ fn append(suite: &mut Suite, heads: Heads, format: KvFormat) {
     let mut slot = 0;
     let work = Work { bytes: (2 * layout.plane_bytes() / BLOCK_TOKENS) as u64, flops: 0 };
     suite.measure("append", &format!("{format} {}", heads.name), work, || {
-        kernels.store_keys(&layout, &row, slot, keys.as_bytes_mut());
-        kernels.store_values(&layout, &row, slot, token_values.as_bytes_mut());
+        kernels.store_kv(KvPlaneMut::new(layout, KvRole::Keys, keys.as_bytes_mut()), slot, &row);
+        kernels.store_kv(KvPlaneMut::new(layout, KvRole::Values, token_values.as_bytes_mut()), slot, &row);
         slot = (slot + 1) % BLOCK_TOKENS;
     });
 }
@@ -195,8 +196,9 @@ fn convert(suite: &mut Suite, heads: Heads, format: KvFormat) {
         let bytes = 2 * (from.plane_bytes() + to.plane_bytes()) as u64;
         suite.measure("convert", &id, Work { bytes, flops: 0 }, || {
             for (role, plane) in [KvRole::Keys, KvRole::Values].into_iter().zip(&planes) {
-                let (plane, out) = (plane.as_bytes(), out.as_bytes_mut());
-                kernels.convert_kv_nuq(role, &from, plane, &to, out, learned.context(), &mut scratch);
+                let source = KvPlane::new(from, role, plane.as_bytes()).with_nuq(learned.context());
+                let target = KvPlaneMut::new(to, role, out.as_bytes_mut()).with_nuq(learned.context());
+                kernels.convert_kv(source, target, &mut scratch);
             }
         });
     }
@@ -226,12 +228,14 @@ fn squat(suite: &mut Suite, heads: Heads) {
     let mut scratch = KvScratch::new();
     let work = Work { bytes: (from.plane_bytes() + to.plane_bytes()) as u64, flops: 0 };
     suite.measure("squat", &format!("keys without {} positions=128", heads.name), work, || {
-        let (role, out) = (KvRole::Keys, out.as_bytes_mut());
-        kernels.convert_kv(role, &from, keys.as_bytes(), &to, out, &mut scratch);
+        let source = KvPlane::new(from, KvRole::Keys, keys.as_bytes());
+        let target = KvPlaneMut::new(to, KvRole::Keys, out.as_bytes_mut());
+        kernels.convert_kv(source, target, &mut scratch);
     });
     suite.measure("squat", &format!("keys with {} positions=128", heads.name), work, || {
-        let out = out.as_bytes_mut();
-        kernels.convert_keys_squat(&from, keys.as_bytes(), &to, out, &corrections, &mut scratch);
+        let source = KvPlane::new(from, KvRole::Keys, keys.as_bytes());
+        let target = KvPlaneMut::new(to, KvRole::Keys, out.as_bytes_mut());
+        kernels.convert_kv(source, target.with_corrections(corrections.as_slice()), &mut scratch);
     });
 }
 

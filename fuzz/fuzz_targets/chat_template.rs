@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use ruvllm_models::chat::{ChatTemplate, Message};
+use ruvllm_text::chat::{ChatTemplate, Message};
 
 fuzz_target!(|source: &str| {
     let token = |text: &str| Some(text.to_owned());

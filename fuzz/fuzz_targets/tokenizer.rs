@@ -4,7 +4,7 @@
 
 use gguf_rs_lite::Header;
 use libfuzzer_sys::fuzz_target;
-use ruvllm_models::{
+use ruvllm_text::{
     TokenId,
     chat::{ChatTemplate, Message},
     tokenizer::{EncodeOptions, Tokenizer},

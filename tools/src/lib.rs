@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 use xtask::Workspace;
 
-use bench::{BenchArgs, KvQualityArgs, QuantizeTableArgs};
+use bench::{BenchArgs, EmbeddingSpeedArgs, KvQualityArgs, QuantizeTableArgs};
 pub use error::{Error, Result};
 use gen_model::{Shape, TypeMix};
 
@@ -49,6 +49,10 @@ enum Command {
     /// Quantizes a model with both programs, measures perplexity of both files with this engine, and of a shorter piece with
     /// llama.cpp, which must read the files written here. Writes the table to docs/models.md, the samples to target/bench/.
     QuantizeTable(QuantizeTableArgs),
+    /// Measures embeddings of an encoder beside sentence-transformers and llama.cpp
+    ///
+    /// The programs take turns. Writes the table to docs/performance.md, the samples to target/bench/.
+    EmbeddingSpeed(EmbeddingSpeedArgs),
     /// Compares the tokenizers of real vocabularies with the ids that their models' own tokenizers give
     ///
     /// Prints a table. A folder in the manner of llama.cpp's `models`: `NAME.gguf`, the texts `NAME.gguf.inp`, their ids
@@ -115,6 +119,7 @@ pub fn run() -> Result<()> {
         Command::Bench(args) => bench::bench(&workspace, &args),
         Command::KvQuality(args) => bench::kv_quality(&workspace, &args),
         Command::QuantizeTable(args) => bench::quantize_table(&workspace, &args),
+        Command::EmbeddingSpeed(args) => bench::embedding_speed(&workspace, &args),
         Command::TokenizerGoldens { folder } => tokenizer_goldens::tokenizer_goldens(&folder),
         Command::FamilyGoldens { models, seed, python } => {
             family_goldens::family_goldens(&workspace, &python, models, seed)

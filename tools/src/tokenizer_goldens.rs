@@ -2,14 +2,14 @@
 //!
 //! A folder in the manner of llama.cpp's `models`: vocabularies `NAME.gguf`, texts `NAME.gguf.inp` and their ids
 //! `NAME.gguf.out`, made by the tokenizer that each model was published with. The files are megabytes, so they are not
-//! part of the project; what is small of them is in the tests of `ruvllm-models`.
+//! part of the project; what is small of them is in the tests of `ruvllm-text`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use gguf_rs_lite::Gguf;
-use ruvllm_models::TokenId;
-use ruvllm_models::tokenizer::{EncodeOptions, Tokenizer};
+use ruvllm_text::TokenId;
+use ruvllm_text::tokenizer::{EncodeOptions, Tokenizer};
 
 use crate::{Error, Result};
 

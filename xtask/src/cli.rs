@@ -5,10 +5,11 @@ use std::ffi::OsString;
 use clap::{Parser, Subcommand};
 
 use crate::adr::Depth;
+use crate::ci::Full;
 use crate::process::CommandLine;
 use crate::sanitize::Sanitizer;
 use crate::{
-    Result, Workspace, adr, ci, cross_test, fixtures, sanitize, second_opinion, setup, tidy, workspace,
+    Result, Workspace, adr, ci, cross_test, fixtures, fuzz, sanitize, second_opinion, setup, tidy, workspace,
 };
 
 /// Builds, checks and measures the ruvllm workspace
@@ -25,9 +26,19 @@ struct Cli {
 enum Command {
     /// Runs every check that a change must pass, each with its time; stops at the first failure
     ///
-    /// Format, committed test data, clippy with warnings denied, tests (unit, integration, doc, and the
-    /// numeric crates once more with scalar kernels), docs with warnings denied, decision records.
-    Ci,
+    /// Format, committed test data, form of the tree, clippy with warnings denied, tests (unit, integration, doc, and the
+    /// numeric crates once more with scalar kernels), loom, emulated ARM CPUs where the tools are, docs with warnings
+    /// denied, decision records.
+    Ci {
+        /// Only lints and tests of what the change touches
+        #[arg(long, conflicts_with = "full")]
+        quick: bool,
+        /// Also sanitizers, fuzzing, many generated cases, other platforms and implementations; goes on after failures
+        #[arg(long)]
+        full: bool,
+        #[command(flatten)]
+        peers: Full,
+    },
     /// Runs the tests: the workspace, then the numeric crates with `RUVLLM_ISA=scalar`
     Test,
     /// Runs the tests of the kernels for `AArch64` on emulated CPUs, one for each level of NEON
@@ -43,6 +54,16 @@ enum Command {
         /// What to look for
         #[arg(value_enum)]
         sanitizer: Sanitizer,
+    },
+    /// Runs the fuzz targets under the address sanitizer
+    ///
+    /// Not part of `ci`, but of `ci --full`. Needs a C++ compiler.
+    Fuzz {
+        /// One target instead of all
+        target: Option<String>,
+        /// Seconds for each
+        #[arg(long, default_value_t = 60)]
+        seconds: u64,
     },
     /// Compares the engine's logits and texts with those of candle's code for the same models
     ///
@@ -139,10 +160,16 @@ pub fn run() -> Result<()> {
     let cli = Cli::parse();
     let workspace = Workspace::find()?;
     match cli.command {
-        Command::Ci => ci::ci(&workspace),
+        Command::Ci { quick: true, .. } => ci::quick(&workspace),
+        Command::Ci { full: true, peers, .. } => ci::full(&workspace, &peers),
+        Command::Ci { .. } => ci::ci(&workspace),
         Command::Test => ci::test(&workspace),
         Command::CrossTest => cross_test::cross_test(&workspace),
         Command::Sanitize { sanitizer } => sanitize::sanitize(&workspace, sanitizer),
+        Command::Fuzz { target, seconds } => {
+            println!("{}", fuzz::fuzz(&workspace, target.as_deref(), seconds)?);
+            Ok(())
+        }
         Command::SecondOpinion => second_opinion::second_opinion(&workspace),
         Command::Fixtures { update: true } => fixtures::update(&workspace),
         Command::Fixtures { update: false } => fixtures::check(&workspace),
@@ -195,6 +222,9 @@ mod tests {
     fn the_commands_of_the_documents_parse() {
         for line in [
             "ci",
+            "ci --quick",
+            "ci --full --python venv/bin/python --templates a --vocabularies b",
+            "fuzz gguf_open --seconds 5",
             "test",
             "cross-test",
             "sanitize address",

@@ -6,6 +6,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::extent::Extent;
 use crate::metadata::Graph;
 use crate::process::CommandLine;
 use crate::tally::Tally;
@@ -21,8 +22,14 @@ pub(crate) const LINKER: &str = "aarch64-linux-gnu-gcc";
 /// other targets.
 const COMPILERS: [&str; 2] = ["rustc", "/usr/bin/rustc"];
 
-/// Packages whose tests run.
-const PACKAGES: [&str; 2] = ["ruvllm-kernels", "gguf-rs-lite"];
+/// The package whose code differs from level to level.
+const KERNELS: &str = "ruvllm-kernels";
+
+/// Packages whose tests run: the kernels on every CPU, the others on the last one alone.
+const PACKAGES: [&str; 2] = [KERNELS, "gguf-rs-lite"];
+
+/// Generated cases of a property test on the CPUs before the last; proptest's default is 256.
+const FEWER_CASES: &str = "64";
 
 /// Tests of what does not depend on the instruction set, long enough under emulation to run on one CPU alone, the last.
 const ONCE: [&str; 1] = ["any_chunking_and_any_threads_give_the_same_bits"];
@@ -87,11 +94,11 @@ pub(crate) fn compiler(workspace: &Workspace) -> Option<&'static str> {
 /// Builds the tests and runs them on every emulated CPU.
 pub(crate) fn cross_test(workspace: &Workspace) -> Result<()> {
     let tools = Tools::find(workspace).map_err(|missing| Error::CrossTools { missing })?;
-    run(workspace, &tools, &mut Tally::default())
+    run(workspace, &tools, &mut Tally::default(), Extent::Full)
 }
 
 /// The same with tools that have been found; `tally` counts the tests of all CPUs.
-pub(crate) fn run(workspace: &Workspace, tools: &Tools, tally: &mut Tally) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, tools: &Tools, tally: &mut Tally, extent: Extent) -> Result<()> {
     let start = Instant::now();
     let binaries = build(workspace, tools)?;
     println!("built {} test executables in {:.1} s", binaries.len(), start.elapsed().as_secs_f64());
@@ -99,13 +106,17 @@ pub(crate) fn run(workspace: &Workspace, tools: &Tools, tally: &mut Tally) -> Re
     let (mut lines, mut failed) = (Vec::new(), Vec::new());
     for (i, cpu) in CPUS.iter().enumerate() {
         let start = Instant::now();
-        let skipped: &[&str] = if i + 1 < CPUS.len() { &ONCE } else { &[] };
+        let is_last = i + 1 == CPUS.len();
+        let skipped: &[&str] = if is_last { &[] } else { &ONCE };
         let chosen = chosen_kernels(&binaries, cpu)?;
         let mut here = Tally::default();
-        for binary in &binaries {
+        for binary in binaries.iter().filter(|binary| is_last || binary.package == KERNELS) {
             let name = format!("{}/{} on {}", binary.package, binary.target, cpu.model);
             println!("     Running {name} ({})", cpu.isa);
             let mut command = emulated(binary, cpu).args(["--quiet"]);
+            if !is_last && extent == Extent::Normal {
+                command = command.env("PROPTEST_CASES", FEWER_CASES);
+            }
             for test in skipped {
                 command = command.args(["--skip", test]);
             }
@@ -188,5 +199,19 @@ mod tests {
         if let Err(missing) = Tools::find(&Workspace::at(".")) {
             assert!(missing.starts_with("missing: ") && missing.contains("aarch64"), "{missing}");
         }
+    }
+
+    /// Levels in `Isa::name` without an emulated CPU.
+    fn levels_without_cpu(source: &str) -> Vec<&str> {
+        let names = source.split('"').filter(|word| *word == "neon" || word.starts_with("neon-"));
+        names.filter(|name| CPUS.iter().all(|cpu| cpu.isa != *name)).collect()
+    }
+
+    #[test]
+    fn every_level_of_neon_has_an_emulated_cpu() {
+        let source = include_str!("../../crates/kernels/src/isa.rs");
+        assert!(source.contains("Self::Neon => \"neon\""), "the names of levels are elsewhere");
+        assert!(levels_without_cpu(source).is_empty(), "{:?}", levels_without_cpu(source));
+        assert_eq!(levels_without_cpu("Self::NeonSve2 => \"neon-sve2\","), ["neon-sve2"]);
     }
 }

@@ -73,6 +73,26 @@ pub enum Error {
         #[source]
         source: Box<Error>,
     },
+    /// Some steps of `cargo xtask ci --full` failed.
+    #[error("{failed}")]
+    Steps {
+        /// What each says.
+        failed: String,
+    },
+    /// No fuzz target has the name that was asked for.
+    #[error("no fuzz target `{name}`; known: {known}")]
+    NoFuzzTarget {
+        /// What was asked for.
+        name: String,
+        /// The targets.
+        known: String,
+    },
+    /// A model checker ran no model.
+    #[error("`{command}` ran no test")]
+    NothingRan {
+        /// The command line.
+        command: String,
+    },
     /// One or more test executables failed.
     #[error("{failed} of {total} test executables failed: {names}")]
     TestsFailed {

@@ -63,6 +63,20 @@ impl CommandLine {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
+    /// Runs and returns stderr, for programs that put their measurements there; stdout is dropped.
+    pub fn errors(&self) -> Result<String> {
+        let output = self
+            .command()
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .output()
+            .map_err(self.start_error())?;
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        self.check(output.status, stderr.trim().to_owned())?;
+        Ok(stderr)
+    }
+
     /// Runs and returns stdout, while stderr (progress) stays visible.
     pub fn output_with_progress(&self) -> Result<String> {
         let output = self

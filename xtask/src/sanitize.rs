@@ -7,13 +7,23 @@
 use clap::ValueEnum;
 
 use crate::process::CommandLine;
+use crate::tally::Tally;
 use crate::{Error, Result, Workspace};
 
-/// The packages with `unsafe` code or shared state.
-const PACKAGES: [&str; 3] = ["ruvllm-kernels", "ruvllm-memory", "ruvllm-kv-cache"];
+/// The packages with `unsafe` code or shared state, and of the engine the tests that write prefixes from a thread.
+const PACKAGES: [(&str, &str); 4] =
+    [("ruvllm-kernels", ""), ("ruvllm-memory", ""), ("ruvllm-kv-cache", ""), ("ruvllm", "prefix::")];
 
 /// Packages with models for loom, and where these are.
 const MODELS: [(&str, &str); 2] = [("ruvllm-kernels", "pool::model"), ("ruvllm-memory", "model")];
+
+/// Changes to the profile of tests: the models run in loom and compute nothing.
+const LOOM_PROFILE: [&str; 4] = [
+    "profile.dev.opt-level=0",
+    "profile.dev.debug=false",
+    "profile.dev.package.ruvllm-kernels.opt-level=0",
+    "profile.dev.package.loom.opt-level=2",
+];
 
 /// What to look for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -32,10 +42,19 @@ struct Fault {
     report: &'static str,
 }
 
+/// How long loom looks at each model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bound {
+    /// To the end.
+    None,
+    /// To the end or so long.
+    Seconds(u32),
+}
+
 /// Runs one of them.
 pub(crate) fn sanitize(workspace: &Workspace, sanitizer: Sanitizer) -> Result<()> {
     let (cargo, fault) = match sanitizer {
-        Sanitizer::Loom => return loom(workspace),
+        Sanitizer::Loom => return loom(workspace, Bound::None),
         Sanitizer::Address => {
             let cargo = instrumented(workspace, "-Zsanitizer=address");
             (cargo, Fault { name: "overflow", report: "AddressSanitizer: heap-buffer-overflow" })
@@ -51,21 +70,24 @@ pub(crate) fn sanitize(workspace: &Workspace, sanitizer: Sanitizer) -> Result<()
     };
     let target = host(workspace)?;
     let folder = workspace.path("target/sanitize").join(sanitizer.name());
-    let packages = PACKAGES.iter().flat_map(|package| ["--package", package]);
-    let test = cargo
-        .args(["test"])
-        .args(packages)
-        .args(["--locked", "--lib", "--tests", "--target", target.as_str()])
-        .args([std::ffi::OsStr::new("--target-dir"), folder.as_os_str()]);
-    test.run()?;
-    demand_report(&test, &fault)?;
+    let test = |package: &str| {
+        cargo
+            .clone()
+            .args(["test", "--package", package, "--locked", "--target", target.as_str()])
+            .args([std::ffi::OsStr::new("--target-dir"), folder.as_os_str()])
+    };
+    for (package, filter) in PACKAGES {
+        let tests = test(package).args(["--lib", "--tests", "--", filter]);
+        ran(&tests)?;
+    }
+    demand_report(&test("ruvllm-kernels").args(["--test", "planted"]), &fault)?;
     println!("{}: no reports, and the planted {} is one", sanitizer.name(), fault.name);
     Ok(())
 }
 
 /// The planted fault must end the test with the sanitizer's report.
 fn demand_report(test: &CommandLine, fault: &Fault) -> Result<()> {
-    let command = test.clone().args(["--", "--exact", fault.name]).env("RUVLLM_PLANT", fault.name);
+    let command = test.clone().env("RUVLLM_PLANT", fault.name);
     match command.output() {
         Err(Error::CommandFailed { stderr, .. }) if stderr.contains(fault.report) => Ok(()),
         Err(error @ Error::Start { .. }) => Err(error),
@@ -73,17 +95,31 @@ fn demand_report(test: &CommandLine, fault: &Fault) -> Result<()> {
     }
 }
 
-/// The models carry their own planted faults: tests that must panic.
-fn loom(workspace: &Workspace) -> Result<()> {
+/// Looks at the models of the thread pool and the page pool. They carry their own planted faults: tests that must panic.
+pub(crate) fn loom(workspace: &Workspace, bound: Bound) -> Result<()> {
     for (package, models) in MODELS {
-        CommandLine::cargo(workspace)
+        let mut command = CommandLine::cargo(workspace)
             .env("RUSTFLAGS", "--cfg loom")
-            .args(["test", "--package", package, "--locked", "--lib", "--release"])
+            .args(["test", "--package", package, "--locked", "--lib"])
             .args([std::ffi::OsStr::new("--target-dir"), workspace.path("target/sanitize/loom").as_os_str()])
-            .args(["--", models])
-            .run()?;
+            .args(LOOM_PROFILE.iter().flat_map(|change| ["--config", change]))
+            .args(["--", models]);
+        if let Bound::Seconds(seconds) = bound {
+            command = command.env("LOOM_MAX_DURATION", &seconds.to_string());
+        }
+        ran(&command)?;
     }
     Ok(())
+}
+
+/// Runs a command of tests; that none ran is an error.
+fn ran(command: &CommandLine) -> Result<()> {
+    let mut tally = Tally::default();
+    command.run_lines(|line| {
+        println!("{line}");
+        tally.add(line);
+    })?;
+    if tally.passed > 0 { Ok(()) } else { Err(Error::NothingRan { command: command.display() }) }
 }
 
 fn instrumented(workspace: &Workspace, flags: &str) -> CommandLine {
@@ -91,7 +127,7 @@ fn instrumented(workspace: &Workspace, flags: &str) -> CommandLine {
 }
 
 /// The target that this machine is. Naming it keeps build scripts free of instrumentation.
-fn host(workspace: &Workspace) -> Result<String> {
+pub(crate) fn host(workspace: &Workspace) -> Result<String> {
     let command = CommandLine::new("rustc", workspace.root()).args(["-vV"]);
     let output = command.output()?;
     let host = output.lines().find_map(|line| line.strip_prefix("host: "));
@@ -106,5 +142,21 @@ impl Sanitizer {
             Self::Thread => "thread",
             Self::Loom => "loom",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_of_no_test_is_found() {
+        let output = |passed: u32| {
+            let line =
+                format!("test result: ok. {passed} passed; 0 failed; 0 ignored; 0 measured; 0 filtered out");
+            CommandLine::new("echo", std::path::Path::new(".")).args([line])
+        };
+        ran(&output(1)).expect("a test ran");
+        assert!(matches!(ran(&output(0)), Err(Error::NothingRan { .. })));
     }
 }

@@ -73,7 +73,11 @@ const CROSS_NEEDS: [Need; 3] = [
 
 /// Installs what is missing, if `cross` also for `cross-test`; with `dry_run` only says so.
 pub(crate) fn setup(workspace: &Workspace, dry_run: bool, cross: bool) -> Result<()> {
-    let needs = NEEDS.iter().chain(CROSS_NEEDS.iter().filter(|_| cross));
+    provide(workspace, NEEDS.iter().chain(CROSS_NEEDS.iter().filter(|_| cross)), dry_run)
+}
+
+/// Installs those of `needs` whose probe fails; with `dry_run` only names them.
+fn provide<'n>(workspace: &Workspace, needs: impl Iterator<Item = &'n Need>, dry_run: bool) -> Result<()> {
     for need in needs {
         if command(workspace, need.probe).succeeds() {
             println!("{}: present", need.what);
@@ -100,7 +104,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dry_run_changes_nothing_and_succeeds() {
-        setup(&Workspace::at("."), true, true).expect("a dry run");
+    fn what_is_missing_is_installed_and_a_dry_run_changes_nothing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let workspace = Workspace::at(folder.path());
+        let present = Need { what: "a", probe: &["true"], install: &["touch", "unasked"] };
+        let missing = Need { what: "b", probe: &["test", "-e", "here"], install: &["touch", "here"] };
+        let needs = || [&present, &missing].into_iter();
+        let found = |name: &str| folder.path().join(name).exists();
+
+        provide(&workspace, needs(), true).expect("a dry run");
+        assert!(!found("here") && !found("unasked"));
+        provide(&workspace, needs(), false).expect("an installation");
+        assert!(found("here") && !found("unasked"));
+        let broken = Need { what: "c", probe: &["false"], install: &["false"] };
+        let error = provide(&workspace, [&broken].into_iter(), false).expect_err("nothing installs it");
+        assert!(matches!(error, Error::Setup { ref missing, .. } if missing == "c"), "{error}");
     }
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use regex::Regex;
+use regex_lite::Regex;
 
 use crate::{Error, Result};
 
@@ -154,7 +154,7 @@ fn glob(pattern: &str) -> Regex {
         } else if first == '?' {
             ("[^/]".to_owned(), 1)
         } else {
-            (regex::escape(&first.to_string()), first.len_utf8())
+            (regex_lite::escape(&first.to_string()), first.len_utf8())
         };
         source.push_str(&piece);
         rest = &rest[used..];

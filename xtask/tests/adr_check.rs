@@ -166,11 +166,49 @@ fn match_wants_the_pattern_in_every_file() {
 #[test]
 fn no_match_names_file_and_line() {
     let sample = Sample::new();
-    let check = "kind = \"no-match\"\npattern = 'unsafe \\{'\npaths = [\"*/src/**/*.rs\"]\n";
+    let check = "kind = \"no-match\"\npattern = 'unsafe \\{'\nexample = 'unsafe { x }'\npaths = [\"*/src/**/*.rs\"]\n";
     sample.holds(&format!("{check}skip_comments = true"));
     sample.holds(&format!("{check}except = [\"low/**\"]"));
     sample.breaks(check, "low/src/lib.rs:2: ");
-    sample.breaks("kind = \"no-match\"\npattern = 'x'\npaths = [\"*/src/*.py\"]", "matches no file");
+    sample.breaks(
+        "kind = \"no-match\"\npattern = 'x'\nexample = 'x'\npaths = [\"*/src/*.py\"]",
+        "matches no file",
+    );
+}
+
+#[test]
+fn a_pattern_that_finds_nothing_is_found() {
+    let sample = Sample::new();
+    sample.breaks(
+        "kind = \"no-match\"\npattern = 'unsaef'\nexample = 'unsafe { x }'\npaths = [\"*/src/**/*.rs\"]",
+        "does not find its example",
+    );
+}
+
+#[test]
+fn alternatives_are_checks_of_their_own() {
+    let sample = Sample::new();
+    let check =
+        |pattern: &str| format!("kind = \"match\"\npattern = '{pattern}'\npaths = [\"low/src/lib.rs\"]");
+    sample.breaks(&check("LIMIT|GONE"), "has alternatives");
+    sample.holds(&check("LIMIT: usize"));
+}
+
+#[test]
+fn a_decision_that_is_rewritten_is_found() {
+    let sample = Sample::new();
+    let check = "[[check]]\nid = \"rule\"\nkind = \"path-exists\"\npaths = [\"Cargo.toml\"]";
+    sample.record(1, "accepted", check);
+    assert!(sample.violations(Depth::Fast).is_empty());
+    let file = "docs/adr/0001-a-rule.md";
+    let text = sample.workspace().read(file).expect("the record");
+    sample.put(file, &text.replace("## Decision\nd\n", "## Decision\n\nd\n"));
+    assert!(sample.violations(Depth::Fast).is_empty(), "line breaks do not count");
+    sample.put(file, &text.replace("## Decision\nd\n", "## Decision\nanother\n"));
+    assert!(sample.violations(Depth::Fast)[0].contains("write a record that supersedes it"));
+    fs::remove_file(sample.dir.path().join(file)).expect("a removal");
+    sample.record(2, "accepted", check);
+    assert!(sample.violations(Depth::Fast)[0].contains("there is no such decision"));
 }
 
 #[test]

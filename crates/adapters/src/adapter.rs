@@ -9,9 +9,9 @@ use ruvllm_memory::{PagePool, Pages, Request};
 use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Result};
-use crate::file::{LoraFile, RowOrder, Update};
+use crate::file::{LoraFile, Update};
 use crate::low_rank::{Expansion, LowRank};
-use crate::place::{BaseModel, Site, Target};
+use crate::place::{BaseModel, RowOrder, Site, Target};
 
 /// A file and how much of it counts.
 #[derive(Debug, Clone, Copy)]

@@ -1,15 +1,12 @@
 //! What an adapter file holds, whatever its format.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use gguf_rs_lite::TensorData;
 use ruvllm_kernels::quant::BlockFormat;
 
 use crate::error::{Error, Result};
-use crate::format::{gguf, peft};
-use crate::place::Projection;
+use crate::place::{Projection, RowOrder};
 
 /// A LoRA adapter on disk: checked in itself, not yet against a model. Its factors stay in the mapped file.
 #[derive(Debug, Clone)]
@@ -19,15 +16,6 @@ pub struct LoraFile {
     pub(crate) row_order: RowOrder,
     /// The architecture that it says it is for, as GGUF files name it.
     pub(crate) architecture: Option<String>,
-}
-
-/// In which order a file has the rows of heads that are turned.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RowOrder {
-    /// As the weights on the Hugging Face hub: a head is its two halves.
-    HuggingFace,
-    /// As a GGUF file of the model.
-    Gguf,
 }
 
 /// The change of one matrix: `scale * B * A`.
@@ -61,30 +49,6 @@ pub(crate) struct Factor {
 }
 
 impl LoraFile {
-    /// Opens a PEFT folder (`adapter_config.json` beside `adapter_model.safetensors`), its `.safetensors` file, or a GGUF
-    /// adapter.
-    ///
-    /// # Errors
-    /// A file that cannot be read, is damaged or no LoRA adapter, and adapters that do more than LoRA does.
-    pub fn open(path: &Path) -> Result<Self> {
-        if path.is_dir() {
-            return peft::open(path);
-        }
-        let mut magic = [0; 4];
-        let read = File::open(path).and_then(|mut file| file.read_exact(&mut magic));
-        match read {
-            Ok(()) if &magic == b"GGUF" => gguf::open(path),
-            Ok(()) if path.extension().is_some_and(|extension| extension == "safetensors") => {
-                peft::open_weights(path)
-            }
-            Ok(()) => Err(Error::Unknown { path: path.to_owned() }),
-            Err(source) if source.kind() == std::io::ErrorKind::UnexpectedEof => {
-                Err(Error::Unknown { path: path.to_owned() })
-            }
-            Err(source) => Err(Error::Read { path: path.to_owned(), source }),
-        }
-    }
-
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path

@@ -3,8 +3,6 @@
 use std::fmt;
 use std::ops::Range;
 
-use crate::file::RowOrder;
-
 /// A matrix of a decoder, as adapters name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
@@ -72,13 +70,22 @@ pub struct BaseModel {
     pub joint_projections: bool,
 }
 
+/// Order of the rows of query and key heads in a file; rotary pairs follow from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RowOrder {
+    /// As the weights on the Hugging Face hub: a head is its two halves.
+    HuggingFace,
+    /// As a GGUF file of the model.
+    Gguf,
+}
+
 /// Outputs of an update that belong to one target of its site.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) index: usize,
     /// Rows of `B`.
     pub(crate) rows: Range<usize>,
-    /// Whether the rows are heads that are turned.
+    /// The rows are heads, which the rotary embedding rotates.
     pub(crate) heads: bool,
 }
 
@@ -132,8 +139,8 @@ impl BaseModel {
         }
     }
 
-    /// The row of a turned projection to which the row `row` goes that Hugging Face has: there a head is its two halves, here
-    /// pairs of them.
+    /// Position, in the order of GGUF files of Llama, of row `row` of a query or key matrix in Hugging Face's order: a head is
+    /// its two halves there, and pairs of their rows here.
     pub(crate) fn interleaved_row(&self, row: usize) -> usize {
         let (head, at) = (row / self.head_dim, row % self.head_dim);
         let half = self.head_dim / 2;

@@ -70,7 +70,7 @@ pub(crate) enum Error {
         what: &'static str,
         /// What the tokenizer said.
         #[source]
-        source: ruvllm_models::Error,
+        source: ruvllm_text::Error,
     },
     /// There is no usable chat template.
     #[error("cannot use the chat template; name another with --style or --template")]
@@ -81,7 +81,7 @@ pub(crate) enum Error {
     },
     /// The chat template refused the messages.
     #[error("cannot make a prompt of the messages")]
-    Conversation(#[source] ruvllm_models::Error),
+    Conversation(#[source] ruvllm_text::Error),
     /// A model could not be written in another form.
     #[error("cannot {action} {}", input.display())]
     Rewrite {

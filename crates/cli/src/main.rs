@@ -7,6 +7,7 @@
 #![deny(unsafe_code)]
 
 mod args;
+mod cli;
 mod commands;
 mod cpu_time;
 mod default_model;
@@ -26,12 +27,14 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+use crate::cli::Cli;
+
 fn main() -> ExitCode {
-    let cli = match args::Cli::try_parse() {
+    let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return usage::report(&error),
     };
-    match commands::run(cli) {
+    match cli.run() {
         Ok(code) => code,
         Err(error) => {
             // When even standard error is closed, the exit code still tells.

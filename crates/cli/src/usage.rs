@@ -64,7 +64,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::args::Cli;
+    use crate::cli::Cli;
 
     #[track_caller]
     fn check(arguments: &[&str], expected: &str) {

@@ -30,9 +30,9 @@ impl TensorData {
     /// # Errors
     /// If the file cannot be opened or mapped, or is no regular file.
     pub fn map_file(path: impl AsRef<Path>) -> Result<Self> {
-        let file = map::map_file(path.as_ref())?;
-        let range = 0..(*file).as_ref().len();
-        Ok(Self { file, range })
+        let map = map::map_file(path.as_ref())?;
+        let range = 0..map.len();
+        Ok(Self { file: Arc::new(map), range })
     }
 
     /// The part `range` of these bytes, counted from their start; `None` if it does not lie in them. Copies nothing.

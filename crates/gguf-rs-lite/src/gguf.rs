@@ -3,11 +3,11 @@
 use std::{collections::HashMap, fmt, path::Path, sync::Arc};
 
 use crate::{
-    data::{FileBytes, TensorData},
+    data::TensorData,
     error::{Error, Field, Place, Result},
     header::{Header, TensorInfo},
-    map,
     metadata::Metadata,
+    part::Part,
     split,
 };
 
@@ -22,23 +22,6 @@ struct Inner {
     parts: Vec<Part>,
     /// Tensor name to (part, index in the part's list).
     index: HashMap<String, (usize, usize)>,
-}
-
-/// One file of a model.
-pub(crate) struct Part {
-    pub(crate) header: Header,
-    pub(crate) bytes: FileBytes,
-}
-
-impl Part {
-    pub(crate) fn open(path: &Path) -> Result<Self> {
-        Self::new(map::map_file(path)?)
-    }
-
-    fn new(bytes: FileBytes) -> Result<Self> {
-        let header = Header::parse((*bytes).as_ref())?;
-        Ok(Self { header, bytes })
-    }
 }
 
 impl Gguf {
@@ -71,7 +54,7 @@ impl Gguf {
     /// # Errors
     /// If the bytes are not a well-formed file or lack tensor data, or are one part of a split model.
     pub fn from_owner(owner: impl AsRef<[u8]> + Send + Sync + 'static) -> Result<Self> {
-        let part = Part::new(Arc::new(owner))?;
+        let part = Part::new(owner)?;
         if let Some(split) = split::Membership::of(&part.header.metadata)? {
             return Err(Error::SplitInMemory { count: split.count });
         }

@@ -1,13 +1,10 @@
 //! What a file says before its tensor data: version, metadata, and the list of tensors.
 
-use std::io::{BufReader, Read, Seek, SeekFrom};
-
 use crate::{
     TensorType,
     error::{Error, Field, Place, Result},
     format::{self, MAX_NAME_BYTES},
     metadata::Metadata,
-    parse,
 };
 
 /// One tensor's entry: what it is called, its shape and type, and where its data is.
@@ -115,27 +112,6 @@ pub struct Header {
 }
 
 impl Header {
-    /// Reads the header of a file that lies in memory as a whole.
-    ///
-    /// # Errors
-    /// If the bytes are not a well-formed file, or do not hold all tensor data.
-    pub fn parse(file: &[u8]) -> Result<Self> {
-        parse::parse(file, file.len() as u64)
-    }
-
-    /// Reads the header of a file from a stream, from its very start and whatever its position; buffers by itself.
-    /// The stream's end decides whether the tensor data are complete.
-    ///
-    /// # Errors
-    /// If the stream fails, is not a well-formed file, or does not hold all tensor data.
-    pub fn read(file: &mut (impl Read + Seek)) -> Result<Self> {
-        let len = file
-            .seek(SeekFrom::End(0))
-            .and_then(|len| file.seek(SeekFrom::Start(0)).map(|_| len))
-            .map_err(|source| Error::Read { place: Place::of("length of the file"), source })?;
-        parse::parse(BufReader::with_capacity(64 * 1024, file), len)
-    }
-
     /// Where a tensor of this header has its data, in bytes from the start of the file.
     pub(crate) fn data_start(&self, tensor: &TensorInfo) -> u64 {
         // Cannot overflow for a checked tensor; for a changed copy of one, any answer out of range will do.

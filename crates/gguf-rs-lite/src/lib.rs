@@ -1,38 +1,4 @@
-//! Reads and writes GGUF, the file format of quantized language models.
-//!
-//! **What it is:** a reader for versions 2 and 3 that maps the file and copies no tensor data ([`Gguf`]), a reader for
-//! any seekable stream ([`Reader`]), and a streaming writer of version 3 ([`Writer`], [`write_file`]). It knows every
-//! metadata type, every tensor type and its block geometry, and models split into several files. Files are not
-//! trusted: whatever the bytes, the answer is a value or a typed [`Error`] that names the byte and the field, never a
-//! panic, and never an allocation out of proportion to the file.
-//!
-//! **What it is not:** it does not know what a model does with its tensors, it does not quantize or dequantize, and it
-//! gives metadata keys no meaning beyond `general.alignment` and `split.*`. Files of version 1 and big-endian files
-//! are refused.
-//!
-//! # Example: look into a file
-//!
-//! ```
-//! use gguf_rs_lite::Gguf;
-//!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let dir = tempfile::tempdir()?;
-//! # let path = dir.path().join("model.gguf");
-//! # let metadata = [("general.architecture", "llama")].into_iter().collect();
-//! # let tensors = [gguf_rs_lite::TensorInfo::new("t", [32, 2], gguf_rs_lite::TensorType::Q8_0)?];
-//! # gguf_rs_lite::write_file(&path, &metadata, tensors, |w| w.write_tensor("t", &[0; 68]))?;
-//! let model = Gguf::open(&path)?;
-//! println!("GGUF version {} in {} file(s)", model.version(), model.parts());
-//! println!("architecture: {:?}", model.metadata().get_str("general.architecture")?);
-//! for tensor in model.tensors() {
-//!     let (rows, cols) = tensor.rows_cols();
-//!     println!("{:40} {} {rows} x {cols}, {} bytes", tensor.name, tensor.tensor_type, tensor.bytes());
-//!     let data = model.data(tensor)?; // no copy: borrows the mapping, and keeps it alive
-//!     assert_eq!(data.len() as u64, tensor.bytes());
-//! }
-//! # Ok(())
-//! # }
-//! ```
+#![doc = include_str!("../README.md")]
 //!
 //! # Main types
 //!
@@ -65,6 +31,7 @@ mod layout;
 mod map;
 mod metadata;
 mod parse;
+mod part;
 mod reader;
 mod split;
 mod tensor_type;

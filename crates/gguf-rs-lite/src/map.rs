@@ -3,17 +3,15 @@
 use std::{
     fs::{self, File},
     path::Path,
-    sync::Arc,
 };
 
-use crate::{
-    data::FileBytes,
-    error::{Error, Result},
-};
+use memmap2::Mmap;
+
+use crate::error::{Error, Result};
 
 /// Maps a file read-only.
 #[allow(unsafe_code, reason = "a file mapping cannot be had without")]
-pub(crate) fn map_file(path: &Path) -> Result<FileBytes> {
+pub(crate) fn map_file(path: &Path) -> Result<Mmap> {
     let failed = |action| move |source| Error::File { action, path: path.to_owned(), source };
     // Before opening, because opening a pipe would wait for its other end.
     if !fs::metadata(path).map_err(failed("open"))?.is_file() {
@@ -23,6 +21,5 @@ pub(crate) fn map_file(path: &Path) -> Result<FileBytes> {
     // SAFETY: the mapping is private and read-only, and is only ever seen as `&[u8]`, for which any content is valid.
     // What remains is that another process may change or shorten the file meanwhile; no program can rule that out.
     // `Gguf::open` documents it as the caller's obligation.
-    let map = unsafe { memmap2::Mmap::map(&file) }.map_err(failed("map"))?;
-    Ok(Arc::new(map))
+    unsafe { Mmap::map(&file) }.map_err(failed("map"))
 }

@@ -132,14 +132,6 @@ impl Metadata {
         self.integer(key, "a signed 64-bit integer")
     }
 
-    /// A size or count for use in memory, stored in any integer type.
-    ///
-    /// # Errors
-    /// [`Error::MetadataType`] if the value is no integer, [`Error::MetadataRange`] if it does not fit.
-    pub fn get_usize(&self, key: &str) -> Result<Option<usize>> {
-        self.integer(key, "a size")
-    }
-
     /// A float, stored as `f32` or `f64` (the latter is rounded). May be NaN or infinite.
     ///
     /// # Errors
@@ -149,18 +141,6 @@ impl Metadata {
             Value::F32(v) => Some(v),
             #[allow(clippy::cast_possible_truncation, reason = "rounding is what the documentation says")]
             Value::F64(v) => Some(v as f32),
-            _ => None,
-        })
-    }
-
-    /// A float, stored as `f32` or `f64`. May be NaN or infinite.
-    ///
-    /// # Errors
-    /// [`Error::MetadataType`] if the value is no float.
-    pub fn get_f64(&self, key: &str) -> Result<Option<f64>> {
-        self.typed(key, "f64", |value| match *value {
-            Value::F32(v) => Some(v.into()),
-            Value::F64(v) => Some(v),
             _ => None,
         })
     }
@@ -205,17 +185,6 @@ impl Metadata {
     pub fn get_i32s(&self, key: &str) -> Result<Option<&[i32]>> {
         self.typed(key, "array of i32", |value| match value {
             Value::Array(Array::I32(v)) => Some(v.as_slice()),
-            _ => None,
-        })
-    }
-
-    /// An array of `u32`.
-    ///
-    /// # Errors
-    /// [`Error::MetadataType`] if the value is of another type.
-    pub fn get_u32s(&self, key: &str) -> Result<Option<&[u32]>> {
-        self.typed(key, "array of u32", |value| match value {
-            Value::Array(Array::U32(v)) => Some(v.as_slice()),
             _ => None,
         })
     }
@@ -328,7 +297,6 @@ mod tests {
         assert_eq!(m.get_i64("i16").unwrap(), Some(-5));
         assert_eq!(m.get_u64("u64").unwrap(), Some(u64::MAX));
         assert_eq!(m.get_u32("u8").unwrap(), Some(200));
-        assert_eq!(m.get_usize("u8").unwrap(), Some(200));
         assert!(matches!(m.get_u64("i16"), Err(Error::MetadataRange { value, .. }) if value == "-5"));
         assert!(matches!(m.get_u32("u64"), Err(Error::MetadataRange { .. })));
         assert!(matches!(m.get_i64("u64"), Err(Error::MetadataRange { .. })));
@@ -340,7 +308,6 @@ mod tests {
     fn other_getters_answer_their_type_only() {
         let m = sample();
         assert_eq!(m.get_f32("f32").unwrap(), Some(0.1));
-        assert_eq!(m.get_f64("f32").unwrap(), Some(f64::from(0.1f32)));
         assert_eq!(m.get_f32("f64").unwrap(), Some(f32::INFINITY));
         assert_eq!(m.get_bool("bool").unwrap(), Some(true));
         assert_eq!(m.get_str("string").unwrap(), Some("text"));
@@ -351,7 +318,7 @@ mod tests {
         assert_eq!(m.get_array("u16s").unwrap().map(Array::len), Some(2));
         assert!(matches!(m.get_u64s("i32s"), Err(Error::MetadataRange { .. })));
         assert!(
-            matches!(m.get_u32s("i32s"), Err(Error::MetadataType { found, .. }) if found == "array of i32")
+            matches!(m.get_f32s("i32s"), Err(Error::MetadataType { found, .. }) if found == "array of i32")
         );
         assert!(m.get_str("u8").is_err() && m.get_bool("u8").is_err() && m.get_f32("u8").is_err());
         assert!(m.get_strings("string").is_err() && m.get_array("string").is_err());

@@ -4,7 +4,7 @@
 //! for it, and all arithmetic is checked.
 
 use std::{
-    io::{ErrorKind, Read},
+    io::{BufReader, ErrorKind, Read, Seek, SeekFrom},
     mem,
 };
 
@@ -33,8 +33,31 @@ const RESERVE_ITEMS: usize = 64;
 /// Bytes of numbers that are read from the input at a time.
 const SCRATCH_BYTES: usize = 8192;
 
+impl Header {
+    /// Reads the header of a file that lies in memory as a whole.
+    ///
+    /// # Errors
+    /// If the bytes are not a well-formed file, or do not hold all tensor data.
+    pub fn parse(file: &[u8]) -> Result<Self> {
+        parse(file, file.len() as u64)
+    }
+
+    /// Reads the header of a file from a stream, from its very start and whatever its position; buffers by itself.
+    /// The stream's end decides whether the tensor data are complete.
+    ///
+    /// # Errors
+    /// If the stream fails, is not a well-formed file, or does not hold all tensor data.
+    pub fn read(file: &mut (impl Read + Seek)) -> Result<Self> {
+        let len = file
+            .seek(SeekFrom::End(0))
+            .and_then(|len| file.seek(SeekFrom::Start(0)).map(|_| len))
+            .map_err(|source| Error::Read { place: Place::of("length of the file"), source })?;
+        parse(BufReader::with_capacity(64 * 1024, file), len)
+    }
+}
+
 /// Reads a header from `input`, the first byte of a file that is `file_len` bytes long.
-pub(crate) fn parse(input: impl Read, file_len: u64) -> Result<Header> {
+fn parse(input: impl Read, file_len: u64) -> Result<Header> {
     let mut cursor = Cursor {
         input,
         position: 0,

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use crate::{
     error::{Error, Result},
-    gguf::Part,
     metadata::Metadata,
+    part::Part,
 };
 
 const NO_KEY: &str = "split.no";

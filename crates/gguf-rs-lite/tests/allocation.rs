@@ -4,15 +4,11 @@
 
 mod common;
 
-use std::{
-    alloc::{GlobalAlloc, Layout, System},
-    fs,
-    io::Cursor,
-    sync::atomic::{AtomicUsize, Ordering::Relaxed},
-};
+use std::{fs, io::Cursor};
 
 use common::{data_dir, sample};
 use gguf_rs_lite::{Gguf, Header, Reader};
+use ruvllm_testkit::{Random, allocator};
 
 /// Bytes that opening any file may take: the stream's buffer and the parser's scratch space.
 const CONSTANT: usize = 96 * 1024;
@@ -20,45 +16,16 @@ const CONSTANT: usize = 96 * 1024;
 /// Bytes in memory per byte of the file. The densest content is a list of arrays or entries without content.
 const FACTOR: usize = 16;
 
-struct Counting;
-
-static CURRENT: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: both functions pass their arguments on to the system allocator unchanged, and the counting allocates
-// nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        PEAK.fetch_max(CURRENT.fetch_add(layout.size(), Relaxed) + layout.size(), Relaxed);
-        // SAFETY: the caller keeps `GlobalAlloc::alloc`'s contract.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        CURRENT.fetch_sub(layout.size(), Relaxed);
-        // SAFETY: the caller keeps `GlobalAlloc::dealloc`'s contract, and `alloc` gave out the system's pointer.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-/// The most bytes allocated at one time during `work`, beyond what was allocated before.
-fn peak<T>(work: impl FnOnce() -> T) -> usize {
-    let before = CURRENT.load(Relaxed);
-    PEAK.store(before, Relaxed);
-    drop(work());
-    PEAK.load(Relaxed) - before
-}
+static ALLOCATOR: allocator::Counting = allocator::Counting;
 
 fn check(what: &str, file: &[u8]) {
     let limit = CONSTANT + FACTOR * file.len();
     let copy = file.to_vec();
     let peaks = [
-        ("slice", peak(|| Header::parse(file))),
-        ("stream", peak(|| Reader::new(Cursor::new(file)))),
-        ("model", peak(move || Gguf::from_owner(copy))),
+        ("slice", allocator::peak_bytes(|| Header::parse(file)).1),
+        ("stream", allocator::peak_bytes(|| Reader::new(Cursor::new(file))).1),
+        ("model", allocator::peak_bytes(move || Gguf::from_owner(copy)).1),
     ];
     for (how, bytes) in peaks {
         assert!(bytes <= limit, "{what}, {how}: {bytes} bytes for a file of {}", file.len());
@@ -128,15 +95,10 @@ fn opening_takes_memory_in_proportion_to_the_file() {
         let path = entry.expect("entry").path();
         check(&path.display().to_string(), &fs::read(&path).expect("file"));
     }
-    // A xorshift generator damages a valid file in one to eight places, often with the bytes of huge numbers.
+    // A valid file damaged in one to eight places, often with the bytes of huge numbers.
     let file = sample();
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut random = |n: usize| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state % n as u64) as usize
-    };
+    let mut generator = Random::new(1);
+    let mut random = |n| generator.below(n);
     for round in 0..5_000 {
         let mut damaged = file.clone();
         for _ in 0..=random(8) {

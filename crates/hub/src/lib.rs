@@ -1,23 +1,6 @@
-//! A store of model files on this machine, and a client of the protocol of the Hugging Face hub that fills it.
+#![doc = include_str!("../README.md")]
 //!
-//! It knows names, files and checksums; what is inside the files it does not know, so it is of use to any program that
-//! needs models. There is no async runtime: a download runs on a few threads of its own and ends with the call.
-//!
-//! ```no_run
-//! use std::ops::ControlFlow;
-//! use ruvllm_hub::{Hub, Store};
-//!
-//! let store = Store::from_env()?;
-//! let reference = "hf://org/repo-GGUF/Q4_K_M@main".parse()?;
-//! let pulled = store.pull(&Hub::from_env()?, &reference, Some("small"), &mut |step| {
-//!     println!("{} of {} bytes", step.bytes_done, step.bytes_total);
-//!     ControlFlow::Continue(())
-//! })?;
-//! println!("{}", pulled.model.path.display());
-//! assert_eq!(store.get("small")?.commit, pulled.model.commit);
-//! # Ok::<(), ruvllm_hub::Error>(())
-//! ```
-//!
+//! # Main types
 //! - [`ModelReference`] is the text `hf://ORG/REPO[/FILE][@REVISION]`.
 //! - [`Hub`] asks a hub, with the settings of [`HubSettings`]: which files there are, and for their bytes.
 //! - [`Store`] keeps files and names: [`Store::pull`], [`Store::list`], [`Store::get`], [`Store::remove`].

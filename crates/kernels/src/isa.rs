@@ -1,76 +1,115 @@
-//! Instruction sets: their names, and whether this CPU and this build have them. Detection happens once per process;
-//! no kernel looks at CPU features.
+//! Instruction sets: one table of them, and whether this CPU and this build have each. Detection
+//! happens once per process; no kernel looks at CPU features.
 
 use std::ffi::OsStr;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::OnceLock;
 
+#[cfg(target_arch = "aarch64")]
+use std::arch::is_aarch64_feature_detected as detected;
+#[cfg(target_arch = "x86_64")]
+use std::arch::is_x86_feature_detected as detected;
+
 use crate::{Error, Result};
 
-/// An instruction set that kernels can be built for.
+/// The table of instruction sets, from the most general to the fastest: passes all entries to the
+/// macro `$then`.
 ///
-/// All of them compute the same bits; they differ in speed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Isa {
-    /// Portable Rust, on every CPU: the shipped reference.
-    Scalar,
-    /// x86-64 with AVX2, FMA, F16C and POPCNT together.
-    Avx2,
-    /// x86-64 with AVX2 and AVX-512 F, BW, DQ, VL and VNNI.
-    Avx512,
-    /// `AArch64` with Advanced SIMD (NEON).
-    Neon,
-    /// `AArch64` with NEON and its dot products of bytes (`FEAT_DotProd`).
-    NeonDotprod,
-    /// `AArch64` with NEON, dot products and matrix products of bytes (`FEAT_I8MM`).
-    NeonI8mm,
+/// An entry is all that is said of a set: detection, [`Isa::features`], the `#[target_feature]`
+/// attributes of the slots and of [`Apart`](crate::lanes::Apart), and the tests of the lanes come
+/// from it.
+macro_rules! instruction_sets {
+    ($then:ident) => {
+        $then! {
+            /// Portable Rust, on every CPU: the shipped reference.
+            Scalar = "scalar" {
+                module: scalar, cfg: all(), lanes: $crate::lanes::ScalarLanes,
+                features: [],
+            }
+            /// x86-64 with AVX2, FMA, F16C and POPCNT together.
+            Avx2 = "avx2" {
+                module: avx2, cfg: target_arch = "x86_64", lanes: $crate::lanes::Avx2Lanes,
+                features: ["avx2" "fma" "f16c" "popcnt"],
+            }
+            /// x86-64 with AVX2 and AVX-512 F, BW, DQ, VL and VNNI.
+            Avx512 = "avx512" {
+                module: avx512, cfg: target_arch = "x86_64", lanes: $crate::lanes::Avx512Lanes,
+                features: ["avx2" "fma" "f16c" "popcnt" "avx512f" "avx512bw" "avx512dq" "avx512vl" "avx512vnni"],
+            }
+            /// `AArch64` with Advanced SIMD (NEON).
+            Neon = "neon" {
+                module: neon, cfg: target_arch = "aarch64", lanes: $crate::lanes::NeonLanes<{ $crate::lanes::neon::PLAIN }>,
+                features: ["neon"],
+            }
+            /// `AArch64` with NEON and its dot products of bytes (`FEAT_DotProd`).
+            NeonDotprod = "neon-dotprod" {
+                module: neon_dotprod, cfg: target_arch = "aarch64", lanes: $crate::lanes::NeonLanes<{ $crate::lanes::neon::DOTPROD }>,
+                features: ["neon" "dotprod"],
+            }
+            /// `AArch64` with NEON, dot products and matrix products of bytes (`FEAT_I8MM`).
+            NeonI8mm = "neon-i8mm" {
+                module: neon_i8mm, cfg: target_arch = "aarch64", lanes: $crate::lanes::NeonLanes<{ $crate::lanes::neon::I8MM }>,
+                features: ["neon" "dotprod" "i8mm"],
+            }
+        }
+    };
 }
+pub(crate) use instruction_sets;
+
+/// Declares [`Isa`] from the table.
+macro_rules! isa {
+    ($( #[$doc:meta] $isa:ident = $name:literal {
+        module: $module:ident, cfg: $cfg:meta, lanes: $lanes:ty, features: [$($feature:tt)*],
+    } )*) => {
+        /// An instruction set that kernels can be built for.
+        ///
+        /// All of them compute the same bits; they differ in speed.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum Isa {
+            $( #[$doc] $isa, )*
+        }
+
+        impl Isa {
+            /// Every instruction set, from the most general to the fastest.
+            pub const ALL: [Self; [$($name),*].len()] = [$( Self::$isa ),*];
+
+            /// The name that [`FromStr`] and the environment variable `RUVLLM_ISA` accept.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $( Self::$isa => $name, )*
+                }
+            }
+
+            /// The CPU features it needs, by the names of the Rust compiler (`rustc --print
+            /// target-features`).
+            pub fn features(self) -> &'static [&'static str] {
+                match self {
+                    $( Self::$isa => &[$($feature),*], )*
+                }
+            }
+
+            /// Whether this CPU has the instruction set and this build has kernels for it.
+            pub fn is_available(self) -> bool {
+                match self {
+                    $(
+                        #[cfg($cfg)]
+                        Self::$isa => true $(&& detected!($feature))*,
+                        #[cfg(not($cfg))]
+                        Self::$isa => false,
+                    )*
+                }
+            }
+        }
+    };
+}
+instruction_sets!(isa);
 
 impl Isa {
-    /// Environment variable that forces an instruction set by name (see [`Kernels::detect`](crate::Kernels::detect)).
+    /// Environment variable that forces an instruction set by name (see
+    /// [`Kernels::detect`](crate::Kernels::detect)).
     pub const VARIABLE: &str = "RUVLLM_ISA";
-
-    /// Every instruction set, from the most general to the fastest.
-    pub const ALL: [Self; 6] =
-        [Self::Scalar, Self::Avx2, Self::Avx512, Self::Neon, Self::NeonDotprod, Self::NeonI8mm];
-
-    /// The name that [`FromStr`] and the environment variable `RUVLLM_ISA` accept.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Scalar => "scalar",
-            Self::Avx2 => "avx2",
-            Self::Avx512 => "avx512",
-            Self::Neon => "neon",
-            Self::NeonDotprod => "neon-dotprod",
-            Self::NeonI8mm => "neon-i8mm",
-        }
-    }
-
-    /// The CPU features it needs, as Linux names them in `/proc/cpuinfo`.
-    pub fn features(self) -> &'static [&'static str] {
-        match self {
-            Self::Scalar => &[],
-            Self::Avx2 => &["avx2", "fma", "f16c"],
-            Self::Avx512 => {
-                &["avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"]
-            }
-            Self::Neon => &["asimd"],
-            Self::NeonDotprod => &["asimd", "asimddp"],
-            Self::NeonI8mm => &["asimd", "asimddp", "i8mm"],
-        }
-    }
-
-    /// Whether this CPU has the instruction set and this build has kernels for it.
-    pub fn is_available(self) -> bool {
-        match self {
-            Self::Scalar => true,
-            Self::Avx2 => has_avx2(),
-            Self::Avx512 => has_avx512(),
-            Self::Neon | Self::NeonDotprod | Self::NeonI8mm => has_neon(self),
-        }
-    }
 
     /// The fastest available instruction set; found once per process.
     pub fn best() -> Self {
@@ -85,9 +124,9 @@ impl Isa {
     /// # Errors
     /// [`Error::UnknownIsa`] for a name outside the list, [`Error::IsaUnavailable`] for one this machine lacks.
     pub(crate) fn requested(setting: Option<&OsStr>) -> Result<Self> {
-        match setting {
-            Some(name) if !name.is_empty() => name.to_string_lossy().parse::<Self>()?.require(),
-            _ => Ok(Self::best()),
+        match setting.filter(|name| !name.is_empty()) {
+            Some(name) => name.to_string_lossy().parse::<Self>()?.require(),
+            None => Ok(Self::best()),
         }
     }
 
@@ -99,52 +138,6 @@ impl Isa {
             Err(Error::IsaUnavailable { isa: self, best: Self::best() })
         }
     }
-}
-
-/// AVX2, FMA, F16C and POPCNT: the kernels use all four freely, so a CPU with only some of them does not count.
-#[cfg(target_arch = "x86_64")]
-fn has_avx2() -> bool {
-    is_x86_feature_detected!("avx2")
-        && is_x86_feature_detected!("fma")
-        && is_x86_feature_detected!("f16c")
-        && is_x86_feature_detected!("popcnt")
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn has_avx2() -> bool {
-    false
-}
-
-/// What AVX2 kernels need, and the parts of AVX-512 that came together with its byte dot products.
-#[cfg(target_arch = "x86_64")]
-fn has_avx512() -> bool {
-    has_avx2()
-        && is_x86_feature_detected!("avx512f")
-        && is_x86_feature_detected!("avx512bw")
-        && is_x86_feature_detected!("avx512dq")
-        && is_x86_feature_detected!("avx512vl")
-        && is_x86_feature_detected!("avx512vnni")
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn has_avx512() -> bool {
-    false
-}
-
-/// NEON, and the further instructions that `isa`, one of the NEON levels, stands for.
-#[cfg(target_arch = "aarch64")]
-fn has_neon(isa: Isa) -> bool {
-    use std::arch::is_aarch64_feature_detected;
-    let needs_i8mm = isa == Isa::NeonI8mm;
-    let needs_dotprod = needs_i8mm || isa == Isa::NeonDotprod;
-    is_aarch64_feature_detected!("neon")
-        && (!needs_dotprod || is_aarch64_feature_detected!("dotprod"))
-        && (!needs_i8mm || is_aarch64_feature_detected!("i8mm"))
-}
-
-#[cfg(not(target_arch = "aarch64"))]
-fn has_neon(_: Isa) -> bool {
-    false
 }
 
 impl fmt::Display for Isa {

@@ -4,7 +4,8 @@
 //! CPU features. Safe methods (`impl Kernels` beside each operation, in the rooms) check shapes
 //! once and call a slot.
 
-use crate::{Isa, Result};
+use crate::isa::instruction_sets;
+use crate::{Error, Isa, Result};
 
 /// The kernels of one instruction set; possession proves that the CPU has it.
 ///
@@ -43,22 +44,8 @@ impl Kernels {
     /// # Errors
     /// [`Error::IsaUnavailable`](crate::Error::IsaUnavailable) if this CPU or this build lacks it.
     pub fn for_isa(isa: Isa) -> Result<Self> {
-        let isa = isa.require()?;
-        let slots = match isa {
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => &avx2::SLOTS,
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => &avx512::SLOTS,
-            #[cfg(target_arch = "aarch64")]
-            Isa::Neon => &neon::SLOTS,
-            #[cfg(target_arch = "aarch64")]
-            Isa::NeonDotprod => &neon_dotprod::SLOTS,
-            #[cfg(target_arch = "aarch64")]
-            Isa::NeonI8mm => &neon_i8mm::SLOTS,
-            // What has no kernels in this build has been refused above.
-            _ => &scalar::SLOTS,
-        };
-        Ok(Self { isa, slots })
+        let slots = Slots::of(isa.require()?);
+        slots.map(|slots| Self { isa, slots }).ok_or(Error::IsaUnavailable { isa, best: Isa::best() })
     }
 
     /// The kernels of every instruction set that this machine has, slowest first: what a test compares.
@@ -78,108 +65,70 @@ impl std::fmt::Debug for Kernels {
     }
 }
 
-/// Declares [`Slots`] and its value for each instruction set from one list of `name: generic body (arguments)`.
+/// Declares [`Slots`] from one list of `name: generic body (arguments)`, and its value for each
+/// instruction set of the table in `isa.rs`. (`$d` is a `$` for the macro that takes the table's
+/// entries.)
 ///
 /// A body takes the lanes token first; it may ask for a wider trait than `Lanes` where an operation has leaves of its
 /// own per instruction set (integer dot products).
 macro_rules! slots {
-    ($( $name:ident = $body:path : ($($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)? ; )*) => {
+    ($d:tt $( $name:ident = $body:path : ($($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)? ; )*) => {
         /// One function per operation. Each may be called only where its instruction set is present.
         pub(crate) struct Slots {
+            /// What the functions enable.
+            #[cfg(test)]
+            features: &'static [&'static str],
             $( pub(crate) $name: unsafe fn($($ty),*) $(-> $ret)?, )*
         }
 
-        mod scalar {
-            use super::*;
+        macro_rules! slots_of_each {
+            ($d( #[$doc:meta] $isa:ident = $isa_name:literal {
+                module: $module:ident, cfg: $cfg:meta, lanes: $lanes:ty, features: [$d($feature:tt)*],
+            } )*) => {
+                impl Slots {
+                    /// The functions of `isa`; `None` where this build has none for it.
+                    fn of(isa: Isa) -> Option<&'static Self> {
+                        match isa {
+                            $d(
+                                #[cfg($cfg)]
+                                Isa::$isa => Some(&$module::SLOTS),
+                                #[cfg(not($cfg))]
+                                Isa::$isa => None,
+                            )*
+                        }
+                    }
+                }
 
-            pub(super) static SLOTS: Slots = Slots { $( $name, )* };
+                $d(
+                    #[cfg($cfg)]
+                    mod $module {
+                        use super::*;
 
-            $( fn $name($($arg: $ty),*) $(-> $ret)? {
-                $body(crate::lanes::ScalarLanes, $($arg),*)
-            } )*
+                        pub(super) static SLOTS: Slots = Slots {
+                            #[cfg(test)]
+                            features: &[$d($feature),*],
+                            $( $name, )*
+                        };
+
+                        $(
+                            $d( #[target_feature(enable = $feature)] )*
+                            fn $name($($arg: $ty),*) $(-> $ret)? {
+                                // SAFETY: this function enables the features, so its caller has vouched for them.
+                                let lanes = unsafe { <$lanes>::assume_available() };
+                                $body(lanes, $($arg),*)
+                            }
+                        )*
+                    }
+                )*
+            };
         }
-
-        #[cfg(target_arch = "x86_64")]
-        mod avx2 {
-            use super::*;
-
-            pub(super) static SLOTS: Slots = Slots { $( $name, )* };
-
-            $( #[target_feature(enable = "avx2,fma,f16c,popcnt")]
-            fn $name($($arg: $ty),*) $(-> $ret)? {
-                // SAFETY: this function enables the features, so its caller has vouched for them.
-                let lanes = unsafe { crate::lanes::Avx2Lanes::assume_available() };
-                $body(lanes, $($arg),*)
-            } )*
-        }
-
-        #[cfg(target_arch = "x86_64")]
-        mod avx512 {
-            use super::*;
-
-            pub(super) static SLOTS: Slots = Slots { $( $name, )* };
-
-            $( #[target_feature(enable = "avx2,fma,f16c,popcnt,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-            fn $name($($arg: $ty),*) $(-> $ret)? {
-                // SAFETY: this function enables the features, so its caller has vouched for them.
-                let lanes = unsafe { crate::lanes::Avx512Lanes::assume_available() };
-                $body(lanes, $($arg),*)
-            } )*
-        }
-
-        #[cfg(target_arch = "aarch64")]
-        mod neon {
-            use super::*;
-
-            pub(super) static SLOTS: Slots = Slots { $( $name, )* };
-
-            $( #[target_feature(enable = "neon")]
-            fn $name($($arg: $ty),*) $(-> $ret)? {
-                // SAFETY: this function enables the features, so its caller has vouched for them.
-                let lanes = unsafe {
-                    crate::lanes::NeonLanes::<{ crate::lanes::neon::PLAIN }>::assume_available()
-                };
-                $body(lanes, $($arg),*)
-            } )*
-        }
-
-        #[cfg(target_arch = "aarch64")]
-        mod neon_dotprod {
-            use super::*;
-
-            pub(super) static SLOTS: Slots = Slots { $( $name, )* };
-
-            $( #[target_feature(enable = "neon,dotprod")]
-            fn $name($($arg: $ty),*) $(-> $ret)? {
-                // SAFETY: this function enables the features, so its caller has vouched for them.
-                let lanes = unsafe {
-                    crate::lanes::NeonLanes::<{ crate::lanes::neon::DOTPROD }>::assume_available()
-                };
-                $body(lanes, $($arg),*)
-            } )*
-        }
-
-        #[cfg(target_arch = "aarch64")]
-        mod neon_i8mm {
-            use super::*;
-
-            pub(super) static SLOTS: Slots = Slots { $( $name, )* };
-
-            $( #[target_feature(enable = "neon,dotprod,i8mm")]
-            fn $name($($arg: $ty),*) $(-> $ret)? {
-                // SAFETY: this function enables the features, so its caller has vouched for them.
-                let lanes = unsafe {
-                    crate::lanes::NeonLanes::<{ crate::lanes::neon::I8MM }>::assume_available()
-                };
-                $body(lanes, $($arg),*)
-            } )*
-        }
+        instruction_sets!(slots_of_each);
     };
 }
 
-// One line per operation. Every instruction set of `mod`s above fills every slot: a set that lacks its own leaf for an
+// One line per operation. Every instruction set of the table fills every slot: a set that lacks its own leaf for an
 // operation names the shared one in the body's trait implementation.
-slots! {
+slots! { $
     // Rows of f32.
     dot = crate::rows::dot::dot: (x: &[f32], y: &[f32]) -> f32;
     hadamard = crate::rows::hadamard::hadamard: (rows: &mut [f32], dim: usize);
@@ -226,11 +175,19 @@ slots! {
     quantize_int4 = crate::vector::quantize_int4: (x: &[f32], out: &mut [u8]) -> f32;
 
     // Attention: writing, rewriting and reading keys and values, one task, and the joining of two results.
-    store_kv = crate::attention::store: (job: &crate::attention::StoreJob<'_>, plane: &mut [u8]);
-    convert_kv = crate::attention::convert:
-        (job: &crate::attention::ConvertJob<'_>, plane: &mut [u8], scratch: &mut crate::attention::KvScratch);
-    read_kv = crate::attention::read:
-        (job: &crate::attention::ReadJob<'_>, out: &mut [f32], scratch: &mut crate::attention::KvScratch);
+    store_kv = crate::attention::store: (plane: crate::attention::KvPlaneMut<'_>, first: usize, rows: &[f32]);
+    convert_kv = crate::attention::convert: (
+        from: &crate::attention::KvPlane<'_>,
+        to: crate::attention::KvPlaneMut<'_>,
+        scratch: &mut crate::attention::KvScratch,
+    );
+    read_kv = crate::attention::read: (
+        plane: &crate::attention::KvPlane<'_>,
+        head: usize,
+        positions: std::ops::Range<usize>,
+        out: &mut [f32],
+        scratch: &mut crate::attention::KvScratch,
+    );
     attend = crate::attention::attend: (task: &crate::attention::Task<'_>, worker: &mut crate::attention::Worker);
     attend_merge = crate::attention::merge: (total: &mut crate::attention::State, split: &crate::attention::State);
 
@@ -283,9 +240,22 @@ mod tests {
         let chosen = Kernels::detect().unwrap().isa();
         let available: Vec<_> = Kernels::available().iter().map(|kernels| kernels.isa().name()).collect();
         println!("instruction set: {chosen} (available: {})", available.join(", "));
-        match std::env::var(Isa::VARIABLE) {
-            Ok(name) if !name.is_empty() => assert_eq!(chosen.name(), name),
-            _ => assert_eq!(chosen, Isa::best()),
+        match std::env::var(Isa::VARIABLE).ok().filter(|name| !name.is_empty()) {
+            Some(name) => assert_eq!(chosen.name(), name),
+            None => assert_eq!(chosen, Isa::best()),
         }
+    }
+
+    #[test]
+    fn features_are_what_the_slots_enable() {
+        for kernels in Kernels::available() {
+            let (isa, enabled) = (kernels.isa(), kernels.slots.features);
+            assert_eq!(isa.features(), enabled, "{isa}");
+            assert_eq!(enabled.is_empty(), isa == Isa::Scalar, "{isa}");
+        }
+        for (set, part) in [(Isa::Avx512, Isa::Avx2), (Isa::NeonI8mm, Isa::NeonDotprod)] {
+            assert!(set.features().starts_with(part.features()), "{set} extends {part}");
+        }
+        assert!(Isa::Avx2.features().contains(&"popcnt"), "used by the distances of sign bits");
     }
 }

@@ -1,7 +1,7 @@
 //! CPU arithmetic for language models: everything between bytes of weights and logits.
 //!
-//! It knows nothing of model files, architectures, tokens or sampling policies, holds no global state but the cached CPU
-//! detection, and depends on three small crates.
+//! It knows nothing of model files, architectures, tokens or sampling policies, holds no global
+//! state but the cached CPU detection, and depends on three small crates.
 //!
 //! # Example
 //! A matrix of 8-bit quant blocks times one token:
@@ -25,13 +25,14 @@
 //! ```
 //!
 //! # Rooms
-//! All operations are methods of [`Kernels`]; the types that they take live in the module of their subject.
+//! All operations are methods of [`Kernels`]; the types that they take live in the module of their
+//! subject.
 //!
 //! | module | types | methods of `Kernels` |
 //! |---|---|---|
 //! | [`quant`] | [`BlockFormat`](quant::BlockFormat), [`PackedMatrix`](quant::PackedMatrix), [`SharedBytes`](quant::SharedBytes) | |
 //! | [`matmul`] | [`Activations`](matmul::Activations), [`MatmulJob`](matmul::MatmulJob) | `matmul`, `matmul_many` |
-//! | [`attention`] | [`AttentionShape`](attention::AttentionShape), [`KvLayout`](attention::KvLayout), [`KvView`](attention::KvView), the formats of keys and values | `attention`, `store_keys`, `store_values`, `convert_kv`, ... |
+//! | [`attention`] | [`AttentionShape`](attention::AttentionShape), [`Mask`](attention::Mask), [`KvPlane`](attention::KvPlane), [`KvView`](attention::KvView), the formats of keys and values | `attention`, `store_kv`, `convert_kv`, `read_kv`, ... |
 //! | [`rope`] | [`RopeConfig`](rope::RopeConfig), [`RopeTable`](rope::RopeTable) | `rope` |
 //! | [`rows`] | [`Norm`](rows::Norm), [`Activation`](rows::Activation), [`MatrixView`](rows::MatrixView) | `dot`, `norm`, `gated`, `softmax`, `hadamard`, `top_k`, ... |
 //! | [`vector`] | [`VectorRows`](vector::VectorRows), [`Metric`](vector::Metric), [`ProductQuantizer`](vector::ProductQuantizer) | `distance`, `distances`, `hamming`, `quantize_int8`, ... |

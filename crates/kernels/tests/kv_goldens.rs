@@ -1,9 +1,9 @@
-//! Keys and values in KIVI's formats against the goldens in `data/kv` (see its README): what the stored numbers are, and what
-//! attention makes of them.
+//! Keys and values in KIVI's formats against the goldens in `data/kv` (see its README): what the
+//! stored numbers are, and what attention makes of them.
 
 use ruvllm_kernels::attention::{
-    AttentionScratch, AttentionShape, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane, KvRole, KvScratch,
-    KvView,
+    AttentionScratch, AttentionShape, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane, KvPlaneMut, KvRole,
+    KvScratch, KvView, Mask,
 };
 use ruvllm_kernels::{Kernels, ThreadPool};
 use safetensors::SafeTensors;
@@ -70,15 +70,13 @@ impl Golden<'_> {
             let whole = role == KvRole::Values || first < key_tokens;
             let (wide, layout) = (self.layout(KvFormat::F32), self.layout(format));
             let mut plane = KvBuffer::zeroed(wide.plane_bytes()).unwrap();
-            match role {
-                KvRole::Keys => kernels.store_keys(&wide, &rows, 0, plane.as_bytes_mut()),
-                KvRole::Values => kernels.store_values(&wide, &rows, 0, plane.as_bytes_mut()),
-            }
+            kernels.store_kv(KvPlaneMut::new(wide, role, plane.as_bytes_mut()), 0, &rows);
             if !whole {
                 return (wide, plane);
             }
             let mut to = KvBuffer::zeroed(layout.plane_bytes()).unwrap();
-            kernels.convert_kv(role, &wide, plane.as_bytes(), &layout, to.as_bytes_mut(), &mut scratch);
+            let from = KvPlane::new(wide, role, plane.as_bytes());
+            kernels.convert_kv(from, KvPlaneMut::new(layout, role, to.as_bytes_mut()), &mut scratch);
             (layout, to)
         });
         blocks.collect()
@@ -92,25 +90,29 @@ impl Golden<'_> {
             let (head, token) = (row / self.tokens, row % self.tokens);
             let (layout, plane) = &blocks[token / BLOCK];
             let position = token % BLOCK..token % BLOCK + 1;
-            kernels.read_kv(role, layout, plane.as_bytes(), head, position, None, out, &mut scratch);
+            let plane = KvPlane::new(*layout, role, plane.as_bytes());
+            kernels.read_kv(plane, head, position, out, &mut scratch);
         }
         rows
     }
 
-    /// Attention of the four queries of each head, which all see all tokens: a group of query heads.
+    /// Attention of the four queries of each head, which all see all tokens: a group of query
+    /// heads.
     fn attend(
         &self,
         kernels: Kernels,
         keys: &[(KvLayout, KvBuffer)],
         values: &[(KvLayout, KvBuffer)],
     ) -> Vec<f32> {
-        fn plane((layout, buffer): &(KvLayout, KvBuffer)) -> KvPlane<'_> {
-            KvPlane { format: layout.format(), bytes: buffer.as_bytes() }
+        let mut blocks = Vec::new();
+        for ((key_layout, keys), (value_layout, values)) in keys.iter().zip(values) {
+            let keys = KvPlane::new(*key_layout, KvRole::Keys, keys.as_bytes());
+            blocks.push(KvBlock {
+                keys,
+                values: KvPlane::new(*value_layout, KvRole::Values, values.as_bytes()),
+            });
         }
-        let blocks: Vec<KvBlock<'_>> = (keys.iter().zip(values))
-            .map(|(keys, values)| KvBlock { keys: plane(keys), values: plane(values) })
-            .collect();
-        let kv = KvView { blocks: &blocks, block_tokens: BLOCK, len: self.tokens, nuq: None };
+        let kv = KvView::new(&blocks, self.tokens);
         let shape = AttentionShape {
             n_heads: 4 * self.heads,
             n_kv_heads: self.heads,
@@ -118,7 +120,7 @@ impl Golden<'_> {
             query_start: self.tokens - 1,
             n_queries: 1,
             scale: 1.0 / (self.dim as f32).sqrt(),
-            window: None,
+            mask: Mask::CAUSAL,
             soft_cap: None,
             alibi: None,
         };

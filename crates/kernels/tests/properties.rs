@@ -66,7 +66,7 @@ fn close(found: f32, expected: f64, bound: f64) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 400 * ProptestConfig::default().cases / 256, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn dot_agrees((x, at) in row(any_f32()), seed in any_f32()) {

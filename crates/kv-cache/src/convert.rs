@@ -1,7 +1,7 @@
 //! The numbers of a block in another format, layer by layer.
 
 use ruvllm_kernels::Kernels;
-use ruvllm_kernels::attention::{KvRole, KvScratch, NuqContext, SquatCorrection};
+use ruvllm_kernels::attention::{KvScratch, NuqContext, SquatCorrection};
 
 use crate::store::Tier;
 
@@ -22,20 +22,10 @@ pub(crate) fn convert(
     context: LayerContext<'_>,
     scratch: &mut KvScratch,
 ) {
-    let ((from, source), (to, target)) = (from, to);
-    let (keys, values) = source.split_at(from.keys.plane_bytes());
-    let (to_keys, to_values) = target.split_at_mut(to.keys.plane_bytes());
-    let planes = [
-        (KvRole::Keys, &from.keys, keys, &to.keys, to_keys),
-        (KvRole::Values, &from.values, values, &to.values, to_values),
-    ];
-    for (role, from, source, to, target) in planes {
-        let corrections = context.corrections.filter(|_| role == KvRole::Keys);
-        let learned = from.format().needs_calibration() || to.format().needs_calibration();
-        match (context.nuq.filter(|_| learned), corrections) {
-            (Some(nuq), _) => kernels.convert_kv_nuq(role, from, source, to, target, nuq, scratch),
-            (None, Some(all)) => kernels.convert_keys_squat(from, source, to, target, all, scratch),
-            (None, None) => kernels.convert_kv(role, from, source, to, target, scratch),
-        }
-    }
+    // Corrections are for the first loss of precision.
+    let corrections = context.corrections.filter(|_| !from.0.formats.keys.needs_calibration());
+    let source = from.0.planes(from.1, context.nuq);
+    let [keys, values] = to.0.planes_mut(to.1).map(|plane| plane.with_nuq(context.nuq));
+    kernels.convert_kv(source.keys, keys.with_corrections(corrections), scratch);
+    kernels.convert_kv(source.values, values, scratch);
 }

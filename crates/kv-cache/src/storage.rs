@@ -1,6 +1,6 @@
 //! The numbers of one block in one tier.
 
-use ruvllm_kernels::attention::{KvBlock, KvPlane};
+use ruvllm_kernels::attention::{KvBlock, NuqContext};
 use ruvllm_memory::SlabBlock;
 
 use crate::error::{Error, Result};
@@ -92,14 +92,9 @@ impl Storage {
         self.layers.iter_mut().map(move |layer| &mut layer.bytes_mut()[..len])
     }
 
-    /// What attention reads.
-    pub(crate) fn view(&self, layer: usize) -> KvBlock<'_> {
-        let tier = self.store.tier(self.tier);
-        let (keys, values) = self.layer(layer).split_at(tier.keys.plane_bytes());
-        KvBlock {
-            keys: KvPlane { format: tier.formats.keys, bytes: keys },
-            values: KvPlane { format: tier.formats.values, bytes: values },
-        }
+    /// The planes of one layer that attention reads.
+    pub(crate) fn view<'a>(&'a self, layer: usize, nuq: Option<NuqContext<'a>>) -> KvBlock<'a> {
+        self.store.tier(self.tier).planes(self.layer(layer), nuq)
     }
 }
 

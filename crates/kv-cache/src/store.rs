@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use ruvllm_kernels::attention::{KvLayout, NuqContext};
+use ruvllm_kernels::attention::{KvBlock, KvLayout, KvPlane, KvPlaneMut, KvRole, NuqContext};
 use ruvllm_memory::{PagePool, Request, Slab, Tenant, TenantUsage};
 
 use crate::block::Block;
@@ -435,6 +435,21 @@ impl Tier {
     /// Bytes of the keys and the values of one layer.
     pub(crate) fn layer_bytes(&self) -> usize {
         self.keys.plane_bytes().saturating_add(self.values.plane_bytes())
+    }
+
+    /// Planes of the keys and the values of one layer in a block, to be read.
+    pub(crate) fn planes<'a>(&self, bytes: &'a [u8], nuq: Option<NuqContext<'a>>) -> KvBlock<'a> {
+        let (keys, values) = bytes.split_at(self.keys.plane_bytes());
+        KvBlock {
+            keys: KvPlane::new(self.keys, KvRole::Keys, keys).with_nuq(nuq),
+            values: KvPlane::new(self.values, KvRole::Values, values).with_nuq(nuq),
+        }
+    }
+
+    /// Planes of the keys and the values of one layer in a block, to be written.
+    pub(crate) fn planes_mut<'a>(&self, bytes: &'a mut [u8]) -> [KvPlaneMut<'a>; 2] {
+        let (keys, values) = bytes.split_at_mut(self.keys.plane_bytes());
+        [KvPlaneMut::new(self.keys, KvRole::Keys, keys), KvPlaneMut::new(self.values, KvRole::Values, values)]
     }
 
     /// A block came into the tier.

@@ -2,32 +2,8 @@
 //!
 //! Alone in its binary, because it counts the allocations of the whole process.
 
-use std::{
-    alloc::{GlobalAlloc, Layout, System},
-    sync::atomic::{AtomicUsize, Ordering::Relaxed},
-};
-
 use ruvllm_kv_cache::prefix::{PrefixKey, PrefixTree, Scope};
-
-struct Counting;
-
-static CURRENT: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: both functions pass their arguments on to the system allocator unchanged, and the counting allocates
-// nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        CURRENT.fetch_add(layout.size(), Relaxed);
-        // SAFETY: the caller keeps `GlobalAlloc::alloc`'s contract.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        CURRENT.fetch_sub(layout.size(), Relaxed);
-        // SAFETY: the caller keeps `GlobalAlloc::dealloc`'s contract, and `alloc` gave out the system's pointer.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
+use ruvllm_testkit::allocator::{Counting, live_bytes};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -59,7 +35,7 @@ fn prompt(i: usize, n_blocks: usize, n_own: usize) -> Vec<u32> {
 fn the_tree_reports_the_bytes_that_it_allocates_and_they_are_few_beside_what_it_indexes() {
     // The last shape is the worst one: a node for every block.
     for (n_keys, n_prompts, n_blocks, n_own) in [(1, 100, 30, 30), (50, 20, 8, 3), (1, 20_000, 1, 1)] {
-        let before = CURRENT.load(Relaxed);
+        let before = live_bytes();
         let tree = PrefixTree::<u64>::new(BLOCK);
         for k in 0..n_keys {
             let key = key(k);
@@ -69,7 +45,7 @@ fn the_tree_reports_the_bytes_that_it_allocates_and_they_are_few_beside_what_it_
             }
         }
         let check = |when: &str| {
-            let allocated = CURRENT.load(Relaxed) - before;
+            let allocated = live_bytes() - before;
             let statistics = tree.statistics();
             let reported = statistics.bytes;
             // The size of a hash table is not public, so the report derives it from the capacity.

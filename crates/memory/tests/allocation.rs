@@ -2,30 +2,8 @@
 //!
 //! Counted are the allocations of the thread that takes the steps: the one that waits for it has its own.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
 use ruvllm_memory::{PagePool, PoolConfig, Request, Slab};
-
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-}
-
-// SAFETY: both functions pass their arguments on to the system allocator unchanged, and the counting allocates nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller keeps `GlobalAlloc::alloc`'s contract.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps `GlobalAlloc::dealloc`'s contract, and `alloc` gave out the system's pointer.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
+use ruvllm_testkit::allocator::{Counting, calls, count_calls};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -44,10 +22,11 @@ fn a_step_that_was_run_before_allocates_nothing() {
         blocks.clear();
     };
     (0..10).for_each(|_| step());
-    let before = ALLOCATIONS.get();
+    count_calls();
+    let before = calls();
     (0..100).for_each(|_| step());
-    let after = ALLOCATIONS.get();
+    let after = calls();
     assert_eq!(after - before, 0);
     let boxed = std::hint::black_box(Box::new(1));
-    assert_eq!(ALLOCATIONS.get() - after, *boxed, "the counter counts");
+    assert_eq!(calls() - after, *boxed, "the counter counts");
 }

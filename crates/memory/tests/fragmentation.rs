@@ -1,6 +1,7 @@
 //! Free memory stays usable: after a million random requests at 90 % use, what is free can be had in one piece.
 
 use ruvllm_memory::{Error, Fit, PagePool, Pages, PoolConfig, Request};
+use ruvllm_testkit::Random;
 
 const CAPACITY_PAGES: usize = 2048;
 const OPERATIONS: usize = 1_000_000;
@@ -8,13 +9,8 @@ const OPERATIONS: usize = 1_000_000;
 /// Half of the requests are for one page, the rest for up to 64; a random handle goes for each that does not fit into
 /// 90 %. Returns the smallest seen fraction of the free pages that were in one piece, and what is held at the end.
 fn run(pool: &PagePool) -> (f64, Vec<Pages>) {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut random = |below: usize| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state % below as u64) as usize
-    };
+    let mut generator = Random::new(1);
+    let mut random = |below| generator.below(below);
     let (mut held, mut used, mut lowest) = (Vec::<Pages>::new(), 0, 1.0_f64);
     for operation in 0..OPERATIONS {
         let n_pages = if random(2) == 0 { 1 } else { 1 + random(64) };

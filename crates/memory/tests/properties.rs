@@ -159,7 +159,7 @@ impl Run {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(64 * ProptestConfig::default().cases / 256))]
 
     #[test]
     fn the_pool_agrees_with_its_model(

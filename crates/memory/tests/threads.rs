@@ -9,6 +9,7 @@ use ruvllm_memory::{
     Demand, Error, Offer, OwnerId, PagePool, Pages, PoolConfig, PressureOwner, PressurePolicy, Release,
     Request, Rung, Slab, Tenant,
 };
+use ruvllm_testkit::Random;
 
 const PAGE_BYTES: usize = 512 << 10;
 const THREADS: usize = 8;
@@ -34,15 +35,10 @@ fn run(work: impl Fn(usize) + Sync) {
     assert_eq!(ended.load(Ordering::Acquire), THREADS);
 }
 
-/// A xorshift generator with a sequence for each thread.
+/// Numbers below a limit, other ones for each thread.
 fn random(thread: usize) -> impl FnMut(usize) -> usize {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(thread as u64 + 1);
-    move |below| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state % below as u64) as usize
-    }
+    let mut random = Random::new(thread as u64);
+    move |below| random.below(below)
 }
 
 #[test]

@@ -3,13 +3,11 @@
 
 use ruvllm_adapters::Adapter;
 use ruvllm_kv_cache::{KvStep, Sequence};
+use ruvllm_text::TokenId;
 
 use crate::compute::Compute;
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
-
-/// A token id.
-pub type TokenId = u32;
 
 /// New tokens of one sequence, and the step that stores their keys and values behind those present.
 ///

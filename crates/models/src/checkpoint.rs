@@ -1,16 +1,13 @@
 //! What a model is loaded from: hyperparameters and tensors under the names of GGUF, whatever files hold them.
 
-use std::path::Path;
-
 use gguf_rs_lite::{Gguf, Metadata, TensorData, TensorInfo};
+use ruvllm_text::tokenizer::Tokenizer;
 
 use crate::error::Result;
-use crate::hf::HfFolder;
-use crate::tokenizer::Tokenizer;
 
 /// A model on disk, seen as a GGUF file: the same metadata keys, tensor names, shapes and row orders.
 ///
-/// [`Gguf`] is one; [`HfFolder`] makes a Hugging Face folder look like one; [`InSitu`](crate::quantize::InSitu) shows
+/// [`Gguf`] is one; [`HfFolder`](crate::HfFolder) makes a Hugging Face folder look like one; [`InSitu`](crate::quantize::InSitu) shows
 /// another checkpoint in other tensor types.
 pub trait Checkpoint {
     /// The hyperparameters and the chat template. The vocabulary may be missing here, see [`Self::file_metadata`].
@@ -65,15 +62,6 @@ impl AsRef<[u8]> for TensorBytes {
     }
 }
 
-/// Opens a GGUF file (of a split model any part) or a Hugging Face folder.
-///
-/// # Errors
-/// Those of [`Gguf::open`] and [`HfFolder::open`].
-pub fn open_checkpoint(path: impl AsRef<Path>) -> Result<Box<dyn Checkpoint>> {
-    let path = path.as_ref();
-    Ok(if path.is_dir() { Box::new(HfFolder::open(path)?) } else { Box::new(Gguf::open(path)?) })
-}
-
 impl Checkpoint for Gguf {
     fn metadata(&self) -> &Metadata {
         self.metadata()
@@ -104,6 +92,6 @@ impl Checkpoint for Gguf {
     }
 
     fn tokenizer(&self) -> Result<Tokenizer> {
-        Tokenizer::from_gguf(self.metadata())
+        Ok(Tokenizer::from_gguf(self.metadata())?)
     }
 }

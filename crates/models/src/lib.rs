@@ -1,7 +1,6 @@
-//! Language models for `ruvllm`: hyperparameters and weights from GGUF files and Hugging Face folders, the forward passes of
-//! decoders ([`Model`]) and of encoders for embeddings ([`Encoder`]). Its arithmetic is that of `ruvllm-kernels`, but for a
-//! factor of embeddings and a cap of logits. It keeps no keys and values (that is `ruvllm-kv-cache`), and does not schedule, sample or stream (that is `ruvllm`).
+#![doc = include_str!("../README.md")]
 //!
+//! # Main types
 //! ```text
 //! Gguf ──────┐
 //! HfFolder ──┴► Checkpoint ──► ModelConfig ──► Model ◄── Compute (kernels, threads)
@@ -11,7 +10,7 @@
 //! ```
 //!
 //! A pass takes any mix of prompt chunks and single tokens of different sequences ([`Segment`]), each with a step of its own
-//! [`Sequence`], and commits all of them or none. See [`Model`] for an example.
+//! [`Sequence`], and commits all of them or none. See [`Model`] for an example of decoding.
 //!
 //! # Invariants
 //! - Matrices are used where they are in the file, unless the file has their rows in another order; norms and biases are
@@ -25,7 +24,6 @@
 #![forbid(unsafe_code)]
 
 mod batch;
-pub mod chat;
 mod checkpoint;
 mod compute;
 mod config;
@@ -34,23 +32,24 @@ mod encoder;
 mod error;
 mod family;
 mod hf;
+mod open;
 mod pooling;
 mod projection;
 pub mod quantize;
 mod rows;
-pub mod tokenizer;
 mod weights;
 mod workspace;
 
-pub use batch::{LogitsRows, Segment, TokenId};
-pub use checkpoint::{Checkpoint, TensorBytes, open_checkpoint};
+pub use batch::{LogitsRows, Segment};
+pub use checkpoint::{Checkpoint, TensorBytes};
 pub use compute::Compute;
 pub use config::ModelConfig;
 pub use decoder::Model;
-pub use encoder::{Encoder, EncoderConfig, EncoderWorkspace, is_encoder};
+pub use encoder::{Encoder, EncoderConfig, EncoderWorkspace};
 pub use error::{Error, Result};
-pub use family::{Activation, AttentionTemperature, DecoderSpec, Projections, Window};
-pub use hf::{HfFolder, StoredTensor};
+pub use family::{Activation, AttentionTemperature, DecoderSpec, Projections, Window, is_encoder};
+pub use hf::{HfFolder, StoredTensor, folder_chat_template};
+pub use open::open_checkpoint;
 pub use pooling::{EmbeddingDefaults, Pooling};
 pub use ruvllm_kernels::attention::KvFormat;
 pub use ruvllm_kv_cache::{KvPolicy, KvStore, Sequence};

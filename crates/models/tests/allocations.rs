@@ -2,63 +2,19 @@
 //! proportion when a file lies about its sizes. A binary of its own, with one test, because the
 //! counters see every thread.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-
 use gguf_rs_lite::{Gguf, Metadata, TensorInfo, Writer};
 use ruvllm_adapters::{LoraFile, Part};
 use ruvllm_memory::{PagePool, PoolConfig, Request};
 use ruvllm_models::{Compute, KvFormat, LogitsRows, Model, Segment, Workspace};
-
-/// Counts calls and live bytes, and otherwise is the system's allocator.
-struct Counting;
-
-/// Whether the test has begun.
-static STARTED: AtomicBool = AtomicBool::new(false);
-
-thread_local! {
-    /// Whether the calls of this thread count, once it has made one: those of the test and of the threads that it starts do. The
-    /// thread that waits for the test allocates when it pleases.
-    static COUNTED: Cell<Option<bool>> = const { Cell::new(None) };
-}
-
-static CALLS: AtomicUsize = AtomicUsize::new(0);
-static LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
-static PEAK_BYTES: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: every call goes to the system's allocator with the caller's own arguments; `realloc` and
-// `alloc_zeroed` keep their default forms, which call these two.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let counted = COUNTED.get().unwrap_or_else(|| STARTED.load(Ordering::Relaxed));
-        COUNTED.set(Some(counted));
-        CALLS.fetch_add(usize::from(counted), Ordering::Relaxed);
-        let live = LIVE_BYTES.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
-        PEAK_BYTES.fetch_max(live, Ordering::Relaxed);
-        // SAFETY: the caller's obligations are exactly those of the system's allocator.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        LIVE_BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the pointer came from `alloc` above with this layout, that is, from the system.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
+use ruvllm_testkit::allocator::{Counting, calls, count_calls, peak_bytes};
+use ruvllm_testkit::model_data;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-fn data(relative: &str) -> std::path::PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(relative)
-}
-
 #[test]
 fn allocations_are_bounded() {
-    COUNTED.set(Some(true));
-    STARTED.store(true, Ordering::Relaxed);
+    count_calls();
     for threads in [1, 2] {
         warm_migrations_allocate_nothing(threads);
     }
@@ -79,7 +35,7 @@ fn allocations_are_bounded() {
 }
 
 fn warm_migrations_allocate_nothing(threads: usize) {
-    let gguf = Gguf::open(data("tiny/mistral/model-F16.gguf")).expect("the fixture opens");
+    let gguf = Gguf::open(model_data("tiny/mistral/model-F16.gguf")).expect("the fixture opens");
     let model = Model::load(&gguf, &mut |_| ()).expect("the fixture loads");
     let compute = Compute::new(threads).expect("kernels");
     let pool = PagePool::new(PoolConfig::new(16 << 20)).expect("a pool");
@@ -94,15 +50,15 @@ fn warm_migrations_allocate_nothing(threads: usize) {
     };
     let mut migrated = step(&[3; 160]);
     assert!(migrated > 0, "the first migration is part of warming up");
-    let before = CALLS.load(Ordering::Relaxed);
+    let before = calls();
     migrated = (0..200).map(|token| step(&[token])).sum();
-    let calls = CALLS.load(Ordering::Relaxed) - before;
+    let calls = calls() - before;
     assert_eq!((calls, migrated), (0, 12), "allocations and migrations in 200 steps on {threads} threads");
 }
 
 /// Steps of two sequences, the second of which may have an adapter.
 fn warm_decode_steps_allocate_nothing(file: &str, lora: Option<&str>, threads: usize) {
-    let gguf = Gguf::open(data(file)).expect("the fixture opens");
+    let gguf = Gguf::open(model_data(file)).expect("the fixture opens");
     let model = Model::load(&gguf, &mut |_| ()).expect("the fixture loads");
     let compute = Compute::new(threads).expect("kernels");
     let pool = PagePool::new(PoolConfig::new(16 << 20)).expect("a pool");
@@ -111,7 +67,7 @@ fn warm_decode_steps_allocate_nothing(file: &str, lora: Option<&str>, threads: u
         model.new_sequence(&store, 300).expect("a cache")
     });
     let adapter = lora.map(|name| {
-        let file = LoraFile::open(&data(name)).expect("the adapter opens");
+        let file = LoraFile::open(&model_data(name)).expect("the adapter opens");
         let parts = [Part { file: &file, scale: 1.0 }];
         model.adapter(&parts, &pool, &Request::default()).expect("it fits the model")
     });
@@ -128,16 +84,16 @@ fn warm_decode_steps_allocate_nothing(file: &str, lora: Option<&str>, threads: u
     // After this every buffer has its size. Blocks that begin and fill up are among the steps that are counted.
     step(&[3; 64]);
     step(&[4]);
-    let before = CALLS.load(Ordering::Relaxed);
+    let before = calls();
     for token in 0..200 {
         step(&[token]);
     }
-    let calls = CALLS.load(Ordering::Relaxed) - before;
+    let calls = calls() - before;
     assert_eq!(calls, 0, "{file}: {calls} allocations in 200 steps on {threads} threads");
 }
 
 fn lying_files_are_refused_cheaply() {
-    let source = Gguf::open(data("tiny/llama/model-F16.gguf")).expect("the fixture opens");
+    let source = Gguf::open(model_data("tiny/llama/model-F16.gguf")).expect("the fixture opens");
     let lies = [
         ("llama.block_count", u32::MAX),
         ("llama.block_count", 31),
@@ -153,10 +109,7 @@ fn lying_files_are_refused_cheaply() {
         let mut metadata = source.metadata().clone();
         metadata.insert(key, value);
         let gguf = copy_with(&source, &metadata);
-        let live = LIVE_BYTES.load(Ordering::Relaxed);
-        PEAK_BYTES.store(live, Ordering::Relaxed);
-        let loaded = Model::load(&gguf, &mut |_| ()).is_ok();
-        let peak = PEAK_BYTES.load(Ordering::Relaxed) - live;
+        let (loaded, peak) = peak_bytes(|| Model::load(&gguf, &mut |_| ()).is_ok());
         assert!(peak < 1 << 20, "{key} = {value}: {peak} bytes allocated, loaded: {loaded}");
     }
 }

@@ -2,49 +2,21 @@
 //!
 //! Alone in its binary, because it counts the allocations of the whole process. Mapped files are not among them.
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use ruvllm_kernels::ThreadPool;
 use ruvllm_models::quantize::{InSitu, Recipe, convert, quantize};
 use ruvllm_models::{Checkpoint, HfFolder, Model};
+use ruvllm_testkit::allocator::{Counting, peak_bytes};
+use ruvllm_testkit::{Random, model_data};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde_json::json;
 
-struct Counting;
-
-static CURRENT: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: both functions pass their arguments on to the system allocator unchanged, and the counting allocates nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        PEAK.fetch_max(CURRENT.fetch_add(layout.size(), Relaxed) + layout.size(), Relaxed);
-        // SAFETY: the caller keeps `GlobalAlloc::alloc`'s contract.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        CURRENT.fetch_sub(layout.size(), Relaxed);
-        // SAFETY: the caller keeps `GlobalAlloc::dealloc`'s contract, and `alloc` gave out the system's pointer.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
-
-/// What `work` gives, and the most bytes allocated at one time during it, beyond what was allocated before.
-fn peak<T>(work: impl FnOnce() -> T) -> (T, usize) {
-    let before = CURRENT.load(Relaxed);
-    PEAK.store(before, Relaxed);
-    let result = work();
-    (result, PEAK.load(Relaxed) - before)
-}
 
 const WIDTH: usize = 2048;
 const INNER: usize = 1024;
@@ -61,7 +33,7 @@ fn write_folder(folder: &Path) {
         "max_position_embeddings": 512, "vocab_size": ROWS, "tie_word_embeddings": true,
     });
     fs::write(folder.join("config.json"), config.to_string()).expect("written");
-    let tokenizer = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tiny/llama/hf/tokenizer.json");
+    let tokenizer = model_data("tiny/llama/hf/tokenizer.json");
     fs::copy(tokenizer, folder.join("tokenizer.json")).expect("copied");
     let shapes: [(&str, Vec<usize>); 12] = [
         ("model.embed_tokens.weight", vec![ROWS, WIDTH]),
@@ -77,14 +49,9 @@ fn write_folder(folder: &Path) {
         ("model.layers.0.mlp.down_proj.weight", vec![WIDTH, INNER]),
         ("model.layers.0.self_attn.q_proj.bias", vec![WIDTH]),
     ];
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut value = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        // Both signs, magnitudes from 1/128 to 1/64.
-        0x3C00 | (state as u16 & 0x807F)
-    };
+    let mut random = Random::new(1);
+    // Both signs, magnitudes from 1/128 to 1/64.
+    let mut value = || 0x3C00 | (random.next_u64() as u16 & 0x807F);
     let data: Vec<Vec<u8>> = shapes
         .iter()
         .map(|(_, shape)| (0..shape.iter().product()).flat_map(|_| u16::to_le_bytes(value())).collect())
@@ -104,7 +71,7 @@ fn the_peak_stays_below_twice_the_largest_tensor() {
 
     for name in ["Q4_K_M", "Q8_0", "F32"] {
         let recipe = Recipe::from_name(name).expect("a recipe");
-        let (result, bytes) = peak(|| {
+        let (result, bytes) = peak_bytes(|| {
             let source = HfFolder::open(folder.path())?;
             quantize(&source, &output(name), recipe, false, &pool, &mut |_| ControlFlow::Continue(()))
         });
@@ -115,7 +82,7 @@ fn the_peak_stays_below_twice_the_largest_tensor() {
         );
         assert!(bytes < 2 * LARGEST, "{name}: {bytes}");
     }
-    let (result, bytes) = peak(|| {
+    let (result, bytes) = peak_bytes(|| {
         convert(&HfFolder::open(folder.path())?, &output("auto"), None, &pool, &mut |_| {
             ControlFlow::Continue(())
         })
@@ -126,7 +93,7 @@ fn the_peak_stays_below_twice_the_largest_tensor() {
 
     // A file in two steps needs no copy of a matrix at all.
     let recipe = Recipe::from_name("Q4_K_M").expect("a recipe");
-    let (result, bytes) = peak(|| {
+    let (result, bytes) = peak_bytes(|| {
         let source = gguf_rs_lite::Gguf::open(output("auto"))?;
         quantize(&source, &output("again"), recipe, false, &pool, &mut |_| ControlFlow::Continue(()))
     });
@@ -136,7 +103,7 @@ fn the_peak_stays_below_twice_the_largest_tensor() {
     assert_eq!(fs::read(output("again")).expect("a file"), fs::read(output("Q4_K_M")).expect("a file"));
 
     let source = HfFolder::open(folder.path()).expect("the folder");
-    let (model, bytes) = peak(|| Model::load(&InSitu::new(&source, recipe, &pool)?, &mut |_| ()));
+    let (model, bytes) = peak_bytes(|| Model::load(&InSitu::new(&source, recipe, &pool)?, &mut |_| ()));
     let weights = model.expect("it loads").weight_bytes().private as usize;
     println!("loading in Q4_K_M: {weights} bytes of weights, {} beside", bytes - weights);
     assert!(bytes < weights + 2 * LARGEST, "{bytes} for {weights}");

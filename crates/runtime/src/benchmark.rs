@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use ruvllm_kernels::ThreadPool;
 use ruvllm_kv_cache::KvPolicy;
-use ruvllm_models::{Compute, LogitsRows, TokenId};
+use ruvllm_models::{Compute, LogitsRows};
+use ruvllm_text::TokenId;
 
-use crate::backend::BackendSession;
+use crate::backend::sequence::BackendSession;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::sampler::uniform;

@@ -4,7 +4,8 @@ use std::ops::ControlFlow;
 
 use ruvllm_kernels::attention::{KvFormat, NuqTraining};
 use ruvllm_kv_cache::{KeyRotations, KvCalibration, KvPolicy, Sequence};
-use ruvllm_models::{LogitsRows, Segment, TokenId, Workspace};
+use ruvllm_models::{LogitsRows, Segment, Workspace};
+use ruvllm_text::TokenId;
 
 use crate::engine::{Engine, kv_pool};
 use crate::error::{Error, Result};

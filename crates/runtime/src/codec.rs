@@ -3,9 +3,10 @@
 use std::fmt;
 use std::path::Path;
 
-use ruvllm_models::chat::{ChatTemplate, Message};
-use ruvllm_models::tokenizer::{EncodeOptions, TokenStream, Tokenizer};
-use ruvllm_models::{Checkpoint, TokenId};
+use ruvllm_models::Checkpoint;
+use ruvllm_text::TokenId;
+use ruvllm_text::chat::{ChatTemplate, Message};
+use ruvllm_text::tokenizer::{EncodeOptions, TokenStream, Tokenizer};
 
 use crate::error::{Error, Result};
 use crate::request::Prompt;
@@ -13,7 +14,7 @@ use crate::request::Prompt;
 /// The tokenizer and the chat template of a model, and the ids that it knows.
 pub struct TextCodec {
     tokenizer: Tokenizer,
-    chat_template: Result<ChatTemplate, ruvllm_models::Error>,
+    chat_template: Result<ChatTemplate, ruvllm_text::Error>,
     vocab_size: usize,
 }
 
@@ -25,7 +26,7 @@ pub(crate) fn read_tokenizer(
     vocab_size: usize,
 ) -> Result<Tokenizer> {
     let (tokenizer, name) = match file {
-        Some(path) => (Tokenizer::from_file(path), path.display().to_string()),
+        Some(path) => (Tokenizer::from_file(path).map_err(Into::into), path.display().to_string()),
         None => (checkpoint.tokenizer(), name.to_owned()),
     };
     let tokenizer = tokenizer.map_err(|source| Error::Tokenizer { name, source })?;
@@ -65,7 +66,7 @@ impl TextCodec {
     /// [`Error::NoChatTemplate`] if it has none, [`Error::UnusableChatTemplate`] if it cannot be read.
     pub fn chat_template(&self) -> Result<&ChatTemplate> {
         self.chat_template.as_ref().map_err(|error| match error {
-            ruvllm_models::Error::NoChatTemplate => Error::NoChatTemplate,
+            ruvllm_text::Error::NoChatTemplate => Error::NoChatTemplate,
             error => Error::UnusableChatTemplate { reason: error.to_string() },
         })
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::ControlFlow;
 
-use ruvllm_models::TokenId;
+use ruvllm_text::TokenId;
 
 use crate::cancel::CancelToken;
 use crate::engine::Engine;

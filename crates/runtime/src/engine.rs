@@ -8,10 +8,11 @@ use ruvllm_adapters::Adapter;
 use ruvllm_kernels::{Kernels, ThreadPool};
 use ruvllm_kv_cache::{KvPolicy, KvStore};
 use ruvllm_memory::{PagePool, PoolConfig, PressurePolicy};
-use ruvllm_models::chat::{ChatTemplate, Message};
 use ruvllm_models::quantize::{InSitu, Recipe};
-use ruvllm_models::tokenizer::Tokenizer;
-use ruvllm_models::{Checkpoint, Compute, EmbeddingDefaults, LoadProgress, Model, ModelConfig, TokenId};
+use ruvllm_models::{Checkpoint, Compute, EmbeddingDefaults, LoadProgress, Model, ModelConfig};
+use ruvllm_text::TokenId;
+use ruvllm_text::chat::{ChatTemplate, Message};
+use ruvllm_text::tokenizer::Tokenizer;
 
 use crate::codec::TextCodec;
 use crate::error::{Error, Result};
@@ -72,14 +73,12 @@ impl Engine {
         progress: &mut dyn FnMut(LoadProgress<'_>),
     ) -> Result<Self> {
         let started = Instant::now();
-        options.check()?;
+        let machine = Machine::detect();
         // What the machine lacks should show before a long load.
-        let kernels = options.isa.map_or_else(Kernels::detect, Kernels::for_isa).map_err(Error::Compute)?;
+        let compute = plan::compute(&machine, options)?;
         let name = source.to_string();
         let checkpoint = source.open()?;
-        let machine = Machine::detect();
-        let pool = ThreadPool::new(plan::threads(&machine, options.threads).value).map_err(Error::Compute)?;
-        let model = load_model(&*checkpoint, options, &pool, progress)
+        let model = load_model(&*checkpoint, options, &compute.pool, progress)
             .map_err(|source| Error::Load { name: name.clone(), source })?;
         let embedding = EmbeddingDefaults::from_metadata(checkpoint.metadata())
             .map_err(|source| Error::Load { name: name.clone(), source })?;
@@ -95,7 +94,7 @@ impl Engine {
         Ok(Self {
             model,
             codec,
-            compute: Compute { kernels, pool },
+            compute,
             prefill_chunk: options.prefill_chunk,
             quantize: options.quantize,
             plan,

@@ -1,6 +1,7 @@
 //! The error type of this crate: one variant per condition, with the numbers that explain it.
 
-use ruvllm_models::{Pooling, TokenId};
+use ruvllm_models::Pooling;
+use ruvllm_text::TokenId;
 
 /// What this crate's functions return.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -125,7 +126,7 @@ pub enum Error {
     },
     /// The prompt text could not be turned into tokens.
     #[error("cannot encode the prompt")]
-    Encode(#[source] ruvllm_models::Error),
+    Encode(#[source] ruvllm_text::Error),
     /// A generated token could not be turned into text.
     #[error("cannot decode token {token}")]
     Decode {
@@ -133,7 +134,7 @@ pub enum Error {
         token: TokenId,
         /// What the tokenizer said.
         #[source]
-        source: ruvllm_models::Error,
+        source: ruvllm_text::Error,
     },
     /// Messages were given to a model without a chat template.
     #[error("the model has no chat template; give the prompt as text instead of messages")]
@@ -148,7 +149,7 @@ pub enum Error {
     },
     /// The chat template refuses the messages, or its text cannot be encoded.
     #[error("cannot make a prompt of the messages")]
-    Chat(#[source] ruvllm_models::Error),
+    Chat(#[source] ruvllm_text::Error),
     /// A text to embed could not be turned into tokens.
     #[error("cannot encode text {}", index + 1)]
     EncodeText {
@@ -156,7 +157,7 @@ pub enum Error {
         index: usize,
         /// What the tokenizer said.
         #[source]
-        source: ruvllm_models::Error,
+        source: ruvllm_text::Error,
     },
     /// A text to embed has no tokens, and the model puts none around it.
     #[error("text {} is empty and the model adds no tokens of its own; leave it out", index + 1)]

@@ -4,10 +4,10 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use ruvllm_kernels::Kernels;
-use ruvllm_models::TokenId;
-use ruvllm_models::tokenizer::TokenStream;
+use ruvllm_text::TokenId;
+use ruvllm_text::tokenizer::TokenStream;
 
-use crate::backend::{BackendSession, InferenceBackend};
+use crate::backend::sequence::BackendSession;
 use crate::cancel::CancelToken;
 use crate::codec::TextCodec;
 use crate::engine::Engine;
@@ -44,7 +44,14 @@ impl Engine {
 
     /// Checks a request and encodes its prompt.
     pub(crate) fn prepare<'r>(&'r self, request: &'r GenerateRequest) -> Result<Prepared<'r>> {
-        prepare(self, self.kernels(), request)
+        let facts = Facts {
+            codec: &self.codec,
+            kernels: self.kernels(),
+            context: self.context_length(),
+            model_context: self.config().context_length,
+            prefill_chunk: self.prefill_chunk,
+        };
+        Prepared::new(facts, request)
     }
 
     /// Runs a request on a sequence whose tokens are `present`, and keeps what others can begin with; gives the tokens that
@@ -58,7 +65,7 @@ impl Engine {
         on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<(Completion, Vec<TokenId>)> {
         let shared_tokens = prepared.request.shared_tokens.min(prepared.prompt.len());
-        let (mut completion, known) = run(prepared, session, present, cancel, on_text)?;
+        let (mut completion, known) = prepared.run(session, present, cancel, on_text)?;
         session.keep(&known, shared_tokens);
         session.remember_quality(&self.quality);
         completion.kv_quality = session.kv_quality();
@@ -67,73 +74,16 @@ impl Engine {
     }
 }
 
-/// Checks a request to a backend and encodes its prompt. The kernels are those of the sampler.
-pub(crate) fn prepare<'r, B: InferenceBackend + ?Sized>(
-    backend: &'r B,
-    kernels: Kernels,
-    request: &'r GenerateRequest,
-) -> Result<Prepared<'r>> {
-    let started = Instant::now();
-    let codec = backend.codec();
-    let sampler = Sampler::new(kernels, &request.sampling, codec.sampled_ids())?;
-    let matcher = StopMatcher::new(request.stop.iter().cloned())?;
-    let prompt = codec.encode_prompt(&request.prompt)?;
-    let context = backend.context_length();
-    if prompt.len() > context {
-        let model_context = backend.config().context_length;
-        return Err(Error::PromptTooLong { prompt_tokens: prompt.len(), context, model_context });
-    }
-    let limit = request.max_tokens.unwrap_or(usize::MAX);
-    let prefill_chunk = backend.prefill_chunk();
-    Ok(Prepared { request, codec, context, prefill_chunk, started, sampler, matcher, prompt, limit })
-}
-
-/// Runs a request on a sequence whose tokens are `present`; gives the tokens that it has then as well.
-pub(crate) fn run(
-    prepared: Prepared<'_>,
-    session: &mut dyn BackendSession,
-    present: &[TokenId],
-    cancel: &CancelToken,
-    on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
-) -> Result<(Completion, Vec<TokenId>)> {
-    let Prepared { request, codec, context, prefill_chunk, started, sampler, matcher, prompt, limit } =
-        prepared;
-    let mut generation = Generation {
-        codec,
-        session,
-        sampler,
-        output: Output {
-            stream: Some(codec.stream_after(&request.prompt)),
-            matcher,
-            piece: String::new(),
-            text: String::new(),
-            on_text,
-        },
-        tokens: Vec::new(),
-        limit: Limit { tokens: limit, context, prefill_chunk },
-        ignore_eos: request.ignore_eos,
-        clock: Clock::new(started),
-        cached: 0,
-    };
-    let finish_reason = generation.run(present, &prompt, cancel)?;
-    let Generation { session, sampler, output, tokens, clock, cached, .. } = generation;
-    let known = if limit == 0 {
-        present.to_vec()
-    } else {
-        prompt.iter().chain(&tokens).copied().take(session.len()).collect()
-    };
-    let completion = Completion {
-        kv_quality: None,
-        dropped_tokens: 0,
-        timings: clock.timings(prompt.len() - cached),
-        seed: sampler.seed(),
-        text: output.text,
-        tokens,
-        prompt_tokens: prompt.len(),
-        cached_tokens: cached,
-        finish_reason,
-    };
-    Ok((completion, known))
+/// What a generation needs to know of its backend.
+pub(crate) struct Facts<'b> {
+    pub(crate) codec: &'b TextCodec,
+    /// The kernels of the sampler.
+    pub(crate) kernels: Kernels,
+    /// Tokens that a sequence can have.
+    pub(crate) context: usize,
+    /// Tokens that the model was made for.
+    pub(crate) model_context: usize,
+    pub(crate) prefill_chunk: usize,
 }
 
 /// A request that was checked: all that it needs but a sequence.
@@ -150,10 +100,71 @@ pub(crate) struct Prepared<'r> {
     limit: usize,
 }
 
-impl Prepared<'_> {
+impl<'r> Prepared<'r> {
+    /// Checks a request and encodes its prompt.
+    pub(crate) fn new(facts: Facts<'r>, request: &'r GenerateRequest) -> Result<Self> {
+        let started = Instant::now();
+        let Facts { codec, kernels, context, model_context, prefill_chunk } = facts;
+        let sampler = Sampler::new(kernels, &request.sampling, codec.sampled_ids())?;
+        let matcher = StopMatcher::new(request.stop.iter().cloned())?;
+        let prompt = codec.encode_prompt(&request.prompt)?;
+        if prompt.len() > context {
+            return Err(Error::PromptTooLong { prompt_tokens: prompt.len(), context, model_context });
+        }
+        let limit = request.max_tokens.unwrap_or(usize::MAX);
+        Ok(Self { request, codec, context, prefill_chunk, started, sampler, matcher, prompt, limit })
+    }
+
     /// Most tokens that the sequence can come to have.
     pub(crate) fn capacity(&self) -> usize {
         self.context.min(self.prompt.len().saturating_add(self.limit))
+    }
+
+    /// Runs the request on a sequence whose tokens are `present`; gives the tokens that it has then as well.
+    pub(crate) fn run(
+        self,
+        session: &mut dyn BackendSession,
+        present: &[TokenId],
+        cancel: &CancelToken,
+        on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> Result<(Completion, Vec<TokenId>)> {
+        let Self { request, codec, context, prefill_chunk, started, sampler, matcher, prompt, limit } = self;
+        let mut generation = Generation {
+            codec,
+            session,
+            sampler,
+            output: Output {
+                stream: Some(codec.stream_after(&request.prompt)),
+                matcher,
+                piece: String::new(),
+                text: String::new(),
+                on_text,
+            },
+            tokens: Vec::new(),
+            limit: Limit { tokens: limit, context, prefill_chunk },
+            ignore_eos: request.ignore_eos,
+            clock: Clock::new(started),
+            cached: 0,
+        };
+        let finish_reason = generation.run(present, &prompt, cancel)?;
+        let Generation { session, sampler, output, tokens, clock, cached, .. } = generation;
+        let known = if limit == 0 {
+            present.to_vec()
+        } else {
+            prompt.iter().chain(&tokens).copied().take(session.len()).collect()
+        };
+        let completion = Completion {
+            kv_quality: None,
+            dropped_tokens: 0,
+            timings: clock.timings(prompt.len() - cached),
+            seed: sampler.seed(),
+            text: output.text,
+            tokens,
+            prompt_tokens: prompt.len(),
+            cached_tokens: cached,
+            finish_reason,
+        };
+        Ok((completion, known))
     }
 }
 

@@ -1,13 +1,4 @@
-//! The ruvllm engine: load a model, generate text, measure it.
-//!
-//! It composes: tokens, weights and forward passes are those of `ruvllm-models`, arithmetic and threads those of
-//! `ruvllm-kernels`. What is here is the order in which things happen, the choice of tokens, and the text that
-//! comes out. It reads no configuration files, talks to no network and prints nothing.
-//!
-//! # Example
-//! ```no_run
-#![doc = include_str!("../examples/generate.rs")]
-//! ```
+#![doc = include_str!("../README.md")]
 //!
 //! # Main types
 //! ```text
@@ -61,14 +52,16 @@ pub use ruvllm_adapters::Adapter;
 pub use ruvllm_kernels::{Isa, Kernels};
 pub use ruvllm_kv_cache::{KvCalibration, KvPolicy};
 pub use ruvllm_memory::{PressurePolicy, Quota, Tenant};
-pub use ruvllm_models::chat::Message;
 pub use ruvllm_models::quantize::Recipe;
-pub use ruvllm_models::{LoadProgress, ModelConfig, Pooling, TokenId};
+pub use ruvllm_models::{LoadProgress, ModelConfig, Pooling};
+pub use ruvllm_text::TokenId;
+pub use ruvllm_text::chat::Message;
 
 pub use crate::adapter::AdapterSource;
+pub use crate::backend::InferenceBackend;
 #[cfg(feature = "candle")]
 pub use crate::backend::candle::{CandleBackend, CandleDevice, CandleOptions};
-pub use crate::backend::{BackendSession, InferenceBackend};
+pub use crate::backend::sequence::BackendSession;
 pub use crate::benchmark::{BenchOptions, BenchResult, BenchTest, Spread};
 pub use crate::cancel::CancelToken;
 pub use crate::codec::TextCodec;

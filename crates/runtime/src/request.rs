@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use ruvllm_adapters::Adapter;
 use ruvllm_memory::{PressurePolicy, Tenant};
-use ruvllm_models::TokenId;
-use ruvllm_models::chat::Message;
+use ruvllm_text::TokenId;
+use ruvllm_text::chat::Message;
 
 use crate::sampler::SamplingParams;
 

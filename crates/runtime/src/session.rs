@@ -7,9 +7,10 @@ use std::time::Instant;
 use ruvllm_adapters::Adapter;
 use ruvllm_kv_cache::Sequence;
 use ruvllm_memory::{PressurePolicy, Tenant};
-use ruvllm_models::{Compute, LogitsRows, Model, Segment, TokenId, Workspace};
+use ruvllm_models::{Compute, LogitsRows, Model, Segment, Workspace};
+use ruvllm_text::TokenId;
 
-use crate::backend::{BackendSession, alike};
+use crate::backend::sequence::{BackendSession, common_prefix_len};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::prefix::{PrefixCache, Reused};
@@ -142,8 +143,8 @@ impl<'e> Session<'e> {
     /// How much of `prompt` this sequence, whose tokens are `present`, can go on from: at least the last token is left to
     /// compute. 0 where nothing is alike, or where what would have to be seen again was given up.
     pub(crate) fn reusable(&self, present: &[TokenId], prompt: &[TokenId]) -> usize {
-        let alike = alike(present, prompt);
-        if alike < self.cache.len() && self.cache.released() > 0 { 0 } else { alike }
+        let common = common_prefix_len(present, prompt);
+        if common < self.cache.len() && self.cache.released() > 0 { 0 } else { common }
     }
 
     /// Lets later sequences of the tenant begin with this one, whose tokens `tokens` are, and those of all tenants with the

@@ -1,7 +1,9 @@
 //! Semantic search in miniature: documents become vectors through one attention layer with 8-bit weights, and the vectors
 //! are searched in full precision, as 8-bit integers, and by their signs.
 
-use ruvllm_kernels::attention::{AttentionScratch, AttentionShape, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane, KvView};
+use ruvllm_kernels::attention::{
+    AttentionScratch, AttentionShape, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane, KvPlaneMut, KvRole, KvView, Mask,
+};
 use ruvllm_kernels::matmul::Activations;
 use ruvllm_kernels::quant::{BlockFormat, PackedMatrix, SharedBytes};
 use ruvllm_kernels::rope::{RopeConfig, RopeLayout, RopeTable};
@@ -80,11 +82,13 @@ impl Embedder {
         let layout = KvLayout::new(KvFormat::F32, HEADS, 32, HEAD_DIM).expect("F32 takes heads of any size");
         let mut memory = KvBuffer::zeroed(2 * layout.plane_bytes()).expect("a few KiB of memory");
         let (keys, values) = memory.as_bytes_mut().split_at_mut(layout.plane_bytes());
-        kernels.store_keys(&layout, &k, 0, keys);
-        kernels.store_values(&layout, &v, 0, values);
-        let plane = |bytes| KvPlane { format: KvFormat::F32, bytes };
-        let blocks = [KvBlock { keys: plane(keys), values: plane(values) }];
-        let kv = KvView { blocks: &blocks, block_tokens: 32, len: n, nuq: None };
+        kernels.store_kv(KvPlaneMut::new(layout, KvRole::Keys, keys), 0, &k);
+        kernels.store_kv(KvPlaneMut::new(layout, KvRole::Values, values), 0, &v);
+        let blocks = [KvBlock {
+            keys: KvPlane::new(layout, KvRole::Keys, keys),
+            values: KvPlane::new(layout, KvRole::Values, values),
+        }];
+        let kv = KvView::new(&blocks, n);
         let shape = AttentionShape {
             n_heads: HEADS,
             n_kv_heads: HEADS,
@@ -92,7 +96,7 @@ impl Embedder {
             query_start: 0,
             n_queries: n,
             scale: (HEAD_DIM as f32).powf(-0.5),
-            window: None,
+            mask: Mask::CAUSAL,
             soft_cap: None,
             alibi: None,
         };

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::kv_quality::{KvQualityArgs, eval};
+use super::kv_eval::{KvQualityArgs, eval};
 use super::machine::Machine;
 use super::{report, section};
 use xtask::Workspace;

@@ -6,8 +6,11 @@
 //! the rounds are reported, raw samples are kept as JSON.
 
 mod curve;
+mod embeddings;
 mod engine;
+mod kv;
 mod kv_bytes;
+mod kv_eval;
 mod kv_passkey;
 mod kv_quality;
 mod limits;
@@ -31,13 +34,16 @@ use xtask::process::CommandLine;
 
 use crate::{Error, Result};
 use engine::{Engine, Ruvllm};
+use kv::Kv;
 use limits::LimitsProgram;
 use machine::Machine;
 use model::ModelFacts;
-use plan::{Kv, Plan, readable};
+use plan::{Plan, readable};
 use report::Report;
 
-pub use kv_quality::{KvPart, KvQualityArgs, kv_quality};
+pub use embeddings::{EmbeddingSpeedArgs, embedding_speed};
+pub use kv_eval::{KvPart, KvQualityArgs};
+pub use kv_quality::kv_quality;
 pub use quantize_table::{QuantizeTableArgs, quantize_table};
 
 /// Rounds after which a setting can be given up.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use gguf_rs_lite::{Gguf, Metadata, TensorType};
 
-use super::plan::Kv;
+use super::kv::Kv;
 use crate::{Error, Result};
 
 /// Sizes of a dense decoder, from which operations and bytes follow.

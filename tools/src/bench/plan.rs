@@ -4,65 +4,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::kv::Kv;
 use super::model::ModelFacts;
-
-/// Tokens that `tiered` keeps in half precision: the last ones, and the block of the first ones.
-const TIERED_HOT: usize = 256 + 32;
-
-/// How keys and values are stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Kv {
-    /// 32-bit floats.
-    F32,
-    /// Half precision.
-    F16,
-    /// 8 bits per value with a scale per 32; `q8_0` in llama.cpp.
-    Q8,
-    /// 4 bits per value with a scale and a minimum per 32; `q4_0` in llama.cpp.
-    Q4,
-    /// Half precision for the latest tokens, 4 bits for the others; beside each of `f16`, `q8_0` and `q4_0` in llama.cpp.
-    Tiered,
-}
-
-impl Kv {
-    /// The name in this engine's flags and in the tables.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "f32",
-            Self::F16 => "f16",
-            Self::Q8 => "q8",
-            Self::Q4 => "q4",
-            Self::Tiered => "tiered",
-        }
-    }
-
-    /// The types of llama.cpp that take its place in a comparison.
-    pub(super) fn llama_names(self) -> &'static [&'static str] {
-        match self {
-            Self::F32 => &["f32"],
-            Self::F16 => &["f16"],
-            Self::Q8 => &["q8_0"],
-            Self::Q4 => &["q4_0"],
-            Self::Tiered => &["f16", "q8_0", "q4_0"],
-        }
-    }
-
-    /// Bytes per stored value behind `depth` tokens, the scales included.
-    pub(super) fn bytes_per_value(self, depth: usize) -> f64 {
-        match self {
-            Self::F32 => 4.0,
-            Self::F16 => 2.0,
-            Self::Q8 => 34.0 / 32.0,
-            Self::Q4 => 20.0 / 32.0,
-            Self::Tiered => {
-                let hot = TIERED_HOT.min(depth) as f64;
-                let cold = depth as f64 - hot;
-                (hot * Self::F16.bytes_per_value(depth) + cold * Self::Q4.bytes_per_value(depth))
-                    / (hot + cold).max(1.0)
-            }
-        }
-    }
-}
 
 /// A test: what it does with how many tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,10 +6,11 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use super::engine::{Footprint, Outcome, Sample};
+use super::kv::Kv;
 use super::limits::Limits;
 use super::machine::Machine;
 use super::model::ModelFacts;
-use super::plan::{Kv, Plan, Test};
+use super::plan::{Plan, Test};
 use super::samples::Samples;
 use xtask::Workspace;
 

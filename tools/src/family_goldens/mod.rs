@@ -12,9 +12,10 @@ use std::path::{Path, PathBuf};
 use ruvllm_adapters::{LoraFile, Part};
 use ruvllm_memory::{PagePool, PoolConfig, Request};
 use ruvllm_models::{
-    Checkpoint, Compute, Encoder, EncoderWorkspace, HfFolder, KvFormat, LogitsRows, Model, Segment, TokenId,
+    Checkpoint, Compute, Encoder, EncoderWorkspace, HfFolder, KvFormat, LogitsRows, Model, Segment,
     Workspace as Buffers, is_encoder,
 };
+use ruvllm_text::TokenId;
 use serde::Deserialize;
 
 use xtask::Workspace;

@@ -2,14 +2,14 @@
 //!
 //! Templates are programs for Python's Jinja2 with the settings of transformers, so that is what a prompt is compared with,
 //! byte for byte. Templates of published models have licences of their own and are not part of the project; what went
-//! wrong with one becomes a small case in the tests of `ruvllm-models`.
+//! wrong with one becomes a small case in the tests of `ruvllm-text`.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::path::Path;
 
-use ruvllm_models::chat::{ChatTemplate, Message};
+use ruvllm_text::chat::{ChatTemplate, Message};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -146,7 +146,7 @@ fn render(source: &str, chat: &Chat, add_generation_prompt: bool) -> Rendered {
     });
     match prompt {
         Ok(text) => Rendered::Text(text),
-        Err(ruvllm_models::Error::TemplateRefused { message }) => Rendered::Refused(message),
+        Err(ruvllm_text::Error::TemplateRefused { message }) => Rendered::Refused(message),
         Err(error) => Rendered::Failed(error.to_string()),
     }
 }

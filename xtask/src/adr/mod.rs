@@ -5,6 +5,8 @@
 //! a check is a failure, and so is a check that looks at nothing.
 
 mod checks;
+mod decisions;
+mod digest;
 mod index;
 mod record;
 mod references;
@@ -22,6 +24,8 @@ const TEMPLATE: &str = "docs/adr/template.md";
 /// How much a check run does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
+    /// Nothing that compiles: named tests are not looked for.
+    Sources,
     /// Everything but running tests: named tests must exist.
     Fast,
     /// Named tests must also pass.
@@ -87,11 +91,13 @@ pub fn outcomes(workspace: &Workspace, depth: Depth) -> Result<Vec<Outcome>> {
         }
     }
     outcomes.push(index::check(workspace, &records)?);
+    outcomes.push(decisions::check(workspace, &records)?);
     outcomes.push(references::check(&facts, &records)?);
     Ok(outcomes)
 }
 
-/// Prints number, status and title of every record; with `update` also rewrites the index.
+/// Prints number, status and title of every record; with `update` also rewrites the index
+/// and lists new decisions.
 ///
 /// # Errors
 /// When a record cannot be read or is malformed, or the index cannot be written.
@@ -100,7 +106,11 @@ pub fn list(workspace: &Workspace, update: bool) -> Result<()> {
     for record in &records {
         println!("{}  {:12} {}", record.id(), record.status.to_string(), record.title);
     }
-    if update { index::write(workspace, &records) } else { Ok(()) }
+    if update {
+        decisions::write(workspace, &records)?;
+        index::write(workspace, &records)?;
+    }
+    Ok(())
 }
 
 /// Starts a new record from the template under the next free number and adds it to the index.

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::Deserialize as _;
 
 use super::checks::{Check, Kind};
+use super::digest::digest;
 use crate::{Error, Result};
 
 /// The sections that every record has, in this order.
@@ -21,6 +22,8 @@ pub struct Record {
     pub title: String,
     /// Where the decision stands.
     pub status: Status,
+    /// The digest of its Decision section.
+    pub(super) decision: String,
     /// The checks of its Conformance section.
     pub(super) checks: Vec<Check>,
 }
@@ -89,7 +92,8 @@ impl Record {
             .ok_or_else(|| problem(format!("a first heading `{heading}Title` is missing")))?;
         check_sections(body).map_err(problem)?;
         let checks = parse_checks(section(body, "Conformance")).map_err(problem)?;
-        Ok(Self { number, file: file.to_owned(), title: title.trim().to_owned(), status, checks })
+        let decision = digest(section(body, "Decision")).map_err(problem)?;
+        Ok(Self { number, file: file.to_owned(), title: title.trim().to_owned(), status, decision, checks })
     }
 }
 

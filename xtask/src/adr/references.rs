@@ -1,6 +1,6 @@
 //! Mentions of `ADR-NNNN` in source code must lead to a record that is in force.
 
-use regex::Regex;
+use regex_lite::Regex;
 
 use super::checks::Facts;
 use super::{Outcome, Record, Status};

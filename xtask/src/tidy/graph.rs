@@ -25,13 +25,15 @@ impl FileGraph {
     /// A graph of `files`: each with its module path, the root with an empty one.
     pub(super) fn new(files: impl IntoIterator<Item = (Vec<String>, FileFacts)>) -> Self {
         let (modules, facts): (Vec<_>, Vec<_>) = files.into_iter().unzip();
-        let index = modules.iter().cloned().enumerate().map(|(i, module)| (module, i)).collect();
+        // Modules of tests are declared by nobody, because tests are left out.
+        let index: BTreeMap<Vec<String>, usize> =
+            modules.iter().cloned().enumerate().map(|(i, module)| (module, i)).collect();
         let mut graph = Self { edges: vec![BTreeSet::new(); facts.len()], modules, facts, index };
         for file in 0..graph.facts.len() {
             let imports = graph.facts[file].imports.iter().map(|import| &import.path);
             let paths = imports.chain(&graph.facts[file].mentions);
             let targets = paths.filter_map(|path| graph.target(file, path, 0));
-            graph.edges[file] = targets.filter(|target| *target != file).collect();
+            graph.edges[file] = targets.filter(|target| *target != file && graph.is_declared(file)).collect();
         }
         graph
     }
@@ -76,6 +78,13 @@ impl FileGraph {
     ) -> impl Iterator<Item = (usize, usize)> + 'g {
         let uses = |file: &usize| self.edges[*file].iter().map(|to| (*file, *to)).collect::<Vec<_>>();
         group.iter().flat_map(uses).filter(|(_, to)| group.contains(to))
+    }
+
+    /// Whether `mod` declarations outside of tests lead from the root to the file.
+    fn is_declared(&self, file: usize) -> bool {
+        let Some((name, above)) = self.modules[file].split_last() else { return true };
+        let parent = self.index.get(above);
+        parent.is_some_and(|parent| self.facts[*parent].children.contains(name) && self.is_declared(*parent))
     }
 
     fn is_below(&self, file: usize, head: usize) -> bool {
@@ -237,7 +246,7 @@ mod tests {
         let files = [("", root), ("a", a), ("a/x", "use super::A;"), ("a/y", "use super::A;"), ("b", "")];
         assert!(cycles(&files).is_empty());
         let mut siblings = files;
-        siblings[2].1 = "use super::{A, y::g};";
+        siblings[2].1 = "use super::{A, y::h}; fn g() {}";
         siblings[3].1 = "use super::A; fn h() { super::x::g() }";
         assert_eq!(cycles(&siblings), ["a::x a::y"]);
     }
@@ -246,5 +255,12 @@ mod tests {
     fn tests_may_use_anything() {
         let a = "#[cfg(test)]\nmod tests { use crate::b::B; }";
         assert!(cycles(&[("", "mod a; mod b;"), ("a", a), ("b", "use crate::a::A;")]).is_empty());
+        let files = [
+            ("", "#[cfg(test)]\nmod tests;"),
+            ("tests", "mod x; mod y;"),
+            ("tests/x", "use super::y::Y; pub struct X;"),
+            ("tests/y", "use super::x::X; pub struct Y;"),
+        ];
+        assert!(cycles(&files).is_empty());
     }
 }

@@ -8,8 +8,8 @@ use gguf_rs_lite::{Gguf, TensorInfo, TensorType};
 use ruvllm_kernels::quant::BlockFormat;
 
 use crate::error::{Error, Result};
-use crate::file::{Factor, LoraFile, RowOrder, Update};
-use crate::place::Projection;
+use crate::file::{Factor, LoraFile, Update};
+use crate::place::{Projection, RowOrder};
 
 /// The types that factors are stored in.
 const FORMATS: [(TensorType, BlockFormat); 4] = [

@@ -12,8 +12,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
-use crate::file::{Factor, LoraFile, RowOrder, Update};
-use crate::place::Projection;
+use crate::file::{Factor, LoraFile, Update};
+use crate::place::{Projection, RowOrder};
 
 const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use ruvllm::{AdapterSource, Engine};
 
-use super::finite;
+use super::values::finite;
 use crate::error::Result;
 
 /// What changes the model.

@@ -3,12 +3,11 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use ruvllm::{Engine, EngineOptions, KvPolicy, PrefixCaching, SamplingParams};
+use ruvllm::{EngineOptions, KvPolicy, PrefixCaching, SamplingParams};
 
-use super::{AdapterArgs, ComputeArgs, ModelArgs, kv_policy};
-use crate::args;
-use crate::commands::load;
-use crate::default_model::ModelChoice;
+use super::adapters::AdapterArgs;
+use super::engine::{ComputeArgs, ModelArgs};
+use super::values;
 use crate::error::{Error, Result};
 use crate::user_folders;
 
@@ -24,17 +23,17 @@ pub(crate) struct GenerationArgs {
     #[arg(
         long,
         value_name = "POLICY",
-        help = format!("{}\n[default: f16; q8 where memory is short]", args::KV_HELP),
-        value_parser = kv_policy
+        help = format!("{}\n[default: f16; q8 where memory is short]", values::KV_HELP),
+        value_parser = values::kv_policy
     )]
     kv: Option<KvPolicy>,
 
     /// Most tokens of prompt and output [default: the model's, as far as memory allows]
-    #[arg(long, short, alias = "ctx-size", value_name = "N", value_parser = args::positive)]
+    #[arg(long, short, alias = "ctx-size", value_name = "N", value_parser = values::positive)]
     context: Option<usize>,
 
     #[command(flatten)]
-    model: ModelArgs,
+    pub(crate) model: ModelArgs,
 
     #[command(flatten)]
     pub(crate) adapters: AdapterArgs,
@@ -50,27 +49,16 @@ pub(crate) struct GenerationArgs {
 }
 
 impl GenerationArgs {
-    /// How messages name the model.
-    pub(crate) fn model_name(&self) -> String {
-        ModelChoice::new(self.model.model.as_deref()).name()
-    }
-
-    /// Loads the model.
+    /// Engine options of these flags.
     ///
     /// # Errors
-    /// A model that cannot be run here, and more context than it was made for.
-    pub(crate) fn engine(&self) -> Result<Engine> {
-        let options = EngineOptions {
+    /// A prefix cache on disk without a folder for it.
+    pub(crate) fn options(&self) -> Result<EngineOptions> {
+        Ok(EngineOptions {
             context: self.context,
             prefixes: self.prefixes.caching()?,
             ..self.compute.options(self.kv)
-        };
-        let engine = load::engine(&self.model, options)?;
-        let model_context = engine.config().context_length;
-        match self.context.filter(|asked| *asked > model_context) {
-            Some(asked) => Err(Error::ContextTooLarge { asked, model_context }),
-            None => Ok(engine),
-        }
+        })
     }
 }
 
@@ -87,7 +75,7 @@ struct PrefixArgs {
     prefix_dir: Option<PathBuf>,
 
     /// Most bytes of those files; the least recently used go first
-    #[arg(long, value_name = "BYTES", default_value = "4GiB", value_parser = args::bytes)]
+    #[arg(long, value_name = "BYTES", default_value = "4GiB", value_parser = values::bytes)]
     prefix_limit: usize,
 }
 
@@ -119,43 +107,43 @@ impl PrefixArgs {
 #[command(next_help_heading = "Sampling")]
 pub(crate) struct SamplingArgs {
     /// Randomness; 0 always takes the likeliest token
-    #[arg(long, alias = "temp", value_name = "T", default_value = "0.8", value_parser = args::non_negative)]
+    #[arg(long, alias = "temp", value_name = "T", default_value = "0.8", value_parser = values::non_negative)]
     pub(crate) temperature: f32,
 
     /// Choose among the K likeliest tokens; 0 = off
-    #[arg(long, value_name = "K", default_value = "40", value_parser = args::count)]
+    #[arg(long, value_name = "K", default_value = "40", value_parser = values::count)]
     top_k: usize,
 
     /// Choose among the likeliest tokens that together reach P; 1 = off
-    #[arg(long, value_name = "P", default_value = "0.95", value_parser = args::fraction)]
+    #[arg(long, value_name = "P", default_value = "0.95", value_parser = values::fraction)]
     top_p: f32,
 
     /// Leave out tokens below P times the likeliest one; 0 = off
-    #[arg(long, value_name = "P", default_value = "0.05", value_parser = args::fraction)]
+    #[arg(long, value_name = "P", default_value = "0.05", value_parser = values::fraction)]
     min_p: f32,
 
     /// Choose among the most typical tokens up to P; 1 = off
-    #[arg(long, value_name = "P", default_value = "1", value_parser = args::fraction)]
+    #[arg(long, value_name = "P", default_value = "1", value_parser = values::fraction)]
     typical_p: f32,
 
     /// Make recent tokens less likely by this factor; 1 = off
-    #[arg(long, value_name = "X", default_value = "1", value_parser = args::above_zero)]
+    #[arg(long, value_name = "X", default_value = "1", value_parser = values::above_zero)]
     repeat_penalty: f32,
 
     /// How many recent tokens the penalties look at
-    #[arg(long, value_name = "N", default_value = "64", value_parser = args::count)]
+    #[arg(long, value_name = "N", default_value = "64", value_parser = values::count)]
     repeat_last_n: usize,
 
     /// Subtract X from scores of recent tokens; 0 = off
-    #[arg(long, value_name = "X", default_value = "0", value_parser = args::finite, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", default_value = "0", value_parser = values::finite, allow_negative_numbers = true)]
     presence_penalty: f32,
 
     /// The same for each time the token occurs; 0 = off
-    #[arg(long, value_name = "X", default_value = "0", value_parser = args::finite, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", default_value = "0", value_parser = values::finite, allow_negative_numbers = true)]
     frequency_penalty: f32,
 
     /// Add VALUE to a token's score, -inf forbids it; repeatable
-    #[arg(long, value_name = "ID=VALUE", value_parser = args::logit_bias)]
+    #[arg(long, value_name = "ID=VALUE", value_parser = values::logit_bias)]
     logit_bias: Vec<(u32, f32)>,
 
     /// Makes the choices repeatable [default: another one each time]

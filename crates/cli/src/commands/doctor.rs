@@ -28,7 +28,8 @@ Examples:
   ruvllm doctor --model model.gguf --context 32768 --kv tiered";
 
 /// CPU features, as the kernel names them, that matter to language models.
-const RELEVANT_FEATURES: [&str; 18] = [
+const RELEVANT_FEATURES: [&str; 19] = [
+    "popcnt",
     "avx",
     "avx2",
     "fma",
@@ -92,7 +93,8 @@ struct Cpu {
     /// The relevant ones that the CPU has.
     #[serde(skip_serializing_if = "Option::is_none")]
     features: Option<Vec<&'static str>>,
-    /// The ones that the chosen kernels use.
+    /// The ones that the chosen kernels enable, by the Rust compiler's names (`avx512vnni`, `neon`,
+    /// `dotprod`).
     features_used: &'static [&'static str],
     /// Processors that this process may use.
     cores: usize,

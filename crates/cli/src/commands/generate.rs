@@ -115,7 +115,7 @@ impl From<Timings> for GenerationTimings {
 
 pub(crate) fn run(args: &GenerateArgs, json: bool) -> Result<ExitCode> {
     let request = request(args)?;
-    let mut engine = args.generation.engine()?;
+    let mut engine = load::generator(&args.generation)?;
     args.generation.adapters.apply(&mut engine)?;
     let cancel = signal::cancel_on_interrupt();
     let mut sink = if json { TextSink::nowhere() } else { TextSink::stdout() };

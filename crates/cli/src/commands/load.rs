@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use ruvllm::{Embedder, Engine, EngineOptions, TokenId};
-use ruvllm_models::chat::ChatTemplate;
-use ruvllm_models::tokenizer::{EncodeOptions, Tokenizer};
+use ruvllm_models::folder_chat_template;
+use ruvllm_text::chat::ChatTemplate;
+use ruvllm_text::tokenizer::{EncodeOptions, Tokenizer};
 
-use crate::args::ModelArgs;
+use crate::args::{GenerationArgs, ModelArgs};
 use crate::default_model::ModelChoice;
 use crate::error::{Error, Result};
 use crate::progress::Progress;
@@ -25,6 +26,21 @@ pub(crate) fn engine(model: &ModelArgs, options: EngineOptions) -> Result<Engine
     })?;
     warn(&engine);
     Ok(engine)
+}
+
+/// Loads the model of a command that generates text; otherwise as [`engine`].
+///
+/// # Errors
+/// As [`engine`], and more context than the model was made for.
+pub(crate) fn generator(args: &GenerationArgs) -> Result<Engine> {
+    let options = args.options()?;
+    let context = options.context;
+    let engine = engine(&args.model, options)?;
+    let model_context = engine.config().context_length;
+    match context.filter(|asked| *asked > model_context) {
+        Some(asked) => Err(Error::ContextTooLarge { asked, model_context }),
+        None => Ok(engine),
+    }
 }
 
 /// Says what of an engine's plan does not fit the machine.
@@ -68,9 +84,10 @@ pub(crate) fn tokenizer(model: &ModelArgs) -> Result<Tokenizer> {
     let choice = ModelChoice::new(model.model.as_deref());
     let failed = |source| Error::Tokenizer { model: choice.name(), source };
     match tokenizer_json(&choice) {
-        Some(path) => Tokenizer::from_file(&path).map_err(failed),
-        None => choice.open()?.tokenizer().map_err(failed),
+        Some(path) => Tokenizer::from_file(&path).map_err(Into::into),
+        None => choice.open()?.tokenizer(),
     }
+    .map_err(failed)
 }
 
 /// The chat template of a command's model, without loading its weights.
@@ -82,13 +99,13 @@ pub(crate) fn chat_template(model: &ModelArgs) -> Result<ChatTemplate> {
     let failed = |source| Error::Tokenizer { model: choice.name(), source };
     let template = match tokenizer_json(&choice) {
         Some(path) => {
-            let tokenizer = Tokenizer::from_file(&path).map_err(failed)?;
-            ChatTemplate::from_folder(path.parent().unwrap_or(Path::new("")), &tokenizer)
+            let tokenizer = Tokenizer::from_file(&path).map_err(|error| failed(error.into()))?;
+            folder_chat_template(path.parent().unwrap_or(Path::new("")), &tokenizer)
         }
         None => {
             let checkpoint = choice.open()?;
             let tokenizer = checkpoint.tokenizer().map_err(failed)?;
-            ChatTemplate::from_gguf(checkpoint.metadata(), &tokenizer)
+            ChatTemplate::from_gguf(checkpoint.metadata(), &tokenizer).map_err(Into::into)
         }
     };
     template.map_err(|source| Error::ChatTemplate { source })

@@ -8,7 +8,7 @@ use ruvllm_models::quantize::{Fallback, QuantizeReport, Recipe, quantize};
 use serde::Serialize;
 
 use super::rewrite::Rewrite;
-use crate::args::positive;
+use crate::args::{positive, recipe};
 use crate::default_model::ModelChoice;
 use crate::error::Result;
 use crate::{output, signal};
@@ -132,12 +132,6 @@ fn human(args: &QuantizeArgs, report: &QuantizeReport, before: u64, after: u64) 
         text.push_str(&output::table(&rows, &[]));
     }
     text
-}
-
-/// A recipe by name.
-pub(crate) fn recipe(name: &str) -> Result<Recipe, String> {
-    let names = || Recipe::ALL.iter().map(Recipe::name).collect::<Vec<_>>().join(", ");
-    Recipe::from_name(name).ok_or_else(|| format!("expected one of {}", names()))
 }
 
 /// The list of types, and the rest of the help.

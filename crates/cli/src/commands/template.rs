@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use ruvllm_models::chat::{ChatStyle, ChatTemplate, Message};
+use ruvllm_text::chat::{ChatStyle, ChatTemplate, Message};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -86,13 +86,13 @@ pub(crate) fn run(args: &TemplateArgs, json: bool) -> Result<()> {
 
 /// The template that the flags name, or the model's.
 fn chat_template(args: &TemplateArgs) -> Result<ChatTemplate> {
-    let failed = |source| Error::ChatTemplate { source };
+    let failed = |source: ruvllm_text::Error| Error::ChatTemplate { source: source.into() };
     if args.style.is_none() && args.template.is_none() {
         return load::chat_template(&args.model);
     }
     let tokenizer = load::tokenizer(&args.model)?;
     match (args.style, &args.template) {
-        (Some(style), _) => style.template(&tokenizer).map_err(failed),
+        (Some(style), _) => ChatTemplate::of_style(style, &tokenizer).map_err(failed),
         (None, Some(path)) => {
             ChatTemplate::for_tokenizer(&input::file_text(path)?, &tokenizer).map_err(failed)
         }
@@ -142,7 +142,7 @@ fn json_file(path: &Path) -> Result<Value> {
 }
 
 fn style(name: &str) -> Result<ChatStyle, String> {
-    name.parse().map_err(|error: ruvllm_models::Error| error.to_string())
+    name.parse().map_err(|error: ruvllm_text::Error| error.to_string())
 }
 
 /// `NAME=VALUE` with a value in JSON, or else a text.

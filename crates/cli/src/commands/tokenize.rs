@@ -1,7 +1,7 @@
 //! `ruvllm tokenize`: text to token ids.
 
 use clap::Args;
-use ruvllm_models::tokenizer::EncodeOptions;
+use ruvllm_text::tokenizer::EncodeOptions;
 use serde::Serialize;
 
 use super::load;

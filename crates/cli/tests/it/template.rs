@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::program::{argument, fields, repository, run, run_with_input};
 
 fn chat_data(name: &str) -> PathBuf {
-    repository("crates/models/tests/data/chat").join(name)
+    repository("crates/text/tests/data/chat").join(name)
 }
 
 fn goldens() -> Value {
@@ -28,7 +28,7 @@ fn vocabulary(family: &str) -> PathBuf {
         "phi3" => "spm_bpe",
         _ => "spm_gemma",
     };
-    repository("crates/models/tests/data/tokenizers").join(folder).join("vocab.gguf")
+    repository("crates/text/tests/data/tokenizers").join(folder).join("vocab.gguf")
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn the_models_own_template_is_the_default() {
 
 #[test]
 fn a_folder_or_a_definition_is_a_model_here() {
-    let folder = repository("crates/models/tests/data/tokenizers/bpe_llama3");
+    let folder = repository("crates/text/tests/data/tokenizers/bpe_llama3");
     let messages = json!([{"role": "user", "content": "Hi"}]).to_string();
     let prompt = |model: &Path| {
         run_with_input(

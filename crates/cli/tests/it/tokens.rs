@@ -102,7 +102,7 @@ fn the_environment_names_a_model() {
 
 #[test]
 fn a_tokenizer_json_is_a_model_here() {
-    let folder = repository("crates/models/tests/data/tokenizers/bpe_llama3");
+    let folder = repository("crates/text/tests/data/tokenizers/bpe_llama3");
     let reference: serde_json::Value =
         serde_json::from_slice(&std::fs::read(folder.join("expected.json")).unwrap()).unwrap();
     let file = folder.join("tokenizer.json");

@@ -13,7 +13,12 @@ use proptest::{
 
 /// A fixed seed, so that every run tests the same cases.
 pub(crate) fn config(cases: u32) -> Config {
-    Config { cases, rng_seed: RngSeed::Fixed(0x6767_7566), failure_persistence: None, ..Config::default() }
+    Config {
+        cases: cases * Config::default().cases / 256,
+        rng_seed: RngSeed::Fixed(0x6767_7566),
+        failure_persistence: None,
+        ..Config::default()
+    }
 }
 
 /// The folder of a set of test files.

@@ -65,7 +65,7 @@ impl From<Failure> for Missed {
 }
 
 /// What the connections share.
-struct Shared {
+struct TransferState {
     counts: Mutex<Counts>,
     is_stopped: AtomicBool,
 }
@@ -89,16 +89,16 @@ impl Transfer<'_> {
     ) -> Result<u64, Stop> {
         let n_workers = self.hub.settings().connections.max(1).min(pieces.n_unfinished());
         let counts = Counts { pieces, received: 0, recorded: Instant::now() };
-        let shared = Shared { counts: Mutex::new(counts), is_stopped: AtomicBool::new(false) };
+        let state = TransferState { counts: Mutex::new(counts), is_stopped: AtomicBool::new(false) };
         let (sender, receiver) = mpsc::channel();
         let mut outcome = Ok(());
         thread::scope(|scope| {
             for _ in 0..n_workers {
-                let (sender, shared) = (sender.clone(), &shared);
+                let (sender, state) = (sender.clone(), &state);
                 scope.spawn(move || {
-                    let result = self.work(shared);
+                    let result = self.work(state);
                     if result.is_err() {
-                        shared.is_stopped.store(true, Ordering::Relaxed);
+                        state.is_stopped.store(true, Ordering::Relaxed);
                     }
                     // The receiver lives until all senders are gone.
                     let _ = sender.send(result);
@@ -112,14 +112,14 @@ impl Transfer<'_> {
                     Ok(_) | Err(RecvTimeoutError::Timeout) => {}
                     Err(RecvTimeoutError::Disconnected) => break,
                 }
-                let done = shared.counts.lock().pieces.done_bytes();
+                let done = state.counts.lock().pieces.done_bytes();
                 if outcome.is_ok() && progress(done).is_break() {
-                    shared.is_stopped.store(true, Ordering::Relaxed);
+                    state.is_stopped.store(true, Ordering::Relaxed);
                     outcome = Err(Stop::Error(Error::Cancelled));
                 }
             }
         });
-        let counts = shared.counts.into_inner();
+        let counts = state.counts.into_inner();
         let saved = self.partial.save(self.facts, &counts.pieces);
         // What went wrong first says more.
         outcome?;
@@ -128,22 +128,21 @@ impl Transfer<'_> {
     }
 
     /// One connection: takes pieces until there are none left.
-    fn work(&self, shared: &Shared) -> Result<(), Stop> {
+    fn work(&self, state: &TransferState) -> Result<(), Stop> {
         let path = self.partial.data();
         let mut file = OpenOptions::new().write(true).open(path).map_err(file_error("write", path))?;
-        let is_stopped = || shared.is_stopped.load(Ordering::Relaxed);
+        let is_stopped = || state.is_stopped.load(Ordering::Relaxed);
         loop {
-            let next = shared.counts.lock().pieces.take();
+            let next = state.counts.lock().pieces.take();
             let Some(piece) = next else { return Ok(()) };
             let mut retries = Retries::new(self.hub.settings());
             loop {
-                let before = shared.counts.lock().pieces.done()[piece];
-                match self.fetch(shared, &mut file, piece) {
+                let before = state.counts.lock().pieces.done()[piece];
+                match self.fetch(state, &mut file, piece) {
                     Ok(()) => break,
                     Err(Missed::NoRanges) => return Err(Stop::NoRanges),
                     Err(Missed::Failure(failure)) => {
-                        if shared.counts.lock().pieces.done()[piece] >= before.saturating_add(PROGRESS_BYTES)
-                        {
+                        if state.counts.lock().pieces.done()[piece] >= before.saturating_add(PROGRESS_BYTES) {
                             retries.reset();
                         }
                         retries.wait(failure, &is_stopped)?;
@@ -154,9 +153,9 @@ impl Transfer<'_> {
     }
 
     /// One request for what is missing of a piece.
-    fn fetch(&self, shared: &Shared, file: &mut File, piece: usize) -> Result<(), Missed> {
+    fn fetch(&self, state: &TransferState, file: &mut File, piece: usize) -> Result<(), Missed> {
         let (missing, whole) = {
-            let pieces = &shared.counts.lock().pieces;
+            let pieces = &state.counts.lock().pieces;
             (pieces.missing(piece), pieces.whole(piece))
         };
         let answer = self.hub.range(self.url, &missing)?;
@@ -168,7 +167,7 @@ impl Transfer<'_> {
             }
             // The whole file is fine when the whole file is wanted; what was there of it is written again.
             200 if whole == (0..self.facts.bytes) => {
-                shared.counts.lock().pieces.restart(piece);
+                state.counts.lock().pieces.restart(piece);
                 whole
             }
             200 => return Err(Missed::NoRanges),
@@ -177,7 +176,7 @@ impl Transfer<'_> {
                 return Err(Failure::lasting(Error::Answer { url: shown(self.url), reason }).into());
             }
         };
-        Ok(self.copy(shared, answer, file, piece, range)?)
+        Ok(self.copy(state, answer, file, piece, range)?)
     }
 
     /// Refuses another version of the file than the one that was begun.
@@ -213,7 +212,7 @@ impl Transfer<'_> {
     /// Writes the body of an answer to its place.
     fn copy(
         &self,
-        shared: &Shared,
+        state: &TransferState,
         mut answer: Answer,
         file: &mut File,
         piece: usize,
@@ -239,8 +238,8 @@ impl Transfer<'_> {
             file.write_all(&buffer[..n_read]).map_err(unwritten)?;
             left -= n_read as u64;
             of_window += n_read as u64;
-            self.advance(shared, piece, n_read as u64).map_err(Failure::lasting)?;
-            if shared.is_stopped.load(Ordering::Relaxed) {
+            self.advance(state, piece, n_read as u64).map_err(Failure::lasting)?;
+            if state.is_stopped.load(Ordering::Relaxed) {
                 return Err(Failure::lasting(Error::Cancelled));
             }
             if since.elapsed() >= settings.slow_after {
@@ -256,8 +255,8 @@ impl Transfer<'_> {
     }
 
     /// Counts bytes that are written, and records them now and then.
-    fn advance(&self, shared: &Shared, piece: usize, n_bytes: u64) -> Result<()> {
-        let mut counts = shared.counts.lock();
+    fn advance(&self, state: &TransferState, piece: usize, n_bytes: u64) -> Result<()> {
+        let mut counts = state.counts.lock();
         counts.pieces.advance(piece, n_bytes);
         counts.received += n_bytes;
         if counts.recorded.elapsed() >= RECORD_EVERY {

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use ruvllm_testkit::Random;
 use sha2::{Digest, Sha256};
 
 /// The repository that the hub has.
@@ -142,12 +143,7 @@ impl FakeHub {
 
 /// Bytes that look random, other ones for each seed.
 pub(crate) fn noise(n_bytes: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 56) as u8
-    };
-    (0..n_bytes).map(|_| next()).collect()
+    Random::new(seed).bytes(n_bytes)
 }
 
 /// SHA-256 in hexadecimal.

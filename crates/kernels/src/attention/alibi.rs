@@ -1,13 +1,14 @@
 //! Attention with linear biases: scores that fall with the distance of query and key.
 //!
-//! Source: Press, Smith and Lewis, "Train short, test long: attention with linear biases enables input length
-//! extrapolation", arXiv 2108.12409.
+//! Source: Press, Smith and Lewis, "Train short, test long: attention with linear biases enables
+//! input length extrapolation", arXiv 2108.12409.
 
-/// Slope of query head `head` of `n_heads`: with `ALiBi` a score gets `slope * (key position - query position)`, which is 0
-/// or negative, added after the soft cap.
+/// Slope of query head `head` of `n_heads`: with `ALiBi` a score gets `slope * (key position -
+/// query position)`, which is 0 or negative, added after the soft cap.
 ///
-/// For a power of two `n` of heads the slopes are `2^(-max_bias * (head + 1) / n)`; `max_bias` is 8 in the paper. For other
-/// numbers, as there, the heads beyond the largest power of two `n` below take every other slope of `2 n` heads.
+/// For a power of two `n` of heads the slopes are `2^(-max_bias * (head + 1) / n)`; `max_bias` is 8
+/// in the paper. For other numbers, as there, the heads beyond the largest power of two `n` below
+/// take every other slope of `2 n` heads.
 ///
 /// # Examples
 /// ```

@@ -1,20 +1,23 @@
-//! Causal attention over key/value blocks: one algorithm for prefill and decode.
+//! Attention over key/value blocks: one algorithm for prefill, decode and encoders.
 //!
 //! # The canonical order
-//! What a query gets depends on nothing but its position, its row and the keys and values it sees:
-//! - keys and values are what their format stands for, in f32; a score is a dot product in the order of [`Kernels::dot`];
-//! - keys are taken in ascending order in *tiles* of 32 (at multiples of 32 in the sequence), each one step of the
-//!   online softmax; values are added key by key;
-//! - contexts are cut into *splits* of 512 keys (at multiples of 512). Each split starts afresh; their results are merged
-//!   in ascending order.
+//! The result of a query depends on nothing but its position, its row and the keys and values it
+//! sees ([`Mask`]):
+//! - keys and values are what their format stands for, in f32; a score is a dot product in the
+//!   order of [`Kernels::dot`];
+//! - keys are taken in ascending order in *tiles* of 32 (at multiples of 32 in the sequence), each
+//!   one step of the online softmax; values are added key by key;
+//! - contexts are cut into *splits* of 512 keys (at multiples of 512). Each split starts afresh;
+//!   their results are merged in ascending order.
 //!
-//! So prefill in any chunks, decode, any number of threads and any instruction set give the same bits.
+//! So prefill in any chunks, decode, any number of threads and any instruction set give the same
+//! bits.
 //!
 //! # How the work is cut
-//! A *query tile* is a few consecutive queries of all heads that share one key/value head: about [`ROWS`] rows. A task is
-//! one query tile with all its splits when there are enough tiles for the threads (prefill), else one query tile with
-//! one split (decode), the results of which are merged afterwards. Each task reads a key/value tile once and uses it for
-//! all its rows.
+//! A *query tile* is a few consecutive queries of all heads that share one key/value head: about
+//! [`ROWS`] rows. A task is one query tile with all its splits when there are enough tiles for the
+//! threads (prefill), else one query tile with one split (decode), the results of which are merged
+//! afterwards. Each task reads a key/value tile once and uses it for all its rows.
 //!
 //! | file | holds |
 //! |---|---|
@@ -27,19 +30,21 @@
 //! | `softmax.rs` | between them: scale, cap, bias, mask and the online softmax |
 //!
 //! # How quantized keys and values are read
-//! In place. With few rows (decode) each number becomes f32 in a register, on its way into the multiply-adds of all rows;
-//! with many (prefill) a tile is widened once, to memory of 32 positions that stays in the first-level cache.
-//! Tiles of `nuq3`, with numbers in other places than their codes and keys to be turned, are widened so at any time.
+//! In place. With few rows (decode) each number becomes f32 in a register, on its way into the
+//! multiply-adds of all rows; with many (prefill) a tile is widened once, to memory of 32 positions
+//! that stays in the first-level cache. Tiles of `nuq3`, with numbers in other places than their
+//! codes and keys to be turned, are widened so at any time.
 //!
 //! # Source
-//! Milakov and Gimelshein, "Online normalizer calculation for softmax", arXiv 1805.02867; Dao, "FlashAttention-2", arXiv
-//! 2307.08691; blocks as in "`PagedAttention`", arXiv 2309.06180.
+//! Milakov and Gimelshein, "Online normalizer calculation for softmax", arXiv 1805.02867; Dao,
+//! "FlashAttention-2", arXiv 2307.08691; blocks as in "`PagedAttention`", arXiv 2309.06180.
 //!
 //! # Example
 //! A head of a transformer layer: project, rotate, attend.
 //! ```
 //! use ruvllm_kernels::attention::{
-//!     AttentionScratch, AttentionShape, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane, KvView,
+//!     AttentionScratch, AttentionShape, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane, KvPlaneMut, KvRole,
+//!     KvView, Mask,
 //! };
 //! use ruvllm_kernels::rope::{RopeConfig, RopeLayout, RopeTable};
 //! use ruvllm_kernels::{Kernels, ThreadPool};
@@ -57,11 +62,12 @@
 //! let layout = KvLayout::new(KvFormat::F16, 1, 32, head_dim)?;
 //! let mut memory = KvBuffer::zeroed(2 * layout.plane_bytes()).expect("some memory");
 //! let (keys, values) = memory.as_bytes_mut().split_at_mut(layout.plane_bytes());
-//! kernels.store_keys(&layout, &q, 0, keys);
-//! kernels.store_values(&layout, &q, 0, values);
-//! let plane = |bytes| KvPlane { format: KvFormat::F16, bytes };
-//! let blocks = [KvBlock { keys: plane(keys), values: plane(values) }];
-//! let kv = KvView { blocks: &blocks, block_tokens: 32, len: tokens, nuq: None };
+//! kernels.store_kv(KvPlaneMut::new(layout, KvRole::Keys, keys), 0, &q);
+//! kernels.store_kv(KvPlaneMut::new(layout, KvRole::Values, values), 0, &q);
+//! let keys = KvPlane::new(layout, KvRole::Keys, keys);
+//! let values = KvPlane::new(layout, KvRole::Values, values);
+//! let blocks = [KvBlock { keys, values }];
+//! let kv = KvView::new(&blocks, tokens);
 //!
 //! let shape = AttentionShape {
 //!     n_heads: 1,
@@ -70,7 +76,7 @@
 //!     query_start: 0,
 //!     n_queries: tokens,
 //!     scale: 0.25,
-//!     window: None,
+//!     mask: Mask::CAUSAL,
 //!     soft_cap: None,
 //!     alibi: None,
 //! };
@@ -91,15 +97,15 @@ mod view;
 use std::ops::Range;
 
 pub use alibi::alibi_slope;
-pub(crate) use kv::{ConvertJob, ReadJob, StoreJob, convert, read, store};
 pub use kv::{
-    KeyRotation, KiviBits, KiviGroup, KvBuffer, KvFormat, KvLayout, KvRole, KvScratch, NUQ_LEVELS,
-    NuqCodebooks, NuqContext, NuqTraining, SquatCorrection,
+    KeyRotation, KiviBits, KiviGroup, KvBuffer, KvFormat, KvLayout, KvPlane, KvPlaneMut, KvRole, KvScratch,
+    NUQ_LEVELS, NuqCodebooks, NuqContext, NuqTraining, SquatCorrection,
 };
+pub(crate) use kv::{convert, read, store};
 pub use scratch::AttentionScratch;
 pub(crate) use scratch::{State, Worker};
 pub(crate) use task::{Task, attend, merge};
-pub use view::{AttentionShape, KvBlock, KvPlane, KvView};
+pub use view::{AttentionShape, KvBlock, KvView, Mask};
 
 use crate::pool::DisjointMut;
 use crate::{Kernels, ThreadPool};
@@ -110,38 +116,44 @@ pub(crate) const KEY_TILE: usize = 32;
 /// Keys that are attended independently of the others and merged.
 pub(crate) const SPLIT_KEYS: usize = 512;
 
-/// Rows (queries times heads of a group) of a query tile, unless one query alone has more. With 128 dimensions the rows'
-/// queries, two accumulators and scores, and a key and a value tile in f32 take 240 KiB, which stays in a second-level
-/// cache; widening a tile and asking for it from memory cost a few percent of what so many rows compute with it.
+/// Rows (queries times heads of a group) of a query tile, unless one query alone has more. With 128
+/// dimensions the rows' queries, two accumulators and scores, and a key and a value tile in f32
+/// take 240 KiB, which stays in a second-level cache; widening a tile and asking for it from memory
+/// cost a few percent of what so many rows compute with it.
 const ROWS: usize = 128;
 
-/// Largest number of cache lines in partial results of splits; beyond it splits are not spread over threads.
+/// Largest number of cache lines in partial results of splits; beyond it splits are not spread over
+/// threads.
 const MAX_PARTIALS: usize = 1 << 20;
 
 impl Kernels {
-    /// Attends each query to the keys at its own and earlier positions:
-    /// `out = Σ_j softmax_j(scale * q · k_j) v_j` per query head.
+    /// Attends each query to the keys of its mask: `out = Σ_j softmax_j(scale * q · k_j) v_j` per
+    /// head.
     ///
-    /// Query `i` of the call stands at position `query_start + i` and sees the keys at positions up to its own, with a
-    /// window the last `window` of them. Query head `h` reads key/value head `h / (n_heads / n_kv_heads)`. A soft cap
-    /// turns a score `s` into `cap * tanh(s / cap)`; `ALiBi` then adds `slope * (key position - query position)`.
+    /// Query `i` of the call stands at position `query_start + i`. Query head `h` reads key/value
+    /// head `h / (n_heads / n_kv_heads)`. A soft cap turns a score `s` into `cap * tanh(s / cap)`;
+    /// `ALiBi` then adds `slope * (key position - query position)`.
     ///
-    /// `scratch` may be new or come from any earlier call; it grows to the largest call and is then reused.
+    /// `scratch` may be new or come from any earlier call; it grows to the largest call and is then
+    /// reused.
     ///
     /// # Shapes
-    /// `q`, `out`: `[n_queries, n_heads, head_dim]`; keys and values: see [`KvView`]. Any head size works that the
-    /// formats hold; multiples of 16 are fastest (values of others are copied to padded rows).
+    /// `q`, `out`: `[n_queries, n_heads, head_dim]`; keys and values: see [`KvView`]. Any head size
+    /// works that the formats hold; multiples of 16 are fastest (values of others are copied to
+    /// padded rows).
     ///
     /// # Numerics
-    /// f32 throughout (quantized keys and values count as the numbers they stand for), in the canonical order of the
-    /// module documentation; relative error about 1e-5 against exact arithmetic for well-scaled
-    /// inputs. A query that sees no key gets zeros. NaN in a query, key or value reaches
-    /// exactly the queries that see it. Scores of `-inf` weigh nothing; `+inf` gives NaN.
+    /// f32 throughout (quantized keys and values count as the numbers they stand for), in the
+    /// canonical order of the module documentation; relative error about 1e-5 against exact
+    /// arithmetic for well-scaled inputs. A query that sees no key gets zeros. NaN in a query, key
+    /// or value reaches exactly the queries that see it. Scores of `-inf` weigh nothing; `+inf`
+    /// gives NaN.
     ///
     /// # Panics
-    /// If a slice or plane does not have the length its shape says, `n_kv_heads` does not divide `n_heads`, a format does
-    /// not take the head size, `block_tokens` is not a multiple of 32, the view holds fewer tokens than the last query's position needs, or `soft_cap` is not
-    /// positive.
+    /// If a slice does not have the length its shape says, `n_kv_heads` does not divide `n_heads`,
+    /// a plane is of another shape or lacks its [context](KvPlane::with_nuq), a causal view holds
+    /// fewer tokens than the last query's position needs, linear biases meet a full mask, or
+    /// `soft_cap` is not positive.
     #[allow(clippy::too_many_arguments)] // each is one object with a shape of its own
     pub fn attention(
         &self,
@@ -156,10 +168,10 @@ impl Kernels {
         if out.is_empty() {
             return;
         }
-        let plan = Plan::new(shape, pool.threads());
-        scratch.reserve(pool.threads(), plan.rows, shape.padded_dim(), plan.partials_len(shape));
-        let call = Call { kernels: *self, shape, q, kv, plan: &plan, out: &DisjointMut::new(out) };
-        if plan.spread_splits {
+        let tiling = Tiling::new(shape, kv.len, pool.threads());
+        scratch.reserve(pool.threads(), tiling.rows, shape.padded_dim(), tiling.partials_len(shape));
+        let call = Call { kernels: *self, shape, q, kv, tiling: &tiling, out: &DisjointMut::new(out) };
+        if tiling.spread_splits {
             call.run_splits(pool, scratch);
         } else {
             call.run_tiles(pool, scratch);
@@ -168,7 +180,7 @@ impl Kernels {
 }
 
 /// How one call is cut into tasks.
-struct Plan {
+struct Tiling {
     /// Queries of a query tile (the last one of the call may have fewer).
     queries: usize,
     /// Rows of a query tile: `queries * (n_heads / n_kv_heads)`.
@@ -181,13 +193,13 @@ struct Plan {
     spread_splits: bool,
 }
 
-impl Plan {
-    fn new(shape: &AttentionShape, threads: usize) -> Self {
+impl Tiling {
+    fn new(shape: &AttentionShape, len: usize, threads: usize) -> Self {
         let group = shape.group();
         let queries = (ROWS / group).clamp(1, shape.n_queries);
         let rows = queries * group;
         let tiles = shape.n_kv_heads * shape.n_queries.div_ceil(queries);
-        let keys = shape.keys_of(0..shape.n_queries);
+        let keys = shape.keys_of(0..shape.n_queries, len);
         let splits = keys.start / SPLIT_KEYS..keys.end.div_ceil(SPLIT_KEYS);
         let partials = tiles * splits.len() * State::len(rows, shape.padded_dim());
         let spread_splits =
@@ -211,17 +223,18 @@ struct Call<'a> {
     shape: &'a AttentionShape,
     q: &'a [f32],
     kv: &'a KvView<'a>,
-    plan: &'a Plan,
+    tiling: &'a Tiling,
     out: &'a DisjointMut<'a, f32>,
 }
 
 impl Call<'_> {
-    /// The task of query tile `tile` for `splits`. Tiles with many keys come first, so that the last tasks are short.
+    /// The task of query tile `tile` for `splits`. Tiles with many keys come first, so that the
+    /// last tasks are short.
     fn task(&self, tile: usize, splits: Range<usize>) -> Task<'_> {
         let heads = self.shape.n_kv_heads;
         let from_last = tile / heads;
-        let first = (self.plan.tiles / heads - 1 - from_last) * self.plan.queries;
-        let queries = first..(first + self.plan.queries).min(self.shape.n_queries);
+        let first = (self.tiling.tiles / heads - 1 - from_last) * self.tiling.queries;
+        let queries = first..(first + self.tiling.queries).min(self.shape.n_queries);
         Task { shape: self.shape, q: self.q, kv: self.kv, kv_head: tile % heads, queries, splits }
     }
 
@@ -232,10 +245,10 @@ impl Call<'_> {
 
     /// One task per query tile.
     fn run_tiles(&self, pool: &ThreadPool, scratch: &AttentionScratch) {
-        pool.for_each_chunk_on(self.plan.tiles, 1, &|index, tiles| {
+        pool.for_each_chunk_on(self.tiling.tiles, 1, &|index, tiles| {
             let mut worker = scratch.worker(index);
             for tile in tiles {
-                let task = self.task(tile, self.plan.splits.clone());
+                let task = self.task(tile, self.tiling.splits.clone());
                 self.attend(&task, &mut worker);
                 self.finish(&task, &worker.total);
             }
@@ -244,33 +257,36 @@ impl Call<'_> {
 
     /// One task per query tile and split; then each tile's splits are merged in order.
     fn run_splits(&self, pool: &ThreadPool, scratch: &mut AttentionScratch) {
-        let len = State::len(self.plan.rows, self.shape.padded_dim());
-        let n_splits = self.plan.splits.len();
+        let len = State::len(self.tiling.rows, self.shape.padded_dim());
+        let n_splits = self.tiling.splits.len();
         let (workers, partials) = scratch.parts();
-        let partials = DisjointMut::new(&mut partials[..self.plan.tiles * n_splits * len]);
-        pool.for_each_chunk_on(self.plan.tiles * n_splits, 1, &|index, items| {
+        let partials = DisjointMut::new(&mut partials[..self.tiling.tiles * n_splits * len]);
+        pool.for_each_chunk_on(self.tiling.tiles * n_splits, 1, &|index, items| {
             let mut worker = workers.get(index);
             for item in items {
-                let split = self.plan.splits.start + item % n_splits;
+                let split = self.tiling.splits.start + item % n_splits;
                 self.attend(&self.task(item / n_splits, split..split + 1), &mut worker);
-                // SAFETY: `for_each_chunk_on` gives each item to one call, and items do not share a range.
+                // SAFETY: `for_each_chunk_on` gives each item to one call, and items do not share a
+                // range.
                 let partial = unsafe { partials.part(item * len..(item + 1) * len) };
                 partial[..worker.total.lines().len()].copy_from_slice(worker.total.lines());
             }
         });
-        pool.for_each_chunk_on(self.plan.tiles, 1, &|index, tiles| {
+        pool.for_each_chunk_on(self.tiling.tiles, 1, &|index, tiles| {
             let mut worker = workers.get(index);
             let Worker { total, split: partial, .. } = &mut *worker;
             for tile in tiles {
-                let task = self.task(tile, self.plan.splits.clone());
+                let task = self.task(tile, self.tiling.splits.clone());
                 total.reset(task.rows(), self.shape.padded_dim());
                 partial.reset(task.rows(), self.shape.padded_dim());
                 for item in tile * n_splits..(tile + 1) * n_splits {
-                    // SAFETY: the first dispatch is over, and each item belongs to one tile, each tile to one call.
+                    // SAFETY: the first dispatch is over, and each item belongs to one tile, each
+                    // tile to one call.
                     let lines = unsafe { partials.part(item * len..(item + 1) * len) };
                     let n = partial.lines().len();
                     partial.lines_mut().copy_from_slice(&lines[..n]);
-                    // SAFETY: `self.kernels` exists only where the slot's instruction set is present.
+                    // SAFETY: `self.kernels` exists only where the slot's instruction set is
+                    // present.
                     unsafe { (self.kernels.slots.attend_merge)(total, partial) }
                 }
                 self.finish(&task, total);
@@ -278,13 +294,14 @@ impl Call<'_> {
         });
     }
 
-    /// Writes the rows of a task: each accumulator divided by its sum; zeros where nothing had weight.
+    /// Writes the rows of a task: each accumulator divided by its sum; zeros where nothing had
+    /// weight.
     fn finish(&self, task: &Task<'_>, state: &State) {
         let (group, dim) = (self.shape.group(), self.shape.head_dim);
         for (i, query) in task.queries.clone().enumerate() {
             let start = (query * self.shape.n_heads + task.kv_head * group) * dim;
-            // SAFETY: a query's heads of one key/value head belong to exactly one query tile, and a tile is finished by
-            // one call of the closure that got it.
+            // SAFETY: a query's heads of one key/value head belong to exactly one query tile, and a
+            // tile is finished by one call of the closure that got it.
             let out = unsafe { self.out.part(start..start + group * dim) };
             for (g, out) in out.chunks_exact_mut(dim).enumerate() {
                 let (_, sum) = state.row_sums(i * group + g);

@@ -1,20 +1,21 @@
-//! The two products of a key/value tile, tiled for registers: queries by keys, probabilities by values.
+//! The two products of a key/value tile, tiled for registers: queries by keys, probabilities by
+//! values.
 //!
-//! Both keep enough sums in registers to cover the latency of the multiply-adds (4 cycles, two per cycle), and use every
-//! loaded vector for several of them. How many rows and columns that are follows from the number of wide registers;
-//! it changes no bit.
+//! Both keep enough sums in registers to cover the latency of the multiply-adds (4 cycles, two per
+//! cycle), and use every loaded vector for several of them. How many rows and columns that are
+//! follows from the number of wide registers; it changes no bit.
 
 use std::ops::Range;
 
 use super::KEY_TILE;
 use super::kv::{Line, Tile, WIDE};
-use crate::lanes::{CACHE_LINE, LANES, WideLanes};
+use crate::lanes::{CACHE_LINE, LANES, Vectors, WideLanes};
 
 /// Wide vectors of the scores of a row.
 const SCORE_LINES: usize = KEY_TILE / WIDE;
 
-/// Rows of a register tile; up to so many, each key and value is loaded once, whatever its format, so that it is taken from
-/// where it lies instead of being widened beforehand.
+/// Rows of a register tile; up to so many, each key and value is loaded once, whatever its format,
+/// so that it is taken from where it lies instead of being widened beforehand.
 pub(super) const TILE_ROWS: usize = 4;
 
 /// Whether the registers hold 16 sums beside their operands.
@@ -22,8 +23,9 @@ const fn has_many_registers<L: WideLanes>() -> bool {
     L::WIDE_REGISTERS >= 32
 }
 
-/// The numbers of the next tile, asked for in parts between the products of this one: all at once they would fill the queue of
-/// outstanding reads, and what this tile still has to load would wait behind them.
+/// The numbers of the next tile, asked for in parts between the products of this one: all at once
+/// they would fill the queue of outstanding reads, and what this tile still has to load would wait
+/// behind them.
 #[derive(Clone, Copy)]
 pub(super) struct Ahead<'a> {
     lines: &'a [[u8; CACHE_LINE]],
@@ -110,7 +112,7 @@ fn scores_of_rows<L: WideLanes, T: Tile, const R: usize, const N: usize>(
         );
         for i in 0..R {
             for n in 0..N {
-                l.wide_store(sums[i][n], out[(row + i) * SCORE_LINES + column + n].halves_mut());
+                l.wide().store(sums[i][n], out[(row + i) * SCORE_LINES + column + n].halves_mut());
             }
         }
     }
@@ -120,8 +122,9 @@ fn scores_of_rows<L: WideLanes, T: Tile, const R: usize, const N: usize>(
 /// Sums of `R` rows by `N` wide vectors of keys.
 type Sums<L, const R: usize, const N: usize> = [[<L as WideLanes>::W; N]; R];
 
-/// The lanes of the canonical order are the dimensions modulo 8: here each is a sum of its own per key, and the tree that joins
-/// them is one of calls. These are the lanes `lane`, `lane + 2`, `lane + 4` and `lane + 6`.
+/// The lanes of the canonical order are the dimensions modulo 8: here each is a sum of its own per
+/// key, and the tree that joins them is one of calls. These are the lanes `lane`, `lane + 2`, `lane
+/// + 4` and `lane + 6`.
 #[inline(always)]
 fn four_lanes<L: WideLanes, T: Tile, const R: usize, const N: usize>(
     l: L,
@@ -160,13 +163,13 @@ fn one_lane<L: WideLanes, T: Tile, const R: usize, const N: usize>(
     column: usize,
     lane: usize,
 ) -> Sums<L, R, N> {
-    let mut sums = [[l.wide_splat(0.0); N]; R];
+    let mut sums = [[l.wide().splat(0.0); N]; R];
     for dimension in (lane..q[0].len()).step_by(LANES) {
         let k = keys.load::<L, N>(l, dimension, column);
         for i in 0..R {
-            let q = l.wide_splat(q[i][dimension]);
+            let q = l.wide().splat(q[i][dimension]);
             for n in 0..N {
-                sums[i][n] = l.wide_fma(q, k[n], sums[i][n]);
+                sums[i][n] = l.wide().fma(q, k[n], sums[i][n]);
             }
         }
     }
@@ -181,7 +184,7 @@ fn added<L: WideLanes, const R: usize, const N: usize>(
 ) -> Sums<L, R, N> {
     for i in 0..R {
         for n in 0..N {
-            a[i][n] = l.wide_add(a[i][n], b[i][n]);
+            a[i][n] = l.wide().add(a[i][n], b[i][n]);
         }
     }
     a
@@ -197,8 +200,8 @@ pub(super) struct Weights<'a> {
     pub(super) ahead: Ahead<'a>,
 }
 
-/// `acc_r = factors_r * acc_r + Σ_j weights_rj v_j` for all rows, the sum over the keys in `visible(r)` in ascending
-/// order.
+/// `acc_r = factors_r * acc_r + Σ_j weights_rj v_j` for all rows, the sum over the keys in
+/// `visible(r)` in ascending order.
 ///
 /// # Shapes
 /// `acc`: `[rows, padded_dim]`; `values`: `[32, padded_dim]`.
@@ -215,13 +218,16 @@ pub(super) fn weigh<L: WideLanes, T: Tile>(
     let mut row = 0;
     while row < rows {
         let n_rows = if row + TILE_ROWS <= rows { TILE_ROWS } else { 1 };
-        // The accumulators of all rows do not stay in the first-level cache, and a block begins by waiting for its own.
+        // The accumulators of all rows do not stay in the first-level cache, and a block begins by
+        // waiting for its own.
         let next = (row + n_rows).min(rows)..(row + n_rows + TILE_ROWS).min(rows);
         l.prefetch(&acc[next.start * columns..next.end * columns]);
-        // Later rows stand at the same or a later position: the last one starts last, the first one ends first.
+        // Later rows stand at the same or a later position: the last one starts last, the first one
+        // ends first.
         let common = visible(row + n_rows - 1).start..visible(row).end;
         let common = if n_rows < TILE_ROWS || common.is_empty() { KEY_TILE..KEY_TILE } else { common };
-        // What only some rows see is taken row by row, the keys before the common ones and those after them.
+        // What only some rows see is taken row by row, the keys before the common ones and those
+        // after them.
         let mut now: [f32; TILE_ROWS] = std::array::from_fn(|i| weights.factors[(row + i).min(rows - 1)]);
         for alone in [0..common.start, common.end..KEY_TILE] {
             for i in 0..n_rows {
@@ -246,8 +252,8 @@ pub(super) fn weigh<L: WideLanes, T: Tile>(
     }
 }
 
-/// `acc = factor * acc + Σ weight * value` for rows `row..row + R` over the same keys, `N` wide vectors (then one) at a
-/// time.
+/// `acc = factor * acc + Σ weight * value` for rows `row..row + R` over the same keys, `N` wide
+/// vectors (then one) at a time.
 #[inline(always)]
 fn add_values<L: WideLanes, T: Tile, const R: usize, const N: usize>(
     l: L,
@@ -287,11 +293,11 @@ fn add_columns<L: WideLanes, T: Tile, const R: usize, const N: usize>(
     let columns = acc.len() / weights.factors.len();
     let ahead = if column == 0 { weights.ahead } else { Ahead::nothing() };
     let weights: [&[f32; KEY_TILE]; R] = std::array::from_fn(|i| &weights.weights[row + i]);
-    let mut sums = [[l.wide_splat(0.0); N]; R];
+    let mut sums = [[l.wide().splat(0.0); N]; R];
     for i in 0..R {
         for n in 0..N {
-            let before = l.wide_load(acc[(row + i) * columns + column + n].halves());
-            sums[i][n] = l.wide_mul(before, l.wide_splat(factors[i]));
+            let before = l.wide().load(acc[(row + i) * columns + column + n].halves());
+            sums[i][n] = l.wide().mul(before, l.wide().splat(factors[i]));
         }
     }
     assert!(keys.end <= KEY_TILE);
@@ -303,9 +309,9 @@ fn add_columns<L: WideLanes, T: Tile, const R: usize, const N: usize>(
         for key in start..end {
             let v = values.load::<L, N>(l, key, column);
             for i in 0..R {
-                let weight = l.wide_splat(weights[i][key]);
+                let weight = l.wide().splat(weights[i][key]);
                 for n in 0..N {
-                    sums[i][n] = l.wide_fma(weight, v[n], sums[i][n]);
+                    sums[i][n] = l.wide().fma(weight, v[n], sums[i][n]);
                 }
             }
         }
@@ -313,7 +319,7 @@ fn add_columns<L: WideLanes, T: Tile, const R: usize, const N: usize>(
     }
     for i in 0..R {
         for n in 0..N {
-            l.wide_store(sums[i][n], acc[(row + i) * columns + column + n].halves_mut());
+            l.wide().store(sums[i][n], acc[(row + i) * columns + column + n].halves_mut());
         }
     }
 }

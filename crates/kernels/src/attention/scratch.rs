@@ -1,11 +1,13 @@
-//! Working memory of attention: owned by the caller, grown when a call needs more, otherwise reused.
+//! Working memory of attention: owned by the caller, grown when a call needs more, otherwise
+//! reused.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::KEY_TILE;
 use super::kv::{Line, as_lines_len, floats, floats_mut};
 
-/// Working memory of [`Kernels::attention`](crate::Kernels::attention), to be kept from call to call.
+/// Working memory of [`Kernels::attention`](crate::Kernels::attention), to be kept from call to
+/// call.
 ///
 /// It holds nothing that matters between calls. A model needs one per thread that calls attention.
 #[derive(Debug, Default)]
@@ -14,7 +16,8 @@ pub struct AttentionScratch {
     partials: Vec<Line>, // [query tiles, splits, State::len]
 }
 
-/// One [`Worker`] per thread of the pool. Only one thread at a time uses each, so the locks are never contended.
+/// One [`Worker`] per thread of the pool. Only one thread at a time uses each, so the locks are
+/// never contended.
 #[derive(Debug, Default)]
 pub(super) struct Workers(Vec<Mutex<Worker>>);
 
@@ -41,8 +44,8 @@ pub(crate) struct Worker {
     pub(super) split: State,
 }
 
-/// A running softmax for some rows: of each, the largest score, the sum of exponentials relative to it, and the sum of
-/// values with these weights. Empty rows are `-inf, 0, zeros`.
+/// A running softmax for some rows: of each, the largest score, the sum of exponentials relative to
+/// it, and the sum of values with these weights. Empty rows are `-inf, 0, zeros`.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     rows: usize,

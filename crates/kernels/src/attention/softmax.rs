@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::kv::Line;
 use super::{AttentionShape, KEY_TILE};
 use crate::lanes::math::{exp_nonpositive, tanh};
-use crate::lanes::{LANES, Sixteen, WideLanes};
+use crate::lanes::{Groups, LANES, Vectors, WideLanes};
 use crate::rows::softmax::shift_for;
 
 /// How the products of one row become scores.
@@ -13,12 +13,13 @@ pub(super) struct ScoreRule<'a> {
     pub(super) shape: &'a AttentionShape,
     /// Keys of the tile that the row sees.
     pub(super) visible: Range<usize>,
-    /// `ALiBi`: slope of the row's head, and position of the tile's first key relative to the row's query.
+    /// `ALiBi`: slope of the row's head, and position of the tile's first key relative to the row's
+    /// query.
     pub(super) bias: Option<(f32, f32)>,
 }
 
-/// Turns the products of one row into weights and updates the row's largest score and sum. Gives back the factor by which
-/// what was accumulated before has to be multiplied.
+/// Turns the products of one row into weights and updates the row's largest score and sum. Gives
+/// back the factor by which what was accumulated before has to be multiplied.
 #[inline(always)]
 pub(super) fn weights<L: WideLanes>(
     l: L,
@@ -27,21 +28,21 @@ pub(super) fn weights<L: WideLanes>(
     largest: &mut f32,
     sum: &mut f32,
 ) -> f32 {
-    let mut s = [l.wide_splat(0.0); 2];
+    let mut s = [l.wide().splat(0.0); 2];
     for (i, s) in s.iter_mut().enumerate() {
-        *s = score(l, rule, i * 2 * LANES, l.wide_load(products[i].halves()));
+        *s = score(l, rule, i * 2 * LANES, l.wide().load(products[i].halves()));
     }
-    let none = l.wide_splat(f32::NEG_INFINITY);
-    let [low, high] = l.halves_of(l.wide_max(s[1], l.wide_max(s[0], none)));
+    let none = l.wide().splat(f32::NEG_INFINITY);
+    let [low, high] = l.wide().halves_of(l.wide().max(s[1], l.wide().max(s[0], none)));
     let tile_largest = l.max_lane(l.max(low, high));
     let before = *largest;
     let after = if tile_largest > before { tile_largest } else { before };
     let shift = shift_for(after);
     for (s, to) in s.iter_mut().zip(products) {
-        *s = exp_nonpositive(Sixteen(l), l.wide_sub(*s, l.wide_splat(shift)));
-        l.wide_store(*s, to.halves_mut());
+        *s = exp_nonpositive(l.wide(), l.wide().sub(*s, l.wide().splat(shift)));
+        l.wide().store(*s, to.halves_mut());
     }
-    let ([a, b], [c, d]) = (l.halves_of(s[0]), l.halves_of(s[1]));
+    let ([a, b], [c, d]) = (l.wide().halves_of(s[0]), l.wide().halves_of(s[1]));
     let tile_sum = l.add(l.add(l.add(a, b), c), d);
     let factor = decay(l, before, after, shift);
     *largest = after;
@@ -52,32 +53,32 @@ pub(super) fn weights<L: WideLanes>(
 /// Scores of the sixteen keys from `first` on: scaled, capped, biased and masked.
 #[inline(always)]
 fn score<L: WideLanes>(l: L, rule: &ScoreRule<'_>, first: usize, products: L::W) -> L::W {
-    let mut s = l.wide_mul(products, l.wide_splat(rule.shape.scale));
+    let mut s = l.wide().mul(products, l.wide().splat(rule.shape.scale));
     if let Some(cap) = rule.shape.soft_cap {
         let cap = l.splat(cap);
-        let [low, high] = l.halves_of(s);
-        s = l.join(l.mul(cap, tanh(l, l.div(low, cap))), l.mul(cap, tanh(l, l.div(high, cap))));
+        let [low, high] = l.wide().halves_of(s);
+        s = l.wide().join(l.mul(cap, tanh(l, l.div(low, cap))), l.mul(cap, tanh(l, l.div(high, cap))));
     }
     let masked = rule.visible.start > first || rule.visible.end < first + 2 * LANES;
     if rule.bias.is_none() && !masked {
         return s;
     }
     let eight = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0];
-    let index = l.wide_load(&[eight, eight.map(|i| i + LANES as f32)]);
-    let index = l.wide_add(index, l.wide_splat(first as f32));
+    let index = l.wide().load(&[eight, eight.map(|i| i + LANES as f32)]);
+    let index = l.wide().add(index, l.wide().splat(first as f32));
     if let Some((slope, offset)) = rule.bias {
-        s = l.wide_fma(l.wide_splat(slope), l.wide_add(index, l.wide_splat(offset)), s);
+        s = l.wide().fma(l.wide().splat(slope), l.wide().add(index, l.wide().splat(offset)), s);
     }
     if masked {
-        let none = l.wide_splat(f32::NEG_INFINITY);
-        s = l.wide_select_lt(index, l.wide_splat(rule.visible.start as f32), none, s);
-        s = l.wide_select_lt(index, l.wide_splat(rule.visible.end as f32), s, none);
+        let none = l.wide().splat(f32::NEG_INFINITY);
+        s = l.wide().select_lt(index, l.wide().splat(rule.visible.start as f32), none, s);
+        s = l.wide().select_lt(index, l.wide().splat(rule.visible.end as f32), s, none);
     }
     s
 }
 
-/// `e^(before - shift)`: what sums relative to the score `before` are worth relative to `shift`, where `after` is the
-/// larger score from which `shift` comes.
+/// `e^(before - shift)`: what sums relative to the score `before` are worth relative to `shift`,
+/// where `after` is the larger score from which `shift` comes.
 #[inline(always)]
 pub(super) fn decay<L: WideLanes>(l: L, before: f32, after: f32, shift: f32) -> f32 {
     if before == after {

@@ -10,8 +10,8 @@ use super::kv::{
 use super::products::{Ahead, TILE_ROWS, Weights, scores, weigh};
 use super::scratch::{State, Worker};
 use super::softmax::{ScoreRule, decay, weights};
-use super::{AttentionShape, KEY_TILE, KvView, SPLIT_KEYS};
-use crate::lanes::WideLanes;
+use super::{AttentionShape, KEY_TILE, KvView, Mask, SPLIT_KEYS};
+use crate::lanes::{Vectors, WideLanes};
 use crate::rows::softmax::shift_for;
 
 /// A query tile and the splits to attend it to.
@@ -20,7 +20,8 @@ pub(crate) struct Task<'a> {
     pub(super) q: &'a [f32], // [n_queries, n_heads, head_dim]
     pub(super) kv: &'a KvView<'a>,
     pub(super) kv_head: usize,
-    /// Queries of the tile; row `i * group + g` is query `queries.start + i` of the `g`-th head of the group.
+    /// Queries of the tile; row `i * group + g` is query `queries.start + i` of the `g`-th head of
+    /// the group.
     pub(super) queries: Range<usize>,
     pub(super) splits: Range<usize>,
 }
@@ -30,17 +31,21 @@ impl Task<'_> {
         self.queries.len() * self.shape.group()
     }
 
-    /// Which keys of the tile at `start` query `query` of the call sees, relative to `start`; may be empty.
+    /// Which keys of the tile at `start` query `query` of the call sees, relative to `start`; may
+    /// be empty.
     #[inline(always)]
     fn visible(&self, query: usize, start: usize) -> Range<usize> {
-        let keys = self.shape.keys_of_query(query);
+        let keys = self.shape.keys_of_query(query, self.kv.len);
         let within = |position: usize| position.saturating_sub(start).min(KEY_TILE);
         within(keys.start)..within(keys.end)
     }
 
-    /// The queries of the task that see a key of the tile at `start`: those that are late enough, and early enough for
-    /// the window.
+    /// The queries of the task that see a key of the tile at `start`: with a causal mask those that
+    /// are late enough, and early enough for the window.
     fn queries_of_tile(&self, start: usize) -> Range<usize> {
+        if self.shape.mask == Mask::Full {
+            return self.queries.clone();
+        }
         let first = start.saturating_sub(self.shape.query_start).max(self.queries.start);
         let seeing = (first..self.queries.end).take_while(|&query| !self.visible(query, start).is_empty());
         first..first + seeing.count()
@@ -52,7 +57,7 @@ impl Task<'_> {
 pub(crate) fn attend<L: WideLanes>(l: L, task: &Task<'_>, worker: &mut Worker) {
     let (rows, dim) = (task.rows(), task.shape.padded_dim());
     load_queries(task, worker);
-    let keys = task.shape.keys_of(task.queries.clone());
+    let keys = task.shape.keys_of(task.queries.clone(), task.kv.len);
     worker.total.reset(rows, dim);
     for split in task.splits.clone() {
         let keys = keys.start.max(split * SPLIT_KEYS)..keys.end.min((split + 1) * SPLIT_KEYS);
@@ -61,8 +66,7 @@ pub(crate) fn attend<L: WideLanes>(l: L, task: &Task<'_>, worker: &mut Worker) {
         }
         worker.split.reset(rows, dim);
         for start in (keys.start / KEY_TILE * KEY_TILE..keys.end).step_by(KEY_TILE) {
-            let next = (start + KEY_TILE < keys.end)
-                .then(|| task.kv.tile(task.kv_head, start + KEY_TILE, task.shape.head_dim));
+            let next = (start + KEY_TILE < keys.end).then(|| task.kv.tile(task.kv_head, start + KEY_TILE));
             let ahead = next.map_or([Ahead::nothing(); 2], |(keys, values)| {
                 [keys, values].map(|tile| {
                     l.prefetch(tile.scales);
@@ -102,7 +106,7 @@ fn attend_tile<L: WideLanes>(
 ) {
     let shape = task.shape;
     let (group, dim, columns) = (shape.group(), shape.head_dim, shape.padded_dim() / WIDE);
-    let (mut keys, mut values) = task.kv.tile(task.kv_head, start, dim);
+    let (mut keys, mut values) = task.kv.tile(task.kv_head, start);
     let queries = task.queries_of_tile(start);
     if queries.is_empty() {
         return;
@@ -115,8 +119,8 @@ fn attend_tile<L: WideLanes>(
     let tile = &mut tile[..2 * n_rows];
     let factors = &mut factors[..n_rows];
 
-    // With few rows, keys and values become f32 on their way into the products, else (and where that takes a whole tile)
-    // beforehand.
+    // With few rows, keys and values become f32 on their way into the products, else (and where
+    // that takes a whole tile) beforehand.
     let widened =
         |tile: KvTile<'_>| tile.nuq.is_some() || (tile.format != KvFormat::F32 && n_rows > TILE_ROWS);
     if widened(keys) {
@@ -187,8 +191,8 @@ impl<L: WideLanes, V: Fn(usize) -> Range<usize>> TileVisitor<L> for Weighing<'_,
 
 /// Adds the rows of `split` to those of `total`, which covers earlier keys.
 ///
-/// Empty rows are passed over rather than computed with: a row's result must not depend on which splits the other rows of
-/// its tile needed.
+/// Empty rows are passed over rather than computed with: a row's result must not depend on which
+/// splits the other rows of its tile needed.
 #[inline(always)]
 pub(crate) fn merge<L: WideLanes>(l: L, total: &mut State, split: &State) {
     let (rows, columns) = (total.rows(), total.padded_dim() / WIDE);
@@ -212,10 +216,10 @@ pub(crate) fn merge<L: WideLanes>(l: L, total: &mut State, split: &State) {
         let add = decay(l, split_largest, after, shift);
         *largest = after;
         *sum = sum.mul_add(keep, split_sum * add);
-        let (keep, add) = (l.wide_splat(keep), l.wide_splat(add));
+        let (keep, add) = (l.wide().splat(keep), l.wide().splat(add));
         for (acc, from) in acc.iter_mut().zip(from) {
-            let from = l.wide_mul(l.wide_load(from.halves()), add);
-            l.wide_store(l.wide_fma(l.wide_load(acc.halves()), keep, from), acc.halves_mut());
+            let from = l.wide().mul(l.wide().load(from.halves()), add);
+            l.wide().store(l.wide().fma(l.wide().load(acc.halves()), keep, from), acc.halves_mut());
         }
     }
 }

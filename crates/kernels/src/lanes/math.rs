@@ -43,10 +43,10 @@ const NORMAL_POLYNOMIAL: [f32; 10] = [
 
 /// `c[0] + c[1] x + c[2] x^2 + ..` by Horner's rule.
 #[inline(always)]
-fn polynomial<L: Vectors, const N: usize>(l: L, c: &[f32; N], x: L::Vector) -> L::Vector {
-    let mut y = l.each(c[N - 1]);
-    for &c in c[..N - 1].iter().rev() {
-        y = l.times_plus(y, x, l.each(c));
+fn polynomial<L: Vectors<N>, const N: usize, const C: usize>(l: L, c: &[f32; C], x: L::V) -> L::V {
+    let mut y = l.splat(c[C - 1]);
+    for &c in c[..C - 1].iter().rev() {
+        y = l.fma(y, x, l.splat(c));
     }
     y
 }
@@ -67,20 +67,20 @@ pub(crate) fn exp<L: Lanes>(l: L, x: L::V) -> L::V {
 
 /// `e^x` for `x <= 0`, as [`exp`] but two thirds of its cost; NaN for NaN, unspecified for positive `x`.
 #[inline(always)]
-pub(crate) fn exp_nonpositive<L: Vectors>(l: L, x: L::Vector) -> L::Vector {
+pub(crate) fn exp_nonpositive<L: Vectors<N>, const N: usize>(l: L, x: L::V) -> L::V {
     let (y, n) = reduced_exp(l, x);
-    l.if_less(x, l.each(EXP_LOW), l.each(0.0), l.times(y, l.two_to(n)))
+    l.select_lt(x, l.splat(EXP_LOW), l.splat(0.0), l.mul(y, l.pow2(n)))
 }
 
 /// `(e^r, n)` with `x = n ln 2 + r` and `|r| <= ln 2 / 2`; `e^r` by a polynomial of degree 6.
 #[inline(always)]
-fn reduced_exp<L: Vectors>(l: L, x: L::Vector) -> (L::Vector, L::Vector) {
-    let n = l.nearest(l.times(x, l.each(LOG2_E)));
-    let r = l.minus_times(n, l.each(LN_2), x);
-    let r = l.minus_times(n, l.each(LN_2_LOW), r);
+fn reduced_exp<L: Vectors<N>, const N: usize>(l: L, x: L::V) -> (L::V, L::V) {
+    let n = l.round(l.mul(x, l.splat(LOG2_E)));
+    let r = l.fnma(n, l.splat(LN_2), x);
+    let r = l.fnma(n, l.splat(LN_2_LOW), r);
     let tail = polynomial(l, &EXP_POLYNOMIAL, r);
-    let one = l.each(1.0);
-    (l.times_plus(l.times_plus(tail, r, one), r, one), n)
+    let one = l.splat(1.0);
+    (l.fma(l.fma(tail, r, one), r, one), n)
 }
 
 /// `tanh x`, relative error at most 4e-7; ±1 at infinity, NaN for NaN, 0 for both zeros.

@@ -1,9 +1,14 @@
-//! Eight f32 lanes: the vocabulary in which every f32 kernel of this crate is written, once.
+//! The vocabulary in which every f32 kernel of this crate is written, once: vectors of eight lanes,
+//! and of two groups of eight.
 //!
-//! A kernel is a generic `#[inline(always)]` function over [`Lanes`]. `kernels.rs` instantiates it for each instruction
-//! set inside a function that enables the CPU features, so the operations below become single instructions. All
-//! implementations round alike and associate alike, so one kernel gives the same bits everywhere. (Which NaN comes out
-//! of an operation on NaNs is the one thing that may differ: a NaN stays a NaN, its payload is not promised.)
+//! [`Vectors`] names the operations for both widths, [`Lanes`] those within eight lanes,
+//! [`WideLanes`] an instruction set with both ([`Pairs`] where it has no register for two groups).
+//! A kernel is a generic `#[inline(always)]` function over one of them; `l.wide()` gives the token
+//! of wide vectors. `kernels.rs` instantiates it for each instruction set inside a function that
+//! enables the CPU features, so the operations below become single instructions. All
+//! implementations round alike and associate alike, so one kernel gives the same bits everywhere.
+//! (Which NaN comes out of an operation on NaNs is the one thing that may differ: a NaN stays a
+//! NaN, its payload is not promised.)
 //!
 //! It is not a general SIMD library: only what the kernels use is here.
 
@@ -26,47 +31,77 @@ pub(crate) use x86::{Avx2Lanes, Avx512Lanes, X86Lanes};
 /// Number of f32 lanes in which every reduction is carried, on every instruction set.
 pub(crate) const LANES: usize = 8;
 
+/// Values of a wide vector: two groups of lanes.
+pub(crate) const WIDE: usize = 2 * LANES;
+
 /// Bytes that one prefetch brings.
 pub(crate) const CACHE_LINE: usize = 64;
 
-/// What [`WideLanes::apart`] does.
+/// The body of a call of [`Apart::apart`].
 pub(crate) trait Work<L> {
-    /// Does it; `#[inline(always)]`, as all kernels.
+    /// Runs it; `#[inline(always)]`, as all kernels.
     fn run(self, l: L);
 }
 
-/// Eight f32 lanes of one instruction set.
-///
-/// The implementor is a zero-sized token. A value of it exists only where the CPU features are known to be present, so
-/// all methods are safe. Kernels take the token as their first argument: `fn dot<L: Lanes>(l: L, ..)`.
-pub(crate) trait Lanes: Copy + Send + Sync {
-    /// The eight values.
-    type V: Copy;
+/// A token that can call a function with the CPU features of its instruction set.
+pub(crate) trait Apart: Copy {
+    /// Does `work` in a function of its own. A kernel that has one body per format would otherwise
+    /// be one function with all of them, too large for its values to get registers.
+    fn apart(self, work: impl Work<Self>);
+}
 
-    /// Eight times `x`.
+/// Implements [`Apart`] for the lanes of each entry of the table.
+macro_rules! apart {
+    ($( #[$doc:meta] $isa:ident = $name:literal {
+        module: $module:ident, cfg: $cfg:meta, lanes: $lanes:ty, features: [$($feature:tt)*],
+    } )*) => {
+        $(
+            #[cfg($cfg)]
+            impl Apart for $lanes {
+                #[inline(always)]
+                fn apart(self, work: impl Work<Self>) {
+                    #[inline(never)]
+                    $( #[target_feature(enable = $feature)] )*
+                    fn run<L>(l: L, work: impl Work<L>) {
+                        work.run(l);
+                    }
+                    #[allow(unused_unsafe)] // the portable lanes need none
+                    // SAFETY: a value of the lanes exists only where the features of the table are present.
+                    unsafe {
+                        run(self, work);
+                    }
+                }
+            }
+        )*
+    };
+}
+crate::isa::instruction_sets!(apart);
+
+/// Operations on vectors of `N` f32 values, as eight lanes or as two groups of eight.
+///
+/// The implementor is a zero-sized token. A value of it exists only where the CPU features are
+/// known to be present, so all methods are safe. Kernels take a token as their first argument: `fn
+/// dot<L: Lanes>(l: L, ..)`.
+pub(crate) trait Vectors<const N: usize>: Copy + Send + Sync {
+    /// The values.
+    type V: Copy;
+    /// The values in memory: `[f32; 8]`, or the two groups.
+    type Floats;
+
+    /// `N` times `x`.
     fn splat(self, x: f32) -> Self::V;
     /// The values of `x`, in order.
-    fn load(self, x: &[f32; LANES]) -> Self::V;
-    /// Writes the lanes to `to`, in order.
-    fn store(self, v: Self::V, to: &mut [f32; LANES]);
+    fn load(self, x: &Self::Floats) -> Self::V;
+    /// Writes the values to `to`, in order.
+    fn store(self, v: Self::V, to: &mut Self::Floats);
     /// The values of `x`, widened exactly.
-    fn load_f16(self, x: &[f16; LANES]) -> Self::V;
-    /// Rounds to nearest, ties to even; overflow becomes infinity; a NaN stays a (quiet) NaN.
-    fn store_f16(self, v: Self::V, to: &mut [f16; LANES]);
+    fn load_f16(self, x: &[f16; N]) -> Self::V;
     /// The values of `x`, widened exactly.
-    fn load_bf16(self, x: &[bf16; LANES]) -> Self::V;
-    /// Rounds to nearest, ties to even; overflow becomes infinity; a NaN stays a (quiet) NaN.
-    fn store_bf16(self, v: Self::V, to: &mut [bf16; LANES]);
+    fn load_bf16(self, x: &[bf16; N]) -> Self::V;
     /// The values of `x`, as numbers.
-    fn load_i8(self, x: &[i8; LANES]) -> Self::V;
+    fn load_i8(self, x: &[i8; N]) -> Self::V;
     /// The low four bits of each byte of `x` as numbers from 0 to 15, then the high four bits.
-    fn load_nibbles(self, x: &[u8; LANES]) -> [Self::V; 2];
-    /// Bits 0 and 1 of each byte of `x` as numbers from 0 to 3, then bits 2 and 3, 4 and 5, 6 and 7.
-    fn load_two_bits(self, x: &[u8; LANES]) -> [Self::V; 4];
-    /// `table[codes[i]]`; codes are 0 to 7.
-    fn lookup(self, table: Self::V, codes: [u8; LANES]) -> Self::V;
-    /// `[x0, x0, x1, x1, x2, x2, x3, x3]`.
-    fn load_twice(self, x: &[f32; LANES / 2]) -> Self::V;
+    fn load_nibbles(self, x: &[u8; N]) -> [Self::V; 2];
 
     /// `a + b`.
     fn add(self, a: Self::V, b: Self::V) -> Self::V;
@@ -74,16 +109,12 @@ pub(crate) trait Lanes: Copy + Send + Sync {
     fn sub(self, a: Self::V, b: Self::V) -> Self::V;
     /// `a * b`.
     fn mul(self, a: Self::V, b: Self::V) -> Self::V;
-    /// `a / b`.
-    fn div(self, a: Self::V, b: Self::V) -> Self::V;
     /// `a * b + c`, rounded once.
     fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     /// `c - a * b`, rounded once.
     fn fnma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     /// `if a > b { a } else { b }`: a NaN in `a` is dropped, a NaN in `b` is kept.
     fn max(self, a: Self::V, b: Self::V) -> Self::V;
-    /// `if a < b { a } else { b }`: a NaN in `a` is dropped, a NaN in `b` is kept.
-    fn min(self, a: Self::V, b: Self::V) -> Self::V;
     /// The magnitude: the sign bit cleared.
     fn abs(self, v: Self::V) -> Self::V;
     /// `if a < b { x } else { y }`; `y` where `a` or `b` is NaN.
@@ -92,6 +123,36 @@ pub(crate) trait Lanes: Copy + Send + Sync {
     fn round(self, v: Self::V) -> Self::V;
     /// `2^n` for an integral `n` in `-126..=127`; unspecified (but no panic) outside.
     fn pow2(self, n: Self::V) -> Self::V;
+    /// Lane `i` of each group of eight of the result is the [`sum`](Lanes::sum) of that group of
+    /// `v[i]`.
+    fn sums(self, v: [Self::V; LANES]) -> Self::V;
+
+    /// `N` zeros.
+    #[inline(always)]
+    fn zero(self) -> Self::V {
+        self.splat(0.0)
+    }
+}
+
+/// Eight lanes: also operations within a vector, and conversions that no wide vector needs.
+// (A literal, since with `LANES` the compiler takes `L::V` in bodies for ambiguous.)
+pub(crate) trait Lanes: Vectors<8, Floats = [f32; LANES]> {
+    /// Rounds to nearest, ties to even; overflow becomes infinity; a NaN stays a (quiet) NaN.
+    fn store_f16(self, v: Self::V, to: &mut [f16; LANES]);
+    /// Rounds to nearest, ties to even; overflow becomes infinity; a NaN stays a (quiet) NaN.
+    fn store_bf16(self, v: Self::V, to: &mut [bf16; LANES]);
+    /// Bits 0 and 1 of each byte of `x` as numbers from 0 to 3, then bits 2 and 3, 4 and 5, 6 and
+    /// 7.
+    fn load_two_bits(self, x: &[u8; LANES]) -> [Self::V; 4];
+    /// `table[codes[i]]`; codes are 0 to 7.
+    fn lookup(self, table: Self::V, codes: [u8; LANES]) -> Self::V;
+    /// `[x0, x0, x1, x1, x2, x2, x3, x3]`.
+    fn load_twice(self, x: &[f32; LANES / 2]) -> Self::V;
+
+    /// `a / b`.
+    fn div(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `if a < b { a } else { b }`: a NaN in `a` is dropped, a NaN in `b` is kept.
+    fn min(self, a: Self::V, b: Self::V) -> Self::V;
     /// `[v1, v0, v3, v2, v5, v4, v7, v6]`.
     fn swap_pairs(self, v: Self::V) -> Self::V;
     /// `[v2, v3, v0, v1, v6, v7, v4, v5]`.
@@ -101,19 +162,11 @@ pub(crate) trait Lanes: Copy + Send + Sync {
 
     /// The sum of the lanes by the fixed tree: `s_j = v_j + v_{j+4}`, `t_j = s_j + s_{j+2}`, `t_0 + t_1`.
     fn sum(self, v: Self::V) -> f32;
-    /// The largest lane, by the same tree of [`max`](Self::max).
+    /// The largest lane, by the same tree of [`max`](Vectors::max).
     fn max_lane(self, v: Self::V) -> f32;
-    /// Lane `i` of the result is `sum(v[i])`.
-    fn sums(self, v: [Self::V; LANES]) -> Self::V;
 
     /// Asks for `x` to be brought into the cache; a hint without any other effect.
     fn prefetch<T>(self, x: &[T]);
-
-    /// Eight zeros.
-    #[inline(always)]
-    fn zero(self) -> Self::V {
-        self.splat(0.0)
-    }
 
     /// The values of `x`, at most eight, followed by zeros.
     #[inline(always)]
@@ -156,285 +209,172 @@ pub(crate) trait Lanes: Copy + Send + Sync {
     }
 }
 
-/// Two independent groups of eight lanes, handled together: one register where the instruction set has one that wide.
+/// The lanes of an instruction set: eight, and two independent groups of eight handled together
+/// ([`wide`](Self::wide)), in one register where there is one that wide.
 ///
-/// The halves never mix, so a kernel gives the same bits whether it works on two outputs one after the other or on a
-/// wide vector of both.
-pub(crate) trait WideLanes: Lanes {
-    /// The two groups.
+/// The groups never mix, so a kernel gives the same bits whether it works on two outputs one after
+/// the other or on a wide vector of both.
+pub(crate) trait WideLanes: Lanes + Apart {
+    /// The values of a wide vector.
     type W: Copy;
-
-    /// Does `work` in a function of its own. A kernel that has one body per format would otherwise be one function with all of
-    /// them, too large for its values to get registers.
-    #[inline(never)]
-    fn apart(self, work: impl Work<Self>) {
-        work.run(self);
-    }
-
+    /// The token of its operations.
+    type Wide: Groups<Self, V = Self::W>;
     /// How many wide vectors the registers hold: what register tiles are sized by.
     const WIDE_REGISTERS: usize;
 
-    /// `low` and `high` side by side.
-    fn join(self, low: Self::V, high: Self::V) -> Self::W;
-    /// The two groups apart.
-    fn halves_of(self, w: Self::W) -> [Self::V; 2];
-    /// The values of `x`, in order.
-    fn wide_load(self, x: &[[f32; LANES]; 2]) -> Self::W;
-    /// The values of `x`, widened exactly.
-    fn wide_load_f16(self, x: &[f16; 2 * LANES]) -> Self::W;
-    /// The values of `x`, widened exactly.
-    fn wide_load_bf16(self, x: &[bf16; 2 * LANES]) -> Self::W;
-    /// The values of `x`, as numbers.
-    fn wide_load_i8(self, x: &[i8; 2 * LANES]) -> Self::W;
-    /// The low four bits of each byte of `x` as numbers from 0 to 15, then the high four bits.
-    fn wide_load_nibbles(self, x: &[u8; 2 * LANES]) -> [Self::W; 2];
-    /// Bits 0 and 1 of each byte of `x` as numbers from 0 to 3 beside bits 2 and 3; then bits 4 and 5 beside 6 and 7.
-    fn wide_load_two_bits(self, x: &[u8; LANES]) -> [Self::W; 2];
-    /// Writes the values to `to`, in order.
-    fn wide_store(self, w: Self::W, to: &mut [[f32; LANES]; 2]);
-    /// `v` twice.
-    fn wide_both(self, v: Self::V) -> Self::W;
-    /// Sixteen times `x`.
-    fn wide_splat(self, x: f32) -> Self::W;
-    /// `a + b`.
-    fn wide_add(self, a: Self::W, b: Self::W) -> Self::W;
-    /// `a - b`.
-    fn wide_sub(self, a: Self::W, b: Self::W) -> Self::W;
-    /// The magnitude: the sign bit cleared.
-    fn wide_abs(self, w: Self::W) -> Self::W;
-    /// `a * b`.
-    fn wide_mul(self, a: Self::W, b: Self::W) -> Self::W;
-    /// `a * b + c`, rounded once.
-    fn wide_fma(self, a: Self::W, b: Self::W, c: Self::W) -> Self::W;
-    /// Lane `i` of each group of the result is the [`sum`](Lanes::sum) of that group of `w[i]`.
-    fn wide_sums(self, w: [Self::W; LANES]) -> Self::W;
-    /// `c - a * b`, rounded once.
-    fn wide_fnma(self, a: Self::W, b: Self::W, c: Self::W) -> Self::W;
-    /// `if a > b { a } else { b }`, as [`max`](Lanes::max).
-    fn wide_max(self, a: Self::W, b: Self::W) -> Self::W;
-    /// `if a < b { x } else { y }`, as [`select_lt`](Lanes::select_lt).
-    fn wide_select_lt(self, a: Self::W, b: Self::W, x: Self::W, y: Self::W) -> Self::W;
-    /// The nearest integer, ties to even.
-    fn wide_round(self, v: Self::W) -> Self::W;
-    /// `2^n`, as [`pow2`](Lanes::pow2).
-    fn wide_pow2(self, n: Self::W) -> Self::W;
+    /// The token of the operations on wide vectors.
+    fn wide(self) -> Self::Wide;
 }
 
-/// The two groups of an instruction set that has no register for both.
-pub(crate) type Wide<V> = [V; 2];
+/// Wide vectors, as groups of the lanes `L`.
+pub(crate) trait Groups<L: Lanes>: Vectors<16, Floats = [[f32; LANES]; 2]> {
+    /// `low` and `high` side by side.
+    fn join(self, low: L::V, high: L::V) -> Self::V;
+    /// The two groups apart.
+    fn halves_of(self, w: Self::V) -> [L::V; 2];
+    /// `v` twice.
+    fn both(self, v: L::V) -> Self::V;
+    /// Bits 0 and 1 of each byte of `x` as numbers from 0 to 3 beside bits 2 and 3; then bits 4 and
+    /// 5 beside 6 and 7.
+    fn load_two_bits(self, x: &[u8; LANES]) -> [Self::V; 2];
+}
 
-/// The methods of [`WideLanes`] where a wide vector is a [`Wide`] pair.
-macro_rules! pair_of_lanes {
-    () => {
-        #[inline(always)]
-        fn join(self, low: Self::V, high: Self::V) -> Self::W {
-            [low, high]
-        }
+/// Wide vectors of an instruction set that has no register for both groups.
+#[derive(Clone, Copy)]
+pub(crate) struct Pairs<L>(pub(crate) L);
 
-        #[inline(always)]
-        fn halves_of(self, w: Self::W) -> [Self::V; 2] {
-            w
-        }
-
-        #[inline(always)]
-        fn wide_load(self, x: &[[f32; LANES]; 2]) -> Self::W {
-            [self.load(&x[0]), self.load(&x[1])]
-        }
-
-        #[inline(always)]
-        fn wide_load_f16(self, x: &[f16; 2 * LANES]) -> Self::W {
-            let (low, high) = $crate::lanes::eights(x);
-            [self.load_f16(low), self.load_f16(high)]
-        }
-
-        #[inline(always)]
-        fn wide_load_bf16(self, x: &[bf16; 2 * LANES]) -> Self::W {
-            let (low, high) = $crate::lanes::eights(x);
-            [self.load_bf16(low), self.load_bf16(high)]
-        }
-
-        #[inline(always)]
-        fn wide_load_i8(self, x: &[i8; 2 * LANES]) -> Self::W {
-            let (low, high) = $crate::lanes::eights(x);
-            [self.load_i8(low), self.load_i8(high)]
-        }
-
-        #[inline(always)]
-        fn wide_load_nibbles(self, x: &[u8; 2 * LANES]) -> [Self::W; 2] {
-            let (low, high) = $crate::lanes::eights(x);
-            let (low, high) = (self.load_nibbles(low), self.load_nibbles(high));
-            [[low[0], high[0]], [low[1], high[1]]]
-        }
-
-        #[inline(always)]
-        fn wide_load_two_bits(self, x: &[u8; LANES]) -> [Self::W; 2] {
-            let [a, b, c, d] = self.load_two_bits(x);
-            [[a, b], [c, d]]
-        }
-
-        #[inline(always)]
-        fn wide_store(self, w: Self::W, to: &mut [[f32; LANES]; 2]) {
-            self.store(w[0], &mut to[0]);
-            self.store(w[1], &mut to[1]);
-        }
-
-        #[inline(always)]
-        fn wide_both(self, v: Self::V) -> Self::W {
-            [v, v]
-        }
-
-        #[inline(always)]
-        fn wide_splat(self, x: f32) -> Self::W {
-            [self.splat(x), self.splat(x)]
-        }
-
-        #[inline(always)]
-        fn wide_add(self, a: Self::W, b: Self::W) -> Self::W {
-            [self.add(a[0], b[0]), self.add(a[1], b[1])]
-        }
-
-        #[inline(always)]
-        fn wide_sub(self, a: Self::W, b: Self::W) -> Self::W {
-            [self.sub(a[0], b[0]), self.sub(a[1], b[1])]
-        }
-
-        #[inline(always)]
-        fn wide_abs(self, w: Self::W) -> Self::W {
-            [self.abs(w[0]), self.abs(w[1])]
-        }
-
-        #[inline(always)]
-        fn wide_mul(self, a: Self::W, b: Self::W) -> Self::W {
-            [self.mul(a[0], b[0]), self.mul(a[1], b[1])]
-        }
-
-        #[inline(always)]
-        fn wide_fma(self, a: Self::W, b: Self::W, c: Self::W) -> Self::W {
-            [self.fma(a[0], b[0], c[0]), self.fma(a[1], b[1], c[1])]
-        }
-
-        #[inline(always)]
-        fn wide_sums(self, w: [Self::W; LANES]) -> Self::W {
-            [self.sums(w.map(|w| w[0])), self.sums(w.map(|w| w[1]))]
-        }
-
-        #[inline(always)]
-        fn wide_fnma(self, a: Self::W, b: Self::W, c: Self::W) -> Self::W {
-            [self.fnma(a[0], b[0], c[0]), self.fnma(a[1], b[1], c[1])]
-        }
-
-        #[inline(always)]
-        fn wide_max(self, a: Self::W, b: Self::W) -> Self::W {
-            [self.max(a[0], b[0]), self.max(a[1], b[1])]
-        }
-
-        #[inline(always)]
-        fn wide_select_lt(self, a: Self::W, b: Self::W, x: Self::W, y: Self::W) -> Self::W {
-            [self.select_lt(a[0], b[0], x[0], y[0]), self.select_lt(a[1], b[1], x[1], y[1])]
-        }
-
-        #[inline(always)]
-        fn wide_round(self, v: Self::W) -> Self::W {
-            [self.round(v[0]), self.round(v[1])]
-        }
-
-        #[inline(always)]
-        fn wide_pow2(self, n: Self::W) -> Self::W {
-            [self.pow2(n[0]), self.pow2(n[1])]
-        }
+/// Methods of [`Pairs`] that do an operation on each group.
+macro_rules! on_both_groups {
+    ($( $op:ident($($arg:ident),*); )*) => {
+        $(
+            #[inline(always)]
+            fn $op(self, $($arg: Self::V),*) -> Self::V {
+                [self.0.$op($($arg[0]),*), self.0.$op($($arg[1]),*)]
+            }
+        )*
     };
 }
-pub(crate) use pair_of_lanes;
+
+impl<L: Lanes> Vectors<WIDE> for Pairs<L> {
+    type V = [L::V; 2];
+    type Floats = [[f32; LANES]; 2];
+
+    on_both_groups! {
+        add(a, b);
+        sub(a, b);
+        mul(a, b);
+        fma(a, b, c);
+        fnma(a, b, c);
+        max(a, b);
+        abs(v);
+        select_lt(a, b, x, y);
+        round(v);
+        pow2(n);
+    }
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> Self::V {
+        [self.0.splat(x), self.0.splat(x)]
+    }
+
+    #[inline(always)]
+    fn load(self, x: &Self::Floats) -> Self::V {
+        [self.0.load(&x[0]), self.0.load(&x[1])]
+    }
+
+    #[inline(always)]
+    fn store(self, v: Self::V, to: &mut Self::Floats) {
+        self.0.store(v[0], &mut to[0]);
+        self.0.store(v[1], &mut to[1]);
+    }
+
+    #[inline(always)]
+    fn load_f16(self, x: &[f16; WIDE]) -> Self::V {
+        let (low, high) = eights(x);
+        [self.0.load_f16(low), self.0.load_f16(high)]
+    }
+
+    #[inline(always)]
+    fn load_bf16(self, x: &[bf16; WIDE]) -> Self::V {
+        let (low, high) = eights(x);
+        [self.0.load_bf16(low), self.0.load_bf16(high)]
+    }
+
+    #[inline(always)]
+    fn load_i8(self, x: &[i8; WIDE]) -> Self::V {
+        let (low, high) = eights(x);
+        [self.0.load_i8(low), self.0.load_i8(high)]
+    }
+
+    #[inline(always)]
+    fn load_nibbles(self, x: &[u8; WIDE]) -> [Self::V; 2] {
+        let (low, high) = eights(x);
+        let (low, high) = (self.0.load_nibbles(low), self.0.load_nibbles(high));
+        [[low[0], high[0]], [low[1], high[1]]]
+    }
+
+    #[inline(always)]
+    fn sums(self, v: [Self::V; LANES]) -> Self::V {
+        [self.0.sums(v.map(|v| v[0])), self.0.sums(v.map(|v| v[1]))]
+    }
+}
+
+impl<L: Lanes> Groups<L> for Pairs<L> {
+    #[inline(always)]
+    fn join(self, low: L::V, high: L::V) -> Self::V {
+        [low, high]
+    }
+
+    #[inline(always)]
+    fn halves_of(self, w: Self::V) -> [L::V; 2] {
+        w
+    }
+
+    #[inline(always)]
+    fn both(self, v: L::V) -> Self::V {
+        [v, v]
+    }
+
+    #[inline(always)]
+    fn load_two_bits(self, x: &[u8; LANES]) -> [Self::V; 2] {
+        let [a, b, c, d] = self.0.load_two_bits(x);
+        [[a, b], [c, d]]
+    }
+}
 
 /// The halves of sixteen values.
 #[inline(always)]
-pub(crate) fn eights<T>(x: &[T; 2 * LANES]) -> (&[T; LANES], &[T; LANES]) {
+pub(crate) fn eights<T>(x: &[T; WIDE]) -> (&[T; LANES], &[T; LANES]) {
     let (halves, _) = x.as_chunks::<LANES>();
     (&halves[0], &halves[1])
 }
 
-/// What an elementary function needs of its vectors, whatever their width: [`Lanes`] are eight values, [`Sixteen`] two
-/// groups of eight.
-pub(crate) trait Vectors: Copy {
-    /// The values.
-    type Vector: Copy;
-
-    /// `x` everywhere.
-    fn each(self, x: f32) -> Self::Vector;
-    /// `a * b`.
-    fn times(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-    /// `a * b + c`, rounded once.
-    fn times_plus(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
-    /// `c - a * b`, rounded once.
-    fn minus_times(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
-    /// `if a < b { x } else { y }`.
-    fn if_less(self, a: Self::Vector, b: Self::Vector, x: Self::Vector, y: Self::Vector) -> Self::Vector;
-    /// The nearest integer, ties to even.
-    fn nearest(self, v: Self::Vector) -> Self::Vector;
-    /// `2^n`, as [`Lanes::pow2`].
-    fn two_to(self, n: Self::Vector) -> Self::Vector;
-}
-
-/// [`WideLanes`] as [`Vectors`].
-#[derive(Clone, Copy)]
-pub(crate) struct Sixteen<L>(pub(crate) L);
-
-/// [`Vectors`] by the methods of the lanes behind a token.
-macro_rules! vectors_of {
-    ($lanes:ident, $vector:ident, $self:ident => $l:expr, $splat:ident, $mul:ident, $fma:ident, $fnma:ident, $select:ident,
-     $round:ident, $pow2:ident) => {
-        type Vector = L::$vector;
-
-        #[inline(always)]
-        fn each($self, x: f32) -> Self::Vector {
-            $lanes::$splat($l, x)
-        }
-
-        #[inline(always)]
-        fn times($self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
-            $lanes::$mul($l, a, b)
-        }
-
-        #[inline(always)]
-        fn times_plus($self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
-            $lanes::$fma($l, a, b, c)
-        }
-
-        #[inline(always)]
-        fn minus_times($self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
-            $lanes::$fnma($l, a, b, c)
-        }
-
-        #[inline(always)]
-        fn if_less(
-            $self,
-            a: Self::Vector,
-            b: Self::Vector,
-            x: Self::Vector,
-            y: Self::Vector,
-        ) -> Self::Vector {
-            $lanes::$select($l, a, b, x, y)
-        }
-
-        #[inline(always)]
-        fn nearest($self, v: Self::Vector) -> Self::Vector {
-            $lanes::$round($l, v)
-        }
-
-        #[inline(always)]
-        fn two_to($self, n: Self::Vector) -> Self::Vector {
-            $lanes::$pow2($l, n)
-        }
+/// Methods of a token by one expression of register-only intrinsics each.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+macro_rules! by_intrinsics {
+    ($( $op:ident($($arg:ident),*) = $e:expr; )*) => {
+        $(
+            #[inline(always)]
+            fn $op(self, $($arg: Self::V),*) -> Self::V {
+                $crate::lanes::with_features!($e)
+            }
+        )*
     };
 }
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+use by_intrinsics;
 
-impl<L: Lanes> Vectors for L {
-    vectors_of!(Lanes, V, self => self, splat, mul, fma, fnma, select_lt, round, pow2);
+/// One expression of register-only intrinsics, in a method of a token.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+macro_rules! with_features {
+    ($e:expr) => {
+        // SAFETY: the intrinsics' only precondition is the CPU features, and a value of the token (the `self` of the
+        // enclosing method) exists only where `assume_available` was promised them.
+        unsafe { $e }
+    };
 }
-
-impl<L: WideLanes> Vectors for Sixteen<L> {
-    vectors_of!(WideLanes, W, self => self.0, wide_splat, wide_mul, wide_fma, wide_fnma, wide_select_lt, wide_round, wide_pow2);
-}
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+use with_features;
 
 #[cfg(test)]
 mod tests;

@@ -8,7 +8,7 @@ use std::arch::asm;
 
 use half::{bf16, f16};
 
-use super::{CACHE_LINE, LANES, Lanes, Wide, WideLanes};
+use super::{Apart, CACHE_LINE, LANES, Lanes, Pairs, Vectors, WIDE, WideLanes, by_intrinsics, with_features};
 
 /// Level of [`NeonLanes`]: NEON alone.
 pub(crate) const PLAIN: u8 = 0;
@@ -32,15 +32,6 @@ impl<const LEVEL: u8> NeonLanes<LEVEL> {
     }
 }
 
-/// One expression of register-only intrinsics, in a method of [`NeonLanes`].
-macro_rules! with_features {
-    ($e:expr) => {
-        // SAFETY: the intrinsics' only precondition is NEON, and a value of `NeonLanes` (the `self` of the enclosing
-        // method) exists only where `assume_available` was promised it.
-        unsafe { $e }
-    };
-}
-
 /// The lanes 0 to 3 and 4 to 7.
 type Pair = [float32x4_t; 2];
 
@@ -51,8 +42,25 @@ fn larger(a: float32x4_t, b: float32x4_t) -> float32x4_t {
     vbslq_f32(vcgtq_f32(a, b), a, b)
 }
 
-impl<const LEVEL: u8> Lanes for NeonLanes<LEVEL> {
+impl<const LEVEL: u8> Vectors<LANES> for NeonLanes<LEVEL> {
     type V = Pair;
+    type Floats = [f32; LANES];
+
+    by_intrinsics! {
+        add(a, b) = [vaddq_f32(a[0], b[0]), vaddq_f32(a[1], b[1])];
+        sub(a, b) = [vsubq_f32(a[0], b[0]), vsubq_f32(a[1], b[1])];
+        mul(a, b) = [vmulq_f32(a[0], b[0]), vmulq_f32(a[1], b[1])];
+        fma(a, b, c) = [vfmaq_f32(c[0], a[0], b[0]), vfmaq_f32(c[1], a[1], b[1])];
+        fnma(a, b, c) = [vfmsq_f32(c[0], a[0], b[0]), vfmsq_f32(c[1], a[1], b[1])];
+        max(a, b) = [larger(a[0], b[0]), larger(a[1], b[1])];
+        abs(v) = [vabsq_f32(v[0]), vabsq_f32(v[1])];
+        select_lt(a, b, x, y) = [
+            vbslq_f32(vcltq_f32(a[0], b[0]), x[0], y[0]),
+            vbslq_f32(vcltq_f32(a[1], b[1]), x[1], y[1])
+        ];
+        round(v) = [vrndnq_f32(v[0]), vrndnq_f32(v[1])];
+        pow2(n) = [power_of_two(n[0]), power_of_two(n[1])];
+    }
 
     #[inline(always)]
     fn splat(self, x: f32) -> Self::V {
@@ -84,6 +92,54 @@ impl<const LEVEL: u8> Lanes for NeonLanes<LEVEL> {
     }
 
     #[inline(always)]
+    fn load_bf16(self, x: &[bf16; LANES]) -> Self::V {
+        // SAFETY: `x` is 16 readable bytes; the load asks for no more alignment than a u16 has; features by `self`.
+        unsafe {
+            let upper = vld1q_u16(x.as_ptr().cast());
+            let low = vshll_n_u16::<16>(vget_low_u16(upper));
+            [vreinterpretq_f32_u32(low), vreinterpretq_f32_u32(vshll_high_n_u16::<16>(upper))]
+        }
+    }
+
+    #[inline(always)]
+    fn load_i8(self, x: &[i8; LANES]) -> Self::V {
+        // SAFETY: `x` is 8 readable bytes; features by `self`.
+        unsafe {
+            let wide = vmovl_s8(vld1_s8(x.as_ptr()));
+            [vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide))), vcvtq_f32_s32(vmovl_high_s16(wide))]
+        }
+    }
+
+    #[inline(always)]
+    fn load_nibbles(self, x: &[u8; LANES]) -> [Self::V; 2] {
+        // SAFETY: `x` is 8 readable bytes; features by `self`.
+        unsafe {
+            let bytes = vld1_u8(x.as_ptr());
+            [widen_bytes(vand_u8(bytes, vdup_n_u8(15))), widen_bytes(vshr_n_u8::<4>(bytes))]
+        }
+    }
+
+    /// Eight reductions together: each step joins two vectors and halves the number of values per
+    /// sum.
+    #[inline(always)]
+    fn sums(self, v: [Self::V; LANES]) -> Self::V {
+        with_features!({
+            let s = v.map(|v| vaddq_f32(v[0], v[1]));
+            let [a, b] = [quarters(s[0], s[1]), quarters(s[2], s[3])];
+            let [c, d] = [quarters(s[4], s[5]), quarters(s[6], s[7])];
+            [vpaddq_f32(a, b), vpaddq_f32(c, d)]
+        })
+    }
+}
+
+impl<const LEVEL: u8> Lanes for NeonLanes<LEVEL> {
+    by_intrinsics! {
+        div(a, b) = [vdivq_f32(a[0], b[0]), vdivq_f32(a[1], b[1])];
+        swap_pairs(v) = [vrev64q_f32(v[0]), vrev64q_f32(v[1])];
+        swap_twos(v) = [vextq_f32::<2>(v[0], v[0]), vextq_f32::<2>(v[1], v[1])];
+    }
+
+    #[inline(always)]
     fn store_f16(self, v: Self::V, to: &mut [f16; LANES]) {
         let halves: uint16x8_t;
         // SAFETY: the instructions touch their three registers alone, and are part of NEON.
@@ -104,40 +160,12 @@ impl<const LEVEL: u8> Lanes for NeonLanes<LEVEL> {
     }
 
     #[inline(always)]
-    fn load_bf16(self, x: &[bf16; LANES]) -> Self::V {
-        // SAFETY: `x` is 16 readable bytes; the load asks for no more alignment than a u16 has; features by `self`.
-        unsafe {
-            let upper = vld1q_u16(x.as_ptr().cast());
-            let low = vshll_n_u16::<16>(vget_low_u16(upper));
-            [vreinterpretq_f32_u32(low), vreinterpretq_f32_u32(vshll_high_n_u16::<16>(upper))]
-        }
-    }
-
-    #[inline(always)]
     fn store_bf16(self, v: Self::V, to: &mut [bf16; LANES]) {
         // SAFETY: `to` is 16 writable bytes; the store asks for no more alignment than a u16 has; features by `self`.
         unsafe {
             let low = vshrn_n_u32::<16>(rounded_to_bf16(v[0]));
             let both = vshrn_high_n_u32::<16>(low, rounded_to_bf16(v[1]));
             vst1q_u16(to.as_mut_ptr().cast(), both);
-        }
-    }
-
-    #[inline(always)]
-    fn load_i8(self, x: &[i8; LANES]) -> Self::V {
-        // SAFETY: `x` is 8 readable bytes; features by `self`.
-        unsafe {
-            let wide = vmovl_s8(vld1_s8(x.as_ptr()));
-            [vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide))), vcvtq_f32_s32(vmovl_high_s16(wide))]
-        }
-    }
-
-    #[inline(always)]
-    fn load_nibbles(self, x: &[u8; LANES]) -> [Self::V; 2] {
-        // SAFETY: `x` is 8 readable bytes; features by `self`.
-        unsafe {
-            let bytes = vld1_u8(x.as_ptr());
-            [widen_bytes(vand_u8(bytes, vdup_n_u8(15))), widen_bytes(vshr_n_u8::<4>(bytes))]
         }
     }
 
@@ -178,76 +206,8 @@ impl<const LEVEL: u8> Lanes for NeonLanes<LEVEL> {
     }
 
     #[inline(always)]
-    fn add(self, a: Self::V, b: Self::V) -> Self::V {
-        with_features!([vaddq_f32(a[0], b[0]), vaddq_f32(a[1], b[1])])
-    }
-
-    #[inline(always)]
-    fn sub(self, a: Self::V, b: Self::V) -> Self::V {
-        with_features!([vsubq_f32(a[0], b[0]), vsubq_f32(a[1], b[1])])
-    }
-
-    #[inline(always)]
-    fn mul(self, a: Self::V, b: Self::V) -> Self::V {
-        with_features!([vmulq_f32(a[0], b[0]), vmulq_f32(a[1], b[1])])
-    }
-
-    #[inline(always)]
-    fn div(self, a: Self::V, b: Self::V) -> Self::V {
-        with_features!([vdivq_f32(a[0], b[0]), vdivq_f32(a[1], b[1])])
-    }
-
-    #[inline(always)]
-    fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
-        with_features!([vfmaq_f32(c[0], a[0], b[0]), vfmaq_f32(c[1], a[1], b[1])])
-    }
-
-    #[inline(always)]
-    fn fnma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
-        with_features!([vfmsq_f32(c[0], a[0], b[0]), vfmsq_f32(c[1], a[1], b[1])])
-    }
-
-    #[inline(always)]
-    fn max(self, a: Self::V, b: Self::V) -> Self::V {
-        with_features!([larger(a[0], b[0]), larger(a[1], b[1])])
-    }
-
-    #[inline(always)]
     fn min(self, a: Self::V, b: Self::V) -> Self::V {
         self.select_lt(a, b, a, b)
-    }
-
-    #[inline(always)]
-    fn abs(self, v: Self::V) -> Self::V {
-        with_features!([vabsq_f32(v[0]), vabsq_f32(v[1])])
-    }
-
-    #[inline(always)]
-    fn select_lt(self, a: Self::V, b: Self::V, x: Self::V, y: Self::V) -> Self::V {
-        with_features!([
-            vbslq_f32(vcltq_f32(a[0], b[0]), x[0], y[0]),
-            vbslq_f32(vcltq_f32(a[1], b[1]), x[1], y[1])
-        ])
-    }
-
-    #[inline(always)]
-    fn round(self, v: Self::V) -> Self::V {
-        with_features!([vrndnq_f32(v[0]), vrndnq_f32(v[1])])
-    }
-
-    #[inline(always)]
-    fn pow2(self, n: Self::V) -> Self::V {
-        with_features!([power_of_two(n[0]), power_of_two(n[1])])
-    }
-
-    #[inline(always)]
-    fn swap_pairs(self, v: Self::V) -> Self::V {
-        with_features!([vrev64q_f32(v[0]), vrev64q_f32(v[1])])
-    }
-
-    #[inline(always)]
-    fn swap_twos(self, v: Self::V) -> Self::V {
-        with_features!([vextq_f32::<2>(v[0], v[0]), vextq_f32::<2>(v[1], v[1])])
     }
 
     #[inline(always)]
@@ -269,17 +229,6 @@ impl<const LEVEL: u8> Lanes for NeonLanes<LEVEL> {
             let s = larger(v[0], v[1]);
             let t = larger(s, vextq_f32::<2>(s, s));
             vgetq_lane_f32::<0>(larger(t, vrev64q_f32(t)))
-        })
-    }
-
-    /// Eight reductions together: each step joins two vectors and halves the number of values per sum.
-    #[inline(always)]
-    fn sums(self, v: [Self::V; LANES]) -> Self::V {
-        with_features!({
-            let s = v.map(|v| vaddq_f32(v[0], v[1]));
-            let [a, b] = [quarters(s[0], s[1]), quarters(s[2], s[3])];
-            let [c, d] = [quarters(s[4], s[5]), quarters(s[6], s[7])];
-            [vpaddq_f32(a, b), vpaddq_f32(c, d)]
         })
     }
 
@@ -330,8 +279,16 @@ fn quarters(a: float32x4_t, b: float32x4_t) -> float32x4_t {
     vaddq_f32(vreinterpretq_f32_f64(low), vreinterpretq_f32_f64(high))
 }
 
-impl<const LEVEL: u8> WideLanes for NeonLanes<LEVEL> {
-    type W = Wide<Pair>;
+impl<const LEVEL: u8> WideLanes for NeonLanes<LEVEL>
+where
+    Self: Apart,
+{
+    type Wide = Pairs<Self>;
+    type W = <Pairs<Self> as Vectors<WIDE>>::V;
     const WIDE_REGISTERS: usize = 8;
-    super::pair_of_lanes!();
+
+    #[inline(always)]
+    fn wide(self) -> Self::Wide {
+        Pairs(self)
+    }
 }

@@ -7,11 +7,22 @@
 
 use half::{bf16, f16};
 
-use super::{LANES, Lanes, Wide, WideLanes};
+use super::{LANES, Lanes, Pairs, Vectors, WIDE, WideLanes};
 
 /// Token of the portable path; always available.
 #[derive(Clone, Copy)]
 pub(crate) struct ScalarLanes;
+
+impl ScalarLanes {
+    /// The token; the portable path needs nothing, the table of instruction sets asks all alike.
+    ///
+    /// # Safety
+    /// None.
+    #[inline(always)]
+    pub(crate) unsafe fn assume_available() -> Self {
+        Self
+    }
+}
 
 #[inline(always)]
 fn zip(a: [f32; LANES], b: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> [f32; LANES] {
@@ -25,8 +36,9 @@ fn tree(v: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> f32 {
     f(f(s[0], s[2]), f(s[1], s[3]))
 }
 
-impl Lanes for ScalarLanes {
+impl Vectors<LANES> for ScalarLanes {
     type V = [f32; LANES];
+    type Floats = [f32; LANES];
 
     #[inline(always)]
     fn splat(self, x: f32) -> Self::V {
@@ -48,19 +60,9 @@ impl Lanes for ScalarLanes {
         x.map(f16::to_f32_const)
     }
 
-    #[inline(never)]
-    fn store_f16(self, v: Self::V, to: &mut [f16; LANES]) {
-        *to = v.map(f16::from_f32_const);
-    }
-
     #[inline(always)]
     fn load_bf16(self, x: &[bf16; LANES]) -> Self::V {
         x.map(|x| f32::from_bits(u32::from(x.to_bits()) << 16))
-    }
-
-    #[inline(never)]
-    fn store_bf16(self, v: Self::V, to: &mut [bf16; LANES]) {
-        *to = v.map(bf16::from_f32_const);
     }
 
     #[inline(always)]
@@ -71,21 +73,6 @@ impl Lanes for ScalarLanes {
     #[inline(always)]
     fn load_nibbles(self, x: &[u8; LANES]) -> [Self::V; 2] {
         [x.map(|x| f32::from(x & 15)), x.map(|x| f32::from(x >> 4))]
-    }
-
-    #[inline(always)]
-    fn load_two_bits(self, x: &[u8; LANES]) -> [Self::V; 4] {
-        [0, 2, 4, 6].map(|shift| x.map(|x| f32::from(x >> shift & 3)))
-    }
-
-    #[inline(always)]
-    fn lookup(self, table: Self::V, codes: [u8; LANES]) -> Self::V {
-        codes.map(|code| table[usize::from(code % LANES as u8)])
-    }
-
-    #[inline(always)]
-    fn load_twice(self, x: &[f32; LANES / 2]) -> Self::V {
-        std::array::from_fn(|i| x[i / 2])
     }
 
     #[inline(always)]
@@ -104,11 +91,6 @@ impl Lanes for ScalarLanes {
     }
 
     #[inline(never)]
-    fn div(self, a: Self::V, b: Self::V) -> Self::V {
-        zip(a, b, |a, b| a / b)
-    }
-
-    #[inline(never)]
     fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
         std::array::from_fn(|i| a[i].mul_add(b[i], c[i]))
     }
@@ -121,11 +103,6 @@ impl Lanes for ScalarLanes {
     #[inline(always)]
     fn max(self, a: Self::V, b: Self::V) -> Self::V {
         zip(a, b, |a, b| if a > b { a } else { b })
-    }
-
-    #[inline(always)]
-    fn min(self, a: Self::V, b: Self::V) -> Self::V {
-        zip(a, b, |a, b| if a < b { a } else { b })
     }
 
     #[inline(always)]
@@ -146,6 +123,48 @@ impl Lanes for ScalarLanes {
     #[inline(never)]
     fn pow2(self, n: Self::V) -> Self::V {
         n.map(|n| f32::from_bits(((n as i32).wrapping_add(127) as u32) << 23))
+    }
+
+    #[inline(never)]
+    fn sums(self, v: [Self::V; LANES]) -> Self::V {
+        v.map(|v| self.sum(v))
+    }
+}
+
+impl Lanes for ScalarLanes {
+    #[inline(never)]
+    fn store_f16(self, v: Self::V, to: &mut [f16; LANES]) {
+        *to = v.map(f16::from_f32_const);
+    }
+
+    #[inline(never)]
+    fn store_bf16(self, v: Self::V, to: &mut [bf16; LANES]) {
+        *to = v.map(bf16::from_f32_const);
+    }
+
+    #[inline(always)]
+    fn load_two_bits(self, x: &[u8; LANES]) -> [Self::V; 4] {
+        [0, 2, 4, 6].map(|shift| x.map(|x| f32::from(x >> shift & 3)))
+    }
+
+    #[inline(always)]
+    fn lookup(self, table: Self::V, codes: [u8; LANES]) -> Self::V {
+        codes.map(|code| table[usize::from(code % LANES as u8)])
+    }
+
+    #[inline(always)]
+    fn load_twice(self, x: &[f32; LANES / 2]) -> Self::V {
+        std::array::from_fn(|i| x[i / 2])
+    }
+
+    #[inline(never)]
+    fn div(self, a: Self::V, b: Self::V) -> Self::V {
+        zip(a, b, |a, b| a / b)
+    }
+
+    #[inline(always)]
+    fn min(self, a: Self::V, b: Self::V) -> Self::V {
+        zip(a, b, |a, b| if a < b { a } else { b })
     }
 
     #[inline(always)]
@@ -173,16 +192,17 @@ impl Lanes for ScalarLanes {
         tree(v, |a, b| if a > b { a } else { b })
     }
 
-    #[inline(never)]
-    fn sums(self, v: [Self::V; LANES]) -> Self::V {
-        v.map(|v| self.sum(v))
-    }
     #[inline(always)]
     fn prefetch<T>(self, _: &[T]) {}
 }
 
 impl WideLanes for ScalarLanes {
-    type W = Wide<[f32; LANES]>;
+    type Wide = Pairs<Self>;
+    type W = <Pairs<Self> as Vectors<WIDE>>::V;
     const WIDE_REGISTERS: usize = 8; // whatever they are: the kernels for few registers are the small ones
-    super::pair_of_lanes!();
+
+    #[inline(always)]
+    fn wide(self) -> Self::Wide {
+        Pairs(self)
+    }
 }

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::{LANES, Lanes, ScalarLanes, WideLanes};
+use super::{Groups, LANES, Lanes, ScalarLanes, Vectors, WideLanes};
 
 /// Vectors that exercise signs, ties, denormals, infinities and NaN.
 const SAMPLES: [[f32; LANES]; 5] = [
@@ -139,35 +139,35 @@ fn check_wide<L: WideLanes>(l: L) {
         std::array::from_fn(|i| std::array::from_fn(|j| (3 * i + j) as f32 * 0.3 - 1.0));
     let y: [[f32; LANES]; 2] =
         std::array::from_fn(|i| std::array::from_fn(|j| 2.0 - (i + 5 * j) as f32 * 0.7));
-    let (a, b) = (l.wide_load(&x), l.wide_load(&y));
-    let [a0, a1] = l.halves_of(a);
+    let (a, b) = (l.wide().load(&x), l.wide().load(&y));
+    let [a0, a1] = l.wide().halves_of(a);
     let [b0, b1] = [l.load(&y[0]), l.load(&y[1])];
     let same = |w: L::W, expected: [L::V; 2]| {
         let (mut wide, mut halves) = ([[0.0; LANES]; 2], [[0.0; LANES]; 2]);
-        l.wide_store(w, &mut wide);
+        l.wide().store(w, &mut wide);
         l.store(expected[0], &mut halves[0]);
         l.store(expected[1], &mut halves[1]);
         assert_eq!(wide, halves);
     };
     same(a, [l.load(&x[0]), l.load(&x[1])]);
-    same(l.join(b1, a0), [b1, a0]);
-    same(l.wide_both(a1), [a1, a1]);
-    same(l.wide_splat(0.1), [l.splat(0.1), l.splat(0.1)]);
-    same(l.wide_add(a, b), [l.add(a0, b0), l.add(a1, b1)]);
-    same(l.wide_sub(a, b), [l.sub(a0, b0), l.sub(a1, b1)]);
-    same(l.wide_abs(a), [l.abs(a0), l.abs(a1)]);
-    same(l.wide_mul(a, b), [l.mul(a0, b0), l.mul(a1, b1)]);
-    same(l.wide_fnma(a, b, a), [l.fnma(a0, b0, a0), l.fnma(a1, b1, a1)]);
-    same(l.wide_max(a, b), [l.max(a0, b0), l.max(a1, b1)]);
-    same(l.wide_select_lt(a, b, a, b), [l.select_lt(a0, b0, a0, b0), l.select_lt(a1, b1, a1, b1)]);
-    same(l.wide_round(a), [l.round(a0), l.round(a1)]);
-    same(l.wide_pow2(l.wide_round(b)), [l.pow2(l.round(b0)), l.pow2(l.round(b1))]);
-    same(l.wide_fma(a, b, a), [l.fma(a0, b0, a0), l.fma(a1, b1, a1)]);
+    same(l.wide().join(b1, a0), [b1, a0]);
+    same(l.wide().both(a1), [a1, a1]);
+    same(l.wide().splat(0.1), [l.splat(0.1), l.splat(0.1)]);
+    same(l.wide().add(a, b), [l.add(a0, b0), l.add(a1, b1)]);
+    same(l.wide().sub(a, b), [l.sub(a0, b0), l.sub(a1, b1)]);
+    same(l.wide().abs(a), [l.abs(a0), l.abs(a1)]);
+    same(l.wide().mul(a, b), [l.mul(a0, b0), l.mul(a1, b1)]);
+    same(l.wide().fnma(a, b, a), [l.fnma(a0, b0, a0), l.fnma(a1, b1, a1)]);
+    same(l.wide().max(a, b), [l.max(a0, b0), l.max(a1, b1)]);
+    same(l.wide().select_lt(a, b, a, b), [l.select_lt(a0, b0, a0, b0), l.select_lt(a1, b1, a1, b1)]);
+    same(l.wide().round(a), [l.round(a0), l.round(a1)]);
+    same(l.wide().pow2(l.wide().round(b)), [l.pow2(l.round(b0)), l.pow2(l.round(b1))]);
+    same(l.wide().fma(a, b, a), [l.fma(a0, b0, a0), l.fma(a1, b1, a1)]);
     let many: [[L::V; 2]; LANES] = std::array::from_fn(|i| {
         let scale = l.splat(0.3 + i as f32);
         [l.mul(a0, scale), l.mul(b1, scale)]
     });
-    let sums = l.wide_sums(many.map(|[low, high]| l.join(low, high)));
+    let sums = l.wide().sums(many.map(|[low, high]| l.wide().join(low, high)));
     same(sums, [l.sums(many.map(|v| v[0])), l.sums(many.map(|v| v[1]))]);
 }
 
@@ -175,16 +175,16 @@ fn check_wide<L: WideLanes>(l: L) {
 #[inline(always)]
 fn check_wide_nan<L: WideLanes>(l: L) {
     let [special, other] = [SAMPLES[1], SAMPLES[3]].map(|x| l.load(&x));
-    let (p, q) = (l.join(special, other), l.join(other, special));
-    same_or_nan(l, l.wide_max(p, q), [l.max(special, other), l.max(other, special)]);
-    let picked = l.wide_select_lt(p, q, l.wide_splat(1.0), l.wide_splat(2.0));
+    let (p, q) = (l.wide().join(special, other), l.wide().join(other, special));
+    same_or_nan(l, l.wide().max(p, q), [l.max(special, other), l.max(other, special)]);
+    let picked = l.wide().select_lt(p, q, l.wide().splat(1.0), l.wide().splat(2.0));
     let expected = [(special, other), (other, special)];
     same_or_nan(l, picked, expected.map(|(x, y)| l.select_lt(x, y, l.splat(1.0), l.splat(2.0))));
 }
 
 #[inline(always)]
 fn same_or_nan<L: WideLanes>(l: L, w: L::W, expected: [L::V; 2]) {
-    for (found, expected) in l.halves_of(w).into_iter().zip(expected) {
+    for (found, expected) in l.wide().halves_of(w).into_iter().zip(expected) {
         let mut lanes = [0.0; LANES];
         l.store(expected, &mut lanes);
         expect(l, "half of a wide vector", found, lanes);
@@ -206,21 +206,21 @@ fn check_narrow<L: WideLanes>(l: L) {
         for (i, pair) in pairs.into_iter().enumerate() {
             expect(l, "two bits", pair, first.map(|x| f32::from(x >> (2 * i) & 3)));
         }
-        let wide = l.wide_load_two_bits(first);
+        let wide = l.wide().load_two_bits(first);
         same_or_nan(l, wide[0], [pairs[0], pairs[1]]);
         same_or_nan(l, wide[1], [pairs[2], pairs[3]]);
         let (low, high) = super::eights(&signed);
-        same_or_nan(l, l.wide_load_i8(&signed), [l.load_i8(low), l.load_i8(high)]);
-        let [low, high] = l.wide_load_nibbles(&bytes);
+        same_or_nan(l, l.wide().load_i8(&signed), [l.load_i8(low), l.load_i8(high)]);
+        let [low, high] = l.wide().load_nibbles(&bytes);
         same_or_nan(l, low, [nibbles[0][0], nibbles[1][0]]);
         same_or_nan(l, high, [nibbles[0][1], nibbles[1][1]]);
     }
     let halves: [f16; 2 * LANES] = std::array::from_fn(|i| f16::from_bits(4099 * i as u16));
     let (low, high) = super::eights(&halves);
-    same_or_nan(l, l.wide_load_f16(&halves), [l.load_f16(low), l.load_f16(high)]);
+    same_or_nan(l, l.wide().load_f16(&halves), [l.load_f16(low), l.load_f16(high)]);
     let brains = halves.map(|x| bf16::from_bits(x.to_bits()));
     let (low, high) = super::eights(&brains);
-    same_or_nan(l, l.wide_load_bf16(&brains), [l.load_bf16(low), l.load_bf16(high)]);
+    same_or_nan(l, l.wide().load_bf16(&brains), [l.load_bf16(low), l.load_bf16(high)]);
 }
 
 #[inline(always)]

@@ -7,7 +7,9 @@ use std::arch::x86_64::*;
 
 use half::{bf16, f16};
 
-use super::{CACHE_LINE, LANES, Lanes, Wide, WideLanes, Work};
+use super::{
+    CACHE_LINE, Groups, LANES, Lanes, Pairs, Vectors, WIDE, WideLanes, by_intrinsics, with_features,
+};
 
 /// Eight lanes of this that start `n` before its middle have their first `n` set.
 static PARTIAL: [i32; 2 * LANES] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -30,17 +32,25 @@ impl<const AVX512: bool> X86Lanes<AVX512> {
     }
 }
 
-/// One expression of register-only intrinsics, in a method of [`X86Lanes`].
-macro_rules! with_features {
-    ($e:expr) => {
-        // SAFETY: the intrinsics' only precondition is the CPU features, and a value of `X86Lanes` (the `self` of the
-        // enclosing method) exists only where `assume_available` was promised them.
-        unsafe { $e }
-    };
-}
-
-impl<const AVX512: bool> Lanes for X86Lanes<AVX512> {
+impl<const AVX512: bool> Vectors<LANES> for X86Lanes<AVX512> {
     type V = __m256;
+    type Floats = [f32; LANES];
+
+    by_intrinsics! {
+        add(a, b) = _mm256_add_ps(a, b);
+        sub(a, b) = _mm256_sub_ps(a, b);
+        mul(a, b) = _mm256_mul_ps(a, b);
+        fma(a, b, c) = _mm256_fmadd_ps(a, b, c);
+        fnma(a, b, c) = _mm256_fnmadd_ps(a, b, c);
+        max(a, b) = _mm256_max_ps(a, b);
+        abs(v) = _mm256_andnot_ps(_mm256_set1_ps(-0.0), v);
+        select_lt(a, b, x, y) = _mm256_blendv_ps(y, x, _mm256_cmp_ps::<_CMP_LT_OQ>(a, b));
+        round(v) = _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(v);
+        pow2(n) = {
+            let biased = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<23>(biased))
+        };
+    }
 
     #[inline(always)]
     fn splat(self, x: f32) -> Self::V {
@@ -51,14 +61,6 @@ impl<const AVX512: bool> Lanes for X86Lanes<AVX512> {
     fn load(self, x: &[f32; LANES]) -> Self::V {
         // SAFETY: `x` is 32 readable bytes; `loadu` has no alignment rule; features by `self`.
         unsafe { _mm256_loadu_ps(x.as_ptr()) }
-    }
-
-    #[inline(always)]
-    fn load_partial(self, x: &[f32]) -> Self::V {
-        let mask = &PARTIAL[LANES - x.len()..][..LANES];
-        // SAFETY: `mask` is 32 readable bytes; its first `x.len()` lanes are set, and no other is read from `x`; features
-        // by `self`.
-        unsafe { _mm256_maskload_ps(x.as_ptr(), _mm256_loadu_si256(mask.as_ptr().cast())) }
     }
 
     #[inline(always)]
@@ -74,35 +76,11 @@ impl<const AVX512: bool> Lanes for X86Lanes<AVX512> {
     }
 
     #[inline(always)]
-    fn store_f16(self, v: Self::V, to: &mut [f16; LANES]) {
-        // SAFETY: `to` is 16 writable bytes; `storeu` has no alignment rule; features by `self`.
-        unsafe {
-            let halves = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v);
-            _mm_storeu_si128(to.as_mut_ptr().cast(), halves);
-        }
-    }
-
-    #[inline(always)]
     fn load_bf16(self, x: &[bf16; LANES]) -> Self::V {
         // SAFETY: `x` is 16 readable bytes; `loadu` has no alignment rule; features by `self`.
         unsafe {
             let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(x.as_ptr().cast()));
             _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
-        }
-    }
-
-    #[inline(always)]
-    fn store_bf16(self, v: Self::V, to: &mut [bf16; LANES]) {
-        // SAFETY: `to` is 16 writable bytes; `storeu` has no alignment rule; features by `self`.
-        unsafe {
-            let bits = _mm256_castps_si256(v);
-            let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
-            let rounded = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
-            let quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x0040_0000));
-            let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(v, v));
-            let wide = _mm256_srli_epi32::<16>(_mm256_blendv_epi8(rounded, quiet, nan));
-            let packed = _mm256_permute4x64_epi64::<0b00_00_10_00>(_mm256_packus_epi32(wide, wide));
-            _mm_storeu_si128(to.as_mut_ptr().cast(), _mm256_castsi256_si128(packed));
         }
     }
 
@@ -119,6 +97,60 @@ impl<const AVX512: bool> Lanes for X86Lanes<AVX512> {
             let bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(x.as_ptr().cast()));
             let low = _mm256_and_si256(bytes, _mm256_set1_epi32(15));
             [_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(_mm256_srli_epi32::<4>(bytes))]
+        }
+    }
+
+    /// Eight reductions together: each step joins two vectors and halves the number of values per
+    /// sum, so the whole takes 14 shuffles and 7 additions instead of 8 times 3 and 3.
+    #[inline(always)]
+    fn sums(self, v: [Self::V; LANES]) -> Self::V {
+        let a = self.quarters(self.halves(v[0], v[4]), self.halves(v[1], v[5]));
+        let b = self.quarters(self.halves(v[2], v[6]), self.halves(v[3], v[7]));
+        with_features!(_mm256_add_ps(
+            _mm256_shuffle_ps::<0b10_00_10_00>(a, b),
+            _mm256_shuffle_ps::<0b11_01_11_01>(a, b)
+        ))
+    }
+}
+
+impl<const AVX512: bool> Lanes for X86Lanes<AVX512> {
+    by_intrinsics! {
+        div(a, b) = _mm256_div_ps(a, b);
+        min(a, b) = _mm256_min_ps(a, b);
+        swap_pairs(v) = _mm256_permute_ps::<0b10_11_00_01>(v);
+        swap_twos(v) = _mm256_permute_ps::<0b01_00_11_10>(v);
+        swap_fours(v) = _mm256_permute2f128_ps::<0x01>(v, v);
+    }
+
+    #[inline(always)]
+    fn load_partial(self, x: &[f32]) -> Self::V {
+        let mask = &PARTIAL[LANES - x.len()..][..LANES];
+        // SAFETY: `mask` is 32 readable bytes; its first `x.len()` lanes are set, and no other is read from `x`; features
+        // by `self`.
+        unsafe { _mm256_maskload_ps(x.as_ptr(), _mm256_loadu_si256(mask.as_ptr().cast())) }
+    }
+
+    #[inline(always)]
+    fn store_f16(self, v: Self::V, to: &mut [f16; LANES]) {
+        // SAFETY: `to` is 16 writable bytes; `storeu` has no alignment rule; features by `self`.
+        unsafe {
+            let halves = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v);
+            _mm_storeu_si128(to.as_mut_ptr().cast(), halves);
+        }
+    }
+
+    #[inline(always)]
+    fn store_bf16(self, v: Self::V, to: &mut [bf16; LANES]) {
+        // SAFETY: `to` is 16 writable bytes; `storeu` has no alignment rule; features by `self`.
+        unsafe {
+            let bits = _mm256_castps_si256(v);
+            let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
+            let rounded = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
+            let quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x0040_0000));
+            let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(v, v));
+            let wide = _mm256_srli_epi32::<16>(_mm256_blendv_epi8(rounded, quiet, nan));
+            let packed = _mm256_permute4x64_epi64::<0b00_00_10_00>(_mm256_packus_epi32(wide, wide));
+            _mm_storeu_si128(to.as_mut_ptr().cast(), _mm256_castsi256_si128(packed));
         }
     }
 
@@ -156,84 +188,6 @@ impl<const AVX512: bool> Lanes for X86Lanes<AVX512> {
     }
 
     #[inline(always)]
-    fn add(self, a: Self::V, b: Self::V) -> Self::V {
-        with_features!(_mm256_add_ps(a, b))
-    }
-
-    #[inline(always)]
-    fn sub(self, a: Self::V, b: Self::V) -> Self::V {
-        with_features!(_mm256_sub_ps(a, b))
-    }
-
-    #[inline(always)]
-    fn mul(self, a: Self::V, b: Self::V) -> Self::V {
-        with_features!(_mm256_mul_ps(a, b))
-    }
-
-    #[inline(always)]
-    fn div(self, a: Self::V, b: Self::V) -> Self::V {
-        with_features!(_mm256_div_ps(a, b))
-    }
-
-    #[inline(always)]
-    fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
-        with_features!(_mm256_fmadd_ps(a, b, c))
-    }
-
-    #[inline(always)]
-    fn fnma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
-        with_features!(_mm256_fnmadd_ps(a, b, c))
-    }
-
-    #[inline(always)]
-    fn max(self, a: Self::V, b: Self::V) -> Self::V {
-        with_features!(_mm256_max_ps(a, b))
-    }
-
-    #[inline(always)]
-    fn min(self, a: Self::V, b: Self::V) -> Self::V {
-        with_features!(_mm256_min_ps(a, b))
-    }
-
-    #[inline(always)]
-    fn abs(self, v: Self::V) -> Self::V {
-        with_features!(_mm256_andnot_ps(_mm256_set1_ps(-0.0), v))
-    }
-
-    #[inline(always)]
-    fn select_lt(self, a: Self::V, b: Self::V, x: Self::V, y: Self::V) -> Self::V {
-        with_features!(_mm256_blendv_ps(y, x, _mm256_cmp_ps::<_CMP_LT_OQ>(a, b)))
-    }
-
-    #[inline(always)]
-    fn round(self, v: Self::V) -> Self::V {
-        with_features!(_mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(v))
-    }
-
-    #[inline(always)]
-    fn pow2(self, n: Self::V) -> Self::V {
-        with_features!({
-            let biased = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
-            _mm256_castsi256_ps(_mm256_slli_epi32::<23>(biased))
-        })
-    }
-
-    #[inline(always)]
-    fn swap_pairs(self, v: Self::V) -> Self::V {
-        with_features!(_mm256_permute_ps::<0b10_11_00_01>(v))
-    }
-
-    #[inline(always)]
-    fn swap_twos(self, v: Self::V) -> Self::V {
-        with_features!(_mm256_permute_ps::<0b01_00_11_10>(v))
-    }
-
-    #[inline(always)]
-    fn swap_fours(self, v: Self::V) -> Self::V {
-        with_features!(_mm256_permute2f128_ps::<0x01>(v, v))
-    }
-
-    #[inline(always)]
     fn sum(self, v: Self::V) -> f32 {
         with_features!({
             let s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
@@ -249,18 +203,6 @@ impl<const AVX512: bool> Lanes for X86Lanes<AVX512> {
             let t = _mm_max_ps(s, _mm_movehl_ps(s, s));
             _mm_cvtss_f32(_mm_max_ss(t, _mm_movehdup_ps(t)))
         })
-    }
-
-    /// Eight reductions together: each step joins two vectors and halves the number of values per sum, so the whole
-    /// takes 14 shuffles and 7 additions instead of 8 times 3 and 3.
-    #[inline(always)]
-    fn sums(self, v: [Self::V; LANES]) -> Self::V {
-        let a = self.quarters(self.halves(v[0], v[4]), self.halves(v[1], v[5]));
-        let b = self.quarters(self.halves(v[2], v[6]), self.halves(v[3], v[7]));
-        with_features!(_mm256_add_ps(
-            _mm256_shuffle_ps::<0b10_00_10_00>(a, b),
-            _mm256_shuffle_ps::<0b11_01_11_01>(a, b)
-        ))
     }
 
     #[inline(always)]
@@ -294,60 +236,65 @@ impl<const AVX512: bool> X86Lanes<AVX512> {
 }
 
 impl WideLanes for Avx2Lanes {
-    type W = Wide<__m256>;
+    type Wide = Pairs<Self>;
+    type W = <Pairs<Self> as Vectors<WIDE>>::V;
     const WIDE_REGISTERS: usize = 8;
 
     #[inline(always)]
-    fn apart(self, work: impl Work<Self>) {
-        #[inline(never)]
-        #[target_feature(enable = "avx2,fma,f16c,popcnt")]
-        fn run<L>(l: L, work: impl Work<L>) {
-            work.run(l);
-        }
-        with_features!(run(self, work));
+    fn wide(self) -> Self::Wide {
+        Pairs(self)
     }
-
-    super::pair_of_lanes!();
 }
 
 impl WideLanes for Avx512Lanes {
+    type Wide = Zmm;
     type W = __m512;
     const WIDE_REGISTERS: usize = 32;
 
     #[inline(always)]
-    fn apart(self, work: impl Work<Self>) {
-        #[inline(never)]
-        #[target_feature(enable = "avx2,fma,f16c,popcnt,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-        fn run<L>(l: L, work: impl Work<L>) {
-            work.run(l);
-        }
-        with_features!(run(self, work));
+    fn wide(self) -> Self::Wide {
+        Zmm(self)
+    }
+}
+
+/// Wide vectors as one `__m512`.
+#[derive(Clone, Copy)]
+pub(crate) struct Zmm(#[allow(dead_code)] Avx512Lanes); // the proof of the features
+
+impl Vectors<WIDE> for Zmm {
+    type V = __m512;
+    type Floats = [[f32; LANES]; 2];
+
+    by_intrinsics! {
+        add(a, b) = _mm512_add_ps(a, b);
+        sub(a, b) = _mm512_sub_ps(a, b);
+        abs(w) = _mm512_abs_ps(w);
+        mul(a, b) = _mm512_mul_ps(a, b);
+        fma(a, b, c) = _mm512_fmadd_ps(a, b, c);
+        fnma(a, b, c) = _mm512_fnmadd_ps(a, b, c);
+        max(a, b) = _mm512_max_ps(a, b);
+        select_lt(a, b, x, y) = _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b), y, x);
+        round(v) = _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(v);
+        pow2(n) = {
+            let biased = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<23>(biased))
+        };
     }
 
     #[inline(always)]
-    fn join(self, low: Self::V, high: Self::V) -> Self::W {
-        with_features!(_mm512_insertf32x8::<1>(_mm512_castps256_ps512(low), high))
-    }
-
-    #[inline(always)]
-    fn halves_of(self, w: Self::W) -> [Self::V; 2] {
-        with_features!([_mm512_castps512_ps256(w), _mm512_extractf32x8_ps::<1>(w)])
-    }
-
-    #[inline(always)]
-    fn wide_load(self, x: &[[f32; LANES]; 2]) -> Self::W {
+    fn load(self, x: &Self::Floats) -> Self::V {
         // SAFETY: `x` is 64 readable bytes; `loadu` has no alignment rule; features by `self`.
         unsafe { _mm512_loadu_ps(x.as_ptr().cast()) }
     }
 
     #[inline(always)]
-    fn wide_load_f16(self, x: &[f16; 2 * LANES]) -> Self::W {
+    fn load_f16(self, x: &[f16; WIDE]) -> Self::V {
         // SAFETY: `x` is 32 readable bytes; `loadu` has no alignment rule; features by `self`.
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(x.as_ptr().cast())) }
     }
 
     #[inline(always)]
-    fn wide_load_bf16(self, x: &[bf16; 2 * LANES]) -> Self::W {
+    fn load_bf16(self, x: &[bf16; WIDE]) -> Self::V {
         // SAFETY: `x` is 32 readable bytes; `loadu` has no alignment rule; features by `self`.
         unsafe {
             let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(x.as_ptr().cast()));
@@ -356,13 +303,13 @@ impl WideLanes for Avx512Lanes {
     }
 
     #[inline(always)]
-    fn wide_load_i8(self, x: &[i8; 2 * LANES]) -> Self::W {
+    fn load_i8(self, x: &[i8; WIDE]) -> Self::V {
         // SAFETY: `x` is 16 readable bytes; `loadu` has no alignment rule; features by `self`.
         unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(x.as_ptr().cast()))) }
     }
 
     #[inline(always)]
-    fn wide_load_nibbles(self, x: &[u8; 2 * LANES]) -> [Self::W; 2] {
+    fn load_nibbles(self, x: &[u8; WIDE]) -> [Self::V; 2] {
         // SAFETY: `x` is 16 readable bytes; `loadu` has no alignment rule; features by `self`.
         unsafe {
             let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(x.as_ptr().cast()));
@@ -372,64 +319,18 @@ impl WideLanes for Avx512Lanes {
     }
 
     #[inline(always)]
-    fn wide_load_two_bits(self, x: &[u8; LANES]) -> [Self::W; 2] {
-        // SAFETY: `x` is 8 readable bytes; `loadl` has no alignment rule; features by `self`.
-        unsafe {
-            let bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(x.as_ptr().cast()));
-            let both = _mm512_broadcast_i64x4(bytes);
-            let shift = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 2, 2, 2, 2, 2, 2, 2, 2);
-            let first = _mm512_srlv_epi32(both, shift);
-            let low = _mm512_set1_epi32(3);
-            [
-                _mm512_cvtepi32_ps(_mm512_and_si512(first, low)),
-                _mm512_cvtepi32_ps(_mm512_and_si512(_mm512_srli_epi32::<4>(first), low)),
-            ]
-        }
-    }
-
-    #[inline(always)]
-    fn wide_store(self, w: Self::W, to: &mut [[f32; LANES]; 2]) {
+    fn store(self, w: Self::V, to: &mut Self::Floats) {
         // SAFETY: `to` is 64 writable bytes; `storeu` has no alignment rule; features by `self`.
         unsafe { _mm512_storeu_ps(to.as_mut_ptr().cast(), w) }
     }
 
     #[inline(always)]
-    fn wide_both(self, v: Self::V) -> Self::W {
-        with_features!(_mm512_broadcast_f32x8(v))
-    }
-
-    #[inline(always)]
-    fn wide_splat(self, x: f32) -> Self::W {
+    fn splat(self, x: f32) -> Self::V {
         with_features!(_mm512_set1_ps(x))
     }
 
     #[inline(always)]
-    fn wide_add(self, a: Self::W, b: Self::W) -> Self::W {
-        with_features!(_mm512_add_ps(a, b))
-    }
-
-    #[inline(always)]
-    fn wide_sub(self, a: Self::W, b: Self::W) -> Self::W {
-        with_features!(_mm512_sub_ps(a, b))
-    }
-
-    #[inline(always)]
-    fn wide_abs(self, w: Self::W) -> Self::W {
-        with_features!(_mm512_abs_ps(w))
-    }
-
-    #[inline(always)]
-    fn wide_mul(self, a: Self::W, b: Self::W) -> Self::W {
-        with_features!(_mm512_mul_ps(a, b))
-    }
-
-    #[inline(always)]
-    fn wide_fma(self, a: Self::W, b: Self::W, c: Self::W) -> Self::W {
-        with_features!(_mm512_fmadd_ps(a, b, c))
-    }
-
-    #[inline(always)]
-    fn wide_sums(self, w: [Self::W; LANES]) -> Self::W {
+    fn sums(self, w: [Self::V; LANES]) -> Self::V {
         // The tree of eight pairs at once. Quarters of 128 bits: first the `s_j` of both groups of two vectors, then the
         // `t_j` of a group of two vectors, then the sums of a group of four, which are put in order at the end.
         let s: [__m512; 4] = std::array::from_fn(|i| {
@@ -452,32 +353,37 @@ impl WideLanes for Avx512Lanes {
             _mm512_shuffle_f32x4::<0b11_01_10_00>(y, y)
         })
     }
+}
 
+impl Groups<Avx512Lanes> for Zmm {
     #[inline(always)]
-    fn wide_fnma(self, a: Self::W, b: Self::W, c: Self::W) -> Self::W {
-        with_features!(_mm512_fnmadd_ps(a, b, c))
+    fn join(self, low: __m256, high: __m256) -> Self::V {
+        with_features!(_mm512_insertf32x8::<1>(_mm512_castps256_ps512(low), high))
     }
 
     #[inline(always)]
-    fn wide_max(self, a: Self::W, b: Self::W) -> Self::W {
-        with_features!(_mm512_max_ps(a, b))
+    fn halves_of(self, w: Self::V) -> [__m256; 2] {
+        with_features!([_mm512_castps512_ps256(w), _mm512_extractf32x8_ps::<1>(w)])
     }
 
     #[inline(always)]
-    fn wide_select_lt(self, a: Self::W, b: Self::W, x: Self::W, y: Self::W) -> Self::W {
-        with_features!(_mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b), y, x))
+    fn load_two_bits(self, x: &[u8; LANES]) -> [Self::V; 2] {
+        // SAFETY: `x` is 8 readable bytes; `loadl` has no alignment rule; features by `self`.
+        unsafe {
+            let bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(x.as_ptr().cast()));
+            let both = _mm512_broadcast_i64x4(bytes);
+            let shift = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 2, 2, 2, 2, 2, 2, 2, 2);
+            let first = _mm512_srlv_epi32(both, shift);
+            let low = _mm512_set1_epi32(3);
+            [
+                _mm512_cvtepi32_ps(_mm512_and_si512(first, low)),
+                _mm512_cvtepi32_ps(_mm512_and_si512(_mm512_srli_epi32::<4>(first), low)),
+            ]
+        }
     }
 
     #[inline(always)]
-    fn wide_round(self, v: Self::W) -> Self::W {
-        with_features!(_mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(v))
-    }
-
-    #[inline(always)]
-    fn wide_pow2(self, n: Self::W) -> Self::W {
-        with_features!({
-            let biased = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127));
-            _mm512_castsi512_ps(_mm512_slli_epi32::<23>(biased))
-        })
+    fn both(self, v: __m256) -> Self::V {
+        with_features!(_mm512_broadcast_f32x8(v))
     }
 }

@@ -13,8 +13,8 @@
 //! | `avx512/` | those for AVX-512 VNNI |
 //! | `neon/` | the integer leaves for NEON, plain, with dot products and with matrix products of bytes |
 //!
-//! A further instruction set (AVX-VNNI, SVE) is a token with the two leaf traits of
-//! `integer.rs` and a line in `kernels.rs`; exact integer sums make its results the same bits.
+//! A further instruction set (AVX-VNNI, SVE) is a token with the two leaf traits of `integer.rs`
+//! and an entry in the table of `isa.rs`; exact integer sums make its results the same bits.
 
 pub(crate) mod activations;
 pub(crate) mod float;
@@ -138,34 +138,33 @@ impl Kernels {
         rows: Range<usize>,
     ) {
         let (weights, n_rows, cols) = (w.bytes(), w.rows(), w.cols());
-        let slots = self.slots;
-        if w.format().uses_q8() {
+        let integer = |slot: unsafe fn(&IntegerProduct<'_>, Range<usize>)| {
             let product = IntegerProduct { weights, n_rows, cols, tokens: x.tokens(), x: x.q8(), out };
-            let slot = match w.format() {
-                BlockFormat::Q8_0 => slots.matmul_q8_0,
-                BlockFormat::Q4_0 => slots.matmul_q4_0,
-                BlockFormat::Q4_1 => slots.matmul_q4_1,
-                BlockFormat::Q5_0 => slots.matmul_q5_0,
-                BlockFormat::Q5_1 => slots.matmul_q5_1,
-                BlockFormat::Q2K => slots.matmul_q2_k,
-                BlockFormat::Q3K => slots.matmul_q3_k,
-                BlockFormat::Q4K => slots.matmul_q4_k,
-                BlockFormat::Q5K => slots.matmul_q5_k,
-                BlockFormat::IQ4NL => slots.matmul_iq4_nl,
-                BlockFormat::IQ4XS => slots.matmul_iq4_xs,
-                _ => slots.matmul_q6_k,
-            };
             // SAFETY: `self` exists only where the slot's instruction set is present.
-            unsafe { slot(&product, rows) }
-        } else {
+            unsafe { slot(&product, rows.clone()) }
+        };
+        let float = |slot: unsafe fn(&FloatProduct<'_>, Range<usize>)| {
             let product = FloatProduct { weights, n_rows, cols, x: x.values(), packed, out };
-            let slot = match w.format() {
-                BlockFormat::F16 => slots.matmul_f16,
-                BlockFormat::BF16 => slots.matmul_bf16,
-                _ => slots.matmul_f32,
-            };
             // SAFETY: `self` exists only where the slot's instruction set is present.
-            unsafe { slot(&product, rows) }
+            unsafe { slot(&product, rows.clone()) }
+        };
+        let slots = self.slots;
+        match w.format() {
+            BlockFormat::F32 => float(slots.matmul_f32),
+            BlockFormat::F16 => float(slots.matmul_f16),
+            BlockFormat::BF16 => float(slots.matmul_bf16),
+            BlockFormat::Q8_0 => integer(slots.matmul_q8_0),
+            BlockFormat::Q4_0 => integer(slots.matmul_q4_0),
+            BlockFormat::Q4_1 => integer(slots.matmul_q4_1),
+            BlockFormat::Q5_0 => integer(slots.matmul_q5_0),
+            BlockFormat::Q5_1 => integer(slots.matmul_q5_1),
+            BlockFormat::Q2K => integer(slots.matmul_q2_k),
+            BlockFormat::Q3K => integer(slots.matmul_q3_k),
+            BlockFormat::Q4K => integer(slots.matmul_q4_k),
+            BlockFormat::Q5K => integer(slots.matmul_q5_k),
+            BlockFormat::Q6K => integer(slots.matmul_q6_k),
+            BlockFormat::IQ4NL => integer(slots.matmul_iq4_nl),
+            BlockFormat::IQ4XS => integer(slots.matmul_iq4_xs),
         }
     }
 }

@@ -2,31 +2,10 @@
 //! and the values are right (against a double-precision oracle that knows nothing of how they are computed).
 
 use proptest::prelude::*;
+use ruvllm_testkit::Random;
 
 use super::*;
 use crate::quant::SharedBytes;
-
-/// Deterministic numbers: splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Roughly normal, variance 1.
-    fn normal(&mut self) -> f32 {
-        let sum: i64 = (0..12).map(|_| (self.next() >> 40) as i64).sum();
-        sum as f32 / (1 << 24) as f32 - 6.0
-    }
-
-    fn bytes(&mut self, n: usize) -> Vec<u8> {
-        (0..n).map(|_| self.next() as u8).collect()
-    }
-}
 
 /// A matrix over `blocks`, placed at an odd address.
 fn matrix(format: BlockFormat, rows: usize, cols: usize, blocks: &[u8]) -> PackedMatrix {
@@ -68,7 +47,7 @@ fn columns(format: BlockFormat, units: usize) -> usize {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(160))]
+    #![proptest_config(ProptestConfig::with_cases(160 * ProptestConfig::default().cases / 256))]
 
     #[test]
     fn all_instruction_sets_give_the_same_bits(
@@ -79,7 +58,7 @@ proptest! {
         seed in any::<u64>(),
         any_bytes in any::<bool>(),
     ) {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let cols = columns(format, units);
         let w = if any_bytes {
             let blocks = random.bytes(format.row_bytes(cols).unwrap() * rows);
@@ -104,7 +83,7 @@ proptest! {
         tokens in 1_usize..40,
         seed in any::<u64>(),
     ) {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let cols = columns(format, units);
         let w = normal_matrix(&mut random, format, rows, cols);
         let x: Vec<f32> = (0..tokens * cols).map(|_| random.normal()).collect();
@@ -126,7 +105,7 @@ fn every_remainder_gives_the_same_bits() {
     let (pool, scalar) = (ThreadPool::single(), Kernels::for_isa(crate::Isa::Scalar).unwrap());
     let formats = BlockFormat::ALL.into_iter().filter(|format| format.uses_q8());
     for (seed, format) in formats.enumerate() {
-        let mut random = Random(seed as u64);
+        let mut random = Random::new(seed as u64);
         for (units, rows) in [(1, 1), (1, 16), (3, 17), (9, 31), (8, 33), (2, 49)] {
             let cols = columns(format, units);
             let any = random.bytes(format.row_bytes(cols).unwrap() * rows);
@@ -169,7 +148,7 @@ fn assert_dots(w: &PackedMatrix, x: &[f32]) {
 /// Enough rows, columns and tokens for every level of blocking of the float formats, with remainders on each.
 #[test]
 fn large_float_products_have_the_same_bits_as_small_ones() {
-    let mut random = Random(5);
+    let mut random = Random::new(5);
     for format in [BlockFormat::F32, BlockFormat::F16, BlockFormat::BF16] {
         let w = normal_matrix(&mut random, format, 131, 523);
         let x: Vec<f32> = (0..195 * 523).map(|_| random.normal()).collect();
@@ -180,7 +159,7 @@ fn large_float_products_have_the_same_bits_as_small_ones() {
 /// Every number of rows and tokens that a register tile can be left with, and columns around whole vectors and slabs.
 #[test]
 fn float_products_have_every_remainder() {
-    let mut random = Random(6);
+    let mut random = Random::new(6);
     for cols in [1, 7, 8, 9, 513] {
         let x: Vec<f32> = (0..21 * cols).map(|_| random.normal()).collect();
         let w = normal_matrix(&mut random, BlockFormat::F32, 17, cols);
@@ -197,7 +176,7 @@ fn float_products_have_every_remainder() {
 #[test]
 fn few_tokens_with_long_rows_give_the_same_bits() {
     let (pool, scalar) = (ThreadPool::single(), Kernels::for_isa(crate::Isa::Scalar).unwrap());
-    let mut random = Random(11);
+    let mut random = Random::new(11);
     for format in [BlockFormat::Q8_0, BlockFormat::Q4K, BlockFormat::Q6K] {
         let cols = 4096 + format.block_len();
         let w = normal_matrix(&mut random, format, 19, cols);
@@ -220,7 +199,7 @@ const F32_NMSE: f64 = 1e-12;
 fn products_are_right() {
     let (rows, cols, tokens) = (37, 2048, 19);
     for format in BlockFormat::ALL {
-        let mut random = Random(7);
+        let mut random = Random::new(7);
         let w = normal_matrix(&mut random, format, rows, cols);
         let x: Vec<f32> = (0..tokens * cols).map(|_| random.normal()).collect();
         let mut weights = vec![0.0; rows * cols];
@@ -249,7 +228,7 @@ fn activations_that_are_not_finite_give_nan() {
     for kernels in Kernels::available() {
         for format in BlockFormat::ALL {
             for tokens in [1, 2, 7, 21] {
-                let w = normal_matrix(&mut Random(3), format, 3, 512);
+                let w = normal_matrix(&mut Random::new(3), format, 3, 512);
                 for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
                     let mut x = vec![1.0; tokens * 512];
                     x[(tokens - 1) * 512 + 300] = bad;
@@ -265,7 +244,7 @@ fn activations_that_are_not_finite_give_nan() {
 
 #[test]
 fn several_matrices_share_one_dispatch() {
-    let mut random = Random(11);
+    let mut random = Random::new(11);
     let formats = [BlockFormat::Q4K, BlockFormat::Q6K, BlockFormat::F16, BlockFormat::Q8_0, BlockFormat::F32];
     let rows = [33, 1, 16, 0, 50];
     let matrices: Vec<PackedMatrix> =
@@ -303,7 +282,7 @@ fn no_columns_give_zeros() {
 #[test]
 #[should_panic(expected = "Activations::quantize must precede")]
 fn integer_formats_need_quantized_activations() {
-    let w = normal_matrix(&mut Random(1), BlockFormat::Q8_0, 3, 64);
+    let w = normal_matrix(&mut Random::new(1), BlockFormat::Q8_0, 3, 64);
     let mut activations = Activations::new();
     activations.resize(1, 64).fill(1.0);
     Kernels::for_isa(crate::Isa::Scalar).unwrap().matmul(

@@ -46,7 +46,7 @@ impl std::fmt::Debug for SharedBytes {
     }
 }
 
-/// A weight matrix in a block format: `[rows, cols]`, row-major, every row whole blocks.
+/// A weight matrix in a block format: `[rows, cols]`, row-major, every row whole quant blocks.
 ///
 /// The matrix refers to the bytes of the file; matrix products read them in place.
 #[derive(Debug, Clone)]
@@ -59,11 +59,12 @@ pub struct PackedMatrix {
 }
 
 impl PackedMatrix {
-    /// Interprets `bytes` as a matrix. The bytes may have any alignment; every bit pattern is a valid block.
+    /// Interprets `bytes` as a matrix. The bytes may have any alignment; every bit pattern is a
+    /// valid quant block.
     ///
     /// # Errors
-    /// [`Error::MatrixCols`] when a row is not whole blocks, [`Error::MatrixBytes`] when the bytes do not have exactly
-    /// the size of the matrix.
+    /// [`Error::MatrixCols`] when a row is not whole quant blocks, [`Error::MatrixBytes`] when the
+    /// bytes do not have exactly the size of the matrix.
     pub fn new(format: BlockFormat, rows: usize, cols: usize, bytes: SharedBytes) -> Result<Self> {
         let row_bytes = format.row_bytes(cols).ok_or(Error::MatrixCols {
             format: format.name(),
@@ -92,17 +93,12 @@ impl PackedMatrix {
         self.format
     }
 
-    /// The blocks, row after row.
+    /// The quant blocks, row after row.
     pub fn bytes(&self) -> &[u8] {
         self.bytes.as_ref()
     }
 
-    /// Memory held beside the shared bytes (copies in another layout); none at present.
-    pub fn held_bytes(&self) -> usize {
-        0
-    }
-
-    /// The blocks of one row.
+    /// The quant blocks of one row.
     fn row(&self, row: usize) -> &[u8] {
         assert!(row < self.rows, "row {row} of a matrix of {} rows", self.rows);
         &self.bytes()[row * self.row_bytes..][..self.row_bytes]

@@ -1,8 +1,9 @@
-//! Weights as a model file stores them: the formats of quant blocks, and matrices over shared bytes.
+//! Weights as a model file stores them: the formats of quant blocks, and matrices over shared
+//! bytes.
 //!
-//! [`BlockFormat`] says how many values share a quant block, how its bytes are laid out, and converts them to f32 and
-//! back; [`PackedMatrix`] is a matrix in such a format over [`SharedBytes`] that it does not copy. Products with it are
-//! in [`matmul`](crate::matmul).
+//! [`BlockFormat`] says how many values share a quant block, how its bytes are laid out, and
+//! converts them to f32 and back; [`PackedMatrix`] is a matrix in such a format over
+//! [`SharedBytes`] that it does not copy. Products with it are in [`matmul`](crate::matmul).
 //!
 //! # Example
 //! ```
@@ -66,8 +67,8 @@ pub(crate) const SUB_BLOCK: usize = 32;
 
 /// The storage format of a weight matrix.
 ///
-/// A row is a sequence of blocks; every block holds [`block_len`](Self::block_len) consecutive values in
-/// [`block_bytes`](Self::block_bytes) bytes.
+/// A row is a sequence of quant blocks; each holds [`block_len`](Self::block_len) consecutive
+/// values in [`block_bytes`](Self::block_bytes) bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BlockFormat {
@@ -103,11 +104,14 @@ pub enum BlockFormat {
     IQ4XS,
 }
 
-/// Evaluates an expression with the block type of a quantized format, or another for the formats of plain numbers.
+/// Evaluates the expression of a format of plain numbers, or one with the type of the quant blocks
+/// of a quantized format.
 macro_rules! with_block {
-    ($format:expr, $block:ident => $quantized:expr, _ => $plain:expr) => {
+    ($format:expr, F32 => $f32:expr, F16 => $f16:expr, BF16 => $bf16:expr, $block:ident => $quantized:expr) => {
         match $format {
-            BlockFormat::F32 | BlockFormat::F16 | BlockFormat::BF16 => $plain,
+            BlockFormat::F32 => $f32,
+            BlockFormat::F16 => $f16,
+            BlockFormat::BF16 => $bf16,
             BlockFormat::Q8_0 => with_block!(@ $block = Q8_0, $quantized),
             BlockFormat::Q4_0 => with_block!(@ $block = Q4_0, $quantized),
             BlockFormat::Q4_1 => with_block!(@ $block = Q4_1, $quantized),
@@ -169,17 +173,18 @@ impl BlockFormat {
         }
     }
 
-    /// Values per block.
+    /// Values per quant block.
     pub fn block_len(self) -> usize {
-        with_block!(self, B => B::LEN, _ => 1)
+        with_block!(self, F32 => 1, F16 => 1, BF16 => 1, B => B::LEN)
     }
 
-    /// Bytes per block.
+    /// Bytes per quant block.
     pub fn block_bytes(self) -> usize {
-        with_block!(self, B => size_of::<B>(), _ => if self == Self::F32 { 4 } else { 2 })
+        with_block!(self, F32 => 4, F16 => 2, BF16 => 2, B => size_of::<B>())
     }
 
-    /// Bytes of a row of `cols` values; `None` when `cols` is not a whole number of blocks or the size overflows.
+    /// Bytes of a row of `cols` values; `None` when `cols` is not a whole number of quant blocks or
+    /// the size overflows.
     pub fn row_bytes(self, cols: usize) -> Option<usize> {
         let blocks = cols / self.block_len();
         cols.is_multiple_of(self.block_len()).then(|| blocks.checked_mul(self.block_bytes()))?
@@ -188,24 +193,39 @@ impl BlockFormat {
     /// Whether products with this format take 8-bit activations
     /// ([`Activations::quantize`](crate::matmul::Activations::quantize)) instead of the f32 rows.
     pub fn uses_q8(self) -> bool {
-        !matches!(self, Self::F32 | Self::F16 | Self::BF16)
+        match self {
+            Self::F32 | Self::F16 | Self::BF16 => false,
+            Self::Q8_0
+            | Self::Q4_0
+            | Self::Q4_1
+            | Self::Q5_0
+            | Self::Q5_1
+            | Self::Q2K
+            | Self::Q3K
+            | Self::Q4K
+            | Self::Q5K
+            | Self::Q6K
+            | Self::IQ4NL
+            | Self::IQ4XS => true,
+        }
     }
 
-    /// Writes the values of whole blocks, bit for bit as the format defines them.
+    /// Writes the values of whole quant blocks, bit for bit as the format defines them.
     ///
     /// # Panics
     /// If `bytes` is not as long as the blocks of `values.len()` values.
     pub fn dequantize(self, bytes: &[u8], values: &mut [f32]) {
         self.check_lengths(bytes.len(), values.len());
-        match self {
-            Self::F32 => float::decode(bytes, values, f32::from_le_bytes),
-            Self::F16 => float::decode(bytes, values, |b| f16::from_le_bytes(b).to_f32_const()),
-            Self::BF16 => float::decode(bytes, values, |b| bf16::from_le_bytes(b).to_f32()),
-            _ => with_block!(self, B => dequantize::<B>(bytes, values), _ => ()),
-        }
+        with_block!(
+            self,
+            F32 => float::decode(bytes, values, f32::from_le_bytes),
+            F16 => float::decode(bytes, values, |b| f16::from_le_bytes(b).to_f32_const()),
+            BF16 => float::decode(bytes, values, |b| bf16::from_le_bytes(b).to_f32()),
+            B => dequantize::<B>(bytes, values)
+        );
     }
 
-    /// Writes the blocks that represent `values`.
+    /// Writes the quant blocks that represent `values`.
     ///
     /// F16, BF16, `Q8_0`, `Q4_0`, `Q4_1`, `Q5_0` and `Q5_1` round as ggml's reference quantizer does, byte for byte; the K
     /// and `IQ4` formats search for the scales with the least squared error. Values that are not finite give blocks that
@@ -215,12 +235,13 @@ impl BlockFormat {
     /// If `values` is not whole blocks, or `bytes` not exactly as long as they are.
     pub fn quantize(self, values: &[f32], bytes: &mut [u8]) {
         self.check_lengths(bytes.len(), values.len());
-        match self {
-            Self::F32 => float::encode(values, bytes, f32::to_le_bytes),
-            Self::F16 => float::encode(values, bytes, |x| f16::from_f32_const(x).to_le_bytes()),
-            Self::BF16 => float::encode(values, bytes, |x| bf16::from_f32(x).to_le_bytes()),
-            _ => with_block!(self, B => quantize::<B>(values, bytes), _ => ()),
-        }
+        with_block!(
+            self,
+            F32 => float::encode(values, bytes, f32::to_le_bytes),
+            F16 => float::encode(values, bytes, |x| f16::from_f32_const(x).to_le_bytes()),
+            BF16 => float::encode(values, bytes, |x| bf16::from_f32(x).to_le_bytes()),
+            B => quantize::<B>(values, bytes)
+        );
     }
 
     #[track_caller]
@@ -252,11 +273,11 @@ impl Factors {
     const UNIT: Self = Self { scale: 0.0, min: 0.0, halves: [1; 2], min_halves: [1; 2] };
 }
 
-/// One block of a format whose products run in integers, as it lies in memory.
+/// One quant block of a format whose products run in integers, as it lies in memory.
 pub(crate) trait QuantBlock: bytemuck::Pod {
-    /// Values per block.
+    /// Values per quant block.
     const LEN: usize;
-    /// Sub-blocks per block.
+    /// Sub-blocks per quant block.
     const SUB_BLOCKS: usize = Self::LEN / SUB_BLOCK;
     /// Largest stored quant when they are unsigned; `None` when they are signed bytes.
     const MAX_QUANT: Option<u8>;
@@ -268,7 +289,7 @@ pub(crate) trait QuantBlock: bytemuck::Pod {
         Some(q) if !Self::HALF_SCALES && 8 * 2 * 127 * q as usize <= i16::MAX as usize => 8,
         Some(q) if 4 * 2 * 127 * q as usize <= i16::MAX as usize => 4,
         Some(q) if 2 * 2 * 127 * q as usize <= i16::MAX as usize => 2,
-        _ => 1,
+        Some(_) | None => 1,
     };
     /// Whether sub-blocks have a minimum.
     const HAS_MIN: bool = false;
@@ -283,11 +304,11 @@ pub(crate) trait QuantBlock: bytemuck::Pod {
     /// The factors of all sub-blocks. `factors`: `[SUB_BLOCKS]`.
     fn factors(&self, factors: &mut [Factors]);
 
-    /// The block that represents `LEN` values.
+    /// The quant block that represents `LEN` values.
     fn quantize(values: &[f32]) -> Self;
 }
 
-/// Most sub-blocks a block can have.
+/// Largest number of sub-blocks of a quant block.
 pub(crate) const MAX_SUB_BLOCKS: usize = 8;
 
 /// The value of a stored quant without offset.
@@ -299,13 +320,13 @@ pub(crate) fn quant_value<B: QuantBlock>(stored: u8) -> i32 {
     }
 }
 
-/// The half-precision number at the head of a block, exactly.
+/// The half-precision number at the head of a quant block, exactly.
 #[inline(always)]
 fn half_to_f32(bytes: [u8; 2]) -> f32 {
     f16::from_le_bytes(bytes).to_f32_const()
 }
 
-/// Rounds a block's scale to half precision.
+/// Rounds a quant block's scale to half precision.
 fn f32_to_half(x: f32) -> [u8; 2] {
     f16::from_f32_const(x).to_le_bytes()
 }

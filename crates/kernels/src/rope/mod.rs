@@ -1,7 +1,8 @@
 //! Rotary position embedding: tables of angles, and their application in place.
 //!
-//! [`RopeConfig`] gives the angle per position of each pair of dimensions, [`RopeTable`] holds the cosines and sines of a
-//! range of positions, [`Kernels::rope`] applies them to the rows of queries and keys.
+//! [`RopeConfig`] gives the angle per position of each pair of dimensions, [`RopeTable`] holds the
+//! cosines and sines of a range of positions, [`Kernels::rope`] applies them to the rows of queries
+//! and keys.
 //!
 //! # Example
 //! ```
@@ -51,7 +52,7 @@ pub(crate) struct RopeJob<'a> {
 }
 
 impl Kernels {
-    /// Rotates the heads of consecutive positions in place.
+    /// Applies the rotary embedding to the heads of consecutive positions, in place.
     ///
     /// Dimensions from the table's `rotary_dim` on stay as they are.
     ///

@@ -98,7 +98,7 @@ mod tests {
     use crate::Isa;
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig { cases: 60 * ProptestConfig::default().cases / 256, failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
         fn every_number_is_its_sum_of_products_however_the_rows_are_cut(

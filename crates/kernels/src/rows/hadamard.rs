@@ -1,4 +1,4 @@
-//! The Walsh-Hadamard transform of rows: a rotation that spreads what a few dimensions hold over all of them.
+//! The Walsh-Hadamard transform of rows, so that quantization error spreads over all dimensions.
 //!
 //! Source: Ashkboos et al., "`QuaRot`: outlier-free 4-bit inference in rotated LLMs", arXiv 2404.00456.
 
@@ -9,10 +9,12 @@ impl Kernels {
     /// Multiplies each row with the normalized Walsh-Hadamard matrix `H` of its length, in place:
     /// `H[i][j] = (-1)^popcount(i & j) / sqrt(dim)`.
     ///
-    /// `H` is symmetric and its own inverse, and dot products stay what they are: queries and keys that are both transformed
-    /// (after the rotary embedding) have the same scores, but few-bit formats with a scale per position keep more of them,
-    /// because no dimension is large any more. Values may be transformed as well; the output of attention then has to be
-    /// transformed once more. Keys with a scale per dimension ([`KvFormat::Kivi`](crate::attention::KvFormat::Kivi)) lose by it.
+    /// `H` is symmetric and its own inverse, and dot products stay what they are: queries and keys
+    /// that are both transformed (after the rotary embedding) have the same scores, but few-bit
+    /// formats with a scale per position keep more of them, because no dimension is large any more.
+    /// Values may be transformed as well; the output of attention then has to be transformed once
+    /// more. Keys with a scale per dimension ([`KvFormat::Kivi`](crate::attention::KvFormat::Kivi))
+    /// lose by it.
     ///
     /// # Shapes
     /// `rows`: `[n, dim]`.
@@ -98,7 +100,7 @@ mod tests {
     use crate::Isa;
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig { cases: 100 * ProptestConfig::default().cases / 256, failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
         fn rows_are_multiplied_with_the_matrix_and_twice_with_one(

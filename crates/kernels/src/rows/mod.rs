@@ -1,4 +1,5 @@
-//! Operations on rows of f32: dot products, norms, activation functions, softmax, selection, conversion to 16 bits.
+//! Operations on rows of f32: dot products, norms, activation functions, softmax, selection,
+//! conversion to 16 bits.
 //!
 //! One file per operation, with its contract (`impl Kernels`), its generic body and its tests.
 //!

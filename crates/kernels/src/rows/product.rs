@@ -1,10 +1,7 @@
 //! Products whose inner dimension is short: the second half of a low-rank product.
 
 use crate::Kernels;
-use crate::lanes::{LANES, WideLanes};
-
-/// Values of a wide vector.
-const WIDE: usize = 2 * LANES;
+use crate::lanes::{LANES, Vectors, WIDE, WideLanes};
 
 /// Wide vectors side by side in a row that is computed alone, so that their chains of additions overlap.
 const BROAD: usize = 4;
@@ -140,23 +137,23 @@ fn tile<L: WideLanes, const M: usize, const N: usize>(
     let n = y.cols;
     let mut sums: [[L::W; N]; M] = std::array::from_fn(|m| {
         let x = wides::<N>(&x[(row + m) * n + col..][..N * WIDE]);
-        std::array::from_fn(|k| l.wide_load(&x[k]))
+        std::array::from_fn(|k| l.wide().load(&x[k]))
     });
     let weights: [&[f32]; M] = std::array::from_fn(|m| w.part(row + m, 0, w.cols));
     for i in 0..w.cols {
         let values = wides::<N>(y.part(i, col, N * WIDE));
-        let values: [L::W; N] = std::array::from_fn(|k| l.wide_load(&values[k]));
+        let values: [L::W; N] = std::array::from_fn(|k| l.wide().load(&values[k]));
         for (sums, weights) in sums.iter_mut().zip(weights) {
-            let weight = l.wide_splat(weights[i]);
+            let weight = l.wide().splat(weights[i]);
             for (sum, values) in sums.iter_mut().zip(values) {
-                *sum = l.wide_fma(weight, values, *sum);
+                *sum = l.wide().fma(weight, values, *sum);
             }
         }
     }
     for (m, sums) in sums.into_iter().enumerate() {
         let out = x[(row + m) * n + col..][..N * WIDE].as_chunks_mut::<LANES>().0.as_chunks_mut::<2>().0;
         for (sum, out) in sums.into_iter().zip(out) {
-            l.wide_store(sum, out);
+            l.wide().store(sum, out);
         }
     }
 }
@@ -174,7 +171,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig { cases: 100 * ProptestConfig::default().cases / 256, failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
         fn short_products_are_added_alike_everywhere(

@@ -5,7 +5,7 @@ use half::f16;
 use super::integer::IntegerLanes;
 use super::rows::{Floats, Int4, Int8, IntegerRow, Row, VectorRows};
 use crate::Kernels;
-use crate::lanes::{LANES, WideLanes};
+use crate::lanes::{Groups, LANES, Vectors, WideLanes};
 
 /// Columns of a table of centroids (see [`column_distances`]).
 pub(super) const COLUMNS: usize = 256;
@@ -159,15 +159,15 @@ struct Magnitudes;
 impl Terms<1> for Squares {
     #[inline(always)]
     fn add<L: WideLanes>(l: L, x: L::W, y: L::W, [sum]: [L::W; 1]) -> [L::W; 1] {
-        let d = l.wide_sub(x, y);
-        [l.wide_fma(d, d, sum)]
+        let d = l.wide().sub(x, y);
+        [l.wide().fma(d, d, sum)]
     }
 }
 
 impl Terms<1> for Products {
     #[inline(always)]
     fn add<L: WideLanes>(l: L, x: L::W, y: L::W, [sum]: [L::W; 1]) -> [L::W; 1] {
-        [l.wide_fma(x, y, sum)]
+        [l.wide().fma(x, y, sum)]
     }
 }
 
@@ -175,21 +175,21 @@ impl Terms<1> for Products {
 impl Terms<3> for Moments {
     #[inline(always)]
     fn add<L: WideLanes>(l: L, x: L::W, y: L::W, [xy, xx, yy]: [L::W; 3]) -> [L::W; 3] {
-        [l.wide_fma(x, y, xy), l.wide_fma(x, x, xx), l.wide_fma(y, y, yy)]
+        [l.wide().fma(x, y, xy), l.wide().fma(x, x, xx), l.wide().fma(y, y, yy)]
     }
 }
 
 impl Terms<1> for Magnitudes {
     #[inline(always)]
     fn add<L: WideLanes>(l: L, x: L::W, y: L::W, [sum]: [L::W; 1]) -> [L::W; 1] {
-        [l.wide_add(sum, l.wide_abs(l.wide_sub(x, y)))]
+        [l.wide().add(sum, l.wide().abs(l.wide().sub(x, y)))]
     }
 }
 
 /// The sums of `T` over two vectors of one length, in 32 lanes.
 #[inline(always)]
 fn sums<L: WideLanes, T: Terms<N>, R: Row, const N: usize>(l: L, x: R, y: R) -> [f32; N] {
-    let (mut low, mut high) = ([l.wide_splat(0.0); N], [l.wide_splat(0.0); N]);
+    let (mut low, mut high) = ([l.wide().splat(0.0); N], [l.wide().splat(0.0); N]);
     for (x_step, y_step) in x.steps().iter().zip(y.steps()) {
         let ([x0, x1], [y0, y1]) = (x.load(l, x_step), y.load(l, y_step));
         low = T::add(l, x0, y0, low);
@@ -201,7 +201,7 @@ fn sums<L: WideLanes, T: Terms<N>, R: Row, const N: usize>(l: L, x: R, y: R) -> 
     }
     let mut joined = [0.0; N];
     for (i, joined) in joined.iter_mut().enumerate() {
-        let [a, b] = l.halves_of(l.wide_add(low[i], high[i]));
+        let [a, b] = l.wide().halves_of(l.wide().add(low[i], high[i]));
         *joined = l.sum(l.add(a, b));
     }
     joined
@@ -316,15 +316,15 @@ fn column_sums<L: WideLanes, T: Terms<1>>(
     const AT_ONCE: usize = 4;
     let (out, _) = out.as_chunks_mut::<LANES>().0.as_chunks_mut::<2>().0.as_chunks_mut::<AT_ONCE>();
     for (block, out) in out.iter_mut().enumerate() {
-        let mut sums = [[l.wide_splat(0.0)]; AT_ONCE];
+        let mut sums = [[l.wide().splat(0.0)]; AT_ONCE];
         for (&q, row) in query.iter().zip(columns) {
-            let q = l.wide_splat(q);
+            let q = l.wide().splat(q);
             for (sum, c) in sums.iter_mut().zip(&wide(row).as_chunks::<AT_ONCE>().0[block]) {
-                *sum = T::add(l, q, l.wide_load(c), *sum);
+                *sum = T::add(l, q, l.wide().load(c), *sum);
             }
         }
         for ([sum], out) in sums.into_iter().zip(out) {
-            l.wide_store(sum, out);
+            l.wide().store(sum, out);
         }
     }
 }

@@ -183,13 +183,13 @@ mod neon {
     use std::arch::aarch64::*;
 
     use super::{IntegerLanes, STEP};
-    use crate::lanes::NeonLanes;
+    use crate::lanes::{Apart, NeonLanes};
     use crate::matmul::neon::dot::IntegerDot;
     use crate::vector::rows::INT4_LEVELS;
 
     impl<const LEVEL: u8> IntegerLanes for NeonLanes<LEVEL>
     where
-        Self: IntegerDot,
+        Self: IntegerDot + Apart,
     {
         type Q = [int8x16_t; 2];
         type I = int32x4_t;

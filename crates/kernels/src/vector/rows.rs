@@ -3,7 +3,7 @@
 use half::f16;
 
 use super::integer::IntegerLanes;
-use crate::lanes::{LANES, WideLanes};
+use crate::lanes::{Groups, LANES, Vectors, WideLanes};
 
 /// Values that one step of a distance takes: the number of its lanes, four times eight.
 pub(super) const STEP: usize = 4 * LANES;
@@ -114,7 +114,7 @@ impl Float for f32 {
 
     #[inline(always)]
     fn wide_load<L: WideLanes>(l: L, x: &[[Self; LANES]; 2]) -> L::W {
-        l.wide_load(x)
+        l.wide().load(x)
     }
 }
 
@@ -131,7 +131,7 @@ impl Float for f16 {
 
     #[inline(always)]
     fn wide_load<L: WideLanes>(l: L, x: &[[Self; LANES]; 2]) -> L::W {
-        l.wide_load_f16(bytemuck::cast_ref(x))
+        l.wide().load_f16(bytemuck::cast_ref(x))
     }
 }
 
@@ -174,7 +174,7 @@ impl<T: Float> Row for Floats<'_, T> {
                 *group = T::load_partial(l, partial);
             }
         }
-        Some([l.join(groups[0], groups[1]), l.join(groups[2], groups[3])])
+        Some([l.wide().join(groups[0], groups[1]), l.wide().join(groups[2], groups[3])])
     }
 }
 
@@ -292,6 +292,6 @@ pub(super) fn pack(values: &[i8; STEP]) -> [u8; STEP / 2] {
 fn scaled<L: WideLanes>(l: L, values: &[i8; STEP], scale: f32) -> [L::W; 2] {
     let wide: [f32; STEP] = values.map(f32::from);
     let (steps, _) = split(&wide);
-    let scale = l.wide_splat(scale);
-    [l.wide_mul(l.wide_load(&steps[0][0]), scale), l.wide_mul(l.wide_load(&steps[0][1]), scale)]
+    let scale = l.wide().splat(scale);
+    [l.wide().mul(l.wide().load(&steps[0][0]), scale), l.wide().mul(l.wide().load(&steps[0][1]), scale)]
 }

@@ -124,7 +124,7 @@ fn any_f32() -> impl Strategy<Value = f32> + Clone {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 200 * ProptestConfig::default().cases / 256, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn distances_agree((x, y) in vectors(any_f32())) {

@@ -42,14 +42,17 @@ impl Sequence {
     ) -> KvView<'v> {
         blocks.clear();
         blocks.reserve(self.most_blocks());
-        let storages = || pinned.iter().chain(&self.tail);
+        let view = |(at, storage): (usize, &'b Arc<Storage>)| {
+            let position = self.index(at) * self.store.block_tokens();
+            storage.view(layer, self.store.nuq(layer, rotations, position))
+        };
+        let storages = || pinned.iter().chain(&self.tail).enumerate();
         let dropped = self.dropped_tokens();
         if let Some(first) = storages().next().filter(|_| dropped == 0) {
-            blocks.extend(std::iter::repeat_n(first.view(layer), self.released));
+            blocks.extend(std::iter::repeat_n(view(first), self.released));
         }
-        blocks.extend(storages().map(|storage| storage.view(layer)));
-        let nuq = self.store.nuq(layer, rotations, 0);
-        KvView { blocks, block_tokens: self.store.block_tokens(), len: len - dropped, nuq }
+        blocks.extend(storages().map(view));
+        KvView::new(blocks, len - dropped)
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use ruvllm_kernels::attention::{
-    AttentionScratch, AttentionShape, KvBlock, KvBuffer, KvPlane, KvRole, KvScratch, KvView, NuqContext,
+    AttentionScratch, AttentionShape, KvBlock, KvBuffer, KvScratch, KvView, Mask,
 };
 use ruvllm_kernels::{Kernels, ThreadPool};
 
@@ -170,12 +170,11 @@ impl Sequence {
             let start = block * block_tokens;
             let positions = first.max(start)..self.len.min(start + block_tokens);
             let storage = self.storage(block);
-            let layout = &self.store.tier(storage.tier()).keys;
-            let plane = &storage.layer(probe.layer)[..layout.plane_bytes()];
             keys.resize(positions.len() * head_dim, 0.0);
             let in_block = positions.start - start..positions.end - start;
             let nuq = self.store.nuq(probe.layer, rotations.as_ref(), start);
-            kernels.read_kv(KvRole::Keys, layout, plane, head, in_block, nuq, keys, conversion);
+            let plane = storage.view(probe.layer, nuq).keys;
+            kernels.read_kv(plane, head, in_block, keys, conversion);
             let queries = probe.query[head * group * head_dim..].chunks_exact(head_dim);
             for (query, scores) in queries.zip(scores.chunks_exact_mut(n_keys)) {
                 let scores = &mut scores[positions.start - first..positions.end - first];
@@ -219,14 +218,11 @@ impl Sequence {
         let source = (self.store.tier(HOT), exact.layer(probe.layer));
         let target = (lower, &mut coarse.as_bytes_mut()[..lower.layer_bytes()]);
         convert(kernels, source, target, context, conversion);
-        let (keys, values) = coarse.as_bytes()[..lower.layer_bytes()].split_at(lower.keys.plane_bytes());
-        let coarse = KvBlock {
-            keys: KvPlane { format: lower.formats.keys, bytes: keys },
-            values: KvPlane { format: lower.formats.values, bytes: values },
-        };
-        for (block, out) in [exact.view(probe.layer), coarse].into_iter().zip(outputs.iter_mut()) {
+        let coarse = lower.planes(&coarse.as_bytes()[..lower.layer_bytes()], context.nuq);
+        let exact = exact.view(probe.layer, context.nuq);
+        for (block, out) in [exact, coarse].into_iter().zip(outputs.iter_mut()) {
             out.resize(probe.query.len(), 0.0);
-            self.attend(kernels, threads, probe, (block, context.nuq), out, attention);
+            self.attend(kernels, threads, probe, block, out, attention);
         }
         let [expected, found] = &*outputs;
         Some(relative_error(expected, found) * share)
@@ -238,7 +234,7 @@ impl Sequence {
         kernels: &Kernels,
         threads: &ThreadPool,
         probe: &Probe<'_>,
-        (block, nuq): (KvBlock<'_>, Option<NuqContext<'_>>),
+        block: KvBlock<'_>,
         out: &mut [f32],
         scratch: &mut AttentionScratch,
     ) {
@@ -250,11 +246,12 @@ impl Sequence {
             query_start: block_tokens - 1,
             n_queries: 1,
             scale: probe.scale,
-            window: None,
+            mask: Mask::CAUSAL,
             soft_cap: probe.soft_cap,
             alibi: None,
         };
-        let view = KvView { blocks: &[block], block_tokens, len: block_tokens, nuq };
+        let blocks = [block];
+        let view = KvView::new(&blocks, block_tokens);
         kernels.attention(threads, &shape, probe.query, &view, out, scratch);
     }
 

@@ -210,8 +210,7 @@ fn store_rows(
     keys: &[f32],
     values: &[f32],
 ) {
-    let tier = store.tier(HOT);
-    let (key_plane, value_plane) = storage.layer_mut(layer).split_at_mut(tier.keys.plane_bytes());
-    kernels.store_keys(&tier.keys, keys, first, key_plane);
-    kernels.store_values(&tier.values, values, first, value_plane);
+    let [key_plane, value_plane] = store.tier(HOT).planes_mut(storage.layer_mut(layer));
+    kernels.store_kv(key_plane, first, keys);
+    kernels.store_kv(value_plane, first, values);
 }

@@ -1,6 +1,6 @@
 //! Tokens that are dropped behind the attention sinks.
 
-use ruvllm_kernels::attention::{AttentionScratch, AttentionShape};
+use ruvllm_kernels::attention::{AttentionScratch, AttentionShape, Mask};
 use ruvllm_kernels::ThreadPool;
 use ruvllm_memory::PressurePolicy;
 
@@ -22,7 +22,7 @@ fn attend(checked: &Checked, query: &[f32]) -> Vec<f32> {
         query_start: view.len - 1,
         n_queries: 1,
         scale: 0.25,
-        window: None,
+        mask: Mask::Causal { window: None },
         soft_cap: None,
         alibi: None,
     };

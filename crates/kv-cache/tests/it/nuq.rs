@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ruvllm_kernels::ThreadPool;
-use ruvllm_kernels::attention::{KvRole, NuqCodebooks, NuqContext};
+use ruvllm_kernels::attention::{KvRole, NuqCodebooks};
 use ruvllm_kernels::rope::RopeTable;
 use ruvllm_kv_cache::{Error, KvCalibration, KvRopes, KvShape, KvStore, Probe, SampleScratch};
 
@@ -122,16 +122,7 @@ fn key_errors(turned: &KvRopes, ropes: &KvRopes, capacity: usize) -> Vec<f64> {
     let errors = exact.iter().enumerate().map(|(layer, exact)| {
         let mut views = Vec::new();
         let kv = reader.view(layer, &mut views);
-        let nuq = kv.nuq.expect("a tier in nuq3");
-        let found: Vec<f32> = kv
-            .blocks
-            .iter()
-            .enumerate()
-            .flat_map(|(block, view)| {
-                let nuq = NuqContext { first_position: 32 * block, ..nuq };
-                read_rows(KvRole::Keys, view.keys, 32, Some(nuq))
-            })
-            .collect();
+        let found: Vec<f32> = kv.blocks().iter().flat_map(|view| read_rows(view.keys)).collect();
         let norm = |x: &mut dyn Iterator<Item = f32>| x.map(|x| f64::from(x).powi(2)).sum::<f64>().sqrt();
         norm(&mut exact.iter().zip(&found).map(|(a, b)| a - b)) / norm(&mut exact.iter().copied())
     });

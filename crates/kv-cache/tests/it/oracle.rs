@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ruvllm_kernels::Kernels;
 use ruvllm_kernels::attention::{
-    KvBuffer, KvFormat, KvLayout, KvPlane, KvRole, KvScratch, NuqCodebooks, NuqContext,
+    KvBuffer, KvFormat, KvLayout, KvPlane, KvPlaneMut, KvRole, KvScratch, NuqCodebooks,
 };
 use ruvllm_kernels::rope::{RopeConfig, RopeLayout};
 use ruvllm_kv_cache::{
@@ -156,7 +156,7 @@ impl Checked {
         for (view, tokens) in
             views.iter().skip(start / block_tokens).zip(self.tokens[start..].chunks_mut(block_tokens))
         {
-            let formats = KvFormats { keys: view.keys.format, values: view.values.format };
+            let formats = KvFormats { keys: view.keys.format(), values: view.values.format() };
             tokens.iter_mut().for_each(|token| token.met(formats));
         }
     }
@@ -176,15 +176,12 @@ impl Checked {
         for layer in 0..SHAPE.n_layers {
             let mut views = Vec::new();
             let kv = reader.view(layer, &mut views);
-            let tokens = self.tokens[start..].chunks_mut(block_tokens).enumerate();
-            for (view, (index, tokens)) in kv.blocks.iter().skip(start / block_tokens).zip(tokens) {
-                let formats = KvFormats { keys: view.keys.format, values: view.values.format };
+            let tokens = self.tokens[start..].chunks_mut(block_tokens);
+            for (view, tokens) in kv.blocks().iter().skip(start / block_tokens).zip(tokens) {
+                let formats = KvFormats { keys: view.keys.format(), values: view.values.format() };
                 tokens.iter_mut().for_each(|token| token.met(formats));
-                let first_position = start + index * block_tokens;
-                let nuq = kv.nuq.map(|nuq| NuqContext { first_position, ..nuq });
-                for (role, plane) in [(KvRole::Keys, view.keys), (KvRole::Values, view.values)] {
-                    let exact = in_f32(role, plane, block_tokens, nuq);
-                    check_plane(role, plane.format, exact.as_bytes(), block_tokens, layer, tokens);
+                for plane in [view.keys, view.values] {
+                    check_plane(plane, layer, tokens);
                 }
             }
         }
@@ -199,23 +196,13 @@ pub(crate) fn write(step: &mut KvStep<'_>, ids: &[u32]) {
     }
 }
 
-fn layout(format: KvFormat, block_tokens: usize) -> KvLayout {
-    KvLayout::new(format, SHAPE.n_kv_heads, block_tokens, SHAPE.head_dim).expect("a layout")
-}
-
-/// What attention would count with, as rows `[block_tokens, n_kv_heads, head_dim]`.
-pub(crate) fn read_rows(
-    role: KvRole,
-    plane: KvPlane<'_>,
-    block_tokens: usize,
-    nuq: Option<NuqContext<'_>>,
-) -> Vec<f32> {
-    let layout = layout(plane.format, block_tokens);
+/// The numbers that attention would count with, as rows `[block_tokens, n_kv_heads, head_dim]`.
+pub(crate) fn read_rows(plane: KvPlane<'_>) -> Vec<f32> {
+    let block_tokens = plane.layout().block_tokens();
     let mut rows = vec![0.0; block_tokens * SHAPE.row()];
     let (mut of_head, scratch) = (vec![0.0; block_tokens * SHAPE.head_dim], &mut KvScratch::new());
     for head in 0..SHAPE.n_kv_heads {
-        let bytes = plane.bytes;
-        kernels().read_kv(role, &layout, bytes, head, 0..block_tokens, nuq, &mut of_head, scratch);
+        kernels().read_kv(plane, head, 0..block_tokens, &mut of_head, scratch);
         for (row, found) in rows.chunks_mut(SHAPE.row()).zip(of_head.chunks(SHAPE.head_dim)) {
             row[head * SHAPE.head_dim..][..SHAPE.head_dim].copy_from_slice(found);
         }
@@ -223,46 +210,19 @@ pub(crate) fn read_rows(
     rows
 }
 
-/// The numbers that attention would count with.
-fn in_f32(role: KvRole, plane: KvPlane<'_>, block_tokens: usize, nuq: Option<NuqContext<'_>>) -> KvBuffer {
-    let (from, to) = (layout(plane.format, block_tokens), layout(KvFormat::F32, block_tokens));
+/// Checks the numbers of the first tokens of a block, read and converted.
+fn check_plane(plane: KvPlane<'_>, layer: usize, tokens: &[Token]) {
+    let (role, format, from) = (plane.role(), plane.format(), plane.layout());
+    let to = KvLayout::new(KvFormat::F32, from.n_kv_heads(), from.block_tokens(), from.head_dim());
+    let to = to.expect("a layout");
     let mut exact = KvBuffer::zeroed(to.plane_bytes()).expect("memory");
-    let (out, scratch) = (exact.as_bytes_mut(), &mut KvScratch::new());
-    match nuq {
-        Some(nuq) => kernels().convert_kv_nuq(role, &from, plane.bytes, &to, out, nuq, scratch),
-        None => kernels().convert_kv(role, &from, plane.bytes, &to, out, scratch),
-    }
-    exact
-}
-
-/// Checks numbers in f32 that were stored in `format`.
-fn check_plane(
-    role: KvRole,
-    format: KvFormat,
-    plane: &[u8],
-    block_tokens: usize,
-    layer: usize,
-    tokens: &[Token],
-) {
-    let layout = layout(KvFormat::F32, block_tokens);
-    let mut found = vec![0.0; tokens.len() * SHAPE.head_dim];
-    for head in 0..SHAPE.n_kv_heads {
-        kernels().read_kv(
-            role,
-            &layout,
-            plane,
-            head,
-            0..tokens.len(),
-            None,
-            &mut found,
-            &mut KvScratch::new(),
-        );
-        for (token, row) in tokens.iter().zip(found.chunks(SHAPE.head_dim)) {
-            for (index, &x) in row.iter().enumerate() {
-                let expected = number(token.id, role, layer, head * SHAPE.head_dim + index);
-                let error = (x - expected).abs();
-                assert!(error <= token.error, "{role:?} of {token:?} in {format}: {x}, not {expected}");
-            }
+    kernels().convert_kv(plane, KvPlaneMut::new(to, role, exact.as_bytes_mut()), &mut KvScratch::new());
+    let found = read_rows(KvPlane::new(to, role, exact.as_bytes()));
+    for (token, row) in tokens.iter().zip(found.chunks(SHAPE.row())) {
+        for (index, &x) in row.iter().enumerate() {
+            let expected = number(token.id, role, layer, index);
+            let error = (x - expected).abs();
+            assert!(error <= token.error, "{role:?} of {token:?} in {format}: {x}, not {expected}");
         }
     }
 }

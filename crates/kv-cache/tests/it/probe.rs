@@ -38,8 +38,8 @@ fn shares(probe: &Probe<'_>, keys: &[f32]) -> Vec<f64> {
 fn attend(probe: &Probe<'_>, sequence: &Sequence, block: usize) -> Vec<f64> {
     let (reader, mut views) = (sequence.read(), Vec::new());
     reader.view(LAYER, &mut views);
-    let keys = read_rows(KvRole::Keys, views[block].keys, BLOCK, None);
-    let values = read_rows(KvRole::Values, views[block].values, BLOCK, None);
+    let keys = read_rows(views[block].keys);
+    let values = read_rows(views[block].values);
     let mut out = vec![0.0; 4 * SHAPE.head_dim];
     for (head, out) in out.chunks_mut(SHAPE.head_dim).enumerate() {
         for (probability, row) in

@@ -2,28 +2,12 @@
 
 use ruvllm_kernels::ThreadPool;
 use ruvllm_kv_cache::Block;
+use ruvllm_testkit::Random;
 
 use crate::oracle::{Checked, Token, kernels, pool, store};
 
 const SEQUENCES: usize = 64;
 const CAPACITY: usize = 400;
-
-/// A small generator with a fixed course (`SplitMix64`).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-}
 
 /// What was done how often; a run that exercised nothing would prove nothing.
 #[derive(Debug, Default)]
@@ -39,13 +23,33 @@ struct Counts {
     migrated: usize,
 }
 
+impl Counts {
+    /// Every operation took place often.
+    fn check(self) {
+        let Counts { appended, refused, forked, cut, freed, kept, started, evicted, migrated } = self;
+        for (what, count) in [
+            ("appended", appended),
+            ("refused", refused),
+            ("forked", forked),
+            ("cut", cut),
+            ("freed", freed),
+            ("kept", kept),
+            ("started from blocks", started),
+            ("evicted", evicted),
+            ("migrated", migrated),
+        ] {
+            assert!(count >= 20, "{what} only {count} times");
+        }
+    }
+}
+
 #[test]
 fn ten_thousand_random_operations_keep_every_number() {
     let pool = pool(8);
     let free_pages = pool.stats().free_pages;
     let store = store("tiered:hot=64,sink=4,warm=kivi4,warm_tokens=96,cold=kivi2", &pool);
     let threads = ThreadPool::new(2).expect("threads");
-    let mut random = Random(1);
+    let mut random = Random::new(1);
     let mut counts = Counts::default();
     let mut sequences: Vec<Checked> = (0..SEQUENCES).map(|_| Checked::new(&store, CAPACITY)).collect();
     let mut prefixes: Vec<(Vec<Block>, Vec<Token>)> = Vec::new();
@@ -54,7 +58,7 @@ fn ten_thousand_random_operations_keep_every_number() {
         match random.below(100) {
             0..50 => {
                 let n = (1 + random.below(60)).min(CAPACITY - sequences[at].tokens.len());
-                let ids: Vec<u32> = (0..n).map(|_| random.next() as u32).collect();
+                let ids: Vec<u32> = (0..n).map(|_| random.next_u64() as u32).collect();
                 match sequences[at].append(&ids) {
                     Ok(()) => counts.appended += 1,
                     // Room is made the way an engine does: prefixes that nobody uses, then whole sequences.
@@ -105,20 +109,7 @@ fn ten_thousand_random_operations_keep_every_number() {
             sequences.iter_mut().for_each(Checked::check);
         }
     }
-    let Counts { appended, refused, forked, cut, freed, kept, started, evicted, migrated } = counts;
-    for (what, count) in [
-        ("appended", appended),
-        ("refused", refused),
-        ("forked", forked),
-        ("cut", cut),
-        ("freed", freed),
-        ("kept", kept),
-        ("started from blocks", started),
-        ("evicted", evicted),
-        ("migrated", migrated),
-    ] {
-        assert!(count >= 20, "{what} only {count} times");
-    }
+    counts.check();
     drop((sequences, prefixes));
     assert!(store.tiers().all(|tier| tier.blocks == 0), "no block is left");
     drop(store);

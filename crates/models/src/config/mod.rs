@@ -9,7 +9,6 @@ use ruvllm_kv_cache::KvShape;
 
 use self::keys::{Keys, Real};
 use crate::checkpoint::Checkpoint;
-use crate::encoder;
 use crate::error::{Error, Result};
 use crate::family::{self, DecoderSpec, Sizes};
 use crate::weights::EMBEDDING;
@@ -79,7 +78,7 @@ impl ModelConfig {
     pub fn from_checkpoint(checkpoint: &dyn Checkpoint) -> Result<Self> {
         let metadata = checkpoint.metadata();
         let architecture = read_architecture(metadata)?;
-        if encoder::is_encoder(metadata) {
+        if family::is_encoder(metadata) {
             return Err(Error::IsEncoder { architecture: architecture.to_owned() });
         }
         let family = family::find(architecture)?;

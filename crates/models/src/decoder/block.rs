@@ -4,14 +4,13 @@
 use std::ops::Range;
 
 use ruvllm_adapters::{LowRank, Site};
-use ruvllm_kernels::attention::{AttentionShape, KvView};
+use ruvllm_kernels::attention::{AttentionShape, Mask};
 use ruvllm_kernels::matmul::{Activations, MatmulJob};
 use ruvllm_kernels::rope::RopeTable;
 use ruvllm_kv_cache::Sequence;
 
-use super::FIRST_POSITIONS;
 use super::adapt::{adapt, runs};
-use super::rope::RopeTables;
+use super::rope::{FIRST_POSITIONS, RopeTables};
 use crate::batch::{Segment, Span};
 use crate::compute::Compute;
 use crate::config::ModelConfig;
@@ -194,13 +193,13 @@ impl Block<'_> {
                 query_start: start,
                 n_queries: span.len,
                 scale: config.decoder.attention_scale,
-                window: config.decoder.window.of_layer(self.layer),
+                mask: Mask::Causal { window: config.decoder.window.of_layer(self.layer) },
                 soft_cap: config.decoder.attention_soft_cap,
                 alibi: None,
             };
             let range = row * width..(row + span.len) * width;
             let mut views = blocks.take();
-            let kv = KvView { len: start + span.len, ..step.view(self.layer, &mut views) };
+            let kv = step.view(self.layer, &mut views).with_len(start + span.len);
             let (q, out) = (&queries[range.clone()], &mut out[range]);
             compute.kernels.attention(&compute.pool, &shape, q, &kv, out, scratch);
             if step.sequence().store().rotated() {

@@ -25,10 +25,6 @@ use crate::rows;
 use crate::weights::{LoadProgress, WeightBytes, Weights};
 use crate::workspace::{Buffers, Workspace, resize};
 
-/// Positions that the rotary tables cover at first; they double when a sequence goes beyond. Also how far ahead caches are told
-/// what queries will look for: half and twice as far serve as well (ADR-0015).
-const FIRST_POSITIONS: usize = 1024;
-
 /// A decoder-only transformer with its weights. Immutable and shareable: sequences live in
 /// [`Sequence`]s, buffers in a [`Workspace`].
 ///

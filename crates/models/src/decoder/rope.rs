@@ -6,9 +6,12 @@ use std::sync::{Arc, PoisonError, RwLock};
 use ruvllm_kernels::rope::{RopeFrequencies, RopeTable};
 use ruvllm_kv_cache::{KvRope, KvRopes};
 
-use super::FIRST_POSITIONS;
 use crate::config::ModelConfig;
 use crate::error::Result;
+
+/// Positions that the rotary tables cover at first; they double when a sequence goes beyond. Also how far ahead caches are told
+/// what queries will look for: half and twice as far serve as well (ADR-0015).
+pub(super) const FIRST_POSITIONS: usize = 1024;
 
 /// The rotary embeddings of a model.
 pub(super) struct Ropes {

@@ -1,12 +1,14 @@
 //! What keys of few bits do to attention: the built-in model, real text, every layer's own queries.
 
 use gguf_rs_lite::Gguf;
-use ruvllm_kernels::attention::{AttentionScratch, AttentionShape};
+use ruvllm_kernels::attention::{AttentionScratch, AttentionShape, Mask};
 use ruvllm_memory::PoolConfig;
+use ruvllm_testkit::{builtin_model, workspace};
+use ruvllm_text::TokenId;
+use ruvllm_text::tokenizer::{EncodeOptions, Tokenizer};
 
 use super::*;
-use crate::batch::{LogitsRows, Plan, Span, TokenId};
-use crate::tokenizer::{EncodeOptions, Tokenizer};
+use crate::batch::{LogitsRows, Plan, Span};
 
 /// Tokens of the text, and how many of them are the prompt whose queries a cache may know.
 const TOKENS: usize = 1536;
@@ -26,9 +28,8 @@ fn pool() -> PagePool {
 
 /// The built-in model and the first tokens of an English text.
 fn model_and_text() -> (Model, Vec<TokenId>) {
-    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
-    let gguf = Gguf::open(format!("{root}/models/base-q8_0.gguf")).expect("the built-in model");
-    let text = std::fs::read_to_string(format!("{root}/LICENSE-APACHE")).expect("a text");
+    let gguf = Gguf::open(builtin_model()).expect("the built-in model");
+    let text = std::fs::read_to_string(workspace("LICENSE-APACHE")).expect("a text");
     let tokenizer = Tokenizer::from_gguf(gguf.metadata()).expect("its tokenizer");
     let mut tokens = tokenizer.encode(&text, EncodeOptions::default()).expect("tokens");
     tokens.truncate(TOKENS);
@@ -87,7 +88,7 @@ fn attend(model: &Model, compute: &Compute, layers: &[LayerRows], policy: &str) 
         query_start: PROMPT,
         n_queries: TOKENS - PROMPT,
         scale: config.decoder.attention_scale,
-        window: None,
+        mask: Mask::CAUSAL,
         soft_cap: None,
         alibi: None,
     };

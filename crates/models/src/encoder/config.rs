@@ -1,22 +1,13 @@
 //! Hyperparameters of an encoder, read from the metadata of a checkpoint and checked.
 
-use gguf_rs_lite::Metadata;
-
 use crate::checkpoint::Checkpoint;
 use crate::config::keys::{Keys, Real};
 use crate::config::{MAX_CONTEXT, MAX_VOCAB, MAX_WIDTH, read_architecture, read_layers, read_vocab_size};
 use crate::error::{Error, Result};
-
-/// Value of `general.architecture` of the encoders that can be loaded: BERT, and what has its form.
-const ARCHITECTURE: &str = "bert";
+use crate::family::ENCODER;
 
 /// Name of the embedding of token types.
 pub(super) const TOKEN_TYPES: &str = "token_types.weight";
-
-/// Whether a checkpoint with these metadata is an [`Encoder`](crate::Encoder): it gives embeddings and no text.
-pub fn is_encoder(metadata: &Metadata) -> bool {
-    matches!(metadata.get_str("general.architecture"), Ok(Some(ARCHITECTURE)))
-}
 
 /// What an encoder-only transformer of the BERT family looks like.
 #[derive(Debug, Clone, PartialEq)]
@@ -48,14 +39,15 @@ impl EncoderConfig {
     /// Reads and checks the hyperparameters of the model in `checkpoint`.
     ///
     /// # Errors
-    /// [`Error::UnsupportedArchitecture`] for another architecture than `bert`, [`Error::MissingKey`] and
-    /// [`Error::InvalidKey`] for hyperparameters that no such model can have, [`Error::MissingTensor`] and
-    /// [`Error::TensorShape`] when the embedding is not usable, [`Error::Gguf`] for values of a wrong type.
+    /// [`Error::UnsupportedArchitecture`] for another architecture than `bert`,
+    /// [`Error::MissingKey`] and [`Error::InvalidKey`] for hyperparameters that no such model can
+    /// have, [`Error::MissingTensor`] and [`Error::TensorShape`] when the embedding is not usable,
+    /// [`Error::Gguf`] for values of a wrong type.
     pub fn from_checkpoint(checkpoint: &dyn Checkpoint) -> Result<Self> {
         let metadata = checkpoint.metadata();
         let architecture = read_architecture(metadata)?;
-        if architecture != ARCHITECTURE {
-            let supported = ARCHITECTURE.to_owned();
+        if architecture != ENCODER {
+            let supported = ENCODER.to_owned();
             return Err(Error::UnsupportedArchitecture { found: architecture.to_owned(), supported });
         }
         let keys = Keys::new(metadata, architecture);
@@ -80,7 +72,8 @@ impl EncoderConfig {
             n_layers: read_layers(&keys, checkpoint)?,
             n_heads,
             vocab_size: read_vocab_size(&keys, checkpoint, model_dim)?,
-            // As many as the file has values for, whatever it says; the shape is checked against this.
+            // As many as the file has values for, whatever it says; the shape is checked against
+            // this.
             n_token_types: usize::try_from(rows).unwrap_or(MAX_VOCAB).min(MAX_VOCAB),
             context_length: keys.require_count("context_length", 1..=MAX_CONTEXT)?,
             norm_eps: keys.require_real("attention.layer_norm_epsilon", Real::PositiveUpTo(1.0))?,

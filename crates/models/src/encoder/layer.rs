@@ -1,4 +1,5 @@
-//! One layer of an encoder: attention, then the feed-forward network, each added to its input and normed.
+//! One layer of an encoder: attention, then the feed-forward network, each added to its input and
+//! normed.
 
 use std::mem;
 use std::ops::Range;
@@ -11,11 +12,12 @@ use super::config::EncoderConfig;
 use super::weights::{LayerNorm, LayerWeights, Linear};
 use crate::compute::Compute;
 use crate::error::Result;
-use crate::projection::{add_bias, finish, project};
+use crate::projection::{finish, project};
 use crate::rows;
 use crate::workspace::resize;
 
-/// Reusable memory of an encoder's forward passes; one per concurrent caller. It grows to the largest pass seen.
+/// Reusable memory of an encoder's forward passes; one per concurrent caller. It grows to the
+/// largest pass seen.
 #[derive(Default)]
 pub struct EncoderWorkspace {
     /// The states between layers and branches, `[tokens, model_dim]`.
@@ -54,14 +56,20 @@ impl EncoderWorkspace {
         self.attention.prepare(config, longest)
     }
 
-    /// The sums of embeddings, room for one more row of `dim` values, and the states that they become.
-    pub(super) fn embedding_buffers(&mut self, dim: usize) -> (&mut [f32], &mut [f32], &mut [f32]) {
-        (&mut self.update, &mut self.queries[..dim], self.states.values_mut())
+    /// Rows for sums of embeddings, and the states that they become, `[tokens, model_dim]` each.
+    pub(super) fn embedding_buffers(&mut self) -> (&mut [f32], &mut [f32]) {
+        (&mut self.update, self.states.values_mut())
     }
 
     /// The states, `[tokens, model_dim]`.
     pub(super) fn states(&self) -> &[f32] {
         self.states.values()
+    }
+}
+
+impl std::fmt::Debug for EncoderWorkspace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EncoderWorkspace").field("tokens", &self.states.tokens()).finish_non_exhaustive()
     }
 }
 
@@ -84,11 +92,13 @@ impl Layer<'_> {
             MatmulJob { weights: &weights.value.weights, out: &mut *values },
         ];
         project(compute, states, &mut jobs);
-        for (rows, linear) in
-            [(&mut *queries, &weights.query), (&mut *keys, &weights.key), (&mut *values, &weights.value)]
-        {
-            add_bias(compute, rows, Some(&linear.bias));
-        }
+        let [query_rows, key_rows, value_rows] =
+            [&mut *queries, &mut *keys, &mut *values].map(|rows| rows.chunks_exact_mut(config.model_dim));
+        rows::for_each(&compute.pool, query_rows.zip(key_rows).zip(value_rows), |((query, key), value)| {
+            for (row, linear) in [(query, &weights.query), (key, &weights.key), (value, &weights.value)] {
+                compute.kernels.add_assign(row, &linear.bias);
+            }
+        });
         let out = attended.values_mut();
         for span in spans {
             let range = span.start * config.model_dim..span.end * config.model_dim;

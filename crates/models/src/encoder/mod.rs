@@ -1,7 +1,9 @@
-//! Encoders of the BERT family: token ids of whole texts to hidden states, with attention in both directions.
+//! Encoders of the BERT family: token ids of whole texts to hidden states, with attention in both
+//! directions.
 //!
-//! An encoder is no decoder block with other switches (ADR-0023): norms stand behind the branches, nothing is cached and
-//! nothing turns. What both do - products with biases, quantized inputs, loading - is shared: `projection`, `weights`.
+//! An encoder is no decoder block with other switches (ADR-0023): norms stand behind the branches,
+//! nothing is cached and nothing turns. What both do - products with biases, quantized inputs,
+//! loading - is shared: `projection`, `weights`.
 
 mod attention;
 mod config;
@@ -10,24 +12,26 @@ mod weights;
 
 use std::ops::Range;
 
+use ruvllm_text::TokenId;
+
 use self::layer::Layer;
 use self::weights::Weights;
-use crate::batch::TokenId;
 use crate::checkpoint::Checkpoint;
 use crate::compute::Compute;
 use crate::error::{Error, Result};
 use crate::rows;
 use crate::weights::{LoadProgress, WeightBytes};
 
-pub use self::config::{EncoderConfig, is_encoder};
+pub use self::config::EncoderConfig;
 pub use self::layer::EncoderWorkspace;
 
-/// An encoder-only transformer with its weights. Immutable and shareable; buffers are in an [`EncoderWorkspace`].
+/// An encoder-only transformer with its weights. Immutable and shareable; buffers are in an
+/// [`EncoderWorkspace`].
 ///
 /// # Examples
 /// ```
-/// use ruvllm_models::tokenizer::EncodeOptions;
 /// use ruvllm_models::{Checkpoint, Compute, Encoder, EncoderWorkspace, HfFolder};
+/// use ruvllm_text::tokenizer::EncodeOptions;
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/encoder/bert");
@@ -56,8 +60,8 @@ impl Encoder {
     /// Loads an encoder; matrices stay in the mapped file. `progress` is told of every tensor.
     ///
     /// # Errors
-    /// As [`EncoderConfig::from_checkpoint`], and when a tensor is missing, left over, of an unsupported type or of
-    /// another shape than the hyperparameters say.
+    /// As [`EncoderConfig::from_checkpoint`], and when a tensor is missing, left over, of an
+    /// unsupported type or of another shape than the hyperparameters say.
     pub fn load(checkpoint: &dyn Checkpoint, progress: &mut dyn FnMut(LoadProgress<'_>)) -> Result<Self> {
         let config = EncoderConfig::from_checkpoint(checkpoint)?;
         let weights = Weights::load(checkpoint, &config, progress)?;
@@ -74,14 +78,15 @@ impl Encoder {
         self.weights.bytes
     }
 
-    /// The hidden states behind the last layer of all tokens of `texts`, `[tokens, model_dim]`, text after text.
+    /// The hidden states behind the last layer of all tokens of `texts`, `[tokens, model_dim]`,
+    /// text after text.
     ///
-    /// Each token sees its whole text and nothing else: what a text gets depends neither on the others nor on threads or
-    /// instruction set, bit for bit.
+    /// Each token sees its whole text and nothing else: what a text gets depends neither on the
+    /// others nor on threads or instruction set, bit for bit.
     ///
     /// # Errors
-    /// [`Error::EmptyBatch`], [`Error::EmptySegment`]; [`Error::TextOfTokens`] for a text longer than the model's
-    /// context, [`Error::TokenOutOfRange`]; [`Error::OutOfMemory`].
+    /// [`Error::EmptyBatch`], [`Error::EmptySegment`]; [`Error::TextOfTokens`] for a text longer
+    /// than the model's context, [`Error::TokenOutOfRange`]; [`Error::OutOfMemory`].
     pub fn forward<'w>(
         &self,
         compute: &Compute,
@@ -123,19 +128,19 @@ impl Encoder {
     fn embed(&self, compute: &Compute, workspace: &mut EncoderWorkspace, texts: &[&[TokenId]]) {
         let Compute { kernels, pool } = compute;
         let (dim, weights) = (self.config.model_dim, &self.weights);
-        let (sums, position_row, states) = workspace.embedding_buffers(dim);
+        let (sums, states) = workspace.embedding_buffers();
         let norm = weights.embedding_norm.norm();
         let tokens = texts.iter().flat_map(|text| text.iter().enumerate());
-        for ((position, &token), sum) in tokens.zip(sums.chunks_exact_mut(dim)) {
+        let rows = sums.chunks_exact_mut(dim).zip(states.chunks_exact_mut(dim)).zip(tokens);
+        rows::for_each(pool, rows, |((sum, state), (position, &token))| {
             weights.embedding.dequantize_row(token as usize, sum);
             if let Some(token_type) = &weights.token_type {
                 kernels.add_assign(sum, token_type);
             }
-            weights.positions.dequantize_row(position, position_row);
-            kernels.add_assign(sum, position_row);
-        }
-        let rows = sums.chunks_exact(dim).zip(states.chunks_exact_mut(dim));
-        rows::for_each(pool, rows, |(sum, state)| kernels.norm(norm, self.config.norm_eps, sum, state));
+            weights.positions.dequantize_row(position, state);
+            kernels.add_assign(sum, state);
+            kernels.norm(norm, self.config.norm_eps, sum, state);
+        });
     }
 }
 

@@ -42,7 +42,8 @@ pub(super) struct LayerWeights {
 pub(super) struct Weights {
     pub(super) embedding: PackedMatrix, // [vocab_size, model_dim]
     pub(super) positions: PackedMatrix, // [context_length, model_dim]
-    /// Embedding of the first token type, which all tokens of a text alone have; none in models without.
+    /// Embedding of the first token type, which all tokens of a text alone have; none in models
+    /// without.
     pub(super) token_type: Option<Vec<f32>>, // [model_dim]
     pub(super) embedding_norm: LayerNorm,
     pub(super) layers: Vec<LayerWeights>,

@@ -8,6 +8,7 @@ mod phi;
 mod qwen;
 mod window;
 
+use gguf_rs_lite::Metadata;
 use ruvllm_kernels::rope::RopeLayout;
 
 pub use self::window::Window;
@@ -143,6 +144,14 @@ fn read_attention_scale(keys: &Keys<'_>, width: usize) -> Result<f32> {
 /// A soft cap: the file's, or else the usual one; 0 is none.
 fn read_soft_cap(keys: &Keys<'_>, suffix: &str, usual: Option<f32>) -> Result<Option<f32>> {
     Ok(keys.real(suffix, Real::NotNegative)?.or(usual).filter(|&cap| cap > 0.0))
+}
+
+/// Value of `general.architecture` of the encoders that can be loaded: BERT, and what has its form.
+pub(crate) const ENCODER: &str = "bert";
+
+/// Whether a checkpoint with these metadata is an [`Encoder`](crate::Encoder): it gives embeddings and no text.
+pub fn is_encoder(metadata: &Metadata) -> bool {
+    matches!(metadata.get_str("general.architecture"), Ok(Some(ENCODER)))
 }
 
 /// The family of an architecture name.

@@ -1,8 +1,11 @@
-//! Where folders keep their chat templates: a file of its own, or a field of the tokenizer's configuration.
+//! Where folders keep their chat templates: a file of its own, or a field of the tokenizer's
+//! configuration.
 
 use std::path::Path;
 
 use gguf_rs_lite::Metadata;
+use ruvllm_text::chat::ChatTemplate;
+use ruvllm_text::tokenizer::Tokenizer;
 use serde_json::Value;
 
 use super::fields::{Fields, read_file, read_object};
@@ -12,8 +15,31 @@ use crate::error::{Error, Result};
 const KEY: &str = "tokenizer.chat_template";
 const FIELD: &str = "chat_template";
 
+/// The chat template of a Hugging Face folder, which needs no weights.
+///
+/// Searched in the order of transformers: `chat_template.jinja` (with
+/// `additional_chat_templates/tool_use.jinja`), `chat_template.json`, `chat_template` in
+/// `tokenizer_config.json`; or else the built-in template of the style that
+/// [`ChatStyle::detect`](ruvllm_text::chat::ChatStyle::detect) finds with `model_type` in
+/// `config.json`.
+///
+/// # Errors
+/// [`Error::ReadFile`], [`Error::FileTooLarge`], [`Error::NotUtf8`], [`Error::InvalidJson`] and
+/// [`Error::InvalidField`] for files that cannot be read; [`Error::Text`] for a template that is
+/// absent or not valid.
+pub fn folder_chat_template(folder: &Path, tokenizer: &Tokenizer) -> Result<ChatTemplate> {
+    let mut metadata = Metadata::new();
+    write(folder, &mut metadata)?;
+    let config = read_object(&folder.join("config.json"))?.unwrap_or_default();
+    let text = |key: &str| config.get(key).and_then(Value::as_str).unwrap_or_default();
+    let name = folder.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+    metadata.insert("general.architecture", text("model_type"));
+    metadata.insert("general.name", format!("{} {name}", text("_name_or_path")));
+    Ok(ChatTemplate::from_gguf(&metadata, tokenizer)?)
+}
+
 /// Adds the templates of a folder, if it has any, under the keys of GGUF.
-pub(crate) fn write(folder: &Path, metadata: &mut Metadata) -> Result<()> {
+pub(super) fn write(folder: &Path, metadata: &mut Metadata) -> Result<()> {
     // A file of its own goes before a field.
     let jinja = folder.join("chat_template.jinja");
     if let Some(bytes) = read_file(&jinja)? {

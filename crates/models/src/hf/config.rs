@@ -5,46 +5,22 @@ use std::path::Path;
 use gguf_rs_lite::Metadata;
 use serde_json::{Map, Value};
 
-use super::encoder;
-use super::family::{self, Family, Form, Kind};
+use super::family::{Decoder, Family, Form, SoftCaps};
 use super::fields::{self, Fields};
+use super::keys::Keys;
 use super::rope::{self, Generated};
-use super::window;
+use super::sizes::{MAX_HEAD_DIM, MAX_LAYERS, MAX_POSITIONS, MAX_VOCAB, MAX_WIDTH, Sizes};
+use super::{decoder, encoder, window};
 use crate::error::{Error, Result};
 
 /// Name of the file.
 pub(super) const FILE: &str = "config.json";
-
-/// Limits beyond which a value is not taken for real; every size is checked against the tensors afterwards.
-pub(super) const MAX_WIDTH: usize = 1 << 20;
-const MAX_HEAD_DIM: usize = 1 << 12;
-pub(super) const MAX_POSITIONS: usize = u32::MAX as usize;
-pub(super) const MAX_LAYERS: usize = 1 << 16;
-pub(super) const MAX_VOCAB: usize = 1 << 24;
 
 /// A `config.json` as an object: what `text_config` says stands in the place of what the file itself says.
 pub(super) struct Config {
     map: Map<String, Value>,
     /// The model has parts that are not for text.
     pub(super) is_multimodal: bool,
-}
-
-/// The sizes that shapes follow from.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Sizes {
-    pub(super) model_dim: usize,
-    pub(super) ffn_dim: usize,
-    pub(super) n_layers: usize,
-    pub(super) n_heads: usize,
-    pub(super) n_kv_heads: usize,
-    pub(super) head_dim: usize,
-    /// `None`: as many as the embedding has rows.
-    pub(super) vocab_size: Option<usize>,
-    pub(super) context: usize,
-    /// The row of the first position in an encoder's table; those before it stand for no token.
-    pub(super) first_position: usize,
-    /// Rows of an encoder's table of token types.
-    pub(super) n_token_types: usize,
 }
 
 /// What a `config.json` says.
@@ -112,7 +88,7 @@ impl Config {
         let config = self.fields();
         let classes = config.list("architectures")?.unwrap_or_default();
         let classes: Vec<&str> = classes.iter().filter_map(Value::as_str).collect();
-        let family = family::find(&config, &classes)?;
+        let family = find_family(&config, &classes)?;
         if config.get("quantization_config").is_some() {
             let expected = "absent: folders of quantized weights cannot be read, take the unquantized model";
             return Err(config.invalid("quantization_config", expected));
@@ -123,10 +99,10 @@ impl Config {
         metadata.insert("general.type", "model");
         metadata.insert("general.name", name);
         let mut keys = Keys { architecture: family.architecture, metadata };
-        let kind = match family.form {
-            Form::Decoder(kind) => kind,
-            Form::Encoder(kind) => {
-                let sizes = encoder::write(&config, kind, &mut keys)?;
+        let decoder = match &family.form {
+            Form::Decoder(decoder) => decoder,
+            Form::Encoder(encoder) => {
+                let sizes = encoder::write(&config, encoder, &mut keys)?;
                 // Other readers want a number above 0, also where there is no table.
                 let n_token_types = sizes.n_token_types.max(1) as u32;
                 keys.metadata.insert("tokenizer.ggml.token_type_count", n_token_types);
@@ -136,50 +112,31 @@ impl Config {
                 return Ok(Hyperparameters { family, sizes, is_tied, metadata, generated });
             }
         };
-        let sizes = read_sizes(&config, kind)?;
-        write_sizes(&config, kind, &sizes, &mut keys)?;
-        window::write(&config, kind, &sizes, &mut keys)?;
-        write_caps(&config, kind, &sizes, &mut keys)?;
-        let generated = rope::write(&config, kind, &sizes, &mut keys)?;
-        let is_tied = match (kind, config.flag("tie_word_embeddings")?) {
-            (Kind::Gemma | Kind::Gemma2 | Kind::Gemma3, None) => Some(true),
-            (_, tied) => tied,
-        };
+        let sizes = read_sizes(&config, decoder)?;
+        write_sizes(&config, decoder, &sizes, &mut keys)?;
+        window::write(&config, decoder.window.as_ref(), &sizes, &mut keys)?;
+        write_caps(&config, decoder.soft_caps, &sizes, &mut keys)?;
+        let generated = rope::write(&config, decoder, &sizes, &mut keys)?;
+        let is_tied = config.flag("tie_word_embeddings")?.or(decoder.is_tied);
         Ok(Hyperparameters { family, sizes, is_tied, metadata: keys.metadata, generated })
     }
 }
 
-/// Writes keys that begin with the architecture.
-pub(super) struct Keys {
-    architecture: &'static str,
-    metadata: Metadata,
-}
-
-impl Keys {
-    pub(super) fn count(&mut self, suffix: &str, count: usize) {
-        // Every count is at most `MAX_POSITIONS`.
-        self.insert(suffix, u32::try_from(count).unwrap_or(u32::MAX));
-    }
-
-    pub(super) fn real(&mut self, suffix: &str, real: f64) {
-        self.insert(suffix, real as f32);
-    }
-
-    pub(super) fn text(&mut self, suffix: &str, text: &str) {
-        self.insert(suffix, text);
-    }
-
-    pub(super) fn flag(&mut self, suffix: &str, flag: bool) {
-        self.insert(suffix, flag);
-    }
-
-    pub(super) fn flags(&mut self, suffix: &str, flags: Vec<bool>) {
-        self.insert(suffix, flags);
-    }
-
-    fn insert(&mut self, suffix: &str, value: impl Into<gguf_rs_lite::Value>) {
-        self.metadata.insert(format!("{}.{suffix}", self.architecture), value);
-    }
+/// The family that a `config.json` names. `classes` are those of its `architectures`.
+fn find_family(config: &Fields<'_>, classes: &[&str]) -> Result<&'static Family> {
+    let families = || decoder::FAMILIES.iter().chain(encoder::FAMILIES);
+    // The usual class of each family.
+    let supported = || families().map(|family| family.classes[0]).collect::<Vec<_>>().join(", ");
+    let model_type = config.text("model_type")?;
+    let found = match (classes.first(), model_type) {
+        (Some(class), _) => families().find(|family| family.classes.contains(class)),
+        (None, Some(name)) => families().find(|family| family.model_types.contains(&name)),
+        (None, None) => return Err(config.missing("architectures", format!("one of {}", supported()))),
+    };
+    found.ok_or_else(|| Error::UnsupportedArchitecture {
+        found: classes.first().copied().or(model_type).unwrap_or_default().to_owned(),
+        supported: supported(),
+    })
 }
 
 fn check_activation(config: &Fields<'_>, family: &Family) -> Result<()> {
@@ -195,28 +152,20 @@ fn check_activation(config: &Fields<'_>, family: &Family) -> Result<()> {
     Ok(())
 }
 
-fn read_sizes(config: &Fields<'_>, kind: Kind) -> Result<Sizes> {
-    // Gemma 3 files leave out what is as in the smallest model of the class.
-    let gemma3 = kind == Kind::Gemma3;
-    let or_default = |key: &str, max: usize, default: usize| match config.count(key, 1..=max)? {
-        Some(count) => Ok(count),
-        None if gemma3 => Ok(default),
+fn read_sizes(config: &Fields<'_>, decoder: &Decoder) -> Result<Sizes> {
+    let count_or = |key: &str, max: usize, default: Option<usize>| match default {
+        Some(default) => Ok(config.count(key, 1..=max)?.unwrap_or(default)),
         None => config.require_count(key, 1..=max),
     };
     let model_dim = config.require_count("hidden_size", 1..=MAX_WIDTH)?;
-    let n_heads = or_default("num_attention_heads", MAX_WIDTH, 8)?;
-    let n_kv_heads = match config.count("num_key_value_heads", 1..=MAX_WIDTH)? {
-        Some(n_kv_heads) => n_kv_heads,
-        None if gemma3 => 4,
-        None => n_heads,
-    };
+    let n_heads = count_or("num_attention_heads", MAX_WIDTH, decoder.n_heads)?;
+    let n_kv_heads = count_or("num_key_value_heads", MAX_WIDTH, decoder.n_kv_heads.or(Some(n_heads)))?;
     if n_heads % n_kv_heads != 0 {
         let expected = format!("a divisor of the {n_heads} attention heads");
         return Err(config.invalid("num_key_value_heads", expected));
     }
-    let head_dim = match config.count("head_dim", 1..=MAX_HEAD_DIM)? {
+    let head_dim = match config.count("head_dim", 1..=MAX_HEAD_DIM)?.or(decoder.head_dim) {
         Some(head_dim) => head_dim,
-        None if matches!(kind, Kind::Gemma | Kind::Gemma2 | Kind::Gemma3) => 256,
         None if model_dim.is_multiple_of(n_heads) && model_dim / n_heads <= MAX_HEAD_DIM => {
             model_dim / n_heads
         }
@@ -237,46 +186,46 @@ fn read_sizes(config: &Fields<'_>, kind: Kind) -> Result<Sizes> {
         n_kv_heads,
         head_dim,
         vocab_size: config.count("vocab_size", 1..=MAX_VOCAB)?,
-        context: or_default("max_position_embeddings", MAX_POSITIONS, 131_072)?,
+        context: count_or("max_position_embeddings", MAX_POSITIONS, decoder.context)?,
         first_position: 0,
         n_token_types: 0,
     })
 }
 
-fn write_sizes(config: &Fields<'_>, kind: Kind, sizes: &Sizes, keys: &mut Keys) -> Result<()> {
+fn write_sizes(config: &Fields<'_>, decoder: &Decoder, sizes: &Sizes, keys: &mut Keys) -> Result<()> {
     keys.count("block_count", sizes.n_layers);
     keys.count("context_length", sizes.context);
     keys.count("embedding_length", sizes.model_dim);
     keys.count("feed_forward_length", sizes.ffn_dim);
     keys.count("attention.head_count", sizes.n_heads);
     keys.count("attention.head_count_kv", sizes.n_kv_heads);
-    let usual_eps = if kind == Kind::Phi3 { 1e-5 } else { 1e-6 };
-    keys.real("attention.layer_norm_rms_epsilon", config.positive("rms_norm_eps")?.unwrap_or(usual_eps));
+    let norm_eps = config.positive("rms_norm_eps")?.unwrap_or(decoder.norm_eps);
+    keys.real("attention.layer_norm_rms_epsilon", norm_eps);
     let is_implied = config.get("head_dim").is_none() && sizes.head_dim * sizes.n_heads == sizes.model_dim;
-    // Phi-3 files name none, and their writers none either.
-    if kind != Kind::Phi3 && !is_implied {
+    if decoder.writes_head_dim && !is_implied {
         keys.count("attention.key_length", sizes.head_dim);
         keys.count("attention.value_length", sizes.head_dim);
     }
-    if let (Kind::Llama | Kind::Mistral | Kind::Mistral3, Some(vocab_size)) = (kind, sizes.vocab_size) {
+    if let (true, Some(vocab_size)) = (decoder.writes_vocab_size, sizes.vocab_size) {
         keys.count("vocab_size", vocab_size);
     }
     Ok(())
 }
 
 /// Soft caps, and the scale of scores where it is not that of the head.
-fn write_caps(config: &Fields<'_>, kind: Kind, sizes: &Sizes, keys: &mut Keys) -> Result<()> {
+fn write_caps(config: &Fields<'_>, soft_caps: SoftCaps, sizes: &Sizes, keys: &mut Keys) -> Result<()> {
     const ATTENTION: &str = "attn_logit_softcapping";
     const LOGITS: &str = "final_logit_softcapping";
-    match kind {
-        Kind::Gemma2 => {
-            for (key, usual) in [(ATTENTION, 50.0), (LOGITS, 30.0)] {
+    match soft_caps {
+        SoftCaps::None => return Ok(()),
+        SoftCaps::Both { scores, logits } => {
+            for (key, usual) in [(ATTENTION, scores), (LOGITS, logits)] {
                 // `null` is no cap.
                 let absent = if config.is_absent(key) { usual } else { 0.0 };
                 keys.real(key, config.positive(key)?.unwrap_or(absent));
             }
         }
-        Kind::Gemma3 => {
+        SoftCaps::Logits => {
             if config.get(ATTENTION).is_some() {
                 return Err(config.invalid(ATTENTION, "null: Gemma 3 has norms instead"));
             }
@@ -290,7 +239,6 @@ fn write_caps(config: &Fields<'_>, kind: Kind, sizes: &Sizes, keys: &mut Keys) -
                 keys.real(LOGITS, cap);
             }
         }
-        _ => return Ok(()),
     }
     let scalar = config.positive("query_pre_attn_scalar")?.unwrap_or(256.0);
     if scalar != sizes.head_dim as f64 {

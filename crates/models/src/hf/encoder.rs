@@ -1,23 +1,13 @@
 //! Encoders of the BERT family: what their tensors are called, and their hyperparameters under the keys of GGUF.
 
-use super::config::{Keys, MAX_LAYERS, MAX_POSITIONS, MAX_VOCAB, MAX_WIDTH, Sizes};
-use super::family::{Bias, Family, Form, Names, Part, Shape, part};
+use super::family::{Bias, Encoder, Family, Form, Names, Part, Shape, part};
 use super::fields::Fields;
+use super::keys::Keys;
+use super::sizes::{MAX_LAYERS, MAX_POSITIONS, MAX_VOCAB, MAX_WIDTH, Sizes};
 use crate::error::Result;
 
 /// Most token types; published models have one or two.
 const MAX_TOKEN_TYPES: usize = 1 << 10;
-
-/// The family, as far as hyperparameters differ.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// BERT itself, `MiniLM` and others that its authors' code runs.
-    Bert,
-    /// The same with positions that begin behind the id of the padding token.
-    Roberta,
-    /// The same without token types.
-    DistilBert,
-}
 
 /// What `hidden_act` says for GELU by the error function. The format has no key for others.
 const GELU: &[&str] = &["gelu"];
@@ -63,11 +53,22 @@ const BERT_NAMES: Names = Names {
 const DISTILBERT_NAMES: Names =
     Names { layers: "transformer.layer.", outside: &[WORDS, POSITIONS, EMBEDDING_NORM], ..BERT_NAMES };
 
-pub(super) const BERT: Family = Family {
+/// Fields of BERT itself, `MiniLM` and others that its authors' code runs.
+const BERT_FIELDS: Encoder = Encoder {
+    model_dim: "hidden_size",
+    ffn_dim: "intermediate_size",
+    n_layers: "num_hidden_layers",
+    n_heads: "num_attention_heads",
+    norm_eps: Some("layer_norm_eps"),
+    n_token_types: Some("type_vocab_size"),
+    padding: None,
+};
+
+const BERT: Family = Family {
     classes: &["BertModel", "BertForMaskedLM", "BertForPreTraining"],
     model_types: &["bert"],
     architecture: "bert",
-    form: Form::Encoder(Kind::Bert),
+    form: Form::Encoder(BERT_FIELDS),
     names: &BERT_NAMES,
     layer: BERT_LAYER,
     interleaves_heads: false,
@@ -75,49 +76,42 @@ pub(super) const BERT: Family = Family {
     activations: GELU,
 };
 
-pub(super) const ROBERTA: Family = Family {
-    classes: &[
-        "RobertaModel",
-        "RobertaForMaskedLM",
-        "XLMRobertaModel",
-        "XLMRobertaForMaskedLM",
-        "CamembertModel",
-        "CamembertForMaskedLM",
-    ],
-    model_types: &["roberta", "xlm-roberta", "camembert"],
-    form: Form::Encoder(Kind::Roberta),
-    ..BERT
-};
-
-pub(super) const DISTILBERT: Family = Family {
-    classes: &["DistilBertModel", "DistilBertForMaskedLM"],
-    model_types: &["distilbert"],
-    form: Form::Encoder(Kind::DistilBert),
-    names: &DISTILBERT_NAMES,
-    layer: DISTILBERT_LAYER,
-    ..BERT
-};
-
-/// What the fields of a `config.json` are called.
-struct FieldNames {
-    model_dim: &'static str,
-    ffn_dim: &'static str,
-    n_layers: &'static str,
-    n_heads: &'static str,
-}
-
-const BERT_FIELDS: FieldNames = FieldNames {
-    model_dim: "hidden_size",
-    ffn_dim: "intermediate_size",
-    n_layers: "num_hidden_layers",
-    n_heads: "num_attention_heads",
-};
-
-const DISTILBERT_FIELDS: FieldNames =
-    FieldNames { model_dim: "dim", ffn_dim: "hidden_dim", n_layers: "n_layers", n_heads: "n_heads" };
+/// The families.
+pub(super) const FAMILIES: &[Family] = &[
+    BERT,
+    Family {
+        classes: &[
+            "RobertaModel",
+            "RobertaForMaskedLM",
+            "XLMRobertaModel",
+            "XLMRobertaForMaskedLM",
+            "CamembertModel",
+            "CamembertForMaskedLM",
+        ],
+        model_types: &["roberta", "xlm-roberta", "camembert"],
+        form: Form::Encoder(Encoder { padding: Some("pad_token_id"), ..BERT_FIELDS }),
+        ..BERT
+    },
+    Family {
+        classes: &["DistilBertModel", "DistilBertForMaskedLM"],
+        model_types: &["distilbert"],
+        form: Form::Encoder(Encoder {
+            model_dim: "dim",
+            ffn_dim: "hidden_dim",
+            n_layers: "n_layers",
+            n_heads: "n_heads",
+            norm_eps: None,
+            n_token_types: None,
+            padding: None,
+        }),
+        names: &DISTILBERT_NAMES,
+        layer: DISTILBERT_LAYER,
+        ..BERT
+    },
+];
 
 /// Reads and checks the sizes, and writes the keys.
-pub(super) fn write(config: &Fields<'_>, kind: Kind, keys: &mut Keys) -> Result<Sizes> {
+pub(super) fn write(config: &Fields<'_>, names: &Encoder, keys: &mut Keys) -> Result<Sizes> {
     for key in ["is_decoder", "add_cross_attention"] {
         if config.flag(key)? == Some(true) {
             return Err(config.invalid(key, "false: only encoders have this form"));
@@ -127,10 +121,10 @@ pub(super) fn write(config: &Fields<'_>, kind: Kind, keys: &mut Keys) -> Result<
     if config.text(POSITION_TYPE)?.is_some_and(|found| found != "absolute") {
         return Err(config.invalid(POSITION_TYPE, "`absolute`"));
     }
-    let sizes = read_sizes(config, kind)?;
-    let norm_eps = match kind {
-        Kind::DistilBert => None,
-        Kind::Bert | Kind::Roberta => config.positive("layer_norm_eps")?,
+    let sizes = read_sizes(config, names)?;
+    let norm_eps = match names.norm_eps {
+        Some(key) => config.positive(key)?,
+        None => None,
     };
     keys.count("block_count", sizes.n_layers);
     keys.count("context_length", sizes.context);
@@ -142,26 +136,21 @@ pub(super) fn write(config: &Fields<'_>, kind: Kind, keys: &mut Keys) -> Result<
     Ok(sizes)
 }
 
-fn read_sizes(config: &Fields<'_>, kind: Kind) -> Result<Sizes> {
-    let names = match kind {
-        Kind::DistilBert => DISTILBERT_FIELDS,
-        Kind::Bert | Kind::Roberta => BERT_FIELDS,
-    };
+fn read_sizes(config: &Fields<'_>, names: &Encoder) -> Result<Sizes> {
     let model_dim = config.require_count(names.model_dim, 1..=MAX_WIDTH)?;
     let n_heads = config.require_count(names.n_heads, 1..=MAX_WIDTH)?;
     if model_dim % n_heads != 0 {
         let expected = format!("a divisor of {} {model_dim}", names.model_dim);
         return Err(config.invalid(names.n_heads, expected));
     }
-    // Positions count from the row behind that of the padding token.
-    let first_position = match kind {
-        Kind::Roberta => config.count("pad_token_id", 0..=MAX_VOCAB)?.unwrap_or(1) + 1,
-        Kind::Bert | Kind::DistilBert => 0,
+    let first_position = match names.padding {
+        Some(key) => config.count(key, 0..=MAX_VOCAB)?.unwrap_or(1) + 1,
+        None => 0,
     };
     let positions = config.require_count("max_position_embeddings", first_position + 1..=MAX_POSITIONS)?;
-    let n_token_types = match kind {
-        Kind::DistilBert => 0,
-        Kind::Bert | Kind::Roberta => config.count("type_vocab_size", 1..=MAX_TOKEN_TYPES)?.unwrap_or(2),
+    let n_token_types = match names.n_token_types {
+        Some(key) => config.count(key, 1..=MAX_TOKEN_TYPES)?.unwrap_or(2),
+        None => 0,
     };
     Ok(Sizes {
         model_dim,

@@ -1,10 +1,7 @@
-//! The families of Hugging Face models, as data: what their tensors are called on either side and what happens to them
-//! on the way.
+//! Form of the tables of Hugging Face families: names of tensors on either side, changes of their values, and what
+//! hyperparameters differ in. The tables are in [`super::decoder`] and [`super::encoder`].
 
-use crate::error::{Error, Result};
-
-use super::encoder;
-use super::fields::Fields;
+use super::window::Window;
 
 /// One family.
 #[derive(Debug)]
@@ -30,12 +27,71 @@ pub(super) struct Family {
 }
 
 /// What a family computes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Form {
     /// The next token.
-    Decoder(Kind),
+    Decoder(Decoder),
     /// States of all tokens of a text.
-    Encoder(encoder::Kind),
+    Encoder(Encoder),
+}
+
+/// Hyperparameters of a decoder: defaults of fields that `config.json` may leave out, and keys that are written.
+#[derive(Debug)]
+pub(super) struct Decoder {
+    /// Query heads; `None`: the field is required.
+    pub(super) n_heads: Option<usize>,
+    /// Key and value heads; `None`: as many as query heads.
+    pub(super) n_kv_heads: Option<usize>,
+    /// Width of a head; `None`: that of the model by the number of heads.
+    pub(super) head_dim: Option<usize>,
+    /// Positions; `None`: the field is required.
+    pub(super) context: Option<usize>,
+    pub(super) norm_eps: f64,
+    /// The embedding makes the logits; `None`: the weights tell.
+    pub(super) is_tied: Option<bool>,
+    pub(super) writes_vocab_size: bool,
+    pub(super) writes_head_dim: bool,
+    /// Also where it is that of the head.
+    pub(super) writes_rotary_dim: bool,
+    /// Base of the rotary embedding; `None`: readers have a default.
+    pub(super) rope_base: Option<f64>,
+    /// That of layers with a window, where it is another one.
+    pub(super) window_rope_base: Option<f64>,
+    /// Scales long contexts by `LongRoPE`, and not by `YaRN`.
+    pub(super) has_long_rope: bool,
+    /// May scale queries by their position, and has a key for `YaRN`'s `mscale_all_dim`.
+    pub(super) is_mistral3: bool,
+    pub(super) soft_caps: SoftCaps,
+    /// `None`: every layer sees the whole context.
+    pub(super) window: Option<Window>,
+}
+
+/// Soft caps that a family may have.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum SoftCaps {
+    None,
+    /// Of scores and of logits, with these defaults.
+    Both {
+        scores: f64,
+        logits: f64,
+    },
+    /// Of logits, without a default.
+    Logits,
+}
+
+/// Fields of an encoder's `config.json`.
+#[derive(Debug)]
+pub(super) struct Encoder {
+    pub(super) model_dim: &'static str,
+    pub(super) ffn_dim: &'static str,
+    pub(super) n_layers: &'static str,
+    pub(super) n_heads: &'static str,
+    /// `None`: the usual one.
+    pub(super) norm_eps: Option<&'static str>,
+    /// `None`: there are no token types.
+    pub(super) n_token_types: Option<&'static str>,
+    /// The id whose row is the last one before the first position; `None`: positions begin at row 0.
+    pub(super) padding: Option<&'static str>,
 }
 
 /// What tensors are called beside the names of their parts.
@@ -49,19 +105,6 @@ pub(super) struct Names {
     pub(super) outside: &'static [Part],
     /// Beginnings of names that nothing here computes with.
     pub(super) unused: &'static [&'static str],
-}
-
-/// The family of a decoder, as far as hyperparameters differ.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    Llama,
-    Mistral,
-    Mistral3,
-    Qwen,
-    Phi3,
-    Gemma,
-    Gemma2,
-    Gemma3,
 }
 
 /// A tensor, or a matrix or norm with its bias.
@@ -112,233 +155,4 @@ pub(super) enum Bias {
 
 pub(super) const fn part(hf: &'static str, gguf: &'static str, shape: Shape, bias: Bias) -> Part {
     Part { hf, gguf, shape, bias }
-}
-
-const INPUT_NORM: Part = part("input_layernorm", "attn_norm", Shape::ModelNorm, Bias::Never);
-const FFN_NORM: Part = part("post_attention_layernorm", "ffn_norm", Shape::ModelNorm, Bias::Never);
-const OUTPUT: Part = part("self_attn.o_proj", "attn_output", Shape::AttentionOutput, Bias::Maybe);
-const GATE: Part = part("mlp.gate_proj", "ffn_gate", Shape::Up, Bias::Maybe);
-const UP: Part = part("mlp.up_proj", "ffn_up", Shape::Up, Bias::Maybe);
-const DOWN: Part = part("mlp.down_proj", "ffn_down", Shape::Down, Bias::Maybe);
-const QUERY_NORM: Part = part("self_attn.q_norm", "attn_q_norm", Shape::HeadNorm, Bias::Never);
-const KEY_NORM: Part = part("self_attn.k_norm", "attn_k_norm", Shape::HeadNorm, Bias::Never);
-
-const fn query(bias: Bias) -> Part {
-    part("self_attn.q_proj", "attn_q", Shape::Query, bias)
-}
-
-const fn key(bias: Bias) -> Part {
-    part("self_attn.k_proj", "attn_k", Shape::Key, bias)
-}
-
-const fn value(bias: Bias) -> Part {
-    part("self_attn.v_proj", "attn_v", Shape::Value, bias)
-}
-
-const LLAMA: &[Part] =
-    &[INPUT_NORM, query(Bias::Maybe), key(Bias::Maybe), value(Bias::Maybe), OUTPUT, FFN_NORM, GATE, UP, DOWN];
-
-const QWEN2: &[Part] = &[
-    INPUT_NORM,
-    query(Bias::Always),
-    key(Bias::Always),
-    value(Bias::Always),
-    OUTPUT,
-    FFN_NORM,
-    GATE,
-    UP,
-    DOWN,
-];
-
-const QWEN3: &[Part] = &[
-    INPUT_NORM,
-    query(Bias::Maybe),
-    key(Bias::Maybe),
-    value(Bias::Maybe),
-    OUTPUT,
-    QUERY_NORM,
-    KEY_NORM,
-    FFN_NORM,
-    GATE,
-    UP,
-    DOWN,
-];
-
-const PHI3: &[Part] = &[
-    INPUT_NORM,
-    part("self_attn.qkv_proj", "attn_qkv", Shape::QueryKeyValue, Bias::Never),
-    OUTPUT,
-    FFN_NORM,
-    part("mlp.gate_up_proj", "ffn_up", Shape::GateUp, Bias::Never),
-    DOWN,
-];
-
-const GEMMA2: &[Part] = &[
-    INPUT_NORM,
-    query(Bias::Maybe),
-    key(Bias::Maybe),
-    value(Bias::Maybe),
-    OUTPUT,
-    part("post_attention_layernorm", "post_attention_norm", Shape::ModelNorm, Bias::Never),
-    part("pre_feedforward_layernorm", "ffn_norm", Shape::ModelNorm, Bias::Never),
-    GATE,
-    UP,
-    DOWN,
-    part("post_feedforward_layernorm", "post_ffw_norm", Shape::ModelNorm, Bias::Never),
-];
-
-const GEMMA3: &[Part] = &[
-    INPUT_NORM,
-    query(Bias::Maybe),
-    key(Bias::Maybe),
-    value(Bias::Maybe),
-    OUTPUT,
-    QUERY_NORM,
-    KEY_NORM,
-    part("post_attention_layernorm", "post_attention_norm", Shape::ModelNorm, Bias::Never),
-    part("pre_feedforward_layernorm", "ffn_norm", Shape::ModelNorm, Bias::Never),
-    GATE,
-    UP,
-    DOWN,
-    part("post_feedforward_layernorm", "post_ffw_norm", Shape::ModelNorm, Bias::Never),
-];
-
-const SILU: &[&str] = &["silu", "swish"];
-/// Early Gemma files say `gelu` and mean the form with tanh.
-const GELU_TANH: &[&str] = &["gelu_pytorch_tanh", "gelu"];
-
-/// The names of decoders.
-const DECODER: Names = Names {
-    shown_prefix: "model.",
-    layers: "layers.",
-    outside: &[
-        part("embed_tokens", "token_embd", Shape::Embedding, Bias::Never),
-        part("norm", "output_norm", Shape::ModelNorm, Bias::Never),
-    ],
-    unused: &[],
-};
-
-/// The families that can be read.
-const FAMILIES: &[Family] = &[
-    Family {
-        classes: &["LlamaForCausalLM"],
-        model_types: &["llama"],
-        architecture: "llama",
-        form: Form::Decoder(Kind::Llama),
-        names: &DECODER,
-        layer: LLAMA,
-        interleaves_heads: true,
-        norms_plus_one: false,
-        activations: SILU,
-    },
-    Family {
-        classes: &["MistralForCausalLM"],
-        model_types: &["mistral"],
-        architecture: "llama",
-        form: Form::Decoder(Kind::Mistral),
-        names: &DECODER,
-        layer: LLAMA,
-        interleaves_heads: true,
-        norms_plus_one: false,
-        activations: SILU,
-    },
-    Family {
-        classes: &["Mistral3ForConditionalGeneration", "Ministral3ForCausalLM"],
-        model_types: &["mistral3", "ministral3"],
-        architecture: "mistral3",
-        form: Form::Decoder(Kind::Mistral3),
-        names: &DECODER,
-        layer: LLAMA,
-        interleaves_heads: true,
-        norms_plus_one: false,
-        activations: SILU,
-    },
-    Family {
-        classes: &["Qwen2ForCausalLM"],
-        model_types: &["qwen2"],
-        architecture: "qwen2",
-        form: Form::Decoder(Kind::Qwen),
-        names: &DECODER,
-        layer: QWEN2,
-        interleaves_heads: false,
-        norms_plus_one: false,
-        activations: SILU,
-    },
-    Family {
-        classes: &["Qwen3ForCausalLM"],
-        model_types: &["qwen3"],
-        architecture: "qwen3",
-        form: Form::Decoder(Kind::Qwen),
-        names: &DECODER,
-        layer: QWEN3,
-        interleaves_heads: false,
-        norms_plus_one: false,
-        activations: SILU,
-    },
-    Family {
-        classes: &["Phi3ForCausalLM"],
-        model_types: &["phi3"],
-        architecture: "phi3",
-        form: Form::Decoder(Kind::Phi3),
-        names: &DECODER,
-        layer: PHI3,
-        interleaves_heads: false,
-        norms_plus_one: false,
-        activations: SILU,
-    },
-    Family {
-        classes: &["GemmaForCausalLM"],
-        model_types: &["gemma"],
-        architecture: "gemma",
-        form: Form::Decoder(Kind::Gemma),
-        names: &DECODER,
-        layer: LLAMA,
-        interleaves_heads: false,
-        norms_plus_one: true,
-        activations: GELU_TANH,
-    },
-    Family {
-        classes: &["Gemma2ForCausalLM"],
-        model_types: &["gemma2"],
-        architecture: "gemma2",
-        form: Form::Decoder(Kind::Gemma2),
-        names: &DECODER,
-        layer: GEMMA2,
-        interleaves_heads: false,
-        norms_plus_one: true,
-        activations: GELU_TANH,
-    },
-    Family {
-        classes: &["Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"],
-        model_types: &["gemma3_text", "gemma3"],
-        architecture: "gemma3",
-        form: Form::Decoder(Kind::Gemma3),
-        names: &DECODER,
-        layer: GEMMA3,
-        interleaves_heads: false,
-        norms_plus_one: true,
-        activations: GELU_TANH,
-    },
-    encoder::BERT,
-    encoder::ROBERTA,
-    encoder::DISTILBERT,
-];
-
-/// The family that a `config.json` names. `classes` are those of its `architectures`.
-pub(super) fn find(config: &Fields<'_>, classes: &[&str]) -> Result<&'static Family> {
-    let model_type = config.text("model_type")?;
-    let found = match (classes.first(), model_type) {
-        (Some(class), _) => FAMILIES.iter().find(|family| family.classes.contains(class)),
-        (None, Some(name)) => FAMILIES.iter().find(|family| family.model_types.contains(&name)),
-        (None, None) => return Err(config.missing("architectures", format!("one of {}", supported()))),
-    };
-    found.ok_or_else(|| Error::UnsupportedArchitecture {
-        found: classes.first().copied().or(model_type).unwrap_or_default().to_owned(),
-        supported: supported(),
-    })
-}
-
-/// The usual class of each family.
-fn supported() -> String {
-    FAMILIES.iter().filter_map(|family| family.classes.first()).copied().collect::<Vec<_>>().join(", ")
 }

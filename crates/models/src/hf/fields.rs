@@ -32,7 +32,7 @@ pub(super) fn read_file(path: &Path) -> Result<Option<Vec<u8>>> {
 }
 
 /// Reads a file that holds a JSON object; `None` if there is no file.
-pub(crate) fn read_object(path: &Path) -> Result<Option<Map<String, Value>>> {
+pub(super) fn read_object(path: &Path) -> Result<Option<Map<String, Value>>> {
     let Some(bytes) = read_file(path)? else { return Ok(None) };
     serde_json::from_slice(&bytes)
         .map(Some)

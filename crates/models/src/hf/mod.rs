@@ -9,12 +9,15 @@
 mod change;
 mod chat_template;
 mod config;
+mod decoder;
 mod encoder;
 mod family;
 mod fields;
+mod keys;
 mod rope;
 mod sentence;
 mod shards;
+mod sizes;
 mod tensors;
 mod vocabulary;
 mod window;
@@ -24,17 +27,16 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use gguf_rs_lite::{Metadata, TensorData, TensorInfo, TensorType};
+use ruvllm_text::TokenId;
+use ruvllm_text::tokenizer::Tokenizer;
 
-pub(crate) use self::chat_template::write as write_chat_template;
+pub use self::chat_template::folder_chat_template;
 use self::config::Config;
-use self::fields::Fields;
-pub(crate) use self::fields::read_object;
+use self::fields::{Fields, read_object};
 use self::shards::Shards;
 use self::tensors::{Change, Origin, Tensor};
-use crate::TokenId;
 use crate::checkpoint::{Checkpoint, TensorBytes};
 use crate::error::{Error, Result};
-use crate::tokenizer::Tokenizer;
 use crate::weights::{EMBEDDING, block_format};
 
 /// A model in a Hugging Face folder.

@@ -6,9 +6,10 @@ use std::f32::consts::PI;
 use ruvllm_kernels::rope::yarn_attention_factor;
 use serde_json::Value;
 
-use super::config::{Keys, Sizes};
-use super::family::Kind;
+use super::family::Decoder;
 use super::fields::Fields;
+use super::keys::Keys;
+use super::sizes::Sizes;
 use crate::config::rope::{FREQUENCY_DIVISORS, YARN_TRUNCATE};
 use crate::error::Result;
 
@@ -83,35 +84,28 @@ impl<'a> Rope<'a> {
 /// Writes the keys of rotary positions, and gives the tensors that belong to them.
 pub(super) fn write(
     config: &Fields<'_>,
-    kind: Kind,
+    decoder: &Decoder,
     sizes: &Sizes,
     keys: &mut Keys,
 ) -> Result<Vec<Generated>> {
     let rope = Rope::read(config)?;
     let rotary_dim = (sizes.head_dim as f64 * rope.partial) as usize;
-    match kind {
-        Kind::Llama | Kind::Mistral | Kind::Mistral3 | Kind::Phi3 => {
-            keys.count("rope.dimension_count", rotary_dim);
-        }
-        _ if rotary_dim != sizes.head_dim => keys.count("rope.dimension_count", rotary_dim),
-        _ => {}
+    if decoder.writes_rotary_dim || rotary_dim != sizes.head_dim {
+        keys.count("rope.dimension_count", rotary_dim);
     }
-    let base = match (kind, rope.base) {
-        (Kind::Gemma3, base) => Some(base.unwrap_or(1_000_000.0)),
-        (_, base) => base,
-    };
+    let base = rope.base.or(decoder.rope_base);
     if let Some(base) = base {
         keys.real("rope.freq_base", base);
     }
-    if kind == Kind::Gemma3 {
-        keys.real("rope.freq_base_swa", rope.window_base.unwrap_or(10_000.0));
+    if let Some(base) = decoder.window_rope_base {
+        keys.real("rope.freq_base_swa", rope.window_base.unwrap_or(base));
     }
-    if kind == Kind::Phi3 {
+    if decoder.has_long_rope {
         keys.count("rope.scaling.original_context_length", rope.original_context.unwrap_or(sizes.context));
     }
     const TEMPERATURE: &str = "llama_4_scaling_beta";
     match rope.scaling.positive(TEMPERATURE)? {
-        Some(scale) if kind == Kind::Mistral3 => keys.real("attention.temperature_scale", scale),
+        Some(scale) if decoder.is_mistral3 => keys.real("attention.temperature_scale", scale),
         Some(_) => return Err(rope.scaling.invalid(TEMPERATURE, "absent: only Mistral 3 has it")),
         None => {}
     }
@@ -123,21 +117,23 @@ pub(super) fn write(
             keys.real("rope.scaling.factor", rope.factor()?);
             Ok(Vec::new())
         }
-        Some("yarn") if kind != Kind::Phi3 => write_yarn(&rope, kind, sizes, keys).map(|()| Vec::new()),
+        Some("yarn") if !decoder.has_long_rope => {
+            write_yarn(&rope, decoder, sizes, keys).map(|()| Vec::new())
+        }
         Some("llama3") => {
             let base = base.unwrap_or(10_000.0) as f32;
             let values = llama3_divisors(&rope, base, rotary_dim)?;
             Ok(vec![Generated { name: FREQUENCY_DIVISORS, values }])
         }
         // The first files have other names for it.
-        Some("longrope" | "su" | "yarn") if kind == Kind::Phi3 => {
+        Some("longrope" | "su" | "yarn") if decoder.has_long_rope => {
             write_longrope(&rope, sizes, rotary_dim, keys)
         }
         Some(_) => {
             let key = if rope.scaling.get("rope_type").is_some() { "rope_type" } else { "type" };
-            let expected = match kind {
-                Kind::Phi3 => "`default`, `dynamic`, `linear`, `llama3` or `longrope`",
-                _ => "`default`, `dynamic`, `linear`, `yarn` or `llama3`",
+            let expected = match decoder.has_long_rope {
+                true => "`default`, `dynamic`, `linear`, `llama3` or `longrope`",
+                false => "`default`, `dynamic`, `linear`, `yarn` or `llama3`",
             };
             Err(rope.scaling.invalid(key, expected))
         }
@@ -145,7 +141,7 @@ pub(super) fn write(
 }
 
 /// `YaRN` (arXiv 2309.00071).
-fn write_yarn(rope: &Rope<'_>, kind: Kind, sizes: &Sizes, keys: &mut Keys) -> Result<()> {
+fn write_yarn(rope: &Rope<'_>, decoder: &Decoder, sizes: &Sizes, keys: &mut Keys) -> Result<()> {
     let fields = &rope.scaling;
     let factor = rope.factor()?;
     keys.text("rope.scaling.type", "yarn");
@@ -164,7 +160,7 @@ fn write_yarn(rope: &Rope<'_>, kind: Kind, sizes: &Sizes, keys: &mut Keys) -> Re
     match (fields.positive("attention_factor")?, scales) {
         (Some(given), _) => keys.real("rope.scaling.yarn_attn_factor", given),
         // Other readers know this key, and of this architecture only.
-        (None, (Some(1.0), Some(all))) if kind == Kind::Mistral3 => {
+        (None, (Some(1.0), Some(all))) if decoder.is_mistral3 => {
             keys.real("rope.scaling.yarn_log_multiplier", all);
         }
         (None, (Some(scale), Some(all))) => {

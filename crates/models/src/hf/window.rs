@@ -2,22 +2,37 @@
 
 use serde_json::Value;
 
-use super::config::{Keys, MAX_LAYERS, MAX_POSITIONS, Sizes};
-use super::family::Kind;
 use super::fields::Fields;
+use super::keys::Keys;
+use super::sizes::{MAX_LAYERS, MAX_POSITIONS, Sizes};
 use crate::error::Result;
 
 const LENGTH: &str = "sliding_window";
 const LAYER_TYPES: &str = "layer_types";
 
-/// The length where a file does not name it.
-const USUAL_LENGTH: usize = 4096;
-/// The first layer of Qwen with a window, where a file does not name it.
-const USUAL_FIRST: usize = 28;
+/// The sliding windows of a family.
+#[derive(Debug)]
+pub(super) struct Window {
+    /// Length in tokens where a file does not name it; `None`: there is no window then.
+    pub(super) length: Option<usize>,
+    /// A value of `model_type` without that default.
+    pub(super) without_default: Option<&'static str>,
+    /// The field that must be true for a window.
+    pub(super) switch: Option<&'static str>,
+    /// Layers with a window where a file does not say.
+    pub(super) layers: Rule,
+    /// Fields with the number of the rule.
+    pub(super) number: &'static [&'static str],
+    /// `layer_types` may choose others.
+    pub(super) is_chosen: bool,
+    /// The length is written also if it is 0: that tells Phi-4 from the older models, and readers have another default
+    /// for Gemma.
+    pub(super) is_always_written: bool,
+}
 
 /// Which layers have a window.
-#[derive(Clone, Copy)]
-enum Rule {
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Rule {
     None,
     All,
     /// This one and those behind it.
@@ -26,10 +41,50 @@ enum Rule {
     ButEvery(usize),
 }
 
-impl Rule {
-    const GEMMA2: Self = Self::ButEvery(2);
-    const GEMMA3: Self = Self::ButEvery(6);
+impl Window {
+    /// A window of the usual length in each layer.
+    pub(super) const EVERY_LAYER: Self = Self {
+        length: Some(4096),
+        without_default: None,
+        switch: None,
+        layers: Rule::All,
+        number: &[],
+        is_chosen: false,
+        is_always_written: false,
+    };
 
+    /// How many tokens a layer with a window sees; `None` if no layer has one. Left out is another thing than `null`.
+    fn read_length(&self, config: &Fields<'_>) -> Result<Option<usize>> {
+        if let Some(switch) = self.switch
+            && config.flag(switch)? != Some(true)
+        {
+            return Ok(None);
+        }
+        let has_default = match self.without_default {
+            Some(model_type) => config.text("model_type")? != Some(model_type),
+            None => true,
+        };
+        let default = self.length.filter(|_| has_default && config.is_absent(LENGTH));
+        Ok(config.count(LENGTH, 0..=MAX_POSITIONS)?.or(default).filter(|&length| length > 0))
+    }
+
+    fn read_rule(&self, config: &Fields<'_>) -> Result<Rule> {
+        let read = |least| -> Result<Option<usize>> {
+            let mut number = None;
+            for key in self.number {
+                number = number.or(config.count(key, least..=MAX_LAYERS)?);
+            }
+            Ok(number)
+        };
+        Ok(match self.layers {
+            Rule::From(first) => Rule::From(read(0)?.unwrap_or(first)),
+            Rule::ButEvery(period) => Rule::ButEvery(read(1)?.unwrap_or(period)),
+            rule => rule,
+        })
+    }
+}
+
+impl Rule {
     fn layers(self, n_layers: usize) -> Vec<bool> {
         let is_windowed = |layer: usize| match self {
             Self::None => false,
@@ -42,18 +97,20 @@ impl Rule {
 }
 
 /// Writes the length of the windows and, where readers would not guess it, which layers have one.
-pub(super) fn write(config: &Fields<'_>, kind: Kind, sizes: &Sizes, keys: &mut Keys) -> Result<()> {
-    let length = read_length(config, kind)?;
-    let windowed = read_layers(config, kind, sizes, length)?;
-    let guessed = match kind {
-        Kind::Gemma2 => Rule::GEMMA2,
-        Kind::Gemma3 => Rule::GEMMA3,
+pub(super) fn write(
+    config: &Fields<'_>,
+    window: Option<&Window>,
+    sizes: &Sizes,
+    keys: &mut Keys,
+) -> Result<()> {
+    let length = window.map_or(Ok(None), |window| window.read_length(config))?;
+    let windowed = read_layers(config, window.filter(|_| length.is_some()), sizes)?;
+    let guessed = match window.map(|window| window.layers) {
+        Some(rule @ Rule::ButEvery(_)) => rule,
         _ => Rule::All,
     };
-    // These say it also if it is 0: that tells Phi-4 from the older models, and readers have another default for Gemma.
-    let always = matches!(kind, Kind::Phi3 | Kind::Gemma2 | Kind::Gemma3);
     let length = length.filter(|_| windowed.contains(&true)).unwrap_or(0);
-    if length > 0 || always {
+    if length > 0 || window.is_some_and(|window| window.is_always_written) {
         keys.count("attention.sliding_window", length);
     }
     if length > 0 && windowed != guessed.layers(sizes.n_layers) {
@@ -62,35 +119,9 @@ pub(super) fn write(config: &Fields<'_>, kind: Kind, sizes: &Sizes, keys: &mut K
     Ok(())
 }
 
-/// How many tokens a layer with a window sees; `None` if no layer has one. Left out is another thing than `null`.
-fn read_length(config: &Fields<'_>, kind: Kind) -> Result<Option<usize>> {
-    let usual = match kind {
-        Kind::Llama | Kind::Gemma => return Ok(None),
-        Kind::Qwen if config.flag("use_sliding_window")? != Some(true) => return Ok(None),
-        Kind::Phi3 => None,
-        Kind::Mistral3 if config.text("model_type")? == Some("ministral3") => None,
-        Kind::Qwen | Kind::Mistral | Kind::Mistral3 | Kind::Gemma2 | Kind::Gemma3 => Some(USUAL_LENGTH),
-    };
-    let length = config.count(LENGTH, 0..=MAX_POSITIONS)?;
-    Ok(length.or(usual.filter(|_| config.is_absent(LENGTH))).filter(|&length| length > 0))
-}
-
 /// Whether each layer has a window: as the family has it, or as the file lists it, if the family leaves the choice.
-fn read_layers(config: &Fields<'_>, kind: Kind, sizes: &Sizes, length: Option<usize>) -> Result<Vec<bool>> {
-    let rule = match kind {
-        _ if length.is_none() => Rule::None,
-        Kind::Llama | Kind::Gemma => Rule::None,
-        Kind::Mistral | Kind::Mistral3 | Kind::Phi3 => Rule::All,
-        Kind::Qwen => Rule::From(config.count("max_window_layers", 0..=MAX_LAYERS)?.unwrap_or(USUAL_FIRST)),
-        Kind::Gemma2 => Rule::GEMMA2,
-        Kind::Gemma3 => {
-            let mut pattern = None;
-            for key in ["sliding_window_pattern", "_sliding_window_pattern"] {
-                pattern = pattern.or(config.count(key, 1..=MAX_LAYERS)?);
-            }
-            pattern.map_or(Rule::GEMMA3, Rule::ButEvery)
-        }
-    };
+fn read_layers(config: &Fields<'_>, window: Option<&Window>, sizes: &Sizes) -> Result<Vec<bool>> {
+    let rule = window.map_or(Ok(Rule::None), |window| window.read_rule(config))?;
     let by_rule = rule.layers(sizes.n_layers);
     let Some(types) = config.list(LAYER_TYPES)? else { return Ok(by_rule) };
     let is_windowed = |name: &Value| match name.as_str() {
@@ -99,7 +130,7 @@ fn read_layers(config: &Fields<'_>, kind: Kind, sizes: &Sizes, length: Option<us
         _ => None,
     };
     let listed: Option<Vec<bool>> = types.iter().map(is_windowed).collect();
-    let has_choice = length.is_some() && matches!(kind, Kind::Qwen | Kind::Gemma2 | Kind::Gemma3);
+    let has_choice = window.is_some_and(|window| window.is_chosen);
     match listed {
         Some(listed) if listed == by_rule || has_choice && listed.len() == sizes.n_layers => Ok(listed),
         _ => {

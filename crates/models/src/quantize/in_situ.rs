@@ -5,11 +5,11 @@ use std::collections::HashMap;
 
 use gguf_rs_lite::{Metadata, TensorInfo};
 use ruvllm_kernels::ThreadPool;
+use ruvllm_text::tokenizer::Tokenizer;
 
 use super::{Recipe, assign, rows};
 use crate::checkpoint::{Checkpoint, TensorBytes};
 use crate::error::{Error, Result};
-use crate::tokenizer::Tokenizer;
 use crate::weights::format_of;
 
 /// Another checkpoint with the tensor types of a [`Recipe`].

@@ -5,7 +5,7 @@ mod source;
 
 use ruvllm_kernels::quant::PackedMatrix;
 
-pub use self::source::{LoadProgress, block_format};
+pub use self::source::{LoadProgress, WeightBytes, block_format};
 pub(crate) use self::source::{TensorSource, format_of, read_vector};
 
 /// Name of the token embedding, `[vocab_size, model_dim]`.
@@ -42,16 +42,6 @@ pub(crate) struct Weights {
     /// `None`: the embedding is the output projection too (tied).
     output: Option<Linear>, // [vocab_size, model_dim]
     bytes: WeightBytes,
-}
-
-/// Where the weights of a model are.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct WeightBytes {
-    /// Bytes used in place in the file (mapped, or the buffer that the caller gave).
-    pub shared: u64,
-    /// Bytes in private memory: vectors, and what matrices were repacked into.
-    pub private: u64,
 }
 
 impl Weights {

@@ -5,7 +5,6 @@ use std::collections::HashSet;
 use gguf_rs_lite::{TensorInfo, TensorType};
 use ruvllm_kernels::quant::{BlockFormat, PackedMatrix, SharedBytes};
 
-use super::WeightBytes;
 use crate::checkpoint::{Checkpoint, TensorBytes};
 use crate::error::{Error, Result};
 
@@ -42,6 +41,16 @@ pub struct LoadProgress<'a> {
     pub bytes_done: u64,
     /// Bytes of all tensors in the file.
     pub bytes_total: u64,
+}
+
+/// Where the weights of a model are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WeightBytes {
+    /// Bytes used in place in the file (mapped, or the buffer that the caller gave).
+    pub shared: u64,
+    /// Bytes in private memory: vectors, and what matrices were repacked into.
+    pub private: u64,
 }
 
 /// A checkpoint being loaded.
@@ -85,8 +94,7 @@ impl<'a> TensorSource<'a> {
         }
         let bytes = SharedBytes::new(data);
         // A matrix of the whole holds the bytes to the shape.
-        let matrix = PackedMatrix::new(format, rows, cols, bytes.clone())?;
-        self.bytes.private += matrix.held_bytes() as u64;
+        PackedMatrix::new(format, rows, cols, bytes.clone())?;
         self.report(info);
         Ok(MatrixRows { format, cols, row_bytes: bytes.as_ref().len() / rows, bytes })
     }

@@ -8,9 +8,8 @@ use ruvllm_kernels::matmul::Activations;
 use ruvllm_kernels::{Kernels, ThreadPool};
 use ruvllm_memory::{PagePool, PoolConfig, Request};
 use ruvllm_models::quantize::{InSitu, Recipe};
-use ruvllm_models::{
-    Compute, Error, KvFormat, LogitsRows, Model, Segment, TokenId, Workspace, open_checkpoint,
-};
+use ruvllm_models::{Compute, Error, KvFormat, LogitsRows, Model, Segment, Workspace, open_checkpoint};
+use ruvllm_text::TokenId;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 

@@ -1,13 +1,14 @@
 //! What the families differ in: their switches as read from files, and what follows from them.
 
 use gguf_rs_lite::{Gguf, Metadata, Value};
-use ruvllm_kernels::attention::{KvLayout, KvRole, KvScratch};
+use ruvllm_kernels::attention::KvScratch;
 use ruvllm_kernels::rope::{RopeLayout, RopeScaling};
 use ruvllm_kv_cache::KvRopes;
 use ruvllm_models::{
-    Activation, Error, KvFormat, LogitsRows, Model, ModelConfig, Projections, Segment, Sequence, TokenId,
-    Window, Workspace,
+    Activation, Error, KvFormat, LogitsRows, Model, ModelConfig, Projections, Segment, Sequence, Window,
+    Workspace,
 };
+use ruvllm_text::TokenId;
 
 use crate::fixtures::{self, Expected, TINY, all_logits, become_architecture, bits, rewrite};
 
@@ -308,14 +309,12 @@ fn keys_turned_back(ropes: &KvRopes, config: &ModelConfig, cache: &Sequence, lay
     let mut views = Vec::new();
     let reader = cache.read();
     reader.view(layer, &mut views);
-    let layout = KvLayout::new(KvFormat::F32, config.n_kv_heads, 32, config.head_dim).expect("a layout");
     let mut keys = vec![Vec::new(); cache.len()];
     for (block, view) in views.iter().enumerate() {
         for head in 0..config.n_kv_heads {
             let mut rows = vec![0.0; 32 * config.head_dim];
             let (kernels, mut scratch) = (fixtures::compute().kernels, KvScratch::new());
-            let bytes = view.keys.bytes;
-            kernels.read_kv(KvRole::Keys, &layout, bytes, head, 0..32, None, &mut rows, &mut scratch);
+            kernels.read_kv(view.keys, head, 0..32, &mut rows, &mut scratch);
             for (at, row) in rows.chunks(config.head_dim).enumerate() {
                 let position = 32 * block + at;
                 let mut key: Vec<f64> = row.iter().map(|&x| x.into()).collect();

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use gguf_rs_lite::{Gguf, Metadata, TensorInfo, TensorType, Writer};
 use ruvllm_kernels::{Kernels, ThreadPool};
 use ruvllm_memory::{PagePool, PoolConfig};
-use ruvllm_models::{Compute, Error, KvFormat, LogitsRows, Model, Segment, Sequence, TokenId, Workspace};
+use ruvllm_models::{Compute, Error, KvFormat, LogitsRows, Model, Segment, Sequence, Workspace};
+use ruvllm_text::TokenId;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 
@@ -60,6 +61,11 @@ pub(crate) fn become_architecture(metadata: &mut Metadata, from: &str, to: &str)
         }
     }
     metadata.insert("general.architecture", to);
+}
+
+/// Whether exhaustive tests meet every combination: `PROPTEST_CASES` is above proptest's default.
+pub(crate) fn is_full_run() -> bool {
+    proptest::test_runner::Config::default().cases > 256
 }
 
 /// The best kernels of this machine, one thread.

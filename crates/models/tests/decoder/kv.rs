@@ -2,7 +2,8 @@
 
 use ruvllm_kv_cache::Error as KvError;
 use ruvllm_memory::{PagePool, PoolConfig};
-use ruvllm_models::{Error, KvFormat, LogitsRows, Model, Segment, Sequence, TokenId, Workspace};
+use ruvllm_models::{Error, KvFormat, LogitsRows, Model, Segment, Sequence, Workspace};
+use ruvllm_text::TokenId;
 
 use crate::fixtures::{self, Expected, TINY, bits};
 

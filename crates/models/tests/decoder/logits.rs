@@ -2,7 +2,8 @@
 
 use gguf_rs_lite::Gguf;
 use ruvllm_kernels::quant::BlockFormat;
-use ruvllm_models::{KvFormat, LogitsRows, Model, Segment, TokenId, Workspace};
+use ruvllm_models::{KvFormat, LogitsRows, Model, Segment, Workspace};
+use ruvllm_text::TokenId;
 use serde_json::Value;
 
 use crate::fixtures::{self, Expected, TINY, all_logits, bits, greedy, ids, max_abs_error, new_cache, text};

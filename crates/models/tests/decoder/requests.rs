@@ -1,6 +1,7 @@
 //! Requests that make no sense: each gives one clear error and changes no cache.
 
-use ruvllm_models::{Compute, Error, KvFormat, LogitsRows, Model, Segment, Sequence, TokenId, Workspace};
+use ruvllm_models::{Compute, Error, KvFormat, LogitsRows, Model, Segment, Sequence, Workspace};
+use ruvllm_text::TokenId;
 
 use crate::fixtures;
 

@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use gguf_rs_lite::{Gguf, Metadata, Writer};
 use ruvllm_kernels::{Kernels, ThreadPool};
 use ruvllm_models::quantize::{InSitu, Recipe, convert};
-use ruvllm_models::tokenizer::EncodeOptions;
 use ruvllm_models::{
     Checkpoint, Compute, EmbeddingDefaults, Encoder, EncoderWorkspace, Error, HfFolder, Model, ModelConfig,
-    Pooling, TokenId, is_encoder,
+    Pooling, is_encoder,
 };
+use ruvllm_text::TokenId;
+use ruvllm_text::tokenizer::EncodeOptions;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
 

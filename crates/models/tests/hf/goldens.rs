@@ -2,8 +2,8 @@
 
 use gguf_rs_lite::{TensorType, Value};
 use ruvllm_kernels::quant::BlockFormat;
-use ruvllm_models::tokenizer::{EncodeOptions, Tokenizer};
 use ruvllm_models::{Checkpoint, Compute, KvPolicy, LogitsRows, Model, PagePool, Segment, Workspace};
+use ruvllm_text::tokenizer::{EncodeOptions, Tokenizer};
 
 use crate::support::{TINY, folder, gguf, tensors};
 

@@ -53,7 +53,7 @@ fn odd_value() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig::with_cases(48 * ProptestConfig::default().cases / 256))]
 
     #[test]
     fn configurations_with_odd_values(model in 0..TINY.len(), edits in prop::collection::vec((any::<u16>(), odd_value()), 1..4)) {

@@ -1,5 +1,6 @@
 //! Hugging Face folders against the GGUF files that an independent converter made of them (`tests/data/tiny`).
 
+mod chat_template;
 mod convert;
 mod encoders;
 mod forms;

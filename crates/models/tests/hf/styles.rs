@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use ruvllm_models::tokenizer::{EncodeOptions, Tokenizer};
 use ruvllm_models::{Checkpoint, HfFolder};
+use ruvllm_text::tokenizer::{EncodeOptions, Tokenizer};
 use safetensors::Dtype;
 use serde_json::{Value, json};
 

@@ -11,17 +11,19 @@
 
 #[cfg(feature = "candle")]
 pub(crate) mod candle;
+pub(crate) mod sequence;
 
 use std::ops::ControlFlow;
 
 use ruvllm_kernels::Kernels;
-use ruvllm_models::{ModelConfig, TokenId};
+use ruvllm_models::ModelConfig;
 
+use self::sequence::BackendSession;
 use crate::cancel::CancelToken;
 use crate::codec::TextCodec;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::generate;
+use crate::generate::{Facts, Prepared};
 use crate::request::{Completion, GenerateRequest};
 use crate::session::Session;
 
@@ -82,77 +84,17 @@ pub trait InferenceBackend: Send + Sync {
         if request.adapter.is_some() {
             return Err(Error::AdapterBackend { backend: self.name().to_owned() });
         }
-        let kernels = Kernels::detect().map_err(Error::Compute)?;
-        let prepared = generate::prepare(self, kernels, request)?;
+        let facts = Facts {
+            codec: self.codec(),
+            kernels: Kernels::detect().map_err(Error::Compute)?,
+            context: self.context_length(),
+            model_context: self.config().context_length,
+            prefill_chunk: self.prefill_chunk(),
+        };
+        let prepared = Prepared::new(facts, request)?;
         let mut session = self.session(prepared.capacity())?;
-        generate::run(prepared, &mut *session, &[], cancel, on_text).map(|(completion, _)| completion)
+        prepared.run(&mut *session, &[], cancel, on_text).map(|(completion, _)| completion)
     }
-}
-
-/// One sequence: tokens go in, logits come out. What was put in stays until it is cut off.
-///
-/// Three methods make one; the others are made of them.
-pub trait BackendSession: Send {
-    /// Tokens in the sequence.
-    fn len(&self) -> usize;
-
-    /// Whether there are none.
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Appends `tokens`, at least one, and returns the logits after the last of them, `[vocab_size]`.
-    ///
-    /// # Errors
-    /// No tokens, ids that the model does not know, more tokens than fit, and whatever the computation reports. The sequence
-    /// may be shorter then, down to empty: [`len`](Self::len) says it.
-    fn forward(&mut self, tokens: &[TokenId]) -> Result<&[f32]>;
-
-    /// Drops the tokens from position `len` on, and as many before it as the backend cannot keep. How many are left.
-    ///
-    /// # Errors
-    /// Whatever the backend reports.
-    fn truncate(&mut self, len: usize) -> Result<usize>;
-
-    /// Keeps what the sequence, whose tokens are `present`, has of `prompt`: how many of its first tokens need not be
-    /// computed. At least the last one does.
-    ///
-    /// # Errors
-    /// Whatever the backend reports.
-    fn begin(&mut self, present: &[TokenId], prompt: &[TokenId]) -> Result<usize> {
-        self.truncate(alike(present, prompt))
-    }
-
-    /// Appends `tokens`, at least one, in passes of at most `chunk`, and returns the logits after the last of them. `go_on` is
-    /// asked before each pass; a `Break` gives `None` and leaves the sequence where it is.
-    ///
-    /// # Errors
-    /// Those of [`forward`](Self::forward).
-    fn prefill(
-        &mut self,
-        tokens: &[TokenId],
-        chunk: usize,
-        go_on: &mut dyn FnMut() -> ControlFlow<()>,
-    ) -> Result<Option<&[f32]>> {
-        let mut rest = tokens;
-        loop {
-            if go_on().is_break() {
-                return Ok(None);
-            }
-            let (pass, later) = rest.split_at(rest.len().min(chunk.max(1)));
-            if later.is_empty() {
-                return self.forward(pass).map(Some);
-            }
-            self.forward(pass)?;
-            rest = later;
-        }
-    }
-}
-
-/// How much of `prompt` is at the beginning of `present`, its last token left out.
-pub(crate) fn alike(present: &[TokenId], prompt: &[TokenId]) -> usize {
-    let comparable = &prompt[..prompt.len().saturating_sub(1)];
-    present.iter().zip(comparable).take_while(|(a, b)| a == b).count()
 }
 
 /// Sequences of the engine count for no tenant but the engine itself and begin with the prefixes that it keeps;

@@ -12,7 +12,8 @@ use crate::session::Session;
 const MAX_TEXTS: usize = 16;
 
 impl Engine {
-    /// Vectors of some texts, from the hidden states of their tokens: see [`Embedder::embed`](crate::Embedder::embed).
+    /// Vectors of some texts, from the hidden states of their tokens: see
+    /// [`Embedder::embed`](crate::Embedder::embed).
     ///
     /// # Errors
     /// [`Error::PoolingOfDecoder`] for `cls`; otherwise as `Embedder::embed`.
@@ -22,7 +23,8 @@ impl Engine {
         if settings.pooling == Pooling::Cls {
             return Err(Error::PoolingOfDecoder { pooling: settings.pooling });
         }
-        let texts = encode(tokenizer, &request.texts, settings.max_tokens)?;
+        let encode = |(index, text): (usize, &String)| encode(tokenizer, index, text, settings.max_tokens);
+        let texts = request.texts.iter().enumerate().map(encode).collect::<Result<Vec<_>>>()?;
         let mut embeddings = Vec::with_capacity(texts.len());
         let mut workspace = Workspace::new();
         for group in groups(&texts, self.prefill_chunk, MAX_TEXTS) {
@@ -32,7 +34,8 @@ impl Engine {
         Ok(Embeddings { embeddings, dim: self.config().model_dim, pooling, normalized })
     }
 
-    /// The vectors of texts that go through the model together: of each as many tokens at a time as a pass takes.
+    /// The vectors of texts that go through the model together: of each as many tokens at a time as
+    /// a pass takes.
     fn embed_group(
         &self,
         workspace: &mut Workspace,

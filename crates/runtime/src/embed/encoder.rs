@@ -1,24 +1,32 @@
 //! Embeddings of encoders.
 
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use ruvllm_kernels::{Kernels, ThreadPool};
+use parking_lot::Mutex;
+use ruvllm_kernels::ThreadPool;
 use ruvllm_models::quantize::InSitu;
-use ruvllm_models::tokenizer::Tokenizer;
-use ruvllm_models::{
-    Checkpoint, Compute, EmbeddingDefaults, Encoder, EncoderWorkspace, LoadProgress, TokenId,
-};
+use ruvllm_models::{Checkpoint, Compute, EmbeddingDefaults, Encoder, EncoderWorkspace, LoadProgress};
+use ruvllm_text::TokenId;
+use ruvllm_text::tokenizer::Tokenizer;
 
 use super::pool::Pool;
-use super::{EmbeddingRequest, Embeddings, Settings, encode, groups};
+use super::{Embedding, EmbeddingRequest, Embeddings, Encoded, Settings, encode};
 use crate::codec::read_tokenizer;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::options::{EngineOptions, ModelSource};
 use crate::plan;
 
-/// Tokens of one pass, unless one text has more. More make no product faster, and take memory.
-const PASS_TOKENS: usize = 1024;
+/// Tokens of one pass, unless one text has more. More make no product much faster, and their states
+/// would leave the second-level cache.
+const PASS_TOKENS: usize = 256;
+
+/// Texts per thread from which on each thread takes texts of its own through the whole model, from
+/// their characters to their vectors, and waits for no other. Of fewer texts the threads share
+/// every operation.
+const TEXTS_PER_THREAD: usize = 4;
 
 /// An encoder with everything it needs to run.
 #[derive(Debug)]
@@ -27,7 +35,21 @@ pub(super) struct EncoderEngine {
     tokenizer: Tokenizer,
     defaults: EmbeddingDefaults,
     compute: Compute,
+    /// The same kernels on the calling thread alone.
+    alone: Compute,
+    /// Buffers of passes, kept for the next ones.
+    workspaces: Mutex<Vec<EncoderWorkspace>>,
     load_time: Duration,
+}
+
+/// What the threads of one request work on.
+struct Queue<'a> {
+    texts: &'a [String],
+    next: AtomicUsize,
+    /// The vectors that are done, by the index of their text.
+    done: Vec<OnceLock<Embedding>>,
+    /// The failure of the first text that has one.
+    failed: Mutex<Option<(usize, Error)>>,
 }
 
 impl EncoderEngine {
@@ -39,14 +61,11 @@ impl EncoderEngine {
         progress: &mut dyn FnMut(LoadProgress<'_>),
     ) -> Result<Self> {
         let started = Instant::now();
-        options.check()?;
-        let kernels = options.isa.map_or_else(Kernels::detect, Kernels::for_isa).map_err(Error::Compute)?;
-        let threads = plan::threads(&Machine::detect(), options.threads).value;
-        let pool = ThreadPool::new(threads).map_err(Error::Compute)?;
+        let compute = plan::compute(&Machine::detect(), options)?;
         let name = source.to_string();
         let encoder = match options.quantize {
             None => Encoder::load(checkpoint, progress),
-            Some(recipe) => InSitu::new(checkpoint, recipe, &pool)
+            Some(recipe) => InSitu::new(checkpoint, recipe, &compute.pool)
                 .and_then(|quantized| Encoder::load(&quantized, progress)),
         };
         let failed = |source| Error::Load { name: name.clone(), source };
@@ -54,8 +73,16 @@ impl EncoderEngine {
         let defaults = EmbeddingDefaults::from_metadata(checkpoint.metadata()).map_err(failed)?;
         let rows = encoder.config().vocab_size;
         let tokenizer = read_tokenizer(checkpoint, &name, options.tokenizer.as_deref(), rows)?;
-        let compute = Compute { kernels, pool };
-        Ok(Self { encoder, tokenizer, defaults, compute, load_time: started.elapsed() })
+        let alone = Compute { kernels: compute.kernels, pool: ThreadPool::single() };
+        Ok(Self {
+            encoder,
+            tokenizer,
+            defaults,
+            compute,
+            alone,
+            workspaces: Mutex::default(),
+            load_time: started.elapsed(),
+        })
     }
 
     pub(super) fn load_time(&self) -> Duration {
@@ -66,24 +93,82 @@ impl EncoderEngine {
         let config = self.encoder.config();
         let dim = config.model_dim;
         let settings = Settings::new(request, &self.defaults, &self.tokenizer, config.context_length)?;
-        let texts = encode(&self.tokenizer, &request.texts, settings.max_tokens)?;
-        let mut embeddings = Vec::with_capacity(texts.len());
-        let mut workspace = EncoderWorkspace::new();
-        for group in groups(&texts, PASS_TOKENS, usize::MAX) {
-            let tokens: Vec<&[TokenId]> = group.iter().map(|text| text.tokens.as_slice()).collect();
-            let mut rest =
-                self.encoder.forward(&self.compute, &mut workspace, &tokens).map_err(|source| {
-                    Error::ForwardTexts { first: embeddings.len(), texts: group.len(), source }
-                })?;
-            for text in group {
-                let (states, later) = rest.split_at(text.tokens.len() * dim);
-                let mut pool = Pool::new(settings.pooling, dim);
-                pool.push(states);
-                embeddings.push(pool.finish(text, &settings));
-                rest = later;
-            }
+        let texts = &request.texts;
+        let queue = Queue {
+            texts,
+            next: AtomicUsize::new(0),
+            done: texts.iter().map(|_| OnceLock::new()).collect(),
+            failed: Mutex::default(),
+        };
+        let pool = &self.compute.pool;
+        if pool.threads() > 1 && texts.len() >= TEXTS_PER_THREAD * pool.threads() {
+            pool.run(&|_| self.work(&self.alone, &queue, &settings));
+        } else {
+            self.work(&self.compute, &queue, &settings);
         }
+        if let Some((_, error)) = queue.failed.into_inner() {
+            return Err(error);
+        }
+        let embeddings = queue.done.into_iter().filter_map(OnceLock::into_inner).collect();
         let Settings { pooling, normalize: normalized, .. } = settings;
         Ok(Embeddings { embeddings, dim, pooling, normalized })
+    }
+
+    /// Takes texts until none is left, pass by pass. Texts are taken in order, so a failure leaves
+    /// none before it undone.
+    fn work(&self, compute: &Compute, queue: &Queue<'_>, settings: &Settings) {
+        let mut workspace = self.workspaces.lock().pop().unwrap_or_default();
+        let mut pass = Vec::new();
+        loop {
+            let mut tokens = 0;
+            while tokens < PASS_TOKENS && queue.failed.lock().is_none() {
+                let index = queue.next.fetch_add(1, Ordering::Relaxed);
+                let Some(text) = queue.texts.get(index) else { break };
+                match encode(&self.tokenizer, index, text, settings.max_tokens) {
+                    Ok(text) => {
+                        tokens += text.tokens.len();
+                        pass.push((index, text));
+                    }
+                    Err(error) => queue.fail(index, error),
+                }
+            }
+            let Some(&(first, _)) = pass.first() else { break };
+            if let Err(source) = self.embed_pass(compute, &mut workspace, &pass, queue, settings) {
+                queue.fail(first, Error::ForwardTexts { first, texts: pass.len(), source });
+            }
+            pass.clear();
+        }
+        self.workspaces.lock().push(workspace);
+    }
+
+    fn embed_pass(
+        &self,
+        compute: &Compute,
+        workspace: &mut EncoderWorkspace,
+        pass: &[(usize, Encoded)],
+        queue: &Queue<'_>,
+        settings: &Settings,
+    ) -> ruvllm_models::Result<()> {
+        let dim = self.encoder.config().model_dim;
+        let tokens: Vec<&[TokenId]> = pass.iter().map(|(_, text)| text.tokens.as_slice()).collect();
+        let mut rest = self.encoder.forward(compute, workspace, &tokens)?;
+        for (index, text) in pass {
+            let (states, later) = rest.split_at(text.tokens.len() * dim);
+            let mut pool = Pool::new(settings.pooling, dim);
+            pool.push(states);
+            // Nobody else took this text.
+            let _ = queue.done[*index].set(pool.finish(text, settings));
+            rest = later;
+        }
+        Ok(())
+    }
+}
+
+impl Queue<'_> {
+    fn fail(&self, index: usize, error: Error) {
+        let mut failed = self.failed.lock();
+        if failed.as_ref().is_none_or(|(first, _)| index < *first) {
+            *failed = Some((index, error));
+        }
     }
 }

@@ -1,5 +1,6 @@
-//! Embeddings: vectors of texts, from the hidden states of a decoder ([`Engine::embed`](crate::Engine::embed)) or of an
-//! encoder. [`Embedder`] is either, whichever a file or folder holds.
+//! Embeddings: vectors of texts, from the hidden states of a decoder
+//! ([`Engine::embed`](crate::Engine::embed)) or of an encoder. [`Embedder`] is either, whichever a
+//! file or folder holds.
 
 mod decoder;
 mod encoder;
@@ -7,8 +8,9 @@ mod pool;
 
 use std::time::Duration;
 
-use ruvllm_models::tokenizer::Tokenizer;
-use ruvllm_models::{EmbeddingDefaults, LoadProgress, Pooling, TokenId, is_encoder};
+use ruvllm_models::{EmbeddingDefaults, LoadProgress, Pooling, is_encoder};
+use ruvllm_text::TokenId;
+use ruvllm_text::tokenizer::Tokenizer;
 
 use self::encoder::EncoderEngine;
 use crate::engine::Engine;
@@ -17,7 +19,8 @@ use crate::options::{EngineOptions, ModelSource};
 
 /// Texts to make vectors of.
 ///
-/// What is `None` is as the model's files say: `pooling_type` of a GGUF file, the files of sentence-transformers in a folder.
+/// What is `None` is as the model's files say: `pooling_type` of a GGUF file, the files of
+/// sentence-transformers in a folder.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct EmbeddingRequest {
     /// The texts. Special tokens written in them are recognized.
@@ -26,8 +29,8 @@ pub struct EmbeddingRequest {
     pub pooling: Option<Pooling>,
     /// Whether vectors are made one long; where the files do not say either, they are.
     pub normalize: Option<bool>,
-    /// Most tokens of a text that count, those around it included: the rest is left out, as the result says. At most what the
-    /// model takes; where the files do not say either, all of that.
+    /// Most tokens of a text that count, those around it included: the rest is left out, as the
+    /// result says. At most what the model takes; where the files do not say either, all of that.
     pub max_tokens: Option<usize>,
 }
 
@@ -76,17 +79,17 @@ pub struct Embedding {
 /// # Ok::<(), ruvllm::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct Embedder(Kind);
+pub struct Embedder(AnyModel);
 
 #[derive(Debug)]
-enum Kind {
+enum AnyModel {
     Decoder(Box<Engine>),
     Encoder(Box<EncoderEngine>),
 }
 
 impl Embedder {
-    /// Opens a model file or folder and makes it ready; `progress` is told how far the weights are. What options say of keys
-    /// and values, the context and prefixes means nothing to encoders.
+    /// Opens a model file or folder and makes it ready; `progress` is told how far the weights are.
+    /// What options say of keys and values, the context and prefixes means nothing to encoders.
     ///
     /// # Errors
     /// As [`Engine::load`].
@@ -98,41 +101,42 @@ impl Embedder {
         let checkpoint = source.open()?;
         if is_encoder(checkpoint.metadata()) {
             let engine = EncoderEngine::load(&*checkpoint, source, options, progress)?;
-            return Ok(Self(Kind::Encoder(Box::new(engine))));
+            return Ok(Self(AnyModel::Encoder(Box::new(engine))));
         }
         drop(checkpoint);
-        Ok(Self(Kind::Decoder(Box::new(Engine::load(source, options, progress)?))))
+        Ok(Self(AnyModel::Decoder(Box::new(Engine::load(source, options, progress)?))))
     }
 
     /// The vectors of some texts.
     ///
-    /// What a text gets depends on it and the request's options alone, bit for bit: not on the other texts, threads or
-    /// instruction set.
+    /// What a text gets depends on it and the request's options alone, bit for bit: not on the
+    /// other texts, threads or instruction set.
     ///
     /// # Errors
-    /// [`Error::InvalidOption`] for a `max_tokens` that leaves no room for a text, [`Error::EmptyText`] for a text that has
-    /// no tokens, [`Error::PoolingOfDecoder`], [`Error::EncodeText`]; [`Error::Cache`], [`Error::Forward`] and
-    /// [`Error::ForwardTexts`] from the run.
+    /// [`Error::InvalidOption`] for a `max_tokens` that leaves no room for a text,
+    /// [`Error::EmptyText`] for a text that has no tokens, [`Error::PoolingOfDecoder`],
+    /// [`Error::EncodeText`]; [`Error::Cache`], [`Error::Forward`] and [`Error::ForwardTexts`] from
+    /// the run.
     pub fn embed(&self, request: &EmbeddingRequest) -> Result<Embeddings> {
         match &self.0 {
-            Kind::Decoder(engine) => engine.embed(request),
-            Kind::Encoder(engine) => engine.embed(request),
+            AnyModel::Decoder(engine) => engine.embed(request),
+            AnyModel::Encoder(engine) => engine.embed(request),
         }
     }
 
     /// The engine of a decoder; `None` for an encoder.
     pub fn engine(&self) -> Option<&Engine> {
         match &self.0 {
-            Kind::Decoder(engine) => Some(engine),
-            Kind::Encoder(_) => None,
+            AnyModel::Decoder(engine) => Some(engine),
+            AnyModel::Encoder(_) => None,
         }
     }
 
     /// How long [`load`](Self::load) took.
     pub fn load_time(&self) -> Duration {
         match &self.0 {
-            Kind::Decoder(engine) => engine.load_time(),
-            Kind::Encoder(engine) => engine.load_time(),
+            AnyModel::Decoder(engine) => engine.load_time(),
+            AnyModel::Encoder(engine) => engine.load_time(),
         }
     }
 }
@@ -172,18 +176,15 @@ struct Encoded {
     truncated: bool,
 }
 
-/// The tokens of all texts, at most `max_tokens` of each.
-fn encode(tokenizer: &Tokenizer, texts: &[String], max_tokens: usize) -> Result<Vec<Encoded>> {
-    let encode = |(index, text): (usize, &String)| {
-        let (tokens, truncated) = tokenizer
-            .encode_at_most(text, max_tokens)
-            .map_err(|source| Error::EncodeText { index, source })?;
-        if tokens.is_empty() { Err(Error::EmptyText { index }) } else { Ok(Encoded { tokens, truncated }) }
-    };
-    texts.iter().enumerate().map(encode).collect()
+/// The tokens of the text with this index, at most `max_tokens`.
+fn encode(tokenizer: &Tokenizer, index: usize, text: &str, max_tokens: usize) -> Result<Encoded> {
+    let (tokens, truncated) =
+        tokenizer.encode_at_most(text, max_tokens).map_err(|source| Error::EncodeText { index, source })?;
+    if tokens.is_empty() { Err(Error::EmptyText { index }) } else { Ok(Encoded { tokens, truncated }) }
 }
 
-/// Cuts texts, in their order, into groups for one pass: up to `max_tokens` tokens and `max_texts` texts, or one longer text.
+/// Cuts texts, in their order, into groups for one pass: up to `max_tokens` tokens and `max_texts`
+/// texts, or one longer text.
 fn groups(texts: &[Encoded], max_tokens: usize, max_texts: usize) -> Vec<&[Encoded]> {
     let mut groups = Vec::new();
     let mut rest = texts;

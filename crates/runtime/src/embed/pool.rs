@@ -1,5 +1,5 @@
-//! From the hidden states of a text to its vector. Sums are carried in f64, one state after the other, so that neither the cut
-//! into passes nor the instruction set changes a bit.
+//! From the hidden states of a text to its vector. Sums are carried in f64, one state after the
+//! other, so that neither the cut into passes nor the instruction set changes a bit.
 
 use ruvllm_models::Pooling;
 

@@ -1,6 +1,7 @@
 //! The raw scores of given tokens.
 
-use ruvllm_models::{LogitsRows, TokenId};
+use ruvllm_models::LogitsRows;
+use ruvllm_text::TokenId;
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};

@@ -6,7 +6,7 @@ mod perplexity;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ruvllm_models::TokenId;
+use ruvllm_text::TokenId;
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};

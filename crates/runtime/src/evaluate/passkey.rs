@@ -8,8 +8,9 @@
 
 use std::ops::{ControlFlow, Range};
 
-use ruvllm_models::tokenizer::{EncodeOptions, Tokenizer};
-use ruvllm_models::{LogitsRows, TokenId};
+use ruvllm_models::LogitsRows;
+use ruvllm_text::TokenId;
+use ruvllm_text::tokenizer::{EncodeOptions, Tokenizer};
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -236,7 +237,7 @@ mod tests {
 
     #[test]
     fn the_end_of_a_prompt_is_scored_as_its_logits_say() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/tests/data/tiny/llama/model-F16.gguf");
+        let path = ruvllm_testkit::model_data("tiny/llama/model-F16.gguf");
         let options = EngineOptions { prefill_chunk: 16, ..EngineOptions::default() };
         let engine = Engine::load(&ModelSource::from(path), &options, &mut |_| ()).expect("the model loads");
         let mut session = Session::new(&engine, 100).expect("room");

@@ -2,7 +2,8 @@
 
 use std::ops::ControlFlow;
 
-use ruvllm_models::{LogitsRows, TokenId};
+use ruvllm_models::LogitsRows;
+use ruvllm_text::TokenId;
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};

@@ -10,9 +10,11 @@
 mod tests;
 
 use ruvllm_kernels::attention::KvFormat;
+use ruvllm_kernels::{Kernels, ThreadPool};
 use ruvllm_kv_cache::{KvFormats, KvPolicy, KvShape};
-use ruvllm_models::ModelConfig;
+use ruvllm_models::{Compute, ModelConfig};
 
+use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::options::EngineOptions;
 
@@ -206,8 +208,16 @@ impl Plan {
     }
 }
 
+/// Kernels and threads of the options, which are checked first.
+pub(crate) fn compute(machine: &Machine, options: &EngineOptions) -> Result<Compute> {
+    options.check()?;
+    let kernels = options.isa.map_or_else(Kernels::detect, Kernels::for_isa).map_err(Error::Compute)?;
+    let pool = ThreadPool::new(threads(machine, options.threads).value).map_err(Error::Compute)?;
+    Ok(Compute { kernels, pool })
+}
+
 /// Threads that compute, whatever the model.
-pub(crate) fn threads(machine: &Machine, asked: Option<usize>) -> Choice<usize> {
+fn threads(machine: &Machine, asked: Option<usize>) -> Choice<usize> {
     let cpus = machine.cpus.max(1);
     match (asked, machine.cores) {
         (Some(asked), _) => Choice { value: asked.max(1), reason: Reason::Asked },

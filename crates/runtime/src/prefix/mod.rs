@@ -24,7 +24,8 @@ use ruvllm_kv_cache::prefix::{
 };
 use ruvllm_kv_cache::{Block, KvFormats, KvStore, Sequence};
 use ruvllm_memory::{Demand, Offer, OwnerId, PagePool, PressureOwner, Release, Rung, Use};
-use ruvllm_models::{ModelConfig, TokenId};
+use ruvllm_models::ModelConfig;
+use ruvllm_text::TokenId;
 
 use crate::error::{Error, Result};
 use crate::quality::QualityFiles;

@@ -5,7 +5,7 @@
 
 use std::cmp::Ordering;
 
-use ruvllm_models::TokenId;
+use ruvllm_text::TokenId;
 
 /// A token that may still be drawn.
 #[derive(Debug, Clone, Copy, PartialEq)]

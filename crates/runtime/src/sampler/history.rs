@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use ruvllm_models::TokenId;
+use ruvllm_text::TokenId;
 
 use super::params::SamplingParams;
 

@@ -8,7 +8,7 @@ mod rng;
 mod tests;
 
 use ruvllm_kernels::Kernels;
-use ruvllm_models::TokenId;
+use ruvllm_text::TokenId;
 
 use self::filter::Candidate;
 use self::history::History;

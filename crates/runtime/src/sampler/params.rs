@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ruvllm_models::TokenId;
+use ruvllm_text::TokenId;
 
 use crate::error::{Error, Result};
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use ruvllm::{
     CandleBackend, CandleOptions, Engine, EngineOptions, Error, InferenceBackend, ModelSource, TokenId,
 };
+use ruvllm_testkit::model_data;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Map, Value};
@@ -16,7 +17,7 @@ use tempfile::TempDir;
 pub(crate) const FAMILIES: [&str; 5] = ["llama", "mistral", "qwen2", "phi3", "gemma2"];
 
 fn data(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tests/data/tiny").join(name)
+    model_data("tiny").join(name)
 }
 
 /// The folder of a tiny model.

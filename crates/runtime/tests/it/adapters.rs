@@ -1,21 +1,20 @@
 //! Adapters of requests: what they change, what of earlier requests they may use, and the memory that they take.
 
 use std::ops::ControlFlow;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use ruvllm::{
     Adapter, AdapterSource, CancelToken, Engine, EngineOptions, Error, GenerateRequest, InferenceBackend,
     PrefixCaching, Prompt,
 };
+use ruvllm_testkit::model_data;
 use serde_json::Value;
 
 use crate::backend::Parrot;
 use crate::common::{complete, family_path, greedy, load, tiny_options, tiny_path};
 
 fn source(name: &str, scale: f32) -> AdapterSource {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/tests/data/lora");
-    AdapterSource { path: PathBuf::from(folder).join(name), scale }
+    AdapterSource { path: model_data("lora").join(name), scale }
 }
 
 fn adapter(engine: &Engine, name: &str) -> Arc<Adapter> {

@@ -4,8 +4,9 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use ruvllm::{Engine, EngineOptions, Error, KvCalibration, ModelSource, Prompt, TokenId};
+use ruvllm_testkit::builtin_model;
 
-use crate::common::{base, base_path, complete, family_path, greedy, load, tiny, tiny_options, tiny_path};
+use crate::common::{base, complete, family_path, greedy, load, tiny, tiny_options, tiny_path};
 
 /// Some ids of the default model.
 fn text(n: usize) -> Vec<TokenId> {
@@ -27,8 +28,8 @@ fn the_same_text_gives_the_same_calibration_and_serves_its_model_alone() {
         kv_calibration: Some(Arc::new(calibration)),
         ..EngineOptions::default()
     };
-    let engine =
-        Engine::load(&ModelSource::Path(base_path()), &options, &mut |_| ()).expect("a calibration of it");
+    let engine = Engine::load(&ModelSource::Path(builtin_model()), &options, &mut |_| ())
+        .expect("a calibration of it");
     let completion = complete(&engine, &greedy(Prompt::Tokens(text(100)), 40));
     assert!(!completion.text.is_empty());
     assert_eq!(
@@ -39,7 +40,7 @@ fn the_same_text_gives_the_same_calibration_and_serves_its_model_alone() {
     let other = Engine::load(&ModelSource::Path(tiny_path()), &options, &mut |_| ());
     assert!(matches!(other, Err(Error::CalibrationModel)), "{other:?}");
     let without = EngineOptions { kv_calibration: None, ..options };
-    let found = Engine::load(&ModelSource::Path(base_path()), &without, &mut |_| ());
+    let found = Engine::load(&ModelSource::Path(builtin_model()), &without, &mut |_| ());
     assert!(matches!(found, Err(Error::KvPolicy { .. })), "{found:?}");
 }
 

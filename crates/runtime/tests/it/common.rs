@@ -8,6 +8,7 @@ use gguf_rs_lite::{Gguf, Metadata, Writer};
 use ruvllm::{
     CancelToken, Completion, Engine, EngineOptions, GenerateRequest, ModelSource, Prompt, SamplingParams,
 };
+use ruvllm_testkit::{builtin_model, model_data};
 
 /// A tiny Llama with random weights; where it comes from says the README beside it.
 pub(crate) fn tiny_path() -> PathBuf {
@@ -16,13 +17,7 @@ pub(crate) fn tiny_path() -> PathBuf {
 
 /// A tiny model of another family.
 pub(crate) fn family_path(name: &str) -> PathBuf {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/tests/data/tiny");
-    PathBuf::from(format!("{folder}/{name}/model-F16.gguf"))
-}
-
-/// The default model.
-pub(crate) fn base_path() -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/base-q8_0.gguf"))
+    model_data("tiny").join(name).join("model-F16.gguf")
 }
 
 pub(crate) fn load(path: PathBuf, options: &EngineOptions) -> Engine {
@@ -61,7 +56,9 @@ pub(crate) fn tiny() -> &'static Engine {
 
 pub(crate) fn base() -> &'static Engine {
     static ENGINE: OnceLock<Engine> = OnceLock::new();
-    ENGINE.get_or_init(|| load(base_path(), &EngineOptions { threads: Some(2), ..EngineOptions::default() }))
+    ENGINE.get_or_init(|| {
+        load(builtin_model(), &EngineOptions { threads: Some(2), ..EngineOptions::default() })
+    })
 }
 
 /// A greedy request of a few tokens.

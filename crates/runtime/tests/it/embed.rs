@@ -6,12 +6,13 @@ use ruvllm::{
     Embedder, Embedding, EmbeddingRequest, Engine, EngineOptions, Error, ModelSource, Pooling, Recipe,
 };
 use ruvllm_models::{Checkpoint, Compute, Encoder, EncoderWorkspace, HfFolder};
+use ruvllm_testkit::model_data;
 use serde_json::Value;
 
 use crate::common::{base, family_path, load, tiny, tiny_options, tiny_path};
 
 fn data(file: &str) -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../models/tests/data/encoder")).join(file)
+    model_data("encoder").join(file)
 }
 
 fn encoder(options: &EngineOptions) -> Embedder {

@@ -7,9 +7,10 @@ use ruvllm::{
     CancelToken, Completion, Engine, EngineOptions, Error, FinishReason, GenerateRequest, Kernels, Message,
     PrefixCaching, Prompt, SamplingParams, TokenId,
 };
-use ruvllm_models::chat::ChatStyle;
+use ruvllm_testkit::builtin_model;
+use ruvllm_text::chat::ChatStyle;
 
-use crate::common::{base, base_path, complete, greedy, load, run, tiny, tiny_options, tiny_path, tiny_with};
+use crate::common::{base, complete, greedy, load, run, tiny, tiny_options, tiny_path, tiny_with};
 
 const STORY: &str = "Once upon a time, there was a little fox who lived near a green forest.";
 
@@ -51,7 +52,7 @@ fn threads_chunks_and_instruction_sets_change_nothing() {
     let expected = complete(base(), &greedy(STORY, 12));
     for (threads, prefill_chunk) in [(1, 512), (2, 5), (3, 1)] {
         let options = EngineOptions { threads: Some(threads), prefill_chunk, ..EngineOptions::default() };
-        let found = complete(&load(base_path(), &options), &greedy(STORY, 12));
+        let found = complete(&load(builtin_model(), &options), &greedy(STORY, 12));
         assert_eq!(outcome(&found), outcome(&expected), "{threads} threads, chunks of {prefill_chunk}");
     }
     let request = tiny_greedy(50, Some(30));
@@ -303,7 +304,7 @@ fn messages_need_a_chat_template() {
 fn a_request_beyond_the_budget_fails_alone_and_gives_its_memory_back() {
     let options =
         EngineOptions { kv_budget: Some(8 << 20), prefixes: PrefixCaching::Off, ..EngineOptions::default() };
-    let engine = load(base_path(), &options);
+    let engine = load(builtin_model(), &options);
     let small = greedy(Prompt::Tokens(vec![5; 40]), 4);
     let expected = complete(&engine, &small);
     let used = || engine.kv_store().pool().stats().used_pages;

@@ -3,7 +3,8 @@
 use std::ops::ControlFlow;
 
 use ruvllm::{Engine, EngineOptions, Error, PasskeyOptions, PasskeyResult, TokenId};
-use ruvllm_models::tokenizer::EncodeOptions;
+use ruvllm_testkit::workspace;
+use ruvllm_text::tokenizer::EncodeOptions;
 
 use crate::common::{base, load, tiny, tiny_options, tiny_path, tiny_with};
 
@@ -26,7 +27,7 @@ fn measure(
 
 #[test]
 fn the_trained_model_sees_the_key_in_the_text() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../cli/tests/data/validation-prefix.txt");
+    let path = workspace("crates/cli/tests/data/validation-prefix.txt");
     let text = std::fs::read_to_string(path).expect("the text is there");
     let start: String = text.chars().take(20_000).collect();
     let tokens = base().tokenizer().encode(&start, EncodeOptions::default()).expect("ids");

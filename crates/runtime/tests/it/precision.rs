@@ -9,8 +9,9 @@ use ruvllm::{
     CancelToken, Completion, Engine, EngineOptions, Error, GenerateRequest, ModelSource, PrefixCaching,
     Prompt,
 };
+use ruvllm_testkit::builtin_model;
 
-use crate::common::{base_path, complete, greedy, load};
+use crate::common::{complete, greedy, load};
 
 const TEXT: &str = include_str!("../../../cli/tests/data/validation-prefix.txt");
 
@@ -38,7 +39,7 @@ fn request(tokens: Vec<u32>, max_tokens: usize) -> GenerateRequest {
 /// A completion of 700 tokens of text, in passes of a block, and the blocks of each tier that it leaves to later requests.
 fn run(kv: &str) -> (Completion, Vec<usize>) {
     let prefixes = PrefixCaching::Memory;
-    let engine = load(base_path(), &EngineOptions { prefixes, prefill_chunk: 32, ..options(kv, None) });
+    let engine = load(builtin_model(), &EngineOptions { prefixes, prefill_chunk: 32, ..options(kv, None) });
     let completion = complete(&engine, &request(text(&engine, 700), 20));
     (completion, engine.kv_store().tiers().map(|tier| tier.blocks).collect())
 }
@@ -81,7 +82,7 @@ fn what_a_request_has_learned_is_where_the_next_one_begins() {
     let temporary = tempfile::tempdir().expect("a folder");
     let prefixes = PrefixCaching::Folder { path: temporary.path().to_owned(), limit_bytes: 1 << 30 };
     let kv = "tiered:hot=64,target=0.0001,warm=kivi4,cold=off";
-    let load = || load(base_path(), &EngineOptions { prefixes: prefixes.clone(), ..options(kv, None) });
+    let load = || load(builtin_model(), &EngineOptions { prefixes: prefixes.clone(), ..options(kv, None) });
     let engine = load();
     let tokens = text(&engine, 900);
     let (long, short) = (request(tokens[..700].to_vec(), 20), request(tokens[700..].to_vec(), 2));
@@ -125,7 +126,7 @@ fn blocks_that_attention_returns_to_stay_hot() {
 #[test]
 fn a_context_of_four_times_the_budget_loses_bits_and_completes() {
     let budget = 8 << 20;
-    let engine = load(base_path(), &options("tiered:hot=64,warm=kivi4,cold=kivi2", Some(budget)));
+    let engine = load(builtin_model(), &options("tiered:hot=64,warm=kivi4,cold=kivi2", Some(budget)));
     let context = 4096;
     let half = engine.kv_policy().hot;
     let block_tokens = engine.kv_store().block_tokens();
@@ -140,7 +141,7 @@ fn a_context_of_four_times_the_budget_loses_bits_and_completes() {
 
 #[test]
 fn a_request_that_exhausts_the_budget_does_not_disturb_another_one() {
-    let engine = load(base_path(), &options("tiered:hot=64,warm=kivi4,cold=kivi2", Some(4 << 20)));
+    let engine = load(builtin_model(), &options("tiered:hot=64,warm=kivi4,cold=kivi2", Some(4 << 20)));
     let (small, large) = (request(text(&engine, 100), 20), request(text(&engine, 4000), 4));
     let used = || engine.kv_store().pool().stats().used_pages;
     let expected = complete(&engine, &small);
@@ -165,7 +166,7 @@ fn a_request_that_exhausts_the_budget_does_not_disturb_another_one() {
 
 #[test]
 fn a_budget_below_one_block_is_refused_with_the_least_that_works() {
-    let source = ModelSource::Path(base_path());
+    let source = ModelSource::Path(builtin_model());
     let load = |budget| Engine::load(&source, &options("tiered:cold=kivi2", Some(budget)), &mut |_| ());
     let error = load(1000).expect_err("less than a page");
     let Error::KvBudgetTooSmall { page_bytes, least_bytes, .. } = error else { panic!("{error:?}") };

@@ -4,8 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ruvllm::{Completion, Engine, EngineOptions, GenerateRequest, PrefixCaching, Prompt};
+use ruvllm_testkit::builtin_model;
 
-use crate::common::{base_path, complete, family_path, greedy, load, tiny_options, tiny_path};
+use crate::common::{complete, family_path, greedy, load, tiny_options, tiny_path};
 
 /// Ids of the tiny model, another text for each seed.
 fn prompt(seed: u32, n: u32) -> Vec<u32> {
@@ -153,7 +154,7 @@ fn other_policies_and_models_share_a_folder_without_meeting() {
     let quantized = EngineOptions { quantize, prefixes: prefixes.clone(), ..tiny_options() };
     assert_eq!(complete(&load(tiny_path(), &quantized), &request(&tokens)).cached_tokens, 0);
     assert_eq!(complete(&load(tiny_path(), &quantized), &request(&tokens)).cached_tokens, 96);
-    let other_model = load(base_path(), &EngineOptions { prefixes, ..tiny_options() });
+    let other_model = load(builtin_model(), &EngineOptions { prefixes, ..tiny_options() });
     let request = GenerateRequest { ignore_eos: true, ..greedy(Prompt::Tokens(tokens), 2) };
     assert_eq!(complete(&other_model, &request).cached_tokens, 0);
 }

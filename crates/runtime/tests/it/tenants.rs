@@ -6,8 +6,9 @@ use std::ops::ControlFlow;
 use ruvllm::{
     CancelToken, Engine, EngineOptions, Error, GenerateRequest, PrefixCaching, Prompt, Quota, Tenant,
 };
+use ruvllm_testkit::builtin_model;
 
-use crate::common::{base_path, complete, greedy, load, tiny_options, tiny_path};
+use crate::common::{complete, greedy, load, tiny_options, tiny_path};
 
 /// An engine on the default model with 16 MiB of keys and values, in pages of 512 KiB.
 fn engine(kv: &str) -> Engine {
@@ -17,7 +18,7 @@ fn engine(kv: &str) -> Engine {
         kv_budget: Some(16 << 20),
         ..EngineOptions::default()
     };
-    load(base_path(), &options)
+    load(builtin_model(), &options)
 }
 
 fn tenant(engine: &Engine, path: &str, hard_pages: usize) -> Tenant {

@@ -81,7 +81,7 @@ impl Engine for Lbench {
 mod tests {
     use super::super::tests::{plan, read, sample, shown};
     use super::*;
-    use crate::bench::plan::Kv;
+    use crate::bench::kv::Kv;
 
     #[test]
     fn commands_pair_the_tests_and_copy_deep_caches() {

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::{Engine, Footprint, Outcome, Sample, Setting, count, json, llama_settings, missing, number};
-use crate::bench::plan::{Kv, Plan, Test, absolute};
+use crate::bench::kv::Kv;
+use crate::bench::plan::{Plan, Test, absolute};
 use xtask::Workspace;
 use xtask::process::CommandLine;
 

@@ -7,7 +7,8 @@ mod ruvllm;
 
 use serde_json::Value;
 
-use super::plan::{Kv, Plan, Test};
+use super::kv::Kv;
+use super::plan::{Plan, Test};
 use xtask::Workspace;
 use xtask::process::CommandLine;
 

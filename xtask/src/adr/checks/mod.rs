@@ -45,7 +45,7 @@ pub(super) enum Kind {
     },
     /// Every path exists.
     PathExists { paths: Vec<String> },
-    /// Every file in scope has a line that matches.
+    /// Every file in scope has a line that matches. A pattern with alternatives would hold when all but one are gone.
     Match {
         pattern: String,
         paths: Vec<String>,
@@ -53,8 +53,10 @@ pub(super) enum Kind {
         except: Vec<String>,
     },
     /// No line of any file in scope matches; with `skip_comments`, lines that begin with `//` do not count.
+    /// `example` is a line that the pattern finds.
     NoMatch {
         pattern: String,
+        example: String,
         #[serde(default)]
         skip_comments: bool,
         paths: Vec<String>,
@@ -105,8 +107,8 @@ impl Kind {
             Self::Match { pattern, paths, except } => {
                 sources::matches(facts, pattern, FileScope { paths, except })
             }
-            Self::NoMatch { pattern, skip_comments, paths, except } => {
-                sources::no_match(facts, pattern, *skip_comments, FileScope { paths, except })
+            Self::NoMatch { pattern, example, skip_comments, paths, except } => {
+                sources::no_match(facts, pattern, example, *skip_comments, FileScope { paths, except })
             }
             Self::ForbidsUnsafe { packages } => sources::forbids_unsafe(facts, packages),
             Self::Constant { file, name, value } => Ok(sources::constant(facts, file, name, value)),

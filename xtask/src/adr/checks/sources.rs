@@ -1,6 +1,6 @@
 //! Checks over source files: paths, text patterns, constants, lengths, `forbid(unsafe_code)`.
 
-use regex::Regex;
+use regex_lite::Regex;
 
 use super::{Facts, FileScope, Verdict, verdict};
 use crate::workspace::PathPatterns;
@@ -18,19 +18,28 @@ pub(super) fn path_exists(facts: &Facts<'_>, paths: &[String]) -> Verdict {
 
 /// Every file in scope has a matching line.
 pub(super) fn matches(facts: &Facts<'_>, pattern: &str, scope: FileScope<'_>) -> Result<Verdict> {
+    if pattern.replace(r"\|", "").contains('|') {
+        return Ok(Err(vec![format!(
+            "`{pattern}` has alternatives, of which one may go: one check for each"
+        )]));
+    }
     over_lines(facts, pattern, scope, |file, lines, regex| {
         let found = lines.lines().any(|line| regex.is_match(line));
         if found { Vec::new() } else { vec![format!("{file}: no line matches `{pattern}`")] }
     })
 }
 
-/// No line of any file in scope matches.
+/// No line of any file in scope matches; `example` does.
 pub(super) fn no_match(
     facts: &Facts<'_>,
     pattern: &str,
+    example: &str,
     skip_comments: bool,
     scope: FileScope<'_>,
 ) -> Result<Verdict> {
+    if Regex::new(pattern).is_ok_and(|regex| !regex.is_match(example)) {
+        return Ok(Err(vec![format!("`{pattern}` does not find its example `{example}`")]));
+    }
     over_lines(facts, pattern, scope, |file, text, regex| {
         let counts = |line: &str| !(skip_comments && line.trim_start().starts_with("//"));
         let hits = (1..).zip(text.lines()).filter(|(_, line)| counts(line) && regex.is_match(line));
@@ -75,7 +84,7 @@ pub(super) fn forbids_unsafe(facts: &Facts<'_>, packages: &[String]) -> Result<V
 
 /// `const name: T = value;` stands in `file`.
 pub(super) fn constant(facts: &Facts<'_>, file: &str, name: &str, value: &str) -> Verdict {
-    let pattern = format!(r"\bconst\s+{}\s*:[^=;]+=\s*([^;]+);", regex::escape(name));
+    let pattern = format!(r"\bconst\s+{}\s*:[^=;]+=\s*([^;]+);", regex_lite::escape(name));
     let regex = Regex::new(&pattern).expect("the name is escaped");
     let text = facts.workspace.read(file).map_err(|error| vec![error.to_string()])?;
     let found: Vec<String> = regex.captures_iter(&text).map(|found| plain(&found[1])).collect();

@@ -16,6 +16,9 @@ pub(super) fn test(
     if filter.is_none() && names.is_empty() {
         return Ok(Err(vec!["needs `filter` or `names`".to_owned()]));
     }
+    if facts.depth == Depth::Sources {
+        return Ok(Ok("tests not looked for".to_owned()));
+    }
     let mut found: Vec<(&TestBinary, Vec<String>)> = Vec::new();
     for binary in facts.tests()?.iter().filter(|binary| binary.package == package) {
         let mut list = binary.list()?;

@@ -6,6 +6,7 @@ mod entry;
 mod saved;
 mod script;
 mod settings;
+mod step;
 mod terminal;
 mod window;
 
@@ -13,16 +14,16 @@ use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 
 use clap::Args;
-use ruvllm::FinishReason;
 
 use self::adapters::Adapters;
-use self::dialogue::{Dialogue, Outcome};
-use self::entry::Command;
+use self::dialogue::Dialogue;
 use self::settings::Settings;
+use self::step::Chat;
 use crate::args::{self, GenerationArgs};
 use crate::commands::load;
+use crate::default_model::ModelChoice;
 use crate::error::Result;
-use crate::output::{self, Reader, TextSink};
+use crate::output;
 use crate::signal::Interrupts;
 
 const HELP: &str = "\
@@ -66,21 +67,8 @@ pub(crate) struct ChatArgs {
     generation: GenerationArgs,
 }
 
-/// A conversation and what stops its answers.
-struct Chat<'e> {
-    dialogue: Dialogue<'e>,
-    interrupts: Interrupts,
-}
-
-/// What follows a command.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
-    GoOn,
-    Leave,
-}
-
 pub(crate) fn run(args: &ChatArgs, json: bool) -> Result<ExitCode> {
-    let engine = args.generation.engine()?;
+    let engine = load::generator(&args.generation)?;
     // Without a template nothing can be said: better now than after the first message.
     engine.chat_template()?;
     let settings = Settings {
@@ -97,7 +85,7 @@ pub(crate) fn run(args: &ChatArgs, json: bool) -> Result<ExitCode> {
     let result = if by_hand {
         output::note(&format!(
             "{} with a context of {} tokens; /help lists the commands, Ctrl-D leaves",
-            args.generation.model_name(),
+            ModelChoice::new(args.generation.model.model.as_deref()).name(),
             engine.context_length()
         ));
         terminal::run(&mut chat, !args.no_history)
@@ -106,64 +94,4 @@ pub(crate) fn run(args: &ChatArgs, json: bool) -> Result<ExitCode> {
     };
     load::finish_prefixes(&engine);
     result
-}
-
-impl Chat<'_> {
-    /// Answers a message into `sink`, says what is unusual about the answer, and whether somebody still reads.
-    fn answer(&mut self, text: String, mut sink: TextSink) -> Result<(Outcome, Reader)> {
-        let cancel = self.interrupts.begin();
-        let outcome = self.dialogue.answer(text, &cancel, &mut |text| sink.push(text));
-        self.interrupts.end();
-        let reader = sink.finish()?;
-        let outcome = outcome?;
-        if outcome.forgotten_messages > 0 {
-            output::note(&format!(
-                "[the context is full: the {} oldest messages are not sent any more]",
-                outcome.forgotten_messages
-            ));
-        }
-        Ok((outcome, reader))
-    }
-
-    /// Does what a command asks for and says so on standard error.
-    fn obey(&mut self, command: Command) -> Result<Step> {
-        let dialogue = &mut self.dialogue;
-        match command {
-            Command::Help => output::note(&entry::help()),
-            Command::System(None) => match dialogue.system() {
-                Some(text) => output::note(text),
-                None => output::note("[there are no instructions]"),
-            },
-            Command::System(Some(text)) => dialogue.set_system(&text),
-            Command::Reset => dialogue.reset(),
-            Command::Save(path) => {
-                let n = dialogue.save(&path)?;
-                output::note(&format!("[{n} messages saved]"));
-            }
-            Command::Load(path) => {
-                let n = dialogue.load(&path)?;
-                output::note(&format!("[{n} messages loaded]"));
-            }
-            Command::Set(None) => output::note(&dialogue.settings.table()),
-            Command::Set(Some((name, value))) => dialogue.settings.set(&name, &value)?,
-            Command::Adapter(None) => output::note(&dialogue.adapters.table()),
-            Command::Adapter(Some(text)) => dialogue.adapters.choose(&text)?,
-            Command::Stats => output::note(&dialogue.statistics()),
-            Command::Exit => return Ok(Step::Leave),
-        }
-        Ok(Step::GoOn)
-    }
-}
-
-/// What a person should know about an answer that did not end by itself.
-fn remark(outcome: &Outcome) -> Option<&'static str> {
-    match outcome.finish {
-        FinishReason::Stop => None,
-        FinishReason::Cancelled if outcome.taken_back => {
-            Some("[stopped before it began; the message is taken back]")
-        }
-        FinishReason::Cancelled => Some("[stopped]"),
-        FinishReason::Length if outcome.context_full => Some("[cut off: the context is full]"),
-        FinishReason::Length => Some("[cut off: /set max_tokens N allows more]"),
-    }
 }

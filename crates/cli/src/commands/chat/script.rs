@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use ruvllm::FinishReason;
 
 use super::entry::{self, Entry};
-use super::{Chat, Step};
+use super::step::{Chat, Step};
 use crate::error::{Error, Result};
 use crate::output::{self, Reader, TextSink};
 use crate::signal;

@@ -20,7 +20,7 @@ use rustyline::{
 };
 
 use super::entry::{self, Entry};
-use super::{Chat, Step, remark};
+use super::step::{Chat, Step, remark};
 use crate::error::{Error, Result};
 use crate::output::{self, Reader, TextSink};
 use crate::{signal, user_folders};

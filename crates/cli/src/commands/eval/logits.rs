@@ -8,7 +8,7 @@ use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde::Serialize;
 
-use super::EngineArgs;
+use super::engine::EngineArgs;
 use crate::args::count;
 use crate::error::{Error, Result};
 use crate::{input, output, result_file};

@@ -7,7 +7,7 @@ use clap::Args;
 use ruvllm::{Engine, PasskeyOptions, PasskeyResult, TokenId};
 use serde::Serialize;
 
-use super::EngineArgs;
+use super::engine::EngineArgs;
 use crate::args::{fraction, positive};
 use crate::commands::load;
 use crate::error::Result;
@@ -73,12 +73,12 @@ pub(crate) struct PasskeyArgs {
 /// The JSON document.
 #[derive(Serialize)]
 struct Document {
-    results: Vec<Row>,
+    results: Vec<DepthDocument>,
 }
 
 /// One context and depth.
 #[derive(Serialize)]
-struct Row {
+struct DepthDocument {
     context: usize,
     depth: f32,
     trials: usize,
@@ -106,7 +106,7 @@ fn measure(
     tokens: &[TokenId],
     args: &PasskeyArgs,
     context: usize,
-) -> Result<impl Iterator<Item = Row>> {
+) -> Result<impl Iterator<Item = DepthDocument>> {
     let options =
         PasskeyOptions { context, depths: args.depths.clone(), trials: args.trials, seed: args.seed };
     let mut progress = Progress::tokens("searching");
@@ -114,20 +114,15 @@ fn measure(
         progress.update(done as u64, total as u64);
         ControlFlow::Continue(())
     })?;
-    Ok(results.into_iter().map(move |PasskeyResult { depth, trials, found, nll, nll_without }| Row {
-        context,
-        depth,
-        trials,
-        found,
-        nll,
-        nll_without,
+    Ok(results.into_iter().map(move |PasskeyResult { depth, trials, found, nll, nll_without }| {
+        DepthDocument { context, depth, trials, found, nll, nll_without }
     }))
 }
 
-fn table(results: &[Row]) -> String {
+fn table(results: &[DepthDocument]) -> String {
     let head = ["context", "depth", "found", "nll", "without"].map(str::to_owned).to_vec();
-    let cells = |row: &Row| {
-        let Row { context, depth, trials, found, nll, nll_without } = row;
+    let cells = |row: &DepthDocument| {
+        let DepthDocument { context, depth, trials, found, nll, nll_without } = row;
         vec![
             context.to_string(),
             depth.to_string(),

@@ -7,7 +7,7 @@ use clap::Args;
 use ruvllm::Perplexity;
 use serde::Serialize;
 
-use super::EngineArgs;
+use super::engine::EngineArgs;
 use crate::args::positive;
 use crate::commands::load;
 use crate::error::Result;

@@ -1,14 +1,16 @@
-//! Quants of four and of two bits: 32 of them at a time, and how a group of numbers becomes a scale, a minimum and quants.
+//! Quants of four and of two bits: 32 of them at a time, and how a group of numbers becomes a
+//! scale, a minimum and quants.
 
 use bytemuck::Pod;
 use half::f16;
 
 use super::{GROUP, WIDE};
-use crate::lanes::{LANES, Lanes, WideLanes};
+use crate::lanes::{Groups, LANES, Lanes, Vectors, WideLanes};
 
 /// A width of quants.
 pub(in crate::attention) trait Codes: Copy {
-    /// 32 quants. A byte holds those that lie `32 / (8 / bits)` apart, the earlier ones in its lower bits.
+    /// 32 quants. A byte holds those that lie `32 / (8 / bits)` apart, the earlier ones in its
+    /// lower bits.
     type Packed: Pod;
     /// The largest quant.
     const LARGEST: f32;
@@ -33,7 +35,7 @@ impl Codes for FourBits {
 
     #[inline(always)]
     fn unpack<L: WideLanes>(l: L, packed: &Self::Packed) -> [L::W; 2] {
-        l.wide_load_nibbles(packed)
+        l.wide().load_nibbles(packed)
     }
 
     #[inline(always)]
@@ -52,7 +54,7 @@ impl Codes for TwoBits {
 
     #[inline(always)]
     fn unpack<L: WideLanes>(l: L, packed: &Self::Packed) -> [L::W; 2] {
-        l.wide_load_two_bits(packed)
+        l.wide().load_two_bits(packed)
     }
 
     #[inline(always)]
@@ -68,8 +70,9 @@ impl Codes for TwoBits {
 
 /// Quantizes at most eight groups: `x = minimum + scale * quant`.
 ///
-/// Scale and minimum are rounded first; the quants count the steps of *those*, to the nearest, ties to even. Equal numbers
-/// get the scale 0. With a number that is not finite, or if half precision lacks the scale or the minimum, the scale is NaN.
+/// Scale and minimum are rounded first; the quants count the steps of *those*, to the nearest, ties
+/// to even. Equal numbers get the scale 0. With a number that is not finite, or if half precision
+/// lacks the scale or the minimum, the scale is NaN.
 ///
 /// # Shapes
 /// `x`: `[groups, group]`, `quants`: `[groups, group / 32]`, `scales` and `minima`: `[groups]`.
@@ -154,7 +157,8 @@ impl<V: Copy> Range<V> {
         }
         let (mut scales, mut minima) = ([f16::ZERO; LANES], [f16::ZERO; LANES]);
         l.store_f16(l.add(l.load(&step), self.poison), &mut scales);
-        // A sum with zero has no sign if it is zero: which of two zeros is the smallest number does not matter.
+        // A sum with zero has no sign if it is zero: which of two zeros is the smallest number does
+        // not matter.
         l.store_f16(l.add(self.low, l.zero()), &mut minima);
         for (scale, minimum) in scales.iter_mut().zip(minima) {
             if !scale.is_finite() || !minimum.is_finite() {
@@ -166,8 +170,8 @@ impl<V: Copy> Range<V> {
     }
 }
 
-/// `x`, or the number beside it on the side of `exact`, if `x` is the middle between two half-precision numbers: rounding the
-/// result is rounding `exact`.
+/// `x`, or the number beside it on the side of `exact`, if `x` is the middle between two
+/// half-precision numbers: rounding the result is rounding `exact`.
 #[inline(always)]
 fn off_the_middle(x: f32, exact: f64) -> f32 {
     // The 13 bits of a significand that half precision lacks.
@@ -193,7 +197,8 @@ pub(super) fn inverse<L: Lanes>(l: L, scale: L::V) -> L::V {
 pub(super) fn count<L: Lanes>(l: L, x: L::V, bounds: [f32; 2]) -> [u8; LANES] {
     // In this order a NaN becomes a bound.
     let q = l.max(l.min(l.round(x), l.splat(bounds[1])), l.splat(bounds[0]));
-    // The low bits of the sum with 3 * 2^22: integer instructions, which compilers vectorize; a conversion would saturate.
+    // The low bits of the sum with 3 * 2^22: integer instructions, which compilers vectorize; a
+    // conversion would saturate.
     let mut sums = [0.0; LANES];
     l.store(l.add(q, l.splat(12_582_912.0)), &mut sums);
     let mut bytes = [0; LANES];

@@ -6,7 +6,7 @@ use half::{bf16, f16};
 use super::super::KEY_TILE;
 use super::store::Row;
 use super::{KvRole, Line, Tile, WIDE};
-use crate::lanes::{LANES, Lanes, WideLanes};
+use crate::lanes::{LANES, Lanes, Vectors, WideLanes};
 
 /// A type of floating-point number that keys and values are stored in.
 pub(super) trait Float: Pod {
@@ -24,7 +24,7 @@ impl Float for f32 {
 
     #[inline(always)]
     fn wide<L: WideLanes>(l: L, x: &[Self; WIDE]) -> L::W {
-        l.wide_load(bytemuck::cast_ref(x))
+        l.wide().load(bytemuck::cast_ref(x))
     }
 
     #[inline(always)]
@@ -36,7 +36,7 @@ impl Float for f32 {
 impl Float for f16 {
     #[inline(always)]
     fn wide<L: WideLanes>(l: L, x: &[Self; WIDE]) -> L::W {
-        l.wide_load_f16(x)
+        l.wide().load_f16(x)
     }
 
     #[inline(always)]
@@ -50,7 +50,7 @@ impl Float for f16 {
 impl Float for bf16 {
     #[inline(always)]
     fn wide<L: WideLanes>(l: L, x: &[Self; WIDE]) -> L::W {
-        l.wide_load_bf16(x)
+        l.wide().load_bf16(x)
     }
 
     #[inline(always)]
@@ -82,7 +82,7 @@ impl<T: Float> Tile for Floats<'_, T> {
     #[inline(always)]
     fn load<L: WideLanes, const N: usize>(self, l: L, row: usize, column: usize) -> [L::W; N] {
         let from = &self.values[row * self.columns + column..][..N];
-        let mut x = [l.wide_splat(0.0); N];
+        let mut x = [l.wide().splat(0.0); N];
         for n in 0..N {
             x[n] = T::wide(l, &from[n]);
         }
@@ -98,7 +98,7 @@ pub(super) fn pad<L: WideLanes, T: Float>(l: L, rows: &[T], dim: usize, to: &mut
         for (from, to) in row.chunks(WIDE).zip(to) {
             let mut full = [T::zeroed(); WIDE];
             full[..from.len()].copy_from_slice(from);
-            l.wide_store(T::wide(l, &full), to.halves_mut());
+            l.wide().store(T::wide(l, &full), to.halves_mut());
         }
     }
 }

@@ -28,30 +28,33 @@ pub enum KvFormat {
     F16,
     /// bfloat16, rounded to nearest: the range of `F32` with 8 bits of precision.
     BF16,
-    /// 8 bits: `x = scale * q`, one scale per token, head and 32 dimensions; `scale = max|x| / 127`.
+    /// 8 bits: `x = scale * q`, one scale per token, head and 32 dimensions; `scale = max|x| /
+    /// 127`.
     Q8,
     /// 4 bits: `x = minimum + scale * q`, one scale and minimum per token, head and 32 dimensions;
-    /// `scale = (max x - min x) / 15`. A minimum of its own costs half a bit per value and halves the step of values that
-    /// lie to one side of zero.
+    /// `scale = (max x - min x) / 15`. A minimum of its own costs half a bit per value and halves
+    /// the step of values that lie to one side of zero.
     Q4,
-    /// KIVI (arXiv 2402.02750): few bits, `x = minimum + scale * q`. *Keys* share a scale and a minimum per dimension over
-    /// `group` consecutive positions, so that a dimension of large numbers costs the others nothing. *Values* share them per
-    /// position over `group` dimensions; with 4 bits and groups of 32 they are those of `Q4`.
+    /// KIVI (arXiv 2402.02750): few bits, `x = minimum + scale * q`. *Keys* share a scale and a
+    /// minimum per dimension over `group` consecutive positions, so that a dimension of large
+    /// numbers costs the others nothing. *Values* share them per position over `group` dimensions;
+    /// with 4 bits and groups of 32 they are those of `Q4`.
     ///
-    /// Such keys cannot be appended ([`KvFormat::keys_are_appendable`]): a plane of them is written whole, by
-    /// [`Kernels::convert_kv`](crate::Kernels::convert_kv).
+    /// Such keys cannot be appended ([`KvFormat::keys_are_appendable`]): a plane of them is written
+    /// whole, by [`Kernels::convert_kv`](crate::Kernels::convert_kv).
     Kivi {
         /// Bits of a quant.
         bits: KiviBits,
         /// Positions (of keys) or dimensions (of values) that share a scale and a minimum.
         group: KiviGroup,
     },
-    /// `KVQuant` (arXiv 2401.18079) in 3 bits: `x = middle + half * level[code]` with levels that were learned from the model, and
-    /// about 1 % of the numbers kept beside the codes. Keys lie there as before the rotary embedding, in ranges that were learned
-    /// as well; values have a range per position.
+    /// `KVQuant` (arXiv 2401.18079) in 3 bits: `x = middle + half * level[code]` with levels that
+    /// were learned from the model, and about 1 % of the numbers kept beside the codes. Keys lie
+    /// there as before the rotary embedding, in ranges that were learned as well; values have a
+    /// range per position.
     ///
-    /// Planes are written and read with a [`NuqContext`](crate::attention::NuqContext), and written whole, by
-    /// [`Kernels::convert_kv_nuq`](crate::Kernels::convert_kv_nuq).
+    /// Planes are written and read with a [`NuqContext`](crate::attention::NuqContext), and written
+    /// whole, by [`Kernels::convert_kv`](crate::Kernels::convert_kv).
     Nuq3,
 }
 
@@ -64,7 +67,8 @@ pub enum KiviBits {
     Two,
 }
 
-/// Numbers that share a scale and a minimum in [`KvFormat::Kivi`]. These take 32 bits together: 1, 1/2 or 1/4 bit per value.
+/// Numbers that share a scale and a minimum in [`KvFormat::Kivi`]. These take 32 bits together: 1,
+/// 1/2 or 1/4 bit per value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum KiviGroup {
     /// 32 numbers.
@@ -163,7 +167,8 @@ impl KvFormat {
         !self.needs_calibration()
     }
 
-    /// Whether planes mean something only together with what was learned of a model: see [`NuqContext`](crate::attention::NuqContext).
+    /// Whether planes mean something only together with what was learned of a model: see
+    /// [`NuqContext`](crate::attention::NuqContext).
     pub fn needs_calibration(self) -> bool {
         self == Self::Nuq3
     }

@@ -1,13 +1,14 @@
-//! Keys with one scale and one minimum per dimension over 32, 64 or 128 positions: `x = minimum + scale * q`, one rounding in
-//! f32.
+//! Keys with one scale and one minimum per dimension over 32, 64 or 128 positions: `x = minimum +
+//! scale * q`, one rounding in f32.
 //!
-//! Source: Liu et al., "KIVI: a tuning-free asymmetric 2bit quantization for KV cache", arXiv 2402.02750.
+//! Source: Liu et al., "KIVI: a tuning-free asymmetric 2bit quantization for KV cache", arXiv
+//! 2402.02750.
 
 use half::f16;
 
 use super::codes::{Codes, quantize};
 use super::{GROUP, Line, Quants, Tile, floats};
-use crate::lanes::{LANES, Lanes, WideLanes};
+use crate::lanes::{LANES, Lanes, Vectors, WideLanes};
 
 /// Tiles of keys that share a scale at most.
 const MAX_TILES: usize = 4;
@@ -32,10 +33,10 @@ impl<C: Codes> Tile for ChannelKeys<'_, C> {
     #[inline(always)]
     fn load<L: WideLanes, const N: usize>(self, l: L, row: usize, column: usize) -> [L::W; N] {
         let q = C::unpack(l, &self.quants[row]);
-        let (scale, minimum) = (l.wide_splat(self.scales[row]), l.wide_splat(self.minima[row]));
-        let mut x = [l.wide_splat(0.0); N];
+        let (scale, minimum) = (l.wide().splat(self.scales[row]), l.wide().splat(self.minima[row]));
+        let mut x = [l.wide().splat(0.0); N];
         for n in 0..N {
-            x[n] = l.wide_fma(q[column + n], scale, minimum);
+            x[n] = l.wide().fma(q[column + n], scale, minimum);
         }
         x
     }
@@ -44,7 +45,8 @@ impl<C: Codes> Tile for ChannelKeys<'_, C> {
 /// Stores the run of tiles that share their scales, all positions at once.
 ///
 /// # Shapes
-/// `keys`: `[tiles, dim, 32]`; `quants`: those of the run; `scales`: `[2, dim]`, scales, then minima.
+/// `keys`: `[tiles, dim, 32]`; `quants`: those of the run; `scales`: `[2, dim]`, scales, then
+/// minima.
 #[inline(always)]
 pub(super) fn store<L: Lanes, C: Codes>(
     l: L,

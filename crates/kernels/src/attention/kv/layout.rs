@@ -28,22 +28,16 @@ impl KvLayout {
     /// The layout of blocks of `block_tokens` positions.
     ///
     /// # Errors
-    /// [`Error::KvHeadDim`] if the format cannot hold heads of this size, [`Error::KvBlockTokens`] if the positions that share
-    /// a scale are more than a block has, or do not divide it.
-    ///
-    /// # Panics
-    /// If `block_tokens` is not a positive multiple of 32.
+    /// [`Error::KvHeadDim`] if the format cannot hold heads of this size or they have none,
+    /// [`Error::KvBlockTokens`] if `block_tokens` is not a positive multiple of 32 or of the
+    /// positions that share a scale.
     pub fn new(format: KvFormat, n_kv_heads: usize, block_tokens: usize, head_dim: usize) -> Result<Self> {
         let multiple = format.head_dim_multiple();
-        if !head_dim.is_multiple_of(multiple) {
+        if head_dim == 0 || !head_dim.is_multiple_of(multiple) {
             return Err(Error::KvHeadDim { format, head_dim, multiple });
         }
-        assert!(
-            block_tokens > 0 && block_tokens.is_multiple_of(KEY_TILE),
-            "blocks of {block_tokens} tokens, not a multiple of {KEY_TILE}"
-        );
         let multiple = format.block_tokens_multiple();
-        if !block_tokens.is_multiple_of(multiple) {
+        if block_tokens == 0 || !block_tokens.is_multiple_of(multiple) {
             return Err(Error::KvBlockTokens { format, block_tokens, multiple });
         }
         Ok(Self { format, n_kv_heads, block_tokens, head_dim })
@@ -69,8 +63,8 @@ impl KvLayout {
         self.head_dim
     }
 
-    /// Bytes of the keys (or, the same number, of the values) of a block, scales and minima included; a multiple of 64;
-    /// saturates.
+    /// Bytes of the keys (or, the same number, of the values) of a block, scales and minima
+    /// included; a multiple of 64; saturates.
     pub fn plane_bytes(&self) -> usize {
         self.run(KvRole::Values).bytes().saturating_mul(self.n_tiles())
     }
@@ -86,21 +80,23 @@ impl KvLayout {
     }
 }
 
-/// The parts of a *run*: the tiles that share their scales (one, but for keys in large groups), then the scales and minima.
+/// The parts of a *run*: the tiles that share their scales (one, but for keys in large groups),
+/// then the scales and minima.
 #[derive(Clone, Copy)]
-pub(in crate::attention) struct TileRun {
+pub(super) struct TileRun {
     /// Consecutive tiles of the run.
     pub(super) tiles: usize,
     /// Bytes of the numbers of one tile.
     pub(super) tile_bytes: usize,
-    /// Half-precision numbers behind the tiles: scales, then as many minima if the format has them; ranges and outliers of `nuq3`.
+    /// Half-precision numbers behind the tiles: scales, then as many minima if the format has them;
+    /// ranges and outliers of `nuq3`.
     pub(super) scales: usize,
 }
 
 impl TileRun {
     /// Sizes saturate.
     #[inline(always)]
-    pub(in crate::attention) fn new(format: KvFormat, role: KvRole, head_dim: usize) -> Self {
+    pub(super) fn new(format: KvFormat, role: KvRole, head_dim: usize) -> Self {
         let bits = match format {
             KvFormat::F32 => 32,
             KvFormat::F16 | KvFormat::BF16 => 16,
@@ -140,12 +136,7 @@ impl TileRun {
 
     /// Tile `index` of a plane.
     #[inline(always)]
-    pub(in crate::attention) fn tile<'a>(
-        &self,
-        format: KvFormat,
-        plane: &'a [u8],
-        index: usize,
-    ) -> KvTile<'a> {
+    pub(super) fn tile<'a>(&self, format: KvFormat, plane: &'a [u8], index: usize) -> KvTile<'a> {
         let run = &plane[index / self.tiles * self.bytes()..][..self.bytes()];
         let (numbers, scales) = run.split_at(self.tiles * self.tile_bytes);
         let numbers = &numbers[index % self.tiles * self.tile_bytes..][..self.tile_bytes];

@@ -1,9 +1,9 @@
-//! The formats of keys and values: how a tile of 32 positions lies in memory, how rows get into it and how attention
-//! reads it in place.
+//! The formats of keys and values: how a tile of 32 positions lies in memory, how rows get into it
+//! and how attention reads it in place.
 //!
 //! # Layout
-//! Keys (or values) of a block are a *plane* of *tiles*, `[n_kv_heads, block_tokens / 32]`; a tile holds 32 consecutive
-//! positions of one head, and is a whole number of cache lines:
+//! Keys (or values) of a block are a *plane* of *tiles*, `[n_kv_heads, block_tokens / 32]`; a tile
+//! holds 32 consecutive positions of one head, and is a whole number of cache lines:
 //!
 //! | format | numbers | then | bits per value |
 //! |---|---|---|---|
@@ -14,21 +14,24 @@
 //! | `kivi2`, `-g64`, `-g128` | 32 x `head_dim` two-bit numbers | scales, then minima, in half precision | 3, 2.5, 2.25 |
 //! | `nuq3` | 32 x `head_dim` three-bit numbers | ranges and outliers: see `nuq` | 3.75 for heads of 64, 3.625 for 128 |
 //!
-//! Keys lie *across*, `[head_dim, 32]`: one dimension of 32 positions together. Then the scores of 16 positions are one
-//! wide vector from the first product to the last sum, and nothing is ever summed across lanes. Values lie *along*,
-//! `[32, head_dim]`: there the dimensions are the outputs. Scales (and minima) of `q8` and `q4` are one per position and 32
-//! dimensions, in the same order: `[head_dim / 32, 32]` for keys, `[32, head_dim / 32]` for values.
+//! Keys lie *across*, `[head_dim, 32]`: one dimension of 32 positions together. Then the scores of
+//! 16 positions are one wide vector from the first product to the last sum, and nothing is ever
+//! summed across lanes. Values lie *along*, `[32, head_dim]`: there the dimensions are the outputs.
+//! Scales (and minima) of `q8` and `q4` are one per position and 32 dimensions, in the same order:
+//! `[head_dim / 32, 32]` for keys, `[32, head_dim / 32]` for values.
 //!
-//! Values of `kivi` have one per position and group of dimensions, `[32, head_dim / group]`. Its keys have one per dimension
-//! and group of positions, `[head_dim]`; the tiles of a group lie together, and their scales behind the last of them.
+//! Values of `kivi` have one per position and group of dimensions, `[32, head_dim / group]`. Its
+//! keys have one per dimension and group of positions, `[head_dim]`; the tiles of a group lie
+//! together, and their scales behind the last of them.
 //!
-//! A byte of four-bit numbers holds two that lie 16 apart in that order, one of two-bit numbers four that lie 8 apart; the
-//! earlier ones in its lower bits.
+//! A byte of four-bit numbers holds two that lie 16 apart in that order, one of two-bit numbers
+//! four that lie 8 apart; the earlier ones in its lower bits.
 //!
 //! | file | holds |
 //! |---|---|
 //! | `format.rs` | names and parameters of the formats |
 //! | `layout.rs` | where tiles lie |
+//! | `plane.rs` | the keys or values of a block as an argument |
 //! | `float.rs` | single precision and the two 16-bit types |
 //! | `q8.rs` | 8 bits |
 //! | `q4.rs`, `kivi.rs` | keys of few bits: a scale per position, and per dimension |
@@ -49,6 +52,7 @@ mod kivi;
 mod layout;
 mod nuq;
 mod per_token;
+mod plane;
 mod q4;
 mod q8;
 mod squat;
@@ -57,24 +61,25 @@ mod store;
 use half::{bf16, f16};
 
 use super::KEY_TILE;
-use crate::lanes::{LANES, WideLanes, Work};
+use crate::lanes::{LANES, Vectors, WideLanes, Work};
 
 pub use buffer::KvBuffer;
 pub(super) use buffer::{Line, as_lines_len, floats, floats_mut};
 use codes::{FourBits, TwoBits};
 pub use convert::KvScratch;
-pub(crate) use convert::{ConvertJob, ReadJob, convert, read};
+pub(crate) use convert::{convert, read};
 use float::Floats;
 pub use format::{KiviBits, KiviGroup, KvFormat};
 use kivi::ChannelKeys;
+pub(super) use layout::KvTile;
 pub use layout::{KvLayout, KvRole};
-pub(super) use layout::{KvTile, TileRun};
 pub use nuq::{KeyRotation, NUQ_LEVELS, NuqCodebooks, NuqContext, NuqTraining};
 use per_token::TokenValues;
+pub use plane::{KvPlane, KvPlaneMut};
 use q4::Q4Keys;
 use q8::{Q8Keys, Q8Values};
 pub use squat::SquatCorrection;
-pub(crate) use store::{StoreJob, store};
+pub(crate) use store::store;
 
 /// Values of a wide vector.
 pub(super) const WIDE: usize = 2 * LANES;
@@ -82,10 +87,11 @@ pub(super) const WIDE: usize = 2 * LANES;
 /// Values that share a scale in `q8` and `q4`, and the smallest group of the others.
 pub(super) const GROUP: usize = 32;
 
-/// A tile as a matrix of wide vectors: for keys a row is a dimension and the two columns are the 32 positions, for values a
-/// row is a position and a column is 16 dimensions.
+/// A tile as a matrix of wide vectors: for keys a row is a dimension and the two columns are the 32
+/// positions, for values a row is a position and a column is 16 dimensions.
 pub(super) trait Tile: Copy {
-    /// Whether tiles of this type meet more rows than one register tile has: others are widened to one that does.
+    /// Whether tiles of this type meet more rows than one register tile has: others are widened to
+    /// one that does.
     const SERVES_MANY_ROWS: bool = false;
 
     /// Columns `column..column + N` of a row, in f32.
@@ -111,12 +117,12 @@ impl<L: WideLanes> TileVisitor<L> for Widening<'_> {
             let (pairs, rest) = to.as_chunks_mut::<2>();
             for (i, [first, second]) in pairs.iter_mut().enumerate() {
                 let [a, b] = tile.load::<L, 2>(l, row, 2 * i);
-                l.wide_store(a, first.halves_mut());
-                l.wide_store(b, second.halves_mut());
+                l.wide().store(a, first.halves_mut());
+                l.wide().store(b, second.halves_mut());
             }
             if let [last] = rest {
                 let [x] = tile.load::<L, 1>(l, row, self.columns - 1);
-                l.wide_store(x, last.halves_mut());
+                l.wide().store(x, last.halves_mut());
             }
         }
     }
@@ -241,7 +247,7 @@ pub(super) struct Quants<'a> {
 fn quants<'a, L: WideLanes>(l: L, tile: KvTile<'a>, wide: &'a mut [Line]) -> Quants<'a> {
     let scales = tile.scales.as_chunks::<WIDE>().0;
     for (from, to) in scales.iter().zip(&mut *wide) {
-        l.wide_store(l.wide_load_f16(from), to.halves_mut());
+        l.wide().store(l.wide().load_f16(from), to.halves_mut());
     }
     Quants { bytes: tile.numbers, scales: floats(&wide[..scales.len()]) }
 }

@@ -1,10 +1,11 @@
-//! Values with a scale and a minimum per position and group of dimensions: those of `q4` and of KIVI.
+//! Values with a scale and a minimum per position and group of dimensions: those of `q4` and of
+//! KIVI.
 
 use half::f16;
 
 use super::codes::{Codes, quantize};
 use super::{GROUP, KEY_TILE, Quants, Tile, WIDE};
-use crate::lanes::{LANES, Lanes, WideLanes};
+use crate::lanes::{LANES, Lanes, Vectors, WideLanes};
 
 /// Dimensions that share a scale at most.
 const MAX_GROUP: usize = 128;
@@ -35,17 +36,17 @@ impl<C: Codes> Tile for TokenValues<'_, C> {
     #[inline(always)]
     fn load<L: WideLanes, const N: usize>(self, l: L, row: usize, column: usize) -> [L::W; N] {
         let first = row * self.columns + column;
-        let mut x = [l.wide_splat(0.0); N];
+        let mut x = [l.wide().splat(0.0); N];
         let mut n = 0;
         while n < N {
             let q = C::unpack(l, &self.quants[(first + n) / 2]);
             let group = (first + n) >> self.group;
-            let (scale, minimum) = (l.wide_splat(self.scales[group]), l.wide_splat(self.minima[group]));
+            let (scale, minimum) = (l.wide().splat(self.scales[group]), l.wide().splat(self.minima[group]));
             if N == 1 {
-                x[n] = l.wide_fma(q[first % 2], scale, minimum);
+                x[n] = l.wide().fma(q[first % 2], scale, minimum);
             } else {
-                x[n] = l.wide_fma(q[0], scale, minimum);
-                x[n + 1] = l.wide_fma(q[1], scale, minimum);
+                x[n] = l.wide().fma(q[0], scale, minimum);
+                x[n + 1] = l.wide().fma(q[1], scale, minimum);
             }
             n += 2;
         }
@@ -53,7 +54,8 @@ impl<C: Codes> Tile for TokenValues<'_, C> {
     }
 }
 
-/// Stores the values of consecutive positions, `[positions, head_dim]`, from position `slot` of the tile on.
+/// Stores the values of consecutive positions, `[positions, head_dim]`, from position `slot` of the
+/// tile on.
 #[inline(always)]
 pub(super) fn store<L: Lanes, C: Codes>(
     l: L,

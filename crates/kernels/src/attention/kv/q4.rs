@@ -1,4 +1,5 @@
-//! Keys in 4 bits with a scale and a minimum per position: `x = minimum + scale * q`, one rounding in f32.
+//! Keys in 4 bits with a scale and a minimum per position: `x = minimum + scale * q`, one rounding
+//! in f32.
 
 use half::f16;
 
@@ -6,7 +7,7 @@ use super::super::KEY_TILE;
 use super::codes::{Codes, FourBits, Range, count, quantize};
 use super::store::Row;
 use super::{GROUP, Line, Quants, Tile, WIDE, floats};
-use crate::lanes::{LANES, Lanes, WideLanes};
+use crate::lanes::{LANES, Lanes, Vectors, WideLanes};
 
 /// A tile of keys, `[head_dim, 32]`; scales and minima `[head_dim / 32, 32]`.
 #[derive(Clone, Copy)]
@@ -31,9 +32,9 @@ impl Tile for Q4Keys<'_> {
         let q = FourBits::unpack(l, &self.quants[row]);
         let first = 2 * (row / GROUP) + column;
         let (scales, minima) = (&self.scales[first..][..N], &self.minima[first..][..N]);
-        let mut x = [l.wide_splat(0.0); N];
+        let mut x = [l.wide().splat(0.0); N];
         for n in 0..N {
-            x[n] = l.wide_fma(q[column + n], l.wide_load(&scales[n]), l.wide_load(&minima[n]));
+            x[n] = l.wide().fma(q[column + n], l.wide().load(&scales[n]), l.wide().load(&minima[n]));
         }
         x
     }
@@ -60,7 +61,8 @@ pub(super) fn store<L: Lanes>(l: L, row: Row<'_>, quants: &mut [u8], scales: &mu
     }
 }
 
-/// Stores a whole tile of keys, `[dim, 32]`: the same bytes as position by position, with groups as lanes.
+/// Stores a whole tile of keys, `[dim, 32]`: the same bytes as position by position, with groups as
+/// lanes.
 #[inline(always)]
 pub(super) fn store_tile<L: Lanes>(l: L, keys: &[Line], quants: &mut [u8], scales: &mut [f16]) {
     let keys = floats(keys).as_chunks::<KEY_TILE>().0;

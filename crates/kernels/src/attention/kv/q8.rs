@@ -1,4 +1,5 @@
-//! Keys and values in 8 bits: `x = scale * q`, exact in f32 (8 bits times the 11 of a half-precision scale).
+//! Keys and values in 8 bits: `x = scale * q`, exact in f32 (8 bits times the 11 of a
+//! half-precision scale).
 
 use half::f16;
 
@@ -6,7 +7,7 @@ use super::super::KEY_TILE;
 use super::codes::{count, inverse};
 use super::store::Row;
 use super::{GROUP, KvRole, Line, Quants, Tile, WIDE, floats};
-use crate::lanes::{LANES, Lanes, WideLanes};
+use crate::lanes::{LANES, Lanes, Vectors, WideLanes};
 
 /// Largest magnitude of a quant.
 const LARGEST: f32 = 127.0;
@@ -30,9 +31,9 @@ impl Tile for Q8Keys<'_> {
     fn load<L: WideLanes, const N: usize>(self, l: L, row: usize, column: usize) -> [L::W; N] {
         let quants = &self.quants[2 * row + column..][..N];
         let scales = &self.scales[2 * (row / GROUP) + column..][..N];
-        let mut x = [l.wide_splat(0.0); N];
+        let mut x = [l.wide().splat(0.0); N];
         for n in 0..N {
-            x[n] = l.wide_mul(l.wide_load_i8(&quants[n]), l.wide_load(&scales[n]));
+            x[n] = l.wide().mul(l.wide().load_i8(&quants[n]), l.wide().load(&scales[n]));
         }
         x
     }
@@ -58,11 +59,11 @@ impl Tile for Q8Values<'_> {
     fn load<L: WideLanes, const N: usize>(self, l: L, row: usize, column: usize) -> [L::W; N] {
         let first = row * self.columns + column;
         let quants = &self.quants[first..][..N];
-        let mut x = [l.wide_splat(0.0); N];
+        let mut x = [l.wide().splat(0.0); N];
         for n in 0..N {
             // Two columns share a scale.
             let scale = self.scales[(first + n) / 2];
-            x[n] = l.wide_mul(l.wide_load_i8(&quants[n]), l.wide_splat(scale));
+            x[n] = l.wide().mul(l.wide().load_i8(&quants[n]), l.wide().splat(scale));
         }
         x
     }
@@ -90,7 +91,8 @@ pub(super) fn store<L: Lanes>(l: L, row: Row<'_>, quants: &mut [u8], scales: &mu
     }
 }
 
-/// Stores a whole tile of keys, `[dim, 32]`: the same bytes as position by position, with groups as lanes.
+/// Stores a whole tile of keys, `[dim, 32]`: the same bytes as position by position, with groups as
+/// lanes.
 #[inline(always)]
 pub(super) fn store_tile<L: Lanes>(l: L, keys: &[Line], quants: &mut [u8], scales: &mut [f16]) {
     let keys = floats(keys).as_chunks::<LANES>().0;
@@ -138,7 +140,8 @@ fn quantize<L: Lanes>(l: L, x: &[[f32; GROUP]], q: &mut [[u8; GROUP]; LANES]) ->
     scales
 }
 
-/// Scales of eight groups, and one out of the scales as they are stored (0 where there are no steps).
+/// Scales of eight groups, and one out of the scales as they are stored (0 where there are no
+/// steps).
 #[inline(always)]
 fn steps<L: Lanes>(l: L, largest: L::V, poison: L::V) -> ([f16; LANES], L::V) {
     let mut scales = [f16::ZERO; LANES];

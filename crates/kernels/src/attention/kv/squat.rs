@@ -1,13 +1,14 @@
 //! Keys per dimension (`kivi.rs`) whose errors are turned away from the queries.
 //!
-//! Scales, minima and reading are those of KIVI; only which quants are chosen differs. Dimensions are quantized one after the
-//! other, and what one got wrong is made up for in those that are still to come: they move to where the whole error `d` of a
-//! key makes `|d|² + strength * Σ (q · d)²` smallest, over queries `q` that were seen. With `A` the matrix of that form, `e`
-//! the error of dimension `i` and `R` the later ones: `k_R -= A_RR⁻¹ A_Ri e`.
+//! Scales, minima and reading are those of KIVI; only which quants are chosen differs. Dimensions
+//! are quantized one after the other, and what one got wrong is made up for in those that are still
+//! to come: they move to where the whole error `d` of a key makes `|d|² + strength * Σ (q · d)²`
+//! smallest, over queries `q` that were seen. With `A` the matrix of that form, `e` the error of
+//! dimension `i` and `R` the later ones: `k_R -= A_RR⁻¹ A_Ri e`.
 //!
 //! # Source
-//! Wang et al., "`SQuat`: subspace-orthogonal KV cache quantization", arXiv 2503.24358; the step is that of Frantar et al.,
-//! "`GPTQ`", arXiv 2210.17323. What differs from the paper: ADR-0015.
+//! Wang et al., "`SQuat`: subspace-orthogonal KV cache quantization", arXiv 2503.24358; the step is
+//! that of Frantar et al., "`GPTQ`", arXiv 2210.17323. What differs from the paper: ADR-0015.
 
 use half::f16;
 
@@ -16,8 +17,9 @@ use super::{GROUP, Line, floats_mut};
 use crate::lanes::{LANES, Lanes};
 use crate::{Error, Result};
 
-/// How the errors of a key's earlier dimensions move its later ones, for one head: made from queries, used by
-/// [`Kernels::convert_keys_squat`](crate::Kernels::convert_keys_squat).
+/// How the errors of a key's earlier dimensions move its later ones, for one head: made from
+/// queries, used by
+/// [`KvPlaneMut::with_corrections`](crate::attention::KvPlaneMut::with_corrections).
 ///
 /// # Examples
 /// ```
@@ -35,26 +37,28 @@ use crate::{Error, Result};
 #[derive(Debug, Clone, PartialEq)]
 pub struct SquatCorrection {
     head_dim: usize,
-    /// Eight dimensions after the other, a row for each dimension from the first of these on: what it takes of their errors.
-    /// Zero for those that are not before it.
+    /// Eight dimensions after the other, a row for each dimension from the first of these on: what
+    /// it takes of their errors. Zero for those that are not before it.
     weights: Vec<[f32; LANES]>,
 }
 
 impl SquatCorrection {
-    /// The correction that queries ask for. Their Gram matrix is divided by the mean of its diagonal, so that the meaning of
-    /// `strength` depends neither on their number nor on their length: 0 is no correction, and the larger it is, the more
-    /// a key's own error may grow to keep scores right. Few queries deserve little of it.
+    /// The correction that queries ask for. Their Gram matrix is divided by the mean of its
+    /// diagonal, so that the meaning of `strength` depends neither on their number nor on their
+    /// length: 0 is no correction, and the larger it is, the more a key's own error may grow to
+    /// keep scores right. Few queries deserve little of it.
     ///
     /// # Shapes
-    /// `gram`: `[head_dim, head_dim]`, `Σ q qᵀ` as [`Kernels::add_gram`](crate::Kernels::add_gram) adds it up: the part below the
-    /// diagonal is not read. All zeros, the matrix of no queries, gives [`none`](Self::none).
+    /// `gram`: `[head_dim, head_dim]`, `Σ q qᵀ` as [`Kernels::add_gram`](crate::Kernels::add_gram)
+    /// adds it up: the part below the diagonal is not read. All zeros, the matrix of no queries,
+    /// gives [`none`](Self::none).
     ///
     /// # Numerics
     /// f64, then rounded to f32. `head_dim³ / 3` multiplications and additions.
     ///
     /// # Errors
-    /// [`Error::QueryGram`] if the matrix cannot be one of rows: numbers that are not finite, a diagonal whose sum is not
-    /// positive, or a form that is not positive definite.
+    /// [`Error::QueryGram`] if the matrix cannot be one of rows: numbers that are not finite, a
+    /// diagonal whose sum is not positive, or a form that is not positive definite.
     ///
     /// # Panics
     /// If the matrix has another size or `head_dim` is no multiple of 8.
@@ -104,7 +108,8 @@ impl SquatCorrection {
     }
 }
 
-/// The rows of an eight among the weights: those before it have as many as the head has dimensions, then 8, 16, .. fewer.
+/// The rows of an eight among the weights: those before it have as many as the head has dimensions,
+/// then 8, 16, .. fewer.
 fn rows_of(head_dim: usize, eight: usize) -> std::ops::Range<usize> {
     let first = |eight: usize| eight * head_dim - LANES * eight * eight.saturating_sub(1) / 2;
     first(eight)..first(eight + 1)
@@ -113,7 +118,8 @@ fn rows_of(head_dim: usize, eight: usize) -> std::ops::Range<usize> {
 /// Chooses the quants of a run of tiles anew, with the scales and minima that are stored.
 ///
 /// # Shapes
-/// `keys`: `[tiles, head_dim, 32]`, moved on the way; `quants`: those of the run; `scales`: `[2, head_dim]`, scales, then minima.
+/// `keys`: `[tiles, head_dim, 32]`, moved on the way; `quants`: those of the run; `scales`: `[2,
+/// head_dim]`, scales, then minima.
 #[inline(always)]
 pub(super) fn choose<L: Lanes, C: Codes>(
     l: L,
@@ -165,8 +171,8 @@ impl Steps {
         steps
     }
 
-    /// The quants of dimension `i` at 32 positions, and their errors: what is read minus what was meant. An error that is not
-    /// finite counts as none, so that garbage stays in its dimension.
+    /// The quants of dimension `i` at 32 positions, and their errors: what is read minus what was
+    /// meant. An error that is not finite counts as none, so that garbage stays in its dimension.
     #[inline(always)]
     fn quantize<L: Lanes, C: Codes>(
         &self,
@@ -207,7 +213,8 @@ fn correct<L: Lanes>(l: L, weights: &[f32], errors: &[[f32; GROUP]; LANES], key:
     }
 }
 
-/// `I + strength * gram / mean of its diagonal`, on and above the diagonal; `None` if that mean is not positive.
+/// `I + strength * gram / mean of its diagonal`, on and above the diagonal; `None` if that mean is
+/// not positive.
 fn form(gram: &[f32], dim: usize, strength: f32) -> Option<Vec<f64>> {
     let trace: f64 = gram.iter().step_by(dim + 1).map(|&x| f64::from(x)).sum();
     let factor = f64::from(strength) * dim as f64 / trace;
@@ -216,8 +223,8 @@ fn form(gram: &[f32], dim: usize, strength: f32) -> Option<Vec<f64>> {
     (trace > 0.0).then_some(form)
 }
 
-/// The upper triangular `U` with `a = U Uᵀ`, in the place of `a`; `None` if there is none. The corner of `a` behind any
-/// dimension is the product of that corner of `U`.
+/// The upper triangular `U` with `a = U Uᵀ`, in the place of `a`; `None` if there is none. The
+/// corner of `a` behind any dimension is the product of that corner of `U`.
 fn factor(mut a: Vec<f64>, dim: usize) -> Option<Vec<f64>> {
     for j in (0..dim).rev() {
         let (above, row) = a.split_at_mut(j * dim);
@@ -236,7 +243,8 @@ fn factor(mut a: Vec<f64>, dim: usize) -> Option<Vec<f64>> {
     Some(a)
 }
 
-/// `-A_RR⁻¹ A_Ri` for dimension `i` and the later ones `R` at the end of the head: `U_RRᵀ x = -U_iRᵀ`, from the first on.
+/// `-A_RR⁻¹ A_Ri` for dimension `i` and the later ones `R` at the end of the head: `U_RRᵀ x =
+/// -U_iRᵀ`, from the first on.
 fn solve(factor: &[f64], dim: usize, i: usize, x: &mut [f64]) {
     let first = dim - x.len();
     for (x, u) in x.iter_mut().zip(&factor[i * dim + first..]) {

@@ -5,7 +5,7 @@ use half::{bf16, f16};
 use super::super::KEY_TILE;
 use super::codes::{FourBits, TwoBits};
 use super::layout::TileRun;
-use super::{GROUP, KiviBits, KvFormat, KvLayout, KvRole, float, per_token, q4, q8};
+use super::{GROUP, KiviBits, KvFormat, KvLayout, KvPlaneMut, KvRole, float, per_token, q4, q8};
 use crate::Kernels;
 use crate::lanes::Lanes;
 
@@ -29,77 +29,58 @@ impl Row<'_> {
     }
 }
 
-/// Rows to be stored.
-pub(crate) struct StoreJob<'a> {
-    layout: &'a KvLayout,
-    role: KvRole,
-    rows: &'a [f32], // [tokens, n_kv_heads, head_dim]
-    first: usize,
-}
-
 impl Kernels {
-    /// Stores the keys of consecutive tokens in a plane, from position `first` of its block on.
+    /// Stores the keys or values of consecutive tokens in a plane, from position `first` of its
+    /// block on.
     ///
     /// # Shapes
-    /// `rows`: `[tokens, n_kv_heads, head_dim]`; `plane`: [`KvLayout::plane_bytes`] bytes, laid out as attention reads
-    /// them. Other positions of the plane stay as they are.
+    /// `rows`: `[tokens, n_kv_heads, head_dim]`. Other positions of the plane stay as they are.
     ///
     /// # Numerics
-    /// `F16` and `BF16` round to nearest, ties to even. The others round scale (and minimum) to half precision first and
-    /// then the numbers to the nearest step of *that* scale. A group with a value that is not finite, or whose scale
-    /// or minimum does not fit half precision, gets the scale NaN, so that garbage cannot look like a number. The
-    /// same bits on every instruction set.
+    /// `F16` and `BF16` round to nearest, ties to even. The others round scale (and minimum) to
+    /// half precision first and then the numbers to the nearest step of *that* scale. A group with
+    /// a value that is not finite, or whose scale or minimum does not fit half precision, gets the
+    /// scale NaN, so that garbage cannot look like a number. The same bits on every instruction
+    /// set.
     ///
     /// # Panics
-    /// If a length contradicts the layout, the tokens do not fit the block, the keys of the format share scales over positions
-    /// ([`KvFormat::keys_are_appendable`]), or the plane is not aligned for the format's
-    /// numbers (64-byte alignment, as [`KvBuffer`](crate::attention::KvBuffer) gives it, is best).
-    pub fn store_keys(&self, layout: &KvLayout, rows: &[f32], first: usize, plane: &mut [u8]) {
-        self.store_kv(&StoreJob { layout, role: KvRole::Keys, rows, first }, plane);
-    }
-
-    /// Stores the values of consecutive tokens; otherwise as [`store_keys`](Self::store_keys).
-    ///
-    /// # Panics
-    /// If a length contradicts the layout, the tokens do not fit the block, the values of the format are written whole
-    /// ([`KvFormat::values_are_appendable`]), or the plane is not aligned.
-    pub fn store_values(&self, layout: &KvLayout, rows: &[f32], first: usize, plane: &mut [u8]) {
-        self.store_kv(&StoreJob { layout, role: KvRole::Values, rows, first }, plane);
-    }
-
-    fn store_kv(&self, job: &StoreJob<'_>, plane: &mut [u8]) {
-        let width = job.layout.n_kv_heads * job.layout.head_dim;
-        assert!(plane.len() == job.layout.plane_bytes(), "store: length of the plane");
+    /// If the rows are not whole tokens, the tokens do not fit the block, the format is written
+    /// whole ([`KvFormat::keys_are_appendable`], [`KvFormat::values_are_appendable`]), or the plane
+    /// is not aligned for the format's numbers (64-byte alignment, as
+    /// [`KvBuffer`](crate::attention::KvBuffer) gives it, is best).
+    pub fn store_kv(&self, plane: KvPlaneMut<'_>, first: usize, rows: &[f32]) {
+        let KvLayout { format, n_kv_heads, block_tokens, head_dim } = plane.layout;
+        let width = n_kv_heads * head_dim;
         if width == 0 {
             return;
         }
-        assert!(job.rows.len().is_multiple_of(width), "store: rows of another width");
-        let end = job.first.saturating_add(job.rows.len() / width);
-        assert!(end <= job.layout.block_tokens, "store: more tokens than the block has room for");
-        let format = job.layout.format;
-        let (rows, are_appendable) = match job.role {
+        assert!(rows.len().is_multiple_of(width), "store_kv: rows of another width");
+        let end = first.saturating_add(rows.len() / width);
+        assert!(end <= block_tokens, "store_kv: more tokens than the block has room for");
+        let (name, are_appendable) = match plane.role {
             KvRole::Keys => ("keys", format.keys_are_appendable()),
             KvRole::Values => ("values", format.values_are_appendable()),
         };
-        assert!(are_appendable, "store: {rows} in {format} are written a block at a time, by convert_kv");
+        assert!(are_appendable, "store_kv: {name} in {format} are written a block at a time, by convert_kv");
         // SAFETY: `self` exists only where the slot's instruction set is present.
-        unsafe { (self.slots.store_kv)(job, plane) }
+        unsafe { (self.slots.store_kv)(plane, first, rows) }
     }
 }
 
-/// Stores the rows of a job.
+/// Stores rows from position `first` on.
 #[inline(always)]
-pub(crate) fn store<L: Lanes>(l: L, job: &StoreJob<'_>, plane: &mut [u8]) {
-    let KvLayout { format, n_kv_heads, block_tokens, head_dim } = *job.layout;
-    let run = job.layout.run(job.role);
+pub(crate) fn store<L: Lanes>(l: L, plane: KvPlaneMut<'_>, first: usize, rows: &[f32]) {
+    let KvPlaneMut { layout, role, bytes, .. } = plane;
+    let KvLayout { format, n_kv_heads, block_tokens, head_dim } = layout;
+    let run = layout.run(role);
     // Head by head: the places of consecutive tokens lie side by side.
     for head in 0..n_kv_heads {
-        let tiles = &mut plane[head * (block_tokens / KEY_TILE) * run.bytes()..];
-        for (token, row) in job.rows.chunks_exact(n_kv_heads * head_dim).enumerate() {
-            let position = job.first + token;
+        let tiles = &mut bytes[head * (block_tokens / KEY_TILE) * run.bytes()..];
+        for (token, row) in rows.chunks_exact(n_kv_heads * head_dim).enumerate() {
+            let position = first + token;
             let tile = &mut tiles[position / KEY_TILE * run.bytes()..];
             let values = &row[head * head_dim..][..head_dim];
-            store_row(l, format, &run, Row { role: job.role, values, slot: position % KEY_TILE }, tile);
+            store_row(l, format, &run, Row { role, values, slot: position % KEY_TILE }, tile);
         }
     }
 }

@@ -21,7 +21,8 @@ impl Random {
     }
 }
 
-/// Keys and values of a sequence in blocks, and the numbers that these stand for in plain order for the oracle.
+/// Keys and values of a sequence in blocks, and the numbers that these stand for in plain order for
+/// the oracle.
 pub(super) struct Sequence {
     pub(super) n_kv_heads: usize,
     pub(super) head_dim: usize,
@@ -95,11 +96,13 @@ impl Sequence {
     pub(super) fn blocks(&self) -> Vec<KvBlock<'_>> {
         (self.planes.iter().enumerate())
             .map(|(index, planes)| {
-                let plane = |role: usize| {
-                    let format = self.layouts(index)[role].format();
-                    KvPlane { format, bytes: planes[role].as_bytes() }
-                };
-                KvBlock { keys: plane(0), values: plane(1) }
+                let layouts = self.layouts(index);
+                let start = index * self.block_tokens;
+                let [keys, values] = [KvRole::Keys, KvRole::Values].map(|role| {
+                    let (layout, buffer) = (layouts[role as usize], &planes[role as usize]);
+                    plane_at(layout, role, buffer, start)
+                });
+                KvBlock { keys, values }
             })
             .collect()
     }
@@ -112,7 +115,7 @@ impl Sequence {
             query_start: 0,
             n_queries: self.tokens(),
             scale: 1.0 / (self.head_dim as f32).sqrt(),
-            window: None,
+            mask: Mask::CAUSAL,
             soft_cap: None,
             alibi: None,
         }
@@ -137,9 +140,7 @@ impl Sequence {
         scratch: &mut AttentionScratch,
     ) -> Vec<f32> {
         let blocks = self.blocks();
-        let needs = self.formats.as_flattened().iter().any(|format| format.needs_calibration());
-        let nuq = needs.then(|| Nuq::of(&self.layouts(0)[0]).context(0));
-        let kv = KvView { blocks: &blocks, block_tokens: self.block_tokens, len: self.tokens(), nuq };
+        let kv = KvView::new(&blocks, self.tokens());
         let mut out = vec![f32::NAN; q.len()];
         kernels.attention(pool, shape, q, &kv, &mut out, scratch);
         out
@@ -155,8 +156,11 @@ impl Sequence {
                 let row = (query * shape.n_heads + head) * dim;
                 let key_row = |key: usize| (key * shape.n_kv_heads + kv_head) * dim;
                 let position = shape.query_start + query;
-                let keys: Vec<usize> =
-                    (0..=position).filter(|key| shape.window.is_none_or(|w| position - key < w)).collect();
+                let sees = |key: &usize| match shape.mask {
+                    Mask::Causal { window } => *key <= position && window.is_none_or(|w| position - key < w),
+                    Mask::Full => true,
+                };
+                let keys: Vec<usize> = (0..self.tokens()).filter(sees).collect();
                 let score = |&key: &usize| {
                     let dot: f64 = (0..dim)
                         .map(|i| f64::from(q[row + i]) * f64::from(self.keys[key_row(key) + i]))
@@ -164,7 +168,7 @@ impl Sequence {
                     let s = dot * f64::from(shape.scale);
                     let s = shape.soft_cap.map_or(s, |cap| f64::from(cap) * (s / f64::from(cap)).tanh());
                     let slope = shape.alibi.map_or(0.0, |max| alibi_slope(head, shape.n_heads, max));
-                    s - f64::from(slope) * (position - key) as f64
+                    s - f64::from(slope) * (position as f64 - key as f64)
                 };
                 let scores: Vec<f64> = keys.iter().map(score).collect();
                 let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -192,8 +196,9 @@ pub(super) fn stored(
     stored_at(kernels, layout, role, rows, first, 0)
 }
 
-/// A plane that holds `rows` from position `first` on, of a block that begins at position `start` of its sequence. Whatever is
-/// not written is NaN, which no result may show; where the format is written a block at a time, it is 0.
+/// A plane that holds `rows` from position `first` on, of a block that begins at position `start`
+/// of its sequence. Whatever is not written is NaN, which no result may show; where the format is
+/// written a block at a time, it is 0.
 pub(super) fn stored_at(
     kernels: Kernels,
     layout: &KvLayout,
@@ -204,22 +209,30 @@ pub(super) fn stored_at(
 ) -> KvBuffer {
     let mut plane = KvBuffer::zeroed(layout.plane_bytes()).unwrap();
     plane.as_bytes_mut().fill(0xff);
-    let wide = with_format(layout, KvFormat::F32);
-    let mut zeros = KvBuffer::zeroed(wide.plane_bytes()).unwrap();
-    match role {
-        KvRole::Keys if layout.format().keys_are_appendable() => {
-            kernels.store_keys(layout, rows, first, plane.as_bytes_mut());
-            return plane;
-        }
-        KvRole::Values if layout.format().values_are_appendable() => {
-            kernels.store_values(layout, rows, first, plane.as_bytes_mut());
-            return plane;
-        }
-        KvRole::Keys => kernels.store_keys(&wide, rows, first, zeros.as_bytes_mut()),
-        KvRole::Values => kernels.store_values(&wide, rows, first, zeros.as_bytes_mut()),
+    let format = layout.format();
+    let is_appendable = match role {
+        KvRole::Keys => format.keys_are_appendable(),
+        KvRole::Values => format.values_are_appendable(),
+    };
+    if is_appendable {
+        kernels.store_kv(KvPlaneMut::new(*layout, role, plane.as_bytes_mut()), first, rows);
+    } else {
+        let wide = with_format(layout, KvFormat::F32);
+        let mut zeros = KvBuffer::zeroed(wide.plane_bytes()).unwrap();
+        kernels.store_kv(KvPlaneMut::new(wide, role, zeros.as_bytes_mut()), first, rows);
+        convert_at(kernels, role, (&wide, &zeros), (layout, &mut plane), start);
     }
-    convert_at(kernels, role, (&wide, &zeros), (layout, &mut plane), start);
     plane
+}
+
+/// A plane of a block that begins at position `start` of its sequence.
+pub(super) fn plane_at(layout: KvLayout, role: KvRole, buffer: &KvBuffer, start: usize) -> KvPlane<'_> {
+    KvPlane::new(layout, role, buffer.as_bytes()).with_nuq(context_at(&layout, start))
+}
+
+/// What a format that needs a calibration means.
+fn context_at(layout: &KvLayout, start: usize) -> Option<NuqContext<'static>> {
+    layout.format().needs_calibration().then(|| Nuq::of(layout).context(start))
 }
 
 /// Rewrites a plane of a block that begins at position `start` of its sequence.
@@ -230,14 +243,9 @@ pub(super) fn convert_at(
     (to, out): (&KvLayout, &mut KvBuffer),
     start: usize,
 ) {
-    let (plane, out) = (plane.as_bytes(), out.as_bytes_mut());
-    let scratch = &mut KvScratch::new();
-    if [from, to].iter().any(|layout| layout.format().needs_calibration()) {
-        let nuq = Nuq::of(to).context(start);
-        kernels.convert_kv_nuq(role, from, plane, to, out, nuq, scratch);
-    } else {
-        kernels.convert_kv(role, from, plane, to, out, scratch);
-    }
+    let from = plane_at(*from, role, plane, start);
+    let to = KvPlaneMut::new(*to, role, out.as_bytes_mut()).with_nuq(context_at(to, start));
+    kernels.convert_kv(from, to, &mut KvScratch::new());
 }
 
 /// The same sizes in another format.
@@ -250,8 +258,8 @@ pub(super) fn decode(layout: &KvLayout, role: KvRole, plane: &[u8], at: [usize; 
     decode_at(layout, role, plane, at, 0)
 }
 
-/// One number of a plane, read as the documentation of the layout says; `at` is position, head and dimension, and the block
-/// begins at position `start` of its sequence.
+/// One number of a plane, read as the documentation of the layout says; `at` is position, head and
+/// dimension, and the block begins at position `start` of its sequence.
 pub(super) fn decode_at(layout: &KvLayout, role: KvRole, plane: &[u8], at: [usize; 3], start: usize) -> f32 {
     let [position, head, dimension] = at;
     let (format, block_tokens, head_dim) = (layout.format(), layout.block_tokens(), layout.head_dim());

@@ -83,7 +83,8 @@ fn groups_of_equal_and_of_tiny_values() {
     }
 }
 
-/// The dimensions (or positions) that share a scale with garbage, and nothing else, become NaN; of keys in `nuq3` the tile.
+/// The dimensions (or positions) that share a scale with garbage, and nothing else, become NaN; of
+/// keys in `nuq3` the tile.
 #[test]
 fn garbage_does_not_look_like_a_number() {
     for garbage in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, -1e8] {
@@ -138,6 +139,17 @@ fn heads_and_blocks_that_do_not_fit_are_an_error() {
 }
 
 #[test]
+fn layouts_of_no_dimensions_and_no_whole_tiles_are_an_error() {
+    for format in KvFormat::ALL {
+        assert!(matches!(KvLayout::new(format, 2, 128, 0), Err(Error::KvHeadDim { head_dim: 0, .. })));
+        for block_tokens in [0, 1, 31, 33, 130] {
+            let layout = KvLayout::new(format, 2, block_tokens, 128);
+            assert!(matches!(layout, Err(Error::KvBlockTokens { .. })), "{format}, {block_tokens}");
+        }
+    }
+}
+
+#[test]
 fn planes_take_what_the_table_says() {
     let bits = [32.0, 16.0, 16.0, 8.5, 5.0, 5.0, 4.5, 4.25, 3.625, 3.0, 2.5, 2.25];
     for (format, bits) in KvFormat::ALL.into_iter().zip(bits) {
@@ -147,7 +159,8 @@ fn planes_take_what_the_table_says() {
     }
 }
 
-/// A dimension that is far from zero costs the others nothing, and itself no more than its own range.
+/// A dimension that is far from zero costs the others nothing, and itself no more than its own
+/// range.
 #[test]
 fn a_scale_per_dimension_beats_one_per_position_on_outliers() {
     let mut rows = Random(7).values(32 * HEAD_DIM);
@@ -179,7 +192,7 @@ fn four_bit_values_of_groups_of_32_are_those_of_q4() {
 fn keys_that_share_scales_are_not_stored_row_by_row() {
     let layout = KvLayout::new("kivi2".parse().unwrap(), 1, 32, 32).unwrap();
     let mut plane = KvBuffer::zeroed(layout.plane_bytes()).unwrap();
-    best().store_keys(&layout, &[0.0; 32], 0, plane.as_bytes_mut());
+    best().store_kv(KvPlaneMut::new(layout, KvRole::Keys, plane.as_bytes_mut()), 0, &[0.0; 32]);
 }
 
 #[test]

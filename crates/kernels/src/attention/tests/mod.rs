@@ -27,7 +27,7 @@ fn lengths_around_tiles_and_splits() {
 
 #[test]
 fn no_queries_and_no_tokens() {
-    let kv = KvView { blocks: &[], block_tokens: 32, len: 0, nuq: None };
+    let kv = KvView::new(&[], 0);
     let sequence = Sequence::new(1, 1, 2, 8, KvFormat::F32);
     let shape = AttentionShape { n_queries: 0, ..sequence.shape(1) };
     best().attention(&ThreadPool::single(), &shape, &[], &kv, &mut [], &mut AttentionScratch::new());
@@ -79,7 +79,7 @@ fn windows() {
     let sequence = Sequence::new(9, 130, 1, 16, KvFormat::F32);
     let q = Random(4).values(130 * 3 * 16);
     for window in [0, 1, 5, 31, 32, 33, 100, 130, 1000, usize::MAX] {
-        let shape = AttentionShape { window: Some(window), ..sequence.shape(3) };
+        let shape = AttentionShape { mask: Mask::Causal { window: Some(window) }, ..sequence.shape(3) };
         let expected = sequence.oracle(&shape, &q);
         let reference = sequence.attend(scalar(), &pool, &shape, &q);
         assert_close(&reference, &expected, &format!("window {window}"));
@@ -95,7 +95,7 @@ fn windows() {
 fn a_window_over_several_splits() {
     let sequence = Sequence::new(10, 1300, 1, 8, KvFormat::F32);
     let q = Random(4).values(1300 * 8);
-    let shape = AttentionShape { window: Some(600), ..sequence.shape(1) };
+    let shape = AttentionShape { mask: Mask::Causal { window: Some(600) }, ..sequence.shape(1) };
     let expected = sequence.oracle(&shape, &q);
     let reference = sequence.attend(best(), &ThreadPool::single(), &shape, &q);
     assert_close(&reference, &expected, "window 600 of 1300");
@@ -103,6 +103,36 @@ fn a_window_over_several_splits() {
     let tail = AttentionShape { query_start: 1298, n_queries: 2, ..shape };
     let out = sequence.attend(best(), &pool, &tail, &q[1298 * 8..]);
     assert_same_bits(&out, &reference[1298 * 8..], "window 600, the last two queries alone");
+}
+
+#[test]
+fn queries_of_a_full_mask_see_all_keys_wherever_they_stand() {
+    let sequence = Sequence::new(12, 530, 2, 16, KvFormat::F32);
+    let q = Random(4).values(530 * 2 * 16);
+    let full = AttentionShape { mask: Mask::Full, ..sequence.shape(1) };
+    let reference = sequence.attend(scalar(), &ThreadPool::single(), &full, &q);
+    assert_close(&reference, &sequence.oracle(&full, &q), "full mask");
+    let pool = ThreadPool::new(3).unwrap();
+    for kernels in Kernels::available() {
+        for (first, n_queries, query_start) in [(0, 530, 7), (100, 3, 0), (529, 1, 529)] {
+            let part = AttentionShape { query_start, n_queries, ..full.clone() };
+            let rows = first * 32..(first + n_queries) * 32;
+            let out = sequence.attend(kernels, &pool, &part, &q[rows.clone()]);
+            assert_same_bits(&out, &reference[rows], "some queries alone");
+        }
+        // The last query of a causal mask sees the same keys.
+        let last = AttentionShape { query_start: 529, n_queries: 1, ..sequence.shape(1) };
+        let out = sequence.attend(kernels, &pool, &last, &q[529 * 32..]);
+        assert_same_bits(&out, &reference[529 * 32..], "causal, the last query");
+    }
+}
+
+#[test]
+#[should_panic(expected = "linear biases need a causal mask")]
+fn linear_biases_of_a_full_mask_are_refused() {
+    let sequence = Sequence::new(51, 10, 1, 8, KvFormat::F32);
+    let shape = AttentionShape { mask: Mask::Full, alibi: Some(8.0), ..sequence.shape(1) };
+    sequence.attend(best(), &ThreadPool::single(), &shape, &[0.0; 80]);
 }
 
 #[test]
@@ -122,7 +152,8 @@ fn soft_cap() {
 
 #[test]
 fn scores_of_ten_thousand() {
-    // One large score per key, exactly representable, so that the oracle differs only by the softmax.
+    // One large score per key, exactly representable, so that the oracle differs only by the
+    // softmax.
     let tokens = 100;
     let mut keys = vec![0.0; tokens * 8];
     for (t, key) in keys.chunks_mut(8).enumerate() {
@@ -140,7 +171,8 @@ fn scores_of_ten_thousand() {
     }
 }
 
-/// The promise that everything above rests on: the result of a token does not depend on how the work was cut.
+/// The promise that everything above rests on: the result of a token does not depend on how the
+/// work was cut.
 #[test]
 fn any_chunking_and_any_threads_give_the_same_bits() {
     let tokens = 1100;

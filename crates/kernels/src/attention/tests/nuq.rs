@@ -1,4 +1,5 @@
-//! `nuq3`: what its planes mean in tests, read number by number as the documentation of the layout says.
+//! `nuq3`: what its planes mean in tests, read number by number as the documentation of the layout
+//! says.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -6,7 +7,7 @@ use std::sync::Mutex;
 use half::f16;
 
 use super::super::*;
-use super::fixture::{Random, best, decode, scalar, stored, with_format};
+use super::fixture::{Random, best, decode, plane_at, scalar, stored, with_format};
 use crate::rope::{RopeConfig, RopeFrequencies, RopeLayout};
 
 /// Positions that tests use.
@@ -25,8 +26,8 @@ pub(super) struct Nuq {
 }
 
 impl Nuq {
-    /// Those for the shape of a layout: uneven levels, ranges that leave some numbers outside, three quarters of the head
-    /// turned.
+    /// Those for the shape of a layout: uneven levels, ranges that leave some numbers outside,
+    /// three quarters of the head turned.
     pub(super) fn of(layout: &KvLayout) -> &'static Self {
         static MADE: Mutex<BTreeMap<(usize, usize), &'static Nuq>> = Mutex::new(BTreeMap::new());
         let shape = (layout.n_kv_heads(), layout.head_dim());
@@ -150,11 +151,11 @@ fn learned_levels_before_the_rotary_embedding_beat_two_bits_behind_it() {
     let planes = [(KvRole::Keys, &keys), (KvRole::Values, &values)]
         .map(|(role, rows)| stored(best(), &wide, role, rows, 0));
     let [k, v] = &planes;
-    let [f32_keys, f32_values] =
-        [k, v].map(|plane| KvPlane { format: KvFormat::F32, bytes: plane.as_bytes() });
-    let blocks = [KvBlock { keys: f32_keys, values: f32_values }];
+    let [keys_plane, values_plane] =
+        [(KvRole::Keys, k), (KvRole::Values, v)].map(|(role, plane)| plane_at(wide, role, plane, 0));
+    let blocks = [KvBlock { keys: keys_plane, values: values_plane }];
     let mut training = NuqTraining::new(1, dim).unwrap();
-    training.observe(&KvView { blocks: &blocks, block_tokens: tokens, len: tokens, nuq: None }, &rotation, 4);
+    training.observe(&KvView::new(&blocks, tokens), &rotation, 4);
     let codebooks = training.finish().unwrap();
 
     let nuq3 = with_format(&wide, KvFormat::Nuq3);
@@ -163,9 +164,11 @@ fn learned_levels_before_the_rotary_embedding_beat_two_bits_behind_it() {
     for (role, rows, from) in [(KvRole::Keys, &keys, k), (KvRole::Values, &values, v)] {
         let scratch = &mut KvScratch::new();
         let mut few = crate::attention::KvBuffer::zeroed(nuq3.plane_bytes()).unwrap();
-        best().convert_kv_nuq(role, &wide, from.as_bytes(), &nuq3, few.as_bytes_mut(), nuq, scratch);
+        let to = KvPlaneMut::new(nuq3, role, few.as_bytes_mut()).with_nuq(nuq);
+        best().convert_kv(plane_at(wide, role, from, 0), to, scratch);
+        let few = KvPlane::new(nuq3, role, few.as_bytes()).with_nuq(nuq);
         let mut back = crate::attention::KvBuffer::zeroed(wide.plane_bytes()).unwrap();
-        best().convert_kv_nuq(role, &nuq3, few.as_bytes(), &wide, back.as_bytes_mut(), nuq, scratch);
+        best().convert_kv(few, KvPlaneMut::new(wide, role, back.as_bytes_mut()), scratch);
         let of_nuq3 = squared_error(&wide, role, rows, |at| decode(&wide, role, back.as_bytes(), at));
         let other = stored(best(), &kivi2, role, rows, 0);
         let of_kivi2 = squared_error(&kivi2, role, rows, |at| decode(&kivi2, role, other.as_bytes(), at));
@@ -231,13 +234,14 @@ fn more_outliers_than_a_tile_holds_leave_the_nearest_to_their_codes() {
 }
 
 #[test]
-#[should_panic(expected = "blocks in nuq3 without their context")]
+#[should_panic(expected = "a plane in nuq3 without its context")]
 fn planes_without_their_context_are_refused() {
     let layout = KvLayout::new(KvFormat::Nuq3, 1, 32, 32).unwrap();
     let plane = stored(best(), &layout, KvRole::Values, &[0.0; 32 * 32], 0);
-    let plane = KvPlane { format: KvFormat::Nuq3, bytes: plane.as_bytes() };
-    let blocks = [KvBlock { keys: plane, values: plane }];
-    let kv = KvView { blocks: &blocks, block_tokens: 32, len: 1, nuq: None };
+    let [keys, values] =
+        [KvRole::Keys, KvRole::Values].map(|role| KvPlane::new(layout, role, plane.as_bytes()));
+    let blocks = [KvBlock { keys, values }];
+    let kv = KvView::new(&blocks, 1);
     let shape = AttentionShape {
         n_heads: 1,
         n_kv_heads: 1,
@@ -245,7 +249,7 @@ fn planes_without_their_context_are_refused() {
         query_start: 0,
         n_queries: 1,
         scale: 1.0,
-        window: None,
+        mask: Mask::CAUSAL,
         soft_cap: None,
         alibi: None,
     };
@@ -281,15 +285,14 @@ fn nothing_is_learned_of_nothing_or_of_garbage() {
         let wide = KvLayout::new(KvFormat::F32, 1, 32, 32).unwrap();
         let mut rows = vec![0.5; tokens * 32];
         rows.iter_mut().skip(77).take(1).for_each(|number| *number = x);
-        let planes = [KvRole::Keys, KvRole::Values].map(|role| stored(best(), &wide, role, &rows, 0));
-        let [keys, values] =
-            planes.each_ref().map(|plane| KvPlane { format: KvFormat::F32, bytes: plane.as_bytes() });
+        let [keys, values] = [KvRole::Keys, KvRole::Values].map(|role| stored(best(), &wide, role, &rows, 0));
+        let keys = plane_at(wide, KvRole::Keys, &keys, 0);
+        let values = plane_at(wide, KvRole::Values, &values, 0);
         let blocks = [KvBlock { keys, values }];
         let rotation =
             KeyRotation::new(&RopeConfig::new(1e4, 32).frequencies(32).unwrap(), RopeLayout::Halves, 32);
         let mut training = NuqTraining::new(1, 32).unwrap();
-        let view = KvView { blocks: &blocks, block_tokens: 32, len: tokens, nuq: None };
-        training.observe(&view, &rotation, 0);
+        training.observe(&KvView::new(&blocks, tokens), &rotation, 0);
         training.finish()
     };
     assert!(train(32, 0.25).is_ok());

@@ -6,15 +6,16 @@ use super::fixture::{Random, Sequence, assert_close, assert_same_bits, scalar};
 use super::*;
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 60 * ProptestConfig::default().cases / 256, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Any shape: every instruction set gives the bits of the scalar path, whatever the threads and the chunking, and the
-    /// values of the oracle.
+    /// Any shape: every instruction set gives the bits of the scalar path, whatever the threads and
+    /// the chunking, and the values of the oracle.
     #[test]
     fn any_shape_agrees(
         (n_kv_heads, group, head_dim) in (1usize..4, 1usize..9, 1usize..40),
         (before, n_queries) in (0usize..600, 1usize..40),
         window in prop::option::of(0usize..700),
+        is_full in any::<bool>(),
         soft_cap in prop::option::of(1f32..60.0),
         alibi in prop::option::of(1f32..9.0),
         formats in prop::collection::vec((0..KvFormat::ALL.len(), 0..KvFormat::ALL.len()), 1..3),
@@ -32,8 +33,9 @@ proptest! {
         let mut rows = || random.values(tokens * n_kv_heads * head_dim);
         let (keys, values) = (rows(), rows());
         let sequence = Sequence::from_rows(n_kv_heads, head_dim, block_tokens, &formats, keys, values);
+        let (mask, alibi) = if is_full { (Mask::Full, None) } else { (Mask::Causal { window }, alibi) };
         let shape =
-            AttentionShape { query_start: before, n_queries, window, soft_cap, alibi, ..sequence.shape(group) };
+            AttentionShape { query_start: before, n_queries, mask, soft_cap, alibi, ..sequence.shape(group) };
         let width = n_kv_heads * group * head_dim;
         let q: Vec<f32> = Random(seed ^ 1).values(n_queries * width).iter().map(|x| 6.0 * x).collect();
         let reference = sequence.attend(scalar(), &ThreadPool::single(), &shape, &q);

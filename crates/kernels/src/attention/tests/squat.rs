@@ -1,4 +1,5 @@
-//! Keys whose errors are turned away from queries: against the definition in f64, and what it is good for.
+//! Keys whose errors are turned away from queries: against the definition in f64, and what it is
+//! good for.
 
 use proptest::prelude::*;
 
@@ -43,10 +44,11 @@ fn corrections(queries: &[f32], n_kv_heads: usize, head_dim: usize, strength: f3
 fn converted(kernels: Kernels, rows: &[f32], to: &KvLayout, corrections: &[SquatCorrection]) -> KvBuffer {
     let from = with_format(to, KvFormat::F32);
     let plane = stored(kernels, &from, KvRole::Keys, rows, 0);
+    let from = KvPlane::new(from, KvRole::Keys, plane.as_bytes());
     let mut out = KvBuffer::zeroed(to.plane_bytes()).unwrap();
     out.as_bytes_mut().fill(0x5a);
-    let mut scratch = KvScratch::new();
-    kernels.convert_keys_squat(&from, plane.as_bytes(), to, out.as_bytes_mut(), corrections, &mut scratch);
+    let target = KvPlaneMut::new(*to, KvRole::Keys, out.as_bytes_mut()).with_corrections(corrections);
+    kernels.convert_kv(from, target, &mut KvScratch::new());
     out
 }
 
@@ -74,8 +76,9 @@ fn weights(form: &[f64], dim: usize, i: usize) -> Vec<f64> {
     rows.iter().map(|row| row[dim - later]).collect()
 }
 
-/// Follows the stored numbers of one head and group of positions: each must be within half a step of what the definition asks
-/// for, given the errors of the dimensions before, or at the end of the range that the keys have.
+/// Follows the stored numbers of one head and group of positions: each must be within half a step
+/// of what the definition asks for, given the errors of the dimensions before, or at the end of the
+/// range that the keys have.
 fn follow(
     layout: &KvLayout,
     plane: &[u8],
@@ -108,7 +111,7 @@ fn follow(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 24 * ProptestConfig::default().cases / 256, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// What is stored is what the definition asks for, in the same bytes on every instruction set.
     #[test]

@@ -20,7 +20,7 @@ pub(crate) use q8::{Order, Q8Group, Q8Rows, Q8Token, TILE_TOKENS, TileStep, quan
 fn min_tiled_tokens(isa: Isa) -> usize {
     match isa {
         Isa::Avx512 => 12,
-        _ => 17,
+        Isa::Scalar | Isa::Avx2 | Isa::Neon | Isa::NeonDotprod | Isa::NeonI8mm => 17,
     }
 }
 

@@ -18,7 +18,7 @@ use bytemuck::Zeroable;
 use super::pack::{SLAB, SLAB_CHUNKS, packed_slab};
 use super::tile::{MAX_TILE_PAIRS, MAX_TILE_ROWS, Pair, TileShape, finish, multiply};
 use super::{FloatFormat, FloatProduct, chunks, load_tail};
-use crate::lanes::{LANES, Lanes, WideLanes};
+use crate::lanes::{LANES, Lanes, Vectors, WideLanes};
 
 /// Pairs of tokens of a block: a slab of their inputs takes 384 KiB.
 const BLOCK_PAIRS: usize = 32 * MAX_TILE_PAIRS;
@@ -194,11 +194,11 @@ impl RowTile<'_> {
         pair: usize,
     ) {
         let sums = sums.as_chunks_mut::<R>().0;
-        let mut acc = [[l.wide_splat(0.0); R]; P];
+        let mut acc = [[l.wide().splat(0.0); R]; P];
         if self.part.cols.start > 0 {
             for (acc, sums) in acc.iter_mut().zip(&*sums) {
                 for (acc, sum) in acc.iter_mut().zip(sums) {
-                    *acc = l.wide_load(&sum.0);
+                    *acc = l.wide().load(&sum.0);
                 }
             }
         }
@@ -206,7 +206,7 @@ impl RowTile<'_> {
         if self.part.cols.end < self.product.cols {
             for (acc, sums) in acc.iter().zip(sums) {
                 for (&acc, sum) in acc.iter().zip(sums) {
-                    l.wide_store(acc, &mut sum.0);
+                    l.wide().store(acc, &mut sum.0);
                 }
             }
             return;

@@ -8,7 +8,7 @@ use bytemuck::Zeroable;
 use super::MAX_DIRECT_TOKENS;
 use super::blocked::pieces;
 use super::tile::{Pair, TileShape};
-use crate::lanes::{LANES, WideLanes};
+use crate::lanes::{Groups, LANES, Vectors, WideLanes};
 use crate::matmul::Activations;
 use crate::pool::DisjointMut;
 use crate::{Kernels, ThreadPool};
@@ -117,10 +117,10 @@ fn pack_pair<'a, L: WideLanes>(
     let (high_chunks, high_tail) = high.unwrap_or(low).as_chunks();
     for ((low, high_chunk), to) in low_chunks.iter().zip(high_chunks).zip(places.by_ref()) {
         let high_chunk = if high.is_some() { l.load(high_chunk) } else { l.zero() };
-        l.wide_store(l.join(l.load(low), high_chunk), &mut to[0].0);
+        l.wide().store(l.wide().join(l.load(low), high_chunk), &mut to[0].0);
     }
     if let Some(to) = places.next() {
         let high_tail = if high.is_some() { high_tail } else { &[] };
-        l.wide_store(l.join(l.load_partial(low_tail), l.load_partial(high_tail)), &mut to[0].0);
+        l.wide().store(l.wide().join(l.load_partial(low_tail), l.load_partial(high_tail)), &mut to[0].0);
     }
 }

@@ -6,7 +6,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::lanes::{LANES, WideLanes};
+use crate::lanes::{Groups, LANES, Vectors, WideLanes};
 
 /// Eight columns of two tokens, or the lanes of the sums of two tokens with a row; whole cache lines.
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -57,14 +57,14 @@ pub(super) fn multiply<L: WideLanes, const R: usize, const P: usize>(
     let mut sums = *acc;
     for (w, x) in weights.iter().zip(inputs) {
         // Loops and not `map`: a closure does not reliably inherit the CPU features of the function around it.
-        let mut loaded = [l.wide_splat(0.0); P];
+        let mut loaded = [l.wide().splat(0.0); P];
         for p in 0..P {
-            loaded[p] = l.wide_load(&x[p].0);
+            loaded[p] = l.wide().load(&x[p].0);
         }
         for r in 0..R {
-            let w = l.wide_both(l.load(&w[r]));
+            let w = l.wide().both(l.load(&w[r]));
             for p in 0..P {
-                sums[p][r] = l.wide_fma(w, loaded[p], sums[p][r]);
+                sums[p][r] = l.wide().fma(w, loaded[p], sums[p][r]);
             }
         }
     }
@@ -74,10 +74,10 @@ pub(super) fn multiply<L: WideLanes, const R: usize, const P: usize>(
 /// The outputs of a pair of tokens: the trees of up to eight rows.
 #[inline(always)]
 pub(super) fn finish<L: WideLanes, const R: usize>(l: L, acc: [L::W; R]) -> [[f32; LANES]; 2] {
-    let mut eight = [l.wide_splat(0.0); LANES];
+    let mut eight = [l.wide().splat(0.0); LANES];
     eight[..R].copy_from_slice(&acc);
-    let sums = l.wide_sums(eight);
+    let sums = l.wide().sums(eight);
     let mut outputs = [[0.0; LANES]; 2];
-    l.wide_store(sums, &mut outputs);
+    l.wide().store(sums, &mut outputs);
     outputs
 }

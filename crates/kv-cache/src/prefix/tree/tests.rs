@@ -3,6 +3,7 @@
 use std::{cell::Cell, collections::HashMap, thread};
 
 use proptest::prelude::*;
+use ruvllm_testkit::Random;
 
 use super::*;
 use crate::prefix::Scope;
@@ -481,17 +482,12 @@ fn readers_and_writers_work_side_by_side() {
         ends(tokens.len()).map(|end| Arc::new(tokens[..end].to_vec())).collect()
     };
     let work = |thread: u32| {
-        let mut state = 0x9e37_79b9_7f4a_7c15_u64 ^ u64::from(thread);
-        let mut random = |n: u64| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state % n
-        };
+        let mut generator = Random::new(thread.into());
+        let mut random = |n| generator.below(n);
         let keys = [tenant("a"), tenant("b")];
         let mut pinned: Vec<(usize, Match<Block>)> = Vec::new();
         for _ in 0..3_000 {
-            let k = random(2) as usize;
+            let k = random(2);
             let tokens: Vec<u32> = (0..random(24)).map(|_| random(3) as u32).collect();
             match random(8) {
                 0..3 => drop(tree.insert(&keys[k], &tokens, &blocks_of(&tokens))),
@@ -505,7 +501,7 @@ fn readers_and_writers_work_side_by_side() {
                         pinned.push((k, found));
                     }
                 }
-                6 => drop(tree.evict(random(5) as usize)),
+                6 => drop(tree.evict(random(5))),
                 _ => {
                     // What is pinned must be found as it was.
                     if let Some((k, held)) = pinned.pop() {

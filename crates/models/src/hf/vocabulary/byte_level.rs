@@ -1,11 +1,11 @@
 //! Byte-level BPE of a `tokenizer.json`: texts in the byte alphabet, merges, and the name of the pre-tokenizer.
 
+use ruvllm_text::tokenizer::pre_tokenizer_name;
 use serde_json::Value;
 
 use super::{Encoder, Token, Tokens, as_id, kind, merges, not_expressible, vocab};
 use crate::error::Result;
 use crate::hf::fields::Fields;
-use crate::tokenizer::pre_tokenizer_name;
 
 /// Whether a definition is of this kind.
 pub(super) fn is_byte_level(definition: &Fields<'_>) -> Result<bool> {

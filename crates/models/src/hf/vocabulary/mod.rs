@@ -13,11 +13,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use gguf_rs_lite::Metadata;
+use ruvllm_text::TokenId;
 use serde_json::{Map, Value};
 
 use self::specials::Specials;
 use super::fields::{Fields, read_file, read_object};
-use crate::TokenId;
 use crate::error::{Error, Result};
 
 /// Name of the file that defines a tokenizer.
@@ -253,5 +253,6 @@ fn merges<'a>(model: &Fields<'a>) -> Result<Vec<(&'a str, &'a str)>> {
 /// The error for a definition that a GGUF vocabulary cannot express.
 fn not_expressible(what: &str, value: &Value) -> Error {
     let shown: String = value.to_string().chars().take(SHOWN_CHARS).collect();
-    Error::TokenizerDefinition { message: format!("{what} {shown} cannot be written to a GGUF file") }
+    let message = format!("{what} {shown} cannot be written to a GGUF file");
+    ruvllm_text::Error::TokenizerDefinition { message }.into()
 }

@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 
+use ruvllm_text::tokenizer::byte_token;
 use serde_json::Value;
 
 use super::protobuf::{Field, Message};
 use super::{Encoder, Token, Tokens, as_id, kind, merges, not_expressible, vocab};
 use crate::error::{Error, Result};
 use crate::hf::fields::Fields;
-use crate::tokenizer::byte_token;
 
 /// Score of a piece that no merge makes: behind all others.
 const NEVER_MERGED: f32 = -1e9;
@@ -135,12 +135,11 @@ fn prepends(normalizer: Option<&Value>) -> Result<bool> {
 }
 
 fn unsupported(found: &str) -> Error {
-    Error::UnsupportedTokenizer {
-        found: found.to_owned(),
-        supported: "byte-level BPE, BPE with byte fallback, SentencePiece BPE".to_owned(),
-    }
+    let supported = "byte-level BPE, BPE with byte fallback, SentencePiece BPE".to_owned();
+    ruvllm_text::Error::UnsupportedTokenizer { found: found.to_owned(), supported }.into()
 }
 
 fn damaged() -> Error {
-    Error::TokenizerDefinition { message: "tokenizer.model is damaged or of another format".to_owned() }
+    let message = "tokenizer.model is damaged or of another format".to_owned();
+    ruvllm_text::Error::TokenizerDefinition { message }.into()
 }

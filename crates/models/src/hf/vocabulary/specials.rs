@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use gguf_rs_lite::Metadata;
+use ruvllm_text::TokenId;
 use serde_json::Value;
 
 use super::{Added, as_id};
-use crate::TokenId;
 use crate::error::Result;
 use crate::hf::fields::Fields;
 

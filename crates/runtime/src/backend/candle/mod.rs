@@ -12,7 +12,8 @@ use std::fmt;
 use std::path::Path;
 
 use candle_core::{Device, Tensor};
-use ruvllm_models::{HfFolder, ModelConfig, TokenId};
+use ruvllm_models::{HfFolder, ModelConfig};
+use ruvllm_text::TokenId;
 
 use self::family::Family;
 use self::network::Network;

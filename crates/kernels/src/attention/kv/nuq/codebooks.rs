@@ -5,7 +5,8 @@ use crate::{Error, Result};
 /// Levels of a codebook.
 pub const NUQ_LEVELS: usize = 8;
 
-/// Levels of the keys and of the values of a layer, and where the dimensions of its keys lie before they are turned.
+/// Levels of the keys and of the values of a layer, and where the dimensions of its keys lie before
+/// they are turned.
 ///
 /// [`NuqTraining`](super::NuqTraining) finds them.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,7 +23,8 @@ impl NuqCodebooks {
     /// `key_ranges`: `[n_kv_heads, head_dim]`, the lower and the upper end.
     ///
     /// # Errors
-    /// [`Error::NuqCodebooks`] if levels do not ascend within [-1, 1], or a range is not finite or has its ends exchanged.
+    /// [`Error::NuqCodebooks`] if levels do not ascend within [-1, 1], or a range is not finite or
+    /// has its ends exchanged.
     pub fn new(
         key_levels: [f32; NUQ_LEVELS],
         value_levels: [f32; NUQ_LEVELS],
@@ -52,7 +54,8 @@ impl NuqCodebooks {
         &self.value_levels
     }
 
-    /// Lower and upper end of each dimension of the keys, `[n_kv_heads, head_dim]`. What lies outside is an outlier.
+    /// Lower and upper end of each dimension of the keys, `[n_kv_heads, head_dim]`. What lies
+    /// outside is an outlier.
     pub fn key_ranges(&self) -> &[[f32; 2]] {
         &self.key_ranges
     }

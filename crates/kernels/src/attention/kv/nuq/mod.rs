@@ -1,13 +1,16 @@
-//! `nuq3`: three bits that name one of eight levels, which a calibration has learned from the model's own keys and values.
+//! `nuq3`: three bits that name one of eight levels, which a calibration has learned from the
+//! model's own keys and values.
 //!
 //! # What a number is
-//! `x = middle + half * level[code]`, one rounding in f32; the levels lie in [-1, 1] and are those of the layer.
-//! - *Keys* are stored as they were before the rotary embedding, where a dimension keeps its range from text to text: middle
-//!   and half of each dimension come from the calibration and take no memory. Reading turns them again.
+//! `x = middle + half * level[code]`, one rounding in f32; the levels lie in [-1, 1] and are those
+//! of the layer.
+//! - *Keys* are stored as they were before the rotary embedding, where a dimension keeps its range
+//!   from text to text: middle and half of each dimension come from the calibration and take no
+//!   memory. Reading turns them again.
 //! - *Values* have a middle and a half per position, found when they are written.
 //!
-//! What lies far out (about 1 % of the numbers) would stretch the ranges of the others: *outliers* are kept beside the codes, as
-//! many in each tile, so that a tile has a fixed size.
+//! What lies far out (about 1 % of the numbers) would stretch the ranges of the others: *outliers*
+//! are kept beside the codes, as many in each tile, so that a tile has a fixed size.
 //!
 //! # Layout of a tile
 //! | part | keys | values |
@@ -16,17 +19,17 @@
 //! | ranges | | middles, then halves, `[32]` each, in half precision |
 //! | outliers | places in the tile as `u16`, then as many numbers in half precision | as those of keys |
 //!
-//! Places count in the order of the codes and ascend; `u16::MAX` stands for none. A tile of keys in which a number was not
-//! finite has only such places, with a NaN beside the first, and is read as NaN. A position of values that had such a number
-//! has the half NaN.
+//! Places count in the order of the codes and ascend; `u16::MAX` stands for none. A tile of keys in
+//! which a number was not finite has only such places, with a NaN beside the first, and is read as
+//! NaN. A position of values that had such a number has the half NaN.
 //!
-//! Of 32 codes, eight bytes hold the two lower bits of each as in the two-bit formats. Four bytes hold the upper ones: that of
-//! code `8 k + j` is bit `2 k + j / 4` of byte `j % 4`.
+//! Of 32 codes, eight bytes hold the two lower bits of each as in the two-bit formats. Four bytes
+//! hold the upper ones: that of code `8 k + j` is bit `2 k + j / 4` of byte `j % 4`.
 //!
 //! # Source
-//! Hooper et al., "`KVQuant`: towards 10 million context length LLM inference with KV cache quantization", arXiv 2401.18079:
-//! keys before the rotary embedding, levels by k-means, outliers beside the codes in a capped number. ADR-0014 says where
-//! this differs.
+//! Hooper et al., "`KVQuant`: towards 10 million context length LLM inference with KV cache
+//! quantization", arXiv 2401.18079: keys before the rotary embedding, levels by k-means, outliers
+//! beside the codes in a capped number. ADR-0014 says where this differs.
 
 mod codebooks;
 mod outliers;
@@ -59,14 +62,15 @@ const NO_PLACE: u16 = u16::MAX;
 /// Half-precision numbers in a cache line.
 const LINE_HALVES: usize = 2 * WIDE;
 
-/// What planes in [`KvFormat::Nuq3`](super::KvFormat::Nuq3) mean: needed to write them and to read them.
+/// Codebooks and rotary embedding of a plane in [`KvFormat::Nuq3`](super::KvFormat::Nuq3), to write
+/// and to read it.
 #[derive(Debug, Clone, Copy)]
 pub struct NuqContext<'a> {
     /// What was learned of the layer.
     pub codebooks: &'a NuqCodebooks,
     /// How the model turns keys.
     pub rotation: &'a KeyRotation,
-    /// Position in the sequence of the first token of the block or view; a multiple of 32.
+    /// Position in the sequence of the first token of the block; a multiple of 32.
     pub first_position: usize,
 }
 
@@ -108,8 +112,9 @@ impl NuqTile<'_> {
     }
 }
 
-/// Outliers that a tile has room for. Values: 1 % of the tile, to the nearest whole cache line, at least one; keys have those
-/// and the room that the ranges of values take, so that both planes are of one size.
+/// Outliers that a tile has room for. Values: 1 % of the tile, to the nearest whole cache line, at
+/// least one; keys have those and the room that the ranges of values take, so that both planes are
+/// of one size.
 fn n_outliers(role: KvRole, head_dim: usize) -> usize {
     let lines = (head_dim.saturating_add(25) / 50).max(1);
     let values = lines.saturating_mul(LINE_HALVES / 2);

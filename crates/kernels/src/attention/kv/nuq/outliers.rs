@@ -30,8 +30,8 @@ impl Outlier {
     }
 }
 
-/// Writes those that are furthest out; the others are left to their codes. With `poison`, only a mark by which the tile is
-/// read as NaN.
+/// Writes those that are furthest out; the others are left to their codes. With `poison`, only a
+/// mark by which the tile is read as NaN.
 pub(super) fn keep(outliers: &mut Vec<Outlier>, poison: bool, halves: &mut [f16]) {
     let (places, numbers) = halves.split_at_mut(halves.len() / 2);
     places.fill(f16::from_bits(NO_PLACE));
@@ -51,14 +51,15 @@ pub(super) fn keep(outliers: &mut Vec<Outlier>, poison: bool, halves: &mut [f16]
     }
 }
 
-/// Numbers at one end of a position's values that may be kept, and one more: the range ends at the first that is not.
+/// Numbers at one end of a position's values that may be kept, and one more: the range ends at the
+/// first that is not.
 const EXTREMES: usize = 4;
 
 /// The ranges of a tile of values after the outliers were taken off that shorten them most.
 ///
-/// A number at the end of a position's range is taken where the sum of the squared ranges, to which the squared error of
-/// quantization is proportional, falls by most; then again, until the tile's room is used. So one share of outliers serves
-/// all positions, and each gets what helps.
+/// A number at the end of a position's range is taken where the sum of the squared ranges, to which
+/// the squared error of quantization is proportional, falls by most; then again, until the tile's
+/// room is used. So one share of outliers serves all positions, and each gets what helps.
 pub(super) struct Trimmed {
     positions: [Position; KEY_TILE],
 }
@@ -66,7 +67,8 @@ pub(super) struct Trimmed {
 /// The ends of one position's values.
 #[derive(Clone, Copy)]
 struct Position {
-    /// The largest numbers and the negated smallest ones, from the outside in, with their dimensions.
+    /// The largest numbers and the negated smallest ones, from the outside in, with their
+    /// dimensions.
     ends: [[(f32, usize); EXTREMES]; 2],
     /// How many of each were taken off.
     taken: [usize; 2],
@@ -145,7 +147,8 @@ impl Trimmed {
         Self { positions }
     }
 
-    /// Lower and upper end of the rest of a position's values; `None` if there was a number that is not finite.
+    /// Lower and upper end of the rest of a position's values; `None` if there was a number that is
+    /// not finite.
     pub(super) fn range(&self, slot: usize) -> Option<[f32; 2]> {
         let Position { ends, taken, finite } = &self.positions[slot];
         finite.then(|| [-ends[1][taken[1]].0, ends[0][taken[0]].0])

@@ -4,7 +4,7 @@ use half::f16;
 
 use super::super::{KEY_TILE, KvTile, Line, WIDE, floats_mut};
 use super::{CODE_BYTES, GROUP, NO_PLACE, NuqTile, middle_and_half, split_outliers, unpack};
-use crate::lanes::{LANES, WideLanes};
+use crate::lanes::{Groups, LANES, Vectors, WideLanes};
 
 /// Lines of 32 numbers.
 const LINES: usize = GROUP / WIDE;
@@ -73,12 +73,12 @@ fn decode<L: WideLanes>(
     for (codes, to) in codes.as_chunks::<2>().0.iter().zip(to) {
         let first = l.fma(l.lookup(levels, codes[0]), half, middle);
         let second = l.fma(l.lookup(levels, codes[1]), half, middle);
-        l.wide_store(l.join(first, second), to.halves_mut());
+        l.wide().store(l.wide().join(first, second), to.halves_mut());
     }
 }
 
-/// Puts the outliers in their places. A place that the tile does not have changes nothing, whatever the bytes say. `false` if
-/// the tile is marked as NaN, and has become it.
+/// Puts the outliers in their places. A place that the tile does not have changes nothing, whatever
+/// the bytes say. `false` if the tile is marked as NaN, and has become it.
 #[inline(always)]
 fn put_outliers<L: WideLanes>(l: L, outliers: &[f16], to: &mut [f32]) -> bool {
     let (places, numbers) = split_outliers(outliers);

@@ -2,7 +2,7 @@
 
 use super::super::{Line, as_lines_len, floats_mut};
 use super::KEY_TILE;
-use crate::lanes::WideLanes;
+use crate::lanes::{Vectors, WideLanes};
 use crate::rope::{RopeFrequencies, RopeLayout};
 
 /// Lines of the numbers of 32 positions.
@@ -10,8 +10,9 @@ const LINES: usize = 2;
 
 /// Cosines and sines by which keys of consecutive positions are turned, and turned back.
 ///
-/// An angle is that of the first position of its tile of 32 plus that of the step from there, so the tables take a 32nd
-/// of those of a [`RopeTable`](crate::rope::RopeTable). Angles are computed in f64; adding them in f32 costs about 1e-7.
+/// An angle is that of the first position of its tile of 32 plus that of the step from there, so
+/// the tables take a 32nd of those of a [`RopeTable`](crate::rope::RopeTable). Angles are computed
+/// in f64; adding them in f32 costs about 1e-7.
 #[derive(Debug, Clone)]
 pub struct KeyRotation {
     layout: RopeLayout,
@@ -20,12 +21,14 @@ pub struct KeyRotation {
     starts: Vec<[f32; 2]>, // [tiles, pairs]
     /// Cosines, then sines, of the steps.
     steps: Vec<Line>, // [pairs, 2, 32]
-    /// One over the squared magnitude: by it, turning back undoes both the magnitude of the keys and that of `starts`.
+    /// One over the squared magnitude: by it, turning back undoes both the magnitude of the keys
+    /// and that of `starts`.
     shrink: f32,
 }
 
 impl KeyRotation {
-    /// Tables of the positions from 0 to `n_positions`, rounded up to whole tiles. Without frequencies nothing turns.
+    /// Tables of the positions from 0 to `n_positions`, rounded up to whole tiles. Without
+    /// frequencies nothing turns.
     pub fn new(frequencies: &RopeFrequencies, layout: RopeLayout, n_positions: usize) -> Self {
         let RopeFrequencies { inverse, magnitude } = frequencies;
         let tiles = n_positions.div_ceil(KEY_TILE);
@@ -69,25 +72,25 @@ impl KeyRotation {
         let (keys, _) = keys.as_chunks_mut::<LINES>();
         for (pair, (&[cos, sin], steps)) in starts.iter().zip(steps).enumerate() {
             let factor = if BACK { self.shrink } else { 1.0 };
-            let (cos, sin) = (l.wide_splat(cos * factor), l.wide_splat(sin * factor));
+            let (cos, sin) = (l.wide().splat(cos * factor), l.wide().splat(sin * factor));
             let (a, b) = match self.layout {
                 RopeLayout::Halves => (pair, pair + self.pairs),
                 RopeLayout::Interleaved => (2 * pair, 2 * pair + 1),
             };
             for line in 0..LINES {
-                let step_cos = l.wide_load(steps[line].halves());
-                let step_sin = l.wide_load(steps[LINES + line].halves());
-                let c = l.wide_fnma(sin, step_sin, l.wide_mul(cos, step_cos));
-                let s = l.wide_fma(cos, step_sin, l.wide_mul(sin, step_cos));
-                let (x, y) = (l.wide_load(keys[a][line].halves()), l.wide_load(keys[b][line].halves()));
-                let (x_cos, y_cos) = (l.wide_mul(x, c), l.wide_mul(y, c));
+                let step_cos = l.wide().load(steps[line].halves());
+                let step_sin = l.wide().load(steps[LINES + line].halves());
+                let c = l.wide().fnma(sin, step_sin, l.wide().mul(cos, step_cos));
+                let s = l.wide().fma(cos, step_sin, l.wide().mul(sin, step_cos));
+                let (x, y) = (l.wide().load(keys[a][line].halves()), l.wide().load(keys[b][line].halves()));
+                let (x_cos, y_cos) = (l.wide().mul(x, c), l.wide().mul(y, c));
                 let (x, y) = if BACK {
-                    (l.wide_fma(y, s, x_cos), l.wide_fnma(x, s, y_cos))
+                    (l.wide().fma(y, s, x_cos), l.wide().fnma(x, s, y_cos))
                 } else {
-                    (l.wide_fnma(y, s, x_cos), l.wide_fma(x, s, y_cos))
+                    (l.wide().fnma(y, s, x_cos), l.wide().fma(x, s, y_cos))
                 };
-                l.wide_store(x, keys[a][line].halves_mut());
-                l.wide_store(y, keys[b][line].halves_mut());
+                l.wide().store(x, keys[a][line].halves_mut());
+                l.wide().store(y, keys[b][line].halves_mut());
             }
         }
     }

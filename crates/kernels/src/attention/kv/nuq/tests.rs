@@ -13,7 +13,8 @@ proptest! {
         prop_assert_eq!(found.as_flattened(), &codes);
     }
 
-    /// Taking outliers off shortens ranges, never below the numbers that are left, and what is left and taken is everything.
+    /// Taking outliers off shortens ranges, never below the numbers that are left, and what is left
+    /// and taken is everything.
     #[test]
     fn ranges_hold_what_was_not_taken_off(
         values in prop::collection::vec(-100f32..100.0, 32 * 32),

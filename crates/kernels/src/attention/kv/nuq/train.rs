@@ -23,8 +23,9 @@ const ROUNDS: usize = 50;
 
 /// Learns the codebooks of one layer from keys and values that the model computed.
 ///
-/// It holds the keys in half precision (2 bytes for each of `n_kv_heads * head_dim` dimensions of a position) and a histogram
-/// of the values. No numbers are drawn at random: the same keys and values give the same codebooks.
+/// It holds the keys in half precision (2 bytes for each of `n_kv_heads * head_dim` dimensions of a
+/// position) and a histogram of the values. No numbers are drawn at random: the same keys and
+/// values give the same codebooks.
 ///
 /// # Examples
 /// ```
@@ -38,17 +39,17 @@ const ROUNDS: usize = 50;
 /// let layout = KvLayout::new(KvFormat::F32, 1, 64, 32)?;
 /// let mut plane = KvBuffer::zeroed(layout.plane_bytes()).expect("some memory");
 /// let rows: Vec<f32> = (0..64 * 32).map(|i| (i as f32).sin()).collect();
-/// kernels.store_keys(&layout, &rows, 0, plane.as_bytes_mut());
-/// let keys = KvPlane { format: KvFormat::F32, bytes: plane.as_bytes() };
+/// kernels.store_kv(KvPlaneMut::new(layout, KvRole::Keys, plane.as_bytes_mut()), 0, &rows);
+/// let keys = KvPlane::new(layout, KvRole::Keys, plane.as_bytes());
 /// let mut values = KvBuffer::zeroed(layout.plane_bytes()).expect("some memory");
-/// kernels.store_values(&layout, &rows, 0, values.as_bytes_mut());
-/// let values = KvPlane { format: KvFormat::F32, bytes: values.as_bytes() };
+/// kernels.store_kv(KvPlaneMut::new(layout, KvRole::Values, values.as_bytes_mut()), 0, &rows);
+/// let values = KvPlane::new(layout, KvRole::Values, values.as_bytes());
 ///
 /// let frequencies = RopeConfig::new(10_000.0, 32).frequencies(64)?;
 /// let rotation = KeyRotation::new(&frequencies, RopeLayout::Halves, 64);
 /// let mut training = NuqTraining::new(1, 32)?;
 /// let blocks = [KvBlock { keys, values }];
-/// training.observe(&KvView { blocks: &blocks, block_tokens: 64, len: 64, nuq: None }, &rotation, 4);
+/// training.observe(&KvView::new(&blocks, 64), &rotation, 4);
 /// let codebooks = training.finish()?;
 /// assert!(codebooks.value_levels().is_sorted());
 /// # Ok::<(), ruvllm_kernels::Error>(())
@@ -83,21 +84,22 @@ impl NuqTraining {
         })
     }
 
-    /// Takes the whole tiles of 32 positions of a sequence into account, but for its first `skip` positions: attention uses
-    /// them as a sink, and what they hold is like nothing else.
+    /// Takes the whole tiles of 32 positions of a sequence into account, but for its first `skip`
+    /// positions: attention uses them as a sink, and what they hold is like nothing else.
     ///
     /// # Shapes
-    /// `view`: blocks of `n_kv_heads` heads of `head_dim` values, from position 0 on, in any format but
-    /// [`KvFormat::Nuq3`]; single precision loses nothing.
+    /// `view`: blocks of `n_kv_heads` heads of `head_dim` values, from position 0 on, in any format
+    /// but [`KvFormat::Nuq3`]; single precision loses nothing.
     ///
     /// # Panics
-    /// If a plane has another length or is in `nuq3`, or the rotation does not fit the heads or the positions.
+    /// If a plane has another length or is in `nuq3`, or the rotation does not fit the heads or the
+    /// positions.
     pub fn observe(&mut self, view: &KvView<'_>, rotation: &KeyRotation, skip: usize) {
         assert!(rotation.rotary_dim() <= self.head_dim, "observe: the rotary dimension exceeds the head");
         assert!(view.len <= rotation.positions(), "observe: more positions than the rotation covers");
         for start in (0..view.len / KEY_TILE * KEY_TILE).step_by(KEY_TILE) {
             for head in 0..self.n_kv_heads {
-                let (keys, values) = view.tile(head, start, self.head_dim);
+                let (keys, values) = view.tile(head, start);
                 assert!(keys.nuq.is_none() && values.nuq.is_none(), "observe: a tile in nuq3");
                 let skip = skip.saturating_sub(start).min(KEY_TILE);
                 self.observe_keys(keys, rotation, [head, start / KEY_TILE], skip);
@@ -123,7 +125,8 @@ impl NuqTraining {
         }
     }
 
-    /// Values count as they are stored: in the range that is left of their position when the outliers are taken off.
+    /// Values count as they are stored: in the range that is left of their position when the
+    /// outliers are taken off.
     fn observe_values(&mut self, tile: KvTile<'_>, skip: usize) {
         let dim = self.head_dim;
         let columns = dim / WIDE;
@@ -140,8 +143,8 @@ impl NuqTraining {
         }
     }
 
-    /// The codebooks: of each dimension of keys the range without 0.5 % of its numbers at each end, and the levels by k-means
-    /// over what lies inside.
+    /// The codebooks: of each dimension of keys the range without 0.5 % of its numbers at each end,
+    /// and the levels by k-means over what lies inside.
     ///
     /// # Errors
     /// [`Error::NuqSamples`] if nothing was observed or a number was not finite in half precision.
@@ -190,7 +193,8 @@ impl Histogram {
         (2 * cell + 1) as f64 / CELLS as f64 - 1.0
     }
 
-    /// Levels with a small squared distance of the numbers to the nearest of them: Lloyd's rounds from the quantiles on.
+    /// Levels with a small squared distance of the numbers to the nearest of them: Lloyd's rounds
+    /// from the quantiles on.
     pub(super) fn levels(&self) -> [f32; NUQ_LEVELS] {
         let total: u64 = self.0.iter().sum();
         let mut levels: [f64; NUQ_LEVELS] = std::array::from_fn(|i| {

@@ -93,8 +93,8 @@ pub(in crate::attention::kv) fn store_values<L: WideLanes>(
     keep(&mut trimmed.outliers(dim), false, outliers);
 }
 
-/// Middle and half of a range in half precision; the half is NaN where there is no range or half precision lacks one of
-/// them.
+/// Middle and half of a range in half precision; the half is NaN where there is no range or half
+/// precision lacks one of them.
 fn rounded_range(range: Option<[f32; 2]>) -> [f16; 2] {
     let rounded = range.map(|range| middle_and_half(range).map(f16::from_f32_const));
     match rounded {

@@ -1,0 +1,74 @@
+//! The model of a command, and how the engine computes.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::Args;
+use ruvllm::{EngineOptions, Isa, KvCalibration, KvPolicy, PressurePolicy};
+use ruvllm_models::quantize::Recipe;
+
+use super::values::{bytes, isa, kv_calibration, positive, recipe};
+
+/// The model of a command.
+#[derive(Debug, Args)]
+pub(crate) struct ModelArgs {
+    #[arg(
+        long,
+        short,
+        value_name = "MODEL",
+        help = "GGUF file, HF folder or pulled model [default: RUVLLM_MODEL, or the built-in one]"
+    )]
+    pub(crate) model: Option<PathBuf>,
+}
+
+/// How the engine computes.
+#[derive(Debug, Args)]
+pub(crate) struct ComputeArgs {
+    /// Threads to compute with [default: one for each core]
+    #[arg(long, short, value_name = "N", value_parser = positive)]
+    pub(crate) threads: Option<usize>,
+
+    /// Instruction set by name; `ruvllm doctor` lists those of this machine [default: the best]
+    #[arg(long, value_name = "ISA", value_parser = isa)]
+    pub(crate) isa: Option<Isa>,
+
+    #[command(flatten)]
+    pub(crate) loading: LoadingArgs,
+
+    /// Memory for keys and values, e.g. 512MiB [default: 4 contexts, as memory allows]
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    pub(crate) kv_budget: Option<usize>,
+
+    /// Memory pressure policy: lower-precision, evict-prefixes, spill, reject or drop-oldest
+    #[arg(long, value_name = "POLICY", default_value_t)]
+    pub(crate) pressure: PressurePolicy,
+
+    #[command(flatten)]
+    pub(crate) calibration: CalibrationArgs,
+}
+
+impl ComputeArgs {
+    /// Engine options of these flags.
+    pub(crate) fn options(&self, kv: Option<KvPolicy>) -> EngineOptions {
+        let Self { threads, isa, loading: LoadingArgs { quantize }, kv_budget, pressure, ref calibration } =
+            *self;
+        let kv_calibration = calibration.kv_calibration.clone();
+        EngineOptions { threads, isa, quantize, kv, kv_calibration, kv_budget, pressure, ..EngineOptions::default() }
+    }
+}
+
+/// What becomes of the weights while they are loaded.
+#[derive(Debug, Args)]
+pub(crate) struct LoadingArgs {
+    /// Quantize the weights while loading; TYPE as for `ruvllm quantize` [default: as they are]
+    #[arg(long, value_name = "TYPE", value_parser = recipe)]
+    pub(crate) quantize: Option<Recipe>,
+}
+
+/// What was learned of the model's keys and values.
+#[derive(Debug, Args)]
+pub(crate) struct CalibrationArgs {
+    /// File of `ruvllm calibrate-kv`, for a --kv with nuq3
+    #[arg(long, value_name = "FILE", value_parser = kv_calibration)]
+    pub(crate) kv_calibration: Option<Arc<KvCalibration>>,
+}

@@ -1,0 +1,17 @@
+//! Flags that several commands share, and the parsers of their values.
+//!
+//! Each command's own flags live in its module under [`crate::commands`]. A value that fails a check here is a usage
+//! error (exit code 2).
+
+mod adapters;
+mod engine;
+mod generation;
+mod values;
+
+pub(crate) use adapters::{AdapterArgs, NamedAdapter, named_adapter, scaled};
+pub(crate) use engine::{CalibrationArgs, ComputeArgs, LoadingArgs, ModelArgs};
+pub(crate) use generation::GenerationArgs;
+pub(crate) use values::{
+    KV_HELP, above_zero, bytes, count, finite, fraction, isa, kv_policy, logit_bias, non_negative, positive,
+    recipe,
+};

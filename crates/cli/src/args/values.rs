@@ -1,0 +1,142 @@
+//! Parsers of flag values. Their errors are usage errors and say what is expected.
+
+use std::sync::Arc;
+
+use ruvllm::{Isa, KvCalibration, KvPolicy};
+use ruvllm_models::quantize::Recipe;
+
+use crate::error::one_line;
+
+/// A count of at least one.
+pub(crate) fn positive(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) | Err(_) => Err("expected a whole number of at least 1".to_owned()),
+        Ok(n) => Ok(n),
+    }
+}
+
+/// A count that may be zero.
+pub(crate) fn count(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|_| "expected a whole number, 0 or more".to_owned())
+}
+
+/// A finite number.
+pub(crate) fn finite(text: &str) -> Result<f32, String> {
+    match text.parse::<f32>() {
+        Ok(x) if x.is_finite() => Ok(x),
+        _ => Err("expected a finite number".to_owned()),
+    }
+}
+
+/// A finite number of at least zero.
+pub(crate) fn non_negative(text: &str) -> Result<f32, String> {
+    finite(text).ok().filter(|x| *x >= 0.0).ok_or_else(|| "expected a number of at least 0".to_owned())
+}
+
+/// A finite number above zero.
+pub(crate) fn above_zero(text: &str) -> Result<f32, String> {
+    finite(text).ok().filter(|x| *x > 0.0).ok_or_else(|| "expected a number above 0".to_owned())
+}
+
+/// A number in [0, 1].
+pub(crate) fn fraction(text: &str) -> Result<f32, String> {
+    finite(text)
+        .ok()
+        .filter(|x| (0.0..=1.0).contains(x))
+        .ok_or_else(|| "expected a number from 0 to 1".to_owned())
+}
+
+/// `ID=VALUE` of a logit bias.
+pub(crate) fn logit_bias(text: &str) -> Result<(u32, f32), String> {
+    let parsed = text
+        .split_once('=')
+        .and_then(|(id, value)| Some((id.trim().parse().ok()?, value.trim().parse().ok()?)));
+    match parsed {
+        Some((id, value)) if f32::is_finite(value) || value == f32::NEG_INFINITY => Ok((id, value)),
+        _ => Err("expected ID=VALUE with a token id and a number, e.g. 42=-1.5 (-inf forbids the token)"
+            .to_owned()),
+    }
+}
+
+/// A number of bytes, alone or with a unit.
+pub(crate) fn bytes(text: &str) -> Result<usize, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor = match unit {
+        "" => Some(1usize),
+        "KiB" => Some(1 << 10),
+        "MiB" => Some(1 << 20),
+        "GiB" => Some(1 << 30),
+        _ => None,
+    };
+    let number = number.parse::<usize>().ok();
+    let bytes = number.zip(factor).and_then(|(number, factor)| number.checked_mul(factor));
+    bytes.filter(|&bytes| bytes > 0).ok_or_else(|| "expected bytes like 1048576, 512MiB or 2GiB".to_owned())
+}
+
+/// What `--kv` says about itself.
+pub(crate) const KV_HELP: &str = "Keys and values: f32, f16, bf16, q8, q4, kivi4, nuq3, kivi2, k4v2, tiered";
+
+/// How keys and values are stored.
+pub(crate) fn kv_policy(text: &str) -> Result<KvPolicy, String> {
+    text.parse().map_err(|error: ruvllm_kv_cache::Error| error.to_string())
+}
+
+/// A file of `ruvllm calibrate-kv`. Whether it is of the right model is found when the engine starts.
+pub(crate) fn kv_calibration(path: &str) -> Result<Arc<KvCalibration>, String> {
+    let bytes = std::fs::read(path).map_err(|error| format!("cannot read it: {error}"))?;
+    KvCalibration::from_bytes(&bytes).map(Arc::new).map_err(|error| one_line(&error))
+}
+
+/// An instruction set by name. Whether this machine has it is found when the engine starts.
+pub(crate) fn isa(text: &str) -> Result<Isa, String> {
+    text.parse().map_err(|error: ruvllm_kernels::Error| error.to_string())
+}
+
+/// A storage type of `ruvllm quantize`.
+pub(crate) fn recipe(name: &str) -> Result<Recipe, String> {
+    let names = || Recipe::ALL.iter().map(Recipe::name).collect::<Vec<_>>().join(", ");
+    Recipe::from_name(name).ok_or_else(|| format!("expected one of {}", names()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_outside_their_range_are_refused() {
+        for (text, ok) in
+            [("0", false), ("1", true), ("-1", false), ("x", false), ("1.5", false), ("", false)]
+        {
+            assert_eq!(positive(text).is_ok(), ok, "{text:?}");
+        }
+        for (text, ok) in
+            [("0", true), ("1", true), ("1.01", false), ("-0.1", false), ("nan", false), ("inf", false)]
+        {
+            assert_eq!(fraction(text).is_ok(), ok, "{text:?}");
+        }
+        assert!(above_zero("0").is_err() && above_zero("1e-3").is_ok());
+        assert!(non_negative("-1").is_err() && non_negative("0").is_ok());
+        assert!(finite("nan").is_err() && finite("-2").is_ok());
+    }
+
+    #[test]
+    fn bytes_have_units() {
+        assert_eq!(bytes("1000"), Ok(1000));
+        assert_eq!(bytes("3KiB"), Ok(3 << 10));
+        assert_eq!(bytes("512MiB"), Ok(512 << 20));
+        assert_eq!(bytes("2GiB"), Ok(2 << 30));
+        for text in ["", "0", "0MiB", "MiB", "-1", "1.5GiB", "1MB", "99999999999GiB"] {
+            assert!(bytes(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn logit_biases_are_read() {
+        assert_eq!(logit_bias("42=-1.5"), Ok((42, -1.5)));
+        assert_eq!(logit_bias("0=-inf"), Ok((0, f32::NEG_INFINITY)));
+        for text in ["42", "=1", "a=1", "1=", "1=nan", "1=inf", "-1=2"] {
+            assert!(logit_bias(text).is_err(), "{text:?}");
+        }
+    }
+}

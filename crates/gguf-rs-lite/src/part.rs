@@ -1,0 +1,22 @@
+//! One file of a model: its header and bytes.
+
+use std::{path::Path, sync::Arc};
+
+use crate::{data::FileBytes, error::Result, header::Header, map};
+
+/// One file of a model, which may be the only one.
+pub(crate) struct Part {
+    pub(crate) header: Header,
+    pub(crate) bytes: FileBytes,
+}
+
+impl Part {
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        Self::new(map::map_file(path)?)
+    }
+
+    pub(crate) fn new(bytes: impl AsRef<[u8]> + Send + Sync + 'static) -> Result<Self> {
+        let header = Header::parse(bytes.as_ref())?;
+        Ok(Self { header, bytes: Arc::new(bytes) })
+    }
+}

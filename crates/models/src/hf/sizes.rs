@@ -1,0 +1,26 @@
+//! The sizes of a model and their limits.
+
+/// Limits beyond which a value is not taken for real; every size is checked against the tensors afterwards.
+pub(super) const MAX_WIDTH: usize = 1 << 20;
+pub(super) const MAX_HEAD_DIM: usize = 1 << 12;
+pub(super) const MAX_POSITIONS: usize = u32::MAX as usize;
+pub(super) const MAX_LAYERS: usize = 1 << 16;
+pub(super) const MAX_VOCAB: usize = 1 << 24;
+
+/// The sizes that shapes follow from.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sizes {
+    pub(super) model_dim: usize,
+    pub(super) ffn_dim: usize,
+    pub(super) n_layers: usize,
+    pub(super) n_heads: usize,
+    pub(super) n_kv_heads: usize,
+    pub(super) head_dim: usize,
+    /// `None`: as many as the embedding has rows.
+    pub(super) vocab_size: Option<usize>,
+    pub(super) context: usize,
+    /// The row of the first position in an encoder's table; those before it stand for no token.
+    pub(super) first_position: usize,
+    /// Rows of an encoder's table of token types.
+    pub(super) n_token_types: usize,
+}

@@ -1,0 +1,240 @@
+//! Filters where the engine's own differ from Jinja2's, or fail where those do not.
+
+use minijinja::{
+    Error, ErrorKind, State, Value,
+    value::{Kwargs, Rest, ValueKind, ValueOrKwargs},
+};
+
+use super::{
+    arguments::{Arguments, operands},
+    html::escaped,
+    strings::strip,
+    values::{Group, to_str},
+};
+use crate::chat::bounds::{charge, charge_elements, checked};
+
+/// The filters `length` and `count`: an undefined value has none, as everywhere in Jinja2.
+pub(super) fn length(value: &Value) -> Result<usize, Error> {
+    if value.is_undefined() { Ok(0) } else { minijinja::filters::length(value) }
+}
+
+/// The filter `first`.
+pub(super) fn first(value: &Value) -> Result<Value, Error> {
+    if value.is_undefined() { Ok(Value::UNDEFINED) } else { minijinja::filters::first(value) }
+}
+
+/// The filter `last`.
+pub(super) fn last(value: Value) -> Result<Value, Error> {
+    if value.is_undefined() { Ok(value) } else { minijinja::filters::last(value) }
+}
+
+/// The filter `items`.
+pub(super) fn items(value: &Value) -> Result<Value, Error> {
+    if value.is_undefined() {
+        return Ok(Value::from(Vec::<Value>::new()));
+    }
+    minijinja::filters::items(value)
+}
+
+/// The filters `default` and `d`.
+pub(super) fn default(value: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
+    let mut args = Arguments::of(args)?;
+    let other = args.value("default_value")?.unwrap_or_else(|| Value::from(""));
+    let replaces_false = args.flag("boolean", false)?;
+    args.finish()?;
+    let is_replaced = value.is_undefined() || (replaces_false && !value.is_true());
+    Ok(if is_replaced { other } else { value.clone() })
+}
+
+/// The filter `int`: what is no number is 0. White space around a text and underscores between its digits do not count.
+pub(super) fn int(state: &State, value: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
+    let mut args = Arguments::of(args)?;
+    let default = args.value("default")?.unwrap_or_else(|| Value::from(0));
+    let base = args.get("base")?;
+    args.finish()?;
+    let value = without_space(value);
+    let has_lone_underscore = |text: &str| text.split('_').any(str::is_empty);
+    let value = match value.as_str().filter(|text| text.contains('_') && !has_lone_underscore(text)) {
+        Some(text) => Value::from(text.replace('_', "")),
+        None => value,
+    };
+    minijinja::filters::int(state, &value, Some(default), base, no_names())
+}
+
+/// The filter `float`: what is no number is 0.
+pub(super) fn float(state: &State, value: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
+    let mut args = Arguments::of(args)?;
+    let default = args.value("default")?.unwrap_or_else(|| Value::from(0.0));
+    args.finish()?;
+    minijinja::filters::float(state, &without_space(value), Some(default), no_names())
+}
+
+/// A text without white space around it; other values as they are.
+fn without_space(value: &Value) -> Value {
+    value.as_str().map_or_else(|| value.clone(), |text| Value::from(strip(text, None, true, true)))
+}
+
+fn no_names() -> Kwargs {
+    Kwargs::from_iter([] as [(&str, Value); 0])
+}
+
+/// `a + b` of a list with both: what is added to a text that is marked as safe is escaped.
+pub(super) fn sum(state: &State, list: &Value) -> Result<Value, Error> {
+    let [left, right] = operands(list)?;
+    let sum = match (left.as_str(), right.as_str()) {
+        (Some(a), Some(b)) if left.is_safe() || right.is_safe() => {
+            let operand = |value: &Value, text: &str| {
+                if value.is_safe() { text.to_owned() } else { escaped(text) }
+            };
+            Value::from_safe_string(operand(&left, a) + &operand(&right, b))
+        }
+        _ => state.env().compile_expression("a + b")?.eval(minijinja::context! { a => left, b => right })?,
+    };
+    checked(sum)
+}
+
+/// `a ~ b` of a list with both.
+pub(super) fn concat(list: &Value) -> Result<String, Error> {
+    let [left, right] = operands(list)?;
+    let (left, right) = (to_str(&left)?, to_str(&right)?);
+    charge(left.len() + right.len())?;
+    Ok(left + &right)
+}
+
+/// The filter `trim`.
+pub(super) fn trim(value: &Value, chars: Option<&str>) -> Result<String, Error> {
+    Ok(strip(&to_str(value)?, chars, true, true).to_owned())
+}
+
+/// What a `for` loop goes through: the characters of a string as a list, other values as they are. `text_bytes` is what a
+/// pass of the loop may write beside values.
+pub(in crate::chat) fn characters(value: Value, text_bytes: usize) -> Result<Value, Error> {
+    let items = match value.as_str() {
+        Some(text) => text.chars().map(Value::from).collect(),
+        // The engine takes it for an empty list; in Python it is an error, which templates rely on.
+        None if value.is_none() => {
+            return Err(Error::new(ErrorKind::InvalidOperation, "'NoneType' object is not iterable"));
+        }
+        None if value.len().is_none() && !value.is_undefined() => value.try_iter()?.collect(),
+        None => value,
+    };
+    let passes = items.len().unwrap_or(0);
+    charge(passes.saturating_mul(text_bytes + size_of::<Value>()))?;
+    Ok(items)
+}
+
+/// The filter and the method `replace`.
+pub(super) fn replace(value: &Value, args: Rest<ValueOrKwargs>) -> Result<String, Error> {
+    replaced(value, Arguments::of(args)?)
+}
+
+/// A text with the argument `old` replaced by `new`, at most `count` times.
+pub(super) fn replaced(value: &Value, mut args: Arguments) -> Result<String, Error> {
+    let (from, to) = (to_str(&args.required("old")?)?, to_str(&args.required("new")?)?);
+    // A negative count is none.
+    let count = args.get::<i64>("count")?.and_then(|count| usize::try_from(count).ok());
+    args.finish()?;
+    let text = to_str(value)?;
+    let found = text.matches(&from).count().min(count.unwrap_or(usize::MAX));
+    charge(text.len() + found.saturating_mul(to.len()))?;
+    Ok(count.map_or_else(|| text.replace(&from, &to), |count| text.replacen(&from, &to, count)))
+}
+
+/// The filter `join`.
+pub(super) fn join(value: &Value, args: Rest<ValueOrKwargs>) -> Result<String, Error> {
+    let mut args = Arguments::of(args)?;
+    let between = args.text("d")?.unwrap_or_default();
+    let attribute = args.text("attribute")?;
+    args.finish()?;
+    if value.is_undefined() {
+        return Ok(String::new());
+    }
+    let Some(path) = attribute else { return joined(characters(value.clone(), 0)?, &between) };
+    let items = value.try_iter()?.map(|item| at_path(&item, &path).unwrap_or_default());
+    joined(items.collect(), &between)
+}
+
+/// The items of a list as texts, with a text between them.
+pub(super) fn joined(items: Value, between: &str) -> Result<String, Error> {
+    let mut out = String::new();
+    for (i, item) in items.try_iter()?.enumerate() {
+        let item = to_str(&item)?;
+        charge(between.len() + item.len())?;
+        out.extend((i > 0).then_some(between).into_iter().chain([item.as_str()]));
+    }
+    Ok(out)
+}
+
+/// The filter `batch`.
+pub(super) fn batch(state: &State, value: Value, count: usize, fill: Option<Value>) -> Result<Value, Error> {
+    charge_elements(count)?;
+    minijinja::filters::batch(state, value, count, fill)
+}
+
+/// The filter `slice`.
+pub(super) fn slice(state: &State, value: Value, count: usize, fill: Option<Value>) -> Result<Value, Error> {
+    charge_elements(count)?;
+    minijinja::filters::slice(state, value, count, fill)
+}
+
+/// The filter `dictsort`.
+pub(super) fn dictsort(value: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
+    let mut args = Arguments::of(args)?;
+    let is_case_sensitive = args.flag("case_sensitive", false)?;
+    let by = args.text("by")?.unwrap_or_else(|| "key".to_owned());
+    let is_reversed = args.flag("reverse", false)?;
+    args.finish()?;
+    if !matches!(by.as_str(), "key" | "value") {
+        return Err(Error::new(ErrorKind::InvalidOperation, "dictsort sorts by \"key\" or \"value\""));
+    }
+    let named = [
+        ("case_sensitive", Value::from(is_case_sensitive)),
+        ("by", Value::from(by)),
+        ("reverse", Value::from(is_reversed)),
+    ];
+    minijinja::filters::dictsort(value, Kwargs::from_iter(named))
+}
+
+/// The filter `groupby`.
+pub(super) fn groupby(value: Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
+    let mut args = Arguments::of(args)?;
+    let attribute = to_str(&args.required("attribute")?)?;
+    let default = args.value("default")?.unwrap_or_default();
+    let is_case_sensitive = args.flag("case_sensitive", false)?;
+    args.finish()?;
+    let named = [("default", default.clone()), ("case_sensitive", Value::from(is_case_sensitive))];
+    let groups = minijinja::filters::groupby(value, Some(&attribute), Kwargs::from_iter(named))?;
+    let mut out = Vec::new();
+    for group in groups.try_iter()? {
+        let items: Vec<Value> = group.get_item_by_index(1)?.try_iter()?.collect();
+        charge_elements(items.len())?;
+        // Keys that differ in case only are one group; the first says how it is written.
+        let key = items.first().and_then(|item| at_path(item, &attribute));
+        let key = key.filter(|key| !key.is_undefined()).unwrap_or_else(|| default.clone());
+        out.push(Value::from_object(Group { key, items: Value::from(items) }));
+    }
+    Ok(Value::from(out))
+}
+
+/// What is at a path such as `function.name` or `0` in a value.
+fn at_path(value: &Value, path: &str) -> Option<Value> {
+    path.split('.').try_fold(value.clone(), |value, part| match part.parse::<usize>() {
+        Ok(at) => value.get_item_by_index(at).ok(),
+        Err(_) => value.get_attr(part).ok(),
+    })
+}
+
+/// The test `iterable`.
+pub(super) fn is_iterable(value: &Value) -> bool {
+    !value.is_none() && value.try_iter().is_ok()
+}
+
+/// The test `sequence`: everything with a length and items, so mappings and strings too.
+pub(super) fn is_sequence(value: &Value) -> bool {
+    match value.kind() {
+        ValueKind::Undefined | ValueKind::Seq | ValueKind::Map | ValueKind::String => true,
+        // Slices and sums of lists, but not generators.
+        ValueKind::Iterable => value.len().is_some(),
+        _ => false,
+    }
+}

@@ -1,0 +1,26 @@
+//! Escapes for HTML.
+
+use minijinja::{Error, Value};
+
+use super::values::to_str;
+
+/// The filters `e` and `escape`.
+pub(super) fn escape(value: &Value) -> Result<Value, Error> {
+    Ok(if value.is_safe() { value.clone() } else { Value::from_safe_string(escaped(&to_str(value)?)) })
+}
+
+/// `markupsafe.escape`.
+pub(super) fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '\'' => out.push_str("&#39;"),
+            '"' => out.push_str("&#34;"),
+            c => out.push(c),
+        }
+    }
+    out
+}

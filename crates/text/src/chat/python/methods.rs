@@ -1,0 +1,189 @@
+//! Methods of values where the engine's own Python layer differs from Python or has nothing.
+
+use minijinja::{
+    Error, ErrorKind, State, Value,
+    value::{Tuple, ValueKind, from_args},
+};
+
+use super::{
+    arguments::Arguments,
+    filters::{joined, replaced},
+    format::format_method,
+    strings::{is_space, lines, section, split_at_space, strip},
+    values::is_tuple,
+};
+
+/// Methods that differ from Python's, or are absent, in the engine's own Python layer; the rest goes there.
+pub(in crate::chat) fn unknown_method(
+    state: &mut State,
+    value: &Value,
+    method: &str,
+    args: &[Value],
+) -> Result<Value, Error> {
+    if let Some(text) = value.as_str()
+        && let Some(result) = string_method(text, method, args)
+    {
+        return result;
+    }
+    match (value.kind(), method) {
+        (ValueKind::Seq | ValueKind::Iterable, "index") => {
+            let (item,): (&Value,) = from_args(args)?;
+            let at = value.try_iter()?.position(|other| other == *item);
+            at.map(Value::from).ok_or_else(|| not_found("the value is not in the list"))
+        }
+        // Values do not change, so they are their copies.
+        (ValueKind::Seq | ValueKind::Map, "copy") if !is_tuple(value) => {
+            from_args(args).map(|()| value.clone())
+        }
+        _ => minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args),
+    }
+}
+
+fn not_found(message: &'static str) -> Error {
+    Error::new(ErrorKind::InvalidOperation, message)
+}
+
+fn string_method(text: &str, method: &str, args: &[Value]) -> Option<Result<Value, Error>> {
+    Some(match method {
+        "replace" => {
+            Arguments::new(args).and_then(|args| replaced(&Value::from(text), args)).map(Value::from)
+        }
+        "join" => from_args(args).and_then(|(items,): (Value,)| joined(items, text)).map(Value::from),
+        "format" => format_method(text, args),
+        "strip" => stripped(text, args, true, true),
+        "lstrip" => stripped(text, args, true, false),
+        "rstrip" => stripped(text, args, false, true),
+        "split" => split(text, args, false),
+        "rsplit" => split(text, args, true),
+        "splitlines" => from_args(args)
+            .map(|(keep,): (Option<bool>,)| lines(text, keep.unwrap_or(false)).into_iter().collect()),
+        "find" | "rfind" | "index" | "rindex" => position(text, method, args),
+        "count" => from_args(args).map(|(part, start, stop): (&str, Option<i64>, Option<i64>)| {
+            Value::from(section(text, start, stop).1.matches(part).count())
+        }),
+        "startswith" => has_affix(text, args, |text, affix| text.starts_with(affix)),
+        "endswith" => has_affix(text, args, |text, affix| text.ends_with(affix)),
+        "isspace" => from_args(args).map(|()| Value::from(!text.is_empty() && text.chars().all(is_space))),
+        "title" => from_args(args).map(|()| Value::from(title(text))),
+        "removeprefix" => {
+            from_args(args).map(|(prefix,): (&str,)| Value::from(text.strip_prefix(prefix).unwrap_or(text)))
+        }
+        "removesuffix" => {
+            from_args(args).map(|(suffix,): (&str,)| Value::from(text.strip_suffix(suffix).unwrap_or(text)))
+        }
+        "partition" => from_args(args).map(|(by,): (&str,)| match text.split_once(by) {
+            Some((before, after)) => tuple([before, by, after]),
+            None => tuple([text, "", ""]),
+        }),
+        "rpartition" => from_args(args).map(|(by,): (&str,)| match text.rsplit_once(by) {
+            Some((before, after)) => tuple([before, by, after]),
+            None => tuple(["", "", text]),
+        }),
+        _ => return None,
+    })
+}
+
+/// `startswith` and `endswith`: a text or several, in all of the text or a part.
+fn has_affix(text: &str, args: &[Value], has: impl Fn(&str, &str) -> bool) -> Result<Value, Error> {
+    let (affix, start, stop): (&Value, Option<i64>, Option<i64>) = from_args(args)?;
+    let (_, text) = section(text, start, stop);
+    if let Some(affix) = affix.as_str() {
+        return Ok(Value::from(has(text, affix)));
+    }
+    let mut has_any = false;
+    for affix in affix.try_iter()? {
+        let affix = affix.as_str().ok_or_else(|| {
+            let message = format!("a text starts or ends with texts only, not {}", affix.kind());
+            Error::new(ErrorKind::InvalidOperation, message)
+        })?;
+        has_any |= has(text, affix);
+    }
+    Ok(Value::from(has_any))
+}
+
+/// `find`, `rfind`, `index` and `rindex`: the place of a text, in characters.
+fn position(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
+    let (part, start, stop): (&str, Option<i64>, Option<i64>) = from_args(args)?;
+    let (before, section) = section(text, start, stop);
+    let at = if method.starts_with('r') { section.rfind(part) } else { section.find(part) };
+    match at {
+        Some(at) => Ok(Value::from(before + section[..at].chars().count())),
+        None if method.ends_with("find") => Ok(Value::from(-1)),
+        None => Err(not_found("substring not found")),
+    }
+}
+
+fn tuple(items: [&str; 3]) -> Value {
+    Value::from(Tuple::from(items.map(Value::from)))
+}
+
+fn stripped(text: &str, args: &[Value], start: bool, end: bool) -> Result<Value, Error> {
+    let (chars,): (Option<&str>,) = from_args(args)?;
+    Ok(Value::from(strip(text, chars, start, end)))
+}
+
+/// `split` and `rsplit`: at a separator, or at runs of white space; at most `maxsplit` times.
+fn split(text: &str, args: &[Value], from_right: bool) -> Result<Value, Error> {
+    let mut args = Arguments::new(args)?;
+    let separator = args.value("sep")?.filter(|separator| !separator.is_none());
+    let max = args.get::<i64>("maxsplit")?.and_then(|max| usize::try_from(max).ok()).unwrap_or(usize::MAX);
+    args.finish()?;
+    let limit = max.saturating_add(1);
+    let mut parts: Vec<&str> = match separator.as_ref().map(|separator| separator.as_str()) {
+        Some(Some("")) => return Err(Error::new(ErrorKind::InvalidOperation, "empty separator")),
+        Some(Some(separator)) if from_right => text.rsplitn(limit, separator).collect(),
+        Some(Some(separator)) => text.splitn(limit, separator).collect(),
+        Some(None) => return Err(Error::new(ErrorKind::InvalidOperation, "the separator must be a string")),
+        None => split_at_space(text, max, from_right),
+    };
+    if from_right {
+        parts.reverse();
+    }
+    Ok(parts.into_iter().collect())
+}
+
+/// `str.title`: the first letter of every run of letters in upper case, the others in lower case.
+fn title(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut in_word = false;
+    for c in text.chars() {
+        if in_word {
+            out.extend(c.to_lowercase());
+        } else {
+            out.extend(c.to_uppercase());
+        }
+        in_word = c.is_alphabetic();
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chat::python::values::to_str;
+
+    fn call(text: &str, method: &str, args: &[Value]) -> String {
+        string_method(text, method, args).map_or_else(String::new, |result| {
+            result.and_then(|value| to_str(&value)).unwrap_or_else(|error| error.to_string())
+        })
+    }
+
+    #[test]
+    fn string_methods() {
+        let v = |text: &str| Value::from(text);
+        assert_eq!(call("\u{1c} a \n", "strip", &[]), "a");
+        assert_eq!(call("xxaxx", "lstrip", &[v("x")]), "axx");
+        assert_eq!(call(" a  b ", "split", &[]), "['a', 'b']");
+        assert_eq!(call(" a  b ", "split", &[v(" ")]), "['', 'a', '', 'b', '']");
+        assert_eq!(call("a b c", "split", &[Value::from(()), Value::from(1)]), "['a', 'b c']");
+        assert_eq!(call("a b c ", "rsplit", &[Value::from(()), Value::from(1)]), "['a b', 'c']");
+        assert_eq!(call("a,b,c", "rsplit", &[v(","), Value::from(1)]), "['a,b', 'c']");
+        assert_eq!(call("a\r\nb\u{2028}c\n", "splitlines", &[]), "['a', 'b', 'c']");
+        assert_eq!(call("a\r\nb", "splitlines", &[Value::from(true)]), r"['a\r\n', 'b']");
+        assert_eq!(call("it's a-b 3x", "title", &[]), "It'S A-B 3X");
+        assert_eq!(call("éab", "index", &[v("b")]), "2");
+        assert_eq!(call("ab", "rindex", &[v("x")]), "invalid operation: substring not found");
+        assert_eq!(call("foobar", "removeprefix", &[v("foo")]), "bar");
+        assert_eq!(call("a=b=c", "partition", &[v("=")]), "('a', '=', 'b=c')");
+    }
+}

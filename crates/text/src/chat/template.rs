@@ -1,0 +1,408 @@
+//! A chat template: compiled once, rendered for every conversation.
+
+use std::{
+    io, thread,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use minijinja::{AutoEscape, Environment, ErrorKind, Value as Jinja, syntax::SyntaxConfig};
+use serde_json::{Map, Value};
+
+use super::{
+    bounds::{self, LONGEST_TEXT, NAME, TOO_LONG},
+    message::Message,
+    python, source,
+    style::ChatStyle,
+    time,
+};
+use crate::error::{Error, Result};
+use crate::token::TokenId;
+use crate::tokenizer::Tokenizer;
+
+/// Name of the template that a model has beside its first one for conversations with tools.
+const TOOL_USE: &str = "tool_use";
+
+/// Instructions that one rendering may execute. Real templates need some hundreds a message; a template
+/// that loops without end is stopped within a second.
+const FUEL: u64 = 4_000_000;
+
+/// Depth of calls within one rendering.
+const RECURSION_LIMIT: usize = 200;
+
+/// Stack of the thread that renders. Freeing or printing a value recurses as deeply as it is nested, and
+/// [`FUEL`] instructions can nest lists half a million times; pages that are not needed cost nothing.
+const STACK_BYTES: usize = 512 << 20;
+
+/// A compiled chat template. Immutable: one value serves all threads.
+///
+/// ```
+/// use ruvllm_text::chat::{ChatTemplate, Message};
+///
+/// let source = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}";
+/// let template = ChatTemplate::new(source, None, None)?;
+/// let messages = [Message::system("Be brief."), Message::user("Hello!")];
+/// assert_eq!(template.render(&messages, None, true)?, "<system>Be brief.\n<user>Hello!\n");
+/// # Ok::<(), ruvllm_text::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct ChatTemplate {
+    source: String,
+    style: Option<ChatStyle>,
+    environment: Environment<'static>,
+    /// Bytes of text between tags, of the longest template.
+    text_bytes: usize,
+    bos_token: Option<String>,
+    eos_token: Option<String>,
+    variables: Map<String, Value>,
+}
+
+impl ChatTemplate {
+    /// Compiles a template. The token texts are what it knows as `bos_token` and `eos_token`; absent ones are
+    /// undefined.
+    ///
+    /// # Errors
+    /// [`Error::TemplateSyntax`] if the template is not valid.
+    pub fn new(source: &str, bos_token: Option<String>, eos_token: Option<String>) -> Result<Self> {
+        let environment = environment().map_err(|error| not_valid(&error))?;
+        let style = None;
+        let mut template = Self {
+            source: source.to_owned(),
+            style,
+            environment,
+            text_bytes: 0,
+            bos_token,
+            eos_token,
+            variables: Map::new(),
+        };
+        template.add(NAME, source)?;
+        Ok(template)
+    }
+
+    /// Compiles a template for a tokenizer, which says what BOS and EOS are.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn for_tokenizer(source: &str, tokenizer: &Tokenizer) -> Result<Self> {
+        let text = |id: Option<TokenId>| id.and_then(|id| tokenizer.id_to_token(id));
+        Self::new(source, text(tokenizer.bos()), text(tokenizer.eos()))
+    }
+
+    /// The template of a GGUF file (`tokenizer.chat_template`; for conversations with tools
+    /// `tokenizer.chat_template.tool_use` if there is one), or else the built-in one of the style that
+    /// [`ChatStyle::detect`] finds.
+    ///
+    /// # Errors
+    /// [`Error::NoChatTemplate`] if there is neither; as [`new`](Self::new) otherwise.
+    pub fn from_gguf(metadata: &gguf_rs_lite::Metadata, tokenizer: &Tokenizer) -> Result<Self> {
+        let Some(source) = metadata.get_str("tokenizer.chat_template")? else {
+            let architecture = metadata.get_str("general.architecture")?.unwrap_or_default();
+            let name = metadata.get_str("general.name")?.unwrap_or_default();
+            return Self::built_in(tokenizer, architecture, name);
+        };
+        Self::for_tokenizer(source, tokenizer)?
+            .with_tool_use(metadata.get_str("tokenizer.chat_template.tool_use")?)
+    }
+
+    /// The built-in template of a style.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); the built-in templates are valid.
+    pub fn of_style(style: ChatStyle, tokenizer: &Tokenizer) -> Result<Self> {
+        Ok(Self { style: Some(style), ..Self::for_tokenizer(style.source(), tokenizer)? })
+    }
+
+    /// The template of the style that a model was probably trained with.
+    fn built_in(tokenizer: &Tokenizer, architecture: &str, name: &str) -> Result<Self> {
+        let style = ChatStyle::detect(tokenizer, architecture, name).ok_or(Error::NoChatTemplate)?;
+        Self::of_style(style, tokenizer)
+    }
+
+    /// Sets the template for conversations with tools, if it is another one.
+    fn with_tool_use(mut self, source: Option<&str>) -> Result<Self> {
+        source.map_or(Ok(()), |source| self.add(TOOL_USE, source))?;
+        Ok(self)
+    }
+
+    fn add(&mut self, name: &'static str, source: &str) -> Result<()> {
+        if source.len() > bounds::LONGEST_SOURCE {
+            let most = bounds::LONGEST_SOURCE >> 10;
+            let message = format!("{} bytes are longer than {most} KiB", source.len());
+            return Err(Error::TemplateSyntax { message });
+        }
+        let mut add = || {
+            let (source, text_bytes) = bounds::rewrite(&source::rewrite(source), syntax()?)?;
+            self.text_bytes = self.text_bytes.max(text_bytes);
+            let text_bytes = self.text_bytes;
+            let characters = move |value: Jinja| python::characters(value, text_bytes);
+            self.environment.add_filter(source::CHARACTERS, characters);
+            self.environment.add_template_owned(name, source)
+        };
+        add().map_err(|error| not_valid(&error))
+    }
+
+    /// Sets a further variable that the template sees in every rendering, for example `enable_thinking`.
+    #[must_use]
+    pub fn with_variable(mut self, name: impl Into<String>, value: Value) -> Self {
+        self.variables.insert(name.into(), value);
+        self
+    }
+
+    /// The template's text.
+    #[must_use]
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// The style, if the template is a built-in one.
+    #[must_use]
+    pub fn style(&self) -> Option<ChatStyle> {
+        self.style
+    }
+
+    /// Renders a conversation to the prompt. `tools` is a list of tool definitions;
+    /// `add_generation_prompt` ends the prompt where the model's answer begins.
+    ///
+    /// # Errors
+    /// [`Error::TemplateRefused`] if the template calls `raise_exception`;
+    /// [`Error::TemplateRender`] if it fails, executes more than 4 million instructions, makes
+    /// values of more than 128 MiB in all, or a prompt of more than 16 MiB.
+    pub fn render(
+        &self,
+        messages: &[Message],
+        tools: Option<&Value>,
+        add_generation_prompt: bool,
+    ) -> Result<String> {
+        let messages: Jinja = messages.iter().map(Message::to_jinja).collect();
+        let mut variables = vec![
+            ("messages", messages),
+            ("tools", tools.map_or(Jinja::from(()), python::from_json)),
+            ("documents", Jinja::from(())),
+            ("add_generation_prompt", Jinja::from(add_generation_prompt)),
+        ];
+        for (name, token) in [("bos_token", &self.bos_token), ("eos_token", &self.eos_token)] {
+            variables.extend(token.as_deref().map(|token| (name, Jinja::from(token))));
+        }
+        let own = self.variables.iter().map(|(name, value)| (name.as_str(), python::from_json(value)));
+        variables.extend(own);
+        let variables = Jinja::from_pairs(variables);
+        let failed = |message: String| Error::TemplateRender { message };
+        let render = || {
+            let tool_use = tools.and_then(|_| self.environment.get_template(TOOL_USE).ok());
+            let mut prompt = Prompt::default();
+            tool_use
+                .map_or_else(|| self.environment.get_template(NAME), Ok)
+                .and_then(|template| template.render_captured_to(variables, &mut prompt).map(|_| ()))
+                .map_err(|error| match raised(&error) {
+                    Some(message) => Error::TemplateRefused { message },
+                    None => failed(describe(&error)),
+                })?;
+            String::from_utf8(prompt.0).map_err(|error| failed(error.to_string()))
+        };
+        thread::scope(|scope| {
+            let builder = thread::Builder::new().name(NAME.to_owned()).stack_size(STACK_BYTES);
+            let renderer =
+                builder.spawn_scoped(scope, render).map_err(|error| failed(format!("no thread: {error}")))?;
+            renderer.join().unwrap_or_else(|_| Err(failed("the template engine stopped".to_owned())))
+        })
+    }
+}
+
+/// White space around tags goes as in transformers.
+fn syntax() -> Result<SyntaxConfig, minijinja::Error> {
+    SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()
+}
+
+/// An environment that renders as Jinja2 does in transformers.
+fn environment() -> Result<Environment<'static>, minijinja::Error> {
+    let mut environment = Environment::new();
+    environment.set_syntax(syntax()?);
+    environment.set_auto_escape_callback(|_| AutoEscape::None);
+    environment.set_fuel(Some(FUEL));
+    environment.set_recursion_limit(RECURSION_LIMIT);
+    environment.set_formatter(|output, _, value| {
+        let text = python::to_str(value)?;
+        bounds::charge(text.len())?;
+        output.write_str(&text).map_err(minijinja::Error::from)
+    });
+    environment.add_filter(bounds::CHECKED, bounds::checked);
+    python::register(&mut environment);
+    environment.add_function("raise_exception", |message: &Jinja| -> Result<Jinja, minijinja::Error> {
+        let raised = Raised(python::to_str(message)?);
+        Err(minijinja::Error::new(ErrorKind::InvalidOperation, "raise_exception").with_source(raised))
+    });
+    environment.add_function("strftime_now", |format: &str| {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        time::strftime(format, now.as_secs())
+    });
+    Ok(environment)
+}
+
+/// What a template writes, up to a length.
+#[derive(Default)]
+struct Prompt(Vec<u8>);
+
+impl io::Write for Prompt {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        if self.0.len() + text.len() > LONGEST_TEXT {
+            return Err(io::Error::other(TOO_LONG));
+        }
+        self.0.extend_from_slice(text);
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The message of a template's `raise_exception`, kept apart from errors of the engine.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Raised(String);
+
+fn raised(error: &minijinja::Error) -> Option<String> {
+    let mut source = std::error::Error::source(error);
+    while let Some(error) = source {
+        if let Some(Raised(message)) = error.downcast_ref() {
+            return Some(message.clone());
+        }
+        source = error.source();
+    }
+    None
+}
+
+fn not_valid(error: &minijinja::Error) -> Error {
+    Error::TemplateSyntax { message: describe(error) }
+}
+
+/// What went wrong and in which line.
+fn describe(error: &minijinja::Error) -> String {
+    let mut message = match (error.kind(), std::error::Error::source(error)) {
+        (ErrorKind::OutOfFuel, _) => "the template takes too many steps".to_owned(),
+        (ErrorKind::WriteFailure, Some(source)) => source.to_string(),
+        (kind, _) => error.detail().map_or_else(|| kind.to_string(), str::to_owned),
+    };
+    if let Some(line) = error.line() {
+        message.push_str(&format!(" (line {line})"));
+    }
+    message
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn render(source: &str) -> Result<String> {
+        ChatTemplate::new(source, None, None)?.render(&[], None, false)
+    }
+
+    #[test]
+    fn a_template_that_does_not_end_is_stopped() {
+        let endless = "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}";
+        assert!(matches!(render(endless), Err(Error::TemplateRender { .. })));
+        let recursive = "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}";
+        assert!(matches!(render(recursive), Err(Error::TemplateRender { .. })));
+    }
+
+    #[test]
+    fn what_a_template_makes_has_an_end() {
+        let repeat = |step: &str| {
+            format!(
+                "{{% set ns = namespace(s='ab', l=[1]) %}}{{% macro m(s) %}}{{{{ s }}}}{{{{ s }}}}{{% endmacro %}}\
+                 {{% for i in range(1000) %}}{step}{{% endfor %}}"
+            )
+        };
+        for step in [
+            "{% set ns.s = ns.s ~ ns.s %}",
+            "{% set ns.s = ns.s + ns.s %}",
+            "{% set ns.s = ns.s * 2 %}",
+            "{% set ns.s = ns.s | replace('a', ns.s) %}",
+            "{% set ns.s = ns.s.replace('a', ns.s) %}",
+            "{% set ns.s = [ns.s, ns.s] | join %}",
+            "{% set ns.s = ns.s.join([ns.s, ns.s]) %}",
+            "{% set ns.s = '%s%s' | format(ns.s, ns.s) %}",
+            "{% set ns.s = '{}{}'.format(ns.s, ns.s) %}",
+            "{% set ns.s = ns.s | list | string %}",
+            "{% set ns.s = m(ns.s) %}",
+            "{% set ns.s %}{{ ns.s }}{{ ns.s }}{% endset %}",
+            "{% set ns.l = ns.l + ns.l %}",
+            "{% set ns.l = ns.l * 2 %}",
+            "{% set ns.s = '%999999999d' | format(1) %}",
+            "{% set ns.s = '{:>999999999}'.format(1) %}",
+            "{% set ns.s = 'a' | indent(999999999) %}",
+            "{% set ns.l = [1] | batch(999999999, 0) | list %}",
+            "{% set ns.l = [1] | slice(999999999) | list %}",
+            "{% set ns.s = '%s%s' % (ns.s, ns.s) %}",
+            "{% set ns.s = '%(a)s%(a)s' % {'a': ns.s} %}",
+            "{% set ns.s = '%r' % [ns.s, ns.s] %}",
+            "{% set ns.s = '%999999999d' % 1 %}",
+            "{% set ns.s = '%.999999999f' % 1 %}",
+            "{% set ns.s = '{:{}}'.format(1, 999999999) %}",
+            "{% set ns.s = '{0!r}{0!r}'.format(ns.s) %}",
+            "{% set ns.s = ns.s ~ ns.s[1:] %}",
+            "{% set ns.s = [ns.s, ns.s] | escape %}",
+            "{% set ns.l = dict([(1, ns.l), (2, ns.l)]).values() | sum(start=[]) %}",
+            "{% set ns.l = [(1, ns.l), (1, ns.l)] | groupby(0) | map('last') | sum(start=[]) | map('last') | sum(start=[]) %}",
+        ] {
+            let error = render(&repeat(step)).map(|_| ());
+            let is_bound =
+                |message: &str| ["MiB", "too large", "too far"].iter().any(|bound| message.contains(bound));
+            assert!(
+                matches!(&error, Err(Error::TemplateRender { message }) if is_bound(message)),
+                "{step} {error:?}"
+            );
+        }
+        let text = "x".repeat(100_000);
+        let error = render(&format!("{{% set x %}}{}{{% endset %}}", repeat(&repeat(&text))));
+        assert!(matches!(error.map(|_| ()), Err(Error::TemplateRender { .. })));
+        let error = render(&"x".repeat(bounds::LONGEST_SOURCE + 1)).map(|_| ());
+        assert!(matches!(error, Err(Error::TemplateSyntax { .. })));
+    }
+
+    #[test]
+    fn what_a_template_prints_has_an_end() {
+        let nest = "{% set ns = namespace(x=['0123456789']) %}{% for i in range(40) %}\
+                    {% set ns.x = [ns.x, ns.x] %}{% endfor %}";
+        for print in ["{{ ns.x }}", "{{ ns.x | tojson }}", "{{ ns.x | string | length }}"] {
+            let error = render(&format!("{nest}{print}"));
+            assert!(
+                matches!(&error, Err(Error::TemplateRender { message }) if message.contains("16 MiB")),
+                "{print} {error:?}"
+            );
+        }
+        let many = "{% for i in range(10000) %}{{ 'x' * 10000 }}{% endfor %}";
+        assert!(matches!(render(many), Err(Error::TemplateRender { message }) if message.contains("16 MiB")));
+    }
+
+    #[test]
+    fn values_nested_deeply_are_printed_and_freed() {
+        let nest = "{% set ns = namespace(x=[]) %}{% for i in range(60000) %}{% for j in range(5) %}\
+                    {% set ns.x = [ns.x] %}{% endfor %}{% endfor %}";
+        assert_eq!(render(nest).ok().as_deref(), Some(""));
+        assert_eq!(render(&format!("{nest}{{{{ ns.x }}}}")).map_or(0, |text| text.len()), 600_002);
+        assert!(matches!(
+            render(&format!("{nest}{{{{ ns.x | tojson }}}}")),
+            Err(Error::TemplateRender { .. })
+        ));
+    }
+
+    #[test]
+    fn a_raised_message_is_passed_on_as_it_is() {
+        for source in ["{{ raise_exception('no, \"no\"') }}", "{% set x = raise_exception('no, \"no\"') %}"] {
+            assert!(
+                matches!(render(source), Err(Error::TemplateRefused { message }) if message == "no, \"no\"")
+            );
+        }
+    }
+
+    #[test]
+    fn errors_name_the_line() {
+        let error = render("a\nb\n{% if %}").map_err(|error| error.to_string());
+        assert!(error.is_err_and(|message| message.contains("line 3")));
+    }
+
+    #[test]
+    fn generation_blocks_are_transparent() {
+        assert_eq!(render("a {%- generation %} b {% endgeneration -%} c").ok().as_deref(), Some("a b c"));
+    }
+}

@@ -1,0 +1,58 @@
+//! Text for language models: tokenizers, streaming detokenization and chat templates.
+//!
+//! **What it is:** a [`Tokenizer`](tokenizer::Tokenizer) from the metadata of a GGUF file or from a
+//! `tokenizer.json`, with the ids of the tokenizer that the model was published with; a
+//! [`TokenStream`](tokenizer::TokenStream) that gives whole characters while tokens come one at a
+//! time; a [`ChatTemplate`](chat::ChatTemplate) that renders a conversation as Jinja2 in
+//! transformers does.
+//!
+//! **What it is not:** it trains no tokenizers, knows no weights and reads no answers (tool calls
+//! are text here).
+//!
+//! # Example
+//! ```
+//! use gguf_rs_lite::Gguf;
+//! use ruvllm_text::chat::{ChatTemplate, Message};
+//! use ruvllm_text::tokenizer::{EncodeOptions, Tokenizer};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tokenizers/bpe_qwen2/vocab.gguf");
+//! let model = Gguf::open(path)?;
+//! let tokenizer = Tokenizer::from_gguf(model.metadata())?;
+//! let ids = tokenizer.encode("Grüße, 世界!", EncodeOptions::default())?;
+//!
+//! let mut stream = tokenizer.stream();
+//! let chunks = ids.iter().map(|&id| stream.push(id).map(str::to_owned)).collect::<Result<Vec<_>, _>>()?;
+//! assert_eq!(chunks.concat(), "Grüße, 世界!");
+//!
+//! let template = ChatTemplate::from_gguf(model.metadata(), &tokenizer)?;
+//! let prompt = tokenizer.encode_chat(&template, &[Message::user("Hi <|im_end|>")], None, true)?;
+//! # let _ = prompt;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Parts
+//! ```text
+//! GGUF metadata ──▶ own encoders ────────┐
+//! tokenizer.json ─▶ tokenizers library ──┴▶ Tokenizer ── encode, decode, stream ─▶ TokenStream
+//! template, or ChatStyle::detect ────────▶ ChatTemplate ── render ─▶ text
+//!                                          Tokenizer::encode_chat: both, and no text of a message becomes a marker
+//! ```
+//!
+//! # Invariants
+//! - No file, text, token id or template makes it panic: they give an [`Error`].
+//! - Encoders and pre-tokenizers of GGUF vocabularies take at most O(n log n) time; renderings are
+//!   bounded in steps and memory.
+//! - Nothing is guessed: an unknown kind of tokenizer or pre-tokenizer is an error that lists the
+//!   known ones (ADR-0018).
+
+#![forbid(unsafe_code)]
+
+pub mod chat;
+mod error;
+mod token;
+pub mod tokenizer;
+
+pub use error::{Error, Result};
+pub use token::TokenId;

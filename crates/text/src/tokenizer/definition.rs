@@ -1,0 +1,178 @@
+//! Tokenizers described by a Hugging Face `tokenizer.json`.
+
+use std::{fs, path::Path};
+
+use serde_json::Value;
+use tokenizers::{
+    Encoding, Token,
+    decoders::DecoderWrapper,
+    pre_tokenizers::metaspace::{Metaspace, PrependScheme},
+};
+
+use super::{
+    bytes::{self, byte_token},
+    decode::{Joining, Lead},
+    library::{Library, guarded},
+    pipeline::{Backend, Specials, Tokenizer},
+    spm::{SPACE_MARK, sentence_piece_bytes},
+    vocab::{TokenKind, Vocab},
+};
+use crate::error::{Error, Result};
+use crate::token::TokenId;
+
+impl Tokenizer {
+    /// Reads a `tokenizer.json` and, if there is one beside it, the `tokenizer_config.json`.
+    ///
+    /// # Errors
+    /// [`Error::TokenizerIo`] if a file cannot be read, [`Error::TokenizerDefinition`] if it is not valid.
+    pub fn from_file(path: &Path) -> Result<Self> {
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            move |source| Error::TokenizerIo { path, source }
+        };
+        let tokenizer = Self::from_json(&fs::read(path).map_err(failed(path))?)?;
+        let config = path.with_file_name("tokenizer_config.json");
+        match fs::read(&config) {
+            Ok(json) => tokenizer.with_config(&json),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(tokenizer),
+            Err(error) => Err(failed(&config)(error)),
+        }
+    }
+
+    /// Reads a Hugging Face `tokenizer.json`. Truncation and padding in it are ignored.
+    ///
+    /// The format names no end token; [`Tokenizer::with_config`] adds what `tokenizer_config.json` says.
+    ///
+    /// # Errors
+    /// [`Error::TokenizerDefinition`] if the JSON is no valid tokenizer.
+    pub fn from_json(json: &[u8]) -> Result<Self> {
+        let mut inner = guarded(|| tokenizers::Tokenizer::from_bytes(json)).map_err(definition)?;
+        inner.with_padding(None);
+        inner.with_truncation(None).map_err(|error| definition(error.to_string()))?;
+        let joining = joining_of(inner.get_decoder());
+        let vocab = read_vocab(&inner, joining)?;
+        let (prefix, suffix) = added_around(&inner)?;
+        let bos = match prefix.as_slice() {
+            [bos] => Some(*bos),
+            _ => None,
+        };
+        let specials = Specials { bos, eos: None, prefix, suffix, ends: Vec::new(), take_space_after: false };
+        let library = Box::new(Library::new(inner));
+        Ok(Self::assemble(vocab, Backend::Library(library), joining, specials))
+    }
+
+    /// Adds what a `tokenizer_config.json` says: the BOS and EOS tokens.
+    ///
+    /// # Errors
+    /// [`Error::TokenizerDefinition`] if the JSON is not valid or names a token that is not in the
+    /// vocabulary.
+    pub fn with_config(mut self, json: &[u8]) -> Result<Self> {
+        let config: Value = serde_json::from_slice(json).map_err(|error| definition(error.to_string()))?;
+        let token = |key: &str| {
+            let text = match &config[key] {
+                Value::String(text) => text,
+                Value::Object(token) => token.get("content").and_then(Value::as_str).unwrap_or_default(),
+                _ => return Ok(None),
+            };
+            match self.token_to_id(text) {
+                Some(id) => Ok(Some(id)),
+                None => Err(definition(format!("{key} is {text:?}, which is not in the vocabulary"))),
+            }
+        };
+        let (bos, eos) = (token("bos_token")?, token("eos_token")?);
+        self.name_specials(bos, eos);
+        Ok(self)
+    }
+}
+
+fn definition(message: impl Into<String>) -> Error {
+    Error::TokenizerDefinition { message: message.into() }
+}
+
+/// Texts, kinds and bytes of all tokens.
+fn read_vocab(inner: &tokenizers::Tokenizer, joining: Joining) -> Result<Vocab> {
+    let texts = inner.get_vocab(true);
+    let added = inner.get_added_tokens_decoder();
+    let Some(highest) = texts.values().chain(added.keys()).max().copied() else {
+        return Err(definition("the vocabulary is empty"));
+    };
+    // Ids without a token cost memory: a definition may not make us pay for billions of them.
+    let len = highest as usize + 1;
+    if len > 64 * (texts.len() + 1024) {
+        return Err(definition(format!("the highest id is {highest} in a vocabulary of {}", texts.len())));
+    }
+    let mut tokens: Vec<(&str, TokenKind)> = vec![("", TokenKind::Absent); len];
+    for (text, &id) in &texts {
+        let kind = match byte_token(text) {
+            Some(byte) if matches!(joining, Joining::Pieces(Lead::StripSpace | Lead::Keep)) => {
+                TokenKind::Byte(byte)
+            }
+            _ => TokenKind::Normal,
+        };
+        tokens[id as usize] = (text, kind);
+    }
+    for (&id, token) in &added {
+        let kind = if token.special { TokenKind::Control } else { TokenKind::UserDefined };
+        tokens[id as usize] = (&token.content, kind);
+    }
+    Vocab::new(tokens.into_iter(), |id, text, kind, out| {
+        // The library decodes an added token in its normalized form.
+        let normalized = inner.get_added_vocabulary().simple_id_to_token(id);
+        let text = normalized.as_deref().unwrap_or(text);
+        match joining {
+            Joining::Pieces(_) => sentence_piece_bytes(text, kind, out),
+            // Added tokens are decoded as all others: in the byte alphabet if they fit it.
+            Joining::Bytes => out.extend(bytes::to_bytes(text).unwrap_or_else(|| text.as_bytes().to_vec())),
+            Joining::Library => out.extend_from_slice(text.as_bytes()),
+        }
+    })
+}
+
+/// The tokens that the post-processor puts before and after every text.
+fn added_around(inner: &tokenizers::Tokenizer) -> Result<(Vec<TokenId>, Vec<TokenId>)> {
+    const TEXT: TokenId = TokenId::MAX;
+    let text = Encoding::from_tokens(vec![Token::new(TEXT, "text".to_owned(), (0, 4))], 0);
+    let processed = guarded(|| inner.post_process(text, None, true)).map_err(definition)?;
+    let ids = processed.get_ids();
+    match ids.iter().position(|&id| id == TEXT) {
+        Some(at) if !ids[at + 1..].contains(&TEXT) => Ok((ids[..at].to_vec(), ids[at + 1..].to_vec())),
+        _ => Err(definition("the post-processor does not keep the text once and in one piece")),
+    }
+}
+
+/// How the tokens of a decoder join, if it is one of the common ones.
+fn joining_of(decoder: Option<&DecoderWrapper>) -> Joining {
+    match decoder {
+        Some(DecoderWrapper::ByteLevel(_)) => Joining::Bytes,
+        Some(DecoderWrapper::Metaspace(metaspace)) if is_usual(metaspace) => {
+            Joining::Pieces(match metaspace.get_prepend_scheme() {
+                // Without byte tokens this is `Keep`, but texts such as `<0x0A>` would be read as bytes.
+                PrependScheme::Never => return Joining::Library,
+                PrependScheme::First | PrependScheme::Always => Lead::StripFirstToken,
+            })
+        }
+        Some(sequence @ DecoderWrapper::Sequence(_)) => joining_of_sequence(sequence),
+        _ => Joining::Library,
+    }
+}
+
+fn is_usual(metaspace: &Metaspace) -> bool {
+    metaspace.get_replacement() == SPACE_MARK
+}
+
+/// `SentencePiece` models have the decoders Replace `▁`, `ByteFallback`, Fuse and sometimes Strip,
+/// in this order.
+fn joining_of_sequence(sequence: &DecoderWrapper) -> Joining {
+    let Ok(json) = serde_json::to_value(sequence) else { return Joining::Library };
+    let replace = serde_json::json!({"type": "Replace", "pattern": {"String": "▁"}, "content": " "});
+    let strip = serde_json::json!({"type": "Strip", "content": " ", "start": 1, "stop": 0});
+    let byte_fallback = serde_json::json!({"type": "ByteFallback"});
+    let fuse = serde_json::json!({"type": "Fuse"});
+    match json["decoders"].as_array().map(Vec::as_slice) {
+        Some([a, b, c]) if *a == replace && *b == byte_fallback && *c == fuse => Joining::Pieces(Lead::Keep),
+        Some([a, b, c, d]) if *a == replace && *b == byte_fallback && *c == fuse && *d == strip => {
+            Joining::Pieces(Lead::StripSpace)
+        }
+        _ => Joining::Library,
+    }
+}

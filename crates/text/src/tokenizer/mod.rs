@@ -1,0 +1,32 @@
+//! Tokenizers: text to token ids and back, from GGUF metadata or a Hugging Face `tokenizer.json`.
+//!
+//! GGUF vocabularies are run by this crate's own encoders (byte-level BPE, BPE over characters and
+//! `SentencePiece` BPE, all in O(n log n); unigram; `WordPiece`); a `tokenizer.json` can describe
+//! anything and is run by the `tokenizers` library. Not here: training, and what a model does with
+//! the ids.
+
+mod bpe;
+mod bytes;
+mod character_bpe;
+mod charsmap;
+mod decode;
+mod definition;
+mod end_of_generation;
+mod gguf;
+mod index;
+mod library;
+mod merge;
+mod pipeline;
+mod pre;
+mod special;
+mod spm;
+mod stream;
+mod unigram;
+mod vocab;
+mod wordpiece;
+
+pub use self::bytes::byte_token;
+pub use self::pipeline::{EncodeOptions, Tokenizer};
+pub use self::pre::find::name as pre_tokenizer_name;
+pub(crate) use self::special::{Fragment, Occurrence};
+pub use self::stream::TokenStream;

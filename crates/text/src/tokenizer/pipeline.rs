@@ -1,0 +1,334 @@
+//! The tokenizer: special tokens around and within a text, the encoder of its vocabulary, and the way back.
+
+use super::{
+    bpe::ByteLevelBpe,
+    character_bpe::CharacterBpe,
+    decode::{self, Joining},
+    end_of_generation,
+    library::Library,
+    special::{Fragment, Occurrence, TokenMatcher},
+    spm::SentencePieceBpe,
+    unigram::Unigram,
+    vocab::{TokenKind, Vocab},
+    wordpiece::WordPiece,
+};
+use crate::error::{Error, Result};
+use crate::token::TokenId;
+
+/// The options of [`Tokenizer::encode`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EncodeOptions {
+    /// Add the tokens that the model's rules put around every text: BOS, EOS.
+    pub add_special: bool,
+    /// Read special tokens written out in the text, such as `<|im_end|>`, as these tokens.
+    /// Otherwise they are plain text. User-defined tokens that are not special are found either
+    /// way.
+    pub parse_special: bool,
+}
+
+impl Default for EncodeOptions {
+    /// As a prompt is read: both on.
+    fn default() -> Self {
+        Self { add_special: true, parse_special: true }
+    }
+}
+
+/// Most bytes of text in one call: offsets are 32-bit, and `▁` is three times as long as a space.
+const LONGEST_TEXT: usize = u32::MAX as usize / 4;
+
+/// A tokenizer. Immutable: one value serves all threads.
+///
+/// ```no_run
+/// use ruvllm_text::tokenizer::{EncodeOptions, Tokenizer};
+///
+/// let tokenizer = Tokenizer::from_file("tokenizer.json".as_ref())?;
+/// let ids = tokenizer.encode("Hello!", EncodeOptions::default())?;
+/// assert_eq!(tokenizer.decode(&ids, true)?, "Hello!");
+/// # Ok::<(), ruvllm_text::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Tokenizer {
+    vocab: Vocab,
+    backend: Backend,
+    joining: Joining,
+    specials: Specials,
+    /// Tokens that end generation, ascending.
+    ends: Vec<TokenId>,
+    /// Special and user-defined tokens written out.
+    any_token: TokenMatcher,
+    /// Special tokens only.
+    special_token: TokenMatcher,
+    /// User-defined tokens only.
+    plain_token: TokenMatcher,
+}
+
+/// The encoder of a vocabulary.
+#[derive(Debug)]
+pub(super) enum Backend {
+    ByteLevel(Box<ByteLevelBpe>),
+    Characters(Box<CharacterBpe>),
+    SentencePiece(Box<SentencePieceBpe>),
+    Unigram(Box<Unigram>),
+    WordPiece(Box<WordPiece>),
+    Library(Box<Library>),
+}
+
+/// The special tokens that the model's files name.
+#[derive(Debug)]
+pub(super) struct Specials {
+    pub(super) bos: Option<TokenId>,
+    pub(super) eos: Option<TokenId>,
+    /// Tokens before every text.
+    pub(super) prefix: Vec<TokenId>,
+    /// Tokens after every text.
+    pub(super) suffix: Vec<TokenId>,
+    /// Tokens named as ends.
+    pub(super) ends: Vec<TokenId>,
+    /// White space after a marker belongs to it.
+    pub(super) take_space_after: bool,
+}
+
+impl Tokenizer {
+    pub(super) fn assemble(vocab: Vocab, backend: Backend, joining: Joining, specials: Specials) -> Self {
+        let ends = end_of_generation::collect(&vocab, &specials.ends);
+        let matcher = |keep: fn(TokenKind) -> bool| {
+            TokenMatcher::new(vocab.ids().filter(|&id| keep(vocab.kind(id))).map(|id| {
+                let text = vocab.text(id);
+                let is_plain_marker = matches!(text, "<unk>" | "<s>" | "<|endoftext|>");
+                (text, id, specials.take_space_after && !is_plain_marker)
+            }))
+        };
+        let any_token = matcher(|kind| kind.is_special() || kind == TokenKind::UserDefined);
+        let special_token = matcher(TokenKind::is_special);
+        let plain_token = matcher(|kind| kind == TokenKind::UserDefined);
+        Self { vocab, backend, joining, specials, ends, any_token, special_token, plain_token }
+    }
+
+    /// Sets the BOS and EOS tokens that a configuration names.
+    pub(super) fn name_specials(&mut self, bos: Option<TokenId>, eos: Option<TokenId>) {
+        self.specials.bos = bos.or(self.specials.bos);
+        self.specials.eos = eos.or(self.specials.eos);
+        for id in [bos, eos].into_iter().flatten() {
+            if self.vocab.kind(id) == TokenKind::Normal {
+                self.vocab.set_kind(id, TokenKind::Control);
+            }
+        }
+        self.specials.ends.extend(eos);
+        self.ends = end_of_generation::collect(&self.vocab, &self.specials.ends);
+    }
+
+    /// Encodes a text.
+    ///
+    /// # Errors
+    /// [`Error::TextTooLong`] above 1 GiB; [`Error::Unencodable`] if a `SentencePiece` vocabulary
+    /// has neither a token for a character nor for its bytes nor an unknown-token;
+    /// [`Error::Tokenization`] if the `tokenizers` library fails.
+    pub fn encode(&self, text: &str, options: EncodeOptions) -> Result<Vec<TokenId>> {
+        let mut ids = Vec::with_capacity(text.len() / 3 + 2);
+        if options.add_special {
+            ids.extend_from_slice(&self.specials.prefix);
+        }
+        self.encode_part(text, options.parse_special, &mut true, &mut ids)?;
+        if options.add_special {
+            ids.extend_from_slice(&self.specials.suffix);
+        }
+        Ok(ids)
+    }
+
+    /// Encodes a text as by default, and leaves its end out where that gives more than `limit` ids; the tokens that the
+    /// model's rules put around every text stay. Whether something was left out.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode).
+    pub fn encode_at_most(&self, text: &str, limit: usize) -> Result<(Vec<TokenId>, bool)> {
+        let mut ids = self.encode(text, EncodeOptions::default())?;
+        let is_longer = ids.len() > limit;
+        if is_longer {
+            let suffix = &self.specials.suffix;
+            ids.truncate(limit.saturating_sub(suffix.len()));
+            ids.extend_from_slice(suffix);
+        }
+        Ok((ids, is_longer))
+    }
+
+    /// Number of tokens that the model's rules put around every text.
+    #[must_use]
+    pub fn tokens_around(&self) -> usize {
+        self.specials.prefix.len() + self.specials.suffix.len()
+    }
+
+    /// Appends the tokens of a part of a text. `after_token`: it is the first part or follows a
+    /// token written out; afterwards, whether the next part does.
+    pub(crate) fn encode_part(
+        &self,
+        text: &str,
+        parse_special: bool,
+        after_token: &mut bool,
+        out: &mut Vec<TokenId>,
+    ) -> Result<()> {
+        if text.len() > LONGEST_TEXT {
+            return Err(Error::TextTooLong { bytes: text.len(), limit: LONGEST_TEXT });
+        }
+        if let Backend::Library(library) = &self.backend {
+            return if parse_special {
+                library.encode(text, *after_token, out)
+            } else {
+                library.encode_plain(&self.vocab, &self.special_token, text, *after_token, out)
+            };
+        }
+        let matcher = if parse_special { &self.any_token } else { &self.plain_token };
+        for fragment in matcher.fragments(text) {
+            match fragment {
+                Fragment::Token(id) => {
+                    out.push(id);
+                    *after_token = true;
+                }
+                Fragment::Text(text) => {
+                    match &self.backend {
+                        Backend::ByteLevel(bpe) => bpe.encode(&self.vocab, text, out),
+                        Backend::Characters(bpe) => bpe.encode(&self.vocab, text, out),
+                        Backend::SentencePiece(spm) => spm.encode(&self.vocab, text, *after_token, out)?,
+                        Backend::Unigram(unigram) => unigram.encode(&self.vocab, text, *after_token, out)?,
+                        Backend::WordPiece(pieces) => pieces.encode(&self.vocab, text, out)?,
+                        Backend::Library(_) => {}
+                    }
+                    *after_token = false;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Decodes tokens to text; bytes that are no UTF-8 become U+FFFD. `skip_special` leaves special
+    /// tokens out.
+    ///
+    /// # Errors
+    /// [`Error::UnknownTokenId`] if an id is not in the vocabulary.
+    pub fn decode(&self, ids: &[TokenId], skip_special: bool) -> Result<String> {
+        for &id in ids {
+            self.vocab.known_kind(id)?;
+        }
+        let kept = ids.iter().copied().filter(|&id| !skip_special || !self.vocab.kind(id).is_special());
+        match &self.backend {
+            Backend::Library(library) if self.joining == Joining::Library => {
+                library.decode(&kept.collect::<Vec<_>>())
+            }
+            _ => Ok(decode::decode(&self.vocab, self.joining, kept)),
+        }
+    }
+
+    /// Number of ids: the highest one plus one.
+    #[must_use]
+    pub fn vocab_size(&self) -> usize {
+        self.vocab.len()
+    }
+
+    /// The token at the beginning of a text, if the files name one.
+    #[must_use]
+    pub fn bos(&self) -> Option<TokenId> {
+        self.specials.bos
+    }
+
+    /// The token at the end of a text, if the files name one. Generation may end with others too, see
+    /// [`is_end_of_generation`](Self::is_end_of_generation).
+    #[must_use]
+    pub fn eos(&self) -> Option<TokenId> {
+        self.specials.eos
+    }
+
+    /// Whether [`encode`](Self::encode) begins texts with the BOS token when it adds special tokens.
+    #[must_use]
+    pub fn adds_bos(&self) -> bool {
+        self.specials.bos.is_some_and(|bos| self.specials.prefix.contains(&bos))
+    }
+
+    /// Whether a model that gives this token has finished its answer.
+    #[must_use]
+    pub fn is_end_of_generation(&self, id: TokenId) -> bool {
+        self.ends.binary_search(&id).is_ok()
+    }
+
+    /// All tokens that end generation, ascending.
+    #[must_use]
+    pub fn end_of_generation(&self) -> &[TokenId] {
+        &self.ends
+    }
+
+    /// The id of a token by its text in the vocabulary, for example `<|im_end|>` or `Ġthe`.
+    #[must_use]
+    pub fn token_to_id(&self, text: &str) -> Option<TokenId> {
+        self.vocab.id(text)
+    }
+
+    /// The text of a token in the vocabulary. For what it stands for, see [`token_bytes`](Self::token_bytes).
+    #[must_use]
+    pub fn id_to_token(&self, id: TokenId) -> Option<String> {
+        self.vocab.known_kind(id).ok().map(|_| self.vocab.text(id).to_owned())
+    }
+
+    /// Whether a token is a marker that is no part of a text. False for ids outside the vocabulary.
+    #[must_use]
+    pub fn is_special(&self, id: TokenId) -> bool {
+        self.vocab.kind(id).is_special()
+    }
+
+    /// The bytes that a token stands for within a text; for a marker, its name. They need not be
+    /// whole characters.
+    #[must_use]
+    pub fn token_bytes(&self, id: TokenId) -> Option<Vec<u8>> {
+        self.vocab.known_kind(id).ok().map(|_| self.vocab.bytes(id).to_vec())
+    }
+
+    /// One more than the highest id that plain text can become. Special tokens may have higher ones: some models share a
+    /// tokenizer with larger relatives.
+    #[must_use]
+    pub fn text_vocab_size(&self) -> usize {
+        let is_text = |&id: &TokenId| self.vocab.known_kind(id).is_ok_and(|kind| !kind.is_special());
+        (0..self.vocab.len() as TokenId).rev().find(is_text).map_or(0, |last| last as usize + 1)
+    }
+
+    /// Adds tokens that end an answer, as a `generation_config.json` lists them. Ids that are not in the vocabulary are
+    /// passed over: such files are shared between models.
+    #[must_use]
+    pub fn with_end_tokens(mut self, ids: &[TokenId]) -> Self {
+        self.specials.ends.extend(ids.iter().filter(|&&id| self.vocab.known_kind(id).is_ok()));
+        self.ends = end_of_generation::collect(&self.vocab, &self.specials.ends);
+        self
+    }
+
+    pub(super) fn vocab(&self) -> &Vocab {
+        &self.vocab
+    }
+
+    pub(super) fn joining(&self) -> Joining {
+        self.joining
+    }
+
+    /// The tokens before every text.
+    pub(crate) fn prefix(&self) -> &[TokenId] {
+        &self.specials.prefix
+    }
+
+    /// Whether the tokenizers library encodes.
+    pub(crate) fn is_run_by_library(&self) -> bool {
+        matches!(self.backend, Backend::Library(_))
+    }
+
+    /// The texts of all special tokens.
+    pub(crate) fn special_texts(&self) -> impl Iterator<Item = &str> {
+        self.vocab.ids().filter(|&id| self.vocab.kind(id).is_special()).map(|id| self.vocab.text(id))
+    }
+
+    /// The special token that is written out at a place of a text.
+    pub(crate) fn special_at(&self, text: &str, at: usize) -> Occurrence {
+        self.special_token.at(text, at)
+    }
+
+    /// Cuts a text at the special tokens written out in it.
+    pub(crate) fn special_fragments<'t>(&self, text: &'t str) -> Result<Vec<Fragment<'t>>> {
+        match &self.backend {
+            Backend::Library(library) => library.special_fragments(&self.vocab, text),
+            _ => Ok(self.special_token.fragments(text).collect()),
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Finds whole tokens written out in a text: markers such as `<|im_end|>` and user-defined pieces.
+
+use std::collections::BTreeMap;
+
+use crate::token::TokenId;
+
+/// A part of a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fragment<'t> {
+    /// A token written out.
+    Token(TokenId),
+    /// Text between such tokens, never empty.
+    Text(&'t str),
+}
+
+/// A set of token texts, matched leftmost first and of those the longest.
+#[derive(Debug, Clone)]
+pub(crate) struct TokenMatcher {
+    /// A trie; node 0 is the root.
+    nodes: Vec<Node>,
+    /// Whether any token begins with a byte.
+    begins: Box<[bool; 256]>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Node {
+    /// Next bytes and their nodes.
+    children: BTreeMap<u8, u32>,
+    /// The token that ends here.
+    end: Option<End>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct End {
+    id: TokenId,
+    /// White space after the token belongs to it.
+    takes_space_after: bool,
+}
+
+impl TokenMatcher {
+    /// A matcher of the given tokens: text, id, and whether white space after the token belongs to
+    /// it. Empty texts are ignored; of equal texts the first counts.
+    pub(crate) fn new<'t>(tokens: impl Iterator<Item = (&'t str, TokenId, bool)>) -> Self {
+        let mut nodes = vec![Node::default()];
+        for (text, id, takes_space_after) in tokens.filter(|(text, ..)| !text.is_empty()) {
+            let mut at = 0;
+            for &byte in text.as_bytes() {
+                let next = nodes.len() as u32;
+                let child = *nodes[at].children.entry(byte).or_insert(next);
+                if child == next {
+                    nodes.push(Node::default());
+                }
+                at = child as usize;
+            }
+            nodes[at].end.get_or_insert(End { id, takes_space_after });
+        }
+        let mut begins = Box::new([false; 256]);
+        for &byte in nodes[0].children.keys() {
+            begins[usize::from(byte)] = true;
+        }
+        Self { nodes, begins }
+    }
+
+    /// Length in bytes of the longest token at the start of `text`, and what it is.
+    fn longest(&self, text: &[u8]) -> Option<(usize, End)> {
+        let mut at = 0;
+        let mut found = None;
+        for (i, byte) in text.iter().enumerate() {
+            match self.nodes[at].children.get(byte) {
+                Some(&child) => at = child as usize,
+                None => break,
+            }
+            if let Some(end) = self.nodes[at].end {
+                found = Some((i + 1, end));
+            }
+        }
+        found
+    }
+
+    /// Cuts a text at the tokens written out in it.
+    pub(crate) fn fragments<'m, 't>(&'m self, text: &'t str) -> Fragments<'m, 't> {
+        Fragments { matcher: self, text, at: 0, token: None }
+    }
+
+    /// Whether a token is written out at byte `at` of a text, and if not, whether the rest of the text is the
+    /// beginning of one.
+    pub(crate) fn at(&self, text: &str, at: usize) -> Occurrence {
+        let mut node = 0;
+        for byte in &text.as_bytes()[at..] {
+            match self.nodes[node].children.get(byte) {
+                Some(&child) => node = child as usize,
+                None => return Occurrence::No,
+            }
+            if self.nodes[node].end.is_some() {
+                return Occurrence::Whole;
+            }
+        }
+        if node == 0 { Occurrence::No } else { Occurrence::Beginning }
+    }
+}
+
+/// What [`TokenMatcher::at`] found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Occurrence {
+    /// No token.
+    No,
+    /// A token.
+    Whole,
+    /// The text ends within what could become a token.
+    Beginning,
+}
+
+/// Iterator of [`TokenMatcher::fragments`].
+#[derive(Debug)]
+pub(crate) struct Fragments<'m, 't> {
+    matcher: &'m TokenMatcher,
+    text: &'t str,
+    /// Everything before was given out.
+    at: usize,
+    /// A token found behind the text that was given out last.
+    token: Option<TokenId>,
+}
+
+impl<'t> Iterator for Fragments<'_, 't> {
+    type Item = Fragment<'t>;
+
+    fn next(&mut self) -> Option<Fragment<'t>> {
+        if let Some(id) = self.token.take() {
+            return Some(Fragment::Token(id));
+        }
+        let (text, start) = (self.text, self.at);
+        let bytes = text.as_bytes();
+        let mut from = start;
+        while from < bytes.len() {
+            if self.matcher.begins[usize::from(bytes[from])]
+                && let Some((len, end)) = self.matcher.longest(&bytes[from..])
+            {
+                let mut after = from + len;
+                if end.takes_space_after {
+                    after += text[after..].len() - text[after..].trim_start().len();
+                }
+                self.at = after;
+                if from == start {
+                    return Some(Fragment::Token(end.id));
+                }
+                self.token = Some(end.id);
+                return Some(Fragment::Text(&text[start..from]));
+            }
+            from += 1;
+        }
+        self.at = bytes.len();
+        (start < bytes.len()).then(|| Fragment::Text(&text[start..]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn matcher() -> TokenMatcher {
+        let tokens =
+            [("<s>", 1, false), ("\n", 2, false), ("\n\n", 3, false), ("<end>", 4, true), ("é", 5, false)];
+        TokenMatcher::new(tokens.into_iter())
+    }
+
+    fn cut(text: &str) -> Vec<Fragment<'_>> {
+        matcher().fragments(text).collect()
+    }
+
+    #[test]
+    fn takes_the_leftmost_and_of_those_the_longest() {
+        use Fragment::{Text, Token};
+        assert_eq!(cut(""), []);
+        assert_eq!(cut("plain"), [Text("plain")]);
+        assert_eq!(cut("<s>a<s>"), [Token(1), Text("a"), Token(1)]);
+        assert_eq!(cut("a\n\n\nb"), [Text("a"), Token(3), Token(2), Text("b")]);
+        assert_eq!(cut("<s<s>"), [Text("<s"), Token(1)]);
+        assert_eq!(cut("naïveté"), [Text("naïvet"), Token(5)]);
+    }
+
+    #[test]
+    fn space_after_some_tokens_belongs_to_them() {
+        use Fragment::{Text, Token};
+        assert_eq!(cut("<end> \n\u{3000}x<s> y"), [Token(4), Text("x"), Token(1), Text(" y")]);
+    }
+
+    #[test]
+    fn occurrences_whole_and_cut_off() {
+        let matcher = matcher();
+        assert_eq!(matcher.at("a<s>b", 1), Occurrence::Whole);
+        assert_eq!(matcher.at("a<s>b", 2), Occurrence::No);
+        assert_eq!(matcher.at("a<en", 1), Occurrence::Beginning);
+        assert_eq!(matcher.at("a<en ", 1), Occurrence::No);
+        assert_eq!(matcher.at("a", 1), Occurrence::No);
+    }
+}

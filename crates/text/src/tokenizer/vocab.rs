@@ -1,0 +1,142 @@
+//! The vocabulary: texts, bytes and kinds of all tokens in a few flat buffers.
+
+use super::index::{NONE, TextIndex};
+use crate::error::{Error, Result};
+use crate::token::TokenId;
+
+/// What a token is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TokenKind {
+    /// A piece of text.
+    Normal,
+    /// Stands for text that has no token.
+    Unknown,
+    /// A marker such as the beginning of the text; never part of plain text.
+    Control,
+    /// A piece of text that is found before anything else and never split.
+    UserDefined,
+    /// In the vocabulary but not used by the model.
+    Unused,
+    /// One byte of a character that has no token (`SentencePiece` byte fallback).
+    Byte(u8),
+    /// An id without a token.
+    Absent,
+}
+
+impl TokenKind {
+    /// Whether the token is left out of text for people and out of plain text for the model.
+    pub(crate) fn is_special(self) -> bool {
+        matches!(self, Self::Control | Self::Unknown)
+    }
+}
+
+/// All tokens of a tokenizer, by id.
+#[derive(Debug, Clone)]
+pub(crate) struct Vocab {
+    /// Token texts as the file writes them, one after the other.
+    text: String,
+    /// Where each text ends in `text`.
+    text_ends: Vec<u32>,
+    /// The bytes that each token stands for in decoded text.
+    bytes: Vec<u8>,
+    /// Where each token's bytes end in `bytes`.
+    byte_ends: Vec<u32>,
+    kinds: Vec<TokenKind>,
+    by_text: TextIndex,
+}
+
+impl Vocab {
+    /// Builds the vocabulary from token texts and kinds, in the order of their ids. `bytes_of`
+    /// appends what a token with this id, text and kind stands for in decoded text.
+    ///
+    /// # Errors
+    /// [`Error::TokenizerDefinition`] if the texts are too long in all.
+    pub(crate) fn new<'t>(
+        tokens: impl ExactSizeIterator<Item = (&'t str, TokenKind)>,
+        bytes_of: impl Fn(TokenId, &str, TokenKind, &mut Vec<u8>),
+    ) -> Result<Self> {
+        let n = tokens.len();
+        if n >= NONE as usize {
+            return Err(too_large(n));
+        }
+        let (mut text, mut bytes) = (String::new(), Vec::new());
+        let (mut text_ends, mut byte_ends) = (Vec::with_capacity(n), Vec::with_capacity(n));
+        let mut kinds = Vec::with_capacity(n);
+        for (id, (token, kind)) in (0..).zip(tokens) {
+            text.push_str(token);
+            bytes_of(id, token, kind, &mut bytes);
+            text_ends.push(u32::try_from(text.len()).map_err(|_| too_large(n))?);
+            byte_ends.push(u32::try_from(bytes.len()).map_err(|_| too_large(n))?);
+            kinds.push(kind);
+        }
+        let named: Vec<TokenId> =
+            (0..n as TokenId).filter(|&id| !slice(&text_ends, id as usize).is_empty()).collect();
+        let text_of = |id: TokenId| &text.as_bytes()[slice(&text_ends, id as usize)];
+        let by_text = TextIndex::build(named.into_iter(), text_of);
+        Ok(Self { text, text_ends, bytes, byte_ends, kinds, by_text })
+    }
+
+    /// Number of ids, present or not.
+    pub(crate) fn len(&self) -> usize {
+        self.kinds.len()
+    }
+
+    /// The kind of a token; ids beyond the vocabulary are [`TokenKind::Absent`].
+    pub(crate) fn kind(&self, id: TokenId) -> TokenKind {
+        self.kinds.get(id as usize).copied().unwrap_or(TokenKind::Absent)
+    }
+
+    /// The kind of a token that must be there.
+    ///
+    /// # Errors
+    /// [`Error::UnknownTokenId`] if it is not.
+    pub(crate) fn known_kind(&self, id: TokenId) -> Result<TokenKind> {
+        match self.kind(id) {
+            TokenKind::Absent => Err(Error::UnknownTokenId { id, vocab_size: self.len() }),
+            kind => Ok(kind),
+        }
+    }
+
+    /// The text of a token as the file writes it. Empty for an absent id.
+    pub(crate) fn text(&self, id: TokenId) -> &str {
+        if (id as usize) < self.len() { &self.text[slice(&self.text_ends, id as usize)] } else { "" }
+    }
+
+    /// What a token stands for in decoded text. Empty for an absent id.
+    pub(crate) fn bytes(&self, id: TokenId) -> &[u8] {
+        if (id as usize) < self.len() { &self.bytes[slice(&self.byte_ends, id as usize)] } else { &[] }
+    }
+
+    /// The id of a token text.
+    pub(crate) fn id(&self, text: &str) -> Option<TokenId> {
+        self.by_text.get(text.as_bytes(), |id| self.text(id).as_bytes())
+    }
+
+    /// All ids that have a token.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = TokenId> + '_ {
+        (0..self.len() as TokenId).filter(|&id| self.kind(id) != TokenKind::Absent)
+    }
+
+    /// An index of tokens by the bytes they stand for, of the tokens that `keep` accepts.
+    pub(crate) fn index_bytes(&self, keep: impl Fn(TokenId) -> bool) -> TextIndex {
+        let ids: Vec<TokenId> = self.ids().filter(|&id| !self.bytes(id).is_empty() && keep(id)).collect();
+        TextIndex::build(ids.into_iter(), |id| self.bytes(id))
+    }
+
+    /// Changes a token's kind.
+    pub(crate) fn set_kind(&mut self, id: TokenId, kind: TokenKind) {
+        if let Some(slot) = self.kinds.get_mut(id as usize) {
+            *slot = kind;
+        }
+    }
+}
+
+/// The range of element `i` in a buffer with the given ends.
+fn slice(ends: &[u32], i: usize) -> std::ops::Range<usize> {
+    let start = if i == 0 { 0 } else { ends[i - 1] as usize };
+    start..ends[i] as usize
+}
+
+fn too_large(n_tokens: usize) -> Error {
+    Error::TokenizerDefinition { message: format!("a vocabulary of {n_tokens} tokens is larger than 4 GiB") }
+}

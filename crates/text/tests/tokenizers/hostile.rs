@@ -1,0 +1,226 @@
+//! Metadata and definitions that are wrong: each an error value that says what is wrong, never a panic.
+
+use gguf_rs_lite::{Array, Metadata, Value};
+use proptest::prelude::*;
+use ruvllm_text::{
+    Error,
+    tokenizer::{EncodeOptions, Tokenizer},
+};
+
+use super::{
+    FROM_JSON, Failure, data,
+    rules::{sentence_piece, strings, unigram, word_piece},
+};
+
+/// A byte-level vocabulary of four tokens.
+fn byte_level() -> Metadata {
+    let mut metadata = Metadata::new();
+    metadata.insert("tokenizer.ggml.model", Value::String("gpt2".to_owned()));
+    metadata.insert("tokenizer.ggml.pre", Value::String("gpt-2".to_owned()));
+    metadata.insert("tokenizer.ggml.tokens", strings(["a", "b", "ab", "<|end|>"]));
+    metadata.insert("tokenizer.ggml.token_type", Value::Array(Array::I32(vec![1, 1, 1, 3])));
+    metadata.insert("tokenizer.ggml.merges", strings(["a b"]));
+    metadata
+}
+
+fn small() -> Metadata {
+    sentence_piece(&[
+        ("<unk>", 2, 0.0),
+        ("<s>", 3, 0.0),
+        ("</s>", 3, 0.0),
+        ("a", 1, -1.0),
+        ("<0x0A>", 6, 0.0),
+    ])
+}
+
+/// The error of metadata with one key changed, or taken out.
+fn error(mut metadata: Metadata, key: &str, value: Option<Value>) -> String {
+    let key = format!("tokenizer.ggml.{key}");
+    match value {
+        Some(value) => metadata.insert(key, value),
+        None => metadata.remove(&key),
+    };
+    match Tokenizer::from_gguf(&metadata) {
+        Ok(_) => String::new(),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn the_small_vocabularies_themselves_are_fine() -> Result<(), Failure> {
+    let tokenizer = Tokenizer::from_gguf(&byte_level())?;
+    // Bytes without a token are left out.
+    assert_eq!(tokenizer.encode("ab ba!é", EncodeOptions::default())?, [2, 1, 0]);
+    let tokenizer = Tokenizer::from_gguf(&small())?;
+    assert_eq!(tokenizer.encode("a\n", EncodeOptions::default())?, [1, 0, 3, 4]);
+    Ok(())
+}
+
+#[test]
+fn absent_arrays_are_named() {
+    for (metadata, keys) in
+        [(byte_level(), ["model", "tokens", "merges"]), (small(), ["model", "tokens", "scores"])]
+    {
+        for key in keys {
+            let message = error(metadata.clone(), key, None);
+            assert!(message.contains(&format!("`tokenizer.ggml.{key}` is missing")), "{message}");
+        }
+    }
+}
+
+#[test]
+fn wrong_values_are_named() {
+    let text = |text: &str| Some(Value::String(text.to_owned()));
+    let ints = |values: &[i32]| Some(Value::Array(Array::I32(values.to_vec())));
+    let floats = |values: &[f32]| Some(Value::Array(Array::F32(values.to_vec())));
+    let cases = [
+        (
+            byte_level(),
+            "model",
+            text("rwkv"),
+            "tokenizer kind `rwkv` is not supported (supported: bert, gemma4, gpt2, llama, t5)",
+        ),
+        (byte_level(), "model", Some(Value::U32(1)), "tokenizer.ggml.model"),
+        (byte_level(), "pre", text("other"), "pre-tokenizer type `other` is not known (known: a.x-4.0, "),
+        (byte_level(), "tokens", Some(strings([])), "`tokenizer.ggml.tokens` is empty"),
+        (byte_level(), "tokens", ints(&[1]), "tokenizer.ggml.tokens"),
+        (byte_level(), "token_type", ints(&[1, 1, 1]), "an array of 3, expected 4 elements"),
+        (byte_level(), "token_type", ints(&[1, 1, 6, 3]), "`tokenizer.ggml.tokens[2]` is \"ab\""),
+        (byte_level(), "merges", Some(strings(["ab"])), "`tokenizer.ggml.merges[0]` is \"ab\""),
+        (byte_level(), "merges", Some(strings(["a b", ""])), "`tokenizer.ggml.merges[1]` is \"\""),
+        (byte_level(), "merges", Some(strings([" "])), "merges[0]"),
+        (byte_level(), "merges", Some(strings(["a  b"])), "merges[0]"),
+        (byte_level(), "merges", Some(strings(["a x"])), "merges[0]"),
+        (
+            byte_level(),
+            "merges",
+            Some(strings(["b a"])),
+            "two tokens with a space between that join to a token",
+        ),
+        (byte_level(), "eos_token_id", Some(Value::U32(4)), "is 4, expected an id below 4"),
+        (byte_level(), "bos_token_id", Some(Value::I32(-1)), "tokenizer.ggml.bos_token_id"),
+        (byte_level(), "unknown_token_id", Some(Value::U64(u64::MAX)), "expected an id below 4"),
+        (byte_level(), "eot_token_id", text("3"), "tokenizer.ggml.eot_token_id"),
+        (
+            byte_level(),
+            "add_bos_token",
+            Some(Value::Bool(true)),
+            "adds a bos token, but its metadata names none",
+        ),
+        (
+            byte_level(),
+            "add_eos_token",
+            Some(Value::Bool(true)),
+            "adds a eos token, but its metadata names none",
+        ),
+        (byte_level(), "add_bos_token", Some(Value::U8(1)), "tokenizer.ggml.add_bos_token"),
+        (small(), "scores", floats(&[0.0; 4]), "`tokenizer.ggml.scores` is an array of 4"),
+        (
+            small(),
+            "scores",
+            floats(&[0.0, 0.0, f32::NAN, 0.0, 0.0]),
+            "`tokenizer.ggml.scores[2]` is not a number",
+        ),
+        (small(), "add_space_prefix", text("yes"), "tokenizer.ggml.add_space_prefix"),
+        (
+            unigram(),
+            "precompiled_charsmap",
+            text("x"),
+            "`tokenizer.ggml.precompiled_charsmap` is of another type",
+        ),
+        (
+            unigram(),
+            "precompiled_charsmap",
+            Some(Value::Array(Array::U8(vec![4, 0, 0, 0, 1]))),
+            "5 malformed bytes",
+        ),
+        (unigram(), "scores", floats(&[0.0]), "`tokenizer.ggml.scores` is an array of 1"),
+        (word_piece(), "tokens", Some(strings(["[CLS]", "[SEP]", "x"])), "adds a unknown token"),
+        (word_piece(), "tokens", Some(strings(["[CLS]", "[UNK]", "x"])), "adds a separator token"),
+        (word_piece(), "tokens", Some(strings(["[SEP]", "[UNK]", "x"])), "adds a bos token"),
+    ];
+    for (metadata, key, value, expected) in cases {
+        let message = error(metadata, key, value);
+        assert!(message.contains(expected), "{key}: {message}");
+    }
+}
+
+#[test]
+fn a_token_of_the_unigram_model_has_a_longest_length() {
+    let longest = "a".repeat(1024);
+    let tokens = |last: &str| Some(strings(["<unk>", "a", "b", "c", "d", "e", "f", last]));
+    assert_eq!(error(unigram(), "tokens", tokens(&longest)), "");
+    let message = error(unigram(), "tokens", tokens(&(longest + "a")));
+    assert!(message.contains("tokens[7]` is a text of 1025 bytes, expected at most 1024"), "{message}");
+}
+
+#[test]
+fn odd_but_valid_vocabularies() -> Result<(), Failure> {
+    // Empty and repeated texts, no types, no merges, infinite scores.
+    let mut metadata = byte_level();
+    metadata.insert("tokenizer.ggml.tokens", strings(["", "a", "a", ""]));
+    metadata.insert("tokenizer.ggml.merges", strings([]));
+    metadata.remove("tokenizer.ggml.token_type");
+    let tokenizer = Tokenizer::from_gguf(&metadata)?;
+    assert_eq!(tokenizer.encode("aa", EncodeOptions::default())?, [1, 1]);
+    assert_eq!(tokenizer.decode(&[0, 1, 2, 3], false)?, "aa");
+    let infinite = [("<unk>", 2, 0.0), ("a", 1, f32::NEG_INFINITY), ("aa", 1, f32::INFINITY)];
+    let tokenizer = Tokenizer::from_gguf(&sentence_piece(&infinite))?;
+    assert_eq!(tokenizer.decode(&tokenizer.encode("aaa", EncodeOptions::default())?, true)?, "aaa");
+    let mut untyped = small();
+    untyped.remove("tokenizer.ggml.token_type");
+    let tokenizer = Tokenizer::from_gguf(&untyped)?;
+    assert_eq!(tokenizer.encode("a\n<s>", EncodeOptions::default())?, [1, 0, 3, 4, 1]);
+    Ok(())
+}
+
+#[test]
+fn definitions_that_are_no_tokenizer() {
+    for json in
+        ["", "{", "[]", "{}", r#"{"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}}"#]
+    {
+        let result = Tokenizer::from_json(json.as_bytes());
+        assert!(matches!(result, Err(Error::TokenizerDefinition { .. })), "{json}");
+    }
+    let huge =
+        r#"{"version": "1.0", "model": {"type": "WordLevel", "vocab": {"a": 4000000000}, "unk_token": "a"}}"#;
+    let result = Tokenizer::from_json(huge.as_bytes());
+    assert!(matches!(result, Err(Error::TokenizerDefinition { .. })));
+}
+
+#[test]
+fn a_configuration_that_names_an_absent_token_is_an_error() -> Result<(), Failure> {
+    let json = std::fs::read(data("bpe_qwen2", "tokenizer.json"))?;
+    let named =
+        |config: &[u8]| Tokenizer::from_json(&json).and_then(|tokenizer| tokenizer.with_config(config));
+    assert!(named(br#"{"bos_token": null, "eos_token": {"content": "<|im_end|>"}}"#)?.eos().is_some());
+    assert!(
+        named(br#"{"eos_token": "<|nope|>"}"#).is_err_and(|error| error.to_string().contains("<|nope|>"))
+    );
+    assert!(named(b"{").is_err());
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(60 * ProptestConfig::default().cases / 256) })]
+
+    /// A definition with some bytes changed is loaded or refused, and what is loaded encodes or refuses.
+    #[test]
+    fn damaged_definitions_do_not_panic(
+        folder in prop::sample::select(FROM_JSON.as_slice()),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+        at_start in any::<bool>(),
+    ) {
+        let mut json = std::fs::read(data(folder, "tokenizer.json")).map_err(|e| TestCaseError::fail(e.to_string()))?;
+        // The parts beside the vocabulary are at the start of the file.
+        let range = if at_start { json.len().min(3000) } else { json.len() };
+        for (at, byte) in changes {
+            json[at.index(range)] = byte;
+        }
+        if let Ok(tokenizer) = Tokenizer::from_json(&json)
+            && let Ok(ids) = tokenizer.encode("Hello <s> 123\n\n🙂", EncodeOptions::default())
+        {
+            let _ = tokenizer.decode(&ids, true);
+        }
+    }
+}
