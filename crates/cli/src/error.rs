@@ -232,8 +232,7 @@ impl Error {
             ruvllm::Error::PromptTooLong { context, model_context, .. } if context < model_context => {
                 Some("--context")
             }
-            ruvllm::Error::Pressure { policy: ruvllm::PressurePolicy::Spill, .. } => Some("--prefix-cache"),
-            ruvllm::Error::Pressure { .. } => Some("--kv"),
+            ruvllm::Error::SpillWithoutFolder => Some("--prefix-cache"),
             error if error.kv_memory_short() => Some("--kv-budget"),
             _ => None,
         }

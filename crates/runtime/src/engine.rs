@@ -65,7 +65,7 @@ impl Engine {
     /// # Errors
     /// [`Error::InvalidOption`], [`Error::Compute`] if the instruction set is absent here, [`Error::Open`],
     /// [`Error::Load`], [`Error::CalibrationModel`], [`Error::KvPolicy`], [`Error::KvBudgetTooSmall`], [`Error::KvBudget`],
-    /// [`Error::PrefixStore`], [`Error::PrefixWriter`], [`Error::Pressure`], [`Error::Tokenizer`] and [`Error::VocabularyMismatch`] for unusable files
+    /// [`Error::PrefixStore`], [`Error::PrefixWriter`], [`Error::SpillWithoutFolder`], [`Error::Tokenizer`] and [`Error::VocabularyMismatch`] for unusable files
     /// and options. A chat template that cannot be read is no error before it is used.
     pub fn load(
         source: &ModelSource,
@@ -109,10 +109,10 @@ impl Engine {
         })
     }
 
-    /// Refuses a pressure policy that the engine lacks something for.
+    /// Refuses a pressure policy that the engine has no folder for.
     pub(crate) fn check_pressure(&self, policy: PressurePolicy) -> Result<()> {
         let has_files = self.prefixes.as_ref().is_some_and(|prefixes| prefixes.has_files());
-        check_pressure(policy, has_files, self.kv.calibration().is_some())
+        check_pressure(policy, has_files)
     }
 
     /// Shape and names of the model.

@@ -272,14 +272,9 @@ pub enum Error {
         #[source]
         source: ruvllm_models::Error,
     },
-    /// A pressure policy lacks what it needs.
-    #[error("the pressure policy {policy} needs {needs}")]
-    Pressure {
-        /// The policy.
-        policy: ruvllm_memory::PressurePolicy,
-        /// What it needs.
-        needs: &'static str,
-    },
+    /// The pressure policy `spill` has nowhere to write evicted prefixes to.
+    #[error("the pressure policy spill needs a folder for prefixes: set EngineOptions::prefixes")]
+    SpillWithoutFolder,
     /// The folder for prefixes cannot be used.
     #[error("cannot use the folder for prefixes")]
     PrefixStore(#[source] ruvllm_kv_cache::Error),

@@ -118,19 +118,13 @@ impl EngineOptions {
         positive("context", self.context)?;
         positive("prefill_chunk", Some(self.prefill_chunk))?;
         let has_files = matches!(self.prefixes, PrefixCaching::Folder { .. } | PrefixCaching::Spill { .. });
-        check_pressure(self.pressure, has_files, self.kv_calibration.is_some())
+        check_pressure(self.pressure, has_files)
     }
 }
 
-/// Refuses a pressure policy that lacks what it needs: files for `spill`, keys that are not read by position (`nuq3`) for
-/// `drop-oldest`.
-pub(crate) fn check_pressure(policy: PressurePolicy, has_files: bool, is_calibrated: bool) -> Result<()> {
-    let needs = match policy {
-        PressurePolicy::Spill if !has_files => "a folder for prefixes (EngineOptions::prefixes)",
-        PressurePolicy::DropOldest if is_calibrated => "a KV policy without nuq3 (EngineOptions::kv)",
-        _ => return Ok(()),
-    };
-    Err(Error::Pressure { policy, needs })
+/// Refuses a pressure policy that writes files where there is no folder for them.
+pub(crate) fn check_pressure(policy: PressurePolicy, has_files: bool) -> Result<()> {
+    if policy == PressurePolicy::Spill && !has_files { Err(Error::SpillWithoutFolder) } else { Ok(()) }
 }
 
 impl Default for EngineOptions {

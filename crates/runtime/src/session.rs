@@ -101,7 +101,7 @@ impl<'e> Session<'e> {
     /// Takes the pressure policy of a request, or the engine's if it has none.
     ///
     /// # Errors
-    /// [`Error::Pressure`] if the engine lacks what the policy needs.
+    /// [`Error::SpillWithoutFolder`].
     pub(crate) fn set_pressure(&mut self, engine: &Engine, request: &GenerateRequest) -> Result<()> {
         self.pressure = request.pressure.unwrap_or(engine.pressure);
         engine.check_pressure(self.pressure)

@@ -34,17 +34,12 @@ impl Sequence {
     }
 
     /// Drops the oldest block behind the attention sinks: those of the policy, and at least one block.
-    /// `false` if only sinks and the last block are left, and for tiers in `nuq3`, whose keys are
-    /// read by position.
+    /// `false` if only sinks and the last block are left.
     pub(super) fn drop_oldest(&mut self) -> bool {
         let is_windowed = self.released > 0 && self.sinks == 0;
         let sinks = self.store.policy().sink_tokens.div_ceil(self.store.block_tokens()).max(1);
         let n_blocks = self.blocks.len() + self.tail.len();
-        if is_windowed
-            || self.store.calibration().is_some()
-            || n_blocks <= sinks + 1
-            || self.blocks.len() <= sinks
-        {
+        if is_windowed || n_blocks <= sinks + 1 || self.blocks.len() <= sinks {
             return false;
         }
         drop(self.blocks.remove(sinks));

@@ -73,7 +73,7 @@ fn a_policy_without_what_it_needs_is_refused() {
     let source = ModelSource::Path(base_path());
     let spill = EngineOptions { pressure: PressurePolicy::Spill, ..options("f16", PrefixCaching::Memory) };
     let error = Engine::load(&source, &spill, &mut |_| ()).expect_err("there is no folder");
-    assert!(matches!(error, Error::Pressure { policy: PressurePolicy::Spill, .. }), "{error}");
+    assert!(matches!(error, Error::SpillWithoutFolder), "{error}");
     let engine = load(base_path(), &options("f16", PrefixCaching::Memory));
     let error = generate(&engine, &request(1, 10, 1, Some(PressurePolicy::Spill))).expect_err("nor here");
     assert!(error.to_string().contains("EngineOptions::prefixes"), "{error}");
