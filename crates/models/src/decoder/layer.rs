@@ -184,11 +184,13 @@ impl Layer<'_> {
         let out = attended.resize(n_rows, width);
         let mut row = 0;
         for span in wanted {
+            let step = &segments[span.segment].step;
+            let start = span.position - step.sequence().dropped_tokens();
             let shape = AttentionShape {
                 n_heads: config.n_heads,
                 n_kv_heads: config.n_kv_heads,
                 head_dim: config.head_dim,
-                query_start: span.position,
+                query_start: start,
                 n_queries: span.len,
                 scale: config.decoder.attention_scale,
                 mask: Mask::Causal { window: config.decoder.window.of_layer(self.index) },
@@ -197,8 +199,7 @@ impl Layer<'_> {
             };
             let range = row * width..(row + span.len) * width;
             let mut views = blocks.take();
-            let step = &segments[span.segment].step;
-            let kv = step.view(self.index, &mut views).with_len(span.position + span.len);
+            let kv = step.view(self.index, &mut views).with_len(start + span.len);
             let (q, out) = (&queries[range.clone()], &mut out[range]);
             compute.kernels.attention(&compute.pool, &shape, q, &kv, out, scratch);
             if step.sequence().store().rotated() {
