@@ -235,7 +235,7 @@ impl Layer<'_> {
             match config.decoder.activation {
                 Activation::SwiGlu => compute.kernels.silu_mul(gate, up),
                 Activation::GeGlu => {
-                    compute.kernels.gated(ruvllm_kernels::rows::Activation::GeluTanh, gate, up)
+                    compute.kernels.gated(ruvllm_kernels::rows::Activation::GeluTanh, gate, up);
                 }
             }
         });
