@@ -53,7 +53,16 @@ impl ComputeArgs {
         let Self { threads, isa, loading: LoadingArgs { quantize }, kv_budget, pressure, ref calibration } =
             *self;
         let kv_calibration = calibration.kv_calibration.clone();
-        EngineOptions { threads, isa, quantize, kv, kv_calibration, kv_budget, pressure, ..EngineOptions::default() }
+        EngineOptions {
+            threads,
+            isa,
+            quantize,
+            kv,
+            kv_calibration,
+            kv_budget,
+            pressure,
+            ..EngineOptions::default()
+        }
     }
 }
 

@@ -283,7 +283,8 @@ fn human(document: &Document) -> String {
         ),
     ];
     let table = output::table(&rows.map(|(name, value)| vec![name.to_owned(), value]), &[]);
-    let ladder = "tokens lose precision from 80 % use, idle prefixes are evicted from 85 %, both until 70 %".to_owned();
+    let ladder = "tokens lose precision from 80 % use, idle prefixes are evicted from 85 %, both until 70 %"
+        .to_owned();
     let chosen = [
         ("  threads", plan.threads.value.to_string(), &plan.threads.reason, "--threads N"),
         ("  context", plan.context.value.to_string(), &plan.context.reason, "--context N"),

@@ -1,7 +1,7 @@
 //! Tokens that are dropped behind the attention sinks.
 
-use ruvllm_kernels::attention::{AttentionScratch, AttentionShape, Mask};
 use ruvllm_kernels::ThreadPool;
+use ruvllm_kernels::attention::{AttentionScratch, AttentionShape, Mask};
 use ruvllm_memory::PressurePolicy;
 
 use crate::oracle::{Checked, SHAPE, kernels, pool, store};

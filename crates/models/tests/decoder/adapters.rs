@@ -302,8 +302,7 @@ fn adapters_of_other_models_are_refused() {
         (fixtures::model("tiny/llama/model-F32.gguf"), fixtures::model("tiny/qwen3/model-F32.gguf"));
     let file = file("r4_all");
     let parts = [Part { file: &file, scale: 1.0 }];
-    let refused =
-        qwen.adapter(&parts, &pool(), &Request::default()).expect_err("it does not fit");
+    let refused = qwen.adapter(&parts, &pool(), &Request::default()).expect_err("it does not fit");
     let causes = format!("{refused} {}", std::error::Error::source(&refused).expect("a cause"));
     assert!(causes.contains("it is for another model"), "{causes}");
     let adapter = adapter(&llama, &[(&file, 1.0)]);

@@ -11,15 +11,15 @@ mod tests;
 mod writer;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use ruvllm_adapters::Adapter;
 use ruvllm_kernels::Kernels;
 use ruvllm_kv_cache::prefix::{
-    AdapterVersion, Evicted, Inserted, LeafEviction, LeafId, Leaves, PrefixKey, PrefixPin, PrefixStore, PrefixTree, Scope,
-    TreeStatistics,
+    AdapterVersion, Evicted, Inserted, LeafEviction, LeafId, Leaves, PrefixKey, PrefixPin, PrefixStore,
+    PrefixTree, Scope, TreeStatistics,
     store::{Entry, StoreStatistics},
 };
 use ruvllm_kv_cache::{Block, KvFormats, KvStore, Sequence};

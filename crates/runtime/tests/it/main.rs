@@ -12,6 +12,6 @@ mod generate;
 mod load;
 mod passkey;
 mod precision;
-mod pressure;
 mod prefix;
+mod pressure;
 mod tenants;

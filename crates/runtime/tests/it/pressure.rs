@@ -3,7 +3,8 @@
 use std::ops::ControlFlow;
 
 use ruvllm::{
-    CancelToken, Engine, EngineOptions, Error, GenerateRequest, ModelSource, PrefixCaching, PressurePolicy, Prompt,
+    CancelToken, Engine, EngineOptions, Error, GenerateRequest, ModelSource, PrefixCaching, PressurePolicy,
+    Prompt,
 };
 
 use crate::common::{base_path, complete, greedy, load};
@@ -38,14 +39,20 @@ fn generation_goes_on_beyond_the_budget_when_the_oldest_tokens_may_go() {
     assert!(failed.kv_memory_short(), "{failed}");
     let completion = complete(&engine, &long(PressurePolicy::DropOldest));
     assert_eq!(completion.tokens.len(), 1500);
-    assert!(completion.dropped_tokens > 1000 && completion.dropped_tokens < 1650, "{}", completion.dropped_tokens);
+    assert!(
+        completion.dropped_tokens > 1000 && completion.dropped_tokens < 1650,
+        "{}",
+        completion.dropped_tokens
+    );
     let stats = engine.kv_store().pool().stats();
     assert!(stats.used_pages <= stats.capacity_pages);
     // A sequence without its middle is no prefix.
     let again = complete(&engine, &request(1, 200, 1, None));
     assert_eq!(again.cached_tokens, 0);
     // A prompt of several times the budget.
-    assert!(generate(&engine, &request(2, 2000, 10, Some(PressurePolicy::DropOldest))).expect("it fits") > 1000);
+    assert!(
+        generate(&engine, &request(2, 2000, 10, Some(PressurePolicy::DropOldest))).expect("it fits") > 1000
+    );
     assert_eq!(complete(&engine, &request(3, 100, 5, None)).dropped_tokens, 0);
 }
 
@@ -79,7 +86,8 @@ fn a_policy_without_what_it_needs_is_refused() {
     assert!(error.to_string().contains("EngineOptions::prefixes"), "{error}");
     let temporary = tempfile::tempdir().expect("a folder");
     let prefixes = PrefixCaching::Spill { path: temporary.path().to_owned(), limit_bytes: 64 << 20 };
-    let engine = load(base_path(), &EngineOptions { pressure: PressurePolicy::Spill, ..options("f16", prefixes) });
+    let engine =
+        load(base_path(), &EngineOptions { pressure: PressurePolicy::Spill, ..options("f16", prefixes) });
     for seed in 0..4 {
         complete(&engine, &request(seed, 300, 2, None));
     }
