@@ -53,7 +53,7 @@ fn a_sequence_goes_on_beyond_its_budget_with_its_sinks_and_its_last_tokens() {
             }
         };
         let dropped = checked.sequence.dropped_tokens();
-        assert!(dropped > n / 2 && dropped % 32 == 0, "{policy}: {dropped} of {n}");
+        assert!(dropped > n / 2 && dropped.is_multiple_of(32), "{policy}: {dropped} of {n}");
         assert_eq!(checked.sequence.released(), dropped + 32, "the first block is a sink");
         // Attention of what is left is that of a sequence with only those tokens.
         let mut kept = ids(32, 0);

@@ -7,7 +7,9 @@ use ruvllm::{
     Prompt,
 };
 
-use crate::common::{base_path, complete, greedy, load};
+use ruvllm_testkit::builtin_model;
+
+use crate::common::{complete, greedy, load};
 
 fn options(kv: &str, prefixes: PrefixCaching) -> EngineOptions {
     EngineOptions {
@@ -33,7 +35,7 @@ fn generate(engine: &Engine, request: &GenerateRequest) -> Result<usize, Error> 
 #[test]
 fn generation_goes_on_beyond_the_budget_when_the_oldest_tokens_may_go() {
     // 4 MiB hold 512 tokens in half precision.
-    let engine = load(base_path(), &options("f16", PrefixCaching::Memory));
+    let engine = load(builtin_model(), &options("f16", PrefixCaching::Memory));
     let long = |pressure| request(1, 200, 1500, Some(pressure));
     let failed = generate(&engine, &long(PressurePolicy::LowerPrecision)).expect_err("more than the budget");
     assert!(failed.kv_memory_short(), "{failed}");
@@ -58,7 +60,7 @@ fn generation_goes_on_beyond_the_budget_when_the_oldest_tokens_may_go() {
 
 #[test]
 fn a_request_takes_what_its_own_policy_allows() {
-    let engine = load(base_path(), &options("f16", PrefixCaching::Memory));
+    let engine = load(builtin_model(), &options("f16", PrefixCaching::Memory));
     // Prefixes of 300 tokens each, more than half of the budget.
     complete(&engine, &request(1, 300, 2, None));
     let rejected = generate(&engine, &request(2, 300, 2, Some(PressurePolicy::Reject)));
@@ -69,7 +71,7 @@ fn a_request_takes_what_its_own_policy_allows() {
     assert!(evicted > 0);
     // The engine's own policy, for requests that name none.
     let options = EngineOptions { pressure: PressurePolicy::Reject, ..options("f16", PrefixCaching::Memory) };
-    let strict = load(base_path(), &options);
+    let strict = load(builtin_model(), &options);
     complete(&strict, &request(1, 300, 2, None));
     assert!(generate(&strict, &request(2, 300, 2, None)).is_err());
     complete(&strict, &request(2, 300, 2, Some(PressurePolicy::LowerPrecision)));
@@ -77,17 +79,17 @@ fn a_request_takes_what_its_own_policy_allows() {
 
 #[test]
 fn a_policy_without_what_it_needs_is_refused() {
-    let source = ModelSource::Path(base_path());
+    let source = ModelSource::Path(builtin_model());
     let spill = EngineOptions { pressure: PressurePolicy::Spill, ..options("f16", PrefixCaching::Memory) };
     let error = Engine::load(&source, &spill, &mut |_| ()).expect_err("there is no folder");
     assert!(matches!(error, Error::SpillWithoutFolder), "{error}");
-    let engine = load(base_path(), &options("f16", PrefixCaching::Memory));
+    let engine = load(builtin_model(), &options("f16", PrefixCaching::Memory));
     let error = generate(&engine, &request(1, 10, 1, Some(PressurePolicy::Spill))).expect_err("nor here");
     assert!(error.to_string().contains("EngineOptions::prefixes"), "{error}");
     let temporary = tempfile::tempdir().expect("a folder");
     let prefixes = PrefixCaching::Spill { path: temporary.path().to_owned(), limit_bytes: 64 << 20 };
     let engine =
-        load(base_path(), &EngineOptions { pressure: PressurePolicy::Spill, ..options("f16", prefixes) });
+        load(builtin_model(), &EngineOptions { pressure: PressurePolicy::Spill, ..options("f16", prefixes) });
     for seed in 0..4 {
         complete(&engine, &request(seed, 300, 2, None));
     }
