@@ -7,7 +7,9 @@ use ruvllm::{
     Prompt,
 };
 
-use crate::common::{base_path, complete, greedy, load};
+use ruvllm_testkit::builtin_model;
+
+use crate::common::{complete, greedy, load};
 
 fn options(kv: &str, prefixes: PrefixCaching) -> EngineOptions {
     EngineOptions {
