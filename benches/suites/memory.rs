@@ -1,14 +1,17 @@
-//! The page pool, slabs and scratch: what handing out memory costs. Nothing is written to the pages, so these are the
+//! The page pool and slabs: what handing out memory costs. Nothing is written to the pages, so these are the
 //! times of the bookkeeping alone.
 
-use std::collections::HashMap;
 use std::hint::black_box;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use criterion::Criterion;
 use parking_lot::Mutex;
-use ruvllm_memory::{PageOwner, PagePool, PageRange, Pages, PoolConfig, Request, Slab};
+use ruvllm_memory::{
+    Demand, Offer, OwnerId, PagePool, Pages, PoolConfig, PressureOwner, PressurePolicy, Release, Request,
+    Rung, Slab, Tenant,
+};
 
 fn main() {
     let mut criterion = Criterion::default()
@@ -21,7 +24,7 @@ fn main() {
     for threads in [1, 2, 4, 8] {
         contended(&mut criterion, &pool, threads);
     }
-    for pages in [256, 2048] {
+    for pages in [256, 1024, 4096, 16_384, 65_536] {
         eviction(&mut criterion, pages);
     }
     criterion.final_summary();
@@ -36,12 +39,6 @@ fn uncontended(criterion: &mut Criterion, pool: &PagePool) {
     let tenant = Request::default().tenant(pool.tenant("org/team/user").expect("a path"));
     let allocate = |n_pages| pool.allocate(n_pages, &tenant).expect("free pages");
     criterion.bench_function("allocate+free/1 page of org/team/user", |b| b.iter(|| black_box(allocate(1))));
-    let pages = allocate(1);
-    criterion.bench_function("pin+unpin", |b| {
-        b.iter(|| {
-            let _pin = black_box(pages.pin());
-        });
-    });
     let slab = Slab::new(pool, 64 << 10, Request::default()).expect("blocks smaller than the pool");
     let _kept = slab.allocate().expect("free pages");
     let allocate = || slab.allocate().expect("free pages");
@@ -67,36 +64,60 @@ fn contended(criterion: &mut Criterion, pool: &PagePool, threads: u32) {
     });
 }
 
-/// Gives back what the pool proposes.
-struct Shelf(Mutex<HashMap<PageRange, Pages>>);
+/// A cache of pages; unit `i` is its page `i`.
+struct Shelf {
+    pool: PagePool,
+    id: OwnerId,
+    pages: Mutex<Vec<Option<Pages>>>,
+    /// The unit that was evicted last.
+    vacant: AtomicU64,
+}
 
-impl PageOwner for Shelf {
-    fn release(&self, _: usize) -> usize {
-        0
+impl Shelf {
+    fn new(pool: &PagePool) -> Arc<Self> {
+        Arc::new_cyclic(|shelf: &Weak<Self>| {
+            let id = pool.register(Weak::<Self>::clone(shelf));
+            Self { pool: pool.clone(), id, pages: Mutex::default(), vacant: AtomicU64::new(0) }
+        })
     }
 
-    fn release_ranges(&self, ranges: &[PageRange]) -> usize {
-        let mut shelf = self.0.lock();
-        ranges.iter().filter_map(|range| shelf.remove(range)).map(|pages| pages.len_pages()).sum()
+    /// Puts a page in the place of a unit and offers it, as one of a few costs.
+    fn put(&self, unit: usize, tenant: &Tenant, page: Pages) {
+        self.pages.lock()[unit] = Some(page);
+        let offer = Offer {
+            tenant,
+            rung: Rung::Prefix,
+            cost: 1 + unit as u64 % 7,
+            used: self.pool.now(Rung::Prefix),
+        };
+        self.pool.offer(self.id, unit as u64, offer).expect("its own pool");
     }
 }
 
-/// One page, the least recently used of `n_pages`, in a pool of twice as many so that no watermark plays a part.
+impl PressureOwner for Shelf {
+    fn release(&self, unit: u64, _: Demand) -> Release {
+        self.vacant.store(unit, Relaxed);
+        let page = self.pages.lock()[unit as usize].take();
+        if page.is_some() { Release::Released { has_rest: false } } else { Release::Gone }
+    }
+}
+
+/// A victim among `n_pages` units of a tenant is chosen and evicted, its page is taken, and offered in its place. One tenant,
+/// because a page that goes to another one is zeroed.
 fn eviction(criterion: &mut Criterion, n_pages: usize) {
-    let pool = PagePool::new(PoolConfig::new((2 * n_pages) << 21)).expect("addresses");
-    let shelf = Arc::new(Shelf(Mutex::default()));
-    let weak: Weak<Shelf> = Arc::downgrade(&shelf);
-    let request = Request::default().owner(pool.register(weak));
-    let fill = || {
-        let pages = pool.allocate(1, &request).expect("a free page");
-        shelf.0.lock().insert(pages.range(), pages);
-    };
-    (0..n_pages).for_each(|_| fill());
-    criterion.bench_function(&format!("evict 1 page of {n_pages}"), |b| {
+    let config = PoolConfig { address_factor: 1, ..PoolConfig::new(n_pages << 21) };
+    let pool = PagePool::new(config).expect("addresses");
+    let shelf = Shelf::new(&pool);
+    let tenant = pool.tenant("org/team").expect("a path");
+    let request = Request::default().tenant(tenant.clone()).pressure(PressurePolicy::EvictPrefixes);
+    shelf.pages.lock().resize_with(n_pages, || None);
+    for unit in 0..n_pages {
+        shelf.put(unit, &tenant, pool.allocate(1, &request).expect("a free page"));
+    }
+    criterion.bench_function(&format!("evict 1 unit of {n_pages}"), |b| {
         b.iter(|| {
-            let target = n_pages - 1;
-            assert_eq!(pool.evict_to(target), target);
-            fill();
+            let page = pool.allocate(1, &request).expect("a unit to evict");
+            shelf.put(shelf.vacant.load(Relaxed) as usize, &tenant, page);
         });
     });
 }

@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 use libfuzzer_sys::fuzz_target;
 use ruvllm_adapters::{Adapter, BaseModel, LoraFile, Part};
 use ruvllm_fuzz::{FOLDER, config_and_weights};
-use ruvllm_memory::{Content, PagePool, PoolConfig, Request};
+use ruvllm_memory::{PagePool, PoolConfig, Request};
 
 static POOL: LazyLock<PagePool> = LazyLock::new(|| PagePool::new(PoolConfig::new(64 << 20)).expect("a pool"));
 
@@ -42,7 +42,7 @@ fuzz_target!(|input: &[u8]| {
     let Ok(file) = opened else { return };
     assert!(!file.updates().is_empty());
     let parts = [Part { file: &file, scale: 0.5 }, Part { file: &file, scale: -1.0 }];
-    if let Ok(adapter) = Adapter::new(&BASE, &parts, &POOL, &Request::new(Content::Adapter)) {
+    if let Ok(adapter) = Adapter::new(&BASE, &parts, &POOL, &Request::default()) {
         assert!(adapter.bytes() > 0);
         black_box(adapter.digest());
     }

@@ -8,7 +8,7 @@ use std::path::Path;
 use gguf_rs_lite::{Metadata, TensorInfo, TensorType, Writer};
 use ruvllm_adapters::{Adapter, BaseModel, Error, LoraFile, Part, Projection, Site};
 use ruvllm_kernels::Kernels;
-use ruvllm_memory::{Content, PagePool, PoolConfig, Request};
+use ruvllm_memory::{PagePool, PoolConfig, Request};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde_json::{Value, json};
@@ -62,7 +62,7 @@ fn pool() -> PagePool {
 }
 
 fn adapter(base: &BaseModel, file: &LoraFile, scale: f32) -> Result<Adapter, Error> {
-    Adapter::new(base, &[Part { file, scale }], &pool(), &Request::new(Content::Adapter))
+    Adapter::new(base, &[Part { file, scale }], &pool(), &Request::default())
 }
 
 /// An error and its causes.
@@ -332,7 +332,7 @@ fn gguf_adapters_are_read_and_refused() {
 fn its_memory_is_the_pools_and_comes_back() {
     let file = LoraFile::open(folder(&config(), &tensors()).path()).unwrap();
     let pool = pool();
-    let request = Request::new(Content::Adapter);
+    let request = Request::default();
     let part = Part { file: &file, scale: 1.0 };
     let held: Vec<Adapter> =
         std::iter::from_fn(|| Adapter::new(&base(), &[part], &pool, &request).ok()).take(1000).collect();

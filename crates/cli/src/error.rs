@@ -230,25 +230,12 @@ impl Error {
         };
         match error {
             ruvllm::Error::PromptTooLong { context, model_context, .. } if context < model_context => {
-                return Some("--context");
+                Some("--context")
             }
-            ruvllm::Error::KvBudget { .. } | ruvllm::Error::KvBudgetTooSmall { .. } => {
-                return Some("--kv-budget");
-            }
-            _ => {}
+            ruvllm::Error::SpillWithoutFolder => Some("--prefix-cache"),
+            error if error.kv_memory_short() => Some("--kv-budget"),
+            _ => None,
         }
-        let mut cause: Option<&dyn std::error::Error> = Some(error);
-        while let Some(error) = cause {
-            if matches!(error.downcast_ref(), Some(ruvllm_adapters::Error::Memory { .. })) {
-                return Some("--kv-budget");
-            }
-            if let Some(ruvllm_models::Error::KvCache(cache)) = error.downcast_ref() {
-                use ruvllm_kv_cache::Error::{BudgetReached, Memory};
-                return matches!(cache, Memory { .. } | BudgetReached { .. }).then_some("--kv-budget");
-            }
-            cause = error.source();
-        }
-        None
     }
 
     /// The error as one line: see [`one_line`]; with the flag that changes it.

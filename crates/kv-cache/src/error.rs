@@ -190,12 +190,19 @@ pub enum Error {
 }
 
 impl Error {
-    /// The tenant whose quota was too small, if that is what went wrong: memory that others give back does not help then.
+    /// Path of the tenant whose quota was short, empty for the pool itself; `None` if memory was not
+    /// what was missing.
     pub fn short_tenant(&self) -> Option<&str> {
         match self {
-            Self::QuotaReached { tenant, .. }
-            | Self::Memory { source: ruvllm_memory::Error::QuotaExceeded { tenant, .. }, .. } => Some(tenant),
+            Self::QuotaReached { tenant, .. } => Some(tenant),
+            Self::BudgetReached { .. } => Some(""),
+            Self::Memory { source, .. } => source.short_tenant(),
             _ => None,
         }
+    }
+
+    /// Whether a larger pool would help.
+    pub fn is_memory_short(&self) -> bool {
+        matches!(self, Self::Memory { .. } | Self::BudgetReached { .. })
     }
 }

@@ -43,7 +43,6 @@
 //! | `calibration` | [`KvCalibration`]: codebooks of a model, for formats that need them |
 //! | `learned` | a calibration in use: codebooks and RoPE tables of a store |
 //! | `controller` | [`Controller`]: hot tokens that reach a target error |
-//! | `pressure` | memory pressure with hysteresis |
 //! | [`prefix`] | prefix cache: blocks of a prompt's beginning, in memory and on disk |
 
 #![forbid(unsafe_code)]
@@ -56,7 +55,6 @@ mod error;
 mod learned;
 mod policy;
 pub mod prefix;
-mod pressure;
 mod sequence;
 mod shape;
 mod storage;

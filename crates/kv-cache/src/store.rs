@@ -6,14 +6,13 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use ruvllm_kernels::attention::{KvBlock, KvLayout, KvPlane, KvPlaneMut, KvRole, NuqContext};
-use ruvllm_memory::{Content, PagePool, Request, Slab, Tenant, TenantUsage};
+use ruvllm_memory::{PagePool, Request, Slab, Tenant, TenantUsage};
 
 use crate::block::Block;
 use crate::calibration::KvCalibration;
 use crate::error::{Error, Result};
 use crate::learned::{KeyRotations, KvRopes, Learned};
 use crate::policy::{KvFormats, KvPolicy};
-use crate::pressure::Pressure;
 use crate::sequence::Sequence;
 use crate::shape::KvShape;
 
@@ -33,7 +32,6 @@ struct View {
     tenant: Tenant,
     /// One for each tier.
     slabs: Vec<Slab>,
-    pressure: Pressure,
 }
 
 /// What all tenants share.
@@ -195,7 +193,7 @@ impl KvStore {
             return Ok(Self(view));
         }
         let slab = |tier: &Tier| {
-            let request = Request::new(Content::Kv).tenant(tenant.clone());
+            let request = Request::default().tenant(tenant.clone());
             let (block_bytes, pool) = (tier.layer_bytes(), &shared.pool);
             Slab::new(pool, block_bytes, request).map_err(|source| Error::Memory {
                 block_bytes,
@@ -205,7 +203,7 @@ impl KvStore {
         };
         let slabs = shared.tiers.iter().map(slab).collect::<Result<_>>()?;
         let (shared, tenant) = (Arc::clone(shared), tenant.clone());
-        let view = Arc::new(View { shared, tenant, slabs, pressure: Pressure::default() });
+        let view = Arc::new(View { shared, tenant, slabs });
         views.retain(|_, view| view.strong_count() > 0);
         views.insert(view.tenant.path().to_owned(), Arc::downgrade(&view));
         Ok(Self(view))
@@ -336,19 +334,6 @@ impl KvStore {
         Ok(Block::new(self.clone(), Arc::new(storage)))
     }
 
-    /// Whether memory is short, with the pool or with a quota of the tenant: from 80 % of the pages that new tokens get in use
-    /// until 70 %; for a tenant beyond its soft quota from 70 % on. Then [`Sequence::migrate`] takes whatever is not hot to the
-    /// lowest tier, whatever its age.
-    pub fn is_short(&self) -> bool {
-        let (mut used, mut is_over_soft_quota) = (0.0, false);
-        for (_, TenantUsage { used_pages, quota }) in self.usages() {
-            let pages = quota.hard_pages - self.kept_pages(quota.hard_pages);
-            used = f64::max(used, used_pages as f64 / pages.max(1) as f64);
-            is_over_soft_quota |= used_pages > quota.soft_pages;
-        }
-        self.0.pressure.update(used, is_over_soft_quota)
-    }
-
     /// What the tenant and those above it have.
     fn usages(&self) -> impl Iterator<Item = (&str, TenantUsage)> {
         self.pool().usages(self.tenant()).into_iter().flatten()
@@ -401,9 +386,10 @@ impl KvStore {
         bytes / least.unwrap_or(1).max(1)
     }
 
-    /// Of so many pages those that new tokens do not get: one for each lower tier, where there are some to spare.
-    fn kept_pages(&self, pages: usize) -> usize {
-        (self.n_tiers() - 1).min(pages / 4)
+    /// Pages of each quota that new tokens do not get, where there are four times as many: one for
+    /// each lower tier.
+    pub(crate) fn kept_pages(&self) -> usize {
+        self.n_tiers() - 1
     }
 
     /// Refuses a hot block that would take the pages in which present blocks are made smaller: the pool's, and those within
@@ -411,7 +397,7 @@ impl KvStore {
     pub(crate) fn keep_pages(&self) -> Result<()> {
         for (tenant, TenantUsage { used_pages, quota }) in self.usages() {
             let total_pages = quota.hard_pages;
-            let kept_pages = self.kept_pages(total_pages);
+            let kept_pages = self.kept_pages().min(total_pages / 4);
             let free_pages = total_pages.saturating_sub(used_pages);
             if free_pages <= kept_pages && kept_pages > 0 {
                 let page_bytes = self.pool().page_bytes();

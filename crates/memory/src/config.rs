@@ -22,8 +22,6 @@ pub struct PoolConfig {
     pub page_bytes: usize,
     /// How a contiguous range is chosen among the free runs.
     pub fit: Fit,
-    /// When eviction starts and stops.
-    pub watermarks: Watermarks,
     /// Free memory that is kept for the next request instead of being returned to the system; an eighth of the capacity
     /// by default.
     pub reserve_bytes: usize,
@@ -42,22 +40,6 @@ pub enum Fit {
     First,
 }
 
-/// Fractions of the capacity between which eviction works: it starts at `high` and stops at `low`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Watermarks {
-    /// Use at which owners are asked to give pages back.
-    pub high: f64,
-    /// Use at which they are left alone again.
-    pub low: f64,
-}
-
-impl Default for Watermarks {
-    /// 0.85 and 0.70.
-    fn default() -> Self {
-        Self { high: 0.85, low: 0.70 }
-    }
-}
-
 impl PoolConfig {
     /// A pool of `capacity_bytes` with the defaults for everything else.
     pub fn new(capacity_bytes: usize) -> Self {
@@ -65,7 +47,6 @@ impl PoolConfig {
             capacity_bytes,
             page_bytes: 2 << 20,
             fit: Fit::default(),
-            watermarks: Watermarks::default(),
             reserve_bytes: capacity_bytes / 8,
             address_factor: ADDRESS_FACTOR,
         }
@@ -78,15 +59,12 @@ impl PoolConfig {
 
     pub(crate) fn check(&self) -> Result<()> {
         let refuse = |field, value: String, rule| Err(Error::Config { field, value, rule });
-        let Self { page_bytes, watermarks: Watermarks { high, low }, .. } = *self;
+        let page_bytes = self.page_bytes;
         if !page_bytes.is_power_of_two() || !(MIN_PAGE_BYTES..=MAX_PAGE_BYTES).contains(&page_bytes) {
             return refuse("page_bytes", page_bytes.to_string(), "a power of two from 512 KiB to 4 MiB");
         }
         if self.capacity_bytes < page_bytes {
             return refuse("capacity_bytes", self.capacity_bytes.to_string(), "at least one page");
-        }
-        if !(0.0 < low && low <= high && high <= 1.0) {
-            return refuse("watermarks", format!("{low} and {high}"), "0 < low <= high <= 1");
         }
         if self.address_factor == 0 {
             return refuse("address_factor", "0".to_owned(), "at least 1");

@@ -78,6 +78,15 @@ pub enum Error {
         what: &'static str,
     },
 
+    /// A name that no pressure policy has.
+    #[error(
+        "unknown pressure policy {text:?}; use lower-precision, evict-prefixes, spill, reject or drop-oldest"
+    )]
+    UnknownPressurePolicy {
+        /// The name as it was given.
+        text: String,
+    },
+
     /// A size of blocks that no slab can have.
     #[error("blocks of {block_bytes} bytes; they must have 1 to {max_bytes}, the size of the pool")]
     BlockBytes {
@@ -86,28 +95,19 @@ pub enum Error {
         /// The most there could be.
         max_bytes: usize,
     },
+}
 
-    /// A buffer larger than a `BufferPool` has.
-    #[error("a buffer of {wanted_bytes} bytes; the largest has {largest_bytes}: take pages instead")]
-    BufferTooLarge {
-        /// Bytes asked for.
-        wanted_bytes: usize,
-        /// Bytes of the largest buffer.
-        largest_bytes: usize,
-    },
-
-    /// An arena has less left than a slice needs.
-    #[error(
-        "{wanted_bytes} bytes of scratch wanted, {free_bytes} of {capacity_bytes} left; make the arena larger"
-    )]
-    ScratchExhausted {
-        /// Bytes asked for.
-        wanted_bytes: usize,
-        /// Bytes left.
-        free_bytes: usize,
-        /// Bytes of the arena.
-        capacity_bytes: usize,
-    },
+impl Error {
+    /// Path of the tenant whose quota was short, empty for the pool itself; `None` if memory was not what was missing.
+    pub fn short_tenant(&self) -> Option<&str> {
+        match self {
+            Self::QuotaExceeded { tenant, .. } => Some(tenant),
+            Self::Exhausted { wanted_pages, capacity_pages, .. } if wanted_pages <= capacity_pages => {
+                Some("")
+            }
+            _ => None,
+        }
+    }
 }
 
 /// What is missing, in words, and what to do.

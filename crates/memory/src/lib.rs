@@ -1,19 +1,19 @@
-//! One budget for all memory of an engine: pages that sequences, adapters and scratch share.
+//! One budget for the keys and values, the prefixes and the adapters of an engine, in pages of 2 MiB.
 //!
 //! **What it is:** a [`PagePool`] hands out ranges of 2 MiB pages from one reserved range of addresses. Memory comes from the
 //! system when a page is first written and goes back above a small reserve, and there is never more of it than the
 //! capacity. [`Pages`] and the blocks of a [`Slab`] give themselves back when they are dropped; taking a page twice or
 //! using one after it was given back does not compile. A [`Tenant`] has quotas and never sees another's bytes. When memory
-//! is short, a [`PageOwner`] is asked to give some back. [`Arena`], [`BufferPool`] and [`ThreadScratch`] are for memory that
-//! lives as long as a step, and take nothing from the system's allocator once they are warm.
+//! is short, the pool decides what yields ([`PressurePolicy`]); a cache offers its units as a [`PressureOwner`].
 //!
-//! **What it is not:** no general allocator (the unit is a page or a block of a slab), and no cache: what is worth keeping
+//! **What it is not:** no general allocator (the unit is a page or a block of a slab), no scratch memory (a decoder's
+//! workspace is bounded by batch and model width, and stays in `Vec`s), and no cache: what is worth keeping
 //! is known to the owners. It moves no data and does not know what a token is.
 //!
 //! # Example
 //!
 //! ```
-//! use ruvllm_memory::{Content, PagePool, PoolConfig, Quota, Request, Slab};
+//! use ruvllm_memory::{PagePool, PoolConfig, Quota, Request, Slab};
 //!
 //! # fn main() -> ruvllm_memory::Result<()> {
 //! let pool = PagePool::new(PoolConfig::new(256 << 20))?;
@@ -21,11 +21,11 @@
 //! pool.set_quota(&team, Quota { hard_pages: 64, soft_pages: 48 })?;
 //!
 //! // An adapter: four pages in one piece.
-//! let mut adapter = pool.allocate(4, &Request::new(Content::Adapter).tenant(team.clone()))?;
+//! let mut adapter = pool.allocate(4, &Request::default().tenant(team.clone()))?;
 //! adapter.bytes_mut()[..4].copy_from_slice(b"lora");
 //!
 //! // Blocks of keys and values: many to a page.
-//! let slab = Slab::new(&pool, 64 << 10, Request::new(Content::Kv).tenant(team.clone()))?;
+//! let slab = Slab::new(&pool, 64 << 10, Request::default().tenant(team.clone()))?;
 //! let block = slab.allocate()?;
 //!
 //! assert_eq!(pool.usage(&team)?.used_pages, 5);
@@ -38,17 +38,17 @@
 //! # Main types
 //!
 //! ```text
-//! PoolConfig ── PagePool ─┬─ Reservation ── Pages ── Pin
-//!                         ├─ Tenant, Quota         Request { content, tenant, owner }
-//!                         ├─ OwnerId ── PageOwner  (asked when memory is short)
+//! PoolConfig ── PagePool ─┬─ Reservation ── Pages     Request { tenant, pressure }
+//!                         ├─ Tenant, Quota
+//!                         ├─ Offer, Claim ── PressureOwner, PressurePolicy
 //!                         └─ PoolStats
-//! Slab ── SlabBlock       Arena ── Frame       BufferPool       ThreadScratch
+//! Slab ── SlabBlock
 //! ```
 //!
 //! # How a request runs
 //!
-//! 1. The pages are counted for the tenant and its ancestors. If a quota or the pool is short, owners are asked, and the
-//!    count is tried again.
+//! 1. The pages are counted for the tenant and its ancestors. If a quota or the pool is short, spare pages of slabs are
+//!    taken, then units of owners are evicted if the request's policy says so, and the count is tried again.
 //! 2. A single page comes from the calling thread's cache; anything else from the free runs, by best fit. When no run is
 //!    long enough, all caches are emptied into the runs before the request fails.
 //! 3. Pages that another tenant wrote to are zeroed.
@@ -60,37 +60,34 @@
 //! # Locks
 //!
 //! None is held while an owner is asked. The counts of tenants are atomic; caches and runs are behind locks that are taken
-//! in one order. Code that runs in [`PageOwner`] must not wait for a lock that is held during requests.
+//! in one order. Code that runs in [`PressureOwner`] must not wait for a lock that is held during requests.
 
 #![deny(unsafe_code)]
 
 mod config;
 mod error;
-mod evict;
 #[cfg(all(test, loom))]
 mod model;
-mod owner;
 mod pages;
 mod pool;
+mod pressure;
 #[allow(unsafe_code, reason = "views of mapped memory cannot be had without")]
 mod region;
 mod request;
 mod runs;
-mod scratch;
 mod shards;
 mod slab;
 mod stats;
 mod sync;
-mod table;
 mod tenant;
+mod writers;
 
-pub use config::{Fit, PoolConfig, Watermarks};
+pub use config::{Fit, PoolConfig};
 pub use error::{Error, Result};
-pub use owner::{OwnerId, PageOwner, PageRange};
-pub use pages::{Pages, Pin, Reservation};
+pub use pages::{Pages, Reservation};
 pub use pool::PagePool;
-pub use request::{Content, Request};
-pub use scratch::{Arena, BUFFER_CLASSES, BufferPool, Element, Frame, ThreadScratch};
+pub use pressure::{Claim, Demand, Offer, OwnerId, PressureOwner, PressurePolicy, Release, Rung, Use};
+pub use request::Request;
 pub use slab::{Slab, SlabBlock, SlabStats};
-pub use stats::{EvictionStats, PoolStats, RangeInfo};
+pub use stats::{PoolStats, PressureStats};
 pub use tenant::{Quota, Tenant, TenantUsage};

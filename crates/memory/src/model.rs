@@ -9,7 +9,7 @@ use loom::thread;
 
 use crate::sync::set_thread_number;
 use crate::tenant::Account;
-use crate::{Error, PagePool, PoolConfig, Request, Watermarks};
+use crate::{Error, PagePool, PoolConfig, Request};
 
 const PAGE_BYTES: usize = 512 << 10;
 
@@ -25,7 +25,6 @@ fn pool(pages: usize) -> PagePool {
         page_bytes: PAGE_BYTES,
         reserve_bytes: pages * PAGE_BYTES,
         address_factor: 1,
-        watermarks: Watermarks { high: 1.0, low: 1.0 },
         ..PoolConfig::new(pages * PAGE_BYTES)
     };
     PagePool::new(config).unwrap()

@@ -1,11 +1,11 @@
-//! Handles of pages: reserved, held, pinned.
+//! Handles of pages: reserved and held.
 
 use std::sync::Arc;
 
+use crate::Request;
 use crate::pool::Shared;
 use crate::region::Span;
 use crate::tenant::Account;
-use crate::{Content, OwnerId, PageRange, Request};
 
 /// A contiguous range of pages. Dropping it gives them back.
 ///
@@ -18,10 +18,6 @@ use crate::{Content, OwnerId, PageRange, Request};
 /// let mut pages = pool.allocate(3, &Request::default())?;
 /// pages.bytes_mut()[..4].copy_from_slice(b"keys");
 /// assert_eq!(pages.bytes().len(), 3 * pool.page_bytes());
-/// {
-///     let _pin = pages.pin(); // not evicted while the guard lives
-///     assert!(pages.is_pinned());
-/// }
 /// drop(pages);
 /// assert_eq!(pool.stats().used_pages, 0);
 /// # Ok::<(), ruvllm_memory::Error>(())
@@ -32,7 +28,7 @@ pub struct Pages {
     account: Option<Arc<Account>>,
     /// All bytes of the range, except while a slab has cut blocks off its end.
     span: Span,
-    range: PageRange,
+    n_pages: usize,
 }
 
 impl Pages {
@@ -51,32 +47,7 @@ impl Pages {
     /// How many pages.
     #[inline]
     pub fn len_pages(&self) -> usize {
-        self.range.n_pages
-    }
-
-    /// Which pages: how the pool names them when it asks their owner for them.
-    #[inline]
-    pub fn range(&self) -> PageRange {
-        self.range
-    }
-
-    /// Keeps the pages from being evicted while the guard lives, and counts as an access.
-    #[inline]
-    pub fn pin(&self) -> Pin<'_> {
-        self.pool.table.pin(self.range.first_page);
-        Pin { pages: self }
-    }
-
-    /// Whether a [`Pin`] lives.
-    #[inline]
-    pub fn is_pinned(&self) -> bool {
-        self.pool.table.is_pinned(self.range.first_page)
-    }
-
-    /// Counts as an access: of the pages with one content, those not accessed for longest are evicted first.
-    #[inline]
-    pub fn touch(&self) {
-        self.pool.table.touch(self.range.first_page);
+        self.n_pages
     }
 
     /// The span, for a slab to cut blocks from its end. They must be back before the pages are dropped, or their
@@ -89,27 +60,13 @@ impl Pages {
 impl Drop for Pages {
     fn drop(&mut self) {
         let span = self.span.split_off(0);
-        self.pool.give_back(span, self.range, self.account.as_deref());
+        self.pool.give_back(span, self.n_pages, self.account.as_deref());
     }
 }
 
 impl std::fmt::Debug for Pages {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pages").field("range", &self.range).finish_non_exhaustive()
-    }
-}
-
-/// Keeps pages from being evicted until it is dropped.
-#[derive(Debug)]
-#[must_use = "the pages are pinned only while the guard lives"]
-pub struct Pin<'a> {
-    pages: &'a Pages,
-}
-
-impl Drop for Pin<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        self.pages.pool.table.unpin(self.pages.range.first_page);
+        f.debug_struct("Pages").field("n_pages", &self.n_pages).finish_non_exhaustive()
     }
 }
 
@@ -134,14 +91,11 @@ impl Drop for Pin<'_> {
 #[must_use = "dropping a reservation rolls it back"]
 pub struct Reservation {
     pages: Pages,
-    content: Content,
-    owner: Option<OwnerId>,
 }
 
 impl Reservation {
-    pub(crate) fn new(pool: Arc<Shared>, span: Span, range: PageRange, request: &Request) -> Self {
-        let pages = Pages { pool, account: request.tenant.0.clone(), span, range };
-        Self { pages, content: request.content, owner: request.owner }
+    pub(crate) fn new(pool: Arc<Shared>, span: Span, n_pages: usize, request: &Request) -> Self {
+        Self { pages: Pages { pool, account: request.tenant.0.clone(), span, n_pages } }
     }
 
     /// How many pages.
@@ -149,21 +103,19 @@ impl Reservation {
         self.pages.len_pages()
     }
 
-    /// Takes the pages into use: zeroes those that another tenant had, and lets their owner be asked for them from now on.
+    /// Takes the pages into use, after zeroing those that another tenant had.
     #[inline]
     pub fn commit(mut self) -> Pages {
-        let PageRange { first_page, n_pages } = self.pages.range;
-        let tenant = self.pages.account.as_ref().map_or(0, |account| account.id);
-        let table = &self.pages.pool.table;
-        for page in 0..n_pages {
-            if table.is_foreign(first_page + page, tenant) {
-                let page_bytes = self.pages.pool.page_bytes;
-                let bytes = self.pages.pool.region.bytes_mut(&mut self.pages.span);
-                bytes[page * page_bytes..][..page_bytes].fill(0);
-                table.hand_over(first_page + page, tenant);
+        let Pages { pool, account, span, n_pages } = &mut self.pages;
+        let first_page = span.start() / pool.page_bytes;
+        let tenant = account.as_ref().map_or(0, |account| account.id);
+        for page in 0..*n_pages {
+            if pool.writers.is_foreign(first_page + page, tenant) {
+                let page_bytes = pool.page_bytes;
+                pool.region.bytes_mut(span)[page * page_bytes..][..page_bytes].fill(0);
+                pool.writers.hand_over(first_page + page, tenant);
             }
         }
-        table.publish(first_page, n_pages, self.content, tenant, self.owner);
         self.pages
     }
 }

@@ -5,21 +5,17 @@
 //! memory by `resident_pages`; neither exceeds the capacity.
 
 use std::sync::Arc;
-use std::sync::Weak;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::evict::Eviction;
-use crate::owner::Owners;
+use crate::pressure::{Claim, Clock, Counts, Order, Owners, PressurePolicy, Rung};
 use crate::region::{Region, Span};
 use crate::runs::FreeRuns;
 use crate::shards::{Shards, shard_count};
+use crate::slab::Spares;
 use crate::sync::{AtomicUsize, Mutex, MutexGuard, lock};
-use crate::table::{Holding, PageTable};
 use crate::tenant::{Account, Tenants};
-use crate::{
-    Error, OwnerId, PageOwner, PageRange, Pages, PoolConfig, PoolStats, Quota, RangeInfo, Request,
-    Reservation, Result, Tenant, TenantUsage,
-};
+use crate::writers::PageWriters;
+use crate::{Error, Pages, PoolConfig, PoolStats, Quota, Request, Reservation, Result, Tenant, TenantUsage};
 
 /// Most pages in the cache of a thread.
 const MAX_CACHED: usize = 16;
@@ -29,7 +25,7 @@ const MAX_CACHED: usize = 16;
 /// See the [crate](crate) for an example.
 #[derive(Clone)]
 pub struct PagePool {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 /// What the handles of a pool share.
@@ -37,12 +33,16 @@ pub(crate) struct Shared {
     /// Unlike that of any other pool.
     pub(crate) id: u64,
     pub(crate) region: Region,
-    pub(crate) table: PageTable,
+    pub(crate) writers: PageWriters,
     pub(crate) page_bytes: usize,
     pub(crate) capacity_pages: usize,
     pub(crate) tenants: Tenants,
     pub(crate) owners: Owners,
-    pub(crate) eviction: Eviction,
+    /// Offers of the owners.
+    pub(crate) order: Mutex<Order>,
+    pub(crate) clock: Clock,
+    pub(crate) counts: Counts,
+    pub(crate) spares: Spares,
     runs: Mutex<FreeRuns>,
     caches: Shards<Cache>,
     /// Most pages in each cache.
@@ -81,12 +81,15 @@ impl PagePool {
         let shared = Shared {
             id,
             region,
-            table: PageTable::new(address_pages),
+            writers: PageWriters::new(address_pages),
             page_bytes,
             capacity_pages,
             tenants: Tenants::new(id, capacity_pages),
             owners: Owners::default(),
-            eviction: Eviction::new(config.watermarks, capacity_pages),
+            order: Mutex::new(Order::default()),
+            clock: Clock::default(),
+            counts: Counts::default(),
+            spares: Spares::default(),
             runs: Mutex::new(FreeRuns::new(all, config.fit)),
             caches: Shards::new(|| Cache { pages: Vec::with_capacity(cache_pages), hits: 0, misses: 0 }),
             cache_pages,
@@ -97,11 +100,11 @@ impl PagePool {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// `n_pages` pages in one piece. When memory is short, owners are asked first to give some back.
+    /// `n_pages` pages in one piece. When memory is short, units of owners are evicted as the request's policy says.
     ///
     /// # Errors
-    /// [`Error::NoPages`] for none; [`Error::Exhausted`] when the pool cannot give them, which says whether the total or only
-    /// a piece of that length is missing; [`Error::QuotaExceeded`]; [`Error::OtherPool`].
+    /// [`Error::NoPages`] for none; [`Error::Exhausted`] without room, which says whether the total or only a piece of
+    /// that length is missing; [`Error::QuotaExceeded`]; [`Error::OtherPool`].
     #[inline]
     pub fn allocate(&self, n_pages: usize, request: &Request) -> Result<Pages> {
         Ok(self.prepare(n_pages, request)?.commit())
@@ -111,30 +114,38 @@ impl PagePool {
     ///
     /// # Errors
     /// As [`allocate`](Self::allocate).
+    #[inline]
     pub fn prepare(&self, n_pages: usize, request: &Request) -> Result<Reservation> {
+        match request.pressure {
+            PressurePolicy::Reject => self.reserve(n_pages, request),
+            policy => self.reserve_under_pressure(n_pages, request, policy),
+        }
+    }
+
+    #[cold]
+    fn reserve_under_pressure(
+        &self,
+        n_pages: usize,
+        request: &Request,
+        policy: PressurePolicy,
+    ) -> Result<Reservation> {
+        let mut claim = PageClaim { pool: self, n_pages, request, made: Err(Error::NoPages) };
+        self.make_room(&request.tenant, policy, &mut claim)?;
+        claim.made
+    }
+
+    fn reserve(&self, n_pages: usize, request: &Request) -> Result<Reservation> {
         let shared = &self.shared;
         if n_pages == 0 {
             return Err(Error::NoPages);
         }
         let account = shared.account(&request.tenant)?;
-        if request.owner.is_some_and(|owner| owner.pool != shared.id) {
-            return Err(Error::OtherPool { what: "owner" });
-        }
         shared.charge(account, n_pages)?;
         let Some(span) = shared.take(n_pages, account.id) else {
             account.refund(n_pages);
             return Err(shared.exhausted(n_pages));
         };
-        let range = PageRange { first_page: span.start() / shared.page_bytes, n_pages };
-        let reservation = Reservation::new(Arc::clone(shared), span, range, request);
-        // The new pages cannot be asked for before they are committed.
-        shared.evict_under_pressure();
-        Ok(reservation)
-    }
-
-    /// Makes an owner known, to be named in [`Request::owner`]. The pool does not keep it alive.
-    pub fn register(&self, owner: Weak<dyn PageOwner>) -> OwnerId {
-        OwnerId { pool: self.shared.id, index: self.shared.owners.add(owner) }
+        Ok(Reservation::new(Arc::clone(shared), span, n_pages, request))
     }
 
     /// The tenant with a path like `org/team/user`: one to eight names. It and its ancestors are made when they are new,
@@ -152,9 +163,10 @@ impl PagePool {
     /// # Errors
     /// [`Error::OtherPool`].
     pub fn set_quota(&self, tenant: &Tenant, quota: Quota) -> Result<()> {
-        let account = self.shared.account(tenant)?;
+        let account = self.shared.account_handle(tenant)?;
         let most = if account.id == 0 { self.shared.capacity_pages } else { usize::MAX };
-        account.set_quota(Quota { hard_pages: quota.hard_pages.min(most), ..quota });
+        let quota = Quota { hard_pages: quota.hard_pages.min(most), ..quota };
+        self.shared.tenants.set_quota(&account, quota);
         Ok(())
     }
 
@@ -178,19 +190,6 @@ impl PagePool {
         Ok(line.map(|account| (account.path.as_str(), account.usage())))
     }
 
-    /// The tenants that have more than a soft quota allows, their own or an ancestor's: theirs is what should go first when
-    /// memory is short.
-    pub fn over_soft_quota(&self) -> Vec<Tenant> {
-        let over = self.shared.tenants.by_id().into_iter().filter(|account| account.is_over_soft_quota());
-        over.map(Tenant::of).collect()
-    }
-
-    /// Asks owners for pages until at most `target_pages` are in use or none gives more; pages in use then.
-    pub fn evict_to(&self, target_pages: usize) -> usize {
-        self.shared.relieve(&self.shared.tenants.root, target_pages);
-        self.shared.tenants.root.used()
-    }
-
     /// Returns the memory of all free pages to the system.
     pub fn trim(&self) {
         self.shared.drain_caches();
@@ -207,31 +206,9 @@ impl PagePool {
         self.shared.capacity_pages
     }
 
-    /// The ranges in use by address; all other pages are free. Ranges that come and go meanwhile may be missing, and
-    /// reservations are not in use yet.
-    pub fn ranges(&self) -> Vec<RangeInfo> {
-        let accounts = self.shared.tenants.by_id();
-        let info = |holding: Holding| RangeInfo {
-            range: PageRange { first_page: holding.first_page, n_pages: holding.n_pages },
-            content: holding.content,
-            tenant: accounts
-                .get(holding.tenant as usize)
-                .map_or_else(String::new, |account| account.path.clone()),
-            owner: holding.owner.map(|index| OwnerId { pool: self.shared.id, index }),
-            is_pinned: holding.is_pinned,
-            idle_accesses: holding.idle,
-        };
-        self.shared.table.holdings().map(info).collect()
-    }
-
     #[inline]
     pub(crate) fn region(&self) -> &Region {
         &self.shared.region
-    }
-
-    #[inline]
-    pub(crate) fn table(&self) -> &PageTable {
-        &self.shared.table
     }
 
     /// Counts, taken one after another: while other threads are at work they need not add up.
@@ -256,7 +233,7 @@ impl PagePool {
             largest_run_pages: shared.longest_run_pages().min(free_pages),
             cache_hits,
             cache_misses,
-            eviction: shared.eviction.stats(),
+            pressure: shared.counts.stats(),
         }
     }
 }
@@ -264,7 +241,7 @@ impl PagePool {
 impl Shared {
     /// The account of a tenant of this pool.
     #[inline]
-    fn account<'a>(&'a self, tenant: &'a Tenant) -> Result<&'a Account> {
+    pub(crate) fn account<'a>(&'a self, tenant: &'a Tenant) -> Result<&'a Account> {
         match &tenant.0 {
             None => Ok(&self.tenants.root),
             Some(account) if account.is_of(self.id) => Ok(account),
@@ -272,24 +249,25 @@ impl Shared {
         }
     }
 
-    /// Counts pages for a tenant, after asking owners if its quota or the pool is short.
+    /// As [`account`](Self::account), to be kept.
+    pub(crate) fn account_handle(&self, tenant: &Tenant) -> Result<Arc<Account>> {
+        self.account(tenant)?;
+        Ok(Arc::clone(tenant.0.as_ref().unwrap_or(&self.tenants.root)))
+    }
+
+    /// Counts pages for a tenant, after taking spare pages of slabs if its quota or the pool is short.
     #[inline]
     fn charge(&self, account: &Account, n_pages: usize) -> Result<()> {
-        account.charge(n_pages).or_else(|short| self.charge_after_eviction(account, n_pages, short))
+        account.charge(n_pages).or_else(|short| self.charge_spare(account, n_pages, short))
     }
 
     #[cold]
-    fn charge_after_eviction<'a>(
-        &self,
-        account: &'a Account,
-        n_pages: usize,
-        mut short: &'a Account,
-    ) -> Result<()> {
+    fn charge_spare<'a>(&self, account: &'a Account, n_pages: usize, mut short: &'a Account) -> Result<()> {
         // Others may take what was freed, and another quota may be short then.
         for _ in 0..3 {
             let limit = short.usage().quota.hard_pages;
             let Some(target) = limit.checked_sub(n_pages) else { break };
-            if self.relieve(short, target) == 0 && short.used() > target {
+            if self.release_spare(short, target) == 0 && short.used() > target {
                 break;
             }
             match account.charge(n_pages) {
@@ -307,6 +285,19 @@ impl Shared {
             used_pages: usage.used_pages,
             quota_pages: usage.quota.hard_pages,
         })
+    }
+
+    /// Takes spare pages of slabs until `scope` uses at most `target_pages`; returns how many were taken.
+    #[cold]
+    pub(crate) fn release_spare(&self, scope: &Account, target_pages: usize) -> usize {
+        let mut released = 0;
+        for slab in self.spares.slabs() {
+            if scope.used() <= target_pages {
+                break;
+            }
+            released += slab.release_spare(scope);
+        }
+        released
     }
 
     #[cold]
@@ -334,7 +325,7 @@ impl Shared {
     fn take_cached(&self, tenant: u32) -> Option<Span> {
         let mut cache = self.caches.own();
         // Rather one that needs no zeroing.
-        let is_ready = |page: &Span| !self.table.is_foreign(page.start() / self.page_bytes, tenant);
+        let is_ready = |page: &Span| !self.writers.is_foreign(page.start() / self.page_bytes, tenant);
         let found = match cache.pages.iter().rposition(is_ready) {
             Some(index) => Some(cache.pages.swap_remove(index)),
             None => cache.pages.pop(),
@@ -360,7 +351,7 @@ impl Shared {
                 runs.take(bytes)?
             }
         };
-        let fresh = self.table.back(span.start() / self.page_bytes, n_pages, tenant);
+        let fresh = self.writers.back(span.start() / self.page_bytes, n_pages, tenant);
         let resident = self.resident_pages.fetch_add(fresh, Ordering::Relaxed) + fresh;
         let excess = resident.saturating_sub(self.capacity_pages);
         if excess > self.discard_free(&mut runs, excess) {
@@ -374,11 +365,10 @@ impl Shared {
 
     /// Takes pages back that are not in use any more.
     #[inline]
-    pub(crate) fn give_back(&self, mut span: Span, range: PageRange, account: Option<&Account>) {
-        debug_assert_eq!(span.len(), range.n_pages * self.page_bytes, "a slab's blocks are not back");
-        self.table.retire(range.first_page);
+    pub(crate) fn give_back(&self, mut span: Span, n_pages: usize, account: Option<&Account>) {
+        debug_assert_eq!(span.len(), n_pages * self.page_bytes, "a slab's blocks are not back");
         let account = account.unwrap_or(&self.tenants.root);
-        if range.n_pages == 1 {
+        if n_pages == 1 {
             let mut cache = self.caches.own();
             if cache.pages.len() < self.cache_pages {
                 cache.pages.push(span);
@@ -386,20 +376,20 @@ impl Shared {
                 return account.refund(1);
             }
         }
-        let used_after = self.tenants.root.used().saturating_sub(range.n_pages);
+        let used_after = self.tenants.root.used().saturating_sub(n_pages);
         let kept_after = self.resident_pages.load(Ordering::Relaxed).saturating_sub(used_after);
         if kept_after > self.reserve_pages {
-            self.discard(&mut span, 0, range.n_pages);
+            self.discard(&mut span, 0, n_pages);
         }
         lock(&self.runs).insert(span);
-        account.refund(range.n_pages);
+        account.refund(n_pages);
     }
 
     /// Returns the memory of pages of a span to the system.
     fn discard(&self, span: &mut Span, page: usize, n_pages: usize) {
         let first = span.start() / self.page_bytes + page;
         self.region.discard(span, page * self.page_bytes, n_pages * self.page_bytes);
-        (first..first + n_pages).for_each(|page| self.table.unback(page));
+        (first..first + n_pages).for_each(|page| self.writers.unback(page));
         self.resident_pages.fetch_sub(n_pages, Ordering::Relaxed);
         self.returned_pages.fetch_add(n_pages as u64, Ordering::Relaxed);
     }
@@ -414,7 +404,7 @@ impl Shared {
             let (first, n_pages) = (run.start() / self.page_bytes, run.len() / self.page_bytes);
             let mut page = 0;
             while page < n_pages && discarded < wanted {
-                let backed = (page..n_pages).take_while(|&at| self.table.is_backed(first + at)).count();
+                let backed = (page..n_pages).take_while(|&at| self.writers.is_backed(first + at)).count();
                 if backed > 0 {
                     self.discard(run, page, backed);
                     discarded += backed;
@@ -441,6 +431,31 @@ impl Shared {
 fn drain(caches: &mut [MutexGuard<'_, Cache>], runs: &mut FreeRuns) {
     for cache in caches {
         cache.pages.drain(..).for_each(|page| runs.insert(page));
+    }
+}
+
+/// Pages that a request asks for, with nothing of its own to yield.
+struct PageClaim<'a> {
+    pool: &'a PagePool,
+    n_pages: usize,
+    request: &'a Request,
+    made: Result<Reservation>,
+}
+
+impl Claim for PageClaim<'_> {
+    type Error = Error;
+
+    fn take(&mut self) -> Result<()> {
+        self.made = Ok(self.pool.reserve(self.n_pages, self.request)?);
+        Ok(())
+    }
+
+    fn short_tenant<'a>(&self, error: &'a Error) -> Option<&'a str> {
+        error.short_tenant()
+    }
+
+    fn yield_own(&mut self, _: Rung) -> bool {
+        false
     }
 }
 

@@ -5,7 +5,9 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 
 use crate::region::Span;
-use crate::{Error, PageOwner, PagePool, PageRange, Pages, Request, Result};
+use crate::sync::lock;
+use crate::tenant::Account;
+use crate::{Error, PagePool, Pages, Request, Result};
 
 /// What a block's start is a multiple of: four cache lines, the widest vector register times four.
 const BLOCK_ALIGN: usize = 256;
@@ -34,7 +36,7 @@ pub struct Slab {
     shared: Arc<Shared>,
 }
 
-struct Shared {
+pub(crate) struct Shared {
     pool: PagePool,
     request: Request,
     block_bytes: usize,
@@ -78,8 +80,6 @@ pub struct SlabBlock {
     span: Span,
     /// Index of its chunk.
     chunk: u32,
-    /// Pages of its chunk.
-    range: PageRange,
 }
 
 /// The state of a slab.
@@ -113,8 +113,7 @@ impl Slab {
             chunk_pages,
             chunks: Mutex::new(Chunks::new(n_blocks, stride)),
         });
-        let owner: Weak<Shared> = Arc::downgrade(&shared);
-        pool.register(owner);
+        pool.shared.spares.add(&shared);
         Ok(Self { shared })
     }
 
@@ -124,7 +123,7 @@ impl Slab {
     /// Those of [`PagePool::allocate`], when a page is needed.
     pub fn allocate(&self) -> Result<SlabBlock> {
         let taken = self.shared.chunks.lock().take();
-        let (span, chunk, range) = match taken {
+        let (span, chunk) = match taken {
             Some(taken) => taken,
             None => {
                 // Without the lock: the pool may ask this slab for its spare chunk.
@@ -132,7 +131,7 @@ impl Slab {
                 self.shared.chunks.lock().add(pages)
             }
         };
-        Ok(SlabBlock { slab: Arc::clone(&self.shared), span, chunk, range })
+        Ok(SlabBlock { slab: Arc::clone(&self.shared), span, chunk })
     }
 
     /// Pages of `page_bytes` bytes that a slab takes for `n_blocks` blocks of `block_bytes` bytes; saturates.
@@ -187,23 +186,21 @@ impl Chunks {
     }
 
     /// A block of the chunk with the lowest index that has one.
-    fn take(&mut self) -> Option<(Span, u32, PageRange)> {
+    fn take(&mut self) -> Option<(Span, u32)> {
         let index = *self.open.last()?;
         let chunk = self.places[index as usize].as_mut()?;
         chunk.n_free -= 1;
         let span = self.free[index as usize * self.n_blocks + chunk.n_free].split_off(0);
-        let range = chunk.pages.range();
         if chunk.n_free == 0 {
             self.open.pop();
         }
         self.spare = self.spare.filter(|&spare| spare != index);
         self.used_blocks += 1;
-        Some((span, index, range))
+        Some((span, index))
     }
 
     /// Cuts pages into blocks and takes the first one.
-    fn add(&mut self, mut pages: Pages) -> (Span, u32, PageRange) {
-        let range = pages.range();
+    fn add(&mut self, mut pages: Pages) -> (Span, u32) {
         let index = self.vacant.pop().unwrap_or_else(|| {
             self.places.push(None);
             (self.places.len() - 1) as u32
@@ -224,7 +221,7 @@ impl Chunks {
             self.open(index);
         }
         self.used_blocks += 1;
-        (block, index, range)
+        (block, index)
     }
 
     /// Puts a block back; the pages of its chunk if that is empty now and another spare one is kept.
@@ -283,16 +280,29 @@ impl Drop for Chunks {
     }
 }
 
-impl PageOwner for Shared {
-    /// A slab's blocks are in use by others.
-    fn release(&self, _: usize) -> usize {
-        0
+impl Shared {
+    /// Gives the spare chunk back if it counts for `scope`; returns its pages.
+    pub(crate) fn release_spare(&self, scope: &Account) -> usize {
+        let counts = self.request.tenant.0.as_ref().map_or(scope.id == 0, |account| account.is_within(scope));
+        // A thread that holds the lock does not ask the pool meanwhile, so this wait is short.
+        let spare = if counts { self.chunks.lock().take_spare() } else { None };
+        spare.map_or(0, |pages| pages.len_pages())
+    }
+}
+
+/// The slabs of a pool, whose spare chunks yield before anything else.
+#[derive(Default)]
+pub(crate) struct Spares(crate::sync::Mutex<Vec<Weak<Shared>>>);
+
+impl Spares {
+    fn add(&self, slab: &Arc<Shared>) {
+        let mut slabs = lock(&self.0);
+        slabs.retain(|slab| slab.strong_count() > 0);
+        slabs.push(Arc::downgrade(slab));
     }
 
-    fn release_unused(&self) -> usize {
-        // A thread that holds the lock does not ask the pool meanwhile, so this wait is short.
-        let spare = self.chunks.lock().take_spare();
-        spare.map_or(0, |pages| pages.len_pages())
+    pub(crate) fn slabs(&self) -> Vec<Arc<Shared>> {
+        lock(&self.0).iter().filter_map(Weak::upgrade).collect()
     }
 }
 
@@ -307,18 +317,6 @@ impl SlabBlock {
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.slab.pool.region().bytes_mut(&mut self.span)[..self.slab.block_bytes]
-    }
-
-    /// The pages that the block is part of: what the pool proposes to the request's owner when it is to be evicted.
-    #[inline]
-    pub fn range(&self) -> PageRange {
-        self.range
-    }
-
-    /// Counts as an access to these pages; see [`Pages::touch`].
-    #[inline]
-    pub fn touch(&self) {
-        self.slab.pool.table().touch(self.range.first_page);
     }
 }
 

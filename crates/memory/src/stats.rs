@@ -1,6 +1,4 @@
-//! What a pool counts and knows.
-
-use crate::{Content, OwnerId, PageRange};
+//! Counts of a pool.
 
 /// The state of a pool, in pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,36 +23,17 @@ pub struct PoolStats {
     pub cache_hits: u64,
     /// Requests for one page that it did not.
     pub cache_misses: u64,
-    /// Work of eviction.
-    pub eviction: EvictionStats,
+    /// Work of the pressure ladder.
+    pub pressure: PressureStats,
 }
 
-/// What eviction has done since the pool was made.
+/// Work of the pressure ladder since the pool was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct EvictionStats {
-    /// Times that owners were asked because of a watermark or a request that was short.
-    pub rounds: u64,
-    /// Pages that owners say they have given back.
-    pub released_pages: u64,
-    /// Calls of an owner that gave back nothing.
+pub struct PressureStats {
+    /// Units of owners that were evicted, parts of units included.
+    pub evicted_units: u64,
+    /// Times that an owner released nothing.
     pub refusals: u64,
-}
-
-/// A range of pages that somebody has.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RangeInfo {
-    /// Which pages.
-    pub range: PageRange,
-    /// What they are for.
-    pub content: Content,
-    /// Path of the tenant; empty for the root.
-    pub tenant: String,
-    /// Who may be asked for them.
-    pub owner: Option<OwnerId>,
-    /// Whether they are kept from being evicted.
-    pub is_pinned: bool,
-    /// Accesses to other ranges since the last one to this.
-    pub idle_accesses: u64,
 }
 
 impl PoolStats {

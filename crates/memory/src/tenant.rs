@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::pressure::FROM;
 use crate::sync::{AtomicUsize, Mutex, lock};
 use crate::{Error, Result};
 
@@ -47,11 +48,6 @@ impl Tenant {
         let rest = self.path().strip_prefix(ancestor);
         ancestor.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
-
-    /// The handle of an account; the root's has none.
-    pub(crate) fn of(account: Arc<Account>) -> Self {
-        Self((account.id != 0).then_some(account))
-    }
 }
 
 /// Limits of a tenant together with its descendants, in pages.
@@ -91,6 +87,8 @@ pub(crate) struct Account {
     used: AtomicUsize,
     hard: AtomicUsize,
     soft: AtomicUsize,
+    /// Whether each watermark was passed and the low one not reached since.
+    beyond: [AtomicBool; FROM.len()],
 }
 
 impl Account {
@@ -100,7 +98,7 @@ impl Account {
 
     fn new(pool: u64, id: u32, path: String, parent: Option<Arc<Self>>, hard: usize) -> Self {
         let [used, hard, soft] = [0, hard, usize::MAX].map(AtomicUsize::new);
-        Self { pool, id, path, parent, used, hard, soft }
+        Self { pool, id, path, parent, used, hard, soft, beyond: Default::default() }
     }
 
     pub(crate) fn child(id: u32, path: &str, parent: &Arc<Self>) -> Self {
@@ -124,7 +122,7 @@ impl Account {
         TenantUsage { used_pages: self.used(), quota }
     }
 
-    pub(crate) fn set_quota(&self, quota: Quota) {
+    fn set_quota(&self, quota: Quota) {
         self.hard.store(quota.hard_pages, Ordering::Relaxed);
         self.soft.store(quota.soft_pages, Ordering::Relaxed);
     }
@@ -166,7 +164,33 @@ impl Account {
 
     /// Whether this account or an ancestor has more than its soft quota.
     pub(crate) fn is_over_soft_quota(&self) -> bool {
-        self.line().any(|account| account.used() > account.soft.load(Ordering::Relaxed))
+        self.line().any(Self::is_over_own_soft_quota)
+    }
+
+    fn is_over_own_soft_quota(&self) -> bool {
+        self.used() > self.soft.load(Ordering::Relaxed)
+    }
+
+    /// A fraction of the quota, of which `kept` pages do not count, where there are four times as many.
+    pub(crate) fn pages_within(&self, kept: usize, fraction: f64) -> usize {
+        let hard = self.hard.load(Ordering::Relaxed);
+        ((hard - kept.min(hard / 4)) as f64 * fraction) as usize
+    }
+
+    /// Whether a watermark was passed, and `low` pages not reached since.
+    pub(crate) fn is_beyond(&self, mark: usize, kept: usize, low: usize) -> bool {
+        let (used, beyond) = (self.used(), &self.beyond[mark]);
+        let is_beyond = used as f64 >= self.pages_within(kept, 1.0) as f64 * FROM[mark]
+            || (used > low && beyond.load(Ordering::Relaxed));
+        beyond.store(is_beyond, Ordering::Relaxed);
+        is_beyond
+    }
+
+    /// Forgets that watermarks were passed, if at most `low` pages are used.
+    pub(crate) fn reached(&self, low: usize) {
+        if self.used() <= low {
+            self.beyond.iter().for_each(|beyond| beyond.store(false, Ordering::Relaxed));
+        }
     }
 
     fn add(&self, n: usize) -> bool {
@@ -186,19 +210,19 @@ impl Account {
 pub(crate) struct Tenants {
     pub(crate) root: Arc<Account>,
     tree: Mutex<Tree>,
+    /// Accounts with a soft quota.
+    soft: Mutex<Vec<Arc<Account>>>,
 }
 
 struct Tree {
     by_path: HashMap<String, Arc<Account>>,
-    /// `by_id[i]` has the id `i`.
-    by_id: Vec<Arc<Account>>,
 }
 
 impl Tenants {
     pub(crate) fn new(pool: u64, capacity_pages: usize) -> Self {
         let root = Arc::new(Account::root(pool, capacity_pages));
-        let tree = Tree { by_path: HashMap::new(), by_id: vec![Arc::clone(&root)] };
-        Self { root, tree: Mutex::new(tree) }
+        let tree = Tree { by_path: HashMap::new() };
+        Self { root, tree: Mutex::new(tree), soft: Mutex::new(Vec::new()) }
     }
 
     /// The account of a path, made with its ancestors where they do not exist yet.
@@ -216,9 +240,22 @@ impl Tenants {
         Ok(account)
     }
 
-    /// All accounts by their ids.
-    pub(crate) fn by_id(&self) -> Vec<Arc<Account>> {
-        lock(&self.tree).by_id.clone()
+    /// Limits a tenant together with its descendants.
+    pub(crate) fn set_quota(&self, account: &Arc<Account>, quota: Quota) {
+        account.set_quota(quota);
+        let mut soft = lock(&self.soft);
+        soft.retain(|other| !Arc::ptr_eq(other, account));
+        if quota.soft_pages < usize::MAX {
+            soft.push(Arc::clone(account));
+        }
+    }
+
+    /// Accounts below `scope` that have more than their soft quota.
+    pub(crate) fn over_soft_quota(&self, scope: &Account) -> Vec<Arc<Account>> {
+        let is_over = |account: &&Arc<Account>| {
+            account.id != scope.id && account.is_over_own_soft_quota() && account.is_within(scope)
+        };
+        lock(&self.soft).iter().filter(is_over).cloned().collect()
     }
 }
 
@@ -227,10 +264,10 @@ impl Tree {
         if let Some(account) = self.by_path.get(path) {
             return Arc::clone(account);
         }
-        let id = self.by_id.len() as u32;
+        // The root has no path in the table.
+        let id = self.by_path.len() as u32 + 1;
         let account = Arc::new(Account::child(id, path, parent));
         self.by_path.insert(path.to_owned(), Arc::clone(&account));
-        self.by_id.push(Arc::clone(&account));
         account
     }
 }

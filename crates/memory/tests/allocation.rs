@@ -2,7 +2,7 @@
 //!
 //! Counted are the allocations of the thread that takes the steps: the one that waits for it has its own.
 
-use ruvllm_memory::{Arena, BufferPool, Content, PagePool, PoolConfig, Request, Slab, ThreadScratch};
+use ruvllm_memory::{PagePool, PoolConfig, Request, Slab};
 use ruvllm_testkit::allocator::{Counting, calls, count_calls};
 
 #[global_allocator]
@@ -11,24 +11,15 @@ static ALLOCATOR: Counting = Counting;
 #[test]
 fn a_step_that_was_run_before_allocates_nothing() {
     let pool = PagePool::new(PoolConfig::new(256 << 20)).unwrap();
-    let request = Request::new(Content::Temporary).tenant(pool.tenant("org/team/user").unwrap());
+    let request = Request::default().tenant(pool.tenant("org/team/user").unwrap());
     let slab = Slab::new(&pool, 48 << 10, request.clone()).unwrap();
-    let buffers = BufferPool::new(&pool, &request).unwrap();
-    let mut arena = Arena::new(&pool, 1 << 20, &request).unwrap();
-    let threads = ThreadScratch::new(&pool, 1 << 20, request.clone());
     let mut blocks = Vec::with_capacity(100);
     let mut step = || {
-        let page = pool.allocate(1, &request).unwrap();
-        let pages = pool.prepare(5, &request).unwrap().commit();
-        let _pin = pages.pin();
-        page.touch();
+        let _page = pool.allocate(1, &request).unwrap();
+        let _pages = pool.prepare(5, &request).unwrap().commit();
         // Of three pages, two of which go back to the pool each time.
         blocks.extend((0..100).map(|_| slab.allocate().unwrap()));
         blocks.clear();
-        let _buffers = [100, 5000, 200_000].map(|bytes| buffers.take(bytes).unwrap());
-        let mut frame = arena.frame();
-        let row: &mut [f32] = frame.zeroed(1000).unwrap();
-        threads.with(|mut frame| frame.slice::<f32>(1000).unwrap().copy_from_slice(row)).unwrap();
     };
     (0..10).for_each(|_| step());
     count_calls();

@@ -6,7 +6,8 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use ruvllm_memory::{
-    BufferPool, Error, PageOwner, PagePool, PageRange, Pages, PoolConfig, Request, Slab, ThreadScratch,
+    Demand, Error, Offer, OwnerId, PagePool, Pages, PoolConfig, PressureOwner, PressurePolicy, Release,
+    Request, Rung, Slab, Tenant,
 };
 use ruvllm_testkit::Random;
 
@@ -59,7 +60,6 @@ fn threads_and_tenants_share_a_pool() {
                         assert!(page[0] == 0 || page[0] == thread as u8 + 1, "another tenant's {}", page[0]);
                         page[0] = thread as u8 + 1;
                     }
-                    drop(pages.pin());
                     held.push(pages);
                 }
                 Err(error) => assert!(matches!(error, Error::Exhausted { .. }), "{error}"),
@@ -88,11 +88,9 @@ fn a_page_within_the_budget_is_always_found() {
 }
 
 #[test]
-fn threads_share_slabs_and_scratch() {
+fn threads_share_a_slab() {
     let pool = pool(256);
     let slab = Slab::new(&pool, 50_000, Request::default()).unwrap();
-    let buffers = BufferPool::new(&pool, &Request::default()).unwrap();
-    let scratch = ThreadScratch::new(&pool, 1, Request::default());
     run(|thread| {
         let mut random = random(thread);
         let mut held = Vec::new();
@@ -105,52 +103,58 @@ fn threads_share_slabs_and_scratch() {
             for block in &mut held {
                 block.bytes_mut()[..2].fill(thread as u8);
             }
-            let mut buffer = buffers.take(random(10_000)).unwrap();
-            buffer.bytes_mut()[0] = thread as u8;
-            scratch.with(|mut frame| frame.slice::<u64>(8).unwrap().fill(thread as u64)).unwrap();
-            assert_eq!(buffer.bytes()[0], thread as u8);
         }
         assert!(held.iter().all(|block| block.bytes()[..2] == [thread as u8; 2]));
     });
     assert_eq!(slab.stats().used_blocks, 0);
-    drop((slab, buffers, scratch));
+    drop(slab);
     assert_eq!(pool.stats().used_pages, 0);
 }
 
-/// A cache of pages that gives back what it is asked for, when nobody holds its lock.
-#[derive(Default)]
-struct Cache(Mutex<Vec<Pages>>);
+/// A cache of pages; unit `i` is its page `i`.
+struct Cache {
+    pool: PagePool,
+    id: OwnerId,
+    pages: Mutex<Vec<Option<Pages>>>,
+}
 
-impl PageOwner for Cache {
-    fn release(&self, wanted_pages: usize) -> usize {
-        let Some(mut pages) = self.0.try_lock() else { return 0 };
-        let n_pages = wanted_pages.min(pages.len());
-        pages.drain(..n_pages).map(|pages| pages.len_pages()).sum()
-    }
-
-    fn release_ranges(&self, ranges: &[PageRange]) -> usize {
-        self.release(ranges.len())
+impl PressureOwner for Cache {
+    fn release(&self, unit: u64, _: Demand) -> Release {
+        let pages = self.pages.lock()[unit as usize].take();
+        if pages.is_some() { Release::Released { has_rest: false } } else { Release::Gone }
     }
 }
 
 #[test]
 fn threads_evict_while_others_allocate() {
     let pool = pool(64);
-    let caches: Vec<_> = (0..THREADS).map(|_| Arc::new(Cache::default())).collect();
+    let cache = |_| {
+        Arc::new_cyclic(|cache: &Weak<Cache>| {
+            let id = pool.register(Weak::<Cache>::clone(cache));
+            Cache { pool: pool.clone(), id, pages: Mutex::default() }
+        })
+    };
+    let caches: Vec<_> = (0..THREADS).map(cache).collect();
     run(|thread| {
-        let weak: Weak<Cache> = Arc::downgrade(&caches[thread]);
-        let request = Request::default().owner(pool.register(weak));
+        let cache = &caches[thread];
+        let request = Request::default().pressure(PressurePolicy::LowerPrecision);
         for _ in 0..STEPS {
             match pool.allocate(1, &request) {
-                Ok(mut pages) => {
-                    pages.bytes_mut()[0] = 1;
-                    caches[thread].0.lock().push(pages);
+                Ok(mut page) => {
+                    page.bytes_mut()[0] = 1;
+                    let mut pages = cache.pages.lock();
+                    pages.push(Some(page));
+                    // Under the owner's lock, which another thread's round may want meanwhile.
+                    let used = cache.pool.now(Rung::Prefix);
+                    let offer = Offer { tenant: &Tenant::root(), rung: Rung::Prefix, cost: 1, used };
+                    cache.pool.offer(cache.id, pages.len() as u64 - 1, offer).unwrap();
                 }
                 Err(error) => assert!(matches!(error, Error::Exhausted { .. }), "{error}"),
             }
         }
     });
-    assert!(pool.stats().eviction.released_pages > 0);
-    pool.evict_to(0);
-    assert_eq!(pool.stats().used_pages, 0);
+    assert!(pool.stats().pressure.evicted_units > 0);
+    let all = pool.allocate(64, &Request::default().pressure(PressurePolicy::LowerPrecision));
+    assert!(all.is_ok(), "no page is without an offer");
+    assert_eq!((pool.stats().used_pages, pool.offered_units()), (64, 0));
 }

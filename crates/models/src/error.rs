@@ -338,3 +338,14 @@ pub enum Error {
         bytes: usize,
     },
 }
+
+impl Error {
+    /// Whether the page pool had no room for keys and values or an adapter.
+    pub fn is_memory_short(&self) -> bool {
+        match self {
+            Self::KvCache(source) => source.is_memory_short(),
+            Self::Adapter(source) => matches!(source, ruvllm_adapters::Error::Memory { .. }),
+            _ => false,
+        }
+    }
+}

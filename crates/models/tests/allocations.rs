@@ -4,7 +4,7 @@
 
 use gguf_rs_lite::{Gguf, Metadata, TensorInfo, Writer};
 use ruvllm_adapters::{LoraFile, Part};
-use ruvllm_memory::{Content, PagePool, PoolConfig, Request};
+use ruvllm_memory::{PagePool, PoolConfig, Request};
 use ruvllm_models::{Compute, KvFormat, LogitsRows, Model, Segment, Workspace};
 use ruvllm_testkit::allocator::{Counting, calls, count_calls, peak_bytes};
 use ruvllm_testkit::model_data;
@@ -69,7 +69,7 @@ fn warm_decode_steps_allocate_nothing(file: &str, lora: Option<&str>, threads: u
     let adapter = lora.map(|name| {
         let file = LoraFile::open(&model_data(name)).expect("the adapter opens");
         let parts = [Part { file: &file, scale: 1.0 }];
-        model.adapter(&parts, &pool, &Request::new(Content::Adapter)).expect("it fits the model")
+        model.adapter(&parts, &pool, &Request::default()).expect("it fits the model")
     });
     let mut workspace = Workspace::new();
     let mut step = |tokens: &[u32]| {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ruvllm_adapters::{Adapter, LoraFile, Part};
-use ruvllm_memory::{Content, Request};
+use ruvllm_memory::Request;
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -22,7 +22,7 @@ impl Engine {
     /// Makes adapters ready for requests: all of `sources` together, whose changes add up.
     ///
     /// Their factors take pages of the KV budget until the last request that names them has ended and this handle is dropped.
-    /// Where there is no room for them, prefixes that nobody uses are given up.
+    /// Where there is no room for them, prefixes that nobody uses are evicted as the engine's pressure policy says.
     ///
     /// # Errors
     /// [`Error::Adapter`] for files that cannot be read, are damaged, no LoRA or for another model, and where there is no room.
@@ -35,15 +35,8 @@ impl Engine {
             .map_err(|source| failed(source.into()))?;
         let parts: Vec<_> =
             files.iter().zip(sources).map(|(file, source)| Part { file, scale: source.scale }).collect();
-        let pool = self.kv.pool();
-        loop {
-            match self.model.adapter(&parts, pool, &Request::new(Content::Adapter)) {
-                Ok(adapter) => return Ok(Arc::new(adapter)),
-                Err(ruvllm_models::Error::Adapter(ruvllm_adapters::Error::Memory { .. }))
-                    if self.prefixes.as_ref().is_some_and(|prefixes| prefixes.give_up(&self.kv, "")) => {}
-                Err(source) => return Err(failed(source)),
-            }
-        }
+        let request = Request::default().pressure(self.pressure);
+        self.model.adapter(&parts, self.kv.pool(), &request).map(Arc::new).map_err(failed)
     }
 
     /// Lets requests that name no adapter, and everything that is measured, be computed with this one.

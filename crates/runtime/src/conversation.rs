@@ -72,7 +72,10 @@ impl Conversation<'_> {
             session.is_for(self.engine, request) && session.reusable(&present, &prepared.prompt) > 0
         };
         let (mut session, present) = match self.session.take().filter(reusable) {
-            Some(session) => (session, present),
+            Some(mut session) => {
+                session.set_pressure(self.engine, request)?;
+                (session, present)
+            }
             None => {
                 let session = Session::for_request(self.engine, request, self.engine.context_length())?;
                 (session, Vec::new())

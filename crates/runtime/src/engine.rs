@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ruvllm_adapters::Adapter;
 use ruvllm_kernels::{Kernels, ThreadPool};
 use ruvllm_kv_cache::{KvPolicy, KvStore};
-use ruvllm_memory::{PagePool, PoolConfig};
+use ruvllm_memory::{PagePool, PoolConfig, PressurePolicy};
 use ruvllm_models::quantize::{InSitu, Recipe};
 use ruvllm_models::{Checkpoint, Compute, EmbeddingDefaults, LoadProgress, Model, ModelConfig};
 use ruvllm_text::TokenId;
@@ -17,7 +17,7 @@ use ruvllm_text::tokenizer::Tokenizer;
 use crate::codec::TextCodec;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
-use crate::options::{EngineOptions, ModelSource};
+use crate::options::{EngineOptions, ModelSource, check_pressure};
 use crate::plan::{self, ModelSize, Plan};
 use crate::prefix::{PrefixCache, PrefixStatistics, fingerprint};
 use crate::quality::QualityMemory;
@@ -36,7 +36,9 @@ pub struct Engine {
     pub(crate) quantize: Option<Recipe>,
     plan: Plan,
     pub(crate) kv: KvStore,
-    pub(crate) prefixes: Option<PrefixCache>,
+    pub(crate) prefixes: Option<Arc<PrefixCache>>,
+    /// For requests that name no policy.
+    pub(crate) pressure: PressurePolicy,
     pub(crate) quality: QualityMemory,
     /// That of requests that name none.
     pub(crate) adapter: Option<Arc<Adapter>>,
@@ -63,7 +65,7 @@ impl Engine {
     /// # Errors
     /// [`Error::InvalidOption`], [`Error::Compute`] if the instruction set is absent here, [`Error::Open`],
     /// [`Error::Load`], [`Error::CalibrationModel`], [`Error::KvPolicy`], [`Error::KvBudgetTooSmall`], [`Error::KvBudget`],
-    /// [`Error::PrefixStore`], [`Error::PrefixWriter`], [`Error::Tokenizer`] and [`Error::VocabularyMismatch`] for unusable files
+    /// [`Error::PrefixStore`], [`Error::PrefixWriter`], [`Error::SpillWithoutFolder`], [`Error::Tokenizer`] and [`Error::VocabularyMismatch`] for unusable files
     /// and options. A chat template that cannot be read is no error before it is used.
     pub fn load(
         source: &ModelSource,
@@ -86,7 +88,7 @@ impl Engine {
         let fingerprint = || fingerprint(&*checkpoint, options.quantize);
         let kv = new_kv_store(&model, fingerprint, options, &plan)?;
         let prefixes = PrefixCache::open(&options.prefixes, fingerprint, model.config(), &kv)?;
-        let quality = QualityMemory::new(prefixes.as_ref().and_then(PrefixCache::quality_files));
+        let quality = QualityMemory::new(prefixes.as_deref().and_then(PrefixCache::quality_files));
         let codec =
             TextCodec::read(&*checkpoint, &name, options.tokenizer.as_deref(), model.config().vocab_size)?;
         Ok(Self {
@@ -98,12 +100,19 @@ impl Engine {
             plan,
             kv,
             prefixes,
+            pressure: options.pressure,
             quality,
             adapter: None,
             source: source.clone(),
             embedding,
             load_time: started.elapsed(),
         })
+    }
+
+    /// Refuses a pressure policy that the engine has no folder for.
+    pub(crate) fn check_pressure(&self, policy: PressurePolicy) -> Result<()> {
+        let has_files = self.prefixes.as_ref().is_some_and(|prefixes| prefixes.has_files());
+        check_pressure(policy, has_files)
     }
 
     /// Shape and names of the model.
@@ -151,7 +160,7 @@ impl Engine {
 
     /// What the prefix cache has done; `None` if there is none.
     pub fn prefix_statistics(&self) -> Option<PrefixStatistics> {
-        self.prefixes.as_ref().map(PrefixCache::statistics)
+        self.prefixes.as_deref().map(PrefixCache::statistics)
     }
 
     /// Waits until all prefixes are written that were handed over for that: they are written behind the requests. Dropping
@@ -165,7 +174,7 @@ impl Engine {
     /// What went wrong with stored prefixes since the last call, a line each, at most 64. The requests were served all the
     /// same: what could not be read was computed.
     pub fn take_prefix_warnings(&self) -> Vec<String> {
-        self.prefixes.as_ref().map(PrefixCache::take_warnings).unwrap_or_default()
+        self.prefixes.as_deref().map(PrefixCache::take_warnings).unwrap_or_default()
     }
 
     /// Threads that compute.

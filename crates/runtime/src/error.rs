@@ -272,6 +272,9 @@ pub enum Error {
         #[source]
         source: ruvllm_models::Error,
     },
+    /// The pressure policy `spill` has nowhere to write evicted prefixes to.
+    #[error("the pressure policy spill needs a folder for prefixes: set EngineOptions::prefixes")]
+    SpillWithoutFolder,
     /// The folder for prefixes cannot be used.
     #[error("cannot use the folder for prefixes")]
     PrefixStore(#[source] ruvllm_kv_cache::Error),
@@ -335,4 +338,18 @@ pub enum Error {
     /// A measurement was ended by its caller before it had a result.
     #[error("cancelled")]
     Cancelled,
+}
+
+impl Error {
+    /// Whether the budget of keys and values was too small, so that a larger
+    /// [`EngineOptions::kv_budget`](crate::EngineOptions::kv_budget) would help.
+    pub fn kv_memory_short(&self) -> bool {
+        match self {
+            Self::KvBudget { .. } | Self::KvBudgetTooSmall { .. } => true,
+            Self::Cache { source, .. } | Self::Forward { source, .. } | Self::Adapter { source } => {
+                source.is_memory_short()
+            }
+            _ => false,
+        }
+    }
 }

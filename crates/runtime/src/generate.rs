@@ -69,6 +69,7 @@ impl Engine {
         session.keep(&known, shared_tokens);
         session.remember_quality(&self.quality);
         completion.kv_quality = session.kv_quality();
+        completion.dropped_tokens = session.dropped_tokens();
         Ok((completion, known))
     }
 }
@@ -154,6 +155,7 @@ impl<'r> Prepared<'r> {
         };
         let completion = Completion {
             kv_quality: None,
+            dropped_tokens: 0,
             timings: clock.timings(prompt.len() - cached),
             seed: sampler.seed(),
             text: output.text,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use gguf_rs_lite::Gguf;
 use ruvllm_kernels::Isa;
 use ruvllm_kv_cache::{KvCalibration, KvPolicy};
+use ruvllm_memory::PressurePolicy;
 use ruvllm_models::quantize::Recipe;
 use ruvllm_models::{Checkpoint, open_checkpoint};
 
@@ -93,6 +94,8 @@ pub struct EngineOptions {
     /// [`Plan::SEQUENCES`](crate::Plan::SEQUENCES) of the model's full length may need, within what the weights leave of the
     /// memory. Memory is taken as sequences grow.
     pub kv_budget: Option<usize>,
+    /// What yields when the KV budget is short, for requests that name no policy.
+    pub pressure: PressurePolicy,
     /// Whether prompts are kept for requests that begin alike. Default: in memory.
     pub prefixes: PrefixCaching,
     /// Tokens of a sequence, prompt and output together, at most what the model allows. `None` = what the model allows, as
@@ -113,8 +116,15 @@ impl EngineOptions {
         };
         positive("threads", self.threads)?;
         positive("context", self.context)?;
-        positive("prefill_chunk", Some(self.prefill_chunk))
+        positive("prefill_chunk", Some(self.prefill_chunk))?;
+        let has_files = matches!(self.prefixes, PrefixCaching::Folder { .. } | PrefixCaching::Spill { .. });
+        check_pressure(self.pressure, has_files)
     }
+}
+
+/// Refuses a pressure policy that writes files where there is no folder for them.
+pub(crate) fn check_pressure(policy: PressurePolicy, has_files: bool) -> Result<()> {
+    if policy == PressurePolicy::Spill && !has_files { Err(Error::SpillWithoutFolder) } else { Ok(()) }
 }
 
 impl Default for EngineOptions {
@@ -126,6 +136,7 @@ impl Default for EngineOptions {
             kv: None,
             kv_calibration: None,
             kv_budget: None,
+            pressure: PressurePolicy::default(),
             prefixes: PrefixCaching::default(),
             context: None,
             prefill_chunk: 512,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ruvllm_adapters::Adapter;
-use ruvllm_memory::Tenant;
+use ruvllm_memory::{PressurePolicy, Tenant};
 use ruvllm_text::TokenId;
 use ruvllm_text::chat::Message;
 
@@ -68,6 +68,8 @@ pub struct GenerateRequest {
     /// What changes the model for this request: of [`Engine::load_adapter`](crate::Engine::load_adapter), of the same engine.
     /// Default: that of the engine, which usually has none.
     pub adapter: Option<Arc<Adapter>>,
+    /// What yields when memory is short. Default: the engine's policy.
+    pub pressure: Option<PressurePolicy>,
 }
 
 impl GenerateRequest {
@@ -82,6 +84,7 @@ impl GenerateRequest {
             tenant: Tenant::root(),
             shared_tokens: 0,
             adapter: None,
+            pressure: None,
         }
     }
 }
@@ -158,4 +161,6 @@ pub struct Completion {
     pub timings: Timings,
     /// What became of the quality target; absent if the policy of keys and values has none.
     pub kv_quality: Option<KvQuality>,
+    /// Tokens dropped behind the attention sinks, with [`PressurePolicy::DropOldest`] alone.
+    pub dropped_tokens: usize,
 }

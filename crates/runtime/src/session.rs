@@ -1,12 +1,12 @@
 //! One running sequence: its cache, its scratch memory and the forward passes on it.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, RangeInclusive};
 use std::sync::Arc;
 use std::time::Instant;
 
 use ruvllm_adapters::Adapter;
 use ruvllm_kv_cache::Sequence;
-use ruvllm_memory::Tenant;
+use ruvllm_memory::{PressurePolicy, Tenant};
 use ruvllm_models::{Compute, LogitsRows, Model, Segment, Workspace};
 use ruvllm_text::TokenId;
 
@@ -27,6 +27,8 @@ pub(crate) struct Session<'e> {
     /// Whole blocks when the cache was last looked after.
     settled: usize,
     prefixes: Option<&'e PrefixCache>,
+    /// What yields when memory is short.
+    pressure: PressurePolicy,
     /// What the sequence began with, pinned as long as it lives.
     reused: Reused,
     /// Most keys that a later query sees: what lies further back is given up.
@@ -55,6 +57,7 @@ impl<'e> Session<'e> {
         if let Some(watch) = &mut session.watch {
             watch.resume(&engine.quality, &mut session.cache);
         }
+        session.set_pressure(engine, request)?;
         Ok(session)
     }
 
@@ -81,7 +84,8 @@ impl<'e> Session<'e> {
             cache,
             adapter,
             settled: 0,
-            prefixes: engine.prefixes.as_ref(),
+            prefixes: engine.prefixes.as_deref(),
+            pressure: engine.pressure,
             reused: Reused::default(),
             window: engine.config().longest_window(),
             workspace,
@@ -92,6 +96,20 @@ impl<'e> Session<'e> {
     /// Goes on with other threads than the engine's own. The results stay the same.
     pub(crate) fn set_compute(&mut self, compute: &'e Compute) {
         self.compute = compute;
+    }
+
+    /// Takes the pressure policy of a request, or the engine's if it has none.
+    ///
+    /// # Errors
+    /// [`Error::SpillWithoutFolder`].
+    pub(crate) fn set_pressure(&mut self, engine: &Engine, request: &GenerateRequest) -> Result<()> {
+        self.pressure = request.pressure.unwrap_or(engine.pressure);
+        engine.check_pressure(self.pressure)
+    }
+
+    /// Tokens that were dropped for lack of memory.
+    pub(crate) fn dropped_tokens(&self) -> usize {
+        self.cache.dropped_tokens()
     }
 
     /// Keeps tokens that no later query sees, so that the sequence can be cut back to any length.
@@ -167,16 +185,12 @@ impl<'e> Session<'e> {
         Ok(())
     }
 
-    /// Lets older tokens be stored in fewer bits once new blocks are full: between steps, so that none waits in the
-    /// middle of one.
+    /// Work between steps, once new blocks are full: a quality sample, memory under pressure, older blocks to lower tiers.
     fn settle(&mut self) {
         let whole = self.cache.len() / self.cache.store().block_tokens();
         if whole > self.settled {
-            if let Some(prefixes) = self.prefixes {
-                prefixes.relieve(self.cache.store());
-            }
             self.look();
-            self.migrate();
+            self.cache.settle(&self.compute.kernels, &self.compute.pool, self.pressure);
             self.settled = whole;
             if let Some(window) = self.window {
                 self.cache.release_before((self.cache.len() + 1).saturating_sub(window));
@@ -193,55 +207,13 @@ impl<'e> Session<'e> {
         self.workspace.keep_queries(watch.layer());
     }
 
-    /// Lets blocks go down that are due. Where there was too little memory for all at once, the first ones make room.
-    fn migrate(&mut self) {
-        loop {
-            let migration = self.cache.migrate(&self.compute.kernels, &self.compute.pool, usize::MAX);
-            if !migration.starved || migration.blocks == 0 {
-                return;
-            }
-        }
-    }
-
-    /// Makes room for `tokens` more: prefixes that nobody uses are given up, then precision. Where that is not enough, the
-    /// pass that needs the room says so.
-    fn make_room(&mut self, tokens: usize) {
-        // Beyond the sequence's own capacity no memory helps.
-        if self.cache.check_room(tokens).is_ok() {
-            while !self.make_room_of_prefixes(tokens) && self.shrink() {}
-        }
-    }
-
-    /// Makes room for `tokens` more, for which prefixes that nobody uses are given up; whether there is room. Where a quota is
-    /// short, only what counts for it helps, and others keep theirs.
-    fn make_room_of_prefixes(&mut self, tokens: usize) -> bool {
-        while let Err(error) = self.cache.step(&self.compute.kernels, tokens).map(drop) {
-            let tenant = error.short_tenant().unwrap_or_default();
-            if !self.prefixes.is_some_and(|prefixes| prefixes.give_up(self.cache.store(), tenant)) {
-                return false;
-            }
-        }
-        true
-    }
-
-    /// Takes older tokens to the lowest tier before their time: of the hot ones as few as possible, the last block never.
-    /// `false` if nothing is left that could be smaller.
-    fn shrink(&mut self) -> bool {
-        let block_tokens = self.cache.store().block_tokens();
-        let mut hot_tokens = self.cache.len();
-        while hot_tokens > block_tokens {
-            hot_tokens = (hot_tokens / 2).max(block_tokens);
-            if self.cache.shrink(&self.compute.kernels, &self.compute.pool, hot_tokens).blocks > 0 {
-                return true;
-            }
-        }
-        false
-    }
-
-    /// What has to happen between passes, and room for `tokens` more.
-    fn prepare(&mut self, tokens: usize) {
+    /// Work between passes, and room for one of as many as possible of `tokens` tokens: see [`Sequence::make_room`].
+    fn prepare(&mut self, tokens: RangeInclusive<usize>) -> Result<usize> {
         self.settle();
-        self.make_room(tokens);
+        let (start, most) = (self.cache.len(), *tokens.end());
+        self.cache
+            .make_room(&self.compute.kernels, &self.compute.pool, tokens, self.pressure)
+            .map_err(|source| Error::Forward { start, tokens: most, source: source.into() })
     }
 
     /// The next `tokens` as a part of a pass with other sequences.
@@ -250,7 +222,7 @@ impl<'e> Session<'e> {
         tokens: &'t [TokenId],
         logits: LogitsRows<'t>,
     ) -> Result<Segment<'t>> {
-        self.prepare(tokens.len());
+        self.prepare(tokens.len()..=tokens.len())?;
         let start = self.cache.len();
         Segment::new(self.compute, tokens, &mut self.cache, logits)
             .map(|segment| segment.with_adapter(self.adapter.as_deref()))
@@ -259,26 +231,13 @@ impl<'e> Session<'e> {
 
     /// Appends `tokens` in one pass and returns the logits asked for, `[rows, vocab_size]` in order of position.
     pub(crate) fn forward(&mut self, tokens: &[TokenId], logits: LogitsRows<'_>) -> Result<&[f32]> {
-        self.prepare(tokens.len());
+        self.prepare(tokens.len()..=tokens.len())?;
         let start = self.cache.len();
         let adapter = self.adapter.as_deref();
         let (model, workspace) = (self.model, &mut self.workspace);
         Segment::new(self.compute, tokens, &mut self.cache, logits)
             .and_then(|segment| model.forward(self.compute, workspace, [segment.with_adapter(adapter)]))
             .map_err(|source| Error::Forward { start, tokens: tokens.len(), source })
-    }
-
-    /// How many of `tokens` to append in one pass. A pass writes them all in half precision: where there is no room for
-    /// that, a shorter one lets older tokens become smaller first.
-    fn pass_tokens(&mut self, tokens: usize) -> usize {
-        self.settle();
-        let block_tokens = self.cache.store().block_tokens();
-        let mut pass = tokens;
-        while pass > block_tokens && self.cache.check_room(pass).is_ok() && !self.make_room_of_prefixes(pass)
-        {
-            pass = (pass / 2).max(block_tokens);
-        }
-        pass
     }
 }
 
@@ -328,7 +287,9 @@ impl BackendSession for Session<'_> {
             if go_on().is_break() {
                 return Ok(None);
             }
-            let (pass, later) = rest.split_at(self.pass_tokens(rest.len().min(chunk)));
+            let most = rest.len().min(chunk);
+            let least = most.min(self.cache.store().block_tokens());
+            let (pass, later) = rest.split_at(self.prepare(least..=most)?);
             if later.is_empty() {
                 let logits = self.forward(pass, LogitsRows::Last)?;
                 if let Some(prefixes) = prefixes {

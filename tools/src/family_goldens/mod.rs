@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ruvllm_adapters::{LoraFile, Part};
-use ruvllm_memory::{Content, PagePool, PoolConfig, Request};
+use ruvllm_memory::{PagePool, PoolConfig, Request};
 use ruvllm_models::{
     Checkpoint, Compute, Encoder, EncoderWorkspace, HfFolder, KvFormat, LogitsRows, Model, Segment,
     Workspace as Buffers, is_encoder,
@@ -178,7 +178,7 @@ fn compute(
     let adapter = match adapter {
         Some(path) => {
             let part = Part { file: &LoraFile::open(path)?, scale: 1.0 };
-            Some(model.adapter(&[part], &pool, &Request::new(Content::Adapter))?)
+            Some(model.adapter(&[part], &pool, &Request::default())?)
         }
         None => None,
     };

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
-use ruvllm::{EngineOptions, Isa, KvCalibration, KvPolicy};
+use ruvllm::{EngineOptions, Isa, KvCalibration, KvPolicy, PressurePolicy};
 use ruvllm_models::quantize::Recipe;
 
 use super::values::{bytes, isa, kv_calibration, positive, recipe};
@@ -39,6 +39,10 @@ pub(crate) struct ComputeArgs {
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub(crate) kv_budget: Option<usize>,
 
+    /// Memory pressure policy: lower-precision, evict-prefixes, spill, reject or drop-oldest
+    #[arg(long, value_name = "POLICY", default_value_t)]
+    pub(crate) pressure: PressurePolicy,
+
     #[command(flatten)]
     pub(crate) calibration: CalibrationArgs,
 }
@@ -46,9 +50,19 @@ pub(crate) struct ComputeArgs {
 impl ComputeArgs {
     /// Engine options of these flags.
     pub(crate) fn options(&self, kv: Option<KvPolicy>) -> EngineOptions {
-        let Self { threads, isa, loading: LoadingArgs { quantize }, kv_budget, ref calibration } = *self;
+        let Self { threads, isa, loading: LoadingArgs { quantize }, kv_budget, pressure, ref calibration } =
+            *self;
         let kv_calibration = calibration.kv_calibration.clone();
-        EngineOptions { threads, isa, quantize, kv, kv_calibration, kv_budget, ..EngineOptions::default() }
+        EngineOptions {
+            threads,
+            isa,
+            quantize,
+            kv,
+            kv_calibration,
+            kv_budget,
+            pressure,
+            ..EngineOptions::default()
+        }
     }
 }
 

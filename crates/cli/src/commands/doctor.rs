@@ -2,7 +2,7 @@
 
 use clap::Args;
 use gguf_rs_lite::TensorInfo;
-use ruvllm::{Choice, EngineOptions, KvPolicy, Machine, ModelSize, Plan};
+use ruvllm::{Choice, EngineOptions, KvPolicy, Machine, ModelSize, Plan, PressurePolicy};
 use ruvllm_kernels::{Isa, Kernels};
 use ruvllm_models::ModelConfig;
 use serde::Serialize;
@@ -283,6 +283,8 @@ fn human(document: &Document) -> String {
         ),
     ];
     let table = output::table(&rows.map(|(name, value)| vec![name.to_owned(), value]), &[]);
+    let ladder = "tokens lose precision from 80 % use, idle prefixes are evicted from 85 %, both until 70 %"
+        .to_owned();
     let chosen = [
         ("  threads", plan.threads.value.to_string(), &plan.threads.reason, "--threads N"),
         ("  context", plan.context.value.to_string(), &plan.context.reason, "--context N"),
@@ -293,6 +295,7 @@ fn human(document: &Document) -> String {
             &plan.kv_budget.reason,
             "--kv-budget BYTES",
         ),
+        ("  when it is short", PressurePolicy::default().to_string(), &ladder, "--pressure POLICY"),
         ("  weights", "not repacked".to_owned(), &plan.repacked.reason, ""),
     ];
     let chosen = output::table(

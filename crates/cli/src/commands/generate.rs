@@ -21,7 +21,8 @@ JSON: {text, tokens, prompt_tokens, cached_tokens, finish_reason, seed, timings:
 decode_tok_s}}; tokens are the generated ids, prompt_tokens counts those of the prompt, finish_reason is stop,
 length or cancelled, cached_tokens is how much of the prompt the prefix cache knew, and seed is there when tokens were
 drawn (temperature above 0). With a quality target (--kv tiered:target=0.02) there is kv_quality: {hot_tokens, error,
-samples}, how many tokens stay hot, the error that was estimated then, and how often it was sampled.
+samples}, how many tokens stay hot, the error that was estimated then, and how often it was sampled. With
+--pressure drop-oldest there is dropped_tokens once tokens were dropped.
 
 Examples:
   ruvllm generate --chat \"Tell me a story about a turtle.\"
@@ -72,6 +73,8 @@ struct Document<'a> {
     seed: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     kv_quality: Option<KvQualityDocument>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dropped_tokens: Option<usize>,
     timings: TimingsDocument,
 }
 
@@ -165,6 +168,7 @@ fn document(completion: &Completion, load_ms: f64, drawn: bool) -> Document<'_> 
         cached_tokens: completion.cached_tokens,
         finish_reason: completion.finish_reason.name(),
         seed: drawn.then_some(completion.seed),
+        dropped_tokens: (completion.dropped_tokens > 0).then_some(completion.dropped_tokens),
         kv_quality: completion.kv_quality.map(|KvQuality { hot_tokens, error, samples }| KvQualityDocument {
             hot_tokens,
             error,

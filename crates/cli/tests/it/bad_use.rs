@@ -106,6 +106,12 @@ fn a_budget_that_is_used_up() {
 }
 
 #[test]
+fn a_pressure_policy_without_its_folder() {
+    let run = run(&["generate", "--pressure", "spill", "hello"]);
+    run.fails_with(1, &["pressure policy spill", "folder", "(--prefix-cache)"]);
+}
+
+#[test]
 fn a_context_larger_than_the_model() {
     run(&["generate", "--context", "8192", "hello"]).fails_with(1, &["8192", "4096"]);
 }

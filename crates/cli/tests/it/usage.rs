@@ -81,6 +81,7 @@ fn values_out_of_range_are_usage_errors() {
         ("--kv", "f64"),
         ("--kv-budget", "1.5GiB"),
         ("--kv-budget", "0"),
+        ("--pressure", "give-up"),
         ("--kv-calibration", "no such file"),
         ("--kv-calibration", "Cargo.toml"),
     ] {

@@ -2,7 +2,7 @@
 //! after a restart.
 //!
 //! [`PrefixTree`] indexes the blocks in memory: a radix tree over tokens whose edges are whole blocks. It owns no keys
-//! and values, only cheap handles of the blocks (`B`), and gives the least recently used ones back on demand.
+//! and values, only cheap handles of the blocks (`B`), and offers its leaves for eviction ([`Leaves`]).
 //! [`PrefixStore`] keeps blocks as files, named by a hash of everything they depend on, and trusts no file it reads.
 //! Neither knows the other, nor what a block holds: the owner of both moves blocks from one to the other.
 //!
@@ -25,4 +25,7 @@ mod tree;
 pub use error::{Fault, PrefixError, Warning};
 pub use key::{AdapterVersion, PrefixKey, Scope};
 pub use store::PrefixStore;
-pub use tree::{Evicted, Inserted, Match, MatchEnd, Partial, PrefixPin, PrefixTree, TreeStatistics};
+pub use tree::{
+    Evicted, Inserted, LeafEviction, LeafId, Leaves, Lru, Match, MatchEnd, Partial, PrefixPin, PrefixTree,
+    TreeStatistics,
+};

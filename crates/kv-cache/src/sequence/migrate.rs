@@ -1,4 +1,4 @@
-//! Making older blocks smaller, between steps.
+//! Older blocks move to lower-precision tiers, between steps.
 
 use std::sync::Arc;
 
@@ -22,6 +22,13 @@ pub struct Migration {
     pub saved_bytes: usize,
     /// Whether the pool had no page left to write into: the rest stays as it is.
     pub starved: bool,
+}
+
+impl Migration {
+    /// Whether it stopped for lack of room that it has made since.
+    pub(super) fn is_to_repeat(self) -> bool {
+        self.starved && self.blocks > 0
+    }
 }
 
 /// What is left of a block's mass when attention is added once more: what was looked at 20 steps ago counts a third.
@@ -59,20 +66,27 @@ pub(super) struct Workbench {
 }
 
 impl Sequence {
-    /// Rewrites up to `limit` whole blocks in the tier that their age asks for, on all `threads`; the oldest first. While
-    /// memory is short ([`KvStore::is_short`](crate::KvStore::is_short)), everything that is not hot goes to the lowest tier. To be called between steps; how often only decides how long blocks stay larger than they need to be.
+    /// Rewrites up to `limit` whole blocks in the tier that their age asks for, on all `threads`; the
+    /// oldest first. To be called between steps; how often only decides how long blocks stay larger
+    /// than they need to be.
     ///
-    /// Blocks only ever go down, each from the numbers that are there now. They are written beside the present ones and
-    /// then published, for every sequence that shares them; steps that run meanwhile go on with the old ones.
+    /// Blocks only ever move to lower tiers, each from the numbers that are there now. They are
+    /// written beside the present ones and then published, for every sequence that shares them;
+    /// steps that run meanwhile go on with the old ones.
     pub fn migrate(&mut self, kernels: &Kernels, threads: &ThreadPool, limit: usize) -> Migration {
-        let to_lowest = self.store.n_tiers() > 1 && self.store.is_short();
-        let aim = Aim { hot_tokens: self.hot_tokens, to_lowest, keeps_heavy: true };
+        let aim = Aim { hot_tokens: self.hot_tokens, to_lowest: false, keeps_heavy: true };
         self.lower(kernels, threads, limit, aim)
     }
 
-    /// Rewrites all whole blocks but the first tokens and the last `hot_tokens` in the lowest tier: what is left to do when
-    /// there is no room for a step. The policy's hot tokens and the blocks that it keeps are given up, so this costs
-    /// quality; [`migrate`](Self::migrate) does not.
+    /// Moves everything that is not hot to the lowest tier, whatever its age.
+    pub(super) fn lower_due(&mut self, kernels: &Kernels, threads: &ThreadPool) -> Migration {
+        let aim = Aim { hot_tokens: self.hot_tokens, to_lowest: true, keeps_heavy: true };
+        self.lower(kernels, threads, usize::MAX, aim)
+    }
+
+    /// Moves all whole blocks but the first tokens and the last `hot_tokens` to the lowest tier, the
+    /// policy's hot tokens and the blocks that it keeps included. This costs quality;
+    /// [`migrate`](Self::migrate) does not.
     pub fn shrink(&mut self, kernels: &Kernels, threads: &ThreadPool, hot_tokens: usize) -> Migration {
         let aim = Aim { hot_tokens, to_lowest: true, keeps_heavy: false };
         self.lower(kernels, threads, usize::MAX, aim)
@@ -125,7 +139,7 @@ impl Sequence {
             if jobs.len() >= limit {
                 break;
             }
-            let index = self.released + at;
+            let index = self.index(at);
             let by_age = self.tier_by_age(index, aim.hot_tokens);
             if by_age == HOT || heavy.contains(&index) {
                 continue;
@@ -154,12 +168,11 @@ impl Sequence {
             return;
         }
         let mass = |index: usize| self.mass.get(index).copied().unwrap_or(0.0);
-        let first = self.released;
         let aged = self.blocks().iter().enumerate().filter(|(at, block)| {
-            let index = first + at;
+            let index = self.index(*at);
             mass(index) > 0.0 && block.tier() == HOT && self.tier_by_age(index, hot_tokens) != HOT
         });
-        heavy.extend(aged.map(|(at, _)| first + at));
+        heavy.extend(aged.map(|(at, _)| self.index(at)));
         heavy.sort_unstable_by(|&a, &b| mass(b).total_cmp(&mass(a)).then(a.cmp(&b)));
         heavy.truncate(n);
     }

@@ -16,6 +16,8 @@
 //! | `step.rs` | [`KvStep`]: new tokens, written layer by layer and committed |
 //! | `read.rs` | [`KvReader`]: views outside of a step |
 //! | `migrate.rs` | older blocks moved to lower-precision tiers |
+//! | `room.rs` | room for a step, under memory pressure |
+//! | `release.rs` | blocks released at the beginning and behind the attention sinks |
 //! | `squat.rs` | queries that weigh errors of keys |
 //! | `sample.rs` | attention by block, and the error that migrating would add |
 //! | `share.rs` | forks, shared blocks, copy-on-write |
@@ -24,6 +26,8 @@
 mod handles;
 mod migrate;
 mod read;
+mod release;
+mod room;
 mod sample;
 mod share;
 mod squat;
@@ -56,9 +60,12 @@ pub struct Sequence {
     capacity: usize,
     /// Tokens at the end that stay hot.
     hot_tokens: usize,
-    /// Blocks at the beginning that were given back.
+    /// Blocks in front of the released ones: the attention sinks, once tokens were dropped behind
+    /// them.
+    sinks: usize,
+    /// Released blocks behind those.
     released: usize,
-    /// Whole blocks behind them, and a partial one after a fork or a cut.
+    /// Whole blocks that are there, and a partial one after a fork or a cut.
     blocks: Vec<Block>,
     /// Hot storages behind those, written only here.
     tail: Vec<Arc<Storage>>,
@@ -84,6 +91,7 @@ impl Sequence {
             len: 0,
             capacity,
             hot_tokens,
+            sinks: 0,
             released: 0,
             blocks: Vec::new(),
             tail: Vec::new(),
@@ -140,12 +148,7 @@ impl Sequence {
         LayerContext { nuq: self.store.nuq(layer, rotations, position), corrections: self.corrections(layer) }
     }
 
-    /// Position of the first token that was not released.
-    pub fn released(&self) -> usize {
-        self.released * self.store.block_tokens()
-    }
-
-    /// The whole blocks from [`released`](Self::released) on, to be shared with others.
+    /// The whole blocks that are there, to be shared with others.
     pub fn blocks(&self) -> &[Block] {
         let whole = self.len / self.store.block_tokens() - self.released;
         &self.blocks[..whole.min(self.blocks.len())]
@@ -175,20 +178,11 @@ impl Sequence {
 
     /// Forgets all tokens, released ones too, and gives their memory back.
     pub fn clear(&mut self) {
-        (self.len, self.released) = (0, 0);
+        (self.len, self.sinks, self.released) = (0, 0, 0);
         self.blocks.clear();
         self.tail.clear();
         self.mass.clear();
         self.forget_queries();
-    }
-
-    /// Gives the memory of whole blocks before `position` back. Attention must not look there any
-    /// more: their views repeat another block.
-    pub fn release_before(&mut self, position: usize) {
-        let whole = (position.min(self.len) / self.store.block_tokens()).saturating_sub(self.released);
-        let n = whole.min(self.blocks.len());
-        self.blocks.drain(..n);
-        self.released += n;
     }
 
     /// Blocks that hold tokens or stand released, without the tail.

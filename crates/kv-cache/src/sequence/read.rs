@@ -30,8 +30,8 @@ impl Sequence {
         self.store.rotations(n_positions, self.capacity)
     }
 
-    /// A view of the first `len` tokens of one layer, listed in `blocks`. `pinned` are the storages
-    /// of the blocks.
+    /// A view of the first `len` tokens of one layer, without those that were dropped, listed in
+    /// `blocks`. `pinned` are the storages of the blocks.
     pub(super) fn view<'b, 'v>(
         &'b self,
         pinned: &'b [Arc<Storage>],
@@ -43,15 +43,16 @@ impl Sequence {
         blocks.clear();
         blocks.reserve(self.most_blocks());
         let view = |(at, storage): (usize, &'b Arc<Storage>)| {
-            let position = (self.released + at) * self.store.block_tokens();
+            let position = self.index(at) * self.store.block_tokens();
             storage.view(layer, self.store.nuq(layer, rotations, position))
         };
         let storages = || pinned.iter().chain(&self.tail).enumerate();
-        if let Some(first) = storages().next() {
+        let dropped = self.dropped_tokens();
+        if let Some(first) = storages().next().filter(|_| dropped == 0) {
             blocks.extend(std::iter::repeat_n(view(first), self.released));
         }
         blocks.extend(storages().map(view));
-        KvView::new(blocks, len)
+        KvView::new(blocks, len - dropped)
     }
 }
 

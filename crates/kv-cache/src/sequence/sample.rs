@@ -200,19 +200,19 @@ impl Sequence {
         scratch: &mut SampleScratch,
     ) -> Option<f32> {
         let lower = (self.store.n_tiers() > 1).then(|| self.store.tier(HOT + 1))?;
-        let is_due = |at: &usize| self.tier_by_age(self.released + at, self.hot_tokens) != HOT;
+        let is_due = |at: &usize| self.tier_by_age(self.index(*at), self.hot_tokens) != HOT;
         let is_hot = |at: &usize| self.blocks[*at].tier() == HOT;
         let whole = 0..self.blocks().len();
         let sampled = whole.clone().rfind(|at| is_due(at) && is_hot(at))?;
         let share: f32 =
-            whole.filter(|at| is_due(at) || !is_hot(at)).map(|at| scratch.shares[self.released + at]).sum();
+            whole.filter(|at| is_due(at) || !is_hot(at)).map(|at| scratch.shares[self.index(at)]).sum();
 
         let SampleScratch { coarse, conversion, attention, outputs, .. } = scratch;
         if coarse.as_bytes().len() < lower.layer_bytes() {
             *coarse = KvBuffer::zeroed(lower.layer_bytes())?;
         }
         let exact = self.blocks[sampled].storage();
-        let position = (self.released + sampled) * self.store.block_tokens();
+        let position = self.index(sampled) * self.store.block_tokens();
         let rotations = self.store.rotations(self.len, self.capacity);
         let context = self.context(probe.layer, rotations.as_ref(), position);
         let source = (self.store.tier(HOT), exact.layer(probe.layer));

@@ -26,6 +26,7 @@ impl Sequence {
             len: self.len,
             capacity: self.capacity,
             hot_tokens: self.hot_tokens,
+            sinks: self.sinks,
             released: self.released,
             blocks: self.blocks.clone(),
             tail: Vec::new(),

@@ -1,5 +1,6 @@
 //! Sequences against an uncompressed model.
 
+mod drop;
 mod nuq;
 mod oracle;
 mod probe;

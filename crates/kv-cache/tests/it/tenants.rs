@@ -2,7 +2,7 @@
 
 use ruvllm_kernels::ThreadPool;
 use ruvllm_kv_cache::{Error, KvStore};
-use ruvllm_memory::{PagePool, Quota, Tenant};
+use ruvllm_memory::{PagePool, PressurePolicy, Quota, Tenant};
 
 use crate::oracle::{Checked, kernels, pool, store};
 
@@ -149,11 +149,13 @@ fn within_a_quota_tokens_lose_bits_before_the_end() {
     let mut checked = Checked::new(&small, 1 << 20);
     fill(&mut checked);
     let full = checked.tokens.len();
-    assert!(small.is_short() && !root.is_short(), "the quota is, the pool is not");
     let threads = ThreadPool::single();
-    while checked.sequence.migrate(&kernels(), &threads, usize::MAX).blocks > 0 {}
+    let settle = |checked: &mut Checked| {
+        checked.sequence.settle(&kernels(), &threads, PressurePolicy::LowerPrecision);
+    };
+    settle(&mut checked);
     while checked.append(&ids(32, 0)).is_ok() {
-        checked.sequence.migrate(&kernels(), &threads, usize::MAX);
+        settle(&mut checked);
     }
     assert!(checked.tokens.len() > 3 * full, "{} tokens where {full} fitted", checked.tokens.len());
     checked.check();
@@ -167,18 +169,23 @@ fn a_tenant_beyond_its_soft_quota_goes_down_first() {
     let modest = limited(&root, "modest", Quota { soft_pages: 16, ..Quota::default() });
     let mut checked = Checked::new(&greedy, 1 << 20);
     checked.append(&ids(3 * 1024, 0)).expect("room");
+    let settle = |checked: &mut Checked| {
+        checked.sequence.settle(&kernels(), &ThreadPool::single(), PressurePolicy::LowerPrecision);
+    };
+    let first_format = |checked: &Checked| checked.sequence.blocks()[0].formats().to_string();
     let mut others = Vec::new();
     // 71 to 79 % of the 18 pages that new tokens get.
     while pool.stats().used_pages < 13 {
-        assert!(!greedy.is_short(), "{} pages", pool.stats().used_pages);
+        settle(&mut checked);
+        assert_eq!(first_format(&checked), "q8", "{} pages", pool.stats().used_pages);
         let mut other = Checked::new(&modest, 2000);
         other.append(&ids(1024, 0)).expect("room");
         others.push(other);
     }
-    assert!(greedy.is_short() && !modest.is_short());
-    checked.sequence.migrate(&kernels(), &ThreadPool::single(), usize::MAX);
-    let formats = checked.sequence.blocks()[0].formats().to_string();
-    assert_eq!(formats, "kivi2", "the lowest tier, long before its age");
+    settle(&mut others[0]);
+    settle(&mut checked);
+    assert_eq!(first_format(&checked), "kivi2", "the lowest tier, long before its age");
+    assert_eq!(first_format(&others[0]), "q8");
 }
 
 #[test]

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use ruvllm_kernels::ThreadPool;
 use ruvllm_kernels::attention::KvRole;
 use ruvllm_kv_cache::{KvShape, KvStore, Probe, SampleScratch, Sequence};
+use ruvllm_memory::PressurePolicy;
 
 use crate::oracle::{Checked, SHAPE, kernels, pool, rows, store};
 
@@ -123,18 +124,27 @@ fn short_memory_takes_what_is_not_hot_to_the_lowest_tier() {
     checked.append(&ids(300, 0)).expect("room");
     checked.sequence.migrate(&kernels(), &ThreadPool::single(), usize::MAX);
     assert!(formats(&checked.sequence)[1..7].iter().all(|name| name == "q8"), "by age");
+    let settle = |checked: &mut Checked| {
+        checked.sequence.settle(&kernels(), &ThreadPool::single(), PressurePolicy::LowerPrecision);
+    };
     let mut others = Vec::new();
-    while !store.is_short() {
+    // Two of the eight pages are kept for lower tiers.
+    while 10 * pool.stats().used_pages < 8 * 6 {
+        settle(&mut checked);
+        assert!(formats(&checked.sequence)[1..7].iter().all(|name| name == "q8"), "below 80 %");
         let mut other = Checked::new(&store, 1000);
         other.append(&ids(200, 0)).expect("room");
         others.push(other);
     }
-    checked.sequence.migrate(&kernels(), &ThreadPool::single(), usize::MAX);
+    settle(&mut checked);
     let expected = ["f16", "kivi2", "kivi2", "kivi2", "kivi2", "kivi2", "kivi2", "f16", "f16"];
     assert_eq!(formats(&checked.sequence), expected);
     checked.check();
     drop(others);
-    assert!(!store.is_short(), "until there is room again");
+    let mut later = Checked::new(&store, 1000);
+    later.append(&ids(300, 0)).expect("room");
+    settle(&mut later);
+    assert_eq!(formats(&later.sequence)[1], "q8", "age alone decides when there is room again");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use ruvllm_adapters::{Adapter, LoraFile, Part, Site};
 use ruvllm_kernels::matmul::Activations;
 use ruvllm_kernels::{Kernels, ThreadPool};
-use ruvllm_memory::{Content, PagePool, PoolConfig, Request};
+use ruvllm_memory::{PagePool, PoolConfig, Request};
 use ruvllm_models::quantize::{InSitu, Recipe};
 use ruvllm_models::{Compute, Error, KvFormat, LogitsRows, Model, Segment, Workspace, open_checkpoint};
 use ruvllm_text::TokenId;
@@ -30,7 +30,7 @@ fn file(relative: &str) -> LoraFile {
 
 fn adapter(model: &Model, parts: &[(&LoraFile, f32)]) -> Adapter {
     let parts: Vec<_> = parts.iter().map(|&(file, scale)| Part { file, scale }).collect();
-    model.adapter(&parts, &pool(), &Request::new(Content::Adapter)).expect("it fits the model")
+    model.adapter(&parts, &pool(), &Request::default()).expect("it fits the model")
 }
 
 /// Logits of all tokens, in steps of at most `chunk`.
@@ -302,8 +302,7 @@ fn adapters_of_other_models_are_refused() {
         (fixtures::model("tiny/llama/model-F32.gguf"), fixtures::model("tiny/qwen3/model-F32.gguf"));
     let file = file("r4_all");
     let parts = [Part { file: &file, scale: 1.0 }];
-    let refused =
-        qwen.adapter(&parts, &pool(), &Request::new(Content::Adapter)).expect_err("it does not fit");
+    let refused = qwen.adapter(&parts, &pool(), &Request::default()).expect_err("it does not fit");
     let causes = format!("{refused} {}", std::error::Error::source(&refused).expect("a cause"));
     assert!(causes.contains("it is for another model"), "{causes}");
     let adapter = adapter(&llama, &[(&file, 1.0)]);

@@ -44,6 +44,20 @@ impl ReuseCost {
         bytes as f64 / read <= tokens as f64 / prefill
     }
 
+    /// Time to get a MiB of blocks of `bytes` bytes and `tokens` tokens back, as a multiple of the time that a token takes to
+    /// compute: what the pool orders evictions by. Computing is the unit, so that two measurements of the same rate make no
+    /// difference between blocks; reading is rounded to a power of two.
+    pub(super) fn of_mib(&self, bytes: usize, tokens: usize, has_files: bool) -> u64 {
+        let computing = ((tokens << 20) / bytes.max(1)) as u64;
+        match *self.0.lock() {
+            Rates { read: Some(read), prefill: Some(prefill) } if has_files => {
+                let reading = ((1 << 20) as f64 / read * prefill) as u64;
+                computing.min(reading.next_power_of_two())
+            }
+            _ => computing,
+        }
+    }
+
     /// Takes note that something was computed because reading it seemed slower.
     pub(super) fn forgive_reading(&self) {
         if let Some(read) = &mut self.0.lock().read {
@@ -75,6 +89,18 @@ mod tests {
         assert!(cost.reading_is_quicker(3 << 20, 32));
         assert!(!cost.reading_is_quicker(4 << 20, 32));
         assert!(cost.reading_is_quicker(4 << 20, 64), "twice the tokens in as many bytes");
+    }
+
+    #[test]
+    fn a_mib_costs_what_the_quicker_way_takes() {
+        let cost = ReuseCost::default();
+        // 32 tokens in half a MiB: 64 tokens to compute for a MiB.
+        assert_eq!(cost.of_mib(512 << 10, 32, true), 64);
+        cost.observe_prefill(1000, SECOND);
+        cost.observe_read(100 << 20, SECOND);
+        // Read in the time of 10 tokens.
+        assert_eq!((cost.of_mib(512 << 10, 32, true), cost.of_mib(512 << 10, 32, false)), (16, 64));
+        assert_eq!(cost.of_mib(8 << 20, 32, true), 4, "large blocks are computed");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Prefixes of earlier requests: shared in memory while the engine lives, in a folder beyond that.
 //!
-//! A conversation between two of its requests is such a prefix. When memory is short, those that were not used for longest
-//! are given up, to files if there is a folder; what is wanted again is read back or computed, whichever is quicker.
+//! A conversation between two of its requests is such a prefix. When memory is short, the page pool chooses which are evicted
+//! (ADR-0028), to files if there is a folder; what is wanted again is read back or computed, whichever is quicker.
 
 mod cost;
 mod fingerprint;
@@ -11,18 +11,19 @@ mod tests;
 mod writer;
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use ruvllm_adapters::Adapter;
 use ruvllm_kernels::Kernels;
 use ruvllm_kv_cache::prefix::{
-    AdapterVersion, Evicted, Inserted, PrefixKey, PrefixPin, PrefixStore, PrefixTree, Scope, TreeStatistics,
+    AdapterVersion, Evicted, Inserted, LeafEviction, LeafId, Leaves, PrefixKey, PrefixPin, PrefixStore,
+    PrefixTree, Scope, TreeStatistics,
     store::{Entry, StoreStatistics},
 };
 use ruvllm_kv_cache::{Block, KvFormats, KvStore, Sequence};
-use ruvllm_memory::TenantUsage;
+use ruvllm_memory::{Demand, Offer, OwnerId, PagePool, PressureOwner, Release, Rung, Use};
 use ruvllm_models::ModelConfig;
 use ruvllm_text::TokenId;
 
@@ -34,15 +35,8 @@ pub(crate) use fingerprint::{fingerprint, hex};
 pub(crate) use report::Reports;
 use writer::{WhenFull, WriteQueue, Writer};
 
-/// Use of the pool, or of a tenant's quota, at which prefixes begin to be given up: a little above the mark at which older
-/// tokens go to the lowest tier (0.80).
-const HIGH: f64 = 0.85;
-
-/// Use at which no more are.
-const LOW: f64 = 0.70;
-
-/// Blocks that are given up between two looks at the pool.
-const GIVEN_UP_AT_ONCE: usize = 16;
+/// Most blocks that are evicted between two looks at the pool.
+const MOST_AT_ONCE: usize = 16;
 
 /// Whether the keys and values of prompts are kept for later requests that begin alike.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -61,7 +55,7 @@ pub enum PrefixCaching {
         /// Most bytes of all files; the least recently used go first.
         limit_bytes: u64,
     },
-    /// Kept in memory, and written to files once the KV budget is short: what is given up then is read back when it is wanted
+    /// Kept in memory, and written to files once the KV budget is short: what is evicted then is read back when it is wanted
     /// again, unless computing it is quicker. What was written is found by later engines, as with
     /// [`Folder`](Self::Folder). No request waits for it: what finds no room in the queue is lost.
     Spill {
@@ -74,13 +68,13 @@ pub enum PrefixCaching {
 
 /// What is known of earlier requests, and how it was used.
 pub(crate) struct PrefixCache {
-    tree: PrefixTree<Block>,
+    tree: PrefixTree<Block, PoolLeaves>,
     files: Option<Files>,
     /// The key of the root tenant.
     key: PrefixKey,
     /// The length above which a sequence's capacity makes the model rotate its keys in another way, if it does.
     long_above: Option<usize>,
-    cost: ReuseCost,
+    cost: Arc<ReuseCost>,
     recomputed_tokens: AtomicU64,
     reports: Arc<Reports>,
 }
@@ -89,7 +83,7 @@ pub(crate) struct PrefixCache {
 struct Files {
     store: Arc<PrefixStore>,
     writer: Writer,
-    /// Whether blocks are written as soon as they are known, or only when they are given up.
+    /// Whether blocks are written as soon as they are known, or only when they are evicted.
     at_once: bool,
 }
 
@@ -133,7 +127,7 @@ impl PrefixCache {
         model: impl FnOnce() -> [u8; 32],
         config: &ModelConfig,
         kv: &KvStore,
-    ) -> Result<Option<Self>> {
+    ) -> Result<Option<Arc<Self>>> {
         let reports = Arc::new(Reports::default());
         let (files, model) = match caching {
             PrefixCaching::Off => return Ok(None),
@@ -155,7 +149,7 @@ impl PrefixCache {
         reports: Arc<Reports>,
         model: [u8; 32],
         long_above: Option<usize>,
-    ) -> Self {
+    ) -> Arc<Self> {
         let key = PrefixKey {
             model,
             adapter: None,
@@ -164,15 +158,18 @@ impl PrefixCache {
             rope_scaling: "as the model".into(),
             scope: Scope::Tenant("".into()),
         };
-        Self {
-            tree: PrefixTree::new(kv.block_tokens()),
-            files,
-            key,
-            long_above,
-            cost: ReuseCost::default(),
-            recomputed_tokens: AtomicU64::new(0),
-            reports,
-        }
+        Arc::new_cyclic(|cache: &Weak<Self>| {
+            let cost = Arc::new(ReuseCost::default());
+            let leaves = PoolLeaves {
+                pool: kv.pool().clone(),
+                owner: kv.pool().register(Weak::<Self>::clone(cache)),
+                block_tokens: kv.block_tokens(),
+                has_files: files.is_some(),
+                cost: Arc::clone(&cost),
+            };
+            let tree = PrefixTree::with_leaves(kv.block_tokens(), leaves);
+            Self { tree, files, key, long_above, cost, recomputed_tokens: AtomicU64::new(0), reports }
+        })
     }
 
     /// What the keys and values of a sequence depend on beside its tokens, its adapter included, and its tenant: nobody else's prefixes are its
@@ -293,56 +290,20 @@ impl PrefixCache {
         Some(self.tree.insert(key, &tokens[..blocks.len() * block_tokens], &blocks))
     }
 
-    /// Gives up prefixes when 85 % of the pool is in use, until 70 % is, only those in use are left, or as many as can wait to be
-    /// written: what is left of the pool is there for the time that takes. The same holds for the quotas of the tenant of `kv`
-    /// and those above it, with the prefixes that count for them.
-    pub(crate) fn relieve(&self, kv: &KvStore) {
-        let used = |TenantUsage { used_pages, quota }| used_pages as f64 / quota.hard_pages.max(1) as f64;
-        let usages = || kv.pool().usages(kv.tenant()).into_iter().flatten();
-        for (tenant, usage) in usages() {
-            if used(usage) < HIGH {
-                continue;
-            }
-            let is_relieved = || usages().all(|(other, usage)| other != tenant || used(usage) <= LOW);
-            // Blocks are smaller than pages: some go before a page is free.
-            while !is_relieved() && self.give_up_blocks(kv, tenant, self.spare_blocks()) {}
-        }
-    }
-
-    /// Gives up a few of the blocks that count for the tenant with this path or its descendants, those that were not used for
-    /// the longest time; of tenants beyond their soft quota first. `false` if there are none. If there is a folder, they go
-    /// there, unless it will be quicker to compute them again or too many wait for that.
-    pub(crate) fn give_up(&self, kv: &KvStore, tenant: &str) -> bool {
-        self.give_up_blocks(kv, tenant, GIVEN_UP_AT_ONCE)
-    }
-
-    /// Blocks to give up now, none of which is lost because too many wait to be written.
-    fn spare_blocks(&self) -> usize {
+    /// Blocks to evict now. At a watermark none may be lost because too many wait to be written.
+    fn most_blocks(&self, is_urgent: bool) -> usize {
         match &self.files {
-            Some(files) if !files.at_once => files.writer.queue().room().min(GIVEN_UP_AT_ONCE),
-            _ => GIVEN_UP_AT_ONCE,
+            Some(files) if !files.at_once && !is_urgent => files.writer.queue().room().min(MOST_AT_ONCE),
+            _ => MOST_AT_ONCE,
         }
     }
 
-    fn give_up_blocks(&self, kv: &KvStore, tenant: &str, n_blocks: usize) -> bool {
-        let is_within = |block: &Block| block.store().tenant().is_within(tenant);
-        let greedy = kv.pool().over_soft_quota();
-        let is_greedy = |block: &Block| {
-            let path = block.store().tenant().path();
-            is_within(block) && greedy.iter().any(|tenant| tenant.path() == path)
-        };
-        let mut evicted = Vec::new();
-        if !greedy.is_empty() {
-            evicted = self.tree.evict_where(n_blocks, is_greedy);
-        }
-        if evicted.is_empty() {
-            evicted = self.tree.evict_where(n_blocks, is_within);
-        }
-        evicted.iter().for_each(|evicted| self.spill(evicted));
-        !evicted.is_empty()
+    /// Whether there is a folder.
+    pub(crate) fn has_files(&self) -> bool {
+        self.files.is_some()
     }
 
-    /// Hands what was given up over to be written, where that is not done at once and will pay.
+    /// Hands evicted blocks over to be written, where that is not done at once and will pay.
     fn spill(&self, Evicted { key, tokens, blocks }: &Evicted<Block>) {
         let bytes: usize = blocks.iter().map(Block::bytes).sum();
         let block_tokens = self.tree.block_tokens();
@@ -391,6 +352,58 @@ impl PrefixCache {
     }
 }
 
+/// The leaves of the tree, as the page pool has them on offer.
+struct PoolLeaves {
+    pool: PagePool,
+    owner: OwnerId,
+    block_tokens: usize,
+    has_files: bool,
+    cost: Arc<ReuseCost>,
+}
+
+impl Leaves<Block> for PoolLeaves {
+    fn now(&self) -> Use {
+        self.pool.now(Rung::Prefix)
+    }
+
+    /// Blocks of one leaf may be those of several tenants; the last one, which goes first, decides.
+    fn offer(&self, leaf: LeafId, blocks: &[Block], used: Use) {
+        let Some(last) = blocks.last() else { return };
+        let cost = self.cost.of_mib(last.bytes(), self.block_tokens, self.has_files);
+        let offer = Offer { tenant: last.store().tenant(), rung: Rung::Prefix, cost, used };
+        // A block is of this pool, and so is its tenant.
+        let _ = self.pool.offer(self.owner, leaf.into(), offer);
+    }
+}
+
+impl PressureOwner for PrefixCache {
+    fn release(&self, unit: u64, demand: Demand) -> Release {
+        let most = self.most_blocks(demand.is_urgent);
+        if most == 0 {
+            return Release::Refused;
+        }
+        let Ok(leaf) = LeafId::try_from(unit) else { return Release::Gone };
+        let count = |blocks: &[Block]| {
+            let mut bytes = 0;
+            let is_wanted = |block: &&Block| {
+                let is_wanted = bytes < demand.bytes;
+                bytes += block.bytes();
+                is_wanted
+            };
+            blocks.iter().rev().take(most).take_while(is_wanted).count()
+        };
+        match self.tree.evict_leaf(leaf, demand.last_use, count) {
+            LeafEviction::Evicted { evicted, has_rest } => {
+                self.spill(&evicted);
+                Release::Released { has_rest }
+            }
+            LeafEviction::Used(used) => Release::Used(used),
+            LeafEviction::Pinned => Release::Pinned,
+            LeafEviction::Gone => Release::Gone,
+        }
+    }
+}
+
 impl Files {
     fn new(store: PrefixStore, at_once: bool, reports: &Arc<Reports>, kv: &KvStore) -> Result<Self> {
         let store = Arc::new(store);
@@ -405,7 +418,7 @@ impl Files {
         let first = tokens.len().div_ceil(block_tokens) - blocks.len();
         let mut missing = self.store.missing(key, tokens, first);
         if !self.at_once {
-            // What is given up comes from its end on: a queue that is full loses ends before what they continue.
+            // Eviction goes from the end on: a queue that is full loses ends before what they continue.
             missing.reverse();
         }
         for place in missing {

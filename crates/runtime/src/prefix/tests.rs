@@ -1,11 +1,11 @@
-//! Prefixes that are given up, spilled, read back and computed again.
+//! Prefixes that are evicted, spilled, read back and computed again.
 
 use std::sync::Arc;
 
 use ruvllm_kernels::attention::NuqCodebooks;
 use ruvllm_kernels::rope::{RopeFrequencies, RopeLayout};
 use ruvllm_kv_cache::{KvCalibration, KvRope, KvShape};
-use ruvllm_memory::{PagePool, PoolConfig, Quota};
+use ruvllm_memory::{Claim, PagePool, PoolConfig, PressurePolicy, Quota, Tenant};
 
 use super::*;
 
@@ -48,7 +48,7 @@ fn tenant(kv: &KvStore, path: &str, quota: Quota) -> KvStore {
 }
 
 /// Prefixes that are written to `folder` when they are given up.
-fn spilling(kv: &KvStore, folder: &tempfile::TempDir) -> PrefixCache {
+fn spilling(kv: &KvStore, folder: &tempfile::TempDir) -> Arc<PrefixCache> {
     let store =
         PrefixStore::open(folder.path().join("prefixes"), kv.block_tokens(), 1 << 30).expect("a folder");
     let reports = Arc::default();
@@ -56,15 +56,48 @@ fn spilling(kv: &KvStore, folder: &tempfile::TempDir) -> PrefixCache {
     PrefixCache::new(kv, Some(files), reports, [1; 32], None)
 }
 
-fn in_memory(kv: &KvStore) -> PrefixCache {
+fn in_memory(kv: &KvStore) -> Arc<PrefixCache> {
     PrefixCache::new(kv, None, Arc::default(), [0; 32], None)
 }
 
-/// Gives some prefixes up and waits until they are in their files; `false` if there are none.
-fn give_up(cache: &PrefixCache, kv: &KvStore) -> bool {
-    let given_up = cache.give_up(kv, "");
+/// A claim that has what it wants once a unit was evicted for a tenant.
+struct Unit<'a>(&'a str, usize);
+
+impl Claim for Unit<'_> {
+    type Error = String;
+
+    fn take(&mut self) -> Result<(), String> {
+        let is_first = self.1 == 0;
+        self.1 += 1;
+        if is_first { Err(self.0.to_owned()) } else { Ok(()) }
+    }
+
+    fn short_tenant<'e>(&self, error: &'e String) -> Option<&'e str> {
+        Some(error)
+    }
+
+    fn yield_own(&mut self, _: Rung) -> bool {
+        false
+    }
+}
+
+/// Evicts a page of the prefixes that count for a tenant; `false` if there are none.
+fn evict_page(kv: &KvStore, path: &str) -> bool {
+    let tenant = if path.is_empty() { Tenant::root() } else { kv.pool().tenant(path).expect("a path") };
+    kv.pool().make_room(&tenant, PressurePolicy::EvictPrefixes, &mut Unit(path, 0)).is_ok()
+}
+
+/// Evicts all prefixes and waits until they are in their files; `false` if there are none.
+fn evict_all(cache: &PrefixCache, kv: &KvStore) -> bool {
+    let is_some = evict_page(kv, "");
+    while evict_page(kv, "") {}
     cache.flush();
-    given_up
+    is_some
+}
+
+/// The time between two steps of a tenant's sequence.
+fn relieve(kv: &KvStore) {
+    kv.pool().relieve(kv.tenant(), PressurePolicy::LowerPrecision, &mut Unit("", 0));
 }
 
 /// Tokens of a prompt of its own for each seed.
@@ -114,7 +147,7 @@ fn what_is_given_up_goes_to_files_and_comes_back() {
     serve(&cache, &kv, &prompt);
     let folder = |cache: &PrefixCache| cache.statistics().folder.expect("there is one");
     assert_eq!(folder(&cache).written_blocks, 0, "memory is not short");
-    assert!(give_up(&cache, &kv));
+    assert!(evict_all(&cache, &kv));
     let statistics = cache.statistics();
     assert_eq!((statistics.spilled_blocks, statistics.memory.blocks), (3, 0), "the fourth block is not full");
     assert_eq!((statistics.queued_blocks, statistics.waiting_blocks, statistics.dropped_blocks), (3, 0, 0));
@@ -124,9 +157,9 @@ fn what_is_given_up_goes_to_files_and_comes_back() {
     assert_eq!(known(&cache, &kv, &prompt), 96);
     assert_eq!(folder(&cache).loaded_blocks, 3, "they are in memory again");
     // Nothing has changed on disk: they are not written once more.
-    assert!(give_up(&cache, &kv));
+    assert!(evict_all(&cache, &kv));
     assert_eq!((cache.statistics().queued_blocks, folder(&cache).written_blocks), (3, 3));
-    assert!(!give_up(&cache, &kv), "nothing is left");
+    assert!(!evict_all(&cache, &kv), "nothing is left");
 }
 
 #[test]
@@ -136,7 +169,7 @@ fn what_is_computed_sooner_is_neither_read_nor_written() {
     let cache = spilling(&kv, &folder);
     let [stored, other] = [tokens(1, 100), tokens(2, 100)];
     serve(&cache, &kv, &stored);
-    assert!(give_up(&cache, &kv));
+    assert!(evict_all(&cache, &kv));
     // 384 KiB in 24 s, 96 tokens in a tenth of a second.
     cache.cost.observe_read(16 << 10, Duration::from_secs(1));
     cache.observe_prefill(1000, Duration::from_secs(1));
@@ -145,7 +178,7 @@ fn what_is_computed_sooner_is_neither_read_nor_written() {
     assert_eq!((statistics.recomputed_tokens, statistics.memory.blocks), (96, 0));
     assert_eq!(statistics.folder.expect("there is one").loaded_blocks, 0);
     serve(&cache, &kv, &other);
-    assert!(give_up(&cache, &kv));
+    assert!(evict_all(&cache, &kv));
     assert_eq!(cache.statistics().spilled_blocks, 3, "only what was written before anything was measured");
     // A prefill that is slower than the disk.
     (0..40).for_each(|_| cache.observe_prefill(32, Duration::from_secs(60)));
@@ -158,13 +191,13 @@ fn fill(cache: &PrefixCache, kv: &KvStore) {
     // 128 tokens fill a page.
     for seed in 0..16 {
         serve(cache, kv, &tokens(seed, 128));
-        cache.relieve(kv);
+        relieve(kv);
     }
     assert_eq!((used(), cache.statistics().memory.evicted_blocks), (16, 0), "80 %: nothing happens");
     serve(cache, kv, &tokens(16, 128));
     let mut running = kv.sequence(128);
     let reused = cache.begin(&kernels(), &mut running, None, &tokens(0, 128)).expect("an empty sequence");
-    cache.relieve(kv);
+    relieve(kv);
     let key = cache.key_of(&running, None);
     let is_in_memory = |seed| cache.tree.lookup(&key, &tokens(seed, 128)).tokens > 0;
     assert!(is_in_memory(0), "a sequence uses it");
@@ -186,7 +219,7 @@ fn no_more_is_given_up_at_the_high_mark_than_can_wait_to_be_written() {
     let folder = tempfile::tempdir().expect("a folder");
     let kv = kv(20);
     let cache = spilling(&kv, &folder);
-    assert_eq!(cache.spare_blocks(), 10, "an eighth of the budget");
+    assert_eq!(cache.most_blocks(false), 10, "an eighth of the budget");
     fill(&cache, &kv);
     cache.flush();
     let statistics = cache.statistics();
@@ -194,8 +227,7 @@ fn no_more_is_given_up_at_the_high_mark_than_can_wait_to_be_written() {
     assert_eq!((statistics.spilled_blocks, statistics.dropped_blocks), (statistics.memory.evicted_blocks, 0));
     assert_eq!(known(&cache, &kv, &tokens(1, 128)), 96, "whole blocks come back from its files");
     // A step without room does not wait.
-    while cache.give_up(&kv, "") {}
-    cache.flush();
+    evict_all(&cache, &kv);
     let PrefixStatistics { queued_blocks, spilled_blocks, dropped_blocks, .. } = cache.statistics();
     assert_eq!(queued_blocks, spilled_blocks + dropped_blocks);
 }
@@ -225,7 +257,7 @@ fn what_is_shared_by_request_is_known_to_all_and_counts_for_its_writer() {
     assert_eq!(kv.pool().usage(bob.tenant()).expect("its own pool").used_pages, 0);
     assert_eq!(known(&cache, &bob, &prompt), 64, "two whole blocks of the 70 tokens");
     assert_eq!(known(&cache, &ann, &prompt), 199);
-    assert!(!cache.give_up(&kv, "acme/bob"), "they are not bob's to give up");
+    assert!(!evict_page(&kv, "acme/bob"), "they are not bob's to give up");
 }
 
 #[test]
@@ -237,14 +269,14 @@ fn a_quota_costs_its_tenant_prefixes_and_nobody_else() {
     serve(&cache, &other, &tokens(0, 160));
     for seed in 1..40 {
         serve(&cache, &small, &tokens(seed, 160));
-        cache.relieve(&small);
+        relieve(&small);
         let usage = kv.pool().usage(small.tenant()).expect("its own pool");
         assert!(usage.used_pages <= 6, "{usage:?}");
     }
     assert!(cache.statistics().memory.evicted_blocks > 100);
     assert_eq!(known(&cache, &other, &tokens(0, 160)), 159, "the oldest of all, and not touched");
-    assert!(!cache.give_up(&kv, "acme/sma"), "no such tenant has anything");
-    assert!(cache.give_up(&kv, "acme"));
+    assert!(!evict_page(&kv, "acme/sma"), "no such tenant has anything");
+    assert!(evict_page(&kv, "acme"));
 }
 
 #[test]
@@ -255,9 +287,10 @@ fn tenants_beyond_their_soft_quota_lose_prefixes_first() {
     let greedy = tenant(&kv, "greedy", Quota { soft_pages: 1, ..Quota::default() });
     serve(&cache, &modest, &tokens(1, 160));
     serve(&cache, &greedy, &tokens(2, 320));
-    assert!(cache.give_up(&kv, ""));
-    assert_eq!(known(&cache, &greedy, &tokens(2, 320)), 0);
+    assert!(evict_page(&kv, "") && evict_page(&kv, ""));
+    assert_eq!(cache.statistics().memory.evicted_blocks, 8);
     assert_eq!(known(&cache, &modest, &tokens(1, 160)), 159, "the older one");
-    assert!(cache.give_up(&kv, ""));
+    assert_eq!(known(&cache, &greedy, &tokens(2, 320)), 64);
+    while evict_page(&kv, "") {}
     assert_eq!(known(&cache, &modest, &tokens(1, 160)), 0, "then whoever is left");
 }

@@ -13,4 +13,5 @@ mod load;
 mod passkey;
 mod precision;
 mod prefix;
+mod pressure;
 mod tenants;

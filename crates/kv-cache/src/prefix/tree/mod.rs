@@ -1,19 +1,14 @@
 //! The radix tree over tokens, in memory.
 
+mod leaves;
 mod nodes;
 mod statistics;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    cmp::Reverse,
-    collections::HashMap,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
-};
+use std::{collections::HashMap, sync::Arc};
 
+pub use leaves::{LeafEviction, LeafId, Leaves, Lru};
 use nodes::{NodeId, Nodes, Parent, Usage};
 use parking_lot::RwLock;
 use statistics::Counters;
@@ -27,8 +22,9 @@ use super::PrefixKey;
 /// shared; a last one that is not full can be copied from, and gives way to a fuller one of the same beginning. One radix
 /// tree per [`PrefixKey`]; edges are runs of blocks and split between them.
 ///
-/// Lookups run side by side under a read lock; what they change (time of use, pins, counters) is atomic. Handles that
-/// the tree gives up are returned, never dropped under its lock.
+/// Lookups run side by side under a read lock; what they change (time of use, pins, counters) is atomic. Evicted handles
+/// are returned, never dropped under the lock. Which leaf is evicted first is decided by `L`, to which the tree offers its
+/// leaves: a page pool, or [`Lru`] for a tree alone.
 ///
 /// ```
 /// use ruvllm_kv_cache::prefix::{PrefixKey, PrefixTree, Scope};
@@ -54,11 +50,10 @@ use super::PrefixKey;
 /// # Source
 /// `RadixAttention` of `SGLang` (arXiv 2312.07104), with whole blocks as in vLLM's prefix caching.
 #[derive(Debug)]
-pub struct PrefixTree<B> {
+pub struct PrefixTree<B, L = Lru> {
     block_tokens: usize,
     state: RwLock<State<B>>,
-    /// Counts operations: the time of the LRU order.
-    clock: AtomicU64,
+    leaves: L,
     counters: Counters,
 }
 
@@ -139,7 +134,7 @@ pub struct Inserted<B> {
     pub pin: Option<PrefixPin>,
 }
 
-/// Blocks that [`PrefixTree::evict`] took out.
+/// Blocks that were evicted.
 #[derive(Clone, Debug)]
 pub struct Evicted<B> {
     /// Whose they were.
@@ -169,20 +164,53 @@ impl Walk {
 }
 
 impl<B: Clone> PrefixTree<B> {
-    /// An empty tree over blocks of `block_tokens` tokens.
+    /// An empty tree over blocks of `block_tokens` tokens, whose least recently used leaf is evicted first.
     ///
     /// # Panics
     /// If `block_tokens` is zero.
     #[must_use]
     pub fn new(block_tokens: usize) -> Self {
+        Self::with_leaves(block_tokens, Lru::default())
+    }
+
+    /// Evicts `n_blocks` blocks, or as many as there are without a pin: always from the end of the least recently used
+    /// leaf, of whatever key.
+    ///
+    /// A block is free only once its last handle is gone. To free memory, drop what is returned, look at the pool, and
+    /// ask again.
+    pub fn evict(&self, n_blocks: usize) -> Vec<Evicted<B>> {
+        let (mut evicted, mut missing, mut pinned) = (Vec::new(), n_blocks, Vec::new());
+        while missing > 0
+            && let Some((turn, leaf)) = self.leaves.pop()
+        {
+            match self.evict_leaf(leaf, turn, |_| missing) {
+                LeafEviction::Evicted { evicted: taken, has_rest } => {
+                    missing -= taken.blocks.len();
+                    evicted.push(taken);
+                    if has_rest {
+                        self.leaves.push(turn, leaf);
+                    }
+                }
+                LeafEviction::Used(used) => self.leaves.push(used.turn, leaf),
+                LeafEviction::Pinned => pinned.push((turn, leaf)),
+                LeafEviction::Gone => {}
+            }
+        }
+        pinned.into_iter().for_each(|(turn, leaf)| self.leaves.push(turn, leaf));
+        evicted
+    }
+}
+
+impl<B: Clone, L: Leaves<B>> PrefixTree<B, L> {
+    /// An empty tree over blocks of `block_tokens` tokens that offers its leaves to `leaves`.
+    ///
+    /// # Panics
+    /// If `block_tokens` is zero.
+    #[must_use]
+    pub fn with_leaves(block_tokens: usize, leaves: L) -> Self {
         assert!(block_tokens > 0, "a block has at least one token");
         let state = State { roots: HashMap::new(), nodes: Nodes::new(block_tokens) };
-        Self {
-            block_tokens,
-            state: RwLock::new(state),
-            clock: AtomicU64::new(0),
-            counters: Counters::default(),
-        }
+        Self { block_tokens, state: RwLock::new(state), leaves, counters: Counters::default() }
     }
 
     /// Tokens per block.
@@ -217,7 +245,7 @@ impl<B: Clone> PrefixTree<B> {
             return nothing(MatchEnd::UnknownKey);
         };
 
-        let now = self.clock.fetch_add(1, Relaxed);
+        let now = self.leaves.now();
         let mut blocks = Vec::with_capacity(walk.tokens / self.block_tokens);
         let mut pin = None;
         for (i, &id) in walk.path.iter().enumerate() {
@@ -290,7 +318,7 @@ impl<B: Clone> PrefixTree<B> {
         }
         let mut state = self.state.write();
         let state = &mut *state;
-        let now = self.clock.fetch_add(1, Relaxed);
+        let now = self.leaves.now();
         let mut id = state.root(key);
         let known = &mut inserted.known;
         while known.len() < n_blocks {
@@ -318,6 +346,7 @@ impl<B: Clone> PrefixTree<B> {
                 id = state.nodes.add_leaf(id, rest, rest_blocks, now);
             }
             inserted.new_blocks = rest_blocks.len();
+            self.leaves.offer(id, rest_blocks, now);
             break;
         }
         inserted.pin = Some(PrefixPin(Arc::clone(state.nodes.get(id).usage())));
@@ -326,46 +355,30 @@ impl<B: Clone> PrefixTree<B> {
         inserted
     }
 
-    /// Takes `n_blocks` blocks out, or as many as there are without a pin: always from the end of the prefix whose end
-    /// was not used for the longest time, of whatever key.
-    ///
-    /// A block is free only once its last handle is gone. To free memory, drop what is returned, look at the pool, and
-    /// ask again.
-    pub fn evict(&self, n_blocks: usize) -> Vec<Evicted<B>> {
-        self.evict_where(n_blocks, |_| true)
-    }
-
-    /// As [`evict`](Self::evict), of the prefixes whose last block `may_go`: those of one tenant, say. It is asked under the
-    /// tree's lock, for each prefix that is older than what is found.
-    pub fn evict_where(&self, n_blocks: usize, may_go: impl Fn(&B) -> bool) -> Vec<Evicted<B>> {
-        let mut evicted = Vec::new();
-        let mut missing = n_blocks;
-        let mut staying = Vec::new();
+    /// Evicts blocks from the end of a leaf that was offered: as many as `count` says of its blocks, at least one. `turn` is
+    /// its last use that is known to whoever asks.
+    pub fn evict_leaf(&self, leaf: LeafId, turn: u64, count: impl FnOnce(&[B]) -> usize) -> LeafEviction<B> {
         let mut state = self.state.write();
-        let state = &mut *state;
-        while missing > 0 {
-            let Some(Reverse((queued_at, id))) = state.nodes.queue.pop() else { break };
-            let node = state.nodes.get_mut(id);
-            node.queued = false;
-            if !node.children.is_empty() {
-                // Comes back when it is a leaf again.
-                continue;
-            }
-            if node.stamp() > queued_at {
-                state.nodes.enqueue(id);
-            } else if node.is_pinned() || !node.blocks.last().is_some_and(&may_go) {
-                staying.push(id);
-            } else {
-                let taken = state.take(id, missing);
-                missing -= taken.blocks.len();
-                evicted.push(taken);
-            }
+        let Some(node) = state.nodes.find(leaf) else { return LeafEviction::Gone };
+        if !node.children.is_empty() || node.blocks.is_empty() {
+            return LeafEviction::Gone;
         }
-        for id in staying {
-            state.nodes.enqueue(id);
+        let used = node.used();
+        if used.turn > turn {
+            return LeafEviction::Used(used);
         }
-        self.counters.count_evicted(n_blocks - missing);
-        evicted
+        if node.is_pinned() {
+            return LeafEviction::Pinned;
+        }
+        let n_blocks = count(&node.blocks).max(1);
+        let has_rest = n_blocks < node.blocks.len();
+        let (evicted, parent) = state.take(leaf, n_blocks);
+        if let Some(parent) = parent {
+            let node = state.nodes.get(parent);
+            self.leaves.offer(parent, &node.blocks, node.used());
+        }
+        self.counters.count_evicted(evicted.blocks.len());
+        LeafEviction::Evicted { evicted, has_rest }
     }
 
     /// What was counted so far, and what is in the tree now. Walks all nodes to add up the bytes.
@@ -373,7 +386,8 @@ impl<B: Clone> PrefixTree<B> {
     pub fn statistics(&self) -> TreeStatistics {
         let state = self.state.read();
         let blocks = state.nodes.iter().map(|(_, node)| node.blocks.len()).sum();
-        self.counters.snapshot(state.roots.len(), state.nodes.len(), blocks, state.heap_bytes())
+        let bytes = state.heap_bytes() + self.leaves.heap_bytes();
+        self.counters.snapshot(state.roots.len(), state.nodes.len(), blocks, bytes)
     }
 }
 
@@ -388,27 +402,28 @@ impl<B: Clone> State<B> {
         root
     }
 
-    /// Takes up to `n_blocks` from the end of a leaf; a leaf without blocks, and a root without leaves, are removed.
-    fn take(&mut self, id: NodeId, n_blocks: usize) -> Evicted<B> {
+    /// Takes up to `n_blocks` from the end of a leaf; a leaf without blocks, and a root without leaves, are removed. Returns
+    /// the parent as well if it is a leaf now.
+    fn take(&mut self, id: NodeId, n_blocks: usize) -> (Evicted<B>, Option<NodeId>) {
         let (key, tokens) = self.nodes.path_of(id);
         if n_blocks < self.nodes.get(id).blocks.len() {
             let blocks = self.nodes.shorten(id, n_blocks);
-            self.nodes.enqueue(id);
-            return Evicted { key, tokens, blocks };
+            return (Evicted { key, tokens, blocks }, None);
         }
         let removed = self.nodes.remove(id);
+        let mut leaf = None;
         if let Parent::Node(parent) = removed.parent {
             let above = self.nodes.get(parent);
             match above.parent {
                 _ if !above.children.is_empty() => {}
-                Parent::Node(_) => self.nodes.enqueue(parent),
+                Parent::Node(_) => leaf = Some(parent),
                 Parent::Key(_) => {
                     self.nodes.remove(parent);
                     self.roots.remove(&key);
                 }
             }
         }
-        Evicted { key, tokens, blocks: removed.blocks }
+        (Evicted { key, tokens, blocks: removed.blocks }, leaf)
     }
 
     fn heap_bytes(&self) -> usize {

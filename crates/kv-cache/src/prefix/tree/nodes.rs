@@ -1,23 +1,22 @@
 //! The nodes of all trees in one arena: finding a child, splitting an edge, adding and shortening leaves.
 
-use std::{
-    cmp::Reverse,
-    collections::BinaryHeap,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::Relaxed},
 };
+
+use ruvllm_memory::Use;
 
 use crate::prefix::PrefixKey;
 
 /// Index of a node in [`Nodes`].
 pub(super) type NodeId = u32;
 
-/// When a node was last used. Pins hold further references: a node is pinned while there is more than one.
+/// The last use of a node. Pins hold further references: a node is pinned while there is more than one.
 #[derive(Debug)]
 pub(super) struct Usage {
-    stamp: AtomicU64,
+    inflation: AtomicU64,
+    turn: AtomicU64,
 }
 
 /// What is above a node.
@@ -38,8 +37,6 @@ pub(super) struct Node<B> {
     /// Sorted by label. The first block of one is never the beginning of another's.
     pub(super) children: Vec<NodeId>,
     usage: Arc<Usage>,
-    /// Whether the node is in [`Nodes::queue`].
-    pub(super) queued: bool,
 }
 
 impl<B> Node<B> {
@@ -47,12 +44,14 @@ impl<B> Node<B> {
         &self.usage
     }
 
-    pub(super) fn stamp(&self) -> u64 {
-        self.usage.stamp.load(Relaxed)
+    pub(super) fn used(&self) -> Use {
+        Use { inflation: self.usage.inflation.load(Relaxed), turn: self.usage.turn.load(Relaxed) }
     }
 
-    pub(super) fn touch(&self, stamp: u64) {
-        self.usage.stamp.fetch_max(stamp, Relaxed);
+    /// Both only grow with time, so that the greatest are those of the last use.
+    pub(super) fn touch(&self, used: Use) {
+        self.usage.inflation.fetch_max(used.inflation, Relaxed);
+        self.usage.turn.fetch_max(used.turn, Relaxed);
     }
 
     pub(super) fn is_pinned(&self) -> bool {
@@ -62,25 +61,26 @@ impl<B> Node<B> {
     }
 }
 
-/// All nodes, and the leaves in the order in which they were last used.
+/// All nodes.
 #[derive(Debug)]
 pub(super) struct Nodes<B> {
     block_tokens: usize,
     slots: Vec<Option<Node<B>>>,
     free: Vec<NodeId>,
-    /// Every leaf with its stamp when it was queued, the oldest on top. Lookups only change stamps, so an entry may be
-    /// behind; it is put right when it comes to the top. A node has at most one entry, and keeps it when it gets
-    /// children.
-    pub(super) queue: BinaryHeap<Reverse<(u64, NodeId)>>,
 }
 
 impl<B: Clone> Nodes<B> {
     pub(super) fn new(block_tokens: usize) -> Self {
-        Self { block_tokens, slots: Vec::new(), free: Vec::new(), queue: BinaryHeap::new() }
+        Self { block_tokens, slots: Vec::new(), free: Vec::new() }
     }
 
     pub(super) fn get(&self, id: NodeId) -> &Node<B> {
         self.slots[id as usize].as_ref().expect("a node's id is dropped with the node")
+    }
+
+    /// The node with an id that may be gone.
+    pub(super) fn find(&self, id: NodeId) -> Option<&Node<B>> {
+        self.slots.get(id as usize)?.as_ref()
     }
 
     pub(super) fn get_mut(&mut self, id: NodeId) -> &mut Node<B> {
@@ -121,16 +121,15 @@ impl<B: Clone> Nodes<B> {
     }
 
     pub(super) fn add_root(&mut self, key: Arc<PrefixKey>) -> NodeId {
-        self.add(Parent::Key(key), Vec::new(), Vec::new(), 0)
+        self.add(Parent::Key(key), Vec::new(), Vec::new(), Use::default())
     }
 
     /// Adds a leaf below `parent`, which must not have a child whose first block begins with the label's, or the other way
     /// round.
-    pub(super) fn add_leaf(&mut self, parent: NodeId, label: &[u32], blocks: &[B], stamp: u64) -> NodeId {
-        let id = self.add(Parent::Node(parent), label.to_vec(), blocks.to_vec(), stamp);
+    pub(super) fn add_leaf(&mut self, parent: NodeId, label: &[u32], blocks: &[B], used: Use) -> NodeId {
+        let id = self.add(Parent::Node(parent), label.to_vec(), blocks.to_vec(), used);
         let at = self.place_of(&self.get(parent).children, label);
         self.get_mut(parent).children.insert(at, id);
-        self.enqueue(id);
         id
     }
 
@@ -139,7 +138,7 @@ impl<B: Clone> Nodes<B> {
     pub(super) fn split(&mut self, id: NodeId, n_blocks: usize) -> NodeId {
         let cut = n_blocks * self.block_tokens;
         let node = self.get(id);
-        let stamp = node.stamp();
+        let used = node.used();
         let Parent::Node(parent) = node.parent else {
             unreachable!("a root has no edge to split");
         };
@@ -150,7 +149,7 @@ impl<B: Clone> Nodes<B> {
         let mut blocks = std::mem::replace(&mut node.blocks, lower.1);
         label.shrink_to_fit();
         blocks.shrink_to_fit();
-        let upper = self.add(Parent::Node(parent), label, blocks, stamp);
+        let upper = self.add(Parent::Node(parent), label, blocks, used);
         self.get_mut(parent).children[at] = upper;
         self.get_mut(upper).children.push(id);
         self.get_mut(id).parent = Parent::Node(upper);
@@ -158,7 +157,7 @@ impl<B: Clone> Nodes<B> {
     }
 
     /// Makes a leaf of one block that is not full another one, whose label begins with its own; returns the block. It keeps
-    /// the id, the pins and its place in the queue.
+    /// the id and the pins.
     pub(super) fn replace(&mut self, id: NodeId, label: &[u32], blocks: &[B]) -> Vec<B> {
         let node = self.get_mut(id);
         debug_assert!(node.children.is_empty() && node.blocks.len() == 1 && label.starts_with(&node.label));
@@ -181,22 +180,13 @@ impl<B: Clone> Nodes<B> {
     /// Removes a node that has no children.
     pub(super) fn remove(&mut self, id: NodeId) -> Node<B> {
         let node = self.get(id);
-        debug_assert!(node.children.is_empty() && !node.queued);
+        debug_assert!(node.children.is_empty());
         if let Parent::Node(parent) = node.parent {
             let at = self.place_of(&self.get(parent).children, &node.label);
             self.get_mut(parent).children.remove(at);
         }
         self.free.push(id);
         self.slots[id as usize].take().expect("a node's id is dropped with the node")
-    }
-
-    /// Puts a leaf where eviction finds it, unless it is there.
-    pub(super) fn enqueue(&mut self, id: NodeId) {
-        let node = self.get_mut(id);
-        if !std::mem::replace(&mut node.queued, true) {
-            let stamp = node.stamp();
-            self.queue.push(Reverse((stamp, id)));
-        }
     }
 
     /// The key of the tree that `id` is in, and all tokens from its root to the end of `id`'s edge.
@@ -229,13 +219,13 @@ impl<B: Clone> Nodes<B> {
         };
         self.slots.capacity() * size_of::<Option<Node<B>>>()
             + self.free.capacity() * size_of::<NodeId>()
-            + self.queue.capacity() * size_of::<Reverse<(u64, NodeId)>>()
             + self.iter().map(|(_, node)| of_node(node)).sum::<usize>()
     }
 
-    fn add(&mut self, parent: Parent, label: Vec<u32>, blocks: Vec<B>, stamp: u64) -> NodeId {
-        let usage = Arc::new(Usage { stamp: AtomicU64::new(stamp) });
-        let node = Node { parent, label, blocks, children: Vec::new(), usage, queued: false };
+    fn add(&mut self, parent: Parent, label: Vec<u32>, blocks: Vec<B>, used: Use) -> NodeId {
+        let (inflation, turn) = (AtomicU64::new(used.inflation), AtomicU64::new(used.turn));
+        let usage = Arc::new(Usage { inflation, turn });
+        let node = Node { parent, label, blocks, children: Vec::new(), usage };
         if let Some(id) = self.free.pop() {
             self.slots[id as usize] = Some(node);
             return id;

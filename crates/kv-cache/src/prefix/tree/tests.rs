@@ -34,7 +34,6 @@ impl<B: Clone> PrefixTree<B> {
         let state = self.state.read();
         let nodes = &state.nodes;
         let mut children_seen = 0;
-        let queued: Vec<NodeId> = nodes.queue.iter().map(|Reverse((_, id))| *id).collect();
         for (id, node) in nodes.iter() {
             let room = node.blocks.len() * self.block_tokens;
             let least =
@@ -43,12 +42,15 @@ impl<B: Clone> PrefixTree<B> {
             match &node.parent {
                 Parent::Key(key) => {
                     assert_eq!(state.roots.get(key), Some(&id));
-                    assert!(node.blocks.is_empty() && !node.children.is_empty() && !node.queued);
+                    assert!(node.blocks.is_empty() && !node.children.is_empty());
                 }
                 Parent::Node(parent) => {
                     assert!(!node.blocks.is_empty());
                     assert!(nodes.get(*parent).children.contains(&id));
-                    assert!(!node.children.is_empty() || node.queued, "eviction would not find a leaf");
+                    assert!(
+                        !node.children.is_empty() || self.leaves.holds(id),
+                        "eviction would not find a leaf"
+                    );
                 }
             }
             let first = |id: &NodeId| nodes.get(*id).label.chunks(self.block_tokens).next().expect("a label");
@@ -58,7 +60,6 @@ impl<B: Clone> PrefixTree<B> {
                 assert!(matches!(nodes.get(*child).parent, Parent::Node(parent) if parent == id));
             }
             children_seen += node.children.len();
-            assert_eq!(queued.iter().filter(|&&other| other == id).count(), usize::from(node.queued));
         }
         assert_eq!(children_seen + state.roots.len(), nodes.len());
         drop(state);
@@ -103,23 +104,6 @@ fn the_last_token_is_left_to_compute() {
     assert_eq!((found.blocks.as_slice(), found.tokens), (&[10][..], 4));
     let partial = found.partial.expect("three tokens of the second block agree");
     assert_eq!((partial.block, partial.tokens), (11, 3));
-}
-
-#[test]
-fn only_what_may_go_is_given_up_and_the_rest_keeps_its_order() {
-    let tree = PrefixTree::new(2);
-    for (name, first) in [("a", 10), ("b", 20), ("a", 30), ("b", 40)] {
-        let _ = tree.insert(&tenant(name), &[first, first, first + 1, first + 1], &[first, first + 1]);
-    }
-    let of_b = |block: &u32| (block / 10).is_multiple_of(2);
-    let taken = |evicted: Vec<Evicted<u32>>| evicted.into_iter().flat_map(|e| e.blocks).collect::<Vec<_>>();
-    assert_eq!(taken(tree.evict_where(3, of_b)), [20, 21, 41]);
-    tree.check();
-    assert_eq!(taken(tree.evict_where(9, of_b)), [40]);
-    assert_eq!(taken(tree.evict_where(9, of_b)), []);
-    tree.check();
-    assert_eq!(taken(tree.evict(3)), [10, 11, 31], "the oldest first, as if nobody had asked");
-    tree.check();
 }
 
 #[test]
