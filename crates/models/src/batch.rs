@@ -76,14 +76,14 @@ pub(crate) struct Span {
 
 /// The rows of a checked batch. Kept between steps for its memory.
 #[derive(Debug, Default)]
-pub(crate) struct Plan {
+pub(crate) struct BatchRows {
     /// Every segment as a whole, in order.
     pub(crate) all: Vec<Span>,
     /// The tokens whose logits are wanted, in order.
     pub(crate) wanted: Vec<Span>,
 }
 
-impl Plan {
+impl BatchRows {
     /// Checks a batch against the model and lays its rows out. Changes no cache.
     pub(crate) fn fill(&mut self, config: &ModelConfig, segments: &[Segment<'_>]) -> Result<()> {
         self.all.clear();

@@ -4,13 +4,13 @@
 use ruvllm_kernels::attention::{AttentionScratch, KvBlock};
 use ruvllm_kernels::matmul::Activations;
 
-use crate::batch::Plan;
+use crate::batch::BatchRows;
 use crate::error::{Error, Result};
 
 /// Reusable memory of forward passes; one per concurrent caller.
 #[derive(Default)]
 pub struct Workspace {
-    pub(crate) plan: Plan,
+    pub(crate) batch: BatchRows,
     pub(crate) buffers: Buffers,
     /// `[wanted tokens, vocab_size]`
     pub(crate) logits: Vec<f32>,

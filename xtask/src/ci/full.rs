@@ -81,7 +81,7 @@ fn peers(workspace: &Workspace, steps: &mut Steps, args: &Full) -> Result<()> {
     }
     match &args.vocabularies {
         Some(folder) => {
-            steps.command("tokenizer goldens", &tool(&[Path::new("tokenizer-goldens"), folder]))?
+            steps.command("tokenizer goldens", &tool(&[Path::new("tokenizer-goldens"), folder]))?;
         }
         None => steps.skip("tokenizer goldens", "no folder of vocabularies: --vocabularies DIR"),
     }

@@ -122,9 +122,8 @@ fn scores_of_rows<L: WideLanes, T: Tile, const R: usize, const N: usize>(
 /// Sums of `R` rows by `N` wide vectors of keys.
 type Sums<L, const R: usize, const N: usize> = [[<L as WideLanes>::W; N]; R];
 
-/// The lanes of the canonical order are the dimensions modulo 8: here each is a sum of its own per
-/// key, and the tree that joins them is one of calls. These are the lanes `lane`, `lane + 2`, `lane
-/// + 4` and `lane + 6`.
+/// Sums of the lanes `lane + {0, 2, 4, 6}` for each key. The lanes of the canonical order are the
+/// dimensions modulo 8: each is a sum of its own, and the tree that joins them is one of calls.
 #[inline(always)]
 fn four_lanes<L: WideLanes, T: Tile, const R: usize, const N: usize>(
     l: L,

@@ -1,8 +1,8 @@
 //! The model as a whole: loading, caches, and the forward pass from token ids to logits.
-//! What happens inside a layer is in `block`.
+//! What happens inside a layer is in `layer`.
 
 mod adapt;
-mod block;
+mod layer;
 mod rope;
 
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use ruvllm_kv_cache::{KvCalibration, KvPolicy, KvRopes, KvStore, Probe, Sequence
 use ruvllm_memory::{PagePool, Request};
 
 use self::adapt::{adapt, runs};
-use self::block::{Block, project_norm};
+use self::layer::{Layer, project_norm};
 use self::rope::Ropes;
-use crate::batch::{Plan, Segment};
+use crate::batch::{BatchRows, Segment};
 use crate::checkpoint::Checkpoint;
 use crate::compute::Compute;
 use crate::config::ModelConfig;
@@ -186,13 +186,13 @@ impl Model {
         workspace: &'w mut Workspace,
         mut segments: impl AsMut<[Segment<'s>]> + IntoIterator<Item = Segment<'s>>,
     ) -> Result<&'w [f32]> {
-        let Workspace { plan, buffers, .. } = workspace;
-        self.plan(plan, segments.as_mut())?;
-        self.run(compute, plan, buffers, segments.as_mut())?;
+        let Workspace { batch, buffers, .. } = workspace;
+        self.check(batch, segments.as_mut())?;
+        self.run(compute, batch, buffers, segments.as_mut())?;
         segments.into_iter().for_each(|segment| segment.step.commit());
         let Buffers { hidden, normed, .. } = buffers;
         let norm_weight = &self.weights.output_norm;
-        project_norm(compute, &self.config, hidden, norm_weight, normed, plan.n_wanted(), &mut []);
+        project_norm(compute, &self.config, hidden, norm_weight, normed, batch.n_wanted(), &mut []);
         Ok(normed.values())
     }
 
@@ -203,20 +203,20 @@ impl Model {
         workspace: &'w mut Workspace,
         segments: &mut [Segment<'_>],
     ) -> Result<&'w [f32]> {
-        let Workspace { plan, buffers, logits } = workspace;
-        self.plan(plan, segments)?;
-        let n_logits = plan.n_wanted().saturating_mul(self.config.vocab_size);
+        let Workspace { batch, buffers, logits } = workspace;
+        self.check(batch, segments)?;
+        let n_logits = batch.n_wanted().saturating_mul(self.config.vocab_size);
         resize(logits, n_logits, "logits")?;
-        self.run(compute, plan, buffers, segments)?;
-        if !plan.wanted.is_empty() {
-            self.output(compute, buffers, segments, plan, logits);
+        self.run(compute, batch, buffers, segments)?;
+        if !batch.wanted.is_empty() {
+            self.output(compute, buffers, segments, batch, logits);
         }
         Ok(logits)
     }
 
     /// Checks a batch and lays its rows out.
-    fn plan(&self, plan: &mut Plan, segments: &[Segment<'_>]) -> Result<()> {
-        plan.fill(&self.config, segments)?;
+    fn check(&self, batch: &mut BatchRows, segments: &[Segment<'_>]) -> Result<()> {
+        batch.fill(&self.config, segments)?;
         let is_other = |adapter: &Adapter| *adapter.base() != self.adapter_base;
         match segments.iter().position(|segment| segment.adapter.is_some_and(is_other)) {
             Some(segment) => Err(Error::AdapterModel { segment }),
@@ -229,23 +229,21 @@ impl Model {
     fn run(
         &self,
         compute: &Compute,
-        plan: &Plan,
+        batch: &BatchRows,
         buffers: &mut Buffers,
         segments: &mut [Segment<'_>],
     ) -> Result<()> {
-        self.prepare(buffers, plan.n_tokens())?;
-        let ropes = self.ropes.tables(plan.n_positions());
+        self.prepare(buffers, batch.n_tokens())?;
+        let ropes = self.ropes.tables(batch.n_positions());
 
         self.embed(buffers, segments);
         let (last, others) = self.weights.layers.split_last().expect("a model has at least one layer");
-        for (layer, weights) in others.iter().enumerate() {
-            let block = Block { config: &self.config, weights, layer, ropes: &ropes, compute };
-            block.forward(buffers, segments, &plan.all, &plan.all);
+        let layer = |index, weights| Layer { config: &self.config, weights, index, ropes: &ropes, compute };
+        for (index, weights) in others.iter().enumerate() {
+            layer(index, weights).forward(buffers, segments, &batch.all, &batch.all);
         }
         // Behind the last layer's keys and values only the rows with logits matter.
-        let block =
-            Block { config: &self.config, weights: last, layer: others.len(), ropes: &ropes, compute };
-        block.forward(buffers, segments, &plan.all, &plan.wanted);
+        layer(others.len(), last).forward(buffers, segments, &batch.all, &batch.wanted);
         Ok(())
     }
 
@@ -298,7 +296,7 @@ impl Model {
         compute: &Compute,
         buffers: &mut Buffers,
         segments: &[Segment<'_>],
-        plan: &Plan,
+        batch: &BatchRows,
         logits: &mut [f32],
     ) {
         let config = &self.config;
@@ -306,9 +304,15 @@ impl Model {
         let norm_weight = &self.weights.output_norm;
         let Buffers { hidden, normed, adapted, .. } = buffers;
         let mut jobs = [MatmulJob { weights, out: &mut *logits }];
-        project_norm(compute, config, hidden, norm_weight, normed, plan.n_wanted(), &mut jobs);
+        project_norm(compute, config, hidden, norm_weight, normed, batch.n_wanted(), &mut jobs);
         add_bias(compute, logits, bias);
-        adapt(compute, adapted, runs(segments, &plan.wanted, (0, Site::Logits)), normed, &mut [&mut *logits]);
+        adapt(
+            compute,
+            adapted,
+            runs(segments, &batch.wanted, (0, Site::Logits)),
+            normed,
+            &mut [&mut *logits],
+        );
         if let Some(cap) = config.decoder.logits_soft_cap {
             soft_cap(compute, logits, cap);
         }

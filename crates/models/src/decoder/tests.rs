@@ -8,7 +8,7 @@ use ruvllm_text::TokenId;
 use ruvllm_text::tokenizer::{EncodeOptions, Tokenizer};
 
 use super::*;
-use crate::batch::{LogitsRows, Plan, Span};
+use crate::batch::{BatchRows, LogitsRows, Span};
 
 /// Tokens of the text, and how many of them are the prompt whose queries a cache may know.
 const TOKENS: usize = 1536;
@@ -41,21 +41,21 @@ fn model_and_text() -> (Model, Vec<TokenId>) {
 fn rows_of_layers(model: &Model, compute: &Compute, tokens: &[TokenId]) -> Vec<LayerRows> {
     let store = model.kv_store(&"f32".parse().expect("a policy"), &pool()).expect("a store");
     let mut cache = model.new_sequence(&store, TOKENS).expect("the context is longer");
-    let (mut plan, mut buffers) = (Plan::default(), Buffers::default());
+    let (mut batch, mut buffers) = (BatchRows::default(), Buffers::default());
     let mut segments = [Segment::new(compute, tokens, &mut cache, LogitsRows::All).expect("room")];
-    plan.fill(&model.config, &segments).expect("a valid batch");
+    batch.fill(&model.config, &segments).expect("a valid batch");
     model.prepare(&mut buffers, TOKENS).expect("memory");
     let ropes = model.ropes.tables(TOKENS);
     model.embed(&mut buffers, &segments);
     let layers = model.weights.layers.iter().enumerate();
     layers
         .map(|(layer, weights)| {
-            let block = Block { config: &model.config, weights, layer, ropes: &ropes, compute };
-            block.forward(&mut buffers, &mut segments, &plan.all, &plan.all);
+            let pass = Layer { config: &model.config, weights, index: layer, ropes: &ropes, compute };
+            pass.forward(&mut buffers, &mut segments, &batch.all, &batch.all);
             let prompt = Span { segment: 0, row: 0, position: 0, len: PROMPT };
             let mut unused = model.new_sequence(&store, 1).expect("a sequence");
             let mut segment = Segment::new(compute, &[], &mut unused, LogitsRows::None).expect("room");
-            block.show_queries(&mut buffers, &mut segment, prompt);
+            pass.record_queries(&mut buffers, &mut segment, prompt);
             LayerRows {
                 later_queries: buffers.later_queries.clone(),
                 queries: buffers.queries.clone(),

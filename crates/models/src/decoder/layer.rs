@@ -21,10 +21,10 @@ use crate::weights::{LayerWeights, Linear};
 use crate::workspace::{Adapted, Buffers};
 
 /// One layer and what it runs with.
-pub(super) struct Block<'a> {
+pub(super) struct Layer<'a> {
     pub(super) config: &'a ModelConfig,
     pub(super) weights: &'a LayerWeights,
-    pub(super) layer: usize,
+    pub(super) index: usize,
     pub(super) ropes: &'a RopeTables,
     pub(super) compute: &'a Compute,
 }
@@ -37,7 +37,7 @@ struct Stream<'a> {
     adapted: &'a mut Adapted,
 }
 
-impl Block<'_> {
+impl Layer<'_> {
     /// Replaces the rows of `buffers.hidden` by the layer's output.
     ///
     /// Keys and values of the tokens in `all` go to the caches, which may want to see the queries; these are followed further only for
@@ -54,9 +54,9 @@ impl Block<'_> {
         for (segment, &span) in segments.iter_mut().zip(all) {
             let range = span.range(self.config.kv_dim());
             let (keys, values) = (&buffers.keys[range.clone()], &buffers.values[range]);
-            segment.step.write(&self.compute.kernels, self.layer, keys, values);
-            if segment.step.sequence().wants_queries(self.layer) {
-                self.show_queries(buffers, segment, span);
+            segment.step.write(&self.compute.kernels, self.index, keys, values);
+            if segment.step.sequence().wants_queries(self.index) {
+                self.record_queries(buffers, segment, span);
             }
         }
         if wanted.is_empty() {
@@ -68,9 +68,9 @@ impl Block<'_> {
         self.feed_forward(buffers, segments, wanted, n_rows);
     }
 
-    /// Queries, keys and values of all rows, rotated to their positions and as the caches want them.
+    /// Queries, keys and values of all rows, with RoPE, and Hadamard-rotated where a cache wants that.
     fn project_attention(&self, buffers: &mut Buffers, segments: &[Segment<'_>], all: &[Span]) {
-        let Block { config, weights, compute, .. } = self;
+        let Layer { config, weights, compute, .. } = self;
         let n_rows = all.iter().map(|span| span.len).sum();
         let Buffers { hidden, normed, queries, keys, values, unnormed, adapted, .. } = buffers;
         let mut jobs = [
@@ -82,20 +82,20 @@ impl Block<'_> {
         add_bias(compute, queries, weights.query.bias.as_deref());
         add_bias(compute, keys, weights.key.bias.as_deref());
         add_bias(compute, values, weights.value.bias.as_deref());
-        let site = runs(segments, all, (self.layer, Site::AttentionInput));
+        let site = runs(segments, all, (self.index, Site::AttentionInput));
         adapt(compute, adapted, site, normed, &mut [queries, keys, values]);
         self.norm_in_place(queries, config.query_dim(), weights.query_norm.as_deref(), unnormed);
         self.norm_in_place(keys, config.kv_dim(), weights.key_norm.as_deref(), unnormed);
         for &span in all {
             let cache = segments[span.segment].step.sequence();
             let rope = self.rope(cache);
-            self.rotate(queries, config.n_heads, span, rope);
-            self.sharpen(queries, span);
-            self.rotate(keys, config.n_kv_heads, span, rope);
+            self.apply_rope(queries, config.n_heads, span, rope);
+            self.scale_queries(queries, span);
+            self.apply_rope(keys, config.n_kv_heads, span, rope);
             if cache.store().rotated() {
-                self.spread(&mut queries[span.range(config.query_dim())]);
-                self.spread(&mut keys[span.range(config.kv_dim())]);
-                self.spread(&mut values[span.range(config.kv_dim())]);
+                self.hadamard_rotate(&mut queries[span.range(config.query_dim())]);
+                self.hadamard_rotate(&mut keys[span.range(config.kv_dim())]);
+                self.hadamard_rotate(&mut values[span.range(config.kv_dim())]);
             }
         }
     }
@@ -103,7 +103,7 @@ impl Block<'_> {
     /// Keeps the queries of the last token of each segment if they are wanted.
     fn keep_queries(&self, buffers: &mut Buffers, all: &[Span]) {
         let Buffers { queries, kept, .. } = buffers;
-        if kept.layer == Some(self.layer) {
+        if kept.layer == Some(self.index) {
             kept.queries.clear();
             let width = self.config.query_dim();
             let rows = all.iter().map(|span| &queries[span.range(width)][(span.len - 1) * width..]);
@@ -111,15 +111,15 @@ impl Block<'_> {
         }
     }
 
-    /// How this layer turns the keys and queries of a sequence.
+    /// RoPE table of this layer for a sequence.
     fn rope(&self, cache: &Sequence) -> &RopeTable {
-        let windowed = self.config.decoder.window.of_layer(self.layer).is_some();
+        let windowed = self.config.decoder.window.of_layer(self.index).is_some();
         self.ropes.of(windowed, cache.capacity())
     }
 
-    /// Norms runs of as many values as there are weights, in rows of `width` values; without weights, nothing.
+    /// Normalizes each run of `weight.len()` values in rows of `width` values; without weights, nothing.
     fn norm_in_place(&self, rows: &mut [f32], width: usize, weight: Option<&[f32]>, unnormed: &mut [f32]) {
-        let Block { config, compute, .. } = self;
+        let Layer { config, compute, .. } = self;
         let Some(weight) = weight else { return };
         let rows = rows.chunks_exact_mut(width).zip(unnormed.chunks_exact_mut(width));
         rows::for_each(&compute.pool, rows, |(row, unnormed)| {
@@ -128,9 +128,9 @@ impl Block<'_> {
         });
     }
 
-    /// Rotates the heads of the span's rows to their positions.
-    fn rotate(&self, heads: &mut [f32], n_heads: usize, span: Span, rope: &RopeTable) {
-        let Block { config, compute, .. } = self;
+    /// Applies RoPE to the heads of the span's rows at their positions.
+    fn apply_rope(&self, heads: &mut [f32], n_heads: usize, span: Span, rope: &RopeTable) {
+        let Layer { config, compute, .. } = self;
         let width = n_heads * config.head_dim;
         let rows = heads[span.range(width)].chunks_exact_mut(width).enumerate();
         rows::for_each(&compute.pool, rows, |(index, row)| {
@@ -140,8 +140,8 @@ impl Block<'_> {
         });
     }
 
-    /// Multiplies the queries of the span by what their positions ask for.
-    fn sharpen(&self, queries: &mut [f32], span: Span) {
+    /// Applies the position-dependent attention temperature.
+    fn scale_queries(&self, queries: &mut [f32], span: Span) {
         let Some(temperature) = &self.config.decoder.attention_temperature else { return };
         let width = self.config.query_dim();
         for (index, row) in queries[span.range(width)].chunks_exact_mut(width).enumerate() {
@@ -150,10 +150,10 @@ impl Block<'_> {
         }
     }
 
-    /// Shows the cache what to expect of queries: those of the span, each rotated further to one of the next positions. A query
-    /// of the same meaning comes again and again, and turns as it moves on.
-    pub(super) fn show_queries(&self, buffers: &mut Buffers, segment: &mut Segment<'_>, span: Span) {
-        let Block { config, compute, .. } = self;
+    /// Passes the span's queries, each rotated (RoPE) to a later position, to the cache: SQuat weights
+    /// key errors by them (ADR-0015).
+    pub(super) fn record_queries(&self, buffers: &mut Buffers, segment: &mut Segment<'_>, span: Span) {
+        let Layer { config, compute, .. } = self;
         let Compute { kernels, pool } = compute;
         let (width, layout) = (config.query_dim(), config.decoder.rope_layout);
         let rope = self.rope(segment.step.sequence());
@@ -164,13 +164,13 @@ impl Block<'_> {
             let distance = spaced(span.position + index, FIRST_POSITIONS);
             kernels.rope(rope, layout, distance..distance + 1, row, config.n_heads, config.head_dim);
         });
-        segment.step.observe_queries(kernels, pool, self.layer, config.n_heads, later_queries);
+        segment.step.observe_queries(kernels, pool, self.index, config.n_heads, later_queries);
     }
 
-    /// Multiplies each head with the Walsh-Hadamard matrix, which spreads what single dimensions hold over all of them.
-    /// It is its own inverse, and products of two spread heads are those of the heads.
-    fn spread(&self, heads: &mut [f32]) {
-        let Block { config, compute, .. } = self;
+    /// Applies the Walsh-Hadamard transform to each head, so that quantization error spreads over all
+    /// dimensions. It is its own inverse and keeps dot products.
+    fn hadamard_rotate(&self, heads: &mut [f32]) {
+        let Layer { config, compute, .. } = self;
         rows::for_each(&compute.pool, heads.chunks_exact_mut(config.head_dim), |head| {
             compute.kernels.hadamard(head, config.head_dim);
         });
@@ -178,7 +178,7 @@ impl Block<'_> {
 
     /// Attention of the first `n_rows` queries, which are those of `wanted`, added to their rows.
     fn attend(&self, buffers: &mut Buffers, segments: &[Segment<'_>], wanted: &[Span], n_rows: usize) {
-        let Block { config, weights, compute, .. } = self;
+        let Layer { config, weights, compute, .. } = self;
         let Buffers { hidden, queries, attended, update, unnormed, adapted, scratch, blocks, .. } = buffers;
         let width = config.query_dim();
         let out = attended.resize(n_rows, width);
@@ -193,30 +193,30 @@ impl Block<'_> {
                 query_start: start,
                 n_queries: span.len,
                 scale: config.decoder.attention_scale,
-                mask: Mask::Causal { window: config.decoder.window.of_layer(self.layer) },
+                mask: Mask::Causal { window: config.decoder.window.of_layer(self.index) },
                 soft_cap: config.decoder.attention_soft_cap,
                 alibi: None,
             };
             let range = row * width..(row + span.len) * width;
             let mut views = blocks.take();
-            let kv = step.view(self.layer, &mut views).with_len(start + span.len);
+            let kv = step.view(self.index, &mut views).with_len(start + span.len);
             let (q, out) = (&queries[range.clone()], &mut out[range]);
             compute.kernels.attention(&compute.pool, &shape, q, &kv, out, scratch);
             if step.sequence().store().rotated() {
-                self.spread(out);
+                self.hadamard_rotate(out);
             }
             blocks.put(views);
             row += span.len;
         }
         let norm = weights.attention_post_norm.as_deref();
         let stream = Stream { hidden, update, unnormed, adapted };
-        let site = runs(segments, wanted, (self.layer, Site::AttentionOutput));
+        let site = runs(segments, wanted, (self.index, Site::AttentionOutput));
         self.add_projection(&weights.attention_output, norm, attended, stream, site);
     }
 
     /// The feed-forward network of the first `n_rows` rows, which are those of `wanted`, added to them.
     fn feed_forward(&self, buffers: &mut Buffers, segments: &[Segment<'_>], wanted: &[Span], n_rows: usize) {
-        let Block { config, weights, compute, .. } = self;
+        let Layer { config, weights, compute, .. } = self;
         let Buffers { hidden, normed, gated, up, update, unnormed, adapted, .. } = buffers;
         let up = &mut up[..n_rows * config.ffn_dim];
         let gate = gated.resize(n_rows, config.ffn_dim);
@@ -227,7 +227,7 @@ impl Block<'_> {
         project_norm(compute, config, hidden, &weights.ffn_norm, normed, n_rows, &mut jobs);
         add_bias(compute, gate, weights.gate.bias.as_deref());
         add_bias(compute, up, weights.up.bias.as_deref());
-        let site = runs(segments, wanted, (self.layer, Site::FeedForwardInput));
+        let site = runs(segments, wanted, (self.index, Site::FeedForwardInput));
         adapt(compute, adapted, site, normed, &mut [gate, up]);
         let up = &*up;
         finish(compute, gated, weights.down.weights.format().uses_q8(), &|rows, gate| {
@@ -235,13 +235,13 @@ impl Block<'_> {
             match config.decoder.activation {
                 Activation::SwiGlu => compute.kernels.silu_mul(gate, up),
                 Activation::GeGlu => {
-                    compute.kernels.gated(ruvllm_kernels::rows::Activation::GeluTanh, gate, up)
+                    compute.kernels.gated(ruvllm_kernels::rows::Activation::GeluTanh, gate, up);
                 }
             }
         });
         let norm = weights.ffn_post_norm.as_deref();
         let stream = Stream { hidden, update, unnormed, adapted };
-        let site = runs(segments, wanted, (self.layer, Site::FeedForwardOutput));
+        let site = runs(segments, wanted, (self.index, Site::FeedForwardOutput));
         self.add_projection(&weights.down, norm, gated, stream, site);
     }
 
@@ -255,7 +255,7 @@ impl Block<'_> {
         stream: Stream<'_>,
         adapters: impl Iterator<Item = (&'r LowRank, Range<usize>)>,
     ) {
-        let Block { config, compute, .. } = self;
+        let Layer { config, compute, .. } = self;
         let Stream { hidden, update, unnormed, adapted } = stream;
         let update = &mut update[..input.tokens() * config.model_dim];
         project(compute, input, &mut [MatmulJob { weights: &linear.weights, out: &mut *update }]);
@@ -286,7 +286,7 @@ pub(super) fn project_norm(
     project(compute, normed, jobs);
 }
 
-/// Moves the rows of `spans`, which ascend, to the front and returns how many they are.
+/// Moves the rows of `spans`, which ascend, to the front and returns their number.
 fn keep_rows(rows: &mut [f32], width: usize, spans: &[Span]) -> usize {
     let mut kept = 0;
     for span in spans {
