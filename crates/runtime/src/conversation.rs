@@ -73,7 +73,7 @@ impl Conversation<'_> {
         };
         let (mut session, present) = match self.session.take().filter(reusable) {
             Some(mut session) => {
-                session.set_pressure(self.engine, request)?;
+                session.set_pressure(self.engine.pressure_of(request));
                 (session, present)
             }
             None => {

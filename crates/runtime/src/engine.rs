@@ -17,11 +17,11 @@ use ruvllm_text::tokenizer::Tokenizer;
 use crate::codec::TextCodec;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
-use crate::options::{EngineOptions, ModelSource, check_pressure};
+use crate::options::{EngineOptions, ModelSource};
 use crate::plan::{self, ModelSize, Plan};
 use crate::prefix::{PrefixCache, PrefixStatistics, fingerprint};
 use crate::quality::QualityMemory;
-use crate::request::Prompt;
+use crate::request::{GenerateRequest, Prompt};
 
 /// A model that is ready to run.
 ///
@@ -109,10 +109,9 @@ impl Engine {
         })
     }
 
-    /// Refuses a pressure policy that the engine has no folder for.
-    pub(crate) fn check_pressure(&self, policy: PressurePolicy) -> Result<()> {
-        let has_files = self.prefixes.as_ref().is_some_and(|prefixes| prefixes.has_files());
-        check_pressure(policy, has_files)
+    /// The pressure policy of a request.
+    pub(crate) fn pressure_of(&self, request: &GenerateRequest) -> PressurePolicy {
+        request.pressure.unwrap_or(self.pressure)
     }
 
     /// Shape and names of the model.

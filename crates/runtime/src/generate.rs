@@ -12,6 +12,7 @@ use crate::cancel::CancelToken;
 use crate::codec::TextCodec;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::options::check_pressure;
 use crate::request::{Completion, FinishReason, GenerateRequest, Timings};
 use crate::sampler::Sampler;
 use crate::session::Session;
@@ -44,6 +45,8 @@ impl Engine {
 
     /// Checks a request and encodes its prompt.
     pub(crate) fn prepare<'r>(&'r self, request: &'r GenerateRequest) -> Result<Prepared<'r>> {
+        let has_files = self.prefixes.as_ref().is_some_and(|prefixes| prefixes.has_files());
+        check_pressure(self.pressure_of(request), has_files)?;
         let facts = Facts {
             codec: &self.codec,
             kernels: self.kernels(),

@@ -57,7 +57,7 @@ impl<'e> Session<'e> {
         if let Some(watch) = &mut session.watch {
             watch.resume(&engine.quality, &mut session.cache);
         }
-        session.set_pressure(engine, request)?;
+        session.set_pressure(engine.pressure_of(request));
         Ok(session)
     }
 
@@ -98,13 +98,9 @@ impl<'e> Session<'e> {
         self.compute = compute;
     }
 
-    /// Takes the pressure policy of a request, or the engine's if it has none.
-    ///
-    /// # Errors
-    /// [`Error::SpillWithoutFolder`].
-    pub(crate) fn set_pressure(&mut self, engine: &Engine, request: &GenerateRequest) -> Result<()> {
-        self.pressure = request.pressure.unwrap_or(engine.pressure);
-        engine.check_pressure(self.pressure)
+    /// Takes the pressure policy of a request.
+    pub(crate) fn set_pressure(&mut self, pressure: PressurePolicy) {
+        self.pressure = pressure;
     }
 
     /// Tokens that were dropped for lack of memory.
