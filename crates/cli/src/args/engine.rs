@@ -39,8 +39,8 @@ pub(crate) struct ComputeArgs {
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub(crate) kv_budget: Option<usize>,
 
-    /// Memory pressure policy: lower-precision, evict-prefixes, spill, reject or drop-oldest
-    #[arg(long, value_name = "POLICY", default_value_t)]
+    /// On memory pressure: lower-precision (default), evict-prefixes, spill, reject, drop-oldest
+    #[arg(long, value_name = "POLICY", default_value_t, hide_default_value = true)]
     pub(crate) pressure: PressurePolicy,
 
     #[command(flatten)]

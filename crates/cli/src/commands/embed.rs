@@ -12,12 +12,12 @@ use crate::error::{Error, Result, one_line};
 use crate::{input, output};
 
 const HELP: &str = "\
-MODEL is an encoder of the BERT family or a decoder. Pooling, length and whether vectors are made one long are as the model's
-files say, unless flags say otherwise; where neither says, it is the mean, all that the model takes, and one long.
+MODEL is an encoder of the BERT family or a decoder. Pooling, maximum length and normalization follow the model's files
+unless flags say otherwise; without either: mean pooling, the model's context length, normalized to length 1.
 
-Printed is a line for each text, its values separated by spaces.
-JSON: {dim, pooling, normalized, embeddings: [{embedding, tokens, truncated}]}; tokens are those that count, and truncated
-says whether the text has more.
+Prints one line per text, its values separated by spaces.
+JSON: {dim, pooling, normalized, embeddings: [{embedding, tokens, truncated}]}; tokens counts those that were pooled,
+truncated says that the text was longer.
 
 Examples:
   ruvllm embed --model all-MiniLM-L6-v2 \"a cat\" \"a dog\"

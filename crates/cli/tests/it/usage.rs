@@ -2,7 +2,7 @@
 
 use crate::program::run;
 
-const COMMANDS: [&[&str]; 18] = [
+const COMMANDS: [&[&str]; 19] = [
     &["generate"],
     &["chat"],
     &["inspect"],
@@ -20,6 +20,7 @@ const COMMANDS: [&[&str]; 18] = [
     &["list"],
     &["info"],
     &["rm"],
+    &["embed"],
     &["doctor"],
 ];
 
