@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 
+use crate::error::{Error, Result};
 use crate::policy::KvFormats;
 use crate::storage::Storage;
 use crate::store::KvStore;
@@ -27,6 +28,31 @@ pub(crate) struct Shared {
 pub struct PinnedBlock {
     store: KvStore,
     storage: Arc<Storage>,
+}
+
+impl KvStore {
+    /// A whole block from the bytes of [`PinnedBlock::layers`]: `fill` writes each layer's
+    /// into the buffer it gets.
+    ///
+    /// # Errors
+    /// [`Error::AbsentTier`] if no tier has these formats; [`Error::Memory`] and [`Error::BudgetReached`] without
+    /// room; the error of `fill`.
+    pub fn restore_block<E: From<Error>>(
+        &self,
+        formats: KvFormats,
+        mut fill: impl FnMut(usize, &mut [u8]) -> Result<(), E>,
+    ) -> Result<Block, E> {
+        let found = self.tiers().position(|tier| tier.formats == formats);
+        let tier = found.ok_or_else(|| Error::AbsentTier {
+            formats: formats.to_string(),
+            policy: self.policy().to_string(),
+        })?;
+        let mut storage = self.allocate(tier)?;
+        for layer in 0..self.shape().n_layers {
+            fill(layer, storage.layer_mut(layer))?;
+        }
+        Ok(Block::new(self.clone(), Arc::new(storage)))
+    }
 }
 
 impl Block {

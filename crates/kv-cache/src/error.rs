@@ -1,6 +1,6 @@
 //! The error type of this crate: one variant per condition, with the numbers that explain it.
 
-use crate::calibration::CalibrationFault;
+use crate::calibration::fault::CalibrationFault;
 use crate::prefix::PrefixError;
 use crate::shape::KvShape;
 

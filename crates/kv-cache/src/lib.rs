@@ -36,8 +36,8 @@
 //! | module | holds |
 //! |---|---|
 //! | `policy` | [`KvPolicy`], [`KvFormats`]: which tokens are stored how, as text and as values |
-//! | `store` | [`KvStore`]: shape, policy, tenants, allocation of blocks |
-//! | `storage` | the memory of one block in one tier |
+//! | `store` | [`KvStore`]: shape, policy, tenants, slabs of each tier |
+//! | `storage` | the memory of one block in one tier, and its allocation |
 //! | `block` | [`Block`]: a shared storage, and its replacement by another tier's |
 //! | `sequence` | [`Sequence`]: block table of one sequence; [`KvStep`]: new tokens; [`Probe`]: attention by block |
 //! | `calibration` | [`KvCalibration`]: codebooks of a model, for formats that need them |

@@ -8,12 +8,10 @@ use parking_lot::Mutex;
 use ruvllm_kernels::attention::{KvBlock, KvLayout, KvPlane, KvPlaneMut, KvRole, NuqContext};
 use ruvllm_memory::{PagePool, Request, Slab, Tenant, TenantUsage};
 
-use crate::block::Block;
 use crate::calibration::KvCalibration;
 use crate::error::{Error, Result};
 use crate::learned::{KeyRotations, KvRopes, Learned};
 use crate::policy::{KvFormats, KvPolicy};
-use crate::sequence::Sequence;
 use crate::shape::KvShape;
 
 /// Index of the tier that new tokens are written to.
@@ -224,11 +222,6 @@ impl KvStore {
         Ok(pages.saturating_mul(page_bytes))
     }
 
-    /// An empty sequence of at most `capacity` tokens. It takes memory as it grows.
-    pub fn sequence(&self, capacity: usize) -> Sequence {
-        Sequence::new(self.clone(), capacity)
-    }
-
     /// The size of a token's keys and values.
     pub fn shape(&self) -> KvShape {
         self.0.shared.shape
@@ -278,7 +271,7 @@ impl KvStore {
     }
 
     /// Bytes of a sequence of `tokens` tokens of its own once every block is in the tier that its age asks for: what
-    /// [`Sequence::bytes`] tells then. Blocks that stay hot for the attention they get, and those that go down early because
+    /// [`Sequence::bytes`](crate::Sequence::bytes) tells then. Blocks that stay hot for the attention they get, and those that go down early because
     /// memory is short, are not foreseen.
     ///
     /// # Examples
@@ -309,29 +302,6 @@ impl KvStore {
         }
         let cold = age - hot_tokens >= policy.warm_tokens;
         (HOT + 1 + usize::from(cold)).min(self.n_tiers() - 1)
-    }
-
-    /// A whole block from the bytes of [`PinnedBlock::layers`](crate::PinnedBlock::layers): `fill` writes each layer's
-    /// into the buffer it gets.
-    ///
-    /// # Errors
-    /// [`Error::AbsentTier`] if no tier has these formats; [`Error::Memory`] and [`Error::BudgetReached`] without
-    /// room; the error of `fill`.
-    pub fn restore_block<E: From<Error>>(
-        &self,
-        formats: KvFormats,
-        mut fill: impl FnMut(usize, &mut [u8]) -> Result<(), E>,
-    ) -> Result<Block, E> {
-        let found = self.0.shared.tiers.iter().position(|tier| tier.formats == formats);
-        let tier = found.ok_or_else(|| Error::AbsentTier {
-            formats: formats.to_string(),
-            policy: self.policy().to_string(),
-        })?;
-        let mut storage = self.allocate(tier)?;
-        for layer in 0..self.shape().n_layers {
-            fill(layer, storage.layer_mut(layer))?;
-        }
-        Ok(Block::new(self.clone(), Arc::new(storage)))
     }
 
     /// What the tenant and those above it have.

@@ -240,7 +240,7 @@ fn measure_integers<L: IntegerLanes, R: IntegerRow>(l: L, metric: Metric, x: R, 
 #[inline(always)]
 fn integer_sums<L: IntegerLanes, R: IntegerRow, const N: usize>(l: L, x: R, y: R) -> [f64; N] {
     /// Steps whose sums surely fit in 32 bits: 2^16 products of at most 2^14.
-    const BLOCK: usize = (1 << 16) / super::rows::STEP;
+    const BLOCK: usize = (1 << 16) / super::step::STEP;
     let mut totals = [0.0; N];
     for (x_steps, y_steps) in x.steps().chunks(BLOCK).zip(y.steps().chunks(BLOCK)) {
         let mut sums = [l.integer_zero(); N];

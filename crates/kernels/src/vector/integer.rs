@@ -3,7 +3,7 @@
 //! Integers are widened to 16 bits, where the product of two pairs and their sum are exact in 32 bits; every
 //! implementation gives the same number.
 
-use super::rows::{STEP, unpack};
+use super::step::{STEP, unpack};
 use crate::lanes::{ScalarLanes, WideLanes};
 
 /// Lanes of integers: [`WideLanes`] for everything else.
@@ -61,7 +61,7 @@ mod x86 {
 
     use super::{IntegerLanes, STEP};
     use crate::lanes::{Avx2Lanes, Avx512Lanes};
-    use crate::vector::rows::INT4_LEVELS;
+    use crate::vector::step::INT4_LEVELS;
 
     /// The 32 nibbles of sixteen bytes, in order, less their offset.
     ///
@@ -185,7 +185,7 @@ mod neon {
     use super::{IntegerLanes, STEP};
     use crate::lanes::{Apart, NeonLanes};
     use crate::matmul::neon::dot::IntegerDot;
-    use crate::vector::rows::INT4_LEVELS;
+    use crate::vector::step::INT4_LEVELS;
 
     impl<const LEVEL: u8> IntegerLanes for NeonLanes<LEVEL>
     where

@@ -21,7 +21,8 @@
 //! ```
 //!
 //! # Files
-//! `rows.rs` holds the formats, `distance.rs` the metrics, `integer.rs` the leaves per instruction set for INT8 and INT4.
+//! `rows.rs` holds the formats, `step.rs` the 32 values that are read at a time, `distance.rs` the
+//! metrics, `integer.rs` the leaves per instruction set for INT8 and INT4.
 
 mod bits;
 mod distance;
@@ -29,6 +30,7 @@ mod integer;
 mod product;
 mod quantize;
 mod rows;
+mod step;
 
 pub use distance::Metric;
 pub use product::{AdcTable, ProductQuantizer, ProductTraining};

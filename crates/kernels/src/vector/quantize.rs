@@ -1,6 +1,6 @@
 //! Vectors to 8 and 4 bits per value, with one scale per vector, and back.
 
-use super::rows::{INT4_LEVELS, STEP, pack, unpack};
+use super::step::{INT4_LEVELS, STEP, pack, unpack};
 use crate::Kernels;
 use crate::lanes::{LANES, Lanes};
 

@@ -3,13 +3,8 @@
 use half::f16;
 
 use super::integer::IntegerLanes;
+use super::step::{STEP, unpack};
 use crate::lanes::{Groups, LANES, Vectors, WideLanes};
-
-/// Values that one step of a distance takes: the number of its lanes, four times eight.
-pub(super) const STEP: usize = 4 * LANES;
-
-/// Largest magnitude of a 4-bit code; codes are stored with this offset plus one.
-pub(super) const INT4_LEVELS: i8 = 7;
 
 /// One or more vectors of one length, one after the other.
 #[derive(Debug, Clone, Copy)]
@@ -266,25 +261,6 @@ impl IntegerRow for Int4<'_> {
     fn load_integers_of_rest<L: IntegerLanes>(self, _: L) -> Option<L::Q> {
         None
     }
-}
-
-/// The integers of a group of 4-bit values.
-#[inline(always)]
-pub(super) fn unpack(bytes: &[u8; STEP / 2]) -> [i8; STEP] {
-    let mut values = [0; STEP];
-    let (low, high) = values.split_at_mut(STEP / 2);
-    for ((byte, low), high) in bytes.iter().zip(low).zip(high) {
-        *low = (byte & 0x0f) as i8 - (INT4_LEVELS + 1);
-        *high = (byte >> 4) as i8 - (INT4_LEVELS + 1);
-    }
-    values
-}
-
-/// The group of 4-bit values that [`unpack`] gives back; the integers lie in `-8..=7`.
-#[inline(always)]
-pub(super) fn pack(values: &[i8; STEP]) -> [u8; STEP / 2] {
-    let code = |value: i8| (value + INT4_LEVELS + 1) as u8;
-    std::array::from_fn(|i| code(values[i]) | (code(values[i + STEP / 2]) << 4))
 }
 
 /// Integers times a scale.

@@ -3,7 +3,7 @@
 use half::f16;
 use proptest::prelude::*;
 
-use super::rows::{STEP, unpack};
+use super::step::{STEP, unpack};
 use super::{Metric, VectorRows};
 use crate::{Isa, Kernels};
 

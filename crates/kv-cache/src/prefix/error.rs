@@ -2,6 +2,8 @@
 
 use std::{io, path::PathBuf};
 
+use super::store::entry::Fault;
+
 /// Why the store could not do what was asked, as part of the crate's [`Error`](crate::Error). What it holds besides stays
 /// valid.
 #[derive(Debug, thiserror::Error)]
@@ -57,36 +59,4 @@ pub struct Warning {
     pub fault: Fault,
     /// Whether the file was removed. A file that could not be read is left alone.
     pub is_removed: bool,
-}
-
-/// What is wrong with the file of an entry.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Fault {
-    /// The operating system refused to open or read the file.
-    #[error("cannot be read ({0})")]
-    Unreadable(io::Error),
-    /// The file does not begin as an entry does.
-    #[error("not a stored prefix")]
-    Magic,
-    /// The file has a format that this version does not read.
-    #[error("format version {found}, not {}", super::store::FORMAT_VERSION)]
-    Version {
-        /// The version it states.
-        found: u32,
-    },
-    /// The file is shorter or longer than it says.
-    #[error("{found} bytes instead of {expected}")]
-    Length {
-        /// Bytes that the header announces, or that a header takes.
-        expected: u64,
-        /// Bytes that are there.
-        found: u64,
-    },
-    /// The header is of another model, tenant, format, prefix or block than the file's name.
-    #[error("holds another prefix than its name says")]
-    Foreign,
-    /// The payload is not what was written.
-    #[error("the checksum of the payload is wrong")]
-    Checksum,
 }

@@ -22,9 +22,10 @@ mod key;
 pub mod store;
 mod tree;
 
-pub use error::{Fault, PrefixError, Warning};
+pub use error::{PrefixError, Warning};
 pub use key::{AdapterVersion, PrefixKey, Scope};
 pub use store::PrefixStore;
+pub use store::entry::Fault;
 pub use tree::{
     Evicted, Inserted, LeafEviction, LeafId, Leaves, Lru, Match, MatchEnd, Partial, PrefixPin, PrefixTree,
     TreeStatistics,

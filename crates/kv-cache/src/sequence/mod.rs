@@ -83,8 +83,15 @@ pub struct Sequence {
     workbench: Workbench,
 }
 
+impl KvStore {
+    /// An empty sequence of at most `capacity` tokens. It takes memory as it grows.
+    pub fn sequence(&self, capacity: usize) -> Sequence {
+        Sequence::new(self.clone(), capacity)
+    }
+}
+
 impl Sequence {
-    pub(crate) fn new(store: KvStore, capacity: usize) -> Self {
+    fn new(store: KvStore, capacity: usize) -> Self {
         let hot_tokens = store.policy().hot_tokens;
         let mut sequence = Self {
             store,

@@ -7,7 +7,7 @@ use half::{bf16, f16};
 use super::codes::{FourBits, TwoBits};
 use super::float::Float;
 use super::nuq::{self, Outlier};
-use super::store::Row;
+use super::row::HeadRow;
 use super::{
     KEY_TILE, KiviBits, KvFormat, KvLayout, KvPlane, KvPlaneMut, KvRole, KvTile, Line, as_lines_len, floats,
     kivi, per_token, q4, q8, squat, widen_keys, widen_values,
@@ -180,7 +180,7 @@ pub(crate) fn convert<L: WideLanes>(l: L, from: &KvPlane<'_>, to: KvPlaneMut<'_>
             (KvFormat::Q4, KvRole::Keys) => q4::store_tile(l, tiles, numbers, scales),
             (KvFormat::Q8, KvRole::Values) => {
                 for (slot, values) in floats(tiles)[..KEY_TILE * dim].chunks_exact(dim).enumerate() {
-                    q8::store(l, Row { role, values, slot }, numbers, scales);
+                    q8::store(l, HeadRow { role, values, slot }, numbers, scales);
                 }
             }
             (KvFormat::Q4 | KvFormat::Kivi { bits: KiviBits::Four, .. }, KvRole::Values) => {

@@ -4,7 +4,7 @@ use bytemuck::Pod;
 use half::{bf16, f16};
 
 use super::super::KEY_TILE;
-use super::store::Row;
+use super::row::HeadRow;
 use super::{KvRole, Line, Tile, WIDE};
 use crate::lanes::{LANES, Lanes, Vectors, WideLanes};
 
@@ -105,7 +105,7 @@ pub(super) fn pad<L: WideLanes, T: Float>(l: L, rows: &[T], dim: usize, to: &mut
 
 /// Stores one row.
 #[inline(always)]
-pub(super) fn store<L: Lanes, T: Float>(l: L, row: Row<'_>, tile: &mut [T]) {
+pub(super) fn store<L: Lanes, T: Float>(l: L, row: HeadRow<'_>, tile: &mut [T]) {
     for (i, x) in row.values.chunks(LANES).enumerate() {
         let mut full = [0.0; LANES];
         full[..x.len()].copy_from_slice(x);

@@ -55,6 +55,7 @@ mod per_token;
 mod plane;
 mod q4;
 mod q8;
+mod row;
 mod squat;
 mod store;
 

@@ -5,7 +5,7 @@ use half::f16;
 
 use super::super::KEY_TILE;
 use super::codes::{Codes, FourBits, Range, count, quantize};
-use super::store::Row;
+use super::row::HeadRow;
 use super::{GROUP, Line, Quants, Tile, WIDE, floats};
 use crate::lanes::{LANES, Lanes, Vectors, WideLanes};
 
@@ -42,7 +42,7 @@ impl Tile for Q4Keys<'_> {
 
 /// Stores the keys of one position.
 #[inline(always)]
-pub(super) fn store<L: Lanes>(l: L, row: Row<'_>, quants: &mut [u8], scales: &mut [f16]) {
+pub(super) fn store<L: Lanes>(l: L, row: HeadRow<'_>, quants: &mut [u8], scales: &mut [f16]) {
     let (scales, minima) = scales.split_at_mut(row.values.len());
     let (byte, shift) = (row.slot % WIDE, row.slot / WIDE * 4);
     let (mut q, mut scale, mut minimum) = ([[0; GROUP]; LANES], [f16::ZERO; LANES], [f16::ZERO; LANES]);

@@ -5,7 +5,7 @@ use half::f16;
 
 use super::super::KEY_TILE;
 use super::codes::{count, inverse};
-use super::store::Row;
+use super::row::HeadRow;
 use super::{GROUP, KvRole, Line, Quants, Tile, WIDE, floats};
 use crate::lanes::{LANES, Lanes, Vectors, WideLanes};
 
@@ -71,7 +71,7 @@ impl Tile for Q8Values<'_> {
 
 /// Stores one row.
 #[inline(always)]
-pub(super) fn store<L: Lanes>(l: L, row: Row<'_>, quants: &mut [u8], scales: &mut [f16]) {
+pub(super) fn store<L: Lanes>(l: L, row: HeadRow<'_>, quants: &mut [u8], scales: &mut [f16]) {
     let dim = row.values.len();
     let mut q = [[0; GROUP]; LANES];
     for (eight, x) in row.values.as_chunks::<GROUP>().0.chunks(LANES).enumerate() {

@@ -5,29 +5,10 @@ use half::{bf16, f16};
 use super::super::KEY_TILE;
 use super::codes::{FourBits, TwoBits};
 use super::layout::TileRun;
-use super::{GROUP, KiviBits, KvFormat, KvLayout, KvPlaneMut, KvRole, float, per_token, q4, q8};
+use super::row::HeadRow;
+use super::{KiviBits, KvFormat, KvLayout, KvPlaneMut, KvRole, float, per_token, q4, q8};
 use crate::Kernels;
 use crate::lanes::Lanes;
-
-/// The row of one position and head.
-#[derive(Clone, Copy)]
-pub(super) struct Row<'a> {
-    pub(super) role: KvRole,
-    pub(super) values: &'a [f32], // [head_dim]
-    /// Position in the tile.
-    pub(super) slot: usize,
-}
-
-impl Row<'_> {
-    /// Where the scale of a group of 32 dimensions lies.
-    #[inline(always)]
-    pub(super) fn group_index(&self, group: usize) -> usize {
-        match self.role {
-            KvRole::Keys => group * KEY_TILE + self.slot,
-            KvRole::Values => self.slot * (self.values.len() / GROUP) + group,
-        }
-    }
-}
 
 impl Kernels {
     /// Stores the keys or values of consecutive tokens in a plane, from position `first` of its
@@ -80,14 +61,14 @@ pub(crate) fn store<L: Lanes>(l: L, plane: KvPlaneMut<'_>, first: usize, rows: &
             let position = first + token;
             let tile = &mut tiles[position / KEY_TILE * run.bytes()..];
             let values = &row[head * head_dim..][..head_dim];
-            store_row(l, format, &run, Row { role, values, slot: position % KEY_TILE }, tile);
+            store_row(l, format, &run, HeadRow { role, values, slot: position % KEY_TILE }, tile);
         }
     }
 }
 
 /// Stores one row in the tile, a run of its own, that `bytes` begin with.
 #[inline(always)]
-pub(super) fn store_row<L: Lanes>(l: L, format: KvFormat, run: &TileRun, row: Row<'_>, bytes: &mut [u8]) {
+pub(super) fn store_row<L: Lanes>(l: L, format: KvFormat, run: &TileRun, row: HeadRow<'_>, bytes: &mut [u8]) {
     let (numbers, scales) = run.split_mut(&mut bytes[..run.bytes()]);
     let group = format.head_dim_multiple();
     match (format, row.role) {

@@ -15,7 +15,7 @@ use std::ops::Range;
 
 use bytemuck::Zeroable;
 
-use super::pack::{SLAB, SLAB_CHUNKS, packed_slab};
+use super::pack::{SLAB, SLAB_CHUNKS, packed_slab, pieces};
 use super::tile::{MAX_TILE_PAIRS, MAX_TILE_ROWS, Pair, TileShape, finish, multiply};
 use super::{FloatFormat, FloatProduct, chunks, load_tail};
 use crate::lanes::{LANES, Lanes, Vectors, WideLanes};
@@ -80,11 +80,6 @@ pub(super) fn product<L: WideLanes, F: FloatFormat>(l: L, product: &FloatProduct
         multiply_part::<L, F>(l, product, &part, parts.peek(), &mut workspace);
     }
     WORKSPACE.set(Some(workspace));
-}
-
-/// `range` in pieces of `len`, the last one shorter.
-pub(super) fn pieces(range: Range<usize>, len: usize) -> impl Iterator<Item = Range<usize>> {
-    range.clone().step_by(len).map(move |start| start..range.end.min(start + len))
 }
 
 /// Adds a part to its sums; with the last columns, writes the outputs. `next` is the part that follows.

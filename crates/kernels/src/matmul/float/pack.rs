@@ -6,7 +6,6 @@ use std::ops::Range;
 use bytemuck::Zeroable;
 
 use super::MAX_DIRECT_TOKENS;
-use super::blocked::pieces;
 use super::tile::{Pair, TileShape};
 use crate::lanes::{Groups, LANES, Vectors, WideLanes};
 use crate::matmul::Activations;
@@ -80,6 +79,11 @@ pub(super) fn packed_slab<'a>(
     cols: &Range<usize>,
 ) -> &'a [Pair] {
     &packed[place(n_pairs, pairs, cols)]
+}
+
+/// `range` in pieces of `len`, the last one shorter.
+pub(super) fn pieces(range: Range<usize>, len: usize) -> impl Iterator<Item = Range<usize>> {
+    range.clone().step_by(len).map(move |start| start..range.end.min(start + len))
 }
 
 /// Packs `pairs` of tokens, which begin with a tile and end with one. An odd last token gets zeros beside it, a last

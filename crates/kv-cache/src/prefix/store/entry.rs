@@ -1,10 +1,8 @@
 //! The file of one block: its name and its header.
 
-use std::fmt;
+use std::{fmt, io};
 
 use sha2::{Digest, Sha256};
-
-use crate::prefix::Fault;
 
 /// Version of the file format. Part of every entry's name, so versions share a folder without meeting.
 pub const FORMAT_VERSION: u32 = 1;
@@ -26,6 +24,38 @@ impl fmt::Display for EntryId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
+}
+
+/// What is wrong with the file of an entry.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Fault {
+    /// The operating system refused to open or read the file.
+    #[error("cannot be read ({0})")]
+    Unreadable(io::Error),
+    /// The file does not begin as an entry does.
+    #[error("not a stored prefix")]
+    Magic,
+    /// The file has a format that this version does not read.
+    #[error("format version {found}, not {FORMAT_VERSION}")]
+    Version {
+        /// The version it states.
+        found: u32,
+    },
+    /// The file is shorter or longer than it says.
+    #[error("{found} bytes instead of {expected}")]
+    Length {
+        /// Bytes that the header announces, or that a header takes.
+        expected: u64,
+        /// Bytes that are there.
+        found: u64,
+    },
+    /// The header is of another model, tenant, format, prefix or block than the file's name.
+    #[error("holds another prefix than its name says")]
+    Foreign,
+    /// The payload is not what was written.
+    #[error("the checksum of the payload is wrong")]
+    Checksum,
 }
 
 /// What stands before the payload of an entry. All numbers are little-endian:

@@ -7,7 +7,7 @@
 //! Several processes may share a folder. A file appears by renaming, complete or not at all; one that disappears while
 //! it is read stays readable.
 
-mod entry;
+pub(super) mod entry;
 mod folder;
 
 use std::{

@@ -1,15 +1,18 @@
 //! What was learned of a model's keys and values, and its file.
 
+pub(crate) mod fault;
+
 use ruvllm_kernels::attention::{NUQ_LEVELS, NuqCodebooks};
 use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Result};
 use crate::shape::KvShape;
 
-const MAGIC: [u8; 8] = *b"KVCALIB\0";
+use fault::FORMAT_VERSION;
 
-/// Version of the file format.
-const FORMAT_VERSION: u32 = 1;
+pub use fault::CalibrationFault;
+
+const MAGIC: [u8; 8] = *b"KVCALIB\0";
 
 /// Bytes before the layers.
 const HEADER_BYTES: usize = 8 + 4 + 3 * 4 + 32;
@@ -48,49 +51,6 @@ pub struct KvCalibration {
     model: [u8; 32],
     shape: KvShape,
     layers: Vec<NuqCodebooks>,
-}
-
-/// Why bytes are no calibration.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CalibrationFault {
-    /// They do not begin as one.
-    #[error("not a calibration of keys and values")]
-    Magic,
-    /// They have a format that this version does not read.
-    #[error("format version {found}, not {FORMAT_VERSION}; calibrate again")]
-    Version {
-        /// The version they state.
-        found: u32,
-    },
-    /// They are too few or too many.
-    #[error("{found} bytes instead of {expected}")]
-    Length {
-        /// Bytes that the shape takes, or that a header takes.
-        expected: u64,
-        /// Bytes that are there.
-        found: u64,
-    },
-    /// They are not those that were written.
-    #[error("the checksum is wrong")]
-    Checksum,
-    /// The codebooks are not those of such a shape.
-    #[error("{layers} codebooks, not all of them for {shape}")]
-    Shape {
-        /// Codebooks given.
-        layers: usize,
-        /// The shape given.
-        shape: KvShape,
-    },
-    /// Numbers of a layer are none that keys and values could be read with.
-    #[error("layer {layer}")]
-    Codebooks {
-        /// Index of the layer.
-        layer: usize,
-        /// What is wrong with them.
-        #[source]
-        source: ruvllm_kernels::Error,
-    },
 }
 
 impl KvCalibration {
