@@ -1,8 +1,9 @@
-//! What the benchmark suites share: the machine's own limits, and a runner that prints each result as a fraction of
-//! them. The suites are in `suites/`, one file per subject.
+//! What the benchmark suites share: the machine's own limits, and a runner that prints each result
+//! as a fraction of them. The suites are in `suites/`, one file per subject.
 //!
-//! `cargo bench -p ruvllm-benches --bench matmul` measures; `cargo test -p ruvllm-benches` runs every body once with
-//! small shapes. `RUVLLM_ISA` forces an instruction set, `RUVLLM_BENCH_THREADS` a number of threads.
+//! `cargo bench -p ruvllm-benches --bench matmul` measures; `cargo test -p ruvllm-benches` runs
+//! every body once with small shapes. `RUVLLM_ISA` forces an instruction set,
+//! `RUVLLM_BENCH_THREADS` a number of threads.
 
 #![deny(unsafe_code)]
 

@@ -1,8 +1,10 @@
-//! What this machine can do at most with the threads of a pool: bytes read from memory, f32 multiply-adds and int8
-//! multiply-adds per second. Best of a few short bursts; on a shared machine even that is an estimate from below.
+//! What this machine can do at most with the threads of a pool: bytes read from memory, f32
+//! multiply-adds and int8 multiply-adds per second. Best of a few short bursts; on a shared machine
+//! even that is an estimate from below.
 //!
-//! The arithmetic loops are chains of one instruction on registers, written in assembly: a compiler would compute equal
-//! chains once and known ones not at all. A loop is only listed where the CPU has its instructions.
+//! The arithmetic loops are chains of one instruction on registers, written in assembly: a compiler
+//! would compute equal chains once and known ones not at all. A loop is only listed where the CPU
+//! has its instructions.
 
 use std::fmt::Write as _;
 use std::hint::black_box;
@@ -22,8 +24,8 @@ struct Effort {
     rounds: u64,
 }
 
-/// Bursts of one to three milliseconds, short enough to fall between the turns of other processes; far more bytes than a
-/// last-level cache of one processor holds.
+/// Bursts of one to three milliseconds, short enough to fall between the turns of other processes;
+/// far more bytes than a last-level cache of one processor holds.
 const FULL: Effort = Effort { bursts: 48, read_bytes: 512 << 20, rounds: 600_000 };
 /// Bursts until a byte is read again.
 const WINDOWS: usize = 8;
@@ -53,7 +55,8 @@ pub struct Limits {
     pub threads: usize,
     /// Gigabytes (1e9) read from memory per second, in order, from ordinary pages.
     pub read_gb_s: f64,
-    /// f32 multiply-adds, one entry per instruction that this CPU has and this package has a loop for.
+    /// f32 multiply-adds, one entry per instruction that this CPU has and this package has a loop
+    /// for.
     pub fma: Vec<Peak>,
     /// int8 multiply-adds, likewise.
     pub int8: Vec<Peak>,
@@ -89,7 +92,8 @@ impl Limits {
         peaks.iter().copied().max_by(|a, b| a.gop_s.total_cmp(&b.gop_s))
     }
 
-    /// One JSON object in one line: `{"threads", "read_gb_s", "fma": [{"name", "gop_s"}], "int8": [...]}`.
+    /// One JSON object in one line: `{"threads", "read_gb_s", "fma": [{"name", "gop_s"}], "int8":
+    /// [...]}`.
     #[must_use]
     pub fn json(&self) -> String {
         let list = |peaks: &[Peak]| {
@@ -202,8 +206,8 @@ mod x86 {
 
     use std::arch::asm;
 
-    /// A loop over `lines`: accumulators in registers 0 to 11, both operands broadcast to registers 12 and 13. Enough
-    /// independent chains to cover the latency of two units.
+    /// A loop over `lines`: accumulators in registers 0 to 11, both operands broadcast to registers
+    /// 12 and 13. Enough independent chains to cover the latency of two units.
     macro_rules! burst {
         ($(#[$doc:meta])* $name:ident, $width:literal, $($line:literal),+) => {
             $(#[$doc])*
@@ -211,8 +215,9 @@ mod x86 {
             /// # Safety
             /// The CPU must have the instructions, and `rounds` must not be 0.
             pub(super) unsafe fn $name(rounds: u64) {
-                // SAFETY: the loop touches no memory and no stack, and every register that it writes is declared; the
-                // caller answers for the instructions and for the number of rounds.
+                // SAFETY: the loop touches no memory and no stack, and every register that it
+                // writes is declared; the caller answers for the instructions and for the number of
+                // rounds.
                 unsafe {
                     asm!(
                         concat!("vbroadcastss ", $width, "12, xmm12"),
@@ -254,7 +259,8 @@ mod x86 {
         ".endr"
     );
     burst!(
-        /// 6 chains of the byte product of AVX2: pairs to 16 bits, pairs of those to 32 bits, added.
+        /// 6 chains of the byte product of AVX2: pairs to 16 bits, pairs of those to 32 bits,
+        /// added.
         maddubs_ymm, "ymm",
         ".irp i,6,7,8,9,10,11",
         "vpmaddubsw ymm\\i, ymm12, ymm13",

@@ -1,4 +1,5 @@
-//! A matrix product to measure: packed weights of one format and shape, activations, and room for the result.
+//! A matrix product to measure: packed weights of one format and shape, activations, and room for
+//! the result.
 
 use ruvllm_kernels::matmul::Activations;
 use ruvllm_kernels::quant::{BlockFormat, PackedMatrix, SharedBytes};
@@ -6,7 +7,8 @@ use ruvllm_kernels::{Kernels, ThreadPool};
 
 use crate::{Arithmetic, Work, values};
 
-/// `out[tokens, rows] = x[tokens, cols] * weights[rows, cols]^T`, over copies of the weights in turn.
+/// `out[tokens, rows] = x[tokens, cols] * weights[rows, cols]^T`, over copies of the weights in
+/// turn.
 pub struct Product {
     weights: Vec<PackedMatrix>,
     x: Activations,
@@ -16,8 +18,8 @@ pub struct Product {
 }
 
 impl Product {
-    /// Weights of `format` in as many copies as take `rotation_bytes` (at least one): with more bytes than the caches
-    /// hold, none of them is in a cache when its turn comes again.
+    /// Weights of `format` in as many copies as take `rotation_bytes` (at least one): with more
+    /// bytes than the caches hold, none of them is in a cache when its turn comes again.
     ///
     /// # Panics
     /// If `rows` is no multiple of 16, or `cols` not whole blocks of `format`.
@@ -69,7 +71,8 @@ fn bytes(format: BlockFormat, rows: usize, cols: usize) -> usize {
     rows * format.row_bytes(cols).expect("the shapes are whole blocks")
 }
 
-/// A matrix whose rows repeat every 16, because quantizing all of them would take longer than measuring.
+/// A matrix whose rows repeat every 16, because quantizing all of them would take longer than
+/// measuring.
 fn matrix(format: BlockFormat, rows: usize, cols: usize) -> PackedMatrix {
     assert!(rows.is_multiple_of(16), "rows come in groups of 16, not {rows}");
     let mut pattern = vec![0; bytes(format, 16, cols)];

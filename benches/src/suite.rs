@@ -1,4 +1,5 @@
-//! The runner of a suite: Criterion for the statistics, plus one line per bench with rates and fractions of the limits.
+//! The runner of a suite: Criterion for the statistics, plus one line per bench with rates and
+//! fractions of the limits.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,7 +30,8 @@ pub struct Suite {
 }
 
 impl Suite {
-    /// Reads the command line that `cargo bench` and `cargo test` give, and measures the machine unless it is a test.
+    /// Reads the command line that `cargo bench` and `cargo test` give, and measures the machine
+    /// unless it is a test.
     ///
     /// # Panics
     /// If the environment asks for an instruction set or a number of threads that cannot be had.
@@ -63,7 +65,8 @@ impl Suite {
         self.limits.is_none()
     }
 
-    /// Measures `body` as `group/id` and prints its rates beside the limits, those of f32 arithmetic.
+    /// Measures `body` as `group/id` and prints its rates beside the limits, those of f32
+    /// arithmetic.
     pub fn measure(&mut self, group: &str, id: &str, work: Work, body: impl FnMut()) {
         self.measure_as(Arithmetic::F32, group, id, work, body);
     }

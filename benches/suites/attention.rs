@@ -1,7 +1,8 @@
-//! Attention over blocks of keys and values, in the formats that it reads in place: decode and prefill with the heads of a
-//! model of 1 G parameters (32 query heads, 8 key/value heads of 64) and of 7 G (of 128), a short prompt of 32 heads of
-//! 128, one contiguous block against many, and the three-pass computation that tiles are to be compared with; and what goes in
-//! and is rewritten: one token, 128 positions from format to format.
+//! Attention over blocks of keys and values, in the formats that it reads in place: decode and
+//! prefill with the heads of a model of 1 G parameters (32 query heads, 8 key/value heads of 64)
+//! and of 7 G (of 128), a short prompt of 32 heads of 128, one contiguous block against many, and
+//! the three-pass computation that tiles are to be compared with; and what goes in and is
+//! rewritten: one token, 128 positions from format to format.
 
 use std::sync::Mutex;
 
@@ -81,7 +82,8 @@ fn attend(suite: &mut Suite, case: Case) {
     let Case { heads, format, block_tokens, query_start, n_queries, .. } = case;
     let (kernels, pool) = (suite.kernels, suite.pool.clone());
     let len = query_start + n_queries;
-    // Blocks of their own for every position: reading one block again and again would measure the cache.
+    // Blocks of their own for every position: reading one block again and again would measure the
+    // cache.
     let layout = KvLayout::new(format, heads.n_kv_heads, block_tokens, heads.head_dim)
         .expect("the formats take these heads");
     let planes: Vec<[KvBuffer; 2]> =
@@ -180,7 +182,8 @@ fn append(suite: &mut Suite, heads: Heads, format: KvFormat) {
     });
 }
 
-/// Keys and values of 128 positions: from half precision (which the tiers come from) to the format, and to f32.
+/// Keys and values of 128 positions: from half precision (which the tiers come from) to the format,
+/// and to f32.
 fn convert(suite: &mut Suite, heads: Heads, format: KvFormat) {
     let kernels = suite.kernels;
     let layout = |format| {
@@ -204,8 +207,8 @@ fn convert(suite: &mut Suite, heads: Heads, format: KvFormat) {
     }
 }
 
-/// What keys cost that are quantized for their queries: looking at the queries of 128 tokens, one correction, and the keys of
-/// 128 positions without and with corrections.
+/// What keys cost that are quantized for their queries: looking at the queries of 128 tokens, one
+/// correction, and the keys of 128 positions without and with corrections.
 fn squat(suite: &mut Suite, heads: Heads) {
     let (kernels, dim) = (suite.kernels, heads.head_dim);
     let (width, group) = (heads.n_heads * dim, heads.n_heads / heads.n_kv_heads * dim);
@@ -239,14 +242,16 @@ fn squat(suite: &mut Suite, heads: Heads) {
     });
 }
 
-/// Query `i` sees `query_start + i + 1` keys; a score and its part of the sum take 4 operations per dimension.
+/// Query `i` sees `query_start + i + 1` keys; a score and its part of the sum take 4 operations per
+/// dimension.
 fn flops(heads: Heads, query_start: usize, n_queries: usize) -> u64 {
     let pairs = (query_start + 1..=query_start + n_queries).sum::<usize>();
     (4 * pairs * heads.n_heads * heads.head_dim) as u64
 }
 
-/// What attention is without tiles: for each head all scores of a query, their softmax, the sum of values. Keys, queries and
-/// values in single precision; each step vectorized, heads spread over the threads.
+/// What attention is without tiles: for each head all scores of a query, their softmax, the sum of
+/// values. Keys, queries and values in single precision; each step vectorized, heads spread over
+/// the threads.
 fn three_passes(suite: &mut Suite, heads: Heads, tokens: usize) {
     let (kernels, pool) = (suite.kernels, suite.pool.clone());
     let (dim, group) = (heads.head_dim, heads.n_heads / heads.n_kv_heads);

@@ -1,11 +1,12 @@
-//! Matrix products on packed weights for every block format, from decode (one token, bound by memory) to prefill (many
-//! tokens, bound by arithmetic), with a feed-forward shape of a 1 G-parameter model.
+//! Matrix products on packed weights for every block format, from decode (one token, bound by
+//! memory) to prefill (many tokens, bound by arithmetic), with a feed-forward shape of a 1
+//! G-parameter model.
 
 use ruvllm_benches::{Product, Suite};
 use ruvllm_kernels::quant::BlockFormat;
 
-/// Products of few tokens read matrices in turn until this many bytes have passed, so that none is in cache when it
-/// comes again, as in a model.
+/// Products of few tokens read matrices in turn until this many bytes have passed, so that none is
+/// in cache when it comes again, as in a model.
 const ROTATION_BYTES: usize = 256 << 20;
 
 fn main() {

@@ -1,5 +1,5 @@
-//! The page pool and slabs: what handing out memory costs. Nothing is written to the pages, so these are the
-//! times of the bookkeeping alone.
+//! The page pool and slabs: what handing out memory costs. Nothing is written to the pages, so
+//! these are the times of the bookkeeping alone.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -102,8 +102,8 @@ impl PressureOwner for Shelf {
     }
 }
 
-/// A victim among `n_pages` units of a tenant is chosen and evicted, its page is taken, and offered in its place. One tenant,
-/// because a page that goes to another one is zeroed.
+/// A victim among `n_pages` units of a tenant is chosen and evicted, its page is taken, and offered
+/// in its place. One tenant, because a page that goes to another one is zeroed.
 fn eviction(criterion: &mut Criterion, n_pages: usize) {
     let config = PoolConfig { address_factor: 1, ..PoolConfig::new(n_pages << 21) };
     let pool = PagePool::new(config).expect("addresses");

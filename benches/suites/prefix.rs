@@ -1,4 +1,5 @@
-//! The prefix cache: looking up, inserting and evicting in a tree of 100,000 prefixes, and the store on disk.
+//! The prefix cache: looking up, inserting and evicting in a tree of 100,000 prefixes, and the
+//! store on disk.
 
 use std::hint::black_box;
 
@@ -36,7 +37,8 @@ fn text(name: [u32; 3], n_tokens: usize) -> impl Iterator<Item = u32> {
     .take(n_tokens)
 }
 
-/// A prompt of `n_blocks` blocks and a last token. Those with the same `group` share `n_shared` blocks; there are no more.
+/// A prompt of `n_blocks` blocks and a last token. Those with the same `group` share `n_shared`
+/// blocks; there are no more.
 fn prompt(group: u32, member: u32, n_shared: usize, n_blocks: usize) -> Vec<u32> {
     let block = |i: usize| {
         let owner = if i < n_shared { 0 } else { member + 1 };
@@ -45,8 +47,8 @@ fn prompt(group: u32, member: u32, n_shared: usize, n_blocks: usize) -> Vec<u32>
     (0..n_blocks).flat_map(block).chain([0]).collect()
 }
 
-/// Trees of 100,000 prefixes: 1,000 groups that share their start, and one in which no two prefixes share anything, so
-/// that all are children of the root.
+/// Trees of 100,000 prefixes: 1,000 groups that share their start, and one in which no two prefixes
+/// share anything, so that all are children of the root.
 fn tree(suite: &mut Suite) {
     let n_prefixes: u32 = if suite.is_test() { 100 } else { 100_000 };
     for (name, n_groups, n_shared, n_blocks) in
@@ -65,7 +67,8 @@ fn tree(suite: &mut Suite) {
         let tokens = n_blocks * BLOCK;
         let work = Work { bytes: tokens as u64 * 4, flops: 0 };
 
-        // Prompts from all over the tree, so that no lookup finds its nodes in the processor's caches.
+        // Prompts from all over the tree, so that no lookup finds its nodes in the processor's
+        // caches.
         let spread = |i: u32| i.wrapping_mul(0x9e37_79b1);
         let prompts = |extra: u32| -> Vec<Vec<u32>> {
             let of = |i| prompt(spread(i) % n_groups, spread(i) / 7 % members + extra, n_shared, n_blocks);
@@ -104,7 +107,8 @@ fn tree(suite: &mut Suite) {
     }
 }
 
-/// A prefix of 1,000 tokens of a model of 16 layers with 8 heads of 64 values in 16 bits: 1 MiB per block.
+/// A prefix of 1,000 tokens of a model of 16 layers with 8 heads of 64 values in 16 bits: 1 MiB per
+/// block.
 fn store(suite: &mut Suite) {
     let (n_blocks, payload_bytes) = if suite.is_test() { (2, 1024) } else { (31, 1 << 20) };
     let folder = tempfile::tempdir().expect("a temporary folder");

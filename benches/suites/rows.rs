@@ -1,6 +1,6 @@
-//! Operations on rows of f32 and on vectors for search, one thread: norms, softmax, rotary embedding, activations,
-//! sampling's argmax, distances and vector quantization. Everything fits in cache, so fractions of the memory limit can
-//! exceed 100 %.
+//! Operations on rows of f32 and on vectors for search, one thread: norms, softmax, rotary
+//! embedding, activations, sampling's argmax, distances and vector quantization. Everything fits in
+//! cache, so fractions of the memory limit can exceed 100 %.
 
 use half::{bf16, f16};
 use ruvllm_benches::{Suite, Work, values};

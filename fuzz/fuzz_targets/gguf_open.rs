@@ -1,4 +1,5 @@
-//! Opens any bytes as a GGUF file, through the slice and through the stream, and touches all that the file offers.
+//! Opens any bytes as a GGUF file, through the slice and through the stream, and touches all that
+//! the file offers.
 
 #![no_main]
 

@@ -1,6 +1,7 @@
 //! Opens a folder whose `config.json` and weight file are any bytes, and reads all that it offers.
 //!
-//! The input is the length of the configuration in two bytes, the configuration, and the weight file.
+//! The input is the length of the configuration in two bytes, the configuration, and the weight
+//! file.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Reads any bytes as a calibration of keys and values, also with a checksum that is right; what is read must be written as it
-//! was.
+//! Reads any bytes as a calibration of keys and values, also with a checksum that is right; what is
+//! read must be written as it was.
 
 #![no_main]
 

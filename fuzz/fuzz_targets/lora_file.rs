@@ -1,6 +1,7 @@
 //! Opens any bytes as an adapter, and makes what it reads ready for a small model.
 //!
-//! The input is a GGUF file, or the length of a configuration in two bytes, the configuration, and a weights file.
+//! The input is a GGUF file, or the length of a configuration in two bytes, the configuration, and
+//! a weights file.
 
 #![no_main]
 

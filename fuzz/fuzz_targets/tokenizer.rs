@@ -1,4 +1,5 @@
-//! Reads any bytes as the header of a GGUF file and, if it has a tokenizer, encodes and decodes with it.
+//! Reads any bytes as the header of a GGUF file and, if it has a tokenizer, encodes and decodes
+//! with it.
 
 #![no_main]
 

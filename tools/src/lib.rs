@@ -1,8 +1,8 @@
-//! Tools of the ruvllm workspace that need its libraries: measurements, comparisons with other implementations, synthetic
-//! models. `cargo xtask` runs them.
+//! Tools of the ruvllm workspace that need its libraries: measurements, comparisons with other
+//! implementations, synthetic models. `cargo xtask` runs them.
 //!
-//! They are apart from `xtask` so that a check need not compile the libraries first. The package is a library only for its
-//! own integration tests.
+//! They are apart from `xtask` so that a check need not compile the libraries first. The package is
+//! a library only for its own integration tests.
 
 #![forbid(unsafe_code)]
 
@@ -35,35 +35,42 @@ enum Command {
     /// Runs Criterion suites, or whole models beside another engine
     ///
     /// `cargo xtask bench matmul` runs one suite, `batch-curve` draws rates over batch sizes,
-    /// `prefix-traces` counts hits of the prefix tree. `cargo xtask bench
-    /// --peer llama-bench=PATH --model FILE` runs this engine and llama.cpp's llama-bench in turn (with and without
-    /// repacking and flash attention), writes the samples to target/bench/ and the table to its section of
-    /// docs/performance.md.
+    /// `prefix-traces` counts hits of the prefix tree. `cargo xtask bench --peer llama-bench=PATH
+    /// --model FILE` runs this engine and llama.cpp's llama-bench in turn (with and without
+    /// repacking and flash attention), writes the samples to target/bench/ and the table to its
+    /// section of docs/performance.md.
     Bench(BenchArgs),
-    /// Measures what policies of the KV cache cost: perplexity of a text, retrieval from it, and bytes
+    /// Measures what policies of the KV cache cost: perplexity of a text, retrieval from it, and
+    /// bytes
     ///
     /// Writes the tables and the figure to docs/kv-cache.md, the samples to target/bench/.
     KvQuality(KvQualityArgs),
     /// Measures what the types of `ruvllm quantize` cost, beside llama.cpp's quantizer
     ///
-    /// Quantizes a model with both programs, measures perplexity of both files with this engine, and of a shorter piece with
-    /// llama.cpp, which must read the files written here. Writes the table to docs/models.md, the samples to target/bench/.
+    /// Quantizes a model with both programs, measures perplexity of both files with this engine,
+    /// and of a shorter piece with llama.cpp, which must read the files written here. Writes the
+    /// table to docs/models.md, the samples to target/bench/.
     QuantizeTable(QuantizeTableArgs),
     /// Measures embeddings of an encoder beside sentence-transformers and llama.cpp
     ///
-    /// The programs take turns. Writes the table to docs/performance.md, the samples to target/bench/.
+    /// The programs take turns. Writes the table to docs/performance.md, the samples to
+    /// target/bench/.
     EmbeddingSpeed(EmbeddingSpeedArgs),
-    /// Compares the tokenizers of real vocabularies with the ids that their models' own tokenizers give
+    /// Compares the tokenizers of real vocabularies with the ids that their models' own tokenizers
+    /// give
     ///
-    /// Prints a table. A folder in the manner of llama.cpp's `models`: `NAME.gguf`, the texts `NAME.gguf.inp`, their ids
-    /// `NAME.gguf.out`. Not part of `ci`: the files are too large to be committed.
+    /// Prints a table. A folder in the manner of llama.cpp's `models`: `NAME.gguf`, the texts
+    /// `NAME.gguf.inp`, their ids `NAME.gguf.out`. Not part of `ci`: the files are too large to be
+    /// committed.
     TokenizerGoldens {
         /// The folder
         folder: PathBuf,
     },
-    /// Renders conversations with chat templates of published models, here and by Python's Jinja2, and compares
+    /// Renders conversations with chat templates of published models, here and by Python's Jinja2,
+    /// and compares
     ///
-    /// Prints a table. Not part of `ci`: it needs a Python with the package `jinja2`, and the templates.
+    /// Prints a table. Not part of `ci`: it needs a Python with the package `jinja2`, and the
+    /// templates.
     TemplateGoldens {
         /// The folder with the templates, `NAME.jinja`
         folder: PathBuf,
@@ -71,10 +78,11 @@ enum Command {
         #[arg(long, value_name = "PROGRAM", default_value = "python3")]
         python: PathBuf,
     },
-    /// Computes models with drawn configurations and random weights here and by transformers, and compares
+    /// Computes models with drawn configurations and random weights here and by transformers, and
+    /// compares
     ///
-    /// Prints a table. Not part of `ci`: it needs a Python with the packages `torch` and `transformers`. The models stay in
-    /// target/family-goldens until the next run.
+    /// Prints a table. Not part of `ci`: it needs a Python with the packages `torch` and
+    /// `transformers`. The models stay in target/family-goldens until the next run.
     FamilyGoldens {
         /// Models of each family
         #[arg(long, default_value_t = 8)]

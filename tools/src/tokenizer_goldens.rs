@@ -1,8 +1,10 @@
-//! `cargo xtask tokenizer-goldens`: real vocabularies with the token ids that their own tokenizers give.
+//! `cargo xtask tokenizer-goldens`: real vocabularies with the token ids that their own tokenizers
+//! give.
 //!
-//! A folder in the manner of llama.cpp's `models`: vocabularies `NAME.gguf`, texts `NAME.gguf.inp` and their ids
-//! `NAME.gguf.out`, made by the tokenizer that each model was published with. The files are megabytes, so they are not
-//! part of the project; what is small of them is in the tests of `ruvllm-text`.
+//! A folder in the manner of llama.cpp's `models`: vocabularies `NAME.gguf`, texts `NAME.gguf.inp`
+//! and their ids `NAME.gguf.out`, made by the tokenizer that each model was published with. The
+//! files are megabytes, so they are not part of the project; what is small of them is in the tests
+//! of `ruvllm-text`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -112,8 +114,8 @@ fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).map_err(Error::io("read", path))
 }
 
-/// Texts with their ids; `None` if there are more of one than of the other. An id that is no number becomes one that no
-/// vocabulary has.
+/// Texts with their ids; `None` if there are more of one than of the other. An id that is no number
+/// becomes one that no vocabulary has.
 fn cases(texts: &str, ids: &str) -> Option<Vec<(String, Vec<TokenId>)>> {
     let texts: Vec<&str> = texts.strip_suffix(SEPARATOR).unwrap_or(texts).split(SEPARATOR).collect();
     let id = |id: &str| id.parse().unwrap_or(TokenId::MAX);

@@ -1,4 +1,5 @@
-//! Generated models open, have the declared types and shapes, and do not depend on the number of threads.
+//! Generated models open, have the declared types and shapes, and do not depend on the number of
+//! threads.
 
 use std::path::Path;
 

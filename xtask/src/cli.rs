@@ -14,7 +14,8 @@ use crate::{
 
 /// Builds, checks and measures the ruvllm workspace
 ///
-/// Run it from anywhere inside the workspace. Before a change is proposed, `cargo xtask ci` must pass.
+/// Run it from anywhere inside the workspace. Before a change is proposed, `cargo xtask ci` must
+/// pass.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", max_term_width = 100)]
 struct Cli {
@@ -26,14 +27,15 @@ struct Cli {
 enum Command {
     /// Runs every check that a change must pass, each with its time; stops at the first failure
     ///
-    /// Format, committed test data, form of the tree, clippy with warnings denied, tests (unit, integration, doc, and the
-    /// numeric crates once more with scalar kernels), loom, emulated ARM CPUs where the tools are, docs with warnings
-    /// denied, decision records.
+    /// Format, committed test data, form of the tree, clippy with warnings denied, tests (unit,
+    /// integration, doc, and the numeric crates once more with scalar kernels), loom, emulated ARM
+    /// CPUs where the tools are, docs with warnings denied, decision records.
     Ci {
         /// Only lints and tests of what the change touches
         #[arg(long, conflicts_with = "full")]
         quick: bool,
-        /// Also sanitizers, fuzzing, many generated cases, other platforms and implementations; goes on after failures
+        /// Also sanitizers, fuzzing, many generated cases, other platforms and implementations;
+        /// goes on after failures
         #[arg(long)]
         full: bool,
         #[command(flatten)]
@@ -43,9 +45,9 @@ enum Command {
     Test,
     /// Runs the tests of the kernels for `AArch64` on emulated CPUs, one for each level of NEON
     ///
-    /// Needs a compiler with the standard library of that target, its linker and an emulator; `cargo xtask setup
-    /// --cross` installs them. `ci` runs this where they are present. Emulation shows that results are right, not
-    /// how fast they are.
+    /// Needs a compiler with the standard library of that target, its linker and an emulator;
+    /// `cargo xtask setup --cross` installs them. `ci` runs this where they are present. Emulation
+    /// shows that results are right, not how fast they are.
     CrossTest,
     /// Runs the tests of the kernels under a sanitizer, or the thread pool's model under loom
     ///
@@ -67,7 +69,8 @@ enum Command {
     },
     /// Compares the engine's logits and texts with those of candle's code for the same models
     ///
-    /// Not part of `ci`: builds candle, which takes minutes. Fails unless the comparison ran and passed.
+    /// Not part of `ci`: builds candle, which takes minutes. Fails unless the comparison ran and
+    /// passed.
     SecondOpinion,
     /// Compares committed test data and models with their checksums
     Fixtures {
@@ -75,7 +78,8 @@ enum Command {
         #[arg(long)]
         update: bool,
     },
-    /// Checks the form of the tree: lengths of files and functions, widths of prose, READMEs, cycles of files
+    /// Checks the form of the tree: lengths of files and functions, widths of prose, READMEs,
+    /// cycles of files
     Tidy {
         /// Prints files, lines and import cycles of each crate instead
         #[arg(long, conflicts_with_all = ["fix", "all"])]
@@ -188,7 +192,8 @@ pub fn run() -> Result<()> {
     }
 }
 
-/// Runs this command line in `ruvllm-tools`, a package of its own: it needs the project's libraries, the checks do not.
+/// Runs this command line in `ruvllm-tools`, a package of its own: it needs the project's
+/// libraries, the checks do not.
 fn tools(workspace: &Workspace) -> Result<()> {
     CommandLine::cargo(workspace)
         .args(["run", "--quiet", "--package", "ruvllm-tools", "--"])

@@ -1,7 +1,9 @@
-//! `cargo xtask cross-test`: the tests of the kernels for `AArch64`, on emulated CPUs that differ in their instruction sets.
+//! `cargo xtask cross-test`: the tests of the kernels for `AArch64`, on emulated CPUs that differ
+//! in their instruction sets.
 //!
-//! The tests are built once. Each emulated CPU then runs all of them, told by `RUVLLM_ISA` which kernels it must choose, so
-//! that a level whose instructions the emulator does not show to the program is a failure and not a silent gap.
+//! The tests are built once. Each emulated CPU then runs all of them, told by `RUVLLM_ISA` which
+//! kernels it must choose, so that a level whose instructions the emulator does not show to the
+//! program is a failure and not a silent gap.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -18,8 +20,8 @@ pub(crate) const TARGET: &str = "aarch64-unknown-linux-gnu";
 pub(crate) const EMULATOR: &str = "qemu-aarch64-static";
 /// The linker, which also finds the target's C library.
 pub(crate) const LINKER: &str = "aarch64-linux-gnu-gcc";
-/// Compilers in the order in which they are tried: the ordinary one, and the one that Debian packages with libraries for
-/// other targets.
+/// Compilers in the order in which they are tried: the ordinary one, and the one that Debian
+/// packages with libraries for other targets.
 const COMPILERS: [&str; 2] = ["rustc", "/usr/bin/rustc"];
 
 /// The package whose code differs from level to level.
@@ -31,10 +33,12 @@ const PACKAGES: [&str; 2] = [KERNELS, "gguf-rs-lite"];
 /// Generated cases of a property test on the CPUs before the last; proptest's default is 256.
 const FEWER_CASES: &str = "64";
 
-/// Tests of what does not depend on the instruction set, long enough under emulation to run on one CPU alone, the last.
+/// Tests of what does not depend on the instruction set, long enough under emulation to run on one
+/// CPU alone, the last.
 const ONCE: [&str; 1] = ["any_chunking_and_any_threads_give_the_same_bits"];
 
-/// Changes to the profile of tests: better code runs no faster under emulation, and takes twice as long to compile.
+/// Changes to the profile of tests: better code runs no faster under emulation, and takes twice as
+/// long to compile.
 const PROFILE: [&str; 3] = [
     "profile.dev.package.ruvllm-kernels.opt-level=1",
     "profile.dev.package.ruvllm-kernels.codegen-units=16",
@@ -48,8 +52,8 @@ struct Cpu {
     isa: &'static str,
 }
 
-/// One for each level. The last has every feature that the emulator knows; signing return addresses takes it a cheaper
-/// algorithm, or it would spend most of its time there.
+/// One for each level. The last has every feature that the emulator knows; signing return addresses
+/// takes it a cheaper algorithm, or it would spend most of its time there.
 const CPUS: [Cpu; 3] = [
     Cpu { model: "cortex-a72", isa: "neon" },
     Cpu { model: "neoverse-n1", isa: "neon-dotprod" },

@@ -1,4 +1,5 @@
-//! The example that uses the kernels from outside the workspace: that it builds and runs, and what comes with it.
+//! The example that uses the kernels from outside the workspace: that it builds and runs, and what
+//! comes with it.
 
 use crate::metadata::Graph;
 use crate::process::CommandLine;
@@ -7,8 +8,9 @@ use crate::{Error, Result, Workspace};
 /// The example's folder, a workspace of its own.
 const FOLDER: &str = "examples/kernels-only";
 
-/// Every package that a user of `ruvllm-kernels` alone compiles, with default features, on a computer (others may have
-/// fewer): the three that its decision record allows, their macros and what those need.
+/// Every package that a user of `ruvllm-kernels` alone compiles, with default features, on a
+/// computer (others may have fewer): the three that its decision record allows, their macros and
+/// what those need.
 const PACKAGES: [&str; 13] = [
     "bytemuck",
     "bytemuck_derive",
@@ -39,7 +41,8 @@ pub(crate) fn command(workspace: &Workspace) -> CommandLine {
     ])
 }
 
-/// Runs [`command`], after looking at the format and the dependencies; says how many packages there are.
+/// Runs [`command`], after looking at the format and the dependencies; says how many packages there
+/// are.
 pub(crate) fn check(workspace: &Workspace) -> Result<String> {
     let example = Workspace::at(workspace.path(FOLDER));
     CommandLine::cargo(&example).args(["fmt", "--check"]).run()?;

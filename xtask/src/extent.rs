@@ -2,13 +2,15 @@
 
 use crate::process::CommandLine;
 
-/// Cases of a property test in a full run; proptest's default is 256, and each test states its own as a share of it.
+/// Cases of a property test in a full run; proptest's default is 256, and each test states its own
+/// as a share of it.
 const FULL_CASES: &str = "4096";
 
 /// How many tests a step runs, with how many generated cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extent {
-    /// Generated cases as each test states them; repetitions on other instruction sets only where they matter.
+    /// Generated cases as each test states them; repetitions on other instruction sets only where
+    /// they matter.
     Normal,
     /// Sixteen times as many cases, everything repeated.
     Full,

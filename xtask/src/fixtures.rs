@@ -1,4 +1,5 @@
-//! `cargo xtask fixtures`: committed test data and models are what they were when they were committed.
+//! `cargo xtask fixtures`: committed test data and models are what they were when they were
+//! committed.
 //!
 //! The list has the form of `sha256sum`, with paths from the root, so `sha256sum -c` reads it too.
 

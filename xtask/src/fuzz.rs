@@ -1,7 +1,8 @@
-//! `cargo xtask fuzz`: every target of the folder `fuzz` for some seconds, under the address sanitizer.
+//! `cargo xtask fuzz`: every target of the folder `fuzz` for some seconds, under the address
+//! sanitizer.
 //!
-//! The flags are those of `cargo fuzz`, given to the stable compiler, so that no other tool is needed but the C++ compiler
-//! that libFuzzer is built with.
+//! The flags are those of `cargo fuzz`, given to the stable compiler, so that no other tool is
+//! needed but the C++ compiler that libFuzzer is built with.
 
 use std::fs;
 
@@ -19,7 +20,8 @@ const FLAGS: &str = "--cfg fuzzing -Zsanitizer=address -Cdebug-assertions -Ccode
 /// Most memory of a target in MiB.
 const MEMORY_MIB: u32 = 4096;
 
-/// Builds the targets and runs `only` or all of them, each for `seconds`; stops at the first finding.
+/// Builds the targets and runs `only` or all of them, each for `seconds`; stops at the first
+/// finding.
 pub(crate) fn fuzz(workspace: &Workspace, only: Option<&str>, seconds: u64) -> Result<String> {
     let manifest = workspace.read(&format!("{FOLDER}/Cargo.toml"))?;
     let names = targets(&manifest);

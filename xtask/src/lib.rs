@@ -1,7 +1,7 @@
 //! The commands of `cargo xtask`: checks, their tools, architecture decision records.
 //!
-//! A library for its own integration tests and for `ruvllm-tools`; nothing that is shipped depends on it.
-//! It depends on no crate of the project, so that checks start soon on a clean clone.
+//! A library for its own integration tests and for `ruvllm-tools`; nothing that is shipped depends
+//! on it. It depends on no crate of the project, so that checks start soon on a clean clone.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! The dependency graph as `cargo metadata` resolves it: packages, their edges and their root files.
+//! The dependency graph as `cargo metadata` resolves it: packages, their edges and their root
+//! files.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
@@ -10,7 +11,8 @@ use crate::{Error, Result, Workspace};
 
 /// The resolved graph of a workspace with default features.
 ///
-/// Edges are the normal and build dependencies; dev-dependencies are left out, as they do not reach users.
+/// Edges are the normal and build dependencies; dev-dependencies are left out, as they do not reach
+/// users.
 #[derive(Debug)]
 pub struct Graph {
     packages: Vec<Package>,
@@ -76,8 +78,8 @@ struct DependencyKind {
 }
 
 impl Graph {
-    /// Asks cargo for the graph of `workspace` on this platform. (The graph of all platforms would need packages that
-    /// no build here has downloaded.)
+    /// Asks cargo for the graph of `workspace` on this platform. (The graph of all platforms would
+    /// need packages that no build here has downloaded.)
     ///
     /// # Errors
     /// When cargo or rustc fails or the answer is not understood.
@@ -135,7 +137,8 @@ impl Graph {
         Some(self.edges[from].iter().map(|&i| self.packages[i].name.as_str()).collect())
     }
 
-    /// Names of all packages that a member needs, directly or not, without itself; `None` if it does not exist.
+    /// Names of all packages that a member needs, directly or not, without itself; `None` if it
+    /// does not exist.
     #[must_use]
     pub fn reachable(&self, member: &str) -> Option<BTreeSet<&str>> {
         let start = self.index(member)?;

@@ -1,6 +1,7 @@
 //! Type checks for platforms that this machine does not run.
 //!
-//! Debian's compiler comes with the source of its standard library, from which cargo builds it for any target.
+//! Debian's compiler comes with the source of its standard library, from which cargo builds it for
+//! any target.
 
 use std::path::Path;
 

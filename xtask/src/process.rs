@@ -1,4 +1,5 @@
-//! Running other programs: one builder, shown before it runs, with its failure turned into an error.
+//! Running other programs: one builder, shown before it runs, with its failure turned into an
+//! error.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader};

@@ -1,8 +1,8 @@
-//! `cargo xtask sanitize`: the tests of the packages with the workspace's `unsafe` code under the address and the thread
-//! sanitizer, and what their threads agree on under the model checker loom.
+//! `cargo xtask sanitize`: the tests of the packages with the workspace's `unsafe` code under the
+//! address and the thread sanitizer, and what their threads agree on under the model checker loom.
 //!
-//! The sanitizers come with the stable toolchain; their flags are unstable, hence `RUSTC_BOOTSTRAP`. Each run ends with a
-//! planted fault that the sanitizer must report.
+//! The sanitizers come with the stable toolchain; their flags are unstable, hence
+//! `RUSTC_BOOTSTRAP`. Each run ends with a planted fault that the sanitizer must report.
 
 use clap::ValueEnum;
 
@@ -10,7 +10,8 @@ use crate::process::CommandLine;
 use crate::tally::Tally;
 use crate::{Error, Result, Workspace};
 
-/// The packages with `unsafe` code or shared state, and of the engine the tests that write prefixes from a thread.
+/// The packages with `unsafe` code or shared state, and of the engine the tests that write prefixes
+/// from a thread.
 const PACKAGES: [(&str, &str); 4] =
     [("ruvllm-kernels", ""), ("ruvllm-memory", ""), ("ruvllm-kv-cache", ""), ("ruvllm", "prefix::")];
 
@@ -32,11 +33,13 @@ pub(crate) enum Sanitizer {
     Address,
     /// Data races
     Thread,
-    /// Orders of steps in which the thread pool loses a job or meets it twice, or the page pool loses a page
+    /// Orders of steps in which the thread pool loses a job or meets it twice, or the page pool
+    /// loses a page
     Loom,
 }
 
-/// A fault that `crates/kernels/tests/planted.rs` commits when asked to, and the words that report it.
+/// A fault that `crates/kernels/tests/planted.rs` commits when asked to, and the words that report
+/// it.
 struct Fault {
     name: &'static str,
     report: &'static str,
@@ -60,7 +63,8 @@ pub(crate) fn sanitize(workspace: &Workspace, sanitizer: Sanitizer) -> Result<()
             (cargo, Fault { name: "overflow", report: "AddressSanitizer: heap-buffer-overflow" })
         }
         Sanitizer::Thread => {
-            // The standard library is not instrumented; without the waiver its ABI counts as another one.
+            // The standard library is not instrumented; without the waiver its ABI counts as
+            // another one.
             let flags = "-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer";
             let suppressions = workspace.path("xtask/tsan.supp");
             let options = format!("suppressions={}", suppressions.display());
@@ -95,7 +99,8 @@ fn demand_report(test: &CommandLine, fault: &Fault) -> Result<()> {
     }
 }
 
-/// Looks at the models of the thread pool and the page pool. They carry their own planted faults: tests that must panic.
+/// Looks at the models of the thread pool and the page pool. They carry their own planted faults:
+/// tests that must panic.
 pub(crate) fn loom(workspace: &Workspace, bound: Bound) -> Result<()> {
     for (package, models) in MODELS {
         let mut command = CommandLine::cargo(workspace)

@@ -1,7 +1,9 @@
-//! `cargo xtask second-opinion`: the tests that compare the engine with candle's code for the same models.
+//! `cargo xtask second-opinion`: the tests that compare the engine with candle's code for the same
+//! models.
 //!
-//! Candle is built for nothing else (ADR-0022), so `ci` leaves them out, and they have a target folder of their own: features
-//! of shared dependencies differ. Nothing may pass because nothing was run, so the tests are counted.
+//! Candle is built for nothing else (ADR-0022), so `ci` leaves them out, and they have a target
+//! folder of their own: features of shared dependencies differ. Nothing may pass because nothing
+//! was run, so the tests are counted.
 
 use std::ffi::OsStr;
 

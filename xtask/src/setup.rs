@@ -1,7 +1,7 @@
 //! `cargo xtask setup`: what a fresh Debian machine lacks beyond Rust itself, installed with apt.
 //!
-//! A machine without a linker cannot build this program either; there, install `build-essential` by hand
-//! first, as the README says. The command then confirms that nothing else is missing.
+//! A machine without a linker cannot build this program either; there, install `build-essential` by
+//! hand first, as the README says. The command then confirms that nothing else is missing.
 
 use crate::cross_test;
 use crate::process::CommandLine;

@@ -1,7 +1,7 @@
 //! The workspace's compiled test executables, listed and run directly.
 //!
-//! Running an executable that `cargo test --workspace` has built avoids a second build: `cargo test -p X`
-//! would resolve features for X alone and compile shared dependencies again.
+//! Running an executable that `cargo test --workspace` has built avoids a second build: `cargo test
+//! -p X` would resolve features for X alone and compile shared dependencies again.
 
 use std::path::PathBuf;
 
@@ -52,7 +52,8 @@ pub(crate) fn build(workspace: &Workspace, graph: &Graph) -> Result<Vec<TestBina
 /// Arguments that make cargo say what it has built.
 pub(crate) const MESSAGES: [&str; 2] = ["--message-format", "json-render-diagnostics"];
 
-/// Runs a build of tests that has the arguments [`MESSAGES`] and lists the executables, benches left out.
+/// Runs a build of tests that has the arguments [`MESSAGES`] and lists the executables, benches
+/// left out.
 pub(crate) fn executables(command: &CommandLine, graph: &Graph) -> Result<Vec<TestBinary>> {
     let mut binaries = Vec::new();
     for line in command.output_with_progress()?.lines() {

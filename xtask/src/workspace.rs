@@ -20,10 +20,12 @@ impl Workspace {
         Self { root: root.into() }
     }
 
-    /// Searches the current folder and those above it for a `Cargo.toml` with a `[workspace]` table.
+    /// Searches the current folder and those above it for a `Cargo.toml` with a `[workspace]`
+    /// table.
     ///
     /// # Errors
-    /// [`Error::NoWorkspace`] if there is none, [`Error::Io`] if the current folder cannot be found out.
+    /// [`Error::NoWorkspace`] if there is none, [`Error::Io`] if the current folder cannot be found
+    /// out.
     pub fn find() -> Result<Self> {
         let start = std::env::current_dir().map_err(Error::io("find", "."))?;
         start
@@ -124,7 +126,8 @@ fn is_output(name: &str) -> bool {
     name == ".git" || name == "target" || name.starts_with("target-")
 }
 
-/// A set of path patterns: `*` matches within one path part, `**` any number of parts, `?` one character.
+/// A set of path patterns: `*` matches within one path part, `**` any number of parts, `?` one
+/// character.
 #[derive(Debug)]
 pub(crate) struct PathPatterns(Vec<Regex>);
 

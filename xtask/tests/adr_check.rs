@@ -1,6 +1,8 @@
-//! Every kind of conformance check on a small workspace that keeps the rule, and on one that breaks it.
+//! Every kind of conformance check on a small workspace that keeps the rule, and on one that breaks
+//! it.
 //!
-//! The workspace: `low` (layer 0), `high` (layer 1, uses `low`), `tool` (a side package, uses `high`).
+//! The workspace: `low` (layer 0), `high` (layer 1, uses `low`), `tool` (a side package, uses
+//! `high`).
 
 use std::fs;
 use std::path::Path;

@@ -1,8 +1,9 @@
-//! Measures matrix products of every block format over the number of activation rows, and prints one JSON object per
-//! point after one with the machine's limits. `cargo xtask bench batch-curve` draws it.
+//! Measures matrix products of every block format over the number of activation rows, and prints
+//! one JSON object per point after one with the machine's limits. `cargo xtask bench batch-curve`
+//! draws it.
 //!
-//! Usage: `batch_curve [THREADS]`; one thread without an argument. A cliff in the curve is a batch size for which no
-//! good tile exists.
+//! Usage: `batch_curve [THREADS]`; one thread without an argument. A cliff in the curve is a batch
+//! size for which no good tile exists.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! Measures the machine's limits and prints them, one JSON object per thread count.
 //!
-//! Usage: `limits [THREADS,..]`, such as `limits 1,2`; all cores without an argument. `cargo xtask bench` runs it in
-//! every round, so that a share of a limit compares numbers of the same minute.
+//! Usage: `limits [THREADS,..]`, such as `limits 1,2`; all cores without an argument. `cargo xtask
+//! bench` runs it in every round, so that a share of a limit compares numbers of the same minute.
 
 use std::process::ExitCode;
 

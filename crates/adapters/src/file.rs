@@ -8,7 +8,8 @@ use ruvllm_kernels::quant::BlockFormat;
 use crate::error::{Error, Result};
 use crate::place::{Projection, RowOrder};
 
-/// A LoRA adapter on disk: checked in itself, not yet against a model. Its factors stay in the mapped file.
+/// A LoRA adapter on disk: checked in itself, not yet against a model. Its factors stay in the
+/// mapped file.
 #[derive(Debug, Clone)]
 pub struct LoraFile {
     pub(crate) path: PathBuf,

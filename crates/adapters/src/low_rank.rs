@@ -7,7 +7,8 @@ use ruvllm_kernels::Kernels;
 use ruvllm_kernels::quant::{PackedMatrix, SharedBytes};
 use ruvllm_kernels::rows::MatrixView;
 
-/// What an adapter adds to the products of one input: `B (A x)` for each of them, with the scale in `B`.
+/// What an adapter adds to the products of one input: `B (A x)` for each of them, with the scale in
+/// `B`.
 ///
 /// The first half is one product with [`shrink`](Self::shrink) for all targets, the second an
 /// [`expand`](Self::expand) of its result for each target.
@@ -51,8 +52,8 @@ impl LowRank {
         Some(expansion.outputs)
     }
 
-    /// Adds what it makes of rows of `shrunk`, `[rows, rank]`, to as many rows of the product `target`, or of its values from
-    /// `column` on: `out` is `[rows, columns]`.
+    /// Adds what it makes of rows of `shrunk`, `[rows, rank]`, to as many rows of the product
+    /// `target`, or of its values from `column` on: `out` is `[rows, columns]`.
     ///
     /// # Numerics
     /// That of [`Kernels::add_product`]: what a value gets depends on nothing but its row.

@@ -64,9 +64,11 @@ pub struct BaseModel {
     pub ffn_dim: usize,
     /// Logits.
     pub vocab_size: usize,
-    /// Whether rows of query and key matrices lie as GGUF files of Llama have them: the two halves of a head interleaved.
+    /// Whether rows of query and key matrices lie as GGUF files of Llama have them: the two halves
+    /// of a head interleaved.
     pub interleaved_heads: bool,
-    /// Whether the file of the model has queries, keys and values in one tensor and gate and up in another, under the name of up.
+    /// Whether the file of the model has queries, keys and values in one tensor and gate and up in
+    /// another, under the name of up.
     pub joint_projections: bool,
 }
 
@@ -90,7 +92,8 @@ pub(crate) struct Target {
 }
 
 impl BaseModel {
-    /// The projection that a file means: in GGUF files, gate and up in one tensor are called `ffn_up`.
+    /// The projection that a file means: in GGUF files, gate and up in one tensor are called
+    /// `ffn_up`.
     pub(crate) fn meant(&self, projection: Projection, row_order: RowOrder) -> Projection {
         match projection {
             Projection::Up if self.joint_projections && row_order == RowOrder::Gguf => Projection::GateUp,
@@ -139,8 +142,8 @@ impl BaseModel {
         }
     }
 
-    /// Position, in the order of GGUF files of Llama, of row `row` of a query or key matrix in Hugging Face's order: a head is
-    /// its two halves there, and pairs of their rows here.
+    /// Position, in the order of GGUF files of Llama, of row `row` of a query or key matrix in
+    /// Hugging Face's order: a head is its two halves there, and pairs of their rows here.
     pub(crate) fn interleaved_row(&self, row: usize) -> usize {
         let (head, at) = (row / self.head_dim, row % self.head_dim);
         let half = self.head_dim / 2;

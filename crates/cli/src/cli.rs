@@ -60,7 +60,8 @@ pub(crate) enum Command {
 }
 
 impl Cli {
-    /// Runs the command and gives the exit code of its success; those that Ctrl-C stops in good order have another one than 0.
+    /// Runs the command and gives the exit code of its success; those that Ctrl-C stops in good
+    /// order have another one than 0.
     pub(crate) fn run(self) -> Result<ExitCode> {
         let json = self.json;
         match self.command {

@@ -1,17 +1,19 @@
 //! The CPU time of this process: the only `unsafe` of the program, one system call.
 //!
-//! Wall time on a busy machine says more about the neighbours than about the engine; CPU time does not.
+//! Wall time on a busy machine says more about the neighbours than about the engine; CPU time does
+//! not.
 
 #![allow(unsafe_code)]
 
 use std::time::Duration;
 
-/// CPU time that all threads of this process have used so far; `None` where the system does not tell.
+/// CPU time that all threads of this process have used so far; `None` where the system does not
+/// tell.
 #[cfg(unix)]
 pub(crate) fn process_cpu_time() -> Option<Duration> {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a valid, exclusively borrowed `timespec` for the length of the call, and the call writes
-    // nothing else. An unknown clock makes it return -1 and leave `time` alone.
+    // SAFETY: `time` is a valid, exclusively borrowed `timespec` for the length of the call, and
+    // the call writes nothing else. An unknown clock makes it return -1 and leave `time` alone.
     let status = unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
     if status != 0 {
         return None;
@@ -19,7 +21,8 @@ pub(crate) fn process_cpu_time() -> Option<Duration> {
     Some(Duration::new(u64::try_from(time.tv_sec).ok()?, u32::try_from(time.tv_nsec).ok()?))
 }
 
-/// CPU time that all threads of this process have used so far; `None` where the system does not tell.
+/// CPU time that all threads of this process have used so far; `None` where the system does not
+/// tell.
 #[cfg(not(unix))]
 pub(crate) fn process_cpu_time() -> Option<Duration> {
     None

@@ -1,4 +1,5 @@
-//! Which model a command uses: `--model`, else `RUVLLM_MODEL`, else the small model inside the program.
+//! Which model a command uses: `--model`, else `RUVLLM_MODEL`, else the small model inside the
+//! program.
 //!
 //! What is named is a path, or else a model of the store.
 
@@ -23,8 +24,8 @@ const BUILT_IN_NAME: &str = "base-q8_0";
 #[repr(C, align(64))]
 struct Aligned<T: ?Sized>(T);
 
-/// The built-in model. Part of the program's read-only data, so its pages are loaded when they are used and shared
-/// between processes, just like a mapped file.
+/// The built-in model. Part of the program's read-only data, so its pages are loaded when they are
+/// used and shared between processes, just like a mapped file.
 static BUILT_IN: &Aligned<[u8]> = &Aligned(*include_bytes!("../../../models/base-q8_0.gguf"));
 
 /// The model of a command.
@@ -42,8 +43,8 @@ pub(crate) enum ModelChoice {
 }
 
 impl ModelChoice {
-    /// The choice for a value of `--model` and the environment. A name that the store does not know either is left for
-    /// [`Self::check`] to refuse.
+    /// The choice for a value of `--model` and the environment. A name that the store does not know
+    /// either is left for [`Self::check`] to refuse.
     pub(crate) fn new(flag: Option<&Path>) -> Self {
         match Self::of(flag, env::var_os(MODEL_VARIABLE)) {
             Self::File { path, origin } => match from_store(&path) {
@@ -54,7 +55,8 @@ impl ModelChoice {
         }
     }
 
-    /// The choice for both values. An empty variable counts as absent, so that `RUVLLM_MODEL=` switches it off.
+    /// The choice for both values. An empty variable counts as absent, so that `RUVLLM_MODEL=`
+    /// switches it off.
     fn of(flag: Option<&Path>, variable: Option<OsString>) -> Self {
         match (flag, variable) {
             (Some(path), _) => Self::File { path: path.to_owned(), origin: "--model" },
@@ -104,7 +106,8 @@ impl ModelChoice {
     /// Opens the container only: metadata and tensor list, no weights.
     ///
     /// # Errors
-    /// As [`Self::check`]; what is unreadable, or neither a well-formed GGUF file nor a Hugging Face folder.
+    /// As [`Self::check`]; what is unreadable, or neither a well-formed GGUF file nor a Hugging
+    /// Face folder.
     pub(crate) fn open(&self) -> Result<Box<dyn Checkpoint>> {
         self.check()?;
         let opened = match self {
@@ -117,7 +120,8 @@ impl ModelChoice {
     }
 }
 
-/// What the store has under the name `path`; `None` for what exists as a file, and for what can only be one.
+/// What the store has under the name `path`; `None` for what exists as a file, and for what can
+/// only be one.
 fn from_store(path: &Path) -> Option<Result<StoredModel, ruvllm_hub::Error>> {
     let name = path.to_str()?;
     let is_name = name.starts_with("hf://") || !name.contains(['/', '\\']);

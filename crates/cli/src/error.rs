@@ -1,8 +1,8 @@
 //! What can go wrong in the program, as one line for a person.
 //!
-//! Library errors arrive here with the thing they are about (a file, a flag); [`one_line`] joins an error
-//! with its causes. Most usage errors are not here: the argument
-//! parser finds them, see [`crate::usage`].
+//! Library errors arrive here with the thing they are about (a file, a flag); [`one_line`] joins an
+//! error with its causes. Most usage errors are not here: the argument parser finds them, see
+//! [`crate::usage`].
 
 use std::path::PathBuf;
 
@@ -258,8 +258,8 @@ pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The error and its causes on one line: `what: why: why`.
 ///
-/// What two neighbours both say is said once, and line breaks and control characters (file contents may appear in
-/// messages) become visible escapes.
+/// What two neighbours both say is said once, and line breaks and control characters (file contents
+/// may appear in messages) become visible escapes.
 pub(crate) fn one_line(error: &dyn std::error::Error) -> String {
     let mut parts = vec![error.to_string()];
     let mut cause = error.source();
@@ -275,7 +275,8 @@ pub(crate) fn one_line(error: &dyn std::error::Error) -> String {
     printable(&parts.join(": "))
 }
 
-/// `text` with control characters escaped, so that it stays on one line and cannot drive a terminal.
+/// `text` with control characters escaped, so that it stays on one line and cannot drive a
+/// terminal.
 pub(crate) fn printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

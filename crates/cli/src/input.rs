@@ -38,7 +38,8 @@ pub(crate) fn file_tokens(path: &Path) -> Result<Vec<u32>> {
     parse_tokens(&origin, &utf8(&origin, bytes)?)
 }
 
-/// Token ids from arguments or, when there are none or a single `-`, from standard input: see [`parse_tokens`].
+/// Token ids from arguments or, when there are none or a single `-`, from standard input: see
+/// [`parse_tokens`].
 ///
 /// # Errors
 /// Text that is not a list of ids.
@@ -49,8 +50,8 @@ pub(crate) fn argument_tokens(arguments: &[String]) -> Result<Vec<u32>> {
     parse_tokens("the arguments", &arguments.join(" "))
 }
 
-/// Reads ids from any of the forms the program itself writes: a JSON array, a JSON object with the array under
-/// `tokens` or `ids`, or ids separated by white space or commas.
+/// Reads ids from any of the forms the program itself writes: a JSON array, a JSON object with the
+/// array under `tokens` or `ids`, or ids separated by white space or commas.
 ///
 /// # Errors
 /// Anything else, with the offending piece.

@@ -1,8 +1,8 @@
 //! The `ruvllm` program: run, inspect and measure language models from the command line.
 //!
-//! This file only parses the arguments, runs one command and turns its result into an exit code: 0 success,
-//! 1 failure (one line on standard error), 2 usage error, 130 stopped by Ctrl-C. The engine is the library `ruvllm`;
-//! nothing here computes.
+//! This file only parses the arguments, runs one command and turns its result into an exit code: 0
+//! success, 1 failure (one line on standard error), 2 usage error, 130 stopped by Ctrl-C. The
+//! engine is the library `ruvllm`; nothing here computes.
 
 #![deny(unsafe_code)]
 

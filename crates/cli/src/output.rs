@@ -1,7 +1,8 @@
-//! Standard output: whole documents, streamed text, and the small formats that the human forms share.
+//! Standard output: whole documents, streamed text, and the small formats that the human forms
+//! share.
 //!
-//! A closed pipe (`ruvllm ... | head`) is no error: the reader has what it wanted, so nothing more is written and
-//! the program ends with success. Nothing here writes to standard error.
+//! A closed pipe (`ruvllm ... | head`) is no error: the reader has what it wanted, so nothing more
+//! is written and the program ends with success. Nothing here writes to standard error.
 
 use std::io::{self, ErrorKind, Write};
 use std::ops::ControlFlow;
@@ -29,7 +30,8 @@ pub(crate) fn write_text(text: &str) -> Result<Reader> {
     }
 }
 
-/// Where generated text goes: to standard output piece by piece, or nowhere (a JSON document holds it).
+/// Where generated text goes: to standard output piece by piece, or nowhere (a JSON document holds
+/// it).
 pub(crate) struct TextSink {
     streams: bool,
     /// Whether a terminal shows it: see [`harmless`].
@@ -107,7 +109,8 @@ pub(crate) fn bytes(n: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
-/// Rows as aligned columns, two spaces apart: text to the left, columns named in `right` to the right.
+/// Rows as aligned columns, two spaces apart: text to the left, columns named in `right` to the
+/// right.
 pub(crate) fn table(rows: &[Vec<String>], right: &[usize]) -> String {
     let n_columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
@@ -136,7 +139,8 @@ pub(crate) fn table(rows: &[Vec<String>], right: &[usize]) -> String {
     out
 }
 
-/// `text` without control characters but line breaks and tabs, so that what a model or a file says cannot drive a terminal.
+/// `text` without control characters but line breaks and tabs, so that what a model or a file says
+/// cannot drive a terminal.
 fn harmless(text: &str) -> String {
     text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
 }

@@ -1,4 +1,5 @@
-//! Progress on a terminal: a bar on standard error, nothing at all when standard error is not a terminal.
+//! Progress on a terminal: a bar on standard error, nothing at all when standard error is not a
+//! terminal.
 //!
 //! A bar appears only when the work has taken a moment, so that quick commands stay quiet.
 
@@ -51,7 +52,8 @@ impl Progress {
     /// The bar itself. The draw target hides it when standard error is not a terminal.
     fn start(&self, done: u64, total: u64) -> ProgressBar {
         let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden());
-        // The templates above are constants; one that does not parse falls back to the library's own style.
+        // The templates above are constants; one that does not parse falls back to the library's
+        // own style.
         if let Ok(style) = ProgressStyle::with_template(self.template) {
             bar.set_style(style);
         }

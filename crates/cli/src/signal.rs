@@ -1,7 +1,7 @@
 //! Ctrl-C: asks the engine to stop, and ends the program when that is not enough.
 //!
-//! The handler is installed when generation starts. Before that (while a model loads) the system's default applies
-//! and Ctrl-C ends the program immediately, which is what one wants there.
+//! The handler is installed when generation starts. Before that (while a model loads) the system's
+//! default applies and Ctrl-C ends the program immediately, which is what one wants there.
 
 use std::process;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,8 @@ pub(crate) const INTERRUPTED: u8 = 130;
 
 /// A token that the first Ctrl-C from now on cancels; the second ends the program at once.
 ///
-/// When the handler cannot be installed, Ctrl-C keeps ending the program at once; that is no reason to fail.
+/// When the handler cannot be installed, Ctrl-C keeps ending the program at once; that is no reason
+/// to fail.
 pub(crate) fn cancel_on_interrupt() -> CancelToken {
     let token = CancelToken::new();
     // It runs before the handler is there: no press may find nothing to stop.
@@ -40,8 +41,8 @@ struct State {
 }
 
 impl Interrupts {
-    /// Takes Ctrl-C over. `presses_to_end` of them while one answer runs end the program, and with `ends_idle` one while
-    /// none does.
+    /// Takes Ctrl-C over. `presses_to_end` of them while one answer runs end the program, and with
+    /// `ends_idle` one while none does.
     pub(crate) fn install(presses_to_end: usize, ends_idle: bool) -> Self {
         Self::take_over(State { running: None, presses: 0, presses_to_end, ends_idle })
     }

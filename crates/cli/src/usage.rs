@@ -1,7 +1,7 @@
 //! Usage errors on one line.
 //!
-//! The argument parser explains a mistake over several lines; scripts and logs want one. Help and version texts are
-//! printed as they are.
+//! The argument parser explains a mistake over several lines; scripts and logs want one. Help and
+//! version texts are printed as they are.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -13,7 +13,8 @@ use crate::error::printable;
 /// Exit code of a usage error.
 const USAGE: u8 = 2;
 
-/// Prints what the parser has to say and gives the exit code: 0 for help and version, 2 for a usage error.
+/// Prints what the parser has to say and gives the exit code: 0 for help and version, 2 for a usage
+/// error.
 pub(crate) fn report(error: &clap::Error) -> ExitCode {
     // A closed pipe or terminal leaves nobody to tell; the exit code still says what happened.
     match error.kind() {
@@ -34,8 +35,8 @@ pub(crate) fn report(error: &clap::Error) -> ExitCode {
 
 /// Joins the parts of the parser's message: the mistake, its tips, and which help to read.
 ///
-/// The message is paragraphs divided by empty lines: `error: ...`, `tip: ...`, `Usage: COMMAND ...`, and a closing
-/// hint about `--help`.
+/// The message is paragraphs divided by empty lines: `error: ...`, `tip: ...`, `Usage: COMMAND
+/// ...`, and a closing hint about `--help`.
 fn one_line(message: &str) -> String {
     let paragraphs: Vec<String> =
         message.split("\n\n").map(|part| part.split_whitespace().collect::<Vec<_>>().join(" ")).collect();

@@ -2,12 +2,14 @@
 
 use std::path::PathBuf;
 
-/// The program's folder for what it can do without; `None` if neither the variable nor a home is set.
+/// The program's folder for what it can do without; `None` if neither the variable nor a home is
+/// set.
 pub(crate) fn cache() -> Option<PathBuf> {
     of("XDG_CACHE_HOME", ".cache")
 }
 
-/// The program's folder for what it remembers between runs; `None` if neither the variable nor a home is set.
+/// The program's folder for what it remembers between runs; `None` if neither the variable nor a
+/// home is set.
 pub(crate) fn state() -> Option<PathBuf> {
     of("XDG_STATE_HOME", ".local/state")
 }

@@ -9,8 +9,8 @@ pub(crate) type FileBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
 /// The bytes of one tensor.
 ///
-/// Cheap to clone, and independent of the [`Gguf`](crate::Gguf) it came from: it keeps the mapping or the owner of
-/// the bytes alive.
+/// Cheap to clone, and independent of the [`Gguf`](crate::Gguf) it came from: it keeps the mapping
+/// or the owner of the bytes alive.
 #[derive(Clone)]
 pub struct TensorData {
     file: FileBytes,
@@ -24,8 +24,9 @@ impl TensorData {
         Some(Self { file, range })
     }
 
-    /// Maps a whole file of any format, so that weights stored elsewhere than in a GGUF file can be handed around alike.
-    /// What [`Gguf::open`](crate::Gguf::open) says of the file's life holds here too.
+    /// Maps a whole file of any format, so that weights stored elsewhere than in a GGUF file can be
+    /// handed around alike. What [`Gguf::open`](crate::Gguf::open) says of the file's life holds
+    /// here too.
     ///
     /// # Errors
     /// If the file cannot be opened or mapped, or is no regular file.
@@ -35,7 +36,8 @@ impl TensorData {
         Ok(Self { file: Arc::new(map), range })
     }
 
-    /// The part `range` of these bytes, counted from their start; `None` if it does not lie in them. Copies nothing.
+    /// The part `range` of these bytes, counted from their start; `None` if it does not lie in
+    /// them. Copies nothing.
     #[must_use]
     pub fn slice(&self, range: Range<usize>) -> Option<Self> {
         if range.start > range.end || range.end > self.range.len() {
@@ -48,7 +50,8 @@ impl TensorData {
     /// The bytes.
     ///
     /// # Panics
-    /// If the owner of the bytes given to [`Gguf::from_owner`](crate::Gguf::from_owner) has since made them fewer.
+    /// If the owner of the bytes given to [`Gguf::from_owner`](crate::Gguf::from_owner) has since
+    /// made them fewer.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &(*self.file).as_ref()[self.range.clone()]

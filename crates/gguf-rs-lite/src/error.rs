@@ -7,10 +7,11 @@ use crate::TensorType;
 /// `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Where in a file something is wrong: the byte offset and the field that was being read or checked.
+/// Where in a file something is wrong: the byte offset and the field that was being read or
+/// checked.
 ///
-/// The offset counts from the start of the file. It is absent when the fault was found before anything had a
-/// position, as in a writer that refuses its input.
+/// The offset counts from the start of the file. It is absent when the fault was found before
+/// anything had a position, as in a writer that refuses its input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     /// Byte offset from the start of the file, if there is one.
@@ -290,7 +291,8 @@ pub enum Error {
         /// The file's alignment in bytes.
         alignment: u64,
     },
-    /// A tensor's data reaches beyond the end of the file: the file is cut short or its header is wrong.
+    /// A tensor's data reaches beyond the end of the file: the file is cut short or its header is
+    /// wrong.
     #[error(
         "{place}: {bytes} bytes at data offset {data_offset} reach beyond the end of the file ({file_len} bytes, data section at {data_start})"
     )]
@@ -352,8 +354,8 @@ pub enum Error {
         /// Bytes the tensor has.
         bytes: u64,
     },
-    /// The file is one part of a split model, but its name does not end in `-00001-of-00003.gguf` (with its own
-    /// numbers), so that the other parts cannot be found.
+    /// The file is one part of a split model, but its name does not end in `-00001-of-00003.gguf`
+    /// (with its own numbers), so that the other parts cannot be found.
     #[error(
         "{} says it is part {part} of {count}, but its name does not end in \"-{part:05}-of-{count:05}.gguf\"",
         path.display()

@@ -20,8 +20,9 @@ pub type FileWriter = Writer<BufWriter<File>>;
 
 /// Writes a file: `fill` gets a [`Writer`] after the header and provides the data of all tensors.
 ///
-/// The file is written under a temporary name in the same folder, flushed to the disk, and renamed to `path` only when
-/// complete. On any failure the temporary file is removed and what was at `path` stays.
+/// The file is written under a temporary name in the same folder, flushed to the disk, and renamed
+/// to `path` only when complete. On any failure the temporary file is removed and what was at
+/// `path` stays.
 ///
 /// # Errors
 /// Those of [`Writer`], those of the file system, and whatever `fill` returns.
@@ -77,7 +78,8 @@ impl Temporary {
 impl Drop for Temporary {
     fn drop(&mut self) {
         if !self.renamed {
-            // Nothing more can be done about a file that cannot be removed; the failure that led here is reported.
+            // Nothing more can be done about a file that cannot be removed; the failure that led
+            // here is reported.
             let _ = fs::remove_file(&self.path);
         }
     }

@@ -27,11 +27,13 @@ pub const MAX_NAME_BYTES: u64 = 64;
 /// The most bytes a metadata key may have.
 pub const MAX_KEY_BYTES: u64 = 65_535;
 
-/// How deep arrays may nest; an array of numbers has depth 1. Ours, not the format's, which sets no limit.
+/// How deep arrays may nest; an array of numbers has depth 1. Ours, not the format's, which sets no
+/// limit.
 pub const MAX_ARRAY_DEPTH: usize = 16;
 
-/// The most bytes that everything before the tensor data may take. Ours, not the format's: it keeps a wrong length
-/// in a large file from drawing gigabytes of tensor data into memory. The largest vocabularies take a few per cent.
+/// The most bytes that everything before the tensor data may take. Ours, not the format's: it keeps
+/// a wrong length in a large file from drawing gigabytes of tensor data into memory. The largest
+/// vocabularies take a few per cent.
 pub const MAX_HEADER_BYTES: u64 = 1 << 30;
 
 /// The next multiple of `alignment`, which must not be 0; `None` on overflow.

@@ -11,7 +11,8 @@ use crate::{
     split,
 };
 
-/// An opened model whose tensor data stay where they are: in the mapped file or in the caller's memory.
+/// An opened model whose tensor data stay where they are: in the mapped file or in the caller's
+/// memory.
 ///
 /// Cloning is cheap. Tensors of a split model appear as if they were in one file.
 #[derive(Clone)]
@@ -25,14 +26,14 @@ struct Inner {
 }
 
 impl Gguf {
-    /// Opens a file by mapping it into memory. Of a split model any part may be named; the other parts are found
-    /// beside it by their names (`-00001-of-00003.gguf`).
+    /// Opens a file by mapping it into memory. Of a split model any part may be named; the other
+    /// parts are found beside it by their names (`-00001-of-00003.gguf`).
     ///
     /// Only the header is read now; tensor data are read by the system when first touched.
     ///
-    /// While the model or any [`TensorData`] of it is alive, the file must not be shortened or overwritten in place:
-    /// reading a page that no longer exists ends the process, and changed bytes change the weights. Replacing the file
-    /// by renaming another one over it is fine.
+    /// While the model or any [`TensorData`] of it is alive, the file must not be shortened or
+    /// overwritten in place: reading a page that no longer exists ends the process, and changed
+    /// bytes change the weights. Replacing the file by renaming another one over it is fine.
     ///
     /// # Errors
     /// If the file or one of its parts cannot be opened, is malformed, or lacks tensor data.
@@ -48,11 +49,12 @@ impl Gguf {
         Self::from_owner(bytes)
     }
 
-    /// Opens a model in memory that `owner` keeps alive, such as a `Vec<u8>` or a mapping of one's own. The owner must
-    /// answer the same bytes every time.
+    /// Opens a model in memory that `owner` keeps alive, such as a `Vec<u8>` or a mapping of one's
+    /// own. The owner must answer the same bytes every time.
     ///
     /// # Errors
-    /// If the bytes are not a well-formed file or lack tensor data, or are one part of a split model.
+    /// If the bytes are not a well-formed file or lack tensor data, or are one part of a split
+    /// model.
     pub fn from_owner(owner: impl AsRef<[u8]> + Send + Sync + 'static) -> Result<Self> {
         let part = Part::new(owner)?;
         if let Some(split) = split::Membership::of(&part.header.metadata)? {
@@ -127,7 +129,8 @@ impl Gguf {
     /// [`Error::NoTensor`] if this model has no tensor of that name.
     ///
     /// # Panics
-    /// If the owner given to [`Gguf::from_owner`] answers fewer bytes than it did when the model was opened.
+    /// If the owner given to [`Gguf::from_owner`] answers fewer bytes than it did when the model
+    /// was opened.
     pub fn data(&self, tensor: impl AsRef<str>) -> Result<TensorData> {
         let name = tensor.as_ref();
         let (part, tensor) = self.find(name).ok_or_else(|| Error::NoTensor { name: name.to_owned() })?;

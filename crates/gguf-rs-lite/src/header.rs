@@ -30,8 +30,8 @@ impl TensorInfo {
     /// `dims`: at most 4 dimensions, fastest-varying first.
     ///
     /// # Errors
-    /// If the name is empty or longer than [`MAX_NAME_BYTES`], if there are too many dimensions, if their product
-    /// overflows, or if a row is not a whole number of the type's blocks.
+    /// If the name is empty or longer than [`MAX_NAME_BYTES`], if there are too many dimensions, if
+    /// their product overflows, or if a row is not a whole number of the type's blocks.
     pub fn new(name: impl Into<String>, dims: impl Into<Vec<u64>>, tensor_type: TensorType) -> Result<Self> {
         let name = name.into();
         check_name(&name, None)?;
@@ -62,11 +62,13 @@ impl TensorInfo {
         self.elements
     }
 
-    /// The tensor seen as a matrix, `(rows, cols)`: `cols` is the first dimension, `rows` the product of the others.
+    /// The tensor seen as a matrix, `(rows, cols)`: `cols` is the first dimension, `rows` the
+    /// product of the others.
     #[must_use]
     pub fn rows_cols(&self) -> (u64, u64) {
         let cols = self.dims.first().copied().unwrap_or(1);
-        // With zero columns the product of the other dimensions is unchecked, and any answer is as good as 0.
+        // With zero columns the product of the other dimensions is unchecked, and any answer is as
+        // good as 0.
         let rows = self.elements.checked_div(cols).unwrap_or(0);
         (rows, cols)
     }
@@ -94,8 +96,9 @@ pub(crate) fn check_name(name: &str, offset: Option<u64>) -> Result<()> {
 
 /// Everything in one file but its tensor data, fully checked against the length of the file.
 ///
-/// A `Header` that exists keeps these promises: names are unique; every tensor's data lies inside the file, starts at
-/// a multiple of the alignment and overlaps no other tensor's; sizes were computed without overflow.
+/// A `Header` that exists keeps these promises: names are unique; every tensor's data lies inside
+/// the file, starts at a multiple of the alignment and overlaps no other tensor's; sizes were
+/// computed without overflow.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Header {
@@ -114,7 +117,8 @@ pub struct Header {
 impl Header {
     /// Where a tensor of this header has its data, in bytes from the start of the file.
     pub(crate) fn data_start(&self, tensor: &TensorInfo) -> u64 {
-        // Cannot overflow for a checked tensor; for a changed copy of one, any answer out of range will do.
+        // Cannot overflow for a checked tensor; for a changed copy of one, any answer out of range
+        // will do.
         self.data_offset.saturating_add(tensor.offset)
     }
 }

@@ -1,13 +1,15 @@
 //! Checks on a list of tensors as a whole: unique names, data inside the file, no overlap.
 //!
-//! Gaps between tensors, data in another order than the list, and bytes after the last tensor are all fine.
+//! Gaps between tensors, data in another order than the list, and bytes after the last tensor are
+//! all fine.
 
 use crate::{
     error::{Error, Field, Place, Result},
     header::TensorInfo,
 };
 
-/// Checks `tensors`, whose entries stand at `positions` in a file of `file_len` bytes with data at `data_start`.
+/// Checks `tensors`, whose entries stand at `positions` in a file of `file_len` bytes with data at
+/// `data_start`.
 ///
 /// Takes O(n log n) for n tensors.
 pub(crate) fn check(tensors: &[TensorInfo], positions: &[u64], data_start: u64, file_len: u64) -> Result<()> {

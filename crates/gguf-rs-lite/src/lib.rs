@@ -11,10 +11,11 @@
 //!
 //! # Choices where the format leaves room
 //!
-//! Accepted: gaps between tensors, data in another order than the list, bytes after the last tensor, nested arrays
-//! (up to [`MAX_ARRAY_DEPTH`]), scalars without dimensions, tensors without elements, non-finite floats.
-//! Refused: keys, names and string values that are not UTF-8, empty keys and names, names longer than the format's
-//! limits, booleans other than 0 and 1, alignments that are not a power of two of at least 8.
+//! Accepted: gaps between tensors, data in another order than the list, bytes after the last
+//! tensor, nested arrays (up to [`MAX_ARRAY_DEPTH`]), scalars without dimensions, tensors without
+//! elements, non-finite floats. Refused: keys, names and string values that are not UTF-8, empty
+//! keys and names, names longer than the format's limits, booleans other than 0 and 1, alignments
+//! that are not a power of two of at least 8.
 //!
 //! # Source
 //! The GGUF specification in ggml's documentation, `docs/gguf.md`.

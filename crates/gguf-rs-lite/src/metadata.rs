@@ -1,4 +1,5 @@
-//! The key-value metadata of a file: keeps its order, finds a key in constant time, reads values by type.
+//! The key-value metadata of a file: keeps its order, finds a key in constant time, reads values by
+//! type.
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
@@ -9,8 +10,8 @@ use crate::{
 
 /// Metadata in file order.
 ///
-/// The typed getters answer `Ok(None)` for an absent key and [`Error::MetadataType`] for a value of another type,
-/// so that a caller can tell a default from a broken file.
+/// The typed getters answer `Ok(None)` for an absent key and [`Error::MetadataType`] for a value of
+/// another type, so that a caller can tell a default from a broken file.
 ///
 /// ```
 /// use gguf_rs_lite::Metadata;
@@ -36,7 +37,8 @@ impl Metadata {
         Self::default()
     }
 
-    /// Sets a value and returns the one it replaces. A new key goes to the end, a known one keeps its place.
+    /// Sets a value and returns the one it replaces. A new key goes to the end, a known one keeps
+    /// its place.
     pub fn insert(&mut self, key: impl Into<String>, value: impl Into<Value>) -> Option<Value> {
         let key: Arc<str> = key.into().into();
         let value = value.into();
@@ -48,7 +50,8 @@ impl Metadata {
         None
     }
 
-    /// Takes a key out and returns its value; the order of the others stays. Linear in the number of entries.
+    /// Takes a key out and returns its value; the order of the others stays. Linear in the number
+    /// of entries.
     pub fn remove(&mut self, key: &str) -> Option<Value> {
         let at = self.index.remove(key)?;
         for i in self.index.values_mut().filter(|i| **i > at) {
@@ -111,7 +114,8 @@ impl Metadata {
     /// An unsigned integer, stored in any integer type.
     ///
     /// # Errors
-    /// [`Error::MetadataType`] if the value is no integer, [`Error::MetadataRange`] if it is negative.
+    /// [`Error::MetadataType`] if the value is no integer, [`Error::MetadataRange`] if it is
+    /// negative.
     pub fn get_u64(&self, key: &str) -> Result<Option<u64>> {
         self.integer(key, "an unsigned 64-bit integer")
     }
@@ -119,7 +123,8 @@ impl Metadata {
     /// An unsigned integer of at most 32 bits, stored in any integer type.
     ///
     /// # Errors
-    /// [`Error::MetadataType`] if the value is no integer, [`Error::MetadataRange`] if it does not fit.
+    /// [`Error::MetadataType`] if the value is no integer, [`Error::MetadataRange`] if it does not
+    /// fit.
     pub fn get_u32(&self, key: &str) -> Result<Option<u32>> {
         self.integer(key, "an unsigned 32-bit integer")
     }
@@ -127,7 +132,8 @@ impl Metadata {
     /// A signed integer, stored in any integer type.
     ///
     /// # Errors
-    /// [`Error::MetadataType`] if the value is no integer, [`Error::MetadataRange`] if it does not fit.
+    /// [`Error::MetadataType`] if the value is no integer, [`Error::MetadataRange`] if it does not
+    /// fit.
     pub fn get_i64(&self, key: &str) -> Result<Option<i64>> {
         self.integer(key, "a signed 64-bit integer")
     }
@@ -192,8 +198,8 @@ impl Metadata {
     /// An array of unsigned integers, stored in any integer type.
     ///
     /// # Errors
-    /// [`Error::MetadataType`] if the value is no array of integers, [`Error::MetadataRange`] if an element is
-    /// negative.
+    /// [`Error::MetadataType`] if the value is no array of integers, [`Error::MetadataRange`] if an
+    /// element is negative.
     pub fn get_u64s(&self, key: &str) -> Result<Option<Vec<u64>>> {
         const EXPECTED: &str = "array of unsigned integers";
         fn widen<T: Copy + TryInto<u64>>(values: &[T]) -> Option<Vec<u64>> {

@@ -1,7 +1,7 @@
 //! The one parser, for bytes in memory and for streams: reads a header and checks all of it.
 //!
-//! The input is not trusted. Nothing is allocated for a count before the rest of the file is known to be long enough
-//! for it, and all arithmetic is checked.
+//! The input is not trusted. Nothing is allocated for a count before the rest of the file is known
+//! to be long enough for it, and all arithmetic is checked.
 
 use std::{
     io::{BufReader, ErrorKind, Read, Seek, SeekFrom},
@@ -27,7 +27,8 @@ const MIN_ENTRY_BYTES: u64 = 8 + 4 + 1;
 /// Fewest bytes of a tensor entry: name length, dimension count, type, offset.
 const MIN_TENSOR_BYTES: u64 = 8 + 4 + 4 + 8;
 
-/// Items whose size in memory exceeds their size in the file are reserved at most this many at a time.
+/// Items whose size in memory exceeds their size in the file are reserved at most this many at a
+/// time.
 const RESERVE_ITEMS: usize = 64;
 
 /// Bytes of numbers that are read from the input at a time.
@@ -42,8 +43,8 @@ impl Header {
         parse(file, file.len() as u64)
     }
 
-    /// Reads the header of a file from a stream, from its very start and whatever its position; buffers by itself.
-    /// The stream's end decides whether the tensor data are complete.
+    /// Reads the header of a file from a stream, from its very start and whatever its position;
+    /// buffers by itself. The stream's end decides whether the tensor data are complete.
     ///
     /// # Errors
     /// If the stream fails, is not a well-formed file, or does not hold all tensor data.
@@ -108,7 +109,8 @@ struct Cursor<R> {
     /// Where reading must end: the end of the file or the largest header, whichever comes first.
     limit: u64,
     file_len: u64,
-    /// Space for numbers on their way into an array; kept, because a file can hold millions of tiny arrays.
+    /// Space for numbers on their way into an array; kept, because a file can hold millions of tiny
+    /// arrays.
     scratch: Vec<u8>,
 }
 
@@ -273,7 +275,8 @@ impl<R: Read> Cursor<R> {
         })
     }
 
-    /// Reads `n` numbers of `N` bytes, many at a time. The caller has bounded `n` by the rest of the file.
+    /// Reads `n` numbers of `N` bytes, many at a time. The caller has bounded `n` by the rest of
+    /// the file.
     fn numbers<T, const N: usize>(
         &mut self,
         n: usize,
@@ -281,7 +284,8 @@ impl<R: Read> Cursor<R> {
         from_le: fn([u8; N]) -> T,
     ) -> Result<Vec<T>> {
         let mut out = Vec::with_capacity(n);
-        // Taken out, so that it can be filled while `self` reads; after an error nothing is read any more.
+        // Taken out, so that it can be filled while `self` reads; after an error nothing is read
+        // any more.
         let mut scratch = mem::take(&mut self.scratch);
         while out.len() < n {
             let take = (n - out.len()).min(scratch.len() / N);

@@ -1,4 +1,5 @@
-//! Reading a file from a stream, without mapping it: for sources that are no files, or memory that must stay small.
+//! Reading a file from a stream, without mapping it: for sources that are no files, or memory that
+//! must stay small.
 
 use std::{
     collections::HashMap,

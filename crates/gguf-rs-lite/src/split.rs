@@ -1,5 +1,5 @@
-//! Models split into several files, `NAME-00001-of-00003.gguf` and so on: finding the parts and checking that they
-//! belong together.
+//! Models split into several files, `NAME-00001-of-00003.gguf` and so on: finding the parts and
+//! checking that they belong together.
 
 use std::path::{Path, PathBuf};
 

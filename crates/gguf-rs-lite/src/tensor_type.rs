@@ -1,4 +1,5 @@
-//! Tensor element types: their tags in a file, their names, and how many bytes a block of values takes.
+//! Tensor element types: their tags in a file, their names, and how many bytes a block of values
+//! takes.
 //!
 //! Only the geometry is known here, not what the bytes of a block mean.
 
@@ -20,7 +21,8 @@ macro_rules! tensor_types {
             /// Every type, in the order of their tags.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
-            /// The type of a tag, or `None` for a tag that is unknown or was removed from the format.
+            /// The type of a tag, or `None` for a tag that is unknown or was removed from the
+            /// format.
             #[must_use]
             pub fn from_tag(tag: u32) -> Option<Self> {
                 match tag { $($tag => Some(Self::$variant),)* _ => None }
@@ -138,7 +140,8 @@ impl TensorType {
         self.block().1
     }
 
-    /// Bytes of a row of `cols` values; `None` if that is not a whole number of blocks or overflows.
+    /// Bytes of a row of `cols` values; `None` if that is not a whole number of blocks or
+    /// overflows.
     #[must_use]
     pub fn row_bytes(self, cols: u64) -> Option<u64> {
         if cols.is_multiple_of(self.block_len()) {
@@ -174,8 +177,8 @@ impl fmt::Display for TensorType {
 mod tests {
     use super::TensorType;
 
-    /// Tag, name, values and bytes of a block, the bytes as the sum of the block's parts: half-precision scales,
-    /// packed scales, high bits, quants.
+    /// Tag, name, values and bytes of a block, the bytes as the sum of the block's parts:
+    /// half-precision scales, packed scales, high bits, quants.
     const GEOMETRY: &[(u32, &str, u64, u64)] = &[
         (0, "F32", 1, 4),
         (1, "F16", 1, 2),

@@ -166,7 +166,8 @@ impl Value {
     }
 }
 
-/// A metadata array; all elements have one type. Elements of an array of arrays may differ in *their* type.
+/// A metadata array; all elements have one type. Elements of an array of arrays may differ in
+/// *their* type.
 #[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs, reason = "each variant holds elements of the type it is named after")]
 pub enum Array {
@@ -253,7 +254,8 @@ impl Array {
     }
 }
 
-/// `From` for the plain types, so that a writer can say `metadata.insert("general.file_type", 7u32)`.
+/// `From` for the plain types, so that a writer can say `metadata.insert("general.file_type",
+/// 7u32)`.
 macro_rules! conversions {
     ($($variant:ident($plain:ty))*) => {$(
         impl From<$plain> for Value {

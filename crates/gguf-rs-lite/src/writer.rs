@@ -1,4 +1,5 @@
-//! Writing version 3 files as a stream: all tensors are declared first, then their data follow in that order.
+//! Writing version 3 files as a stream: all tensors are declared first, then their data follow in
+//! that order.
 
 use std::io::{self, Read, Write};
 
@@ -16,8 +17,9 @@ use crate::{
 
 /// Writes one file.
 ///
-/// The header is written at once; then the data of each tensor come in the declared order, whole or in chunks of any
-/// size, so that no two tensors need to be in memory together. [`Writer::finish`] fails while data are missing.
+/// The header is written at once; then the data of each tensor come in the declared order, whole or
+/// in chunks of any size, so that no two tensors need to be in memory together. [`Writer::finish`]
+/// fails while data are missing.
 ///
 /// ```
 /// use gguf_rs_lite::{Gguf, Metadata, TensorInfo, TensorType, Writer};
@@ -47,14 +49,14 @@ pub struct Writer<W> {
 }
 
 impl<W: Write> Writer<W> {
-    /// Writes the header and declares the tensors; their offsets are assigned here. Many small writes are made: give a
-    /// buffered sink.
+    /// Writes the header and declares the tensors; their offsets are assigned here. Many small
+    /// writes are made: give a buffered sink.
     ///
     /// The alignment is that of `general.alignment` in the metadata, or [`DEFAULT_ALIGNMENT`].
     ///
     /// # Errors
-    /// If a key, name, shape, array or alignment is not allowed by the format, if two tensors have one name, if the
-    /// header grows beyond [`MAX_HEADER_BYTES`], or if the sink fails.
+    /// If a key, name, shape, array or alignment is not allowed by the format, if two tensors have
+    /// one name, if the header grows beyond [`MAX_HEADER_BYTES`], or if the sink fails.
     pub fn new(out: W, metadata: &Metadata, tensors: impl IntoIterator<Item = TensorInfo>) -> Result<Self> {
         let alignment = match metadata.get(ALIGNMENT_KEY) {
             Some(value) => alignment_of(value, || Place::of(Field::Key(ALIGNMENT_KEY, "value")))?,
@@ -96,8 +98,8 @@ impl<W: Write> Writer<W> {
     /// Writes all data of a tensor.
     ///
     /// # Errors
-    /// If the tensor is not the next one or is begun already, if the size is not the declared one, or if the sink
-    /// fails.
+    /// If the tensor is not the next one or is begun already, if the size is not the declared one,
+    /// or if the sink fails.
     pub fn write_tensor(&mut self, name: impl AsRef<str>, data: &[u8]) -> Result<()> {
         let name = name.as_ref();
         let given = data.len() as u64;
@@ -116,7 +118,8 @@ impl<W: Write> Writer<W> {
         self.write_chunk(data)
     }
 
-    /// Writes the next bytes of the next tensor. When it is complete, the tensor after it becomes the next.
+    /// Writes the next bytes of the next tensor. When it is complete, the tensor after it becomes
+    /// the next.
     ///
     /// # Errors
     /// If `data` is more than the tensor lacks, or if the sink fails.

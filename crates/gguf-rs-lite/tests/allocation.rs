@@ -13,7 +13,8 @@ use ruvllm_testkit::{Random, allocator};
 /// Bytes that opening any file may take: the stream's buffer and the parser's scratch space.
 const CONSTANT: usize = 96 * 1024;
 
-/// Bytes in memory per byte of the file. The densest content is a list of arrays or entries without content.
+/// Bytes in memory per byte of the file. The densest content is a list of arrays or entries without
+/// content.
 const FACTOR: usize = 16;
 
 #[global_allocator]

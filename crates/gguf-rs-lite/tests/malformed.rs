@@ -1,4 +1,5 @@
-//! Every file of the malformed set gives what its manifest says, through the mapped and the streaming reader alike.
+//! Every file of the malformed set gives what its manifest says, through the mapped and the
+//! streaming reader alike.
 
 mod common;
 
@@ -67,7 +68,8 @@ fn is_kind(error: &Error, kind: &str) -> bool {
         "bad_value_type" => matches!(error, Error::UnknownValueType { .. }),
         "bad_value" => matches!(error, Error::BadBool { .. }),
         "nested_array" => matches!(error, Error::ArrayTooDeep { .. }),
-        // An enormous alignment is allowed in itself; it shows in where the data would have to start.
+        // An enormous alignment is allowed in itself; it shows in where the data would have to
+        // start.
         "bad_alignment" => matches!(
             error,
             Error::BadAlignment { .. } | Error::TensorOutOfFile { .. } | Error::MisalignedTensor { .. }
@@ -96,7 +98,8 @@ fn verdicts_agree_with_the_manifest() {
         match (open(case), case.verdict.as_str()) {
             (Ok(_), "accept" | "either") => {}
             (Err(error), "reject" | "either") => {
-                // One key too many shifts everything after it; what then fails first depends on the reader.
+                // One key too many shifts everything after it; what then fails first depends on the
+                // reader.
                 let shifted = case.file == "count_kv_one_more.gguf";
                 if let Some(kind) = case.kind.as_ref().filter(|_| !shifted) {
                     assert!(is_kind(&error, kind), "{}: {kind} meant, got {error:?}", case.file);

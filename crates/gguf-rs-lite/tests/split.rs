@@ -1,4 +1,5 @@
-//! Models in several files open as one, whichever part is named, and parts that do not fit together are refused.
+//! Models in several files open as one, whichever part is named, and parts that do not fit together
+//! are refused.
 
 mod common;
 

@@ -15,7 +15,8 @@ pub(crate) fn is_sha256(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// SHA-256 of a file in lower-case hexadecimal; `progress` hears the bytes of each step and may stop the work.
+/// SHA-256 of a file in lower-case hexadecimal; `progress` hears the bytes of each step and may
+/// stop the work.
 pub(crate) fn sha256_of_file(
     path: &Path,
     progress: &mut dyn FnMut(u64) -> ControlFlow<()>,

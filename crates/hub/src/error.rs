@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 /// Why a model could not be fetched, found or removed.
 ///
-/// After a failed download the bytes that arrived stay in the store, unless the variant says otherwise; the same call
-/// continues with them. A failure never touches a model that is complete.
+/// After a failed download the bytes that arrived stay in the store, unless the variant says
+/// otherwise; the same call continues with them. A failure never touches a model that is complete.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -43,7 +43,8 @@ pub enum Error {
         /// Where a token is looked for, or which one was refused.
         hint: String,
     },
-    /// The server knows who asks and refuses (403); gated repositories do until their terms are accepted.
+    /// The server knows who asks and refuses (403); gated repositories do until their terms are
+    /// accepted.
     #[error(
         "{url}: access refused{message}; accept the terms on the repository's page with the token's account"
     )]
@@ -80,7 +81,8 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// The server cannot show that it is the one that it should be, or the two speak no common version of TLS.
+    /// The server cannot show that it is the one that it should be, or the two speak no common
+    /// version of TLS.
     #[error(
         "{url}: no secure connection; where a proxy has certificates of its own, name them in SSL_CERT_FILE"
     )]
@@ -288,7 +290,8 @@ pub(crate) fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
     }
 }
 
-/// A text from elsewhere for a message: no line breaks or control characters, 48 characters at most.
+/// A text from elsewhere for a message: no line breaks or control characters, 48 characters at
+/// most.
 pub(crate) fn shortened(text: &str) -> String {
     const LONGEST: usize = 48;
     let mut short: String =

@@ -33,7 +33,8 @@ pub(crate) fn sync_folder_of(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes a small file: it appears as a whole, or the one from before stays. Nobody else may write it at the same time.
+/// Writes a small file: it appears as a whole, or the one from before stays. Nobody else may write
+/// it at the same time.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     let temporary = path.with_extension("new");
     File::create(&temporary)

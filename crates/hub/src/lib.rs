@@ -2,16 +2,21 @@
 //!
 //! # Main types
 //! - [`ModelReference`] is the text `hf://ORG/REPO[/FILE][@REVISION]`.
-//! - [`Hub`] asks a hub, with the settings of [`HubSettings`]: which files there are, and for their bytes.
-//! - [`Store`] keeps files and names: [`Store::pull`], [`Store::list`], [`Store::get`], [`Store::remove`].
+//! - [`Hub`] asks a hub, with the settings of [`HubSettings`]: which files there are, and for their
+//!   bytes.
+//! - [`Store`] keeps files and names: [`Store::pull`], [`Store::list`], [`Store::get`],
+//!   [`Store::remove`].
 //!
 //! # What can be relied on
 //!
-//! - A name in the store means files that are whole and, where the hub states a SHA-256, verified. A process that is killed
-//!   at any moment leaves the former state or the new one, and bytes that the next call continues with.
-//! - The token is sent to the endpoint alone, never to where it redirects, and stands in no message.
+//! - A name in the store means files that are whole and, where the hub states a SHA-256, verified.
+//!   A process that is killed at any moment leaves the former state or the new one, and bytes that
+//!   the next call continues with.
+//! - The token is sent to the endpoint alone, never to where it redirects, and stands in no
+//!   message.
 //! - Nothing that a server names is written outside the store.
-//! - Time and memory are bounded: silence, trickling and failing again and again end a call with an error that says so.
+//! - Time and memory are bounded: silence, trickling and failing again and again end a call with an
+//!   error that says so.
 
 #![forbid(unsafe_code)]
 

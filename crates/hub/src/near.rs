@@ -1,7 +1,7 @@
 //! Names that a mistyped one may have meant.
 
-/// The names of `all` that come near to `wanted`, the nearest first: those that contain it or are contained in it, and
-/// those that differ in a few letters.
+/// The names of `all` that come near to `wanted`, the nearest first: those that contain it or are
+/// contained in it, and those that differ in a few letters.
 pub(crate) fn nearest<'a>(wanted: &str, all: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let wanted = wanted.to_lowercase();
     let tolerated = (wanted.chars().count() / 3).max(1);

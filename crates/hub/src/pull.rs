@@ -59,11 +59,13 @@ struct Wanted {
 }
 
 impl Store {
-    /// Brings the model of a reference into the store, under `name` or one that follows from the files, and says how far
-    /// it is. What an interrupted call has fetched is not fetched again. A name that is there is updated to what the
-    /// reference means now; files that no name needs any more are deleted.
+    /// Brings the model of a reference into the store, under `name` or one that follows from the
+    /// files, and says how far it is. What an interrupted call has fetched is not fetched again. A
+    /// name that is there is updated to what the reference means now; files that no name needs any
+    /// more are deleted.
     ///
-    /// Stopping takes until the running reads end, [`HubSettings::silence`](crate::HubSettings::silence) at most.
+    /// Stopping takes until the running reads end,
+    /// [`HubSettings::silence`](crate::HubSettings::silence) at most.
     ///
     /// # Errors
     /// See [`Error`]; whatever the failure, a model that was there under the name stays as it was.
@@ -212,7 +214,8 @@ impl Wanted {
     }
 }
 
-/// The checksum of a file that an earlier pull has brought as a whole; one that does not hold it is deleted.
+/// The checksum of a file that an earlier pull has brought as a whole; one that does not hold it is
+/// deleted.
 fn verified(target: &Path, facts: &FileFacts, report: &mut FileProgress<'_>) -> Result<Option<String>> {
     if !has_length(target, facts.bytes) {
         return Ok(None);

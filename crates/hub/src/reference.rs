@@ -36,7 +36,8 @@ impl ModelReference {
         &self.repo
     }
 
-    /// The file in the repository, or the name of a quantization; absent when the repository itself is named.
+    /// The file in the repository, or the name of a quantization; absent when the repository itself
+    /// is named.
     pub fn file(&self) -> Option<&str> {
         self.file.as_deref()
     }
@@ -97,7 +98,8 @@ impl fmt::Display for ModelReference {
     }
 }
 
-/// Half of a repository's name. Two dashes or dots in a row are reserved on the hub, and by the store's folders.
+/// Half of a repository's name. Two dashes or dots in a row are reserved on the hub, and by the
+/// store's folders.
 fn is_repo_part(part: &str) -> bool {
     is_name(part) && !part.contains("--") && !part.contains("..")
 }
@@ -107,7 +109,8 @@ fn is_revision(revision: &str) -> bool {
     revision.len() <= 200 && revision.split('/').all(is_name)
 }
 
-/// Letters, digits, `.`, `_` and `-`, at most 100, and not a leading `.` or `-`: safe as a file name and as an argument.
+/// Letters, digits, `.`, `_` and `-`, at most 100, and not a leading `.` or `-`: safe as a file
+/// name and as an argument.
 pub(crate) fn is_name(name: &str) -> bool {
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     name.len() <= 100

@@ -7,8 +7,9 @@ use crate::listing::{Listing, RemoteFile};
 use crate::near::nearest;
 use crate::reference::{ModelReference, is_name};
 
-/// Quantizations, the one that is taken first when a repository offers several: the usual compromise of size and quality
-/// first, then larger ones before smaller ones, unquantized ones last.
+/// Quantizations, the one that is taken first when a repository offers several: the usual
+/// compromise of size and quality first, then larger ones before smaller ones, unquantized ones
+/// last.
 const PREFERENCE: [&str; 20] = [
     "Q4_K_M", "Q4_K_S", "Q5_K_M", "Q5_K_S", "IQ4_XS", "IQ4_NL", "Q4_0", "Q4_1", "Q6_K", "Q8_0", "Q5_0",
     "Q5_1", "Q3_K_L", "Q3_K_M", "Q3_K_S", "Q2_K", "BF16", "F16", "FP16", "F32",
@@ -18,7 +19,8 @@ const PREFERENCE: [&str; 20] = [
 const GGUF: &str = ".gguf";
 const SAFETENSORS: &str = ".safetensors";
 
-/// Files beside the weights that belong to a model in the form of `transformers`, or of `sentence-transformers`.
+/// Files beside the weights that belong to a model in the form of `transformers`, or of
+/// `sentence-transformers`.
 const COMPANIONS: [&str; 16] = [
     "config.json",
     "generation_config.json",
@@ -61,7 +63,8 @@ struct Candidate<'a> {
 /// Chooses the files that the reference means.
 ///
 /// # Errors
-/// Nothing that fits, more than one thing that fits, a part that is missing, a name that is not safe to store.
+/// Nothing that fits, more than one thing that fits, a part that is missing, a name that is not
+/// safe to store.
 pub(crate) fn select(listing: &Listing, reference: &ModelReference) -> Result<Selection> {
     let repo = reference.repo();
     let candidates = gguf_models(listing, repo)?;
@@ -76,7 +79,8 @@ pub(crate) fn select(listing: &Listing, reference: &ModelReference) -> Result<Se
     }
 }
 
-/// All models in GGUF, but for projections of pictures and statistics, which are no models by themselves.
+/// All models in GGUF, but for projections of pictures and statistics, which are no models by
+/// themselves.
 fn gguf_models<'a>(listing: &'a Listing, repo: &str) -> Result<Vec<Candidate<'a>>> {
     let mut groups: BTreeMap<&str, Vec<&RemoteFile>> = BTreeMap::new();
     for file in &listing.files {
@@ -221,7 +225,8 @@ fn folder(listing: &Listing, repo: &str) -> Result<Selection> {
     Ok(Selection { files, model: String::new(), name: store_name(file_name(repo)) })
 }
 
-/// The first file that the numbers in the names of the others (`model-00001-of-00002.safetensors`) promise.
+/// The first file that the numbers in the names of the others (`model-00001-of-00002.safetensors`)
+/// promise.
 fn missing_shard(weights: &[&RemoteFile]) -> Option<String> {
     let shard = weights.iter().find_map(|file| split(&file.path, SAFETENSORS))?;
     // At most one more than there are: a hostile count cannot keep this busy.

@@ -42,7 +42,8 @@ pub struct HubSettings {
     pub longest_wait: Duration,
     /// The longest time without a single byte.
     pub silence: Duration,
-    /// An answer that brings less than [`Self::slow_bytes`] in this time is broken off and asked for again.
+    /// An answer that brings less than [`Self::slow_bytes`] in this time is broken off and asked
+    /// for again.
     pub slow_after: Duration,
     /// See [`Self::slow_after`].
     pub slow_bytes: u64,
@@ -79,10 +80,10 @@ impl HubSettings {
         })
     }
 
-    /// The settings that the environment asks for, in the variables that other clients of the hub read too:
-    /// `HF_ENDPOINT`; `HF_TOKEN`, else the file `HF_TOKEN_PATH`, else `token` in `HF_HOME`; `HF_HUB_OFFLINE`;
-    /// `ALL_PROXY`, `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`; `SSL_CERT_FILE`, `REQUESTS_CA_BUNDLE` or
-    /// `CURL_CA_BUNDLE`.
+    /// The settings that the environment asks for, in the variables that other clients of the hub
+    /// read too: `HF_ENDPOINT`; `HF_TOKEN`, else the file `HF_TOKEN_PATH`, else `token` in
+    /// `HF_HOME`; `HF_HUB_OFFLINE`; `ALL_PROXY`, `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`;
+    /// `SSL_CERT_FILE`, `REQUESTS_CA_BUNDLE` or `CURL_CA_BUNDLE`.
     ///
     /// # Errors
     /// [`Error::Setting`] for a value that cannot be used.
@@ -111,7 +112,8 @@ impl HubSettings {
 pub struct Token(String);
 
 impl Token {
-    /// A token; white space around it is dropped. `None` when nothing is left, or something that cannot stand in a header.
+    /// A token; white space around it is dropped. `None` when nothing is left, or something that
+    /// cannot stand in a header.
     pub fn new(text: &str) -> Option<Self> {
         let text = text.trim();
         let is_valid = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
@@ -153,7 +155,8 @@ fn token_of_environment() -> Result<(Option<Token>, String)> {
             let token = Token::new(&text).ok_or_else(|| invalid("HF_TOKEN_PATH", what))?;
             Ok((Some(token), format!("that in {} was refused", path.display())))
         }
-        // A file that is absent is the usual case; one that cannot be read is no reason to fail for public models.
+        // A file that is absent is the usual case; one that cannot be read is no reason to fail for
+        // public models.
         Err(_) => Ok((None, format!("set HF_TOKEN or write one to {}", path.display()))),
     }
 }

@@ -1,5 +1,6 @@
-//! The crate's one error type. Only *data* ends up here (a requested instruction set, a configuration, bytes of a
-//! file); a caller's own buffers of the wrong length are programming errors and panic, as each method documents.
+//! The crate's one error type. Only *data* ends up here (a requested instruction set, a
+//! configuration, bytes of a file); a caller's own buffers of the wrong length are programming
+//! errors and panic, as each method documents.
 
 use crate::Isa;
 use crate::attention::KvFormat;
@@ -15,8 +16,8 @@ pub enum Error {
         name: String,
     },
 
-    /// The instruction set is known, but this CPU or this build does not have it. Nothing falls back silently:
-    /// ask for another one, or for none to get the best.
+    /// The instruction set is known, but this CPU or this build does not have it. Nothing falls
+    /// back silently: ask for another one, or for none to get the best.
     #[error("instruction set {isa} is not available here: use {best} or leave the choice open")]
     IsaUnavailable {
         /// The instruction set that was asked for.
@@ -34,7 +35,8 @@ pub enum Error {
         max: usize,
     },
 
-    /// The operating system refused to start a worker thread; the workers started before it have been joined.
+    /// The operating system refused to start a worker thread; the workers started before it have
+    /// been joined.
     #[error("cannot start worker thread {worker}")]
     ThreadSpawn {
         /// Index of the worker that could not be started.
@@ -50,7 +52,8 @@ pub enum Error {
         rotary_dim: usize,
     },
 
-    /// A list of per-frequency numbers of a rotary embedding has the wrong length; one per pair is needed.
+    /// A list of per-frequency numbers of a rotary embedding has the wrong length; one per pair is
+    /// needed.
     #[error("{what} has {found} values, a rotary embedding of {expected} pairs needs {expected}")]
     RopeFactors {
         /// Which list it is.
@@ -72,7 +75,8 @@ pub enum Error {
         expected: &'static str,
     },
 
-    /// The rows of a matrix must be whole blocks of its format; the file is damaged or names the wrong format.
+    /// The rows of a matrix must be whole blocks of its format; the file is damaged or names the
+    /// wrong format.
     #[error("a {format} matrix of {cols} columns: rows must be whole blocks of {block_len} values")]
     MatrixCols {
         /// Name of the format.
@@ -83,7 +87,8 @@ pub enum Error {
         block_len: usize,
     },
 
-    /// The bytes of a matrix have another size than its shape; the file is damaged or the shape is wrong.
+    /// The bytes of a matrix have another size than its shape; the file is damaged or the shape is
+    /// wrong.
     #[error(
         "a {format} matrix of {rows} rows of {row_bytes} bytes ({cols} columns) cannot have {found} bytes"
     )]
@@ -130,8 +135,8 @@ pub enum Error {
         row: usize,
     },
 
-    /// The cosine is no sum over the parts of a vector, so product codes have no table of it; bring the vectors to length 1
-    /// and use the dot product.
+    /// The cosine is no sum over the parts of a vector, so product codes have no table of it; bring
+    /// the vectors to length 1 and use the dot product.
     #[error("product codes have no table of the cosine: normalize the vectors and use the dot product")]
     CosineTable,
 
@@ -145,7 +150,8 @@ pub enum Error {
         name: String,
     },
 
-    /// The format stores heads in groups, and the head size is not a whole number of them; use another format.
+    /// The format stores heads in groups, and the head size is not a whole number of them; use
+    /// another format.
     #[error(
         "keys and values in {format} need heads of a multiple of {multiple} values, these have {head_dim}"
     )]
@@ -158,7 +164,8 @@ pub enum Error {
         multiple: usize,
     },
 
-    /// Levels or ranges are none that numbers could be read with; the calibration they come from is damaged.
+    /// Levels or ranges are none that numbers could be read with; the calibration they come from is
+    /// damaged.
     #[error("codebooks of nuq3: {what} are not {expected}")]
     NuqCodebooks {
         /// Which numbers.
@@ -167,7 +174,8 @@ pub enum Error {
         expected: &'static str,
     },
 
-    /// Nothing can be learned of no keys and values, or of such that are not finite in half precision.
+    /// Nothing can be learned of no keys and values, or of such that are not finite in half
+    /// precision.
     #[error(
         "codebooks of nuq3 cannot be learned from {samples} positions: they are too few, or hold numbers that are not finite"
     )]
@@ -176,8 +184,8 @@ pub enum Error {
         samples: usize,
     },
 
-    /// The keys of the format share their scales over consecutive positions, and a block does not hold whole groups of them;
-    /// use larger blocks or another format.
+    /// The keys of the format share their scales over consecutive positions, and a block does not
+    /// hold whole groups of them; use larger blocks or another format.
     #[error("keys in {format} need blocks of a multiple of {multiple} tokens, these have {block_tokens}")]
     KvBlockTokens {
         /// The format.
@@ -188,8 +196,9 @@ pub enum Error {
         multiple: usize,
     },
 
-    /// Numbers that should be the Gram matrix of queries, by which errors of keys are corrected, cannot be one: the queries
-    /// were not finite, or the numbers come from elsewhere. Store the keys without a correction.
+    /// Numbers that should be the Gram matrix of queries, by which errors of keys are corrected,
+    /// cannot be one: the queries were not finite, or the numbers come from elsewhere. Store the
+    /// keys without a correction.
     #[error(
         "the Gram matrix of the queries of a head of {head_dim} values is not finite or not positive semidefinite: use \
          no correction"

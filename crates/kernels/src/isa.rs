@@ -119,10 +119,12 @@ impl Isa {
         })
     }
 
-    /// The instruction set that a setting asks for: the named one, or the best when there is no (or an empty) name.
+    /// The instruction set that a setting asks for: the named one, or the best when there is no (or
+    /// an empty) name.
     ///
     /// # Errors
-    /// [`Error::UnknownIsa`] for a name outside the list, [`Error::IsaUnavailable`] for one this machine lacks.
+    /// [`Error::UnknownIsa`] for a name outside the list, [`Error::IsaUnavailable`] for one this
+    /// machine lacks.
     pub(crate) fn requested(setting: Option<&OsStr>) -> Result<Self> {
         match setting.filter(|name| !name.is_empty()) {
             Some(name) => name.to_string_lossy().parse::<Self>()?.require(),

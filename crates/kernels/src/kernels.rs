@@ -1,16 +1,16 @@
 //! The dispatch: [`Kernels`], and the one list of everything that exists per instruction set.
 //!
-//! A slot is a function pointer to a generic body instantiated for one set of lanes, inside a function that enables the
-//! CPU features. Safe methods (`impl Kernels` beside each operation, in the rooms) check shapes
-//! once and call a slot.
+//! A slot is a function pointer to a generic body instantiated for one set of lanes, inside a
+//! function that enables the CPU features. Safe methods (`impl Kernels` beside each operation, in
+//! the rooms) check shapes once and call a slot.
 
 use crate::isa::instruction_sets;
 use crate::{Error, Isa, Result};
 
 /// The kernels of one instruction set; possession proves that the CPU has it.
 ///
-/// The value is two words, `Copy`, and passed by value or reference to everything that computes. All instruction sets
-/// give the same bits.
+/// The value is two words, `Copy`, and passed by value or reference to everything that computes.
+/// All instruction sets give the same bits.
 ///
 /// # Examples
 /// ```
@@ -33,8 +33,9 @@ impl Kernels {
     /// The best kernels for this CPU, or those that the environment variable `RUVLLM_ISA` names.
     ///
     /// # Errors
-    /// [`Error::UnknownIsa`](crate::Error::UnknownIsa) or [`Error::IsaUnavailable`](crate::Error::IsaUnavailable) when
-    /// the variable asks for something that is not there; it is never replaced silently.
+    /// [`Error::UnknownIsa`](crate::Error::UnknownIsa) or
+    /// [`Error::IsaUnavailable`](crate::Error::IsaUnavailable) when the variable asks for something
+    /// that is not there; it is never replaced silently.
     pub fn detect() -> Result<Self> {
         Self::for_isa(Isa::requested(std::env::var_os(Isa::VARIABLE).as_deref())?)
     }
@@ -48,7 +49,8 @@ impl Kernels {
         slots.map(|slots| Self { isa, slots }).ok_or(Error::IsaUnavailable { isa, best: Isa::best() })
     }
 
-    /// The kernels of every instruction set that this machine has, slowest first: what a test compares.
+    /// The kernels of every instruction set that this machine has, slowest first: what a test
+    /// compares.
     pub fn available() -> Vec<Self> {
         Isa::ALL.into_iter().filter_map(|isa| Self::for_isa(isa).ok()).collect()
     }
@@ -69,11 +71,12 @@ impl std::fmt::Debug for Kernels {
 /// instruction set of the table in `isa.rs`. (`$d` is a `$` for the macro that takes the table's
 /// entries.)
 ///
-/// A body takes the lanes token first; it may ask for a wider trait than `Lanes` where an operation has leaves of its
-/// own per instruction set (integer dot products).
+/// A body takes the lanes token first; it may ask for a wider trait than `Lanes` where an operation
+/// has leaves of its own per instruction set (integer dot products).
 macro_rules! slots {
     ($d:tt $( $name:ident = $body:path : ($($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)? ; )*) => {
-        /// One function per operation. Each may be called only where its instruction set is present.
+        /// One function per operation. Each may be called only where its instruction set is
+        /// present.
         pub(crate) struct Slots {
             /// What the functions enable.
             #[cfg(test)]
@@ -113,7 +116,8 @@ macro_rules! slots {
                         $(
                             $d( #[target_feature(enable = $feature)] )*
                             fn $name($($arg: $ty),*) $(-> $ret)? {
-                                // SAFETY: this function enables the features, so its caller has vouched for them.
+                                // SAFETY: this function enables the features, so its caller has
+                                // vouched for them.
                                 let lanes = unsafe { <$lanes>::assume_available() };
                                 $body(lanes, $($arg),*)
                             }
@@ -126,8 +130,8 @@ macro_rules! slots {
     };
 }
 
-// One line per operation. Every instruction set of the table fills every slot: a set that lacks its own leaf for an
-// operation names the shared one in the body's trait implementation.
+// One line per operation. Every instruction set of the table fills every slot: a set that lacks its
+// own leaf for an operation names the shared one in the body's trait implementation.
 slots! { $
     // Rows of f32.
     dot = crate::rows::dot::dot: (x: &[f32], y: &[f32]) -> f32;
@@ -174,7 +178,8 @@ slots! { $
     quantize_int8 = crate::vector::quantize_int8: (x: &[f32], out: &mut [i8]) -> f32;
     quantize_int4 = crate::vector::quantize_int4: (x: &[f32], out: &mut [u8]) -> f32;
 
-    // Attention: writing, rewriting and reading keys and values, one task, and the joining of two results.
+    // Attention: writing, rewriting and reading keys and values, one task, and the joining of two
+    // results.
     store_kv = crate::attention::store: (plane: crate::attention::KvPlaneMut<'_>, first: usize, rows: &[f32]);
     convert_kv = crate::attention::convert: (
         from: &crate::attention::KvPlane<'_>,

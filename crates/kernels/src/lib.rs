@@ -48,18 +48,18 @@
 //! | `neon-dotprod` | also dot products of bytes | the same |
 //! | `neon-i8mm` | also matrix products of bytes | the same |
 //!
-//! The set is chosen once, when [`Kernels`] is made; `RUVLLM_ISA=scalar` forces one, and asking for an absent one is an
-//! error.
+//! The set is chosen once, when [`Kernels`] is made; `RUVLLM_ISA=scalar` forces one, and asking for
+//! an absent one is an error.
 //!
 //! # Numerics
-//! All instruction sets, thread counts and ways of cutting a batch give the same bits (of a NaN, only that it is one):
-//! f32 sums are carried in eight lanes (32 for distances of vectors) in a fixed order and joined by a fixed tree,
-//! everywhere. Each operation states its
-//! error against exact arithmetic. Denormals are kept, except that the exponential gives 0 below `e^-87.3`.
+//! All instruction sets, thread counts and ways of cutting a batch give the same bits (of a NaN,
+//! only that it is one): f32 sums are carried in eight lanes (32 for distances of vectors) in a
+//! fixed order and joined by a fixed tree, everywhere. Each operation states its error against
+//! exact arithmetic. Denormals are kept, except that the exponential gives 0 below `e^-87.3`.
 //!
 //! # Panics and errors
-//! Data that comes from outside (settings, files) gives an [`Error`]. A caller's own slices of the wrong length are
-//! mistakes in the program and panic.
+//! Data that comes from outside (settings, files) gives an [`Error`]. A caller's own slices of the
+//! wrong length are mistakes in the program and panic.
 
 #![allow(clippy::needless_range_loop)] // a register tile is several arrays under one index
 

@@ -1,5 +1,5 @@
-//! Faults on purpose, one per run: `RUVLLM_PLANT` names it. `cargo xtask sanitize` demands that the sanitizer reports each,
-//! so that a gate which lets everything pass is found out.
+//! Faults on purpose, one per run: `RUVLLM_PLANT` names it. `cargo xtask sanitize` demands that the
+//! sanitizer reports each, so that a gate which lets everything pass is found out.
 //!
 //! No test harness: a fault that is not asked for is no test that passes.
 

@@ -1,5 +1,6 @@
-//! Properties of every operation, on every instruction set of the machine: the same bits as the scalar path, and the
-//! stated bound against an f64 oracle. Rows have any length, start anywhere, and may hold denormals, infinities and NaN.
+//! Properties of every operation, on every instruction set of the machine: the same bits as the
+//! scalar path, and the stated bound against an f64 oracle. Rows have any length, start anywhere,
+//! and may hold denormals, infinities and NaN.
 
 mod oracle;
 
@@ -24,7 +25,8 @@ fn any_f32() -> impl Strategy<Value = f32> {
     ]
 }
 
-/// A row and an offset at which it is to start within its allocation, so that vectors are misaligned.
+/// A row and an offset at which it is to start within its allocation, so that vectors are
+/// misaligned.
 fn row(value: impl Strategy<Value = f32>) -> impl Strategy<Value = (Vec<f32>, usize)> {
     (prop::collection::vec(value, 0..100), 0usize..9).prop_map(|(values, offset)| {
         let offset = offset.min(values.len());
@@ -51,7 +53,8 @@ fn in_place(x: &[f32], offset: usize, f: impl Fn(&mut [f32])) -> Vec<f32> {
     x.split_off(offset)
 }
 
-/// Asserts that `f` gives the same values, bit for bit except for the payload of NaN, with all kernels; returns them.
+/// Asserts that `f` gives the same values, bit for bit except for the payload of NaN, with all
+/// kernels; returns them.
 fn agreed(f: impl Fn(&Kernels) -> Vec<f32>) -> Vec<f32> {
     let reference = f(&scalar());
     for kernels in Kernels::available() {
@@ -147,7 +150,8 @@ proptest! {
         let expected = oracle::layer_norm(x, &weight, &bias, 1e-5);
         let slopes = oracle::layer_norm(x, &weight, &zeros, 1e-5);
         for i in 0..x.len() {
-            // `weight / sqrt(..)`, out of the change that a unit of `x` would make; at the mean itself only the mean errs.
+            // `weight / sqrt(..)`, out of the change that a unit of `x` would make; at the mean
+            // itself only the mean errs.
             let deviation = f64::from(x[i]) - x.iter().map(|&x| f64::from(x)).sum::<f64>() / x.len() as f64;
             let slope = if deviation == 0.0 { f64::from(weight[i]) / 1e-5f64.sqrt() } else { slopes[i] / deviation };
             let size = slope.abs() * (f64::from(x[i].abs()) + magnitude);
@@ -165,7 +169,8 @@ proptest! {
     fn softmax_is_accurate((x, at) in row(-30f32..30.0)) {
         let found = in_place(&x, at, |x| scalar().softmax(x));
         for (found, expected) in found.iter().zip(oracle::softmax(&x[at..])) {
-            // The subtraction of the largest value rounds an argument of up to 60, and so moves e^x by up to 60 u.
+            // The subtraction of the largest value rounds an argument of up to 60, and so moves e^x
+            // by up to 60 u.
             prop_assert!(close(*found, expected, 6e-6 * expected + 1e-38), "{found} for {expected}");
         }
     }

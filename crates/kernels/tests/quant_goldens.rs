@@ -1,4 +1,5 @@
-//! Block formats and matrix products against files made by ggml's reference quantizer (see `data/quant/README.md`).
+//! Block formats and matrix products against files made by ggml's reference quantizer (see
+//! `data/quant/README.md`).
 
 use std::path::PathBuf;
 
@@ -183,8 +184,8 @@ fn products_agree_with_double_precision() {
     }
 }
 
-/// Largest error of the product of a row with `x`: half a quantization step per activation where they are quantized, and
-/// 2e-6 of the sum of magnitudes for float arithmetic.
+/// Largest error of the product of a row with `x`: half a quantization step per activation where
+/// they are quantized, and 2e-6 of the sum of magnitudes for float arithmetic.
 fn error_bound(format: BlockFormat, weights: &[f32], x: &[f32]) -> f64 {
     let mut bound = 0.0;
     for (w, x) in weights.chunks(32).zip(x.chunks(32)) {

@@ -1,5 +1,5 @@
-//! Rotary embeddings against the goldens in `data/rope` (see its README): every kind of scaling, both layouts, positions
-//! up to 100003.
+//! Rotary embeddings against the goldens in `data/rope` (see its README): every kind of scaling,
+//! both layouts, positions up to 100003.
 
 use ruvllm_kernels::Kernels;
 use ruvllm_kernels::rope::{

@@ -1,4 +1,5 @@
-//! Blocks that are shared: their numbers do not change, but may be replaced by the same ones in fewer bits.
+//! Blocks that are shared: their numbers do not change, but may be replaced by the same ones in
+//! fewer bits.
 
 use std::sync::Arc;
 
@@ -9,13 +10,14 @@ use crate::policy::KvFormats;
 use crate::storage::Storage;
 use crate::store::KvStore;
 
-/// The keys and values of `block_tokens` consecutive tokens in all layers. Clones are the same block; its memory goes
-/// back when the last one is dropped.
+/// The keys and values of `block_tokens` consecutive tokens in all layers. Clones are the same
+/// block; its memory goes back when the last one is dropped.
 ///
 /// # Replacement
-/// Readers take the present storage once ([`Block::pin`]) and keep it while they read. A migration writes another storage
-/// beside it and publishes it with one store under the lock; the old one lives until its last reader lets go. A reader
-/// therefore never sees two precisions of one block, and nobody waits for a copy.
+/// Readers take the present storage once ([`Block::pin`]) and keep it while they read. A migration
+/// writes another storage beside it and publishes it with one store under the lock; the old one
+/// lives until its last reader lets go. A reader therefore never sees two precisions of one block,
+/// and nobody waits for a copy.
 #[derive(Clone)]
 pub struct Block(pub(crate) Arc<Shared>);
 
@@ -35,8 +37,8 @@ impl KvStore {
     /// into the buffer it gets.
     ///
     /// # Errors
-    /// [`Error::AbsentTier`] if no tier has these formats; [`Error::Memory`] and [`Error::BudgetReached`] without
-    /// room; the error of `fill`.
+    /// [`Error::AbsentTier`] if no tier has these formats; [`Error::Memory`] and
+    /// [`Error::BudgetReached`] without room; the error of `fill`.
     pub fn restore_block<E: From<Error>>(
         &self,
         formats: KvFormats,
@@ -88,8 +90,8 @@ impl Block {
         self.0.storage.read().tier()
     }
 
-    /// The storage itself, if nobody else holds the block or reads it, it is in `tier` and counts for the tenant of `owner`;
-    /// the block otherwise.
+    /// The storage itself, if nobody else holds the block or reads it, it is in `tier` and counts
+    /// for the tenant of `owner`; the block otherwise.
     pub(crate) fn into_storage(self, tier: usize, owner: &KvStore) -> Result<Arc<Storage>, Self> {
         let Shared { store, storage } = Arc::try_unwrap(self.0).map_err(Self)?;
         let mut storage = storage.into_inner();

@@ -1,4 +1,5 @@
-//! Keeping quality at a target: the border of the hot tier moves by the error that going down would cost.
+//! Keeping quality at a target: the border of the hot tier moves by the error that going down would
+//! cost.
 
 use std::ops::RangeInclusive;
 
@@ -15,10 +16,10 @@ const STATE_BYTES: usize = 4 + 2 * 4 + 3 * 8;
 
 /// Chooses how many tokens stay hot, so that the error of attention's output stays at a target.
 ///
-/// Feed it the errors that [`Sequence::sample`](crate::Sequence::sample) estimates and give what it says to
-/// [`Sequence::set_hot_tokens`](crate::Sequence::set_hot_tokens). The border rises by a quarter while the estimate is above the
-/// target and falls by a tenth while it is below half of it: quality is won back faster than it is spent, and between the two
-/// marks nothing moves.
+/// Feed it the errors that [`Sequence::sample`](crate::Sequence::sample) estimates and give what it
+/// says to [`Sequence::set_hot_tokens`](crate::Sequence::set_hot_tokens). The border rises by a
+/// quarter while the estimate is above the target and falls by a tenth while it is below half of
+/// it: quality is won back faster than it is spent, and between the two marks nothing moves.
 ///
 /// # Examples
 /// ```
@@ -42,7 +43,8 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// A controller for a relative error of `target`, with a border within `hot_tokens`; it begins at its lower end.
+    /// A controller for a relative error of `target`, with a border within `hot_tokens`; it begins
+    /// at its lower end.
     pub fn new(target: f32, hot_tokens: RangeInclusive<usize>) -> Self {
         let (least, most) = hot_tokens.into_inner();
         Self { target, estimate: -1.0, least, most: most.max(least), hot_tokens: least }
@@ -63,8 +65,8 @@ impl Controller {
         self.hot_tokens = self.hot_tokens.clamp(self.least, self.most);
     }
 
-    /// Goes on from what a controller of another sequence has learned, within its own range; without effect if that had another
-    /// target.
+    /// Goes on from what a controller of another sequence has learned, within its own range;
+    /// without effect if that had another target.
     pub fn resume(&mut self, learned: &Self) {
         if learned.target == self.target {
             self.estimate = learned.estimate;
@@ -72,8 +74,9 @@ impl Controller {
         }
     }
 
-    /// Lets the border fall by a tenth, as an error does that is far below the target. For what was learned and then not
-    /// measured again, because sequences stayed shorter than the border: it would never fall otherwise.
+    /// Lets the border fall by a tenth, as an error does that is far below the target. For what was
+    /// learned and then not measured again, because sequences stayed shorter than the border: it
+    /// would never fall otherwise.
     pub fn relax(&mut self) {
         self.hot_tokens = (self.hot_tokens - self.hot_tokens / 10).max(self.least);
     }

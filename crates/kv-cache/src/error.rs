@@ -45,7 +45,8 @@ pub enum Error {
         kept_pages: usize,
     },
 
-    /// A tenant has as much as its quota allows; the last pages of it are kept for rewriting present blocks in fewer bits.
+    /// A tenant has as much as its quota allows; the last pages of it are kept for rewriting
+    /// present blocks in fewer bits.
     #[error(
         "tenant {tenant:?} has used up its quota of keys and values: {free_pages} of {total_pages} pages of {page_bytes} bytes are free and \
          {kept_pages} are kept for making present blocks smaller; raise the quota, shorten the context or end a sequence of the tenant"
@@ -190,8 +191,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// Path of the tenant whose quota was short, empty for the pool itself; `None` if memory was not
-    /// what was missing.
+    /// Path of the tenant whose quota was short, empty for the pool itself; `None` if memory was
+    /// not what was missing.
     pub fn short_tenant(&self) -> Option<&str> {
         match self {
             Self::QuotaReached { tenant, .. } => Some(tenant),

@@ -20,9 +20,11 @@ pub struct KvRope {
     pub layout: RopeLayout,
 }
 
-/// How a model turns its keys: in one way, or in another one by layer or by the capacity of the sequence.
+/// How a model turns its keys: in one way, or in another one by layer or by the capacity of the
+/// sequence.
 ///
-/// Sequences on both sides of the capacity have other keys from the first token on and must not share blocks.
+/// Sequences on both sides of the capacity have other keys from the first token on and must not
+/// share blocks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KvRopes {
     /// The embedding of all that has none of its own.
@@ -45,7 +47,8 @@ impl KvRopes {
         Tables::new(self, n_positions).rotations(n_positions, capacity)
     }
 
-    /// Panics if more dimensions turn than a head has, or local layers are named for another number of layers.
+    /// Panics if more dimensions turn than a head has, or local layers are named for another number
+    /// of layers.
     #[track_caller]
     pub(crate) fn check(&self, n_layers: usize, head_dim: usize) {
         let local = self.local.as_ref().map(|(rope, _)| rope);
@@ -152,7 +155,8 @@ impl Learned {
         &self.calibration
     }
 
-    /// Tables of at least the positions before `n_positions` of a sequence of at most `capacity` tokens.
+    /// Tables of at least the positions before `n_positions` of a sequence of at most `capacity`
+    /// tokens.
     pub(crate) fn rotations(&self, n_positions: usize, capacity: usize) -> KeyRotations {
         self.tables.rotations(n_positions, capacity)
     }

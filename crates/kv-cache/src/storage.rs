@@ -14,7 +14,8 @@ impl KvStore {
         Ok(storage)
     }
 
-    /// Memory of a tier for a vacant storage, which stays vacant if there is none. It counts for the tenant of this store.
+    /// Memory of a tier for a vacant storage, which stays vacant if there is none. It counts for
+    /// the tenant of this store.
     pub(crate) fn fill(&self, storage: &mut Storage, tier: usize) -> Result<()> {
         debug_assert!(storage.layers.is_empty(), "a storage is filled once");
         let (slab, n_layers) = (self.slab(tier), self.shape().n_layers);
@@ -40,7 +41,8 @@ impl KvStore {
     }
 }
 
-/// The numbers of one block in one tier. Whoever holds it alone may write. It is vacant without memory.
+/// The numbers of one block in one tier. Whoever holds it alone may write. It is vacant without
+/// memory.
 pub(crate) struct Storage {
     store: KvStore,
     tier: usize,

@@ -1,4 +1,5 @@
-//! Where blocks come from: the shape of a model, its policy, and for each tenant a slab of pages per tier.
+//! Where blocks come from: the shape of a model, its policy, and for each tenant a slab of pages
+//! per tier.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,10 +18,12 @@ use crate::shape::KvShape;
 /// Index of the tier that new tokens are written to.
 pub(crate) const HOT: usize = 0;
 
-/// Makes sequences of one shape and policy, with memory of one page pool. Clones are the same store.
+/// Makes sequences of one shape and policy, with memory of one page pool. Clones are the same
+/// store.
 ///
-/// What a store allocates counts for one tenant of the pool: the root, or the one that [`for_tenant`](Self::for_tenant) was
-/// told. Stores that come from each other that way share their blocks; each takes pages of its own.
+/// What a store allocates counts for one tenant of the pool: the root, or the one that
+/// [`for_tenant`](Self::for_tenant) was told. Stores that come from each other that way share their
+/// blocks; each takes pages of its own.
 #[derive(Clone)]
 pub struct KvStore(Arc<View>);
 
@@ -64,7 +67,8 @@ pub struct TierUse {
 }
 
 impl KvStore {
-    /// A store of blocks of as few tokens as the policy allows: 32, or the longest group of its formats.
+    /// A store of blocks of as few tokens as the policy allows: 32, or the longest group of its
+    /// formats.
     ///
     /// # Errors
     /// As [`with_block_tokens`](Self::with_block_tokens).
@@ -75,10 +79,11 @@ impl KvStore {
     /// A store of blocks of `block_tokens` tokens.
     ///
     /// # Errors
-    /// [`Error::PolicyConflict`] if the policy contradicts itself, or rotates heads that are not a power of two from 16
-    /// to 256; [`Error::NoCalibration`] if it has a format that needs one; [`Error::BlockTokens`] if a block would not hold
-    /// whole groups; [`Error::Kernels`] if a format does not take heads of this size; [`Error::Memory`] if the pool does not
-    /// serve blocks of this size.
+    /// [`Error::PolicyConflict`] if the policy contradicts itself, or rotates heads that are not a
+    /// power of two from 16 to 256; [`Error::NoCalibration`] if it has a format that needs one;
+    /// [`Error::BlockTokens`] if a block would not hold whole groups; [`Error::Kernels`] if a
+    /// format does not take heads of this size; [`Error::Memory`] if the pool does not serve blocks
+    /// of this size.
     pub fn with_block_tokens(
         shape: KvShape,
         policy: &KvPolicy,
@@ -88,11 +93,12 @@ impl KvStore {
         Self::build(shape, policy, pool, block_tokens, None)
     }
 
-    /// A store whose policy may have tiers that need a calibration, for a model that turns its keys as `ropes` says.
+    /// A store whose policy may have tiers that need a calibration, for a model that turns its keys
+    /// as `ropes` says.
     ///
     /// # Errors
-    /// As [`with_block_tokens`](Self::with_block_tokens); [`Error::CalibrationShape`] if the calibration is of another shape;
-    /// [`Error::PolicyConflict`] if no tier needs it.
+    /// As [`with_block_tokens`](Self::with_block_tokens); [`Error::CalibrationShape`] if the
+    /// calibration is of another shape; [`Error::PolicyConflict`] if no tier needs it.
     ///
     /// # Panics
     /// If `ropes` turns more dimensions than a head has, or names layers of another model.
@@ -154,10 +160,12 @@ impl KvStore {
         Self::view(&Arc::new(shared), &Tenant::root())
     }
 
-    /// The same store for another tenant of the pool: what sequences of it allocate counts for `tenant`, within its quotas, in
-    /// pages that no other tenant has a block in. Blocks may be shared across tenants and stay those of whoever wrote them.
+    /// The same store for another tenant of the pool: what sequences of it allocate counts for
+    /// `tenant`, within its quotas, in pages that no other tenant has a block in. Blocks may be
+    /// shared across tenants and stay those of whoever wrote them.
     ///
-    /// A tenant with as much as one token takes a page for it, so many tenants with little each want small pages.
+    /// A tenant with as much as one token takes a page for it, so many tenants with little each
+    /// want small pages.
     ///
     /// # Errors
     /// [`Error::ForeignTenant`] if the tenant is one of another pool.
@@ -207,8 +215,8 @@ impl KvStore {
         Ok(Self(view))
     }
 
-    /// Bytes of the smallest pool that holds a block of each tier of `policy`: whole pages of `page_bytes` bytes for every
-    /// tier.
+    /// Bytes of the smallest pool that holds a block of each tier of `policy`: whole pages of
+    /// `page_bytes` bytes for every tier.
     ///
     /// # Errors
     /// [`Error::Kernels`] if a format does not take heads of this size.
@@ -242,8 +250,9 @@ impl KvStore {
         self.0.shared.block_tokens
     }
 
-    /// Whether keys and values that are written, and the queries that meet them, must be rotated first
-    /// ([`Kernels::hadamard`](ruvllm_kernels::Kernels::hadamard) per head), and the output of attention after it.
+    /// Whether keys and values that are written, and the queries that meet them, must be rotated
+    /// first ([`Kernels::hadamard`](ruvllm_kernels::Kernels::hadamard) per head), and the output of
+    /// attention after it.
     pub fn rotated(&self) -> bool {
         self.policy().rotated
     }
@@ -270,9 +279,10 @@ impl KvStore {
         })
     }
 
-    /// Bytes of a sequence of `tokens` tokens of its own once every block is in the tier that its age asks for: what
-    /// [`Sequence::bytes`](crate::Sequence::bytes) tells then. Blocks that stay hot for the attention they get, and those that go down early because
-    /// memory is short, are not foreseen.
+    /// Bytes of a sequence of `tokens` tokens of its own once every block is in the tier that its
+    /// age asks for: what [`Sequence::bytes`](crate::Sequence::bytes) tells then. Blocks that stay
+    /// hot for the attention they get, and those that go down early because memory is short, are
+    /// not foreseen.
     ///
     /// # Examples
     /// ```
@@ -292,7 +302,8 @@ impl KvStore {
         tiers.map(|tier| self.tier(tier).layer_bytes() * self.shape().n_layers).sum()
     }
 
-    /// The tier of block `index` of a sequence of `len` tokens, the last `hot_tokens` of which stay hot.
+    /// The tier of block `index` of a sequence of `len` tokens, the last `hot_tokens` of which stay
+    /// hot.
     pub(crate) fn tier_by_age(&self, index: usize, len: usize, hot_tokens: usize) -> usize {
         let (policy, block_tokens) = (self.policy(), self.block_tokens());
         let (start, end) = (index * block_tokens, (index + 1) * block_tokens);
@@ -313,8 +324,8 @@ impl KvStore {
         &self.0.shared.tiers[index]
     }
 
-    /// How keys at positions before `n_positions` of a sequence of at most `capacity` tokens are turned, if a tier needs to
-    /// know.
+    /// How keys at positions before `n_positions` of a sequence of at most `capacity` tokens are
+    /// turned, if a tier needs to know.
     pub(crate) fn rotations(&self, n_positions: usize, capacity: usize) -> Option<KeyRotations> {
         self.0.shared.learned.as_ref().map(|learned| learned.rotations(n_positions, capacity))
     }
@@ -362,8 +373,8 @@ impl KvStore {
         self.n_tiers() - 1
     }
 
-    /// Refuses a hot block that would take the pages in which present blocks are made smaller: the pool's, and those within
-    /// each quota of the tenant.
+    /// Refuses a hot block that would take the pages in which present blocks are made smaller: the
+    /// pool's, and those within each quota of the tenant.
     pub(crate) fn keep_pages(&self) -> Result<()> {
         for (tenant, TenantUsage { used_pages, quota }) in self.usages() {
             let total_pages = quota.hard_pages;

@@ -1,4 +1,5 @@
-//! The bytes that a prefix tree reports are the bytes that it allocates, and they are few beside what it indexes.
+//! The bytes that a prefix tree reports are the bytes that it allocates, and they are few beside
+//! what it indexes.
 //!
 //! Alone in its binary, because it counts the allocations of the whole process.
 
@@ -10,8 +11,8 @@ static ALLOCATOR: Counting = Counting;
 
 const BLOCK: usize = 32;
 
-/// Keys and values of one token in a model far smaller than any that is used: two layers, four heads of 64 values, and
-/// two bits per value with their scales.
+/// Keys and values of one token in a model far smaller than any that is used: two layers, four
+/// heads of 64 values, and two bits per value with their scales.
 const KV_BYTES_PER_TOKEN: usize = 2 * 2 * 4 * 64 * 3 / 8;
 
 fn key(tenant: usize) -> PrefixKey {

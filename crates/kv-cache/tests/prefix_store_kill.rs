@@ -1,4 +1,5 @@
-//! A process that is killed while it writes to the prefix store loses at most the entry that it was writing.
+//! A process that is killed while it writes to the prefix store loses at most the entry that it was
+//! writing.
 
 use std::{
     env, fs,

@@ -2,8 +2,8 @@
 
 use crate::{Error, Result};
 
-/// Addresses reserved per page of capacity, unless set otherwise: what a million random requests at 90 % use need to find
-/// all free pages in one piece (`examples/fragmentation.rs`).
+/// Addresses reserved per page of capacity, unless set otherwise: what a million random requests at
+/// 90 % use need to find all free pages in one piece (`examples/fragmentation.rs`).
 const ADDRESS_FACTOR: usize = 2;
 
 /// The smallest page.
@@ -15,18 +15,20 @@ const MAX_PAGE_BYTES: usize = 4 << 20;
 /// How a pool is built. Start from [`PoolConfig::new`] and change fields.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PoolConfig {
-    /// The budget: the pool never has more memory than this from the system. Rounded down to whole pages.
+    /// The budget: the pool never has more memory than this from the system. Rounded down to whole
+    /// pages.
     pub capacity_bytes: usize,
-    /// Bytes of a page: a power of two from 512 KiB to 4 MiB; 2 MiB by default, the size of a huge page. Smaller pages
-    /// do without huge pages.
+    /// Bytes of a page: a power of two from 512 KiB to 4 MiB; 2 MiB by default, the size of a huge
+    /// page. Smaller pages do without huge pages.
     pub page_bytes: usize,
     /// How a contiguous range is chosen among the free runs.
     pub fit: Fit,
-    /// Free memory that is kept for the next request instead of being returned to the system; an eighth of the capacity
-    /// by default.
+    /// Free memory that is kept for the next request instead of being returned to the system; an
+    /// eighth of the capacity by default.
     pub reserve_bytes: usize,
-    /// Addresses reserved per byte of capacity, at least 1; 2 by default. Addresses cost nothing until they are used, and
-    /// spare ones let a contiguous range be found when the free pages lie apart.
+    /// Addresses reserved per byte of capacity, at least 1; 2 by default. Addresses cost nothing
+    /// until they are used, and spare ones let a contiguous range be found when the free pages lie
+    /// apart.
     pub address_factor: usize,
 }
 

@@ -98,7 +98,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// Path of the tenant whose quota was short, empty for the pool itself; `None` if memory was not what was missing.
+    /// Path of the tenant whose quota was short, empty for the pool itself; `None` if memory was
+    /// not what was missing.
     pub fn short_tenant(&self) -> Option<&str> {
         match self {
             Self::QuotaExceeded { tenant, .. } => Some(tenant),

@@ -1,14 +1,18 @@
-//! One budget for the keys and values, the prefixes and the adapters of an engine, in pages of 2 MiB.
+//! One budget for the keys and values, the prefixes and the adapters of an engine, in pages of 2
+//! MiB.
 //!
-//! **What it is:** a [`PagePool`] hands out ranges of 2 MiB pages from one reserved range of addresses. Memory comes from the
-//! system when a page is first written and goes back above a small reserve, and there is never more of it than the
-//! capacity. [`Pages`] and the blocks of a [`Slab`] give themselves back when they are dropped; taking a page twice or
-//! using one after it was given back does not compile. A [`Tenant`] has quotas and never sees another's bytes. When memory
-//! is short, the pool decides what yields ([`PressurePolicy`]); a cache offers its units as a [`PressureOwner`].
+//! **What it is:** a [`PagePool`] hands out ranges of 2 MiB pages from one reserved range of
+//! addresses. Memory comes from the system when a page is first written and goes back above a small
+//! reserve, and there is never more of it than the capacity. [`Pages`] and the blocks of a [`Slab`]
+//! give themselves back when they are dropped; taking a page twice or using one after it was given
+//! back does not compile. A [`Tenant`] has quotas and never sees another's bytes. When memory is
+//! short, the pool decides what yields ([`PressurePolicy`]); a cache offers its units as a
+//! [`PressureOwner`].
 //!
-//! **What it is not:** no general allocator (the unit is a page or a block of a slab), no scratch memory (a decoder's
-//! workspace is bounded by batch and model width, and stays in `Vec`s), and no cache: what is worth keeping
-//! is known to the owners. It moves no data and does not know what a token is.
+//! **What it is not:** no general allocator (the unit is a page or a block of a slab), no scratch
+//! memory (a decoder's workspace is bounded by batch and model width, and stays in `Vec`s), and no
+//! cache: what is worth keeping is known to the owners. It moves no data and does not know what a
+//! token is.
 //!
 //! # Example
 //!
@@ -47,20 +51,23 @@
 //!
 //! # How a request runs
 //!
-//! 1. The pages are counted for the tenant and its ancestors. If a quota or the pool is short, spare pages of slabs are
-//!    taken, then units of owners are evicted if the request's policy says so, and the count is tried again.
-//! 2. A single page comes from the calling thread's cache; anything else from the free runs, by best fit. When no run is
-//!    long enough, all caches are emptied into the runs before the request fails.
+//! 1. The pages are counted for the tenant and its ancestors. If a quota or the pool is short,
+//!    spare pages of slabs are taken, then units of owners are evicted if the request's policy says
+//!    so, and the count is tried again.
+//! 2. A single page comes from the calling thread's cache; anything else from the free runs, by
+//!    best fit. When no run is long enough, all caches are emptied into the runs before the request
+//!    fails.
 //! 3. Pages that another tenant wrote to are zeroed.
 //!
-//! There are more addresses than pages ([`PoolConfig::address_factor`]), so free pages that lie apart can be had in one
-//! piece at other addresses. When that needs more memory than the capacity, the memory of free pages elsewhere is
-//! returned to the system first.
+//! There are more addresses than pages ([`PoolConfig::address_factor`]), so free pages that lie
+//! apart can be had in one piece at other addresses. When that needs more memory than the capacity,
+//! the memory of free pages elsewhere is returned to the system first.
 //!
 //! # Locks
 //!
-//! None is held while an owner is asked. The counts of tenants are atomic; caches and runs are behind locks that are taken
-//! in one order. Code that runs in [`PressureOwner`] must not wait for a lock that is held during requests.
+//! None is held while an owner is asked. The counts of tenants are atomic; caches and runs are
+//! behind locks that are taken in one order. Code that runs in [`PressureOwner`] must not wait for
+//! a lock that is held during requests.
 
 #![deny(unsafe_code)]
 

@@ -1,7 +1,9 @@
-//! The pool under loom, which tries the orders in which threads can run and what they can see of each other.
+//! The pool under loom, which tries the orders in which threads can run and what they can see of
+//! each other.
 //!
-//! `cargo xtask sanitize loom` runs it. What must hold: the count of a tenant, changed without a lock, never exceeds its
-//! quota and never refuses what fits; and a page that is counted as free is found, wherever it lies.
+//! `cargo xtask sanitize loom` runs it. What must hold: the count of a tenant, changed without a
+//! lock, never exceeds its quota and never refuses what fits; and a page that is counted as free is
+//! found, wherever it lies.
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
@@ -84,7 +86,8 @@ fn a_page_that_moves_behind_the_back_of_a_search_is_found() {
         let other = thread::spawn({
             let pool = pool.clone();
             move || {
-                // Stands for two threads in turn: one fills the first cache, the other empties the second.
+                // Stands for two threads in turn: one fills the first cache, the other empties the
+                // second.
                 drop(pool.allocate(1, &Request::default()).unwrap());
                 set_thread_number(1);
                 drop(pool.allocate(1, &Request::default()).unwrap());

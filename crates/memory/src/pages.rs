@@ -50,8 +50,8 @@ impl Pages {
         self.n_pages
     }
 
-    /// The span, for a slab to cut blocks from its end. They must be back before the pages are dropped, or their
-    /// addresses are lost to the pool.
+    /// The span, for a slab to cut blocks from its end. They must be back before the pages are
+    /// dropped, or their addresses are lost to the pool.
     pub(crate) fn span_mut(&mut self) -> &mut Span {
         &mut self.span
     }
@@ -72,8 +72,8 @@ impl std::fmt::Debug for Pages {
 
 /// Pages that are set aside and counted, but not in use: the first of two phases.
 ///
-/// [`commit`](Self::commit) turns them into [`Pages`]; dropping rolls everything back. A request that needs several
-/// things gets a reservation for each and commits when it has all.
+/// [`commit`](Self::commit) turns them into [`Pages`]; dropping rolls everything back. A request
+/// that needs several things gets a reservation for each and commits when it has all.
 ///
 /// ```
 /// use ruvllm_memory::{PagePool, PoolConfig, Request};

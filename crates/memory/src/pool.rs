@@ -1,8 +1,10 @@
-//! The pool: a budget of pages, the fast path over per-thread caches and the slow path over the free runs.
+//! The pool: a budget of pages, the fast path over per-thread caches and the slow path over the
+//! free runs.
 //!
-//! A page is in one of four places: in use, in a thread's cache, in a free run with memory behind it (it was used before),
-//! or in a free run without. The first two always have memory. Pages in use are counted by the root tenant, pages with
-//! memory by `resident_pages`; neither exceeds the capacity.
+//! A page is in one of four places: in use, in a thread's cache, in a free run with memory behind
+//! it (it was used before), or in a free run without. The first two always have memory. Pages in
+//! use are counted by the root tenant, pages with memory by `resident_pages`; neither exceeds the
+//! capacity.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +22,8 @@ use crate::{Error, Pages, PoolConfig, PoolStats, Quota, Request, Reservation, Re
 /// Most pages in the cache of a thread.
 const MAX_CACHED: usize = 16;
 
-/// A budget of memory in pages that many threads and tenants share. Clones are handles of the same pool.
+/// A budget of memory in pages that many threads and tenants share. Clones are handles of the same
+/// pool.
 ///
 /// See the [crate](crate) for an example.
 #[derive(Clone)]
@@ -65,7 +68,8 @@ impl PagePool {
     /// Reserves the addresses of a pool. No memory is taken yet.
     ///
     /// # Errors
-    /// [`Error::Config`] for a setting out of range, [`Error::Reserve`] when the system refuses the addresses.
+    /// [`Error::Config`] for a setting out of range, [`Error::Reserve`] when the system refuses the
+    /// addresses.
     pub fn new(config: PoolConfig) -> Result<Self> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         config.check()?;
@@ -100,11 +104,12 @@ impl PagePool {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// `n_pages` pages in one piece. When memory is short, units of owners are evicted as the request's policy says.
+    /// `n_pages` pages in one piece. When memory is short, units of owners are evicted as the
+    /// request's policy says.
     ///
     /// # Errors
-    /// [`Error::NoPages`] for none; [`Error::Exhausted`] without room, which says whether the total or only a piece of
-    /// that length is missing; [`Error::QuotaExceeded`]; [`Error::OtherPool`].
+    /// [`Error::NoPages`] for none; [`Error::Exhausted`] without room, which says whether the total
+    /// or only a piece of that length is missing; [`Error::QuotaExceeded`]; [`Error::OtherPool`].
     #[inline]
     pub fn allocate(&self, n_pages: usize, request: &Request) -> Result<Pages> {
         Ok(self.prepare(n_pages, request)?.commit())
@@ -148,8 +153,8 @@ impl PagePool {
         Ok(Reservation::new(Arc::clone(shared), span, n_pages, request))
     }
 
-    /// The tenant with a path like `org/team/user`: one to eight names. It and its ancestors are made when they are new,
-    /// and exist as long as the pool.
+    /// The tenant with a path like `org/team/user`: one to eight names. It and its ancestors are
+    /// made when they are new, and exist as long as the pool.
     ///
     /// # Errors
     /// [`Error::TenantPath`] for empty names, more than eight, or more than 255 bytes.
@@ -157,8 +162,8 @@ impl PagePool {
         Ok(Tenant(Some(self.shared.tenants.get_or_create(path)?)))
     }
 
-    /// Limits a tenant together with its descendants, from the next request on. The root's hard quota is the capacity,
-    /// and cannot be raised beyond it.
+    /// Limits a tenant together with its descendants, from the next request on. The root's hard
+    /// quota is the capacity, and cannot be raised beyond it.
     ///
     /// # Errors
     /// [`Error::OtherPool`].
@@ -178,7 +183,8 @@ impl PagePool {
         Ok(self.shared.account(tenant)?.usage())
     }
 
-    /// What a tenant, its parent and so on up to the root have, with their paths: a request needs room with each of them.
+    /// What a tenant, its parent and so on up to the root have, with their paths: a request needs
+    /// room with each of them.
     ///
     /// # Errors
     /// [`Error::OtherPool`].
@@ -255,7 +261,8 @@ impl Shared {
         Ok(Arc::clone(tenant.0.as_ref().unwrap_or(&self.tenants.root)))
     }
 
-    /// Counts pages for a tenant, after taking spare pages of slabs if its quota or the pool is short.
+    /// Counts pages for a tenant, after taking spare pages of slabs if its quota or the pool is
+    /// short.
     #[inline]
     fn charge(&self, account: &Account, n_pages: usize) -> Result<()> {
         account.charge(n_pages).or_else(|short| self.charge_spare(account, n_pages, short))
@@ -287,7 +294,8 @@ impl Shared {
         })
     }
 
-    /// Takes spare pages of slabs until `scope` uses at most `target_pages`; returns how many were taken.
+    /// Takes spare pages of slabs until `scope` uses at most `target_pages`; returns how many were
+    /// taken.
     #[cold]
     pub(crate) fn release_spare(&self, scope: &Account, target_pages: usize) -> usize {
         let mut released = 0;
@@ -344,7 +352,8 @@ impl Shared {
             Some(span) => span,
             None => {
                 drop(runs);
-                // All at once: whatever is counted as free is in sight then, so a single page is always found.
+                // All at once: whatever is counted as free is in sight then, so a single page is
+                // always found.
                 let mut caches = self.caches.all();
                 runs = lock(&self.runs);
                 drain(&mut caches, &mut runs);
@@ -394,7 +403,8 @@ impl Shared {
         self.returned_pages.fetch_add(n_pages as u64, Ordering::Relaxed);
     }
 
-    /// Returns the memory of at least `wanted` pages of free runs, if there are so many; how many it were.
+    /// Returns the memory of at least `wanted` pages of free runs, if there are so many; how many
+    /// it were.
     fn discard_free(&self, runs: &mut FreeRuns, wanted: usize) -> usize {
         let mut discarded = 0;
         for run in runs.iter_mut() {

@@ -1,15 +1,18 @@
-//! One reserved range of addresses, and the tokens that own its parts: where the crate's `unsafe` code is.
+//! One reserved range of addresses, and the tokens that own its parts: where the crate's `unsafe`
+//! code is.
 //!
-//! A [`Span`] owns the bytes of its range. There is one span for the whole region at first; it can be cut in two and
-//! joined again, but not copied, so that two spans never overlap. All the rest of the crate moves spans about in safe
-//! code: an allocator that hands out a page twice does not compile.
+//! A [`Span`] owns the bytes of its range. There is one span for the whole region at first; it can
+//! be cut in two and joined again, but not copied, so that two spans never overlap. All the rest of
+//! the crate moves spans about in safe code: an allocator that hands out a page twice does not
+//! compile.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use memmap2::{MmapOptions, MmapRaw};
 
-/// Below this, the system would back more than one page with one huge page, and pages could not be returned one by one.
+/// Below this, the system would back more than one page with one huge page, and pages could not be
+/// returned one by one.
 #[cfg(target_os = "linux")]
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
@@ -24,7 +27,8 @@ pub(crate) struct Region {
     id: u64,
 }
 
-/// Exclusive ownership of a range of bytes of one region. `start` counts from the region's first byte.
+/// Exclusive ownership of a range of bytes of one region. `start` counts from the region's first
+/// byte.
 #[derive(Debug)]
 pub(crate) struct Span {
     region: u64,
@@ -33,7 +37,8 @@ pub(crate) struct Span {
 }
 
 impl Region {
-    /// Reserves `len` bytes that start at a multiple of `align`, a power of two; the span is all of them.
+    /// Reserves `len` bytes that start at a multiple of `align`, a power of two; the span is all of
+    /// them.
     pub(crate) fn reserve(len: usize, align: usize) -> io::Result<(Self, Span)> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         let padded = len.checked_add(align).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -54,8 +59,9 @@ impl Region {
     /// If the span is another region's.
     #[inline]
     pub(crate) fn bytes<'a>(&'a self, span: &'a Span) -> &'a [u8] {
-        // SAFETY: the pointer is that of `span.len` mapped bytes (`pointer`), initialized because fresh memory is zeroed.
-        // Spans do not overlap, and the borrow of this one keeps `bytes_mut` away.
+        // SAFETY: the pointer is that of `span.len` mapped bytes (`pointer`), initialized because
+        // fresh memory is zeroed. Spans do not overlap, and the borrow of this one keeps
+        // `bytes_mut` away.
         unsafe { std::slice::from_raw_parts(self.pointer(span), span.len) }
     }
 
@@ -65,16 +71,19 @@ impl Region {
     /// If the span is another region's.
     #[inline]
     pub(crate) fn bytes_mut<'a>(&'a self, span: &'a mut Span) -> &'a mut [u8] {
-        // SAFETY: as in `bytes`; the exclusive borrow of the only span of these bytes makes the slice the only access.
+        // SAFETY: as in `bytes`; the exclusive borrow of the only span of these bytes makes the
+        // slice the only access.
         unsafe { std::slice::from_raw_parts_mut(self.pointer(span), span.len) }
     }
 
-    /// Zeroes the `len` bytes from `offset` on inside a span by handing their memory back to the system.
+    /// Zeroes the `len` bytes from `offset` on inside a span by handing their memory back to the
+    /// system.
     ///
     /// Where the system does not promise zeros in its place, they are written and the memory stays.
     ///
     /// # Panics
-    /// If the span is another region's, the range is not inside of it, or not whole units of the region's alignment.
+    /// If the span is another region's, the range is not inside of it, or not whole units of the
+    /// region's alignment.
     pub(crate) fn discard(&self, span: &mut Span, offset: usize, len: usize) {
         assert!(offset <= span.len && len <= span.len - offset, "a range outside of its span");
         let is_whole = (span.start + offset).is_multiple_of(self.align) && len.is_multiple_of(self.align);
@@ -88,8 +97,9 @@ impl Region {
     fn return_to_system(&self, span: &mut Span, offset: usize, len: usize) -> bool {
         let start = self.pointer(span).addr() - self.map.as_mut_ptr().addr() + offset;
         let advice = memmap2::UncheckedAdvice::DontNeed;
-        // SAFETY: the advice makes the bytes zero. They are inside of `span`, which is borrowed exclusively, and are whole
-        // units of at least the system's pages (`discard` checks both), so that nothing beside them changes.
+        // SAFETY: the advice makes the bytes zero. They are inside of `span`, which is borrowed
+        // exclusively, and are whole units of at least the system's pages (`discard` checks both),
+        // so that nothing beside them changes.
         unsafe { self.map.unchecked_advise_range(advice, start, len) }.is_ok()
     }
 
@@ -101,8 +111,8 @@ impl Region {
     #[inline]
     fn pointer(&self, span: &Span) -> *mut u8 {
         assert_eq!(span.region, self.id, "a span of another region");
-        // SAFETY: a span of this region lies in the `len` bytes that `reserve` gave to the first one, and those lie in
-        // the mapping, which lives as long as `self`.
+        // SAFETY: a span of this region lies in the `len` bytes that `reserve` gave to the first
+        // one, and those lie in the mapping, which lives as long as `self`.
         unsafe { self.map.as_mut_ptr().add(self.skip + span.start) }
     }
 }

@@ -20,7 +20,8 @@ impl FreeRuns {
         runs
     }
 
-    /// Takes `len` bytes from the front of a run that has them: the shortest such run, or the first.
+    /// Takes `len` bytes from the front of a run that has them: the shortest such run, or the
+    /// first.
     pub(crate) fn take(&mut self, len: usize) -> Option<Span> {
         let start = match self.fit {
             Fit::Best => self.by_len.range((len, 0)..).next()?.1,

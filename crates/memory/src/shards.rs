@@ -2,11 +2,13 @@
 
 use crate::sync::{Mutex, MutexGuard, lock, thread_number};
 
-/// Keeps what different threads write on different cache lines (two lines: the hardware fetches pairs).
+/// Keeps what different threads write on different cache lines (two lines: the hardware fetches
+/// pairs).
 #[repr(align(128))]
 struct Shard<T>(Mutex<T>);
 
-/// A value per thread behind a lock that is nearly always free; threads beyond the number of shards share.
+/// A value per thread behind a lock that is nearly always free; threads beyond the number of shards
+/// share.
 pub(crate) struct Shards<T> {
     shards: Box<[Shard<T>]>,
 }
@@ -34,7 +36,8 @@ impl<T> Shards<T> {
     }
 }
 
-/// Enough shards for the threads that this machine can run at a time, with some to spare for those that sleep.
+/// Enough shards for the threads that this machine can run at a time, with some to spare for those
+/// that sleep.
 pub(crate) fn shard_count() -> usize {
     if cfg!(loom) {
         return 2;

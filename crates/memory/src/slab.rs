@@ -17,8 +17,8 @@ const MAX_EXTRA_PAGES: usize = 7;
 
 /// Hands out blocks of one size, several to a page. Clones are handles of the same slab.
 ///
-/// Blocks of more than a page take contiguous pages. Pages whose blocks are all free go back to the pool, except for one
-/// that waits for the next block until the pool is short.
+/// Blocks of more than a page take contiguous pages. Pages whose blocks are all free go back to the
+/// pool, except for one that waits for the next block until the pool is short.
 ///
 /// ```
 /// use ruvllm_memory::{PagePool, PoolConfig, Request, Slab};
@@ -45,20 +45,21 @@ pub(crate) struct Shared {
     chunks: Mutex<Chunks>,
 }
 
-/// The chunks of a slab by index, and which of them have free blocks. Lists only grow, so that a chunk that comes where
-/// another one was allocates nothing.
+/// The chunks of a slab by index, and which of them have free blocks. Lists only grow, so that a
+/// chunk that comes where another one was allocates nothing.
 struct Chunks {
     /// Blocks of a chunk.
     n_blocks: usize,
     /// From the start of a block to that of the next.
     stride: usize,
     places: Vec<Option<Chunk>>,
-    /// Free blocks, `n_blocks` places for each chunk, the first [`Chunk::n_free`] of which hold one; the others are empty.
+    /// Free blocks, `n_blocks` places for each chunk, the first [`Chunk::n_free`] of which hold
+    /// one; the others are empty.
     free: Vec<Span>,
     /// Places without a chunk.
     vacant: Vec<u32>,
-    /// Chunks with free blocks, the highest index first: blocks are taken from the last, so that chunks with high indices
-    /// become empty.
+    /// Chunks with free blocks, the highest index first: blocks are taken from the last, so that
+    /// chunks with high indices become empty.
     open: Vec<u32>,
     /// The empty chunk that is kept.
     spare: Option<u32>,
@@ -74,7 +75,8 @@ struct Chunk {
 
 /// A block of a [`Slab`]. Dropping it gives it back.
 ///
-/// Its bytes are what the last block in this place left there, or zero; never what another tenant wrote.
+/// Its bytes are what the last block in this place left there, or zero; never what another tenant
+/// wrote.
 pub struct SlabBlock {
     slab: Arc<Shared>,
     span: Span,
@@ -94,7 +96,8 @@ pub struct SlabStats {
 }
 
 impl Slab {
-    /// A slab of blocks of `block_bytes` bytes that start at multiples of 256. No page is taken yet.
+    /// A slab of blocks of `block_bytes` bytes that start at multiples of 256. No page is taken
+    /// yet.
     ///
     /// # Errors
     /// [`Error::BlockBytes`] for blocks of no bytes or more than the pool has.
@@ -134,7 +137,8 @@ impl Slab {
         Ok(SlabBlock { slab: Arc::clone(&self.shared), span, chunk })
     }
 
-    /// Pages of `page_bytes` bytes that a slab takes for `n_blocks` blocks of `block_bytes` bytes; saturates.
+    /// Pages of `page_bytes` bytes that a slab takes for `n_blocks` blocks of `block_bytes` bytes;
+    /// saturates.
     pub fn pages_for(n_blocks: usize, block_bytes: usize, page_bytes: usize) -> usize {
         let stride = block_bytes.max(1).checked_next_multiple_of(BLOCK_ALIGN);
         // With less than the address space there is room for the products below.
@@ -224,7 +228,8 @@ impl Chunks {
         (block, index)
     }
 
-    /// Puts a block back; the pages of its chunk if that is empty now and another spare one is kept.
+    /// Puts a block back; the pages of its chunk if that is empty now and another spare one is
+    /// kept.
     fn put(&mut self, span: Span, index: u32) -> Option<Pages> {
         self.used_blocks -= 1;
         let chunk = self.places[index as usize].as_mut().expect("a block's chunk exists");

@@ -13,7 +13,8 @@ pub struct PoolStats {
     pub free_pages: usize,
     /// Free pages that wait in the cache of a thread.
     pub cached_pages: usize,
-    /// Pages, used or free, whose memory was not returned to the system. A used page counts even before it is written.
+    /// Pages, used or free, whose memory was not returned to the system. A used page counts even
+    /// before it is written.
     pub resident_pages: usize,
     /// Pages whose memory was returned to the system since the pool was made, each time counted.
     pub returned_pages: u64,
@@ -37,7 +38,8 @@ pub struct PressureStats {
 }
 
 impl PoolStats {
-    /// Free pages that cannot be had in one piece, as a fraction of all free pages; 0 when none is free.
+    /// Free pages that cannot be had in one piece, as a fraction of all free pages; 0 when none is
+    /// free.
     pub fn fragmentation(&self) -> f64 {
         if self.free_pages == 0 {
             return 0.0;

@@ -16,8 +16,8 @@ const MAX_PATH_BYTES: usize = 255;
 
 /// Whom pages are counted for: the root of a pool, or a namespace like `org/team/user`.
 ///
-/// What a tenant has counts for each of its ancestors. [`PagePool::tenant`](crate::PagePool::tenant) gives a handle;
-/// the default is the root.
+/// What a tenant has counts for each of its ancestors.
+/// [`PagePool::tenant`](crate::PagePool::tenant) gives a handle; the default is the root.
 #[derive(Clone, Debug, Default)]
 pub struct Tenant(pub(crate) Option<Arc<Account>>);
 
@@ -32,8 +32,8 @@ impl Tenant {
         self.0.as_ref().map_or("", |account| &account.path)
     }
 
-    /// Whether this is the tenant with the path `ancestor` or one of its descendants; every tenant is within the root's, which is
-    /// empty.
+    /// Whether this is the tenant with the path `ancestor` or one of its descendants; every tenant
+    /// is within the root's, which is empty.
     ///
     /// ```
     /// use ruvllm_memory::{PagePool, PoolConfig};
@@ -127,7 +127,8 @@ impl Account {
         self.soft.store(quota.soft_pages, Ordering::Relaxed);
     }
 
-    /// Counts `n` pages here and at every ancestor, or nowhere, with the account whose quota they exceed.
+    /// Counts `n` pages here and at every ancestor, or nowhere, with the account whose quota they
+    /// exceed.
     #[inline]
     pub(crate) fn charge(&self, n: usize) -> Result<(), &Self> {
         let mut account = self;
@@ -147,7 +148,8 @@ impl Account {
     #[inline]
     pub(crate) fn refund(&self, n: usize) {
         for account in self.line() {
-            // Whoever counts next must see what was freed before: pages lie in a cache before they are off the count.
+            // Whoever counts next must see what was freed before: pages lie in a cache before they
+            // are off the count.
             account.used.fetch_sub(n, Ordering::Release);
         }
     }
@@ -171,7 +173,8 @@ impl Account {
         self.used() > self.soft.load(Ordering::Relaxed)
     }
 
-    /// A fraction of the quota, of which `kept` pages do not count, where there are four times as many.
+    /// A fraction of the quota, of which `kept` pages do not count, where there are four times as
+    /// many.
     pub(crate) fn pages_within(&self, kept: usize, fraction: f64) -> usize {
         let hard = self.hard.load(Ordering::Relaxed);
         ((hard - kept.min(hard / 4)) as f64 * fraction) as usize

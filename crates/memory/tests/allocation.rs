@@ -1,6 +1,7 @@
 //! Once warm, the pool takes nothing from the system's allocator.
 //!
-//! Counted are the allocations of the thread that takes the steps: the one that waits for it has its own.
+//! Counted are the allocations of the thread that takes the steps: the one that waits for it has
+//! its own.
 
 use ruvllm_memory::{PagePool, PoolConfig, Request, Slab};
 use ruvllm_testkit::allocator::{Counting, calls, count_calls};

@@ -52,7 +52,8 @@ fn free_memory_at_other_addresses_makes_room_in_the_budget() {
     let singles: Vec<_> = (0..capacity).map(|_| pool.allocate(1, &request).unwrap()).collect();
     let kept: Vec<_> = singles.into_iter().step_by(2).collect();
     assert_eq!(pool.stats().resident_pages, capacity, "the reserve keeps all that is free");
-    // The free half lies apart, so it is taken at new addresses, and the memory at the old ones is returned.
+    // The free half lies apart, so it is taken at new addresses, and the memory at the old ones is
+    // returned.
     let pages = pool.allocate(capacity / 2, &request).unwrap();
     let stats = pool.stats();
     assert_eq!((stats.used_pages, stats.resident_pages, stats.cached_pages), (capacity, capacity, 0));

@@ -1,5 +1,6 @@
-//! Many threads at once: what one writes no other sees, and everything is free at the end. The thread sanitizer runs
-//! these tests too, which is why their locks are not the standard library's: it does not see what those order.
+//! Many threads at once: what one writes no other sees, and everything is free at the end. The
+//! thread sanitizer runs these tests too, which is why their locks are not the standard library's:
+//! it does not see what those order.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};

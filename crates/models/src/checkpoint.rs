@@ -1,16 +1,19 @@
-//! What a model is loaded from: hyperparameters and tensors under the names of GGUF, whatever files hold them.
+//! What a model is loaded from: hyperparameters and tensors under the names of GGUF, whatever files
+//! hold them.
 
 use gguf_rs_lite::{Gguf, Metadata, TensorData, TensorInfo};
 use ruvllm_text::tokenizer::Tokenizer;
 
 use crate::error::Result;
 
-/// A model on disk, seen as a GGUF file: the same metadata keys, tensor names, shapes and row orders.
+/// A model on disk, seen as a GGUF file: the same metadata keys, tensor names, shapes and row
+/// orders.
 ///
-/// [`Gguf`] is one; [`HfFolder`](crate::HfFolder) makes a Hugging Face folder look like one; [`InSitu`](crate::quantize::InSitu) shows
-/// another checkpoint in other tensor types.
+/// [`Gguf`] is one; [`HfFolder`](crate::HfFolder) makes a Hugging Face folder look like one;
+/// [`InSitu`](crate::quantize::InSitu) shows another checkpoint in other tensor types.
 pub trait Checkpoint {
-    /// The hyperparameters and the chat template. The vocabulary may be missing here, see [`Self::file_metadata`].
+    /// The hyperparameters and the chat template. The vocabulary may be missing here, see
+    /// [`Self::file_metadata`].
     fn metadata(&self) -> &Metadata;
 
     /// All metadata that a GGUF file of this model has, the vocabulary included.
@@ -25,7 +28,8 @@ pub trait Checkpoint {
     /// The tensor of a name.
     fn tensor(&self, name: &str) -> Option<&TensorInfo>;
 
-    /// The data of a tensor of this checkpoint: borrowed where a file holds them in this form, else made now.
+    /// The data of a tensor of this checkpoint: borrowed where a file holds them in this form, else
+    /// made now.
     ///
     /// # Errors
     /// A tensor that is not of this checkpoint, or whose values cannot be stored as its type.

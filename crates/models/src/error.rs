@@ -9,11 +9,13 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The file is not a well-formed GGUF, or a metadata value has another type than the model needs.
+    /// The file is not a well-formed GGUF, or a metadata value has another type than the model
+    /// needs.
     #[error(transparent)]
     Gguf(#[from] gguf_rs_lite::Error),
 
-    /// The arithmetic layer refused its input, for instance a matrix whose bytes do not fit its shape.
+    /// The arithmetic layer refused its input, for instance a matrix whose bytes do not fit its
+    /// shape.
     #[error(transparent)]
     Kernels(#[from] ruvllm_kernels::Error),
 
@@ -176,7 +178,8 @@ pub enum Error {
         name: String,
     },
 
-    /// The file has a tensor that this family does not use. Ignoring it would compute another model.
+    /// The file has a tensor that this family does not use. Ignoring it would compute another
+    /// model.
     #[error("tensor `{name}` is not part of a `{architecture}` model as this version knows it")]
     UnexpectedTensor {
         /// Name of the tensor.
@@ -238,7 +241,8 @@ pub enum Error {
     #[error("stopped on request")]
     Cancelled,
 
-    /// A KV cache was asked for with no capacity, or with more positions than the model was made for.
+    /// A KV cache was asked for with no capacity, or with more positions than the model was made
+    /// for.
     #[error("a cache of {capacity} tokens was asked for, the model takes 1 to {context_length}")]
     CacheCapacity {
         /// Tokens asked for.
@@ -247,8 +251,8 @@ pub enum Error {
         context_length: usize,
     },
 
-    /// The tokens do not fit the sequence or the budget of keys and values, or the policy does not fit the model. No
-    /// cache has changed.
+    /// The tokens do not fit the sequence or the budget of keys and values, or the policy does not
+    /// fit the model. No cache has changed.
     #[error(transparent)]
     KvCache(#[from] ruvllm_kv_cache::Error),
 

@@ -9,17 +9,19 @@
 //!                                             logits
 //! ```
 //!
-//! A pass takes any mix of prompt chunks and single tokens of different sequences ([`Segment`]), each with a step of its own
-//! [`Sequence`], and commits all of them or none. See [`Model`] for an example of decoding.
+//! A pass takes any mix of prompt chunks and single tokens of different sequences ([`Segment`]),
+//! each with a step of its own [`Sequence`], and commits all of them or none. See [`Model`] for an
+//! example of decoding.
 //!
 //! # Invariants
-//! - Matrices are used where they are in the file, unless the file has their rows in another order; norms and biases are
-//!   copied.
+//! - Matrices are used where they are in the file, unless the file has their rows in another order;
+//!   norms and biases are copied.
 //! - A token's logits depend on its sequence alone, bit for bit: not on the batch, the cut of the
 //!   prompt, the threads or the instruction set. Of the sequence's capacity they depend only where
 //!   [`ModelConfig::long_rope_above`] says so.
 //! - No file and no token id makes it panic: they give an [`Error`].
-//! - A decode step allocates nothing once its workspace and cache are warm, but for tables that double with the length.
+//! - A decode step allocates nothing once its workspace and cache are warm, but for tables that
+//!   double with the length.
 
 #![forbid(unsafe_code)]
 

@@ -15,7 +15,8 @@ const POOLING: &str = "pooling_type";
 /// Whether vectors are made one long. The format has no key for it; this one is ours.
 pub(crate) const NORMALIZE: &str = "ruvllm.embedding.normalize";
 
-/// Most tokens of a text that count, where a model was trained with fewer than it has positions for. Ours too.
+/// Most tokens of a text that count, where a model was trained with fewer than it has positions
+/// for. Ours too.
 pub(crate) const MAX_TOKENS: &str = "ruvllm.embedding.max_tokens";
 
 /// Which of a text's hidden states make its vector.
@@ -86,8 +87,8 @@ impl EmbeddingDefaults {
     /// Reads what the metadata of a checkpoint say.
     ///
     /// # Errors
-    /// [`Error::InvalidKey`] for a pooling that is not supported and for a length of 0, [`Error::Gguf`] for values of a
-    /// wrong type.
+    /// [`Error::InvalidKey`] for a pooling that is not supported and for a length of 0,
+    /// [`Error::Gguf`] for values of a wrong type.
     pub fn from_metadata(metadata: &Metadata) -> Result<Self> {
         let keys = Keys::new(metadata, read_architecture(metadata)?);
         let pooling = match keys.count(POOLING, 0..=usize::MAX)? {

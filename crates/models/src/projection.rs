@@ -1,5 +1,5 @@
-//! Products of rows with the matrices of a model, and what happens to the rows before and after: shared by decoders and
-//! encoders.
+//! Products of rows with the matrices of a model, and what happens to the rows before and after:
+//! shared by decoders and encoders.
 
 use std::ops::Range;
 
@@ -8,7 +8,8 @@ use ruvllm_kernels::matmul::{Activations, MatmulJob};
 use crate::compute::Compute;
 use crate::rows;
 
-/// Does the last step to the rows of a product's input, and quantizes them in the same pass if the product reads 8 bits.
+/// Does the last step to the rows of a product's input, and quantizes them in the same pass if the
+/// product reads 8 bits.
 pub(crate) fn finish(
     compute: &Compute,
     input: &mut Activations,
@@ -22,7 +23,8 @@ pub(crate) fn finish(
     }
 }
 
-/// Products of one input with several matrices. The input is quantized when a format needs it and it is not yet.
+/// Products of one input with several matrices. The input is quantized when a format needs it and
+/// it is not yet.
 pub(crate) fn project(compute: &Compute, input: &mut Activations, jobs: &mut [MatmulJob<'_>]) {
     if needs_q8(jobs) {
         input.quantize(&compute.kernels, &compute.pool);

@@ -1,4 +1,5 @@
-//! Row-wise operations spread over a pool. The rows are independent, so who computes them changes no bit.
+//! Row-wise operations spread over a pool. The rows are independent, so who computes them changes
+//! no bit.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -7,7 +8,8 @@ use ruvllm_kernels::ThreadPool;
 /// Below this many rows waking threads costs more than they save: a row takes about a microsecond.
 const MIN_ROWS: usize = 16;
 
-/// Rows that a thread takes at a time: one by one, it would wait for the lock more than it computes.
+/// Rows that a thread takes at a time: one by one, it would wait for the lock more than it
+/// computes.
 const TAKEN_ROWS: usize = 4;
 
 /// Calls `body` with each of `rows`, on all threads of the pool if there are many.

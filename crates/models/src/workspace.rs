@@ -25,7 +25,8 @@ pub(crate) struct Buffers {
     pub(crate) normed: Activations,
     /// `[tokens, n_heads, head_dim]`
     pub(crate) queries: Vec<f32>,
-    /// Queries of one segment at later positions, if its cache wants them: `[tokens, n_heads, head_dim]`.
+    /// Queries of one segment at later positions, if its cache wants them: `[tokens, n_heads,
+    /// head_dim]`.
     pub(crate) later_queries: Vec<f32>,
     /// `[tokens, n_kv_heads, head_dim]`
     pub(crate) keys: Vec<f32>,
@@ -37,7 +38,8 @@ pub(crate) struct Buffers {
     pub(crate) gated: Activations,
     /// `[tokens, ffn_dim]`
     pub(crate) up: Vec<f32>,
-    /// Rows whose norm takes their place, `[tokens, n_heads * head_dim]` or `[tokens, model_dim]`; empty in models without.
+    /// Rows whose norm takes their place, `[tokens, n_heads * head_dim]` or `[tokens, model_dim]`;
+    /// empty in models without.
     pub(crate) unnormed: Vec<f32>,
     /// What a projection adds to the residual stream, `[tokens, model_dim]`.
     pub(crate) update: Vec<f32>,
@@ -61,7 +63,8 @@ pub(crate) struct Adapted {
 pub(crate) struct KeptQueries {
     /// The layer to keep them of.
     pub(crate) layer: Option<usize>,
-    /// Those of the last token of each segment, `[segments, n_heads, head_dim]`; none before a pass.
+    /// Those of the last token of each segment, `[segments, n_heads, head_dim]`; none before a
+    /// pass.
     pub(crate) queries: Vec<f32>,
 }
 

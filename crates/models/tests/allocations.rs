@@ -81,7 +81,8 @@ fn warm_decode_steps_allocate_nothing(file: &str, lora: Option<&str>, threads: u
         let logits = model.forward(&compute, &mut workspace, segments).expect("a step");
         assert!(logits.iter().all(|logit| logit.is_finite()));
     };
-    // After this every buffer has its size. Blocks that begin and fill up are among the steps that are counted.
+    // After this every buffer has its size. Blocks that begin and fill up are among the steps that
+    // are counted.
     step(&[3; 64]);
     step(&[4]);
     let before = calls();

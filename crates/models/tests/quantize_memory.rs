@@ -1,6 +1,8 @@
-//! Quantizing takes less memory than twice the largest tensor, to a file as well as beside what it makes while loading.
+//! Quantizing takes less memory than twice the largest tensor, to a file as well as beside what it
+//! makes while loading.
 //!
-//! Alone in its binary, because it counts the allocations of the whole process. Mapped files are not among them.
+//! Alone in its binary, because it counts the allocations of the whole process. Mapped files are
+//! not among them.
 
 use std::fs;
 use std::ops::ControlFlow;
@@ -22,7 +24,8 @@ const WIDTH: usize = 2048;
 const INNER: usize = 1024;
 const ROWS: usize = 600;
 
-/// Bytes of a query matrix, the largest tensor; its rows are in another order in a GGUF file, so it is also copied.
+/// Bytes of a query matrix, the largest tensor; its rows are in another order in a GGUF file, so it
+/// is also copied.
 const LARGEST: usize = WIDTH * WIDTH * 2;
 
 /// A Llama of one wide layer in BF16.

@@ -21,11 +21,13 @@ pub struct AdapterSource {
 impl Engine {
     /// Makes adapters ready for requests: all of `sources` together, whose changes add up.
     ///
-    /// Their factors take pages of the KV budget until the last request that names them has ended and this handle is dropped.
-    /// Where there is no room for them, prefixes that nobody uses are evicted as the engine's pressure policy says.
+    /// Their factors take pages of the KV budget until the last request that names them has ended
+    /// and this handle is dropped. Where there is no room for them, prefixes that nobody uses are
+    /// evicted as the engine's pressure policy says.
     ///
     /// # Errors
-    /// [`Error::Adapter`] for files that cannot be read, are damaged, no LoRA or for another model, and where there is no room.
+    /// [`Error::Adapter`] for files that cannot be read, are damaged, no LoRA or for another model,
+    /// and where there is no room.
     pub fn load_adapter(&self, sources: &[AdapterSource]) -> Result<Arc<Adapter>> {
         let failed = |source: ruvllm_models::Error| Error::Adapter { source };
         let files = sources
@@ -39,7 +41,8 @@ impl Engine {
         self.model.adapter(&parts, self.kv.pool(), &request).map(Arc::new).map_err(failed)
     }
 
-    /// Lets requests that name no adapter, and everything that is measured, be computed with this one.
+    /// Lets requests that name no adapter, and everything that is measured, be computed with this
+    /// one.
     pub fn set_adapter(&mut self, adapter: Option<Arc<Adapter>>) {
         self.adapter = adapter;
     }

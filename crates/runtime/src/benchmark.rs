@@ -1,4 +1,5 @@
-//! How fast a model runs: prompt tokens per second, generated tokens per second, per wall and per CPU second.
+//! How fast a model runs: prompt tokens per second, generated tokens per second, per wall and per
+//! CPU second.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -53,15 +54,16 @@ pub struct BenchOptions {
     pub tests: Vec<BenchTest>,
     /// Prompt tokens per forward pass. Default 512.
     pub batch: usize,
-    /// Tokens that are in the cache before each run. Beyond the first 4096 their keys and values are copies of those before,
-    /// with memory of their own: the speed does not depend on what they are. Default 0.
+    /// Tokens that are in the cache before each run. Beyond the first 4096 their keys and values
+    /// are copies of those before, with memory of their own: the speed does not depend on what they
+    /// are. Default 0.
     pub depth: usize,
     /// Numbers of threads, each measured with every test; empty = the engine's own number.
     pub threads: Vec<usize>,
     /// Measured runs of each test. Default 5.
     pub runs: usize,
-    /// Reads the CPU time that this process has used so far. The default knows none, and the results then have no
-    /// values per CPU second.
+    /// Reads the CPU time that this process has used so far. The default knows none, and the
+    /// results then have no values per CPU second.
     pub cpu_time: fn() -> Option<Duration>,
 }
 
@@ -118,8 +120,8 @@ pub struct BenchResult {
     pub runs: usize,
     /// Tokens per second of wall time.
     pub tokens_per_s: Spread,
-    /// Tokens per second of CPU time of the whole process, times the threads: what the machine would give if it had
-    /// nothing else to do. Absent if the CPU time could not be read.
+    /// Tokens per second of CPU time of the whole process, times the threads: what the machine
+    /// would give if it had nothing else to do. Absent if the CPU time could not be read.
     pub tokens_per_cpu_s: Option<Spread>,
 }
 
@@ -134,15 +136,15 @@ struct Measurement {
 impl Engine {
     /// Measures the speed of the model.
     ///
-    /// One step of every test with every thread count goes first and is not counted. Then come `runs` rounds, each
-    /// with one run of everything, so that a slow spell of the machine meets all tests alike. The token ids are
-    /// arbitrary but always the same. `progress` gets the runs that are done and the runs in all; `Break` ends the
-    /// measurement.
+    /// One step of every test with every thread count goes first and is not counted. Then come
+    /// `runs` rounds, each with one run of everything, so that a slow spell of the machine meets
+    /// all tests alike. The token ids are arbitrary but always the same. `progress` gets the runs
+    /// that are done and the runs in all; `Break` ends the measurement.
     ///
     /// # Errors
-    /// [`Error::InvalidOption`] for a zero, [`Error::ContextTooLong`] if depth and test exceed what the model allows,
-    /// [`Error::Compute`] if threads cannot be started, [`Error::Cancelled`] after a `Break`; [`Error::Cache`] and
-    /// [`Error::Forward`] from the runs.
+    /// [`Error::InvalidOption`] for a zero, [`Error::ContextTooLong`] if depth and test exceed what
+    /// the model allows, [`Error::Compute`] if threads cannot be started, [`Error::Cancelled`]
+    /// after a `Break`; [`Error::Cache`] and [`Error::Forward`] from the runs.
     pub fn bench(
         &self,
         options: &BenchOptions,

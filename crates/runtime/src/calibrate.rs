@@ -15,25 +15,29 @@ use crate::prefix::fingerprint;
 /// Tokens of a window.
 const WINDOW: usize = 2048;
 
-/// Least tokens to learn from: one in 200 numbers of a dimension lies outside its range on each side.
+/// Least tokens to learn from: one in 200 numbers of a dimension lies outside its range on each
+/// side.
 const LEAST_TOKENS: usize = 512;
 
-/// Tokens at the beginning of a window that are left out: attention uses them as a sink, and their keys are like no others.
+/// Tokens at the beginning of a window that are left out: attention uses them as a sink, and their
+/// keys are like no others.
 const SINK_TOKENS: usize = 4;
 
 impl Engine {
-    /// Learns the codebooks of every layer from the keys and values of a text, given as token ids: such as the model was trained
-    /// on, and not one that is measured afterwards.
+    /// Learns the codebooks of every layer from the keys and values of a text, given as token ids:
+    /// such as the model was trained on, and not one that is measured afterwards.
     ///
-    /// The ids are cut into windows of 2048 (or the model's context) that begin at position 0. Keys and values are kept in single
-    /// precision meanwhile, those of one window at a time; of all windows together, keys take 2 bytes per number.
+    /// The ids are cut into windows of 2048 (or the model's context) that begin at position 0. Keys
+    /// and values are kept in single precision meanwhile, those of one window at a time; of all
+    /// windows together, keys take 2 bytes per number.
     ///
     /// `progress` gets the ids that are done and the ids in all; `Break` ends the calibration.
     ///
     /// # Errors
-    /// [`Error::CalibrationText`], [`Error::TokenOutOfRange`], [`Error::Cancelled`] after a `Break`; [`Error::Calibration`] if
-    /// `nuq3` does not take the model's heads or a key or value is not finite; [`Error::Open`] if the model file is gone;
-    /// [`Error::KvBudget`], [`Error::Cache`] and [`Error::Forward`] from the run.
+    /// [`Error::CalibrationText`], [`Error::TokenOutOfRange`], [`Error::Cancelled`] after a
+    /// `Break`; [`Error::Calibration`] if `nuq3` does not take the model's heads or a key or value
+    /// is not finite; [`Error::Open`] if the model file is gone; [`Error::KvBudget`],
+    /// [`Error::Cache`] and [`Error::Forward`] from the run.
     pub fn calibrate_kv(
         &self,
         tokens: &[TokenId],

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Asks a running call to end. Clones share one flag; setting it is safe from any thread and from a signal handler
-/// thread. A generation looks at it before every prefill chunk and every token.
+/// Asks a running call to end. Clones share one flag; setting it is safe from any thread and from a
+/// signal handler thread. A generation looks at it before every prefill chunk and every token.
 #[derive(Debug, Clone, Default)]
 pub struct CancelToken(Arc<AtomicBool>);
 

@@ -18,7 +18,8 @@ pub struct TextCodec {
     vocab_size: usize,
 }
 
-/// The tokenizer of a file, or else that of a checkpoint which messages call `name`, for a model of `vocab_size` ids.
+/// The tokenizer of a file, or else that of a checkpoint which messages call `name`, for a model of
+/// `vocab_size` ids.
 pub(crate) fn read_tokenizer(
     checkpoint: &dyn Checkpoint,
     name: &str,
@@ -38,12 +39,13 @@ pub(crate) fn read_tokenizer(
 }
 
 impl TextCodec {
-    /// Reads those of a checkpoint that messages call `name`, or takes the `tokenizer.json` given instead of its own.
-    /// `vocab_size` is how many ids the model has, rows of its embedding. A chat template that cannot be read is no error
-    /// before it is used.
+    /// Reads those of a checkpoint that messages call `name`, or takes the `tokenizer.json` given
+    /// instead of its own. `vocab_size` is how many ids the model has, rows of its embedding. A
+    /// chat template that cannot be read is no error before it is used.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`], and [`Error::VocabularyMismatch`] if the tokenizer has more ids than the model.
+    /// [`Error::Tokenizer`], and [`Error::VocabularyMismatch`] if the tokenizer has more ids than
+    /// the model.
     pub fn read(
         checkpoint: &dyn Checkpoint,
         name: &str,
@@ -63,7 +65,8 @@ impl TextCodec {
     /// The chat template of the model.
     ///
     /// # Errors
-    /// [`Error::NoChatTemplate`] if it has none, [`Error::UnusableChatTemplate`] if it cannot be read.
+    /// [`Error::NoChatTemplate`] if it has none, [`Error::UnusableChatTemplate`] if it cannot be
+    /// read.
     pub fn chat_template(&self) -> Result<&ChatTemplate> {
         self.chat_template.as_ref().map_err(|error| match error {
             ruvllm_text::Error::NoChatTemplate => Error::NoChatTemplate,
@@ -73,11 +76,12 @@ impl TextCodec {
 
     /// The text that a conversation becomes, up to where the model's answer begins.
     ///
-    /// It is for people to read: [`encode_prompt`](Self::encode_prompt) keeps apart what the template and what the
-    /// messages say, which this text no longer does.
+    /// It is for people to read: [`encode_prompt`](Self::encode_prompt) keeps apart what the
+    /// template and what the messages say, which this text no longer does.
     ///
     /// # Errors
-    /// Those of [`chat_template`](Self::chat_template); [`Error::Chat`] if the template refuses the messages.
+    /// Those of [`chat_template`](Self::chat_template); [`Error::Chat`] if the template refuses the
+    /// messages.
     pub fn render_chat(&self, messages: &[Message], tools: Option<&serde_json::Value>) -> Result<String> {
         self.chat_template()?.render(messages, tools, true).map_err(Error::Chat)
     }
@@ -87,8 +91,8 @@ impl TextCodec {
     /// An empty prompt becomes the beginning-of-text token.
     ///
     /// # Errors
-    /// [`Error::EmptyPrompt`] if the model has no such token, [`Error::TokenOutOfRange`], [`Error::Encode`],
-    /// [`Error::Chat`], and those of [`chat_template`](Self::chat_template).
+    /// [`Error::EmptyPrompt`] if the model has no such token, [`Error::TokenOutOfRange`],
+    /// [`Error::Encode`], [`Error::Chat`], and those of [`chat_template`](Self::chat_template).
     pub fn encode_prompt(&self, prompt: &Prompt) -> Result<Vec<TokenId>> {
         let mut tokens = match prompt {
             Prompt::Text(text) => self
@@ -120,7 +124,8 @@ impl TextCodec {
         }
     }
 
-    /// Turns generated tokens into text. What goes on in the middle of a text keeps a space at its beginning.
+    /// Turns generated tokens into text. What goes on in the middle of a text keeps a space at its
+    /// beginning.
     pub(crate) fn stream_after(&self, prompt: &Prompt) -> TokenStream<'_> {
         let stream = self.tokenizer.stream();
         match prompt {
@@ -130,7 +135,8 @@ impl TextCodec {
         }
     }
 
-    /// Ids that may be sampled. Some models have more logits than tokens; the surplus stands for nothing.
+    /// Ids that may be sampled. Some models have more logits than tokens; the surplus stands for
+    /// nothing.
     pub(crate) fn sampled_ids(&self) -> usize {
         self.vocab_size.min(self.tokenizer.vocab_size())
     }

@@ -1,4 +1,5 @@
-//! Requests that go on from one another: a sequence is kept between them, so that each computes only what is new.
+//! Requests that go on from one another: a sequence is kept between them, so that each computes
+//! only what is new.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -20,10 +21,11 @@ impl Engine {
 
 /// Requests that go on from one another.
 ///
-/// Each request names its whole prompt, as one to [`Engine::generate`] does, and gets the same answer. What the prompt has in
-/// common with the sequence of the request before, its answer included, is not computed again:
-/// [`Completion::cached_tokens`] counts it. Unlike prefixes of other requests, which are shared in whole blocks, that goes to
-/// the last token. A prompt that parts from the sequence cuts it back to where they part.
+/// Each request names its whole prompt, as one to [`Engine::generate`] does, and gets the same
+/// answer. What the prompt has in common with the sequence of the request before, its answer
+/// included, is not computed again: [`Completion::cached_tokens`] counts it. Unlike prefixes of
+/// other requests, which are shared in whole blocks, that goes to the last token. A prompt that
+/// parts from the sequence cuts it back to where they part.
 ///
 /// # Example
 /// ```no_run
@@ -32,14 +34,13 @@ impl Engine {
 /// use ruvllm::{CancelToken, Engine, EngineOptions, GenerateRequest, Message, ModelSource, Prompt};
 ///
 /// # fn main() -> Result<(), ruvllm::Error> {
-/// let engine = Engine::load(&ModelSource::from("model.gguf"), &EngineOptions::default(), &mut |_| ())?;
-/// let mut conversation = engine.conversation();
-/// let mut messages = Vec::new();
-/// for question in ["What is the capital of France?", "And of Italy?"] {
-///     messages.push(Message::user(question));
-///     let request = GenerateRequest::new(Prompt::Chat { messages: messages.clone(), tools: None });
-///     let answer =
-///         conversation.generate(&request, &CancelToken::new(), &mut |_| ControlFlow::Continue(()))?;
+/// let engine = Engine::load(&ModelSource::from("model.gguf"), &EngineOptions::default(), &mut |_|
+/// ())?; let mut conversation = engine.conversation(); let mut messages = Vec::new(); for question
+/// in ["What is the capital of France?", "And of Italy?"] {
+///     messages.push(Message::user(question)); let request = GenerateRequest::new(Prompt::Chat {
+///     messages: messages.clone(), tools: None }); let answer =
+///         conversation.generate(&request, &CancelToken::new(), &mut |_|
+///         ControlFlow::Continue(()))?;
 ///     println!("{} ({} tokens were known)", answer.text, answer.cached_tokens);
 ///     messages.push(Message::assistant(answer.text));
 /// }
@@ -58,8 +59,8 @@ impl Conversation<'_> {
     /// Generates text for one request: see [`Engine::generate`].
     ///
     /// # Errors
-    /// Those of [`Engine::generate`]. After an error from the run the next request computes its whole prompt; one that was
-    /// refused before it ran changes nothing.
+    /// Those of [`Engine::generate`]. After an error from the run the next request computes its
+    /// whole prompt; one that was refused before it ran changes nothing.
     pub fn generate(
         &mut self,
         request: &GenerateRequest,
@@ -86,7 +87,8 @@ impl Conversation<'_> {
         Ok(completion)
     }
 
-    /// Forgets everything and gives the memory back. What the engine keeps of prompts for other requests stays.
+    /// Forgets everything and gives the memory back. What the engine keeps of prompts for other
+    /// requests stays.
     pub fn clear(&mut self) {
         self.session = None;
         self.tokens.clear();

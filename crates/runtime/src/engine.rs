@@ -25,8 +25,8 @@ use crate::request::{GenerateRequest, Prompt};
 
 /// A model that is ready to run.
 ///
-/// Requests take `&self`: what belongs to one sequence is made for each call, so an engine can be shared between
-/// threads behind an `Arc`.
+/// Requests take `&self`: what belongs to one sequence is made for each call, so an engine can be
+/// shared between threads behind an `Arc`.
 pub struct Engine {
     pub(crate) model: Model,
     pub(crate) codec: TextCodec,
@@ -63,10 +63,12 @@ impl Engine {
     /// Opens a model file or folder and makes it ready; `progress` is told how far the weights are.
     ///
     /// # Errors
-    /// [`Error::InvalidOption`], [`Error::Compute`] if the instruction set is absent here, [`Error::Open`],
-    /// [`Error::Load`], [`Error::CalibrationModel`], [`Error::KvPolicy`], [`Error::KvBudgetTooSmall`], [`Error::KvBudget`],
-    /// [`Error::PrefixStore`], [`Error::PrefixWriter`], [`Error::SpillWithoutFolder`], [`Error::Tokenizer`] and [`Error::VocabularyMismatch`] for unusable files
-    /// and options. A chat template that cannot be read is no error before it is used.
+    /// [`Error::InvalidOption`], [`Error::Compute`] if the instruction set is absent here,
+    /// [`Error::Open`], [`Error::Load`], [`Error::CalibrationModel`], [`Error::KvPolicy`],
+    /// [`Error::KvBudgetTooSmall`], [`Error::KvBudget`], [`Error::PrefixStore`],
+    /// [`Error::PrefixWriter`], [`Error::SpillWithoutFolder`], [`Error::Tokenizer`] and
+    /// [`Error::VocabularyMismatch`] for unusable files and options. A chat template that cannot be
+    /// read is no error before it is used.
     pub fn load(
         source: &ModelSource,
         options: &EngineOptions,
@@ -132,7 +134,8 @@ impl Engine {
     /// The chat template of the model.
     ///
     /// # Errors
-    /// [`Error::NoChatTemplate`] if it has none, [`Error::UnusableChatTemplate`] if it cannot be read.
+    /// [`Error::NoChatTemplate`] if it has none, [`Error::UnusableChatTemplate`] if it cannot be
+    /// read.
     pub fn chat_template(&self) -> Result<&ChatTemplate> {
         self.codec.chat_template()
     }
@@ -162,16 +165,16 @@ impl Engine {
         self.prefixes.as_deref().map(PrefixCache::statistics)
     }
 
-    /// Waits until all prefixes are written that were handed over for that: they are written behind the requests. Dropping
-    /// the engine waits as well, but tells nobody what went wrong.
+    /// Waits until all prefixes are written that were handed over for that: they are written behind
+    /// the requests. Dropping the engine waits as well, but tells nobody what went wrong.
     pub fn flush_prefixes(&self) {
         if let Some(prefixes) = &self.prefixes {
             prefixes.flush();
         }
     }
 
-    /// What went wrong with stored prefixes since the last call, a line each, at most 64. The requests were served all the
-    /// same: what could not be read was computed.
+    /// What went wrong with stored prefixes since the last call, a line each, at most 64. The
+    /// requests were served all the same: what could not be read was computed.
     pub fn take_prefix_warnings(&self) -> Vec<String> {
         self.prefixes.as_deref().map(PrefixCache::take_warnings).unwrap_or_default()
     }
@@ -193,11 +196,12 @@ impl Engine {
 
     /// The text that a conversation becomes, up to where the model's answer begins.
     ///
-    /// It is for people to read: [`encode_prompt`](Self::encode_prompt) keeps apart what the template and what the
-    /// messages say, which this text no longer does.
+    /// It is for people to read: [`encode_prompt`](Self::encode_prompt) keeps apart what the
+    /// template and what the messages say, which this text no longer does.
     ///
     /// # Errors
-    /// Those of [`chat_template`](Self::chat_template); [`Error::Chat`] if the template refuses the messages.
+    /// Those of [`chat_template`](Self::chat_template); [`Error::Chat`] if the template refuses the
+    /// messages.
     pub fn render_chat(&self, messages: &[Message], tools: Option<&serde_json::Value>) -> Result<String> {
         self.codec.render_chat(messages, tools)
     }
@@ -207,8 +211,8 @@ impl Engine {
     /// An empty prompt becomes the beginning-of-text token.
     ///
     /// # Errors
-    /// [`Error::EmptyPrompt`] if the model has no such token, [`Error::TokenOutOfRange`], [`Error::Encode`],
-    /// [`Error::Chat`], and those of [`chat_template`](Self::chat_template).
+    /// [`Error::EmptyPrompt`] if the model has no such token, [`Error::TokenOutOfRange`],
+    /// [`Error::Encode`], [`Error::Chat`], and those of [`chat_template`](Self::chat_template).
     pub fn encode_prompt(&self, prompt: &Prompt) -> Result<Vec<TokenId>> {
         self.codec.encode_prompt(prompt)
     }

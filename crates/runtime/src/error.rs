@@ -139,7 +139,8 @@ pub enum Error {
     /// Messages were given to a model without a chat template.
     #[error("the model has no chat template; give the prompt as text instead of messages")]
     NoChatTemplate,
-    /// Messages were given to a model whose chat template cannot be read. The model can still be used with text.
+    /// Messages were given to a model whose chat template cannot be read. The model can still be
+    /// used with text.
     #[error(
         "the chat template of the model cannot be used: {reason}; give the prompt as text instead of messages"
     )]

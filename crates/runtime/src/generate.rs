@@ -1,4 +1,5 @@
-//! Text generation: prefill in chunks, then one token after the other, each shown as soon as it can be.
+//! Text generation: prefill in chunks, then one token after the other, each shown as soon as it can
+//! be.
 
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -21,17 +22,19 @@ use crate::stop::StopMatcher;
 impl Engine {
     /// Generates text for one request.
     ///
-    /// `on_text` gets each piece of text as soon as it is certain: whole characters that belong to no stop string.
-    /// The pieces joined are the completion's text. Returning `Break` ends the generation, as `cancel` does from
-    /// outside; what was generated until then is still returned, with [`FinishReason::Cancelled`].
+    /// `on_text` gets each piece of text as soon as it is certain: whole characters that belong to
+    /// no stop string. The pieces joined are the completion's text. Returning `Break` ends the
+    /// generation, as `cancel` does from outside; what was generated until then is still returned,
+    /// with [`FinishReason::Cancelled`].
     ///
-    /// The generation ends with [`FinishReason::Length`] when the sequence fills the context. The last token of such
-    /// a sequence is sampled but no longer computed, so a prompt of exactly the context's length gives one token.
+    /// The generation ends with [`FinishReason::Length`] when the sequence fills the context. The
+    /// last token of such a sequence is sampled but no longer computed, so a prompt of exactly the
+    /// context's length gives one token.
     ///
     /// # Errors
-    /// [`Error::PromptTooLong`] and those of [`Engine::encode_prompt`], [`Sampler::new`] and [`StopMatcher::new`]
-    /// before anything is computed; [`Error::Cache`], [`Error::Forward`], [`Error::NoCandidate`] and
-    /// [`Error::Decode`] from the run.
+    /// [`Error::PromptTooLong`] and those of [`Engine::encode_prompt`], [`Sampler::new`] and
+    /// [`StopMatcher::new`] before anything is computed; [`Error::Cache`], [`Error::Forward`],
+    /// [`Error::NoCandidate`] and [`Error::Decode`] from the run.
     pub fn generate(
         &self,
         request: &GenerateRequest,
@@ -57,8 +60,8 @@ impl Engine {
         Prepared::new(facts, request)
     }
 
-    /// Runs a request on a sequence whose tokens are `present`, and keeps what others can begin with; gives the tokens that
-    /// the sequence has then as well.
+    /// Runs a request on a sequence whose tokens are `present`, and keeps what others can begin
+    /// with; gives the tokens that the sequence has then as well.
     pub(crate) fn run(
         &self,
         prepared: Prepared<'_>,
@@ -123,7 +126,8 @@ impl<'r> Prepared<'r> {
         self.context.min(self.prompt.len().saturating_add(self.limit))
     }
 
-    /// Runs the request on a sequence whose tokens are `present`; gives the tokens that it has then as well.
+    /// Runs the request on a sequence whose tokens are `present`; gives the tokens that it has then
+    /// as well.
     pub(crate) fn run(
         self,
         session: &mut dyn BackendSession,
@@ -269,8 +273,8 @@ impl Output<'_> {
         })
     }
 
-    /// Shows what was held back: an unfinished character, the beginning of a stop string. The end of the text is
-    /// the reason's, unless the last characters complete a stop string.
+    /// Shows what was held back: an unfinished character, the beginning of a stop string. The end
+    /// of the text is the reason's, unless the last characters complete a stop string.
     fn finish(&mut self, reason: FinishReason) -> FinishReason {
         let rest = self.stream.take().map(TokenStream::finish).unwrap_or_default();
         self.piece.clear();

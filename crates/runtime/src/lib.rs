@@ -14,14 +14,17 @@
 //!                                         ├──calibrate_kv▶ KvCalibration
 //!                                         └──bench───────▶ Vec<BenchResult>
 //! ```
-//! [`Sampler`] and [`StopMatcher`] can be used alone. [`InferenceBackend`] is the seam behind which something else computes:
-//! the engine is one, with the feature `candle` there is another that reads Hugging Face folders, for a second opinion.
+//! [`Sampler`] and [`StopMatcher`] can be used alone. [`InferenceBackend`] is the seam behind which
+//! something else computes: the engine is one, with the feature `candle` there is another that
+//! reads Hugging Face folders, for a second opinion.
 //!
 //! # Invariants
-//! - Text is given out as it is generated, in whole characters, and never includes any part of a stop string.
+//! - Text is given out as it is generated, in whole characters, and never includes any part of a
+//!   stop string.
 //! - Output is the same, bit for bit, for any number of threads, instruction set and prefill chunk.
 //! - A value that was not measured is absent.
-//! - No input makes it panic: files, prompts and parameters give an [`Error`] that says what to change.
+//! - No input makes it panic: files, prompts and parameters give an [`Error`] that says what to
+//!   change.
 
 #![forbid(unsafe_code)]
 

@@ -13,14 +13,16 @@ pub struct Machine {
     pub available_bytes: Option<u64>,
     /// Bytes that the process's control group allows, if that is less than the machine has.
     pub limit_bytes: Option<u64>,
-    /// Processors that run its threads: all that its affinity and its control group leave, at least 1.
+    /// Processors that run its threads: all that its affinity and its control group leave, at
+    /// least 1.
     pub cpus: usize,
     /// Physical cores that these belong to; fewer where two processors share a core.
     pub cores: Option<usize>,
 }
 
 impl Machine {
-    /// Looks at the machine. Memory and cores are read from `/proc` and `/sys`, and are absent on other systems than Linux.
+    /// Looks at the machine. Memory and cores are read from `/proc` and `/sys`, and are absent on
+    /// other systems than Linux.
     pub fn detect() -> Self {
         let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Self::read(&|path| std::fs::read_to_string(path).ok(), cpus)
@@ -83,7 +85,8 @@ impl GroupMemory {
                     let used = number(used).map(|used| used.saturating_sub(cached.unwrap_or(0)));
                     found.add(limit, used.map(|used| limit.saturating_sub(used)));
                 }
-                // In a container the path may be that outside: the group at the root is its own there.
+                // In a container the path may be that outside: the group at the root is its own
+                // there.
                 let Some(parent) = path.rfind('/') else { break };
                 path = &path[..parent];
             }
@@ -97,7 +100,8 @@ impl GroupMemory {
     }
 }
 
-/// Cores under the processors that the process may run on. Processors of one core name the same siblings.
+/// Cores under the processors that the process may run on. Processors of one core name the same
+/// siblings.
 fn physical_cores(file: &dyn Fn(&str) -> Option<String>) -> Option<usize> {
     let status = file("/proc/self/status")?;
     let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;

@@ -10,7 +10,8 @@ pub struct ProcessMemory {
 }
 
 impl ProcessMemory {
-    /// Reads the present values from `/proc/self/status`; both are absent on other systems than Linux.
+    /// Reads the present values from `/proc/self/status`; both are absent on other systems than
+    /// Linux.
     pub fn now() -> Self {
         std::fs::read_to_string("/proc/self/status")
             .map_or_else(|_| Self::default(), |status| Self::parse(&status))

@@ -17,8 +17,8 @@ use crate::prefix::PrefixCaching;
 /// Where a model comes from.
 #[derive(Clone)]
 pub enum ModelSource {
-    /// A GGUF file, any part of a split one, or a Hugging Face folder. Weights are mapped and must not be changed while the
-    /// engine lives.
+    /// A GGUF file, any part of a split one, or a Hugging Face folder. Weights are mapped and must
+    /// not be changed while the engine lives.
     Path(PathBuf),
     /// A GGUF file inside the program.
     Static {
@@ -76,30 +76,36 @@ impl From<&str> for ModelSource {
     }
 }
 
-/// How the engine runs a model. What is `None` is chosen for the machine and the model: see [`Plan`](crate::Plan).
+/// How the engine runs a model. What is `None` is chosen for the machine and the model: see
+/// [`Plan`](crate::Plan).
 #[derive(Debug, Clone)]
 pub struct EngineOptions {
-    /// Threads that compute, the caller's included; `None` = one for each core that this process may use.
+    /// Threads that compute, the caller's included; `None` = one for each core that this process
+    /// may use.
     pub threads: Option<usize>,
-    /// The storage type that weights get while they are loaded, in private memory; `None` = they stay as they are, mapped.
+    /// The storage type that weights get while they are loaded, in private memory; `None` = they
+    /// stay as they are, mapped.
     pub quantize: Option<Recipe>,
-    /// Instruction set; `None` = the best one here, or the one named by the environment variable `RUVLLM_ISA`.
+    /// Instruction set; `None` = the best one here, or the one named by the environment variable
+    /// `RUVLLM_ISA`.
     pub isa: Option<Isa>,
-    /// How keys and values are stored; `None` = everything in F16, in 8 bits where that has too little room.
+    /// How keys and values are stored; `None` = everything in F16, in 8 bits where that has too
+    /// little room.
     pub kv: Option<KvPolicy>,
-    /// What was learned of the model's keys and values ([`Engine::calibrate_kv`](crate::Engine::calibrate_kv)), for a policy
-    /// with tiers in `nuq3`.
+    /// What was learned of the model's keys and values
+    /// ([`Engine::calibrate_kv`](crate::Engine::calibrate_kv)), for a policy with tiers in `nuq3`.
     pub kv_calibration: Option<Arc<KvCalibration>>,
-    /// Bytes of keys and values of all sequences together, in pages of 2 MiB (below 64 MiB: of 512 KiB); `None` = as many as
-    /// [`Plan::SEQUENCES`](crate::Plan::SEQUENCES) of the model's full length may need, within what the weights leave of the
-    /// memory. Memory is taken as sequences grow.
+    /// Bytes of keys and values of all sequences together, in pages of 2 MiB (below 64 MiB: of 512
+    /// KiB); `None` = as many as [`Plan::SEQUENCES`](crate::Plan::SEQUENCES) of the model's full
+    /// length may need, within what the weights leave of the memory. Memory is taken as sequences
+    /// grow.
     pub kv_budget: Option<usize>,
     /// What yields when the KV budget is short, for requests that name no policy.
     pub pressure: PressurePolicy,
     /// Whether prompts are kept for requests that begin alike. Default: in memory.
     pub prefixes: PrefixCaching,
-    /// Tokens of a sequence, prompt and output together, at most what the model allows. `None` = what the model allows, as
-    /// far as there is memory for it.
+    /// Tokens of a sequence, prompt and output together, at most what the model allows. `None` =
+    /// what the model allows, as far as there is memory for it.
     pub context: Option<usize>,
     /// Prompt tokens per forward pass; also how often a prefill can be cancelled. Default 512.
     pub prefill_chunk: usize,

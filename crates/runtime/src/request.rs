@@ -12,17 +12,18 @@ use crate::sampler::SamplingParams;
 /// What a generation continues.
 #[derive(Debug, Clone)]
 pub enum Prompt {
-    /// Text, encoded as the model's rules say: the beginning-of-text token is added where the model wants it, and
-    /// special tokens written in the text are recognized.
+    /// Text, encoded as the model's rules say: the beginning-of-text token is added where the model
+    /// wants it, and special tokens written in the text are recognized.
     Text(String),
     /// Token ids, taken as they are.
     Tokens(Vec<TokenId>),
-    /// A conversation that the model answers, through its chat template. Special tokens written in a message are
-    /// plain text.
+    /// A conversation that the model answers, through its chat template. Special tokens written in
+    /// a message are plain text.
     Chat {
         /// The messages so far.
         messages: Vec<Message>,
-        /// The functions that the model may call, in the JSON form that chat-completion servers take.
+        /// The functions that the model may call, in the JSON form that chat-completion servers
+        /// take.
         tools: Option<serde_json::Value>,
     },
 }
@@ -50,7 +51,8 @@ impl From<&str> for Prompt {
 pub struct GenerateRequest {
     /// What to continue.
     pub prompt: Prompt,
-    /// Largest number of tokens to generate: 0 gives none, `None` goes on to the end of the context.
+    /// Largest number of tokens to generate: 0 gives none, `None` goes on to the end of the
+    /// context.
     pub max_tokens: Option<usize>,
     /// How tokens are chosen.
     pub sampling: SamplingParams,
@@ -59,14 +61,17 @@ pub struct GenerateRequest {
     /// Goes on after an end-of-text or end-of-turn token, for measurements.
     pub ignore_eos: bool,
     /// Whom the keys and values count for: a tenant of the pool of the engine's
-    /// [`kv_store`](crate::Engine::kv_store), within its quotas. A tenant's prompts begin with prefixes of its own only, so that
-    /// nobody learns from the time to the first token what another one has asked. Default: the root.
+    /// [`kv_store`](crate::Engine::kv_store), within its quotas. A tenant's prompts begin with
+    /// prefixes of its own only, so that nobody learns from the time to the first token what
+    /// another one has asked. Default: the root.
     pub tenant: Tenant,
-    /// Tokens at the beginning of the prompt that prompts of all tenants may begin with, in whole blocks: an instruction that is
-    /// no secret. Anybody who sends it can tell that it was sent before. Default: 0.
+    /// Tokens at the beginning of the prompt that prompts of all tenants may begin with, in whole
+    /// blocks: an instruction that is no secret. Anybody who sends it can tell that it was sent
+    /// before. Default: 0.
     pub shared_tokens: usize,
-    /// What changes the model for this request: of [`Engine::load_adapter`](crate::Engine::load_adapter), of the same engine.
-    /// Default: that of the engine, which usually has none.
+    /// What changes the model for this request: of
+    /// [`Engine::load_adapter`](crate::Engine::load_adapter), of the same engine. Default: that of
+    /// the engine, which usually has none.
     pub adapter: Option<Arc<Adapter>>,
     /// What yields when memory is short. Default: the engine's policy.
     pub pressure: Option<PressurePolicy>,
@@ -119,7 +124,8 @@ impl std::fmt::Display for FinishReason {
 
 /// How long the parts of a generation took. What did not happen was not measured and is absent.
 ///
-/// The time to load the model belongs to the engine: [`Engine::load_time`](crate::Engine::load_time).
+/// The time to load the model belongs to the engine:
+/// [`Engine::load_time`](crate::Engine::load_time).
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Timings {
     /// Milliseconds from the call to the first token, encoding and prefill included.
@@ -146,8 +152,8 @@ pub struct KvQuality {
 pub struct Completion {
     /// The text: exactly the pieces that the callback got, joined.
     pub text: String,
-    /// The generated ids, without a token that ended the text. With a stop string they go up to the token that
-    /// completed it.
+    /// The generated ids, without a token that ended the text. With a stop string they go up to the
+    /// token that completed it.
     pub tokens: Vec<TokenId>,
     /// Tokens of the encoded prompt.
     pub prompt_tokens: usize,

@@ -39,14 +39,15 @@ pub(crate) struct Session<'e> {
 }
 
 impl<'e> Session<'e> {
-    /// An empty sequence with room for `capacity` tokens, whose memory counts for the engine itself. It knows nothing of other
-    /// sequences: what it measures can be measured again.
+    /// An empty sequence with room for `capacity` tokens, whose memory counts for the engine
+    /// itself. It knows nothing of other sequences: what it measures can be measured again.
     pub(crate) fn new(engine: &'e Engine, capacity: usize) -> Result<Self> {
         Self::empty(engine, &Tenant::root(), engine.adapter.clone(), capacity)
     }
 
-    /// An empty sequence for a request, with room for `capacity` tokens, whose memory counts for the request's tenant. Its
-    /// quality target begins with what the tenant's other requests have come to.
+    /// An empty sequence for a request, with room for `capacity` tokens, whose memory counts for
+    /// the request's tenant. Its quality target begins with what the tenant's other requests have
+    /// come to.
     pub(crate) fn for_request(
         engine: &'e Engine,
         request: &GenerateRequest,
@@ -136,15 +137,16 @@ impl<'e> Session<'e> {
             && self.adapter.as_ref().map(digest) == adapter.map(digest)
     }
 
-    /// How much of `prompt` this sequence, whose tokens are `present`, can go on from: at least the last token is left to
-    /// compute. 0 where nothing is alike, or where what would have to be seen again was given up.
+    /// How much of `prompt` this sequence, whose tokens are `present`, can go on from: at least the
+    /// last token is left to compute. 0 where nothing is alike, or where what would have to be seen
+    /// again was given up.
     pub(crate) fn reusable(&self, present: &[TokenId], prompt: &[TokenId]) -> usize {
         let common = common_prefix_len(present, prompt);
         if common < self.cache.len() && self.cache.released() > 0 { 0 } else { common }
     }
 
-    /// Lets later sequences of the tenant begin with this one, whose tokens `tokens` are, and those of all tenants with the
-    /// first `shared_tokens` of them.
+    /// Lets later sequences of the tenant begin with this one, whose tokens `tokens` are, and those
+    /// of all tenants with the first `shared_tokens` of them.
     pub(crate) fn keep(&mut self, tokens: &[TokenId], shared_tokens: usize) {
         if let Some(prefixes) = self.prefixes {
             prefixes.keep(&mut self.cache, self.adapter.as_deref(), tokens, shared_tokens);
@@ -164,7 +166,8 @@ impl<'e> Session<'e> {
         self.cache.truncate(len).map_err(|source| Error::Cache { tokens: len, source: source.into() })
     }
 
-    /// Appends copies of the whole blocks that there are, one after another, as long as they end at `len` or before.
+    /// Appends copies of the whole blocks that there are, one after another, as long as they end at
+    /// `len` or before.
     pub(crate) fn repeat_until(&mut self, len: usize) -> Result<()> {
         let block_tokens = self.cache.store().block_tokens();
         let source = self.cache.fork();
@@ -181,7 +184,8 @@ impl<'e> Session<'e> {
         Ok(())
     }
 
-    /// Work between steps, once new blocks are full: a quality sample, memory under pressure, older blocks to lower tiers.
+    /// Work between steps, once new blocks are full: a quality sample, memory under pressure, older
+    /// blocks to lower tiers.
     fn settle(&mut self) {
         let whole = self.cache.len() / self.cache.store().block_tokens();
         if whole > self.settled {
@@ -203,7 +207,8 @@ impl<'e> Session<'e> {
         self.workspace.keep_queries(watch.layer());
     }
 
-    /// Work between passes, and room for one of as many as possible of `tokens` tokens: see [`Sequence::make_room`].
+    /// Work between passes, and room for one of as many as possible of `tokens` tokens: see
+    /// [`Sequence::make_room`].
     fn prepare(&mut self, tokens: RangeInclusive<usize>) -> Result<usize> {
         self.settle();
         let (start, most) = (self.cache.len(), *tokens.end());
@@ -225,7 +230,8 @@ impl<'e> Session<'e> {
             .map_err(|source| Error::Forward { start, tokens: tokens.len(), source })
     }
 
-    /// Appends `tokens` in one pass and returns the logits asked for, `[rows, vocab_size]` in order of position.
+    /// Appends `tokens` in one pass and returns the logits asked for, `[rows, vocab_size]` in order
+    /// of position.
     pub(crate) fn forward(&mut self, tokens: &[TokenId], logits: LogitsRows<'_>) -> Result<&[f32]> {
         self.prepare(tokens.len()..=tokens.len())?;
         let start = self.cache.len();

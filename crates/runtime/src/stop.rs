@@ -1,15 +1,16 @@
 //! Stop strings in streamed text.
 //!
-//! A stop string ends a generation where it is complete, wherever the borders of tokens fall, and is not part of the
-//! output. Until it is known whether a beginning of one goes on, that text is held back: nothing that belongs to a
-//! stop string ever reaches the caller, and nothing else waits.
+//! A stop string ends a generation where it is complete, wherever the borders of tokens fall, and
+//! is not part of the output. Until it is known whether a beginning of one goes on, that text is
+//! held back: nothing that belongs to a stop string ever reaches the caller, and nothing else
+//! waits.
 
 use crate::error::{Error, Result};
 
 /// Splits streamed text at the first stop string.
 ///
-/// The stop string that is complete first in reading order wins; of several that end at the same character, the
-/// longest. The result depends on the text alone, not on the pieces it arrives in.
+/// The stop string that is complete first in reading order wins; of several that end at the same
+/// character, the longest. The result depends on the text alone, not on the pieces it arrives in.
 ///
 /// ```
 /// use ruvllm::StopMatcher;
@@ -44,8 +45,8 @@ impl StopMatcher {
         }
     }
 
-    /// Takes the next piece of text and appends to `released` what can be shown now. Returns the index of the stop
-    /// string that was met; from then on all further text is dropped.
+    /// Takes the next piece of text and appends to `released` what can be shown now. Returns the
+    /// index of the stop string that was met; from then on all further text is dropped.
     pub fn push(&mut self, text: &str, released: &mut String) -> Option<usize> {
         if self.matched.is_some() {
             return self.matched;
@@ -98,7 +99,8 @@ mod tests {
 
     use super::*;
 
-    /// The text before the stop string that is complete first, found character by character in the whole text.
+    /// The text before the stop string that is complete first, found character by character in the
+    /// whole text.
     fn naive(stops: &[String], text: &str) -> (String, bool) {
         for end in text.char_indices().map(|(i, c)| i + c.len_utf8()) {
             if let Some(stop) =

@@ -4,7 +4,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
-/// Counts calls and live bytes; otherwise the system's allocator. To be installed with `#[global_allocator]`.
+/// Counts calls and live bytes; otherwise the system's allocator. To be installed with
+/// `#[global_allocator]`.
 #[derive(Debug)]
 pub struct Counting;
 
@@ -20,8 +21,9 @@ thread_local! {
     static COUNTED: Cell<Option<bool>> = const { Cell::new(None) };
 }
 
-// SAFETY: both functions pass their arguments on to the system's allocator unchanged, and the counting allocates
-// nothing; `realloc` and `alloc_zeroed` keep their default forms, which call these two.
+// SAFETY: both functions pass their arguments on to the system's allocator unchanged, and the
+// counting allocates nothing; `realloc` and `alloc_zeroed` keep their default forms, which call
+// these two.
 #[allow(unsafe_code, reason = "an allocator cannot be written without")]
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -36,14 +38,16 @@ unsafe impl GlobalAlloc for Counting {
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         LIVE_BYTES.fetch_sub(layout.size(), Relaxed);
-        // SAFETY: the caller keeps `GlobalAlloc::dealloc`'s contract, and `alloc` gave out the system's pointer.
+        // SAFETY: the caller keeps `GlobalAlloc::dealloc`'s contract, and `alloc` gave out the
+        // system's pointer.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
 
 /// Counts the calls of this thread from now on, and those of the threads that it starts.
 ///
-/// The thread of the test harness that waits for the test allocates when it pleases, and is not counted.
+/// The thread of the test harness that waits for the test allocates when it pleases, and is not
+/// counted.
 pub fn count_calls() {
     COUNTED.set(Some(true));
     COUNTS_NEW_THREADS.store(true, Relaxed);
@@ -59,7 +63,8 @@ pub fn live_bytes() -> usize {
     LIVE_BYTES.load(Relaxed)
 }
 
-/// The result of `work`, and the most bytes allocated at one time during it beyond those allocated before.
+/// The result of `work`, and the most bytes allocated at one time during it beyond those allocated
+/// before.
 pub fn peak_bytes<T>(work: impl FnOnce() -> T) -> (T, usize) {
     let before = live_bytes();
     PEAK_BYTES.store(before, Relaxed);

@@ -42,7 +42,8 @@ pub enum Error {
         supported: String,
     },
 
-    /// The file names a pre-tokenizer whose rules are not known. Guessing would silently give other tokens.
+    /// The file names a pre-tokenizer whose rules are not known. Guessing would silently give other
+    /// tokens.
     #[error("pre-tokenizer type `{found}` is not known (known: {known})")]
     UnknownPreTokenizer {
         /// The value of `tokenizer.ggml.pre`.
@@ -67,14 +68,16 @@ pub enum Error {
         message: String,
     },
 
-    /// The tokenizer was asked to add a special token that its vocabulary does not name, or cannot do without it.
+    /// The tokenizer was asked to add a special token that its vocabulary does not name, or cannot
+    /// do without it.
     #[error("the tokenizer adds a {name} token, but its metadata names none")]
     MissingSpecialToken {
         /// `bos`, `eos`, `separator` or `unknown`.
         name: &'static str,
     },
 
-    /// A text holds something that the vocabulary has no token for, and there is no unknown-token either.
+    /// A text holds something that the vocabulary has no token for, and there is no unknown-token
+    /// either.
     #[error("the vocabulary has no token for byte 0x{byte:02x} and no unknown-token")]
     Unencodable {
         /// The byte without a token.
@@ -106,8 +109,8 @@ pub enum Error {
         message: String,
     },
 
-    /// The model has no chat template, and its vocabulary does not show which style it was trained with. Give one, or
-    /// use plain text generation.
+    /// The model has no chat template, and its vocabulary does not show which style it was trained
+    /// with. Give one, or use plain text generation.
     #[error("the model has no chat template")]
     NoChatTemplate,
 
@@ -141,7 +144,8 @@ pub enum Error {
         message: String,
     },
 
-    /// Messages use every private code point that marks untrusted text, so that it cannot be marked.
+    /// Messages use every private code point that marks untrusted text, so that it cannot be
+    /// marked.
     #[error("the messages use all noncharacters of Unicode, special tokens in them cannot be told apart")]
     NoFreeMarker,
 }

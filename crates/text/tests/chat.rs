@@ -1,4 +1,5 @@
-//! Chat templates against goldens of transformers (`tests/data/chat`), and chats that try to forge markers.
+//! Chat templates against goldens of transformers (`tests/data/chat`), and chats that try to forge
+//! markers.
 
 use std::{fs, path::PathBuf};
 
@@ -39,8 +40,8 @@ fn check(name: &str, rendered: Result<String, Error>, golden: &Value) {
     }
 }
 
-/// Renders every conversation of every family and compares; `template` gives the family's template with its texts of
-/// BOS and EOS.
+/// Renders every conversation of every family and compares; `template` gives the family's template
+/// with its texts of BOS and EOS.
 fn check_families(
     template: impl Fn(&str, &Value) -> Result<ChatTemplate, Failure>,
     check: impl Fn(&str, Result<String, Error>, &Value),

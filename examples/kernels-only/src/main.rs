@@ -1,5 +1,5 @@
-//! Semantic search in miniature: documents become vectors through one attention layer with 8-bit weights, and the vectors
-//! are searched in full precision, as 8-bit integers, and by their signs.
+//! Semantic search in miniature: documents become vectors through one attention layer with 8-bit
+//! weights, and the vectors are searched in full precision, as 8-bit integers, and by their signs.
 
 use ruvllm_kernels::attention::{
     AttentionScratch, AttentionShape, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane, KvPlaneMut, KvRole, KvView, Mask,
@@ -20,7 +20,8 @@ const TOPICS: usize = 5;
 const WORDS_PER_TOPIC: usize = 8;
 const DOCUMENTS: usize = 40;
 
-/// A reproducible sequence of numbers in -1..1 (the generator of Lehmer, with Park and Miller's factor).
+/// A reproducible sequence of numbers in -1..1 (the generator of Lehmer, with Park and Miller's
+/// factor).
 struct Numbers(u64);
 
 impl Numbers {
@@ -61,7 +62,8 @@ impl Embedder {
         })
     }
 
-    /// The vector of a document: the mean of its tokens after normalization, projection and causal attention.
+    /// The vector of a document: the mean of its tokens after normalization, projection and causal
+    /// attention.
     fn embed(&self, tokens: &[usize]) -> Vec<f32> {
         let (kernels, n) = (&self.kernels, tokens.len());
         let embedded: Vec<f32> =

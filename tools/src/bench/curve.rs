@@ -1,4 +1,5 @@
-//! The rate of matrix products over the number of activation rows, for every block format: a figure that shows cliffs.
+//! The rate of matrix products over the number of activation rows, for every block format: a figure
+//! that shows cliffs.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -32,8 +33,8 @@ struct Point {
     gop_s: f64,
 }
 
-/// Measures with one thread, draws [`PLOT`], writes JSON to `target/bench/` and, unless told not to, the section of
-/// `docs/performance.md`.
+/// Measures with one thread, draws [`PLOT`], writes JSON to `target/bench/` and, unless told not
+/// to, the section of `docs/performance.md`.
 ///
 /// # Errors
 /// When a program cannot be built or fails; when a file cannot be written.

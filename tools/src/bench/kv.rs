@@ -14,7 +14,8 @@ pub enum Kv {
     Q8,
     /// 4 bits per value with a scale and a minimum per 32; `q4_0` in llama.cpp.
     Q4,
-    /// Half precision for the latest tokens, 4 bits for the others; beside each of `f16`, `q8_0` and `q4_0` in llama.cpp.
+    /// Half precision for the latest tokens, 4 bits for the others; beside each of `f16`, `q8_0`
+    /// and `q4_0` in llama.cpp.
     Tiered,
 }
 

@@ -40,10 +40,12 @@ pub struct KvQualityArgs {
     /// Keys per depth for retrieval
     #[arg(long, default_value_t = 8)]
     pub trials: usize,
-    /// A policy whose perplexity to measure instead of the usual ones; may be repeated, `f16` always comes first
+    /// A policy whose perplexity to measure instead of the usual ones; may be repeated, `f16`
+    /// always comes first
     #[arg(long, value_name = "POLICY")]
     pub kv: Vec<String>,
-    /// A text to calibrate policies with nuq3 on, which are left out without it; another one than the text to measure
+    /// A text to calibrate policies with nuq3 on, which are left out without it; another one than
+    /// the text to measure
     #[arg(long, value_name = "FILE")]
     pub calibrate: Option<PathBuf>,
     /// A `ruvllm` program to measure instead of building one

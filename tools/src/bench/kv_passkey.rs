@@ -1,4 +1,5 @@
-//! What policies of the KV cache cost in retrieval: whether a model finds again what a long text said once.
+//! What policies of the KV cache cost in retrieval: whether a model finds again what a long text
+//! said once.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -19,7 +20,8 @@ const SECTION: &str = "kv-passkey";
 /// Tokens of the prompts: as far as the built-in model finds anything.
 const CONTEXT: usize = 1024;
 
-/// What is measured. With `hot=0` everything but the sinks and the last block is in the format named.
+/// What is measured. With `hot=0` everything but the sinks and the last block is in the format
+/// named.
 const POLICIES: [&str; 8] = [
     "f16",
     "q8",
@@ -54,8 +56,8 @@ struct Row {
     depths: Vec<Measured>,
 }
 
-/// Hides the same keys in the same text under each policy, writes JSON to `target/bench/` and, unless told not to, the
-/// section of `docs/kv-cache.md`.
+/// Hides the same keys in the same text under each policy, writes JSON to `target/bench/` and,
+/// unless told not to, the section of `docs/kv-cache.md`.
 ///
 /// # Errors
 /// When the program fails or prints something else; when a file cannot be written.

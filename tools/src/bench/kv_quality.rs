@@ -1,5 +1,5 @@
-//! What policies of the KV cache cost and save: perplexity of a text over bytes per token, and the parts beside it:
-//! retrieval and the bytes of whole sequences.
+//! What policies of the KV cache cost and save: perplexity of a text over bytes per token, and the
+//! parts beside it: retrieval and the bytes of whole sequences.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -24,8 +24,8 @@ const PLOT: &str = "docs/plots/kv-quality.svg";
 /// What the others are compared with.
 const BASELINE: &str = "f16";
 
-/// What is measured without `--kv`. With `hot=0` everything but the sinks and the last block is in the format named,
-/// which shows the format; the others show what a user gets.
+/// What is measured without `--kv`. With `hot=0` everything but the sinks and the last block is in
+/// the format named, which shows the format; the others show what a user gets.
 const POLICIES: [&str; 23] = [
     "f16",
     "q8",
@@ -69,11 +69,12 @@ struct Point {
     measured: Measured,
 }
 
-/// Measures the parts asked for, all of them without a word, and writes their sections of `docs/kv-cache.md`, unless told
-/// not to.
+/// Measures the parts asked for, all of them without a word, and writes their sections of
+/// `docs/kv-cache.md`, unless told not to.
 ///
 /// # Errors
-/// When the program cannot be built or fails, or prints something else; when a file cannot be written.
+/// When the program cannot be built or fails, or prints something else; when a file cannot be
+/// written.
 pub fn kv_quality(workspace: &Workspace, args: &KvQualityArgs) -> Result<()> {
     let wants = |part| args.only.is_empty() || args.only.contains(&part);
     if wants(KvPart::Bytes) {
@@ -95,8 +96,8 @@ pub fn kv_quality(workspace: &Workspace, args: &KvQualityArgs) -> Result<()> {
     Ok(())
 }
 
-/// Measures each policy on the same text, draws `docs/plots/kv-quality.svg`, writes JSON to `target/bench/` and, unless told
-/// not to, the section of `docs/kv-cache.md`.
+/// Measures each policy on the same text, draws `docs/plots/kv-quality.svg`, writes JSON to
+/// `target/bench/` and, unless told not to, the section of `docs/kv-cache.md`.
 fn perplexity(workspace: &Workspace, program: &Path, args: &KvQualityArgs) -> Result<()> {
     let machine = Machine::describe(workspace);
     let calibration = args.calibrate.as_ref().map(|text| calibrate(workspace, program, args, text));

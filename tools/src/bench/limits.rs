@@ -1,4 +1,5 @@
-//! The machine's limits, measured in every round by a program of the benches package (this one has no unsafe code).
+//! The machine's limits, measured in every round by a program of the benches package (this one has
+//! no unsafe code).
 
 use std::path::PathBuf;
 

@@ -1,9 +1,9 @@
-//! `cargo xtask bench`: Criterion suites, whole-model runs beside other engines, the curve over batch sizes,
-//! or hit rates of the prefix tree.
+//! `cargo xtask bench`: Criterion suites, whole-model runs beside other engines, the curve over
+//! batch sizes, or hit rates of the prefix tree.
 //!
-//! Numbers are only ever measured. A run beside peers goes round by round (the machine's limits, this engine, then each
-//! peer in each of its settings, then again), so that a busy minute hits all of them alike; medians and spreads over
-//! the rounds are reported, raw samples are kept as JSON.
+//! Numbers are only ever measured. A run beside peers goes round by round (the machine's limits,
+//! this engine, then each peer in each of its settings, then again), so that a busy minute hits all
+//! of them alike; medians and spreads over the rounds are reported, raw samples are kept as JSON.
 
 mod curve;
 mod embeddings;
@@ -52,11 +52,12 @@ const TRIAL_ROUNDS: usize = 2;
 /// What to measure.
 #[derive(clap::Args, Debug)]
 pub struct BenchArgs {
-    /// Criterion suite (a bench target of the benches package; all without a name), batch-curve or prefix-traces
+    /// Criterion suite (a bench target of the benches package; all without a name), batch-curve or
+    /// prefix-traces
     #[arg(value_name = "SUITE", conflicts_with = "peer")]
     pub suite: Option<String>,
-    /// Runs beside another engine: llama-bench=PATH, lbench=PATH (with CPU time) or json=PATH (any program that prints
-    /// one JSON line per test); may be repeated
+    /// Runs beside another engine: llama-bench=PATH, lbench=PATH (with CPU time) or json=PATH (any
+    /// program that prints one JSON line per test); may be repeated
     #[arg(long, value_name = "NAME=PATH")]
     pub peer: Vec<String>,
     /// Model file for runs beside a peer; may be repeated
@@ -80,8 +81,8 @@ pub struct BenchArgs {
     /// Interleaved rounds
     #[arg(long, default_value_t = 5, requires = "peer")]
     pub rounds: usize,
-    /// No longer runs a peer's setting that after two rounds is more than 10 % behind another of its settings in every
-    /// test of a model
+    /// No longer runs a peer's setting that after two rounds is more than 10 % behind another of
+    /// its settings in every test of a model
     #[arg(long, requires = "peer")]
     pub drop_slow: bool,
     /// The section of docs/performance.md to write; the others stay as they are

@@ -1,4 +1,5 @@
-//! What a model's file says about the work of a token: operations of a prompt, bytes of a decoded token.
+//! What a model's file says about the work of a token: operations of a prompt, bytes of a decoded
+//! token.
 
 use std::path::Path;
 
@@ -52,16 +53,19 @@ impl ModelFacts {
         Ok(facts)
     }
 
-    /// Operations (two per multiply-add) of a prompt of `tokens` after `depth` tokens: matrices and attention.
+    /// Operations (two per multiply-add) of a prompt of `tokens` after `depth` tokens: matrices and
+    /// attention.
     pub(super) fn prefill_ops(&self, tokens: usize, depth: usize) -> f64 {
         let n = tokens as f64;
         let matrices = 2.0 * (self.layer_values as f64 * n + self.head_values as f64);
-        // A query meets the tokens before it and itself; score and weighted sum take four operations per dimension.
+        // A query meets the tokens before it and itself; score and weighted sum take four
+        // operations per dimension.
         let pairs = n * depth as f64 + n * (n + 1.0) / 2.0;
         matrices + 4.0 * self.query_width as f64 * pairs
     }
 
-    /// Bytes that `tokens` decoded tokens read after `depth` tokens: all weights once per token, and the cache so far.
+    /// Bytes that `tokens` decoded tokens read after `depth` tokens: all weights once per token,
+    /// and the cache so far.
     pub(super) fn decode_bytes(&self, tokens: usize, depth: usize, kv: Kv) -> f64 {
         let n = tokens as f64;
         let keys = n * depth as f64 + n * (n + 1.0) / 2.0;
@@ -85,7 +89,8 @@ impl ModelFacts {
     }
 }
 
-/// Query values and key plus value elements of one token over all layers; `None` where the file does not say.
+/// Query values and key plus value elements of one token over all layers; `None` where the file
+/// does not say.
 fn attention_widths(metadata: &Metadata) -> Option<(u64, u64)> {
     let architecture = metadata.get_str("general.architecture").ok()??;
     let number = |key: &str| metadata.get_u64(&format!("{architecture}.{key}")).ok().flatten();
@@ -125,9 +130,11 @@ mod tests {
         .expect("a file");
         let facts = ModelFacts::read(&path).expect("facts");
         assert!(facts.is_quantized);
-        // 2 per value of the matrix, the head once (tied embeddings), 4 x 64 x (1 + 2) pairs of queries and keys.
+        // 2 per value of the matrix, the head once (tied embeddings), 4 x 64 x (1 + 2) pairs of
+        // queries and keys.
         assert_eq!(facts.prefill_ops(2, 0), 2.0 * (2048.0 * 2.0 + 640.0) + 4.0 * 64.0 * 3.0);
-        // 64 rows of 34 bytes, the norm, the head; two KV heads of 16, keys and values, half precision.
+        // 64 rows of 34 bytes, the norm, the head; two KV heads of 16, keys and values, half
+        // precision.
         let weights = 64.0 * 34.0 + 256.0 + 1280.0;
         assert_eq!(facts.decode_bytes(1, 10, Kv::F16), weights + 64.0 * 2.0 * 11.0);
     }

@@ -1,4 +1,5 @@
-//! What is measured in one go: the tests of one model with one depth and one KV type, and how long that may take.
+//! What is measured in one go: the tests of one model with one depth and one KV type, and how long
+//! that may take.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -38,8 +39,8 @@ impl fmt::Display for Test {
     }
 }
 
-/// The tests of one model with one depth and one KV type. Each engine gets them as one command, so that it loads the
-/// model and fills the cache once.
+/// The tests of one model with one depth and one KV type. Each engine gets them as one command, so
+/// that it loads the model and fills the cache once.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) model: PathBuf,
@@ -83,7 +84,8 @@ impl Plan {
         .collect()
     }
 
-    /// A guess, before anything was measured, of how long one engine takes for one round of this plan.
+    /// A guess, before anything was measured, of how long one engine takes for one round of this
+    /// plan.
     pub(super) fn guess(&self, facts: &ModelFacts) -> Duration {
         // A middling engine on one core of a middling machine; the second core is free.
         const OPS_PER_S: f64 = 150e9;

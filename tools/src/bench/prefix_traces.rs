@@ -1,7 +1,7 @@
 //! Hit rates of the prefix tree on traces of requests. Everything is counted, nothing timed.
 //!
-//! The traces are made by fixed rules, not recorded: they show what the tree does with the patterns of sharing that chats
-//! and documents have, not what some service would measure.
+//! The traces are made by fixed rules, not recorded: they show what the tree does with the patterns
+//! of sharing that chats and documents have, not what some service would measure.
 
 use std::fmt::Write as _;
 
@@ -24,7 +24,8 @@ const SIZE: u32 = 64;
 /// The memory that a trace is replayed with: all that it fills, and parts of that.
 const PARTS: [usize; 3] = [1, 4, 16];
 
-/// A request: the prompt, and the tokens that were generated for it. Both are in the cache afterwards.
+/// A request: the prompt, and the tokens that were generated for it. Both are in the cache
+/// afterwards.
 struct Request {
     prompt: Vec<u32>,
     reply: Vec<u32>,
@@ -59,8 +60,8 @@ fn replay_all(n: u32) -> Vec<Replay> {
     replays
 }
 
-/// Looks each request up, computes what is missing, keeps it, and gives up what has not been used for longest where there is
-/// no room.
+/// Looks each request up, computes what is missing, keeps it, and gives up what has not been used
+/// for longest where there is no room.
 fn replay(requests: &[Request], room: usize) -> TreeStatistics {
     let tree = PrefixTree::<()>::new(BLOCK);
     let key = PrefixKey {
@@ -96,7 +97,8 @@ fn text(name: [u32; 3], n_tokens: usize) -> impl Iterator<Item = u32> {
     .take(n_tokens)
 }
 
-/// The order of `n` sequences with `steps` steps each, `width` of which take turns at a time: (sequence, step).
+/// The order of `n` sequences with `steps` steps each, `width` of which take turns at a time:
+/// (sequence, step).
 fn in_turn(n: u32, width: u32, steps: u32) -> impl Iterator<Item = (u32, u32)> {
     let together = move |first: u32, step: u32| (first..n.min(first + width)).map(move |i| (i, step));
     (0..n)
@@ -104,8 +106,9 @@ fn in_turn(n: u32, width: u32, steps: u32) -> impl Iterator<Item = (u32, u32)> {
         .flat_map(move |first| (0..steps).flat_map(move |step| together(first, step)))
 }
 
-/// `n` conversations of six turns, eight going on at a time: 40 tokens of a user, 60 of a reply, after one of four system
-/// prompts of 200 tokens. One reply in eight is asked for twice; the conversation goes on with the second.
+/// `n` conversations of six turns, eight going on at a time: 40 tokens of a user, 60 of a reply,
+/// after one of four system prompts of 200 tokens. One reply in eight is asked for twice; the
+/// conversation goes on with the second.
 fn chat(n: u32) -> Vec<Request> {
     let of = |conversation: u32, turn: u32| {
         let system = text([1, conversation % 4, 0], 200);
@@ -120,7 +123,8 @@ fn chat(n: u32) -> Vec<Request> {
     in_turn(n, 8, 6).flat_map(|(conversation, turn)| of(conversation, turn)).collect()
 }
 
-/// `n` documents of 1,000 to 2,750 tokens, eight questions of 30 tokens on each, four documents in turn.
+/// `n` documents of 1,000 to 2,750 tokens, eight questions of 30 tokens on each, four documents in
+/// turn.
 fn documents(n: u32) -> Vec<Request> {
     let of = |document: u32, question: u32| {
         let text_of = text([4, document, 0], 1000 + 250 * (document as usize % 8));
@@ -178,8 +182,8 @@ fn markdown(replays: &[Replay]) -> String {
 mod tests {
     use super::*;
 
-    /// What a cache of unlimited size finds: for each request the longest start that it shares with an earlier one and its
-    /// reply, found by comparing it with every one.
+    /// What a cache of unlimited size finds: for each request the longest start that it shares with
+    /// an earlier one and its reply, found by comparing it with every one.
     fn shared_tokens(requests: &[Request]) -> u64 {
         let cached: Vec<Vec<u32>> =
             requests.iter().map(|request| [&request.prompt[..], &request.reply].concat()).collect();

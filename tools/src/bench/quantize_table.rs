@@ -1,5 +1,5 @@
-//! What the types of `ruvllm quantize` cost in quality, beside the files that llama.cpp's own quantizer makes of the same
-//! model, and that llama.cpp reads the files written here.
+//! What the types of `ruvllm quantize` cost in quality, beside the files that llama.cpp's own
+//! quantizer makes of the same model, and that llama.cpp reads the files written here.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -87,12 +87,12 @@ struct Bench<'a> {
     folder: PathBuf,
 }
 
-/// Quantizes the model to each type with both programs, measures both files, writes JSON to `target/bench/` and, unless told
-/// not to, the section of `docs/models.md`.
+/// Quantizes the model to each type with both programs, measures both files, writes JSON to
+/// `target/bench/` and, unless told not to, the section of `docs/models.md`.
 ///
 /// # Errors
-/// When a program cannot be built or fails (llama.cpp refuses a file, for one), or prints something else; when a file cannot be
-/// written.
+/// When a program cannot be built or fails (llama.cpp refuses a file, for one), or prints something
+/// else; when a file cannot be written.
 pub fn quantize_table(workspace: &Workspace, args: &QuantizeTableArgs) -> Result<()> {
     let machine = Machine::describe(workspace);
     let program = match &args.program {

@@ -1,4 +1,5 @@
-//! Samples of a run beside peers: one row per model, cache, test and thread count, with everything measured for it.
+//! Samples of a run beside peers: one row per model, cache, test and thread count, with everything
+//! measured for it.
 
 use std::fs;
 use std::path::PathBuf;
@@ -168,7 +169,8 @@ impl Report {
         peers.push((engine.to_owned(), setting.to_owned(), outcome.footprint.clone()));
     }
 
-    /// Whether a setting is clearly behind another of its engine in every row of the plan, by wall and by CPU time.
+    /// Whether a setting is clearly behind another of its engine in every row of the plan, by wall
+    /// and by CPU time.
     pub(super) fn is_hopeless(&self, plan: &Plan, engine: &str, setting: &str) -> bool {
         let behind = |row: &Row, lane: &Lane, rate: fn(&Rates) -> &Samples| {
             let best = row.best(engine, rate).and_then(|best| rate(&best.rates).median());

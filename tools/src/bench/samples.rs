@@ -15,7 +15,8 @@ pub(super) struct Spread {
 }
 
 impl Samples {
-    /// The spread; the median of an even number is the mean of the two middle samples. `None` of no samples.
+    /// The spread; the median of an even number is the mean of the two middle samples. `None` of no
+    /// samples.
     pub(super) fn spread(&self) -> Option<Spread> {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
@@ -30,7 +31,8 @@ impl Samples {
         self.spread().map(|spread| spread.median)
     }
 
-    /// The ratio of the medians, with the extremes of the ratios within a round. The extremes always enclose it.
+    /// The ratio of the medians, with the extremes of the ratios within a round. The extremes
+    /// always enclose it.
     pub(super) fn ratio(&self, to: &Self) -> Option<Spread> {
         let rounds = Self(self.0.iter().zip(&to.0).map(|(a, b)| a / b).collect()).spread()?;
         Some(Spread { median: self.median()? / to.median()?, ..rounds })

@@ -1,4 +1,5 @@
-//! Sections of the pages in `docs/`: what stands between two markers is only ever written by a measurement.
+//! Sections of the pages in `docs/`: what stands between two markers is only ever written by a
+//! measurement.
 
 use std::fs;
 
@@ -9,11 +10,12 @@ use crate::{Error, Result};
 /// The page of the measurements of speed.
 pub(super) const PERFORMANCE: &str = "docs/performance.md";
 
-/// Writes `block` between the markers of section `name` of a page, and leaves everything else. A section that is not there
-/// yet comes after the last one that is.
+/// Writes `block` between the markers of section `name` of a page, and leaves everything else. A
+/// section that is not there yet comes after the last one that is.
 ///
 /// # Errors
-/// [`Error::NoMarker`] if the document has no section at all or only half of this one; [`Error::Io`].
+/// [`Error::NoMarker`] if the document has no section at all or only half of this one;
+/// [`Error::Io`].
 pub(super) fn record(workspace: &Workspace, page: &str, name: &str, block: &str) -> Result<()> {
     let path = workspace.path(page);
     let text = workspace.read(page)?;

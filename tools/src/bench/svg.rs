@@ -1,5 +1,6 @@
-//! Line plots as SVG: a logarithmic axis of sizes, a linear axis of rates, a legend. Readable on light and dark pages,
-//! because text and axes take their color from the reader's preference and the lines are of middling brightness.
+//! Line plots as SVG: a logarithmic axis of sizes, a linear axis of rates, a legend. Readable on
+//! light and dark pages, because text and axes take their color from the reader's preference and
+//! the lines are of middling brightness.
 
 use std::fmt::Write as _;
 

@@ -1,9 +1,11 @@
-//! `cargo xtask family-goldens`: models with drawn configurations, computed here and by transformers.
+//! `cargo xtask family-goldens`: models with drawn configurations, computed here and by
+//! transformers.
 //!
-//! The goldens in the tests are a few models of each family; published configurations combine what those have in more ways
-//! than can be committed. So a program for Python draws configurations and weights, writes folders as transformers does, and
-//! computes them; the folders are read and computed here, and with the adapters that PEFT put beside them. What differs becomes a
-//! form in the tests of `ruvllm-models`.
+//! The goldens in the tests are a few models of each family; published configurations combine what
+//! those have in more ways than can be committed. So a program for Python draws configurations and
+//! weights, writes folders as transformers does, and computes them; the folders are read and
+//! computed here, and with the adapters that PEFT put beside them. What differs becomes a form in
+//! the tests of `ruvllm-models`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -29,10 +31,12 @@ const MAKE: &str = "tools/src/family_goldens/make.py";
 /// Largest error of a logit: what float32 costs transformers itself is up to 3e-4 in most models.
 const TOLERANCE: f64 = 5e-4;
 
-/// The same as a share of the logits' deviation, where that is larger: models with deviation 14 cost it up to 9e-4.
+/// The same as a share of the logits' deviation, where that is larger: models with deviation 14
+/// cost it up to 9e-4.
 const RELATIVE_TOLERANCE: f64 = 1e-4;
 
-/// Tokens of a prompt that are put in at once; the next pass reads their keys and values from the cache.
+/// Tokens of a prompt that are put in at once; the next pass reads their keys and values from the
+/// cache.
 const CHUNK: usize = 37;
 
 /// Memory for keys and values of one prompt.
@@ -67,7 +71,8 @@ struct Outcome {
     faults: Vec<String>,
 }
 
-/// Draws `models` models of each family from `seed`, compares logits, and prints a table. The models stay in `target/`.
+/// Draws `models` models of each family from `seed`, compares logits, and prints a table. The
+/// models stay in `target/`.
 ///
 /// # Errors
 /// A Python without transformers, and any model that is refused here or computed in another way.
@@ -140,7 +145,8 @@ fn report(version: &str, outcomes: &BTreeMap<&str, Outcome>) -> Result<()> {
     if faults.is_empty() { Ok(()) } else { Err(Error::GoldensDiffer { faults: faults.join("\n") }) }
 }
 
-/// The difference of a folder's logits, or of an encoder's hidden states, from those beside it or its adapter.
+/// The difference of a folder's logits, or of an encoder's hidden states, from those beside it or
+/// its adapter.
 fn compare(
     folder: &Path,
     adapter: Option<&Path>,

@@ -1,7 +1,8 @@
 //! `cargo xtask gen-model`: a model file of a real shape with random weights.
 //!
-//! It is for speed and memory work: sizes, types and tensor names are those of real models, the text such a
-//! model writes is noise. The tensors are produced, quantized and written a few rows at a time.
+//! It is for speed and memory work: sizes, types and tensor names are those of real models, the
+//! text such a model writes is noise. The tensors are produced, quantized and written a few rows at
+//! a time.
 
 mod random;
 mod shape;

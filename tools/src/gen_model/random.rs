@@ -1,6 +1,7 @@
 //! Normally distributed weights, the same for a seed whatever the number of threads.
 
-/// Above this many values a model's rows come from a pool of random numbers that repeats, for speed.
+/// Above this many values a model's rows come from a pool of random numbers that repeats, for
+/// speed.
 const POOL_FROM: u64 = 4_000_000_000;
 const POOL_VALUES: usize = 1 << 22;
 

@@ -129,8 +129,9 @@ impl Sizes {
 
     /// All tensors in the order of the file.
     ///
-    /// Values are drawn with deviation 0.02; the two projections that write into the residual stream get
-    /// `0.02 / sqrt(2 n_layers)`, so that its size does not grow with the depth (as GPT-2 is initialized).
+    /// Values are drawn with deviation 0.02; the two projections that write into the residual
+    /// stream get `0.02 / sqrt(2 n_layers)`, so that its size does not grow with the depth (as
+    /// GPT-2 is initialized).
     pub(super) fn tensors(&self) -> Vec<Tensor> {
         let (d, f, kv) = (self.model_dim, self.ffn_dim, self.head_dim() * self.n_kv_heads);
         let residual = 0.02 / (2.0 * self.n_layers as f32).sqrt();

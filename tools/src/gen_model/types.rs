@@ -7,7 +7,8 @@ use ruvllm_kernels::quant::BlockFormat;
 use ruvllm_models::block_format;
 use ruvllm_models::quantize::Recipe;
 
-/// Which type each matrix gets. Names that are no mix (`q4_0`, `q4_k`) mean that type for every matrix.
+/// Which type each matrix gets. Names that are no mix (`q4_0`, `q4_k`) mean that type for every
+/// matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TypeMix(Recipe);
 
@@ -19,8 +20,8 @@ pub(super) struct Format {
 }
 
 impl TypeMix {
-    /// The formats of a model's tensors, declared with any type. `heads_per_kv_head`: query heads that share a
-    /// key/value head.
+    /// The formats of a model's tensors, declared with any type. `heads_per_kv_head`: query heads
+    /// that share a key/value head.
     pub(super) fn formats(self, tensors: &[TensorInfo], heads_per_kv_head: u64) -> Vec<Format> {
         let pure = !self.0.is_mix() && TensorType::from_name(self.0.name()).is_some();
         let assigned = self.0.assign(tensors, heads_per_kv_head, pure);

@@ -1,4 +1,5 @@
-//! A SentencePiece vocabulary that real tokenizers accept: special tokens, all bytes, letters, filler words.
+//! A SentencePiece vocabulary that real tokenizers accept: special tokens, all bytes, letters,
+//! filler words.
 
 use std::collections::HashSet;
 
@@ -37,7 +38,8 @@ struct Piece {
     kind: i32,
 }
 
-/// Unknown, begin, end, 256 bytes, single characters, then words of two and more letters until it is full.
+/// Unknown, begin, end, 256 bytes, single characters, then words of two and more letters until it
+/// is full.
 fn pieces(vocab_size: usize) -> Vec<Piece> {
     let special = [("<unk>", UNKNOWN), ("<s>", CONTROL), ("</s>", CONTROL)];
     let mut pieces: Vec<Piece> = special

@@ -1,7 +1,9 @@
-//! Decisions stay as they were taken: the digest of each record's Decision section, listed in `docs/adr/decisions.sha256`.
+//! Decisions stay as they were taken: the digest of each record's Decision section, listed in
+//! `docs/adr/decisions.sha256`.
 //!
-//! Line breaks do not count, and neither does what stands between the markers of a living part: a table that grows with
-//! the project. Git's history was rejected as the witness: a clone may be shallow, and a rename begins a new one.
+//! Line breaks do not count, and neither does what stands between the markers of a living part: a
+//! table that grows with the project. Git's history was rejected as the witness: a clone may be
+//! shallow, and a rename begins a new one.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,8 +1,8 @@
-//! Architecture decision records: `docs/adr/NNNN-title.md`, each with a Conformance section of checks
-//! that this module reads and runs.
+//! Architecture decision records: `docs/adr/NNNN-title.md`, each with a Conformance section of
+//! checks that this module reads and runs.
 //!
-//! A record is only as good as the check that fails when the code leaves it, so an accepted record without
-//! a check is a failure, and so is a check that looks at nothing.
+//! A record is only as good as the check that fails when the code leaves it, so an accepted record
+//! without a check is a failure, and so is a check that looks at nothing.
 
 mod checks;
 mod decisions;
@@ -62,10 +62,12 @@ pub fn check(workspace: &Workspace, depth: Depth) -> Result<()> {
     if failed == 0 { Ok(()) } else { Err(Error::AdrChecks { failed, total: outcomes.len() }) }
 }
 
-/// Runs all checks: the form of the records, their Conformance sections, the index and the references.
+/// Runs all checks: the form of the records, their Conformance sections, the index and the
+/// references.
 ///
 /// # Errors
-/// When the files or the dependency graph cannot be read; a rule that does not hold is an [`Outcome`].
+/// When the files or the dependency graph cannot be read; a rule that does not hold is an
+/// [`Outcome`].
 pub fn outcomes(workspace: &Workspace, depth: Depth) -> Result<Vec<Outcome>> {
     let mut outcomes = Vec::new();
     let mut records = Vec::new();

@@ -1,4 +1,5 @@
-//! One decision record: front matter, title, required sections, and the checks of its Conformance section.
+//! One decision record: front matter, title, required sections, and the checks of its Conformance
+//! section.
 
 use std::fmt;
 

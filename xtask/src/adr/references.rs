@@ -12,7 +12,8 @@ const SCOPE: [&str; 5] =
 /// The record parser's own tests use invented numbers.
 const EXCEPT: [&str; 1] = ["xtask/src/adr/**"];
 
-/// Numbers are unique, superseding records exist, and every reference in code is to an accepted record.
+/// Numbers are unique, superseding records exist, and every reference in code is to an accepted
+/// record.
 pub(super) fn check(facts: &Facts<'_>, records: &[Record]) -> Result<Outcome> {
     let status = |number: u32| records.iter().find(|record| record.number == number).map(|r| r.status);
     let mut violations = Vec::new();

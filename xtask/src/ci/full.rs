@@ -31,7 +31,8 @@ pub(crate) struct Full {
     templates: Option<PathBuf>,
 }
 
-/// Runs every step, goes on after failures, says what was left out, and records a green run in docs/testing.md.
+/// Runs every step, goes on after failures, says what was left out, and records a green run in
+/// docs/testing.md.
 pub(crate) fn full(workspace: &Workspace, args: &Full) -> Result<()> {
     let start = Instant::now();
     let mut steps = Steps::that_go_on();

@@ -15,11 +15,12 @@ pub(crate) use full::{Full, full};
 pub(crate) use quick::quick;
 use steps::Steps;
 
-/// Test executables that run a second time with the scalar kernels forced: their results depend on the instruction set.
+/// Test executables that run a second time with the scalar kernels forced: their results depend on
+/// the instruction set.
 const SCALAR: [(&str, Option<&str>); 2] = [("ruvllm-kernels", None), ("ruvllm-models", Some("decoder"))];
 
-/// Tests that are left out then: they compare all instruction sets with one another anyway, or measure over a text what
-/// a format keeps, which no instruction set changes.
+/// Tests that are left out then: they compare all instruction sets with one another anyway, or
+/// measure over a text what a format keeps, which no instruction set changes.
 const NOT_SCALAR: [&str; 4] = [
     "determinism::isa_threads_and_chunks_do_not_change_a_bit",
     "determinism::unaligned_files_do_not_change_a_bit",
@@ -42,7 +43,8 @@ pub(crate) fn ci(workspace: &Workspace) -> Result<()> {
     steps.summary()
 }
 
-/// The tests alone: unit, integration and doc tests, the scalar pass, then the example outside the workspace.
+/// The tests alone: unit, integration and doc tests, the scalar pass, then the example outside the
+/// workspace.
 pub(crate) fn test(workspace: &Workspace) -> Result<()> {
     let mut steps = Steps::default();
     test_steps(workspace, &mut steps, Extent::Normal)?;
@@ -110,7 +112,8 @@ fn cross_test_step(workspace: &Workspace, steps: &mut Steps, extent: Extent) -> 
     }
 }
 
-/// Runs built tests once more with `RUVLLM_ISA=scalar`; to the full extent all of the numeric crates.
+/// Runs built tests once more with `RUVLLM_ISA=scalar`; to the full extent all of the numeric
+/// crates.
 fn scalar_pass(workspace: &Workspace, extent: Extent) -> Result<String> {
     let graph = Graph::load(workspace)?;
     let mut binaries = test_binaries::build(workspace, &graph)?;

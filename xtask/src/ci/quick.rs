@@ -7,7 +7,8 @@ use crate::metadata::Graph;
 use crate::process::CommandLine;
 use crate::{Result, Workspace, adr};
 
-/// Form, lints of the changed packages and those that depend on them, tests of the changed packages.
+/// Form, lints of the changed packages and those that depend on them, tests of the changed
+/// packages.
 ///
 /// Changed is what differs from the last commit; in a clean tree, what the last commit changed.
 pub(crate) fn quick(workspace: &Workspace) -> Result<()> {

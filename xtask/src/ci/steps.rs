@@ -31,7 +31,8 @@ impl Steps {
         self.run(name, &command.display(), || command.run().map(|()| "ok".to_owned()))
     }
 
-    /// Runs a step that returns a note for the summary; `rerun` is a command line that runs it alone.
+    /// Runs a step that returns a note for the summary; `rerun` is a command line that runs it
+    /// alone.
     pub(super) fn run(
         &mut self,
         name: &'static str,

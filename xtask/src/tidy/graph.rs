@@ -1,7 +1,7 @@
 //! Imports between the files of one crate, and the cycles among them.
 //!
-//! A file depends on another one if it names something that is defined there; a name that is re-exported on the way leads
-//! to where it is defined. Macros and methods are not looked through.
+//! A file depends on another one if it names something that is defined there; a name that is
+//! re-exported on the way leads to where it is defined. Macros and methods are not looked through.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,8 @@ use super::imports::{FileFacts, Import};
 /// The files of one crate and which of them use which.
 #[derive(Debug)]
 pub(super) struct FileGraph {
-    /// Path from the root of the crate's sources without `.rs` and `/mod`, such as `["matmul", "panel"]`.
+    /// Path from the root of the crate's sources without `.rs` and `/mod`, such as `["matmul",
+    /// "panel"]`.
     modules: Vec<Vec<String>>,
     facts: Vec<FileFacts>,
     index: BTreeMap<Vec<String>, usize>,
@@ -55,11 +56,13 @@ impl FileGraph {
         if self.modules[file].is_empty() { "crate".to_owned() } else { self.modules[file].join("::") }
     }
 
-    /// Groups of files that use one another, each sorted; a folder's own module file is taken out first.
+    /// Groups of files that use one another, each sorted; a folder's own module file is taken out
+    /// first.
     ///
-    /// A module file and the submodules of its folder are one concept: the type is in one, parts of its
-    /// implementation are in the others. So of a group below one of its files, that file is taken out and the rest is
-    /// looked at again. What remains are cycles between files of different concepts.
+    /// A module file and the submodules of its folder are one concept: the type is in one, parts of
+    /// its implementation are in the others. So of a group below one of its files, that file is
+    /// taken out and the rest is looked at again. What remains are cycles between files of
+    /// different concepts.
     pub(super) fn cycles(&self) -> Vec<Vec<usize>> {
         let mut found = Vec::new();
         let mut pending = self.components(&(0..self.facts.len()).collect());
@@ -144,7 +147,8 @@ impl FileGraph {
         }
         let named = facts.imports.iter().find(|import| import.name == *name);
         if let Some(Import { path, .. }) = named {
-            // A name of an outside crate that is re-exported here: whoever names it depends on this file alone.
+            // A name of an outside crate that is re-exported here: whoever names it depends on this
+            // file alone.
             let joined: Vec<String> = path.iter().chain(rest).cloned().collect();
             let is_itself = joined == names;
             return if is_itself { Some(file) } else { self.target(file, &joined, hops + 1).or(Some(file)) };

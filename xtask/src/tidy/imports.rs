@@ -1,4 +1,5 @@
-//! Modules of one file: its definitions, its imports, and every path to another module that it mentions.
+//! Modules of one file: its definitions, its imports, and every path to another module that it
+//! mentions.
 
 use std::collections::BTreeSet;
 

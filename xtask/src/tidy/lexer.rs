@@ -1,4 +1,5 @@
-//! Tokens of Rust source, as far as the rules of `tidy` need them: comments and strings are told from code.
+//! Tokens of Rust source, as far as the rules of `tidy` need them: comments and strings are told
+//! from code.
 
 /// One token and the line it begins on, from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +89,8 @@ fn block_comment(text: &str) -> usize {
     text.len()
 }
 
-/// The length of a string literal with its prefix (`b`, `c`, `r` and hashes), if `text` begins with one.
+/// The length of a string literal with its prefix (`b`, `c`, `r` and hashes), if `text` begins with
+/// one.
 fn string(text: &str) -> Option<usize> {
     let prefix = text.find(|c: char| !matches!(c, 'b' | 'c' | 'r')).filter(|n| *n <= 2)?;
     let is_raw = text[..prefix].contains('r');

@@ -24,9 +24,9 @@ const FUNCTION_LINES: usize = 80;
 
 /// Files that only list what a crate has. What they name makes no cycle.
 ///
-/// `kernels.rs` is the one dispatch table. It names the body of every operation, and every operation
-/// is a method of the type that holds the table. That puts every file into one cycle, which hides all
-/// others and which no move of code can break.
+/// `kernels.rs` is the one dispatch table. It names the body of every operation, and every
+/// operation is a method of the type that holds the table. That puts every file into one cycle,
+/// which hides all others and which no move of code can break.
 const TABLES: [&str; 1] = ["crates/kernels/src/kernels.rs"];
 
 /// Words of unfinished work; cut, so that this file is not one.
@@ -186,7 +186,8 @@ fn shown(graph: &FileGraph, group: &[usize]) -> String {
     if edges.len() <= 8 { edges.join(", ") } else { format!("{} files: {}", names.len(), names.join(", ")) }
 }
 
-/// Source, scripts, manifests and pages; data of tests are none of them, but for the pages beside them.
+/// Source, scripts, manifests and pages; data of tests are none of them, but for the pages beside
+/// them.
 fn is_text(path: &str) -> bool {
     let is_data = path.contains("/tests/data/") || path.starts_with("fuzz/corpus/");
     let is_source = [".rs", ".py", ".toml"].iter().any(|end| path.ends_with(end)) || path == ".ci/run";

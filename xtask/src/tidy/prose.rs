@@ -17,7 +17,8 @@ struct Line<'a> {
     is_fixed: bool,
 }
 
-/// Numbers of the lines of prose that are too wide. A single long word, such as an address, cannot be broken.
+/// Numbers of the lines of prose that are too wide. A single long word, such as an address, cannot
+/// be broken.
 pub(super) fn wide_lines(path: &str, text: &str) -> Vec<usize> {
     let mut wide: Vec<usize> = lines(path, text)
         .into_iter()
@@ -31,7 +32,8 @@ pub(super) fn wide_lines(path: &str, text: &str) -> Vec<usize> {
     wide
 }
 
-/// The same text with every paragraph wrapped anew that has a line too wide; comments behind code stay as they are.
+/// The same text with every paragraph wrapped anew that has a line too wide; comments behind code
+/// stay as they are.
 pub(super) fn wrapped(path: &str, text: &str) -> String {
     let mut out: Vec<String> = text.lines().map(str::to_owned).collect();
     let lines = lines(path, text);
@@ -184,8 +186,8 @@ fn wrap(paragraph: &[Line<'_>]) -> Vec<String> {
     lines
 }
 
-/// A paragraph's words without the first `skip` bytes; one that Markdown would take for a marker at the beginning of a
-/// line stays with the word before it.
+/// A paragraph's words without the first `skip` bytes; one that Markdown would take for a marker at
+/// the beginning of a line stays with the word before it.
 fn units(paragraph: &[Line<'_>], skip: usize) -> Vec<String> {
     let mut units: Vec<String> = Vec::new();
     let first = paragraph[0].body[skip..].split_whitespace();

@@ -1,5 +1,6 @@
-//! Adapters in GGUF files: `general.type` is `adapter`, `adapter.type` is `lora`, and a tensor `NAME.weight` of the model has
-//! its factors in `NAME.weight.lora_a` and `NAME.weight.lora_b`. Source: llama.cpp, `convert_lora_to_gguf.py`.
+//! Adapters in GGUF files: `general.type` is `adapter`, `adapter.type` is `lora`, and a tensor
+//! `NAME.weight` of the model has its factors in `NAME.weight.lora_a` and `NAME.weight.lora_b`.
+//! Source: llama.cpp, `convert_lora_to_gguf.py`.
 
 use std::collections::BTreeMap;
 use std::path::Path;

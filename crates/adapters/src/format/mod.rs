@@ -11,11 +11,12 @@ use crate::error::{Error, Result};
 use crate::file::LoraFile;
 
 impl LoraFile {
-    /// Opens a PEFT folder (`adapter_config.json` beside `adapter_model.safetensors`), its `.safetensors` file, or a GGUF
-    /// adapter.
+    /// Opens a PEFT folder (`adapter_config.json` beside `adapter_model.safetensors`), its
+    /// `.safetensors` file, or a GGUF adapter.
     ///
     /// # Errors
-    /// A file that cannot be read, is damaged or no LoRA adapter, and adapters that do more than LoRA does.
+    /// A file that cannot be read, is damaged or no LoRA adapter, and adapters that do more than
+    /// LoRA does.
     pub fn open(path: &Path) -> Result<Self> {
         if path.is_dir() {
             return peft::open(path);

@@ -1,5 +1,6 @@
-//! Adapters as PEFT saves them: `adapter_config.json` beside `adapter_model.safetensors`, whose tensors are called
-//! `base_model.model.MODULE.lora_A.weight` and `.lora_B.weight`. Source: PEFT 0.17.
+//! Adapters as PEFT saves them: `adapter_config.json` beside `adapter_model.safetensors`, whose
+//! tensors are called `base_model.model.MODULE.lora_A.weight` and `.lora_B.weight`. Source: PEFT
+//! 0.17.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,7 +19,8 @@ use crate::place::{Projection, RowOrder};
 const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";
 
-/// What comes before a layer's number in the names of decoders, alone or beside an encoder of images.
+/// What comes before a layer's number in the names of decoders, alone or beside an encoder of
+/// images.
 const LAYERS: [&str; 4] =
     ["model.layers.", "layers.", "model.language_model.layers.", "language_model.model.layers."];
 
@@ -65,7 +67,8 @@ const MORE: [(&str, &str); 10] = [
     ("monteclora_config", "is not computed as a plain LoRA"),
 ];
 
-/// Beginnings of factors that leave the model's own weights as they are; the others subtract what they begin with.
+/// Beginnings of factors that leave the model's own weights as they are; the others subtract what
+/// they begin with.
 const HARMLESS: [&str; 4] = ["gaussian", "orthogonal", "eva", "mica"];
 
 /// Rank and scale of modules by their names.

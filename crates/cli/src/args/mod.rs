@@ -1,7 +1,7 @@
 //! Flags that several commands share, and the parsers of their values.
 //!
-//! Each command's own flags live in its module under [`crate::commands`]. A value that fails a check here is a usage
-//! error (exit code 2).
+//! Each command's own flags live in its module under [`crate::commands`]. A value that fails a
+//! check here is a usage error (exit code 2).
 
 mod adapters;
 mod engine;

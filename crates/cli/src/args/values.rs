@@ -82,7 +82,8 @@ pub(crate) fn kv_policy(text: &str) -> Result<KvPolicy, String> {
     text.parse().map_err(|error: ruvllm_kv_cache::Error| error.to_string())
 }
 
-/// A file of `ruvllm calibrate-kv`. Whether it is of the right model is found when the engine starts.
+/// A file of `ruvllm calibrate-kv`. Whether it is of the right model is found when the engine
+/// starts.
 pub(crate) fn kv_calibration(path: &str) -> Result<Arc<KvCalibration>, String> {
     let bytes = std::fs::read(path).map_err(|error| format!("cannot read it: {error}"))?;
     KvCalibration::from_bytes(&bytes).map(Arc::new).map_err(|error| one_line(&error))

@@ -133,7 +133,8 @@ impl From<&BenchResult> for ResultDocument {
 
 pub(crate) fn run(args: &BenchArgs, json: bool) -> Result<()> {
     let options = options(args)?;
-    // The pool of the engine itself stays idle, so it need not be larger than one of the measured ones.
+    // The pool of the engine itself stays idle, so it need not be larger than one of the measured
+    // ones.
     let threads = options.threads.first().copied();
     let mut engine = load::engine(
         &args.model,

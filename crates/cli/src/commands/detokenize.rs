@@ -22,7 +22,8 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct DetokenizeArgs {
-    /// The ids; read from standard input when absent or `-`: separated by spaces or commas, or a JSON array
+    /// The ids; read from standard input when absent or `-`: separated by spaces or commas, or a
+    /// JSON array
     #[arg(value_name = "ID")]
     ids: Vec<String>,
 

@@ -1,4 +1,5 @@
-//! Opening what a command works on: the engine with its progress bar, or only the tokenizer of a model.
+//! Opening what a command works on: the engine with its progress bar, or only the tokenizer of a
+//! model.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +14,8 @@ use crate::error::{Error, Result};
 use crate::progress::Progress;
 use crate::{output, plan_text};
 
-/// Loads the model of a command, with a bar while it takes long, and a warning if it does not fit the machine.
+/// Loads the model of a command, with a bar while it takes long, and a warning if it does not fit
+/// the machine.
 ///
 /// # Errors
 /// A model that cannot be opened or run here, or an instruction set that this machine lacks.
@@ -50,7 +52,8 @@ fn warn(engine: &Engine) {
     }
 }
 
-/// Loads the model of a command, decoder or encoder, to make vectors with it; otherwise as [`engine`].
+/// Loads the model of a command, decoder or encoder, to make vectors with it; otherwise as
+/// [`engine`].
 ///
 /// # Errors
 /// As [`engine`].
@@ -67,7 +70,8 @@ pub(crate) fn embedder(model: &ModelArgs, options: EngineOptions) -> Result<Embe
     Ok(embedder)
 }
 
-/// Waits until the prefixes of a command's requests are in their files, and says what went wrong with them.
+/// Waits until the prefixes of a command's requests are in their files, and says what went wrong
+/// with them.
 pub(crate) fn finish_prefixes(engine: &Engine) {
     engine.flush_prefixes();
     for warning in engine.take_prefix_warnings() {
@@ -75,8 +79,8 @@ pub(crate) fn finish_prefixes(engine: &Engine) {
     }
 }
 
-/// The tokenizer of a command's model, without loading its weights. A `tokenizer.json`, or the folder that holds it, is a
-/// model here, too.
+/// The tokenizer of a command's model, without loading its weights. A `tokenizer.json`, or the
+/// folder that holds it, is a model here, too.
 ///
 /// # Errors
 /// A file that cannot be read or has no tokenizer that is understood.
@@ -119,7 +123,8 @@ fn tokenizer_json(choice: &ModelChoice) -> Option<PathBuf> {
     if is_json(path) { Some(path.clone()) } else { is_bare.then_some(in_folder) }
 }
 
-/// `text` as ids without BOS and EOS, as `tokenize --no-special` gives them: what measurements of a text use.
+/// `text` as ids without BOS and EOS, as `tokenize --no-special` gives them: what measurements of a
+/// text use.
 ///
 /// # Errors
 /// A text that the tokenizer refuses.

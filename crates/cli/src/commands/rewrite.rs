@@ -1,4 +1,5 @@
-//! What commands share that write a model into another file: threads, progress, Ctrl-C, and a look at what is there.
+//! What commands share that write a model into another file: threads, progress, Ctrl-C, and a look
+//! at what is there.
 
 use std::fs;
 use std::io;

@@ -198,8 +198,8 @@ fn a_logit_bias_beyond_the_vocabulary() {
 fn chat_needs_a_chat_template() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("plain.gguf");
-    // The same file with the key and the first marker renamed: without a template, and without markers that tell a known
-    // one, there is no form to put the message into.
+    // The same file with the key and the first marker renamed: without a template, and without
+    // markers that tell a known one, there is no form to put the message into.
     let mut bytes = fs::read(default_model()).unwrap();
     for name in [&b"tokenizer.chat_template"[..], b"<|im_start|>"] {
         let places: Vec<usize> =

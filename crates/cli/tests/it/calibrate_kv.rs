@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use crate::program::{argument, data, fields, run, tiny_model};
 
-/// A calibration of the default model from another part of the text than what is measured, and the folder that holds it.
+/// A calibration of the default model from another part of the text than what is measured, and the
+/// folder that holds it.
 fn calibrated() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let text = fs::read_to_string(data("validation-prefix.txt")).unwrap();

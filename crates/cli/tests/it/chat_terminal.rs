@@ -1,5 +1,6 @@
-//! `chat` at a pseudo-terminal: streaming, Ctrl-C, Ctrl-D, blocks, the history. Linux only, with `setsid` of util-linux,
-//! which gives the program a terminal of its own, so that Ctrl-C reaches it as from a keyboard.
+//! `chat` at a pseudo-terminal: streaming, Ctrl-C, Ctrl-D, blocks, the history. Linux only, with
+//! `setsid` of util-linux, which gives the program a terminal of its own, so that Ctrl-C reaches it
+//! as from a keyboard.
 #![cfg(target_os = "linux")]
 
 use std::fs::{self, File};

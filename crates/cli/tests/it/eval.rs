@@ -1,5 +1,5 @@
-//! `eval perplexity`, `eval passkey` and `eval logits`: forms, files and agreement with `generate`. Reference numbers: see
-//! `golden`.
+//! `eval perplexity`, `eval passkey` and `eval logits`: forms, files and agreement with `generate`.
+//! Reference numbers: see `golden`.
 
 use std::fs;
 
@@ -32,7 +32,8 @@ fn perplexity_reads_standard_input() {
     assert_eq!(piped, named);
 }
 
-/// How far each format may move the perplexity of the default model from that with 32-bit keys and values, as a ratio.
+/// How far each format may move the perplexity of the default model from that with 32-bit keys and
+/// values, as a ratio.
 const KV_TOLERANCES: [(&str, f64); 4] = [("f16", 3e-3), ("bf16", 5e-3), ("q8", 5e-3), ("q4", 4e-2)];
 
 #[test]

@@ -244,7 +244,8 @@ fn stored_prefixes_outlive_the_program() {
     assert!(second["cached_tokens"].as_u64().unwrap() >= 32, "{second}");
     assert_eq!(second["tokens"], plain["tokens"]);
 
-    // Files that were written at once are found as well where only what memory has no room for is written.
+    // Files that were written at once are found as well where only what memory has no room for is
+    // written.
     let spill = run_owned(arguments(&["--prefix-cache", "spill", "--prefix-dir", dir])).json();
     assert_eq!(spill["cached_tokens"], second["cached_tokens"]);
     assert_eq!(spill["tokens"], plain["tokens"]);
@@ -254,8 +255,9 @@ fn stored_prefixes_outlive_the_program() {
     assert_eq!(unwritten["cached_tokens"], 0);
     assert_eq!(std::fs::read_dir(empty).unwrap().count(), 0, "the memory was not short");
 
-    // Files that changed: said on standard error, computed again. Which of them the prompt meets first is not the folder's
-    // order, and the last one holds generated tokens, which it never meets.
+    // Files that changed: said on standard error, computed again. Which of them the prompt meets
+    // first is not the folder's order, and the last one holds generated tokens, which it never
+    // meets.
     for entry in std::fs::read_dir(folder.path()).unwrap() {
         let file = entry.unwrap().path();
         let mut bytes = std::fs::read(&file).unwrap();

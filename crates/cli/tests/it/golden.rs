@@ -1,11 +1,13 @@
 //! The default model against reference results that were computed independently of this project.
 //!
-//! The reference used the F16 weights in float32 arithmetic; the shipped weights are `Q8_0`, so numbers differ by the
-//! quantization and continuations may part where the two best tokens are nearly equal.
+//! The reference used the F16 weights in float32 arithmetic; the shipped weights are `Q8_0`, so
+//! numbers differ by the quantization and continuations may part where the two best tokens are
+//! nearly equal.
 
 use crate::program::{argument, data, expected, ids, read_logits, run, run_with_input};
 
-/// The most that `Q8_0` weights and 8-bit activations may change the mean negative log-likelihood, in nats.
+/// The most that `Q8_0` weights and 8-bit activations may change the mean negative log-likelihood,
+/// in nats.
 const NLL_TOLERANCE: f64 = 3e-3;
 
 #[test]
@@ -20,8 +22,9 @@ fn perplexity_equals_the_reference() {
     assert!(difference.abs() < NLL_TOLERANCE, "nll is off by {difference}");
 }
 
-/// Tokens of each greedy continuation that equal the reference's, exactly: sums have one order (ADR-0003). The agreement
-/// ends at a gap between the two best logits of the F16 weights, or at the end token (the reference goes on after it).
+/// Tokens of each greedy continuation that equal the reference's, exactly: sums have one order
+/// (ADR-0003). The agreement ends at a gap between the two best logits of the F16 weights, or at
+/// the end token (the reference goes on after it).
 const EQUAL_TOKENS: [(&str, usize); 5] = [
     ("story", 16), // gap 0.033
     ("novel", 5),  // gap 0.083

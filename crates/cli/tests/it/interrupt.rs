@@ -1,4 +1,5 @@
-//! Ctrl-C during a generation. Linux only: the tests look into `/proc` to know when the program listens.
+//! Ctrl-C during a generation. Linux only: the tests look into `/proc` to know when the program
+//! listens.
 #![cfg(target_os = "linux")]
 
 use std::fs;
@@ -47,8 +48,8 @@ fn wait_until_it_listens(child: &Child) {
     }
 }
 
-/// Waits until the process has received Ctrl-C: it is not among the signals that are pending, where a second one would be
-/// lost.
+/// Waits until the process has received Ctrl-C: it is not among the signals that are pending, where
+/// a second one would be lost.
 fn wait_until_it_has_received(child: &Child) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while has_interrupt(child, "ShdPnd") {
@@ -69,7 +70,8 @@ fn the_document_is_complete_and_says_cancelled() {
     assert_eq!(document["finish_reason"], "cancelled");
 }
 
-/// CPU time that the process has used, in ticks of 10 ms (field 14 of its `stat`; the name before it has no spaces).
+/// CPU time that the process has used, in ticks of 10 ms (field 14 of its `stat`; the name before
+/// it has no spaces).
 fn cpu_ticks(child: &Child) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
     stat.split(' ').nth(13).unwrap().parse().unwrap()
@@ -84,7 +86,8 @@ pub(crate) fn wait_until_it_has_worked(child: &Child, ticks: u64) {
 
 #[test]
 fn a_second_time_ends_the_program_at_once() {
-    // The first is noticed between two chunks of the prompt; one of them takes seconds on this path.
+    // The first is noticed between two chunks of the prompt; one of them takes seconds on this
+    // path.
     let prompt = "one two three four five six seven eight nine ten ".repeat(100);
     let arguments = ["generate", "--json", "--isa", "scalar", "--threads", "1", &prompt];
     let child = command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

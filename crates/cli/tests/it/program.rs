@@ -40,8 +40,8 @@ pub(crate) fn run_with_input(arguments: &[&str], input: &[u8]) -> Run {
         .unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let input = input.to_vec();
-    // From another thread: neither side may wait for the other with full pipes. A program that does not read its
-    // input closes the pipe, which is fine here.
+    // From another thread: neither side may wait for the other with full pipes. A program that does
+    // not read its input closes the pipe, which is fine here.
     let writer = std::thread::spawn(move || drop(stdin.write_all(&input)));
     let output = child.wait_with_output().unwrap();
     writer.join().unwrap();

@@ -24,7 +24,8 @@ impl Place {
         Self { hub: FakeHub::start(files), home: tempfile::tempdir().unwrap() }
     }
 
-    /// The program with this store and this hub, and nothing else of the environment that would lead elsewhere.
+    /// The program with this store and this hub, and nothing else of the environment that would
+    /// lead elsewhere.
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = command(arguments);
         for name in [

@@ -1,4 +1,5 @@
-//! What several test files share: building files, and strategies for arbitrary metadata and tensors.
+//! What several test files share: building files, and strategies for arbitrary metadata and
+//! tensors.
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 

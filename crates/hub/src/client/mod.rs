@@ -28,7 +28,8 @@ const MAX_REDIRECTS: usize = 8;
 
 /// A client of one hub. Cheap to clone; clones share their connections.
 ///
-/// Nothing is requested before it is needed, so a client for an endpoint that does not exist can be made.
+/// Nothing is requested before it is needed, so a client for an endpoint that does not exist can be
+/// made.
 #[derive(Debug, Clone)]
 pub struct Hub {
     agent: Agent,
@@ -112,8 +113,8 @@ impl Hub {
     /// The files of the repository at the reference's revision.
     ///
     /// # Errors
-    /// A repository or revision that does not exist or is closed, a connection that fails again and again, an answer
-    /// that is not understood.
+    /// A repository or revision that does not exist or is closed, a connection that fails again and
+    /// again, an answer that is not understood.
     pub fn list(&self, reference: &ModelReference) -> Result<Listing> {
         let revision = encoded(reference.revision(), false);
         let url = format!(

@@ -1,12 +1,13 @@
 //! Where a redirect leads, and what belongs to the hub.
 
-/// Whether `url` lies on the server of `endpoint`, which alone may see the token: scheme, host and port are equal.
+/// Whether `url` lies on the server of `endpoint`, which alone may see the token: scheme, host and
+/// port are equal.
 pub(super) fn is_below(url: &str, endpoint: &str) -> bool {
     origin(url).is_some_and(|of_url| origin(endpoint).is_some_and(|own| of_url.eq_ignore_ascii_case(own)))
 }
 
-/// The address that `location` means in an answer from `base`; `None` for one that is not HTTP, or that would leave
-/// HTTPS.
+/// The address that `location` means in an answer from `base`; `None` for one that is not HTTP, or
+/// that would leave HTTPS.
 pub(super) fn resolve(base: &str, location: &str) -> Option<String> {
     let (scheme, _) = base.split_once("://")?;
     let own = origin(base)?;
@@ -29,7 +30,8 @@ pub(super) fn resolve(base: &str, location: &str) -> Option<String> {
     origin(&target).is_some().then_some(target)
 }
 
-/// Whether a text can be the scheme of an address, so that `://` in a query is not taken for the end of one.
+/// Whether a text can be the scheme of an address, so that `://` in a query is not taken for the
+/// end of one.
 fn is_scheme(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
 }
@@ -38,7 +40,8 @@ fn is_scheme(text: &str) -> bool {
 fn origin(url: &str) -> Option<&str> {
     let (scheme, rest) = url.split_once("://")?;
     let host = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-    // A name and password before the host would make two addresses of one server differ, and could hide a host.
+    // A name and password before the host would make two addresses of one server differ, and could
+    // hide a host.
     (host > 0 && !rest[..host].contains('@')).then(|| &url[..scheme.len() + 3 + host])
 }
 

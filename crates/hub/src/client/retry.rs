@@ -53,10 +53,12 @@ impl<'a> Retries<'a> {
         self.failures = 0;
     }
 
-    /// Waits before the next attempt, as long as `is_stopped` does not say that nobody waits for it.
+    /// Waits before the next attempt, as long as `is_stopped` does not say that nobody waits for
+    /// it.
     ///
     /// # Errors
-    /// The failure itself when it will not pass, [`Error::GaveUp`] when there were too many, [`Error::Cancelled`].
+    /// The failure itself when it will not pass, [`Error::GaveUp`] when there were too many,
+    /// [`Error::Cancelled`].
     pub(crate) fn wait(&mut self, failure: Failure, is_stopped: &dyn Fn() -> bool) -> Result<()> {
         if !failure.may_pass {
             return Err(failure.error);

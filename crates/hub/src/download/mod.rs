@@ -1,4 +1,5 @@
-//! One file from a hub to the disk: in pieces, continued after interruptions, verified, named when it is whole.
+//! One file from a hub to the disk: in pieces, continued after interruptions, verified, named when
+//! it is whole.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -66,8 +67,8 @@ impl Download<'_> {
             match &self.facts.sha256 {
                 Some(expected) if *expected != found => {
                     partial.discard()?;
-                    // What an earlier run has left may be damaged, by a power cut for example. A second round has nothing
-                    // to continue, so it is the last.
+                    // What an earlier run has left may be damaged, by a power cut for example. A
+                    // second round has nothing to continue, so it is the last.
                     if !is_continued {
                         let (file, expected) = (self.name.to_owned(), expected.clone());
                         return Err(Error::Checksum { file, expected, found });
@@ -89,7 +90,8 @@ impl Download<'_> {
         Ok(Pieces::new(bytes, piece_bytes))
     }
 
-    /// Fetches the missing pieces; as one piece from a server that knows no ranges. Gives the bytes that came.
+    /// Fetches the missing pieces; as one piece from a server that knows no ranges. Gives the bytes
+    /// that came.
     fn transfer(&self, partial: &Partial, pieces: Pieces, progress: &mut FileProgress<'_>) -> Result<u64> {
         let Self { hub, url, name, facts, .. } = *self;
         let transfer = Transfer { hub, url, name, facts, partial };

@@ -5,7 +5,8 @@ use std::ops::Range;
 /// The shortest piece that a file is divided into for the sake of more connections.
 const SHORTEST: u64 = 8 << 20;
 
-/// A file divided into pieces of equal length, the last perhaps shorter. Each is filled from its start.
+/// A file divided into pieces of equal length, the last perhaps shorter. Each is filled from its
+/// start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Pieces {
     bytes: u64,

@@ -80,8 +80,8 @@ struct Counts {
 }
 
 impl Transfer<'_> {
-    /// Fetches what is missing, and gives the bytes that came. `progress` hears how many bytes of the file are there, and
-    /// may stop the work.
+    /// Fetches what is missing, and gives the bytes that came. `progress` hears how many bytes of
+    /// the file are there, and may stop the work.
     pub(super) fn run(
         &self,
         pieces: Pieces,
@@ -165,7 +165,8 @@ impl Transfer<'_> {
                 self.check_range(&answer, &missing)?;
                 missing
             }
-            // The whole file is fine when the whole file is wanted; what was there of it is written again.
+            // The whole file is fine when the whole file is wanted; what was there of it is written
+            // again.
             200 if whole == (0..self.facts.bytes) => {
                 state.counts.lock().pieces.restart(piece);
                 whole

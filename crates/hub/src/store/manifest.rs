@@ -117,7 +117,8 @@ impl Manifest {
         self.reference().map(|reference| reference.repo().to_owned()).unwrap_or_default()
     }
 
-    /// Whether this is the model of `other`, perhaps at another revision: by its reference, or by what it is.
+    /// Whether this is the model of `other`, perhaps at another revision: by its reference, or by
+    /// what it is.
     pub(super) fn is_update_of(&self, other: &Self) -> bool {
         let (new, old) = (self.reference(), other.reference());
         let reference = |of: &Option<ModelReference>| of.as_ref().map(ModelReference::without_revision);

@@ -20,8 +20,8 @@ pub use manifest::StoredFile;
 
 /// Model files on this machine, under names.
 ///
-/// The files of a repository lie under its name and the commit that they are of, so nothing that is there ever changes,
-/// and models that share files share them on disk:
+/// The files of a repository lie under its name and the commit that they are of, so nothing that is
+/// there ever changes, and models that share files share them on disk:
 ///
 /// ```text
 /// manifests/NAME.json                what a name means
@@ -88,8 +88,8 @@ impl Store {
         Self { root: root.into() }
     }
 
-    /// The store of this user: `models` in `RUVLLM_HOME`, else in `ruvllm` of the XDG data directory
-    /// (`XDG_DATA_HOME`, by default `~/.local/share`).
+    /// The store of this user: `models` in `RUVLLM_HOME`, else in `ruvllm` of the XDG data
+    /// directory (`XDG_DATA_HOME`, by default `~/.local/share`).
     ///
     /// # Errors
     /// [`Error::NoHome`] when none of the variables is set.
@@ -125,7 +125,8 @@ impl Store {
     /// The model of a name, or of the reference that it was pulled by.
     ///
     /// # Errors
-    /// [`Error::UnknownModel`] with the names that come near, [`Error::Incomplete`], a damaged manifest.
+    /// [`Error::UnknownModel`] with the names that come near, [`Error::Incomplete`], a damaged
+    /// manifest.
     pub fn get(&self, name: &str) -> Result<StoredModel> {
         let found = match is_name(name) {
             true => self.find(name)?,
@@ -149,10 +150,12 @@ impl Store {
         }
     }
 
-    /// Removes a name, and the files that no other name needs. Gives the bytes of disk that are free now.
+    /// Removes a name, and the files that no other name needs. Gives the bytes of disk that are
+    /// free now.
     ///
     /// # Errors
-    /// [`Error::UnknownModel`]; [`Error::Busy`] while the model is being pulled; a file that cannot be removed.
+    /// [`Error::UnknownModel`]; [`Error::Busy`] while the model is being pulled; a file that cannot
+    /// be removed.
     pub fn remove(&self, name: &str) -> Result<u64> {
         // Both manifests of a name are of one repository.
         let Some((_, first)) = self.both(name)?.into_iter().next() else {
@@ -216,7 +219,8 @@ impl Store {
         Ok(())
     }
 
-    /// Refuses a manifest whose name belongs to another model. Another revision of the same is an update.
+    /// Refuses a manifest whose name belongs to another model. Another revision of the same is an
+    /// update.
     pub(crate) fn check_name(&self, manifest: &Manifest) -> Result<()> {
         match self.both(&manifest.name)?.into_iter().find(|(_, other)| !manifest.is_update_of(other)) {
             None => Ok(()),
@@ -226,11 +230,11 @@ impl Store {
         }
     }
 
-    /// Deletes what no manifest names of a repository that is locked, and the folders that are empty then. Gives the
-    /// bytes of disk that are free now.
+    /// Deletes what no manifest names of a repository that is locked, and the folders that are
+    /// empty then. Gives the bytes of disk that are free now.
     ///
-    /// Looking at what is there, instead of at what a removed manifest has named, also finds what a process has left that
-    /// was killed between the two.
+    /// Looking at what is there, instead of at what a removed manifest has named, also finds what a
+    /// process has left that was killed between the two.
     pub(crate) fn sweep(&self, repo: &str) -> Result<u64> {
         let mut kept = HashSet::new();
         for (state, manifest) in self.manifests()? {

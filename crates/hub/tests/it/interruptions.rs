@@ -1,4 +1,5 @@
-//! What goes wrong on the way: the pull comes to its end, or ends with an error and can be continued.
+//! What goes wrong on the way: the pull comes to its end, or ends with an error and can be
+//! continued.
 
 use std::collections::VecDeque;
 use std::fs;

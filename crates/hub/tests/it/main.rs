@@ -1,4 +1,5 @@
-//! Pulling from a hub on this machine: what it should do, what goes wrong on the way, what is refused.
+//! Pulling from a hub on this machine: what it should do, what goes wrong on the way, what is
+//! refused.
 
 use std::fs;
 use std::ops::ControlFlow;
@@ -24,7 +25,8 @@ struct Place {
 }
 
 impl Place {
-    /// A hub with these files and an empty store. The settings make tests short: small pieces, short waits.
+    /// A hub with these files and an empty store. The settings make tests short: small pieces,
+    /// short waits.
     fn new(files: &[(&str, Vec<u8>)]) -> Self {
         let hub = FakeHub::start(files);
         let folder = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
 //! A hub on this machine, of one repository, that misbehaves on demand.
 //!
-//! Small files come from the hub itself, after a redirect to another of its paths; large ones from a storage server at
-//! another port, to which the hub redirects.
+//! Small files come from the hub itself, after a redirect to another of its paths; large ones from
+//! a storage server at another port, to which the hub redirects.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{BufRead, BufReader, Write};
@@ -30,7 +30,8 @@ pub(crate) struct Faults {
     pub(crate) cuts: VecDeque<usize>,
     /// Every answer with a large file ends after so many bytes.
     pub(crate) cut_always: Option<usize>,
-    /// The next requests for large files are answered with these statuses and values of Retry-After.
+    /// The next requests for large files are answered with these statuses and values of
+    /// Retry-After.
     pub(crate) statuses: VecDeque<(u16, Option<&'static str>)>,
     /// Requests for ranges are answered with whole files.
     pub(crate) ignores_ranges: bool,
@@ -106,7 +107,8 @@ impl FakeHub {
             thread::spawn(move || {
                 for stream in listener.incoming().flatten() {
                     let state = Arc::clone(&state);
-                    // A client that goes away in the middle of an answer is none of the server's business.
+                    // A client that goes away in the middle of an answer is none of the server's
+                    // business.
                     thread::spawn(move || serve(&state, stream, to_storage));
                 }
             });

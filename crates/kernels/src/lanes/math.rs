@@ -1,5 +1,6 @@
-//! Elementary functions on lanes: exp, tanh and the normal distribution. Own polynomials, so that every instruction set and platform gives the
-//! same bits; the tests hold the stated errors against f64.
+//! Elementary functions on lanes: exp, tanh and the normal distribution. Own polynomials, so that
+//! every instruction set and platform gives the same bits; the tests hold the stated errors against
+//! f64.
 
 use std::f32::consts::{LN_2, LOG2_E};
 
@@ -14,20 +15,21 @@ const EXP_HIGH: f32 = 88.722_83;
 /// `ln 2 - LN_2`: what f32 rounds off.
 const LN_2_LOW: f32 = -1.904_654_3e-9;
 
-/// Coefficients of `r^2 .. r^6` in `e^r`, from interpolation of `(e^r - 1 - r) / r^2` at the Chebyshev nodes of
-/// `|r| <= ln 2 / 2`; error of the polynomial 1.1e-8.
+/// Coefficients of `r^2 .. r^6` in `e^r`, from interpolation of `(e^r - 1 - r) / r^2` at the
+/// Chebyshev nodes of `|r| <= ln 2 / 2`; error of the polynomial 1.1e-8.
 const EXP_POLYNOMIAL: [f32; 5] = [0.5, 0.166_665_76, 0.041_666_556, 0.008_363_203, 0.001_392_621_3];
 
-/// Coefficients of `x^3, x^5 .. x^11` in `tanh x`, from interpolation at the Chebyshev nodes of `x^2 <= 1/4`; error of
-/// the polynomial 4.5e-9.
+/// Coefficients of `x^3, x^5 .. x^11` in `tanh x`, from interpolation at the Chebyshev nodes of
+/// `x^2 <= 1/4`; error of the polynomial 4.5e-9.
 const TANH_POLYNOMIAL: [f32; 5] = [-0.333_333_3, 0.133_332_25, -0.053_933_468, 0.021_470_683, -0.006_942_942];
 
 /// Where [`normal_below`] is 0, and the `k` of its substitution.
 const NORMAL_HIGH: f32 = 16.0;
 const NORMAL_SHIFT: f32 = 4.0;
 
-/// Coefficients of `t^0 .. t^9` in `(x + k) e^(x^2 / 2) Φ(-x)` with `t = (x - k) / (x + k)`, from interpolation at the
-/// Chebyshev nodes of `0 <= x <= 13.3`; relative error of the polynomial 1.2e-8.
+/// Coefficients of `t^0 .. t^9` in `(x + k) e^(x^2 / 2) Φ(-x)` with `t = (x - k) / (x + k)`, from
+/// interpolation at the Chebyshev nodes of `0 <= x <= 13.3`; relative error of the polynomial
+/// 1.2e-8.
 const NORMAL_POLYNOMIAL: [f32; 10] = [
     0.755_285_14,
     -0.607_896_6,
@@ -53,8 +55,8 @@ fn polynomial<L: Vectors<N>, const N: usize, const C: usize>(l: L, c: &[f32; C],
 
 /// `e^x`, relative error at most 2e-7 for results in the normal range.
 ///
-/// 0 below -87.3 (and for `-inf`), `inf` above 88.72, NaN for NaN, exactly 1 at 0. Where both are defined, the same bits
-/// as [`exp_nonpositive`].
+/// 0 below -87.3 (and for `-inf`), `inf` above 88.72, NaN for NaN, exactly 1 at 0. Where both are
+/// defined, the same bits as [`exp_nonpositive`].
 #[inline(always)]
 pub(crate) fn exp<L: Lanes>(l: L, x: L::V) -> L::V {
     let (y, n) = reduced_exp(l, x);
@@ -65,7 +67,8 @@ pub(crate) fn exp<L: Lanes>(l: L, x: L::V) -> L::V {
     l.select_lt(l.splat(EXP_HIGH), x, l.splat(f32::INFINITY), y)
 }
 
-/// `e^x` for `x <= 0`, as [`exp`] but two thirds of its cost; NaN for NaN, unspecified for positive `x`.
+/// `e^x` for `x <= 0`, as [`exp`] but two thirds of its cost; NaN for NaN, unspecified for positive
+/// `x`.
 #[inline(always)]
 pub(crate) fn exp_nonpositive<L: Vectors<N>, const N: usize>(l: L, x: L::V) -> L::V {
     let (y, n) = reduced_exp(l, x);
@@ -96,12 +99,12 @@ pub(crate) fn tanh<L: Lanes>(l: L, x: L::V) -> L::V {
     l.select_lt(size, l.splat(0.5), near, far)
 }
 
-/// `Φ(-x)` for `x >= 0`: the probability that a normally distributed value lies below `-x`, which is
-/// `erfc(x / sqrt 2) / 2`.
+/// `Φ(-x)` for `x >= 0`: the probability that a normally distributed value lies below `-x`, which
+/// is `erfc(x / sqrt 2) / 2`.
 ///
-/// Relative error at most 6e-7 up to `x = 13`, where it falls below 1e-38; 0 from 13.3 on, exactly 1/2 at 0 (to the bit),
-/// NaN for NaN. The scaled function `e^(x^2 / 2) Φ(-x)` is smooth; what the square rounds off is given back to the
-/// exponential.
+/// Relative error at most 6e-7 up to `x = 13`, where it falls below 1e-38; 0 from 13.3 on, exactly
+/// 1/2 at 0 (to the bit), NaN for NaN. The scaled function `e^(x^2 / 2) Φ(-x)` is smooth; what the
+/// square rounds off is given back to the exponential.
 #[inline(always)]
 pub(crate) fn normal_below<L: Lanes>(l: L, x: L::V) -> L::V {
     let x = l.min(l.splat(NORMAL_HIGH), x);
@@ -189,8 +192,8 @@ mod tests {
         assert_eq!(tanh1(0.0), 0.0);
     }
 
-    /// `Φ(-x)` in f64 for `x >= 0`: its power series near 0, its continued fraction beyond (Abramowitz and Stegun,
-    /// 26.2.10 and 26.2.14).
+    /// `Φ(-x)` in f64 for `x >= 0`: its power series near 0, its continued fraction beyond
+    /// (Abramowitz and Stegun, 26.2.10 and 26.2.14).
     fn normal_reference(x: f64) -> f64 {
         let density = (-x * x / 2.0).exp() / std::f64::consts::TAU.sqrt();
         if x > 3.0 {

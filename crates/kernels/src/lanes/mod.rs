@@ -66,7 +66,8 @@ macro_rules! apart {
                         work.run(l);
                     }
                     #[allow(unused_unsafe)] // the portable lanes need none
-                    // SAFETY: a value of the lanes exists only where the features of the table are present.
+                    // SAFETY: a value of the lanes exists only where the features of the table are
+                    // present.
                     unsafe {
                         run(self, work);
                     }
@@ -160,7 +161,8 @@ pub(crate) trait Lanes: Vectors<8, Floats = [f32; LANES]> {
     /// `[v4, v5, v6, v7, v0, v1, v2, v3]`.
     fn swap_fours(self, v: Self::V) -> Self::V;
 
-    /// The sum of the lanes by the fixed tree: `s_j = v_j + v_{j+4}`, `t_j = s_j + s_{j+2}`, `t_0 + t_1`.
+    /// The sum of the lanes by the fixed tree: `s_j = v_j + v_{j+4}`, `t_j = s_j + s_{j+2}`, `t_0 +
+    /// t_1`.
     fn sum(self, v: Self::V) -> f32;
     /// The largest lane, by the same tree of [`max`](Vectors::max).
     fn max_lane(self, v: Self::V) -> f32;
@@ -200,7 +202,8 @@ pub(crate) trait Lanes: Vectors<8, Floats = [f32; LANES]> {
         to.copy_from_slice(&full[..to.len()]);
     }
 
-    /// Writes the first `to.len()` lanes, at most eight, rounded as [`store_f16`](Self::store_f16) does.
+    /// Writes the first `to.len()` lanes, at most eight, rounded as [`store_f16`](Self::store_f16)
+    /// does.
     #[inline(always)]
     fn store_partial_f16(self, v: Self::V, to: &mut [f16]) {
         let mut full = [f16::ZERO; LANES];
@@ -368,8 +371,9 @@ use by_intrinsics;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! with_features {
     ($e:expr) => {
-        // SAFETY: the intrinsics' only precondition is the CPU features, and a value of the token (the `self` of the
-        // enclosing method) exists only where `assume_available` was promised them.
+        // SAFETY: the intrinsics' only precondition is the CPU features, and a value of the token
+        // (the `self` of the enclosing method) exists only where `assume_available` was promised
+        // them.
         unsafe { $e }
     };
 }

@@ -1,7 +1,9 @@
-//! The eight lanes as two `float32x4_t`: NEON, with or without the instructions for integer dot products.
+//! The eight lanes as two `float32x4_t`: NEON, with or without the instructions for integer dot
+//! products.
 //!
-//! Every method is one to four instructions once it has been inlined into a function that enables the features; it is
-//! therefore `#[inline(always)]` and only called from such functions (see `kernels.rs`).
+//! Every method is one to four instructions once it has been inlined into a function that enables
+//! the features; it is therefore `#[inline(always)]` and only called from such functions (see
+//! `kernels.rs`).
 
 use std::arch::aarch64::*;
 use std::arch::asm;
@@ -69,13 +71,15 @@ impl<const LEVEL: u8> Vectors<LANES> for NeonLanes<LEVEL> {
 
     #[inline(always)]
     fn load(self, x: &[f32; LANES]) -> Self::V {
-        // SAFETY: `x` is 32 readable bytes; the load asks for no more alignment than an f32 has; features by `self`.
+        // SAFETY: `x` is 32 readable bytes; the load asks for no more alignment than an f32 has;
+        // features by `self`.
         unsafe { [vld1q_f32(x.as_ptr()), vld1q_f32(x.as_ptr().add(LANES / 2))] }
     }
 
     #[inline(always)]
     fn store(self, v: Self::V, to: &mut [f32; LANES]) {
-        // SAFETY: `to` is 32 writable bytes; the store asks for no more alignment than an f32 has; features by `self`.
+        // SAFETY: `to` is 32 writable bytes; the store asks for no more alignment than an f32 has;
+        // features by `self`.
         unsafe {
             vst1q_f32(to.as_mut_ptr(), v[0]);
             vst1q_f32(to.as_mut_ptr().add(LANES / 2), v[1]);
@@ -84,7 +88,8 @@ impl<const LEVEL: u8> Vectors<LANES> for NeonLanes<LEVEL> {
 
     #[inline(always)]
     fn load_f16(self, x: &[f16; LANES]) -> Self::V {
-        // SAFETY: `x` is 16 readable bytes; the load asks for no more alignment than a u16 has; features by `self`.
+        // SAFETY: `x` is 16 readable bytes; the load asks for no more alignment than a u16 has;
+        // features by `self`.
         unsafe {
             let halves = vreinterpretq_f16_u16(vld1q_u16(x.as_ptr().cast()));
             [vcvt_f32_f16(vget_low_f16(halves)), vcvt_high_f32_f16(halves)]
@@ -93,7 +98,8 @@ impl<const LEVEL: u8> Vectors<LANES> for NeonLanes<LEVEL> {
 
     #[inline(always)]
     fn load_bf16(self, x: &[bf16; LANES]) -> Self::V {
-        // SAFETY: `x` is 16 readable bytes; the load asks for no more alignment than a u16 has; features by `self`.
+        // SAFETY: `x` is 16 readable bytes; the load asks for no more alignment than a u16 has;
+        // features by `self`.
         unsafe {
             let upper = vld1q_u16(x.as_ptr().cast());
             let low = vshll_n_u16::<16>(vget_low_u16(upper));
@@ -144,8 +150,8 @@ impl<const LEVEL: u8> Lanes for NeonLanes<LEVEL> {
         let halves: uint16x8_t;
         // SAFETY: the instructions touch their three registers alone, and are part of NEON.
         unsafe {
-            // As intrinsics they would be dropped where the numbers have just been widened, and with them the step that
-            // makes a NaN quiet.
+            // As intrinsics they would be dropped where the numbers have just been widened, and
+            // with them the step that makes a NaN quiet.
             asm!(
                 "fcvtn {halves:v}.4h, {low:v}.4s",
                 "fcvtn2 {halves:v}.8h, {high:v}.4s",
@@ -155,13 +161,15 @@ impl<const LEVEL: u8> Lanes for NeonLanes<LEVEL> {
                 options(pure, nomem, nostack)
             );
         }
-        // SAFETY: `to` is 16 writable bytes; the store asks for no more alignment than a u16 has; features by `self`.
+        // SAFETY: `to` is 16 writable bytes; the store asks for no more alignment than a u16 has;
+        // features by `self`.
         unsafe { vst1q_u16(to.as_mut_ptr().cast(), halves) }
     }
 
     #[inline(always)]
     fn store_bf16(self, v: Self::V, to: &mut [bf16; LANES]) {
-        // SAFETY: `to` is 16 writable bytes; the store asks for no more alignment than a u16 has; features by `self`.
+        // SAFETY: `to` is 16 writable bytes; the store asks for no more alignment than a u16 has;
+        // features by `self`.
         unsafe {
             let low = vshrn_n_u32::<16>(rounded_to_bf16(v[0]));
             let both = vshrn_high_n_u32::<16>(low, rounded_to_bf16(v[1]));
@@ -198,7 +206,8 @@ impl<const LEVEL: u8> Lanes for NeonLanes<LEVEL> {
 
     #[inline(always)]
     fn load_twice(self, x: &[f32; LANES / 2]) -> Self::V {
-        // SAFETY: `x` is 16 readable bytes; the load asks for no more alignment than an f32 has; features by `self`.
+        // SAFETY: `x` is 16 readable bytes; the load asks for no more alignment than an f32 has;
+        // features by `self`.
         unsafe {
             let four = vld1q_f32(x.as_ptr());
             [vzip1q_f32(four, four), vzip2q_f32(four, four)]
@@ -236,7 +245,8 @@ impl<const LEVEL: u8> Lanes for NeonLanes<LEVEL> {
     fn prefetch<T>(self, x: &[T]) {
         let start: *const u8 = x.as_ptr().cast();
         for offset in (0..size_of_val(x)).step_by(CACHE_LINE) {
-            // SAFETY: the address lies within `x`; a prefetch reads nothing in the language's sense.
+            // SAFETY: the address lies within `x`; a prefetch reads nothing in the language's
+            // sense.
             unsafe {
                 asm!("prfm pldl1keep, [{0}]", in(reg) start.add(offset), options(readonly, nostack, preserves_flags));
             }
@@ -252,7 +262,8 @@ fn widen_bytes(bytes: uint8x8_t) -> Pair {
     [vcvtq_f32_u32(vmovl_u16(vget_low_u16(wide))), vcvtq_f32_u32(vmovl_high_u16(wide))]
 }
 
-/// The bits of numbers whose upper halves are to be kept: rounded to nearest, ties to even; NaNs made quiet.
+/// The bits of numbers whose upper halves are to be kept: rounded to nearest, ties to even; NaNs
+/// made quiet.
 #[target_feature(enable = "neon")]
 #[inline]
 fn rounded_to_bf16(v: float32x4_t) -> uint32x4_t {

@@ -1,9 +1,10 @@
 //! The eight lanes in portable Rust: the shipped reference for every other instruction set.
 //!
-//! Fused multiply-add is `f32::mul_add`, exact on every target (a library call where the target has no instruction for
-//! it, so this path is for correctness, not for speed). Half-precision conversion uses the software functions of
-//! `half`, not its run-time detection. What compiles to more than a few instructions is not inlined: kernels unroll
-//! their loops for registers that this path does not have, and would otherwise be several times as large as useful.
+//! Fused multiply-add is `f32::mul_add`, exact on every target (a library call where the target has
+//! no instruction for it, so this path is for correctness, not for speed). Half-precision
+//! conversion uses the software functions of `half`, not its run-time detection. What compiles to
+//! more than a few instructions is not inlined: kernels unroll their loops for registers that this
+//! path does not have, and would otherwise be several times as large as useful.
 
 use half::{bf16, f16};
 

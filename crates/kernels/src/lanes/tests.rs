@@ -78,7 +78,8 @@ fn check_pair<L: Lanes>(l: L, x: &[f32; LANES], y: &[f32; LANES]) {
     expect(l, "select_lt", picked, each(|a, b| if a < b { 1.0 } else { 2.0 }));
 }
 
-/// All 2^16 half-precision and bfloat16 values widen alike, and narrow back to themselves (NaNs made quiet).
+/// All 2^16 half-precision and bfloat16 values widen alike, and narrow back to themselves (NaNs
+/// made quiet).
 #[inline(always)]
 fn check_halves<L: Lanes>(l: L) {
     for base in (0..=u16::MAX).step_by(LANES) {
@@ -111,7 +112,8 @@ fn check_halves<L: Lanes>(l: L) {
     }
 }
 
-/// Rounding to 16 bits around every tie, in the denormal range and at overflow; NaN payloads are truncated.
+/// Rounding to 16 bits around every tie, in the denormal range and at overflow; NaN payloads are
+/// truncated.
 #[inline(always)]
 fn check_rounding<L: Lanes>(l: L) {
     for high in (0..=u16::MAX).step_by(7) {
@@ -191,7 +193,8 @@ fn same_or_nan<L: WideLanes>(l: L, w: L::W, expected: [L::V; 2]) {
     }
 }
 
-/// Every byte as a signed number, as two numbers of four bits and as four of two, and wide loads as the loads of their halves.
+/// Every byte as a signed number, as two numbers of four bits and as four of two, and wide loads as
+/// the loads of their halves.
 #[inline(always)]
 fn check_narrow<L: WideLanes>(l: L) {
     for base in (0..=u8::MAX).step_by(2 * LANES) {

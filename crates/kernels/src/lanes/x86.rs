@@ -1,7 +1,9 @@
-//! The eight lanes as one `__m256`: AVX2, FMA and F16C; with AVX-512, two times eight as one `__m512`.
+//! The eight lanes as one `__m256`: AVX2, FMA and F16C; with AVX-512, two times eight as one
+//! `__m512`.
 //!
-//! Every method is one to three instructions once it has been inlined into a function that enables the features; it is
-//! therefore `#[inline(always)]` and only called from such functions (see `kernels.rs`).
+//! Every method is one to three instructions once it has been inlined into a function that enables
+//! the features; it is therefore `#[inline(always)]` and only called from such functions (see
+//! `kernels.rs`).
 
 use std::arch::x86_64::*;
 
@@ -125,8 +127,8 @@ impl<const AVX512: bool> Lanes for X86Lanes<AVX512> {
     #[inline(always)]
     fn load_partial(self, x: &[f32]) -> Self::V {
         let mask = &PARTIAL[LANES - x.len()..][..LANES];
-        // SAFETY: `mask` is 32 readable bytes; its first `x.len()` lanes are set, and no other is read from `x`; features
-        // by `self`.
+        // SAFETY: `mask` is 32 readable bytes; its first `x.len()` lanes are set, and no other is
+        // read from `x`; features by `self`.
         unsafe { _mm256_maskload_ps(x.as_ptr(), _mm256_loadu_si256(mask.as_ptr().cast())) }
     }
 
@@ -209,14 +211,16 @@ impl<const AVX512: bool> Lanes for X86Lanes<AVX512> {
     fn prefetch<T>(self, x: &[T]) {
         let bytes = size_of_val(x);
         for offset in (0..bytes).step_by(CACHE_LINE) {
-            // SAFETY: the address lies within `x`; a prefetch reads nothing in the language's sense.
+            // SAFETY: the address lies within `x`; a prefetch reads nothing in the language's
+            // sense.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(x.as_ptr().cast::<i8>().add(offset)) }
         }
     }
 }
 
 impl<const AVX512: bool> X86Lanes<AVX512> {
-    /// First step of the tree for two vectors: the `s_j` of `a` in the low half, those of `b` in the high half.
+    /// First step of the tree for two vectors: the `s_j` of `a` in the low half, those of `b` in
+    /// the high half.
     #[inline(always)]
     fn halves(self, a: __m256, b: __m256) -> __m256 {
         with_features!(_mm256_add_ps(
@@ -331,8 +335,9 @@ impl Vectors<WIDE> for Zmm {
 
     #[inline(always)]
     fn sums(self, w: [Self::V; LANES]) -> Self::V {
-        // The tree of eight pairs at once. Quarters of 128 bits: first the `s_j` of both groups of two vectors, then the
-        // `t_j` of a group of two vectors, then the sums of a group of four, which are put in order at the end.
+        // The tree of eight pairs at once. Quarters of 128 bits: first the `s_j` of both groups of
+        // two vectors, then the `t_j` of a group of two vectors, then the sums of a group of four,
+        // which are put in order at the end.
         let s: [__m512; 4] = std::array::from_fn(|i| {
             with_features!(_mm512_add_ps(
                 _mm512_shuffle_f32x4::<0b10_00_10_00>(w[i], w[i + 4]),

@@ -1,12 +1,14 @@
-//! Products of integer-dot formats: the frame that is the same for all formats and instruction sets, and the two leaves
-//! that an instruction set contributes.
+//! Products of integer-dot formats: the frame that is the same for all formats and instruction
+//! sets, and the two leaves that an instruction set contributes.
 //!
-//! For every sub-block `b` of 32 values the integer dot product `isum` of quants and 8-bit activations is exact (integer
-//! scales of halves multiplied in), so it does not matter how a leaf forms it: with `maddubs`, with `vpdpbusd`, one by
-//! one. The float part is fixed: accumulator `b mod 8` takes `fma(scale_w * scale_x, isum, acc)`, then, for formats with
-//! a minimum, `fma(-min_w, sum_x, acc)` (with minima per half `fma(-min_w * scale_x, imin, acc)`, `imin` the exact sum of
-//! the integer minima times the sums of the halves), in ascending order of `b`; the eight accumulators are joined by the tree of
-//! [`join`]. Row by row or in tiles, on any instruction set, the bits are the same.
+//! For every sub-block `b` of 32 values the integer dot product `isum` of quants and 8-bit
+//! activations is exact (integer scales of halves multiplied in), so it does not matter how a leaf
+//! forms it: with `maddubs`, with `vpdpbusd`, one by one. The float part is fixed: accumulator `b
+//! mod 8` takes `fma(scale_w * scale_x, isum, acc)`, then, for formats with a minimum, `fma(-min_w,
+//! sum_x, acc)` (with minima per half `fma(-min_w * scale_x, imin, acc)`, `imin` the exact sum of
+//! the integer minima times the sums of the halves), in ascending order of `b`; the eight
+//! accumulators are joined by the tree of [`join`]. Row by row or in tiles, on any instruction set,
+//! the bits are the same.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -21,7 +23,8 @@ use crate::quant::{QuantBlock, SUB_BLOCK};
 
 /// Few tokens: rows of weights as they lie in the file.
 pub(crate) trait RowsLeaf<B: QuantBlock>: Copy {
-    /// Dot products of the rows in `blocks` with one to [`ROWS_TOKENS`] tokens. `out`: `[rows, tokens]`.
+    /// Dot products of the rows in `blocks` with one to [`ROWS_TOKENS`] tokens. `out`: `[rows,
+    /// tokens]`.
     fn rows(self, blocks: &[B], x: &[Q8Token<'_>], out: &mut [f32]);
 }
 
@@ -32,7 +35,8 @@ pub(crate) trait TileLeaf<B: QuantBlock>: Copy {
     /// Most tiles that [`block`](Self::block) takes at once; at most [`MAX_TILES`].
     const TILES: usize = 1;
 
-    /// Expands up to 16 rows of `n` sub-blocks each: see [`expand`](super::panel::expand). `panel`: `[n]`.
+    /// Expands up to 16 rows of `n` sub-blocks each: see [`expand`](super::panel::expand). `panel`:
+    /// `[n]`.
     fn expand(self, blocks: &[B], n: usize, panel: &mut [PanelStep]);
 
     /// Dot products of 16 rows with `T` tokens. `panel`, `tile`: `[sub-blocks in slot order]`.
@@ -72,8 +76,8 @@ pub(crate) const MAX_TILES: usize = 3;
 /// Outputs of the largest [`Stripe`], in rows of a panel.
 const MAX_SUMS: usize = MAX_PANELS * MAX_TILES * TILE_TOKENS;
 
-/// Room for the float accumulators of a stripe, `[slot][vector]`, where registers are not enough: made once for many
-/// stripes, its content is unspecified.
+/// Room for the float accumulators of a stripe, `[slot][vector]`, where registers are not enough:
+/// made once for many stripes, its content is unspecified.
 #[derive(Clone, Copy, Zeroable)]
 #[repr(C, align(64))]
 pub(crate) struct SlotSums(pub(crate) [[[f32; PANEL_ROWS]; MAX_SUMS]; LANES]);
@@ -91,7 +95,8 @@ pub(crate) struct IntegerProduct<'a> {
 }
 
 thread_local! {
-    /// The panels of this thread: allocated by its first product, grown to the longest row it has met.
+    /// The panels of this thread: allocated by its first product, grown to the longest row it has
+    /// met.
     static PANEL: RefCell<Vec<PanelStep>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -201,7 +206,8 @@ where
             let n_rows = PANEL_ROWS.min(rows.end - start);
             for (t, sums) in sums.iter().enumerate() {
                 let start = (token + t) * product.n_rows + start;
-                // SAFETY: the caller computes every row once, so no other part contains these outputs.
+                // SAFETY: the caller computes every row once, so no other part contains these
+                // outputs.
                 let out = unsafe { product.out.part(start..start + n_rows) };
                 // Of a known length it is one store, not a call.
                 match out.as_mut_array() {

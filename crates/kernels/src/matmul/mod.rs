@@ -1,5 +1,5 @@
-//! Matrix products `y = W x` for every block format: one entry, one frame per kind of arithmetic, one leaf per
-//! instruction set.
+//! Matrix products `y = W x` for every block format: one entry, one frame per kind of arithmetic,
+//! one leaf per instruction set.
 //!
 //! | file | what it is |
 //! |---|---|
@@ -50,7 +50,8 @@ pub struct MatmulJob<'a> {
     pub out: &'a mut [f32],
 }
 
-/// Matrices per dispatch; more take further dispatches. A layer has at most three that share an input.
+/// Matrices per dispatch; more take further dispatches. A layer has at most three that share an
+/// input.
 const MAX_JOBS: usize = 4;
 
 /// Rows that stay together on a thread: no register tile of any instruction set is cut.
@@ -63,22 +64,25 @@ impl Kernels {
     /// The matrix product `out = x Wᵀ`: for every token the product of the matrix with its row.
     ///
     /// # Shapes
-    /// `w`: `[rows, cols]`; `x`: `[tokens, cols]`; `out`: `[tokens, rows]`, overwritten. No tokens is no work; no columns
-    /// give zeros.
+    /// `w`: `[rows, cols]`; `x`: `[tokens, cols]`; `out`: `[tokens, rows]`, overwritten. No tokens
+    /// is no work; no columns give zeros.
     ///
     /// # Numerics
-    /// F32, F16, BF16: as [`dot`](Self::dot). Other formats: activations in 8 bits (see [`Activations::quantize`]);
-    /// products within 32 values exact in integers; these sums in eight f32 lanes of fused multiply-adds, joined by a
-    /// fixed tree. An output depends on its row and its token alone: the same bits on every instruction set, for any
-    /// number of threads and tokens. NaN and infinite activations, and such scales, give NaN or infinite outputs.
+    /// F32, F16, BF16: as [`dot`](Self::dot). Other formats: activations in 8 bits (see
+    /// [`Activations::quantize`]); products within 32 values exact in integers; these sums in eight
+    /// f32 lanes of fused multiply-adds, joined by a fixed tree. An output depends on its row and
+    /// its token alone: the same bits on every instruction set, for any number of threads and
+    /// tokens. NaN and infinite activations, and such scales, give NaN or infinite outputs.
     ///
     /// # Panics
-    /// If shapes disagree, or the format [uses 8-bit activations](BlockFormat::uses_q8) and they have not been made.
+    /// If shapes disagree, or the format [uses 8-bit activations](BlockFormat::uses_q8) and they
+    /// have not been made.
     pub fn matmul(&self, pool: &ThreadPool, w: &PackedMatrix, x: &Activations, out: &mut [f32]) {
         self.matmul_many(pool, x, &mut [MatmulJob { weights: w, out }]);
     }
 
-    /// Several matrix products over one input in one dispatch (Q, K and V; gate and up): see [`matmul`](Self::matmul).
+    /// Several matrix products over one input in one dispatch (Q, K and V; gate and up): see
+    /// [`matmul`](Self::matmul).
     ///
     /// # Panics
     /// As [`matmul`](Self::matmul).

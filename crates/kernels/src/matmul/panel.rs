@@ -1,9 +1,11 @@
-//! Weight panels: 16 rows expanded from any integer format into the order in which register tiles read them.
+//! Weight panels: 16 rows expanded from any integer format into the order in which register tiles
+//! read them.
 //!
-//! A panel is made once per product and thread, stays in the second-level cache, and serves all tokens. Rows are the
-//! lanes: a 32-byte vector holds four consecutive values of eight rows, to be multiplied with the same four values of a
-//! token in every lane. Sub-blocks are stored in *slot order* ([`slot_position`]): all of accumulator 0, then all of
-//! accumulator 1, and so on, so that a tile works on one set of accumulators at a time.
+//! A panel is made once per product and thread, stays in the second-level cache, and serves all
+//! tokens. Rows are the lanes: a 32-byte vector holds four consecutive values of eight rows, to be
+//! multiplied with the same four values of a token in every lane. Sub-blocks are stored in *slot
+//! order* ([`slot_position`]): all of accumulator 0, then all of accumulator 1, and so on, so that
+//! a tile works on one set of accumulators at a time.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -37,9 +39,11 @@ pub(crate) struct PanelStep {
     pub(crate) quants: [[[u8; 4 * LANES]; 2]; SUB_BLOCK / 4],
     pub(crate) scales: [[f32; LANES]; 2],
     pub(crate) mins: [[f32; LANES]; 2],
-    /// `halves[h][v][r]`: the integer scale of half `h` of row `8v + r`, twice, to be multiplied with pairs of sums.
+    /// `halves[h][v][r]`: the integer scale of half `h` of row `8v + r`, twice, to be multiplied
+    /// with pairs of sums.
     pub(crate) halves: [[[[i16; 2]; LANES]; 2]; 2],
-    /// `min_halves[v][r]`: the integer minima of both halves of row `8v + r`, to be multiplied with pairs of sums.
+    /// `min_halves[v][r]`: the integer minima of both halves of row `8v + r`, to be multiplied with
+    /// pairs of sums.
     pub(crate) min_halves: [[[i16; 2]; LANES]; 2],
 }
 

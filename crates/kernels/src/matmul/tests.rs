@@ -1,5 +1,6 @@
-//! Properties of matrix products: the bits do not depend on the instruction set, on the split or on the other tokens,
-//! and the values are right (against a double-precision oracle that knows nothing of how they are computed).
+//! Properties of matrix products: the bits do not depend on the instruction set, on the split or on
+//! the other tokens, and the values are right (against a double-precision oracle that knows nothing
+//! of how they are computed).
 
 use proptest::prelude::*;
 use ruvllm_testkit::Random;
@@ -38,7 +39,8 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|x| if x.is_nan() { u32::MAX } else { x.to_bits() }).collect()
 }
 
-/// `(rows, cols)` that fit a format: odd counts, whole blocks, and rows that are no multiple of eight sub-blocks.
+/// `(rows, cols)` that fit a format: odd counts, whole blocks, and rows that are no multiple of
+/// eight sub-blocks.
 fn columns(format: BlockFormat, units: usize) -> usize {
     match format.block_len() {
         1 => 149 * units + 3,
@@ -95,8 +97,8 @@ proptest! {
     }
 }
 
-/// Every number of rows and tokens that makes a difference to a register tile, with and without a tail of sub-blocks, and
-/// blocks whose scales may be anything, NaN and infinity included.
+/// Every number of rows and tokens that makes a difference to a register tile, with and without a
+/// tail of sub-blocks, and blocks whose scales may be anything, NaN and infinity included.
 #[test]
 fn every_remainder_gives_the_same_bits() {
     if !crate::Isa::Avx512.is_available() {
@@ -123,8 +125,8 @@ fn every_remainder_gives_the_same_bits() {
     }
 }
 
-/// Asserts that every output of a float product, with all kernels, has the bits of the scalar dot product of its row and
-/// its token.
+/// Asserts that every output of a float product, with all kernels, has the bits of the scalar dot
+/// product of its row and its token.
 fn assert_dots(w: &PackedMatrix, x: &[f32]) {
     let (rows, cols) = (w.rows(), w.cols());
     let scalar = Kernels::for_isa(crate::Isa::Scalar).unwrap();
@@ -145,7 +147,8 @@ fn assert_dots(w: &PackedMatrix, x: &[f32]) {
     }
 }
 
-/// Enough rows, columns and tokens for every level of blocking of the float formats, with remainders on each.
+/// Enough rows, columns and tokens for every level of blocking of the float formats, with
+/// remainders on each.
 #[test]
 fn large_float_products_have_the_same_bits_as_small_ones() {
     let mut random = Random::new(5);
@@ -156,7 +159,8 @@ fn large_float_products_have_the_same_bits_as_small_ones() {
     }
 }
 
-/// Every number of rows and tokens that a register tile can be left with, and columns around whole vectors and slabs.
+/// Every number of rows and tokens that a register tile can be left with, and columns around whole
+/// vectors and slabs.
 #[test]
 fn float_products_have_every_remainder() {
     let mut random = Random::new(6);
@@ -189,8 +193,8 @@ fn few_tokens_with_long_rows_give_the_same_bits() {
     }
 }
 
-/// Largest normalized mean squared error of random products, by cause: 8-bit activations give about `(1/127)^2 / 12`
-/// times the crest factor squared of 32 values.
+/// Largest normalized mean squared error of random products, by cause: 8-bit activations give about
+/// `(1/127)^2 / 12` times the crest factor squared of 32 values.
 const Q8_NMSE: f64 = 5e-5;
 /// The same for f32 arithmetic.
 const F32_NMSE: f64 = 1e-12;

@@ -10,7 +10,8 @@ use super::sync::{AtomicUsize, Condvar, Mutex, fence, lock};
 /// How many looks at the condition are made between two looks at the clock.
 const LOOKS: usize = 32;
 
-/// A place to wait for a condition that other threads make true with atomic stores followed by [`ring`](Self::ring).
+/// A place to wait for a condition that other threads make true with atomic stores followed by
+/// [`ring`](Self::ring).
 pub(super) struct Bell {
     /// Number of threads in, or on their way to, sleep.
     asleep: AtomicUsize,
@@ -23,15 +24,17 @@ impl Bell {
         Self { asleep: AtomicUsize::new(0), lock: Mutex::new(()), rung: Condvar::new() }
     }
 
-    /// Returns once `ready` is true: spins for `spin`, then sleeps. `woken` is called each time after a sleep.
+    /// Returns once `ready` is true: spins for `spin`, then sleeps. `woken` is called each time
+    /// after a sleep.
     pub(super) fn wait_until(&self, spin: Duration, ready: impl Fn() -> bool, woken: impl Fn()) {
         if spin_until(spin, &ready) {
             return;
         }
         let mut guard = lock(&self.lock);
         self.asleep.fetch_add(1, Ordering::Relaxed);
-        // Pairs with the fence in `ring`: either this thread sees the condition, or the ringer sees this sleeper. In the
-        // second case the ringer gets the lock only once this thread waits, so the notification cannot be missed.
+        // Pairs with the fence in `ring`: either this thread sees the condition, or the ringer sees
+        // this sleeper. In the second case the ringer gets the lock only once this thread waits, so
+        // the notification cannot be missed.
         fence(Ordering::SeqCst);
         while !ready() {
             guard = self.rung.wait(guard).unwrap_or_else(PoisonError::into_inner);
@@ -40,7 +43,8 @@ impl Bell {
         self.asleep.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Wakes the sleepers, after the stores that make their condition true. Costs one fence when nobody sleeps.
+    /// Wakes the sleepers, after the stores that make their condition true. Costs one fence when
+    /// nobody sleeps.
     pub(super) fn ring(&self) {
         fence(Ordering::SeqCst);
         if self.asleep.load(Ordering::Relaxed) > 0 {

@@ -6,8 +6,9 @@
 //! | `job` | the caller, before it publishes | a worker that has claimed a ticket, until it counts it as finished |
 //! | `finished` | reset by the caller before it publishes; incremented per ticket that a worker has finished | the caller |
 //!
-//! Between jobs `next == threads`, so nobody can claim. A worker that loaded `next` during one job and increments it
-//! during a later one has simply claimed a ticket of the later one: it reads `job` only after the claim.
+//! Between jobs `next == threads`, so nobody can claim. A worker that loaded `next` during one job
+//! and increments it during a later one has simply claimed a ticket of the later one: it reads
+//! `job` only after the claim.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -152,9 +153,10 @@ impl Crew {
         loop {
             self.work.wait_until(self.spins.work, called, &woken);
             if let Some(ticket) = self.claim() {
-                // The claim acquires the store that `share` made before it published the ticket. `share` waits until every
-                // claimed ticket is counted as finished, this one below, and neither job nor task is touched after that.
-                // SAFETY: so the pointer is that of the job, which `share` keeps alive and borrowed until then.
+                // The claim acquires the store that `share` made before it published the ticket.
+                // `share` waits until every claimed ticket is counted as finished, this one below,
+                // and neither job nor task is touched after that. SAFETY: so the pointer is that of
+                // the job, which `share` keeps alive and borrowed until then.
                 let job = unsafe { &*desk.job.load(Ordering::Relaxed) };
                 self.call(job.task, ticket);
                 self.finished.0.fetch_add(1, Ordering::Release);

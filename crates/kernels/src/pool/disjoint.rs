@@ -1,7 +1,7 @@
 //! One mutable slice written by several threads, each in its own ranges.
 //!
-//! Rust's slice splitting covers contiguous parts; attention and matrix products write strided ones (a few columns of
-//! many rows), which is what this is for.
+//! Rust's slice splitting covers contiguous parts; attention and matrix products write strided ones
+//! (a few columns of many rows), which is what this is for.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -13,8 +13,8 @@ pub(crate) struct DisjointMut<'a, T> {
     borrow: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: the wrapper is a `&mut [T]` that hands out non-overlapping parts (the contract of `part`), which may be used
-// on any thread exactly when `T` may be sent to it.
+// SAFETY: the wrapper is a `&mut [T]` that hands out non-overlapping parts (the contract of
+// `part`), which may be used on any thread exactly when `T` may be sent to it.
 unsafe impl<T: Send> Send for DisjointMut<'_, T> {}
 // SAFETY: as above; `&DisjointMut` gives access to nothing but those parts.
 unsafe impl<T: Send> Sync for DisjointMut<'_, T> {}
@@ -36,8 +36,8 @@ impl<'a, T> DisjointMut<'a, T> {
     #[inline(always)]
     pub(crate) unsafe fn part(&self, range: Range<usize>) -> &mut [T] {
         assert!(range.start <= range.end && range.end <= self.len, "a part outside of its slice");
-        // SAFETY: the range lies in the slice that `borrow` keeps alive and exclusively borrowed (checked above); the
-        // caller keeps overlapping parts apart.
+        // SAFETY: the range lies in the slice that `borrow` keeps alive and exclusively borrowed
+        // (checked above); the caller keeps overlapping parts apart.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.end - range.start) }
     }
 }

@@ -1,9 +1,9 @@
 //! Whether help pays.
 //!
-//! A worker that loses its core in the middle of a chunk keeps the caller waiting for a whole time slice of somebody
-//! else, a thousand times the length of a short job. On a machine with enough other work, such waits cost more than the
-//! worker saves. The pool keeps account of both and works alone for a while when it loses: with several threads it is
-//! then not slower than with one.
+//! A worker that loses its core in the middle of a chunk keeps the caller waiting for a whole time
+//! slice of somebody else, a thousand times the length of a short job. On a machine with enough
+//! other work, such waits cost more than the worker saves. The pool keeps account of both and works
+//! alone for a while when it loses: with several threads it is then not slower than with one.
 
 use std::time::{Duration, Instant};
 
@@ -18,8 +18,8 @@ const MOST_GAIN: Duration = Duration::from_micros(100);
 /// Shorter waits are the length of a chunk: no core was lost.
 const LEAST_LOSS: Duration = Duration::from_micros(50);
 
-/// Time alone after a loss, as a multiple of the wait that made it; so waits cost at most a thirty-third of all time. It
-/// doubles with each loss in a row.
+/// Time alone after a loss, as a multiple of the wait that made it; so waits cost at most a
+/// thirty-third of all time. It doubles with each loss in a row.
 const ALONE_FACTOR: u32 = 32;
 
 /// How often it doubles.

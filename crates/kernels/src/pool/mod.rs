@@ -1,14 +1,16 @@
-//! A fixed set of worker threads that run one job at a time, made for many short jobs (a decoded token is about a
-//! hundred of them).
+//! A fixed set of worker threads that run one job at a time, made for many short jobs (a decoded
+//! token is about a hundred of them).
 //!
 //! # How a job runs
-//! A job of a pool with `n` threads consists of `n` *tickets*. The caller publishes the job, takes ticket 0, and workers
-//! claim the others. A caller that is done with its own ticket claims what nobody has claimed yet, so it never waits for
-//! a worker that sleeps or was not scheduled. It returns when all tickets are finished.
+//! A job of a pool with `n` threads consists of `n` *tickets*. The caller publishes the job, takes
+//! ticket 0, and workers claim the others. A caller that is done with its own ticket claims what
+//! nobody has claimed yet, so it never waits for a worker that sleeps or was not scheduled. It
+//! returns when all tickets are finished.
 //!
-//! On a busy machine a worker can also lose its core *inside* a ticket. Three things keep a job from becoming slower
-//! than on one thread then: whoever waits soon sleeps, which gives the core away; workers keep off the caller's core;
-//! and a pool that loses more time in waiting than its workers save does without them for a while.
+//! On a busy machine a worker can also lose its core *inside* a ticket. Three things keep a job
+//! from becoming slower than on one thread then: whoever waits soon sleeps, which gives the core
+//! away; workers keep off the caller's core; and a pool that loses more time in waiting than its
+//! workers save does without them for a while.
 //!
 //! | file | what it is |
 //! |---|---|
@@ -46,18 +48,22 @@ use placement::Places;
 /// Largest pool: more threads than any machine this crate is written for has cores.
 const MAX_THREADS: usize = 1024;
 
-/// How long a worker spins for the next job before it sleeps: waking it costs 5 to 50 us, and the gap between two jobs of
-/// a forward pass is below 20 us. The caller's wait at the end of a job is the length of a chunk, a few microseconds; if
-/// it takes longer, the worker has most likely lost its core, and the caller's may be the next to be had.
+/// How long a worker spins for the next job before it sleeps: waking it costs 5 to 50 us, and the
+/// gap between two jobs of a forward pass is below 20 us. The caller's wait at the end of a job is
+/// the length of a chunk, a few microseconds; if it takes longer, the worker has most likely lost
+/// its core, and the caller's may be the next to be had.
 const SPINS: Spins = Spins { work: Duration::from_micros(40), done: Duration::from_micros(15) };
 
-/// The same when there are more threads than cores: whoever spins then keeps a working thread from running.
+/// The same when there are more threads than cores: whoever spins then keeps a working thread from
+/// running.
 const SPINS_CROWDED: Spins = Spins { work: Duration::from_micros(2), done: Duration::from_micros(2) };
 
-/// A fixed set of threads for [`Kernels`](crate::Kernels) methods; the calling thread is one of them.
+/// A fixed set of threads for [`Kernels`](crate::Kernels) methods; the calling thread is one of
+/// them.
 ///
-/// There is no global pool: whoever computes passes one. Idle workers sleep. Jobs of several calling threads take
-/// turns. A job started from inside a job runs on the calling thread alone. Dropping the pool joins its threads.
+/// There is no global pool: whoever computes passes one. Idle workers sleep. Jobs of several
+/// calling threads take turns. A job started from inside a job runs on the calling thread alone.
+/// Dropping the pool joins its threads.
 ///
 /// # Examples
 /// ```
@@ -81,7 +87,8 @@ pub struct ThreadPool {
 }
 
 thread_local! {
-    /// Whether this thread is inside a job: a worker always is, a caller while it waits for its own.
+    /// Whether this thread is inside a job: a worker always is, a caller while it waits for its
+    /// own.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -89,7 +96,8 @@ impl ThreadPool {
     /// A pool of `threads` threads: the caller's and `threads - 1` workers.
     ///
     /// # Errors
-    /// [`Error::ThreadCount`] for 0 or more than 1024; [`Error::ThreadSpawn`] when the system refuses a thread.
+    /// [`Error::ThreadCount`] for 0 or more than 1024; [`Error::ThreadSpawn`] when the system
+    /// refuses a thread.
     pub fn new(threads: usize) -> Result<Self> {
         Self::placed(threads, Placement::default())
     }
@@ -141,19 +149,22 @@ impl ThreadPool {
         self.crew.threads()
     }
 
-    /// Calls `task` once with every worker index in `0..threads()` and returns when all calls have returned.
+    /// Calls `task` once with every worker index in `0..threads()` and returns when all calls have
+    /// returned.
     ///
-    /// No two calls get the same index, so the index may select scratch memory. Index 0 runs on the calling thread.
-    /// The others may run anywhere, one after another on the same thread included.
+    /// No two calls get the same index, so the index may select scratch memory. Index 0 runs on the
+    /// calling thread. The others may run anywhere, one after another on the same thread included.
     ///
     /// # Panics
-    /// With the payload of the first panic of a call, after all calls have ended. The pool stays usable.
+    /// With the payload of the first panic of a call, after all calls have ended. The pool stays
+    /// usable.
     pub fn run(&self, task: &(dyn Fn(usize) + Sync)) {
         if self.threads() == 1 || INSIDE.get() {
             (0..self.threads()).for_each(task);
             return;
         }
-        // The data behind the lock is valid at every point, so a panic of an earlier job does not spoil it.
+        // The data behind the lock is valid at every point, so a panic of an earlier job does not
+        // spoil it.
         let mut ledger = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let _inside = Inside::enter();
         let panic = if ledger.shares() {
@@ -171,9 +182,9 @@ impl ThreadPool {
 
     /// Calls `body` with ranges that cover `0..items` without overlap, on all threads.
     ///
-    /// Ranges start at multiples of `grain` and, except for the last, are multiples of it long; how many there are and
-    /// who runs them depends on timing, so `body` must give the same result for any split. Large ranges come first,
-    /// which keeps late or slow threads from mattering.
+    /// Ranges start at multiples of `grain` and, except for the last, are multiples of it long; how
+    /// many there are and who runs them depends on timing, so `body` must give the same result for
+    /// any split. Large ranges come first, which keeps late or slow threads from mattering.
     ///
     /// # Panics
     /// As [`run`](Self::run). If `grain` is 0.
@@ -181,7 +192,8 @@ impl ThreadPool {
         self.for_each_chunk_on(items, grain, &|_, range| body(range));
     }
 
-    /// [`for_each_chunk`](Self::for_each_chunk) whose body also gets the worker index, as in [`run`](Self::run).
+    /// [`for_each_chunk`](Self::for_each_chunk) whose body also gets the worker index, as in
+    /// [`run`](Self::run).
     pub(crate) fn for_each_chunk_on(
         &self,
         items: usize,
@@ -209,7 +221,8 @@ impl Drop for ThreadPool {
     fn drop(&mut self) {
         self.crew.stop();
         for worker in self.workers.drain(..) {
-            // Workers catch the panics of jobs; a worker that panicked elsewhere has nothing left to hand over.
+            // Workers catch the panics of jobs; a worker that panicked elsewhere has nothing left
+            // to hand over.
             let _ = worker.join();
         }
     }

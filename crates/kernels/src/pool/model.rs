@@ -1,4 +1,5 @@
-//! The protocol of tickets under loom, which tries the orders in which threads can run and what they can see.
+//! The protocol of tickets under loom, which tries the orders in which threads can run and what
+//! they can see.
 //!
 //! `cargo xtask sanitize loom` runs it.
 
@@ -10,7 +11,8 @@ use loom::thread;
 use super::crew::{Crew, Spins};
 use std::time::Duration;
 
-/// Memory that tickets write and the caller reads afterwards, without any synchronization of its own.
+/// Memory that tickets write and the caller reads afterwards, without any synchronization of its
+/// own.
 struct Plain(UnsafeCell<usize>);
 
 // SAFETY: loom reports every access that the protocol under test does not order.
@@ -19,7 +21,8 @@ unsafe impl Sync for Plain {}
 /// Spinning would only multiply the orders to try.
 const NO_SPINS: Spins = Spins { work: Duration::ZERO, done: Duration::ZERO };
 
-/// Runs `jobs` jobs with one worker; each ticket of each writes its own cell, which the caller then reads.
+/// Runs `jobs` jobs with one worker; each ticket of each writes its own cell, which the caller then
+/// reads.
 fn model(jobs: usize, preemptions: usize) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);

@@ -1,8 +1,9 @@
 //! Which cores the workers run on.
 //!
-//! The system's scheduler likes to wake a thread on the core of the thread that woke it. On a machine where the other
-//! cores have work too it leaves it there, and a pool of two threads takes turns on one core. A worker that wakes up on
-//! the core of the thread it works for therefore moves away.
+//! The system's scheduler likes to wake a thread on the core of the thread that woke it. On a
+//! machine where the other cores have work too it leaves it there, and a pool of two threads takes
+//! turns on one core. A worker that wakes up on the core of the thread it works for therefore moves
+//! away.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -12,11 +13,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub enum Placement {
     /// Where the system puts them.
     System,
-    /// Where the system puts them, except that a worker leaves the core that the calling thread is on.
+    /// Where the system puts them, except that a worker leaves the core that the calling thread is
+    /// on.
     #[default]
     Apart,
-    /// Worker `i` on core `cores[i]` alone, counted round if there are fewer cores; the first is left to the calling
-    /// thread, whose own placement is not touched.
+    /// Worker `i` on core `cores[i]` alone, counted round if there are fewer cores; the first is
+    /// left to the calling thread, whose own placement is not touched.
     Cores(Vec<usize>),
 }
 
@@ -98,8 +100,8 @@ impl Cores {
 
 #[cfg(target_os = "linux")]
 mod system {
-    //! Three functions of the C library that the standard library links anyway: their declarations cost less than a
-    //! dependency.
+    //! Three functions of the C library that the standard library links anyway: their declarations
+    //! cost less than a dependency.
 
     use std::ffi::c_int;
 
@@ -120,8 +122,8 @@ impl Cores {
         if status == 0 { cores } else { Self([0; MAX_CORES / 64]) }
     }
 
-    /// Confines the current thread to this set. Without effect if that is empty or the system refuses: where a thread
-    /// runs is a matter of speed alone.
+    /// Confines the current thread to this set. Without effect if that is empty or the system
+    /// refuses: where a thread runs is a matter of speed alone.
     fn apply(&self) {
         // SAFETY: the pointer is to as many readable bytes as are named; 0 is the calling thread.
         let _ = unsafe { system::sched_setaffinity(0, size_of_val(&self.0), self.0.as_ptr()) };

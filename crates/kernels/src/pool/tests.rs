@@ -1,4 +1,5 @@
-//! Behaviour of the pool: every index and item exactly once, nesting, several callers, panics, shutdown.
+//! Behaviour of the pool: every index and item exactly once, nesting, several callers, panics,
+//! shutdown.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
@@ -117,7 +118,8 @@ fn sleeping_workers_wake_up() {
     for _ in 0..20 {
         std::thread::sleep(SPINS.work * 4);
         pool.run(&|worker| {
-            // Long enough for the other thread to wake up, mostly; correctness does not depend on it.
+            // Long enough for the other thread to wake up, mostly; correctness does not depend on
+            // it.
             std::thread::sleep(Duration::from_micros(200));
             calls[worker].fetch_add(1, Ordering::Relaxed);
         });

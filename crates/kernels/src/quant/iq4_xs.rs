@@ -1,5 +1,5 @@
-//! `IQ4_XS`: 256 values of 4 bits that stand for uneven numbers; each 32 have a scale of 6 bits around 32,
-//! `x = d * (sc - 32) * VALUES[q]`.
+//! `IQ4_XS`: 256 values of 4 bits that stand for uneven numbers; each 32 have a scale of 6 bits
+//! around 32, `x = d * (sc - 32) * VALUES[q]`.
 //!
 //! The quants of each sub-block lie as in `Q4_0`.
 

@@ -7,14 +7,15 @@ use super::{Factors, f32_to_half, half_to_f32};
 /// Sub-blocks per block of a K format.
 const N: usize = 8;
 
-/// The head of a `Q4_K` or `Q5_K` block: two half-precision factors, eight scales and eight minima of 6 bits.
+/// The head of a `Q4_K` or `Q5_K` block: two half-precision factors, eight scales and eight minima
+/// of 6 bits.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct PackedScales {
     pub(crate) d: [u8; 2],
     pub(crate) dmin: [u8; 2],
-    /// Bytes 0..4: scales 0..4; bytes 4..8: minima 0..4; bytes 8..12: low halves the scales 4..8, high halves the minima
-    /// 4..8, whose upper two bits are the upper bits of bytes 0..4 and 4..8.
+    /// Bytes 0..4: scales 0..4; bytes 4..8: minima 0..4; bytes 8..12: low halves the scales 4..8,
+    /// high halves the minima 4..8, whose upper two bits are the upper bits of bytes 0..4 and 4..8.
     pub(crate) bits: [u8; 12],
 }
 

@@ -1,4 +1,5 @@
-//! Weight matrices as they lie in a model file: shared bytes and their interpretation. No copy, no arithmetic.
+//! Weight matrices as they lie in a model file: shared bytes and their interpretation. No copy, no
+//! arithmetic.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -18,9 +18,9 @@
 //! # Formats
 //! One file per format (or family).
 //!
-//! A format whose products run in integers describes itself by [`QuantBlock`], in terms of *sub-blocks* of 32 values.
-//! That description alone makes it work everywhere (dequantization, matrix products on every instruction set); tuned
-//! leaves come on top.
+//! A format whose products run in integers describes itself by [`QuantBlock`], in terms of
+//! *sub-blocks* of 32 values. That description alone makes it work everywhere (dequantization,
+//! matrix products on every instruction set); tuned leaves come on top.
 //!
 //! Layouts: the block structures of ggml, little-endian.
 
@@ -98,9 +98,11 @@ pub enum BlockFormat {
     Q5K,
     /// 256 values of 6 bits around 32; scale of 8 bits per 16 values: 6.5625 bits per value.
     Q6K,
-    /// 32 values of 4 bits that stand for unevenly spaced numbers, and one half-precision scale: 4.5 bits per value.
+    /// 32 values of 4 bits that stand for unevenly spaced numbers, and one half-precision scale:
+    /// 4.5 bits per value.
     IQ4NL,
-    /// 256 values of 4 bits that stand for unevenly spaced numbers; scale of 6 bits per 32 values: 4.25 bits per value.
+    /// 256 values of 4 bits that stand for unevenly spaced numbers; scale of 6 bits per 32 values:
+    /// 4.25 bits per value.
     IQ4XS,
 }
 
@@ -227,9 +229,10 @@ impl BlockFormat {
 
     /// Writes the quant blocks that represent `values`.
     ///
-    /// F16, BF16, `Q8_0`, `Q4_0`, `Q4_1`, `Q5_0` and `Q5_1` round as ggml's reference quantizer does, byte for byte; the K
-    /// and `IQ4` formats search for the scales with the least squared error. Values that are not finite give blocks that
-    /// are not meaningful, as in every quantizer of these formats.
+    /// F16, BF16, `Q8_0`, `Q4_0`, `Q4_1`, `Q5_0` and `Q5_1` round as ggml's reference quantizer
+    /// does, byte for byte; the K and `IQ4` formats search for the scales with the least squared
+    /// error. Values that are not finite give blocks that are not meaningful, as in every quantizer
+    /// of these formats.
     ///
     /// # Panics
     /// If `values` is not whole blocks, or `bytes` not exactly as long as they are.
@@ -283,8 +286,9 @@ pub(crate) trait QuantBlock: bytemuck::Pod {
     const MAX_QUANT: Option<u8>;
     /// Subtracted from every stored quant.
     const OFFSET: i8 = 0;
-    /// How many pairs of products of stored quants and activations (at most 127) can be added in 16 bits without
-    /// overflow, as a divisor of the eight pieces of a sub-block (of the four of a half that has its own scale).
+    /// How many pairs of products of stored quants and activations (at most 127) can be added in 16
+    /// bits without overflow, as a divisor of the eight pieces of a sub-block (of the four of a
+    /// half that has its own scale).
     const SUMS: usize = match Self::MAX_QUANT {
         Some(q) if !Self::HALF_SCALES && 8 * 2 * 127 * q as usize <= i16::MAX as usize => 8,
         Some(q) if 4 * 2 * 127 * q as usize <= i16::MAX as usize => 4,
@@ -295,7 +299,8 @@ pub(crate) trait QuantBlock: bytemuck::Pod {
     const HAS_MIN: bool = false;
     /// Whether the halves of a sub-block have integer scales of their own.
     const HALF_SCALES: bool = false;
-    /// Whether the halves of a sub-block have integer minima of their own (then `HAS_MIN` holds too).
+    /// Whether the halves of a sub-block have integer minima of their own (then `HAS_MIN` holds
+    /// too).
     const HALF_MINS: bool = false;
 
     /// The stored quants of all sub-blocks, in the order of the values. `quants`: `[SUB_BLOCKS]`.

@@ -9,8 +9,8 @@ pub(crate) const VALUES: [i8; 16] =
 
 /// Quants to the signed numbers that they stand for, in place.
 ///
-/// The number of a quant is the lowest plus all rises up to it: compared with a table look-up, this is more operations but
-/// plain vector code on every instruction set.
+/// The number of a quant is the lowest plus all rises up to it: compared with a table look-up, this
+/// is more operations but plain vector code on every instruction set.
 #[inline(always)]
 pub(super) fn decode(quants: &mut [u8; SUB_BLOCK]) {
     for quant in quants {

@@ -1,6 +1,8 @@
-//! `Q3_K`: 256 values of 3 bits around 4; each 16 have a scale of 6 bits around 32, `x = d * (sc - 32) * (q - 4)`.
+//! `Q3_K`: 256 values of 3 bits around 4; each 16 have a scale of 6 bits around 32, `x = d * (sc -
+//! 32) * (q - 4)`.
 //!
-//! The low two bits lie as in `Q2_K`; bit `s` of `hmask[l]` is the third bit of value `l` of sub-block `s`.
+//! The low two bits lie as in `Q2_K`; bit `s` of `hmask[l]` is the third bit of value `l` of
+//! sub-block `s`.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -13,8 +15,9 @@ use super::{Factors, QuantBlock, SUB_BLOCK, f32_to_half, half_to_f32};
 pub(crate) struct Q3K {
     pub(crate) hmask: [u8; 32],
     pub(crate) qs: [[u8; 32]; 2],
-    /// Bytes 0..8: the low four bits of the scales 0..8 in their low halves, of 8..16 in their high halves; bits `2i` and
-    /// `2i + 1` of bytes 8..12: the upper two bits of the scales `4i..4i + 4`.
+    /// Bytes 0..8: the low four bits of the scales 0..8 in their low halves, of 8..16 in their high
+    /// halves; bits `2i` and `2i + 1` of bytes 8..12: the upper two bits of the scales `4i..4i +
+    /// 4`.
     scales: [u8; 12],
     pub(crate) d: [u8; 2],
 }

@@ -1,6 +1,8 @@
-//! `Q4_K`: 256 values of 4 bits; each 32 have a scale and a minimum of 6 bits, `x = d * sc * q - dmin * mn`.
+//! `Q4_K`: 256 values of 4 bits; each 32 have a scale and a minimum of 6 bits, `x = d * sc * q -
+//! dmin * mn`.
 //!
-//! 32 bytes of quants serve two sub-blocks: the low halves the even one, the high halves the odd one.
+//! 32 bytes of quants serve two sub-blocks: the low halves the even one, the high halves the odd
+//! one.
 
 use bytemuck::{Pod, Zeroable};
 

@@ -32,8 +32,8 @@ impl QuantBlock for Q5_0 {
         factors[0] = Factors { scale: half_to_f32(self.d), ..Factors::UNIT };
     }
 
-    /// The value of the largest magnitude (the first of equals) becomes quant 0, that is -16 times `d`; the others
-    /// round half up and saturate at 31.
+    /// The value of the largest magnitude (the first of equals) becomes quant 0, that is -16 times
+    /// `d`; the others round half up and saturate at 31.
     fn quantize(values: &[f32]) -> Self {
         let (d, inverse) = extreme_of(values, -16.0);
         let quants = std::array::from_fn(|j| ((values[j] * inverse + 16.5) as i8).min(31) as u8);

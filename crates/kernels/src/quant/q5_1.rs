@@ -34,7 +34,8 @@ impl QuantBlock for Q5_1 {
         factors[0] = Factors { scale, min, ..Factors::UNIT };
     }
 
-    /// `d` divides the range into 31 steps; quants round half up, before `d` and `m` are rounded to half precision.
+    /// `d` divides the range into 31 steps; quants round half up, before `d` and `m` are rounded to
+    /// half precision.
     fn quantize(values: &[f32]) -> Self {
         let (m, d, inverse) = range_of(values, 31.0);
         let quants = std::array::from_fn(|j| (((values[j] - m) * inverse + 0.5) as u8).min(31));

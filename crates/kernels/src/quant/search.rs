@@ -1,9 +1,10 @@
-//! The search for the scales that represent a block with the least squared error, for the formats that are defined by
-//! their decoding alone.
+//! The search for the scales that represent a block with the least squared error, for the formats
+//! that are defined by their decoding alone.
 //!
-//! For a *group* of values that shares a scale, several starting scales assign quants, each assignment is solved for its
-//! best scale (and minimum) by least squares, and the one with the smallest error wins. The winners are then rounded to
-//! the block's integer scales, looking at the neighbouring integers too, and the quants are assigned again.
+//! For a *group* of values that shares a scale, several starting scales assign quants, each
+//! assignment is solved for its best scale (and minimum) by least squares, and the one with the
+//! smallest error wins. The winners are then rounded to the block's integer scales, looking at the
+//! neighbouring integers too, and the quants are assigned again.
 
 use half::f16;
 
@@ -25,7 +26,8 @@ pub(super) struct SymmetricScales<const N: usize> {
 
 /// The numbers that quants stand for, in units of the scale.
 pub(super) trait Grid {
-    /// The numbers at the ends that the value of largest magnitude may take: where searches for a scale begin.
+    /// The numbers at the ends that the value of largest magnitude may take: where searches for a
+    /// scale begin.
     const ENDS: &'static [f32];
     /// By how much the starts around such an end differ.
     const STEP: f32;
@@ -58,8 +60,8 @@ impl Grid for Integers<3> {
     }
 }
 
-/// Represents `N` groups of `LEN` values as `d * sc * q - dmin * mn` with `q` in `0..=max_quant` and `sc`, `mn` in
-/// `0..=max_scale`.
+/// Represents `N` groups of `LEN` values as `d * sc * q - dmin * mn` with `q` in `0..=max_quant`
+/// and `sc`, `mn` in `0..=max_scale`.
 pub(super) fn fit_affine_block<const LEN: usize, const N: usize>(
     values: &[f32],
     max_quant: u8,
@@ -80,8 +82,8 @@ pub(super) fn fit_affine_block<const LEN: usize, const N: usize>(
         let mut least = f32::INFINITY;
         let highest = x.iter().fold(0.0_f32, |m, &x| m.max(x));
         for min in neighbours(fits[s].1, dmin, 0.0, max_scale) {
-            // The fitted scale belongs to the fitted minimum; with the rounded one, the scale that just reaches the
-            // highest value is often better (one outlier in a group).
+            // The fitted scale belongs to the fitted minimum; with the rounded one, the scale that
+            // just reaches the highest value is often better (one outlier in a group).
             let reaching = (highest + dmin * min) / max_quant;
             let scales = [neighbours(fits[s].0, d, 0.0, max_scale), neighbours(reaching, d, 0.0, max_scale)];
             for &scale in scales.as_flattened() {
@@ -98,8 +100,8 @@ pub(super) fn fit_affine_block<const LEN: usize, const N: usize>(
     (result, quants)
 }
 
-/// Represents `N` groups of `LEN` values as `d * sc * q` with `q` of the grid and a signed `sc` from `lowest_scale` up to
-/// `-lowest_scale - 1`. Gives the numbers of the grid.
+/// Represents `N` groups of `LEN` values as `d * sc * q` with `q` of the grid and a signed `sc`
+/// from `lowest_scale` up to `-lowest_scale - 1`. Gives the numbers of the grid.
 pub(super) fn fit_symmetric_block<G: Grid, const LEN: usize, const N: usize>(
     values: &[f32],
     lowest_scale: f32,
@@ -149,8 +151,8 @@ fn fit_affine<const LEN: usize>(x: &[f32; LEN], max_quant: f32) -> (f32, f32) {
     let (mut best, mut least) = ((range / max_quant, -lowest), f32::INFINITY);
     for step in 0..STEPS {
         let scale = range / (max_quant - 1.0 + 0.1 * step as f32);
-        // A grid that starts at the lowest value, and one that contains zero: with a few outliers, most values are
-        // near zero and best represented by it.
+        // A grid that starts at the lowest value, and one that contains zero: with a few outliers,
+        // most values are near zero and best represented by it.
         for offset in [lowest, -scale * round_small(-lowest / scale)] {
             let (mut scale, mut offset) = (scale, offset);
             for _ in 0..ROUNDS {
@@ -201,7 +203,8 @@ fn fit_symmetric<G: Grid, const LEN: usize>(x: &[f32; LEN]) -> f32 {
     best
 }
 
-/// The numbers of the grid nearest to `x / scale`, those nearest to zero for a scale without inverse.
+/// The numbers of the grid nearest to `x / scale`, those nearest to zero for a scale without
+/// inverse.
 #[inline(always)]
 fn assign<G: Grid, const LEN: usize>(x: &[f32; LEN], scale: f32) -> [f32; LEN] {
     let inverse = inverse_of(scale);
@@ -237,7 +240,8 @@ fn squared_error<const LEN: usize>(x: &[f32; LEN], quants: &[f32; LEN], scale: f
     error
 }
 
-/// `N` sums over pairs, each carried in eight lanes: one chain of additions would take most of the time.
+/// `N` sums over pairs, each carried in eight lanes: one chain of additions would take most of the
+/// time.
 #[inline(always)]
 fn sums<const LEN: usize, const N: usize>(
     x: &[f32; LEN],
@@ -265,8 +269,8 @@ fn neighbours(value: f32, unit: f32, lowest: f32, highest: f32) -> [f32; 3] {
     [nearest, (nearest - 1.0).max(lowest), (nearest + 1.0).min(highest)]
 }
 
-/// Rounds to the nearest integer, exactly for magnitudes below 2^22, in two additions (a call to `round` would keep the
-/// loops from being vectorized on the baseline instruction set).
+/// Rounds to the nearest integer, exactly for magnitudes below 2^22, in two additions (a call to
+/// `round` would keep the loops from being vectorized on the baseline instruction set).
 #[inline(always)]
 fn round_small(x: f32) -> f32 {
     const SHIFT: f32 = 12_582_912.0; // 1.5 * 2^23

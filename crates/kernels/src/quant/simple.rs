@@ -1,9 +1,10 @@
-//! What the formats of 32 values under one scale share: how 4 and 5 bits are packed, and scales from extremes.
+//! What the formats of 32 values under one scale share: how 4 and 5 bits are packed, and scales
+//! from extremes.
 
 use super::{QuantBlock, SUB_BLOCK};
 
-/// A block of 32 values under one half-precision scale, the low four bits of whose quants lie as [`unpack_nibbles`] says:
-/// what the leaves of an instruction set need to unpack any of them.
+/// A block of 32 values under one half-precision scale, the low four bits of whose quants lie as
+/// [`unpack_nibbles`] says: what the leaves of an instruction set need to unpack any of them.
 pub(crate) trait NibbleBlock: QuantBlock {
     /// Whether quants have a fifth bit.
     const FIFTH: bool = matches!(Self::MAX_QUANT, Some(16..));
@@ -76,15 +77,16 @@ pub(super) fn pack_fifth_bits(quants: &[u8; SUB_BLOCK]) -> [u8; 4] {
     quants.iter().rev().fold(0, |bits: u32, q| bits << 1 | u32::from(q >> 4 & 1)).to_le_bytes()
 }
 
-/// The scale for which the value of the largest magnitude (the first of equals) is `end` times it, and its inverse (0
-/// for a scale of 0).
+/// The scale for which the value of the largest magnitude (the first of equals) is `end` times it,
+/// and its inverse (0 for a scale of 0).
 pub(super) fn extreme_of(values: &[f32], end: f32) -> (f32, f32) {
     let extreme = values.iter().fold(0.0_f32, |m, &x| if x.abs() > m.abs() { x } else { m });
     let d = extreme / end;
     (d, if d == 0.0 { 0.0 } else { 1.0 / d })
 }
 
-/// The lowest value, the scale that divides the range into `steps`, and its inverse (0 for a scale of 0).
+/// The lowest value, the scale that divides the range into `steps`, and its inverse (0 for a scale
+/// of 0).
 pub(super) fn range_of(values: &[f32], steps: f32) -> (f32, f32, f32) {
     // The first of equals, so that the sign of a zero is the reference's.
     let lowest = values.iter().fold(f32::MAX, |m, &x| if x < m { x } else { m });

@@ -1,4 +1,5 @@
-//! Properties of the format descriptions; the values themselves are checked against fixtures in `tests/quant_goldens.rs`.
+//! Properties of the format descriptions; the values themselves are checked against fixtures in
+//! `tests/quant_goldens.rs`.
 
 use super::*;
 

@@ -1,4 +1,5 @@
-//! How fast each pair of dimensions turns: the plain frequencies and the ways of stretching them to longer contexts.
+//! How fast each pair of dimensions turns: the plain frequencies and the ways of stretching them to
+//! longer contexts.
 
 use std::f64::consts::{PI, TAU};
 
@@ -13,12 +14,13 @@ pub struct RopeConfig {
     pub rotary_dim: usize,
     /// Change of the frequencies for longer contexts.
     pub scaling: RopeScaling,
-    /// Divisor of each pair's frequency, `[rotary_dim / 2]`: GGUF's tensor `rope_freqs.weight`. Applied after `scaling`
-    /// (files that have it use [`RopeScaling::None`]).
+    /// Divisor of each pair's frequency, `[rotary_dim / 2]`: GGUF's tensor `rope_freqs.weight`.
+    /// Applied after `scaling` (files that have it use [`RopeScaling::None`]).
     pub frequency_divisors: Option<Vec<f32>>,
 }
 
-/// Changes of the frequencies `f_i = base^(-2 i / d)`, `d` the rotary dimension, for contexts longer than trained.
+/// Changes of the frequencies `f_i = base^(-2 i / d)`, `d` the rotary dimension, for contexts
+/// longer than trained.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum RopeScaling {
@@ -34,42 +36,48 @@ pub enum RopeScaling {
         /// How many times longer the context is.
         factor: f64,
     },
-    /// The same with a base that depends on the length `n` of the sequence, once it exceeds the original context:
-    /// `base * (factor n / original_context - (factor - 1))^(d / (d - 2))`. `n` is fixed when the table is built, since
-    /// keys already in a cache keep their rotation.
+    /// The same with a base that depends on the length `n` of the sequence, once it exceeds the
+    /// original context: `base * (factor n / original_context - (factor - 1))^(d / (d - 2))`. `n`
+    /// is fixed when the table is built, since keys already in a cache keep their rotation.
     DynamicNtk {
         /// Growth of the base with the length.
         factor: f64,
         /// Positions the model was trained for.
         original_context: usize,
     },
-    /// Slow pairs interpolated, fast ones kept, a ramp between; cosines and sines enlarged. Source: arXiv 2309.00071.
+    /// Slow pairs interpolated, fast ones kept, a ramp between; cosines and sines enlarged. Source:
+    /// arXiv 2309.00071.
     Yarn {
         /// How many times longer the context is.
         factor: f64,
         /// Positions the model was trained for.
         original_context: usize,
-        /// Pairs that turn more often than this over the original context keep their frequency (usually 32).
+        /// Pairs that turn more often than this over the original context keep their frequency
+        /// (usually 32).
         beta_fast: f64,
         /// Pairs that turn less often than this are interpolated fully (usually 1).
         beta_slow: f64,
-        /// Factor of cosines and sines; `None` for `0.1 ln(factor) + 1`. See [`yarn_attention_factor`].
+        /// Factor of cosines and sines; `None` for `0.1 ln(factor) + 1`. See
+        /// [`yarn_attention_factor`].
         attention_factor: Option<f64>,
         /// Whether the ends of the ramp are rounded outwards to whole pairs (usual: true).
         truncate: bool,
     },
-    /// Wavelengths beyond the original context interpolated, short ones kept, a blend between (Llama 3.1).
+    /// Wavelengths beyond the original context interpolated, short ones kept, a blend between
+    /// (Llama 3.1).
     Llama3 {
         /// Divisor of the low frequencies.
         factor: f64,
-        /// Wavelengths above `original_context / low_frequency_factor` are divided fully (usually 1).
+        /// Wavelengths above `original_context / low_frequency_factor` are divided fully (usually
+        /// 1).
         low_frequency_factor: f64,
         /// Wavelengths below `original_context / high_frequency_factor` are kept (usually 4).
         high_frequency_factor: f64,
         /// Positions the model was trained for.
         original_context: usize,
     },
-    /// A divisor per pair, one list for sequences within the original context, one for longer. Source: arXiv 2402.13753.
+    /// A divisor per pair, one list for sequences within the original context, one for longer.
+    /// Source: arXiv 2402.13753.
     LongRope {
         /// Divisors for sequences of up to `original_context` positions, `[rotary_dim / 2]`.
         short_factors: Vec<f64>,
@@ -77,8 +85,8 @@ pub enum RopeScaling {
         long_factors: Vec<f64>,
         /// Positions the model was trained for.
         original_context: usize,
-        /// Positions of the stretched context; gives the factor of cosines and sines
-        /// `sqrt(1 + ln(s) / ln(original_context))`, `s = max_context / original_context` (1 if `s <= 1`).
+        /// Positions of the stretched context; gives the factor of cosines and sines `sqrt(1 +
+        /// ln(s) / ln(original_context))`, `s = max_context / original_context` (1 if `s <= 1`).
         max_context: usize,
         /// That factor, if the model states it.
         attention_factor: Option<f64>,
@@ -94,8 +102,9 @@ pub struct RopeFrequencies {
     pub magnitude: f64,
 }
 
-/// The factor of cosines and sines of `YaRN` models that state two scales (`DeepSeek`: `mscale`, `mscale_all_dim`):
-/// `m(mscale) / m(mscale_all_dim)`, `m(s) = 0.1 s ln(factor) + 1` for a factor above 1, else 1.
+/// The factor of cosines and sines of `YaRN` models that state two scales (`DeepSeek`: `mscale`,
+/// `mscale_all_dim`): `m(mscale) / m(mscale_all_dim)`, `m(s) = 0.1 s ln(factor) + 1` for a factor
+/// above 1, else 1.
 pub fn yarn_attention_factor(factor: f64, mscale: f64, mscale_all_dim: f64) -> f64 {
     magnitude_at(factor, mscale) / magnitude_at(factor, mscale_all_dim)
 }
@@ -114,7 +123,8 @@ impl RopeConfig {
     /// [`RopeScaling::DynamicNtk`] and [`RopeScaling::LongRope`] only).
     ///
     /// # Errors
-    /// [`Error::RotaryDim`], [`Error::RopeFactors`] or [`Error::RopeParameter`] for a configuration without meaning.
+    /// [`Error::RotaryDim`], [`Error::RopeFactors`] or [`Error::RopeParameter`] for a configuration
+    /// without meaning.
     pub fn frequencies(&self, sequence_length: usize) -> Result<RopeFrequencies> {
         if self.rotary_dim == 0 || !self.rotary_dim.is_multiple_of(2) {
             return Err(Error::RotaryDim { rotary_dim: self.rotary_dim });
@@ -160,7 +170,8 @@ impl RopeConfig {
         (0..self.rotary_dim / 2).map(|i| base.powf(-2.0 * i as f64 / d)).collect()
     }
 
-    /// `base * growth^(d / (d - 2))`; with a single pair, whose frequency is 1 for every base, the base itself.
+    /// `base * growth^(d / (d - 2))`; with a single pair, whose frequency is 1 for every base, the
+    /// base itself.
     fn stretched_base(&self, growth: f64) -> Result<f64> {
         positive("growth of the base", growth)?;
         if self.rotary_dim == 2 {

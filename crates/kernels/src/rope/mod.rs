@@ -9,8 +9,8 @@
 //! use ruvllm_kernels::Kernels;
 //! use ruvllm_kernels::rope::{RopeConfig, RopeLayout, RopeTable};
 //!
-//! let table = RopeTable::new(&RopeConfig::new(10_000.0, 4), 64)?;
-//! let mut heads = [1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0]; // positions 0 and 1, one head of 4 values
+//! let table = RopeTable::new(&RopeConfig::new(10_000.0, 4), 64)?; let mut heads = [1.0, 0.0, 1.0,
+//! 0.0, 1.0, 0.0, 1.0, 0.0]; // positions 0 and 1, one head of 4 values
 //! Kernels::detect()?.rope(&table, RopeLayout::Halves, 0..2, &mut heads, 1, 4);
 //! assert_eq!(heads[..4], [1.0, 0.0, 1.0, 0.0], "position 0 stays as it is");
 //! # Ok::<(), ruvllm_kernels::Error>(())
@@ -60,8 +60,8 @@ impl Kernels {
     /// `x`: `[positions.len(), n_heads, head_dim]`.
     ///
     /// # Numerics
-    /// `a' = a cos - b sin`, `b' = b cos + a sin`, each with one fused multiply-add; both layouts and all instruction
-    /// sets give the same bits.
+    /// `a' = a cos - b sin`, `b' = b cos + a sin`, each with one fused multiply-add; both layouts
+    /// and all instruction sets give the same bits.
     ///
     /// # Panics
     /// If `x` has another length, the table lacks a position, or `rotary_dim` exceeds `head_dim`.
@@ -124,7 +124,8 @@ fn rotate_halves<L: Lanes>(l: L, x: &mut [f32], cos: &[f32], sin: &[f32]) {
     }
 }
 
-/// Four pairs at a time: each value times its cosine, plus its partner times the sine with the partner's sign.
+/// Four pairs at a time: each value times its cosine, plus its partner times the sine with the
+/// partner's sign.
 #[inline(always)]
 fn rotate_pairs<L: Lanes>(l: L, x: &mut [f32], cos: &[f32], sin: &[f32]) {
     let signs = l.load(&[-1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0]);

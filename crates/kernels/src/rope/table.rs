@@ -5,7 +5,8 @@ use std::ops::Range;
 use super::{RopeConfig, RopeFrequencies};
 use crate::Result;
 
-/// Cosines and sines of the angles of a range of positions, already multiplied by the scaling's magnitude.
+/// Cosines and sines of the angles of a range of positions, already multiplied by the scaling's
+/// magnitude.
 ///
 /// Angles are computed in f64, so the f32 entries are correctly rounded (to 1e-7) at any position.
 #[derive(Debug, Clone)]

@@ -1,4 +1,5 @@
-//! Unit tests of configuration and application; the goldens of other implementations are in `tests/rope_goldens.rs`.
+//! Unit tests of configuration and application; the goldens of other implementations are in
+//! `tests/rope_goldens.rs`.
 
 use super::*;
 use crate::Error;

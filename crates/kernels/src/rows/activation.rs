@@ -7,20 +7,21 @@ use crate::lanes::{LANES, Lanes};
 /// A function of one value between two layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Activation {
-    /// `x / (1 + e^-x)`, also called swish: Elfwing et al., arXiv 1702.03118; Ramachandran et al., arXiv 1710.05941.
+    /// `x / (1 + e^-x)`, also called swish: Elfwing et al., arXiv 1702.03118; Ramachandran et al.,
+    /// arXiv 1710.05941.
     ///
-    /// Relative error at most 6e-7 for `x >= -87`; below that the true value is smaller than 1.5e-36 and the result may
-    /// be `-0`.
+    /// Relative error at most 6e-7 for `x >= -87`; below that the true value is smaller than
+    /// 1.5e-36 and the result may be `-0`.
     Silu,
     /// `x Φ(x)`, `Φ` the normal distribution: Hendrycks and Gimpel, arXiv 1606.08415.
     ///
-    /// Relative error at most 8e-7 for `x >= -13`; below that the true value is smaller than 1e-36 and the result may be
-    /// `-0`.
+    /// Relative error at most 8e-7 for `x >= -13`; below that the true value is smaller than 1e-36
+    /// and the result may be `-0`.
     GeluErf,
     /// `x / 2 (1 + tanh(sqrt(2 / π) (x + 0.044715 x^3)))`, the approximation in the same paper.
     ///
-    /// Relative error at most `6e-7 + 2e-7 |y|` with `y = 2 sqrt(2 / π) (x + 0.044715 x^3)`, for `y >= -87`; below that
-    /// the result may be `-0`. Absolute error at most 5e-7 times `|x|`.
+    /// Relative error at most `6e-7 + 2e-7 |y|` with `y = 2 sqrt(2 / π) (x + 0.044715 x^3)`, for
+    /// `y >= -87`; below that the result may be `-0`. Absolute error at most 5e-7 times `|x|`.
     GeluTanh,
     /// `max(x, 0)`; exact.
     Relu,
@@ -66,8 +67,8 @@ impl Kernels {
     }
 }
 
-/// An activation as a type. (A closure would not do: what it calls is not compiled for the instruction set unless the
-/// compiler happens to inline it.)
+/// An activation as a type. (A closure would not do: what it calls is not compiled for the
+/// instruction set unless the compiler happens to inline it.)
 trait Function {
     /// The function of eight values.
     fn of<L: Lanes>(l: L, x: L::V) -> L::V;

@@ -6,8 +6,9 @@ use crate::Kernels;
 use crate::lanes::{LANES, Lanes};
 
 impl Kernels {
-    /// Rounds to half precision: to nearest, ties to even; beyond 65504 (from 65520) to infinity; subnormal results
-    /// kept. A NaN becomes quiet and keeps its sign and the upper ten bits of its payload.
+    /// Rounds to half precision: to nearest, ties to even; beyond 65504 (from 65520) to infinity;
+    /// subnormal results kept. A NaN becomes quiet and keeps its sign and the upper ten bits of its
+    /// payload.
     ///
     /// # Panics
     /// If the lengths differ.
@@ -27,8 +28,9 @@ impl Kernels {
         unsafe { (self.slots.f16_to_f32)(x, out) }
     }
 
-    /// Rounds to bfloat16: to nearest, ties to even; beyond the largest finite value to infinity; subnormal results kept.
-    /// A NaN becomes quiet and keeps its sign and the upper seven bits of its payload.
+    /// Rounds to bfloat16: to nearest, ties to even; beyond the largest finite value to infinity;
+    /// subnormal results kept. A NaN becomes quiet and keeps its sign and the upper seven bits of
+    /// its payload.
     ///
     /// # Panics
     /// If the lengths differ.

@@ -10,9 +10,9 @@ impl Kernels {
     /// `x`, `y`: `[n]`; the result of two empty rows is 0.
     ///
     /// # Numerics
-    /// Eight lanes of fused multiply-adds in ascending order, joined by a fixed tree: the same bits on every
-    /// instruction set. Error at most `γ_n Σ|x_i y_i|`, `γ_n = n u / (1 - n u)`, `u = 2^-24`. NaN and infinities
-    /// propagate as in the sum.
+    /// Eight lanes of fused multiply-adds in ascending order, joined by a fixed tree: the same bits
+    /// on every instruction set. Error at most `γ_n Σ|x_i y_i|`, `γ_n = n u / (1 - n u)`, `u =
+    /// 2^-24`. NaN and infinities propagate as in the sum.
     ///
     /// # Panics
     /// If the lengths differ.
@@ -33,8 +33,9 @@ impl Kernels {
     }
 }
 
-/// One chain of fused multiply-adds per lane. Two or more chains would be faster on long rows, but would be another
-/// order; long dot products are matrix products here, which run several rows at a time.
+/// One chain of fused multiply-adds per lane. Two or more chains would be faster on long rows, but
+/// would be another order; long dot products are matrix products here, which run several rows at a
+/// time.
 #[inline(always)]
 pub(crate) fn dot<L: Lanes>(l: L, x: &[f32], y: &[f32]) -> f32 {
     let (x_chunks, x_tail) = x.as_chunks::<LANES>();

@@ -5,23 +5,26 @@ use std::ops::Range;
 use crate::Kernels;
 use crate::lanes::{LANES, Lanes};
 
-/// Rows that are taken together, so that they stay in the first-level cache while the matrix is walked.
+/// Rows that are taken together, so that they stay in the first-level cache while the matrix is
+/// walked.
 const ROWS: usize = 32;
 
 impl Kernels {
-    /// Adds the Gram matrix of some heads of rows: `gram += Σ h hᵀ` over all heads `h` of `dim` values in `columns` of each row,
-    /// on and above the diagonal. Numbers below it may be written too and mean nothing.
+    /// Adds the Gram matrix of some heads of rows: `gram += Σ h hᵀ` over all heads `h` of `dim`
+    /// values in `columns` of each row, on and above the diagonal. Numbers below it may be written
+    /// too and mean nothing.
     ///
     /// # Shapes
     /// `rows`: `[n, width]`; `gram`: `[dim, dim]`.
     ///
     /// # Numerics
-    /// One chain of fused multiply-adds per number, in the order of rows and heads: any cut of the rows into calls and any
-    /// instruction set give the same bits. Error at most `γ_n Σ|h_i h_j|`, with `n` the heads that were added.
+    /// One chain of fused multiply-adds per number, in the order of rows and heads: any cut of the
+    /// rows into calls and any instruction set give the same bits. Error at most `γ_n Σ|h_i h_j|`,
+    /// with `n` the heads that were added.
     ///
     /// # Panics
-    /// If `width` does not divide `rows`, `dim` is no multiple of 8 or does not divide `columns`, the columns do not lie in a
-    /// row, or the matrix has another size.
+    /// If `width` does not divide `rows`, `dim` is no multiple of 8 or does not divide `columns`,
+    /// the columns do not lie in a row, or the matrix has another size.
     ///
     /// # Examples
     /// ```

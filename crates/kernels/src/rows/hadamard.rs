@@ -1,6 +1,7 @@
 //! The Walsh-Hadamard transform of rows, so that quantization error spreads over all dimensions.
 //!
-//! Source: Ashkboos et al., "`QuaRot`: outlier-free 4-bit inference in rotated LLMs", arXiv 2404.00456.
+//! Source: Ashkboos et al., "`QuaRot`: outlier-free 4-bit inference in rotated LLMs", arXiv
+//! 2404.00456.
 
 use crate::Kernels;
 use crate::lanes::{LANES, Lanes};
@@ -20,9 +21,9 @@ impl Kernels {
     /// `rows`: `[n, dim]`.
     ///
     /// # Numerics
-    /// `log2(dim)` rounds of sums and differences, then one multiplication by `1 / sqrt(dim)`; the same bits on every
-    /// instruction set. Error at most `(log2(dim) + 2) u` of the row's norm per value, `u = 2^-24`. One value that is not
-    /// finite makes the whole row so.
+    /// `log2(dim)` rounds of sums and differences, then one multiplication by `1 / sqrt(dim)`; the
+    /// same bits on every instruction set. Error at most `(log2(dim) + 2) u` of the row's norm per
+    /// value, `u = 2^-24`. One value that is not finite makes the whole row so.
     ///
     /// # Panics
     /// If `dim` is not a power of two from 16 to 256 or does not divide `rows`.
@@ -48,7 +49,8 @@ impl Kernels {
     }
 }
 
-/// Rounds of butterflies at the distances 1, 2, 4 (within a vector), then 8, 16, .. (between vectors).
+/// Rounds of butterflies at the distances 1, 2, 4 (within a vector), then 8, 16, .. (between
+/// vectors).
 #[inline(always)]
 pub(crate) fn hadamard<L: Lanes>(l: L, rows: &mut [f32], dim: usize) {
     let scale = l.splat(1.0 / (dim as f32).sqrt());

@@ -1,5 +1,5 @@
-//! Normalization of rows: root mean square (also in the `1 + weight` form) and layer normalization, alone or after the
-//! addition of a residual.
+//! Normalization of rows: root mean square (also in the `1 + weight` form) and layer normalization,
+//! alone or after the addition of a residual.
 
 use crate::Kernels;
 use crate::lanes::{LANES, Lanes};
@@ -13,13 +13,14 @@ pub enum Norm<'a> {
         /// A factor per column.
         weight: &'a [f32],
     },
-    /// `x / sqrt(mean(x^2) + eps) * (1 + weight)`: checkpoints of the Gemma family. (GGUF files of that family hold
-    /// `1 + weight` already.)
+    /// `x / sqrt(mean(x^2) + eps) * (1 + weight)`: checkpoints of the Gemma family. (GGUF files of
+    /// that family hold `1 + weight` already.)
     RmsPlusOne {
         /// A factor per column, less one.
         weight: &'a [f32],
     },
-    /// `(x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * weight + bias`: Ba et al., arXiv 1607.06450.
+    /// `(x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * weight + bias`: Ba et al., arXiv
+    /// 1607.06450.
     Layer {
         /// A factor per column.
         weight: &'a [f32],
@@ -50,7 +51,8 @@ impl Kernels {
     /// Normalizes each row by its root mean square: [`norm`](Self::norm) with [`Norm::Rms`].
     ///
     /// # Panics
-    /// If `x` and `out` differ in length or are not whole rows, or if `weight` is empty and they are not.
+    /// If `x` and `out` differ in length or are not whole rows, or if `weight` is empty and they
+    /// are not.
     pub fn rms_norm(&self, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
         self.norm(Norm::Rms { weight }, eps, x, out);
     }
@@ -61,9 +63,10 @@ impl Kernels {
     /// `x`, `out`: `[rows, n]`, with `n` the length of the weights.
     ///
     /// # Numerics
-    /// All sums in eight lanes as [`dot`](Self::dot). Root mean square: `(x * (1 / sqrt(..))) * weight`, in this order;
-    /// relative error about `3e-7 + γ_n / 2`. Layer: the mean first, then the squares of the differences; error about
-    /// `3e-7 + γ_n` of `(|x| + mean|x|) / sqrt(..) * |weight|`. NaN in a row makes that row NaN.
+    /// All sums in eight lanes as [`dot`](Self::dot). Root mean square: `(x * (1 / sqrt(..))) *
+    /// weight`, in this order; relative error about `3e-7 + γ_n / 2`. Layer: the mean first, then
+    /// the squares of the differences; error about `3e-7 + γ_n` of `(|x| + mean|x|) /
+    /// sqrt(..) * |weight|`. NaN in a row makes that row NaN.
     ///
     /// # Panics
     /// If `x` and `out` differ in length or are not whole rows, or the weights differ in length.
@@ -74,8 +77,8 @@ impl Kernels {
         unsafe { (self.slots.norm)(norm, eps, x, out) }
     }
 
-    /// `x += y`, then [`norm`](Self::norm) of `x`, row by row while the row is in the nearest cache: the two ends of a
-    /// residual block.
+    /// `x += y`, then [`norm`](Self::norm) of `x`, row by row while the row is in the nearest
+    /// cache: the two ends of a residual block.
     ///
     /// # Shapes
     /// `x`, `y`, `out`: `[rows, n]`.

@@ -3,7 +3,8 @@
 use crate::Kernels;
 use crate::lanes::{LANES, Vectors, WIDE, WideLanes};
 
-/// Wide vectors side by side in a row that is computed alone, so that their chains of additions overlap.
+/// Wide vectors side by side in a row that is computed alone, so that their chains of additions
+/// overlap.
 const BROAD: usize = 4;
 
 /// A matrix of f32 in a slice, whose rows may be parts of longer ones.
@@ -16,7 +17,8 @@ pub struct MatrixView<'a> {
 }
 
 impl<'a> MatrixView<'a> {
-    /// `rows` rows of `cols` values, the first at the beginning of `values` and each `stride` values behind the one before.
+    /// `rows` rows of `cols` values, the first at the beginning of `values` and each `stride`
+    /// values behind the one before.
     ///
     /// # Panics
     /// If the rows overlap or go beyond `values`.
@@ -53,8 +55,9 @@ impl Kernels {
     /// `x`: `[m, n]`; `w`: `[m, r]`; `y`: `[r, n]`.
     ///
     /// # Numerics
-    /// Per value one chain of fused multiply-adds from that of `x` on, in the order of `i`: the same bits on every instruction
-    /// set, however rows and columns are divided. Error at most `γ_r (|x| + Σ|w y|)`, `γ_r = r u / (1 - r u)`, `u = 2^-24`.
+    /// Per value one chain of fused multiply-adds from that of `x` on, in the order of `i`: the
+    /// same bits on every instruction set, however rows and columns are divided. Error at most `γ_r
+    /// (|x| + Σ|w y|)`, `γ_r = r u / (1 - r u)`, `u = 2^-24`.
     ///
     /// # Panics
     /// If the shapes do not agree.

@@ -10,16 +10,19 @@ use crate::rows::softmax::largest;
 const BLOCK: usize = 256;
 
 impl Kernels {
-    /// The index of the largest value; the first of equal ones. NaN is ignored; `None` if there is nothing else.
+    /// The index of the largest value; the first of equal ones. NaN is ignored; `None` if there is
+    /// nothing else.
     pub fn argmax(&self, x: &[f32]) -> Option<usize> {
         // SAFETY: `self` exists only where the slot's instruction set is present.
         unsafe { (self.slots.argmax)(x) }
     }
 
-    /// The indices of the `k` largest values, in descending order of value, equal values in ascending order of index.
+    /// The indices of the `k` largest values, in descending order of value, equal values in
+    /// ascending order of index.
     ///
-    /// `out` is overwritten; it gets `min(k, number of values that are not NaN)` indices. `0.0` and `-0.0` are equal.
-    /// Takes O(n + k log k) time, and no memory once `out` has room for `2 k` indices.
+    /// `out` is overwritten; it gets `min(k, number of values that are not NaN)` indices. `0.0` and
+    /// `-0.0` are equal. Takes O(n + k log k) time, and no memory once `out` has room for `2 k`
+    /// indices.
     ///
     /// # Panics
     /// If the row has more than `u32::MAX` values.
@@ -44,8 +47,8 @@ pub(crate) fn argmax<L: Lanes>(l: L, x: &[f32]) -> Option<usize> {
     x[start..].iter().position(|&x| x == best).map(|i| start + i)
 }
 
-/// Keeps up to `2 k` candidates. Whenever they are full, the best `k` stay and the worst of those becomes the value to
-/// beat; a later value that only equals it loses by its index.
+/// Keeps up to `2 k` candidates. Whenever they are full, the best `k` stay and the worst of those
+/// becomes the value to beat; a later value that only equals it loses by its index.
 #[inline(always)]
 pub(crate) fn top_k<L: Lanes>(l: L, x: &[f32], k: usize, out: &mut Vec<u32>) {
     out.clear();

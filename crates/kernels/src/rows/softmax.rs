@@ -11,9 +11,10 @@ impl Kernels {
     /// `x`: `[n]`, any `n`.
     ///
     /// # Numerics
-    /// The exponential errs by at most 2e-7, relatively; a share by about 5e-7, plus `|x_i - m|` times 2^-24 from the
-    /// rounding of the difference, plus `γ_n` of the sum. Shares below `e^-87.3` of the largest are 0. A value of `-inf`
-    /// (a masked one) gets 0; if all are `-inf`, all become 0. A NaN or `+inf` anywhere makes the whole row NaN.
+    /// The exponential errs by at most 2e-7, relatively; a share by about 5e-7, plus `|x_i - m|`
+    /// times 2^-24 from the rounding of the difference, plus `γ_n` of the sum. Shares below
+    /// `e^-87.3` of the largest are 0. A value of `-inf` (a masked one) gets 0; if all are `-inf`,
+    /// all become 0. A NaN or `+inf` anywhere makes the whole row NaN.
     pub fn softmax(&self, x: &mut [f32]) {
         // SAFETY: `self` exists only where the slot's instruction set is present.
         unsafe { (self.slots.softmax)(x) }
@@ -25,8 +26,8 @@ impl Kernels {
     /// `x`: `[n]`; an empty row gives `-inf`.
     ///
     /// # Numerics
-    /// Absolute error about 1e-6 plus the rounding of the result. All `-inf` gives `-inf`, a NaN gives NaN, `+inf`
-    /// (without a NaN) gives `+inf`.
+    /// Absolute error about 1e-6 plus the rounding of the result. All `-inf` gives `-inf`, a NaN
+    /// gives NaN, `+inf` (without a NaN) gives `+inf`.
     pub fn log_sum_exp(&self, x: &[f32]) -> f32 {
         // SAFETY: `self` exists only where the slot's instruction set is present.
         unsafe { (self.slots.log_sum_exp)(x) }
@@ -44,13 +45,15 @@ pub(crate) fn largest<L: Lanes>(l: L, x: &[f32]) -> f32 {
     tail.iter().fold(l.max_lane(largest), |largest, &x| if x > largest { x } else { largest })
 }
 
-/// What to subtract before the exponential: the largest value, or 0 where there is none, since `-inf - -inf` is NaN.
+/// What to subtract before the exponential: the largest value, or 0 where there is none, since
+/// `-inf - -inf` is NaN.
 #[inline(always)]
 pub(crate) fn shift_for(largest: f32) -> f32 {
     if largest == f32::NEG_INFINITY { 0.0 } else { largest }
 }
 
-/// A part of a row, shorter than the lanes, filled up with `-inf`, which adds 0 to a sum of exponentials.
+/// A part of a row, shorter than the lanes, filled up with `-inf`, which adds 0 to a sum of
+/// exponentials.
 #[inline(always)]
 fn load_masked<L: Lanes>(l: L, tail: &[f32]) -> L::V {
     let mut full = [f32::NEG_INFINITY; LANES];

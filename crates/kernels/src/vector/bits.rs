@@ -27,8 +27,8 @@ impl Kernels {
         unsafe { (self.slots.hammings)(query, rows, out) }
     }
 
-    /// One bit per value, set where the value is above zero: bit `i % 64` of word `i / 64`. The bits beyond the last value
-    /// are 0, as are those of NaN.
+    /// One bit per value, set where the value is above zero: bit `i % 64` of word `i / 64`. The
+    /// bits beyond the last value are 0, as are those of NaN.
     ///
     /// # Shapes
     /// `x`: `[dim]`; `out`: `[dim.div_ceil(64)]`.

@@ -17,7 +17,8 @@ pub enum Metric {
     SquaredEuclidean,
     /// `-Σ x_i y_i`: the dot product, negated.
     Dot,
-    /// `1 - Σ x_i y_i / sqrt(Σ x_i^2 Σ y_i^2)`, in `0..=2`. A vector of zeros has distance 1 from every vector.
+    /// `1 - Σ x_i y_i / sqrt(Σ x_i^2 Σ y_i^2)`, in `0..=2`. A vector of zeros has distance 1 from
+    /// every vector.
     Cosine,
     /// `Σ |x_i - y_i|`.
     Manhattan,
@@ -27,15 +28,18 @@ impl Kernels {
     /// The distance of two vectors.
     ///
     /// # Shapes
-    /// `x`, `y`: one row of the same format and length. INT4 and INT8 rows have scales of their own.
+    /// `x`, `y`: one row of the same format and length. INT4 and INT8 rows have scales of their
+    /// own.
     ///
     /// # Numerics
-    /// In f32 and f16, and for the Manhattan distance of integers: 32 lanes, lane `j` takes the values `j` modulo 32 in
-    /// ascending order by fused multiply-add (by addition, for Manhattan); the lanes are joined by halves, `s_j = a_j +
-    /// a_(j+16)` and so on to one. Error at most `γ_m` of the sum of the terms' magnitudes, `m = dim / 32 + 8` (Higham,
-    /// section 3.1). The other integer distances are sums of exact integers, combined in f64. One against many gives the
-    /// same bits, as does every instruction set. NaN anywhere makes the result NaN. Squares must lie in the range of f32:
-    /// for the cosine, components between 1e-18 and 1e18 (a vector of smaller ones counts as zeros).
+    /// In f32 and f16, and for the Manhattan distance of integers: 32 lanes, lane `j` takes the
+    /// values `j` modulo 32 in ascending order by fused multiply-add (by addition, for Manhattan);
+    /// the lanes are joined by halves, `s_j = a_j + a_(j+16)` and so on to one. Error at most `γ_m`
+    /// of the sum of the terms' magnitudes, `m = dim / 32 + 8` (Higham, section 3.1). The other
+    /// integer distances are sums of exact integers, combined in f64. One against many gives the
+    /// same bits, as does every instruction set. NaN anywhere makes the result NaN. Squares must
+    /// lie in the range of f32: for the cosine, components between 1e-18 and 1e18 (a vector of
+    /// smaller ones counts as zeros).
     ///
     /// # Panics
     /// If the rows differ in format or length, or are empty.
@@ -171,7 +175,8 @@ impl Terms<1> for Products {
     }
 }
 
-/// `Σ x y`, `Σ x^2`, `Σ y^2`. The query's own square is found anew for each row: the loads bound the loop, not this.
+/// `Σ x y`, `Σ x^2`, `Σ y^2`. The query's own square is found anew for each row: the loads bound
+/// the loop, not this.
 impl Terms<3> for Moments {
     #[inline(always)]
     fn add<L: WideLanes>(l: L, x: L::W, y: L::W, [xy, xx, yy]: [L::W; 3]) -> [L::W; 3] {
@@ -224,7 +229,8 @@ fn measure_integers<L: IntegerLanes, R: IntegerRow>(l: L, metric: Metric, x: R, 
         Metric::SquaredEuclidean => {
             let [xy, xx, yy] = integer_sums(l, x, y);
             let square = sx * sx * xx - 2.0 * (sx * sy * xy) + sy * sy * yy;
-            // Nearly equal vectors of unequal scales may come out a rounding below zero; a NaN stays.
+            // Nearly equal vectors of unequal scales may come out a rounding below zero; a NaN
+            // stays.
             (if square < 0.0 { 0.0 } else { square }) as f32
         }
         Metric::Dot => (-sx * sy * integer_sums::<L, R, 1>(l, x, y)[0]) as f32,
@@ -272,7 +278,8 @@ fn add_sums<L: IntegerLanes, const N: usize>(l: L, mut totals: [f64; N], sums: [
     totals
 }
 
-/// The cosine distance out of `Σ x y`, `Σ x^2`, `Σ y^2`; never below 0, exactly 0 for equal vectors.
+/// The cosine distance out of `Σ x y`, `Σ x^2`, `Σ y^2`; never below 0, exactly 0 for equal
+/// vectors.
 #[inline(always)]
 fn cosine([xy, xx, yy]: [f64; 3]) -> f32 {
     let size = xx * yy;
@@ -283,8 +290,9 @@ fn cosine([xy, xx, yy]: [f64; 3]) -> f32 {
     (if distance < 0.0 { 0.0 } else { distance }) as f32
 }
 
-/// The sums of a metric between `query`, `[n]`, and each of the columns of `columns`, `[n, 256]`: one lane per column,
-/// the values of a column in ascending order. The cosine has no such sum; it is refused where tables are made.
+/// The sums of a metric between `query`, `[n]`, and each of the columns of `columns`, `[n, 256]`:
+/// one lane per column, the values of a column in ascending order. The cosine has no such sum; it
+/// is refused where tables are made.
 #[inline(always)]
 pub(crate) fn column_distances<L: WideLanes>(
     l: L,

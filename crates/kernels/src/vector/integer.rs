@@ -1,7 +1,7 @@
 //! Dot products of 32 small integers per instruction set: the leaves of INT8 and INT4 distances.
 //!
-//! Integers are widened to 16 bits, where the product of two pairs and their sum are exact in 32 bits; every
-//! implementation gives the same number.
+//! Integers are widened to 16 bits, where the product of two pairs and their sum are exact in 32
+//! bits; every implementation gives the same number.
 
 use super::step::{STEP, unpack};
 use crate::lanes::{ScalarLanes, WideLanes};
@@ -69,7 +69,8 @@ mod x86 {
     /// The CPU has AVX2.
     #[inline(always)]
     unsafe fn nibbles(x: &[u8; STEP / 2]) -> __m256i {
-        // SAFETY: `x` is 16 readable bytes; `loadu` has no alignment rule; the caller vouches for the features.
+        // SAFETY: `x` is 16 readable bytes; `loadu` has no alignment rule; the caller vouches for
+        // the features.
         unsafe {
             let bytes = _mm_loadu_si128(x.as_ptr().cast());
             let both = _mm256_set_m128i(_mm_srli_epi16::<4>(bytes), bytes);
@@ -96,7 +97,8 @@ mod x86 {
 
         #[inline(always)]
         fn load_int8(self, x: &[i8; STEP]) -> Self::Q {
-            // SAFETY: `x` is twice 16 readable bytes; `loadu` has no alignment rule; features by `self`.
+            // SAFETY: `x` is twice 16 readable bytes; `loadu` has no alignment rule; features by
+            // `self`.
             unsafe {
                 [
                     _mm256_cvtepi8_epi16(_mm_loadu_si128(x.as_ptr().cast())),

@@ -11,9 +11,9 @@ impl Kernels {
     /// Rounds a vector to 8-bit integers and returns their scale, `max|x| / 127`.
     ///
     /// # Numerics
-    /// To nearest, ties to even: the error of a value is at most half of the scale (and of its rounding), where the scale
-    /// is a normal number. A vector of zeros has scale 0; one with a value that is not finite has scale NaN, so that
-    /// its distances are NaN.
+    /// To nearest, ties to even: the error of a value is at most half of the scale (and of its
+    /// rounding), where the scale is a normal number. A vector of zeros has scale 0; one with a
+    /// value that is not finite has scale NaN, so that its distances are NaN.
     ///
     /// # Panics
     /// If the lengths differ.
@@ -106,7 +106,8 @@ fn scale<L: Lanes>(l: L, x: &[f32], levels: i8) -> f32 {
     l.max_lane(largest) / f32::from(levels) + l.sum(poison)
 }
 
-/// Updates the largest magnitudes; and the poison, since 0 times a finite value is 0, and NaN otherwise.
+/// Updates the largest magnitudes; and the poison, since 0 times a finite value is 0, and NaN
+/// otherwise.
 #[inline(always)]
 fn see<L: Lanes>(l: L, v: L::V, largest: L::V, poison: L::V) -> (L::V, L::V) {
     (l.max(l.abs(v), largest), l.fma(v, l.zero(), poison))

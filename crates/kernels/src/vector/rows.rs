@@ -20,8 +20,9 @@ pub enum VectorRows<'a> {
         /// `[rows]`.
         scales: &'a [f32],
     },
-    /// A vector is its integers times its scale. Sixteen bytes hold 32 integers, each plus 8: byte `i` has number `i` in
-    /// its low and number `i + 16` in its high half. A last, incomplete group is filled up with zeros.
+    /// A vector is its integers times its scale. Sixteen bytes hold 32 integers, each plus 8: byte
+    /// `i` has number `i` in its low and number `i + 16` in its high half. A last, incomplete group
+    /// is filled up with zeros.
     Int4 {
         /// `[rows, 16 * dim.div_ceil(32)]`.
         bytes: &'a [u8],
@@ -73,7 +74,8 @@ pub(super) trait IntegerRow: Row {
     /// The integers of a step.
     fn load_integers<L: IntegerLanes>(self, l: L, step: &Self::Step) -> L::Q;
 
-    /// The integers of what is left after the whole steps, if there is something, filled up with zeros.
+    /// The integers of what is left after the whole steps, if there is something, filled up with
+    /// zeros.
     fn load_integers_of_rest<L: IntegerLanes>(self, l: L) -> Option<L::Q>;
 }
 
@@ -161,7 +163,8 @@ impl<T: Float> Row for Floats<'_, T> {
         }
         let (eights, partial) = rest.as_chunks::<LANES>();
         let mut groups = [l.zero(); STEP / LANES];
-        // Each place is chosen by comparisons, not the other way round: an array with a variable index lies in memory.
+        // Each place is chosen by comparisons, not the other way round: an array with a variable
+        // index lies in memory.
         for (i, group) in groups.iter_mut().enumerate() {
             if let Some(eight) = eights.get(i) {
                 *group = T::load(l, eight);

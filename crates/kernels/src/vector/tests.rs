@@ -1,4 +1,5 @@
-//! Distances and quantizers: the same bits on every instruction set, and their stated errors against f64.
+//! Distances and quantizers: the same bits on every instruction set, and their stated errors
+//! against f64.
 
 use half::f16;
 use proptest::prelude::*;
@@ -150,8 +151,8 @@ proptest! {
         for (metric, format) in METRICS.into_iter().flat_map(|metric| (0..4).map(move |i| (metric, i))) {
             let found = scalar().distance(metric, stored[0].rows()[format], stored[1].rows()[format]);
             let (expected, size) = reference(metric, &wide[0][format], &wide[1][format]);
-            // `dim / 32 + 8` roundings of the sum and two of a term; the integers' widened values carry one of their own,
-            // and their squares cancel.
+            // `dim / 32 + 8` roundings of the sum and two of a term; the integers' widened values
+            // carry one of their own, and their squares cancel.
             let u = 2f64.powi(-24);
             let squares: f64 = wide.iter().flat_map(|w| &w[format]).map(|&v| f64::from(v).powi(2)).sum();
             let bound = (x.len() as f64 / 32.0 + 14.0) * u * size + if format < 2 { 0.0 } else { 8.0 * u * squares };

@@ -12,7 +12,8 @@ pub(crate) fn dot(x: &[f32], y: &[f32]) -> (f64, f64) {
         .fold((0.0, 0.0), |(sum, size), term| (sum + term, size + term.abs()))
 }
 
-/// `γ_n`, the bound of the relative error of `n` roundings in f32 (Higham, Accuracy and Stability, 2nd ed., section 3.1).
+/// `γ_n`, the bound of the relative error of `n` roundings in f32 (Higham, Accuracy and Stability,
+/// 2nd ed., section 3.1).
 pub(crate) fn gamma(n: usize) -> f64 {
     let u = 2f64.powi(-24);
     n as f64 * u / (1.0 - n as f64 * u)
@@ -57,8 +58,8 @@ pub(crate) fn gelu_tanh(x: f32) -> (f64, f64) {
     (x / (1.0 + (-y).exp()), y)
 }
 
-/// `x Φ(x)`, the tail of `Φ` by its power series (Abramowitz and Stegun, 26.2.10) near 0 and its continued fraction
-/// (26.2.14) beyond.
+/// `x Φ(x)`, the tail of `Φ` by its power series (Abramowitz and Stegun, 26.2.10) near 0 and its
+/// continued fraction (26.2.14) beyond.
 pub(crate) fn gelu_erf(x: f32) -> f64 {
     let size = f64::from(x.abs());
     let density = (-size * size / 2.0).exp() / std::f64::consts::TAU.sqrt();

@@ -20,7 +20,8 @@ const HEADER_BYTES: usize = 8 + 4 + 3 * 4 + 32;
 /// Bytes of the checksum at the end.
 const CHECKSUM_BYTES: usize = 32;
 
-/// Codebooks of all layers of a model: what [`KvFormat::Nuq3`](ruvllm_kernels::attention::KvFormat::Nuq3) needs.
+/// Codebooks of all layers of a model: what
+/// [`KvFormat::Nuq3`](ruvllm_kernels::attention::KvFormat::Nuq3) needs.
 ///
 /// # File
 /// All numbers are little-endian:
@@ -87,7 +88,8 @@ impl KvCalibration {
         &self.layers
     }
 
-    /// SHA-256 of everything in it. Blocks that were stored under another calibration mean something else.
+    /// SHA-256 of everything in it. Blocks that were stored under another calibration mean
+    /// something else.
     pub fn fingerprint(&self) -> [u8; 32] {
         Sha256::digest(self.content()).into()
     }
@@ -118,8 +120,8 @@ impl KvCalibration {
         bytes
     }
 
-    /// Reads the bytes of a file. Nothing is believed: sizes are checked before anything is allocated, and all of it by the
-    /// checksum.
+    /// Reads the bytes of a file. Nothing is believed: sizes are checked before anything is
+    /// allocated, and all of it by the checksum.
     ///
     /// # Errors
     /// [`Error::Calibration`] with what is wrong.
@@ -258,7 +260,8 @@ mod tests {
     }
 
     proptest! {
-        /// Any bytes, also those with a right beginning and a right checksum, give an error or what was written.
+        /// Any bytes, also those with a right beginning and a right checksum, give an error or what
+        /// was written.
         #[test]
         fn any_bytes_are_read_or_refused(
             counts in prop::array::uniform3(prop_oneof![0u32..4, Just(32), any::<u32>()]),

@@ -13,7 +13,8 @@ pub(crate) const KIVI4: KvFormat = KvFormat::Kivi { bits: KiviBits::Four, group:
 /// 2 bits in groups of 32.
 pub(crate) const KIVI2: KvFormat = KvFormat::Kivi { bits: KiviBits::Two, group: KiviGroup::Of32 };
 
-/// Formats of the keys and of the values of a block, which choose independently: keys need more bits than values.
+/// Formats of the keys and of the values of a block, which choose independently: keys need more
+/// bits than values.
 ///
 /// # Examples
 /// ```
@@ -42,7 +43,8 @@ impl KvFormats {
         self.keys.needs_calibration() || self.values.needs_calibration()
     }
 
-    /// Bytes of the keys and values of `block_tokens` tokens in all layers, scales and minima included; saturates.
+    /// Bytes of the keys and values of `block_tokens` tokens in all layers, scales and minima
+    /// included; saturates.
     ///
     /// # Errors
     /// [`Error::Kernels`] if a format does not take heads of this size or blocks of so many tokens.

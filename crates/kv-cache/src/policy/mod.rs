@@ -1,8 +1,9 @@
 //! Which tokens are stored how.
 //!
-//! A policy has up to three tiers. New tokens are written *hot*, in a format that takes rows one by one. Blocks that lie
-//! `hot_tokens` behind the end become *warm*, and after `warm_tokens` more *cold*, if there are such tiers; the first
-//! `sink_tokens` never do, because attention returns to them whatever the text says (arXiv 2309.17453).
+//! A policy has up to three tiers. New tokens are written *hot*, in a format that takes rows one by
+//! one. Blocks that lie `hot_tokens` behind the end become *warm*, and after `warm_tokens` more
+//! *cold*, if there are such tiers; the first `sink_tokens` never do, because attention returns to
+//! them whatever the text says (arXiv 2309.17453).
 
 mod formats;
 mod target;
@@ -23,9 +24,10 @@ pub use target::ErrorTarget;
 /// How the keys and values of a sequence are stored.
 ///
 /// # Text
-/// A format stores everything in that format: `f32`, `f16`, `bf16`, `q8`, `q4`, `kivi4`, `nuq3`, `kivi2`; `q8+q4` stores keys
-/// in one and values in another, and `k4v2` is short for `kivi4+kivi2` (16 stands for `f16`, 8 for `q8`). A format that
-/// cannot take single tokens keeps the last group of them in half precision. `nuq3` needs a calibration of the model.
+/// A format stores everything in that format: `f32`, `f16`, `bf16`, `q8`, `q4`, `kivi4`, `nuq3`,
+/// `kivi2`; `q8+q4` stores keys in one and values in another, and `k4v2` is short for `kivi4+kivi2`
+/// (16 stands for `f16`, 8 for `q8`). A format that cannot take single tokens keeps the last group
+/// of them in half precision. `nuq3` needs a calibration of the model.
 ///
 /// `tiered` lowers precision with age. Options follow a colon, separated by commas:
 ///
@@ -62,8 +64,9 @@ pub struct KvPolicy {
     /// Blocks that stay hot at any age, those that attention returned to most: see
     /// [`Sequence::add_mass`](crate::Sequence::add_mass).
     pub kept_blocks: usize,
-    /// Relative error of attention that more hot tokens are spent on; `None` = they are as many as `hot_tokens` says. Whoever
-    /// runs the sequence measures it, for which there is a [`Controller`](crate::Controller).
+    /// Relative error of attention that more hot tokens are spent on; `None` = they are as many as
+    /// `hot_tokens` says. Whoever runs the sequence measures it, for which there is a
+    /// [`Controller`](crate::Controller).
     pub target: Option<ErrorTarget>,
     /// Format of older tokens; `None` = there is one tier only.
     pub warm: Option<KvFormats>,
@@ -71,23 +74,25 @@ pub struct KvPolicy {
     pub warm_tokens: usize,
     /// Format of the oldest tokens.
     pub cold: ColdTier,
-    /// Whether queries, keys and values are multiplied with the normalized Walsh-Hadamard matrix first, and the output
-    /// of attention once more: large values of single channels spread over all of them, so that quantization per token
-    /// loses less (`QuaRot`, arXiv 2404.00456). Whoever fills the cache does it, when
-    /// [`KvStore::rotated`](crate::KvStore::rotated) says so.
+    /// Whether queries, keys and values are multiplied with the normalized Walsh-Hadamard matrix
+    /// first, and the output of attention once more: large values of single channels spread over
+    /// all of them, so that quantization per token loses less (`QuaRot`, arXiv 2404.00456). Whoever
+    /// fills the cache does it, when [`KvStore::rotated`](crate::KvStore::rotated) says so.
     pub rotated: bool,
-    /// Whether keys that share a scale per channel are quantized so that their errors matter little to the queries of the
-    /// sequence (`SQuat`, arXiv 2503.24358): at the same size, for the time of a few multiplications per number when a block
-    /// goes down. Whoever fills the cache hands the queries over: [`Sequence::observe_queries`](crate::Sequence::observe_queries).
-    /// A block that several sequences share keeps the numbers that the first of them gave it.
+    /// Whether keys that share a scale per channel are quantized so that their errors matter little
+    /// to the queries of the sequence (`SQuat`, arXiv 2503.24358): at the same size, for the time
+    /// of a few multiplications per number when a block goes down. Whoever fills the cache hands
+    /// the queries over: [`Sequence::observe_queries`](crate::Sequence::observe_queries). A block
+    /// that several sequences share keeps the numbers that the first of them gave it.
     pub squat: bool,
 }
 
 /// Format of the tokens behind the warm ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ColdTier {
-    /// 2 bits for models without grouped queries, none for the others: each key/value head of those serves several query
-    /// heads, and 2 bits cost them up to 9 points of retrieval (KIVI, arXiv 2402.02750).
+    /// 2 bits for models without grouped queries, none for the others: each key/value head of those
+    /// serves several query heads, and 2 bits cost them up to 9 points of retrieval (KIVI, arXiv
+    /// 2402.02750).
     ByModel,
     /// None: warm tokens stay warm.
     Off,
@@ -96,7 +101,8 @@ pub enum ColdTier {
 }
 
 impl KvPolicy {
-    /// Everything in one format. One that does not take single tokens keeps as many as a group has in half precision.
+    /// Everything in one format. One that does not take single tokens keeps as many as a group has
+    /// in half precision.
     pub fn uniform(formats: KvFormats) -> Self {
         let mut policy = Self {
             hot: formats,
@@ -165,9 +171,9 @@ impl KvPolicy {
     /// Checks that the parts fit together.
     ///
     /// # Errors
-    /// [`Error::PolicyConflict`] if a tier is not smaller than the one before it, the hot one does not take single
-    /// tokens, there is a cold tier or a target without a warm tier, what is grouped or learned by channel would be rotated,
-    /// or there are no keys to correct.
+    /// [`Error::PolicyConflict`] if a tier is not smaller than the one before it, the hot one does
+    /// not take single tokens, there is a cold tier or a target without a warm tier, what is
+    /// grouped or learned by channel would be rotated, or there are no keys to correct.
     pub fn validate(&self) -> Result<()> {
         let conflict = |reason: String| Err(Error::PolicyConflict { policy: self.to_string(), reason });
         if !self.hot.take_rows() {

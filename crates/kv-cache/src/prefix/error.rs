@@ -4,8 +4,8 @@ use std::{io, path::PathBuf};
 
 use super::store::entry::Fault;
 
-/// Why the store could not do what was asked, as part of the crate's [`Error`](crate::Error). What it holds besides stays
-/// valid.
+/// Why the store could not do what was asked, as part of the crate's [`Error`](crate::Error). What
+/// it holds besides stays valid.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PrefixError {
@@ -28,7 +28,8 @@ pub enum PrefixError {
         /// The store's limit.
         limit_bytes: u64,
     },
-    /// The entry was deleted since it was found, to make room or by another process: compute the prefix again.
+    /// The entry was deleted since it was found, to make room or by another process: compute the
+    /// prefix again.
     #[error("{} is no longer in the prefix store", path.display())]
     Gone {
         /// Where the entry was.

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
-/// Everything besides the tokens that changes the keys and values of a prefix, and the scope it is visible in.
+/// Everything besides the tokens that changes the keys and values of a prefix, and the scope it is
+/// visible in.
 ///
 /// Prefixes of different keys never meet: each key has a tree and file names of its own.
 ///
@@ -27,8 +28,8 @@ pub struct PrefixKey {
     pub model: [u8; 32],
     /// The adapter that took part in computing the keys and values.
     pub adapter: Option<AdapterVersion>,
-    /// How the blocks are laid out and quantized, as the cache's policy names it. A layout that changes between
-    /// versions of a program needs a new name.
+    /// How the blocks are laid out and quantized, as the cache's policy names it. A layout that
+    /// changes between versions of a program needs a new name.
     pub kv_format: Arc<str>,
     /// The scaling of the rotary embedding in force, in any fixed spelling.
     pub rope_scaling: Arc<str>,
@@ -50,8 +51,8 @@ pub struct AdapterVersion {
 pub enum Scope {
     /// Only requests of this tenant (or of this salt, where requests carry one).
     Tenant(Arc<str>),
-    /// Requests of all tenants. Whether such a prefix was asked for before can be told from the time to the first
-    /// token, so only text that may be known to all belongs here.
+    /// Requests of all tenants. Whether such a prefix was asked for before can be told from the
+    /// time to the first token, so only text that may be known to all belongs here.
     Shared,
 }
 

@@ -1,10 +1,11 @@
-//! Prefixes that sequences share: their keys and values are computed once, kept while memory lasts, and found again
-//! after a restart.
+//! Prefixes that sequences share: their keys and values are computed once, kept while memory lasts,
+//! and found again after a restart.
 //!
-//! [`PrefixTree`] indexes the blocks in memory: a radix tree over tokens whose edges are whole blocks. It owns no keys
-//! and values, only cheap handles of the blocks (`B`), and offers its leaves for eviction ([`Leaves`]).
-//! [`PrefixStore`] keeps blocks as files, named by a hash of everything they depend on, and trusts no file it reads.
-//! Neither knows the other, nor what a block holds: the owner of both moves blocks from one to the other.
+//! [`PrefixTree`] indexes the blocks in memory: a radix tree over tokens whose edges are whole
+//! blocks. It owns no keys and values, only cheap handles of the blocks (`B`), and offers its
+//! leaves for eviction ([`Leaves`]). [`PrefixStore`] keeps blocks as files, named by a hash of
+//! everything they depend on, and trusts no file it reads. Neither knows the other, nor what a
+//! block holds: the owner of both moves blocks from one to the other.
 //!
 //! ```text
 //! PrefixTree<B> ── lookup ──> Match { blocks, partial, pin }
@@ -14,8 +15,9 @@
 //! PrefixStore <──── put ── find ──> Found { chain, warnings } ── load ──> the bytes of each block
 //! ```
 //!
-//! What two sequences may share is decided by [`PrefixKey`]: keys and values are equal only if model, adapter, cache
-//! format, rotary scaling *and* tokens are, and they are visible only inside their [`Scope`].
+//! What two sequences may share is decided by [`PrefixKey`]: keys and values are equal only if
+//! model, adapter, cache format, rotary scaling *and* tokens are, and they are visible only inside
+//! their [`Scope`].
 
 mod error;
 mod key;

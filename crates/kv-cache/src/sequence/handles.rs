@@ -1,4 +1,5 @@
-//! Handles made ahead, so that a block that begins, fills up or goes down takes nothing from the system.
+//! Handles made ahead, so that a block that begins, fills up or goes down takes nothing from the
+//! system.
 
 use std::sync::Arc;
 

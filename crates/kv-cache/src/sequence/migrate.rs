@@ -31,7 +31,8 @@ impl Migration {
     }
 }
 
-/// What is left of a block's mass when attention is added once more: what was looked at 20 steps ago counts a third.
+/// What is left of a block's mass when attention is added once more: what was looked at 20 steps
+/// ago counts a third.
 const MASS_DECAY: f32 = 0.95;
 
 /// Which blocks go down, and how far.
@@ -66,9 +67,9 @@ pub(super) struct Workbench {
 }
 
 impl Sequence {
-    /// Rewrites up to `limit` whole blocks in the tier that their age asks for, on all `threads`; the
-    /// oldest first. To be called between steps; how often only decides how long blocks stay larger
-    /// than they need to be.
+    /// Rewrites up to `limit` whole blocks in the tier that their age asks for, on all `threads`;
+    /// the oldest first. To be called between steps; how often only decides how long blocks stay
+    /// larger than they need to be.
     ///
     /// Blocks only ever move to lower tiers, each from the numbers that are there now. They are
     /// written beside the present ones and then published, for every sequence that shares them;
@@ -84,17 +85,18 @@ impl Sequence {
         self.lower(kernels, threads, usize::MAX, aim)
     }
 
-    /// Moves all whole blocks but the first tokens and the last `hot_tokens` to the lowest tier, the
-    /// policy's hot tokens and the blocks that it keeps included. This costs quality;
+    /// Moves all whole blocks but the first tokens and the last `hot_tokens` to the lowest tier,
+    /// the policy's hot tokens and the blocks that it keeps included. This costs quality;
     /// [`migrate`](Self::migrate) does not.
     pub fn shrink(&mut self, kernels: &Kernels, threads: &ThreadPool, hot_tokens: usize) -> Migration {
         let aim = Aim { hot_tokens, to_lowest: true, keeps_heavy: false };
         self.lower(kernels, threads, usize::MAX, aim)
     }
 
-    /// Adds the share of attention that each block got in some step, from position 0 on; older shares fade. Blocks with the
-    /// most of it stay hot, as many as the policy keeps ([`KvPolicy::kept_blocks`](crate::KvPolicy::kept_blocks)). The same
-    /// heavy hitters are needed over and over (H2O, arXiv 2306.14048).
+    /// Adds the share of attention that each block got in some step, from position 0 on; older
+    /// shares fade. Blocks with the most of it stay hot, as many as the policy keeps
+    /// ([`KvPolicy::kept_blocks`](crate::KvPolicy::kept_blocks)). The same heavy hitters are needed
+    /// over and over (H2O, arXiv 2306.14048).
     pub fn add_mass(&mut self, shares: &[f32]) {
         if self.mass.len() < shares.len() {
             self.mass.reserve(self.most_blocks().saturating_sub(self.mass.len()));
@@ -184,8 +186,9 @@ impl Sequence {
 }
 
 impl Job {
-    /// Lets every scratch get the room that blocks of this one's new tier need, by rewriting the first layer with each of them.
-    /// Which threads take part in a migration is a matter of timing; none should come to need room later.
+    /// Lets every scratch get the room that blocks of this one's new tier need, by rewriting the
+    /// first layer with each of them. Which threads take part in a migration is a matter of timing;
+    /// none should come to need room later.
     fn give_room(
         &mut self,
         kernels: &Kernels,

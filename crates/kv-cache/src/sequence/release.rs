@@ -33,8 +33,8 @@ impl Sequence {
         }
     }
 
-    /// Drops the oldest block behind the attention sinks: those of the policy, and at least one block.
-    /// `false` if only sinks and the last block are left.
+    /// Drops the oldest block behind the attention sinks: those of the policy, and at least one
+    /// block. `false` if only sinks and the last block are left.
     pub(super) fn drop_oldest(&mut self) -> bool {
         let is_windowed = self.released > 0 && self.sinks == 0;
         let sinks = self.store.policy().sink_tokens.div_ceil(self.store.block_tokens()).max(1);

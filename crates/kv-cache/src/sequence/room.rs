@@ -39,8 +39,8 @@ impl Sequence {
     /// `policy` says. Returns how many: the most, or after each halving that the ladder asks for.
     ///
     /// # Errors
-    /// [`Error::Full`]; [`Error::Memory`], [`Error::BudgetReached`] and [`Error::QuotaReached`] once
-    /// nothing is left to yield.
+    /// [`Error::Full`]; [`Error::Memory`], [`Error::BudgetReached`] and [`Error::QuotaReached`]
+    /// once nothing is left to yield.
     pub fn make_room(
         &mut self,
         kernels: &Kernels,

@@ -1,4 +1,5 @@
-//! Where a token's query looks, and what it would cost if older blocks had fewer bits: measured in one layer, between steps.
+//! Where a token's query looks, and what it would cost if older blocks had fewer bits: measured in
+//! one layer, between steps.
 
 use std::sync::Arc;
 
@@ -19,7 +20,8 @@ use crate::store::HOT;
 pub struct Probe<'a> {
     /// The layer.
     pub layer: usize,
-    /// The query as it meets the keys, rotated to its position: `[n_heads, head_dim]`. That of the last token is at hand.
+    /// The query as it meets the keys, rotated to its position: `[n_heads, head_dim]`. That of the
+    /// last token is at hand.
     pub query: &'a [f32],
     /// What products of queries and keys are multiplied with.
     pub scale: f32,
@@ -43,11 +45,12 @@ impl Probe<'_> {
 /// What [`Sequence::sample`] found.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sample<'a> {
-    /// The share of attention that each block got, from position 0 on, as a mean over the heads: together 1. What
-    /// [`Sequence::add_mass`] takes.
+    /// The share of attention that each block got, from position 0 on, as a mean over the heads:
+    /// together 1. What [`Sequence::add_mass`] takes.
     pub shares: &'a [f32],
-    /// An estimate of the relative error of attention's output, once the blocks that are due have gone down: what
-    /// [`Controller::observe`](crate::Controller::observe) takes. `None` if none is due.
+    /// An estimate of the relative error of attention's output, once the blocks that are due have
+    /// gone down: what [`Controller::observe`](crate::Controller::observe) takes. `None` if none is
+    /// due.
     pub error: Option<f32>,
 }
 
@@ -85,17 +88,20 @@ impl SampleScratch {
 }
 
 impl Sequence {
-    /// Looks where a query attends to, and what it would cost to let the blocks go down that the next
-    /// [`migrate`](Self::migrate) takes. To be called between steps, before it.
+    /// Looks where a query attends to, and what it would cost to let the blocks go down that the
+    /// next [`migrate`](Self::migrate) takes. To be called between steps, before it.
     ///
-    /// The cost is measured in the youngest block that is due: `e = |o - o'| / |o|`, where `o` is attention over that block
-    /// alone and `o'` the same in the next tier. Its error stands for those of all blocks that are due or went down before,
-    /// so `e` times their share of attention is the estimate. It falls when more tokens stay hot.
+    /// The cost is measured in the youngest block that is due: `e = |o - o'| / |o|`, where `o` is
+    /// attention over that block alone and `o'` the same in the next tier. Its error stands for
+    /// those of all blocks that are due or went down before, so `e` times their share of attention
+    /// is the estimate. It falls when more tokens stay hot.
     ///
-    /// The shares need the keys of one layer once: about as much work as that layer's attention in a step.
+    /// The shares need the keys of one layer once: about as much work as that layer's attention in
+    /// a step.
     ///
     /// # Panics
-    /// If the query's heads are no multiple of the key/value heads, the layer does not exist or the soft cap is not above 0.
+    /// If the query's heads are no multiple of the key/value heads, the layer does not exist or the
+    /// soft cap is not above 0.
     pub fn sample<'a>(
         &self,
         kernels: &Kernels,
@@ -191,7 +197,8 @@ impl Sequence {
         }
     }
 
-    /// The error of the youngest block that is due, times the share of all that are not or will not be hot.
+    /// The error of the youngest block that is due, times the share of all that are not or will not
+    /// be hot.
     fn estimate_error(
         &self,
         kernels: &Kernels,
@@ -255,7 +262,8 @@ impl Sequence {
         kernels.attention(threads, &shape, probe.query, &view, out, scratch);
     }
 
-    /// The present numbers of the block with index `block` from position 0 on, which was not released.
+    /// The present numbers of the block with index `block` from position 0 on, which was not
+    /// released.
     fn storage(&self, block: usize) -> Arc<Storage> {
         let at = block - self.released;
         self.blocks.get(at).map_or_else(|| self.tail[at - self.blocks.len()].clone(), Block::storage)

@@ -1,4 +1,5 @@
-//! Blocks that several sequences have: forks, prefixes from elsewhere, and the copy that writing needs.
+//! Blocks that several sequences have: forks, prefixes from elsewhere, and the copy that writing
+//! needs.
 
 use std::sync::Arc;
 
@@ -15,8 +16,8 @@ use crate::storage::Storage;
 use crate::store::HOT;
 
 impl Sequence {
-    /// A second sequence with the same tokens. It shares every block; the first of the two that goes on copies the
-    /// partial one. Room that was made beyond the tokens is given back.
+    /// A second sequence with the same tokens. It shares every block; the first of the two that
+    /// goes on copies the partial one. Room that was made beyond the tokens is given back.
     ///
     /// The time grows with the number of blocks, not with their size.
     pub fn fork(&mut self) -> Self {
@@ -38,8 +39,8 @@ impl Sequence {
         }
     }
 
-    /// All blocks from [`released`](Self::released) on, to be shared with others. The last one need not be full: before the
-    /// sequence writes more to it, it makes a copy for itself.
+    /// All blocks from [`released`](Self::released) on, to be shared with others. The last one need
+    /// not be full: before the sequence writes more to it, it makes a copy for itself.
     pub fn share(&mut self) -> &[Block] {
         self.share_partial();
         &self.blocks
@@ -48,8 +49,8 @@ impl Sequence {
     /// Appends whole blocks that other sequences have.
     ///
     /// # Errors
-    /// [`Error::NotAtBlock`] behind a partial block, [`Error::ForeignBlock`] if one is of another store, [`Error::Full`]
-    /// beyond the capacity. Nothing has changed then.
+    /// [`Error::NotAtBlock`] behind a partial block, [`Error::ForeignBlock`] if one is of another
+    /// store, [`Error::Full`] beyond the capacity. Nothing has changed then.
     pub fn append_shared(&mut self, blocks: &[Block]) -> Result<()> {
         let block_tokens = self.store.block_tokens();
         self.check_at_block()?;
@@ -66,7 +67,8 @@ impl Sequence {
     /// Appends a copy of the first `tokens` tokens of a block, which the sequence may go on from.
     ///
     /// # Errors
-    /// As [`append_shared`](Self::append_shared); [`Error::Memory`] and [`Error::BudgetReached`] without room.
+    /// As [`append_shared`](Self::append_shared); [`Error::Memory`] and [`Error::BudgetReached`]
+    /// without room.
     ///
     /// # Panics
     /// If the block does not have so many tokens.
@@ -95,15 +97,16 @@ impl Sequence {
         Ok(())
     }
 
-    /// Makes a block of a partial storage of the tail, so that it can be shared, and gives the rest of the tail back.
+    /// Makes a block of a partial storage of the tail, so that it can be shared, and gives the rest
+    /// of the tail back.
     fn share_partial(&mut self) {
         let partial = self.len.div_ceil(self.store.block_tokens()) - self.sealed();
         self.tail.truncate(partial);
         self.seal(partial);
     }
 
-    /// Takes a partial block into the tail, where it can be written: the block itself if nobody else has it, else a copy.
-    /// Returns the block that was copied.
+    /// Takes a partial block into the tail, where it can be written: the block itself if nobody
+    /// else has it, else a copy. Returns the block that was copied.
     pub(super) fn own_partial(&mut self, kernels: &Kernels) -> Result<Option<Block>> {
         if self.sealed() * self.store.block_tokens() <= self.len {
             return Ok(None);

@@ -1,7 +1,9 @@
 //! What the queries of a sequence say about which errors of keys matter.
 //!
-//! A step gives the queries of each layer ([`KvStep::observe_queries`](super::KvStep::observe_queries)), which are added up to a Gram matrix per key/value
-//! head; a migration makes corrections from them, and again when the tokens that were looked at have doubled.
+//! A step gives the queries of each layer
+//! ([`KvStep::observe_queries`](super::KvStep::observe_queries)), which are added up to a Gram
+//! matrix per key/value head; a migration makes corrections from them, and again when the tokens
+//! that were looked at have doubled.
 
 use std::sync::Arc;
 
@@ -11,11 +13,12 @@ use ruvllm_kernels::{Kernels, ThreadPool};
 
 use super::Sequence;
 
-/// Tokens whose queries are looked at, from the first on: what they span hardly changes after that, and the cost ends.
+/// Tokens whose queries are looked at, from the first on: what they span hardly changes after that,
+/// and the cost ends.
 const OBSERVED_TOKENS: usize = 2048;
 
-/// Tokens that it takes for their queries to weigh as much as a key's own error: see [`SquatCorrection::new`]. With fewer it is
-/// chance what they span. Measured: ADR-0015.
+/// Tokens that it takes for their queries to weigh as much as a key's own error: see
+/// [`SquatCorrection::new`]. With fewer it is chance what they span. Measured: ADR-0015.
 const FULL_WEIGHT_TOKENS: f32 = 512.0;
 
 /// Queries of one layer, and what follows from them.
@@ -49,8 +52,8 @@ impl LayerQueries {
 }
 
 impl Sequence {
-    /// Whether queries of a layer are of use: the policy asks for them ([`KvPolicy::squat`](crate::KvPolicy::squat)), and there
-    /// were not enough yet.
+    /// Whether queries of a layer are of use: the policy asks for them
+    /// ([`KvPolicy::squat`](crate::KvPolicy::squat)), and there were not enough yet.
     pub fn wants_queries(&self, layer: usize) -> bool {
         self.queries.as_ref().is_some_and(|layers| layers[layer].is_open())
     }
@@ -104,7 +107,8 @@ impl Sequence {
             threads.run(&|_| {
                 let next = || heads.lock().next();
                 while let Some((correction, gram)) = next() {
-                    // Queries that are not numbers say nothing: their head's keys are stored as without them.
+                    // Queries that are not numbers say nothing: their head's keys are stored as
+                    // without them.
                     *correction = SquatCorrection::new(gram, dim, strength)
                         .unwrap_or_else(|_| SquatCorrection::none(dim));
                 }

@@ -86,8 +86,8 @@ fn going_down_costs_something_and_is_sampled() {
     }
 }
 
-/// The relative error of all keys of the blocks in `nuq3`, by layer, of a sequence of 128 tokens whose keys are those of
-/// `turned` and the store's `ropes`.
+/// The relative error of all keys of the blocks in `nuq3`, by layer, of a sequence of 128 tokens
+/// whose keys are those of `turned` and the store's `ropes`.
 fn key_errors(turned: &KvRopes, ropes: &KvRopes, capacity: usize) -> Vec<f64> {
     let pool = pool(16);
     let policy = "tiered:hot=0,sink=0,warm=nuq3,cold=off".parse().expect("a policy");

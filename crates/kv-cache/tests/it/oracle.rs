@@ -1,5 +1,6 @@
-//! A sequence beside the tokens it should hold. A token's keys and values follow from its id, so every number in every
-//! block can be checked at any time: exactly while it was never quantized, within the format's step otherwise.
+//! A sequence beside the tokens it should hold. A token's keys and values follow from its id, so
+//! every number in every block can be checked at any time: exactly while it was never quantized,
+//! within the format's step otherwise.
 
 use std::sync::Arc;
 
@@ -42,7 +43,8 @@ pub(crate) fn ropes() -> KvRopes {
     rope(10_000.0).into()
 }
 
-/// Another embedding for the first layer, and one for sequences that may become longer than 500 tokens.
+/// Another embedding for the first layer, and one for sequences that may become longer than 500
+/// tokens.
 pub(crate) fn several_ropes() -> KvRopes {
     KvRopes { local: Some((rope(100.0), vec![true, false])), long: Some((500, rope(1e6))), ..ropes() }
 }
@@ -73,13 +75,15 @@ pub(crate) fn rows(tokens: &[u32], role: KvRole, layer: usize) -> Vec<f32> {
     tokens.iter().flat_map(row).collect()
 }
 
-/// Largest error of numbers in [-1, 1]: half a step, with what rounding scale and minimum to half precision adds.
+/// Largest error of numbers in [-1, 1]: half a step, with what rounding scale and minimum to half
+/// precision adds.
 pub(crate) fn error_of(format: KvFormat) -> f32 {
     match format {
         KvFormat::F32 | KvFormat::F16 | KvFormat::BF16 => 0.0,
         KvFormat::Q8 => 0.5 / 127.0 + 1e-3,
         KvFormat::Kivi { bits, .. } if bits.get() == 2 => 1.0 / 3.0 + 1.0 / 15.0 + 2e-2, // with what a warm tier lost before
-        // Half the distance of two levels, times half the range of keys; both numbers of a pair count when they are turned.
+        // Half the distance of two levels, times half the range of keys; both numbers of a pair
+        // count when they are turned.
         KvFormat::Nuq3 => 0.135 * 1.5 * 2f32.sqrt() + 1e-2,
         _ => 1.0 / 15.0 + 5e-3,
     }
@@ -167,7 +171,8 @@ impl Checked {
         self.check_pinned();
     }
 
-    /// As [`check`](Self::check), where others may migrate meanwhile: what is read is in the formats that were pinned.
+    /// As [`check`](Self::check), where others may migrate meanwhile: what is read is in the
+    /// formats that were pinned.
     pub(crate) fn check_pinned(&mut self) {
         assert_eq!(self.sequence.len(), self.tokens.len());
         let reader = self.sequence.read();

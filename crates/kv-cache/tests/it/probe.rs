@@ -69,7 +69,8 @@ fn shares_and_error_are_those_of_capped_attention() {
         for (&found, &expected) in sample.shares.iter().zip(&expected) {
             assert!((f64::from(found) - expected).abs() < 1e-5, "{:?}, not {expected:?}", sample.shares);
         }
-        // Of the three blocks that are due the youngest is looked at: before and after it goes down.
+        // Of the three blocks that are due the youngest is looked at: before and after it goes
+        // down.
         let error = f64::from(sample.error.expect("blocks are due"));
         let exact = attend(&probe, &checked.sequence, 2);
         checked.sequence.migrate(&kernels(), &threads, usize::MAX);

@@ -127,7 +127,8 @@ fn forks_know_the_queries() {
     step(&mut fork, 64);
     migrate(&mut first);
     let expected = bytes(&first);
-    // Those that both have went down with the queries of the first to migrate, those behind with each one's own.
+    // Those that both have went down with the queries of the first to migrate, those behind with
+    // each one's own.
     migrate(&mut fork);
     assert_eq!(bytes(&fork), expected);
 }

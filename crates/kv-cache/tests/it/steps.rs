@@ -12,7 +12,8 @@ const CAPACITY: usize = 200;
 
 #[derive(Debug, Clone)]
 enum Operation {
-    /// Steps of two sequences, both begun before one ends: for each whether it is committed, and which ends first.
+    /// Steps of two sequences, both begun before one ends: for each whether it is committed, and
+    /// which ends first.
     Steps {
         at: [usize; 2],
         tokens: [usize; 2],
@@ -98,7 +99,8 @@ impl World {
         self.sequences.iter_mut().for_each(Checked::check);
     }
 
-    /// Lengths, allocated bytes and the bytes of whole blocks of every sequence, and the blocks of each tier.
+    /// Lengths, allocated bytes and the bytes of whole blocks of every sequence, and the blocks of
+    /// each tier.
     fn state(&self) -> impl PartialEq + std::fmt::Debug + use<> {
         let sequences = self.sequences.iter().map(|Checked { sequence, .. }| {
             let blocks =

@@ -61,7 +61,8 @@ fn ten_thousand_random_operations_keep_every_number() {
                 let ids: Vec<u32> = (0..n).map(|_| random.next_u64() as u32).collect();
                 match sequences[at].append(&ids) {
                     Ok(()) => counts.appended += 1,
-                    // Room is made the way an engine does: prefixes that nobody uses, then whole sequences.
+                    // Room is made the way an engine does: prefixes that nobody uses, then whole
+                    // sequences.
                     Err(_) => {
                         counts.refused += 1;
                         prefixes.clear();

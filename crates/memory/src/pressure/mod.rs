@@ -7,13 +7,14 @@
 //! | `owner.rs` | [`PressureOwner`]: caches that offer units |
 //! | `round.rs` | [`PagePool::relieve`](crate::PagePool::relieve), [`PagePool::make_room`](crate::PagePool::make_room): one round up the ladder |
 //!
-//! A rung is yielded by two parties: the [`Claim`] itself, which is the sequence that asks (its precision, its pass, its
-//! oldest tokens), and the owners, whose units the pool chooses: those of tenants beyond their soft quota first, then by
-//! the cost of getting them back and their last use. Choosing one of n units takes O(log n).
+//! A rung is yielded by two parties: the [`Claim`] itself, which is the sequence that asks (its
+//! precision, its pass, its oldest tokens), and the owners, whose units the pool chooses: those of
+//! tenants beyond their soft quota first, then by the cost of getting them back and their last use.
+//! Choosing one of n units takes O(log n).
 //!
 //! # Locks
-//! The order of offers has a lock of its own, which is held for no call of an owner. Owners may hold their lock while they
-//! offer units; the pool calls them without any.
+//! The order of offers has a lock of its own, which is held for no call of an owner. Owners may
+//! hold their lock while they offer units; the pool calls them without any.
 
 mod order;
 mod owner;

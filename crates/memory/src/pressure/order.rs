@@ -1,8 +1,9 @@
 //! The order of eviction: `GreedyDual`-Size over the units of each tenant.
 //!
-//! A unit's key is `L + cost`, where `L` is the inflation when it was last used and `cost` the time to get a MiB of it back.
-//! The unit with the least key goes first, and `L` becomes its key: a unit that is not used is overtaken by newer ones,
-//! the sooner the less it costs. Among equal costs this is the least recently used one.
+//! A unit's key is `L + cost`, where `L` is the inflation when it was last used and `cost` the time
+//! to get a MiB of it back. The unit with the least key goes first, and `L` becomes its key: a unit
+//! that is not used is overtaken by newer ones, the sooner the less it costs. Among equal costs
+//! this is the least recently used one.
 //!
 //! # Source
 //! Cao and Irani, "Cost-Aware WWW Proxy Caching Algorithms" (USITS 1997).

@@ -8,12 +8,14 @@ use crate::sync::{Mutex, lock};
 
 /// A cache whose units can be evicted: prefixes, adapters.
 ///
-/// It offers each unit once ([`PagePool::offer`](crate::PagePool::offer)). When memory is short, the pool chooses units by its
-/// order and calls [`release`](Self::release) on the thread that needs the memory, without any lock of the pool: an owner may
-/// take its own lock there, and may offer units while it holds that lock.
+/// It offers each unit once ([`PagePool::offer`](crate::PagePool::offer)). When memory is short,
+/// the pool chooses units by its order and calls [`release`](Self::release) on the thread that
+/// needs the memory, without any lock of the pool: an owner may take its own lock there, and may
+/// offer units while it holds that lock.
 pub trait PressureOwner: Send + Sync {
-    /// Releases an offered unit, or about `demand.bytes` of it. Requests that the owner makes meanwhile must have
-    /// [`PressurePolicy::Reject`](crate::PressurePolicy::Reject), which is the default.
+    /// Releases an offered unit, or about `demand.bytes` of it. Requests that the owner makes
+    /// meanwhile must have [`PressurePolicy::Reject`](crate::PressurePolicy::Reject), which is the
+    /// default.
     fn release(&self, unit: u64, demand: Demand) -> Release;
 }
 
@@ -24,7 +26,8 @@ pub struct Offer<'a> {
     pub tenant: &'a Tenant,
     /// The stage of the ladder in which it yields.
     pub rung: Rung,
-    /// Time to get a MiB of it back, by recomputing or reading, in a unit that all owners of the pool share.
+    /// Time to get a MiB of it back, by recomputing or reading, in a unit that all owners of the
+    /// pool share.
     pub cost: u64,
     /// Its last use.
     pub used: Use,

@@ -45,8 +45,8 @@ pub(super) const N_RUNGS: usize = 5;
 /// | `reject` | - | - | - |
 /// | `drop-oldest` | precision | prefixes | as `lower-precision`, then the oldest tokens |
 ///
-/// Spare pages of slabs yield before everything else, for every policy. `spill` asks for a folder that evicted prefixes
-/// are written to.
+/// Spare pages of slabs yield before everything else, for every policy. `spill` asks for a folder
+/// that evicted prefixes are written to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PressurePolicy {
     /// Tokens lose precision before prefixes are evicted.
@@ -58,8 +58,9 @@ pub enum PressurePolicy {
     Spill,
     /// Nothing yields: the request fails at once.
     Reject,
-    /// As [`LowerPrecision`](Self::LowerPrecision); then the sequence drops its oldest tokens behind the attention sinks
-    /// (`StreamingLLM`, arXiv 2309.17453), so that it goes on beyond the budget.
+    /// As [`LowerPrecision`](Self::LowerPrecision); then the sequence drops its oldest tokens
+    /// behind the attention sinks (`StreamingLLM`, arXiv 2309.17453), so that it goes on beyond the
+    /// budget.
     DropOldest,
 }
 

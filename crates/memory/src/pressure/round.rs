@@ -23,7 +23,8 @@ pub trait Claim {
     /// Without room, or for another reason.
     fn take(&mut self) -> Result<(), Self::Error>;
 
-    /// Path of the tenant whose quota was short, empty for the pool itself; `None` if no memory would help.
+    /// Path of the tenant whose quota was short, empty for the pool itself; `None` if no memory
+    /// would help.
     fn short_tenant<'a>(&self, error: &'a Self::Error) -> Option<&'a str>;
 
     /// Yields memory of its own; `false` if it has none in this rung.
@@ -59,8 +60,9 @@ impl PagePool {
         self.shared.clock.now(rung)
     }
 
-    /// Offers a unit of an owner, which may be evicted from now on; an earlier offer of the unit is replaced. A use of a unit need not
-    /// be told: the owner answers with it when it is asked ([`Release::Used`]).
+    /// Offers a unit of an owner, which may be evicted from now on; an earlier offer of the unit is
+    /// replaced. A use of a unit need not be told: the owner answers with it when it is asked
+    /// ([`Release::Used`]).
     ///
     /// # Errors
     /// [`Error::OtherPool`].
@@ -75,8 +77,9 @@ impl PagePool {
         Ok(())
     }
 
-    /// Yields memory where the tenant or one above it uses its quota beyond a watermark of the policy, until the low one or
-    /// until nothing is left. For the time between two steps of a sequence.
+    /// Yields memory where the tenant or one above it uses its quota beyond a watermark of the
+    /// policy, until the low one or until nothing is left. For the time between two steps of a
+    /// sequence.
     pub fn relieve<C: Claim>(&self, tenant: &Tenant, policy: PressurePolicy, claim: &mut C) {
         let Ok(account) = self.shared.account(tenant) else { return };
         let (kept, is_over_soft) = (claim.kept_pages(), account.is_over_soft_quota());
@@ -94,8 +97,8 @@ impl PagePool {
         }
     }
 
-    /// Takes the room of a claim, for which the rungs of the policy yield, one after the other, in the scope of the quota
-    /// that is short.
+    /// Takes the room of a claim, for which the rungs of the policy yield, one after the other, in
+    /// the scope of the quota that is short.
     ///
     /// # Errors
     /// That of the claim, once nothing is left to yield.
@@ -126,7 +129,8 @@ impl PagePool {
 }
 
 impl Round<'_> {
-    /// Yields some memory of a rung; `false` if there is none. `target` is the use of `scope` that is aimed at.
+    /// Yields some memory of a rung; `false` if there is none. `target` is the use of `scope` that
+    /// is aimed at.
     fn yield_rung<C: Claim>(
         &mut self,
         rung: Rung,

@@ -1,4 +1,5 @@
-//! Hyperparameters of a model, read from the metadata of a checkpoint and checked. Holds no weights.
+//! Hyperparameters of a model, read from the metadata of a checkpoint and checked. Holds no
+//! weights.
 
 pub(crate) mod keys;
 pub(crate) mod rope;
@@ -13,8 +14,9 @@ use crate::error::{Error, Result};
 use crate::family::{self, DecoderSpec, Sizes};
 use crate::weights::EMBEDDING;
 
-/// Limits beyond which a value is not taken for real. Tensors, whose sizes the file itself bounds, are
-/// checked against each width; the limits keep products from overflowing and buffers in proportion.
+/// Limits beyond which a value is not taken for real. Tensors, whose sizes the file itself bounds,
+/// are checked against each width; the limits keep products from overflowing and buffers in
+/// proportion.
 pub(crate) const MAX_WIDTH: usize = 1 << 20;
 const MAX_HEAD_DIM: usize = 1 << 12;
 pub(crate) const MAX_VOCAB: usize = 1 << 24;
@@ -70,11 +72,11 @@ impl ModelConfig {
     /// Reads and checks the hyperparameters of the model in `checkpoint`.
     ///
     /// # Errors
-    /// [`Error::UnsupportedArchitecture`] for a family that is not implemented, [`Error::IsEncoder`] for a model that
-    /// [`Encoder`](crate::Encoder) loads, [`Error::MissingKey`]
-    /// and [`Error::InvalidKey`] for hyperparameters that no such model can have,
-    /// [`Error::MissingTensor`] and [`Error::TensorShape`] when the embedding, which decides the
-    /// vocabulary size, is not usable, and [`Error::Gguf`] for values of a wrong type.
+    /// [`Error::UnsupportedArchitecture`] for a family that is not implemented,
+    /// [`Error::IsEncoder`] for a model that [`Encoder`](crate::Encoder) loads,
+    /// [`Error::MissingKey`] and [`Error::InvalidKey`] for hyperparameters that no such model can
+    /// have, [`Error::MissingTensor`] and [`Error::TensorShape`] when the embedding, which decides
+    /// the vocabulary size, is not usable, and [`Error::Gguf`] for values of a wrong type.
     pub fn from_checkpoint(checkpoint: &dyn Checkpoint) -> Result<Self> {
         let metadata = checkpoint.metadata();
         let architecture = read_architecture(metadata)?;
@@ -136,8 +138,9 @@ impl ModelConfig {
             .max_by_key(|w| w.unwrap_or(usize::MAX))?
     }
 
-    /// Length that sequences must be able to exceed to be rotated with the second set of `LongRoPE`'s frequencies; `None` if
-    /// there is only one set. Sequences on both sides of it have other keys from the first token on.
+    /// Length that sequences must be able to exceed to be rotated with the second set of
+    /// `LongRoPE`'s frequencies; `None` if there is only one set. Sequences on both sides of it
+    /// have other keys from the first token on.
     pub fn long_rope_above(&self) -> Option<usize> {
         match self.rope.scaling {
             RopeScaling::LongRope { original_context, .. } if original_context < self.context_length => {

@@ -16,7 +16,8 @@ const MAX_ORIGINAL_CONTEXT: usize = u32::MAX as usize;
 /// Name of the tensor with one divisor per rotated pair (Llama 3.1 and later).
 pub(crate) const FREQUENCY_DIVISORS: &str = "rope_freqs.weight";
 
-/// Names of the tensors with the divisors of `LongRoPE` for sequences within the original context and for longer ones.
+/// Names of the tensors with the divisors of `LongRoPE` for sequences within the original context
+/// and for longer ones.
 pub(crate) const SHORT_FACTORS: &str = "rope_factors_short.weight";
 pub(crate) const LONG_FACTORS: &str = "rope_factors_long.weight";
 
@@ -49,8 +50,8 @@ pub(crate) fn read_rope(
     Ok(RopeConfig { base: base.into(), rotary_dim, scaling, frequency_divisors })
 }
 
-/// The parameters of windowed layers where they differ from the others', `rope`: another base, no scaling. `usual` is the
-/// base in files that do not name it.
+/// The parameters of windowed layers where they differ from the others', `rope`: another base, no
+/// scaling. `usual` is the base in files that do not name it.
 pub(crate) fn read_local_rope(
     keys: &Keys<'_>,
     rope: &RopeConfig,
@@ -116,8 +117,8 @@ fn read_original_context(keys: &Keys<'_>) -> Result<Option<usize>> {
     keys.count("rope.scaling.original_context_length", 1..=MAX_ORIGINAL_CONTEXT)
 }
 
-/// `YaRN` (arXiv 2309.00071). Cosines and sines are multiplied by `0.1 ln(factor) + 1`, or by what converters write down in its
-/// place: a factor, or the `m` of a divisor `0.1 m ln(factor) + 1`.
+/// `YaRN` (arXiv 2309.00071). Cosines and sines are multiplied by `0.1 ln(factor) + 1`, or by what
+/// converters write down in its place: a factor, or the `m` of a divisor `0.1 m ln(factor) + 1`.
 fn read_yarn(keys: &Keys<'_>, factor: f32, context_length: usize) -> Result<RopeScaling> {
     let original_context = read_original_context(keys)?.unwrap_or(context_length);
     // A negative mix means "not set"; only the full mix of the paper is implemented.

@@ -1,5 +1,6 @@
-//! What adapters add to the products of a pass. Rows of several adapters, and rows without one, may be in one pass: the
-//! products with the weights are computed for all together, and the low-rank parts for each run of rows that share an adapter.
+//! What adapters add to the products of a pass. Rows of several adapters, and rows without one, may
+//! be in one pass: the products with the weights are computed for all together, and the low-rank
+//! parts for each run of rows that share an adapter.
 
 use std::ops::Range;
 
@@ -14,7 +15,8 @@ use crate::family::Projections;
 use crate::rows;
 use crate::workspace::Adapted;
 
-/// Values of a single row that a thread takes at once: enough that rows of a few thousand are not worth waking threads for.
+/// Values of a single row that a thread takes at once: enough that rows of a few thousand are not
+/// worth waking threads for.
 const COLUMNS: usize = 512;
 
 /// Rows that a thread takes at once, which share what they read.
@@ -36,8 +38,8 @@ pub(super) fn base_model(config: &ModelConfig) -> BaseModel {
     }
 }
 
-/// The rows that have something added at a site, in runs of one adapter. The rows of `spans` lie one behind the other, whatever
-/// rows of the batch they are.
+/// The rows that have something added at a site, in runs of one adapter. The rows of `spans` lie
+/// one behind the other, whatever rows of the batch they are.
 pub(super) fn runs<'a>(
     segments: &'a [Segment<'_>],
     spans: &'a [Span],
@@ -63,7 +65,8 @@ pub(super) fn runs<'a>(
     })
 }
 
-/// Adds to the products `outs` of `input` what `runs` say. What a row gets does not depend on the others.
+/// Adds to the products `outs` of `input` what `runs` say. What a row gets does not depend on the
+/// others.
 pub(super) fn adapt<'a>(
     compute: &Compute,
     adapted: &mut Adapted,

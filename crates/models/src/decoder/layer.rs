@@ -1,5 +1,5 @@
-//! One transformer layer: attention over the cache, then the gated feed-forward network, each behind
-//! a norm and added to the residual stream. The family's switches are read here.
+//! One transformer layer: attention over the cache, then the gated feed-forward network, each
+//! behind a norm and added to the residual stream. The family's switches are read here.
 
 use std::ops::Range;
 
@@ -40,8 +40,8 @@ struct Stream<'a> {
 impl Layer<'_> {
     /// Replaces the rows of `buffers.hidden` by the layer's output.
     ///
-    /// Keys and values of the tokens in `all` go to the caches, which may want to see the queries; these are followed further only for
-    /// those in `wanted`, whose rows are moved to the front.
+    /// Keys and values of the tokens in `all` go to the caches, which may want to see the queries;
+    /// these are followed further only for those in `wanted`, whose rows are moved to the front.
     pub(super) fn forward(
         &self,
         buffers: &mut Buffers,
@@ -68,7 +68,8 @@ impl Layer<'_> {
         self.feed_forward(buffers, segments, wanted, n_rows);
     }
 
-    /// Queries, keys and values of all rows, with RoPE, and Hadamard-rotated where a cache wants that.
+    /// Queries, keys and values of all rows, with RoPE, and Hadamard-rotated where a cache wants
+    /// that.
     fn project_attention(&self, buffers: &mut Buffers, segments: &[Segment<'_>], all: &[Span]) {
         let Layer { config, weights, compute, .. } = self;
         let n_rows = all.iter().map(|span| span.len).sum();
@@ -117,7 +118,8 @@ impl Layer<'_> {
         self.ropes.of(windowed, cache.capacity())
     }
 
-    /// Normalizes each run of `weight.len()` values in rows of `width` values; without weights, nothing.
+    /// Normalizes each run of `weight.len()` values in rows of `width` values; without weights,
+    /// nothing.
     fn norm_in_place(&self, rows: &mut [f32], width: usize, weight: Option<&[f32]>, unnormed: &mut [f32]) {
         let Layer { config, compute, .. } = self;
         let Some(weight) = weight else { return };
@@ -150,8 +152,8 @@ impl Layer<'_> {
         }
     }
 
-    /// Passes the span's queries, each rotated (RoPE) to a later position, to the cache: SQuat weights
-    /// key errors by them (ADR-0015).
+    /// Passes the span's queries, each rotated (RoPE) to a later position, to the cache: SQuat
+    /// weights key errors by them (ADR-0015).
     pub(super) fn record_queries(&self, buffers: &mut Buffers, segment: &mut Segment<'_>, span: Span) {
         let Layer { config, compute, .. } = self;
         let Compute { kernels, pool } = compute;
@@ -167,8 +169,8 @@ impl Layer<'_> {
         segment.step.observe_queries(kernels, pool, self.index, config.n_heads, later_queries);
     }
 
-    /// Applies the Walsh-Hadamard transform to each head, so that quantization error spreads over all
-    /// dimensions. It is its own inverse and keeps dot products.
+    /// Applies the Walsh-Hadamard transform to each head, so that quantization error spreads over
+    /// all dimensions. It is its own inverse and keeps dot products.
     fn hadamard_rotate(&self, heads: &mut [f32]) {
         let Layer { config, compute, .. } = self;
         rows::for_each(&compute.pool, heads.chunks_exact_mut(config.head_dim), |head| {
@@ -214,7 +216,8 @@ impl Layer<'_> {
         self.add_projection(&weights.attention_output, norm, attended, stream, site);
     }
 
-    /// The feed-forward network of the first `n_rows` rows, which are those of `wanted`, added to them.
+    /// The feed-forward network of the first `n_rows` rows, which are those of `wanted`, added to
+    /// them.
     fn feed_forward(&self, buffers: &mut Buffers, segments: &[Segment<'_>], wanted: &[Span], n_rows: usize) {
         let Layer { config, weights, compute, .. } = self;
         let Buffers { hidden, normed, gated, up, update, unnormed, adapted, .. } = buffers;
@@ -245,8 +248,8 @@ impl Layer<'_> {
         self.add_projection(&weights.down, norm, gated, stream, site);
     }
 
-    /// Adds the projection of `input`, changed by `adapters` and normed if there are weights for that, to the first rows of the
-    /// stream.
+    /// Adds the projection of `input`, changed by `adapters` and normed if there are weights for
+    /// that, to the first rows of the stream.
     fn add_projection<'r>(
         &self,
         linear: &Linear,
@@ -267,7 +270,8 @@ impl Layer<'_> {
     }
 }
 
-/// Products of the norm of the first `n_rows` rows of `hidden` with several matrices. `normed` is where the norm goes.
+/// Products of the norm of the first `n_rows` rows of `hidden` with several matrices. `normed` is
+/// where the norm goes.
 pub(super) fn project_norm(
     compute: &Compute,
     config: &ModelConfig,
@@ -298,7 +302,8 @@ fn keep_rows(rows: &mut [f32], width: usize, spans: &[Span]) -> usize {
     kept
 }
 
-/// A number below `n` for each `index`, by which any run of them is spread evenly: steps of the golden ratio.
+/// A number below `n` for each `index`, by which any run of them is spread evenly: steps of the
+/// golden ratio.
 fn spaced(index: usize, n: usize) -> usize {
     // 2^64 over the golden ratio; the product wraps around.
     let fraction = (index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);

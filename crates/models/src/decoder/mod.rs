@@ -67,12 +67,12 @@ impl std::fmt::Debug for Model {
 }
 
 impl Model {
-    /// Loads a model; matrices stay in the mapped file where that holds them as they are used. `progress` is told of
-    /// every tensor.
+    /// Loads a model; matrices stay in the mapped file where that holds them as they are used.
+    /// `progress` is told of every tensor.
     ///
     /// # Errors
-    /// As [`ModelConfig::from_checkpoint`], and when a tensor is missing, left over, of an unsupported type
-    /// or of another shape than the hyperparameters say.
+    /// As [`ModelConfig::from_checkpoint`], and when a tensor is missing, left over, of an
+    /// unsupported type or of another shape than the hyperparameters say.
     pub fn load(checkpoint: &dyn Checkpoint, progress: &mut dyn FnMut(LoadProgress<'_>)) -> Result<Self> {
         let config = ModelConfig::from_checkpoint(checkpoint)?;
         let weights = Weights::load(checkpoint, &config, progress)?;
@@ -91,8 +91,8 @@ impl Model {
         self.weights.bytes()
     }
 
-    /// What keeps the keys and values of this model's sequences as `policy` says, in memory of `pool`. A cold tier that
-    /// the policy leaves open follows from the model's heads.
+    /// What keeps the keys and values of this model's sequences as `policy` says, in memory of
+    /// `pool`. A cold tier that the policy leaves open follows from the model's heads.
     ///
     /// # Errors
     /// [`Error::KvCache`] if the policy does not fit the model's heads or the pool its blocks.
@@ -100,8 +100,8 @@ impl Model {
         Ok(KvStore::new(self.config.kv_shape(), &self.complete(policy), pool)?)
     }
 
-    /// Bytes of the smallest pool, in pages of `page_bytes` bytes, that holds a block of keys and values in each tier of
-    /// `policy`.
+    /// Bytes of the smallest pool, in pages of `page_bytes` bytes, that holds a block of keys and
+    /// values in each tier of `policy`.
     ///
     /// # Errors
     /// [`Error::KvCache`] if the policy does not fit the model's heads.
@@ -114,10 +114,12 @@ impl Model {
         policy.for_model(self.config.n_heads > self.config.n_kv_heads)
     }
 
-    /// As [`kv_store`](Self::kv_store), with what was learned of this model's keys and values for tiers that need it.
+    /// As [`kv_store`](Self::kv_store), with what was learned of this model's keys and values for
+    /// tiers that need it.
     ///
     /// # Errors
-    /// [`Error::KvCache`] as `kv_store`, and if the calibration is of other heads or layers, or no tier needs it.
+    /// [`Error::KvCache`] as `kv_store`, and if the calibration is of other heads or layers, or no
+    /// tier needs it.
     pub fn calibrated_kv_store(
         &self,
         policy: &KvPolicy,
@@ -134,8 +136,9 @@ impl Model {
         self.ropes.of_keys(&self.config)
     }
 
-    /// An empty sequence of at most `capacity` tokens. Where the model has frequencies of its own for long sequences,
-    /// the capacity chooses between them ([`ModelConfig::long_rope_above`]), since keys that are cached stay as they are.
+    /// An empty sequence of at most `capacity` tokens. Where the model has frequencies of its own
+    /// for long sequences, the capacity chooses between them ([`ModelConfig::long_rope_above`]),
+    /// since keys that are cached stay as they are.
     ///
     /// # Errors
     /// [`Error::CacheCapacity`] if `capacity` is 0 or beyond the model's context length.
@@ -147,7 +150,8 @@ impl Model {
         Ok(store.sequence(capacity))
     }
 
-    /// Makes LoRA adapters ready for this model, in pages of `pool`: all of `parts` together, each as much as its scale says.
+    /// Makes LoRA adapters ready for this model, in pages of `pool`: all of `parts` together, each
+    /// as much as its scale says.
     ///
     /// # Errors
     /// [`Error::Adapter`] for adapters of another model and where there is no memory.
@@ -155,15 +159,17 @@ impl Model {
         Ok(Adapter::new(&self.adapter_base, parts, pool, request)?)
     }
 
-    /// Runs the tokens of all `segments` through the model, commits their steps and returns the logits asked for,
-    /// `[rows, vocab_size]` in the order of segments and tokens. Segments come in an array or a `Vec`.
+    /// Runs the tokens of all `segments` through the model, commits their steps and returns the
+    /// logits asked for, `[rows, vocab_size]` in the order of segments and tokens. Segments come in
+    /// an array or a `Vec`.
     ///
     /// What a token gets depends only on its sequence: not on how the prompt was cut into steps, on
     /// what else is in the batch, on the number of threads or on the instruction set.
     ///
     /// # Errors
-    /// An empty batch or segment, a token id that the vocabulary does not have, a sequence or an adapter of another model,
-    /// rows that are not ascending, or no memory for the workspace. No step was committed then.
+    /// An empty batch or segment, a token id that the vocabulary does not have, a sequence or an
+    /// adapter of another model, rows that are not ascending, or no memory for the workspace. No
+    /// step was committed then.
     pub fn forward<'s, 'w>(
         &self,
         compute: &Compute,
@@ -175,8 +181,9 @@ impl Model {
         Ok(logits)
     }
 
-    /// As [`forward`](Self::forward), but returns what logits are made of: the states behind the last layer and the final
-    /// norm, `[rows, model_dim]`, of the tokens whose logits the segments name.
+    /// As [`forward`](Self::forward), but returns what logits are made of: the states behind the
+    /// last layer and the final norm, `[rows, model_dim]`, of the tokens whose logits the segments
+    /// name.
     ///
     /// # Errors
     /// As `forward`.
@@ -224,8 +231,8 @@ impl Model {
         }
     }
 
-    /// Sends the tokens of a checked batch through all layers; the rows of the wanted ones are then the first of the
-    /// residual stream.
+    /// Sends the tokens of a checked batch through all layers; the rows of the wanted ones are then
+    /// the first of the residual stream.
     fn run(
         &self,
         compute: &Compute,
@@ -319,7 +326,8 @@ impl Model {
     }
 }
 
-/// `cap * tanh(x / cap)` of each value. In f64, so that what is left after rounding does not depend on the machine's library.
+/// `cap * tanh(x / cap)` of each value. In f64, so that what is left after rounding does not depend
+/// on the machine's library.
 fn soft_cap(compute: &Compute, values: &mut [f32], cap: f32) {
     /// Values that a thread takes at once.
     const RUN: usize = 4096;

@@ -1,5 +1,6 @@
-//! The rotary embeddings of a model. Most have one for all layers and sequences; windowed layers may turn at another pace,
-//! and `LongRoPE` turns sequences that may become long in another way from their first token on.
+//! The rotary embeddings of a model. Most have one for all layers and sequences; windowed layers
+//! may turn at another pace, and `LongRoPE` turns sequences that may become long in another way
+//! from their first token on.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -9,8 +10,9 @@ use ruvllm_kv_cache::{KvRope, KvRopes};
 use crate::config::ModelConfig;
 use crate::error::Result;
 
-/// Positions that the rotary tables cover at first; they double when a sequence goes beyond. Also how far ahead caches are told
-/// what queries will look for: half and twice as far serve as well (ADR-0015).
+/// Positions that the rotary tables cover at first; they double when a sequence goes beyond. Also
+/// how far ahead caches are told what queries will look for: half and twice as far serve as well
+/// (ADR-0015).
 pub(super) const FIRST_POSITIONS: usize = 1024;
 
 /// The rotary embeddings of a model.

@@ -66,8 +66,8 @@ fn rows_of_layers(model: &Model, compute: &Compute, tokens: &[TokenId]) -> Vec<L
         .collect()
 }
 
-/// What each layer's queries behind the prompt get from keys and values stored as `policy` says, `[layers, n]`; and the bytes of
-/// the blocks.
+/// What each layer's queries behind the prompt get from keys and values stored as `policy` says,
+/// `[layers, n]`; and the bytes of the blocks.
 fn attend(model: &Model, compute: &Compute, layers: &[LayerRows], policy: &str) -> (Vec<Vec<f32>>, usize) {
     let config = model.config();
     let store = model.kv_store(&policy.parse().expect(policy), &pool()).expect(policy);

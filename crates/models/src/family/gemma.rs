@@ -1,5 +1,5 @@
-//! Gemma, Gemma 2 and the text part of Gemma 3. Their files hold the weights of norms with the 1 added that the published
-//! checkpoints leave out.
+//! Gemma, Gemma 2 and the text part of Gemma 3. Their files hold the weights of norms with the 1
+//! added that the published checkpoints leave out.
 
 use super::window::{Usual, Window};
 use super::{Activation, DecoderSpec, Family, Sizes, read_attention_scale, read_soft_cap};
@@ -46,8 +46,8 @@ fn common(keys: &Keys<'_>, sizes: &Sizes) -> Result<DecoderSpec> {
     })
 }
 
-/// The largest model of each generation, known by its layers, scales queries by their part of the model's width; the
-/// others by the width of a head. The files do not say it.
+/// The largest model of each generation, known by its layers, scales queries by their part of the
+/// model's width; the others by the width of a head. The files do not say it.
 fn scale_width(sizes: &Sizes, layers_of_largest: usize) -> usize {
     if sizes.n_layers == layers_of_largest {
         (sizes.model_dim / sizes.n_heads).max(1)

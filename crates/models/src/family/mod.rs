@@ -1,6 +1,6 @@
-//! What distinguishes one model family from another, as data: the switches of the one decoder block.
-//! A new family is a file here that fills a [`DecoderSpec`] from its metadata keys, and a line in
-//! [`FAMILIES`]; the forward pass in `decoder` reads the switches and is never copied.
+//! What distinguishes one model family from another, as data: the switches of the one decoder
+//! block. A new family is a file here that fills a [`DecoderSpec`] from its metadata keys, and a
+//! line in [`FAMILIES`]; the forward pass in `decoder` reads the switches and is never copied.
 
 mod gemma;
 mod llama;
@@ -31,7 +31,8 @@ const FAMILIES: &[Family] = &[
 pub(crate) struct Family {
     /// Its value of `general.architecture`, which is also the prefix of its keys.
     architecture: &'static str,
-    /// Base of the rotary embedding in windowed layers, unless the file names one; `None` is that of the other layers.
+    /// Base of the rotary embedding in windowed layers, unless the file names one; `None` is that
+    /// of the other layers.
     pub(crate) local_rope_base: Option<f32>,
     /// Reads the switches.
     pub(crate) decoder: fn(&Keys<'_>, &Sizes) -> Result<DecoderSpec>,
@@ -66,7 +67,8 @@ pub struct DecoderSpec {
     pub projections: Projections,
     /// Whether each head of the queries and keys is normed before it is rotated.
     pub head_norms: bool,
-    /// Whether what attention and the feed-forward network give is normed before it is added to the residual stream.
+    /// Whether what attention and the feed-forward network give is normed before it is added to the
+    /// residual stream.
     pub post_norms: bool,
     /// Factor of embeddings.
     pub embedding_scale: f32,
@@ -75,7 +77,8 @@ pub struct DecoderSpec {
 }
 
 impl DecoderSpec {
-    /// The form that most families share, with the scale and the window that the file names. Mixtures of experts are refused.
+    /// The form that most families share, with the scale and the window that the file names.
+    /// Mixtures of experts are refused.
     fn usual(keys: &Keys<'_>, sizes: &Sizes) -> Result<Self> {
         if let Some(experts @ 1..) = keys.count("expert_count", 0..=usize::MAX)? {
             return Err(keys.invalid("expert_count", experts, "0: mixtures of experts are not supported"));
@@ -97,7 +100,8 @@ impl DecoderSpec {
 }
 
 /// Queries far from the beginning, where there are more keys to choose among, are multiplied by
-/// `1 + scale * ln(1 + floor(position / every))`, so that the choice stays as sharp. Source: Llama 4.
+/// `1 + scale * ln(1 + floor(position / every))`, so that the choice stays as sharp. Source:
+/// Llama 4.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct AttentionTemperature {
@@ -149,7 +153,8 @@ fn read_soft_cap(keys: &Keys<'_>, suffix: &str, usual: Option<f32>) -> Result<Op
 /// Value of `general.architecture` of the encoders that can be loaded: BERT, and what has its form.
 pub(crate) const ENCODER: &str = "bert";
 
-/// Whether a checkpoint with these metadata is an [`Encoder`](crate::Encoder): it gives embeddings and no text.
+/// Whether a checkpoint with these metadata is an [`Encoder`](crate::Encoder): it gives embeddings
+/// and no text.
 pub fn is_encoder(metadata: &Metadata) -> bool {
     matches!(metadata.get_str("general.architecture"), Ok(Some(ENCODER)))
 }

@@ -1,4 +1,5 @@
-//! Qwen 2 and 2.5, whose queries, keys and values have biases, and Qwen 3, which norms heads instead.
+//! Qwen 2 and 2.5, whose queries, keys and values have biases, and Qwen 3, which norms heads
+//! instead.
 
 use super::{DecoderSpec, Family};
 

@@ -1,4 +1,5 @@
-//! What happens to the values of a tensor between the two formats. One tensor is in memory at a time.
+//! What happens to the values of a tensor between the two formats. One tensor is in memory at a
+//! time.
 
 use ruvllm_kernels::quant::BlockFormat;
 
@@ -25,10 +26,11 @@ pub(super) fn f32_bytes(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-/// The rows of `bytes` in an order in which, of each of `heads` heads, rows `i` and `i + half` are neighbours.
+/// The rows of `bytes` in an order in which, of each of `heads` heads, rows `i` and `i + half` are
+/// neighbours.
 ///
-/// Source: the rotary embedding turns the pairs (i, i + half) in the models' own code and (2i, 2i + 1) in GGUF files of
-/// the `llama` architecture.
+/// Source: the rotary embedding turns the pairs (i, i + half) in the models' own code and (2i, 2i +
+/// 1) in GGUF files of the `llama` architecture.
 pub(super) fn interleave(bytes: &[u8], row_bytes: usize, heads: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(bytes.len());
     let head_bytes = bytes.len() / heads.max(1);

@@ -16,7 +16,8 @@ use crate::error::{Error, Result};
 /// Name of the file.
 pub(super) const FILE: &str = "config.json";
 
-/// A `config.json` as an object: what `text_config` says stands in the place of what the file itself says.
+/// A `config.json` as an object: what `text_config` says stands in the place of what the file
+/// itself says.
 pub(super) struct Config {
     map: Map<String, Value>,
     /// The model has parts that are not for text.
@@ -106,7 +107,8 @@ impl Config {
                 // Other readers want a number above 0, also where there is no table.
                 let n_token_types = sizes.n_token_types.max(1) as u32;
                 keys.metadata.insert("tokenizer.ggml.token_type_count", n_token_types);
-                // Heads that guess left-out words are parts of some files, and follow from the embedding.
+                // Heads that guess left-out words are parts of some files, and follow from the
+                // embedding.
                 let is_tied = Some(true);
                 let (metadata, generated) = (keys.metadata, Vec::new());
                 return Ok(Hyperparameters { family, sizes, is_tied, metadata, generated });

@@ -1,4 +1,5 @@
-//! Encoders of the BERT family: what their tensors are called, and their hyperparameters under the keys of GGUF.
+//! Encoders of the BERT family: what their tensors are called, and their hyperparameters under the
+//! keys of GGUF.
 
 use super::family::{Bias, Encoder, Family, Form, Names, Part, Shape, part};
 use super::fields::Fields;

@@ -1,5 +1,6 @@
-//! Form of the tables of Hugging Face families: names of tensors on either side, changes of their values, and what
-//! hyperparameters differ in. The tables are in [`super::decoder`] and [`super::encoder`].
+//! Form of the tables of Hugging Face families: names of tensors on either side, changes of their
+//! values, and what hyperparameters differ in. The tables are in [`super::decoder`] and
+//! [`super::encoder`].
 
 use super::window::Window;
 
@@ -35,7 +36,8 @@ pub(super) enum Form {
     Encoder(Encoder),
 }
 
-/// Hyperparameters of a decoder: defaults of fields that `config.json` may leave out, and keys that are written.
+/// Hyperparameters of a decoder: defaults of fields that `config.json` may leave out, and keys that
+/// are written.
 #[derive(Debug)]
 pub(super) struct Decoder {
     /// Query heads; `None`: the field is required.
@@ -90,7 +92,8 @@ pub(super) struct Encoder {
     pub(super) norm_eps: Option<&'static str>,
     /// `None`: there are no token types.
     pub(super) n_token_types: Option<&'static str>,
-    /// The id whose row is the last one before the first position; `None`: positions begin at row 0.
+    /// The id whose row is the last one before the first position; `None`: positions begin at
+    /// row 0.
     pub(super) padding: Option<&'static str>,
 }
 

@@ -1,5 +1,5 @@
-//! The JSON files of a folder: read up to a limit, and their fields by type. `null` counts as absent, as it does for the
-//! programs that write these files.
+//! The JSON files of a folder: read up to a limit, and their fields by type. `null` counts as
+//! absent, as it does for the programs that write these files.
 
 use std::fs::File;
 use std::io::Read;

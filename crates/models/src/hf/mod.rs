@@ -1,10 +1,12 @@
 //! Hugging Face folders (`config.json`, safetensors, tokenizer files), seen as GGUF files.
 //!
-//! Nothing is converted when a folder is opened: hyperparameters get the keys of GGUF, tensors their names and shapes.
-//! Matrices stay in the mapped files. Made anew, when they are asked for, are vectors that are not in f32, norms that GGUF
-//! stores plus one, and the query and key matrices of the `llama` architecture, whose rows are in another order there.
+//! Nothing is converted when a folder is opened: hyperparameters get the keys of GGUF, tensors
+//! their names and shapes. Matrices stay in the mapped files. Made anew, when they are asked for,
+//! are vectors that are not in f32, norms that GGUF stores plus one, and the query and key matrices
+//! of the `llama` architecture, whose rows are in another order there.
 //!
-//! Source: the files as transformers 4 and 5 write them; keys, names and row orders as llama.cpp's converter.
+//! Source: the files as transformers 4 and 5 write them; keys, names and row orders as llama.cpp's
+//! converter.
 
 mod change;
 mod chat_template;
@@ -41,7 +43,8 @@ use crate::weights::{EMBEDDING, block_format};
 
 /// A model in a Hugging Face folder.
 ///
-/// While it or any data of it is alive, the weight files must not be shortened or overwritten in place.
+/// While it or any data of it is alive, the weight files must not be shortened or overwritten in
+/// place.
 ///
 /// ```no_run
 /// use ruvllm_models::{Checkpoint, HfFolder, Model};
@@ -60,10 +63,12 @@ pub struct HfFolder {
     shards: Shards,
 }
 
-/// A tensor as a weight file holds it: rows, names and values are those of the folder, not those of GGUF.
+/// A tensor as a weight file holds it: rows, names and values are those of the folder, not those of
+/// GGUF.
 #[derive(Debug, Clone)]
 pub struct StoredTensor {
-    /// The name in a model for text: `model.layers.0.self_attn.q_proj.weight`, whatever larger model the folder has.
+    /// The name in a model for text: `model.layers.0.self_attn.q_proj.weight`, whatever larger
+    /// model the folder has.
     pub name: String,
     /// F32, F16 or BF16.
     pub tensor_type: TensorType,
@@ -74,15 +79,16 @@ pub struct StoredTensor {
 }
 
 impl HfFolder {
-    /// Opens a folder: reads its configuration and the headers of its weight files, and checks them against each other.
-    /// The tokenizer is read when it is asked for.
+    /// Opens a folder: reads its configuration and the headers of its weight files, and checks them
+    /// against each other. The tokenizer is read when it is asked for.
     ///
     /// # Errors
-    /// [`Error::NotAModelFolder`] without a configuration or weights; [`Error::UnsupportedArchitecture`];
-    /// [`Error::InvalidField`], [`Error::MissingField`] and [`Error::InvalidJson`] for files that no such model has;
-    /// [`Error::MissingShard`], [`Error::MissingInShard`], [`Error::Safetensors`] and [`Error::DuplicateTensor`] for
-    /// damaged or incomplete weights; [`Error::MissingTensor`], [`Error::UnexpectedTensor`], [`Error::TensorShape`] and
-    /// [`Error::UnsupportedTensorType`] for weights of another model.
+    /// [`Error::NotAModelFolder`] without a configuration or weights;
+    /// [`Error::UnsupportedArchitecture`]; [`Error::InvalidField`], [`Error::MissingField`] and
+    /// [`Error::InvalidJson`] for files that no such model has; [`Error::MissingShard`],
+    /// [`Error::MissingInShard`], [`Error::Safetensors`] and [`Error::DuplicateTensor`] for damaged
+    /// or incomplete weights; [`Error::MissingTensor`], [`Error::UnexpectedTensor`],
+    /// [`Error::TensorShape`] and [`Error::UnsupportedTensorType`] for weights of another model.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let config = Config::read(path)?;
@@ -108,7 +114,8 @@ impl HfFolder {
         self.shards.len()
     }
 
-    /// `config.json` as it is read: what `text_config` says stands in the place of what the file itself says.
+    /// `config.json` as it is read: what `text_config` says stands in the place of what the file
+    /// itself says.
     pub fn config(&self) -> &serde_json::Map<String, serde_json::Value> {
         self.config.map()
     }

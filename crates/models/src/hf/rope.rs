@@ -1,5 +1,5 @@
-//! Rotary positions of a `config.json`, in the forms of transformers 4 (`rope_theta`, `rope_scaling`) and 5
-//! (`rope_parameters`, with one object per kind of layer where kinds differ).
+//! Rotary positions of a `config.json`, in the forms of transformers 4 (`rope_theta`,
+//! `rope_scaling`) and 5 (`rope_parameters`, with one object per kind of layer where kinds differ).
 
 use std::f32::consts::PI;
 
@@ -110,7 +110,8 @@ pub(super) fn write(
         None => {}
     }
     match rope.kind {
-        // The base of `dynamic` grows with texts that are longer than the context, and none is taken.
+        // The base of `dynamic` grows with texts that are longer than the context, and none is
+        // taken.
         None | Some("default" | "dynamic") => Ok(Vec::new()),
         Some("linear") => {
             keys.text("rope.scaling.type", "linear");
@@ -176,8 +177,8 @@ fn write_yarn(rope: &Rope<'_>, decoder: &Decoder, sizes: &Sizes, keys: &mut Keys
     Ok(())
 }
 
-/// What Llama 3.1 divides its rotary frequencies by: 1 for short wavelengths, the factor for long ones, and a blend
-/// between. In f32 throughout, as the model's own code computes it.
+/// What Llama 3.1 divides its rotary frequencies by: 1 for short wavelengths, the factor for long
+/// ones, and a blend between. In f32 throughout, as the model's own code computes it.
 fn llama3_divisors(rope: &Rope<'_>, base: f32, rotary_dim: usize) -> Result<Vec<f32>> {
     let fields = &rope.scaling;
     let real = |key: &str, default: f64| fields.positive(key).map(|value| value.unwrap_or(default) as f32);

@@ -1,5 +1,5 @@
-//! What the files of a sentence-transformers folder say about making vectors: pooling, normalization and the length that
-//! counts.
+//! What the files of a sentence-transformers folder say about making vectors: pooling,
+//! normalization and the length that counts.
 
 use std::path::{Component, Path};
 
@@ -16,7 +16,8 @@ const MODULES: &str = "modules.json";
 /// Settings of the first step.
 const SENTENCE: &str = "sentence_bert_config.json";
 
-/// What the kinds of pooling are called, in fields of the older files and as the value of `pooling_mode`.
+/// What the kinds of pooling are called, in fields of the older files and as the value of
+/// `pooling_mode`.
 const POOLINGS: [(&str, &str, Pooling); 3] = [
     ("pooling_mode_mean_tokens", "mean", Pooling::Mean),
     ("pooling_mode_cls_token", "cls", Pooling::Cls),
@@ -26,7 +27,8 @@ const POOLINGS: [(&str, &str, Pooling); 3] = [
 /// Adds what a folder says to the metadata of a model of `architecture`.
 ///
 /// # Errors
-/// [`Error::InvalidField`] for steps that are not implemented: leaving one out would give other vectors.
+/// [`Error::InvalidField`] for steps that are not implemented: leaving one out would give other
+/// vectors.
 pub(super) fn write(folder: &Path, architecture: &str, metadata: &mut Metadata) -> Result<()> {
     let path = folder.join(MODULES);
     let Some(bytes) = read_file(&path)? else { return Ok(()) };

@@ -1,5 +1,6 @@
-//! The weight files of a folder: one `model.safetensors`, or the shards that `model.safetensors.index.json` names. Headers
-//! are read and checked; tensor data stay in the mapped files.
+//! The weight files of a folder: one `model.safetensors`, or the shards that
+//! `model.safetensors.index.json` names. Headers are read and checked; tensor data stay in the
+//! mapped files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;

@@ -1,6 +1,7 @@
 //! The sizes of a model and their limits.
 
-/// Limits beyond which a value is not taken for real; every size is checked against the tensors afterwards.
+/// Limits beyond which a value is not taken for real; every size is checked against the tensors
+/// afterwards.
 pub(super) const MAX_WIDTH: usize = 1 << 20;
 pub(super) const MAX_HEAD_DIM: usize = 1 << 12;
 pub(super) const MAX_POSITIONS: usize = u32::MAX as usize;

@@ -1,4 +1,5 @@
-//! From the tensors of a folder to those of a GGUF file: names, shapes, and what happens to the values on the way.
+//! From the tensors of a folder to those of a GGUF file: names, shapes, and what happens to the
+//! values on the way.
 
 use std::collections::HashMap;
 
@@ -60,12 +61,15 @@ pub(super) enum Change {
     SkipRows(usize),
 }
 
-/// Makes the list of a model's tensors: generated ones first, then those of the files in their order.
+/// Makes the list of a model's tensors: generated ones first, then those of the files in their
+/// order.
 ///
 /// # Errors
-/// A tensor that is missing, left over, there twice, or of a wrong shape or type. Names are those of the folder.
+/// A tensor that is missing, left over, there twice, or of a wrong shape or type. Names are those
+/// of the folder.
 pub(super) fn list(model: &Hyperparameters, is_multimodal: bool, stored: Vec<Stored>) -> Result<Vec<Tensor>> {
-    // Each layer has tensors of its own: a count beyond their number must not decide the size of anything.
+    // Each layer has tensors of its own: a count beyond their number must not decide the size of
+    // anything.
     if model.sizes.n_layers > stored.len() {
         let layer = stored.len();
         return Err(Error::MissingTensor {

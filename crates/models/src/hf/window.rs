@@ -25,8 +25,8 @@ pub(super) struct Window {
     pub(super) number: &'static [&'static str],
     /// `layer_types` may choose others.
     pub(super) is_chosen: bool,
-    /// The length is written also if it is 0: that tells Phi-4 from the older models, and readers have another default
-    /// for Gemma.
+    /// The length is written also if it is 0: that tells Phi-4 from the older models, and readers
+    /// have another default for Gemma.
     pub(super) is_always_written: bool,
 }
 
@@ -53,7 +53,8 @@ impl Window {
         is_always_written: false,
     };
 
-    /// How many tokens a layer with a window sees; `None` if no layer has one. Left out is another thing than `null`.
+    /// How many tokens a layer with a window sees; `None` if no layer has one. Left out is another
+    /// thing than `null`.
     fn read_length(&self, config: &Fields<'_>) -> Result<Option<usize>> {
         if let Some(switch) = self.switch
             && config.flag(switch)? != Some(true)
@@ -119,7 +120,8 @@ pub(super) fn write(
     Ok(())
 }
 
-/// Whether each layer has a window: as the family has it, or as the file lists it, if the family leaves the choice.
+/// Whether each layer has a window: as the family has it, or as the file lists it, if the family
+/// leaves the choice.
 fn read_layers(config: &Fields<'_>, window: Option<&Window>, sizes: &Sizes) -> Result<Vec<bool>> {
     let rule = window.map_or(Ok(Rule::None), |window| window.read_rule(config))?;
     let by_rule = rule.layers(sizes.n_layers);

@@ -1,5 +1,5 @@
-//! A checkpoint whose matrices are quantized when they are asked for: for models that are loaded once, from weights that
-//! stay as they are.
+//! A checkpoint whose matrices are quantized when they are asked for: for models that are loaded
+//! once, from weights that stay as they are.
 
 use std::collections::HashMap;
 
@@ -14,8 +14,9 @@ use crate::weights::format_of;
 
 /// Another checkpoint with the tensor types of a [`Recipe`].
 ///
-/// A tensor that keeps its type keeps its bytes. Each other one is made on all threads when its data are asked for, and
-/// nothing is kept here, so loading a model takes the memory of what it becomes and of no more than one tensor beside.
+/// A tensor that keeps its type keeps its bytes. Each other one is made on all threads when its
+/// data are asked for, and nothing is kept here, so loading a model takes the memory of what it
+/// becomes and of no more than one tensor beside.
 pub struct InSitu<'a> {
     inner: &'a dyn Checkpoint,
     metadata: Metadata,

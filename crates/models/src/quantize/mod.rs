@@ -1,8 +1,8 @@
-//! Models in another storage type: [`quantize`] and [`convert`] write a GGUF file whose matrices follow a [`Recipe`],
-//! [`InSitu`] does the same while a model is loaded.
+//! Models in another storage type: [`quantize`] and [`convert`] write a GGUF file whose matrices
+//! follow a [`Recipe`], [`InSitu`] does the same while a model is loaded.
 //!
-//! Of a file a batch of rows at a time is in memory: decoded to f32, encoded, written. Rows are independent, so threads
-//! share a batch and the result does not depend on their number.
+//! Of a file a batch of rows at a time is in memory: decoded to f32, encoded, written. Rows are
+//! independent, so threads share a batch and the result does not depend on their number.
 
 mod in_situ;
 mod recipe;
@@ -58,16 +58,19 @@ pub struct QuantizeReport {
     pub fallbacks: Vec<Fallback>,
 }
 
-/// Writes `checkpoint` to `output` with the types of `recipe` (its base type for every matrix if `pure`).
+/// Writes `checkpoint` to `output` with the types of `recipe` (its base type for every matrix if
+/// `pure`).
 ///
-/// All metadata are kept, except that `general.file_type` and `general.quantization_version` say what the file is now.
-/// Tensors that are not matrices keep their type, and whatever keeps its type keeps its bytes. The file appears complete
-/// or not at all; `progress` is called after each batch and may stop the work.
+/// All metadata are kept, except that `general.file_type` and `general.quantization_version` say
+/// what the file is now. Tensors that are not matrices keep their type, and whatever keeps its type
+/// keeps its bytes. The file appears complete or not at all; `progress` is called after each batch
+/// and may stop the work.
 ///
 /// # Errors
-/// [`Error::UnsupportedTensorType`] for a matrix that cannot be decoded; [`Error::WeightValue`] for a weight that is not
-/// finite or too large for the type it gets; [`Error::Cancelled`] after a `Break`; [`Error::Gguf`] if the input is damaged
-/// or the output cannot be written; those of [`Checkpoint::file_metadata`].
+/// [`Error::UnsupportedTensorType`] for a matrix that cannot be decoded; [`Error::WeightValue`] for
+/// a weight that is not finite or too large for the type it gets; [`Error::Cancelled`] after a
+/// `Break`; [`Error::Gguf`] if the input is damaged or the output cannot be written; those of
+/// [`Checkpoint::file_metadata`].
 pub fn quantize(
     checkpoint: &dyn Checkpoint,
     output: &Path,
@@ -83,8 +86,8 @@ pub fn quantize(
     write(checkpoint, output, &metadata, &assignments, pool, progress)
 }
 
-/// Writes `checkpoint` to `output` as a GGUF file: every matrix in `matrices`, or in its own type if that is `None`. It is
-/// how a Hugging Face folder becomes a file.
+/// Writes `checkpoint` to `output` as a GGUF file: every matrix in `matrices`, or in its own type
+/// if that is `None`. It is how a Hugging Face folder becomes a file.
 ///
 /// # Errors
 /// As [`quantize`].
@@ -165,7 +168,8 @@ fn file_metadata(checkpoint: &dyn Checkpoint) -> Result<Metadata> {
     Ok(metadata)
 }
 
-/// How many query heads share a key/value head; 1 where the file does not say, or says it per layer.
+/// How many query heads share a key/value head; 1 where the file does not say, or says it per
+/// layer.
 fn heads_per_kv_head(metadata: &Metadata) -> Result<u64> {
     let Some(architecture) = metadata.get_str("general.architecture")? else { return Ok(1) };
     let count = |key: &str| metadata.get_u64(&format!("{architecture}.attention.{key}")).ok().flatten();

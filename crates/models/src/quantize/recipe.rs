@@ -1,8 +1,9 @@
 //! Recipes: which storage type each tensor of a model gets.
 //!
-//! A recipe is a type for most matrices and exceptions for those that lose most by it: the output matrix, the value and
-//! down projections. The rules are llama.cpp's (without an importance matrix), so that a name means the same file layout;
-//! but rows that are not whole blocks of `Q2_K` or `Q3_K` get `IQ4_NL`, which is as large as its `Q4_0` and closer.
+//! A recipe is a type for most matrices and exceptions for those that lose most by it: the output
+//! matrix, the value and down projections. The rules are llama.cpp's (without an importance
+//! matrix), so that a name means the same file layout; but rows that are not whole blocks of `Q2_K`
+//! or `Q3_K` get `IQ4_NL`, which is as large as its `Q4_0` and closer.
 
 use gguf_rs_lite::{TensorInfo, TensorType};
 
@@ -140,12 +141,14 @@ impl Recipe {
         self.mix != Mix::None
     }
 
-    /// The types of a model's tensors, in their order. What is no weight matrix keeps its type; with `pure` all others get
-    /// the recipe's base type. `heads_per_kv_head` is the number of query heads that share a key/value head.
+    /// The types of a model's tensors, in their order. What is no weight matrix keeps its type;
+    /// with `pure` all others get the recipe's base type. `heads_per_kv_head` is the number of
+    /// query heads that share a key/value head.
     pub fn assign(&self, tensors: &[TensorInfo], heads_per_kv_head: u64, pure: bool) -> Vec<Assignment> {
         let tied = !tensors.iter().any(|tensor| tensor.name == OUTPUT);
         let n_layers = tensors.iter().filter_map(|t| layer_of(&t.name)).max().map_or(0, |last| last + 1);
-        // The models of 70 billion parameters, known by their layers: value projections are an eighth of the queries'.
+        // The models of 70 billion parameters, known by their layers: value projections are an
+        // eighth of the queries'.
         let narrow_values = n_layers == 80 && heads_per_kv_head > 1;
         let assign = |tensor: &TensorInfo| {
             if !is_weight_matrix(tensor) {
@@ -218,17 +221,20 @@ impl Part {
 /// The layer in a name `blk.LAYER.`.
 fn layer_of(name: &str) -> Option<u64> {
     let (layer, _) = name.strip_prefix("blk.")?.split_once('.')?;
-    // A number that no file can have as many layers as counts as none, so that it can be counted up from.
+    // A number that no file can have as many layers as counts as none, so that it can be counted up
+    // from.
     layer.parse().ok().filter(|&layer| layer < u64::from(u32::MAX))
 }
 
-/// The rule of the medium mixes: the first eighth of the layers, the last eighth, and every third between.
+/// The rule of the medium mixes: the first eighth of the layers, the last eighth, and every third
+/// between.
 fn has_more_bits(layer: u64, n_layers: u64) -> bool {
     let eighth = n_layers / 8;
     layer < eighth || layer >= 7 * n_layers / 8 || (layer - eighth) % 3 == 2
 }
 
-/// Whether a tensor is a matrix that products use (norms, biases, position tables and routers are not).
+/// Whether a tensor is a matrix that products use (norms, biases, position tables and routers are
+/// not).
 fn is_weight_matrix(tensor: &TensorInfo) -> bool {
     let name = tensor.name.as_str();
     let kept = ["_norm.weight", "ffn_gate_inp.weight", "position_embd.weight", "token_types.weight"];

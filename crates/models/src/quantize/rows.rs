@@ -18,7 +18,8 @@ const PART_VALUES: usize = 1 << 14;
 /// Largest half-precision number: the scales of all quantized types are of that kind.
 const HALF_MAX: f32 = 65_504.0;
 
-/// Writes one tensor, a batch of rows at a time; `advance` is told how many bytes of the input are done.
+/// Writes one tensor, a batch of rows at a time; `advance` is told how many bytes of the input are
+/// done.
 pub(super) fn write_tensor(
     writer: &mut FileWriter,
     tensor: &TensorInfo,

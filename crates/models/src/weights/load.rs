@@ -49,7 +49,8 @@ fn load_layer(source: &mut TensorSource<'_>, config: &ModelConfig, layer: usize)
     let (model_dim, ffn_dim) = (config.model_dim, config.ffn_dim);
     let (query_dim, kv_dim) = (config.query_dim(), config.kv_dim());
     let decoder = &config.decoder;
-    // Rotary frequencies that converters of 2023 stored per layer; they follow from the configuration.
+    // Rotary frequencies that converters of 2023 stored per layer; they follow from the
+    // configuration.
     source.skip(&name("attn_rot_embd.weight"));
     let attention_norm = source.vector(&name("attn_norm.weight"), model_dim)?;
     let (query, key, value) = match decoder.projections {

@@ -1,4 +1,5 @@
-//! Weights, and those of a decoder: matrices that stay in the mapped file and small private vectors.
+//! Weights, and those of a decoder: matrices that stay in the mapped file and small private
+//! vectors.
 
 mod load;
 mod source;

@@ -77,7 +77,8 @@ impl<'a> TensorSource<'a> {
         }
     }
 
-    /// The matrix `name` of shape [`rows`, `cols`], left where it is if a file holds it in this form.
+    /// The matrix `name` of shape [`rows`, `cols`], left where it is if a file holds it in this
+    /// form.
     pub(crate) fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<PackedMatrix> {
         self.matrix_rows(name, rows, cols)?.next(rows)
     }

@@ -1,5 +1,5 @@
-//! Adapters against PEFT's own results: adapted logits, greedy tokens and merged weights, whatever form the model and the
-//! adapter are in; and adapters beside one another.
+//! Adapters against PEFT's own results: adapted logits, greedy tokens and merged weights, whatever
+//! form the model and the adapter are in; and adapters beside one another.
 
 use std::collections::BTreeMap;
 
@@ -68,7 +68,8 @@ fn expected(folder: &str) -> BTreeMap<String, Vec<f64>> {
     numbers.map(|(name, view)| (name.to_owned(), floats(view.data(), view.dtype()))).collect()
 }
 
-/// The files of an adapter: PEFT's, and what llama.cpp's converter made of it. That knows no rsLoRA, so it has not the third.
+/// The files of an adapter: PEFT's, and what llama.cpp's converter made of it. That knows no
+/// rsLoRA, so it has not the third.
 fn forms(name: &str) -> impl Iterator<Item = String> {
     let gguf = format!("{name}/adapter.gguf");
     let gguf = path(&format!("lora/{gguf}")).exists().then_some(gguf);
@@ -148,7 +149,8 @@ fn adapters_of_other_families_are_those_of_peft() {
     for family in ["phi3", "gemma2", "qwen3"] {
         let model = fixtures::model(&format!("tiny/{family}/model-F32.gguf"));
         for form in forms(family) {
-            // llama.cpp's converter loses scales by pattern or root and Gemma's logits; its files then mean something else.
+            // llama.cpp's converter loses scales by pattern or root and Gemma's logits; its files
+            // then mean something else.
             let lossy = form.ends_with(".gguf") && family != "phi3";
             let tensors = if lossy { "expected-gguf" } else { "expected" };
             let bytes =

@@ -26,8 +26,9 @@ const MODELS: [(&str, &str); 12] = [
 /// Lengths of the pieces in which a prompt of 128 tokens is put in.
 const CHUNKS: [usize; 4] = [128, 64, 7, 1];
 
-/// The first instruction set and thread count meets all pieces, every other one a length that goes round with models and
-/// formats, so that all pairs are met; a full run meets all of them with every model and format.
+/// The first instruction set and thread count meets all pieces, every other one a length that goes
+/// round with models and formats, so that all pairs are met; a full run meets all of them with
+/// every model and format.
 #[test]
 fn isa_threads_and_chunks_do_not_change_a_bit() {
     let mut turn = 0;

@@ -298,7 +298,8 @@ fn longrope_needs_both_tensors_and_nothing_beside_them() {
     assert_eq!(whole.long_rope_above(), None);
 }
 
-/// The keys of a sequence in one layer, `[tokens, n_kv_heads * head_dim]`, turned back in float64 as `ropes` says.
+/// The keys of a sequence in one layer, `[tokens, n_kv_heads * head_dim]`, turned back in float64
+/// as `ropes` says.
 fn keys_turned_back(ropes: &KvRopes, config: &ModelConfig, cache: &Sequence, layer: usize) -> Vec<Vec<f64>> {
     let rope = match (&ropes.local, &ropes.long) {
         (Some((local, layers)), _) if layers[layer] => local,
@@ -334,8 +335,9 @@ fn keys_turned_back(ropes: &KvRopes, config: &ModelConfig, cache: &Sequence, lay
     keys
 }
 
-/// A text of one token looks the same from each of its positions, so before they are turned its keys are equal in every layer:
-/// what is wider than rounding was turned back in another way than it was turned.
+/// A text of one token looks the same from each of its positions, so before they are turned its
+/// keys are equal in every layer: what is wider than rounding was turned back in another way than
+/// it was turned.
 #[test]
 fn keys_are_turned_as_caches_are_told() {
     let widest = |name: &str, capacity: usize, ropes: &dyn Fn(KvRopes) -> KvRopes| {

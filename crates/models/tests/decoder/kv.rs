@@ -1,4 +1,5 @@
-//! Keys and values as a caller of the model sees them: growth, memory, truncation, tiers and the full cache.
+//! Keys and values as a caller of the model sees them: growth, memory, truncation, tiers and the
+//! full cache.
 
 use ruvllm_kv_cache::Error as KvError;
 use ruvllm_memory::{PagePool, PoolConfig};

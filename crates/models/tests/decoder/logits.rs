@@ -8,7 +8,8 @@ use serde_json::Value;
 
 use crate::fixtures::{self, Expected, TINY, all_logits, bits, greedy, ids, max_abs_error, new_cache, text};
 
-/// Largest error of a logit or of a token's likelihood in nats: float32 transformers' own is up to 9.4e-5.
+/// Largest error of a logit or of a token's likelihood in nats: float32 transformers' own is up to
+/// 9.4e-5.
 const TOLERANCE: f64 = 5e-4;
 
 /// Largest change of a logit when keys and values are rounded to 16 bits: measured up to 1.6e-2, of
@@ -27,7 +28,8 @@ fn likelihoods(logits: &[f32], vocab_size: usize, tokens: &[TokenId]) -> Vec<f32
         .collect()
 }
 
-/// Runs `check` for each GGUF file and prompt of a tiny model: (file, variant, prompt, variant's data).
+/// Runs `check` for each GGUF file and prompt of a tiny model: (file, variant, prompt, variant's
+/// data).
 fn for_each_prompt(expected: &Expected, mut check: impl FnMut(&str, &str, &Value, &Value)) {
     for (file, variant) in expected.json["gguf_variant"].as_object().expect("variants") {
         for prompt in expected.prompts() {

@@ -1,5 +1,5 @@
-//! Files whose hyperparameters are arbitrary: loading answers with a model or an error, and whatever
-//! loads also runs or answers with an error.
+//! Files whose hyperparameters are arbitrary: loading answers with a model or an error, and
+//! whatever loads also runs or answers with an error.
 
 use gguf_rs_lite::{Gguf, TensorType, Value};
 use proptest::prelude::*;

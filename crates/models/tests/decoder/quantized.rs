@@ -46,8 +46,8 @@ fn logits_are_within_the_rounding_of_activations() {
     }
 }
 
-/// Tokens bind where the reference's smallest margin exceeds 0.1: closer calls are decided by the 8-bit rounding of
-/// activations, which moves these logits by up to 0.16.
+/// Tokens bind where the reference's smallest margin exceeds 0.1: closer calls are decided by the
+/// 8-bit rounding of activations, which moves these logits by up to 0.16.
 #[test]
 fn greedy_continuations_match_where_the_margin_binds() {
     let compute = fixtures::compute();

@@ -1,5 +1,6 @@
-//! Encoders of the BERT family against an independent implementation in float64 (`tests/data/encoder`), as other families
-//! of the same form, as GGUF files, and folders that are none.
+//! Encoders of the BERT family against an independent implementation in float64
+//! (`tests/data/encoder`), as other families of the same form, as GGUF files, and folders that are
+//! none.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};

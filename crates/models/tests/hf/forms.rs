@@ -1,5 +1,5 @@
-//! Forms of the families that published configurations have beside those of `tests/data/tiny`: logits beside those that
-//! transformers computes (`tests/data/forms`).
+//! Forms of the families that published configurations have beside those of `tests/data/tiny`:
+//! logits beside those that transformers computes (`tests/data/forms`).
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -24,7 +24,8 @@ const MORE: [(&str, &str); 3] = [
     ("mistral", "tokenizer.ggml.padding_token_id"),
 ];
 
-/// The rotary divisors follow from the configuration by a power, whose last bit differs between libraries.
+/// The rotary divisors follow from the configuration by a power, whose last bit differs between
+/// libraries.
 const COMPUTED: &str = "rope_freqs.weight";
 
 #[test]

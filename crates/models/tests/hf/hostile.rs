@@ -1,4 +1,5 @@
-//! Random damage to the files of a folder: an error or a model, never a panic, and never much memory.
+//! Random damage to the files of a folder: an error or a model, never a panic, and never much
+//! memory.
 
 use std::fs;
 

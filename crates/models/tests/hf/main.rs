@@ -1,4 +1,5 @@
-//! Hugging Face folders against the GGUF files that an independent converter made of them (`tests/data/tiny`).
+//! Hugging Face folders against the GGUF files that an independent converter made of them
+//! (`tests/data/tiny`).
 
 mod chat_template;
 mod convert;

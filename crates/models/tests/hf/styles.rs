@@ -1,4 +1,5 @@
-//! The forms in which the same model can be written: shards, other types, nested and newer configurations.
+//! The forms in which the same model can be written: shards, other types, nested and newer
+//! configurations.
 
 use std::fs;
 

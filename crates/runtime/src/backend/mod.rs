@@ -1,4 +1,5 @@
-//! What a model computes with: the seam between the generation loop and what makes logits of tokens.
+//! What a model computes with: the seam between the generation loop and what makes logits of
+//! tokens.
 //!
 //! ```text
 //! GenerateRequest ──► generate: prompt, sampler, stop strings, streaming, cancellation
@@ -29,8 +30,9 @@ use crate::session::Session;
 
 /// A loaded model that computes logits, whatever computes them.
 ///
-/// The [`Engine`] is one. Another needs to say what the model is and to start sequences ([`BackendSession`]); it gets the
-/// engine's generation loop: sampling, stop strings, streaming, cancellation.
+/// The [`Engine`] is one. Another needs to say what the model is and to start sequences
+/// ([`BackendSession`]); it gets the engine's generation loop: sampling, stop strings, streaming,
+/// cancellation.
 ///
 /// # Example
 /// ```no_run
@@ -59,7 +61,8 @@ pub trait InferenceBackend: Send + Sync {
     /// Tokens that a sequence can have, prompt and output together.
     fn context_length(&self) -> usize;
 
-    /// An empty sequence that is to have at most `capacity` tokens, of at most [`context_length`](Self::context_length).
+    /// An empty sequence that is to have at most `capacity` tokens, of at most
+    /// [`context_length`](Self::context_length).
     ///
     /// # Errors
     /// A capacity beyond the context, and no memory.
@@ -73,8 +76,8 @@ pub trait InferenceBackend: Send + Sync {
     /// Generates text for one request: see [`Engine::generate`], which this is for an engine.
     ///
     /// # Errors
-    /// Those of [`Engine::generate`], [`Error::AdapterBackend`] for a request with an adapter, and what the backend's sessions
-    /// report.
+    /// Those of [`Engine::generate`], [`Error::AdapterBackend`] for a request with an adapter, and
+    /// what the backend's sessions report.
     fn generate(
         &self,
         request: &GenerateRequest,
@@ -97,8 +100,8 @@ pub trait InferenceBackend: Send + Sync {
     }
 }
 
-/// Sequences of the engine count for no tenant but the engine itself and begin with the prefixes that it keeps;
-/// [`generate`](InferenceBackend::generate) is the engine's own, with tenants.
+/// Sequences of the engine count for no tenant but the engine itself and begin with the prefixes
+/// that it keeps; [`generate`](InferenceBackend::generate) is the engine's own, with tenants.
 impl InferenceBackend for Engine {
     fn name(&self) -> &str {
         "native"

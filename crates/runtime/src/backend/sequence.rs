@@ -18,21 +18,24 @@ pub trait BackendSession: Send {
         self.len() == 0
     }
 
-    /// Appends `tokens`, at least one, and returns the logits after the last of them, `[vocab_size]`.
+    /// Appends `tokens`, at least one, and returns the logits after the last of them,
+    /// `[vocab_size]`.
     ///
     /// # Errors
-    /// No tokens, ids that the model does not know, more tokens than fit, and whatever the computation reports. The sequence
-    /// may be shorter then, down to empty: [`len`](Self::len) says it.
+    /// No tokens, ids that the model does not know, more tokens than fit, and whatever the
+    /// computation reports. The sequence may be shorter then, down to empty: [`len`](Self::len)
+    /// says it.
     fn forward(&mut self, tokens: &[TokenId]) -> Result<&[f32]>;
 
-    /// Drops the tokens from position `len` on, and as many before it as the backend cannot keep. How many are left.
+    /// Drops the tokens from position `len` on, and as many before it as the backend cannot keep.
+    /// How many are left.
     ///
     /// # Errors
     /// Whatever the backend reports.
     fn truncate(&mut self, len: usize) -> Result<usize>;
 
-    /// Keeps what the sequence, whose tokens are `present`, has of `prompt`: how many of its first tokens need not be
-    /// computed. At least the last one does.
+    /// Keeps what the sequence, whose tokens are `present`, has of `prompt`: how many of its first
+    /// tokens need not be computed. At least the last one does.
     ///
     /// # Errors
     /// Whatever the backend reports.
@@ -40,8 +43,9 @@ pub trait BackendSession: Send {
         self.truncate(common_prefix_len(present, prompt))
     }
 
-    /// Appends `tokens`, at least one, in passes of at most `chunk`, and returns the logits after the last of them. `go_on` is
-    /// asked before each pass; a `Break` gives `None` and leaves the sequence where it is.
+    /// Appends `tokens`, at least one, in passes of at most `chunk`, and returns the logits after
+    /// the last of them. `go_on` is asked before each pass; a `Break` gives `None` and leaves the
+    /// sequence where it is.
     ///
     /// # Errors
     /// Those of [`forward`](Self::forward).

@@ -8,11 +8,12 @@ use crate::error::{Error, Result};
 use crate::session::Session;
 
 impl Engine {
-    /// Logits at `positions` (in any order, repeats allowed) of a sequence of tokens: `[positions, vocab_size]`.
+    /// Logits at `positions` (in any order, repeats allowed) of a sequence of tokens: `[positions,
+    /// vocab_size]`.
     ///
     /// # Errors
-    /// [`Error::ContextTooLong`], [`Error::TokenOutOfRange`], [`Error::PositionOutOfRange`]; [`Error::Cache`] and
-    /// [`Error::Forward`] from the run.
+    /// [`Error::ContextTooLong`], [`Error::TokenOutOfRange`], [`Error::PositionOutOfRange`];
+    /// [`Error::Cache`] and [`Error::Forward`] from the run.
     pub fn logits(&self, tokens: &[TokenId], positions: &[usize]) -> Result<Vec<f32>> {
         self.check_context("the sequence", tokens.len())?;
         self.check_tokens(tokens)?;

@@ -1,4 +1,5 @@
-//! Measuring what a model predicts: perplexity of a text, logits of given tokens, retrieval of a key from a long text.
+//! Measuring what a model predicts: perplexity of a text, logits of given tokens, retrieval of a
+//! key from a long text.
 
 mod logits;
 mod passkey;
@@ -14,16 +15,16 @@ use crate::error::{Error, Result};
 pub use passkey::{PasskeyOptions, PasskeyResult};
 pub use perplexity::Perplexity;
 
-/// Bytes of logits that a measurement may hold: with a vocabulary of 128 k ids, all rows of a 512-token chunk would be a
-/// quarter of a gigabyte.
+/// Bytes of logits that a measurement may hold: with a vocabulary of 128 k ids, all rows of a
+/// 512-token chunk would be a quarter of a gigabyte.
 const LOGITS_BYTES: usize = 64 << 20;
 
 /// Rows of logits that a thread takes at a time; a row of 32 k values is about 0.1 ms of work.
 const ROWS_PER_TASK: usize = 4;
 
 impl Engine {
-    /// Ids in one pass of a measurement. With tiers only a block: what a pass appends is hot until it ends, and the
-    /// measurement should see what generating would.
+    /// Ids in one pass of a measurement. With tiers only a block: what a pass appends is hot until
+    /// it ends, and the measurement should see what generating would.
     fn scored_at_once(&self) -> usize {
         if self.kv.policy().warm.is_some() {
             return self.kv.block_tokens();
@@ -34,8 +35,8 @@ impl Engine {
     /// `sum` plus `-ln p` of each of `targets` under its row of logits, `[targets, vocab_size]`.
     fn add_losses(&self, sum: f64, logits: &[f32], targets: &[TokenId]) -> f64 {
         let vocab_size = self.config().vocab_size;
-        // The threads share the rows. The sum is taken one by one in the order of the text, so that neither they nor
-        // the size of the passes change it.
+        // The threads share the rows. The sum is taken one by one in the order of the text, so that
+        // neither they nor the size of the passes change it.
         let losses: Vec<AtomicU64> = targets.iter().map(|_| AtomicU64::default()).collect();
         self.compute.pool.for_each_chunk(targets.len(), ROWS_PER_TASK, &|rows| {
             for row in rows {

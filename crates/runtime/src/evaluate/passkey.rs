@@ -1,10 +1,12 @@
 //! Passkey retrieval: does a model still know what a long text said once?
 //!
-//! A sentence with a random key stands somewhere in real text, and the text ends with the same sentence without the key
-//! (Mohtashami and Jaggi, arXiv 2305.16300). Small models seldom get through a whole key, but they show whether they saw
-//! it: its negative log-likelihood falls far below that after the same text without the sentence.
+//! A sentence with a random key stands somewhere in real text, and the text ends with the same
+//! sentence without the key (Mohtashami and Jaggi, arXiv 2305.16300). Small models seldom get
+//! through a whole key, but they show whether they saw it: its negative log-likelihood falls far
+//! below that after the same text without the sentence.
 //!
-//! Each digit is a token, also where the tokenizer would join some of them: so every model is asked for as many tokens.
+//! Each digit is a token, also where the tokenizer would join some of them: so every model is asked
+//! for as many tokens.
 
 use std::ops::{ControlFlow, Range};
 
@@ -57,21 +59,21 @@ pub struct PasskeyResult {
 impl Engine {
     /// Passkey retrieval from a text given as token ids, one result per depth.
     ///
-    /// Each trial takes another part of the text, spread evenly over it, and another key of five random digits, in
-    /// `\n\nThe pass key is 12345.\n\n`. All prompts have `context` tokens, the key at their end included; nothing
-    /// stands before the text.
+    /// Each trial takes another part of the text, spread evenly over it, and another key of five
+    /// random digits, in `\n\nThe pass key is 12345.\n\n`. All prompts have `context` tokens, the
+    /// key at their end included; nothing stands before the text.
     ///
     /// `progress` gets the ids that are done and the ids in all; `Break` ends the measurement.
     ///
     /// # Numerics
-    /// Log-probabilities are f64 from f32 logits. A key counts as found if each of its tokens has the largest logit after
-    /// those before it, which is what greedy decoding would choose.
+    /// Log-probabilities are f64 from f32 logits. A key counts as found if each of its tokens has
+    /// the largest logit after those before it, which is what greedy decoding would choose.
     ///
     /// # Errors
-    /// [`Error::InvalidOption`] without trials, [`Error::PasskeyDepth`], [`Error::PasskeyDigit`] if the vocabulary
-    /// lacks one, [`Error::PasskeyContext`] if the sentences alone fill the context, [`Error::TextTooShort`],
-    /// [`Error::ContextTooLong`], [`Error::TokenOutOfRange`]; [`Error::Cancelled`] after a `Break`; [`Error::Cache`] and
-    /// [`Error::Forward`] from the run.
+    /// [`Error::InvalidOption`] without trials, [`Error::PasskeyDepth`], [`Error::PasskeyDigit`] if
+    /// the vocabulary lacks one, [`Error::PasskeyContext`] if the sentences alone fill the context,
+    /// [`Error::TextTooShort`], [`Error::ContextTooLong`], [`Error::TokenOutOfRange`];
+    /// [`Error::Cancelled`] after a `Break`; [`Error::Cache`] and [`Error::Forward`] from the run.
     pub fn passkey(
         &self,
         text: &[TokenId],
@@ -128,8 +130,8 @@ impl Engine {
         self.check_tokens(text)
     }
 
-    /// How well the key at the end of `prompt` is predicted, computed as generating would. `go_on` gets the position before
-    /// each pass.
+    /// How well the key at the end of `prompt` is predicted, computed as generating would. `go_on`
+    /// gets the position before each pass.
     fn score_end(
         &self,
         session: &mut Session<'_>,

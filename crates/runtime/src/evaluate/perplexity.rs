@@ -25,8 +25,9 @@ pub struct Perplexity {
 impl Engine {
     /// Perplexity of a text given as token ids, of which the first `limit` are used.
     ///
-    /// The ids are cut into consecutive windows of `context` ids without overlap. Each window starts at position 0
-    /// with an empty cache, and every id but its first is scored. Ids that do not fill a last window are left out.
+    /// The ids are cut into consecutive windows of `context` ids without overlap. Each window
+    /// starts at position 0 with an empty cache, and every id but its first is scored. Ids that do
+    /// not fill a last window are left out.
     ///
     /// `progress` gets the ids that are done and the ids in all; `Break` ends the measurement.
     ///
@@ -34,8 +35,9 @@ impl Engine {
     /// Log-probabilities are f64 from f32 logits, summed in f64.
     ///
     /// # Errors
-    /// [`Error::WindowTooShort`], [`Error::TextTooShort`], [`Error::ContextTooLong`], [`Error::TokenOutOfRange`],
-    /// [`Error::Cancelled`] after a `Break`; [`Error::Cache`] and [`Error::Forward`] from the run.
+    /// [`Error::WindowTooShort`], [`Error::TextTooShort`], [`Error::ContextTooLong`],
+    /// [`Error::TokenOutOfRange`], [`Error::Cancelled`] after a `Break`; [`Error::Cache`] and
+    /// [`Error::Forward`] from the run.
     pub fn perplexity(
         &self,
         tokens: &[TokenId],

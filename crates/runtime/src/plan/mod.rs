@@ -1,9 +1,10 @@
-//! What the engine does where it was not told: threads, context, and how and within which memory keys and values are
-//! stored.
+//! What the engine does where it was not told: threads, context, and how and within which memory
+//! keys and values are stored.
 //!
-//! [`Plan::new`] is a pure function of the machine, the model and what was asked for, so the same machine gives the same
-//! answers: how much memory happens to be free plays no part. [`Engine::load`](crate::Engine::load) does what the plan says;
-//! `ruvllm doctor` shows it. How weights are stored is in no plan: they are used as they lie in the mapped file (ADR-0007), or as
+//! [`Plan::new`] is a pure function of the machine, the model and what was asked for, so the same
+//! machine gives the same answers: how much memory happens to be free plays no part.
+//! [`Engine::load`](crate::Engine::load) does what the plan says; `ruvllm doctor` shows it. How
+//! weights are stored is in no plan: they are used as they lie in the mapped file (ADR-0007), or as
 //! they were asked for.
 
 #[cfg(test)]
@@ -109,7 +110,8 @@ pub enum Reason {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Warning {
-    /// The weights are larger than the memory: the system reads them from the disk again for every token.
+    /// The weights are larger than the memory: the system reads them from the disk again for every
+    /// token.
     Weights {
         /// Bytes of the weights.
         weights_bytes: u64,
@@ -146,7 +148,8 @@ pub struct Plan {
     pub kv: Choice<KvPolicy>,
     /// Bytes of the keys and values of all sequences.
     pub kv_budget: Choice<usize>,
-    /// Bytes of keys and values of one sequence of the whole context, as far as the policy makes them small.
+    /// Bytes of keys and values of one sequence of the whole context, as far as the policy makes
+    /// them small.
     pub sequence_bytes: u64,
     /// What does not fit the machine.
     pub warnings: Vec<Warning>,
@@ -170,16 +173,18 @@ const CONTEXT_STEP: usize = 256;
 const MIN_KV_BUDGET: u64 = 32 << 20;
 
 impl Plan {
-    /// Sequences of the model's full length that the budget of keys and values is made for where there is memory for it.
+    /// Sequences of the model's full length that the budget of keys and values is made for where
+    /// there is memory for it.
     pub const SEQUENCES: usize = 4;
 
-    /// The plan for a model on a machine, as far as `options` leave it open. Options of 0 count as 1.
+    /// The plan for a model on a machine, as far as `options` leave it open. Options of 0 count
+    /// as 1.
     pub fn new(machine: &Machine, model: &ModelSize, options: &EngineOptions) -> Self {
         let memory_bytes = machine.memory_bytes().unwrap_or(ASSUMED_MEMORY);
         let left_bytes =
             memory_bytes.saturating_sub(memory_bytes / SYSTEM_SHARE).saturating_sub(model.weights_bytes);
-        // A quarter stays for what else runs. Of the rest a sequence gets two thirds: pages are not full to the last byte,
-        // and prefixes are kept beside it.
+        // A quarter stays for what else runs. Of the rest a sequence gets two thirds: pages are not
+        // full to the last byte, and prefixes are kept beside it.
         let budget_bytes = left_bytes / 4 * 3;
         let room_bytes = budget_bytes / 3 * 2;
 
@@ -260,8 +265,8 @@ fn context(model: &ModelSize, kv: &KvPolicy, asked: Option<usize>, room_bytes: u
     }
 }
 
-/// Bytes for several sequences of the model's full length, within `most` of `[the budget, all that is left]`; but always for
-/// one of the context.
+/// Bytes for several sequences of the model's full length, within `most` of `[the budget, all that
+/// is left]`; but always for one of the context.
 fn budget(
     model: &ModelSize,
     kv: &KvPolicy,
@@ -299,7 +304,8 @@ fn with_slack(bytes: u64) -> u64 {
 }
 
 impl ModelSize {
-    /// Bytes of the keys and values of a sequence: hot tokens in the hot format, the others in the smallest.
+    /// Bytes of the keys and values of a sequence: hot tokens in the hot format, the others in the
+    /// smallest.
     fn kv_bytes(&self, kv: &KvPolicy, tokens: usize) -> u64 {
         let tokens = tokens.min(self.window.unwrap_or(usize::MAX));
         let block_tokens = kv.block_tokens();
@@ -307,7 +313,8 @@ impl ModelSize {
         let last = kv.tiers().last().unwrap_or(kv.hot);
         let hot_tokens = if last == kv.hot { 0 } else { kv.hot_tokens.saturating_add(kv.sink_tokens) };
         let hot_blocks = (hot_tokens.div_ceil(block_tokens) as u64).min(blocks);
-        // A format that the model's heads do not fit has room nowhere; asked for, it is refused when the model is loaded.
+        // A format that the model's heads do not fit has room nowhere; asked for, it is refused
+        // when the model is loaded.
         let bytes = |formats: KvFormats| {
             formats.block_bytes(self.kv_shape, block_tokens).map_or(u64::MAX, |bytes| bytes as u64)
         };

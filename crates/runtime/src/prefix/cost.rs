@@ -1,8 +1,8 @@
 //! Whether it is quicker to read a prefix from its files or to compute it again.
 //!
-//! The model has two numbers, both measured: bytes that are read per second, verified and in place, and tokens that a prefill
-//! computes per second. Reading wins if `bytes / read_rate <= tokens / prefill_rate`. Before both are known it wins as well: a
-//! first reading is what measures it.
+//! The model has two numbers, both measured: bytes that are read per second, verified and in place,
+//! and tokens that a prefill computes per second. Reading wins if `bytes / read_rate <= tokens /
+//! prefill_rate`. Before both are known it wins as well: a first reading is what measures it.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 /// Weight of a new measurement in the running mean.
 const WEIGHT: f64 = 0.25;
 
-/// What the rate of reading is multiplied with each time that computing was preferred: a folder that was slow once, because its
-/// files had to come from the disk, is tried again.
+/// What the rate of reading is multiplied with each time that computing was preferred: a folder
+/// that was slow once, because its files had to come from the disk, is tried again.
 const FORGIVENESS: f64 = 1.05;
 
 /// How fast prefixes were read and prompts computed so far.
@@ -44,9 +44,10 @@ impl ReuseCost {
         bytes as f64 / read <= tokens as f64 / prefill
     }
 
-    /// Time to get a MiB of blocks of `bytes` bytes and `tokens` tokens back, as a multiple of the time that a token takes to
-    /// compute: what the pool orders evictions by. Computing is the unit, so that two measurements of the same rate make no
-    /// difference between blocks; reading is rounded to a power of two.
+    /// Time to get a MiB of blocks of `bytes` bytes and `tokens` tokens back, as a multiple of the
+    /// time that a token takes to compute: what the pool orders evictions by. Computing is the
+    /// unit, so that two measurements of the same rate make no difference between blocks; reading
+    /// is rounded to a power of two.
     pub(super) fn of_mib(&self, bytes: usize, tokens: usize, has_files: bool) -> u64 {
         let computing = ((tokens << 20) / bytes.max(1)) as u64;
         match *self.0.lock() {

@@ -16,9 +16,11 @@ pub(crate) fn hex(digest: &[u8]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A hash of the metadata without its lists (vocabularies, which token ids do not depend on), and of the name, type, shape and 16 places of every tensor. Files that differ in the weights
-/// of any layer differ here, unless somebody makes them on purpose; all bytes of a large model would take seconds at
-/// every start. Weights that are quantized while they are loaded follow from those of the checkpoint and the recipe.
+/// A hash of the metadata without its lists (vocabularies, which token ids do not depend on), and
+/// of the name, type, shape and 16 places of every tensor. Files that differ in the weights of any
+/// layer differ here, unless somebody makes them on purpose; all bytes of a large model would take
+/// seconds at every start. Weights that are quantized while they are loaded follow from those of
+/// the checkpoint and the recipe.
 pub(crate) fn fingerprint(checkpoint: &dyn Checkpoint, quantized: Option<Recipe>) -> [u8; 32] {
     let mut hash = Sha256::new();
     if let Some(recipe) = quantized {

@@ -1,7 +1,8 @@
 //! Prefixes of earlier requests: shared in memory while the engine lives, in a folder beyond that.
 //!
-//! A conversation between two of its requests is such a prefix. When memory is short, the page pool chooses which are evicted
-//! (ADR-0028), to files if there is a folder; what is wanted again is read back or computed, whichever is quicker.
+//! A conversation between two of its requests is such a prefix. When memory is short, the page pool
+//! chooses which are evicted (ADR-0028), to files if there is a folder; what is wanted again is
+//! read back or computed, whichever is quicker.
 
 mod cost;
 mod fingerprint;
@@ -46,18 +47,20 @@ pub enum PrefixCaching {
     /// Kept while the engine lives, as long as the KV budget has room.
     #[default]
     Memory,
-    /// Also written to files, which later engines of the same model and KV policy find. They hold what was in the
-    /// prompts, in a form from which it can be recovered: keep the folder as private as the prompts. They are written
-    /// behind the requests; a request whose blocks find no room in the queue waits at its end.
+    /// Also written to files, which later engines of the same model and KV policy find. They hold
+    /// what was in the prompts, in a form from which it can be recovered: keep the folder as
+    /// private as the prompts. They are written behind the requests; a request whose blocks find no
+    /// room in the queue waits at its end.
     Folder {
         /// Where the files go; made when it is missing.
         path: PathBuf,
         /// Most bytes of all files; the least recently used go first.
         limit_bytes: u64,
     },
-    /// Kept in memory, and written to files once the KV budget is short: what is evicted then is read back when it is wanted
-    /// again, unless computing it is quicker. What was written is found by later engines, as with
-    /// [`Folder`](Self::Folder). No request waits for it: what finds no room in the queue is lost.
+    /// Kept in memory, and written to files once the KV budget is short: what is evicted then is
+    /// read back when it is wanted again, unless computing it is quicker. What was written is found
+    /// by later engines, as with [`Folder`](Self::Folder). No request waits for it: what finds no
+    /// room in the queue is lost.
     Spill {
         /// Where the files go; made when it is missing.
         path: PathBuf,
@@ -72,7 +75,8 @@ pub(crate) struct PrefixCache {
     files: Option<Files>,
     /// The key of the root tenant.
     key: PrefixKey,
-    /// The length above which a sequence's capacity makes the model rotate its keys in another way, if it does.
+    /// The length above which a sequence's capacity makes the model rotate its keys in another way,
+    /// if it does.
     long_above: Option<usize>,
     cost: Arc<ReuseCost>,
     recomputed_tokens: AtomicU64,
@@ -103,9 +107,11 @@ pub struct PrefixStatistics {
     pub waiting_blocks: usize,
     /// Bytes of the blocks that wait, which are in memory beside the KV budget.
     pub waiting_bytes: usize,
-    /// Blocks that were not written because too many waited, or because the one before them could not be written.
+    /// Blocks that were not written because too many waited, or because the one before them could
+    /// not be written.
     pub dropped_blocks: u64,
-    /// Tokens that the folder had, and that were computed because that seemed quicker than reading them.
+    /// Tokens that the folder had, and that were computed because that seemed quicker than reading
+    /// them.
     pub recomputed_tokens: u64,
     /// Blocks and other files that could not be written to the folder or read from it.
     pub failures: u64,
@@ -121,7 +127,8 @@ pub(crate) struct Reused {
 }
 
 impl PrefixCache {
-    /// The cache that `caching` asks for; none for [`PrefixCaching::Off`]. `model` answers the model's fingerprint.
+    /// The cache that `caching` asks for; none for [`PrefixCaching::Off`]. `model` answers the
+    /// model's fingerprint.
     pub(crate) fn open(
         caching: &PrefixCaching,
         model: impl FnOnce() -> [u8; 32],
@@ -172,8 +179,8 @@ impl PrefixCache {
         })
     }
 
-    /// What the keys and values of a sequence depend on beside its tokens, its adapter included, and its tenant: nobody else's prefixes are its
-    /// business.
+    /// What the keys and values of a sequence depend on beside its tokens, its adapter included,
+    /// and its tenant: nobody else's prefixes are its business.
     fn key_of(&self, sequence: &Sequence, adapter: Option<&Adapter>) -> PrefixKey {
         let mut key = self.key.clone();
         key.adapter = adapter.map(|adapter| AdapterVersion { id: hex(adapter.digest()).into(), version: 0 });
@@ -184,8 +191,8 @@ impl PrefixCache {
         key
     }
 
-    /// Begins an empty sequence with as much of `tokens` as is known of its tenant, or shared by all. At least the last token is
-    /// left to compute.
+    /// Begins an empty sequence with as much of `tokens` as is known of its tenant, or shared by
+    /// all. At least the last token is left to compute.
     ///
     /// # Errors
     /// If the sequence is not empty or has no room for the tokens.
@@ -200,14 +207,16 @@ impl PrefixCache {
         let mut found = self.tree.lookup(&key, tokens);
         let mut pin = found.pin.take();
         if let Some(inserted) = self.read_back(sequence.store(), &key, tokens, &found.blocks) {
-            // The blocks of the tree are the ones to share: they are there for the next request as well.
+            // The blocks of the tree are the ones to share: they are there for the next request as
+            // well.
             found = self.tree.lookup(&key, tokens);
             pin = inserted.pin;
         }
         sequence.append_shared(&found.blocks)?;
         let mut n_tokens = found.tokens;
         if let Some(partial) = found.partial {
-            // Without room for the copy its tokens are computed, which reports the lack of room if it lasts.
+            // Without room for the copy its tokens are computed, which reports the lack of room if
+            // it lasts.
             if sequence.append_copy(kernels, &partial.block, partial.tokens).is_ok() {
                 n_tokens += partial.tokens;
             }
@@ -215,8 +224,9 @@ impl PrefixCache {
         Ok(Reused { tokens: n_tokens, _pin: pin })
     }
 
-    /// Makes the blocks of a sequence of `tokens` known to later requests of its tenant, and the whole ones of the first
-    /// `shared_tokens` to all. Files get whole blocks: the rest of one would cost as much to read as to compute.
+    /// Makes the blocks of a sequence of `tokens` known to later requests of its tenant, and the
+    /// whole ones of the first `shared_tokens` to all. Files get whole blocks: the rest of one
+    /// would cost as much to read as to compute.
     pub(crate) fn keep(
         &self,
         sequence: &mut Sequence,
@@ -225,7 +235,8 @@ impl PrefixCache {
         shared_tokens: usize,
     ) {
         let block_tokens = self.tree.block_tokens();
-        // A sequence that slid its window has lost its beginning, and with it what a prefix is good for.
+        // A sequence that slid its window has lost its beginning, and with it what a prefix is good
+        // for.
         if sequence.released() > 0 {
             return;
         }
@@ -250,7 +261,8 @@ impl PrefixCache {
         }
     }
 
-    /// Loads what the folder knows beyond `known` blocks and puts it into the tree, unless it is quicker to compute it.
+    /// Loads what the folder knows beyond `known` blocks and puts it into the tree, unless it is
+    /// quicker to compute it.
     fn read_back(
         &self,
         kv: &KvStore,
@@ -278,7 +290,8 @@ impl PrefixCache {
                     self.reports.add_error(&error);
                     break;
                 }
-                // No room, or blocks of another build: the rest is computed instead, or fails there with the reason.
+                // No room, or blocks of another build: the rest is computed instead, or fails there
+                // with the reason.
                 Err(LoadError::Cache | LoadError::Size) => break,
             }
         }
@@ -314,7 +327,8 @@ impl PrefixCache {
         }
     }
 
-    /// Where what quality targets have come to can be kept: beside the prefixes, if there is a folder.
+    /// Where what quality targets have come to can be kept: beside the prefixes, if there is a
+    /// folder.
     pub(crate) fn quality_files(&self) -> Option<QualityFiles> {
         let folder = self.files.as_ref()?.store.path().to_owned();
         Some(QualityFiles { folder, key: self.key.clone(), reports: Arc::clone(&self.reports) })
@@ -418,7 +432,8 @@ impl Files {
         let first = tokens.len().div_ceil(block_tokens) - blocks.len();
         let mut missing = self.store.missing(key, tokens, first);
         if !self.at_once {
-            // Eviction goes from the end on: a queue that is full loses ends before what they continue.
+            // Eviction goes from the end on: a queue that is full loses ends before what they
+            // continue.
             missing.reverse();
         }
         for place in missing {

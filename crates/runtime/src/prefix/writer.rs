@@ -1,8 +1,8 @@
 //! Files are written behind the requests: no request waits for the disk.
 //!
-//! A block that is to be written is copied into memory beside the KV budget, so that its pages are free at once. How much
-//! may wait there is bounded; what happens beyond that depends on why blocks are written ([`WhenFull`]). A process that is
-//! killed loses what waits.
+//! A block that is to be written is copied into memory beside the KV budget, so that its pages are
+//! free at once. How much may wait there is bounded; what happens beyond that depends on why blocks
+//! are written ([`WhenFull`]). A process that is killed loses what waits.
 
 use std::collections::VecDeque;
 use std::io;
@@ -27,8 +27,8 @@ const MOST_QUEUE_BYTES: usize = 256 << 20;
 pub(super) enum WhenFull {
     /// It waits for room, and with it the request, which has given its answer by then.
     Wait,
-    /// Those that were queued first are given up: the ends of prefixes, which came before what they continue, and of all
-    /// prefixes those that were not used for longest.
+    /// Those that were queued first are given up: the ends of prefixes, which came before what they
+    /// continue, and of all prefixes those that were not used for longest.
     DropFirst,
 }
 
@@ -37,7 +37,8 @@ pub(super) enum WhenFull {
 pub(super) struct WriterStatistics {
     /// Blocks that were queued.
     pub(super) queued_blocks: u64,
-    /// Of those, blocks that were lost: for lack of room, or because the block before them could not be written.
+    /// Of those, blocks that were lost: for lack of room, or because the block before them could
+    /// not be written.
     pub(super) dropped_blocks: u64,
     /// Blocks that wait or are being written.
     pub(super) waiting_blocks: usize,
@@ -111,7 +112,8 @@ impl Drop for Writer {
 }
 
 impl WriteQueue {
-    /// An empty queue with room for an eighth of the KV budget, at most 256 MiB and at least two blocks.
+    /// An empty queue with room for an eighth of the KV budget, at most 256 MiB and at least two
+    /// blocks.
     pub(super) fn new(
         store: Arc<PrefixStore>,
         reports: Arc<Reports>,

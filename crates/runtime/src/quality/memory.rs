@@ -1,4 +1,5 @@
-//! What quality targets have come to, for sequences to come: in memory, and beside the stored prefixes where there are any.
+//! What quality targets have come to, for sequences to come: in memory, and beside the stored
+//! prefixes where there are any.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -26,8 +27,9 @@ pub(crate) struct QualityMemory {
     files: Option<QualityFiles>,
 }
 
-/// Where states outlive the engine: a file for each tenant, named by a hash over the model's fingerprint, the policy and the
-/// tenant, which stands in the file as well. Behind it comes a checksum of both.
+/// Where states outlive the engine: a file for each tenant, named by a hash over the model's
+/// fingerprint, the policy and the tenant, which stands in the file as well. Behind it comes a
+/// checksum of both.
 pub(crate) struct QualityFiles {
     /// The folder of the prefixes.
     pub(crate) folder: PathBuf,
@@ -63,7 +65,8 @@ impl QualityMemory {
         }
     }
 
-    /// Takes note of a sequence that was too short to learn anything with the border that it began with.
+    /// Takes note of a sequence that was too short to learn anything with the border that it began
+    /// with.
     pub(crate) fn relax(&self, tenant: &str) {
         if let Some(mut controller) = self.recall(tenant) {
             controller.relax();
@@ -97,7 +100,8 @@ impl QualityFiles {
         }
     }
 
-    /// Replaces a tenant's file, as a whole. It is not synced: what a power cut leaves of it is noticed by the checksum.
+    /// Replaces a tenant's file, as a whole. It is not synced: what a power cut leaves of it is
+    /// noticed by the checksum.
     fn write(&self, tenant: &str, controller: &Controller) {
         let digest = self.digest(tenant);
         let mut bytes = [controller.to_bytes().as_slice(), &digest].concat();

@@ -1,5 +1,5 @@
-//! The precision of one sequence's keys and values, watched while it runs: which blocks attention returns to, and what
-//! lower precision costs.
+//! The precision of one sequence's keys and values, watched while it runs: which blocks attention
+//! returns to, and what lower precision costs.
 
 mod memory;
 
@@ -76,7 +76,8 @@ impl QualityWatch {
         self.layer
     }
 
-    /// Looks at a sequence with the last token's query in [`layer`](Self::layer), before blocks go down.
+    /// Looks at a sequence with the last token's query in [`layer`](Self::layer), before blocks go
+    /// down.
     pub(crate) fn look(
         &mut self,
         kernels: &Kernels,
@@ -92,7 +93,8 @@ impl QualityWatch {
             controller.observe(found);
             cache.set_hot_tokens(controller.hot_tokens());
             self.samples += 1;
-            // A long pass makes many blocks due at once: the border rises until they are kept or cost little.
+            // A long pass makes many blocks due at once: the border rises until they are kept or
+            // cost little.
             if found <= controller.target() || controller.hot_tokens() <= before {
                 break;
             }

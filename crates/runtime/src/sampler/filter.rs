@@ -1,7 +1,8 @@
-//! The truncating filters behind top-k (which is the kernels'): each one shortens a list of candidates and never empties it.
+//! The truncating filters behind top-k (which is the kernels'): each one shortens a list of
+//! candidates and never empties it.
 //!
-//! Probabilities are computed in f64 relative to the largest logit. Orders are total (equal logits are ordered by
-//! id), so that a result never depends on how a sort treats equal elements.
+//! Probabilities are computed in f64 relative to the largest logit. Orders are total (equal logits
+//! are ordered by id), so that a result never depends on how a sort treats equal elements.
 
 use std::cmp::Ordering;
 
@@ -31,7 +32,8 @@ pub(super) fn weigh(candidates: &mut [Candidate], temperature: f64) -> f64 {
     total
 }
 
-/// Nucleus sampling: keeps the fewest most likely candidates whose probabilities sum to at least `p`; 1 keeps all.
+/// Nucleus sampling: keeps the fewest most likely candidates whose probabilities sum to at least
+/// `p`; 1 keeps all.
 ///
 /// # Source
 /// Holtzman et al., arXiv 1904.09751.
@@ -55,8 +57,8 @@ pub(super) fn min_p(candidates: &mut Vec<Candidate>, p: f32) {
     candidates.retain(|c| f64::from(c.logit) >= threshold);
 }
 
-/// Locally typical sampling: keeps the candidates whose information `-ln p` is nearest to the entropy, until their
-/// probabilities sum to at least `p`; 1 keeps all.
+/// Locally typical sampling: keeps the candidates whose information `-ln p` is nearest to the
+/// entropy, until their probabilities sum to at least `p`; 1 keeps all.
 ///
 /// # Source
 /// Meister et al., arXiv 2202.00666.
@@ -77,10 +79,11 @@ pub(super) fn typical_p(candidates: &mut Vec<Candidate>, p: f32) {
     });
 }
 
-/// Keeps the shortest prefix in `order` whose weights sum to at least `target`, at least one candidate, sorted.
+/// Keeps the shortest prefix in `order` whose weights sum to at least `target`, at least one
+/// candidate, sorted.
 ///
-/// Sorts only as far as it has to: blocks of growing length are selected and sorted until the sum is reached, since
-/// a nucleus has tens of tokens in a vocabulary of a hundred thousand.
+/// Sorts only as far as it has to: blocks of growing length are selected and sorted until the sum
+/// is reached, since a nucleus has tens of tokens in a vocabulary of a hundred thousand.
 fn keep_mass(
     candidates: &mut Vec<Candidate>,
     target: f64,

@@ -24,7 +24,8 @@ impl History {
             || (params.repeat_penalty == 1.0
                 && params.presence_penalty == 0.0
                 && params.frequency_penalty == 0.0);
-        // A window nobody fills should not take memory ahead of time: beyond 4096 tokens it grows as it is used.
+        // A window nobody fills should not take memory ahead of time: beyond 4096 tokens it grows
+        // as it is used.
         let reserve = if idle || limit == usize::MAX { 0 } else { limit.min(4096) + 1 };
         Self {
             repeat: params.repeat_penalty,
@@ -58,9 +59,9 @@ impl History {
 
     /// Applies the penalties to logits `[vocab_size]` of the tokens in the window.
     ///
-    /// Repetition: Keskar et al., "CTRL", arXiv 1909.05858, section 4.1, with the sign rule that every engine uses
-    /// since (a negative logit is multiplied, else the penalty would reward). Presence and frequency: the formula
-    /// in the `OpenAI` API reference.
+    /// Repetition: Keskar et al., "CTRL", arXiv 1909.05858, section 4.1, with the sign rule that
+    /// every engine uses since (a negative logit is multiplied, else the penalty would reward).
+    /// Presence and frequency: the formula in the `OpenAI` API reference.
     pub(super) fn penalize(&self, logits: &mut [f32]) {
         for (logit, &count) in logits.iter_mut().zip(&self.counts) {
             if count > 0 {

@@ -22,15 +22,17 @@ use crate::error::{Error, Result};
 /// 1. repetition, frequency and presence penalty over the last `repeat_last_n` tokens;
 /// 2. logit bias;
 /// 3. with temperature 0: the largest logit, ties to the lowest id, and nothing further;
-/// 4. top-k; 5. typical; 6. top-p; 7. min-p, each on the probabilities of what the step before left;
+/// 4. top-k; 5. typical; 6. top-p; 7. min-p, each on the probabilities of what the step before
+///    left;
 /// 8. temperature; 9. the draw.
 ///
-/// Filters come before the temperature, as in llama.cpp; libraries that apply the temperature first keep more tokens
-/// for the same `top_p` when it is above 1.
+/// Filters come before the temperature, as in llama.cpp; libraries that apply the temperature first
+/// keep more tokens for the same `top_p` when it is above 1.
 ///
 /// # Numerics
-/// Logits are f32, probabilities f64. A NaN logit counts as `-inf`, that is, as impossible; `+inf` as `f32::MAX`.
-/// The draw is a pure function of the seed and the position, so it repeats for any batch neighbours.
+/// Logits are f32, probabilities f64. A NaN logit counts as `-inf`, that is, as impossible; `+inf`
+/// as `f32::MAX`. The draw is a pure function of the seed and the position, so it repeats for any
+/// batch neighbours.
 ///
 /// Sampling allocates nothing: the buffers have their full size from the start.
 #[derive(Debug, Clone)]
@@ -48,8 +50,8 @@ impl Sampler {
     /// A sampler for logits rows of `vocab_size` values.
     ///
     /// # Errors
-    /// [`Error::SamplingParameter`] for a value out of range, [`Error::LogitBiasToken`] for a bias on an id outside
-    /// the vocabulary.
+    /// [`Error::SamplingParameter`] for a value out of range, [`Error::LogitBiasToken`] for a bias
+    /// on an id outside the vocabulary.
     pub fn new(kernels: Kernels, params: &SamplingParams, vocab_size: usize) -> Result<Self> {
         params.validate()?;
         if let Some((&token, _)) = params.logit_bias.iter().find(|&(&token, _)| token as usize >= vocab_size)
@@ -80,8 +82,8 @@ impl Sampler {
         self.history.push(token);
     }
 
-    /// The next token for `logits` `[vocab_size]`; `position` is the token's place in the sequence, counted from 0.
-    /// Call [`accept`](Self::accept) with the token that is really appended.
+    /// The next token for `logits` `[vocab_size]`; `position` is the token's place in the sequence,
+    /// counted from 0. Call [`accept`](Self::accept) with the token that is really appended.
     ///
     /// # Errors
     /// [`Error::NoCandidate`] if every logit is NaN or `-inf`.
@@ -98,7 +100,8 @@ impl Sampler {
         self.filter();
         let total = filter::weigh(&mut self.candidates, f64::from(self.params.temperature));
         let mut left = rng::uniform(self.seed, position as u64) * total;
-        // Rounding can leave a rest after the last weight: then the last token with any weight is taken.
+        // Rounding can leave a rest after the last weight: then the last token with any weight is
+        // taken.
         let mut chosen = None;
         for candidate in self.candidates.iter().filter(|c| c.weight > 0.0) {
             chosen = Some(candidate.id);
@@ -122,7 +125,8 @@ impl Sampler {
         }
     }
 
-    /// Collects the possible tokens and runs the filters; the list stays empty only if no token is possible.
+    /// Collects the possible tokens and runs the filters; the list stays empty only if no token is
+    /// possible.
     fn filter(&mut self) {
         let Self { logits, best, candidates, params, .. } = self;
         let possible = |id: TokenId| {

@@ -8,20 +8,21 @@ use crate::error::{Error, Result};
 
 /// How the next token is chosen from the logits.
 ///
-/// Every field has a value that switches its step off; [`SamplingParams::greedy`] switches all of them off. The
-/// order of the steps is documented at [`Sampler`](crate::Sampler).
+/// Every field has a value that switches its step off; [`SamplingParams::greedy`] switches all of
+/// them off. The order of the steps is documented at [`Sampler`](crate::Sampler).
 #[derive(Debug, Clone, PartialEq)]
 pub struct SamplingParams {
     /// Divides the logits before the draw; 0 takes the most likely token. Default 0.8.
     pub temperature: f32,
     /// Keeps the `top_k` most likely tokens; 0 = off. Default 40.
     pub top_k: usize,
-    /// Keeps the smallest set of most likely tokens whose probabilities reach `top_p`; 1 = off. Default 0.95.
+    /// Keeps the smallest set of most likely tokens whose probabilities reach `top_p`; 1 = off.
+    /// Default 0.95.
     pub top_p: f32,
     /// Drops tokens less likely than `min_p` times the most likely one; 0 = off. Default 0.05.
     pub min_p: f32,
-    /// Keeps the tokens whose information is nearest to the expected information until their probabilities reach
-    /// `typical_p`; 1 = off. Default 1.
+    /// Keeps the tokens whose information is nearest to the expected information until their
+    /// probabilities reach `typical_p`; 1 = off. Default 1.
     pub typical_p: f32,
     /// Divides positive and multiplies negative logits of recent tokens; 1 = off. Default 1.
     pub repeat_penalty: f32,
@@ -34,7 +35,8 @@ pub struct SamplingParams {
     pub frequency_penalty: f32,
     /// Added to the logits of single tokens; `-inf` forbids a token. Default empty.
     pub logit_bias: BTreeMap<TokenId, f32>,
-    /// Makes the draws repeatable; `None` takes a new seed for each request, which the completion reports.
+    /// Makes the draws repeatable; `None` takes a new seed for each request, which the completion
+    /// reports.
     pub seed: Option<u64>,
 }
 
@@ -65,7 +67,8 @@ impl SamplingParams {
     /// Checks every field against its range.
     ///
     /// # Errors
-    /// [`Error::SamplingParameter`] names the first field that is NaN or out of range, its value and the range.
+    /// [`Error::SamplingParameter`] names the first field that is NaN or out of range, its value
+    /// and the range.
     pub fn validate(&self) -> Result<()> {
         let check = |name, value: f32, valid: bool, expected| {
             if valid { Ok(()) } else { Err(Error::SamplingParameter { name, value, expected }) }

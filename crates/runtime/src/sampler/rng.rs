@@ -1,12 +1,13 @@
-//! The random numbers of sampling: a pure function of (seed, position), with no state to carry along.
+//! The random numbers of sampling: a pure function of (seed, position), with no state to carry
+//! along.
 //!
-//! A request therefore draws the same numbers alone or in a batch, and after its sequence was dropped and
-//! computed again. It is not a cryptographic generator.
+//! A request therefore draws the same numbers alone or in a batch, and after its sequence was
+//! dropped and computed again. It is not a cryptographic generator.
 //!
 //! # Source
-//! `SplitMix64`: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014, with the output
-//! mixer that Vigna's reference program uses. Its state after `i` steps is `start + i * GAMMA`, so any element of
-//! the sequence is reached directly.
+//! `SplitMix64`: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014,
+//! with the output mixer that Vigna's reference program uses. Its state after `i` steps is `start +
+//! i * GAMMA`, so any element of the sequence is reached directly.
 
 /// The odd step of the `SplitMix64` state: 2^64 divided by the golden ratio.
 const GAMMA: u64 = 0x9E37_79B9_7F4A_7C15;
@@ -25,13 +26,14 @@ fn split_mix(start: u64, index: u64) -> u64 {
 
 /// A number in [0, 1) with 53 random bits for one position of the sequence with this seed.
 pub(crate) fn uniform(seed: u64, position: u64) -> f64 {
-    // The seed is mixed first: seeds are small neighbouring integers in practice, and must not give sequences that
-    // are shifted copies of each other.
+    // The seed is mixed first: seeds are small neighbouring integers in practice, and must not give
+    // sequences that are shifted copies of each other.
     let bits = split_mix(mix(seed ^ GAMMA), position);
     (bits >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
 }
 
-/// A seed for a request that brings none, taken from the randomness the standard library keeps for hash maps.
+/// A seed for a request that brings none, taken from the randomness the standard library keeps for
+/// hash maps.
 pub(crate) fn fresh_seed() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     std::collections::hash_map::RandomState::new().build_hasher().finish()

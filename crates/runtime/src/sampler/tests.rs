@@ -1,4 +1,5 @@
-//! The sampler against a naive model in f64, the formulas of the penalties, and the statistics of the draws.
+//! The sampler against a naive model in f64, the formulas of the penalties, and the statistics of
+//! the draws.
 
 use proptest::prelude::*;
 

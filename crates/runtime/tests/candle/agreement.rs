@@ -7,10 +7,12 @@ use crate::support::{
     Case, Expected, FAMILIES, Variant, Weight, candle, difference, folder, logits, max_abs_error, native,
 };
 
-/// Largest error of a logit: float32 transformers' own is up to 9.4e-5. The same bound holds for the engine.
+/// Largest error of a logit: float32 transformers' own is up to 9.4e-5. The same bound holds for
+/// the engine.
 const TOLERANCE: f64 = 5e-4;
 
-/// A tiny model as far as candle computes it: the context, and the changes without which its long prompts have no place.
+/// A tiny model as far as candle computes it: the context, and the changes without which its long
+/// prompts have no place.
 fn without_limits(name: &str) -> Variant {
     let variant = Variant::of(name);
     match name {
@@ -82,7 +84,8 @@ fn candle_agrees_with_the_reference_where_it_goes() {
     }
 }
 
-/// Compares logits at the positions of a case that the context holds, and greedy tokens; how many positions.
+/// Compares logits at the positions of a case that the context holds, and greedy tokens; how many
+/// positions.
 fn compare(candle: &CandleBackend, name: &str, case: &Case) -> usize {
     let vocab_size = candle.config().vocab_size;
     let tokens = within(case, candle.context_length());
@@ -148,7 +151,8 @@ fn configurations_of_transformers_5_are_read_alike() {
     assert_eq!(difference(&new, &old, &cases[0].tokens, 0), 0.0);
 }
 
-/// Details that candle has no switch for, or another form of: the engine says whether they came out right.
+/// Details that candle has no switch for, or another form of: the engine says whether they came out
+/// right.
 #[test]
 fn what_candle_lacks_switches_for_comes_out_as_in_the_engine() {
     let halves = |list: &serde_json::Value| json!(list.as_array().expect("factors")[..4]);

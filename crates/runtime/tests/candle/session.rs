@@ -9,7 +9,8 @@ use ruvllm::{
 
 use crate::support::{Expected, FAMILIES, candle, folder, max_abs_error, native};
 
-/// Largest change of a logit with the cut of a prompt: candle's products sum in an order that depends on their shape.
+/// Largest change of a logit with the cut of a prompt: candle's products sum in an order that
+/// depends on their shape.
 const TOLERANCE: f64 = 1e-4;
 
 fn close(found: &[f32], expected: &[f32]) -> bool {

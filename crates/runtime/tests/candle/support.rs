@@ -176,8 +176,8 @@ impl Expected {
     }
 }
 
-/// Logits after each of `tokens`, `[tokens, vocab_size]`: the first `at_once` in one pass, of which only the last row is
-/// there and the others are zero, the rest one by one.
+/// Logits after each of `tokens`, `[tokens, vocab_size]`: the first `at_once` in one pass, of which
+/// only the last row is there and the others are zero, the rest one by one.
 pub(crate) fn logits(backend: &dyn InferenceBackend, tokens: &[TokenId], at_once: usize) -> Vec<f32> {
     let mut session = backend.session(tokens.len()).expect("a sequence");
     let (first, rest) = tokens.split_at(at_once);
@@ -197,7 +197,8 @@ pub(crate) fn max_abs_error(found: &[f32], expected: impl IntoIterator<Item = f6
     errors.fold(0.0, |max, error| if error.is_nan() { f64::INFINITY } else { max.max(error) })
 }
 
-/// The largest difference of two backends' logits after the first `at_once` of `tokens` and after each further one.
+/// The largest difference of two backends' logits after the first `at_once` of `tokens` and after
+/// each further one.
 pub(crate) fn difference(
     a: &dyn InferenceBackend,
     b: &dyn InferenceBackend,

@@ -1,4 +1,5 @@
-//! Adapters of requests: what they change, what of earlier requests they may use, and the memory that they take.
+//! Adapters of requests: what they change, what of earlier requests they may use, and the memory
+//! that they take.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

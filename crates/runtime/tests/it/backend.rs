@@ -1,4 +1,5 @@
-//! The seam behind which logits are computed: the engine through it, and a backend of the three methods alone.
+//! The seam behind which logits are computed: the engine through it, and a backend of the three
+//! methods alone.
 
 use std::ops::ControlFlow;
 use std::sync::Mutex;
@@ -12,7 +13,8 @@ use crate::common::{base, complete, family_path, greedy, load, tiny, tiny_option
 
 const STORY: &str = "Once upon a time, there was a little fox.";
 
-/// Says a text, whatever the prompt: the logits after `n` tokens behind it name the text's token `n`.
+/// Says a text, whatever the prompt: the logits after `n` tokens behind it name the text's token
+/// `n`.
 pub(crate) struct Parrot {
     tokens: Vec<TokenId>,
     /// What happened, in order.

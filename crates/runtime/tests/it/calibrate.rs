@@ -56,8 +56,9 @@ fn texts_that_teach_nothing_are_refused() {
     assert!(matches!(calibrate(tiny(), &vec![5; 600]), Err(Error::Calibration(_))));
 }
 
-/// Windowed layers of this model turn keys in another way than the others. A text of one token has the same keys at each of its
-/// positions before they are turned, so ranges have no width where they are turned back as they were.
+/// Windowed layers of this model turn keys in another way than the others. A text of one token has
+/// the same keys at each of its positions before they are turned, so ranges have no width where
+/// they are turned back as they were.
 #[test]
 fn a_model_with_several_rotary_embeddings_is_calibrated_layer_by_layer() {
     let calibration = calibrate(&load(family_path("gemma3"), &tiny_options()), &vec![5; 600]);

@@ -1,4 +1,5 @@
-//! Conversations: what a later request need not compute, and that its answer is that of a request of its own.
+//! Conversations: what a later request need not compute, and that its answer is that of a request
+//! of its own.
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -76,7 +77,8 @@ fn a_prompt_that_parts_from_the_sequence_goes_on_from_there() {
     let mut conversation = engine.conversation();
     let first = ids(2, 60);
     go_on(&mut conversation, &request(&first));
-    // 45 tokens alike, then others; the same prompt again, of which the last token is computed; one with nothing alike.
+    // 45 tokens alike, then others; the same prompt again, of which the last token is computed; one
+    // with nothing alike.
     let second: Vec<u32> = first[..45].iter().copied().chain(ids(3, 30)).collect();
     let other = [vec![first[0] + 1], ids(4, 20)].concat();
     for (tokens, cached) in [(&second, 45), (&second, 74), (&other, 0), (&other, 20)] {

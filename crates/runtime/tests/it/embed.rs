@@ -19,8 +19,8 @@ fn encoder(options: &EngineOptions) -> Embedder {
     Embedder::load(&ModelSource::Path(data("bert")), options, &mut |_| ()).expect("the encoder loads")
 }
 
-/// The texts of the models' reference data, and the hidden states of each, `[tokens, dim]`, which the tests there compare
-/// with an independent implementation.
+/// The texts of the models' reference data, and the hidden states of each, `[tokens, dim]`, which
+/// the tests there compare with an independent implementation.
 fn reference() -> (Vec<String>, Vec<Vec<Vec<f64>>>) {
     let json: Value =
         serde_json::from_slice(&std::fs::read(data("expected.json")).expect("texts")).expect("JSON");

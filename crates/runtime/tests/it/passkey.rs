@@ -1,4 +1,5 @@
-//! Passkey retrieval: that the trained model does it, that it is the same every time, and bad requests.
+//! Passkey retrieval: that the trained model does it, that it is the same every time, and bad
+//! requests.
 
 use std::ops::ControlFlow;
 

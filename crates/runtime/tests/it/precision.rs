@@ -1,4 +1,5 @@
-//! The precision of keys and values as the engine runs it: quality targets, blocks that attention returns to, budgets.
+//! The precision of keys and values as the engine runs it: quality targets, blocks that attention
+//! returns to, budgets.
 
 use std::error::Error as _;
 use std::fs;
@@ -36,7 +37,8 @@ fn request(tokens: Vec<u32>, max_tokens: usize) -> GenerateRequest {
     GenerateRequest { ignore_eos: true, ..greedy(Prompt::Tokens(tokens), max_tokens) }
 }
 
-/// A completion of 700 tokens of text, in passes of a block, and the blocks of each tier that it leaves to later requests.
+/// A completion of 700 tokens of text, in passes of a block, and the blocks of each tier that it
+/// leaves to later requests.
 fn run(kv: &str) -> (Completion, Vec<usize>) {
     let prefixes = PrefixCaching::Memory;
     let engine = load(builtin_model(), &EngineOptions { prefixes, prefill_chunk: 32, ..options(kv, None) });

@@ -47,8 +47,8 @@ fn entries(path: &Path) -> Vec<PathBuf> {
 fn a_repeated_beginning_is_computed_once_and_the_output_stays_the_same() {
     let engine = engine(PrefixCaching::Memory);
     let first = prompt(1, 100);
-    // 70 tokens alike: two whole blocks are shared, six tokens of the third are copied. Then all but the last token is known,
-    // though it ends in the middle of a block.
+    // 70 tokens alike: two whole blocks are shared, six tokens of the third are copied. Then all
+    // but the last token is known, though it ends in the middle of a block.
     let second: Vec<u32> = first[..70].iter().copied().chain(prompt(2, 40)).collect();
     for (tokens, cached) in [(&first, 0), (&second, 70), (&first, 99), (&second, 109)] {
         let completion = complete(&engine, &request(tokens));
@@ -87,7 +87,8 @@ fn a_conversation_goes_on_where_it_stopped() {
     assert_eq!(completion.tokens, uncached(&history).tokens);
 }
 
-/// Such a model rotates the keys of sequences that may become long in another way, from their first token on.
+/// Such a model rotates the keys of sequences that may become long in another way, from their first
+/// token on.
 #[test]
 fn sequences_on_both_sides_of_the_original_context_share_no_prefix() {
     let engine = |prefixes| load(family_path("phi3"), &EngineOptions { prefixes, ..tiny_options() });
@@ -98,7 +99,8 @@ fn sequences_on_both_sides_of_the_original_context_share_no_prefix() {
     let cached = engine(PrefixCaching::Memory);
     let uncached = engine(PrefixCaching::Off);
     let tokens = prompt(12, 100);
-    // The original context has 256 tokens. Each kind knows nothing at first, and then all but the last token.
+    // The original context has 256 tokens. Each kind knows nothing at first, and then all but the
+    // last token.
     for (max_tokens, expected) in [(6, 0), (200, 0), (6, 99), (200, 99), (156, 99), (157, 99)] {
         let completion = complete(&cached, &request(&tokens, max_tokens));
         assert_eq!(completion.cached_tokens, expected, "{max_tokens} tokens to come");

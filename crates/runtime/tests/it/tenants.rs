@@ -60,7 +60,8 @@ fn a_tenant_at_its_hard_quota_fails_and_the_other_goes_on() {
         let expected = complete(&engine, &request(&other, 0, 100, 40));
         let used = |tenant: &Tenant| pool.usage(tenant).expect("its own pool").used_pages;
 
-        // The small tenant asks for far more than its 2 MiB in the middle of the other one's answer.
+        // The small tenant asks for far more than its 2 MiB in the middle of the other one's
+        // answer.
         let large = request(&small, 0, 3000, 4);
         let mut failures = Vec::new();
         let again = engine
@@ -90,7 +91,8 @@ fn a_tenant_at_its_hard_quota_fails_and_the_other_goes_on() {
 fn within_a_quota_a_long_prompt_loses_bits_and_completes() {
     let engine = engine("tiered:hot=64,warm=kivi4,cold=kivi2");
     let small = tenant(&engine, "small", 12);
-    // 2000 tokens take 31 pages in half precision, and the prefix of the first request is there when the second comes.
+    // 2000 tokens take 31 pages in half precision, and the prefix of the first request is there
+    // when the second comes.
     for seed in 0..2 {
         assert_eq!(complete(&engine, &request(&small, seed, 2000, 5)).tokens.len(), 5);
         assert!(engine.kv_store().pool().usage(&small).expect("its own pool").used_pages <= 12);

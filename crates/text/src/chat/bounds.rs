@@ -1,11 +1,12 @@
-//! What a rendering may spend on values. The engine counts instructions, but one instruction can double a text, so a
-//! template of a few lines could fill the memory.
+//! What a rendering may spend on values. The engine counts instructions, but one instruction can
+//! double a text, so a template of a few lines could fill the memory.
 //!
-//! So sizes are added up and have an end: those of results of operators and filters by the filter [`CHECKED`], which the
-//! template's syntax tree says where to put; of what is printed; of text in loops; of methods that make texts.
+//! So sizes are added up and have an end: those of results of operators and filters by the filter
+//! [`CHECKED`], which the template's syntax tree says where to put; of what is printed; of text in
+//! loops; of methods that make texts.
 //!
-//! The same way through the tree puts filters for operators whose results the engine has wrong or not at all:
-//! [`SLICE`], [`SUM`], [`CONCAT`] and [`REMAINDER`].
+//! The same way through the tree puts filters for operators whose results the engine has wrong or
+//! not at all: [`SLICE`], [`SUM`], [`CONCAT`] and [`REMAINDER`].
 
 use std::cell::Cell;
 
@@ -21,7 +22,8 @@ use minijinja::{
 /// Name of the filter that results go through.
 pub(super) const CHECKED: &str = "__checked";
 
-/// Name of the filter that slices become: the engine's own are wrong for steps backwards, and for what has no slices.
+/// Name of the filter that slices become: the engine's own are wrong for steps backwards, and for
+/// what has no slices.
 pub(super) const SLICE: &str = "__slice";
 
 /// Name of the filter that sums become in templates that mark texts as safe.
@@ -82,8 +84,8 @@ pub(super) fn checked(value: Value) -> Result<Value, Error> {
     Ok(value)
 }
 
-/// The source with every growing expression in [`CHECKED`] and the operators and slices as filters, and how many bytes of it
-/// are text. Lines stay where they are.
+/// The source with every growing expression in [`CHECKED`] and the operators and slices as filters,
+/// and how many bytes of it are text. Lines stay where they are.
 ///
 /// # Errors
 /// Those of the parser.
@@ -92,8 +94,8 @@ pub(super) fn rewrite(source: &str, syntax: SyntaxConfig) -> Result<(String, usi
     let mut growing = Growing { source, escapes, marks: Vec::new(), text_bytes: 0 };
     growing.statement(&parse(source, NAME, syntax)?);
     let mut marks = growing.marks;
-    // What belongs to an inner expression comes before what belongs to the one around it; the order of insertion says
-    // which is which where two end in one place.
+    // What belongs to an inner expression comes before what belongs to the one around it; the order
+    // of insertion says which is which where two end in one place.
     marks.sort_by_key(|mark| mark.at);
     let mut out = String::with_capacity(source.len() + 16 * marks.len());
     let mut at = 0;
@@ -106,8 +108,8 @@ pub(super) fn rewrite(source: &str, syntax: SyntaxConfig) -> Result<(String, usi
     Ok((out, growing.text_bytes))
 }
 
-/// Whether a template has filters that mark a text as safe. Jinja2 escapes what is added to such a text, also where it
-/// escapes nothing else.
+/// Whether a template has filters that mark a text as safe. Jinja2 escapes what is added to such a
+/// text, also where it escapes nothing else.
 fn escapes(source: &str) -> bool {
     source.split('|').skip(1).any(|filter| {
         let filter = filter.trim_start();
@@ -121,7 +123,8 @@ fn end_of(expression: &Expr<'_>) -> usize {
     expression.span().end_offset as usize
 }
 
-/// Where what is sliced starts. Of several things that follow an operand, the first has the span that starts there.
+/// Where what is sliced starts. Of several things that follow an operand, the first has the span
+/// that starts there.
 fn start_of(slice: &Spanned<Slice<'_>>) -> usize {
     let (mut span, mut expression) = (slice.span(), &slice.expr);
     loop {
@@ -218,7 +221,8 @@ impl Growing<'_> {
         self.marks.push(Mark { at, replaced: 1, text });
     }
 
-    /// Where a character is, if only brackets that close around what ends at `from`, and white space, come before it.
+    /// Where a character is, if only brackets that close around what ends at `from`, and white
+    /// space, come before it.
     fn find(&self, from: usize, wanted: char) -> Option<usize> {
         let rest = self.source.get(from..)?;
         let at = rest.find(|c: char| !(c == ')' || c.is_whitespace()))?;

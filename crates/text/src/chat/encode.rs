@@ -15,7 +15,8 @@ use crate::error::{Error, Result};
 use crate::token::TokenId;
 use crate::tokenizer::{Fragment, Occurrence, Tokenizer};
 
-/// Unicode reserves these code points for private use inside a program; text should not contain them.
+/// Unicode reserves these code points for private use inside a program; text should not contain
+/// them.
 const NONCHARACTERS: std::ops::RangeInclusive<char> = '\u{FDD0}'..='\u{FDEF}';
 
 impl Tokenizer {

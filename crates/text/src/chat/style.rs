@@ -1,4 +1,5 @@
-//! Templates for models that bring none: the published styles, and which of them a model was trained with.
+//! Templates for models that bring none: the published styles, and which of them a model was
+//! trained with.
 
 use std::{fmt, str::FromStr};
 
@@ -28,8 +29,9 @@ impl ChatStyle {
     pub const ALL: [Self; 6] =
         [Self::ChatMl, Self::Gemma, Self::Llama2, Self::Llama3, Self::Mistral, Self::Phi3];
 
-    /// The style that a model without a template was probably trained with: by the markers of its vocabulary, then by
-    /// its architecture (`general.architecture`, or `model_type`) and its name. `None` if nothing tells.
+    /// The style that a model without a template was probably trained with: by the markers of its
+    /// vocabulary, then by its architecture (`general.architecture`, or `model_type`) and its name.
+    /// `None` if nothing tells.
     #[must_use]
     pub fn detect(tokenizer: &Tokenizer, architecture: &str, name: &str) -> Option<Self> {
         let has = |markers: &[&str]| markers.iter().all(|marker| tokenizer.token_to_id(marker).is_some());

@@ -22,15 +22,16 @@ use crate::tokenizer::Tokenizer;
 /// Name of the template that a model has beside its first one for conversations with tools.
 const TOOL_USE: &str = "tool_use";
 
-/// Instructions that one rendering may execute. Real templates need some hundreds a message; a template
-/// that loops without end is stopped within a second.
+/// Instructions that one rendering may execute. Real templates need some hundreds a message; a
+/// template that loops without end is stopped within a second.
 const FUEL: u64 = 4_000_000;
 
 /// Depth of calls within one rendering.
 const RECURSION_LIMIT: usize = 200;
 
-/// Stack of the thread that renders. Freeing or printing a value recurses as deeply as it is nested, and
-/// [`FUEL`] instructions can nest lists half a million times; pages that are not needed cost nothing.
+/// Stack of the thread that renders. Freeing or printing a value recurses as deeply as it is
+/// nested, and [`FUEL`] instructions can nest lists half a million times; pages that are not needed
+/// cost nothing.
 const STACK_BYTES: usize = 512 << 20;
 
 /// A compiled chat template. Immutable: one value serves all threads.
@@ -57,8 +58,8 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// Compiles a template. The token texts are what it knows as `bos_token` and `eos_token`; absent ones are
-    /// undefined.
+    /// Compiles a template. The token texts are what it knows as `bos_token` and `eos_token`;
+    /// absent ones are undefined.
     ///
     /// # Errors
     /// [`Error::TemplateSyntax`] if the template is not valid.
@@ -88,8 +89,8 @@ impl ChatTemplate {
     }
 
     /// The template of a GGUF file (`tokenizer.chat_template`; for conversations with tools
-    /// `tokenizer.chat_template.tool_use` if there is one), or else the built-in one of the style that
-    /// [`ChatStyle::detect`] finds.
+    /// `tokenizer.chat_template.tool_use` if there is one), or else the built-in one of the style
+    /// that [`ChatStyle::detect`] finds.
     ///
     /// # Errors
     /// [`Error::NoChatTemplate`] if there is neither; as [`new`](Self::new) otherwise.
@@ -140,7 +141,8 @@ impl ChatTemplate {
         add().map_err(|error| not_valid(&error))
     }
 
-    /// Sets a further variable that the template sees in every rendering, for example `enable_thinking`.
+    /// Sets a further variable that the template sees in every rendering, for example
+    /// `enable_thinking`.
     #[must_use]
     pub fn with_variable(mut self, name: impl Into<String>, value: Value) -> Self {
         self.variables.insert(name.into(), value);

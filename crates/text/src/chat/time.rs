@@ -61,7 +61,8 @@ fn date(days: u64) -> Date {
     Date { year, month, day: rest + 1, day_of_year }
 }
 
-/// Formats a time, in seconds since 1970-01-01 00:00 UTC. Directives that are not known stay as they are.
+/// Formats a time, in seconds since 1970-01-01 00:00 UTC. Directives that are not known stay as
+/// they are.
 pub(super) fn strftime(format: &str, seconds: u64) -> String {
     let date = date(seconds / 86_400);
     let weekday = DAYS[(seconds / 86_400 % 7) as usize];

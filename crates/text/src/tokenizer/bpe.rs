@@ -21,7 +21,8 @@ use crate::token::TokenId;
 pub(crate) struct MergeTable(HashMap<u64, Merge, PairHasherBuilder>);
 
 impl MergeTable {
-    /// Reads the lines of a merge list, two token texts with a space between. `key` names the list in errors.
+    /// Reads the lines of a merge list, two token texts with a space between. `key` names the list
+    /// in errors.
     ///
     /// # Errors
     /// [`Error::InvalidKey`] if a merge is malformed or names a text that is not in the vocabulary.
@@ -58,7 +59,8 @@ pub(crate) struct ByteLevelBpe {
     /// The token of each single byte, or [`NONE`].
     byte_tokens: [TokenId; 256],
     merges: MergeTable,
-    /// Tokens by the bytes they stand for, when a piece that is a token as a whole is taken as it is.
+    /// Tokens by the bytes they stand for, when a piece that is a token as a whole is taken as it
+    /// is.
     whole_pieces: Option<TextIndex>,
 }
 
@@ -77,8 +79,9 @@ impl ByteLevelBpe {
 
     /// Appends the tokens of a text without special tokens. Its length must fit `u32`.
     ///
-    /// A byte that has no token is left out, as all readers of such vocabularies do: some lack bytes of rare
-    /// characters, and their unknown-token is the end marker, which must not come from plain text.
+    /// A byte that has no token is left out, as all readers of such vocabularies do: some lack
+    /// bytes of rare characters, and their unknown-token is the end marker, which must not come
+    /// from plain text.
     pub(crate) fn encode(&self, vocab: &Vocab, text: &str, out: &mut Vec<TokenId>) {
         let mut merger = Merger::default();
         let mut symbols = Vec::new();

@@ -1,8 +1,9 @@
-//! Byte-pair encoding over the characters of a text (Gemma 4 and its like): spaces become `▁`, a text is cut at its
-//! line ends only, each piece starts as single characters, and neighbours are joined in the order of the merge list.
-//! Characters without a token become byte tokens.
+//! Byte-pair encoding over the characters of a text (Gemma 4 and its like): spaces become `▁`, a
+//! text is cut at its line ends only, each piece starts as single characters, and neighbours are
+//! joined in the order of the merge list. Characters without a token become byte tokens.
 //!
-//! Source: Sennrich et al. 2016 (arXiv 1508.07909); `▁` and byte fallback are those of `SentencePiece`.
+//! Source: Sennrich et al. 2016 (arXiv 1508.07909); `▁` and byte fallback are those of
+//! `SentencePiece`.
 
 use super::{
     bpe::MergeTable,

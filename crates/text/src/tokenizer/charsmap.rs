@@ -1,8 +1,9 @@
-//! The normalization that a `SentencePiece` model carries: a table of character sequences and what replaces them
-//! (`tokenizer.ggml.precompiled_charsmap`).
+//! The normalization that a `SentencePiece` model carries: a table of character sequences and what
+//! replaces them (`tokenizer.ggml.precompiled_charsmap`).
 //!
-//! The table is a double-array trie (darts-clone) over bytes; its values are offsets into a list of texts that each
-//! end in a zero byte. Files are untrusted: every step stays within the table, and a walk has a length limit.
+//! The table is a double-array trie (darts-clone) over bytes; its values are offsets into a list of
+//! texts that each end in a zero byte. Files are untrusted: every step stays within the table, and
+//! a walk has a length limit.
 
 /// Longest sequence that is looked up, in bytes. Those of Unicode's normal forms have less than 32.
 const LONGEST_KEY: usize = 64;
@@ -16,7 +17,8 @@ pub(crate) struct CharacterMap {
 }
 
 impl CharacterMap {
-    /// Reads the table: its size in bytes as 32 bits, little-endian; the trie; the texts. `None` if it is malformed.
+    /// Reads the table: its size in bytes as 32 bits, little-endian; the trie; the texts. `None` if
+    /// it is malformed.
     pub(crate) fn new(bytes: &[u8]) -> Option<Self> {
         let (size, rest) = bytes.split_first_chunk::<4>()?;
         let (trie, texts) = rest.split_at_checked(u32::from_le_bytes(*size) as usize)?;
@@ -29,7 +31,8 @@ impl CharacterMap {
         })
     }
 
-    /// The longest sequence at the start of `text` that is replaced: its length in bytes and its replacement.
+    /// The longest sequence at the start of `text` that is replaced: its length in bytes and its
+    /// replacement.
     fn longest(&self, text: &str) -> Option<(usize, &str)> {
         let mut at = offset(*self.units.first()?);
         let mut found = None;
@@ -80,8 +83,9 @@ fn has_leaf(unit: u32) -> bool {
 mod tests {
     use super::*;
 
-    /// A table of the sequences `a` (replaced by `x`), `ab` (by nothing) and `é` (by `e`), laid out by hand: the root's
-    /// children are at 256 ^ byte, those of `a` at 512 ^ byte, those of 0xC3 at 768 ^ byte; leaves stand at 0 of theirs.
+    /// A table of the sequences `a` (replaced by `x`), `ab` (by nothing) and `é` (by `e`), laid out
+    /// by hand: the root's children are at 256 ^ byte, those of `a` at 512 ^ byte, those of 0xC3 at
+    /// 768 ^ byte; leaves stand at 0 of theirs.
     fn table() -> Vec<u8> {
         let mut units = vec![0u32; 2048];
         let node = |byte: u8, at: usize, children: usize, leaf: bool| {

@@ -24,7 +24,8 @@ impl Tokenizer {
     /// Reads a `tokenizer.json` and, if there is one beside it, the `tokenizer_config.json`.
     ///
     /// # Errors
-    /// [`Error::TokenizerIo`] if a file cannot be read, [`Error::TokenizerDefinition`] if it is not valid.
+    /// [`Error::TokenizerIo`] if a file cannot be read, [`Error::TokenizerDefinition`] if it is not
+    /// valid.
     pub fn from_file(path: &Path) -> Result<Self> {
         let failed = |path: &Path| {
             let path = path.to_owned();
@@ -41,7 +42,8 @@ impl Tokenizer {
 
     /// Reads a Hugging Face `tokenizer.json`. Truncation and padding in it are ignored.
     ///
-    /// The format names no end token; [`Tokenizer::with_config`] adds what `tokenizer_config.json` says.
+    /// The format names no end token; [`Tokenizer::with_config`] adds what `tokenizer_config.json`
+    /// says.
     ///
     /// # Errors
     /// [`Error::TokenizerDefinition`] if the JSON is no valid tokenizer.
@@ -146,7 +148,8 @@ fn joining_of(decoder: Option<&DecoderWrapper>) -> Joining {
         Some(DecoderWrapper::ByteLevel(_)) => Joining::Bytes,
         Some(DecoderWrapper::Metaspace(metaspace)) if is_usual(metaspace) => {
             Joining::Pieces(match metaspace.get_prepend_scheme() {
-                // Without byte tokens this is `Keep`, but texts such as `<0x0A>` would be read as bytes.
+                // Without byte tokens this is `Keep`, but texts such as `<0x0A>` would be read as
+                // bytes.
                 PrependScheme::Never => return Joining::Library,
                 PrependScheme::First | PrependScheme::Always => Lead::StripFirstToken,
             })

@@ -47,7 +47,8 @@ pub(super) fn collect(vocab: &Vocab, named: &[TokenId]) -> Vec<TokenId> {
     for text in MARKERS.iter().chain(MARKERS_UNLESS_TEXT) {
         ends.extend(vocab.id(text).filter(|&id| is_known(text, vocab.kind(id))));
     }
-    // The formats of gpt-oss and Solar end parts of an answer with <|end|>; the answer goes on after it.
+    // The formats of gpt-oss and Solar end parts of an answer with <|end|>; the answer goes on
+    // after it.
     let ends_with = |text: &str| vocab.id(text).is_some_and(|id| ends.contains(&id));
     if [["<|return|>", "<|call|>"], ["<|flush|>", "<|calls|>"]]
         .iter()

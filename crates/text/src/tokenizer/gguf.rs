@@ -67,8 +67,8 @@ impl Kind {
     }
 }
 
-/// What a kind of vocabulary encodes and decodes with, and whether texts begin with BOS and end with EOS unless the
-/// file says otherwise.
+/// What a kind of vocabulary encodes and decodes with, and whether texts begin with BOS and end
+/// with EOS unless the file says otherwise.
 struct Parts {
     backend: Backend,
     joining: Joining,
@@ -79,9 +79,10 @@ struct Parts {
 impl Tokenizer {
     /// Reads the tokenizer of a GGUF file.
     ///
-    /// Supported are `tokenizer.ggml.model` = `gpt2` (byte-level BPE with any known `tokenizer.ggml.pre`), `gemma4` (BPE
-    /// over characters), `llama` (`SentencePiece` BPE), `t5` (`SentencePiece` unigram) and `bert` (`WordPiece`). Text of
-    /// BPE vocabularies is not Unicode-normalized: the format does not carry the rule.
+    /// Supported are `tokenizer.ggml.model` = `gpt2` (byte-level BPE with any known
+    /// `tokenizer.ggml.pre`), `gemma4` (BPE over characters), `llama` (`SentencePiece` BPE), `t5`
+    /// (`SentencePiece` unigram) and `bert` (`WordPiece`). Text of BPE vocabularies is not
+    /// Unicode-normalized: the format does not carry the rule.
     ///
     /// # Errors
     /// [`Error::UnsupportedTokenizer`] and [`Error::UnknownPreTokenizer`] for what is not

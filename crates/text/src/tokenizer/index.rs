@@ -33,7 +33,8 @@ fn random_seed() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// Byte strings to ids by open addressing. The strings themselves are looked up in the owner's buffer.
+/// Byte strings to ids by open addressing. The strings themselves are looked up in the owner's
+/// buffer.
 #[derive(Debug, Clone)]
 pub(crate) struct TextIndex {
     slots: Vec<TokenId>,
@@ -41,7 +42,8 @@ pub(crate) struct TextIndex {
 }
 
 impl TextIndex {
-    /// Indexes `ids`; of equal texts the first one given is found. `text_of` gives the text of an id.
+    /// Indexes `ids`; of equal texts the first one given is found. `text_of` gives the text of an
+    /// id.
     pub(crate) fn build<'t>(
         ids: impl ExactSizeIterator<Item = TokenId>,
         text_of: impl Fn(TokenId) -> &'t [u8],

@@ -1,4 +1,5 @@
-//! The tokenizer: special tokens around and within a text, the encoder of its vocabulary, and the way back.
+//! The tokenizer: special tokens around and within a text, the encoder of its vocabulary, and the
+//! way back.
 
 use super::{
     bpe::ByteLevelBpe,
@@ -135,8 +136,9 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// Encodes a text as by default, and leaves its end out where that gives more than `limit` ids; the tokens that the
-    /// model's rules put around every text stay. Whether something was left out.
+    /// Encodes a text as by default, and leaves its end out where that gives more than `limit` ids;
+    /// the tokens that the model's rules put around every text stay. Whether something was left
+    /// out.
     ///
     /// # Errors
     /// As [`encode`](Self::encode).
@@ -229,14 +231,15 @@ impl Tokenizer {
         self.specials.bos
     }
 
-    /// The token at the end of a text, if the files name one. Generation may end with others too, see
-    /// [`is_end_of_generation`](Self::is_end_of_generation).
+    /// The token at the end of a text, if the files name one. Generation may end with others too,
+    /// see [`is_end_of_generation`](Self::is_end_of_generation).
     #[must_use]
     pub fn eos(&self) -> Option<TokenId> {
         self.specials.eos
     }
 
-    /// Whether [`encode`](Self::encode) begins texts with the BOS token when it adds special tokens.
+    /// Whether [`encode`](Self::encode) begins texts with the BOS token when it adds special
+    /// tokens.
     #[must_use]
     pub fn adds_bos(&self) -> bool {
         self.specials.bos.is_some_and(|bos| self.specials.prefix.contains(&bos))
@@ -260,7 +263,8 @@ impl Tokenizer {
         self.vocab.id(text)
     }
 
-    /// The text of a token in the vocabulary. For what it stands for, see [`token_bytes`](Self::token_bytes).
+    /// The text of a token in the vocabulary. For what it stands for, see
+    /// [`token_bytes`](Self::token_bytes).
     #[must_use]
     pub fn id_to_token(&self, id: TokenId) -> Option<String> {
         self.vocab.known_kind(id).ok().map(|_| self.vocab.text(id).to_owned())
@@ -279,16 +283,16 @@ impl Tokenizer {
         self.vocab.known_kind(id).ok().map(|_| self.vocab.bytes(id).to_vec())
     }
 
-    /// One more than the highest id that plain text can become. Special tokens may have higher ones: some models share a
-    /// tokenizer with larger relatives.
+    /// One more than the highest id that plain text can become. Special tokens may have higher
+    /// ones: some models share a tokenizer with larger relatives.
     #[must_use]
     pub fn text_vocab_size(&self) -> usize {
         let is_text = |&id: &TokenId| self.vocab.known_kind(id).is_ok_and(|kind| !kind.is_special());
         (0..self.vocab.len() as TokenId).rev().find(is_text).map_or(0, |last| last as usize + 1)
     }
 
-    /// Adds tokens that end an answer, as a `generation_config.json` lists them. Ids that are not in the vocabulary are
-    /// passed over: such files are shared between models.
+    /// Adds tokens that end an answer, as a `generation_config.json` lists them. Ids that are not
+    /// in the vocabulary are passed over: such files are shared between models.
     #[must_use]
     pub fn with_end_tokens(mut self, ids: &[TokenId]) -> Self {
         self.specials.ends.extend(ids.iter().filter(|&&id| self.vocab.known_kind(id).is_ok()));

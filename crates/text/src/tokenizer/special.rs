@@ -82,8 +82,8 @@ impl TokenMatcher {
         Fragments { matcher: self, text, at: 0, token: None }
     }
 
-    /// Whether a token is written out at byte `at` of a text, and if not, whether the rest of the text is the
-    /// beginning of one.
+    /// Whether a token is written out at byte `at` of a text, and if not, whether the rest of the
+    /// text is the beginning of one.
     pub(crate) fn at(&self, text: &str, at: usize) -> Occurrence {
         let mut node = 0;
         for byte in &text.as_bytes()[at..] {

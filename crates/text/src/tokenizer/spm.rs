@@ -118,8 +118,8 @@ pub(crate) struct Fallback {
 }
 
 impl Fallback {
-    /// The tokens of a character that has none of its own: its bytes, or one unknown-token for a run of such
-    /// characters. `unknown_open`: such a run goes on.
+    /// The tokens of a character that has none of its own: its bytes, or one unknown-token for a
+    /// run of such characters. `unknown_open`: such a run goes on.
     ///
     /// # Errors
     /// [`Error::Unencodable`] if its bytes have no tokens either and there is no unknown-token.
@@ -164,7 +164,8 @@ pub(crate) fn mark_spaces(text: &str, prefix: bool) -> String {
     marked
 }
 
-/// Whether no text has a `▁` behind another character, so that texts can be cut before each run of `▁`.
+/// Whether no text has a `▁` behind another character, so that texts can be cut before each run of
+/// `▁`.
 pub(crate) fn no_mark_inside<'t>(mut pieces: impl Iterator<Item = &'t str>) -> bool {
     pieces
         .all(|text| !text.chars().zip(text.chars().skip(1)).any(|(a, b)| a != SPACE_MARK && b == SPACE_MARK))

@@ -109,7 +109,8 @@ impl<'a> TokenStream<'a> {
             }
             Joining::Pieces(_) => self.show_incomplete(),
             Joining::Library => {
-                // The ids were decoded before, so this cannot fail; if it does there is nothing to show.
+                // The ids were decoded before, so this cannot fail; if it does there is nothing to
+                // show.
                 let _ = self.show_window(true);
             }
         }
@@ -132,7 +133,8 @@ impl<'a> TokenStream<'a> {
         }
     }
 
-    /// Moves the complete characters of `pending` to the chunk, and replacements for what cannot become one.
+    /// Moves the complete characters of `pending` to the chunk, and replacements for what cannot
+    /// become one.
     fn show_characters(&mut self, one_per_byte: bool) {
         let mut at = 0;
         loop {
@@ -167,7 +169,8 @@ impl<'a> TokenStream<'a> {
         self.show_window(held > LONGEST_HOLD)
     }
 
-    /// Gives out what the tokens behind the shown ones add, unless it ends in an incomplete character.
+    /// Gives out what the tokens behind the shown ones add, unless it ends in an incomplete
+    /// character.
     fn show_window(&mut self, even_incomplete: bool) -> Result<()> {
         let Window { ids, shown } = &mut self.window;
         let before = self.tokenizer.decode(&ids[..*shown], false)?;

@@ -1,9 +1,10 @@
-//! The `SentencePiece` unigram model (T5, XLM-R): of all ways to cut a text into tokens, the one whose scores add up to
-//! the most. Characters without a token become byte tokens or the unknown-token.
+//! The `SentencePiece` unigram model (T5, XLM-R): of all ways to cut a text into tokens, the one
+//! whose scores add up to the most. Characters without a token become byte tokens or the
+//! unknown-token.
 //!
-//! Source: Kudo 2018 (arXiv 1804.10959); normalization, white space, the penalty of unknown characters and sums kept in
-//! float32 from the start of the text, whose rounding decides between equal sums, are those of the `SentencePiece`
-//! library.
+//! Source: Kudo 2018 (arXiv 1804.10959); normalization, white space, the penalty of unknown
+//! characters and sums kept in float32 from the start of the text, whose rounding decides between
+//! equal sums, are those of the `SentencePiece` library.
 
 use super::{
     charsmap::CharacterMap,
@@ -17,10 +18,12 @@ use crate::token::TokenId;
 /// What an unknown character costs beside the worst token.
 const UNKNOWN_PENALTY: f32 = 10.0;
 
-/// Largest score that counts: sums over a text of 4 GiB stay finite. Models have logarithms of probabilities.
+/// Largest score that counts: sums over a text of 4 GiB stay finite. Models have logarithms of
+/// probabilities.
 const LARGEST_SCORE: f32 = 1e27;
 
-/// Longest token in bytes: each place of a text is compared with tokens up to the longest. Models have 16 characters.
+/// Longest token in bytes: each place of a text is compared with tokens up to the longest. Models
+/// have 16 characters.
 const LONGEST_TOKEN: usize = 1024;
 
 /// Most bytes of a normalized text: offsets are 32-bit.
@@ -64,7 +67,8 @@ impl Unigram {
     /// Builds the encoder; `scores` has one number per token.
     ///
     /// # Errors
-    /// [`Error::InvalidKey`] if a token text is longer than 1024 bytes; `tokens_key` names the texts.
+    /// [`Error::InvalidKey`] if a token text is longer than 1024 bytes; `tokens_key` names the
+    /// texts.
     pub(crate) fn new(
         vocab: &Vocab,
         mut scores: Vec<f32>,
@@ -98,12 +102,12 @@ impl Unigram {
         Ok(Self { scores, sorted, unknown_score, fallback, cuts_before_spaces, normalization })
     }
 
-    /// Appends the tokens of a text without special tokens. `after_token` says that it starts the input or follows a
-    /// token written out.
+    /// Appends the tokens of a text without special tokens. `after_token` says that it starts the
+    /// input or follows a token written out.
     ///
     /// # Errors
-    /// [`Error::Unencodable`] if a character has no token, its bytes have none, and there is no unknown-token;
-    /// [`Error::TextTooLong`] if normalization makes it longer than 4 GiB.
+    /// [`Error::Unencodable`] if a character has no token, its bytes have none, and there is no
+    /// unknown-token; [`Error::TextTooLong`] if normalization makes it longer than 4 GiB.
     pub(crate) fn encode(
         &self,
         vocab: &Vocab,
@@ -132,8 +136,8 @@ impl Unigram {
         Ok(())
     }
 
-    /// The best cut of a text behind others with a sum of scores: start and token of each part, from the last to the
-    /// first. Gives the sum with them. `best` is a buffer.
+    /// The best cut of a text behind others with a sum of scores: start and token of each part,
+    /// from the last to the first. Gives the sum with them. `best` is a buffer.
     fn cut(
         &self,
         vocab: &Vocab,
@@ -156,8 +160,8 @@ impl Unigram {
             let mut has_character = false;
             self.prefixes(vocab, &text.as_bytes()[start..], |len, token| {
                 has_character |= len == c.len_utf8();
-                // The library compares a sum that is not rounded with one that was rounded to be kept: of two ways that are
-                // equally good the later one can win.
+                // The library compares a sum that is not rounded with one that was rounded to be
+                // kept: of two ways that are equally good the later one can win.
                 reach(len, token, f64::from(before) + f64::from(self.scores[token as usize]));
             });
             if !has_character {
@@ -174,7 +178,8 @@ impl Unigram {
         best[text.len()].score
     }
 
-    /// Calls `found` with the length and id of every token that `text` begins with, the shortest first.
+    /// Calls `found` with the length and id of every token that `text` begins with, the shortest
+    /// first.
     fn prefixes(&self, vocab: &Vocab, text: &[u8], mut found: impl FnMut(usize, TokenId)) {
         let byte = |id: TokenId, at: usize| vocab.text(id).as_bytes().get(at).copied();
         let mut range = self.sorted.as_slice();

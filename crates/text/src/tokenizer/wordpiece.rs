@@ -1,8 +1,9 @@
-//! `WordPiece` (BERT): a text is normalized and cut into words and punctuation marks, and each word into the longest
-//! tokens from its start. A word that cannot be cut is the unknown-token.
+//! `WordPiece` (BERT): a text is normalized and cut into words and punctuation marks, and each word
+//! into the longest tokens from its start. A word that cannot be cut is the unknown-token.
 //!
-//! In a GGUF vocabulary a token that begins a word is written with `▁`, one within a word without a mark. Source: Wu et
-//! al. 2016 (arXiv 1609.08144); normalization and word borders are those of the tokenizers library.
+//! In a GGUF vocabulary a token that begins a word is written with `▁`, one within a word without a
+//! mark. Source: Wu et al. 2016 (arXiv 1609.08144); normalization and word borders are those of the
+//! tokenizers library.
 
 use tokenizers::{
     NormalizedString, Normalizer, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer,
@@ -45,7 +46,8 @@ impl WordPiece {
     /// [`Error::Tokenization`] if the tokenizers library fails.
     pub(crate) fn encode(&self, vocab: &Vocab, text: &str, out: &mut Vec<TokenId>) -> Result<()> {
         let failed = |error: tokenizers::Error| Error::Tokenization { message: error.to_string() };
-        // Cut where words end in any case, because the library keeps a table of all characters that it works on.
+        // Cut where words end in any case, because the library keeps a table of all characters that
+        // it works on.
         for chunk in text.split([' ', '\t', '\n', '\r']).filter(|chunk| !chunk.is_empty()) {
             let mut normalized = NormalizedString::from(chunk);
             self.normalizer.normalize(&mut normalized).map_err(failed)?;

@@ -105,7 +105,8 @@ fn streams_join_to_the_decoded_text() -> Result<(), Failure> {
                 assert_eq!(joined, text(&case["full"]), "{folder} {}", case["ids"]);
                 assert_eq!(rest, "", "{folder} {}", case["ids"]);
             } else {
-                // A stream may have shown characters before the run of bytes they are in turned out invalid.
+                // A stream may have shown characters before the run of bytes they are in turned out
+                // invalid.
                 assert!(rest.chars().all(|c| c == '\u{FFFD}'), "{folder} {rest:?}");
             }
         }

@@ -1,4 +1,5 @@
-//! Metadata and definitions that are wrong: each an error value that says what is wrong, never a panic.
+//! Metadata and definitions that are wrong: each an error value that says what is wrong, never a
+//! panic.
 
 use gguf_rs_lite::{Array, Metadata, Value};
 use proptest::prelude::*;
@@ -204,7 +205,8 @@ fn a_configuration_that_names_an_absent_token_is_an_error() -> Result<(), Failur
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(60 * ProptestConfig::default().cases / 256) })]
 
-    /// A definition with some bytes changed is loaded or refused, and what is loaded encodes or refuses.
+    /// A definition with some bytes changed is loaded or refused, and what is loaded encodes or
+    /// refuses.
     #[test]
     fn damaged_definitions_do_not_panic(
         folder in prop::sample::select(FROM_JSON.as_slice()),

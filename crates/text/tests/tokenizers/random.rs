@@ -70,7 +70,8 @@ const WORDS: &[&str] = &[
     "Ċ",
 ];
 
-/// Parts of texts: the words above, white space of all kinds, numbers, long runs, and any character.
+/// Parts of texts: the words above, white space of all kinds, numbers, long runs, and any
+/// character.
 fn part() -> impl Strategy<Value = String> {
     prop_oneof![
         4 => prop::sample::select(WORDS).prop_map(str::to_owned),

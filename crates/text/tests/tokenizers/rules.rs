@@ -1,5 +1,5 @@
-//! Rules around the text: BOS and EOS, special and user-defined tokens, end of generation, leading spaces; on
-//! vocabularies of a few tokens written out here.
+//! Rules around the text: BOS and EOS, special and user-defined tokens, end of generation, leading
+//! spaces; on vocabularies of a few tokens written out here.
 
 use gguf_rs_lite::{Array, Metadata, Value};
 use ruvllm_text::{
@@ -127,7 +127,8 @@ fn words_are_cut_into_the_longest_pieces() -> Result<(), Failure> {
         tokenizer.encode("Unaffable,Hélló 你\u{0}", EncodeOptions::default())?,
         [2, 4, 5, 6, 8, 7, 9, 3]
     );
-    // No piece begins with what is left, so the whole word is unknown; so is one of more than 100 characters.
+    // No piece begins with what is left, so the whole word is unknown; so is one of more than 100
+    // characters.
     assert_eq!(tokenizer.encode("unx un", RAW)?, [1, 4]);
     let long = format!("un{}", "aff".repeat(33));
     assert_eq!(tokenizer.encode(&long, RAW)?, [1]);

@@ -1,11 +1,12 @@
 //! Any other engine, behind a small program of one's own.
 //!
 //! The program is called once per thread count, so that it may set up a pool for the whole process:
-//! `PROGRAM --model FILE --kv f16 -p 128,512 -n 16 -d 0 -t 2 -r 1` (`-p 0` or `-n 0`: none). For every test it prints one
-//! line with a JSON object: `test` (`pp512`, `tg16`), `threads`, `tokens_per_s` (wall time, without loading), and, if it
-//! knows, `tokens_per_cpu_s` (per second of CPU time of the process during the test, times threads). A line with
-//! `load_ms`, `resident_bytes` or `anonymous_bytes` tells its footprint. Other lines are skipped. What it cannot run it
-//! does not print, and its cell stays empty. In tables it has the name of its file.
+//! `PROGRAM --model FILE --kv f16 -p 128,512 -n 16 -d 0 -t 2 -r 1` (`-p 0` or `-n 0`: none). For
+//! every test it prints one line with a JSON object: `test` (`pp512`, `tg16`), `threads`,
+//! `tokens_per_s` (wall time, without loading), and, if it knows, `tokens_per_cpu_s` (per second of
+//! CPU time of the process during the test, times threads). A line with `load_ms`, `resident_bytes`
+//! or `anonymous_bytes` tells its footprint. Other lines are skipped. What it cannot run it does
+//! not print, and its cell stays empty. In tables it has the name of its file.
 
 use std::path::{Path, PathBuf};
 

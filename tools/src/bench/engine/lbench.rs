@@ -1,5 +1,6 @@
-//! `lbench`: a driver of llama.cpp's library that prints the CPU time of every test beside its wall time, both without
-//! loading. It fills deep caches by copying the state of 512 computed tokens, as speed does not depend on their values.
+//! `lbench`: a driver of llama.cpp's library that prints the CPU time of every test beside its wall
+//! time, both without loading. It fills deep caches by copying the state of 512 computed tokens, as
+//! speed does not depend on their values.
 
 use std::path::{Path, PathBuf};
 
@@ -39,7 +40,8 @@ impl Engine for Lbench {
         settings.into_iter().map(named).collect()
     }
 
-    /// One command per pair of a prompt length and a number of generated tokens: the program takes one of each.
+    /// One command per pair of a prompt length and a number of generated tokens: the program takes
+    /// one of each.
     fn commands(&self, plan: &Plan, setting: &Setting) -> Vec<CommandLine> {
         let depth = plan.depth.to_string();
         let pair = |i: usize| {

@@ -1,5 +1,6 @@
-//! llama.cpp's own benchmark program. Its times exclude loading; it says nothing about CPU time, and the CPU time of
-//! its process would include loading and warming up, so that there is none from it.
+//! llama.cpp's own benchmark program. Its times exclude loading; it says nothing about CPU time,
+//! and the CPU time of its process would include loading and warming up, so that there is none from
+//! it.
 
 use std::path::{Path, PathBuf};
 

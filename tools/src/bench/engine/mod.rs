@@ -83,8 +83,8 @@ pub(super) struct Sample {
     pub(super) threads: usize,
     /// Wall-clock tokens per second.
     pub(super) tokens_per_s: f64,
-    /// Tokens per second of the process's own CPU time during the test, times threads; absent if the program does not
-    /// say, or can only say it together with loading.
+    /// Tokens per second of the process's own CPU time during the test, times threads; absent if
+    /// the program does not say, or can only say it together with loading.
     pub(super) tokens_per_cpu_s: Option<f64>,
 }
 
@@ -116,10 +116,12 @@ pub(super) fn peer(workspace: &Workspace, argument: &str) -> Result<Box<dyn Engi
     }
 }
 
-/// Every combination of repacking, flash attention and, where several types of llama.cpp stand beside one of ours, the type of
-/// keys and values. Quantized values need flash attention in llama.cpp, so that there is one choice less with them.
+/// Every combination of repacking, flash attention and, where several types of llama.cpp stand
+/// beside one of ours, the type of keys and values. Quantized values need flash attention in
+/// llama.cpp, so that there is one choice less with them.
 ///
-/// `repack` and `flash` are the arguments for on and off; `None` where the program offers no choice.
+/// `repack` and `flash` are the arguments for on and off; `None` where the program offers no
+/// choice.
 fn llama_settings(kv: Kv, repack: Option<[&[&str]; 2]>, flash: Option<[&[&str]; 2]>) -> Vec<Setting> {
     let choices = |names: [&str; 2], args: Option<[&[&str]; 2]>| -> Vec<Setting> {
         args.map_or_else(

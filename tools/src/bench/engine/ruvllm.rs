@@ -45,7 +45,8 @@ impl Engine for Ruvllm {
     }
 
     fn commands(&self, plan: &Plan, _setting: &Setting) -> Vec<CommandLine> {
-        // The program fills the cache with the first number of threads that it gets: the largest is the fastest.
+        // The program fills the cache with the first number of threads that it gets: the largest is
+        // the fastest.
         let mut plan = plan.clone();
         plan.threads.sort_unstable_by(|a, b| b.cmp(a));
         let command = CommandLine::new(&self.program, self.workspace.root())

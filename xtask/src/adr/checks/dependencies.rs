@@ -29,7 +29,8 @@ pub(super) fn only_deps(graph: &Graph, package: &str, allowed: &[String]) -> Ver
     verdict(violations, format!("{} dependencies", direct.len()))
 }
 
-/// Members depend only on members of lower layers; of `side`, each only on those before it and on layers.
+/// Members depend only on members of lower layers; of `side`, each only on those before it and on
+/// layers.
 pub(super) fn layers(graph: &Graph, layers: &[Vec<String>], side: &[String]) -> Verdict {
     let named: Vec<String> = layers.iter().flatten().chain(side).cloned().collect();
     let mut violations = missing_members(graph, &named);

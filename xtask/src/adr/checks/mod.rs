@@ -1,7 +1,7 @@
 //! The kinds of checks that a Conformance section can hold.
 //!
-//! Every kind fails when its scope is empty: a pattern without files, a package that does not exist, a
-//! filter without tests. Otherwise a rename would switch a rule off in silence.
+//! Every kind fails when its scope is empty: a pattern without files, a package that does not
+//! exist, a filter without tests. Otherwise a rename would switch a rule off in silence.
 
 mod dependencies;
 mod sources;
@@ -32,12 +32,13 @@ pub(super) struct Check {
 #[derive(Debug, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) enum Kind {
-    /// No package in `from` reaches a package in `to` over normal and build dependencies, however far.
+    /// No package in `from` reaches a package in `to` over normal and build dependencies, however
+    /// far.
     NoDep { from: Vec<String>, to: Vec<String> },
     /// The direct normal and build dependencies of `package` are all in `allowed`.
     OnlyDeps { package: String, allowed: Vec<String> },
-    /// Every member is in one layer or in `side`; it depends directly only on members of lower layers;
-    /// a member in `side` is above all layers and above those of `side` before it.
+    /// Every member is in one layer or in `side`; it depends directly only on members of lower
+    /// layers; a member in `side` is above all layers and above those of `side` before it.
     Layers {
         layers: Vec<Vec<String>>,
         #[serde(default)]
@@ -45,15 +46,16 @@ pub(super) enum Kind {
     },
     /// Every path exists.
     PathExists { paths: Vec<String> },
-    /// Every file in scope has a line that matches. A pattern with alternatives would hold when all but one are gone.
+    /// Every file in scope has a line that matches. A pattern with alternatives would hold when all
+    /// but one are gone.
     Match {
         pattern: String,
         paths: Vec<String>,
         #[serde(default)]
         except: Vec<String>,
     },
-    /// No line of any file in scope matches; with `skip_comments`, lines that begin with `//` do not count.
-    /// `example` is a line that the pattern finds.
+    /// No line of any file in scope matches; with `skip_comments`, lines that begin with `//` do
+    /// not count. `example` is a line that the pattern finds.
     NoMatch {
         pattern: String,
         example: String,
@@ -74,8 +76,8 @@ pub(super) enum Kind {
         #[serde(default)]
         except: Vec<String>,
     },
-    /// At least `min_tests` tests of `package` have a name that contains `filter`, and all of `names` exist;
-    /// in a full run they pass.
+    /// At least `min_tests` tests of `package` have a name that contains `filter`, and all of
+    /// `names` exist; in a full run they pass.
     Test {
         package: String,
         #[serde(default)]

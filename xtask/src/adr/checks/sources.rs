@@ -114,7 +114,8 @@ fn over_lines(
     }
 }
 
-/// Runs `find` on every text file in scope; an empty scope, also of one single pattern, is a violation.
+/// Runs `find` on every text file in scope; an empty scope, also of one single pattern, is a
+/// violation.
 fn over_files(
     facts: &Facts<'_>,
     scope: FileScope<'_>,

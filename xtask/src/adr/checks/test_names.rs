@@ -5,7 +5,8 @@ use crate::adr::Depth;
 use crate::test_binaries::TestBinary;
 use crate::{Error, Result};
 
-/// Tests of `package`: at least `min_tests` (default 1) whose name contains `filter`, and all of `names`.
+/// Tests of `package`: at least `min_tests` (default 1) whose name contains `filter`, and all of
+/// `names`.
 pub(super) fn test(
     facts: &Facts<'_>,
     package: &str,

@@ -197,7 +197,8 @@ impl<'e> Dialogue<'e> {
         Ok(self.messages.len())
     }
 
-    /// Drops what was computed for other messages: the engine's prefix cache may know something of the new ones.
+    /// Drops what was computed for other messages: the engine's prefix cache may know something of
+    /// the new ones.
     fn begin_anew(&mut self) {
         self.oldest = self.n_system();
         self.conversation.clear();

@@ -22,7 +22,8 @@ pub(super) enum Step {
 }
 
 impl Chat<'_> {
-    /// Answers a message into `sink`, says what is unusual about the answer, and whether somebody still reads.
+    /// Answers a message into `sink`, says what is unusual about the answer, and whether somebody
+    /// still reads.
     pub(super) fn answer(&mut self, text: String, mut sink: TextSink) -> Result<(Outcome, Reader)> {
         let cancel = self.interrupts.begin();
         let outcome = self.dialogue.answer(text, &cancel, &mut |text| sink.push(text));

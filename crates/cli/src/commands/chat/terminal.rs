@@ -37,7 +37,8 @@ const MOST_FILE_BYTES: u64 = 4 * (MOST_LINES * MOST_LINE_BYTES) as u64;
 /// Talks until the person leaves.
 ///
 /// # Errors
-/// A terminal that cannot be read or written. Whatever else goes wrong is told and the conversation goes on.
+/// A terminal that cannot be read or written. Whatever else goes wrong is told and the conversation
+/// goes on.
 pub(super) fn run(chat: &mut Chat<'_>, remembers: bool) -> Result<ExitCode> {
     let mut lines = Lines::open(remembers)?;
     loop {

@@ -10,7 +10,8 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// Tokens that a prompt may have so that an answer has room: all of it, or a quarter of the context.
+    /// Tokens that a prompt may have so that an answer has room: all of it, or a quarter of the
+    /// context.
     fn prompt(self) -> usize {
         self.context - self.answer.min(self.context / 4)
     }
@@ -18,10 +19,11 @@ impl Room {
 
 /// The oldest message to be sent from now on, which was `oldest` until now.
 ///
-/// As long as the prompt leaves room for an answer nothing changes. Then turns are left out from the beginning until half of
-/// the context is free: leaving out only as many as necessary would do so again with each message, and each time change the
-/// beginning of the prompt, which then has to be computed anew. `turns` are the places of the user's messages behind
-/// `oldest`, the last of which is always sent; `count` gives the tokens of a prompt that begins at a message.
+/// As long as the prompt leaves room for an answer nothing changes. Then turns are left out from
+/// the beginning until half of the context is free: leaving out only as many as necessary would do
+/// so again with each message, and each time change the beginning of the prompt, which then has to
+/// be computed anew. `turns` are the places of the user's messages behind `oldest`, the last of
+/// which is always sent; `count` gives the tokens of a prompt that begins at a message.
 ///
 /// # Errors
 /// Those of `count`, which is asked as often as the number of turns has digits in base 2.

@@ -44,7 +44,8 @@ fn sub_block(x: &[f32; SUB_BLOCK]) -> Q8SubBlock {
         Ok(inverse) => _mm256_set1_ps(inverse),
         Err(without_scale) => return without_scale,
     };
-    // The conversion rounds to nearest, ties to even; packing works on halves of vectors, which the permutation undoes.
+    // The conversion rounds to nearest, ties to even; packing works on halves of vectors, which the
+    // permutation undoes.
     let [a, b, c, d] = x.map(|x| _mm256_cvtps_epi32(_mm256_mul_ps(x, inverse)));
     let packed = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
     let quants = _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));

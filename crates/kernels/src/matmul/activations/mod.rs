@@ -1,7 +1,7 @@
 //! The input of matrix products: rows of f32 and, for integer-dot weight formats, their 8-bit form.
 //!
-//! Quantized once per input, shared by all matrices that read it (Q, K and V; gate and up). One 8-bit format serves all
-//! weight formats: 32 values share a scale.
+//! Quantized once per input, shared by all matrices that read it (Q, K and V; gate and up). One
+//! 8-bit format serves all weight formats: 32 values share a scale.
 
 mod q8;
 mod update;
@@ -15,8 +15,8 @@ use crate::{Isa, Kernels, ThreadPool};
 
 pub(crate) use q8::{Order, Q8Group, Q8Rows, Q8Token, TILE_TOKENS, TileStep, quantize_rows, quantize_tiles};
 
-/// From this number of tokens on, products expand weights into panels and work in tiles; below, they read the weights
-/// row by row. Measured: where the tiles win for most formats.
+/// From this number of tokens on, products expand weights into panels and work in tiles; below,
+/// they read the weights row by row. Measured: where the tiles win for most formats.
 fn min_tiled_tokens(isa: Isa) -> usize {
     match isa {
         Isa::Avx512 => 12,
@@ -66,7 +66,8 @@ impl Activations {
         Self::default()
     }
 
-    /// Sets the shape and gives back the rows, `[tokens, cols]`, to be filled; their present content is unspecified.
+    /// Sets the shape and gives back the rows, `[tokens, cols]`, to be filled; their present
+    /// content is unspecified.
     pub fn resize(&mut self, tokens: usize, cols: usize) -> &mut [f32] {
         self.quantized = false;
         (self.tokens, self.cols) = (tokens, cols);
@@ -79,7 +80,8 @@ impl Activations {
         &self.values
     }
 
-    /// The rows, `[tokens, cols]`, to be changed; what [`quantize`](Self::quantize) made before no longer counts.
+    /// The rows, `[tokens, cols]`, to be changed; what [`quantize`](Self::quantize) made before no
+    /// longer counts.
     pub fn values_mut(&mut self) -> &mut [f32] {
         self.quantized = false;
         &mut self.values
@@ -97,13 +99,14 @@ impl Activations {
 
     /// Makes the 8-bit form of the rows, unless it is there already.
     ///
-    /// Needed before a product with a format for which [`BlockFormat::uses_q8`](crate::quant::BlockFormat::uses_q8) holds.
+    /// Needed before a product with a format for which
+    /// [`BlockFormat::uses_q8`](crate::quant::BlockFormat::uses_q8) holds.
     ///
     /// # Numerics
-    /// Per 32 values (the last group of a row padded with zeros): `scale = max|x| / 127`,
-    /// `q = round(x * (127 / max|x|))`, ties to even. A group with a value that is not finite gets the scale NaN, so
-    /// that every output that depends on it is NaN. Groups smaller than 127 / [`f32::MAX`] become zero. The same bits on every
-    /// instruction set.
+    /// Per 32 values (the last group of a row padded with zeros): `scale = max|x| / 127`, `q =
+    /// round(x * (127 / max|x|))`, ties to even. A group with a value that is not finite gets the
+    /// scale NaN, so that every output that depends on it is NaN. Groups smaller than 127 /
+    /// [`f32::MAX`] become zero. The same bits on every instruction set.
     pub fn quantize(&mut self, kernels: &Kernels, pool: &ThreadPool) {
         if !self.quantized {
             self.update_and_quantize(kernels, pool, &|_, _| {});

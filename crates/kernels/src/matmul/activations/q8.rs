@@ -1,8 +1,10 @@
-//! 8-bit activations: the quantization of one sub-block of 32 values, and the two layouts that products read.
+//! 8-bit activations: the quantization of one sub-block of 32 values, and the two layouts that
+//! products read.
 //!
-//! - [`Q8Rows`], for few tokens: sub-blocks one by one, and groups of eight in the orders in which weights come out of
-//!   their packed blocks ([`Order`]).
-//! - [`TileStep`]s, for many: four tokens interleaved in the order in which a register tile consumes them.
+//! - [`Q8Rows`], for few tokens: sub-blocks one by one, and groups of eight in the orders in which
+//!   weights come out of their packed blocks ([`Order`]).
+//! - [`TileStep`]s, for many: four tokens interleaved in the order in which a register tile
+//!   consumes them.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -27,8 +29,8 @@ pub(crate) struct Q8SubBlock {
 impl Q8SubBlock {
     const ZERO: Self = Self { quants: [0; SUB_BLOCK], scale: 0.0, sum: 0.0, halves: [0; 2] };
 
-    /// The sub-block of `x` whose largest magnitude is `largest`, if it has a scale of its own; else the values that stand
-    /// for it.
+    /// The sub-block of `x` whose largest magnitude is `largest`, if it has a scale of its own;
+    /// else the values that stand for it.
     #[inline(always)]
     pub(super) fn inverse_scale(largest: f32) -> Result<f32, Self> {
         let inverse = 127.0 / largest;
@@ -51,7 +53,8 @@ pub(crate) trait Q8Leaf: Lanes {
     /// Quantizes 32 values.
     #[inline(always)]
     fn sub_block(self, x: &[f32; SUB_BLOCK]) -> Q8SubBlock {
-        // As integers, magnitudes order like the numbers, with infinity and then NaN above all of them.
+        // As integers, magnitudes order like the numbers, with infinity and then NaN above all of
+        // them.
         let largest = f32::from_bits(x.iter().fold(0, |m, x| m.max(x.to_bits() & 0x7fff_ffff)));
         let inverse = match Q8SubBlock::inverse_scale(largest) {
             Ok(inverse) => inverse,
@@ -99,18 +102,19 @@ fn sub_blocks<L: Q8Leaf>(leaf: L, row: &[f32], to: &mut [Q8SubBlock]) {
     }
 }
 
-/// An order of the 256 quants of eight sub-blocks that meets weights as they come out of their packed form: 8 vectors of
-/// 8 *pieces*, four consecutive quants each.
+/// An order of the 256 quants of eight sub-blocks that meets weights as they come out of their
+/// packed form: 8 vectors of 8 *pieces*, four consecutive quants each.
 ///
-/// Where the lane of a vector decides the sub-block, products of different sub-blocks stay apart without any shuffling.
+/// Where the lane of a vector decides the sub-block, products of different sub-blocks stay apart
+/// without any shuffling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
     /// Vector `i`: sub-block `i`, in the order of the values.
     Plain,
     /// Vector `i`: piece `i` of the sub-blocks 0 to 7.
     Pieces,
-    /// Vectors `i < 4`: pieces `i` of the sub-blocks 0, 2, 4, 6, then their pieces `i + 4`; vectors `i + 4`: the same of
-    /// the sub-blocks 1, 3, 5, 7.
+    /// Vectors `i < 4`: pieces `i` of the sub-blocks 0, 2, 4, 6, then their pieces `i + 4`; vectors
+    /// `i + 4`: the same of the sub-blocks 1, 3, 5, 7.
     EvenOdd,
     /// The same with the sub-blocks 0, 1, 4, 5 and 2, 3, 6, 7.
     Pairs,
@@ -213,7 +217,8 @@ pub(crate) fn quantize_rows<L: Q8Leaf>(leaf: L, values: &[f32], cols: usize, row
     }
 }
 
-/// One sub-block of four tokens, in the order in which a register tile consumes it. Tokens that do not exist are zeros.
+/// One sub-block of four tokens, in the order in which a register tile consumes it. Tokens that do
+/// not exist are zeros.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct TileStep {

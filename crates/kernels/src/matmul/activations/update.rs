@@ -1,5 +1,5 @@
-//! The last step before a product - a norm, the gate of a feed-forward network - and the quantization of what it gives, in
-//! one dispatch: a row is quantized while it is in the cache.
+//! The last step before a product - a norm, the gate of a feed-forward network - and the
+//! quantization of what it gives, in one dispatch: a row is quantized while it is in the cache.
 
 use std::ops::Range;
 
@@ -10,13 +10,14 @@ use crate::pool::DisjointMut;
 use crate::quant::SUB_BLOCK;
 use crate::{Kernels, ThreadPool};
 
-/// Fewer rows than this are worth no second thread: a row takes about a microsecond, as much as handing it out.
+/// Fewer rows than this are worth no second thread: a row takes about a microsecond, as much as
+/// handing it out.
 const MIN_SHARED_TOKENS: usize = 16;
 
 impl Activations {
-    /// Calls `update` with ranges of tokens that cover all of them, and their rows, `[range, cols]`, to be overwritten or
-    /// changed in place. Many tokens are spread over the threads. How they are cut is unspecified, so a row may depend on
-    /// its token only.
+    /// Calls `update` with ranges of tokens that cover all of them, and their rows, `[range,
+    /// cols]`, to be overwritten or changed in place. Many tokens are spread over the threads. How
+    /// they are cut is unspecified, so a row may depend on its token only.
     ///
     /// What [`quantize`](Self::quantize) made before no longer counts.
     pub fn update(&mut self, pool: &ThreadPool, update: &(dyn Fn(Range<usize>, &mut [f32]) + Sync)) {
@@ -32,7 +33,8 @@ impl Activations {
         });
     }
 
-    /// [`update`](Self::update) and [`quantize`](Self::quantize) in one pass over the rows, with the same result.
+    /// [`update`](Self::update) and [`quantize`](Self::quantize) in one pass over the rows, with
+    /// the same result.
     pub fn update_and_quantize(
         &mut self,
         kernels: &Kernels,
@@ -55,7 +57,8 @@ impl Activations {
                 // One tile at a time: its rows stay in the cache between the two steps.
                 for tile in range {
                     let rows = tile * TILE_TOKENS..((tile + 1) * TILE_TOKENS).min(tokens);
-                    // SAFETY: chunks do not overlap, so neither do the tiles in them and the rows of these.
+                    // SAFETY: chunks do not overlap, so neither do the tiles in them and the rows
+                    // of these.
                     let (values, tile) = unsafe {
                         (
                             values.part(rows.start * cols..rows.end * cols),

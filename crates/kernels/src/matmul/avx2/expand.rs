@@ -1,7 +1,8 @@
 //! Panels by vector transposition: eight rows at a time, eight sub-blocks at a time.
 //!
-//! The format's own description unpacks each row into a buffer that stays in the first-level cache (its plain loops
-//! become vector code here); eight rows of 32 bytes are then transposed in registers.
+//! The format's own description unpacks each row into a buffer that stays in the first-level cache
+//! (its plain loops become vector code here); eight rows of 32 bytes are then transposed in
+//! registers.
 
 use super::vector::{store, transpose_rows};
 use crate::lanes::LANES;

@@ -1,7 +1,8 @@
 //! Integer-dot leaves for AVX2, FMA and F16C.
 //!
-//! The token [`Avx2Lanes`] proves the features, so its trait methods are safe and hand over to `#[target_feature]`
-//! functions, in which `unsafe` is left only around loads and stores of raw memory.
+//! The token [`Avx2Lanes`] proves the features, so its trait methods are safe and hand over to
+//! `#[target_feature]` functions, in which `unsafe` is left only around loads and stores of raw
+//! memory.
 
 mod expand;
 mod iq4_xs;

@@ -1,6 +1,7 @@
 //! What the formats share whose halves of sub-blocks have integer scales: quants in the order
-//! [`Order::Pairs`](crate::matmul::activations::Order::Pairs). The lanes of the lower half of a vector belong to the first 16
-//! values of their sub-blocks, those of the upper half to the last 16, as do the integer scales.
+//! [`Order::Pairs`](crate::matmul::activations::Order::Pairs). The lanes of the lower half of a
+//! vector belong to the first 16 values of their sub-blocks, those of the upper half to the last
+//! 16, as do the integer scales.
 
 use std::arch::x86_64::*;
 
@@ -14,15 +15,18 @@ pub(in crate::matmul) struct Weights {
     quants: [__m256i; 8],
     /// The integer scales of sub-blocks 0, 1, 4, 5 and 2, 3, 6, 7, each twice, as 16-bit numbers.
     scales: [__m256i; 2],
-    /// The integer scales times the offset of the format, in the order of the values, as 16-bit numbers.
+    /// The integer scales times the offset of the format, in the order of the values, as 16-bit
+    /// numbers.
     offsets: __m256i,
 }
 
-/// Puts quants and scales together. `scales`: byte `2s + h` is the scale of half `h` of sub-block `s`.
+/// Puts quants and scales together. `scales`: byte `2s + h` is the scale of half `h` of sub-block
+/// `s`.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 pub(super) fn weights<B: QuantBlock>(quants: [__m256i; 8], scales: __m128i) -> Weights {
-    // A scale goes to the upper byte of both 16-bit numbers of its lane and is shifted down with its sign.
+    // A scale goes to the upper byte of both 16-bit numbers of its lane and is shifted down with
+    // its sign.
     let bytes = _mm256_broadcastsi128_si256(scales);
     let place = _mm256_setr_epi8(
         0, 0, 0, 0, 2, 2, 2, 2, 8, 8, 8, 8, 10, 10, 10, 10, 1, 1, 1, 1, 3, 3, 3, 3, 9, 9, 9, 9, 11, 11, 11,
@@ -58,7 +62,8 @@ pub(super) fn dot<B: QuantBlock>(weights: &Weights, x: &Q8Group) -> __m256i {
     _mm256_sub_epi32(isum, _mm256_madd_epi16(load(&x.halves), weights.offsets))
 }
 
-/// The 2-bit quants of a block: bits `2s` and `2s + 1` of each vector of `qs` belong to its sub-block `s`.
+/// The 2-bit quants of a block: bits `2s` and `2s + 1` of each vector of `qs` belong to its
+/// sub-block `s`.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 pub(super) fn unpack_two_bits(qs: &[[u8; 32]; 2]) -> [__m256i; 8] {

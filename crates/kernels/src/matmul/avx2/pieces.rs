@@ -1,5 +1,5 @@
-//! What the formats share whose sub-blocks have 16 bytes of 4-bit quants each: sub-blocks `p` and `p + 4` share a vector;
-//! transposed, the lanes are the sub-blocks.
+//! What the formats share whose sub-blocks have 16 bytes of 4-bit quants each: sub-blocks `p` and
+//! `p + 4` share a vector; transposed, the lanes are the sub-blocks.
 
 use std::arch::x86_64::*;
 
@@ -7,7 +7,8 @@ use super::vector::{load, load_pair, load_twice, nibbles, transpose};
 use crate::lanes::LANES;
 use crate::quant::NON_LINEAR_VALUES;
 
-/// The 4-bit quants of eight sub-blocks in the order [`Order::Pieces`](crate::matmul::activations::Order::Pieces).
+/// The 4-bit quants of eight sub-blocks in the order
+/// [`Order::Pieces`](crate::matmul::activations::Order::Pieces).
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 pub(super) fn unpack_nibbles(qs: [&[u8; 16]; LANES]) -> [__m256i; 8] {
@@ -27,7 +28,8 @@ pub(super) fn unpack_nibbles(qs: [&[u8; 16]; LANES]) -> [__m256i; 8] {
 #[inline]
 pub(super) fn add_fifth_bits(quants: &mut [__m256i; 8], qh: [[u8; 4]; LANES]) {
     let fifth = _mm256_set1_epi8(16);
-    // Of a byte of bits, the upper four belong to an odd piece; moved up by four, the lower four take their place.
+    // Of a byte of bits, the upper four belong to an odd piece; moved up by four, the lower four
+    // take their place.
     let [a, b, c, d, e, f, g, h] = qh.map(i32::from_le_bytes);
     let odd = _mm256_setr_epi32(a, b, c, d, e, f, g, h);
     let even = _mm256_slli_epi16::<4>(odd);
@@ -38,7 +40,8 @@ pub(super) fn add_fifth_bits(quants: &mut [__m256i; 8], qh: [[u8; 4]; LANES]) {
     );
     for pair in quants.as_chunks_mut::<2>().0 {
         for (quants, bits) in pair.iter_mut().zip([even, odd]) {
-            // All bits of these values lie at 16 or above: their minimum with 16 is the bit in its place.
+            // All bits of these values lie at 16 or above: their minimum with 16 is the bit in its
+            // place.
             let bit = _mm256_and_si256(_mm256_shuffle_epi8(bits, place), single);
             *quants = _mm256_or_si256(*quants, _mm256_min_epu8(bit, fifth));
         }

@@ -1,5 +1,5 @@
-//! `Q2_K` rows: two vectors hold all quants, four sub-blocks in each; see `pairs.rs`. The minima of the halves are integers
-//! too, and meet the sums of the activations.
+//! `Q2_K` rows: two vectors hold all quants, four sub-blocks in each; see `pairs.rs`. The minima of
+//! the halves are integers too, and meet the sums of the activations.
 
 use std::arch::x86_64::*;
 

@@ -1,4 +1,5 @@
-//! `Q3_K` rows: as `Q2_K`, with the third bits put in after the transposition; no minima. See `pairs.rs`.
+//! `Q3_K` rows: as `Q2_K`, with the third bits put in after the transposition; no minima. See
+//! `pairs.rs`.
 
 use std::arch::x86_64::*;
 
@@ -18,8 +19,8 @@ impl Group for Q3K {
     unsafe fn quants(group: &[Self]) -> Self::Weights {
         let block = &group[0];
         let mut quants = pairs::unpack_two_bits(&block.qs);
-        // Bit `s` of each byte becomes bit 2 in the lanes of sub-block `s`: 0, 1, 4, 5 in the first vectors, 2, 3, 6, 7 in
-        // the others. Bits that cross into another byte are masked away.
+        // Bit `s` of each byte becomes bit 2 in the lanes of sub-block `s`: 0, 1, 4, 5 in the first
+        // vectors, 2, 3, 6, 7 in the others. Bits that cross into another byte are masked away.
         let third = _mm256_set1_epi8(4);
         let by_lane = _mm256_setr_epi32(0, 1, 4, 5, 0, 1, 4, 5);
         let high = load(&block.hmask);

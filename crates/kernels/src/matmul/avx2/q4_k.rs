@@ -1,5 +1,5 @@
-//! `Q4_K` rows: the four vectors of a block, transposed, give the even sub-blocks in their low halves of bytes and the odd
-//! ones in the high halves.
+//! `Q4_K` rows: the four vectors of a block, transposed, give the even sub-blocks in their low
+//! halves of bytes and the odd ones in the high halves.
 
 use std::arch::x86_64::*;
 
@@ -58,8 +58,8 @@ pub(super) fn in_order(even_odd: __m256i) -> __m256i {
 
 /// Scales and minima of the eight sub-blocks of a `Q4_K` or `Q5_K` block.
 ///
-/// The 6-bit integers are unpacked in general registers, eight at a time: the vector units are the bottleneck of these
-/// rows, the others are idle.
+/// The 6-bit integers are unpacked in general registers, eight at a time: the vector units are the
+/// bottleneck of these rows, the others are idle.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 pub(super) fn scales_and_mins(packed: &PackedScales) -> (__m256, __m256) {

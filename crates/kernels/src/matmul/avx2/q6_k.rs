@@ -1,5 +1,6 @@
-//! `Q6_K` rows: the four vectors of low bits, transposed, give the sub-blocks 0, 1, 4, 5 in their low halves of bytes and
-//! 2, 3, 6, 7 in the high ones; the high bits are brought into the same order. See `pairs.rs`.
+//! `Q6_K` rows: the four vectors of low bits, transposed, give the sub-blocks 0, 1, 4, 5 in their
+//! low halves of bytes and 2, 3, 6, 7 in the high ones; the high bits are brought into the same
+//! order. See `pairs.rs`.
 
 use std::arch::x86_64::*;
 

@@ -1,8 +1,9 @@
 //! Rows of weights as they lie in the file, against few tokens: decode.
 //!
-//! Eight sub-blocks at a time, whose dot products end up in the eight lanes of one vector, in the order of the
-//! accumulators; one conversion, multiplication and fused multiply-add then serve all eight. A format says how a group
-//! of eight sub-blocks is unpacked ([`Group`]); once unpacked, it meets every token.
+//! Eight sub-blocks at a time, whose dot products end up in the eight lanes of one vector, in the
+//! order of the accumulators; one conversion, multiplication and fused multiply-add then serve all
+//! eight. A format says how a group of eight sub-blocks is unpacked ([`Group`]); once unpacked, it
+//! meets every token.
 
 use std::arch::x86_64::*;
 
@@ -39,7 +40,8 @@ pub(in crate::matmul) trait Group: QuantBlock {
     /// The CPU has AVX2, FMA and F16C.
     unsafe fn dot(weights: &Self::Weights, x: &Q8Group) -> __m256i;
 
-    /// Only with [`HALF_MINS`](QuantBlock::HALF_MINS): the integer minima of each sub-block times the sums of its halves.
+    /// Only with [`HALF_MINS`](QuantBlock::HALF_MINS): the integer minima of each sub-block times
+    /// the sums of its halves.
     ///
     /// # Safety
     /// The CPU has AVX2, FMA and F16C.
@@ -48,12 +50,13 @@ pub(in crate::matmul) trait Group: QuantBlock {
     }
 }
 
-/// How far ahead weights are requested. The hardware prefetcher alone stops at every page and leaves a fifth to a third of
-/// the bandwidth unused (measured on Zen 5: 28 to 32 GB/s without, 32 to 42 GB/s with; 4 KiB helps less, 32 KiB no more).
+/// How far ahead weights are requested. The hardware prefetcher alone stops at every page and
+/// leaves a fifth to a third of the bandwidth unused (measured on Zen 5: 28 to 32 GB/s without, 32
+/// to 42 GB/s with; 4 KiB helps less, 32 KiB no more).
 pub(in crate::matmul) const PREFETCH_BYTES: usize = 8192;
 
-/// See [`RowsLeaf::rows`](crate::matmul::integer::RowsLeaf::rows); `MAX` tokens if `EXACT`, else up to `MAX`. Known to the
-/// compiler, a small number of tokens keeps its accumulators in registers.
+/// See [`RowsLeaf::rows`](crate::matmul::integer::RowsLeaf::rows); `MAX` tokens if `EXACT`, else up
+/// to `MAX`. Known to the compiler, a small number of tokens keeps its accumulators in registers.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn rows<B: Group, const MAX: usize, const EXACT: bool>(
     lanes: Avx2Lanes,

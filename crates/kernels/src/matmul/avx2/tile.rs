@@ -1,9 +1,10 @@
 //! A panel of 16 rows against a tile of up to four tokens: the register tile of prefill.
 //!
-//! Rows are lanes: two vectors of eight rows, times the tokens, each token's four values broadcast. Unsigned quants go
-//! through `maddubs` and stay in 16 bits for as many additions as their range allows, then one `madd` widens (and
-//! multiplies with the integer scales of halves). Signed ones need `|w| * sign(x, w)` and 32 bits at once.
-//! One accumulator slot at a time, so the float accumulators are few.
+//! Rows are lanes: two vectors of eight rows, times the tokens, each token's four values broadcast.
+//! Unsigned quants go through `maddubs` and stay in 16 bits for as many additions as their range
+//! allows, then one `madd` widens (and multiplies with the integer scales of halves). Signed ones
+//! need `|w| * sign(x, w)` and 32 bits at once. One accumulator slot at a time, so the float
+//! accumulators are few.
 
 use std::arch::x86_64::*;
 
@@ -168,13 +169,14 @@ fn signed_dot<const T: usize>(w: &PanelStep, x: &TileStep) -> Tile<__m256i, T> {
 
 /// Makes the compiler finish a step of all accumulators before it begins the next.
 ///
-/// Left alone it computes one accumulator after the other over all steps, for which it needs every weight and
-/// activation in a register at once, and spills most of them: 20 % slower.
+/// Left alone it computes one accumulator after the other over all steps, for which it needs every
+/// weight and activation in a register at once, and spills most of them: 20 % slower.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 fn finish_step<const T: usize>(acc: &mut Tile<__m256i, T>) {
     for acc in acc.as_flattened_mut() {
-        // SAFETY: no instruction is emitted; the value is only said to be changed, in order with the others.
+        // SAFETY: no instruction is emitted; the value is only said to be changed, in order with
+        // the others.
         unsafe {
             std::arch::asm!("/* {0} */", inout(ymm_reg) * acc, options(nomem, nostack, preserves_flags));
         }

@@ -58,7 +58,8 @@ pub(crate) fn transpose_rows<T: bytemuck::Pod>(rows: [&T; 8]) -> [__m256i; 8] {
 #[inline]
 pub(crate) fn store<T: bytemuck::Pod>(to: &mut T, v: __m256i) {
     const { assert!(size_of::<T>() == 32) };
-    // SAFETY: `to` is 32 writable bytes of a type for which any bytes are a value; `storeu` has no alignment rule.
+    // SAFETY: `to` is 32 writable bytes of a type for which any bytes are a value; `storeu` has no
+    // alignment rule.
     unsafe { _mm256_storeu_si256(std::ptr::from_mut(to).cast(), v) }
 }
 
@@ -135,7 +136,8 @@ pub(crate) fn negate(v: __m256) -> __m256 {
     _mm256_xor_ps(v, _mm256_set1_ps(-0.0))
 }
 
-/// Adds the halves of `low` into the low half of the result, those of `high` into the high half, as 32-bit numbers.
+/// Adds the halves of `low` into the low half of the result, those of `high` into the high half, as
+/// 32-bit numbers.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 pub(crate) fn fold_halves(low: __m256i, high: __m256i) -> __m256i {

@@ -1,4 +1,5 @@
-//! Panels by vector transposition: sixteen rows and eight sub-blocks at a time; see `avx2/expand.rs`.
+//! Panels by vector transposition: sixteen rows and eight sub-blocks at a time; see
+//! `avx2/expand.rs`.
 
 use std::arch::x86_64::*;
 

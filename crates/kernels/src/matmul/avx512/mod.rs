@@ -1,7 +1,7 @@
 //! Integer-dot leaves for AVX-512 with VNNI.
 //!
-//! As for AVX2, the token [`Avx512Lanes`] proves the features, and `unsafe` is left only around loads and stores of raw
-//! memory.
+//! As for AVX2, the token [`Avx512Lanes`] proves the features, and `unsafe` is left only around
+//! loads and stores of raw memory.
 
 mod expand;
 mod group;
@@ -18,7 +18,8 @@ use crate::matmul::activations::{Q8Token, TileStep};
 use crate::quant::QuantBlock;
 use group::WideGroup;
 
-/// Added to signed weights, because `vpdpbusd` takes unsigned ones; an exclusive or of the sign bit.
+/// Added to signed weights, because `vpdpbusd` takes unsigned ones; an exclusive or of the sign
+/// bit.
 const SIGN_BIAS: u8 = 128;
 
 /// Panels and tiles of one register tile.

@@ -1,7 +1,8 @@
 //! Rows of weights as they lie in the file, against few tokens: decode.
 //!
-//! As in AVX2, eight sub-blocks at a time ([`WideGroup`]), whose dot products end up in the eight lanes of one vector:
-//! the unpacked quants are transposed once, so that a lane belongs to one sub-block, and then meet every token.
+//! As in AVX2, eight sub-blocks at a time ([`WideGroup`]), whose dot products end up in the eight
+//! lanes of one vector: the unpacked quants are transposed once, so that a lane belongs to one
+//! sub-block, and then meet every token.
 
 use std::arch::x86_64::*;
 
@@ -14,7 +15,8 @@ use crate::matmul::avx2::rows::{PREFETCH_BYTES, finish};
 use crate::matmul::avx2::vector::{load as load_half, load_f32, prefetch};
 use crate::quant::{Factors, MAX_SUB_BLOCKS, QuantBlock};
 
-/// Bytes of activations that rows meet before they go on to the next columns: they stay in a first-level cache.
+/// Bytes of activations that rows meet before they go on to the next columns: they stay in a
+/// first-level cache.
 const X_BYTES: usize = 24 << 10;
 
 /// Rows that meet the same columns of activations while these are in the cache.
@@ -34,8 +36,9 @@ struct Weights {
     half_mins: __m256i,
 }
 
-/// See [`RowsLeaf::rows`](crate::matmul::integer::RowsLeaf::rows); up to `MAX` tokens, of which the last stands in for
-/// those that are missing: a number known to the compiler keeps the accumulators in registers.
+/// See [`RowsLeaf::rows`](crate::matmul::integer::RowsLeaf::rows); up to `MAX` tokens, of which the
+/// last stands in for those that are missing: a number known to the compiler keeps the accumulators
+/// in registers.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 pub(super) fn rows<B: WideGroup, const MAX: usize>(
     lanes: Avx512Lanes,
@@ -162,11 +165,13 @@ fn fold(v: __m512i) -> __m256i {
     _mm256_add_epi32(_mm512_castsi512_si256(v), _mm512_extracti64x4_epi64::<1>(v))
 }
 
-/// Quants in the order of the values, eight pieces of two sub-blocks per vector, to [`Order::Pieces`].
+/// Quants in the order of the values, eight pieces of two sub-blocks per vector, to
+/// [`Order::Pieces`].
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 #[inline]
 fn transpose(v: [__m512i; 4]) -> [__m512i; 4] {
-    // Of two vectors, piece by piece, the four sub-blocks: pieces 0 to 3, and with four more 4 to 7.
+    // Of two vectors, piece by piece, the four sub-blocks: pieces 0 to 3, and with four more 4
+    // to 7.
     let low = _mm512_setr_epi32(0, 8, 16, 24, 1, 9, 17, 25, 2, 10, 18, 26, 3, 11, 19, 27);
     let high = _mm512_add_epi32(low, _mm512_set1_epi32(4));
     let ([a, b], [c, d]) = ([v[0], v[1]], [v[2], v[3]]);

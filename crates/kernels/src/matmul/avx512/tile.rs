@@ -1,12 +1,14 @@
 //! Panels of 16 rows against tiles of four tokens: the register tile of prefill.
 //!
-//! One vector is 16 rows: a panel's step gives eight vectors of four values, multiplied and added by `vpdpbusd` with the
-//! same four values of a token in every lane. Two panels and three tiles (32 rows, 12 tokens) keep 24 integer sums in
-//! registers; a weight is then loaded once for 12 products and a token's values once for two. The float accumulators
-//! wait in the first-level cache: they are touched once per 32 values.
+//! One vector is 16 rows: a panel's step gives eight vectors of four values, multiplied and added
+//! by `vpdpbusd` with the same four values of a token in every lane. Two panels and three tiles (32
+//! rows, 12 tokens) keep 24 integer sums in registers; a weight is then loaded once for 12 products
+//! and a token's values once for two. The float accumulators wait in the first-level cache: they
+//! are touched once per 32 values.
 //!
-//! `vpdpbusd` takes unsigned weights: what is to be subtracted from stored weights (128 for signed ones, see
-//! `expand.rs`) is an integer times the sum of the activations, with which the sums start.
+//! `vpdpbusd` takes unsigned weights: what is to be subtracted from stored weights (128 for signed
+//! ones, see `expand.rs`) is an integer times the sum of the activations, with which the sums
+//! start.
 
 use std::arch::x86_64::*;
 
@@ -30,8 +32,8 @@ pub(super) const fn offset<B: QuantBlock>() -> i16 {
     }
 }
 
-/// Products of `P` panels with `G` tiles, each `[sub-blocks in slot order]`. `out`: `[panels, tokens]`, without the panels
-/// that take part a second time.
+/// Products of `P` panels with `G` tiles, each `[sub-blocks in slot order]`. `out`: `[panels,
+/// tokens]`, without the panels that take part a second time.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 pub(super) fn tile<B: QuantBlock, const P: usize, const G: usize>(
     panels: [&[PanelStep]; P],
@@ -237,12 +239,14 @@ fn pair(halves: [i16; 2]) -> __m512i {
     _mm512_set1_epi32(bytemuck::cast(halves))
 }
 
-/// Makes the compiler finish a step of all accumulators before it begins the next: see the AVX2 tile.
+/// Makes the compiler finish a step of all accumulators before it begins the next: see the AVX2
+/// tile.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 #[inline]
 fn finish_step<const P: usize, const G: usize>(acc: &mut Tile<__m512i, P, G>) {
     for acc in acc.as_flattened_mut().as_flattened_mut() {
-        // SAFETY: no instruction is emitted; the value is only said to be changed, in order with the others.
+        // SAFETY: no instruction is emitted; the value is only said to be changed, in order with
+        // the others.
         unsafe {
             std::arch::asm!("/* {0} */", inout(zmm_reg) * acc, options(nomem, nostack, preserves_flags));
         }

@@ -1,4 +1,5 @@
-//! Vocabulary of the integer AVX-512 leaves: loads and stores of 64 bytes, transposition of sixteen rows.
+//! Vocabulary of the integer AVX-512 leaves: loads and stores of 64 bytes, transposition of sixteen
+//! rows.
 
 use std::arch::x86_64::*;
 
@@ -39,7 +40,8 @@ pub(super) fn store_row(to: &mut [f32; 2 * LANES], v: __m512) {
 #[inline]
 pub(super) fn store<T: bytemuck::Pod>(to: &mut T, v: __m512i) {
     const { assert!(size_of::<T>() == 64) };
-    // SAFETY: `to` is 64 writable bytes of a type for which any bytes are a value; `storeu` has no alignment rule.
+    // SAFETY: `to` is 64 writable bytes of a type for which any bytes are a value; `storeu` has no
+    // alignment rule.
     unsafe { _mm512_storeu_si512(std::ptr::from_mut(to).cast(), v) }
 }
 

@@ -8,7 +8,8 @@
 //!         tile of tokens the register tile; its sums rest in memory until the last slab
 //! ```
 //!
-//! What the next tile of rows and the next slab will read is requested while the present ones are in use.
+//! What the next tile of rows and the next slab will read is requested while the present ones are
+//! in use.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -22,8 +23,9 @@ use crate::lanes::{LANES, Lanes, Vectors, WideLanes};
 
 /// Pairs of tokens of a block: a slab of their inputs takes 384 KiB.
 const BLOCK_PAIRS: usize = 32 * MAX_TILE_PAIRS;
-/// Rows that meet a slab of inputs while it is in the second-level cache. The lanes of their sums take 768 KiB, each used
-/// once per slab; with half as many rows, long rows (8192 columns) lose a tenth of the speed to reading inputs again.
+/// Rows that meet a slab of inputs while it is in the second-level cache. The lanes of their sums
+/// take 768 KiB, each used once per slab; with half as many rows, long rows (8192 columns) lose a
+/// tenth of the speed to reading inputs again.
 const GROUP_ROWS: usize = 128;
 
 /// Memory of a thread for products with many tokens.
@@ -74,7 +76,8 @@ pub(super) fn product<L: WideLanes, F: FloatFormat>(l: L, product: &FloatProduct
             })
         })
         .peekable();
-    // Taken out and put back: inside the closure of a `with`, the loops would not be compiled for the instruction set.
+    // Taken out and put back: inside the closure of a `with`, the loops would not be compiled for
+    // the instruction set.
     let mut workspace = WORKSPACE.take().unwrap_or_else(Workspace::new);
     while let Some(part) = parts.next() {
         multiply_part::<L, F>(l, product, &part, parts.peek(), &mut workspace);
@@ -82,7 +85,8 @@ pub(super) fn product<L: WideLanes, F: FloatFormat>(l: L, product: &FloatProduct
     WORKSPACE.set(Some(workspace));
 }
 
-/// Adds a part to its sums; with the last columns, writes the outputs. `next` is the part that follows.
+/// Adds a part to its sums; with the last columns, writes the outputs. `next` is the part that
+/// follows.
 #[inline(always)]
 fn multiply_part<L: WideLanes, F: FloatFormat>(
     l: L,
@@ -156,8 +160,9 @@ impl RowTile<'_> {
         }
     }
 
-    /// Requests a share of what comes next: the weights of the next tile of rows, whole rows at a time, since smaller
-    /// pieces of all of them cost more than they hide; and the inputs of the next part.
+    /// Requests a share of what comes next: the weights of the next tile of rows, whole rows at a
+    /// time, since smaller pieces of all of them cost more than they hide; and the inputs of the
+    /// next part.
     #[inline(always)]
     fn request<L: Lanes, F: FloatFormat, const R: usize>(&self, l: L, pairs: &Range<usize>) {
         let (part, n_pairs) = (self.part, self.part.pairs.len());

@@ -1,4 +1,5 @@
-//! Few tokens: a tile of rows with all tokens, straight from the matrix, which is read from memory once.
+//! Few tokens: a tile of rows with all tokens, straight from the matrix, which is read from memory
+//! once.
 
 use std::ops::Range;
 
@@ -7,7 +8,8 @@ use crate::lanes::{LANES, Lanes};
 
 /// Rows in flight.
 const TILE_ROWS: usize = 4;
-/// Tokens in flight: with four rows, one accumulator more would be spilled to memory where registers are 16.
+/// Tokens in flight: with four rows, one accumulator more would be spilled to memory where
+/// registers are 16.
 const TILE_TOKENS: usize = 2;
 
 /// Computes the outputs of `rows` for all tokens.
@@ -43,8 +45,9 @@ fn dots<L: Lanes, F: FloatFormat, const R: usize, const T: usize>(
 ) {
     let n = product.cols / LANES;
     let (rows, x) = (product.rows::<F, R>(row).map(chunks::<F>), product.inputs::<T>(token));
-    // The next tile is requested while this one is read, line after line as it lies in memory. Requests that jump from row
-    // to row cost a seventh of the bandwidth; the hardware alone, which follows a row for at most a page, half of it.
+    // The next tile is requested while this one is read, line after line as it lies in memory.
+    // Requests that jump from row to row cost a seventh of the bandwidth; the hardware alone, which
+    // follows a row for at most a page, half of it.
     let next = if row + 2 * R <= product.n_rows { row + R } else { row };
     let row_bytes = product.cols * size_of::<F>();
     let ahead = &product.weights[next * row_bytes..(next + R) * row_bytes];
@@ -56,8 +59,9 @@ fn dots<L: Lanes, F: FloatFormat, const R: usize, const T: usize>(
         if token == 0 {
             l.prefetch(&ahead[c * step..(c + 1) * step]);
         }
-        // Loops and not closures, which do not reliably inherit the CPU features of the function around them. Weights are
-        // loaded one at a time: with all tokens' activations in registers, one more is left for them.
+        // Loops and not closures, which do not reliably inherit the CPU features of the function
+        // around them. Weights are loaded one at a time: with all tokens' activations in registers,
+        // one more is left for them.
         let mut inputs = [l.zero(); T];
         for t in 0..T {
             inputs[t] = l.load(&values[t][c]);

@@ -1,8 +1,9 @@
 //! Products of F32, F16 and BF16 matrices with f32 rows, written once over [`WideLanes`].
 //!
-//! Every output is the dot product of `op/dot.rs`: eight lanes over the columns, ascending, joined by the tree. Several
-//! rows and tokens are in flight at a time, each with its own eight lanes, and the lanes may rest in memory between two
-//! parts of the columns, which changes no bit of any of them.
+//! Every output is the dot product of `op/dot.rs`: eight lanes over the columns, ascending, joined
+//! by the tree. Several rows and tokens are in flight at a time, each with its own eight lanes, and
+//! the lanes may rest in memory between two parts of the columns, which changes no bit of any of
+//! them.
 //!
 //! | file | what it is |
 //! |---|---|
@@ -99,7 +100,8 @@ impl FloatProduct<'_> {
     #[inline(always)]
     fn write(&self, token: usize, first_row: usize, values: &[f32]) {
         let start = token * self.n_rows + first_row;
-        // SAFETY: the rows of a product are computed once each, so no other part contains these outputs.
+        // SAFETY: the rows of a product are computed once each, so no other part contains these
+        // outputs.
         unsafe { self.out.part(start..start + values.len()) }.copy_from_slice(values);
     }
 }

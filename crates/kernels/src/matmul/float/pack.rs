@@ -1,4 +1,5 @@
-//! The inputs of a product with many tokens, packed once for all threads in the order in which register tiles read them.
+//! The inputs of a product with many tokens, packed once for all threads in the order in which
+//! register tiles read them.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -24,11 +25,13 @@ thread_local! {
     static BUFFER: RefCell<Vec<Pair>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Packed inputs: `[slabs][token tiles][chunks, pairs]`; empty where products read the inputs as they are.
+/// Packed inputs: `[slabs][token tiles][chunks, pairs]`; empty where products read the inputs as
+/// they are.
 pub(crate) struct PackedInputs(Vec<Pair>);
 
 impl PackedInputs {
-    /// Packs `x` for the float products of this dispatch, if it has `any` and they are to be blocked.
+    /// Packs `x` for the float products of this dispatch, if it has `any` and they are to be
+    /// blocked.
     pub(crate) fn new(kernels: &Kernels, pool: &ThreadPool, x: &Activations, any: bool) -> Self {
         if !any || x.tokens() <= MAX_DIRECT_TOKENS {
             return Self(Vec::new());
@@ -65,13 +68,15 @@ pub(crate) struct PackJob<'a> {
     packed: DisjointMut<'a, Pair>,
 }
 
-/// Where the pairs `pairs` of `n_pairs` lie in the slab of the columns `cols`: whole tiles, one after another.
+/// Where the pairs `pairs` of `n_pairs` lie in the slab of the columns `cols`: whole tiles, one
+/// after another.
 fn place(n_pairs: usize, pairs: &Range<usize>, cols: &Range<usize>) -> Range<usize> {
     let (before, n_chunks) = (cols.start / LANES, cols.len().div_ceil(LANES));
     before * n_pairs + pairs.start * n_chunks..before * n_pairs + pairs.end * n_chunks
 }
 
-/// The part of `packed` with the pairs of tokens `pairs`, which begin with a tile, in the slab of the columns `cols`.
+/// The part of `packed` with the pairs of tokens `pairs`, which begin with a tile, in the slab of
+/// the columns `cols`.
 pub(super) fn packed_slab<'a>(
     packed: &'a [Pair],
     n_pairs: usize,
@@ -86,8 +91,8 @@ pub(super) fn pieces(range: Range<usize>, len: usize) -> impl Iterator<Item = Ra
     range.clone().step_by(len).map(move |start| start..range.end.min(start + len))
 }
 
-/// Packs `pairs` of tokens, which begin with a tile and end with one. An odd last token gets zeros beside it, a last
-/// partial chunk is filled up with zeros.
+/// Packs `pairs` of tokens, which begin with a tile and end with one. An odd last token gets zeros
+/// beside it, a last partial chunk is filled up with zeros.
 #[inline(always)]
 pub(crate) fn pack_inputs<L: WideLanes>(l: L, job: &PackJob<'_>, pairs: Range<usize>) {
     let shape = const { TileShape::of::<L>() };

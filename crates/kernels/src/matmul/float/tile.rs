@@ -1,14 +1,16 @@
 //! The register tile: some rows with some pairs of tokens, eight columns at a time.
 //!
-//! A wide vector holds the eight lanes of two tokens. Per eight columns, a tile of `R` rows and `P` pairs loads `P` wide
-//! vectors of inputs and `R` chunks of weights, each into both halves of a wide vector, for `R * P` multiplications: fewer
-//! loads than multiplications, and enough sums in flight to hide the latency of each.
+//! A wide vector holds the eight lanes of two tokens. Per eight columns, a tile of `R` rows and `P`
+//! pairs loads `P` wide vectors of inputs and `R` chunks of weights, each into both halves of a
+//! wide vector, for `R * P` multiplications: fewer loads than multiplications, and enough sums in
+//! flight to hide the latency of each.
 
 use bytemuck::{Pod, Zeroable};
 
 use crate::lanes::{Groups, LANES, Vectors, WideLanes};
 
-/// Eight columns of two tokens, or the lanes of the sums of two tokens with a row; whole cache lines.
+/// Eight columns of two tokens, or the lanes of the sums of two tokens with a row; whole cache
+/// lines.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(64))]
 pub(crate) struct Pair(pub(super) [[f32; LANES]; 2]);
@@ -25,8 +27,8 @@ pub(super) const MAX_TILE_ROWS: usize = 8;
 pub(super) const MAX_TILE_PAIRS: usize = 3;
 
 impl TileShape {
-    /// The tile that fills the registers of `L`: 24 sums, three inputs and a weight in 32 wide registers; six sums, an
-    /// input and (half of) a weight in eight.
+    /// The tile that fills the registers of `L`: 24 sums, three inputs and a weight in 32 wide
+    /// registers; six sums, an input and (half of) a weight in eight.
     pub(super) const fn of<L: WideLanes>() -> Self {
         if L::WIDE_REGISTERS >= 32 {
             Self { rows: MAX_TILE_ROWS, pairs: MAX_TILE_PAIRS }
@@ -35,7 +37,8 @@ impl TileShape {
         }
     }
 
-    /// Rows of the next tile where `remaining` are left: one of the numbers that [`for_rows!`] knows.
+    /// Rows of the next tile where `remaining` are left: one of the numbers that [`for_rows!`]
+    /// knows.
     pub(super) fn next_rows(self, remaining: usize) -> usize {
         if remaining >= self.rows { self.rows } else { 1 << remaining.ilog2() }
     }
@@ -46,7 +49,8 @@ impl TileShape {
     }
 }
 
-/// Adds the products of `weights`, `[chunks, rows]`, and `inputs`, `[chunks, pairs]`, to `acc`, `[pairs, rows]`.
+/// Adds the products of `weights`, `[chunks, rows]`, and `inputs`, `[chunks, pairs]`, to `acc`,
+/// `[pairs, rows]`.
 #[inline(always)]
 pub(super) fn multiply<L: WideLanes, const R: usize, const P: usize>(
     l: L,
@@ -56,7 +60,8 @@ pub(super) fn multiply<L: WideLanes, const R: usize, const P: usize>(
 ) {
     let mut sums = *acc;
     for (w, x) in weights.iter().zip(inputs) {
-        // Loops and not `map`: a closure does not reliably inherit the CPU features of the function around it.
+        // Loops and not `map`: a closure does not reliably inherit the CPU features of the function
+        // around it.
         let mut loaded = [l.wide().splat(0.0); P];
         for p in 0..P {
             loaded[p] = l.wide().load(&x[p].0);

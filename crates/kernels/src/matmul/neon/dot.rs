@@ -23,10 +23,12 @@ pub(super) const QUADS: usize = 2;
 /// One vector per token and four rows.
 pub(crate) type Tile<X, const T: usize> = [[X; QUADS]; T];
 
-/// The values of a panel step in pairs of rows: `[k][v][p]` holds values `8k..8k + 8` of rows `8v + 2p` and `8v + 2p + 1`.
+/// The values of a panel step in pairs of rows: `[k][v][p]` holds values `8k..8k + 8` of rows `8v +
+/// 2p` and `8v + 2p + 1`.
 pub(super) type PairedQuants = [[[[u8; 16]; 4]; 2]; 4];
 
-/// How a level forms integer dot products. All of them are exact. What is written here holds for levels with `sdot`.
+/// How a level forms integer dot products. All of them are exact. What is written here holds for
+/// levels with `sdot`.
 pub(crate) trait IntegerDot: Copy {
     /// Whether panels hold [`PairedQuants`] instead of four rows by four values.
     const PAIRED: bool;
@@ -41,7 +43,8 @@ pub(crate) trait IntegerDot: Copy {
         sdot(acc, w, x)
     }
 
-    /// The same for any bytes; in `x` of [`dot`](Self::dot), as in quantized activations, none is -128.
+    /// The same for any bytes; in `x` of [`dot`](Self::dot), as in quantized activations, none is
+    /// -128.
     ///
     /// # Safety
     /// The CPU has NEON.
@@ -51,7 +54,8 @@ pub(crate) trait IntegerDot: Copy {
         sdot(acc, w, x)
     }
 
-    /// Dot products of eight rows, group `v` of the panel, with `T` tokens over some halves of a sub-block.
+    /// Dot products of eight rows, group `v` of the panel, with `T` tokens over some halves of a
+    /// sub-block.
     ///
     /// # Safety
     /// The CPU has NEON.
@@ -178,15 +182,16 @@ impl IntegerDot for NeonLanes<I8MM> {
     }
 }
 
-/// One instruction of the architecture's `$extension` on vector registers, `$acc` being read and written.
+/// One instruction of the architecture's `$extension` on vector registers, `$acc` being read and
+/// written.
 ///
-/// The assembler learns of the extension here and not by `target_feature`, since a function that enables more features
-/// than its caller cannot be inlined into it.
+/// The assembler learns of the extension here and not by `target_feature`, since a function that
+/// enables more features than its caller cannot be inlined into it.
 macro_rules! accumulate {
     ($extension:literal, $instruction:literal, $acc:ident, $w:ident, $x:ident) => {{
         let mut acc = $acc;
-        // SAFETY: the instruction touches its three registers alone; the CPU has it, since the caller holds the token of
-        // its level.
+        // SAFETY: the instruction touches its three registers alone; the CPU has it, since the
+        // caller holds the token of its level.
         unsafe {
             asm!(
                 concat!(".arch_extension ", $extension),
@@ -221,7 +226,8 @@ fn sdot_lane(acc: int32x4_t, w: int8x16_t, x: int8x16_t, t: usize) -> int32x4_t 
     }
 }
 
-/// Lane `2i + j` of the result: that of `acc`, and the dot product of the halves `i` of `w` and `j` of `x`.
+/// Lane `2i + j` of the result: that of `acc`, and the dot product of the halves `i` of `w` and `j`
+/// of `x`.
 #[target_feature(enable = "neon")]
 #[inline]
 fn smmla(acc: int32x4_t, w: int8x16_t, x: int8x16_t) -> int32x4_t {

@@ -19,8 +19,8 @@ struct Unpacked {
     factors: [[Factors; MAX_SUB_BLOCKS]; ROWS],
 }
 
-/// See [`expand`](crate::matmul::panel::expand). The quants are signed, their offset subtracted, and, if the level wants
-/// them so, in pairs of rows.
+/// See [`expand`](crate::matmul::panel::expand). The quants are signed, their offset subtracted,
+/// and, if the level wants them so, in pairs of rows.
 #[target_feature(enable = "neon")]
 #[inline]
 pub(super) fn expand<L: IntegerDot, B: Group>(_: L, blocks: &[B], n: usize, panel: &mut [PanelStep]) {

@@ -1,6 +1,7 @@
 //! How the formats are unpacked in NEON registers.
 //!
-//! Every format works by its own description, whose plain loops become vector code; the common ones have a shorter way.
+//! Every format works by its own description, whose plain loops become vector code; the common ones
+//! have a shorter way.
 
 use std::arch::aarch64::*;
 
@@ -25,7 +26,8 @@ pub(super) struct GroupFactors {
 
 /// A format's way into registers.
 pub(super) trait Group: QuantBlock {
-    /// The values of all sub-blocks without scale: stored quants, less the offset. `to`: `[SUB_BLOCKS]`.
+    /// The values of all sub-blocks without scale: stored quants, less the offset. `to`:
+    /// `[SUB_BLOCKS]`.
     ///
     /// # Safety
     /// The CPU has NEON.

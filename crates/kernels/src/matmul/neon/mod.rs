@@ -1,9 +1,11 @@
-//! Integer-dot leaves for NEON, in three levels that differ in how they form dot products of bytes ([`dot`]).
+//! Integer-dot leaves for NEON, in three levels that differ in how they form dot products of bytes
+//! ([`dot`]).
 //!
-//! Quants become signed bytes as they are unpacked, the format's offset subtracted, so that one kind of product serves
-//! all formats and nothing has to be corrected afterwards. The token [`NeonLanes`] proves the features of a level; the
-//! frames (`rows.rs`, `tile.rs`, `expand.rs`) are generic over it. The instructions of the upper levels have no stable
-//! intrinsics yet: each is one line of `asm!` in `dot.rs`.
+//! Quants become signed bytes as they are unpacked, the format's offset subtracted, so that one
+//! kind of product serves all formats and nothing has to be corrected afterwards. The token
+//! [`NeonLanes`] proves the features of a level; the frames (`rows.rs`, `tile.rs`, `expand.rs`) are
+//! generic over it. The instructions of the upper levels have no stable intrinsics yet: each is one
+//! line of `asm!` in `dot.rs`.
 
 pub(crate) mod dot;
 mod expand;

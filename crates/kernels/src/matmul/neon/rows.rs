@@ -1,7 +1,8 @@
 //! Rows of weights as they lie in the file, against few tokens: decode.
 //!
-//! Eight sub-blocks at a time. Each leaves its products spread over the four lanes of a vector (of two, where its halves
-//! have scales of their own); pairwise additions then bring eight sums into two vectors, in the order of the accumulators.
+//! Eight sub-blocks at a time. Each leaves its products spread over the four lanes of a vector (of
+//! two, where its halves have scales of their own); pairwise additions then bring eight sums into
+//! two vectors, in the order of the accumulators.
 
 use std::arch::aarch64::*;
 
@@ -14,8 +15,8 @@ use crate::matmul::activations::{Order, Q8Group, Q8Token};
 use crate::matmul::integer::join;
 use crate::matmul::scalar::accumulate;
 
-/// See [`RowsLeaf::rows`](crate::matmul::integer::RowsLeaf::rows); `MAX` tokens if `EXACT`, else up to `MAX`. Known to the
-/// compiler, a small number of tokens keeps its accumulators in registers.
+/// See [`RowsLeaf::rows`](crate::matmul::integer::RowsLeaf::rows); `MAX` tokens if `EXACT`, else up
+/// to `MAX`. Known to the compiler, a small number of tokens keeps its accumulators in registers.
 #[target_feature(enable = "neon")]
 #[inline]
 pub(super) fn rows<L, B, const MAX: usize, const EXACT: bool>(

@@ -1,7 +1,7 @@
 //! A panel of 16 rows against a tile of up to four tokens: the register tile of prefill.
 //!
-//! Rows are lanes: eight rows at a time, times the tokens, so that integer and float accumulators stay in registers. One
-//! accumulator slot at a time, so the float accumulators are few.
+//! Rows are lanes: eight rows at a time, times the tokens, so that integer and float accumulators
+//! stay in registers. One accumulator slot at a time, so the float accumulators are few.
 
 use std::arch::aarch64::*;
 
@@ -91,7 +91,8 @@ fn scaled_dot<L: IntegerDot, B: QuantBlock, const T: usize>(
         let sums = unsafe { lanes.panel_dot::<B, T>(w, v, x, half..half + 1) };
         let scales = w.halves[half][v].as_chunks::<4>().0;
         for (q, scales) in scales.iter().enumerate() {
-            // Each scale lies there twice, as 16-bit numbers; the upper one, shifted down, is it in 32 bits.
+            // Each scale lies there twice, as 16-bit numbers; the upper one, shifted down, is it in
+            // 32 bits.
             let scales = vshrq_n_s32::<16>(vreinterpretq_s32_u8(load(scales)));
             for t in 0..T {
                 isum[t][q] = vmlaq_s32(isum[t][q], sums[t][q], scales);

@@ -30,7 +30,8 @@ pub(super) fn load_f32(from: &[f32; 4]) -> float32x4_t {
 #[inline]
 pub(crate) fn store<T: bytemuck::Pod>(to: &mut T, v: uint8x16_t) {
     const { assert!(size_of::<T>() == 16) };
-    // SAFETY: `to` is 16 writable bytes of a type for which any bytes are a value; a store of bytes has no alignment rule.
+    // SAFETY: `to` is 16 writable bytes of a type for which any bytes are a value; a store of bytes
+    // has no alignment rule.
     unsafe { vst1q_u8(std::ptr::from_mut(to).cast(), v) }
 }
 

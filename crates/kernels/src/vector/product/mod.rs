@@ -1,8 +1,9 @@
-//! Product quantization: a vector is cut into parts, and each part is replaced by the number of the nearest of at most
-//! 256 centroids, so that a vector takes one byte per part.
+//! Product quantization: a vector is cut into parts, and each part is replaced by the number of the
+//! nearest of at most 256 centroids, so that a vector takes one byte per part.
 //!
 //! # Source
-//! Jégou, Douze, Schmid, "Product Quantization for Nearest Neighbor Search", IEEE TPAMI 33(1), 2011.
+//! Jégou, Douze, Schmid, "Product Quantization for Nearest Neighbor Search", IEEE TPAMI
+//! 33(1), 2011.
 
 mod table;
 mod train;
@@ -14,14 +15,15 @@ use super::Metric;
 use super::distance::COLUMNS;
 use crate::{Error, Kernels, Result};
 
-/// The centroids of each part of a vector; encodes vectors and makes tables of distances to their codes.
+/// The centroids of each part of a vector; encodes vectors and makes tables of distances to their
+/// codes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProductQuantizer {
     dim: usize,
     subspaces: usize,
     centroids: usize,
-    /// `[subspaces, dim / subspaces, COLUMNS]`: a centroid is a column. Columns beyond `centroids` are NaN, so that a code
-    /// that does not exist cannot look like a number.
+    /// `[subspaces, dim / subspaces, COLUMNS]`: a centroid is a column. Columns beyond `centroids`
+    /// are NaN, so that a code that does not exist cannot look like a number.
     columns: Vec<[f32; COLUMNS]>,
 }
 
@@ -32,8 +34,8 @@ impl ProductQuantizer {
     /// `codebooks`: `[subspaces, centroids, dim / subspaces]`.
     ///
     /// # Errors
-    /// [`Error::ProductShape`]; [`Error::VectorCount`] for another number of values, [`Error::VectorValue`] for one that
-    /// is not finite.
+    /// [`Error::ProductShape`]; [`Error::VectorCount`] for another number of values,
+    /// [`Error::VectorValue`] for one that is not finite.
     pub fn from_codebooks(codebooks: &[f32], dim: usize, subspaces: usize, centroids: usize) -> Result<Self> {
         let mut quantizer = Self::empty(dim, subspaces, centroids)?;
         if codebooks.len() != dim * centroids {
@@ -71,7 +73,8 @@ impl ProductQuantizer {
         self.centroids
     }
 
-    /// All centroids, `[subspaces, centroids, dim / subspaces]`: what [`from_codebooks`](Self::from_codebooks) takes.
+    /// All centroids, `[subspaces, centroids, dim / subspaces]`: what
+    /// [`from_codebooks`](Self::from_codebooks) takes.
     pub fn codebooks(&self) -> Vec<f32> {
         let mut codebooks = Vec::with_capacity(self.dim * self.centroids);
         for columns in self.columns.chunks_exact(self.part()) {
@@ -123,8 +126,8 @@ impl ProductQuantizer {
         }
     }
 
-    /// The distances of a query's parts from all centroids: with it, the distance of the query from any coded vector is a
-    /// sum of [`subspaces`](Self::subspaces) numbers.
+    /// The distances of a query's parts from all centroids: with it, the distance of the query from
+    /// any coded vector is a sum of [`subspaces`](Self::subspaces) numbers.
     ///
     /// # Errors
     /// [`Error::CosineTable`] for [`Metric::Cosine`].
@@ -158,7 +161,8 @@ impl ProductQuantizer {
     }
 }
 
-/// The column that is nearest (of equally near ones the first), with its squared distance. Columns of NaN are not near.
+/// The column that is nearest (of equally near ones the first), with its squared distance. Columns
+/// of NaN are not near.
 fn nearest(kernels: &Kernels, x: &[f32], columns: &[[f32; COLUMNS]]) -> (u8, f32) {
     let mut distances = [0.0; COLUMNS];
     column_distances(kernels, Metric::SquaredEuclidean, x, columns, &mut distances);

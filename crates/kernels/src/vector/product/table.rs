@@ -5,7 +5,8 @@ use crate::vector::distance::COLUMNS;
 /// Rows that are summed side by side, so that one row's additions do not wait for each other.
 const ROWS: usize = 4;
 
-/// The distances of one query's parts from all centroids, made by [`ProductQuantizer::table`](super::ProductQuantizer::table).
+/// The distances of one query's parts from all centroids, made by
+/// [`ProductQuantizer::table`](super::ProductQuantizer::table).
 #[derive(Debug, Clone)]
 pub struct AdcTable {
     /// `[subspaces, COLUMNS]`; NaN where there is no centroid.

@@ -42,7 +42,8 @@ fn neighbours_are_found_among_codes() {
             let expected = nearest_ten(&kernels, &exact);
             found += nearest_ten(&kernels, &coded).iter().filter(|i| expected.contains(i)).count();
         }
-        // The ten nearest of a row are the ten of its cluster; other clusters are ten times as far away.
+        // The ten nearest of a row are the ten of its cluster; other clusters are ten times as far
+        // away.
         let asked = 10 * n.div_ceil(17);
         assert!(found * 10 >= asked * 9, "{metric:?}: {found} of {asked}");
     }

@@ -1,4 +1,5 @@
-//! Finding centroids: Lloyd's k-means per part, the same on every machine and for any number of threads.
+//! Finding centroids: Lloyd's k-means per part, the same on every machine and for any number of
+//! threads.
 
 use std::sync::Mutex;
 
@@ -29,17 +30,18 @@ impl ProductTraining {
 impl ProductQuantizer {
     /// Finds the centroids of each part by k-means over `rows`.
     ///
-    /// It starts from different vectors, chosen by the seed. A centroid that no vector is nearest to moves to the vector
-    /// that is farthest from its own. One round takes `n * centroids * dim` steps and training holds two copies of the
-    /// part that is worked on, so a sample of a large collection is enough: some hundred vectors per centroid.
+    /// It starts from different vectors, chosen by the seed. A centroid that no vector is nearest
+    /// to moves to the vector that is farthest from its own. One round takes `n * centroids * dim`
+    /// steps and training holds two copies of the part that is worked on, so a sample of a large
+    /// collection is enough: some hundred vectors per centroid.
     ///
     /// # Shapes
     /// `rows`: `[n, dim]`.
     ///
     /// # Errors
-    /// [`Error::ProductShape`] if `dim` cannot be cut so or for a number of centroids outside 1 to 256,
-    /// [`Error::VectorCount`] if there is no row or only a part of one, [`Error::VectorValue`] for a value that is not
-    /// finite.
+    /// [`Error::ProductShape`] if `dim` cannot be cut so or for a number of centroids outside 1 to
+    /// 256, [`Error::VectorCount`] if there is no row or only a part of one, [`Error::VectorValue`]
+    /// for a value that is not finite.
     pub fn train(
         kernels: &Kernels,
         pool: &ThreadPool,
@@ -123,7 +125,8 @@ impl Means<'_> {
         }
     }
 
-    /// Puts each centroid in the middle of its points, and one without points on the point that is farthest from its own.
+    /// Puts each centroid in the middle of its points, and one without points on the point that is
+    /// farthest from its own.
     fn move_to_means(&mut self, assigned: &mut [(u8, f32)]) {
         let dim = self.columns.len();
         let mut sums = vec![0.0f64; self.count * dim];

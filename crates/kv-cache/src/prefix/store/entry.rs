@@ -4,13 +4,14 @@ use std::{fmt, io};
 
 use sha2::{Digest, Sha256};
 
-/// Version of the file format. Part of every entry's name, so versions share a folder without meeting.
+/// Version of the file format. Part of every entry's name, so versions share a folder without
+/// meeting.
 pub const FORMAT_VERSION: u32 = 1;
 
 const MAGIC: [u8; 8] = *b"KVPREFIX";
 
-/// Names a block by everything that its keys and values depend on: SHA-256 over the format version, the key, the name of
-/// the block before it, and its tokens.
+/// Names a block by everything that its keys and values depend on: SHA-256 over the format version,
+/// the key, the name of the block before it, and its tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EntryId(pub(super) [u8; 32]);
 
@@ -157,8 +158,9 @@ impl EntryHeader {
     }
 }
 
-/// The place of a block that is not stored: what its file is named by, without its keys and values. It is some hundred bytes
-/// large and stays right, so a block can be written later than it was looked for.
+/// The place of a block that is not stored: what its file is named by, without its keys and values.
+/// It is some hundred bytes large and stays right, so a block can be written later than it was
+/// looked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
     index: usize,

@@ -1,4 +1,5 @@
-//! The store's folder: writing files so that they are there as a whole or not at all, and deleting the oldest.
+//! The store's folder: writing files so that they are there as a whole or not at all, and deleting
+//! the oldest.
 
 use std::{
     collections::hash_map::RandomState,
@@ -32,7 +33,8 @@ struct Listed {
 }
 
 impl Folder {
-    /// Opens the folder, or creates it for this user only, and removes what interrupted writes have left.
+    /// Opens the folder, or creates it for this user only, and removes what interrupted writes have
+    /// left.
     pub(super) fn open(path: PathBuf) -> Result<Self, PrefixError> {
         let mut builder = fs::DirBuilder::new();
         #[cfg(unix)]
@@ -56,11 +58,11 @@ impl Folder {
         self.path.join(format!("{id}.{ENTRY}"))
     }
 
-    /// Writes an entry. It appears under its name as a whole, once it is safely on disk; a process that is killed on the
-    /// way leaves a temporary file.
+    /// Writes an entry. It appears under its name as a whole, once it is safely on disk; a process
+    /// that is killed on the way leaves a temporary file.
     pub(super) fn write(&self, id: EntryId, parts: &[&[u8]], used: SystemTime) -> Result<(), PrefixError> {
-        // Unlike the number of a process, never the same twice: not in containers that share the folder, and not after a
-        // crash. Two writes of one entry do not meet either.
+        // Unlike the number of a process, never the same twice: not in containers that share the
+        // folder, and not after a crash. Two writes of one entry do not meet either.
         let unique = RandomState::new().hash_one(id);
         let temporary = self.path.join(format!("{id}-{unique:016x}.{TEMPORARY}"));
         let path = self.path_of(id);
@@ -81,8 +83,8 @@ impl Folder {
         Ok((entries.len(), entries.iter().map(|entry| entry.bytes).sum()))
     }
 
-    /// Deletes the entries that were not used for longest, until at most `target_bytes` are left. Returns how many
-    /// entries were deleted, and the bytes that are left.
+    /// Deletes the entries that were not used for longest, until at most `target_bytes` are left.
+    /// Returns how many entries were deleted, and the bytes that are left.
     pub(super) fn shrink(&self, target_bytes: u64) -> Result<(u64, u64), PrefixError> {
         let mut entries = self.list(ENTRY)?;
         entries.sort_by_key(|entry| entry.modified);
@@ -99,7 +101,8 @@ impl Folder {
         Ok((n_deleted, left))
     }
 
-    /// The store's files with this extension. A file that another process deletes meanwhile is left out.
+    /// The store's files with this extension. A file that another process deletes meanwhile is left
+    /// out.
     fn list(&self, extension: &str) -> Result<Vec<Listed>, PrefixError> {
         let mut files = Vec::new();
         for entry in fs::read_dir(&self.path).map_err(failed("list", &self.path))? {
@@ -129,7 +132,8 @@ impl Folder {
     }
 }
 
-/// Whether a file has a name that this module gives: 64 hexadecimal digits, whatever else, and the extension.
+/// Whether a file has a name that this module gives: 64 hexadecimal digits, whatever else, and the
+/// extension.
 fn is_ours(path: &Path, extension: &str) -> bool {
     let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
     let digits = stem.bytes().take_while(u8::is_ascii_hexdigit).count();

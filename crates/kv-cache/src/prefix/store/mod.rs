@@ -1,11 +1,12 @@
 //! Blocks of prefixes in a folder, one file each.
 //!
-//! The folder is all there is: no index that could be lost or disagree. A block's file is named by a hash of everything
-//! that its keys and values depend on ([`EntryId`]), so looking a prefix up means to hash its tokens and to open the
-//! files. The time of the last use is the time of the file's last modification.
+//! The folder is all there is: no index that could be lost or disagree. A block's file is named by
+//! a hash of everything that its keys and values depend on ([`EntryId`]), so looking a prefix up
+//! means to hash its tokens and to open the files. The time of the last use is the time of the
+//! file's last modification.
 //!
-//! Several processes may share a folder. A file appears by renaming, complete or not at all; one that disappears while
-//! it is read stays readable.
+//! Several processes may share a folder. A file appears by renaming, complete or not at all; one
+//! that disappears while it is read stays readable.
 
 pub(super) mod entry;
 mod folder;
@@ -28,8 +29,9 @@ use crate::Result;
 
 /// Keeps blocks of prefixes across restarts, within a size.
 ///
-/// A block's payload is whatever bytes the caller gives. Nothing read back is trusted: an entry is used only if its
-/// format, key, tokens, place in the prefix, length and checksum are right; otherwise it is removed, with a [`Warning`].
+/// A block's payload is whatever bytes the caller gives. Nothing read back is trusted: an entry is
+/// used only if its format, key, tokens, place in the prefix, length and checksum are right;
+/// otherwise it is removed, with a [`Warning`].
 ///
 /// ```
 /// use ruvllm_kv_cache::prefix::{PrefixKey, PrefixStore, Scope};
@@ -141,19 +143,21 @@ struct Counters {
 /// What is known of the folder's size between two listings of it.
 #[derive(Debug)]
 struct Room {
-    /// Bytes of all entries at the last listing, and of those written by this store since. What was removed since still
-    /// counts.
+    /// Bytes of all entries at the last listing, and of those written by this store since. What was
+    /// removed since still counts.
     used_bytes: u64,
     /// Bytes written since the last listing. Other processes may have written as much.
     unlisted_bytes: u64,
 }
 
 impl PrefixStore {
-    /// Opens the store in `folder`, which is created if need be, for blocks of `block_tokens` tokens. Entries of an
-    /// earlier run are there at once; what interrupted writes have left is removed when it is old.
+    /// Opens the store in `folder`, which is created if need be, for blocks of `block_tokens`
+    /// tokens. Entries of an earlier run are there at once; what interrupted writes have left is
+    /// removed when it is old.
     ///
-    /// The entries' files take at most `limit_bytes` together. With several processes, each keeps the limit against what
-    /// it sees when it lists the folder, at the latest after writing a sixteenth of the limit.
+    /// The entries' files take at most `limit_bytes` together. With several processes, each keeps
+    /// the limit against what it sees when it lists the folder, at the latest after writing a
+    /// sixteenth of the limit.
     ///
     /// # Errors
     /// [`PrefixError::File`] if the folder cannot be created, listed or cleaned.
@@ -175,8 +179,8 @@ impl PrefixStore {
         self.folder.path()
     }
 
-    /// Stores the last block of the prefix `tokens`. The blocks before it may be stored before, later or never; without
-    /// them it is not found.
+    /// Stores the last block of the prefix `tokens`. The blocks before it may be stored before,
+    /// later or never; without them it is not found.
     ///
     /// # Shapes
     /// `tokens`: `[n_blocks * block_tokens]`, from the first token of the sequence on.
@@ -194,8 +198,8 @@ impl PrefixStore {
         self.write(&last.expect("the prefix has at least one block"), payload)
     }
 
-    /// The whole blocks of the prefix `tokens` that are not stored, in their order and from block `skip_blocks` on: what
-    /// [`write`](Self::write) takes, now or later.
+    /// The whole blocks of the prefix `tokens` that are not stored, in their order and from block
+    /// `skip_blocks` on: what [`write`](Self::write) takes, now or later.
     #[must_use]
     pub fn missing(&self, key: &PrefixKey, tokens: &[u32], skip_blocks: usize) -> Vec<Missing> {
         let places = entry::places(key.digest(), tokens, self.block_tokens).skip(skip_blocks);
@@ -204,12 +208,13 @@ impl PrefixStore {
 
     /// Stores a block that was missing.
     ///
-    /// `payload` is written in parts as given, without a copy. Old entries are deleted if the store would grow beyond its
-    /// limit.
+    /// `payload` is written in parts as given, without a copy. Old entries are deleted if the store
+    /// would grow beyond its limit.
     ///
     /// # Errors
-    /// [`PrefixError::LargerThanStore`] if the block is larger than the whole store may be, [`PrefixError::File`] if a file
-    /// cannot be written or deleted. Nothing is left of the block then.
+    /// [`PrefixError::LargerThanStore`] if the block is larger than the whole store may be,
+    /// [`PrefixError::File`] if a file cannot be written or deleted. Nothing is left of the block
+    /// then.
     pub fn write(&self, block: &Missing, payload: &[&[u8]]) -> Result<Stored> {
         // Somebody may have been faster.
         if self.holds(block.id()) {
@@ -237,12 +242,12 @@ impl PrefixStore {
         matches!(self.open_entry(id), Ok(Some(_)))
     }
 
-    /// The stored blocks that continue a prefix of `tokens` after its first `skip_blocks` blocks, as many as follow each
-    /// other: of `key`'s own scope or of [`Scope::Shared`], whichever are more. At least the last token is left to
-    /// compute.
+    /// The stored blocks that continue a prefix of `tokens` after its first `skip_blocks` blocks,
+    /// as many as follow each other: of `key`'s own scope or of [`Scope::Shared`], whichever are
+    /// more. At least the last token is left to compute.
     ///
-    /// Headers are verified here, payloads when they are loaded. What is found counts as used. An entry that cannot be
-    /// used ends the chain, is removed, and gives a warning.
+    /// Headers are verified here, payloads when they are loaded. What is found counts as used. An
+    /// entry that cannot be used ends the chain, is removed, and gives a warning.
     ///
     /// [`Scope::Shared`]: super::Scope::Shared
     #[must_use]
@@ -255,7 +260,8 @@ impl PrefixStore {
             for (at, (_, id)) in ids.enumerate().skip(skip_blocks) {
                 match self.open_entry(id) {
                     Ok(Some((file, header))) => {
-                        // Only the order of deletion depends on the time, so a folder that is read-only will do.
+                        // Only the order of deletion depends on the time, so a folder that is
+                        // read-only will do.
                         let _ = file.set_modified(last_use(at));
                         chain.push(Entry { id, payload_bytes: header.payload_bytes });
                     }
@@ -278,8 +284,9 @@ impl PrefixStore {
     /// Reads the payload of an entry into `buffers`, one after the other, and verifies it.
     ///
     /// # Errors
-    /// [`PrefixError::Gone`], [`PrefixError::Unusable`], and [`PrefixError::BufferSize`] if the buffers together have another
-    /// size than the payload. The content of the buffers is then undefined and must not be used.
+    /// [`PrefixError::Gone`], [`PrefixError::Unusable`], and [`PrefixError::BufferSize`] if the
+    /// buffers together have another size than the payload. The content of the buffers is then
+    /// undefined and must not be used.
     pub fn load(&self, entry: &Entry, buffers: &mut [&mut [u8]]) -> Result<()> {
         let path = || self.folder.path_of(entry.id);
         let unusable = |fault| PrefixError::Unusable(self.discard(entry.id, fault));
@@ -328,8 +335,8 @@ impl PrefixStore {
         }
     }
 
-    /// Reserves `bytes`, and deletes old entries first if they would not fit. A tenth of the limit more is freed then, so
-    /// that the folder is not listed for every block.
+    /// Reserves `bytes`, and deletes old entries first if they would not fit. A tenth of the limit
+    /// more is freed then, so that the folder is not listed for every block.
     fn make_room(&self, bytes: u64) -> Result<()> {
         let limit_bytes = self.limit_bytes;
         if bytes > limit_bytes {
@@ -349,8 +356,8 @@ impl PrefixStore {
         Ok(())
     }
 
-    /// Opens an entry and verifies all but its payload; the file stands at the payload then. `None` if there is no such
-    /// entry.
+    /// Opens an entry and verifies all but its payload; the file stands at the payload then. `None`
+    /// if there is no such entry.
     fn open_entry(&self, id: EntryId) -> Result<Option<(File, EntryHeader)>, Fault> {
         let mut file = match File::open(self.folder.path_of(id)) {
             Ok(file) => file,
@@ -362,7 +369,8 @@ impl PrefixStore {
         let mut bytes = Vec::new();
         (&mut file).take(header_bytes).read_to_end(&mut bytes).map_err(Fault::Unreadable)?;
         let header = EntryHeader::parse(&bytes)?;
-        // The name is a hash over key, place and tokens: a header with this name has the right ones.
+        // The name is a hash over key, place and tokens: a header with this name has the right
+        // ones.
         if header.id() != id {
             return Err(Fault::Foreign);
         }
@@ -382,8 +390,8 @@ impl PrefixStore {
     }
 }
 
-/// The time to note for a use of block `at` of a prefix now. The end of a prefix is worth nothing without its start, so a
-/// block counts as unused for a second longer than the one before it.
+/// The time to note for a use of block `at` of a prefix now. The end of a prefix is worth nothing
+/// without its start, so a block counts as unused for a second longer than the one before it.
 fn last_use(at: usize) -> SystemTime {
     SystemTime::now() - Duration::from_secs(at as u64)
 }

@@ -9,17 +9,21 @@ use ruvllm_memory::Use;
 
 use super::Evicted;
 
-/// A leaf of the tree: the end of one or more cached prompts. Another leaf may get the number later.
+/// A leaf of the tree: the end of one or more cached prompts. Another leaf may get the number
+/// later.
 pub type LeafId = u32;
 
-/// An eviction order, to which a [`PrefixTree`](super::PrefixTree) offers its leaves: that of a page pool, or [`Lru`].
+/// An eviction order, to which a [`PrefixTree`](super::PrefixTree) offers its leaves: that of a
+/// page pool, or [`Lru`].
 pub trait Leaves<B>: Send + Sync {
     /// The time of a use that happens now.
     fn now(&self) -> Use;
 
-    /// A leaf with these blocks can be evicted; it was last used at `used`. Called with the tree's lock held.
+    /// A leaf with these blocks can be evicted; it was last used at `used`. Called with the tree's
+    /// lock held.
     ///
-    /// Later uses are not told: [`PrefixTree::evict_leaf`](super::PrefixTree::evict_leaf) answers with them.
+    /// Later uses are not told: [`PrefixTree::evict_leaf`](super::PrefixTree::evict_leaf) answers
+    /// with them.
     fn offer(&self, leaf: LeafId, blocks: &[B], used: Use);
 
     /// Bytes on the heap.

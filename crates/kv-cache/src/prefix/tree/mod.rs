@@ -18,13 +18,15 @@ use super::PrefixKey;
 
 /// Finds the blocks of the longest known prefix of a prompt.
 ///
-/// `B` is a cheap, reference-counted handle of a block of [`block_tokens`](Self::block_tokens) tokens. Whole blocks are
-/// shared; a last one that is not full can be copied from, and gives way to a fuller one of the same beginning. One radix
-/// tree per [`PrefixKey`]; edges are runs of blocks and split between them.
+/// `B` is a cheap, reference-counted handle of a block of [`block_tokens`](Self::block_tokens)
+/// tokens. Whole blocks are shared; a last one that is not full can be copied from, and gives way
+/// to a fuller one of the same beginning. One radix tree per [`PrefixKey`]; edges are runs of
+/// blocks and split between them.
 ///
-/// Lookups run side by side under a read lock; what they change (time of use, pins, counters) is atomic. Evicted handles
-/// are returned, never dropped under the lock. Which leaf is evicted first is decided by `L`, to which the tree offers its
-/// leaves: a page pool, or [`Lru`] for a tree alone.
+/// Lookups run side by side under a read lock; what they change (time of use, pins, counters) is
+/// atomic. Evicted handles are returned, never dropped under the lock. Which leaf is evicted first
+/// is decided by `L`, to which the tree offers its leaves: a page pool, or [`Lru`] for a tree
+/// alone.
 ///
 /// ```
 /// use ruvllm_kv_cache::prefix::{PrefixKey, PrefixTree, Scope};
@@ -112,7 +114,8 @@ pub enum MatchEnd {
 
 /// Keeps a path from being evicted while it is in use; dropping it lets go.
 ///
-/// A pin outlives the tree without harm, needs no lock, and can be cloned for a sequence that forks.
+/// A pin outlives the tree without harm, needs no lock, and can be cloned for a sequence that
+/// forks.
 #[derive(Clone, Debug)]
 #[must_use = "the prefix may be evicted as soon as its pin is dropped"]
 pub struct PrefixPin(
@@ -122,11 +125,11 @@ pub struct PrefixPin(
 /// What [`PrefixTree::insert`] did.
 #[derive(Clone, Debug)]
 pub struct Inserted<B> {
-    /// The tree's own whole blocks for the part that it knew already. Those that were given for the same tokens are
-    /// duplicates, which the caller may replace by these.
+    /// The tree's own whole blocks for the part that it knew already. Those that were given for the
+    /// same tokens are duplicates, which the caller may replace by these.
     pub known: Vec<B>,
-    /// How many blocks are new in the tree: the others that were given, unless the last is not full and the tree has a
-    /// block that begins with its tokens.
+    /// How many blocks are new in the tree: the others that were given, unless the last is not full
+    /// and the tree has a block that begins with its tokens.
     pub new_blocks: usize,
     /// What gave way to a fuller block.
     pub replaced: Vec<B>,
@@ -139,7 +142,8 @@ pub struct Inserted<B> {
 pub struct Evicted<B> {
     /// Whose they were.
     pub key: Arc<PrefixKey>,
-    /// The whole prefix, from the first token to the end of the last evicted block, which need not be full.
+    /// The whole prefix, from the first token to the end of the last evicted block, which need not
+    /// be full.
     pub tokens: Vec<u32>,
     /// The last blocks of that prefix; what is before them is still in the tree.
     pub blocks: Vec<B>,
@@ -164,7 +168,8 @@ impl Walk {
 }
 
 impl<B: Clone> PrefixTree<B> {
-    /// An empty tree over blocks of `block_tokens` tokens, whose least recently used leaf is evicted first.
+    /// An empty tree over blocks of `block_tokens` tokens, whose least recently used leaf is
+    /// evicted first.
     ///
     /// # Panics
     /// If `block_tokens` is zero.
@@ -173,11 +178,11 @@ impl<B: Clone> PrefixTree<B> {
         Self::with_leaves(block_tokens, Lru::default())
     }
 
-    /// Evicts `n_blocks` blocks, or as many as there are without a pin: always from the end of the least recently used
-    /// leaf, of whatever key.
+    /// Evicts `n_blocks` blocks, or as many as there are without a pin: always from the end of the
+    /// least recently used leaf, of whatever key.
     ///
-    /// A block is free only once its last handle is gone. To free memory, drop what is returned, look at the pool, and
-    /// ask again.
+    /// A block is free only once its last handle is gone. To free memory, drop what is returned,
+    /// look at the pool, and ask again.
     pub fn evict(&self, n_blocks: usize) -> Vec<Evicted<B>> {
         let (mut evicted, mut missing, mut pinned) = (Vec::new(), n_blocks, Vec::new());
         while missing > 0
@@ -219,8 +224,8 @@ impl<B: Clone, L: Leaves<B>> PrefixTree<B, L> {
         self.block_tokens
     }
 
-    /// The longest cached prefix of `tokens` that `key` may see: of its own scope or of [`Scope::Shared`], whichever is
-    /// longer. At least the last token is left to compute.
+    /// The longest cached prefix of `tokens` that `key` may see: of its own scope or of
+    /// [`Scope::Shared`], whichever is longer. At least the last token is left to compute.
     ///
     /// What other tenants have inserted changes neither the answer nor the steps that lead to it.
     ///
@@ -299,8 +304,9 @@ impl<B: Clone, L: Leaves<B>> PrefixTree<B, L> {
         walk
     }
 
-    /// Makes the blocks of `tokens` known under `key`. Where the tree has a whole block for the same tokens already, it
-    /// keeps its own. A last block that is not full must not be written any more.
+    /// Makes the blocks of `tokens` known under `key`. Where the tree has a whole block for the
+    /// same tokens already, it keeps its own. A last block that is not full must not be written any
+    /// more.
     ///
     /// # Shapes
     /// `blocks`: `[tokens.len() / block_tokens]`, rounded up, or down to leave the last tokens out.
@@ -355,8 +361,8 @@ impl<B: Clone, L: Leaves<B>> PrefixTree<B, L> {
         inserted
     }
 
-    /// Evicts blocks from the end of a leaf that was offered: as many as `count` says of its blocks, at least one. `turn` is
-    /// its last use that is known to whoever asks.
+    /// Evicts blocks from the end of a leaf that was offered: as many as `count` says of its
+    /// blocks, at least one. `turn` is its last use that is known to whoever asks.
     pub fn evict_leaf(&self, leaf: LeafId, turn: u64, count: impl FnOnce(&[B]) -> usize) -> LeafEviction<B> {
         let mut state = self.state.write();
         let Some(node) = state.nodes.find(leaf) else { return LeafEviction::Gone };
@@ -402,8 +408,8 @@ impl<B: Clone> State<B> {
         root
     }
 
-    /// Takes up to `n_blocks` from the end of a leaf; a leaf without blocks, and a root without leaves, are removed. Returns
-    /// the parent as well if it is a leaf now.
+    /// Takes up to `n_blocks` from the end of a leaf; a leaf without blocks, and a root without
+    /// leaves, are removed. Returns the parent as well if it is a leaf now.
     fn take(&mut self, id: NodeId, n_blocks: usize) -> (Evicted<B>, Option<NodeId>) {
         let (key, tokens) = self.nodes.path_of(id);
         if n_blocks < self.nodes.get(id).blocks.len() {

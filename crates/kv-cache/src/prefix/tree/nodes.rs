@@ -1,4 +1,5 @@
-//! The nodes of all trees in one arena: finding a child, splitting an edge, adding and shortening leaves.
+//! The nodes of all trees in one arena: finding a child, splitting an edge, adding and shortening
+//! leaves.
 
 use std::sync::{
     Arc,
@@ -12,7 +13,8 @@ use crate::prefix::PrefixKey;
 /// Index of a node in [`Nodes`].
 pub(super) type NodeId = u32;
 
-/// The last use of a node. Pins hold further references: a node is pinned while there is more than one.
+/// The last use of a node. Pins hold further references: a node is pinned while there is more than
+/// one.
 #[derive(Debug)]
 pub(super) struct Usage {
     inflation: AtomicU64,
@@ -31,7 +33,8 @@ pub(super) enum Parent {
 #[derive(Debug)]
 pub(super) struct Node<B> {
     pub(super) parent: Parent,
-    /// Tokens of the edge: `[blocks.len() * block_tokens]`, fewer where the last block of a leaf is not full.
+    /// Tokens of the edge: `[blocks.len() * block_tokens]`, fewer where the last block of a leaf is
+    /// not full.
     pub(super) label: Vec<u32>,
     pub(super) blocks: Vec<B>,
     /// Sorted by label. The first block of one is never the beginning of another's.
@@ -55,8 +58,8 @@ impl<B> Node<B> {
     }
 
     pub(super) fn is_pinned(&self) -> bool {
-        // New references are made from the node under the lock, or from another pin: while the lock is held for
-        // writing, a count of one stays one.
+        // New references are made from the node under the lock, or from another pin: while the lock
+        // is held for writing, a count of one stays one.
         Arc::strong_count(&self.usage) > 1
     }
 }
@@ -95,10 +98,12 @@ impl<B: Clone> Nodes<B> {
         self.slots.len() - self.free.len()
     }
 
-    /// The child of `parent` that agrees with the most of `tokens`, and with how many; none without children.
+    /// The child of `parent` that agrees with the most of `tokens`, and with how many; none without
+    /// children.
     ///
-    /// Among sorted labels, one beside the place where `tokens` would stand agrees the longest, so one binary search
-    /// finds the child to descend to as well as the one that agrees with less than a block.
+    /// Among sorted labels, one beside the place where `tokens` would stand agrees the longest, so
+    /// one binary search finds the child to descend to as well as the one that agrees with less
+    /// than a block.
     pub(super) fn closest_child(&self, parent: NodeId, tokens: &[u32]) -> Option<(NodeId, usize)> {
         let children = &self.get(parent).children;
         let after = self.place_of(children, tokens);
@@ -124,8 +129,8 @@ impl<B: Clone> Nodes<B> {
         self.add(Parent::Key(key), Vec::new(), Vec::new(), Use::default())
     }
 
-    /// Adds a leaf below `parent`, which must not have a child whose first block begins with the label's, or the other way
-    /// round.
+    /// Adds a leaf below `parent`, which must not have a child whose first block begins with the
+    /// label's, or the other way round.
     pub(super) fn add_leaf(&mut self, parent: NodeId, label: &[u32], blocks: &[B], used: Use) -> NodeId {
         let id = self.add(Parent::Node(parent), label.to_vec(), blocks.to_vec(), used);
         let at = self.place_of(&self.get(parent).children, label);
@@ -133,8 +138,8 @@ impl<B: Clone> Nodes<B> {
         id
     }
 
-    /// Cuts the edge of `id` behind its first `n_blocks` and returns the new node at the cut. The lower part keeps the
-    /// id and the pins.
+    /// Cuts the edge of `id` behind its first `n_blocks` and returns the new node at the cut. The
+    /// lower part keeps the id and the pins.
     pub(super) fn split(&mut self, id: NodeId, n_blocks: usize) -> NodeId {
         let cut = n_blocks * self.block_tokens;
         let node = self.get(id);
@@ -156,8 +161,8 @@ impl<B: Clone> Nodes<B> {
         upper
     }
 
-    /// Makes a leaf of one block that is not full another one, whose label begins with its own; returns the block. It keeps
-    /// the id and the pins.
+    /// Makes a leaf of one block that is not full another one, whose label begins with its own;
+    /// returns the block. It keeps the id and the pins.
     pub(super) fn replace(&mut self, id: NodeId, label: &[u32], blocks: &[B]) -> Vec<B> {
         let node = self.get_mut(id);
         debug_assert!(node.children.is_empty() && node.blocks.len() == 1 && label.starts_with(&node.label));
@@ -207,7 +212,8 @@ impl<B: Clone> Nodes<B> {
         }
     }
 
-    /// Bytes on the heap, from the capacities of all that is allocated; the blocks themselves are not the tree's.
+    /// Bytes on the heap, from the capacities of all that is allocated; the blocks themselves are
+    /// not the tree's.
     pub(super) fn heap_bytes(&self) -> usize {
         // An `Arc` has two counters before its content.
         const USAGE: usize = size_of::<Usage>() + 2 * size_of::<usize>();
@@ -236,8 +242,8 @@ impl<B: Clone> Nodes<B> {
     }
 }
 
-/// How many tokens at the start are equal. Compares block by block, because equality of slices runs at the speed of
-/// memory.
+/// How many tokens at the start are equal. Compares block by block, because equality of slices runs
+/// at the speed of memory.
 fn common_prefix(a: &[u32], b: &[u32], block_tokens: usize) -> usize {
     let whole =
         a.chunks_exact(block_tokens).zip(b.chunks_exact(block_tokens)).take_while(|(a, b)| a == b).count()

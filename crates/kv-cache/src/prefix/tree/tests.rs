@@ -433,7 +433,8 @@ impl Twin {
         }
         if taken < n_blocks {
             for (key, tokens) in self.naive.prefixes.keys() {
-                // A match inside an edge pins the edge to its end, so a pin may hold more than its own prefix.
+                // A match inside an edge pins the edge to its end, so a pin may hold more than its
+                // own prefix.
                 let related = |pin: &(usize, Vec<u32>, PrefixPin)| {
                     pin.0 == *key && (pin.1.starts_with(tokens) || tokens.starts_with(&pin.1))
                 };
@@ -442,8 +443,9 @@ impl Twin {
         }
     }
 
-    /// No other leaf may have been unused for longer. The tree keeps one time per edge, so an edge counts as used when
-    /// any part of it was; what is certain is that a leaf none of whose path was used since goes first.
+    /// No other leaf may have been unused for longer. The tree keeps one time per edge, so an edge
+    /// counts as used when any part of it was; what is certain is that a leaf none of whose path
+    /// was used since goes first.
     fn check_age(&self, key: usize, tokens: &[u32]) {
         let used = self.naive.prefixes[&(key, tokens.to_vec())].used;
         for (other_key, other) in self.naive.prefixes.keys() {

@@ -1,4 +1,5 @@
-//! Byte-level BPE of a `tokenizer.json`: texts in the byte alphabet, merges, and the name of the pre-tokenizer.
+//! Byte-level BPE of a `tokenizer.json`: texts in the byte alphabet, merges, and the name of the
+//! pre-tokenizer.
 
 use ruvllm_text::tokenizer::pre_tokenizer_name;
 use serde_json::Value;

@@ -1,7 +1,8 @@
-//! The vocabulary of a folder under the keys of GGUF: tokens, their kinds, scores or merges, and special tokens.
+//! The vocabulary of a folder under the keys of GGUF: tokens, their kinds, scores or merges, and
+//! special tokens.
 //!
-//! Source: the layout that llama.cpp's converter writes. Left out are the separator flag of pairs of texts, which no
-//! decoder uses, and normalization, for which the format has no place.
+//! Source: the layout that llama.cpp's converter writes. Left out are the separator flag of pairs
+//! of texts, which no decoder uses, and normalization, for which the format has no place.
 
 mod byte_level;
 mod protobuf;
@@ -85,7 +86,8 @@ struct Added {
     is_special: bool,
 }
 
-/// Adds the vocabulary of `folder` to `metadata`. `rows` are those of the embedding, `ends` the tokens that end an answer.
+/// Adds the vocabulary of `folder` to `metadata`. `rows` are those of the embedding, `ends` the
+/// tokens that end an answer.
 pub(super) fn write(
     folder: &Path,
     config: &Fields<'_>,
@@ -217,7 +219,8 @@ fn added_token(token: &Added) -> Token {
     }
 }
 
-/// Whether a token is a marker although its file does not say so, as some of `DeepSeek`, Command R and Gemma do not.
+/// Whether a token is a marker although its file does not say so, as some of `DeepSeek`, Command R
+/// and Gemma do not.
 fn looks_special(text: &str) -> bool {
     let within = |start: &str, end: &str| text.starts_with(start) && text.ends_with(end);
     matches!(text, "<pad>" | "<mask>" | "<2mass>" | "[@BOS@]")
@@ -234,7 +237,8 @@ fn vocab<'a>(model: &Fields<'a>) -> Result<&'a Map<String, Value>> {
     value.as_object().ok_or_else(|| model.invalid(KEY, expected))
 }
 
-/// The pairs of `model.merges`, which are lists of two in newer files and texts with a space in older ones.
+/// The pairs of `model.merges`, which are lists of two in newer files and texts with a space in
+/// older ones.
 fn merges<'a>(model: &Fields<'a>) -> Result<Vec<(&'a str, &'a str)>> {
     const KEY: &str = "merges";
     let expected = "a list of pairs of texts";

@@ -1,4 +1,5 @@
-//! As much of the Protocol Buffers wire format as a `tokenizer.model` needs: its fields, one after the other.
+//! As much of the Protocol Buffers wire format as a `tokenizer.model` needs: its fields, one after
+//! the other.
 //!
 //! Source: the "Encoding" page of the Protocol Buffers documentation.
 
@@ -12,7 +13,8 @@ pub(super) enum Field<'a> {
     Fixed32(u32),
 }
 
-/// The fields of a message with their numbers; `None` once, where the bytes are no message, and then nothing more.
+/// The fields of a message with their numbers; `None` once, where the bytes are no message, and
+/// then nothing more.
 pub(super) struct Message<'a> {
     rest: &'a [u8],
 }

@@ -120,7 +120,8 @@ pub(super) fn read_json(definition: &Fields<'_>, tokens: &mut Tokens) -> Result<
     })
 }
 
-/// Whether a normalizer puts a space before a text. One that does more than mark spaces cannot be expressed.
+/// Whether a normalizer puts a space before a text. One that does more than mark spaces cannot be
+/// expressed.
 fn prepends(normalizer: Option<&Value>) -> Result<bool> {
     let Some(normalizer) = normalizer else { return Ok(false) };
     match normalizer["type"].as_str() {

@@ -1,4 +1,5 @@
-//! `WordPiece` of a `tokenizer.json`: texts with the mark of the beginning of a word instead of that of its middle.
+//! `WordPiece` of a `tokenizer.json`: texts with the mark of the beginning of a word instead of
+//! that of its middle.
 
 use serde_json::Value;
 

@@ -26,8 +26,8 @@ pub(super) struct Llama3 {
     pub(super) original_context: usize,
 }
 
-/// A factor of the rows of the query projection. Candle divides scores by the root of the head's width; a model that wants
-/// another scale, or longer cosines and sines, gets it in its queries.
+/// A factor of the rows of the query projection. Candle divides scores by the root of the head's
+/// width; a model that wants another scale, or longer cosines and sines, gets it in its queries.
 pub(super) struct QueryFactor {
     /// End of the name of the matrix whose first rows make the queries.
     pub(super) matrix: &'static str,
@@ -101,7 +101,8 @@ impl Family {
         Ok(())
     }
 
-    /// Tokens that a sequence can have: what was asked for, else all that is computed right, but at most `usual`.
+    /// Tokens that a sequence can have: what was asked for, else all that is computed right, but at
+    /// most `usual`.
     ///
     /// # Errors
     /// More was asked for than candle computes right.
@@ -160,7 +161,8 @@ fn is_mistral(json: &Map<String, Value>) -> bool {
     name.is_some_and(|name| name.to_ascii_lowercase().starts_with("mistral"))
 }
 
-/// What the reader of folders made divisors of. It has checked the fields, and has the same defaults.
+/// What the reader of folders made divisors of. It has checked the fields, and has the same
+/// defaults.
 fn read_llama3(config: &ModelConfig, json: &Map<String, Value>) -> Option<Llama3> {
     config.rope.frequency_divisors.as_ref()?;
     let rope = ["rope_parameters", "rope_scaling"].iter().find_map(|key| json.get(*key)?.as_object())?;

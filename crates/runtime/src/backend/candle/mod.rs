@@ -1,8 +1,9 @@
-//! The `candle` backend: models of candle-transformers, computed by candle, behind the seam of [`InferenceBackend`].
+//! The `candle` backend: models of candle-transformers, computed by candle, behind the seam of
+//! [`InferenceBackend`].
 //!
-//! It is there for a second opinion (ADR-0022): other people's code for the same models. What candle does not compute as the
-//! model's files ask is refused, and contexts end where candle would go wrong. Sizes come from [`ModelConfig`], weights from
-//! the folder as they are stored.
+//! It is there for a second opinion (ADR-0022): other people's code for the same models. What
+//! candle does not compute as the model's files ask is refused, and contexts end where candle would
+//! go wrong. Sizes come from [`ModelConfig`], weights from the folder as they are stored.
 
 mod family;
 mod network;
@@ -28,10 +29,12 @@ const NAME: &str = "candle";
 /// Longest context without being asked for more. Candle keeps masks of the square of the length.
 const USUAL_CONTEXT: usize = 8192;
 
-/// How candle runs a model. It computes in F32 and takes as many threads as it finds, or as `RAYON_NUM_THREADS` says.
+/// How candle runs a model. It computes in F32 and takes as many threads as it finds, or as
+/// `RAYON_NUM_THREADS` says.
 #[derive(Debug, Clone)]
 pub struct CandleOptions {
-    /// Tokens of a sequence, prompt and output together; `None` = what the model and candle allow, at most 8192.
+    /// Tokens of a sequence, prompt and output together; `None` = what the model and candle allow,
+    /// at most 8192.
     pub context: Option<usize>,
     /// Prompt tokens per forward pass; also how often a prefill can be cancelled. Default 512.
     pub prefill_chunk: usize,
@@ -65,10 +68,10 @@ pub enum CandleDevice {
 ///
 /// use ruvllm::{CancelToken, CandleBackend, CandleOptions, GenerateRequest, InferenceBackend};
 ///
-/// let backend = CandleBackend::load("Qwen2.5-0.5B-Instruct", &CandleOptions::default())?;
-/// let request = GenerateRequest { max_tokens: Some(32), ..GenerateRequest::new("Once upon a time") };
-/// let completion = backend.generate(&request, &CancelToken::new(), &mut |_| ControlFlow::Continue(()))?;
-/// println!("{}", completion.text);
+/// let backend = CandleBackend::load("Qwen2.5-0.5B-Instruct", &CandleOptions::default())?; let
+/// request = GenerateRequest { max_tokens: Some(32), ..GenerateRequest::new("Once upon a time") };
+/// let completion = backend.generate(&request, &CancelToken::new(), &mut |_|
+/// ControlFlow::Continue(()))?; println!("{}", completion.text);
 /// # Ok::<(), ruvllm::Error>(())
 /// ```
 pub struct CandleBackend {
@@ -85,10 +88,11 @@ impl CandleBackend {
     /// Opens a folder and reads its weights into private memory, in F32.
     ///
     /// # Errors
-    /// [`Error::Open`] and [`Error::Load`] as [`Engine::load`](crate::Engine::load) has them, [`Error::Tokenizer`] and
-    /// [`Error::VocabularyMismatch`]; [`Error::UnsupportedByBackend`] for what is no folder, for models that candle does not
-    /// compute as their configuration asks, and for contexts beyond what it computes right; [`Error::InvalidOption`];
-    /// [`Error::Backend`] if candle fails, such as for want of the device.
+    /// [`Error::Open`] and [`Error::Load`] as [`Engine::load`](crate::Engine::load) has them,
+    /// [`Error::Tokenizer`] and [`Error::VocabularyMismatch`]; [`Error::UnsupportedByBackend`] for
+    /// what is no folder, for models that candle does not compute as their configuration asks, and
+    /// for contexts beyond what it computes right; [`Error::InvalidOption`]; [`Error::Backend`] if
+    /// candle fails, such as for want of the device.
     pub fn load(folder: impl AsRef<Path>, options: &CandleOptions) -> Result<Self> {
         let path = folder.as_ref();
         let name = path.display().to_string();

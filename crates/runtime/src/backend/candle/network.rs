@@ -54,7 +54,8 @@ impl Network {
         })
     }
 
-    /// Appends `tokens` `[1, n]` at position `start` and gives the logits after the last of them, in any shape.
+    /// Appends `tokens` `[1, n]` at position `start` and gives the logits after the last of them,
+    /// in any shape.
     pub(super) fn forward(&mut self, tokens: &Tensor, start: usize) -> Result<Tensor> {
         match self {
             Self::Llama { model, cache } => model.forward(tokens, start, cache),
@@ -163,7 +164,8 @@ fn phi3_config(
             type_: phi3::RopeScalingType::LongRope,
         }),
         max_position_embeddings: context,
-        // Without it the short factors hold for all positions, and there are none beyond the original context.
+        // Without it the short factors hold for all positions, and there are none beyond the
+        // original context.
         original_max_position_embeddings: None,
         // The half keeps the product with the width from falling below the whole number.
         partial_rotary_factor: (turned != head_dim).then(|| (turned as f64 + 0.5) / head_dim as f64),

@@ -46,7 +46,8 @@ pub(super) fn default(value: &Value, args: Rest<ValueOrKwargs>) -> Result<Value,
     Ok(if is_replaced { other } else { value.clone() })
 }
 
-/// The filter `int`: what is no number is 0. White space around a text and underscores between its digits do not count.
+/// The filter `int`: what is no number is 0. White space around a text and underscores between its
+/// digits do not count.
 pub(super) fn int(state: &State, value: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
     let mut args = Arguments::of(args)?;
     let default = args.value("default")?.unwrap_or_else(|| Value::from(0));
@@ -106,8 +107,8 @@ pub(super) fn trim(value: &Value, chars: Option<&str>) -> Result<String, Error> 
     Ok(strip(&to_str(value)?, chars, true, true).to_owned())
 }
 
-/// What a `for` loop goes through: the characters of a string as a list, other values as they are. `text_bytes` is what a
-/// pass of the loop may write beside values.
+/// What a `for` loop goes through: the characters of a string as a list, other values as they are.
+/// `text_bytes` is what a pass of the loop may write beside values.
 pub(in crate::chat) fn characters(value: Value, text_bytes: usize) -> Result<Value, Error> {
     let items = match value.as_str() {
         Some(text) => text.chars().map(Value::from).collect(),

@@ -1,4 +1,5 @@
-//! How Python writes values into texts: the operator `%` and the filter `format`, and the method `format`.
+//! How Python writes values into texts: the operator `%` and the filter `format`, and the method
+//! `format`.
 
 use std::borrow::Cow;
 

@@ -13,7 +13,8 @@ use super::{
     values::is_tuple,
 };
 
-/// Methods that differ from Python's, or are absent, in the engine's own Python layer; the rest goes there.
+/// Methods that differ from Python's, or are absent, in the engine's own Python layer; the rest
+/// goes there.
 pub(in crate::chat) fn unknown_method(
     state: &mut State,
     value: &Value,

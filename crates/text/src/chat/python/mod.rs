@@ -1,5 +1,5 @@
-//! Python's manners in templates: [`register`] gives every template the filters, functions and tests of Jinja2 where the
-//! engine has none or other ones; methods are Python's.
+//! Python's manners in templates: [`register`] gives every template the filters, functions and
+//! tests of Jinja2 where the engine has none or other ones; methods are Python's.
 
 use minijinja::{Environment, Value};
 
@@ -20,7 +20,8 @@ mod values;
 pub(super) use self::filters::characters;
 pub(super) use self::values::{from_json, to_str};
 
-/// Gives an environment Python's methods, and the filters, functions and tests of Jinja2 that the engine has not.
+/// Gives an environment Python's methods, and the filters, functions and tests of Jinja2 that the
+/// engine has not.
 pub(super) fn register(environment: &mut Environment<'static>) {
     environment.set_unknown_method_callback(methods::unknown_method);
     environment.add_filter(bounds::SLICE, slices::slice_by);

@@ -8,8 +8,8 @@ use minijinja::{
 use super::{strings::section, values::is_tuple};
 use crate::chat::bounds::{charge, charge_elements};
 
-/// `value[start:stop:step]`. The engine's own is wrong for steps backwards, and takes what is none or undefined for an
-/// empty list.
+/// `value[start:stop:step]`. The engine's own is wrong for steps backwards, and takes what is none
+/// or undefined for an empty list.
 pub(super) fn slice_by(
     value: &Value,
     start: Value,
@@ -19,7 +19,8 @@ pub(super) fn slice_by(
     let items: Vec<Value> = match value.kind() {
         ValueKind::String => Vec::new(),
         ValueKind::Seq | ValueKind::Iterable => value.try_iter()?.collect(),
-        // Jinja2 takes the failure for an attribute that is not there, here and for bounds that are no numbers.
+        // Jinja2 takes the failure for an attribute that is not there, here and for bounds that are
+        // no numbers.
         ValueKind::None | ValueKind::Map | ValueKind::Number | ValueKind::Bool => {
             return Ok(Value::UNDEFINED);
         }

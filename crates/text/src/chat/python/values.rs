@@ -32,8 +32,8 @@ pub(in crate::chat) fn from_json(json: &Json) -> Value {
 /// `str(value)`: what `{{ value }}` prints.
 ///
 /// # Errors
-/// If it is longer than [`LONGEST_TEXT`]: lists within lists can share their items, so that a small value prints as a
-/// text without end.
+/// If it is longer than [`LONGEST_TEXT`]: lists within lists can share their items, so that a small
+/// value prints as a text without end.
 pub(in crate::chat) fn to_str(value: &Value) -> Result<String, Error> {
     match value.as_str() {
         Some(text) => Ok(text.to_owned()),
@@ -171,7 +171,8 @@ fn write_str_repr(text: &str, out: &mut String) {
     out.push(quote);
 }
 
-/// `str.isprintable` for one character, of the general categories that the standard library can tell.
+/// `str.isprintable` for one character, of the general categories that the standard library can
+/// tell.
 fn is_printable(c: char) -> bool {
     let is_noncharacter = matches!(c, '\u{FDD0}'..='\u{FDEF}') || c as u32 & 0xFFFE == 0xFFFE;
     let is_format = matches!(c,

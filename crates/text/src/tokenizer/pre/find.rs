@@ -1,7 +1,7 @@
 //! The name of the pre-tokenizer of a `tokenizer.json`, which describes rules and names none.
 //!
-//! The same rules are written in many ways, so what they do is compared: both cut the same texts, made so that any two
-//! known types cut one of them differently.
+//! The same rules are written in many ways, so what they do is compared: both cut the same texts,
+//! made so that any two known types cut one of them differently.
 
 use serde_json::Value;
 use tokenizers::{OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer as _, PreTokenizerWrapper};
@@ -32,12 +32,12 @@ const PROBES: &[&str] = &[
     "(a) ((b)) |x| !a ?b .c ,d 。e ;f 1a a1 1.a $a $1 +1 -1",
 ];
 
-/// The value of `tokenizer.ggml.pre` for the pre-tokenizer of a `tokenizer.json`. `ignores_merges`: a piece that is a token
-/// as a whole is not built by merges.
+/// The value of `tokenizer.ggml.pre` for the pre-tokenizer of a `tokenizer.json`. `ignores_merges`:
+/// a piece that is a token as a whole is not built by merges.
 ///
 /// # Errors
-/// [`Error::TokenizerDefinition`] if the definition cannot be run, [`Error::UnknownPreTokenizer`] if no known type cuts as
-/// it does.
+/// [`Error::TokenizerDefinition`] if the definition cannot be run, [`Error::UnknownPreTokenizer`]
+/// if no known type cuts as it does.
 pub fn name(definition: &Value, ignores_merges: bool) -> Result<&'static str> {
     let pre_tokenizer: PreTokenizerWrapper = serde_json::from_value(definition.clone())
         .map_err(|error| Error::TokenizerDefinition { message: format!("pre_tokenizer: {error}") })?;

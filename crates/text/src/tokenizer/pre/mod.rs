@@ -21,7 +21,8 @@ impl PreTokenizer {
     /// The pre-tokenizer of a value of `tokenizer.ggml.pre`.
     ///
     /// # Errors
-    /// [`Error::UnknownPreTokenizer`] with the known types: a wrong guess would only show as bad answers.
+    /// [`Error::UnknownPreTokenizer`] with the known types: a wrong guess would only show as bad
+    /// answers.
     pub(crate) fn named(name: &str) -> Result<Self> {
         let Some(rules) = KNOWN.iter().find(|rules| rules.names.contains(&name)) else {
             return Err(Error::UnknownPreTokenizer { found: name.to_owned(), known: known_names() });
@@ -84,8 +85,8 @@ fn cut<'t>(cuts: &[(Regex, After)], text: &'t str, piece: &mut impl FnMut(&'t st
 }
 
 impl After {
-    /// Gives the lengths of the pieces of a match, in bytes, to `piece`. What they leave is looked at again.
-    /// `at_end`: no text follows.
+    /// Gives the lengths of the pieces of a match, in bytes, to `piece`. What they leave is looked
+    /// at again. `at_end`: no text follows.
     fn pieces(self, found: &str, at_end: bool, piece: &mut impl FnMut(usize)) {
         match self {
             Self::Keep => piece(found.len()),
@@ -113,8 +114,9 @@ impl After {
     }
 }
 
-/// Length in bytes of a match without its last character if that is white space before a text: it belongs to the next
-/// piece. A match of one character stays: `\s+(?!\S)` cannot match it, the plain `\s+` after it does.
+/// Length in bytes of a match without its last character if that is white space before a text: it
+/// belongs to the next piece. A match of one character stays: `\s+(?!\S)` cannot match it, the
+/// plain `\s+` after it does.
 fn without_last_space(found: &str, at_end: bool) -> usize {
     let left = found.chars().next_back().filter(|last| !at_end && last.is_whitespace());
     match left.map(char::len_utf8) {

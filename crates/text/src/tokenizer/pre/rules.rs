@@ -14,11 +14,12 @@ pub(super) enum After {
     /// The same, in patterns with an earlier alternative for line ends: a match that ends in one is
     /// not from `\s+`.
     LeaveLastNoNewline,
-    /// The same, and what stays of a run is cut off in pieces of 512, 256, ... 8, 4, 2 and 1 characters
-    /// (`\s{512}(?!\S)|...|\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1}`, written `\s+`).
+    /// The same, and what stays of a run is cut off in pieces of 512, 256, ... 8, 4, 2 and 1
+    /// characters (`\s{512}(?!\S)|...|\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1}`, written `\s+`).
     LeaveLastInPowers,
-    /// A number is cut into groups of three, counted from its end (`\d{1,3}(?=(?:\d{3})*(?!\d))`, written `\d+`; or, for
-    /// numbers that no letter follows, `\d{1,3}(?=(?:\d{3})*\b)`, written `\d+\b`).
+    /// A number is cut into groups of three, counted from its end (`\d{1,3}(?=(?:\d{3})*(?!\d))`,
+    /// written `\d+`; or, for numbers that no letter follows, `\d{1,3}(?=(?:\d{3})*\b)`, written
+    /// `\d+\b`).
     GroupsOfThree,
 }
 
@@ -223,7 +224,8 @@ pub(super) const CASED: &[(u32, u32)] = &[
     (0x118A0, 0x118DF), (0x1E900, 0x1E943),
 ];
 
-/// Types of vocabularies over characters, which have no rules of their own: they are cut at line ends.
+/// Types of vocabularies over characters, which have no rules of their own: they are cut at line
+/// ends.
 pub(super) const OVER_CHARACTERS: &[&str] = &["gemma4", "granite-embed-multi-311m", "sarvam-moe"];
 
 /// Every known type of byte-level vocabularies.

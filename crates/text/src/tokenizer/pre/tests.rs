@@ -1,4 +1,5 @@
-//! Every type against the tokenizers library on generated texts, and against another reader of such files.
+//! Every type against the tokenizers library on generated texts, and against another reader of such
+//! files.
 
 use std::sync::OnceLock;
 

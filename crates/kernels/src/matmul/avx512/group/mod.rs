@@ -1,6 +1,7 @@
 //! How each format's quants leave their packed form, 64 bytes at a time.
 //!
-//! A format without a way of its own takes the plain loops of its description, which become vector code.
+//! A format without a way of its own takes the plain loops of its description, which become vector
+//! code.
 
 use std::arch::x86_64::*;
 
@@ -15,8 +16,8 @@ use crate::quant::{
 
 /// A format's way to unpack eight sub-blocks: one block of 256 values, or eight of 32.
 pub(super) trait WideGroup: Group {
-    /// The stored quants in the order of the values, signed ones plus [`SIGN_BIAS`]: sub-blocks `2j` and `2j + 1` in
-    /// vector `j`.
+    /// The stored quants in the order of the values, signed ones plus [`SIGN_BIAS`]: sub-blocks
+    /// `2j` and `2j + 1` in vector `j`.
     ///
     /// # Safety
     /// The CPU has AVX2, FMA, F16C and AVX-512 F, BW, DQ, VL and VNNI.
@@ -113,7 +114,8 @@ impl WideGroup for Q5K {
     #[inline]
     unsafe fn wide_quants(group: &[Self]) -> [__m512i; 4] {
         let mut vectors = pairs_of_nibbles(&group[0].qs);
-        // Bit `s` of every byte, of sub-block `s`, goes to bit 4 of the same byte, for two sub-blocks at a time.
+        // Bit `s` of every byte, of sub-block `s`, goes to bit 4 of the same byte, for two
+        // sub-blocks at a time.
         let mut bits = _mm512_rolv_epi64(twice(&group[0].qh), shift_two(4, 3));
         for vector in &mut vectors {
             let fifth = _mm512_and_si512(bits, _mm512_set1_epi8(16));
@@ -133,7 +135,8 @@ impl WideGroup for Q6K {
         let mask = _mm512_set1_epi8(0x30);
         for ((ql, qh), vectors) in ql.iter().zip(qh).zip(vectors.as_chunks_mut::<2>().0) {
             let (low, high) = (load(ql), twice(qh));
-            // Bits `2s` and `2s + 1` of every byte, of sub-block `s`, go to bits 4 and 5 of the same byte.
+            // Bits `2s` and `2s + 1` of every byte, of sub-block `s`, go to bits 4 and 5 of the
+            // same byte.
             let first = _mm512_and_si512(_mm512_rolv_epi64(high, shift_two(4, 2)), mask);
             let second = _mm512_and_si512(_mm512_rolv_epi64(high, shift_two(0, 62)), mask);
             vectors[0] = _mm512_or_si512(low_nibbles(low), first);
@@ -143,7 +146,8 @@ impl WideGroup for Q6K {
     }
 }
 
-/// Of the 16 bytes of each sub-block the low halves for its first 16 values, the high halves for the others.
+/// Of the 16 bytes of each sub-block the low halves for its first 16 values, the high halves for
+/// the others.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 #[inline]
 fn nibbles<'a>(qs: impl Fn(usize) -> &'a [u8; 16]) -> [__m512i; 4] {
