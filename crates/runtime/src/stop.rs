@@ -28,7 +28,8 @@ use crate::error::{Error, Result};
 #[derive(Debug, Clone, Default)]
 pub struct StopMatcher {
     stops: Vec<String>,
-    held: String, // the text that was pushed and not released: a proper prefix of a stop string between calls
+    /// Text pushed and not released: a proper prefix of a stop string between calls.
+    held: String,
     matched: Option<usize>,
 }
 

@@ -276,7 +276,7 @@ fn add_values<L: WideLanes, T: Tile, const R: usize, const N: usize>(
 }
 
 /// `R` rows by `N` wide vectors, held in registers over all keys.
-#[allow(clippy::too_many_arguments)] // a leaf: everything it needs, nothing bundled that would have to be unpacked
+#[allow(clippy::too_many_arguments)] // a leaf: nothing bundled that would have to be unpacked
 #[inline(always)]
 fn add_columns<L: WideLanes, T: Tile, const R: usize, const N: usize>(
     l: L,

@@ -82,7 +82,8 @@ fn score<L: WideLanes>(l: L, rule: &ScoreRule<'_>, first: usize, products: L::W)
 #[inline(always)]
 pub(super) fn decay<L: WideLanes>(l: L, before: f32, after: f32, shift: f32) -> f32 {
     if before == after {
-        return 1.0; // what the exponential gives, without computing it; nothing was accumulated if both are -inf
+        // As the exponential gives; nothing was accumulated if both are -inf.
+        return 1.0;
     }
     let mut lanes = [0.0; LANES];
     l.store(exp_nonpositive(l, l.splat(before - shift)), &mut lanes);

@@ -200,7 +200,8 @@ impl Lanes for ScalarLanes {
 impl WideLanes for ScalarLanes {
     type Wide = Pairs<Self>;
     type W = <Pairs<Self> as Vectors<WIDE>>::V;
-    const WIDE_REGISTERS: usize = 8; // whatever they are: the kernels for few registers are the small ones
+    // The kernels for few registers are the small ones.
+    const WIDE_REGISTERS: usize = 8;
 
     #[inline(always)]
     fn wide(self) -> Self::Wide {

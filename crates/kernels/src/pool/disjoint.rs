@@ -32,7 +32,7 @@ impl<'a, T> DisjointMut<'a, T> {
     ///
     /// # Safety
     /// While the result lives, no other part that overlaps `range` is in use.
-    #[allow(clippy::mut_from_ref)] // the point of the type; the contract above replaces the borrow checker
+    #[allow(clippy::mut_from_ref)] // the contract above replaces the borrow checker
     #[inline(always)]
     pub(crate) unsafe fn part(&self, range: Range<usize>) -> &mut [T] {
         assert!(range.start <= range.end && range.end <= self.len, "a part outside of its slice");

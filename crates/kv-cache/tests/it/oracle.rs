@@ -81,7 +81,8 @@ pub(crate) fn error_of(format: KvFormat) -> f32 {
     match format {
         KvFormat::F32 | KvFormat::F16 | KvFormat::BF16 => 0.0,
         KvFormat::Q8 => 0.5 / 127.0 + 1e-3,
-        KvFormat::Kivi { bits, .. } if bits.get() == 2 => 1.0 / 3.0 + 1.0 / 15.0 + 2e-2, // with what a warm tier lost before
+        // With the error of the warm tier before.
+        KvFormat::Kivi { bits, .. } if bits.get() == 2 => 1.0 / 3.0 + 1.0 / 15.0 + 2e-2,
         // Half the distance of two levels, times half the range of keys; both numbers of a pair
         // count when they are turned.
         KvFormat::Nuq3 => 0.135 * 1.5 * 2f32.sqrt() + 1e-2,

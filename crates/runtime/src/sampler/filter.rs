@@ -12,8 +12,9 @@ use ruvllm_text::TokenId;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Candidate {
     pub(super) id: TokenId,
-    pub(super) logit: f32,  // finite
-    pub(super) weight: f64, // exp((logit - max) / temperature) after `weigh`: the probability times a constant
+    pub(super) logit: f32, // finite
+    /// `exp((logit - max) / temperature)` after `weigh`: the probability times a constant.
+    pub(super) weight: f64,
 }
 
 /// More likely first, equal logits by id.

@@ -13,8 +13,9 @@ pub(super) struct History {
     presence: f32,
     frequency: f32,
     limit: usize,
-    window: VecDeque<TokenId>, // the last `limit` tokens, oldest first; unused when the limit is `usize::MAX`
-    counts: Vec<u32>,          // [vocab_size]; empty when every penalty is off
+    /// The last `limit` tokens, oldest first; unused when the limit is `usize::MAX`.
+    window: VecDeque<TokenId>,
+    counts: Vec<u32>, // [vocab_size]; empty when every penalty is off
 }
 
 impl History {

@@ -16,7 +16,8 @@ struct Unpacked {
     quants: [[[u8; SUB_BLOCK]; LANES]; PANEL_ROWS], // [row, sub-block, value]
     scales: [[f32; LANES]; PANEL_ROWS],             // [row, sub-block]
     mins: [[f32; LANES]; PANEL_ROWS],
-    integers: [[[i8; 4]; LANES]; PANEL_ROWS], // the integer scales of the halves, then their integer minima
+    /// Integer scales of the halves, then their integer minima.
+    integers: [[[i8; 4]; LANES]; PANEL_ROWS],
 }
 
 impl Unpacked {
