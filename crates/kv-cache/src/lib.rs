@@ -11,7 +11,7 @@
 //! let mut sequence = KvStore::new(shape, &"f16".parse()?, &pool)?.sequence(1024);
 //! let mut step = sequence.step(&kernels, 3)?; // memory for three tokens
 //! step.write(&kernels, 0, &[0.5; 3 * 64], &[2.0; 3 * 64]); // keys and values of layer 0
-//! assert_eq!(step.view(0, &mut Vec::new()).len, 3); // for Kernels::attention
+//! assert_eq!(step.view(0, &mut Vec::new()).blocks().len(), 1); // for Kernels::attention
 //! step.commit();
 //! assert_eq!((sequence.len(), sequence.fork().len()), (3, 3));
 //! # Ok::<(), Box<dyn std::error::Error>>(())

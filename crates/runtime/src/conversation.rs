@@ -34,13 +34,14 @@ impl Engine {
 /// use ruvllm::{CancelToken, Engine, EngineOptions, GenerateRequest, Message, ModelSource, Prompt};
 ///
 /// # fn main() -> Result<(), ruvllm::Error> {
-/// let engine = Engine::load(&ModelSource::from("model.gguf"), &EngineOptions::default(), &mut |_|
-/// ())?; let mut conversation = engine.conversation(); let mut messages = Vec::new(); for question
-/// in ["What is the capital of France?", "And of Italy?"] {
-///     messages.push(Message::user(question)); let request = GenerateRequest::new(Prompt::Chat {
-///     messages: messages.clone(), tools: None }); let answer =
-///         conversation.generate(&request, &CancelToken::new(), &mut |_|
-///         ControlFlow::Continue(()))?;
+/// let engine = Engine::load(&ModelSource::from("model.gguf"), &EngineOptions::default(), &mut |_| ())?;
+/// let mut conversation = engine.conversation();
+/// let mut messages = Vec::new();
+/// for question in ["What is the capital of France?", "And of Italy?"] {
+///     messages.push(Message::user(question));
+///     let request = GenerateRequest::new(Prompt::Chat { messages: messages.clone(), tools: None });
+///     let answer =
+///         conversation.generate(&request, &CancelToken::new(), &mut |_| ControlFlow::Continue(()))?;
 ///     println!("{} ({} tokens were known)", answer.text, answer.cached_tokens);
 ///     messages.push(Message::assistant(answer.text));
 /// }

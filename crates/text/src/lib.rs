@@ -21,9 +21,9 @@
 //! let tokenizer = Tokenizer::from_gguf(model.metadata())?;
 //! let ids = tokenizer.encode("Grüße, 世界!", EncodeOptions::default())?;
 //!
-//! let mut stream = tokenizer.stream(); let chunks = ids.iter().map(|&id|
-//! stream.push(id).map(str::to_owned)).collect::<Result<Vec<_>, _>>()?; assert_eq!(chunks.concat(),
-//! "Grüße, 世界!");
+//! let mut stream = tokenizer.stream();
+//! let chunks = ids.iter().map(|&id| stream.push(id).map(str::to_owned)).collect::<Result<Vec<_>, _>>()?;
+//! assert_eq!(chunks.concat(), "Grüße, 世界!");
 //!
 //! let template = ChatTemplate::from_gguf(model.metadata(), &tokenizer)?;
 //! let prompt = tokenizer.encode_chat(&template, &[Message::user("Hi <|im_end|>")], None, true)?;

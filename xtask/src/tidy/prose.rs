@@ -117,10 +117,12 @@ fn fixed_marked<'a>(path: &str, split: Vec<(usize, &'a str, &'a str)>) -> Vec<Li
     let mut lines = Vec::new();
     for (index, prefix, body) in split {
         let words = body.trim_start();
-        if previous != Some((index.wrapping_sub(1), prefix)) && !prefix.is_empty() {
+        // An empty comment line within code has no blank behind its marker.
+        let comment = prefix.trim_end();
+        if previous != Some((index.wrapping_sub(1), comment)) && !prefix.is_empty() {
             in_code = false;
         }
-        previous = Some((index, prefix));
+        previous = Some((index, comment));
         let is_fence = words.starts_with("```") || words.starts_with("~~~");
         is_written |= words.starts_with("<!-- ") && words.ends_with(":begin -->");
         let is_fixed = in_code
@@ -248,6 +250,12 @@ mod tests {
         assert_eq!(wide_lines("a.toml", &format!("# {wide}\nname = \"{wide}\"\n")), [1]);
         let address = format!("https://{}\n", "a".repeat(120));
         assert!(wide_lines("a.md", &address).is_empty(), "one word cannot be broken");
+    }
+
+    #[test]
+    fn code_behind_an_empty_line_is_code() {
+        let source = format!("/// ```\n/// use a;\n///\n/// {};\n/// next();\n/// ```\n", long(20));
+        assert_eq!(wrapped("a.rs", &source), source);
     }
 
     #[test]

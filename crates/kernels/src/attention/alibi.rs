@@ -14,8 +14,8 @@
 /// ```
 /// use ruvllm_kernels::attention::alibi_slope;
 ///
-/// assert_eq!((0..4).map(|head| alibi_slope(head, 4, 8.0)).collect::<Vec<_>>(), [0.25, 0.0625,
-/// 0.015625, 0.00390625]); assert_eq!(alibi_slope(4, 6, 8.0), 0.5, "the first slope of 8 heads");
+/// assert_eq!((0..4).map(|head| alibi_slope(head, 4, 8.0)).collect::<Vec<_>>(), [0.25, 0.0625, 0.015625, 0.00390625]);
+/// assert_eq!(alibi_slope(4, 6, 8.0), 0.5, "the first slope of 8 heads");
 /// ```
 pub fn alibi_slope(head: usize, n_heads: usize, max_bias: f32) -> f32 {
     let power = if n_heads.is_power_of_two() { n_heads } else { n_heads.next_power_of_two() / 2 };

@@ -9,8 +9,8 @@
 //! use ruvllm_kernels::Kernels;
 //! use ruvllm_kernels::rope::{RopeConfig, RopeLayout, RopeTable};
 //!
-//! let table = RopeTable::new(&RopeConfig::new(10_000.0, 4), 64)?; let mut heads = [1.0, 0.0, 1.0,
-//! 0.0, 1.0, 0.0, 1.0, 0.0]; // positions 0 and 1, one head of 4 values
+//! let table = RopeTable::new(&RopeConfig::new(10_000.0, 4), 64)?;
+//! let mut heads = [1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0]; // positions 0 and 1, one head of 4 values
 //! Kernels::detect()?.rope(&table, RopeLayout::Halves, 0..2, &mut heads, 1, 4);
 //! assert_eq!(heads[..4], [1.0, 0.0, 1.0, 0.0], "position 0 stays as it is");
 //! # Ok::<(), ruvllm_kernels::Error>(())

@@ -26,11 +26,12 @@ use crate::{Error, Result};
 /// use ruvllm_kernels::attention::SquatCorrection;
 /// use ruvllm_kernels::Kernels;
 ///
-/// let kernels = Kernels::detect()?; let queries: Vec<f32> = (0..100 * 32).map(|i| (i as f32 *
-/// 0.7).sin()).collect(); // [100, 1 head, 32] let mut gram = vec![0.0; 32 * 32];
-/// kernels.add_gram(&queries, 32, 0..32, 32, &mut gram); let correction =
-/// SquatCorrection::new(&gram, 32, 1.0)?; assert_eq!(correction.bytes(), 4 * 8 * (32 + 24 + 16 +
-/// 8));
+/// let kernels = Kernels::detect()?;
+/// let queries: Vec<f32> = (0..100 * 32).map(|i| (i as f32 * 0.7).sin()).collect(); // [100, 1 head, 32]
+/// let mut gram = vec![0.0; 32 * 32];
+/// kernels.add_gram(&queries, 32, 0..32, 32, &mut gram);
+/// let correction = SquatCorrection::new(&gram, 32, 1.0)?;
+/// assert_eq!(correction.bytes(), 4 * 8 * (32 + 24 + 16 + 8));
 /// # Ok::<(), ruvllm_kernels::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]

@@ -68,10 +68,10 @@ pub enum CandleDevice {
 ///
 /// use ruvllm::{CancelToken, CandleBackend, CandleOptions, GenerateRequest, InferenceBackend};
 ///
-/// let backend = CandleBackend::load("Qwen2.5-0.5B-Instruct", &CandleOptions::default())?; let
-/// request = GenerateRequest { max_tokens: Some(32), ..GenerateRequest::new("Once upon a time") };
-/// let completion = backend.generate(&request, &CancelToken::new(), &mut |_|
-/// ControlFlow::Continue(()))?; println!("{}", completion.text);
+/// let backend = CandleBackend::load("Qwen2.5-0.5B-Instruct", &CandleOptions::default())?;
+/// let request = GenerateRequest { max_tokens: Some(32), ..GenerateRequest::new("Once upon a time") };
+/// let completion = backend.generate(&request, &CancelToken::new(), &mut |_| ControlFlow::Continue(()))?;
+/// println!("{}", completion.text);
 /// # Ok::<(), ruvllm::Error>(())
 /// ```
 pub struct CandleBackend {

@@ -31,7 +31,8 @@ const ROUNDS: usize = 50;
 /// ```
 /// use ruvllm_kernels::Kernels;
 /// use ruvllm_kernels::attention::{
-///     KeyRotation, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane, KvView, NuqTraining,
+///     KeyRotation, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane, KvPlaneMut, KvRole, KvView,
+///     NuqTraining,
 /// };
 /// use ruvllm_kernels::rope::{RopeConfig, RopeLayout};
 ///
