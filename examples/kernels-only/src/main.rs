@@ -2,7 +2,8 @@
 //! weights, and the vectors are searched in full precision, as 8-bit integers, and by their signs.
 
 use ruvllm_kernels::attention::{
-    AttentionScratch, AttentionShape, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane, KvPlaneMut, KvRole, KvView, Mask,
+    AttentionScratch, AttentionShape, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane, KvPlaneMut, KvRole,
+    KvView, Mask,
 };
 use ruvllm_kernels::matmul::Activations;
 use ruvllm_kernels::quant::{BlockFormat, PackedMatrix, SharedBytes};
