@@ -35,11 +35,11 @@ const MARKERS: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("
 /// A rule of the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rule {
-    /// Files below [`FILE_LINES`].
+    /// Files below `FILE_LINES`.
     Files,
-    /// Functions below [`FUNCTION_LINES`].
+    /// Functions below `FUNCTION_LINES`.
     Functions,
-    /// Prose within [`prose::MAX_COLUMNS`].
+    /// Prose within `prose::MAX_COLUMNS`.
     Prose,
     /// No marker of unfinished work.
     Markers,

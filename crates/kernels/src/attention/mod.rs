@@ -15,7 +15,7 @@
 //!
 //! # How the work is cut
 //! A *query tile* is a few consecutive queries of all heads that share one key/value head: about
-//! [`ROWS`] rows. A task is one query tile with all its splits when there are enough tiles for the
+//! `ROWS` rows. A task is one query tile with all its splits when there are enough tiles for the
 //! threads (prefill), else one query tile with one split (decode), the results of which are merged
 //! afterwards. Each task reads a key/value tile once and uses it for all its rows.
 //!

@@ -18,7 +18,7 @@
 //! # Formats
 //! One file per format (or family).
 //!
-//! A format whose products run in integers describes itself by [`QuantBlock`], in terms of
+//! A format whose products run in integers describes itself by `QuantBlock`, in terms of
 //! *sub-blocks* of 32 values. That description alone makes it work everywhere (dequantization,
 //! matrix products on every instruction set); tuned leaves come on top.
 //!

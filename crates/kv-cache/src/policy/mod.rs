@@ -82,7 +82,7 @@ pub struct KvPolicy {
     /// Whether keys that share a scale per channel are quantized so that their errors matter little
     /// to the queries of the sequence (`SQuat`, arXiv 2503.24358): at the same size, for the time
     /// of a few multiplications per number when a block goes down. Whoever fills the cache hands
-    /// the queries over: [`Sequence::observe_queries`](crate::Sequence::observe_queries). A block
+    /// the queries over: [`KvStep::observe_queries`](crate::KvStep::observe_queries). A block
     /// that several sequences share keeps the numbers that the first of them gave it.
     pub squat: bool,
 }
