@@ -1,4 +1,4 @@
-//! What this machine can do at most with the threads of a pool: bytes read from memory, f32
+//! Limits of this machine with the threads of a pool: bytes read from memory, f32
 //! multiply-adds and int8 multiply-adds per second. Best of a few short bursts; on a shared machine
 //! even that is an estimate from below.
 //!

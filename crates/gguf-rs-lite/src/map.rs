@@ -18,9 +18,8 @@ pub(crate) fn map_file(path: &Path) -> Result<Mmap> {
         return Err(Error::NotAFile { path: path.to_owned() });
     }
     let file = File::open(path).map_err(failed("open"))?;
-    // SAFETY: the mapping is private and read-only, and is only ever seen as `&[u8]`, for which any
-    // content is valid. What remains is that another process may change or shorten the file
-    // meanwhile; no program can rule that out. `Gguf::open` documents it as the caller's
-    // obligation.
+    // SAFETY: the mapping is private, read-only and only seen as `&[u8]`, for which any content is
+    // valid. That nobody changes or shortens the file meanwhile is the caller's obligation, which
+    // `Gguf::open` documents.
     unsafe { Mmap::map(&file) }.map_err(failed("map"))
 }

@@ -21,7 +21,7 @@ pub(crate) struct ModelArgs {
     pub(crate) model: Option<PathBuf>,
 }
 
-/// How the engine computes.
+/// Threads, instruction set and memory of the engine.
 #[derive(Debug, Args)]
 pub(crate) struct ComputeArgs {
     /// Threads to compute with [default: one for each core]
