@@ -1,4 +1,4 @@
-//! Shared parts of the benchmark suites: the machine's own limits, and a runner that prints each result
+//! Shared parts of the benchmark suites: limits of the machine, and a runner that prints results
 //! as a fraction of them. The suites are in `suites/`, one file per subject.
 //!
 //! `cargo bench -p ruvllm-benches --bench matmul` measures; `cargo test -p ruvllm-benches` runs
