@@ -1,29 +1,31 @@
 //! The crate's one error type. Only *data* ends up here (a requested instruction set, a
 //! configuration, bytes of a file); a caller's own buffers of the wrong length are programming
 //! errors and panic, as each method documents.
+//!
+//! Every module returns these errors, so they carry names and numbers, never types of a module.
 
-use crate::Isa;
-use crate::attention::KvFormat;
-
-/// What can go wrong when kernels, pools, tables and matrices are built.
+/// Failures to build kernels, pools, tables and matrices from outside data.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The name is not an instruction set this crate knows; use one of [`Isa::ALL`].
-    #[error("unknown instruction set {name:?}: expected one of {}", Isa::ALL.map(Isa::name).join(", "))]
+    /// The name is not an instruction set this crate knows; use one of
+    /// [`Isa::ALL`](crate::Isa::ALL).
+    #[error("unknown instruction set {name:?}: expected one of {expected}")]
     UnknownIsa {
         /// The name as it was given.
         name: String,
+        /// The known names, separated by commas.
+        expected: String,
     },
 
     /// The instruction set is known, but this CPU or this build does not have it. Nothing falls
     /// back silently: ask for another one, or for none to get the best.
     #[error("instruction set {isa} is not available here: use {best} or leave the choice open")]
     IsaUnavailable {
-        /// The instruction set that was asked for.
-        isa: Isa,
-        /// The best one that is available.
-        best: Isa,
+        /// Name of the requested instruction set.
+        isa: &'static str,
+        /// Name of the best available one.
+        best: &'static str,
     },
 
     /// A thread pool needs at least the calling thread.
@@ -140,14 +142,14 @@ pub enum Error {
     #[error("product codes have no table of the cosine: normalize the vectors and use the dot product")]
     CosineTable,
 
-    /// The name is not a format of keys and values; use one of [`KvFormat::ALL`].
-    #[error(
-        "unknown format of keys and values {name:?}: expected one of {}",
-        KvFormat::ALL.map(KvFormat::name).join(", ")
-    )]
+    /// The name is not a format of keys and values; use one of
+    /// [`KvFormat::ALL`](crate::attention::KvFormat::ALL).
+    #[error("unknown format of keys and values {name:?}: expected one of {expected}")]
     UnknownKvFormat {
         /// The name as it was given.
         name: String,
+        /// The known names, separated by commas.
+        expected: String,
     },
 
     /// The format stores heads in groups, and the head size is not a whole number of them; use
@@ -156,8 +158,8 @@ pub enum Error {
         "keys and values in {format} need heads of a multiple of {multiple} values, these have {head_dim}"
     )]
     KvHeadDim {
-        /// The format.
-        format: KvFormat,
+        /// Name of the format.
+        format: &'static str,
         /// Values of a head.
         head_dim: usize,
         /// Values of a group.
@@ -188,8 +190,8 @@ pub enum Error {
     /// hold whole groups of them; use larger blocks or another format.
     #[error("keys in {format} need blocks of a multiple of {multiple} tokens, these have {block_tokens}")]
     KvBlockTokens {
-        /// The format.
-        format: KvFormat,
+        /// Name of the format.
+        format: &'static str,
         /// Positions of a block.
         block_tokens: usize,
         /// Positions of a group.

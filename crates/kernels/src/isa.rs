@@ -11,6 +11,7 @@ use std::arch::is_aarch64_feature_detected as detected;
 #[cfg(target_arch = "x86_64")]
 use std::arch::is_x86_feature_detected as detected;
 
+use crate::lanes::{Apart, Work};
 use crate::{Error, Result};
 
 /// The table of instruction sets, from the most general to the fastest: passes all entries to the
@@ -106,6 +107,34 @@ macro_rules! isa {
 }
 instruction_sets!(isa);
 
+/// Implements [`Apart`] for the lanes of each entry of the table.
+macro_rules! apart {
+    ($( #[$doc:meta] $isa:ident = $name:literal {
+        module: $module:ident, cfg: $cfg:meta, lanes: $lanes:ty, features: [$($feature:tt)*],
+    } )*) => {
+        $(
+            #[cfg($cfg)]
+            impl Apart for $lanes {
+                #[inline(always)]
+                fn apart(self, work: impl Work<Self>) {
+                    #[inline(never)]
+                    $( #[target_feature(enable = $feature)] )*
+                    fn run<L>(l: L, work: impl Work<L>) {
+                        work.run(l);
+                    }
+                    #[allow(unused_unsafe)] // the portable lanes need none
+                    // SAFETY: a value of the lanes exists only where the features of the table are
+                    // present.
+                    unsafe {
+                        run(self, work);
+                    }
+                }
+            }
+        )*
+    };
+}
+instruction_sets!(apart);
+
 impl Isa {
     /// Environment variable that forces an instruction set by name (see
     /// [`Kernels::detect`](crate::Kernels::detect)).
@@ -132,13 +161,14 @@ impl Isa {
         }
     }
 
+    /// The error of a request for this instruction set where it is absent.
+    pub(crate) fn unavailable(self) -> Error {
+        Error::IsaUnavailable { isa: self.name(), best: Self::best().name() }
+    }
+
     /// `self` if it is available, else the error that says so.
     pub(crate) fn require(self) -> Result<Self> {
-        if self.is_available() {
-            Ok(self)
-        } else {
-            Err(Error::IsaUnavailable { isa: self, best: Self::best() })
-        }
+        if self.is_available() { Ok(self) } else { Err(self.unavailable()) }
     }
 }
 
@@ -152,10 +182,9 @@ impl FromStr for Isa {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|isa| isa.name().eq_ignore_ascii_case(name))
-            .ok_or_else(|| Error::UnknownIsa { name: name.to_owned() })
+        Self::ALL.into_iter().find(|isa| isa.name().eq_ignore_ascii_case(name)).ok_or_else(|| {
+            Error::UnknownIsa { name: name.to_owned(), expected: Self::ALL.map(Self::name).join(", ") }
+        })
     }
 }
 
@@ -183,11 +212,11 @@ mod tests {
         assert_eq!(Isa::requested(Some(OsStr::new("scalar"))).unwrap(), Isa::Scalar);
         assert!(matches!(
             Isa::requested(Some(OsStr::new("sse9"))),
-            Err(Error::UnknownIsa { name }) if name == "sse9"
+            Err(Error::UnknownIsa { name, .. }) if name == "sse9"
         ));
         for isa in Isa::ALL.into_iter().filter(|isa| !isa.is_available()) {
             let refused = Isa::requested(Some(OsStr::new(isa.name())));
-            assert!(matches!(refused, Err(Error::IsaUnavailable { isa: asked, .. }) if asked == isa));
+            assert!(matches!(refused, Err(Error::IsaUnavailable { isa: asked, .. }) if asked == isa.name()));
         }
     }
 }

@@ -5,7 +5,7 @@
 //! the rooms) check shapes once and call a slot.
 
 use crate::isa::instruction_sets;
-use crate::{Error, Isa, Result};
+use crate::{Isa, Result};
 
 /// The kernels of one instruction set; possession proves that the CPU has it.
 ///
@@ -46,7 +46,7 @@ impl Kernels {
     /// [`Error::IsaUnavailable`](crate::Error::IsaUnavailable) if this CPU or this build lacks it.
     pub fn for_isa(isa: Isa) -> Result<Self> {
         let slots = Slots::of(isa.require()?);
-        slots.map(|slots| Self { isa, slots }).ok_or(Error::IsaUnavailable { isa, best: Isa::best() })
+        slots.map(|slots| Self { isa, slots }).ok_or_else(|| isa.unavailable())
     }
 
     /// The kernels of every instruction set that this machine has, slowest first: what a test

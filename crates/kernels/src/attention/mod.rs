@@ -21,7 +21,7 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `view.rs` | the shapes a caller passes |
+//! | `shape.rs` | shape and mask of a call |
 //! | `alibi.rs` | slopes of linear biases |
 //! | `kv/` | the formats of keys and values: layout, writing, reading in place |
 //! | `scratch.rs` | memory that is kept from call to call |
@@ -90,22 +90,22 @@ mod alibi;
 mod kv;
 mod products;
 mod scratch;
+mod shape;
 mod softmax;
 mod task;
-mod view;
 
 use std::ops::Range;
 
 pub use alibi::alibi_slope;
 pub use kv::{
-    KeyRotation, KiviBits, KiviGroup, KvBuffer, KvFormat, KvLayout, KvPlane, KvPlaneMut, KvRole, KvScratch,
-    NUQ_LEVELS, NuqCodebooks, NuqContext, NuqTraining, SquatCorrection,
+    KeyRotation, KiviBits, KiviGroup, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane, KvPlaneMut, KvRole,
+    KvScratch, KvView, NUQ_LEVELS, NuqCodebooks, NuqContext, NuqTraining, SquatCorrection,
 };
 pub(crate) use kv::{convert, read, store};
 pub use scratch::AttentionScratch;
 pub(crate) use scratch::{State, Worker};
+pub use shape::{AttentionShape, Mask};
 pub(crate) use task::{Task, attend, merge};
-pub use view::{AttentionShape, KvBlock, KvView, Mask};
 
 use crate::pool::DisjointMut;
 use crate::{Kernels, ThreadPool};

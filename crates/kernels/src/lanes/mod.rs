@@ -50,34 +50,6 @@ pub(crate) trait Apart: Copy {
     fn apart(self, work: impl Work<Self>);
 }
 
-/// Implements [`Apart`] for the lanes of each entry of the table.
-macro_rules! apart {
-    ($( #[$doc:meta] $isa:ident = $name:literal {
-        module: $module:ident, cfg: $cfg:meta, lanes: $lanes:ty, features: [$($feature:tt)*],
-    } )*) => {
-        $(
-            #[cfg($cfg)]
-            impl Apart for $lanes {
-                #[inline(always)]
-                fn apart(self, work: impl Work<Self>) {
-                    #[inline(never)]
-                    $( #[target_feature(enable = $feature)] )*
-                    fn run<L>(l: L, work: impl Work<L>) {
-                        work.run(l);
-                    }
-                    #[allow(unused_unsafe)] // the portable lanes need none
-                    // SAFETY: a value of the lanes exists only where the features of the table are
-                    // present.
-                    unsafe {
-                        run(self, work);
-                    }
-                }
-            }
-        )*
-    };
-}
-crate::isa::instruction_sets!(apart);
-
 /// Operations on vectors of `N` f32 values, as eight lanes or as two groups of eight.
 ///
 /// The implementor is a zero-sized token. A value of it exists only where the CPU features are

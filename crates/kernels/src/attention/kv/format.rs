@@ -1,4 +1,4 @@
-//! The names and parameters of the formats.
+//! Names and parameters of the formats; keys or values.
 
 use std::fmt;
 use std::str::FromStr;
@@ -77,6 +77,15 @@ pub enum KiviGroup {
     Of64,
     /// 128 numbers.
     Of128,
+}
+
+/// Keys or values: their tiles have different orders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum KvRole {
+    /// Keys, `[head_dim, 32]` in a tile.
+    Keys,
+    /// Values, `[32, head_dim]` in a tile.
+    Values,
 }
 
 impl KiviBits {
@@ -189,9 +198,9 @@ impl FromStr for KvFormat {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|format| format.name() == name)
-            .ok_or_else(|| Error::UnknownKvFormat { name: name.to_owned() })
+        Self::ALL.into_iter().find(|format| format.name() == name).ok_or_else(|| Error::UnknownKvFormat {
+            name: name.to_owned(),
+            expected: Self::ALL.map(Self::name).join(", "),
+        })
     }
 }

@@ -2,18 +2,9 @@
 
 use half::f16;
 
-use super::nuq::{self, NuqTile};
-use super::{GROUP, KEY_TILE, KiviBits, KvFormat};
+use super::nuq::{NuqTile, n_halves};
+use super::{GROUP, KEY_TILE, KiviBits, KvFormat, KvRole};
 use crate::{Error, Result};
-
-/// What a plane holds; keys and values lie differently.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum KvRole {
-    /// Keys, `[head_dim, 32]` in a tile.
-    Keys,
-    /// Values, `[32, head_dim]` in a tile.
-    Values,
-}
 
 /// Format and sizes of the planes of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,11 +25,11 @@ impl KvLayout {
     pub fn new(format: KvFormat, n_kv_heads: usize, block_tokens: usize, head_dim: usize) -> Result<Self> {
         let multiple = format.head_dim_multiple();
         if head_dim == 0 || !head_dim.is_multiple_of(multiple) {
-            return Err(Error::KvHeadDim { format, head_dim, multiple });
+            return Err(Error::KvHeadDim { format: format.name(), head_dim, multiple });
         }
         let multiple = format.block_tokens_multiple();
         if block_tokens == 0 || !block_tokens.is_multiple_of(multiple) {
-            return Err(Error::KvBlockTokens { format, block_tokens, multiple });
+            return Err(Error::KvBlockTokens { format: format.name(), block_tokens, multiple });
         }
         Ok(Self { format, n_kv_heads, block_tokens, head_dim })
     }
@@ -115,7 +106,7 @@ impl TileRun {
                 (group.get() / KEY_TILE, head_dim.saturating_mul(2))
             }
             (KvFormat::Kivi { group, .. }, KvRole::Values) => (1, groups(group.get()).saturating_mul(2)),
-            (KvFormat::Nuq3, _) => (1, nuq::n_halves(head_dim)),
+            (KvFormat::Nuq3, _) => (1, n_halves(head_dim)),
         };
         Self { tiles, tile_bytes: head_dim.saturating_mul(KEY_TILE / 8 * bits), scales }
     }

@@ -32,6 +32,7 @@
 //! | `format.rs` | names and parameters of the formats |
 //! | `layout.rs` | where tiles lie |
 //! | `plane.rs` | the keys or values of a block as an argument |
+//! | `view.rs` | the blocks of a sequence as an argument |
 //! | `float.rs` | single precision and the two 16-bit types |
 //! | `q8.rs` | 8 bits |
 //! | `q4.rs`, `kivi.rs` | keys of few bits: a scale per position, and per dimension |
@@ -58,6 +59,7 @@ mod q8;
 mod row;
 mod squat;
 mod store;
+mod view;
 
 use half::{bf16, f16};
 
@@ -70,10 +72,10 @@ use codes::{FourBits, TwoBits};
 pub use convert::KvScratch;
 pub(crate) use convert::{convert, read};
 use float::Floats;
-pub use format::{KiviBits, KiviGroup, KvFormat};
+pub use format::{KiviBits, KiviGroup, KvFormat, KvRole};
 use kivi::ChannelKeys;
+pub use layout::KvLayout;
 pub(super) use layout::KvTile;
-pub use layout::{KvLayout, KvRole};
 pub use nuq::{KeyRotation, NUQ_LEVELS, NuqCodebooks, NuqContext, NuqTraining};
 use per_token::TokenValues;
 pub use plane::{KvPlane, KvPlaneMut};
@@ -81,6 +83,7 @@ use q4::Q4Keys;
 use q8::{Q8Keys, Q8Values};
 pub use squat::SquatCorrection;
 pub(crate) use store::store;
+pub use view::{KvBlock, KvView};
 
 /// Values of a wide vector.
 pub(super) const WIDE: usize = 2 * LANES;

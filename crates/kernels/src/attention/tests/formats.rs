@@ -200,7 +200,9 @@ fn names_round_trip() {
     for format in KvFormat::ALL {
         assert_eq!(format.to_string().parse::<KvFormat>().unwrap(), format);
     }
-    assert!(matches!("tiered".parse::<KvFormat>(), Err(Error::UnknownKvFormat { name }) if name == "tiered"));
+    assert!(
+        matches!("tiered".parse::<KvFormat>(), Err(Error::UnknownKvFormat { name, .. }) if name == "tiered")
+    );
 }
 
 #[test]

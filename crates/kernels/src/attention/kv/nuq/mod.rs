@@ -32,6 +32,7 @@
 //! beside the codes in a capped number. ADR-0014 says where this differs.
 
 mod codebooks;
+mod context;
 mod outliers;
 mod read;
 mod rotation;
@@ -41,13 +42,13 @@ mod write;
 #[cfg(test)]
 mod tests;
 
-use half::f16;
-
-use super::{GROUP, KEY_TILE, KvRole, WIDE};
+use super::{GROUP, KEY_TILE};
 use crate::lanes::LANES;
 
 pub use codebooks::{NUQ_LEVELS, NuqCodebooks};
-pub(super) use outliers::Outlier;
+pub use context::NuqContext;
+pub(in crate::attention) use context::NuqTile;
+pub(super) use outliers::{Outlier, n_halves};
 pub(in crate::attention) use read::{widen_keys, widen_values};
 pub use rotation::KeyRotation;
 pub use train::NuqTraining;
@@ -55,79 +56,6 @@ pub(super) use write::{store_keys, store_values};
 
 /// Bytes of 32 codes.
 const CODE_BYTES: usize = 12;
-
-/// Stands for no place in a tile.
-const NO_PLACE: u16 = u16::MAX;
-
-/// Half-precision numbers in a cache line.
-const LINE_HALVES: usize = 2 * WIDE;
-
-/// Codebooks and rotary embedding of a plane in [`KvFormat::Nuq3`](super::KvFormat::Nuq3), to write
-/// and to read it.
-#[derive(Debug, Clone, Copy)]
-pub struct NuqContext<'a> {
-    /// What was learned of the layer.
-    pub codebooks: &'a NuqCodebooks,
-    /// How the model turns keys.
-    pub rotation: &'a KeyRotation,
-    /// Position in the sequence of the first token of the block; a multiple of 32.
-    pub first_position: usize,
-}
-
-/// The same for one tile.
-#[derive(Clone, Copy)]
-pub(in crate::attention) struct NuqTile<'a> {
-    codebooks: &'a NuqCodebooks,
-    rotation: &'a KeyRotation,
-    head: usize,
-    /// Tiles of the sequence before this one.
-    index: usize,
-}
-
-impl<'a> NuqContext<'a> {
-    /// The context of the tile that begins `offset` positions behind the first.
-    #[inline(always)]
-    pub(in crate::attention) fn tile(&self, head: usize, offset: usize) -> NuqTile<'a> {
-        let index = (self.first_position + offset) / KEY_TILE;
-        NuqTile { codebooks: self.codebooks, rotation: self.rotation, head, index }
-    }
-
-    /// Panics if the context is not one of so many heads and positions.
-    #[track_caller]
-    pub(in crate::attention) fn check(&self, n_kv_heads: usize, head_dim: usize, positions: usize) {
-        assert!(self.first_position.is_multiple_of(KEY_TILE), "nuq3: blocks begin at multiples of 32");
-        assert_eq!(self.codebooks.key_ranges().len(), n_kv_heads * head_dim, "nuq3: dimensions of the keys");
-        assert!(self.rotation.rotary_dim() <= head_dim, "nuq3: the rotary dimension exceeds the head");
-        let needed = self.first_position + positions;
-        let known = self.rotation.positions();
-        assert!(needed <= known, "nuq3: {needed} positions, the rotation covers {known}");
-    }
-}
-
-impl NuqTile<'_> {
-    /// Range of each dimension of the head's keys, low and high.
-    #[inline(always)]
-    fn key_ranges(&self, dim: usize) -> &[[f32; 2]] {
-        &self.codebooks.key_ranges()[self.head * dim..][..dim]
-    }
-}
-
-/// Outliers that a tile has room for. Values: 1 % of the tile, to the nearest whole cache line, at
-/// least one; keys have those and the room that the ranges of values take, so that both planes are
-/// of one size.
-fn n_outliers(role: KvRole, head_dim: usize) -> usize {
-    let lines = (head_dim.saturating_add(25) / 50).max(1);
-    let values = lines.saturating_mul(LINE_HALVES / 2);
-    match role {
-        KvRole::Keys => values.saturating_add(KEY_TILE),
-        KvRole::Values => values,
-    }
-}
-
-/// Half-precision numbers and places behind the codes of a tile.
-pub(super) fn n_halves(head_dim: usize) -> usize {
-    n_outliers(KvRole::Keys, head_dim).saturating_mul(2)
-}
 
 /// Middle and half of a range.
 #[inline(always)]
@@ -161,9 +89,4 @@ fn pack(codes: &[u8; GROUP]) -> [u8; CODE_BYTES] {
         packed[LANES + lane % 4] |= (code >> 2) << (2 * eight + lane / 4);
     }
     packed
-}
-
-/// Places and numbers of the outliers of a tile.
-fn split_outliers(halves: &[f16]) -> (&[f16], &[f16]) {
-    halves.split_at(halves.len() / 2)
 }

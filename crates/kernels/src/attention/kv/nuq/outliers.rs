@@ -4,8 +4,35 @@ use std::cmp::Ordering;
 
 use half::f16;
 
-use super::super::KEY_TILE;
-use super::NO_PLACE;
+use super::super::{KEY_TILE, KvRole, WIDE};
+
+/// Stands for no place in a tile.
+pub(super) const NO_PLACE: u16 = u16::MAX;
+
+/// Half-precision numbers in a cache line.
+const LINE_HALVES: usize = 2 * WIDE;
+
+/// Outliers that a tile has room for. Values: 1 % of the tile, to the nearest whole cache line, at
+/// least one; keys have those and the room that the ranges of values take, so that both planes are
+/// of one size.
+pub(super) fn n_outliers(role: KvRole, head_dim: usize) -> usize {
+    let lines = (head_dim.saturating_add(25) / 50).max(1);
+    let values = lines.saturating_mul(LINE_HALVES / 2);
+    match role {
+        KvRole::Keys => values.saturating_add(KEY_TILE),
+        KvRole::Values => values,
+    }
+}
+
+/// Half-precision numbers and places behind the codes of a tile.
+pub(in crate::attention::kv) fn n_halves(head_dim: usize) -> usize {
+    n_outliers(KvRole::Keys, head_dim).saturating_mul(2)
+}
+
+/// Places and numbers of the outliers of a tile.
+pub(super) fn split_outliers(halves: &[f16]) -> (&[f16], &[f16]) {
+    halves.split_at(halves.len() / 2)
+}
 
 /// A number that is kept as it is, in half precision.
 #[derive(Debug, Clone, Copy)]

@@ -3,7 +3,8 @@
 use half::f16;
 
 use super::super::{KEY_TILE, KvTile, Line, WIDE, floats_mut};
-use super::{CODE_BYTES, GROUP, NO_PLACE, NuqTile, middle_and_half, split_outliers, unpack};
+use super::outliers::{NO_PLACE, split_outliers};
+use super::{CODE_BYTES, GROUP, NuqTile, middle_and_half, unpack};
 use crate::lanes::{Groups, LANES, Vectors, WideLanes};
 
 /// Lines of 32 numbers.

@@ -2,7 +2,8 @@
 
 use proptest::prelude::*;
 
-use super::outliers::Trimmed;
+use super::super::KvRole;
+use super::outliers::{Trimmed, n_outliers};
 use super::train::Histogram;
 use super::*;
 

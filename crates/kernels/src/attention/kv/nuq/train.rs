@@ -3,12 +3,11 @@
 use half::f16;
 
 use super::super::{
-    GROUP, KEY_TILE, KvFormat, KvRole, KvTile, Line, WIDE, Widening, as_lines_len, floats, with_keys,
+    GROUP, KEY_TILE, KvFormat, KvRole, KvTile, KvView, Line, WIDE, Widening, as_lines_len, floats, with_keys,
     with_values,
 };
-use super::outliers::Trimmed;
-use super::{KeyRotation, NUQ_LEVELS, NuqCodebooks, middle_and_half, n_outliers};
-use crate::attention::KvView;
+use super::outliers::{Trimmed, n_outliers};
+use super::{KeyRotation, NUQ_LEVELS, NuqCodebooks, middle_and_half};
 use crate::lanes::ScalarLanes;
 use crate::{Error, Result};
 
@@ -71,8 +70,8 @@ impl NuqTraining {
     /// # Errors
     /// [`Error::KvHeadDim`] if the format does not take heads of this size.
     pub fn new(n_kv_heads: usize, head_dim: usize) -> Result<Self> {
-        let format = KvFormat::Nuq3;
         if !head_dim.is_multiple_of(GROUP) {
+            let format = KvFormat::Nuq3.name();
             return Err(Error::KvHeadDim { format, head_dim, multiple: GROUP });
         }
         Ok(Self {

@@ -4,8 +4,8 @@ use half::f16;
 
 use super::super::codes::{count, inverse};
 use super::super::{KEY_TILE, KvRole, Line, floats};
-use super::outliers::{Outlier, Trimmed, keep};
-use super::{CODE_BYTES, GROUP, NUQ_LEVELS, NuqTile, middle_and_half, n_outliers, pack};
+use super::outliers::{Outlier, Trimmed, keep, n_outliers};
+use super::{CODE_BYTES, GROUP, NUQ_LEVELS, NuqTile, middle_and_half, pack};
 use crate::lanes::{LANES, Lanes, WideLanes};
 
 /// Stores a tile of keys, which are turned back in place.

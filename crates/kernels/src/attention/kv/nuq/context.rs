@@ -1,0 +1,53 @@
+//! Codebooks and rotary embedding of planes and tiles in `nuq3`.
+
+use super::{KEY_TILE, KeyRotation, NuqCodebooks};
+
+/// Codebooks and rotary embedding of a plane in [`KvFormat::Nuq3`](super::KvFormat::Nuq3), to write
+/// and to read it.
+#[derive(Debug, Clone, Copy)]
+pub struct NuqContext<'a> {
+    /// What was learned of the layer.
+    pub codebooks: &'a NuqCodebooks,
+    /// How the model turns keys.
+    pub rotation: &'a KeyRotation,
+    /// Position in the sequence of the first token of the block; a multiple of 32.
+    pub first_position: usize,
+}
+
+/// The same for one tile.
+#[derive(Clone, Copy)]
+pub(in crate::attention) struct NuqTile<'a> {
+    pub(super) codebooks: &'a NuqCodebooks,
+    pub(super) rotation: &'a KeyRotation,
+    head: usize,
+    /// Tiles of the sequence before this one.
+    pub(super) index: usize,
+}
+
+impl<'a> NuqContext<'a> {
+    /// The context of the tile that begins `offset` positions behind the first.
+    #[inline(always)]
+    pub(in crate::attention) fn tile(&self, head: usize, offset: usize) -> NuqTile<'a> {
+        let index = (self.first_position + offset) / KEY_TILE;
+        NuqTile { codebooks: self.codebooks, rotation: self.rotation, head, index }
+    }
+
+    /// Panics if the context is not one of so many heads and positions.
+    #[track_caller]
+    pub(in crate::attention) fn check(&self, n_kv_heads: usize, head_dim: usize, positions: usize) {
+        assert!(self.first_position.is_multiple_of(KEY_TILE), "nuq3: blocks begin at multiples of 32");
+        assert_eq!(self.codebooks.key_ranges().len(), n_kv_heads * head_dim, "nuq3: dimensions of the keys");
+        assert!(self.rotation.rotary_dim() <= head_dim, "nuq3: the rotary dimension exceeds the head");
+        let needed = self.first_position + positions;
+        let known = self.rotation.positions();
+        assert!(needed <= known, "nuq3: {needed} positions, the rotation covers {known}");
+    }
+}
+
+impl NuqTile<'_> {
+    /// Range of each dimension of the head's keys, low and high.
+    #[inline(always)]
+    pub(super) fn key_ranges(&self, dim: usize) -> &[[f32; 2]] {
+        &self.codebooks.key_ranges()[self.head * dim..][..dim]
+    }
+}
