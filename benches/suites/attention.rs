@@ -9,8 +9,8 @@ use std::sync::Mutex;
 use ruvllm_benches::{Suite, Work, values};
 use ruvllm_kernels::Kernels;
 use ruvllm_kernels::attention::{
-    AttentionScratch, AttentionShape, KeyRotation, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane,
-    KvPlaneMut, KvRole, KvScratch, KvView, Mask, NuqCodebooks, NuqContext, SquatCorrection,
+    AttentionScratch, AttentionShape, KeyRope, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane, KvPlaneMut,
+    KvRole, KvScratch, KvView, Mask, NuqCodebooks, NuqContext, SquatCorrection,
 };
 use ruvllm_kernels::rope::{RopeConfig, RopeLayout};
 
@@ -122,7 +122,7 @@ fn attend(suite: &mut Suite, case: Case) {
 /// What `nuq3` needs; the other formats do not look at it.
 struct Learned {
     codebooks: NuqCodebooks,
-    rotation: KeyRotation,
+    rope: KeyRope,
 }
 
 impl Learned {
@@ -132,11 +132,11 @@ impl Learned {
         let codebooks = NuqCodebooks::new(levels, levels, ranges).expect("levels and ranges in order");
         let frequencies = RopeConfig::new(10_000.0, heads.head_dim).frequencies(positions);
         let frequencies = frequencies.expect("a plain rotary embedding");
-        Self { codebooks, rotation: KeyRotation::new(&frequencies, RopeLayout::Interleaved, positions) }
+        Self { codebooks, rope: KeyRope::new(&frequencies, RopeLayout::Interleaved, positions) }
     }
 
     fn context(&self) -> NuqContext<'_> {
-        NuqContext { codebooks: &self.codebooks, rotation: &self.rotation, first_position: 0 }
+        NuqContext { codebooks: &self.codebooks, rope: &self.rope, first_position: 0 }
     }
 }
 

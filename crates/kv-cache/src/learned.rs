@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use ruvllm_kernels::attention::KeyRotation;
+use ruvllm_kernels::attention::KeyRope;
 use ruvllm_kernels::rope::{RopeFrequencies, RopeLayout};
 
 use crate::calibration::KvCalibration;
@@ -65,8 +65,8 @@ impl KvRopes {
 /// Tables by which the keys of one sequence are turned. Clones share them.
 #[derive(Debug, Clone)]
 pub struct KeyRotations {
-    usual: Arc<KeyRotation>,
-    local: Option<(Arc<KeyRotation>, Arc<[bool]>)>,
+    usual: Arc<KeyRope>,
+    local: Option<(Arc<KeyRope>, Arc<[bool]>)>,
 }
 
 impl KeyRotations {
@@ -74,7 +74,7 @@ impl KeyRotations {
     ///
     /// # Panics
     /// If there is no such layer.
-    pub fn of_layer(&self, layer: usize) -> &KeyRotation {
+    pub fn of_layer(&self, layer: usize) -> &KeyRope {
         match &self.local {
             Some((local, layers)) if layers[layer] => local,
             _ => &self.usual,
@@ -86,17 +86,17 @@ impl KeyRotations {
 struct Table {
     rope: KvRope,
     /// Grows with the longest sequence; a step holds on to the table it began with.
-    rotation: RwLock<Arc<KeyRotation>>,
+    rotation: RwLock<Arc<KeyRope>>,
 }
 
 impl Table {
     fn new(rope: &KvRope, n_positions: usize) -> Self {
-        let rotation = KeyRotation::new(&rope.frequencies, rope.layout, n_positions);
+        let rotation = KeyRope::new(&rope.frequencies, rope.layout, n_positions);
         Self { rope: rope.clone(), rotation: RwLock::new(Arc::new(rotation)) }
     }
 
     /// A table of at least the positions before `n_positions`.
-    fn rotation(&self, n_positions: usize) -> Arc<KeyRotation> {
+    fn rotation(&self, n_positions: usize) -> Arc<KeyRope> {
         let present = self.rotation.read().clone();
         if present.positions() >= n_positions {
             return present;
@@ -104,7 +104,7 @@ impl Table {
         let mut rotation = self.rotation.write();
         if rotation.positions() < n_positions {
             let KvRope { frequencies, layout } = &self.rope;
-            *rotation = Arc::new(KeyRotation::new(frequencies, *layout, n_positions.next_power_of_two()));
+            *rotation = Arc::new(KeyRope::new(frequencies, *layout, n_positions.next_power_of_two()));
         }
         rotation.clone()
     }

@@ -338,7 +338,7 @@ impl KvStore {
         first_position: usize,
     ) -> Option<NuqContext<'a>> {
         let codebooks = &self.calibration()?.layers()[layer];
-        Some(NuqContext { codebooks, rotation: rotations?.of_layer(layer), first_position })
+        Some(NuqContext { codebooks, rope: rotations?.of_layer(layer), first_position })
     }
 
     pub(crate) fn n_tiers(&self) -> usize {

@@ -98,7 +98,7 @@ use std::ops::Range;
 
 pub use alibi::alibi_slope;
 pub use kv::{
-    KeyRotation, KiviBits, KiviGroup, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane, KvPlaneMut, KvRole,
+    KeyRope, KiviBits, KiviGroup, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane, KvPlaneMut, KvRole,
     KvScratch, KvView, NUQ_LEVELS, NuqCodebooks, NuqContext, NuqTraining, SquatCorrection,
 };
 pub(crate) use kv::{convert, read, store};

@@ -76,7 +76,7 @@ pub use format::{KiviBits, KiviGroup, KvFormat, KvRole};
 use kivi::ChannelKeys;
 pub use layout::KvLayout;
 pub(super) use layout::KvTile;
-pub use nuq::{KeyRotation, NUQ_LEVELS, NuqCodebooks, NuqContext, NuqTraining};
+pub use nuq::{KeyRope, NUQ_LEVELS, NuqCodebooks, NuqContext, NuqTraining};
 use per_token::TokenValues;
 pub use plane::{KvPlane, KvPlaneMut};
 use q4::Q4Keys;

@@ -43,7 +43,7 @@ impl<'a> KvPlane<'a> {
     /// Sets the context that [`KvFormat::Nuq3`] needs; planes in other formats ignore it.
     ///
     /// # Panics
-    /// If the context is of other heads, or its rotation covers fewer positions.
+    /// If the context is of other heads, or its RoPE tables hold fewer positions.
     #[must_use]
     #[track_caller]
     pub fn with_nuq(self, nuq: impl Into<Option<NuqContext<'a>>>) -> Self {
@@ -100,7 +100,7 @@ impl<'a> KvPlaneMut<'a> {
     /// As [`KvPlane::with_nuq`].
     ///
     /// # Panics
-    /// If the context is of other heads, or its rotation covers fewer positions.
+    /// If the context is of other heads, or its RoPE tables hold fewer positions.
     #[must_use]
     #[track_caller]
     pub fn with_nuq(self, nuq: impl Into<Option<NuqContext<'a>>>) -> Self {

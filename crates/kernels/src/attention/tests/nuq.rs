@@ -16,13 +16,13 @@ const POSITIONS: usize = 4096;
 /// Factor of cosines and sines.
 const MAGNITUDE: f64 = 1.25;
 
-/// Codebooks and a rotation for some shape.
+/// Codebooks and RoPE tables for some shape.
 pub(super) struct Nuq {
     head_dim: usize,
     codebooks: NuqCodebooks,
     frequencies: RopeFrequencies,
-    rope: RopeLayout,
-    rotation: KeyRotation,
+    rope_layout: RopeLayout,
+    rope: KeyRope,
 }
 
 impl Nuq {
@@ -42,14 +42,15 @@ impl Nuq {
         let ranges = (0..n_kv_heads * head_dim).map(range).collect();
         let frequencies = RopeConfig::new(10_000.0, head_dim / 4 * 3).frequencies(POSITIONS).unwrap();
         let frequencies = RopeFrequencies { magnitude: MAGNITUDE, ..frequencies };
-        let rope = if n_kv_heads.is_multiple_of(2) { RopeLayout::Interleaved } else { RopeLayout::Halves };
-        let rotation = KeyRotation::new(&frequencies, rope, POSITIONS);
+        let rope_layout =
+            if n_kv_heads.is_multiple_of(2) { RopeLayout::Interleaved } else { RopeLayout::Halves };
+        let rope = KeyRope::new(&frequencies, rope_layout, POSITIONS);
         let codebooks = NuqCodebooks::new(key_levels, value_levels, ranges).unwrap();
-        Self { head_dim, codebooks, frequencies, rope, rotation }
+        Self { head_dim, codebooks, frequencies, rope_layout, rope }
     }
 
     pub(super) fn context(&self, first_position: usize) -> NuqContext<'_> {
-        NuqContext { codebooks: &self.codebooks, rotation: &self.rotation, first_position }
+        NuqContext { codebooks: &self.codebooks, rope: &self.rope, first_position }
     }
 
     /// One number of tile `tile` of a sequence, at a slot, head and dimension.
@@ -60,11 +61,11 @@ impl Nuq {
         if role == KvRole::Values || dimension >= 2 * pairs {
             return number(dimension);
         }
-        let (pair, is_first) = match self.rope {
+        let (pair, is_first) = match self.rope_layout {
             RopeLayout::Halves => (dimension % pairs, dimension < pairs),
             RopeLayout::Interleaved => (dimension / 2, dimension % 2 == 0),
         };
-        let (first, second) = match self.rope {
+        let (first, second) = match self.rope_layout {
             RopeLayout::Halves => (pair, pair + pairs),
             RopeLayout::Interleaved => (2 * pair, 2 * pair + 1),
         };
@@ -127,7 +128,12 @@ fn squared_error(layout: &KvLayout, role: KvRole, rows: &[f32], decoded: impl Fn
 }
 
 /// Keys as models have them: dimensions of very different size and place before they are turned.
-fn turned_keys(tokens: usize, dim: usize, frequencies: &RopeFrequencies, rope: RopeLayout) -> Vec<f32> {
+fn turned_keys(
+    tokens: usize,
+    dim: usize,
+    frequencies: &RopeFrequencies,
+    rope_layout: RopeLayout,
+) -> Vec<f32> {
     let mut keys = Random(11).values(tokens * dim);
     for row in keys.chunks_exact_mut(dim) {
         for (i, x) in row.iter_mut().enumerate() {
@@ -135,7 +141,7 @@ fn turned_keys(tokens: usize, dim: usize, frequencies: &RopeFrequencies, rope: R
         }
     }
     let table = crate::rope::RopeTable::from_frequencies(frequencies, 0..tokens);
-    best().rope(&table, rope, 0..tokens, &mut keys, 1, dim);
+    best().rope(&table, rope_layout, 0..tokens, &mut keys, 1, dim);
     keys
 }
 
@@ -143,9 +149,9 @@ fn turned_keys(tokens: usize, dim: usize, frequencies: &RopeFrequencies, rope: R
 fn learned_levels_before_the_rotary_embedding_beat_two_bits_behind_it() {
     let (tokens, dim) = (2048, 64);
     let frequencies = RopeConfig::new(10_000.0, dim).frequencies(tokens).unwrap();
-    let rope = RopeLayout::Halves;
-    let rotation = KeyRotation::new(&frequencies, rope, tokens);
-    let keys = turned_keys(tokens, dim, &frequencies, rope);
+    let rope_layout = RopeLayout::Halves;
+    let rope = KeyRope::new(&frequencies, rope_layout, tokens);
+    let keys = turned_keys(tokens, dim, &frequencies, rope_layout);
     let values = Random(12).values(tokens * dim);
     let wide = KvLayout::new(KvFormat::F32, 1, tokens, dim).unwrap();
     let planes = [(KvRole::Keys, &keys), (KvRole::Values, &values)]
@@ -155,12 +161,12 @@ fn learned_levels_before_the_rotary_embedding_beat_two_bits_behind_it() {
         [(KvRole::Keys, k), (KvRole::Values, v)].map(|(role, plane)| plane_at(wide, role, plane, 0));
     let blocks = [KvBlock { keys: keys_plane, values: values_plane }];
     let mut training = NuqTraining::new(1, dim).unwrap();
-    training.observe(&KvView::new(&blocks, tokens), &rotation, 4);
+    training.observe(&KvView::new(&blocks, tokens), &rope, 4);
     let codebooks = training.finish().unwrap();
 
     let nuq3 = with_format(&wide, KvFormat::Nuq3);
     let kivi2 = with_format(&wide, "kivi2".parse().unwrap());
-    let nuq = NuqContext { codebooks: &codebooks, rotation: &rotation, first_position: 0 };
+    let nuq = NuqContext { codebooks: &codebooks, rope: &rope, first_position: 0 };
     for (role, rows, from) in [(KvRole::Keys, &keys, k), (KvRole::Values, &values, v)] {
         let scratch = &mut KvScratch::new();
         let mut few = crate::attention::KvBuffer::zeroed(nuq3.plane_bytes()).unwrap();
@@ -190,7 +196,7 @@ fn turning_keys_is_the_rotary_embedding() {
             level.mul_add(0.5 * high - 0.5 * low, 0.5 * low + 0.5 * high)
         })
         .collect();
-    scalar().rope(&table, nuq.rope, start..start + 64, &mut rows, 1, 64);
+    scalar().rope(&table, nuq.rope_layout, start..start + 64, &mut rows, 1, 64);
     let plane = super::fixture::stored_at(scalar(), &layout, KvRole::Keys, &rows, 0, start);
     for (i, x) in rows.iter().enumerate() {
         let found =
@@ -289,10 +295,9 @@ fn nothing_is_learned_of_nothing_or_of_garbage() {
         let keys = plane_at(wide, KvRole::Keys, &keys, 0);
         let values = plane_at(wide, KvRole::Values, &values, 0);
         let blocks = [KvBlock { keys, values }];
-        let rotation =
-            KeyRotation::new(&RopeConfig::new(1e4, 32).frequencies(32).unwrap(), RopeLayout::Halves, 32);
+        let rope = KeyRope::new(&RopeConfig::new(1e4, 32).frequencies(32).unwrap(), RopeLayout::Halves, 32);
         let mut training = NuqTraining::new(1, 32).unwrap();
-        training.observe(&KvView::new(&blocks, tokens), &rotation, 0);
+        training.observe(&KvView::new(&blocks, tokens), &rope, 0);
         training.finish()
     };
     assert!(train(32, 0.25).is_ok());

@@ -1,24 +1,24 @@
 //! Codebooks and rotary embedding of planes and tiles in `nuq3`.
 
-use super::{KEY_TILE, KeyRotation, NuqCodebooks};
+use super::{KEY_TILE, KeyRope, NuqCodebooks};
 
 /// Codebooks and rotary embedding of a plane in [`KvFormat::Nuq3`](super::KvFormat::Nuq3), to write
 /// and to read it.
 #[derive(Debug, Clone, Copy)]
 pub struct NuqContext<'a> {
-    /// What was learned of the layer.
+    /// Codebooks of the layer.
     pub codebooks: &'a NuqCodebooks,
-    /// How the model turns keys.
-    pub rotation: &'a KeyRotation,
+    /// RoPE tables of the layer.
+    pub rope: &'a KeyRope,
     /// Position in the sequence of the first token of the block; a multiple of 32.
     pub first_position: usize,
 }
 
-/// The same for one tile.
+/// A [`NuqContext`] for one tile.
 #[derive(Clone, Copy)]
 pub(in crate::attention) struct NuqTile<'a> {
     pub(super) codebooks: &'a NuqCodebooks,
-    pub(super) rotation: &'a KeyRotation,
+    pub(super) rope: &'a KeyRope,
     head: usize,
     /// Tiles of the sequence before this one.
     pub(super) index: usize,
@@ -29,18 +29,18 @@ impl<'a> NuqContext<'a> {
     #[inline(always)]
     pub(in crate::attention) fn tile(&self, head: usize, offset: usize) -> NuqTile<'a> {
         let index = (self.first_position + offset) / KEY_TILE;
-        NuqTile { codebooks: self.codebooks, rotation: self.rotation, head, index }
+        NuqTile { codebooks: self.codebooks, rope: self.rope, head, index }
     }
 
-    /// Panics if the context is not one of so many heads and positions.
+    /// Panics if the context is of other heads or its tables hold fewer positions.
     #[track_caller]
     pub(in crate::attention) fn check(&self, n_kv_heads: usize, head_dim: usize, positions: usize) {
         assert!(self.first_position.is_multiple_of(KEY_TILE), "nuq3: blocks begin at multiples of 32");
         assert_eq!(self.codebooks.key_ranges().len(), n_kv_heads * head_dim, "nuq3: dimensions of the keys");
-        assert!(self.rotation.rotary_dim() <= head_dim, "nuq3: the rotary dimension exceeds the head");
+        assert!(self.rope.rotary_dim() <= head_dim, "nuq3: the rotary dimension exceeds the head");
         let needed = self.first_position + positions;
-        let known = self.rotation.positions();
-        assert!(needed <= known, "nuq3: {needed} positions, the rotation covers {known}");
+        let known = self.rope.positions();
+        assert!(needed <= known, "nuq3: {needed} positions, the RoPE tables hold {known}");
     }
 }
 

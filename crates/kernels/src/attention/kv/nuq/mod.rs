@@ -33,9 +33,9 @@
 
 mod codebooks;
 mod context;
+mod key_rope;
 mod outliers;
 mod read;
-mod rotation;
 mod train;
 mod write;
 
@@ -48,9 +48,9 @@ use crate::lanes::LANES;
 pub use codebooks::{NUQ_LEVELS, NuqCodebooks};
 pub use context::NuqContext;
 pub(in crate::attention) use context::NuqTile;
+pub use key_rope::KeyRope;
 pub(super) use outliers::{Outlier, n_halves};
 pub(in crate::attention) use read::{widen_keys, widen_values};
-pub use rotation::KeyRotation;
 pub use train::NuqTraining;
 pub(super) use write::{store_keys, store_values};
 

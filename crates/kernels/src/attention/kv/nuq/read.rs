@@ -1,4 +1,4 @@
-//! A tile in f32: codes become levels, outliers take their places, keys are turned.
+//! Reading tiles: codes to levels, outliers to their places, RoPE on keys.
 
 use half::f16;
 
@@ -28,7 +28,7 @@ pub(in crate::attention) fn widen_keys<L: WideLanes>(
         decode(l, levels, l.splat(middle), l.splat(half), codes, to);
     }
     if put_outliers(l, tile.scales, floats_mut(to)) {
-        nuq.rotation.turn::<L, false>(l, nuq.index, to);
+        nuq.rope.apply::<L, false>(l, nuq.index, to);
     }
 }
 

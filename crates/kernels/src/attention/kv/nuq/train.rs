@@ -7,7 +7,7 @@ use super::super::{
     with_values,
 };
 use super::outliers::{Trimmed, n_outliers};
-use super::{KeyRotation, NUQ_LEVELS, NuqCodebooks, middle_and_half};
+use super::{KeyRope, NUQ_LEVELS, NuqCodebooks, middle_and_half};
 use crate::lanes::ScalarLanes;
 use crate::{Error, Result};
 
@@ -30,7 +30,7 @@ const ROUNDS: usize = 50;
 /// ```
 /// use ruvllm_kernels::Kernels;
 /// use ruvllm_kernels::attention::{
-///     KeyRotation, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane, KvPlaneMut, KvRole, KvView,
+///     KeyRope, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane, KvPlaneMut, KvRole, KvView,
 ///     NuqTraining,
 /// };
 /// use ruvllm_kernels::rope::{RopeConfig, RopeLayout};
@@ -46,10 +46,10 @@ const ROUNDS: usize = 50;
 /// let values = KvPlane::new(layout, KvRole::Values, values.as_bytes());
 ///
 /// let frequencies = RopeConfig::new(10_000.0, 32).frequencies(64)?;
-/// let rotation = KeyRotation::new(&frequencies, RopeLayout::Halves, 64);
+/// let rope = KeyRope::new(&frequencies, RopeLayout::Halves, 64);
 /// let mut training = NuqTraining::new(1, 32)?;
 /// let blocks = [KvBlock { keys, values }];
-/// training.observe(&KvView::new(&blocks, 64), &rotation, 4);
+/// training.observe(&KvView::new(&blocks, 64), &rope, 4);
 /// let codebooks = training.finish()?;
 /// assert!(codebooks.value_levels().is_sorted());
 /// # Ok::<(), ruvllm_kernels::Error>(())
@@ -58,7 +58,7 @@ const ROUNDS: usize = 50;
 pub struct NuqTraining {
     n_kv_heads: usize,
     head_dim: usize,
-    keys: Vec<Vec<f16>>, // [n_kv_heads * head_dim], before they are turned
+    keys: Vec<Vec<f16>>, // [n_kv_heads * head_dim], before RoPE
     values: Histogram,
     is_finite: bool,
     tile: Vec<Line>,
@@ -92,29 +92,29 @@ impl NuqTraining {
     /// but [`KvFormat::Nuq3`]; single precision loses nothing.
     ///
     /// # Panics
-    /// If a plane has another length or is in `nuq3`, or the rotation does not fit the heads or the
-    /// positions.
-    pub fn observe(&mut self, view: &KvView<'_>, rotation: &KeyRotation, skip: usize) {
-        assert!(rotation.rotary_dim() <= self.head_dim, "observe: the rotary dimension exceeds the head");
-        assert!(view.len <= rotation.positions(), "observe: more positions than the rotation covers");
+    /// If a plane has another length or is in `nuq3`, or the RoPE tables do not fit the heads or
+    /// the positions.
+    pub fn observe(&mut self, view: &KvView<'_>, rope: &KeyRope, skip: usize) {
+        assert!(rope.rotary_dim() <= self.head_dim, "observe: the rotary dimension exceeds the head");
+        assert!(view.len <= rope.positions(), "observe: more positions than the RoPE tables hold");
         for start in (0..view.len / KEY_TILE * KEY_TILE).step_by(KEY_TILE) {
             for head in 0..self.n_kv_heads {
                 let (keys, values) = view.tile(head, start);
                 assert!(keys.nuq.is_none() && values.nuq.is_none(), "observe: a tile in nuq3");
                 let skip = skip.saturating_sub(start).min(KEY_TILE);
-                self.observe_keys(keys, rotation, [head, start / KEY_TILE], skip);
+                self.observe_keys(keys, rope, [head, start / KEY_TILE], skip);
                 self.observe_values(values, skip);
             }
         }
     }
 
-    fn observe_keys(&mut self, tile: KvTile<'_>, rotation: &KeyRotation, at: [usize; 2], skip: usize) {
+    fn observe_keys(&mut self, tile: KvTile<'_>, rope: &KeyRope, at: [usize; 2], skip: usize) {
         let [head, index] = at;
         let mut scales = vec![Line::default(); as_lines_len(2 * self.head_dim)];
         let to = &mut self.tile[..];
         let widening = Widening { rows: self.head_dim, columns: KEY_TILE / WIDE, to };
         with_keys(ScalarLanes, tile, &mut scales, widening);
-        rotation.turn::<_, true>(ScalarLanes, index, &mut self.tile);
+        rope.apply::<_, true>(ScalarLanes, index, &mut self.tile);
         let rows = floats(&self.tile).as_chunks::<KEY_TILE>().0;
         for (row, kept) in rows.iter().zip(&mut self.keys[head * self.head_dim..]) {
             for &x in &row[skip..] {

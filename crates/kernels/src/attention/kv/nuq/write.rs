@@ -1,4 +1,4 @@
-//! A tile in codes.
+//! Writing tiles: the inverse RoPE on keys, outliers, codes.
 
 use half::f16;
 
@@ -8,7 +8,7 @@ use super::outliers::{Outlier, Trimmed, keep, n_outliers};
 use super::{CODE_BYTES, GROUP, NUQ_LEVELS, NuqTile, middle_and_half, pack};
 use crate::lanes::{LANES, Lanes, WideLanes};
 
-/// Stores a tile of keys, which are turned back in place.
+/// Stores a tile of keys, after the inverse RoPE in place.
 ///
 /// # Shapes
 /// `keys`: `[dim, 32]`; `outliers` is room to collect them.
@@ -22,7 +22,7 @@ pub(in crate::attention::kv) fn store_keys<L: WideLanes>(
     halves: &mut [f16],
     outliers: &mut Vec<Outlier>,
 ) {
-    nuq.rotation.turn::<L, true>(l, nuq.index, keys);
+    nuq.rope.apply::<L, true>(l, nuq.index, keys);
     outliers.clear();
     let thresholds = thresholds(nuq.codebooks.key_levels());
     let mut poison = l.zero();

@@ -1,34 +1,36 @@
-//! The rotary embedding of tiles of keys: 32 positions at a time, forth and back.
+//! RoPE on tiles of keys, 32 positions at a time, and its inverse.
 
 use super::super::{Line, as_lines_len, floats_mut};
 use super::KEY_TILE;
 use crate::lanes::{Vectors, WideLanes};
 use crate::rope::{RopeFrequencies, RopeLayout};
 
-/// Lines of the numbers of 32 positions.
+/// Lines of a dimension at 32 positions.
 const LINES: usize = 2;
 
-/// Cosines and sines by which keys of consecutive positions are turned, and turned back.
+/// RoPE tables for keys that are stored without RoPE: applied when keys are read, inverted when
+/// they are written.
 ///
-/// An angle is that of the first position of its tile of 32 plus that of the step from there, so
-/// the tables take a 32nd of those of a [`RopeTable`](crate::rope::RopeTable). Angles are computed
-/// in f64; adding them in f32 costs about 1e-7.
+/// The angle of a position is the sum of the angle of the first position of its tile of 32 and the
+/// angle of the steps from there, so the tables take 1/32 of the memory of a
+/// [`RopeTable`](crate::rope::RopeTable). Angles are computed in f64; adding them in f32 costs an
+/// error of about 1e-7.
 #[derive(Debug, Clone)]
-pub struct KeyRotation {
+pub struct KeyRope {
     layout: RopeLayout,
     pairs: usize,
     /// Cosine and sine at the first position of each tile, times the magnitude.
     starts: Vec<[f32; 2]>, // [tiles, pairs]
     /// Cosines, then sines, of the steps.
     steps: Vec<Line>, // [pairs, 2, 32]
-    /// One over the squared magnitude: by it, turning back undoes both the magnitude of the keys
-    /// and that of `starts`.
-    shrink: f32,
+    /// One over the squared magnitude: the inverse divides by the magnitude of the keys and by the
+    /// magnitude in `starts`.
+    inverse_scale: f32,
 }
 
-impl KeyRotation {
-    /// Tables of the positions from 0 to `n_positions`, rounded up to whole tiles. Without
-    /// frequencies nothing turns.
+impl KeyRope {
+    /// Tables of the positions `0..n_positions`, rounded up to whole tiles. Without frequencies
+    /// keys stay as they are.
     pub fn new(frequencies: &RopeFrequencies, layout: RopeLayout, n_positions: usize) -> Self {
         let RopeFrequencies { inverse, magnitude } = frequencies;
         let tiles = n_positions.div_ceil(KEY_TILE);
@@ -44,26 +46,26 @@ impl KeyRotation {
                 (tables[0][step], tables[1][step]) = (angle.cos() as f32, angle.sin() as f32);
             }
         }
-        let shrink = (magnitude * magnitude).recip() as f32;
-        Self { layout, pairs: inverse.len(), starts, steps, shrink }
+        let inverse_scale = (magnitude * magnitude).recip() as f32;
+        Self { layout, pairs: inverse.len(), starts, steps, inverse_scale }
     }
 
-    /// Positions that the tables cover, from 0 on.
+    /// Number of positions in the tables, from 0 on.
     pub fn positions(&self) -> usize {
         self.starts.len().checked_div(self.pairs).map_or(usize::MAX, |tiles| tiles * KEY_TILE)
     }
 
-    /// Number of dimensions of a head that turn.
+    /// Number of dimensions of a head that RoPE applies to.
     pub fn rotary_dim(&self) -> usize {
         2 * self.pairs
     }
 
-    /// Turns the keys of tile `index` to their positions; turns them back if `BACK`.
+    /// Applies RoPE to the keys of tile `index` of the sequence; its inverse if `INVERSE`.
     ///
     /// # Shapes
     /// `keys`: `[dim, 32]`.
     #[inline(always)]
-    pub(super) fn turn<L: WideLanes, const BACK: bool>(&self, l: L, index: usize, keys: &mut [Line]) {
+    pub(super) fn apply<L: WideLanes, const INVERSE: bool>(&self, l: L, index: usize, keys: &mut [Line]) {
         if self.pairs == 0 {
             return;
         }
@@ -71,7 +73,7 @@ impl KeyRotation {
         let (steps, _) = self.steps.as_chunks::<{ 2 * LINES }>();
         let (keys, _) = keys.as_chunks_mut::<LINES>();
         for (pair, (&[cos, sin], steps)) in starts.iter().zip(steps).enumerate() {
-            let factor = if BACK { self.shrink } else { 1.0 };
+            let factor = if INVERSE { self.inverse_scale } else { 1.0 };
             let (cos, sin) = (l.wide().splat(cos * factor), l.wide().splat(sin * factor));
             let (a, b) = match self.layout {
                 RopeLayout::Halves => (pair, pair + self.pairs),
@@ -84,7 +86,7 @@ impl KeyRotation {
                 let s = l.wide().fma(cos, step_sin, l.wide().mul(sin, step_cos));
                 let (x, y) = (l.wide().load(keys[a][line].halves()), l.wide().load(keys[b][line].halves()));
                 let (x_cos, y_cos) = (l.wide().mul(x, c), l.wide().mul(y, c));
-                let (x, y) = if BACK {
+                let (x, y) = if INVERSE {
                     (l.wide().fma(y, s, x_cos), l.wide().fnma(x, s, y_cos))
                 } else {
                     (l.wide().fnma(y, s, x_cos), l.wide().fma(x, s, y_cos))
