@@ -112,7 +112,7 @@ pub(crate) fn run(workspace: &Workspace, tools: &Tools, tally: &mut Tally, exten
         let start = Instant::now();
         let is_last = i + 1 == CPUS.len();
         let skipped: &[&str] = if is_last { &[] } else { &ONCE };
-        let chosen = chosen_kernels(&binaries, cpu)?;
+        check_level(&binaries, cpu)?;
         let mut here = Tally::default();
         for binary in binaries.iter().filter(|binary| is_last || binary.package == KERNELS) {
             let name = format!("{}/{} on {}", binary.package, binary.target, cpu.model);
@@ -135,7 +135,7 @@ pub(crate) fn run(workspace: &Workspace, tools: &Tools, tally: &mut Tally, exten
                 Err(error) => return Err(error),
             }
         }
-        lines.push(summary(cpu, &chosen, &here, start.elapsed()));
+        lines.push(summary(cpu, &here, start.elapsed()));
     }
     println!();
     lines.iter().for_each(|line| println!("{line}"));
@@ -170,27 +170,40 @@ fn emulated(binary: &TestBinary, cpu: &Cpu) -> CommandLine {
     binary.command_under(EMULATOR, &["-cpu", cpu.model]).env("RUVLLM_ISA", cpu.isa)
 }
 
-/// Asks the kernels which instruction set they run on this CPU, and which others they could.
-fn chosen_kernels(binaries: &[TestBinary], cpu: &Cpu) -> Result<String> {
-    /// The test that answers, and the word before its answer.
-    const TEST: &str = "kernels::tests::detection_obeys_the_environment";
-    const ANSWER: &str = "instruction set: ";
-    let mut found = "none".to_owned();
-    for binary in binaries.iter().filter(|binary| binary.package == "ruvllm-kernels") {
-        let output = emulated(binary, cpu).args([TEST, "--exact", "--nocapture"]).output()?;
-        if let Some((_, answer)) = output.split_once(ANSWER) {
-            found = answer.lines().next().unwrap_or_default().to_owned();
+/// The test that compares the chosen instruction set with `RUVLLM_ISA`.
+const DETECTION: &str = "kernels::tests::detection_obeys_the_environment";
+
+/// Fails unless the kernels choose the instruction set of this CPU.
+fn check_level(binaries: &[TestBinary], cpu: &Cpu) -> Result<()> {
+    let mut output = String::new();
+    for binary in binaries.iter().filter(|binary| binary.package == KERNELS) {
+        let result = emulated(binary, cpu).args([DETECTION, "--exact"]).run_lines(|line| {
+            output.push_str(line);
+            output.push('\n');
+        });
+        match result {
+            Ok(()) | Err(Error::CommandFailed { .. }) => {}
+            Err(error) => return Err(error),
         }
     }
-    if found.split(' ').next() == Some(cpu.isa) {
-        Ok(found)
-    } else {
-        Err(Error::CrossLevel { cpu: cpu.model, expected: cpu.isa, found })
-    }
+    detection(&output).map_err(|found| Error::CrossLevel { cpu: cpu.model, expected: cpu.isa, found })
 }
 
-fn summary(cpu: &Cpu, chosen: &str, tally: &Tally, time: Duration) -> String {
-    format!("{:20} {:8.1} s  {}; kernels: {chosen}", cpu.model, time.as_secs_f64(), tally.summary())
+/// Looks for a pass of [`DETECTION`] in the output of test executables; the error is the message of
+/// its failure, or `none` if it did not run.
+fn detection(output: &str) -> Result<(), String> {
+    /// The word before the message.
+    const MESSAGE: &str = "instruction set: ";
+    let passed = format!("test {DETECTION} ... ok");
+    if output.lines().any(|line| line == passed) {
+        return Ok(());
+    }
+    let message = output.split_once(MESSAGE).and_then(|(_, rest)| rest.lines().next());
+    Err(message.unwrap_or("none").to_owned())
+}
+
+fn summary(cpu: &Cpu, tally: &Tally, time: Duration) -> String {
+    format!("{:20} {:8.1} s  {}; kernels: {}", cpu.model, time.as_secs_f64(), tally.summary(), cpu.isa)
 }
 
 #[cfg(test)]
@@ -203,6 +216,17 @@ mod tests {
         if let Err(missing) = Tools::find(&Workspace::at(".")) {
             assert!(missing.starts_with("missing: ") && missing.contains("aarch64"), "{missing}");
         }
+    }
+
+    #[test]
+    fn only_a_pass_of_the_detection_test_counts() {
+        let passed = format!("running 1 test\ntest {DETECTION} ... ok\n");
+        assert_eq!(detection(&passed), Ok(()));
+        let failed = format!(
+            "test {DETECTION} ... FAILED\nassertion `left == right` failed: instruction set: neon (available: scalar)\n"
+        );
+        assert_eq!(detection(&failed), Err("neon (available: scalar)".to_owned()));
+        assert_eq!(detection("running 0 tests\n"), Err("none".to_owned()));
     }
 
     /// Instruction sets in the table of `isa.rs` without an emulated CPU.

@@ -49,8 +49,8 @@ impl Kernels {
         slots.map(|slots| Self { isa, slots }).ok_or_else(|| isa.unavailable())
     }
 
-    /// The kernels of every instruction set that this machine has, slowest first: what a test
-    /// compares.
+    /// The kernels of every instruction set that this machine has, slowest first, for tests that
+    /// compare them.
     pub fn available() -> Vec<Self> {
         Isa::ALL.into_iter().filter_map(|isa| Self::for_isa(isa).ok()).collect()
     }
@@ -78,7 +78,7 @@ macro_rules! slots {
         /// One function per operation. Each may be called only where its instruction set is
         /// present.
         pub(crate) struct Slots {
-            /// What the functions enable.
+            /// Features that the functions enable.
             #[cfg(test)]
             features: &'static [&'static str],
             $( pub(crate) $name: unsafe fn($($ty),*) $(-> $ret)?, )*
@@ -239,15 +239,15 @@ slots! { $
 mod tests {
     use super::*;
 
-    /// Prints what it found: `cargo xtask cross-test` reads the line.
+    /// `cargo xtask cross-test` runs it on each emulated CPU and quotes its message.
     #[test]
     fn detection_obeys_the_environment() {
         let chosen = Kernels::detect().unwrap().isa();
         let available: Vec<_> = Kernels::available().iter().map(|kernels| kernels.isa().name()).collect();
-        println!("instruction set: {chosen} (available: {})", available.join(", "));
+        let found = format!("instruction set: {chosen} (available: {})", available.join(", "));
         match std::env::var(Isa::VARIABLE).ok().filter(|name| !name.is_empty()) {
-            Some(name) => assert_eq!(chosen.name(), name),
-            None => assert_eq!(chosen, Isa::best()),
+            Some(name) => assert_eq!(chosen.name(), name, "{found}"),
+            None => assert_eq!(chosen, Isa::best(), "{found}"),
         }
     }
 
