@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use ruvllm_kernels::ThreadPool;
 
-/// How long a measurement takes.
+/// Extent of a measurement.
 #[derive(Clone, Copy)]
 struct Effort {
     /// Bursts of which the best counts.
@@ -30,7 +30,7 @@ const FULL: Effort = Effort { bursts: 48, read_bytes: 512 << 20, rounds: 600_000
 /// Bursts until a byte is read again.
 const WINDOWS: usize = 8;
 
-/// Which multiply-adds a kernel is made of.
+/// Type of the multiply-adds of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arithmetic {
     /// Fused multiply-adds of f32.

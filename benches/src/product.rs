@@ -53,7 +53,7 @@ impl Product {
         self.weights[0].format()
     }
 
-    /// What one run reads of the weights, and computes.
+    /// Bytes of weights and operations of one run.
     #[must_use]
     pub fn work(&self) -> Work {
         let (rows, cols) = (self.weights[0].rows(), self.weights[0].cols());

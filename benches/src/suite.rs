@@ -9,7 +9,7 @@ use ruvllm_kernels::{Kernels, ThreadPool};
 
 use crate::{Arithmetic, Limits};
 
-/// What one run of a bench body moves and computes.
+/// Bytes moved and operations computed by one run of a bench body.
 #[derive(Clone, Copy, Debug)]
 pub struct Work {
     /// Bytes that must come from memory (or from cache, where everything fits), each counted once.
@@ -59,7 +59,7 @@ impl Suite {
         Self { kernels, pool, criterion, limits }
     }
 
-    /// Whether this is a test run, in which shapes should be small.
+    /// True in a test run, in which shapes should be small.
     #[must_use]
     pub fn is_test(&self) -> bool {
         self.limits.is_none()

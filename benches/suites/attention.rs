@@ -119,7 +119,7 @@ fn attend(suite: &mut Suite, case: Case) {
     });
 }
 
-/// What `nuq3` needs; the other formats do not look at it.
+/// Calibration and RoPE tables for `nuq3`; the other formats ignore them.
 struct Learned {
     codebooks: NuqCodebooks,
     rope: KeyRope,
@@ -207,8 +207,8 @@ fn convert(suite: &mut Suite, heads: Heads, format: KvFormat) {
     }
 }
 
-/// What keys cost that are quantized for their queries: looking at the queries of 128 tokens, one
-/// correction, and the keys of 128 positions without and with corrections.
+/// Cost of `SQuat`: the Gram matrix of the queries of 128 tokens, one correction, and the
+/// conversion of keys of 128 positions without and with corrections.
 fn squat(suite: &mut Suite, heads: Heads) {
     let (kernels, dim) = (suite.kernels, heads.head_dim);
     let (width, group) = (heads.n_heads * dim, heads.n_heads / heads.n_kv_heads * dim);
@@ -249,8 +249,8 @@ fn flops(heads: Heads, query_start: usize, n_queries: usize) -> u64 {
     (4 * pairs * heads.n_heads * heads.head_dim) as u64
 }
 
-/// What attention is without tiles: for each head all scores of a query, their softmax, the sum of
-/// values. Keys, queries and values in single precision; each step vectorized, heads spread over
+/// Attention without tiles: for each head all scores of a query, their softmax, the sum of values.
+/// Keys, queries and values in single precision; each step vectorized, heads spread over
 /// the threads.
 fn three_passes(suite: &mut Suite, heads: Heads, tokens: usize) {
     let (kernels, pool) = (suite.kernels, suite.pool.clone());

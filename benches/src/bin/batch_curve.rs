@@ -16,7 +16,7 @@ use ruvllm_kernels::{Kernels, ThreadPool};
 const SHAPES: [(usize, usize); 2] = [(2048, 2048), (2048, 8192)];
 /// More than the caches hold, as the weights of a model.
 const ROTATION_BYTES: usize = 128 << 20;
-/// How long one point is measured; the best run counts.
+/// Measuring time of one point; the best run counts.
 const POINT: Duration = Duration::from_millis(40);
 const LEAST_RUNS: usize = 4;
 

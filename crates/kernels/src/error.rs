@@ -58,7 +58,7 @@ pub enum Error {
     /// needed.
     #[error("{what} has {found} values, a rotary embedding of {expected} pairs needs {expected}")]
     RopeFactors {
-        /// Which list it is.
+        /// Name of the list.
         what: &'static str,
         /// Number of values that were given.
         found: usize,
@@ -166,18 +166,16 @@ pub enum Error {
         multiple: usize,
     },
 
-    /// Levels or ranges are none that numbers could be read with; the calibration they come from is
-    /// damaged.
+    /// Levels or ranges are invalid; the calibration they come from is damaged.
     #[error("codebooks of nuq3: {what} are not {expected}")]
     NuqCodebooks {
-        /// Which numbers.
+        /// Name of the numbers.
         what: &'static str,
-        /// What they should be.
+        /// The accepted numbers, in words.
         expected: &'static str,
     },
 
-    /// Nothing can be learned of no keys and values, or of such that are not finite in half
-    /// precision.
+    /// Too few keys and values to calibrate with, or some that are not finite in half precision.
     #[error(
         "codebooks of nuq3 cannot be learned from {samples} positions: they are too few, or hold numbers that are not finite"
     )]

@@ -1,5 +1,5 @@
-//! Instruction sets: one table of them, and whether this CPU and this build have each. Detection
-//! happens once per process; no kernel looks at CPU features.
+//! Instruction sets: one table of them, detection, and what is generated from the table. Detection
+//! happens once per process; no kernel reads CPU features.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -91,7 +91,7 @@ macro_rules! isa {
                 }
             }
 
-            /// Whether this CPU has the instruction set and this build has kernels for it.
+            /// True if this CPU has the instruction set and this build has kernels for it.
             pub fn is_available(self) -> bool {
                 match self {
                     $(

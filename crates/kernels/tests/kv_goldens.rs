@@ -82,7 +82,7 @@ impl Golden<'_> {
         blocks.collect()
     }
 
-    /// What the blocks stand for, `[heads, tokens, dim]`.
+    /// The dequantized blocks, `[heads, tokens, dim]`.
     fn read(&self, kernels: Kernels, role: KvRole, blocks: &[(KvLayout, KvBuffer)]) -> Vec<f32> {
         let mut scratch = KvScratch::new();
         let mut rows = vec![f32::NAN; self.heads * self.tokens * self.dim];

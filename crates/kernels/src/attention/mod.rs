@@ -3,8 +3,8 @@
 //! # The canonical order
 //! The result of a query depends on nothing but its position, its row and the keys and values it
 //! sees ([`Mask`]):
-//! - keys and values are what their format stands for, in f32; a score is a dot product in the
-//!   order of [`Kernels::dot`];
+//! - keys and values are the dequantized numbers of their format, in f32; a score is a dot product
+//!   in the order of [`Kernels::dot`];
 //! - keys are taken in ascending order in *tiles* of 32 (at multiples of 32 in the sequence), each
 //!   one step of the online softmax; values are added key by key;
 //! - contexts are cut into *splits* of 512 keys (at multiples of 512). Each split starts afresh;
@@ -32,15 +32,15 @@
 //! # How quantized keys and values are read
 //! In place. With few rows (decode) each number becomes f32 in a register, on its way into the
 //! multiply-adds of all rows; with many (prefill) a tile is widened once, to memory of 32 positions
-//! that stays in the first-level cache. Tiles of `nuq3`, with numbers in other places than their
-//! codes and keys to be turned, are widened so at any time.
+//! that stays in the first-level cache. Tiles of `nuq3` are always widened: their outliers lie
+//! apart from their codes, and their keys need RoPE.
 //!
 //! # Source
 //! Milakov and Gimelshein, "Online normalizer calculation for softmax", arXiv 1805.02867; Dao,
 //! "FlashAttention-2", arXiv 2307.08691; blocks as in "`PagedAttention`", arXiv 2309.06180.
 //!
 //! # Example
-//! A head of a transformer layer: project, rotate, attend.
+//! A head of a transformer layer: project, apply RoPE, attend.
 //! ```
 //! use ruvllm_kernels::attention::{
 //!     AttentionScratch, AttentionShape, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane, KvPlaneMut, KvRole,
@@ -53,7 +53,7 @@
 //! let pool = ThreadPool::new(2)?;
 //! let (tokens, head_dim) = (3, 16);
 //!
-//! // Rows [tokens, heads, head_dim], here with one head; rotated to positions 0..3.
+//! // Rows [tokens, heads, head_dim], here with one head; RoPE at positions 0..3.
 //! let mut q: Vec<f32> = (0..tokens * head_dim).map(|i| (i as f32 * 0.7).sin()).collect();
 //! let table = RopeTable::new(&RopeConfig::new(10_000.0, head_dim), 64)?;
 //! kernels.rope(&table, RopeLayout::Halves, 0..tokens, &mut q, 1, head_dim);
@@ -131,7 +131,7 @@ impl Kernels {
     /// head.
     ///
     /// Query `i` of the call stands at position `query_start + i`. Query head `h` reads key/value
-    /// head `h / (n_heads / n_kv_heads)`. A soft cap turns a score `s` into `cap * tanh(s / cap)`;
+    /// head `h / (n_heads / n_kv_heads)`. A soft cap replaces a score `s` by `cap * tanh(s / cap)`;
     /// `ALiBi` then adds `slope * (key position - query position)`.
     ///
     /// `scratch` may be new or come from any earlier call; it grows to the largest call and is then
@@ -179,7 +179,7 @@ impl Kernels {
     }
 }
 
-/// How one call is cut into tasks.
+/// Division of one call into tasks.
 struct Tiling {
     /// Queries of a query tile (the last one of the call may have fewer).
     queries: usize,
@@ -189,7 +189,7 @@ struct Tiling {
     tiles: usize,
     /// Splits that any query of the call sees.
     splits: Range<usize>,
-    /// Whether each split is a task of its own.
+    /// True if each split is a task of its own.
     spread_splits: bool,
 }
 

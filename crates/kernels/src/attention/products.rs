@@ -18,7 +18,7 @@ const SCORE_LINES: usize = KEY_TILE / WIDE;
 /// so that it is taken from where it lies instead of being widened beforehand.
 pub(super) const TILE_ROWS: usize = 4;
 
-/// Whether the registers hold 16 sums beside their operands.
+/// True if the registers hold 16 sums beside their operands.
 const fn has_many_registers<L: WideLanes>() -> bool {
     L::WIDE_REGISTERS >= 32
 }
@@ -43,7 +43,7 @@ impl<'a> Ahead<'a> {
         Self { lines, part: lines.len().div_ceil(Self::PARTS) }
     }
 
-    /// Nothing to ask for.
+    /// Nothing to prefetch.
     #[inline(always)]
     pub(super) fn nothing() -> Self {
         Self { lines: &[], part: 0 }
@@ -189,12 +189,12 @@ fn added<L: WideLanes, const R: usize, const N: usize>(
     a
 }
 
-/// What [`weigh`] reads besides the values.
+/// Inputs of [`weigh`] besides the values.
 #[derive(Clone, Copy)]
 pub(super) struct Weights<'a> {
     /// `[rows, 32]`
     pub(super) weights: &'a [[f32; KEY_TILE]],
-    /// What the accumulators are multiplied with first, `[rows]`.
+    /// Factors applied to the accumulators first, `[rows]`.
     pub(super) factors: &'a [f32],
     pub(super) ahead: Ahead<'a>,
 }
@@ -225,8 +225,8 @@ pub(super) fn weigh<L: WideLanes, T: Tile>(
         // ends first.
         let common = visible(row + n_rows - 1).start..visible(row).end;
         let common = if n_rows < TILE_ROWS || common.is_empty() { KEY_TILE..KEY_TILE } else { common };
-        // What only some rows see is taken row by row, the keys before the common ones and those
-        // after them.
+        // Keys that only some rows see are handled row by row: those before and those after the
+        // common keys.
         let mut now: [f32; TILE_ROWS] = std::array::from_fn(|i| weights.factors[(row + i).min(rows - 1)]);
         for alone in [0..common.start, common.end..KEY_TILE] {
             for i in 0..n_rows {

@@ -98,7 +98,7 @@ impl AttentionScratch {
 
 impl Workers {
     pub(super) fn get(&self, index: usize) -> MutexGuard<'_, Worker> {
-        // What a panicking task left behind is overwritten by the next one.
+        // The next task overwrites the memory of one that panicked.
         self.0[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

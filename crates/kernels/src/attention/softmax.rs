@@ -8,7 +8,7 @@ use crate::lanes::math::{exp_nonpositive, tanh};
 use crate::lanes::{Groups, LANES, Vectors, WideLanes};
 use crate::rows::softmax::shift_for;
 
-/// How the products of one row become scores.
+/// Scale, soft cap, bias and mask of one row of scores.
 pub(super) struct ScoreRule<'a> {
     pub(super) shape: &'a AttentionShape,
     /// Keys of the tile that the row sees.

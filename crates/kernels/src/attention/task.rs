@@ -31,8 +31,8 @@ impl Task<'_> {
         self.queries.len() * self.shape.group()
     }
 
-    /// Which keys of the tile at `start` query `query` of the call sees, relative to `start`; may
-    /// be empty.
+    /// Keys of the tile at `start` that query `query` of the call sees, relative to `start`; may be
+    /// empty.
     #[inline(always)]
     fn visible(&self, query: usize, start: usize) -> Range<usize> {
         let keys = self.shape.keys_of_query(query, self.kv.len);
@@ -224,7 +224,7 @@ pub(crate) fn merge<L: WideLanes>(l: L, total: &mut State, split: &State) {
     }
 }
 
-/// Whether a row has no weight: it saw no key, or only scores of `-inf`.
+/// True if a row has no weight: no key, or only scores of `-inf`.
 fn is_empty(largest: f32, sum: f32) -> bool {
     largest == f32::NEG_INFINITY && sum == 0.0
 }

@@ -194,7 +194,7 @@ pub(crate) trait WideLanes: Lanes + Apart {
     type W: Copy;
     /// The token of its operations.
     type Wide: Groups<Self, V = Self::W>;
-    /// How many wide vectors the registers hold: what register tiles are sized by.
+    /// Number of wide vectors that the registers hold; register tiles are sized by it.
     const WIDE_REGISTERS: usize;
 
     /// The token of the operations on wide vectors.

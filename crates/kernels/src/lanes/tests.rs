@@ -173,7 +173,7 @@ fn check_wide<L: WideLanes>(l: L) {
     same(sums, [l.sums(many.map(|v| v[0])), l.sums(many.map(|v| v[1]))]);
 }
 
-/// What is dropped and what is kept of NaNs.
+/// NaN handling of `max` and `select_lt`.
 #[inline(always)]
 fn check_wide_nan<L: WideLanes>(l: L) {
     let [special, other] = [SAMPLES[1], SAMPLES[3]].map(|x| l.load(&x));

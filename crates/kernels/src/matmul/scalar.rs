@@ -96,7 +96,7 @@ fn step<B: QuantBlock>(w: &PanelStep, row: usize, x: &TileStep, t: usize, acc: f
     }
 }
 
-/// What integer minima of two halves take away, in units of both scales; exact.
+/// Sum that the integer minima of two halves subtract, in units of both scales; exact.
 #[inline(always)]
 fn half_mins(mins: [i16; 2], sums: [i16; 2]) -> f32 {
     (i32::from(mins[0]) * i32::from(sums[0]) + i32::from(mins[1]) * i32::from(sums[1])) as f32

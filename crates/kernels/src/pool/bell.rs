@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use super::sync::{AtomicUsize, Condvar, Mutex, fence, lock};
 
-/// How many looks at the condition are made between two looks at the clock.
-const LOOKS: usize = 32;
+/// Tests of the condition between two reads of the clock.
+const TESTS_PER_READ: usize = 32;
 
 /// A place to wait for a condition that other threads make true with atomic stores followed by
 /// [`ring`](Self::ring).
@@ -54,13 +54,13 @@ impl Bell {
     }
 }
 
-/// Looks at the condition for about `limit`, once if that is zero; whether it was true.
+/// Tests the condition for about `limit`, once if that is zero; returns its last value.
 fn spin_until(limit: Duration, ready: &impl Fn() -> bool) -> bool {
     if limit.is_zero() {
         return ready();
     }
-    let look = || {
-        (0..LOOKS).any(|_| {
+    let test = || {
+        (0..TESTS_PER_READ).any(|_| {
             let seen = ready();
             if !seen {
                 spin_loop();
@@ -68,12 +68,12 @@ fn spin_until(limit: Duration, ready: &impl Fn() -> bool) -> bool {
             seen
         })
     };
-    if look() {
+    if test() {
         return true;
     }
     let start = Instant::now();
     loop {
-        if look() {
+        if test() {
             return true;
         }
         if start.elapsed() >= limit {

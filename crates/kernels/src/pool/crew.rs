@@ -18,13 +18,13 @@ use std::time::{Duration, Instant};
 use super::bell::Bell;
 use super::sync::{AtomicBool, AtomicPtr, AtomicUsize, Mutex, lock};
 
-/// What a job is: called once with each worker index.
-pub(super) type Task<'a> = dyn Fn(usize) + Sync + 'a;
+/// The closure of a job: called once with each worker index.
+pub(super) type JobFn<'a> = dyn Fn(usize) + Sync + 'a;
 
-/// What a call panicked with.
+/// The payload of a panic.
 pub(super) type Payload = Box<dyn Any + Send>;
 
-/// How long threads spin before they sleep.
+/// Durations for which threads spin before they sleep.
 #[derive(Clone, Copy)]
 pub(super) struct Spins {
     /// A worker, for the next job.
@@ -33,7 +33,7 @@ pub(super) struct Spins {
     pub(super) done: Duration,
 }
 
-/// How a shared job went.
+/// Panic and times of a shared job.
 pub(super) struct Outcome {
     /// The first panic.
     pub(super) panic: Option<Payload>,
@@ -47,21 +47,21 @@ pub(super) struct Outcome {
 
 /// The published job: a thin pointer to this is what workers read.
 struct Job<'a> {
-    task: &'a Task<'a>,
+    task: &'a JobFn<'a>,
 }
 
 /// Keeps words that threads write on their own cache line (two lines: the hardware fetches pairs).
 #[repr(align(128))]
 struct Alone<T>(T);
 
-/// What an idle worker looks at; one line, so that a job reaches it in one transfer.
+/// Words that idle workers poll; on one cache line, so that a job arrives in one transfer.
 struct Desk {
     next: AtomicUsize,
     job: AtomicPtr<Job<'static>>,
     stop: AtomicBool,
 }
 
-/// What the threads of a pool share.
+/// State that the threads of a pool share.
 pub(super) struct Crew {
     threads: usize,
     spins: Spins,
@@ -105,14 +105,15 @@ impl Crew {
         self.done.wait_until(self.spins.done, all, || ());
     }
 
-    /// Sends the workers home.
+    /// Ends the worker threads.
     pub(super) fn stop(&self) {
         self.desk.0.stop.store(true, Ordering::Release);
         self.work.ring();
     }
 
-    /// Runs one job to its end, on the calling thread and whoever joins in. One at a time.
-    pub(super) fn share(&self, task: &Task<'_>) -> Outcome {
+    /// Runs one job to its end, on the calling thread and the workers that claim tickets. One job
+    /// at a time.
+    pub(super) fn share(&self, task: &JobFn<'_>) -> Outcome {
         let start = Instant::now();
         let job = Job { task };
         let desk = &self.desk.0;
@@ -139,12 +140,12 @@ impl Crew {
     }
 
     /// Runs one job on the calling thread; gives back the first panic.
-    pub(super) fn alone(&self, task: &Task<'_>) -> Option<Payload> {
+    pub(super) fn alone(&self, task: &JobFn<'_>) -> Option<Payload> {
         (0..self.threads).for_each(|ticket| self.call(task, ticket));
         lock(&self.panic).take()
     }
 
-    /// The life of a worker thread. `woken` is called each time after it has slept.
+    /// The main loop of a worker thread. `woken` is called each time after it has slept.
     pub(super) fn work(&self, woken: impl Fn()) {
         self.started.fetch_add(1, Ordering::Release);
         self.done.ring();
@@ -180,8 +181,8 @@ impl Crew {
         None
     }
 
-    /// Calls the task, whatever it does.
-    fn call(&self, task: &Task<'_>, ticket: usize) {
+    /// Calls the closure and keeps the first panic.
+    fn call(&self, task: &JobFn<'_>, ticket: usize) {
         if let Err(payload) = catch_unwind(AssertUnwindSafe(|| task(ticket))) {
             lock(&self.panic).get_or_insert(payload);
         }

@@ -1,4 +1,4 @@
-//! Whether help pays.
+//! Decides if jobs are shared with the workers, by the time that sharing saved or cost.
 //!
 //! A worker that loses its core in the middle of a chunk keeps the caller waiting for a whole time
 //! slice of somebody else, a thousand times the length of a short job. On a machine with enough
@@ -22,7 +22,7 @@ const LEAST_LOSS: Duration = Duration::from_micros(50);
 /// thirty-third of all time. It doubles with each loss in a row.
 const ALONE_FACTOR: u32 = 32;
 
-/// How often it doubles.
+/// Number of doublings at most.
 const MOST_DOUBLINGS: u32 = 3;
 
 /// Longest time alone: when the machine becomes free, help is back after this.
@@ -38,7 +38,7 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    /// Whether the next job should be shared.
+    /// True if the next job should be shared.
     pub(super) fn shares(&mut self) -> bool {
         if self.alone_until.is_some_and(|until| Instant::now() < until) {
             return false;
@@ -52,7 +52,7 @@ impl Ledger {
         if outcome.helped == 0 {
             return;
         }
-        // What the workers ran would have taken the caller about as long as its own part did.
+        // The part of the workers would have taken the caller about as long as its own part did.
         let Some(loss) = outcome.waited.checked_sub(outcome.busy) else {
             let gain = (outcome.busy - outcome.waited).min(MOST_GAIN);
             self.saved = (self.saved + gain).min(MOST_SAVED);

@@ -48,10 +48,10 @@ use placement::Places;
 /// Largest pool: more threads than any machine this crate is written for has cores.
 const MAX_THREADS: usize = 1024;
 
-/// How long a worker spins for the next job before it sleeps: waking it costs 5 to 50 us, and the
-/// gap between two jobs of a forward pass is below 20 us. The caller's wait at the end of a job is
-/// the length of a chunk, a few microseconds; if it takes longer, the worker has most likely lost
-/// its core, and the caller's may be the next to be had.
+/// Time for which a worker spins for the next job before it sleeps: waking it costs 5 to 50 us, and
+/// the gap between two jobs of a forward pass is below 20 us. The caller's wait at the end of a job
+/// is the length of a chunk, a few microseconds; if it takes longer, the worker has most likely
+/// lost its core, and the caller's may be the next to be had.
 const SPINS: Spins = Spins { work: Duration::from_micros(40), done: Duration::from_micros(15) };
 
 /// The same when there are more threads than cores: whoever spins then keeps a working thread from
@@ -87,7 +87,7 @@ pub struct ThreadPool {
 }
 
 thread_local! {
-    /// Whether this thread is inside a job: a worker always is, a caller while it waits for its
+    /// True while this thread is inside a job: a worker always is, a caller while it waits for its
     /// own.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }

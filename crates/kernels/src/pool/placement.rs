@@ -1,20 +1,18 @@
-//! Which cores the workers run on.
+//! Placement of the workers on cores.
 //!
-//! The system's scheduler likes to wake a thread on the core of the thread that woke it. On a
-//! machine where the other cores have work too it leaves it there, and a pool of two threads takes
-//! turns on one core. A worker that wakes up on the core of the thread it works for therefore moves
-//! away.
+//! The system's scheduler tends to wake a thread on the core of the thread that woke it. On a
+//! machine whose other cores are busy it stays there, and two threads of a pool share one core. A
+//! worker that wakes up on the core of the calling thread therefore moves to another one.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Where the threads of a pool may run. Of effect on Linux; elsewhere the system alone decides.
+/// Cores for the threads of a pool. Effective on Linux; elsewhere the system alone decides.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Placement {
-    /// Where the system puts them.
+    /// The choice of the system.
     System,
-    /// Where the system puts them, except that a worker leaves the core that the calling thread is
-    /// on.
+    /// The choice of the system, except that a worker leaves the core of the calling thread.
     #[default]
     Apart,
     /// Worker `i` on core `cores[i]` alone, counted round if there are fewer cores; the first is
@@ -43,14 +41,14 @@ impl Places {
         Self { placement, allowed, caller: AtomicUsize::new(usize::MAX) }
     }
 
-    /// Says where the calling thread is, before a job.
+    /// Records the core of the calling thread, before a job.
     pub(super) fn note_caller(&self) {
         if self.placement == Placement::Apart {
             self.caller.store(current_core().unwrap_or(usize::MAX), Ordering::Relaxed);
         }
     }
 
-    /// Puts a starting worker into its place.
+    /// Confines a starting worker to its core.
     pub(super) fn settle(&self, worker: usize) {
         if let Placement::Cores(cores) = &self.placement
             && let Some(&core) = cores.get(worker % cores.len().max(1))
@@ -59,7 +57,7 @@ impl Places {
         }
     }
 
-    /// Moves the current worker if it is where the caller is.
+    /// Moves the current worker off the core of the calling thread.
     pub(super) fn keep_apart(&self) {
         if self.placement == Placement::Apart {
             let caller = self.caller.load(Ordering::Relaxed);
@@ -114,7 +112,7 @@ mod system {
 
 #[cfg(target_os = "linux")]
 impl Cores {
-    /// Those that the current thread may use; none if the system does not tell.
+    /// The cores that the current thread may use; none if the system does not tell.
     fn allowed() -> Self {
         let mut cores = Self([0; MAX_CORES / 64]);
         // SAFETY: the pointer is to as many writable bytes as are named; 0 is the calling thread.

@@ -23,7 +23,7 @@ pub(crate) struct Iq4Xs {
 }
 
 impl Iq4Xs {
-    /// What is added to a scale to store it.
+    /// Added to a scale to store it.
     pub(crate) const SCALE_OFFSET: i8 = 32;
 
     /// The scales of the eight sub-blocks.

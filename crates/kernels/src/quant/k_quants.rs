@@ -1,4 +1,4 @@
-//! What `Q4_K` and `Q5_K` share: 6-bit scales and minima packed into 12 bytes.
+//! Shared code of `Q4_K` and `Q5_K`: 6-bit scales and minima packed into 12 bytes.
 
 use bytemuck::{Pod, Zeroable};
 

@@ -192,7 +192,7 @@ impl BlockFormat {
         cols.is_multiple_of(self.block_len()).then(|| blocks.checked_mul(self.block_bytes()))?
     }
 
-    /// Whether products with this format take 8-bit activations
+    /// True if products with this format take 8-bit activations
     /// ([`Activations::quantize`](crate::matmul::Activations::quantize)) instead of the f32 rows.
     pub fn uses_q8(self) -> bool {
         match self {
@@ -258,7 +258,7 @@ impl BlockFormat {
     }
 }
 
-/// The numbers that turn the quants of one sub-block into values:
+/// The factors that convert the quants of one sub-block to values:
 /// `value = scale * halves[i / 16] * (quant - OFFSET) - min * min_halves[i / 16]`.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Factors {
@@ -286,8 +286,8 @@ pub(crate) trait QuantBlock: bytemuck::Pod {
     const MAX_QUANT: Option<u8>;
     /// Subtracted from every stored quant.
     const OFFSET: i8 = 0;
-    /// How many pairs of products of stored quants and activations (at most 127) can be added in 16
-    /// bits without overflow, as a divisor of the eight pieces of a sub-block (of the four of a
+    /// Number of pairs of products of stored quants and activations (at most 127) that 16 bits add
+    /// without overflow, as a divisor of the eight pieces of a sub-block (of the four of a
     /// half that has its own scale).
     const SUMS: usize = match Self::MAX_QUANT {
         Some(q) if !Self::HALF_SCALES && 8 * 2 * 127 * q as usize <= i16::MAX as usize => 8,
@@ -295,11 +295,11 @@ pub(crate) trait QuantBlock: bytemuck::Pod {
         Some(q) if 2 * 2 * 127 * q as usize <= i16::MAX as usize => 2,
         Some(_) | None => 1,
     };
-    /// Whether sub-blocks have a minimum.
+    /// True if sub-blocks have a minimum.
     const HAS_MIN: bool = false;
-    /// Whether the halves of a sub-block have integer scales of their own.
+    /// True if the halves of a sub-block have integer scales of their own.
     const HALF_SCALES: bool = false;
-    /// Whether the halves of a sub-block have integer minima of their own (then `HAS_MIN` holds
+    /// True if the halves of a sub-block have integer minima of their own (then `HAS_MIN` holds
     /// too).
     const HALF_MINS: bool = false;
 

@@ -23,7 +23,7 @@ pub(crate) struct Q3K {
 }
 
 impl Q3K {
-    /// What is added to a scale to store it.
+    /// Added to a scale to store it.
     pub(crate) const SCALE_OFFSET: i8 = 32;
 
     /// The stored scales of the groups of 16 values, as bytes: 0..8 and 8..16.

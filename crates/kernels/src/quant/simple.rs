@@ -1,12 +1,12 @@
-//! What the formats of 32 values under one scale share: how 4 and 5 bits are packed, and scales
+//! Shared code of the formats of 32 values under one scale: packing of 4 and 5 bits, and scales
 //! from extremes.
 
 use super::{QuantBlock, SUB_BLOCK};
 
-/// A block of 32 values under one half-precision scale, the low four bits of whose quants lie as
-/// [`unpack_nibbles`] says: what the leaves of an instruction set need to unpack any of them.
+/// A quant block of 32 values under one half-precision scale, with the low four bits of its quants
+/// in the order of [`unpack_nibbles`], so that one leaf of an instruction set unpacks all of them.
 pub(crate) trait NibbleBlock: QuantBlock {
-    /// Whether quants have a fifth bit.
+    /// True if quants have a fifth bit.
     const FIFTH: bool = matches!(Self::MAX_QUANT, Some(16..));
 
     /// The scale.

@@ -1,5 +1,4 @@
-//! How fast each pair of dimensions turns: the plain frequencies and the ways of stretching them to
-//! longer contexts.
+//! Frequencies of the pairs of dimensions, and their scalings to longer contexts.
 
 use std::f64::consts::{PI, TAU};
 
@@ -10,7 +9,7 @@ use crate::{Error, Result};
 pub struct RopeConfig {
     /// Base of the geometric series of frequencies ("theta"), 10000 in the original.
     pub base: f64,
-    /// Number of dimensions of a head that turn; even. The rest passes through.
+    /// Number of dimensions of a head that RoPE applies to; even. The rest passes through.
     pub rotary_dim: usize,
     /// Change of the frequencies for longer contexts.
     pub scaling: RopeScaling,
@@ -28,17 +27,18 @@ pub enum RopeScaling {
     None,
     /// Positions interpolated: `f_i / factor`. Source: arXiv 2306.15595.
     Linear {
-        /// How many times longer the context is.
+        /// Ratio of the extended to the original context.
         factor: f64,
     },
     /// A larger base, `base * factor^(d / (d - 2))`, so that fast pairs keep their frequency.
     Ntk {
-        /// How many times longer the context is.
+        /// Ratio of the extended to the original context.
         factor: f64,
     },
     /// The same with a base that depends on the length `n` of the sequence, once it exceeds the
     /// original context: `base * (factor n / original_context - (factor - 1))^(d / (d - 2))`. `n`
-    /// is fixed when the table is built, since keys already in a cache keep their rotation.
+    /// is fixed when the table is built, since keys in a cache keep the angles that they were
+    /// stored with.
     DynamicNtk {
         /// Growth of the base with the length.
         factor: f64,
@@ -48,19 +48,19 @@ pub enum RopeScaling {
     /// Slow pairs interpolated, fast ones kept, a ramp between; cosines and sines enlarged. Source:
     /// arXiv 2309.00071.
     Yarn {
-        /// How many times longer the context is.
+        /// Ratio of the extended to the original context.
         factor: f64,
         /// Positions the model was trained for.
         original_context: usize,
-        /// Pairs that turn more often than this over the original context keep their frequency
+        /// Pairs with more full turns than this over the original context keep their frequency
         /// (usually 32).
         beta_fast: f64,
-        /// Pairs that turn less often than this are interpolated fully (usually 1).
+        /// Pairs with fewer full turns than this are interpolated fully (usually 1).
         beta_slow: f64,
         /// Factor of cosines and sines; `None` for `0.1 ln(factor) + 1`. See
         /// [`yarn_attention_factor`].
         attention_factor: Option<f64>,
-        /// Whether the ends of the ramp are rounded outwards to whole pairs (usual: true).
+        /// Rounds the ends of the ramp outwards to whole pairs (usual: true).
         truncate: bool,
     },
     /// Wavelengths beyond the original context interpolated, short ones kept, a blend between
@@ -93,7 +93,7 @@ pub enum RopeScaling {
     },
 }
 
-/// What a table is computed from.
+/// Frequencies and magnitude, from which tables are computed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RopeFrequencies {
     /// Radians per position of each pair, `[rotary_dim / 2]`.

@@ -33,7 +33,7 @@ use crate::lanes::{LANES, Lanes};
 /// Pairs in a vector of the interleaved layout.
 const PAIRS: usize = LANES / 2;
 
-/// Which dimensions of a head turn together.
+/// Pairing of the dimensions of a head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RopeLayout {
     /// Dimension `j` with `j + rotary_dim / 2` (GPT-NeoX, Hugging Face weights).

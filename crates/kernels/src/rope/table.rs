@@ -24,7 +24,7 @@ impl RopeTable {
     /// Takes `max_positions * rotary_dim` f32 values of memory.
     ///
     /// # Errors
-    /// Those of [`RopeConfig::frequencies`].
+    /// The errors of [`RopeConfig::frequencies`].
     pub fn new(config: &RopeConfig, max_positions: usize) -> Result<Self> {
         Ok(Self::from_frequencies(&config.frequencies(max_positions)?, 0..max_positions))
     }
@@ -49,7 +49,7 @@ impl RopeTable {
         self.positions.clone()
     }
 
-    /// Number of dimensions of a head that turn.
+    /// Number of dimensions of a head that RoPE applies to.
     pub fn rotary_dim(&self) -> usize {
         2 * self.pairs
     }

@@ -5,7 +5,7 @@ use crate::Kernels;
 use crate::lanes::{LANES, Lanes};
 use crate::rows::dot::{add_assign, dot};
 
-/// Which normalization, with its weights, `[n]` each.
+/// A normalization with its weights, `[n]` each.
 #[derive(Debug, Clone, Copy)]
 pub enum Norm<'a> {
     /// `x / sqrt(mean(x^2) + eps) * weight`: Zhang and Sennrich, arXiv 1910.07467.
@@ -138,7 +138,7 @@ fn norm_row<L: Lanes>(l: L, norm: Norm<'_>, eps: f32, x: &[f32], out: &mut [f32]
     }
 }
 
-/// What becomes of eight values, given as many of each of `N` parameters per column.
+/// Maps eight values, given eight of each of `N` parameters per column.
 trait Formula<L: Lanes, const N: usize>: Copy {
     fn of(self, l: L, x: L::V, parameters: [L::V; N]) -> L::V;
 }

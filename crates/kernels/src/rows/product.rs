@@ -95,7 +95,7 @@ pub(crate) fn add_product<L: WideLanes>(l: L, x: &mut [f32], w: MatrixView<'_>, 
     let whole = y.cols / WIDE * WIDE;
     let tall = if L::WIDE_REGISTERS >= 16 { 8 } else { 4 };
     let many = w.rows / tall * tall;
-    // What the columns of a tile need of `y` stays in the nearest cache while the rows pass.
+    // The part of `y` for the columns of a tile stays in the first-level cache over all rows.
     for col in (0..whole).step_by(WIDE) {
         for row in (0..many).step_by(tall) {
             if tall == 8 {

@@ -45,7 +45,7 @@ pub(crate) fn largest<L: Lanes>(l: L, x: &[f32]) -> f32 {
     tail.iter().fold(l.max_lane(largest), |largest, &x| if x > largest { x } else { largest })
 }
 
-/// What to subtract before the exponential: the largest value, or 0 where there is none, since
+/// Value subtracted before the exponential: the largest one, or 0 where there is none, since
 /// `-inf - -inf` is NaN.
 #[inline(always)]
 pub(crate) fn shift_for(largest: f32) -> f32 {

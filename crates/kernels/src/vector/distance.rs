@@ -10,7 +10,7 @@ use crate::lanes::{Groups, LANES, Vectors, WideLanes};
 /// Columns of a table of centroids (see [`column_distances`]).
 pub(super) const COLUMNS: usize = 256;
 
-/// How the distance of two vectors is measured; smaller is always nearer.
+/// Distance measure of two vectors; smaller is always nearer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Metric {
     /// `Σ (x_i - y_i)^2`.

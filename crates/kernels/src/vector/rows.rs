@@ -42,7 +42,7 @@ impl VectorRows<'_> {
         }
     }
 
-    /// Whether the scales, where there are some, are one per row.
+    /// True if there is one scale per row, or the format has no scales.
     pub(super) fn has_scales_for(&self, rows: usize) -> bool {
         match self {
             Self::F32(_) | Self::F16(_) => true,
@@ -62,7 +62,7 @@ pub(super) trait Row: Copy {
     /// The values of a step of this vector.
     fn load<L: WideLanes>(self, l: L, step: &Self::Step) -> [L::W; 2];
 
-    /// What is left after the whole steps, if there is something, filled up with zeros.
+    /// The values after the last whole step, if there are any, padded with zeros.
     fn load_rest<L: WideLanes>(self, l: L) -> Option<[L::W; 2]>;
 }
 
@@ -74,8 +74,7 @@ pub(super) trait IntegerRow: Row {
     /// The integers of a step.
     fn load_integers<L: IntegerLanes>(self, l: L, step: &Self::Step) -> L::Q;
 
-    /// The integers of what is left after the whole steps, if there is something, filled up with
-    /// zeros.
+    /// The integers after the last whole step, if there are any, padded with zeros.
     fn load_integers_of_rest<L: IntegerLanes>(self, l: L) -> Option<L::Q>;
 }
 
@@ -177,7 +176,7 @@ impl<T: Float> Row for Floats<'_, T> {
 }
 
 impl Int8<'_> {
-    /// What is left after the whole steps, filled up with zeros.
+    /// The integers after the last whole step, if there are any, padded with zeros.
     #[inline(always)]
     fn rest(&self) -> Option<[i8; STEP]> {
         let rest = self.0.as_chunks::<STEP>().1;

@@ -103,7 +103,7 @@ impl Stored {
         ]
     }
 
-    /// What the formats hold, as f32.
+    /// The stored values of each format, as f32.
     fn widened(&self) -> [Vec<f32>; 4] {
         let kernels = scalar();
         let mut out = std::array::from_fn(|_| self.f32.clone());

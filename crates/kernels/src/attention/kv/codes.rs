@@ -121,7 +121,7 @@ pub(super) struct Range<V> {
     poison: V,
 }
 
-/// How the numbers of eight groups are counted.
+/// Scales and minima of eight groups.
 pub(super) struct Steps<V> {
     pub(super) scales: [f16; LANES],
     pub(super) minima: [f16; LANES],
@@ -186,7 +186,7 @@ fn off_the_middle(x: f32, exact: f64) -> f32 {
     }
 }
 
-/// What numbers are multiplied with to count in steps of `scale`; 0 where there are no steps.
+/// Reciprocals of the scales; 0 where the scale is 0.
 #[inline(always)]
 pub(super) fn inverse<L: Lanes>(l: L, scale: L::V) -> L::V {
     l.select_lt(l.zero(), scale, l.div(l.splat(1.0), scale), l.zero())

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use super::GROUP;
 use crate::{Error, Result};
 
-/// How keys and values are stored.
+/// Storage format of keys and values.
 ///
 /// # Examples
 /// ```
@@ -149,7 +149,7 @@ impl KvFormat {
         }
     }
 
-    /// What `head_dim` has to be a multiple of: the values that share a scale.
+    /// Required divisor of `head_dim`: the values that share a scale.
     pub fn head_dim_multiple(self) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::BF16 => 1,
@@ -158,7 +158,7 @@ impl KvFormat {
         }
     }
 
-    /// What `block_tokens` has to be a multiple of: 32, or the keys that share a scale.
+    /// Required divisor of `block_tokens`: 32, or the keys that share a scale.
     pub fn block_tokens_multiple(self) -> usize {
         match self {
             Self::Kivi { group, .. } => group.get(),
@@ -166,23 +166,23 @@ impl KvFormat {
         }
     }
 
-    /// Whether keys can be stored position by position: what a position needs is its own.
+    /// True if keys can be stored position by position, without scales over several positions.
     pub fn keys_are_appendable(self) -> bool {
         !matches!(self, Self::Kivi { .. } | Self::Nuq3)
     }
 
-    /// Whether values can be stored position by position.
+    /// True if values can be stored position by position.
     pub fn values_are_appendable(self) -> bool {
         !self.needs_calibration()
     }
 
-    /// Whether planes mean something only together with what was learned of a model: see
+    /// True if planes are read and written with a calibration of the model: see
     /// [`NuqContext`](crate::attention::NuqContext).
     pub fn needs_calibration(self) -> bool {
         self == Self::Nuq3
     }
 
-    /// Whether the numbers are floats, without scales.
+    /// True for floats without scales.
     pub(in crate::attention) fn is_float(self) -> bool {
         matches!(self, Self::F32 | Self::F16 | Self::BF16)
     }

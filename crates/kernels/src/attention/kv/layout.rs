@@ -1,4 +1,4 @@
-//! Where the tiles of a plane lie, and the parts of a tile.
+//! Offsets of the tiles of a plane, and the parts of a tile.
 
 use half::f16;
 
@@ -96,7 +96,7 @@ impl TileRun {
             KvFormat::Nuq3 => 3,
             KvFormat::Kivi { bits: KiviBits::Two, .. } => 2,
         };
-        // Those of the dimensions of 32 positions.
+        // Groups of dimensions at 32 positions.
         let groups = |group: usize| (head_dim / group).saturating_mul(KEY_TILE);
         let (tiles, scales) = match (format, role) {
             (KvFormat::F32 | KvFormat::F16 | KvFormat::BF16, _) => (1, 0),
@@ -143,7 +143,7 @@ pub(in crate::attention) struct KvTile<'a> {
     pub(in crate::attention) numbers: &'a [u8],
     /// Scales, then minima if the format has them; of `nuq3` ranges and outliers.
     pub(in crate::attention) scales: &'a [f16],
-    /// What a tile in `nuq3` means, and nothing else has.
+    /// Context of a tile in `nuq3`; `None` in other formats.
     pub(in crate::attention) nuq: Option<NuqTile<'a>>,
 }
 

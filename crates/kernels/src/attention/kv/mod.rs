@@ -1,5 +1,5 @@
-//! The formats of keys and values: how a tile of 32 positions lies in memory, how rows get into it
-//! and how attention reads it in place.
+//! The formats of keys and values: memory layout of a tile of 32 positions, writing of rows,
+//! reading in place.
 //!
 //! # Layout
 //! Keys (or values) of a block are a *plane* of *tiles*, `[n_kv_heads, block_tokens / 32]`; a tile
@@ -30,16 +30,16 @@
 //! | file | holds |
 //! |---|---|
 //! | `format.rs` | names and parameters of the formats |
-//! | `layout.rs` | where tiles lie |
+//! | `layout.rs` | offsets of tiles |
 //! | `plane.rs` | the keys or values of a block as an argument |
 //! | `view.rs` | the blocks of a sequence as an argument |
 //! | `float.rs` | single precision and the two 16-bit types |
 //! | `q8.rs` | 8 bits |
 //! | `q4.rs`, `kivi.rs` | keys of few bits: a scale per position, and per dimension |
-//! | `squat.rs` | keys per dimension whose errors depend on each other |
+//! | `squat.rs` | keys per dimension with corrections for queries |
 //! | `per_token.rs` | values of few bits |
 //! | `nuq/` | 3 bits with learned levels and outliers |
-//! | `codes.rs` | quants of few bits, and how they are found |
+//! | `codes.rs` | quants of few bits, and their quantization |
 //! | `store.rs` | writing rows |
 //! | `convert.rs` | rewriting planes, reading rows |
 //! | `buffer.rs` | aligned memory |
@@ -94,8 +94,8 @@ pub(super) const GROUP: usize = 32;
 /// A tile as a matrix of wide vectors: for keys a row is a dimension and the two columns are the 32
 /// positions, for values a row is a position and a column is 16 dimensions.
 pub(super) trait Tile: Copy {
-    /// Whether tiles of this type meet more rows than one register tile has: others are widened to
-    /// one that does.
+    /// True if tiles of this type are read with more rows than one register tile has; others are
+    /// widened to one of this kind first.
     const SERVES_MANY_ROWS: bool = false;
 
     /// Columns `column..column + N` of a row, in f32.
@@ -132,7 +132,7 @@ impl<L: WideLanes> TileVisitor<L> for Widening<'_> {
     }
 }
 
-/// A tile and who takes it.
+/// A visitor and its tile.
 struct Visit<V, T>(V, T);
 
 impl<L: WideLanes, V: TileVisitor<L>, T: Tile> Work<L> for Visit<V, T> {

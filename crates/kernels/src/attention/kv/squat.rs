@@ -1,4 +1,4 @@
-//! Keys per dimension (`kivi.rs`) whose errors are turned away from the queries.
+//! `SQuat`: keys quantized per dimension (`kivi.rs`) so that errors matter little to the queries.
 //!
 //! Scales, minima and reading are those of KIVI; only which quants are chosen differs. Dimensions
 //! are quantized one after the other, and what one got wrong is made up for in those that are still
@@ -17,8 +17,10 @@ use super::{GROUP, Line, floats_mut};
 use crate::lanes::{LANES, Lanes};
 use crate::{Error, Result};
 
-/// How the errors of a key's earlier dimensions move its later ones, for one head: made from
-/// queries, used by
+/// Weights by which the quantization errors of a key's earlier dimensions correct its later ones,
+/// for one head.
+///
+/// Computed from queries, used by
 /// [`KvPlaneMut::with_corrections`](crate::attention::KvPlaneMut::with_corrections).
 ///
 /// # Examples
@@ -37,16 +39,17 @@ use crate::{Error, Result};
 #[derive(Debug, Clone, PartialEq)]
 pub struct SquatCorrection {
     head_dim: usize,
-    /// Eight dimensions after the other, a row for each dimension from the first of these on: what
-    /// it takes of their errors. Zero for those that are not before it.
+    /// For each group of eight dimensions, a row per dimension from the first of the group on: its
+    /// weights of the group's errors. Zero for errors of dimensions that are not before it.
     weights: Vec<[f32; LANES]>,
 }
 
 impl SquatCorrection {
-    /// The correction that queries ask for. Their Gram matrix is divided by the mean of its
-    /// diagonal, so that the meaning of `strength` depends neither on their number nor on their
-    /// length: 0 is no correction, and the larger it is, the more a key's own error may grow to
-    /// keep scores right. Few queries deserve little of it.
+    /// The correction for queries with this Gram matrix.
+    ///
+    /// The matrix is divided by the mean of its diagonal, so that `strength` depends neither on the
+    /// number of queries nor on their length: 0 is no correction; the larger it is, the more a
+    /// key's own error may grow to keep scores right. Few queries call for a small `strength`.
     ///
     /// # Shapes
     /// `gram`: `[head_dim, head_dim]`, `Σ q qᵀ` as [`Kernels::add_gram`](crate::Kernels::add_gram)
@@ -152,7 +155,7 @@ pub(super) fn choose<L: Lanes, C: Codes>(
     }
 }
 
-/// How eight dimensions are counted.
+/// Scales and minima of eight dimensions.
 struct Steps {
     scales: [f32; LANES],
     /// One out of the scales; 0 where there are no steps.

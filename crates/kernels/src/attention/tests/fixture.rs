@@ -230,7 +230,7 @@ pub(super) fn plane_at(layout: KvLayout, role: KvRole, buffer: &KvBuffer, start:
     KvPlane::new(layout, role, buffer.as_bytes()).with_nuq(context_at(&layout, start))
 }
 
-/// What a format that needs a calibration means.
+/// Context of a format that needs a calibration.
 fn context_at(layout: &KvLayout, start: usize) -> Option<NuqContext<'static>> {
     layout.format().needs_calibration().then(|| Nuq::of(layout).context(start))
 }
@@ -270,7 +270,7 @@ pub(super) fn decode_at(layout: &KvLayout, role: KvRole, plane: &[u8], at: [usiz
     let run_bytes = plane.len() / layout.n_kv_heads() / (block_tokens / shared);
     let run = &plane[(head * block_tokens + position) / shared * run_bytes..][..run_bytes];
     let slot = position % 32;
-    // Which of 32 numbers, and the 32 before it.
+    // Index of the 32 numbers, and index within them.
     let (unit, within) = match role {
         KvRole::Keys => (position % shared / 32 * head_dim + dimension, slot),
         KvRole::Values => ((slot * head_dim + dimension) / 32, dimension % 32),

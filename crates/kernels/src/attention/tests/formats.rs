@@ -41,7 +41,8 @@ fn stored_rows_are_close_and_alike_everywhere() {
             KvFormat::Q8 => 1.01 / 254.0,
             KvFormat::Q4 | KvFormat::Kivi { bits: KiviBits::Four, .. } => 1.01 / 15.0,
             KvFormat::Kivi { bits: KiviBits::Two, .. } => 1.01 / 3.0,
-            // Half the widest gap between levels, in the widest range, turned and enlarged.
+            // Half the widest gap between levels, in the widest range, after RoPE with its
+            // magnitude.
             KvFormat::Nuq3 => 0.42,
         };
         for role in ROLES {

@@ -1,5 +1,4 @@
-//! `nuq3`: what its planes mean in tests, read number by number as the documentation of the layout
-//! says.
+//! `nuq3`: a reference decoder that follows the documented layout number by number.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -26,8 +25,8 @@ pub(super) struct Nuq {
 }
 
 impl Nuq {
-    /// Those for the shape of a layout: uneven levels, ranges that leave some numbers outside,
-    /// three quarters of the head turned.
+    /// Context for the shape of a layout: uneven levels, ranges that leave some numbers outside,
+    /// RoPE on three quarters of the head.
     pub(super) fn of(layout: &KvLayout) -> &'static Self {
         static MADE: Mutex<BTreeMap<(usize, usize), &'static Nuq>> = Mutex::new(BTreeMap::new());
         let shape = (layout.n_kv_heads(), layout.head_dim());
@@ -83,7 +82,7 @@ impl Nuq {
         if is_first { (-y).mul_add(sin, x * cos) } else { x.mul_add(sin, y * cos) }
     }
 
-    /// The same before it is turned.
+    /// The same before RoPE.
     fn stored(&self, role: KvRole, bytes: &[u8], at: [usize; 3]) -> f32 {
         let [slot, head, dimension] = at;
         let place = match role {
@@ -127,8 +126,8 @@ fn squared_error(layout: &KvLayout, role: KvRole, rows: &[f32], decoded: impl Fn
     rows.iter().enumerate().map(error).sum()
 }
 
-/// Keys as models have them: dimensions of very different size and place before they are turned.
-fn turned_keys(
+/// Keys as models have them: before RoPE, dimensions differ much in magnitude and offset.
+fn keys_after_rope(
     tokens: usize,
     dim: usize,
     frequencies: &RopeFrequencies,
@@ -151,7 +150,7 @@ fn learned_levels_before_the_rotary_embedding_beat_two_bits_behind_it() {
     let frequencies = RopeConfig::new(10_000.0, dim).frequencies(tokens).unwrap();
     let rope_layout = RopeLayout::Halves;
     let rope = KeyRope::new(&frequencies, rope_layout, tokens);
-    let keys = turned_keys(tokens, dim, &frequencies, rope_layout);
+    let keys = keys_after_rope(tokens, dim, &frequencies, rope_layout);
     let values = Random(12).values(tokens * dim);
     let wide = KvLayout::new(KvFormat::F32, 1, tokens, dim).unwrap();
     let planes = [(KvRole::Keys, &keys), (KvRole::Values, &values)]
@@ -183,12 +182,12 @@ fn learned_levels_before_the_rotary_embedding_beat_two_bits_behind_it() {
 }
 
 #[test]
-fn turning_keys_is_the_rotary_embedding() {
+fn reading_applies_rope_to_keys() {
     let layout = KvLayout::new(KvFormat::Nuq3, 1, 64, 64).unwrap();
     let nuq = Nuq::of(&layout);
     let start = 1024;
     let table = crate::rope::RopeTable::from_frequencies(&nuq.frequencies, start..start + 64);
-    // Numbers that the codebooks hold exactly, so that what is read is what was turned.
+    // Numbers that the codebooks hold exactly, so that reading gives back the stored keys.
     let mut rows: Vec<f32> = (0..64 * 64)
         .map(|i| {
             let [low, high] = nuq.codebooks.key_ranges()[i % 64];
@@ -227,7 +226,7 @@ fn one_far_number_costs_the_others_of_its_position_nothing() {
 fn more_outliers_than_a_tile_holds_leave_the_nearest_to_their_codes() {
     let layout = KvLayout::new(KvFormat::Nuq3, 1, 32, 32).unwrap();
     let mut rows = vec![0.0; 32 * 32];
-    // Dimensions that do not turn; 48 outliers have room.
+    // Dimensions without RoPE; a tile has room for 48 outliers.
     let places: Vec<usize> = (0..64).map(|i| i / 8 * 32 + 24 + i % 8).collect();
     for (i, &place) in places.iter().enumerate() {
         rows[place] = 10.0 + i as f32;

@@ -113,7 +113,7 @@ fn follow(
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24 * ProptestConfig::default().cases / 256, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// What is stored is what the definition asks for, in the same bytes on every instruction set.
+    /// Stored quants agree with the definition, in the same bytes on every instruction set.
     #[test]
     fn corrected_keys_follow_the_definition(
         format in prop::sample::select(vec!["kivi4", "kivi2", "kivi4-g64", "kivi2-g128"]),

@@ -27,7 +27,7 @@ fn min_tiled_tokens(isa: Isa) -> usize {
 /// The 8-bit form of the rows, in the one layout that products with this many tokens read.
 #[derive(Debug, Default)]
 pub(crate) struct Q8 {
-    /// Which of the two is filled.
+    /// True if `tiles` is filled, false if `rows` is.
     pub(crate) tiled: bool,
     /// For few tokens, where the sub-blocks of a row stay together.
     pub(crate) rows: Q8Rows,

@@ -16,10 +16,10 @@ const MIN_SHARED_TOKENS: usize = 16;
 
 impl Activations {
     /// Calls `update` with ranges of tokens that cover all of them, and their rows, `[range,
-    /// cols]`, to be overwritten or changed in place. Many tokens are spread over the threads. How
-    /// they are cut is unspecified, so a row may depend on its token only.
+    /// cols]`, to be overwritten or changed in place. Many tokens are spread over the threads in
+    /// unspecified ranges, so a row may depend on its token only.
     ///
-    /// What [`quantize`](Self::quantize) made before no longer counts.
+    /// Invalidates the result of an earlier [`quantize`](Self::quantize).
     pub fn update(&mut self, pool: &ThreadPool, update: &(dyn Fn(Range<usize>, &mut [f32]) + Sync)) {
         self.quantized = false;
         let (tokens, cols) = (self.tokens, self.cols);

@@ -1,5 +1,5 @@
-//! Rows of the formats with 32 values and 4-bit quants ([`NibbleBlock`]): the lanes are the blocks.
-//! What a format adds is known to the compiler: fifth bits, a table look-up, an offset. See
+//! Rows of the formats with 32 values and 4-bit quants ([`NibbleBlock`]): the lanes are the quant
+//! blocks. Fifth bits, table look-up and offset of a format are compile-time constants. See
 //! `pieces.rs`.
 
 use std::arch::x86_64::*;

@@ -1,4 +1,4 @@
-//! What the formats share whose halves of sub-blocks have integer scales: quants in the order
+//! Shared code of the formats whose halves of sub-blocks have integer scales: quants in the order
 //! [`Order::Pairs`](crate::matmul::activations::Order::Pairs). The lanes of the lower half of a
 //! vector belong to the first 16 values of their sub-blocks, those of the upper half to the last
 //! 16, as do the integer scales.

@@ -1,5 +1,5 @@
-//! What the formats share whose sub-blocks have 16 bytes of 4-bit quants each: sub-blocks `p` and
-//! `p + 4` share a vector; transposed, the lanes are the sub-blocks.
+//! Shared code of the formats whose sub-blocks have 16 bytes of 4-bit quants each: sub-blocks `p`
+//! and `p + 4` share a vector; transposed, the lanes are the sub-blocks.
 
 use std::arch::x86_64::*;
 

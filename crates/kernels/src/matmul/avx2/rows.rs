@@ -16,10 +16,10 @@ use crate::quant::QuantBlock;
 
 /// A format's way to handle eight sub-blocks: one block of 256 values, or eight of 32.
 pub(in crate::matmul) trait Group: QuantBlock {
-    /// The order in which quants leave their packed form.
+    /// The order of unpacked quants.
     const ORDER: Order;
 
-    /// What unpacking leaves in registers.
+    /// Unpacked weights in registers.
     type Weights: Copy;
 
     /// Unpacks the quants (and integer scales) of a group of `LANES / SUB_BLOCKS` blocks.
@@ -50,7 +50,7 @@ pub(in crate::matmul) trait Group: QuantBlock {
     }
 }
 
-/// How far ahead weights are requested. The hardware prefetcher alone stops at every page and
+/// Distance by which weights are prefetched. The hardware prefetcher alone stops at every page and
 /// leaves a fifth to a third of the bandwidth unused (measured on Zen 5: 28 to 32 GB/s without, 32
 /// to 42 GB/s with; 4 KiB helps less, 32 KiB no more).
 pub(in crate::matmul) const PREFETCH_BYTES: usize = 8192;

@@ -30,7 +30,7 @@ struct Weights {
     mins: __m256,
     /// The integer scales of the first and of the second halves.
     half_scales: [__m256i; 2],
-    /// What the sums of the activations' halves are multiplied with to take the offset away.
+    /// Factors of the sums of the activations' halves that remove the offset.
     offsets: __m256i,
     /// The integer minima of the halves.
     half_mins: __m256i,

@@ -24,7 +24,7 @@ use crate::quant::QuantBlock;
 /// One vector per tile, token and panel.
 type Tile<X, const P: usize, const G: usize> = [[[X; P]; TILE_TOKENS]; G];
 
-/// What expansion has added to every stored quant, or what the format subtracts from it.
+/// Offset of expanded quants: added by the expansion, or subtracted by the format.
 pub(super) const fn offset<B: QuantBlock>() -> i16 {
     match B::MAX_QUANT {
         Some(_) => B::OFFSET as i16,
@@ -191,7 +191,7 @@ fn multiply<const P: usize, const G: usize>(isum: &mut Tile<__m512i, P, G>, w: [
     }
 }
 
-/// What sums begin with: the activations' sums of halves times `offsets`, the same for all rows.
+/// Initial sums: the activations' sums of halves times `offsets`, the same for all rows.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 #[inline]
 fn start<const P: usize, const G: usize>(x: [&TileStep; G], offsets: [i16; 2]) -> Tile<__m512i, P, G> {

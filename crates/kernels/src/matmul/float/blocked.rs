@@ -8,8 +8,7 @@
 //!         tile of tokens the register tile; its sums rest in memory until the last slab
 //! ```
 //!
-//! What the next tile of rows and the next slab will read is requested while the present ones are
-//! in use.
+//! The inputs of the next tile of rows and of the next slab are prefetched during the present ones.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -225,7 +224,7 @@ fn bytes<F>(cols: &Range<usize>) -> Range<usize> {
     cols.start * size_of::<F>()..cols.end * size_of::<F>()
 }
 
-/// What falls to the steps `now` of `steps` when `n` things are spread evenly over them.
+/// Items of the steps `now` when `n` items are distributed evenly over `steps` steps.
 fn share(n: usize, now: &Range<usize>, steps: usize) -> Range<usize> {
     n * now.start / steps..n * now.end / steps
 }

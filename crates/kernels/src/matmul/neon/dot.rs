@@ -27,10 +27,10 @@ pub(crate) type Tile<X, const T: usize> = [[X; QUADS]; T];
 /// 2p` and `8v + 2p + 1`.
 pub(super) type PairedQuants = [[[[u8; 16]; 4]; 2]; 4];
 
-/// How a level forms integer dot products. All of them are exact. What is written here holds for
-/// levels with `sdot`.
+/// Integer dot products of an instruction set, all exact. The default methods are for sets with
+/// `sdot`.
 pub(crate) trait IntegerDot: Copy {
-    /// Whether panels hold [`PairedQuants`] instead of four rows by four values.
+    /// True if panels hold [`PairedQuants`] instead of four rows by four values.
     const PAIRED: bool;
 
     /// Adds 16 products to `acc`; only the sum of its four lanes has a meaning.

@@ -1,4 +1,4 @@
-//! How the formats are unpacked in NEON registers.
+//! Unpacking of the formats in NEON registers.
 //!
 //! Every format works by its own description, whose plain loops become vector code; the common ones
 //! have a shorter way.
@@ -220,7 +220,7 @@ impl Group for Q6K {
 }
 
 impl GroupFactors {
-    /// Those of a format that has none of them.
+    /// Factors of a format without any: zero or one.
     #[target_feature(enable = "neon")]
     #[inline]
     fn none() -> Self {

@@ -7,7 +7,7 @@ use super::{ProductQuantizer, check_finite, nearest};
 use crate::vector::distance::COLUMNS;
 use crate::{Error, Kernels, Result, ThreadPool};
 
-/// How [`ProductQuantizer::train`] goes about it.
+/// Parameters of [`ProductQuantizer::train`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProductTraining {
     /// Parts that a vector is cut into, and bytes per code; must divide the length of the vectors.

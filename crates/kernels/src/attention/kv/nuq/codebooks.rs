@@ -1,14 +1,14 @@
-//! What a calibration knows of one layer.
+//! Codebooks: the calibration of one layer.
 
 use crate::{Error, Result};
 
 /// Levels of a codebook.
 pub const NUQ_LEVELS: usize = 8;
 
-/// Levels of the keys and of the values of a layer, and where the dimensions of its keys lie before
-/// they are turned.
+/// Levels of the keys and of the values of a layer, and ranges of the dimensions of its keys before
+/// RoPE.
 ///
-/// [`NuqTraining`](super::NuqTraining) finds them.
+/// [`NuqTraining`](super::NuqTraining) computes them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NuqCodebooks {
     key_levels: [f32; NUQ_LEVELS],
@@ -17,7 +17,7 @@ pub struct NuqCodebooks {
 }
 
 impl NuqCodebooks {
-    /// Codebooks from numbers that were kept.
+    /// Codebooks from stored numbers.
     ///
     /// # Shapes
     /// `key_ranges`: `[n_kv_heads, head_dim]`, the lower and the upper end.

@@ -1,16 +1,16 @@
 //! `nuq3`: three bits that name one of eight levels, which a calibration has learned from the
 //! model's own keys and values.
 //!
-//! # What a number is
+//! # Dequantization
 //! `x = middle + half * level[code]`, one rounding in f32; the levels lie in [-1, 1] and are those
 //! of the layer.
 //! - *Keys* are stored as they were before the rotary embedding, where a dimension keeps its range
 //!   from text to text: middle and half of each dimension come from the calibration and take no
-//!   memory. Reading turns them again.
+//!   memory. Reading applies RoPE.
 //! - *Values* have a middle and a half per position, found when they are written.
 //!
-//! What lies far out (about 1 % of the numbers) would stretch the ranges of the others: *outliers*
-//! are kept beside the codes, as many in each tile, so that a tile has a fixed size.
+//! Numbers far outside (about 1 %) would stretch the ranges of the others: such *outliers* are kept
+//! beside the codes, as many in each tile, so that a tile has a fixed size.
 //!
 //! # Layout of a tile
 //! | part | keys | values |

@@ -1,4 +1,4 @@
-//! Which numbers of a tile are kept beside the codes.
+//! Outliers: the numbers of a tile that are kept beside its codes.
 
 use std::cmp::Ordering;
 
@@ -40,7 +40,7 @@ pub(in crate::attention::kv) struct Outlier {
     /// Place in the tile.
     pub(super) place: u16,
     pub(super) number: f32,
-    /// How far outside of its range it lies.
+    /// Distance to its range.
     pub(super) excess: f32,
 }
 
@@ -51,14 +51,14 @@ impl Outlier {
         Some(Self { place, number, excess })
     }
 
-    /// Those further out first, then in order: an order in which no two are equal.
+    /// Total order: larger excess first, then by place.
     fn by_excess(&self, other: &Self) -> Ordering {
         other.excess.total_cmp(&self.excess).then(self.place.cmp(&other.place))
     }
 }
 
-/// Writes those that are furthest out; the others are left to their codes. With `poison`, only a
-/// mark by which the tile is read as NaN.
+/// Writes the outliers with the largest excess; the others keep their codes. With `poison`, writes
+/// only the mark by which the tile is read as NaN.
 pub(super) fn keep(outliers: &mut Vec<Outlier>, poison: bool, halves: &mut [f16]) {
     let (places, numbers) = halves.split_at_mut(halves.len() / 2);
     places.fill(f16::from_bits(NO_PLACE));
@@ -97,9 +97,9 @@ struct Position {
     /// The largest numbers and the negated smallest ones, from the outside in, with their
     /// dimensions.
     ends: [[(f32, usize); EXTREMES]; 2],
-    /// How many of each were taken off.
+    /// Number taken off at each end.
     taken: [usize; 2],
-    /// Whether all numbers are finite.
+    /// True if all numbers are finite.
     finite: bool,
 }
 
@@ -120,7 +120,7 @@ impl Position {
         self.ends[0][taken[0]].0 + self.ends[1][taken[1]].0
     }
 
-    /// By how much the squared width falls when one more number is taken off at an end.
+    /// Decrease of the squared width when one more number is taken off at an end.
     fn gain(&self, end: usize) -> f32 {
         let mut taken = self.taken;
         taken[end] += 1;
@@ -131,7 +131,7 @@ impl Position {
     }
 }
 
-/// Whether half precision has a number near `x`.
+/// True if `x` rounds to a finite half-precision number.
 fn fits_half(x: f32) -> bool {
     f16::from_f32_const(x).is_finite()
 }
@@ -181,7 +181,7 @@ impl Trimmed {
         finite.then(|| [-ends[1][taken[1]].0, ends[0][taken[0]].0])
     }
 
-    /// What was taken off, as places in the tile.
+    /// The outliers, with their places in the tile.
     pub(super) fn outliers(&self, dim: usize) -> Vec<Outlier> {
         let mut outliers = Vec::new();
         for (slot, position) in self.positions.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Finding ranges and levels: what a calibration does.
+//! Calibration: ranges of keys, levels by k-means.
 
 use half::f16;
 
@@ -22,7 +22,7 @@ const ROUNDS: usize = 50;
 
 /// Learns the codebooks of one layer from keys and values that the model computed.
 ///
-/// It holds the keys in half precision (2 bytes for each of `n_kv_heads * head_dim` dimensions of a
+/// Holds the keys in half precision (2 bytes for each of `n_kv_heads * head_dim` dimensions of a
 /// position) and a histogram of the values. No numbers are drawn at random: the same keys and
 /// values give the same codebooks.
 ///
@@ -65,7 +65,7 @@ pub struct NuqTraining {
 }
 
 impl NuqTraining {
-    /// Training of a layer that has seen nothing.
+    /// Training of a layer without observations.
     ///
     /// # Errors
     /// [`Error::KvHeadDim`] if the format does not take heads of this size.
@@ -84,8 +84,8 @@ impl NuqTraining {
         })
     }
 
-    /// Takes the whole tiles of 32 positions of a sequence into account, but for its first `skip`
-    /// positions: attention uses them as a sink, and what they hold is like nothing else.
+    /// Adds the whole tiles of 32 positions of a sequence, without its first `skip` positions:
+    /// attention sinks have other statistics.
     ///
     /// # Shapes
     /// `view`: blocks of `n_kv_heads` heads of `head_dim` values, from position 0 on, in any format
@@ -167,7 +167,7 @@ impl NuqTraining {
     }
 }
 
-/// How often normalized numbers fall into each of the equal parts of [-1, 1].
+/// Histogram of normalized numbers over equal parts of [-1, 1].
 #[derive(Debug, Clone)]
 pub(super) struct Histogram(Vec<u64>);
 

@@ -1,7 +1,7 @@
-//! How each format's quants leave their packed form, 64 bytes at a time.
+//! Unpacking of each format's quants, 64 bytes at a time.
 //!
-//! A format without a way of its own takes the plain loops of its description, which become vector
-//! code.
+//! A format without its own implementation uses the plain loops of its [`QuantBlock`], which the
+//! compiler vectorizes.
 
 use std::arch::x86_64::*;
 
