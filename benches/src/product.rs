@@ -22,7 +22,7 @@ impl Product {
     /// bytes than the caches hold, none of them is in a cache when its turn comes again.
     ///
     /// # Panics
-    /// If `rows` is no multiple of 16, or `cols` not whole blocks of `format`.
+    /// If `rows` is no multiple of 16, or `cols` not whole quant blocks of `format`.
     #[must_use]
     pub fn new(format: BlockFormat, rows: usize, cols: usize, rotation_bytes: usize) -> Self {
         let copies = (rotation_bytes / bytes(format, rows, cols)).max(1);
@@ -68,7 +68,7 @@ impl Product {
 }
 
 fn bytes(format: BlockFormat, rows: usize, cols: usize) -> usize {
-    rows * format.row_bytes(cols).expect("the shapes are whole blocks")
+    rows * format.row_bytes(cols).expect("the shapes are whole quant blocks")
 }
 
 /// A matrix whose rows repeat every 16, because quantizing all of them would take longer than

@@ -77,15 +77,15 @@ pub enum Error {
         expected: &'static str,
     },
 
-    /// The rows of a matrix must be whole blocks of its format; the file is damaged or names the
-    /// wrong format.
-    #[error("a {format} matrix of {cols} columns: rows must be whole blocks of {block_len} values")]
+    /// The rows of a matrix must be whole quant blocks of its format; the file is damaged or names
+    /// the wrong format.
+    #[error("a {format} matrix of {cols} columns: rows must be whole quant blocks of {block_len} values")]
     MatrixCols {
         /// Name of the format.
         format: &'static str,
         /// Number of columns that was given.
         cols: usize,
-        /// Values per block.
+        /// Values per quant block.
         block_len: usize,
     },
 

@@ -35,7 +35,7 @@ fn doubles(file: &[u8], tensor: &str) -> Vec<f64> {
     tensors.tensor(tensor).unwrap().data().as_chunks::<8>().0.iter().map(|&b| f64::from_le_bytes(b)).collect()
 }
 
-/// The blocks of one tensor of `TYPE.gguf`.
+/// The quant blocks of one tensor of `TYPE.gguf`.
 fn blocks(format: BlockFormat, rows: usize, cols: usize) -> Vec<u8> {
     let file = Gguf::open(path(&format!("{}.gguf", format.name()))).unwrap();
     file.data(format!("t.{rows}x{cols}")).unwrap().as_ref().to_vec()

@@ -30,9 +30,9 @@ pub(crate) trait RowsLeaf<B: QuantBlock>: Copy {
 
 /// Many tokens: panels of expanded weights against tiles of tokens.
 pub(crate) trait TileLeaf<B: QuantBlock>: Copy {
-    /// Most panels that [`block`](Self::block) takes at once; at most [`MAX_PANELS`].
+    /// Most panels that [`stripe`](Self::stripe) takes at once; at most [`MAX_PANELS`].
     const PANELS: usize = 1;
-    /// Most tiles that [`block`](Self::block) takes at once; at most [`MAX_TILES`].
+    /// Most tiles that [`stripe`](Self::stripe) takes at once; at most [`MAX_TILES`].
     const TILES: usize = 1;
 
     /// Expands up to 16 rows of `n` sub-blocks each: see [`expand`](super::panel::expand). `panel`:
@@ -44,7 +44,7 @@ pub(crate) trait TileLeaf<B: QuantBlock>: Copy {
 
     /// Dot products of all rows and tokens of a stripe. `out`: `[panels, tokens]`.
     #[inline(always)]
-    fn block(self, stripe: &Stripe<'_>, _slots: &mut SlotSums, out: &mut [[f32; PANEL_ROWS]]) {
+    fn stripe(self, stripe: &Stripe<'_>, _slots: &mut SlotSums, out: &mut [[f32; PANEL_ROWS]]) {
         for (panel, out) in stripe.panels.chunks_exact(stripe.n).zip(out.chunks_exact_mut(stripe.tokens)) {
             for (tile, out) in stripe.tiles.chunks_exact(stripe.n).zip(out.chunks_mut(TILE_TOKENS)) {
                 match out {
@@ -200,7 +200,7 @@ where
         tiles = rest;
         let tokens = (n_tiles * TILE_TOKENS).min(product.tokens - token);
         let sums = &mut sums[..panels.len() / n * tokens];
-        leaf.block(&Stripe { panels, tiles: here, n, tokens }, &mut slots, sums);
+        leaf.stripe(&Stripe { panels, tiles: here, n, tokens }, &mut slots, sums);
         for (p, sums) in sums.chunks_exact(tokens).enumerate() {
             let start = rows.start + p * PANEL_ROWS;
             let n_rows = PANEL_ROWS.min(rows.end - start);

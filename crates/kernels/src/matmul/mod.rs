@@ -1,4 +1,4 @@
-//! Matrix products `y = W x` for every block format: one entry, one frame per kind of arithmetic,
+//! Matrix products `y = W x` for every weight format: one entry, one frame per kind of arithmetic,
 //! one leaf per instruction set.
 //!
 //! | file | what it is |

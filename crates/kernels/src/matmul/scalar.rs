@@ -21,7 +21,8 @@ impl<B: QuantBlock> RowsLeaf<B> for ScalarLanes {
     }
 }
 
-/// Adds the products of the blocks that start at sub-block `first` of a row to its accumulators.
+/// Adds the products of the quant blocks that start at sub-block `first` of a row to its
+/// accumulators.
 #[inline(always)]
 pub(super) fn accumulate<B: QuantBlock>(blocks: &[B], first: usize, x: &Q8Token<'_>, acc: &mut [f32; LANES]) {
     let mut quants = [[0; SUB_BLOCK]; MAX_SUB_BLOCKS];

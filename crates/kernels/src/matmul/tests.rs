@@ -39,8 +39,8 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|x| if x.is_nan() { u32::MAX } else { x.to_bits() }).collect()
 }
 
-/// `(rows, cols)` that fit a format: odd counts, whole blocks, and rows that are no multiple of
-/// eight sub-blocks.
+/// `(rows, cols)` that fit a format: odd counts, whole quant blocks, and rows that are no multiple
+/// of eight sub-blocks.
 fn columns(format: BlockFormat, units: usize) -> usize {
     match format.block_len() {
         1 => 149 * units + 3,
@@ -98,7 +98,7 @@ proptest! {
 }
 
 /// Every number of rows and tokens that makes a difference to a register tile, with and without a
-/// tail of sub-blocks, and blocks whose scales may be anything, NaN and infinity included.
+/// tail of sub-blocks, and quant blocks whose scales may be anything, NaN and infinity included.
 #[test]
 fn every_remainder_gives_the_same_bits() {
     if !crate::Isa::Avx512.is_available() {

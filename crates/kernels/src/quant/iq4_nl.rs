@@ -10,7 +10,7 @@ use super::search::fit_scale;
 use super::simple::{pack_nibbles, unpack_nibbles};
 use super::{Factors, QuantBlock, SUB_BLOCK, f32_to_half, half_to_f32};
 
-/// One block: 18 bytes for 32 values.
+/// One quant block: 18 bytes for 32 values.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Iq4Nl {

@@ -10,7 +10,7 @@ use super::search::{SymmetricScales, fit_symmetric_block};
 use super::simple::{pack_nibbles, unpack_nibbles};
 use super::{Factors, QuantBlock, SUB_BLOCK, f32_to_half, half_to_f32};
 
-/// One block: 136 bytes for 256 values.
+/// One quant block: 136 bytes for 256 values.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Iq4Xs {

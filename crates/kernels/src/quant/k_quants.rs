@@ -4,11 +4,11 @@ use bytemuck::{Pod, Zeroable};
 
 use super::{Factors, f32_to_half, half_to_f32};
 
-/// Sub-blocks per block of a K format.
+/// Sub-blocks per quant block of a K format.
 const N: usize = 8;
 
-/// The head of a `Q4_K` or `Q5_K` block: two half-precision factors, eight scales and eight minima
-/// of 6 bits.
+/// The head of a `Q4_K` or `Q5_K` quant block: two half-precision factors, eight scales and eight
+/// minima of 6 bits.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct PackedScales {

@@ -47,7 +47,8 @@ impl std::fmt::Debug for SharedBytes {
     }
 }
 
-/// A weight matrix in a block format: `[rows, cols]`, row-major, every row whole quant blocks.
+/// A weight matrix in a quant block format: `[rows, cols]`, row-major, every row whole quant
+/// blocks.
 ///
 /// The matrix refers to the bytes of the file; matrix products read them in place.
 #[derive(Debug, Clone)]
@@ -89,7 +90,7 @@ impl PackedMatrix {
         self.cols
     }
 
-    /// The block format.
+    /// The weight format.
     pub fn format(&self) -> BlockFormat {
         self.format
     }

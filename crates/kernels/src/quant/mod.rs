@@ -22,7 +22,7 @@
 //! *sub-blocks* of 32 values. That description alone makes it work everywhere (dequantization,
 //! matrix products on every instruction set); tuned leaves come on top.
 //!
-//! Layouts: the block structures of ggml, little-endian.
+//! Layouts: the quant block structures of ggml, little-endian.
 
 mod float;
 mod iq4_nl;
@@ -215,7 +215,7 @@ impl BlockFormat {
     /// Writes the values of whole quant blocks, bit for bit as the format defines them.
     ///
     /// # Panics
-    /// If `bytes` is not as long as the blocks of `values.len()` values.
+    /// If `bytes` is not as long as the quant blocks of `values.len()` values.
     pub fn dequantize(self, bytes: &[u8], values: &mut [f32]) {
         self.check_lengths(bytes.len(), values.len());
         with_block!(
@@ -231,11 +231,11 @@ impl BlockFormat {
     ///
     /// F16, BF16, `Q8_0`, `Q4_0`, `Q4_1`, `Q5_0` and `Q5_1` round as ggml's reference quantizer
     /// does, byte for byte; the K and `IQ4` formats search for the scales with the least squared
-    /// error. Values that are not finite give blocks that are not meaningful, as in every quantizer
-    /// of these formats.
+    /// error. Values that are not finite give quant blocks that are not meaningful, as in every
+    /// quantizer of these formats.
     ///
     /// # Panics
-    /// If `values` is not whole blocks, or `bytes` not exactly as long as they are.
+    /// If `values` is not whole quant blocks, or `bytes` not exactly as long as they are.
     pub fn quantize(self, values: &[f32], bytes: &mut [u8]) {
         self.check_lengths(bytes.len(), values.len());
         with_block!(

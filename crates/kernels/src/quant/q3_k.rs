@@ -9,7 +9,7 @@ use bytemuck::{Pod, Zeroable};
 use super::search::{Integers, SymmetricScales, fit_symmetric_block};
 use super::{Factors, QuantBlock, SUB_BLOCK, f32_to_half, half_to_f32};
 
-/// One block: 110 bytes for 256 values.
+/// One quant block: 110 bytes for 256 values.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Q3K {

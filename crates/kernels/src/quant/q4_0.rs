@@ -7,7 +7,7 @@ use bytemuck::{Pod, Zeroable};
 use super::simple::{extreme_of, pack_nibbles, unpack_nibbles};
 use super::{Factors, QuantBlock, SUB_BLOCK, f32_to_half, half_to_f32};
 
-/// One block: 18 bytes for 32 values.
+/// One quant block: 18 bytes for 32 values.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Q4_0 {

@@ -7,7 +7,7 @@ use bytemuck::{Pod, Zeroable};
 use super::simple::{pack_nibbles, range_of, unpack_nibbles};
 use super::{Factors, QuantBlock, SUB_BLOCK, f32_to_half, half_to_f32};
 
-/// One block: 20 bytes for 32 values.
+/// One quant block: 20 bytes for 32 values.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Q4_1 {

@@ -10,7 +10,7 @@ use super::k_quants::PackedScales;
 use super::search::{AffineScales, fit_affine_block};
 use super::{Factors, QuantBlock, SUB_BLOCK};
 
-/// One block: 144 bytes for 256 values.
+/// One quant block: 144 bytes for 256 values.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Q4K {

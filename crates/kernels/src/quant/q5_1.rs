@@ -7,7 +7,7 @@ use bytemuck::{Pod, Zeroable};
 use super::simple::{pack_fifth_bits, pack_nibbles, range_of, unpack_fifth_bits, unpack_nibbles};
 use super::{Factors, QuantBlock, SUB_BLOCK, f32_to_half, half_to_f32};
 
-/// One block: 24 bytes for 32 values.
+/// One quant block: 24 bytes for 32 values.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Q5_1 {

@@ -10,7 +10,7 @@ use bytemuck::{Pod, Zeroable};
 use super::search::{Integers, SymmetricScales, fit_symmetric_block};
 use super::{Factors, QuantBlock, SUB_BLOCK, f32_to_half, half_to_f32};
 
-/// One block: 210 bytes for 256 values.
+/// One quant block: 210 bytes for 256 values.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Q6K {

@@ -4,7 +4,7 @@ use bytemuck::{Pod, Zeroable};
 
 use super::{Factors, QuantBlock, SUB_BLOCK, f32_to_half, half_to_f32};
 
-/// One block: 34 bytes for 32 values.
+/// One quant block: 34 bytes for 32 values.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Q8_0 {

@@ -1,16 +1,16 @@
-//! The search for the scales that represent a block with the least squared error, for the formats
-//! that are defined by their decoding alone.
+//! The search for the scales that represent a quant block with the least squared error, for the
+//! formats that are defined by their decoding alone.
 //!
 //! For a *group* of values that shares a scale, several starting scales assign quants, each
 //! assignment is solved for its best scale (and minimum) by least squares, and the one with the
-//! smallest error wins. The winners are then rounded to the block's integer scales, looking at the
-//! neighbouring integers too, and the quants are assigned again.
+//! smallest error wins. The winners are then rounded to the quant block's integer scales, looking
+//! at the neighbouring integers too, and the quants are assigned again.
 
 use half::f16;
 
 use crate::lanes::LANES;
 
-/// The numbers of a block of `N` groups with scale and minimum.
+/// The numbers of a quant block of `N` groups with scale and minimum.
 pub(super) struct AffineScales<const N: usize> {
     pub(super) d: f32,
     pub(super) dmin: f32,
@@ -18,7 +18,7 @@ pub(super) struct AffineScales<const N: usize> {
     pub(super) mins: [u8; N],
 }
 
-/// The numbers of a block of `N` groups with a signed scale.
+/// The numbers of a quant block of `N` groups with a signed scale.
 pub(super) struct SymmetricScales<const N: usize> {
     pub(super) d: f32,
     pub(super) scales: [i8; N],

@@ -26,7 +26,7 @@ pub(crate) trait NibbleBlock: QuantBlock {
     }
 }
 
-/// Implements [`NibbleBlock`] by the fields of a block.
+/// Implements [`NibbleBlock`] by the fields of a quant block.
 macro_rules! nibble_block {
     ($($block:ident: $($field:ident),*;)*) => {
         $( impl NibbleBlock for super::$block {

@@ -3,7 +3,7 @@
 use half::f16;
 
 use super::integer::IntegerLanes;
-use super::rows::{Floats, Int4, Int8, IntegerRow, Row, VectorRows};
+use super::rows::{Floats, Int4, Int8, IntegerVector, StoredVector, VectorRows};
 use crate::Kernels;
 use crate::lanes::{Groups, LANES, Vectors, WideLanes};
 
@@ -193,7 +193,7 @@ impl Terms<1> for Magnitudes {
 
 /// The sums of `T` over two vectors of one length, in 32 lanes.
 #[inline(always)]
-fn sums<L: WideLanes, T: Terms<N>, R: Row, const N: usize>(l: L, x: R, y: R) -> [f32; N] {
+fn sums<L: WideLanes, T: Terms<N>, R: StoredVector, const N: usize>(l: L, x: R, y: R) -> [f32; N] {
     let (mut low, mut high) = ([l.wide().splat(0.0); N], [l.wide().splat(0.0); N]);
     for (x_step, y_step) in x.steps().iter().zip(y.steps()) {
         let ([x0, x1], [y0, y1]) = (x.load(l, x_step), y.load(l, y_step));
@@ -213,7 +213,7 @@ fn sums<L: WideLanes, T: Terms<N>, R: Row, const N: usize>(l: L, x: R, y: R) -> 
 }
 
 #[inline(always)]
-fn measure<L: WideLanes, R: Row>(l: L, metric: Metric, x: R, y: R) -> f32 {
+fn measure<L: WideLanes, R: StoredVector>(l: L, metric: Metric, x: R, y: R) -> f32 {
     match metric {
         Metric::SquaredEuclidean => sums::<L, Squares, R, 1>(l, x, y)[0],
         Metric::Dot => -sums::<L, Products, R, 1>(l, x, y)[0],
@@ -223,7 +223,7 @@ fn measure<L: WideLanes, R: Row>(l: L, metric: Metric, x: R, y: R) -> f32 {
 }
 
 #[inline(always)]
-fn measure_integers<L: IntegerLanes, R: IntegerRow>(l: L, metric: Metric, x: R, y: R) -> f32 {
+fn measure_integers<L: IntegerLanes, R: IntegerVector>(l: L, metric: Metric, x: R, y: R) -> f32 {
     let (sx, sy) = (f64::from(x.scale()), f64::from(y.scale()));
     match metric {
         Metric::SquaredEuclidean => {
@@ -244,7 +244,7 @@ fn measure_integers<L: IntegerLanes, R: IntegerRow>(l: L, metric: Metric, x: R, 
 
 /// `Σ x y` and, if asked for, `Σ x^2` and `Σ y^2` of the integers, exact up to 2^53.
 #[inline(always)]
-fn integer_sums<L: IntegerLanes, R: IntegerRow, const N: usize>(l: L, x: R, y: R) -> [f64; N] {
+fn integer_sums<L: IntegerLanes, R: IntegerVector, const N: usize>(l: L, x: R, y: R) -> [f64; N] {
     /// Steps whose sums surely fit in 32 bits: 2^16 products of at most 2^14.
     const BLOCK: usize = (1 << 16) / super::step::STEP;
     let mut totals = [0.0; N];

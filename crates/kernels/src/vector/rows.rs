@@ -52,7 +52,7 @@ impl VectorRows<'_> {
 }
 
 /// One vector that can be read as f32 in steps of 32 values.
-pub(super) trait Row: Copy {
+pub(super) trait StoredVector: Copy {
     /// The stored form of 32 values.
     type Step;
 
@@ -67,7 +67,7 @@ pub(super) trait Row: Copy {
 }
 
 /// A vector of integers with a scale.
-pub(super) trait IntegerRow: Row {
+pub(super) trait IntegerVector: StoredVector {
     /// The factor of all integers.
     fn scale(self) -> f32;
 
@@ -141,7 +141,7 @@ fn split<T>(x: &[T]) -> (&[Quarters<T>], &[T]) {
     (steps.as_flattened().as_chunks::<LANES>().0.as_chunks::<2>().0.as_chunks::<2>().0, rest)
 }
 
-impl<T: Float> Row for Floats<'_, T> {
+impl<T: Float> StoredVector for Floats<'_, T> {
     type Step = Quarters<T>;
 
     #[inline(always)]
@@ -186,7 +186,7 @@ impl Int8<'_> {
     }
 }
 
-impl Row for Int8<'_> {
+impl StoredVector for Int8<'_> {
     type Step = [i8; STEP];
 
     #[inline(always)]
@@ -208,7 +208,7 @@ impl Row for Int8<'_> {
     }
 }
 
-impl IntegerRow for Int8<'_> {
+impl IntegerVector for Int8<'_> {
     #[inline(always)]
     fn scale(self) -> f32 {
         self.1
@@ -229,7 +229,7 @@ impl IntegerRow for Int8<'_> {
     }
 }
 
-impl Row for Int4<'_> {
+impl StoredVector for Int4<'_> {
     type Step = [u8; STEP / 2];
 
     #[inline(always)]
@@ -248,7 +248,7 @@ impl Row for Int4<'_> {
     }
 }
 
-impl IntegerRow for Int4<'_> {
+impl IntegerVector for Int4<'_> {
     #[inline(always)]
     fn scale(self) -> f32 {
         self.1

@@ -2,7 +2,7 @@
 //! products read.
 //!
 //! - [`Q8Rows`], for few tokens: sub-blocks one by one, and groups of eight in the orders in which
-//!   weights come out of their packed blocks ([`Order`]).
+//!   weights come out of their packed quant blocks ([`Order`]).
 //! - [`TileStep`]s, for many: four tokens interleaved in the order in which a register tile
 //!   consumes them.
 

@@ -1,4 +1,4 @@
-//! `IQ4_XS` rows: as `IQ4_NL`, the eight sub-blocks in one block with integer scales. See
+//! `IQ4_XS` rows: as `IQ4_NL`, the eight sub-blocks in one quant block with integer scales. See
 //! `pieces.rs`.
 
 use std::arch::x86_64::*;

@@ -9,7 +9,7 @@ use super::vector::{fold_halves, load, transpose};
 use crate::matmul::activations::Q8Group;
 use crate::quant::QuantBlock;
 
-/// A block in registers.
+/// A quant block in registers.
 #[derive(Clone, Copy)]
 pub(in crate::matmul) struct Weights {
     quants: [__m256i; 8],
@@ -62,7 +62,7 @@ pub(super) fn dot<B: QuantBlock>(weights: &Weights, x: &Q8Group) -> __m256i {
     _mm256_sub_epi32(isum, _mm256_madd_epi16(load(&x.halves), weights.offsets))
 }
 
-/// The 2-bit quants of a block: bits `2s` and `2s + 1` of each vector of `qs` belong to its
+/// The 2-bit quants of a quant block: bits `2s` and `2s + 1` of each vector of `qs` belong to its
 /// sub-block `s`.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
@@ -81,7 +81,7 @@ pub(super) fn unpack_two_bits(qs: &[[u8; 32]; 2]) -> [__m256i; 8] {
     quants
 }
 
-/// The half-precision number of a block in every lane.
+/// The half-precision number of a quant block in every lane.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 pub(super) fn splat_half(d: [u8; 2]) -> __m256 {

@@ -9,7 +9,7 @@ use super::vector::{load, load_half};
 use crate::matmul::activations::{Order, Q8Group};
 use crate::quant::Q2K;
 
-/// A block of `Q2_K` in registers.
+/// A quant block of `Q2_K` in registers.
 #[derive(Clone, Copy)]
 pub(in crate::matmul) struct Weights {
     pairs: pairs::Weights,

@@ -1,5 +1,5 @@
-//! `Q4_K` rows: the four vectors of a block, transposed, give the even sub-blocks in their low
-//! halves of bytes and the odd ones in the high halves.
+//! `Q4_K` rows: the four vectors of a quant block, transposed, give the even sub-blocks in their
+//! low halves of bytes and the odd ones in the high halves.
 
 use std::arch::x86_64::*;
 
@@ -56,7 +56,7 @@ pub(super) fn in_order(even_odd: __m256i) -> __m256i {
     _mm256_permutevar8x32_epi32(even_odd, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7))
 }
 
-/// Scales and minima of the eight sub-blocks of a `Q4_K` or `Q5_K` block.
+/// Scales and minima of the eight sub-blocks of a `Q4_K` or `Q5_K` quant block.
 ///
 /// The 6-bit integers are unpacked in general registers, eight at a time: the vector units are the
 /// bottleneck of these rows, the others are idle.

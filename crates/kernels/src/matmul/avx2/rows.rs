@@ -14,7 +14,7 @@ use crate::matmul::integer::join;
 use crate::matmul::scalar::accumulate;
 use crate::quant::QuantBlock;
 
-/// A format's way to handle eight sub-blocks: one block of 256 values, or eight of 32.
+/// A format's way to handle eight sub-blocks: one quant block of 256 values, or eight of 32.
 pub(in crate::matmul) trait Group: QuantBlock {
     /// The order of unpacked quants.
     const ORDER: Order;
@@ -22,7 +22,7 @@ pub(in crate::matmul) trait Group: QuantBlock {
     /// Unpacked weights in registers.
     type Weights: Copy;
 
-    /// Unpacks the quants (and integer scales) of a group of `LANES / SUB_BLOCKS` blocks.
+    /// Unpacks the quants (and integer scales) of a group of `LANES / SUB_BLOCKS` quant blocks.
     ///
     /// # Safety
     /// The CPU has AVX2, FMA and F16C.

@@ -39,15 +39,15 @@ impl<B: WideGroup> TileLeaf<B> for Avx512Lanes {
     #[inline(always)]
     fn tile<const T: usize>(self, panel: &[PanelStep], tile: &[TileStep], out: &mut [[f32; PANEL_ROWS]; T]) {
         let stripe = Stripe { panels: panel, tiles: tile, n: panel.len(), tokens: T };
-        TileLeaf::<B>::block(self, &stripe, &mut SlotSums::zeroed(), out);
+        TileLeaf::<B>::stripe(self, &stripe, &mut SlotSums::zeroed(), out);
     }
 
     #[inline(always)]
-    fn block(self, stripe: &Stripe<'_>, slots: &mut SlotSums, out: &mut [[f32; PANEL_ROWS]]) {
+    fn stripe(self, stripe: &Stripe<'_>, slots: &mut SlotSums, out: &mut [[f32; PANEL_ROWS]]) {
         match stripe.tiles.len() / stripe.n {
-            1 => block::<B, 1>(self, stripe, slots, out),
-            2 => block::<B, 2>(self, stripe, slots, out),
-            _ => block::<B, TILES>(self, stripe, slots, out),
+            1 => stripe_sums::<B, 1>(self, stripe, slots, out),
+            2 => stripe_sums::<B, 2>(self, stripe, slots, out),
+            _ => stripe_sums::<B, TILES>(self, stripe, slots, out),
         }
     }
 }
@@ -68,9 +68,9 @@ impl<B: WideGroup> RowsLeaf<B> for Avx512Lanes {
     }
 }
 
-/// See [`TileLeaf::block`]. A panel without a partner takes part twice.
+/// See [`TileLeaf::stripe`]. A panel without a partner takes part twice.
 #[inline(always)]
-fn block<B: QuantBlock, const G: usize>(
+fn stripe_sums<B: QuantBlock, const G: usize>(
     _: Avx512Lanes,
     stripe: &Stripe<'_>,
     slots: &mut SlotSums,

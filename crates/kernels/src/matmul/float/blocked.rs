@@ -1,9 +1,9 @@
-//! Many tokens: the product is cut into blocks that stay in the caches.
+//! Many tokens: cache blocking, loops over parts of the product that stay in the caches.
 //!
 //! ```text
 //! group of rows
-//!   block of tokens      their sums wait in the second- or third-level cache
-//!     slab of columns    the packed inputs of the block (`pack.rs`) stay in the second-level cache
+//!   span of tokens       their sums stay in the second- or third-level cache
+//!     slab of columns    the packed inputs of the span (`pack.rs`) stay in the second-level cache
 //!       tile of rows     the weights are widened and packed, [chunks][rows]: first-level cache
 //!         tile of tokens the register tile; its sums rest in memory until the last slab
 //! ```
@@ -20,8 +20,8 @@ use super::tile::{MAX_TILE_PAIRS, MAX_TILE_ROWS, Pair, TileShape, finish, multip
 use super::{FloatFormat, FloatProduct, chunks, load_tail};
 use crate::lanes::{LANES, Lanes, Vectors, WideLanes};
 
-/// Pairs of tokens of a block: a slab of their inputs takes 384 KiB.
-const BLOCK_PAIRS: usize = 32 * MAX_TILE_PAIRS;
+/// Pairs of tokens of a span: a slab of their inputs takes 384 KiB.
+const SPAN_PAIRS: usize = 32 * MAX_TILE_PAIRS;
 /// Rows that meet a slab of inputs while it is in the second-level cache. The lanes of their sums
 /// take 768 KiB, each used once per slab; with half as many rows, long rows (8192 columns) lose a
 /// tenth of the speed to reading inputs again.
@@ -39,7 +39,7 @@ impl Workspace {
     fn new() -> Self {
         Self {
             weights: vec![Pair::zeroed(); SLAB_CHUNKS * MAX_TILE_ROWS / 2],
-            sums: vec![Pair::zeroed(); GROUP_ROWS * BLOCK_PAIRS],
+            sums: vec![Pair::zeroed(); GROUP_ROWS * SPAN_PAIRS],
         }
     }
 }
@@ -49,7 +49,7 @@ thread_local! {
     static WORKSPACE: RefCell<Option<Workspace>> = const { RefCell::new(None) };
 }
 
-/// One slab of the products of a group of rows with a block of tokens.
+/// One slab of the products of a group of rows with a span of tokens.
 struct Part<'a> {
     rows: Range<usize>,
     /// Pairs of tokens.
@@ -65,7 +65,7 @@ pub(super) fn product<L: WideLanes, F: FloatFormat>(l: L, product: &FloatProduct
     let shape = const { TileShape::of::<L>() };
     let n_pairs = product.tokens().div_ceil(2);
     let mut parts = pieces(rows, GROUP_ROWS / shape.rows * shape.rows)
-        .flat_map(|rows| pieces(0..n_pairs, BLOCK_PAIRS).map(move |pairs| (rows.clone(), pairs)))
+        .flat_map(|rows| pieces(0..n_pairs, SPAN_PAIRS).map(move |pairs| (rows.clone(), pairs)))
         .flat_map(|(rows, pairs)| {
             pieces(0..product.cols, SLAB).map(move |cols| Part {
                 rows: rows.clone(),

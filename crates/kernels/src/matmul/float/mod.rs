@@ -10,8 +10,8 @@
 //! | `mod.rs` | the number formats, the shape of a product, the choice between the two ways |
 //! | `direct.rs` | few tokens: rows are read once, straight from the matrix; bound by memory |
 //! | `pack.rs` | many tokens: their inputs in the order of the register tile, made once per dispatch |
-//! | `blocked.rs` | blocks for the caches, weights widened tile by tile, what is requested ahead; bound by arithmetic |
-//! | `tile.rs` | the register tile of the blocked way |
+//! | `blocked.rs` | cache blocking, weights widened tile by tile, prefetches; bound by arithmetic |
+//! | `tile.rs` | the register tile of cache blocking |
 
 mod blocked;
 mod direct;

@@ -1,4 +1,4 @@
-//! Panels by vector transposition: four rows at a time, block by block.
+//! Panels by vector transposition: four rows at a time, quant block by quant block.
 
 use std::arch::aarch64::*;
 
@@ -13,7 +13,8 @@ use crate::quant::{Factors, MAX_SUB_BLOCKS, QuantBlock};
 /// Rows that are transposed together.
 const ROWS: usize = 4;
 
-/// One block of each of four rows, unpacked; rows that do not exist stay zeros. `[row][sub-block]`.
+/// One quant block of each of four rows, unpacked; rows that do not exist stay zeros.
+/// `[row][sub-block]`.
 struct Unpacked {
     values: [[Values; MAX_SUB_BLOCKS]; ROWS],
     factors: [[Factors; MAX_SUB_BLOCKS]; ROWS],

@@ -43,7 +43,7 @@ pub(super) trait Group: QuantBlock {
         }
     }
 
-    /// The factors of `LANES / SUB_BLOCKS` blocks.
+    /// The factors of `LANES / SUB_BLOCKS` quant blocks.
     ///
     /// # Safety
     /// The CPU has NEON.
@@ -237,7 +237,7 @@ impl GroupFactors {
         Self { scales, ..Self::none() }
     }
 
-    /// The scales and minima of a `Q4_K` or `Q5_K` block.
+    /// The scales and minima of a `Q4_K` or `Q5_K` quant block.
     #[target_feature(enable = "neon")]
     #[inline]
     fn from_packed(packed: &PackedScales) -> Self {

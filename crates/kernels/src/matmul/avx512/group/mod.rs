@@ -14,7 +14,7 @@ use crate::quant::{
     Iq4Xs, MAX_SUB_BLOCKS, NON_LINEAR_VALUES, NibbleBlock, Q2K, Q3K, Q4K, Q5K, Q6K, Q8_0, SUB_BLOCK,
 };
 
-/// A format's way to unpack eight sub-blocks: one block of 256 values, or eight of 32.
+/// A format's way to unpack eight sub-blocks: one quant block of 256 values, or eight of 32.
 pub(super) trait WideGroup: Group {
     /// The stored quants in the order of the values, signed ones plus [`SIGN_BIAS`]: sub-blocks
     /// `2j` and `2j + 1` in vector `j`.
