@@ -2,7 +2,7 @@
 //! the result.
 
 use ruvllm_kernels::matmul::Activations;
-use ruvllm_kernels::quant::{BlockFormat, PackedMatrix, SharedBytes};
+use ruvllm_kernels::quant::{PackedMatrix, SharedBytes, WeightFormat};
 use ruvllm_kernels::{Kernels, ThreadPool};
 
 use crate::{Arithmetic, Work, values};
@@ -24,7 +24,7 @@ impl Product {
     /// # Panics
     /// If `rows` is no multiple of 16, or `cols` not whole quant blocks of `format`.
     #[must_use]
-    pub fn new(format: BlockFormat, rows: usize, cols: usize, rotation_bytes: usize) -> Self {
+    pub fn new(format: WeightFormat, rows: usize, cols: usize, rotation_bytes: usize) -> Self {
         let copies = (rotation_bytes / bytes(format, rows, cols)).max(1);
         let weights = (0..copies).map(|_| matrix(format, rows, cols)).collect();
         Self { weights, x: Activations::new(), out: Vec::new(), tokens: 0, turn: 0 }
@@ -49,7 +49,7 @@ impl Product {
 
     /// The storage format of the weights.
     #[must_use]
-    pub fn format(&self) -> BlockFormat {
+    pub fn format(&self) -> WeightFormat {
         self.weights[0].format()
     }
 
@@ -67,13 +67,13 @@ impl Product {
     }
 }
 
-fn bytes(format: BlockFormat, rows: usize, cols: usize) -> usize {
+fn bytes(format: WeightFormat, rows: usize, cols: usize) -> usize {
     rows * format.row_bytes(cols).expect("the shapes are whole quant blocks")
 }
 
 /// A matrix whose rows repeat every 16, because quantizing all of them would take longer than
 /// measuring.
-fn matrix(format: BlockFormat, rows: usize, cols: usize) -> PackedMatrix {
+fn matrix(format: WeightFormat, rows: usize, cols: usize) -> PackedMatrix {
     assert!(rows.is_multiple_of(16), "rows come in groups of 16, not {rows}");
     let mut pattern = vec![0; bytes(format, 16, cols)];
     format.quantize(&values(16 * cols), &mut pattern);
@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn copies_fill_the_rotation_and_work_counts_one() {
         let (kernels, pool) = (Kernels::detect().expect("kernels"), ThreadPool::new(1).expect("a pool"));
-        let mut product = Product::new(BlockFormat::F32, 16, 64, 3 * 4096);
+        let mut product = Product::new(WeightFormat::F32, 16, 64, 3 * 4096);
         assert_eq!(product.weights.len(), 3);
         product.set_tokens(2, &kernels, &pool);
         product.run(&kernels, &pool);

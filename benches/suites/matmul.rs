@@ -1,9 +1,9 @@
-//! Matrix products on packed weights for every block format, from decode (one token, bound by
+//! Matrix products on packed weights for every weight format, from decode (one token, bound by
 //! memory) to prefill (many tokens, bound by arithmetic), with a feed-forward shape of a 1
 //! G-parameter model.
 
 use ruvllm_benches::{Product, Suite};
-use ruvllm_kernels::quant::BlockFormat;
+use ruvllm_kernels::quant::WeightFormat;
 
 /// Products of few tokens read matrices in turn until this many bytes have passed, so that none is
 /// in cache when it comes again, as in a model.
@@ -16,7 +16,7 @@ fn main() {
     } else {
         (8192, 2048, &[1, 4, 16, 64, 512], ROTATION_BYTES)
     };
-    for format in BlockFormat::ALL {
+    for format in WeightFormat::ALL {
         let mut product = Product::new(format, rows, cols, rotation);
         for &tokens in tokens {
             measure(&mut suite, &mut product, tokens, &format!("{} {rows}x{cols}", format.name()));

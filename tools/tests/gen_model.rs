@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use gguf_rs_lite::{Gguf, TensorType};
-use ruvllm_kernels::quant::BlockFormat;
+use ruvllm_kernels::quant::WeightFormat;
 use ruvllm_tools::gen_model::{Options, Shape, TypeMix, gen_model};
 
 fn generate(dir: &Path, types: &str, seed: u64, threads: usize) -> Vec<u8> {
@@ -88,7 +88,7 @@ fn the_file_depends_on_the_seed_only() {
 #[test]
 fn weights_have_the_stated_deviation() {
     let dir = tempfile::tempdir().expect("a temporary folder");
-    for (types, format) in [("f32", BlockFormat::F32), ("q4_k", BlockFormat::Q4K)] {
+    for (types, format) in [("f32", WeightFormat::F32), ("q4_k", WeightFormat::Q4K)] {
         let model = Gguf::from_owner(generate(dir.path(), types, 0, 2)).expect("a GGUF file");
         let data = model.data("blk.0.ffn_up.weight").expect("data");
         let mut values = vec![0.0; 256 * 512];

@@ -1,4 +1,4 @@
-//! Measures matrix products of every block format over the number of activation rows, and prints
+//! Measures matrix products of every weight format over the number of activation rows, and prints
 //! one JSON object per point after one with the machine's limits. `cargo xtask bench batch-curve`
 //! draws it.
 //!
@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use ruvllm_benches::{Arithmetic, Limits, Product};
-use ruvllm_kernels::quant::BlockFormat;
+use ruvllm_kernels::quant::WeightFormat;
 use ruvllm_kernels::{Kernels, ThreadPool};
 
 /// Rows and columns of the weights: a square projection and a long one.
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
     };
     println!("{}", Limits::measure(&pool).json());
     for (rows, cols) in SHAPES {
-        for format in BlockFormat::ALL {
+        for format in WeightFormat::ALL {
             let mut product = Product::new(format, rows, cols, ROTATION_BYTES);
             for batch in batches() {
                 product.set_tokens(batch, &kernels, &pool);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
-use ruvllm_kernels::quant::{BlockFormat, PackedMatrix, SharedBytes};
+use ruvllm_kernels::quant::{PackedMatrix, SharedBytes, WeightFormat};
 use ruvllm_memory::{PagePool, Pages, Request};
 use sha2::{Digest, Sha256};
 
@@ -199,7 +199,7 @@ impl Written {
     }
 
     fn low_rank(self, inputs: usize, memory: &SharedBytes) -> LowRank {
-        let shrink = PackedMatrix::new(BlockFormat::F32, self.rank, inputs, memory.slice(self.shrink));
+        let shrink = PackedMatrix::new(WeightFormat::F32, self.rank, inputs, memory.slice(self.shrink));
         LowRank::new(shrink.expect("as many bytes"), memory.clone(), self.expansions)
     }
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use gguf_rs_lite::TensorData;
-use ruvllm_kernels::quant::BlockFormat;
+use ruvllm_kernels::quant::WeightFormat;
 
 use crate::error::{Error, Result};
 use crate::place::{Projection, RowOrder};
@@ -43,7 +43,7 @@ pub struct Update {
 /// A matrix in a file.
 #[derive(Debug, Clone)]
 pub(crate) struct Factor {
-    pub(crate) format: BlockFormat,
+    pub(crate) format: WeightFormat,
     pub(crate) rows: usize,
     pub(crate) cols: usize,
     pub(crate) data: TensorData,

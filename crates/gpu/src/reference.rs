@@ -109,7 +109,7 @@ impl Random {
 
 #[cfg(test)]
 mod tests {
-    use ruvllm_kernels::quant::BlockFormat;
+    use ruvllm_kernels::quant::WeightFormat;
 
     use super::*;
 
@@ -117,12 +117,12 @@ mod tests {
     fn values_equal_those_of_the_cpu_formats() {
         let mut random = Random::new(1);
         let pairs = [
-            (Format::F16, BlockFormat::F16),
-            (Format::Q8_0, BlockFormat::Q8_0),
-            (Format::Q4_0, BlockFormat::Q4_0),
-            (Format::Q4K, BlockFormat::Q4K),
-            (Format::Q5K, BlockFormat::Q5K),
-            (Format::Q6K, BlockFormat::Q6K),
+            (Format::F16, WeightFormat::F16),
+            (Format::Q8_0, WeightFormat::Q8_0),
+            (Format::Q4_0, WeightFormat::Q4_0),
+            (Format::Q4K, WeightFormat::Q4K),
+            (Format::Q5K, WeightFormat::Q5K),
+            (Format::Q6K, WeightFormat::Q6K),
         ];
         for (format, cpu) in pairs {
             assert_eq!((format.name(), format.block_len()), (cpu.name(), cpu.block_len()));

@@ -7,14 +7,14 @@
 //! A matrix of 8-bit quant blocks times one token:
 //! ```
 //! use ruvllm_kernels::matmul::Activations;
-//! use ruvllm_kernels::quant::{BlockFormat, PackedMatrix, SharedBytes};
+//! use ruvllm_kernels::quant::{PackedMatrix, SharedBytes, WeightFormat};
 //! use ruvllm_kernels::{Kernels, ThreadPool};
 //!
 //! let kernels = Kernels::detect()?; // the best of this CPU, or the one that RUVLLM_ISA names
 //! let pool = ThreadPool::new(2)?;
 //! let mut bytes = vec![0; 4 * 34]; // 4 rows of one quant block: 32 values in 34 bytes
-//! BlockFormat::Q8_0.quantize(&[0.5; 4 * 32], &mut bytes);
-//! let weights = PackedMatrix::new(BlockFormat::Q8_0, 4, 32, SharedBytes::new(bytes))?;
+//! WeightFormat::Q8_0.quantize(&[0.5; 4 * 32], &mut bytes);
+//! let weights = PackedMatrix::new(WeightFormat::Q8_0, 4, 32, SharedBytes::new(bytes))?;
 //! let mut x = Activations::new();
 //! x.resize(1, 32).fill(2.0);
 //! x.quantize(&kernels, &pool);
@@ -30,7 +30,7 @@
 //!
 //! | module | types | methods of `Kernels` |
 //! |---|---|---|
-//! | [`quant`] | [`BlockFormat`](quant::BlockFormat), [`PackedMatrix`](quant::PackedMatrix), [`SharedBytes`](quant::SharedBytes) | |
+//! | [`quant`] | [`WeightFormat`](quant::WeightFormat), [`PackedMatrix`](quant::PackedMatrix), [`SharedBytes`](quant::SharedBytes) | |
 //! | [`matmul`] | [`Activations`](matmul::Activations), [`MatmulJob`](matmul::MatmulJob) | `matmul`, `matmul_many` |
 //! | [`attention`] | [`AttentionShape`](attention::AttentionShape), [`Mask`](attention::Mask), [`KvPlane`](attention::KvPlane), [`KvView`](attention::KvView), the formats of keys and values | `attention`, `store_kv`, `convert_kv`, `read_kv`, ... |
 //! | [`rope`] | [`RopeConfig`](rope::RopeConfig), [`RopeTable`](rope::RopeTable) | `rope` |

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use gguf_rs_lite::Gguf;
 use ruvllm_kernels::matmul::Activations;
-use ruvllm_kernels::quant::{BlockFormat, PackedMatrix, SharedBytes};
+use ruvllm_kernels::quant::{PackedMatrix, SharedBytes, WeightFormat};
 use ruvllm_kernels::{Kernels, ThreadPool};
 use safetensors::SafeTensors;
 
@@ -36,12 +36,12 @@ fn doubles(file: &[u8], tensor: &str) -> Vec<f64> {
 }
 
 /// The quant blocks of one tensor of `TYPE.gguf`.
-fn blocks(format: BlockFormat, rows: usize, cols: usize) -> Vec<u8> {
+fn blocks(format: WeightFormat, rows: usize, cols: usize) -> Vec<u8> {
     let file = Gguf::open(path(&format!("{}.gguf", format.name()))).unwrap();
     file.data(format!("t.{rows}x{cols}")).unwrap().as_ref().to_vec()
 }
 
-fn dequantized(format: BlockFormat, bytes: &[u8], n: usize) -> Vec<f32> {
+fn dequantized(format: WeightFormat, bytes: &[u8], n: usize) -> Vec<f32> {
     let mut values = vec![f32::NAN; n];
     format.dequantize(bytes, &mut values);
     values
@@ -53,13 +53,13 @@ fn rmse(a: &[f32], b: &[f32]) -> f64 {
 }
 
 /// The error of the reference quantizer on a tensor.
-fn reference_rmse(format: BlockFormat, rows: usize, cols: usize) -> f64 {
+fn reference_rmse(format: WeightFormat, rows: usize, cols: usize) -> f64 {
     let manifest: serde_json::Value = serde_json::from_slice(&read("manifest.json")).unwrap();
     manifest["types"][format.name()]["tensors"][format!("t.{rows}x{cols}")]["rmse"].as_f64().unwrap()
 }
 
-fn stored_formats() -> impl Iterator<Item = BlockFormat> {
-    BlockFormat::ALL.into_iter().filter(|&f| f != BlockFormat::F32)
+fn stored_formats() -> impl Iterator<Item = WeightFormat> {
+    WeightFormat::ALL.into_iter().filter(|&f| f != WeightFormat::F32)
 }
 
 /// The reference's values are kept as checksums of their bits.
@@ -104,13 +104,13 @@ fn the_error_of_dequantized_files_is_the_manifests() {
 fn simple_formats_quantize_to_the_reference_bytes() {
     let original = read("original.safetensors");
     for format in [
-        BlockFormat::F16,
-        BlockFormat::BF16,
-        BlockFormat::Q8_0,
-        BlockFormat::Q4_0,
-        BlockFormat::Q4_1,
-        BlockFormat::Q5_0,
-        BlockFormat::Q5_1,
+        WeightFormat::F16,
+        WeightFormat::BF16,
+        WeightFormat::Q8_0,
+        WeightFormat::Q4_0,
+        WeightFormat::Q4_1,
+        WeightFormat::Q5_0,
+        WeightFormat::Q5_1,
     ] {
         for (rows, cols) in SHAPES {
             let values = floats(&original, &format!("t.{rows}x{cols}"));
@@ -127,13 +127,13 @@ fn simple_formats_quantize_to_the_reference_bytes() {
 fn searched_formats_quantize_at_least_as_well_as_the_reference() {
     let original = read("original.safetensors");
     for format in [
-        BlockFormat::Q2K,
-        BlockFormat::Q3K,
-        BlockFormat::Q4K,
-        BlockFormat::Q5K,
-        BlockFormat::Q6K,
-        BlockFormat::IQ4NL,
-        BlockFormat::IQ4XS,
+        WeightFormat::Q2K,
+        WeightFormat::Q3K,
+        WeightFormat::Q4K,
+        WeightFormat::Q5K,
+        WeightFormat::Q6K,
+        WeightFormat::IQ4NL,
+        WeightFormat::IQ4XS,
     ] {
         for (rows, cols) in SHAPES {
             let values = floats(&original, &format!("t.{rows}x{cols}"));
@@ -186,7 +186,7 @@ fn products_agree_with_double_precision() {
 
 /// Largest error of the product of a row with `x`: half a quantization step per activation where
 /// they are quantized, and 2e-6 of the sum of magnitudes for float arithmetic.
-fn error_bound(format: BlockFormat, weights: &[f32], x: &[f32]) -> f64 {
+fn error_bound(format: WeightFormat, weights: &[f32], x: &[f32]) -> f64 {
     let mut bound = 0.0;
     for (w, x) in weights.chunks(32).zip(x.chunks(32)) {
         let largest = x.iter().fold(0.0_f64, |m, &x| m.max(f64::from(x.abs())));

@@ -188,7 +188,7 @@ pub enum Error {
         architecture: String,
     },
 
-    /// A tensor is stored in a block format that has no kernels.
+    /// A tensor is stored in a weight format that has no kernels.
     #[error("tensor `{name}` has type {found}, which is not supported (supported: {supported})")]
     UnsupportedTensorType {
         /// Name of the tensor.

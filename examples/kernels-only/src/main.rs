@@ -6,7 +6,7 @@ use ruvllm_kernels::attention::{
     KvView, Mask,
 };
 use ruvllm_kernels::matmul::Activations;
-use ruvllm_kernels::quant::{BlockFormat, PackedMatrix, SharedBytes};
+use ruvllm_kernels::quant::{PackedMatrix, SharedBytes, WeightFormat};
 use ruvllm_kernels::rope::{RopeConfig, RopeLayout, RopeTable};
 use ruvllm_kernels::rows::Norm;
 use ruvllm_kernels::vector::{Metric, VectorRows};
@@ -50,7 +50,7 @@ struct Embedder {
 impl Embedder {
     fn new(numbers: &mut Numbers) -> Result<Self, Error> {
         let weights = numbers.take(3 * DIM * DIM, 0.2);
-        let format = BlockFormat::Q8_0;
+        let format = WeightFormat::Q8_0;
         let mut bytes = vec![0; 3 * DIM * format.row_bytes(DIM).expect("rows of whole blocks")];
         format.quantize(&weights, &mut bytes);
         println!("weights: {} values in {} bytes ({})", weights.len(), bytes.len(), format.name());

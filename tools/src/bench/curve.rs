@@ -1,5 +1,5 @@
-//! The rate of matrix products over the number of activation rows, for every block format: a figure
-//! that shows cliffs.
+//! The rate of matrix products over the number of activation rows, for every weight format: a
+//! figure that shows cliffs.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

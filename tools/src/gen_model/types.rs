@@ -3,19 +3,19 @@
 use std::str::FromStr;
 
 use gguf_rs_lite::{TensorInfo, TensorType};
-use ruvllm_kernels::quant::BlockFormat;
-use ruvllm_models::block_format;
+use ruvllm_kernels::quant::WeightFormat;
 use ruvllm_models::quantize::Recipe;
+use ruvllm_models::weight_format;
 
 /// Which type each matrix gets. Names that are no mix (`q4_0`, `q4_k`) mean that type for every
 /// matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TypeMix(Recipe);
 
-/// A block format with its tag in files.
+/// A weight format with its tag in files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Format {
-    block: BlockFormat,
+    weights: WeightFormat,
     tensor: TensorType,
 }
 
@@ -26,7 +26,7 @@ impl TypeMix {
         let pure = !self.0.is_mix() && TensorType::from_name(self.0.name()).is_some();
         let assigned = self.0.assign(tensors, heads_per_kv_head, pure);
         let format = |tensor: TensorType| Format {
-            block: block_format(tensor).expect("recipes have types with kernels only"),
+            weights: weight_format(tensor).expect("recipes have types with kernels only"),
             tensor,
         };
         assigned.into_iter().map(|assignment| format(assignment.tensor_type)).collect()
@@ -57,11 +57,11 @@ impl Format {
     /// Converts one row and appends its bytes.
     ///
     /// # Panics
-    /// If the row is not a whole number of blocks; recipes give no tensor such a type.
+    /// If the row is not a whole number of quant blocks; recipes give no tensor such a type.
     pub(super) fn append(self, row: &[f32], bytes: &mut Vec<u8>) {
-        let row_bytes = self.block.row_bytes(row.len()).expect("the row length was checked");
+        let row_bytes = self.weights.row_bytes(row.len()).expect("the row length was checked");
         let start = bytes.len();
         bytes.resize(start + row_bytes, 0);
-        self.block.quantize(row, &mut bytes[start..]);
+        self.weights.quantize(row, &mut bytes[start..]);
     }
 }

@@ -6,18 +6,18 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use gguf_rs_lite::{Gguf, TensorInfo, TensorType};
-use ruvllm_kernels::quant::BlockFormat;
+use ruvllm_kernels::quant::WeightFormat;
 
 use crate::error::{Error, Result};
 use crate::file::{Factor, LoraFile, Update};
 use crate::place::{Projection, RowOrder};
 
 /// The types that factors are stored in.
-const FORMATS: [(TensorType, BlockFormat); 4] = [
-    (TensorType::F32, BlockFormat::F32),
-    (TensorType::F16, BlockFormat::F16),
-    (TensorType::BF16, BlockFormat::BF16),
-    (TensorType::Q8_0, BlockFormat::Q8_0),
+const FORMATS: [(TensorType, WeightFormat); 4] = [
+    (TensorType::F32, WeightFormat::F32),
+    (TensorType::F16, WeightFormat::F16),
+    (TensorType::BF16, WeightFormat::BF16),
+    (TensorType::Q8_0, WeightFormat::Q8_0),
 ];
 
 const PROJECTIONS: [(&str, Projection); 9] = [

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use gguf_rs_lite::TensorData;
 use regex::Regex;
-use ruvllm_kernels::quant::BlockFormat;
+use ruvllm_kernels::quant::WeightFormat;
 use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -114,9 +114,9 @@ fn updates(data: &TensorData, scales: &Scales) -> Result<Vec<Update>> {
         }
         let (module, which) = split(&name)?;
         let format = match info.dtype {
-            Dtype::F32 => BlockFormat::F32,
-            Dtype::F16 => BlockFormat::F16,
-            Dtype::BF16 => BlockFormat::BF16,
+            Dtype::F32 => WeightFormat::F32,
+            Dtype::F16 => WeightFormat::F16,
+            Dtype::BF16 => WeightFormat::BF16,
             other => return Err(Error::TensorType { name, found: format!("{other:?}") }),
         };
         let &[rows, cols] = info.shape.as_slice() else { return Err(Error::NotAMatrix { name }) };

@@ -2,7 +2,7 @@
 
 use ruvllm_gpu::{Format, Gpu, Matrix, Quantized, self_test};
 use ruvllm_kernels::matmul::Activations;
-use ruvllm_kernels::quant::{BlockFormat, PackedMatrix, SharedBytes};
+use ruvllm_kernels::quant::{PackedMatrix, SharedBytes, WeightFormat};
 use ruvllm_kernels::{Kernels, ThreadPool};
 
 use crate::gpu;
@@ -17,12 +17,12 @@ const TOLERANCE: f64 = 2e-3;
 fn products_agree_with_the_cpu() {
     let Some(gpu) = gpu() else { return };
     let formats = [
-        (Format::F16, BlockFormat::F16),
-        (Format::Q8_0, BlockFormat::Q8_0),
-        (Format::Q4_0, BlockFormat::Q4_0),
-        (Format::Q4K, BlockFormat::Q4K),
-        (Format::Q5K, BlockFormat::Q5K),
-        (Format::Q6K, BlockFormat::Q6K),
+        (Format::F16, WeightFormat::F16),
+        (Format::Q8_0, WeightFormat::Q8_0),
+        (Format::Q4_0, WeightFormat::Q4_0),
+        (Format::Q4K, WeightFormat::Q4K),
+        (Format::Q5K, WeightFormat::Q5K),
+        (Format::Q6K, WeightFormat::Q6K),
     ];
     for (format, cpu_format) in formats {
         for (rows, cols, batch) in [(33, 1024, 1), (70, 768, 5), (8, 4096, 8)] {
@@ -41,7 +41,7 @@ fn products_agree_with_the_cpu() {
 }
 
 fn on_cpu(
-    format: BlockFormat,
+    format: WeightFormat,
     rows: usize,
     cols: usize,
     batch: usize,

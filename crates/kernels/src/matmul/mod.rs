@@ -34,7 +34,7 @@ use std::ops::Range;
 pub use activations::Activations;
 
 use crate::pool::DisjointMut;
-use crate::quant::{BlockFormat, PackedMatrix};
+use crate::quant::{PackedMatrix, WeightFormat};
 use crate::{Kernels, ThreadPool};
 use float::{FloatProduct, PackedInputs, Pair};
 use integer::IntegerProduct;
@@ -75,7 +75,7 @@ impl Kernels {
     /// tokens. NaN and infinite activations, and such scales, give NaN or infinite outputs.
     ///
     /// # Panics
-    /// If shapes disagree, or the format [uses 8-bit activations](BlockFormat::uses_q8) and they
+    /// If shapes disagree, or the format [uses 8-bit activations](WeightFormat::uses_q8) and they
     /// have not been made.
     pub fn matmul(&self, pool: &ThreadPool, w: &PackedMatrix, x: &Activations, out: &mut [f32]) {
         self.matmul_many(pool, x, &mut [MatmulJob { weights: w, out }]);
@@ -154,21 +154,21 @@ impl Kernels {
         };
         let slots = self.slots;
         match w.format() {
-            BlockFormat::F32 => float(slots.matmul_f32),
-            BlockFormat::F16 => float(slots.matmul_f16),
-            BlockFormat::BF16 => float(slots.matmul_bf16),
-            BlockFormat::Q8_0 => integer(slots.matmul_q8_0),
-            BlockFormat::Q4_0 => integer(slots.matmul_q4_0),
-            BlockFormat::Q4_1 => integer(slots.matmul_q4_1),
-            BlockFormat::Q5_0 => integer(slots.matmul_q5_0),
-            BlockFormat::Q5_1 => integer(slots.matmul_q5_1),
-            BlockFormat::Q2K => integer(slots.matmul_q2_k),
-            BlockFormat::Q3K => integer(slots.matmul_q3_k),
-            BlockFormat::Q4K => integer(slots.matmul_q4_k),
-            BlockFormat::Q5K => integer(slots.matmul_q5_k),
-            BlockFormat::Q6K => integer(slots.matmul_q6_k),
-            BlockFormat::IQ4NL => integer(slots.matmul_iq4_nl),
-            BlockFormat::IQ4XS => integer(slots.matmul_iq4_xs),
+            WeightFormat::F32 => float(slots.matmul_f32),
+            WeightFormat::F16 => float(slots.matmul_f16),
+            WeightFormat::BF16 => float(slots.matmul_bf16),
+            WeightFormat::Q8_0 => integer(slots.matmul_q8_0),
+            WeightFormat::Q4_0 => integer(slots.matmul_q4_0),
+            WeightFormat::Q4_1 => integer(slots.matmul_q4_1),
+            WeightFormat::Q5_0 => integer(slots.matmul_q5_0),
+            WeightFormat::Q5_1 => integer(slots.matmul_q5_1),
+            WeightFormat::Q2K => integer(slots.matmul_q2_k),
+            WeightFormat::Q3K => integer(slots.matmul_q3_k),
+            WeightFormat::Q4K => integer(slots.matmul_q4_k),
+            WeightFormat::Q5K => integer(slots.matmul_q5_k),
+            WeightFormat::Q6K => integer(slots.matmul_q6_k),
+            WeightFormat::IQ4NL => integer(slots.matmul_iq4_nl),
+            WeightFormat::IQ4XS => integer(slots.matmul_iq4_xs),
         }
     }
 }

@@ -9,7 +9,7 @@ use super::*;
 use crate::quant::SharedBytes;
 
 /// A matrix over `blocks`, placed at an odd address.
-fn matrix(format: BlockFormat, rows: usize, cols: usize, blocks: &[u8]) -> PackedMatrix {
+fn matrix(format: WeightFormat, rows: usize, cols: usize, blocks: &[u8]) -> PackedMatrix {
     let mut bytes = vec![0; blocks.len() + 2];
     let odd = 1 + usize::from(bytes.as_ptr() as usize % 2 == 1);
     bytes[odd..odd + blocks.len()].copy_from_slice(blocks);
@@ -17,7 +17,7 @@ fn matrix(format: BlockFormat, rows: usize, cols: usize, blocks: &[u8]) -> Packe
     PackedMatrix::new(format, rows, cols, bytes).unwrap()
 }
 
-fn normal_matrix(random: &mut Random, format: BlockFormat, rows: usize, cols: usize) -> PackedMatrix {
+fn normal_matrix(random: &mut Random, format: WeightFormat, rows: usize, cols: usize) -> PackedMatrix {
     let values: Vec<f32> = (0..rows * cols).map(|_| random.normal()).collect();
     let mut blocks = vec![0; format.row_bytes(cols).unwrap() * rows];
     format.quantize(&values, &mut blocks);
@@ -41,7 +41,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
 
 /// `(rows, cols)` that fit a format: odd counts, whole quant blocks, and rows that are no multiple
 /// of eight sub-blocks.
-fn columns(format: BlockFormat, units: usize) -> usize {
+fn columns(format: WeightFormat, units: usize) -> usize {
     match format.block_len() {
         1 => 149 * units + 3,
         len => len * units,
@@ -53,7 +53,7 @@ proptest! {
 
     #[test]
     fn all_instruction_sets_give_the_same_bits(
-        format in prop::sample::select(&BlockFormat::ALL[..]),
+        format in prop::sample::select(&WeightFormat::ALL[..]),
         rows in 0_usize..40,
         units in 1_usize..12,
         tokens in 0_usize..40,
@@ -79,7 +79,7 @@ proptest! {
 
     #[test]
     fn a_product_depends_on_its_row_and_token_alone(
-        format in prop::sample::select(&BlockFormat::ALL[..]),
+        format in prop::sample::select(&WeightFormat::ALL[..]),
         rows in 1_usize..70,
         units in 1_usize..12,
         tokens in 1_usize..40,
@@ -105,7 +105,7 @@ fn every_remainder_gives_the_same_bits() {
         println!("the AVX-512 products are not compared: this CPU has no AVX-512 VNNI");
     }
     let (pool, scalar) = (ThreadPool::single(), Kernels::for_isa(crate::Isa::Scalar).unwrap());
-    let formats = BlockFormat::ALL.into_iter().filter(|format| format.uses_q8());
+    let formats = WeightFormat::ALL.into_iter().filter(|format| format.uses_q8());
     for (seed, format) in formats.enumerate() {
         let mut random = Random::new(seed as u64);
         for (units, rows) in [(1, 1), (1, 16), (3, 17), (9, 31), (8, 33), (2, 49)] {
@@ -152,7 +152,7 @@ fn assert_dots(w: &PackedMatrix, x: &[f32]) {
 #[test]
 fn large_float_products_have_the_same_bits_as_small_ones() {
     let mut random = Random::new(5);
-    for format in [BlockFormat::F32, BlockFormat::F16, BlockFormat::BF16] {
+    for format in [WeightFormat::F32, WeightFormat::F16, WeightFormat::BF16] {
         let w = normal_matrix(&mut random, format, 131, 523);
         let x: Vec<f32> = (0..195 * 523).map(|_| random.normal()).collect();
         assert_dots(&w, &x);
@@ -166,9 +166,9 @@ fn float_products_have_every_remainder() {
     let mut random = Random::new(6);
     for cols in [1, 7, 8, 9, 513] {
         let x: Vec<f32> = (0..21 * cols).map(|_| random.normal()).collect();
-        let w = normal_matrix(&mut random, BlockFormat::F32, 17, cols);
+        let w = normal_matrix(&mut random, WeightFormat::F32, 17, cols);
         for rows in 1..=17 {
-            let part = matrix(BlockFormat::F32, rows, cols, &w.bytes()[..rows * cols * 4]);
+            let part = matrix(WeightFormat::F32, rows, cols, &w.bytes()[..rows * cols * 4]);
             for tokens in (1..=21).step_by(if cols > 100 { 4 } else { 1 }) {
                 assert_dots(&part, &x[..tokens * cols]);
             }
@@ -181,7 +181,7 @@ fn float_products_have_every_remainder() {
 fn few_tokens_with_long_rows_give_the_same_bits() {
     let (pool, scalar) = (ThreadPool::single(), Kernels::for_isa(crate::Isa::Scalar).unwrap());
     let mut random = Random::new(11);
-    for format in [BlockFormat::Q8_0, BlockFormat::Q4K, BlockFormat::Q6K] {
+    for format in [WeightFormat::Q8_0, WeightFormat::Q4K, WeightFormat::Q6K] {
         let cols = 4096 + format.block_len();
         let w = normal_matrix(&mut random, format, 19, cols);
         let x: Vec<f32> = (0..8 * cols).map(|_| random.normal()).collect();
@@ -202,7 +202,7 @@ const F32_NMSE: f64 = 1e-12;
 #[test]
 fn products_are_right() {
     let (rows, cols, tokens) = (37, 2048, 19);
-    for format in BlockFormat::ALL {
+    for format in WeightFormat::ALL {
         let mut random = Random::new(7);
         let w = normal_matrix(&mut random, format, rows, cols);
         let x: Vec<f32> = (0..tokens * cols).map(|_| random.normal()).collect();
@@ -230,7 +230,7 @@ fn products_are_right() {
 #[test]
 fn activations_that_are_not_finite_give_nan() {
     for kernels in Kernels::available() {
-        for format in BlockFormat::ALL {
+        for format in WeightFormat::ALL {
             for tokens in [1, 2, 7, 21] {
                 let w = normal_matrix(&mut Random::new(3), format, 3, 512);
                 for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
@@ -249,7 +249,8 @@ fn activations_that_are_not_finite_give_nan() {
 #[test]
 fn several_matrices_share_one_dispatch() {
     let mut random = Random::new(11);
-    let formats = [BlockFormat::Q4K, BlockFormat::Q6K, BlockFormat::F16, BlockFormat::Q8_0, BlockFormat::F32];
+    let formats =
+        [WeightFormat::Q4K, WeightFormat::Q6K, WeightFormat::F16, WeightFormat::Q8_0, WeightFormat::F32];
     let rows = [33, 1, 16, 0, 50];
     let matrices: Vec<PackedMatrix> =
         formats.iter().zip(rows).map(|(&f, rows)| normal_matrix(&mut random, f, rows, 512)).collect();
@@ -271,7 +272,7 @@ fn several_matrices_share_one_dispatch() {
 
 #[test]
 fn no_columns_give_zeros() {
-    for format in BlockFormat::ALL {
+    for format in WeightFormat::ALL {
         let w = matrix(format, 3, 0, &[]);
         let kernels = Kernels::for_isa(crate::Isa::best()).unwrap();
         let mut activations = Activations::new();
@@ -286,7 +287,7 @@ fn no_columns_give_zeros() {
 #[test]
 #[should_panic(expected = "Activations::quantize must precede")]
 fn integer_formats_need_quantized_activations() {
-    let w = normal_matrix(&mut Random::new(1), BlockFormat::Q8_0, 3, 64);
+    let w = normal_matrix(&mut Random::new(1), WeightFormat::Q8_0, 3, 64);
     let mut activations = Activations::new();
     activations.resize(1, 64).fill(1.0);
     Kernels::for_isa(crate::Isa::Scalar).unwrap().matmul(

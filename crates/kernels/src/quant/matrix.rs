@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::quant::BlockFormat;
+use crate::quant::WeightFormat;
 use crate::{Error, Result};
 
 /// Bytes kept alive by whoever refers to them: a memory-mapped file, an embedded model, a buffer.
@@ -47,13 +47,12 @@ impl std::fmt::Debug for SharedBytes {
     }
 }
 
-/// A weight matrix in a quant block format: `[rows, cols]`, row-major, every row whole quant
-/// blocks.
+/// A weight matrix in a [`WeightFormat`]: `[rows, cols]`, row-major, rows of whole quant blocks.
 ///
 /// The matrix refers to the bytes of the file; matrix products read them in place.
 #[derive(Debug, Clone)]
 pub struct PackedMatrix {
-    format: BlockFormat,
+    format: WeightFormat,
     rows: usize,
     cols: usize,
     row_bytes: usize,
@@ -67,7 +66,7 @@ impl PackedMatrix {
     /// # Errors
     /// [`Error::MatrixCols`] when a row is not whole quant blocks, [`Error::MatrixBytes`] when the
     /// bytes do not have exactly the size of the matrix.
-    pub fn new(format: BlockFormat, rows: usize, cols: usize, bytes: SharedBytes) -> Result<Self> {
+    pub fn new(format: WeightFormat, rows: usize, cols: usize, bytes: SharedBytes) -> Result<Self> {
         let row_bytes = format.row_bytes(cols).ok_or(Error::MatrixCols {
             format: format.name(),
             cols,
@@ -91,7 +90,7 @@ impl PackedMatrix {
     }
 
     /// The weight format.
-    pub fn format(&self) -> BlockFormat {
+    pub fn format(&self) -> WeightFormat {
         self.format
     }
 
@@ -123,18 +122,18 @@ mod tests {
     #[test]
     fn sizes_are_checked() {
         let bytes = |n: usize| SharedBytes::new(vec![0_u8; n]);
-        assert!(PackedMatrix::new(BlockFormat::Q8_0, 3, 64, bytes(204)).is_ok());
-        assert!(PackedMatrix::new(BlockFormat::Q8_0, 0, 64, bytes(0)).is_ok());
+        assert!(PackedMatrix::new(WeightFormat::Q8_0, 3, 64, bytes(204)).is_ok());
+        assert!(PackedMatrix::new(WeightFormat::Q8_0, 0, 64, bytes(0)).is_ok());
         assert!(matches!(
-            PackedMatrix::new(BlockFormat::Q8_0, 3, 63, bytes(204)),
+            PackedMatrix::new(WeightFormat::Q8_0, 3, 63, bytes(204)),
             Err(Error::MatrixCols { cols: 63, block_len: 32, .. })
         ));
         assert!(matches!(
-            PackedMatrix::new(BlockFormat::Q8_0, 3, 64, bytes(203)),
+            PackedMatrix::new(WeightFormat::Q8_0, 3, 64, bytes(203)),
             Err(Error::MatrixBytes { row_bytes: 68, found: 203, .. })
         ));
         assert!(matches!(
-            PackedMatrix::new(BlockFormat::F32, usize::MAX, 64, bytes(0)),
+            PackedMatrix::new(WeightFormat::F32, usize::MAX, 64, bytes(0)),
             Err(Error::MatrixBytes { .. })
         ));
     }
@@ -150,8 +149,8 @@ mod tests {
     fn one_row_is_dequantized() {
         let values: Vec<f32> = (0..12).map(|i| i as f32).collect();
         let mut bytes = vec![0; 48];
-        BlockFormat::F32.quantize(&values, &mut bytes);
-        let matrix = PackedMatrix::new(BlockFormat::F32, 3, 4, SharedBytes::new(bytes)).unwrap();
+        WeightFormat::F32.quantize(&values, &mut bytes);
+        let matrix = PackedMatrix::new(WeightFormat::F32, 3, 4, SharedBytes::new(bytes)).unwrap();
         let mut row = [0.0; 4];
         matrix.dequantize_row(1, &mut row);
         assert_eq!(row, [4.0, 5.0, 6.0, 7.0]);

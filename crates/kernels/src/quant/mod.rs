@@ -1,17 +1,17 @@
 //! Weights as a model file stores them: the formats of quant blocks, and matrices over shared
 //! bytes.
 //!
-//! [`BlockFormat`] says how many values share a quant block, how its bytes are laid out, and
+//! [`WeightFormat`] says how many values share a quant block, how its bytes are laid out, and
 //! converts them to f32 and back; [`PackedMatrix`] is a matrix in such a format over
 //! [`SharedBytes`] that it does not copy. Products with it are in [`matmul`](crate::matmul).
 //!
 //! # Example
 //! ```
-//! use ruvllm_kernels::quant::BlockFormat;
+//! use ruvllm_kernels::quant::WeightFormat;
 //!
 //! let (mut bytes, mut back) = ([0; 34], [0.0; 32]);
-//! BlockFormat::Q8_0.quantize(&[0.5; 32], &mut bytes);
-//! BlockFormat::Q8_0.dequantize(&bytes, &mut back);
+//! WeightFormat::Q8_0.quantize(&[0.5; 32], &mut bytes);
+//! WeightFormat::Q8_0.dequantize(&bytes, &mut back);
 //! assert!(back.iter().all(|x| (x - 0.5).abs() < 1e-3));
 //! ```
 //!
@@ -71,7 +71,7 @@ pub(crate) const SUB_BLOCK: usize = 32;
 /// values in [`block_bytes`](Self::block_bytes) bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum BlockFormat {
+pub enum WeightFormat {
     /// 32-bit floats.
     F32,
     /// IEEE half precision.
@@ -111,21 +111,21 @@ pub enum BlockFormat {
 macro_rules! with_block {
     ($format:expr, F32 => $f32:expr, F16 => $f16:expr, BF16 => $bf16:expr, $block:ident => $quantized:expr) => {
         match $format {
-            BlockFormat::F32 => $f32,
-            BlockFormat::F16 => $f16,
-            BlockFormat::BF16 => $bf16,
-            BlockFormat::Q8_0 => with_block!(@ $block = Q8_0, $quantized),
-            BlockFormat::Q4_0 => with_block!(@ $block = Q4_0, $quantized),
-            BlockFormat::Q4_1 => with_block!(@ $block = Q4_1, $quantized),
-            BlockFormat::Q5_0 => with_block!(@ $block = Q5_0, $quantized),
-            BlockFormat::Q5_1 => with_block!(@ $block = Q5_1, $quantized),
-            BlockFormat::Q2K => with_block!(@ $block = Q2K, $quantized),
-            BlockFormat::Q3K => with_block!(@ $block = Q3K, $quantized),
-            BlockFormat::Q4K => with_block!(@ $block = Q4K, $quantized),
-            BlockFormat::Q5K => with_block!(@ $block = Q5K, $quantized),
-            BlockFormat::Q6K => with_block!(@ $block = Q6K, $quantized),
-            BlockFormat::IQ4NL => with_block!(@ $block = Iq4Nl, $quantized),
-            BlockFormat::IQ4XS => with_block!(@ $block = Iq4Xs, $quantized),
+            WeightFormat::F32 => $f32,
+            WeightFormat::F16 => $f16,
+            WeightFormat::BF16 => $bf16,
+            WeightFormat::Q8_0 => with_block!(@ $block = Q8_0, $quantized),
+            WeightFormat::Q4_0 => with_block!(@ $block = Q4_0, $quantized),
+            WeightFormat::Q4_1 => with_block!(@ $block = Q4_1, $quantized),
+            WeightFormat::Q5_0 => with_block!(@ $block = Q5_0, $quantized),
+            WeightFormat::Q5_1 => with_block!(@ $block = Q5_1, $quantized),
+            WeightFormat::Q2K => with_block!(@ $block = Q2K, $quantized),
+            WeightFormat::Q3K => with_block!(@ $block = Q3K, $quantized),
+            WeightFormat::Q4K => with_block!(@ $block = Q4K, $quantized),
+            WeightFormat::Q5K => with_block!(@ $block = Q5K, $quantized),
+            WeightFormat::Q6K => with_block!(@ $block = Q6K, $quantized),
+            WeightFormat::IQ4NL => with_block!(@ $block = Iq4Nl, $quantized),
+            WeightFormat::IQ4XS => with_block!(@ $block = Iq4Xs, $quantized),
         }
     };
     (@ $block:ident = $type:ty, $quantized:expr) => {{
@@ -134,7 +134,7 @@ macro_rules! with_block {
     }};
 }
 
-impl BlockFormat {
+impl WeightFormat {
     /// Every format.
     pub const ALL: [Self; 15] = [
         Self::F32,

@@ -10,23 +10,23 @@ fn sizes_are_those_of_the_file_format() {
     let k = [(256, 84), (256, 110), (256, 144), (256, 176), (256, 210)];
     let non_linear = [(32, 18), (256, 136)];
     let sizes = [&plain[..], &simple, &k, &non_linear].concat();
-    assert_eq!(sizes.len(), BlockFormat::ALL.len());
-    for (format, (len, bytes)) in BlockFormat::ALL.into_iter().zip(sizes) {
+    assert_eq!(sizes.len(), WeightFormat::ALL.len());
+    for (format, (len, bytes)) in WeightFormat::ALL.into_iter().zip(sizes) {
         assert_eq!((format.block_len(), format.block_bytes()), (len, bytes), "{}", format.name());
     }
 }
 
 #[test]
 fn a_row_is_whole_blocks() {
-    assert_eq!(BlockFormat::Q4K.row_bytes(512), Some(288));
-    assert_eq!(BlockFormat::Q4K.row_bytes(511), None);
-    assert_eq!(BlockFormat::Q8_0.row_bytes(0), Some(0));
-    assert_eq!(BlockFormat::F32.row_bytes(usize::MAX), None);
+    assert_eq!(WeightFormat::Q4K.row_bytes(512), Some(288));
+    assert_eq!(WeightFormat::Q4K.row_bytes(511), None);
+    assert_eq!(WeightFormat::Q8_0.row_bytes(0), Some(0));
+    assert_eq!(WeightFormat::F32.row_bytes(usize::MAX), None);
 }
 
 #[test]
 fn blocks_of_zeros_decode_to_zeros() {
-    for format in BlockFormat::ALL {
+    for format in WeightFormat::ALL {
         let mut bytes = vec![0xff; format.row_bytes(512).unwrap()];
         format.quantize(&[0.0; 512], &mut bytes);
         let mut values = [1.0; 512];
@@ -37,7 +37,7 @@ fn blocks_of_zeros_decode_to_zeros() {
 
 #[test]
 fn quantizing_again_loses_less_than_a_step() {
-    for format in BlockFormat::ALL {
+    for format in WeightFormat::ALL {
         let original: Vec<f32> = (0..512).map(|i| ((i * 37 % 101) as f32 - 40.0) * 0.01).collect();
         let mut bytes = vec![0; format.row_bytes(512).unwrap()];
         let mut once = vec![0.0; 512];
@@ -68,12 +68,12 @@ fn packed_scales_hold_every_six_bit_number() {
 #[test]
 #[should_panic(expected = "Q6_K: 209 bytes do not hold 256 values")]
 fn short_bytes_are_refused() {
-    BlockFormat::Q6K.dequantize(&[0; 209], &mut [0.0; 256]);
+    WeightFormat::Q6K.dequantize(&[0; 209], &mut [0.0; 256]);
 }
 
 #[test]
 fn numbers_that_are_not_finite_do_not_stop_a_quantizer() {
-    for format in BlockFormat::ALL {
+    for format in WeightFormat::ALL {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN_POSITIVE / 4.0] {
             let mut values = [0.5; 256];
             values[100] = bad;

@@ -1,12 +1,12 @@
 //! What happens to the values of a tensor between the two formats. One tensor is in memory at a
 //! time.
 
-use ruvllm_kernels::quant::BlockFormat;
+use ruvllm_kernels::quant::WeightFormat;
 
 use super::tensors::Change;
 
 /// The values of a vector, changed, as little-endian f32.
-pub(super) fn vector(bytes: &[u8], format: BlockFormat, change: Change) -> Vec<u8> {
+pub(super) fn vector(bytes: &[u8], format: WeightFormat, change: Change) -> Vec<u8> {
     let mut values = vec![0.0_f32; bytes.len() / format.block_bytes()];
     format.dequantize(bytes, &mut values);
     if change == Change::PlusOne {
@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn vectors_become_f32() {
         let halves = [1.5_f32, -2.0].map(|x| x.to_bits().to_be_bytes()).map(|b| [b[1], b[0]]);
-        let changed = vector(&halves.concat(), BlockFormat::BF16, Change::PlusOne);
+        let changed = vector(&halves.concat(), WeightFormat::BF16, Change::PlusOne);
         assert_eq!(changed, f32_bytes(&[2.5, -1.0]));
     }
 }

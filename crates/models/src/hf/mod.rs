@@ -39,7 +39,7 @@ use self::shards::Shards;
 use self::tensors::{Change, Origin, Tensor};
 use crate::checkpoint::{Checkpoint, TensorBytes};
 use crate::error::{Error, Result};
-use crate::weights::{EMBEDDING, block_format};
+use crate::weights::{EMBEDDING, weight_format};
 
 /// A model in a Hugging Face folder.
 ///
@@ -195,7 +195,7 @@ impl Checkpoint for HfFolder {
         match (change, stored.dims.as_slice()) {
             (Change::None, _) if same_type => Ok(TensorBytes::Shared(data)),
             (_, [_]) => {
-                let format = stored.tensor_type.and_then(block_format).ok_or_else(missing)?;
+                let format = stored.tensor_type.and_then(weight_format).ok_or_else(missing)?;
                 Ok(TensorBytes::Made(change::vector(data.as_bytes(), format, change)))
             }
             (Change::SkipRows(skipped), [_, rows]) => {

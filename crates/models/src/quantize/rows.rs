@@ -4,10 +4,10 @@ use std::sync::{Mutex, PoisonError};
 
 use gguf_rs_lite::{FileWriter, TensorInfo, TensorType};
 use ruvllm_kernels::ThreadPool;
-use ruvllm_kernels::quant::BlockFormat;
+use ruvllm_kernels::quant::WeightFormat;
 
 use crate::error::{Error, Result};
-use crate::weights::{block_format, format_of};
+use crate::weights::{format_of, weight_format};
 
 /// Values that are in memory at a time, unless a single row has more.
 const BATCH_VALUES: usize = 1 << 20;
@@ -29,7 +29,7 @@ pub(super) fn write_tensor(
     advance: &mut dyn FnMut(usize) -> Result<()>,
 ) -> Result<()> {
     // A tensor of a type that is unknown here keeps it: the caller has checked.
-    let (Some(from), Some(to)) = (block_format(tensor.tensor_type), block_format(to)) else {
+    let (Some(from), Some(to)) = (weight_format(tensor.tensor_type), weight_format(to)) else {
         writer.write_chunk(data)?;
         return advance(data.len());
     };
@@ -49,7 +49,7 @@ pub(super) fn write_tensor(
 pub(super) fn convert_tensor(
     tensor: &TensorInfo,
     data: &[u8],
-    to: BlockFormat,
+    to: WeightFormat,
     pool: &ThreadPool,
 ) -> Result<Vec<u8>> {
     let Some(rows) = Rows::new(tensor, format_of(tensor)?, to).filter(|_| !data.is_empty()) else {
@@ -63,8 +63,8 @@ pub(super) fn convert_tensor(
 /// The rows of one tensor and what becomes of them.
 struct Rows<'a> {
     name: &'a str,
-    from: BlockFormat,
-    to: BlockFormat,
+    from: WeightFormat,
+    to: WeightFormat,
     cols: usize,
     from_row: usize, // bytes
     to_row: usize,   // bytes
@@ -72,7 +72,7 @@ struct Rows<'a> {
 
 impl<'a> Rows<'a> {
     /// `None` if rows are not whole blocks of both types.
-    fn new(tensor: &'a TensorInfo, from: BlockFormat, to: BlockFormat) -> Option<Self> {
+    fn new(tensor: &'a TensorInfo, from: WeightFormat, to: WeightFormat) -> Option<Self> {
         let cols = tensor.dims.first().map_or(1, |&cols| cols as usize);
         let (from_row, to_row) = (from.row_bytes(cols)?, to.row_bytes(cols)?);
         Some(Self { name: &tensor.name, from, to, cols, from_row, to_row })
@@ -101,7 +101,7 @@ impl<'a> Rows<'a> {
         let mut values = vec![0.0; data.len() / self.from_row * self.cols];
         self.from.dequantize(data, &mut values);
         let limit = match self.to {
-            BlockFormat::F32 | BlockFormat::BF16 => f32::MAX,
+            WeightFormat::F32 | WeightFormat::BF16 => f32::MAX,
             _ => HALF_MAX,
         };
         if let Some(index) = values.iter().position(|x| x.is_nan() || x.abs() > limit) {

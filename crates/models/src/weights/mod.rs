@@ -6,7 +6,7 @@ mod source;
 
 use ruvllm_kernels::quant::PackedMatrix;
 
-pub use self::source::{LoadProgress, WeightBytes, block_format};
+pub use self::source::{LoadProgress, WeightBytes, weight_format};
 pub(crate) use self::source::{TensorSource, format_of, read_vector};
 
 /// Name of the token embedding, `[vocab_size, model_dim]`.

@@ -3,28 +3,28 @@
 use std::collections::HashSet;
 
 use gguf_rs_lite::{TensorInfo, TensorType};
-use ruvllm_kernels::quant::{BlockFormat, PackedMatrix, SharedBytes};
+use ruvllm_kernels::quant::{PackedMatrix, SharedBytes, WeightFormat};
 
 use crate::checkpoint::{Checkpoint, TensorBytes};
 use crate::error::{Error, Result};
 
-/// The storage types that have kernels, and the block formats they are.
-const FORMATS: &[(TensorType, BlockFormat)] = &[
-    (TensorType::F32, BlockFormat::F32),
-    (TensorType::F16, BlockFormat::F16),
-    (TensorType::BF16, BlockFormat::BF16),
-    (TensorType::Q8_0, BlockFormat::Q8_0),
-    (TensorType::Q4_0, BlockFormat::Q4_0),
-    (TensorType::Q4_1, BlockFormat::Q4_1),
-    (TensorType::Q5_0, BlockFormat::Q5_0),
-    (TensorType::Q5_1, BlockFormat::Q5_1),
-    (TensorType::Q2_K, BlockFormat::Q2K),
-    (TensorType::Q3_K, BlockFormat::Q3K),
-    (TensorType::Q4_K, BlockFormat::Q4K),
-    (TensorType::Q5_K, BlockFormat::Q5K),
-    (TensorType::Q6_K, BlockFormat::Q6K),
-    (TensorType::IQ4_NL, BlockFormat::IQ4NL),
-    (TensorType::IQ4_XS, BlockFormat::IQ4XS),
+/// The storage types that have kernels, and their weight formats.
+const FORMATS: &[(TensorType, WeightFormat)] = &[
+    (TensorType::F32, WeightFormat::F32),
+    (TensorType::F16, WeightFormat::F16),
+    (TensorType::BF16, WeightFormat::BF16),
+    (TensorType::Q8_0, WeightFormat::Q8_0),
+    (TensorType::Q4_0, WeightFormat::Q4_0),
+    (TensorType::Q4_1, WeightFormat::Q4_1),
+    (TensorType::Q5_0, WeightFormat::Q5_0),
+    (TensorType::Q5_1, WeightFormat::Q5_1),
+    (TensorType::Q2_K, WeightFormat::Q2K),
+    (TensorType::Q3_K, WeightFormat::Q3K),
+    (TensorType::Q4_K, WeightFormat::Q4K),
+    (TensorType::Q5_K, WeightFormat::Q5K),
+    (TensorType::Q6_K, WeightFormat::Q6K),
+    (TensorType::IQ4_NL, WeightFormat::IQ4NL),
+    (TensorType::IQ4_XS, WeightFormat::IQ4XS),
 ];
 
 /// How far loading has come; one report follows each tensor.
@@ -150,7 +150,7 @@ impl<'a> TensorSource<'a> {
 
 /// A matrix in the file from which rows are taken, from the top.
 pub(crate) struct MatrixRows {
-    format: BlockFormat,
+    format: WeightFormat,
     cols: usize,
     row_bytes: usize,
     /// The rows that are left.
@@ -182,14 +182,14 @@ fn find<'a>(checkpoint: &'a dyn Checkpoint, name: &str) -> Result<&'a TensorInfo
     checkpoint.tensor(name).ok_or_else(|| Error::MissingTensor { name: name.to_owned() })
 }
 
-/// The block format of a storage type; `None` for a type without kernels.
-pub fn block_format(tensor_type: TensorType) -> Option<BlockFormat> {
+/// The weight format of a storage type; `None` for a type without kernels.
+pub fn weight_format(tensor_type: TensorType) -> Option<WeightFormat> {
     FORMATS.iter().find(|(known, _)| *known == tensor_type).map(|&(_, format)| format)
 }
 
-/// The block format of a tensor.
-pub(crate) fn format_of(info: &TensorInfo) -> Result<BlockFormat> {
-    block_format(info.tensor_type).ok_or_else(|| Error::UnsupportedTensorType {
+/// The weight format of a tensor.
+pub(crate) fn format_of(info: &TensorInfo) -> Result<WeightFormat> {
+    weight_format(info.tensor_type).ok_or_else(|| Error::UnsupportedTensorType {
         name: info.name.clone(),
         found: info.tensor_type.name(),
         supported: FORMATS.iter().map(|(tensor_type, _)| tensor_type.name()).collect::<Vec<_>>().join(", "),

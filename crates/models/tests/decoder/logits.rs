@@ -1,7 +1,7 @@
 //! Logits, likelihoods and greedy continuations of the tiny models against float64 transformers.
 
 use gguf_rs_lite::Gguf;
-use ruvllm_kernels::quant::BlockFormat;
+use ruvllm_kernels::quant::WeightFormat;
 use ruvllm_models::{KvFormat, LogitsRows, Model, Segment, Workspace};
 use ruvllm_text::TokenId;
 use serde_json::Value;
@@ -71,7 +71,7 @@ fn output_matrix(gguf: &Gguf) -> Vec<f32> {
     let tied = || gguf.tensor("token_embd.weight").expect("an embedding");
     let info = gguf.tensor("output.weight").unwrap_or_else(tied);
     let mut values = vec![0.0; info.elements() as usize];
-    BlockFormat::F32.dequantize(gguf.data(info).expect("its data").as_bytes(), &mut values);
+    WeightFormat::F32.dequantize(gguf.data(info).expect("its data").as_bytes(), &mut values);
     values
 }
 

@@ -1,7 +1,7 @@
 //! Metadata and tensors of folders are those of the converted files.
 
 use gguf_rs_lite::{TensorType, Value};
-use ruvllm_kernels::quant::BlockFormat;
+use ruvllm_kernels::quant::WeightFormat;
 use ruvllm_models::{Checkpoint, Compute, KvPolicy, LogitsRows, Model, PagePool, Segment, Workspace};
 use ruvllm_text::tokenizer::{EncodeOptions, Tokenizer};
 
@@ -40,7 +40,7 @@ fn tensors_are_those_of_the_converted_file_in_its_order() {
             if found.name == COMPUTED {
                 let values = |bytes: &[u8]| {
                     let mut values = vec![0.0; bytes.len() / 4];
-                    BlockFormat::F32.dequantize(bytes, &mut values);
+                    WeightFormat::F32.dequantize(bytes, &mut values);
                     values
                 };
                 for (found, expected) in values(data).into_iter().zip(values(reference)) {

@@ -100,7 +100,7 @@ impl Activations {
     /// Makes the 8-bit form of the rows, unless it is there already.
     ///
     /// Needed before a product with a format for which
-    /// [`BlockFormat::uses_q8`](crate::quant::BlockFormat::uses_q8) holds.
+    /// [`WeightFormat::uses_q8`](crate::quant::WeightFormat::uses_q8) holds.
     ///
     /// # Numerics
     /// Per 32 values (the last group of a row padded with zeros): `scale = max|x| / 127`, `q =
