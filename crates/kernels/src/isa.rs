@@ -18,7 +18,7 @@ use crate::{Error, Result};
 /// macro `$then`.
 ///
 /// An entry is all that is said of a set: detection, [`Isa::features`], the `#[target_feature]`
-/// attributes of the slots and of [`Apart`](crate::lanes::Apart), and the tests of the lanes come
+/// attributes of the slots and of [`Apart`], and the tests of the lanes come
 /// from it.
 macro_rules! instruction_sets {
     ($then:ident) => {

@@ -37,8 +37,8 @@ impl TileShape {
         }
     }
 
-    /// Rows of the next tile where `remaining` are left: one of the numbers that [`for_rows!`]
-    /// knows.
+    /// Rows of the next tile where `remaining` are left: one of the row counts that
+    /// `blocked.rs` has a tile for.
     pub(super) fn next_rows(self, remaining: usize) -> usize {
         if remaining >= self.rows { self.rows } else { 1 << remaining.ilog2() }
     }

@@ -2,8 +2,8 @@
 
 use super::{KEY_TILE, KeyRope, NuqCodebooks};
 
-/// Codebooks and rotary embedding of a plane in [`KvFormat::Nuq3`](super::KvFormat::Nuq3), to write
-/// and to read it.
+/// Codebooks and rotary embedding of a plane in
+/// [`KvFormat::Nuq3`](crate::attention::KvFormat::Nuq3), to write and to read it.
 #[derive(Debug, Clone, Copy)]
 pub struct NuqContext<'a> {
     /// Codebooks of the layer.

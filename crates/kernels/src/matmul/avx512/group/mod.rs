@@ -1,7 +1,7 @@
 //! Unpacking of each format's quants, 64 bytes at a time.
 //!
-//! A format without its own implementation uses the plain loops of its [`QuantBlock`], which the
-//! compiler vectorizes.
+//! A format without its own implementation uses the plain loops of its
+//! [`QuantBlock`](crate::quant::QuantBlock), which the compiler vectorizes.
 
 use std::arch::x86_64::*;
 
