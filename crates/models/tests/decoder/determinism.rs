@@ -6,7 +6,7 @@ use ruvllm_kernels::{Kernels, ThreadPool};
 use ruvllm_models::{Compute, KvFormat, LogitsRows, Model, Segment, Workspace};
 use ruvllm_text::TokenId;
 
-use crate::fixtures::{self, Expected, all_computes, all_logits, bits};
+use crate::fixtures::{self, Expected, THREADS, all_computes, all_logits, bits};
 
 const MODELS: [(&str, &str); 12] = [
     ("tiny/llama", "model-F32.gguf"),
@@ -26,9 +26,8 @@ const MODELS: [(&str, &str); 12] = [
 /// Lengths of the pieces in which a prompt of 128 tokens is put in.
 const CHUNKS: [usize; 4] = [128, 64, 7, 1];
 
-/// The first instruction set and thread count meets all pieces, every other one a length that goes
-/// round with models and formats, so that all pairs are met; a full run meets all of them with
-/// every model and format.
+/// Every instruction set computes every model with every format; thread counts and lengths of
+/// pieces go round, so that all pairs are met. A full run meets every combination.
 #[test]
 fn isa_threads_and_chunks_do_not_change_a_bit() {
     let mut turn = 0;
@@ -43,9 +42,10 @@ fn isa_threads_and_chunks_do_not_change_a_bit() {
             let mut first: Option<Vec<u32>> = None;
             turn += 1;
             for (nth, compute) in all_computes().into_iter().enumerate() {
-                let is_its_turn = |at: usize| nth == 0 || (nth + turn) % CHUNKS.len() == at;
+                let (isa, threads) = (nth / THREADS, nth % THREADS);
                 for (at, chunk) in CHUNKS.into_iter().enumerate() {
-                    if !is_its_turn(at) && !fixtures::is_full_run() {
+                    let is_its_turn = (isa + turn) % THREADS == threads && (isa + turn) % CHUNKS.len() == at;
+                    if !is_its_turn && !ruvllm_testkit::is_full_run() {
                         continue;
                     }
                     let found = bits(&all_logits(&model, &compute, kv, tokens, chunk));

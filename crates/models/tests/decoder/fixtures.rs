@@ -63,21 +63,19 @@ pub(crate) fn become_architecture(metadata: &mut Metadata, from: &str, to: &str)
     metadata.insert("general.architecture", to);
 }
 
-/// Whether exhaustive tests meet every combination: `PROPTEST_CASES` is above proptest's default.
-pub(crate) fn is_full_run() -> bool {
-    proptest::test_runner::Config::default().cases > 256
-}
-
 /// The best kernels of this machine, one thread.
 pub(crate) fn compute() -> Compute {
     Compute::new(1).expect("kernels are available")
 }
 
+/// Thread counts of `all_computes`: one to so many.
+pub(crate) const THREADS: usize = 3;
+
 /// Every available instruction set with one, two and three threads.
 pub(crate) fn all_computes() -> Vec<Compute> {
     let mut computes = Vec::new();
     for kernels in Kernels::available() {
-        for threads in 1..=3 {
+        for threads in 1..=THREADS {
             computes.push(Compute { kernels, pool: ThreadPool::new(threads).expect("threads start") });
         }
     }

@@ -36,13 +36,13 @@ fn generate(engine: &Engine, request: &GenerateRequest) -> Result<usize, Error> 
 fn generation_goes_on_beyond_the_budget_when_the_oldest_tokens_may_go() {
     // 4 MiB hold 512 tokens in half precision.
     let engine = load(builtin_model(), &options("f16", PrefixCaching::Memory));
-    let long = |pressure| request(1, 200, 1500, Some(pressure));
+    let long = |pressure| request(1, 200, 700, Some(pressure));
     let failed = generate(&engine, &long(PressurePolicy::LowerPrecision)).expect_err("more than the budget");
     assert!(failed.kv_memory_short(), "{failed}");
     let completion = complete(&engine, &long(PressurePolicy::DropOldest));
-    assert_eq!(completion.tokens.len(), 1500);
+    assert_eq!(completion.tokens.len(), 700);
     assert!(
-        completion.dropped_tokens > 1000 && completion.dropped_tokens < 1650,
+        completion.dropped_tokens > 300 && completion.dropped_tokens < 850,
         "{}",
         completion.dropped_tokens
     );
@@ -51,9 +51,9 @@ fn generation_goes_on_beyond_the_budget_when_the_oldest_tokens_may_go() {
     // A sequence without its middle is no prefix.
     let again = complete(&engine, &request(1, 200, 1, None));
     assert_eq!(again.cached_tokens, 0);
-    // A prompt of several times the budget.
+    // A prompt of more than twice the budget.
     assert!(
-        generate(&engine, &request(2, 2000, 10, Some(PressurePolicy::DropOldest))).expect("it fits") > 1000
+        generate(&engine, &request(2, 1200, 10, Some(PressurePolicy::DropOldest))).expect("it fits") > 600
     );
     assert_eq!(complete(&engine, &request(3, 100, 5, None)).dropped_tokens, 0);
 }
