@@ -82,14 +82,11 @@ enum Command {
     /// cycles of files
     Tidy {
         /// Prints files, lines and import cycles of each crate instead
-        #[arg(long, conflicts_with_all = ["fix", "all"])]
+        #[arg(long, conflicts_with = "fix")]
         graph: bool,
         /// Wraps wide comments and pages instead
-        #[arg(long, conflicts_with = "all")]
-        fix: bool,
-        /// Also lists violations of pending rules
         #[arg(long)]
-        all: bool,
+        fix: bool,
     },
     /// Installs what a fresh Debian machine lacks; does nothing when all is there
     Setup {
@@ -179,7 +176,7 @@ pub fn run() -> Result<()> {
         Command::Fixtures { update: false } => fixtures::check(&workspace),
         Command::Tidy { graph: true, .. } => tidy::print_graph(&workspace),
         Command::Tidy { fix: true, .. } => tidy::fix(&workspace),
-        Command::Tidy { all, .. } => tidy::check(&workspace, all),
+        Command::Tidy { graph: false, fix: false } => tidy::check(&workspace),
         Command::Setup { dry_run, cross } => setup::setup(&workspace, dry_run, cross),
         Command::Adr { command } => run_adr(&workspace, &command),
         Command::Bench(_)

@@ -1,5 +1,4 @@
-//! Blocks that are shared: their numbers do not change, but may be replaced by the same ones in
-//! fewer bits.
+//! Shared blocks: immutable keys and values, which may be replaced by the same in fewer bits.
 
 use std::sync::Arc;
 
@@ -11,22 +10,22 @@ use crate::storage::Storage;
 use crate::store::KvStore;
 
 /// The keys and values of `block_tokens` consecutive tokens in all layers. Clones are the same
-/// block; its memory goes back when the last one is dropped.
+/// block; its memory is released with the last one.
 ///
 /// # Replacement
 /// Readers take the present storage once ([`Block::pin`]) and keep it while they read. A migration
 /// writes another storage beside it and publishes it with one store under the lock; the old one
-/// lives until its last reader lets go. A reader therefore never sees two precisions of one block,
-/// and nobody waits for a copy.
+/// lives until its last reader drops it. A reader therefore never sees two precisions of one
+/// block, and does not wait for a copy.
 #[derive(Clone)]
-pub struct Block(pub(crate) Arc<Shared>);
+pub struct Block(pub(crate) Arc<BlockState>);
 
-pub(crate) struct Shared {
+pub(crate) struct BlockState {
     store: KvStore,
     storage: RwLock<Arc<Storage>>,
 }
 
-/// The numbers of a block as they were when it was pinned.
+/// Keys and values of a block at the time of its pin.
 pub struct PinnedBlock {
     store: KvStore,
     storage: Arc<Storage>,
@@ -59,10 +58,10 @@ impl KvStore {
 
 impl Block {
     pub(crate) fn new(store: KvStore, storage: Arc<Storage>) -> Self {
-        Self(Arc::new(Shared { store, storage: RwLock::new(storage) }))
+        Self(Arc::new(BlockState { store, storage: RwLock::new(storage) }))
     }
 
-    /// The present numbers, which stay as they are while the pin lives.
+    /// The present keys and values, which do not change while the pin lives.
     pub fn pin(&self) -> PinnedBlock {
         PinnedBlock { store: self.0.store.clone(), storage: self.storage() }
     }
@@ -77,7 +76,7 @@ impl Block {
         self.0.storage.read().bytes()
     }
 
-    /// The store that made it, with the tenant that it counts for.
+    /// The store that made it, with the tenant charged for it.
     pub fn store(&self) -> &KvStore {
         &self.0.store
     }
@@ -90,17 +89,17 @@ impl Block {
         self.0.storage.read().tier()
     }
 
-    /// The storage itself, if nobody else holds the block or reads it, it is in `tier` and counts
-    /// for the tenant of `owner`; the block otherwise.
+    /// The storage, if the block has no other holder or reader, is in `tier` and charged to the
+    /// tenant of `owner`; the block otherwise.
     pub(crate) fn into_storage(self, tier: usize, owner: &KvStore) -> Result<Arc<Storage>, Self> {
-        let Shared { store, storage } = Arc::try_unwrap(self.0).map_err(Self)?;
+        let BlockState { store, storage } = Arc::try_unwrap(self.0).map_err(Self)?;
         let mut storage = storage.into_inner();
         let is_free = Arc::get_mut(&mut storage)
             .is_some_and(|storage| storage.tier() == tier && storage.store().is_of_same_tenant(owner));
         if is_free { Ok(storage) } else { Err(Self::new(store, storage)) }
     }
 
-    /// Puts `new` in the place of `old`; `false` if another storage took it meanwhile.
+    /// Replaces `old` by `new`; `false` if another storage took its place meanwhile.
     pub(crate) fn publish(&self, old: &Arc<Storage>, new: Arc<Storage>) -> bool {
         let mut storage = self.0.storage.write();
         let current = Arc::ptr_eq(&storage, old);
@@ -110,7 +109,7 @@ impl Block {
         current
     }
 
-    /// Puts `new` in the place of whatever is there, which it returns.
+    /// Replaces the present storage by `new` and returns it.
     pub(crate) fn exchange(&self, new: Arc<Storage>) -> Arc<Storage> {
         std::mem::replace(&mut *self.0.storage.write(), new)
     }
@@ -123,12 +122,12 @@ impl std::fmt::Debug for Block {
 }
 
 impl PinnedBlock {
-    /// How the numbers are stored.
+    /// Formats of the keys and values.
     pub fn formats(&self) -> KvFormats {
         self.store.tier(self.storage.tier()).formats
     }
 
-    /// The bytes of each layer, keys then values: what [`KvStore::restore_block`] takes.
+    /// The bytes of each layer, keys then values, for [`KvStore::restore_block`].
     pub fn layers(&self) -> impl ExactSizeIterator<Item = &[u8]> {
         (0..self.store.shape().n_layers).map(|layer| self.storage.layer(layer))
     }

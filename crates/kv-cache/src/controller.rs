@@ -1,5 +1,4 @@
-//! Keeping quality at a target: the border of the hot tier moves by the error that going down would
-//! cost.
+//! Quality controller: sizes the hot tier by the error that migration would add.
 
 use std::ops::RangeInclusive;
 
@@ -16,10 +15,10 @@ const STATE_BYTES: usize = 4 + 2 * 4 + 3 * 8;
 
 /// Chooses how many tokens stay hot, so that the error of attention's output stays at a target.
 ///
-/// Feed it the errors that [`Sequence::sample`](crate::Sequence::sample) estimates and give what it
-/// says to [`Sequence::set_hot_tokens`](crate::Sequence::set_hot_tokens). The border rises by a
-/// quarter while the estimate is above the target and falls by a tenth while it is below half of
-/// it: quality is won back faster than it is spent, and between the two marks nothing moves.
+/// It observes the errors that [`Sequence::sample`](crate::Sequence::sample) estimates; its result
+/// goes to [`Sequence::set_hot_tokens`](crate::Sequence::set_hot_tokens). The number of hot tokens
+/// rises by a quarter while the estimate is above the target and falls by a tenth while it is below
+/// half of it.
 ///
 /// # Examples
 /// ```
@@ -43,14 +42,14 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// A controller for a relative error of `target`, with a border within `hot_tokens`; it begins
-    /// at its lower end.
+    /// A controller for a relative error of `target`, within `hot_tokens`; it begins at the lower
+    /// end.
     pub fn new(target: f32, hot_tokens: RangeInclusive<usize>) -> Self {
         let (least, most) = hot_tokens.into_inner();
         Self { target, estimate: -1.0, least, most: most.max(least), hot_tokens: least }
     }
 
-    /// Takes a measured error into account. What is not a finite number counts as an error of 1.
+    /// Adds a measured error. One that is not finite counts as 1.
     pub fn observe(&mut self, error: f32) {
         let error = if error.is_finite() { error.max(0.0) } else { 1.0 };
         self.estimate = match self.estimate() {
@@ -65,8 +64,8 @@ impl Controller {
         self.hot_tokens = self.hot_tokens.clamp(self.least, self.most);
     }
 
-    /// Goes on from what a controller of another sequence has learned, within its own range;
-    /// without effect if that had another target.
+    /// Takes over the estimate and hot tokens of another sequence's controller, within its own
+    /// range; without effect for another target.
     pub fn resume(&mut self, learned: &Self) {
         if learned.target == self.target {
             self.estimate = learned.estimate;
@@ -74,9 +73,8 @@ impl Controller {
         }
     }
 
-    /// Lets the border fall by a tenth, as an error does that is far below the target. For what was
-    /// learned and then not measured again, because sequences stayed shorter than the border: it
-    /// would never fall otherwise.
+    /// Lowers the hot tokens by a tenth, as an error far below the target does. For sequences that
+    /// stayed shorter than the hot tokens and measured nothing: these would never fall otherwise.
     pub fn relax(&mut self) {
         self.hot_tokens = (self.hot_tokens - self.hot_tokens / 10).max(self.least);
     }
@@ -86,7 +84,7 @@ impl Controller {
         self.target
     }
 
-    /// The error that it reckons with; `None` before the first observation.
+    /// Running estimate of the error; `None` before the first observation.
     pub fn estimate(&self) -> Option<f32> {
         (self.estimate >= 0.0).then_some(self.estimate)
     }

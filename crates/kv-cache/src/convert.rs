@@ -1,16 +1,16 @@
-//! The numbers of a block in another format, layer by layer.
+//! Conversion of a block to another format, layer by layer.
 
 use ruvllm_kernels::Kernels;
 use ruvllm_kernels::attention::{KvScratch, NuqContext, SquatCorrection};
 
 use crate::store::Tier;
 
-/// What conversions of one layer may need beside the numbers.
+/// Context of one layer's conversions.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct LayerContext<'a> {
-    /// What planes in `nuq3` mean, if a tier is in it.
+    /// Codebooks and RoPE tables of planes in `nuq3`, if a tier is in it.
     pub(crate) nuq: Option<NuqContext<'a>>,
-    /// What queries say about keys, one per head, if they are known.
+    /// `SQuat` corrections, one per head, if queries were recorded.
     pub(crate) corrections: Option<&'a [SquatCorrection]>,
 }
 

@@ -4,10 +4,10 @@ use crate::calibration::fault::CalibrationFault;
 use crate::prefix::PrefixError;
 use crate::shape::KvShape;
 
-/// What this crate's functions return.
+/// `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why keys and values cannot be stored as asked.
+/// Reasons for which keys and values cannot be stored.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -24,7 +24,7 @@ pub enum Error {
         block_bytes: usize,
         /// Bytes of a page of the pool.
         page_bytes: usize,
-        /// What the pool said.
+        /// Error of the pool.
         #[source]
         source: ruvllm_memory::Error,
     },
@@ -69,12 +69,12 @@ pub enum Error {
     ForeignTenant {
         /// Path of the tenant.
         tenant: String,
-        /// What the pool said.
+        /// Error of the pool.
         #[source]
         source: ruvllm_memory::Error,
     },
 
-    /// A policy's text is none of those known.
+    /// Text of a policy that does not exist.
     #[error("unknown key/value policy {text:?}: use {formats}, two of them as in q8+q4 or k4v2, or tiered")]
     UnknownPolicy {
         /// The text as it was given.
@@ -88,7 +88,7 @@ pub enum Error {
     PolicyOption {
         /// `name=value` as it was given.
         option: String,
-        /// What is understood.
+        /// Known options.
         expected: String,
     },
 
@@ -97,7 +97,7 @@ pub enum Error {
     PolicyValue {
         /// `name=value` as it was given.
         option: String,
-        /// The option with what it takes.
+        /// The option with its values.
         expected: String,
     },
 
@@ -106,18 +106,18 @@ pub enum Error {
     PolicyConflict {
         /// The policy.
         policy: String,
-        /// What to change.
+        /// The conflict and a remedy.
         reason: String,
     },
 
-    /// A format of the policy needs to know the model's keys and values.
+    /// A format of the policy needs a calibration of the model.
     #[error("key/value policy {policy} needs a calibration of the model: make one, or use kivi4")]
     NoCalibration {
         /// The policy.
         policy: String,
     },
 
-    /// Bytes are no calibration, or codebooks none of the model.
+    /// Bytes that are no calibration, or codebooks of another model.
     #[error("unusable calibration of keys and values")]
     Calibration(#[source] CalibrationFault),
 
@@ -135,7 +135,7 @@ pub enum Error {
     BlockTokens {
         /// Tokens of a block.
         block_tokens: usize,
-        /// What they have to be a multiple of.
+        /// Required divisor.
         multiple: usize,
     },
 
@@ -202,7 +202,7 @@ impl Error {
         }
     }
 
-    /// Whether a larger pool would help.
+    /// `true` if a larger pool would help.
     pub fn is_memory_short(&self) -> bool {
         matches!(self, Self::Memory { .. } | Self::BudgetReached { .. })
     }

@@ -1,4 +1,4 @@
-//! A calibration at work: codebooks, and the tables by which keys are turned.
+//! A calibration in use: codebooks, and the RoPE tables of keys.
 
 use std::sync::Arc;
 
@@ -11,27 +11,25 @@ use crate::calibration::KvCalibration;
 /// Positions that the tables cover at first; they double when a sequence goes beyond.
 const FIRST_POSITIONS: usize = 1024;
 
-/// One rotary embedding: how keys are turned.
+/// Parameters of one rotary embedding (RoPE).
 #[derive(Debug, Clone, PartialEq)]
 pub struct KvRope {
     /// Frequencies of the pairs, at most half as many as a head has values.
     pub frequencies: RopeFrequencies,
-    /// Which dimensions are pairs.
+    /// Dimensions that form pairs.
     pub layout: RopeLayout,
 }
 
-/// How a model turns its keys: in one way, or in another one by layer or by the capacity of the
-/// sequence.
+/// RoPE parameters of a model: one set, or others by layer or by capacity of the sequence.
 ///
-/// Sequences on both sides of the capacity have other keys from the first token on and must not
-/// share blocks.
+/// Sequences on both sides of that capacity have different keys and must not share blocks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KvRopes {
-    /// The embedding of all that has none of its own.
+    /// Default of layers and sequences without parameters of their own.
     pub usual: KvRope,
-    /// That of some layers, and which: `[n_layers]`.
+    /// Parameters of local layers, and a mask of these: `[n_layers]`.
     pub local: Option<(KvRope, Vec<bool>)>,
-    /// That of sequences whose capacity is above so many tokens, in layers that are not local.
+    /// Parameters of sequences above a capacity in tokens, in layers that are not local.
     pub long: Option<(usize, KvRope)>,
 }
 
@@ -43,12 +41,11 @@ impl From<KvRope> for KvRopes {
 
 impl KvRopes {
     /// Tables of the positions before `n_positions` of a sequence of at most `capacity` tokens.
-    pub fn rotations(&self, n_positions: usize, capacity: usize) -> KeyRotations {
-        Tables::new(self, n_positions).rotations(n_positions, capacity)
+    pub fn key_ropes(&self, n_positions: usize, capacity: usize) -> KeyRopes {
+        ModelRopes::new(self, n_positions).key_ropes(n_positions, capacity)
     }
 
-    /// Panics if more dimensions turn than a head has, or local layers are named for another number
-    /// of layers.
+    /// Panics if the pairs exceed a head, or the mask of local layers has another length.
     #[track_caller]
     pub(crate) fn check(&self, n_layers: usize, head_dim: usize) {
         let local = self.local.as_ref().map(|(rope, _)| rope);
@@ -62,15 +59,15 @@ impl KvRopes {
     }
 }
 
-/// Tables by which the keys of one sequence are turned. Clones share them.
+/// RoPE tables for the keys of one sequence. Clones share them.
 #[derive(Debug, Clone)]
-pub struct KeyRotations {
+pub struct KeyRopes {
     usual: Arc<KeyRope>,
     local: Option<(Arc<KeyRope>, Arc<[bool]>)>,
 }
 
-impl KeyRotations {
-    /// That of a layer.
+impl KeyRopes {
+    /// Tables of a layer.
     ///
     /// # Panics
     /// If there is no such layer.
@@ -82,44 +79,44 @@ impl KeyRotations {
     }
 }
 
-/// A rotary embedding with its table.
-struct Table {
+/// RoPE parameters and their tables.
+struct RopeTables {
     rope: KvRope,
-    /// Grows with the longest sequence; a step holds on to the table it began with.
-    rotation: RwLock<Arc<KeyRope>>,
+    /// Grow with the longest sequence; a step keeps the tables it began with.
+    tables: RwLock<Arc<KeyRope>>,
 }
 
-impl Table {
+impl RopeTables {
     fn new(rope: &KvRope, n_positions: usize) -> Self {
-        let rotation = KeyRope::new(&rope.frequencies, rope.layout, n_positions);
-        Self { rope: rope.clone(), rotation: RwLock::new(Arc::new(rotation)) }
+        let tables = KeyRope::new(&rope.frequencies, rope.layout, n_positions);
+        Self { rope: rope.clone(), tables: RwLock::new(Arc::new(tables)) }
     }
 
-    /// A table of at least the positions before `n_positions`.
-    fn rotation(&self, n_positions: usize) -> Arc<KeyRope> {
-        let present = self.rotation.read().clone();
+    /// Tables of at least the positions before `n_positions`.
+    fn covering(&self, n_positions: usize) -> Arc<KeyRope> {
+        let present = self.tables.read().clone();
         if present.positions() >= n_positions {
             return present;
         }
-        let mut rotation = self.rotation.write();
-        if rotation.positions() < n_positions {
+        let mut tables = self.tables.write();
+        if tables.positions() < n_positions {
             let KvRope { frequencies, layout } = &self.rope;
-            *rotation = Arc::new(KeyRope::new(frequencies, *layout, n_positions.next_power_of_two()));
+            *tables = Arc::new(KeyRope::new(frequencies, *layout, n_positions.next_power_of_two()));
         }
-        rotation.clone()
+        tables.clone()
     }
 }
 
-/// The tables of all embeddings of a model.
-struct Tables {
-    usual: Table,
-    local: Option<(Table, Arc<[bool]>)>,
-    long: Option<(usize, Table)>,
+/// RoPE tables of a model.
+struct ModelRopes {
+    usual: RopeTables,
+    local: Option<(RopeTables, Arc<[bool]>)>,
+    long: Option<(usize, RopeTables)>,
 }
 
-impl Tables {
+impl ModelRopes {
     fn new(ropes: &KvRopes, n_positions: usize) -> Self {
-        let table = |rope: &KvRope| Table::new(rope, n_positions);
+        let table = |rope: &KvRope| RopeTables::new(rope, n_positions);
         Self {
             usual: table(&ropes.usual),
             local: ropes.local.as_ref().map(|(rope, layers)| (table(rope), layers.as_slice().into())),
@@ -127,28 +124,28 @@ impl Tables {
         }
     }
 
-    fn rotations(&self, n_positions: usize, capacity: usize) -> KeyRotations {
+    fn key_ropes(&self, n_positions: usize, capacity: usize) -> KeyRopes {
         let usual = match &self.long {
             Some((above, long)) if capacity > *above => long,
             _ => &self.usual,
         };
         let local = self.local.as_ref();
-        KeyRotations {
-            usual: usual.rotation(n_positions),
-            local: local.map(|(table, layers)| (table.rotation(n_positions), Arc::clone(layers))),
+        KeyRopes {
+            usual: usual.covering(n_positions),
+            local: local.map(|(tables, layers)| (tables.covering(n_positions), Arc::clone(layers))),
         }
     }
 }
 
-/// What a store knows of its model.
+/// Calibration and RoPE tables of a store's model.
 pub(crate) struct Learned {
     calibration: Arc<KvCalibration>,
-    tables: Tables,
+    ropes: ModelRopes,
 }
 
 impl Learned {
     pub(crate) fn new(calibration: Arc<KvCalibration>, ropes: &KvRopes) -> Self {
-        Self { calibration, tables: Tables::new(ropes, FIRST_POSITIONS) }
+        Self { calibration, ropes: ModelRopes::new(ropes, FIRST_POSITIONS) }
     }
 
     pub(crate) fn calibration(&self) -> &KvCalibration {
@@ -157,7 +154,7 @@ impl Learned {
 
     /// Tables of at least the positions before `n_positions` of a sequence of at most `capacity`
     /// tokens.
-    pub(crate) fn rotations(&self, n_positions: usize, capacity: usize) -> KeyRotations {
-        self.tables.rotations(n_positions, capacity)
+    pub(crate) fn key_ropes(&self, n_positions: usize, capacity: usize) -> KeyRopes {
+        self.ropes.key_ropes(n_positions, capacity)
     }
 }

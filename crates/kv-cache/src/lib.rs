@@ -64,7 +64,7 @@ pub use block::{Block, PinnedBlock};
 pub use calibration::{CalibrationFault, KvCalibration};
 pub use controller::Controller;
 pub use error::{Error, Result};
-pub use learned::{KeyRotations, KvRope, KvRopes};
+pub use learned::{KeyRopes, KvRope, KvRopes};
 pub use policy::{ColdTier, ErrorTarget, KvFormats, KvPolicy};
 pub use sequence::{KvReader, KvStep, Migration, Probe, Sample, SampleScratch, Sequence};
 pub use shape::KvShape;

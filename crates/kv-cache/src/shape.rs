@@ -1,4 +1,4 @@
-//! What a cache and a model must agree on.
+//! Shape of the keys and values of a model.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ pub struct KvShape {
 
 impl KvShape {
     /// Width of the keys (or values) of one token in one layer.
-    pub fn row(self) -> usize {
+    pub fn width(self) -> usize {
         self.n_kv_heads * self.head_dim
     }
 }

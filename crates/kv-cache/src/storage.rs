@@ -1,4 +1,4 @@
-//! The numbers of one block in one tier.
+//! Memory of one block in one tier.
 
 use ruvllm_kernels::attention::{KvBlock, NuqContext};
 use ruvllm_memory::SlabBlock;
@@ -14,8 +14,8 @@ impl KvStore {
         Ok(storage)
     }
 
-    /// Memory of a tier for a vacant storage, which stays vacant if there is none. It counts for
-    /// the tenant of this store.
+    /// Fills a vacant storage with memory of a tier, charged to the tenant of this store. Without
+    /// memory it stays vacant.
     pub(crate) fn fill(&self, storage: &mut Storage, tier: usize) -> Result<()> {
         debug_assert!(storage.layers.is_empty(), "a storage is filled once");
         let (slab, n_layers) = (self.slab(tier), self.shape().n_layers);
@@ -41,8 +41,7 @@ impl KvStore {
     }
 }
 
-/// The numbers of one block in one tier. Whoever holds it alone may write. It is vacant without
-/// memory.
+/// Keys and values of one block in one tier, vacant without memory. Only a sole holder writes.
 pub(crate) struct Storage {
     store: KvStore,
     tier: usize,
@@ -67,7 +66,7 @@ impl Storage {
         self.tier
     }
 
-    /// The store that it has its memory of.
+    /// The store that allocated it.
     pub(crate) fn store(&self) -> &KvStore {
         &self.store
     }

@@ -1,5 +1,5 @@
-//! Where blocks come from: the shape of a model, its policy, and for each tenant a slab of pages
-//! per tier.
+//! Source of blocks: the shape of a model, its policy, and for each tenant a slab of pages per
+//! tier.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use ruvllm_memory::{PagePool, Request, Slab, Tenant, TenantUsage};
 
 use crate::calibration::KvCalibration;
 use crate::error::{Error, Result};
-use crate::learned::{KeyRotations, KvRopes, Learned};
+use crate::learned::{KeyRopes, KvRopes, Learned};
 use crate::policy::{KvFormats, KvPolicy};
 use crate::shape::KvShape;
 
@@ -21,33 +21,33 @@ pub(crate) const HOT: usize = 0;
 /// Makes sequences of one shape and policy, with memory of one page pool. Clones are the same
 /// store.
 ///
-/// What a store allocates counts for one tenant of the pool: the root, or the one that
-/// [`for_tenant`](Self::for_tenant) was told. Stores that come from each other that way share their
-/// blocks; each takes pages of its own.
+/// Its allocations are charged to one tenant of the pool: the root, or that of
+/// [`for_tenant`](Self::for_tenant). Stores of several tenants share blocks; each takes pages of
+/// its own.
 #[derive(Clone)]
-pub struct KvStore(Arc<View>);
+pub struct KvStore(Arc<TenantStore>);
 
-/// The store as one tenant has it.
-struct View {
-    shared: Arc<Shared>,
+/// Slabs of one tenant.
+struct TenantStore {
+    state: Arc<StoreState>,
     tenant: Tenant,
     /// One for each tier.
     slabs: Vec<Slab>,
 }
 
-/// What all tenants share.
-struct Shared {
+/// State that all tenants share.
+struct StoreState {
     shape: KvShape,
     policy: KvPolicy,
     block_tokens: usize,
     tiers: Vec<Tier>, // from hot to cold
     learned: Option<Learned>,
     pool: PagePool,
-    /// The views that are in use, by the paths of their tenants.
-    views: Mutex<HashMap<String, Weak<View>>>,
+    /// The stores in use, by the paths of their tenants.
+    tenants: Mutex<HashMap<String, Weak<TenantStore>>>,
 }
 
-/// How the blocks of one tier are stored, and how many there are.
+/// Formats, layouts and number of the blocks of one tier.
 pub(crate) struct Tier {
     pub(crate) formats: KvFormats,
     pub(crate) keys: KvLayout,
@@ -55,7 +55,7 @@ pub(crate) struct Tier {
     blocks: AtomicUsize,
 }
 
-/// What a tier holds at the moment.
+/// Present content of a tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TierUse {
     /// Formats of the tier.
@@ -93,15 +93,15 @@ impl KvStore {
         Self::build(shape, policy, pool, block_tokens, None)
     }
 
-    /// A store whose policy may have tiers that need a calibration, for a model that turns its keys
-    /// as `ropes` says.
+    /// A store whose policy may have tiers that need a calibration; `ropes` are the model's RoPE
+    /// parameters.
     ///
     /// # Errors
     /// As [`with_block_tokens`](Self::with_block_tokens); [`Error::CalibrationShape`] if the
     /// calibration is of another shape; [`Error::PolicyConflict`] if no tier needs it.
     ///
     /// # Panics
-    /// If `ropes` turns more dimensions than a head has, or names layers of another model.
+    /// If the pairs of `ropes` exceed a head, or its local layers are those of another model.
     pub fn with_calibration(
         shape: KvShape,
         policy: &KvPolicy,
@@ -148,24 +148,23 @@ impl KvStore {
             .tiers()
             .map(|formats| Tier::new(shape, formats, block_tokens))
             .collect::<Result<Vec<_>>>()?;
-        let shared = Shared {
+        let state = StoreState {
             shape,
             policy: *policy,
             block_tokens,
             tiers,
             learned,
             pool: pool.clone(),
-            views: Mutex::default(),
+            tenants: Mutex::default(),
         };
-        Self::view(&Arc::new(shared), &Tenant::root())
+        Self::of_tenant(&Arc::new(state), &Tenant::root())
     }
 
-    /// The same store for another tenant of the pool: what sequences of it allocate counts for
+    /// The same store for another tenant of the pool: allocations of its sequences are charged to
     /// `tenant`, within its quotas, in pages that no other tenant has a block in. Blocks may be
-    /// shared across tenants and stay those of whoever wrote them.
+    /// shared across tenants and stay charged to their writer.
     ///
-    /// A tenant with as much as one token takes a page for it, so many tenants with little each
-    /// want small pages.
+    /// A tenant takes a page for its first token, so many small tenants need small pages.
     ///
     /// # Errors
     /// [`Error::ForeignTenant`] if the tenant is one of another pool.
@@ -186,33 +185,33 @@ impl KvStore {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn for_tenant(&self, tenant: &Tenant) -> Result<Self> {
-        // Asked first, because the views know tenants by their paths alone.
+        // Asked first, because tenants are keyed by their paths alone.
         let foreign = |source| Error::ForeignTenant { tenant: tenant.path().to_owned(), source };
         self.pool().usage(tenant).map_err(foreign)?;
-        Self::view(&self.0.shared, tenant)
+        Self::of_tenant(&self.0.state, tenant)
     }
 
-    /// The view of a tenant: the one that is in use, or a new one.
-    fn view(shared: &Arc<Shared>, tenant: &Tenant) -> Result<Self> {
-        let mut views = shared.views.lock();
-        if let Some(view) = views.get(tenant.path()).and_then(Weak::upgrade) {
-            return Ok(Self(view));
+    /// The store of a tenant: the one in use, or a new one.
+    fn of_tenant(state: &Arc<StoreState>, tenant: &Tenant) -> Result<Self> {
+        let mut stores = state.tenants.lock();
+        if let Some(store) = stores.get(tenant.path()).and_then(Weak::upgrade) {
+            return Ok(Self(store));
         }
         let slab = |tier: &Tier| {
             let request = Request::default().tenant(tenant.clone());
-            let (block_bytes, pool) = (tier.layer_bytes(), &shared.pool);
+            let (block_bytes, pool) = (tier.layer_bytes(), &state.pool);
             Slab::new(pool, block_bytes, request).map_err(|source| Error::Memory {
                 block_bytes,
                 page_bytes: pool.page_bytes(),
                 source,
             })
         };
-        let slabs = shared.tiers.iter().map(slab).collect::<Result<_>>()?;
-        let (shared, tenant) = (Arc::clone(shared), tenant.clone());
-        let view = Arc::new(View { shared, tenant, slabs });
-        views.retain(|_, view| view.strong_count() > 0);
-        views.insert(view.tenant.path().to_owned(), Arc::downgrade(&view));
-        Ok(Self(view))
+        let slabs = state.tiers.iter().map(slab).collect::<Result<_>>()?;
+        let (state, tenant) = (Arc::clone(state), tenant.clone());
+        let store = Arc::new(TenantStore { state, tenant, slabs });
+        stores.retain(|_, store| store.strong_count() > 0);
+        stores.insert(store.tenant.path().to_owned(), Arc::downgrade(&store));
+        Ok(Self(store))
     }
 
     /// Bytes of the smallest pool that holds a block of each tier of `policy`: whole pages of
@@ -232,44 +231,43 @@ impl KvStore {
 
     /// The size of a token's keys and values.
     pub fn shape(&self) -> KvShape {
-        self.0.shared.shape
+        self.0.state.shape
     }
 
-    /// Whom counts what is allocated.
+    /// The tenant charged for allocations.
     pub fn tenant(&self) -> &Tenant {
         &self.0.tenant
     }
 
-    /// Which tokens are stored how.
+    /// The policy of its tiers.
     pub fn policy(&self) -> &KvPolicy {
-        &self.0.shared.policy
+        &self.0.state.policy
     }
 
     /// Tokens of a block.
     pub fn block_tokens(&self) -> usize {
-        self.0.shared.block_tokens
+        self.0.state.block_tokens
     }
 
-    /// Whether keys and values that are written, and the queries that meet them, must be rotated
-    /// first ([`Kernels::hadamard`](ruvllm_kernels::Kernels::hadamard) per head), and the output of
-    /// attention after it.
+    /// `true` if queries, keys and values, and the output of attention, must be Hadamard-rotated
+    /// per head ([`Kernels::hadamard`](ruvllm_kernels::Kernels::hadamard)).
     pub fn rotated(&self) -> bool {
         self.policy().rotated
     }
 
-    /// What was learned of the model, if a tier needs it.
+    /// Calibration of the model, if a tier needs it.
     pub fn calibration(&self) -> Option<&KvCalibration> {
-        self.0.shared.learned.as_ref().map(Learned::calibration)
+        self.0.state.learned.as_ref().map(Learned::calibration)
     }
 
-    /// The pool that pays.
+    /// The page pool.
     pub fn pool(&self) -> &PagePool {
-        &self.0.shared.pool
+        &self.0.state.pool
     }
 
-    /// What each tier holds for all tenants together, from hot to cold.
+    /// Content of each tier, of all tenants together, from hot to cold.
     pub fn tiers(&self) -> impl Iterator<Item = TierUse> {
-        self.0.shared.tiers.iter().map(|tier| {
+        self.0.state.tiers.iter().map(|tier| {
             let blocks = tier.blocks.load(Ordering::Relaxed);
             TierUse {
                 formats: tier.formats,
@@ -279,10 +277,9 @@ impl KvStore {
         })
     }
 
-    /// Bytes of a sequence of `tokens` tokens of its own once every block is in the tier that its
-    /// age asks for: what [`Sequence::bytes`](crate::Sequence::bytes) tells then. Blocks that stay
-    /// hot for the attention they get, and those that go down early because memory is short, are
-    /// not foreseen.
+    /// Expected [`Sequence::bytes`](crate::Sequence::bytes) of `tokens` unshared tokens once every
+    /// block is in the tier of its age. Blocks kept hot by attention, or moved early because memory
+    /// is short, are not taken into account.
     ///
     /// # Examples
     /// ```
@@ -315,42 +312,43 @@ impl KvStore {
         (HOT + 1 + usize::from(cold)).min(self.n_tiers() - 1)
     }
 
-    /// What the tenant and those above it have.
+    /// Usages of the tenant and its ancestors.
     fn usages(&self) -> impl Iterator<Item = (&str, TenantUsage)> {
         self.pool().usages(self.tenant()).into_iter().flatten()
     }
 
     pub(crate) fn tier(&self, index: usize) -> &Tier {
-        &self.0.shared.tiers[index]
+        &self.0.state.tiers[index]
     }
 
-    /// How keys at positions before `n_positions` of a sequence of at most `capacity` tokens are
-    /// turned, if a tier needs to know.
-    pub(crate) fn rotations(&self, n_positions: usize, capacity: usize) -> Option<KeyRotations> {
-        self.0.shared.learned.as_ref().map(|learned| learned.rotations(n_positions, capacity))
+    /// RoPE tables of the positions before `n_positions` of a sequence of at most `capacity`
+    /// tokens, if a tier needs them.
+    pub(crate) fn key_ropes(&self, n_positions: usize, capacity: usize) -> Option<KeyRopes> {
+        self.0.state.learned.as_ref().map(|learned| learned.key_ropes(n_positions, capacity))
     }
 
-    /// What planes of a layer mean from position `first_position` on, if a tier needs it.
+    /// Codebooks and RoPE tables of a layer from position `first_position` on, if a tier needs
+    /// them.
     pub(crate) fn nuq<'a>(
         &'a self,
         layer: usize,
-        rotations: Option<&'a KeyRotations>,
+        key_ropes: Option<&'a KeyRopes>,
         first_position: usize,
     ) -> Option<NuqContext<'a>> {
         let codebooks = &self.calibration()?.layers()[layer];
-        Some(NuqContext { codebooks, rope: rotations?.of_layer(layer), first_position })
+        Some(NuqContext { codebooks, rope: key_ropes?.of_layer(layer), first_position })
     }
 
     pub(crate) fn n_tiers(&self) -> usize {
-        self.0.shared.tiers.len()
+        self.0.state.tiers.len()
     }
 
-    /// Whether blocks of the other may be shared: it is the same store, perhaps of another tenant.
+    /// `true` if blocks of the other may be shared: the same store, perhaps of another tenant.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0.shared, &other.0.shared)
+        Arc::ptr_eq(&self.0.state, &other.0.state)
     }
 
-    /// Whether the other allocates for the same tenant.
+    /// `true` if the other allocates for the same tenant.
     pub(crate) fn is_of_same_tenant(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -363,18 +361,18 @@ impl KvStore {
     /// Most blocks that the pool has room for.
     pub(crate) fn most_blocks(&self) -> usize {
         let bytes = self.pool().capacity_pages() * self.pool().page_bytes();
-        let least = self.0.shared.tiers.iter().map(|tier| tier.layer_bytes() * self.shape().n_layers).min();
+        let least = self.0.state.tiers.iter().map(|tier| tier.layer_bytes() * self.shape().n_layers).min();
         bytes / least.unwrap_or(1).max(1)
     }
 
-    /// Pages of each quota that new tokens do not get, where there are four times as many: one for
-    /// each lower tier.
+    /// Pages of each quota kept from new tokens, where there are four times as many: one per lower
+    /// tier.
     pub(crate) fn kept_pages(&self) -> usize {
         self.n_tiers() - 1
     }
 
-    /// Refuses a hot block that would take the pages in which present blocks are made smaller: the
-    /// pool's, and those within each quota of the tenant.
+    /// Refuses a hot block that would take the pages kept for migration: the pool's, and those
+    /// within each quota of the tenant.
     pub(crate) fn keep_pages(&self) -> Result<()> {
         for (tenant, TenantUsage { used_pages, quota }) in self.usages() {
             let total_pages = quota.hard_pages;
@@ -433,12 +431,12 @@ impl Tier {
         [KvPlaneMut::new(self.keys, KvRole::Keys, keys), KvPlaneMut::new(self.values, KvRole::Values, values)]
     }
 
-    /// A block came into the tier.
+    /// Counts a block that enters the tier.
     pub(crate) fn count_block(&self) {
         self.blocks.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A block has left it.
+    /// Counts a block that leaves the tier.
     pub(crate) fn discount_block(&self) {
         self.blocks.fetch_sub(1, Ordering::Relaxed);
     }

@@ -118,7 +118,7 @@ fn a_block_is_written_once() {
 }
 
 #[test]
-fn what_is_missing_is_known_by_its_place_and_can_be_written_later() {
+fn missing_blocks_keep_their_place_and_can_be_written_later() {
     let (folder, key) = (folder(), tenant("t"));
     let store = open(&folder, UNLIMITED);
     store.put(&key, &TOKENS[..8], &[&payload(&TOKENS[..8])]).expect("a stored block");
@@ -180,7 +180,7 @@ fn every_changed_byte_is_noticed() {
         assert!(is_right, "byte {at}: {warning}");
         assert!(warning.is_removed && !path.exists());
     }
-    // What was removed can be stored again.
+    // A removed entry can be stored again.
     put(&store, &key, &TOKENS[..4]);
     assert_eq!(verified(&store, &key, &TOKENS), 1);
     assert_eq!(store.statistics().unusable_blocks, FILE);

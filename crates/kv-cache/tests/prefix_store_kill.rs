@@ -29,7 +29,7 @@ fn tokens(n: usize) -> Vec<u32> {
     (0..n as u32).collect()
 }
 
-/// What the killed process does: writes block after block, and says when each is safe.
+/// Work of the killed process: writes block after block, and reports when each is safe.
 fn write_until_killed(folder: PathBuf) -> ! {
     let store = PrefixStore::open(folder, BLOCK, u64::MAX).expect("a store");
     let present = store.find(&key(), &tokens(BLOCK * 1000), 0).chain.len();

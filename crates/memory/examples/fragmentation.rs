@@ -1,4 +1,4 @@
-//! How much of the free memory can be had in one piece after a million random requests at 90 % use.
+//! Largest run over the free memory after a million random requests at 90 % use.
 //!
 //! `cargo run --release -p ruvllm-memory --example fragmentation`
 

@@ -2,8 +2,8 @@
 
 use crate::{Error, Result};
 
-/// Addresses reserved per page of capacity, unless set otherwise: what a million random requests at
-/// 90 % use need to find all free pages in one piece (`examples/fragmentation.rs`).
+/// Default of addresses per page of capacity: a million random requests at 90 % use then find all
+/// free pages contiguous (`examples/fragmentation.rs`).
 const ADDRESS_FACTOR: usize = 2;
 
 /// The smallest page.
@@ -12,7 +12,7 @@ const MIN_PAGE_BYTES: usize = 512 << 10;
 /// The largest page.
 const MAX_PAGE_BYTES: usize = 4 << 20;
 
-/// How a pool is built. Start from [`PoolConfig::new`] and change fields.
+/// Settings of a pool. Start from [`PoolConfig::new`] and change fields.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PoolConfig {
     /// The budget: the pool never has more memory than this from the system. Rounded down to whole
@@ -21,7 +21,7 @@ pub struct PoolConfig {
     /// Bytes of a page: a power of two from 512 KiB to 4 MiB; 2 MiB by default, the size of a huge
     /// page. Smaller pages do without huge pages.
     pub page_bytes: usize,
-    /// How a contiguous range is chosen among the free runs.
+    /// Choice of a contiguous range among the free runs.
     pub fit: Fit,
     /// Free memory that is kept for the next request instead of being returned to the system; an
     /// eighth of the capacity by default.
@@ -32,7 +32,7 @@ pub struct PoolConfig {
     pub address_factor: usize,
 }
 
-/// How a contiguous range is chosen.
+/// Choice of a contiguous range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fit {
     /// The shortest run that is long enough.

@@ -5,7 +5,7 @@ use std::io;
 /// `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why memory was not given, or a setting not taken.
+/// Reason for a refused request or setting.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -14,9 +14,9 @@ pub enum Error {
     Config {
         /// The field of `PoolConfig`.
         field: &'static str,
-        /// What it was.
+        /// Its value.
         value: String,
-        /// What it may be.
+        /// The values it may have.
         rule: &'static str,
     },
 
@@ -41,9 +41,9 @@ pub enum Error {
     Exhausted {
         /// Pages asked for.
         wanted_pages: usize,
-        /// Pages that nobody has.
+        /// Free pages.
         free_pages: usize,
-        /// The most that could have been given in one piece.
+        /// Largest request that could have been served.
         largest_run_pages: usize,
         /// Pages of the whole pool, or the root's quota if that is less.
         capacity_pages: usize,
@@ -111,7 +111,7 @@ impl Error {
     }
 }
 
-/// What is missing, in words, and what to do.
+/// The shortage in words, and a remedy.
 fn shortage(wanted: usize, free: usize, capacity: usize) -> &'static str {
     if wanted > capacity {
         "the pool is smaller than the request; make the pool larger"

@@ -1,18 +1,16 @@
-//! One budget for the keys and values, the prefixes and the adapters of an engine, in pages of 2
-//! MiB.
+//! One memory budget for the keys and values, the prefixes and the adapters of an engine, in pages
+//! of 2 MiB.
 //!
-//! **What it is:** a [`PagePool`] hands out ranges of 2 MiB pages from one reserved range of
-//! addresses. Memory comes from the system when a page is first written and goes back above a small
-//! reserve, and there is never more of it than the capacity. [`Pages`] and the blocks of a [`Slab`]
-//! give themselves back when they are dropped; taking a page twice or using one after it was given
-//! back does not compile. A [`Tenant`] has quotas and never sees another's bytes. When memory is
-//! short, the pool decides what yields ([`PressurePolicy`]); a cache offers its units as a
-//! [`PressureOwner`].
+//! A [`PagePool`] hands out ranges of 2 MiB pages from one reserved range of addresses. Memory
+//! comes from the system when a page is first written and goes back above a small reserve, never
+//! more of it than the capacity. [`Pages`] and the blocks of a [`Slab`] are given back when they
+//! are dropped; taking a page twice or using one after it was given back does not compile. A
+//! [`Tenant`] has quotas and never reads another's bytes. When memory is short, the pool decides
+//! what yields ([`PressurePolicy`]); a cache offers its units as a [`PressureOwner`].
 //!
-//! **What it is not:** no general allocator (the unit is a page or a block of a slab), no scratch
-//! memory (a decoder's workspace is bounded by batch and model width, and stays in `Vec`s), and no
-//! cache: what is worth keeping is known to the owners. It moves no data and does not know what a
-//! token is.
+//! Limits: no general allocator (the unit is a page or a block of a slab), no scratch memory (a
+//! decoder's workspace is bounded by batch and model width, and stays in `Vec`s), no cache (the
+//! owners know the content worth keeping). It moves no data.
 //!
 //! # Example
 //!
@@ -49,7 +47,7 @@
 //! Slab ── SlabBlock
 //! ```
 //!
-//! # How a request runs
+//! # Order of a request
 //!
 //! 1. The pages are counted for the tenant and its ancestors. If a quota or the pool is short,
 //!    spare pages of slabs are taken, then units of owners are evicted if the request's policy says
@@ -59,9 +57,9 @@
 //!    fails.
 //! 3. Pages that another tenant wrote to are zeroed.
 //!
-//! There are more addresses than pages ([`PoolConfig::address_factor`]), so free pages that lie
-//! apart can be had in one piece at other addresses. When that needs more memory than the capacity,
-//! the memory of free pages elsewhere is returned to the system first.
+//! There are more addresses than pages ([`PoolConfig::address_factor`]): a contiguous range may use
+//! other addresses than the free pages have. When that needs more memory than the capacity, the
+//! memory of free pages elsewhere is returned to the system first.
 //!
 //! # Locks
 //!
@@ -84,6 +82,8 @@ mod request;
 mod runs;
 mod shards;
 mod slab;
+mod spares;
+mod state;
 mod stats;
 mod sync;
 mod tenant;

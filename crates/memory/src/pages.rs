@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use crate::Request;
-use crate::pool::Shared;
 use crate::region::Span;
+use crate::state::PoolState;
 use crate::tenant::Account;
+use crate::{Request, Result};
 
 /// A contiguous range of pages. Dropping it gives them back.
 ///
-/// The bytes are zero or what the same tenant left there; what another tenant wrote is never seen.
+/// The bytes are zero or what the same tenant left there.
 ///
 /// ```
 /// use ruvllm_memory::{PagePool, PoolConfig, Request};
@@ -23,7 +23,7 @@ use crate::tenant::Account;
 /// # Ok::<(), ruvllm_memory::Error>(())
 /// ```
 pub struct Pages {
-    pool: Arc<Shared>,
+    pool: Arc<PoolState>,
     /// Absent for the root.
     account: Option<Arc<Account>>,
     /// All bytes of the range, except while a slab has cut blocks off its end.
@@ -44,7 +44,7 @@ impl Pages {
         self.pool.region.bytes_mut(&mut self.span)
     }
 
-    /// How many pages.
+    /// Number of pages.
     #[inline]
     pub fn len_pages(&self) -> usize {
         self.n_pages
@@ -72,8 +72,8 @@ impl std::fmt::Debug for Pages {
 
 /// Pages that are set aside and counted, but not in use: the first of two phases.
 ///
-/// [`commit`](Self::commit) turns them into [`Pages`]; dropping rolls everything back. A request
-/// that needs several things gets a reservation for each and commits when it has all.
+/// [`commit`](Self::commit) makes them [`Pages`]; dropping rolls everything back. A request for
+/// several ranges gets a reservation for each and commits when it has all.
 ///
 /// ```
 /// use ruvllm_memory::{PagePool, PoolConfig, Request};
@@ -94,11 +94,15 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    pub(crate) fn new(pool: Arc<Shared>, span: Span, n_pages: usize, request: &Request) -> Self {
-        Self { pages: Pages { pool, account: request.tenant.0.clone(), span, n_pages } }
+    /// As [`PoolState::reserve`].
+    #[inline]
+    pub(crate) fn new(pool: &Arc<PoolState>, n_pages: usize, request: &Request) -> Result<Self> {
+        let span = pool.reserve(n_pages, &request.tenant)?;
+        let account = request.tenant.0.clone();
+        Ok(Self { pages: Pages { pool: Arc::clone(pool), account, span, n_pages } })
     }
 
-    /// How many pages.
+    /// Number of pages.
     pub fn len_pages(&self) -> usize {
         self.pages.len_pages()
     }

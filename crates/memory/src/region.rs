@@ -1,10 +1,8 @@
-//! One reserved range of addresses, and the tokens that own its parts: where the crate's `unsafe`
-//! code is.
+//! One reserved range of addresses, and the tokens that own its parts: the crate's `unsafe` code.
 //!
 //! A [`Span`] owns the bytes of its range. There is one span for the whole region at first; it can
-//! be cut in two and joined again, but not copied, so that two spans never overlap. All the rest of
-//! the crate moves spans about in safe code: an allocator that hands out a page twice does not
-//! compile.
+//! be cut in two and joined again, but not copied, so that two spans never overlap. All other code
+//! of the crate is safe: an allocator that hands out a page twice does not compile.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +19,7 @@ pub(crate) struct Region {
     map: MmapRaw,
     /// From the start of the mapping to the first aligned byte.
     skip: usize,
-    /// What the first byte's address is a multiple of, and the unit in which memory is returned.
+    /// Alignment of the first byte, and the unit in which memory is returned.
     align: usize,
     /// Tells the spans of different regions apart.
     id: u64,
@@ -118,7 +116,7 @@ impl Region {
 }
 
 impl Span {
-    /// Where it starts, in bytes from the start of the region.
+    /// Offset of its first byte in the region.
     #[inline]
     pub(crate) fn start(&self) -> usize {
         self.start

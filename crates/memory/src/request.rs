@@ -2,9 +2,9 @@
 
 use crate::{PressurePolicy, Tenant};
 
-/// The tenant that pages are charged to, and what yields for them.
+/// Tenant and pressure policy of a request for pages.
 ///
-/// The default is the root tenant, for which nothing yields but spare pages of slabs.
+/// The default is the root tenant, for which only spare pages of slabs yield.
 ///
 /// ```
 /// use ruvllm_memory::{PagePool, PoolConfig, Request};
@@ -20,7 +20,7 @@ use crate::{PressurePolicy, Tenant};
 pub struct Request {
     /// Tenant charged for the pages.
     pub tenant: Tenant,
-    /// What yields when there is no room.
+    /// Rungs that yield when there is no room.
     pub pressure: PressurePolicy,
 }
 
@@ -37,7 +37,7 @@ impl Request {
         Self { tenant, ..self }
     }
 
-    /// Lets units of owners be evicted for the pages.
+    /// Evicts units of owners for the pages, as the policy says.
     #[must_use]
     pub fn pressure(self, pressure: PressurePolicy) -> Self {
         Self { pressure, ..self }

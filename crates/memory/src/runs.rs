@@ -1,11 +1,11 @@
-//! The free runs: all spans that nobody has, no two of them neighbours.
+//! The free runs: all spans that are not in use, no two of them neighbours.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::Fit;
 use crate::region::Span;
 
-/// Free spans by where they start and by how long they are.
+/// Free spans by start and by length.
 pub(crate) struct FreeRuns {
     by_start: BTreeMap<usize, Span>,
     /// (length, start), for best fit.

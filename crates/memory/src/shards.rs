@@ -1,4 +1,4 @@
-//! State that each thread mostly has to itself, but that every thread can reach.
+//! State of one thread mostly, within reach of all.
 
 use crate::sync::{Mutex, MutexGuard, lock, thread_number};
 
@@ -36,8 +36,7 @@ impl<T> Shards<T> {
     }
 }
 
-/// Enough shards for the threads that this machine can run at a time, with some to spare for those
-/// that sleep.
+/// Twice the threads that this machine runs at a time, from 8 to 64.
 pub(crate) fn shard_count() -> usize {
     if cfg!(loom) {
         return 2;

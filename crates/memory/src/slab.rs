@@ -1,15 +1,15 @@
 //! Blocks of one size cut from pages.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 
 use crate::region::Span;
-use crate::sync::lock;
+use crate::spares::SparePages;
 use crate::tenant::Account;
 use crate::{Error, PagePool, Pages, Request, Result};
 
-/// What a block's start is a multiple of: four cache lines, the widest vector register times four.
+/// Alignment of blocks: four cache lines, the widest vector register times four.
 const BLOCK_ALIGN: usize = 256;
 
 /// Most pages that are taken at a time to waste less behind the last block.
@@ -33,10 +33,10 @@ const MAX_EXTRA_PAGES: usize = 7;
 /// ```
 #[derive(Clone)]
 pub struct Slab {
-    shared: Arc<Shared>,
+    state: Arc<SlabState>,
 }
 
-pub(crate) struct Shared {
+struct SlabState {
     pool: PagePool,
     request: Request,
     block_bytes: usize,
@@ -45,8 +45,8 @@ pub(crate) struct Shared {
     chunks: Mutex<Chunks>,
 }
 
-/// The chunks of a slab by index, and which of them have free blocks. Lists only grow, so that a
-/// chunk that comes where another one was allocates nothing.
+/// The chunks of a slab by index. Lists only grow, so that a chunk in the place of an earlier one
+/// allocates nothing.
 struct Chunks {
     /// Blocks of a chunk.
     n_blocks: usize,
@@ -66,7 +66,7 @@ struct Chunks {
     used_blocks: usize,
 }
 
-/// Some pages, and how many of their blocks are free.
+/// Some pages, and the number of their free blocks.
 struct Chunk {
     /// Without the blocks, which are cut off its end.
     pages: Pages,
@@ -75,10 +75,9 @@ struct Chunk {
 
 /// A block of a [`Slab`]. Dropping it gives it back.
 ///
-/// Its bytes are what the last block in this place left there, or zero; never what another tenant
-/// wrote.
+/// Its bytes are zero or those of the same tenant's last block in this place.
 pub struct SlabBlock {
-    slab: Arc<Shared>,
+    slab: Arc<SlabState>,
     span: Span,
     /// Index of its chunk.
     chunk: u32,
@@ -87,9 +86,9 @@ pub struct SlabBlock {
 /// The state of a slab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlabStats {
-    /// Blocks that somebody has.
+    /// Blocks in use.
     pub used_blocks: usize,
-    /// Blocks in pages of the slab that nobody has.
+    /// Free blocks in pages of the slab.
     pub free_blocks: usize,
     /// Pages of the slab, a spare one included.
     pub pages: usize,
@@ -109,32 +108,33 @@ impl Slab {
         let stride = block_bytes.next_multiple_of(BLOCK_ALIGN);
         let chunk_pages = chunk_pages(stride, pool.page_bytes(), pool.capacity_pages());
         let n_blocks = chunk_pages * pool.page_bytes() / stride;
-        let shared = Arc::new(Shared {
+        let state = Arc::new(SlabState {
             pool: pool.clone(),
             request,
             block_bytes,
             chunk_pages,
             chunks: Mutex::new(Chunks::new(n_blocks, stride)),
         });
-        pool.shared.spares.add(&shared);
-        Ok(Self { shared })
+        let holder = Arc::downgrade(&state);
+        pool.state.spares.add(holder);
+        Ok(Self { state })
     }
 
     /// A block.
     ///
     /// # Errors
-    /// Those of [`PagePool::allocate`], when a page is needed.
+    /// As [`PagePool::allocate`], when a page is needed.
     pub fn allocate(&self) -> Result<SlabBlock> {
-        let taken = self.shared.chunks.lock().take();
+        let taken = self.state.chunks.lock().take();
         let (span, chunk) = match taken {
             Some(taken) => taken,
             None => {
                 // Without the lock: the pool may ask this slab for its spare chunk.
-                let pages = self.shared.pool.allocate(self.shared.chunk_pages, &self.shared.request)?;
-                self.shared.chunks.lock().add(pages)
+                let pages = self.state.pool.allocate(self.state.chunk_pages, &self.state.request)?;
+                self.state.chunks.lock().add(pages)
             }
         };
-        Ok(SlabBlock { slab: Arc::clone(&self.shared), span, chunk })
+        Ok(SlabBlock { slab: Arc::clone(&self.state), span, chunk })
     }
 
     /// Pages of `page_bytes` bytes that a slab takes for `n_blocks` blocks of `block_bytes` bytes;
@@ -150,12 +150,12 @@ impl Slab {
 
     /// Bytes of a block.
     pub fn block_bytes(&self) -> usize {
-        self.shared.block_bytes
+        self.state.block_bytes
     }
 
-    /// Counts of now.
+    /// Present counts.
     pub fn stats(&self) -> SlabStats {
-        let chunks = self.shared.chunks.lock();
+        let chunks = self.state.chunks.lock();
         let alive = || chunks.places.iter().flatten();
         SlabStats {
             used_blocks: chunks.used_blocks,
@@ -176,7 +176,7 @@ fn chunk_pages(stride: usize, page_bytes: usize, capacity_pages: usize) -> usize
         .unwrap_or(least)
 }
 
-impl Shared {
+impl SlabState {
     fn give_back(&self, span: Span, chunk: u32) {
         let emptied = self.chunks.lock().put(span, chunk);
         drop(emptied);
@@ -285,9 +285,8 @@ impl Drop for Chunks {
     }
 }
 
-impl Shared {
-    /// Gives the spare chunk back if it counts for `scope`; returns its pages.
-    pub(crate) fn release_spare(&self, scope: &Account) -> usize {
+impl SparePages for SlabState {
+    fn release_spare(&self, scope: &Account) -> usize {
         let counts = self.request.tenant.0.as_ref().map_or(scope.id == 0, |account| account.is_within(scope));
         // A thread that holds the lock does not ask the pool meanwhile, so this wait is short.
         let spare = if counts { self.chunks.lock().take_spare() } else { None };
@@ -295,33 +294,17 @@ impl Shared {
     }
 }
 
-/// The slabs of a pool, whose spare chunks yield before anything else.
-#[derive(Default)]
-pub(crate) struct Spares(crate::sync::Mutex<Vec<Weak<Shared>>>);
-
-impl Spares {
-    fn add(&self, slab: &Arc<Shared>) {
-        let mut slabs = lock(&self.0);
-        slabs.retain(|slab| slab.strong_count() > 0);
-        slabs.push(Arc::downgrade(slab));
-    }
-
-    pub(crate) fn slabs(&self) -> Vec<Arc<Shared>> {
-        lock(&self.0).iter().filter_map(Weak::upgrade).collect()
-    }
-}
-
 impl SlabBlock {
     /// The block's bytes.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
-        &self.slab.pool.region().bytes(&self.span)[..self.slab.block_bytes]
+        &self.slab.pool.state.region.bytes(&self.span)[..self.slab.block_bytes]
     }
 
     /// The block's bytes, to write to.
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.slab.pool.region().bytes_mut(&mut self.span)[..self.slab.block_bytes]
+        &mut self.slab.pool.state.region.bytes_mut(&mut self.span)[..self.slab.block_bytes]
     }
 }
 
@@ -333,7 +316,7 @@ impl Drop for SlabBlock {
 
 impl std::fmt::Debug for Slab {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Shared { block_bytes, .. } = *self.shared;
+        let SlabState { block_bytes, .. } = *self.state;
         f.debug_struct("Slab").field("block_bytes", &block_bytes).field("stats", &self.stats()).finish()
     }
 }

@@ -7,22 +7,22 @@ pub struct PoolStats {
     pub page_bytes: usize,
     /// Pages in the budget.
     pub capacity_pages: usize,
-    /// Pages that somebody has or has reserved.
+    /// Pages in use or reserved.
     pub used_pages: usize,
     /// The rest of the budget.
     pub free_pages: usize,
-    /// Free pages that wait in the cache of a thread.
+    /// Free pages in the caches of threads.
     pub cached_pages: usize,
     /// Pages, used or free, whose memory was not returned to the system. A used page counts even
     /// before it is written.
     pub resident_pages: usize,
     /// Pages whose memory was returned to the system since the pool was made, each time counted.
     pub returned_pages: u64,
-    /// Largest request that can be had in one piece, caches not counted.
+    /// Largest request that could be served, caches not counted.
     pub largest_run_pages: usize,
     /// Requests for one page that a thread's cache served.
     pub cache_hits: u64,
-    /// Requests for one page that it did not.
+    /// Requests for one page that it did not serve.
     pub cache_misses: u64,
     /// Work of the pressure ladder.
     pub pressure: PressureStats,

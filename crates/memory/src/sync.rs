@@ -1,5 +1,4 @@
-//! The primitives of what several threads share: locks of `parking_lot` and atomics, or, for the
-//! model checker, those of loom.
+//! Locks of `parking_lot` and atomics, or, for the model checker, those of loom.
 
 #[cfg(not(all(test, loom)))]
 pub(crate) use self::system::*;

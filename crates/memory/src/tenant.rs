@@ -14,9 +14,9 @@ const MAX_LEVELS: usize = 8;
 /// Longest path.
 const MAX_PATH_BYTES: usize = 255;
 
-/// Whom pages are counted for: the root of a pool, or a namespace like `org/team/user`.
+/// The tenant charged for pages: the root of a pool, or a namespace like `org/team/user`.
 ///
-/// What a tenant has counts for each of its ancestors.
+/// Its pages count for each of its ancestors.
 /// [`PagePool::tenant`](crate::PagePool::tenant) gives a handle; the default is the root.
 #[derive(Clone, Debug, Default)]
 pub struct Tenant(pub(crate) Option<Arc<Account>>);
@@ -32,8 +32,8 @@ impl Tenant {
         self.0.as_ref().map_or("", |account| &account.path)
     }
 
-    /// Whether this is the tenant with the path `ancestor` or one of its descendants; every tenant
-    /// is within the root's, which is empty.
+    /// `true` for the tenant with the path `ancestor` and its descendants; every tenant is within
+    /// the root's, which is empty.
     ///
     /// ```
     /// use ruvllm_memory::{PagePool, PoolConfig};
@@ -66,7 +66,7 @@ impl Default for Quota {
     }
 }
 
-/// What a tenant has and may have.
+/// Use and quota of a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TenantUsage {
     /// Pages of the tenant and its descendants.
@@ -80,14 +80,14 @@ pub struct TenantUsage {
 pub(crate) struct Account {
     /// The pool that it belongs to.
     pool: u64,
-    /// Unlike any other in the pool; 0 is the root.
+    /// Unique in the pool; 0 is the root.
     pub(crate) id: u32,
     pub(crate) path: String,
     parent: Option<Arc<Account>>,
     used: AtomicUsize,
     hard: AtomicUsize,
     soft: AtomicUsize,
-    /// Whether each watermark was passed and the low one not reached since.
+    /// Watermarks that were passed since the low one was last reached.
     beyond: [AtomicBool; FROM.len()],
 }
 
@@ -148,8 +148,7 @@ impl Account {
     #[inline]
     pub(crate) fn refund(&self, n: usize) {
         for account in self.line() {
-            // Whoever counts next must see what was freed before: pages lie in a cache before they
-            // are off the count.
+            // Pages enter a cache before they are off the count: the next charge must see them.
             account.used.fetch_sub(n, Ordering::Release);
         }
     }
@@ -159,12 +158,12 @@ impl Account {
         std::iter::successors(Some(self), |account| account.parent.as_deref())
     }
 
-    /// Whether this is `other` or one of its descendants.
+    /// `true` for `other` and its descendants.
     pub(crate) fn is_within(&self, other: &Self) -> bool {
         self.line().any(|account| std::ptr::eq(account, other))
     }
 
-    /// Whether this account or an ancestor has more than its soft quota.
+    /// `true` if this account or an ancestor exceeds its soft quota.
     pub(crate) fn is_over_soft_quota(&self) -> bool {
         self.line().any(Self::is_over_own_soft_quota)
     }
@@ -180,7 +179,7 @@ impl Account {
         ((hard - kept.min(hard / 4)) as f64 * fraction) as usize
     }
 
-    /// Whether a watermark was passed, and `low` pages not reached since.
+    /// `true` if a watermark was passed, and `low` pages not reached since.
     pub(crate) fn is_beyond(&self, mark: usize, kept: usize, low: usize) -> bool {
         let (used, beyond) = (self.used(), &self.beyond[mark]);
         let is_beyond = used as f64 >= self.pages_within(kept, 1.0) as f64 * FROM[mark]

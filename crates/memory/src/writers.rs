@@ -1,4 +1,4 @@
-//! The last tenant that wrote to each page, so that nobody sees another's bytes.
+//! The last tenant that wrote to each page, so that no tenant reads another's bytes.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -13,7 +13,7 @@ impl PageWriters {
         Self((0..n_pages).map(|_| AtomicU32::new(NOBODY)).collect())
     }
 
-    /// Makes pages without memory the tenant's; returns how many there were.
+    /// Makes pages without memory the tenant's; returns their number.
     pub(crate) fn back(&self, first: usize, n_pages: usize, tenant: u32) -> usize {
         let mut fresh = 0;
         for writer in &self.0[first..first + n_pages] {
@@ -25,20 +25,20 @@ impl PageWriters {
         fresh
     }
 
-    /// Whether a page may hold bytes of another tenant.
+    /// `true` for a page that may hold bytes of another tenant.
     #[inline]
     pub(crate) fn is_foreign(&self, page: usize, tenant: u32) -> bool {
         let writer = self.0[page].load(Relaxed);
         writer != NOBODY && writer != tenant + 1
     }
 
-    /// Makes a page the tenant's, who finds it zeroed.
+    /// Makes a zeroed page the tenant's.
     #[inline]
     pub(crate) fn hand_over(&self, page: usize, tenant: u32) {
         self.0[page].store(tenant + 1, Relaxed);
     }
 
-    /// Whether a page has memory behind it.
+    /// `true` for a page with memory behind it.
     pub(crate) fn is_backed(&self, page: usize) -> bool {
         self.0[page].load(Relaxed) != NOBODY
     }

@@ -247,7 +247,7 @@ fn units_leave_by_last_use_and_pinned_ones_stay() {
 }
 
 #[test]
-fn what_costs_little_leaves_first_and_parts_before_the_next() {
+fn cheapest_unit_is_evicted_first_in_parts() {
     let (pool, root) = (pool(9), Tenant::root());
     let shelf = Shelf::new(&pool);
     for cost in [30, 10, 20] {

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use ruvllm_kernels::attention::{KvFormat, NuqTraining};
-use ruvllm_kv_cache::{KeyRotations, KvCalibration, KvPolicy, Sequence};
+use ruvllm_kv_cache::{KeyRopes, KvCalibration, KvPolicy, Sequence};
 use ruvllm_models::{LogitsRows, Segment, Workspace};
 use ruvllm_text::TokenId;
 
@@ -52,7 +52,7 @@ impl Engine {
         let untrained = NuqTraining::new(shape.n_kv_heads, shape.head_dim).map_err(failed)?;
         let mut trainings = vec![untrained; shape.n_layers];
         let window = WINDOW.min(self.config().context_length);
-        let rotations = self.model.kv_ropes().rotations(window, window);
+        let key_ropes = self.model.kv_ropes().key_ropes(window, window);
         let mut cache = self.exact_sequence(window)?;
         let mut workspace = Workspace::new();
         let mut done = 0;
@@ -66,7 +66,7 @@ impl Engine {
                     .map_err(|source| Error::Forward { start: done, tokens: piece.len(), source })?;
                 done += piece.len();
             }
-            observe(&cache, &rotations, &mut trainings);
+            observe(&cache, &key_ropes, &mut trainings);
             cache.clear();
         }
         // There is nothing left to break off.
@@ -88,11 +88,11 @@ impl Engine {
 }
 
 /// Adds the keys and values of every layer to its training.
-fn observe(cache: &Sequence, rotations: &KeyRotations, trainings: &mut [NuqTraining]) {
+fn observe(cache: &Sequence, key_ropes: &KeyRopes, trainings: &mut [NuqTraining]) {
     let reader = cache.read();
     for (layer, training) in trainings.iter_mut().enumerate() {
         let mut blocks = Vec::new();
         let view = reader.view(layer, &mut blocks);
-        training.observe(&view, rotations.of_layer(layer), SINK_TOKENS);
+        training.observe(&view, key_ropes.of_layer(layer), SINK_TOKENS);
     }
 }

@@ -56,7 +56,7 @@ fn form_steps(workspace: &Workspace, steps: &mut Steps) -> Result<()> {
     steps.command("format", &CommandLine::cargo(workspace).args(["fmt", "--all", "--check"]))?;
     let ok = |()| "ok".to_owned();
     steps.run("fixtures", "cargo xtask fixtures", || fixtures::check(workspace).map(ok))?;
-    steps.run("tidy", "cargo xtask tidy", || tidy::check(workspace, false).map(ok))
+    steps.run("tidy", "cargo xtask tidy", || tidy::check(workspace).map(ok))
 }
 
 fn clippy(workspace: &Workspace) -> CommandLine {

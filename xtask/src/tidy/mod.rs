@@ -65,26 +65,16 @@ impl fmt::Display for Rule {
     }
 }
 
-/// Rules that are counted and do not fail yet.
-const PENDING: &[Rule] = &[Rule::Cycles];
-
-/// Checks every rule and prints each violation; with `all` also those of pending rules.
+/// Checks every rule and prints each violation.
 ///
 /// # Errors
 /// [`Error::Untidy`] if a rule is broken, other errors if files cannot be read.
-pub fn check(workspace: &Workspace, all: bool) -> Result<()> {
+pub fn check(workspace: &Workspace) -> Result<()> {
     let violations = violations(workspace)?;
-    let mut counts: BTreeMap<Rule, usize> = BTreeMap::new();
     for (rule, violation) in &violations {
-        *counts.entry(*rule).or_default() += 1;
-        if all || !PENDING.contains(rule) {
-            println!("{rule}: {violation}");
-        }
+        println!("{rule}: {violation}");
     }
-    for rule in PENDING {
-        println!("{rule}: {} pending, listed by `cargo xtask tidy --all`", counts.remove(rule).unwrap_or(0));
-    }
-    match counts.values().sum() {
+    match violations.len() {
         0 => Ok(()),
         count => Err(Error::Untidy { count }),
     }

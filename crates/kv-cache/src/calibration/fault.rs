@@ -1,11 +1,11 @@
-//! What can be wrong with the file of a calibration.
+//! Faults of a calibration's file.
 
 use crate::shape::KvShape;
 
 /// Version of the file format.
 pub(super) const FORMAT_VERSION: u32 = 1;
 
-/// Why bytes are no calibration.
+/// Reasons for which bytes are no calibration.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CalibrationFault {
@@ -42,7 +42,7 @@ pub enum CalibrationFault {
     Codebooks {
         /// Index of the layer.
         layer: usize,
-        /// What is wrong with them.
+        /// The fault in them.
         #[source]
         source: ruvllm_kernels::Error,
     },

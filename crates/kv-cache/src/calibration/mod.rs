@@ -1,4 +1,4 @@
-//! What was learned of a model's keys and values, and its file.
+//! Calibration of a model's keys and values, and its file.
 
 pub(crate) mod fault;
 
@@ -20,8 +20,8 @@ const HEADER_BYTES: usize = 8 + 4 + 3 * 4 + 32;
 /// Bytes of the checksum at the end.
 const CHECKSUM_BYTES: usize = 32;
 
-/// Codebooks of all layers of a model: what
-/// [`KvFormat::Nuq3`](ruvllm_kernels::attention::KvFormat::Nuq3) needs.
+/// Codebooks of all layers of a model, for
+/// [`KvFormat::Nuq3`](ruvllm_kernels::attention::KvFormat::Nuq3).
 ///
 /// # File
 /// All numbers are little-endian:
@@ -83,13 +83,13 @@ impl KvCalibration {
         self.shape
     }
 
-    /// What was learned of each layer.
+    /// Codebooks of each layer.
     pub fn layers(&self) -> &[NuqCodebooks] {
         &self.layers
     }
 
-    /// SHA-256 of everything in it. Blocks that were stored under another calibration mean
-    /// something else.
+    /// SHA-256 of its content. Blocks stored under another calibration cannot be read with this
+    /// one.
     pub fn fingerprint(&self) -> [u8; 32] {
         Sha256::digest(self.content()).into()
     }
@@ -120,8 +120,8 @@ impl KvCalibration {
         bytes
     }
 
-    /// Reads the bytes of a file. Nothing is believed: sizes are checked before anything is
-    /// allocated, and all of it by the checksum.
+    /// Reads the bytes of a file. Sizes are checked before anything is allocated, all content by
+    /// the checksum.
     ///
     /// # Errors
     /// [`Error::Calibration`] with what is wrong.

@@ -13,8 +13,7 @@ pub(crate) const KIVI4: KvFormat = KvFormat::Kivi { bits: KiviBits::Four, group:
 /// 2 bits in groups of 32.
 pub(crate) const KIVI2: KvFormat = KvFormat::Kivi { bits: KiviBits::Two, group: KiviGroup::Of32 };
 
-/// Formats of the keys and of the values of a block, which choose independently: keys need more
-/// bits than values.
+/// Formats of the keys and of the values of a block: keys need more bits than values.
 ///
 /// # Examples
 /// ```
@@ -33,12 +32,12 @@ pub struct KvFormats {
 }
 
 impl KvFormats {
-    /// Whether tokens can be added one by one.
-    pub fn take_rows(self) -> bool {
+    /// `true` if tokens can be appended one by one.
+    pub fn is_appendable(self) -> bool {
         self.keys.keys_are_appendable() && self.values.values_are_appendable()
     }
 
-    /// Whether a store needs a [`KvCalibration`](crate::KvCalibration) for them.
+    /// `true` if they need a [`KvCalibration`](crate::KvCalibration).
     pub fn need_calibration(self) -> bool {
         self.keys.needs_calibration() || self.values.needs_calibration()
     }
@@ -54,12 +53,12 @@ impl KvFormats {
         Ok(keys.plane_bytes().saturating_add(values.plane_bytes()).saturating_mul(shape.n_layers))
     }
 
-    /// Consecutive tokens that keys are stored by.
+    /// Tokens of a group of keys.
     pub(crate) fn group(self) -> usize {
         self.keys.block_tokens_multiple()
     }
 
-    /// Bits of a key and a value together, times a constant: what orders formats by size.
+    /// Bits of a key and a value together, times a constant, to order formats by size.
     pub(crate) fn bits(self) -> usize {
         let bytes =
             |format| KvLayout::new(format, 1, 128, 128).map_or(usize::MAX, |layout| layout.plane_bytes());

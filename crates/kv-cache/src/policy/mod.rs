@@ -1,4 +1,4 @@
-//! Which tokens are stored how.
+//! Policies: formats of tokens by their age.
 //!
 //! A policy has up to three tiers. New tokens are written *hot*, in a format that takes rows one by
 //! one. Blocks that lie `hot_tokens` behind the end become *warm*, and after `warm_tokens` more
@@ -21,7 +21,7 @@ use formats::{KIVI2, KIVI4};
 pub use formats::KvFormats;
 pub use target::ErrorTarget;
 
-/// How the keys and values of a sequence are stored.
+/// Formats of the keys and values of a sequence, by age.
 ///
 /// # Text
 /// A format stores everything in that format: `f32`, `f16`, `bf16`, `q8`, `q4`, `kivi4`, `nuq3`,
@@ -34,15 +34,15 @@ pub use target::ErrorTarget;
 /// | option | means | default |
 /// |---|---|---|
 /// | `hot=N` | the last N tokens stay as they were written | 256 |
-/// | `hot_format=F` | how they are written: `f16`, `bf16` or `f32` | `f16` |
+/// | `hot_format=F` | their format: `f16`, `bf16` or `f32` | `f16` |
 /// | `sink=N` | so do the first N | 4 |
 /// | `keep=N` | so do N blocks that attention returned to most | 0 |
 /// | `target=E` | so do as many more as hold the relative error of attention at E: see [`Controller`](crate::Controller) | none |
 /// | `warm=F` | what follows the hot ones | `kivi4` |
-/// | `warm_tokens=N` | how many tokens are warm, if there is a cold tier | 2048 |
+/// | `warm_tokens=N` | number of warm tokens, if there is a cold tier | 2048 |
 /// | `cold=F`, `cold=off` | what follows the warm ones | by the model: see [`ColdTier::ByModel`] |
 /// | `rotate=on` | queries, keys and values are rotated (Walsh-Hadamard) before they are stored | `off` |
-/// | `squat=on` | keys in `kivi4` and `kivi2` lose what the queries of the sequence look for least: [`KvPolicy::squat`] | `off` |
+/// | `squat=on` | keys in `kivi4` and `kivi2` are corrected for the queries of the sequence: [`KvPolicy::squat`] | `off` |
 ///
 /// # Examples
 /// ```
@@ -64,9 +64,8 @@ pub struct KvPolicy {
     /// Blocks that stay hot at any age, those that attention returned to most: see
     /// [`Sequence::add_mass`](crate::Sequence::add_mass).
     pub kept_blocks: usize,
-    /// Relative error of attention that more hot tokens are spent on; `None` = they are as many as
-    /// `hot_tokens` says. Whoever runs the sequence measures it, for which there is a
-    /// [`Controller`](crate::Controller).
+    /// Relative error of attention that a [`Controller`](crate::Controller), run by the caller,
+    /// holds with more hot tokens; `None` = always `hot_tokens`.
     pub target: Option<ErrorTarget>,
     /// Format of older tokens; `None` = there is one tier only.
     pub warm: Option<KvFormats>,
@@ -74,16 +73,15 @@ pub struct KvPolicy {
     pub warm_tokens: usize,
     /// Format of the oldest tokens.
     pub cold: ColdTier,
-    /// Whether queries, keys and values are multiplied with the normalized Walsh-Hadamard matrix
-    /// first, and the output of attention once more: large values of single channels spread over
-    /// all of them, so that quantization per token loses less (`QuaRot`, arXiv 2404.00456). Whoever
-    /// fills the cache does it, when [`KvStore::rotated`](crate::KvStore::rotated) says so.
+    /// `true` to Hadamard-rotate queries, keys and values, and the output of attention: outliers
+    /// spread over all channels, so that quantization per token loses less (`QuaRot`, arXiv
+    /// 2404.00456). The caller rotates if [`KvStore::rotated`](crate::KvStore::rotated).
     pub rotated: bool,
-    /// Whether keys that share a scale per channel are quantized so that their errors matter little
-    /// to the queries of the sequence (`SQuat`, arXiv 2503.24358): at the same size, for the time
-    /// of a few multiplications per number when a block goes down. Whoever fills the cache hands
-    /// the queries over: [`KvStep::observe_queries`](crate::KvStep::observe_queries). A block
-    /// that several sequences share keeps the numbers that the first of them gave it.
+    /// `true` to correct keys that share a scale per channel so that their errors affect the
+    /// sequence's queries little (`SQuat`, arXiv 2503.24358): at the same size, for a few
+    /// multiplications per value when a block migrates. The caller records queries
+    /// ([`KvStep::observe_queries`](crate::KvStep::observe_queries)). A shared block has the
+    /// corrections of the first sequence that migrates it.
     pub squat: bool,
 }
 
@@ -116,7 +114,7 @@ impl KvPolicy {
             rotated: false,
             squat: false,
         };
-        if !formats.take_rows() {
+        if !formats.is_appendable() {
             policy.hot = KvFormat::F16.into();
             policy.hot_tokens = formats.group();
             policy.warm = Some(formats);
@@ -158,7 +156,7 @@ impl KvPolicy {
         [Some(self.hot), self.warm, cold].into_iter().flatten()
     }
 
-    /// Whether a tier is in a format that needs a [`KvCalibration`](crate::KvCalibration).
+    /// `true` if a tier needs a [`KvCalibration`](crate::KvCalibration).
     pub fn needs_calibration(&self) -> bool {
         self.tiers().any(KvFormats::need_calibration)
     }
@@ -176,7 +174,7 @@ impl KvPolicy {
     /// grouped or learned by channel would be rotated, or there are no keys to correct.
     pub fn validate(&self) -> Result<()> {
         let conflict = |reason: String| Err(Error::PolicyConflict { policy: self.to_string(), reason });
-        if !self.hot.take_rows() {
+        if !self.hot.is_appendable() {
             return conflict(format!("the hot tier cannot be {}; use f16, bf16 or f32", self.hot));
         }
         if self.warm.is_none() && matches!(self.cold, ColdTier::At(_)) {
@@ -197,7 +195,7 @@ impl KvPolicy {
             }
         }
         if self.rotated
-            && let Some(formats) = tiers.iter().find(|formats| !formats.take_rows())
+            && let Some(formats) = tiers.iter().find(|formats| !formats.is_appendable())
         {
             return conflict(format!(
                 "rotation destroys the channels by which {formats} knows keys or values; use rotate=off or q4"
@@ -213,7 +211,7 @@ impl KvPolicy {
     }
 }
 
-/// The least that blocks hold: a tile of attention.
+/// Minimum tokens of a block: a tile of attention.
 const MIN_BLOCK_TOKENS: usize = 32;
 
 impl From<KvFormat> for KvPolicy {

@@ -1,4 +1,4 @@
-//! An error to be kept, as policies hold it.
+//! Target error of a policy.
 
 use std::fmt;
 use std::num::NonZeroU32;

@@ -70,7 +70,7 @@ fn a_target_is_held_in_millionths() {
 }
 
 #[test]
-fn what_is_not_understood_is_named_with_what_is() {
+fn unknown_option_names_the_known_ones() {
     let message = |text: &str| text.parse::<KvPolicy>().expect_err(text).to_string();
     assert!(message("q5").contains("\"q5\"") && message("q5").contains("kivi4"), "{}", message("q5"));
     assert!(message("tiered:hto=3").contains("hot=TOKENS"));

@@ -63,7 +63,7 @@ impl KvPolicy {
         Some(())
     }
 
-    /// The name before the colon, and what is said when no option is.
+    /// The name before the colon, and the policy that it alone means.
     fn base(&self) -> (String, Self) {
         let formats = if self.cold == ColdTier::Off { self.warm.unwrap_or(self.hot) } else { self.hot };
         let uniform = Self::uniform(formats);
@@ -110,7 +110,7 @@ impl fmt::Display for KvPolicy {
     }
 }
 
-/// The error for an option: what it takes if there is one of that name, else which there are.
+/// The error for an option: its values if it exists, else the known options.
 fn not_understood(option: &str) -> Error {
     let (name, _) = option.split_once('=').unwrap_or((option, ""));
     let option = option.to_owned();

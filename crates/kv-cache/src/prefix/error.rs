@@ -1,18 +1,17 @@
-//! What can go wrong with prefixes on disk.
+//! Errors of prefixes on disk.
 
 use std::{io, path::PathBuf};
 
 use super::store::entry::Fault;
 
-/// Why the store could not do what was asked, as part of the crate's [`Error`](crate::Error). What
-/// it holds besides stays valid.
+/// Errors of the store, as part of the crate's [`Error`](crate::Error). Other entries stay valid.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PrefixError {
     /// The operating system refused a file operation.
     #[error("cannot {action} {}", path.display())]
     File {
-        /// What was tried, for example `create`.
+        /// The operation, for example `create`.
         action: &'static str,
         /// The file or folder concerned.
         path: PathBuf,
@@ -32,7 +31,7 @@ pub enum PrefixError {
     /// prefix again.
     #[error("{} is no longer in the prefix store", path.display())]
     Gone {
-        /// Where the entry was.
+        /// The entry's former path.
         path: PathBuf,
     },
     /// The entry's payload has another size than the buffers it should be loaded into.
@@ -56,8 +55,8 @@ pub enum PrefixError {
 pub struct Warning {
     /// The entry's file.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// The fault found.
     pub fault: Fault,
-    /// Whether the file was removed. A file that could not be read is left alone.
+    /// `true` if the file was removed. One that could not be read is not.
     pub is_removed: bool,
 }

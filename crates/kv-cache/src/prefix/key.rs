@@ -1,4 +1,4 @@
-//! What keys and values depend on besides the tokens, and who may see them.
+//! Cache key of a prefix besides its tokens, and its visibility.
 
 use std::sync::Arc;
 
@@ -24,16 +24,16 @@ use sha2::{Digest, Sha256};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PrefixKey {
-    /// Fingerprint of the weights: a hash of the model file or of what stands for it.
+    /// Fingerprint of the weights: a hash of the model file or its equivalent.
     pub model: [u8; 32],
     /// The adapter that took part in computing the keys and values.
     pub adapter: Option<AdapterVersion>,
-    /// How the blocks are laid out and quantized, as the cache's policy names it. A layout that
-    /// changes between versions of a program needs a new name.
+    /// Layout and quantization of the blocks, as the cache's policy names it. A layout that changes
+    /// between versions of a program needs a new name.
     pub kv_format: Arc<str>,
     /// The scaling of the rotary embedding in force, in any fixed spelling.
     pub rope_scaling: Arc<str>,
-    /// Who may find the prefix.
+    /// Visibility of the prefix.
     pub scope: Scope,
 }
 
@@ -46,13 +46,13 @@ pub struct AdapterVersion {
     pub version: u64,
 }
 
-/// Who may find a prefix.
+/// Visibility of a prefix.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Scope {
     /// Only requests of this tenant (or of this salt, where requests carry one).
     Tenant(Arc<str>),
-    /// Requests of all tenants. Whether such a prefix was asked for before can be told from the
-    /// time to the first token, so only text that may be known to all belongs here.
+    /// Requests of all tenants. The time to first token reveals earlier requests with the prefix,
+    /// so only text that may be known to all belongs here.
     Shared,
 }
 

@@ -1,5 +1,4 @@
-//! Prefixes that sequences share: their keys and values are computed once, kept while memory lasts,
-//! and found again after a restart.
+//! Prefix cache: keys and values of shared prefixes, in memory and on disk.
 //!
 //! [`PrefixTree`] indexes the blocks in memory: a radix tree over tokens whose edges are whole
 //! blocks. It owns no keys and values, only cheap handles of the blocks (`B`), and offers its
@@ -15,9 +14,8 @@
 //! PrefixStore <──── put ── find ──> Found { chain, warnings } ── load ──> the bytes of each block
 //! ```
 //!
-//! What two sequences may share is decided by [`PrefixKey`]: keys and values are equal only if
-//! model, adapter, cache format, rotary scaling *and* tokens are, and they are visible only inside
-//! their [`Scope`].
+//! [`PrefixKey`] decides what two sequences may share: keys and values are equal only if model,
+//! adapter, cache format, RoPE scaling *and* tokens are, and visible only inside their [`Scope`].
 
 mod error;
 mod key;

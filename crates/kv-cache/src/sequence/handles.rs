@@ -1,5 +1,4 @@
-//! Handles made ahead, so that a block that begins, fills up or goes down takes nothing from the
-//! system.
+//! Preallocated handles: blocks that begin, fill up or migrate allocate nothing.
 
 use std::sync::Arc;
 
@@ -7,10 +6,10 @@ use crate::block::Block;
 use crate::storage::Storage;
 use crate::store::KvStore;
 
-/// Most vacant storages that are kept: one for the tail and some for blocks on their way down.
+/// Maximum of vacant storages kept: one for the tail, the others for migrating blocks.
 const KEPT_STORAGES: usize = 4;
 
-/// Blocks and storages without numbers.
+/// Blocks and storages without memory.
 #[derive(Default)]
 pub(super) struct Handles {
     blocks: Vec<Block>,
@@ -18,7 +17,7 @@ pub(super) struct Handles {
 }
 
 impl Handles {
-    /// Makes handles of `n_blocks` blocks, unless some are left of the last time.
+    /// Allocates handles of `n_blocks` blocks, unless some are left.
     pub(super) fn prepare(&mut self, store: &KvStore, n_blocks: usize) {
         if self.blocks.is_empty() {
             let vacant = || Block::new(store.clone(), Arc::new(Storage::vacant(store)));
@@ -27,10 +26,10 @@ impl Handles {
         }
     }
 
-    /// A storage with memory of a tier that nobody else has.
+    /// An unshared storage with memory of a tier.
     ///
     /// # Errors
-    /// Those of [`KvStore::fill`].
+    /// As [`KvStore::fill`].
     pub(super) fn allocate(&mut self, store: &KvStore, tier: usize) -> crate::Result<Arc<Storage>> {
         let mut handle = self.storages.pop().unwrap_or_else(|| Arc::new(Storage::vacant(store)));
         let storage = Arc::get_mut(&mut handle).expect("a vacant storage has one owner");
@@ -43,7 +42,7 @@ impl Handles {
         }
     }
 
-    /// A block of these numbers.
+    /// A block of a storage.
     pub(super) fn block(&mut self, store: &KvStore, storage: Arc<Storage>) -> Block {
         let Some(block) = self.blocks.pop() else { return Block::new(store.clone(), storage) };
         let vacant = block.exchange(storage);
@@ -51,7 +50,7 @@ impl Handles {
         block
     }
 
-    /// Gives the memory of a storage back and keeps its handle, if nobody else has it.
+    /// Releases the memory of an unshared storage and keeps its handle.
     pub(super) fn keep(&mut self, mut storage: Arc<Storage>) {
         if self.storages.len() < KEPT_STORAGES
             && let Some(own) = Arc::get_mut(&mut storage)

@@ -1,4 +1,4 @@
-//! Older blocks move to lower-precision tiers, between steps.
+//! Migration of older blocks to lower-precision tiers, between steps.
 
 use std::sync::Arc;
 
@@ -9,44 +9,45 @@ use ruvllm_kernels::{Kernels, ThreadPool};
 use super::Sequence;
 use crate::block::Block;
 use crate::convert::convert;
-use crate::learned::KeyRotations;
+use crate::learned::KeyRopes;
 use crate::storage::Storage;
 use crate::store::HOT;
 
-/// What a call of [`Sequence::migrate`] or [`Sequence::shrink`] did.
+/// Result of [`Sequence::migrate`] or [`Sequence::shrink`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Migration {
     /// Blocks that were rewritten in a lower tier.
     pub blocks: usize,
-    /// Bytes that they take less.
+    /// Bytes saved.
     pub saved_bytes: usize,
-    /// Whether the pool had no page left to write into: the rest stays as it is.
+    /// `true` if the pool had no page left to write into; the rest was not moved.
     pub starved: bool,
 }
 
 impl Migration {
-    /// Whether it stopped for lack of room that it has made since.
-    pub(super) fn is_to_repeat(self) -> bool {
+    /// `true` if it ran out of memory after saving some.
+    pub(super) fn should_retry(self) -> bool {
         self.starved && self.blocks > 0
     }
 }
 
-/// What is left of a block's mass when attention is added once more: what was looked at 20 steps
-/// ago counts a third.
+/// Decay of a block's mass when attention is added: that of 20 steps ago counts a third.
 const MASS_DECAY: f32 = 0.95;
 
-/// Which blocks go down, and how far.
+/// Choice of blocks to migrate, and their tiers.
 #[derive(Debug, Clone, Copy)]
-struct Aim {
+struct Selection {
+    /// Maximum number of blocks.
+    limit: usize,
     /// Tokens at the end that stay hot.
     hot_tokens: usize,
-    /// Whether what goes down goes to the lowest tier, whatever its age.
+    /// `true` for the lowest tier, whatever a block's age.
     to_lowest: bool,
-    /// Whether what attention returns to stays hot.
+    /// `true` to keep heavy hitters hot.
     keeps_heavy: bool,
 }
 
-/// A block on its way down.
+/// A block that is being migrated.
 struct Job {
     block: Block,
     /// Position of its first token.
@@ -55,48 +56,47 @@ struct Job {
     to: Arc<Storage>,
 }
 
-/// What migrations work with, kept for its memory.
+/// Working memory of migrations, kept from call to call.
 #[derive(Default)]
-pub(super) struct Workbench {
+pub(super) struct MigrationScratch {
     jobs: Vec<Job>,
     heavy: Vec<usize>,
     /// One per thread. Only one thread at a time uses each, so the locks are never contended.
-    scratch: Vec<Mutex<KvScratch>>,
-    /// Lower tiers that all of `scratch` has room for.
+    workers: Vec<Mutex<KvScratch>>,
+    /// Lower tiers that all of `workers` have room for.
     ready: Vec<usize>,
 }
 
 impl Sequence {
-    /// Rewrites up to `limit` whole blocks in the tier that their age asks for, on all `threads`;
-    /// the oldest first. To be called between steps; how often only decides how long blocks stay
-    /// larger than they need to be.
+    /// Rewrites up to `limit` whole blocks in the tier of their age, on all `threads`; the oldest
+    /// first. To be called between steps.
     ///
-    /// Blocks only ever move to lower tiers, each from the numbers that are there now. They are
-    /// written beside the present ones and then published, for every sequence that shares them;
-    /// steps that run meanwhile go on with the old ones.
+    /// Blocks only move to lower tiers, each from its present precision. They are written beside
+    /// the present ones and then published, for every sequence that shares them; steps that run
+    /// meanwhile keep the old ones.
     pub fn migrate(&mut self, kernels: &Kernels, threads: &ThreadPool, limit: usize) -> Migration {
-        let aim = Aim { hot_tokens: self.hot_tokens, to_lowest: false, keeps_heavy: true };
-        self.lower(kernels, threads, limit, aim)
+        let selection = Selection { limit, hot_tokens: self.hot_tokens, to_lowest: false, keeps_heavy: true };
+        self.lower(kernels, threads, selection)
     }
 
-    /// Moves everything that is not hot to the lowest tier, whatever its age.
+    /// Moves all blocks that are not hot to the lowest tier, whatever their age.
     pub(super) fn lower_due(&mut self, kernels: &Kernels, threads: &ThreadPool) -> Migration {
-        let aim = Aim { hot_tokens: self.hot_tokens, to_lowest: true, keeps_heavy: true };
-        self.lower(kernels, threads, usize::MAX, aim)
+        let selection =
+            Selection { limit: usize::MAX, hot_tokens: self.hot_tokens, to_lowest: true, keeps_heavy: true };
+        self.lower(kernels, threads, selection)
     }
 
     /// Moves all whole blocks but the first tokens and the last `hot_tokens` to the lowest tier,
-    /// the policy's hot tokens and the blocks that it keeps included. This costs quality;
-    /// [`migrate`](Self::migrate) does not.
+    /// the policy's hot tokens and kept blocks included. This costs quality, unlike
+    /// [`migrate`](Self::migrate).
     pub fn shrink(&mut self, kernels: &Kernels, threads: &ThreadPool, hot_tokens: usize) -> Migration {
-        let aim = Aim { hot_tokens, to_lowest: true, keeps_heavy: false };
-        self.lower(kernels, threads, usize::MAX, aim)
+        let selection = Selection { limit: usize::MAX, hot_tokens, to_lowest: true, keeps_heavy: false };
+        self.lower(kernels, threads, selection)
     }
 
-    /// Adds the share of attention that each block got in some step, from position 0 on; older
-    /// shares fade. Blocks with the most of it stay hot, as many as the policy keeps
-    /// ([`KvPolicy::kept_blocks`](crate::KvPolicy::kept_blocks)). The same heavy hitters are needed
-    /// over and over (H2O, arXiv 2306.14048).
+    /// Adds each block's share of attention in a step, from position 0 on; older shares decay.
+    /// Heavy hitters (H2O, arXiv 2306.14048) stay hot, as many as
+    /// [`KvPolicy::kept_blocks`](crate::KvPolicy::kept_blocks).
     pub fn add_mass(&mut self, shares: &[f32]) {
         if self.mass.len() < shares.len() {
             self.mass.reserve(self.most_blocks().saturating_sub(self.mass.len()));
@@ -106,18 +106,18 @@ impl Sequence {
         self.mass.iter_mut().zip(shares).for_each(|(mass, share)| *mass += share);
     }
 
-    fn lower(&mut self, kernels: &Kernels, threads: &ThreadPool, limit: usize, aim: Aim) -> Migration {
+    fn lower(&mut self, kernels: &Kernels, threads: &ThreadPool, selection: Selection) -> Migration {
         let mut migration = Migration::default();
         if self.store.n_tiers() == 1 {
             return migration;
         }
-        let mut workbench = std::mem::take(&mut self.workbench);
-        migration.starved = !self.plan(limit, aim, &mut workbench);
-        if !workbench.jobs.is_empty() {
+        let mut scratch = std::mem::take(&mut self.migration_scratch);
+        migration.starved = !self.select(selection, &mut scratch);
+        if !scratch.jobs.is_empty() {
             self.update_corrections(threads);
         }
-        workbench.rewrite(kernels, threads, self);
-        for Job { block, from, to, .. } in workbench.jobs.drain(..) {
+        scratch.rewrite(kernels, threads, self);
+        for Job { block, from, to, .. } in scratch.jobs.drain(..) {
             let saved = from.bytes().saturating_sub(to.bytes());
             if block.publish(&from, to) {
                 migration.blocks += 1;
@@ -125,16 +125,17 @@ impl Sequence {
             }
             self.handles.keep(from);
         }
-        self.workbench = workbench;
+        self.migration_scratch = scratch;
         migration
     }
 
-    /// Finds blocks to rewrite and memory for them; `false` if the memory ran out.
-    fn plan(&mut self, limit: usize, aim: Aim, workbench: &mut Workbench) -> bool {
-        let Workbench { jobs, heavy, .. } = workbench;
+    /// Lists blocks to rewrite and allocates memory for them; `false` if the memory ran out.
+    fn select(&mut self, selection: Selection, scratch: &mut MigrationScratch) -> bool {
+        let MigrationScratch { jobs, heavy, .. } = scratch;
+        let Selection { limit, hot_tokens, to_lowest, keeps_heavy } = selection;
         heavy.clear();
-        if aim.keeps_heavy {
-            self.find_heavy(aim.hot_tokens, heavy);
+        if keeps_heavy {
+            self.find_heavy(hot_tokens, heavy);
         }
         let lowest = self.store.n_tiers() - 1;
         for at in 0..self.blocks().len() {
@@ -142,16 +143,16 @@ impl Sequence {
                 break;
             }
             let index = self.index(at);
-            let by_age = self.tier_by_age(index, aim.hot_tokens);
+            let by_age = self.tier_by_age(index, hot_tokens);
             if by_age == HOT || heavy.contains(&index) {
                 continue;
             }
-            let wanted = if aim.to_lowest { lowest } else { by_age };
+            let wanted = if to_lowest { lowest } else { by_age };
             let from = self.blocks[at].storage();
             if from.tier() >= wanted {
                 continue;
             }
-            // What a block takes in its new tier counts for whom it counted before.
+            // The new tier's memory is charged to the tenant of the block.
             match self.handles.allocate(self.blocks[at].store(), wanted) {
                 Ok(to) => {
                     let position = index * self.store.block_tokens();
@@ -163,7 +164,7 @@ impl Sequence {
         true
     }
 
-    /// The hot blocks beyond the hot tokens that attention returned to most.
+    /// The hot blocks beyond the hot tokens with the largest mass.
     fn find_heavy(&self, hot_tokens: usize, heavy: &mut Vec<usize>) {
         let n = self.store.policy().kept_blocks;
         if n == 0 {
@@ -186,44 +187,43 @@ impl Sequence {
 }
 
 impl Job {
-    /// Lets every scratch get the room that blocks of this one's new tier need, by rewriting the
-    /// first layer with each of them. Which threads take part in a migration is a matter of timing;
-    /// none should come to need room later.
-    fn give_room(
+    /// Allocates every worker's scratch for the new tier, by rewriting the first layer with each.
+    /// The threads that take part depend on timing; none may allocate later.
+    fn reserve_scratch(
         &mut self,
         kernels: &Kernels,
         sequence: &Sequence,
-        rotations: Option<&KeyRotations>,
-        scratch: &mut [Mutex<KvScratch>],
+        key_ropes: Option<&KeyRopes>,
+        workers: &mut [Mutex<KvScratch>],
     ) {
         let tiers = (sequence.store.tier(self.from.tier()), sequence.store.tier(self.to.tier()));
         let to = Arc::get_mut(&mut self.to).expect("nobody else has a storage before it is published");
-        let context = sequence.context(0, rotations, self.position);
-        for scratch in scratch {
+        let context = sequence.context(0, key_ropes, self.position);
+        for scratch in workers {
             let Some(target) = to.layers_mut().next() else { return };
             convert(kernels, (tiers.0, self.from.layer(0)), (tiers.1, target), context, scratch.get_mut());
         }
     }
 }
 
-impl Workbench {
+impl MigrationScratch {
     /// Converts every layer of every job, spread over the threads.
     fn rewrite(&mut self, kernels: &Kernels, threads: &ThreadPool, sequence: &Sequence) {
         let store = &sequence.store;
-        let Self { jobs, scratch, ready, .. } = self;
+        let Self { jobs, workers, ready, .. } = self;
         if jobs.is_empty() {
             return;
         }
-        if scratch.len() < threads.threads() {
-            scratch.resize_with(threads.threads(), Mutex::default);
+        if workers.len() < threads.threads() {
+            workers.resize_with(threads.threads(), Mutex::default);
             ready.clear();
             ready.reserve(store.n_tiers());
         }
-        let rotations = store.rotations(sequence.len, sequence.capacity);
+        let key_ropes = store.key_ropes(sequence.len, sequence.capacity);
         for job in jobs.iter_mut() {
             if !ready.contains(&job.to.tier()) {
                 ready.push(job.to.tier());
-                job.give_room(kernels, sequence, rotations.as_ref(), scratch);
+                job.reserve_scratch(kernels, sequence, key_ropes.as_ref(), workers);
             }
         }
         let layers = jobs.iter_mut().flat_map(|Job { position, from, to, .. }| {
@@ -234,11 +234,11 @@ impl Workbench {
         });
         let layers = Mutex::new(layers);
         threads.run(&|worker| {
-            let mut scratch = scratch[worker].lock();
+            let mut scratch = workers[worker].lock();
             // The lock is held for the step of the iterator only.
             let next = || layers.lock().next();
             while let Some(((from, to), (layer, position), storage, target)) = next() {
-                let context = sequence.context(layer, rotations.as_ref(), position);
+                let context = sequence.context(layer, key_ropes.as_ref(), position);
                 convert(kernels, (from, storage.layer(layer)), (to, target), context, &mut scratch);
             }
         });

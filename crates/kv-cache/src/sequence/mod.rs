@@ -1,4 +1,4 @@
-//! The table of one sequence: which block holds which tokens.
+//! Block table of one sequence.
 //!
 //! Blocks in front are shared and never written; behind them comes the tail, storages of the hot
 //! tier that only this sequence has and that steps write ([`Sequence::step`]). Storages of the tail
@@ -38,12 +38,12 @@ use std::sync::Arc;
 use crate::block::Block;
 use crate::convert::LayerContext;
 use crate::error::{Error, Result};
-use crate::learned::KeyRotations;
+use crate::learned::KeyRopes;
 use crate::storage::Storage;
 use crate::store::KvStore;
 
 use handles::Handles;
-use migrate::Workbench;
+use migrate::MigrationScratch;
 
 pub use migrate::Migration;
 pub use read::KvReader;
@@ -53,7 +53,7 @@ pub use step::KvStep;
 
 /// The keys and values of one sequence in all layers.
 ///
-/// Dropping it gives the memory back that nobody shares.
+/// Dropping it releases the memory that is not shared.
 pub struct Sequence {
     store: KvStore,
     len: usize,
@@ -69,18 +69,18 @@ pub struct Sequence {
     blocks: Vec<Block>,
     /// Hot storages behind those, written only here.
     tail: Vec<Arc<Storage>>,
-    /// Attention that blocks got lately, by block from position 0 on; what is missing got none.
+    /// Decayed attention mass by block from position 0 on; missing blocks have none.
     mass: Vec<f32>,
-    /// What is known of the queries of each layer, if the policy asks for it. Forks share it until
-    /// one of them learns more.
+    /// Recorded queries of each layer, if the policy asks for them. Forks share them until one
+    /// records more.
     queries: Option<Arc<Vec<LayerQueries>>>,
     /// Storages of `blocks` that the present step reads; empty, but with its memory, outside of
     /// one.
     pinned: Vec<Arc<Storage>>,
-    /// For blocks to come.
+    /// For new blocks.
     handles: Handles,
-    /// For blocks that go down.
-    workbench: Workbench,
+    /// For blocks that migrate.
+    migration_scratch: MigrationScratch,
 }
 
 impl KvStore {
@@ -106,7 +106,7 @@ impl Sequence {
             queries: None,
             pinned: Vec::new(),
             handles: Handles::default(),
-            workbench: Workbench::default(),
+            migration_scratch: MigrationScratch::default(),
         };
         sequence.forget_queries();
         sequence
@@ -117,12 +117,12 @@ impl Sequence {
         self.len
     }
 
-    /// Whether it holds no tokens.
+    /// `true` without tokens.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Most tokens that it takes.
+    /// Maximum number of tokens.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
@@ -132,41 +132,41 @@ impl Sequence {
         &self.store
     }
 
-    /// Moves the border of the hot tier: tokens at the end that stay hot, at least those of the
-    /// policy. What went down stays down.
+    /// Sets the number of tokens at the end that stay hot, at least the policy's. Migrated blocks
+    /// do not return.
     pub fn set_hot_tokens(&mut self, tokens: usize) {
         self.hot_tokens = tokens.max(self.store.policy().hot_tokens);
     }
 
-    /// Allocated bytes of keys and values, scales and padding included, and of what is known of
-    /// queries. What is shared counts in each of its sequences.
+    /// Allocated bytes of keys and values, scales and padding included, and of recorded queries.
+    /// Shared blocks count in each of their sequences.
     pub fn bytes(&self) -> usize {
         let tail: usize = self.tail.iter().map(|storage| storage.bytes()).sum();
         tail + self.blocks.iter().map(Block::bytes).sum::<usize>() + self.query_bytes()
     }
 
-    /// What conversions of a layer need in a block that begins at `position`.
+    /// Context of a layer's conversions in a block that begins at `position`.
     fn context<'a>(
         &'a self,
         layer: usize,
-        rotations: Option<&'a KeyRotations>,
+        key_ropes: Option<&'a KeyRopes>,
         position: usize,
     ) -> LayerContext<'a> {
-        LayerContext { nuq: self.store.nuq(layer, rotations, position), corrections: self.corrections(layer) }
+        LayerContext { nuq: self.store.nuq(layer, key_ropes, position), corrections: self.corrections(layer) }
     }
 
-    /// The whole blocks that are there, to be shared with others.
+    /// The present whole blocks, for other sequences.
     pub fn blocks(&self) -> &[Block] {
         let whole = self.len / self.store.block_tokens() - self.released;
         &self.blocks[..whole.min(self.blocks.len())]
     }
 
-    /// Forgets all tokens from position `len` on and gives their memory back; without effect if
-    /// there are none.
+    /// Removes all tokens from position `len` on and releases their memory; without effect if there
+    /// are none.
     ///
     /// # Errors
-    /// [`Error::Released`] if tokens before `len` were released, unless none is to be kept; nothing
-    /// has changed then.
+    /// [`Error::Released`] if tokens before `len` were released, unless `len` is 0. Nothing has
+    /// changed then.
     pub fn truncate(&mut self, len: usize) -> Result<()> {
         if len == 0 {
             self.clear();
@@ -183,7 +183,7 @@ impl Sequence {
         Ok(())
     }
 
-    /// Forgets all tokens, released ones too, and gives their memory back.
+    /// Removes all tokens, released ones too, and releases their memory.
     pub fn clear(&mut self) {
         (self.len, self.sinks, self.released) = (0, 0, 0);
         self.blocks.clear();
@@ -197,7 +197,7 @@ impl Sequence {
         self.released + self.blocks.len()
     }
 
-    /// Most blocks that it may come to have.
+    /// Maximum number of blocks.
     fn most_blocks(&self) -> usize {
         self.capacity.div_ceil(self.store.block_tokens()).min(self.store.most_blocks())
     }

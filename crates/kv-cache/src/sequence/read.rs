@@ -1,4 +1,4 @@
-//! Reading keys and values: the view that attention takes, during a step and outside of one.
+//! Views of keys and values for attention, during a step and outside of one.
 
 use std::sync::Arc;
 
@@ -6,28 +6,28 @@ use ruvllm_kernels::attention::{KvBlock, KvView};
 
 use super::Sequence;
 use crate::block::Block;
-use crate::learned::KeyRotations;
+use crate::learned::KeyRopes;
 use crate::storage::Storage;
 
-/// The numbers of a sequence as they were when [`Sequence::read`] was called, whatever others do to
-/// shared blocks.
+/// Keys and values of a sequence at the time of [`Sequence::read`], whatever becomes of shared
+/// blocks.
 pub struct KvReader<'a> {
     sequence: &'a Sequence,
     pinned: Vec<Arc<Storage>>,
-    rotations: Option<KeyRotations>,
+    key_ropes: Option<KeyRopes>,
 }
 
 impl Sequence {
-    /// Holds the present numbers, to be read outside of a step.
+    /// Pins the present keys and values, to be read outside of a step.
     pub fn read(&self) -> KvReader<'_> {
         let pinned = self.blocks.iter().map(Block::storage).collect();
-        KvReader { sequence: self, pinned, rotations: self.rotations() }
+        KvReader { sequence: self, pinned, key_ropes: self.key_ropes() }
     }
 
     /// RoPE tables for all positions of blocks and tail, if a tier needs them.
-    pub(super) fn rotations(&self) -> Option<KeyRotations> {
+    pub(super) fn key_ropes(&self) -> Option<KeyRopes> {
         let n_positions = (self.sealed() + self.tail.len()) * self.store.block_tokens();
-        self.store.rotations(n_positions, self.capacity)
+        self.store.key_ropes(n_positions, self.capacity)
     }
 
     /// A view of the first `len` tokens of one layer, without those that were dropped, listed in
@@ -35,7 +35,7 @@ impl Sequence {
     pub(super) fn view<'b, 'v>(
         &'b self,
         pinned: &'b [Arc<Storage>],
-        rotations: Option<&'b KeyRotations>,
+        key_ropes: Option<&'b KeyRopes>,
         len: usize,
         layer: usize,
         blocks: &'v mut Vec<KvBlock<'b>>,
@@ -44,7 +44,7 @@ impl Sequence {
         blocks.reserve(self.most_blocks());
         let view = |(at, storage): (usize, &'b Arc<Storage>)| {
             let position = self.index(at) * self.store.block_tokens();
-            storage.view(layer, self.store.nuq(layer, rotations, position))
+            storage.view(layer, self.store.nuq(layer, key_ropes, position))
         };
         let storages = || pinned.iter().chain(&self.tail).enumerate();
         let dropped = self.dropped_tokens();
@@ -63,6 +63,6 @@ impl KvReader<'_> {
     /// # Panics
     /// If the layer does not exist.
     pub fn view<'b, 'v>(&'b self, layer: usize, blocks: &'v mut Vec<KvBlock<'b>>) -> KvView<'v> {
-        self.sequence.view(&self.pinned, self.rotations.as_ref(), self.sequence.len, layer, blocks)
+        self.sequence.view(&self.pinned, self.key_ropes.as_ref(), self.sequence.len, layer, blocks)
     }
 }

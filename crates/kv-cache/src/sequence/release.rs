@@ -21,7 +21,7 @@ impl Sequence {
         if self.sinks == 0 { 0 } else { self.released * self.store.block_tokens() }
     }
 
-    /// Releases whole blocks before `position`. Attention must not look there any more: their views
+    /// Releases whole blocks before `position`. Attention must not read there any more: views
     /// repeat another block.
     pub fn release_before(&mut self, position: usize) {
         let whole = position.min(self.len) / self.store.block_tokens();

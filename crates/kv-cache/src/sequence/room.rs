@@ -1,9 +1,8 @@
 //! Room for the next step, and the work between two steps: a sequence on the page pool's pressure
 //! ladder.
 //!
-//! The pool decides what yields, in which order and from which watermark on; a sequence carries out
-//! the rungs that are its own: its older tokens and its hot ones lose precision, its pass becomes
-//! shorter, its oldest tokens are dropped.
+//! The pool decides what yields, in which order and at which watermark; a sequence carries out its
+//! own rungs: lower precision of older and hot tokens, a shorter pass, dropping the oldest tokens.
 
 use std::ops::RangeInclusive;
 
@@ -20,23 +19,23 @@ struct RoomClaim<'a> {
     threads: &'a ThreadPool,
     /// Tokens of the shortest pass.
     least: usize,
-    /// Tokens that it asks for at the moment.
+    /// Tokens asked for at present.
     tokens: usize,
 }
 
 impl Sequence {
-    /// Work between two steps: yields memory beyond the pool's watermarks, as `policy` says, and
-    /// moves blocks to the tiers that their age asks for.
+    /// Work between two steps: yields memory beyond the pool's watermarks by `policy`, and moves
+    /// blocks to the tiers of their age.
     pub fn settle(&mut self, kernels: &Kernels, threads: &ThreadPool, policy: PressurePolicy) {
         let store = self.store.clone();
         let mut claim = RoomClaim { sequence: self, kernels, threads, least: 0, tokens: 0 };
         store.pool().relieve(store.tenant(), policy, &mut claim);
         // Where there is too little memory for all at once, the first blocks make room.
-        while self.migrate(kernels, threads, usize::MAX).is_to_repeat() {}
+        while self.migrate(kernels, threads, usize::MAX).should_retry() {}
     }
 
-    /// Makes room for a step of as many as possible of `tokens` tokens, for which memory yields as
-    /// `policy` says. Returns how many: the most, or after each halving that the ladder asks for.
+    /// Makes room for a step within `tokens` tokens, for which memory yields by `policy`. Returns
+    /// the number of tokens: the end of the range, halved as often as the ladder asks for.
     ///
     /// # Errors
     /// [`Error::Full`]; [`Error::Memory`], [`Error::BudgetReached`] and [`Error::QuotaReached`]
@@ -56,7 +55,7 @@ impl Sequence {
         Ok(claim.tokens)
     }
 
-    /// Moves hot tokens to the lowest tier: as few as possible, the last block never.
+    /// Moves as few hot tokens as possible to the lowest tier, never the last block.
     fn shrink_some(&mut self, kernels: &Kernels, threads: &ThreadPool) -> bool {
         let block_tokens = self.store.block_tokens();
         let mut hot_tokens = self.len;

@@ -1,5 +1,5 @@
-//! Where a token's query looks, and what it would cost if older blocks had fewer bits: measured in
-//! one layer, between steps.
+//! Attention by block, and the error that migration would add: measured in one layer, between
+//! steps.
 
 use std::sync::Arc;
 
@@ -15,24 +15,23 @@ use crate::convert::convert;
 use crate::storage::Storage;
 use crate::store::HOT;
 
-/// The query of a token in one layer, and how that layer attends.
+/// The query of a token in one layer, and the parameters of its attention.
 #[derive(Debug, Clone, Copy)]
 pub struct Probe<'a> {
     /// The layer.
     pub layer: usize,
-    /// The query as it meets the keys, rotated to its position: `[n_heads, head_dim]`. That of the
-    /// last token is at hand.
+    /// The query with RoPE at its position, `[n_heads, head_dim]`; usually the last token's.
     pub query: &'a [f32],
-    /// What products of queries and keys are multiplied with.
+    /// Factor of the products of queries and keys.
     pub scale: f32,
-    /// The last keys that the query sees; `None` = all.
+    /// Sliding-window size in tokens; `None` = all keys.
     pub window: Option<usize>,
     /// Bound of the scores, approached as `cap * tanh(score / cap)`; `None` = none.
     pub soft_cap: Option<f32>,
 }
 
 impl Probe<'_> {
-    /// The score that attention makes of the product of the query and a key.
+    /// The attention score of a product of query and key.
     fn score(&self, product: f32) -> f32 {
         let score = self.scale * product;
         match self.soft_cap.map(f64::from) {
@@ -42,15 +41,14 @@ impl Probe<'_> {
     }
 }
 
-/// What [`Sequence::sample`] found.
+/// Result of [`Sequence::sample`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sample<'a> {
-    /// The share of attention that each block got, from position 0 on, as a mean over the heads:
-    /// together 1. What [`Sequence::add_mass`] takes.
+    /// Share of attention of each block from position 0 on, mean over the heads, sum 1; for
+    /// [`Sequence::add_mass`].
     pub shares: &'a [f32],
-    /// An estimate of the relative error of attention's output, once the blocks that are due have
-    /// gone down: what [`Controller::observe`](crate::Controller::observe) takes. `None` if none is
-    /// due.
+    /// Estimated relative error of attention's output once the due blocks have migrated, for
+    /// [`Controller::observe`](crate::Controller::observe). `None` if none is due.
     pub error: Option<f32>,
 }
 
@@ -88,13 +86,13 @@ impl SampleScratch {
 }
 
 impl Sequence {
-    /// Looks where a query attends to, and what it would cost to let the blocks go down that the
-    /// next [`migrate`](Self::migrate) takes. To be called between steps, before it.
+    /// Measures the attention of a query by block, and estimates the error that the next
+    /// [`migrate`](Self::migrate) would add. To be called between steps, before it.
     ///
-    /// The cost is measured in the youngest block that is due: `e = |o - o'| / |o|`, where `o` is
-    /// attention over that block alone and `o'` the same in the next tier. Its error stands for
-    /// those of all blocks that are due or went down before, so `e` times their share of attention
-    /// is the estimate. It falls when more tokens stay hot.
+    /// The error is measured in the youngest due block: `e = |o - o'| / |o|`, where `o` is
+    /// attention over that block alone and `o'` the same in the next tier. The estimate is `e`
+    /// times the share of attention of all blocks that are due or have migrated. It falls when more
+    /// tokens stay hot.
     ///
     /// The shares need the keys of one layer once: about as much work as that layer's attention in
     /// a step.
@@ -110,7 +108,7 @@ impl Sequence {
         scratch: &'a mut SampleScratch,
     ) -> Sample<'a> {
         let shape = self.store.shape();
-        let width = shape.row();
+        let width = shape.width();
         assert!(
             width > 0 && probe.query.len().is_multiple_of(width) && !probe.query.is_empty(),
             "a query of {} values for key/value heads of {width}",
@@ -165,11 +163,11 @@ impl Sequence {
     ) {
         let Worker { keys, scores, conversion } = worker;
         let (head_dim, block_tokens) = (self.store.shape().head_dim, self.store.block_tokens());
-        let group = probe.query.len() / self.store.shape().row();
+        let group = probe.query.len() / self.store.shape().width();
         let first =
             probe.window.map_or(0, |window| self.len.saturating_sub(window.max(1))).max(self.released());
         let n_keys = self.len - first;
-        let rotations = self.store.rotations(self.len, self.capacity);
+        let key_ropes = self.store.key_ropes(self.len, self.capacity);
         scores.clear();
         scores.resize(group * n_keys, 0.0);
         for block in first / block_tokens..shares.len() {
@@ -178,7 +176,7 @@ impl Sequence {
             let storage = self.storage(block);
             keys.resize(positions.len() * head_dim, 0.0);
             let in_block = positions.start - start..positions.end - start;
-            let nuq = self.store.nuq(probe.layer, rotations.as_ref(), start);
+            let nuq = self.store.nuq(probe.layer, key_ropes.as_ref(), start);
             let plane = storage.view(probe.layer, nuq).keys;
             kernels.read_kv(plane, head, in_block, keys, conversion);
             let queries = probe.query[head * group * head_dim..].chunks_exact(head_dim);
@@ -197,8 +195,7 @@ impl Sequence {
         }
     }
 
-    /// The error of the youngest block that is due, times the share of all that are not or will not
-    /// be hot.
+    /// The error of the youngest due block, times the share of all due or migrated ones.
     fn estimate_error(
         &self,
         kernels: &Kernels,
@@ -220,8 +217,8 @@ impl Sequence {
         }
         let exact = self.blocks[sampled].storage();
         let position = self.index(sampled) * self.store.block_tokens();
-        let rotations = self.store.rotations(self.len, self.capacity);
-        let context = self.context(probe.layer, rotations.as_ref(), position);
+        let key_ropes = self.store.key_ropes(self.len, self.capacity);
+        let context = self.context(probe.layer, key_ropes.as_ref(), position);
         let source = (self.store.tier(HOT), exact.layer(probe.layer));
         let target = (lower, &mut coarse.as_bytes_mut()[..lower.layer_bytes()]);
         convert(kernels, source, target, context, conversion);
@@ -262,8 +259,7 @@ impl Sequence {
         kernels.attention(threads, &shape, probe.query, &view, out, scratch);
     }
 
-    /// The present numbers of the block with index `block` from position 0 on, which was not
-    /// released.
+    /// The present storage of block `block` from position 0 on, which was not released.
     fn storage(&self, block: usize) -> Arc<Storage> {
         let at = block - self.released;
         self.blocks.get(at).map_or_else(|| self.tail[at - self.blocks.len()].clone(), Block::storage)

@@ -1,5 +1,4 @@
-//! Blocks that several sequences have: forks, prefixes from elsewhere, and the copy that writing
-//! needs.
+//! Shared blocks: forks, prefixes of other sequences, and copy-on-write.
 
 use std::sync::Arc;
 
@@ -8,7 +7,7 @@ use ruvllm_kernels::attention::KvScratch;
 
 use super::Sequence;
 use super::handles::Handles;
-use super::migrate::Workbench;
+use super::migrate::MigrationScratch;
 use crate::block::Block;
 use crate::convert::{LayerContext, convert};
 use crate::error::{Error, Result};
@@ -16,10 +15,10 @@ use crate::storage::Storage;
 use crate::store::HOT;
 
 impl Sequence {
-    /// A second sequence with the same tokens. It shares every block; the first of the two that
-    /// goes on copies the partial one. Room that was made beyond the tokens is given back.
+    /// A second sequence with the same tokens. It shares every block; the first of the two that is
+    /// extended copies the partial one. Memory beyond the tokens is released.
     ///
-    /// The time grows with the number of blocks, not with their size.
+    /// Time is linear in the number of blocks.
     pub fn fork(&mut self) -> Self {
         self.share_partial();
         Self {
@@ -35,18 +34,18 @@ impl Sequence {
             queries: self.queries.clone(),
             pinned: Vec::new(),
             handles: Handles::default(),
-            workbench: Workbench::default(),
+            migration_scratch: MigrationScratch::default(),
         }
     }
 
-    /// All blocks from [`released`](Self::released) on, to be shared with others. The last one need
-    /// not be full: before the sequence writes more to it, it makes a copy for itself.
+    /// All blocks from [`released`](Self::released) on, for other sequences. The last one need not
+    /// be full: the sequence copies it before it writes more to it.
     pub fn share(&mut self) -> &[Block] {
         self.share_partial();
         &self.blocks
     }
 
-    /// Appends whole blocks that other sequences have.
+    /// Appends whole blocks of other sequences.
     ///
     /// # Errors
     /// [`Error::NotAtBlock`] behind a partial block, [`Error::ForeignBlock`] if one is of another
@@ -64,7 +63,7 @@ impl Sequence {
         Ok(())
     }
 
-    /// Appends a copy of the first `tokens` tokens of a block, which the sequence may go on from.
+    /// Appends a copy of the first `tokens` tokens of a block.
     ///
     /// # Errors
     /// As [`append_shared`](Self::append_shared); [`Error::Memory`] and [`Error::BudgetReached`]
@@ -97,16 +96,16 @@ impl Sequence {
         Ok(())
     }
 
-    /// Makes a block of a partial storage of the tail, so that it can be shared, and gives the rest
-    /// of the tail back.
+    /// Makes a block of a partial storage of the tail, so that it can be shared, and releases the
+    /// rest of the tail.
     fn share_partial(&mut self) {
         let partial = self.len.div_ceil(self.store.block_tokens()) - self.sealed();
         self.tail.truncate(partial);
         self.seal(partial);
     }
 
-    /// Takes a partial block into the tail, where it can be written: the block itself if nobody
-    /// else has it, else a copy. Returns the block that was copied.
+    /// Moves a partial block into the tail, where it can be written: the block itself if it is
+    /// unshared, else a copy. Returns the block that was copied.
     pub(super) fn own_partial(&mut self, kernels: &Kernels) -> Result<Option<Block>> {
         if self.sealed() * self.store.block_tokens() <= self.len {
             return Ok(None);
@@ -126,17 +125,17 @@ impl Sequence {
         Ok(copied)
     }
 
-    /// The numbers of the block that comes behind those of the table, in a hot storage.
+    /// A hot copy of a block that follows those of the table.
     fn copy(&self, kernels: &Kernels, block: &Block) -> Result<Arc<Storage>> {
         let mut copy = self.store.allocate(HOT)?;
         let from = block.storage();
         let position = self.sealed() * self.store.block_tokens();
-        let rotations = self.store.rotations(position + self.store.block_tokens(), self.capacity);
+        let key_ropes = self.store.key_ropes(position + self.store.block_tokens(), self.capacity);
         let mut scratch = KvScratch::new();
         for layer in 0..self.store.shape().n_layers {
             let source = (self.store.tier(from.tier()), from.layer(layer));
             let target = (self.store.tier(HOT), copy.layer_mut(layer));
-            let nuq = self.store.nuq(layer, rotations.as_ref(), position);
+            let nuq = self.store.nuq(layer, key_ropes.as_ref(), position);
             convert(kernels, source, target, LayerContext { nuq, corrections: None }, &mut scratch);
         }
         Ok(Arc::new(copy))

@@ -1,9 +1,8 @@
-//! What the queries of a sequence say about which errors of keys matter.
+//! `SQuat`: corrections of keys by the queries of a sequence (arXiv 2503.24358).
 //!
-//! A step gives the queries of each layer
-//! ([`KvStep::observe_queries`](super::KvStep::observe_queries)), which are added up to a Gram
-//! matrix per key/value head; a migration makes corrections from them, and again when the tokens
-//! that were looked at have doubled.
+//! A step records the queries of each layer
+//! ([`KvStep::observe_queries`](super::KvStep::observe_queries)) in a Gram matrix per key/value
+//! head; a migration computes corrections from it, again whenever the recorded tokens have doubled.
 
 use std::sync::Arc;
 
@@ -13,34 +12,33 @@ use ruvllm_kernels::{Kernels, ThreadPool};
 
 use super::Sequence;
 
-/// Tokens whose queries are looked at, from the first on: what they span hardly changes after that,
-/// and the cost ends.
+/// Tokens whose queries are recorded, from the first on: their span hardly changes after that.
 const OBSERVED_TOKENS: usize = 2048;
 
-/// Tokens that it takes for their queries to weigh as much as a key's own error: see
-/// [`SquatCorrection::new`]. With fewer it is chance what they span. Measured: ADR-0015.
+/// Tokens whose queries weigh as much as a key's own error: see [`SquatCorrection::new`]. With
+/// fewer their span is chance. Measured: ADR-0015.
 const FULL_WEIGHT_TOKENS: f32 = 512.0;
 
-/// Queries of one layer, and what follows from them.
+/// Recorded queries of one layer and the corrections.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LayerQueries {
-    /// Tokens whose queries were looked at.
+    /// Tokens whose queries were recorded.
     tokens: usize,
-    /// `[n_kv_heads, head_dim, head_dim]`; given back once no more queries are looked at.
+    /// `[n_kv_heads, head_dim, head_dim]`; released once recording ends.
     grams: Vec<f32>,
-    /// Tokens whose queries the corrections follow from.
+    /// Tokens whose queries are in the corrections.
     known: usize,
     /// One per key/value head; none before the first migration.
     corrections: Vec<SquatCorrection>,
 }
 
 impl LayerQueries {
-    /// Whether more queries are looked at.
+    /// `true` while queries are recorded.
     fn is_open(&self) -> bool {
         self.tokens < OBSERVED_TOKENS
     }
 
-    /// Whether the corrections are to be made anew.
+    /// `true` if the corrections must be recomputed.
     fn is_due(&self) -> bool {
         self.tokens > self.known && (self.tokens >= 2 * self.known || !self.is_open())
     }
@@ -52,7 +50,7 @@ impl LayerQueries {
 }
 
 impl Sequence {
-    /// Whether queries of a layer are of use: the policy asks for them
+    /// `true` while queries of a layer are recorded: the policy asks for them
     /// ([`KvPolicy::squat`](crate::KvPolicy::squat)), and there were not enough yet.
     pub fn wants_queries(&self, layer: usize) -> bool {
         self.queries.as_ref().is_some_and(|layers| layers[layer].is_open())
@@ -92,7 +90,7 @@ impl Sequence {
         });
     }
 
-    /// Makes corrections where none are or those there are know of less than half of the queries.
+    /// Recomputes corrections that cover less than half of the recorded queries.
     pub(super) fn update_corrections(&mut self, threads: &ThreadPool) {
         let dim = self.store.shape().head_dim;
         let Some(layers) = &mut self.queries else { return };
@@ -107,8 +105,7 @@ impl Sequence {
             threads.run(&|_| {
                 let next = || heads.lock().next();
                 while let Some((correction, gram)) = next() {
-                    // Queries that are not numbers say nothing: their head's keys are stored as
-                    // without them.
+                    // Queries that are not finite: the head's keys stay uncorrected.
                     *correction = SquatCorrection::new(gram, dim, strength)
                         .unwrap_or_else(|_| SquatCorrection::none(dim));
                 }
@@ -132,7 +129,7 @@ impl Sequence {
         self.queries = self.store.policy().squat.then(|| Arc::new(layers));
     }
 
-    /// Bytes of what is known of queries.
+    /// Bytes of recorded queries and corrections.
     pub(super) fn query_bytes(&self) -> usize {
         self.queries.iter().flat_map(|layers| layers.iter()).map(LayerQueries::bytes).sum()
     }

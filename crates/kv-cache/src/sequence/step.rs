@@ -9,31 +9,31 @@ use ruvllm_kernels::{Kernels, ThreadPool};
 use super::Sequence;
 use crate::block::Block;
 use crate::error::{Error, Result};
-use crate::learned::KeyRotations;
+use crate::learned::KeyRopes;
 use crate::storage::Storage;
 use crate::store::{HOT, KvStore};
 
-/// A step of a sequence: memory for `n_tokens` new tokens, and a hold on the numbers that attention
-/// reads meanwhile.
+/// A step of a sequence: memory for `n_tokens` new tokens, and pins of the blocks that attention
+/// reads.
 ///
 /// [`Sequence::step`] begins it; nothing after that can fail. Each layer is written
 /// ([`write`](Self::write)), then viewed ([`view`](Self::view)); [`commit`](Self::commit) appends
 /// the tokens. A step that is dropped leaves the tokens, the blocks and the memory of its sequence
-/// as they were; only what [`observe_queries`](Self::observe_queries) added up stays.
+/// as they were; only queries that [`observe_queries`](Self::observe_queries) recorded stay.
 pub struct KvStep<'a> {
     sequence: &'a mut Sequence,
     n_tokens: usize,
     /// The partial block whose copy is the first storage of the tail, until the step is committed.
     copied: Option<Block>,
-    rotations: Option<KeyRotations>,
+    key_ropes: Option<KeyRopes>,
 }
 
 impl Sequence {
-    /// Begins a step of `n_tokens` tokens: allocates what they need and holds what the step will
-    /// read. A partial block that others share, or that is not hot, is copied.
+    /// Begins a step of `n_tokens` tokens: allocates their memory and pins the present blocks. A
+    /// partial block that is shared, or not hot, is copied.
     ///
-    /// The first step allocates the tables of all blocks up to the capacity, so that later ones
-    /// take nothing from the system.
+    /// The first step allocates the tables of all blocks up to the capacity; later ones allocate
+    /// nothing.
     ///
     /// # Errors
     /// [`Error::Full`] beyond the capacity; [`Error::Memory`], [`Error::BudgetReached`] and
@@ -41,12 +41,12 @@ impl Sequence {
     pub fn step(&mut self, kernels: &Kernels, n_tokens: usize) -> Result<KvStep<'_>> {
         self.check_room(n_tokens)?;
         // Dropped on an error, which undoes what was done.
-        let mut step = KvStep { sequence: self, n_tokens, copied: None, rotations: None };
+        let mut step = KvStep { sequence: self, n_tokens, copied: None, key_ropes: None };
         step.allocate(kernels)?;
         let Sequence { blocks, pinned, .. } = &mut *step.sequence;
         pinned.clear();
         pinned.extend(blocks.iter().map(Block::storage));
-        step.rotations = step.sequence.rotations();
+        step.key_ropes = step.sequence.key_ropes();
         Ok(step)
     }
 
@@ -114,7 +114,7 @@ impl KvStep<'_> {
     /// If keys or values are not those of `n_tokens` tokens, or the layer does not exist.
     pub fn write(&mut self, kernels: &Kernels, layer: usize, keys: &[f32], values: &[f32]) {
         let sequence = &mut *self.sequence;
-        let (row, block_tokens) = (sequence.store.shape().row(), sequence.store.block_tokens());
+        let (row, block_tokens) = (sequence.store.shape().width(), sequence.store.block_tokens());
         let n_values = self.n_tokens * row;
         assert!(
             keys.len() == n_values && values.len() == n_values,
@@ -137,19 +137,19 @@ impl KvStep<'_> {
 
     /// Keys and values of one layer, the step's tokens included, which [`write`](Self::write) has
     /// stored before. `blocks` holds their list. Positions in released blocks read another block:
-    /// attention must not look there.
+    /// attention must not read there.
     pub fn view<'b, 'v>(&'b self, layer: usize, blocks: &'v mut Vec<KvBlock<'b>>) -> KvView<'v> {
         let Sequence { len, pinned, .. } = &*self.sequence;
-        self.sequence.view(pinned, self.rotations.as_ref(), len + self.n_tokens, layer, blocks)
+        self.sequence.view(pinned, self.key_ropes.as_ref(), len + self.n_tokens, layer, blocks)
     }
 
-    /// Adds up the queries of the step in one layer, by which errors of keys are weighed when they
-    /// are quantized. Without effect unless the sequence [`wants`](Sequence::wants_queries) them;
-    /// the first 2048 tokens count.
+    /// Records queries of the step in one layer; `SQuat` weighs errors of keys by them. Without
+    /// effect unless the sequence [`wants`](Sequence::wants_queries) them; the first 2048 tokens
+    /// count.
     ///
-    /// Keys are looked at from behind. Queries should come as they will be then, rotated (RoPE) to
-    /// later positions than their own, spread over as many as a key stays in use: what a few tokens
-    /// look for at their own positions says less than nothing about those to come (ADR-0015).
+    /// Keys are read by later queries. Queries should therefore have RoPE at later positions than
+    /// their own, spread over as many as a key stays in use: those at their own positions predict
+    /// later ones worse than none (ADR-0015).
     ///
     /// # Shapes
     /// `queries`: `[tokens, n_heads, head_dim]`
@@ -176,8 +176,7 @@ impl KvStep<'_> {
 }
 
 impl Drop for KvStep<'_> {
-    /// Releases what the step read, and memory beyond the tokens of the sequence: none after a
-    /// commit.
+    /// Releases pins, and memory beyond the tokens of the sequence: none after a commit.
     fn drop(&mut self) {
         let Sequence { store, len, released, blocks, tail, pinned, handles, .. } = &mut *self.sequence;
         pinned.clear();

@@ -62,7 +62,7 @@ fn a_sequence_goes_on_beyond_its_budget_with_its_sinks_and_its_last_tokens() {
             let roomy = self::pool(16);
             let mut expected = Checked::new(&crate::oracle::store(policy, &roomy), 1 << 20);
             expected.append(&kept).expect("room");
-            let query: Vec<f32> = (0..2 * SHAPE.row()).map(|i| (i as f32 * 0.37).sin()).collect();
+            let query: Vec<f32> = (0..2 * SHAPE.width()).map(|i| (i as f32 * 0.37).sin()).collect();
             assert_eq!(attend(&checked, &query), attend(&expected, &query));
         }
         let reader = checked.sequence.read();

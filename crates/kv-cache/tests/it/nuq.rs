@@ -94,7 +94,7 @@ fn key_errors(turned: &KvRopes, ropes: &KvRopes, capacity: usize) -> Vec<f64> {
     // A range of its own for each dimension, as wide as noise.
     let middle = |index: usize| ((index * 7 % 32) as f32 - 16.0) / 4.0;
     let levels = [-0.93, -0.66, -0.4, -0.13, 0.13, 0.4, 0.66, 0.93];
-    let ranges = (0..SHAPE.row()).map(|index| [middle(index) - 0.05, middle(index) + 0.05]).collect();
+    let ranges = (0..SHAPE.width()).map(|index| [middle(index) - 0.05, middle(index) + 0.05]).collect();
     let layer = NuqCodebooks::new(levels, levels, ranges).expect("ascending levels");
     let calibration = KvCalibration::new([0; 32], SHAPE, vec![layer; SHAPE.n_layers]).expect("a calibration");
     let store = KvStore::with_calibration(SHAPE, &policy, &pool, Arc::new(calibration), ropes);
@@ -104,7 +104,7 @@ fn key_errors(turned: &KvRopes, ropes: &KvRopes, capacity: usize) -> Vec<f64> {
     let mut exact = Vec::new();
     for layer in 0..SHAPE.n_layers {
         let mut keys: Vec<f32> =
-            noise.iter().enumerate().map(|(i, x)| middle(i % SHAPE.row()) + 0.05 * x).collect();
+            noise.iter().enumerate().map(|(i, x)| middle(i % SHAPE.width()) + 0.05 * x).collect();
         let rope = match (&turned.local, &turned.long) {
             (Some((rope, layers)), _) if layers[layer] => rope,
             (_, Some((above, rope))) if capacity > *above => rope,
@@ -147,7 +147,7 @@ fn keys_are_turned_back_as_their_layer_and_their_sequence_turned_them() {
 }
 
 #[test]
-fn what_a_calibration_is_needed_for_and_of_which_model_is_checked() {
+fn need_and_model_of_a_calibration_are_checked() {
     let pool = pool(16);
     let policy = "tiered:warm=nuq3".parse().expect("a policy");
     assert!(matches!(KvStore::new(SHAPE, &policy, &pool), Err(Error::NoCalibration { .. })));

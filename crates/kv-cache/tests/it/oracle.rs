@@ -29,7 +29,8 @@ pub(crate) fn store(policy: &str, pool: &PagePool) -> KvStore {
 /// A calibration for numbers in [-1, 1] that were turned.
 pub(crate) fn calibration(shape: KvShape) -> Arc<KvCalibration> {
     let levels = [-0.93, -0.66, -0.4, -0.13, 0.13, 0.4, 0.66, 0.93];
-    let layer = NuqCodebooks::new(levels, levels, vec![[-1.5, 1.5]; shape.row()]).expect("ascending levels");
+    let layer =
+        NuqCodebooks::new(levels, levels, vec![[-1.5, 1.5]; shape.width()]).expect("ascending levels");
     let layers = vec![layer; shape.n_layers];
     Arc::new(KvCalibration::new([0; 32], shape, layers).expect("a calibration"))
 }
@@ -71,7 +72,7 @@ fn number(token: u32, role: KvRole, layer: usize, index: usize) -> f32 {
 
 /// The keys or values of some tokens in one layer, `[tokens, n_kv_heads, head_dim]`.
 pub(crate) fn rows(tokens: &[u32], role: KvRole, layer: usize) -> Vec<f32> {
-    let row = |&token: &u32| (0..SHAPE.row()).map(move |index| number(token, role, layer, index));
+    let row = |&token: &u32| (0..SHAPE.width()).map(move |index| number(token, role, layer, index));
     tokens.iter().flat_map(row).collect()
 }
 
@@ -205,11 +206,11 @@ pub(crate) fn write(step: &mut KvStep<'_>, ids: &[u32]) {
 /// The numbers that attention would count with, as rows `[block_tokens, n_kv_heads, head_dim]`.
 pub(crate) fn read_rows(plane: KvPlane<'_>) -> Vec<f32> {
     let block_tokens = plane.layout().block_tokens();
-    let mut rows = vec![0.0; block_tokens * SHAPE.row()];
+    let mut rows = vec![0.0; block_tokens * SHAPE.width()];
     let (mut of_head, scratch) = (vec![0.0; block_tokens * SHAPE.head_dim], &mut KvScratch::new());
     for head in 0..SHAPE.n_kv_heads {
         kernels().read_kv(plane, head, 0..block_tokens, &mut of_head, scratch);
-        for (row, found) in rows.chunks_mut(SHAPE.row()).zip(of_head.chunks(SHAPE.head_dim)) {
+        for (row, found) in rows.chunks_mut(SHAPE.width()).zip(of_head.chunks(SHAPE.head_dim)) {
             row[head * SHAPE.head_dim..][..SHAPE.head_dim].copy_from_slice(found);
         }
     }
@@ -224,7 +225,7 @@ fn check_plane(plane: KvPlane<'_>, layer: usize, tokens: &[Token]) {
     let mut exact = KvBuffer::zeroed(to.plane_bytes()).expect("memory");
     kernels().convert_kv(plane, KvPlaneMut::new(to, role, exact.as_bytes_mut()), &mut KvScratch::new());
     let found = read_rows(KvPlane::new(to, role, exact.as_bytes()));
-    for (token, row) in tokens.iter().zip(found.chunks(SHAPE.row())) {
+    for (token, row) in tokens.iter().zip(found.chunks(SHAPE.width())) {
         for (index, &x) in row.iter().enumerate() {
             let expected = number(token.id, role, layer, index);
             let error = (x - expected).abs();

@@ -1,4 +1,4 @@
-//! What a probe finds, beside the same in float64.
+//! Results of a probe against float64.
 
 use ruvllm_kernels::ThreadPool;
 use ruvllm_kernels::attention::KvRole;
@@ -18,14 +18,14 @@ fn probabilities(probe: &Probe<'_>, head: usize, keys: &[f32]) -> Vec<f64> {
         let score = f64::from(probe.scale) * product;
         probe.soft_cap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh()).exp()
     };
-    let weights: Vec<f64> = keys.chunks(SHAPE.row()).map(weight).collect();
+    let weights: Vec<f64> = keys.chunks(SHAPE.width()).map(weight).collect();
     let sum: f64 = weights.iter().sum();
     weights.iter().map(|weight| weight / sum).collect()
 }
 
 /// The share of each block, a mean over the four heads.
 fn shares(probe: &Probe<'_>, keys: &[f32]) -> Vec<f64> {
-    let mut shares = vec![0.0; keys.len() / SHAPE.row() / BLOCK];
+    let mut shares = vec![0.0; keys.len() / SHAPE.width() / BLOCK];
     for head in 0..4 {
         for (at, probability) in probabilities(probe, head, keys).into_iter().enumerate() {
             shares[at / BLOCK] += probability / 4.0;
@@ -43,7 +43,7 @@ fn attend(probe: &Probe<'_>, sequence: &Sequence, block: usize) -> Vec<f64> {
     let mut out = vec![0.0; 4 * SHAPE.head_dim];
     for (head, out) in out.chunks_mut(SHAPE.head_dim).enumerate() {
         for (probability, row) in
-            probabilities(probe, head, &keys).into_iter().zip(values.chunks(SHAPE.row()))
+            probabilities(probe, head, &keys).into_iter().zip(values.chunks(SHAPE.width()))
         {
             let value = &row[head / 2 * SHAPE.head_dim..];
             out.iter_mut().zip(value).for_each(|(out, &value)| *out += probability * f64::from(value));
@@ -56,7 +56,7 @@ fn attend(probe: &Probe<'_>, sequence: &Sequence, block: usize) -> Vec<f64> {
 fn shares_and_error_are_those_of_capped_attention() {
     let tokens: Vec<u32> = (0..160).collect();
     let keys = rows(&tokens, KvRole::Keys, LAYER);
-    let query: Vec<f32> = (0..2 * SHAPE.row()).map(|i| (i as f32 * 0.37).sin()).collect();
+    let query: Vec<f32> = (0..2 * SHAPE.width()).map(|i| (i as f32 * 0.37).sin()).collect();
     let estimate = |soft_cap| {
         let probe = Probe { layer: LAYER, query: &query, scale: 4.0, window: None, soft_cap };
         let pool = pool(16);

@@ -30,7 +30,7 @@ fn memory_follows_the_length_in_blocks_and_is_given_back() {
     let pool = pool(8);
     let before = pool.stats();
     let store = store("f16", &pool);
-    let block_bytes = 2 * SHAPE.n_layers * SHAPE.row() * 32 * 2;
+    let block_bytes = 2 * SHAPE.n_layers * SHAPE.width() * 32 * 2;
     let mut checked = Checked::new(&store, 200);
     for (n, blocks) in [(1, 1), (31, 1), (1, 2), (100, 5)] {
         checked.append(&ids(n, 0)).expect("room");

@@ -17,7 +17,7 @@ fn noise(seed: usize, n: usize) -> Vec<f32> {
 
 /// Keys (or values) of tokens from position `first` on in a layer.
 fn rows(first: usize, n: usize, layer: usize, seed: usize) -> Vec<f32> {
-    (first..first + n).flat_map(|token| noise(seed + 31 * layer + 1000 * token, SHAPE.row())).collect()
+    (first..first + n).flat_map(|token| noise(seed + 31 * layer + 1000 * token, SHAPE.width())).collect()
 }
 
 /// Queries that look in two directions, other ones in each layer and head.
@@ -127,14 +127,14 @@ fn forks_know_the_queries() {
     step(&mut fork, 64);
     migrate(&mut first);
     let expected = bytes(&first);
-    // Those that both have went down with the queries of the first to migrate, those behind with
+    // Shared blocks migrated with the queries of the first to migrate, those behind with
     // each one's own.
     migrate(&mut fork);
     assert_eq!(bytes(&fork), expected);
 }
 
 #[test]
-fn what_is_known_of_queries_is_counted_and_bounded() {
+fn recorded_queries_are_counted_and_bounded() {
     let pool = pool(64);
     let store = store("tiered:hot=0,sink=0,warm=kivi2,squat=on", &pool);
     let mut sequence = store.sequence(4096);

@@ -49,7 +49,7 @@ struct World {
     sequences: Vec<Checked>,
     store: KvStore,
     pool: PagePool,
-    /// Whether steps that will be dropped are begun at all.
+    /// `true` to begin steps that will be dropped.
     begins_dropped: bool,
 }
 

@@ -9,7 +9,7 @@ use crate::oracle::{Checked, Token, kernels, pool, store};
 const SEQUENCES: usize = 64;
 const CAPACITY: usize = 400;
 
-/// What was done how often; a run that exercised nothing would prove nothing.
+/// Counts of each operation; a run that exercised nothing would prove nothing.
 #[derive(Debug, Default)]
 struct Counts {
     appended: usize,

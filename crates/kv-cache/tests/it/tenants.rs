@@ -92,7 +92,7 @@ fn a_shared_block_stays_its_writers_also_when_another_tenant_makes_it_smaller() 
     assert_eq!(migration.blocks, 9);
     assert_eq!(used(&pool, "reader"), 0, "what is made smaller counts for whom it counted before");
     second.check();
-    // What comes behind is the reader's, and so is a block that it goes on in.
+    // Later blocks are the reader's, and so is a block that it extends.
     second.truncate(300);
     second.append(&ids(1, 900)).expect("room");
     assert_eq!(used(&pool, "reader"), 1);

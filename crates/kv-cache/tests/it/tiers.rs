@@ -17,7 +17,7 @@ fn ids(n: usize, first: u32) -> Vec<u32> {
 
 /// A query of four heads, two for each head of the keys.
 fn query() -> Vec<f32> {
-    (0..2 * SHAPE.row()).map(|i| (i as f32 * 0.37).sin()).collect()
+    (0..2 * SHAPE.width()).map(|i| (i as f32 * 0.37).sin()).collect()
 }
 
 fn formats(sequence: &Sequence) -> Vec<String> {
@@ -148,7 +148,7 @@ fn short_memory_takes_what_is_not_hot_to_the_lowest_tier() {
 }
 
 #[test]
-fn what_attention_returns_to_stays_hot() {
+fn heavy_hitters_stay_hot() {
     let pool = pool(16);
     let store = store("tiered:hot=32,sink=0,keep=2,warm=q8", &pool);
     let mut checked = Checked::new(&store, 1000);
@@ -215,7 +215,7 @@ fn the_shares_of_blocks_are_those_of_their_keys() {
     let expected = |first: usize| {
         let mut shares = [0.0; 6];
         for (head, query) in query.chunks(SHAPE.head_dim).enumerate() {
-            let key = |at: usize| &keys[at * SHAPE.row() + head / 2 * SHAPE.head_dim..][..SHAPE.head_dim];
+            let key = |at: usize| &keys[at * SHAPE.width() + head / 2 * SHAPE.head_dim..][..SHAPE.head_dim];
             let dot = |at| query.iter().zip(key(at)).map(|(&q, &k)| f64::from(q) * f64::from(k)).sum::<f64>();
             let weights: Vec<f64> = (first..173).map(|at| (scale * dot(at)).exp()).collect();
             let sum: f64 = weights.iter().sum();

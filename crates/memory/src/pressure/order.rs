@@ -1,9 +1,9 @@
 //! The order of eviction: `GreedyDual`-Size over the units of each tenant.
 //!
-//! A unit's key is `L + cost`, where `L` is the inflation when it was last used and `cost` the time
-//! to get a MiB of it back. The unit with the least key goes first, and `L` becomes its key: a unit
-//! that is not used is overtaken by newer ones, the sooner the less it costs. Among equal costs
-//! this is the least recently used one.
+//! A unit's key is `L + cost`, where `L` is the inflation at its last use and `cost` the time to
+//! get a MiB of it back. The unit with the least key goes first, and `L` becomes its key, so that
+//! newer units overtake an unused one, the sooner the less it costs. Equal costs are evicted by
+//! last use.
 //!
 //! # Source
 //! Cao and Irani, "Cost-Aware WWW Proxy Caching Algorithms" (USITS 1997).
@@ -25,7 +25,7 @@ pub struct Use {
     pub turn: u64,
 }
 
-/// The time of uses. It passes without a lock.
+/// The time of uses, without a lock.
 #[derive(Default)]
 pub(crate) struct Clock {
     turn: AtomicU64,
@@ -47,8 +47,8 @@ impl Clock {
 /// A unit of an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct UnitId {
-    pub(super) owner: u32,
-    pub(super) unit: u64,
+    pub(crate) owner: u32,
+    pub(crate) unit: u64,
 }
 
 /// A place in the order; the least goes first.
@@ -61,14 +61,14 @@ pub(super) struct Place {
 }
 
 /// An offered unit.
-pub(super) struct Offered {
+pub(crate) struct Offered {
     pub(super) place: Place,
     cost: u64,
     account: Arc<Account>,
 }
 
 impl Offered {
-    pub(super) fn new(id: UnitId, rung: Rung, cost: u64, used: Use, account: Arc<Account>) -> Self {
+    pub(crate) fn new(id: UnitId, rung: Rung, cost: u64, used: Use, account: Arc<Account>) -> Self {
         let Use { inflation, turn } = used;
         let place = Place { rung, key: inflation.saturating_add(cost), turn, id };
         Self { place, cost, account }
@@ -96,12 +96,12 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.offers.len()
     }
 
     /// Offers a unit, or replaces its offer.
-    pub(super) fn insert(&mut self, offered: Offered) {
+    pub(crate) fn insert(&mut self, offered: Offered) {
         let id = offered.place.id;
         self.remove(id);
         for account in offered.account.line() {

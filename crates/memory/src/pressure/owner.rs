@@ -1,4 +1,4 @@
-//! Owners: who offers units of memory that can be evicted, and releases them when asked.
+//! Owners: caches that offer units of memory and release them when asked.
 
 use std::sync::{Arc, Weak};
 
@@ -38,7 +38,7 @@ pub struct Offer<'a> {
 pub struct Demand {
     /// Bytes wanted, at least a page's.
     pub bytes: usize,
-    /// Whether a request waits for them; at a watermark nobody does.
+    /// `true` if a request waits for them, `false` at a watermark.
     pub is_urgent: bool,
     /// [`Use::turn`] of the unit's last use that the pool knows of.
     pub last_use: u64,
@@ -49,7 +49,7 @@ pub struct Demand {
 pub enum Release {
     /// Memory was released. The rest of the unit, if there is one, stays offered at its place.
     Released {
-        /// Whether a part of the unit is left.
+        /// `true` if a part of the unit is left.
         has_rest: bool,
     },
     /// The unit was used since it was offered: its place in the order is that of this use.
@@ -66,7 +66,7 @@ pub enum Release {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct OwnerId {
     pub(crate) pool: u64,
-    pub(super) index: u32,
+    pub(crate) index: u32,
 }
 
 /// The owners of a pool by index.

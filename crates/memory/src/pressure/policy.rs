@@ -36,7 +36,7 @@ pub enum Rung {
 /// Number of rungs.
 pub(super) const N_RUNGS: usize = 5;
 
-/// What yields memory for a request, and in which order.
+/// The rungs that yield memory for a request, in order.
 ///
 /// | policy | from 80 % of the pages until 70 % | from 85 % until 70 % | when a request finds no room |
 /// |---|---|---|---|
@@ -69,7 +69,7 @@ impl PressurePolicy {
     pub const ALL: [Self; 5] =
         [Self::LowerPrecision, Self::EvictPrefixes, Self::Spill, Self::Reject, Self::DropOldest];
 
-    /// Its name, as flags have it.
+    /// Its name in flags.
     pub fn name(self) -> &'static str {
         match self {
             Self::LowerPrecision => "lower-precision",

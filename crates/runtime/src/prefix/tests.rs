@@ -113,7 +113,7 @@ fn kernels() -> Kernels {
 fn computed(kv: &KvStore, tokens: &[TokenId]) -> Sequence {
     let mut sequence = kv.sequence(tokens.len());
     let mut step = sequence.step(&kernels(), tokens.len()).expect("room");
-    let rows: Vec<f32> = tokens.iter().flat_map(|&token| vec![token as f32; SHAPE.row()]).collect();
+    let rows: Vec<f32> = tokens.iter().flat_map(|&token| vec![token as f32; SHAPE.width()]).collect();
     step.write(&kernels(), 0, &rows, &rows);
     step.commit();
     sequence

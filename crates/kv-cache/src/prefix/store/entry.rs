@@ -27,7 +27,7 @@ impl fmt::Display for EntryId {
     }
 }
 
-/// What is wrong with the file of an entry.
+/// Fault of an entry's file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
@@ -59,7 +59,7 @@ pub enum Fault {
     Checksum,
 }
 
-/// What stands before the payload of an entry. All numbers are little-endian:
+/// Header of an entry's file. All numbers are little-endian:
 ///
 /// | bytes | field |
 /// |---|---|
@@ -158,9 +158,8 @@ impl EntryHeader {
     }
 }
 
-/// The place of a block that is not stored: what its file is named by, without its keys and values.
-/// It is some hundred bytes large and stays right, so a block can be written later than it was
-/// looked for.
+/// The place of a block that is not stored: the inputs of its file's name, some hundred bytes. It
+/// stays valid, so that the block can be written later.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
     index: usize,
@@ -189,7 +188,7 @@ impl Missing {
         self.parent
     }
 
-    /// What its file will begin with.
+    /// Header of its file.
     pub(super) fn header(&self, payload_bytes: u64, payload_sha256: [u8; 32]) -> EntryHeader {
         let Self { key, parent, .. } = *self;
         EntryHeader { key, parent, payload_bytes, payload_sha256, tokens: self.tokens.clone() }
@@ -256,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_encoded_is_parsed() {
+    fn encoded_header_is_parsed() {
         let bytes = header().encode();
         assert_eq!(bytes.len(), EntryHeader::bytes(3));
         assert_eq!(EntryHeader::parse(&bytes).expect("a header"), header());

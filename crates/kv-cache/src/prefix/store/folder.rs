@@ -33,8 +33,7 @@ struct Listed {
 }
 
 impl Folder {
-    /// Opens the folder, or creates it for this user only, and removes what interrupted writes have
-    /// left.
+    /// Opens the folder, or creates it for this user only, and removes files of interrupted writes.
     pub(super) fn open(path: PathBuf) -> Result<Self, PrefixError> {
         let mut builder = fs::DirBuilder::new();
         #[cfg(unix)]
@@ -132,8 +131,7 @@ impl Folder {
     }
 }
 
-/// Whether a file has a name that this module gives: 64 hexadecimal digits, whatever else, and the
-/// extension.
+/// `true` for a file of this store: 64 hexadecimal digits, any suffix, and the extension.
 fn is_ours(path: &Path, extension: &str) -> bool {
     let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
     let digits = stem.bytes().take_while(u8::is_ascii_hexdigit).count();

@@ -29,9 +29,9 @@ use crate::Result;
 
 /// Keeps blocks of prefixes across restarts, within a size.
 ///
-/// A block's payload is whatever bytes the caller gives. Nothing read back is trusted: an entry is
-/// used only if its format, key, tokens, place in the prefix, length and checksum are right;
-/// otherwise it is removed, with a [`Warning`].
+/// A block's payload is any bytes. Nothing read back is trusted: an entry is used only if its
+/// format, key, tokens, place in the prefix, length and checksum are right; otherwise it is
+/// removed, with a [`Warning`].
 ///
 /// ```
 /// use ruvllm_kv_cache::prefix::{PrefixKey, PrefixStore, Scope};
@@ -63,7 +63,7 @@ pub struct PrefixStore {
     folder: Folder,
     block_tokens: usize,
     limit_bytes: u64,
-    room: Mutex<Room>,
+    size: Mutex<FolderSize>,
     counters: Counters,
 }
 
@@ -88,7 +88,7 @@ impl Entry {
     }
 }
 
-/// What [`PrefixStore::find`] found.
+/// Result of [`PrefixStore::find`].
 #[derive(Debug, Default)]
 pub struct Found {
     /// The stored blocks, in the order of the prefix.
@@ -97,7 +97,7 @@ pub struct Found {
     pub warnings: Vec<Warning>,
 }
 
-/// What [`PrefixStore::put`] did.
+/// Result of [`PrefixStore::put`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stored {
     /// The block was written.
@@ -106,7 +106,7 @@ pub enum Stored {
     Present,
 }
 
-/// What a [`PrefixStore`] has done since it was opened. Other processes count for themselves.
+/// Counters of a [`PrefixStore`] since it was opened, of this process alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StoreStatistics {
@@ -140,11 +140,11 @@ struct Counters {
     unusable_blocks: AtomicU64,
 }
 
-/// What is known of the folder's size between two listings of it.
+/// Estimated size of the folder between two listings.
 #[derive(Debug)]
-struct Room {
-    /// Bytes of all entries at the last listing, and of those written by this store since. What was
-    /// removed since still counts.
+struct FolderSize {
+    /// Bytes of all entries at the last listing, and of those written by this store since. Entries
+    /// removed since still count.
     used_bytes: u64,
     /// Bytes written since the last listing. Other processes may have written as much.
     unlisted_bytes: u64,
@@ -152,8 +152,8 @@ struct Room {
 
 impl PrefixStore {
     /// Opens the store in `folder`, which is created if need be, for blocks of `block_tokens`
-    /// tokens. Entries of an earlier run are there at once; what interrupted writes have left is
-    /// removed when it is old.
+    /// tokens. Entries of an earlier run are found at once; old files of interrupted writes are
+    /// removed.
     ///
     /// The entries' files take at most `limit_bytes` together. With several processes, each keeps
     /// the limit against what it sees when it lists the folder, at the latest after writing a
@@ -169,8 +169,8 @@ impl PrefixStore {
         let folder = Folder::open(folder.into())?;
         let (n_deleted, used_bytes) = folder.shrink(limit_bytes)?;
         let counters = Counters { deleted_blocks: AtomicU64::new(n_deleted), ..Counters::default() };
-        let room = Mutex::new(Room { used_bytes, unlisted_bytes: 0 });
-        Ok(Self { folder, block_tokens, limit_bytes, room, counters })
+        let size = Mutex::new(FolderSize { used_bytes, unlisted_bytes: 0 });
+        Ok(Self { folder, block_tokens, limit_bytes, size, counters })
     }
 
     /// The folder. Other files in it are left alone.
@@ -216,7 +216,7 @@ impl PrefixStore {
     /// [`PrefixError::File`] if a file cannot be written or deleted. Nothing is left of the block
     /// then.
     pub fn write(&self, block: &Missing, payload: &[&[u8]]) -> Result<Stored> {
-        // Somebody may have been faster.
+        // Another writer may have been faster.
         if self.holds(block.id()) {
             return Ok(Stored::Present);
         }
@@ -229,7 +229,7 @@ impl PrefixStore {
         let bytes = encoded.len() as u64 + payload_bytes;
         self.make_room(bytes)?;
         if let Err(error) = self.folder.write(block.id(), &parts, last_use(block.index())) {
-            self.room.lock().used_bytes -= bytes;
+            self.size.lock().used_bytes -= bytes;
             return Err(error.into());
         }
         self.counters.written_blocks.fetch_add(1, Relaxed);
@@ -237,7 +237,7 @@ impl PrefixStore {
         Ok(Stored::Written)
     }
 
-    /// Whether there is an entry whose header is right.
+    /// `true` if there is an entry with a valid header.
     fn holds(&self, id: EntryId) -> bool {
         matches!(self.open_entry(id), Ok(Some(_)))
     }
@@ -246,7 +246,7 @@ impl PrefixStore {
     /// as many as follow each other: of `key`'s own scope or of [`Scope::Shared`], whichever are
     /// more. At least the last token is left to compute.
     ///
-    /// Headers are verified here, payloads when they are loaded. What is found counts as used. An
+    /// Headers are verified here, payloads when they are loaded. Found entries count as used. An
     /// entry that cannot be used ends the chain, is removed, and gives a warning.
     ///
     /// [`Scope::Shared`]: super::Scope::Shared
@@ -319,7 +319,7 @@ impl PrefixStore {
         Ok(self.folder.usage()?)
     }
 
-    /// What was counted since the store was opened.
+    /// Counters since the store was opened.
     #[must_use]
     pub fn statistics(&self) -> StoreStatistics {
         let get = |counter: &AtomicU64| counter.load(Relaxed);
@@ -342,17 +342,17 @@ impl PrefixStore {
         if bytes > limit_bytes {
             return Err(PrefixError::LargerThanStore { bytes, limit_bytes }.into());
         }
-        let mut room = self.room.lock();
-        let is_full = bytes > limit_bytes.saturating_sub(room.used_bytes);
-        if is_full || room.unlisted_bytes > limit_bytes / 16 {
+        let mut size = self.size.lock();
+        let is_full = bytes > limit_bytes.saturating_sub(size.used_bytes);
+        if is_full || size.unlisted_bytes > limit_bytes / 16 {
             let spare = if is_full { limit_bytes / 10 } else { 0 };
             let target = (limit_bytes - bytes).saturating_sub(spare);
             let (n_deleted, used_bytes) = self.folder.shrink(target)?;
             self.counters.deleted_blocks.fetch_add(n_deleted, Relaxed);
-            *room = Room { used_bytes, unlisted_bytes: 0 };
+            *size = FolderSize { used_bytes, unlisted_bytes: 0 };
         }
-        room.used_bytes += bytes;
-        room.unlisted_bytes += bytes;
+        size.used_bytes += bytes;
+        size.unlisted_bytes += bytes;
         Ok(())
     }
 

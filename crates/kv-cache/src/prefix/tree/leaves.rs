@@ -1,4 +1,4 @@
-//! The ends of prefixes that can be evicted, and who decides which of them goes first.
+//! Leaves of the tree: the ends of prefixes that can be evicted, and their order.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -16,14 +16,14 @@ pub type LeafId = u32;
 /// An eviction order, to which a [`PrefixTree`](super::PrefixTree) offers its leaves: that of a
 /// page pool, or [`Lru`].
 pub trait Leaves<B>: Send + Sync {
-    /// The time of a use that happens now.
+    /// The present time.
     fn now(&self) -> Use;
 
     /// A leaf with these blocks can be evicted; it was last used at `used`. Called with the tree's
     /// lock held.
     ///
-    /// Later uses are not told: [`PrefixTree::evict_leaf`](super::PrefixTree::evict_leaf) answers
-    /// with them.
+    /// Later uses are not reported: [`PrefixTree::evict_leaf`](super::PrefixTree::evict_leaf)
+    /// returns them.
     fn offer(&self, leaf: LeafId, blocks: &[B], used: Use);
 
     /// Bytes on the heap.
@@ -32,21 +32,21 @@ pub trait Leaves<B>: Send + Sync {
     }
 }
 
-/// What [`PrefixTree::evict_leaf`](super::PrefixTree::evict_leaf) did.
+/// Result of [`PrefixTree::evict_leaf`](super::PrefixTree::evict_leaf).
 #[derive(Clone, Debug)]
 pub enum LeafEviction<B> {
     /// Blocks were taken out.
     Evicted {
         /// The blocks.
         evicted: Evicted<B>,
-        /// Whether the leaf has more.
+        /// `true` if the leaf has more.
         has_rest: bool,
     },
     /// The leaf was used later than asked for.
     Used(Use),
     /// A [`PrefixPin`](super::PrefixPin) holds it.
     Pinned,
-    /// It is none any more.
+    /// It is no longer a leaf.
     Gone,
 }
 

@@ -19,8 +19,8 @@ use super::PrefixKey;
 /// Finds the blocks of the longest known prefix of a prompt.
 ///
 /// `B` is a cheap, reference-counted handle of a block of [`block_tokens`](Self::block_tokens)
-/// tokens. Whole blocks are shared; a last one that is not full can be copied from, and gives way
-/// to a fuller one of the same beginning. One radix tree per [`PrefixKey`]; edges are runs of
+/// tokens. Whole blocks are shared; a last one that is not full can be copied from, and is replaced
+/// by a fuller one of the same beginning. One radix tree per [`PrefixKey`]; edges are runs of
 /// blocks and split between them.
 ///
 /// Lookups run side by side under a read lock; what they change (time of use, pins, counters) is
@@ -65,7 +65,7 @@ struct State<B> {
     nodes: Nodes<B>,
 }
 
-/// What [`PrefixTree::lookup`] found.
+/// Result of [`PrefixTree::lookup`].
 #[derive(Clone, Debug)]
 pub struct Match<B> {
     /// The blocks to share, from the first token on.
@@ -74,7 +74,7 @@ pub struct Match<B> {
     pub tokens: usize,
     /// The next block, where some of its tokens agree.
     pub partial: Option<Partial<B>>,
-    /// Why the match is not longer.
+    /// Reason for the end of the match.
     pub end: MatchEnd,
     /// Keeps the matched path in the tree; none if no whole block was found.
     pub pin: Option<PrefixPin>,
@@ -85,34 +85,34 @@ pub struct Match<B> {
 pub struct Partial<B> {
     /// The block.
     pub block: B,
-    /// How many of its tokens agree: at least one, fewer than a block.
+    /// Number of its tokens that agree: at least one, fewer than a block.
     pub tokens: usize,
 }
 
-/// Why a match is not longer.
+/// Reason for the end of a match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MatchEnd {
-    /// All tokens but the last were found. The last is always computed: its logits are wanted.
+    /// All tokens but the last were found. The last is always computed, for its logits.
     Complete,
-    /// There is nothing to find for fewer than two tokens.
+    /// Fewer than two tokens were looked up.
     TooShort,
     /// Nothing is cached under the key.
     UnknownKey,
     /// No cached prefix begins with the first block of tokens.
     UnknownStart,
-    /// What is cached goes on with another token at this position.
+    /// Cached prefixes have another token at this position.
     Diverged {
         /// Position in the tokens that were looked up.
         at: usize,
     },
-    /// What is cached ends before this position.
+    /// Cached prefixes end before this position.
     Ended {
         /// Position in the tokens that were looked up.
         at: usize,
     },
 }
 
-/// Keeps a path from being evicted while it is in use; dropping it lets go.
+/// Keeps a path from being evicted until it is dropped.
 ///
 /// A pin outlives the tree without harm, needs no lock, and can be cloned for a sequence that
 /// forks.
@@ -122,16 +122,16 @@ pub struct PrefixPin(
     #[expect(dead_code, reason = "held, not read: the count of references is the pin")] Arc<Usage>,
 );
 
-/// What [`PrefixTree::insert`] did.
+/// Result of [`PrefixTree::insert`].
 #[derive(Clone, Debug)]
 pub struct Inserted<B> {
     /// The tree's own whole blocks for the part that it knew already. Those that were given for the
     /// same tokens are duplicates, which the caller may replace by these.
     pub known: Vec<B>,
-    /// How many blocks are new in the tree: the others that were given, unless the last is not full
+    /// Number of blocks new in the tree: the others that were given, unless the last is not full
     /// and the tree has a block that begins with its tokens.
     pub new_blocks: usize,
-    /// What gave way to a fuller block.
+    /// Blocks replaced by fuller ones.
     pub replaced: Vec<B>,
     /// Keeps the inserted path in the tree; none if there was no block.
     pub pin: Option<PrefixPin>,
@@ -140,12 +140,12 @@ pub struct Inserted<B> {
 /// Blocks that were evicted.
 #[derive(Clone, Debug)]
 pub struct Evicted<B> {
-    /// Whose they were.
+    /// Key of their tree.
     pub key: Arc<PrefixKey>,
     /// The whole prefix, from the first token to the end of the last evicted block, which need not
     /// be full.
     pub tokens: Vec<u32>,
-    /// The last blocks of that prefix; what is before them is still in the tree.
+    /// The last blocks of that prefix; those before are still in the tree.
     pub blocks: Vec<B>,
 }
 
@@ -181,8 +181,8 @@ impl<B: Clone> PrefixTree<B> {
     /// Evicts `n_blocks` blocks, or as many as there are without a pin: always from the end of the
     /// least recently used leaf, of whatever key.
     ///
-    /// A block is free only once its last handle is gone. To free memory, drop what is returned,
-    /// look at the pool, and ask again.
+    /// A block is free once its last handle is dropped. To free memory, drop the result, check the
+    /// pool, and evict again.
     pub fn evict(&self, n_blocks: usize) -> Vec<Evicted<B>> {
         let (mut evicted, mut missing, mut pinned) = (Vec::new(), n_blocks, Vec::new());
         while missing > 0
@@ -227,7 +227,7 @@ impl<B: Clone, L: Leaves<B>> PrefixTree<B, L> {
     /// The longest cached prefix of `tokens` that `key` may see: of its own scope or of
     /// [`Scope::Shared`], whichever is longer. At least the last token is left to compute.
     ///
-    /// What other tenants have inserted changes neither the answer nor the steps that lead to it.
+    /// Prefixes of other tenants change neither the result nor the time.
     ///
     /// [`Scope::Shared`]: super::Scope::Shared
     #[must_use]
@@ -361,8 +361,8 @@ impl<B: Clone, L: Leaves<B>> PrefixTree<B, L> {
         inserted
     }
 
-    /// Evicts blocks from the end of a leaf that was offered: as many as `count` says of its
-    /// blocks, at least one. `turn` is its last use that is known to whoever asks.
+    /// Evicts blocks from the end of an offered leaf: as many as `count` returns for its blocks, at
+    /// least one. `turn` is its last use that the caller knows of.
     pub fn evict_leaf(&self, leaf: LeafId, turn: u64, count: impl FnOnce(&[B]) -> usize) -> LeafEviction<B> {
         let mut state = self.state.write();
         let Some(node) = state.nodes.find(leaf) else { return LeafEviction::Gone };
@@ -387,7 +387,7 @@ impl<B: Clone, L: Leaves<B>> PrefixTree<B, L> {
         LeafEviction::Evicted { evicted, has_rest }
     }
 
-    /// What was counted so far, and what is in the tree now. Walks all nodes to add up the bytes.
+    /// Counters, and the present size of the tree. Walks all nodes to add up the bytes.
     #[must_use]
     pub fn statistics(&self) -> TreeStatistics {
         let state = self.state.read();

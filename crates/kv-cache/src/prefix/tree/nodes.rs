@@ -21,7 +21,7 @@ pub(super) struct Usage {
     turn: AtomicU64,
 }
 
-/// What is above a node.
+/// Parent of a node.
 #[derive(Debug)]
 pub(super) enum Parent {
     /// Nothing: the node is the root of this key's tree, with an empty label.
@@ -114,7 +114,7 @@ impl<B: Clone> Nodes<B> {
             .max_by_key(|&(_, common)| common)
     }
 
-    /// How many of `children` are before `tokens`, which need not be a whole block.
+    /// Number of `children` that are before `tokens`, which need not be a whole block.
     fn place_of(&self, children: &[NodeId], tokens: &[u32]) -> usize {
         let block = &tokens[..tokens.len().min(self.block_tokens)];
         children.partition_point(|&child| {
@@ -242,8 +242,7 @@ impl<B: Clone> Nodes<B> {
     }
 }
 
-/// How many tokens at the start are equal. Compares block by block, because equality of slices runs
-/// at the speed of memory.
+/// Number of equal tokens at the start. Compares block by block: equality of slices is vectorized.
 fn common_prefix(a: &[u32], b: &[u32], block_tokens: usize) -> usize {
     let whole =
         a.chunks_exact(block_tokens).zip(b.chunks_exact(block_tokens)).take_while(|(a, b)| a == b).count()

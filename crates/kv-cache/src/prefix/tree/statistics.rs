@@ -1,10 +1,10 @@
-//! What the tree counts.
+//! Counters of the tree.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::{Match, MatchEnd};
 
-/// What a [`PrefixTree`](super::PrefixTree) has done, and what it holds.
+/// Counters and present size of a [`PrefixTree`](super::PrefixTree).
 ///
 /// The lookups are the full hits and those that ended for one of the other reasons:
 /// `lookups = full_hits + too_short + unknown_key + unknown_start + diverged + ended`.
@@ -23,9 +23,9 @@ pub struct TreeStatistics {
     pub unknown_key: u64,
     /// Lookups whose first block was not known as a whole.
     pub unknown_start: u64,
-    /// Lookups that parted from what is cached after at least one block.
+    /// Lookups that diverged from cached prefixes after at least one block.
     pub diverged: u64,
-    /// Lookups that go on where what is cached ends.
+    /// Lookups longer than the cached prefixes.
     pub ended: u64,
     /// Tokens found in whole blocks, to be shared.
     pub hit_tokens: u64,
@@ -37,7 +37,7 @@ pub struct TreeStatistics {
     pub inserted_blocks: u64,
     /// Blocks given to `insert` whose tokens the tree already had blocks for.
     pub known_blocks: u64,
-    /// Blocks that were not full and gave way to fuller ones.
+    /// Blocks that were not full, replaced by fuller ones.
     pub replaced_blocks: u64,
     /// Blocks taken out by `evict`.
     pub evicted_blocks: u64,

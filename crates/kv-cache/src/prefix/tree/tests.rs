@@ -29,7 +29,7 @@ fn named(first: u32, n_tokens: usize) -> Vec<u32> {
 }
 
 impl<B: Clone> PrefixTree<B> {
-    /// Whether the tree is what its documentation says.
+    /// Checks the invariants of the tree.
     fn check(&self) {
         let state = self.state.read();
         let nodes = &state.nodes;
@@ -136,7 +136,7 @@ fn a_block_that_is_not_full_gives_way_to_a_fuller_one() {
         (found.blocks, partial, found.end)
     };
     assert_eq!(insert(&[1, 2, 3, 4, 5, 6], &[10, 20]), (vec![], 2, vec![]));
-    // What goes on behind the six tokens copies two of the second block.
+    // A prompt beyond the six tokens copies two of the second block.
     let ended = MatchEnd::Ended { at: 6 };
     assert_eq!(found(&[1, 2, 3, 4, 5, 6, 7, 8, 9]), (vec![10], Some((20, 2)), ended));
     assert_eq!(found(&[1, 2, 3, 4, 5, 9, 9]), (vec![10], Some((20, 1)), MatchEnd::Diverged { at: 5 }));
@@ -283,7 +283,7 @@ impl Naive {
         (blocks, partial)
     }
 
-    /// Whether a block that is not full is known, as the beginning of one that is there.
+    /// `true` if a block that is not full is known, as the beginning of a present one.
     fn knows_rest(&self, key: usize, tokens: &[u32]) -> bool {
         self.prefixes.keys().any(|(other, known)| *other == key && known.starts_with(tokens))
     }
@@ -505,7 +505,7 @@ fn readers_and_writers_work_side_by_side() {
                 }
                 6 => drop(tree.evict(random(5))),
                 _ => {
-                    // What is pinned must be found as it was.
+                    // Pinned prefixes must be found unchanged.
                     if let Some((k, held)) = pinned.pop() {
                         let mut tokens = held.blocks.last().expect("a pin holds blocks").to_vec();
                         tokens.push(0);
