@@ -210,11 +210,15 @@ impl Engine for Llama {
         let texts: String = (0..requests * batch).map(|at| text(at % batch, tokens) + "\n").collect();
         let file = self.folder.join("embeddings.txt");
         fs::write(&file, texts).map_err(Error::io("write", &file))?;
-        let room = (batch * tokens).to_string();
+        // Each text of a request is a sequence; one alone would make room for 256 of them.
+        let (room, sequences) = ((batch.max(2) * tokens).to_string(), batch.max(2).to_string());
         let command = CommandLine::new(&self.program, &self.root)
             .args(["-m".as_ref(), self.gguf.as_os_str(), "-f".as_ref(), file.as_os_str()])
             .args(["-t", &self.threads, "-tb", &self.threads, "-c", &room, "-b", &room, "-ub", &room])
             .args([
+                "-np",
+                &sequences,
+                "--perf",
                 "--pooling",
                 "mean",
                 "--embd-normalize",

@@ -250,6 +250,10 @@ fn a_converted_encoder_computes_and_encodes_the_same() {
     assert!(is_encoder(file.metadata()) && largest_error(&load(&file)) < TOLERANCE);
     let defaults = EmbeddingDefaults::from_metadata(file.metadata()).expect("defaults");
     assert_eq!(Some(defaults), EmbeddingDefaults::from_metadata(folder.metadata()).ok());
+    let id =
+        |name: &str| file.metadata().get_u64(&format!("tokenizer.ggml.{name}_token_id")).expect("a number");
+    assert!(id("bos").is_some() && id("bos") == id("cls"));
+    assert!(id("eos").is_some() && id("eos") == id("seperator"));
     let tokenizer = Checkpoint::tokenizer(&file).expect("a tokenizer");
     for case in cases() {
         let ids = tokenizer.encode(&case.text, EncodeOptions::default()).expect("ids");

@@ -48,9 +48,13 @@ impl Specials<'_> {
         if let Some(&end) = others {
             metadata.insert("tokenizer.ggml.eot_token_id", end);
         }
-        for (name, first) in [("bos", true), ("eos", false)] {
-            if let Some(add) = self.is_added(name, first)? {
-                metadata.insert(format!("tokenizer.ggml.add_{name}_token"), add);
+        for (name, first, of_encoders) in [("bos", true, "cls"), ("eos", false, "sep")] {
+            let Some(add) = self.is_added(name, first)? else { continue };
+            metadata.insert(format!("tokenizer.ggml.add_{name}_token"), add);
+            // Readers look up the id of a token that is added.
+            let stand_in = self.id(of_encoders).filter(|&id| add && self.id(name).is_none() && id < rows);
+            if let Some(id) = stand_in {
+                metadata.insert(format!("tokenizer.ggml.{name}_token_id"), id as u32);
             }
         }
         Ok(())
