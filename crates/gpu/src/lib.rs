@@ -1,14 +1,15 @@
 //! GPU arithmetic for language models: WGSL kernels, generated per format and shape, through wgpu.
 //!
-//! Matrix products of 1 to 8 activation rows with weights in F16, `Q8_0`, `Q4_0`, `Q4_K`, `Q5_K`
-//! and `Q6_K`, and the row operations between them. Usable alone: buffers in, buffers out. Knows
+//! Matrix products of few (decode) and many (prefill) activation rows with weights in F16, `Q8_0`, `Q4_0`, `Q4_K`, `Q5_K`
+//! and `Q6_K`, attention over paged keys and values, and the row operations between them. Usable alone: buffers in, buffers out. Knows
 //! nothing of model files, layers or tokens.
 //!
 //! # Parts
 //! ```text
 //! adapters, Selection ── which GPU
 //! Gpu ── the open device: Buffer (one budget), compiled kernels, run, time
-//!   ├── Matrix      weights, repacked at upload; product with Activations
+//!   ├── Matrix      weights, repacked at upload; product and gemm with Activations, gather
+//!   ├── KvBlocks    paged keys and values; rope_kv, attention
 //!   ├── rows        quantize, rms_norm, add_rms_norm, gated, add, rope, argmax
 //!   └── Dispatch    a prepared launch; a list of them is a pass
 //! Kernel, Target ── what the generator makes a kernel for; Kernel::source is its WGSL
@@ -25,6 +26,7 @@
 #![warn(missing_docs, unreachable_pub)]
 
 mod adapter;
+mod attention;
 mod dispatch;
 mod error;
 mod future;
@@ -40,11 +42,13 @@ pub mod self_test;
 mod wgsl;
 
 pub use adapter::{AdapterChoice, AdapterInfo, AdapterKind, MatrixShape, Selection, adapters};
+pub use attention::{KvBlocks, Sequences};
 pub use dispatch::Dispatch;
 pub use error::{Error, Result};
 pub use gpu::Gpu;
 pub use kernel::{
-    Activation, Kernel, MAX_BATCH, Product, RopeKernel, RopeLayout, RowKernel, RowOp, Target, Tile,
+    Activation, AttentionKernel, AttentionOutput, GatherKernel, GemmKernel, KV_BLOCK_TOKENS, Kernel,
+    MAX_BATCH, MergeKernel, Product, RopeKernel, RopeKvKernel, RopeLayout, RowKernel, RowOp, Target, Tile,
 };
 pub use matrix::{Activations, Matrix};
 pub use memory::Buffer;

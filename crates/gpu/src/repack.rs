@@ -74,6 +74,11 @@ impl Format {
         self.block_len().max(GROUP)
     }
 
+    /// Values of a step of the kernels.
+    pub(crate) fn step_values(self) -> u32 {
+        if self == Self::F16 { 8 } else { GROUP as u32 }
+    }
+
     /// True for formats with a minimum per group.
     pub(crate) fn has_min(self) -> bool {
         matches!(self, Self::Q4K | Self::Q5K)

@@ -9,7 +9,7 @@ impl Tile {
     /// `lanes` depends on the columns, the format and the target only, so that a row's bits do not
     /// depend on the rows beside it.
     pub fn choose(format: Format, cols: u32, batch: u32, target: Target) -> Self {
-        let steps = cols / if format == Format::F16 { 8 } else { 32 };
+        let steps = cols / format.step_values();
         let measured = match (format, steps) {
             (Format::F16, 65..) | (_, 257..) => 128,
             (_, 33..) => 64,
