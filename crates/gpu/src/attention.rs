@@ -88,7 +88,7 @@ impl AttentionKernel {
         Self { window: Some(tokens), ..self }
     }
 
-    /// Splits of 128 tokens that a sequence of at most `tokens` tokens can have in view.
+    /// Splits of 256 tokens that a sequence of at most `tokens` tokens can have in view.
     fn splits(&self, tokens: u64) -> u64 {
         let split = u64::from(SPLIT_TOKENS);
         let all = tokens.div_ceil(split);
@@ -149,7 +149,7 @@ impl Gpu {
     }
 
     /// `out = softmax(scale q k) v` of one query per sequence: one launch, or two to be run in
-    /// order when the table has room for more than 128 visible tokens.
+    /// order when the table has room for more than 256 visible tokens.
     ///
     /// `queries`: f32, `[sequences, heads, head_dim]`; `scratch`: at least
     /// [`AttentionKernel::scratch_bytes`]; `out`: `[sequences, heads head_dim]`.

@@ -59,6 +59,8 @@ pub struct GemmKernel {
     pub rows: u32,
     /// Weight columns.
     pub cols: u32,
+    /// Weight rows of a workgroup: 64 or 128. Results do not depend on it.
+    pub tile_rows: u32,
     /// Activation rows of a workgroup: 16, 32 or 64. Results do not depend on it.
     pub tile_batch: u32,
 }
@@ -141,7 +143,7 @@ pub struct RopeKvKernel {
 /// Destination of [`AttentionKernel`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AttentionOutput {
-    /// Sums per split of 128 tokens, for [`MergeKernel`].
+    /// Sums per split of 256 tokens, for [`MergeKernel`].
     Partial,
     /// f32; one split.
     F32,
@@ -261,7 +263,8 @@ impl Kernel {
                 if p.width == p.rows { String::new() } else { format!("_at{}of{}", p.first, p.width) }
             ),
             Self::Gemm(g) => {
-                format!("gemm_{}_{}x{}_b{}", g.format.name().to_lowercase(), g.rows, g.cols, g.tile_batch)
+                let (format, tile) = (g.format.name().to_lowercase(), (g.tile_rows, g.tile_batch));
+                format!("gemm_{format}_{}x{}_t{}x{}", g.rows, g.cols, tile.0, tile.1)
             }
             Self::Gather(g) => format!("gather_{}_{}x{}", g.format.name().to_lowercase(), g.rows, g.cols),
             Self::Rows(r) => {

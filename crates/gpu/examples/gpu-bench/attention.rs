@@ -21,8 +21,9 @@ const SHAPES: [(u32, u32, u32, u32, u32); 11] = [
     (32, 32, 128, 1, 4096),
 ];
 
-/// Prints microseconds per attention, its merge included, and GB/s of keys and values.
-pub(crate) fn run(gpu: &Gpu, peak: f64, quick: bool, json: &mut Json) -> Result<()> {
+/// Prints microseconds per attention, its merge included, and GB/s of keys and values. `own`: query
+/// heads of a workgroup.
+pub(crate) fn run(gpu: &Gpu, peak: f64, quick: bool, own: Option<u32>, json: &mut Json) -> Result<()> {
     println!("\nattention to 8 bits, each after the one before");
     println!("heads kv  dim sequences tokens launches       us                   GB/s  share");
     let quick_shapes = [(4, 2, 64, 2, 300)];
@@ -32,7 +33,8 @@ pub(crate) fn run(gpu: &Gpu, peak: f64, quick: bool, json: &mut Json) -> Result<
         let copies = if quick { 2 } else { (ROTATION / bytes).clamp(2, 200) as u32 };
         let blocks = tokens.div_ceil(KV_BLOCK_TOKENS).next_multiple_of(4);
         let kv = random_blocks(gpu, copies * count * blocks, kv_heads, dim)?;
-        let key = AttentionKernel::new(heads, kv_heads, dim);
+        let own = own.filter(|n| (heads / kv_heads).is_multiple_of(*n));
+        let key = AttentionKernel { workgroup_heads: own, ..AttentionKernel::new(heads, kv_heads, dim) };
         let queries: Vec<f32> = (0..count * heads * dim).map(|i| (i as f32 * 0.7).sin()).collect();
         let queries = gpu.upload(&queries)?;
         let scratch = gpu.zeroed(key.scratch_bytes(count, blocks * KV_BLOCK_TOKENS))?;

@@ -60,7 +60,19 @@ fn run() -> Result<bool, Box<dyn std::error::Error>> {
     println!("\nread bandwidth: {peak} GB/s");
     json.number("read_gb_per_s", peak.median);
     if args.sweep {
-        sweep::run(&gpu, peak.median, args.quick)?;
+        if args.part("products") {
+            sweep::run(&gpu, peak.median, args.quick)?;
+        }
+        if args.part("attention") {
+            for own in [1, 2, 4] {
+                println!("\n{own} query heads of a workgroup");
+                attention::run(&gpu, peak.median, args.quick, Some(own), &mut json)?;
+            }
+        }
+        if args.part("gemm") {
+            println!("\ntiles of 128 weight rows");
+            gemm::run(&gpu, args.quick, true, &mut json)?;
+        }
     } else {
         let (peak, quick) = (peak.median, args.quick);
         if args.part("products") {
@@ -70,10 +82,10 @@ fn run() -> Result<bool, Box<dyn std::error::Error>> {
             operations::run(&gpu, quick, &mut json)?;
         }
         if args.part("attention") {
-            attention::run(&gpu, peak, quick, &mut json)?;
+            attention::run(&gpu, peak, quick, None, &mut json)?;
         }
         if args.part("gemm") {
-            gemm::run(&gpu, quick, &mut json)?;
+            gemm::run(&gpu, quick, false, &mut json)?;
         }
         if args.part("steps") {
             token::run(&gpu, peak, quick, &mut json)?;

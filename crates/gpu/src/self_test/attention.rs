@@ -15,7 +15,7 @@ const BLOCK: usize = KV_BLOCK_TOKENS as usize;
 
 pub(super) fn check(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
     // One, two and many splits.
-    let blocks = [4, 8, 4 * random.range(3, 8) as usize][random.range(0, 2) as usize];
+    let blocks = [8, 16, 4 * random.range(5, 12) as usize][random.range(0, 2) as usize];
     let case = Case::new(random, blocks);
     attention(gpu, random, report, &case)?;
     let layout = [RopeLayout::Halves, RopeLayout::Interleaved][random.range(0, 1) as usize];
@@ -41,7 +41,7 @@ impl Case {
         let head_dim = [32, 64, 96, 128, 160, 256][random.range(0, 5) as usize];
         let mut key = AttentionKernel::new(group * kv_heads, kv_heads, head_dim);
         if random.range(0, 1) == 0 {
-            key = key.window(random.range(1, 400));
+            key = key.window(random.range(1, 700));
         }
         if random.range(0, 1) == 0 {
             key = key.soft_cap(2.0).scale(0.3);
@@ -173,7 +173,7 @@ fn attention(gpu: &Gpu, random: &mut Random, report: &mut Report, case: &Case) -
         "{heads} heads of {head_dim}, {kv_heads} KV heads, positions {:?}, window {window:?}",
         case.positions
     );
-    let name = if case.room == 4 { "attention, one split" } else { "attention" };
+    let name = if case.room == 8 { "attention, one split" } else { "attention" };
     let all: Vec<usize> = (0..case.positions.len()).collect();
     let out = poisoned(gpu, all.len() * width as usize)?;
     case.run(gpu, random, &all, case.room, &out.clone().into())?;

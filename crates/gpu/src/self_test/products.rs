@@ -101,7 +101,7 @@ fn gemm(gpu: &Gpu, random: &mut Random, report: &mut Report, shape: Shape) -> Re
     let alone = x[row * cols as usize..][..cols as usize].to_vec();
     let input = self::input(gpu, report, Shape { batch: 1, ..shape }, &alone)?;
     let y = poisoned(gpu, rows as usize)?;
-    let single = output(gpu, &[&matrix.gemm(gpu, &input.activations, &y, 1)?], &y)?;
+    let single = output(gpu, &[&matrix.gemm_with(gpu, &input.activations, &y, 1, (128, 16))?], &y)?;
     let equal = same_bits(&single, &found[row * rows as usize..][..rows as usize]);
     report.add_equal(format!("{name}: batch of one"), &text, equal);
     Ok(())
@@ -131,7 +131,7 @@ fn bound_factor(gpu: &Gpu, shape: Shape) -> f64 {
     let (values, additions) = match format {
         Format::F16 => (8, 8),
         Format::Q4K | Format::Q5K => (32, 2),
-        Format::Q8_0 | Format::Q4_0 | Format::Q6K => (32, 1),
+        Format::Q8_0 | Format::Q4_0 | Format::IQ4NL | Format::Q6K => (32, 1),
     };
     let per_lane = (cols / values).div_ceil(lanes) * additions + lanes.ilog2();
     f64::from(per_lane + 16) * f64::from(f32::EPSILON)

@@ -1,9 +1,10 @@
 //! Attention of one query per sequence over paged keys and values.
 //!
-//! A split is 128 tokens, counted from token 0 of the sequence. A workgroup has one split, one KV
+//! A split is 256 tokens, counted from token 0 of the sequence. A workgroup has one split, one KV
 //! head and up to 8 of the query heads that share it, so that keys and values are read once:
-//! 1. thread `t` has token `t`: it adds the products with each query over the dimensions in order;
-//! 2. maximum and sum of the exponentials of the 128 scores, in 16 parts per head;
+//! 1. thread `t` has tokens `t` and `t + 128`: it adds the products with each query over the
+//!    dimensions in order;
+//! 2. maximum and sum of the exponentials of the 256 scores, in 16 parts per head;
 //! 3. a thread has 8 dimensions of the values of every `lanes`-th token; the lanes' sums are added
 //!    in their order.
 //!
@@ -14,10 +15,18 @@ use super::Code;
 use super::output::{Output, add8, entry};
 use crate::kernel::{AttentionKernel, AttentionOutput, KV_BLOCK_TOKENS, MergeKernel, Target};
 
-/// Tokens per split, threads of a workgroup.
-pub(crate) const SPLIT_TOKENS: u32 = 128;
+/// Tokens per split.
+pub(crate) const SPLIT_TOKENS: u32 = 256;
+/// Threads of a workgroup of [`attention`].
+const THREADS: u32 = 128;
+/// Tokens per thread in the scores.
+const OWN_TOKENS: u32 = SPLIT_TOKENS / THREADS;
+/// Words of values that a thread loads together.
+const VALUE_UNROLL: u32 = 8;
 /// Workgroups that keep a large GPU busy.
 const BUSY_WORKGROUPS: u64 = 256;
+/// Bytes of workgroup memory that every device has, less those of an output in 8 bits.
+const MEMORY: u32 = 15 << 10;
 /// Parts in which the scores of a head are reduced.
 const PARTS: u32 = 16;
 /// Threads of a workgroup of [`merge`].
@@ -28,9 +37,9 @@ const MERGE_UNROLL: u32 = 4;
 /// Query heads of a workgroup: enough workgroups for a large GPU, then as many as share the reads.
 pub(crate) fn choose_heads(a: &AttentionKernel, splits: u64, sequences: u64) -> u32 {
     let group = a.heads / a.kv_heads;
-    let most = if a.head_dim <= 128 { 8 } else { 4 };
     let busy = |n: u32| splits * sequences * u64::from(a.heads / n) >= BUSY_WORKGROUPS;
-    (1..=most).rev().find(|&n| group.is_multiple_of(n) && busy(n)).unwrap_or(1)
+    let fits = |n: u32| workgroup_bytes(&AttentionKernel { workgroup_heads: Some(n), ..*a }) <= MEMORY;
+    (1..=8).rev().find(|&n| group.is_multiple_of(n) && busy(n) && fits(n)).unwrap_or(1)
 }
 
 /// 4-value words of a head's partial result: the sums, then maximum and sum of the exponentials.
@@ -40,7 +49,7 @@ pub(crate) fn partial_words(head_dim: u32) -> u32 {
 
 /// Bytes of workgroup memory, without those of the output.
 pub(crate) fn workgroup_bytes(a: &AttentionKernel) -> u32 {
-    4 * (a.workgroup_heads.unwrap_or(1) * (a.head_dim + SPLIT_TOKENS + 2 * PARTS) + 8 * SPLIT_TOKENS)
+    4 * (a.workgroup_heads.unwrap_or(1) * (a.head_dim + SPLIT_TOKENS + 2 * PARTS) + 8 * THREADS)
 }
 
 /// `first visible token, tokens` of a sequence.
@@ -69,14 +78,15 @@ pub(super) fn attention(code: &mut Code, a: &AttentionKernel, target: Target) {
     let output = Output {
         cols: a.heads * a.head_dim,
         quantize: a.output == AttentionOutput::Quantized,
-        threads: SPLIT_TOKENS,
+        threads: THREADS,
         target,
     };
-    let fitting = SPLIT_TOKENS / words;
+    let fitting = THREADS / words;
     let lanes = 1 << fitting.ilog2();
     let mut e = Emitter { code, a, output, heads: a.workgroup_heads.unwrap_or(1), words, lanes };
     e.head();
     e.entry();
+    e.first_values();
     e.scores();
     e.exponentials();
     e.values();
@@ -107,16 +117,28 @@ impl Emitter<'_> {
             var<workgroup> lanes: array<vec4<f32>, {}>;",
             heads * self.words * 2,
             heads * SPLIT_TOKENS,
-            2 * SPLIT_TOKENS,
+            2 * THREADS,
             parts = heads * PARTS,
         ));
         add8(code);
+        let (kv_heads, words) = (self.a.kv_heads, self.words);
+        code.line(format!(
+            "fn first_key(pages: u32, kv_head: u32, token: u32) -> u32 {{
+            let block = table[pages + token / {KV_BLOCK_TOKENS}u] * {kv_heads}u + kv_head;
+            return block * {}u + token % {KV_BLOCK_TOKENS}u;
+            }}
+            fn value_word(pages: u32, kv_head: u32, token: u32, word: u32) -> vec4<u32> {{
+            let block = table[pages + token / {KV_BLOCK_TOKENS}u] * {kv_heads}u + kv_head;
+            return values[(block * {KV_BLOCK_TOKENS}u + token % {KV_BLOCK_TOKENS}u) * {words}u + word];
+            }}",
+            words * KV_BLOCK_TOKENS
+        ));
     }
 
     fn entry(&mut self) {
         let (a, heads) = (self.a, self.heads);
         let subgroup = self.output.target.subgroup.filter(|_| self.output.quantize);
-        entry(self.code, SPLIT_TOKENS, subgroup, "@builtin(num_workgroups) groups: vec3<u32>,");
+        entry(self.code, THREADS, subgroup, "@builtin(num_workgroups) groups: vec3<u32>,");
         let parts = a.heads / heads;
         self.code.line(format!(
             "let sequence = group.y;
@@ -134,7 +156,7 @@ impl Emitter<'_> {
             }}
             let low = max(begin, start) - start; // visible tokens of the split
             let high = min(end - start, {SPLIT_TOKENS}u);
-            for (var i = thread; i < {words}u; i += {SPLIT_TOKENS}u) {{
+            for (var i = thread; i < {words}u; i += {THREADS}u) {{
             query[i] = queries[(sequence * {all}u + first_head) * {head_words}u + i] * {scale:?};
             }}
             workgroupBarrier();",
@@ -145,42 +167,49 @@ impl Emitter<'_> {
         ));
     }
 
-    /// Block and offset of a token of the split that is visible.
-    fn locate(&mut self, name: &str, token: &str) {
-        self.code.line(format!(
-            "let token{name} = clamp({token}, low, high - 1u);
-            let block{name} = table[pages + (start + token{name}) / {KV_BLOCK_TOKENS}u] * {}u + kv_head;
-            let offset{name} = token{name} % {KV_BLOCK_TOKENS}u;",
-            self.a.kv_heads
-        ));
-    }
-
     fn scores(&mut self) {
         let (words, heads) = (self.words, self.heads);
-        self.locate("", "thread");
-        self.code.line(format!("let key = block * {}u + offset;", words * KV_BLOCK_TOKENS));
-        for h in 0..heads {
-            self.code.line(format!("var score{h} = 0.0;"));
+        for t in 0..OWN_TOKENS {
+            self.code.line(format!(
+                "let token{t} = thread + {}u;
+                let visible{t} = token{t} >= low && token{t} < high;
+                let key{t} = first_key(pages, kv_head, start + clamp(token{t}, low, high - 1u));",
+                t * THREADS
+            ));
+            for h in 0..heads {
+                self.code.line(format!("var score{h}_{t} = 0.0;"));
+            }
         }
         let unroll = 1 << words.trailing_zeros().min(2);
+        let steps = || (0..unroll).flat_map(|u| (0..OWN_TOKENS).map(move |t| (u, t)));
         self.code.line(format!("for (var word = 0u; word < {words}u; word += {unroll}u) {{"));
-        for u in 0..unroll {
-            self.code.line(format!("let k{u} = keys[key + (word + {u}u) * {KV_BLOCK_TOKENS}u];"));
+        for (u, t) in steps() {
+            self.code.line(format!("let k{u}_{t} = keys[key{t} + (word + {u}u) * {KV_BLOCK_TOKENS}u];"));
         }
         for u in 0..unroll {
             for h in 0..heads {
-                let at = format!("{}u + 2u * word", (h * words + u) * 2);
-                self.code.line(format!("score{h} = add8(score{h}, k{u}, query[{at}], query[{at} + 1u]);"));
+                let at = format!("2u * word + {}u", (h * words + u) * 2);
+                self.code.line(format!("let q{u}_{h} = query[{at}];\nlet r{u}_{h} = query[{at} + 1u];"));
+                for t in 0..OWN_TOKENS {
+                    let sum = format!("score{h}_{t}");
+                    self.code.line(format!("{sum} = add8({sum}, k{u}_{t}, q{u}_{h}, r{u}_{h});"));
+                }
             }
         }
-        self.code.line(format!("}}\nlet visible = thread >= low && thread < high;"));
-        for h in 0..heads {
+        self.code.line("}");
+        for (h, t) in self.own_scores() {
+            let score = format!("score{h}_{t}");
             if let Some(cap) = self.a.soft_cap_bits.map(f32::from_bits) {
-                self.code.line(format!("score{h} = {cap:?} * tanh(clamp(score{h} / {cap:?}, -15.0, 15.0));"));
+                self.code.line(format!("{score} = {cap:?} * tanh(clamp({score} / {cap:?}, -15.0, 15.0));"));
             }
-            self.code
-                .line(format!("scores[{}u + thread] = select(-3e38, score{h}, visible);", h * SPLIT_TOKENS));
+            let at = h * SPLIT_TOKENS + t * THREADS;
+            self.code.line(format!("scores[{at}u + thread] = select(-3e38, {score}, visible{t});"));
         }
+    }
+
+    /// Heads and tokens of a thread.
+    fn own_scores(&self) -> impl Iterator<Item = (u32, u32)> + use<> {
+        (0..self.heads).flat_map(|h| (0..OWN_TOKENS).map(move |t| (h, t)))
     }
 
     /// Replaces the scores by their exponentials; parts of their sums go to `sums`.
@@ -212,33 +241,42 @@ impl Emitter<'_> {
             self.code.line(format!("peak{h} = max(peak{h}, peaks[{}u + i]);", h * PARTS));
         }
         self.code.line("}");
-        for h in 0..heads {
+        for (h, t) in self.own_scores() {
+            let at = h * SPLIT_TOKENS + t * THREADS;
             // The bound keeps exp within the range that every driver computes.
             self.code.line(format!(
-                "scores[{}u + thread] = select(0.0, exp(max(score{h} - peak{h}, -80.0)), visible);",
-                h * SPLIT_TOKENS
+                "scores[{at}u + thread] = select(0.0, exp(max(score{h}_{t} - peak{h}, -80.0)), visible{t});"
             ));
         }
         reduce(self.code, "sums", "total + next");
     }
 
+    /// Loads the first words of the values, early: they arrive while scores are computed.
+    fn first_values(&mut self) {
+        let words = self.words;
+        self.code.line(format!(
+            "let word8 = thread % {words}u;\nlet lane = thread / {words}u;\nvar first = lane;"
+        ));
+        for u in 0..self.value_unroll() {
+            self.code.line(format!("var v{u} = {};", self.value(u)));
+        }
+    }
+
+    fn value_unroll(&self) -> u32 {
+        (SPLIT_TOKENS / self.lanes).min(VALUE_UNROLL)
+    }
+
+    fn value(&self, u: u32) -> String {
+        let token = format!("start + clamp(first + {}u, low, high - 1u)", u * self.lanes);
+        format!("value_word(pages, kv_head, {token}, word8)")
+    }
+
     fn values(&mut self) {
-        let (words, lanes, heads) = (self.words, self.lanes, self.heads);
-        self.code.line(format!("let word8 = thread % {words}u;\nlet lane = thread / {words}u;"));
+        let (lanes, heads, unroll) = (self.lanes, self.heads, self.value_unroll());
         for h in 0..heads {
             self.code.line(format!("var a{h} = vec4<f32>();\nvar b{h} = vec4<f32>();"));
         }
-        let unroll = (SPLIT_TOKENS / lanes).min(4);
-        self.code.line(format!(
-            "if (lane < {lanes}u) {{\nfor (var first = lane; first < high; first += {}u) {{",
-            lanes * unroll
-        ));
-        for u in 0..unroll {
-            self.locate(&u.to_string(), &format!("first + {}u", u * lanes));
-            self.code.line(format!(
-                "let v{u} = values[(block{u} * {KV_BLOCK_TOKENS}u + offset{u}) * {words}u + word8];"
-            ));
-        }
+        self.code.line(format!("if (lane < {lanes}u) {{\nwhile (first < high) {{"));
         for u in 0..unroll {
             self.code.line(format!(
                 "let c{u} = vec4<f32>(unpack2x16float(v{u}.x), unpack2x16float(v{u}.y));
@@ -253,7 +291,11 @@ impl Emitter<'_> {
                 ));
             }
         }
-        self.code.line("}\n}");
+        self.code.line(format!("first += {}u;\nif (first < high) {{", lanes * unroll));
+        for u in 0..unroll {
+            self.code.line(format!("v{u} = {};", self.value(u)));
+        }
+        self.code.line("}\n}\n}");
     }
 
     /// Adds the lanes of a head and stores the result.

@@ -26,7 +26,7 @@ pub(crate) fn grid(groups: u32) -> (u32, u32) {
 
 /// Bytes of workgroup memory.
 pub(crate) fn workgroup_bytes(p: &Product, subgroup: Option<u32>) -> u32 {
-    4 * partial_sums(p, subgroup)
+    4 * partial_sums(p, subgroup) + if p.format == Format::IQ4NL { 1024 } else { 0 }
 }
 
 fn partial_sums(p: &Product, subgroup: Option<u32>) -> u32 {
@@ -91,6 +91,7 @@ impl Emitter<'_> {
     fn entry(&mut self) {
         let tile = self.p.tile;
         entry(self.code, tile.threads(), self.target.subgroup, "");
+        self.weights.prepare(self.code, tile.threads());
         self.code.line(format!(
             "let lane = thread % {lanes}u;\nlet team = thread / {lanes}u;\n\
              let first = ((group.y * {GRID_X}u + group.x) * {teams}u + team) * {rows}u;",

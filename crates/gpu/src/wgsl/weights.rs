@@ -3,7 +3,7 @@
 
 use super::Code;
 use crate::kernel::Target;
-use crate::repack::Format;
+use crate::repack::{Format, IQ4_NL_LEVELS};
 
 /// Weights of one format on a device.
 #[derive(Debug, Clone, Copy)]
@@ -15,7 +15,7 @@ pub(super) struct Weights {
 
 impl Weights {
     pub(super) fn new(format: Format, target: Target) -> Self {
-        let scales = matches!(format, Format::Q8_0 | Format::Q4_0 | Format::Q6K);
+        let scales = matches!(format, Format::Q8_0 | Format::Q4_0 | Format::IQ4NL | Format::Q6K);
         Self { format, f16: target.f16 && scales }
     }
 
@@ -25,7 +25,7 @@ impl Weights {
         let quants = ("quants", "vec4<u32>");
         match self.format {
             Format::F16 => vec![quants],
-            Format::Q8_0 | Format::Q4_0 => vec![quants, ("scales", half)],
+            Format::Q8_0 | Format::Q4_0 | Format::IQ4NL => vec![quants, ("scales", half)],
             Format::Q4K => vec![quants, ("headers", "vec4<u32>")],
             Format::Q5K => vec![quants, ("headers", "vec4<u32>"), ("high", "u32")],
             Format::Q6K => vec![quants, ("factors", "u32"), ("high", "vec2<u32>"), ("scales", half)],
@@ -46,7 +46,22 @@ impl Weights {
         for (index, (name, element)) in (0..).zip(&planes) {
             code.binding(index, "read", name, element);
         }
+        if self.format == Format::IQ4NL {
+            levels(code);
+        }
         planes.len() as u32
+    }
+
+    /// Fills the table of `IQ4_NL` in workgroup memory, at the begin of the entry point.
+    pub(super) fn prepare(self, code: &mut Code, threads: u32) {
+        if self.format == Format::IQ4NL {
+            code.line(format!(
+                "for (var i = thread; i < 256u; i += {threads}u) {{
+                pairs[i] = level(i & 15u) | (level(i >> 4u) << 8u);
+                }}
+                workgroupBarrier();"
+            ));
+        }
     }
 
     /// Loads step `i{u}` of the row that begins at step `row{r}`.
@@ -62,7 +77,7 @@ impl Weights {
         }
         match self.format {
             Format::F16 => (),
-            Format::Q8_0 | Format::Q4_0 => self.load_half(code, &name, &at),
+            Format::Q8_0 | Format::Q4_0 | Format::IQ4NL => self.load_half(code, &name, &at),
             Format::Q4K | Format::Q5K => code.line(format!("let f{name} = headers[({at}) >> 3u];")),
             Format::Q6K => {
                 code.line(format!("let f{name} = factors[({at}) >> 1u] >> ((i{u} & 1u) * 16u);"));
@@ -87,8 +102,20 @@ impl Weights {
     /// halves' factors `p` and `q` of `Q6_K`.
     pub(super) fn unpack(self, code: &mut Code, u: u32, r: u32) {
         let name = format!("{u}_{r}");
-        if matches!(self.format, Format::F16 | Format::Q8_0) {
-            return;
+        match self.format {
+            Format::F16 | Format::Q8_0 => return,
+            Format::IQ4NL => {
+                for part in ["x", "y", "z", "w"] {
+                    code.line(format!("let e{part}{name} = expand(w{name}.{part});"));
+                }
+                for (bytes, half) in [("a", "x"), ("c", "y")] {
+                    let word = |part| format!("e{part}{name}.{half}");
+                    let words = ["x", "y", "z", "w"].map(word).join(", ");
+                    code.line(format!("let {bytes}{name} = vec4<u32>({words});"));
+                }
+                return;
+            }
+            _ => (),
         }
         let (low, high) = match self.format {
             // Bit w of each byte belongs to word w of the low half, bit 4 + w to word w of the high
@@ -155,7 +182,7 @@ impl Weights {
         let (first, second) =
             (format!("(bitcast<i32>(g{name}.y << 16u) >> 16u)"), format!("(bitcast<i32>(g{name}.y) >> 16u)"));
         match self.format {
-            Format::F16 | Format::Q8_0 => (),
+            Format::F16 | Format::Q8_0 | Format::IQ4NL => (),
             Format::Q6K => code.line(format!("let k{name} = 32 * {first};\nlet l{name} = 32 * {second};")),
             _ => code.line(format!("let t{name} = {first} + {second};")),
         }
@@ -166,7 +193,9 @@ impl Weights {
         let (first, second) = (format!("dot16(a{w}, low{x})"), format!("dot16(c{w}, high{x})"));
         code.line(match self.format {
             Format::F16 => format!("{sum} = add8({sum}, w{w}, low{x}, high{x});"),
-            Format::Q8_0 => format!("{sum} = fma(d{w} * s{x}, f32({first} + {second}), {sum});"),
+            Format::Q8_0 | Format::IQ4NL => {
+                format!("{sum} = fma(d{w} * s{x}, f32({first} + {second}), {sum});")
+            }
             Format::Q4_0 => format!("{sum} = fma(d{w} * s{x}, f32({first} + {second} - 8 * t{x}), {sum});"),
             Format::Q4K | Format::Q5K => format!(
                 "{sum} = fma(d{w} * s{x}, f32({first} + {second}), {sum});
@@ -185,7 +214,7 @@ impl Weights {
         match self.format {
             // Two values per word.
             Format::F16 => format!("unpack2x16float(w{name}.{part})"),
-            Format::Q8_0 => format!("{scale} * vec4<f32>(unpack4xI8({bytes}))"),
+            Format::Q8_0 | Format::IQ4NL => format!("{scale} * vec4<f32>(unpack4xI8({bytes}))"),
             Format::Q4_0 => format!("{scale} * ({unsigned} - 8.0)"),
             Format::Q4K | Format::Q5K => {
                 format!("fma(vec4<f32>({scale}), {unsigned}, vec4<f32>(-m{name}))")
@@ -198,6 +227,34 @@ impl Weights {
     }
 }
 
+/// The levels of `IQ4_NL` by pairs: `expand` gives the levels of a word's low and high nibbles.
+fn levels(code: &mut Code) {
+    let word = |i: usize| {
+        let bytes = std::array::from_fn(|j| IQ4_NL_LEVELS[4 * i + j] as u8);
+        format!("{:#x}u", u32::from_le_bytes(bytes))
+    };
+    code.line(format!(
+        "var<workgroup> pairs: array<u32, 256>;
+        fn level(q: u32) -> u32 {{
+        let words = vec4<u32>({}, {}, {}, {});
+        return (words[q >> 2u] >> ((q & 3u) * 8u)) & 0xffu;
+        }}
+        fn expand(w: u32) -> vec2<u32> {{
+        let a = pairs[w & 0xffu];
+        let b = pairs[(w >> 8u) & 0xffu];
+        let c = pairs[(w >> 16u) & 0xffu];
+        let d = pairs[w >> 24u];
+        let low = (a & 0xffu) | ((b & 0xffu) << 8u) | ((c & 0xffu) << 16u) | ((d & 0xffu) << 24u);
+        let high = (a >> 8u) | (b & 0xff00u) | ((c & 0xff00u) << 8u) | ((d & 0xff00u) << 16u);
+        return vec2<u32>(low, high);
+        }}",
+        word(0),
+        word(1),
+        word(2),
+        word(3)
+    ));
+}
+
 /// Rows of a matrix by index, in f32: `out[b] = w[tokens[b]]`. A thread per step.
 pub(super) fn gather(code: &mut Code, format: Format, rows: u32, cols: u32, target: Target) {
     let weights = Weights::new(format, target);
@@ -205,6 +262,7 @@ pub(super) fn gather(code: &mut Code, format: Format, rows: u32, cols: u32, targ
     code.binding(planes, "read", "tokens", "u32");
     code.binding(planes + 1, "read_write", "out", "vec4<f32>");
     super::output::entry(code, GATHER_THREADS, None, "");
+    weights.prepare(code, GATHER_THREADS);
     code.line(format!(
         "let i0 = group.x * {GATHER_THREADS}u + thread;
         if (i0 < STEPS) {{

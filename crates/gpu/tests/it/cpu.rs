@@ -20,6 +20,7 @@ fn products_agree_with_the_cpu() {
         (Format::F16, BlockFormat::F16),
         (Format::Q8_0, BlockFormat::Q8_0),
         (Format::Q4_0, BlockFormat::Q4_0),
+        (Format::IQ4NL, BlockFormat::IQ4NL),
         (Format::Q4K, BlockFormat::Q4K),
         (Format::Q5K, BlockFormat::Q5K),
         (Format::Q6K, BlockFormat::Q6K),
