@@ -59,8 +59,6 @@ pub struct GemmKernel {
     pub rows: u32,
     /// Weight columns.
     pub cols: u32,
-    /// Weight rows of a workgroup: 64 or 128. Results do not depend on it.
-    pub tile_rows: u32,
     /// Activation rows of a workgroup: 16, 32 or 64. Results do not depend on it.
     pub tile_batch: u32,
 }
@@ -263,8 +261,7 @@ impl Kernel {
                 if p.width == p.rows { String::new() } else { format!("_at{}of{}", p.first, p.width) }
             ),
             Self::Gemm(g) => {
-                let (format, tile) = (g.format.name().to_lowercase(), (g.tile_rows, g.tile_batch));
-                format!("gemm_{format}_{}x{}_t{}x{}", g.rows, g.cols, tile.0, tile.1)
+                format!("gemm_{}_{}x{}_b{}", g.format.name().to_lowercase(), g.rows, g.cols, g.tile_batch)
             }
             Self::Gather(g) => format!("gather_{}_{}x{}", g.format.name().to_lowercase(), g.rows, g.cols),
             Self::Rows(r) => {

@@ -13,11 +13,11 @@ impl Kernel {
             Self::Product(p) => check_product(p, info),
             Self::Gemm(g) => {
                 check_shape(g.format, g.rows, g.cols)?;
-                if [64, 128].contains(&g.tile_rows) && [16, 32, 64].contains(&g.tile_batch) {
+                if [16, 32, 64].contains(&g.tile_batch) {
                     return Ok(());
                 }
-                let expected = "64 or 128 rows, a batch of 16, 32 or 64".to_owned();
-                Err(Error::Shape { what: "tile", expected, found: g.tile_batch.into() })
+                let (what, found) = ("activation rows of a tile", g.tile_batch.into());
+                Err(Error::Shape { what, expected: "16, 32 or 64".to_owned(), found })
             }
             Self::Gather(g) => check_shape(g.format, g.rows, g.cols),
             Self::Rows(r) => expect_multiple("columns", if r.quantize { 32 } else { 4 }, r.cols.into()),

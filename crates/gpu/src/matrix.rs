@@ -192,25 +192,9 @@ impl Matrix {
     /// # Errors
     /// As [`Matrix::product`].
     pub fn gemm(&self, gpu: &Gpu, x: &Activations, y: &Buffer, batch: u32) -> Result<Dispatch> {
-        let tile_batch = [16, 32].into_iter().find(|&n| batch <= n).unwrap_or(64);
-        self.gemm_with(gpu, x, y, batch, (64, tile_batch))
-    }
-
-    /// [`Matrix::gemm`] with a tile of the caller's: weight rows (64, 128) and activation rows (16,
-    /// 32, 64).
-    ///
-    /// # Errors
-    /// As [`Matrix::gemm`]; [`Error::Shape`](crate::Error::Shape) for another tile.
-    pub fn gemm_with(
-        &self,
-        gpu: &Gpu,
-        x: &Activations,
-        y: &Buffer,
-        batch: u32,
-        (tile_rows, tile_batch): (u32, u32),
-    ) -> Result<Dispatch> {
         let Self { format, rows, cols, .. } = *self;
-        let key = GemmKernel { format, rows, cols, tile_rows, tile_batch };
+        let tile_batch = [16, 32].into_iter().find(|&n| batch <= n).unwrap_or(64);
+        let key = GemmKernel { format, rows, cols, tile_batch };
         let kernel = Kernel::Gemm(key);
         kernel.check(gpu.info())?;
         let grid = wgsl::gemm_grid(&key, batch);

@@ -9,7 +9,7 @@ use crate::products::Bed;
 const SHAPES: [(u32, u32); 3] = [(4096, 4096), (14_336, 4096), (4096, 14_336)];
 
 /// Prints TFLOP/s of every format.
-pub(crate) fn run(gpu: &Gpu, quick: bool, sweep: bool, json: &mut Json) -> Result<()> {
+pub(crate) fn run(gpu: &Gpu, quick: bool, json: &mut Json) -> Result<()> {
     println!("\nprefill products, each launch after the one before");
     println!("        rows x cols batch       us  TFLOP/s");
     let shapes: &[(u32, u32)] = if quick { &[(256, 512)] } else { &SHAPES };
@@ -19,13 +19,7 @@ pub(crate) fn run(gpu: &Gpu, quick: bool, sweep: bool, json: &mut Json) -> Resul
             let batches: &[u32] = if quick { &[40] } else { &[16, 64, 128, 512] };
             for &batch in batches {
                 let operands = bed.operands(gpu, batch)?;
-                let prepare = |matrix: &Matrix| {
-                    if sweep {
-                        matrix.gemm_with(gpu, &operands.x, &operands.y, batch, (128, batch.min(64)))
-                    } else {
-                        matrix.gemm(gpu, &operands.x, &operands.y, batch)
-                    }
-                };
+                let prepare = |matrix: &Matrix| matrix.gemm(gpu, &operands.x, &operands.y, batch);
                 let launches = bed.copies.iter().map(prepare).collect::<Result<Vec<_>>>()?;
                 let launches: Vec<_> = launches.iter().collect();
                 if batch == batches[0] {

@@ -69,10 +69,6 @@ fn run() -> Result<bool, Box<dyn std::error::Error>> {
                 attention::run(&gpu, peak.median, args.quick, Some(own), &mut json)?;
             }
         }
-        if args.part("gemm") {
-            println!("\ntiles of 128 weight rows");
-            gemm::run(&gpu, args.quick, true, &mut json)?;
-        }
     } else {
         let (peak, quick) = (peak.median, args.quick);
         if args.part("products") {
@@ -85,7 +81,7 @@ fn run() -> Result<bool, Box<dyn std::error::Error>> {
             attention::run(&gpu, peak, quick, None, &mut json)?;
         }
         if args.part("gemm") {
-            gemm::run(&gpu, quick, false, &mut json)?;
+            gemm::run(&gpu, quick, &mut json)?;
         }
         if args.part("steps") {
             token::run(&gpu, peak, quick, &mut json)?;

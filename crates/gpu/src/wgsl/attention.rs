@@ -87,6 +87,7 @@ pub(super) fn attention(code: &mut Code, a: &AttentionKernel, target: Target) {
     e.head();
     e.entry();
     e.first_values();
+    e.store_queries();
     e.scores();
     e.exponentials();
     e.values();
@@ -147,6 +148,7 @@ impl Emitter<'_> {
             let pages = sequence * (arrayLength(&table) / groups.y);",
             a.heads / a.kv_heads
         ));
+        self.load_queries();
         range(self.code, a.window);
         self.code.line(format!(
             "let split = group.x / {parts}u;
@@ -155,16 +157,31 @@ impl Emitter<'_> {
             return;
             }}
             let low = max(begin, start) - start; // visible tokens of the split
-            let high = min(end - start, {SPLIT_TOKENS}u);
-            for (var i = thread; i < {words}u; i += {THREADS}u) {{
-            query[i] = queries[(sequence * {all}u + first_head) * {head_words}u + i] * {scale:?};
-            }}
-            workgroupBarrier();",
-            words = heads * self.words * 2,
-            all = a.heads,
-            head_words = self.words * 2,
-            scale = f32::from_bits(a.scale_bits)
+            let high = min(end - start, {SPLIT_TOKENS}u);"
         ));
+    }
+
+    /// Issues the loads of the queries, before what depends on positions and tables.
+    fn load_queries(&mut self) {
+        let (words, last) = (self.words * 2, self.heads * self.words * 2 - 1);
+        for i in 0..(last + 1).div_ceil(THREADS) {
+            self.code.line(format!(
+                "let staged{i} = queries[(sequence * {}u + first_head) * {words}u + min(thread + {}u, {last}u)];",
+                self.a.heads,
+                i * THREADS
+            ));
+        }
+    }
+
+    fn store_queries(&mut self) {
+        let (words, scale) = (self.heads * self.words * 2, f32::from_bits(self.a.scale_bits));
+        for i in 0..words.div_ceil(THREADS) {
+            let at = i * THREADS;
+            self.code.line(format!(
+                "if (thread + {at}u < {words}u) {{\nquery[thread + {at}u] = staged{i} * {scale:?};\n}}"
+            ));
+        }
+        self.code.line("workgroupBarrier();");
     }
 
     fn scores(&mut self) {
@@ -180,7 +197,8 @@ impl Emitter<'_> {
                 self.code.line(format!("var score{h}_{t} = 0.0;"));
             }
         }
-        let unroll = 1 << words.trailing_zeros().min(2);
+        // Few heads leave registers for more loads in flight.
+        let unroll = 1 << words.trailing_zeros().min(if heads <= 2 { 3 } else { 2 });
         let steps = || (0..unroll).flat_map(|u| (0..OWN_TOKENS).map(move |t| (u, t)));
         self.code.line(format!("for (var word = 0u; word < {words}u; word += {unroll}u) {{"));
         for (u, t) in steps() {
@@ -217,30 +235,25 @@ impl Emitter<'_> {
         let (heads, parts) = (self.heads, self.heads * PARTS);
         let steps = SPLIT_TOKENS / PARTS;
         let at = format!("(thread / {PARTS}u) * {SPLIT_TOKENS}u + thread % {PARTS}u");
-        let reduce = |code: &mut Code, into: &str, value: &str| {
+        // Written out: drivers do not unroll loops that wgpu bounds.
+        let reduce = |code: &mut Code, into: &str, value: &dyn Fn(&str) -> String| {
             code.line(format!(
-                "workgroupBarrier();
-                if (thread < {parts}u) {{
-                let first_score = {at};
-                var total = scores[first_score];
-                for (var i = 1u; i < {steps}u; i++) {{
-                let next = scores[first_score + {PARTS}u * i];
-                total = {value};
-                }}
-                {into}[thread] = total;
-                }}"
+                "workgroupBarrier();\nif (thread < {parts}u) {{\nlet first_score = {at};\nvar total = scores[first_score];"
             ));
+            for i in 1..steps {
+                let next = format!("scores[first_score + {}u]", i * PARTS);
+                code.line(format!("total = {};", value(&next)));
+            }
+            code.line(format!("{into}[thread] = total;\n}}"));
         };
-        reduce(self.code, "peaks", "max(total, next)");
+        reduce(self.code, "peaks", &|next| format!("max(total, {next})"));
         self.code.line("workgroupBarrier();");
         for h in 0..heads {
-            self.code.line(format!("var peak{h} = -3e38;"));
+            self.code.line(format!("var peak{h} = peaks[{}u];", h * PARTS));
+            for i in 1..PARTS {
+                self.code.line(format!("peak{h} = max(peak{h}, peaks[{}u]);", h * PARTS + i));
+            }
         }
-        self.code.line(format!("for (var i = 0u; i < {PARTS}u; i++) {{"));
-        for h in 0..heads {
-            self.code.line(format!("peak{h} = max(peak{h}, peaks[{}u + i]);", h * PARTS));
-        }
-        self.code.line("}");
         for (h, t) in self.own_scores() {
             let at = h * SPLIT_TOKENS + t * THREADS;
             // The bound keeps exp within the range that every driver computes.
@@ -248,7 +261,7 @@ impl Emitter<'_> {
                 "scores[{at}u + thread] = select(0.0, exp(max(score{h}_{t} - peak{h}, -80.0)), visible{t});"
             ));
         }
-        reduce(self.code, "sums", "total + next");
+        reduce(self.code, "sums", &|next| format!("total + {next}"));
     }
 
     /// Loads the first words of the values, early: they arrive while scores are computed.
@@ -308,18 +321,15 @@ impl Emitter<'_> {
             workgroupBarrier();
             {{
             var value = vec4<f32>();
-            if (thread < {words}u) {{
-            for (var i = 0u; i < {}u; i++) {{
-            value += lanes[i * {words}u + thread];
-            }}
-            }}
-            var sum = 0.0;
-            for (var i = 0u; i < {PARTS}u; i++) {{
-            sum += sums[{}u + i];
-            }}",
-            self.lanes,
-            h * PARTS
+            if (thread < {words}u) {{"
         ));
+        for i in 0..self.lanes {
+            self.code.line(format!("value += lanes[thread + {}u];", i * words));
+        }
+        self.code.line(format!("}}\nvar sum = sums[{}u];", h * PARTS));
+        for i in 1..PARTS {
+            self.code.line(format!("sum += sums[{}u];", h * PARTS + i));
+        }
         if self.a.output == AttentionOutput::Partial {
             self.code.line(format!(
                 "let at = ((split * groups.y + sequence) * {}u + first_head + {h}u) * {partial}u;
@@ -401,12 +411,16 @@ pub(super) fn merge(code: &mut Code, m: &MergeKernel, target: Target) {
         states[thread] = state;
         }}
         workgroupBarrier();
-        if (lane == 0u) {{
-        for (var i = 1u; i < min({lanes}u, splits); i++) {{
-        let other = states[i * {words}u + part];
-        state = add(state, other.value, other.peak, other.sum);
-        }}
-        }}
+        if (lane == 0u) {{"
+    ));
+    for i in 1..lanes {
+        let other = format!("states[part + {}u]", i * words);
+        code.line(format!(
+            "if (splits > {i}u) {{\nstate = add(state, {other}.value, {other}.peak, {other}.sum);\n}}"
+        ));
+    }
+    code.line(format!(
+        "}}
         let value = state.value / state.sum;
         let row = sequence;
         let word = select(WORDS, group.x * {words}u + part, lane == 0u);"

@@ -1,6 +1,6 @@
 //! Matrix products of many activation rows (prefill), in tiles of workgroup memory.
 //!
-//! A workgroup of 256 threads has 64 or 128 weight rows and up to 64 activation rows; a thread has every
+//! A workgroup of 256 threads has 64 weight rows and up to 64 activation rows; a thread has every
 //! 16th of both. Each output adds its steps in their order, so that its bits depend on nothing but
 //! its row and its activations.
 
@@ -10,6 +10,8 @@ use super::weights::Weights;
 use crate::kernel::{GemmKernel, Target};
 use crate::repack::Format;
 
+/// Weight rows of a workgroup.
+const TILE_ROWS: u32 = 64;
 /// Threads along each side of a tile.
 const SIDE: u32 = 16;
 /// Steps between two barriers.
@@ -17,14 +19,14 @@ const STAGE: u32 = 2;
 
 /// Workgroups for a batch.
 pub(crate) fn gemm_grid(g: &GemmKernel, batch: u32) -> (u32, u32) {
-    (g.rows.div_ceil(g.tile_rows), batch.div_ceil(g.tile_batch))
+    (g.rows.div_ceil(TILE_ROWS), batch.div_ceil(g.tile_batch))
 }
 
 pub(super) fn emit(code: &mut Code, g: &GemmKernel, target: Target) {
     let weights = Weights::new(g.format, target);
     let planes = weights.declare(code, g.rows, g.cols);
     let whole = g.format == Format::F16;
-    let (rows, batch) = (g.tile_rows * STAGE, g.tile_batch * STAGE);
+    let (rows, batch) = (TILE_ROWS * STAGE, g.tile_batch * STAGE);
     if whole {
         code.binding(planes, "read", "x", "vec4<f32>");
         code.binding(planes + 1, "read_write", "y", "f32");
@@ -60,15 +62,15 @@ pub(super) fn emit(code: &mut Code, g: &GemmKernel, target: Target) {
         let tile_batch = group.y * {}u;
         let r = thread % {SIDE}u;
         let b = thread / {SIDE}u;",
-        g.tile_rows, g.tile_batch
+        TILE_ROWS, g.tile_batch
     ));
-    let (down, across) = (g.tile_rows / SIDE, g.tile_batch / SIDE);
+    let (down, across) = (TILE_ROWS / SIDE, g.tile_batch / SIDE);
     let sums = || (0..down).flat_map(move |i| (0..across).map(move |j| (i, j)));
     for (i, j) in sums() {
         code.line(format!("var sum{i}_{j} = 0.0;"));
     }
     code.line(format!("for (var stage = 0u; stage < STEPS; stage += {STAGE}u) {{"));
-    load_weights(code, weights, g.tile_rows);
+    load_weights(code, weights, TILE_ROWS);
     load_activations(code, g);
     code.line("workgroupBarrier();");
     let ragged = !(g.cols / g.format.step_values()).is_multiple_of(STAGE);
@@ -161,7 +163,7 @@ fn load_activations(code: &mut Code, g: &GemmKernel) {
 fn step_f32(code: &mut Code, g: &GemmKernel, k: u32, (down, across): (u32, u32)) {
     for half in 0..2 {
         for i in 0..down {
-            let at = (2 * k + half) * g.tile_rows + i * SIDE;
+            let at = (2 * k + half) * TILE_ROWS + i * SIDE;
             code.line(format!("let w{half}_{i} = tile_w[{at}u + r];"));
         }
         for j in 0..across {
@@ -176,7 +178,7 @@ fn step_f32(code: &mut Code, g: &GemmKernel, k: u32, (down, across): (u32, u32))
 
 fn step_integer(code: &mut Code, g: &GemmKernel, weights: Weights, k: u32, (down, across): (u32, u32)) {
     for i in 0..down {
-        let at = format!("{}u + r", k * g.tile_rows + i * SIDE);
+        let at = format!("{}u + r", k * TILE_ROWS + i * SIDE);
         code.line(format!(
             "let a{i} = tile_a[{at}];\nlet c{i} = tile_c[{at}];\nlet f{i} = tile_f[{at}].y;
             let d{i} = bitcast<f32>(tile_f[{at}].x);"

@@ -32,8 +32,8 @@ pub(crate) fn kernels() -> Vec<Kernel> {
                     tile,
                 }));
             }
-            for (tile_rows, tile_batch) in [(64, 16), (64, 32), (64, 64), (128, 64)] {
-                kernels.push(Kernel::Gemm(GemmKernel { format, rows, cols, tile_rows, tile_batch }));
+            for tile_batch in [16, 32, 64] {
+                kernels.push(Kernel::Gemm(GemmKernel { format, rows, cols, tile_batch }));
             }
             kernels.push(Kernel::Gather(GatherKernel { format, rows, cols }));
             let tile = Tile { rows: 3, lanes: 128, teams: 1, unroll: 4 };
