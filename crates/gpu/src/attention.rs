@@ -50,6 +50,15 @@ impl KvBlocks {
     }
 }
 
+/// Positions of rows of activations and the places of their keys and values.
+#[derive(Debug, Clone)]
+pub struct KvRows {
+    /// Position of each row's token, u32, `[rows]`.
+    pub positions: Buffer,
+    /// `32 block + offset` of each row's token, u32, `[rows]`.
+    pub slots: Buffer,
+}
+
 /// Positions and block tables of the sequences of a batch.
 #[derive(Debug, Clone)]
 pub struct Sequences {
@@ -113,9 +122,8 @@ impl AttentionKernel {
 impl Gpu {
     /// Rotates queries and keys (RoPE) and writes keys and values to their blocks as f16.
     ///
-    /// `qkv`: f32, `[rows, heads + 2 kv_heads, head_dim]`: queries, keys, values; `angles` and
-    /// `positions` as in [`Gpu::rope`]; `slots`: u32, `[rows]`, `32 block + offset` of each row's
-    /// token; `queries`: f32, `[rows, heads, head_dim]`.
+    /// `qkv`: f32, `[rows, heads + 2 kv_heads, head_dim]`: queries, keys, values; `angles` as in
+    /// [`Gpu::rope`]; `queries`: f32, `[rows, heads, head_dim]`.
     ///
     /// # Numerics
     /// As [`Gpu::rope`]; keys and values are rounded to f16 by `2^-10` relative, `2^-24` absolute.
@@ -127,11 +135,11 @@ impl Gpu {
         key: RopeKvKernel,
         qkv: &Buffer,
         angles: &Buffer,
-        positions: &Buffer,
-        slots: &Buffer,
+        rows: &KvRows,
         kv: &KvBlocks,
         queries: &Buffer,
     ) -> Result<Dispatch> {
+        let KvRows { positions, slots } = rows;
         let kernel = Kernel::RopeKv(key);
         kernel.check(self.info())?;
         expect_multiple("bytes of positions", 4, positions.len())?;

@@ -17,7 +17,7 @@
 //! ```
 //!
 //! # Numerics
-//! Results differ from the CPU's bits. Promised (ADR-0032): each operation's error bound against
+//! Results differ from the CPU's bits. Promised (ADR-0032, ADR-0033): each operation's error bound against
 //! float64; the same bits from run to run on one device and driver; bits of a row independent of
 //! the rows beside it. Inputs must be finite: of others, results are unspecified values, never
 //! out-of-bounds accesses.
@@ -42,7 +42,7 @@ pub mod self_test;
 mod wgsl;
 
 pub use adapter::{AdapterChoice, AdapterInfo, AdapterKind, MatrixShape, Selection, adapters};
-pub use attention::{KvBlocks, Sequences};
+pub use attention::{KvBlocks, KvRows, Sequences};
 pub use dispatch::Dispatch;
 pub use error::{Error, Result};
 pub use gpu::Gpu;

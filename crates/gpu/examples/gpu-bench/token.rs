@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use ruvllm_gpu::{
-    Activation, AttentionKernel, Buffer, Dispatch, Format, Gpu, KV_BLOCK_TOKENS, KvBlocks, Matrix, Quantized,
-    Result, RopeKernel, RopeKvKernel, RopeLayout, RowOutput, Sequences, self_test,
+    Activation, AttentionKernel, Buffer, Dispatch, Format, Gpu, KV_BLOCK_TOKENS, KvBlocks, KvRows, Matrix,
+    Quantized, Result, RopeKernel, RopeKvKernel, RopeLayout, RowOutput, Sequences, self_test,
 };
 
 use crate::attention::random_blocks;
@@ -160,7 +160,7 @@ struct State {
     attended: Quantized,
     gated: Quantized,
     angles: Buffer,
-    slot: Buffer,
+    row: KvRows,
     sequences: Sequences,
     scratch: Buffer,
     rope: RopeKvKernel,
@@ -176,6 +176,7 @@ impl State {
         let (heads, head_dim) = (m.heads, m.head_dim);
         let rope = RopeKernel { heads, head_dim, rotary_dim: head_dim, layout: RopeLayout::Interleaved };
         let slot = table[(tokens - 1) as usize / 32] * KV_BLOCK_TOKENS + (tokens - 1) % KV_BLOCK_TOKENS;
+        let positions = gpu.upload(&[tokens - 1])?;
         Ok(Self {
             residual: ones(m.dim)?,
             delta: ones(m.dim)?,
@@ -187,8 +188,8 @@ impl State {
             attended: Quantized::new(gpu, 1, heads * head_dim)?,
             gated: Quantized::new(gpu, 1, m.ffn)?,
             angles: ones(tokens * head_dim)?,
-            slot: gpu.upload(&[slot])?,
-            sequences: Sequences { positions: gpu.upload(&[tokens - 1])?, table: gpu.upload(&table)? },
+            row: KvRows { positions: positions.clone(), slots: gpu.upload(&[slot])? },
+            sequences: Sequences { positions, table: gpu.upload(&table)? },
             scratch: gpu.zeroed(attention.scratch_bytes(1, blocks * KV_BLOCK_TOKENS))?,
             rope: RopeKvKernel { rope, kv_heads: m.kv_heads },
             attention,
@@ -243,8 +244,7 @@ impl Builder<'_> {
             self.product(more, (v, m.dim), &normed, &qkv, (q_and_k, q_and_k + v))?;
         }
         let s = &self.state;
-        let positions = &s.sequences.positions;
-        self.launches.push(gpu.rope_kv(s.rope, &s.qkv, &s.angles, positions, &s.slot, kv, &s.queries)?);
+        self.launches.push(gpu.rope_kv(s.rope, &s.qkv, &s.angles, &s.row, kv, &s.queries)?);
         let out = RowOutput::Quantized(s.attended.clone());
         self.launches.extend(gpu.attention(s.attention, &s.queries, kv, &s.sequences, &s.scratch, &out)?);
         let (attended, delta) = (s.attended.clone(), s.delta.clone());

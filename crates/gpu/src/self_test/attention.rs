@@ -4,7 +4,7 @@ use half::f16;
 
 use super::rows::{Turns, check_quantized};
 use super::{EPSILON, Report, output, poisoned, same_bits, worst};
-use crate::attention::{KvBlocks, Sequences};
+use crate::attention::{KvBlocks, KvRows, Sequences};
 use crate::error::Result;
 use crate::gpu::Gpu;
 use crate::kernel::{AttentionKernel, KV_BLOCK_TOKENS, RopeKernel, RopeKvKernel, RopeLayout};
@@ -213,8 +213,8 @@ fn rope_kv(gpu: &Gpu, random: &mut Random, report: &mut Report, layout: RopeLayo
     let queries = poisoned(gpu, rows * rope.heads as usize * dim)?;
     let key = RopeKvKernel { rope, kv_heads };
     let (angles, positions) = turns.upload(gpu)?;
-    let launch =
-        gpu.rope_kv(key, &gpu.upload(&qkv)?, &angles, &positions, &gpu.upload(&slots)?, &kv, &queries)?;
+    let kv_rows = KvRows { positions, slots: gpu.upload(&slots)? };
+    let launch = gpu.rope_kv(key, &gpu.upload(&qkv)?, &angles, &kv_rows, &kv, &queries)?;
     let queries = output(gpu, &[&launch], &queries)?;
     let halves = |buffer| -> Result<Vec<f32>> {
         Ok(gpu.download::<u16>(buffer)?.into_iter().map(|bits| f16::from_bits(bits).to_f32()).collect())

@@ -406,13 +406,7 @@ pub(super) fn merge(code: &mut Code, m: &MergeKernel, target: Target) {
             u * lanes
         ));
     }
-    code.line(format!(
-        "}}
-        states[thread] = state;
-        }}
-        workgroupBarrier();
-        if (lane == 0u) {{"
-    ));
+    code.line("}\nstates[thread] = state;\n}\nworkgroupBarrier();\nif (lane == 0u) {");
     for i in 1..lanes {
         let other = format!("states[part + {}u]", i * words);
         code.line(format!(

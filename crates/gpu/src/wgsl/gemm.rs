@@ -58,11 +58,11 @@ pub(super) fn emit(code: &mut Code, g: &GemmKernel, target: Target) {
     weights.prepare(code, SIDE * SIDE);
     code.line(format!(
         "let batch = arrayLength(&x) / (2u * STEPS);
-        let tile_row = group.x * {}u;
+        let tile_row = group.x * {TILE_ROWS}u;
         let tile_batch = group.y * {}u;
         let r = thread % {SIDE}u;
         let b = thread / {SIDE}u;",
-        TILE_ROWS, g.tile_batch
+        g.tile_batch
     ));
     let (down, across) = (TILE_ROWS / SIDE, g.tile_batch / SIDE);
     let sums = || (0..down).flat_map(move |i| (0..across).map(move |j| (i, j)));
@@ -70,7 +70,7 @@ pub(super) fn emit(code: &mut Code, g: &GemmKernel, target: Target) {
         code.line(format!("var sum{i}_{j} = 0.0;"));
     }
     code.line(format!("for (var stage = 0u; stage < STEPS; stage += {STAGE}u) {{"));
-    load_weights(code, weights, TILE_ROWS);
+    load_weights(code, weights);
     load_activations(code, g);
     code.line("workgroupBarrier();");
     let ragged = !(g.cols / g.format.step_values()).is_multiple_of(STAGE);
@@ -101,7 +101,8 @@ pub(super) fn emit(code: &mut Code, g: &GemmKernel, target: Target) {
 }
 
 /// The first threads unpack a step of a row each.
-fn load_weights(code: &mut Code, weights: Weights, rows: u32) {
+fn load_weights(code: &mut Code, weights: Weights) {
+    let rows = TILE_ROWS;
     code.line(format!(
         "if (thread < {}u) {{
         let i0 = min(stage + thread / {rows}u, STEPS - 1u);
