@@ -1,8 +1,9 @@
 //! GPU arithmetic for language models: WGSL kernels, generated per format and shape, through wgpu.
 //!
-//! Matrix products of few (decode) and many (prefill) activation rows with weights in F16, `Q8_0`, `Q4_0`, `IQ4_NL`, `Q4_K`, `Q5_K`
-//! and `Q6_K`, attention over paged keys and values, and the row operations between them. Usable alone: buffers in, buffers out. Knows
-//! nothing of model files, layers or tokens.
+//! Matrix products of few (decode) and many (prefill) activation rows with weights in F16, `Q8_0`,
+//! `Q4_0`, `IQ4_NL`, `Q4_K`, `Q5_K` and `Q6_K`, attention over paged keys and values, and the row
+//! operations between them. Usable alone: buffers in, buffers out. Knows nothing of model files,
+//! layers or tokens.
 //!
 //! # Parts
 //! ```text
@@ -17,10 +18,10 @@
 //! ```
 //!
 //! # Numerics
-//! Results differ from the CPU's bits. Promised (ADR-0032, ADR-0033): each operation's error bound against
-//! float64; the same bits from run to run on one device and driver; bits of a row independent of
-//! the rows beside it. Inputs must be finite: of others, results are unspecified values, never
-//! out-of-bounds accesses.
+//! Results differ from the CPU's bits. Promised (ADR-0032, ADR-0033): each operation's error bound
+//! against float64; the same bits from run to run on one device and driver; bits of a row
+//! independent of the rows beside it. Inputs must be finite: of others, results are unspecified
+//! values, never out-of-bounds accesses.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs, unreachable_pub)]

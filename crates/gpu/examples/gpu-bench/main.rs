@@ -1,8 +1,10 @@
 //! Correctness and speed of every kernel on one GPU.
 //!
-//! `gpu-bench [--adapter INDEX|NAME] [--software] [--quick] [--sweep] [--part NAME]... [--json FILE]`
+//! `gpu-bench [--adapter INDEX|NAME] [--software] [--quick] [--sweep] [--part NAME]...
+//! [--json FILE]`
 //!
 //! Parts: `products`, `operations`, `attention`, `gemm`, `steps`; all without `--part`.
+//!
 //! Times are those of the device (timestamp queries), medians with minimum and maximum. Weights
 //! rotate over more memory than any level-2 cache holds.
 
