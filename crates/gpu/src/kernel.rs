@@ -5,6 +5,9 @@ use crate::repack::Format;
 /// Largest number of activation rows of a [`Product`].
 pub const MAX_BATCH: u32 = 8;
 
+/// Tokens of a KV block.
+pub const KV_BLOCK_TOKENS: u32 = 32;
+
 /// Features of the device that kernels are generated for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Target {
@@ -39,8 +42,36 @@ pub struct Product {
     pub cols: u32,
     /// Activation rows, 1 to 8.
     pub batch: u32,
+    /// Values per output row; `rows` of them from `first` on are stored.
+    pub width: u32,
+    /// Position of the first stored value in an output row.
+    pub first: u32,
     /// Division over threads.
     pub tile: Tile,
+}
+
+/// Matrix product of many activation rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct GemmKernel {
+    /// Weight format.
+    pub format: Format,
+    /// Weight rows.
+    pub rows: u32,
+    /// Weight columns.
+    pub cols: u32,
+    /// Activation rows of a workgroup: 16, 32 or 64. Results do not depend on it.
+    pub tile_batch: u32,
+}
+
+/// Rows of a matrix by index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct GatherKernel {
+    /// Weight format.
+    pub format: Format,
+    /// Weight rows.
+    pub rows: u32,
+    /// Weight columns.
+    pub cols: u32,
 }
 
 /// Activation function of [`RowOp::Gated`].
@@ -98,16 +129,81 @@ pub struct RopeKernel {
     pub layout: RopeLayout,
 }
 
+/// [`RopeKernel`] of queries and keys, with a write of keys and values to their blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RopeKvKernel {
+    /// Query heads, and the rotation of queries and keys.
+    pub rope: RopeKernel,
+    /// KV heads.
+    pub kv_heads: u32,
+}
+
+/// Destination of [`AttentionKernel`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum AttentionOutput {
+    /// Sums per split of 256 tokens, for [`MergeKernel`].
+    Partial,
+    /// f32; one split.
+    F32,
+    /// 8 bits; one split.
+    Quantized,
+}
+
+/// Attention of one query per sequence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct AttentionKernel {
+    /// Query heads.
+    pub heads: u32,
+    /// KV heads; each serves `heads / kv_heads` query heads.
+    pub kv_heads: u32,
+    /// Values per head.
+    pub head_dim: u32,
+    /// Bits of the factor of the scores.
+    pub scale_bits: u32,
+    /// Bits of the soft cap of the scores.
+    pub soft_cap_bits: Option<u32>,
+    /// Sliding window in tokens.
+    pub window: Option<u32>,
+    /// Query heads of a workgroup, a divisor of those per KV head; `None`: chosen by
+    /// [`Gpu::attention`](crate::Gpu::attention). Results do not depend on it.
+    pub workgroup_heads: Option<u32>,
+    /// Destination; [`Gpu::attention`](crate::Gpu::attention) sets it.
+    pub output: AttentionOutput,
+}
+
+/// Sum of the splits of [`AttentionKernel`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct MergeKernel {
+    /// Query heads.
+    pub heads: u32,
+    /// Values per head.
+    pub head_dim: u32,
+    /// Sliding window in tokens.
+    pub window: Option<u32>,
+    /// Output in 8 bits instead of f32.
+    pub quantize: bool,
+}
+
 /// Key of a kernel: with a [`Target`], everything that its source depends on.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kernel {
     /// Matrix product.
     Product(Product),
+    /// Matrix product of many activation rows.
+    Gemm(GemmKernel),
+    /// Rows of a matrix by index.
+    Gather(GatherKernel),
     /// Operation on rows.
     Rows(RowKernel),
     /// Rotary position embedding.
     Rope(RopeKernel),
+    /// Rotary position embedding and KV write.
+    RopeKv(RopeKvKernel),
+    /// Attention over paged keys and values.
+    Attention(AttentionKernel),
+    /// Sum of the splits of attention.
+    MergeSplits(MergeKernel),
     /// `x += y` over this many values.
     Add(u32),
     /// Value and index of the largest of each 1024 values of rows of this many, the first among
@@ -134,8 +230,18 @@ impl Tile {
 impl Product {
     /// Steps of all lanes over one row: groups of 32 values, of 8 for F16.
     pub(crate) fn steps_per_row(&self) -> u32 {
-        self.cols / if self.format == Format::F16 { 8 } else { 32 }
+        self.cols / self.format.step_values()
     }
+}
+
+impl RopeKernel {
+    fn name(&self) -> String {
+        format!("rope_{:?}_{}x{}_{}", self.layout, self.heads, self.head_dim, self.rotary_dim).to_lowercase()
+    }
+}
+
+fn window_name(window: Option<u32>) -> String {
+    window.map_or(String::new(), |tokens| format!("_window{tokens}"))
 }
 
 impl Kernel {
@@ -143,7 +249,7 @@ impl Kernel {
     pub fn name(&self) -> String {
         match self {
             Self::Product(p) => format!(
-                "product_{}_{}x{}_b{}_r{}l{}t{}u{}",
+                "product_{}_{}x{}_b{}_r{}l{}t{}u{}{}",
                 p.format.name().to_lowercase(),
                 p.rows,
                 p.cols,
@@ -151,8 +257,13 @@ impl Kernel {
                 p.tile.rows,
                 p.tile.lanes,
                 p.tile.teams,
-                p.tile.unroll
+                p.tile.unroll,
+                if p.width == p.rows { String::new() } else { format!("_at{}of{}", p.first, p.width) }
             ),
+            Self::Gemm(g) => {
+                format!("gemm_{}_{}x{}_b{}", g.format.name().to_lowercase(), g.rows, g.cols, g.tile_batch)
+            }
+            Self::Gather(g) => format!("gather_{}_{}x{}", g.format.name().to_lowercase(), g.rows, g.cols),
             Self::Rows(r) => {
                 let op = match r.op {
                     RowOp::Copy => "copy".to_owned(),
@@ -163,8 +274,23 @@ impl Kernel {
                 };
                 format!("{op}_{}_{}", r.cols, if r.quantize { "q8" } else { "f32" })
             }
-            Self::Rope(r) => {
-                format!("rope_{:?}_{}x{}_{}", r.layout, r.heads, r.head_dim, r.rotary_dim).to_lowercase()
+            Self::Rope(r) => r.name(),
+            Self::RopeKv(k) => format!("{}_kv{}", k.rope.name(), k.kv_heads),
+            Self::Attention(a) => {
+                let cap = a.soft_cap_bits.map_or(String::new(), |cap| format!("_cap{cap:x}"));
+                let output = match a.output {
+                    AttentionOutput::Partial => "partial",
+                    AttentionOutput::F32 => "f32",
+                    AttentionOutput::Quantized => "q8",
+                };
+                let AttentionKernel { heads, kv_heads, head_dim, scale_bits, window, .. } = a;
+                let own = a.workgroup_heads.unwrap_or(1);
+                let shape = format!("{heads}x{head_dim}_kv{kv_heads}_h{own}{}", window_name(*window));
+                format!("attention_{shape}_scale{scale_bits:x}{cap}_{output}")
+            }
+            Self::MergeSplits(m) => {
+                let output = if m.quantize { "q8" } else { "f32" };
+                format!("merge_splits_{}x{}{}_{output}", m.heads, m.head_dim, window_name(m.window))
             }
             Self::Add(n) => format!("add_{n}"),
             Self::Argmax(n) => format!("argmax_{n}"),

@@ -1,14 +1,16 @@
 //! GPU arithmetic for language models: WGSL kernels, generated per format and shape, through wgpu.
 //!
-//! Matrix products of 1 to 8 activation rows with weights in F16, `Q8_0`, `Q4_0`, `Q4_K`, `Q5_K`
-//! and `Q6_K`, and the row operations between them. Usable alone: buffers in, buffers out. Knows
-//! nothing of model files, layers or tokens.
+//! Matrix products of few (decode) and many (prefill) activation rows with weights in F16, `Q8_0`,
+//! `Q4_0`, `IQ4_NL`, `Q4_K`, `Q5_K` and `Q6_K`, attention over paged keys and values, and the row
+//! operations between them. Usable alone: buffers in, buffers out. Knows nothing of model files,
+//! layers or tokens.
 //!
 //! # Parts
 //! ```text
 //! adapters, Selection ── which GPU
 //! Gpu ── the open device: Buffer (one budget), compiled kernels, run, time
-//!   ├── Matrix      weights, repacked at upload; product with Activations
+//!   ├── Matrix      weights, repacked at upload; product and gemm with Activations, gather
+//!   ├── KvBlocks    paged keys and values; rope_kv, attention
 //!   ├── rows        quantize, rms_norm, add_rms_norm, gated, add, rope, argmax
 //!   └── Dispatch    a prepared launch; a list of them is a pass
 //! Kernel, Target ── what the generator makes a kernel for; Kernel::source is its WGSL
@@ -16,15 +18,16 @@
 //! ```
 //!
 //! # Numerics
-//! Results differ from the CPU's bits. Promised (ADR-0032): each operation's error bound against
-//! float64; the same bits from run to run on one device and driver; bits of a row independent of
-//! the rows beside it. Inputs must be finite: of others, results are unspecified values, never
-//! out-of-bounds accesses.
+//! Results differ from the CPU's bits. Promised (ADR-0032, ADR-0033): each operation's error bound
+//! against float64; the same bits from run to run on one device and driver; bits of a row
+//! independent of the rows beside it. Inputs must be finite: of others, results are unspecified
+//! values, never out-of-bounds accesses.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs, unreachable_pub)]
 
 mod adapter;
+mod attention;
 mod dispatch;
 mod error;
 mod future;
@@ -40,11 +43,13 @@ pub mod self_test;
 mod wgsl;
 
 pub use adapter::{AdapterChoice, AdapterInfo, AdapterKind, MatrixShape, Selection, adapters};
+pub use attention::{KvBlocks, KvRows, Sequences};
 pub use dispatch::Dispatch;
 pub use error::{Error, Result};
 pub use gpu::Gpu;
 pub use kernel::{
-    Activation, Kernel, MAX_BATCH, Product, RopeKernel, RopeLayout, RowKernel, RowOp, Target, Tile,
+    Activation, AttentionKernel, AttentionOutput, GatherKernel, GemmKernel, KV_BLOCK_TOKENS, Kernel,
+    MAX_BATCH, MergeKernel, Product, RopeKernel, RopeKvKernel, RopeLayout, RowKernel, RowOp, Target, Tile,
 };
 pub use matrix::{Activations, Matrix};
 pub use memory::Buffer;

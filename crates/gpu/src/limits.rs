@@ -2,7 +2,8 @@
 
 use crate::adapter::AdapterInfo;
 use crate::error::{Error, Result, expect_multiple};
-use crate::kernel::{Kernel, MAX_BATCH, Product};
+use crate::kernel::{AttentionKernel, Kernel, MAX_BATCH, Product, RopeKernel};
+use crate::repack::Format;
 use crate::wgsl;
 
 impl Kernel {
@@ -10,19 +11,24 @@ impl Kernel {
     pub(crate) fn check(&self, info: &AdapterInfo) -> Result<()> {
         match self {
             Self::Product(p) => check_product(p, info),
-            Self::Rows(r) => expect_multiple("columns", if r.quantize { 32 } else { 4 }, r.cols.into()),
-            Self::Rope(r) => {
-                expect_multiple("rotary dimension", 2, r.rotary_dim.into())?;
-                if r.rotary_dim > r.head_dim || r.heads == 0 {
-                    let expected = format!("at most {}, at least one head", r.head_dim);
-                    return Err(Error::Shape {
-                        what: "rotary dimension",
-                        expected,
-                        found: r.rotary_dim.into(),
-                    });
+            Self::Gemm(g) => {
+                check_shape(g.format, g.rows, g.cols)?;
+                if [16, 32, 64].contains(&g.tile_batch) {
+                    return Ok(());
                 }
-                Ok(())
+                let (what, found) = ("activation rows of a tile", g.tile_batch.into());
+                Err(Error::Shape { what, expected: "16, 32 or 64".to_owned(), found })
             }
+            Self::Gather(g) => check_shape(g.format, g.rows, g.cols),
+            Self::Rows(r) => expect_multiple("columns", if r.quantize { 32 } else { 4 }, r.cols.into()),
+            Self::Rope(r) => check_rope(r),
+            Self::RopeKv(k) => {
+                check_rope(&k.rope)?;
+                expect_multiple("head dimension", 8, k.rope.head_dim.into())?;
+                expect_multiple("KV heads", 1, k.kv_heads.into())
+            }
+            Self::Attention(a) => check_attention(a, info),
+            Self::MergeSplits(m) => expect_multiple("heads", 1, m.heads.into()),
             Self::Read(n) => expect_multiple("words", 1024, (*n).into()),
             Self::Add(n) | Self::Argmax(n) | Self::ArgmaxMerge(n) => {
                 expect_multiple("values", 1, (*n).into())
@@ -31,12 +37,45 @@ impl Kernel {
     }
 }
 
+fn check_rope(r: &RopeKernel) -> Result<()> {
+    expect_multiple("rotary dimension", 2, r.rotary_dim.into())?;
+    if r.rotary_dim > r.head_dim || r.heads == 0 {
+        let expected = format!("at most {}, at least one head", r.head_dim);
+        return Err(Error::Shape { what: "rotary dimension", expected, found: r.rotary_dim.into() });
+    }
+    Ok(())
+}
+
+fn check_attention(a: &AttentionKernel, info: &AdapterInfo) -> Result<()> {
+    expect_multiple("KV heads", 1, a.kv_heads.into())?;
+    expect_multiple("query heads", a.kv_heads.into(), a.heads.into())?;
+    let own = a.workgroup_heads.unwrap_or(1);
+    expect_multiple("query heads per KV head", own.max(1).into(), (a.heads / a.kv_heads).into())?;
+    expect_multiple("query heads of a workgroup", 1, own.into())?;
+    expect_multiple("head dimension", 32, a.head_dim.into())?;
+    expect_multiple("window", 1, a.window.unwrap_or(1).into())?;
+    let bytes = wgsl::attention_workgroup_bytes(a);
+    if a.head_dim <= 512 && bytes <= info.workgroup_memory {
+        return Ok(());
+    }
+    let expected = format!("at most 512, with at most {} bytes of workgroup memory", info.workgroup_memory);
+    Err(Error::Shape { what: "head dimension", expected, found: a.head_dim.into() })
+}
+
+fn check_shape(format: Format, rows: u32, cols: u32) -> Result<()> {
+    expect_multiple("columns", format.column_unit() as u64, cols.into())?;
+    expect_multiple("rows", 1, rows.into())
+}
+
 fn check_product(p: &Product, info: &AdapterInfo) -> Result<()> {
-    expect_multiple("columns", p.format.column_unit() as u64, p.cols.into())?;
-    expect_multiple("rows", 1, p.rows.into())?;
+    check_shape(p.format, p.rows, p.cols)?;
     if p.batch == 0 || p.batch > MAX_BATCH {
         let expected = format!("1 to {MAX_BATCH}");
         return Err(Error::Shape { what: "activation rows", expected, found: p.batch.into() });
+    }
+    if p.first.checked_add(p.rows).is_none_or(|end| end > p.width) {
+        let expected = format!("at least {}", u64::from(p.first) + u64::from(p.rows));
+        return Err(Error::Shape { what: "values per output row", expected, found: p.width.into() });
     }
     let tile = p.tile;
     let subgroup = info.fixed_subgroup();

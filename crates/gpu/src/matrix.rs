@@ -3,10 +3,10 @@
 use crate::dispatch::Dispatch;
 use crate::error::{Result, expect_multiple, expect_size};
 use crate::gpu::Gpu;
-use crate::kernel::{Kernel, Product, Tile};
+use crate::kernel::{GatherKernel, GemmKernel, Kernel, Product, Tile};
 use crate::memory::Buffer;
 use crate::repack::{Format, repack};
-use crate::rows::Quantized;
+use crate::rows::{Quantized, check_groups};
 use crate::wgsl;
 
 /// Rows are repacked in pieces of about this many bytes.
@@ -111,8 +111,26 @@ impl Matrix {
     /// [`Error::Shape`](crate::Error::Shape) for operands of another size or kind; those of
     /// compiling a kernel.
     pub fn product(&self, gpu: &Gpu, x: &Activations, y: &Buffer, batch: u32) -> Result<Dispatch> {
-        let tile = Tile::choose(self.format, self.cols, batch, gpu.target());
-        self.product_with(gpu, x, y, batch, tile)
+        self.product_into(gpu, x, y, batch, 0, self.rows)
+    }
+
+    /// [`Matrix::product`] into the values from `first` on of rows of `width` values. `y`: f32,
+    /// `[batch, width]`.
+    ///
+    /// # Errors
+    /// As [`Matrix::product`].
+    pub fn product_into(
+        &self,
+        gpu: &Gpu,
+        x: &Activations,
+        y: &Buffer,
+        batch: u32,
+        first: u32,
+        width: u32,
+    ) -> Result<Dispatch> {
+        let Self { format, rows, cols, .. } = *self;
+        let tile = Tile::choose(format, cols, batch, gpu.target());
+        self.launch(gpu, x, y, Product { format, rows, cols, batch, width, first, tile })
     }
 
     /// [`Matrix::product`] with a tile of the caller's.
@@ -128,13 +146,25 @@ impl Matrix {
         batch: u32,
         tile: Tile,
     ) -> Result<Dispatch> {
-        let (format, rows, cols) = (self.format, self.rows, self.cols);
-        let product = Product { format, rows, cols, batch, tile };
+        let Self { format, rows, cols, .. } = *self;
+        self.launch(gpu, x, y, Product { format, rows, cols, batch, width: rows, first: 0, tile })
+    }
+
+    fn launch(&self, gpu: &Gpu, x: &Activations, y: &Buffer, product: Product) -> Result<Dispatch> {
+        let Product { batch, width, .. } = product;
         let kernel = Kernel::Product(product);
         kernel.check(gpu.info())?;
-        let values = u64::from(batch) * u64::from(cols);
+        let mut buffers = self.operands(x, batch)?;
+        expect_size("bytes of the output", u64::from(batch) * u64::from(width) * 4, y.len())?;
+        buffers.push(y.clone());
+        gpu.prepare(&kernel, buffers, wgsl::group_grid(&product))
+    }
+
+    /// The planes and the activations, after a check of their size.
+    fn operands(&self, x: &Activations, batch: u32) -> Result<Vec<Buffer>> {
+        let values = u64::from(batch) * u64::from(self.cols);
         let mut buffers = self.planes.clone();
-        match (x, format.takes_quantized()) {
+        match (x, self.format.takes_quantized()) {
             (Activations::F32(x), false) => {
                 expect_size("bytes of f32 activations", values * 4, x.len())?;
                 buffers.push(x.clone());
@@ -148,8 +178,51 @@ impl Matrix {
                 expect_size(what, values, 0)?;
             }
         }
+        Ok(buffers)
+    }
+
+    /// [`Matrix::product`] of any number of rows, for prefill.
+    ///
+    /// # Numerics
+    /// Weights and sums of 32 products as in [`Matrix::product`], in another order: with `n` the
+    /// steps of a row (32 values, of F16 one), `|y - exact| <= (n + 16) 2^-23 sum |w x|`. A row's
+    /// bits are independent of `batch` and the other rows, and differ from those of
+    /// [`Matrix::product`].
+    ///
+    /// # Errors
+    /// As [`Matrix::product`].
+    pub fn gemm(&self, gpu: &Gpu, x: &Activations, y: &Buffer, batch: u32) -> Result<Dispatch> {
+        let Self { format, rows, cols, .. } = *self;
+        let tile_batch = [16, 32].into_iter().find(|&n| batch <= n).unwrap_or(64);
+        let key = GemmKernel { format, rows, cols, tile_batch };
+        let kernel = Kernel::Gemm(key);
+        kernel.check(gpu.info())?;
+        let grid = wgsl::gemm_grid(&key, batch);
+        check_groups("tiles of weight rows", grid.0.into())?;
+        check_groups("tiles of activation rows", grid.1.into())?;
+        let mut buffers = self.operands(x, batch)?;
         expect_size("bytes of the output", u64::from(batch) * u64::from(rows) * 4, y.len())?;
         buffers.push(y.clone());
-        gpu.prepare(&kernel, buffers, wgsl::group_grid(&product))
+        gpu.prepare(&kernel, buffers, grid)
+    }
+
+    /// `out[b] = w[tokens[b]]`: embedding rows. `tokens`: u32, `[batch]`; `out`: f32, `[batch,
+    /// cols]`. An index behind the last row stands for the last row.
+    ///
+    /// # Numerics
+    /// `|out - exact| <= 2^-21` of a value's quant and minimum, each in magnitude.
+    ///
+    /// # Errors
+    /// [`Error::Shape`](crate::Error::Shape) for operands of another size.
+    pub fn gather(&self, gpu: &Gpu, tokens: &Buffer, out: &Buffer) -> Result<Dispatch> {
+        let Self { format, rows, cols, .. } = *self;
+        expect_multiple("bytes of tokens", 4, tokens.len())?;
+        expect_size("bytes of the output", tokens.len() * u64::from(cols), out.len())?;
+        let batch = tokens.len() / 4;
+        check_groups("tokens", batch)?;
+        let mut buffers = self.planes.clone();
+        buffers.extend([tokens.clone(), out.clone()]);
+        let groups = (cols / format.step_values()).div_ceil(wgsl::GATHER_THREADS);
+        gpu.prepare(&Kernel::Gather(GatherKernel { format, rows, cols }), buffers, (groups, batch as u32))
     }
 }

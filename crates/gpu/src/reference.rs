@@ -2,7 +2,7 @@
 
 use half::f16;
 
-use crate::repack::{Format, k_factors, k_quants, q6_k_quants};
+use crate::repack::{Format, IQ4_NL_LEVELS, k_factors, k_quants, q6_k_quants};
 
 /// Values of whole blocks, as the format defines them.
 pub(crate) fn dequantize(format: Format, bytes: &[u8]) -> Vec<f64> {
@@ -17,6 +17,12 @@ pub(crate) fn dequantize(format: Format, bytes: &[u8]) -> Vec<f64> {
             Format::Q4_0 => {
                 let scale = half_at(block, 0);
                 let value = |q: u8| scale * (f64::from(q) - 8.0);
+                values.extend(block[2..].iter().map(|&q| value(q & 15)));
+                values.extend(block[2..].iter().map(|&q| value(q >> 4)));
+            }
+            Format::IQ4NL => {
+                let scale = half_at(block, 0);
+                let value = |q: u8| scale * f64::from(IQ4_NL_LEVELS[usize::from(q)]);
                 values.extend(block[2..].iter().map(|&q| value(q & 15)));
                 values.extend(block[2..].iter().map(|&q| value(q >> 4)));
             }
@@ -90,7 +96,7 @@ impl Random {
         }
         let scale = match format {
             Format::F16 => 0.05,
-            Format::Q8_0 => 0.0005,
+            Format::Q8_0 | Format::IQ4NL => 0.0005,
             Format::Q4_0 => 0.006,
             Format::Q4K => 0.0002,
             Format::Q5K => 0.0001,
@@ -117,12 +123,22 @@ mod tests {
     fn values_equal_those_of_the_cpu_formats() {
         let mut random = Random::new(1);
         let pairs = [
+<<<<<<< HEAD
             (Format::F16, WeightFormat::F16),
             (Format::Q8_0, WeightFormat::Q8_0),
             (Format::Q4_0, WeightFormat::Q4_0),
             (Format::Q4K, WeightFormat::Q4K),
             (Format::Q5K, WeightFormat::Q5K),
             (Format::Q6K, WeightFormat::Q6K),
+=======
+            (Format::F16, WeightFormat::F16),
+            (Format::Q8_0, WeightFormat::Q8_0),
+            (Format::Q4_0, WeightFormat::Q4_0),
+            (Format::IQ4NL, WeightFormat::IQ4NL),
+            (Format::Q4K, WeightFormat::Q4K),
+            (Format::Q5K, WeightFormat::Q5K),
+            (Format::Q6K, WeightFormat::Q6K),
+>>>>>>> w2-gpu
         ];
         for (format, cpu) in pairs {
             assert_eq!((format.name(), format.block_len()), (cpu.name(), cpu.block_len()));

@@ -4,7 +4,7 @@
 //! - quants: per group of 32 values one word of 16 bytes (low 4 bits: value `i` in the low half of
 //!   byte `i`, value `i + 16` in its high half), or for `Q8_0` two words in two planes of a row
 //!   (the first halves of all groups, then the second halves);
-//! - scales: `Q8_0`, `Q4_0` one f16 per group; `Q4_K`, `Q5_K` 16 bytes per 256 values
+//! - scales: `Q8_0`, `Q4_0`, `IQ4_NL` one f16 per group; `Q4_K`, `Q5_K` 16 bytes per 256 values
 //!   ([`k_header`]); `Q6_K` two bytes per group;
 //! - high bits: `Q5_K` 4 bytes ([`fifth_bits`]), `Q6_K` 8 bytes ([`high_pairs`]) per group;
 //! - super-scales: `Q6_K` one f16 per 256 values.
@@ -13,6 +13,10 @@
 
 /// Values per group of integer products, and per scale of quantized activations.
 pub(crate) const GROUP: usize = 32;
+
+/// Levels of `IQ4_NL`.
+pub(crate) const IQ4_NL_LEVELS: [i8; 16] =
+    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
 /// Storage format of a weight matrix, as in GGUF files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -24,6 +28,8 @@ pub enum Format {
     Q8_0,
     /// 32 values of 4 bits around 8 and an f16 scale.
     Q4_0,
+    /// 32 values of 4 bits, indices of uneven levels, and an f16 scale.
+    IQ4NL,
     /// 256 values of 4 bits; scale and minimum of 6 bits per 32 values.
     Q4K,
     /// 256 values of 5 bits; scale and minimum of 6 bits per 32 values.
@@ -34,7 +40,8 @@ pub enum Format {
 
 impl Format {
     /// Every format.
-    pub const ALL: [Self; 6] = [Self::F16, Self::Q8_0, Self::Q4_0, Self::Q4K, Self::Q5K, Self::Q6K];
+    pub const ALL: [Self; 7] =
+        [Self::F16, Self::Q8_0, Self::Q4_0, Self::IQ4NL, Self::Q4K, Self::Q5K, Self::Q6K];
 
     /// Name in model files.
     pub fn name(self) -> &'static str {
@@ -42,6 +49,7 @@ impl Format {
             Self::F16 => "F16",
             Self::Q8_0 => "Q8_0",
             Self::Q4_0 => "Q4_0",
+            Self::IQ4NL => "IQ4_NL",
             Self::Q4K => "Q4_K",
             Self::Q5K => "Q5_K",
             Self::Q6K => "Q6_K",
@@ -52,7 +60,7 @@ impl Format {
     pub fn block_len(self) -> usize {
         match self {
             Self::F16 => 1,
-            Self::Q8_0 | Self::Q4_0 => 32,
+            Self::Q8_0 | Self::Q4_0 | Self::IQ4NL => 32,
             Self::Q4K | Self::Q5K | Self::Q6K => 256,
         }
     }
@@ -62,7 +70,7 @@ impl Format {
         match self {
             Self::F16 => 2,
             Self::Q8_0 => 34,
-            Self::Q4_0 => 18,
+            Self::Q4_0 | Self::IQ4NL => 18,
             Self::Q4K => 144,
             Self::Q5K => 176,
             Self::Q6K => 210,
@@ -72,6 +80,11 @@ impl Format {
     /// Columns must be a multiple of this.
     pub fn column_unit(self) -> usize {
         self.block_len().max(GROUP)
+    }
+
+    /// Values of a step of the kernels.
+    pub(crate) fn step_values(self) -> u32 {
+        if self == Self::F16 { 8 } else { GROUP as u32 }
     }
 
     /// True for formats with a minimum per group.
@@ -90,7 +103,7 @@ impl Format {
         match self {
             Self::F16 => vec![cols * 2],
             Self::Q8_0 => vec![cols, cols / 16],
-            Self::Q4_0 | Self::Q4K => vec![cols / 2, cols / 16],
+            Self::Q4_0 | Self::IQ4NL | Self::Q4K => vec![cols / 2, cols / 16],
             Self::Q5K => vec![cols / 2, cols / 16, cols / 8],
             Self::Q6K => vec![cols / 2, cols / 16, cols / 4, cols / 128],
         }
@@ -124,7 +137,7 @@ fn repack_q8_0(row: &[u8], planes: &mut [Vec<u8>]) {
 fn repack_block(format: Format, block: &[u8], planes: &mut [Vec<u8>]) {
     match format {
         Format::F16 | Format::Q8_0 => (),
-        Format::Q4_0 => {
+        Format::Q4_0 | Format::IQ4NL => {
             planes[0].extend_from_slice(&block[2..]);
             planes[1].extend_from_slice(&block[..2]);
         }

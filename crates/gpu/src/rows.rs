@@ -177,18 +177,7 @@ impl Gpu {
             let values = if width == 0 { cols.into() } else { u64::from(rows) * u64::from(width) };
             expect_size("bytes of an input", values * 4, buffer.len())?;
         }
-        let values = u64::from(rows) * u64::from(cols);
-        match out {
-            RowOutput::F32(out) => {
-                expect_size("bytes of the output", values * 4, out.len())?;
-                buffers.push(out.clone());
-            }
-            RowOutput::Quantized(out) => {
-                expect_size("rows of the output", rows.into(), out.rows.into())?;
-                expect_size("columns of the output", cols.into(), out.cols.into())?;
-                buffers.extend([out.quants.clone(), out.scales.clone()]);
-            }
-        }
+        buffers.extend(output_buffers(out, rows, cols)?);
         self.prepare(&kernel, buffers, (workgroups_per_row(&key), rows))
     }
 
@@ -266,7 +255,22 @@ impl Gpu {
     }
 }
 
-fn check_groups(what: &'static str, groups: u64) -> Result<()> {
+/// The buffers of an output after a check of its size.
+pub(crate) fn output_buffers(out: &RowOutput, rows: u32, cols: u32) -> Result<Vec<Buffer>> {
+    match out {
+        RowOutput::F32(out) => {
+            expect_size("bytes of the output", u64::from(rows) * u64::from(cols) * 4, out.len())?;
+            Ok(vec![out.clone()])
+        }
+        RowOutput::Quantized(out) => {
+            expect_size("rows of the output", rows.into(), out.rows.into())?;
+            expect_size("columns of the output", cols.into(), out.cols.into())?;
+            Ok(vec![out.quants.clone(), out.scales.clone()])
+        }
+    }
+}
+
+pub(crate) fn check_groups(what: &'static str, groups: u64) -> Result<()> {
     if (1..=MAX_GROUPS).contains(&groups) {
         return Ok(());
     }

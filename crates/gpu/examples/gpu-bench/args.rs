@@ -12,6 +12,8 @@ pub(crate) struct Args {
     pub(crate) quick: bool,
     /// Tries tiles instead of measuring the chosen ones.
     pub(crate) sweep: bool,
+    /// Parts to run; empty: all.
+    parts: Vec<String>,
     /// File for the figures.
     pub(crate) json: Option<PathBuf>,
     /// Memory budget in bytes.
@@ -22,7 +24,8 @@ impl Args {
     /// Parses the arguments after the program's name.
     pub(crate) fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
         let selection = Selection::default();
-        let mut args = Self { selection, quick: false, sweep: false, json: None, budget: 8 << 30 };
+        let mut args =
+            Self { selection, quick: false, sweep: false, parts: Vec::new(), json: None, budget: 32 << 30 };
         while let Some(word) = words.next() {
             match word.as_str() {
                 "--adapter" => {
@@ -31,15 +34,21 @@ impl Args {
                 "--software" => args.selection.software = true,
                 "--quick" => args.quick = true,
                 "--sweep" => args.sweep = true,
+                "--part" => args.parts.push(words.next().ok_or("--part needs a name")?),
                 "--json" => args.json = Some(words.next().ok_or("--json needs a file")?.into()),
                 _ => {
                     return Err(format!(
-                        "unknown argument {word:?}; --adapter, --software, --quick, --sweep, --json"
+                        "unknown argument {word:?}; --adapter, --software, --quick, --sweep, --part, --json"
                     ));
                 }
             }
         }
         Ok(args)
+    }
+
+    /// True for a part to run.
+    pub(crate) fn part(&self, name: &str) -> bool {
+        self.parts.is_empty() || self.parts.iter().any(|part| part == name)
     }
 }
 

@@ -1,11 +1,16 @@
 //! Correctness and speed of every kernel on one GPU.
 //!
-//! `gpu-bench [--adapter INDEX|NAME] [--software] [--quick] [--sweep] [--json FILE]`
+//! `gpu-bench [--adapter INDEX|NAME] [--software] [--quick] [--sweep] [--part NAME]...
+//! [--json FILE]`
+//!
+//! Parts: `products`, `operations`, `attention`, `gemm`, `steps`; all without `--part`.
 //!
 //! Times are those of the device (timestamp queries), medians with minimum and maximum. Weights
 //! rotate over more memory than any level-2 cache holds.
 
 mod args;
+mod attention;
+mod gemm;
 mod json;
 mod measure;
 mod operations;
@@ -57,11 +62,32 @@ fn run() -> Result<bool, Box<dyn std::error::Error>> {
     println!("\nread bandwidth: {peak} GB/s");
     json.number("read_gb_per_s", peak.median);
     if args.sweep {
-        sweep::run(&gpu, peak.median, args.quick)?;
+        if args.part("products") {
+            sweep::run(&gpu, peak.median, args.quick)?;
+        }
+        if args.part("attention") {
+            for own in [1, 2, 4] {
+                println!("\n{own} query heads of a workgroup");
+                attention::run(&gpu, peak.median, args.quick, Some(own), &mut json)?;
+            }
+        }
     } else {
-        passed &= products::run(&gpu, peak.median, args.quick, &mut json)?;
-        operations::run(&gpu, args.quick, &mut json)?;
-        token::run(&gpu, args.quick, &mut json)?;
+        let (peak, quick) = (peak.median, args.quick);
+        if args.part("products") {
+            passed &= products::run(&gpu, peak, quick, &mut json)?;
+        }
+        if args.part("operations") {
+            operations::run(&gpu, quick, &mut json)?;
+        }
+        if args.part("attention") {
+            attention::run(&gpu, peak, quick, None, &mut json)?;
+        }
+        if args.part("gemm") {
+            gemm::run(&gpu, quick, &mut json)?;
+        }
+        if args.part("steps") {
+            token::run(&gpu, peak, quick, &mut json)?;
+        }
     }
     if let Some(path) = &args.json {
         std::fs::write(path, json.finish())?;

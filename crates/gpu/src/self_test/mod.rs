@@ -4,6 +4,7 @@
 //! Properties of bits (equal from run to run, independent of the batch) give 0 or infinity. Outputs
 //! are filled with NaN before each launch.
 
+mod attention;
 mod products;
 mod rows;
 
@@ -15,6 +16,8 @@ use crate::gpu::Gpu;
 use crate::memory::Buffer;
 use crate::reference::Random;
 use crate::repack::Format;
+
+const EPSILON: f64 = f32::EPSILON as f64;
 
 /// Worst case of one property over all rounds.
 #[derive(Debug, Clone, PartialEq)]
@@ -79,6 +82,7 @@ pub fn run(gpu: &Gpu, seed: u64, rounds: usize) -> Result<Vec<Check>> {
         let mut random = Random::new(seed.wrapping_mul(1_000_003).wrapping_add(round));
         products::check(gpu, &mut random, &mut report)?;
         rows::check(gpu, &mut random, &mut report)?;
+        attention::check(gpu, &mut random, &mut report)?;
     }
     Ok(report.checks)
 }

@@ -1,6 +1,6 @@
 //! Matrix products.
 
-use super::{Report, output, poisoned, same_bits, worst};
+use super::{EPSILON, Report, output, poisoned, same_bits, worst};
 use crate::error::Result;
 use crate::gpu::Gpu;
 use crate::kernel::{MAX_BATCH, Tile};
@@ -22,7 +22,12 @@ pub(super) fn check(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Resu
         };
         product(gpu, random, report, shape)?;
     }
-    Ok(())
+    let format = Format::ALL[random.range(0, Format::ALL.len() as u32 - 1) as usize];
+    let unit = format.column_unit() as u32;
+    let cols = unit * random.range(1, 1024 / unit);
+    let shape = Shape { format, rows: random.range(1, 150), cols, batch: random.range(1, 100) };
+    gemm(gpu, random, report, shape)?;
+    gather(gpu, random, report, shape)
 }
 
 #[derive(Clone, Copy)]
@@ -57,6 +62,16 @@ pub(super) fn product(gpu: &Gpu, random: &mut Random, report: &mut Report, shape
     report.add(format!("product {name}"), &text, worst(&found, &exact, |i| bound * magnitude[i]));
     report.add_equal(format!("product {name}: repeated"), &text, same_bits(&found, &again));
 
+    // Into a part of wider rows; the rest stays.
+    let (width, first) = (rows + 7, 3);
+    let y = gpu.upload(&vec![-7.0_f32; (batch * width) as usize])?;
+    let wide = output(gpu, &[&matrix.product_into(gpu, &input.activations, &y, batch, first, width)?], &y)?;
+    let mut expected = vec![-7.0; wide.len()];
+    for (to, from) in expected.chunks_exact_mut(width as usize).zip(found.chunks_exact(rows as usize)) {
+        to[first as usize..][..from.len()].copy_from_slice(from);
+    }
+    report.add_equal(format!("product {name}: part of wider rows"), &text, same_bits(&wide, &expected));
+
     let row = random.range(0, batch - 1) as usize;
     let alone = x[row * cols as usize..][..cols as usize].to_vec();
     let input = self::input(gpu, report, Shape { batch: 1, ..shape }, &alone)?;
@@ -67,6 +82,48 @@ pub(super) fn product(gpu: &Gpu, random: &mut Random, report: &mut Report, shape
     Ok(())
 }
 
+fn gemm(gpu: &Gpu, random: &mut Random, report: &mut Report, shape: Shape) -> Result<()> {
+    let Shape { format, rows, cols, batch } = shape;
+    let weights = random.weights(format, (rows * cols) as usize);
+    let matrix = Matrix::upload(gpu, format, rows, cols, &weights)?;
+    let x = random.values((batch * cols) as usize);
+    let input = input(gpu, report, shape, &x)?;
+    let y = poisoned(gpu, (batch * rows) as usize)?;
+    let found = output(gpu, &[&matrix.gemm(gpu, &input.activations, &y, batch)?], &y)?;
+    let (exact, magnitude) = exact(shape, &dequantize(format, &weights), &input.values);
+    let steps = if format == Format::F16 { cols } else { cols / 32 * if format.has_min() { 2 } else { 1 } };
+    let bound = f64::from(steps + 16) * EPSILON;
+    let text = format!("{rows} x {cols}, batch {batch}");
+    let name = format!("gemm {}", format.name());
+    report.add(name.clone(), &text, worst(&found, &exact, |i| bound * magnitude[i]));
+
+    let row = random.range(0, batch - 1) as usize;
+    let alone = x[row * cols as usize..][..cols as usize].to_vec();
+    let input = self::input(gpu, report, Shape { batch: 1, ..shape }, &alone)?;
+    let y = poisoned(gpu, rows as usize)?;
+    let single = output(gpu, &[&matrix.gemm(gpu, &input.activations, &y, 1)?], &y)?;
+    let equal = same_bits(&single, &found[row * rows as usize..][..rows as usize]);
+    report.add_equal(format!("{name}: batch of one"), &text, equal);
+    Ok(())
+}
+
+fn gather(gpu: &Gpu, random: &mut Random, report: &mut Report, shape: Shape) -> Result<()> {
+    let Shape { format, rows, cols, batch } = shape;
+    let weights = random.weights(format, (rows * cols) as usize);
+    let matrix = Matrix::upload(gpu, format, rows, cols, &weights)?;
+    let tokens: Vec<u32> = (0..batch).map(|_| random.range(0, rows - 1)).collect();
+    let out = poisoned(gpu, (batch * cols) as usize)?;
+    let found = output(gpu, &[&matrix.gather(gpu, &gpu.upload(&tokens)?, &out)?], &out)?;
+    let values = dequantize(format, &weights);
+    let exact: Vec<f64> =
+        tokens.iter().flat_map(|&t| &values[(t * cols) as usize..][..cols as usize]).copied().collect();
+    // A quant and a minimum of opposite sign may exceed their difference; both are below 2.
+    let bound = |i: usize| 4.0 * EPSILON * if format.has_min() { 2.0 } else { exact[i].abs() };
+    let text = format!("{batch} of {rows} x {cols}");
+    report.add(format!("gather {}", format.name()), &text, worst(&found, &exact, bound));
+    Ok(())
+}
+
 /// `(n + 16) 2^-23` with the additions per lane `n`.
 fn bound_factor(gpu: &Gpu, shape: Shape) -> f64 {
     let Shape { format, cols, batch, .. } = shape;
@@ -74,7 +131,7 @@ fn bound_factor(gpu: &Gpu, shape: Shape) -> f64 {
     let (values, additions) = match format {
         Format::F16 => (8, 8),
         Format::Q4K | Format::Q5K => (32, 2),
-        Format::Q8_0 | Format::Q4_0 | Format::Q6K => (32, 1),
+        Format::Q8_0 | Format::Q4_0 | Format::IQ4NL | Format::Q6K => (32, 1),
     };
     let per_lane = (cols / values).div_ceil(lanes) * additions + lanes.ilog2();
     f64::from(per_lane + 16) * f64::from(f32::EPSILON)

@@ -1,14 +1,13 @@
 //! Operations on rows.
 
 use super::products::stored;
-use super::{Report, output, poisoned, same_bits, worst};
+use super::{EPSILON, Report, output, poisoned, same_bits, worst};
 use crate::error::Result;
 use crate::gpu::Gpu;
 use crate::kernel::{Activation, RopeKernel, RopeLayout};
+use crate::memory::Buffer;
 use crate::reference::Random;
 use crate::rows::{Quantized, RowOutput};
-
-const EPSILON: f64 = f32::EPSILON as f64;
 
 pub(super) fn check(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
     norm(gpu, random, report)?;
@@ -68,7 +67,7 @@ fn normalized(x: &[f32], weight: &[f32], eps: f32) -> Vec<f64> {
 }
 
 /// A fused 8-bit output against the f32 output of the same operation.
-fn check_quantized(
+pub(super) fn check_quantized(
     gpu: &Gpu,
     report: &mut Report,
     name: &str,
@@ -122,37 +121,65 @@ fn gated(gpu: &Gpu, random: &mut Random, report: &mut Report, activation: Activa
     check_quantized(gpu, report, &format!("{name} to 8 bits"), &quantized, &found)
 }
 
+/// Random positions below 100, with angles.
+pub(super) struct Turns {
+    half: usize,
+    positions: Vec<u32>,
+    angles: Vec<f32>,
+}
+
+impl Turns {
+    pub(super) fn new(random: &mut Random, rows: usize, rotary_dim: u32) -> Self {
+        let half = rotary_dim as usize / 2;
+        let positions = (0..rows).map(|_| random.range(0, 99)).collect();
+        let angle = |position: usize, j: usize| {
+            position as f64 * 10_000.0_f64.powf(-(2.0 * j as f64) / f64::from(rotary_dim))
+        };
+        let turns = (0..100).flat_map(|p| (0..half).map(move |j| angle(p, j)));
+        let angles = turns.flat_map(|a| [a.cos() as f32, a.sin() as f32]).collect();
+        Self { half, positions, angles }
+    }
+
+    /// Angles and positions on the device.
+    pub(super) fn upload(&self, gpu: &Gpu) -> Result<(Buffer, Buffer)> {
+        Ok((gpu.upload(&self.angles)?, gpu.upload(&self.positions)?))
+    }
+
+    /// A head of a row in float64, and the bounds.
+    pub(super) fn rotate(&self, row: usize, head: &[f32], layout: RopeLayout) -> (Vec<f64>, Vec<f64>) {
+        let mut exact: Vec<f64> = head.iter().map(|&x| x.into()).collect();
+        let mut bounds = vec![0.0; head.len()];
+        for j in 0..self.half {
+            let (a, b) = match layout {
+                RopeLayout::Halves => (j, j + self.half),
+                RopeLayout::Interleaved => (2 * j, 2 * j + 1),
+            };
+            let turn = &self.angles[(self.positions[row] as usize * self.half + j) * 2..];
+            let (cos, sin, left, right) = (f64::from(turn[0]), f64::from(turn[1]), exact[a], exact[b]);
+            (exact[a], exact[b]) = (left * cos - right * sin, right * cos + left * sin);
+            bounds[a] = 2.0 * EPSILON * (left.abs() + right.abs());
+            bounds[b] = bounds[a];
+        }
+        (exact, bounds)
+    }
+}
+
 fn rope(gpu: &Gpu, random: &mut Random, report: &mut Report, layout: RopeLayout) -> Result<()> {
     let head_dim = 2 * random.range(1, 64);
     let rotary_dim = 2 * random.range(1, head_dim / 2);
     let key = RopeKernel { heads: random.range(1, 9), head_dim, rotary_dim, layout };
-    let (rows, half) = (random.range(1, 6), rotary_dim as usize / 2);
-    let positions: Vec<u32> = (0..rows).map(|_| random.range(0, 99)).collect();
-    let angle = |position: usize, j: usize| {
-        position as f64 * 10_000.0_f64.powf(-(2.0 * j as f64) / f64::from(rotary_dim))
-    };
-    let turns = (0..100).flat_map(|p| (0..half).map(move |j| angle(p, j)));
-    let angles: Vec<f32> = turns.flat_map(|a| [a.cos() as f32, a.sin() as f32]).collect();
-    let x = random.values((rows * key.heads * head_dim) as usize);
-    let mut exact: Vec<f64> = x.iter().map(|&x| x.into()).collect();
-    let mut bounds = vec![0.0; x.len()];
-    for (index, head) in exact.chunks_exact_mut(head_dim as usize).enumerate() {
-        let position = positions[index / key.heads as usize] as usize;
-        for j in 0..half {
-            let (a, b) = match layout {
-                RopeLayout::Halves => (j, j + half),
-                RopeLayout::Interleaved => (2 * j, 2 * j + 1),
-            };
-            let turn = &angles[(position * half + j) * 2..];
-            let (cos, sin, left, right) = (f64::from(turn[0]), f64::from(turn[1]), head[a], head[b]);
-            (head[a], head[b]) = (left * cos - right * sin, right * cos + left * sin);
-            let start = index * head_dim as usize;
-            bounds[start + a] = 2.0 * EPSILON * (left.abs() + right.abs());
-            bounds[start + b] = bounds[start + a];
-        }
+    let rows = random.range(1, 6) as usize;
+    let turns = Turns::new(random, rows, rotary_dim);
+    let x = random.values(rows * (key.heads * head_dim) as usize);
+    let (mut exact, mut bounds) = (Vec::new(), Vec::new());
+    for (index, head) in x.chunks_exact(head_dim as usize).enumerate() {
+        let (values, errors) = turns.rotate(index / key.heads as usize, head, layout);
+        exact.extend(values);
+        bounds.extend(errors);
     }
+    let (angles, positions) = turns.upload(gpu)?;
     let buffer = gpu.upload(&x)?;
-    let launch = gpu.rope(key, &buffer, &gpu.upload(&angles)?, &gpu.upload(&positions)?)?;
+    let launch = gpu.rope(key, &buffer, &angles, &positions)?;
     let found = output(gpu, &[&launch], &buffer)?;
     let text = format!("{rows} x {} x {head_dim}, rotary {rotary_dim}", key.heads);
     let name = format!("rope {layout:?}").to_lowercase();

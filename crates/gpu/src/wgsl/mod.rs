@@ -4,16 +4,27 @@
 //! atomics), so that drivers have nothing to choose but the rounding of `exp`, `tanh`, division and
 //! `inverseSqrt`.
 
+mod attention;
 mod code;
 mod elementwise;
+mod gemm;
+mod kv;
+mod output;
 mod product;
 mod rows;
 mod tile;
+mod weights;
 
+pub(crate) use attention::{
+    SPLIT_TOKENS, choose_heads, partial_words, workgroup_bytes as attention_workgroup_bytes,
+};
 pub(crate) use code::Code;
 pub(crate) use elementwise::{ADD_THREADS, ARGMAX_VALUES, READ_WORDS, ROPE_THREADS};
+pub(crate) use gemm::gemm_grid;
+pub(crate) use kv::rope_kv_groups;
 pub(crate) use product::{grid, group_grid, workgroup_bytes as product_workgroup_bytes};
 pub(crate) use rows::workgroups_per_row;
+pub(crate) use weights::GATHER_THREADS;
 
 use crate::kernel::{Kernel, Target};
 
@@ -24,7 +35,12 @@ impl Kernel {
         code.line(format!("// {}", self.name()));
         match self {
             Kernel::Product(p) => product::emit(&mut code, p, target),
-            Kernel::Rows(r) => rows::emit(&mut code, r),
+            Kernel::Gemm(g) => gemm::emit(&mut code, g, target),
+            Kernel::Gather(g) => weights::gather(&mut code, g.format, g.rows, g.cols, target),
+            Kernel::Rows(r) => rows::emit(&mut code, r, target),
+            Kernel::Attention(a) => attention::attention(&mut code, a, target),
+            Kernel::MergeSplits(m) => attention::merge(&mut code, m, target),
+            Kernel::RopeKv(k) => kv::rope_kv(&mut code, k),
             Kernel::Rope(r) => elementwise::rope(&mut code, r),
             Kernel::Add(n) => elementwise::add(&mut code, *n),
             Kernel::Argmax(n) => elementwise::argmax(&mut code, *n),

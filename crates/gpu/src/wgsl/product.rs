@@ -6,6 +6,8 @@
 //! order (or by a tree in workgroup memory without subgroups).
 
 use super::Code;
+use super::output::{add8, entry, subgroup_sum};
+use super::weights::Weights;
 use crate::kernel::{Product, Target};
 use crate::repack::Format;
 
@@ -24,7 +26,7 @@ pub(crate) fn grid(groups: u32) -> (u32, u32) {
 
 /// Bytes of workgroup memory.
 pub(crate) fn workgroup_bytes(p: &Product, subgroup: Option<u32>) -> u32 {
-    4 * partial_sums(p, subgroup)
+    4 * partial_sums(p, subgroup) + if p.format == Format::IQ4NL { 1024 } else { 0 }
 }
 
 fn partial_sums(p: &Product, subgroup: Option<u32>) -> u32 {
@@ -39,11 +41,12 @@ fn partial_sums(p: &Product, subgroup: Option<u32>) -> u32 {
 struct Emitter<'a> {
     code: &'a mut Code,
     p: &'a Product,
+    weights: Weights,
     target: Target,
 }
 
 pub(super) fn emit(code: &mut Code, p: &Product, target: Target) {
-    let mut e = Emitter { code, p, target };
+    let mut e = Emitter { code, p, weights: Weights::new(p.format, target), target };
     e.head();
     e.helpers();
     e.entry();
@@ -59,34 +62,15 @@ pub(super) fn emit(code: &mut Code, p: &Product, target: Target) {
 impl Emitter<'_> {
     fn head(&mut self) {
         let p = self.p;
-        let half = if self.target.f16 { "f16" } else { "u32" };
-        let weights: &[(&str, &str)] = match p.format {
-            Format::F16 => &[("quants", "vec4<u32>")],
-            Format::Q8_0 | Format::Q4_0 => &[("quants", "vec4<u32>"), ("scales", half)],
-            Format::Q4K => &[("quants", "vec4<u32>"), ("headers", "vec4<u32>")],
-            Format::Q5K => &[("quants", "vec4<u32>"), ("headers", "vec4<u32>"), ("high", "u32")],
-            Format::Q6K => {
-                &[("quants", "vec4<u32>"), ("factors", "u32"), ("high", "vec2<u32>"), ("scales", half)]
-            }
-        };
-        let inputs: &[(&str, &str)] = if p.format == Format::F16 {
-            &[("x", "vec4<f32>")]
+        let planes = self.weights.declare(self.code, p.rows, p.cols);
+        if p.format == Format::F16 {
+            self.code.binding(planes, "read", "x", "vec4<f32>");
+            self.code.binding(planes + 1, "read_write", "y", "f32");
         } else {
-            &[("x", "vec4<u32>"), ("x_scales", "vec2<u32>")]
-        };
-        let buffers: Vec<_> = weights.iter().chain(inputs).collect();
-        if buffers.iter().any(|(_, element)| *element == "f16") {
-            self.code.line("enable f16;");
+            self.code.binding(planes, "read", "x", "vec4<u32>");
+            self.code.binding(planes + 1, "read", "x_scales", "vec2<u32>");
+            self.code.binding(planes + 2, "read_write", "y", "f32");
         }
-        self.code.line(format!(
-            "const ROWS: u32 = {}u; // weight rows\nconst STEPS: u32 = {}u; // lane steps per row",
-            p.rows,
-            p.steps_per_row()
-        ));
-        for (index, (name, element)) in (0..).zip(&buffers) {
-            self.code.binding(index, "read", name, element);
-        }
-        self.code.binding(buffers.len() as u32, "read_write", "y", "f32");
         let sums = partial_sums(p, self.target.subgroup);
         if sums > 0 {
             self.code.line(format!("var<workgroup> partial: array<f32, {sums}>;"));
@@ -94,46 +78,20 @@ impl Emitter<'_> {
     }
 
     fn helpers(&mut self) {
-        match self.p.format {
-            Format::F16 => self.code.line(
-                "fn add8(sum: f32, w: vec4<u32>, low: vec4<f32>, high: vec4<f32>) -> f32 {
-                let a = unpack2x16float(w.x);
-                let b = unpack2x16float(w.y);
-                let c = unpack2x16float(w.z);
-                let d = unpack2x16float(w.w);
-                let first = fma(b.y, low.w, fma(b.x, low.z, fma(a.y, low.y, fma(a.x, low.x, sum))));
-                return fma(d.y, high.w, fma(d.x, high.z, fma(c.y, high.y, fma(c.x, high.x, first))));
-                }",
-            ),
-            _ => self.code.line(
-                "fn dot16(a: vec4<u32>, x: vec4<u32>) -> i32 {
-                return dot4I8Packed(a.x, x.x) + dot4I8Packed(a.y, x.y) + dot4I8Packed(a.z, x.z) + dot4I8Packed(a.w, x.w);
-                }",
-            ),
+        if self.p.format == Format::F16 {
+            add8(self.code);
+        } else {
+            Weights::dot16(self.code);
         }
         if let Some(size) = self.target.subgroup {
-            self.code.line("fn subgroup_sum(value: f32) -> f32 {\nvar sum = value;");
-            let mut offset = size / 2;
-            while offset > 0 {
-                self.code.line(format!("sum += subgroupShuffleXor(sum, {offset}u);"));
-                offset /= 2;
-            }
-            self.code.line("return sum;\n}");
+            subgroup_sum(self.code, size);
         }
     }
 
     fn entry(&mut self) {
         let tile = self.p.tile;
-        self.code.line(format!("@compute @workgroup_size({})\nfn main(", tile.threads()));
-        self.code.line("@builtin(workgroup_id) group: vec3<u32>,");
-        if let Some(size) = self.target.subgroup {
-            self.code.line(
-                "@builtin(subgroup_id) subgroup: u32,\n@builtin(subgroup_invocation_id) invocation: u32,\n) {",
-            );
-            self.code.line(format!("let thread = subgroup * {size}u + invocation;"));
-        } else {
-            self.code.line("@builtin(local_invocation_index) thread: u32,\n) {");
-        }
+        entry(self.code, tile.threads(), self.target.subgroup, "");
+        self.weights.prepare(self.code, tile.threads());
         self.code.line(format!(
             "let lane = thread % {lanes}u;\nlet team = thread / {lanes}u;\n\
              let first = ((group.y * {GRID_X}u + group.x) * {teams}u + team) * {rows}u;",
@@ -195,102 +153,24 @@ impl Emitter<'_> {
         }
         for u in 0..unroll {
             for r in 0..self.p.tile.rows {
-                self.load_weights(u, r);
+                self.weights.load(self.code, u, r);
             }
         }
         for u in 0..unroll {
             for r in 0..self.p.tile.rows {
-                self.unpack(u, r);
+                self.weights.unpack(self.code, u, r);
             }
             for b in 0..self.p.batch {
                 self.load_activations(u, b);
                 for r in 0..self.p.tile.rows {
-                    self.accumulate(u, r, b);
+                    let (sum, w, x) = (format!("sum{r}_{b}"), format!("{u}_{r}"), format!("{u}_{b}"));
+                    self.weights.accumulate(self.code, &sum, &w, &x);
                 }
             }
         }
     }
 
-    fn load_weights(&mut self, u: u32, r: u32) {
-        let at = format!("row{r} + i{u}");
-        let name = format!("{u}_{r}");
-        if self.p.format == Format::Q8_0 {
-            self.code.line(format!(
-                "let a{name} = quants[row{r} * 2u + i{u}];\nlet c{name} = quants[row{r} * 2u + STEPS + i{u}];"
-            ));
-        } else {
-            self.code.line(format!("let w{name} = quants[{at}];"));
-        }
-        match self.p.format {
-            Format::F16 => (),
-            Format::Q8_0 | Format::Q4_0 => self.load_half("d", &name, &at),
-            Format::Q4K | Format::Q5K => self.code.line(format!("let f{name} = headers[({at}) >> 3u];")),
-            Format::Q6K => {
-                self.code.line(format!("let f{name} = factors[({at}) >> 1u] >> ((i{u} & 1u) * 16u);"));
-                self.load_half("d", &name, &format!("({at}) >> 3u"));
-            }
-        }
-        if matches!(self.p.format, Format::Q5K | Format::Q6K) {
-            self.code.line(format!("let h{name} = high[{at}];"));
-        }
-    }
-
-    /// An f16 of `scales` as f32.
-    fn load_half(&mut self, prefix: &str, name: &str, at: &str) {
-        self.code.line(if self.target.f16 {
-            format!("let {prefix}{name} = f32(scales[{at}]);")
-        } else {
-            format!("let {prefix}{name} = unpack2x16float(scales[({at}) >> 1u] >> ((({at}) & 1u) * 16u)).x;")
-        });
-    }
-
-    /// Bytes `a` (values 0 to 15) and `c` (16 to 31) of a group; factors of groups with a minimum.
-    fn unpack(&mut self, u: u32, r: u32) {
-        let name = format!("{u}_{r}");
-        if matches!(self.p.format, Format::F16 | Format::Q8_0) {
-            return;
-        }
-        let (low, high) = match self.p.format {
-            // Bit w of each byte belongs to word w of the low half, bit 4 + w to word w of the high
-            // half.
-            Format::Q5K => (
-                format!(" | ((vec4<u32>(h{name}) << vec4<u32>(4u, 3u, 2u, 1u)) & vec4<u32>(0x10101010u))"),
-                format!(" | ((vec4<u32>(h{name}) >> vec4<u32>(0u, 1u, 2u, 3u)) & vec4<u32>(0x10101010u))"),
-            ),
-            // Bits 2 w and 2 w + 1 of each byte belong to word w.
-            Format::Q6K => {
-                let pairs = |half: &str| {
-                    let h = format!("h{name}.{half}");
-                    format!(" | (vec4<u32>({h} << 4u, {h} << 2u, {h}, {h} >> 2u) & vec4<u32>(0x30303030u))")
-                };
-                (pairs("x"), pairs("y"))
-            }
-            _ => (String::new(), String::new()),
-        };
-        self.code.line(format!(
-            "let a{name} = (w{name} & vec4<u32>(0x0f0f0f0fu)){low};
-            let c{name} = ((w{name} >> vec4<u32>(4u)) & vec4<u32>(0x0f0f0f0fu)){high};"
-        ));
-        if self.p.format.has_min() {
-            if r == 0 {
-                self.code.line(format!("let shift{u} = (i{u} & 7u) * 4u;"));
-            }
-            self.code.line(format!(
-                "let top{name} = f{name}.w >> shift{u};
-                let dd{name} = unpack2x16float(f{name}.x);
-                let d{name} = dd{name}.x * f32(((f{name}.y >> shift{u}) & 15u) | ((top{name} & 3u) << 4u));
-                let m{name} = dd{name}.y * f32(((f{name}.z >> shift{u}) & 15u) | ((top{name} & 12u) << 2u));"
-            ));
-        }
-        if self.p.format == Format::Q6K {
-            self.code.line(format!(
-                "let p{name} = bitcast<i32>(f{name} << 24u) >> 24u;\nlet q{name} = bitcast<i32>(f{name} << 16u) >> 24u;"
-            ));
-        }
-    }
-
-    /// Words of activations, their scale `s` and the sums of their quants: `t` of all 32, or `k`,
-    /// `l` of the halves.
+    /// Words of activations, with the scales and sums of quantized ones.
     fn load_activations(&mut self, u: u32, b: u32) {
         let name = format!("{u}_{b}");
         if self.p.format == Format::F16 {
@@ -302,38 +182,11 @@ impl Emitter<'_> {
         self.code.line(format!(
             "let low{name} = x[{first}u * STEPS + i{u}];
             let high{name} = x[{second}u * STEPS + i{u}];
-            let g{name} = x_scales[{b}u * STEPS + i{u}];
-            let s{name} = bitcast<f32>(g{name}.x);",
+            let g{name} = x_scales[{b}u * STEPS + i{u}];",
             first = 2 * b,
             second = 2 * b + 1
         ));
-        let (first, second) =
-            (format!("(bitcast<i32>(g{name}.y << 16u) >> 16u)"), format!("(bitcast<i32>(g{name}.y) >> 16u)"));
-        match self.p.format {
-            Format::F16 | Format::Q8_0 => (),
-            Format::Q6K => {
-                self.code.line(format!("let k{name} = 32 * {first};\nlet l{name} = 32 * {second};"));
-            }
-            _ => self.code.line(format!("let t{name} = {first} + {second};")),
-        }
-    }
-
-    fn accumulate(&mut self, u: u32, r: u32, b: u32) {
-        let (sum, w, x) = (format!("sum{r}_{b}"), format!("{u}_{r}"), format!("{u}_{b}"));
-        let (first, second) = (format!("dot16(a{w}, low{x})"), format!("dot16(c{w}, high{x})"));
-        let line = match self.p.format {
-            Format::F16 => format!("{sum} = add8({sum}, w{w}, low{x}, high{x});"),
-            Format::Q8_0 => format!("{sum} = fma(d{w} * s{x}, f32({first} + {second}), {sum});"),
-            Format::Q4_0 => format!("{sum} = fma(d{w} * s{x}, f32({first} + {second} - 8 * t{x}), {sum});"),
-            Format::Q4K | Format::Q5K => format!(
-                "{sum} = fma(d{w} * s{x}, f32({first} + {second}), {sum});
-                {sum} = fma(-(m{w} * s{x}), f32(t{x}), {sum});"
-            ),
-            Format::Q6K => format!(
-                "{sum} = fma(d{w} * s{x}, f32(p{w} * ({first} - k{x}) + q{w} * ({second} - l{x})), {sum});"
-            ),
-        };
-        self.code.line(line);
+        self.weights.unpack_scales(self.code, &name);
     }
 
     fn reduce_subgroups(&mut self) {
@@ -350,7 +203,10 @@ impl Emitter<'_> {
                     self.code.line(format!("if (first + {r}u < ROWS) {{"));
                 }
                 for b in 0..batch {
-                    self.code.line(format!("y[{b}u * ROWS + first + {r}u] = total{r}_{b};"));
+                    self.code.line(format!(
+                        "{} = total{r}_{b};",
+                        self.out(&format!("{b}u"), &format!("first + {r}u"))
+                    ));
                 }
                 if self.ragged() {
                     self.code.line("}");
@@ -399,11 +255,19 @@ impl Emitter<'_> {
         self.code.line("}");
     }
 
+    /// The output value of a row of activations and a weight row.
+    fn out(&self, b: &str, row: &str) -> String {
+        match (self.p.width, self.p.first) {
+            (width, 0) => format!("y[{b} * {width}u + {row}]"),
+            (width, first) => format!("y[{b} * {width}u + {first}u + {row}]"),
+        }
+    }
+
     /// Stores the sum of output `o` of the team's `rows * batch`.
     fn store_total(&mut self, value: &str) {
         let batch = self.p.batch;
         self.code.line(format!("let row = first + o / {batch}u;"));
-        let store = format!("y[(o % {batch}u) * ROWS + row] = {value};");
+        let store = format!("{} = {value};", self.out(&format!("(o % {batch}u)"), "row"));
         if self.ragged() {
             self.code.line(format!("if (row < ROWS) {{\n{store}\n}}"));
         } else {

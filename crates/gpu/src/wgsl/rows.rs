@@ -1,10 +1,13 @@
 //! Operations on rows: norms, gated activations and quantization to 8 bits.
 //!
-//! A norm has one workgroup per row: thread `t` adds the squares of the 4-value words `t`, `t +
-//! 256`, ...; a binary tree adds the threads. The others have a thread per word.
+//! A norm has one workgroup per row: thread `t` holds the 4-value words `t`, `t + 256`, ... and
+//! adds their squares; the threads' sums are added by a butterfly of shuffles within a subgroup,
+//! then over subgroups in their order (by a binary tree without subgroups). The others have a
+//! thread per word.
 
 use super::Code;
-use crate::kernel::{Activation, RowKernel, RowOp};
+use super::output::{Output, entry, subgroup_sum};
+use crate::kernel::{Activation, RowKernel, RowOp, Target};
 
 /// Threads of a workgroup.
 const ROW_THREADS: u32 = 256;
@@ -18,59 +21,44 @@ fn normalizes(r: &RowKernel) -> bool {
     matches!(r.op, RowOp::RmsNorm(_) | RowOp::AddRmsNorm(_))
 }
 
-pub(super) fn emit(code: &mut Code, r: &RowKernel) {
-    head(code, r);
+pub(super) fn emit(code: &mut Code, r: &RowKernel, target: Target) {
+    let output = Output { cols: r.cols, quantize: r.quantize, threads: ROW_THREADS, target };
+    head(code, r, &output);
     if let RowOp::Gated(activation) = r.op {
         activate(code, activation);
     }
-    code.line(format!(
-        "@compute @workgroup_size({ROW_THREADS})
-        fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {{
-        let row = group.y;"
-    ));
+    let subgroup = target.subgroup.filter(|_| normalizes(r) || r.quantize);
+    if normalizes(r)
+        && let Some(size) = subgroup
+    {
+        subgroup_sum(code, size);
+    }
+    entry(code, ROW_THREADS, subgroup, "");
+    code.line("let row = group.y;");
     match r.op {
-        RowOp::RmsNorm(eps) | RowOp::AddRmsNorm(eps) => norm(code, r, f32::from_bits(eps)),
-        RowOp::Copy => single(code, r, "x[row * WORDS + word]"),
+        RowOp::RmsNorm(eps) | RowOp::AddRmsNorm(eps) => norm(code, r, f32::from_bits(eps), &output),
+        RowOp::Copy => single(code, &output, "x[row * WORDS + word]"),
         RowOp::Gated(_) => {
-            single(code, r, "activate(x[row * 2u * WORDS + word]) * x[row * 2u * WORDS + WORDS + word]");
+            let value = "activate(x[row * 2u * WORDS + word]) * x[row * 2u * WORDS + WORDS + word]";
+            single(code, &output, value);
         }
     }
     code.line("}");
 }
 
-fn head(code: &mut Code, r: &RowKernel) {
-    code.line(format!("const WORDS: u32 = {}u; // 4-value words per row", r.cols / 4));
-    let mut next = 0;
-    let mut bind = |code: &mut Code, access: &str, name: &str, element: &str| {
-        code.binding(next, access, name, element);
-        next += 1;
+fn head(code: &mut Code, r: &RowKernel, output: &Output) {
+    let inputs: &[(&str, &str)] = match r.op {
+        RowOp::Copy | RowOp::Gated(_) => &[("read", "x")],
+        RowOp::RmsNorm(_) => &[("read", "x"), ("read", "weight")],
+        RowOp::AddRmsNorm(_) => &[("read_write", "x"), ("read", "delta"), ("read", "weight")],
     };
-    match r.op {
-        RowOp::Copy | RowOp::Gated(_) => bind(code, "read", "x", "vec4<f32>"),
-        RowOp::RmsNorm(_) => {
-            bind(code, "read", "x", "vec4<f32>");
-            bind(code, "read", "weight", "vec4<f32>");
-        }
-        RowOp::AddRmsNorm(_) => {
-            bind(code, "read_write", "x", "vec4<f32>");
-            bind(code, "read", "delta", "vec4<f32>");
-            bind(code, "read", "weight", "vec4<f32>");
-        }
+    for (index, (access, name)) in (0..).zip(inputs) {
+        code.binding(index, access, name, "vec4<f32>");
     }
-    if r.quantize {
-        bind(code, "read_write", "quants", "u32");
-        bind(code, "read_write", "scales", "vec2<u32>");
-        code.line(format!(
-            "const GROUPS: u32 = {}u; // groups of 32 values per row
-            var<workgroup> largest: array<f32, {ROW_THREADS}>;
-            var<workgroup> totals: array<i32, {ROW_THREADS}>;",
-            r.cols / 32
-        ));
-    } else {
-        bind(code, "read_write", "out", "vec4<f32>");
-    }
+    output.declare(code, inputs.len() as u32);
     if normalizes(r) {
-        code.line(format!("var<workgroup> squares: array<f32, {ROW_THREADS}>;"));
+        let sums = ROW_THREADS / output.target.subgroup.unwrap_or(1);
+        code.line(format!("var<workgroup> squares: array<f32, {sums}>;"));
     }
 }
 
@@ -87,7 +75,7 @@ fn activate(code: &mut Code, activation: Activation) {
     code.line("}");
 }
 
-fn single(code: &mut Code, r: &RowKernel, value: &str) {
+fn single(code: &mut Code, output: &Output, value: &str) {
     code.line(format!(
         "let word = group.x * {ROW_THREADS}u + thread;
         var value = vec4<f32>();
@@ -95,28 +83,66 @@ fn single(code: &mut Code, r: &RowKernel, value: &str) {
         value = {value};
         }}"
     ));
-    store(code, r, false);
+    output.store(code);
 }
 
-fn norm(code: &mut Code, r: &RowKernel, eps: f32) {
-    code.line(format!(
-        "var sum = 0.0;
-        for (var word = thread; word < WORDS; word += {ROW_THREADS}u) {{"
-    ));
-    if matches!(r.op, RowOp::AddRmsNorm(_)) {
-        code.line(
-            "let v = x[row * WORDS + word] + delta[row * WORDS + word];
-            x[row * WORDS + word] = v;",
-        );
-    } else {
-        code.line("let v = x[row * WORDS + word];");
+fn norm(code: &mut Code, r: &RowKernel, eps: f32, output: &Output) {
+    let words = r.cols / 4;
+    let steps = words.div_ceil(ROW_THREADS);
+    code.line("var sum = 0.0;");
+    for s in 0..steps {
+        code.line(format!(
+            "let word{s} = {}u + thread;\nvar value{s} = vec4<f32>();\nvar weight{s} = vec4<f32>();",
+            s * ROW_THREADS
+        ));
     }
-    code.line(
-        "sum = fma(v.w, v.w, fma(v.z, v.z, fma(v.y, v.y, fma(v.x, v.x, sum))));
+    for s in 0..steps {
+        code.line(format!("if (word{s} < WORDS) {{\nweight{s} = weight[word{s}];"));
+        if matches!(r.op, RowOp::AddRmsNorm(_)) {
+            code.line(format!(
+                "value{s} = x[row * WORDS + word{s}] + delta[row * WORDS + word{s}];
+                x[row * WORDS + word{s}] = value{s};"
+            ));
+        } else {
+            code.line(format!("value{s} = x[row * WORDS + word{s}];"));
         }
-        squares[thread] = sum;
-        workgroupBarrier();",
-    );
+        code.line("}");
+    }
+    for s in 0..steps {
+        let v = format!("value{s}");
+        code.line(format!(
+            "sum = fma({v}.w, {v}.w, fma({v}.z, {v}.z, fma({v}.y, {v}.y, fma({v}.x, {v}.x, sum))));"
+        ));
+    }
+    let sums = sum_threads(code, output.target);
+    code.line(format!(
+        "var squared = squares[0];
+        for (var o = 1u; o < {sums}u; o++) {{
+        squared += squares[o];
+        }}
+        let scale = inverseSqrt(squared / {:?} + {eps:?});",
+        r.cols as f32
+    ));
+    for s in 0..steps {
+        code.line(format!("{{\nlet word = word{s};\nlet value = value{s} * scale * weight{s};"));
+        output.store(code);
+        code.line("}");
+    }
+}
+
+/// Leaves sums of the threads' `sum` in `squares`; returns their number.
+fn sum_threads(code: &mut Code, target: Target) -> u32 {
+    if let Some(size) = target.subgroup {
+        code.line(
+            "let total = subgroup_sum(sum);
+            if (invocation == 0u) {
+            squares[subgroup] = total;
+            }
+            workgroupBarrier();",
+        );
+        return ROW_THREADS / size;
+    }
+    code.line("squares[thread] = sum;\nworkgroupBarrier();");
     let mut stride = ROW_THREADS / 2;
     while stride > 0 {
         code.line(format!(
@@ -127,55 +153,5 @@ fn norm(code: &mut Code, r: &RowKernel, eps: f32) {
         ));
         stride /= 2;
     }
-    code.line(format!(
-        "let scale = inverseSqrt(squares[0] / {:?} + {eps:?});
-        for (var step = 0u; step < {}u; step++) {{
-        let word = thread + step * {ROW_THREADS}u;
-        var value = vec4<f32>();
-        if (word < WORDS) {{
-        value = x[row * WORDS + word] * scale * weight[word];
-        }}",
-        r.cols as f32,
-        (r.cols / 4).div_ceil(ROW_THREADS)
-    ));
-    store(code, r, true);
-    code.line("}");
-}
-
-/// Stores `value`, the word `word` of `row`. Quantized: eight threads share a group of 32 values.
-fn store(code: &mut Code, r: &RowKernel, repeated: bool) {
-    if !r.quantize {
-        code.line("if (word < WORDS) {\nout[row * WORDS + word] = value;\n}");
-        return;
-    }
-    code.line(
-        "let magnitude = abs(value);
-        largest[thread] = max(max(magnitude.x, magnitude.y), max(magnitude.z, magnitude.w));
-        workgroupBarrier();
-        let head = thread & ~7u;
-        var peak = largest[head];
-        for (var o = 1u; o < 8u; o++) {
-        peak = max(peak, largest[head + o]);
-        }
-        // Groups this small become zero: 127 / peak would overflow.
-        let inverse = select(0.0, 127.0 / peak, peak > 4e-37);
-        let q = clamp(vec4<i32>(round(value * inverse)), vec4<i32>(-127), vec4<i32>(127));
-        totals[thread] = q.x + q.y + q.z + q.w;
-        workgroupBarrier();
-        if (word < WORDS) {
-        let block = word >> 3u;
-        let part = word & 7u;
-        quants[((row * 2u + (part >> 2u)) * GROUPS + block) * 4u + (part & 3u)] = pack4xI8(q);
-        if (part == 0u) {
-        let first = totals[head] + totals[head + 1u] + totals[head + 2u] + totals[head + 3u];
-        let second = totals[head + 4u] + totals[head + 5u] + totals[head + 6u] + totals[head + 7u];
-        let unit = select(0.0, peak / 127.0, peak > 4e-37);
-        let sums = (bitcast<u32>(first) & 0xffffu) | (bitcast<u32>(second) << 16u);
-        scales[row * GROUPS + block] = vec2<u32>(bitcast<u32>(unit), sums);
-        }
-        }",
-    );
-    if repeated {
-        code.line("workgroupBarrier();");
-    }
+    1
 }

@@ -9,7 +9,7 @@ impl Tile {
     /// `lanes` depends on the columns, the format and the target only, so that a row's bits do not
     /// depend on the rows beside it.
     pub fn choose(format: Format, cols: u32, batch: u32, target: Target) -> Self {
-        let steps = cols / if format == Format::F16 { 8 } else { 32 };
+        let steps = cols / format.step_values();
         let measured = match (format, steps) {
             (Format::F16, 65..) | (_, 257..) => 128,
             (_, 33..) => 64,
@@ -21,7 +21,7 @@ impl Tile {
             match format {
                 Format::F16 => (1, 4),
                 Format::Q8_0 => (1, 2),
-                Format::Q4_0 | Format::Q5K => (1, if long { 1 } else { 2 }),
+                Format::Q4_0 | Format::IQ4NL | Format::Q5K => (1, if long { 1 } else { 2 }),
                 Format::Q4K => (1, 1),
                 Format::Q6K => (2, if long { 4 } else { 1 }),
             }
@@ -29,7 +29,7 @@ impl Tile {
             match format {
                 Format::F16 => (4, 2),
                 Format::Q8_0 => (2, 2),
-                Format::Q4_0 => (if long { 4 } else { 2 }, 2),
+                Format::Q4_0 | Format::IQ4NL => (if long { 4 } else { 2 }, 2),
                 Format::Q4K | Format::Q5K | Format::Q6K => (4, 1),
             }
         };

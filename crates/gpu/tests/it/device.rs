@@ -1,7 +1,8 @@
 //! Selection, memory accounting, errors.
 
 use ruvllm_gpu::{
-    AdapterChoice, AdapterKind, Error, Format, Gpu, Matrix, Quantized, Selection, Tile, adapters,
+    AdapterChoice, AdapterKind, AttentionKernel, Buffer, Error, Format, Gpu, KV_BLOCK_TOKENS, KvBlocks,
+    Matrix, Quantized, Selection, Sequences, Tile, adapters,
 };
 
 use crate::{gpu, gpu_with};
@@ -97,6 +98,37 @@ fn wrong_sizes_are_errors() {
     let large = gpu.info().max_binding + 16;
     let error = gpu_with(u64::MAX).unwrap().zeroed(large).unwrap_err();
     assert!(matches!(error, Error::BufferTooLarge { .. }), "{error}");
+}
+
+#[test]
+fn wrong_sizes_of_attention_are_errors() {
+    let Some(gpu) = gpu() else { return };
+    let is_shape = |error: Error| assert!(matches!(error, Error::Shape { .. }), "{error}");
+    is_shape(KvBlocks::new(&gpu, 1, 1, 12).unwrap_err());
+    let kv = KvBlocks::new(&gpu, 16, 2, 32).unwrap();
+    let key = AttentionKernel::new(4, 2, 32);
+    let sequences = |blocks: usize| Sequences {
+        positions: gpu.upload(&[0_u32]).unwrap(),
+        table: gpu.upload(&vec![0_u32; blocks]).unwrap(),
+    };
+    let (queries, none, out) = (gpu.zeroed(512).unwrap(), gpu.zeroed(0).unwrap(), gpu.zeroed(512).unwrap());
+    let run = |key: AttentionKernel, blocks: usize, scratch: &Buffer| {
+        gpu.attention(key, &queries, &kv, &sequences(blocks), scratch, &out.clone().into())
+    };
+    assert_eq!(run(key, 8, &none).unwrap().len(), 1);
+    let scratch = gpu.zeroed(key.scratch_bytes(1, 16 * KV_BLOCK_TOKENS)).unwrap();
+    assert_eq!(run(key, 16, &scratch).unwrap().len(), 2);
+    is_shape(run(key, 16, &none).unwrap_err());
+    is_shape(run(key, 7, &none).unwrap_err());
+    is_shape(run(AttentionKernel::new(4, 1, 32), 8, &none).unwrap_err());
+    is_shape(run(AttentionKernel::new(3, 2, 32), 8, &none).unwrap_err());
+    is_shape(run(AttentionKernel::new(4, 2, 48), 8, &none).unwrap_err());
+    is_shape(run(AttentionKernel { workgroup_heads: Some(3), ..key }, 8, &none).unwrap_err());
+    is_shape(run(key.window(0), 8, &none).unwrap_err());
+    let matrix = Matrix::upload(&gpu, Format::Q8_0, 2, 32, &[0; 68]).unwrap();
+    let x = Quantized::new(&gpu, 9, 32).unwrap();
+    is_shape(matrix.gemm(&gpu, &x.into(), &gpu.zeroed(64).unwrap(), 9).unwrap_err());
+    is_shape(matrix.gather(&gpu, &gpu.zeroed(8).unwrap(), &gpu.zeroed(128).unwrap()).unwrap_err());
 }
 
 #[test]

@@ -3,7 +3,8 @@
 
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 use ruvllm_gpu::{
-    Activation, Format, Kernel, MAX_BATCH, Product, RopeKernel, RopeLayout, RowKernel, RowOp, Target, Tile,
+    Activation, AttentionKernel, AttentionOutput, Format, GatherKernel, GemmKernel, Kernel, MAX_BATCH,
+    MergeKernel, Product, RopeKernel, RopeKvKernel, RopeLayout, RowKernel, RowOp, Target, Tile,
 };
 
 const TARGETS: [Target; 5] = [
@@ -21,10 +22,30 @@ pub(crate) fn kernels() -> Vec<Kernel> {
         for (rows, cols) in [(14_336, 4096), (4096, 14_336), (13, 2304), (128_256, 2048)] {
             for batch in 1..=MAX_BATCH {
                 let tile = Tile { rows: 4, lanes: 64, teams: 2, unroll: 2 };
-                kernels.push(Kernel::Product(Product { format, rows, cols, batch, tile }));
+                kernels.push(Kernel::Product(Product {
+                    format,
+                    rows,
+                    cols,
+                    batch,
+                    width: rows,
+                    first: 0,
+                    tile,
+                }));
             }
+            for tile_batch in [16, 32, 64] {
+                kernels.push(Kernel::Gemm(GemmKernel { format, rows, cols, tile_batch }));
+            }
+            kernels.push(Kernel::Gather(GatherKernel { format, rows, cols }));
             let tile = Tile { rows: 3, lanes: 128, teams: 1, unroll: 4 };
-            kernels.push(Kernel::Product(Product { format, rows, cols, batch: 1, tile }));
+            kernels.push(Kernel::Product(Product {
+                format,
+                rows,
+                cols,
+                batch: 1,
+                width: rows + 5,
+                first: 5,
+                tile,
+            }));
         }
     }
     let eps = 1e-5_f32.to_bits();
@@ -36,6 +57,19 @@ pub(crate) fn kernels() -> Vec<Kernel> {
     }
     for layout in [RopeLayout::Halves, RopeLayout::Interleaved] {
         kernels.push(Kernel::Rope(RopeKernel { heads: 32, head_dim: 128, rotary_dim: 64, layout }));
+    }
+    for (heads, kv_heads, head_dim) in [(32, 8, 128), (16, 16, 128), (8, 4, 256), (12, 1, 96), (14, 2, 64)] {
+        let rope = RopeKernel { heads, head_dim, rotary_dim: head_dim, layout: RopeLayout::Halves };
+        kernels.push(Kernel::RopeKv(RopeKvKernel { rope, kv_heads }));
+        for output in [AttentionOutput::Partial, AttentionOutput::F32, AttentionOutput::Quantized] {
+            let key = AttentionKernel { output, ..AttentionKernel::new(heads, kv_heads, head_dim) };
+            let key =
+                AttentionKernel { workgroup_heads: (1..=8).rfind(|n| (heads / kv_heads) % n == 0), ..key };
+            kernels.extend([Kernel::Attention(key), Kernel::Attention(key.window(1000).soft_cap(30.0))]);
+        }
+        for quantize in [false, true] {
+            kernels.push(Kernel::MergeSplits(MergeKernel { heads, head_dim, window: None, quantize }));
+        }
     }
     kernels.extend([
         Kernel::Add(4097),
@@ -82,10 +116,14 @@ fn sums_have_an_order_of_their_own() {
         {
             assert!(!source.contains(forbidden), "{}: {forbidden}", kernel.name());
         }
-        assert_eq!(
-            source.contains("subgroup"),
-            target.subgroup.is_some() && matches!(kernel, Kernel::Product(_))
-        );
+        let shared = match kernel {
+            Kernel::Product(_) => true,
+            Kernel::Rows(r) => r.quantize || matches!(r.op, RowOp::RmsNorm(_) | RowOp::AddRmsNorm(_)),
+            Kernel::Attention(a) => a.output == AttentionOutput::Quantized,
+            Kernel::MergeSplits(m) => m.quantize,
+            _ => false,
+        };
+        assert_eq!(source.contains("subgroup"), target.subgroup.is_some() && shared, "{}", kernel.name());
     }
 }
 

@@ -1,0 +1,76 @@
+//! Decode attention: time and bandwidth of keys and values.
+
+use ruvllm_gpu::{AttentionKernel, Buffer, Gpu, KV_BLOCK_TOKENS, KvBlocks, Quantized, Result, Sequences};
+
+use crate::json::Json;
+use crate::measure::{heat, seconds_each};
+use crate::products::ROTATION;
+
+/// Query heads, KV heads, head dimension, sequences, tokens.
+const SHAPES: [(u32, u32, u32, u32, u32); 11] = [
+    (32, 8, 128, 1, 1024),
+    (32, 8, 128, 1, 4096),
+    (32, 8, 128, 1, 32_768),
+    (32, 8, 128, 16, 1024),
+    (32, 8, 128, 16, 4096),
+    (32, 8, 64, 1, 64),
+    (32, 8, 64, 1, 1024),
+    (32, 8, 64, 1, 4096),
+    (32, 32, 128, 1, 64),
+    (32, 32, 128, 1, 1024),
+    (32, 32, 128, 1, 4096),
+];
+
+/// Prints microseconds per attention, its merge included, and GB/s of keys and values. `own`: query
+/// heads of a workgroup.
+pub(crate) fn run(gpu: &Gpu, peak: f64, quick: bool, own: Option<u32>, json: &mut Json) -> Result<()> {
+    println!("\nattention to 8 bits, each after the one before");
+    println!("heads kv  dim sequences tokens launches       us                   GB/s  share");
+    let quick_shapes = [(4, 2, 64, 2, 300)];
+    let shapes: &[_] = if quick { &quick_shapes } else { &SHAPES };
+    for &(heads, kv_heads, dim, count, tokens) in shapes {
+        let bytes = u64::from(count * tokens) * u64::from(kv_heads * dim) * 4;
+        let copies = if quick { 2 } else { (ROTATION / bytes).clamp(2, 200) as u32 };
+        let blocks = tokens.div_ceil(KV_BLOCK_TOKENS).next_multiple_of(4);
+        let kv = random_blocks(gpu, copies * count * blocks, kv_heads, dim)?;
+        let own = own.filter(|n| (heads / kv_heads).is_multiple_of(*n));
+        let key = AttentionKernel { workgroup_heads: own, ..AttentionKernel::new(heads, kv_heads, dim) };
+        let queries: Vec<f32> = (0..count * heads * dim).map(|i| (i as f32 * 0.7).sin()).collect();
+        let queries = gpu.upload(&queries)?;
+        let scratch = gpu.zeroed(key.scratch_bytes(count, blocks * KV_BLOCK_TOKENS))?;
+        let out = Quantized::new(gpu, count, heads * dim)?.into();
+        let positions = gpu.upload(&vec![tokens - 1; count as usize])?;
+        let mut launches = Vec::new();
+        for copy in 0..copies {
+            // Neighbouring tokens' blocks lie apart.
+            let table: Vec<u32> = (0..count * blocks).map(|i| i * copies + copy).collect();
+            let sequences = Sequences { positions: positions.clone(), table: gpu.upload(&table)? };
+            launches.extend(gpu.attention(key, &queries, &kv, &sequences, &scratch, &out)?);
+        }
+        let each = launches.len() / copies as usize;
+        let list: Vec<_> = launches.iter().collect();
+        heat(gpu, &list, quick)?;
+        let seconds = seconds_each(gpu, &list, quick)?.map(|s| s * each as f64);
+        let rate = seconds.map(|s| bytes as f64 / s / 1e9);
+        println!(
+            "{heads:5} {kv_heads:2} {dim:4} {count:9} {tokens:6} {each:8} {:8.2} {:>22} {:5.0}%",
+            seconds.median * 1e6,
+            rate.to_string(),
+            100.0 * rate.median / peak
+        );
+        let name = format!("attention {heads}/{kv_heads} x {dim}, {count} x {tokens}");
+        json.operation(&name, seconds.map(|s| s * 1e6));
+    }
+    Ok(())
+}
+
+/// Blocks of f16 noise of -0.01 to 0.01.
+pub(crate) fn random_blocks(gpu: &Gpu, blocks: u32, kv_heads: u32, dim: u32) -> Result<KvBlocks> {
+    let kv = KvBlocks::new(gpu, blocks, kv_heads, dim)?;
+    let noise: Vec<u32> =
+        (0..1_u32 << 20).map(|i| (i.wrapping_mul(0x9e37_79b9) & 0x83ff_83ff) | 0x2000_2000).collect();
+    let fill = |buffer: &Buffer| gpu.fill(buffer, &noise);
+    fill(kv.keys())?;
+    fill(kv.values())?;
+    Ok(kv)
+}

@@ -1,0 +1,45 @@
+//! Prefill products: TFLOP/s.
+
+use ruvllm_gpu::{Format, Gpu, Matrix, Result};
+
+use crate::json::Json;
+use crate::measure::{heat, seconds_each};
+use crate::products::Bed;
+
+const SHAPES: [(u32, u32); 3] = [(4096, 4096), (14_336, 4096), (4096, 14_336)];
+
+/// Prints TFLOP/s of every format.
+pub(crate) fn run(gpu: &Gpu, quick: bool, json: &mut Json) -> Result<()> {
+    println!("\nprefill products, each launch after the one before");
+    println!("        rows x cols batch       us  TFLOP/s");
+    let shapes: &[(u32, u32)] = if quick { &[(256, 512)] } else { &SHAPES };
+    for &(rows, cols) in shapes {
+        for format in Format::ALL {
+            let bed = Bed::new(gpu, format, rows, cols, 0)?;
+            let batches: &[u32] = if quick { &[40] } else { &[16, 64, 128, 512] };
+            for &batch in batches {
+                let operands = bed.operands(gpu, batch)?;
+                let prepare = |matrix: &Matrix| matrix.gemm(gpu, &operands.x, &operands.y, batch);
+                let launches = bed.copies.iter().map(prepare).collect::<Result<Vec<_>>>()?;
+                let launches: Vec<_> = launches.iter().collect();
+                if batch == batches[0] {
+                    heat(gpu, &launches, quick)?;
+                }
+                let seconds = seconds_each(gpu, &launches, quick)?;
+                let rate = seconds.map(|s| 2e-12 * f64::from(batch) * f64::from(rows) * f64::from(cols) / s);
+                println!(
+                    "{:5} {:>13} {batch:5} {:8.2} {:6.1} ({:.1} to {:.1})",
+                    format.name(),
+                    format!("{rows} x {cols}"),
+                    seconds.median * 1e6,
+                    rate.median,
+                    rate.low,
+                    rate.high
+                );
+                let name = format!("gemm {} {rows} x {cols}, batch {batch}", format.name());
+                json.operation(&name, seconds.map(|s| s * 1e6));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,220 @@
+//! Attention over paged keys and values.
+
+use crate::dispatch::Dispatch;
+use crate::error::{Error, Result, expect_multiple, expect_size};
+use crate::gpu::Gpu;
+use crate::kernel::{AttentionKernel, AttentionOutput, KV_BLOCK_TOKENS, Kernel, MergeKernel, RopeKvKernel};
+use crate::memory::Buffer;
+use crate::rows::{RowOutput, check_groups, output_buffers};
+use crate::wgsl::{SPLIT_TOKENS, choose_heads, partial_words, rope_kv_groups};
+
+/// Keys and values of one layer in blocks of 32 tokens, f16, rotated by RoPE.
+///
+/// Keys: `[blocks, kv_heads, head_dim / 8, 32, 8]`, so that neighbouring tokens' words are
+/// neighbours in memory; values: `[blocks, kv_heads, 32, head_dim]`.
+#[derive(Debug, Clone)]
+pub struct KvBlocks {
+    kv_heads: u32,
+    head_dim: u32,
+    keys: Buffer,
+    values: Buffer,
+}
+
+impl KvBlocks {
+    /// Memory for `blocks` blocks, zeroed.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] unless `head_dim` is a multiple of 8; those of [`Gpu::zeroed`].
+    pub fn new(gpu: &Gpu, blocks: u32, kv_heads: u32, head_dim: u32) -> Result<Self> {
+        expect_multiple("head dimension", 8, head_dim.into())?;
+        expect_multiple("KV blocks", 1, blocks.into())?;
+        expect_multiple("KV heads", 1, kv_heads.into())?;
+        let values =
+            u64::from(blocks) * u64::from(KV_BLOCK_TOKENS) * u64::from(kv_heads) * u64::from(head_dim);
+        Ok(Self { kv_heads, head_dim, keys: gpu.zeroed(2 * values)?, values: gpu.zeroed(2 * values)? })
+    }
+
+    /// Keys of all blocks.
+    pub fn keys(&self) -> &Buffer {
+        &self.keys
+    }
+
+    /// Values of all blocks.
+    pub fn values(&self) -> &Buffer {
+        &self.values
+    }
+
+    fn expect(&self, kv_heads: u32, head_dim: u32) -> Result<()> {
+        expect_size("KV heads of the blocks", kv_heads.into(), self.kv_heads.into())?;
+        expect_size("head dimension of the blocks", head_dim.into(), self.head_dim.into())
+    }
+}
+
+/// Positions of rows of activations and the places of their keys and values.
+#[derive(Debug, Clone)]
+pub struct KvRows {
+    /// Position of each row's token, u32, `[rows]`.
+    pub positions: Buffer,
+    /// `32 block + offset` of each row's token, u32, `[rows]`.
+    pub slots: Buffer,
+}
+
+/// Positions and block tables of the sequences of a batch.
+#[derive(Debug, Clone)]
+pub struct Sequences {
+    /// Position of each sequence's query, u32, `[sequences]`: it attends to tokens 0 to this one.
+    pub positions: Buffer,
+    /// Block of each 32 tokens, u32, `[sequences, blocks per sequence]`; a multiple of 4 blocks per
+    /// sequence. Entries behind the position are not read.
+    pub table: Buffer,
+}
+
+impl AttentionKernel {
+    /// Attention of `heads` query heads over `kv_heads` KV heads: scores scaled by `1 /
+    /// sqrt(head_dim)`, all tokens visible.
+    pub fn new(heads: u32, kv_heads: u32, head_dim: u32) -> Self {
+        let scale_bits = (1.0 / (head_dim as f32).sqrt()).to_bits();
+        let output = AttentionOutput::Partial;
+        let (soft_cap_bits, window, workgroup_heads) = (None, None, None);
+        Self { heads, kv_heads, head_dim, scale_bits, soft_cap_bits, window, workgroup_heads, output }
+    }
+
+    /// Factor of the scores.
+    #[must_use]
+    pub fn scale(self, scale: f32) -> Self {
+        Self { scale_bits: scale.to_bits(), ..self }
+    }
+
+    /// Scores become `cap tanh(score / cap)`.
+    #[must_use]
+    pub fn soft_cap(self, cap: f32) -> Self {
+        Self { soft_cap_bits: Some(cap.to_bits()), ..self }
+    }
+
+    /// Visible tokens, the query's own included.
+    #[must_use]
+    pub fn window(self, tokens: u32) -> Self {
+        Self { window: Some(tokens), ..self }
+    }
+
+    /// Splits of 256 tokens that a sequence of at most `tokens` tokens can have in view.
+    fn splits(&self, tokens: u64) -> u64 {
+        let split = u64::from(SPLIT_TOKENS);
+        let all = tokens.div_ceil(split);
+        self.window.map_or(all, |window| all.min((u64::from(window) + split - 2) / split + 1))
+    }
+
+    /// Bytes of scratch memory of [`Gpu::attention`]: 0 when one split holds all visible tokens.
+    ///
+    /// `tokens`: tokens that the block table has room for.
+    pub fn scratch_bytes(&self, sequences: u32, tokens: u32) -> u64 {
+        match self.splits(tokens.into()) {
+            0 | 1 => 0,
+            splits => {
+                let words = u64::from(self.heads) * u64::from(partial_words(self.head_dim));
+                splits * u64::from(sequences) * words * 16
+            }
+        }
+    }
+}
+
+/// Attention and what prepares it; one layer, one query per sequence.
+impl Gpu {
+    /// Rotates queries and keys (RoPE) and writes keys and values to their blocks as f16.
+    ///
+    /// `qkv`: f32, `[rows, heads + 2 kv_heads, head_dim]`: queries, keys, values; `angles` as in
+    /// [`Gpu::rope`]; `queries`: f32, `[rows, heads, head_dim]`.
+    ///
+    /// # Numerics
+    /// As [`Gpu::rope`]; keys and values are rounded to f16 by `2^-10` relative, `2^-24` absolute.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for operands of another size.
+    pub fn rope_kv(
+        &self,
+        key: RopeKvKernel,
+        qkv: &Buffer,
+        angles: &Buffer,
+        rows: &KvRows,
+        kv: &KvBlocks,
+        queries: &Buffer,
+    ) -> Result<Dispatch> {
+        let KvRows { positions, slots } = rows;
+        let kernel = Kernel::RopeKv(key);
+        kernel.check(self.info())?;
+        expect_multiple("bytes of positions", 4, positions.len())?;
+        let rows = positions.len() / 4;
+        check_groups("rows", rows)?;
+        let rope = key.rope;
+        let row = |heads: u32| rows * u64::from(heads) * u64::from(rope.head_dim) * 4;
+        expect_size("bytes of the rows", row(rope.heads + 2 * key.kv_heads), qkv.len())?;
+        expect_size("bytes of the queries", row(rope.heads), queries.len())?;
+        expect_size("bytes of the slots", positions.len(), slots.len())?;
+        expect_multiple("bytes of the angles", u64::from(rope.rotary_dim) * 4, angles.len())?;
+        kv.expect(key.kv_heads, rope.head_dim)?;
+        let buffers = [qkv, angles, positions, slots, queries, &kv.keys, &kv.values];
+        self.prepare(&kernel, buffers.map(Buffer::clone).into(), (rope_kv_groups(&key), rows as u32))
+    }
+
+    /// `out = softmax(scale q k) v` of one query per sequence: one launch, or two to be run in
+    /// order when the table has room for more than 256 visible tokens.
+    ///
+    /// `queries`: f32, `[sequences, heads, head_dim]`; `scratch`: at least
+    /// [`AttentionKernel::scratch_bytes`]; `out`: `[sequences, heads head_dim]`.
+    ///
+    /// # Numerics
+    /// With `A = scale max sum |q k|` over the visible tokens (plus 128 soft caps) and `t` tokens,
+    /// `|out - exact| <= ((head_dim + 8) A + t / 64 + 64) 2^-23 sum p |v|` over keys and values as
+    /// stored. A sequence's bits are independent of the sequences beside it, of its blocks and of
+    /// the room in the table.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for operands of another size.
+    pub fn attention(
+        &self,
+        kernel: AttentionKernel,
+        queries: &Buffer,
+        kv: &KvBlocks,
+        sequences: &Sequences,
+        scratch: &Buffer,
+        out: &RowOutput,
+    ) -> Result<Vec<Dispatch>> {
+        let quantize = matches!(out, RowOutput::Quantized(_));
+        let Sequences { positions, table } = sequences;
+        expect_multiple("bytes of positions", 4, positions.len())?;
+        let rows = positions.len() / 4;
+        check_groups("sequences", rows)?;
+        expect_multiple("bytes of the block table", rows * 16, table.len())?;
+        let tokens = table.len() / 4 / rows * u64::from(KV_BLOCK_TOKENS);
+        Kernel::Attention(kernel).check(self.info())?;
+        let splits = kernel.splits(tokens);
+        let direct = if quantize { AttentionOutput::Quantized } else { AttentionOutput::F32 };
+        let output = if splits == 1 { direct } else { AttentionOutput::Partial };
+        let own = kernel.workgroup_heads.unwrap_or_else(|| choose_heads(&kernel, splits, rows));
+        let key = AttentionKernel { workgroup_heads: Some(own), output, ..kernel };
+        let AttentionKernel { heads, kv_heads, head_dim, window, .. } = key;
+        let kernel = Kernel::Attention(key);
+        kv.expect(kv_heads, head_dim)?;
+        let width = heads * head_dim;
+        expect_size("bytes of the queries", rows * u64::from(width) * 4, queries.len())?;
+        let groups = splits * u64::from(heads / own);
+        check_groups("splits and heads", groups)?;
+        let grid = (groups as u32, rows as u32);
+        let outputs = output_buffers(out, rows as u32, width)?;
+        let mut buffers = [queries, &kv.keys, &kv.values, positions, table].map(Buffer::clone).to_vec();
+        if splits == 1 {
+            buffers.extend(outputs);
+            return Ok(vec![self.prepare(&kernel, buffers, grid)?]);
+        }
+        let needed = key.scratch_bytes(rows as u32, tokens as u32);
+        if scratch.len() < needed {
+            let expected = format!("at least {needed} bytes");
+            return Err(Error::Shape { what: "scratch memory", expected, found: scratch.len() });
+        }
+        buffers.push(scratch.clone());
+        let merge = Kernel::MergeSplits(MergeKernel { heads, head_dim, window, quantize });
+        let mut merged = vec![scratch.clone(), positions.clone()];
+        merged.extend(outputs);
+        Ok(vec![self.prepare(&kernel, buffers, grid)?, self.prepare(&merge, merged, (heads, rows as u32))?])
+    }
+}
