@@ -139,6 +139,22 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
+    /// A list of files does not follow the protocol, or is longer than any repository's.
+    #[error("the list of files is not understood: {reason}")]
+    Listing {
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A model consists of more files than any.
+    #[error("{repo}: the model has {found} files; {limit} are pulled at most")]
+    TooManyFiles {
+        /// The repository.
+        repo: String,
+        /// The model's files.
+        found: usize,
+        /// The most files of a model.
+        limit: usize,
+    },
     /// The server names a file that could not be stored inside the store.
     #[error(
         "`{name}` is not a safe file name: a relative path without `..`, `\\`, `:` and control characters is needed"

@@ -58,6 +58,11 @@ pub(crate) fn disk_bytes(file: &fs::Metadata) -> u64 {
     file.len().min(allocated)
 }
 
+/// Bytes that the regular file at `path` takes on the disk; 0 if there is none.
+pub(crate) fn disk_bytes_at(path: &Path) -> u64 {
+    fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file).map_or(0, |file| disk_bytes(&file))
+}
+
 /// Bytes that this user can still write to the file system of a folder, if the system tells.
 pub(crate) fn free_bytes(folder: &Path) -> Option<u64> {
     #[cfg(unix)]

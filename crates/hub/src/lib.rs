@@ -16,7 +16,8 @@
 //!   message.
 //! - Nothing that a server names is written outside the store.
 //! - Time and memory are bounded: silence, trickling and failing again and again end a call with an
-//!   error that says so.
+//!   error that says so. A list has at most 100,000 files in 32 MiB, a model 4096 files of 16 TiB
+//!   each, a manifest 16 MiB.
 
 #![forbid(unsafe_code)]
 
@@ -25,6 +26,7 @@ mod digest;
 mod download;
 mod error;
 mod files;
+mod limits;
 mod listing;
 mod near;
 mod pull;

@@ -10,6 +10,7 @@ use ureq::http::{HeaderMap, Response};
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig};
 
 use crate::error::{Error, Result, shortened};
+use crate::limits::{MAX_FILE_BYTES, MAX_LISTING_BYTES};
 use crate::listing::{Listing, RemoteFile};
 use crate::reference::ModelReference;
 use crate::settings::HubSettings;
@@ -19,9 +20,6 @@ mod retry;
 mod retry_after;
 
 pub(crate) use retry::{Failure, Retries};
-
-/// The longest answer that is read as text.
-const LONGEST_TEXT: u64 = 64 << 20;
 
 /// Redirects that are followed for one request.
 const MAX_REDIRECTS: usize = 8;
@@ -125,17 +123,20 @@ impl Hub {
         Retries::brief(&self.settings).run(|| {
             let mut answer = self.request(Method::Get, &url, None)?;
             let mut text = Vec::new();
-            let read = answer.response.body_mut().as_reader().take(LONGEST_TEXT + 1).read_to_end(&mut text);
+            let read =
+                answer.response.body_mut().as_reader().take(MAX_LISTING_BYTES + 1).read_to_end(&mut text);
             if let Err(source) = read {
                 let bytes = text.len() as u64;
                 return Err(Failure::passing(Error::Interrupted { url: shown(&url), bytes, source }));
             }
-            if text.len() as u64 > LONGEST_TEXT {
-                let reason = format!("the list of files is longer than {LONGEST_TEXT} bytes");
+            if text.len() as u64 > MAX_LISTING_BYTES {
+                let reason = format!("the list of files is longer than {MAX_LISTING_BYTES} bytes");
                 return Err(Failure::lasting(Error::Answer { url: shown(&url), reason }));
             }
-            Listing::from_json(&text)
-                .map_err(|reason| Failure::lasting(Error::Answer { url: shown(&url), reason }))
+            Listing::from_json(&text).map_err(|error| {
+                let reason = error.to_string();
+                Failure::lasting(Error::Answer { url: shown(&url), reason })
+            })
         })
     }
 
@@ -167,6 +168,9 @@ impl Hub {
         let bytes = linked.bytes.or(file.bytes).ok_or_else(|| unexpected("it has no length".to_owned()))?;
         if let Some(listed) = file.bytes.filter(|&listed| listed != bytes) {
             return Err(unexpected(format!("the length {bytes} differs from that of the list, {listed}")));
+        }
+        if bytes > MAX_FILE_BYTES {
+            return Err(unexpected(format!("the length {bytes} is more than {MAX_FILE_BYTES}")));
         }
         Ok(FileFacts { bytes, etag: linked.etag, sha256: file.sha256.clone().or(told) })
     }

@@ -55,14 +55,15 @@ impl Partial {
         &self.data
     }
 
-    /// What has arrived of this very version of the file. Whatever does not fit together counts as
-    /// nothing.
-    pub(crate) fn done_bytes(&self, facts: &FileFacts) -> u64 {
-        self.load(facts).map_or(0, |pieces| pieces.done_bytes())
+    /// Bytes of the disk that what has arrived takes. They are used for the rest of the file, or
+    /// free before it is fetched from the start.
+    pub(crate) fn disk_bytes(&self) -> u64 {
+        crate::files::disk_bytes_at(&self.data)
     }
 
-    /// See [`Self::done_bytes`]. Only files with a checksum are continued: the record may be ahead
-    /// of the data after a power cut, and the checksum would notice.
+    /// What has arrived of this very version of the file. Whatever does not fit together counts as
+    /// nothing. Only files with a checksum are continued: the record may be ahead of the data after
+    /// a power cut, and the checksum would notice.
     pub(super) fn load(&self, facts: &FileFacts) -> Option<Pieces> {
         facts.sha256.as_ref()?;
         let state: State = serde_json::from_slice(&fs::read(&self.state).ok()?).ok()?;

@@ -8,13 +8,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::digest::is_sha256;
 use crate::error::{Error, Result, file_error};
+use crate::limits::{MAX_MANIFEST_BYTES, MAX_MODEL_FILES};
 use crate::reference::{ModelReference, is_name, is_safe_path};
 
 /// Version of the form; others are refused.
 const VERSION: u32 = 1;
-
-/// The longest manifest that is read.
-const LONGEST: u64 = 64 << 20;
 
 /// A file of a model in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,8 +72,8 @@ impl Manifest {
         let damaged = |reason: String| Error::Manifest { path: path.to_owned(), reason };
         match fs::metadata(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Ok(file) if file.len() > LONGEST => {
-                return Err(damaged(format!("it is longer than {LONGEST} bytes")));
+            Ok(file) if file.len() > MAX_MANIFEST_BYTES => {
+                return Err(damaged(format!("it is longer than {MAX_MANIFEST_BYTES} bytes")));
             }
             _ => {}
         }
@@ -94,6 +92,9 @@ impl Manifest {
         }
         if self.reference().is_none() || !is_name(&self.commit) {
             return Err("its source is not understood");
+        }
+        if self.files.len() > MAX_MODEL_FILES {
+            return Err("it has too many files");
         }
         if !self.files.iter().all(|file| is_safe_path(&file.path)) {
             return Err("a path leads outside");

@@ -125,6 +125,37 @@ fn a_download_that_does_not_fit_on_the_disk_is_not_begun() {
 }
 
 #[test]
+fn no_file_is_asked_for_before_there_is_room_for_all() {
+    let place = place();
+    let size = 1u64 << 40;
+    let shard = |i| format!(r#"{{"rfilename": "model-{i:05}-of-04000.safetensors", "size": {size}}}"#);
+    let shards: Vec<String> = (1..=4000).map(shard).collect();
+    let config = r#"{"rfilename": "config.json", "size": 5}"#;
+    let listing = format!(r#"{{"sha": "c0ffee", "siblings": [{config}, {}]}}"#, shards.join(", "));
+    place.hub.set(Faults { listing: Some(listing), ..Faults::default() });
+    let error = place.pull(SOURCE).unwrap_err();
+    assert!(matches!(error, Error::DiskFull { needed, .. } if needed == 4000 * size + 5), "{error}");
+    assert!(place.hub.take_requests().iter().all(|request| request.method == "GET"));
+}
+
+#[test]
+fn lists_and_models_have_a_number_of_files() {
+    let place = place();
+    let listing = |names: &mut dyn Iterator<Item = String>| {
+        let files: Vec<String> = names.map(|name| format!(r#"{{"rfilename": "{name}"}}"#)).collect();
+        Some(format!(r#"{{"sha": "c0ffee", "siblings": [{}]}}"#, files.join(", ")))
+    };
+    let shards = listing(&mut (1..=5000).map(|i| format!("m-{i:05}-of-05000.gguf")));
+    place.hub.set(Faults { listing: shards, ..Faults::default() });
+    assert!(matches!(place.pull(SOURCE), Err(Error::TooManyFiles { found: 5000, .. })));
+    let many = listing(&mut (0..200_000).map(|i| format!("{i}.gguf")));
+    place.hub.set(Faults { listing: many, ..Faults::default() });
+    let error = place.pull(SOURCE).unwrap_err();
+    assert!(error.to_string().contains("more than 100000 files"), "{error}");
+    assert_eq!(place.hub.take_requests().len(), 2);
+}
+
+#[test]
 fn a_hub_without_tls_is_an_error_at_once() {
     let mut place = place();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
