@@ -264,13 +264,19 @@ pub enum Error {
         /// Where it comes from.
         source_text: String,
     },
-    /// A manifest of the store is damaged.
-    #[error("{} is damaged: {reason}; remove it and pull the model again", path.display())]
+    /// A manifest of the store is damaged. [`Store::remove`](crate::Store::remove) removes it.
+    #[error("{} is damaged: {reason}; remove the model of this name and pull it again", path.display())]
     Manifest {
         /// The manifest.
         path: PathBuf,
         /// What is wrong with it.
         reason: String,
+    },
+    /// A folder of the store is a link to another place, whose files are none of the store's.
+    #[error("{} is a link; a store's folders must be folders, only the store itself may be a link", path.display())]
+    Link {
+        /// The link.
+        path: PathBuf,
     },
     /// The system refused an operation on a file.
     #[error("cannot {action} {}", path.display())]

@@ -42,4 +42,4 @@ pub use listing::{Listing, RemoteFile};
 pub use pull::{OnPull, PullProgress, Pulled};
 pub use reference::{DEFAULT_REVISION, ModelReference};
 pub use settings::{DEFAULT_ENDPOINT, HubSettings, Token};
-pub use store::{Store, StoredFile, StoredModel};
+pub use store::{DamagedModel, Store, StoredFile, StoredModel};

@@ -80,6 +80,7 @@ impl Store {
         if let Some(name) = name.filter(|name| !is_name(name)) {
             return Err(Error::Name { name: crate::error::shortened(name) });
         }
+        self.check_folders()?;
         if hub.settings().offline {
             let model = self.pulled_before(reference, name)?;
             return Ok(Pulled { model, downloaded_bytes: 0, freed_bytes: 0 });
@@ -174,7 +175,7 @@ impl Store {
                     Some(sha256) => sha256,
                     None => {
                         if let Some(folder) = wanted.target.parent() {
-                            files::create_folder(folder)?;
+                            files::create_folder_below(self.root(), folder)?;
                         }
                         let (facts, target) = (&wanted.facts, wanted.target.as_path());
                         let arrived =
@@ -236,5 +237,5 @@ fn verified(target: &Path, facts: &FileFacts, report: &mut FileProgress<'_>) -> 
 }
 
 fn has_length(path: &Path, bytes: u64) -> bool {
-    fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() == bytes)
+    fs::symlink_metadata(path).is_ok_and(|file| file.is_file() && file.len() == bytes)
 }

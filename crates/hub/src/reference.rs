@@ -109,6 +109,9 @@ fn is_revision(revision: &str) -> bool {
     revision.len() <= 200 && revision.split('/').all(is_name)
 }
 
+/// Most folders and names in the path of a file.
+pub(crate) const MAX_DEPTH: usize = 32;
+
 /// Letters, digits, `.`, `_` and `-`, at most 100, and not a leading `.` or `-`: safe as a file
 /// name and as an argument.
 pub(crate) fn is_name(name: &str) -> bool {
@@ -124,7 +127,7 @@ pub(crate) fn is_safe_path(path: &str) -> bool {
         !matches!(part, "" | "." | "..")
             && !part.contains(|c: char| c.is_control() || matches!(c, '\\' | ':'))
     };
-    path.len() <= 1000 && path.split('/').all(is_component)
+    path.len() <= 1000 && path.split('/').count() <= MAX_DEPTH && path.split('/').all(is_component)
 }
 
 #[cfg(test)]

@@ -190,6 +190,31 @@ fn a_wrong_checksum_is_one_line() {
 }
 
 #[test]
+fn a_damaged_entry_is_one_line() {
+    let place = Place::new(&[("tiny.gguf", tiny())]);
+    place.run(&["pull", SOURCE, "--as", "good"]).text();
+    place.run(&["pull", SOURCE, "--as", "bad"]).text();
+    fs::write(place.home.path().join("models/manifests/bad.json"), "{\"a\u{1b}").unwrap();
+    let list = place.run(&["list"]);
+    let lines: Vec<&str> = list.text().lines().collect();
+    assert!(lines[0].starts_with("bad ") && lines[0].contains("damaged"), "{lines:?}");
+    assert!(lines[0].ends_with("`ruvllm rm bad`") && lines[1].starts_with("good "), "{lines:?}");
+    let document = place.run(&["list", "--json"]).json();
+    assert_eq!(
+        (&document["models"][0]["name"], &document["damaged"][0]["name"]),
+        (&"good".into(), &"bad".into())
+    );
+    place.run(&["info", "good"]).text();
+    place.run(&["inspect", "good"]).text();
+    place.run(&["info", "bad"]).fails_with(1, &["bad.json is damaged", "remove the model"]);
+    place.run(&["pull", SOURCE, "--as", "bad"]).fails_with(1, &["bad.json is damaged"]);
+    place.run(&["pull", SOURCE, "--as", "other"]).text();
+    place.run(&["rm", "other"]).text();
+    assert_eq!(place.run(&["rm", "bad"]).text(), "bad removed, 0 B freed\n");
+    place.run(&["pull", SOURCE, "--as", "bad"]).text();
+}
+
+#[test]
 fn a_killed_pull_goes_on_where_it_was() {
     const BYTES: usize = 40 << 20;
     let bytes = noise(BYTES, 1);

@@ -14,6 +14,7 @@ use super::partial::Partial;
 use super::pieces::Pieces;
 use crate::client::{Answer, Failure, FileFacts, Hub, Linked, Retries, header, shown};
 use crate::error::{Error, Result, file_error};
+use crate::files;
 
 /// Time between two records of what has arrived.
 const RECORD_EVERY: Duration = Duration::from_millis(500);
@@ -130,7 +131,8 @@ impl Transfer<'_> {
     /// One connection: takes pieces until there are none left.
     fn work(&self, state: &TransferState) -> Result<(), Stop> {
         let path = self.partial.data();
-        let mut file = OpenOptions::new().write(true).open(path).map_err(file_error("write", path))?;
+        let mut file =
+            files::open_regular(path, OpenOptions::new().write(true)).map_err(file_error("write", path))?;
         let is_stopped = || state.is_stopped.load(Ordering::Relaxed);
         loop {
             let next = state.counts.lock().pieces.take();

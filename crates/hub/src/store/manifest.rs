@@ -1,13 +1,13 @@
 //! What the store knows of a model: one JSON file per name.
 
-use std::fs;
 use std::io;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use crate::digest::is_sha256;
-use crate::error::{Error, Result, file_error};
+use crate::error::{Error, Result};
+use crate::files;
 use crate::limits::{MAX_MANIFEST_BYTES, MAX_MODEL_FILES};
 use crate::reference::{ModelReference, is_name, is_safe_path};
 
@@ -67,20 +67,30 @@ impl Manifest {
     /// Reads the manifest at `path`; `None` when there is none.
     ///
     /// # Errors
-    /// One that is damaged. Whoever wrote it, its paths lead nowhere outside the store.
+    /// [`Error::Manifest`] for one that cannot be read or is damaged. Whoever wrote it, its paths
+    /// lead nowhere outside the store.
     pub(super) fn read(path: &Path) -> Result<Option<Self>> {
         let damaged = |reason: String| Error::Manifest { path: path.to_owned(), reason };
-        match fs::metadata(path) {
+        let text = match files::read_bounded(path, MAX_MANIFEST_BYTES) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Ok(file) if file.len() > MAX_MANIFEST_BYTES => {
-                return Err(damaged(format!("it is longer than {MAX_MANIFEST_BYTES} bytes")));
-            }
-            _ => {}
-        }
-        let text = fs::read(path).map_err(file_error("read", path))?;
+            text => text.map_err(|error| damaged(error.to_string()))?,
+        };
         let manifest: Self = serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()))?;
         manifest.check(path).map_err(|reason| damaged(reason.to_owned()))?;
         Ok(Some(manifest))
+    }
+
+    /// Repository and commit of the manifest at `path`, however damaged the rest of it is.
+    pub(super) fn owner(path: &Path) -> Option<(String, String)> {
+        #[derive(Deserialize)]
+        struct Owner {
+            source: String,
+            commit: String,
+        }
+        let text = files::read_bounded(path, MAX_MANIFEST_BYTES).ok()?;
+        let owner: Owner = serde_json::from_slice(&text).ok()?;
+        let reference: ModelReference = owner.source.parse().ok()?;
+        is_name(&owner.commit).then(|| (reference.repo().to_owned(), owner.commit))
     }
 
     fn check(&self, path: &Path) -> Result<(), &'static str> {
