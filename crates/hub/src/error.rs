@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::names::visible;
+
 /// Why a model could not be fetched, found or removed.
 ///
 /// After a failed download the bytes that arrived stay in the store, unless the variant says
@@ -156,12 +158,12 @@ pub enum Error {
         limit: usize,
     },
     /// The server names a file that could not be stored inside the store.
-    #[error(
-        "`{name}` is not a safe file name: a relative path without `..`, `\\`, `:` and control characters is needed"
-    )]
+    #[error("`{name}` is not a safe file name: {reason}")]
     UnsafeName {
         /// The name.
         name: String,
+        /// The rule that it breaks.
+        reason: &'static str,
     },
     /// The repository does not have the file that was named.
     #[error("{repo} has no file `{file}`; {there_is}")]
@@ -234,7 +236,7 @@ pub enum Error {
     Cancelled,
     /// A text cannot be the name of a model in the store.
     #[error(
-        "`{name}` cannot be a model's name: use up to 100 letters, digits, `.`, `_` and `-`, a letter or digit first"
+        "`{name}` cannot be a model's name: use up to 100 letters, digits, `.`, `_` and `-`, a letter or digit first, no dot last, and no device of Windows (CON, NUL, ...)"
     )]
     Name {
         /// The text.
@@ -312,12 +314,11 @@ pub(crate) fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
     }
 }
 
-/// A text from elsewhere for a message: no line breaks or control characters, 48 characters at
-/// most.
+/// A text from elsewhere for a message: no line breaks, control characters or changes of direction,
+/// 48 characters at most.
 pub(crate) fn shortened(text: &str) -> String {
     const LONGEST: usize = 48;
-    let mut short: String =
-        text.chars().take(LONGEST).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let mut short: String = text.chars().take(LONGEST).map(visible).collect();
     if text.chars().nth(LONGEST).is_some() {
         short.push_str("...");
     }
@@ -335,5 +336,6 @@ mod tests {
         let text = listed(many.iter().map(String::as_str));
         assert!(text.len() < 400 && text.ends_with("... and 94 more"), "{text}");
         assert_eq!(shortened("a\nb\u{1b}[2J"), "a b [2J");
+        assert_eq!(shortened("a\u{202e}b"), "a\u{fffd}b");
     }
 }

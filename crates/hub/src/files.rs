@@ -38,7 +38,7 @@ fn no_follow() -> i32 {
 /// Reads a file of the store of at most `limit` bytes; see [`open_regular`].
 ///
 /// # Errors
-/// Those of the system; [`io::ErrorKind::FileTooLarge`].
+/// Errors of the system; [`io::ErrorKind::FileTooLarge`].
 pub(crate) fn read_bounded(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     read_at_most(open_regular(path, OpenOptions::new().read(true))?, limit)
 }

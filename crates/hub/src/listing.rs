@@ -9,8 +9,7 @@ use serde::{Deserialize, Deserializer};
 use crate::digest::is_sha256;
 use crate::error::{Error, Result, shortened};
 use crate::limits::MAX_LISTED_FILES;
-use crate::reference::{ModelReference, is_name, is_safe_path};
-use crate::select::select;
+use crate::reference::is_name;
 
 /// A repository at one commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,13 +31,6 @@ pub struct RemoteFile {
     pub bytes: Option<u64>,
     /// SHA-256 in lower-case hexadecimal, which the hub knows of large files.
     pub sha256: Option<String>,
-}
-
-impl RemoteFile {
-    /// Whether the file can be stored below a folder.
-    pub(crate) fn has_safe_path(&self) -> bool {
-        is_safe_path(&self.path)
-    }
 }
 
 /// The answer of `/api/models/ORG/REPO/revision/REVISION?blobs=true`, as far as it is used.
@@ -109,16 +101,6 @@ impl Listing {
             RemoteFile { path: file.rfilename, bytes: large_bytes.or(file.size), sha256 }
         });
         Ok(Self { commit: document.sha, files: files.collect() })
-    }
-
-    /// The files of the model that a reference means: those that
-    /// [`Store::pull`](crate::Store::pull) would fetch.
-    ///
-    /// # Errors
-    /// Nothing that fits, more than one thing that fits, a part that is missing, too many parts, a
-    /// name that is not safe to store.
-    pub fn model_files(&self, reference: &ModelReference) -> Result<Vec<RemoteFile>> {
-        Ok(select(self, reference)?.files)
     }
 }
 

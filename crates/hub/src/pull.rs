@@ -142,10 +142,11 @@ impl Store {
                     && (file.sha256.is_none() || file.sha256 == known.sha256)
             };
             let known = known.get(&file.path).filter(is_there).cloned();
-            let facts = match &known {
-                Some(known) => FileFacts { bytes: known.bytes, etag: None, sha256: known.sha256.clone() },
-                None => FileFacts { bytes: file.bytes.unwrap_or(0), etag: None, sha256: file.sha256.clone() },
+            let (bytes, sha256) = match &known {
+                Some(known) => (known.bytes, known.sha256.clone()),
+                None => (file.bytes.unwrap_or(0), file.sha256.clone()),
             };
+            let facts = FileFacts { bytes, sha256, etag: None, is_weak: false };
             let disk_bytes = files::disk_bytes_at(&target) + Partial::of(&target).disk_bytes();
             wanted.push(Wanted { file, target, facts, known, disk_bytes });
         }
@@ -213,7 +214,12 @@ impl Wanted {
     fn stored(&self) -> StoredFile {
         match &self.known {
             Some(known) => known.clone(),
-            None => StoredFile { path: self.file.path.clone(), bytes: self.facts.bytes, sha256: None },
+            None => StoredFile {
+                path: self.file.path.clone(),
+                bytes: self.facts.bytes,
+                sha256: None,
+                unverified: self.facts.are_unverified(),
+            },
         }
     }
 }

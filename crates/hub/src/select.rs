@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use crate::error::{Error, Result, listed};
 use crate::limits::MAX_MODEL_FILES;
 use crate::listing::{Listing, RemoteFile};
+use crate::names::path_fault;
 use crate::near::nearest;
 use crate::reference::{ModelReference, is_name};
 
@@ -63,6 +64,18 @@ struct Candidate<'a> {
     parts: Vec<&'a RemoteFile>,
 }
 
+impl Listing {
+    /// The files of the model that a reference means: those that
+    /// [`Store::pull`](crate::Store::pull) would fetch.
+    ///
+    /// # Errors
+    /// Nothing that fits, more than one thing that fits, a part that is missing, too many parts, a
+    /// name that is not safe to store.
+    pub fn model_files(&self, reference: &ModelReference) -> Result<Vec<RemoteFile>> {
+        Ok(select(self, reference)?.files)
+    }
+}
+
 /// Chooses the files that the reference means.
 ///
 /// # Errors
@@ -80,10 +93,17 @@ pub(crate) fn select(listing: &Listing, reference: &ModelReference) -> Result<Se
         let (found, limit) = (selection.files.len(), MAX_MODEL_FILES);
         return Err(Error::TooManyFiles { repo: repo.to_owned(), found, limit });
     }
-    match selection.files.iter().find(|file| !file.has_safe_path()) {
-        Some(file) => Err(Error::UnsafeName { name: crate::error::shortened(&file.path) }),
-        None => Ok(selection),
+    let mut lower = HashSet::with_capacity(selection.files.len());
+    for file in &selection.files {
+        let fault = path_fault(&file.path).or_else(|| {
+            let is_new = lower.insert(file.path.to_lowercase());
+            (!is_new).then_some("another file has the same name but for upper and lower case")
+        });
+        if let Some(reason) = fault {
+            return Err(Error::UnsafeName { name: crate::error::shortened(&file.path), reason });
+        }
     }
+    Ok(selection)
 }
 
 /// All models in GGUF, but for projections of pictures and statistics, which are no models by
@@ -253,7 +273,7 @@ fn file_name(path: &str) -> &str {
 fn store_name(text: &str) -> String {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     let replaced: String = text.chars().take(100).map(|c| if is_allowed(c) { c } else { '-' }).collect();
-    let name = replaced.trim_start_matches(['.', '-']);
+    let name = replaced.trim_start_matches(['.', '-']).trim_end_matches('.');
     if is_name(name) { name.to_owned() } else { "model".to_owned() }
 }
 
@@ -390,16 +410,38 @@ mod tests {
 
     #[test]
     fn names_that_leave_the_store_are_refused() {
-        for path in ["../m.gguf", "/etc/m.gguf", "a/../../m.gguf", "C:\\m.gguf", "a//m.gguf", "m\n.gguf"] {
+        for path in [
+            "con.gguf",
+            "a./m.gguf",
+            "m\u{202e}.gguf",
+            "../m.gguf",
+            "/etc/m.gguf",
+            "a/../../m.gguf",
+            "C:\\m.gguf",
+            "a//m.gguf",
+            "m\n.gguf",
+        ] {
             assert!(matches!(chosen(&[path], "hf://a/b"), Err(Error::UnsafeName { .. })), "{path:?}");
         }
     }
 
     #[test]
+    fn names_differ_in_more_than_their_case() {
+        let paths = ["config.json", "A.safetensors", "a.safetensors"];
+        let error = chosen(&paths, "hf://a/b").unwrap_err().to_string();
+        assert!(error.contains("`a.safetensors`") && error.contains("upper and lower case"), "{error}");
+    }
+
+    #[test]
     fn default_names_are_names() {
-        for (text, name) in
-            [("a b+c", "a-b-c"), ("..x", "x"), ("", "model"), ("---", "model"), ("\u{e9}1", "1")]
-        {
+        for (text, name) in [
+            ("a b+c", "a-b-c"),
+            ("..x.", "x"),
+            ("nul.q4", "model"),
+            ("", "model"),
+            ("---", "model"),
+            ("\u{e9}1", "1"),
+        ] {
             assert_eq!(store_name(text), name);
         }
     }

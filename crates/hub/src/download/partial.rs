@@ -63,8 +63,8 @@ impl Partial {
         files::disk_bytes_at(&self.data)
     }
 
-    /// What has arrived of this very version of the file. Whatever does not fit together counts as
-    /// nothing. Only files with a checksum are continued: the record may be ahead of the data after
+    /// Pieces that have arrived of this very version of the file. A record that does not fit counts
+    /// as none. Only files with a checksum are continued: the record may be ahead of the data after
     /// a power cut, and the checksum would notice.
     pub(super) fn load(&self, facts: &FileFacts) -> Option<Pieces> {
         facts.sha256.as_ref()?;

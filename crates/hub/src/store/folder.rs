@@ -10,7 +10,7 @@ pub(super) use system::Folder;
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) name: OsString,
-    /// Whether it is a folder itself, not a link to one.
+    /// True for a folder itself, not for a link to one.
     pub(super) is_folder: bool,
     /// Length of a regular file; 0 for anything else.
     pub(super) bytes: u64,

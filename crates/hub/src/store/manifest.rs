@@ -5,11 +5,13 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::address::shown;
 use crate::digest::is_sha256;
 use crate::error::{Error, Result};
 use crate::files;
 use crate::limits::{MAX_MANIFEST_BYTES, MAX_MODEL_FILES};
-use crate::reference::{ModelReference, is_name, is_safe_path};
+use crate::names::path_fault;
+use crate::reference::{ModelReference, is_name};
 
 /// Version of the form; others are refused.
 const VERSION: u32 = 1;
@@ -24,6 +26,10 @@ pub struct StoredFile {
     pub bytes: u64,
     /// SHA-256 in lower-case hexadecimal, computed when the file arrived; absent before.
     pub sha256: Option<String>,
+    /// True if the hub stated neither a SHA-256 nor an ETag: nothing but the length was held
+    /// against what it says, so the SHA-256 is that of whatever arrived.
+    #[serde(default)]
+    pub unverified: bool,
 }
 
 /// A model of the store as it is written.
@@ -56,7 +62,7 @@ impl Manifest {
             version: VERSION,
             name: name.to_owned(),
             source: reference.to_string(),
-            endpoint: endpoint.to_owned(),
+            endpoint: shown(endpoint),
             commit: commit.to_owned(),
             model: model.to_owned(),
             pulled_unix: 0,
@@ -75,8 +81,10 @@ impl Manifest {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             text => text.map_err(|error| damaged(error.to_string()))?,
         };
-        let manifest: Self = serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()))?;
+        let mut manifest: Self = serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()))?;
         manifest.check(path).map_err(|reason| damaged(reason.to_owned()))?;
+        // Earlier versions stored endpoints with passwords.
+        manifest.endpoint = shown(&manifest.endpoint);
         Ok(Some(manifest))
     }
 
@@ -106,8 +114,8 @@ impl Manifest {
         if self.files.len() > MAX_MODEL_FILES {
             return Err("it has too many files");
         }
-        if !self.files.iter().all(|file| is_safe_path(&file.path)) {
-            return Err("a path leads outside");
+        if !self.files.iter().all(|file| path_fault(&file.path).is_none()) {
+            return Err("a path is not safe");
         }
         if !self.files.iter().all(|file| file.sha256.as_deref().is_none_or(is_sha256)) {
             return Err("a checksum is none");

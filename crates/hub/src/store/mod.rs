@@ -74,7 +74,7 @@ pub struct DamagedModel {
     pub name: String,
     /// The manifest.
     pub path: PathBuf,
-    /// What is wrong with the manifest.
+    /// The damage, as the parser or the system describes it.
     pub reason: String,
 }
 
@@ -82,6 +82,11 @@ impl StoredModel {
     /// Length of all files together.
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.bytes).fold(0, u64::saturating_add)
+    }
+
+    /// The files of which the hub stated neither a SHA-256 nor an ETag.
+    pub fn unverified(&self) -> impl Iterator<Item = &StoredFile> {
+        self.files.iter().filter(|file| file.unverified)
     }
 }
 
@@ -125,7 +130,7 @@ impl Store {
     }
 
     /// All models in the order of their names; those whose download has not come to its end, too.
-    /// Those with a damaged manifest are left out: see [`Self::damaged`].
+    /// Models with a damaged manifest are left out: see [`Self::damaged`].
     ///
     /// # Errors
     /// A folder that cannot be read.

@@ -11,13 +11,13 @@ use super::manifest::Manifest;
 use super::{FILES, State, Store, flat, repo_of};
 use crate::download::Partial;
 use crate::error::{Error, Result, file_error};
-use crate::reference::MAX_DEPTH;
+use crate::names::MAX_DEPTH;
 
 /// Deepest folder that is looked into, below that of the files. What lies deeper is not the
 /// store's.
 const DEEPEST: usize = MAX_DEPTH + 2;
 
-/// What a sweep leaves alone.
+/// Paths that a sweep leaves alone.
 #[derive(Debug, Default)]
 struct Kept {
     /// The paths that manifests name, with the folders that lead there.
