@@ -62,13 +62,39 @@ pub enum Error {
         /// The field.
         name: &'static str,
     },
-    /// A pattern of ranks or scales cannot be read.
+    /// A pattern of ranks or scales cannot be read, or is too large.
     #[error(
-        "its adapter_config.json has the pattern {pattern:?}, which is no regular expression with a number"
+        "its adapter_config.json has the pattern {pattern:?}, which is no small regular expression of ASCII with a number"
     )]
     Pattern {
-        /// The pattern.
+        /// The beginning of the pattern.
         pattern: String,
+    },
+    /// There is more of the patterns of ranks and scales than any adapter needs.
+    #[error("its adapter_config.json has {found} {what}; {limit} are read at most")]
+    PatternLimit {
+        /// The items that are counted.
+        what: &'static str,
+        /// Their number.
+        found: usize,
+        /// Their largest number.
+        limit: usize,
+    },
+    /// The patterns of ranks and scales are too large when they are compiled.
+    #[error(
+        "the patterns of its adapter_config.json take more than {limit} bytes together; write names instead"
+    )]
+    PatternSize {
+        /// Most bytes of all of them.
+        limit: usize,
+    },
+    /// The weights file announces a list of tensors that is longer than any adapter's.
+    #[error("its list of tensors has {found} bytes; {limit} are read at most")]
+    Header {
+        /// Bytes that the file announces.
+        found: u64,
+        /// Most bytes that are read.
+        limit: u64,
     },
     /// A GGUF file is a model.
     #[error("it is a model, not an adapter (general.type)")]

@@ -276,11 +276,12 @@ pub(crate) fn one_line(error: &dyn std::error::Error) -> String {
 }
 
 /// `text` with control characters escaped, so that it stays on one line and cannot drive a
-/// terminal.
+/// terminal, and those that change the direction of writing, so that it reads in its order.
 pub(crate) fn printable(text: &str) -> String {
+    let reorders = |c| matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
-        if c.is_control() { out.extend(c.escape_default()) } else { out.push(c) }
+        if c.is_control() || reorders(c) { out.extend(c.escape_default()) } else { out.push(c) }
     }
     out
 }
@@ -296,6 +297,7 @@ mod tests {
             source: std::io::Error::new(std::io::ErrorKind::NotFound, "gone\r\nfor good"),
         };
         assert_eq!(one_line(&error), r"cannot read a\nb.txt: gone\r\nfor good");
+        assert_eq!(printable("a\u{202e}fugg.\u{9b}"), r"a\u{202e}fugg.\u{9b}");
     }
 
     #[test]

@@ -22,6 +22,7 @@
 
 #![deny(unsafe_code)]
 
+mod bounded;
 mod data;
 mod error;
 mod file;
@@ -39,6 +40,7 @@ mod tensor_type;
 mod value;
 mod writer;
 
+pub use bounded::read_bounded;
 pub use data::TensorData;
 pub use error::{Error, Place, Result};
 pub use file::{FileWriter, write_file};

@@ -123,14 +123,6 @@ mod tests {
     fn values_equal_those_of_the_cpu_formats() {
         let mut random = Random::new(1);
         let pairs = [
-<<<<<<< HEAD
-            (Format::F16, WeightFormat::F16),
-            (Format::Q8_0, WeightFormat::Q8_0),
-            (Format::Q4_0, WeightFormat::Q4_0),
-            (Format::Q4K, WeightFormat::Q4K),
-            (Format::Q5K, WeightFormat::Q5K),
-            (Format::Q6K, WeightFormat::Q6K),
-=======
             (Format::F16, WeightFormat::F16),
             (Format::Q8_0, WeightFormat::Q8_0),
             (Format::Q4_0, WeightFormat::Q4_0),
@@ -138,7 +130,6 @@ mod tests {
             (Format::Q4K, WeightFormat::Q4K),
             (Format::Q5K, WeightFormat::Q5K),
             (Format::Q6K, WeightFormat::Q6K),
->>>>>>> w2-gpu
         ];
         for (format, cpu) in pairs {
             assert_eq!((format.name(), format.block_len()), (cpu.name(), cpu.block_len()));

@@ -1,7 +1,7 @@
 //! SHA-256 of files.
 
 use std::fmt::Write;
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::Read;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -9,6 +9,7 @@ use std::path::Path;
 use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Result, file_error};
+use crate::files;
 
 /// Whether `text` is a SHA-256 in lower-case hexadecimal.
 pub(crate) fn is_sha256(text: &str) -> bool {
@@ -21,7 +22,8 @@ pub(crate) fn sha256_of_file(
     path: &Path,
     progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
 ) -> Result<String> {
-    let mut file = File::open(path).map_err(file_error("read", path))?;
+    let mut file =
+        files::open_regular(path, OpenOptions::new().read(true)).map_err(file_error("read", path))?;
     let mut hasher = Sha256::new();
     let mut buffer = vec![0; 1 << 20];
     loop {

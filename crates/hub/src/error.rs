@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::names::visible;
+
 /// Why a model could not be fetched, found or removed.
 ///
 /// After a failed download the bytes that arrived stay in the store, unless the variant says
@@ -139,13 +141,29 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
+    /// A list of files does not follow the protocol, or is longer than any repository's.
+    #[error("the list of files is not understood: {reason}")]
+    Listing {
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A model consists of more files than any.
+    #[error("{repo}: the model has {found} files; {limit} are pulled at most")]
+    TooManyFiles {
+        /// The repository.
+        repo: String,
+        /// The model's files.
+        found: usize,
+        /// The most files of a model.
+        limit: usize,
+    },
     /// The server names a file that could not be stored inside the store.
-    #[error(
-        "`{name}` is not a safe file name: a relative path without `..`, `\\`, `:` and control characters is needed"
-    )]
+    #[error("`{name}` is not a safe file name: {reason}")]
     UnsafeName {
         /// The name.
         name: String,
+        /// The rule that it breaks.
+        reason: &'static str,
     },
     /// The repository does not have the file that was named.
     #[error("{repo} has no file `{file}`; {there_is}")]
@@ -218,7 +236,7 @@ pub enum Error {
     Cancelled,
     /// A text cannot be the name of a model in the store.
     #[error(
-        "`{name}` cannot be a model's name: use up to 100 letters, digits, `.`, `_` and `-`, a letter or digit first"
+        "`{name}` cannot be a model's name: use up to 100 letters, digits, `.`, `_` and `-`, a letter or digit first, no dot last, and no device of Windows (CON, NUL, ...)"
     )]
     Name {
         /// The text.
@@ -248,13 +266,19 @@ pub enum Error {
         /// Where it comes from.
         source_text: String,
     },
-    /// A manifest of the store is damaged.
-    #[error("{} is damaged: {reason}; remove it and pull the model again", path.display())]
+    /// A manifest of the store is damaged. [`Store::remove`](crate::Store::remove) removes it.
+    #[error("{} is damaged: {reason}; remove the model of this name and pull it again", path.display())]
     Manifest {
         /// The manifest.
         path: PathBuf,
         /// What is wrong with it.
         reason: String,
+    },
+    /// A folder of the store is a link to another place, whose files are none of the store's.
+    #[error("{} is a link; a store's folders must be folders, only the store itself may be a link", path.display())]
+    Link {
+        /// The link.
+        path: PathBuf,
     },
     /// The system refused an operation on a file.
     #[error("cannot {action} {}", path.display())]
@@ -290,12 +314,11 @@ pub(crate) fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
     }
 }
 
-/// A text from elsewhere for a message: no line breaks or control characters, 48 characters at
-/// most.
+/// A text from elsewhere for a message: no line breaks, control characters or changes of direction,
+/// 48 characters at most.
 pub(crate) fn shortened(text: &str) -> String {
     const LONGEST: usize = 48;
-    let mut short: String =
-        text.chars().take(LONGEST).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let mut short: String = text.chars().take(LONGEST).map(visible).collect();
     if text.chars().nth(LONGEST).is_some() {
         short.push_str("...");
     }
@@ -313,5 +336,6 @@ mod tests {
         let text = listed(many.iter().map(String::as_str));
         assert!(text.len() < 400 && text.ends_with("... and 94 more"), "{text}");
         assert_eq!(shortened("a\nb\u{1b}[2J"), "a b [2J");
+        assert_eq!(shortened("a\u{202e}b"), "a\u{fffd}b");
     }
 }

@@ -1,9 +1,15 @@
 //! The files of a repository, as the hub lists them.
 
-use serde::Deserialize;
+use std::collections::HashSet;
+use std::fmt;
+
+use serde::de::{Error as _, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use crate::digest::is_sha256;
-use crate::reference::{is_name, is_safe_path};
+use crate::error::{Error, Result, shortened};
+use crate::limits::MAX_LISTED_FILES;
+use crate::reference::is_name;
 
 /// A repository at one commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,17 +33,11 @@ pub struct RemoteFile {
     pub sha256: Option<String>,
 }
 
-impl RemoteFile {
-    /// Whether the file can be stored below a folder.
-    pub(crate) fn has_safe_path(&self) -> bool {
-        is_safe_path(&self.path)
-    }
-}
-
 /// The answer of `/api/models/ORG/REPO/revision/REVISION?blobs=true`, as far as it is used.
 #[derive(Deserialize)]
 struct Document {
     sha: String,
+    #[serde(deserialize_with = "siblings")]
     siblings: Vec<Sibling>,
 }
 
@@ -54,12 +54,44 @@ struct LargeFile {
     size: Option<u64>,
 }
 
+/// The files of a list, up to [`MAX_LISTED_FILES`]: a short text may hold millions.
+fn siblings<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Sibling>, D::Error> {
+    struct Siblings;
+    impl<'de> Visitor<'de> for Siblings {
+        type Value = Vec<Sibling>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list of files")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+            let mut files = Vec::new();
+            while let Some(file) = list.next_element()? {
+                if files.len() == MAX_LISTED_FILES {
+                    return Err(A::Error::custom(format!("it has more than {MAX_LISTED_FILES} files")));
+                }
+                files.push(file);
+            }
+            Ok(files)
+        }
+    }
+    deserializer.deserialize_seq(Siblings)
+}
+
 impl Listing {
-    /// Reads the hub's answer; the error says what is wrong with it.
-    pub(crate) fn from_json(text: &[u8]) -> Result<Self, String> {
-        let document: Document = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    /// Reads the answer of a hub to `/api/models/ORG/REPO/revision/REVISION?blobs=true`.
+    ///
+    /// # Errors
+    /// [`Error::Listing`] for one that is not understood, that names a file twice or too many.
+    pub fn from_json(text: &[u8]) -> Result<Self> {
+        let refused = |reason| Error::Listing { reason };
+        let document: Document = serde_json::from_slice(text).map_err(|error| refused(error.to_string()))?;
         if !is_name(&document.sha) {
-            return Err(format!("`{}` is not a commit", crate::error::shortened(&document.sha)));
+            return Err(refused(format!("`{}` is not a commit", shortened(&document.sha))));
+        }
+        let mut paths = HashSet::with_capacity(document.siblings.len());
+        if let Some(twice) = document.siblings.iter().find(|file| !paths.insert(file.rfilename.as_str())) {
+            return Err(refused(format!("it names `{}` twice", shortened(&twice.rfilename))));
         }
         let files = document.siblings.into_iter().map(|file| {
             let (large_sha256, large_bytes) =
@@ -105,5 +137,17 @@ mod tests {
         {
             assert!(Listing::from_json(text.as_bytes()).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn files_have_a_number_and_different_names() {
+        let list = |paths: &mut dyn Iterator<Item = usize>| {
+            let files: Vec<String> = paths.map(|path| format!(r#"{{"rfilename":"{path}"}}"#)).collect();
+            Listing::from_json(format!(r#"{{"sha": "a", "siblings": [{}]}}"#, files.join(",")).as_bytes())
+        };
+        assert_eq!(list(&mut (0..MAX_LISTED_FILES)).unwrap().files.len(), MAX_LISTED_FILES);
+        let message = |result: Result<Listing>| result.unwrap_err().to_string();
+        assert!(message(list(&mut (0..=MAX_LISTED_FILES))).contains("more than 100000 files"));
+        assert!(message(list(&mut [1, 2, 1].into_iter())).contains("names `1` twice"));
     }
 }

@@ -1,11 +1,19 @@
 //! Names that a mistyped one may have meant.
 
+use crate::limits::{MAX_COMPARED, MAX_COMPARED_CHARS};
+
 /// The names of `all` that come near to `wanted`, the nearest first: those that contain it or are
-/// contained in it, and those that differ in a few letters.
+/// contained in it, and those that differ in a few letters. Of many names the first are compared,
+/// and long ones are not, because the time of a comparison grows with the square of the length.
 pub(crate) fn nearest<'a>(wanted: &str, all: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let wanted = wanted.to_lowercase();
+    if wanted.len() > MAX_COMPARED_CHARS {
+        return Vec::new();
+    }
     let tolerated = (wanted.chars().count() / 3).max(1);
     let mut near: Vec<(usize, &str)> = all
+        .filter(|name| name.len() <= MAX_COMPARED_CHARS)
+        .take(MAX_COMPARED)
         .filter_map(|name| {
             let lower = name.to_lowercase();
             let is_part =

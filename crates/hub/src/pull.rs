@@ -1,5 +1,6 @@
 //! Pulling a model: from a reference to files in the store.
 
+use std::collections::HashMap;
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -54,8 +55,8 @@ struct Wanted {
     facts: FileFacts,
     /// Whether it is there as a whole, with a checksum that was computed when it arrived.
     known: Option<StoredFile>,
-    /// Bytes of it that an earlier pull has left.
-    partial_bytes: u64,
+    /// Bytes of the disk that what is there of it takes.
+    disk_bytes: u64,
 }
 
 impl Store {
@@ -79,6 +80,7 @@ impl Store {
         if let Some(name) = name.filter(|name| !is_name(name)) {
             return Err(Error::Name { name: crate::error::shortened(name) });
         }
+        self.check_folders()?;
         if hub.settings().offline {
             let model = self.pulled_before(reference, name)?;
             return Ok(Pulled { model, downloaded_bytes: 0, freed_bytes: 0 });
@@ -90,7 +92,12 @@ impl Store {
             Manifest::new(name, reference, &hub.settings().endpoint, &listing.commit, &selection.model);
         self.check_name(&manifest)?;
         let _lock = self.lock(reference.repo())?;
-        let mut wanted = self.wanted(hub, reference, &listing.commit, selection.files)?;
+        let mut wanted = self.wanted(reference, &listing.commit, selection.files)?;
+        // Before a request for each file: the list states most lengths.
+        self.check_room(&wanted)?;
+        for wanted in wanted.iter_mut().filter(|wanted| wanted.known.is_none()) {
+            wanted.facts = hub.file_facts(reference.repo(), &listing.commit, &wanted.file)?;
+        }
         self.check_room(&wanted)?;
         manifest.files = wanted.iter().map(Wanted::stored).collect();
         self.write(State::Pending, &manifest)?;
@@ -112,10 +119,9 @@ impl Store {
         self.list()?.into_iter().find(is_meant).ok_or(Error::Offline { reference: text })
     }
 
-    /// Finds out of each file what the hub says and what is there already.
+    /// The files with the facts of the list, and those that are there already.
     fn wanted(
         &self,
-        hub: &Hub,
         reference: &ModelReference,
         commit: &str,
         files: Vec<RemoteFile>,
@@ -124,26 +130,25 @@ impl Store {
         let complete = self.manifests()?.into_iter().filter(|(state, manifest)| {
             *state == State::Complete && manifest.repo() == reference.repo() && manifest.commit == commit
         });
-        let known: Vec<StoredFile> = complete.flat_map(|(_, manifest)| manifest.files).collect();
-        let mut wanted = Vec::with_capacity(files.len());
+        let known: HashMap<String, StoredFile> =
+            complete.flat_map(|(_, manifest)| manifest.files).map(|file| (file.path.clone(), file)).collect();
+        let mut wanted: Vec<Wanted> = Vec::with_capacity(files.len());
         for file in files {
             let target = folder.join(&file.path);
-            let of_path = known.iter().find(|known| known.path == file.path);
             let is_there = |known: &&StoredFile| {
                 has_length(&target, known.bytes)
                     && known.sha256.is_some()
                     && file.bytes.is_none_or(|listed| listed == known.bytes)
                     && (file.sha256.is_none() || file.sha256 == known.sha256)
             };
-            if let Some(known) = of_path.filter(is_there).cloned() {
-                let facts = FileFacts { bytes: known.bytes, etag: None, sha256: known.sha256.clone() };
-                wanted.push(Wanted { file, target, facts, known: Some(known), partial_bytes: 0 });
-                continue;
-            }
-            let facts = hub.file_facts(reference.repo(), commit, &file)?;
-            let is_whole = has_length(&target, facts.bytes);
-            let partial_bytes = if is_whole { facts.bytes } else { Partial::of(&target).done_bytes(&facts) };
-            wanted.push(Wanted { file, target, facts, known: None, partial_bytes });
+            let known = known.get(&file.path).filter(is_there).cloned();
+            let (bytes, sha256) = match &known {
+                Some(known) => (known.bytes, known.sha256.clone()),
+                None => (file.bytes.unwrap_or(0), file.sha256.clone()),
+            };
+            let facts = FileFacts { bytes, sha256, etag: None, is_weak: false };
+            let disk_bytes = files::disk_bytes_at(&target) + Partial::of(&target).disk_bytes();
+            wanted.push(Wanted { file, target, facts, known, disk_bytes });
         }
         Ok(wanted)
     }
@@ -171,7 +176,7 @@ impl Store {
                     Some(sha256) => sha256,
                     None => {
                         if let Some(folder) = wanted.target.parent() {
-                            files::create_folder(folder)?;
+                            files::create_folder_below(self.root(), folder)?;
                         }
                         let (facts, target) = (&wanted.facts, wanted.target.as_path());
                         let arrived =
@@ -202,14 +207,19 @@ impl Store {
 
 impl Wanted {
     fn missing_bytes(&self) -> u64 {
-        if self.known.is_some() { 0 } else { self.facts.bytes - self.partial_bytes }
+        if self.known.is_some() { 0 } else { self.facts.bytes.saturating_sub(self.disk_bytes) }
     }
 
     /// As the manifest lists it.
     fn stored(&self) -> StoredFile {
         match &self.known {
             Some(known) => known.clone(),
-            None => StoredFile { path: self.file.path.clone(), bytes: self.facts.bytes, sha256: None },
+            None => StoredFile {
+                path: self.file.path.clone(),
+                bytes: self.facts.bytes,
+                sha256: None,
+                unverified: self.facts.are_unverified(),
+            },
         }
     }
 }
@@ -233,5 +243,5 @@ fn verified(target: &Path, facts: &FileFacts, report: &mut FileProgress<'_>) -> 
 }
 
 fn has_length(path: &Path, bytes: u64) -> bool {
-    fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() == bytes)
+    fs::symlink_metadata(path).is_ok_and(|file| file.is_file() && file.len() == bytes)
 }

@@ -1,9 +1,11 @@
 //! Which files of a repository make up the model.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use crate::error::{Error, Result, listed};
+use crate::limits::MAX_MODEL_FILES;
 use crate::listing::{Listing, RemoteFile};
+use crate::names::path_fault;
 use crate::near::nearest;
 use crate::reference::{ModelReference, is_name};
 
@@ -57,14 +59,28 @@ struct Candidate<'a> {
     first: &'a str,
     /// Path without number of the part and ending.
     stem: &'a str,
+    /// The stem in upper case, in which words are looked for.
+    words: String,
     parts: Vec<&'a RemoteFile>,
+}
+
+impl Listing {
+    /// The files of the model that a reference means: those that
+    /// [`Store::pull`](crate::Store::pull) would fetch.
+    ///
+    /// # Errors
+    /// Nothing that fits, more than one thing that fits, a part that is missing, too many parts, a
+    /// name that is not safe to store.
+    pub fn model_files(&self, reference: &ModelReference) -> Result<Vec<RemoteFile>> {
+        Ok(select(self, reference)?.files)
+    }
 }
 
 /// Chooses the files that the reference means.
 ///
 /// # Errors
-/// Nothing that fits, more than one thing that fits, a part that is missing, a name that is not
-/// safe to store.
+/// Nothing that fits, more than one thing that fits, a part that is missing, more than
+/// [`MAX_MODEL_FILES`], a name that is not safe to store.
 pub(crate) fn select(listing: &Listing, reference: &ModelReference) -> Result<Selection> {
     let repo = reference.repo();
     let candidates = gguf_models(listing, repo)?;
@@ -73,10 +89,21 @@ pub(crate) fn select(listing: &Listing, reference: &ModelReference) -> Result<Se
         None if candidates.is_empty() => folder(listing, repo)?,
         None => preferred(repo, &candidates)?,
     };
-    match selection.files.iter().find(|file| !file.has_safe_path()) {
-        Some(file) => Err(Error::UnsafeName { name: crate::error::shortened(&file.path) }),
-        None => Ok(selection),
+    if selection.files.len() > MAX_MODEL_FILES {
+        let (found, limit) = (selection.files.len(), MAX_MODEL_FILES);
+        return Err(Error::TooManyFiles { repo: repo.to_owned(), found, limit });
     }
+    let mut lower = HashSet::with_capacity(selection.files.len());
+    for file in &selection.files {
+        let fault = path_fault(&file.path).or_else(|| {
+            let is_new = lower.insert(file.path.to_lowercase());
+            (!is_new).then_some("another file has the same name but for upper and lower case")
+        });
+        if let Some(reason) = fault {
+            return Err(Error::UnsafeName { name: crate::error::shortened(&file.path), reason });
+        }
+    }
+    Ok(selection)
 }
 
 /// All models in GGUF, but for projections of pictures and statistics, which are no models by
@@ -101,7 +128,8 @@ fn candidate<'a>(mut parts: Vec<&'a RemoteFile>, repo: &str) -> Result<Candidate
     parts.sort_by(|a, b| a.path.cmp(&b.path));
     let first = parts[0].path.as_str();
     let Some(part) = split(first, GGUF) else {
-        return Ok(Candidate { first, stem: &first[..first.len() - GGUF.len()], parts });
+        let stem = &first[..first.len() - GGUF.len()];
+        return Ok(Candidate { first, stem, words: stem.to_ascii_uppercase(), parts });
     };
     for number in 1..=part.count {
         let file = part.part(number, GGUF);
@@ -110,7 +138,7 @@ fn candidate<'a>(mut parts: Vec<&'a RemoteFile>, repo: &str) -> Result<Candidate
             return Err(Error::MissingPart { repo: repo.to_owned(), file });
         }
     }
-    Ok(Candidate { first, stem: part.stem, parts })
+    Ok(Candidate { first, stem: part.stem, words: part.stem.to_ascii_uppercase(), parts })
 }
 
 /// A path of the form `STEM-00001-of-00003.gguf`.
@@ -191,7 +219,7 @@ fn of_candidate(candidate: &Candidate<'_>) -> Selection {
 
 /// Whether the model's path has `quantization` as one of its words, in upper or lower case.
 fn has_quantization(model: &Candidate<'_>, quantization: &str) -> bool {
-    let (path, wanted) = (model.stem.to_ascii_uppercase(), quantization.to_ascii_uppercase());
+    let (path, wanted) = (model.words.as_str(), quantization.to_ascii_uppercase());
     // `_` belongs to words: Q4_K_M does not contain the word Q4_K.
     let is_border = |c: Option<char>| c.is_none_or(|c| !c.is_ascii_alphanumeric() && c != '_');
     path.match_indices(&wanted).any(|(start, found)| {
@@ -229,11 +257,11 @@ fn folder(listing: &Listing, repo: &str) -> Result<Selection> {
 /// promise.
 fn missing_shard(weights: &[&RemoteFile]) -> Option<String> {
     let shard = weights.iter().find_map(|file| split(&file.path, SAFETENSORS))?;
-    // At most one more than there are: a hostile count cannot keep this busy.
+    let paths: HashSet<&str> = weights.iter().map(|file| file.path.as_str()).collect();
+    // Ends with the first that is missing: a hostile count cannot keep this busy.
     (1..=shard.count)
-        .take(weights.len() + 1)
         .map(|number| shard.part(number, SAFETENSORS))
-        .find(|name| weights.iter().all(|file| file.path != *name))
+        .find(|name| !paths.contains(name.as_str()))
 }
 
 /// The last part of a path.
@@ -245,7 +273,7 @@ fn file_name(path: &str) -> &str {
 fn store_name(text: &str) -> String {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     let replaced: String = text.chars().take(100).map(|c| if is_allowed(c) { c } else { '-' }).collect();
-    let name = replaced.trim_start_matches(['.', '-']);
+    let name = replaced.trim_start_matches(['.', '-']).trim_end_matches('.');
     if is_name(name) { name.to_owned() } else { "model".to_owned() }
 }
 
@@ -303,6 +331,21 @@ mod tests {
         assert!(matches!(error, Error::MissingPart { file, .. } if file == "m-00002-of-00003.gguf"));
         assert!(matches!(chosen(&["m-00001-of-99999.gguf"], "hf://a/b"), Err(Error::MissingPart { .. })));
         assert!(chosen(&["m-00000-of-00000.gguf"], "hf://a/b").is_ok());
+    }
+
+    #[test]
+    fn models_have_a_number_of_files() {
+        for (ending, others) in [("gguf", &[][..]), ("safetensors", &["config.json".to_owned()])] {
+            let model = |count: usize| {
+                let parts = (1..=count).rev().map(|part| format!("m-{part:05}-of-{count:05}.{ending}"));
+                let paths: Vec<String> = parts.chain(others.iter().cloned()).collect();
+                chosen(&paths.iter().map(String::as_str).collect::<Vec<_>>(), "hf://a/b")
+            };
+            let most = MAX_MODEL_FILES - others.len();
+            assert_eq!(model(most).unwrap().0.len(), MAX_MODEL_FILES);
+            let many = model(99_999).unwrap_err();
+            assert!(matches!(many, Error::TooManyFiles { limit: MAX_MODEL_FILES, .. }), "{many}");
+        }
     }
 
     #[test]
@@ -367,16 +410,38 @@ mod tests {
 
     #[test]
     fn names_that_leave_the_store_are_refused() {
-        for path in ["../m.gguf", "/etc/m.gguf", "a/../../m.gguf", "C:\\m.gguf", "a//m.gguf", "m\n.gguf"] {
+        for path in [
+            "con.gguf",
+            "a./m.gguf",
+            "m\u{202e}.gguf",
+            "../m.gguf",
+            "/etc/m.gguf",
+            "a/../../m.gguf",
+            "C:\\m.gguf",
+            "a//m.gguf",
+            "m\n.gguf",
+        ] {
             assert!(matches!(chosen(&[path], "hf://a/b"), Err(Error::UnsafeName { .. })), "{path:?}");
         }
     }
 
     #[test]
+    fn names_differ_in_more_than_their_case() {
+        let paths = ["config.json", "A.safetensors", "a.safetensors"];
+        let error = chosen(&paths, "hf://a/b").unwrap_err().to_string();
+        assert!(error.contains("`a.safetensors`") && error.contains("upper and lower case"), "{error}");
+    }
+
+    #[test]
     fn default_names_are_names() {
-        for (text, name) in
-            [("a b+c", "a-b-c"), ("..x", "x"), ("", "model"), ("---", "model"), ("\u{e9}1", "1")]
-        {
+        for (text, name) in [
+            ("a b+c", "a-b-c"),
+            ("..x.", "x"),
+            ("nul.q4", "model"),
+            ("", "model"),
+            ("---", "model"),
+            ("\u{e9}1", "1"),
+        ] {
             assert_eq!(store_name(text), name);
         }
     }

@@ -3,10 +3,13 @@
 use std::env;
 use std::fmt;
 use std::fs;
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::error::{Error, Result};
+use crate::address::shown;
+use crate::error::{Error, Result, shortened};
+use crate::files;
 
 /// The hub of a client whose environment names no other.
 pub const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
@@ -14,13 +17,21 @@ pub const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
 /// Variables that name a file with the certificates to trust, in the order in which they are tried.
 const CERTIFICATES: [&str; 3] = ["SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"];
 
+/// Longest file of certificates, in bytes.
+const MAX_CERTIFICATES_BYTES: u64 = 16 << 20;
+
+/// Longest file of a token, in bytes.
+const MAX_TOKEN_BYTES: u64 = 64 << 10;
+
 /// Settings of a [`Hub`](crate::Hub).
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct HubSettings {
-    /// Scheme, host and perhaps a port and a path, without a slash at the end.
+    /// Scheme, host and perhaps a port and a path, without a slash at the end. A name and password
+    /// before the host are refused: the address stands in manifests and messages, and who asks is
+    /// said by [`Self::token`].
     pub endpoint: String,
-    /// Who asks. Sent to the endpoint alone, never to where it redirects.
+    /// Who asks. Sent to scheme, host and port of the endpoint alone, never to where it redirects.
     pub token: Option<Token>,
     /// Where a token would have been looked for; messages say it.
     pub token_hint: String,
@@ -53,15 +64,10 @@ impl HubSettings {
     /// Settings for an endpoint, without token, proxy and certificates of its own.
     ///
     /// # Errors
-    /// [`Error::Setting`] when the endpoint is not `http://` or `https://` and a host.
+    /// [`Error::Setting`] when the endpoint is not `http://` or `https://` and a host, or holds a
+    /// name and password.
     pub fn new(endpoint: &str) -> Result<Self> {
-        let trimmed = endpoint.trim_end_matches('/');
-        let host = trimmed.strip_prefix("https://").or_else(|| trimmed.strip_prefix("http://"));
-        if !host.is_some_and(|host| !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_graphic())) {
-            let reason =
-                format!("`{}` is not http:// or https:// and a host", crate::error::shortened(endpoint));
-            return Err(Error::Setting { variable: "HF_ENDPOINT", reason });
-        }
+        let trimmed = check_endpoint(endpoint)?;
         Ok(Self {
             endpoint: trimmed.to_owned(),
             token: None,
@@ -100,11 +106,34 @@ impl HubSettings {
             .map(|(variable, path)| {
                 let path = PathBuf::from(path);
                 let failed = |error| format!("cannot read {}: {error}", path.display());
-                fs::read(&path).map_err(|error| Error::Setting { variable, reason: failed(error) })
+                read_setting(&path, MAX_CERTIFICATES_BYTES)
+                    .map_err(|error| Error::Setting { variable, reason: failed(error) })
             })
             .transpose()?;
         Ok(settings)
     }
+}
+
+/// The endpoint without slashes at its end.
+///
+/// # Errors
+/// [`Error::Setting`], which shows no name, password or query that it may hold.
+pub(crate) fn check_endpoint(endpoint: &str) -> Result<&str> {
+    let refused = |reason| Error::Setting { variable: "HF_ENDPOINT", reason };
+    let trimmed = endpoint.trim_end_matches('/');
+    let rest =
+        trimmed.strip_prefix("https://").or_else(|| trimmed.strip_prefix("http://")).unwrap_or_default();
+    let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    if host.contains('@') {
+        let reason = "it holds a name or a password; give the address without them, and a token in HF_TOKEN";
+        return Err(refused(reason.to_owned()));
+    }
+    let is_path = |byte: u8| byte.is_ascii_graphic() && !b"?#\\".contains(&byte);
+    if host.is_empty() || !rest.bytes().all(is_path) {
+        let shown = shortened(&shown(endpoint));
+        return Err(refused(format!("`{shown}` is not http:// or https:// with a host and perhaps a path")));
+    }
+    Ok(trimmed)
 }
 
 /// An access token. Its text appears in no message.
@@ -146,7 +175,7 @@ fn token_of_environment() -> Result<(Option<Token>, String)> {
     let Some(path) = token_path() else {
         return Ok((None, "set HF_TOKEN".to_owned()));
     };
-    match fs::read_to_string(&path) {
+    match read_setting(&path, MAX_TOKEN_BYTES).map(|text| String::from_utf8_lossy(&text).into_owned()) {
         Ok(text) if text.trim().is_empty() => {
             Ok((None, format!("set HF_TOKEN ({} is empty)", path.display())))
         }
@@ -159,6 +188,11 @@ fn token_of_environment() -> Result<(Option<Token>, String)> {
         // public models.
         Err(_) => Ok((None, format!("set HF_TOKEN or write one to {}", path.display()))),
     }
+}
+
+/// A small file that the user's environment names: perhaps a link or a pipe.
+fn read_setting(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    files::read_at_most(fs::File::open(path)?, limit)
 }
 
 /// The file that holds the token of this user.
@@ -187,6 +221,25 @@ mod tests {
         for endpoint in ["", "https://", "huggingface.co", "ftp://host", "http://a b", "http://h\r\nX: y"] {
             assert!(HubSettings::new(endpoint).is_err(), "{endpoint:?}");
         }
+    }
+
+    #[test]
+    fn endpoints_hold_no_secrets() {
+        for endpoint in [
+            "https://me:SECRET@host",
+            "https://SECRET@host/path",
+            "http://me:SECRET@",
+            "me:SECRET@host",
+            "ftp://me:SECRET@host",
+            "https://host?token=SECRET",
+            "https://host/path#SECRET",
+            "https://host\\@SECRET",
+            "https://me:SECRET@host b",
+        ] {
+            let error = HubSettings::new(endpoint).expect_err(endpoint).to_string();
+            assert!(error.starts_with("HF_ENDPOINT: ") && !error.contains("SECRET"), "{error}");
+        }
+        assert_eq!(HubSettings::new("https://host/a@b").unwrap().endpoint, "https://host/a@b");
     }
 
     #[test]

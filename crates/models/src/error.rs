@@ -68,6 +68,15 @@ pub enum Error {
         limit: u64,
     },
 
+    /// A JSON file of a model folder has more values than any such file.
+    #[error("{} has more than {limit} values, which no model needs", path.display())]
+    TooManyValues {
+        /// The file.
+        path: PathBuf,
+        /// Most values that are read.
+        limit: usize,
+    },
+
     /// A text file of a model folder is not UTF-8.
     #[error("{} is not UTF-8 text", path.display())]
     NotUtf8 {

@@ -1,7 +1,9 @@
 //! The formats of adapter files.
 
 mod gguf;
+mod patterns;
 mod peft;
+mod simple;
 
 use std::fs::File;
 use std::io::Read;

@@ -6,18 +6,27 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use gguf_rs_lite::TensorData;
-use regex::Regex;
 use ruvllm_kernels::quant::WeightFormat;
 use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::patterns::Patterns;
+use super::simple::{Simple, first_set, numbers};
 use crate::error::{Error, Result};
 use crate::file::{Factor, LoraFile, Update};
 use crate::place::{Projection, RowOrder};
 
 const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";
+
+/// Largest configuration that is read, in bytes. One with a rank and a scale for each matrix of 126
+/// layers has 150 KB.
+const MAX_CONFIG_BYTES: u64 = 1 << 20;
+
+/// Longest list of tensors that is read, in bytes: some 20,000 pairs of factors at most. Those of
+/// all matrices of 126 layers take 300 KB.
+const MAX_HEADER_BYTES: u64 = 4 << 20;
 
 /// What comes before a layer's number in the names of decoders, alone or beside an encoder of
 /// images.
@@ -46,11 +55,11 @@ struct Config {
     r: Option<usize>,
     lora_alpha: Option<f64>,
     use_rslora: Option<bool>,
+    #[serde(deserialize_with = "numbers")]
     rank_pattern: Option<Map<String, Value>>,
+    #[serde(deserialize_with = "numbers")]
     alpha_pattern: Option<Map<String, Value>>,
-    init_lora_weights: Option<Value>,
-    #[serde(flatten)]
-    others: Map<String, Value>,
+    init_lora_weights: Option<Simple>,
 }
 
 /// Fields that are not set in a plain LoRA, and what they ask for.
@@ -76,8 +85,7 @@ struct Scales {
     rank: usize,
     alpha: f64,
     by_root: bool,
-    ranks: Vec<(Regex, f64)>,
-    alphas: Vec<(Regex, f64)>,
+    patterns: Patterns,
 }
 
 pub(crate) fn open(folder: &Path) -> Result<LoraFile> {
@@ -91,9 +99,11 @@ pub(crate) fn open_weights(weights: &Path) -> Result<LoraFile> {
 
 fn read(folder: &Path, weights: &Path) -> Result<LoraFile> {
     let path = folder.join(CONFIG);
-    let text = std::fs::read(&path).map_err(|source| Error::Read { path, source })?;
-    let scales =
-        serde_json::from_slice(&text).map_err(|source| Error::Config { source }).and_then(Scales::new)?;
+    let text =
+        gguf_rs_lite::read_bounded(&path, MAX_CONFIG_BYTES).map_err(|source| Error::Read { path, source })?;
+    let invalid = |source| Error::Config { source };
+    let more = first_set(&text, &MORE.map(|(name, _)| name)).map_err(invalid)?;
+    let scales = Scales::new(serde_json::from_slice(&text).map_err(invalid)?, more)?;
     if !weights.exists() && folder.join("adapter_model.bin").exists() {
         let what = "its weights are a pickle (adapter_model.bin); save it again with safe_serialization=True";
         return Err(Error::Unsupported { what: what.to_owned() });
@@ -104,6 +114,7 @@ fn read(folder: &Path, weights: &Path) -> Result<LoraFile> {
 }
 
 fn updates(data: &TensorData, scales: &Scales) -> Result<Vec<Update>> {
+    check_header(data.as_bytes())?;
     let (header, metadata) =
         SafeTensors::read_metadata(data.as_bytes()).map_err(|source| Error::Safetensors { source })?;
     let mut factors: BTreeMap<String, [Option<Factor>; 2]> = BTreeMap::new();
@@ -129,13 +140,22 @@ fn updates(data: &TensorData, scales: &Scales) -> Result<Vec<Update>> {
     for (module, pair) in factors {
         let [Some(a), Some(b)] = pair else { return Err(Error::Half { name: module }) };
         let place = place(&module).ok_or_else(|| Error::UnknownMatrix { name: module.clone() })?;
-        let expected = scales.rank_of(&module);
+        let given = scales.patterns.of(&module);
+        let expected = given.rank.map_or(scales.rank, |rank| rank as usize);
         if a.rows != expected {
             return Err(Error::Rank { name: module, found: a.rows, expected });
         }
-        updates.push(Update::new(&module, place, (a, b), |rank| scales.scale_of(&module, rank))?);
+        updates.push(Update::new(&module, place, (a, b), |rank| scales.scale(given.alpha, rank))?);
     }
     Ok(updates)
+}
+
+/// Refuses a list of tensors that is longer than any adapter's, before it is parsed.
+fn check_header(bytes: &[u8]) -> Result<()> {
+    match bytes.first_chunk().map(|&length| u64::from_le_bytes(length)) {
+        Some(found) if found > MAX_HEADER_BYTES => Err(Error::Header { found, limit: MAX_HEADER_BYTES }),
+        _ => Ok(()),
+    }
 }
 
 /// The module of a tensor, and whether it is its `A` or `B`.
@@ -171,23 +191,17 @@ fn place(module: &str) -> Option<(Projection, usize)> {
 }
 
 impl Scales {
-    fn new(config: Config) -> Result<Self> {
+    /// `more` is the first field that is set and asks for [`MORE`].
+    fn new(config: Config, more: Option<&str>) -> Result<Self> {
         let refuse = |what: &str| Err(Error::Unsupported { what: what.to_owned() });
         match config.peft_type.as_deref() {
             Some("LORA") => {}
             other => return refuse(&format!("peft_type is {}", other.unwrap_or("missing"))),
         }
-        let is_set = |value: &Value| match value {
-            Value::Null | Value::Bool(false) => false,
-            Value::Array(list) => !list.is_empty(),
-            Value::Object(fields) => !fields.is_empty(),
-            _ => true,
-        };
-        if let Some((name, what)) = MORE.iter().find(|(name, _)| config.others.get(*name).is_some_and(is_set))
-        {
+        if let Some((name, what)) = MORE.iter().find(|(name, _)| Some(*name) == more) {
             return refuse(&format!("it {what} ({name})"));
         }
-        if let Some(Value::String(begin)) = &config.init_lora_weights
+        if let Some(Simple::Text(begin)) = &config.init_lora_weights
             && !HARMLESS.contains(&begin.as_str())
         {
             return refuse(&format!(
@@ -201,34 +215,14 @@ impl Scales {
             rank,
             alpha,
             by_root: config.use_rslora.unwrap_or(false),
-            ranks: patterns(config.rank_pattern)?,
-            alphas: patterns(config.alpha_pattern)?,
+            patterns: Patterns::new(config.rank_pattern, config.alpha_pattern)?,
         })
     }
 
-    fn rank_of(&self, module: &str) -> usize {
-        first_match(&self.ranks, module).map_or(self.rank, |rank| rank as usize)
-    }
-
-    /// Alpha by rank, or by its root.
-    fn scale_of(&self, module: &str, rank: usize) -> f32 {
-        let alpha = first_match(&self.alphas, module).unwrap_or(self.alpha);
+    /// Alpha by rank, or by its root; `alpha` is that of a pattern.
+    fn scale(&self, alpha: Option<f64>, rank: usize) -> f32 {
+        let alpha = alpha.unwrap_or(self.alpha);
         let rank = rank as f64;
         (alpha / if self.by_root { rank.sqrt() } else { rank }) as f32
     }
-}
-
-/// A pattern is the end of a module's name, from a dot on, and may be a regular expression.
-fn patterns(fields: Option<Map<String, Value>>) -> Result<Vec<(Regex, f64)>> {
-    let pattern = |(key, value): (String, Value)| {
-        let invalid = || Error::Pattern { pattern: key.clone() };
-        let regex = Regex::new(&format!(r"^(?:.*\.)?(?:{key})$")).map_err(|_| invalid())?;
-        Ok((regex, value.as_f64().ok_or_else(invalid)?))
-    };
-    fields.unwrap_or_default().into_iter().map(pattern).collect()
-}
-
-/// The value of the first pattern that names the module.
-fn first_match(patterns: &[(Regex, f64)], module: &str) -> Option<f64> {
-    patterns.iter().find(|(regex, _)| regex.is_match(module)).map(|&(_, value)| value)
 }

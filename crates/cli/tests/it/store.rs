@@ -71,6 +71,7 @@ fn a_model_is_pulled_listed_used_and_removed() {
             "complete",
             "pulled_unix",
             "files",
+            "unverified_files",
             "downloaded_bytes",
             "freed_bytes"
         ]
@@ -187,6 +188,51 @@ fn a_wrong_checksum_is_one_line() {
     place.run(&["pull", SOURCE]).fails_with(1, &["tiny.gguf", "SHA-256", &sha256(&tiny())]);
     place.run(&["inspect", "tiny"]).fails_with(1, &["not complete", "hf://org/repo"]);
     assert!(place.run(&["list"]).text().contains("not complete"));
+}
+
+#[test]
+fn files_without_validators_are_called_unverified() {
+    let place = Place::new(&[("tiny.gguf", tiny())]);
+    place.hub.set(Faults { has_no_validators: true, ..Faults::default() });
+    assert!(place.run(&["pull", SOURCE]).text().contains("\nunverified: tiny.gguf "));
+    assert!(place.run(&["info", "tiny"]).text().ends_with(&format!("{} unverified\n", sha256(&tiny()))));
+    assert_eq!(place.run(&["info", "tiny", "--json"]).json()["files"][0]["unverified"], true);
+    assert_eq!(place.run(&["pull", SOURCE, "--json"]).json()["unverified_files"], 1);
+}
+
+#[test]
+fn an_endpoint_with_a_password_is_refused() {
+    let place = Place::new(&[("tiny.gguf", tiny())]);
+    let endpoint = place.hub.endpoint().replace("http://", "http://me:SECRET@");
+    let output = place.command(&["pull", SOURCE]).env("HF_ENDPOINT", endpoint).output().unwrap();
+    let run = finish(&["pull"], output);
+    run.fails_with(1, &["HF_ENDPOINT", "name or a password", "HF_TOKEN"]);
+    assert!(!format!("{run:?}").contains("SECRET"));
+}
+
+#[test]
+fn a_damaged_entry_is_one_line() {
+    let place = Place::new(&[("tiny.gguf", tiny())]);
+    place.run(&["pull", SOURCE, "--as", "good"]).text();
+    place.run(&["pull", SOURCE, "--as", "bad"]).text();
+    fs::write(place.home.path().join("models/manifests/bad.json"), "{\"a\u{1b}").unwrap();
+    let list = place.run(&["list"]);
+    let lines: Vec<&str> = list.text().lines().collect();
+    assert!(lines[0].starts_with("bad ") && lines[0].contains("damaged"), "{lines:?}");
+    assert!(lines[0].ends_with("`ruvllm rm bad`") && lines[1].starts_with("good "), "{lines:?}");
+    let document = place.run(&["list", "--json"]).json();
+    assert_eq!(
+        (&document["models"][0]["name"], &document["damaged"][0]["name"]),
+        (&"good".into(), &"bad".into())
+    );
+    place.run(&["info", "good"]).text();
+    place.run(&["inspect", "good"]).text();
+    place.run(&["info", "bad"]).fails_with(1, &["bad.json is damaged", "remove the model"]);
+    place.run(&["pull", SOURCE, "--as", "bad"]).fails_with(1, &["bad.json is damaged"]);
+    place.run(&["pull", SOURCE, "--as", "other"]).text();
+    place.run(&["rm", "other"]).text();
+    assert_eq!(place.run(&["rm", "bad"]).text(), "bad removed, 0 B freed\n");
+    place.run(&["pull", SOURCE, "--as", "bad"]).text();
 }
 
 #[test]

@@ -9,19 +9,18 @@ use ureq::Agent;
 use ureq::http::{HeaderMap, Response};
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig};
 
+use crate::address::shown;
 use crate::error::{Error, Result, shortened};
+use crate::limits::{MAX_FILE_BYTES, MAX_LISTING_BYTES};
 use crate::listing::{Listing, RemoteFile};
 use crate::reference::ModelReference;
-use crate::settings::HubSettings;
+use crate::settings::{HubSettings, check_endpoint};
 
 mod redirect;
 mod retry;
 mod retry_after;
 
 pub(crate) use retry::{Failure, Retries};
-
-/// The longest answer that is read as text.
-const LONGEST_TEXT: u64 = 64 << 20;
 
 /// Redirects that are followed for one request.
 const MAX_REDIRECTS: usize = 8;
@@ -39,8 +38,12 @@ pub struct Hub {
 /// What a request is for: the reader of its answer differs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Method {
-    Get,
+    /// A list of files.
+    List,
+    /// Facts of a file.
     Head,
+    /// A file or a range of it.
+    File,
 }
 
 /// The answer of the last server of a chain of redirects.
@@ -56,6 +59,8 @@ pub(crate) struct Answer {
 pub(crate) struct Linked {
     /// `X-Linked-Etag`, or the `ETag` of the hub's own answer, without quotes.
     pub(crate) etag: Option<String>,
+    /// The ETag stands for equal meaning, not for equal bytes (RFC 9110, section 8.8.1).
+    pub(crate) is_weak: bool,
     /// `X-Linked-Size`, or the length of the answer.
     pub(crate) bytes: Option<u64>,
     /// `X-Repo-Commit`.
@@ -69,16 +74,34 @@ pub(crate) struct FileFacts {
     pub(crate) bytes: u64,
     /// Names this version of the file.
     pub(crate) etag: Option<String>,
+    /// The ETag is weak: other bytes may have the same.
+    pub(crate) is_weak: bool,
     /// SHA-256 of the file in hexadecimal; the hub knows it of large files only.
     pub(crate) sha256: Option<String>,
+}
+
+impl FileFacts {
+    /// True if parts of several answers can be put together: the SHA-256 is checked when all are
+    /// there, or every answer has the ETag of these bytes. `If-Range` would be asked of where the
+    /// hub redirects, whose ETags are others.
+    pub(crate) fn allow_ranges(&self) -> bool {
+        self.sha256.is_some() || (self.etag.is_some() && !self.is_weak)
+    }
+
+    /// True if nothing tells another version of the file from this one.
+    pub(crate) fn are_unverified(&self) -> bool {
+        self.sha256.is_none() && self.etag.is_none()
+    }
 }
 
 impl Hub {
     /// A client with these settings.
     ///
     /// # Errors
-    /// [`Error::Setting`] for certificates that are not PEM.
+    /// [`Error::Setting`] for certificates that are not PEM, and an endpoint that
+    /// [`HubSettings::new`] would refuse.
     pub fn new(settings: HubSettings) -> Result<Self> {
+        check_endpoint(&settings.endpoint)?;
         let roots = settings.certificates.as_deref().map_or(Ok(RootCerts::WebPki), roots)?;
         let proxy = if settings.proxy_of_environment { ureq::Proxy::try_from_env() } else { None };
         let config = Agent::config_builder()
@@ -123,19 +146,22 @@ impl Hub {
             reference.repo()
         );
         Retries::brief(&self.settings).run(|| {
-            let mut answer = self.request(Method::Get, &url, None)?;
+            let mut answer = self.request(Method::List, &url, None)?;
             let mut text = Vec::new();
-            let read = answer.response.body_mut().as_reader().take(LONGEST_TEXT + 1).read_to_end(&mut text);
+            let read =
+                answer.response.body_mut().as_reader().take(MAX_LISTING_BYTES + 1).read_to_end(&mut text);
             if let Err(source) = read {
                 let bytes = text.len() as u64;
                 return Err(Failure::passing(Error::Interrupted { url: shown(&url), bytes, source }));
             }
-            if text.len() as u64 > LONGEST_TEXT {
-                let reason = format!("the list of files is longer than {LONGEST_TEXT} bytes");
+            if text.len() as u64 > MAX_LISTING_BYTES {
+                let reason = format!("the list of files is longer than {MAX_LISTING_BYTES} bytes");
                 return Err(Failure::lasting(Error::Answer { url: shown(&url), reason }));
             }
-            Listing::from_json(&text)
-                .map_err(|reason| Failure::lasting(Error::Answer { url: shown(&url), reason }))
+            Listing::from_json(&text).map_err(|error| {
+                let reason = error.to_string();
+                Failure::lasting(Error::Answer { url: shown(&url), reason })
+            })
         })
     }
 
@@ -155,8 +181,8 @@ impl Hub {
         let linked =
             Retries::new(&self.settings).run(|| Ok(self.request(Method::Head, &url, None)?.linked))?;
         let unexpected = |reason: String| Error::Answer { url: shown(&url), reason };
-        if let Some(other) = linked.commit.filter(|other| other != commit) {
-            return Err(unexpected(format!("it is of the revision {}, not {commit}", shortened(&other))));
+        if let Some(other) = linked.commit.as_ref().filter(|other| *other != commit) {
+            return Err(unexpected(format!("it is of the revision {}, not {commit}", shortened(other))));
         }
         let told = linked.etag.as_deref().filter(|etag| crate::digest::is_sha256(etag)).map(str::to_owned);
         if let (Some(told), Some(listed)) = (&told, &file.sha256)
@@ -168,12 +194,21 @@ impl Hub {
         if let Some(listed) = file.bytes.filter(|&listed| listed != bytes) {
             return Err(unexpected(format!("the length {bytes} differs from that of the list, {listed}")));
         }
-        Ok(FileFacts { bytes, etag: linked.etag, sha256: file.sha256.clone().or(told) })
+        if bytes > MAX_FILE_BYTES {
+            return Err(unexpected(format!("the length {bytes} is more than {MAX_FILE_BYTES}")));
+        }
+        let Linked { etag, is_weak, .. } = linked;
+        Ok(FileFacts { bytes, etag, is_weak, sha256: file.sha256.clone().or(told) })
     }
 
     /// Asks for a range of a file. The server may answer with the whole of it.
     pub(crate) fn range(&self, url: &str, range: &Range<u64>) -> Result<Answer, Failure> {
-        self.request(Method::Get, url, Some(range))
+        self.request(Method::File, url, Some(range))
+    }
+
+    /// Asks for a file.
+    pub(crate) fn whole(&self, url: &str) -> Result<Answer, Failure> {
+        self.request(Method::File, url, None)
     }
 
     /// One request with its redirects.
@@ -195,7 +230,7 @@ impl Hub {
             let is_described = linked.bytes.is_some() && linked.etag.is_some();
             let location = header(response.headers(), "location").unwrap_or_default();
             let next = redirect::resolve(&target, location).ok_or_else(|| {
-                let reason = format!("it redirects to `{}`", shortened(location));
+                let reason = format!("it redirects to `{}`", shortened(&shown(location)));
                 Failure::lasting(Error::Answer { url: shown(url), reason })
             })?;
             if method == Method::Head && is_described && !redirect::is_below(&next, &self.settings.endpoint) {
@@ -215,7 +250,7 @@ impl Hub {
         at_hub: bool,
     ) -> Result<Response<ureq::Body>, ureq::Error> {
         let mut request = match method {
-            Method::Get => self.agent.get(url),
+            Method::List | Method::File => self.agent.get(url),
             Method::Head => self.agent.head(url),
         };
         // Lengths and ranges count the bytes of the file, not those of a compressed form.
@@ -226,8 +261,8 @@ impl Hub {
         if let Some(token) = self.settings.token.as_ref().filter(|_| at_hub) {
             request = request.header("Authorization", token.header());
         }
-        if range.is_none() {
-            // Whoever copies a range watches its speed; a list comes at once or not at all.
+        if method != Method::File {
+            // Whoever copies a file watches its speed; a list comes at once or not at all.
             request = request.config().timeout_recv_body(Some(self.settings.silence * 4)).build();
         }
         request.call()
@@ -267,6 +302,7 @@ impl Linked {
         let own_etag = || header(headers, "etag").filter(|_| is_final && at_hub);
         self.etag = self.etag.take().or_else(|| {
             let etag = header(headers, "x-linked-etag").filter(|_| at_hub).or_else(own_etag)?;
+            self.is_weak = etag.starts_with("W/");
             Some(etag.trim_start_matches("W/").trim_matches('"').to_owned())
         });
         self.bytes = self
@@ -299,11 +335,6 @@ fn connection_failure(url: &str, error: ureq::Error) -> Failure {
 /// A header's text.
 pub(crate) fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name)?.to_str().ok()
-}
-
-/// An address for messages: without the query, which may hold a signature.
-pub(crate) fn shown(url: &str) -> String {
-    url.split(['?', '#']).next().unwrap_or_default().to_owned()
 }
 
 /// The certificates of a PEM text.
@@ -344,11 +375,6 @@ mod tests {
         assert_eq!(encoded("sub/a b+c.gguf", true), "sub/a%20b%2Bc.gguf");
         assert_eq!(encoded("refs/pr/1", false), "refs%2Fpr%2F1");
         assert_eq!(encoded("\u{e9}", true), "%C3%A9");
-    }
-
-    #[test]
-    fn messages_hold_no_signatures() {
-        assert_eq!(shown("https://host/path?X-Signature=secret#x"), "https://host/path");
     }
 
     #[test]

@@ -4,7 +4,8 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use crate::client::{FileFacts, Hub, shown};
+use crate::address::shown;
+use crate::client::{FileFacts, Hub};
 use crate::digest::sha256_of_file;
 use crate::error::{Error, Result};
 
@@ -86,6 +87,9 @@ impl Download<'_> {
     fn create(&self, partial: &Partial) -> Result<Pieces> {
         partial.create(self.facts)?;
         let (bytes, settings) = (self.facts.bytes, self.hub.settings());
+        if !self.facts.allow_ranges() {
+            return Ok(Pieces::new(bytes, bytes));
+        }
         let piece_bytes = Pieces::sensible_length(bytes, settings.connections, settings.piece_bytes);
         Ok(Pieces::new(bytes, piece_bytes))
     }

@@ -1,7 +1,7 @@
 //! A file that has not arrived as a whole, and beside it what has.
 
 use std::fs::{self, OpenOptions};
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 use super::pieces::Pieces;
 use crate::client::FileFacts;
 use crate::error::{Result, file_error};
+use crate::files;
+use crate::limits::MAX_RECORD_BYTES;
 
 /// What is appended to the name of a file that has not arrived as a whole.
 const PARTIAL: &str = ".part";
@@ -55,22 +57,24 @@ impl Partial {
         &self.data
     }
 
-    /// What has arrived of this very version of the file. Whatever does not fit together counts as
-    /// nothing.
-    pub(crate) fn done_bytes(&self, facts: &FileFacts) -> u64 {
-        self.load(facts).map_or(0, |pieces| pieces.done_bytes())
+    /// Bytes of the disk that what has arrived takes. They are used for the rest of the file, or
+    /// free before it is fetched from the start.
+    pub(crate) fn disk_bytes(&self) -> u64 {
+        files::disk_bytes_at(&self.data)
     }
 
-    /// See [`Self::done_bytes`]. Only files with a checksum are continued: the record may be ahead
-    /// of the data after a power cut, and the checksum would notice.
+    /// Pieces that have arrived of this very version of the file. A record that does not fit counts
+    /// as none. Only files with a checksum are continued: the record may be ahead of the data after
+    /// a power cut, and the checksum would notice.
     pub(super) fn load(&self, facts: &FileFacts) -> Option<Pieces> {
         facts.sha256.as_ref()?;
-        let state: State = serde_json::from_slice(&fs::read(&self.state).ok()?).ok()?;
+        let state: State =
+            serde_json::from_slice(&files::read_bounded(&self.state, MAX_RECORD_BYTES).ok()?).ok()?;
         let is_same = state.version == STATE_VERSION
             && state.etag == facts.etag
             && state.sha256 == facts.sha256
             && state.bytes == facts.bytes
-            && fs::metadata(&self.data).is_ok_and(|data| data.len() == facts.bytes);
+            && fs::symlink_metadata(&self.data).is_ok_and(|data| data.is_file() && data.len() == facts.bytes);
         Pieces::resumed(state.bytes, state.piece_bytes, state.done).filter(|_| is_same)
     }
 
@@ -98,27 +102,25 @@ impl Partial {
         let temporary = self.state.with_extension("new");
         serde_json::to_vec(&state)
             .map_err(io::Error::from)
-            .and_then(|text| fs::write(&temporary, text))
+            .and_then(|text| files::create(&temporary)?.write_all(&text))
             .and_then(|()| fs::rename(&temporary, &self.state))
             .map_err(file_error("write", &self.state))
     }
 
     /// Gives the whole file its name, once it is on the disk.
     pub(super) fn finish(self) -> Result<()> {
-        OpenOptions::new()
-            .write(true)
-            .open(&self.data)
+        files::open_regular(&self.data, OpenOptions::new().write(true))
             .and_then(|file| file.sync_all())
             .and_then(|()| fs::rename(&self.data, &self.target))
             .map_err(file_error("write", &self.target))?;
-        crate::files::sync_folder_of(&self.target)?;
-        crate::files::remove(&self.state)
+        files::sync_folder_of(&self.target)?;
+        files::remove(&self.state)
     }
 
     /// Deletes what has arrived.
     pub(super) fn discard(&self) -> Result<()> {
-        crate::files::remove(&self.state)?;
-        crate::files::remove(&self.data)
+        files::remove(&self.state)?;
+        files::remove(&self.data)
     }
 
     /// The file that receives the bytes, and the record.

@@ -12,8 +12,10 @@ use parking_lot::Mutex;
 
 use super::partial::Partial;
 use super::pieces::Pieces;
-use crate::client::{Answer, Failure, FileFacts, Hub, Linked, Retries, header, shown};
+use crate::address::shown;
+use crate::client::{Answer, Failure, FileFacts, Hub, Linked, Retries, header};
 use crate::error::{Error, Result, file_error};
+use crate::files;
 
 /// Time between two records of what has arrived.
 const RECORD_EVERY: Duration = Duration::from_millis(500);
@@ -130,7 +132,8 @@ impl Transfer<'_> {
     /// One connection: takes pieces until there are none left.
     fn work(&self, state: &TransferState) -> Result<(), Stop> {
         let path = self.partial.data();
-        let mut file = OpenOptions::new().write(true).open(path).map_err(file_error("write", path))?;
+        let mut file =
+            files::open_regular(path, OpenOptions::new().write(true)).map_err(file_error("write", path))?;
         let is_stopped = || state.is_stopped.load(Ordering::Relaxed);
         loop {
             let next = state.counts.lock().pieces.take();
@@ -152,28 +155,31 @@ impl Transfer<'_> {
         }
     }
 
-    /// One request for what is missing of a piece.
+    /// One request for what is missing of a piece, or for the file where parts of several answers
+    /// may be of several versions.
     fn fetch(&self, state: &TransferState, file: &mut File, piece: usize) -> Result<(), Missed> {
         let (missing, whole) = {
             let pieces = &state.counts.lock().pieces;
             (pieces.missing(piece), pieces.whole(piece))
         };
-        let answer = self.hub.range(self.url, &missing)?;
+        let by_ranges = self.facts.allow_ranges();
+        let answer = if by_ranges { self.hub.range(self.url, &missing) } else { self.hub.whole(self.url) }?;
         self.check_version(&answer.linked)?;
         let range = match answer.response.status().as_u16() {
-            206 => {
+            206 if by_ranges => {
                 self.check_range(&answer, &missing)?;
                 missing
             }
             // The whole file is fine when the whole file is wanted; what was there of it is written
             // again.
             200 if whole == (0..self.facts.bytes) => {
+                self.check_length(&answer)?;
                 state.counts.lock().pieces.restart(piece);
                 whole
             }
             200 => return Err(Missed::NoRanges),
             status => {
-                let reason = format!("status {status} to a request for a range");
+                let reason = format!("status {status} to a request for a file");
                 return Err(Failure::lasting(Error::Answer { url: shown(self.url), reason }).into());
             }
         };
@@ -184,6 +190,21 @@ impl Transfer<'_> {
     fn check_version(&self, linked: &Linked) -> Result<(), Failure> {
         match (&linked.etag, &self.facts.etag) {
             (Some(found), Some(expected)) if found != expected => {
+                Err(Failure::lasting(Error::Changed { file: self.name.to_owned() }))
+            }
+            (None, Some(_)) if self.facts.sha256.is_none() => {
+                let reason = "it has no ETag, unlike the answer before it".to_owned();
+                Err(Failure::lasting(Error::Answer { url: shown(self.url), reason }))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses a whole file of another length.
+    fn check_length(&self, answer: &Answer) -> Result<(), Failure> {
+        let length = header(answer.response.headers(), "content-length");
+        match length.and_then(|text| text.trim().parse::<u64>().ok()) {
+            Some(length) if length != self.facts.bytes => {
                 Err(Failure::lasting(Error::Changed { file: self.name.to_owned() }))
             }
             _ => Ok(()),

@@ -1,9 +1,11 @@
 //! Locks between processes: files that are locked while somebody works, and stay empty.
 
 use std::fs::{File, OpenOptions, TryLockError};
+use std::io::ErrorKind;
 use std::path::Path;
 
 use crate::error::{Error, Result, file_error};
+use crate::files;
 
 /// A lock that is held until it is dropped, or its process ends in whatever way.
 #[derive(Debug)]
@@ -33,6 +35,11 @@ impl Lock {
 
 fn open(path: &Path) -> Result<File> {
     // A lock file is never removed: another process may wait for the one that is there.
-    let opened = OpenOptions::new().create(true).write(true).truncate(false).open(path);
-    opened.map_err(file_error("create", path))
+    match OpenOptions::new().create_new(true).write(true).open(path) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            files::open_regular(path, OpenOptions::new().write(true))
+        }
+        created => created,
+    }
+    .map_err(file_error("create", path))
 }

@@ -1,20 +1,20 @@
 //! What the store knows of a model: one JSON file per name.
 
-use std::fs;
 use std::io;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::address::shown;
 use crate::digest::is_sha256;
-use crate::error::{Error, Result, file_error};
-use crate::reference::{ModelReference, is_name, is_safe_path};
+use crate::error::{Error, Result};
+use crate::files;
+use crate::limits::{MAX_MANIFEST_BYTES, MAX_MODEL_FILES};
+use crate::names::path_fault;
+use crate::reference::{ModelReference, is_name};
 
 /// Version of the form; others are refused.
 const VERSION: u32 = 1;
-
-/// The longest manifest that is read.
-const LONGEST: u64 = 64 << 20;
 
 /// A file of a model in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,6 +26,10 @@ pub struct StoredFile {
     pub bytes: u64,
     /// SHA-256 in lower-case hexadecimal, computed when the file arrived; absent before.
     pub sha256: Option<String>,
+    /// True if the hub stated neither a SHA-256 nor an ETag: nothing but the length was held
+    /// against what it says, so the SHA-256 is that of whatever arrived.
+    #[serde(default)]
+    pub unverified: bool,
 }
 
 /// A model of the store as it is written.
@@ -58,7 +62,7 @@ impl Manifest {
             version: VERSION,
             name: name.to_owned(),
             source: reference.to_string(),
-            endpoint: endpoint.to_owned(),
+            endpoint: shown(endpoint),
             commit: commit.to_owned(),
             model: model.to_owned(),
             pulled_unix: 0,
@@ -69,20 +73,32 @@ impl Manifest {
     /// Reads the manifest at `path`; `None` when there is none.
     ///
     /// # Errors
-    /// One that is damaged. Whoever wrote it, its paths lead nowhere outside the store.
+    /// [`Error::Manifest`] for one that cannot be read or is damaged. Whoever wrote it, its paths
+    /// lead nowhere outside the store.
     pub(super) fn read(path: &Path) -> Result<Option<Self>> {
         let damaged = |reason: String| Error::Manifest { path: path.to_owned(), reason };
-        match fs::metadata(path) {
+        let text = match files::read_bounded(path, MAX_MANIFEST_BYTES) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Ok(file) if file.len() > LONGEST => {
-                return Err(damaged(format!("it is longer than {LONGEST} bytes")));
-            }
-            _ => {}
-        }
-        let text = fs::read(path).map_err(file_error("read", path))?;
-        let manifest: Self = serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()))?;
+            text => text.map_err(|error| damaged(error.to_string()))?,
+        };
+        let mut manifest: Self = serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()))?;
         manifest.check(path).map_err(|reason| damaged(reason.to_owned()))?;
+        // Earlier versions stored endpoints with passwords.
+        manifest.endpoint = shown(&manifest.endpoint);
         Ok(Some(manifest))
+    }
+
+    /// Repository and commit of the manifest at `path`, however damaged the rest of it is.
+    pub(super) fn owner(path: &Path) -> Option<(String, String)> {
+        #[derive(Deserialize)]
+        struct Owner {
+            source: String,
+            commit: String,
+        }
+        let text = files::read_bounded(path, MAX_MANIFEST_BYTES).ok()?;
+        let owner: Owner = serde_json::from_slice(&text).ok()?;
+        let reference: ModelReference = owner.source.parse().ok()?;
+        is_name(&owner.commit).then(|| (reference.repo().to_owned(), owner.commit))
     }
 
     fn check(&self, path: &Path) -> Result<(), &'static str> {
@@ -95,8 +111,11 @@ impl Manifest {
         if self.reference().is_none() || !is_name(&self.commit) {
             return Err("its source is not understood");
         }
-        if !self.files.iter().all(|file| is_safe_path(&file.path)) {
-            return Err("a path leads outside");
+        if self.files.len() > MAX_MODEL_FILES {
+            return Err("it has too many files");
+        }
+        if !self.files.iter().all(|file| path_fault(&file.path).is_none()) {
+            return Err("a path is not safe");
         }
         if !self.files.iter().all(|file| file.sha256.as_deref().is_none_or(is_sha256)) {
             return Err("a checksum is none");

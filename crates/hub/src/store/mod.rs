@@ -1,22 +1,28 @@
 //! The store: model files on this machine, under names.
 
-use std::collections::HashSet;
+use std::collections::BTreeMap;
 use std::env;
-use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::download::Partial;
 use crate::error::{Error, Result, file_error, listed};
 use crate::files;
 use crate::near::nearest;
 use crate::reference::{ModelReference, is_name};
 
+mod folder;
 mod lock;
 mod manifest;
+mod sweep;
 
 pub(crate) use lock::Lock;
 pub(crate) use manifest::Manifest;
 pub use manifest::StoredFile;
+
+/// Folder of the model files.
+const FILES: &str = "files";
+
+/// Folder of the locks.
+const LOCKS: &str = "locks";
 
 /// Model files on this machine, under names.
 ///
@@ -31,7 +37,8 @@ pub use manifest::StoredFile;
 /// locks/                             one empty file per repository
 /// ```
 ///
-/// Several processes may use one store. Making a `Store` touches no disk.
+/// Several processes may use one store. Making a `Store` touches no disk. The folder of the store
+/// may be a symbolic link; links in it are not followed where files are written or deleted.
 #[derive(Debug, Clone)]
 pub struct Store {
     root: PathBuf,
@@ -59,10 +66,27 @@ pub struct StoredModel {
     pub is_complete: bool,
 }
 
+/// A model of the store whose manifest cannot be read. [`Store::remove`] removes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DamagedModel {
+    /// Its name.
+    pub name: String,
+    /// The manifest.
+    pub path: PathBuf,
+    /// The damage, as the parser or the system describes it.
+    pub reason: String,
+}
+
 impl StoredModel {
     /// Length of all files together.
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.bytes).fold(0, u64::saturating_add)
+    }
+
+    /// The files of which the hub stated neither a SHA-256 nor an ETag.
+    pub fn unverified(&self) -> impl Iterator<Item = &StoredFile> {
+        self.files.iter().filter(|file| file.unverified)
     }
 }
 
@@ -106,27 +130,36 @@ impl Store {
     }
 
     /// All models in the order of their names; those whose download has not come to its end, too.
+    /// Models with a damaged manifest are left out: see [`Self::damaged`].
     ///
     /// # Errors
-    /// A damaged manifest, or a folder that cannot be read.
+    /// A folder that cannot be read.
     pub fn list(&self) -> Result<Vec<StoredModel>> {
-        let mut models: Vec<StoredModel> = Vec::new();
+        let mut models: BTreeMap<String, StoredModel> = BTreeMap::new();
         for (state, manifest) in self.manifests()? {
             // A model that is being updated is there as it was.
-            let is_update = state == State::Pending && models.iter().any(|model| model.name == manifest.name);
-            if !is_update {
-                models.push(self.model(state, manifest));
-            }
+            models.entry(manifest.name.clone()).or_insert_with(|| self.model(state, manifest));
         }
-        models.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(models)
+        Ok(models.into_values().collect())
+    }
+
+    /// The models whose manifest is damaged, in the order of their names.
+    ///
+    /// # Errors
+    /// A folder that cannot be read.
+    pub fn damaged(&self) -> Result<Vec<DamagedModel>> {
+        let mut models: BTreeMap<String, DamagedModel> = BTreeMap::new();
+        for (name, path, reason) in self.damaged_manifests()? {
+            models.entry(name.clone()).or_insert(DamagedModel { name, path, reason });
+        }
+        Ok(models.into_values().collect())
     }
 
     /// The model of a name, or of the reference that it was pulled by.
     ///
     /// # Errors
-    /// [`Error::UnknownModel`] with the names that come near, [`Error::Incomplete`], a damaged
-    /// manifest.
+    /// [`Error::UnknownModel`] with the names that come near, [`Error::Incomplete`],
+    /// [`Error::Manifest`] when that of this model is damaged.
     pub fn get(&self, name: &str) -> Result<StoredModel> {
         let found = match is_name(name) {
             true => self.find(name)?,
@@ -142,7 +175,8 @@ impl Store {
     /// The model of a name, complete or not.
     ///
     /// # Errors
-    /// [`Error::UnknownModel`] with the names that come near, a damaged manifest.
+    /// [`Error::UnknownModel`] with the names that come near, [`Error::Manifest`] when that of this
+    /// model is damaged.
     pub fn inspect(&self, name: &str) -> Result<StoredModel> {
         match self.find(name)? {
             Some(model) => Ok(model),
@@ -151,49 +185,93 @@ impl Store {
     }
 
     /// Removes a name, and the files that no other name needs. Gives the bytes of disk that are
-    /// free now.
+    /// free now. The manifest may be damaged.
     ///
     /// # Errors
-    /// [`Error::UnknownModel`]; [`Error::Busy`] while the model is being pulled; a file that cannot
-    /// be removed.
+    /// [`Error::UnknownModel`]; [`Error::Busy`] while the model is being pulled; [`Error::Link`]
+    /// when a folder of the store is one; a file that cannot be removed.
     pub fn remove(&self, name: &str) -> Result<u64> {
-        // Both manifests of a name are of one repository.
-        let Some((_, first)) = self.both(name)?.into_iter().next() else {
+        if self.both(name).is_empty() {
             return Err(self.unknown(name)?);
+        }
+        self.check_folders()?;
+        // Both manifests of a name are of one repository.
+        let Some(repo) = self.repos(name).into_iter().next() else {
+            // Nobody knows where its files are: those that no manifest names are looked for
+            // everywhere.
+            self.remove_manifests(name)?;
+            return self.sweep_all();
         };
-        let repo = first.repo();
         let _lock = self.lock(&repo)?;
         // Whoever had the lock before may have given the name to another.
-        if self.both(name)?.iter().any(|(_, manifest)| manifest.repo() != repo) {
+        if self.repos(name).iter().any(|other| *other != repo) {
             return Err(Error::Busy { repo });
         }
-        for state in [State::Complete, State::Pending] {
-            files::remove(&self.manifest_path(state, name))?;
-        }
+        self.remove_manifests(name)?;
         self.sweep(&repo)
+    }
+
+    /// Refuses a store whose folders are links: before anything is written or deleted.
+    pub(crate) fn check_folders(&self) -> Result<()> {
+        let folders = [State::Complete.folder(), State::Pending.folder(), FILES, LOCKS];
+        folders.into_iter().try_for_each(|folder| files::check_not_link(&self.root.join(folder)))
+    }
+
+    fn remove_manifests(&self, name: &str) -> Result<()> {
+        [State::Complete, State::Pending]
+            .into_iter()
+            .try_for_each(|state| files::remove(&self.manifest_path(state, name)))
+    }
+
+    /// The repositories that the manifests of a name are of, as far as they can be read.
+    fn repos(&self, name: &str) -> Vec<String> {
+        let repo = |(state, manifest): (State, Result<Manifest>)| match manifest {
+            Ok(manifest) => Some(manifest.repo()),
+            Err(_) => Manifest::owner(&self.manifest_path(state, name)).map(|(repo, _)| repo),
+        };
+        self.both(name).into_iter().filter_map(repo).collect()
     }
 
     /// Takes the lock of a repository.
     pub(crate) fn lock(&self, repo: &str) -> Result<Lock> {
-        let folder = self.root.join("locks");
-        files::create_folder(&folder)?;
+        let folder = self.root.join(LOCKS);
+        files::create_folder_below(&self.root, &folder)?;
         Lock::try_take(&folder.join(format!("{}.lock", flat(repo))), repo)
     }
 
     /// The folder of a repository's files at a commit.
     pub(crate) fn folder(&self, repo: &str, commit: &str) -> PathBuf {
-        self.root.join("files").join(flat(repo)).join(commit)
+        self.root.join(FILES).join(flat(repo)).join(commit)
     }
 
-    /// All manifests: complete ones first.
+    /// All manifests that can be read: complete ones first.
     pub(crate) fn manifests(&self) -> Result<Vec<(State, Manifest)>> {
+        let paths = self.manifest_paths()?.into_iter();
+        // One that another process removes meanwhile is left out.
+        let read = |(state, _, path): (State, String, PathBuf)| Some((state, Manifest::read(&path).ok()??));
+        Ok(paths.filter_map(read).collect())
+    }
+
+    /// Name, path and damage of the manifests that cannot be read: complete ones first.
+    fn damaged_manifests(&self) -> Result<Vec<(String, PathBuf, String)>> {
+        let paths = self.manifest_paths()?.into_iter();
+        let damage = |(_, name, path): (State, String, PathBuf)| match Manifest::read(&path) {
+            Err(Error::Manifest { reason, .. }) => Some((name, path, reason)),
+            Err(error) => Some((name, path, error.to_string())),
+            Ok(_) => None,
+        };
+        Ok(paths.filter_map(damage).collect())
+    }
+
+    /// The names that have manifests, complete ones first. Files with other names than the store
+    /// gives are none.
+    fn manifest_paths(&self) -> Result<Vec<(State, String, PathBuf)>> {
         let mut found = Vec::new();
         for state in [State::Complete, State::Pending] {
-            let folder = self.root.join(state.folder());
-            for path in files::list(&folder)? {
-                if path.extension().is_some_and(|extension| extension == "json") {
-                    // One that another process removes meanwhile is left out.
-                    found.extend(Manifest::read(&path)?.map(|manifest| (state, manifest)));
+            for path in files::list(&self.root.join(state.folder()))? {
+                let name = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".json"));
+                if let Some(name) = name.filter(|name| is_name(name)).map(str::to_owned) {
+                    found.push((state, name, path));
                 }
             }
         }
@@ -203,12 +281,12 @@ impl Store {
     /// Writes a manifest; a name belongs to one model, whoever else pulls at the same time.
     ///
     /// # Errors
-    /// [`Error::NameTaken`].
+    /// [`Error::NameTaken`]; [`Error::Manifest`] when the name is that of a damaged one.
     pub(crate) fn write(&self, state: State, manifest: &Manifest) -> Result<()> {
-        for folder in ["locks", state.folder()] {
-            files::create_folder(&self.root.join(folder))?;
+        for folder in [LOCKS, state.folder()] {
+            files::create_folder_below(&self.root, &self.root.join(folder))?;
         }
-        let _lock = Lock::wait(&self.root.join("locks").join("names.lock"))?;
+        let _lock = Lock::wait(&self.root.join(LOCKS).join("names.lock"))?;
         self.check_name(manifest)?;
         let path = self.manifest_path(state, &manifest.name);
         let text = manifest.to_json().map_err(file_error("write", &path))?;
@@ -219,68 +297,32 @@ impl Store {
         Ok(())
     }
 
-    /// Refuses a manifest whose name belongs to another model. Another revision of the same is an
-    /// update.
+    /// Refuses a manifest whose name belongs to another model, or to one that cannot be read: a
+    /// newer program may be able to. Another revision of the same is an update.
     pub(crate) fn check_name(&self, manifest: &Manifest) -> Result<()> {
-        match self.both(&manifest.name)?.into_iter().find(|(_, other)| !manifest.is_update_of(other)) {
-            None => Ok(()),
-            Some((_, other)) => {
-                Err(Error::NameTaken { name: manifest.name.clone(), source_text: other.source })
-            }
-        }
-    }
-
-    /// Deletes what no manifest names of a repository that is locked, and the folders that are
-    /// empty then. Gives the bytes of disk that are free now.
-    ///
-    /// Looking at what is there, instead of at what a removed manifest has named, also finds what a
-    /// process has left that was killed between the two.
-    pub(crate) fn sweep(&self, repo: &str) -> Result<u64> {
-        let mut kept = HashSet::new();
-        for (state, manifest) in self.manifests()? {
-            let folder = self.folder(&manifest.repo(), &manifest.commit);
-            for file in &manifest.files {
-                let path = folder.join(&file.path);
-                if state == State::Pending {
-                    kept.extend(Partial::of(&path).into_paths());
+        for (state, other) in self.both(&manifest.name) {
+            match other {
+                Ok(other) if !manifest.is_update_of(&other) => {
+                    return Err(Error::NameTaken { name: manifest.name.clone(), source_text: other.source });
                 }
-                kept.insert(path);
+                Err(damage) if state == State::Complete => return Err(damage),
+                // Of a download that did not come to its end nothing is lost.
+                Ok(_) | Err(_) => {}
             }
         }
-        let mut freed = 0;
-        let mut folders = vec![self.root.join("files").join(flat(repo))];
-        let mut next = 0;
-        while let Some(folder) = folders.get(next).cloned() {
-            next += 1;
-            for path in files::list(&folder)? {
-                let Ok(found) = fs::symlink_metadata(&path) else { continue };
-                if found.is_dir() {
-                    folders.push(path);
-                } else if !kept.contains(&path) {
-                    files::remove(&path)?;
-                    freed += if Partial::is_data(&path) { files::disk_bytes(&found) } else { found.len() };
-                }
-            }
-        }
-        for folder in folders.iter().rev() {
-            // A folder that is not empty stays; that is no failure.
-            let _ = fs::remove_dir(folder);
-        }
-        Ok(freed)
+        Ok(())
     }
 
     fn find(&self, name: &str) -> Result<Option<StoredModel>> {
-        let first = self.both(name)?.into_iter().next();
-        Ok(first.map(|(state, manifest)| self.model(state, manifest)))
+        let Some((state, manifest)) = self.both(name).into_iter().next() else { return Ok(None) };
+        Ok(Some(self.model(state, manifest?)))
     }
 
-    /// The manifests of a name, the complete one first.
-    fn both(&self, name: &str) -> Result<Vec<(State, Manifest)>> {
-        let mut found = Vec::new();
-        for state in [State::Complete, State::Pending].into_iter().filter(|_| is_name(name)) {
-            found.extend(Manifest::read(&self.manifest_path(state, name))?.map(|manifest| (state, manifest)));
-        }
-        Ok(found)
+    /// The manifests of a name, the complete one first; errors are [`Error::Manifest`].
+    fn both(&self, name: &str) -> Vec<(State, Result<Manifest>)> {
+        let states = [State::Complete, State::Pending].into_iter().filter(|_| is_name(name));
+        let read = |state| Some((state, Manifest::read(&self.manifest_path(state, name)).transpose()?));
+        states.filter_map(read).collect()
     }
 
     fn model(&self, state: State, manifest: Manifest) -> StoredModel {
@@ -303,12 +345,13 @@ impl Store {
 
     /// The error for a name that is not there.
     fn unknown(&self, name: &str) -> Result<Error> {
-        let models = self.list()?;
-        let names = || models.iter().map(|model| model.name.as_str());
+        let models: Vec<String> = self.list()?.into_iter().map(|model| model.name).collect();
+        let damaged: Vec<String> = self.damaged()?.into_iter().map(|model| model.name).collect();
+        let names = || models.iter().chain(&damaged).map(String::as_str);
         let near = nearest(name, names());
         let there_is = if name.parse::<ModelReference>().is_ok() {
             "pull it first".to_owned()
-        } else if models.is_empty() {
+        } else if names().next().is_none() {
             "it is empty".to_owned()
         } else if near.is_empty() {
             format!("there is {}", listed(names()))
@@ -322,4 +365,13 @@ impl Store {
 /// A repository's name as one folder: `ORG--REPO`. No part of a name holds two dashes in a row.
 fn flat(repo: &str) -> String {
     repo.replace('/', "--")
+}
+
+/// The repository of a folder that [`flat`] names.
+fn repo_of(folder: &str) -> Option<String> {
+    // The second part begins with a letter, a digit or `_`.
+    let (org, name) = folder.rsplit_once("--")?;
+    let repo = format!("{org}/{name}");
+    let reference: ModelReference = format!("hf://{repo}").parse().ok()?;
+    (reference.repo() == repo && flat(&repo) == folder).then_some(repo)
 }

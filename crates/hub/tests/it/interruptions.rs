@@ -173,6 +173,66 @@ fn a_failed_update_leaves_the_model_as_it_was() {
     assert!(contents(&model.path) == noise(BYTES, 1));
 }
 
+/// The version that the file is of, in whole.
+#[track_caller]
+fn version(bytes: &[u8]) -> u8 {
+    let plain = noise(BYTES, 1);
+    let version = bytes[0].wrapping_sub(plain[0]);
+    let is_whole =
+        bytes.len() == BYTES && plain.iter().zip(bytes).all(|(a, b)| a.wrapping_add(version) == *b);
+    assert!(is_whole, "parts of several versions");
+    version
+}
+
+#[test]
+fn without_validators_a_file_is_of_one_answer() {
+    for etag in [None, Some("W/\"weak\"")] {
+        let place = place();
+        let faults = Faults { has_no_validators: etag.is_none(), etag, versions: true, ..Faults::default() };
+        place.hub.set(Faults { cuts: VecDeque::from([BYTES / 2, 5000]), ..faults.clone() });
+        let pulled = place.pull(SOURCE).unwrap();
+        assert_eq!(version(&contents(&pulled.model.path)), 3, "the first two answers were cut");
+        assert!(place.hub.take_requests().iter().all(|request| request.range().is_none()));
+        assert_eq!(pulled.model.unverified().count(), usize::from(etag.is_none()));
+        assert_eq!(place.store.get("m").unwrap(), pulled.model);
+
+        // An interrupted call leaves nothing that is continued.
+        place.store.remove("m").unwrap();
+        place.hub.set(Faults { cut_always: Some(BYTES / 2), ..faults.clone() });
+        assert!(matches!(place.pull(SOURCE), Err(Error::GaveUp { .. })));
+        place.hub.set(faults);
+        let pulled = place.pull(SOURCE).unwrap();
+        assert_eq!(pulled.downloaded_bytes, BYTES as u64);
+        version(&contents(&pulled.model.path));
+    }
+}
+
+#[test]
+fn an_etag_alone_holds_pieces_together() {
+    let place = place();
+    place.hub.set(Faults { etag: Some("\"v1\""), ..Faults::default() });
+    let pulled = arrived(place.pull(SOURCE), 1);
+    assert_eq!((ranges(&place).len(), pulled.model.unverified().count()), (8, 0));
+    // But only as long as every answer has it.
+    let place = self::place();
+    place.hub.set(Faults { etag: Some("\"v1\""), etag_is_lost: true, ..Faults::default() });
+    let error = place.pull(SOURCE).unwrap_err();
+    assert!(error.to_string().contains("no ETag"), "{error}");
+}
+
+#[test]
+fn a_whole_file_of_another_length_is_an_error() {
+    let place = place();
+    let faults =
+        Faults { has_no_validators: true, stated_bytes: Some(BYTES as u64 - 1), ..Faults::default() };
+    place.hub.set(Faults {
+        listing: Some(r#"{"sha": "c0ffee", "siblings": [{"rfilename": "m.gguf"}]}"#.to_owned()),
+        ..faults
+    });
+    assert!(matches!(place.pull(SOURCE), Err(Error::Changed { .. })));
+    assert!(place.files().is_empty());
+}
+
 #[test]
 fn a_server_without_ranges_sends_whole_files() {
     let place = place();

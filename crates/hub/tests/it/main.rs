@@ -15,6 +15,7 @@ mod interruptions;
 mod pull;
 mod refusals;
 mod server;
+mod store;
 
 /// A store in a folder of its own, and a hub.
 struct Place {

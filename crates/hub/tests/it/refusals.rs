@@ -1,10 +1,11 @@
 //! What ends a pull before it begins: access, names, answers that are not understood.
 
+use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::thread;
 
-use ruvllm_hub::{Error, Token};
+use ruvllm_hub::{Error, Hub, Token};
 
 use crate::Place;
 use crate::server::{Faults, noise};
@@ -69,6 +70,56 @@ fn names_that_leave_the_store_are_refused() {
 }
 
 #[test]
+fn names_that_not_every_system_has_are_refused_by_name() {
+    for (name, shown) in [
+        ("nul.gguf", "nul.gguf"),
+        ("a/COM1.x.gguf", "a/COM1.x.gguf"),
+        ("a ./m.gguf", "a ./m.gguf"),
+        ("a\\u202efugg.gguf", "a\u{fffd}fugg.gguf"),
+        ("a\\u009b2Jm.gguf", "a 2Jm.gguf"),
+    ] {
+        let place = place();
+        let listing = format!(r#"{{"sha": "c0ffee", "siblings": [{{"rfilename": "{name}", "size": 5}}]}}"#);
+        place.hub.set(Faults { listing: Some(listing), ..Faults::default() });
+        let error = place.pull(SOURCE).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("`{shown}` is not a safe file name: ")), "{error}");
+        assert!(place.files().is_empty() && place.hub.take_requests().len() == 1);
+    }
+    let place = place();
+    assert!(matches!(place.pull_as(SOURCE, "con"), Err(Error::Name { .. })));
+    assert!(matches!(place.pull_as(SOURCE, "lpt1.q4"), Err(Error::Name { .. })));
+}
+
+#[test]
+fn an_endpoint_with_a_password_is_refused_and_not_shown() {
+    let mut place = place();
+    let endpoint = place.settings.endpoint.clone();
+    place.settings.endpoint = endpoint.replace("http://", "http://me:SECRET@");
+    let error = Hub::new(place.settings.clone()).unwrap_err();
+    assert!(matches!(error, Error::Setting { .. }) && !format!("{error:?}").contains("SECRET"), "{error:?}");
+
+    // One in a manifest of an earlier version is not shown, and is gone with the next update.
+    place.settings.endpoint = endpoint.clone();
+    place.pull(SOURCE).unwrap();
+    let path = place.store.root().join("manifests/m.json");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replace("http://", "http://me:SECRET@")).unwrap();
+    assert_eq!(place.store.get("m").unwrap().endpoint, endpoint);
+    place.pull(SOURCE).unwrap();
+    assert_eq!(
+        fs::read_to_string(&path).unwrap().replace(char::is_numeric, ""),
+        text.replace(char::is_numeric, "")
+    );
+
+    // Nor is one that a server redirects to.
+    let place = self::place();
+    let redirect = Some("http://me:SECRET@host/x?sig=SECRET".to_owned());
+    place.hub.set(Faults { redirect, ..Faults::default() });
+    let error = place.pull(SOURCE).unwrap_err();
+    assert!(matches!(error, Error::Answer { .. }) && !format!("{error:?}").contains("SECRET"), "{error:?}");
+}
+
+#[test]
 fn lists_that_are_not_understood_are_refused() {
     for listing in [
         "",
@@ -122,6 +173,37 @@ fn a_download_that_does_not_fit_on_the_disk_is_not_begun() {
     let error = place.pull(SOURCE).unwrap_err();
     assert!(matches!(error, Error::DiskFull { needed, .. } if needed == 1 << 60), "{error}");
     assert!(place.files().is_empty());
+}
+
+#[test]
+fn no_file_is_asked_for_before_there_is_room_for_all() {
+    let place = place();
+    let size = 1u64 << 40;
+    let shard = |i| format!(r#"{{"rfilename": "model-{i:05}-of-04000.safetensors", "size": {size}}}"#);
+    let shards: Vec<String> = (1..=4000).map(shard).collect();
+    let config = r#"{"rfilename": "config.json", "size": 5}"#;
+    let listing = format!(r#"{{"sha": "c0ffee", "siblings": [{config}, {}]}}"#, shards.join(", "));
+    place.hub.set(Faults { listing: Some(listing), ..Faults::default() });
+    let error = place.pull(SOURCE).unwrap_err();
+    assert!(matches!(error, Error::DiskFull { needed, .. } if needed == 4000 * size + 5), "{error}");
+    assert!(place.hub.take_requests().iter().all(|request| request.method == "GET"));
+}
+
+#[test]
+fn lists_and_models_have_a_number_of_files() {
+    let place = place();
+    let listing = |names: &mut dyn Iterator<Item = String>| {
+        let files: Vec<String> = names.map(|name| format!(r#"{{"rfilename": "{name}"}}"#)).collect();
+        Some(format!(r#"{{"sha": "c0ffee", "siblings": [{}]}}"#, files.join(", ")))
+    };
+    let shards = listing(&mut (1..=5000).map(|i| format!("m-{i:05}-of-05000.gguf")));
+    place.hub.set(Faults { listing: shards, ..Faults::default() });
+    assert!(matches!(place.pull(SOURCE), Err(Error::TooManyFiles { found: 5000, .. })));
+    let many = listing(&mut (0..200_000).map(|i| format!("{i}.gguf")));
+    place.hub.set(Faults { listing: many, ..Faults::default() });
+    let error = place.pull(SOURCE).unwrap_err();
+    assert!(error.to_string().contains("more than 100000 files"), "{error}");
+    assert_eq!(place.hub.take_requests().len(), 2);
 }
 
 #[test]

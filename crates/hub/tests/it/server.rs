@@ -49,6 +49,15 @@ pub(crate) struct Faults {
     pub(crate) is_gated: bool,
     /// Where requests for large files are redirected, instead of to the storage.
     pub(crate) redirect: Option<String>,
+    /// Nothing names a version: no checksums, no ETags.
+    pub(crate) has_no_validators: bool,
+    /// The only validator of large files is this ETag, and the list has no checksums.
+    pub(crate) etag: Option<&'static str>,
+    /// Only the answer to a HEAD request has the ETag of [`Self::etag`].
+    pub(crate) etag_is_lost: bool,
+    /// Each connection to the storage sends the file of another version, by a number added to all
+    /// bytes.
+    pub(crate) versions: bool,
     /// The length that is stated of large files, instead of the true one.
     pub(crate) stated_bytes: Option<u64>,
 }
@@ -79,6 +88,8 @@ struct State {
     /// Bytes of large files that were sent.
     sent: u64,
     storage: String,
+    /// Answers of the storage with files.
+    served: u8,
 }
 
 /// The hub. It runs until the test ends.
@@ -101,6 +112,7 @@ impl FakeHub {
             requests: Vec::new(),
             sent: 0,
             storage: url(&storage),
+            served: 0,
         }));
         for (listener, to_storage) in [(hub, false), (storage, true)] {
             let state = Arc::clone(&state);
@@ -184,7 +196,7 @@ fn from_hub(state: &Mutex<State>, request: &Request, reply: &mut Reply) -> Optio
         return reply.send(401, &[("X-Error-Message", "Invalid username or password.".to_owned())], b"");
     }
     if request.target.starts_with(&format!("/api/models/{REPO}/revision/")) {
-        let text = faults.listing.clone().unwrap_or_else(|| listing(&files, &commit, faults.stated_bytes));
+        let text = faults.listing.clone().unwrap_or_else(|| listing(&files, &commit, &faults));
         return reply.send(200, &[], text.as_bytes());
     }
     let in_cache = request.target.strip_prefix(CACHE);
@@ -202,7 +214,9 @@ fn from_hub(state: &Mutex<State>, request: &Request, reply: &mut Reply) -> Optio
     }
     let mut headers = vec![("X-Repo-Commit", commit)];
     if bytes.len() <= LARGE {
-        headers.push(("ETag", format!("\"{:x}\"", bytes.len())));
+        if !faults.has_no_validators {
+            headers.push(("ETag", format!("\"{:x}\"", bytes.len())));
+        }
         if in_cache.is_some() {
             return reply.send(200, &headers, &bytes);
         }
@@ -211,7 +225,10 @@ fn from_hub(state: &Mutex<State>, request: &Request, reply: &mut Reply) -> Optio
     }
     let is_other = faults.replaced_after_head && !reply.is_head;
     let etag = if is_other { "0".repeat(64) } else { sha256(&bytes) };
-    headers.push(("X-Linked-Etag", format!("\"{etag}\"")));
+    let stated = faults.etag.map_or_else(|| format!("\"{etag}\""), str::to_owned);
+    if !(faults.has_no_validators || faults.etag_is_lost && !reply.is_head) {
+        headers.push(("X-Linked-Etag", stated));
+    }
     headers.push(("X-Linked-Size", faults.stated_bytes.unwrap_or(bytes.len() as u64).to_string()));
     let location = faults
         .redirect
@@ -221,13 +238,13 @@ fn from_hub(state: &Mutex<State>, request: &Request, reply: &mut Reply) -> Optio
 }
 
 /// The list of files in the form of the hub.
-fn listing(files: &[(String, Vec<u8>)], commit: &str, stated_bytes: Option<u64>) -> String {
+fn listing(files: &[(String, Vec<u8>)], commit: &str, faults: &Faults) -> String {
     let sibling = |(path, bytes): &(String, Vec<u8>)| {
         let size = bytes.len() as u64;
-        if bytes.len() <= LARGE {
+        if bytes.len() <= LARGE || faults.has_no_validators || faults.etag.is_some() {
             return format!(r#"{{"rfilename": "{path}", "size": {size}, "blobId": "00"}}"#);
         }
-        let (size, sha256) = (stated_bytes.unwrap_or(size), sha256(bytes));
+        let (size, sha256) = (faults.stated_bytes.unwrap_or(size), sha256(bytes));
         format!(
             r#"{{"rfilename": "{path}", "size": {size}, "lfs": {{"sha256": "{sha256}", "size": {size}, "pointerSize": 134}}}}"#
         )
@@ -245,6 +262,9 @@ fn from_storage(state: &Mutex<State>, request: &Request, reply: &mut Reply) -> O
         let mut state = state.lock().unwrap();
         let path = request.target.split('?').next()?.trim_start_matches('/').replace("%20", " ");
         let bytes = state.files.iter().find(|(name, _)| *name == path).map(|(_, bytes)| bytes.clone())?;
+        if reply.is_head {
+            return reply.send(200, &[], &bytes);
+        }
         let status = state.faults.statuses.pop_front();
         let cut = if status.is_none() { state.faults.cuts.pop_front() } else { None };
         (bytes, state.faults.clone(), status, cut.or(state.faults.cut_always))
@@ -257,6 +277,11 @@ fn from_storage(state: &Mutex<State>, request: &Request, reply: &mut Reply) -> O
     if faults.wrong_bytes {
         bytes[0] ^= 1;
     }
+    if faults.versions {
+        let mut state = state.lock().unwrap();
+        state.served += 1;
+        bytes.iter_mut().for_each(|byte| *byte = byte.wrapping_add(state.served));
+    }
     let total = bytes.len();
     let asked = request.range().filter(|_| !faults.ignores_ranges);
     let (status, range) = match asked {
@@ -265,6 +290,9 @@ fn from_storage(state: &Mutex<State>, request: &Request, reply: &mut Reply) -> O
         None => (200, 0..total),
     };
     let mut headers = vec![("ETag", "\"of-the-storage\"".to_owned())];
+    if faults.has_no_validators {
+        headers.clear();
+    }
     if status == 206 {
         headers.push(("Content-Range", format!("bytes {}-{}/{total}", range.start, range.end - 1)));
     }

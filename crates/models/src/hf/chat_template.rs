@@ -8,7 +8,7 @@ use ruvllm_text::chat::ChatTemplate;
 use ruvllm_text::tokenizer::Tokenizer;
 use serde_json::Value;
 
-use super::fields::{Fields, read_file, read_object};
+use super::fields::{CONFIG_BYTES, Fields, read_file, read_object};
 use super::vocabulary::TOKENIZER_CONFIG;
 use crate::error::{Error, Result};
 
@@ -24,13 +24,13 @@ const FIELD: &str = "chat_template";
 /// `config.json`.
 ///
 /// # Errors
-/// [`Error::ReadFile`], [`Error::FileTooLarge`], [`Error::NotUtf8`], [`Error::InvalidJson`] and
-/// [`Error::InvalidField`] for files that cannot be read; [`Error::Text`] for a template that is
-/// absent or not valid.
+/// [`Error::ReadFile`], [`Error::FileTooLarge`], [`Error::TooManyValues`], [`Error::NotUtf8`],
+/// [`Error::InvalidJson`] and [`Error::InvalidField`] for files that cannot be read;
+/// [`Error::Text`] for a template that is absent or not valid.
 pub fn folder_chat_template(folder: &Path, tokenizer: &Tokenizer) -> Result<ChatTemplate> {
     let mut metadata = Metadata::new();
     write(folder, &mut metadata)?;
-    let config = read_object(&folder.join("config.json"))?.unwrap_or_default();
+    let config = read_object(&folder.join("config.json"), CONFIG_BYTES)?.unwrap_or_default();
     let text = |key: &str| config.get(key).and_then(Value::as_str).unwrap_or_default();
     let name = folder.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
     metadata.insert("general.architecture", text("model_type"));
@@ -42,18 +42,18 @@ pub fn folder_chat_template(folder: &Path, tokenizer: &Tokenizer) -> Result<Chat
 pub(super) fn write(folder: &Path, metadata: &mut Metadata) -> Result<()> {
     // A file of its own goes before a field.
     let jinja = folder.join("chat_template.jinja");
-    if let Some(bytes) = read_file(&jinja)? {
+    if let Some(bytes) = read_file(&jinja, CONFIG_BYTES)? {
         let text = String::from_utf8(bytes).map_err(|_| Error::NotUtf8 { path: jinja })?;
         metadata.insert(KEY, text);
         let tool_use = folder.join("additional_chat_templates/tool_use.jinja");
-        if let Some(bytes) = read_file(&tool_use)? {
+        if let Some(bytes) = read_file(&tool_use, CONFIG_BYTES)? {
             let text = String::from_utf8(bytes).map_err(|_| Error::NotUtf8 { path: tool_use })?;
             metadata.insert(format!("{KEY}.tool_use"), text);
         }
         return Ok(());
     }
     for file in ["chat_template.json", TOKENIZER_CONFIG] {
-        let Some(map) = read_object(&folder.join(file))? else { continue };
+        let Some(map) = read_object(&folder.join(file), CONFIG_BYTES)? else { continue };
         let fields = Fields::new(file, &map);
         match fields.get(FIELD) {
             None => {}

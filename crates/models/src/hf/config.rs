@@ -39,9 +39,8 @@ impl Config {
     /// Reads the file of a folder.
     pub(super) fn read(folder: &Path) -> Result<Self> {
         let path = folder.join(FILE);
-        let map = fields::read_object(&path)?.ok_or_else(|| Error::NotAModelFolder {
-            path: folder.to_owned(),
-            reason: "it has no config.json",
+        let map = fields::read_object(&path, fields::CONFIG_BYTES)?.ok_or_else(|| {
+            Error::NotAModelFolder { path: folder.to_owned(), reason: "it has no config.json" }
         })?;
         Self::new(map)
     }

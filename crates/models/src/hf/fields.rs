@@ -1,8 +1,7 @@
 //! The JSON files of a folder: read up to a limit, and their fields by type. `null` counts as
 //! absent, as it does for the programs that write these files.
 
-use std::fs::File;
-use std::io::Read;
+use std::io::ErrorKind;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
@@ -10,31 +9,51 @@ use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
 
-/// Largest JSON file that is read. Vocabularies of a quarter of a million tokens take 35 MB.
-const MAX_JSON_BYTES: u64 = 1 << 28;
+/// Largest configuration or chat template that is read, in bytes. Those of published models have
+/// less than 1 MB, most of it names of labels.
+pub(super) const CONFIG_BYTES: u64 = 4 << 20;
+
+/// Largest index of weight files that is read, in bytes. One of 90,000 tensors has 9 MB.
+pub(super) const INDEX_BYTES: u64 = 32 << 20;
+
+/// Largest file of a tokenizer that is read, in bytes. Vocabularies of a quarter of a million
+/// tokens take 35 MB.
+pub(super) const TOKENIZER_BYTES: u64 = 64 << 20;
+
+/// Most values of a JSON file. One of a list takes two bytes of the file and 72 of memory, so that
+/// a bound of bytes alone would not bound memory. The vocabulary and merges of Gemma 3 are 1.9
+/// million.
+const MAX_JSON_VALUES: usize = 4 << 20;
 
 /// Characters of a wrong value that an error shows.
 const SHOWN_CHARS: usize = 60;
 
-/// Reads a whole file; `None` if there is none.
-pub(super) fn read_file(path: &Path) -> Result<Option<Vec<u8>>> {
-    let failed = |source| Error::ReadFile { path: path.to_owned(), source };
-    let file = match File::open(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        file => file.map_err(failed)?,
-    };
-    let mut bytes = Vec::new();
-    file.take(MAX_JSON_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
-    if bytes.len() as u64 > MAX_JSON_BYTES {
-        return Err(Error::FileTooLarge { path: path.to_owned(), limit: MAX_JSON_BYTES });
+/// Reads a whole file of at most `limit` bytes; `None` if there is none.
+pub(super) fn read_file(path: &Path, limit: u64) -> Result<Option<Vec<u8>>> {
+    match gguf_rs_lite::read_bounded(path, limit) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) if error.kind() == ErrorKind::FileTooLarge => {
+            Err(Error::FileTooLarge { path: path.to_owned(), limit })
+        }
+        Err(source) => Err(Error::ReadFile { path: path.to_owned(), source }),
     }
-    Ok(Some(bytes))
 }
 
-/// Reads a file that holds a JSON object; `None` if there is no file.
-pub(super) fn read_object(path: &Path) -> Result<Option<Map<String, Value>>> {
-    let Some(bytes) = read_file(path)? else { return Ok(None) };
-    serde_json::from_slice(&bytes)
+/// Reads the text of a JSON file of at most `limit` bytes; `None` if there is none.
+pub(super) fn read_json(path: &Path, limit: u64) -> Result<Option<Vec<u8>>> {
+    let Some(text) = read_file(path, limit)? else { return Ok(None) };
+    // Every value but the first stands behind one of these.
+    if text.iter().filter(|byte| matches!(byte, b',' | b'[' | b'{')).count() > MAX_JSON_VALUES {
+        return Err(Error::TooManyValues { path: path.to_owned(), limit: MAX_JSON_VALUES });
+    }
+    Ok(Some(text))
+}
+
+/// Reads a file of at most `limit` bytes that holds a JSON object; `None` if there is no file.
+pub(super) fn read_object(path: &Path, limit: u64) -> Result<Option<Map<String, Value>>> {
+    let Some(text) = read_json(path, limit)? else { return Ok(None) };
+    serde_json::from_slice(&text)
         .map(Some)
         .map_err(|source| Error::InvalidJson { path: path.to_owned(), source })
 }
@@ -180,6 +199,21 @@ mod tests {
             fields.require_count("m", 1..=9).map_err(message).err().as_deref(),
             Some("config.json: `m` is missing, expected a whole number from 1 to 9")
         );
+    }
+
+    #[test]
+    fn files_are_read_up_to_a_number_of_bytes_and_values() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("config.json");
+        assert!(read_object(&path, 10).is_ok_and(|map| map.is_none()));
+        std::fs::write(&path, r#"{"a": 1}"#).expect("written");
+        assert!(read_object(&path, 8).is_ok_and(|map| map.is_some_and(|map| map.len() == 1)));
+        assert!(matches!(read_object(&path, 7), Err(Error::FileTooLarge { limit: 7, .. })));
+        let list = |values: usize| format!(r#"{{"a": [0{}]}}"#, ",0".repeat(values - 1));
+        std::fs::write(&path, list(MAX_JSON_VALUES)).expect("written");
+        assert!(matches!(read_object(&path, u64::MAX), Err(Error::TooManyValues { .. })));
+        std::fs::write(&path, list(MAX_JSON_VALUES / 8)).expect("written");
+        assert!(read_object(&path, u64::MAX).is_ok());
     }
 
     #[test]

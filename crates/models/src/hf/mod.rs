@@ -34,7 +34,7 @@ use ruvllm_text::tokenizer::Tokenizer;
 
 pub use self::chat_template::folder_chat_template;
 use self::config::Config;
-use self::fields::{Fields, read_object};
+use self::fields::{CONFIG_BYTES, Fields, read_object};
 use self::shards::Shards;
 use self::tensors::{Change, Origin, Tensor};
 use crate::checkpoint::{Checkpoint, TensorBytes};
@@ -145,7 +145,7 @@ impl HfFolder {
     /// The tokens that end an answer, as `generation_config.json` or else `config.json` list them.
     fn end_tokens(&self) -> Result<Vec<TokenId>> {
         const FILE: &str = "generation_config.json";
-        let map = read_object(&self.path.join(FILE))?;
+        let map = read_object(&self.path.join(FILE), CONFIG_BYTES)?;
         let generation = map.as_ref().map(|map| Fields::new(FILE, map));
         let named = generation.and_then(|fields| fields.get("eos_token_id"));
         let value = named.or_else(|| self.config.fields().get("eos_token_id"));

@@ -6,7 +6,7 @@ use std::path::{Component, Path};
 use gguf_rs_lite::Metadata;
 use serde_json::{Map, Value};
 
-use super::fields::{Fields, read_file, read_object};
+use super::fields::{CONFIG_BYTES, Fields, read_json, read_object};
 use crate::error::{Error, Result};
 use crate::pooling::{MAX_TOKENS, NORMALIZE, Pooling};
 
@@ -31,7 +31,7 @@ const POOLINGS: [(&str, &str, Pooling); 3] = [
 /// vectors.
 pub(super) fn write(folder: &Path, architecture: &str, metadata: &mut Metadata) -> Result<()> {
     let path = folder.join(MODULES);
-    let Some(bytes) = read_file(&path)? else { return Ok(()) };
+    let Some(bytes) = read_json(&path, CONFIG_BYTES)? else { return Ok(()) };
     let modules: Value =
         serde_json::from_slice(&bytes).map_err(|source| Error::InvalidJson { path, source })?;
     let map = Map::from_iter([("modules".to_owned(), modules)]);
@@ -57,7 +57,7 @@ pub(super) fn write(folder: &Path, architecture: &str, metadata: &mut Metadata) 
         }
     }
     metadata.insert(NORMALIZE, normalizes);
-    if let Some(map) = read_object(&folder.join(SENTENCE))?
+    if let Some(map) = read_object(&folder.join(SENTENCE), CONFIG_BYTES)?
         && let Some(tokens) = Fields::new(SENTENCE, &map).count("max_seq_length", 1..=u32::MAX as usize)?
     {
         metadata.insert(MAX_TOKENS, u32::try_from(tokens).unwrap_or(u32::MAX));
@@ -69,7 +69,7 @@ pub(super) fn write(folder: &Path, architecture: &str, metadata: &mut Metadata) 
 fn read_pooling(folder: &Path, file: &str) -> Result<Pooling> {
     const MODE: &str = "pooling_mode";
     let expected = || format!("one of {}", POOLINGS.map(|(_, name, _)| name).join(", "));
-    let map = read_object(&folder.join(file))?.unwrap_or_default();
+    let map = read_object(&folder.join(file), CONFIG_BYTES)?.unwrap_or_default();
     let fields = Fields::new(file, &map);
     if let Some(mode) = fields.text(MODE)? {
         let named = POOLINGS.iter().find(|(_, name, _)| *name == mode);

@@ -42,7 +42,7 @@ impl Shards {
     /// Maps the files of a folder and lists their tensors in the order of their data.
     pub(super) fn open(folder: &Path) -> Result<(Self, Vec<Stored>)> {
         let index_path = folder.join(INDEX);
-        let (files, index) = match fields::read_object(&index_path)? {
+        let (files, index) = match fields::read_object(&index_path, fields::INDEX_BYTES)? {
             Some(map) => {
                 let index = read_index(&Fields::new(INDEX, &map))?;
                 (index.values().cloned().collect::<BTreeSet<_>>().into_iter().collect(), index)

@@ -9,9 +9,10 @@ use crate::error::{Result, printable};
 use crate::output;
 
 const HELP: &str = "\
-Checksums are those that were computed when the files arrived. `ruvllm inspect` shows what is in a GGUF file.
+Checksums are those that were computed when the files arrived; of files that are \"unverified\" the hub stated neither a
+SHA-256 nor an ETag to hold them against. `ruvllm inspect` shows what is in a GGUF file.
 
-JSON: {name, source, commit, path, bytes, complete, pulled_unix, endpoint, files: [{path, bytes, sha256}]}
+JSON: {name, source, commit, path, bytes, complete, pulled_unix, endpoint, files: [{path, bytes, sha256, unverified}]}
 
 Examples:
   ruvllm info small
@@ -54,7 +55,8 @@ fn human(model: &StoredModel) -> String {
     ];
     let file = |file: &StoredFile| {
         let sha256 = file.sha256.clone().unwrap_or_else(|| "not complete".to_owned());
-        vec![format!("  {}", file.path), output::bytes(file.bytes), sha256]
+        let check = if file.unverified { format!("{sha256} unverified") } else { sha256 };
+        vec![format!("  {}", file.path), output::bytes(file.bytes), check]
     };
     let files: Vec<Vec<String>> = model.files.iter().map(file).collect();
     format!(

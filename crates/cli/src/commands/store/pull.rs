@@ -17,12 +17,14 @@ Without FILE the model in GGUF with the usual quantization is taken, else the fo
 and tokenizer. All parts of a split model come together. REVISION is a branch, tag or commit [default: main].
 
 What an interrupted pull has fetched is not fetched again: repeat the command. Files are verified against the SHA-256
-that the hub states. The name is then what --model takes; pulling under it again brings it up to date.
+that the hub states, else by their ETag; where it states neither, a file is \"unverified\", comes over one connection and
+begins anew after an interruption. The name is then what --model takes; pulling under it again brings it up to date.
 
 Environment: RUVLLM_HOME (the store is its folder `models`), HF_ENDPOINT, HF_TOKEN, HF_TOKEN_PATH, HF_HOME,
-HF_HUB_OFFLINE, HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY, SSL_CERT_FILE.
+HF_HUB_OFFLINE, HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY, SSL_CERT_FILE. HF_ENDPOINT with a name and password in it
+is refused; the token is sent to its scheme, host and port alone.
 
-JSON: {name, source, commit, path, bytes, complete, pulled_unix, files, downloaded_bytes, freed_bytes}
+JSON: {name, source, commit, path, bytes, complete, pulled_unix, files, unverified_files, downloaded_bytes, freed_bytes}
 
 Examples:
   ruvllm pull hf://org/repo-GGUF
@@ -47,6 +49,7 @@ struct Document<'a> {
     #[serde(flatten)]
     model: ModelDocument<'a>,
     files: usize,
+    unverified_files: usize,
     downloaded_bytes: u64,
     freed_bytes: u64,
 }
@@ -70,6 +73,7 @@ pub(crate) fn run(args: &PullArgs, json: bool) -> Result<()> {
         return output::write_json(&Document {
             model: (&pulled.model).into(),
             files: pulled.model.files.len(),
+            unverified_files: pulled.model.unverified().count(),
             downloaded_bytes: pulled.downloaded_bytes,
             freed_bytes: pulled.freed_bytes,
         });
@@ -89,6 +93,9 @@ fn human(pulled: &Pulled) -> String {
         model.commit,
         model.path.display(),
     );
+    for file in model.unverified() {
+        text.push_str(&format!("unverified: {} (the hub states neither a SHA-256 nor an ETag)\n", file.path));
+    }
     if pulled.freed_bytes > 0 {
         text.push_str(&format!("{} of the former revision removed\n", output::bytes(pulled.freed_bytes)));
     }

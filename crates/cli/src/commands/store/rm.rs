@@ -9,7 +9,7 @@ use crate::output;
 
 const HELP: &str = "\
 Nothing is asked. Files that another name of the store needs stay. A download that has not come to its end is removed
-in the same way.
+in the same way, and so is a model whose entry in the store is damaged. Symbolic links are removed, not followed.
 
 JSON: {name, freed_bytes}
 

@@ -18,7 +18,7 @@ use ruvllm_text::TokenId;
 use serde_json::{Map, Value};
 
 use self::specials::Specials;
-use super::fields::{Fields, read_file, read_object};
+use super::fields::{CONFIG_BYTES, Fields, TOKENIZER_BYTES, read_file, read_object};
 use crate::error::{Error, Result};
 
 /// Name of the file that defines a tokenizer.
@@ -95,9 +95,9 @@ pub(super) fn write(
     ends: &[TokenId],
     metadata: &mut Metadata,
 ) -> Result<()> {
-    let definition = read_object(&folder.join(TOKENIZER))?;
+    let definition = read_object(&folder.join(TOKENIZER), TOKENIZER_BYTES)?;
     let definition = definition.as_ref().map(|map| Fields::new(TOKENIZER, map));
-    let settings = read_object(&folder.join(TOKENIZER_CONFIG))?.unwrap_or_default();
+    let settings = read_object(&folder.join(TOKENIZER_CONFIG), CONFIG_BYTES)?.unwrap_or_default();
     let settings = Fields::new(TOKENIZER_CONFIG, &settings);
     let mut tokens = Tokens::unused(rows);
     let encoder = match &definition {
@@ -107,7 +107,7 @@ pub(super) fn write(
         Some(definition) if word_piece::is_word_piece(definition)? => {
             word_piece::read(definition, &mut tokens)?
         }
-        definition => match read_file(&folder.join("tokenizer.model"))? {
+        definition => match read_file(&folder.join("tokenizer.model"), TOKENIZER_BYTES)? {
             Some(bytes) => sentence_piece::read_model(&bytes, &mut tokens)?,
             None => match definition {
                 Some(definition) => sentence_piece::read_json(definition, &mut tokens)?,
@@ -176,7 +176,7 @@ fn read_added(
     const DECODER: &str = "added_tokens_decoder";
     const TOKENS: &str = "added_tokens";
     let mut added = BTreeMap::new();
-    let list = read_object(&folder.join(LIST))?.unwrap_or_default();
+    let list = read_object(&folder.join(LIST), CONFIG_BYTES)?.unwrap_or_default();
     let list = Fields::new(LIST, &list);
     for (text, id) in list.iter() {
         let id = as_id(id).ok_or_else(|| list.invalid(text, "a token id"))?;
