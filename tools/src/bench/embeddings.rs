@@ -210,7 +210,7 @@ impl Engine for Llama {
         let texts: String = (0..requests * batch).map(|at| text(at % batch, tokens) + "\n").collect();
         let file = self.folder.join("embeddings.txt");
         fs::write(&file, texts).map_err(Error::io("write", &file))?;
-        // Each text of a request is a sequence; one alone would make room for 256 of them.
+        // Each text of a request is a sequence, and at least two: one alone means any number.
         let (room, sequences) = ((batch.max(2) * tokens).to_string(), batch.max(2).to_string());
         let command = CommandLine::new(&self.program, &self.root)
             .args(["-m".as_ref(), self.gguf.as_os_str(), "-f".as_ref(), file.as_os_str()])
@@ -218,7 +218,10 @@ impl Engine for Llama {
             .args([
                 "-np",
                 &sequences,
+                // The line with the time is for those who ask for information.
                 "--perf",
+                "-lv",
+                "4",
                 "--pooling",
                 "mean",
                 "--embd-normalize",
