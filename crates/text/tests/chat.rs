@@ -468,3 +468,46 @@ fn features_that_no_published_template_uses_are_errors_that_name_them() -> Resul
     }
     Ok(())
 }
+
+/// What nests without a bracket is not counted by the parser: 33 KB of it exhausted the stack.
+#[test]
+fn deep_sources_are_compiled_or_refused() -> Result<(), Failure> {
+    for (before, step, after) in [
+        ("{{ ", "-", "1 }}"),
+        ("{{ ", "not ", "1 }}"),
+        ("{{ 1", "|int", " }}"),
+        ("{{ a", ".b", " }}"),
+        ("{{ a", "[0]", " }}"),
+        ("{{ a", "()", " }}"),
+        ("{{ 1", "**2", " }}"),
+        ("{{ 1", " if a else 1", " }}"),
+        ("{{ 1", " is none", " }}"),
+        ("{{ 1", " + 1", " }}"),
+        ("{{ 1", " ~ 1", " }}"),
+        ("{{ 1", " == 1", " }}"),
+        ("{{ a", "[1:]", " }}"),
+        ("{% if a %}", "{% elif b %}", "{% endif %}"),
+        ("{% set a ", "|upper", "%}{% endset %}"),
+        ("", "{% if 1 %}", ""),
+        ("", "{% for a in [1] %}", ""),
+        ("", "{% macro m() %}", ""),
+        ("", "{% set a %}", ""),
+        ("{{ ", "[", ""),
+        ("{{ ", "(", ""),
+        ("{{ ", "{1:", ""),
+        ("{{ ", "f(", ""),
+        ("{{ ", "a[", ""),
+        ("{% raw %}", "{% x ", ""),
+        ("", "{%- raw %}", ""),
+    ] {
+        for times in [10, 140, 1000, 250_000 / step.len()] {
+            let source = format!("{before}{}{after}", step.repeat(times));
+            match ChatTemplate::new(&source, None, None) {
+                Ok(template) => drop(template.render(&[], None, false)),
+                Err(Error::TemplateSyntax { .. }) => assert!(times > 10 || after.is_empty(), "{step}"),
+                Err(error) => return Err(format!("{step} {times}: {error}").into()),
+            }
+        }
+    }
+    Ok(())
+}

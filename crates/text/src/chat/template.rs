@@ -1,7 +1,7 @@
 //! A chat template: compiled once, rendered for every conversation.
 
 use std::{
-    io, thread,
+    io,
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -10,8 +10,9 @@ use serde_json::{Map, Value};
 
 use super::{
     bounds::{self, LONGEST_TEXT, NAME, TOO_LONG},
+    engine::on_large_stack,
     message::Message,
-    python, source,
+    nesting, python, source,
     style::ChatStyle,
     time,
 };
@@ -28,11 +29,6 @@ const FUEL: u64 = 4_000_000;
 
 /// Depth of calls within one rendering.
 const RECURSION_LIMIT: usize = 200;
-
-/// Stack of the thread that renders. Freeing or printing a value recurses as deeply as it is
-/// nested, and [`FUEL`] instructions can nest lists half a million times; pages that are not needed
-/// cost nothing.
-const STACK_BYTES: usize = 512 << 20;
 
 /// A compiled chat template. Immutable: one value serves all threads.
 ///
@@ -88,20 +84,12 @@ impl ChatTemplate {
         Self::new(source, text(tokenizer.bos()), text(tokenizer.eos()))
     }
 
-    /// The template of a GGUF file (`tokenizer.chat_template`; for conversations with tools
-    /// `tokenizer.chat_template.tool_use` if there is one), or else the built-in one of the style
-    /// that [`ChatStyle::detect`] finds.
+    /// The template of a GGUF file, see [`ChatTemplateSource::from_gguf`].
     ///
     /// # Errors
-    /// [`Error::NoChatTemplate`] if there is neither; as [`new`](Self::new) otherwise.
+    /// Those of [`ChatTemplateSource::from_gguf`] and [`ChatTemplateSource::compile`].
     pub fn from_gguf(metadata: &gguf_rs_lite::Metadata, tokenizer: &Tokenizer) -> Result<Self> {
-        let Some(source) = metadata.get_str("tokenizer.chat_template")? else {
-            let architecture = metadata.get_str("general.architecture")?.unwrap_or_default();
-            let name = metadata.get_str("general.name")?.unwrap_or_default();
-            return Self::built_in(tokenizer, architecture, name);
-        };
-        Self::for_tokenizer(source, tokenizer)?
-            .with_tool_use(metadata.get_str("tokenizer.chat_template.tool_use")?)
+        ChatTemplateSource::from_gguf(metadata)?.compile(tokenizer)
     }
 
     /// The built-in template of a style.
@@ -110,12 +98,6 @@ impl ChatTemplate {
     /// As [`new`](Self::new); the built-in templates are valid.
     pub fn of_style(style: ChatStyle, tokenizer: &Tokenizer) -> Result<Self> {
         Ok(Self { style: Some(style), ..Self::for_tokenizer(style.source(), tokenizer)? })
-    }
-
-    /// The template of the style that a model was probably trained with.
-    fn built_in(tokenizer: &Tokenizer, architecture: &str, name: &str) -> Result<Self> {
-        let style = ChatStyle::detect(tokenizer, architecture, name).ok_or(Error::NoChatTemplate)?;
-        Self::of_style(style, tokenizer)
     }
 
     /// Sets the template for conversations with tools, if it is another one.
@@ -131,14 +113,17 @@ impl ChatTemplate {
             return Err(Error::TemplateSyntax { message });
         }
         let mut add = || {
-            let (source, text_bytes) = bounds::rewrite(&source::rewrite(source), syntax()?)?;
+            let source = source::rewrite(source);
+            nesting::check(&source, syntax()?)?;
+            let (source, text_bytes) = bounds::rewrite(&source, syntax()?)?;
             self.text_bytes = self.text_bytes.max(text_bytes);
             let text_bytes = self.text_bytes;
             let characters = move |value: Jinja| python::characters(value, text_bytes);
             self.environment.add_filter(source::CHARACTERS, characters);
             self.environment.add_template_owned(name, source)
         };
-        add().map_err(|error| not_valid(&error))
+        let added = on_large_stack(|| add().map_err(|error| not_valid(&error)));
+        added.unwrap_or_else(|message| Err(Error::TemplateSyntax { message }))
     }
 
     /// Sets a further variable that the template sees in every rendering, for example
@@ -200,12 +185,53 @@ impl ChatTemplate {
                 })?;
             String::from_utf8(prompt.0).map_err(|error| failed(error.to_string()))
         };
-        thread::scope(|scope| {
-            let builder = thread::Builder::new().name(NAME.to_owned()).stack_size(STACK_BYTES);
-            let renderer =
-                builder.spawn_scoped(scope, render).map_err(|error| failed(format!("no thread: {error}")))?;
-            renderer.join().unwrap_or_else(|_| Err(failed("the template engine stopped".to_owned())))
+        on_large_stack(render).unwrap_or_else(|message| Err(failed(message)))
+    }
+}
+
+/// The chat template of a model as its files have it, before it is compiled.
+///
+/// Reading it runs nothing that the template says: a program that renders no chats is not touched
+/// by a template that cannot be compiled.
+#[derive(Debug, Clone)]
+pub struct ChatTemplateSource {
+    template: Option<String>,
+    tool_use: Option<String>,
+    architecture: String,
+    name: String,
+}
+
+impl ChatTemplateSource {
+    /// Takes the template of a GGUF file: `tokenizer.chat_template`; for conversations with tools
+    /// `tokenizer.chat_template.tool_use` if there is one; without the former, what
+    /// [`ChatStyle::detect`] needs to find a built-in one.
+    ///
+    /// # Errors
+    /// [`Error::Gguf`] if a key has another type.
+    pub fn from_gguf(metadata: &gguf_rs_lite::Metadata) -> Result<Self> {
+        let text = |key: &str| metadata.get_str(key).map(|text| text.map(str::to_owned));
+        Ok(Self {
+            template: text("tokenizer.chat_template")?,
+            tool_use: text("tokenizer.chat_template.tool_use")?,
+            architecture: text("general.architecture")?.unwrap_or_default(),
+            name: text("general.name")?.unwrap_or_default(),
         })
+    }
+
+    /// Compiles the template, or the built-in one of the style that [`ChatStyle::detect`] finds.
+    ///
+    /// # Errors
+    /// [`Error::NoChatTemplate`] if there is neither; as [`ChatTemplate::new`] otherwise.
+    pub fn compile(&self, tokenizer: &Tokenizer) -> Result<ChatTemplate> {
+        match &self.template {
+            Some(source) => {
+                ChatTemplate::for_tokenizer(source, tokenizer)?.with_tool_use(self.tool_use.as_deref())
+            }
+            None => {
+                let style = ChatStyle::detect(tokenizer, &self.architecture, &self.name);
+                ChatTemplate::of_style(style.ok_or(Error::NoChatTemplate)?, tokenizer)
+            }
+        }
     }
 }
 
