@@ -9,6 +9,7 @@ use ruvllm_text::TokenId;
 use ruvllm_text::chat::{ChatTemplate, ChatTemplateSource, Message};
 use ruvllm_text::tokenizer::{EncodeOptions, TokenStream, Tokenizer};
 
+use crate::cancel::CancelToken;
 use crate::error::{Error, Result};
 use crate::request::Prompt;
 
@@ -105,6 +106,15 @@ impl TextCodec {
     /// [`Error::EmptyPrompt`] if the model has no such token, [`Error::TokenOutOfRange`],
     /// [`Error::Encode`], [`Error::Chat`], and those of [`chat_template`](Self::chat_template).
     pub fn encode_prompt(&self, prompt: &Prompt) -> Result<Vec<TokenId>> {
+        self.encode_prompt_until(prompt, &CancelToken::new())
+    }
+
+    /// As [`encode_prompt`](Self::encode_prompt), and ends when `cancel` is set: a chat template is
+    /// a program.
+    ///
+    /// # Errors
+    /// Those of [`encode_prompt`](Self::encode_prompt), and [`Error::Cancelled`].
+    pub fn encode_prompt_until(&self, prompt: &Prompt, cancel: &CancelToken) -> Result<Vec<TokenId>> {
         let mut tokens = match prompt {
             Prompt::Text(text) => self
                 .tokenizer
@@ -113,8 +123,11 @@ impl TextCodec {
             Prompt::Tokens(tokens) => tokens.clone(),
             Prompt::Chat { messages, tools } => self
                 .tokenizer
-                .encode_chat(self.chat_template()?, messages, tools.as_ref(), true)
-                .map_err(Error::Chat)?,
+                .encode_chat_until(self.chat_template()?, messages, tools.as_ref(), true, Some(cancel.flag()))
+                .map_err(|error| match error {
+                    ruvllm_text::Error::TemplateStopped => Error::Cancelled,
+                    error => Error::Chat(error),
+                })?,
         };
         if tokens.is_empty() {
             tokens.push(self.tokenizer.bos().ok_or(Error::EmptyPrompt)?);

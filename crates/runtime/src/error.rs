@@ -336,7 +336,7 @@ pub enum Error {
         /// Tokens given.
         tokens: usize,
     },
-    /// A measurement was ended by its caller before it had a result.
+    /// A measurement, or the rendering of a chat, was ended by its caller before it had a result.
     #[error("cancelled")]
     Cancelled,
 }
