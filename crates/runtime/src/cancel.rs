@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Asks a running call to end. Clones share one flag; setting it is safe from any thread and from a
-/// signal handler thread. A generation looks at it before every prefill chunk and every token.
+/// signal handler thread. A generation looks at it while its chat is
+/// rendered, before every prefill chunk and every token.
 #[derive(Debug, Clone, Default)]
 pub struct CancelToken(Arc<AtomicBool>);
 
@@ -18,6 +19,11 @@ impl CancelToken {
     pub fn cancel(&self) {
         // Nothing is published with the flag, so no ordering is needed.
         self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// The flag, for what does not know this type.
+    pub(crate) fn flag(&self) -> &Arc<AtomicBool> {
+        &self.0
     }
 
     /// Whether the end was asked for.

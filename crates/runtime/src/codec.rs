@@ -2,19 +2,24 @@
 
 use std::fmt;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use ruvllm_models::Checkpoint;
 use ruvllm_text::TokenId;
-use ruvllm_text::chat::{ChatTemplate, Message};
+use ruvllm_text::chat::{ChatTemplate, ChatTemplateSource, Message};
 use ruvllm_text::tokenizer::{EncodeOptions, TokenStream, Tokenizer};
 
+use crate::cancel::CancelToken;
 use crate::error::{Error, Result};
 use crate::request::Prompt;
 
 /// The tokenizer and the chat template of a model, and the ids that it knows.
 pub struct TextCodec {
     tokenizer: Tokenizer,
-    chat_template: Result<ChatTemplate, ruvllm_text::Error>,
+    /// `None` if the metadata hold something else in its place.
+    template_source: Option<ChatTemplateSource>,
+    /// Compiled when a chat asks for it: prompts that are no chats do not depend on it.
+    chat_template: OnceLock<Result<ChatTemplate, ruvllm_text::Error>>,
     vocab_size: usize,
 }
 
@@ -53,8 +58,11 @@ impl TextCodec {
         vocab_size: usize,
     ) -> Result<Self> {
         let tokenizer = read_tokenizer(checkpoint, name, tokenizer, vocab_size)?;
-        let chat_template = ChatTemplate::from_gguf(checkpoint.metadata(), &tokenizer);
-        Ok(Self { tokenizer, chat_template, vocab_size })
+        let (template_source, chat_template) = match ChatTemplateSource::from_gguf(checkpoint.metadata()) {
+            Ok(source) => (Some(source), OnceLock::new()),
+            Err(error) => (None, OnceLock::from(Err(error))),
+        };
+        Ok(Self { tokenizer, template_source, chat_template, vocab_size })
     }
 
     /// The tokenizer.
@@ -68,7 +76,11 @@ impl TextCodec {
     /// [`Error::NoChatTemplate`] if it has none, [`Error::UnusableChatTemplate`] if it cannot be
     /// read.
     pub fn chat_template(&self) -> Result<&ChatTemplate> {
-        self.chat_template.as_ref().map_err(|error| match error {
+        let source = self.template_source.as_ref();
+        let compile = || {
+            source.map_or(Err(ruvllm_text::Error::NoChatTemplate), |source| source.compile(&self.tokenizer))
+        };
+        self.chat_template.get_or_init(compile).as_ref().map_err(|error| match error {
             ruvllm_text::Error::NoChatTemplate => Error::NoChatTemplate,
             error => Error::UnusableChatTemplate { reason: error.to_string() },
         })
@@ -94,6 +106,15 @@ impl TextCodec {
     /// [`Error::EmptyPrompt`] if the model has no such token, [`Error::TokenOutOfRange`],
     /// [`Error::Encode`], [`Error::Chat`], and those of [`chat_template`](Self::chat_template).
     pub fn encode_prompt(&self, prompt: &Prompt) -> Result<Vec<TokenId>> {
+        self.encode_prompt_until(prompt, &CancelToken::new())
+    }
+
+    /// As [`encode_prompt`](Self::encode_prompt), and ends when `cancel` is set: a chat template is
+    /// a program.
+    ///
+    /// # Errors
+    /// Those of [`encode_prompt`](Self::encode_prompt), and [`Error::Cancelled`].
+    pub fn encode_prompt_until(&self, prompt: &Prompt, cancel: &CancelToken) -> Result<Vec<TokenId>> {
         let mut tokens = match prompt {
             Prompt::Text(text) => self
                 .tokenizer
@@ -102,8 +123,11 @@ impl TextCodec {
             Prompt::Tokens(tokens) => tokens.clone(),
             Prompt::Chat { messages, tools } => self
                 .tokenizer
-                .encode_chat(self.chat_template()?, messages, tools.as_ref(), true)
-                .map_err(Error::Chat)?,
+                .encode_chat_until(self.chat_template()?, messages, tools.as_ref(), true, Some(cancel.flag()))
+                .map_err(|error| match error {
+                    ruvllm_text::Error::TemplateStopped => Error::Cancelled,
+                    error => Error::Chat(error),
+                })?,
         };
         if tokens.is_empty() {
             tokens.push(self.tokenizer.bos().ok_or(Error::EmptyPrompt)?);
@@ -145,9 +169,6 @@ impl TextCodec {
 /// How much there is; the vocabulary would be too long.
 impl fmt::Debug for TextCodec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TextCodec")
-            .field("vocab_size", &self.vocab_size)
-            .field("has_chat_template", &self.chat_template.is_ok())
-            .finish_non_exhaustive()
+        f.debug_struct("TextCodec").field("vocab_size", &self.vocab_size).finish_non_exhaustive()
     }
 }

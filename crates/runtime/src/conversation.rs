@@ -68,7 +68,7 @@ impl Conversation<'_> {
         cancel: &CancelToken,
         on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Completion> {
-        let prepared = self.engine.prepare(request)?;
+        let prepared = self.engine.prepare(request, cancel)?;
         let present = std::mem::take(&mut self.tokens);
         let reusable = |session: &Session<'_>| {
             session.is_for(self.engine, request) && session.reusable(&present, &prepared.prompt) > 0

@@ -14,6 +14,7 @@ use ruvllm_text::TokenId;
 use ruvllm_text::chat::{ChatTemplate, Message};
 use ruvllm_text::tokenizer::Tokenizer;
 
+use crate::cancel::CancelToken;
 use crate::codec::TextCodec;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
@@ -215,6 +216,14 @@ impl Engine {
     /// [`Error::Encode`], [`Error::Chat`], and those of [`chat_template`](Self::chat_template).
     pub fn encode_prompt(&self, prompt: &Prompt) -> Result<Vec<TokenId>> {
         self.codec.encode_prompt(prompt)
+    }
+
+    /// As [`encode_prompt`](Self::encode_prompt), and ends when `cancel` is set.
+    ///
+    /// # Errors
+    /// Those of [`encode_prompt`](Self::encode_prompt), and [`Error::Cancelled`].
+    pub fn encode_prompt_until(&self, prompt: &Prompt, cancel: &CancelToken) -> Result<Vec<TokenId>> {
+        self.codec.encode_prompt_until(prompt, cancel)
     }
 
     /// Checks that every id is in the model's vocabulary.

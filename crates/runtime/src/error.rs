@@ -145,7 +145,7 @@ pub enum Error {
         "the chat template of the model cannot be used: {reason}; give the prompt as text instead of messages"
     )]
     UnusableChatTemplate {
-        /// What the template reader said when the model was loaded.
+        /// What the template reader said.
         reason: String,
     },
     /// The chat template refuses the messages, or its text cannot be encoded.
@@ -336,7 +336,7 @@ pub enum Error {
         /// Tokens given.
         tokens: usize,
     },
-    /// A measurement was ended by its caller before it had a result.
+    /// A measurement, or the rendering of a chat, was ended by its caller before it had a result.
     #[error("cancelled")]
     Cancelled,
 }

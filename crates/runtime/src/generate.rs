@@ -33,21 +33,26 @@ impl Engine {
     ///
     /// # Errors
     /// [`Error::PromptTooLong`] and those of [`Engine::encode_prompt`], [`Sampler::new`] and
-    /// [`StopMatcher::new`] before anything is computed; [`Error::Cache`], [`Error::Forward`],
-    /// [`Error::NoCandidate`] and [`Error::Decode`] from the run.
+    /// [`StopMatcher::new`] before anything is computed; [`Error::Cancelled`] while a chat is
+    /// rendered; [`Error::Cache`], [`Error::Forward`], [`Error::NoCandidate`] and [`Error::Decode`]
+    /// from the run.
     pub fn generate(
         &self,
         request: &GenerateRequest,
         cancel: &CancelToken,
         on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Completion> {
-        let prepared = self.prepare(request)?;
+        let prepared = self.prepare(request, cancel)?;
         let mut session = Session::for_request(self, request, prepared.capacity())?;
         self.run(prepared, &mut session, &[], cancel, on_text).map(|(completion, _)| completion)
     }
 
     /// Checks a request and encodes its prompt.
-    pub(crate) fn prepare<'r>(&'r self, request: &'r GenerateRequest) -> Result<Prepared<'r>> {
+    pub(crate) fn prepare<'r>(
+        &'r self,
+        request: &'r GenerateRequest,
+        cancel: &CancelToken,
+    ) -> Result<Prepared<'r>> {
         let has_files = self.prefixes.as_ref().is_some_and(|prefixes| prefixes.has_files());
         check_pressure(self.pressure_of(request), has_files)?;
         let facts = Facts {
@@ -57,7 +62,7 @@ impl Engine {
             model_context: self.config().context_length,
             prefill_chunk: self.prefill_chunk,
         };
-        Prepared::new(facts, request)
+        Prepared::new(facts, request, cancel)
     }
 
     /// Runs a request on a sequence whose tokens are `present`, and keeps what others can begin
@@ -108,12 +113,12 @@ pub(crate) struct Prepared<'r> {
 
 impl<'r> Prepared<'r> {
     /// Checks a request and encodes its prompt.
-    pub(crate) fn new(facts: Facts<'r>, request: &'r GenerateRequest) -> Result<Self> {
+    pub(crate) fn new(facts: Facts<'r>, request: &'r GenerateRequest, cancel: &CancelToken) -> Result<Self> {
         let started = Instant::now();
         let Facts { codec, kernels, context, model_context, prefill_chunk } = facts;
         let sampler = Sampler::new(kernels, &request.sampling, codec.sampled_ids())?;
         let matcher = StopMatcher::new(request.stop.iter().cloned())?;
-        let prompt = codec.encode_prompt(&request.prompt)?;
+        let prompt = codec.encode_prompt_until(&request.prompt, cancel)?;
         if prompt.len() > context {
             return Err(Error::PromptTooLong { prompt_tokens: prompt.len(), context, model_context });
         }

@@ -144,8 +144,15 @@ pub enum Error {
         message: String,
     },
 
-    /// Messages use every private code point that marks untrusted text, so that it cannot be
-    /// marked.
-    #[error("the messages use all noncharacters of Unicode, special tokens in them cannot be told apart")]
-    NoFreeMarker,
+    /// The rendering of a chat template was asked to stop.
+    #[error("the rendering of the chat template was stopped")]
+    TemplateStopped,
+
+    /// The messages hold a code point where Unicode has no characters, and which marks something
+    /// while a chat template is rendered.
+    #[error("the messages hold U+{code:X}, which is no character of Unicode")]
+    UnassignedCharacter {
+        /// The code point.
+        code: u32,
+    },
 }

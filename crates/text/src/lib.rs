@@ -42,8 +42,10 @@
 //!
 //! # Invariants
 //! - No file, text, token id or template makes it panic: they give an [`Error`].
-//! - Encoders and pre-tokenizers of GGUF vocabularies take at most O(n log n) time; renderings are
-//!   bounded in steps and memory.
+//! - Encoders and pre-tokenizers of GGUF vocabularies take at most O(n log n) time; what a
+//!   `tokenizer.json` describes ends at limits, with an error. Renderings are bounded in steps,
+//!   work, memory and time (ADR-0034).
+//! - No text of a message becomes a special token, whatever the template does with it.
 //! - Nothing is guessed: an unknown kind of tokenizer or pre-tokenizer is an error that lists the
 //!   known ones (ADR-0018).
 

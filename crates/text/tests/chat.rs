@@ -294,14 +294,18 @@ fn markers_around_roles_are_the_templates_own() -> Result<(), Failure> {
     Ok(())
 }
 
+/// Private use, noncharacters and characters beyond the Basic Multilingual Plane come through; code
+/// points that mark something while a template is rendered are refused.
 #[test]
-fn messages_full_of_noncharacters_are_refused() -> Result<(), Failure> {
+fn every_character_of_unicode_comes_through() -> Result<(), Failure> {
     let (tokenizer, template) = model("bpe_qwen2")?;
-    let all: String = ('\u{fdd0}'..='\u{fdef}').collect();
     let chat = |text: &str| tokenizer.encode_chat(&template, &[Message::user(text)], None, true);
-    assert!(matches!(chat(&all), Err(Error::NoFreeMarker)));
-    let ids = chat(all.trim_end_matches('\u{fdef}'))?;
-    assert!(tokenizer.decode(&ids, false)?.contains(all.trim_end_matches('\u{fdef}')));
+    let all = "\u{fdd0}\u{fdef}\u{e000}😀\u{20000}\u{f0001}\u{f003c}\u{fffff}\u{100000}\u{10ffff}";
+    assert!(tokenizer.decode(&chat(all)?, false)?.contains(all));
+    assert!(template.render(&[Message::user(all)], None, true)?.contains(all));
+    for text in ["\u{40000}", "a\u{5ffff}"] {
+        assert!(matches!(chat(text), Err(Error::UnassignedCharacter { .. })));
+    }
     Ok(())
 }
 
@@ -465,6 +469,49 @@ fn features_that_no_published_template_uses_are_errors_that_name_them() -> Resul
             ChatTemplate::new(source, None, None).and_then(|template| template.render(&[], None, false));
         let message = rendered.err().ok_or(name)?.to_string();
         assert!(message.contains(name), "{source}: {message}");
+    }
+    Ok(())
+}
+
+/// What nests without a bracket is not counted by the parser: 33 KB of it exhausted the stack.
+#[test]
+fn deep_sources_are_compiled_or_refused() -> Result<(), Failure> {
+    for (before, step, after) in [
+        ("{{ ", "-", "1 }}"),
+        ("{{ ", "not ", "1 }}"),
+        ("{{ 1", "|int", " }}"),
+        ("{{ a", ".b", " }}"),
+        ("{{ a", "[0]", " }}"),
+        ("{{ a", "()", " }}"),
+        ("{{ 1", "**2", " }}"),
+        ("{{ 1", " if a else 1", " }}"),
+        ("{{ 1", " is none", " }}"),
+        ("{{ 1", " + 1", " }}"),
+        ("{{ 1", " ~ 1", " }}"),
+        ("{{ 1", " == 1", " }}"),
+        ("{{ a", "[1:]", " }}"),
+        ("{% if a %}", "{% elif b %}", "{% endif %}"),
+        ("{% set a ", "|upper", "%}{% endset %}"),
+        ("", "{% if 1 %}", ""),
+        ("", "{% for a in [1] %}", ""),
+        ("", "{% macro m() %}", ""),
+        ("", "{% set a %}", ""),
+        ("{{ ", "[", ""),
+        ("{{ ", "(", ""),
+        ("{{ ", "{1:", ""),
+        ("{{ ", "f(", ""),
+        ("{{ ", "a[", ""),
+        ("{% raw %}", "{% x ", ""),
+        ("", "{%- raw %}", ""),
+    ] {
+        for times in [10, 140, 1000, 250_000 / step.len()] {
+            let source = format!("{before}{}{after}", step.repeat(times));
+            match ChatTemplate::new(&source, None, None) {
+                Ok(template) => drop(template.render(&[], None, false)),
+                Err(Error::TemplateSyntax { .. }) => assert!(times > 10 || after.is_empty(), "{step}"),
+                Err(error) => return Err(format!("{step} {times}: {error}").into()),
+            }
+        }
     }
     Ok(())
 }

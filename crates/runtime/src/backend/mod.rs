@@ -94,7 +94,7 @@ pub trait InferenceBackend: Send + Sync {
             model_context: self.config().context_length,
             prefill_chunk: self.prefill_chunk(),
         };
-        let prepared = Prepared::new(facts, request)?;
+        let prepared = Prepared::new(facts, request, cancel)?;
         let mut session = self.session(prepared.capacity())?;
         prepared.run(&mut *session, &[], cancel, on_text).map(|(completion, _)| completion)
     }

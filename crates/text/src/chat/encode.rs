@@ -1,34 +1,28 @@
 //! Encoding a chat so that nobody's text can forge the model's markers.
 //!
-//! The template's output is one string in which the template's own markers and a user's text look
-//! alike. So before rendering, every marker in the messages is broken up by a private character;
-//! after rendering, markers are looked for with these characters in place, and what lies between is
-//! encoded as plain text without them.
+//! Special tokens are recognized in the text of the template alone (`origin`); what messages say
+//! is encoded as plain text, whatever the template did to it.
+
+use std::sync::{Arc, atomic::AtomicBool};
 
 use serde_json::Value;
 
-use super::{
-    message::{Message, visit_strings},
-    template::ChatTemplate,
-};
-use crate::error::{Error, Result};
+use super::{message::Message, template::ChatTemplate};
+use crate::error::Result;
 use crate::token::TokenId;
-use crate::tokenizer::{Fragment, Occurrence, Tokenizer};
-
-/// Unicode reserves these code points for private use inside a program; text should not contain
-/// them.
-const NONCHARACTERS: std::ops::RangeInclusive<char> = '\u{FDD0}'..='\u{FDEF}';
+use crate::tokenizer::Tokenizer;
 
 impl Tokenizer {
     /// Renders a conversation and encodes it.
     ///
-    /// Special tokens that the template writes become these tokens; special-token text inside a
-    /// message or a tool is plain text. A BOS token is added if the model's rules say so and the
-    /// template did not write it.
+    /// Special tokens that the template writes become these tokens; special-token text from a
+    /// message or a tool is plain text, also if the template changes it or joins it with its own.
+    /// (The names of common roles are the template's text too, since some templates form markers
+    /// with them.) A BOS token is added if the model's rules say so and the template did not write
+    /// it.
     ///
     /// # Errors
-    /// Those of [`ChatTemplate::render`] and [`encode`](Self::encode), and [`Error::NoFreeMarker`]
-    /// if the messages contain all 32 noncharacters U+FDD0 to U+FDEF.
+    /// Those of [`ChatTemplate::render`] and [`encode`](Self::encode).
     pub fn encode_chat(
         &self,
         template: &ChatTemplate,
@@ -36,113 +30,59 @@ impl Tokenizer {
         tools: Option<&Value>,
         add_generation_prompt: bool,
     ) -> Result<Vec<TokenId>> {
-        let guard = Guard::new(self, template, messages, tools)?;
-        let guarded: Vec<Message> = messages.iter().map(|message| guard.message(message)).collect();
-        let guarded_tools = tools.map(|tools| guard.value(tools));
-        let text = template.render(&guarded, guarded_tools.as_ref(), add_generation_prompt)?;
-        let fragments = self.special_fragments(&text)?;
+        self.encode_chat_until(template, messages, tools, add_generation_prompt, None)
+    }
+
+    /// As [`encode_chat`](Self::encode_chat), and ends when `stop` is set.
+    ///
+    /// # Errors
+    /// Those of [`encode_chat`](Self::encode_chat), and
+    /// [`Error::TemplateStopped`](crate::Error::TemplateStopped).
+    pub fn encode_chat_until(
+        &self,
+        template: &ChatTemplate,
+        messages: &[Message],
+        tools: Option<&Value>,
+        add_generation_prompt: bool,
+        stop: Option<&Arc<AtomicBool>>,
+    ) -> Result<Vec<TokenId>> {
+        let prompt = template.prompt(messages, tools, add_generation_prompt, stop)?;
+        let text = prompt.text.as_str();
+        let markers = self.markers(text, &prompt.runs)?;
 
         let mut ids = Vec::with_capacity(text.len() / 3 + 2);
         let begins_with_bos =
-            matches!(fragments.first(), Some(Fragment::Token(id)) if self.prefix().contains(id));
+            markers.first().is_some_and(|(place, id)| place.start == 0 && self.prefix().contains(id));
         if !begins_with_bos {
             ids.extend_from_slice(self.prefix());
         }
         let mut after_token = true;
-        for (i, fragment) in fragments.iter().enumerate() {
-            match fragment {
-                Fragment::Token(id) => {
-                    ids.push(*id);
-                    after_token = true;
-                }
-                Fragment::Text(text) => {
-                    // For the library only the first part of a text is the first; to the others it
-                    // matters what came before.
-                    if self.is_run_by_library() {
-                        after_token = i == 0;
-                    }
-                    self.encode_part(&guard.remove(text), false, &mut after_token, &mut ids)?;
-                }
-            }
+        let mut at = 0;
+        for (place, id) in markers {
+            self.encode_between(&text[at..place.start], at == 0, &mut after_token, &mut ids)?;
+            ids.push(id);
+            (at, after_token) = (place.end, true);
         }
+        self.encode_between(&text[at..], at == 0, &mut after_token, &mut ids)?;
         Ok(ids)
     }
-}
 
-/// Breaks up special tokens in untrusted text, and undoes it.
-struct Guard<'a> {
-    tokenizer: &'a Tokenizer,
-    /// Occurs nowhere in the input; put inside special tokens.
-    breaker: char,
-    /// Special tokens of one character cannot be broken, they are replaced.
-    stand_ins: Vec<(char, char)>,
-}
-
-impl<'a> Guard<'a> {
-    fn new(
-        tokenizer: &'a Tokenizer,
-        template: &ChatTemplate,
-        messages: &[Message],
-        tools: Option<&Value>,
-    ) -> Result<Self> {
-        let mut used = template.source().to_owned();
-        for message in messages {
-            message.visit_strings(&mut |text| used.push_str(text));
+    /// Appends the tokens of the text between two markers.
+    fn encode_between(
+        &self,
+        text: &str,
+        is_first: bool,
+        after_token: &mut bool,
+        ids: &mut Vec<TokenId>,
+    ) -> Result<()> {
+        if text.is_empty() {
+            return Ok(());
         }
-        if let Some(tools) = tools {
-            visit_strings(tools, &mut |text| used.push_str(text));
+        // For the library only the first part of a text is the first; to the others it matters
+        // what came before.
+        if self.is_run_by_library() {
+            *after_token = is_first;
         }
-        let mut free = NONCHARACTERS.filter(|&c| !used.contains(c));
-        let breaker = free.next().ok_or(Error::NoFreeMarker)?;
-        let mut stand_ins = Vec::new();
-        for text in tokenizer.special_texts() {
-            let mut chars = text.chars();
-            if let (Some(only), None) = (chars.next(), chars.next()) {
-                stand_ins.push((only, free.next().ok_or(Error::NoFreeMarker)?));
-            }
-        }
-        Ok(Self { tokenizer, breaker, stand_ins })
-    }
-
-    fn message(&self, message: &Message) -> Message {
-        message.map(|role| self.text(role, false), |value| self.value(value), |key| self.text(key, true))
-    }
-
-    fn value(&self, value: &Value) -> Value {
-        match value {
-            Value::String(text) => Value::String(self.text(text, true)),
-            Value::Array(values) => values.iter().map(|value| self.value(value)).collect(),
-            Value::Object(map) => {
-                map.iter().map(|(key, value)| (self.text(key, true), self.value(value))).collect()
-            }
-            other => other.clone(),
-        }
-    }
-
-    /// Breaks up every special token in a text, and with `beginnings` also one that the text ends
-    /// within. (Templates form markers around roles, as in `<|user|>`, so the beginnings in those
-    /// must stay.)
-    fn text(&self, text: &str, beginnings: bool) -> String {
-        let mut guarded = String::with_capacity(text.len());
-        for (at, c) in text.char_indices() {
-            let stand_in = self.stand_ins.iter().find(|&&(only, _)| only == c);
-            guarded.push(stand_in.map_or(c, |&(_, stand_in)| stand_in));
-            let breaks = match self.tokenizer.special_at(text, at) {
-                Occurrence::Whole => true,
-                Occurrence::Beginning => beginnings,
-                Occurrence::No => false,
-            };
-            if breaks {
-                guarded.push(self.breaker);
-            }
-        }
-        guarded
-    }
-
-    fn remove(&self, text: &str) -> String {
-        text.chars()
-            .filter(|&c| c != self.breaker)
-            .map(|c| self.stand_ins.iter().find(|&&(_, stand_in)| stand_in == c).map_or(c, |&(only, _)| only))
-            .collect()
+        self.encode_part(text, false, after_token, ids)
     }
 }

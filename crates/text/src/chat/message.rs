@@ -4,7 +4,7 @@ use minijinja::Value as Jinja;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _, ser::SerializeMap};
 use serde_json::{Map, Value};
 
-use super::python::from_json;
+use super::{origin, python::from_json};
 
 /// One message of a conversation.
 ///
@@ -57,22 +57,6 @@ impl Message {
         Self::new("assistant", text)
     }
 
-    /// The message with its strings changed: `change_role` makes the role, `change` all other
-    /// values, and keys.
-    pub(crate) fn map(
-        &self,
-        change_role: impl Fn(&str) -> String,
-        change: impl Fn(&Value) -> Value,
-        change_key: impl Fn(&str) -> String,
-    ) -> Self {
-        Self {
-            role: change_role(&self.role),
-            content: self.content.as_ref().map(&change),
-            extra: self.extra.iter().map(|(key, value)| (change_key(key), change(value))).collect(),
-            ..*self
-        }
-    }
-
     /// Calls `visit` with every string in the message.
     pub(crate) fn visit_strings(&self, visit: &mut impl FnMut(&str)) {
         visit(&self.role);
@@ -108,8 +92,8 @@ impl Message {
     /// The message as the template sees it.
     pub(super) fn to_jinja(&self) -> Jinja {
         Jinja::from_pairs(self.fields().into_iter().map(|(key, field)| match field {
-            Field::Role(role) => (key, Jinja::from(role)),
-            Field::Other(value) => (key, from_json(value)),
+            Field::Role(role) => (origin::shelter(key), Jinja::from(origin::role(role))),
+            Field::Other(value) => (origin::shelter(key), from_json(value)),
         }))
     }
 }
@@ -181,7 +165,6 @@ mod tests {
         ] {
             let message: Message = serde_json::from_str(json)?;
             assert_eq!(serde_json::to_string(&message)?, json);
-            assert_eq!(message.map(str::to_owned, Value::clone, str::to_owned), message);
         }
         let new = serde_json::to_string(&Message::user("hi"))?;
         assert_eq!(new, r#"{"role":"user","content":"hi"}"#);

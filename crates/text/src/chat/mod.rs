@@ -7,11 +7,19 @@
 
 mod bounds;
 mod encode;
+mod engine;
 mod message;
+mod nesting;
+mod origin;
 mod python;
+mod rewrite;
 mod source;
 mod style;
 mod template;
 mod time;
 
-pub use self::{message::Message, style::ChatStyle, template::ChatTemplate};
+pub use self::{
+    message::Message,
+    style::ChatStyle,
+    template::{ChatTemplate, ChatTemplateSource},
+};

@@ -72,9 +72,11 @@ fn raw_len(tag: &str) -> usize {
     let mut at = statement_len(tag);
     while let Some(start) = tag[at..].find("{%") {
         let end = at + start;
-        let len = statement_len(&tag[end..]);
-        if name_of(tag[end..end + len].trim_start_matches("{%")) == "endraw" {
-            return end + len;
+        let name = tag[end + 2..].trim_start_matches(['-', '+']).trim_start();
+        // Only what can be the end tag is looked at as a whole: in a text without one, each tag
+        // would be searched for its end up to the end of the template.
+        if name.starts_with("endraw") {
+            return end + statement_len(&tag[end..]);
         }
         at = end + 2;
     }

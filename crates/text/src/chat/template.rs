@@ -1,17 +1,21 @@
 //! A chat template: compiled once, rendered for every conversation.
 
 use std::{
-    io, thread,
+    io,
+    sync::{Arc, atomic::AtomicBool},
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use minijinja::{AutoEscape, Environment, ErrorKind, Value as Jinja, syntax::SyntaxConfig};
+use minijinja::{AutoEscape, Environment, ErrorKind, State, Value as Jinja, syntax::SyntaxConfig};
 use serde_json::{Map, Value};
 
 use super::{
     bounds::{self, LONGEST_TEXT, NAME, TOO_LONG},
-    message::Message,
-    python, source,
+    engine::on_large_stack,
+    message::{Message, visit_strings},
+    nesting,
+    origin::{self, Prompt},
+    python, rewrite, source,
     style::ChatStyle,
     time,
 };
@@ -28,11 +32,6 @@ const FUEL: u64 = 4_000_000;
 
 /// Depth of calls within one rendering.
 const RECURSION_LIMIT: usize = 200;
-
-/// Stack of the thread that renders. Freeing or printing a value recurses as deeply as it is
-/// nested, and [`FUEL`] instructions can nest lists half a million times; pages that are not needed
-/// cost nothing.
-const STACK_BYTES: usize = 512 << 20;
 
 /// A compiled chat template. Immutable: one value serves all threads.
 ///
@@ -52,6 +51,8 @@ pub struct ChatTemplate {
     environment: Environment<'static>,
     /// Bytes of text between tags, of the longest template.
     text_bytes: usize,
+    /// A template has filters that mark a text as safe.
+    escapes: bool,
     bos_token: Option<String>,
     eos_token: Option<String>,
     variables: Map<String, Value>,
@@ -71,6 +72,7 @@ impl ChatTemplate {
             style,
             environment,
             text_bytes: 0,
+            escapes: false,
             bos_token,
             eos_token,
             variables: Map::new(),
@@ -88,20 +90,12 @@ impl ChatTemplate {
         Self::new(source, text(tokenizer.bos()), text(tokenizer.eos()))
     }
 
-    /// The template of a GGUF file (`tokenizer.chat_template`; for conversations with tools
-    /// `tokenizer.chat_template.tool_use` if there is one), or else the built-in one of the style
-    /// that [`ChatStyle::detect`] finds.
+    /// The template of a GGUF file, see [`ChatTemplateSource::from_gguf`].
     ///
     /// # Errors
-    /// [`Error::NoChatTemplate`] if there is neither; as [`new`](Self::new) otherwise.
+    /// Those of [`ChatTemplateSource::from_gguf`] and [`ChatTemplateSource::compile`].
     pub fn from_gguf(metadata: &gguf_rs_lite::Metadata, tokenizer: &Tokenizer) -> Result<Self> {
-        let Some(source) = metadata.get_str("tokenizer.chat_template")? else {
-            let architecture = metadata.get_str("general.architecture")?.unwrap_or_default();
-            let name = metadata.get_str("general.name")?.unwrap_or_default();
-            return Self::built_in(tokenizer, architecture, name);
-        };
-        Self::for_tokenizer(source, tokenizer)?
-            .with_tool_use(metadata.get_str("tokenizer.chat_template.tool_use")?)
+        ChatTemplateSource::from_gguf(metadata)?.compile(tokenizer)
     }
 
     /// The built-in template of a style.
@@ -110,12 +104,6 @@ impl ChatTemplate {
     /// As [`new`](Self::new); the built-in templates are valid.
     pub fn of_style(style: ChatStyle, tokenizer: &Tokenizer) -> Result<Self> {
         Ok(Self { style: Some(style), ..Self::for_tokenizer(style.source(), tokenizer)? })
-    }
-
-    /// The template of the style that a model was probably trained with.
-    fn built_in(tokenizer: &Tokenizer, architecture: &str, name: &str) -> Result<Self> {
-        let style = ChatStyle::detect(tokenizer, architecture, name).ok_or(Error::NoChatTemplate)?;
-        Self::of_style(style, tokenizer)
     }
 
     /// Sets the template for conversations with tools, if it is another one.
@@ -131,14 +119,22 @@ impl ChatTemplate {
             return Err(Error::TemplateSyntax { message });
         }
         let mut add = || {
-            let (source, text_bytes) = bounds::rewrite(&source::rewrite(source), syntax()?)?;
-            self.text_bytes = self.text_bytes.max(text_bytes);
+            let source = source::rewrite(source);
+            nesting::check(&source, syntax()?)?;
+            let rewritten = rewrite::rewrite(&source, syntax()?)?;
+            self.text_bytes = self.text_bytes.max(rewritten.text_bytes);
             let text_bytes = self.text_bytes;
             let characters = move |value: Jinja| python::characters(value, text_bytes);
             self.environment.add_filter(source::CHARACTERS, characters);
-            self.environment.add_template_owned(name, source)
+            // Markers of texts as safe make sums of texts escape.
+            self.escapes |= rewrite::escapes(&source);
+            let escapes = self.escapes;
+            let sum = move |state: &State<'_, '_>, list: &Jinja| python::add(state, list, escapes);
+            self.environment.add_filter(rewrite::SUM, sum);
+            self.environment.add_template_owned(name, rewritten.source)
         };
-        add().map_err(|error| not_valid(&error))
+        let added = on_large_stack(|| add().map_err(|error| not_valid(&error)));
+        added.unwrap_or_else(|message| Err(Error::TemplateSyntax { message }))
     }
 
     /// Sets a further variable that the template sees in every rendering, for example
@@ -166,14 +162,54 @@ impl ChatTemplate {
     ///
     /// # Errors
     /// [`Error::TemplateRefused`] if the template calls `raise_exception`;
-    /// [`Error::TemplateRender`] if it fails, executes more than 4 million instructions, makes
-    /// values of more than 128 MiB in all, or a prompt of more than 16 MiB.
+    /// [`Error::TemplateRender`] if it fails or leaves its bounds: 4 million instructions, 512 MiB
+    /// of values worked on and 128 MiB made in all, a prompt of 16 MiB, 10 seconds;
+    /// [`Error::UnassignedCharacter`] for messages with code points of planes 4 and 5.
     pub fn render(
         &self,
         messages: &[Message],
         tools: Option<&Value>,
         add_generation_prompt: bool,
     ) -> Result<String> {
+        self.render_until(messages, tools, add_generation_prompt, None)
+    }
+
+    /// As [`render`](Self::render), and ends when `stop` is set.
+    ///
+    /// # Errors
+    /// Those of [`render`](Self::render), and [`Error::TemplateStopped`].
+    pub fn render_until(
+        &self,
+        messages: &[Message],
+        tools: Option<&Value>,
+        add_generation_prompt: bool,
+        stop: Option<&Arc<AtomicBool>>,
+    ) -> Result<String> {
+        let rendered = self.run(messages, tools, add_generation_prompt, stop)?;
+        Ok(origin::restore(&rendered))
+    }
+
+    /// The prompt, and which of it is the template's text.
+    pub(super) fn prompt(
+        &self,
+        messages: &[Message],
+        tools: Option<&Value>,
+        add_generation_prompt: bool,
+        stop: Option<&Arc<AtomicBool>>,
+    ) -> Result<Prompt> {
+        self.run(messages, tools, add_generation_prompt, stop).map(|rendered| Prompt::new(&rendered))
+    }
+
+    /// What the template writes, in characters that tell its text from others.
+    fn run(
+        &self,
+        messages: &[Message],
+        tools: Option<&Value>,
+        add_generation_prompt: bool,
+        stop: Option<&Arc<AtomicBool>>,
+    ) -> Result<String> {
+        self.check_texts(messages, tools)?;
+        let own = |token: &Option<String>| token.as_deref().map(|token| Jinja::from(origin::marked(token)));
         let messages: Jinja = messages.iter().map(Message::to_jinja).collect();
         let mut variables = vec![
             ("messages", messages),
@@ -181,31 +217,86 @@ impl ChatTemplate {
             ("documents", Jinja::from(())),
             ("add_generation_prompt", Jinja::from(add_generation_prompt)),
         ];
-        for (name, token) in [("bos_token", &self.bos_token), ("eos_token", &self.eos_token)] {
-            variables.extend(token.as_deref().map(|token| (name, Jinja::from(token))));
-        }
-        let own = self.variables.iter().map(|(name, value)| (name.as_str(), python::from_json(value)));
-        variables.extend(own);
+        variables.extend(own(&self.bos_token).map(|token| ("bos_token", token)));
+        variables.extend(own(&self.eos_token).map(|token| ("eos_token", token)));
+        let given = self.variables.iter().map(|(name, value)| (name.as_str(), python::from_json(value)));
+        variables.extend(given);
         let variables = Jinja::from_pairs(variables);
         let failed = |message: String| Error::TemplateRender { message };
         let render = || {
+            bounds::begin(stop.cloned());
             let tool_use = tools.and_then(|_| self.environment.get_template(TOOL_USE).ok());
-            let mut prompt = Prompt::default();
+            let mut prompt = Written::default();
             tool_use
                 .map_or_else(|| self.environment.get_template(NAME), Ok)
                 .and_then(|template| template.render_captured_to(variables, &mut prompt).map(|_| ()))
-                .map_err(|error| match raised(&error) {
-                    Some(message) => Error::TemplateRefused { message },
-                    None => failed(describe(&error)),
+                .map_err(|error| match (cause::<Raised>(&error), cause::<bounds::Stopped>(&error)) {
+                    (Some(Raised(message)), _) => Error::TemplateRefused { message: message.clone() },
+                    (None, Some(_)) => Error::TemplateStopped,
+                    (None, None) => failed(describe(&error)),
                 })?;
             String::from_utf8(prompt.0).map_err(|error| failed(error.to_string()))
         };
-        thread::scope(|scope| {
-            let builder = thread::Builder::new().name(NAME.to_owned()).stack_size(STACK_BYTES);
-            let renderer =
-                builder.spawn_scoped(scope, render).map_err(|error| failed(format!("no thread: {error}")))?;
-            renderer.join().unwrap_or_else(|_| Err(failed("the template engine stopped".to_owned())))
+        on_large_stack(render).unwrap_or_else(|message| Err(failed(message)))
+    }
+
+    /// Refuses texts that could not be told apart from what marks the template's own.
+    fn check_texts(&self, messages: &[Message], tools: Option<&Value>) -> Result<()> {
+        let mut checked = Ok(());
+        let mut check = |text: &str| {
+            if checked.is_ok() {
+                checked = origin::check(text);
+            }
+        };
+        messages.iter().for_each(|message| message.visit_strings(&mut check));
+        tools.into_iter().chain(self.variables.values()).for_each(|value| visit_strings(value, &mut check));
+        checked
+    }
+}
+
+/// The chat template of a model as its files have it, before it is compiled.
+///
+/// Reading it runs nothing that the template says: a program that renders no chats is not touched
+/// by a template that cannot be compiled.
+#[derive(Debug, Clone)]
+pub struct ChatTemplateSource {
+    template: Option<String>,
+    tool_use: Option<String>,
+    architecture: String,
+    name: String,
+}
+
+impl ChatTemplateSource {
+    /// Takes the template of a GGUF file: `tokenizer.chat_template`; for conversations with tools
+    /// `tokenizer.chat_template.tool_use` if there is one; without the former, what
+    /// [`ChatStyle::detect`] needs to find a built-in one.
+    ///
+    /// # Errors
+    /// [`Error::Gguf`] if a key has another type.
+    pub fn from_gguf(metadata: &gguf_rs_lite::Metadata) -> Result<Self> {
+        let text = |key: &str| metadata.get_str(key).map(|text| text.map(str::to_owned));
+        Ok(Self {
+            template: text("tokenizer.chat_template")?,
+            tool_use: text("tokenizer.chat_template.tool_use")?,
+            architecture: text("general.architecture")?.unwrap_or_default(),
+            name: text("general.name")?.unwrap_or_default(),
         })
+    }
+
+    /// Compiles the template, or the built-in one of the style that [`ChatStyle::detect`] finds.
+    ///
+    /// # Errors
+    /// [`Error::NoChatTemplate`] if there is neither; as [`ChatTemplate::new`] otherwise.
+    pub fn compile(&self, tokenizer: &Tokenizer) -> Result<ChatTemplate> {
+        match &self.template {
+            Some(source) => {
+                ChatTemplate::for_tokenizer(source, tokenizer)?.with_tool_use(self.tool_use.as_deref())
+            }
+            None => {
+                let style = ChatStyle::detect(tokenizer, &self.architecture, &self.name);
+                ChatTemplate::of_style(style.ok_or(Error::NoChatTemplate)?, tokenizer)
+            }
+        }
     }
 }
 
@@ -216,7 +307,7 @@ fn syntax() -> Result<SyntaxConfig, minijinja::Error> {
 
 /// An environment that renders as Jinja2 does in transformers.
 fn environment() -> Result<Environment<'static>, minijinja::Error> {
-    let mut environment = Environment::new();
+    let mut environment = Environment::empty();
     environment.set_syntax(syntax()?);
     environment.set_auto_escape_callback(|_| AutoEscape::None);
     environment.set_fuel(Some(FUEL));
@@ -226,24 +317,23 @@ fn environment() -> Result<Environment<'static>, minijinja::Error> {
         bounds::charge(text.len())?;
         output.write_str(&text).map_err(minijinja::Error::from)
     });
-    environment.add_filter(bounds::CHECKED, bounds::checked);
     python::register(&mut environment);
     environment.add_function("raise_exception", |message: &Jinja| -> Result<Jinja, minijinja::Error> {
-        let raised = Raised(python::to_str(message)?);
+        let raised = Raised(origin::restore(&python::to_str(message)?));
         Err(minijinja::Error::new(ErrorKind::InvalidOperation, "raise_exception").with_source(raised))
     });
     environment.add_function("strftime_now", |format: &str| {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        time::strftime(format, now.as_secs())
+        time::strftime(&origin::plain_text(format), now.as_secs())
     });
     Ok(environment)
 }
 
 /// What a template writes, up to a length.
 #[derive(Default)]
-struct Prompt(Vec<u8>);
+struct Written(Vec<u8>);
 
-impl io::Write for Prompt {
+impl io::Write for Written {
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
         if self.0.len() + text.len() > LONGEST_TEXT {
             return Err(io::Error::other(TOO_LONG));
@@ -262,11 +352,12 @@ impl io::Write for Prompt {
 #[error("{0}")]
 struct Raised(String);
 
-fn raised(error: &minijinja::Error) -> Option<String> {
+/// The error of a kind that caused one of the engine.
+fn cause<T: std::error::Error + 'static>(error: &minijinja::Error) -> Option<&T> {
     let mut source = std::error::Error::source(error);
     while let Some(error) = source {
-        if let Some(Raised(message)) = error.downcast_ref() {
-            return Some(message.clone());
+        if let Some(found) = error.downcast_ref() {
+            return Some(found);
         }
         source = error.source();
     }
@@ -287,7 +378,7 @@ fn describe(error: &minijinja::Error) -> String {
     if let Some(line) = error.line() {
         message.push_str(&format!(" (line {line})"));
     }
-    message
+    origin::restore(&message)
 }
 
 #[cfg(test)]
@@ -378,10 +469,10 @@ mod tests {
 
     #[test]
     fn values_nested_deeply_are_printed_and_freed() {
-        let nest = "{% set ns = namespace(x=[]) %}{% for i in range(60000) %}{% for j in range(5) %}\
+        let nest = "{% set ns = namespace(x=[]) %}{% for i in range(2500) %}{% for j in range(100) %}\
                     {% set ns.x = [ns.x] %}{% endfor %}{% endfor %}";
         assert_eq!(render(nest).ok().as_deref(), Some(""));
-        assert_eq!(render(&format!("{nest}{{{{ ns.x }}}}")).map_or(0, |text| text.len()), 600_002);
+        assert_eq!(render(&format!("{nest}{{{{ ns.x }}}}")).map_or(0, |text| text.len()), 500_002);
         assert!(matches!(
             render(&format!("{nest}{{{{ ns.x | tojson }}}}")),
             Err(Error::TemplateRender { .. })

@@ -41,7 +41,10 @@ impl MergeTable {
                 found: format!("{} merges", lines.len()),
                 expected: "at most 4294967295 merges".to_owned(),
             })?;
-            merges.entry(pair_key(left, right)).or_insert(Merge { rank, id });
+            // Text does not join to markers, whatever the list says.
+            if !vocab.kind(id).is_special() {
+                merges.entry(pair_key(left, right)).or_insert(Merge { rank, id });
+            }
         }
         Ok(Self(merges))
     }

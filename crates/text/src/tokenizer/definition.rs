@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use serde_json::Value;
 use tokenizers::{
-    Encoding, Token,
+    Encoding, ModelWrapper, Token,
     decoders::DecoderWrapper,
     pre_tokenizers::metaspace::{Metaspace, PrependScheme},
 };
@@ -13,8 +13,10 @@ use super::{
     bytes::{self, byte_token},
     decode::{Joining, Lead},
     library::{Library, guarded},
+    limits,
     pipeline::{Backend, Specials, Tokenizer},
     spm::{SPACE_MARK, sentence_piece_bytes},
+    unigram::LONGEST_TOKEN,
     vocab::{TokenKind, Vocab},
 };
 use crate::error::{Error, Result};
@@ -46,8 +48,12 @@ impl Tokenizer {
     /// says.
     ///
     /// # Errors
-    /// [`Error::TokenizerDefinition`] if the JSON is no valid tokenizer.
+    /// [`Error::TokenizerDefinition`] if the JSON is no valid tokenizer, or one that could take
+    /// unbounded time or memory: more than 64 steps, 32 patterns of 4 MiB when compiled, a
+    /// normalizer that lengthens a text 4096 times, words of more than 1000 characters for
+    /// `WordPiece`, tokens of more than 1024 bytes for unigram.
     pub fn from_json(json: &[u8]) -> Result<Self> {
+        limits::check(json).map_err(definition)?;
         let mut inner = guarded(|| tokenizers::Tokenizer::from_bytes(json)).map_err(definition)?;
         inner.with_padding(None);
         inner.with_truncation(None).map_err(|error| definition(error.to_string()))?;
@@ -59,7 +65,8 @@ impl Tokenizer {
             _ => None,
         };
         let specials = Specials { bos, eos: None, prefix, suffix, ends: Vec::new(), take_space_after: false };
-        let library = Box::new(Library::new(inner));
+        let library = guarded(|| Library::new(inner)).map_err(definition)?;
+        let library = Box::new(library);
         Ok(Self::assemble(vocab, Backend::Library(library), joining, specials))
     }
 
@@ -102,6 +109,13 @@ fn read_vocab(inner: &tokenizers::Tokenizer, joining: Joining) -> Result<Vocab> 
     let len = highest as usize + 1;
     if len > 64 * (texts.len() + 1024) {
         return Err(definition(format!("the highest id is {highest} in a vocabulary of {}", texts.len())));
+    }
+    // Each place of a text is compared with tokens up to the longest.
+    if let ModelWrapper::Unigram(_) = inner.get_model()
+        && let Some(text) = texts.keys().find(|text| text.len() > LONGEST_TOKEN)
+    {
+        let len = text.len();
+        return Err(definition(format!("a token has {len} bytes, at most {LONGEST_TOKEN} are supported")));
     }
     let mut tokens: Vec<(&str, TokenKind)> = vec![("", TokenKind::Absent); len];
     for (text, &id) in &texts {

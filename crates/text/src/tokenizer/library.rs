@@ -6,12 +6,13 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tokenizers::{
-    AddedVocabulary, Model, NormalizedString, OffsetReferential, OffsetType, PreTokenizer,
+    AddedVocabulary, Model, NormalizedString, OffsetReferential, OffsetType, PreTokenizedString,
     PreTokenizerWrapper, normalizer::Range, pre_tokenizers::metaspace::PrependScheme,
 };
 
 use super::{
-    special::{Fragment, Occurrence, TokenMatcher},
+    special::TokenMatcher,
+    steps::{Normalizers, PreTokenizers, Run},
     vocab::{TokenKind, Vocab},
 };
 use crate::error::{Error, Result};
@@ -23,16 +24,24 @@ pub(crate) struct Library {
     inner: tokenizers::Tokenizer,
     /// The added tokens without the special ones, which are then read as text.
     plain_tokens: AddedVocabulary,
+    normalizers: Option<Normalizers>,
+    pre_tokenizers: Option<PreTokenizers>,
     /// The pre-tokenizer for parts of a text other than the first, when it treats those otherwise.
-    inner_pre_tokenizer: Option<PreTokenizerWrapper>,
+    later_pre_tokenizers: Option<PreTokenizers>,
 }
 
 impl Library {
-    pub(super) fn new(inner: tokenizers::Tokenizer) -> Self {
+    /// # Errors
+    /// If a pattern cannot be run within limits.
+    pub(super) fn new(inner: tokenizers::Tokenizer) -> tokenizers::Result<Self> {
         let mut plain_tokens = inner.get_added_vocabulary().clone();
         plain_tokens.set_encode_special_tokens(true);
-        let inner_pre_tokenizer = inner.get_pre_tokenizer().and_then(for_later_parts);
-        Self { inner, plain_tokens, inner_pre_tokenizer }
+        let normalizers = inner.get_normalizer().map(Normalizers::new).transpose()?;
+        let pre_tokenizer = inner.get_pre_tokenizer();
+        let later = pre_tokenizer.and_then(for_later_parts);
+        let later_pre_tokenizers = later.as_ref().map(PreTokenizers::new).transpose()?;
+        let pre_tokenizers = pre_tokenizer.map(PreTokenizers::new).transpose()?;
+        Ok(Self { inner, plain_tokens, normalizers, pre_tokenizers, later_pre_tokenizers })
     }
 
     /// Appends the tokens of a text, in which special tokens may be written out. `is_first` says
@@ -71,14 +80,14 @@ impl Library {
         cut_inside: Option<&TokenMatcher>,
         out: &mut Vec<TokenId>,
     ) -> Result<()> {
-        let pre_tokenizer = match &self.inner_pre_tokenizer {
-            Some(inner) if !is_first => Some(inner),
-            _ => self.inner.get_pre_tokenizer(),
+        let pre_tokenizers = match &self.later_pre_tokenizers {
+            Some(later) if !is_first => Some(later),
+            _ => self.pre_tokenizers.as_ref(),
         };
         let parts = guarded(|| {
-            let mut parts = added.extract_and_normalize(self.inner.get_normalizer(), text);
-            if let Some(pre_tokenizer) = pre_tokenizer {
-                pre_tokenizer.pre_tokenize(&mut parts)?;
+            let mut parts = self.normalized(added, text)?;
+            if let Some(pre_tokenizers) = pre_tokenizers {
+                pre_tokenizers.apply(&mut parts)?;
             }
             if let Some(texts) = cut_inside {
                 parts.split(|_, part| Ok(cut_up(&part, texts)))?;
@@ -93,30 +102,32 @@ impl Library {
         Ok(())
     }
 
-    /// Cuts a text at the special tokens written out in it.
-    pub(super) fn special_fragments<'t>(&self, vocab: &Vocab, text: &'t str) -> Result<Vec<Fragment<'t>>> {
-        let parts = guarded(|| {
-            Ok(self.inner.get_added_vocabulary().extract_and_normalize(self.inner.get_normalizer(), text))
-        })
-        .map_err(|message| Error::Tokenization { message })?;
-        let mut fragments = Vec::new();
-        let mut text_start = 0;
+    /// A text cut at its added tokens, with what lies between normalized.
+    fn normalized(&self, added: &AddedVocabulary, text: &str) -> tokenizers::Result<PreTokenizedString> {
+        let run = self.normalizers.as_ref().map(Run::new);
+        let parts = added.extract_and_normalize(run.as_ref(), text);
+        match run.and_then(Run::into_failure) {
+            Some(failure) => Err(failure.into()),
+            None => Ok(parts),
+        }
+    }
+
+    /// Appends the special tokens written out in a text: where each is, and which.
+    pub(super) fn markers(
+        &self,
+        vocab: &Vocab,
+        text: &str,
+        found: &mut Vec<(std::ops::Range<usize>, TokenId)>,
+    ) -> Result<()> {
+        let parts = guarded(|| self.normalized(self.inner.get_added_vocabulary(), text))
+            .map_err(|message| Error::Tokenization { message })?;
         for (_, (start, end), tokens) in parts.get_splits(OffsetReferential::Original, OffsetType::Byte) {
             let Some([token]) = tokens.as_deref() else { continue };
-            if vocab.kind(token.id).is_special() {
-                let before = text.get(text_start..start).unwrap_or_default();
-                if !before.is_empty() {
-                    fragments.push(Fragment::Text(before));
-                }
-                fragments.push(Fragment::Token(token.id));
-                text_start = end;
+            if vocab.kind(token.id).is_special() && text.get(start..end).is_some() {
+                found.push((start..end, token.id));
             }
         }
-        let rest = text.get(text_start..).unwrap_or_default();
-        if !rest.is_empty() {
-            fragments.push(Fragment::Text(rest));
-        }
-        Ok(fragments)
+        Ok(())
     }
 
     /// Decodes by the library's decoder.
@@ -128,8 +139,7 @@ impl Library {
 /// Cuts a part of a text behind the first character of every text that `texts` finds in it.
 fn cut_up(part: &NormalizedString, texts: &TokenMatcher) -> Vec<NormalizedString> {
     let text = part.get();
-    let behind =
-        |(at, c): (usize, char)| (texts.at(text, at) == Occurrence::Whole).then_some(at + c.len_utf8());
+    let behind = |(at, c): (usize, char)| texts.is_at(text, at).then_some(at + c.len_utf8());
     let mut cuts: Vec<usize> = std::iter::once(0).chain(text.char_indices().filter_map(behind)).collect();
     cuts.push(text.len());
     cuts.windows(2).filter_map(|cut| part.slice(Range::Normalized(cut[0]..cut[1]))).collect()

@@ -1,13 +1,15 @@
 //! The tokenizer: special tokens around and within a text, the encoder of its vocabulary, and the
 //! way back.
 
+use std::ops::Range;
+
 use super::{
     bpe::ByteLevelBpe,
     character_bpe::CharacterBpe,
     decode::{self, Joining},
     end_of_generation,
     library::Library,
-    special::{Fragment, Occurrence, TokenMatcher},
+    special::{Fragment, TokenMatcher},
     spm::SentencePieceBpe,
     unigram::Unigram,
     vocab::{TokenKind, Vocab},
@@ -318,21 +320,22 @@ impl Tokenizer {
         matches!(self.backend, Backend::Library(_))
     }
 
-    /// The texts of all special tokens.
-    pub(crate) fn special_texts(&self) -> impl Iterator<Item = &str> {
-        self.vocab.ids().filter(|&id| self.vocab.kind(id).is_special()).map(|id| self.vocab.text(id))
-    }
-
-    /// The special token that is written out at a place of a text.
-    pub(crate) fn special_at(&self, text: &str, at: usize) -> Occurrence {
-        self.special_token.at(text, at)
-    }
-
-    /// Cuts a text at the special tokens written out in it.
-    pub(crate) fn special_fragments<'t>(&self, text: &'t str) -> Result<Vec<Fragment<'t>>> {
-        match &self.backend {
-            Backend::Library(library) => library.special_fragments(&self.vocab, text),
-            _ => Ok(self.special_token.fragments(text).collect()),
+    /// The special tokens written out within parts of a text, in order and without overlap: where
+    /// each is, with the white space that belongs to it, and which.
+    pub(crate) fn markers(&self, text: &str, parts: &[Range<usize>]) -> Result<Vec<(Range<usize>, TokenId)>> {
+        let mut found = Vec::new();
+        for part in parts {
+            let Range { start, end } = *part;
+            let text = text.get(start..end).unwrap_or_default();
+            let before = found.len();
+            match &self.backend {
+                Backend::Library(library) => library.markers(&self.vocab, text, &mut found)?,
+                _ => self.special_token.markers(text, &mut found),
+            }
+            for (place, _) in &mut found[before..] {
+                *place = place.start + start..place.end + start;
+            }
         }
+        Ok(found)
     }
 }

@@ -1,6 +1,7 @@
 //! Finds whole tokens written out in a text: markers such as `<|im_end|>` and user-defined pieces.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use crate::token::TokenId;
 
@@ -82,32 +83,27 @@ impl TokenMatcher {
         Fragments { matcher: self, text, at: 0, token: None }
     }
 
-    /// Whether a token is written out at byte `at` of a text, and if not, whether the rest of the
-    /// text is the beginning of one.
-    pub(crate) fn at(&self, text: &str, at: usize) -> Occurrence {
-        let mut node = 0;
-        for byte in &text.as_bytes()[at..] {
-            match self.nodes[node].children.get(byte) {
-                Some(&child) => node = child as usize,
-                None => return Occurrence::No,
-            }
-            if self.nodes[node].end.is_some() {
-                return Occurrence::Whole;
+    /// Appends the tokens written out in a text: where each is, with the white space that belongs
+    /// to it, and which.
+    pub(crate) fn markers(&self, text: &str, found: &mut Vec<(Range<usize>, TokenId)>) {
+        let mut fragments = self.fragments(text);
+        let mut start = 0;
+        while let Some(fragment) = fragments.next() {
+            match fragment {
+                // What the iterator gave out ends where a token begins that it found behind it.
+                Fragment::Text(text) => start += text.len(),
+                Fragment::Token(id) => {
+                    found.push((start..fragments.at, id));
+                    start = fragments.at;
+                }
             }
         }
-        if node == 0 { Occurrence::No } else { Occurrence::Beginning }
     }
-}
 
-/// What [`TokenMatcher::at`] found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Occurrence {
-    /// No token.
-    No,
-    /// A token.
-    Whole,
-    /// The text ends within what could become a token.
-    Beginning,
+    /// Whether a token is written out at byte `at` of a text.
+    pub(crate) fn is_at(&self, text: &str, at: usize) -> bool {
+        self.longest(&text.as_bytes()[at..]).is_some()
+    }
 }
 
 /// Iterator of [`TokenMatcher::fragments`].
@@ -185,12 +181,10 @@ mod tests {
     }
 
     #[test]
-    fn occurrences_whole_and_cut_off() {
-        let matcher = matcher();
-        assert_eq!(matcher.at("a<s>b", 1), Occurrence::Whole);
-        assert_eq!(matcher.at("a<s>b", 2), Occurrence::No);
-        assert_eq!(matcher.at("a<en", 1), Occurrence::Beginning);
-        assert_eq!(matcher.at("a<en ", 1), Occurrence::No);
-        assert_eq!(matcher.at("a", 1), Occurrence::No);
+    fn markers_have_places() {
+        let mut found = Vec::new();
+        matcher().markers("<s>a\n\n<end> b\n", &mut found);
+        assert_eq!(found, [(0..3, 1), (4..6, 3), (6..12, 4), (13..14, 2)]);
+        assert!(matcher().is_at("a<s>b", 1) && !matcher().is_at("a<s>b", 2) && !matcher().is_at("a<en", 1));
     }
 }

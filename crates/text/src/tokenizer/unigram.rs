@@ -24,7 +24,7 @@ const LARGEST_SCORE: f32 = 1e27;
 
 /// Longest token in bytes: each place of a text is compared with tokens up to the longest. Models
 /// have 16 characters.
-const LONGEST_TOKEN: usize = 1024;
+pub(super) const LONGEST_TOKEN: usize = 1024;
 
 /// Most bytes of a normalized text: offsets are 32-bit.
 const LONGEST_NORMALIZED: usize = u32::MAX as usize;

@@ -202,6 +202,72 @@ fn a_configuration_that_names_an_absent_token_is_an_error() -> Result<(), Failur
     Ok(())
 }
 
+/// A definition of words with a normalizer, a pre-tokenizer and a decoder.
+fn words(
+    normalizer: &serde_json::Value,
+    pre_tokenizer: &serde_json::Value,
+    decoder: &serde_json::Value,
+) -> Vec<u8> {
+    let definition = serde_json::json!({
+        "version": "1.0",
+        "added_tokens": [{"id": 2, "content": "aaaaaaaaaaaaaaaaaaaaaaaaaaaa", "single_word": false, "lstrip": false,
+                          "rstrip": false, "normalized": true, "special": false}],
+        "normalizer": normalizer,
+        "pre_tokenizer": pre_tokenizer,
+        "decoder": decoder,
+        "model": {"type": "WordLevel", "vocab": {"[UNK]": 0, "z": 1}, "unk_token": "[UNK]"},
+    });
+    definition.to_string().into_bytes()
+}
+
+/// 5.5 KB of a definition made 28 letters a text that exhausted the memory.
+#[test]
+fn definitions_that_grow_are_refused() -> Result<(), Failure> {
+    use serde_json::{Value, json};
+    let none = Value::Null;
+    let replace = |pattern: &str, content: String| json!({"type": "Replace", "pattern": {"String": pattern}, "content": content});
+    let sequence = |steps: Vec<Value>| json!({"type": "Sequence", "normalizers": steps});
+    let many = sequence((0..10).map(|_| replace("a", "a".repeat(500))).collect());
+    let patterns: Vec<Value> = (0..33)
+        .map(|i| json!({"type": "Split", "pattern": {"Regex": format!("x{i}")}, "behavior": "Isolated", "invert": false}))
+        .collect();
+    let split = |pattern: &str| json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false});
+    let decoders = json!({"type": "Sequence", "decoders": (0..8).map(|_| replace("a", "aaaa".to_owned())).collect::<Vec<_>>()});
+    for (json, expected) in [
+        (words(&many, &none, &none), "times as long"),
+        (words(&json!({"type": "Prepend", "prepend": "x".repeat(5000)}), &none, &none), "times as long"),
+        (words(&none, &json!({"type": "Sequence", "pretokenizers": patterns}), &none), "33 patterns"),
+        (words(&none, &split(r"(\pL{100}){100}"), &none), "compiling"),
+        (words(&none, &split(&"a".repeat(20_000)), &none), "20000 bytes"),
+        (words(&none, &none, &decoders), "the decoder can make"),
+    ] {
+        let message =
+            Tokenizer::from_json(&json).map(|_| ()).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(message.contains(expected), "{expected}: {message}");
+    }
+    let word_piece = serde_json::json!({"version": "1.0", "model": {"type": "WordPiece", "unk_token": "u",
+        "continuing_subword_prefix": "##", "max_input_chars_per_word": 1_000_000, "vocab": {"u": 0}}});
+    let message = Tokenizer::from_json(word_piece.to_string().as_bytes())
+        .map(|_| ())
+        .map_err(|error| error.to_string());
+    assert!(message.is_err_and(|message| message.contains("max_input_chars_per_word")));
+
+    // Below those limits a text may still not grow without end.
+    let tokenizer = Tokenizer::from_json(&words(&replace("a", "b".repeat(1000)), &none, &none))?;
+    assert!(tokenizer.encode("zaz", EncodeOptions::default()).is_ok());
+    let error =
+        tokenizer.encode(&"a".repeat(100), EncodeOptions::default()).map_err(|error| error.to_string());
+    assert!(error.as_ref().is_err_and(|error| error.contains("makes a text of")), "{error:?}");
+    // A limit that a pattern hits is an error.
+    let tokenizer = Tokenizer::from_json(&words(&none, &split(r"(?:(b+)+)\1c|z"), &none))?;
+    assert!(tokenizer.encode("bbbz", EncodeOptions::default()).is_ok());
+    let error = tokenizer
+        .encode(&("b".repeat(60) + "z"), EncodeOptions::default())
+        .map_err(|error| error.to_string());
+    assert!(error.as_ref().is_err_and(|error| error.contains("pattern")), "{error:?}");
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(60 * ProptestConfig::default().cases / 256) })]
 

@@ -60,3 +60,17 @@ fn tokenizer_json_takes_long_texts() -> Result<(), Failure> {
     }
     Ok(())
 }
+
+/// The library's engine for patterns gave up on these, and took that for the end of the matches.
+#[test]
+fn texts_beyond_a_million_characters_are_cut_as_short_ones() -> Result<(), Failure> {
+    for folder in ["bpe_gpt2", "bpe_qwen2", "bpe_llama3"] {
+        let (json, gguf) = (from_json(folder)?, from_gguf(folder)?);
+        for text in ["a".repeat(1_300_000) + " b c", " ".repeat(1_300_000) + "b  c"] {
+            let ids = json.encode(&text, PARSED)?;
+            assert_eq!(ids, gguf.encode(&text, PARSED)?, "{folder} {:?}", &text[..1]);
+            assert!(ids.ends_with(&json.encode(" c", PARSED)?));
+        }
+    }
+    Ok(())
+}

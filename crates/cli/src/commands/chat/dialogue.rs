@@ -134,7 +134,7 @@ impl<'e> Dialogue<'e> {
         let turns: Vec<usize> =
             (self.oldest + 1..self.messages.len()).filter(|&at| self.messages[at].role == "user").collect();
         let oldest = oldest_sent(room, self.oldest, &turns, &mut |first| {
-            self.engine.encode_prompt(&self.prompt(first)).map(|tokens| tokens.len())
+            self.engine.encode_prompt_until(&self.prompt(first), cancel).map(|tokens| tokens.len())
         })?;
         let request = GenerateRequest {
             max_tokens: Some(self.settings.max_tokens),

@@ -6,12 +6,14 @@ use minijinja::{
 };
 
 use super::{
-    arguments::{Arguments, operands},
-    html::escaped,
-    strings::strip,
-    values::{Group, to_str},
+    arguments::Arguments,
+    strings::{self, strip},
+    values::{Group, at_path, to_str},
 };
-use crate::chat::bounds::{charge, charge_elements, checked};
+use crate::chat::{
+    bounds::{charge, charge_elements, charge_value},
+    origin::{Places, map_chars, plain_text},
+};
 
 /// The filters `length` and `count`: an undefined value has none, as everywhere in Jinja2.
 pub(super) fn length(value: &Value) -> Result<usize, Error> {
@@ -34,6 +36,42 @@ pub(super) fn items(value: &Value) -> Result<Value, Error> {
         return Ok(Value::from(Vec::<Value>::new()));
     }
     minijinja::filters::items(value)
+}
+
+/// The filter `list`.
+pub(super) fn list(state: &State, value: Value) -> Result<Value, Error> {
+    minijinja::filters::list(state, value)
+}
+
+/// The filter `upper`.
+pub(super) fn upper(value: &Value) -> Result<String, Error> {
+    Ok(strings::upper(&to_str(value)?))
+}
+
+/// The filter `lower`.
+pub(super) fn lower(value: &Value) -> Result<String, Error> {
+    Ok(strings::lower(&to_str(value)?))
+}
+
+/// The filter `capitalize`.
+pub(super) fn capitalize(value: &Value) -> Result<String, Error> {
+    Ok(strings::capitalize(&to_str(value)?))
+}
+
+/// The filter `title`: words end at white space and before some brackets.
+pub(super) fn title(value: &Value) -> Result<String, Error> {
+    let mut in_word = false;
+    let mapped = map_chars(&to_str(value)?, |c| {
+        let (lower, upper) = (c.to_lowercase(), c.to_uppercase());
+        let (is_lower, is_word) = (in_word, !(c.is_whitespace() || matches!(c, '-' | '(' | '{' | '[' | '<')));
+        in_word = is_word;
+        lower.take(if is_lower { usize::MAX } else { 0 }).chain(upper.take(if is_lower {
+            0
+        } else {
+            usize::MAX
+        }))
+    });
+    Ok(mapped)
 }
 
 /// The filters `default` and `d`.
@@ -72,34 +110,13 @@ pub(super) fn float(state: &State, value: &Value, args: Rest<ValueOrKwargs>) -> 
 
 /// A text without white space around it; other values as they are.
 fn without_space(value: &Value) -> Value {
-    value.as_str().map_or_else(|| value.clone(), |text| Value::from(strip(text, None, true, true)))
+    value
+        .as_str()
+        .map_or_else(|| value.clone(), |text| Value::from(strip(&plain_text(text), None, true, true)))
 }
 
 fn no_names() -> Kwargs {
     Kwargs::from_iter([] as [(&str, Value); 0])
-}
-
-/// `a + b` of a list with both: what is added to a text that is marked as safe is escaped.
-pub(super) fn sum(state: &State, list: &Value) -> Result<Value, Error> {
-    let [left, right] = operands(list)?;
-    let sum = match (left.as_str(), right.as_str()) {
-        (Some(a), Some(b)) if left.is_safe() || right.is_safe() => {
-            let operand = |value: &Value, text: &str| {
-                if value.is_safe() { text.to_owned() } else { escaped(text) }
-            };
-            Value::from_safe_string(operand(&left, a) + &operand(&right, b))
-        }
-        _ => state.env().compile_expression("a + b")?.eval(minijinja::context! { a => left, b => right })?,
-    };
-    checked(sum)
-}
-
-/// `a ~ b` of a list with both.
-pub(super) fn concat(list: &Value) -> Result<String, Error> {
-    let [left, right] = operands(list)?;
-    let (left, right) = (to_str(&left)?, to_str(&right)?);
-    charge(left.len() + right.len())?;
-    Ok(left + &right)
 }
 
 /// The filter `trim`.
@@ -111,7 +128,10 @@ pub(super) fn trim(value: &Value, chars: Option<&str>) -> Result<String, Error> 
 /// `text_bytes` is what a pass of the loop may write beside values.
 pub(in crate::chat) fn characters(value: Value, text_bytes: usize) -> Result<Value, Error> {
     let items = match value.as_str() {
-        Some(text) => text.chars().map(Value::from).collect(),
+        Some(text) => {
+            charge_elements(text.len())?;
+            text.chars().map(Value::from).collect()
+        }
         // The engine takes it for an empty list; in Python it is an error, which templates rely on.
         None if value.is_none() => {
             return Err(Error::new(ErrorKind::InvalidOperation, "'NoneType' object is not iterable"));
@@ -136,9 +156,20 @@ pub(super) fn replaced(value: &Value, mut args: Arguments) -> Result<String, Err
     let count = args.get::<i64>("count")?.and_then(|count| usize::try_from(count).ok());
     args.finish()?;
     let text = to_str(value)?;
-    let found = text.matches(&from).count().min(count.unwrap_or(usize::MAX));
-    charge(text.len() + found.saturating_mul(to.len()))?;
-    Ok(count.map_or_else(|| text.replace(&from, &to), |count| text.replacen(&from, &to, count)))
+    let (plain, mut places) = Places::new(&text);
+    let from = plain_text(&from);
+    let mut out = String::new();
+    let mut after = 0;
+    for (at, found) in plain.match_indices(&*from).take(count.unwrap_or(usize::MAX)) {
+        let start = places.of(at);
+        charge(start - after + to.len())?;
+        out.push_str(&text[after..start]);
+        out.push_str(&to);
+        after = places.of(at + found.len());
+    }
+    charge(text.len() - after)?;
+    out.push_str(&text[after..]);
+    Ok(out)
 }
 
 /// The filter `join`.
@@ -208,21 +239,14 @@ pub(super) fn groupby(value: Value, args: Rest<ValueOrKwargs>) -> Result<Value, 
     let mut out = Vec::new();
     for group in groups.try_iter()? {
         let items: Vec<Value> = group.get_item_by_index(1)?.try_iter()?.collect();
-        charge_elements(items.len())?;
+        let items = Value::from(items);
+        charge_value(&items)?;
         // Keys that differ in case only are one group; the first says how it is written.
-        let key = items.first().and_then(|item| at_path(item, &attribute));
+        let key = items.get_item_by_index(0).ok().and_then(|item| at_path(&item, &attribute));
         let key = key.filter(|key| !key.is_undefined()).unwrap_or_else(|| default.clone());
-        out.push(Value::from_object(Group { key, items: Value::from(items) }));
+        out.push(Value::from_object(Group { key, items }));
     }
     Ok(Value::from(out))
-}
-
-/// What is at a path such as `function.name` or `0` in a value.
-fn at_path(value: &Value, path: &str) -> Option<Value> {
-    path.split('.').try_fold(value.clone(), |value, part| match part.parse::<usize>() {
-        Ok(at) => value.get_item_by_index(at).ok(),
-        Err(_) => value.get_attr(part).ok(),
-    })
 }
 
 /// The test `iterable`.

@@ -15,7 +15,10 @@ use super::{
     strings::{MAX_WIDTH, fill},
     values::{is_tuple, to_repr, to_str},
 };
-use crate::chat::bounds::charge;
+use crate::chat::{
+    bounds::charge,
+    origin::{Places, has_marks, plain_text},
+};
 
 /// What a place in a format counts, beside what is written there.
 const PLACE_BYTES: usize = 64;
@@ -52,11 +55,16 @@ fn percent(format: &Value, values: &Value) -> Result<Value, Error> {
     let by_place = if is_tuple(values) { values.try_iter()?.collect() } else { vec![values.clone()] };
     let mut by_place = by_place.into_iter();
     let mut out = String::new();
-    let mut rest = text.as_str();
+    let (plain, mut places) = Places::new(&text);
+    let mut rest = &*plain;
+    // How much of the text was written.
+    let mut written = 0;
     while let Some(at) = rest.find('%') {
-        out.push_str(&rest[..at]);
+        let start = places.of(plain.len() - rest.len() + at);
+        out.push_str(&text[written..start]);
         let (place, after) = Place::parse(&rest[at + 1..]).ok_or_else(|| invalid("incomplete format"))?;
         rest = after;
+        written = places.of(plain.len() - rest.len());
         if place.conversion == '%' {
             out.push('%');
             continue;
@@ -67,11 +75,11 @@ fn percent(format: &Value, values: &Value) -> Result<Value, Error> {
             None => by_place.next(),
         };
         let value = value.ok_or_else(|| invalid("not enough arguments for format string"))?;
-        let written = place.write(&value, format.is_safe())?;
-        charge(PLACE_BYTES + written.len())?;
-        out.push_str(&written);
+        let piece = place.write(&value, format.is_safe())?;
+        charge(PLACE_BYTES + piece.len())?;
+        out.push_str(&piece);
     }
-    out.push_str(rest);
+    out.push_str(&text[written..]);
     // Python asks this of texts, numbers and tuples only: the others may be mappings.
     let is_mapping =
         !is_tuple(values) && matches!(values.kind(), ValueKind::Map | ValueKind::Seq | ValueKind::Iterable);
@@ -118,7 +126,7 @@ impl<'a> Place<'a> {
         let as_number = |conversion: char, value: Value| {
             let precision = precision.map_or_else(String::new, |precision| format!(".{precision}"));
             let format = format!("%{}{}{precision}{conversion}", self.flags, self.width);
-            format_number(FormatStyle::Printf, &format, &[value])
+            format_number(FormatStyle::Printf, &format, &[value]).and_then(as_text)
         };
         let text = match self.conversion {
             's' if escapes && !value.is_safe() => escaped(&to_str(value)?),
@@ -128,6 +136,7 @@ impl<'a> Place<'a> {
                 return Err(invalid("whole numbers are written without a precision"));
             }
             'd' | 'i' | 'u' => return as_number('d', truncated(value)?),
+            'c' if value.as_str().is_some_and(|text| text.chars().count() == 1) => to_str(value)?,
             'x' | 'X' | 'o' | 'c' => return as_number(self.conversion, value.clone()),
             'e' | 'E' | 'f' | 'F' | 'g' | 'G' => {
                 let number = match value.kind() {
@@ -141,6 +150,15 @@ impl<'a> Place<'a> {
         let align = if self.flags.contains('-') { '<' } else { '>' };
         Ok(padded(&text, precision, width, align, ' '))
     }
+}
+
+/// What a number was written as. A number can stand for a character (`%c`), which is none of the
+/// template.
+fn as_text(text: String) -> Result<String, Error> {
+    if has_marks(&text) {
+        return Err(invalid("the number of a character is too large"));
+    }
+    Ok(text)
 }
 
 /// The longest start of characters of a kind, and what follows it.
@@ -203,13 +221,18 @@ impl Fields {
         charge(format.len())?;
         let depth = depth.checked_sub(1).ok_or_else(|| invalid("the format is nested too deeply"))?;
         let mut out = String::new();
-        let mut rest = format;
+        let (plain, mut places) = Places::new(format);
+        let mut rest = &*plain;
+        // How much of the format was written.
+        let mut done = 0;
         while let Some(at) = rest.find(['{', '}']) {
-            let (before, mark) = rest.split_at(at);
-            out.push_str(before);
+            let mark = &rest[at..];
+            let from = plain.len() - mark.len();
+            out.push_str(&format[done..places.of(from)]);
             if mark.starts_with("{{") || mark.starts_with("}}") {
                 out.push_str(&mark[..1]);
                 rest = &mark[2..];
+                done = places.of(from + 2);
                 continue;
             }
             let len = field_len(mark).ok_or_else(|| invalid("single '{' or '}' in a format"))?;
@@ -217,8 +240,9 @@ impl Fields {
             charge(PLACE_BYTES + written.len())?;
             out.push_str(&written);
             rest = &mark[len..];
+            done = places.of(from + len);
         }
-        out.push_str(rest);
+        out.push_str(&format[done..]);
         Ok(out)
     }
 
@@ -237,7 +261,7 @@ impl Fields {
             "" => to_str(&value),
             nested if nested.contains(['{', '}']) => {
                 let specification = self.write(nested, depth)?;
-                write_as(&value, &specification)
+                write_as(&value, &plain_text(&specification))
             }
             specification => write_as(&value, specification),
         }
@@ -293,7 +317,8 @@ fn write_as(value: &Value, specification: &str) -> Result<String, Error> {
                 FormatStyle::StrFormat,
                 &format!("{{:{specification}}}"),
                 std::slice::from_ref(value),
-            ),
+            )
+            .and_then(as_text),
             kind => Err(invalid(format!("a value of type {kind} cannot be written that way"))),
         };
     };

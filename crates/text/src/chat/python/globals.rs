@@ -5,7 +5,8 @@ use minijinja::{
     value::{Kwargs, ValueKind},
 };
 
-use crate::chat::bounds::charge_elements;
+use super::plain::plain;
+use crate::chat::bounds::{charge_elements, stored};
 
 /// The function `dict`: of a mapping or of pairs, and of named values.
 pub(super) fn dict(value: Option<Value>, named: Kwargs) -> Result<Value, Error> {
@@ -20,7 +21,8 @@ pub(super) fn dict(value: Option<Value>, named: Kwargs) -> Result<Value, Error> 
             return Err(Error::new(ErrorKind::InvalidOperation, "dict takes a mapping or pairs"));
         };
         charge_elements(2)?;
-        pairs.push((key.clone(), value.clone()));
+        stored(value)?;
+        pairs.push((plain(key.clone())?, value.clone()));
     }
     minijinja::functions::dict(Some(Value::from_pairs(pairs)), named)
 }

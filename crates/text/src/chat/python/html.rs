@@ -3,6 +3,7 @@
 use minijinja::{Error, Value};
 
 use super::values::to_str;
+use crate::chat::origin::plain;
 
 /// The filters `e` and `escape`.
 pub(super) fn escape(value: &Value) -> Result<Value, Error> {
@@ -12,14 +13,14 @@ pub(super) fn escape(value: &Value) -> Result<Value, Error> {
 /// `markupsafe.escape`.
 pub(super) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
+    for written in text.chars() {
+        match plain(written) {
             '&' => out.push_str("&amp;"),
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
             '\'' => out.push_str("&#39;"),
             '"' => out.push_str("&#34;"),
-            c => out.push(c),
+            _ => out.push(written),
         }
     }
     out

@@ -8,6 +8,7 @@ use minijinja::{
 };
 
 use super::values::{check_length, pairs, to_str};
+use crate::chat::origin::restored;
 
 /// The filter `tojson` as transformers defines it: `json.dumps` with the keys in their order,
 /// characters beyond ASCII as they are and no escapes for HTML.
@@ -141,8 +142,8 @@ impl JsonStyle {
 
     fn write_str(&self, text: &str, out: &mut String) {
         out.push('"');
-        for c in text.chars() {
-            match c {
+        for written in text.chars() {
+            match restored(written) {
                 '"' => out.push_str("\\\""),
                 '\\' => out.push_str("\\\\"),
                 '\n' => out.push_str("\\n"),
@@ -155,7 +156,7 @@ impl JsonStyle {
                         let _ = write!(out, "\\u{unit:04x}");
                     }
                 }
-                c => out.push(c),
+                _ => out.push(written),
             }
         }
         out.push('"');

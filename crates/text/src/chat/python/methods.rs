@@ -1,5 +1,7 @@
 //! Methods of values where the engine's own Python layer differs from Python or has nothing.
 
+use std::ops::Range;
+
 use minijinja::{
     Error, ErrorKind, State, Value,
     value::{Tuple, ValueKind, from_args},
@@ -7,10 +9,16 @@ use minijinja::{
 
 use super::{
     arguments::Arguments,
+    calls::refuse_stored,
     filters::{joined, replaced},
     format::format_method,
-    strings::{is_space, lines, section, split_at_space, strip},
+    plain::{checked, plain},
+    strings::{capitalize, is_space, lines, lower, section, split_at_space, strip, upper},
     values::is_tuple,
+};
+use crate::chat::{
+    bounds::{charge, charge_elements, work},
+    origin::{Places, map_chars, plain_text},
 };
 
 /// Methods that differ from Python's, or are absent, in the engine's own Python layer; the rest
@@ -21,22 +29,43 @@ pub(in crate::chat) fn unknown_method(
     method: &str,
     args: &[Value],
 ) -> Result<Value, Error> {
-    if let Some(text) = value.as_str()
-        && let Some(result) = string_method(text, method, args)
-    {
-        return result;
+    refuse_stored(args)?;
+    for value in args {
+        work(value.as_str().map_or(0, str::len))?;
+    }
+    if let Some(text) = value.as_str() {
+        work(text.len())?;
+        if let Some(result) = string_method(text, method, args) {
+            return result.and_then(checked);
+        }
+        // What is left asks for the kinds of characters.
+        let text = Value::from(plain_text(text));
+        return minijinja_contrib::pycompat::unknown_method_callback(state, &text, method, args);
     }
     match (value.kind(), method) {
-        (ValueKind::Seq | ValueKind::Iterable, "index") => {
+        (ValueKind::Seq | ValueKind::Iterable, "index" | "count") => {
             let (item,): (&Value,) = from_args(args)?;
-            let at = value.try_iter()?.position(|other| other == *item);
+            let (list, item) = (plain(value.clone())?, plain(item.clone())?);
+            if method == "count" {
+                return Ok(Value::from(list.try_iter()?.filter(|other| *other == item).count()));
+            }
+            let at = list.try_iter()?.position(|other| other == item);
             at.map(Value::from).ok_or_else(|| not_found("the value is not in the list"))
+        }
+        (ValueKind::Map, "get") => {
+            let (key, default): (&Value, Option<Value>) = from_args(args)?;
+            let key = plain(key.clone())?;
+            let found = value.as_object().and_then(|map| map.get_value(&key));
+            Ok(found.or(default).unwrap_or_else(|| Value::from(())))
         }
         // Values do not change, so they are their copies.
         (ValueKind::Seq | ValueKind::Map, "copy") if !is_tuple(value) => {
             from_args(args).map(|()| value.clone())
         }
-        _ => minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args),
+        _ => {
+            let result = minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args)?;
+            checked(result)
+        }
     }
 }
 
@@ -58,30 +87,54 @@ fn string_method(text: &str, method: &str, args: &[Value]) -> Option<Result<Valu
         "rsplit" => split(text, args, true),
         "splitlines" => from_args(args)
             .map(|(keep,): (Option<bool>,)| lines(text, keep.unwrap_or(false)).into_iter().collect()),
-        "find" | "rfind" | "index" | "rindex" => position(text, method, args),
+        "lower" => from_args(args).map(|()| Value::from(lower(text))),
+        "upper" => from_args(args).map(|()| Value::from(upper(text))),
+        "capitalize" => from_args(args).map(|()| Value::from(capitalize(text))),
+        "find" | "rfind" | "index" | "rindex" => position(&plain_text(text), method, args),
         "count" => from_args(args).map(|(part, start, stop): (&str, Option<i64>, Option<i64>)| {
-            Value::from(section(text, start, stop).1.matches(part).count())
+            let (text, part) = (plain_text(text), plain_text(part));
+            Value::from(section(&text, start, stop).1.matches(&*part).count())
         }),
-        "startswith" => has_affix(text, args, |text, affix| text.starts_with(affix)),
-        "endswith" => has_affix(text, args, |text, affix| text.ends_with(affix)),
+        "startswith" => has_affix(&plain_text(text), args, |text, affix| text.starts_with(affix)),
+        "endswith" => has_affix(&plain_text(text), args, |text, affix| text.ends_with(affix)),
         "isspace" => from_args(args).map(|()| Value::from(!text.is_empty() && text.chars().all(is_space))),
         "title" => from_args(args).map(|()| Value::from(title(text))),
-        "removeprefix" => {
-            from_args(args).map(|(prefix,): (&str,)| Value::from(text.strip_prefix(prefix).unwrap_or(text)))
-        }
-        "removesuffix" => {
-            from_args(args).map(|(suffix,): (&str,)| Value::from(text.strip_suffix(suffix).unwrap_or(text)))
-        }
-        "partition" => from_args(args).map(|(by,): (&str,)| match text.split_once(by) {
-            Some((before, after)) => tuple([before, by, after]),
+        "removeprefix" => from_args(args).map(|(prefix,): (&str,)| {
+            let (plain, mut places) = Places::new(text);
+            let prefix = plain_text(prefix);
+            Value::from(if plain.starts_with(&*prefix) { &text[places.of(prefix.len())..] } else { text })
+        }),
+        "removesuffix" => from_args(args).map(|(suffix,): (&str,)| {
+            let (plain, mut places) = Places::new(text);
+            let kept = plain.strip_suffix(&*plain_text(suffix)).map_or(plain.len(), str::len);
+            Value::from(&text[..places.of(kept)])
+        }),
+        "partition" => from_args(args).map(|(by,): (&str,)| match cuts(text, by, 1, false).first() {
+            Some(cut) => tuple([&text[..cut.start], &text[cut.clone()], &text[cut.end..]]),
             None => tuple([text, "", ""]),
         }),
-        "rpartition" => from_args(args).map(|(by,): (&str,)| match text.rsplit_once(by) {
-            Some((before, after)) => tuple([before, by, after]),
+        "rpartition" => from_args(args).map(|(by,): (&str,)| match cuts(text, by, 1, true).first() {
+            Some(cut) => tuple([&text[..cut.start], &text[cut.clone()], &text[cut.end..]]),
             None => tuple(["", "", text]),
         }),
         _ => return None,
     })
+}
+
+/// Where a separator is in a text, at most `max` times.
+fn cuts(text: &str, separator: &str, max: usize, from_right: bool) -> Vec<Range<usize>> {
+    let (plain, mut places) = Places::new(text);
+    let separator = plain_text(separator);
+    let mut found: Vec<usize> = if from_right {
+        plain.rmatch_indices(&*separator).take(max).map(|(at, _)| at).collect()
+    } else {
+        plain.match_indices(&*separator).take(max).map(|(at, _)| at).collect()
+    };
+    if from_right {
+        found.reverse();
+    }
+    let len = separator.len();
+    found.into_iter().map(|at| places.of(at)..places.of(at + len)).collect()
 }
 
 /// `startswith` and `endswith`: a text or several, in all of the text or a part.
@@ -89,7 +142,7 @@ fn has_affix(text: &str, args: &[Value], has: impl Fn(&str, &str) -> bool) -> Re
     let (affix, start, stop): (&Value, Option<i64>, Option<i64>) = from_args(args)?;
     let (_, text) = section(text, start, stop);
     if let Some(affix) = affix.as_str() {
-        return Ok(Value::from(has(text, affix)));
+        return Ok(Value::from(has(text, &plain_text(affix))));
     }
     let mut has_any = false;
     for affix in affix.try_iter()? {
@@ -97,7 +150,8 @@ fn has_affix(text: &str, args: &[Value], has: impl Fn(&str, &str) -> bool) -> Re
             let message = format!("a text starts or ends with texts only, not {}", affix.kind());
             Error::new(ErrorKind::InvalidOperation, message)
         })?;
-        has_any |= has(text, affix);
+        work(affix.len())?;
+        has_any |= has(text, &plain_text(affix));
     }
     Ok(Value::from(has_any))
 }
@@ -106,6 +160,7 @@ fn has_affix(text: &str, args: &[Value], has: impl Fn(&str, &str) -> bool) -> Re
 fn position(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
     let (part, start, stop): (&str, Option<i64>, Option<i64>) = from_args(args)?;
     let (before, section) = section(text, start, stop);
+    let part = &*plain_text(part);
     let at = if method.starts_with('r') { section.rfind(part) } else { section.find(part) };
     match at {
         Some(at) => Ok(Value::from(before + section[..at].chars().count())),
@@ -129,33 +184,42 @@ fn split(text: &str, args: &[Value], from_right: bool) -> Result<Value, Error> {
     let separator = args.value("sep")?.filter(|separator| !separator.is_none());
     let max = args.get::<i64>("maxsplit")?.and_then(|max| usize::try_from(max).ok()).unwrap_or(usize::MAX);
     args.finish()?;
-    let limit = max.saturating_add(1);
-    let mut parts: Vec<&str> = match separator.as_ref().map(|separator| separator.as_str()) {
+    let separator = match separator.as_ref().map(|separator| separator.as_str()) {
         Some(Some("")) => return Err(Error::new(ErrorKind::InvalidOperation, "empty separator")),
-        Some(Some(separator)) if from_right => text.rsplitn(limit, separator).collect(),
-        Some(Some(separator)) => text.splitn(limit, separator).collect(),
         Some(None) => return Err(Error::new(ErrorKind::InvalidOperation, "the separator must be a string")),
-        None => split_at_space(text, max, from_right),
+        Some(Some(separator)) => separator,
+        None => {
+            let mut parts = split_at_space(text, max, from_right);
+            if from_right {
+                parts.reverse();
+            }
+            return Ok(parts.into_iter().collect());
+        }
     };
-    if from_right {
-        parts.reverse();
+    let mut parts = Vec::new();
+    let mut after = 0;
+    for cut in cuts(text, separator, max, from_right) {
+        parts.push(&text[after..cut.start]);
+        after = cut.end;
     }
+    parts.push(&text[after..]);
+    charge_elements(parts.len())?;
+    charge(text.len())?;
     Ok(parts.into_iter().collect())
 }
 
 /// `str.title`: the first letter of every run of letters in upper case, the others in lower case.
 fn title(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
     let mut in_word = false;
-    for c in text.chars() {
-        if in_word {
-            out.extend(c.to_lowercase());
+    map_chars(text, |c| {
+        let (lower, upper) = (c.to_lowercase(), c.to_uppercase());
+        let is_lower = std::mem::replace(&mut in_word, c.is_alphabetic());
+        lower.take(if is_lower { usize::MAX } else { 0 }).chain(upper.take(if is_lower {
+            0
         } else {
-            out.extend(c.to_uppercase());
-        }
-        in_word = c.is_alphabetic();
-    }
-    out
+            usize::MAX
+        }))
+    })
 }
 
 #[cfg(test)]

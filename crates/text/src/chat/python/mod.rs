@@ -1,11 +1,13 @@
 //! Python's manners in templates: [`register`] gives every template the filters, functions and
-//! tests of Jinja2 where the engine has none or other ones; methods are Python's.
+//! tests of Jinja2, ours where the engine has none or other ones; methods are Python's.
 
-use minijinja::{Environment, Value};
+use minijinja::{Environment, filters as engine, functions, tests};
 
-use super::bounds;
+use self::calls::{Cost, filter, function, test};
+use super::rewrite;
 
 mod arguments;
+mod calls;
 mod filters;
 mod format;
 mod globals;
@@ -13,51 +15,128 @@ mod html;
 mod json;
 mod layout;
 mod methods;
+mod plain;
 mod slices;
 mod strings;
+mod sums;
 mod values;
 
 pub(super) use self::filters::characters;
+pub(super) use self::sums::add;
 pub(super) use self::values::{from_json, to_str};
 
-/// Gives an environment Python's methods, and the filters, functions and tests of Jinja2 that the
-/// engine has not.
+/// Gives an environment without any the filters, functions and tests of Jinja2, and Python's
+/// methods.
 pub(super) fn register(environment: &mut Environment<'static>) {
     environment.set_unknown_method_callback(methods::unknown_method);
-    environment.add_filter(bounds::SLICE, slices::slice_by);
-    environment.add_filter(bounds::SUM, filters::sum);
-    environment.add_filter(bounds::CONCAT, filters::concat);
-    environment.add_filter(bounds::REMAINDER, format::remainder);
-    environment.add_filter("string", |value: &Value| to_str(value));
-    environment.add_filter("tojson", json::tojson);
-    environment.add_filter("trim", filters::trim);
-    environment.add_filter("replace", filters::replace);
-    environment.add_filter("join", filters::join);
+    environment.add_filter(rewrite::CHECKED, plain::checked);
+    environment.add_filter(rewrite::LITERAL, plain::literal);
+    environment.add_filter(rewrite::STORED, plain::stored);
+    environment.add_filter(rewrite::PLAIN, plain::plain);
+    environment.add_filter(rewrite::ITEM, plain::item);
+    environment.add_filter(rewrite::SLICE, slices::slice_by);
+    environment.add_filter(rewrite::CONCAT, sums::concat);
+    environment.add_filter(rewrite::REMAINDER, format::remainder);
+    register_filters(environment);
+    register_tests(environment);
+    function(environment, "dict", globals::dict);
+    function(environment, "namespace", globals::namespace);
+    function(environment, "range", functions::range);
+}
+
+fn register_filters(environment: &mut Environment<'static>) {
+    use Cost::{Items, Order, Texts};
+    filter(environment, "abs", Texts, engine::abs);
+    filter(environment, "attr", Texts, engine::attr);
+    filter(environment, "batch", Items, filters::batch);
+    filter(environment, "capitalize", Texts, filters::capitalize);
+    filter(environment, "dictsort", Order, filters::dictsort);
+    filter(environment, "first", Texts, filters::first);
+    filter(environment, "float", Texts, filters::float);
+    filter(environment, "format", Texts, format::format);
+    filter(environment, "groupby", Order, filters::groupby);
+    filter(environment, "indent", Texts, layout::indent);
+    filter(environment, "int", Texts, filters::int);
+    filter(environment, "items", Items, filters::items);
+    filter(environment, "join", Items, filters::join);
+    filter(environment, "last", Texts, filters::last);
+    filter(environment, "list", Items, filters::list);
+    filter(environment, "lower", Texts, filters::lower);
+    filter(environment, "map", Items, engine::map);
+    filter(environment, "max", Order, engine::max);
+    filter(environment, "min", Order, engine::min);
+    filter(environment, "reject", Items, engine::reject);
+    filter(environment, "rejectattr", Items, engine::rejectattr);
+    filter(environment, "replace", Texts, filters::replace);
+    filter(environment, "reverse", Items, engine::reverse);
+    filter(environment, "round", Texts, engine::round);
+    filter(environment, "safe", Texts, engine::safe);
+    filter(environment, "select", Items, engine::select);
+    filter(environment, "selectattr", Items, engine::selectattr);
+    filter(environment, "slice", Items, filters::slice);
+    filter(environment, "sort", Order, engine::sort);
+    filter(environment, "string", Texts, values::string);
+    filter(environment, "sum", Items, sums::sum);
+    filter(environment, "title", Texts, filters::title);
+    filter(environment, "tojson", Items, json::tojson);
+    filter(environment, "trim", Texts, filters::trim);
+    filter(environment, "truncate", Texts, layout::truncate);
+    filter(environment, "unique", Order, engine::unique);
+    filter(environment, "upper", Texts, filters::upper);
     for name in ["length", "count"] {
-        environment.add_filter(name, filters::length);
+        filter(environment, name, Texts, filters::length);
     }
     for name in ["default", "d"] {
-        environment.add_filter(name, filters::default);
+        filter(environment, name, Texts, filters::default);
     }
-    environment.add_filter("first", filters::first);
-    environment.add_filter("last", filters::last);
-    environment.add_filter("items", filters::items);
-    environment.add_filter("dictsort", filters::dictsort);
-    environment.add_filter("groupby", filters::groupby);
-    environment.add_filter("batch", filters::batch);
-    environment.add_filter("slice", filters::slice);
-    environment.add_filter("int", filters::int);
-    environment.add_filter("float", filters::float);
-    environment.add_filter("format", format::format);
-    // The engine's own does not print as Python does.
-    environment.remove_filter("pprint");
-    environment.add_filter("indent", layout::indent);
-    environment.add_filter("truncate", layout::truncate);
     for name in ["e", "escape"] {
-        environment.add_filter(name, html::escape);
+        filter(environment, name, Texts, html::escape);
     }
+}
+
+fn register_tests(environment: &mut Environment<'static>) {
+    // These look at no more than the kind of a value.
+    environment.add_test("undefined", tests::is_undefined);
+    environment.add_test("defined", tests::is_defined);
+    environment.add_test("none", tests::is_none);
+    environment.add_test("boolean", tests::is_boolean);
+    environment.add_test("odd", tests::is_odd);
+    environment.add_test("even", tests::is_even);
+    environment.add_test("divisibleby", tests::is_divisibleby);
+    environment.add_test("number", tests::is_number);
+    environment.add_test("integer", tests::is_integer);
+    environment.add_test("float", tests::is_float);
+    environment.add_test("string", tests::is_string);
     environment.add_test("iterable", filters::is_iterable);
     environment.add_test("sequence", filters::is_sequence);
-    environment.add_function("dict", globals::dict);
-    environment.add_function("namespace", globals::namespace);
+    environment.add_test("mapping", tests::is_mapping);
+    environment.add_test("sameas", tests::is_sameas);
+    environment.add_test("true", tests::is_true);
+    environment.add_test("false", tests::is_false);
+    for name in ["safe", "escaped"] {
+        environment.add_test(name, tests::is_safe);
+    }
+    test(environment, "lower", tests::is_lower);
+    test(environment, "upper", tests::is_upper);
+    test(environment, "filter", tests::is_filter);
+    test(environment, "test", tests::is_test);
+    test(environment, "in", tests::is_in);
+    for name in ["eq", "equalto", "=="] {
+        test(environment, name, tests::is_eq);
+    }
+    for name in ["ne", "!="] {
+        test(environment, name, tests::is_ne);
+    }
+    for name in ["lt", "lessthan", "<"] {
+        test(environment, name, tests::is_lt);
+    }
+    for name in ["le", "<="] {
+        test(environment, name, tests::is_le);
+    }
+    for name in ["gt", "greaterthan", ">"] {
+        test(environment, name, tests::is_gt);
+    }
+    for name in ["ge", ">="] {
+        test(environment, name, tests::is_ge);
+    }
 }

@@ -6,7 +6,7 @@ use minijinja::{
 };
 
 use super::{strings::section, values::is_tuple};
-use crate::chat::bounds::{charge, charge_elements};
+use crate::chat::bounds::{charge, charge_elements, charge_value, work};
 
 /// `value[start:stop:step]`. The engine's own is wrong for steps backwards, and takes what is none
 /// or undefined for an empty list.
@@ -36,12 +36,15 @@ pub(super) fn slice_by(
     };
     let step = step.unwrap_or(1);
     if let Some(text) = value.as_str() {
+        work(text.len())?;
         return slice_of_text(text, start, stop, step).map(Value::from);
     }
     charge_elements(items.len())?;
     let chosen = indices(items.len(), start, stop, step)?;
     let chosen: Vec<Value> = chosen.into_iter().map(|i| items[i].clone()).collect();
-    Ok(if is_tuple(value) { Value::from(Tuple::from(chosen)) } else { Value::from(chosen) })
+    let chosen = if is_tuple(value) { Value::from(Tuple::from(chosen)) } else { Value::from(chosen) };
+    charge_value(&chosen)?;
+    Ok(chosen)
 }
 
 fn slice_of_text(text: &str, start: Option<i64>, stop: Option<i64>, step: i64) -> Result<String, Error> {

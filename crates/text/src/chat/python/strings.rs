@@ -1,14 +1,35 @@
 //! Operations on texts that several filters and methods share.
 
+use std::collections::HashSet;
+
+use crate::chat::origin::{has_marks, map_chars, plain};
+
 /// What Python takes for white space.
 pub(super) fn is_space(c: char) -> bool {
     c.is_whitespace() || matches!(c, '\u{1C}'..='\u{1F}')
 }
 
 pub(super) fn strip<'t>(text: &'t str, chars: Option<&str>, start: bool, end: bool) -> &'t str {
-    let goes = |c: char| chars.map_or_else(|| is_space(c), |chars| chars.contains(c));
+    let chars: Option<HashSet<char>> = chars.map(|chars| chars.chars().map(plain).collect());
+    let goes = |c: char| chars.as_ref().map_or_else(|| is_space(c), |chars| chars.contains(&plain(c)));
     let text = if start { text.trim_start_matches(goes) } else { text };
     if end { text.trim_end_matches(goes) } else { text }
+}
+
+/// `str.upper`.
+pub(super) fn upper(text: &str) -> String {
+    if has_marks(text) { map_chars(text, char::to_uppercase) } else { text.to_uppercase() }
+}
+
+/// `str.lower`.
+pub(super) fn lower(text: &str) -> String {
+    if has_marks(text) { map_chars(text, char::to_lowercase) } else { text.to_lowercase() }
+}
+
+/// `str.capitalize`: the first letter in upper case, the others in lower case.
+pub(super) fn capitalize(text: &str) -> String {
+    let (first, rest) = text.split_at(text.chars().next().map_or(0, char::len_utf8));
+    upper(first) + &lower(rest)
 }
 
 /// What fills a text up to a width in characters. A width beyond [`MAX_WIDTH`] counts as that.

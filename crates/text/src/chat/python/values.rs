@@ -9,9 +9,12 @@ use minijinja::{
 };
 use serde_json::Value as Json;
 
-use crate::chat::bounds::{LONGEST_TEXT, TOO_LONG};
+use crate::chat::{
+    bounds::{LONGEST_TEXT, TOO_LONG},
+    origin::{plain_text, restored, shelter},
+};
 
-/// Converts JSON; the order of keys stays.
+/// Converts JSON of messages; the order of keys stays.
 pub(in crate::chat) fn from_json(json: &Json) -> Value {
     match json {
         Json::Null => Value::from(()),
@@ -21,10 +24,10 @@ pub(in crate::chat) fn from_json(json: &Json) -> Value {
             (None, Some(value)) => Value::from(value),
             (None, None) => Value::from(number.as_f64().unwrap_or(f64::NAN)),
         },
-        Json::String(text) => Value::from(text.as_str()),
+        Json::String(text) => Value::from(shelter(text)),
         Json::Array(values) => values.iter().map(from_json).collect(),
         Json::Object(map) => {
-            Value::from_pairs(map.iter().map(|(key, value)| (key.as_str(), from_json(value))))
+            Value::from_pairs(map.iter().map(|(key, value)| (shelter(key), from_json(value))))
         }
     }
 }
@@ -40,6 +43,19 @@ pub(in crate::chat) fn to_str(value: &Value) -> Result<String, Error> {
         None if value.is_undefined() => Ok(String::new()),
         None => to_repr(value),
     }
+}
+
+/// The filter `string`.
+pub(super) fn string(value: &Value) -> Result<Value, Error> {
+    if value.as_str().is_some() { Ok(value.clone()) } else { to_str(value).map(Value::from) }
+}
+
+/// What is at a path such as `function.name` or `0` in a value.
+pub(super) fn at_path(value: &Value, path: &str) -> Option<Value> {
+    plain_text(path).split('.').try_fold(value.clone(), |value, part| match part.parse::<usize>() {
+        Ok(at) => value.get_item_by_index(at).ok(),
+        Err(_) => value.get_attr(part).ok(),
+    })
 }
 
 /// `repr(value)`: how a value prints inside a list.
@@ -148,16 +164,18 @@ fn float_repr(number: f64) -> String {
 
 /// A string literal: in single quotes unless it holds one and no double quote.
 fn write_str_repr(text: &str, out: &mut String) {
-    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
+    let has = |quote: char| text.chars().any(|c| restored(c) == quote);
+    let quote = if has('\'') && !has('"') { '"' } else { '\'' };
     out.push(quote);
     for c in text.chars() {
-        match c {
+        let written = c;
+        match restored(c) {
             '\n' => out.push_str("\\n"),
             '\r' => out.push_str("\\r"),
             '\t' => out.push_str("\\t"),
             '\\' => out.push_str("\\\\"),
             c if c == quote => out.extend(['\\', c]),
-            c if is_printable(c) => out.push(c),
+            c if is_printable(c) => out.push(written),
             c => {
                 let code = c as u32;
                 let _ = match code {
@@ -235,8 +253,13 @@ mod tests {
 
     #[test]
     fn strings_in_lists_print_as_in_python() {
-        let value: Value =
-            ["a\"b", "it's", "'\"", "\n\t\\", "\u{1}\u{7f}é\u{a0}\u{200b}\u{10ffff}"].into_iter().collect();
+        let value = from_json(&serde_json::json!([
+            "a\"b",
+            "it's",
+            "'\"",
+            "\n\t\\",
+            "\u{1}\u{7f}é\u{a0}\u{200b}\u{10ffff}"
+        ]));
         assert_eq!(
             to_str(&value).unwrap(),
             r#"['a"b', "it's", '\'"', '\n\t\\', '\x01\x7fé\xa0\u200b\U0010ffff']"#

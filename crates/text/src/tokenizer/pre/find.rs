@@ -4,12 +4,12 @@
 //! made so that any two known types cut one of them differently.
 
 use serde_json::Value;
-use tokenizers::{OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer as _, PreTokenizerWrapper};
+use tokenizers::{OffsetReferential, OffsetType, PreTokenizedString, PreTokenizerWrapper};
 
 use super::rules::{KNOWN, Rules};
 use super::{PreTokenizer, known_names};
 use crate::error::{Error, Result};
-use crate::tokenizer::library::guarded;
+use crate::tokenizer::{library::guarded, limits::check_steps, steps::PreTokenizers};
 
 /// Texts that tell the known types apart.
 const PROBES: &[&str] = &[
@@ -39,8 +39,12 @@ const PROBES: &[&str] = &[
 /// [`Error::TokenizerDefinition`] if the definition cannot be run, [`Error::UnknownPreTokenizer`]
 /// if no known type cuts as it does.
 pub fn name(definition: &Value, ignores_merges: bool) -> Result<&'static str> {
-    let pre_tokenizer: PreTokenizerWrapper = serde_json::from_value(definition.clone())
-        .map_err(|error| Error::TokenizerDefinition { message: format!("pre_tokenizer: {error}") })?;
+    let invalid =
+        |message: String| Error::TokenizerDefinition { message: format!("pre_tokenizer: {message}") };
+    check_steps(&[definition]).map_err(invalid)?;
+    let pre_tokenizer: PreTokenizerWrapper =
+        serde_json::from_value(definition.clone()).map_err(|error| invalid(error.to_string()))?;
+    let pre_tokenizer = PreTokenizers::new(&pre_tokenizer).map_err(|error| invalid(error.to_string()))?;
     let expected: Vec<Vec<usize>> =
         PROBES.iter().map(|text| library_cuts(&pre_tokenizer, text)).collect::<Result<_>>()?;
     let mut found: Option<&Rules> = None;
@@ -68,10 +72,10 @@ fn cuts(pre_tokenizer: &PreTokenizer, text: &str) -> Vec<usize> {
 }
 
 /// As [`cuts`], by the library.
-fn library_cuts(pre_tokenizer: &PreTokenizerWrapper, text: &str) -> Result<Vec<usize>> {
+fn library_cuts(pre_tokenizer: &PreTokenizers, text: &str) -> Result<Vec<usize>> {
     let pieces = guarded(|| {
         let mut pieces = PreTokenizedString::from(text);
-        pre_tokenizer.pre_tokenize(&mut pieces)?;
+        pre_tokenizer.apply(&mut pieces)?;
         Ok(pieces)
     });
     let pieces = pieces.map_err(|message| Error::TokenizerDefinition { message })?;

@@ -1,0 +1,132 @@
+//! Limits of a `tokenizer.json`, checked on its definition before the library builds anything of
+//! it: the library has none, and normalizes the added tokens while it reads.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{search::Search, steps::growth};
+
+/// Most steps of normalizer, pre-tokenizer and decoder together. Published ones have up to 20.
+const MOST_STEPS: usize = 64;
+
+/// Most patterns among them, and bytes of each.
+const MOST_PATTERNS: usize = 32;
+const LONGEST_PATTERN: usize = 16 << 10;
+
+/// Most times that a normalizer may lengthen a character. Published ones have up to some 1000.
+const MOST_GROWTH: usize = 4096;
+
+/// Bytes that normalizing the added tokens may give.
+const MOST_NORMALIZED: usize = 64 << 20;
+
+/// Most times that a decoder may lengthen a token.
+const MOST_DECODED: usize = 64;
+
+/// Most characters of a word that `WordPiece` looks for tokens in, which takes quadratic time.
+/// Published ones have 100.
+const LONGEST_WORD: u64 = 1000;
+
+/// What is bounded in a definition; the vocabulary is passed over.
+#[derive(Deserialize)]
+struct Definition {
+    #[serde(default)]
+    normalizer: Value,
+    #[serde(default)]
+    pre_tokenizer: Value,
+    #[serde(default)]
+    decoder: Value,
+    #[serde(default)]
+    added_tokens: Vec<AddedToken>,
+    model: Option<Model>,
+}
+
+#[derive(Deserialize)]
+struct AddedToken {
+    #[serde(default)]
+    content: String,
+    #[serde(default)]
+    normalized: bool,
+}
+
+#[derive(Deserialize)]
+struct Model {
+    max_input_chars_per_word: Option<u64>,
+}
+
+/// Refuses a definition beyond the limits.
+///
+/// # Errors
+/// What is wrong with it.
+pub(super) fn check(json: &[u8]) -> Result<(), String> {
+    let definition: Definition = serde_json::from_slice(json).map_err(|error| error.to_string())?;
+    let word = definition.model.and_then(|model| model.max_input_chars_per_word).unwrap_or(0);
+    if word > LONGEST_WORD {
+        return Err(format!("max_input_chars_per_word is {word}, at most {LONGEST_WORD} are supported"));
+    }
+    check_steps(&[&definition.normalizer, &definition.pre_tokenizer, &definition.decoder])?;
+    // The library runs decoders, and an error would be the end of the matches there.
+    let (mut steps, mut patterns) = (0, Vec::new());
+    collect(&definition.decoder, &mut steps, &mut patterns);
+    if patterns.iter().any(|pattern| !matches!(Search::new(pattern), Ok(Search::Linear(..)))) {
+        return Err("a decoder with look-around or back-references is not supported".to_owned());
+    }
+    let factor = growth(&definition.normalizer);
+    let added = definition.added_tokens.iter().filter(|token| token.normalized);
+    let bytes = added.fold(0, |sum: usize, token| sum.saturating_add(token.content.len()));
+    if factor > MOST_GROWTH || bytes.saturating_mul(factor) > MOST_NORMALIZED {
+        return Err(format!(
+            "the normalizer can make texts {factor} times as long, at most {MOST_GROWTH} times is supported"
+        ));
+    }
+    let factor = decoded_growth(&definition.decoder);
+    if factor > MOST_DECODED {
+        return Err(format!(
+            "the decoder can make tokens {factor} times as long, at most {MOST_DECODED} times is supported"
+        ));
+    }
+    Ok(())
+}
+
+/// Refuses parts of a definition with too many steps, or patterns that are too large.
+///
+/// # Errors
+/// What is wrong with them.
+pub(super) fn check_steps(parts: &[&Value]) -> Result<(), String> {
+    let (mut steps, mut patterns) = (0, Vec::new());
+    parts.iter().for_each(|part| collect(part, &mut steps, &mut patterns));
+    if steps > MOST_STEPS || patterns.len() > MOST_PATTERNS {
+        let n_patterns = patterns.len();
+        return Err(format!(
+            "{steps} steps and {n_patterns} patterns, at most {MOST_STEPS} and {MOST_PATTERNS} are supported"
+        ));
+    }
+    for pattern in patterns {
+        if pattern.len() > LONGEST_PATTERN {
+            let len = pattern.len();
+            return Err(format!("a pattern of {len} bytes, at most {LONGEST_PATTERN} are supported"));
+        }
+        Search::new(pattern).map_err(|error| error.to_string())?;
+    }
+    Ok(())
+}
+
+/// Counts steps, and collects their patterns.
+fn collect<'v>(part: &'v Value, steps: &mut usize, patterns: &mut Vec<&'v str>) {
+    match part {
+        Value::Object(fields) => {
+            *steps += usize::from(fields.contains_key("type"));
+            patterns.extend(fields.get("Regex").and_then(Value::as_str));
+            fields.values().for_each(|value| collect(value, steps, patterns));
+        }
+        Value::Array(values) => values.iter().for_each(|value| collect(value, steps, patterns)),
+        _ => {}
+    }
+}
+
+/// As [`growth`], of a decoder.
+fn decoded_growth(decoder: &Value) -> usize {
+    match decoder["decoders"].as_array() {
+        Some(parts) => parts.iter().fold(1, |all: usize, part| all.saturating_mul(decoded_growth(part))),
+        None => growth(decoder),
+    }
+}

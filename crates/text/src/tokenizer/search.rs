@@ -1,0 +1,216 @@
+//! Regular expressions of a `tokenizer.json`: a limit that is hit is an error, never the end of the
+//! matches, and time is bounded.
+//!
+//! The tokenizers library runs all of them by backtracking and takes an error for the end of the
+//! matches, so that a long text is silently cut in other ways. Here a pattern without look-around
+//! runs in linear time, and so does one whose only look-ahead is `\s+(?!\S)|\s+` at its end, as
+//! published ones have it. What is left (look-around elsewhere, back-references, possessive
+//! repetitions) is run by backtracking with limits.
+
+use std::time::{Duration, Instant};
+
+use regex::Regex;
+use tokenizers::{Offsets, pattern::Pattern};
+
+/// The end of a pattern: white space, without the last character if text follows.
+const SPACE_BEFORE_TEXT: &str = r"|\s+(?!\S)|\s+";
+
+/// The name of the group that such white space is in.
+const SPACE: &str = "__space";
+
+/// Bytes of a compiled pattern.
+const LARGEST: usize = 4 << 20;
+
+/// Steps back for one match.
+const MOST_STEPS: usize = 1_000_000;
+
+/// Time for all matches in a text of `bytes`.
+fn longest_time(bytes: usize) -> Duration {
+    Duration::from_secs(1) + Duration::from_micros(10).saturating_mul(bytes.try_into().unwrap_or(u32::MAX))
+}
+
+/// Whether a pattern has possessive repetitions, such as `a++` and `a{1,3}+`: the linear engine
+/// takes them for repeated ones.
+fn is_possessive(pattern: &str) -> bool {
+    let counts = |before: &str| {
+        before
+            .rsplit_once('{')
+            .is_some_and(|(_, count)| count.chars().all(|c| c.is_ascii_digit() || c == ','))
+    };
+    ["?+", "*+", "++"].iter().any(|mark| pattern.contains(mark))
+        || pattern.match_indices("}+").any(|(at, _)| counts(&pattern[..at]))
+}
+
+/// Finds the matches of a pattern.
+#[derive(Debug)]
+pub(super) enum Search {
+    /// In linear time. With the flag the group [`SPACE`] leaves its last character before text.
+    Linear(Regex, bool),
+    Backtracking(Box<fancy_regex::Regex>),
+}
+
+impl Search {
+    /// Compiles a pattern.
+    ///
+    /// # Errors
+    /// If it is not valid or too large.
+    pub(super) fn new(pattern: &str) -> tokenizers::Result<Self> {
+        let linear = |pattern: &str| regex::RegexBuilder::new(pattern).size_limit(LARGEST).build().ok();
+        if !is_possessive(pattern) {
+            if let Some(before) = pattern.strip_suffix(SPACE_BEFORE_TEXT)
+                && linear(before).is_some()
+                && let Some(regex) = linear(&format!(r"(?:{before})|(?P<{SPACE}>\s+)"))
+            {
+                return Ok(Self::Linear(regex, true));
+            }
+            if let Some(regex) = linear(pattern) {
+                return Ok(Self::Linear(regex, false));
+            }
+        }
+        let built = fancy_regex::RegexBuilder::new(pattern)
+            .backtrack_limit(MOST_STEPS)
+            .delegate_size_limit(LARGEST)
+            .build()?;
+        Ok(Self::Backtracking(Box::new(built)))
+    }
+
+    /// A search for a text.
+    ///
+    /// # Errors
+    /// If it is too large.
+    pub(super) fn literal(text: &str) -> tokenizers::Result<Self> {
+        Self::new(&regex::escape(text))
+    }
+
+    /// Where a match ends: white space of the group [`SPACE`] leaves its last character before
+    /// text, but keeps one.
+    fn end_of(&self, text: &str, found: &regex::Match<'_>) -> usize {
+        let Self::Linear(regex, true) = self else { return found.end() };
+        let mut chars = found.as_str().chars();
+        match chars.next_back() {
+            Some(last)
+                if found.end() < text.len()
+                    && !chars.as_str().is_empty()
+                    && found.as_str().chars().all(char::is_whitespace)
+                    && regex
+                        .captures_at(text, found.start())
+                        .is_some_and(|groups| groups.name(SPACE).is_some()) =>
+            {
+                found.end() - last.len_utf8()
+            }
+            _ => found.end(),
+        }
+    }
+
+    /// Calls `found` with each match.
+    fn each(&self, text: &str, mut found: impl FnMut(usize, usize)) -> tokenizers::Result<()> {
+        match self {
+            Self::Linear(regex, false) => regex.find_iter(text).for_each(|m| found(m.start(), m.end())),
+            Self::Linear(regex, true) => {
+                let (mut at, mut last) = (0, None);
+                while let Some(m) = regex.find_at(text, at) {
+                    let end = self.end_of(text, &m);
+                    // A match of nothing right behind another is none.
+                    if m.start() < end || last != Some(end) {
+                        found(m.start(), end);
+                    }
+                    (at, last) = (end, Some(end));
+                    if m.start() == end {
+                        match text[end..].chars().next() {
+                            Some(c) => at += c.len_utf8(),
+                            None => break,
+                        }
+                    }
+                }
+            }
+            Self::Backtracking(regex) => {
+                let (started, longest) = (Instant::now(), longest_time(text.len()));
+                for (i, m) in regex.find_iter(text).enumerate() {
+                    let m = m.map_err(|error| format!("a pattern cannot be matched: {error}"))?;
+                    found(m.start(), m.end());
+                    if i % 64 == 0 && started.elapsed() > longest {
+                        return Err(format!("a pattern takes longer than {} s", longest.as_secs()).into());
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Covers the text with its matches and what is between them.
+impl Pattern for &Search {
+    fn find_matches(&self, inside: &str) -> tokenizers::Result<Vec<(Offsets, bool)>> {
+        if inside.is_empty() {
+            return Ok(vec![((0, 0), false)]);
+        }
+        let mut parts = Vec::with_capacity(inside.len() / 4);
+        let mut at = 0;
+        self.each(inside, |start, end| {
+            if at != start {
+                parts.push(((at, start), false));
+            }
+            parts.push(((start, end), true));
+            at = end;
+        })?;
+        if at != inside.len() {
+            parts.push(((at, inside.len()), false));
+        }
+        Ok(parts)
+    }
+}
+
+/// Matches that were found before.
+pub(super) struct Found(pub(super) Vec<(Offsets, bool)>);
+
+impl Pattern for &Found {
+    fn find_matches(&self, _: &str) -> tokenizers::Result<Vec<(Offsets, bool)>> {
+        Ok(self.0.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const PATTERNS: [&str; 5] = [
+        r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+        r"(?i:'s|'t)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        r"\p{N}|\s+(?!\S)|\s+",
+        r"(x*)|\s+(?!\S)|\s+",
+        r"[a-z]+|\d",
+    ];
+
+    #[test]
+    fn published_patterns_run_in_linear_time() {
+        for pattern in PATTERNS {
+            assert!(matches!(Search::new(pattern), Ok(Search::Linear(..))), "{pattern}");
+        }
+        for pattern in [r"\p{N}{1,3}+|x", r"a(?=b)", r"(a)\1", r"\d{1,3}(?=(?:\d{3})*\b)"] {
+            assert!(matches!(Search::new(pattern), Ok(Search::Backtracking(_))), "{pattern}");
+        }
+        assert!(Search::new("(").is_err() && Search::new(r"(\pL{100}){100}").is_err());
+    }
+
+    #[test]
+    fn a_limit_that_is_hit_is_an_error() {
+        let search = Search::new(r"(?:(a+)+)\1b|z").unwrap();
+        assert!((&search).find_matches("aaaz").is_ok());
+        assert!((&search).find_matches(&("a".repeat(60) + "z")).is_err());
+        // Each match stays below the limit, all of them would take an hour.
+        let search = Search::new(r"(?:a|a)*(?=b)b|a").unwrap();
+        assert!((&search).find_matches(&"a".repeat(200_000)).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn matches_are_those_of_the_pattern(text in r"[ax'1,;é \n\r\u{3000}]{0,12}", which in 0..PATTERNS.len()) {
+            let search = Search::new(PATTERNS[which]).unwrap();
+            let slow = fancy_regex::Regex::new(PATTERNS[which]).unwrap();
+            let slow = Search::Backtracking(Box::new(slow));
+            prop_assert_eq!((&search).find_matches(&text).unwrap(), (&slow).find_matches(&text).unwrap());
+        }
+    }
+}
