@@ -26,13 +26,13 @@ pub(super) fn record(workspace: &Workspace, page: &str, name: &str, block: &str)
     Ok(())
 }
 
-/// Reads a section's name: lower-case letters, digits and dashes.
+/// Reads a section's name: lower-case letters, digits, dashes and underscores.
 pub(super) fn parse_name(text: &str) -> Result<String, String> {
-    let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_');
     if !text.is_empty() && text.chars().all(is_plain) {
         Ok(text.to_owned())
     } else {
-        Err("a section's name is made of lower-case letters, digits and dashes".to_owned())
+        Err("a section's name is made of lower-case letters, digits, dashes and underscores".to_owned())
     }
 }
 
