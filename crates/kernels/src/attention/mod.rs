@@ -201,7 +201,8 @@ impl Tiling {
         let tiles = shape.n_kv_heads * shape.n_queries.div_ceil(queries);
         let keys = shape.keys_of(0..shape.n_queries, len);
         let splits = keys.start / SPLIT_KEYS..keys.end.div_ceil(SPLIT_KEYS);
-        let partials = tiles * splits.len() * State::len(rows, shape.padded_dim());
+        let partials =
+            tiles.saturating_mul(splits.len()).saturating_mul(State::len(rows, shape.padded_dim()));
         let spread_splits =
             threads > 1 && splits.len() > 1 && tiles < 4 * threads && partials <= MAX_PARTIALS;
         Self { queries, rows, tiles, splits, spread_splits }

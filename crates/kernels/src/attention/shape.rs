@@ -83,8 +83,12 @@ impl AttentionShape {
             self.n_kv_heads,
             self.n_heads
         );
-        let values = self.n_queries * self.n_heads * self.head_dim;
-        assert!(q.len() == values && out.len() == values, "attention: length of queries or output");
+        let heads = self.n_queries.checked_mul(self.n_heads);
+        let values = heads.and_then(|heads| heads.checked_mul(self.head_dim));
+        assert!(
+            values == Some(q.len()) && values == Some(out.len()),
+            "attention: length of queries or output"
+        );
         assert!(self.soft_cap.is_none_or(|cap| cap > 0.0), "attention: the soft cap must be positive");
         match self.mask {
             Mask::Causal { .. } => {

@@ -134,10 +134,10 @@ fn attend_tile<L: WideLanes>(
     let (largest, sums) = (&mut state.largest[rows.clone()], &mut state.sums[rows.clone()]);
     for (i, query) in queries.clone().enumerate() {
         let visible = task.visible(query, start);
-        let offset = start as f32 - (shape.query_start + query) as f32;
+        let offset = shape.alibi.map(|_| offset_to(start, shape.query_start + query));
         for g in 0..group {
             let row = i * group + g;
-            let bias = shape.alibi.map(|_| (slopes[g], offset));
+            let bias = offset.map(|offset| (slopes[g], offset));
             let rule = ScoreRule { shape, visible: visible.clone(), bias };
             let products = &mut tile.as_chunks_mut::<2>().0[row];
             factors[row] = weights(l, &rule, products, &mut largest[row], &mut sums[row]);
@@ -158,6 +158,13 @@ fn attend_tile<L: WideLanes>(
         values = KvTile::of_f32(&wide_values[..KEY_TILE * columns]);
     }
     with_values(l, values, columns, scales, Weighing { weights, visible, acc });
+}
+
+/// Position `start` relative to position `query`, rounded once: as f32 the positions themselves are
+/// exact up to 2^24 only.
+#[inline(always)]
+fn offset_to(start: usize, query: usize) -> f32 {
+    if start < query { -((query - start) as f32) } else { (start - query) as f32 }
 }
 
 /// The scores of some rows with a tile of keys.

@@ -116,7 +116,7 @@ impl Kernels {
         let any_float = weights.iter().flatten().any(|w| !w.format().uses_q8());
         let packed = PackedInputs::new(self, pool, x, any_float);
         let n_bytes: usize = weights.iter().flatten().map(|w| w.bytes().len()).sum();
-        let unit_work = n_bytes / n_units.max(1) * x.tokens();
+        let unit_work = (n_bytes / n_units.max(1)).saturating_mul(x.tokens());
         let grain = (GRAIN_WORK / unit_work.max(1)).max(1);
         pool.for_each_chunk(n_units, grain, &|units| {
             let mut first = 0;

@@ -9,20 +9,22 @@
 //! Between jobs `next == threads`, so nobody can claim. A worker that loaded `next` during one job
 //! and increments it during a later one has simply claimed a ticket of the later one: it reads
 //! `job` only after the claim.
+//!
+//! The pointer in `job` is into the frame of [`Crew::share`], and the caller counts on every
+//! claimed ticket. So neither `share` nor [`Crew::work`] may unwind: panics of tickets are caught,
+//! payloads that are not handed out are dropped under `catch_unwind`, and any other panic ends the
+//! process.
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::bell::Bell;
+use super::panics::{AbortOnUnwind, Payload, discard};
 use super::sync::{AtomicBool, AtomicPtr, AtomicUsize, Mutex, lock};
 
 /// The closure of a job: called once with each worker index.
 pub(super) type JobFn<'a> = dyn Fn(usize) + Sync + 'a;
-
-/// The payload of a panic.
-pub(super) type Payload = Box<dyn Any + Send>;
 
 /// Durations for which threads spin before they sleep.
 #[derive(Clone, Copy)]
@@ -114,6 +116,8 @@ impl Crew {
     /// Runs one job to its end, on the calling thread and the workers that claim tickets. One job
     /// at a time.
     pub(super) fn share(&self, task: &JobFn<'_>) -> Outcome {
+        // Workers use `job` and `task` until the guard is disarmed.
+        let guard = AbortOnUnwind;
         let start = Instant::now();
         let job = Job { task };
         let desk = &self.desk.0;
@@ -136,6 +140,7 @@ impl Crew {
         if !finished() {
             self.done.wait_until(self.spins.done, finished, || ());
         }
+        guard.disarm();
         Outcome { panic: lock(&self.panic).take(), helped, busy, waited: start.elapsed() - busy }
     }
 
@@ -147,6 +152,8 @@ impl Crew {
 
     /// The main loop of a worker thread. `woken` is called each time after it has slept.
     pub(super) fn work(&self, woken: impl Fn()) {
+        // The caller would wait without end for a worker that unwinds.
+        let guard = AbortOnUnwind;
         self.started.fetch_add(1, Ordering::Release);
         self.done.ring();
         let desk = &self.desk.0;
@@ -163,7 +170,7 @@ impl Crew {
                 self.finished.0.fetch_add(1, Ordering::Release);
                 self.done.ring();
             } else if desk.stop.load(Ordering::Acquire) {
-                return;
+                return guard.disarm();
             }
         }
     }
@@ -181,10 +188,16 @@ impl Crew {
         None
     }
 
-    /// Calls the closure and keeps the first panic.
+    /// Calls the closure and keeps the first panic. Does not unwind.
     fn call(&self, task: &JobFn<'_>, ticket: usize) {
-        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| task(ticket))) {
-            lock(&self.panic).get_or_insert(payload);
+        let Err(payload) = catch_unwind(AssertUnwindSafe(|| task(ticket))) else { return };
+        let later = {
+            let mut first = lock(&self.panic);
+            if first.is_some() { Some(payload) } else { first.replace(payload) }
+        };
+        // Outside of the lock: dropping a payload may call anything.
+        if let Some(payload) = later {
+            discard(payload);
         }
     }
 }

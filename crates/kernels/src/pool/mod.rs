@@ -18,6 +18,8 @@
 //! | `bell.rs` | waiting: spin, then sleep |
 //! | `chunks.rs` | the division of a range |
 //! | `disjoint.rs` | one slice written by several threads |
+//! | `panics.rs` | panics of tickets: kept, discarded, stopped |
+//! | `turn.rs` | turns of several callers |
 //! | `ledger.rs` | whether help pays |
 //! | `placement.rs` | cores |
 //! | `sync.rs`, `model.rs` | the protocol under the model checker loom |
@@ -27,13 +29,15 @@ mod chunks;
 mod crew;
 mod disjoint;
 mod ledger;
+mod panics;
 mod placement;
 mod sync;
+mod turn;
 
 use std::cell::Cell;
 use std::ops::Range;
 use std::panic::resume_unwind;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -41,9 +45,9 @@ use crate::{Error, Result};
 use chunks::Chunks;
 use crew::{Crew, Spins};
 pub(crate) use disjoint::DisjointMut;
-use ledger::Ledger;
 pub use placement::Placement;
 use placement::Places;
+use turn::Turn;
 
 /// Largest pool: more threads than any machine this crate is written for has cores.
 const MAX_THREADS: usize = 1024;
@@ -62,8 +66,9 @@ const SPINS_CROWDED: Spins = Spins { work: Duration::from_micros(2), done: Durat
 /// them.
 ///
 /// There is no global pool: whoever computes passes one. Idle workers sleep. Jobs of several
-/// calling threads take turns. A job started from inside a job runs on the calling thread alone.
-/// Dropping the pool joins its threads.
+/// calling threads take turns. A job started from inside a job runs on the calling thread alone. A
+/// job must not wait for another thread that uses the same pool: see [`run`](Self::run). Dropping
+/// the pool joins its threads.
 ///
 /// # Examples
 /// ```
@@ -82,7 +87,7 @@ pub struct ThreadPool {
     crew: Arc<Crew>,
     places: Arc<Places>,
     /// Held by the thread whose job runs.
-    turn: Mutex<Ledger>,
+    turn: Turn,
     workers: Vec<JoinHandle<()>>,
 }
 
@@ -136,12 +141,7 @@ impl ThreadPool {
 
     fn idle(threads: usize, spins: Spins, placement: Placement) -> Self {
         let places = Arc::new(Places::new(placement, threads));
-        Self {
-            crew: Arc::new(Crew::new(threads, spins)),
-            places,
-            turn: Mutex::default(),
-            workers: Vec::new(),
-        }
+        Self { crew: Arc::new(Crew::new(threads, spins)), places, turn: Turn::new(), workers: Vec::new() }
     }
 
     /// Number of threads, the caller's included.
@@ -155,17 +155,21 @@ impl ThreadPool {
     /// No two calls get the same index, so the index may select scratch memory. Index 0 runs on the
     /// calling thread. The others may run anywhere, one after another on the same thread included.
     ///
+    /// # Deadlocks
+    /// A job must not wait for another thread that uses the same pool: that thread waits for its
+    /// turn until the job has ended. Builds with debug assertions panic in that thread after 20 s
+    /// or more of one and the same job.
+    ///
     /// # Panics
-    /// With the payload of the first panic of a call, after all calls have ended. The pool stays
-    /// usable.
+    /// With the payload of the first panic of a call, after all calls have ended; a job inside a
+    /// job ends with its first panic. Payloads of later panics are dropped; if that panics too, it
+    /// has no effect. The pool stays usable.
     pub fn run(&self, task: &(dyn Fn(usize) + Sync)) {
         if self.threads() == 1 || INSIDE.get() {
             (0..self.threads()).for_each(task);
             return;
         }
-        // The data behind the lock is valid at every point, so a panic of an earlier job does not
-        // spoil it.
-        let mut ledger = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ledger = self.turn.take();
         let _inside = Inside::enter();
         let panic = if ledger.shares() {
             self.places.note_caller();
@@ -211,7 +215,7 @@ impl ThreadPool {
         let chunks = Chunks::new(items.div_ceil(grain), self.threads());
         self.run(&|worker| {
             while let Some(grains) = chunks.take() {
-                body(worker, grains.start * grain..(grains.end * grain).min(items));
+                body(worker, grains.start * grain..grains.end.saturating_mul(grain).min(items));
             }
         });
     }

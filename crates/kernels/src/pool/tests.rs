@@ -1,11 +1,28 @@
 //! Behaviour of the pool: every index and item exactly once, nesting, several callers, panics,
 //! shutdown.
 
+use std::mem::forget;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::crew::JobFn;
 use super::*;
+
+/// A payload whose drop panics, as does the drop of the payload of that panic. Without a size, so
+/// that leaked ones take no memory.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        throw_bomb();
+    }
+}
+
+/// Panics without a message on the terminal.
+fn throw_bomb() -> ! {
+    resume_unwind(Box::new(Bomb))
+}
 
 fn counts(n: usize) -> Vec<AtomicUsize> {
     (0..n).map(|_| AtomicUsize::new(0)).collect()
@@ -149,6 +166,101 @@ fn a_panic_reaches_the_caller_and_the_pool_survives() {
     });
     assert!(all_are(&calls, 1));
     assert!(!INSIDE.get(), "the caller has left the job");
+}
+
+#[test]
+fn later_payloads_whose_drops_panic_do_not_unwind_through_the_protocol() {
+    // Without workers the caller runs all tickets, so each job drops two payloads on this thread.
+    let crew = Crew::new(3, SPINS);
+    let task: &JobFn<'_> = &|_| throw_bomb();
+    for _ in 0..2 {
+        for payload in [crew.share(task).panic, crew.alone(task)] {
+            let first = payload.expect("the first payload is handed out");
+            assert!(first.is::<Bomb>());
+            forget(first);
+        }
+    }
+}
+
+#[test]
+fn jobs_end_when_every_ticket_throws_a_payload_whose_drop_panics() {
+    let pool = ThreadPool::new(4).unwrap();
+    for _ in 0..200 {
+        let calls = counts(4);
+        let caught = catch_unwind(AssertUnwindSafe(|| {
+            pool.run(&|worker| {
+                calls[worker].fetch_add(1, Ordering::Relaxed);
+                throw_bomb();
+            });
+        }));
+        let payload = caught.expect_err("the first panic reaches the caller");
+        assert!(payload.is::<Bomb>());
+        forget(payload);
+        assert!(all_are(&calls, 1), "{calls:?}");
+    }
+    let calls = counts(4);
+    pool.run(&|worker| {
+        calls[worker].fetch_add(1, Ordering::Relaxed);
+    });
+    assert!(all_are(&calls, 1));
+}
+
+/// Runs in a second process, which must be killed. An emulator of another processor cannot start
+/// one.
+#[test]
+#[cfg(all(unix, target_arch = "x86_64"))]
+fn a_worker_that_unwinds_ends_the_process() {
+    use std::os::unix::process::ExitStatusExt;
+
+    const CHILD: &str = "RUVLLM_UNWIND_WORKER";
+    const SIGABRT: i32 = 6;
+    if std::env::var_os(CHILD).is_none() {
+        let test = "pool::tests::a_worker_that_unwinds_ends_the_process";
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        let output = child.args(["--exact", test]).env(CHILD, "1").output().unwrap();
+        assert_eq!(output.status.signal(), Some(SIGABRT), "{output:?}");
+        return;
+    }
+    let crew = Crew::new(2, Spins { work: Duration::ZERO, done: Duration::ZERO });
+    std::thread::scope(|scope| {
+        let worker = scope.spawn(|| crew.work(|| resume_unwind(Box::new("woken"))));
+        while !worker.is_finished() {
+            crew.share(&|_| std::thread::yield_now());
+        }
+        worker.join().expect_err("the worker has unwound, and the process lives");
+    });
+}
+
+#[test]
+#[cfg(debug_assertions)]
+fn a_job_that_waits_for_a_thread_on_the_same_pool_is_reported() {
+    let mut pool = ThreadPool::new(2).unwrap();
+    pool.turn.patience = 20;
+    let report = Mutex::new(None);
+    pool.run(&|worker| {
+        if worker == 0 {
+            let other = std::thread::scope(|scope| scope.spawn(|| pool.run(&|_| {})).join());
+            *report.lock().unwrap() = other.err();
+        }
+    });
+    let payload = report.into_inner().unwrap().expect("the thread must not wait without end");
+    let message = payload.downcast_ref::<&str>().unwrap();
+    assert!(message.contains("a job must not wait for a thread"), "{message}");
+    let calls = counts(2);
+    pool.run(&|worker| {
+        calls[worker].fetch_add(1, Ordering::Relaxed);
+    });
+    assert!(all_are(&calls, 1));
+}
+
+#[test]
+fn chunks_of_as_many_items_as_can_be_counted() {
+    let pool = ThreadPool::new(2).unwrap();
+    let total = AtomicUsize::new(0);
+    pool.for_each_chunk(usize::MAX, usize::MAX / 4 + 1, &|range| {
+        total.fetch_add(range.len(), Ordering::Relaxed);
+    });
+    assert_eq!(total.into_inner(), usize::MAX);
 }
 
 #[test]

@@ -75,7 +75,9 @@ impl Kernels {
         n_heads: usize,
         head_dim: usize,
     ) {
-        assert_eq!(x.len(), positions.len() * n_heads * head_dim, "rope: length of the rows");
+        let heads = positions.len().checked_mul(n_heads);
+        let values = heads.and_then(|heads| heads.checked_mul(head_dim));
+        assert_eq!(Some(x.len()), values, "rope: length of the rows");
         if x.is_empty() {
             return;
         }

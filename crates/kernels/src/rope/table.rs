@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::{RopeConfig, RopeFrequencies};
-use crate::Result;
+use crate::{Error, Result};
 
 /// Cosines and sines of the angles of a range of positions, already multiplied by the scaling's
 /// magnitude.
@@ -24,16 +24,35 @@ impl RopeTable {
     /// Takes `max_positions * rotary_dim` f32 values of memory.
     ///
     /// # Errors
-    /// The errors of [`RopeConfig::frequencies`].
+    /// The errors of [`RopeConfig::frequencies`]; [`Error::RopeParameter`] if there is no memory
+    /// for so many positions.
     pub fn new(config: &RopeConfig, max_positions: usize) -> Result<Self> {
-        Ok(Self::from_frequencies(&config.frequencies(max_positions)?, 0..max_positions))
+        Self::build(&config.frequencies(max_positions)?, 0..max_positions).ok_or(Error::RopeParameter {
+            name: "max_positions",
+            value: max_positions as f64,
+            expected: "few enough for a table in memory",
+        })
     }
 
     /// The table of any range of positions.
+    ///
+    /// # Panics
+    /// If there is no memory for so many positions.
     pub fn from_frequencies(frequencies: &RopeFrequencies, positions: Range<usize>) -> Self {
+        let n_positions = positions.len();
+        let Some(table) = Self::build(frequencies, positions) else {
+            panic!("rope: no memory for a table of {n_positions} positions")
+        };
+        table
+    }
+
+    /// The table, if there is memory for it.
+    fn build(frequencies: &RopeFrequencies, positions: Range<usize>) -> Option<Self> {
         let pairs = frequencies.inverse.len();
-        let mut cos = Vec::with_capacity(positions.len() * pairs);
-        let mut sin = Vec::with_capacity(positions.len() * pairs);
+        let len = positions.len().checked_mul(pairs)?;
+        let (mut cos, mut sin) = (Vec::new(), Vec::new());
+        cos.try_reserve_exact(len).ok()?;
+        sin.try_reserve_exact(len).ok()?;
         for position in positions.clone() {
             for f in &frequencies.inverse {
                 let (s, c) = (position as f64 * f).sin_cos();
@@ -41,7 +60,7 @@ impl RopeTable {
                 sin.push((s * frequencies.magnitude) as f32);
             }
         }
-        Self { positions, pairs, cos, sin }
+        Some(Self { positions, pairs, cos, sin })
     }
 
     /// The positions that the table holds.

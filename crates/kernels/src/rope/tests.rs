@@ -111,3 +111,29 @@ fn positions_beyond_the_table_are_refused() {
     let table = table(&RopeConfig::new(1e4, 4), 2);
     Kernels::available()[0].rope(&table, RopeLayout::Halves, 2..3, &mut [0.0; 4], 1, 4);
 }
+
+#[test]
+#[should_panic(expected = "length of the rows")]
+fn a_product_of_the_shape_that_overflows_is_refused() {
+    // 0 in the arithmetic of `usize`.
+    let n_heads = 1 << (usize::BITS - 2);
+    let table = table(&RopeConfig::new(1e4, 4), 2);
+    Kernels::available()[0].rope(&table, RopeLayout::Halves, 0..1, &mut [], n_heads, 4);
+}
+
+#[test]
+fn tables_beyond_memory_are_refused() {
+    let config = RopeConfig::new(1e4, 8);
+    // The product of the first is 0 in the arithmetic of `usize`.
+    for positions in [1 << (usize::BITS - 2), usize::MAX, usize::MAX / 16] {
+        let error = RopeTable::new(&config, positions).unwrap_err();
+        assert!(matches!(error, Error::RopeParameter { name: "max_positions", .. }), "{error}");
+    }
+}
+
+#[test]
+#[should_panic(expected = "no memory for a table")]
+fn frequencies_with_positions_beyond_memory_are_refused() {
+    let frequencies = RopeConfig::new(1e4, 8).frequencies(1).unwrap();
+    RopeTable::from_frequencies(&frequencies, 0..1 << (usize::BITS - 2));
+}

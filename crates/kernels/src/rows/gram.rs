@@ -50,7 +50,7 @@ impl Kernels {
             columns.start <= columns.end && columns.end <= width && columns.len().is_multiple_of(dim),
             "add_gram: heads of {dim} values in columns {columns:?} of {width}"
         );
-        assert_eq!(gram.len(), dim * dim, "add_gram: size of the matrix");
+        assert_eq!(Some(gram.len()), dim.checked_mul(dim), "add_gram: size of the matrix");
         // SAFETY: `self` exists only where the slot's instruction set is present.
         unsafe { (self.slots.add_gram)(rows, width, columns, dim, gram) }
     }
@@ -133,6 +133,14 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "size of the matrix")]
+    fn a_size_that_overflows_is_refused() {
+        // Its square is 0 in the arithmetic of `usize`.
+        let dim = 1 << (usize::BITS / 2);
+        Kernels::detect().unwrap().add_gram(&[], 1, 0..0, dim, &mut []);
     }
 
     #[test]

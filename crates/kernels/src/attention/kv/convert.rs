@@ -131,7 +131,7 @@ impl Kernels {
             positions.end <= block_tokens,
             "read_kv: positions {positions:?} of a block of {block_tokens}"
         );
-        assert_eq!(out.len(), positions.len() * head_dim, "read_kv: length of the rows");
+        assert_eq!(Some(out.len()), positions.len().checked_mul(head_dim), "read_kv: length of the rows");
         if out.is_empty() {
             return;
         }

@@ -66,7 +66,7 @@ impl SquatCorrection {
     /// # Panics
     /// If the matrix has another size or `head_dim` is no multiple of 8.
     pub fn new(gram: &[f32], head_dim: usize, strength: f32) -> Result<Self> {
-        assert_eq!(gram.len(), head_dim * head_dim, "squat: size of the Gram matrix");
+        assert_eq!(Some(gram.len()), head_dim.checked_mul(head_dim), "squat: size of the Gram matrix");
         let mut correction = Self::none(head_dim);
         if gram.iter().all(|&x| x == 0.0) {
             return Ok(correction);

@@ -135,6 +135,67 @@ fn linear_biases_of_a_full_mask_are_refused() {
     sequence.attend(best(), &ThreadPool::single(), &shape, &[0.0; 80]);
 }
 
+/// Distances count, not positions: a window far behind 2^24, where f32 no longer holds each
+/// position, gives the bits of the same keys at the beginning.
+#[test]
+fn linear_biases_far_into_a_sequence() {
+    let (block_tokens, head_dim, tokens) = (1 << 16, 8, 1024);
+    let layout = KvLayout::new(KvFormat::F32, 1, block_tokens, head_dim).unwrap();
+    let mut random = Random(52);
+    let [keys, values] = [KvRole::Keys, KvRole::Values]
+        .map(|role| fixture::stored(best(), &layout, role, &random.values(tokens * head_dim), 0));
+    let keys = KvPlane::new(layout, KvRole::Keys, keys.as_bytes());
+    let values = KvPlane::new(layout, KvRole::Values, values.as_bytes());
+    let last = 1000;
+    // All blocks are one.
+    let blocks = vec![KvBlock { keys, values }; (1 << 30) / block_tokens + 1];
+    let q = random.values(3 * 2 * head_dim);
+    let attend = |kernels: Kernels, first: usize| {
+        let shape = AttentionShape {
+            n_heads: 2,
+            n_kv_heads: 1,
+            head_dim,
+            query_start: first + last - 2,
+            n_queries: 3,
+            scale: 0.5,
+            mask: Mask::Causal { window: Some(100) },
+            soft_cap: None,
+            alibi: Some(4.0),
+        };
+        let mut out = vec![f32::NAN; q.len()];
+        let kv = KvView::new(&blocks, first + last + 1);
+        let mut scratch = AttentionScratch::new();
+        kernels.attention(&ThreadPool::single(), &shape, &q, &kv, &mut out, &mut scratch);
+        out
+    };
+    for kernels in Kernels::available() {
+        let near = attend(kernels, 0);
+        for first in [1 << 25, 1 << 30] {
+            assert_same_bits(&attend(kernels, first), &near, &format!("from position {first} on"));
+        }
+    }
+}
+
+#[test]
+fn a_full_mask_ignores_the_position_of_its_queries() {
+    let sequence = Sequence::new(53, 40, 1, 8, KvFormat::F32);
+    let q = Random(54).values(40 * 8);
+    let shape = AttentionShape { mask: Mask::Full, ..sequence.shape(1) };
+    let far = AttentionShape { query_start: usize::MAX, ..shape.clone() };
+    let [shape, far] = [shape, far].map(|s| sequence.attend(best(), &ThreadPool::single(), &s, &q));
+    assert_same_bits(&far, &shape, "at the last position");
+}
+
+#[test]
+#[should_panic(expected = "length of queries or output")]
+fn a_product_of_the_shape_that_overflows_is_refused() {
+    let sequence = Sequence::new(55, 10, 1, 8, KvFormat::F32);
+    // 16 in the arithmetic of `usize`.
+    let n_queries = (1 << (usize::BITS - 3)) + 2;
+    let shape = AttentionShape { mask: Mask::Full, n_queries, ..sequence.shape(1) };
+    sequence.attend(best(), &ThreadPool::single(), &shape, &[0.0; 16]);
+}
+
 #[test]
 fn soft_cap() {
     let pool = ThreadPool::single();

@@ -263,6 +263,15 @@ fn planes_without_their_context_are_refused() {
 }
 
 #[test]
+#[should_panic(expected = "the RoPE tables hold")]
+fn positions_that_overflow_are_refused() {
+    let layout = KvLayout::new(KvFormat::Nuq3, 1, 32, 32).unwrap();
+    let plane = KvBuffer::zeroed(layout.plane_bytes()).unwrap();
+    let context = NuqContext { first_position: usize::MAX - 31, ..Nuq::of(&layout).context(0) };
+    let _ = KvPlane::new(layout, KvRole::Values, plane.as_bytes()).with_nuq(Some(context));
+}
+
+#[test]
 fn codebooks_without_meaning_are_refused() {
     let levels = [-0.9, -0.5, -0.3, -0.1, 0.1, 0.3, 0.5, 0.9];
     let ranges = || vec![[-1.0, 1.0]; 32];

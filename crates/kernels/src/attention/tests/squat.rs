@@ -219,3 +219,10 @@ fn matrices_of_no_queries_are_refused() {
     assert!(refused(&of(1.0, -0.9), 10.0), "indefinite");
     assert!(refused(&of(1.0, 0.5), f32::NAN));
 }
+
+#[test]
+#[should_panic(expected = "size of the Gram matrix")]
+fn a_size_that_overflows_is_refused() {
+    // Its square is 0 in the arithmetic of `usize`.
+    let _ = SquatCorrection::new(&[], 1 << (usize::BITS / 2), 1.0);
+}

@@ -68,10 +68,16 @@ impl Activations {
 
     /// Sets the shape and gives back the rows, `[tokens, cols]`, to be filled; their present
     /// content is unspecified.
+    ///
+    /// # Panics
+    /// If a slice cannot have so many values.
     pub fn resize(&mut self, tokens: usize, cols: usize) -> &mut [f32] {
+        let Some(len) = tokens.checked_mul(cols) else {
+            panic!("activations: {tokens} rows of {cols} values are more than memory can hold")
+        };
         self.quantized = false;
+        self.values.resize(len, 0.0);
         (self.tokens, self.cols) = (tokens, cols);
-        self.values.resize(tokens * cols, 0.0);
         &mut self.values
     }
 

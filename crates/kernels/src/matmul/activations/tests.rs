@@ -1,5 +1,7 @@
 //! The 8-bit form: its definition, its layouts, and what happens to numbers that have none.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
 use super::*;
 use crate::matmul::slot_position;
 
@@ -116,6 +118,38 @@ fn changing_the_rows_voids_the_quants() {
     activations.values_mut().fill(-2.0);
     activations.quantize(&kernels, &pool);
     assert_eq!(activations.q8().rows.token(0).sub_blocks[0].quants, [-127; 32]);
+}
+
+#[test]
+fn a_panic_of_an_update_voids_the_quants() {
+    let pool = ThreadPool::new(2).unwrap();
+    for kernels in Kernels::available() {
+        for tokens in [1, min_tiled_tokens(kernels.isa())] {
+            let mut activations = quantized(&kernels, tokens, 32, &vec![1.0; tokens * 32]);
+            let update = |_: std::ops::Range<usize>, rows: &mut [f32]| {
+                rows.fill(2.0);
+                resume_unwind(Box::new("of the update"));
+            };
+            catch_unwind(AssertUnwindSafe(|| activations.update_and_quantize(&kernels, &pool, &update)))
+                .expect_err("the panic reaches the caller");
+            assert_eq!(activations.values()[0], 2.0);
+            catch_unwind(AssertUnwindSafe(|| activations.q8().tiled)).expect_err("quants of former rows");
+            activations.quantize(&kernels, &pool);
+            let quants = quantized(&kernels, tokens, 32, activations.values());
+            assert_eq!(format!("{:?}", activations.q8()), format!("{:?}", quants.q8()), "{tokens} tokens");
+        }
+    }
+}
+
+#[test]
+fn a_shape_beyond_memory_is_refused_and_changes_nothing() {
+    let mut activations = Activations::new();
+    activations.resize(2, 3).fill(1.0);
+    // The product of the first is 0 in the arithmetic of `usize`.
+    for (tokens, cols) in [(1 << (usize::BITS - 1), 2), (usize::MAX, usize::MAX), (usize::MAX / 2, 1)] {
+        catch_unwind(AssertUnwindSafe(|| activations.resize(tokens, cols).len())).expect_err("too large");
+        assert_eq!((activations.tokens(), activations.cols(), activations.values().len()), (2, 3, 6));
+    }
 }
 
 #[test]

@@ -34,13 +34,15 @@ impl Activations {
     }
 
     /// [`update`](Self::update) and [`quantize`](Self::quantize) in one pass over the rows, with
-    /// the same result.
+    /// the same result. If `update` panics, no quantized form is left.
     pub fn update_and_quantize(
         &mut self,
         kernels: &Kernels,
         pool: &ThreadPool,
         update: &(dyn Fn(Range<usize>, &mut [f32]) + Sync),
     ) {
+        // First: if `update` panics, rows and quants have changed in part.
+        self.quantized = false;
         let (tokens, cols) = (self.tokens, self.cols);
         self.q8.tiled = tokens >= min_tiled_tokens(kernels.isa());
         if !self.q8.tiled {

@@ -36,9 +36,10 @@ impl<'a> NuqContext<'a> {
     #[track_caller]
     pub(in crate::attention) fn check(&self, n_kv_heads: usize, head_dim: usize, positions: usize) {
         assert!(self.first_position.is_multiple_of(KEY_TILE), "nuq3: blocks begin at multiples of 32");
-        assert_eq!(self.codebooks.key_ranges().len(), n_kv_heads * head_dim, "nuq3: dimensions of the keys");
+        let dimensions = n_kv_heads.checked_mul(head_dim);
+        assert_eq!(Some(self.codebooks.key_ranges().len()), dimensions, "nuq3: dimensions of the keys");
         assert!(self.rope.rotary_dim() <= head_dim, "nuq3: the rotary dimension exceeds the head");
-        let needed = self.first_position + positions;
+        let needed = self.first_position.saturating_add(positions);
         let known = self.rope.positions();
         assert!(needed <= known, "nuq3: {needed} positions, the RoPE tables hold {known}");
     }

@@ -1,0 +1,71 @@
+//! Turns of the calling threads: one job of a pool at a time.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
+
+use super::ledger::Ledger;
+
+/// Time between two attempts to get a turn, in builds with debug assertions.
+const NAP: Duration = Duration::from_micros(100);
+
+/// Naps during one job of another caller after which a deadlock is reported: 20 s or more. Counted
+/// in naps, because clocks go on while a process is stopped.
+const PATIENCE: usize = 200_000;
+
+/// The lock that callers of a pool hold while their jobs run.
+pub(super) struct Turn {
+    ledger: Mutex<Ledger>,
+    /// Jobs begun; counted in builds with debug assertions only.
+    jobs: AtomicUsize,
+    /// Naps during one job of another caller after which a deadlock is reported.
+    pub(super) patience: usize,
+}
+
+impl Turn {
+    pub(super) fn new() -> Self {
+        Self { ledger: Mutex::default(), jobs: AtomicUsize::new(0), patience: PATIENCE }
+    }
+
+    /// Waits until no job of another caller runs.
+    ///
+    /// # Panics
+    /// With debug assertions, if one job keeps the caller waiting for 20 s or longer.
+    pub(super) fn take(&self) -> MutexGuard<'_, Ledger> {
+        // The data behind the lock is valid at every point, so a panic of an earlier job does not
+        // spoil it.
+        if cfg!(debug_assertions) {
+            self.take_watched()
+        } else {
+            self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+        }
+    }
+
+    /// [`take`](Self::take) that reports a job that does not end: it most likely waits for the
+    /// calling thread.
+    fn take_watched(&self) -> MutexGuard<'_, Ledger> {
+        let (mut job, mut naps) = (self.jobs.load(Ordering::Relaxed), 0);
+        loop {
+            let ledger = match self.ledger.try_lock() {
+                Ok(ledger) => Some(ledger),
+                Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) => None,
+            };
+            if let Some(ledger) = ledger {
+                self.jobs.fetch_add(1, Ordering::Relaxed);
+                return ledger;
+            }
+            let current = self.jobs.load(Ordering::Relaxed);
+            if current != job {
+                (job, naps) = (current, 0);
+            }
+            assert!(
+                naps < self.patience,
+                "thread pool: one job of another thread does not end; a job must not wait for a thread that uses the \
+                 same pool"
+            );
+            naps += 1;
+            std::thread::sleep(NAP);
+        }
+    }
+}
