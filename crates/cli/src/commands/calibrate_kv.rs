@@ -12,7 +12,8 @@ use crate::args::{self, LoadingArgs, ModelArgs, positive};
 use crate::commands::load;
 use crate::error::{Error, Result};
 use crate::progress::Progress;
-use crate::{input, output, result_file, signal};
+use crate::result_file::{self, Readers};
+use crate::{input, output, signal};
 
 const HELP: &str = "\
 The text should be like what the model will read, and not one that is measured afterwards. It is encoded without BOS
@@ -91,7 +92,7 @@ pub(crate) fn run(args: &CalibrateKvArgs, json: bool) -> Result<ExitCode> {
         Err(ruvllm::Error::Cancelled) => return Ok(ExitCode::from(signal::INTERRUPTED)),
         calibrated => calibrated?.to_bytes(),
     };
-    result_file::write(&args.output, &bytes)
+    result_file::write(&args.output, &bytes, Readers::Umask)
         .map_err(|source| Error::WriteFile { path: args.output.clone(), source })?;
     let document = Document {
         output: args.output.clone(),

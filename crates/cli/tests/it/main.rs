@@ -22,5 +22,6 @@ mod quantize;
 mod server;
 mod store;
 mod template;
+mod terminal_output;
 mod tokens;
 mod usage;
