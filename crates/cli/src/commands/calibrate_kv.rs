@@ -75,9 +75,7 @@ pub(crate) fn run(args: &CalibrateKvArgs, json: bool) -> Result<ExitCode> {
         return Err(Error::OutputExists { path: args.output.clone() });
     }
     let text = input::file_text(&args.file)?;
-    let quantize = args.loading.quantize;
-    let options =
-        EngineOptions { threads: args.threads, isa: args.isa, quantize, ..EngineOptions::default() };
+    let options = EngineOptions { threads: args.threads, isa: args.isa, ..args.loading.options() };
     let engine = load::engine(&args.model, options)?;
     let tokens = load::encode_plain(&engine, &text)?;
     let tokens = &tokens[..tokens.len().min(args.tokens)];
