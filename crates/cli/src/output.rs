@@ -2,9 +2,13 @@
 //! share.
 //!
 //! A closed pipe (`ruvllm ... | head`) is no error: the reader has what it wanted, so nothing more
-//! is written and the program ends with success. Nothing here writes to standard error.
+//! is written and the program ends with success.
+//!
+//! Text of models, files and hubs may hold escape sequences. A terminal gets it without control
+//! characters; pipes and files get it byte for byte.
 
-use std::io::{self, ErrorKind, Write};
+use std::fmt::Write as _;
+use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::ops::ControlFlow;
 
 use serde::Serialize;
@@ -20,8 +24,13 @@ pub(crate) enum Reader {
     Gone,
 }
 
-/// Writes `text` to standard output and flushes it, so that a reader sees it now.
+/// Writes `text` to standard output and flushes it, so that a reader sees it now. A terminal gets
+/// it without control characters.
 pub(crate) fn write_text(text: &str) -> Result<Reader> {
+    if io::stdout().is_terminal() { write_exactly(&harmless(text)) } else { write_exactly(text) }
+}
+
+fn write_exactly(text: &str) -> Result<Reader> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Ok(()) => Ok(Reader::Listening),
@@ -34,8 +43,6 @@ pub(crate) fn write_text(text: &str) -> Result<Reader> {
 /// it).
 pub(crate) struct TextSink {
     streams: bool,
-    /// Whether a terminal shows it: see [`harmless`].
-    plain: bool,
     failure: Option<Error>,
     reader: Reader,
     /// Whether the terminal's cursor is at the start of a line.
@@ -45,12 +52,7 @@ pub(crate) struct TextSink {
 impl TextSink {
     /// To standard output.
     pub(crate) fn stdout() -> Self {
-        Self { streams: true, plain: false, failure: None, reader: Reader::Listening, ends_line: true }
-    }
-
-    /// To standard output, where a person at a terminal reads it.
-    pub(crate) fn terminal() -> Self {
-        Self { plain: true, ..Self::stdout() }
+        Self { streams: true, failure: None, reader: Reader::Listening, ends_line: true }
     }
 
     /// Nowhere.
@@ -64,8 +66,7 @@ impl TextSink {
             return ControlFlow::Continue(());
         }
         self.ends_line = text.ends_with('\n');
-        let written = if self.plain { write_text(&harmless(text)) } else { write_text(text) };
-        match written {
+        match write_text(text) {
             Ok(Reader::Listening) => return ControlFlow::Continue(()),
             Ok(Reader::Gone) => self.reader = Reader::Gone,
             Err(error) => self.failure = Some(error),
@@ -86,12 +87,30 @@ impl TextSink {
     }
 }
 
-/// Writes one JSON document and a line break to standard output.
+/// Writes one JSON document and a line break to standard output. For a terminal control characters
+/// that JSON allows in strings (U+007F to U+009F) are written as escapes of the same value.
 pub(crate) fn write_json<T: Serialize>(document: &T) -> Result<()> {
     let failed = |error: serde_json::Error| Error::WriteStdout(error.into());
     let mut text = serde_json::to_string(document).map_err(failed)?;
+    if io::stdout().is_terminal() {
+        text = escaped(&text);
+    }
     text.push('\n');
-    write_text(&text).map(|_| ())
+    write_exactly(&text).map(|_| ())
+}
+
+/// A JSON document with its control characters, which only strings hold, as escapes.
+fn escaped(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for c in json.chars() {
+        if c.is_control() {
+            // Writing to a string does not fail.
+            let _ = write!(out, "\\u{:04x}", u32::from(c));
+        } else {
+            out.push(c);
+        }
+    }
+    out
 }
 
 /// A number of bytes for a person: `31.5 MB` (powers of 1000, as disks and downloads are counted).
@@ -154,7 +173,7 @@ pub(crate) fn note(text: &str) {
 /// A line to standard error about something that did not keep the command from its work.
 pub(crate) fn warn(text: &str) {
     // Nobody is left to tell when standard error is gone.
-    let _ = writeln!(std::io::stderr(), "warning: {text}");
+    let _ = writeln!(std::io::stderr(), "warning: {}", harmless(text));
 }
 
 #[cfg(test)]
@@ -179,6 +198,10 @@ mod tests {
     #[test]
     fn no_text_drives_a_terminal() {
         assert_eq!(harmless("a\u{1b}[2Jb\r\n\tc\u{9b}1md\u{7}"), "a[2Jb\n\tc1md");
+        let text = "\u{9b}2J\u{7f}\u{1b}\n";
+        let json = escaped(&serde_json::to_string(text).unwrap());
+        assert!(!json.chars().any(char::is_control), "{json:?}");
+        assert_eq!(serde_json::from_str::<String>(&json).unwrap(), text);
     }
 
     #[test]

@@ -2,7 +2,10 @@
 
 use std::{fmt, ops::Range, path::Path, sync::Arc};
 
-use crate::{error::Result, map};
+use crate::{
+    error::Result,
+    memory::{self, FileMemory},
+};
 
 /// The bytes of a whole file: a mapping, static bytes, or whatever a caller owns.
 pub(crate) type FileBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
@@ -31,9 +34,17 @@ impl TensorData {
     /// # Errors
     /// If the file cannot be opened or mapped, or is no regular file.
     pub fn map_file(path: impl AsRef<Path>) -> Result<Self> {
-        let map = map::map_file(path.as_ref())?;
-        let range = 0..map.len();
-        Ok(Self { file: Arc::new(map), range })
+        Self::load_file(path, FileMemory::default())
+    }
+
+    /// As [`TensorData::map_file`], in memory as `memory` says.
+    ///
+    /// # Errors
+    /// If the file cannot be opened, mapped, read or locked, or is no regular file.
+    pub fn load_file(path: impl AsRef<Path>, memory: FileMemory) -> Result<Self> {
+        let bytes = memory::load(path.as_ref(), memory)?;
+        let range = 0..bytes.len();
+        Ok(Self { file: Arc::new(bytes), range })
     }
 
     /// The part `range` of these bytes, counted from their start; `None` if it does not lie in

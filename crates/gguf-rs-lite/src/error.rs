@@ -103,6 +103,24 @@ pub enum Error {
         /// The path given.
         path: PathBuf,
     },
+    /// The bytes of a model could not be locked in memory.
+    #[error(
+        "cannot lock {bytes} bytes of {name} in memory: the limit of locked memory (RLIMIT_MEMLOCK) {}; \
+         raise it with `ulimit -l`",
+        limit.map_or_else(|| "may be too low".to_owned(), |limit| format!("is {limit} bytes"))
+    )]
+    Lock {
+        /// The file.
+        name: String,
+        /// Its length.
+        bytes: u64,
+        /// Bytes that the process may lock, all files together; `None` where that is unknown or
+        /// unlimited.
+        limit: Option<u64>,
+        /// The system's reason.
+        #[source]
+        source: io::Error,
+    },
     /// Reading from the given source failed.
     #[error("{place}: cannot read")]
     Read {

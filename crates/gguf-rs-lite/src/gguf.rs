@@ -6,6 +6,7 @@ use crate::{
     data::TensorData,
     error::{Error, Field, Place, Result},
     header::{Header, TensorInfo},
+    memory::{self, FileMemory},
     metadata::Metadata,
     part::Part,
     split,
@@ -32,13 +33,22 @@ impl Gguf {
     /// Only the header is read now; tensor data are read by the system when first touched.
     ///
     /// While the model or any [`TensorData`] of it is alive, the file must not be shortened or
-    /// overwritten in place: reading a page that no longer exists ends the process, and changed
-    /// bytes change the weights. Replacing the file by renaming another one over it is fine.
+    /// overwritten in place: reading a page that no longer exists ends the process (SIGBUS), and
+    /// changed bytes change the weights. Replacing the file by renaming another one over it is
+    /// fine. [`Gguf::open_in`] reads files that may change into private memory.
     ///
     /// # Errors
     /// If the file or one of its parts cannot be opened, is malformed, or lacks tensor data.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        split::open(path.as_ref()).and_then(Self::from_parts)
+        Self::open_in(path, FileMemory::default())
+    }
+
+    /// As [`Gguf::open`], in memory as `memory` says: mapped or read, locked or not.
+    ///
+    /// # Errors
+    /// As [`Gguf::open`]; [`Error::Lock`] if the system does not lock the bytes.
+    pub fn open_in(path: impl AsRef<Path>, memory: FileMemory) -> Result<Self> {
+        split::open(path.as_ref(), memory).and_then(Self::from_parts)
     }
 
     /// Opens a model that is part of the program, for example by `include_bytes!`.
@@ -47,6 +57,19 @@ impl Gguf {
     /// As [`Gguf::from_owner`].
     pub fn from_static(bytes: &'static [u8]) -> Result<Self> {
         Self::from_owner(bytes)
+    }
+
+    /// As [`Gguf::from_static`], in memory as `memory` says: where the program has the bytes, or
+    /// copied, if they are to be read or locked.
+    ///
+    /// # Errors
+    /// As [`Gguf::from_owner`]; [`Error::File`] without memory for the copy, [`Error::Lock`] if the
+    /// system does not lock it.
+    pub fn from_static_in(bytes: &'static [u8], memory: FileMemory) -> Result<Self> {
+        if memory == FileMemory::default() {
+            return Self::from_static(bytes);
+        }
+        Self::from_owner(memory::copy(bytes, memory)?)
     }
 
     /// Opens a model in memory that `owner` keeps alive, such as a `Vec<u8>` or a mapping of one's

@@ -31,6 +31,7 @@ mod gguf;
 mod header;
 mod layout;
 mod map;
+mod memory;
 mod metadata;
 mod parse;
 mod part;
@@ -49,6 +50,7 @@ pub use format::{
 };
 pub use gguf::Gguf;
 pub use header::{Header, TensorInfo};
+pub use memory::FileMemory;
 pub use metadata::Metadata;
 pub use reader::Reader;
 pub use tensor_type::TensorType;

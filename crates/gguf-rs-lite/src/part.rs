@@ -2,7 +2,12 @@
 
 use std::{path::Path, sync::Arc};
 
-use crate::{data::FileBytes, error::Result, header::Header, map};
+use crate::{
+    data::FileBytes,
+    error::Result,
+    header::Header,
+    memory::{self, FileMemory},
+};
 
 /// One file of a model, which may be the only one.
 pub(crate) struct Part {
@@ -11,8 +16,8 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    pub(crate) fn open(path: &Path) -> Result<Self> {
-        Self::new(map::map_file(path)?)
+    pub(crate) fn open(path: &Path, memory: FileMemory) -> Result<Self> {
+        Self::new(memory::load(path, memory)?)
     }
 
     pub(crate) fn new(bytes: impl AsRef<[u8]> + Send + Sync + 'static) -> Result<Self> {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::{
     error::{Error, Result},
+    memory::FileMemory,
     metadata::Metadata,
     part::Part,
 };
@@ -39,8 +40,8 @@ impl Membership {
 }
 
 /// Opens the file at `path` and, if it is one part of a split model, all parts in order.
-pub(crate) fn open(path: &Path) -> Result<Vec<Part>> {
-    let opened = Part::open(path)?;
+pub(crate) fn open(path: &Path, memory: FileMemory) -> Result<Vec<Part>> {
+    let opened = Part::open(path, memory)?;
     let Some(split) = Membership::of(&opened.header.metadata)? else {
         return Ok(vec![opened]);
     };
@@ -60,7 +61,7 @@ pub(crate) fn open(path: &Path) -> Result<Vec<Part>> {
         let part_path = part_path(path, stem, i, split.count);
         let part = match opened.take_if(|_| i == no) {
             Some(part) => part,
-            None => Part::open(&part_path)
+            None => Part::open(&part_path, memory)
                 .map_err(|source| Error::SplitPart { path: part_path.clone(), source: Box::new(source) })?,
         };
         check_member(&part, &part_path, i, split.count)?;

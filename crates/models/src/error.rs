@@ -230,7 +230,7 @@ pub enum Error {
         /// The value.
         found: f32,
         /// What a valid file has there.
-        expected: &'static str,
+        expected: String,
     },
 
     /// A weight is not a finite number, or too large for the type that it was to be stored in.

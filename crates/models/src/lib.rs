@@ -51,7 +51,7 @@ pub use encoder::{Encoder, EncoderConfig, EncoderWorkspace};
 pub use error::{Error, Result};
 pub use family::{Activation, AttentionTemperature, DecoderSpec, Projections, Window, is_encoder};
 pub use hf::{HfFolder, StoredTensor, folder_chat_template};
-pub use open::open_checkpoint;
+pub use open::{open_checkpoint, open_checkpoint_in};
 pub use pooling::{EmbeddingDefaults, Pooling};
 pub use ruvllm_kernels::attention::KvFormat;
 pub use ruvllm_kv_cache::{KvPolicy, KvStore, Sequence};

@@ -2,17 +2,28 @@
 
 use std::path::Path;
 
-use gguf_rs_lite::Gguf;
+use gguf_rs_lite::{FileMemory, Gguf};
 
 use crate::checkpoint::Checkpoint;
 use crate::error::Result;
 use crate::hf::HfFolder;
 
-/// Opens a GGUF file (of a split model any part) or a Hugging Face folder.
+/// Opens a GGUF file (of a split model any part) or a Hugging Face folder, mapped.
 ///
 /// # Errors
 /// Those of [`Gguf::open`] and [`HfFolder::open`].
 pub fn open_checkpoint(path: impl AsRef<Path>) -> Result<Box<dyn Checkpoint>> {
+    open_checkpoint_in(path, FileMemory::default())
+}
+
+/// As [`open_checkpoint`], with the weight files in memory as `memory` says.
+///
+/// # Errors
+/// Those of [`Gguf::open_in`] and [`HfFolder::open_in`].
+pub fn open_checkpoint_in(path: impl AsRef<Path>, memory: FileMemory) -> Result<Box<dyn Checkpoint>> {
     let path = path.as_ref();
-    Ok(if path.is_dir() { Box::new(HfFolder::open(path)?) } else { Box::new(Gguf::open(path)?) })
+    Ok(match path.is_dir() {
+        true => Box::new(HfFolder::open_in(path, memory)?),
+        false => Box::new(Gguf::open_in(path, memory)?),
+    })
 }

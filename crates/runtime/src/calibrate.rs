@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 
+use gguf_rs_lite::FileMemory;
 use ruvllm_kernels::attention::{KvFormat, NuqTraining};
 use ruvllm_kv_cache::{KeyRopes, KvCalibration, KvPolicy, Sequence};
 use ruvllm_models::{LogitsRows, Segment, Workspace};
@@ -72,7 +73,9 @@ impl Engine {
         // There is nothing left to break off.
         let _ = progress(done, done);
         let layers = trainings.into_iter().map(NuqTraining::finish).collect::<Result<_, _>>();
-        let model = fingerprint(&*self.source.open()?, self.quantize);
+        // Only samples are read, so that the files are mapped whatever the engine does.
+        let checkpoint = self.source.open(FileMemory::default())?;
+        let model = fingerprint(&*checkpoint, self.quantize);
         KvCalibration::new(model, shape, layers.map_err(failed)?).map_err(Error::Calibration)
     }
 

@@ -64,8 +64,9 @@ impl Engine {
     /// Opens a model file or folder and makes it ready; `progress` is told how far the weights are.
     ///
     /// # Errors
-    /// [`Error::InvalidOption`], [`Error::Compute`] if the instruction set is absent here,
-    /// [`Error::Open`], [`Error::Load`], [`Error::CalibrationModel`], [`Error::KvPolicy`],
+    /// [`Error::InvalidOption`], [`Error::MlockQuantized`], [`Error::Compute`] if the instruction
+    /// set is absent here, [`Error::Open`] (also for files that are not locked in memory),
+    /// [`Error::Load`], [`Error::CalibrationModel`], [`Error::KvPolicy`],
     /// [`Error::KvBudgetTooSmall`], [`Error::KvBudget`], [`Error::PrefixStore`],
     /// [`Error::PrefixWriter`], [`Error::SpillWithoutFolder`], [`Error::Tokenizer`] and
     /// [`Error::VocabularyMismatch`] for unusable files and options. A chat template that cannot be
@@ -75,25 +76,34 @@ impl Engine {
         options: &EngineOptions,
         progress: &mut dyn FnMut(LoadProgress<'_>),
     ) -> Result<Self> {
-        let started = Instant::now();
-        let machine = Machine::detect();
-        // What the machine lacks should show before a long load.
-        let compute = plan::compute(&machine, options)?;
+        let start = Start::new(options)?;
+        let checkpoint = source.open(options.file_memory())?;
+        Self::of_checkpoint(&*checkpoint, source, options, start, progress)
+    }
+
+    /// Makes the model in `checkpoint` ready, which is what `source` holds.
+    pub(crate) fn of_checkpoint(
+        checkpoint: &dyn Checkpoint,
+        source: &ModelSource,
+        options: &EngineOptions,
+        start: Start,
+        progress: &mut dyn FnMut(LoadProgress<'_>),
+    ) -> Result<Self> {
+        let Start { started, machine, compute } = start;
         let name = source.to_string();
-        let checkpoint = source.open()?;
-        let model = load_model(&*checkpoint, options, &compute.pool, progress)
+        let model = load_model(checkpoint, options, &compute.pool, progress)
             .map_err(|source| Error::Load { name: name.clone(), source })?;
         let embedding = EmbeddingDefaults::from_metadata(checkpoint.metadata())
             .map_err(|source| Error::Load { name: name.clone(), source })?;
         let bytes = model.weight_bytes();
         let size = ModelSize::new(model.config(), bytes.shared.saturating_add(bytes.private));
         let plan = Plan::new(&machine, &size, options);
-        let fingerprint = || fingerprint(&*checkpoint, options.quantize);
+        let fingerprint = || fingerprint(checkpoint, options.quantize);
         let kv = new_kv_store(&model, fingerprint, options, &plan)?;
         let prefixes = PrefixCache::open(&options.prefixes, fingerprint, model.config(), &kv)?;
         let quality = QualityMemory::new(prefixes.as_deref().and_then(PrefixCache::quality_files));
         let codec =
-            TextCodec::read(&*checkpoint, &name, options.tokenizer.as_deref(), model.config().vocab_size)?;
+            TextCodec::read(checkpoint, &name, options.tokenizer.as_deref(), model.config().vocab_size)?;
         Ok(Self {
             model,
             codec,
@@ -229,6 +239,23 @@ impl Engine {
     /// Checks that every id is in the model's vocabulary.
     pub(crate) fn check_tokens(&self, tokens: &[TokenId]) -> Result<()> {
         self.codec.check_tokens(tokens)
+    }
+}
+
+/// The state of a load before the model's files are opened.
+pub(crate) struct Start {
+    pub(crate) started: Instant,
+    machine: Machine,
+    pub(crate) compute: Compute,
+}
+
+impl Start {
+    /// Checks the options and starts the threads: a machine that lacks something should say so
+    /// before a long load.
+    pub(crate) fn new(options: &EngineOptions) -> Result<Self> {
+        let (started, machine) = (Instant::now(), Machine::detect());
+        let compute = plan::compute(&machine, options)?;
+        Ok(Self { started, machine, compute })
     }
 }
 

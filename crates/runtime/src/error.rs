@@ -71,6 +71,10 @@ pub enum Error {
         /// The range.
         expected: &'static str,
     },
+    /// The model's files were to be locked in memory and their weights to be quantized into memory
+    /// of their own.
+    #[error("option mlock locks the bytes of the model's files, which quantize does not keep; choose one")]
+    MlockQuantized,
     /// A sampling parameter is NaN or out of range.
     #[error("sampling parameter {name} is {value}, expected {expected}")]
     SamplingParameter {

@@ -4,12 +4,12 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use gguf_rs_lite::Gguf;
+use gguf_rs_lite::{FileMemory, Gguf};
 use ruvllm_kernels::Isa;
 use ruvllm_kv_cache::{KvCalibration, KvPolicy};
 use ruvllm_memory::PressurePolicy;
 use ruvllm_models::quantize::Recipe;
-use ruvllm_models::{Checkpoint, open_checkpoint};
+use ruvllm_models::{Checkpoint, open_checkpoint_in};
 
 use crate::error::{Error, Result};
 use crate::prefix::PrefixCaching;
@@ -17,8 +17,8 @@ use crate::prefix::PrefixCaching;
 /// Where a model comes from.
 #[derive(Clone)]
 pub enum ModelSource {
-    /// A GGUF file, any part of a split one, or a Hugging Face folder. Weights are mapped and must
-    /// not be changed while the engine lives.
+    /// A GGUF file, any part of a split one, or a Hugging Face folder. Mapped files
+    /// ([`EngineOptions::mmap`]) must not be changed while the engine lives.
     Path(PathBuf),
     /// A GGUF file inside the program.
     Static {
@@ -31,10 +31,10 @@ pub enum ModelSource {
 
 impl ModelSource {
     /// Opens the file or folder.
-    pub(crate) fn open(&self) -> Result<Box<dyn Checkpoint>> {
+    pub(crate) fn open(&self, memory: FileMemory) -> Result<Box<dyn Checkpoint>> {
         match self {
-            Self::Path(path) => open_checkpoint(path),
-            Self::Static { bytes, .. } => match Gguf::from_static(bytes) {
+            Self::Path(path) => open_checkpoint_in(path, memory),
+            Self::Static { bytes, .. } => match Gguf::from_static_in(bytes, memory) {
                 Ok(gguf) => Ok(Box::new(gguf) as Box<dyn Checkpoint>),
                 Err(error) => Err(error.into()),
             },
@@ -83,6 +83,15 @@ pub struct EngineOptions {
     /// Threads that compute, the caller's included; `None` = one for each core that this process
     /// may use.
     pub threads: Option<usize>,
+    /// Maps the model's files, which is the default. A mapped file that is shortened or overwritten
+    /// in place while the engine lives ends the process (SIGBUS) or changes the weights. `false`
+    /// reads the files into private memory: later changes do nothing, loading takes longer, and
+    /// processes do not share the pages.
+    pub mmap: bool,
+    /// Locks the bytes of the model's files in memory, so that the system never pages them out.
+    /// Fails beyond the limit `RLIMIT_MEMLOCK`. Not locked: matrices that a Hugging Face folder
+    /// holds in another row order, which are made anew. Default: off.
+    pub mlock: bool,
     /// The storage type that weights get while they are loaded, in private memory; `None` = they
     /// stay as they are, mapped.
     pub quantize: Option<Recipe>,
@@ -114,12 +123,20 @@ pub struct EngineOptions {
 }
 
 impl EngineOptions {
-    /// Refuses what is below its range.
+    /// Where the bytes of the model's files are.
+    pub(crate) fn file_memory(&self) -> FileMemory {
+        FileMemory { mmap: self.mmap, mlock: self.mlock }
+    }
+
+    /// Refuses what is below its range, and options that exclude each other.
     pub(crate) fn check(&self) -> Result<()> {
         let positive = |name, value: Option<usize>| match value {
             Some(0) => Err(Error::InvalidOption { name, value: 0, expected: "at least 1" }),
             _ => Ok(()),
         };
+        if self.mlock && self.quantize.is_some() {
+            return Err(Error::MlockQuantized);
+        }
         positive("threads", self.threads)?;
         positive("context", self.context)?;
         positive("prefill_chunk", Some(self.prefill_chunk))?;
@@ -137,6 +154,8 @@ impl Default for EngineOptions {
     fn default() -> Self {
         Self {
             threads: None,
+            mmap: true,
+            mlock: false,
             quantize: None,
             isa: None,
             kv: None,

@@ -50,28 +50,34 @@ pub(crate) struct ComputeArgs {
 impl ComputeArgs {
     /// Engine options of these flags.
     pub(crate) fn options(&self, kv: Option<KvPolicy>) -> EngineOptions {
-        let Self { threads, isa, loading: LoadingArgs { quantize }, kv_budget, pressure, ref calibration } =
-            *self;
+        let Self { threads, isa, ref loading, kv_budget, pressure, ref calibration } = *self;
         let kv_calibration = calibration.kv_calibration.clone();
-        EngineOptions {
-            threads,
-            isa,
-            quantize,
-            kv,
-            kv_calibration,
-            kv_budget,
-            pressure,
-            ..EngineOptions::default()
-        }
+        EngineOptions { threads, isa, kv, kv_calibration, kv_budget, pressure, ..loading.options() }
     }
 }
 
-/// What becomes of the weights while they are loaded.
+/// Form and place of the weights in memory.
 #[derive(Debug, Args)]
 pub(crate) struct LoadingArgs {
     /// Quantize the weights while loading; TYPE as for `ruvllm quantize` [default: as they are]
     #[arg(long, value_name = "TYPE", value_parser = recipe)]
-    pub(crate) quantize: Option<Recipe>,
+    quantize: Option<Recipe>,
+
+    /// Read the model's files into memory instead of mapping them: they may change meanwhile
+    #[arg(long)]
+    no_mmap: bool,
+
+    /// Lock the model's files in memory, as far as `ulimit -l` allows
+    #[arg(long, conflicts_with = "quantize")]
+    mlock: bool,
+}
+
+impl LoadingArgs {
+    /// Engine options of these flags.
+    pub(crate) fn options(&self) -> EngineOptions {
+        let Self { quantize, no_mmap, mlock } = *self;
+        EngineOptions { quantize, mmap: !no_mmap, mlock, ..EngineOptions::default() }
+    }
 }
 
 /// What was learned of the model's keys and values.

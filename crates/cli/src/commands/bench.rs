@@ -141,11 +141,10 @@ pub(crate) fn run(args: &BenchArgs, json: bool) -> Result<()> {
         EngineOptions {
             threads,
             isa: args.isa,
-            quantize: args.loading.quantize,
             kv: Some(args.kv),
             kv_calibration: args.calibration.kv_calibration.clone(),
             kv_budget: args.kv_budget,
-            ..EngineOptions::default()
+            ..args.loading.options()
         },
     )?;
     args.adapters.apply(&mut engine)?;

@@ -12,7 +12,8 @@ use crate::args::{self, LoadingArgs, ModelArgs, positive};
 use crate::commands::load;
 use crate::error::{Error, Result};
 use crate::progress::Progress;
-use crate::{input, output, result_file, signal};
+use crate::result_file::{self, Readers};
+use crate::{input, output, signal};
 
 const HELP: &str = "\
 The text should be like what the model will read, and not one that is measured afterwards. It is encoded without BOS
@@ -74,9 +75,7 @@ pub(crate) fn run(args: &CalibrateKvArgs, json: bool) -> Result<ExitCode> {
         return Err(Error::OutputExists { path: args.output.clone() });
     }
     let text = input::file_text(&args.file)?;
-    let quantize = args.loading.quantize;
-    let options =
-        EngineOptions { threads: args.threads, isa: args.isa, quantize, ..EngineOptions::default() };
+    let options = EngineOptions { threads: args.threads, isa: args.isa, ..args.loading.options() };
     let engine = load::engine(&args.model, options)?;
     let tokens = load::encode_plain(&engine, &text)?;
     let tokens = &tokens[..tokens.len().min(args.tokens)];
@@ -91,7 +90,7 @@ pub(crate) fn run(args: &CalibrateKvArgs, json: bool) -> Result<ExitCode> {
         Err(ruvllm::Error::Cancelled) => return Ok(ExitCode::from(signal::INTERRUPTED)),
         calibrated => calibrated?.to_bytes(),
     };
-    result_file::write(&args.output, &bytes)
+    result_file::write(&args.output, &bytes, Readers::Umask)
         .map_err(|source| Error::WriteFile { path: args.output.clone(), source })?;
     let document = Document {
         output: args.output.clone(),

@@ -10,7 +10,7 @@ use crate::{input, output};
 
 const HELP: &str = "\
 Special tokens appear as they are written (such as <|im_end|>); bytes that are not valid UTF-8 become U+FFFD.
-The text is printed exactly, without a line break at its end.
+The text is printed exactly, without a line break at its end; a terminal gets it without control characters.
 
 JSON: {text}
 

@@ -14,8 +14,8 @@ use crate::output::{Reader, TextSink};
 use crate::{input, output, signal};
 
 const HELP: &str = "\
-The text appears as it is generated, without the prompt. With --chat the prompt is a message to the model, put
-into the form that the model's chat template gives.
+The text appears as it is generated, without the prompt; a terminal gets it without control characters. With --chat
+the prompt is a message to the model, put into the form that the model's chat template gives.
 
 JSON: {text, tokens, prompt_tokens, cached_tokens, finish_reason, seed, timings: {load_ms, ttft_ms, prefill_tok_s,
 decode_tok_s}}; tokens are the generated ids, prompt_tokens counts those of the prompt, finish_reason is stop,

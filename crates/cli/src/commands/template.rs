@@ -16,7 +16,8 @@ const HELP: &str = "\
 The messages are a JSON array, [{\"role\": \"user\", \"content\": \"Hi\"}, ...], or an object with the array under
 `messages` and perhaps `tools`, as chat servers take it. The model's own template is used; a model without one
 gets the built-in template of its style, if its vocabulary shows which. The prompt is printed exactly, without a
-line break at its end. --model also takes a tokenizer.json, or the folder that holds it.
+line break at its end; a terminal gets it without control characters. --model also takes a tokenizer.json, or the
+folder that holds it.
 
 Styles: chatml, gemma, llama2, llama3, mistral, phi3
 

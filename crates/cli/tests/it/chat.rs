@@ -235,3 +235,20 @@ fn an_interrupted_script_ends_with_what_there_is() {
         }
     }
 }
+
+#[cfg(unix)]
+#[test]
+fn saved_conversations_are_private_and_keep_their_permissions() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("talk.json");
+    let save = format!("/save {}", argument(&file));
+    let mode = || fs::metadata(&file).unwrap().permissions().mode() & 0o777;
+    document(&["--system", "Be brief."], &[&save]);
+    assert_eq!(mode(), 0o600);
+    for kept in [0o600, 0o644] {
+        fs::set_permissions(&file, fs::Permissions::from_mode(kept)).unwrap();
+        document(&["--system", "Be brief."], &[&save]);
+        assert_eq!(mode(), kept);
+    }
+}

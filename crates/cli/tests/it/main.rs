@@ -14,6 +14,7 @@ mod generate;
 mod golden;
 mod inspect;
 mod interrupt;
+mod loading;
 mod program;
 mod quantize;
 // The tests of the store itself use the rest of it.
@@ -22,5 +23,6 @@ mod quantize;
 mod server;
 mod store;
 mod template;
+mod terminal_output;
 mod tokens;
 mod usage;

@@ -17,14 +17,34 @@ pub(crate) struct Keys<'a> {
 pub(crate) enum Real {
     /// Any.
     Finite,
-    /// Greater than zero.
-    Positive,
-    /// Greater than one.
-    AboveOne,
     /// Zero or greater.
     NotNegative,
-    /// Greater than zero and at most the number.
-    PositiveUpTo(f32),
+    /// Greater than the first number and at most the second.
+    AboveUpTo(f32, f32),
+    /// Within the limits, which are allowed.
+    Within(Limits),
+}
+
+/// Least and largest value of a parameter beyond which computations with it have no meaning.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    pub(crate) least: f32,
+    pub(crate) most: f32,
+}
+
+impl Limits {
+    pub(crate) fn allows(self, value: f32) -> bool {
+        (self.least..=self.most).contains(&value)
+    }
+
+    pub(crate) fn describe(self) -> String {
+        format!("a number from {} to {}", short(self.least), short(self.most))
+    }
+}
+
+/// The number in few characters: large powers of ten are counted zeros.
+pub(crate) fn short(value: f32) -> String {
+    if value.abs() >= 1e7 { format!("{value:e}") } else { value.to_string() }
 }
 
 impl Real {
@@ -32,20 +52,20 @@ impl Real {
         value.is_finite()
             && match self {
                 Self::Finite => true,
-                Self::Positive => value > 0.0,
-                Self::AboveOne => value > 1.0,
                 Self::NotNegative => value >= 0.0,
-                Self::PositiveUpTo(max) => value > 0.0 && value <= max,
+                Self::AboveUpTo(least, most) => value > least && value <= most,
+                Self::Within(limits) => limits.allows(value),
             }
     }
 
     fn describe(self) -> String {
         match self {
             Self::Finite => "a finite number".into(),
-            Self::Positive => "a finite number above 0".into(),
-            Self::AboveOne => "a finite number above 1".into(),
             Self::NotNegative => "a finite number, 0 or above".into(),
-            Self::PositiveUpTo(max) => format!("a number above 0 and at most {max}"),
+            Self::AboveUpTo(least, most) => {
+                format!("a number above {} and at most {}", short(least), short(most))
+            }
+            Self::Within(limits) => limits.describe(),
         }
     }
 }
@@ -80,10 +100,15 @@ impl<'a> Keys<'a> {
     pub(crate) fn real(&self, suffix: &str, check: Real) -> Result<Option<f32>> {
         let key = self.full(suffix);
         let Some(found) = self.metadata.get_f32(&key)? else { return Ok(None) };
-        if check.allows(found) {
-            return Ok(Some(found));
-        }
-        Err(Error::InvalidKey { key, found: found.to_string(), expected: check.describe() })
+        let shown = match self.metadata.get(&key) {
+            // In single precision it is zero or infinite: another number.
+            Some(&Value::F64(exact)) if (found == 0.0) != (exact == 0.0) || found.is_infinite() => {
+                format!("{exact:e}")
+            }
+            _ if check.allows(found) => return Ok(Some(found)),
+            _ => found.to_string(),
+        };
+        Err(Error::InvalidKey { key, found: shown, expected: check.describe() })
     }
 
     /// A real number that `check` allows; absent is an error.

@@ -109,7 +109,7 @@ impl ModelConfig {
             head_dim,
             vocab_size: read_vocab_size(&keys, checkpoint, model_dim)?,
             context_length,
-            norm_eps: keys.require_real("attention.layer_norm_rms_epsilon", Real::PositiveUpTo(1.0))?,
+            norm_eps: keys.require_real("attention.layer_norm_rms_epsilon", Real::AboveUpTo(0.0, 1.0))?,
             local_rope: rope::read_local_rope(&keys, &rope, family.local_rope_base)?,
             rope,
             decoder: (family.decoder)(&keys, &sizes)?,

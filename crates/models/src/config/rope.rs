@@ -2,13 +2,33 @@
 
 use ruvllm_kernels::rope::{RopeConfig, RopeScaling, yarn_attention_factor};
 
-use super::keys::{Keys, Real};
+use super::keys::{Keys, Limits, Real};
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
 use crate::weights::read_vector;
 
 /// Rotation base of models that do not name one.
 const DEFAULT_BASE: f32 = 10_000.0;
+
+/// Largest rotation base of a file; published models have up to 1e9.
+pub(crate) const MAX_BASE: f32 = 1e15;
+
+/// Factors by which a context is stretched; published models have 1 to 128.
+pub(crate) const FACTORS: Limits = Limits { least: 1e-3, most: 1e6 };
+
+/// Divisors of single frequencies. Small ones make angles of which no digit is exact; large ones,
+/// which published models have for pairs that are not rotated, only make them small.
+pub(crate) const DIVISORS: Limits = Limits { least: 1e-3, most: 1e30 };
+
+/// Factors of cosines and sines and what they are computed from; published models have 0.7 to 2.
+pub(crate) const MAGNITUDES: Limits = Limits { least: 1e-3, most: 1e3 };
+
+/// Turns over the original context at which a blend of frequencies begins and ends; published
+/// models have 1 to 32.
+pub(crate) const TURNS: Limits = Limits { least: 1e-3, most: 1e6 };
+
+/// Multipliers of logarithms of which factors of cosines and sines are computed; 0 is none.
+const LOG_MULTIPLIERS: Limits = Limits { least: 0.0, most: 1e3 };
 
 /// Largest context that a file may name; positions are counted in 32 bits.
 const MAX_ORIGINAL_CONTEXT: usize = u32::MAX as usize;
@@ -35,7 +55,7 @@ pub(crate) fn read_rope(
     if rotary_dim % 2 != 0 {
         return Err(keys.invalid("rope.dimension_count", rotary_dim, "an even number"));
     }
-    let base = keys.real("rope.freq_base", Real::AboveOne)?.unwrap_or(DEFAULT_BASE);
+    let base = keys.real("rope.freq_base", Real::AboveUpTo(1.0, MAX_BASE))?.unwrap_or(DEFAULT_BASE);
     let frequency_divisors = if checkpoint.tensor(FREQUENCY_DIVISORS).is_some() {
         Some(read_divisors(checkpoint, FREQUENCY_DIVISORS, rotary_dim / 2)?)
     } else {
@@ -57,7 +77,7 @@ pub(crate) fn read_local_rope(
     rope: &RopeConfig,
     usual: Option<f32>,
 ) -> Result<Option<RopeConfig>> {
-    let base = keys.real("rope.freq_base_swa", Real::AboveOne)?.or(usual);
+    let base = keys.real("rope.freq_base_swa", Real::AboveUpTo(1.0, MAX_BASE))?.or(usual);
     Ok(base.map(|base| RopeConfig::new(base.into(), rope.rotary_dim)))
 }
 
@@ -80,8 +100,8 @@ fn read_scaling(keys: &Keys<'_>, context_length: usize) -> Result<RopeScaling> {
 /// How many times longer the context is than trained.
 fn read_factor(keys: &Keys<'_>) -> Result<f32> {
     // Files of 2023 have `rope.scale_linear` and no type.
-    let legacy = keys.real("rope.scale_linear", Real::Positive)?;
-    let factor = keys.real("rope.scaling.factor", Real::NotNegative)?.filter(|&factor| factor > 0.0);
+    let legacy = keys.real("rope.scale_linear", Real::Within(FACTORS))?;
+    let factor = keys.real("rope.scaling.factor", Real::Within(FACTORS))?;
     Ok(factor.or(legacy).unwrap_or(1.0))
 }
 
@@ -109,7 +129,7 @@ fn read_long_rope(
         long_factors: read(LONG_FACTORS)?,
         original_context,
         max_context: context_length,
-        attention_factor: keys.real("rope.scaling.attn_factor", Real::Positive)?.map(f64::from),
+        attention_factor: keys.real("rope.scaling.attn_factor", Real::Within(MAGNITUDES))?.map(f64::from),
     })
 }
 
@@ -128,17 +148,18 @@ fn read_yarn(keys: &Keys<'_>, factor: f32, context_length: usize) -> Result<Rope
     {
         return Err(keys.invalid("rope.scaling.yarn_ext_factor", mix, "1, or a negative number for not set"));
     }
-    let log_multiplier = keys.real("rope.scaling.yarn_log_multiplier", Real::NotNegative)?.unwrap_or(0.0);
-    let attention_factor = match keys.real("rope.scaling.yarn_attn_factor", Real::Positive)? {
+    let log_multiplier =
+        keys.real("rope.scaling.yarn_log_multiplier", Real::Within(LOG_MULTIPLIERS))?.unwrap_or(0.0);
+    let attention_factor = match keys.real("rope.scaling.yarn_attn_factor", Real::Within(MAGNITUDES))? {
         Some(named) => named.into(),
         None => yarn_attention_factor(factor.into(), 1.0, log_multiplier.into()),
     };
-    let multiplier = keys.real("rope.scaling.attn_factor", Real::Positive)?.unwrap_or(1.0);
+    let multiplier = keys.real("rope.scaling.attn_factor", Real::Within(MAGNITUDES))?.unwrap_or(1.0);
     Ok(RopeScaling::Yarn {
         factor: factor.into(),
         original_context,
-        beta_fast: keys.real("rope.scaling.yarn_beta_fast", Real::Positive)?.unwrap_or(32.0).into(),
-        beta_slow: keys.real("rope.scaling.yarn_beta_slow", Real::Positive)?.unwrap_or(1.0).into(),
+        beta_fast: keys.real("rope.scaling.yarn_beta_fast", Real::Within(TURNS))?.unwrap_or(32.0).into(),
+        beta_slow: keys.real("rope.scaling.yarn_beta_slow", Real::Within(TURNS))?.unwrap_or(1.0).into(),
         attention_factor: Some(attention_factor * f64::from(multiplier)),
         truncate: keys.flag(YARN_TRUNCATE)?.unwrap_or(true),
     })
@@ -147,13 +168,13 @@ fn read_yarn(keys: &Keys<'_>, factor: f32, context_length: usize) -> Result<Rope
 /// A tensor with a divisor for each pair.
 fn read_divisors(checkpoint: &dyn Checkpoint, name: &str, pairs: usize) -> Result<Vec<f32>> {
     let divisors = read_vector(checkpoint, name, pairs)?;
-    match divisors.iter().position(|&divisor| !(divisor.is_finite() && divisor > 0.0)) {
+    match divisors.iter().position(|&divisor| !DIVISORS.allows(divisor)) {
         None => Ok(divisors),
         Some(index) => Err(Error::TensorValue {
             name: name.into(),
             index,
             found: divisors[index],
-            expected: "a finite divisor above 0",
+            expected: DIVISORS.describe(),
         }),
     }
 }

@@ -76,7 +76,7 @@ impl EncoderConfig {
             // this.
             n_token_types: usize::try_from(rows).unwrap_or(MAX_VOCAB).min(MAX_VOCAB),
             context_length: keys.require_count("context_length", 1..=MAX_CONTEXT)?,
-            norm_eps: keys.require_real("attention.layer_norm_epsilon", Real::PositiveUpTo(1.0))?,
+            norm_eps: keys.require_real("attention.layer_norm_epsilon", Real::AboveUpTo(0.0, 1.0))?,
         })
     }
 

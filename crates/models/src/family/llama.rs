@@ -4,7 +4,7 @@
 use ruvllm_kernels::rope::RopeLayout;
 
 use super::{AttentionTemperature, DecoderSpec, Family, Sizes};
-use crate::config::keys::{Keys, Real};
+use crate::config::keys::{Keys, Limits, Real};
 use crate::error::Result;
 
 pub(super) const LLAMA: Family = Family { architecture: "llama", local_rope_base: None, decoder: common };
@@ -26,9 +26,12 @@ fn common(keys: &Keys<'_>, sizes: &Sizes) -> Result<DecoderSpec> {
     })
 }
 
+/// Slopes of the attention temperature; published models have 0.1, and 0 is none.
+const TEMPERATURE_SCALES: Limits = Limits { least: 0.0, most: 1e3 };
+
 /// The steps are as long as the context before it was scaled.
 fn read_temperature(keys: &Keys<'_>) -> Result<Option<AttentionTemperature>> {
-    let scale = keys.real("attention.temperature_scale", Real::NotNegative)?;
+    let scale = keys.real("attention.temperature_scale", Real::Within(TEMPERATURE_SCALES))?;
     let Some(scale) = scale.filter(|&scale| scale > 0.0) else { return Ok(None) };
     let every = keys.require_count("rope.scaling.original_context_length", 1..=u32::MAX as usize)?;
     Ok(Some(AttentionTemperature { scale, every }))

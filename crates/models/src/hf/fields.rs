@@ -7,6 +7,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use crate::config::keys::Limits;
 use crate::error::{Error, Result};
 
 /// Largest configuration or chat template that is read, in bytes. Those of published models have
@@ -113,6 +114,14 @@ impl<'a> Fields<'a> {
     pub(super) fn positive(&self, key: &str) -> Result<Option<f64>> {
         match self.real(key)? {
             Some(real) if real <= 0.0 => Err(self.invalid(key, "a number above 0")),
+            real => Ok(real),
+        }
+    }
+
+    /// A number that is within the limits in single precision, if the field is there.
+    pub(super) fn within(&self, key: &str, limits: Limits) -> Result<Option<f64>> {
+        match self.real(key)? {
+            Some(real) if !limits.allows(real as f32) => Err(self.invalid(key, limits.describe())),
             real => Ok(real),
         }
     }

@@ -28,7 +28,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use gguf_rs_lite::{Metadata, TensorData, TensorInfo, TensorType};
+use gguf_rs_lite::{FileMemory, Metadata, TensorData, TensorInfo, TensorType};
 use ruvllm_text::TokenId;
 use ruvllm_text::tokenizer::Tokenizer;
 
@@ -43,7 +43,7 @@ use crate::weights::{EMBEDDING, weight_format};
 
 /// A model in a Hugging Face folder.
 ///
-/// While it or any data of it is alive, the weight files must not be shortened or overwritten in
+/// While it or any data of it is alive, mapped weight files must not be shortened or overwritten in
 /// place.
 ///
 /// ```no_run
@@ -90,10 +90,19 @@ impl HfFolder {
     /// or incomplete weights; [`Error::MissingTensor`], [`Error::UnexpectedTensor`],
     /// [`Error::TensorShape`] and [`Error::UnsupportedTensorType`] for weights of another model.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        Self::open_in(path, FileMemory::default())
+    }
+
+    /// As [`HfFolder::open`], with the weight files in memory as `memory` says. Tensors that are
+    /// made anew are private in any case, and not locked.
+    ///
+    /// # Errors
+    /// As [`HfFolder::open`], and [`Error::Gguf`] if the system does not lock the bytes.
+    pub fn open_in(path: impl AsRef<Path>, memory: FileMemory) -> Result<Self> {
         let path = path.as_ref();
         let config = Config::read(path)?;
         let model = config.hyperparameters(&model_name(path, &config))?;
-        let (shards, stored) = Shards::open(path)?;
+        let (shards, stored) = Shards::open(path, memory)?;
         let tensors = tensors::list(&model, config.is_multimodal, stored)?;
         let mut metadata = model.metadata;
         metadata.insert("general.file_type", file_type(&tensors));

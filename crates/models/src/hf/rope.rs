@@ -10,7 +10,10 @@ use super::family::Decoder;
 use super::fields::Fields;
 use super::keys::Keys;
 use super::sizes::Sizes;
-use crate::config::rope::{FREQUENCY_DIVISORS, YARN_TRUNCATE};
+use crate::config::keys::{Limits, short};
+use crate::config::rope::{
+    DIVISORS, FACTORS, FREQUENCY_DIVISORS, MAGNITUDES, MAX_BASE, TURNS, YARN_TRUNCATE,
+};
 use crate::error::Result;
 
 /// Largest context that a file may name; positions are counted in 32 bits.
@@ -45,8 +48,8 @@ impl<'a> Rope<'a> {
         let nested = |key: &str| outer.as_ref().map_or(Ok(None), |outer| outer.object(key));
         let (global, window) = (nested("full_attention")?, nested("sliding_attention")?);
         let window_base = match window {
-            Some(window) => window.positive("rope_theta")?,
-            None => config.positive("rope_local_base_freq")?,
+            Some(window) => read_base(&window, "rope_theta")?,
+            None => read_base(config, "rope_local_base_freq")?,
         };
         let has_scaling = outer.is_some();
         let scaling = global.or(outer).unwrap_or_else(|| config.clone());
@@ -68,16 +71,26 @@ impl<'a> Rope<'a> {
         if partial > 1.0 {
             return Err(scaling.invalid(PARTIAL, "a number above 0 and at most 1"));
         }
-        let base = match scaling.positive("rope_theta")? {
+        let base = match read_base(&scaling, "rope_theta")? {
             Some(base) => Some(base),
-            None => config.positive("rope_theta")?,
+            None => read_base(config, "rope_theta")?,
         };
         Ok(Self { scaling, kind, base, window_base, original_context, partial })
     }
 
     /// The factor that every scaling has.
     fn factor(&self) -> Result<f64> {
-        self.scaling.positive("factor")?.ok_or_else(|| self.scaling.missing("factor", "a number above 0"))
+        let missing = || self.scaling.missing("factor", FACTORS.describe());
+        self.scaling.within("factor", FACTORS)?.ok_or_else(missing)
+    }
+}
+
+/// A rotation base, if the field is there.
+fn read_base(fields: &Fields<'_>, key: &str) -> Result<Option<f64>> {
+    match fields.real(key)? {
+        Some(base) if base as f32 > 1.0 && base as f32 <= MAX_BASE => Ok(Some(base)),
+        None => Ok(None),
+        Some(_) => Err(fields.invalid(key, format!("a number above 1 and at most {}", short(MAX_BASE)))),
     }
 }
 
@@ -104,7 +117,7 @@ pub(super) fn write(
         keys.count("rope.scaling.original_context_length", rope.original_context.unwrap_or(sizes.context));
     }
     const TEMPERATURE: &str = "llama_4_scaling_beta";
-    match rope.scaling.positive(TEMPERATURE)? {
+    match rope.scaling.within(TEMPERATURE, MAGNITUDES)? {
         Some(scale) if decoder.is_mistral3 => keys.real("attention.temperature_scale", scale),
         Some(_) => return Err(rope.scaling.invalid(TEMPERATURE, "absent: only Mistral 3 has it")),
         None => {}
@@ -157,8 +170,8 @@ fn write_yarn(rope: &Rope<'_>, decoder: &Decoder, sizes: &Sizes, keys: &mut Keys
         // A key that other readers do not have.
         keys.flag(YARN_TRUNCATE, false);
     }
-    let scales = (fields.positive("mscale")?, fields.positive("mscale_all_dim")?);
-    match (fields.positive("attention_factor")?, scales) {
+    let scales = (fields.within("mscale", MAGNITUDES)?, fields.within("mscale_all_dim", MAGNITUDES)?);
+    match (fields.within("attention_factor", MAGNITUDES)?, scales) {
         (Some(given), _) => keys.real("rope.scaling.yarn_attn_factor", given),
         // Other readers know this key, and of this architecture only.
         (None, (Some(1.0), Some(all))) if decoder.is_mistral3 => {
@@ -170,7 +183,7 @@ fn write_yarn(rope: &Rope<'_>, decoder: &Decoder, sizes: &Sizes, keys: &mut Keys
         _ => {}
     }
     for (key, field) in [("yarn_beta_fast", "beta_fast"), ("yarn_beta_slow", "beta_slow")] {
-        if let Some(beta) = fields.positive(field)? {
+        if let Some(beta) = fields.within(field, TURNS)? {
             keys.real(&format!("rope.scaling.{key}"), beta);
         }
     }
@@ -181,9 +194,11 @@ fn write_yarn(rope: &Rope<'_>, decoder: &Decoder, sizes: &Sizes, keys: &mut Keys
 /// ones, and a blend between. In f32 throughout, as the model's own code computes it.
 fn llama3_divisors(rope: &Rope<'_>, base: f32, rotary_dim: usize) -> Result<Vec<f32>> {
     let fields = &rope.scaling;
-    let real = |key: &str, default: f64| fields.positive(key).map(|value| value.unwrap_or(default) as f32);
-    let factor = real("factor", 8.0)?;
-    let (low, high) = (real("low_freq_factor", 1.0)?, real("high_freq_factor", 4.0)?);
+    let real = |key: &str, limits: Limits, default: f64| {
+        fields.within(key, limits).map(|value| value.unwrap_or(default) as f32)
+    };
+    let factor = real("factor", FACTORS, 8.0)?;
+    let (low, high) = (real("low_freq_factor", TURNS, 1.0)?, real("high_freq_factor", TURNS, 4.0)?);
     if low >= high {
         return Err(fields.invalid("low_freq_factor", "a number below high_freq_factor"));
     }
@@ -214,18 +229,19 @@ fn write_longrope(
     let original = rope.original_context.unwrap_or(sizes.context);
     let scale = sizes.context as f64 / original as f64;
     let usual = if scale > 1.0 { (1.0 + scale.ln() / (original as f64).ln()).sqrt() } else { 1.0 };
-    let attention_factor = fields.positive("attention_factor")?.unwrap_or(usual);
+    let attention_factor = fields.within("attention_factor", MAGNITUDES)?.unwrap_or(usual);
     if !attention_factor.is_finite() {
         return Err(fields.missing("original_max_position_embeddings", "a whole number above 1"));
     }
     keys.real("rope.scaling.attn_factor", attention_factor);
     let factors = |field: &'static str, name| {
-        let expected = || format!("{} numbers above 0, one per rotated pair", rotary_dim / 2);
+        let numbers = rotary_dim / 2;
+        let expected = || format!("{numbers} numbers, one per rotated pair, each {}", DIVISORS.describe());
         let list = fields.list(field)?.ok_or_else(|| fields.missing(field, expected()))?;
         let values: Vec<f32> = list.iter().filter_map(Value::as_f64).map(|value| value as f32).collect();
         let is_valid = list.len() == rotary_dim / 2
             && values.len() == list.len()
-            && values.iter().all(|&value| value.is_finite() && value > 0.0);
+            && values.iter().all(|&value| DIVISORS.allows(value));
         if is_valid { Ok(Generated { name, values }) } else { Err(fields.invalid(field, expected())) }
     };
     Ok(vec![

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::{Component, Path};
 
-use gguf_rs_lite::{TensorData, TensorType};
+use gguf_rs_lite::{FileMemory, TensorData, TensorType};
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 
@@ -39,8 +39,8 @@ pub(super) struct Shards {
 }
 
 impl Shards {
-    /// Maps the files of a folder and lists their tensors in the order of their data.
-    pub(super) fn open(folder: &Path) -> Result<(Self, Vec<Stored>)> {
+    /// Maps or reads the files of a folder and lists their tensors in the order of their data.
+    pub(super) fn open(folder: &Path, memory: FileMemory) -> Result<(Self, Vec<Stored>)> {
         let index_path = folder.join(INDEX);
         let (files, index) = match fields::read_object(&index_path, fields::INDEX_BYTES)? {
             Some(map) => {
@@ -62,7 +62,7 @@ impl Shards {
                     false => Error::MissingShard { index: index_path, file: file.clone() },
                 });
             }
-            let bytes = TensorData::map_file(&path)?;
+            let bytes = TensorData::load_file(&path, memory)?;
             tensors.extend(read_header(&path, bytes.as_bytes(), shards.files.len())?);
             shards.files.push(bytes);
         }

@@ -47,7 +47,8 @@ pub struct LoadProgress<'a> {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WeightBytes {
-    /// Bytes used in place in the file (mapped, or the buffer that the caller gave).
+    /// Bytes used in place: mapped, as the whole file was read, or in the buffer that the caller
+    /// gave.
     pub shared: u64,
     /// Bytes in private memory: vectors, and what matrices were repacked into.
     pub private: u64,

@@ -94,7 +94,7 @@ fn wrong_hyperparameters_are_named_with_value_and_expectation() {
             (-1e-5f32).into(),
             "-0.00001, expected a number above 0 and at most 1",
         ),
-        ("rope.freq_base", f32::INFINITY.into(), "inf, expected a finite number above 1"),
+        ("rope.freq_base", f32::INFINITY.into(), "inf, expected a number above 1 and at most 1e15"),
         ("rope.dimension_count", 18u32.into(), "18, expected a whole number from 1 to 16"),
         ("rope.scaling.type", "su".into(), "`su`, expected `none`, `linear`, `yarn` or `longrope`"),
         ("vocab_size", 571u32.into(), "571, expected 570, the rows of `token_embd.weight`"),
@@ -110,6 +110,56 @@ fn wrong_hyperparameters_are_named_with_value_and_expectation() {
     );
     let wrong_type = error_with("llama.block_count", Some("three".into()));
     assert!(wrong_type.contains("llama.block_count"), "{wrong_type}");
+}
+
+#[test]
+fn rotary_parameters_without_meaning_are_refused() {
+    let error = |kind: &str, suffix: &str, value: Value| {
+        let gguf = rewrite(&llama(), |metadata, _| {
+            metadata.insert("llama.rope.scaling.type", kind);
+            metadata.insert(format!("llama.{suffix}"), value);
+        });
+        load_error(&gguf).to_string()
+    };
+    let (factors, magnitudes) = ("a number from 0.001 to 1000000", "a number from 0.001 to 1000");
+    for (kind, suffix, expected) in [
+        ("none", "rope.freq_base", "a number above 1 and at most 1e15"),
+        ("none", "rope.freq_base_swa", "a number above 1 and at most 1e15"),
+        ("linear", "rope.scale_linear", factors),
+        ("linear", "rope.scaling.factor", factors),
+        ("yarn", "rope.scaling.factor", factors),
+        ("yarn", "rope.scaling.yarn_beta_fast", factors),
+        ("yarn", "rope.scaling.yarn_beta_slow", factors),
+        ("yarn", "rope.scaling.yarn_attn_factor", magnitudes),
+        ("yarn", "rope.scaling.attn_factor", magnitudes),
+    ] {
+        for (value, shown) in [
+            (Value::F64(1e-300), "1e-300"),
+            (Value::F64(1e300), "1e300"),
+            (Value::F32(0.0), "0"),
+            (Value::F32(-4.0), "-4"),
+            (Value::F32(1e-30), "0.000000000000000000000000000001"),
+            (Value::F32(f32::NAN), "NaN"),
+        ] {
+            let message = format!("metadata key `llama.{suffix}` is {shown}, expected {expected}");
+            assert_eq!(error(kind, suffix, value), message);
+        }
+        let largest = error(kind, suffix, Value::F32(f32::MAX));
+        assert!(largest.ends_with(expected), "{largest}");
+    }
+    let multiplier = error("yarn", "rope.scaling.yarn_log_multiplier", Value::F64(1e-300));
+    assert!(multiplier.ends_with("is 1e-300, expected a number from 0 to 1000"), "{multiplier}");
+    for divisor in [f32::MIN_POSITIVE, 1e-30, 0.0, -1.0, f32::MAX, f32::INFINITY, f32::NAN] {
+        let gguf = rewrite(&llama(), |_, tensors| {
+            let tensor =
+                tensors.iter_mut().find(|tensor| tensor.0 == "rope_freqs.weight").expect("it is there");
+            tensor.3[4..8].copy_from_slice(&divisor.to_le_bytes());
+        });
+        let message = format!(
+            "tensor `rope_freqs.weight` has {divisor} at index 1, expected a number from 0.001 to 1e30"
+        );
+        assert_eq!(load_error(&gguf).to_string(), message);
+    }
 }
 
 #[test]
@@ -165,7 +215,7 @@ fn wrong_tensors_are_named() {
     });
     assert_eq!(
         load_error(&gguf).to_string(),
-        "tensor `rope_freqs.weight` has 0 at index 1, expected a finite divisor above 0"
+        "tensor `rope_freqs.weight` has 0 at index 1, expected a number from 0.001 to 1e30"
     );
 }
 

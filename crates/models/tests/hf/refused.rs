@@ -116,6 +116,43 @@ fn hyperparameters_out_of_range() {
     }
 }
 
+#[test]
+fn rotary_parameters_without_meaning() {
+    for value in [json!(1e-300), json!(0), json!(1e300), json!(-2), json!(1e-30), json!(1e38)] {
+        for key in ["rope_theta", "rope_local_base_freq"] {
+            let copy = Copy::of("gemma3");
+            copy.set(key, value.clone());
+            assert_mentions(&refused(&copy), &["config.json", key, "above 1 and at most 1e15"]);
+        }
+        for (kind, key) in [
+            ("linear", "factor"),
+            ("yarn", "factor"),
+            ("yarn", "beta_fast"),
+            ("yarn", "beta_slow"),
+            ("yarn", "attention_factor"),
+            ("yarn", "mscale"),
+            ("yarn", "mscale_all_dim"),
+            ("llama3", "factor"),
+            ("llama3", "low_freq_factor"),
+            ("llama3", "high_freq_factor"),
+        ] {
+            let copy = Copy::of("llama");
+            let mut scaling = json!({"rope_type": kind, "factor": 4, "original_max_position_embeddings": 64});
+            scaling[key] = value.clone();
+            copy.set("rope_scaling", scaling);
+            assert_mentions(&refused(&copy), &["config.json", key, "a number from 0.001 to"]);
+        }
+        for key in ["short_factor", "long_factor"] {
+            let mut scaling =
+                json!({"type": "longrope", "short_factor": vec![1.0; 8], "long_factor": vec![1.0; 8]});
+            scaling[key][3] = value.clone();
+            let copy = Copy::of("phi3");
+            copy.set("rope_scaling", scaling);
+            assert_mentions(&refused(&copy), &["config.json", key, "8 numbers", "each a number from 0.001"]);
+        }
+    }
+}
+
 /// Changes the weights of a copy of a tiny model.
 fn with_weights(name: &str, change: impl FnOnce(&mut Vec<Weight>)) -> Copy {
     let copy = Copy::of(name);

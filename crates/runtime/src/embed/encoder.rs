@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use ruvllm_kernels::ThreadPool;
@@ -14,10 +14,9 @@ use ruvllm_text::tokenizer::Tokenizer;
 use super::pool::Pool;
 use super::{Embedding, EmbeddingRequest, Embeddings, Encoded, Settings, encode};
 use crate::codec::read_tokenizer;
+use crate::engine::Start;
 use crate::error::{Error, Result};
-use crate::machine::Machine;
 use crate::options::{EngineOptions, ModelSource};
-use crate::plan;
 
 /// Tokens of one pass, unless one text has more. More make no product much faster, and their states
 /// would leave the second-level cache.
@@ -58,10 +57,10 @@ impl EncoderEngine {
         checkpoint: &dyn Checkpoint,
         source: &ModelSource,
         options: &EngineOptions,
+        start: Start,
         progress: &mut dyn FnMut(LoadProgress<'_>),
     ) -> Result<Self> {
-        let started = Instant::now();
-        let compute = plan::compute(&Machine::detect(), options)?;
+        let Start { started, compute, .. } = start;
         let name = source.to_string();
         let encoder = match options.quantize {
             None => Encoder::load(checkpoint, progress),

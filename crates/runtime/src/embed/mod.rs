@@ -13,7 +13,7 @@ use ruvllm_text::TokenId;
 use ruvllm_text::tokenizer::Tokenizer;
 
 use self::encoder::EncoderEngine;
-use crate::engine::Engine;
+use crate::engine::{Engine, Start};
 use crate::error::{Error, Result};
 use crate::options::{EngineOptions, ModelSource};
 
@@ -98,13 +98,19 @@ impl Embedder {
         options: &EngineOptions,
         progress: &mut dyn FnMut(LoadProgress<'_>),
     ) -> Result<Self> {
-        let checkpoint = source.open()?;
-        if is_encoder(checkpoint.metadata()) {
-            let engine = EncoderEngine::load(&*checkpoint, source, options, progress)?;
-            return Ok(Self(AnyModel::Encoder(Box::new(engine))));
-        }
-        drop(checkpoint);
-        Ok(Self(AnyModel::Decoder(Box::new(Engine::load(source, options, progress)?))))
+        let start = Start::new(options)?;
+        let checkpoint = source.open(options.file_memory())?;
+        Ok(Self(if is_encoder(checkpoint.metadata()) {
+            AnyModel::Encoder(Box::new(EncoderEngine::load(&*checkpoint, source, options, start, progress)?))
+        } else {
+            AnyModel::Decoder(Box::new(Engine::of_checkpoint(
+                &*checkpoint,
+                source,
+                options,
+                start,
+                progress,
+            )?))
+        }))
     }
 
     /// The vectors of some texts.

@@ -1,8 +1,12 @@
 //! Loading: options, and files that are not models.
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 
-use ruvllm::{Engine, EngineOptions, Error, GenerateRequest, Message, ModelSource};
+use ruvllm::{
+    Embedder, EmbeddingRequest, Engine, EngineOptions, Error, GenerateRequest, Message, ModelSource,
+};
+use ruvllm_testkit::model_data;
 
 use crate::common::{base, complete, family_path, greedy, load, tiny, tiny_options, tiny_path, tiny_source};
 
@@ -136,4 +140,57 @@ fn a_tokenizer_file_that_is_none_is_named() {
 fn the_default_model_has_a_chat_template() {
     assert!(base().chat_template().is_ok());
     assert!(base().load_time().as_nanos() > 0);
+}
+
+/// A copy of a model file or folder in a folder of the test.
+fn copy(model: &Path, folder: &Path) -> PathBuf {
+    let target = folder.join(model.file_name().expect("a name"));
+    if model.is_dir() {
+        fs::create_dir(&target).expect("created");
+        for entry in fs::read_dir(model).expect("a folder") {
+            copy(&entry.expect("an entry").path(), &target);
+        }
+    } else {
+        fs::copy(model, &target).expect("copied");
+    }
+    target
+}
+
+#[test]
+fn files_that_were_read_may_be_cut_short_while_the_engine_runs() {
+    let options = EngineOptions { mmap: false, ..tiny_options() };
+    let request = greedy("Once upon a time", 8);
+    for (model, weights) in [(tiny_path(), "."), (tiny_path().with_file_name("hf"), "model.safetensors")] {
+        let expected = complete(&load(model.clone(), &tiny_options()), &request);
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = copy(&model, folder.path());
+        let engine = load(path.clone(), &options);
+        // A mapping would end the process now.
+        fs::write(if path.is_dir() { path.join(weights) } else { path }, "").expect("cut short");
+        assert_eq!(complete(&engine, &request).tokens, expected.tokens, "{}", model.display());
+        assert!(engine.model().weight_bytes().shared > 0);
+    }
+
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = copy(&model_data("encoder").join("bert"), folder.path());
+    let request = EmbeddingRequest::new(["a text"]);
+    let embed = |options: &EngineOptions| {
+        let source = ModelSource::Path(path.clone());
+        Embedder::load(&source, options, &mut |_| ()).expect("the encoder loads")
+    };
+    let expected = embed(&tiny_options()).embed(&request).expect("vectors");
+    let embedder = embed(&options);
+    fs::write(path.join("model.safetensors"), "").expect("cut short");
+    assert_eq!(embedder.embed(&request).expect("vectors"), expected);
+
+    let bytes: &'static [u8] = fs::read(tiny_path()).expect("the model is there").leak();
+    let source = ModelSource::Static { name: "tiny".to_owned(), bytes };
+    assert!(Engine::load(&source, &options, &mut |_| ()).is_ok(), "static bytes are copied");
+}
+
+#[test]
+fn weights_are_locked_in_their_files_or_quantized() {
+    let quantize = ruvllm::Recipe::from_name("q8_0");
+    let error = failure(tiny_path(), &EngineOptions { mlock: true, quantize, ..tiny_options() });
+    assert!(matches!(error, Error::MlockQuantized), "{error:?}");
 }

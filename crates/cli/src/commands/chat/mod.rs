@@ -36,7 +36,7 @@ commands say to standard error. Ctrl-C stops the answer and the program, with ex
 
 Each answer computes only what is new. When the conversation outgrows the context, its oldest turns are not sent any
 more, until half of the context is free; the instructions always are. /save writes all messages, /load sends what has
-room.
+room. A saved file is readable for its user alone; one that is replaced keeps its permissions.
 
 JSON: {messages: [{role, content}], settings, turns: [{prompt_tokens, cached_tokens, tokens, finish_reason, seed,
 forgotten_messages, timings: {ttft_ms, prefill_tok_s, decode_tok_s}}], load_ms}

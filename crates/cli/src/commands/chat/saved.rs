@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::settings::{SavedSettings, Settings};
 use crate::error::{Error, Result};
-use crate::result_file;
+use crate::result_file::{self, Readers};
 
 /// Most bytes of a file: more than any context holds.
 const MOST_BYTES: u64 = 64 << 20;
@@ -23,7 +23,8 @@ struct Saved {
     settings: Option<SavedSettings>,
 }
 
-/// Writes a conversation. Another one in that file is replaced; a file of another kind is not.
+/// Writes a conversation, which its user alone can read. Another one in that file is replaced and
+/// keeps its permissions; a file of another kind is not replaced.
 ///
 /// # Errors
 /// [`Error::NotReplaced`], [`Error::WriteFile`].
@@ -37,7 +38,7 @@ pub(super) fn save(path: &Path, messages: &[Message], settings: &Settings) -> Re
     let failed = |source| Error::WriteFile { path: path.to_owned(), source };
     let mut bytes = serde_json::to_vec_pretty(&saved).map_err(|error| failed(error.into()))?;
     bytes.push(b'\n');
-    result_file::write(path, &bytes).map_err(failed)
+    result_file::write(path, &bytes, Readers::Owner).map_err(failed)
 }
 
 /// Reads a conversation, or a plain list of messages, for which `settings` stay as they are.

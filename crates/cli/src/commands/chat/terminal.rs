@@ -61,7 +61,7 @@ fn take(chat: &mut Chat<'_>, text: &str) -> Result<Step> {
         Entry::Nothing => Ok(Step::GoOn),
         Entry::Command(command) => chat.obey(command),
         Entry::Message(text) => {
-            let (outcome, reader) = chat.answer(text, TextSink::terminal())?;
+            let (outcome, reader) = chat.answer(text, TextSink::stdout())?;
             if let Some(remark) = remark(&outcome) {
                 output::note(remark);
             }

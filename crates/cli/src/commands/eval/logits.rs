@@ -11,7 +11,8 @@ use serde::Serialize;
 use super::engine::EngineArgs;
 use crate::args::count;
 use crate::error::{Error, Result};
-use crate::{input, output, result_file};
+use crate::result_file::{self, Readers};
+use crate::{input, output};
 
 const HELP: &str = "\
 The file gets one tensor `logits`, f32, [positions, vocabulary]: row i belongs to the i-th listed position and
@@ -94,5 +95,5 @@ fn write_tensor(path: &Path, logits: &[f32], shape: [usize; 2]) -> std::io::Resu
     let view = TensorView::new(Dtype::F32, shape.to_vec(), &bytes).map_err(std::io::Error::other)?;
     let document = safetensors::serialize([("logits", view)], None::<HashMap<String, String>>)
         .map_err(std::io::Error::other)?;
-    result_file::write(path, &document)
+    result_file::write(path, &document, Readers::Umask)
 }
