@@ -5,10 +5,14 @@
 //! means to hash its tokens and to open the files. The time of the last use is the time of the
 //! file's last modification.
 //!
+//! The folder has to be this user's own, writable by nobody else: checksums detect damage, not
+//! forgery. Entries are regular files; links are not followed, and pipes are not waited for.
+//!
 //! Several processes may share a folder. A file appears by renaming, complete or not at all; one
 //! that disappears while it is read stays readable.
 
 pub(super) mod entry;
+mod files;
 mod folder;
 
 use std::{
@@ -20,6 +24,7 @@ use std::{
 };
 
 pub use entry::{EntryHeader, EntryId, FORMAT_VERSION, Missing};
+pub use files::{create_private, open_regular};
 use folder::Folder;
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
@@ -160,7 +165,9 @@ impl PrefixStore {
     /// sixteenth of the limit.
     ///
     /// # Errors
-    /// [`PrefixError::File`] if the folder cannot be created, listed or cleaned.
+    /// [`PrefixError::File`] if the folder cannot be created, listed or cleaned;
+    /// [`PrefixError::ForeignFolder`] and [`PrefixError::SharedFolder`] if somebody else owns it or
+    /// may write to it.
     ///
     /// # Panics
     /// If `block_tokens` is zero.
@@ -359,8 +366,9 @@ impl PrefixStore {
     /// Opens an entry and verifies all but its payload; the file stands at the payload then. `None`
     /// if there is no such entry.
     fn open_entry(&self, id: EntryId) -> Result<Option<(File, EntryHeader)>, Fault> {
-        let mut file = match File::open(self.folder.path_of(id)) {
-            Ok(file) => file,
+        let mut file = match files::open_regular(&self.folder.path_of(id)) {
+            Ok(Some(file)) => file,
+            Ok(None) => return Err(Fault::NotRegular),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(Fault::Unreadable(error)),
         };
