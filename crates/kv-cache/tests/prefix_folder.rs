@@ -9,13 +9,15 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use ruvllm_kv_cache::prefix::store::Stored;
+use ruvllm_kv_cache::prefix::store::{EntryHeader, Stored};
 use ruvllm_kv_cache::prefix::{Fault, PrefixError, PrefixKey, PrefixStore, Scope};
 use ruvllm_kv_cache::{Error, Result};
 use tempfile::TempDir;
 
 const BLOCK: usize = 4;
 const PAYLOAD: usize = 64;
+/// Bytes of an entry's file.
+const FILE: u64 = (EntryHeader::bytes(BLOCK) + PAYLOAD) as u64;
 
 fn key() -> PrefixKey {
     PrefixKey {
@@ -147,4 +149,30 @@ fn lengths_of_sparse_files_and_folders_under_entry_names_are_harmless() {
     assert_eq!(store.usage().expect("a listing").0, 3, "without the folder");
     assert_eq!(open(&path).expect("a store").usage().expect("a listing"), (0, 0));
     assert!(name("f").exists());
+}
+
+#[test]
+fn writes_that_fail_beside_others_keep_the_size_of_the_store() {
+    let (_folder, path) = folder();
+    let store = PrefixStore::open(&path, BLOCK, 2 * FILE).expect("a store");
+    // Nothing can be renamed to the name of a folder.
+    let blocked: Vec<_> = (0..4).map(|first| place(&store, first)).collect();
+    blocked.iter().for_each(|(_, entry)| fs::create_dir(entry).expect("a folder"));
+    thread::scope(|scope| {
+        let write = |tokens: &[u32; BLOCK]| {
+            for _ in 0..100 {
+                let error = put(&store, tokens).expect_err("a folder in its place");
+                assert!(matches!(error, Error::Prefix(PrefixError::File { .. })), "{error}");
+            }
+        };
+        let threads: Vec<_> = blocked.iter().map(|(tokens, _)| scope.spawn(move || write(tokens))).collect();
+        // The thread sanitizer sees a join, but not the end of a scope.
+        threads.into_iter().for_each(|thread| thread.join().expect("the thread's checks hold"));
+    });
+    // Two fit. The third deletes both, because a tenth of the limit is freed beside its own size.
+    for first in 10..13 {
+        let (tokens, _) = place(&store, first);
+        assert_eq!(put(&store, &tokens).expect("stored"), Stored::Written);
+    }
+    assert_eq!((store.usage().expect("a listing").1, store.statistics().deleted_blocks), (FILE, 2));
 }

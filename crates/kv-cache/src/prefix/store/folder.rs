@@ -69,13 +69,12 @@ impl Folder {
         let path = self.path_of(id);
         let written = write_synced(&temporary, parts, used)
             .map_err(failed("write", &temporary))
-            .and_then(|()| fs::rename(&temporary, &path).map_err(failed("rename to", &path)));
-        if let Err(error) = written {
+            .and_then(|()| publish(&temporary, &path, || self.sync()));
+        if written.is_err() {
             // The first error is the one to report.
             let _ = fs::remove_file(&temporary);
-            return Err(error);
         }
-        self.sync()
+        written
     }
 
     /// Number and bytes of all entries.
@@ -152,6 +151,20 @@ fn write_synced(path: &Path, parts: &[&[u8]], used: SystemTime) -> io::Result<()
     file.sync_all()
 }
 
+/// Gives a complete file its name, and makes the name durable. A file whose name may not survive is
+/// removed.
+fn publish(
+    temporary: &Path,
+    path: &Path,
+    sync: impl FnOnce() -> Result<(), PrefixError>,
+) -> Result<(), PrefixError> {
+    fs::rename(temporary, path).map_err(failed("rename to", path))?;
+    sync().inspect_err(|_| {
+        // The first error is the one to report.
+        let _ = fs::remove_file(path);
+    })
+}
+
 /// Bytes of files together. Sparse files state lengths whose sum exceeds 64 bits.
 fn total(files: &[Listed]) -> u128 {
     files.iter().map(|file| u128::from(file.bytes)).sum()
@@ -176,6 +189,17 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Prefix
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_entry_whose_name_is_not_durable_is_removed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [temporary, path] = ["new", "entry"].map(|name| folder.path().join(name));
+        fs::write(&temporary, b"an entry").expect("a file");
+        let failure = || Err(failed("write", folder.path())(io::Error::other("the disk is gone")));
+        let error = publish(&temporary, &path, failure).expect_err("no sync");
+        assert!(matches!(error, PrefixError::File { action: "write", .. }));
+        assert!(!temporary.exists() && !path.exists());
+    }
 
     #[test]
     fn lengths_of_sparse_files_do_not_overflow() {
