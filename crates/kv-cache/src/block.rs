@@ -57,6 +57,9 @@ impl KvStore {
 }
 
 impl Block {
+    /// Bytes of a block without its storage, reference counts included.
+    pub(crate) const HANDLE_BYTES: usize = size_of::<BlockState>() + 2 * size_of::<usize>();
+
     pub(crate) fn new(store: KvStore, storage: Arc<Storage>) -> Self {
         Self(Arc::new(BlockState { store, storage: RwLock::new(storage) }))
     }

@@ -54,6 +54,12 @@ impl Storage {
         Self { store: store.clone(), tier: HOT, layers: Vec::with_capacity(store.shape().n_layers) }
     }
 
+    /// Bytes of a storage outside of the pool, reference counts included.
+    pub(crate) fn handle_bytes(store: &KvStore) -> usize {
+        let layers = store.shape().n_layers * size_of::<SlabBlock>();
+        size_of::<Self>() + 2 * size_of::<usize>() + layers
+    }
+
     /// Gives the memory back.
     pub(crate) fn clear(&mut self) {
         if !self.layers.is_empty() {

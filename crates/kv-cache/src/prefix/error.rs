@@ -19,6 +19,31 @@ pub enum PrefixError {
         #[source]
         source: io::Error,
     },
+    /// The folder belongs to another user, who could replace its entries.
+    #[error(
+        "{} belongs to user {owner} and this process runs as user {user}; use a folder of your own",
+        path.display()
+    )]
+    ForeignFolder {
+        /// The folder.
+        path: PathBuf,
+        /// Number of its owner.
+        owner: u32,
+        /// Number of the effective user of this process.
+        user: u32,
+    },
+    /// Users beside the owner may write to the folder, and so replace its entries.
+    #[error(
+        "other users can write to {} (mode {mode:04o}); delete it, or run `chmod go-w` on it if you \
+         trust its content",
+        path.display()
+    )]
+    SharedFolder {
+        /// The folder.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
     /// One block alone is larger than the store may become: raise the limit.
     #[error("a block of {bytes} bytes does not fit into a prefix store limited to {limit_bytes} bytes")]
     LargerThanStore {

@@ -21,7 +21,7 @@
 //! | `squat.rs` | queries that weigh errors of keys |
 //! | `sample.rs` | attention by block, and the error that migrating would add |
 //! | `share.rs` | forks, shared blocks, copy-on-write |
-//! | `handles.rs` | handles of blocks, allocated in advance |
+//! | `handles.rs` | handles of blocks and tables, allocated some blocks in advance |
 
 mod handles;
 mod migrate;

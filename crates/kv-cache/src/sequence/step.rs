@@ -32,8 +32,8 @@ impl Sequence {
     /// Begins a step of `n_tokens` tokens: allocates their memory and pins the present blocks. A
     /// partial block that is shared, or not hot, is copied.
     ///
-    /// The first step allocates the tables of all blocks up to the capacity; later ones allocate
-    /// nothing.
+    /// Tables and handles are allocated for 64 blocks at a time, or as many as the step needs; steps
+    /// between those allocate nothing.
     ///
     /// # Errors
     /// [`Error::Full`] beyond the capacity; [`Error::Memory`], [`Error::BudgetReached`] and
@@ -91,10 +91,7 @@ impl KvStep<'_> {
         let sequence = &mut *self.sequence;
         let needed = (sequence.len + self.n_tokens).div_ceil(sequence.store.block_tokens());
         if sequence.sealed() + sequence.tail.len() < needed {
-            let most = sequence.most_blocks();
-            sequence.blocks.reserve(most.saturating_sub(sequence.blocks.len()));
-            sequence.pinned.reserve(most);
-            sequence.handles.prepare(&sequence.store, most.saturating_sub(sequence.sealed()));
+            sequence.prepare_tables(needed);
         }
         while sequence.sealed() + sequence.tail.len() < needed {
             let storage = sequence.handles.allocate(&sequence.store, HOT)?;

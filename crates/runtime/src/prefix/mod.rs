@@ -456,7 +456,8 @@ fn kv_format(kv: &KvStore) -> String {
 
 /// Bytes of the payloads of stored blocks.
 fn bytes_of(chain: &[Entry]) -> u64 {
-    chain.iter().map(Entry::payload_bytes).sum()
+    // Sparse files may state any length.
+    chain.iter().map(Entry::payload_bytes).fold(0, u64::saturating_add)
 }
 
 /// Why a stored block could not be used.

@@ -3,14 +3,15 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
-use std::fs::{self, File};
+use std::fs;
 use std::hash::BuildHasher;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use ruvllm_kv_cache::Controller;
+use ruvllm_kv_cache::prefix::store::{create_private, open_regular};
 use ruvllm_kv_cache::prefix::{PrefixKey, Scope};
 use sha2::{Digest, Sha256};
 
@@ -22,9 +23,19 @@ const DIGEST: usize = 32;
 /// The state of the last sequence of each tenant. Who has learned what is a tenant's own business.
 #[derive(Default)]
 pub(crate) struct QualityMemory {
-    /// By the tenant's path; `None` was looked for and not found.
-    learned: Mutex<HashMap<String, Option<Controller>>>,
+    /// Never locked while a file is read or written: requests of other tenants would wait.
+    state: Mutex<State>,
     files: Option<QualityFiles>,
+}
+
+#[derive(Default)]
+struct State {
+    /// By the tenant's path; `None` was looked for and not found.
+    learned: HashMap<String, Option<Controller>>,
+    /// Tenants whose files are older than their states.
+    unwritten: Vec<String>,
+    /// A thread is writing files, and will write those of all `unwritten`.
+    is_writing: bool,
 }
 
 /// Where states outlive the engine: a file for each tenant, named by a hash over the model's
@@ -40,29 +51,50 @@ pub(crate) struct QualityFiles {
 
 impl QualityMemory {
     pub(crate) fn new(files: Option<QualityFiles>) -> Self {
-        Self { learned: Mutex::default(), files }
+        Self { state: Mutex::default(), files }
     }
 
     /// What a tenant's sequences have come to.
     pub(crate) fn recall(&self, tenant: &str) -> Option<Controller> {
-        let mut learned = self.learned.lock();
-        if let Some(known) = learned.get(tenant) {
-            return known.clone();
-        }
-        let stored = self.files.as_ref().and_then(|files| files.read(tenant));
-        learned.insert(tenant.to_owned(), stored.clone());
-        stored
+        self.recall_or(tenant, || self.files.as_ref()?.read(tenant))
+    }
+
+    /// The state of a tenant, which `read` gets from its file at first.
+    fn recall_or(&self, tenant: &str, read: impl FnOnce() -> Option<Controller>) -> Option<Controller> {
+        let known = self.state.lock().learned.get(tenant).cloned();
+        known.unwrap_or_else(|| {
+            let stored = read();
+            // A state that came meanwhile is younger than the file.
+            self.state.lock().learned.entry(tenant.to_owned()).or_insert(stored).clone()
+        })
     }
 
     /// Takes note of what a sequence has come to.
     pub(crate) fn remember(&self, tenant: &str, controller: &Controller) {
-        let mut learned = self.learned.lock();
-        let former = learned.insert(tenant.to_owned(), Some(controller.clone())).flatten();
-        if let Some(files) = &self.files
-            && former.as_ref() != Some(controller)
-        {
-            files.write(tenant, controller);
+        self.remember_and(tenant, controller, |tenant, controller| {
+            if let Some(files) = &self.files {
+                files.write(tenant, controller);
+            }
+        });
+    }
+
+    /// Takes note of a state, which `write` writes if it is new. One thread writes at a time, so
+    /// that the last state of a tenant is written last; others leave theirs to it.
+    fn remember_and(&self, tenant: &str, controller: &Controller, write: impl Fn(&str, &Controller)) {
+        let mut state = self.state.lock();
+        let former = state.learned.insert(tenant.to_owned(), Some(controller.clone())).flatten();
+        if former.as_ref() != Some(controller) && !state.unwritten.iter().any(|other| other == tenant) {
+            state.unwritten.push(tenant.to_owned());
         }
+        if state.is_writing {
+            return;
+        }
+        state.is_writing = true;
+        while let Some(tenant) = state.unwritten.pop() {
+            let Some(latest) = state.learned.get(&tenant).cloned().flatten() else { continue };
+            MutexGuard::unlocked(&mut state, || write(&tenant, &latest));
+        }
+        state.is_writing = false;
     }
 
     /// Takes note of a sequence that was too short to learn anything with the border that it began
@@ -110,7 +142,10 @@ impl QualityFiles {
         let unique = RandomState::new().hash_one(digest);
         let temporary = self.path(&digest, &format!("-{unique:016x}.tmp"));
         let path = self.path(&digest, ".quality");
-        if let Err(error) = fs::write(&temporary, bytes).and_then(|()| fs::rename(&temporary, &path)) {
+        let written = create_private(&temporary)
+            .and_then(|mut file| file.write_all(&bytes))
+            .and_then(|()| fs::rename(&temporary, &path));
+        if let Err(error) = written {
             // The first error is the one to report.
             let _ = fs::remove_file(&temporary);
             self.reports.add(format!("cannot write {}: {error}", path.display()));
@@ -122,7 +157,9 @@ impl QualityFiles {
 fn read(path: &Path, key: &[u8; DIGEST]) -> io::Result<Controller> {
     let mut bytes = Vec::new();
     // A state is some hundred bytes.
-    File::open(path)?.take(1024).read_to_end(&mut bytes)?;
+    let file = open_regular(path)?
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it is not a regular file"))?;
+    file.take(1024).read_to_end(&mut bytes)?;
     let checked = || {
         let (content, checksum) = bytes.split_last_chunk::<DIGEST>()?;
         let (state, found) = content.split_last_chunk::<DIGEST>()?;
@@ -175,6 +212,47 @@ mod tests {
         let relaxed = memory.recall("a").expect("a state");
         assert!(relaxed.hot_tokens() < learned().hot_tokens(), "{relaxed:?}");
         assert_eq!((relaxed.estimate(), memory.recall("b")), (learned().estimate(), None));
+    }
+
+    #[test]
+    fn files_are_read_and_written_while_others_go_on() {
+        let memory = QualityMemory::default();
+        // The lock is not held, or this would wait for itself.
+        let read = memory.recall_or("a", || {
+            memory.remember("a", &learned());
+            memory.recall("b")
+        });
+        assert_eq!(read, Some(learned()), "younger than the file");
+        let mut younger = learned();
+        younger.relax();
+        let written = Mutex::new(Vec::new());
+        let write = |tenant: &str, state: &Controller| {
+            written.lock().push((tenant.to_owned(), state.clone()));
+        };
+        memory.remember_and("c", &learned(), |tenant, state| {
+            write(tenant, state);
+            memory.remember_and("c", &younger, |_, _| panic!("left to the one that writes"));
+        });
+        let expected = [learned(), younger].map(|state| ("c".to_owned(), state));
+        assert_eq!(written.into_inner(), expected);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn files_are_private_and_no_links() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let folder = tempfile::tempdir().expect("a folder");
+        memory(folder.path(), 1, "tiered").remember("", &learned());
+        let path = only_file(folder.path());
+        assert_eq!(fs::metadata(&path).expect("a file").permissions().mode() & 0o777, 0o600);
+        let elsewhere = tempfile::tempdir().expect("a folder");
+        let target = elsewhere.path().join("target");
+        fs::rename(&path, &target).expect("the file elsewhere");
+        symlink(&target, &path).expect("a link");
+        let linked = memory(folder.path(), 1, "tiered");
+        assert_eq!((linked.recall(""), reports(&linked).len()), (None, 1));
+        linked.remember("", &learned());
+        assert!(fs::symlink_metadata(&path).expect("a file").is_file(), "the link was replaced");
     }
 
     #[test]

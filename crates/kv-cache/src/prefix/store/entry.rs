@@ -34,6 +34,9 @@ pub enum Fault {
     /// The operating system refused to open or read the file.
     #[error("cannot be read ({0})")]
     Unreadable(io::Error),
+    /// The name is that of a link, a pipe, a folder or a device.
+    #[error("not a regular file")]
+    NotRegular,
     /// The file does not begin as an entry does.
     #[error("not a stored prefix")]
     Magic,

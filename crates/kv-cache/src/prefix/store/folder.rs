@@ -3,14 +3,14 @@
 
 use std::{
     collections::hash_map::RandomState,
-    fs::{self, File, OpenOptions},
+    fs::{self, File},
     hash::BuildHasher,
     io::{self, Write},
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
 
-use super::EntryId;
+use super::{EntryId, files};
 use crate::prefix::PrefixError;
 
 /// Temporary files of this age belong to no write that is still going on.
@@ -34,11 +34,13 @@ struct Listed {
 
 impl Folder {
     /// Opens the folder, or creates it for this user only, and removes files of interrupted writes.
+    /// A folder that somebody else owns or may write to is refused.
     pub(super) fn open(path: PathBuf) -> Result<Self, PrefixError> {
         let mut builder = fs::DirBuilder::new();
         #[cfg(unix)]
         std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
         builder.recursive(true).create(&path).map_err(failed("create", &path))?;
+        files::check_folder(&path)?;
         let folder = Self { path };
         let now = SystemTime::now();
         for file in folder.list(TEMPORARY)? {
@@ -67,19 +69,18 @@ impl Folder {
         let path = self.path_of(id);
         let written = write_synced(&temporary, parts, used)
             .map_err(failed("write", &temporary))
-            .and_then(|()| fs::rename(&temporary, &path).map_err(failed("rename to", &path)));
-        if let Err(error) = written {
+            .and_then(|()| publish(&temporary, &path, || self.sync()));
+        if written.is_err() {
             // The first error is the one to report.
             let _ = fs::remove_file(&temporary);
-            return Err(error);
         }
-        self.sync()
+        written
     }
 
     /// Number and bytes of all entries.
     pub(super) fn usage(&self) -> Result<(usize, u64), PrefixError> {
         let entries = self.list(ENTRY)?;
-        Ok((entries.len(), entries.iter().map(|entry| entry.bytes).sum()))
+        Ok((entries.len(), saturated(total(&entries))))
     }
 
     /// Deletes the entries that were not used for longest, until at most `target_bytes` are left.
@@ -87,21 +88,21 @@ impl Folder {
     pub(super) fn shrink(&self, target_bytes: u64) -> Result<(u64, u64), PrefixError> {
         let mut entries = self.list(ENTRY)?;
         entries.sort_by_key(|entry| entry.modified);
-        let mut left: u64 = entries.iter().map(|entry| entry.bytes).sum();
+        let mut left = total(&entries);
         let mut n_deleted = 0;
         for entry in entries {
-            if left <= target_bytes {
+            if left <= u128::from(target_bytes) {
                 break;
             }
             remove(&entry.path)?;
-            left -= entry.bytes;
+            left -= u128::from(entry.bytes);
             n_deleted += 1;
         }
-        Ok((n_deleted, left))
+        Ok((n_deleted, saturated(left)))
     }
 
     /// The store's files with this extension. A file that another process deletes meanwhile is left
-    /// out.
+    /// out, and so is anything but a regular file.
     fn list(&self, extension: &str) -> Result<Vec<Listed>, PrefixError> {
         let mut files = Vec::new();
         for entry in fs::read_dir(&self.path).map_err(failed("list", &self.path))? {
@@ -109,9 +110,11 @@ impl Folder {
             if !is_ours(&path, extension) {
                 continue;
             }
-            let seen = fs::symlink_metadata(&path).and_then(|file| Ok((file.len(), file.modified()?)));
+            let seen = fs::symlink_metadata(&path)
+                .and_then(|file| Ok((file.is_file(), file.len(), file.modified()?)));
             match seen {
-                Ok((bytes, modified)) => files.push(Listed { path, bytes, modified }),
+                Ok((true, bytes, modified)) => files.push(Listed { path, bytes, modified }),
+                Ok((false, ..)) => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(source) => return Err(failed("look at", &path)(source)),
             }
@@ -140,17 +143,35 @@ fn is_ours(path: &Path, extension: &str) -> bool {
 }
 
 fn write_synced(path: &Path, parts: &[&[u8]], used: SystemTime) -> io::Result<()> {
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true);
-    // The keys and values of a prompt tell what was in it.
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let mut file = options.open(path)?;
+    let mut file = files::create_private(path)?;
     for part in parts {
         file.write_all(part)?;
     }
     file.set_modified(used)?;
     file.sync_all()
+}
+
+/// Gives a complete file its name, and makes the name durable. A file whose name may not survive is
+/// removed.
+fn publish(
+    temporary: &Path,
+    path: &Path,
+    sync: impl FnOnce() -> Result<(), PrefixError>,
+) -> Result<(), PrefixError> {
+    fs::rename(temporary, path).map_err(failed("rename to", path))?;
+    sync().inspect_err(|_| {
+        // The first error is the one to report.
+        let _ = fs::remove_file(path);
+    })
+}
+
+/// Bytes of files together. Sparse files state lengths whose sum exceeds 64 bits.
+fn total(files: &[Listed]) -> u128 {
+    files.iter().map(|file| u128::from(file.bytes)).sum()
+}
+
+fn saturated(bytes: u128) -> u64 {
+    u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
 /// Removes a file; that another process was faster is as good.
@@ -168,6 +189,24 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Prefix
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_entry_whose_name_is_not_durable_is_removed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [temporary, path] = ["new", "entry"].map(|name| folder.path().join(name));
+        fs::write(&temporary, b"an entry").expect("a file");
+        let failure = || Err(failed("write", folder.path())(io::Error::other("the disk is gone")));
+        let error = publish(&temporary, &path, failure).expect_err("no sync");
+        assert!(matches!(error, PrefixError::File { action: "write", .. }));
+        assert!(!temporary.exists() && !path.exists());
+    }
+
+    #[test]
+    fn lengths_of_sparse_files_do_not_overflow() {
+        let file = || Listed { path: PathBuf::new(), bytes: u64::MAX, modified: SystemTime::UNIX_EPOCH };
+        let files = [file(), file()];
+        assert_eq!((total(&files), saturated(total(&files))), (2 * u128::from(u64::MAX), u64::MAX));
+    }
 
     #[test]
     fn only_names_that_the_store_gives_are_its_own() {

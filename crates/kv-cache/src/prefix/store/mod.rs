@@ -5,11 +5,16 @@
 //! means to hash its tokens and to open the files. The time of the last use is the time of the
 //! file's last modification.
 //!
+//! The folder has to be this user's own, writable by nobody else: checksums detect damage, not
+//! forgery. Entries are regular files; links are not followed, and pipes are not waited for.
+//!
 //! Several processes may share a folder. A file appears by renaming, complete or not at all; one
 //! that disappears while it is read stays readable.
 
 pub(super) mod entry;
+mod files;
 mod folder;
+mod size;
 
 use std::{
     fs::File,
@@ -20,9 +25,11 @@ use std::{
 };
 
 pub use entry::{EntryHeader, EntryId, FORMAT_VERSION, Missing};
+pub use files::{create_private, open_regular};
 use folder::Folder;
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
+use size::FolderSize;
 
 use super::{Fault, PrefixError, PrefixKey, Warning};
 use crate::Result;
@@ -140,16 +147,6 @@ struct Counters {
     unusable_blocks: AtomicU64,
 }
 
-/// Estimated size of the folder between two listings.
-#[derive(Debug)]
-struct FolderSize {
-    /// Bytes of all entries at the last listing, and of those written by this store since. Entries
-    /// removed since still count.
-    used_bytes: u64,
-    /// Bytes written since the last listing. Other processes may have written as much.
-    unlisted_bytes: u64,
-}
-
 impl PrefixStore {
     /// Opens the store in `folder`, which is created if need be, for blocks of `block_tokens`
     /// tokens. Entries of an earlier run are found at once; old files of interrupted writes are
@@ -160,7 +157,9 @@ impl PrefixStore {
     /// sixteenth of the limit.
     ///
     /// # Errors
-    /// [`PrefixError::File`] if the folder cannot be created, listed or cleaned.
+    /// [`PrefixError::File`] if the folder cannot be created, listed or cleaned;
+    /// [`PrefixError::ForeignFolder`] and [`PrefixError::SharedFolder`] if somebody else owns it or
+    /// may write to it.
     ///
     /// # Panics
     /// If `block_tokens` is zero.
@@ -169,7 +168,7 @@ impl PrefixStore {
         let folder = Folder::open(folder.into())?;
         let (n_deleted, used_bytes) = folder.shrink(limit_bytes)?;
         let counters = Counters { deleted_blocks: AtomicU64::new(n_deleted), ..Counters::default() };
-        let size = Mutex::new(FolderSize { used_bytes, unlisted_bytes: 0 });
+        let size = Mutex::new(FolderSize::listed(used_bytes));
         Ok(Self { folder, block_tokens, limit_bytes, size, counters })
     }
 
@@ -228,10 +227,9 @@ impl PrefixStore {
         let parts: Vec<&[u8]> = [encoded.as_slice()].into_iter().chain(payload.iter().copied()).collect();
         let bytes = encoded.len() as u64 + payload_bytes;
         self.make_room(bytes)?;
-        if let Err(error) = self.folder.write(block.id(), &parts, last_use(block.index())) {
-            self.size.lock().used_bytes -= bytes;
-            return Err(error.into());
-        }
+        let written = self.folder.write(block.id(), &parts, last_use(block.index()));
+        self.size.lock().settle(bytes, written.is_ok());
+        written?;
         self.counters.written_blocks.fetch_add(1, Relaxed);
         self.counters.written_bytes.fetch_add(bytes, Relaxed);
         Ok(Stored::Written)
@@ -343,24 +341,24 @@ impl PrefixStore {
             return Err(PrefixError::LargerThanStore { bytes, limit_bytes }.into());
         }
         let mut size = self.size.lock();
-        let is_full = bytes > limit_bytes.saturating_sub(size.used_bytes);
-        if is_full || size.unlisted_bytes > limit_bytes / 16 {
+        let is_full = bytes > limit_bytes.saturating_sub(size.bytes());
+        if is_full || size.unlisted_bytes() > limit_bytes / 16 {
             let spare = if is_full { limit_bytes / 10 } else { 0 };
-            let target = (limit_bytes - bytes).saturating_sub(spare);
-            let (n_deleted, used_bytes) = self.folder.shrink(target)?;
+            let others = bytes.saturating_add(size.reserved_bytes()).saturating_add(spare);
+            let (n_deleted, listed_bytes) = self.folder.shrink(limit_bytes.saturating_sub(others))?;
             self.counters.deleted_blocks.fetch_add(n_deleted, Relaxed);
-            *size = FolderSize { used_bytes, unlisted_bytes: 0 };
+            size.relist(listed_bytes);
         }
-        size.used_bytes += bytes;
-        size.unlisted_bytes += bytes;
+        size.reserve(bytes);
         Ok(())
     }
 
     /// Opens an entry and verifies all but its payload; the file stands at the payload then. `None`
     /// if there is no such entry.
     fn open_entry(&self, id: EntryId) -> Result<Option<(File, EntryHeader)>, Fault> {
-        let mut file = match File::open(self.folder.path_of(id)) {
-            Ok(file) => file,
+        let mut file = match files::open_regular(&self.folder.path_of(id)) {
+            Ok(Some(file)) => file,
+            Ok(None) => return Err(Fault::NotRegular),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(Fault::Unreadable(error)),
         };
