@@ -32,8 +32,8 @@ impl Sequence {
     /// Begins a step of `n_tokens` tokens: allocates their memory and pins the present blocks. A
     /// partial block that is shared, or not hot, is copied.
     ///
-    /// Tables and handles are allocated for 64 blocks at a time, or as many as the step needs; steps
-    /// between those allocate nothing.
+    /// Tables and handles are allocated for 64 blocks at a time, or as many as the step needs;
+    /// steps between those allocate nothing.
     ///
     /// # Errors
     /// [`Error::Full`] beyond the capacity; [`Error::Memory`], [`Error::BudgetReached`] and
