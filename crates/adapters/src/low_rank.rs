@@ -7,8 +7,7 @@ use ruvllm_kernels::Kernels;
 use ruvllm_kernels::quant::{PackedMatrix, SharedBytes};
 use ruvllm_kernels::rows::MatrixView;
 
-/// What an adapter adds to the products of one input: `B (A x)` for each of them, with the scale in
-/// `B`.
+/// LoRA update of the products of one input: `B (A x)` for each of them, with the scale in `B`.
 ///
 /// The first half is one product with [`shrink`](Self::shrink) for all targets, the second an
 /// [`expand`](Self::expand) of its result for each target.

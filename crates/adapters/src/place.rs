@@ -64,11 +64,11 @@ pub struct BaseModel {
     pub ffn_dim: usize,
     /// Logits.
     pub vocab_size: usize,
-    /// Whether rows of query and key matrices lie as GGUF files of Llama have them: the two halves
-    /// of a head interleaved.
+    /// Rows of query and key matrices are in the order of Llama's GGUF files: the two halves of a
+    /// head interleaved.
     pub interleaved_heads: bool,
-    /// Whether the file of the model has queries, keys and values in one tensor and gate and up in
-    /// another, under the name of up.
+    /// The model's file has queries, keys and values in one tensor, and gate and up in another,
+    /// under the name of up.
     pub joint_projections: bool,
 }
 

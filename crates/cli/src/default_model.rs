@@ -120,8 +120,7 @@ impl ModelChoice {
     }
 }
 
-/// What the store has under the name `path`; `None` for what exists as a file, and for what can
-/// only be one.
+/// Stored model of the name `path`; `None` for an existing file and for a path that is no name.
 fn from_store(path: &Path) -> Option<Result<StoredModel, ruvllm_hub::Error>> {
     let name = path.to_str()?;
     let is_name = name.starts_with("hf://") || !name.contains(['/', '\\']);

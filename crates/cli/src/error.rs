@@ -258,8 +258,8 @@ pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The error and its causes on one line: `what: why: why`.
 ///
-/// What two neighbours both say is said once, and line breaks and control characters (file contents
-/// may appear in messages) become visible escapes.
+/// Repetition between an error and its source is left out; line breaks and control characters (file
+/// contents may appear in messages) become visible escapes.
 pub(crate) fn one_line(error: &dyn std::error::Error) -> String {
     let mut parts = vec![error.to_string()];
     let mut cause = error.source();

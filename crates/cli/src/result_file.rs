@@ -8,7 +8,7 @@ use std::process;
 /// Readers of a new file. A file that is replaced keeps its permissions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Readers {
-    /// Those whom the user's umask allows.
+    /// Permissions that the user's umask allows.
     Umask,
     /// The user alone (mode 0600).
     Owner,

@@ -28,8 +28,7 @@ const MAX_CONFIG_BYTES: u64 = 1 << 20;
 /// all matrices of 126 layers take 300 KB.
 const MAX_HEADER_BYTES: u64 = 4 << 20;
 
-/// What comes before a layer's number in the names of decoders, alone or beside an encoder of
-/// images.
+/// Prefixes of a layer's number in tensor names of decoders, alone or beside an image encoder.
 const LAYERS: [&str; 4] =
     ["model.layers.", "layers.", "model.language_model.layers.", "language_model.model.layers."];
 

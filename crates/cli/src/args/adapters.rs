@@ -49,8 +49,8 @@ pub(crate) fn named_adapter(text: &str) -> Result<NamedAdapter, String> {
     Ok(NamedAdapter { name: name.to_owned(), source: AdapterSource { path: PathBuf::from(path), scale } })
 }
 
-/// What stands before a `@SCALE`, and the scale; 1 without one. An `@` with something else behind
-/// it is part of a name.
+/// Splits `TEXT@SCALE` into text and scale; the scale is 1 without one. An `@` before anything else
+/// is part of the text.
 pub(crate) fn scaled(text: &str) -> Result<(&str, f32), String> {
     match text.rsplit_once('@').map(|(before, scale)| (before, scale.parse::<f32>().is_ok(), scale)) {
         Some((before, true, scale)) => {

@@ -11,7 +11,7 @@ use super::values;
 use crate::error::{Error, Result};
 use crate::user_folders;
 
-/// What commands that generate text have in common. The groups with headings come last: a heading
+/// Flags shared by the commands that generate text. The groups with headings come last: a heading
 /// holds for all that follows.
 // The hidden aliases are the names of llama.cpp where they differ.
 #[derive(Debug, Args)]

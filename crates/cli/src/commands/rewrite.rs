@@ -1,5 +1,5 @@
-//! What commands share that write a model into another file: threads, progress, Ctrl-C, and a look
-//! at what is there.
+//! Shared parts of the commands that write a model into another file: threads, progress, Ctrl-C,
+//! and a check of the output path.
 
 use std::fs;
 use std::io;
