@@ -80,7 +80,7 @@ pub struct GatherKernel {
     pub scale_bits: u32,
 }
 
-/// RMSNorm of query and key heads in place.
+/// `RMSNorm` of query and key heads in place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct HeadNormKernel {
     /// Query heads.
@@ -234,7 +234,7 @@ pub enum Kernel {
     Attention(AttentionKernel),
     /// Sum of the splits of attention.
     MergeSplits(MergeKernel),
-    /// RMSNorm of heads.
+    /// `RMSNorm` of heads.
     HeadNorm(HeadNormKernel),
     /// Sum in place.
     Add(AddKernel),

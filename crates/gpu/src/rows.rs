@@ -181,7 +181,7 @@ impl Gpu {
         self.prepare(&kernel, buffers, (workgroups_per_row(&key), rows))
     }
 
-    /// RMSNorm of each query and key head in place. `qkv`: f32, `[rows, heads + 2 kv_heads,
+    /// `RMSNorm` of each query and key head in place. `qkv`: f32, `[rows, heads + 2 kv_heads,
     /// head_dim]`, whose values stay; `weights`: f32, `[2, head_dim]`, of queries and of keys.
     ///
     /// # Numerics

@@ -1,7 +1,7 @@
-//! RMSNorm of heads: a workgroup per head.
+//! `RMSNorm` of heads: a workgroup per head.
 //!
-//! Thread `t` has the 4-value words `t`, `t + 64`, ... and adds their squares; the threads' sums are
-//! added by a binary tree.
+//! Thread `t` has the 4-value words `t`, `t + 64`, ... and adds their squares; the threads' sums
+//! are added by a binary tree.
 
 use super::Code;
 use super::output::entry;

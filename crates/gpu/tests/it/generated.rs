@@ -61,6 +61,13 @@ pub(crate) fn kernels() -> Vec<Kernel> {
             }));
         }
     }
+    kernels.extend(row_kernels());
+    kernels.extend(attention_kernels());
+    kernels
+}
+
+fn row_kernels() -> Vec<Kernel> {
+    let mut kernels = Vec::new();
     let eps = 1e-5_f32.to_bits();
     let gated = [RowOp::Gated(Activation::Silu), RowOp::Gated(Activation::GeluTanh)];
     for op in [RowOp::Copy, RowOp::RmsNorm(eps), RowOp::AddRmsNorm(eps)].into_iter().chain(gated) {
@@ -71,6 +78,20 @@ pub(crate) fn kernels() -> Vec<Kernel> {
     for layout in [RopeLayout::Halves, RopeLayout::Interleaved] {
         kernels.push(Kernel::Rope(RopeKernel { heads: 32, head_dim: 128, rotary_dim: 64, layout }));
     }
+    kernels.extend([
+        Kernel::Add(AddKernel { values: 4097, period: 4097 }),
+        Kernel::Add(AddKernel { values: 4096, period: 1024 }),
+        Kernel::CopyRow(4096),
+        Kernel::HeadNorm(HeadNormKernel { heads: 8, kv_heads: 2, head_dim: 128, eps_bits: eps }),
+        Kernel::Argmax(128_256),
+        Kernel::ArgmaxMerge(126),
+        Kernel::Read(4096),
+    ]);
+    kernels
+}
+
+fn attention_kernels() -> Vec<Kernel> {
+    let mut kernels = Vec::new();
     for (heads, kv_heads, head_dim) in [(32, 8, 128), (16, 16, 128), (8, 4, 256), (12, 1, 96), (14, 2, 64)] {
         let rope = RopeKernel { heads, head_dim, rotary_dim: head_dim, layout: RopeLayout::Halves };
         kernels.push(Kernel::RopeKv(RopeKvKernel { rope, kv_heads }));
@@ -88,15 +109,6 @@ pub(crate) fn kernels() -> Vec<Kernel> {
             kernels.push(Kernel::MergeSplits(MergeKernel { heads, head_dim, window: None, quantize }));
         }
     }
-    kernels.extend([
-        Kernel::Add(AddKernel { values: 4097, period: 4097 }),
-        Kernel::Add(AddKernel { values: 4096, period: 1024 }),
-        Kernel::CopyRow(4096),
-        Kernel::HeadNorm(HeadNormKernel { heads: 8, kv_heads: 2, head_dim: 128, eps_bits: eps }),
-        Kernel::Argmax(128_256),
-        Kernel::ArgmaxMerge(126),
-        Kernel::Read(4096),
-    ]);
     kernels
 }
 
