@@ -1,4 +1,4 @@
-//! What a model computes with: the seam between the generation loop and what makes logits of
+//! Inference backends: the trait between the generation loop and the code that computes logits from
 //! tokens.
 //!
 //! ```text
@@ -49,7 +49,7 @@ use crate::session::Session;
 /// }
 /// ```
 pub trait InferenceBackend: Send + Sync {
-    /// What people call it: `native`, `candle`.
+    /// Name of the backend in messages and options: `native`, `candle`.
     fn name(&self) -> &str;
 
     /// Shape and names of the model.

@@ -13,7 +13,7 @@ pub trait BackendSession: Send {
     /// Tokens in the sequence.
     fn len(&self) -> usize;
 
-    /// Whether there are none.
+    /// True if the sequence has no tokens.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
