@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 pub struct AdapterSource {
     /// A PEFT folder, its `.safetensors` file, or a GGUF adapter.
     pub path: PathBuf,
-    /// What its changes are multiplied by; 1 is as it was trained.
+    /// Multiplier of the adapter's update; 1 = as trained.
     pub scale: f32,
 }
 

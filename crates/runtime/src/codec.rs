@@ -166,7 +166,7 @@ impl TextCodec {
     }
 }
 
-/// How much there is; the vocabulary would be too long.
+/// Prints the vocabulary's size; the vocabulary would be too long.
 impl fmt::Debug for TextCodec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TextCodec").field("vocab_size", &self.vocab_size).finish_non_exhaustive()

@@ -85,7 +85,7 @@ impl Engine {
     }
 }
 
-/// What a generation needs to know of its backend.
+/// Properties of a backend that a generation depends on.
 pub(crate) struct Facts<'b> {
     pub(crate) codec: &'b TextCodec,
     /// The kernels of the sampler.
@@ -194,7 +194,7 @@ struct Generation<'a> {
     cached: usize,
 }
 
-/// How many tokens there may be.
+/// Token limits of a generation.
 struct Limit {
     /// Generated ones.
     tokens: usize,
