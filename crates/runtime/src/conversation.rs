@@ -60,8 +60,8 @@ impl Conversation<'_> {
     /// Generates text for one request: see [`Engine::generate`].
     ///
     /// # Errors
-    /// Those of [`Engine::generate`]. After an error from the run the next request computes its
-    /// whole prompt; one that was refused before it ran changes nothing.
+    /// As [`Engine::generate`]. After an error from the run the next request computes its whole
+    /// prompt; one that was refused before it ran changes nothing.
     pub fn generate(
         &mut self,
         request: &GenerateRequest,

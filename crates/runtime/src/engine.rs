@@ -211,7 +211,7 @@ impl Engine {
     /// template and what the messages say, which this text no longer does.
     ///
     /// # Errors
-    /// Those of [`chat_template`](Self::chat_template); [`Error::Chat`] if the template refuses the
+    /// As [`chat_template`](Self::chat_template); [`Error::Chat`] if the template refuses the
     /// messages.
     pub fn render_chat(&self, messages: &[Message], tools: Option<&serde_json::Value>) -> Result<String> {
         self.codec.render_chat(messages, tools)
@@ -231,7 +231,7 @@ impl Engine {
     /// As [`encode_prompt`](Self::encode_prompt), and ends when `cancel` is set.
     ///
     /// # Errors
-    /// Those of [`encode_prompt`](Self::encode_prompt), and [`Error::Cancelled`].
+    /// As [`encode_prompt`](Self::encode_prompt), and [`Error::Cancelled`].
     pub fn encode_prompt_until(&self, prompt: &Prompt, cancel: &CancelToken) -> Result<Vec<TokenId>> {
         self.codec.encode_prompt_until(prompt, cancel)
     }

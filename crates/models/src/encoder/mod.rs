@@ -73,7 +73,7 @@ impl Encoder {
         &self.config
     }
 
-    /// Where the weights are and how large they are.
+    /// Size of the weights in bytes, by place.
     pub fn weight_bytes(&self) -> WeightBytes {
         self.weights.bytes
     }

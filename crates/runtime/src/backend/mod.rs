@@ -76,7 +76,7 @@ pub trait InferenceBackend: Send + Sync {
     /// Generates text for one request: see [`Engine::generate`], which this is for an engine.
     ///
     /// # Errors
-    /// Those of [`Engine::generate`], [`Error::AdapterBackend`] for a request with an adapter, and
+    /// As [`Engine::generate`], [`Error::AdapterBackend`] for a request with an adapter, and
     /// what the backend's sessions report.
     fn generate(
         &self,

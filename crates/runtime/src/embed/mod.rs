@@ -89,7 +89,7 @@ enum AnyModel {
 
 impl Embedder {
     /// Opens a model file or folder and makes it ready; `progress` is told how far the weights are.
-    /// What options say of keys and values, the context and prefixes means nothing to encoders.
+    /// Options of keys and values, the context and prefixes have no effect on encoders.
     ///
     /// # Errors
     /// As [`Engine::load`].

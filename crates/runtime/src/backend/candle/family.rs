@@ -43,7 +43,7 @@ impl Family {
     /// The family of a folder whose configuration file is `json`.
     ///
     /// # Errors
-    /// What candle lacks for it.
+    /// Description of the feature that candle lacks.
     pub(super) fn of(config: &ModelConfig, json: &Map<String, Value>) -> Result<Self, String> {
         let family = match config.architecture.as_str() {
             "llama" if is_mistral(json) => Self::Mistral,
