@@ -32,9 +32,9 @@ const PROGRESS_BYTES: u64 = 64 << 10;
 /// One file on its way.
 pub(super) struct Transfer<'a> {
     pub(super) hub: &'a Hub,
-    /// Where the file is asked for.
+    /// URL of the file.
     pub(super) url: &'a str,
-    /// How messages call it.
+    /// Name in messages.
     pub(super) name: &'a str,
     pub(super) facts: &'a FileFacts,
     pub(super) partial: &'a Partial,
@@ -66,13 +66,13 @@ impl From<Failure> for Missed {
     }
 }
 
-/// What the connections share.
+/// State shared by the connections.
 struct TransferState {
     counts: Mutex<Counts>,
     is_stopped: AtomicBool,
 }
 
-/// What has arrived.
+/// Received pieces and bytes.
 struct Counts {
     pieces: Pieces,
     /// Bytes of this run, those that came twice included.
@@ -123,7 +123,7 @@ impl Transfer<'_> {
         });
         let counts = state.counts.into_inner();
         let saved = self.partial.save(self.facts, &counts.pieces);
-        // What went wrong first says more.
+        // The first failure says more.
         outcome?;
         saved?;
         Ok(counts.received)
