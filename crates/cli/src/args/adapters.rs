@@ -8,7 +8,7 @@ use ruvllm::{AdapterSource, Engine};
 use super::values::finite;
 use crate::error::Result;
 
-/// What changes the model.
+/// Options of LoRA adapters.
 #[derive(Debug, Args)]
 pub(crate) struct AdapterArgs {
     /// Change the model by a LoRA, PATH or PATH@SCALE; repeatable, changes add up
