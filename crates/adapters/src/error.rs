@@ -1,4 +1,4 @@
-//! What can be wrong with an adapter.
+//! Errors of adapters.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ pub enum Error {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         #[source]
         source: std::io::Error,
     },
@@ -24,12 +24,12 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
-    /// What is wrong in a file.
+    /// A file has a fault.
     #[error("cannot use the adapter {}", path.display())]
     InFile {
         /// The file or folder.
         path: PathBuf,
-        /// What it is.
+        /// The fault.
         #[source]
         source: Box<Error>,
     },
@@ -38,21 +38,21 @@ pub enum Error {
     Gguf {
         /// The file.
         path: PathBuf,
-        /// What the reader said.
+        /// Error of the GGUF reader.
         #[source]
         source: Box<gguf_rs_lite::Error>,
     },
     /// The weights are no valid safetensors file.
     #[error("its weights are no valid safetensors file")]
     Safetensors {
-        /// What the reader said.
+        /// Error of the safetensors reader.
         #[source]
         source: safetensors::SafeTensorError,
     },
     /// The configuration is not JSON of the expected form.
     #[error("its adapter_config.json cannot be read")]
     Config {
-        /// What the parser said.
+        /// Error of the JSON parser.
         #[source]
         source: serde_json::Error,
     },
@@ -102,7 +102,7 @@ pub enum Error {
     /// An adapter does more than LoRA.
     #[error("it is more than a plain LoRA: {what}")]
     Unsupported {
-        /// What it does.
+        /// Name of the unsupported feature.
         what: String,
     },
     /// There are no factors.
@@ -192,7 +192,7 @@ pub enum Error {
     Sizes {
         /// The matrix.
         name: String,
-        /// What it is.
+        /// Projection that the matrix adapts.
         projection: crate::Projection,
         /// Inputs and outputs.
         found: [usize; 2],
@@ -206,15 +206,15 @@ pub enum Error {
         name: String,
         /// Its layer.
         layer: usize,
-        /// Those of the model.
+        /// Number of layers of the model.
         n_layers: usize,
     },
     /// The pool has no room.
     #[error("no memory for an adapter of {bytes} bytes")]
     Memory {
-        /// What it takes.
+        /// Size of the adapter in bytes.
         bytes: usize,
-        /// What the pool said.
+        /// Error of the page pool.
         #[source]
         source: ruvllm_memory::Error,
     },
