@@ -17,7 +17,7 @@ pub enum Error {
     Json {
         /// The command line.
         command: String,
-        /// Where the parser stopped.
+        /// Error of the JSON parser.
         #[source]
         source: serde_json::Error,
     },
@@ -40,7 +40,7 @@ pub enum Error {
     /// A peer was named that this program cannot drive.
     #[error("unknown peer `{name}`; known: llama-bench=PATH, lbench=PATH, json=PATH")]
     UnknownPeer {
-        /// What was given for `--peer`.
+        /// Value of `--peer`.
         name: String,
     },
     /// A peer run was asked for without a model.
