@@ -53,7 +53,7 @@ enum Command {
     ///
     /// Not part of `ci`: each builds anew and takes minutes.
     Sanitize {
-        /// What to look for
+        /// Kind of fault to look for
         #[arg(value_enum)]
         sanitizer: Sanitizer,
     },
