@@ -258,8 +258,8 @@ impl Generation<'_> {
 struct Output<'a> {
     stream: Option<TokenStream<'a>>, // none once it has ended
     matcher: StopMatcher,
-    piece: String, // what the matcher released last
-    text: String,  // what the callback got
+    piece: String, // released last by the matcher
+    text: String,  // passed to the callback
     on_text: &'a mut dyn FnMut(&str) -> ControlFlow<()>,
 }
 

@@ -13,7 +13,7 @@ pub(super) struct Family {
     pub(super) model_types: &'static [&'static str],
     /// Value of `general.architecture`.
     pub(super) architecture: &'static str,
-    /// Hyperparameter fields, and the keys that are written.
+    /// Hyperparameters: defaults of fields, and the keys that are written.
     pub(super) form: Form,
     /// Name parts of tensors.
     pub(super) names: &'static Names,
@@ -27,7 +27,7 @@ pub(super) struct Family {
     pub(super) activations: &'static [&'static str],
 }
 
-/// Hyperparameters by model type.
+/// Decoder or encoder, with its hyperparameters.
 #[derive(Debug)]
 pub(super) enum Form {
     /// The next token.

@@ -100,7 +100,7 @@ pub(super) fn list(model: &Hyperparameters, is_multimodal: bool, stored: Vec<Sto
     Ok(tensors)
 }
 
-/// Assignment of a folder's tensor.
+/// Destination of a folder's tensor.
 enum Place {
     At(Target),
     /// It follows from others, or belongs to a part that is not for text.
