@@ -1,11 +1,11 @@
-//! Why a command of `cargo xtask` could not finish.
+//! Errors of `cargo xtask`.
 
 use std::path::PathBuf;
 
 /// The result of everything in this package.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a command could not finish.
+/// Errors of a command.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -69,7 +69,7 @@ pub enum Error {
         step: &'static str,
         /// A command line that runs this step alone.
         rerun: String,
-        /// Why.
+        /// Error of the step.
         #[source]
         source: Box<Error>,
     },

@@ -36,7 +36,7 @@ pub struct Adapter {
 struct Placed<'a> {
     file: &'a LoraFile,
     update: &'a Update,
-    /// That of the file and of the part.
+    /// Scale of the file times that of the part.
     scale: f32,
     targets: Vec<Target>,
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 /// Result with this crate's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why an adapter cannot be used.
+/// Errors of loading an adapter.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -166,9 +166,9 @@ pub enum Error {
     Rank {
         /// The matrix.
         name: String,
-        /// That of the factors.
+        /// Rank of the factors.
         found: usize,
-        /// That of the configuration.
+        /// Rank in the configuration.
         expected: usize,
     },
     /// A value or scale that is not a number.
@@ -180,9 +180,9 @@ pub enum Error {
     /// The adapter says that it is for another architecture.
     #[error("it is for the architecture {found}, the model's is {expected}")]
     Architecture {
-        /// That of the adapter.
+        /// Architecture of the adapter.
         found: String,
-        /// That of the model.
+        /// Architecture of the model.
         expected: String,
     },
     /// The adapter is for a model of other sizes.

@@ -55,7 +55,7 @@ impl LowRank {
     /// `target`, or of its values from `column` on: `out` is `[rows, columns]`.
     ///
     /// # Numerics
-    /// That of [`Kernels::add_product`]: what a value gets depends on nothing but its row.
+    /// As [`Kernels::add_product`]: what a value gets depends on nothing but its row.
     ///
     /// # Panics
     /// If the lengths are not those of the site.

@@ -6,7 +6,7 @@
 
 use std::path::PathBuf;
 
-/// Why a command failed.
+/// Errors of a command.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum Error {

@@ -76,7 +76,7 @@ impl TextSink {
     /// Ends the last line; whether somebody still reads.
     ///
     /// # Errors
-    /// Why text could not be written.
+    /// Reason that text could not be written.
     pub(crate) fn finish(self) -> Result<Reader> {
         match self.failure {
             Some(error) => Err(error),

@@ -4,7 +4,7 @@ use ruvllm::{Reason, Warning};
 
 use crate::output::bytes;
 
-/// Why a setting is what it is.
+/// Text of the reason for a setting.
 pub(crate) fn reason(reason: &Reason) -> String {
     match *reason {
         Reason::Asked => "asked for".to_owned(),

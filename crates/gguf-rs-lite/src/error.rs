@@ -79,7 +79,7 @@ impl fmt::Display for Quoted<'_> {
     }
 }
 
-/// Why a GGUF file could not be opened, read or written.
+/// Errors of opening, reading and writing GGUF files.
 ///
 /// Errors about the content of a file carry the [`Place`]; see [`Error::place`].
 #[derive(Debug, thiserror::Error)]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::names::visible;
 
-/// Why a model could not be fetched, found or removed.
+/// Errors of fetching, finding and removing models.
 ///
 /// After a failed download the bytes that arrived stay in the store, unless the variant says
 /// otherwise; the same call continues with them. A failure never touches a model that is complete.

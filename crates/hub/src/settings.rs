@@ -31,7 +31,8 @@ pub struct HubSettings {
     /// before the host are refused: the address stands in manifests and messages, and who asks is
     /// said by [`Self::token`].
     pub endpoint: String,
-    /// Who asks. Sent to scheme, host and port of the endpoint alone, never to where it redirects.
+    /// Access token of the caller. Sent to scheme, host and port of the endpoint alone, never to
+    /// where it redirects.
     pub token: Option<Token>,
     /// Places searched for a token, for messages.
     pub token_hint: String,

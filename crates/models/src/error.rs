@@ -5,7 +5,7 @@ use std::path::PathBuf;
 /// Result with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a model could not be loaded or run.
+/// Errors of loading and running models.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -26,9 +26,9 @@ pub(crate) const MAX_TOKENS: &str = "ruvllm.embedding.max_tokens";
 pub enum Pooling {
     /// The mean of all.
     Mean,
-    /// That of the last token, which in a decoder has seen all others.
+    /// State of the last token, which in a decoder has seen all others.
     Last,
-    /// That of the first token, where encoders put a token of no other meaning.
+    /// State of the first token, where encoders put a token of no other meaning.
     Cls,
 }
 

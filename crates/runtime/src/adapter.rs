@@ -41,8 +41,7 @@ impl Engine {
         self.model.adapter(&parts, self.kv.pool(), &request).map(Arc::new).map_err(failed)
     }
 
-    /// Lets requests that name no adapter, and everything that is measured, be computed with this
-    /// one.
+    /// Sets the default adapter: that of requests which name none, and of measurements.
     pub fn set_adapter(&mut self, adapter: Option<Arc<Adapter>>) {
         self.adapter = adapter;
     }

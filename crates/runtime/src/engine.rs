@@ -41,7 +41,7 @@ pub struct Engine {
     /// For requests that name no policy.
     pub(crate) pressure: PressurePolicy,
     pub(crate) quality: QualityMemory,
-    /// That of requests that name none.
+    /// Adapter of requests that name none.
     pub(crate) adapter: Option<Arc<Adapter>>,
     pub(crate) source: ModelSource,
     /// Embedding defaults from the model's files.

@@ -6,7 +6,7 @@ use ruvllm_text::TokenId;
 /// Result with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why the engine could not do what it was asked. A failed request leaves the engine as it was.
+/// Errors of the engine. A failed request leaves the engine as it was.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

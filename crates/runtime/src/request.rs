@@ -60,7 +60,7 @@ pub struct GenerateRequest {
     pub stop: Vec<String>,
     /// Goes on after an end-of-text or end-of-turn token, for measurements.
     pub ignore_eos: bool,
-    /// Whom the keys and values count for: a tenant of the pool of the engine's
+    /// Tenant charged for the keys and values, of the pool of the engine's
     /// [`kv_store`](crate::Engine::kv_store), within its quotas. A tenant's prompts begin with
     /// prefixes of its own only, so that nobody learns from the time to the first token what
     /// another one has asked. Default: the root.
@@ -93,7 +93,7 @@ impl GenerateRequest {
     }
 }
 
-/// Why a generation ended.
+/// Reason that a generation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FinishReason {
     /// The model ended the text or turn, or a stop string was met.
@@ -159,7 +159,7 @@ pub struct Completion {
     pub prompt_tokens: usize,
     /// Prompt tokens served from the prefix cache or an earlier turn.
     pub cached_tokens: usize,
-    /// Why it ended.
+    /// Reason that it ended.
     pub finish_reason: FinishReason,
     /// The seed of the draws: repeating the request with it repeats the output.
     pub seed: u64,

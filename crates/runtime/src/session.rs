@@ -145,15 +145,15 @@ impl<'e> Session<'e> {
         if common < self.cache.len() && self.cache.released() > 0 { 0 } else { common }
     }
 
-    /// Lets later sequences of the tenant begin with this one, whose tokens `tokens` are, and those
-    /// of all tenants with the first `shared_tokens` of them.
+    /// Stores the sequence, whose tokens are `tokens`, as a prefix for later sequences of the
+    /// tenant, and the first `shared_tokens` of them for those of all tenants.
     pub(crate) fn keep(&mut self, tokens: &[TokenId], shared_tokens: usize) {
         if let Some(prefixes) = self.prefixes {
             prefixes.keep(&mut self.cache, self.adapter.as_deref(), tokens, shared_tokens);
         }
     }
 
-    /// Lets later sequences of the tenant begin with what became of the quality target.
+    /// Stores the state of the quality target as the start of the tenant's later sequences.
     pub(crate) fn remember_quality(&mut self, memory: &QualityMemory) {
         if let Some(watch) = &mut self.watch {
             watch.remember(memory, &self.cache);

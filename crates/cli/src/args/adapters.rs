@@ -17,7 +17,7 @@ pub(crate) struct AdapterArgs {
 }
 
 impl AdapterArgs {
-    /// Lets all that the engine computes be changed.
+    /// Loads the adapters and makes them the engine's default.
     ///
     /// # Errors
     /// An adapter that cannot be read or is for another model.

@@ -79,7 +79,7 @@ struct PrefixArgs {
     prefix_limit: usize,
 }
 
-/// When prefixes are written to files.
+/// Setting of the prefix cache on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum PrefixFiles {
     Off,

@@ -40,7 +40,7 @@ pub(super) struct Transfer<'a> {
     pub(super) partial: &'a Partial,
 }
 
-/// Why the pieces did not all arrive.
+/// Reason that the pieces did not all arrive.
 pub(super) enum Stop {
     /// The server sends whole files only.
     NoRanges,
@@ -54,7 +54,7 @@ impl From<Error> for Stop {
     }
 }
 
-/// Why one request did not bring its piece.
+/// Reason that one request did not bring its piece.
 enum Missed {
     NoRanges,
     Failure(Failure),
@@ -77,7 +77,7 @@ struct Counts {
     pieces: Pieces,
     /// Bytes of this run, those that came twice included.
     received: u64,
-    /// When the pieces were last recorded.
+    /// Time at which the pieces were last recorded.
     recorded: Instant,
 }
 

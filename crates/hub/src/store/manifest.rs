@@ -45,7 +45,7 @@ pub(crate) struct Manifest {
     pub(crate) commit: String,
     /// Path of what a program opens; empty for the folder.
     pub(crate) model: String,
-    /// When, in seconds since 1970.
+    /// Time of the pull, in seconds since 1970.
     pub(crate) pulled_unix: u64,
     pub(crate) files: Vec<StoredFile>,
 }

@@ -57,7 +57,7 @@ pub(super) struct Decoder {
     pub(super) writes_rotary_dim: bool,
     /// Base of the rotary embedding; `None`: readers have a default.
     pub(super) rope_base: Option<f64>,
-    /// That of layers with a window, where it is another one.
+    /// Base in layers with a window, if different.
     pub(super) window_rope_base: Option<f64>,
     /// Scales long contexts by `LongRoPE`, and not by `YaRN`.
     pub(super) has_long_rope: bool,

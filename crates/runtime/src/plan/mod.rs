@@ -48,11 +48,11 @@ impl ModelSize {
 pub struct Choice<T> {
     /// The setting.
     pub value: T,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
 }
 
-/// Why a setting is what it is.
+/// Reason for a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {

@@ -459,7 +459,7 @@ fn bytes_of(chain: &[Entry]) -> u64 {
     chain.iter().map(Entry::payload_bytes).fold(0, u64::saturating_add)
 }
 
-/// Why a stored block could not be used.
+/// Reason that a stored block could not be used.
 enum LoadError {
     Store(ruvllm_kv_cache::Error),
     Cache,

@@ -179,7 +179,7 @@ impl WriteQueue {
         }
     }
 
-    /// Lets the thread end once it has written what waits.
+    /// Closes the queue: the thread ends once it has written the waiting blocks.
     fn close(&self) {
         self.state.lock().is_closed = true;
         self.changed.notify_all();
@@ -225,7 +225,7 @@ impl WriteQueue {
     }
 }
 
-/// Whoever waits for the thread is let go when it ends, however it does.
+/// Guard of the thread: releases all waiters when the thread ends, also by a panic.
 struct EndOfWork<'a>(&'a WriteQueue);
 
 impl Drop for EndOfWork<'_> {

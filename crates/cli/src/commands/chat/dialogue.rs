@@ -97,7 +97,7 @@ impl<'e> Dialogue<'e> {
         Self { engine, conversation, messages, oldest, settings, adapters, turns: Vec::new() }
     }
 
-    /// Lets the model answer a message.
+    /// Generates the answer to a message, streamed to `on_text`.
     ///
     /// # Errors
     /// Whatever the engine says; the message is taken back then.
