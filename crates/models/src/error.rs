@@ -46,7 +46,7 @@ pub enum Error {
     NotAModelFolder {
         /// The folder.
         path: PathBuf,
-        /// Missing part, to follow "it has no" or alike.
+        /// Reason, such as a missing file.
         reason: &'static str,
     },
 

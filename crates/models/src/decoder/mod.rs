@@ -86,7 +86,7 @@ impl Model {
         &self.config
     }
 
-    /// Size of the weights in bytes, by place.
+    /// Bytes of the weights in shared and in private memory.
     pub fn weight_bytes(&self) -> WeightBytes {
         self.weights.bytes()
     }

@@ -73,7 +73,7 @@ impl Encoder {
         &self.config
     }
 
-    /// Size of the weights in bytes, by place.
+    /// Bytes of the weights in shared and in private memory.
     pub fn weight_bytes(&self) -> WeightBytes {
         self.weights.bytes
     }

@@ -43,7 +43,7 @@ pub struct LoadProgress<'a> {
     pub bytes_total: u64,
 }
 
-/// Size of a model's weights, by memory.
+/// Bytes of a model's weights in shared and in private memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WeightBytes {

@@ -49,7 +49,7 @@ use crate::session::Session;
 /// }
 /// ```
 pub trait InferenceBackend: Send + Sync {
-    /// Name of the backend in messages and options: `native`, `candle`.
+    /// Name of the backend in messages: `native`, `candle`.
     fn name(&self) -> &str;
 
     /// Shape and names of the model.

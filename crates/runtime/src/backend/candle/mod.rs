@@ -23,7 +23,7 @@ use super::{BackendSession, InferenceBackend};
 use crate::codec::TextCodec;
 use crate::error::{Error, Result};
 
-/// Name of the backend in messages and options.
+/// Name of the backend in messages.
 const NAME: &str = "candle";
 
 /// Longest context without being asked for more. Candle keeps masks of the square of the length.
