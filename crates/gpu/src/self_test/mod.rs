@@ -75,7 +75,7 @@ impl Report {
 /// Runs all checks `rounds` times on shapes and values drawn from `seed`.
 ///
 /// # Errors
-/// As for the device; a wrong result is no error but a [`Check`] that did not pass.
+/// Errors of the device; a wrong result is no error but a [`Check`] that did not pass.
 pub fn run(gpu: &Gpu, seed: u64, rounds: usize) -> Result<Vec<Check>> {
     let mut report = Report::default();
     for round in 0..rounds as u64 {

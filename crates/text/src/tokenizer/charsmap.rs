@@ -64,7 +64,7 @@ impl CharacterMap {
     }
 }
 
-/// Offset of a node's children, to be XORed with their byte.
+/// Offset of a node's children, to be combined with their byte by XOR.
 fn offset(unit: u32) -> usize {
     ((unit >> 10) << ((unit & (1 << 9)) >> 6)) as usize
 }
