@@ -53,7 +53,7 @@ enum Command {
     ///
     /// Not part of `ci`: each builds anew and takes minutes.
     Sanitize {
-        /// What to look for
+        /// Kind of fault to look for
         #[arg(value_enum)]
         sanitizer: Sanitizer,
     },
@@ -78,8 +78,8 @@ enum Command {
         #[arg(long)]
         update: bool,
     },
-    /// Checks the form of the tree: lengths of files and functions, widths of prose, READMEs,
-    /// cycles of files
+    /// Checks the form of the tree: lengths of files and functions, widths of prose, openings of
+    /// comments, READMEs, cycles of files
     Tidy {
         /// Prints files, lines and import cycles of each crate instead
         #[arg(long, conflicts_with = "fix")]

@@ -26,7 +26,7 @@ const LOOM_PROFILE: [&str; 4] = [
     "profile.dev.package.loom.opt-level=2",
 ];
 
-/// What to look for.
+/// Kind of fault to look for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Sanitizer {
     /// Accesses outside of allocations, and to freed ones
@@ -45,7 +45,7 @@ struct Fault {
     report: &'static str,
 }
 
-/// How long loom looks at each model.
+/// Time limit of loom for each model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bound {
     /// To the end.

@@ -30,12 +30,12 @@ pub(crate) struct Cli {
     #[arg(long, global = true)]
     pub(crate) json: bool,
 
-    /// What to do
+    /// Command to run
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
-/// What to do. The texts of the help are those of the argument structs.
+/// Subcommands. The texts of the help are those of the argument structs.
 #[derive(Debug, Subcommand)]
 #[allow(missing_docs)]
 pub(crate) enum Command {

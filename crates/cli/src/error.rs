@@ -1,4 +1,4 @@
-//! What can go wrong in the program, as one line for a person.
+//! Errors of the program, each one line for a person.
 //!
 //! Library errors arrive here with the thing they are about (a file, a flag); [`one_line`] joins an
 //! error with its causes. Most usage errors are not here: the argument parser finds them, see
@@ -6,7 +6,7 @@
 
 use std::path::PathBuf;
 
-/// Why a command failed.
+/// Errors of a command.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum Error {
@@ -18,12 +18,12 @@ pub(crate) enum Error {
         "no folder for stored prefixes: neither XDG_CACHE_HOME nor HOME is set; name one with --prefix-dir"
     )]
     NoCacheFolder,
-    /// What was given as a model is neither a GGUF file nor a Hugging Face folder that can be read.
+    /// The model argument is neither a GGUF file nor a Hugging Face folder that can be read.
     #[error("cannot open {path}")]
     Open {
         /// The file or folder.
         path: String,
-        /// What the reader said.
+        /// Error of the reader.
         #[source]
         source: ruvllm_models::Error,
     },
@@ -38,7 +38,7 @@ pub(crate) enum Error {
     NoSuchModel {
         /// The name.
         path: PathBuf,
-        /// What the store said.
+        /// Error of the store.
         #[source]
         source: ruvllm_hub::Error,
     },
@@ -50,7 +50,7 @@ pub(crate) enum Error {
     Model {
         /// Path, or the name of the default model.
         model: String,
-        /// What the model loader said.
+        /// Error of the model loader.
         #[source]
         source: ruvllm_models::Error,
     },
@@ -59,23 +59,23 @@ pub(crate) enum Error {
     Tokenizer {
         /// Path, or the name of the default model.
         model: String,
-        /// What the tokenizer said.
+        /// Error of the tokenizer loader.
         #[source]
         source: ruvllm_models::Error,
     },
     /// The tokenizer refused a text or a list of ids.
     #[error("{what}")]
     Tokens {
-        /// What was attempted.
+        /// Failed action, as a message.
         what: &'static str,
-        /// What the tokenizer said.
+        /// Error of the tokenizer.
         #[source]
         source: ruvllm_text::Error,
     },
     /// There is no usable chat template.
     #[error("cannot use the chat template; name another with --style or --template")]
     ChatTemplate {
-        /// What is wrong with it.
+        /// Fault of the template.
         #[source]
         source: ruvllm_models::Error,
     },
@@ -89,7 +89,7 @@ pub(crate) enum Error {
         action: &'static str,
         /// The file or folder.
         input: PathBuf,
-        /// What the writer said.
+        /// Error of the writer.
         #[source]
         source: Box<ruvllm_models::Error>,
     },
@@ -110,7 +110,7 @@ pub(crate) enum Error {
     ReadFile {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         #[source]
         source: std::io::Error,
     },
@@ -119,7 +119,7 @@ pub(crate) enum Error {
     WriteFile {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         #[source]
         source: std::io::Error,
     },
@@ -142,7 +142,7 @@ pub(crate) enum Error {
     TokenList {
         /// "standard input", "the arguments" or a path.
         origin: String,
-        /// What is wrong with it.
+        /// Fault in the list.
         reason: String,
     },
     /// There is nothing to continue.
@@ -175,7 +175,7 @@ pub(crate) enum Error {
     /// A line that begins with `/` is no command, or not one that works like that.
     #[error("{reason}")]
     ChatCommand {
-        /// What is wrong and what to do.
+        /// Fault and remedy.
         reason: String,
     },
     /// Something went wrong with a line of a script.
@@ -183,7 +183,7 @@ pub(crate) enum Error {
     ScriptLine {
         /// The line, counted from 1.
         line: usize,
-        /// What it was.
+        /// Error of the line.
         #[source]
         source: Box<Error>,
     },
@@ -192,7 +192,7 @@ pub(crate) enum Error {
     NoConversation {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Fault in the file.
         reason: String,
     },
     /// A file that is no saved conversation would be replaced by one.
@@ -204,7 +204,7 @@ pub(crate) enum Error {
     /// The line editor failed.
     #[error("cannot read from the terminal: {reason}")]
     Terminal {
-        /// What it said.
+        /// Message of the line editor.
         reason: String,
     },
     /// A benchmark without a test.
@@ -215,7 +215,7 @@ pub(crate) enum Error {
     Input {
         /// "standard input" or a path.
         origin: String,
-        /// What is wrong and what to do.
+        /// Fault and remedy.
         reason: String,
     },
 }

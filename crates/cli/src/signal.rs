@@ -31,12 +31,12 @@ pub(crate) fn cancel_on_interrupt() -> CancelToken {
 pub(crate) struct Interrupts(Arc<Mutex<State>>);
 
 struct State {
-    /// What runs; none between two answers.
+    /// Running answer; `None` between two answers.
     running: Option<CancelToken>,
     presses: usize,
-    /// How often it takes while one answer runs to end the program.
+    /// Number of presses during one answer that end the program.
     presses_to_end: usize,
-    /// Whether the program ends when nothing runs.
+    /// True if a press ends the program when nothing runs.
     ends_idle: bool,
 }
 

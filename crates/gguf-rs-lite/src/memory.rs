@@ -13,7 +13,7 @@ use crate::{
     map,
 };
 
-/// Where the bytes of a model file are while the model is open. The default: mapped, not locked.
+/// Memory of a model file's bytes while the model is open. The default: mapped, not locked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileMemory {
     /// Maps the file, so that the system reads its pages when they are first used and may drop them

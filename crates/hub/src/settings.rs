@@ -1,4 +1,4 @@
-//! How the client reaches a hub: endpoint, token, certificates, patience.
+//! Client settings: endpoint, token, certificates, timeouts and retries.
 
 use std::env;
 use std::fmt;
@@ -31,13 +31,14 @@ pub struct HubSettings {
     /// before the host are refused: the address stands in manifests and messages, and who asks is
     /// said by [`Self::token`].
     pub endpoint: String,
-    /// Who asks. Sent to scheme, host and port of the endpoint alone, never to where it redirects.
+    /// Access token of the caller. Sent to scheme, host and port of the endpoint alone, never to
+    /// where it redirects.
     pub token: Option<Token>,
-    /// Where a token would have been looked for; messages say it.
+    /// Places searched for a token, for messages.
     pub token_hint: String,
-    /// Whether downloads are forbidden.
+    /// True if downloads are forbidden.
     pub offline: bool,
-    /// Whether `ALL_PROXY`, `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY` of the environment apply.
+    /// True if `ALL_PROXY`, `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY` of the environment apply.
     pub proxy_of_environment: bool,
     /// Certificates to trust, as PEM; absent for those that are compiled in (Mozilla's).
     pub certificates: Option<Vec<u8>>,

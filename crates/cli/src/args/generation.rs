@@ -62,7 +62,7 @@ impl GenerationArgs {
     }
 }
 
-/// Whether later runs need not compute the beginning of their prompts again.
+/// Options of the prefix cache on disk.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Prefix cache")]
 struct PrefixArgs {
@@ -79,7 +79,7 @@ struct PrefixArgs {
     prefix_limit: usize,
 }
 
-/// When prefixes are written to files.
+/// Setting of the prefix cache on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum PrefixFiles {
     Off,
@@ -102,7 +102,7 @@ impl PrefixArgs {
     }
 }
 
-/// How the next token is chosen.
+/// Options of the sampler.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Sampling")]
 pub(crate) struct SamplingArgs {
@@ -130,7 +130,7 @@ pub(crate) struct SamplingArgs {
     #[arg(long, value_name = "X", default_value = "1", value_parser = values::above_zero)]
     repeat_penalty: f32,
 
-    /// How many recent tokens the penalties look at
+    /// Number of recent tokens that the penalties look at; 0 = none
     #[arg(long, value_name = "N", default_value = "64", value_parser = values::count)]
     repeat_last_n: usize,
 

@@ -74,10 +74,10 @@ pub(crate) fn bytes(text: &str) -> Result<usize, String> {
     bytes.filter(|&bytes| bytes > 0).ok_or_else(|| "expected bytes like 1048576, 512MiB or 2GiB".to_owned())
 }
 
-/// What `--kv` says about itself.
+/// Help text of `--kv`.
 pub(crate) const KV_HELP: &str = "Keys and values: f32, f16, bf16, q8, q4, kivi4, nuq3, kivi2, k4v2, tiered";
 
-/// How keys and values are stored.
+/// Parses the policy of keys and values.
 pub(crate) fn kv_policy(text: &str) -> Result<KvPolicy, String> {
     text.parse().map_err(|error: ruvllm_kv_cache::Error| error.to_string())
 }

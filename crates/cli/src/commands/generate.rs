@@ -78,7 +78,7 @@ struct Document<'a> {
     timings: TimingsDocument,
 }
 
-/// What became of a quality target.
+/// Outcome of a quality target.
 #[derive(Serialize)]
 struct KvQualityDocument {
     hot_tokens: usize,

@@ -13,7 +13,7 @@ use crate::default_model::ModelChoice;
 use crate::error::Result;
 use crate::{output, signal};
 
-/// What stands below the list of types.
+/// Help text below the list of types.
 const HELP: &str = "
 A type names the storage of most matrices. Types with _S, _M, _L or IQ4 in their name, and Q2_K, give more bits to the
 matrices that lose most; the output matrix gets Q6_K (or the type itself, from Q8_0 up) unless --pure is given.

@@ -17,7 +17,7 @@ use crate::signal;
 
 /// A model to be written into a file.
 pub(crate) struct Rewrite<'a> {
-    /// What is done, for messages.
+    /// Verb of the operation, for messages.
     pub(crate) action: &'static str,
     pub(crate) input: &'a Path,
     pub(crate) output: &'a Path,

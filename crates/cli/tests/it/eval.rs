@@ -32,8 +32,8 @@ fn perplexity_reads_standard_input() {
     assert_eq!(piped, named);
 }
 
-/// How far each format may move the perplexity of the default model from that with 32-bit keys and
-/// values, as a ratio.
+/// Largest relative change of the default model's perplexity with each format of keys and values,
+/// against F32.
 const KV_TOLERANCES: [(&str, f64); 4] = [("f16", 3e-3), ("bf16", 5e-3), ("q8", 5e-3), ("q4", 4e-2)];
 
 #[test]

@@ -13,7 +13,7 @@ use crate::program::{command, json_document};
 const ENDLESS: [&str; 8] =
     ["generate", "-n", "4000", "--logit-bias", "0=-inf", "--logit-bias", "2=-inf", "Once upon a time"];
 
-/// Whether SIGINT (bit 1) is in a set of signals that the process's `status` has.
+/// True if SIGINT (bit 1) is in the signal mask `set`, a field of `/proc/PID/status`.
 fn has_interrupt(child: &Child, set: &str) -> bool {
     let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix(set)?.strip_prefix(':')).map(str::trim);

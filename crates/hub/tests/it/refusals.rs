@@ -1,4 +1,4 @@
-//! What ends a pull before it begins: access, names, answers that are not understood.
+//! Pulls refused before they begin: access, names, answers that are not understood.
 
 use std::fs;
 use std::io::{Read, Write};

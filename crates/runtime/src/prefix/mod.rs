@@ -39,7 +39,7 @@ use writer::{WhenFull, WriteQueue, Writer};
 /// Most blocks that are evicted between two looks at the pool.
 const MOST_AT_ONCE: usize = 16;
 
-/// Whether the keys and values of prompts are kept for later requests that begin alike.
+/// Storage of prompt keys and values for reuse by requests with the same prefix.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum PrefixCaching {
     /// Every prompt is computed from its beginning.
@@ -52,7 +52,7 @@ pub enum PrefixCaching {
     /// private as the prompts. They are written behind the requests; a request whose blocks find no
     /// room in the queue waits at its end.
     Folder {
-        /// Where the files go; made when it is missing.
+        /// Folder of the files; created if missing.
         path: PathBuf,
         /// Most bytes of all files; the least recently used go first.
         limit_bytes: u64,
@@ -62,14 +62,14 @@ pub enum PrefixCaching {
     /// by later engines, as with [`Folder`](Self::Folder). No request waits for it: what finds no
     /// room in the queue is lost.
     Spill {
-        /// Where the files go; made when it is missing.
+        /// Folder of the files; created if missing.
         path: PathBuf,
         /// Most bytes of all files; the least recently used go first.
         limit_bytes: u64,
     },
 }
 
-/// What is known of earlier requests, and how it was used.
+/// Prefix cache: the keys and values of earlier requests, and counters of their use.
 pub(crate) struct PrefixCache {
     tree: PrefixTree<Block, PoolLeaves>,
     files: Option<Files>,
@@ -87,11 +87,11 @@ pub(crate) struct PrefixCache {
 struct Files {
     store: Arc<PrefixStore>,
     writer: Writer,
-    /// Whether blocks are written as soon as they are known, or only when they are evicted.
+    /// True if blocks are written as soon as they are known, false if only when evicted.
     at_once: bool,
 }
 
-/// What the prefix cache has done since the engine was loaded.
+/// Counters of the prefix cache since the engine was loaded.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct PrefixStatistics {
@@ -179,8 +179,8 @@ impl PrefixCache {
         })
     }
 
-    /// What the keys and values of a sequence depend on beside its tokens, its adapter included,
-    /// and its tenant: nobody else's prefixes are its business.
+    /// Key of a sequence's prefixes: everything beside its tokens that its keys and values depend
+    /// on, the adapter and the tenant included. Tenants never share prefixes.
     fn key_of(&self, sequence: &Sequence, adapter: Option<&Adapter>) -> PrefixKey {
         let mut key = self.key.clone();
         key.adapter = adapter.map(|adapter| AdapterVersion { id: hex(adapter.digest()).into(), version: 0 });
@@ -311,7 +311,7 @@ impl PrefixCache {
         }
     }
 
-    /// Whether there is a folder.
+    /// True if prefixes are stored in a folder.
     pub(crate) fn has_files(&self) -> bool {
         self.files.is_some()
     }
@@ -327,8 +327,7 @@ impl PrefixCache {
         }
     }
 
-    /// Where what quality targets have come to can be kept: beside the prefixes, if there is a
-    /// folder.
+    /// Files for the state of quality targets, beside the stored prefixes; `None` without a folder.
     pub(crate) fn quality_files(&self) -> Option<QualityFiles> {
         let folder = self.files.as_ref()?.store.path().to_owned();
         Some(QualityFiles { folder, key: self.key.clone(), reports: Arc::clone(&self.reports) })
@@ -360,7 +359,7 @@ impl PrefixCache {
         statistics
     }
 
-    /// What went wrong with the folder since the last call; every request was served all the same.
+    /// Warnings of the folder since the last call; every request was served all the same.
     pub(crate) fn take_warnings(&self) -> Vec<String> {
         self.reports.take()
     }
@@ -444,7 +443,7 @@ impl Files {
     }
 }
 
-/// How blocks are stored, and under which calibration if they mean nothing without.
+/// Storage format of blocks as text: the policy, and the fingerprint of its calibration if any.
 fn kv_format(kv: &KvStore) -> String {
     let mut text = kv.policy().to_string();
     if let Some(calibration) = kv.calibration() {
@@ -460,7 +459,7 @@ fn bytes_of(chain: &[Entry]) -> u64 {
     chain.iter().map(Entry::payload_bytes).fold(0, u64::saturating_add)
 }
 
-/// Why a stored block could not be used.
+/// Reason that a stored block could not be used.
 enum LoadError {
     Store(ruvllm_kv_cache::Error),
     Cache,

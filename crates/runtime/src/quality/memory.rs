@@ -1,5 +1,5 @@
-//! What quality targets have come to, for sequences to come: in memory, and beside the stored
-//! prefixes where there are any.
+//! State of quality targets per tenant, kept for later sequences: in memory, and beside the stored
+//! prefixes if there is a folder.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -38,13 +38,13 @@ struct State {
     is_writing: bool,
 }
 
-/// Where states outlive the engine: a file for each tenant, named by a hash over the model's
-/// fingerprint, the policy and the tenant, which stands in the file as well. Behind it comes a
-/// checksum of both.
+/// Files that keep states beyond the engine's life: one for each tenant, named by a hash over the
+/// model's fingerprint, the policy and the tenant, which stands in the file as well. Behind it
+/// comes a checksum of both.
 pub(crate) struct QualityFiles {
     /// The folder of the prefixes.
     pub(crate) folder: PathBuf,
-    /// What prefixes of the root tenant are known by.
+    /// Key of the root tenant's prefixes.
     pub(crate) key: PrefixKey,
     pub(crate) reports: Arc<Reports>,
 }
@@ -54,7 +54,7 @@ impl QualityMemory {
         Self { state: Mutex::default(), files }
     }
 
-    /// What a tenant's sequences have come to.
+    /// State of the quality target after the tenant's last sequence; `None` if there is none.
     pub(crate) fn recall(&self, tenant: &str) -> Option<Controller> {
         self.recall_or(tenant, || self.files.as_ref()?.read(tenant))
     }

@@ -12,7 +12,7 @@ use std::borrow::Cow;
 /// Name of the filter that makes a string a list of characters and leaves everything else as it is.
 pub(super) const CHARACTERS: &str = "__characters";
 
-/// What characters of more than four hexadecimal digits begin with in literals.
+/// Prefix of literals' escapes with more than four hexadecimal digits.
 const LONG_ESCAPE: &str = "\\U";
 
 /// The source with the rewrites. Lines stay where they are.
@@ -89,7 +89,7 @@ fn name_of(inner: &str) -> &str {
     &inner[..inner.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(inner.len())]
 }
 
-/// Where `end` is in an expression, outside of string literals.
+/// Offset of `end` in an expression, outside of string literals.
 fn expression_end(expression: &str, end: &str) -> Option<usize> {
     let mut at = 0;
     while at < expression.len() {
@@ -169,7 +169,7 @@ fn rewrite_statement(inner: &str, out: &mut String) {
     }
 }
 
-/// Where the iterable is in what follows a `for`: behind the first `in`, up to an `if` or
+/// Byte range of the iterable in the text behind a `for`: behind the first `in`, up to an `if` or
 /// `recursive` that is in no bracket, or the end.
 fn iterable(body: &str) -> Option<(usize, usize)> {
     let mut from = None;

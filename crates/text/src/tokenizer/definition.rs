@@ -156,7 +156,7 @@ fn added_around(inner: &tokenizers::Tokenizer) -> Result<(Vec<TokenId>, Vec<Toke
     }
 }
 
-/// How the tokens of a decoder join, if it is one of the common ones.
+/// Decoding rule of a decoder; [`Joining::Library`] if it is none of the common ones.
 fn joining_of(decoder: Option<&DecoderWrapper>) -> Joining {
     match decoder {
         Some(DecoderWrapper::ByteLevel(_)) => Joining::Bytes,

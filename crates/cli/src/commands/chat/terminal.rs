@@ -70,7 +70,7 @@ fn take(chat: &mut Chat<'_>, text: &str) -> Result<Step> {
     }
 }
 
-/// What the line editor gave.
+/// Result of the line editor.
 enum Line {
     Text(String),
     /// Ctrl-D.
@@ -83,7 +83,7 @@ enum Line {
 struct Lines {
     editor: Editor<Assistance, FileHistory>,
     history: Option<PathBuf>,
-    /// Whether the last Ctrl-C met an empty line.
+    /// True if the last Ctrl-C met an empty line.
     was_empty: Arc<AtomicBool>,
 }
 
