@@ -83,12 +83,14 @@ pub(crate) enum Error {
     #[error("cannot make a prompt of the messages")]
     Conversation(#[source] ruvllm_text::Error),
     /// A model could not be written in another form.
-    #[error("cannot {action} {}", input.display())]
+    #[error("cannot {action} {} into {}", input.display(), output.display())]
     Rewrite {
         /// `quantize` or `convert`.
         action: &'static str,
         /// The file or folder.
         input: PathBuf,
+        /// The file to write.
+        output: PathBuf,
         /// Error of the writer.
         #[source]
         source: Box<ruvllm_models::Error>,

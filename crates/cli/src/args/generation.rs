@@ -28,7 +28,7 @@ pub(crate) struct GenerationArgs {
     )]
     kv: Option<KvPolicy>,
 
-    /// Most tokens of prompt and output; 0 = the model's, as far as memory allows (the default)
+    /// Most tokens of prompt and output [default: 0 = the model's]
     #[arg(long, short, visible_alias = "ctx-size", value_name = "N", value_parser = values::context)]
     context: Option<OrDefault<usize>>,
 
@@ -146,7 +146,7 @@ pub(crate) struct SamplingArgs {
     #[arg(long, value_name = "ID=VALUE", value_parser = values::logit_bias)]
     logit_bias: Vec<(u32, f32)>,
 
-    /// Makes the choices repeatable; -1 = another one each time (the default)
+    /// Makes the choices repeatable [default: -1 = another one each time]
     #[arg(long, short, value_name = "N", value_parser = values::seed, allow_negative_numbers = true)]
     seed: Option<OrDefault<u64>>,
 }

@@ -21,16 +21,15 @@ pub(crate) struct OrDefault<T>(pub(crate) Option<T>);
 
 /// A number of tokens; -1 is all that there is room for.
 pub(crate) fn tokens_or_all(text: &str) -> Result<OrDefault<usize>, String> {
-    or_default(text, "-1").ok_or_else(|| {
-        "expected a whole number, 0 or more; -1 = until the model ends or the context is full".to_owned()
-    })
+    or_default(text, "-1")
+        .ok_or_else(|| "expected a whole number, 0 or more; -1 = no limit but the context".to_owned())
 }
 
 /// A number of at least one token; -1 is all that there is room for.
 pub(crate) fn some_tokens_or_all(text: &str) -> Result<OrDefault<usize>, String> {
-    or_default(text, "-1").filter(|limit| limit.0 != Some(0)).ok_or_else(|| {
-        "expected a whole number of at least 1; -1 = until the model ends or the context is full".to_owned()
-    })
+    or_default(text, "-1")
+        .filter(|limit| limit.0 != Some(0))
+        .ok_or_else(|| "expected a whole number of at least 1; -1 = no limit but the context".to_owned())
 }
 
 /// Tokens of a context; 0 is the default.

@@ -69,7 +69,7 @@ pub(crate) struct GenerateArgs {
     #[arg(long, value_name = "TEXT", requires = "chat")]
     system: Option<String>,
 
-    /// Most tokens to generate; -1 = until the model ends or the context is full
+    /// Most tokens to generate; -1 = no limit
     #[arg(long, short = 'n', visible_alias = "n-predict", value_name = "N", default_value = "256",
         value_parser = args::tokens_or_all, allow_negative_numbers = true)]
     max_tokens: OrDefault<usize>,

@@ -55,6 +55,7 @@ impl Rewrite<'_> {
                 return Err(Error::Rewrite {
                     action: self.action,
                     input: self.input.to_owned(),
+                    output: self.output.to_owned(),
                     source: Box::new(source),
                 });
             }

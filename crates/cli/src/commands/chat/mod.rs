@@ -55,7 +55,7 @@ pub(crate) struct ChatArgs {
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
 
-    /// Most tokens of an answer; -1 = until the model ends or the context is full
+    /// Most tokens of an answer; -1 = no limit
     #[arg(long, short = 'n', visible_alias = "n-predict", value_name = "N", default_value = "2048",
         value_parser = args::some_tokens_or_all, allow_negative_numbers = true)]
     max_tokens: OrDefault<usize>,
