@@ -27,8 +27,8 @@ pub(crate) enum Error {
         #[source]
         source: ruvllm_models::Error,
     },
-    /// A folder was given where a model file is to be written.
-    #[error("{} is a directory; name a GGUF file", path.display())]
+    /// A folder was given where a file is to be written.
+    #[error("{} is a directory; name a file", path.display())]
     Directory {
         /// The folder.
         path: PathBuf,
@@ -83,12 +83,14 @@ pub(crate) enum Error {
     #[error("cannot make a prompt of the messages")]
     Conversation(#[source] ruvllm_text::Error),
     /// A model could not be written in another form.
-    #[error("cannot {action} {}", input.display())]
+    #[error("cannot {action} {} into {}", input.display(), output.display())]
     Rewrite {
         /// `quantize` or `convert`.
         action: &'static str,
         /// The file or folder.
         input: PathBuf,
+        /// The file to write.
+        output: PathBuf,
         /// Error of the writer.
         #[source]
         source: Box<ruvllm_models::Error>,
@@ -102,6 +104,24 @@ pub(crate) enum Error {
         /// The file.
         path: PathBuf,
     },
+    /// A model would be written to something that keeps no file.
+    #[error("{} is a device or a pipe; name a file", path.display())]
+    NotAFile {
+        /// The device or pipe.
+        path: PathBuf,
+    },
+    /// A link leads to nothing.
+    #[error("{} is a link to a file that does not exist; name the file", path.display())]
+    DanglingLink {
+        /// The link.
+        path: PathBuf,
+    },
+    /// A result in binary form would be shown to a person.
+    #[error("standard output is a terminal: redirect it to a file or a pipe, or name a file")]
+    BinaryToTerminal,
+    /// The JSON document and the result would be mixed.
+    #[error("--json and a result on standard output exclude each other; name a file")]
+    StdoutTwice,
     /// The kernels asked for are not available.
     #[error(transparent)]
     Kernels(#[from] ruvllm_kernels::Error),
@@ -249,7 +269,7 @@ impl Error {
 
     /// The exit code of the program: 2 for flags that make no sense together, else 1.
     pub(crate) fn exit_code(&self) -> u8 {
-        if matches!(self, Self::NothingToMeasure | Self::SameFile) { 2 } else { 1 }
+        if matches!(self, Self::NothingToMeasure | Self::SameFile | Self::StdoutTwice) { 2 } else { 1 }
     }
 }
 

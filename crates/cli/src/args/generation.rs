@@ -7,13 +7,13 @@ use ruvllm::{EngineOptions, KvPolicy, PrefixCaching, SamplingParams};
 
 use super::adapters::AdapterArgs;
 use super::engine::{ComputeArgs, ModelArgs};
-use super::values;
+use super::values::{self, OrDefault};
 use crate::error::{Error, Result};
 use crate::user_folders;
 
 /// Flags shared by the commands that generate text. The groups with headings come last: a heading
 /// holds for all that follows.
-// The hidden aliases are the names of llama.cpp where they differ.
+// The aliases are the names of llama.cpp where they differ.
 #[derive(Debug, Args)]
 pub(crate) struct GenerationArgs {
     /// Stop before this text; repeatable
@@ -28,9 +28,9 @@ pub(crate) struct GenerationArgs {
     )]
     kv: Option<KvPolicy>,
 
-    /// Most tokens of prompt and output [default: the model's, as far as memory allows]
-    #[arg(long, short, alias = "ctx-size", value_name = "N", value_parser = values::positive)]
-    context: Option<usize>,
+    /// Most tokens of prompt and output [default: 0 = the model's]
+    #[arg(long, short, visible_alias = "ctx-size", value_name = "N", value_parser = values::context)]
+    context: Option<OrDefault<usize>>,
 
     #[command(flatten)]
     pub(crate) model: ModelArgs,
@@ -55,7 +55,7 @@ impl GenerationArgs {
     /// A prefix cache on disk without a folder for it.
     pub(crate) fn options(&self) -> Result<EngineOptions> {
         Ok(EngineOptions {
-            context: self.context,
+            context: self.context.and_then(|context| context.0),
             prefixes: self.prefixes.caching()?,
             ..self.compute.options(self.kv)
         })
@@ -107,7 +107,7 @@ impl PrefixArgs {
 #[command(next_help_heading = "Sampling")]
 pub(crate) struct SamplingArgs {
     /// Randomness; 0 always takes the likeliest token
-    #[arg(long, alias = "temp", value_name = "T", default_value = "0.8", value_parser = values::non_negative)]
+    #[arg(long, visible_alias = "temp", value_name = "T", default_value = "0.8", value_parser = values::non_negative)]
     pub(crate) temperature: f32,
 
     /// Choose among the K likeliest tokens; 0 = off
@@ -146,9 +146,9 @@ pub(crate) struct SamplingArgs {
     #[arg(long, value_name = "ID=VALUE", value_parser = values::logit_bias)]
     logit_bias: Vec<(u32, f32)>,
 
-    /// Makes the choices repeatable [default: another one each time]
-    #[arg(long, short, value_name = "N")]
-    seed: Option<u64>,
+    /// Makes the choices repeatable [default: -1 = another one each time]
+    #[arg(long, short, value_name = "N", value_parser = values::seed, allow_negative_numbers = true)]
+    seed: Option<OrDefault<u64>>,
 }
 
 impl SamplingArgs {
@@ -165,7 +165,7 @@ impl SamplingArgs {
             presence_penalty: self.presence_penalty,
             frequency_penalty: self.frequency_penalty,
             logit_bias: self.logit_bias.iter().copied().collect(),
-            seed: self.seed,
+            seed: self.seed.and_then(|seed| seed.0),
         }
     }
 }

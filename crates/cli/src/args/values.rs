@@ -15,6 +15,40 @@ pub(crate) fn positive(text: &str) -> Result<usize, String> {
     }
 }
 
+/// The value of a flag, or `None` for the number that means its default in other programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct OrDefault<T>(pub(crate) Option<T>);
+
+/// A number of tokens; -1 is all that there is room for.
+pub(crate) fn tokens_or_all(text: &str) -> Result<OrDefault<usize>, String> {
+    or_default(text, "-1")
+        .ok_or_else(|| "expected a whole number, 0 or more; -1 = no limit but the context".to_owned())
+}
+
+/// A number of at least one token; -1 is all that there is room for.
+pub(crate) fn some_tokens_or_all(text: &str) -> Result<OrDefault<usize>, String> {
+    or_default(text, "-1")
+        .filter(|limit| limit.0 != Some(0))
+        .ok_or_else(|| "expected a whole number of at least 1; -1 = no limit but the context".to_owned())
+}
+
+/// Tokens of a context; 0 is the default.
+pub(crate) fn context(text: &str) -> Result<OrDefault<usize>, String> {
+    or_default(text, "0").ok_or_else(|| {
+        "expected a whole number of at least 1; 0 = the model's, as far as memory allows".to_owned()
+    })
+}
+
+/// A seed; -1 draws one.
+pub(crate) fn seed(text: &str) -> Result<OrDefault<u64>, String> {
+    or_default(text, "-1")
+        .ok_or_else(|| "expected a whole number from 0 to 2^64 - 1; -1 = another one each time".to_owned())
+}
+
+fn or_default<T: std::str::FromStr>(text: &str, default: &str) -> Option<OrDefault<T>> {
+    if text == default { Some(OrDefault(None)) } else { Some(OrDefault(Some(text.parse().ok()?))) }
+}
+
 /// A count that may be zero.
 pub(crate) fn count(text: &str) -> Result<usize, String> {
     text.parse().map_err(|_| "expected a whole number, 0 or more".to_owned())
@@ -116,6 +150,13 @@ mod tests {
         {
             assert_eq!(fraction(text).is_ok(), ok, "{text:?}");
         }
+        assert_eq!(tokens_or_all("-1"), Ok(OrDefault(None)));
+        assert_eq!(tokens_or_all("0"), Ok(OrDefault(Some(0))));
+        assert!(some_tokens_or_all("0").is_err() && some_tokens_or_all("1").is_ok());
+        assert_eq!(context("0"), Ok(OrDefault(None)));
+        assert_eq!(seed("-1"), Ok(OrDefault(None)));
+        assert_eq!(seed("18446744073709551615"), Ok(OrDefault(Some(u64::MAX))));
+        assert!(tokens_or_all("-2").is_err() && context("-1").is_err() && seed("abc").is_err());
         assert!(above_zero("0").is_err() && above_zero("1e-3").is_ok());
         assert!(non_negative("-1").is_err() && non_negative("0").is_ok());
         assert!(finite("nan").is_err() && finite("-2").is_ok());

@@ -93,9 +93,10 @@ pub(crate) fn run(args: &QuantizeArgs, json: bool) -> Result<ExitCode> {
         force: args.force,
         threads: args.threads,
     };
-    let written = job
-        .run(|pool, progress| quantize(&*checkpoint, &args.output, args.recipe, args.pure, pool, progress))?;
-    let Some((report, bytes_after)) = written else { return Ok(ExitCode::from(signal::INTERRUPTED)) };
+    let written = job.run(|output, pool, progress| {
+        quantize(&*checkpoint, output, args.recipe, args.pure, pool, progress)
+    })?;
+    let Some((report, bytes_after)) = written else { return Ok(signal::exit_code()) };
     let bytes_before = checkpoint.file_bytes();
     if json {
         output::write_json(&Document {

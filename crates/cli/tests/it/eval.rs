@@ -124,10 +124,13 @@ fn an_older_file_is_replaced_whole() {
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().join("logits.safetensors");
     fs::write(&out, "older").unwrap();
-    run_with_input(&["eval", "logits", "--tokens", "-", "--out", argument(&out)], b"5 6").text();
+    let replace = ["eval", "logits", "--tokens", "-", "--out", argument(&out), "--force"];
+    run_with_input(&replace[..6], b"5 6").fails_with(1, &["logits.safetensors", "--force"]);
+    assert_eq!(fs::read(&out).unwrap(), b"older");
+    run_with_input(&replace, b"5 6").text();
     assert_eq!(read_logits(&out).0, [2, 8192]);
     // A run that fails leaves it alone.
-    run_with_input(&["eval", "logits", "--tokens", "-", "--out", argument(&out)], b"8192").failure(1);
+    run_with_input(&replace, b"8192").fails_with(1, &["8192"]);
     assert_eq!(read_logits(&out).0, [2, 8192]);
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
 }

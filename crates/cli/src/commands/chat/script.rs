@@ -40,7 +40,7 @@ pub(super) fn run(chat: &mut Chat<'_>, json: bool) -> Result<ExitCode> {
                     return Ok(ExitCode::SUCCESS);
                 }
                 if outcome.finish == FinishReason::Cancelled {
-                    code = ExitCode::from(signal::INTERRUPTED);
+                    code = signal::exit_code();
                     break;
                 }
             }

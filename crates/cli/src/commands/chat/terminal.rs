@@ -42,6 +42,9 @@ const MOST_FILE_BYTES: u64 = 4 * (MOST_LINES * MOST_LINE_BYTES) as u64;
 pub(super) fn run(chat: &mut Chat<'_>, remembers: bool) -> Result<ExitCode> {
     let mut lines = Lines::open(remembers)?;
     loop {
+        if chat.interrupts.is_ending() {
+            return Ok(signal::exit_code());
+        }
         let text = match lines.next()? {
             Line::Text(text) => text,
             Line::End => return Ok(ExitCode::SUCCESS),
