@@ -15,6 +15,8 @@ mod golden;
 mod inspect;
 mod interrupt;
 mod loading;
+#[cfg(unix)]
+mod prefix_key;
 mod program;
 mod quantize;
 // The tests of the store itself use the rest of it.
