@@ -12,6 +12,8 @@ mod embed;
 mod eval;
 mod generate;
 mod golden;
+#[cfg(target_os = "linux")]
+mod hostile;
 mod inspect;
 mod interrupt;
 mod loading;
