@@ -244,6 +244,23 @@ mod tests {
     }
 
     #[test]
+    fn files_of_the_environment_have_a_length() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        for limit in [MAX_TOKEN_BYTES, MAX_CERTIFICATES_BYTES] {
+            for (bytes, is_read) in [(limit, true), (limit + 1, false), (1 << 40, false)] {
+                fs::File::create(&path).unwrap().set_len(bytes).unwrap();
+                match read_setting(&path, limit) {
+                    Ok(content) => assert!(is_read && content.len() as u64 == bytes),
+                    Err(error) => assert!(!is_read && error.kind() == io::ErrorKind::FileTooLarge, "{error}"),
+                }
+            }
+            #[cfg(unix)]
+            assert!(read_setting(Path::new("/dev/zero"), limit).is_err());
+        }
+    }
+
+    #[test]
     fn tokens_are_trimmed_and_secret() {
         let token = Token::new(" hf_secret\n").unwrap();
         assert_eq!(token.header(), "Bearer hf_secret");

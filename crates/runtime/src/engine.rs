@@ -100,7 +100,8 @@ impl Engine {
         let plan = Plan::new(&machine, &size, options);
         let fingerprint = || fingerprint(checkpoint, options.quantize);
         let kv = new_kv_store(&model, fingerprint, options, &plan)?;
-        let prefixes = PrefixCache::open(&options.prefixes, fingerprint, model.config(), &kv)?;
+        let folder_key = options.prefix_key.as_ref();
+        let prefixes = PrefixCache::open(&options.prefixes, folder_key, fingerprint, model.config(), &kv)?;
         let quality = QualityMemory::new(prefixes.as_deref().and_then(PrefixCache::quality_files));
         let codec =
             TextCodec::read(checkpoint, &name, options.tokenizer.as_deref(), model.config().vocab_size)?;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use gguf_rs_lite::{FileMemory, Gguf};
 use ruvllm_kernels::Isa;
+use ruvllm_kv_cache::prefix::FolderKey;
 use ruvllm_kv_cache::{KvCalibration, KvPolicy};
 use ruvllm_memory::PressurePolicy;
 use ruvllm_models::quantize::Recipe;
@@ -113,6 +114,10 @@ pub struct EngineOptions {
     pub pressure: PressurePolicy,
     /// Prefix cache setting. Default: in memory.
     pub prefixes: PrefixCaching,
+    /// The key of a folder of prefixes that others may own or write to. With it, files that were
+    /// not written with the same key are not used; without it, such a folder is refused. Default:
+    /// none.
+    pub prefix_key: Option<FolderKey>,
     /// Tokens of a sequence, prompt and output together, at most what the model allows. `None` =
     /// what the model allows, as far as there is memory for it.
     pub context: Option<usize>,
@@ -163,6 +168,7 @@ impl Default for EngineOptions {
             kv_budget: None,
             pressure: PressurePolicy::default(),
             prefixes: PrefixCaching::default(),
+            prefix_key: None,
             context: None,
             prefill_chunk: 512,
             tokenizer: None,

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use ruvllm::{EngineOptions, KvPolicy, PrefixCaching, SamplingParams};
+use ruvllm::{EngineOptions, FolderKey, KvPolicy, PrefixCaching, SamplingParams};
 
 use super::adapters::AdapterArgs;
 use super::engine::{ComputeArgs, ModelArgs};
@@ -57,6 +57,7 @@ impl GenerationArgs {
         Ok(EngineOptions {
             context: self.context.and_then(|context| context.0),
             prefixes: self.prefixes.caching()?,
+            prefix_key: self.prefixes.prefix_key.clone(),
             ..self.compute.options(self.kv)
         })
     }
@@ -73,6 +74,10 @@ struct PrefixArgs {
     /// Folder of those files [default: ruvllm/prefixes in the user's cache folder]
     #[arg(long, value_name = "DIR")]
     prefix_dir: Option<PathBuf>,
+
+    /// Private file with the key of a folder that others may write to, 32 to 1024 bytes
+    #[arg(long, value_name = "FILE", value_parser = values::prefix_key)]
+    prefix_key: Option<FolderKey>,
 
     /// Most bytes of those files; the least recently used go first
     #[arg(long, value_name = "BYTES", default_value = "4GiB", value_parser = values::bytes)]

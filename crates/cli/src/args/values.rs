@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ruvllm::{Isa, KvCalibration, KvPolicy};
+use ruvllm::{FolderKey, Isa, KvCalibration, KvPolicy};
 use ruvllm_models::quantize::Recipe;
 
 use crate::error::one_line;
@@ -121,6 +121,11 @@ pub(crate) fn kv_policy(text: &str) -> Result<KvPolicy, String> {
 pub(crate) fn kv_calibration(path: &str) -> Result<Arc<KvCalibration>, String> {
     let bytes = std::fs::read(path).map_err(|error| format!("cannot read it: {error}"))?;
     KvCalibration::from_bytes(&bytes).map(Arc::new).map_err(|error| one_line(&error))
+}
+
+/// The key of a shared folder of prefixes, from a private file.
+pub(crate) fn prefix_key(path: &str) -> Result<FolderKey, String> {
+    FolderKey::from_file(path.as_ref()).map_err(|error| one_line(&error))
 }
 
 /// An instruction set by name. Whether this machine has it is found when the engine starts.

@@ -34,6 +34,8 @@ Examples:
 With --prefix-cache on, later runs with the same model and --kv compute only where their prompt parts from earlier ones.
 The files are written behind the answer; the program ends when they are safe. They hold what the prompts say. With spill
 only what --kv-budget has no room for is written; what earlier runs have written is found either way.
+A folder that others may write to is refused without --prefix-key. With it, only files that carry a tag of the key are
+used. `(umask 077; head -c 32 /dev/urandom > FILE)` makes a key; all who share the folder get a copy.
 
 Ctrl-C stops the generation; what was generated stays, and the exit code is 130. A second Ctrl-C ends the program
 at once.";

@@ -57,6 +57,23 @@ fn what_is_not_there_is_not_found() {
 }
 
 #[test]
+fn a_list_of_files_has_a_length() {
+    const MOST: usize = 32 << 20;
+    let place = place();
+    let sound = r#"{"sha": "c0ffee", "siblings": []}"#;
+    let padded = |bytes: usize| Faults {
+        listing: Some(format!("{sound}{}", " ".repeat(bytes - sound.len()))),
+        ..Faults::default()
+    };
+    place.hub.set(padded(MOST));
+    let error = place.pull(SOURCE).unwrap_err().to_string();
+    assert!(error.contains("no GGUF file"), "{error}");
+    place.hub.set(padded(MOST + 1));
+    let error = place.pull(SOURCE).unwrap_err();
+    assert!(matches!(error, Error::Answer { .. }) && error.to_string().contains("33554432 bytes"), "{error}");
+}
+
+#[test]
 fn names_that_leave_the_store_are_refused() {
     for name in ["../m.gguf", "a/../../../m.gguf", "/tmp/m.gguf", "C:m.gguf", "a\\\\m.gguf", "m\\u0000.gguf"]
     {

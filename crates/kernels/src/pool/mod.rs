@@ -257,4 +257,6 @@ impl Drop for Inside {
 #[cfg(all(test, loom))]
 mod model;
 #[cfg(all(test, not(loom)))]
+mod stress;
+#[cfg(all(test, not(loom)))]
 mod tests;

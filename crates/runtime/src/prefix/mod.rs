@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 use ruvllm_adapters::Adapter;
 use ruvllm_kernels::Kernels;
 use ruvllm_kv_cache::prefix::{
-    AdapterVersion, Evicted, Inserted, LeafEviction, LeafId, Leaves, PrefixKey, PrefixPin, PrefixStore,
-    PrefixTree, Scope, TreeStatistics,
+    AdapterVersion, Evicted, FolderKey, Inserted, LeafEviction, LeafId, Leaves, PrefixKey, PrefixPin,
+    PrefixStore, PrefixTree, Scope, TreeStatistics,
     store::{Entry, StoreStatistics},
 };
 use ruvllm_kv_cache::{Block, KvFormats, KvStore, Sequence};
@@ -127,10 +127,11 @@ pub(crate) struct Reused {
 }
 
 impl PrefixCache {
-    /// The cache that `caching` asks for; none for [`PrefixCaching::Off`]. `model` answers the
-    /// model's fingerprint.
+    /// The cache that `caching` asks for; none for [`PrefixCaching::Off`]. `folder_key` is that of
+    /// a folder that others write to; `model` answers the model's fingerprint.
     pub(crate) fn open(
         caching: &PrefixCaching,
+        folder_key: Option<&FolderKey>,
         model: impl FnOnce() -> [u8; 32],
         config: &ModelConfig,
         kv: &KvStore,
@@ -141,8 +142,12 @@ impl PrefixCache {
             // Nothing outlives the engine, which has one model.
             PrefixCaching::Memory => (None, [0; 32]),
             PrefixCaching::Folder { path, limit_bytes } | PrefixCaching::Spill { path, limit_bytes } => {
-                let store =
-                    PrefixStore::open(path, kv.block_tokens(), *limit_bytes).map_err(Error::PrefixStore)?;
+                let (block_tokens, limit_bytes) = (kv.block_tokens(), *limit_bytes);
+                let store = match folder_key {
+                    Some(key) => PrefixStore::open_shared(path, block_tokens, limit_bytes, key),
+                    None => PrefixStore::open(path, block_tokens, limit_bytes),
+                };
+                let store = store.map_err(Error::PrefixStore)?;
                 let at_once = matches!(caching, PrefixCaching::Folder { .. });
                 (Some(Files::new(store, at_once, &reports, kv)?), model())
             }
@@ -329,8 +334,9 @@ impl PrefixCache {
 
     /// Files for the state of quality targets, beside the stored prefixes; `None` without a folder.
     pub(crate) fn quality_files(&self) -> Option<QualityFiles> {
-        let folder = self.files.as_ref()?.store.path().to_owned();
-        Some(QualityFiles { folder, key: self.key.clone(), reports: Arc::clone(&self.reports) })
+        let store = &self.files.as_ref()?.store;
+        let (folder, folder_key) = (store.path().to_owned(), store.key().cloned());
+        Some(QualityFiles { folder, folder_key, key: self.key.clone(), reports: Arc::clone(&self.reports) })
     }
 
     /// Waits until everything is written that was handed over.

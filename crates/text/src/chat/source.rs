@@ -6,6 +6,8 @@
 //! * `\\U0001F600` in string literals becomes what it stands for.
 //! * The iterable of a `for` goes through the filter [`CHARACTERS`]: the engine does not tell a
 //!   loop over a string how long it is, a loop over a list of its characters it does.
+//! * `{% raw %}` before a line break becomes `{% raw +%}`: the engine drops the line break, as
+//!   after other tags, Jinja2 keeps it.
 
 use std::borrow::Cow;
 
@@ -27,9 +29,15 @@ pub(super) fn rewrite(source: &str) -> String {
             let inner = tag[..len].strip_prefix("{%").and_then(|tag| tag.strip_suffix("%}"));
             match inner {
                 Some(inner) if name_of(inner) == "raw" => {
-                    let len = raw_len(tag);
-                    out.push_str(&tag[..len]);
-                    len
+                    let raw_len = raw_len(tag);
+                    let content = &tag[len..raw_len.max(len)];
+                    out.push_str(&tag[..len - "%}".len()]);
+                    if content.starts_with(['\r', '\n']) && !inner.ends_with(['-', '+']) {
+                        out.push('+');
+                    }
+                    out.push_str("%}");
+                    out.push_str(content);
+                    raw_len.max(len)
                 }
                 Some(inner) => {
                     out.push_str("{%");
@@ -235,6 +243,20 @@ mod tests {
             ),
         ];
         for (source, rewritten) in cases {
+            assert_eq!(rewrite(source), rewritten);
+        }
+    }
+
+    #[test]
+    fn raw_blocks_keep_their_first_line_break() {
+        for (source, rewritten) in [
+            ("{% raw %}\n{% endraw %}\n", "{% raw +%}\n{% endraw %}\n"),
+            ("{%-raw%}\r\nx{%endraw%}", "{%-raw+%}\r\nx{%endraw%}"),
+            ("{% raw -%}\nx{% endraw %}", "{% raw -%}\nx{% endraw %}"),
+            ("{% raw +%}\nx{% endraw %}", "{% raw +%}\nx{% endraw %}"),
+            ("{% raw %} \nx{% endraw %}", "{% raw %} \nx{% endraw %}"),
+            ("{% raw %}\n{% raw %}\n", "{% raw +%}\n{% raw %}\n"),
+        ] {
             assert_eq!(rewrite(source), rewritten);
         }
     }

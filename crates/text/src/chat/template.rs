@@ -389,6 +389,21 @@ mod tests {
         ChatTemplate::new(source, None, None)?.render(&[], None, false)
     }
 
+    /// Expected texts are those of Jinja2 3.1.6.
+    #[test]
+    fn raw_blocks_are_those_of_jinja() {
+        for (source, expected) in [
+            ("a{% raw %}\nx{% endraw %}\ny", "a\nxy"),
+            ("a{% raw -%}\n x{% endraw %}y", "axy"),
+            ("a{%- raw %}\n\nx\n  {% endraw -%}\n y", "a\n\nx\ny"),
+            ("{% raw %}{{ x }}\n{% endraw %}\n\nb", "{{ x }}\n\nb"),
+            ("{%raw%}\n{%endraw%}", "\n"),
+            ("{% raw %}\n{% if %}\n{%- endraw %}b", "\n{% if %}b"),
+        ] {
+            assert_eq!(render(source).unwrap_or_default(), expected, "{source:?}");
+        }
+    }
+
     #[test]
     fn a_template_that_does_not_end_is_stopped() {
         let endless = "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}";
