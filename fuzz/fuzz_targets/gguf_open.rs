@@ -36,7 +36,7 @@ fuzz_target!(|file: &[u8]| {
         }
     }
 
-    // What was read can be written, and reads as the same.
+    // A file that was read can be written, and reads as the same.
     let mut writer = Writer::new(Vec::new(), &header.metadata, header.tensors.iter().cloned())
         .expect("whatever is read can be written");
     let mut data = Vec::new();

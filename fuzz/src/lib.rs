@@ -1,4 +1,4 @@
-//! What the targets that open folders share.
+//! Scratch folder and input splitting of the targets that open folders.
 
 use std::path::PathBuf;
 use std::sync::LazyLock;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 /// The result of everything in this package.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a tool could not finish.
+/// Errors of the tools.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -17,7 +17,7 @@ pub enum Error {
     Json {
         /// The command line.
         command: String,
-        /// Where the parser stopped.
+        /// Error of the JSON parser.
         #[source]
         source: serde_json::Error,
     },
@@ -40,7 +40,7 @@ pub enum Error {
     /// A peer was named that this program cannot drive.
     #[error("unknown peer `{name}`; known: llama-bench=PATH, lbench=PATH, json=PATH")]
     UnknownPeer {
-        /// What was given for `--peer`.
+        /// Value of `--peer`.
         name: String,
     },
     /// A peer run was asked for without a model.
@@ -51,7 +51,7 @@ pub enum Error {
     KvCache {
         /// The policy.
         policy: String,
-        /// Why.
+        /// Error of the KV cache.
         #[source]
         source: ruvllm_kv_cache::Error,
     },
@@ -63,7 +63,7 @@ pub enum Error {
     ReadModel {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Error of the GGUF reader.
         #[source]
         source: gguf_rs_lite::Error,
     },
@@ -90,7 +90,7 @@ pub enum Error {
     Gguf {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Error of the GGUF writer.
         #[source]
         source: gguf_rs_lite::Error,
     },

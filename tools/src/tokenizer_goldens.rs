@@ -18,7 +18,7 @@ use crate::{Error, Result};
 /// Stands between the texts of a file.
 const SEPARATOR: &str = "\n__ggml_vocab_test__\n";
 
-/// How one vocabulary did.
+/// Results of one vocabulary.
 struct Outcome {
     name: String,
     /// Kind and pre-tokenizer type in the file.
@@ -90,7 +90,7 @@ fn run(path: &Path) -> Result<Outcome> {
         }
     };
     outcome.tokens = tokenizer.vocab_size();
-    // How the ids were made: nothing added, markers read as text.
+    // The golden ids were made so: nothing added, markers read as text.
     let options = EncodeOptions { add_special: false, parse_special: false };
     let Some(cases) = cases(&read(&beside(path, "inp"))?, &read(&beside(path, "out"))?) else {
         outcome.fault = Some("the texts are not as many as the lines of ids".to_owned());

@@ -1,6 +1,7 @@
 //! The command line of `cargo xtask`.
 
 use std::ffi::OsString;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
@@ -53,9 +54,12 @@ enum Command {
     ///
     /// Not part of `ci`: each builds anew and takes minutes.
     Sanitize {
-        /// What to look for
+        /// Kind of fault to look for
         #[arg(value_enum)]
         sanitizer: Sanitizer,
+        /// After the tests, repeats those of panicking jobs of the thread pool for so long
+        #[arg(long, default_value_t = 0)]
+        seconds: u64,
     },
     /// Runs the fuzz targets under the address sanitizer
     ///
@@ -78,8 +82,8 @@ enum Command {
         #[arg(long)]
         update: bool,
     },
-    /// Checks the form of the tree: lengths of files and functions, widths of prose, READMEs,
-    /// cycles of files
+    /// Checks the form of the tree: lengths of files and functions, widths of prose, openings of
+    /// comments, READMEs, cycles of files
     Tidy {
         /// Prints files, lines and import cycles of each crate instead
         #[arg(long, conflicts_with = "fix")]
@@ -166,7 +170,9 @@ pub fn run() -> Result<()> {
         Command::Ci { .. } => ci::ci(&workspace),
         Command::Test => ci::test(&workspace),
         Command::CrossTest => cross_test::cross_test(&workspace),
-        Command::Sanitize { sanitizer } => sanitize::sanitize(&workspace, sanitizer),
+        Command::Sanitize { sanitizer, seconds } => {
+            sanitize::sanitize(&workspace, sanitizer, Duration::from_secs(seconds))
+        }
         Command::Fuzz { target, seconds } => {
             println!("{}", fuzz::fuzz(&workspace, target.as_deref(), seconds)?);
             Ok(())
@@ -231,6 +237,7 @@ mod tests {
             "cross-test",
             "sanitize address",
             "sanitize thread",
+            "sanitize thread --seconds 600",
             "sanitize loom",
             "second-opinion",
             "fixtures --update",

@@ -33,9 +33,9 @@ const PACKAGES: [&str; 2] = [KERNELS, "gguf-rs-lite"];
 /// Generated cases of a property test in `ci`; proptest's default is 256.
 const FEWER_CASES: &str = "64";
 
-/// What the levels above plain NEON compute with instructions of their own
-/// (`crates/kernels/src/matmul/neon/dot.rs`): in `ci` the CPUs after the first run tests of these
-/// names alone.
+/// Names of the tests whose code differs in the levels above plain NEON, which have instructions of
+/// their own (`crates/kernels/src/matmul/neon/dot.rs`): in `ci` the CPUs after the first run only
+/// these.
 const LEVELS_DIFFER_IN: &str = "matmul";
 
 /// Tests of what does not depend on the instruction set, long enough under emulation to run on one
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn missing_tools_are_named() {
-        // Which of them are present depends on the machine.
+        // The set of present tools depends on the machine.
         if let Err(missing) = Tools::find(&Workspace::at(".")) {
             assert!(missing.starts_with("missing: ") && missing.contains("aarch64"), "{missing}");
         }

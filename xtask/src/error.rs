@@ -1,24 +1,24 @@
-//! Why a command of `cargo xtask` could not finish.
+//! Errors of `cargo xtask`.
 
 use std::path::PathBuf;
 
 /// The result of everything in this package.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a command could not finish.
+/// Errors of a command.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// No `Cargo.toml` with a `[workspace]` table in the current folder or above it.
     #[error("no workspace found in {} or above it", start.display())]
     NoWorkspace {
-        /// Where the search began.
+        /// Start of the search.
         start: PathBuf,
     },
     /// A file could not be read, written or listed.
     #[error("cannot {action} {}", path.display())]
     Io {
-        /// What was tried: `read`, `write`, `list`...
+        /// Failed action: `read`, `write`, `list`...
         action: &'static str,
         /// The file or folder.
         path: PathBuf,
@@ -40,9 +40,9 @@ pub enum Error {
     CommandFailed {
         /// The command line.
         command: String,
-        /// How it ended.
+        /// Exit status.
         status: std::process::ExitStatus,
-        /// What it wrote to stderr, if that was captured.
+        /// Text on stderr, if that was captured.
         stderr: String,
     },
     /// A program's output is not the JSON document that was expected.
@@ -50,7 +50,7 @@ pub enum Error {
     Json {
         /// The command line.
         command: String,
-        /// Where the parser stopped.
+        /// Error of the JSON parser.
         #[source]
         source: serde_json::Error,
     },
@@ -59,7 +59,7 @@ pub enum Error {
     MissingField {
         /// The command line.
         command: String,
-        /// What is missing.
+        /// The missing field.
         field: String,
     },
     /// One step of `cargo xtask ci` or `test` failed.
@@ -69,20 +69,20 @@ pub enum Error {
         step: &'static str,
         /// A command line that runs this step alone.
         rerun: String,
-        /// Why.
+        /// Error of the step.
         #[source]
         source: Box<Error>,
     },
     /// Some steps of `cargo xtask ci --full` failed.
     #[error("{failed}")]
     Steps {
-        /// What each says.
+        /// Messages of the steps.
         failed: String,
     },
     /// No fuzz target has the name that was asked for.
     #[error("no fuzz target `{name}`; known: {known}")]
     NoFuzzTarget {
-        /// What was asked for.
+        /// Name that was asked for.
         name: String,
         /// The targets.
         known: String,
@@ -96,17 +96,17 @@ pub enum Error {
     /// One or more test executables failed.
     #[error("{failed} of {total} test executables failed: {names}")]
     TestsFailed {
-        /// How many failed.
+        /// Number of failed executables.
         failed: usize,
-        /// How many ran.
+        /// Number of executables that ran.
         total: usize,
-        /// Which.
+        /// Names of the failed executables.
         names: String,
     },
     /// `cross-test` lacks a tool.
     #[error("{missing}; `cargo xtask setup --cross` installs what is missing")]
     CrossTools {
-        /// What is missing.
+        /// The missing tools.
         missing: String,
     },
     /// An emulated CPU did not run the kernels that it is there for.
@@ -116,7 +116,7 @@ pub enum Error {
         cpu: &'static str,
         /// The instruction set it stands for.
         expected: &'static str,
-        /// What the tests reported.
+        /// Instruction set that the tests reported.
         found: String,
     },
     /// A decision record does not have the required form.
@@ -124,21 +124,21 @@ pub enum Error {
     AdrFormat {
         /// The record's file name.
         file: String,
-        /// What is wrong and what is wanted.
+        /// Fault and remedy.
         problem: String,
     },
     /// Some conformance checks do not hold; each was printed.
     #[error("{failed} of {total} conformance checks do not hold")]
     AdrChecks {
-        /// How many failed.
+        /// Number of failed checks.
         failed: usize,
-        /// How many ran.
+        /// Number of checks that ran.
         total: usize,
     },
     /// Committed data differs from the committed checksums; each difference was printed.
     #[error("{differences} differences to {list}; if they are intended: cargo xtask fixtures --update")]
     Fixtures {
-        /// How many files are missing, changed or not listed.
+        /// Number of files that are missing, changed or not listed.
         differences: usize,
         /// The list of checksums.
         list: &'static str,
@@ -176,7 +176,7 @@ pub enum Error {
     /// `setup` found something missing and could not install it.
     #[error("missing: {missing}; install with: {install}")]
     Setup {
-        /// What is missing.
+        /// The missing parts.
         missing: String,
         /// The command line that installs it.
         install: String,

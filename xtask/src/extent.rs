@@ -1,4 +1,4 @@
-//! How thoroughly tests run.
+//! Extent of test runs.
 
 use crate::process::CommandLine;
 
@@ -6,7 +6,7 @@ use crate::process::CommandLine;
 /// as a share of it.
 const FULL_CASES: &str = "4096";
 
-/// How many tests a step runs, with how many generated cases.
+/// Number of tests of a step, and of their generated cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extent {
     /// Generated cases as each test states them; repetitions on other instruction sets only where

@@ -15,7 +15,7 @@ use crate::{Error, Result, Workspace};
 /// The list of checksums, from the root.
 pub const LIST: &str = "xtask/fixtures.sha256";
 
-/// What must be listed: test data and the shipped model.
+/// Files that must be listed: test data and the shipped model.
 const SCOPE: [&str; 2] = ["crates/*/tests/data/**", "models/**"];
 /// Texts about the data may change freely.
 const EXCEPT: [&str; 1] = ["**/*.md"];

@@ -106,7 +106,7 @@ impl CommandLine {
         self.check(status, String::new())
     }
 
-    /// Whether the program starts and succeeds; its output is dropped.
+    /// True if the program starts and succeeds; its output is dropped.
     pub fn succeeds(&self) -> bool {
         self.command()
             .stdin(Stdio::null())

@@ -4,6 +4,8 @@
 //! The sanitizers come with the stable toolchain; their flags are unstable, hence
 //! `RUSTC_BOOTSTRAP`. Each run ends with a planted fault that the sanitizer must report.
 
+use std::time::{Duration, Instant};
+
 use clap::ValueEnum;
 
 use crate::process::CommandLine;
@@ -18,6 +20,9 @@ const PACKAGES: [(&str, &str); 4] =
 /// Packages with models for loom, and where these are.
 const MODELS: [(&str, &str); 2] = [("ruvllm-kernels", "pool::model"), ("ruvllm-memory", "model")];
 
+/// Tests of the kernels that are repeated for a chosen time, and generated cases of each run.
+const STRESS: (&str, &str) = ("pool::stress", "4096");
+
 /// Changes to the profile of tests: the models run in loom and compute nothing.
 const LOOM_PROFILE: [&str; 4] = [
     "profile.dev.opt-level=0",
@@ -26,7 +31,7 @@ const LOOM_PROFILE: [&str; 4] = [
     "profile.dev.package.loom.opt-level=2",
 ];
 
-/// What to look for.
+/// Kind of fault to look for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Sanitizer {
     /// Accesses outside of allocations, and to freed ones
@@ -45,7 +50,7 @@ struct Fault {
     report: &'static str,
 }
 
-/// How long loom looks at each model.
+/// Time limit of loom for each model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bound {
     /// To the end.
@@ -54,8 +59,9 @@ pub(crate) enum Bound {
     Seconds(u32),
 }
 
-/// Runs one of them.
-pub(crate) fn sanitize(workspace: &Workspace, sanitizer: Sanitizer) -> Result<()> {
+/// Runs one of them, and then for `stress` again and again the jobs of the thread pool that panic.
+/// Loom looks at all orders at once and repeats nothing.
+pub(crate) fn sanitize(workspace: &Workspace, sanitizer: Sanitizer, stress: Duration) -> Result<()> {
     let (cargo, fault) = match sanitizer {
         Sanitizer::Loom => return loom(workspace, Bound::None),
         Sanitizer::Address => {
@@ -83,6 +89,12 @@ pub(crate) fn sanitize(workspace: &Workspace, sanitizer: Sanitizer) -> Result<()
     for (package, filter) in PACKAGES {
         let tests = test(package).args(["--lib", "--tests", "--", filter]);
         ran(&tests)?;
+    }
+    let (filter, cases) = STRESS;
+    let command = test("ruvllm-kernels").args(["--lib", "--", filter]).env("PROPTEST_CASES", cases);
+    let rounds = repeat(stress, || ran(&command))?;
+    if rounds > 0 {
+        println!("{filter}: {rounds} runs of {cases} cases in {} s or more", stress.as_secs());
     }
     demand_report(&test("ruvllm-kernels").args(["--test", "planted"]), &fault)?;
     println!("{}: no reports, and the planted {} is one", sanitizer.name(), fault.name);
@@ -115,6 +127,17 @@ pub(crate) fn loom(workspace: &Workspace, bound: Bound) -> Result<()> {
         ran(&command)?;
     }
     Ok(())
+}
+
+/// Repeats `run` until `time` is over; the number of runs. None for no time.
+fn repeat(time: Duration, mut run: impl FnMut() -> Result<()>) -> Result<usize> {
+    let start = Instant::now();
+    let mut runs = 0;
+    while start.elapsed() < time {
+        run()?;
+        runs += 1;
+    }
+    Ok(runs)
 }
 
 /// Runs a command of tests; that none ran is an error.
@@ -153,6 +176,19 @@ impl Sanitizer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn runs_are_repeated_until_the_time_is_over() {
+        assert_eq!(repeat(Duration::ZERO, || panic!("no time")).expect("nothing ran"), 0);
+        let time = Duration::from_millis(5);
+        let wait = || {
+            std::thread::sleep(time);
+            Ok(())
+        };
+        assert_eq!(repeat(time, wait).expect("it ran"), 1);
+        let fail = || Err(Error::NothingRan { command: String::new() });
+        assert!(repeat(time, fail).is_err());
+    }
 
     #[test]
     fn a_run_of_no_test_is_found() {

@@ -34,7 +34,7 @@ const NEEDS: [Need; 3] = [
     },
 ];
 
-/// What `cross-test` calls beside them.
+/// Programs that `cross-test` calls beside them.
 const CROSS_NEEDS: [Need; 3] = [
     Need {
         what: "compiler with libraries for AArch64",

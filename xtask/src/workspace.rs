@@ -137,7 +137,7 @@ impl PathPatterns {
         Self(patterns.iter().map(|pattern| glob(pattern.as_ref())).collect())
     }
 
-    /// Whether any pattern matches the whole path.
+    /// True if any pattern matches the whole path.
     pub(crate) fn matches(&self, path: &str) -> bool {
         self.0.iter().any(|pattern| pattern.is_match(path))
     }

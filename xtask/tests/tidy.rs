@@ -47,6 +47,7 @@ fn every_rule_of_the_form_is_broken_by_a_fixture() {
     let wide = format!("\n// {}\n", "wide ".repeat(20));
     breaks("crates/a/src/c.rs", &wide, Rule::Prose, "c.rs:2: more than 100 columns");
     breaks("docs/page.md", &"wide ".repeat(21), Rule::Prose, "page.md:1: more than 100 columns");
+    breaks("crates/a/src/c.rs", "/// How much.\nstruct A;\n", Rule::Openings, "c.rs:1: begins with `How`");
     let marker = format!("// {}: later\n", concat!("TO", "DO"));
     breaks("crates/a/src/c.rs", &marker, Rule::Markers, "c.rs:1: ");
     breaks("crates/b/Cargo.toml", "[package]\nname = \"b\"\n", Rule::Readme, "crates/b/README.md is missing");

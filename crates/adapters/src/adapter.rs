@@ -18,7 +18,7 @@ use crate::place::{BaseModel, RowOrder, Site, Target};
 pub struct Part<'a> {
     /// The adapter.
     pub file: &'a LoraFile,
-    /// What its changes are multiplied by; 1 is as it was trained.
+    /// Multiplier of the update; 1 = as trained.
     pub scale: f32,
 }
 
@@ -36,7 +36,7 @@ pub struct Adapter {
 struct Placed<'a> {
     file: &'a LoraFile,
     update: &'a Update,
-    /// That of the file and of the part.
+    /// Scale of the file times that of the part.
     scale: f32,
     targets: Vec<Target>,
 }
@@ -81,7 +81,7 @@ impl Adapter {
         Ok(Self { base: base.clone(), sites, digest, bytes })
     }
 
-    /// What it adds at a site of a layer; `None` if nothing.
+    /// Update at a site of a layer; `None` if there is none.
     pub fn at(&self, layer: usize, site: Site) -> Option<&LowRank> {
         self.sites.get(&(layer, site))
     }
@@ -163,7 +163,7 @@ impl Memory<'_> {
     }
 }
 
-/// Where the factors of a site are: `A` of all its updates, then `B` of each.
+/// Location of a site's factors: `A` of all its updates, then `B` of each.
 struct Written {
     rank: usize,
     shrink: Range<usize>,

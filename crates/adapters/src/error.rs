@@ -1,11 +1,11 @@
-//! What can be wrong with an adapter.
+//! Errors of adapters.
 
 use std::path::{Path, PathBuf};
 
 /// Result with this crate's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why an adapter cannot be used.
+/// Errors of loading an adapter.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -14,7 +14,7 @@ pub enum Error {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         #[source]
         source: std::io::Error,
     },
@@ -24,12 +24,12 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
-    /// What is wrong in a file.
+    /// A file has a fault.
     #[error("cannot use the adapter {}", path.display())]
     InFile {
         /// The file or folder.
         path: PathBuf,
-        /// What it is.
+        /// The fault.
         #[source]
         source: Box<Error>,
     },
@@ -38,21 +38,21 @@ pub enum Error {
     Gguf {
         /// The file.
         path: PathBuf,
-        /// What the reader said.
+        /// Error of the GGUF reader.
         #[source]
         source: Box<gguf_rs_lite::Error>,
     },
     /// The weights are no valid safetensors file.
     #[error("its weights are no valid safetensors file")]
     Safetensors {
-        /// What the reader said.
+        /// Error of the safetensors reader.
         #[source]
         source: safetensors::SafeTensorError,
     },
     /// The configuration is not JSON of the expected form.
     #[error("its adapter_config.json cannot be read")]
     Config {
-        /// What the parser said.
+        /// Error of the JSON parser.
         #[source]
         source: serde_json::Error,
     },
@@ -102,7 +102,7 @@ pub enum Error {
     /// An adapter does more than LoRA.
     #[error("it is more than a plain LoRA: {what}")]
     Unsupported {
-        /// What it does.
+        /// Name of the unsupported feature.
         what: String,
     },
     /// There are no factors.
@@ -166,9 +166,9 @@ pub enum Error {
     Rank {
         /// The matrix.
         name: String,
-        /// That of the factors.
+        /// Rank of the factors.
         found: usize,
-        /// That of the configuration.
+        /// Rank in the configuration.
         expected: usize,
     },
     /// A value or scale that is not a number.
@@ -180,9 +180,9 @@ pub enum Error {
     /// The adapter says that it is for another architecture.
     #[error("it is for the architecture {found}, the model's is {expected}")]
     Architecture {
-        /// That of the adapter.
+        /// Architecture of the adapter.
         found: String,
-        /// That of the model.
+        /// Architecture of the model.
         expected: String,
     },
     /// The adapter is for a model of other sizes.
@@ -192,7 +192,7 @@ pub enum Error {
     Sizes {
         /// The matrix.
         name: String,
-        /// What it is.
+        /// Projection that the matrix adapts.
         projection: crate::Projection,
         /// Inputs and outputs.
         found: [usize; 2],
@@ -206,15 +206,15 @@ pub enum Error {
         name: String,
         /// Its layer.
         layer: usize,
-        /// Those of the model.
+        /// Number of layers of the model.
         n_layers: usize,
     },
     /// The pool has no room.
     #[error("no memory for an adapter of {bytes} bytes")]
     Memory {
-        /// What it takes.
+        /// Size of the adapter in bytes.
         bytes: usize,
-        /// What the pool said.
+        /// Error of the page pool.
         #[source]
         source: ruvllm_memory::Error,
     },

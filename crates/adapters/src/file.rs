@@ -1,4 +1,4 @@
-//! What an adapter file holds, whatever its format.
+//! Contents of an adapter file, whatever its format.
 
 use std::path::{Path, PathBuf};
 
@@ -34,7 +34,7 @@ pub struct Update {
     pub outputs: usize,
     /// The file's own scale: alpha by rank, or what takes its place.
     pub scale: f32,
-    /// What the file calls the matrix.
+    /// Name of the matrix in the file.
     pub name: String,
     pub(crate) a: Factor, // [rank, inputs]
     pub(crate) b: Factor, // [outputs, rank]
@@ -50,7 +50,7 @@ pub(crate) struct Factor {
 }
 
 impl LoraFile {
-    /// Where it is.
+    /// Path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -13,7 +13,7 @@ use ruvllm_kernels::rows::MatrixView;
 /// [`expand`](Self::expand) of its result for each target.
 pub struct LowRank {
     shrink: PackedMatrix, // [rank, inputs]
-    /// Where the factors of all sites are.
+    /// Memory of the factors of all sites.
     memory: SharedBytes,
     expansions: Vec<Expansion>,
 }
@@ -22,11 +22,11 @@ pub struct LowRank {
 pub(crate) struct Expansion {
     /// The product of the site.
     pub(crate) target: usize,
-    /// Which of the site's `A x` it reads.
+    /// Range of columns of the site's `A x` that this update reads.
     pub(crate) weights: Range<usize>,
     /// Values in a row of the product.
     pub(crate) outputs: usize,
-    /// Which bytes are `B` transposed, times its scale: `[rank, outputs]`, as this machine has f32.
+    /// Byte range of `B` transposed, times its scale: `[rank, outputs]`, in native-endian f32.
     pub(crate) rows: Range<usize>,
 }
 
@@ -55,7 +55,7 @@ impl LowRank {
     /// `target`, or of its values from `column` on: `out` is `[rows, columns]`.
     ///
     /// # Numerics
-    /// That of [`Kernels::add_product`]: what a value gets depends on nothing but its row.
+    /// As [`Kernels::add_product`]: what a value gets depends on nothing but its row.
     ///
     /// # Panics
     /// If the lengths are not those of the site.

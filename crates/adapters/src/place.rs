@@ -45,7 +45,7 @@ pub enum Site {
     Logits,
 }
 
-/// What an adapter must fit: the sizes of a model and the order of its rows.
+/// Shape that an adapter must match: the sizes of a model and the order of its rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BaseModel {
     /// The model's architecture, as GGUF files name it.
@@ -101,7 +101,7 @@ impl BaseModel {
         }
     }
 
-    /// Where a projection is.
+    /// Site of a projection.
     pub(crate) fn site(&self, projection: Projection) -> Site {
         match projection {
             Projection::Query | Projection::Key | Projection::Value | Projection::QueryKeyValue => {
@@ -123,7 +123,7 @@ impl BaseModel {
         }
     }
 
-    /// What the rows of a projection's `B` are, from the top.
+    /// Targets of the rows of a projection's `B`, from the top.
     pub(crate) fn targets(&self, projection: Projection) -> Vec<Target> {
         let (query, kv, ffn) = (self.query_dim, self.kv_dim, self.ffn_dim);
         let target = |index, first, n, heads| Target { index, rows: first..first + n, heads };

@@ -20,7 +20,7 @@ Examples:
   ruvllm pull hf://org/repo-GGUF/Q4_K_M --as small
   ruvllm doctor
 
-Exit codes: 0 success, 1 failure, 2 usage error, 130 stopped by Ctrl-C.";
+Exit codes: 0 success, 1 failure, 2 usage error, 130, 143, 129 stopped by Ctrl-C, SIGTERM, SIGHUP.";
 
 /// Run language models on the hardware you have
 #[derive(Debug, Parser)]
@@ -30,12 +30,12 @@ pub(crate) struct Cli {
     #[arg(long, global = true)]
     pub(crate) json: bool,
 
-    /// What to do
+    /// Command to run
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
-/// What to do. The texts of the help are those of the argument structs.
+/// Subcommands. The texts of the help are those of the argument structs.
 #[derive(Debug, Subcommand)]
 #[allow(missing_docs)]
 pub(crate) enum Command {

@@ -1,7 +1,6 @@
-//! Which model a command uses: `--model`, else `RUVLLM_MODEL`, else the small model inside the
-//! program.
+//! Model of a command: `--model`, else `RUVLLM_MODEL`, else the small model inside the program.
 //!
-//! What is named is a path, or else a model of the store.
+//! A name is a path, or else a model of the store.
 
 use std::env;
 use std::ffi::OsString;
@@ -35,7 +34,7 @@ pub(crate) enum ModelChoice {
     BuiltIn,
     /// A file or folder.
     File {
-        /// Where it is.
+        /// Path of the model.
         path: PathBuf,
         /// The flag or variable that named it.
         origin: &'static str,
@@ -67,7 +66,7 @@ impl ModelChoice {
         }
     }
 
-    /// How messages name the model.
+    /// Name of the model in messages.
     pub(crate) fn name(&self) -> String {
         match self {
             Self::BuiltIn => BUILT_IN_NAME.to_owned(),
@@ -75,7 +74,7 @@ impl ModelChoice {
         }
     }
 
-    /// Where the choice came from, for a person.
+    /// Origin of the choice, for a person.
     pub(crate) fn origin(&self) -> &'static str {
         match self {
             Self::BuiltIn => "built into the program",
@@ -83,7 +82,7 @@ impl ModelChoice {
         }
     }
 
-    /// What the engine loads.
+    /// Source of the model for the engine.
     pub(crate) fn source(&self) -> ModelSource {
         match self {
             Self::BuiltIn => ModelSource::Static { name: BUILT_IN_NAME.to_owned(), bytes: &BUILT_IN.0 },

@@ -1,4 +1,4 @@
-//! What can go wrong in the program, as one line for a person.
+//! Errors of the program, each one line for a person.
 //!
 //! Library errors arrive here with the thing they are about (a file, a flag); [`one_line`] joins an
 //! error with its causes. Most usage errors are not here: the argument parser finds them, see
@@ -6,7 +6,7 @@
 
 use std::path::PathBuf;
 
-/// Why a command failed.
+/// Errors of a command.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum Error {
@@ -18,17 +18,17 @@ pub(crate) enum Error {
         "no folder for stored prefixes: neither XDG_CACHE_HOME nor HOME is set; name one with --prefix-dir"
     )]
     NoCacheFolder,
-    /// What was given as a model is neither a GGUF file nor a Hugging Face folder that can be read.
+    /// The model argument is neither a GGUF file nor a Hugging Face folder that can be read.
     #[error("cannot open {path}")]
     Open {
         /// The file or folder.
         path: String,
-        /// What the reader said.
+        /// Error of the reader.
         #[source]
         source: ruvllm_models::Error,
     },
-    /// A folder was given where a model file is to be written.
-    #[error("{} is a directory; name a GGUF file", path.display())]
+    /// A folder was given where a file is to be written.
+    #[error("{} is a directory; name a file", path.display())]
     Directory {
         /// The folder.
         path: PathBuf,
@@ -38,7 +38,7 @@ pub(crate) enum Error {
     NoSuchModel {
         /// The name.
         path: PathBuf,
-        /// What the store said.
+        /// Error of the store.
         #[source]
         source: ruvllm_hub::Error,
     },
@@ -50,7 +50,7 @@ pub(crate) enum Error {
     Model {
         /// Path, or the name of the default model.
         model: String,
-        /// What the model loader said.
+        /// Error of the model loader.
         #[source]
         source: ruvllm_models::Error,
     },
@@ -59,23 +59,23 @@ pub(crate) enum Error {
     Tokenizer {
         /// Path, or the name of the default model.
         model: String,
-        /// What the tokenizer said.
+        /// Error of the tokenizer loader.
         #[source]
         source: ruvllm_models::Error,
     },
     /// The tokenizer refused a text or a list of ids.
     #[error("{what}")]
     Tokens {
-        /// What was attempted.
+        /// Failed action, as a message.
         what: &'static str,
-        /// What the tokenizer said.
+        /// Error of the tokenizer.
         #[source]
         source: ruvllm_text::Error,
     },
     /// There is no usable chat template.
     #[error("cannot use the chat template; name another with --style or --template")]
     ChatTemplate {
-        /// What is wrong with it.
+        /// Fault of the template.
         #[source]
         source: ruvllm_models::Error,
     },
@@ -83,13 +83,15 @@ pub(crate) enum Error {
     #[error("cannot make a prompt of the messages")]
     Conversation(#[source] ruvllm_text::Error),
     /// A model could not be written in another form.
-    #[error("cannot {action} {}", input.display())]
+    #[error("cannot {action} {} into {}", input.display(), output.display())]
     Rewrite {
         /// `quantize` or `convert`.
         action: &'static str,
         /// The file or folder.
         input: PathBuf,
-        /// What the writer said.
+        /// The file to write.
+        output: PathBuf,
+        /// Error of the writer.
         #[source]
         source: Box<ruvllm_models::Error>,
     },
@@ -102,6 +104,24 @@ pub(crate) enum Error {
         /// The file.
         path: PathBuf,
     },
+    /// A model would be written to something that keeps no file.
+    #[error("{} is a device or a pipe; name a file", path.display())]
+    NotAFile {
+        /// The device or pipe.
+        path: PathBuf,
+    },
+    /// A link leads to nothing.
+    #[error("{} is a link to a file that does not exist; name the file", path.display())]
+    DanglingLink {
+        /// The link.
+        path: PathBuf,
+    },
+    /// A result in binary form would be shown to a person.
+    #[error("standard output is a terminal: redirect it to a file or a pipe, or name a file")]
+    BinaryToTerminal,
+    /// The JSON document and the result would be mixed.
+    #[error("--json and a result on standard output exclude each other; name a file")]
+    StdoutTwice,
     /// The kernels asked for are not available.
     #[error(transparent)]
     Kernels(#[from] ruvllm_kernels::Error),
@@ -110,7 +130,7 @@ pub(crate) enum Error {
     ReadFile {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         #[source]
         source: std::io::Error,
     },
@@ -119,7 +139,7 @@ pub(crate) enum Error {
     WriteFile {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         #[source]
         source: std::io::Error,
     },
@@ -142,7 +162,7 @@ pub(crate) enum Error {
     TokenList {
         /// "standard input", "the arguments" or a path.
         origin: String,
-        /// What is wrong with it.
+        /// Fault in the list.
         reason: String,
     },
     /// There is nothing to continue.
@@ -175,7 +195,7 @@ pub(crate) enum Error {
     /// A line that begins with `/` is no command, or not one that works like that.
     #[error("{reason}")]
     ChatCommand {
-        /// What is wrong and what to do.
+        /// Fault and remedy.
         reason: String,
     },
     /// Something went wrong with a line of a script.
@@ -183,7 +203,7 @@ pub(crate) enum Error {
     ScriptLine {
         /// The line, counted from 1.
         line: usize,
-        /// What it was.
+        /// Error of the line.
         #[source]
         source: Box<Error>,
     },
@@ -192,7 +212,7 @@ pub(crate) enum Error {
     NoConversation {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Fault in the file.
         reason: String,
     },
     /// A file that is no saved conversation would be replaced by one.
@@ -204,7 +224,7 @@ pub(crate) enum Error {
     /// The line editor failed.
     #[error("cannot read from the terminal: {reason}")]
     Terminal {
-        /// What it said.
+        /// Message of the line editor.
         reason: String,
     },
     /// A benchmark without a test.
@@ -215,7 +235,7 @@ pub(crate) enum Error {
     Input {
         /// "standard input" or a path.
         origin: String,
-        /// What is wrong and what to do.
+        /// Fault and remedy.
         reason: String,
     },
 }
@@ -249,7 +269,7 @@ impl Error {
 
     /// The exit code of the program: 2 for flags that make no sense together, else 1.
     pub(crate) fn exit_code(&self) -> u8 {
-        if matches!(self, Self::NothingToMeasure | Self::SameFile) { 2 } else { 1 }
+        if matches!(self, Self::NothingToMeasure | Self::SameFile | Self::StdoutTwice) { 2 } else { 1 }
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 
-/// How messages name standard input.
+/// Name of standard input in messages.
 const STDIN: &str = "standard input";
 
 /// The text of an argument, or of standard input when the argument is absent or `-`.

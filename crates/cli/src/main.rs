@@ -30,6 +30,7 @@ use clap::Parser;
 use crate::cli::Cli;
 
 fn main() -> ExitCode {
+    signal::report_file_size_limit();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return usage::report(&error),

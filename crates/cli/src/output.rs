@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::error::{Error, Result};
 
-/// Whether somebody still reads standard output.
+/// State of the reader of standard output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reader {
     /// The text was written.
@@ -39,13 +39,12 @@ fn write_exactly(text: &str) -> Result<Reader> {
     }
 }
 
-/// Where generated text goes: to standard output piece by piece, or nowhere (a JSON document holds
-/// it).
+/// Sink of generated text: standard output piece by piece, or nothing (a JSON document holds it).
 pub(crate) struct TextSink {
     streams: bool,
     failure: Option<Error>,
     reader: Reader,
-    /// Whether the terminal's cursor is at the start of a line.
+    /// True if the terminal's cursor is at the start of a line.
     ends_line: bool,
 }
 
@@ -77,7 +76,7 @@ impl TextSink {
     /// Ends the last line; whether somebody still reads.
     ///
     /// # Errors
-    /// Why text could not be written.
+    /// Reason that text could not be written.
     pub(crate) fn finish(self) -> Result<Reader> {
         match self.failure {
             Some(error) => Err(error),

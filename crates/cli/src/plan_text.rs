@@ -1,10 +1,10 @@
-//! What a plan's reasons and warnings say to a person.
+//! Texts of a plan's reasons and warnings for a person.
 
 use ruvllm::{Reason, Warning};
 
 use crate::output::bytes;
 
-/// Why a setting is what it is.
+/// Text of the reason for a setting.
 pub(crate) fn reason(reason: &Reason) -> String {
     match *reason {
         Reason::Asked => "asked for".to_owned(),
@@ -30,7 +30,7 @@ pub(crate) fn reason(reason: &Reason) -> String {
     }
 }
 
-/// What does not fit, and what to do.
+/// Text of a warning: the resource that does not fit, and the remedy.
 pub(crate) fn warning(warning: &Warning) -> String {
     match *warning {
         Warning::Weights { weights_bytes, memory_bytes } => format!(

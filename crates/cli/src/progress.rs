@@ -59,7 +59,7 @@ impl Progress {
         }
         bar.set_message(self.label.clone());
         bar.set_position(done);
-        // What was done before the bar began says nothing about the speed.
+        // Work done before the bar began says nothing about the speed.
         bar.reset_eta();
         bar.set_draw_target(ProgressDrawTarget::stderr());
         bar

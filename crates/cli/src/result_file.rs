@@ -1,9 +1,77 @@
 //! Files that commands write: they appear complete or not at all.
 
 use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
-use std::path::Path;
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
 use std::process;
+
+use crate::error::{Error, Result};
+
+/// Checked place of a result, found before the work begins.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Destination {
+    /// A regular file, links followed; it may be there.
+    File(PathBuf),
+    /// A device or a pipe, which gets the bytes directly.
+    Stream(PathBuf),
+    /// Standard output.
+    Stdout,
+}
+
+impl Destination {
+    /// Looks at what is at `path`. Links are followed; `-` is standard output.
+    ///
+    /// # Errors
+    /// A folder, a link to nothing, a file that is there without `force`, and a standard output
+    /// that is a terminal.
+    pub(crate) fn find(path: &Path, force: bool) -> Result<Self> {
+        if path == Path::new("-") {
+            return if io::stdout().is_terminal() { Err(Error::BinaryToTerminal) } else { Ok(Self::Stdout) };
+        }
+        let failed = |source| Error::WriteFile { path: path.to_owned(), source };
+        let target = match path.canonicalize() {
+            Ok(target) => target,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                if path.is_symlink() {
+                    return Err(Error::DanglingLink { path: path.to_owned() });
+                }
+                // Better now than after the work.
+                let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+                folder.map_or(Ok(()), |folder| fs::metadata(folder).map(drop)).map_err(failed)?;
+                return Ok(Self::File(path.to_owned()));
+            }
+            Err(source) => return Err(failed(source)),
+        };
+        let kind = fs::metadata(&target).map_err(failed)?.file_type();
+        if kind.is_dir() {
+            Err(Error::Directory { path: path.to_owned() })
+        } else if !kind.is_file() {
+            Ok(Self::Stream(target))
+        } else if force {
+            Ok(Self::File(target))
+        } else {
+            Err(Error::OutputExists { path: path.to_owned() })
+        }
+    }
+
+    /// Writes `bytes`: to a file as [`write`] does, elsewhere as they are.
+    pub(crate) fn write(&self, bytes: &[u8], readers: Readers) -> Result<()> {
+        match self {
+            Self::File(path) => {
+                write(path, bytes, readers).map_err(|source| Error::WriteFile { path: path.clone(), source })
+            }
+            Self::Stream(path) => OpenOptions::new()
+                .write(true)
+                .open(path)
+                .and_then(|mut stream| stream.write_all(bytes))
+                .map_err(|source| Error::WriteFile { path: path.clone(), source }),
+            Self::Stdout => {
+                let mut stdout = io::stdout().lock();
+                stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(Error::WriteStdout)
+            }
+        }
+    }
+}
 
 /// Readers of a new file. A file that is replaced keeps its permissions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,8 +82,10 @@ pub(crate) enum Readers {
     Owner,
 }
 
-/// Writes `bytes` beside `path` and renames them there once they are on the disk.
+/// Writes `bytes` beside `path` and renames them there once they are on the disk. A link keeps
+/// leading to its file, which is replaced.
 pub(crate) fn write(path: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {
+    let path = &path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.tmp", process::id()));
     let temporary = path.with_file_name(name);
@@ -57,6 +127,31 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+
+    #[test]
+    fn destinations_are_files_links_to_files_and_streams() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        let (new, old, link, dangling) =
+            (root.join("new"), root.join("old"), root.join("link"), root.join("dangling"));
+        fs::write(&old, "old").unwrap();
+        std::os::unix::fs::symlink(&old, &link).unwrap();
+        std::os::unix::fs::symlink(root.join("nowhere"), &dangling).unwrap();
+        assert_eq!(Destination::find(&new, false).unwrap(), Destination::File(new));
+        for path in [&old, &link] {
+            assert!(matches!(Destination::find(path, false), Err(Error::OutputExists { .. })));
+            assert_eq!(Destination::find(path, true).unwrap(), Destination::File(old.clone()));
+        }
+        assert!(matches!(Destination::find(&dangling, true), Err(Error::DanglingLink { .. })));
+        assert!(matches!(Destination::find(&root, true), Err(Error::Directory { .. })));
+        let null = Path::new("/dev/null");
+        assert_eq!(Destination::find(null, false).unwrap(), Destination::Stream(null.to_owned()));
+        Destination::find(null, true).unwrap().write(b"bytes", Readers::Umask).unwrap();
+        assert!(!fs::metadata(null).unwrap().is_file());
+        write(&link, b"new", Readers::Umask).unwrap();
+        assert!(link.is_symlink());
+        assert_eq!(fs::read(&old).unwrap(), b"new");
+    }
 
     #[test]
     fn replaced_files_keep_their_permissions_and_private_ones_are_born_private() {

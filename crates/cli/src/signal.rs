@@ -1,68 +1,102 @@
-//! Ctrl-C: asks the engine to stop, and ends the program when that is not enough.
+//! Signals that stop the program: Ctrl-C (SIGINT), SIGTERM and SIGHUP ask the engine to stop, and
+//! end the program when that is not enough.
 //!
 //! The handler is installed when generation starts. Before that (while a model loads) the system's
-//! default applies and Ctrl-C ends the program immediately, which is what one wants there.
+//! default applies and a signal ends the program immediately: no file has been begun.
 
-use std::process;
+use std::process::{self, ExitCode};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ruvllm::CancelToken;
 
-/// Exit code after Ctrl-C: 128 + SIGINT, as shells report it.
-pub(crate) const INTERRUPTED: u8 = 130;
+#[cfg(unix)]
+use crate::system;
 
-/// A token that the first Ctrl-C from now on cancels; the second ends the program at once.
+const SIGINT: u8 = 2;
+
+/// Exit code after Ctrl-C: 128 + SIGINT, as shells report it.
+pub(crate) const INTERRUPTED: u8 = 128 + SIGINT;
+
+/// The signal that arrived last.
+static LAST: AtomicU8 = AtomicU8::new(SIGINT);
+
+/// Exit code of a command that a signal has stopped: 128 + the signal, as shells report it.
+pub(crate) fn exit_code() -> ExitCode {
+    ExitCode::from(128 + LAST.load(Ordering::Relaxed))
+}
+
+/// A token that the first signal from now on cancels; the second ends the program at once.
 ///
-/// When the handler cannot be installed, Ctrl-C keeps ending the program at once; that is no reason
+/// When the handler cannot be installed, signals keep ending the program at once; that is no reason
 /// to fail.
 pub(crate) fn cancel_on_interrupt() -> CancelToken {
     let token = CancelToken::new();
-    // It runs before the handler is there: no press may find nothing to stop.
+    // It runs before the handler is there: no signal may find nothing to stop.
     Interrupts::take_over(State {
         running: Some(token.clone()),
         presses: 0,
         presses_to_end: 2,
         ends_idle: true,
+        is_ending: false,
     });
     token
 }
 
-/// Ctrl-C in a program that answers again and again: what it stops is what runs at the time.
+/// Makes a write beyond the limit of file sizes (`ulimit -f`) an error instead of the signal
+/// SIGXFSZ, whose default action ends the program and leaves temporary files.
+pub(crate) fn report_file_size_limit() {
+    #[cfg(unix)]
+    // The flag is never read: a handler of any kind makes the write return the error. Without the
+    // handler the default action stays.
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
+}
+
+/// Ctrl-C in a program that answers again and again: it stops the answer in progress. SIGTERM and
+/// SIGHUP stop the answer and then the program.
 pub(crate) struct Interrupts(Arc<Mutex<State>>);
 
 struct State {
-    /// What runs; none between two answers.
+    /// Cancels the work in progress; `None` between two answers.
     running: Option<CancelToken>,
     presses: usize,
-    /// How often it takes while one answer runs to end the program.
+    /// Number of signals during one answer that ends the program.
     presses_to_end: usize,
-    /// Whether the program ends when nothing runs.
+    /// True if Ctrl-C between two answers ends the program.
     ends_idle: bool,
+    /// True once SIGTERM or SIGHUP has arrived.
+    is_ending: bool,
+}
+
+impl State {
+    /// Takes note of a signal; true if the program is to end at once.
+    fn receive(&mut self, signal: u8) -> bool {
+        self.presses += 1;
+        self.is_ending |= signal != SIGINT;
+        match &self.running {
+            Some(token) => {
+                token.cancel();
+                self.presses >= self.presses_to_end
+            }
+            None => self.ends_idle || self.is_ending,
+        }
+    }
 }
 
 impl Interrupts {
-    /// Takes Ctrl-C over. `presses_to_end` of them while one answer runs end the program, and with
-    /// `ends_idle` one while none does.
+    /// Takes the signals over. `presses_to_end` of them during one answer end the program, and with
+    /// `ends_idle` one Ctrl-C between answers.
     pub(crate) fn install(presses_to_end: usize, ends_idle: bool) -> Self {
-        Self::take_over(State { running: None, presses: 0, presses_to_end, ends_idle })
+        Self::take_over(State { running: None, presses: 0, presses_to_end, ends_idle, is_ending: false })
     }
 
     fn take_over(state: State) -> Self {
         let state = Arc::new(Mutex::new(state));
         let handle = Arc::clone(&state);
-        // A refusal leaves the default action in place, see above.
-        let _ = ctrlc::set_handler(move || {
-            let mut state = lock(&handle);
-            state.presses += 1;
-            let ends = match &state.running {
-                Some(token) => {
-                    token.cancel();
-                    state.presses >= state.presses_to_end
-                }
-                None => state.ends_idle,
-            };
-            if ends {
-                process::exit(i32::from(INTERRUPTED));
+        on_signal(move |signal| {
+            LAST.store(signal, Ordering::Relaxed);
+            if lock(&handle).receive(signal) {
+                process::exit(128 + i32::from(signal));
             }
         });
         Self(state)
@@ -77,13 +111,70 @@ impl Interrupts {
         token
     }
 
-    /// Nothing runs any more.
+    /// Marks the work in progress as finished.
     pub(crate) fn end(&self) {
         lock(&self.0).running = None;
     }
+
+    /// True once a signal has asked the program to end after the answer in progress.
+    pub(crate) fn is_ending(&self) -> bool {
+        lock(&self.0).is_ending
+    }
+}
+
+/// Calls `receive` with the number of each signal, on a thread of its own. A refusal leaves the
+/// default action.
+#[cfg(unix)]
+fn on_signal(mut receive: impl FnMut(u8) + Send + 'static) {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    use signal_hook::iterator::Signals;
+
+    // `nohup` starts a program with SIGHUP ignored, and it is to stay so.
+    let takes_hangup = system::is_ignored(SIGHUP) == Some(false);
+    let listened = [SIGINT, SIGTERM].into_iter().chain(takes_hangup.then_some(SIGHUP));
+    if let Ok(mut signals) = Signals::new(listened) {
+        let forward = move || signals.forever().for_each(|signal| receive(signal as u8));
+        // Without the thread the signals would be swallowed; the program cannot do its work then.
+        std::thread::Builder::new().name("signals".into()).spawn(forward).expect("a thread for signals");
+    }
+}
+
+/// Calls `receive` for each Ctrl-C. A refusal leaves the default action.
+#[cfg(not(unix))]
+fn on_signal(mut receive: impl FnMut(u8) + Send + 'static) {
+    let _ = ctrlc::set_handler(move || receive(SIGINT));
 }
 
 /// Every state that a panic can leave is a valid one.
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIGTERM: u8 = 15;
+
+    fn state(running: Option<CancelToken>, ends_idle: bool) -> State {
+        State { running, presses: 0, presses_to_end: 3, ends_idle, is_ending: false }
+    }
+
+    #[test]
+    fn the_first_signal_cancels_and_the_last_ends() {
+        let token = CancelToken::new();
+        let mut state = state(Some(token.clone()), false);
+        assert!(!state.receive(SIGINT) && token.is_cancelled());
+        assert!(!state.receive(SIGINT) && state.receive(SIGINT));
+        assert!(!state.is_ending);
+    }
+
+    #[test]
+    fn a_request_to_terminate_ends_an_idle_program() {
+        assert!(!state(None, false).receive(SIGINT));
+        assert!(state(None, true).receive(SIGINT));
+        assert!(state(None, false).receive(SIGTERM));
+        let mut busy = state(Some(CancelToken::new()), false);
+        assert!(!busy.receive(SIGTERM) && busy.is_ending);
+    }
 }

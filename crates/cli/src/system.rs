@@ -24,6 +24,17 @@ pub(crate) fn transparent_huge_pages() -> Option<String> {
     selected(&modes).map(str::to_owned)
 }
 
+/// True if this process was started with `signal` ignored.
+pub(crate) fn is_ignored(signal: i32) -> Option<bool> {
+    is_in_set(&fs::read_to_string("/proc/self/status").ok()?, "SigIgn", signal)
+}
+
+/// True if `signal` is in a set of signals of a process's `status`: hexadecimal, signal 1 lowest.
+fn is_in_set(status: &str, set: &str, signal: i32) -> Option<bool> {
+    let mask = u64::from_str_radix(field(status, set)?, 16).ok()?;
+    Some(mask >> u32::try_from(signal - 1).ok()? & 1 == 1)
+}
+
 /// The value of a `name : value` line.
 fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(|line| {
@@ -47,6 +58,11 @@ mod tests {
         let text = "processor\t: 0\nmodel name\t: Some CPU\n";
         assert_eq!(field(text, "model name"), Some("Some CPU"));
         assert_eq!(field(text, "flags"), None);
+        let status = "SigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\n";
+        assert_eq!(is_in_set(status, "SigIgn", 1), Some(true));
+        assert_eq!(is_in_set(status, "SigIgn", 2), Some(false));
+        assert_eq!(is_in_set(status, "SigIgn", 13), Some(true));
+        assert_eq!(is_in_set(status, "SigCgt", 1), None);
         assert_eq!(selected("always [madvise] never"), Some("madvise"));
         assert_eq!(selected("always"), None);
     }

@@ -1,4 +1,4 @@
-//! Where a user's programs keep their files, as the XDG base directories say.
+//! Folders for a user's files, as the XDG base directories say.
 
 use std::path::PathBuf;
 

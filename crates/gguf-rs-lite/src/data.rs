@@ -74,7 +74,7 @@ impl TensorData {
         self.range.len()
     }
 
-    /// Whether there are no bytes.
+    /// True if there are no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.range.is_empty()

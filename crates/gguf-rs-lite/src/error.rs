@@ -7,8 +7,7 @@ use crate::TensorType;
 /// `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Where in a file something is wrong: the byte offset and the field that was being read or
-/// checked.
+/// Position of a fault in a file: the byte offset and the field that was being read or checked.
 ///
 /// The offset counts from the start of the file. It is absent when the fault was found before
 /// anything had a position, as in a writer that refuses its input.
@@ -39,7 +38,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// What is being read, in a form that costs nothing until an error needs its text.
+/// Field being read, in a form that costs nothing until an error needs its text.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Field<'a> {
     /// A field of the file header.
@@ -80,7 +79,7 @@ impl fmt::Display for Quoted<'_> {
     }
 }
 
-/// Why a GGUF file could not be opened, read or written.
+/// Errors of opening, reading and writing GGUF files.
 ///
 /// Errors about the content of a file carry the [`Place`]; see [`Error::place`].
 #[derive(Debug, thiserror::Error)]
@@ -89,7 +88,7 @@ pub enum Error {
     /// The operating system refused a file operation.
     #[error("cannot {action} {}", path.display())]
     File {
-        /// What was tried, for example `open`.
+        /// Failed action, for example `open`.
         action: &'static str,
         /// The file concerned.
         path: PathBuf,
@@ -124,7 +123,7 @@ pub enum Error {
     /// Reading from the given source failed.
     #[error("{place}: cannot read")]
     Read {
-        /// What was being read.
+        /// Position and field of the read.
         place: Place,
         /// The source's reason.
         #[source]
@@ -242,7 +241,7 @@ pub enum Error {
     BadAlignment {
         /// The value.
         place: Place,
-        /// What was found.
+        /// Value found.
         found: String,
     },
     /// A tensor type tag that the format does not define.
@@ -321,7 +320,7 @@ pub enum Error {
         data_offset: u64,
         /// The tensor's size in bytes.
         bytes: u64,
-        /// Where the data section starts.
+        /// Start of the data section, in bytes from the start of the file.
         data_start: u64,
         /// The length of the file in bytes.
         file_len: u64,

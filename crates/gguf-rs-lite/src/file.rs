@@ -25,7 +25,7 @@ pub type FileWriter = Writer<BufWriter<File>>;
 /// `path` stays.
 ///
 /// # Errors
-/// Those of [`Writer`], those of the file system, and whatever `fill` returns.
+/// Errors of [`Writer`] and of the file system, and whatever `fill` returns.
 pub fn write_file<E: From<Error>>(
     path: impl AsRef<Path>,
     metadata: &Metadata,

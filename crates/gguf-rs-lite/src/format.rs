@@ -27,8 +27,8 @@ pub const MAX_NAME_BYTES: u64 = 64;
 /// The most bytes a metadata key may have.
 pub const MAX_KEY_BYTES: u64 = 65_535;
 
-/// How deep arrays may nest; an array of numbers has depth 1. Ours, not the format's, which sets no
-/// limit.
+/// Maximum nesting depth of arrays; an array of numbers has depth 1. Ours, not the format's, which
+/// sets no limit.
 pub const MAX_ARRAY_DEPTH: usize = 16;
 
 /// The most bytes that everything before the tensor data may take. Ours, not the format's: it keeps

@@ -1,4 +1,4 @@
-//! What a file says before its tensor data: version, metadata, and the list of tensors.
+//! File header: version, metadata, and the list of tensors.
 
 use crate::{
     TensorType,
@@ -17,7 +17,7 @@ pub struct TensorInfo {
     pub dims: Vec<u64>,
     /// Type of the elements.
     pub tensor_type: TensorType,
-    /// Where the data starts, in bytes from the start of the data section of its file.
+    /// Start of the data, in bytes from the start of the data section of its file.
     pub offset: u64,
     elements: u64,
     bytes: u64,
@@ -110,12 +110,12 @@ pub struct Header {
     pub metadata: Metadata,
     /// The tensors in the order of the file's list, which need not be the order of their data.
     pub tensors: Vec<TensorInfo>,
-    /// Where the data section starts, in bytes from the start of the file.
+    /// Start of the data section, in bytes from the start of the file.
     pub data_offset: u64,
 }
 
 impl Header {
-    /// Where a tensor of this header has its data, in bytes from the start of the file.
+    /// Start of the data of a tensor of this header, in bytes from the start of the file.
     pub(crate) fn data_start(&self, tensor: &TensorInfo) -> u64 {
         // Cannot overflow for a checked tensor; for a changed copy of one, any answer out of range
         // will do.

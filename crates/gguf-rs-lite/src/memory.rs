@@ -13,7 +13,7 @@ use crate::{
     map,
 };
 
-/// Where the bytes of a model file are while the model is open. The default: mapped, not locked.
+/// Memory of a model file's bytes while the model is open. The default: mapped, not locked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileMemory {
     /// Maps the file, so that the system reads its pages when they are first used and may drop them
@@ -61,9 +61,15 @@ fn read(path: &Path) -> Result<Mmap> {
     let mut file = map::open_file(path)?;
     let len = file.metadata().map_err(failed("read"))?.len();
     let len = usize::try_from(len).map_err(|_| failed("read")(io::ErrorKind::FileTooLarge.into()))?;
-    let mut bytes = MmapMut::map_anon(len).map_err(failed("allocate memory for"))?;
-    file.read_exact(&mut bytes).map_err(failed("read"))?;
-    bytes.make_read_only().map_err(failed("read"))
+    read_from(&mut file, len).map_err(|(action, error)| failed(action)(error))
+}
+
+/// The next `len` bytes of `file`, or the step that failed: there is no memory for them, or the
+/// file has become shorter.
+fn read_from(file: &mut impl Read, len: usize) -> Result<Mmap, (&'static str, io::Error)> {
+    let mut bytes = MmapMut::map_anon(len).map_err(|error| ("allocate memory for", error))?;
+    file.read_exact(&mut bytes).map_err(|error| ("read", error))?;
+    bytes.make_read_only().map_err(|error| ("read", error))
 }
 
 fn lock(bytes: &Mmap, name: impl Display) -> Result<()> {
@@ -107,6 +113,17 @@ mod tests {
         }
         assert!(matches!(load(folder.path(), READ), Err(Error::NotAFile { .. })));
         assert!(matches!(load(&folder.path().join("none"), READ), Err(Error::File { action: "open", .. })));
+    }
+
+    #[test]
+    fn a_file_that_shrinks_or_has_no_room_is_an_error() {
+        let content: &[u8] = &[7; 5000];
+        assert_eq!(read_from(&mut { content }, 5000).unwrap()[..], *content);
+        let (action, error) = read_from(&mut { content }, 5001).unwrap_err();
+        assert_eq!((action, error.kind()), ("read", io::ErrorKind::UnexpectedEof));
+        // More addresses than there are.
+        let (action, _) = read_from(&mut { content }, usize::MAX >> 2).unwrap_err();
+        assert_eq!(action, "allocate memory for");
     }
 
     #[cfg(target_os = "linux")]

@@ -66,7 +66,7 @@ impl Metadata {
         self.index.get(key).map(|&i| &self.entries[i].1)
     }
 
-    /// Whether the key is present.
+    /// True if the key is present.
     #[must_use]
     pub fn contains(&self, key: &str) -> bool {
         self.index.contains_key(key)
@@ -83,7 +83,7 @@ impl Metadata {
         self.entries.len()
     }
 
-    /// Whether there are no entries.
+    /// True if there are no entries.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()

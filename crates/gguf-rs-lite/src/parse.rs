@@ -106,7 +106,7 @@ fn check_version(version: u32) -> Result<()> {
 struct Cursor<R> {
     input: R,
     position: u64,
-    /// Where reading must end: the end of the file or the largest header, whichever comes first.
+    /// End of reading: the end of the file or the largest header, whichever comes first.
     limit: u64,
     file_len: u64,
     /// Space for numbers on their way into an array; kept, because a file can hold millions of tiny

@@ -14,12 +14,12 @@ const NO_KEY: &str = "split.no";
 const COUNT_KEY: &str = "split.count";
 const TENSORS_KEY: &str = "split.tensors.count";
 
-/// What one file's metadata says about its place in a split model.
+/// Membership of a file in a split model, from its metadata.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Membership {
-    /// Which part it is, counted from 0; may be absent or wrong.
+    /// Number of this part, counted from 0; may be absent or wrong.
     no: Option<u64>,
-    /// How many parts there are, at least 2.
+    /// Number of parts, at least 2.
     pub(crate) count: u64,
     /// Tensors in all parts together.
     n_tensors: Option<u64>,

@@ -207,7 +207,7 @@ impl Array {
         }
     }
 
-    /// Whether there are no elements.
+    /// True if there are no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

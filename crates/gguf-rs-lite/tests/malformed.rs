@@ -47,7 +47,7 @@ fn open(case: &Case) -> Result<Header, Error> {
     parsed
 }
 
-/// Whether an error is of the kind that the manifest means.
+/// True if an error is of the kind that the manifest names.
 fn is_kind(error: &Error, kind: &str) -> bool {
     match kind {
         "bad_magic" => matches!(error, Error::BadMagic { .. }),
@@ -119,7 +119,7 @@ fn every_file_is_in_the_manifest() {
     }
 }
 
-/// Where the manifest leaves the choice, it stays as the crate documentation says.
+/// The files that the manifest leaves open are refused as the crate documentation says.
 #[test]
 fn open_questions_keep_their_answers() {
     let refused: Vec<String> = cases()

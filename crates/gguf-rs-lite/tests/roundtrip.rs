@@ -1,4 +1,4 @@
-//! What is written reads back the same, and damaged files never do more than fail.
+//! Round trips: written files read back the same, and damaged files never do more than fail.
 
 mod common;
 

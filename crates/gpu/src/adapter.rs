@@ -108,7 +108,7 @@ impl fmt::Display for AdapterInfo {
     }
 }
 
-/// Which adapter to open.
+/// Selects the adapter to open.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Selection {
     /// Adapter by position, by name, or the best one.

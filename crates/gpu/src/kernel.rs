@@ -153,7 +153,7 @@ pub struct RopeKernel {
     pub head_dim: u32,
     /// Leading values of a head that rotate.
     pub rotary_dim: u32,
-    /// Which values rotate together.
+    /// Dimension pairing.
     pub layout: RopeLayout,
 }
 

@@ -74,7 +74,7 @@ impl Matrix {
     /// An equal matrix in other memory, copied on the device.
     ///
     /// # Errors
-    /// Those of [`Gpu::zeroed`].
+    /// As [`Gpu::zeroed`].
     pub fn duplicate(&self, gpu: &Gpu) -> Result<Self> {
         let planes = self.planes.iter().map(|plane| gpu.duplicate(plane)).collect::<Result<Vec<_>>>()?;
         Ok(Self { planes, ..self.clone() })

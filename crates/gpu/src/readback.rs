@@ -26,7 +26,7 @@ impl Gpu {
     /// Memory for results of `len` bytes; counts for the budget.
     ///
     /// # Errors
-    /// Those of [`Gpu::zeroed`].
+    /// As [`Gpu::zeroed`].
     pub fn readback(&self, len: u64) -> Result<Readback> {
         Ok(Readback { buffer: self.host_visible(len)? })
     }

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use crate::error::{Error, Result, file_error};
 use crate::files;
 
-/// Whether `text` is a SHA-256 in lower-case hexadecimal.
+/// True if `text` is a SHA-256 in lower-case hexadecimal.
 pub(crate) fn is_sha256(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::names::visible;
 
-/// Why a model could not be fetched, found or removed.
+/// Errors of fetching, finding and removing models.
 ///
 /// After a failed download the bytes that arrived stay in the store, unless the variant says
 /// otherwise; the same call continues with them. A failure never touches a model that is complete.
@@ -17,7 +17,7 @@ pub enum Error {
     Reference {
         /// The text.
         text: String,
-        /// What is wrong with it.
+        /// Fault in the text.
         reason: &'static str,
     },
     /// A variable of the environment has a value that cannot be used.
@@ -25,7 +25,7 @@ pub enum Error {
     Setting {
         /// The variable.
         variable: &'static str,
-        /// What is wrong with its value.
+        /// Fault in the value.
         reason: String,
     },
     /// There is no place for the store.
@@ -34,15 +34,15 @@ pub enum Error {
     /// A download was asked for, and downloads are switched off.
     #[error("{reference} is not in the store and HF_HUB_OFFLINE forbids downloads; unset it and try again")]
     Offline {
-        /// What was asked for.
+        /// The reference.
         reference: String,
     },
     /// The server wants to know who asks, and was not told or does not accept it (401).
     #[error("{url}: the server wants a valid access token; {hint}")]
     Unauthorized {
-        /// What was asked for.
+        /// The URL.
         url: String,
-        /// Where a token is looked for, or which one was refused.
+        /// Places that are searched for a token, or the origin of the refused one.
         hint: String,
     },
     /// The server knows who asks and refuses (403); gated repositories do until their terms are
@@ -51,35 +51,35 @@ pub enum Error {
         "{url}: access refused{message}; accept the terms on the repository's page with the token's account"
     )]
     Forbidden {
-        /// What was asked for.
+        /// The URL.
         url: String,
-        /// What the server said, after a colon, or nothing.
+        /// Message of the server, after a colon, or nothing.
         message: String,
     },
     /// The server has no such repository, revision or file (404).
     #[error("{url}: not found{message}; check the spelling (private repositories need a token in HF_TOKEN)")]
     NotFound {
-        /// What was asked for.
+        /// The URL.
         url: String,
-        /// What the server said, after a colon, or nothing.
+        /// Message of the server, after a colon, or nothing.
         message: String,
     },
     /// The server answered with a status that is of no use here.
     #[error("{url}: the server answers with status {status}{message}")]
     Status {
-        /// What was asked for.
+        /// The URL.
         url: String,
         /// HTTP status.
         status: u16,
-        /// What the server said, after a colon, or nothing.
+        /// Message of the server, after a colon, or nothing.
         message: String,
     },
     /// The connection could not be made, or broke.
     #[error("{url}: no connection")]
     Connection {
-        /// What was asked for.
+        /// The URL.
         url: String,
-        /// What the HTTP library said.
+        /// Error of the HTTP library.
         #[source]
         source: io::Error,
     },
@@ -89,27 +89,27 @@ pub enum Error {
         "{url}: no secure connection; where a proxy has certificates of its own, name them in SSL_CERT_FILE"
     )]
     Tls {
-        /// What was asked for.
+        /// The URL.
         url: String,
-        /// What the TLS library said.
+        /// Error of the TLS library.
         #[source]
         source: io::Error,
     },
     /// The body of an answer ended early, or its connection broke.
     #[error("{url}: the connection ended after {bytes} bytes")]
     Interrupted {
-        /// What was asked for.
+        /// The URL.
         url: String,
         /// Bytes of this answer that arrived.
         bytes: u64,
-        /// What the system said.
+        /// Error of the system.
         #[source]
         source: io::Error,
     },
     /// Almost nothing arrives.
     #[error("{url}: only {bytes} bytes in {seconds} s")]
     Slow {
-        /// What was asked for.
+        /// The URL.
         url: String,
         /// Bytes that arrived.
         bytes: u64,
@@ -119,7 +119,7 @@ pub enum Error {
     /// The server asks to wait longer than is sensible for a program.
     #[error("{url}: the server asks to wait {seconds} s before the next request; try again later")]
     WaitTooLong {
-        /// What was asked for.
+        /// The URL.
         url: String,
         /// Seconds of its Retry-After.
         seconds: u64,
@@ -136,15 +136,15 @@ pub enum Error {
     /// The server's answer does not follow the protocol.
     #[error("{url}: unexpected answer: {reason}")]
     Answer {
-        /// What was asked for.
+        /// The URL.
         url: String,
-        /// What is wrong with it.
+        /// Fault in the answer.
         reason: String,
     },
     /// A list of files does not follow the protocol, or is longer than any repository's.
     #[error("the list of files is not understood: {reason}")]
     Listing {
-        /// What is wrong with it.
+        /// Fault in the list.
         reason: String,
     },
     /// A model consists of more files than any.
@@ -188,7 +188,7 @@ pub enum Error {
     NoModel {
         /// The repository.
         repo: String,
-        /// What it holds instead.
+        /// Contents of the repository instead.
         there_is: String,
     },
     /// A part of a model in several files is not there.
@@ -204,9 +204,9 @@ pub enum Error {
     Checksum {
         /// The file.
         file: String,
-        /// What the hub says, 64 hexadecimal digits.
+        /// SHA-256 stated by the hub, 64 hexadecimal digits.
         expected: String,
-        /// What arrived.
+        /// SHA-256 of the file received.
         found: String,
     },
     /// The file was replaced on the server between two requests. What had arrived was deleted.
@@ -247,7 +247,7 @@ pub enum Error {
     NameTaken {
         /// The name.
         name: String,
-        /// Where that model came from.
+        /// Reference that this model was pulled from.
         source_text: String,
     },
     /// The store has no model of that name.
@@ -263,7 +263,7 @@ pub enum Error {
     Incomplete {
         /// The name.
         name: String,
-        /// Where it comes from.
+        /// Reference to pull.
         source_text: String,
     },
     /// A manifest of the store is damaged. [`Store::remove`](crate::Store::remove) removes it.
@@ -271,7 +271,7 @@ pub enum Error {
     Manifest {
         /// The manifest.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Fault in the manifest.
         reason: String,
     },
     /// A folder of the store is a link to another place, whose files are none of the store's.
@@ -283,11 +283,11 @@ pub enum Error {
     /// The system refused an operation on a file.
     #[error("cannot {action} {}", path.display())]
     File {
-        /// What was to be done.
+        /// Failed action, such as `read`.
         action: &'static str,
         /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         #[source]
         source: io::Error,
     },
@@ -296,12 +296,12 @@ pub enum Error {
 /// Result of the store and of the client.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What turns an error of the system into [`Error::File`].
+/// Makes a function that wraps an error of the system in [`Error::File`].
 pub(crate) fn file_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
     move |source| Error::File { action, path: path.to_owned(), source }
 }
 
-/// How many names a message lists.
+/// Most names that a message lists.
 const LISTED: usize = 6;
 
 /// The first of `names` as a list for a message: `a, b and 3 more`.

@@ -66,7 +66,7 @@ pub(crate) fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).open(path)
 }
 
-/// What is in a folder, in no order; nothing if there is no such folder.
+/// Paths in a folder, in no order; none if there is no such folder.
 pub(crate) fn list(folder: &Path) -> Result<Vec<PathBuf>> {
     match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),

@@ -7,7 +7,7 @@
 //! - [`Store`] keeps files and names: [`Store::pull`], [`Store::list`], [`Store::get`],
 //!   [`Store::remove`].
 //!
-//! # What can be relied on
+//! # Guarantees
 //!
 //! - A name in the store means files that are whole and, where the hub states a SHA-256, verified.
 //!   A process that is killed at any moment leaves the former state or the new one, and bytes that

@@ -14,8 +14,8 @@ pub(crate) const MAX_DEPTH: usize = 32;
 const DEVICES: [&str; 7] = ["CON", "PRN", "AUX", "NUL", "CONIN$", "CONOUT$", "CLOCK$"];
 const NUMBERED_DEVICES: [&str; 2] = ["COM", "LPT"];
 
-/// Why `path` is not the name of a file below whatever folder it is joined to, on every system;
-/// `None` if it is. Source for Windows: Microsoft, "Naming Files, Paths, and Namespaces".
+/// Reason that `path` is not the name of a file below whatever folder it is joined to, on every
+/// system; `None` if it is. Source for Windows: Microsoft, "Naming Files, Paths, and Namespaces".
 pub(crate) fn path_fault(path: &str) -> Option<&'static str> {
     if path.len() > MAX_PATH_BYTES {
         return Some("it is longer than 1000 bytes");

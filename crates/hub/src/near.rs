@@ -39,4 +39,18 @@ mod tests {
         assert_eq!(near("phi-3"), ["phi"]);
         assert!(near("mistral").is_empty() && near("").is_empty());
     }
+
+    #[test]
+    fn names_beyond_the_limits_are_not_compared() {
+        let near = |count: usize| {
+            let others = (0..count).map(|_| "something else");
+            nearest("llama", others.chain(["lama"])).len()
+        };
+        assert_eq!((near(MAX_COMPARED - 1), near(MAX_COMPARED)), (1, 0));
+        let long = "l".repeat(MAX_COMPARED_CHARS);
+        assert_eq!(nearest(&long, [long.as_str()].into_iter()).len(), 1);
+        let longer = "l".repeat(MAX_COMPARED_CHARS + 1);
+        assert!(nearest(&longer, [long.as_str()].into_iter()).is_empty());
+        assert!(nearest(&long, [longer.as_str()].into_iter()).is_empty());
+    }
 }

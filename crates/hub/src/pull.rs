@@ -19,13 +19,13 @@ use crate::store::{Manifest, State, Store, StoredFile, StoredModel};
 /// Room that a download leaves on the disk.
 const RESERVE_BYTES: u64 = 64 << 20;
 
-/// How far a pull has come.
+/// Progress of a pull.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct PullProgress<'a> {
     /// Path of the file that is worked on.
     pub file: &'a str,
-    /// What is done with it.
+    /// Stage of its download.
     pub stage: PullStage,
     /// Bytes of all files that have passed the stage.
     pub bytes_done: u64,
@@ -53,7 +53,7 @@ struct Wanted {
     file: RemoteFile,
     target: PathBuf,
     facts: FileFacts,
-    /// Whether it is there as a whole, with a checksum that was computed when it arrived.
+    /// Record of the file if it is there as a whole, with the checksum computed when it arrived.
     known: Option<StoredFile>,
     /// Bytes of the disk that what is there of it takes.
     disk_bytes: u64,

@@ -1,4 +1,4 @@
-//! What names a model on a hub: `hf://ORG/REPO[/FILE][@REVISION]`.
+//! Reference to a model on a hub: `hf://ORG/REPO[/FILE][@REVISION]`.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,4 +1,4 @@
-//! Which files of a repository make up the model.
+//! Selection of the repository's files that make up the model.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -217,7 +217,7 @@ fn of_candidate(candidate: &Candidate<'_>) -> Selection {
     }
 }
 
-/// Whether the model's path has `quantization` as one of its words, in upper or lower case.
+/// True if the model's path has `quantization` as one of its words, in upper or lower case.
 fn has_quantization(model: &Candidate<'_>, quantization: &str) -> bool {
     let (path, wanted) = (model.words.as_str(), quantization.to_ascii_uppercase());
     // `_` belongs to words: Q4_K_M does not contain the word Q4_K.

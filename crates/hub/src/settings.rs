@@ -1,4 +1,4 @@
-//! How the client reaches a hub: endpoint, token, certificates, patience.
+//! Client settings: endpoint, token, certificates, timeouts and retries.
 
 use std::env;
 use std::fmt;
@@ -31,13 +31,14 @@ pub struct HubSettings {
     /// before the host are refused: the address stands in manifests and messages, and who asks is
     /// said by [`Self::token`].
     pub endpoint: String,
-    /// Who asks. Sent to scheme, host and port of the endpoint alone, never to where it redirects.
+    /// Access token of the caller. Sent to scheme, host and port of the endpoint alone, never to
+    /// where it redirects.
     pub token: Option<Token>,
-    /// Where a token would have been looked for; messages say it.
+    /// Places searched for a token, for messages.
     pub token_hint: String,
-    /// Whether downloads are forbidden.
+    /// True if downloads are forbidden.
     pub offline: bool,
-    /// Whether `ALL_PROXY`, `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY` of the environment apply.
+    /// True if `ALL_PROXY`, `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY` of the environment apply.
     pub proxy_of_environment: bool,
     /// Certificates to trust, as PEM; absent for those that are compiled in (Mozilla's).
     pub certificates: Option<Vec<u8>>,
@@ -240,6 +241,23 @@ mod tests {
             assert!(error.starts_with("HF_ENDPOINT: ") && !error.contains("SECRET"), "{error}");
         }
         assert_eq!(HubSettings::new("https://host/a@b").unwrap().endpoint, "https://host/a@b");
+    }
+
+    #[test]
+    fn files_of_the_environment_have_a_length() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        for limit in [MAX_TOKEN_BYTES, MAX_CERTIFICATES_BYTES] {
+            for (bytes, is_read) in [(limit, true), (limit + 1, false), (1 << 40, false)] {
+                fs::File::create(&path).unwrap().set_len(bytes).unwrap();
+                match read_setting(&path, limit) {
+                    Ok(content) => assert!(is_read && content.len() as u64 == bytes),
+                    Err(error) => assert!(!is_read && error.kind() == io::ErrorKind::FileTooLarge, "{error}"),
+                }
+            }
+            #[cfg(unix)]
+            assert!(read_setting(Path::new("/dev/zero"), limit).is_err());
+        }
     }
 
     #[test]

@@ -1,5 +1,4 @@
-//! What a model is loaded from: hyperparameters and tensors under the names of GGUF, whatever files
-//! hold them.
+//! Checkpoint: hyperparameters and tensors under the names of GGUF, whatever files hold them.
 
 use gguf_rs_lite::{Gguf, Metadata, TensorData, TensorInfo};
 use ruvllm_text::tokenizer::Tokenizer;
@@ -51,7 +50,7 @@ pub trait Checkpoint {
 /// The bytes of a tensor; they keep alive whatever they lie in.
 #[derive(Debug, Clone)]
 pub enum TensorBytes {
-    /// Where they were: in a mapped file, or in memory that the caller owns.
+    /// Shared memory: a mapped file, or memory that the caller owns.
     Shared(TensorData),
     /// Private memory.
     Made(Vec<u8>),

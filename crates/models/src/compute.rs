@@ -1,4 +1,4 @@
-//! What a forward pass runs on: the kernels of one instruction set and a pool of threads.
+//! Compute resources of a forward pass: the kernels of one instruction set and a pool of threads.
 
 use ruvllm_kernels::{Kernels, ThreadPool};
 

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-/// What this crate's functions return.
+/// Result with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a model could not be loaded or run.
+/// Errors of loading and running models.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -46,7 +46,7 @@ pub enum Error {
     NotAModelFolder {
         /// The folder.
         path: PathBuf,
-        /// What is not there.
+        /// Reason, such as a missing file.
         reason: &'static str,
     },
 
@@ -55,7 +55,7 @@ pub enum Error {
     ReadFile {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: std::io::Error,
     },
 
@@ -89,7 +89,7 @@ pub enum Error {
     InvalidJson {
         /// The file.
         path: PathBuf,
-        /// What the parser said.
+        /// Error of the JSON parser.
         source: serde_json::Error,
     },
 
@@ -100,7 +100,7 @@ pub enum Error {
         field: String,
         /// Its value.
         found: String,
-        /// What a valid file has there.
+        /// Description of a valid value.
         expected: String,
     },
 
@@ -109,7 +109,7 @@ pub enum Error {
     MissingField {
         /// The file and the field, with the names of the objects it is in.
         field: String,
-        /// What a valid file has there.
+        /// Description of a valid value.
         expected: String,
     },
 
@@ -118,7 +118,7 @@ pub enum Error {
     Safetensors {
         /// The file.
         path: PathBuf,
-        /// What the reader said.
+        /// Error of the safetensors reader.
         source: safetensors::SafeTensorError,
     },
 
@@ -165,7 +165,7 @@ pub enum Error {
     MissingKey {
         /// The full key.
         key: String,
-        /// What a valid file has there.
+        /// Description of a valid value.
         expected: String,
     },
 
@@ -176,7 +176,7 @@ pub enum Error {
         key: String,
         /// The value in the file.
         found: String,
-        /// What a valid file has there.
+        /// Description of a valid value.
         expected: String,
     },
 
@@ -214,9 +214,9 @@ pub enum Error {
     TensorShape {
         /// Name of the tensor.
         name: String,
-        /// What the hyperparameters require.
+        /// Dimensions that follow from the hyperparameters.
         expected: Vec<u64>,
-        /// What the file has.
+        /// Dimensions in the file.
         found: Vec<u64>,
     },
 
@@ -229,7 +229,7 @@ pub enum Error {
         index: usize,
         /// The value.
         found: f32,
-        /// What a valid file has there.
+        /// Description of a valid value.
         expected: String,
     },
 
@@ -345,7 +345,7 @@ pub enum Error {
     /// Memory for a buffer could not be allocated. Free memory or use a smaller context or batch.
     #[error("cannot allocate {bytes} bytes for {what}")]
     OutOfMemory {
-        /// What the buffer is for.
+        /// Name of the buffer.
         what: &'static str,
         /// Size of the request in bytes.
         bytes: usize,
@@ -353,7 +353,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the page pool had no room for keys and values or an adapter.
+    /// True if the page pool had no room for keys and values or an adapter.
     pub fn is_memory_short(&self) -> bool {
         match self {
             Self::KvCache(source) => source.is_memory_short(),

@@ -11,7 +11,7 @@ use crate::hf::HfFolder;
 /// Opens a GGUF file (of a split model any part) or a Hugging Face folder, mapped.
 ///
 /// # Errors
-/// Those of [`Gguf::open`] and [`HfFolder::open`].
+/// As [`Gguf::open`] and [`HfFolder::open`].
 pub fn open_checkpoint(path: impl AsRef<Path>) -> Result<Box<dyn Checkpoint>> {
     open_checkpoint_in(path, FileMemory::default())
 }
@@ -19,7 +19,7 @@ pub fn open_checkpoint(path: impl AsRef<Path>) -> Result<Box<dyn Checkpoint>> {
 /// As [`open_checkpoint`], with the weight files in memory as `memory` says.
 ///
 /// # Errors
-/// Those of [`Gguf::open_in`] and [`HfFolder::open_in`].
+/// As [`Gguf::open_in`] and [`HfFolder::open_in`].
 pub fn open_checkpoint_in(path: impl AsRef<Path>, memory: FileMemory) -> Result<Box<dyn Checkpoint>> {
     let path = path.as_ref();
     Ok(match path.is_dir() {

@@ -1,4 +1,4 @@
-//! How the hidden states of a text become one vector, and what a model's files say about that.
+//! Pooling of a text's hidden states into one vector, and the defaults in a model's files.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,22 +12,23 @@ use crate::error::{Error, Result};
 /// Suffix of the key for the kind of pooling.
 const POOLING: &str = "pooling_type";
 
-/// Whether vectors are made one long. The format has no key for it; this one is ours.
+/// Key of a flag: scale vectors to unit length (L2). The format has no key for it; this one is
+/// ours.
 pub(crate) const NORMALIZE: &str = "ruvllm.embedding.normalize";
 
 /// Most tokens of a text that count, where a model was trained with fewer than it has positions
 /// for. Ours too.
 pub(crate) const MAX_TOKENS: &str = "ruvllm.embedding.max_tokens";
 
-/// Which of a text's hidden states make its vector.
+/// Pooling of a text's hidden states into one vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Pooling {
     /// The mean of all.
     Mean,
-    /// That of the last token, which in a decoder has seen all others.
+    /// State of the last token, which in a decoder has seen all others.
     Last,
-    /// That of the first token, where encoders put a token of no other meaning.
+    /// State of the first token, where encoders put a token of no other meaning.
     Cls,
 }
 
@@ -71,13 +72,14 @@ impl FromStr for Pooling {
     }
 }
 
-/// What a model's files say about making vectors of texts. What they leave open is `None`.
+/// Embedding defaults from a model's files; `None` where they say nothing. What they leave open is
+/// `None`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EmbeddingDefaults {
-    /// Which hidden states count.
+    /// Pooling of the hidden states.
     pub pooling: Option<Pooling>,
-    /// Whether vectors are made one long.
+    /// True if vectors are scaled to unit length (L2).
     pub normalize: Option<bool>,
     /// Most tokens of a text, those around it included.
     pub max_tokens: Option<usize>,

@@ -32,7 +32,7 @@ pub(crate) fn project(compute: &Compute, input: &mut Activations, jobs: &mut [Ma
     compute.kernels.matmul_many(&compute.pool, input, jobs);
 }
 
-/// Whether a product of these reads 8 bits.
+/// True if one of the products reads 8-bit activations.
 pub(crate) fn needs_q8(jobs: &[MatmulJob<'_>]) -> bool {
     jobs.iter().any(|job| job.weights.format().uses_q8())
 }

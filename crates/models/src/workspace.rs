@@ -16,7 +16,7 @@ pub struct Workspace {
     pub(crate) logits: Vec<f32>,
 }
 
-/// What the layers read and write. Widths are per token of the step.
+/// Activations that the layers read and write. Widths are per token of the step.
 #[derive(Default)]
 pub(crate) struct Buffers {
     /// The residual stream, `[tokens, model_dim]`.
@@ -32,7 +32,7 @@ pub(crate) struct Buffers {
     pub(crate) keys: Vec<f32>,
     /// `[tokens, n_kv_heads, head_dim]`
     pub(crate) values: Vec<f32>,
-    /// What attention gives, `[tokens, n_heads, head_dim]`.
+    /// Attention output, `[tokens, n_heads, head_dim]`.
     pub(crate) attended: Activations,
     /// `activation(gate) * up`, `[tokens, ffn_dim]`.
     pub(crate) gated: Activations,
@@ -41,7 +41,7 @@ pub(crate) struct Buffers {
     /// Rows whose norm takes their place, `[tokens, n_heads * head_dim]` or `[tokens, model_dim]`;
     /// empty in models without.
     pub(crate) unnormed: Vec<f32>,
-    /// What a projection adds to the residual stream, `[tokens, model_dim]`.
+    /// Update of the residual stream by a projection, `[tokens, model_dim]`.
     pub(crate) update: Vec<f32>,
     pub(crate) adapted: Adapted,
     pub(crate) scratch: AttentionScratch,
@@ -49,7 +49,7 @@ pub(crate) struct Buffers {
     pub(crate) kept: KeptQueries,
 }
 
-/// What adapters compute with.
+/// Scratch of LoRA updates.
 #[derive(Default)]
 pub(crate) struct Adapted {
     /// Input of the rows of one adapter, where other rows have another: `[rows, inputs]`.
@@ -63,7 +63,7 @@ pub(crate) struct Adapted {
 pub(crate) struct KeptQueries {
     /// The layer to keep them of.
     pub(crate) layer: Option<usize>,
-    /// Those of the last token of each segment, `[segments, n_heads, head_dim]`; none before a
+    /// Queries of the last token of each segment, `[segments, n_heads, head_dim]`; empty before a
     /// pass.
     pub(crate) queries: Vec<f32>,
 }

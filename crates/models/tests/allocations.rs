@@ -1,4 +1,4 @@
-//! What is allocated, counted by the allocator: nothing in a warm decode step, and nothing out of
+//! Bounds on allocations, counted by the allocator: none in a warm decode step, and nothing out of
 //! proportion when a file lies about its sizes. A binary of its own, with one test, because the
 //! counters see every thread.
 

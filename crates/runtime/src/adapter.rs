@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 pub struct AdapterSource {
     /// A PEFT folder, its `.safetensors` file, or a GGUF adapter.
     pub path: PathBuf,
-    /// What its changes are multiplied by; 1 is as it was trained.
+    /// Multiplier of the adapter's update; 1 = as trained.
     pub scale: f32,
 }
 
@@ -41,8 +41,7 @@ impl Engine {
         self.model.adapter(&parts, self.kv.pool(), &request).map(Arc::new).map_err(failed)
     }
 
-    /// Lets requests that name no adapter, and everything that is measured, be computed with this
-    /// one.
+    /// Sets the default adapter: that of requests which name none, and of measurements.
     pub fn set_adapter(&mut self, adapter: Option<Arc<Adapter>>) {
         self.adapter = adapter;
     }

@@ -1,5 +1,4 @@
-//! How fast a model runs: prompt tokens per second, generated tokens per second, per wall and per
-//! CPU second.
+//! Benchmarks of a model: prompt and generated tokens per second of wall time and of CPU time.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -19,7 +18,7 @@ use crate::session::Session;
 /// Tokens of the depth that are computed; those that follow are copies.
 const COMPUTED_DEPTH: usize = 4096;
 
-/// What one measurement does.
+/// Kind and size of one measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BenchTest {
     /// Computes a prompt of so many tokens, in chunks of the batch size.
@@ -47,7 +46,7 @@ impl fmt::Display for BenchTest {
     }
 }
 
-/// What to measure.
+/// Tests to run, and their settings.
 #[derive(Debug, Clone)]
 pub struct BenchOptions {
     /// The tests, in the order of the results.
@@ -106,7 +105,7 @@ impl Spread {
 /// The result of one test with one number of threads.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BenchResult {
-    /// What was done.
+    /// The test that was run.
     pub test: BenchTest,
     /// Threads that computed.
     pub threads: usize,
@@ -114,7 +113,7 @@ pub struct BenchResult {
     pub batch: usize,
     /// Tokens that were in the cache before.
     pub depth: usize,
-    /// How keys and values were stored.
+    /// Storage policy of keys and values.
     pub kv: KvPolicy,
     /// Measured runs.
     pub runs: usize,

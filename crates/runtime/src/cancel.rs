@@ -26,7 +26,7 @@ impl CancelToken {
         &self.0
     }
 
-    /// Whether the end was asked for.
+    /// True once [`cancel`](Self::cancel) was called on this token or a clone of it.
     pub fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

@@ -92,7 +92,7 @@ impl TextCodec {
     /// template and what the messages say, which this text no longer does.
     ///
     /// # Errors
-    /// Those of [`chat_template`](Self::chat_template); [`Error::Chat`] if the template refuses the
+    /// As [`chat_template`](Self::chat_template); [`Error::Chat`] if the template refuses the
     /// messages.
     pub fn render_chat(&self, messages: &[Message], tools: Option<&serde_json::Value>) -> Result<String> {
         self.chat_template()?.render(messages, tools, true).map_err(Error::Chat)
@@ -113,7 +113,7 @@ impl TextCodec {
     /// a program.
     ///
     /// # Errors
-    /// Those of [`encode_prompt`](Self::encode_prompt), and [`Error::Cancelled`].
+    /// As [`encode_prompt`](Self::encode_prompt), and [`Error::Cancelled`].
     pub fn encode_prompt_until(&self, prompt: &Prompt, cancel: &CancelToken) -> Result<Vec<TokenId>> {
         let mut tokens = match prompt {
             Prompt::Text(text) => self
@@ -166,7 +166,7 @@ impl TextCodec {
     }
 }
 
-/// How much there is; the vocabulary would be too long.
+/// Prints the vocabulary's size; the vocabulary would be too long.
 impl fmt::Debug for TextCodec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TextCodec").field("vocab_size", &self.vocab_size).finish_non_exhaustive()

@@ -60,8 +60,8 @@ impl Conversation<'_> {
     /// Generates text for one request: see [`Engine::generate`].
     ///
     /// # Errors
-    /// Those of [`Engine::generate`]. After an error from the run the next request computes its
-    /// whole prompt; one that was refused before it ran changes nothing.
+    /// As [`Engine::generate`]. After an error from the run the next request computes its whole
+    /// prompt; one that was refused before it ran changes nothing.
     pub fn generate(
         &mut self,
         request: &GenerateRequest,
@@ -100,7 +100,7 @@ impl Conversation<'_> {
         self.tokens.len()
     }
 
-    /// Whether there are none.
+    /// True if the conversation has no tokens.
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
     }
@@ -111,7 +111,7 @@ impl Conversation<'_> {
     }
 }
 
-/// How much there is; the tokens would be too long.
+/// Prints the number of tokens; the tokens would be too long.
 impl fmt::Debug for Conversation<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Conversation").field("tokens", &self.tokens.len()).finish_non_exhaustive()

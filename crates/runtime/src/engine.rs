@@ -33,7 +33,7 @@ pub struct Engine {
     pub(crate) codec: TextCodec,
     pub(crate) compute: Compute,
     pub(crate) prefill_chunk: usize,
-    /// What weights became while they were loaded.
+    /// Recipe of the quantization at load time, if any.
     pub(crate) quantize: Option<Recipe>,
     plan: Plan,
     pub(crate) kv: KvStore,
@@ -41,10 +41,10 @@ pub struct Engine {
     /// For requests that name no policy.
     pub(crate) pressure: PressurePolicy,
     pub(crate) quality: QualityMemory,
-    /// That of requests that name none.
+    /// Adapter of requests that name none.
     pub(crate) adapter: Option<Arc<Adapter>>,
     pub(crate) source: ModelSource,
-    /// What the model's files say about vectors of texts.
+    /// Embedding defaults from the model's files.
     pub(crate) embedding: EmbeddingDefaults,
     load_time: Duration,
 }
@@ -100,7 +100,8 @@ impl Engine {
         let plan = Plan::new(&machine, &size, options);
         let fingerprint = || fingerprint(checkpoint, options.quantize);
         let kv = new_kv_store(&model, fingerprint, options, &plan)?;
-        let prefixes = PrefixCache::open(&options.prefixes, fingerprint, model.config(), &kv)?;
+        let folder_key = options.prefix_key.as_ref();
+        let prefixes = PrefixCache::open(&options.prefixes, folder_key, fingerprint, model.config(), &kv)?;
         let quality = QualityMemory::new(prefixes.as_deref().and_then(PrefixCache::quality_files));
         let codec =
             TextCodec::read(checkpoint, &name, options.tokenizer.as_deref(), model.config().vocab_size)?;
@@ -156,22 +157,22 @@ impl Engine {
         self.plan.context.value
     }
 
-    /// What was chosen for the machine and the model, and why.
+    /// Settings chosen for the machine and the model, with their reasons.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// How keys and values are stored, as it was asked for and completed for the model.
+    /// Storage policy of keys and values: the one requested, completed for the model.
     pub fn kv_policy(&self) -> &KvPolicy {
         self.kv.policy()
     }
 
-    /// Where the keys and values of all sequences are.
+    /// Store of the keys and values of all sequences.
     pub fn kv_store(&self) -> &KvStore {
         &self.kv
     }
 
-    /// What the prefix cache has done; `None` if there is none.
+    /// Counters of the prefix cache; `None` if there is none.
     pub fn prefix_statistics(&self) -> Option<PrefixStatistics> {
         self.prefixes.as_deref().map(PrefixCache::statistics)
     }
@@ -184,8 +185,8 @@ impl Engine {
         }
     }
 
-    /// What went wrong with stored prefixes since the last call, a line each, at most 64. The
-    /// requests were served all the same: what could not be read was computed.
+    /// Warnings about stored prefixes since the last call, a line each, at most 64. The requests
+    /// were served all the same: what could not be read was computed.
     pub fn take_prefix_warnings(&self) -> Vec<String> {
         self.prefixes.as_deref().map(PrefixCache::take_warnings).unwrap_or_default()
     }
@@ -200,7 +201,7 @@ impl Engine {
         self.compute.kernels
     }
 
-    /// How long [`load`](Self::load) took.
+    /// Duration of [`load`](Self::load).
     pub fn load_time(&self) -> Duration {
         self.load_time
     }
@@ -211,7 +212,7 @@ impl Engine {
     /// template and what the messages say, which this text no longer does.
     ///
     /// # Errors
-    /// Those of [`chat_template`](Self::chat_template); [`Error::Chat`] if the template refuses the
+    /// As [`chat_template`](Self::chat_template); [`Error::Chat`] if the template refuses the
     /// messages.
     pub fn render_chat(&self, messages: &[Message], tools: Option<&serde_json::Value>) -> Result<String> {
         self.codec.render_chat(messages, tools)
@@ -231,7 +232,7 @@ impl Engine {
     /// As [`encode_prompt`](Self::encode_prompt), and ends when `cancel` is set.
     ///
     /// # Errors
-    /// Those of [`encode_prompt`](Self::encode_prompt), and [`Error::Cancelled`].
+    /// As [`encode_prompt`](Self::encode_prompt), and [`Error::Cancelled`].
     pub fn encode_prompt_until(&self, prompt: &Prompt, cancel: &CancelToken) -> Result<Vec<TokenId>> {
         self.codec.encode_prompt_until(prompt, cancel)
     }

@@ -3,10 +3,10 @@
 use ruvllm_models::Pooling;
 use ruvllm_text::TokenId;
 
-/// What this crate's functions return.
+/// Result with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why the engine could not do what it was asked. A failed request leaves the engine as it was.
+/// Errors of the engine. A failed request leaves the engine as it was.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -15,7 +15,7 @@ pub enum Error {
     Open {
         /// Path of the file, or the name given to static bytes.
         name: String,
-        /// What the reader said.
+        /// Error of the reader.
         #[source]
         source: ruvllm_models::Error,
     },
@@ -24,7 +24,7 @@ pub enum Error {
     Load {
         /// Path of the file, or the name given to static bytes.
         name: String,
-        /// What the model loader said.
+        /// Error of the model loader.
         #[source]
         source: ruvllm_models::Error,
     },
@@ -33,7 +33,7 @@ pub enum Error {
     Tokenizer {
         /// Path of the file, or the name given to static bytes.
         name: String,
-        /// What the tokenizer said.
+        /// Error of the tokenizer loader.
         #[source]
         source: ruvllm_models::Error,
     },
@@ -48,7 +48,7 @@ pub enum Error {
     /// An adapter cannot be used: its files, the model they are for, or no room for it.
     #[error("cannot load the adapter")]
     Adapter {
-        /// What is wrong.
+        /// Error of the adapter's reader or the model.
         #[source]
         source: ruvllm_models::Error,
     },
@@ -136,7 +136,7 @@ pub enum Error {
     Decode {
         /// The id.
         token: TokenId,
-        /// What the tokenizer said.
+        /// Error of the tokenizer.
         #[source]
         source: ruvllm_text::Error,
     },
@@ -149,7 +149,7 @@ pub enum Error {
         "the chat template of the model cannot be used: {reason}; give the prompt as text instead of messages"
     )]
     UnusableChatTemplate {
-        /// What the template reader said.
+        /// Message of the template parser.
         reason: String,
     },
     /// The chat template refuses the messages, or its text cannot be encoded.
@@ -160,7 +160,7 @@ pub enum Error {
     EncodeText {
         /// Its index in the request.
         index: usize,
-        /// What the tokenizer said.
+        /// Error of the tokenizer.
         #[source]
         source: ruvllm_text::Error,
     },
@@ -175,7 +175,7 @@ pub enum Error {
         "pooling {pooling} needs an encoder: the first token of a decoder has seen nothing but itself; use mean or last"
     )]
     PoolingOfDecoder {
-        /// What was asked for.
+        /// Pooling requested.
         pooling: Pooling,
     },
     /// The forward pass of an encoder failed.
@@ -185,7 +185,7 @@ pub enum Error {
         first: usize,
         /// Texts of the pass.
         texts: usize,
-        /// What the model said.
+        /// Error of the model.
         #[source]
         source: ruvllm_models::Error,
     },
@@ -196,7 +196,7 @@ pub enum Error {
         start: usize,
         /// Tokens of the pass.
         tokens: usize,
-        /// What the model said.
+        /// Error of the model.
         #[source]
         source: ruvllm_models::Error,
     },
@@ -207,7 +207,7 @@ pub enum Error {
         backend: &'static str,
         /// The model.
         name: String,
-        /// What it lacks, and what would do.
+        /// Missing feature, and an alternative that works.
         reason: String,
     },
     /// A backend that is not the engine failed.
@@ -215,9 +215,9 @@ pub enum Error {
     Backend {
         /// Name of the backend.
         backend: String,
-        /// What was tried.
+        /// Failed action, to follow "could not".
         action: String,
-        /// What it said.
+        /// Error of the backend.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
@@ -226,7 +226,7 @@ pub enum Error {
     KvBudget {
         /// Bytes asked for.
         budget: usize,
-        /// What the page pool said.
+        /// Error of the page pool.
         #[source]
         source: ruvllm_memory::Error,
     },
@@ -250,7 +250,7 @@ pub enum Error {
     KvPolicy {
         /// The policy asked for.
         policy: String,
-        /// What is wrong with it for this model.
+        /// Reason that this model cannot use it.
         #[source]
         source: ruvllm_models::Error,
     },
@@ -273,7 +273,7 @@ pub enum Error {
     Cache {
         /// Tokens asked for.
         tokens: usize,
-        /// What the cache said.
+        /// Error of the cache.
         #[source]
         source: ruvllm_models::Error,
     },
@@ -289,7 +289,7 @@ pub enum Error {
     /// A measurement asks for more positions than the model has.
     #[error("{what} takes {tokens} tokens and the model allows {model_context}")]
     ContextTooLong {
-        /// What was asked for.
+        /// Name of the measurement or sequence.
         what: String,
         /// Tokens it needs.
         tokens: usize,
@@ -346,7 +346,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the budget of keys and values was too small, so that a larger
+    /// True if the budget of keys and values was too small, so that a larger
     /// [`EngineOptions::kv_budget`](crate::EngineOptions::kv_budget) would help.
     pub fn kv_memory_short(&self) -> bool {
         match self {

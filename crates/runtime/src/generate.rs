@@ -85,7 +85,7 @@ impl Engine {
     }
 }
 
-/// What a generation needs to know of its backend.
+/// Properties of a backend that a generation depends on.
 pub(crate) struct Facts<'b> {
     pub(crate) codec: &'b TextCodec,
     /// The kernels of the sampler.
@@ -194,7 +194,7 @@ struct Generation<'a> {
     cached: usize,
 }
 
-/// How many tokens there may be.
+/// Token limits of a generation.
 struct Limit {
     /// Generated ones.
     tokens: usize,
@@ -258,8 +258,8 @@ impl Generation<'_> {
 struct Output<'a> {
     stream: Option<TokenStream<'a>>, // none once it has ended
     matcher: StopMatcher,
-    piece: String, // what the matcher released last
-    text: String,  // what the callback got
+    piece: String, // released last by the matcher
+    text: String,  // passed to the callback
     on_text: &'a mut dyn FnMut(&str) -> ControlFlow<()>,
 }
 

@@ -53,6 +53,7 @@ mod stop;
 
 pub use ruvllm_adapters::Adapter;
 pub use ruvllm_kernels::{Isa, Kernels};
+pub use ruvllm_kv_cache::prefix::FolderKey;
 pub use ruvllm_kv_cache::{KvCalibration, KvPolicy};
 pub use ruvllm_memory::{PressurePolicy, Quota, Tenant};
 pub use ruvllm_models::quantize::Recipe;

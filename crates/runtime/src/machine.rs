@@ -1,4 +1,4 @@
-//! What the machine, and the part of it that this process may use, offers.
+//! Memory, processors and cores of the machine that this process may use.
 
 use std::collections::BTreeSet;
 
@@ -33,7 +33,7 @@ impl Machine {
         self.limit_bytes.or(self.total_bytes)
     }
 
-    /// What the system's text files say.
+    /// Parses the system's text files, read through `file`.
     fn read(file: &dyn Fn(&str) -> Option<String>, cpus: usize) -> Self {
         let meminfo = file("/proc/meminfo").unwrap_or_default();
         let total_bytes = bytes_of(&meminfo, "MemTotal");
@@ -50,7 +50,7 @@ impl Machine {
     }
 }
 
-/// What control groups leave to a process.
+/// Memory limit and free memory of the process's control groups, in bytes.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct GroupMemory {
     limit: Option<u64>,

@@ -1,4 +1,4 @@
-//! What this process takes of the machine's memory, as the system counts it.
+//! Resident memory of this process, as the system counts it.
 
 /// Memory of this process. A value that the system does not tell is absent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Where a model comes from and how the engine runs it.
+//! Model source and engine options.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use gguf_rs_lite::{FileMemory, Gguf};
 use ruvllm_kernels::Isa;
+use ruvllm_kv_cache::prefix::FolderKey;
 use ruvllm_kv_cache::{KvCalibration, KvPolicy};
 use ruvllm_memory::PressurePolicy;
 use ruvllm_models::quantize::Recipe;
@@ -14,7 +15,7 @@ use ruvllm_models::{Checkpoint, open_checkpoint_in};
 use crate::error::{Error, Result};
 use crate::prefix::PrefixCaching;
 
-/// Where a model comes from.
+/// Source of a model.
 #[derive(Clone)]
 pub enum ModelSource {
     /// A GGUF file, any part of a split one, or a Hugging Face folder. Mapped files
@@ -22,7 +23,7 @@ pub enum ModelSource {
     Path(PathBuf),
     /// A GGUF file inside the program.
     Static {
-        /// What messages call it.
+        /// Name in messages.
         name: String,
         /// The whole file.
         bytes: &'static [u8],
@@ -76,7 +77,7 @@ impl From<&str> for ModelSource {
     }
 }
 
-/// How the engine runs a model. What is `None` is chosen for the machine and the model: see
+/// Engine options. A setting that is `None` is chosen for the machine and the model: see
 /// [`Plan`](crate::Plan).
 #[derive(Debug, Clone)]
 pub struct EngineOptions {
@@ -98,10 +99,10 @@ pub struct EngineOptions {
     /// Instruction set; `None` = the best one here, or the one named by the environment variable
     /// `RUVLLM_ISA`.
     pub isa: Option<Isa>,
-    /// How keys and values are stored; `None` = everything in F16, in 8 bits where that has too
-    /// little room.
+    /// Storage policy of keys and values; `None` = F16 for all, or 8 bits if F16 has too little
+    /// room.
     pub kv: Option<KvPolicy>,
-    /// What was learned of the model's keys and values
+    /// Calibration of the model's keys and values
     /// ([`Engine::calibrate_kv`](crate::Engine::calibrate_kv)), for a policy with tiers in `nuq3`.
     pub kv_calibration: Option<Arc<KvCalibration>>,
     /// Bytes of keys and values of all sequences together, in pages of 2 MiB (below 64 MiB: of 512
@@ -109,10 +110,14 @@ pub struct EngineOptions {
     /// length may need, within what the weights leave of the memory. Memory is taken as sequences
     /// grow.
     pub kv_budget: Option<usize>,
-    /// What yields when the KV budget is short, for requests that name no policy.
+    /// Policy under memory pressure (KV budget short), for requests that name none.
     pub pressure: PressurePolicy,
-    /// Whether prompts are kept for requests that begin alike. Default: in memory.
+    /// Prefix cache setting. Default: in memory.
     pub prefixes: PrefixCaching,
+    /// The key of a folder of prefixes that others may own or write to. With it, files that were
+    /// not written with the same key are not used; without it, such a folder is refused. Default:
+    /// none.
+    pub prefix_key: Option<FolderKey>,
     /// Tokens of a sequence, prompt and output together, at most what the model allows. `None` =
     /// what the model allows, as far as there is memory for it.
     pub context: Option<usize>,
@@ -123,7 +128,7 @@ pub struct EngineOptions {
 }
 
 impl EngineOptions {
-    /// Where the bytes of the model's files are.
+    /// Memory of the model files' bytes: mapped or private, locked or not.
     pub(crate) fn file_memory(&self) -> FileMemory {
         FileMemory { mmap: self.mmap, mlock: self.mlock }
     }
@@ -163,6 +168,7 @@ impl Default for EngineOptions {
             kv_budget: None,
             pressure: PressurePolicy::default(),
             prefixes: PrefixCaching::default(),
+            prefix_key: None,
             context: None,
             prefill_chunk: 512,
             tokenizer: None,

@@ -1,4 +1,4 @@
-//! What a generation takes and what it gives back.
+//! Request and result of a generation.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use ruvllm_text::chat::Message;
 
 use crate::sampler::SamplingParams;
 
-/// What a generation continues.
+/// Input of a generation.
 #[derive(Debug, Clone)]
 pub enum Prompt {
     /// Text, encoded as the model's rules say: the beginning-of-text token is added where the model
@@ -49,18 +49,18 @@ impl From<&str> for Prompt {
 /// ```
 #[derive(Debug, Clone)]
 pub struct GenerateRequest {
-    /// What to continue.
+    /// The prompt.
     pub prompt: Prompt,
     /// Largest number of tokens to generate: 0 gives none, `None` goes on to the end of the
     /// context.
     pub max_tokens: Option<usize>,
-    /// How tokens are chosen.
+    /// Sampling parameters.
     pub sampling: SamplingParams,
     /// Texts that end the generation and are not part of it.
     pub stop: Vec<String>,
     /// Goes on after an end-of-text or end-of-turn token, for measurements.
     pub ignore_eos: bool,
-    /// Whom the keys and values count for: a tenant of the pool of the engine's
+    /// Tenant charged for the keys and values, of the pool of the engine's
     /// [`kv_store`](crate::Engine::kv_store), within its quotas. A tenant's prompts begin with
     /// prefixes of its own only, so that nobody learns from the time to the first token what
     /// another one has asked. Default: the root.
@@ -69,11 +69,10 @@ pub struct GenerateRequest {
     /// blocks: an instruction that is no secret. Anybody who sends it can tell that it was sent
     /// before. Default: 0.
     pub shared_tokens: usize,
-    /// What changes the model for this request: of
-    /// [`Engine::load_adapter`](crate::Engine::load_adapter), of the same engine. Default: that of
-    /// the engine, which usually has none.
+    /// Adapter of this request, loaded with [`Engine::load_adapter`](crate::Engine::load_adapter)
+    /// by the same engine. Default: that of the engine, which usually has none.
     pub adapter: Option<Arc<Adapter>>,
-    /// What yields when memory is short. Default: the engine's policy.
+    /// Policy under memory pressure. Default: the engine's.
     pub pressure: Option<PressurePolicy>,
 }
 
@@ -94,7 +93,7 @@ impl GenerateRequest {
     }
 }
 
-/// Why a generation ended.
+/// Reason that a generation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FinishReason {
     /// The model ended the text or turn, or a stop string was met.
@@ -122,7 +121,8 @@ impl std::fmt::Display for FinishReason {
     }
 }
 
-/// How long the parts of a generation took. What did not happen was not measured and is absent.
+/// Timings of a generation. A phase that did not happen has no value. What did not happen was not
+/// measured and is absent.
 ///
 /// The time to load the model belongs to the engine:
 /// [`Engine::load_time`](crate::Engine::load_time).
@@ -136,7 +136,7 @@ pub struct Timings {
     pub decode_tok_s: Option<f64>,
 }
 
-/// How the precision of keys and values was kept at the target of the policy.
+/// Outcome of the policy's quality target for keys and values.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct KvQuality {
     /// Tokens at the end that stay hot, as many as the controller has come to.
@@ -157,15 +157,15 @@ pub struct Completion {
     pub tokens: Vec<TokenId>,
     /// Tokens of the encoded prompt.
     pub prompt_tokens: usize,
-    /// Those of them that earlier requests had computed.
+    /// Prompt tokens served from the prefix cache or an earlier turn.
     pub cached_tokens: usize,
-    /// Why it ended.
+    /// Reason that it ended.
     pub finish_reason: FinishReason,
     /// The seed of the draws: repeating the request with it repeats the output.
     pub seed: u64,
-    /// How long it took.
+    /// Durations and rates.
     pub timings: Timings,
-    /// What became of the quality target; absent if the policy of keys and values has none.
+    /// Outcome of the quality target; absent if the policy of keys and values has none.
     pub kv_quality: Option<KvQuality>,
     /// Tokens dropped behind the attention sinks, with [`PressurePolicy::DropOldest`] alone.
     pub dropped_tokens: usize,

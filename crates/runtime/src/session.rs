@@ -22,16 +22,16 @@ pub(crate) struct Session<'e> {
     model: &'e Model,
     compute: &'e Compute,
     cache: Sequence,
-    /// What changes the model for all of the sequence.
+    /// Adapter for the whole sequence.
     adapter: Option<Arc<Adapter>>,
     /// Whole blocks when the cache was last looked after.
     settled: usize,
     prefixes: Option<&'e PrefixCache>,
-    /// What yields when memory is short.
+    /// Policy under memory pressure.
     pressure: PressurePolicy,
-    /// What the sequence began with, pinned as long as it lives.
+    /// Cached prefix that the sequence began with, pinned as long as it lives.
     reused: Reused,
-    /// Most keys that a later query sees: what lies further back is given up.
+    /// Sliding-window size in tokens; older blocks are released.
     window: Option<usize>,
     workspace: Workspace,
     /// There if the policy needs one.
@@ -124,12 +124,12 @@ impl<'e> Session<'e> {
         self.cache.bytes()
     }
 
-    /// What became of the quality target; `None` if the policy has none.
+    /// Outcome of the quality target; `None` if the policy has none.
     pub(crate) fn kv_quality(&self) -> Option<KvQuality> {
         self.watch.as_ref().and_then(QualityWatch::report)
     }
 
-    /// Whether a request may go on from it: one of the same tenant, with the same adapter.
+    /// True if a request may continue this sequence: same tenant, same adapter.
     pub(crate) fn is_for(&self, engine: &Engine, request: &GenerateRequest) -> bool {
         let digest = |adapter: &Arc<Adapter>| *adapter.digest();
         let adapter = request.adapter.as_ref().or(engine.adapter.as_ref());
@@ -137,23 +137,23 @@ impl<'e> Session<'e> {
             && self.adapter.as_ref().map(digest) == adapter.map(digest)
     }
 
-    /// How much of `prompt` this sequence, whose tokens are `present`, can go on from: at least the
-    /// last token is left to compute. 0 where nothing is alike, or where what would have to be seen
-    /// again was given up.
+    /// Number of tokens of `prompt` that this sequence, whose tokens are `present`, can continue
+    /// from; at least the last token is left to compute. 0 without a common prefix, or if a sliding
+    /// window has released blocks that would be seen again.
     pub(crate) fn reusable(&self, present: &[TokenId], prompt: &[TokenId]) -> usize {
         let common = common_prefix_len(present, prompt);
         if common < self.cache.len() && self.cache.released() > 0 { 0 } else { common }
     }
 
-    /// Lets later sequences of the tenant begin with this one, whose tokens `tokens` are, and those
-    /// of all tenants with the first `shared_tokens` of them.
+    /// Stores the sequence, whose tokens are `tokens`, as a prefix for later sequences of the
+    /// tenant, and the first `shared_tokens` of them for those of all tenants.
     pub(crate) fn keep(&mut self, tokens: &[TokenId], shared_tokens: usize) {
         if let Some(prefixes) = self.prefixes {
             prefixes.keep(&mut self.cache, self.adapter.as_deref(), tokens, shared_tokens);
         }
     }
 
-    /// Lets later sequences of the tenant begin with what became of the quality target.
+    /// Stores the state of the quality target as the start of the tenant's later sequences.
     pub(crate) fn remember_quality(&mut self, memory: &QualityMemory) {
         if let Some(watch) = &mut self.watch {
             watch.remember(memory, &self.cache);
@@ -254,7 +254,7 @@ impl BackendSession for Session<'_> {
 
     fn truncate(&mut self, len: usize) -> Result<usize> {
         let len = len.min(self.cache.len());
-        // What a window has left behind would have to be seen again.
+        // Queries would see released blocks of a sliding window again.
         let kept = if len < self.cache.len() && self.cache.released() > 0 { 0 } else { len };
         Session::truncate(self, kept)?;
         Ok(kept)

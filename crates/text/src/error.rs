@@ -18,7 +18,7 @@ pub enum Error {
     MissingKey {
         /// The full key.
         key: String,
-        /// What a valid file has there.
+        /// Description of a valid value.
         expected: String,
     },
 
@@ -29,7 +29,7 @@ pub enum Error {
         key: String,
         /// The value in the file.
         found: String,
-        /// What a valid file has there.
+        /// Description of a valid value.
         expected: String,
     },
 
@@ -57,14 +57,14 @@ pub enum Error {
     TokenizerIo {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: std::io::Error,
     },
 
     /// A tokenizer.json is not valid, or describes something that cannot be run.
     #[error("the tokenizer definition is not usable: {message}")]
     TokenizerDefinition {
-        /// What is wrong.
+        /// Reason.
         message: String,
     },
 
@@ -105,7 +105,7 @@ pub enum Error {
     /// The tokenizer failed on a text or on ids.
     #[error("tokenization failed: {message}")]
     Tokenization {
-        /// What the tokenizer said.
+        /// Message of the tokenizer.
         message: String,
     },
 
@@ -126,7 +126,7 @@ pub enum Error {
     /// A chat template is not valid Jinja, or uses a feature that is not supported.
     #[error("the chat template is not valid: {message}")]
     TemplateSyntax {
-        /// What is wrong, with the line.
+        /// Reason, with the line.
         message: String,
     },
 
@@ -140,7 +140,7 @@ pub enum Error {
     /// Rendering a chat template failed.
     #[error("rendering the chat template failed: {message}")]
     TemplateRender {
-        /// What went wrong, with the line.
+        /// Reason, with the line.
         message: String,
     },
 

@@ -1,13 +1,13 @@
 //! Text for language models: tokenizers, streaming detokenization and chat templates.
 //!
-//! **What it is:** a [`Tokenizer`](tokenizer::Tokenizer) from the metadata of a GGUF file or from a
+//! **Scope:** a [`Tokenizer`](tokenizer::Tokenizer) from the metadata of a GGUF file or from a
 //! `tokenizer.json`, with the ids of the tokenizer that the model was published with; a
 //! [`TokenStream`](tokenizer::TokenStream) that gives whole characters while tokens come one at a
 //! time; a [`ChatTemplate`](chat::ChatTemplate) that renders a conversation as Jinja2 in
 //! transformers does.
 //!
-//! **What it is not:** it trains no tokenizers, knows no weights and reads no answers (tool calls
-//! are text here).
+//! **Out of scope:** training tokenizers, reading weights, parsing answers (tool calls are text
+//! here).
 //!
 //! # Example
 //! ```

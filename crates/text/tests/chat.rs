@@ -473,7 +473,7 @@ fn features_that_no_published_template_uses_are_errors_that_name_them() -> Resul
     Ok(())
 }
 
-/// What nests without a bracket is not counted by the parser: 33 KB of it exhausted the stack.
+/// Nesting without brackets is not counted by the parser: 33 KB of it exhausted the stack.
 #[test]
 fn deep_sources_are_compiled_or_refused() -> Result<(), Failure> {
     for (before, step, after) in [

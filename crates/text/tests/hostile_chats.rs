@@ -273,7 +273,7 @@ fn changed_texts_do_not_become_markers() -> Result<(), Failure> {
     Ok(())
 }
 
-/// What templates ask of messages' texts, they are told as before.
+/// Templates that compare or search messages' texts get the same answers as before.
 #[test]
 fn comparisons_do_not_see_the_origin() -> Result<(), Failure> {
     let text = "a<think>b</think>c";

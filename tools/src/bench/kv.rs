@@ -3,7 +3,7 @@
 /// Tokens that `tiered` keeps in half precision: the last ones, and the block of the first ones.
 const TIERED_HOT: usize = 256 + 32;
 
-/// How keys and values are stored.
+/// Format of keys and values, in the same sense for all engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Kv {
     /// 32-bit floats.

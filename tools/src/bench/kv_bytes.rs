@@ -1,4 +1,4 @@
-//! How much memory whole sequences take under policies of the KV cache, as its store counts it.
+//! Memory of whole sequences under policies of the KV cache, as its store counts it.
 
 use std::fmt::Write as _;
 
@@ -17,7 +17,7 @@ const SECTION: &str = "kv-bytes";
 /// Tokens of the sequences.
 const LENGTHS: [usize; 3] = [4096, 32_768, 131_072];
 
-/// What the others are compared with.
+/// Policy that the others are compared with.
 const BASELINE: &str = "f16";
 
 const POLICIES: [&str; 9] = [
@@ -70,7 +70,7 @@ fn table(name: &str, shape: KvShape) -> Result<String> {
     Ok(text)
 }
 
-/// What the store of a policy says. It takes no memory for that.
+/// Bytes of sequences under a policy, computed by its store without allocating them.
 fn sizes(shape: KvShape, policy: &str) -> Result<Sizes> {
     let failed = |source| Error::KvCache { policy: policy.to_owned(), source };
     let parsed: KvPolicy = policy.parse().map_err(failed)?;

@@ -8,7 +8,7 @@ use xtask::process::CommandLine;
 /// Real text that belongs to the project.
 const TEXT: &str = "crates/cli/tests/data/validation-prefix.txt";
 
-/// What can be measured alone.
+/// Parts of the quality table that can be measured alone.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KvPart {
     /// Perplexity of the text over bytes per token
@@ -19,7 +19,7 @@ pub enum KvPart {
     Bytes,
 }
 
-/// What to measure.
+/// Options of the quality table.
 #[derive(clap::Args, Debug)]
 pub struct KvQualityArgs {
     /// Measures these parts and leaves the others as they are

@@ -1,5 +1,4 @@
-//! What policies of the KV cache cost in retrieval: whether a model finds again what a long text
-//! said once.
+//! Passkey retrieval under policies of the KV cache.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -20,7 +19,7 @@ const SECTION: &str = "kv-passkey";
 /// Tokens of the prompts: as far as the built-in model finds anything.
 const CONTEXT: usize = 1024;
 
-/// What is measured. With `hot=0` everything but the sinks and the last block is in the format
+/// Policies measured. With `hot=0` everything but the sinks and the last block is in the format
 /// named.
 const POLICIES: [&str; 8] = [
     "f16",
@@ -33,7 +32,7 @@ const POLICIES: [&str; 8] = [
     "tiered:hot=256,warm=kivi2,cold=off",
 ];
 
-/// What `ruvllm eval passkey --json` says.
+/// Output of `ruvllm eval passkey --json`.
 #[derive(Debug, Deserialize)]
 struct Document {
     results: Vec<Measured>,

@@ -1,4 +1,4 @@
-//! What policies of the KV cache cost and save: perplexity of a text over bytes per token, and the
+//! Quality and memory of KV-cache policies: perplexity of a text over bytes per token, and the
 //! parts beside it: retrieval and the bytes of whole sequences.
 
 use std::fmt::Write as _;
@@ -21,10 +21,10 @@ const PAGE: &str = "docs/kv-cache.md";
 const SECTION: &str = "kv-quality";
 const PLOT: &str = "docs/plots/kv-quality.svg";
 
-/// What the others are compared with.
+/// Policy that the others are compared with.
 const BASELINE: &str = "f16";
 
-/// What is measured without `--kv`. With `hot=0` everything but the sinks and the last block is in
+/// Policies measured without `--kv`. With `hot=0` everything but the sinks and the last block is in
 /// the format named, which shows the format; the others show what a user gets.
 const POLICIES: [&str; 23] = [
     "f16",
@@ -52,7 +52,7 @@ const POLICIES: [&str; 23] = [
     "tiered:hot=256,warm=kivi4,warm_tokens=1024,cold=kivi2",
 ];
 
-/// What `ruvllm eval perplexity --json` says.
+/// Output of `ruvllm eval perplexity --json`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Measured {
     pub(super) perplexity: f64,
@@ -125,7 +125,7 @@ fn perplexity(workspace: &Workspace, program: &Path, args: &KvQualityArgs) -> Re
     section::record(workspace, PAGE, SECTION, &markdown(&machine, args.context, &points))
 }
 
-/// Whether a policy has a tier that means nothing without a calibration.
+/// True if a policy has a tier that needs a calibration.
 fn needs_calibration(policy: &str) -> bool {
     policy.contains("nuq3")
 }

@@ -24,7 +24,7 @@ pub(super) struct Limits {
     pub(super) int8: Vec<Peak>,
 }
 
-/// What one instruction reaches.
+/// Peak throughput of one instruction.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 pub(super) struct Peak {
     pub(super) name: String,

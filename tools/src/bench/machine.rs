@@ -1,4 +1,4 @@
-//! What a measurement was taken on: processor, cores, load, commit, compiler.
+//! Machine of a measurement: processor, cores, load, commit, compiler.
 
 use serde::Serialize;
 
@@ -19,7 +19,7 @@ pub(super) struct Machine {
     /// Processes that wanted a core when the run began (one-minute average).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) load_before: Option<f64>,
-    /// How OpenMP programs wait, if the environment says so; it changes a peer's numbers.
+    /// Wait policy of OpenMP programs, if the environment sets it; it changes a peer's numbers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) omp_wait_policy: Option<String>,
 }

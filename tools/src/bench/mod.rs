@@ -49,7 +49,7 @@ pub use quantize_table::{QuantizeTableArgs, quantize_table};
 /// Rounds after which a setting can be given up.
 const TRIAL_ROUNDS: usize = 2;
 
-/// What to measure.
+/// Options of a measurement.
 #[derive(clap::Args, Debug)]
 pub struct BenchArgs {
     /// Criterion suite (a bench target of the benches package; all without a name), batch-curve or
@@ -152,7 +152,7 @@ fn beside_peers(workspace: &Workspace, args: &BenchArgs) -> Result<()> {
         limits,
     };
     let result = run.rounds(args, &plans);
-    // What was measured before a failure is kept.
+    // Samples taken before a failure are kept.
     let json = run.report.write_json(workspace, &args.section)?;
     result?;
     let text = table::markdown(&run.report);

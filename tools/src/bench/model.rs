@@ -1,5 +1,4 @@
-//! What a model's file says about the work of a token: operations of a prompt, bytes of a decoded
-//! token.
+//! Work of a token from the model's file: operations of a prompt, bytes of a decoded token.
 
 use std::path::Path;
 
@@ -12,7 +11,7 @@ use crate::{Error, Result};
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct ModelFacts {
     pub(super) file_bytes: u64,
-    /// Whether most weights are in a type whose products run on bytes.
+    /// True if most weights are in a type whose products run on bytes.
     pub(super) is_quantized: bool,
     /// Values of the matrices that every token meets.
     layer_values: u64,

@@ -1,5 +1,4 @@
-//! What is measured in one go: the tests of one model with one depth and one KV type, and how long
-//! that may take.
+//! Measurement plan: the tests of one model with one depth and one KV type, and their time limit.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -182,7 +182,7 @@ fn markdown(replays: &[Replay]) -> String {
 mod tests {
     use super::*;
 
-    /// What a cache of unlimited size finds: for each request the longest start that it shares with
+    /// Hits of a cache of unlimited size: for each request the longest prefix that it shares with
     /// an earlier one and its reply, found by comparing it with every one.
     fn shared_tokens(requests: &[Request]) -> u64 {
         let cached: Vec<Vec<u32>> =

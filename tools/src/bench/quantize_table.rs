@@ -1,5 +1,5 @@
-//! What the types of `ruvllm quantize` cost in quality, beside the files that llama.cpp's own
-//! quantizer makes of the same model, and that llama.cpp reads the files written here.
+//! Quality of the types of `ruvllm quantize`, beside the files that llama.cpp's own quantizer makes
+//! of the same model, and a check that llama.cpp reads the files written here.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -20,7 +20,7 @@ use crate::{Error, Result};
 const PAGE: &str = "docs/models.md";
 const SECTION: &str = "quantize";
 
-/// What a file written here may have more perplexity than llama.cpp's, as a share.
+/// Largest excess of perplexity over llama.cpp's file, as a share.
 const TOLERANCE: f64 = 0.005;
 
 /// The types that both programs know by the same name and make without an importance matrix.
@@ -29,7 +29,7 @@ const TYPES: [&str; 18] = [
     "IQ4_NL", "IQ4_XS", "Q3_K_L", "Q3_K_M", "Q3_K_S", "Q2_K",
 ];
 
-/// What to measure.
+/// Options of the table.
 #[derive(clap::Args, Debug)]
 pub struct QuantizeTableArgs {
     /// Folder with llama.cpp's programs `llama-quantize` and `llama-perplexity`

@@ -28,7 +28,7 @@ pub(super) struct Report {
     pub(super) models: Vec<ModelReport>,
 }
 
-/// What is told once per model.
+/// Results reported once per model.
 pub(super) struct ModelReport {
     pub(super) name: String,
     pub(super) ours: Footprint,
@@ -36,7 +36,7 @@ pub(super) struct ModelReport {
     pub(super) peers: Vec<(String, String, Footprint)>,
 }
 
-/// Where a sample belongs.
+/// Key of a sample's row.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Key {
     pub(super) model: String,
@@ -69,14 +69,15 @@ pub(super) struct Rates {
     pub(super) cpu: Samples,
 }
 
-/// What compares a rate with the machine: the work of a token and the limit of the same rounds.
+/// Reference for a rate as a share of the machine: the work of a token and the limit of the same
+/// rounds.
 #[derive(Default)]
 pub(super) struct Share {
     /// Operations per token of a prompt, or bytes per decoded token; 0 if the file does not say.
     per_token: f64,
     /// Billions of them per second that the machine can do.
     pub(super) limit: Samples,
-    /// What was measured: an instruction, or `read`.
+    /// Name of the limit: an instruction, or `read`.
     pub(super) limit_name: String,
 }
 
@@ -169,7 +170,7 @@ impl Report {
         peers.push((engine.to_owned(), setting.to_owned(), outcome.footprint.clone()));
     }
 
-    /// Whether a setting is clearly behind another of its engine in every row of the plan, by wall
+    /// True if a setting is clearly behind another of its engine in every row of the plan, by wall
     /// and by CPU time.
     pub(super) fn is_hopeless(&self, plan: &Plan, engine: &str, setting: &str) -> bool {
         let behind = |row: &Row, lane: &Lane, rate: fn(&Rates) -> &Samples| {

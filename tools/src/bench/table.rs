@@ -79,7 +79,7 @@ fn share(row: &Row) -> String {
     share.map_or_else(|| rate.clone(), |share| format!("{rate}, {:.0} %", 100.0 * share))
 }
 
-/// What the shares are of: one line per limit and thread count, over all rounds.
+/// Adds the limits behind the shares: one line per limit and thread count, over all rounds.
 fn add_limits(text: &mut String, rows: &[Row]) {
     let mut limits: Vec<(usize, &str, Samples)> = Vec::new();
     for row in rows.iter().filter(|row| !row.share.limit_name.is_empty()) {

@@ -42,7 +42,7 @@ const CHUNK: usize = 37;
 /// Memory for keys and values of one prompt.
 const KV_BYTES: usize = 64 << 20;
 
-/// What the program made.
+/// Output of the program.
 #[derive(Deserialize)]
 struct Made {
     /// Of transformers.
@@ -60,11 +60,11 @@ struct Golden {
     ids: Vec<TokenId>,
 }
 
-/// How the models of one family did.
+/// Results of one family's models.
 #[derive(Default)]
 struct Outcome {
     models: usize,
-    /// How many of them with an adapter as well.
+    /// Number of models compared with an adapter as well.
     adapters: usize,
     /// Largest error of those that agree.
     largest: f64,
@@ -110,7 +110,7 @@ pub(crate) fn family_goldens(workspace: &Workspace, python: &Path, models: usize
     report(&made.version, &outcomes)
 }
 
-/// How far two lists of logits are from one another.
+/// Distance of two lists of logits.
 struct Difference {
     /// The largest error.
     error: f64,

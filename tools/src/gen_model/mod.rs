@@ -24,7 +24,7 @@ pub use types::TypeMix;
 /// Values that one worker produces at a time; bounds the memory in use.
 const CHUNK_VALUES: usize = 1 << 18;
 
-/// What to generate.
+/// Options of a generated model.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Sizes of the model.

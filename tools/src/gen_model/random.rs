@@ -5,7 +5,7 @@
 const POOL_FROM: u64 = 4_000_000_000;
 const POOL_VALUES: usize = 1 << 22;
 
-/// Where a model's values come from. Each row has its own stream, so rows can be made in any order.
+/// Source of a model's values. Each row has its own stream, so rows can be made in any order.
 pub(super) struct Source {
     seed: u64,
     /// Standard normal values; empty for models whose every value is drawn.

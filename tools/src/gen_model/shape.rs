@@ -32,7 +32,7 @@ pub(super) struct Sizes {
     pub(super) vocab_size: usize,
     pub(super) context_length: usize,
     pub(super) rope_base: f32,
-    /// Whether the embedding matrix is also the output matrix.
+    /// True if the embedding matrix is also the output matrix.
     pub(super) tied: bool,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Tensor {
 }
 
 impl Tensor {
-    /// Whether it is a norm weight.
+    /// True for a norm weight, the only vectors.
     pub(super) fn is_vector(&self) -> bool {
         self.deviation.is_none()
     }

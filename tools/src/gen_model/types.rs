@@ -7,7 +7,7 @@ use ruvllm_kernels::quant::WeightFormat;
 use ruvllm_models::quantize::Recipe;
 use ruvllm_models::weight_format;
 
-/// Which type each matrix gets. Names that are no mix (`q4_0`, `q4_k`) mean that type for every
+/// Weight type of each matrix. Names that are no mix (`q4_0`, `q4_k`) mean that type for every
 /// matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TypeMix(Recipe);

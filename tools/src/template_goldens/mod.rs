@@ -35,7 +35,7 @@ struct Chat {
     variables: Map<String, Value>,
 }
 
-/// What becomes of a conversation.
+/// Result of rendering a conversation.
 #[derive(Debug, Deserialize, PartialEq)]
 #[serde(rename_all = "lowercase")]
 enum Rendered {
@@ -63,7 +63,7 @@ impl fmt::Display for Rendered {
     }
 }
 
-/// How one template did, counted in conversations with and without the start of an answer.
+/// Results of one template, counted in conversations with and without the start of an answer.
 #[derive(Default)]
 struct Outcome {
     /// Equal texts.

@@ -21,7 +21,7 @@ pub use record::{Record, Status};
 pub const FOLDER: &str = "docs/adr";
 const TEMPLATE: &str = "docs/adr/template.md";
 
-/// How much a check run does.
+/// Extent of a check run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
     /// Nothing that compiles: named tests are not looked for.
@@ -35,7 +35,7 @@ pub enum Depth {
 /// The result of one check: `Ok` with a short note, or each violation.
 #[derive(Debug)]
 pub struct Outcome {
-    /// What was checked, such as `ADR-0001 layers`.
+    /// Record and check, such as `ADR-0001 layers`.
     pub label: String,
     /// A note on what was looked at, or the violations.
     pub result: Result<String, Vec<String>>,

@@ -21,7 +21,7 @@ pub struct Record {
     pub file: String,
     /// The words after `# ADR-NNNN:`.
     pub title: String,
-    /// Where the decision stands.
+    /// Status of the decision.
     pub status: Status,
     /// The digest of its Decision section.
     pub(super) decision: String,
@@ -29,7 +29,7 @@ pub struct Record {
     pub(super) checks: Vec<Check>,
 }
 
-/// Where a decision stands.
+/// Status of a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// Under discussion; its checks do not run.

@@ -1,7 +1,7 @@
 //! `cargo xtask ci --full`: everything, also what takes an hour or needs other tools.
 
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{CLIPPY_REST, Steps, adr_step, clippy, counted, cross_test_step, docs, form_steps, test_steps};
 use crate::extent::Extent;
@@ -49,7 +49,7 @@ pub(crate) fn full(workspace: &Workspace, args: &Full) -> Result<()> {
         ("address sanitizer", Sanitizer::Address, "cargo xtask sanitize address"),
         ("thread sanitizer", Sanitizer::Thread, "cargo xtask sanitize thread"),
     ] {
-        steps.run(name, rerun, || sanitize::sanitize(workspace, sanitizer).map(ok))?;
+        steps.run(name, rerun, || sanitize::sanitize(workspace, sanitizer, Duration::ZERO).map(ok))?;
     }
     steps.run("fuzzing", "cargo xtask fuzz", || fuzz::fuzz(workspace, None, FUZZ_SECONDS))?;
     for platform in &platforms::PLATFORMS {

@@ -90,7 +90,7 @@ impl FileGraph {
         group.iter().flat_map(uses).filter(|(_, to)| group.contains(to))
     }
 
-    /// Whether `mod` declarations outside of tests lead from the root to the file.
+    /// True if `mod` declarations outside of tests lead from the root to the file.
     fn is_declared(&self, file: usize) -> bool {
         let Some((name, above)) = self.modules[file].split_last() else { return true };
         let parent = self.index.get(above);

@@ -41,6 +41,8 @@ pub enum Rule {
     Functions,
     /// Prose within `prose::MAX_COLUMNS`.
     Prose,
+    /// Comments of Rust source begin with a noun or a verb, not with a clause.
+    Openings,
     /// No marker of unfinished work.
     Markers,
     /// Every package names a README.md that is there.
@@ -57,6 +59,7 @@ impl fmt::Display for Rule {
             Self::Files => "files",
             Self::Functions => "functions",
             Self::Prose => "prose",
+            Self::Openings => "openings",
             Self::Markers => "markers",
             Self::Readme => "readme",
             Self::Modules => "modules",
@@ -104,6 +107,9 @@ pub fn violations(workspace: &Workspace) -> Result<Vec<(Rule, String)>> {
             add(Rule::Files, lines, format!("{lines} lines, below {FILE_LINES} are wanted"));
         }
         if path.ends_with(".rs") {
+            for (line, word) in prose::clause_openings(&text) {
+                add(Rule::Openings, line, format!("begins with `{word}`; begin with a noun or a verb"));
+            }
             let tokens = lexer::tokens(&text);
             for function in functions::functions(&tokens).iter().filter(|f| f.lines >= FUNCTION_LINES) {
                 let what = format!(

@@ -1,9 +1,13 @@
 //! Widths of prose: comments and Markdown outside of tables, code and what a measurement writes.
+//! Openings of comments: nouns and verbs, no clauses.
 
 use super::lexer::{self, Kind};
 
 /// Most characters of a line of prose, its indentation and slashes included.
 pub(super) const MAX_COLUMNS: usize = 100;
+
+/// First words of clauses that stand in place of a noun: "How fast it runs" for "Speed".
+const CLAUSE_WORDS: [&str; 4] = ["What", "Whether", "How", "Those"];
 
 /// One line of prose.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +34,29 @@ pub(super) fn wide_lines(path: &str, text: &str) -> Vec<usize> {
     }
     wide.sort_unstable();
     wide
+}
+
+/// Comments of Rust source that begin with a clause: line number and first word. Counts headings,
+/// items of lists, and the first line of each paragraph.
+pub(super) fn clause_openings(text: &str) -> Vec<(usize, &'static str)> {
+    let lines = lines("a.rs", text);
+    let headings = lines.iter().filter(|line| line.is_fixed && line.body.trim_start().starts_with('#'));
+    let openings = paragraphs(&lines).into_iter().map(|paragraph| &paragraph[0]).chain(headings);
+    let openings = openings.map(|line| (line.index + 1, line.body));
+    let mut found: Vec<_> = openings
+        .chain(trailing_comments(text))
+        .filter_map(|(line, body)| Some((line, clause_word(body)?)))
+        .collect();
+    found.sort_unstable();
+    found
+}
+
+/// The clause word that `body` begins with, markers of lists, headings and emphasis left out.
+fn clause_word(body: &str) -> Option<&'static str> {
+    let words = body.trim_start();
+    let words = words[marker(words)..].trim_start_matches(['#', '*', '_', '/', '!', ' ']);
+    let first = words.split(|c: char| !c.is_alphanumeric()).next()?;
+    CLAUSE_WORDS.into_iter().find(|word| word.eq_ignore_ascii_case(first))
 }
 
 /// The same text with every paragraph wrapped anew that has a line too wide; comments behind code
@@ -215,17 +242,23 @@ fn is_number(word: &str) -> bool {
 /// Numbers of the lines of code with a comment behind it that are too wide.
 fn wide_trailing_comments(text: &str) -> Vec<usize> {
     let source: Vec<&str> = text.lines().collect();
-    let comments = lexer::tokens(text).into_iter().filter_map(|token| match token.kind {
-        Kind::Comment(comment) if comment.starts_with("//") => Some((token.line, comment)),
-        _ => None,
-    });
-    comments
-        .filter(|(line, comment)| {
-            let code = source[line - 1];
-            code.trim_start() != *comment && code.chars().count() > MAX_COLUMNS
-        })
+    trailing_comments(text)
         .map(|(line, _)| line)
+        .filter(|line| source[line - 1].chars().count() > MAX_COLUMNS)
         .collect()
+}
+
+/// Comments behind code, with their slashes and line numbers.
+fn trailing_comments(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let source: Vec<&str> = text.lines().collect();
+    lexer::tokens(text).into_iter().filter_map(move |token| match token.kind {
+        Kind::Comment(comment)
+            if comment.starts_with("//") && source[token.line - 1].trim_start() != comment =>
+        {
+            Some((token.line, comment))
+        }
+        _ => None,
+    })
 }
 
 #[cfg(test)]
@@ -250,6 +283,30 @@ mod tests {
         assert_eq!(wide_lines("a.toml", &format!("# {wide}\nname = \"{wide}\"\n")), [1]);
         let address = format!("https://{}\n", "a".repeat(120));
         assert!(wide_lines("a.md", &address).is_empty(), "one word cannot be broken");
+    }
+
+    #[test]
+    fn comments_that_begin_with_a_clause_are_found() {
+        let source = [
+            "//! What it does.",
+            "/// The speed,",
+            "/// How is not said.",
+            "///",
+            "/// Whether it is fast.",
+            "/// # Errors",
+            "/// Those of the file.",
+            "/// - **How:** a list's item",
+            "fn a() {} // what follows",
+            "    // How fast",
+            "let s = \"// What is data\"; // However",
+            "/// # What can be relied on",
+            "//",
+            "// Whatever, Howe and Whats are other words.",
+        ];
+        let found =
+            [(1, "What"), (5, "Whether"), (7, "Those"), (8, "How"), (9, "What"), (10, "How"), (12, "What")];
+        assert_eq!(clause_openings(&source.join("\n")), found);
+        assert!(clause_openings("/// Speed in tokens per second.\nfn speed() {}\n").is_empty());
     }
 
     #[test]

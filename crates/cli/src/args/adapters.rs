@@ -8,7 +8,7 @@ use ruvllm::{AdapterSource, Engine};
 use super::values::finite;
 use crate::error::Result;
 
-/// What changes the model.
+/// Options of LoRA adapters.
 #[derive(Debug, Args)]
 pub(crate) struct AdapterArgs {
     /// Change the model by a LoRA, PATH or PATH@SCALE; repeatable, changes add up
@@ -17,7 +17,7 @@ pub(crate) struct AdapterArgs {
 }
 
 impl AdapterArgs {
-    /// Lets all that the engine computes be changed.
+    /// Loads the adapters and makes them the engine's default.
     ///
     /// # Errors
     /// An adapter that cannot be read or is for another model.

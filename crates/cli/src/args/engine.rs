@@ -80,7 +80,7 @@ impl LoadingArgs {
     }
 }
 
-/// What was learned of the model's keys and values.
+/// Options of the KV-cache calibration.
 #[derive(Debug, Args)]
 pub(crate) struct CalibrationArgs {
     /// File of `ruvllm calibrate-kv`, for a --kv with nuq3

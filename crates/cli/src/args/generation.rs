@@ -3,17 +3,17 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use ruvllm::{EngineOptions, KvPolicy, PrefixCaching, SamplingParams};
+use ruvllm::{EngineOptions, FolderKey, KvPolicy, PrefixCaching, SamplingParams};
 
 use super::adapters::AdapterArgs;
 use super::engine::{ComputeArgs, ModelArgs};
-use super::values;
+use super::values::{self, OrDefault};
 use crate::error::{Error, Result};
 use crate::user_folders;
 
 /// Flags shared by the commands that generate text. The groups with headings come last: a heading
 /// holds for all that follows.
-// The hidden aliases are the names of llama.cpp where they differ.
+// The aliases are the names of llama.cpp where they differ.
 #[derive(Debug, Args)]
 pub(crate) struct GenerationArgs {
     /// Stop before this text; repeatable
@@ -28,9 +28,9 @@ pub(crate) struct GenerationArgs {
     )]
     kv: Option<KvPolicy>,
 
-    /// Most tokens of prompt and output [default: the model's, as far as memory allows]
-    #[arg(long, short, alias = "ctx-size", value_name = "N", value_parser = values::positive)]
-    context: Option<usize>,
+    /// Most tokens of prompt and output [default: 0 = the model's]
+    #[arg(long, short, visible_alias = "ctx-size", value_name = "N", value_parser = values::context)]
+    context: Option<OrDefault<usize>>,
 
     #[command(flatten)]
     pub(crate) model: ModelArgs,
@@ -55,14 +55,15 @@ impl GenerationArgs {
     /// A prefix cache on disk without a folder for it.
     pub(crate) fn options(&self) -> Result<EngineOptions> {
         Ok(EngineOptions {
-            context: self.context,
+            context: self.context.and_then(|context| context.0),
             prefixes: self.prefixes.caching()?,
+            prefix_key: self.prefixes.prefix_key.clone(),
             ..self.compute.options(self.kv)
         })
     }
 }
 
-/// Whether later runs need not compute the beginning of their prompts again.
+/// Options of the prefix cache on disk.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Prefix cache")]
 struct PrefixArgs {
@@ -74,12 +75,16 @@ struct PrefixArgs {
     #[arg(long, value_name = "DIR")]
     prefix_dir: Option<PathBuf>,
 
+    /// Private file with the key of a folder that others may write to, 32 to 1024 bytes
+    #[arg(long, value_name = "FILE", value_parser = values::prefix_key)]
+    prefix_key: Option<FolderKey>,
+
     /// Most bytes of those files; the least recently used go first
     #[arg(long, value_name = "BYTES", default_value = "4GiB", value_parser = values::bytes)]
     prefix_limit: usize,
 }
 
-/// When prefixes are written to files.
+/// Setting of the prefix cache on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum PrefixFiles {
     Off,
@@ -102,12 +107,12 @@ impl PrefixArgs {
     }
 }
 
-/// How the next token is chosen.
+/// Options of the sampler.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Sampling")]
 pub(crate) struct SamplingArgs {
     /// Randomness; 0 always takes the likeliest token
-    #[arg(long, alias = "temp", value_name = "T", default_value = "0.8", value_parser = values::non_negative)]
+    #[arg(long, visible_alias = "temp", value_name = "T", default_value = "0.8", value_parser = values::non_negative)]
     pub(crate) temperature: f32,
 
     /// Choose among the K likeliest tokens; 0 = off
@@ -130,7 +135,7 @@ pub(crate) struct SamplingArgs {
     #[arg(long, value_name = "X", default_value = "1", value_parser = values::above_zero)]
     repeat_penalty: f32,
 
-    /// How many recent tokens the penalties look at
+    /// Number of recent tokens that the penalties look at; 0 = none
     #[arg(long, value_name = "N", default_value = "64", value_parser = values::count)]
     repeat_last_n: usize,
 
@@ -146,9 +151,9 @@ pub(crate) struct SamplingArgs {
     #[arg(long, value_name = "ID=VALUE", value_parser = values::logit_bias)]
     logit_bias: Vec<(u32, f32)>,
 
-    /// Makes the choices repeatable [default: another one each time]
-    #[arg(long, short, value_name = "N")]
-    seed: Option<u64>,
+    /// Makes the choices repeatable [default: -1 = another one each time]
+    #[arg(long, short, value_name = "N", value_parser = values::seed, allow_negative_numbers = true)]
+    seed: Option<OrDefault<u64>>,
 }
 
 impl SamplingArgs {
@@ -165,7 +170,7 @@ impl SamplingArgs {
             presence_penalty: self.presence_penalty,
             frequency_penalty: self.frequency_penalty,
             logit_bias: self.logit_bias.iter().copied().collect(),
-            seed: self.seed,
+            seed: self.seed.and_then(|seed| seed.0),
         }
     }
 }

@@ -12,6 +12,6 @@ pub(crate) use adapters::{AdapterArgs, NamedAdapter, named_adapter, scaled};
 pub(crate) use engine::{CalibrationArgs, ComputeArgs, LoadingArgs, ModelArgs};
 pub(crate) use generation::GenerationArgs;
 pub(crate) use values::{
-    KV_HELP, above_zero, bytes, count, finite, fraction, isa, kv_policy, logit_bias, non_negative, positive,
-    recipe,
+    KV_HELP, OrDefault, above_zero, bytes, count, finite, fraction, isa, kv_policy, logit_bias, non_negative,
+    positive, recipe, some_tokens_or_all, tokens_or_all,
 };

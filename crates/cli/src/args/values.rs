@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ruvllm::{Isa, KvCalibration, KvPolicy};
+use ruvllm::{FolderKey, Isa, KvCalibration, KvPolicy};
 use ruvllm_models::quantize::Recipe;
 
 use crate::error::one_line;
@@ -13,6 +13,40 @@ pub(crate) fn positive(text: &str) -> Result<usize, String> {
         Ok(0) | Err(_) => Err("expected a whole number of at least 1".to_owned()),
         Ok(n) => Ok(n),
     }
+}
+
+/// The value of a flag, or `None` for the number that means its default in other programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct OrDefault<T>(pub(crate) Option<T>);
+
+/// A number of tokens; -1 is all that there is room for.
+pub(crate) fn tokens_or_all(text: &str) -> Result<OrDefault<usize>, String> {
+    or_default(text, "-1")
+        .ok_or_else(|| "expected a whole number, 0 or more; -1 = no limit but the context".to_owned())
+}
+
+/// A number of at least one token; -1 is all that there is room for.
+pub(crate) fn some_tokens_or_all(text: &str) -> Result<OrDefault<usize>, String> {
+    or_default(text, "-1")
+        .filter(|limit| limit.0 != Some(0))
+        .ok_or_else(|| "expected a whole number of at least 1; -1 = no limit but the context".to_owned())
+}
+
+/// Tokens of a context; 0 is the default.
+pub(crate) fn context(text: &str) -> Result<OrDefault<usize>, String> {
+    or_default(text, "0").ok_or_else(|| {
+        "expected a whole number of at least 1; 0 = the model's, as far as memory allows".to_owned()
+    })
+}
+
+/// A seed; -1 draws one.
+pub(crate) fn seed(text: &str) -> Result<OrDefault<u64>, String> {
+    or_default(text, "-1")
+        .ok_or_else(|| "expected a whole number from 0 to 2^64 - 1; -1 = another one each time".to_owned())
+}
+
+fn or_default<T: std::str::FromStr>(text: &str, default: &str) -> Option<OrDefault<T>> {
+    if text == default { Some(OrDefault(None)) } else { Some(OrDefault(Some(text.parse().ok()?))) }
 }
 
 /// A count that may be zero.
@@ -74,10 +108,10 @@ pub(crate) fn bytes(text: &str) -> Result<usize, String> {
     bytes.filter(|&bytes| bytes > 0).ok_or_else(|| "expected bytes like 1048576, 512MiB or 2GiB".to_owned())
 }
 
-/// What `--kv` says about itself.
+/// Help text of `--kv`.
 pub(crate) const KV_HELP: &str = "Keys and values: f32, f16, bf16, q8, q4, kivi4, nuq3, kivi2, k4v2, tiered";
 
-/// How keys and values are stored.
+/// Parses the policy of keys and values.
 pub(crate) fn kv_policy(text: &str) -> Result<KvPolicy, String> {
     text.parse().map_err(|error: ruvllm_kv_cache::Error| error.to_string())
 }
@@ -87,6 +121,11 @@ pub(crate) fn kv_policy(text: &str) -> Result<KvPolicy, String> {
 pub(crate) fn kv_calibration(path: &str) -> Result<Arc<KvCalibration>, String> {
     let bytes = std::fs::read(path).map_err(|error| format!("cannot read it: {error}"))?;
     KvCalibration::from_bytes(&bytes).map(Arc::new).map_err(|error| one_line(&error))
+}
+
+/// The key of a shared folder of prefixes, from a private file.
+pub(crate) fn prefix_key(path: &str) -> Result<FolderKey, String> {
+    FolderKey::from_file(path.as_ref()).map_err(|error| one_line(&error))
 }
 
 /// An instruction set by name. Whether this machine has it is found when the engine starts.
@@ -116,6 +155,13 @@ mod tests {
         {
             assert_eq!(fraction(text).is_ok(), ok, "{text:?}");
         }
+        assert_eq!(tokens_or_all("-1"), Ok(OrDefault(None)));
+        assert_eq!(tokens_or_all("0"), Ok(OrDefault(Some(0))));
+        assert!(some_tokens_or_all("0").is_err() && some_tokens_or_all("1").is_ok());
+        assert_eq!(context("0"), Ok(OrDefault(None)));
+        assert_eq!(seed("-1"), Ok(OrDefault(None)));
+        assert_eq!(seed("18446744073709551615"), Ok(OrDefault(Some(u64::MAX))));
+        assert!(tokens_or_all("-2").is_err() && context("-1").is_err() && seed("abc").is_err());
         assert!(above_zero("0").is_err() && above_zero("1e-3").is_ok());
         assert!(non_negative("-1").is_err() && non_negative("0").is_ok());
         assert!(finite("nan").is_err() && finite("-2").is_ok());

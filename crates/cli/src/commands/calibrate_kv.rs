@@ -12,7 +12,7 @@ use crate::args::{self, LoadingArgs, ModelArgs, positive};
 use crate::commands::load;
 use crate::error::{Error, Result};
 use crate::progress::Progress;
-use crate::result_file::{self, Readers};
+use crate::result_file::{Destination, Readers};
 use crate::{input, output, signal};
 
 const HELP: &str = "\
@@ -30,7 +30,7 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct CalibrateKvArgs {
-    /// The file to write
+    /// The file to write; `-` is standard output
     #[arg(value_name = "OUT")]
     output: PathBuf,
 
@@ -71,8 +71,9 @@ struct Document {
 }
 
 pub(crate) fn run(args: &CalibrateKvArgs, json: bool) -> Result<ExitCode> {
-    if !args.force && args.output.exists() {
-        return Err(Error::OutputExists { path: args.output.clone() });
+    let destination = Destination::find(&args.output, args.force)?;
+    if json && destination == Destination::Stdout {
+        return Err(Error::StdoutTwice);
     }
     let text = input::file_text(&args.file)?;
     let options = EngineOptions { threads: args.threads, isa: args.isa, ..args.loading.options() };
@@ -87,11 +88,10 @@ pub(crate) fn run(args: &CalibrateKvArgs, json: bool) -> Result<ExitCode> {
     });
     drop(progress);
     let bytes = match calibrated {
-        Err(ruvllm::Error::Cancelled) => return Ok(ExitCode::from(signal::INTERRUPTED)),
+        Err(ruvllm::Error::Cancelled) => return Ok(signal::exit_code()),
         calibrated => calibrated?.to_bytes(),
     };
-    result_file::write(&args.output, &bytes, Readers::Umask)
-        .map_err(|source| Error::WriteFile { path: args.output.clone(), source })?;
+    destination.write(&bytes, Readers::Umask)?;
     let document = Document {
         output: args.output.clone(),
         tokens: tokens.len(),
@@ -100,7 +100,7 @@ pub(crate) fn run(args: &CalibrateKvArgs, json: bool) -> Result<ExitCode> {
     };
     if json {
         output::write_json(&document)?;
-    } else {
+    } else if destination != Destination::Stdout {
         let Document { output, tokens, layers, bytes } = document;
         let bytes = output::bytes(bytes as u64);
         output::write_text(&format!(

@@ -80,8 +80,9 @@ pub(crate) fn run(args: &ConvertArgs, json: bool) -> Result<ExitCode> {
         force: args.force,
         threads: args.threads,
     };
-    let written = job.run(|pool, progress| convert(&folder, &args.output, args.r#type.0, pool, progress))?;
-    let Some((report, bytes_after)) = written else { return Ok(ExitCode::from(signal::INTERRUPTED)) };
+    let written =
+        job.run(|output, pool, progress| convert(&folder, output, args.r#type.0, pool, progress))?;
+    let Some((report, bytes_after)) = written else { return Ok(signal::exit_code()) };
     let (kind, tensors) = (args.r#type.name(), report.tensors);
     let bytes_before = ruvllm_models::Checkpoint::file_bytes(&folder);
     if json {

@@ -107,7 +107,7 @@ struct Cpu {
 struct Memory {
     #[serde(skip_serializing_if = "Option::is_none")]
     total_bytes: Option<u64>,
-    /// What the process's control group allows, if that is less.
+    /// Limit of the process's control group, if that is less.
     #[serde(skip_serializing_if = "Option::is_none")]
     limit_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -134,14 +134,14 @@ struct ModelFacts {
     context: usize,
 }
 
-/// What the engine chooses.
+/// Settings that the engine chooses.
 #[derive(Serialize)]
 struct PlanDocument {
     threads: Chosen<usize>,
     context: Chosen<usize>,
     kv: Chosen<String>,
     kv_budget: Chosen<usize>,
-    /// Whether weights are laid out anew when they are loaded.
+    /// True if weights are repacked when they are loaded.
     repacked: Chosen<bool>,
     sequence_bytes: u64,
     warnings: Vec<String>,

@@ -35,7 +35,7 @@ pub(crate) struct EmbedArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "texts")]
     file: Option<PathBuf>,
 
-    /// Which hidden states make a vector: mean, last or cls
+    /// Pooling of the hidden states: mean, last or cls
     #[arg(long, value_name = "KIND", value_parser = pooling)]
     pooling: Option<Pooling>,
 

@@ -1,6 +1,7 @@
 //! `ruvllm generate`: continue a text or answer a message.
 
 use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -8,7 +9,7 @@ use ruvllm::{Completion, FinishReason, GenerateRequest, KvQuality, Message, Prom
 use serde::Serialize;
 
 use super::load;
-use crate::args::{self, GenerationArgs};
+use crate::args::{self, GenerationArgs, OrDefault};
 use crate::error::{Error, Result};
 use crate::output::{Reader, TextSink};
 use crate::{input, output, signal};
@@ -33,17 +34,34 @@ Examples:
 With --prefix-cache on, later runs with the same model and --kv compute only where their prompt parts from earlier ones.
 The files are written behind the answer; the program ends when they are safe. They hold what the prompts say. With spill
 only what --kv-budget has no room for is written; what earlier runs have written is found either way.
+A folder that others may write to is refused without --prefix-key. With it, only files that carry a tag of the key are
+used. `(umask 077; head -c 32 /dev/urandom > FILE)` makes a key; all who share the folder get a copy.
 
 Ctrl-C stops the generation; what was generated stays, and the exit code is 130. A second Ctrl-C ends the program
 at once.";
 
 /// Continue a text or answer a message
-// The hidden aliases are the names of llama.cpp where they differ.
+// The aliases are the names of llama.cpp where they differ.
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct GenerateArgs {
     /// The prompt; without it or with `-`, standard input less its last line break
+    #[arg(value_name = "PROMPT")]
     prompt: Option<String>,
+
+    /// The same by name
+    #[arg(
+        long = "prompt",
+        short = 'p',
+        value_name = "TEXT",
+        conflicts_with = "prompt",
+        allow_hyphen_values = true
+    )]
+    prompt_by_name: Option<String>,
+
+    /// Read the prompt from a file, less its last line break
+    #[arg(long, short, value_name = "FILE", conflicts_with_all = ["prompt", "prompt_by_name"])]
+    file: Option<PathBuf>,
 
     /// Answer the prompt as a message instead of continuing it
     #[arg(long)]
@@ -53,9 +71,10 @@ pub(crate) struct GenerateArgs {
     #[arg(long, value_name = "TEXT", requires = "chat")]
     system: Option<String>,
 
-    /// Most tokens to generate; 0 generates none
-    #[arg(long, short = 'n', alias = "n-predict", value_name = "N", default_value = "256", value_parser = args::count)]
-    max_tokens: usize,
+    /// Most tokens to generate; -1 = no limit
+    #[arg(long, short = 'n', visible_alias = "n-predict", value_name = "N", default_value = "256",
+        value_parser = args::tokens_or_all, allow_negative_numbers = true)]
+    max_tokens: OrDefault<usize>,
 
     #[command(flatten)]
     generation: GenerationArgs,
@@ -78,7 +97,7 @@ struct Document<'a> {
     timings: TimingsDocument,
 }
 
-/// What became of a quality target.
+/// Outcome of a quality target.
 #[derive(Serialize)]
 struct KvQualityDocument {
     hot_tokens: usize,
@@ -130,13 +149,17 @@ pub(crate) fn run(args: &GenerateArgs, json: bool) -> Result<ExitCode> {
     }
     load::finish_prefixes(&engine);
     let interrupted = completion.finish_reason == FinishReason::Cancelled && reader == Reader::Listening;
-    Ok(if interrupted { ExitCode::from(signal::INTERRUPTED) } else { ExitCode::SUCCESS })
+    Ok(if interrupted { signal::exit_code() } else { ExitCode::SUCCESS })
 }
 
 /// The engine's request for the command line, with the prompt read.
 fn request(args: &GenerateArgs) -> Result<GenerateRequest> {
-    let mut text = input::text_or_stdin(args.prompt.as_deref())?;
-    if args.prompt.as_deref().is_none_or(|prompt| prompt == "-") {
+    let argument = args.prompt.as_deref().or(args.prompt_by_name.as_deref());
+    let mut text = match &args.file {
+        Some(path) => input::file_text(path)?,
+        None => input::text_or_stdin(argument)?,
+    };
+    if argument.is_none_or(|prompt| prompt == "-") {
         // `echo` and editors end a file with a line break that is not part of the prompt.
         let kept =
             text.strip_suffix('\n').map_or(text.len(), |line| line.strip_suffix('\r').unwrap_or(line).len());
@@ -153,7 +176,7 @@ fn request(args: &GenerateArgs) -> Result<GenerateRequest> {
         Prompt::Text(text)
     };
     Ok(GenerateRequest {
-        max_tokens: Some(args.max_tokens),
+        max_tokens: args.max_tokens.0,
         sampling: args.generation.sampling.params(),
         stop: args.generation.stop.clone(),
         ..GenerateRequest::new(prompt)

@@ -13,7 +13,7 @@ use crate::default_model::ModelChoice;
 use crate::error::Result;
 use crate::{output, signal};
 
-/// What stands below the list of types.
+/// Help text below the list of types.
 const HELP: &str = "
 A type names the storage of most matrices. Types with _S, _M, _L or IQ4 in their name, and Q2_K, give more bits to the
 matrices that lose most; the output matrix gets Q6_K (or the type itself, from Q8_0 up) unless --pure is given.
@@ -93,9 +93,10 @@ pub(crate) fn run(args: &QuantizeArgs, json: bool) -> Result<ExitCode> {
         force: args.force,
         threads: args.threads,
     };
-    let written = job
-        .run(|pool, progress| quantize(&*checkpoint, &args.output, args.recipe, args.pure, pool, progress))?;
-    let Some((report, bytes_after)) = written else { return Ok(ExitCode::from(signal::INTERRUPTED)) };
+    let written = job.run(|output, pool, progress| {
+        quantize(&*checkpoint, output, args.recipe, args.pure, pool, progress)
+    })?;
+    let Some((report, bytes_after)) = written else { return Ok(signal::exit_code()) };
     let bytes_before = checkpoint.file_bytes();
     if json {
         output::write_json(&Document {

@@ -2,10 +2,9 @@
 //! and a check of the output path.
 
 use std::fs;
-use std::io;
 use std::num::NonZero;
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 
 use ruvllm_kernels::ThreadPool;
@@ -13,11 +12,12 @@ use ruvllm_models::quantize::{QuantizeProgress, QuantizeReport};
 
 use crate::error::{Error, Result};
 use crate::progress::Progress;
+use crate::result_file::Destination;
 use crate::signal;
 
 /// A model to be written into a file.
 pub(crate) struct Rewrite<'a> {
-    /// What is done, for messages.
+    /// Verb of the operation, for messages.
     pub(crate) action: &'static str,
     pub(crate) input: &'a Path,
     pub(crate) output: &'a Path,
@@ -37,14 +37,14 @@ impl Rewrite<'_> {
     /// An output that is the input, a folder, or there without `force`; whatever `work` fails with.
     pub(crate) fn run(
         &self,
-        work: impl FnOnce(&ThreadPool, &mut Step<'_>) -> ruvllm_models::Result<QuantizeReport>,
+        work: impl FnOnce(&Path, &ThreadPool, &mut Step<'_>) -> ruvllm_models::Result<QuantizeReport>,
     ) -> Result<Option<(QuantizeReport, u64)>> {
-        self.check_output()?;
+        let output = self.check_output()?;
         let threads = self.threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, NonZero::get));
         let pool = ThreadPool::new(threads)?;
         let cancel = signal::cancel_on_interrupt();
         let mut progress = Progress::bytes(format!("writing {}", self.output.display()));
-        let written = work(&pool, &mut |step| {
+        let written = work(&output, &pool, &mut |step| {
             progress.update(step.bytes_done, step.bytes_total);
             if cancel.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
@@ -55,26 +55,27 @@ impl Rewrite<'_> {
                 return Err(Error::Rewrite {
                     action: self.action,
                     input: self.input.to_owned(),
+                    output: self.output.to_owned(),
                     source: Box::new(source),
                 });
             }
             Ok(report) => report,
         };
         let failed = |source| Error::ReadFile { path: self.output.to_owned(), source };
-        Ok(Some((report, fs::metadata(self.output).map_err(failed)?.len())))
+        Ok(Some((report, fs::metadata(&output).map_err(failed)?.len())))
     }
 
-    /// Refuses to write over the input, and over anything else without `force`.
-    fn check_output(&self) -> Result<()> {
-        match self.output.canonicalize() {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(source) => Err(Error::WriteFile { path: self.output.to_owned(), source }),
-            Ok(output) if output.is_dir() => Err(Error::Directory { path: self.output.to_owned() }),
-            Ok(output) if self.input.canonicalize().is_ok_and(|input| input == output) => {
-                Err(Error::SameFile)
+    /// The file to write, which is not the input.
+    fn check_output(&self) -> Result<PathBuf> {
+        let is_input = |output: PathBuf| self.input.canonicalize().is_ok_and(|input| input == output);
+        if self.output.canonicalize().is_ok_and(is_input) && self.output.is_file() {
+            return Err(Error::SameFile);
+        }
+        match Destination::find(self.output, self.force)? {
+            Destination::File(path) => Ok(path),
+            Destination::Stream(_) | Destination::Stdout => {
+                Err(Error::NotAFile { path: self.output.to_owned() })
             }
-            Ok(_) if self.force => Ok(()),
-            Ok(_) => Err(Error::OutputExists { path: self.output.to_owned() }),
         }
     }
 }

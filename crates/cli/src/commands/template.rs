@@ -101,7 +101,7 @@ fn chat_template(args: &TemplateArgs) -> Result<ChatTemplate> {
     }
 }
 
-/// What is rendered.
+/// Conversation to render.
 struct Conversation {
     messages: Vec<Message>,
     tools: Option<Value>,

@@ -223,3 +223,55 @@ fn a_full_disk_behind_standard_output() {
         finish(arguments, output).fails_with(1, &["standard output", "No space left"]);
     }
 }
+
+#[cfg(unix)]
+#[test]
+fn results_replace_files_alone() {
+    use std::os::unix::fs::symlink;
+
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    fs::write(path("file"), "").unwrap();
+    symlink("file", path("link")).unwrap();
+    symlink("nowhere", path("dangling")).unwrap();
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        path("pipe"),
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RWXU,
+        rustix::fs::Dev::default(),
+    )
+    .unwrap();
+    let model = crate::program::tiny_model();
+    let quantize = |out: &str, flags: &[&str]| {
+        run(&[&["quantize", argument(&model), argument(&path(out)), "q8_0"], flags].concat())
+    };
+    quantize("pipe", &["--force"]).fails_with(1, &["pipe", "name a file"]);
+    quantize("dangling", &["--force"]).fails_with(1, &["dangling", "does not exist"]);
+    quantize("link", &[]).fails_with(1, &["link", "--force"]);
+    assert!(quantize("link", &["--force"]).succeeded());
+    assert!(path("link").is_symlink() && fs::metadata(path("file")).unwrap().len() > 1000);
+    run(&["quantize", argument(&model), "/dev/null", "q8_0"]).fails_with(1, &["/dev/null", "name a file"]);
+
+    let logits = |out: &str, flags: &[&str]| {
+        run_with_input(&[&["eval", "logits", "--tokens", "-", "--out", out], flags].concat(), b"5 6")
+    };
+    assert!(logits("/dev/null", &[]).succeeded());
+    logits("-", &["--json"]).fails_with(2, &["--json", "standard output"]);
+    let mut left: Vec<_> =
+        fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["dangling", "file", "link", "pipe"]);
+}
+
+#[test]
+fn logits_go_to_standard_output() {
+    let mut child = command(&["eval", "logits", "--tokens", "-", "--out", "-"]);
+    let mut child =
+        child.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped()).spawn().unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"5 6").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    let file = safetensors::SafeTensors::deserialize(&output.stdout).unwrap();
+    assert_eq!(file.tensor("logits").unwrap().shape(), [2, 8192]);
+}

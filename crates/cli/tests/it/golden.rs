@@ -79,7 +79,8 @@ fn each_token_of_the_reference_is_the_best_or_nearly_so() {
     for prompt in expected()["prompts"].as_array().unwrap() {
         let (start, continuation) = (ids(&prompt["prompt_ids"]), ids(&prompt["greedy_ids"]));
         let all = serde_json::json!([&start[..], &continuation[..]].concat()).to_string();
-        run_with_input(&["eval", "logits", "--tokens", "-", "--out", argument(&out)], all.as_bytes()).text();
+        let command = ["eval", "logits", "--tokens", "-", "--out", argument(&out), "--force"];
+        run_with_input(&command, all.as_bytes()).text();
         let (shape, logits) = read_logits(&out);
         // Row i scores id i + 1.
         let rows: Vec<&[f32]> = logits.chunks(shape[1]).skip(start.len() - 1).collect();

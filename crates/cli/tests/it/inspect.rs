@@ -46,7 +46,7 @@ fn every_value_type_is_shown() {
     }
 }
 
-/// Whether no value became `null`, the form of what JSON cannot hold.
+/// True if no value is `null`, which is how serde writes NaN and infinities.
 fn no_nulls(value: &Value) -> bool {
     match value {
         Value::Null => false,

@@ -13,15 +13,19 @@ use crate::program::{command, json_document};
 const ENDLESS: [&str; 8] =
     ["generate", "-n", "4000", "--logit-bias", "0=-inf", "--logit-bias", "2=-inf", "Once upon a time"];
 
-/// Whether SIGINT (bit 1) is in a set of signals that the process's `status` has.
+/// True if SIGINT (bit 1) is in the signal mask `set`, a field of `/proc/PID/status`.
 fn has_interrupt(child: &Child, set: &str) -> bool {
     let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix(set)?.strip_prefix(':')).map(str::trim);
     mask.and_then(|mask| u64::from_str_radix(mask, 16).ok()).is_some_and(|mask| mask & 2 != 0)
 }
 
+fn send(child: &Child, signal: &str) {
+    assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
+}
+
 fn interrupt(child: &Child) {
-    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    send(child, "-INT");
 }
 
 #[test]
@@ -100,4 +104,76 @@ fn a_second_time_ends_the_program_at_once() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130));
     assert!(output.stdout.is_empty() && output.stderr.is_empty(), "{output:?}");
+}
+
+#[test]
+fn requests_to_terminate_leave_the_text_and_their_code() {
+    for (signal, code) in [("-TERM", 143), ("-HUP", 129)] {
+        let arguments = [&ENDLESS[..], &["--json"]].concat();
+        let child = command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        wait_until_it_listens(&child);
+        send(&child, signal);
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(code));
+        let document = json_document(std::str::from_utf8(&output.stdout).unwrap());
+        assert_eq!(document["finish_reason"], "cancelled");
+    }
+}
+
+#[test]
+fn a_hangup_that_is_ignored_stays_ignored() {
+    let program = env!("CARGO_BIN_EXE_ruvllm");
+    let mut child = Command::new("sh")
+        .args(["-c", "trap '' HUP; exec \"$0\" \"$@\"", program])
+        .args(["chat", "--temperature", "0", "-n", "4"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_until_it_listens(&child);
+    send(&child, "-HUP");
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"What is the capital of France?\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(output.stdout.starts_with(b"The capital of France"), "{output:?}");
+}
+
+/// Quantizing the default model to `Q2_K` on one thread without SIMD: seconds of work.
+fn long_quantization(out: &str) -> Vec<String> {
+    let model = crate::program::default_model();
+    let words = ["quantize", model.to_str().unwrap(), out, "q2_k", "--threads", "1"];
+    words.map(str::to_owned).to_vec()
+}
+
+#[test]
+fn a_model_that_is_not_finished_leaves_nothing() {
+    for (signal, code) in [("-INT", 130), ("-TERM", 143), ("-HUP", 129)] {
+        let folder = tempfile::tempdir().unwrap();
+        let words = long_quantization(folder.path().join("out.gguf").to_str().unwrap());
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let child = command(&words).env("RUVLLM_ISA", "scalar").stdout(Stdio::null()).spawn().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while fs::read_dir(folder.path()).unwrap().count() == 0 {
+            assert!(Instant::now() < deadline, "no file was begun");
+            thread::sleep(Duration::from_millis(1));
+        }
+        send(&child, signal);
+        assert_eq!(child.wait_with_output().unwrap().status.code(), Some(code));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "{signal}");
+    }
+}
+
+#[test]
+fn a_limit_of_file_sizes_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let words = long_quantization(folder.path().join("out.gguf").to_str().unwrap());
+    // In blocks of 512 bytes.
+    let output = Command::new("sh")
+        .args(["-c", "ulimit -f 200; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_ruvllm")])
+        .args(&words)
+        .output()
+        .unwrap();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    crate::program::finish(&words, output).fails_with(1, &["out.gguf", "File too large"]);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }

@@ -48,6 +48,34 @@ fn a_model_file_that_was_read_may_be_cut_short() {
     assert!(output.status.success(), "{output:?}");
 }
 
+/// Documented behaviour of mapped files: the process ends; it does not hang, and there is no answer
+/// of zeros.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_mapped_model_file_that_is_cut_short_ends_the_program() {
+    use std::os::unix::process::ExitStatusExt;
+    const SIGBUS: i32 = 7;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("model.gguf");
+    fs::copy(default_model(), &file).unwrap();
+    let arguments = ["chat", "--temperature", "0", "-n", "8", "--model", argument(&file)];
+    let mut child = command(&arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    writeln!(stdin, "What is the capital of France?").unwrap();
+    stdout.read_line(&mut String::new()).unwrap();
+    fs::write(&file, "").unwrap();
+    // It may be gone before it has read this.
+    let _ = writeln!(stdin, "What is the capital of France?");
+    drop(stdin);
+    assert_eq!(child.wait().unwrap().signal(), Some(SIGBUS));
+}
+
 #[test]
 fn locked_and_quantized_weights_exclude_each_other() {
     run(&["generate", "--mlock", "--quantize", "q8_0", "prompt"]).fails_with(2, &["--mlock", "--quantize"]);

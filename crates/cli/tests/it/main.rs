@@ -12,9 +12,13 @@ mod embed;
 mod eval;
 mod generate;
 mod golden;
+#[cfg(target_os = "linux")]
+mod hostile;
 mod inspect;
 mod interrupt;
 mod loading;
+#[cfg(unix)]
+mod prefix_key;
 mod program;
 mod quantize;
 // The tests of the store itself use the rest of it.

@@ -59,7 +59,7 @@ pub(crate) fn finish(arguments: &[&str], output: Output) -> Run {
 }
 
 impl Run {
-    /// Whether the exit code is 0.
+    /// True if the exit code is 0.
     pub(crate) fn succeeded(&self) -> bool {
         self.code == Some(0)
     }

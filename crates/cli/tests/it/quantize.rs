@@ -171,7 +171,7 @@ fn a_weight_that_is_not_a_number_is_named() {
     }
 }
 
-/// Where the data of a tensor end, counted from the first.
+/// End of a tensor's data in bytes, relative to the first tensor.
 fn end_of(tensor: &Value) -> u64 {
     tensor["offset"].as_u64().unwrap() + tensor["bytes"].as_u64().unwrap()
 }

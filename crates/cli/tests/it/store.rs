@@ -11,22 +11,22 @@ use tempfile::TempDir;
 use crate::program::{Run, argument, command, fields, finish, tiny_model};
 use crate::server::{FakeHub, Faults, noise, sha256};
 
-const SOURCE: &str = "hf://org/repo";
+pub(crate) const SOURCE: &str = "hf://org/repo";
 
 /// A hub and a store in a folder of its own.
-struct Place {
-    hub: FakeHub,
-    home: TempDir,
+pub(crate) struct Place {
+    pub(crate) hub: FakeHub,
+    pub(crate) home: TempDir,
 }
 
 impl Place {
-    fn new(files: &[(&str, Vec<u8>)]) -> Self {
+    pub(crate) fn new(files: &[(&str, Vec<u8>)]) -> Self {
         Self { hub: FakeHub::start(files), home: tempfile::tempdir().unwrap() }
     }
 
     /// The program with this store and this hub, and nothing else of the environment that would
     /// lead elsewhere.
-    fn command(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = command(arguments);
         for name in [
             "HF_TOKEN",

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::program::{argument, command, ids, run};
 
-/// What a terminal that is the standard output of the program gets.
+/// Runs the program with a pseudoterminal as standard output; returns the bytes the terminal gets.
 fn at_terminal(arguments: &[&str]) -> String {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let master = openpt(flags).unwrap();

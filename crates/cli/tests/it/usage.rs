@@ -77,7 +77,7 @@ fn values_out_of_range_are_usage_errors() {
         ("--max-tokens", "-3"),
         ("--max-tokens", "many"),
         ("--threads", "0"),
-        ("--context", "0"),
+        ("--context", "-1"),
         ("--isa", "mmx"),
         ("--kv", "f64"),
         ("--kv-budget", "1.5GiB"),
@@ -114,4 +114,26 @@ fn missing_arguments_are_named() {
     run(&["eval", "logits", "--tokens", "x"]).fails_with(2, &["--out"]);
     run(&["calibrate-kv", "out.kv"]).fails_with(2, &["--file"]);
     run(&["generate", "--system", "Be brief.", "prompt"]).fails_with(2, &["--chat"]);
+}
+
+#[test]
+fn numbers_for_the_default_and_names_of_other_programs_work() {
+    let base = ["generate", "--temp", "0", "--json"];
+    let by_name =
+        run(&[&base[..], &["-n", "4", "-c", "0", "-s", "-1", "-p", "Once upon a time"]].concat()).json();
+    let by_place = run(&[&base[..], &["--n-predict", "4", "Once upon a time"]].concat()).json();
+    assert_eq!(by_name["tokens"], by_place["tokens"]);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("prompt.txt");
+    std::fs::write(&file, "Once upon a time\n").unwrap();
+    let by_file = run(&[&base[..], &["-n", "4", "-f", file.to_str().unwrap()]].concat()).json();
+    assert_eq!(by_file["tokens"], by_place["tokens"]);
+    let all = run(&[&base[..], &["-n", "-1", "--ctx-size", "40", "Once upon a time"]].concat()).json();
+    let tokens = all["prompt_tokens"].as_u64().unwrap() + all["tokens"].as_array().unwrap().len() as u64;
+    // The last token of a full context is never computed with.
+    assert!(all["finish_reason"] == "stop" || tokens == 41, "{all}");
+    run(&["generate", "-p", "x", "y"]).fails_with(2, &["cannot be used with"]);
+    run(&["generate", "-s", "abc", "x"]).fails_with(2, &["expected a whole number", "-1"]);
+    run(&["generate", "-n", "-2", "x"]).fails_with(2, &["expected a whole number", "-1"]);
+    run(&["chat", "-n", "0"]).fails_with(2, &["at least 1", "-1"]);
 }

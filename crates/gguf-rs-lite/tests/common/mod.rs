@@ -1,5 +1,4 @@
-//! What several test files share: building files, and strategies for arbitrary metadata and
-//! tensors.
+//! Shared helpers: building files, and strategies for arbitrary metadata and tensors.
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 

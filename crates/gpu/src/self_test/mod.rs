@@ -75,7 +75,7 @@ impl Report {
 /// Runs all checks `rounds` times on shapes and values drawn from `seed`.
 ///
 /// # Errors
-/// Those of the device; a wrong result is no error but a [`Check`] that did not pass.
+/// Errors of the device; a wrong result is no error but a [`Check`] that did not pass.
 pub fn run(gpu: &Gpu, seed: u64, rounds: usize) -> Result<Vec<Check>> {
     let mut report = Report::default();
     for round in 0..rounds as u64 {
@@ -90,7 +90,7 @@ pub fn run(gpu: &Gpu, seed: u64, rounds: usize) -> Result<Vec<Check>> {
 /// The checks of one product: as [`run`], for a shape of the caller's and a batch of 2 to 8.
 ///
 /// # Errors
-/// Those of the device and of [`Matrix::product`](crate::Matrix::product).
+/// Errors of the device and of [`Matrix::product`](crate::Matrix::product).
 pub fn product(gpu: &Gpu, format: Format, rows: u32, cols: u32, batch: u32) -> Result<Vec<Check>> {
     let mut report = Report::default();
     let shape = products::Shape { format, rows, cols, batch };

@@ -35,7 +35,7 @@ pub struct Hub {
     settings: Arc<HubSettings>,
 }
 
-/// What a request is for: the reader of its answer differs.
+/// Kind of request: the reader of its answer differs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Method {
     /// A list of files.
@@ -50,7 +50,7 @@ enum Method {
 pub(crate) struct Answer {
     /// Status line, headers and body.
     pub(crate) response: Response<ureq::Body>,
-    /// What the hub itself said of the file, before it redirected to where the file lies.
+    /// Headers of the hub's own answer, before it redirected to the storage.
     pub(crate) linked: Linked,
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct Linked {
     pub(crate) commit: Option<String>,
 }
 
-/// What the hub says of a file before it is downloaded.
+/// Facts about a file that the hub states before the download.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FileFacts {
     /// Length of the file.
@@ -165,7 +165,7 @@ impl Hub {
         })
     }
 
-    /// Where a file of a repository is asked for.
+    /// URL of a file of a repository.
     pub(crate) fn file_url(&self, repo: &str, commit: &str, path: &str) -> String {
         format!(
             "{}/{repo}/resolve/{}/{}",
@@ -268,7 +268,7 @@ impl Hub {
         request.call()
     }
 
-    /// What a status that is neither success nor redirect means.
+    /// Failure for a status that is neither success nor redirect.
     fn refusal(&self, url: &str, response: &Response<ureq::Body>) -> Failure {
         let status = response.status().as_u16();
         let said = header(response.headers(), "x-error-message").filter(|text| !text.trim().is_empty());
@@ -316,7 +316,7 @@ impl Linked {
     }
 }
 
-/// What it means that no answer came.
+/// Failure of a connection without an answer.
 fn connection_failure(url: &str, error: ureq::Error) -> Failure {
     // An error of TLS comes as it is, or as data that the connection does not understand.
     let is_tls = match &error {

@@ -1,6 +1,6 @@
-//! Where a redirect leads, and what belongs to the hub.
+//! Resolution of redirects, and the test for addresses of the hub itself.
 
-/// Whether `url` lies on the server of `endpoint`, which alone may see the token: scheme, host and
+/// True if `url` lies on the server of `endpoint`, which alone may see the token: scheme, host and
 /// port are equal.
 pub(super) fn is_below(url: &str, endpoint: &str) -> bool {
     origin(url).is_some_and(|of_url| origin(endpoint).is_some_and(|own| of_url.eq_ignore_ascii_case(own)))
@@ -30,8 +30,8 @@ pub(super) fn resolve(base: &str, location: &str) -> Option<String> {
     origin(&target).is_some().then_some(target)
 }
 
-/// Whether a text can be the scheme of an address, so that `://` in a query is not taken for the
-/// end of one.
+/// True if a text can be the scheme of a URL, so that `://` in a query is not taken for the end of
+/// one.
 fn is_scheme(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
 }

@@ -9,9 +9,9 @@ use crate::settings::HubSettings;
 /// A failed request.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    /// What went wrong.
+    /// The error.
     pub(crate) error: Error,
-    /// Whether the same request may succeed later.
+    /// True if the same request may succeed later.
     pub(crate) may_pass: bool,
     /// The time that the server asks to wait.
     pub(crate) wait: Option<Duration>,

@@ -1,5 +1,5 @@
-//! How long a server asks to wait: seconds, or a date in one of the three forms of HTTP (RFC 9110,
-//! sections 5.6.7 and 10.2.3).
+//! `Retry-After`: seconds, or a date in one of the three forms of HTTP (RFC 9110, sections 5.6.7
+//! and 10.2.3).
 
 use std::time::{Duration, SystemTime};
 

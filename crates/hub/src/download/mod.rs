@@ -17,7 +17,7 @@ pub(crate) use partial::Partial;
 use pieces::Pieces;
 use transfer::{Stop, Transfer};
 
-/// What a download is at.
+/// Stage of a download.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PullStage {
@@ -30,12 +30,12 @@ pub enum PullStage {
 /// A file to be fetched.
 pub(crate) struct Download<'a> {
     pub(crate) hub: &'a Hub,
-    /// Where it is asked for.
+    /// URL of the file.
     pub(crate) url: &'a str,
-    /// How messages call it.
+    /// Name in messages.
     pub(crate) name: &'a str,
     pub(crate) facts: &'a FileFacts,
-    /// Where it will be. The folder exists.
+    /// Path of the finished file. Its folder exists.
     pub(crate) target: &'a Path,
 }
 
@@ -68,8 +68,8 @@ impl Download<'_> {
             match &self.facts.sha256 {
                 Some(expected) if *expected != found => {
                     partial.discard()?;
-                    // What an earlier run has left may be damaged, by a power cut for example. A
-                    // second round has nothing to continue, so it is the last.
+                    // Data of an earlier run may be damaged, by a power cut for example. A second
+                    // round has nothing to continue, so it is the last.
                     if !is_continued {
                         let (file, expected) = (self.name.to_owned(), expected.clone());
                         return Err(Error::Checksum { file, expected, found });

@@ -12,10 +12,10 @@ use crate::error::{Result, file_error};
 use crate::files;
 use crate::limits::MAX_RECORD_BYTES;
 
-/// What is appended to the name of a file that has not arrived as a whole.
+/// Suffix of a file that has not arrived as a whole.
 const PARTIAL: &str = ".part";
 
-/// What is appended to the name of the record of it.
+/// Suffix of the record of such a file.
 const STATE: &str = ".part.json";
 
 /// Version of the record's form; records of others are not used.
@@ -128,7 +128,7 @@ impl Partial {
         [self.data, self.state]
     }
 
-    /// Whether a file has the name of one that receives bytes, and so perhaps holes.
+    /// True if a file has the name of one that receives bytes, and so perhaps holes.
     pub(crate) fn is_data(path: &Path) -> bool {
         path.as_os_str().as_encoded_bytes().ends_with(PARTIAL.as_bytes())
     }

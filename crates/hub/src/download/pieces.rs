@@ -1,4 +1,4 @@
-//! Which bytes of a file have arrived.
+//! Ranges of a file that have arrived.
 
 use std::ops::Range;
 
@@ -72,13 +72,13 @@ impl Pieces {
         None
     }
 
-    /// Where a piece lies in the file.
+    /// Byte range of a piece in the file.
     pub(super) fn whole(&self, piece: usize) -> Range<u64> {
         let start = piece as u64 * self.piece_bytes;
         start..start.saturating_add(self.piece_bytes).min(self.bytes)
     }
 
-    /// What is missing of a piece.
+    /// Byte range of a piece that is still missing.
     pub(super) fn missing(&self, piece: usize) -> Range<u64> {
         let whole = self.whole(piece);
         whole.start + self.done[piece]..whole.end

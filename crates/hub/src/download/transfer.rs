@@ -32,15 +32,15 @@ const PROGRESS_BYTES: u64 = 64 << 10;
 /// One file on its way.
 pub(super) struct Transfer<'a> {
     pub(super) hub: &'a Hub,
-    /// Where the file is asked for.
+    /// URL of the file.
     pub(super) url: &'a str,
-    /// How messages call it.
+    /// Name in messages.
     pub(super) name: &'a str,
     pub(super) facts: &'a FileFacts,
     pub(super) partial: &'a Partial,
 }
 
-/// Why the pieces did not all arrive.
+/// Reason that the pieces did not all arrive.
 pub(super) enum Stop {
     /// The server sends whole files only.
     NoRanges,
@@ -54,7 +54,7 @@ impl From<Error> for Stop {
     }
 }
 
-/// Why one request did not bring its piece.
+/// Reason that one request did not bring its piece.
 enum Missed {
     NoRanges,
     Failure(Failure),
@@ -66,18 +66,18 @@ impl From<Failure> for Missed {
     }
 }
 
-/// What the connections share.
+/// State shared by the connections.
 struct TransferState {
     counts: Mutex<Counts>,
     is_stopped: AtomicBool,
 }
 
-/// What has arrived.
+/// Received pieces and bytes.
 struct Counts {
     pieces: Pieces,
     /// Bytes of this run, those that came twice included.
     received: u64,
-    /// When the pieces were last recorded.
+    /// Time at which the pieces were last recorded.
     recorded: Instant,
 }
 
@@ -123,7 +123,7 @@ impl Transfer<'_> {
         });
         let counts = state.counts.into_inner();
         let saved = self.partial.save(self.facts, &counts.pieces);
-        // What went wrong first says more.
+        // The first failure says more.
         outcome?;
         saved?;
         Ok(counts.received)

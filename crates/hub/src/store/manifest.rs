@@ -1,4 +1,4 @@
-//! What the store knows of a model: one JSON file per name.
+//! Manifests: the store's record of a model, one JSON file per name.
 
 use std::io;
 use std::path::Path;
@@ -45,7 +45,7 @@ pub(crate) struct Manifest {
     pub(crate) commit: String,
     /// Path of what a program opens; empty for the folder.
     pub(crate) model: String,
-    /// When, in seconds since 1970.
+    /// Time of the pull, in seconds since 1970.
     pub(crate) pulled_unix: u64,
     pub(crate) files: Vec<StoredFile>,
 }
@@ -136,8 +136,8 @@ impl Manifest {
         self.reference().map(|reference| reference.repo().to_owned()).unwrap_or_default()
     }
 
-    /// Whether this is the model of `other`, perhaps at another revision: by its reference, or by
-    /// what it is.
+    /// True if both are versions of one model, perhaps at different revisions: the same repository,
+    /// and the same model or reference.
     pub(super) fn is_update_of(&self, other: &Self) -> bool {
         let (new, old) = (self.reference(), other.reference());
         let reference = |of: &Option<ModelReference>| of.as_ref().map(ModelReference::without_revision);

@@ -56,13 +56,13 @@ pub struct StoredModel {
     pub endpoint: String,
     /// The commit that the reference meant.
     pub commit: String,
-    /// What a program opens: a file (the first of a split model) or a folder.
+    /// Path for a program to open: a file (the first of a split model) or a folder.
     pub path: PathBuf,
     /// When it was pulled, in seconds since 1970; 0 when it is not complete.
     pub pulled_unix: u64,
     /// Its files.
     pub files: Vec<StoredFile>,
-    /// Whether all files are there and verified.
+    /// True if all files are there and verified.
     pub is_complete: bool,
 }
 
@@ -90,7 +90,7 @@ impl StoredModel {
     }
 }
 
-/// Which of the two folders a manifest lies in.
+/// State of a manifest, by the folder that it lies in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
     Complete,

@@ -1,5 +1,4 @@
-//! What goes wrong on the way: the pull comes to its end, or ends with an error and can be
-//! continued.
+//! Interrupted pulls: they come to their end, or end with an error and can be continued.
 
 use std::collections::VecDeque;
 use std::fs;

@@ -80,7 +80,7 @@ impl Place {
     }
 }
 
-/// What a file holds.
+/// Contents of a file.
 #[track_caller]
 fn contents(path: &Path) -> Vec<u8> {
     fs::read(path).unwrap()

@@ -1,4 +1,4 @@
-//! What is pulled, under which name, and what becomes of it.
+//! Pulls: files, names, updates and reuse of what is there.
 
 use std::fs;
 use std::ops::ControlFlow;

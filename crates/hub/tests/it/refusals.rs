@@ -1,4 +1,4 @@
-//! What ends a pull before it begins: access, names, answers that are not understood.
+//! Pulls refused before they begin: access, names, answers that are not understood.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -54,6 +54,23 @@ fn what_is_not_there_is_not_found() {
     let error = place.pull("hf://org/repo/m.ggufs").unwrap_err();
     assert!(matches!(error, Error::NoSuchFile { .. }) && error.to_string().contains("m.gguf"), "{error}");
     assert!(place.store.list().unwrap().is_empty() && place.files().is_empty());
+}
+
+#[test]
+fn a_list_of_files_has_a_length() {
+    const MOST: usize = 32 << 20;
+    let place = place();
+    let sound = r#"{"sha": "c0ffee", "siblings": []}"#;
+    let padded = |bytes: usize| Faults {
+        listing: Some(format!("{sound}{}", " ".repeat(bytes - sound.len()))),
+        ..Faults::default()
+    };
+    place.hub.set(padded(MOST));
+    let error = place.pull(SOURCE).unwrap_err().to_string();
+    assert!(error.contains("no GGUF file"), "{error}");
+    place.hub.set(padded(MOST + 1));
+    let error = place.pull(SOURCE).unwrap_err();
+    assert!(matches!(error, Error::Answer { .. }) && error.to_string().contains("33554432 bytes"), "{error}");
 }
 
 #[test]

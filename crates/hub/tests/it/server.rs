@@ -20,10 +20,10 @@ pub(crate) const REPO: &str = "org/repo";
 /// Files longer than this are large.
 const LARGE: usize = 10_000;
 
-/// Where small files lie.
+/// Path under which small files are served.
 const CACHE: &str = "/api/resolve-cache/";
 
-/// What goes wrong. The default is nothing.
+/// Injected faults. The default has none.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Faults {
     /// The next answers with large files end after so many bytes.
@@ -47,7 +47,7 @@ pub(crate) struct Faults {
     pub(crate) token: Option<&'static str>,
     /// Nobody may read the files.
     pub(crate) is_gated: bool,
-    /// Where requests for large files are redirected, instead of to the storage.
+    /// URL to which requests for large files are redirected, instead of to the storage.
     pub(crate) redirect: Option<String>,
     /// Nothing names a version: no checksums, no ETags.
     pub(crate) has_no_validators: bool,
@@ -65,7 +65,7 @@ pub(crate) struct Faults {
 /// A request that was made.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
-    /// Whether it went to the storage, not to the hub.
+    /// True if the request went to the storage, not to the hub.
     pub(crate) to_storage: bool,
     pub(crate) method: String,
     pub(crate) target: String,

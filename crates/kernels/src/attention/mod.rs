@@ -13,7 +13,7 @@
 //! So prefill in any chunks, decode, any number of threads and any instruction set give the same
 //! bits.
 //!
-//! # How the work is cut
+//! # Work division
 //! A *query tile* is a few consecutive queries of all heads that share one key/value head: about
 //! `ROWS` rows. A task is one query tile with all its splits when there are enough tiles for the
 //! threads (prefill), else one query tile with one split (decode), the results of which are merged
@@ -29,7 +29,7 @@
 //! | `products.rs` | the two register-tiled products: queries by keys, probabilities by values |
 //! | `softmax.rs` | between them: scale, cap, bias, mask and the online softmax |
 //!
-//! # How quantized keys and values are read
+//! # Reading quantized keys and values
 //! In place. With few rows (decode) each number becomes f32 in a register, on its way into the
 //! multiply-adds of all rows; with many (prefill) a tile is widened once, to memory of 32 positions
 //! that stays in the first-level cache. Tiles of `nuq3` are always widened: their outliers lie

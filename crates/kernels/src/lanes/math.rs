@@ -23,7 +23,7 @@ const EXP_POLYNOMIAL: [f32; 5] = [0.5, 0.166_665_76, 0.041_666_556, 0.008_363_20
 /// `x^2 <= 1/4`; error of the polynomial 4.5e-9.
 const TANH_POLYNOMIAL: [f32; 5] = [-0.333_333_3, 0.133_332_25, -0.053_933_468, 0.021_470_683, -0.006_942_942];
 
-/// Where [`normal_below`] is 0, and the `k` of its substitution.
+/// Point from which [`normal_below`] is 0, and the `k` of its substitution.
 const NORMAL_HIGH: f32 = 16.0;
 const NORMAL_SHIFT: f32 = 4.0;
 

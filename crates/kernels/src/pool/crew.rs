@@ -72,9 +72,9 @@ pub(super) struct Crew {
     /// Workers that run.
     started: AtomicUsize,
     panic: Mutex<Option<Payload>>,
-    /// Where workers sleep until a ticket can be claimed.
+    /// Workers sleep here until a ticket can be claimed.
     work: Bell,
-    /// Where the caller sleeps until all tickets are finished.
+    /// The caller sleeps here until all tickets are finished.
     done: Bell,
 }
 

@@ -1,7 +1,7 @@
 //! A fixed set of worker threads that run one job at a time, made for many short jobs (a decoded
 //! token is about a hundred of them).
 //!
-//! # How a job runs
+//! # Job protocol
 //! A job of a pool with `n` threads consists of `n` *tickets*. The caller publishes the job, takes
 //! ticket 0, and workers claim the others. A caller that is done with its own ticket claims what
 //! nobody has claimed yet, so it never waits for a worker that sleeps or was not scheduled. It
@@ -256,5 +256,7 @@ impl Drop for Inside {
 
 #[cfg(all(test, loom))]
 mod model;
+#[cfg(all(test, not(loom)))]
+mod stress;
 #[cfg(all(test, not(loom)))]
 mod tests;

@@ -21,7 +21,8 @@ pub enum PrefixError {
     },
     /// The folder belongs to another user, who could replace its entries.
     #[error(
-        "{} belongs to user {owner} and this process runs as user {user}; use a folder of your own",
+        "{} belongs to user {owner} and this process runs as user {user}; use a folder of your own, or a key \
+         with a folder that is shared",
         path.display()
     )]
     ForeignFolder {
@@ -34,12 +35,34 @@ pub enum PrefixError {
     },
     /// Users beside the owner may write to the folder, and so replace its entries.
     #[error(
-        "other users can write to {} (mode {mode:04o}); delete it, or run `chmod go-w` on it if you \
-         trust its content",
+        "other users can write to {} (mode {mode:04o}); delete it, run `chmod go-w` on it if you \
+         trust its content, or use a key if it is shared",
         path.display()
     )]
     SharedFolder {
         /// The folder.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// A key of a shared folder is too short to be secret, or too long to be a key.
+    #[error("a key of {bytes} bytes; expected {least} to {most}")]
+    KeyLength {
+        /// Bytes given; of a longer file one more than are allowed.
+        bytes: usize,
+        /// Fewest bytes.
+        least: usize,
+        /// Most bytes.
+        most: usize,
+    },
+    /// Users beside the owner may read or replace the file with a key.
+    #[error(
+        "other users can read or change the key in {path} (mode {mode:04o}); run `chmod 600 {path}`, and make \
+         another key if they may have read it",
+        path = path.display()
+    )]
+    ReadableKey {
+        /// The file.
         path: PathBuf,
         /// Its permission bits.
         mode: u32,

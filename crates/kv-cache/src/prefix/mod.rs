@@ -26,6 +26,7 @@ pub use error::{PrefixError, Warning};
 pub use key::{AdapterVersion, PrefixKey, Scope};
 pub use store::PrefixStore;
 pub use store::entry::Fault;
+pub use store::folder_key::{FolderKey, Purpose, TAG_BYTES};
 pub use tree::{
     Evicted, Inserted, LeafEviction, LeafId, Leaves, Lru, Match, MatchEnd, Partial, PrefixPin, PrefixTree,
     TreeStatistics,

@@ -12,7 +12,7 @@ pub(crate) struct Keys<'a> {
     architecture: &'a str,
 }
 
-/// What a real-valued hyperparameter may be. NaN and infinities never are.
+/// Range of a real-valued hyperparameter. NaN and infinities are never allowed.
 #[derive(Clone, Copy)]
 pub(crate) enum Real {
     /// Any.

@@ -24,7 +24,7 @@ pub(crate) const MAX_VOCAB: usize = 1 << 24;
 /// Largest context that a file may name; positions are counted in 32 bits.
 pub(crate) const MAX_CONTEXT: usize = u32::MAX as usize;
 
-/// What a decoder-only transformer looks like: sizes, constants and the family's switches.
+/// Configuration of a decoder-only transformer: sizes, constants and the family's switches.
 ///
 /// # Examples
 /// ```no_run
@@ -62,9 +62,9 @@ pub struct ModelConfig {
     pub norm_eps: f32,
     /// Rotary position parameters.
     pub rope: RopeConfig,
-    /// Those of windowed layers, where they differ.
+    /// RoPE parameters of layers with a sliding window, if different.
     pub local_rope: Option<RopeConfig>,
-    /// What the family switches on in the decoder block.
+    /// The family's switches of the decoder block.
     pub decoder: DecoderSpec,
 }
 

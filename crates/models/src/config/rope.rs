@@ -41,7 +41,7 @@ pub(crate) const FREQUENCY_DIVISORS: &str = "rope_freqs.weight";
 pub(crate) const SHORT_FACTORS: &str = "rope_factors_short.weight";
 pub(crate) const LONG_FACTORS: &str = "rope_factors_long.weight";
 
-/// Whether the ends of `YaRN`'s ramp are rounded to whole pairs, as usual.
+/// Key of a flag: round the ends of `YaRN`'s ramp to whole pairs. Usually true.
 pub(crate) const YARN_TRUNCATE: &str = "rope.scaling.yarn_truncate";
 
 /// Reads base, rotary dimension, scaling and frequency divisors.
@@ -97,7 +97,7 @@ fn read_scaling(keys: &Keys<'_>, context_length: usize) -> Result<RopeScaling> {
     }
 }
 
-/// How many times longer the context is than trained.
+/// Context extension factor: context length by training context length.
 fn read_factor(keys: &Keys<'_>) -> Result<f32> {
     // Files of 2023 have `rope.scale_linear` and no type.
     let legacy = keys.real("rope.scale_linear", Real::Within(FACTORS))?;

@@ -1,6 +1,6 @@
-//! What adapters add to the products of a pass. Rows of several adapters, and rows without one, may
-//! be in one pass: the products with the weights are computed for all together, and the low-rank
-//! parts for each run of rows that share an adapter.
+//! LoRA updates of the products of a pass. Rows of several adapters, and rows without one, may be
+//! in one pass: the products with the weights are computed for all together, and the low-rank parts
+//! for each run of rows that share an adapter.
 
 use std::ops::Range;
 
@@ -22,7 +22,7 @@ const COLUMNS: usize = 512;
 /// Rows that a thread takes at once, which share what they read.
 const ROWS: usize = 8;
 
-/// What adapters of a model must fit.
+/// Dimensions that adapters of a model must match.
 pub(super) fn base_model(config: &ModelConfig) -> BaseModel {
     BaseModel {
         architecture: config.architecture.clone(),

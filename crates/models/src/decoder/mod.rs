@@ -1,5 +1,5 @@
 //! The model as a whole: loading, caches, and the forward pass from token ids to logits.
-//! What happens inside a layer is in `layer`.
+//! The inside of a layer is in `layer`.
 
 mod adapt;
 mod layer;
@@ -56,7 +56,7 @@ pub struct Model {
     config: ModelConfig,
     weights: Weights,
     ropes: Ropes,
-    /// What its adapters must fit.
+    /// Dimensions that its adapters must match.
     adapter_base: BaseModel,
 }
 
@@ -91,12 +91,12 @@ impl Model {
         &self.weights
     }
 
-    /// Where the weights are and how large they are.
+    /// Bytes of the weights in shared and in private memory.
     pub fn weight_bytes(&self) -> WeightBytes {
         self.weights.bytes()
     }
 
-    /// What keeps the keys and values of this model's sequences as `policy` says, in memory of
+    /// Makes the store for keys and values of this model's sequences under `policy`, in pages of
     /// `pool`. A cold tier that the policy leaves open follows from the model's heads.
     ///
     /// # Errors
@@ -136,7 +136,7 @@ impl Model {
         Ok(KvStore::with_calibration(shape, &policy, pool, calibration, &self.kv_ropes())?)
     }
 
-    /// How keys are turned before they are cached.
+    /// RoPE parameters of cached keys.
     pub fn kv_ropes(&self) -> KvRopes {
         self.ropes.of_keys(&self.config)
     }
@@ -168,7 +168,7 @@ impl Model {
     /// logits asked for, `[rows, vocab_size]` in the order of segments and tokens. Segments come in
     /// an array or a `Vec`.
     ///
-    /// What a token gets depends only on its sequence: not on how the prompt was cut into steps, on
+    /// A token's result depends only on its sequence: not on how the prompt was cut into steps, on
     /// what else is in the batch, on the number of threads or on the instruction set.
     ///
     /// # Errors

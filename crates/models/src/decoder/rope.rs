@@ -39,7 +39,7 @@ pub(super) struct RopeTables {
 }
 
 impl Ropes {
-    /// Those of a model.
+    /// Computes the frequencies of a model.
     ///
     /// # Errors
     /// [`Error::Kernels`](crate::Error::Kernels) for parameters without meaning.

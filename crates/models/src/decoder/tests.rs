@@ -1,4 +1,4 @@
-//! What keys of few bits do to attention: the built-in model, real text, every layer's own queries.
+//! Effect of low-bit keys on attention: the built-in model, real text, every layer's own queries.
 
 use gguf_rs_lite::Gguf;
 use ruvllm_kernels::attention::{AttentionScratch, AttentionShape, Mask};
@@ -14,7 +14,7 @@ use crate::batch::{BatchRows, LogitsRows, Span};
 const TOKENS: usize = 1536;
 const PROMPT: usize = 1024;
 
-/// What a layer computes for each token, rotated to its position.
+/// Rows that a layer computes, RoPE applied at their positions.
 struct LayerRows {
     queries: Vec<f32>,       // [TOKENS, n_heads, head_dim]
     later_queries: Vec<f32>, // [PROMPT, n_heads, head_dim], as caches see them
@@ -66,8 +66,8 @@ fn rows_of_layers(model: &Model, compute: &Compute, tokens: &[TokenId]) -> Vec<L
         .collect()
 }
 
-/// What each layer's queries behind the prompt get from keys and values stored as `policy` says,
-/// `[layers, n]`; and the bytes of the blocks.
+/// Attention output of each layer's queries behind the prompt over keys and values stored under
+/// `policy`, `[layers, n]`; and the bytes of the blocks.
 fn attend(model: &Model, compute: &Compute, layers: &[LayerRows], policy: &str) -> (Vec<Vec<f32>>, usize) {
     let config = model.config();
     let store = model.kv_store(&policy.parse().expect(policy), &pool()).expect(policy);
@@ -120,7 +120,7 @@ fn squat_keeps_more_of_attention_than_kivi_at_equal_bytes() {
     let compute = Compute::new(2).expect("kernels");
     let layers = rows_of_layers(&model, &compute, &tokens);
     let (exact, _) = attend(&model, &compute, &layers, "f32");
-    // Where values keep 8 bits, what is left is the error of keys.
+    // With values in 8 bits, the remaining error is that of keys.
     for (format, most) in [("kivi2", 1.0), ("kivi4", 1.0), ("kivi2+q8", 0.95), ("kivi4+q8", 0.95)] {
         let measure = |squat: &str| {
             let policy = format!("tiered:hot=0,sink=0,warm={format},cold=off,squat={squat}");

@@ -66,7 +66,7 @@ impl TextAttention {
     }
 }
 
-/// How keys and values of a text lie: one block.
+/// Layout of a text's keys and values: F32, one block.
 fn layout(config: &EncoderConfig, n_tokens: usize) -> Result<KvLayout> {
     let block_tokens = n_tokens.max(1).next_multiple_of(KV_STEP);
     Ok(KvLayout::new(KvFormat::F32, config.n_heads, block_tokens, config.head_dim())?)

@@ -9,7 +9,7 @@ use crate::family::ENCODER;
 /// Name of the embedding of token types.
 pub(super) const TOKEN_TYPES: &str = "token_types.weight";
 
-/// What an encoder-only transformer of the BERT family looks like.
+/// Configuration of an encoder-only transformer of the BERT family.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct EncoderConfig {

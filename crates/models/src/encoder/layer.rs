@@ -22,15 +22,15 @@ use crate::workspace::resize;
 pub struct EncoderWorkspace {
     /// The states between layers and branches, `[tokens, model_dim]`.
     states: Activations,
-    /// Where the next states go.
+    /// Output states of the step, `[tokens, model_dim]`; swapped with `states`.
     next: Activations,
-    /// What a branch adds, then the sum, `[tokens, model_dim]`.
+    /// Output of a branch, then its sum with the states, `[tokens, model_dim]`.
     update: Vec<f32>,
     /// `[tokens, model_dim]` each.
     queries: Vec<f32>,
     keys: Vec<f32>,
     values: Vec<f32>,
-    /// What attention gives, `[tokens, model_dim]`.
+    /// Attention output, `[tokens, model_dim]`.
     attended: Activations,
     /// `[tokens, ffn_dim]`
     inner: Activations,

@@ -73,7 +73,7 @@ impl Encoder {
         &self.config
     }
 
-    /// Where the weights are and how large they are.
+    /// Bytes of the weights in shared and in private memory.
     pub fn weight_bytes(&self) -> WeightBytes {
         self.weights.bytes
     }

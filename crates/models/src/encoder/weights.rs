@@ -1,4 +1,4 @@
-//! Which tensors an encoder has and what they are called.
+//! Tensors of an encoder: names, shapes and loading.
 
 use ruvllm_kernels::quant::PackedMatrix;
 use ruvllm_kernels::rows::Norm;

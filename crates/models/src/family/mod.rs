@@ -1,6 +1,6 @@
-//! What distinguishes one model family from another, as data: the switches of the one decoder
-//! block. A new family is a file here that fills a [`DecoderSpec`] from its metadata keys, and a
-//! line in [`FAMILIES`]; the forward pass in `decoder` reads the switches and is never copied.
+//! Model families as data: the switches of the one decoder block. A new family is a file here that
+//! fills a [`DecoderSpec`] from its metadata keys, and a line in [`FAMILIES`]; the forward pass in
+//! `decoder` reads the switches and is never copied.
 
 mod gemma;
 mod llama;
@@ -51,24 +51,24 @@ pub(crate) struct Sizes {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct DecoderSpec {
-    /// Which elements of a head are rotated together.
+    /// Pairing of the dimensions of a head in RoPE.
     pub rope_layout: RopeLayout,
     /// Factor of query-key products before the softmax.
     pub attention_scale: f32,
-    /// How queries grow with their position.
+    /// Position-dependent factor of queries, if any.
     pub attention_temperature: Option<AttentionTemperature>,
     /// `cap` of `cap * tanh(score / cap)`, applied to the scaled products.
     pub attention_soft_cap: Option<f32>,
-    /// How far back each layer sees.
+    /// Attention span of each layer: full or sliding window.
     pub window: Window,
-    /// What joins the two halves of the feed-forward network.
+    /// Activation of the gated feed-forward network.
     pub activation: Activation,
-    /// How the file stores projections of one input.
+    /// Storage of projections that have the same input: separate or joint.
     pub projections: Projections,
-    /// Whether each head of the queries and keys is normed before it is rotated.
+    /// True if each head of the queries and keys is normed before RoPE (QK norm).
     pub head_norms: bool,
-    /// Whether what attention and the feed-forward network give is normed before it is added to the
-    /// residual stream.
+    /// True if the outputs of attention and of the feed-forward network are normed before they are
+    /// added to the residual stream.
     pub post_norms: bool,
     /// Factor of embeddings.
     pub embedding_scale: f32,
@@ -119,7 +119,7 @@ impl AttentionTemperature {
     }
 }
 
-/// What joins the gate and up projections.
+/// Activation that combines the gate and up projections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Activation {
@@ -129,7 +129,7 @@ pub enum Activation {
     GeGlu,
 }
 
-/// How a file stores projections that have the same input.
+/// Storage of projections that have the same input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Projections {
@@ -153,8 +153,8 @@ fn read_soft_cap(keys: &Keys<'_>, suffix: &str, usual: Option<f32>) -> Result<Op
 /// Value of `general.architecture` of the encoders that can be loaded: BERT, and what has its form.
 pub(crate) const ENCODER: &str = "bert";
 
-/// Whether a checkpoint with these metadata is an [`Encoder`](crate::Encoder): it gives embeddings
-/// and no text.
+/// True if the metadata describe an [`Encoder`](crate::Encoder), which computes embeddings and
+/// generates no text.
 pub fn is_encoder(metadata: &Metadata) -> bool {
     matches!(metadata.get_str("general.architecture"), Ok(Some(ENCODER)))
 }

@@ -1,4 +1,4 @@
-//! How far back the layers of a model see.
+//! Attention span of the layers: full or sliding window.
 
 use crate::config::keys::Keys;
 use crate::error::Result;
@@ -6,7 +6,7 @@ use crate::error::Result;
 /// Largest window that a file may name; positions are counted in 32 bits.
 const MAX_WINDOW: usize = u32::MAX as usize;
 
-/// How far back the layers of a model see.
+/// Attention span of the layers of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Window {
@@ -16,14 +16,14 @@ pub enum Window {
     Sliding(usize),
     /// So in some layers; in the others to the first token.
     Mixed {
-        /// What a query sees in a windowed layer.
+        /// Window size in tokens, the query included.
         tokens: usize,
-        /// Which layers are windowed, one value for each.
+        /// True for layers with the window, `[n_layers]`.
         windowed: Vec<bool>,
     },
 }
 
-/// What holds where a file does not say otherwise.
+/// Defaults for files without the keys.
 pub(super) struct Usual {
     /// Tokens of the window; 0 is none.
     pub(super) tokens: usize,

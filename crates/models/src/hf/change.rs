@@ -1,5 +1,4 @@
-//! What happens to the values of a tensor between the two formats. One tensor is in memory at a
-//! time.
+//! Conversion of a tensor's values between the two formats. One tensor is in memory at a time.
 
 use ruvllm_kernels::quant::WeightFormat;
 

@@ -1,5 +1,4 @@
-//! Where folders keep their chat templates: a file of its own, or a field of the tokenizer's
-//! configuration.
+//! Chat template of a folder: a file of its own, or a field of the tokenizer's configuration.
 
 use std::path::Path;
 

@@ -24,7 +24,7 @@ pub(super) struct Config {
     pub(super) is_multimodal: bool,
 }
 
-/// What a `config.json` says.
+/// Contents of a `config.json`, checked and converted.
 pub(super) struct Hyperparameters {
     pub(super) family: &'static Family,
     pub(super) sizes: Sizes,

@@ -107,7 +107,7 @@ const DECODER: Names = Names {
     unused: &[],
 };
 
-/// What most decoders have.
+/// Defaults that most decoders share.
 const USUAL: Decoder = Decoder {
     n_heads: None,
     n_kv_heads: None,

@@ -10,7 +10,7 @@ use crate::error::Result;
 /// Most token types; published models have one or two.
 const MAX_TOKEN_TYPES: usize = 1 << 10;
 
-/// What `hidden_act` says for GELU by the error function. The format has no key for others.
+/// Values of `hidden_act` for GELU by the error function. The format has no key for others.
 const GELU: &[&str] = &["gelu"];
 
 /// Heads that guess left-out words, compare sentences, or are made for classes.

@@ -13,9 +13,9 @@ pub(super) struct Family {
     pub(super) model_types: &'static [&'static str],
     /// Value of `general.architecture`.
     pub(super) architecture: &'static str,
-    /// Which keys are written.
+    /// Hyperparameters: defaults of fields, and the keys that are written.
     pub(super) form: Form,
-    /// What tensors are called beside their own names.
+    /// Name parts of tensors.
     pub(super) names: &'static Names,
     /// The tensors of a layer.
     pub(super) layer: &'static [Part],
@@ -27,7 +27,7 @@ pub(super) struct Family {
     pub(super) activations: &'static [&'static str],
 }
 
-/// What a family computes.
+/// Decoder or encoder, with its hyperparameters.
 #[derive(Debug)]
 pub(super) enum Form {
     /// The next token.
@@ -57,7 +57,7 @@ pub(super) struct Decoder {
     pub(super) writes_rotary_dim: bool,
     /// Base of the rotary embedding; `None`: readers have a default.
     pub(super) rope_base: Option<f64>,
-    /// That of layers with a window, where it is another one.
+    /// Base in layers with a window, if different.
     pub(super) window_rope_base: Option<f64>,
     /// Scales long contexts by `LongRoPE`, and not by `YaRN`.
     pub(super) has_long_rope: bool,
@@ -97,12 +97,12 @@ pub(super) struct Encoder {
     pub(super) padding: Option<&'static str>,
 }
 
-/// What tensors are called beside the names of their parts.
+/// Name parts of tensors outside their own names: prefixes, and tensors outside layers.
 #[derive(Debug)]
 pub(super) struct Names {
     /// The beginning that messages show.
     pub(super) shown_prefix: &'static str,
-    /// What stands before the number of a layer.
+    /// Text before the number of a layer.
     pub(super) layers: &'static str,
     /// The tensors that are in no layer.
     pub(super) outside: &'static [Part],
@@ -147,7 +147,7 @@ pub(super) enum Shape {
     Down,
 }
 
-/// Whether a matrix comes with a bias.
+/// Presence of a bias beside a matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Bias {
     Never,

@@ -65,7 +65,7 @@ pub(super) struct Fields<'a> {
     map: &'a Map<String, Value>,
     /// Name of the file.
     file: &'a str,
-    /// What leads to the object: empty, or `rope_scaling.`.
+    /// Path to the object: empty, or `rope_scaling.`.
     prefix: String,
 }
 
@@ -79,7 +79,7 @@ impl<'a> Fields<'a> {
         self.map.get(key).filter(|value| !value.is_null())
     }
 
-    /// Whether the field is left out, where that is another thing than `null`.
+    /// True if the field is absent, for fields in which absence differs from `null`.
     pub(super) fn is_absent(&self, key: &str) -> bool {
         !self.map.contains_key(key)
     }

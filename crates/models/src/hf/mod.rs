@@ -253,7 +253,7 @@ impl fmt::Debug for HfFolder {
     }
 }
 
-/// What the configuration calls the model, else what the folder is called.
+/// Name of the model: last part of `_name_or_path` in the configuration, else the folder's name.
 fn model_name(path: &Path, config: &Config) -> String {
     let last = |name: &str| name.trim_end_matches('/').rsplit('/').next().unwrap_or_default().to_owned();
     let named = config.fields().get("_name_or_path").and_then(serde_json::Value::as_str).map(last);

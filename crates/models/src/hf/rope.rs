@@ -29,7 +29,7 @@ pub(super) struct Generated {
 struct Rope<'a> {
     /// `rope_parameters` or `rope_scaling`, or the file itself when there is neither.
     scaling: Fields<'a>,
-    /// What the scaling is called.
+    /// Name of the scaling.
     kind: Option<&'a str>,
     base: Option<f64>,
     /// Of layers with a window, where that is another one.
@@ -190,8 +190,9 @@ fn write_yarn(rope: &Rope<'_>, decoder: &Decoder, sizes: &Sizes, keys: &mut Keys
     Ok(())
 }
 
-/// What Llama 3.1 divides its rotary frequencies by: 1 for short wavelengths, the factor for long
-/// ones, and a blend between. In f32 throughout, as the model's own code computes it.
+/// Divisors of Llama 3.1's RoPE frequencies, `[rotary_dim / 2]`: 1 for short wavelengths, the
+/// factor for long ones, and a blend between. In f32 throughout, as the model's own code computes
+/// it.
 fn llama3_divisors(rope: &Rope<'_>, base: f32, rotary_dim: usize) -> Result<Vec<f32>> {
     let fields = &rope.scaling;
     let real = |key: &str, limits: Limits, default: f64| {

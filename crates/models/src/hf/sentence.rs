@@ -1,5 +1,4 @@
-//! What the files of a sentence-transformers folder say about making vectors: pooling,
-//! normalization and the length that counts.
+//! Embedding settings of a sentence-transformers folder: pooling, normalization and maximum length.
 
 use std::path::{Component, Path};
 
@@ -16,8 +15,7 @@ const MODULES: &str = "modules.json";
 /// Settings of the first step.
 const SENTENCE: &str = "sentence_bert_config.json";
 
-/// What the kinds of pooling are called, in fields of the older files and as the value of
-/// `pooling_mode`.
+/// Names of the kinds of pooling: fields of the older files, values of `pooling_mode`.
 const POOLINGS: [(&str, &str, Pooling); 3] = [
     ("pooling_mode_mean_tokens", "mean", Pooling::Mean),
     ("pooling_mode_cls_token", "cls", Pooling::Cls),
@@ -91,7 +89,7 @@ fn read_pooling(folder: &Path, file: &str) -> Result<Pooling> {
     }
 }
 
-/// Whether a path is the name of a folder within its own.
+/// True if a path is the name of a folder within its own.
 fn is_name(path: &str) -> bool {
     let mut components = Path::new(path).components();
     matches!((components.next(), components.next()), (Some(Component::Normal(_)), None))

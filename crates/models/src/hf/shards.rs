@@ -22,7 +22,7 @@ pub(super) struct Stored {
     pub(super) name: String,
     /// Index of its file.
     pub(super) shard: usize,
-    /// Where its bytes are in the file.
+    /// Byte range in the file.
     pub(super) range: Range<usize>,
     /// The type, if GGUF has it.
     pub(super) tensor_type: Option<TensorType>,
@@ -86,7 +86,7 @@ impl Shards {
     }
 }
 
-/// Which tensor is in which file.
+/// Reads the map from tensor names to file names.
 fn read_index(index: &Fields<'_>) -> Result<BTreeMap<String, String>> {
     let expected = "an object from tensor names to file names";
     let map = index.object("weight_map")?.ok_or_else(|| index.missing("weight_map", expected))?;
@@ -98,7 +98,7 @@ fn read_index(index: &Fields<'_>) -> Result<BTreeMap<String, String>> {
     if files.is_empty() { Err(index.invalid("weight_map", expected)) } else { Ok(files) }
 }
 
-/// Whether a name stays in the folder it is looked up in.
+/// True if a name stays in its folder: a single component, without separators.
 fn is_file_name(file: &str) -> bool {
     let mut components = Path::new(file).components();
     let is_plain = matches!((components.next(), components.next()), (Some(Component::Normal(_)), None));

@@ -40,7 +40,7 @@ pub(super) struct Tensor {
     pub(super) origin: Origin,
 }
 
-/// Where the values of a tensor come from.
+/// Origin of a tensor's values.
 #[derive(Debug)]
 pub(super) enum Origin {
     /// A tensor of a weight file, changed.
@@ -49,7 +49,7 @@ pub(super) enum Origin {
     Generated(Vec<f32>),
 }
 
-/// What happens to the values of a tensor, beside vectors becoming f32.
+/// Change of a tensor's values, beside vectors becoming f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Change {
     None,
@@ -100,7 +100,7 @@ pub(super) fn list(model: &Hyperparameters, is_multimodal: bool, stored: Vec<Sto
     Ok(tensors)
 }
 
-/// Where a tensor of a folder goes.
+/// Destination of a folder's tensor.
 enum Place {
     At(Target),
     /// It follows from others, or belongs to a part that is not for text.
@@ -108,7 +108,7 @@ enum Place {
     Unknown,
 }
 
-/// What a tensor becomes.
+/// Tensor of the model that a stored tensor becomes.
 struct Target {
     name: String,
     /// Fastest-varying first; 0 is any size.
@@ -145,7 +145,7 @@ impl Target {
     }
 }
 
-/// What follows the name of the model.
+/// Strips the prefix of the model's name.
 fn without_prefix(name: &str) -> &str {
     PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name)
 }
@@ -215,7 +215,7 @@ fn place_part(name: &str, parts: &[Part], prefix: &str, model: &Hyperparameters)
     Some(Target { name: format!("{prefix}{}.{suffix}", part.gguf), dims, change: change(part, model) })
 }
 
-/// Whether a part is a norm with a bias.
+/// True if a part is a norm with a bias.
 fn is_layer_norm(part: &Part) -> bool {
     part.shape == Shape::ModelNorm && part.bias == Bias::Always
 }

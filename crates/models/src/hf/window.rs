@@ -30,7 +30,7 @@ pub(super) struct Window {
     pub(super) is_always_written: bool,
 }
 
-/// Which layers have a window.
+/// Layers that have a window.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Rule {
     None,
@@ -53,8 +53,7 @@ impl Window {
         is_always_written: false,
     };
 
-    /// How many tokens a layer with a window sees; `None` if no layer has one. Left out is another
-    /// thing than `null`.
+    /// Window size in tokens; `None` if no layer has a window. An absent field differs from `null`.
     fn read_length(&self, config: &Fields<'_>) -> Result<Option<usize>> {
         if let Some(switch) = self.switch
             && config.flag(switch)? != Some(true)
@@ -120,8 +119,8 @@ pub(super) fn write(
     Ok(())
 }
 
-/// Whether each layer has a window: as the family has it, or as the file lists it, if the family
-/// leaves the choice.
+/// Reads the windowed layers, `[n_layers]`: by the family's rule, or as the file lists them if the
+/// family leaves the choice.
 fn read_layers(config: &Fields<'_>, window: Option<&Window>, sizes: &Sizes) -> Result<Vec<bool>> {
     let rule = window.map_or(Ok(Rule::None), |window| window.read_rule(config))?;
     let by_rule = rule.layers(sizes.n_layers);

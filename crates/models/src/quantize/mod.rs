@@ -24,7 +24,7 @@ pub use self::recipe::{Assignment, Recipe};
 /// Keys that describe how a model was split into several files; the result is one file.
 const SPLIT_KEYS: [&str; 3] = ["split.no", "split.count", "split.tensors.count"];
 
-/// How far the work has come.
+/// Progress of a quantization, in bytes.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct QuantizeProgress<'a> {
@@ -48,7 +48,7 @@ pub struct Fallback {
     pub used: TensorType,
 }
 
-/// What was written.
+/// Result of a quantization.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QuantizeReport {
@@ -168,8 +168,7 @@ fn file_metadata(checkpoint: &dyn Checkpoint) -> Result<Metadata> {
     Ok(metadata)
 }
 
-/// How many query heads share a key/value head; 1 where the file does not say, or says it per
-/// layer.
+/// Number of query heads per key/value head; 1 if the file does not say, or says it per layer.
 fn heads_per_kv_head(metadata: &Metadata) -> Result<u64> {
     let Some(architecture) = metadata.get_str("general.architecture")? else { return Ok(1) };
     let count = |key: &str| metadata.get_u64(&format!("{architecture}.attention.{key}")).ok().flatten();

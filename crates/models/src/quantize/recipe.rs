@@ -33,7 +33,7 @@ enum Mix {
     Iq4,
 }
 
-/// What a matrix is for, as far as recipes care.
+/// Role of a matrix, as far as recipes care.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     /// Makes the logits.
@@ -126,7 +126,7 @@ impl Recipe {
         self.name
     }
 
-    /// What it is, in a few words.
+    /// Short description.
     pub fn about(&self) -> &'static str {
         self.about
     }
@@ -136,7 +136,7 @@ impl Recipe {
         self.file_type
     }
 
-    /// Whether matrices get other types than one for most and one for the output matrix.
+    /// True if the types differ between matrices beyond the output matrix.
     pub fn is_mix(&self) -> bool {
         self.mix != Mix::None
     }
@@ -233,8 +233,7 @@ fn has_more_bits(layer: u64, n_layers: u64) -> bool {
     layer < eighth || layer >= 7 * n_layers / 8 || (layer - eighth) % 3 == 2
 }
 
-/// Whether a tensor is a matrix that products use (norms, biases, position tables and routers are
-/// not).
+/// True for matrices of products (not norms, biases, position tables and routers).
 fn is_weight_matrix(tensor: &TensorInfo) -> bool {
     let name = tensor.name.as_str();
     let kept = ["_norm.weight", "ffn_gate_inp.weight", "position_embd.weight", "token_types.weight"];

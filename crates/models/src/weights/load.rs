@@ -1,4 +1,4 @@
-//! Which tensors a decoder has and what they are called. Says nothing about how they are used.
+//! Tensors of a decoder: names, shapes and loading. Says nothing about how they are used.
 
 use ruvllm_kernels::rope::RopeScaling;
 

@@ -27,7 +27,7 @@ const FORMATS: &[(TensorType, WeightFormat)] = &[
     (TensorType::IQ4_XS, WeightFormat::IQ4XS),
 ];
 
-/// How far loading has come; one report follows each tensor.
+/// Progress of loading; one report follows each tensor.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct LoadProgress<'a> {
@@ -43,7 +43,7 @@ pub struct LoadProgress<'a> {
     pub bytes_total: u64,
 }
 
-/// Where the weights of a model are.
+/// Bytes of a model's weights in shared and in private memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WeightBytes {

@@ -1,4 +1,4 @@
-//! What is read from a file, and what a file must not say: each wrong value gives one clear error.
+//! Configuration read from a file, and refusals: each wrong value gives one clear error.
 
 use gguf_rs_lite::{Gguf, TensorInfo, TensorType, Value};
 use ruvllm_kernels::rope::{RopeLayout, RopeScaling};

@@ -1,4 +1,4 @@
-//! What the families differ in: their switches as read from files, and what follows from them.
+//! Switches of the families as read from files, and their effects.
 
 use gguf_rs_lite::{Gguf, Metadata, Value};
 use ruvllm_kernels::attention::KvScratch;

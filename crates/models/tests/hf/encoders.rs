@@ -224,7 +224,7 @@ fn distilbert_has_other_names_and_no_token_types() {
             weight.name = weight.name.replace(from, to);
         }
         if weight.name.contains("position_embeddings") {
-            // What the type adds to every token, each position may as well.
+            // The type's embedding is the same for every token, so the positions can hold it.
             let sums = floats(&weight.data).zip(first_type.iter().cycle()).map(|(a, b)| a + b);
             weight.data = sums.flat_map(f32::to_le_bytes).collect();
         }

@@ -93,7 +93,7 @@ fn windows_are_in_the_layers_that_the_configuration_says() {
     }
 }
 
-/// What is left out has another meaning than what is `null`.
+/// An absent field and `null` have different meanings.
 #[test]
 fn absent_and_null_are_two_things() {
     let window = |copy: &Copy| {

@@ -229,7 +229,7 @@ fn all_ends_of_an_answer_are_known() {
     assert!(Tokenizer::from_gguf(&metadata).is_ok_and(|written| written.is_end_of_generation(70)));
 }
 
-/// What other readers get: names of a model for text, rows and values as they are stored.
+/// Stored tensors as other readers see them: text-model names, rows and values as in the files.
 #[test]
 fn stored_tensors_are_those_of_the_files_whatever_the_larger_model() {
     for name in ["llama", "gemma2"] {

@@ -1,4 +1,4 @@
-//! What a model computes with: the seam between the generation loop and what makes logits of
+//! Inference backends: the trait between the generation loop and the code that computes logits from
 //! tokens.
 //!
 //! ```text
@@ -51,7 +51,7 @@ use crate::session::Session;
 /// }
 /// ```
 pub trait InferenceBackend: Send + Sync {
-    /// What people call it: `native`, `candle`.
+    /// Name of the backend in messages: `native`, `candle`.
     fn name(&self) -> &str;
 
     /// Shape and names of the model.
@@ -78,7 +78,7 @@ pub trait InferenceBackend: Send + Sync {
     /// Generates text for one request: see [`Engine::generate`], which this is for an engine.
     ///
     /// # Errors
-    /// Those of [`Engine::generate`], [`Error::AdapterBackend`] for a request with an adapter, and
+    /// As [`Engine::generate`], [`Error::AdapterBackend`] for a request with an adapter, and
     /// what the backend's sessions report.
     fn generate(
         &self,

@@ -13,7 +13,7 @@ pub trait BackendSession: Send {
     /// Tokens in the sequence.
     fn len(&self) -> usize;
 
-    /// Whether there are none.
+    /// True if the sequence has no tokens.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -28,7 +28,7 @@ pub trait BackendSession: Send {
     fn forward(&mut self, tokens: &[TokenId]) -> Result<&[f32]>;
 
     /// Drops the tokens from position `len` on, and as many before it as the backend cannot keep.
-    /// How many are left.
+    /// Returns the number of tokens left.
     ///
     /// # Errors
     /// Whatever the backend reports.
@@ -48,7 +48,7 @@ pub trait BackendSession: Send {
     /// sequence where it is.
     ///
     /// # Errors
-    /// Those of [`forward`](Self::forward).
+    /// As [`forward`](Self::forward).
     fn prefill(
         &mut self,
         tokens: &[TokenId],

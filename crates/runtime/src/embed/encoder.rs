@@ -41,7 +41,7 @@ pub(super) struct EncoderEngine {
     load_time: Duration,
 }
 
-/// What the threads of one request work on.
+/// Work queue of one request, shared by its threads.
 struct Queue<'a> {
     texts: &'a [String],
     next: AtomicUsize,

@@ -19,15 +19,15 @@ use crate::options::{EngineOptions, ModelSource};
 
 /// Texts to make vectors of.
 ///
-/// What is `None` is as the model's files say: `pooling_type` of a GGUF file, the files of
-/// sentence-transformers in a folder.
+/// Options that are `None` take the values of the model's files: `pooling_type` of a GGUF file, the
+/// files of sentence-transformers in a folder.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct EmbeddingRequest {
     /// The texts. Special tokens written in them are recognized.
     pub texts: Vec<String>,
-    /// Which hidden states make the vector; where the files do not say either, their mean.
+    /// Pooling of the hidden states; without a value in the files, the mean.
     pub pooling: Option<Pooling>,
-    /// Whether vectors are made one long; where the files do not say either, they are.
+    /// True = vectors are scaled to unit length (L2); without a value in the files, they are.
     pub normalize: Option<bool>,
     /// Most tokens of a text that count, those around it included: the rest is left out, as the
     /// result says. At most what the model takes; where the files do not say either, all of that.
@@ -48,9 +48,9 @@ pub struct Embeddings {
     pub embeddings: Vec<Embedding>,
     /// Values of each vector.
     pub dim: usize,
-    /// How they were made.
+    /// Pooling used.
     pub pooling: Pooling,
-    /// Whether they are one long.
+    /// True if the vectors have unit length (L2).
     pub normalized: bool,
 }
 
@@ -61,7 +61,7 @@ pub struct Embedding {
     pub vector: Vec<f32>,
     /// Tokens that count, those around the text included.
     pub tokens: usize,
-    /// Whether the text has more, which were left out.
+    /// True if the text was cut to `max_tokens` tokens.
     pub truncated: bool,
 }
 
@@ -89,7 +89,7 @@ enum AnyModel {
 
 impl Embedder {
     /// Opens a model file or folder and makes it ready; `progress` is told how far the weights are.
-    /// What options say of keys and values, the context and prefixes means nothing to encoders.
+    /// Options of keys and values, the context and prefixes have no effect on encoders.
     ///
     /// # Errors
     /// As [`Engine::load`].
@@ -115,7 +115,7 @@ impl Embedder {
 
     /// The vectors of some texts.
     ///
-    /// What a text gets depends on it and the request's options alone, bit for bit: not on the
+    /// A text's vector depends on the text and the request's options alone, bit for bit: not on the
     /// other texts, threads or instruction set.
     ///
     /// # Errors
@@ -138,7 +138,7 @@ impl Embedder {
         }
     }
 
-    /// How long [`load`](Self::load) took.
+    /// Duration of [`load`](Self::load).
     pub fn load_time(&self) -> Duration {
         match &self.0 {
             AnyModel::Decoder(engine) => engine.load_time(),

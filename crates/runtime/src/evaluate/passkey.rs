@@ -19,21 +19,21 @@ use crate::error::{Error, Result};
 use crate::sampler::uniform;
 use crate::session::Session;
 
-/// What comes before the key, both where it is told and where it is asked for.
+/// Text before the key, both where it is told and where it is asked for.
 const CUE: &str = "\n\nThe pass key is ";
 
-/// What comes after the key where it is told.
+/// Text after the key where it is told.
 const END: &str = ".\n\n";
 
 /// Digits of a key.
 const KEY_DIGITS: usize = 5;
 
-/// What is hidden, and where.
+/// Length, needle positions and number of passkey prompts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PasskeyOptions {
     /// Tokens of a prompt and its key together.
     pub context: usize,
-    /// Where the key is told: the share of the text that comes before it, each in [0, 1].
+    /// Positions of the key: the share of the text before it, each in [0, 1].
     pub depths: Vec<f32>,
     /// Keys per depth, each in another part of the text; at least 1.
     pub trials: usize,
@@ -41,7 +41,7 @@ pub struct PasskeyOptions {
     pub seed: u64,
 }
 
-/// What a model found at one depth.
+/// Retrieval result at one depth.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PasskeyResult {
     /// The depth.
@@ -130,8 +130,8 @@ impl Engine {
         self.check_tokens(text)
     }
 
-    /// How well the key at the end of `prompt` is predicted, computed as generating would. `go_on`
-    /// gets the position before each pass.
+    /// Scores the key at the end of `prompt`, computed as generating would. `go_on` gets the
+    /// position before each pass.
     fn score_end(
         &self,
         session: &mut Session<'_>,
@@ -161,12 +161,12 @@ impl Engine {
     }
 }
 
-/// Those of a pass's positions that predict the key at the end of a prompt of `len` ids.
+/// Positions of a pass that predict the key at the end of a prompt of `len` ids.
 fn scored(pass: Range<usize>, len: usize) -> Range<usize> {
     (len - 1 - KEY_DIGITS).clamp(pass.start, pass.end)..pass.end
 }
 
-/// How a key was predicted.
+/// Prediction of a key.
 struct Answer {
     /// The sum of `-ln p` over its tokens.
     loss: f64,
@@ -177,7 +177,7 @@ struct Answer {
 struct Sentence {
     cue: Vec<TokenId>,
     end: Vec<TokenId>,
-    /// What keys are made of.
+    /// Ids of the digits 0 to 9.
     digits: Vec<TokenId>,
 }
 
@@ -245,7 +245,7 @@ mod tests {
         let mut session = Session::new(&engine, 100).expect("room");
         let mut prompt: Vec<TokenId> = (0..70).map(|i| (i * i * 11 + i) % 500).collect();
         for _ in 0..KEY_DIGITS {
-            // What greedy decoding would write.
+            // Greedy decoding.
             let row = engine.logits(&prompt, &[prompt.len() - 1]).expect("logits");
             let best = (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b])).expect("a row");
             prompt.push(best as TokenId);

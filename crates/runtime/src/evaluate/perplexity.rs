@@ -9,7 +9,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::session::Session;
 
-/// How well a model predicts a text.
+/// Perplexity of a model on a text.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Perplexity {
     /// `exp(nll)`.

@@ -1,5 +1,4 @@
-//! What the engine does where it was not told: threads, context, and how and within which memory
-//! keys and values are stored.
+//! Start-up plan: defaults for threads, context, and format and memory of keys and values.
 //!
 //! [`Plan::new`] is a pure function of the machine, the model and what was asked for, so the same
 //! machine gives the same answers: how much memory happens to be free plays no part.
@@ -19,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::options::EngineOptions;
 
-/// What a model takes.
+/// Memory and context figures of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ModelSize {
     /// Bytes of all tensors.
@@ -28,7 +27,7 @@ pub struct ModelSize {
     pub context_length: usize,
     /// Most tokens whose keys and values are kept, if no layer sees further back.
     pub window: Option<usize>,
-    /// What a token's keys and values are.
+    /// Shape of a token's keys and values.
     pub kv_shape: KvShape,
 }
 
@@ -49,11 +48,11 @@ impl ModelSize {
 pub struct Choice<T> {
     /// The setting.
     pub value: T,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
 }
 
-/// Why a setting is what it is.
+/// Reason for a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
@@ -82,7 +81,7 @@ pub enum Reason {
     },
     /// Half precision has room for enough tokens.
     HalfPrecision {
-        /// How many.
+        /// Tokens that fit in half precision.
         tokens: usize,
     },
     /// Half precision has not, 8 bits have room for more.
@@ -94,7 +93,7 @@ pub enum Reason {
     },
     /// Several sequences of the model's full length.
     Sequences {
-        /// How many.
+        /// Number of sequences.
         sequences: usize,
     },
     /// The part that keys and values may take of what the weights leave.
@@ -106,7 +105,7 @@ pub enum Reason {
     Least,
 }
 
-/// What does not fit.
+/// Resource that the model exceeds on this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Warning {
@@ -136,7 +135,7 @@ pub enum Warning {
     },
 }
 
-/// How a model is run on a machine.
+/// Settings that a model runs with on a machine, each with its reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Plan {
@@ -144,14 +143,14 @@ pub struct Plan {
     pub threads: Choice<usize>,
     /// Tokens of a sequence.
     pub context: Choice<usize>,
-    /// How keys and values are stored.
+    /// Storage policy of keys and values.
     pub kv: Choice<KvPolicy>,
     /// Bytes of the keys and values of all sequences.
     pub kv_budget: Choice<usize>,
     /// Bytes of keys and values of one sequence of the whole context, as far as the policy makes
     /// them small.
     pub sequence_bytes: u64,
-    /// What does not fit the machine.
+    /// Resources that the model exceeds on this machine.
     pub warnings: Vec<Warning>,
     /// Bytes of the weights.
     weights_bytes: u64,

@@ -1,4 +1,4 @@
-//! Whether it is quicker to read a prefix from its files or to compute it again.
+//! Cost model of the prefix cache: read a prefix from its files or recompute it.
 //!
 //! The model has two numbers, both measured: bytes that are read per second, verified and in place,
 //! and tokens that a prefill computes per second. Reading wins if `bytes / read_rate <= tokens /
@@ -11,11 +11,11 @@ use parking_lot::Mutex;
 /// Weight of a new measurement in the running mean.
 const WEIGHT: f64 = 0.25;
 
-/// What the rate of reading is multiplied with each time that computing was preferred: a folder
-/// that was slow once, because its files had to come from the disk, is tried again.
+/// Factor on the read rate each time recomputing was preferred: a folder that was slow once,
+/// because its files had to come from the disk, is tried again.
 const FORGIVENESS: f64 = 1.05;
 
-/// How fast prefixes were read and prompts computed so far.
+/// Measured rates of reading prefixes and of prefill, as running means.
 #[derive(Debug, Default)]
 pub(super) struct ReuseCost(Mutex<Rates>);
 
@@ -38,7 +38,8 @@ impl ReuseCost {
         add(&mut self.0.lock().prefill, tokens as f64, time);
     }
 
-    /// Whether `tokens` tokens are there sooner if their `bytes` bytes are read.
+    /// True if reading `bytes` bytes takes no longer than computing the `tokens` tokens in them.
+    /// Also true until both rates are measured.
     pub(super) fn reading_is_quicker(&self, bytes: u64, tokens: usize) -> bool {
         let Rates { read: Some(read), prefill: Some(prefill) } = *self.0.lock() else { return true };
         bytes as f64 / read <= tokens as f64 / prefill

@@ -1,4 +1,4 @@
-//! What stands for a model's weights.
+//! Fingerprint of a model's weights, part of the key of stored prefixes.
 
 use gguf_rs_lite::Value;
 use ruvllm_models::Checkpoint;

@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 use ruvllm_adapters::Adapter;
 use ruvllm_kernels::Kernels;
 use ruvllm_kv_cache::prefix::{
-    AdapterVersion, Evicted, Inserted, LeafEviction, LeafId, Leaves, PrefixKey, PrefixPin, PrefixStore,
-    PrefixTree, Scope, TreeStatistics,
+    AdapterVersion, Evicted, FolderKey, Inserted, LeafEviction, LeafId, Leaves, PrefixKey, PrefixPin,
+    PrefixStore, PrefixTree, Scope, TreeStatistics,
     store::{Entry, StoreStatistics},
 };
 use ruvllm_kv_cache::{Block, KvFormats, KvStore, Sequence};
@@ -39,7 +39,7 @@ use writer::{WhenFull, WriteQueue, Writer};
 /// Most blocks that are evicted between two looks at the pool.
 const MOST_AT_ONCE: usize = 16;
 
-/// Whether the keys and values of prompts are kept for later requests that begin alike.
+/// Storage of prompt keys and values for reuse by requests with the same prefix.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum PrefixCaching {
     /// Every prompt is computed from its beginning.
@@ -52,7 +52,7 @@ pub enum PrefixCaching {
     /// private as the prompts. They are written behind the requests; a request whose blocks find no
     /// room in the queue waits at its end.
     Folder {
-        /// Where the files go; made when it is missing.
+        /// Folder of the files; created if missing.
         path: PathBuf,
         /// Most bytes of all files; the least recently used go first.
         limit_bytes: u64,
@@ -62,14 +62,14 @@ pub enum PrefixCaching {
     /// by later engines, as with [`Folder`](Self::Folder). No request waits for it: what finds no
     /// room in the queue is lost.
     Spill {
-        /// Where the files go; made when it is missing.
+        /// Folder of the files; created if missing.
         path: PathBuf,
         /// Most bytes of all files; the least recently used go first.
         limit_bytes: u64,
     },
 }
 
-/// What is known of earlier requests, and how it was used.
+/// Prefix cache: the keys and values of earlier requests, and counters of their use.
 pub(crate) struct PrefixCache {
     tree: PrefixTree<Block, PoolLeaves>,
     files: Option<Files>,
@@ -87,11 +87,11 @@ pub(crate) struct PrefixCache {
 struct Files {
     store: Arc<PrefixStore>,
     writer: Writer,
-    /// Whether blocks are written as soon as they are known, or only when they are evicted.
+    /// True if blocks are written as soon as they are known, false if only when evicted.
     at_once: bool,
 }
 
-/// What the prefix cache has done since the engine was loaded.
+/// Counters of the prefix cache since the engine was loaded.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct PrefixStatistics {
@@ -127,10 +127,11 @@ pub(crate) struct Reused {
 }
 
 impl PrefixCache {
-    /// The cache that `caching` asks for; none for [`PrefixCaching::Off`]. `model` answers the
-    /// model's fingerprint.
+    /// The cache that `caching` asks for; none for [`PrefixCaching::Off`]. `folder_key` is that of
+    /// a folder that others write to; `model` answers the model's fingerprint.
     pub(crate) fn open(
         caching: &PrefixCaching,
+        folder_key: Option<&FolderKey>,
         model: impl FnOnce() -> [u8; 32],
         config: &ModelConfig,
         kv: &KvStore,
@@ -141,8 +142,12 @@ impl PrefixCache {
             // Nothing outlives the engine, which has one model.
             PrefixCaching::Memory => (None, [0; 32]),
             PrefixCaching::Folder { path, limit_bytes } | PrefixCaching::Spill { path, limit_bytes } => {
-                let store =
-                    PrefixStore::open(path, kv.block_tokens(), *limit_bytes).map_err(Error::PrefixStore)?;
+                let (block_tokens, limit_bytes) = (kv.block_tokens(), *limit_bytes);
+                let store = match folder_key {
+                    Some(key) => PrefixStore::open_shared(path, block_tokens, limit_bytes, key),
+                    None => PrefixStore::open(path, block_tokens, limit_bytes),
+                };
+                let store = store.map_err(Error::PrefixStore)?;
                 let at_once = matches!(caching, PrefixCaching::Folder { .. });
                 (Some(Files::new(store, at_once, &reports, kv)?), model())
             }
@@ -179,8 +184,8 @@ impl PrefixCache {
         })
     }
 
-    /// What the keys and values of a sequence depend on beside its tokens, its adapter included,
-    /// and its tenant: nobody else's prefixes are its business.
+    /// Key of a sequence's prefixes: everything beside its tokens that its keys and values depend
+    /// on, the adapter and the tenant included. Tenants never share prefixes.
     fn key_of(&self, sequence: &Sequence, adapter: Option<&Adapter>) -> PrefixKey {
         let mut key = self.key.clone();
         key.adapter = adapter.map(|adapter| AdapterVersion { id: hex(adapter.digest()).into(), version: 0 });
@@ -311,7 +316,7 @@ impl PrefixCache {
         }
     }
 
-    /// Whether there is a folder.
+    /// True if prefixes are stored in a folder.
     pub(crate) fn has_files(&self) -> bool {
         self.files.is_some()
     }
@@ -327,11 +332,11 @@ impl PrefixCache {
         }
     }
 
-    /// Where what quality targets have come to can be kept: beside the prefixes, if there is a
-    /// folder.
+    /// Files for the state of quality targets, beside the stored prefixes; `None` without a folder.
     pub(crate) fn quality_files(&self) -> Option<QualityFiles> {
-        let folder = self.files.as_ref()?.store.path().to_owned();
-        Some(QualityFiles { folder, key: self.key.clone(), reports: Arc::clone(&self.reports) })
+        let store = &self.files.as_ref()?.store;
+        let (folder, folder_key) = (store.path().to_owned(), store.key().cloned());
+        Some(QualityFiles { folder, folder_key, key: self.key.clone(), reports: Arc::clone(&self.reports) })
     }
 
     /// Waits until everything is written that was handed over.
@@ -360,7 +365,7 @@ impl PrefixCache {
         statistics
     }
 
-    /// What went wrong with the folder since the last call; every request was served all the same.
+    /// Warnings of the folder since the last call; every request was served all the same.
     pub(crate) fn take_warnings(&self) -> Vec<String> {
         self.reports.take()
     }
@@ -444,7 +449,7 @@ impl Files {
     }
 }
 
-/// How blocks are stored, and under which calibration if they mean nothing without.
+/// Storage format of blocks as text: the policy, and the fingerprint of its calibration if any.
 fn kv_format(kv: &KvStore) -> String {
     let mut text = kv.policy().to_string();
     if let Some(calibration) = kv.calibration() {
@@ -460,7 +465,7 @@ fn bytes_of(chain: &[Entry]) -> u64 {
     chain.iter().map(Entry::payload_bytes).fold(0, u64::saturating_add)
 }
 
-/// Why a stored block could not be used.
+/// Reason that a stored block could not be used.
 enum LoadError {
     Store(ruvllm_kv_cache::Error),
     Cache,

@@ -1,4 +1,4 @@
-//! What went wrong with files that requests can do without.
+//! Failures of prefix files that do not fail requests: counted, and kept as warnings.
 
 use std::error::Error;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -31,7 +31,7 @@ impl Reports {
         }
     }
 
-    /// How many there were.
+    /// Number of failures so far.
     pub(crate) fn failures(&self) -> u64 {
         self.failures.load(Relaxed)
     }

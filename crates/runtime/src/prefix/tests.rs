@@ -119,7 +119,7 @@ fn computed(kv: &KvStore, tokens: &[TokenId]) -> Sequence {
     sequence
 }
 
-/// How many of the tokens are known; all blocks must hold what [`computed`] wrote.
+/// Number of tokens in the cache; asserts that all whole blocks hold what [`computed`] wrote.
 fn known(cache: &PrefixCache, kv: &KvStore, tokens: &[TokenId]) -> usize {
     let mut sequence = kv.sequence(tokens.len());
     let reused = cache.begin(&kernels(), &mut sequence, None, tokens).expect("an empty sequence");

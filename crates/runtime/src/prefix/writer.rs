@@ -22,17 +22,17 @@ const QUEUE_SHARE: usize = 8;
 /// Most bytes of copies, however large the budget is.
 const MOST_QUEUE_BYTES: usize = 256 << 20;
 
-/// What becomes of a block that finds no room in the queue.
+/// Policy for a block that finds no room in the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WhenFull {
     /// It waits for room, and with it the request, which has given its answer by then.
     Wait,
-    /// Those that were queued first are given up: the ends of prefixes, which came before what they
-    /// continue, and of all prefixes those that were not used for longest.
+    /// Drops the blocks queued first: ends of prefixes, which are queued before what they continue,
+    /// and of all prefixes the least recently used.
     DropFirst,
 }
 
-/// What went through the queue.
+/// Counters of the write queue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct WriterStatistics {
     /// Blocks that were queued.
@@ -179,13 +179,13 @@ impl WriteQueue {
         }
     }
 
-    /// Lets the thread end once it has written what waits.
+    /// Closes the queue: the thread ends once it has written the waiting blocks.
     fn close(&self) {
         self.state.lock().is_closed = true;
         self.changed.notify_all();
     }
 
-    /// What the thread does: writes block after block until the queue is closed and empty.
+    /// Body of the thread: writes block after block until the queue is closed and empty.
     fn work(&self) {
         let _guard = EndOfWork(self);
         let mut lost = None;
@@ -225,7 +225,7 @@ impl WriteQueue {
     }
 }
 
-/// Whoever waits for the thread is let go when it ends, however it does.
+/// Guard of the thread: releases all waiters when the thread ends, also by a panic.
 struct EndOfWork<'a>(&'a WriteQueue);
 
 impl Drop for EndOfWork<'_> {
@@ -361,7 +361,7 @@ mod tests {
         let warnings = queue.reports.take();
         assert_eq!((warnings.len(), queue.statistics().dropped_blocks), (1, 4), "{warnings:?}");
         assert!(warnings[0].starts_with("cannot write "), "{warnings:?}");
-        // What comes after the end is lost, and nobody waits for it.
+        // Blocks pushed after the end are lost, and nobody waits for them.
         push(&queue, missing(&queue, 1).remove(0));
         assert_eq!((queue.statistics().dropped_blocks, queue.statistics().waiting_blocks), (5, 0));
         queue.flush();

@@ -1,5 +1,5 @@
-//! What quality targets have come to, for sequences to come: in memory, and beside the stored
-//! prefixes where there are any.
+//! State of quality targets per tenant, kept for later sequences: in memory, and beside the stored
+//! prefixes if there is a folder.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -11,13 +11,13 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 use ruvllm_kv_cache::Controller;
-use ruvllm_kv_cache::prefix::store::{create_private, open_regular};
-use ruvllm_kv_cache::prefix::{PrefixKey, Scope};
+use ruvllm_kv_cache::prefix::store::{create_private, open_regular, share_with_group};
+use ruvllm_kv_cache::prefix::{FolderKey, PrefixKey, Purpose, Scope};
 use sha2::{Digest, Sha256};
 
 use crate::prefix::{Reports, hex};
 
-/// Bytes of a SHA-256.
+/// Bytes of a SHA-256, and of a tag.
 const DIGEST: usize = 32;
 
 /// The state of the last sequence of each tenant. Who has learned what is a tenant's own business.
@@ -38,13 +38,15 @@ struct State {
     is_writing: bool,
 }
 
-/// Where states outlive the engine: a file for each tenant, named by a hash over the model's
-/// fingerprint, the policy and the tenant, which stands in the file as well. Behind it comes a
-/// checksum of both.
+/// Files that keep states beyond the engine's life: one for each tenant, named by a hash over the
+/// model's fingerprint, the policy and the tenant, which stands in the file as well. Behind it
+/// comes a checksum of both. In a shared folder, hash and checksum are tags of its key.
 pub(crate) struct QualityFiles {
     /// The folder of the prefixes.
     pub(crate) folder: PathBuf,
-    /// What prefixes of the root tenant are known by.
+    /// Key of a folder that others write to.
+    pub(crate) folder_key: Option<FolderKey>,
+    /// Key of the root tenant's prefixes.
     pub(crate) key: PrefixKey,
     pub(crate) reports: Arc<Reports>,
 }
@@ -54,7 +56,7 @@ impl QualityMemory {
         Self { state: Mutex::default(), files }
     }
 
-    /// What a tenant's sequences have come to.
+    /// State of the quality target after the tenant's last sequence; `None` if there is none.
     pub(crate) fn recall(&self, tenant: &str) -> Option<Controller> {
         self.recall_or(tenant, || self.files.as_ref()?.read(tenant))
     }
@@ -109,7 +111,23 @@ impl QualityMemory {
 
 impl QualityFiles {
     fn digest(&self, tenant: &str) -> [u8; DIGEST] {
-        PrefixKey { scope: Scope::Tenant(tenant.into()), ..self.key.clone() }.digest()
+        let digest = PrefixKey { scope: Scope::Tenant(tenant.into()), ..self.key.clone() }.digest();
+        self.folder_key.as_ref().map_or(digest, |key| key.tag(Purpose::Name, &digest))
+    }
+
+    /// Digest or tag behind the content of a file.
+    fn checksum(&self, content: &[u8]) -> [u8; DIGEST] {
+        match &self.folder_key {
+            Some(key) => key.tag(Purpose::State, content),
+            None => Sha256::digest(content).into(),
+        }
+    }
+
+    fn is_sound(&self, content: &[u8], checksum: &[u8; DIGEST]) -> bool {
+        match &self.folder_key {
+            Some(key) => key.verify(Purpose::State, content, checksum),
+            None => self.checksum(content) == *checksum,
+        }
     }
 
     fn path(&self, digest: &[u8; DIGEST], ending: &str) -> PathBuf {
@@ -121,8 +139,7 @@ impl QualityFiles {
     fn read(&self, tenant: &str) -> Option<Controller> {
         let digest = self.digest(tenant);
         let path = self.path(&digest, ".quality");
-        let stored = read(&path, &digest);
-        match stored {
+        match self.read_file(&path, &digest) {
             Ok(state) => Some(state),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => {
@@ -137,13 +154,18 @@ impl QualityFiles {
     fn write(&self, tenant: &str, controller: &Controller) {
         let digest = self.digest(tenant);
         let mut bytes = [controller.to_bytes().as_slice(), &digest].concat();
-        bytes.extend(Sha256::digest(&bytes));
+        bytes.extend(self.checksum(&bytes));
         // As temporary files of the prefix store, which sweeps those that were left behind.
         let unique = RandomState::new().hash_one(digest);
         let temporary = self.path(&digest, &format!("-{unique:016x}.tmp"));
         let path = self.path(&digest, ".quality");
         let written = create_private(&temporary)
-            .and_then(|mut file| file.write_all(&bytes))
+            .and_then(|mut file| {
+                if self.folder_key.is_some() {
+                    share_with_group(&file, &self.folder)?;
+                }
+                file.write_all(&bytes)
+            })
             .and_then(|()| fs::rename(&temporary, &path));
         if let Err(error) = written {
             // The first error is the one to report.
@@ -151,23 +173,27 @@ impl QualityFiles {
             self.reports.add(format!("cannot write {}: {error}", path.display()));
         }
     }
-}
 
-/// The state in a file that belongs to a key.
-fn read(path: &Path, key: &[u8; DIGEST]) -> io::Result<Controller> {
-    let mut bytes = Vec::new();
-    // A state is some hundred bytes.
-    let file = open_regular(path)?
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it is not a regular file"))?;
-    file.take(1024).read_to_end(&mut bytes)?;
-    let checked = || {
-        let (content, checksum) = bytes.split_last_chunk::<DIGEST>()?;
-        let (state, found) = content.split_last_chunk::<DIGEST>()?;
-        let is_sound = Sha256::digest(content)[..] == checksum[..] && found == key;
-        Controller::from_bytes(state).ok().filter(|_| is_sound)
-    };
-    checked()
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "damaged, or of another model or policy"))
+    /// The state in a file with a digest.
+    fn read_file(&self, path: &Path, digest: &[u8; DIGEST]) -> io::Result<Controller> {
+        let invalid = |reason| io::Error::new(io::ErrorKind::InvalidData, reason);
+        let mut bytes = Vec::new();
+        // A state is some hundred bytes.
+        let file = open_regular(path)?.ok_or_else(|| invalid("it is not a regular file"))?;
+        file.take(1024).read_to_end(&mut bytes)?;
+        let checked = || {
+            let (content, checksum) = bytes.split_last_chunk()?;
+            let (state, found) = content.split_last_chunk()?;
+            let is_sound = self.is_sound(content, checksum) && found == digest;
+            Controller::from_bytes(state).ok().filter(|_| is_sound)
+        };
+        checked().ok_or_else(|| {
+            invalid(match self.folder_key {
+                Some(_) => "damaged, or without a tag of the folder's key",
+                None => "damaged, or of another model or policy",
+            })
+        })
+    }
 }
 
 #[cfg(test)]
@@ -178,7 +204,8 @@ mod tests {
         let (kv_format, rope_scaling) = (kv_format.into(), "none".into());
         let scope = Scope::Tenant("".into());
         let key = PrefixKey { model: [model; 32], adapter: None, kv_format, rope_scaling, scope };
-        let files = QualityFiles { folder: folder.to_owned(), key, reports: Arc::default() };
+        let files =
+            QualityFiles { folder: folder.to_owned(), folder_key: None, key, reports: Arc::default() };
         QualityMemory::new(Some(files))
     }
 
@@ -235,6 +262,38 @@ mod tests {
         });
         let expected = [learned(), younger].map(|state| ("c".to_owned(), state));
         assert_eq!(written.into_inner(), expected);
+    }
+
+    #[test]
+    fn states_of_a_shared_folder_carry_a_tag_of_its_key() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let keyed = |secret: u8| {
+            let mut memory = memory(folder.path(), 1, "tiered");
+            let key = FolderKey::new(&[secret; 32]).expect("a key");
+            memory.files.as_mut().expect("files").folder_key = Some(key);
+            memory
+        };
+        keyed(1).remember("a", &learned());
+        let path = only_file(folder.path());
+        assert_eq!(keyed(1).recall("a"), Some(learned()));
+        // Another key, or none, has other names.
+        for other in [keyed(2), memory(folder.path(), 1, "tiered")] {
+            assert_eq!((other.recall("a"), reports(&other).len()), (None, 0));
+        }
+        // A sound file without the key, under the right name and with the right digest.
+        let sound = fs::read(&path).expect("a file");
+        let content = &sound[..sound.len() - DIGEST];
+        let checksummed = [content, &Sha256::digest(content)].concat();
+        keyed(1).remember("b", &learned());
+        let of_b = keyed(1).files.as_ref().map(|files| files.path(&files.digest("b"), ".quality"));
+        let of_b = fs::read(of_b.expect("files")).expect("a file");
+        for forged in [checksummed, content.to_vec(), of_b] {
+            fs::write(&path, forged).expect("a file");
+            let memory = keyed(1);
+            assert_eq!((memory.recall("a"), memory.recall("b")), (None, Some(learned())));
+            let warnings = reports(&memory);
+            assert!(warnings.len() == 1 && warnings[0].ends_with("folder's key"), "{warnings:?}");
+        }
     }
 
     #[cfg(unix)]

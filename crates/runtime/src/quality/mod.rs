@@ -103,7 +103,7 @@ impl QualityWatch {
         self.layer = (self.layer + 1) % self.n_layers;
     }
 
-    /// What the controller has come to; `None` if the policy has no target.
+    /// Outcome of the quality target; `None` if the policy has none.
     pub(crate) fn report(&self) -> Option<KvQuality> {
         self.controller.as_ref().map(|controller| KvQuality {
             hot_tokens: controller.hot_tokens(),

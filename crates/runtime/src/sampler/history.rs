@@ -38,7 +38,7 @@ impl History {
         }
     }
 
-    /// Whether every penalty is off.
+    /// True if every penalty is off.
     pub(super) fn is_idle(&self) -> bool {
         self.counts.is_empty()
     }

@@ -42,7 +42,7 @@ pub struct Sampler {
     seed: u64,
     history: History,
     logits: Vec<f32>,           // [vocab_size] after penalties and bias
-    best: Vec<TokenId>,         // what top-k found, most likely first
+    best: Vec<TokenId>,         // result of top-k, most likely first
     candidates: Vec<Candidate>, // at most vocab_size
 }
 

@@ -1,4 +1,4 @@
-//! What a caller can ask of the sampler, and the check of it.
+//! Sampling parameters and their validation.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use ruvllm_text::TokenId;
 
 use crate::error::{Error, Result};
 
-/// How the next token is chosen from the logits.
+/// Sampling parameters: choice of the next token from the logits.
 ///
 /// Every field has a value that switches its step off; [`SamplingParams::greedy`] switches all of
 /// them off. The order of the steps is documented at [`Sampler`](crate::Sampler).
@@ -26,7 +26,7 @@ pub struct SamplingParams {
     pub typical_p: f32,
     /// Divides positive and multiplies negative logits of recent tokens; 1 = off. Default 1.
     pub repeat_penalty: f32,
-    /// How many of the last tokens (of prompt and output) the three penalties look at; 0 = none,
+    /// Number of last tokens (of prompt and output) that the three penalties look at; 0 = none,
     /// `usize::MAX` = all. Default 64.
     pub repeat_last_n: usize,
     /// Subtracted once from the logit of every recent token; 0 = off. Default 0.

@@ -33,10 +33,10 @@ pub(crate) fn uniform(seed: u64, position: u64) -> f64 {
 }
 
 /// A seed for a request that brings none, taken from the randomness the standard library keeps for
-/// hash maps.
+/// hash maps. It is below 2^53, so that JSON readers that keep numbers as doubles give it back.
 pub(crate) fn fresh_seed() -> u64 {
     use std::hash::{BuildHasher, Hasher};
-    std::collections::hash_map::RandomState::new().build_hasher().finish()
+    std::collections::hash_map::RandomState::new().build_hasher().finish() >> 11
 }
 
 #[cfg(test)]
@@ -62,6 +62,13 @@ mod tests {
         }
         let chi_square: f64 = bins.iter().map(|&n| (f64::from(n) - 1000.0).powi(2) / 1000.0).sum();
         assert!(chi_square < 44.26, "chi-square {chi_square} of 15 degrees of freedom, p < 1e-4");
+    }
+
+    #[test]
+    fn drawn_seeds_survive_doubles() {
+        let seeds: Vec<u64> = (0..64).map(|_| fresh_seed()).collect();
+        assert!(seeds.iter().all(|&seed| seed as f64 as u64 == seed && seed < 1 << 53));
+        assert_ne!(seeds[0], seeds[1]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What the backend refuses: each with one clear error, before it computes anything.
+//! Refusals of the backend: each one clear error, before it computes anything.
 
 use std::path::{Path, PathBuf};
 

@@ -13,7 +13,7 @@ use safetensors::{Dtype, SafeTensors};
 use serde_json::{Map, Value};
 use tempfile::TempDir;
 
-/// What the backend runs.
+/// Model families of the backend.
 pub(crate) const FAMILIES: [&str; 5] = ["llama", "mistral", "qwen2", "phi3", "gemma2"];
 
 fn data(name: &str) -> PathBuf {
@@ -125,7 +125,7 @@ impl Weight {
     }
 }
 
-/// What independent software computes with a tiny model.
+/// Reference outputs of a tiny model, computed with independent software.
 pub(crate) struct Expected {
     json: Value,
     tensors: BTreeMap<String, Vec<f64>>,

@@ -85,7 +85,7 @@ fn greedy_tokens_of_the_device_are_those_of_the_logits() {
     };
     session.greedy(&prompt, 20, stop_at_5).expect("tokens");
     assert_eq!((&found[..], session.len()), (&expected[..5], 254));
-    // What was computed ahead is not in the sequence.
+    // The step that ran ahead is not in the sequence.
     assert_eq!(greedy_on_host(&mut session, &expected[4..5], 3), expected[5..8]);
 }
 

@@ -17,7 +17,7 @@ const STORY: &str = "Once upon a time, there was a little fox.";
 /// `n`.
 pub(crate) struct Parrot {
     tokens: Vec<TokenId>,
-    /// What happened, in order.
+    /// Calls received, in order.
     events: Mutex<Vec<String>>,
 }
 

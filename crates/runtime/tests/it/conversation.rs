@@ -158,7 +158,7 @@ fn a_window_that_slid_is_gone_on_from_and_not_cut_back_into() {
     let next = go_on(&mut conversation, &request(&history));
     assert_eq!(next.cached_tokens, known);
     assert_eq!(next.tokens, complete(&engine, &request(&history)).tokens);
-    // What a query at an earlier position would see is gone.
+    // Blocks that a query at an earlier position would see are released.
     history.truncate(history.len() - 4);
     let back = go_on(&mut conversation, &request(&history));
     assert_eq!(back.cached_tokens, 0);

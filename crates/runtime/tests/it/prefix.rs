@@ -217,6 +217,6 @@ fn prefixes_give_way_when_the_budget_is_needed() {
     }
     let statistics = engine.prefix_statistics().expect("there is a cache");
     assert!(statistics.memory.evicted_blocks > 0, "{statistics:?}");
-    // What is left still serves.
+    // Remaining blocks still serve.
     assert!(complete(&engine, &request(&prompt(399, 300))).cached_tokens > 0);
 }

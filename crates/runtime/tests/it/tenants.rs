@@ -81,7 +81,7 @@ fn a_tenant_at_its_hard_quota_fails_and_the_other_goes_on() {
             99,
             "nobody took its prefix"
         );
-        // What fits the quota is served.
+        // A request within the quota is served.
         assert_eq!(complete(&engine, &request(&small, 0, 100, 5)).tokens.len(), 5);
         assert!(used(&small) > 0 && used(&small) <= 4);
     }

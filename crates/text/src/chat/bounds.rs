@@ -33,7 +33,7 @@ const MOST_WORK: usize = 512 << 20;
 /// Depth of a value that is compared, sorted or searched in.
 const MOST_DEPTH: usize = 500;
 
-/// How long a rendering may take. Other bounds are met first, unless the machine is very slow.
+/// Time limit of a rendering. Other bounds are met first, unless the machine is very slow.
 const MOST_TIME: Duration = Duration::from_secs(10);
 
 /// Work between two looks at the clock and at the request to stop.
@@ -42,7 +42,7 @@ const CHECK_INTERVAL: usize = 1 << 20;
 /// Longest prompt, and longest text that a value is printed as, in bytes.
 pub(super) const LONGEST_TEXT: usize = 16 << 20;
 
-/// What is said of a prompt or a value of more than [`LONGEST_TEXT`].
+/// Message for a prompt or a value of more than [`LONGEST_TEXT`].
 pub(super) const TOO_LONG: &str = "the text is longer than 16 MiB";
 
 /// Longest template. The largest published ones have some 30 KB.
@@ -51,18 +51,18 @@ pub(super) const LONGEST_SOURCE: usize = 256 << 10;
 /// Name of a model's template in its environment, shown in error messages.
 pub(super) const NAME: &str = "chat_template";
 
-/// What an element of a list counts as made.
+/// Bytes charged for an element of a new list.
 pub(super) const ELEMENT_BYTES: usize = size_of::<Value>();
 
-/// What looking at a value counts beside its text.
+/// Work charged for reading a value, beside its text.
 pub(super) const VALUE_WORK: usize = 64;
 
 thread_local! {
-    /// What the rendering of this thread has spent. Each rendering has a thread of its own.
+    /// Meter of this thread's rendering. Each rendering has a thread of its own.
     static METER: Meter = const { Meter::new() };
 }
 
-/// What a rendering has spent, and what can end it.
+/// Resources spent by a rendering, with its deadline and stop flag.
 struct Meter {
     bytes: Cell<usize>,
     containers: Cell<usize>,

@@ -22,7 +22,7 @@ impl Tokenizer {
     /// it.
     ///
     /// # Errors
-    /// Those of [`ChatTemplate::render`] and [`encode`](Self::encode).
+    /// As [`ChatTemplate::render`] and [`encode`](Self::encode).
     pub fn encode_chat(
         &self,
         template: &ChatTemplate,
@@ -36,7 +36,7 @@ impl Tokenizer {
     /// As [`encode_chat`](Self::encode_chat), and ends when `stop` is set.
     ///
     /// # Errors
-    /// Those of [`encode_chat`](Self::encode_chat), and
+    /// As [`encode_chat`](Self::encode_chat), and
     /// [`Error::TemplateStopped`](crate::Error::TemplateStopped).
     pub fn encode_chat_until(
         &self,

@@ -45,13 +45,13 @@ impl Message {
         Self::new("system", text)
     }
 
-    /// What the user says.
+    /// Message of the user.
     #[must_use]
     pub fn user(text: impl Into<String>) -> Self {
         Self::new("user", text)
     }
 
-    /// What the model said.
+    /// Message of the model.
     #[must_use]
     pub fn assistant(text: impl Into<String>) -> Self {
         Self::new("assistant", text)

@@ -23,7 +23,7 @@ const MOST_ELIF: usize = 500;
 /// Refuses a source whose syntax tree could be too deep to be walked.
 ///
 /// # Errors
-/// Those of the lexer, and a syntax error that names the bound.
+/// Errors of the lexer, and a syntax error that names the bound.
 pub(super) fn check(source: &str, syntax: SyntaxConfig) -> Result<(), Error> {
     let too_deep =
         |message: String, line: u16| Error::new(ErrorKind::SyntaxError, format!("{message} (line {line})"));
@@ -49,7 +49,7 @@ pub(super) fn check(source: &str, syntax: SyntaxConfig) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether a token can add a level to a syntax tree. Each level comes from at least one of these.
+/// True if a token can add a level to a syntax tree. Each level comes from at least one of these.
 fn nests(token: &Token<'_>) -> bool {
     match token {
         Token::Ident(name) => matches!(*name, "not" | "if" | "else" | "and" | "or" | "is" | "in"),

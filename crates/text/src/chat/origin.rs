@@ -27,7 +27,7 @@ const LAST_MARKED: u32 = 0x1_FFFF;
 /// Distance of a character of planes 15 and 16 from where it is kept.
 const SHELTER: u32 = 0xB_0000;
 
-/// Where characters of planes 15 and 16 are kept; no text has characters there.
+/// Range to which characters of planes 15 and 16 are moved; no text has characters there.
 const SHELTERED: Range<u32> = 0x4_0000..0x6_0000;
 
 /// Roles whose names may be a part of the template's markers, as in `<|user|>`. Every other role is
@@ -84,7 +84,7 @@ pub(super) fn restored(c: char) -> char {
     if SHELTERED.contains(&code) { char::from_u32(code + SHELTER).unwrap_or(c) } else { plain(c) }
 }
 
-/// Whether a text may hold characters of the template.
+/// True if a text may hold characters of the template.
 pub(super) fn has_marks(text: &str) -> bool {
     text.bytes().any(|byte| byte >= FIRST_BYTE)
 }
@@ -187,7 +187,7 @@ impl<'t> Places<'t> {
 pub(super) struct Prompt {
     /// The text as it is encoded.
     pub(super) text: String,
-    /// Where the template's text is, in bytes; white space counts as either.
+    /// Byte ranges of the template's own text; white space counts as either.
     pub(super) runs: Vec<Range<usize>>,
 }
 
@@ -195,7 +195,7 @@ impl Prompt {
     pub(super) fn new(rendered: &str) -> Self {
         let mut text = String::with_capacity(rendered.len());
         let mut runs = Vec::new();
-        // Where a run may have begun, and whether it has a character of the template.
+        // Possible start of a run; true once it has a character of the template.
         let (mut start, mut is_run) = (0, false);
         for c in rendered.chars() {
             if is_marked(c) {

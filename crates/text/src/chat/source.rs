@@ -6,13 +6,15 @@
 //! * `\\U0001F600` in string literals becomes what it stands for.
 //! * The iterable of a `for` goes through the filter [`CHARACTERS`]: the engine does not tell a
 //!   loop over a string how long it is, a loop over a list of its characters it does.
+//! * `{% raw %}` before a line break becomes `{% raw +%}`: the engine drops the line break, as
+//!   after other tags, Jinja2 keeps it.
 
 use std::borrow::Cow;
 
 /// Name of the filter that makes a string a list of characters and leaves everything else as it is.
 pub(super) const CHARACTERS: &str = "__characters";
 
-/// What characters of more than four hexadecimal digits begin with in literals.
+/// Prefix of literals' escapes with more than four hexadecimal digits.
 const LONG_ESCAPE: &str = "\\U";
 
 /// The source with the rewrites. Lines stay where they are.
@@ -27,9 +29,15 @@ pub(super) fn rewrite(source: &str) -> String {
             let inner = tag[..len].strip_prefix("{%").and_then(|tag| tag.strip_suffix("%}"));
             match inner {
                 Some(inner) if name_of(inner) == "raw" => {
-                    let len = raw_len(tag);
-                    out.push_str(&tag[..len]);
-                    len
+                    let raw_len = raw_len(tag);
+                    let content = &tag[len..raw_len.max(len)];
+                    out.push_str(&tag[..len - "%}".len()]);
+                    if content.starts_with(['\r', '\n']) && !inner.ends_with(['-', '+']) {
+                        out.push('+');
+                    }
+                    out.push_str("%}");
+                    out.push_str(content);
+                    raw_len.max(len)
                 }
                 Some(inner) => {
                     out.push_str("{%");
@@ -89,7 +97,7 @@ fn name_of(inner: &str) -> &str {
     &inner[..inner.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(inner.len())]
 }
 
-/// Where `end` is in an expression, outside of string literals.
+/// Offset of `end` in an expression, outside of string literals.
 fn expression_end(expression: &str, end: &str) -> Option<usize> {
     let mut at = 0;
     while at < expression.len() {
@@ -169,7 +177,7 @@ fn rewrite_statement(inner: &str, out: &mut String) {
     }
 }
 
-/// Where the iterable is in what follows a `for`: behind the first `in`, up to an `if` or
+/// Byte range of the iterable in the text behind a `for`: behind the first `in`, up to an `if` or
 /// `recursive` that is in no bracket, or the end.
 fn iterable(body: &str) -> Option<(usize, usize)> {
     let mut from = None;
@@ -235,6 +243,20 @@ mod tests {
             ),
         ];
         for (source, rewritten) in cases {
+            assert_eq!(rewrite(source), rewritten);
+        }
+    }
+
+    #[test]
+    fn raw_blocks_keep_their_first_line_break() {
+        for (source, rewritten) in [
+            ("{% raw %}\n{% endraw %}\n", "{% raw +%}\n{% endraw %}\n"),
+            ("{%-raw%}\r\nx{%endraw%}", "{%-raw+%}\r\nx{%endraw%}"),
+            ("{% raw -%}\nx{% endraw %}", "{% raw -%}\nx{% endraw %}"),
+            ("{% raw +%}\nx{% endraw %}", "{% raw +%}\nx{% endraw %}"),
+            ("{% raw %} \nx{% endraw %}", "{% raw %} \nx{% endraw %}"),
+            ("{% raw %}\n{% raw %}\n", "{% raw +%}\n{% raw %}\n"),
+        ] {
             assert_eq!(rewrite(source), rewritten);
         }
     }

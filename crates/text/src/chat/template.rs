@@ -93,7 +93,7 @@ impl ChatTemplate {
     /// The template of a GGUF file, see [`ChatTemplateSource::from_gguf`].
     ///
     /// # Errors
-    /// Those of [`ChatTemplateSource::from_gguf`] and [`ChatTemplateSource::compile`].
+    /// As [`ChatTemplateSource::from_gguf`] and [`ChatTemplateSource::compile`].
     pub fn from_gguf(metadata: &gguf_rs_lite::Metadata, tokenizer: &Tokenizer) -> Result<Self> {
         ChatTemplateSource::from_gguf(metadata)?.compile(tokenizer)
     }
@@ -177,7 +177,7 @@ impl ChatTemplate {
     /// As [`render`](Self::render), and ends when `stop` is set.
     ///
     /// # Errors
-    /// Those of [`render`](Self::render), and [`Error::TemplateStopped`].
+    /// As [`render`](Self::render), and [`Error::TemplateStopped`].
     pub fn render_until(
         &self,
         messages: &[Message],
@@ -200,7 +200,7 @@ impl ChatTemplate {
         self.run(messages, tools, add_generation_prompt, stop).map(|rendered| Prompt::new(&rendered))
     }
 
-    /// What the template writes, in characters that tell its text from others.
+    /// Renders the template; characters of its own text are marked.
     fn run(
         &self,
         messages: &[Message],
@@ -329,7 +329,7 @@ fn environment() -> Result<Environment<'static>, minijinja::Error> {
     Ok(environment)
 }
 
-/// What a template writes, up to a length.
+/// Output of a template, limited in length.
 #[derive(Default)]
 struct Written(Vec<u8>);
 
@@ -368,7 +368,7 @@ fn not_valid(error: &minijinja::Error) -> Error {
     Error::TemplateSyntax { message: describe(error) }
 }
 
-/// What went wrong and in which line.
+/// Message of an error, with its line.
 fn describe(error: &minijinja::Error) -> String {
     let mut message = match (error.kind(), std::error::Error::source(error)) {
         (ErrorKind::OutOfFuel, _) => "the template takes too many steps".to_owned(),
@@ -387,6 +387,21 @@ mod tests {
 
     fn render(source: &str) -> Result<String> {
         ChatTemplate::new(source, None, None)?.render(&[], None, false)
+    }
+
+    /// Expected texts are those of Jinja2 3.1.6.
+    #[test]
+    fn raw_blocks_are_those_of_jinja() {
+        for (source, expected) in [
+            ("a{% raw %}\nx{% endraw %}\ny", "a\nxy"),
+            ("a{% raw -%}\n x{% endraw %}y", "axy"),
+            ("a{%- raw %}\n\nx\n  {% endraw -%}\n y", "a\n\nx\ny"),
+            ("{% raw %}{{ x }}\n{% endraw %}\n\nb", "{{ x }}\n\nb"),
+            ("{%raw%}\n{%endraw%}", "\n"),
+            ("{% raw %}\n{% if %}\n{%- endraw %}b", "\n{% if %}b"),
+        ] {
+            assert_eq!(render(source).unwrap_or_default(), expected, "{source:?}");
+        }
     }
 
     #[test]

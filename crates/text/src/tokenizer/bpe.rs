@@ -49,7 +49,7 @@ impl MergeTable {
         Ok(Self(merges))
     }
 
-    /// How two neighbours join, if they do.
+    /// Merge of two neighbouring symbols, if there is one.
     pub(crate) fn get(&self, left: &Symbol, right: &Symbol) -> Option<Merge> {
         self.0.get(&pair_key(left.id, right.id)).copied()
     }

@@ -3,7 +3,7 @@
 //! Source: the GPT-2 encoder. Bytes that are printable in Latin-1 stand for themselves, the others,
 //! in ascending order, for the characters from U+0100 on.
 
-/// Whether a byte stands for the character of the same number.
+/// True if a byte maps to the character of the same code point.
 const fn is_own_character(byte: u8) -> bool {
     matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF)
 }

@@ -64,7 +64,7 @@ impl CharacterMap {
     }
 }
 
-/// Where a node's children begin, to be combined with their byte by exclusive or.
+/// Offset of a node's children, to be combined with their byte by XOR.
 fn offset(unit: u32) -> usize {
     ((unit >> 10) << ((unit & (1 << 9)) >> 6)) as usize
 }
@@ -74,7 +74,7 @@ fn label(unit: u32) -> u32 {
     unit & (1 << 31 | 0xFF)
 }
 
-/// Whether a sequence ends at a node.
+/// True if a sequence ends at a node.
 fn has_leaf(unit: u32) -> bool {
     unit >> 8 & 1 == 1
 }

@@ -7,10 +7,10 @@
 use super::vocab::{TokenKind, Vocab};
 use crate::token::TokenId;
 
-/// What stands for bytes that are no character.
+/// Replacement for bytes that are no character.
 pub(super) const REPLACEMENT: char = char::REPLACEMENT_CHARACTER;
 
-/// How tokens join.
+/// Decoding rule: concatenation of tokens to text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Joining {
     /// Tokens are bytes, the text is their concatenation.
@@ -21,7 +21,7 @@ pub(crate) enum Joining {
     Library,
 }
 
-/// What happens to the space that an encoder put before the text.
+/// Treatment of the space that an encoder put before the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lead {
     /// It stays.

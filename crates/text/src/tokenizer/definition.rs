@@ -1,7 +1,8 @@
 //! Tokenizers described by a Hugging Face `tokenizer.json`.
 
-use std::{fs, path::Path};
+use std::path::Path;
 
+use gguf_rs_lite::read_bounded;
 use serde_json::Value;
 use tokenizers::{
     Encoding, ModelWrapper, Token,
@@ -22,20 +23,27 @@ use super::{
 use crate::error::{Error, Result};
 use crate::token::TokenId;
 
+/// Most bytes of a `tokenizer.json`; published ones have up to 33 MB.
+const TOKENIZER_BYTES: u64 = 64 << 20;
+
+/// Most bytes of a `tokenizer_config.json`.
+const CONFIG_BYTES: u64 = 4 << 20;
+
 impl Tokenizer {
     /// Reads a `tokenizer.json` and, if there is one beside it, the `tokenizer_config.json`.
     ///
     /// # Errors
-    /// [`Error::TokenizerIo`] if a file cannot be read, [`Error::TokenizerDefinition`] if it is not
+    /// [`Error::TokenizerIo`] if a file cannot be read, is no regular file, or has more than 64 MiB
+    /// (4 MiB for the `tokenizer_config.json`), [`Error::TokenizerDefinition`] if it is not
     /// valid.
     pub fn from_file(path: &Path) -> Result<Self> {
         let failed = |path: &Path| {
             let path = path.to_owned();
             move |source| Error::TokenizerIo { path, source }
         };
-        let tokenizer = Self::from_json(&fs::read(path).map_err(failed(path))?)?;
+        let tokenizer = Self::from_json(&read_bounded(path, TOKENIZER_BYTES).map_err(failed(path))?)?;
         let config = path.with_file_name("tokenizer_config.json");
-        match fs::read(&config) {
+        match read_bounded(&config, CONFIG_BYTES) {
             Ok(json) => tokenizer.with_config(&json),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(tokenizer),
             Err(error) => Err(failed(&config)(error)),
@@ -156,7 +164,7 @@ fn added_around(inner: &tokenizers::Tokenizer) -> Result<(Vec<TokenId>, Vec<Toke
     }
 }
 
-/// How the tokens of a decoder join, if it is one of the common ones.
+/// Decoding rule of a decoder; [`Joining::Library`] if it is none of the common ones.
 fn joining_of(decoder: Option<&DecoderWrapper>) -> Joining {
     match decoder {
         Some(DecoderWrapper::ByteLevel(_)) => Joining::Bytes,

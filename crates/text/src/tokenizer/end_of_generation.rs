@@ -1,4 +1,4 @@
-//! Which tokens end an answer. Models use several, and files name one or two of them; the rest is
+//! End-of-generation tokens. Models use several, and files name one or two of them; the rest is
 //! known by its text.
 
 use super::vocab::{TokenKind, Vocab};
@@ -34,7 +34,7 @@ const MARKERS: &[&str] = &[
 /// Texts that are end markers, but in some vocabularies also pieces of markup.
 const MARKERS_UNLESS_TEXT: &[&str] = &["</s>", "<eos>"];
 
-/// Whether a token ends generation by its text.
+/// True if a token's text is a known end marker.
 pub(super) fn is_known(text: &str, kind: TokenKind) -> bool {
     let takes_part = !matches!(kind, TokenKind::Absent | TokenKind::Byte(_));
     let is_text = matches!(kind, TokenKind::Normal | TokenKind::Unused);

@@ -61,14 +61,13 @@ impl Kind {
         })
     }
 
-    /// Whether tokens such as `<0x0A>` stand for bytes.
+    /// True if tokens such as `<0x0A>` stand for bytes.
     fn has_byte_tokens(self) -> bool {
         !matches!(self, Self::ByteLevel | Self::WordPiece)
     }
 }
 
-/// What a kind of vocabulary encodes and decodes with, and whether texts begin with BOS and end
-/// with EOS unless the file says otherwise.
+/// Encoder and decoding rule of a kind of vocabulary, and the defaults for BOS and EOS.
 struct Parts {
     backend: Backend,
     joining: Joining,
@@ -314,7 +313,7 @@ fn word_piece(metadata: &Metadata, vocab: &Vocab, unknown: Option<TokenId>) -> R
     })
 }
 
-/// What decoding does to the space that encoding prepended.
+/// Decoding's treatment of the space that encoding prepended.
 fn lead(add_space_prefix: bool) -> Lead {
     if add_space_prefix { Lead::StripSpace } else { Lead::Keep }
 }
@@ -350,15 +349,15 @@ fn scores(metadata: &Metadata, n_tokens: usize) -> Result<Vec<f32>> {
     }
 }
 
-/// Whether white space after a marker belongs to it. Phi-3's own tokenizer says so; the format has
+/// True if white space after a marker belongs to it. Phi-3's own tokenizer says so; the format has
 /// no place for it, so the model's name decides, as in other readers.
 fn takes_space_after(metadata: &Metadata) -> Result<bool> {
     let name = metadata.get_str("general.name")?.unwrap_or_default().to_lowercase();
     Ok(name.contains("phi-3") || name.contains("phi3"))
 }
 
-/// What a byte-level token stands for: pieces are in the byte alphabet, markers and user-defined
-/// tokens are text.
+/// Appends the bytes of a byte-level token: pieces are in the byte alphabet, markers and
+/// user-defined tokens are text.
 fn byte_level_bytes(text: &str, kind: TokenKind, out: &mut Vec<u8>) {
     match (kind, bytes::to_bytes(text)) {
         (TokenKind::Normal | TokenKind::Unused, Some(bytes)) => out.extend(bytes),

@@ -26,7 +26,7 @@ const MOST_DECODED: usize = 64;
 /// Published ones have 100.
 const LONGEST_WORD: u64 = 1000;
 
-/// What is bounded in a definition; the vocabulary is passed over.
+/// Parts of a definition that have limits; the vocabulary is passed over.
 #[derive(Deserialize)]
 struct Definition {
     #[serde(default)]
@@ -56,7 +56,7 @@ struct Model {
 /// Refuses a definition beyond the limits.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Reason for refusal.
 pub(super) fn check(json: &[u8]) -> Result<(), String> {
     let definition: Definition = serde_json::from_slice(json).map_err(|error| error.to_string())?;
     let word = definition.model.and_then(|model| model.max_input_chars_per_word).unwrap_or(0);
@@ -90,7 +90,7 @@ pub(super) fn check(json: &[u8]) -> Result<(), String> {
 /// Refuses parts of a definition with too many steps, or patterns that are too large.
 ///
 /// # Errors
-/// What is wrong with them.
+/// Reason for refusal.
 pub(super) fn check_steps(parts: &[&Value]) -> Result<(), String> {
     let (mut steps, mut patterns) = (0, Vec::new());
     parts.iter().for_each(|part| collect(part, &mut steps, &mut patterns));

@@ -11,7 +11,7 @@ use crate::token::TokenId;
 pub(crate) struct Symbol {
     /// The piece's token, or [`NONE`].
     pub(crate) id: TokenId,
-    /// Where the piece starts, in bytes of the text.
+    /// Start of the piece, in bytes of the text.
     pub(crate) start: u32,
     /// Length in bytes.
     pub(crate) len: u32,

@@ -240,14 +240,14 @@ impl Tokenizer {
         self.specials.eos
     }
 
-    /// Whether [`encode`](Self::encode) begins texts with the BOS token when it adds special
+    /// True if [`encode`](Self::encode) begins texts with the BOS token when it adds special
     /// tokens.
     #[must_use]
     pub fn adds_bos(&self) -> bool {
         self.specials.bos.is_some_and(|bos| self.specials.prefix.contains(&bos))
     }
 
-    /// Whether a model that gives this token has finished its answer.
+    /// True if the token ends an answer (EOS, end of turn).
     #[must_use]
     pub fn is_end_of_generation(&self, id: TokenId) -> bool {
         self.ends.binary_search(&id).is_ok()
@@ -272,7 +272,7 @@ impl Tokenizer {
         self.vocab.known_kind(id).ok().map(|_| self.vocab.text(id).to_owned())
     }
 
-    /// Whether a token is a marker that is no part of a text. False for ids outside the vocabulary.
+    /// True if a token is a marker that is no part of a text. False for ids outside the vocabulary.
     #[must_use]
     pub fn is_special(&self, id: TokenId) -> bool {
         self.vocab.kind(id).is_special()
@@ -315,7 +315,7 @@ impl Tokenizer {
         &self.specials.prefix
     }
 
-    /// Whether the tokenizers library encodes.
+    /// True if the tokenizers library encodes.
     pub(crate) fn is_run_by_library(&self) -> bool {
         matches!(self.backend, Backend::Library(_))
     }

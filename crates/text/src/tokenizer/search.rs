@@ -29,7 +29,7 @@ fn longest_time(bytes: usize) -> Duration {
     Duration::from_secs(1) + Duration::from_micros(10).saturating_mul(bytes.try_into().unwrap_or(u32::MAX))
 }
 
-/// Whether a pattern has possessive repetitions, such as `a++` and `a{1,3}+`: the linear engine
+/// True if a pattern has possessive repetitions, such as `a++` and `a{1,3}+`: the linear engine
 /// takes them for repeated ones.
 fn is_possessive(pattern: &str) -> bool {
     let counts = |before: &str| {
@@ -82,8 +82,8 @@ impl Search {
         Self::new(&regex::escape(text))
     }
 
-    /// Where a match ends: white space of the group [`SPACE`] leaves its last character before
-    /// text, but keeps one.
+    /// End of a match: white space of the group [`SPACE`] leaves its last character before text,
+    /// but keeps one.
     fn end_of(&self, text: &str, found: &regex::Match<'_>) -> usize {
         let Self::Linear(regex, true) = self else { return found.end() };
         let mut chars = found.as_str().chars();

@@ -19,7 +19,7 @@ pub(crate) enum Fragment<'t> {
 pub(crate) struct TokenMatcher {
     /// A trie; node 0 is the root.
     nodes: Vec<Node>,
-    /// Whether any token begins with a byte.
+    /// True for bytes that begin a token.
     begins: Box<[bool; 256]>,
 }
 
@@ -90,7 +90,7 @@ impl TokenMatcher {
         let mut start = 0;
         while let Some(fragment) = fragments.next() {
             match fragment {
-                // What the iterator gave out ends where a token begins that it found behind it.
+                // The iterator's text ends at the start of the token found behind it.
                 Fragment::Text(text) => start += text.len(),
                 Fragment::Token(id) => {
                     found.push((start..fragments.at, id));
@@ -100,7 +100,7 @@ impl TokenMatcher {
         }
     }
 
-    /// Whether a token is written out at byte `at` of a text.
+    /// True if a token is written out at byte `at` of a text.
     pub(crate) fn is_at(&self, text: &str, at: usize) -> bool {
         self.longest(&text.as_bytes()[at..]).is_some()
     }

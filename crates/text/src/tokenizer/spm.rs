@@ -109,7 +109,7 @@ impl SentencePieceBpe {
     }
 }
 
-/// What becomes of a character that has no token.
+/// Fallback for characters without a token.
 #[derive(Debug, Clone)]
 pub(crate) struct Fallback {
     /// The token of each byte, or [`NONE`].
@@ -164,7 +164,7 @@ pub(crate) fn mark_spaces(text: &str, prefix: bool) -> String {
     marked
 }
 
-/// Whether no text has a `▁` behind another character, so that texts can be cut before each run of
+/// True if no text has a `▁` behind another character, so that texts can be cut before each run of
 /// `▁`.
 pub(crate) fn no_mark_inside<'t>(mut pieces: impl Iterator<Item = &'t str>) -> bool {
     pieces
@@ -188,8 +188,8 @@ pub(crate) fn piece(vocab: &Vocab, text: &str) -> Option<TokenId> {
     vocab.id(text).filter(|&id| is_piece(vocab.kind(id)))
 }
 
-/// Whether joining may give tokens of this kind. Markers and bytes only come about by other rules,
-/// whatever the text says.
+/// True if merges may produce tokens of this kind. Markers and bytes only come about by other
+/// rules, whatever the text says.
 pub(crate) fn is_piece(kind: TokenKind) -> bool {
     matches!(kind, TokenKind::Normal | TokenKind::UserDefined | TokenKind::Unused)
 }
@@ -202,7 +202,7 @@ fn descending(score: f32) -> u32 {
     if bits >> 31 == 0 { 0x7FFF_FFFF - bits } else { bits }
 }
 
-/// What a `SentencePiece` token stands for.
+/// Appends the bytes of a `SentencePiece` token.
 pub(super) fn sentence_piece_bytes(text: &str, kind: TokenKind, out: &mut Vec<u8>) {
     if let TokenKind::Byte(byte) = kind {
         return out.push(byte);

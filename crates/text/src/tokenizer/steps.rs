@@ -13,7 +13,7 @@ use tokenizers::{
 
 use super::search::{Found, Search};
 
-/// What a normalizer may make of a text: so many times its length, and [`SLACK`].
+/// Limit on a normalizer's growth of a text: so many times its length, plus [`SLACK`].
 const MOST_GROWTH: usize = 16;
 
 /// Bytes that a normalizer may add to any text.
@@ -193,8 +193,7 @@ fn add_cut(pre_tokenizer: &PreTokenizerWrapper, cuts: &mut Vec<Cut>) -> tokenize
     Ok(())
 }
 
-/// How much a normalizer can lengthen a text: the factor for its worst character, as its definition
-/// says it.
+/// Growth factor of a normalizer: the bound for its worst character, from its definition.
 pub(super) fn growth(normalizer: &Value) -> usize {
     let text = |key: &str| normalizer[key].as_str().unwrap_or_default();
     match normalizer["type"].as_str().unwrap_or_default() {

@@ -32,7 +32,7 @@ pub struct TokenStream<'a> {
     first_token: bool,
     /// Bytes that are not a character yet.
     pending: Vec<u8>,
-    /// What the last [`push`](Self::push) gave out.
+    /// Text of the last [`push`](Self::push).
     chunk: String,
     window: Window,
 }

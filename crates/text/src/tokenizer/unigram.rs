@@ -15,7 +15,7 @@ use super::{
 use crate::error::{Error, Result};
 use crate::token::TokenId;
 
-/// What an unknown character costs beside the worst token.
+/// Score penalty of an unknown character, below the worst token.
 const UNKNOWN_PENALTY: f32 = 10.0;
 
 /// Largest score that counts: sums over a text of 4 GiB stay finite. Models have logarithms of
@@ -29,7 +29,7 @@ pub(super) const LONGEST_TOKEN: usize = 1024;
 /// Most bytes of a normalized text: offsets are 32-bit.
 const LONGEST_NORMALIZED: usize = u32::MAX as usize;
 
-/// How texts are changed before they are cut.
+/// Normalization of texts before they are cut.
 #[derive(Debug, Clone)]
 pub(crate) struct Normalization {
     pub(crate) map: Option<CharacterMap>,
@@ -57,7 +57,7 @@ struct Best {
     score: f32,
     /// The last token on the way, or [`NONE`] for an unknown character.
     token: TokenId,
-    /// Where that token starts.
+    /// Start of that token.
     start: u32,
 }
 

@@ -4,7 +4,7 @@ use super::index::{NONE, TextIndex};
 use crate::error::{Error, Result};
 use crate::token::TokenId;
 
-/// What a token is for.
+/// Role of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TokenKind {
     /// A piece of text.
@@ -24,7 +24,7 @@ pub(crate) enum TokenKind {
 }
 
 impl TokenKind {
-    /// Whether the token is left out of text for people and out of plain text for the model.
+    /// True if the token is left out of text for people and out of plain text for the model.
     pub(crate) fn is_special(self) -> bool {
         matches!(self, Self::Control | Self::Unknown)
     }
@@ -35,11 +35,11 @@ impl TokenKind {
 pub(crate) struct Vocab {
     /// Token texts as the file writes them, one after the other.
     text: String,
-    /// Where each text ends in `text`.
+    /// Ends of the texts in `text`, one per token.
     text_ends: Vec<u32>,
     /// The bytes that each token stands for in decoded text.
     bytes: Vec<u8>,
-    /// Where each token's bytes end in `bytes`.
+    /// Ends of the tokens' bytes in `bytes`.
     byte_ends: Vec<u32>,
     kinds: Vec<TokenKind>,
     by_text: TextIndex,
@@ -102,7 +102,7 @@ impl Vocab {
         if (id as usize) < self.len() { &self.text[slice(&self.text_ends, id as usize)] } else { "" }
     }
 
-    /// What a token stands for in decoded text. Empty for an absent id.
+    /// Bytes of a token in decoded text. Empty for an absent id.
     pub(crate) fn bytes(&self, id: TokenId) -> &[u8] {
         if (id as usize) < self.len() { &self.bytes[slice(&self.byte_ends, id as usize)] } else { &[] }
     }

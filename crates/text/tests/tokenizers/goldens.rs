@@ -81,7 +81,7 @@ fn decoding_gives_the_goldens() -> Result<(), Failure> {
     Ok(())
 }
 
-/// What a stream gives out: a chunk per token, and the end.
+/// Output of a stream: a chunk per token, and the end.
 fn streamed(tokenizer: &Tokenizer, tokens: &[TokenId]) -> Result<(Vec<String>, String), Failure> {
     let mut stream = tokenizer.stream();
     let mut chunks = Vec::new();

@@ -48,6 +48,38 @@ fn error(mut metadata: Metadata, key: &str, value: Option<Value>) -> String {
 }
 
 #[test]
+fn a_text_has_a_length() -> Result<(), Failure> {
+    const MOST: usize = 1 << 30;
+    let tokenizer = Tokenizer::from_gguf(&byte_level())?;
+    // Zeros that nobody writes to take no memory.
+    let text = String::from_utf8(vec![0; MOST])?;
+    let error = tokenizer.encode(&text, EncodeOptions::default()).expect_err("too long");
+    assert!(matches!(error, Error::TextTooLong { bytes: MOST, limit } if limit == MOST - 1), "{error}");
+    Ok(())
+}
+
+#[test]
+fn files_are_read_up_to_their_limits() -> Result<(), Failure> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("tokenizer.json");
+    let config = folder.path().join("tokenizer_config.json");
+    let refused = |path: &std::path::Path| match Tokenizer::from_file(path) {
+        Err(Error::TokenizerIo { source, .. }) => source.kind(),
+        other => panic!("{:?}", other.err()),
+    };
+    // Sparse: of no file more is read than its limit.
+    std::fs::File::create(&path)?.set_len(1 << 40)?;
+    assert_eq!(refused(&path), std::io::ErrorKind::FileTooLarge);
+    std::fs::write(&path, std::fs::read(data("bpe_gpt2", "tokenizer.json"))?)?;
+    Tokenizer::from_file(&path)?;
+    std::fs::File::create(&config)?.set_len((4 << 20) + 1)?;
+    assert_eq!(refused(&path), std::io::ErrorKind::FileTooLarge);
+    #[cfg(unix)]
+    assert_eq!(refused(std::path::Path::new("/dev/zero")), std::io::ErrorKind::InvalidInput);
+    Ok(())
+}
+
+#[test]
 fn the_small_vocabularies_themselves_are_fine() -> Result<(), Failure> {
     let tokenizer = Tokenizer::from_gguf(&byte_level())?;
     // Bytes without a token are left out.

@@ -114,7 +114,7 @@ fn the_unigram_model_takes_the_best_sum() -> Result<(), Failure> {
 fn equally_good_cuts_differ_by_the_rounding_of_the_library() -> Result<(), Failure> {
     let tokens = [("<unk>", 2, 0.0), ("</s>", 3, 0.0), ("▁", 1, -5.8), ("a", 1, -3.6), ("aaa", 1, -2.2)];
     let tokenizer = Tokenizer::from_gguf(&unigram_of(&tokens))?;
-    // What the library makes of the same pieces; with sums in float32 alone it would end in a, aaa.
+    // Result of the library with the same pieces; sums in float32 alone would end in a, aaa.
     assert_eq!(tokenizer.encode("aaaaaaaa", RAW)?, [2, 3, 4, 4, 3]);
     Ok(())
 }

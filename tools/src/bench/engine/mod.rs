@@ -21,7 +21,7 @@ pub(super) use ruvllm::Ruvllm;
 
 /// Something that runs models.
 pub(super) trait Engine {
-    /// What it is called in tables. Two programs that drive the same engine have the same name.
+    /// Name in tables. Two programs that drive the same engine have the same name.
     fn name(&self) -> &str;
 
     /// The ways to run it on this plan; none if it cannot.
@@ -88,7 +88,7 @@ pub(super) struct Sample {
     pub(super) tokens_per_cpu_s: Option<f64>,
 }
 
-/// What a program says about loading and memory.
+/// Load time and memory as reported by a program.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Footprint {
     pub(super) load_ms: Option<f64>,
@@ -96,7 +96,7 @@ pub(super) struct Footprint {
     pub(super) anonymous_bytes: Option<f64>,
 }
 
-/// What one run gave.
+/// Result of one run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Outcome {
     pub(super) samples: Vec<Sample>,

@@ -24,11 +24,11 @@ pub(super) type Verdict = Result<String, Vec<String>>;
 pub(super) struct Check {
     /// Unique within its record.
     pub(super) id: String,
-    /// What it demands.
+    /// Condition to hold.
     pub(super) kind: Kind,
 }
 
-/// What a check demands.
+/// Condition of a check.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) enum Kind {
@@ -124,7 +124,7 @@ impl Kind {
     }
 }
 
-/// What checks look at, each found out once and only when asked for.
+/// Inputs of checks, each computed once and only on demand.
 pub(super) struct Facts<'a> {
     pub(super) workspace: &'a Workspace,
     depth: Depth,

@@ -12,7 +12,7 @@ use crate::output;
 pub(super) struct Adapters<'e> {
     engine: &'e Engine,
     known: Vec<NamedAdapter>,
-    /// Those in use, with the scales that they have now.
+    /// Adapters in use, with their present scales.
     used: Vec<NamedAdapter>,
     loaded: Option<Arc<Adapter>>,
 }
@@ -28,7 +28,7 @@ impl<'e> Adapters<'e> {
         Ok(adapters)
     }
 
-    /// What changes the next answer.
+    /// Adapter for the next answer.
     pub(super) fn loaded(&self) -> Option<Arc<Adapter>> {
         self.loaded.clone()
     }

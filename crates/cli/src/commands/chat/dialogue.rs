@@ -27,22 +27,22 @@ pub(super) struct Dialogue<'e> {
     turns: Vec<Turn>,
 }
 
-/// What became of a message.
+/// Record of a turn: the completion of a user message.
 struct Turn {
     completion: Completion,
-    /// Whether tokens were drawn, so that the seed matters.
+    /// True if tokens were drawn at random, so that the seed matters.
     drawn: bool,
     /// Messages that are not sent any more since this turn.
     forgotten_messages: usize,
 }
 
-/// How an answer went.
+/// End of an answer, for remarks to the user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Outcome {
     pub(super) finish: FinishReason,
-    /// Whether it ended because the context is full.
+    /// True if it ended because the context is full.
     pub(super) context_full: bool,
-    /// Whether there is none: it was stopped before it began, and the message is taken back.
+    /// True if there is no answer: it was stopped before it began, and the message is taken back.
     pub(super) taken_back: bool,
     /// Messages that are not sent any more since this turn.
     pub(super) forgotten_messages: usize,
@@ -97,7 +97,7 @@ impl<'e> Dialogue<'e> {
         Self { engine, conversation, messages, oldest, settings, adapters, turns: Vec::new() }
     }
 
-    /// Lets the model answer a message.
+    /// Generates the answer to a message, streamed to `on_text`.
     ///
     /// # Errors
     /// Whatever the engine says; the message is taken back then.

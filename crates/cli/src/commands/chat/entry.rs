@@ -1,4 +1,4 @@
-//! What a person or a script types: messages, over several lines if need be, and commands.
+//! Chat entries: messages, over several lines if need be, and commands.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 /// Stands before and behind a message of several lines.
 const FENCE: &str = "\"\"\"";
 
-/// What was typed.
+/// Parsed entry.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Entry {
     /// White space only.
@@ -18,7 +18,7 @@ pub(super) enum Entry {
     Command(Command),
 }
 
-/// What the program itself is asked to do.
+/// Command to the program itself.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Command {
     Help,
@@ -57,7 +57,7 @@ pub(super) fn command_names() -> impl Iterator<Item = &'static str> {
     COMMANDS.iter().map(|(name, _, _)| *name)
 }
 
-/// What `/help` says.
+/// Text of `/help`.
 pub(super) fn help() -> String {
     let row = |(name, value, effect): (&str, &str, &str)| {
         vec![format!("{name} {value}").trim_end().to_owned(), effect.to_owned()]
@@ -69,7 +69,7 @@ pub(super) fn help() -> String {
     )
 }
 
-/// Whether `text`, all lines so far, is a whole entry.
+/// True if `text`, all lines so far, is a whole entry.
 pub(super) fn is_complete(text: &str) -> bool {
     match text.trim_start().strip_prefix(FENCE) {
         Some(rest) => rest.trim_end().ends_with(FENCE),

@@ -19,7 +19,7 @@ use self::adapters::Adapters;
 use self::dialogue::Dialogue;
 use self::settings::Settings;
 use self::step::Chat;
-use crate::args::{self, GenerationArgs};
+use crate::args::{self, GenerationArgs, OrDefault};
 use crate::commands::load;
 use crate::default_model::ModelChoice;
 use crate::error::Result;
@@ -55,9 +55,10 @@ pub(crate) struct ChatArgs {
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
 
-    /// Most tokens of an answer
-    #[arg(long, short = 'n', alias = "n-predict", value_name = "N", default_value = "2048", value_parser = args::positive)]
-    max_tokens: usize,
+    /// Most tokens of an answer; -1 = no limit
+    #[arg(long, short = 'n', visible_alias = "n-predict", value_name = "N", default_value = "2048",
+        value_parser = args::some_tokens_or_all, allow_negative_numbers = true)]
+    max_tokens: OrDefault<usize>,
 
     /// Neither read nor write the history of lines
     #[arg(long)]
@@ -73,7 +74,7 @@ pub(crate) fn run(args: &ChatArgs, json: bool) -> Result<ExitCode> {
     engine.chat_template()?;
     let settings = Settings {
         sampling: args.generation.sampling.params(),
-        max_tokens: args.max_tokens,
+        max_tokens: args.max_tokens.0.unwrap_or_else(|| engine.context_length()),
         stop: args.generation.stop.clone(),
     };
     let by_hand = !json && io::stdin().is_terminal() && io::stdout().is_terminal();

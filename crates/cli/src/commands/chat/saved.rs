@@ -15,7 +15,7 @@ use crate::result_file::{self, Readers};
 /// Most bytes of a file: more than any context holds.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// What a file holds.
+/// Contents of a file.
 #[derive(Serialize, Deserialize)]
 struct Saved {
     messages: Vec<Message>,

@@ -40,7 +40,7 @@ pub(super) fn run(chat: &mut Chat<'_>, json: bool) -> Result<ExitCode> {
                     return Ok(ExitCode::SUCCESS);
                 }
                 if outcome.finish == FinishReason::Cancelled {
-                    code = ExitCode::from(signal::INTERRUPTED);
+                    code = signal::exit_code();
                     break;
                 }
             }
@@ -55,7 +55,7 @@ pub(super) fn run(chat: &mut Chat<'_>, json: bool) -> Result<ExitCode> {
 /// The entries of a text, which may each take several lines.
 struct Entries<R> {
     input: R,
-    /// How messages name the text.
+    /// Name of the text in messages.
     origin: &'static str,
     lines: usize,
     bytes: usize,

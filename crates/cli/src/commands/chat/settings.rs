@@ -1,4 +1,4 @@
-//! What `/set` changes, what the flags begin with, and the form in which it is saved.
+//! Settings of a chat: defaults from the flags, changes by `/set`, and the saved form.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::args;
 use crate::error::{Error, Result};
 
-/// How answers are made.
+/// Settings of the generation.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Settings {
     pub(super) sampling: SamplingParams,

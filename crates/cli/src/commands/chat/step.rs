@@ -14,7 +14,7 @@ pub(super) struct Chat<'e> {
     pub(super) interrupts: Interrupts,
 }
 
-/// What follows a command.
+/// Next step after a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
     GoOn,
@@ -69,7 +69,7 @@ impl Chat<'_> {
     }
 }
 
-/// What a person should know about an answer that did not end by itself.
+/// Remark on an answer that did not end by itself.
 pub(super) fn remark(outcome: &Outcome) -> Option<&'static str> {
     match outcome.finish {
         FinishReason::Stop => None,

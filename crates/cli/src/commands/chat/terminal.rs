@@ -42,6 +42,9 @@ const MOST_FILE_BYTES: u64 = 4 * (MOST_LINES * MOST_LINE_BYTES) as u64;
 pub(super) fn run(chat: &mut Chat<'_>, remembers: bool) -> Result<ExitCode> {
     let mut lines = Lines::open(remembers)?;
     loop {
+        if chat.interrupts.is_ending() {
+            return Ok(signal::exit_code());
+        }
         let text = match lines.next()? {
             Line::Text(text) => text,
             Line::End => return Ok(ExitCode::SUCCESS),
@@ -70,7 +73,7 @@ fn take(chat: &mut Chat<'_>, text: &str) -> Result<Step> {
     }
 }
 
-/// What the line editor gave.
+/// Result of the line editor.
 enum Line {
     Text(String),
     /// Ctrl-D.
@@ -83,7 +86,7 @@ enum Line {
 struct Lines {
     editor: Editor<Assistance, FileHistory>,
     history: Option<PathBuf>,
-    /// Whether the last Ctrl-C met an empty line.
+    /// True if the last Ctrl-C met an empty line.
     was_empty: Arc<AtomicBool>,
 }
 

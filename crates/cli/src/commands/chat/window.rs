@@ -1,4 +1,4 @@
-//! Which messages are sent when the conversation outgrows the context (ADR-0020).
+//! Selection of the messages sent when the conversation outgrows the context (ADR-0020).
 
 /// Tokens that there are.
 #[derive(Debug, Clone, Copy)]
@@ -26,7 +26,7 @@ impl Room {
 /// which is always sent; `count` gives the tokens of a prompt that begins at a message.
 ///
 /// # Errors
-/// Those of `count`, which is asked as often as the number of turns has digits in base 2.
+/// Errors of `count`, which is called once per binary digit of the number of turns.
 pub(super) fn oldest_sent<E>(
     room: Room,
     oldest: usize,

@@ -1,7 +1,7 @@
 //! `ruvllm eval logits`: the model's raw scores for given tokens.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use safetensors::Dtype;
@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::engine::EngineArgs;
 use crate::args::count;
 use crate::error::{Error, Result};
-use crate::result_file::{self, Readers};
+use crate::result_file::{Destination, Readers};
 use crate::{input, output};
 
 const HELP: &str = "\
@@ -33,9 +33,13 @@ pub(crate) struct LogitsArgs {
     #[arg(long, value_name = "FILE")]
     tokens: PathBuf,
 
-    /// The file to write
+    /// The file to write; `-` is standard output
     #[arg(long, short, value_name = "FILE")]
     out: PathBuf,
+
+    /// Replace the file if it exists
+    #[arg(long)]
+    force: bool,
 
     /// Positions to score, counted from 0 and separated by commas [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = count)]
@@ -54,14 +58,22 @@ struct Document {
 }
 
 pub(crate) fn run(args: &LogitsArgs, json: bool) -> Result<()> {
+    let destination = Destination::find(&args.out, args.force)?;
+    if json && destination == Destination::Stdout {
+        return Err(Error::StdoutTwice);
+    }
     let tokens = input::file_tokens(&args.tokens)?;
     check(args, tokens.len())?;
     let positions = args.positions.clone().unwrap_or_else(|| (0..tokens.len()).collect());
     let engine = args.engine.load()?;
     let logits = engine.logits(&tokens, &positions)?;
     let vocab_size = engine.config().vocab_size;
-    write_tensor(&args.out, &logits, [positions.len(), vocab_size])
+    let document = tensor_file(&logits, [positions.len(), vocab_size])
         .map_err(|source| Error::WriteFile { path: args.out.clone(), source })?;
+    destination.write(&document, Readers::Umask)?;
+    if destination == Destination::Stdout {
+        return Ok(());
+    }
     if json {
         return output::write_json(&Document {
             out: args.out.clone(),
@@ -89,11 +101,9 @@ fn check(args: &LogitsArgs, n_tokens: usize) -> Result<()> {
     }
 }
 
-/// Writes `logits` (`shape`: [positions, vocabulary]) to a file.
-fn write_tensor(path: &Path, logits: &[f32], shape: [usize; 2]) -> std::io::Result<()> {
+/// `logits` (`shape`: [positions, vocabulary]) as the bytes of a safetensors file.
+fn tensor_file(logits: &[f32], shape: [usize; 2]) -> std::io::Result<Vec<u8>> {
     let bytes: Vec<u8> = logits.iter().flat_map(|x| x.to_le_bytes()).collect();
     let view = TensorView::new(Dtype::F32, shape.to_vec(), &bytes).map_err(std::io::Error::other)?;
-    let document = safetensors::serialize([("logits", view)], None::<HashMap<String, String>>)
-        .map_err(std::io::Error::other)?;
-    result_file::write(path, &document, Readers::Umask)
+    safetensors::serialize([("logits", view)], None::<HashMap<String, String>>).map_err(std::io::Error::other)
 }

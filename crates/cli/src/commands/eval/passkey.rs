@@ -29,7 +29,7 @@ Examples:
   ruvllm eval passkey --file validation.txt
   ruvllm eval passkey --file validation.txt --context 1024,4096 --depths 0.1,0.5 --trials 8 --kv tiered --json";
 
-/// Whether the model finds again what a long text said once
+/// Passkey retrieval test
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct PasskeyArgs {
@@ -48,7 +48,7 @@ pub(crate) struct PasskeyArgs {
     )]
     context: Vec<usize>,
 
-    /// Where the keys stand, as shares of the text before them
+    /// Positions of the keys, as shares of the text before them
     #[arg(
         long,
         value_name = "LIST",

@@ -27,7 +27,7 @@ Examples:
   ruvllm eval perplexity --file validation.txt --context 512
   ruvllm eval perplexity --file validation.txt --context 4096 --limit 131072 --json";
 
-/// How well the model predicts a text
+/// Perplexity of the model on a text
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct PerplexityArgs {

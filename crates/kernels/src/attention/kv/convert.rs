@@ -22,7 +22,7 @@ use crate::lanes::{LANES, WideLanes};
 #[derive(Debug, Default)]
 pub struct KvScratch {
     tiles: Vec<Line>,  // [tiles of a run, head_dim, 32] or [.., 32, head_dim]
-    scales: Vec<Line>, // those of a tile
+    scales: Vec<Line>, // of a tile
     outliers: Vec<Outlier>,
 }
 

@@ -13,7 +13,7 @@ pub(super) struct HeadRow<'a> {
 }
 
 impl HeadRow<'_> {
-    /// Where the scale of a group of 32 dimensions lies.
+    /// Index of the scale of group `group` (32 dimensions) in this row's tile.
     #[inline(always)]
     pub(super) fn group_index(&self, group: usize) -> usize {
         match self.role {

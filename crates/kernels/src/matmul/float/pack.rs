@@ -68,7 +68,7 @@ pub(crate) struct PackJob<'a> {
     packed: DisjointMut<'a, Pair>,
 }
 
-/// Where the pairs `pairs` of `n_pairs` lie in the slab of the columns `cols`: whole tiles, one
+/// Range of the pairs `pairs` of `n_pairs` in the slab of the columns `cols`: whole tiles, one
 /// after another.
 fn place(n_pairs: usize, pairs: &Range<usize>, cols: &Range<usize>) -> Range<usize> {
     let (before, n_chunks) = (cols.start / LANES, cols.len().div_ceil(LANES));

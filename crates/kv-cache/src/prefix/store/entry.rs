@@ -57,6 +57,9 @@ pub enum Fault {
     /// The header is of another model, tenant, format, prefix or block than the file's name.
     #[error("holds another prefix than its name says")]
     Foreign,
+    /// The tag of the folder's key is missing, or of another key or header.
+    #[error("has no tag of the folder's key")]
+    Tag,
     /// The payload is not what was written.
     #[error("the checksum of the payload is wrong")]
     Checksum,
@@ -74,6 +77,10 @@ pub enum Fault {
 /// | 8 | bytes of payload |
 /// | 32 | SHA-256 of the payload |
 /// | 4 each | tokens |
+///
+/// In a folder with a [`FolderKey`](crate::prefix::FolderKey) the digest of the key is a tag of it
+/// ([`Purpose::Name`](crate::prefix::Purpose)), and the header is followed by the 32 bytes of its
+/// own tag ([`Purpose::Entry`](crate::prefix::Purpose)).
 ///
 /// A parsed header may state anything; only [`id`](Self::id) ties it to a name.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Opening and creating files in a folder that only this user writes to.
+//! Opening and creating files in the folder, and the checks of it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -44,6 +44,27 @@ pub fn create_private(path: &Path) -> io::Result<File> {
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     options.open(path)
+}
+
+/// Lets the folder's group read a file, if the group may write to the folder and has the file too:
+/// those who share the folder. Others never can. Nothing happens on Windows.
+///
+/// # Errors
+/// Errors of the system.
+pub fn share_with_group(file: &File, folder: &Path) -> io::Result<()> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::{MetadataExt, PermissionsExt};
+        let folder = fs::metadata(folder)?;
+        // In a folder without the set-group-ID bit files have their user's first group, which may
+        // be that of everybody.
+        if folder.mode() & 0o020 != 0 && folder.gid() == file.metadata()?.gid() {
+            file.set_permissions(fs::Permissions::from_mode(0o640))?;
+        }
+    }
+    #[cfg(not(unix))]
+    let _ = (file, folder);
+    Ok(())
 }
 
 /// Refuses a folder that somebody else owns or may write to. Windows has no such bits; its folders

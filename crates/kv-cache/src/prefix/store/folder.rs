@@ -23,6 +23,8 @@ const TEMPORARY: &str = "tmp";
 #[derive(Debug)]
 pub(super) struct Folder {
     path: PathBuf,
+    /// Others write to it too: its content is authenticated.
+    is_shared: bool,
 }
 
 /// A file of the store as a listing of the folder shows it.
@@ -34,18 +36,21 @@ struct Listed {
 
 impl Folder {
     /// Opens the folder, or creates it for this user only, and removes files of interrupted writes.
-    /// A folder that somebody else owns or may write to is refused.
-    pub(super) fn open(path: PathBuf) -> Result<Self, PrefixError> {
+    /// A folder that somebody else owns or may write to is refused unless it `is_shared`.
+    pub(super) fn open(path: PathBuf, is_shared: bool) -> Result<Self, PrefixError> {
         let mut builder = fs::DirBuilder::new();
         #[cfg(unix)]
         std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
         builder.recursive(true).create(&path).map_err(failed("create", &path))?;
-        files::check_folder(&path)?;
-        let folder = Self { path };
+        if !is_shared {
+            files::check_folder(&path)?;
+        }
+        let folder = Self { path, is_shared };
         let now = SystemTime::now();
         for file in folder.list(TEMPORARY)? {
             if now.duration_since(file.modified).is_ok_and(|age| age >= ABANDONED_AFTER) {
-                remove(&file.path)?;
+                // One of another user may have to stay, and harms nobody.
+                let _ = remove(&file.path);
             }
         }
         Ok(folder)
@@ -67,7 +72,8 @@ impl Folder {
         let unique = RandomState::new().hash_one(id);
         let temporary = self.path.join(format!("{id}-{unique:016x}.{TEMPORARY}"));
         let path = self.path_of(id);
-        let written = write_synced(&temporary, parts, used)
+        let written = self
+            .write_synced(&temporary, parts, used)
             .map_err(failed("write", &temporary))
             .and_then(|()| publish(&temporary, &path, || self.sync()));
         if written.is_err() {
@@ -84,21 +90,26 @@ impl Folder {
     }
 
     /// Deletes the entries that were not used for longest, until at most `target_bytes` are left.
-    /// Returns how many entries were deleted, and the bytes that are left.
+    /// Returns how many entries were deleted, and the bytes that are left. An entry that cannot be
+    /// deleted, as one of another user may be, is an error only if the others do not suffice.
     pub(super) fn shrink(&self, target_bytes: u64) -> Result<(u64, u64), PrefixError> {
         let mut entries = self.list(ENTRY)?;
         entries.sort_by_key(|entry| entry.modified);
         let mut left = total(&entries);
-        let mut n_deleted = 0;
+        let (mut n_deleted, mut failure) = (0, None);
         for entry in entries {
             if left <= u128::from(target_bytes) {
-                break;
+                return Ok((n_deleted, saturated(left)));
             }
-            remove(&entry.path)?;
-            left -= u128::from(entry.bytes);
-            n_deleted += 1;
+            match remove(&entry.path) {
+                Ok(()) => {
+                    left -= u128::from(entry.bytes);
+                    n_deleted += 1;
+                }
+                Err(error) => failure = failure.or(Some(error)),
+            }
         }
-        Ok((n_deleted, saturated(left)))
+        failure.map_or(Ok((n_deleted, saturated(left))), Err)
     }
 
     /// The store's files with this extension. A file that another process deletes meanwhile is left
@@ -122,6 +133,18 @@ impl Folder {
         Ok(files)
     }
 
+    fn write_synced(&self, path: &Path, parts: &[&[u8]], used: SystemTime) -> io::Result<()> {
+        let mut file = files::create_private(path)?;
+        if self.is_shared {
+            files::share_with_group(&file, &self.path)?;
+        }
+        for part in parts {
+            file.write_all(part)?;
+        }
+        file.set_modified(used)?;
+        file.sync_all()
+    }
+
     /// Makes the names of renamed files survive a power cut.
     fn sync(&self) -> Result<(), PrefixError> {
         // Windows has no such call for folders.
@@ -140,15 +163,6 @@ fn is_ours(path: &Path, extension: &str) -> bool {
     let digits = stem.bytes().take_while(u8::is_ascii_hexdigit).count();
     let is_length_right = if extension == ENTRY { stem.len() == 64 } else { stem.len() > 64 };
     path.extension().is_some_and(|found| found == extension) && digits == 64 && is_length_right
-}
-
-fn write_synced(path: &Path, parts: &[&[u8]], used: SystemTime) -> io::Result<()> {
-    let mut file = files::create_private(path)?;
-    for part in parts {
-        file.write_all(part)?;
-    }
-    file.set_modified(used)?;
-    file.sync_all()
 }
 
 /// Gives a complete file its name, and makes the name durable. A file whose name may not survive is

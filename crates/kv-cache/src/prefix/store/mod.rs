@@ -6,7 +6,8 @@
 //! file's last modification.
 //!
 //! The folder has to be this user's own, writable by nobody else: checksums detect damage, not
-//! forgery. Entries are regular files; links are not followed, and pipes are not waited for.
+//! forgery. A folder that several users write to takes a [`FolderKey`] (ADR-0035). Entries are
+//! regular files; links are not followed, and pipes are not waited for.
 //!
 //! Several processes may share a folder. A file appears by renaming, complete or not at all; one
 //! that disappears while it is read stays readable.
@@ -14,6 +15,7 @@
 pub(super) mod entry;
 mod files;
 mod folder;
+pub(super) mod folder_key;
 mod size;
 
 use std::{
@@ -25,8 +27,9 @@ use std::{
 };
 
 pub use entry::{EntryHeader, EntryId, FORMAT_VERSION, Missing};
-pub use files::{create_private, open_regular};
+pub use files::{create_private, open_regular, share_with_group};
 use folder::Folder;
+use folder_key::{FolderKey, Purpose, TAG_BYTES};
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use size::FolderSize;
@@ -68,6 +71,7 @@ use crate::Result;
 #[derive(Debug)]
 pub struct PrefixStore {
     folder: Folder,
+    key: Option<FolderKey>,
     block_tokens: usize,
     limit_bytes: u64,
     size: Mutex<FolderSize>,
@@ -157,25 +161,72 @@ impl PrefixStore {
     /// sixteenth of the limit.
     ///
     /// # Errors
-    /// [`PrefixError::File`] if the folder cannot be created, listed or cleaned;
+    /// [`PrefixError::File`] if the folder cannot be created, listed or brought below the limit;
     /// [`PrefixError::ForeignFolder`] and [`PrefixError::SharedFolder`] if somebody else owns it or
     /// may write to it.
     ///
     /// # Panics
     /// If `block_tokens` is zero.
     pub fn open(folder: impl Into<PathBuf>, block_tokens: usize, limit_bytes: u64) -> Result<Self> {
+        Self::open_with(folder.into(), block_tokens, limit_bytes, None)
+    }
+
+    /// Opens the store in a folder that others may own or write to: entries without a tag of `key`
+    /// are ignored like damaged ones, and those of other keys, or of none, are not found.
+    ///
+    /// Users who may write to the folder can still delete entries and take its room. Entries are
+    /// readable to the folder's group if it may write to the folder, and has them too (set-group-ID
+    /// bit).
+    ///
+    /// # Errors
+    /// [`PrefixError::File`] as [`open`](Self::open).
+    ///
+    /// # Panics
+    /// If `block_tokens` is zero.
+    pub fn open_shared(
+        folder: impl Into<PathBuf>,
+        block_tokens: usize,
+        limit_bytes: u64,
+        key: &FolderKey,
+    ) -> Result<Self> {
+        Self::open_with(folder.into(), block_tokens, limit_bytes, Some(key.clone()))
+    }
+
+    fn open_with(
+        folder: PathBuf,
+        block_tokens: usize,
+        limit_bytes: u64,
+        key: Option<FolderKey>,
+    ) -> Result<Self> {
         assert!(block_tokens > 0, "a block has at least one token");
-        let folder = Folder::open(folder.into())?;
+        let folder = Folder::open(folder, key.is_some())?;
         let (n_deleted, used_bytes) = folder.shrink(limit_bytes)?;
         let counters = Counters { deleted_blocks: AtomicU64::new(n_deleted), ..Counters::default() };
         let size = Mutex::new(FolderSize::listed(used_bytes));
-        Ok(Self { folder, block_tokens, limit_bytes, size, counters })
+        Ok(Self { folder, key, block_tokens, limit_bytes, size, counters })
     }
 
     /// The folder. Other files in it are left alone.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.folder.path()
+    }
+
+    /// The key of a shared folder.
+    #[must_use]
+    pub fn key(&self) -> Option<&FolderKey> {
+        self.key.as_ref()
+    }
+
+    /// The digest that names of files are made of: with a key, nobody else can make it.
+    fn digest_of(&self, key: &PrefixKey) -> [u8; 32] {
+        let digest = key.digest();
+        self.key.as_ref().map_or(digest, |key| key.tag(Purpose::Name, &digest))
+    }
+
+    /// Bytes of a header, with its tag if there is a key.
+    fn header_bytes(&self) -> usize {
+        EntryHeader::bytes(self.block_tokens) + if self.key.is_some() { TAG_BYTES } else { 0 }
     }
 
     /// Stores the last block of the prefix `tokens`. The blocks before it may be stored before,
@@ -193,7 +244,7 @@ impl PrefixStore {
         let n_blocks = tokens.len() / self.block_tokens;
         let is_whole = n_blocks > 0 && tokens.len() == n_blocks * self.block_tokens;
         assert!(is_whole, "put: {} tokens in blocks of {}", tokens.len(), self.block_tokens);
-        let last = entry::places(key.digest(), tokens, self.block_tokens).last();
+        let last = entry::places(self.digest_of(key), tokens, self.block_tokens).last();
         self.write(&last.expect("the prefix has at least one block"), payload)
     }
 
@@ -201,7 +252,7 @@ impl PrefixStore {
     /// `skip_blocks` on: what [`write`](Self::write) takes, now or later.
     #[must_use]
     pub fn missing(&self, key: &PrefixKey, tokens: &[u32], skip_blocks: usize) -> Vec<Missing> {
-        let places = entry::places(key.digest(), tokens, self.block_tokens).skip(skip_blocks);
+        let places = entry::places(self.digest_of(key), tokens, self.block_tokens).skip(skip_blocks);
         places.filter(|place| !self.holds(place.id())).collect()
     }
 
@@ -223,7 +274,10 @@ impl PrefixStore {
         payload.iter().for_each(|part| hash.update(part));
         let payload_bytes = payload.iter().map(|part| part.len() as u64).sum();
         let header = block.header(payload_bytes, hash.finalize().into());
-        let encoded = header.encode();
+        let mut encoded = header.encode();
+        if let Some(key) = &self.key {
+            encoded.extend(key.tag(Purpose::Entry, &encoded));
+        }
         let parts: Vec<&[u8]> = [encoded.as_slice()].into_iter().chain(payload.iter().copied()).collect();
         let bytes = encoded.len() as u64 + payload_bytes;
         self.make_room(bytes)?;
@@ -254,7 +308,7 @@ impl PrefixStore {
         let mut found = Found::default();
         for key in key.visible() {
             let mut chain = Vec::new();
-            let ids = entry::chain(key.digest(), wanted, self.block_tokens);
+            let ids = entry::chain(self.digest_of(&key), wanted, self.block_tokens);
             for (at, (_, id)) in ids.enumerate().skip(skip_blocks) {
                 match self.open_entry(id) {
                     Ok(Some((file, header))) => {
@@ -363,7 +417,7 @@ impl PrefixStore {
             Err(error) => return Err(Fault::Unreadable(error)),
         };
         let found = file.metadata().map_err(Fault::Unreadable)?.len();
-        let header_bytes = EntryHeader::bytes(self.block_tokens) as u64;
+        let header_bytes = self.header_bytes() as u64;
         let mut bytes = Vec::new();
         (&mut file).take(header_bytes).read_to_end(&mut bytes).map_err(Fault::Unreadable)?;
         let header = EntryHeader::parse(&bytes)?;
@@ -371,6 +425,12 @@ impl PrefixStore {
         // ones.
         if header.id() != id {
             return Err(Fault::Foreign);
+        }
+        if let Some(key) = &self.key {
+            let (header, tag) = bytes.split_at(EntryHeader::bytes(header.tokens.len()));
+            if !key.verify(Purpose::Entry, header, tag) {
+                return Err(Fault::Tag);
+            }
         }
         let expected = header_bytes.saturating_add(header.payload_bytes);
         if found != expected {

@@ -253,7 +253,7 @@ struct Known {
     used: u64,
 }
 
-/// Where the blocks of `n_tokens` tokens end.
+/// Ends of the blocks of `n_tokens` tokens, in tokens.
 fn ends(n_tokens: usize) -> impl Iterator<Item = usize> {
     (0..n_tokens.div_ceil(BLOCK)).map(move |i| ((i + 1) * BLOCK).min(n_tokens))
 }

@@ -8,7 +8,7 @@ use super::{Encoder, Token, Tokens, as_id, kind, merges, not_expressible, vocab}
 use crate::error::Result;
 use crate::hf::fields::Fields;
 
-/// Whether a definition is of this kind.
+/// True for byte-level BPE: merges, a byte-level pre-tokenizer, and no byte fallback.
 pub(super) fn is_byte_level(definition: &Fields<'_>) -> Result<bool> {
     let Some(model) = definition.object("model")? else { return Ok(false) };
     // Older files name no type.

@@ -69,7 +69,7 @@ impl Tokens {
     }
 }
 
-/// What the encoder needs beside the tokens.
+/// Encoder settings beside the tokens.
 enum Encoder {
     /// Byte-level BPE: the name of the pre-tokenizer, and the merges.
     ByteLevel { pre: &'static str, merges: Vec<String> },
@@ -219,7 +219,7 @@ fn added_token(token: &Added) -> Token {
     }
 }
 
-/// Whether a token is a marker although its file does not say so, as some of `DeepSeek`, Command R
+/// True if a token is a marker although its file does not say so, as some of `DeepSeek`, Command R
 /// and Gemma do not.
 fn looks_special(text: &str) -> bool {
     let within = |start: &str, end: &str| text.starts_with(start) && text.ends_with(end);

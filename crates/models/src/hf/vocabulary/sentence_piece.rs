@@ -41,7 +41,7 @@ pub(super) fn read_model(bytes: &[u8], tokens: &mut Tokens) -> Result<Encoder> {
             _ => {}
         }
     }
-    // How the pieces were made comes after them, so a file that broke off lacks it.
+    // The trainer settings come after the pieces, so a truncated file lacks them.
     if id == 0 || !has_kind {
         return Err(damaged());
     }
@@ -74,7 +74,7 @@ fn read_piece(bytes: &[u8]) -> Result<Token> {
 fn check_kind(trainer: &[u8]) -> Result<()> {
     const MODEL_TYPE: u32 = 3;
     const BPE: u64 = 2;
-    // What stands in the format where nothing stands in the file.
+    // Default of the format for a field that is absent.
     let mut found = 1;
     for field in Message::new(trainer) {
         if let (MODEL_TYPE, Field::Varint(number)) = field.ok_or_else(damaged)? {
@@ -120,7 +120,7 @@ pub(super) fn read_json(definition: &Fields<'_>, tokens: &mut Tokens) -> Result<
     })
 }
 
-/// Whether a normalizer puts a space before a text. One that does more than mark spaces cannot be
+/// True if a normalizer puts a space before a text. One that does more than mark spaces cannot be
 /// expressed.
 fn prepends(normalizer: Option<&Value>) -> Result<bool> {
     let Some(normalizer) = normalizer else { return Ok(false) };

@@ -10,7 +10,7 @@ use super::{Added, as_id};
 use crate::error::Result;
 use crate::hf::fields::Fields;
 
-/// What the files call a special token, and what its key is called.
+/// Names of special tokens in the files, and in metadata keys.
 const NAMES: [(&str, &str); 7] = [
     ("bos", "bos"),
     ("eos", "eos"),
@@ -77,7 +77,8 @@ impl Specials<'_> {
         }
     }
 
-    /// Whether texts begin (`first`) or end with a special token, if the files say so.
+    /// Returns true if texts begin (`first`) or end with a special token; `None` if the files do
+    /// not say.
     fn is_added(&self, name: &str, first: bool) -> Result<Option<bool>> {
         let processor = self.definition.and_then(|definition| definition.get("post_processor"));
         if let Some(token) = processor.and_then(|processor| edge_token(processor, first)) {

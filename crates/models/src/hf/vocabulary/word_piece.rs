@@ -7,13 +7,13 @@ use super::{Encoder, Token, Tokens, as_id, kind, not_expressible, vocab};
 use crate::error::Result;
 use crate::hf::fields::Fields;
 
-/// What published definitions put before a piece within a word, and what readers of GGUF expect.
+/// Prefix of a piece within a word, in published definitions and for readers of GGUF.
 const WITHIN: &str = "##";
 
 /// The longest word that is cut, in characters, likewise.
 const LONGEST_WORD: usize = 100;
 
-/// Whether a definition is of this kind.
+/// True for a `WordPiece` model.
 pub(super) fn is_word_piece(definition: &Fields<'_>) -> Result<bool> {
     let Some(model) = definition.object("model")? else { return Ok(false) };
     Ok(model.text("type")? == Some("WordPiece"))

@@ -1,4 +1,5 @@
-//! Which of candle's models a folder is, what of it candle computes, and up to which length.
+//! Model families that candle runs, detected from a folder's configuration, and their limits:
+//! context length and the features candle leaves out.
 
 use ruvllm_kernels::rope::{RopeConfig, RopeScaling};
 use ruvllm_models::ModelConfig;
@@ -42,7 +43,7 @@ impl Family {
     /// The family of a folder whose configuration file is `json`.
     ///
     /// # Errors
-    /// What candle lacks for it.
+    /// Description of the feature that candle lacks.
     pub(super) fn of(config: &ModelConfig, json: &Map<String, Value>) -> Result<Self, String> {
         let family = match config.architecture.as_str() {
             "llama" if is_mistral(json) => Self::Mistral,
@@ -130,7 +131,8 @@ impl Family {
         }
     }
 
-    /// What the queries are multiplied by, so that scores get the model's own scale.
+    /// Factor on the query weights that gives candle's attention the model's own scale; `None` if
+    /// it is 1.
     pub(super) fn query_factor(&self, config: &ModelConfig) -> Option<QueryFactor> {
         let scale = f64::from(config.decoder.attention_scale) * (config.head_dim as f64).sqrt();
         let (matrix, longer) = match (self, &config.rope.scaling) {
@@ -154,15 +156,15 @@ impl Family {
     }
 }
 
-/// Whether the folder is a Mistral, whose GGUF architecture is that of Llama.
+/// True if the folder is a Mistral, whose GGUF architecture is that of Llama.
 fn is_mistral(json: &Map<String, Value>) -> bool {
     let class = json.get("architectures").and_then(|classes| classes.get(0));
     let name = class.or_else(|| json.get("model_type")).and_then(Value::as_str);
     name.is_some_and(|name| name.to_ascii_lowercase().starts_with("mistral"))
 }
 
-/// What the reader of folders made divisors of. It has checked the fields, and has the same
-/// defaults.
+/// Parameters of Llama 3 RoPE scaling, read again from the folder's JSON because the configuration
+/// keeps only the divisors. The folder's reader has checked the fields and has the same defaults.
 fn read_llama3(config: &ModelConfig, json: &Map<String, Value>) -> Option<Llama3> {
     config.rope.frequency_divisors.as_ref()?;
     let rope = ["rope_parameters", "rope_scaling"].iter().find_map(|key| json.get(*key)?.as_object())?;

@@ -23,13 +23,13 @@ use super::{BackendSession, InferenceBackend};
 use crate::codec::TextCodec;
 use crate::error::{Error, Result};
 
-/// What people call the backend.
+/// Name of the backend in messages.
 const NAME: &str = "candle";
 
 /// Longest context without being asked for more. Candle keeps masks of the square of the length.
 const USUAL_CONTEXT: usize = 8192;
 
-/// How candle runs a model. It computes in F32 and takes as many threads as it finds, or as
+/// Options of the candle backend. It computes in F32 and takes as many threads as it finds, or as
 /// `RAYON_NUM_THREADS` says.
 #[derive(Debug, Clone)]
 pub struct CandleOptions {
@@ -38,7 +38,7 @@ pub struct CandleOptions {
     pub context: Option<usize>,
     /// Prompt tokens per forward pass; also how often a prefill can be cancelled. Default 512.
     pub prefill_chunk: usize,
-    /// What computes. Default: the CPU.
+    /// Compute device. Default: the CPU.
     pub device: CandleDevice,
 }
 
@@ -48,7 +48,7 @@ impl Default for CandleOptions {
     }
 }
 
-/// What computes.
+/// Compute device of candle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CandleDevice {

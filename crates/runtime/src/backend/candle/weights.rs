@@ -39,7 +39,7 @@ impl Weights {
         Ok(Self { tensors: Arc::new(Mutex::new(tensors)), device: device.clone() })
     }
 
-    /// Whether the embedding makes the logits.
+    /// True if the output projection shares the embedding's weights.
     pub(super) fn is_tied(&self) -> bool {
         !self.tensors.lock().contains_key(HEAD)
     }
@@ -52,7 +52,7 @@ impl Weights {
         }
     }
 
-    /// What candle's models take their weights from.
+    /// Builder through which candle's models take the tensors, as F32.
     pub(super) fn builder(&self) -> VarBuilder<'static> {
         VarBuilder::from_backend(Box::new(self.clone()), DType::F32, self.device.clone())
     }

@@ -22,7 +22,7 @@ pub(super) enum Phase {
     Decode,
 }
 
-/// What passes are made of.
+/// Model, device and memory of all passes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Parts<'a> {
     pub(super) gpu: &'a Gpu,
@@ -112,10 +112,10 @@ impl Parts<'_> {
 struct Builder<'a> {
     parts: Parts<'a>,
     phase: Phase,
-    /// Those of the pass, then the last one.
+    /// Rows of the pass, then the last one.
     rows: Arc<Rows>,
     operands: &'a Operands,
-    /// What is to be added to the residual stream.
+    /// Output of a branch that is still to be added to the residual stream.
     pending: Option<Buffer>,
     launches: Vec<Dispatch>,
 }

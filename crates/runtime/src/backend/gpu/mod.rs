@@ -37,7 +37,7 @@ use crate::options::ModelSource;
 /// Longest context without being asked for more: its keys and values are allocated at load.
 const USUAL_CONTEXT: usize = 8192;
 
-/// How the GPU backend runs a model.
+/// Options of the GPU backend.
 #[derive(Debug, Clone)]
 pub struct GpuOptions {
     /// Position or part of the name of the adapter; `None` = the best one.

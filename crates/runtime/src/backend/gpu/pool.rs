@@ -110,7 +110,7 @@ impl Angles {
         })
     }
 
-    /// Whether sequences of at most `capacity` tokens have the second set of frequencies.
+    /// True if sequences of at most `capacity` tokens have the second set of frequencies.
     pub(super) fn is_long(&self, capacity: usize) -> bool {
         self.long.as_ref().is_some_and(|(length, _)| capacity > *length)
     }

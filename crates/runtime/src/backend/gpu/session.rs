@@ -50,7 +50,7 @@ impl<'b> GpuSession<'b> {
     /// meanwhile: `on_token` must not use any of this backend.
     ///
     /// # Errors
-    /// Those of [`forward`](BackendSession::forward).
+    /// Errors of [`forward`](BackendSession::forward).
     pub fn greedy(
         &mut self,
         prompt: &[TokenId],

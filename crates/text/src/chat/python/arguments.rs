@@ -7,7 +7,7 @@ use minijinja::{
 
 use super::values::to_str;
 
-/// What is left of the arguments of a call. Parameters are asked for in their order.
+/// Remaining arguments of a call. Parameters are asked for in their order.
 pub(super) struct Arguments {
     by_place: std::vec::IntoIter<Value>,
     by_name: Kwargs,
@@ -22,7 +22,7 @@ impl Arguments {
         Ok(Self { by_place: by_place.into_iter(), by_name })
     }
 
-    /// Those of a filter or function.
+    /// Arguments of a filter or function.
     pub(super) fn of(args: Rest<ValueOrKwargs>) -> Result<Self, Error> {
         Self::new(&args.into_values())
     }
@@ -59,7 +59,7 @@ impl Arguments {
         self.value(name)?.ok_or_else(missing)
     }
 
-    /// What is left: by place and by name.
+    /// Returns the remaining arguments: by position and by name.
     pub(super) fn rest(self) -> (Vec<Value>, Kwargs) {
         (self.by_place.collect(), self.by_name)
     }

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::chat::bounds::{self, VALUE_WORK, work, worked};
 
-/// What a call does with what it is given.
+/// Cost model of a call: the work charged for its arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cost {
     /// Looks at its texts, and at nothing in lists.

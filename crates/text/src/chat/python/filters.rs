@@ -124,8 +124,8 @@ pub(super) fn trim(value: &Value, chars: Option<&str>) -> Result<String, Error> 
     Ok(strip(&to_str(value)?, chars, true, true).to_owned())
 }
 
-/// What a `for` loop goes through: the characters of a string as a list, other values as they are.
-/// `text_bytes` is what a pass of the loop may write beside values.
+/// Iterable of a `for` loop: the characters of a string as a list, other values as they are.
+/// `text_bytes` is the number of bytes that a pass of the loop may write beside values.
 pub(in crate::chat) fn characters(value: Value, text_bytes: usize) -> Result<Value, Error> {
     let items = match value.as_str() {
         Some(text) => {

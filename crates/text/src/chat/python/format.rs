@@ -1,5 +1,4 @@
-//! How Python writes values into texts: the operator `%` and the filter `format`, and the method
-//! `format`.
+//! Python's string formatting: the operator `%` and the filter `format`, and the method `format`.
 
 use std::borrow::Cow;
 
@@ -20,7 +19,7 @@ use crate::chat::{
     origin::{Places, has_marks, plain_text},
 };
 
-/// What a place in a format counts, beside what is written there.
+/// Bytes charged for a placeholder, beside its output.
 const PLACE_BYTES: usize = 64;
 
 fn invalid(message: impl Into<Cow<'static, str>>) -> Error {
@@ -57,7 +56,7 @@ fn percent(format: &Value, values: &Value) -> Result<Value, Error> {
     let mut out = String::new();
     let (plain, mut places) = Places::new(&text);
     let mut rest = &*plain;
-    // How much of the text was written.
+    // Bytes of the text already written.
     let mut written = 0;
     while let Some(at) = rest.find('%') {
         let start = places.of(plain.len() - rest.len() + at);
@@ -99,7 +98,7 @@ struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// What follows a `%`, and the text behind it.
+    /// Parses the placeholder behind a `%`; returns it and the text after it.
     fn parse(mut rest: &'a str) -> Option<(Self, &'a str)> {
         let mut key = None;
         if let Some(inner) = rest.strip_prefix('(') {
@@ -152,8 +151,8 @@ impl<'a> Place<'a> {
     }
 }
 
-/// What a number was written as. A number can stand for a character (`%c`), which is none of the
-/// template.
+/// Text of a formatted number. A number can stand for a character (`%c`), which must be none of the
+/// template's.
 fn as_text(text: String) -> Result<String, Error> {
     if has_marks(&text) {
         return Err(invalid("the number of a character is too large"));
@@ -207,11 +206,11 @@ pub(super) fn format_method(text: &str, args: &[Value]) -> Result<Value, Error> 
     Fields { by_place, by_name, next: 0 }.write(text, 2).map(Value::from)
 }
 
-/// What the fields of a format like `{name!r:>5}` stand for.
+/// Arguments for the fields of a format like `{name!r:>5}`.
 struct Fields {
     by_place: Vec<Value>,
     by_name: Kwargs,
-    /// Which of `by_place` a field without a name is.
+    /// Index in `by_place` of the next field without a name.
     next: usize,
 }
 
@@ -223,7 +222,7 @@ impl Fields {
         let mut out = String::new();
         let (plain, mut places) = Places::new(format);
         let mut rest = &*plain;
-        // How much of the format was written.
+        // Bytes of the format already written.
         let mut done = 0;
         while let Some(at) = rest.find(['{', '}']) {
             let mark = &rest[at..];

@@ -38,7 +38,7 @@ pub(in crate::chat) fn unknown_method(
         if let Some(result) = string_method(text, method, args) {
             return result.and_then(checked);
         }
-        // What is left asks for the kinds of characters.
+        // The remaining methods inspect the class of characters.
         let text = Value::from(plain_text(text));
         return minijinja_contrib::pycompat::unknown_method_callback(state, &text, method, args);
     }
@@ -121,7 +121,7 @@ fn string_method(text: &str, method: &str, args: &[Value]) -> Option<Result<Valu
     })
 }
 
-/// Where a separator is in a text, at most `max` times.
+/// Byte ranges of a separator in a text, at most `max`.
 fn cuts(text: &str, separator: &str, max: usize, from_right: bool) -> Vec<Range<usize>> {
     let (plain, mut places) = Places::new(text);
     let separator = plain_text(separator);

@@ -61,7 +61,7 @@ fn slice_of_text(text: &str, start: Option<i64>, stop: Option<i64>, step: i64) -
 /// The places that a slice of a sequence with `len` items has.
 fn indices(len: usize, start: Option<i64>, stop: Option<i64>, step: i64) -> Result<Vec<usize>, Error> {
     let len = i64::try_from(len).unwrap_or(i64::MAX);
-    // Where places end at either side, and where a bound that is not given lies.
+    // Clamping limits of indices, and the defaults of absent bounds.
     let (lowest, highest) = if step < 0 { (-1, len - 1) } else { (0, len) };
     let place = |bound: Option<i64>, missing: i64| match bound {
         Some(bound) if bound < 0 => bound.saturating_add(len).max(lowest),

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use crate::chat::origin::{has_marks, map_chars, plain};
 
-/// What Python takes for white space.
+/// True for white space in Python.
 pub(super) fn is_space(c: char) -> bool {
     c.is_whitespace() || matches!(c, '\u{1C}'..='\u{1F}')
 }
@@ -32,7 +32,7 @@ pub(super) fn capitalize(text: &str) -> String {
     upper(first) + &lower(rest)
 }
 
-/// What fills a text up to a width in characters. A width beyond [`MAX_WIDTH`] counts as that.
+/// Padding of a text to a width in characters, at most [`MAX_WIDTH`].
 pub(super) fn fill(text: &str, width: usize, with: char) -> String {
     let missing = width.min(MAX_WIDTH).saturating_sub(text.chars().count());
     std::iter::repeat_n(with, missing).collect()

@@ -63,7 +63,7 @@ fn add_two(state: &State, left: &Value, right: &Value, escapes: bool) -> Result<
     }
 }
 
-/// What making a copy of a value takes.
+/// Bytes charged for a copy of a value.
 fn size_of_copy(value: &Value) -> usize {
     match value.as_str() {
         Some(text) => text.len(),

@@ -50,7 +50,7 @@ pub(super) fn string(value: &Value) -> Result<Value, Error> {
     if value.as_str().is_some() { Ok(value.clone()) } else { to_str(value).map(Value::from) }
 }
 
-/// What is at a path such as `function.name` or `0` in a value.
+/// Value at a path such as `function.name` or `0`.
 pub(super) fn at_path(value: &Value, path: &str) -> Option<Value> {
     plain_text(path).split('.').try_fold(value.clone(), |value, part| match part.parse::<usize>() {
         Ok(at) => value.get_item_by_index(at).ok(),
@@ -108,7 +108,7 @@ fn write_repr(value: &Value, out: &mut String) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether a value is a tuple in Python.
+/// True if a value is a tuple in Python.
 pub(super) fn is_tuple(value: &Value) -> bool {
     value.downcast_object_ref::<Tuple>().is_some() || value.downcast_object_ref::<Group>().is_some()
 }

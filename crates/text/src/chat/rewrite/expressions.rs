@@ -14,7 +14,7 @@ use super::{
 };
 use crate::chat::origin;
 
-/// Where literals go that are arguments of a filter.
+/// Use of literals that are arguments of a filter.
 pub(super) fn use_in_filter(name: &str) -> Use {
     match name {
         "default" | "d" | "replace" | "join" | "format" | "indent" | "truncate" => Use::Written,
@@ -22,7 +22,7 @@ pub(super) fn use_in_filter(name: &str) -> Use {
     }
 }
 
-/// Where literals go that are arguments of a method.
+/// Use of literals that are arguments of a method.
 fn use_in_method(name: &str) -> Use {
     match name {
         "replace" | "format" | "get" | "cycle" => Use::Written,
@@ -30,7 +30,7 @@ fn use_in_method(name: &str) -> Use {
     }
 }
 
-/// Where literals go that are arguments of a function. Macros are functions too.
+/// Use of literals that are arguments of a function. Macros are functions too.
 fn use_in_function(name: &str) -> Use {
     match name {
         "range" | "strftime_now" | "raise_exception" => Use::Compared,
@@ -260,20 +260,19 @@ impl Rewriter<'_> {
         self.insert(span.end_offset as usize, end);
     }
 
-    /// Where a character is, if only brackets that close around what ends at `from`, and white
-    /// space, come before it.
+    /// Offset of a character, if only closing brackets and white space stand between `from` and it.
     fn find(&self, from: usize, wanted: char) -> Option<usize> {
         let rest = self.source.get(from..)?;
         let at = rest.find(|c: char| !(c == ')' || c.is_whitespace()))?;
         rest[at..].starts_with(wanted).then_some(from + at)
     }
 
-    /// Whether no bracket closes between two places.
+    /// True if no bracket closes between two offsets.
     fn is_bare(&self, from: usize, to: usize) -> bool {
         self.source.get(from..to).is_some_and(|between| !between.contains(')'))
     }
 
-    /// Where the brackets and colons of a slice are.
+    /// Offsets of the brackets and colons of a slice.
     fn places(&self, slice: &Spanned<Slice<'_>>) -> Option<(usize, usize, Option<usize>, usize)> {
         let open = self.find(end_of(&slice.expr), '[')?;
         let first = self.find(slice.start.as_ref().map_or(open + 1, end_of), ':')?;

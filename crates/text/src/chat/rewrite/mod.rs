@@ -4,9 +4,9 @@
 //! * Text between tags and string literals that can get into the prompt are written with the
 //!   template's own characters (`origin`). Literals that something is compared with, or found by,
 //!   stay plain.
-//! * What is compared, searched in or looked up goes through filters that count the work and see
+//! * Operands of comparisons, searches and look-ups go through filters that count the work and see
 //!   plain characters: [`PLAIN`], [`ITEM`].
-//! * What is made goes through [`CHECKED`], [`LITERAL`] and [`STORED`], which count it. (Results of
+//! * New values go through [`CHECKED`], [`LITERAL`] and [`STORED`], which count them. (Results of
 //!   filters, tests and methods are counted where those are.)
 //! * Slices, sums, `~` and `%` become filters: the engine has them otherwise or not at all.
 
@@ -67,7 +67,7 @@ pub(super) struct Rewritten {
 /// Rewrites a source whose nesting was checked. Lines stay where they are.
 ///
 /// # Errors
-/// Those of the parser, and a syntax error for statements that Jinja2 as transformers runs it has
+/// Errors of the parser, and a syntax error for statements that Jinja2 as transformers runs it has
 /// not.
 pub(super) fn rewrite(source: &str, syntax: SyntaxConfig) -> Result<Rewritten, Error> {
     let mut rewriter = Rewriter { source, marks: Vec::new(), text_bytes: 0, refused: None };
@@ -77,8 +77,8 @@ pub(super) fn rewrite(source: &str, syntax: SyntaxConfig) -> Result<Rewritten, E
         return Err(Error::new(ErrorKind::SyntaxError, message));
     }
     let mut marks = rewriter.marks;
-    // What belongs to an inner expression comes before what belongs to the one around it; the order
-    // of insertion says which is which where two end in one place.
+    // Marks of an inner expression come before those of the one around it; with equal offsets the
+    // order of insertion decides.
     marks.sort_by_key(|mark| mark.at);
     let mut out = String::with_capacity(source.len() * 4 + 16 * marks.len());
     let mut at = 0;
@@ -91,7 +91,7 @@ pub(super) fn rewrite(source: &str, syntax: SyntaxConfig) -> Result<Rewritten, E
     Ok(Rewritten { source: out, text_bytes: rewriter.text_bytes })
 }
 
-/// Whether a template has filters that mark a text as safe. Jinja2 escapes what is added to such a
+/// True if a template has filters that mark a text as safe. Jinja2 escapes what is added to such a
 /// text, also where it escapes nothing else.
 pub(super) fn escapes(source: &str) -> bool {
     source.split('|').skip(1).any(|filter| {
@@ -101,7 +101,7 @@ pub(super) fn escapes(source: &str) -> bool {
     })
 }
 
-/// What is to be put into a template.
+/// Insertion into a template.
 struct Mark {
     at: usize,
     /// Bytes that it takes the place of.
@@ -109,7 +109,7 @@ struct Mark {
     text: Cow<'static, str>,
 }
 
-/// Where the value of an expression goes.
+/// Destination of an expression's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Use {
     /// Perhaps into the prompt: literals are the template's text.

@@ -1,17 +1,17 @@
-//! Where expressions are in a source, and which of them say what they are.
+//! Byte offsets of expressions in a source, and classes of expressions.
 
 use minijinja::machinery::{
     Span,
     ast::{BinOpKind, Expr, UnaryOpKind},
 };
 
-/// Where an expression ends, without brackets around it.
+/// End of an expression, without brackets around it.
 pub(super) fn end_of(expression: &Expr<'_>) -> usize {
     expression.span().end_offset as usize
 }
 
-/// Where an expression starts. Brackets that open there may be before or behind the place: which
-/// of them a further one joins makes no difference.
+/// Start of an expression. Brackets that open there may be before or behind the offset: it makes no
+/// difference which of them a further one joins.
 pub(super) fn start_of(expression: &Expr<'_>) -> usize {
     let own = expression.span().start_offset as usize;
     match expression {
@@ -31,7 +31,7 @@ pub(super) fn start_of(expression: &Expr<'_>) -> usize {
     }
 }
 
-/// Where a chain of slices, attributes, items and calls starts. Of several things that follow an
+/// Start of a chain of slices, attributes, items and calls. Of several things that follow an
 /// operand, the first has the span that starts there.
 fn start_of_chain(mut expression: &Expr<'_>) -> Option<usize> {
     let mut span: Option<Span> = None;
@@ -46,7 +46,7 @@ fn start_of_chain(mut expression: &Expr<'_>) -> Option<usize> {
     }
 }
 
-/// Whether a tuple has brackets of its own.
+/// True if a tuple has brackets of its own.
 pub(super) fn has_brackets(expression: &Expr<'_>) -> bool {
     match expression {
         Expr::Tuple(tuple) => {
@@ -70,7 +70,7 @@ pub(super) fn is_comparison(operator: BinOpKind) -> bool {
     )
 }
 
-/// Whether the compiler can tell the value.
+/// True if the compiler can compute the value.
 pub(super) fn is_constant(expression: &Expr<'_>) -> bool {
     match expression {
         Expr::Const(_) => true,
@@ -87,8 +87,8 @@ pub(super) fn is_constant(expression: &Expr<'_>) -> bool {
     }
 }
 
-/// Whether the value is a number, a truth value or none, so that nothing that it is compared with
-/// is looked at closely.
+/// True if the value is a number, a truth value or none, so that comparing with it takes constant
+/// work.
 pub(super) fn is_small(expression: &Expr<'_>) -> bool {
     match expression {
         Expr::Const(constant) => constant.value.as_str().is_none(),

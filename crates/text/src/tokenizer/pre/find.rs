@@ -64,7 +64,7 @@ pub fn name(definition: &Value, ignores_merges: bool) -> Result<&'static str> {
     })
 }
 
-/// Where the pieces of a text end.
+/// Ends of the pieces of a text, in bytes.
 fn cuts(pre_tokenizer: &PreTokenizer, text: &str) -> Vec<usize> {
     let mut ends = Vec::new();
     pre_tokenizer.split(text, &mut |piece| ends.push(ends.last().copied().unwrap_or(0) + piece.len()));

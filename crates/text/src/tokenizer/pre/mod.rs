@@ -45,12 +45,12 @@ impl PreTokenizer {
         Ok(Self { cuts, ignore_merges: rules.ignore_merges, add_bos: rules.add_bos })
     }
 
-    /// Whether a piece that is a token as a whole is not built by merges.
+    /// True if a piece that is a token as a whole is not built by merges.
     pub(crate) fn ignores_merges(&self) -> bool {
         self.ignore_merges
     }
 
-    /// Whether texts begin with a BOS token unless the file says otherwise.
+    /// True if texts begin with a BOS token by default.
     pub(crate) fn adds_bos(&self) -> bool {
         self.add_bos
     }
@@ -130,7 +130,7 @@ fn cased_class() -> String {
     CASED.iter().map(|(first, last)| format!(r"\x{{{first:X}}}-\x{{{last:X}}}")).collect()
 }
 
-/// Whether a value of `tokenizer.ggml.pre` is that of a vocabulary over characters, not over bytes.
+/// True if a value of `tokenizer.ggml.pre` is that of a vocabulary over characters, not over bytes.
 pub(crate) fn is_over_characters(name: &str) -> bool {
     OVER_CHARACTERS.contains(&name)
 }

@@ -3,7 +3,7 @@
 //! The patterns are those of the models' own tokenizer files. Look-aheads in them are written as an
 //! [`After`], so that a linear-time matcher can run the rest.
 
-/// What happens to the end of a match.
+/// Treatment of the end of a match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum After {
     /// Nothing.
@@ -26,7 +26,7 @@ pub(super) enum After {
 /// One cut of the text; pieces and the gaps between matches go to the next cut.
 pub(super) type Cut = (&'static str, After);
 
-/// What a pre-tokenizer type stands for.
+/// Rules of a pre-tokenizer type.
 #[derive(Debug)]
 pub(super) struct Rules {
     /// Values of `tokenizer.ggml.pre`.
@@ -34,7 +34,7 @@ pub(super) struct Rules {
     pub(super) cuts: &'static [Cut],
     /// A piece that is a token as a whole is not built by merges.
     pub(super) ignore_merges: bool,
-    /// Whether texts begin with a BOS token unless the file says otherwise.
+    /// Texts begin with a BOS token by default.
     pub(super) add_bos: bool,
 }
 

@@ -1,0 +1,126 @@
+//! Jobs of several callers that panic on callers and workers, round after round.
+//!
+//! The number of rounds follows the number of generated cases (`PROPTEST_CASES`); `cargo xtask
+//! sanitize thread --seconds N` repeats these tests under the thread sanitizer.
+
+use std::mem::forget;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use proptest::test_runner::Config;
+use ruvllm_testkit::Random;
+
+use super::panics::{Payload, discard};
+use super::{INSIDE, ThreadPool};
+
+/// End of one ticket.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Returns,
+    /// A payload as of `panic!`, without its message on the terminal.
+    Text,
+    /// A payload whose drop panics with another such payload.
+    Bomb,
+    /// A payload whose drop runs a job on the same pool.
+    Job,
+    /// A job within the job whose tickets throw bombs.
+    Nested,
+}
+
+const ENDS: [End; 5] = [End::Returns, End::Text, End::Bomb, End::Job, End::Nested];
+
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        resume_unwind(Box::new(Bomb));
+    }
+}
+
+/// Counts its drops and uses the pool in them, as a destructor of foreign code may.
+struct JobInDrop {
+    pool: &'static ThreadPool,
+    drops: &'static AtomicUsize,
+}
+
+impl Drop for JobInDrop {
+    fn drop(&mut self) {
+        self.pool.run(&|_| {});
+        self.drops.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Rounds of a test that has `rounds` with the usual number of cases.
+fn scaled(rounds: u32) -> u32 {
+    (rounds * Config::default().cases / 256).max(1)
+}
+
+fn finish(pool: &'static ThreadPool, drops: &'static AtomicUsize, end: End) {
+    match end {
+        End::Returns => {}
+        End::Text => resume_unwind(Box::new("a ticket fails")),
+        End::Bomb => resume_unwind(Box::new(Bomb)),
+        End::Job => resume_unwind(Box::new(JobInDrop { pool, drops })),
+        End::Nested => pool.run(&|_| resume_unwind(Box::new(Bomb))),
+    }
+}
+
+/// Throws away what came out of a job.
+fn drop_payload(payload: Payload) {
+    if payload.is::<Bomb>() { forget(payload) } else { discard(payload) }
+}
+
+/// One job: each ticket ends as drawn, and all of them run once whatever the others do.
+fn round(pool: &'static ThreadPool, drops: &'static AtomicUsize, random: &mut Random) -> usize {
+    // Plain memory of this round: a worker that uses it after the job has ended is a data race.
+    let ends: Vec<End> = (0..pool.threads()).map(|_| ENDS[random.below(ENDS.len())]).collect();
+    let calls: Vec<AtomicUsize> = ends.iter().map(|_| AtomicUsize::new(0)).collect();
+    let caught = catch_unwind(AssertUnwindSafe(|| {
+        pool.run(&|ticket| {
+            calls[ticket].fetch_add(1, Ordering::Relaxed);
+            finish(pool, drops, ends[ticket]);
+        });
+    }));
+    assert_eq!(caught.is_err(), ends.iter().any(|&end| end != End::Returns));
+    assert!(calls.iter().all(|calls| calls.load(Ordering::Relaxed) == 1), "{calls:?}");
+    assert!(!INSIDE.get(), "the caller has left the job");
+    if let Err(payload) = caught {
+        drop_payload(payload);
+    }
+    ends.iter().filter(|&&end| end == End::Job).count()
+}
+
+#[test]
+fn jobs_of_several_callers_panic_for_many_rounds() {
+    for threads in [1, 2, 4] {
+        // Payloads outlive the frame that they were thrown in, so the pool does too.
+        let pool: &'static ThreadPool = Box::leak(Box::new(ThreadPool::new(threads).unwrap()));
+        let drops: &'static AtomicUsize = Box::leak(Box::new(AtomicUsize::new(0)));
+        let callers: Vec<_> = (0..3)
+            .map(|caller| {
+                thread::spawn(move || {
+                    let mut random = Random::new(1000 * threads as u64 + caller);
+                    (0..scaled(60)).map(|_| round(pool, drops, &mut random)).sum::<usize>()
+                })
+            })
+            .collect();
+        let thrown: usize = callers.into_iter().map(|caller| caller.join().unwrap()).sum();
+        assert_eq!(drops.load(Ordering::Relaxed), thrown, "every payload is dropped once");
+        let calls = AtomicUsize::new(0);
+        pool.run(&|_| {
+            calls.fetch_add(1, Ordering::Relaxed);
+        });
+        assert_eq!(calls.into_inner(), threads, "the pool works on");
+    }
+}
+
+#[test]
+fn pools_end_after_jobs_that_panicked() {
+    for i in 0..scaled(20) {
+        let pool = ThreadPool::new(1 + i as usize % 4).unwrap();
+        let caught = catch_unwind(AssertUnwindSafe(|| pool.run(&|_| resume_unwind(Box::new(Bomb)))));
+        drop_payload(caught.expect_err("every ticket panics"));
+        drop(pool);
+    }
+}
