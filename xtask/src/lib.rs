@@ -14,6 +14,7 @@ mod example;
 mod extent;
 pub mod fixtures;
 mod fuzz;
+mod gpu;
 pub mod metadata;
 mod platforms;
 pub mod process;

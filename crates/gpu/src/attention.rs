@@ -63,9 +63,11 @@ pub struct KvRows {
 #[derive(Debug, Clone)]
 pub struct Sequences {
     /// Position of each sequence's query, u32, `[sequences]`: it attends to tokens 0 to this one.
+    /// With [`AttentionKernel::one_sequence`] the positions of its queries, `[rows]`.
     pub positions: Buffer,
     /// Block of each 32 tokens, u32, `[sequences, blocks per sequence]`; a multiple of 4 blocks per
-    /// sequence. Entries behind the position are not read.
+    /// sequence. Entries behind the position are not read. With
+    /// [`AttentionKernel::one_sequence`] one row for all queries.
     pub table: Buffer,
 }
 
@@ -75,8 +77,17 @@ impl AttentionKernel {
     pub fn new(heads: u32, kv_heads: u32, head_dim: u32) -> Self {
         let scale_bits = (1.0 / (head_dim as f32).sqrt()).to_bits();
         let output = AttentionOutput::Partial;
-        let (soft_cap_bits, window, workgroup_heads) = (None, None, None);
-        Self { heads, kv_heads, head_dim, scale_bits, soft_cap_bits, window, workgroup_heads, output }
+        Self {
+            heads,
+            kv_heads,
+            head_dim,
+            scale_bits,
+            soft_cap_bits: None,
+            window: None,
+            one_sequence: false,
+            workgroup_heads: None,
+            output,
+        }
     }
 
     /// Factor of the scores.
@@ -95,6 +106,12 @@ impl AttentionKernel {
     #[must_use]
     pub fn window(self, tokens: u32) -> Self {
         Self { window: Some(tokens), ..self }
+    }
+
+    /// Rows are queries of one sequence (prefill), whose keys and values are written before.
+    #[must_use]
+    pub fn one_sequence(self) -> Self {
+        Self { one_sequence: true, ..self }
     }
 
     /// Splits of 256 tokens that a sequence of at most `tokens` tokens can have in view.
@@ -184,9 +201,13 @@ impl Gpu {
         expect_multiple("bytes of positions", 4, positions.len())?;
         let rows = positions.len() / 4;
         check_groups("sequences", rows)?;
-        expect_multiple("bytes of the block table", rows * 16, table.len())?;
-        let tokens = table.len() / 4 / rows * u64::from(KV_BLOCK_TOKENS);
+        let tables = if kernel.one_sequence { 1 } else { rows };
+        expect_multiple("bytes of the block table", tables * 16, table.len())?;
+        let tokens = table.len() / 4 / tables * u64::from(KV_BLOCK_TOKENS);
         Kernel::Attention(kernel).check(self.info())?;
+        if quantize {
+            expect_multiple("head dimension of an output in 8 bits", 32, kernel.head_dim.into())?;
+        }
         let splits = kernel.splits(tokens);
         let direct = if quantize { AttentionOutput::Quantized } else { AttentionOutput::F32 };
         let output = if splits == 1 { direct } else { AttentionOutput::Partial };

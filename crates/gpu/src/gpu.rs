@@ -226,13 +226,14 @@ impl Gpu {
             let expected = format!("a multiple of {} bytes", size_of::<T>());
             return Err(Error::Shape { what: "download", expected, found: buffer.len() });
         }
+        let reading = self.run_reading(&[], buffer, self.readback(buffer.len())?)?;
+        Ok(self.finish(reading)?.0)
+    }
+
+    /// A buffer that the host can map for reading.
+    pub(crate) fn host_visible(&self, len: u64) -> Result<Buffer> {
         use wgpu::BufferUsages as U;
-        let staging = self.allocate(buffer.len(), U::MAP_READ | U::COPY_DST)?;
-        let mut encoder = self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
-        encoder.copy_buffer_to_buffer(buffer.raw(), 0, staging.raw(), 0, Buffer::padded(buffer.len()));
-        self.queue.submit([encoder.finish()]);
-        let bytes = self.map(staging.raw())?;
-        Ok(bytemuck::pod_collect_to_vec(&bytes[..buffer.len() as usize]))
+        self.allocate(len, U::MAP_READ | U::COPY_DST)
     }
 
     /// A copy of a buffer, made on the device after everything run before.
@@ -270,11 +271,26 @@ impl Gpu {
     /// # Errors
     /// [`Error::DeviceLost`], [`Error::Driver`].
     pub fn run(&self, dispatches: &[&Dispatch]) -> Result<()> {
+        self.submit(dispatches, None).map(|_| ())
+    }
+
+    /// Submits dispatches and a copy of a buffer to another of its size.
+    pub(crate) fn submit(
+        &self,
+        dispatches: &[&Dispatch],
+        copy: Option<(&Buffer, &Buffer)>,
+    ) -> Result<wgpu::SubmissionIndex> {
         self.check()?;
         let mut encoder = self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
-        record(&mut encoder, dispatches, None);
-        self.queue.submit([encoder.finish()]);
-        self.check()
+        if !dispatches.is_empty() {
+            record(&mut encoder, dispatches, None);
+        }
+        if let Some((from, to)) = copy {
+            encoder.copy_buffer_to_buffer(from.raw(), 0, to.raw(), 0, Buffer::padded(from.len()));
+        }
+        let submission = self.queue.submit([encoder.finish()]);
+        self.check()?;
+        Ok(submission)
     }
 
     /// Runs dispatches and returns the seconds that they took on the device.
@@ -306,7 +322,12 @@ impl Gpu {
     /// # Errors
     /// [`Error::DeviceLost`], [`Error::Driver`].
     pub fn wait(&self) -> Result<()> {
-        let polled = self.device.poll(wgpu::PollType::wait_indefinitely());
+        self.wait_for(None)
+    }
+
+    /// Waits for a submission, or for the latest one.
+    pub(crate) fn wait_for(&self, submission_index: Option<wgpu::SubmissionIndex>) -> Result<()> {
+        let polled = self.device.poll(wgpu::PollType::Wait { submission_index, timeout: None });
         self.check()?;
         polled.map(|_| ()).map_err(|e| Error::Driver(e.to_string()))
     }

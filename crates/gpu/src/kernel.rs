@@ -59,6 +59,10 @@ pub struct GemmKernel {
     pub rows: u32,
     /// Weight columns.
     pub cols: u32,
+    /// Values per output row; `rows` of them from `first` on are stored.
+    pub width: u32,
+    /// Position of the first stored value in an output row.
+    pub first: u32,
     /// Activation rows of a workgroup: 16, 32 or 64. Results do not depend on it.
     pub tile_batch: u32,
 }
@@ -72,6 +76,30 @@ pub struct GatherKernel {
     pub rows: u32,
     /// Weight columns.
     pub cols: u32,
+    /// Bits of the factor of all values.
+    pub scale_bits: u32,
+}
+
+/// `RMSNorm` of query and key heads in place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct HeadNormKernel {
+    /// Query heads.
+    pub heads: u32,
+    /// KV heads.
+    pub kv_heads: u32,
+    /// Values per head.
+    pub head_dim: u32,
+    /// Bits of the number added to the mean square.
+    pub eps_bits: u32,
+}
+
+/// `x += y`, `y` repeated over `x`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct AddKernel {
+    /// Values of `x`.
+    pub values: u32,
+    /// Values of `y`.
+    pub period: u32,
 }
 
 /// Activation function of [`RowOp::Gated`].
@@ -164,6 +192,8 @@ pub struct AttentionKernel {
     pub soft_cap_bits: Option<u32>,
     /// Sliding window in tokens.
     pub window: Option<u32>,
+    /// All rows are queries of one sequence and share its row of the block table.
+    pub one_sequence: bool,
     /// Query heads of a workgroup, a divisor of those per KV head; `None`: chosen by
     /// [`Gpu::attention`](crate::Gpu::attention). Results do not depend on it.
     pub workgroup_heads: Option<u32>,
@@ -204,8 +234,12 @@ pub enum Kernel {
     Attention(AttentionKernel),
     /// Sum of the splits of attention.
     MergeSplits(MergeKernel),
-    /// `x += y` over this many values.
-    Add(u32),
+    /// `RMSNorm` of heads.
+    HeadNorm(HeadNormKernel),
+    /// Sum in place.
+    Add(AddKernel),
+    /// One row, of this many values, of a matrix of rows.
+    CopyRow(u32),
     /// Value and index of the largest of each 1024 values of rows of this many, the first among
     /// equals.
     Argmax(u32),
@@ -240,6 +274,11 @@ impl RopeKernel {
     }
 }
 
+/// Part of an output row that a product stores.
+fn part_name(rows: u32, first: u32, width: u32) -> String {
+    if width == rows { String::new() } else { format!("_at{first}of{width}") }
+}
+
 fn window_name(window: Option<u32>) -> String {
     window.map_or(String::new(), |tokens| format!("_window{tokens}"))
 }
@@ -258,12 +297,17 @@ impl Kernel {
                 p.tile.lanes,
                 p.tile.teams,
                 p.tile.unroll,
-                if p.width == p.rows { String::new() } else { format!("_at{}of{}", p.first, p.width) }
+                part_name(p.rows, p.first, p.width)
             ),
             Self::Gemm(g) => {
-                format!("gemm_{}_{}x{}_b{}", g.format.name().to_lowercase(), g.rows, g.cols, g.tile_batch)
+                let part = part_name(g.rows, g.first, g.width);
+                let GemmKernel { rows, cols, tile_batch, .. } = g;
+                format!("gemm_{}_{rows}x{cols}_b{tile_batch}{part}", g.format.name().to_lowercase())
             }
-            Self::Gather(g) => format!("gather_{}_{}x{}", g.format.name().to_lowercase(), g.rows, g.cols),
+            Self::Gather(g) => {
+                let name = g.format.name().to_lowercase();
+                format!("gather_{name}_{}x{}_scale{:x}", g.rows, g.cols, g.scale_bits)
+            }
             Self::Rows(r) => {
                 let op = match r.op {
                     RowOp::Copy => "copy".to_owned(),
@@ -285,14 +329,20 @@ impl Kernel {
                 };
                 let AttentionKernel { heads, kv_heads, head_dim, scale_bits, window, .. } = a;
                 let own = a.workgroup_heads.unwrap_or(1);
-                let shape = format!("{heads}x{head_dim}_kv{kv_heads}_h{own}{}", window_name(*window));
+                let table = if a.one_sequence { "_one" } else { "" };
+                let shape = format!("{heads}x{head_dim}_kv{kv_heads}_h{own}{}{table}", window_name(*window));
                 format!("attention_{shape}_scale{scale_bits:x}{cap}_{output}")
             }
             Self::MergeSplits(m) => {
                 let output = if m.quantize { "q8" } else { "f32" };
                 format!("merge_splits_{}x{}{}_{output}", m.heads, m.head_dim, window_name(m.window))
             }
-            Self::Add(n) => format!("add_{n}"),
+            Self::HeadNorm(h) => {
+                let HeadNormKernel { heads, kv_heads, head_dim, eps_bits } = h;
+                format!("head_norm_{heads}x{head_dim}_kv{kv_heads}_{eps_bits:x}")
+            }
+            Self::Add(a) => format!("add_{}_every{}", a.values, a.period),
+            Self::CopyRow(n) => format!("copy_row_{n}"),
             Self::Argmax(n) => format!("argmax_{n}"),
             Self::ArgmaxMerge(n) => format!("argmax_merge_{n}"),
             Self::Read(n) => format!("read_{n}"),

@@ -11,7 +11,7 @@
 //! Gpu ── the open device: Buffer (one budget), compiled kernels, run, time
 //!   ├── Matrix      weights, repacked at upload; product and gemm with Activations, gather
 //!   ├── KvBlocks    paged keys and values; rope_kv, attention
-//!   ├── rows        quantize, rms_norm, add_rms_norm, gated, add, rope, argmax
+//!   ├── rows        quantize, rms_norm, add_rms_norm, head_norm, gated, add, rope, argmax
 //!   └── Dispatch    a prepared launch; a list of them is a pass
 //! Kernel, Target ── what the generator makes a kernel for; Kernel::source is its WGSL
 //! self_test ── every kernel against float64 on this device
@@ -36,6 +36,7 @@ mod kernel;
 mod limits;
 mod matrix;
 mod memory;
+mod readback;
 mod reference;
 mod repack;
 mod rows;
@@ -48,10 +49,12 @@ pub use dispatch::Dispatch;
 pub use error::{Error, Result};
 pub use gpu::Gpu;
 pub use kernel::{
-    Activation, AttentionKernel, AttentionOutput, GatherKernel, GemmKernel, KV_BLOCK_TOKENS, Kernel,
-    MAX_BATCH, MergeKernel, Product, RopeKernel, RopeKvKernel, RopeLayout, RowKernel, RowOp, Target, Tile,
+    Activation, AddKernel, AttentionKernel, AttentionOutput, GatherKernel, GemmKernel, HeadNormKernel,
+    KV_BLOCK_TOKENS, Kernel, MAX_BATCH, MergeKernel, Product, RopeKernel, RopeKvKernel, RopeLayout,
+    RowKernel, RowOp, Target, Tile,
 };
 pub use matrix::{Activations, Matrix};
 pub use memory::Buffer;
+pub use readback::{Readback, Reading};
 pub use repack::Format;
 pub use rows::{Quantized, RowOutput};

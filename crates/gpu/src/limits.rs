@@ -2,7 +2,7 @@
 
 use crate::adapter::AdapterInfo;
 use crate::error::{Error, Result, expect_multiple};
-use crate::kernel::{AttentionKernel, Kernel, MAX_BATCH, Product, RopeKernel};
+use crate::kernel::{AttentionKernel, AttentionOutput, Kernel, MAX_BATCH, Product, RopeKernel};
 use crate::repack::Format;
 use crate::wgsl;
 
@@ -13,6 +13,7 @@ impl Kernel {
             Self::Product(p) => check_product(p, info),
             Self::Gemm(g) => {
                 check_shape(g.format, g.rows, g.cols)?;
+                check_part(g.rows, g.first, g.width)?;
                 if [16, 32, 64].contains(&g.tile_batch) {
                     return Ok(());
                 }
@@ -28,11 +29,26 @@ impl Kernel {
                 expect_multiple("KV heads", 1, k.kv_heads.into())
             }
             Self::Attention(a) => check_attention(a, info),
-            Self::MergeSplits(m) => expect_multiple("heads", 1, m.heads.into()),
-            Self::Read(n) => expect_multiple("words", 1024, (*n).into()),
-            Self::Add(n) | Self::Argmax(n) | Self::ArgmaxMerge(n) => {
-                expect_multiple("values", 1, (*n).into())
+            Self::MergeSplits(m) => {
+                expect_multiple("heads", 1, m.heads.into())?;
+                expect_multiple("head dimension", if m.quantize { 32 } else { 8 }, m.head_dim.into())
             }
+            Self::HeadNorm(h) => {
+                expect_multiple("query heads", 1, h.heads.into())?;
+                expect_multiple("KV heads", 1, h.kv_heads.into())?;
+                expect_multiple("head dimension", 4, h.head_dim.into())
+            }
+            Self::CopyRow(n) => expect_multiple("values", 4, (*n).into()),
+            Self::Add(a) => {
+                expect_multiple("values", 1, a.values.into())?;
+                if a.period == a.values {
+                    return Ok(());
+                }
+                expect_multiple("values of the addend", 4, a.period.into())?;
+                expect_multiple("values", a.period.into(), a.values.into())
+            }
+            Self::Read(n) => expect_multiple("words", 1024, (*n).into()),
+            Self::Argmax(n) | Self::ArgmaxMerge(n) => expect_multiple("values", 1, (*n).into()),
         }
     }
 }
@@ -52,7 +68,8 @@ fn check_attention(a: &AttentionKernel, info: &AdapterInfo) -> Result<()> {
     let own = a.workgroup_heads.unwrap_or(1);
     expect_multiple("query heads per KV head", own.max(1).into(), (a.heads / a.kv_heads).into())?;
     expect_multiple("query heads of a workgroup", 1, own.into())?;
-    expect_multiple("head dimension", 32, a.head_dim.into())?;
+    let unit = if a.output == AttentionOutput::Quantized { 32 } else { 8 };
+    expect_multiple("head dimension", unit, a.head_dim.into())?;
     expect_multiple("window", 1, a.window.unwrap_or(1).into())?;
     let bytes = wgsl::attention_workgroup_bytes(a);
     if a.head_dim <= 512 && bytes <= info.workgroup_memory {
@@ -67,16 +84,22 @@ fn check_shape(format: Format, rows: u32, cols: u32) -> Result<()> {
     expect_multiple("rows", 1, rows.into())
 }
 
+/// `rows` values from `first` on lie within a row of `width`.
+fn check_part(rows: u32, first: u32, width: u32) -> Result<()> {
+    if first.checked_add(rows).is_some_and(|end| end <= width) {
+        return Ok(());
+    }
+    let expected = format!("at least {}", u64::from(first) + u64::from(rows));
+    Err(Error::Shape { what: "values per output row", expected, found: width.into() })
+}
+
 fn check_product(p: &Product, info: &AdapterInfo) -> Result<()> {
     check_shape(p.format, p.rows, p.cols)?;
     if p.batch == 0 || p.batch > MAX_BATCH {
         let expected = format!("1 to {MAX_BATCH}");
         return Err(Error::Shape { what: "activation rows", expected, found: p.batch.into() });
     }
-    if p.first.checked_add(p.rows).is_none_or(|end| end > p.width) {
-        let expected = format!("at least {}", u64::from(p.first) + u64::from(p.rows));
-        return Err(Error::Shape { what: "values per output row", expected, found: p.width.into() });
-    }
+    check_part(p.rows, p.first, p.width)?;
     let tile = p.tile;
     let subgroup = info.fixed_subgroup();
     let fits = tile.lanes.is_power_of_two()

@@ -192,16 +192,33 @@ impl Matrix {
     /// # Errors
     /// As [`Matrix::product`].
     pub fn gemm(&self, gpu: &Gpu, x: &Activations, y: &Buffer, batch: u32) -> Result<Dispatch> {
+        self.gemm_into(gpu, x, y, batch, 0, self.rows)
+    }
+
+    /// [`Matrix::gemm`] into the values from `first` on of rows of `width` values. `y`: f32,
+    /// `[batch, width]`.
+    ///
+    /// # Errors
+    /// As [`Matrix::product`].
+    pub fn gemm_into(
+        &self,
+        gpu: &Gpu,
+        x: &Activations,
+        y: &Buffer,
+        batch: u32,
+        first: u32,
+        width: u32,
+    ) -> Result<Dispatch> {
         let Self { format, rows, cols, .. } = *self;
         let tile_batch = [16, 32].into_iter().find(|&n| batch <= n).unwrap_or(64);
-        let key = GemmKernel { format, rows, cols, tile_batch };
+        let key = GemmKernel { format, rows, cols, width, first, tile_batch };
         let kernel = Kernel::Gemm(key);
         kernel.check(gpu.info())?;
         let grid = wgsl::gemm_grid(&key, batch);
         check_groups("tiles of weight rows", grid.0.into())?;
         check_groups("tiles of activation rows", grid.1.into())?;
         let mut buffers = self.operands(x, batch)?;
-        expect_size("bytes of the output", u64::from(batch) * u64::from(rows) * 4, y.len())?;
+        expect_size("bytes of the output", u64::from(batch) * u64::from(width) * 4, y.len())?;
         buffers.push(y.clone());
         gpu.prepare(&kernel, buffers, grid)
     }
@@ -215,6 +232,14 @@ impl Matrix {
     /// # Errors
     /// [`Error::Shape`](crate::Error::Shape) for operands of another size.
     pub fn gather(&self, gpu: &Gpu, tokens: &Buffer, out: &Buffer) -> Result<Dispatch> {
+        self.gather_scaled(gpu, tokens, out, 1.0)
+    }
+
+    /// [`Matrix::gather`] times `scale`, rounded once more.
+    ///
+    /// # Errors
+    /// As [`Matrix::gather`].
+    pub fn gather_scaled(&self, gpu: &Gpu, tokens: &Buffer, out: &Buffer, scale: f32) -> Result<Dispatch> {
         let Self { format, rows, cols, .. } = *self;
         expect_multiple("bytes of tokens", 4, tokens.len())?;
         expect_size("bytes of the output", tokens.len() * u64::from(cols), out.len())?;
@@ -223,6 +248,7 @@ impl Matrix {
         let mut buffers = self.planes.clone();
         buffers.extend([tokens.clone(), out.clone()]);
         let groups = (cols / format.step_values()).div_ceil(wgsl::GATHER_THREADS);
-        gpu.prepare(&Kernel::Gather(GatherKernel { format, rows, cols }), buffers, (groups, batch as u32))
+        let key = GatherKernel { format, rows, cols, scale_bits: scale.to_bits() };
+        gpu.prepare(&Kernel::Gather(key), buffers, (groups, batch as u32))
     }
 }

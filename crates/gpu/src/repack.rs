@@ -77,9 +77,9 @@ impl Format {
         }
     }
 
-    /// Columns must be a multiple of this.
+    /// Columns must be a multiple of this: whole blocks, for F16 whole 16-byte words.
     pub fn column_unit(self) -> usize {
-        self.block_len().max(GROUP)
+        if self == Self::F16 { 8 } else { self.block_len() }
     }
 
     /// Values of a step of the kernels.

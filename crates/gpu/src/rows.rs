@@ -3,7 +3,7 @@
 use crate::dispatch::Dispatch;
 use crate::error::{Error, Result, expect_multiple, expect_size};
 use crate::gpu::Gpu;
-use crate::kernel::{Activation, Kernel, RopeKernel, RowKernel, RowOp};
+use crate::kernel::{Activation, AddKernel, HeadNormKernel, Kernel, RopeKernel, RowKernel, RowOp};
 use crate::memory::Buffer;
 use crate::wgsl::{ADD_THREADS, ARGMAX_VALUES, READ_WORDS, ROPE_THREADS, grid, workgroups_per_row};
 
@@ -181,17 +181,57 @@ impl Gpu {
         self.prepare(&kernel, buffers, (workgroups_per_row(&key), rows))
     }
 
-    /// `x += y`, both f32 of one size.
+    /// `RMSNorm` of each query and key head in place. `qkv`: f32, `[rows, heads + 2 kv_heads,
+    /// head_dim]`, whose values stay; `weights`: f32, `[2, head_dim]`, of queries and of keys.
+    ///
+    /// # Numerics
+    /// As [`Gpu::rms_norm`].
     ///
     /// # Errors
-    /// [`Error::Shape`] for sizes that differ, or more than 2^26 values.
+    /// [`Error::Shape`] for operands of another size.
+    pub fn head_norm(&self, key: HeadNormKernel, qkv: &Buffer, weights: &Buffer) -> Result<Dispatch> {
+        let kernel = Kernel::HeadNorm(key);
+        kernel.check(self.info())?;
+        let HeadNormKernel { heads, kv_heads, head_dim, .. } = key;
+        let width = (u64::from(heads) + 2 * u64::from(kv_heads)) * u64::from(head_dim) * 4;
+        expect_multiple("bytes of the rows", width, qkv.len())?;
+        expect_size("bytes of the weights", u64::from(head_dim) * 8, weights.len())?;
+        let rows = qkv.len() / width;
+        check_groups("rows", rows)?;
+        check_groups("heads", u64::from(heads) + u64::from(kv_heads))?;
+        self.prepare(&kernel, vec![qkv.clone(), weights.clone()], (heads + kv_heads, rows as u32))
+    }
+
+    /// `x += y`, both f32: of one size, or `y` (a bias, a multiple of 4 values) repeated over `x`.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for other sizes, or more than 2^26 values.
     pub fn add(&self, x: &Buffer, y: &Buffer) -> Result<Dispatch> {
         expect_multiple("bytes of a sum", 4, x.len())?;
-        expect_size("bytes of the addend", x.len(), y.len())?;
-        let values = x.len() / 4;
+        expect_multiple("bytes of the addend", 4, y.len())?;
+        let (values, period) = (x.len() / 4, y.len() / 4);
         let groups = values.div_ceil(4 * u64::from(ADD_THREADS));
         check_groups("blocks of 1024 values", groups)?;
-        self.prepare(&Kernel::Add(values as u32), vec![x.clone(), y.clone()], (groups as u32, 1))
+        check_groups("blocks of 1024 values of the addend", period.div_ceil(4 * u64::from(ADD_THREADS)))?;
+        let key = AddKernel { values: values as u32, period: period as u32 };
+        Kernel::Add(key).check(self.info())?;
+        self.prepare(&Kernel::Add(key), vec![x.clone(), y.clone()], (groups as u32, 1))
+    }
+
+    /// `out = x[row]`. `x`: f32, `[rows, cols]`; `row`: u32, one index below the rows; `out`: f32,
+    /// `[cols]`.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for operands of another size.
+    pub fn copy_row(&self, x: &Buffer, row: &Buffer, out: &Buffer) -> Result<Dispatch> {
+        expect_multiple("bytes of a row", 16, out.len())?;
+        expect_multiple("bytes of the rows", out.len(), x.len())?;
+        expect_size("bytes of the index", 4, row.len())?;
+        let words = out.len() / 16;
+        let groups = words.div_ceil(u64::from(ADD_THREADS));
+        check_groups("blocks of 1024 values", groups)?;
+        let buffers = vec![x.clone(), row.clone(), out.clone()];
+        self.prepare(&Kernel::CopyRow(words as u32 * 4), buffers, (groups as u32, 1))
     }
 
     /// Rotary position embedding of `x`, f32 `[rows, heads, head_dim]`, in place.

@@ -56,5 +56,5 @@ pub use pooling::{EmbeddingDefaults, Pooling};
 pub use ruvllm_kernels::attention::KvFormat;
 pub use ruvllm_kv_cache::{KvPolicy, KvStore, Sequence};
 pub use ruvllm_memory::PagePool;
-pub use weights::{LoadProgress, WeightBytes, weight_format};
+pub use weights::{LayerWeights, Linear, LoadProgress, WeightBytes, Weights, weight_format};
 pub use workspace::Workspace;

@@ -15,8 +15,8 @@
 //!                                         └──bench───────▶ Vec<BenchResult>
 //! ```
 //! [`Sampler`] and [`StopMatcher`] can be used alone. [`InferenceBackend`] is the seam behind which
-//! something else computes: the engine is one, with the feature `candle` there is another that
-//! reads Hugging Face folders, for a second opinion.
+//! something else computes: the engine is one, with the feature `gpu` there is one on a GPU, with
+//! `candle` one that reads Hugging Face folders, for a second opinion.
 //!
 //! # Invariants
 //! - Text is given out as it is generated, in whole characters, and never includes any part of a
@@ -65,6 +65,8 @@ pub use crate::adapter::AdapterSource;
 pub use crate::backend::InferenceBackend;
 #[cfg(feature = "candle")]
 pub use crate::backend::candle::{CandleBackend, CandleDevice, CandleOptions};
+#[cfg(feature = "gpu")]
+pub use crate::backend::gpu::{GpuBackend, GpuOptions, GpuSession};
 pub use crate::backend::sequence::BackendSession;
 pub use crate::benchmark::{BenchOptions, BenchResult, BenchTest, Spread};
 pub use crate::cancel::CancelToken;

@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::{CLIPPY_REST, Steps, adr_step, clippy, cross_test_step, docs, form_steps, test_steps};
+use super::{CLIPPY_REST, Steps, adr_step, clippy, counted, cross_test_step, docs, form_steps, test_steps};
 use crate::extent::Extent;
 use crate::process::CommandLine;
 use crate::sanitize::{Bound, Sanitizer};
-use crate::{Error, Result, Workspace, adr, fuzz, platforms, sanitize, second_opinion};
+use crate::{Error, Result, Workspace, adr, fuzz, gpu, platforms, sanitize, second_opinion};
 
 /// The page that names the last green run, between two markers.
 const PAGE: &str = "docs/testing.md";
@@ -58,9 +58,26 @@ pub(crate) fn full(workspace: &Workspace, args: &Full) -> Result<()> {
             Some(missing) => steps.skip(platform.name, missing),
         }
     }
+    gpu_steps(workspace, &mut steps)?;
     peers(workspace, &mut steps, args)?;
     steps.summary()?;
     record(workspace, &steps, start)
+}
+
+/// The GPU kernels and their backend, where there is an adapter.
+fn gpu_steps(workspace: &Workspace, steps: &mut Steps) -> Result<()> {
+    if let Some(missing) = gpu::missing(workspace) {
+        steps.skip("gpu", missing);
+        return Ok(());
+    }
+    let lints = "cargo clippy --package ruvllm --features gpu";
+    steps.run("gpu lints", lints, || gpu::lint(workspace).map(|()| "ok".to_owned()))?;
+    for (name, command) in
+        [("gpu kernels", gpu::kernels(workspace)), ("gpu backend", gpu::backend(workspace))]
+    {
+        steps.run(name, &command.display(), || counted(&command))?;
+    }
+    Ok(())
 }
 
 /// Comparisons with other implementations.

@@ -38,7 +38,7 @@ impl Case {
     fn new(random: &mut Random, room: usize) -> Self {
         let kv_heads = random.range(1, 3);
         let group = [1, 2, 3, 4, 8, 11, 16][random.range(0, 6) as usize];
-        let head_dim = [32, 64, 96, 128, 160, 256][random.range(0, 5) as usize];
+        let head_dim = [32, 64, 96, 128, 160, 256, 16, 24][random.range(0, 7) as usize];
         let mut key = AttentionKernel::new(group * kv_heads, kv_heads, head_dim);
         if random.range(0, 1) == 0 {
             key = key.window(random.range(1, 700));
@@ -189,9 +189,39 @@ fn attention(gpu: &Gpu, random: &mut Random, report: &mut Report, case: &Case) -
     let equal = same_bits(&alone, &found[sequence * width as usize..][..width as usize]);
     report.add_equal(format!("{name}: sequence alone"), &text, equal);
 
+    one_sequence(gpu, random, report, case, &found)?;
+    if head_dim % 32 != 0 {
+        return Ok(());
+    }
     let quantized = Quantized::new(gpu, all.len() as u32, width)?;
     case.run(gpu, random, &all, case.room, &quantized.clone().into())?;
     check_quantized(gpu, report, &format!("{name} to 8 bits"), &quantized, &found)
+}
+
+/// Several queries of one sequence over one row of the table: the bits of each alone.
+fn one_sequence(
+    gpu: &Gpu,
+    random: &mut Random,
+    report: &mut Report,
+    case: &Case,
+    found: &[f32],
+) -> Result<()> {
+    let width = (case.key.heads * case.key.head_dim) as usize;
+    let (kv, Sequences { table, .. }) = case.upload(gpu, random, &[0], case.room)?;
+    let last = case.positions[0];
+    // The last query, an earlier one whose window has begun, and the last one again.
+    let positions = [last, random.range(case.begin(0) as u32, last), last];
+    let queries = gpu.upload(&case.queries[..width].repeat(3))?;
+    let key = case.key.one_sequence();
+    let sequences = Sequences { positions: gpu.upload(&positions)?, table };
+    let bytes = key.scratch_bytes(3, (case.room * BLOCK) as u32);
+    let (scratch, out) = (poisoned(gpu, bytes as usize / 4)?, poisoned(gpu, 3 * width)?);
+    let launches = gpu.attention(key, &queries, &kv, &sequences, &scratch, &out.clone().into())?;
+    let rows = output(gpu, &launches.iter().collect::<Vec<_>>(), &out)?;
+    let text = format!("positions {positions:?}");
+    let equal = [0, 2].iter().all(|row| same_bits(&rows[row * width..][..width], &found[..width]));
+    report.add_equal("attention of one sequence".to_owned(), &text, equal);
+    Ok(())
 }
 
 fn rope_kv(gpu: &Gpu, random: &mut Random, report: &mut Report, layout: RopeLayout) -> Result<()> {

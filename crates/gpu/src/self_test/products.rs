@@ -66,10 +66,7 @@ pub(super) fn product(gpu: &Gpu, random: &mut Random, report: &mut Report, shape
     let (width, first) = (rows + 7, 3);
     let y = gpu.upload(&vec![-7.0_f32; (batch * width) as usize])?;
     let wide = output(gpu, &[&matrix.product_into(gpu, &input.activations, &y, batch, first, width)?], &y)?;
-    let mut expected = vec![-7.0; wide.len()];
-    for (to, from) in expected.chunks_exact_mut(width as usize).zip(found.chunks_exact(rows as usize)) {
-        to[first as usize..][..from.len()].copy_from_slice(from);
-    }
+    let expected = placed(&found, rows as usize, (first as usize, width as usize));
     report.add_equal(format!("product {name}: part of wider rows"), &text, same_bits(&wide, &expected));
 
     let row = random.range(0, batch - 1) as usize;
@@ -80,6 +77,15 @@ pub(super) fn product(gpu: &Gpu, random: &mut Random, report: &mut Report, shape
     let equal = same_bits(&single, &found[row * rows as usize..][..rows as usize]);
     report.add_equal(format!("product {name}: batch of one"), &text, equal);
     Ok(())
+}
+
+/// Rows of `rows` values from `first` on in rows of `width`, the rest -7.
+fn placed(found: &[f32], rows: usize, (first, width): (usize, usize)) -> Vec<f32> {
+    let mut wide = vec![-7.0; found.len() / rows * width];
+    for (to, from) in wide.chunks_exact_mut(width).zip(found.chunks_exact(rows)) {
+        to[first..][..rows].copy_from_slice(from);
+    }
+    wide
 }
 
 fn gemm(gpu: &Gpu, random: &mut Random, report: &mut Report, shape: Shape) -> Result<()> {
@@ -96,6 +102,13 @@ fn gemm(gpu: &Gpu, random: &mut Random, report: &mut Report, shape: Shape) -> Re
     let text = format!("{rows} x {cols}, batch {batch}");
     let name = format!("gemm {}", format.name());
     report.add(name.clone(), &text, worst(&found, &exact, |i| bound * magnitude[i]));
+
+    let (width, first) = (rows + 9, 5);
+    let y = gpu.upload(&vec![-7.0_f32; (batch * width) as usize])?;
+    let launch = matrix.gemm_into(gpu, &input.activations, &y, batch, first, width)?;
+    let wide = output(gpu, &[&launch], &y)?;
+    let expected = placed(&found, rows as usize, (first as usize, width as usize));
+    report.add_equal(format!("{name}: part of wider rows"), &text, same_bits(&wide, &expected));
 
     let row = random.range(0, batch - 1) as usize;
     let alone = x[row * cols as usize..][..cols as usize].to_vec();
@@ -121,6 +134,10 @@ fn gather(gpu: &Gpu, random: &mut Random, report: &mut Report, shape: Shape) -> 
     let bound = |i: usize| 4.0 * EPSILON * if format.has_min() { 2.0 } else { exact[i].abs() };
     let text = format!("{batch} of {rows} x {cols}");
     report.add(format!("gather {}", format.name()), &text, worst(&found, &exact, bound));
+    let launch = matrix.gather_scaled(gpu, &gpu.upload(&tokens)?, &out, 7.5)?;
+    let scaled = output(gpu, &[&launch], &out)?;
+    let expected: Vec<f64> = exact.iter().map(|x| 7.5 * x).collect();
+    report.add("gather, scaled".to_owned(), &text, worst(&scaled, &expected, |i| 8.0 * bound(i)));
     Ok(())
 }
 

@@ -4,7 +4,7 @@ use super::products::stored;
 use super::{EPSILON, Report, output, poisoned, same_bits, worst};
 use crate::error::Result;
 use crate::gpu::Gpu;
-use crate::kernel::{Activation, RopeKernel, RopeLayout};
+use crate::kernel::{Activation, HeadNormKernel, RopeKernel, RopeLayout};
 use crate::memory::Buffer;
 use crate::reference::Random;
 use crate::rows::{Quantized, RowOutput};
@@ -18,6 +18,8 @@ pub(super) fn check(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Resu
         rope(gpu, random, report, layout)?;
     }
     add(gpu, random, report)?;
+    head_norm(gpu, random, report)?;
+    copy_row(gpu, random, report)?;
     argmax(gpu, random, report)
 }
 
@@ -195,6 +197,44 @@ fn add(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
     let found = output(gpu, &[&launch], &buffer)?;
     let exact: Vec<f32> = x.iter().zip(&y).map(|(x, y)| x + y).collect();
     report.add_equal("add".to_owned(), &n.to_string(), same_bits(&found, &exact));
+    let (rows, cols) = (random.range(1, 9) as usize, 4 * random.range(1, 300) as usize);
+    let (x, bias) = (random.values(rows * cols), random.values(cols));
+    let buffer = gpu.upload(&x)?;
+    let found = output(gpu, &[&gpu.add(&buffer, &gpu.upload(&bias)?)?], &buffer)?;
+    let exact: Vec<f32> = x.iter().zip(bias.iter().cycle()).map(|(x, y)| x + y).collect();
+    report.add_equal("add a bias".to_owned(), &format!("{rows} x {cols}"), same_bits(&found, &exact));
+    Ok(())
+}
+
+fn head_norm(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
+    let (heads, kv_heads, head_dim) = (random.range(1, 9), random.range(1, 4), 4 * random.range(1, 80));
+    let (rows, dim) = (random.range(1, 5) as usize, head_dim as usize);
+    let key = HeadNormKernel { heads, kv_heads, head_dim, eps_bits: 1e-5_f32.to_bits() };
+    let all = (heads + 2 * kv_heads) as usize;
+    let (x, weights) = (random.values(rows * all * dim), random.values(2 * dim));
+    let buffer = gpu.upload(&x)?;
+    let found = output(gpu, &[&gpu.head_norm(key, &buffer, &gpu.upload(&weights)?)?], &buffer)?;
+    let mut exact = Vec::new();
+    for (index, head) in x.chunks_exact(dim).enumerate() {
+        match (index % all) as u32 {
+            at if at < heads => exact.extend(normalized(head, &weights[..dim], 1e-5)),
+            at if at < heads + kv_heads => exact.extend(normalized(head, &weights[dim..], 1e-5)),
+            _ => exact.extend(head.iter().map(|&x| f64::from(x))),
+        }
+    }
+    let bound = (f64::from(head_dim) / 2048.0 + 16.0) * EPSILON;
+    let text = format!("{rows} x {heads} + 2 x {kv_heads} heads of {head_dim}");
+    report.add("head_norm".to_owned(), &text, worst(&found, &exact, |i| bound * exact[i].abs()));
+    Ok(())
+}
+
+fn copy_row(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
+    let (rows, cols) = (random.range(1, 9), 4 * random.range(1, 700));
+    let (x, row) = (random.values((rows * cols) as usize), random.range(0, rows - 1));
+    let out = poisoned(gpu, cols as usize)?;
+    let found = output(gpu, &[&gpu.copy_row(&gpu.upload(&x)?, &gpu.upload(&[row])?, &out)?], &out)?;
+    let exact = &x[(row * cols) as usize..][..cols as usize];
+    report.add_equal("copy_row".to_owned(), &format!("{row} of {rows} x {cols}"), same_bits(&found, exact));
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! Attention of one query per sequence over paged keys and values.
+//! Attention of one query per sequence (or of several of one sequence) over paged keys and values.
 //!
 //! A split is 256 tokens, counted from token 0 of the sequence. A workgroup has one split, one KV
 //! head and up to 8 of the query heads that share it, so that keys and values are read once:
@@ -144,10 +144,14 @@ impl Emitter<'_> {
         self.code.line(format!(
             "let sequence = group.y;
             let first_head = (group.x % {parts}u) * {heads}u;
-            let kv_head = first_head / {}u;
-            let pages = sequence * (arrayLength(&table) / groups.y);",
+            let kv_head = first_head / {}u;",
             a.heads / a.kv_heads
         ));
+        self.code.line(if a.one_sequence {
+            "let pages = 0u;"
+        } else {
+            "let pages = sequence * (arrayLength(&table) / groups.y);"
+        });
         self.load_queries();
         range(self.code, a.window);
         self.code.line(format!(

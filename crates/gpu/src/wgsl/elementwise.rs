@@ -2,11 +2,11 @@
 
 use super::Code;
 use super::product::GRID_X;
-use crate::kernel::{RopeKernel, RopeLayout};
+use crate::kernel::{AddKernel, RopeKernel, RopeLayout};
 
 /// Threads of a workgroup of [`rope`]; a thread per pair of values.
 pub(crate) const ROPE_THREADS: u32 = 64;
-/// Threads of a workgroup of [`add`]; a thread per 4 values.
+/// Threads of a workgroup of [`add`] and [`copy_row`]; a thread per 4 values.
 pub(crate) const ADD_THREADS: u32 = 256;
 /// Threads of a workgroup of [`argmax`].
 const ARGMAX_THREADS: u32 = 256;
@@ -46,18 +46,35 @@ pub(super) fn rope(code: &mut Code, r: &RopeKernel) {
     ));
 }
 
-pub(super) fn add(code: &mut Code, values: u32) {
+pub(super) fn add(code: &mut Code, a: &AddKernel) {
     code.binding(0, "read_write", "x", "vec4<f32>");
     code.binding(1, "read", "y", "vec4<f32>");
+    let repeated = if a.period == a.values { String::new() } else { format!(" % {}u", a.period / 4) };
     code.line(format!(
         "@compute @workgroup_size({ADD_THREADS})
         fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {{
         let word = group.x * {ADD_THREADS}u + thread;
         if (word < {}u) {{
-        x[word] += y[word];
+        x[word] += y[word{repeated}];
         }}
         }}",
-        values.div_ceil(4)
+        a.values.div_ceil(4)
+    ));
+}
+
+pub(super) fn copy_row(code: &mut Code, values: u32) {
+    code.binding(0, "read", "x", "vec4<f32>");
+    code.binding(1, "read", "row", "u32");
+    code.binding(2, "read_write", "out", "vec4<f32>");
+    code.line(format!(
+        "@compute @workgroup_size({ADD_THREADS})
+        fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {{
+        let word = group.x * {ADD_THREADS}u + thread;
+        if (word < {words}u) {{
+        out[word] = x[row[0] * {words}u + word];
+        }}
+        }}",
+        words = values / 4
     ));
 }
 

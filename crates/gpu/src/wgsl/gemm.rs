@@ -84,15 +84,17 @@ pub(super) fn emit(code: &mut Code, g: &GemmKernel, target: Target) {
         code.line("}");
     }
     code.line("workgroupBarrier();\n}");
+    let first = if g.first == 0 { String::new() } else { format!("{}u + ", g.first) };
     for j in 0..across {
         code.line(format!("if (tile_batch + b + {}u < batch) {{", j * SIDE));
         for i in 0..down {
             code.line(format!(
                 "if (tile_row + r + {row}u < ROWS) {{
-                y[(tile_batch + b + {}u) * ROWS + tile_row + r + {row}u] = sum{i}_{j};
+                y[(tile_batch + b + {}u) * {width}u + {first}tile_row + r + {row}u] = sum{i}_{j};
                 }}",
                 j * SIDE,
-                row = i * SIDE
+                row = i * SIDE,
+                width = g.width
             ));
         }
         code.line("}");

@@ -8,6 +8,7 @@ mod attention;
 mod code;
 mod elementwise;
 mod gemm;
+mod heads;
 mod kv;
 mod output;
 mod product;
@@ -36,13 +37,15 @@ impl Kernel {
         match self {
             Kernel::Product(p) => product::emit(&mut code, p, target),
             Kernel::Gemm(g) => gemm::emit(&mut code, g, target),
-            Kernel::Gather(g) => weights::gather(&mut code, g.format, g.rows, g.cols, target),
+            Kernel::Gather(g) => weights::gather(&mut code, g, target),
             Kernel::Rows(r) => rows::emit(&mut code, r, target),
             Kernel::Attention(a) => attention::attention(&mut code, a, target),
             Kernel::MergeSplits(m) => attention::merge(&mut code, m, target),
             Kernel::RopeKv(k) => kv::rope_kv(&mut code, k),
             Kernel::Rope(r) => elementwise::rope(&mut code, r),
-            Kernel::Add(n) => elementwise::add(&mut code, *n),
+            Kernel::HeadNorm(h) => heads::head_norm(&mut code, h),
+            Kernel::CopyRow(n) => elementwise::copy_row(&mut code, *n),
+            Kernel::Add(a) => elementwise::add(&mut code, a),
             Kernel::Argmax(n) => elementwise::argmax(&mut code, *n),
             Kernel::Read(n) => elementwise::read(&mut code, *n),
             Kernel::ArgmaxMerge(n) => elementwise::argmax_merge(&mut code, *n),

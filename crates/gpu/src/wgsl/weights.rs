@@ -2,7 +2,7 @@
 //! format, 8 of F16).
 
 use super::Code;
-use crate::kernel::Target;
+use crate::kernel::{GatherKernel, Target};
 use crate::repack::{Format, IQ4_NL_LEVELS};
 
 /// Weights of one format on a device.
@@ -255,8 +255,13 @@ fn levels(code: &mut Code) {
     ));
 }
 
-/// Rows of a matrix by index, in f32: `out[b] = w[tokens[b]]`. A thread per step.
-pub(super) fn gather(code: &mut Code, format: Format, rows: u32, cols: u32, target: Target) {
+/// Rows of a matrix by index, in f32: `out[b] = scale w[tokens[b]]`. A thread per step.
+pub(super) fn gather(code: &mut Code, g: &GatherKernel, target: Target) {
+    let GatherKernel { format, rows, cols, scale_bits } = *g;
+    let factor = match f32::from_bits(scale_bits) {
+        1.0 => String::new(),
+        scale => format!(" * {scale:?}"),
+    };
     let weights = Weights::new(format, target);
     let planes = weights.declare(code, rows, cols);
     code.binding(planes, "read", "tokens", "u32");
@@ -274,14 +279,18 @@ pub(super) fn gather(code: &mut Code, format: Format, rows: u32, cols: u32, targ
         code.line("let to = (group.y * STEPS + i0) * 2u;");
         for (word, pair) in ["xy", "zw"].iter().enumerate() {
             let half = |part: usize| weights.values("0_0", "w", &pair[part..=part]);
-            code.line(format!("out[to + {word}u] = vec4<f32>({}, {});", half(0), half(1)));
+            code.line(format!("out[to + {word}u] = vec4<f32>({}, {}){factor};", half(0), half(1)));
         }
     } else {
         code.line("let to = (group.y * STEPS + i0) * 8u;");
         for (word, (half, part)) in
             ["a", "c"].iter().flat_map(|half| ["x", "y", "z", "w"].map(|part| (half, part))).enumerate()
         {
-            code.line(format!("out[to + {word}u] = {};", weights.values("0_0", half, part)));
+            let values = weights.values("0_0", half, part);
+            code.line(match factor.as_str() {
+                "" => format!("out[to + {word}u] = {values};"),
+                factor => format!("out[to + {word}u] = ({values}){factor};"),
+            });
         }
     }
     code.line("}\n}");

@@ -3,8 +3,9 @@
 
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 use ruvllm_gpu::{
-    Activation, AttentionKernel, AttentionOutput, Format, GatherKernel, GemmKernel, Kernel, MAX_BATCH,
-    MergeKernel, Product, RopeKernel, RopeKvKernel, RopeLayout, RowKernel, RowOp, Target, Tile,
+    Activation, AddKernel, AttentionKernel, AttentionOutput, Format, GatherKernel, GemmKernel,
+    HeadNormKernel, Kernel, MAX_BATCH, MergeKernel, Product, RopeKernel, RopeKvKernel, RopeLayout, RowKernel,
+    RowOp, Target, Tile,
 };
 
 const TARGETS: [Target; 5] = [
@@ -33,9 +34,21 @@ pub(crate) fn kernels() -> Vec<Kernel> {
                 }));
             }
             for tile_batch in [16, 32, 64] {
-                kernels.push(Kernel::Gemm(GemmKernel { format, rows, cols, tile_batch }));
+                kernels.push(Kernel::Gemm(GemmKernel {
+                    format,
+                    rows,
+                    cols,
+                    width: rows,
+                    first: 0,
+                    tile_batch,
+                }));
             }
-            kernels.push(Kernel::Gather(GatherKernel { format, rows, cols }));
+            for scale in [1.0_f32, 45.25] {
+                let scale_bits = scale.to_bits();
+                kernels.push(Kernel::Gather(GatherKernel { format, rows, cols, scale_bits }));
+            }
+            let (width, first, tile_batch) = (rows + 64, 64, 32);
+            kernels.push(Kernel::Gemm(GemmKernel { format, rows, cols, width, first, tile_batch }));
             let tile = Tile { rows: 3, lanes: 128, teams: 1, unroll: 4 };
             kernels.push(Kernel::Product(Product {
                 format,
@@ -48,6 +61,13 @@ pub(crate) fn kernels() -> Vec<Kernel> {
             }));
         }
     }
+    kernels.extend(row_kernels());
+    kernels.extend(attention_kernels());
+    kernels
+}
+
+fn row_kernels() -> Vec<Kernel> {
+    let mut kernels = Vec::new();
     let eps = 1e-5_f32.to_bits();
     let gated = [RowOp::Gated(Activation::Silu), RowOp::Gated(Activation::GeluTanh)];
     for op in [RowOp::Copy, RowOp::RmsNorm(eps), RowOp::AddRmsNorm(eps)].into_iter().chain(gated) {
@@ -58,6 +78,20 @@ pub(crate) fn kernels() -> Vec<Kernel> {
     for layout in [RopeLayout::Halves, RopeLayout::Interleaved] {
         kernels.push(Kernel::Rope(RopeKernel { heads: 32, head_dim: 128, rotary_dim: 64, layout }));
     }
+    kernels.extend([
+        Kernel::Add(AddKernel { values: 4097, period: 4097 }),
+        Kernel::Add(AddKernel { values: 4096, period: 1024 }),
+        Kernel::CopyRow(4096),
+        Kernel::HeadNorm(HeadNormKernel { heads: 8, kv_heads: 2, head_dim: 128, eps_bits: eps }),
+        Kernel::Argmax(128_256),
+        Kernel::ArgmaxMerge(126),
+        Kernel::Read(4096),
+    ]);
+    kernels
+}
+
+fn attention_kernels() -> Vec<Kernel> {
+    let mut kernels = Vec::new();
     for (heads, kv_heads, head_dim) in [(32, 8, 128), (16, 16, 128), (8, 4, 256), (12, 1, 96), (14, 2, 64)] {
         let rope = RopeKernel { heads, head_dim, rotary_dim: head_dim, layout: RopeLayout::Halves };
         kernels.push(Kernel::RopeKv(RopeKvKernel { rope, kv_heads }));
@@ -65,18 +99,16 @@ pub(crate) fn kernels() -> Vec<Kernel> {
             let key = AttentionKernel { output, ..AttentionKernel::new(heads, kv_heads, head_dim) };
             let key =
                 AttentionKernel { workgroup_heads: (1..=8).rfind(|n| (heads / kv_heads) % n == 0), ..key };
-            kernels.extend([Kernel::Attention(key), Kernel::Attention(key.window(1000).soft_cap(30.0))]);
+            kernels.extend([
+                Kernel::Attention(key),
+                Kernel::Attention(key.one_sequence()),
+                Kernel::Attention(key.window(1000).soft_cap(30.0)),
+            ]);
         }
         for quantize in [false, true] {
             kernels.push(Kernel::MergeSplits(MergeKernel { heads, head_dim, window: None, quantize }));
         }
     }
-    kernels.extend([
-        Kernel::Add(4097),
-        Kernel::Argmax(128_256),
-        Kernel::ArgmaxMerge(126),
-        Kernel::Read(4096),
-    ]);
     kernels
 }
 

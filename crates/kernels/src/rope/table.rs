@@ -73,8 +73,11 @@ impl RopeTable {
         2 * self.pairs
     }
 
-    /// Cosines and sines of one position, `[pairs]` each.
-    pub(super) fn at(&self, position: usize) -> (&[f32], &[f32]) {
+    /// Cosines and sines of one position, `[rotary_dim / 2]` each.
+    ///
+    /// # Panics
+    /// If the table lacks the position.
+    pub fn at(&self, position: usize) -> (&[f32], &[f32]) {
         let start = (position - self.positions.start) * self.pairs;
         (&self.cos[start..start + self.pairs], &self.sin[start..start + self.pairs])
     }

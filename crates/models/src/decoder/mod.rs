@@ -86,6 +86,11 @@ impl Model {
         &self.config
     }
 
+    /// The weights, for whatever else computes with them.
+    pub fn weights(&self) -> &Weights {
+        &self.weights
+    }
+
     /// Bytes of the weights in shared and in private memory.
     pub fn weight_bytes(&self) -> WeightBytes {
         self.weights.bytes()
@@ -307,7 +312,7 @@ impl Model {
         logits: &mut [f32],
     ) {
         let config = &self.config;
-        let (weights, bias) = self.weights.output();
+        let (weights, bias) = self.weights.output_projection();
         let norm_weight = &self.weights.output_norm;
         let Buffers { hidden, normed, adapted, .. } = buffers;
         let mut jobs = [MatmulJob { weights, out: &mut *logits }];

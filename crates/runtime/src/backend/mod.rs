@@ -7,11 +7,13 @@
 //!                        ▼
 //!          BackendSession: tokens ──► logits
 //!            │                  │
-//!          Engine          CandleBackend (feature `candle`), or your own
+//!          Engine          GpuBackend (feature `gpu`), CandleBackend (feature `candle`), or your own
 //! ```
 
 #[cfg(feature = "candle")]
 pub(crate) mod candle;
+#[cfg(feature = "gpu")]
+pub(crate) mod gpu;
 pub(crate) mod sequence;
 
 use std::ops::ControlFlow;

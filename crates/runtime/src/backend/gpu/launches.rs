@@ -1,0 +1,253 @@
+//! The launches of a pass in their order, for every family: the switches of its decoder are read
+//! here.
+
+use std::sync::Arc;
+
+use ruvllm_gpu::{
+    Activation, Activations, AttentionKernel, Buffer, Dispatch, Gpu, HeadNormKernel, Result, RopeKernel,
+    RopeKvKernel, RopeLayout, RowOutput, Sequences,
+};
+use ruvllm_models::ModelConfig;
+
+use super::pool::{Angles, KvPool};
+use super::rows::Rows;
+use super::weights::{DeviceLayer, DeviceWeights, Projection};
+
+/// Kind of a pass: it decides which products compute it (ADR-0033).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Phase {
+    /// Prompt tokens.
+    Prefill,
+    /// One generated token.
+    Decode,
+}
+
+/// Model, device and memory of all passes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Parts<'a> {
+    pub(super) gpu: &'a Gpu,
+    pub(super) config: &'a ModelConfig,
+    pub(super) activation: Activation,
+    pub(super) weights: &'a DeviceWeights,
+    pub(super) pool: &'a KvPool,
+    pub(super) angles: &'a Angles,
+}
+
+/// Prepared launches of a pass of a number of rows over a block table of one size.
+#[derive(Debug)]
+pub(super) struct Pass {
+    pub(super) rows: Arc<Rows>,
+    /// The row whose logits are computed, where the pass has several.
+    pub(super) last: Arc<Rows>,
+    /// Up to the keys and values of the last layer.
+    pub(super) keys: Vec<Dispatch>,
+    /// The rest, for the last row alone.
+    pub(super) logits: Vec<Dispatch>,
+    /// Index of the largest logit to the tokens of `last`.
+    pub(super) argmax: Vec<Dispatch>,
+}
+
+/// Operands that passes of one size share.
+#[derive(Debug)]
+pub(super) struct Operands {
+    pub(super) rows: Arc<Rows>,
+    pub(super) last: Arc<Rows>,
+    pub(super) table: Buffer,
+    pub(super) scratch: Buffer,
+    pub(super) logits: Buffer,
+    /// The second set of frequencies.
+    pub(super) long: bool,
+}
+
+impl Parts<'_> {
+    /// Attention of a layer.
+    pub(super) fn attention(&self, layer: usize) -> AttentionKernel {
+        let ModelConfig { n_heads, n_kv_heads, head_dim, decoder, .. } = self.config;
+        let mut key = AttentionKernel::new(*n_heads as u32, *n_kv_heads as u32, *head_dim as u32)
+            .scale(decoder.attention_scale)
+            .one_sequence();
+        if let Some(cap) = decoder.attention_soft_cap {
+            key = key.soft_cap(cap);
+        }
+        match decoder.window.of_layer(layer) {
+            Some(tokens) => key.window(tokens as u32),
+            None => key,
+        }
+    }
+
+    /// Prepares the launches of a pass.
+    pub(super) fn pass(&self, phase: Phase, operands: Operands) -> Result<Pass> {
+        let mut builder = Builder {
+            parts: *self,
+            phase,
+            rows: Arc::clone(&operands.rows),
+            operands: &operands,
+            pending: None,
+            launches: Vec::new(),
+        };
+        let scale = self.config.decoder.embedding_scale;
+        let Rows { tokens, residual, .. } = &*operands.rows;
+        builder.launches.push(self.weights.embedding.gather_scaled(self.gpu, tokens, residual, scale)?);
+        let layers = self.weights.layers.len();
+        for (index, layer) in self.weights.layers.iter().enumerate() {
+            builder.keys(index, layer)?;
+            if index + 1 < layers {
+                builder.attend(index)?;
+                builder.feed_forward(layer)?;
+            }
+        }
+        let keys = std::mem::take(&mut builder.launches);
+        builder.take_last()?;
+        let index = layers - 1;
+        builder.attend(index)?;
+        builder.feed_forward(&self.weights.layers[index])?;
+        builder.output()?;
+        let logits = std::mem::take(&mut builder.launches);
+        let Operands { rows, last, logits: values, .. } = operands;
+        let argmax = self.gpu.argmax(&values, &last.tokens)?.into();
+        Ok(Pass { rows, last, keys, logits, argmax })
+    }
+}
+
+struct Builder<'a> {
+    parts: Parts<'a>,
+    phase: Phase,
+    /// Rows of the pass, then the last one.
+    rows: Arc<Rows>,
+    operands: &'a Operands,
+    /// Output of a branch that is still to be added to the residual stream.
+    pending: Option<Buffer>,
+    launches: Vec<Dispatch>,
+}
+
+impl Builder<'_> {
+    /// Norm, queries, keys and values, RoPE, KV write.
+    fn keys(&mut self, index: usize, layer: &DeviceLayer) -> Result<()> {
+        let Parts { gpu, config, pool, angles, .. } = self.parts;
+        self.norm(&layer.attention_norm, &layer.qkv)?;
+        let rows = Arc::clone(&self.rows);
+        self.project(&layer.qkv, |format| rows.normed.of(format), &rows.qkv)?;
+        let (heads, kv_heads) = (config.n_heads as u32, config.n_kv_heads as u32);
+        let head_dim = config.head_dim as u32;
+        if let Some(weights) = &layer.head_norms {
+            let key = HeadNormKernel { heads, kv_heads, head_dim, eps_bits: config.norm_eps.to_bits() };
+            self.launches.push(gpu.head_norm(key, &rows.qkv, weights)?);
+        }
+        let layout = match config.decoder.rope_layout {
+            ruvllm_kernels::rope::RopeLayout::Halves => RopeLayout::Halves,
+            ruvllm_kernels::rope::RopeLayout::Interleaved => RopeLayout::Interleaved,
+        };
+        let rope = RopeKernel { heads, head_dim, rotary_dim: angles.rotary_dim, layout };
+        let table = angles.of(index, self.operands.long);
+        let (key, kv) = (RopeKvKernel { rope, kv_heads }, pool.layer(index));
+        self.launches.push(gpu.rope_kv(key, &rows.qkv, table, &rows.kv, kv, &rows.queries)?);
+        Ok(())
+    }
+
+    /// Goes on with the last row alone.
+    fn take_last(&mut self) -> Result<()> {
+        let (rows, last) = (Arc::clone(&self.rows), Arc::clone(&self.operands.last));
+        if Arc::ptr_eq(&rows, &last) {
+            return Ok(());
+        }
+        let gpu = self.parts.gpu;
+        for (from, to) in [(&rows.queries, &last.queries), (&rows.residual, &last.residual)] {
+            self.launches.push(gpu.copy_row(from, &rows.last, to)?);
+        }
+        self.rows = last;
+        Ok(())
+    }
+
+    /// Attention and its projection.
+    fn attend(&mut self, index: usize) -> Result<()> {
+        let Parts { gpu, config, pool, .. } = self.parts;
+        let layer = &self.parts.weights.layers[index];
+        let rows = Arc::clone(&self.rows);
+        let sequences =
+            Sequences { positions: rows.kv.positions.clone(), table: self.operands.table.clone() };
+        let key = self.parts.attention(index);
+        let scratch = &self.operands.scratch;
+        let formats = layer.attention_output.formats();
+        let direct = config.head_dim.is_multiple_of(32);
+        self.launches.extend(rows.attended.fill(gpu, formats, direct, |out| {
+            gpu.attention(key, &rows.queries, pool.layer(index), &sequences, scratch, out)
+        })?);
+        self.project(&layer.attention_output, |format| rows.attended.of(format), &rows.delta)?;
+        self.behind(layer.attention_post_norm.as_ref())
+    }
+
+    /// The gated feed-forward network.
+    fn feed_forward(&mut self, layer: &DeviceLayer) -> Result<()> {
+        let Parts { gpu, config, activation, .. } = self.parts;
+        self.norm(&layer.ffn_norm, &layer.gate_up)?;
+        let rows = Arc::clone(&self.rows);
+        self.project(&layer.gate_up, |format| rows.normed.of(format), &rows.gate_up)?;
+        let (n, cols) = (rows.n, config.ffn_dim as u32);
+        self.launches.extend(rows.gated.fill(gpu, layer.down.formats(), true, |out| {
+            Ok(vec![gpu.gated(activation, &rows.gate_up, n, cols, out)?])
+        })?);
+        self.project(&layer.down, |format| rows.gated.of(format), &rows.delta)?;
+        self.behind(layer.ffn_post_norm.as_ref())
+    }
+
+    /// Final norm and logits.
+    fn output(&mut self) -> Result<()> {
+        let weights = self.parts.weights;
+        self.norm(&weights.output_norm, &weights.output)?;
+        let rows = Arc::clone(&self.rows);
+        // One row in both phases.
+        self.phase = Phase::Decode;
+        self.project(&weights.output, |format| rows.normed.of(format), &self.operands.logits)
+    }
+
+    /// Adds what is pending to the residual stream, and norms it for a projection.
+    fn norm(&mut self, weight: &Buffer, before: &Projection) -> Result<()> {
+        let Parts { gpu, config, .. } = self.parts;
+        let (rows, pending) = (Arc::clone(&self.rows), self.pending.take());
+        let eps = config.norm_eps;
+        let norm = |out: &RowOutput| {
+            Ok(vec![match &pending {
+                Some(delta) => gpu.add_rms_norm(&rows.residual, delta, weight, eps, rows.n, out)?,
+                None => gpu.rms_norm(&rows.residual, weight, eps, rows.n, out)?,
+            }])
+        };
+        self.launches.extend(rows.normed.fill(gpu, before.formats(), true, norm)?);
+        Ok(())
+    }
+
+    /// Leaves what a branch gives, normed if there are weights for that, to be added.
+    fn behind(&mut self, post_norm: Option<&Buffer>) -> Result<()> {
+        let Parts { gpu, config, .. } = self.parts;
+        let Rows { delta, post, n, .. } = &*self.rows;
+        self.pending = Some(match post_norm {
+            Some(weight) => {
+                let out = RowOutput::F32(post.clone());
+                self.launches.push(gpu.rms_norm(delta, weight, config.norm_eps, *n, &out)?);
+                post.clone()
+            }
+            None => delta.clone(),
+        });
+        Ok(())
+    }
+
+    /// Products of an input with the matrices of a projection, and its bias.
+    fn project(
+        &mut self,
+        projection: &Projection,
+        input: impl Fn(ruvllm_gpu::Format) -> Activations,
+        out: &Buffer,
+    ) -> Result<()> {
+        let (gpu, n, width) = (self.parts.gpu, self.rows.n, projection.outputs);
+        for part in &projection.parts {
+            let (x, first) = (input(part.matrix.format()), part.first);
+            self.launches.push(match self.phase {
+                Phase::Prefill => part.matrix.gemm_into(gpu, &x, out, n, first, width)?,
+                Phase::Decode => part.matrix.product_into(gpu, &x, out, n, first, width)?,
+            });
+        }
+        if let Some(bias) = &projection.bias {
+            self.launches.push(gpu.add(out, bias)?);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,246 @@
+//! The GPU backend: models of `ruvllm-models`, computed by the kernels of `ruvllm-gpu`, behind the
+//! seam of [`InferenceBackend`].
+//!
+//! ```text
+//! Model (GGUF file or folder) ──► DeviceWeights (weights)   KvPool, Angles (pool)
+//!                                        └───────┬────────────────┘
+//! GpuSession ──► Passes (executor) ──► Pass: prepared launches (launches) over Rows (rows)
+//! ```
+//!
+//! Passes of one size share their launches: positions, slots and block tables are in buffers.
+
+mod executor;
+mod launches;
+mod pool;
+mod refusal;
+mod rows;
+mod session;
+mod weights;
+
+use std::fmt;
+use std::path::PathBuf;
+
+use gguf_rs_lite::FileMemory;
+use ruvllm_gpu::{Gpu, Selection};
+use ruvllm_models::{Model, ModelConfig};
+
+use self::executor::Executor;
+use self::pool::{Angles, KvPool};
+use self::refusal::{NAME, Refusal};
+pub use self::session::GpuSession;
+use self::weights::DeviceWeights;
+use super::{BackendSession, InferenceBackend};
+use crate::codec::TextCodec;
+use crate::error::{Error, Result};
+use crate::options::ModelSource;
+
+/// Longest context without being asked for more: its keys and values are allocated at load.
+const USUAL_CONTEXT: usize = 8192;
+
+/// Options of the GPU backend.
+#[derive(Debug, Clone)]
+pub struct GpuOptions {
+    /// Position or part of the name of the adapter; `None` = the best one.
+    pub adapter: Option<String>,
+    /// Software adapters are allowed (tests).
+    pub software: bool,
+    /// Maximum tokens of a sequence, prompt and output together; `None` = the model's context, at
+    /// most 8192.
+    pub context: Option<usize>,
+    /// Tokens of all sequences' keys and values on the device; `None` = one context.
+    pub kv_tokens: Option<usize>,
+    /// Bytes of device memory; `None` = no limit but the driver's.
+    pub budget: Option<u64>,
+    /// Prompt tokens per forward pass; also how often a prefill can be cancelled. Default 512.
+    pub prefill_chunk: usize,
+    /// A `tokenizer.json` instead of the model's own tokenizer.
+    pub tokenizer: Option<PathBuf>,
+}
+
+impl Default for GpuOptions {
+    fn default() -> Self {
+        Self {
+            adapter: None,
+            software: false,
+            context: None,
+            kv_tokens: None,
+            budget: None,
+            prefill_chunk: 512,
+            tokenizer: None,
+        }
+    }
+}
+
+/// A decoder on a GPU: keys and values in F16, quantized weights as they are stored.
+///
+/// # Example
+/// ```no_run
+/// use std::ops::ControlFlow;
+///
+/// use ruvllm::{CancelToken, GenerateRequest, GpuBackend, GpuOptions, InferenceBackend};
+///
+/// let backend = GpuBackend::load(&"model.gguf".into(), &GpuOptions::default())?;
+/// let request = GenerateRequest { max_tokens: Some(32), ..GenerateRequest::new("Once upon a time") };
+/// let completion = backend.generate(&request, &CancelToken::new(), &mut |_| ControlFlow::Continue(()))?;
+/// println!("{}", completion.text);
+/// # Ok::<(), ruvllm::Error>(())
+/// ```
+pub struct GpuBackend {
+    codec: TextCodec,
+    context: usize,
+    prefill_chunk: usize,
+    converted: Vec<String>,
+    executor: Executor,
+}
+
+impl GpuBackend {
+    /// Opens a file or folder and uploads its weights. Matrices of a format without GPU kernels
+    /// are stored as F16 ([`converted`](Self::converted)).
+    ///
+    /// Host memory: the file is mapped; of matrices that share a product or are converted a copy
+    /// is made, one product at a time.
+    ///
+    /// # Errors
+    /// [`Error::Open`], [`Error::Load`], [`Error::Tokenizer`] and [`Error::VocabularyMismatch`] as
+    /// [`Engine::load`](crate::Engine::load) has them; [`Error::UnsupportedByBackend`] for tensors,
+    /// sizes and contexts that the kernels do not have; [`Error::InvalidOption`];
+    /// [`Error::Backend`] without an adapter or memory, and if the device fails.
+    pub fn load(source: &ModelSource, options: &GpuOptions) -> Result<Self> {
+        let at_least_1 = [
+            ("context", options.context),
+            ("kv_tokens", options.kv_tokens),
+            ("prefill_chunk", Some(options.prefill_chunk)),
+        ];
+        for (option, value) in at_least_1 {
+            if value == Some(0) {
+                return Err(Error::InvalidOption { name: option, value: 0, expected: "at least 1" });
+            }
+        }
+        let name = source.to_string();
+        let gpu = open(options).map_err(|refusal| refusal.into_error(&name))?;
+        let checkpoint = source.open(FileMemory::default())?;
+        let model = Model::load(&*checkpoint, &mut |_| ())
+            .map_err(|source| Error::Load { name: name.clone(), source })?;
+        let codec =
+            TextCodec::read(&*checkpoint, &name, options.tokenizer.as_deref(), model.config().vocab_size)?;
+        let mut converted = Vec::new();
+        let (executor, context) =
+            upload(gpu, &model, options, &mut converted).map_err(|refusal| refusal.into_error(&name))?;
+        Ok(Self { codec, context, prefill_chunk: options.prefill_chunk, converted, executor })
+    }
+
+    /// Name and driver of the adapter.
+    pub fn adapter(&self) -> String {
+        self.executor.gpu.info().to_string()
+    }
+
+    /// Names and formats of matrices that are stored as F16 because no kernel has their format:
+    /// their values are rounded once, to 11 bits.
+    pub fn converted(&self) -> &[String] {
+        &self.converted
+    }
+
+    /// Bytes of the matrices on the device.
+    pub fn weight_bytes(&self) -> u64 {
+        self.executor.weights.bytes()
+    }
+
+    /// Bytes of all sequences' keys and values on the device.
+    pub fn kv_bytes(&self) -> u64 {
+        self.executor.pool.bytes()
+    }
+
+    /// Bytes of device memory in use.
+    pub fn device_bytes(&self) -> u64 {
+        self.executor.gpu.used()
+    }
+
+    /// An empty sequence, as [`InferenceBackend::session`] makes it, with what is special about
+    /// sequences on a device.
+    ///
+    /// # Errors
+    /// As [`InferenceBackend::session`].
+    pub fn gpu_session(&self, capacity: usize) -> Result<GpuSession<'_>> {
+        if capacity > self.context {
+            let (what, model_context) = ("the sequence".to_owned(), self.context);
+            return Err(Error::ContextTooLong { what, tokens: capacity, model_context });
+        }
+        GpuSession::new(&self.executor, &self.codec, capacity)
+    }
+}
+
+impl InferenceBackend for GpuBackend {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn config(&self) -> &ModelConfig {
+        &self.executor.config
+    }
+
+    fn codec(&self) -> &TextCodec {
+        &self.codec
+    }
+
+    fn context_length(&self) -> usize {
+        self.context
+    }
+
+    fn session(&self, capacity: usize) -> Result<Box<dyn BackendSession + '_>> {
+        Ok(Box::new(self.gpu_session(capacity)?))
+    }
+
+    fn prefill_chunk(&self) -> usize {
+        self.prefill_chunk
+    }
+}
+
+/// The shape of the model and where it runs.
+impl fmt::Debug for GpuBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GpuBackend")
+            .field("config", self.config())
+            .field("context", &self.context)
+            .field("adapter", &self.adapter())
+            .finish_non_exhaustive()
+    }
+}
+
+fn open(options: &GpuOptions) -> Result<Gpu, Refusal> {
+    use ruvllm_gpu::AdapterChoice;
+    let adapter = match &options.adapter {
+        None => AdapterChoice::Best,
+        Some(text) => match text.parse() {
+            Ok(index) => AdapterChoice::Index(index),
+            Err(_) => AdapterChoice::Name(text.clone()),
+        },
+    };
+    let selection = Selection { adapter, software: options.software };
+    Gpu::open(&selection, options.budget.unwrap_or(u64::MAX))
+        .map_err(|source| Refusal::Gpu { action: "open a GPU".into(), source })
+}
+
+/// The model on the device, and its context.
+fn upload(
+    gpu: Gpu,
+    model: &Model,
+    options: &GpuOptions,
+    converted: &mut Vec<String>,
+) -> Result<(Executor, usize), Refusal> {
+    let config = model.config();
+    refusal::check(config)?;
+    let activation = refusal::activation(config)?;
+    let context = refusal::context(config, options.context, USUAL_CONTEXT)?;
+    let weights = DeviceWeights::upload(&gpu, model, converted)?;
+    let kv_tokens = options.kv_tokens.unwrap_or(context);
+    let failed = |action: &str| {
+        let action = action.to_owned();
+        move |source| Refusal::Gpu { action, source }
+    };
+    let pool = KvPool::new(&gpu, config, kv_tokens)
+        .map_err(failed("allocate keys and values; lower GpuOptions::context or kv_tokens"))?;
+    let angles = Angles::new(&gpu, &model.kv_ropes(), context).map_err(failed("upload RoPE tables"))?;
+    let executor = Executor::new(gpu, config.clone(), activation, weights, (pool, angles))
+        .map_err(failed("allocate logits"))?;
+    Ok((executor, context))
+}

@@ -1,0 +1,126 @@
+//! KV blocks of all sequences, and RoPE tables.
+
+use std::sync::{Mutex, PoisonError};
+
+use ruvllm_gpu::{Buffer, Gpu, KV_BLOCK_TOKENS, KvBlocks, Result};
+use ruvllm_kernels::rope::{RopeFrequencies, RopeTable};
+use ruvllm_kv_cache::KvRopes;
+use ruvllm_models::ModelConfig;
+
+/// Tokens of a KV block.
+const BLOCK: usize = KV_BLOCK_TOKENS as usize;
+
+/// KV blocks of all layers: block `i` of a sequence is the same number in each.
+#[derive(Debug)]
+pub(super) struct KvPool {
+    layers: Vec<KvBlocks>,
+    blocks: u32,
+    free: Mutex<Vec<u32>>,
+}
+
+/// Blocks of a sequence; dropping them frees them.
+#[derive(Debug)]
+pub(super) struct Lease<'p> {
+    pool: &'p KvPool,
+    blocks: Vec<u32>,
+}
+
+impl KvPool {
+    /// Blocks for `tokens` tokens, and one for rows that stand for nothing.
+    pub(super) fn new(gpu: &Gpu, config: &ModelConfig, tokens: usize) -> Result<Self> {
+        let blocks = tokens.div_ceil(BLOCK) as u32;
+        let (kv_heads, head_dim) = (config.n_kv_heads as u32, config.head_dim as u32);
+        let layer = |_| KvBlocks::new(gpu, blocks + 1, kv_heads, head_dim);
+        let layers = (0..config.n_layers).map(layer).collect::<Result<_>>()?;
+        Ok(Self { layers, blocks, free: Mutex::new((0..blocks).rev().collect()) })
+    }
+
+    pub(super) fn layer(&self, layer: usize) -> &KvBlocks {
+        &self.layers[layer]
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.layers.iter().map(|layer| layer.keys().len() + layer.values().len()).sum()
+    }
+
+    /// Place of the keys and values of rows that stand for nothing.
+    pub(super) fn unused_slot(&self) -> u32 {
+        self.blocks * KV_BLOCK_TOKENS
+    }
+
+    /// Blocks for `tokens` tokens, or the tokens for which there is room.
+    pub(super) fn lease(&self, tokens: usize) -> std::result::Result<Lease<'_>, usize> {
+        let n = tokens.div_ceil(BLOCK);
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(kept) = free.len().checked_sub(n) else { return Err(free.len() * BLOCK) };
+        Ok(Lease { pool: self, blocks: free.split_off(kept) })
+    }
+}
+
+impl Lease<'_> {
+    /// The blocks in the order of the sequence.
+    pub(super) fn blocks(&self) -> &[u32] {
+        &self.blocks
+    }
+
+    /// Place of the keys and values of a position.
+    pub(super) fn slot(&self, position: usize) -> u32 {
+        self.blocks[position / BLOCK] * KV_BLOCK_TOKENS + (position % BLOCK) as u32
+    }
+}
+
+impl Drop for Lease<'_> {
+    fn drop(&mut self) {
+        self.pool.free.lock().unwrap_or_else(PoisonError::into_inner).append(&mut self.blocks);
+    }
+}
+
+/// Cosines and sines of all positions, `[positions, rotary_dim / 2, 2]` each, as the CPU has them.
+#[derive(Debug)]
+pub(super) struct Angles {
+    usual: Buffer,
+    /// For sequences above a capacity, in layers that are not local.
+    long: Option<(usize, Buffer)>,
+    /// For local layers, which the mask names.
+    local: Option<(Buffer, Vec<bool>)>,
+    pub(super) rotary_dim: u32,
+}
+
+impl Angles {
+    /// Tables of the positions before `context`.
+    pub(super) fn new(gpu: &Gpu, ropes: &KvRopes, context: usize) -> Result<Self> {
+        let table = |frequencies: &RopeFrequencies, positions: usize| {
+            let table = RopeTable::from_frequencies(frequencies, 0..positions);
+            let mut turns = Vec::with_capacity(positions * frequencies.inverse.len() * 2);
+            for position in 0..positions {
+                let (cos, sin) = table.at(position);
+                turns.extend(cos.iter().zip(sin).flat_map(|(&c, &s)| [c, s]));
+            }
+            gpu.upload(&turns)
+        };
+        let long = ropes.long.as_ref().filter(|(length, _)| context > *length);
+        let local = ropes.local.as_ref();
+        Ok(Self {
+            usual: table(&ropes.usual.frequencies, context)?,
+            long: long.map(|(length, rope)| Ok((*length, table(&rope.frequencies, context)?))).transpose()?,
+            local: local
+                .map(|(rope, layers)| Ok((table(&rope.frequencies, context)?, layers.clone())))
+                .transpose()?,
+            rotary_dim: 2 * ropes.usual.frequencies.inverse.len() as u32,
+        })
+    }
+
+    /// True if sequences of at most `capacity` tokens have the second set of frequencies.
+    pub(super) fn is_long(&self, capacity: usize) -> bool {
+        self.long.as_ref().is_some_and(|(length, _)| capacity > *length)
+    }
+
+    /// The table of a layer for a sequence.
+    pub(super) fn of(&self, layer: usize, long: bool) -> &Buffer {
+        match (&self.local, &self.long) {
+            (Some((local, layers)), _) if layers[layer] => local,
+            (_, Some((_, table))) if long => table,
+            _ => &self.usual,
+        }
+    }
+}

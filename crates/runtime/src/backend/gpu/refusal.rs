@@ -1,0 +1,87 @@
+//! Reasons for which a model is not loaded.
+
+use ruvllm_models::{Activation, ModelConfig};
+
+use crate::error::Error;
+
+/// Name of the backend.
+pub(super) const NAME: &str = "gpu";
+
+/// Largest head that the attention kernels have.
+const MAX_HEAD_DIM: usize = 512;
+
+/// Reason for which a model is not loaded.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Refusal {
+    /// The kernels read rows in whole units.
+    #[error("the tensor {tensor} ({format}) has {cols} columns and the GPU kernels take multiples of {unit}")]
+    Columns { tensor: String, format: &'static str, cols: usize, unit: usize },
+    /// The format has no GPU kernels, and F16 cannot hold a value.
+    #[error("the tensor {tensor} ({format}) has no GPU kernels, and its value {value} is beyond F16")]
+    BeyondF16 { tensor: String, format: &'static str, value: f32 },
+    /// A size or a switch of the family that no kernel has.
+    #[error("{0}")]
+    Unsupported(String),
+    /// The device failed.
+    #[error("could not {action}")]
+    Gpu { action: String, source: ruvllm_gpu::Error },
+}
+
+impl Refusal {
+    /// The crate's error, for the model that messages call `name`.
+    pub(super) fn into_error(self, name: &str) -> Error {
+        match self {
+            Self::Gpu { action, source } => {
+                Error::Backend { backend: NAME.to_owned(), action, source: source.into() }
+            }
+            other => Error::UnsupportedByBackend {
+                backend: NAME,
+                name: name.to_owned(),
+                reason: other.to_string(),
+            },
+        }
+    }
+}
+
+/// The activation of the feed-forward network.
+pub(super) fn activation(config: &ModelConfig) -> Result<ruvllm_gpu::Activation, Refusal> {
+    match config.decoder.activation {
+        Activation::SwiGlu => Ok(ruvllm_gpu::Activation::Silu),
+        Activation::GeGlu => Ok(ruvllm_gpu::Activation::GeluTanh),
+        other => Err(Refusal::Unsupported(format!("no GPU kernel has the activation {other:?}"))),
+    }
+}
+
+/// Checks sizes that the kernels need.
+pub(super) fn check(config: &ModelConfig) -> Result<(), Refusal> {
+    let head_dim = config.head_dim;
+    if head_dim > MAX_HEAD_DIM || !head_dim.is_multiple_of(8) {
+        return Err(Refusal::Unsupported(format!(
+            "its heads have {head_dim} values and the GPU kernels take multiples of 8 up to {MAX_HEAD_DIM}"
+        )));
+    }
+    for (name, width) in [("model", config.model_dim), ("feed-forward network", config.ffn_dim)] {
+        if !width.is_multiple_of(4) {
+            return Err(Refusal::Unsupported(format!(
+                "its {name} has width {width} and the GPU kernels take multiples of 4"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Tokens up to which the backend computes the model rightly, of `wanted`.
+///
+/// Queries that grow with their position (attention temperature) are not scaled here: the context
+/// ends where they begin to.
+pub(super) fn context(config: &ModelConfig, wanted: Option<usize>, usual: usize) -> Result<usize, Refusal> {
+    let limit = config.decoder.attention_temperature.map_or(usize::MAX, |temperature| temperature.every);
+    let limit = limit.min(config.context_length);
+    match wanted {
+        Some(wanted) if wanted > limit => Err(Refusal::Unsupported(format!(
+            "this backend computes its first {limit} positions and {wanted} were asked for"
+        ))),
+        Some(wanted) => Ok(wanted),
+        None => Ok(usual.min(limit)),
+    }
+}

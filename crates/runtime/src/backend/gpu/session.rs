@@ -1,0 +1,212 @@
+//! Sequences of the GPU backend.
+
+use std::ops::ControlFlow;
+
+use ruvllm_gpu::Dispatch;
+use ruvllm_text::TokenId;
+
+use super::executor::{Executor, MAX_ROWS, Passes, Place};
+use super::launches::Pass;
+use super::refusal::NAME;
+use crate::backend::sequence::BackendSession;
+use crate::codec::TextCodec;
+use crate::error::{Error, Result};
+
+/// A sequence whose keys and values are on the device.
+///
+/// Prompt tokens ([`prefill`](BackendSession::prefill), and
+/// [`forward`](BackendSession::forward) of several) and single tokens are computed by different
+/// products: bits depend on which of both a token was, not on how a prompt was cut (ADR-0036).
+#[derive(Debug)]
+pub struct GpuSession<'b> {
+    executor: &'b Executor,
+    codec: &'b TextCodec,
+    place: Place<'b>,
+    len: usize,
+    capacity: usize,
+    logits: Vec<f32>, // [vocab_size] of the last pass
+}
+
+impl<'b> GpuSession<'b> {
+    /// An empty sequence of at most `capacity` tokens.
+    pub(super) fn new(executor: &'b Executor, codec: &'b TextCodec, capacity: usize) -> Result<Self> {
+        let lease = executor.pool.lease(capacity).map_err(|room| Error::Backend {
+            backend: NAME.to_owned(),
+            action: format!("make a sequence of {capacity} tokens"),
+            source: format!("the KV cache on the device has room for {room}; raise GpuOptions::kv_tokens")
+                .into(),
+        })?;
+        let id = executor.passes().next_sequence();
+        let place = Place { id, lease, long: executor.angles.is_long(capacity) };
+        Ok(Self { executor, codec, place, len: 0, capacity, logits: Vec::new() })
+    }
+
+    /// Appends `prompt`, at least one token, then decodes greedily up to `n` tokens, which are
+    /// handed to `on_token` in their order; `Break` ends it. The largest logit is found on the
+    /// device, 4 bytes come back per token, and a step begins before the token of the one before
+    /// has arrived.
+    ///
+    /// The sequence then ends before the last token that was handed over. Other sequences wait
+    /// meanwhile: `on_token` must not use any of this backend.
+    ///
+    /// # Errors
+    /// Errors of [`forward`](BackendSession::forward).
+    pub fn greedy(
+        &mut self,
+        prompt: &[TokenId],
+        n: usize,
+        on_token: &mut dyn FnMut(TokenId) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.check(prompt, n.saturating_sub(1))?;
+        if n == 0 {
+            return self.forward(prompt).map(|_| ());
+        }
+        let (executor, end) = (self.executor, self.len + prompt.len());
+        let mut passes = executor.passes();
+        let start = self.len;
+        let pass = self.last_pass(&mut passes, prompt)?;
+        let action = || format!("compute positions {start}..{}", end + n - 1);
+        let mut reading = passes.start_argmax(executor, &pass).map_err(failed(action()))?;
+        self.len = end;
+        for step in 1..=n {
+            // The next step takes its token from the device.
+            let next = if step < n {
+                let pass = passes.decode(executor, &self.place, end + step - 1, None);
+                Some(pass.and_then(|pass| passes.start_argmax(executor, &pass)).map_err(failed(action()))?)
+            } else {
+                None
+            };
+            let token = passes.finish_argmax(executor, reading).map_err(failed(action()))?;
+            self.len = end + step - 1;
+            let go_on = on_token(token);
+            match next {
+                Some(next) if go_on.is_continue() => reading = next,
+                Some(next) => {
+                    passes.finish_argmax(executor, next).map_err(failed(action()))?;
+                    break;
+                }
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that `tokens` can be appended, with `more` behind them.
+    fn check(&self, tokens: &[TokenId], more: usize) -> Result<()> {
+        if tokens.is_empty() {
+            let source = ruvllm_models::Error::EmptySegment { segment: 0 };
+            return Err(Error::Forward { start: self.len, tokens: 0, source });
+        }
+        self.codec.check_tokens(tokens)?;
+        let end = self.len.saturating_add(tokens.len()).saturating_add(more);
+        if end > self.capacity {
+            let (what, model_context) = ("the sequence".to_owned(), self.capacity);
+            return Err(Error::ContextTooLong { what, tokens: end, model_context });
+        }
+        Ok(())
+    }
+
+    /// Runs all passes of checked prompt tokens but the last, whose inputs are written.
+    fn last_pass(&mut self, passes: &mut Passes, tokens: &[TokenId]) -> Result<std::sync::Arc<Pass>> {
+        let mut rest = tokens;
+        loop {
+            let (rows, n) = passes.prefill_rows(self.executor, self.len, rest.len().min(MAX_ROWS as usize));
+            let (now, later) = rest.split_at(n);
+            let end = self.len + n;
+            let action = format!("compute positions {}..{end}", self.len);
+            let pass = passes.prefill(self.executor, &self.place, self.len, now, rows);
+            let pass = pass.map_err(failed(action.clone()))?;
+            if later.is_empty() {
+                return Ok(pass);
+            }
+            let list: Vec<&Dispatch> = pass.keys.iter().collect();
+            self.executor.gpu.run(&list).map_err(failed(action))?;
+            self.len = end;
+            rest = later;
+        }
+    }
+
+    /// Appends checked prompt tokens whose logits nobody wants.
+    fn advance(&mut self, tokens: &[TokenId]) -> Result<()> {
+        let (executor, start) = (self.executor, self.len);
+        let mut passes = executor.passes();
+        let pass = self.last_pass(&mut passes, tokens)?;
+        let action = format!("compute positions {start}..{}", start + tokens.len());
+        executor.gpu.run(&pass.keys.iter().collect::<Vec<_>>()).map_err(failed(action))?;
+        self.len = start + tokens.len();
+        Ok(())
+    }
+
+    /// Appends checked tokens and keeps the logits after the last one. `decode`: a single token is
+    /// none of a prompt.
+    fn compute(&mut self, tokens: &[TokenId], decode: bool) -> Result<()> {
+        let (executor, end) = (self.executor, self.len + tokens.len());
+        let mut passes = executor.passes();
+        let action = format!("compute positions {}..{end}", self.len);
+        let pass = match tokens {
+            [token] if decode => passes
+                .decode(executor, &self.place, self.len, Some(*token))
+                .map_err(failed(action.clone()))?,
+            _ => self.last_pass(&mut passes, tokens)?,
+        };
+        let mut logits = passes.logits(executor, &pass).map_err(failed(action))?;
+        drop(passes);
+        if let Some(cap) = executor.config.decoder.logits_soft_cap {
+            soft_cap(&mut logits, cap);
+        }
+        (self.logits, self.len) = (logits, end);
+        Ok(())
+    }
+}
+
+impl BackendSession for GpuSession<'_> {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn forward(&mut self, tokens: &[TokenId]) -> Result<&[f32]> {
+        self.check(tokens, 0)?;
+        self.compute(tokens, true)?;
+        Ok(&self.logits)
+    }
+
+    fn truncate(&mut self, len: usize) -> Result<usize> {
+        self.len = self.len.min(len);
+        Ok(self.len)
+    }
+
+    fn prefill(
+        &mut self,
+        tokens: &[TokenId],
+        chunk: usize,
+        go_on: &mut dyn FnMut() -> ControlFlow<()>,
+    ) -> Result<Option<&[f32]>> {
+        self.check(tokens, 0)?;
+        let mut rest = tokens;
+        loop {
+            if go_on().is_break() {
+                return Ok(None);
+            }
+            let (pass, later) = rest.split_at(rest.len().min(chunk.max(1)));
+            if later.is_empty() {
+                self.compute(pass, false)?;
+                return Ok(Some(&self.logits));
+            }
+            self.advance(pass)?;
+            rest = later;
+        }
+    }
+}
+
+/// `cap * tanh(x / cap)` of each value, as the engine computes it.
+fn soft_cap(logits: &mut [f32], cap: f32) {
+    let cap = f64::from(cap);
+    for value in logits {
+        *value = (cap * (f64::from(*value) / cap).tanh()) as f32;
+    }
+}
+
+/// The error for what the device could not do.
+fn failed(action: String) -> impl FnOnce(ruvllm_gpu::Error) -> Error {
+    move |error| Error::Backend { backend: NAME.to_owned(), action, source: error.into() }
+}

@@ -1,0 +1,215 @@
+//! Weights of a decoder on the device: matrices in the formats of the kernels, vectors in f32.
+
+use ruvllm_gpu::{Buffer, Format, Gpu, Matrix};
+use ruvllm_kernels::quant::{PackedMatrix, WeightFormat};
+use ruvllm_models::{LayerWeights, Linear, Model};
+
+use super::refusal::Refusal;
+
+/// Rows of one or several projections of one input, and their place in the output row.
+#[derive(Debug)]
+pub(super) struct Part {
+    pub(super) matrix: Matrix,
+    pub(super) first: u32,
+}
+
+/// Projections of one input: `[outputs]` values per row.
+#[derive(Debug)]
+pub(super) struct Projection {
+    /// Neighbours of one format share a matrix.
+    pub(super) parts: Vec<Part>,
+    pub(super) outputs: u32,
+    /// `[outputs]`.
+    pub(super) bias: Option<Buffer>,
+}
+
+/// One transformer layer.
+#[derive(Debug)]
+pub(super) struct DeviceLayer {
+    pub(super) attention_norm: Buffer,
+    /// Queries, keys and values.
+    pub(super) qkv: Projection,
+    /// Of queries and keys, `[2, head_dim]`.
+    pub(super) head_norms: Option<Buffer>,
+    pub(super) attention_output: Projection,
+    pub(super) attention_post_norm: Option<Buffer>,
+    pub(super) ffn_norm: Buffer,
+    pub(super) gate_up: Projection,
+    pub(super) down: Projection,
+    pub(super) ffn_post_norm: Option<Buffer>,
+}
+
+/// All weights.
+#[derive(Debug)]
+pub(super) struct DeviceWeights {
+    pub(super) embedding: Matrix,
+    pub(super) layers: Vec<DeviceLayer>,
+    pub(super) output_norm: Buffer,
+    pub(super) output: Projection,
+    /// The output matrix is the embedding.
+    tied: bool,
+}
+
+impl DeviceWeights {
+    /// Uploads the weights of `model`; `converted` gets the names and formats of the matrices whose
+    /// format has no kernels and which are stored as F16.
+    pub(super) fn upload(gpu: &Gpu, model: &Model, converted: &mut Vec<String>) -> Result<Self, Refusal> {
+        let weights = model.weights();
+        let mut uploader = Uploader { gpu, converted };
+        let layer = |(index, layer)| uploader.layer(index, layer);
+        let layers = weights.layers.iter().enumerate().map(layer).collect::<Result<_, _>>()?;
+        let embedding = uploader.matrix("token_embd.weight", &[&weights.embedding])?;
+        let output = match &weights.output {
+            Some(linear) => uploader.projection(&[("output", linear)])?,
+            None => Projection {
+                outputs: embedding.rows(),
+                parts: vec![Part { matrix: embedding.clone(), first: 0 }],
+                bias: None,
+            },
+        };
+        let output_norm = uploader.vector(&weights.output_norm)?;
+        Ok(Self { embedding, layers, output_norm, output, tied: weights.output.is_none() })
+    }
+
+    /// Bytes of the matrices on the device.
+    pub(super) fn bytes(&self) -> u64 {
+        let projections = |layer: &DeviceLayer| {
+            [&layer.qkv, &layer.attention_output, &layer.gate_up, &layer.down].map(Projection::bytes)
+        };
+        let layers: u64 = self.layers.iter().flat_map(projections).sum();
+        let embedding = if self.tied { 0 } else { self.embedding.bytes() };
+        layers + self.output.bytes() + embedding
+    }
+}
+
+impl Projection {
+    /// Formats of its matrices.
+    pub(super) fn formats(&self) -> impl Iterator<Item = Format> {
+        self.parts.iter().map(|part| part.matrix.format())
+    }
+
+    fn bytes(&self) -> u64 {
+        self.parts.iter().map(|part| part.matrix.bytes()).sum()
+    }
+}
+
+/// The format of the kernels that holds the blocks of a file's format as they are.
+fn device_format(format: WeightFormat) -> Option<Format> {
+    match format {
+        WeightFormat::F16 => Some(Format::F16),
+        WeightFormat::Q8_0 => Some(Format::Q8_0),
+        WeightFormat::Q4_0 => Some(Format::Q4_0),
+        WeightFormat::IQ4NL => Some(Format::IQ4NL),
+        WeightFormat::Q4K => Some(Format::Q4K),
+        WeightFormat::Q5K => Some(Format::Q5K),
+        WeightFormat::Q6K => Some(Format::Q6K),
+        _ => None,
+    }
+}
+
+struct Uploader<'a> {
+    gpu: &'a Gpu,
+    converted: &'a mut Vec<String>,
+}
+
+impl Uploader<'_> {
+    fn layer(&mut self, index: usize, layer: &LayerWeights) -> Result<DeviceLayer, Refusal> {
+        let name = |part: &str| format!("blk.{index}.{part}");
+        let [q, k, v] = ["attn_q", "attn_k", "attn_v"].map(name);
+        let [output, gate, up, down] = ["attn_output", "ffn_gate", "ffn_up", "ffn_down"].map(name);
+        let head_norms = match (&layer.query_norm, &layer.key_norm) {
+            (Some(query), Some(key)) => Some(self.vector(&[query.as_slice(), key].concat())?),
+            _ => None,
+        };
+        Ok(DeviceLayer {
+            attention_norm: self.vector(&layer.attention_norm)?,
+            qkv: self.projection(&[(&q, &layer.query), (&k, &layer.key), (&v, &layer.value)])?,
+            head_norms,
+            attention_output: self.projection(&[(&output, &layer.attention_output)])?,
+            attention_post_norm: self.optional(layer.attention_post_norm.as_deref())?,
+            ffn_norm: self.vector(&layer.ffn_norm)?,
+            gate_up: self.projection(&[(&gate, &layer.gate), (&up, &layer.up)])?,
+            down: self.projection(&[(&down, &layer.down)])?,
+            ffn_post_norm: self.optional(layer.ffn_post_norm.as_deref())?,
+        })
+    }
+
+    fn vector(&self, values: &[f32]) -> Result<Buffer, Refusal> {
+        self.gpu.upload(values).map_err(|source| Refusal::Gpu { action: "upload a vector".into(), source })
+    }
+
+    fn optional(&self, values: Option<&[f32]>) -> Result<Option<Buffer>, Refusal> {
+        values.map(|values| self.vector(values)).transpose()
+    }
+
+    fn projection(&mut self, linears: &[(&str, &Linear)]) -> Result<Projection, Refusal> {
+        let stored = |linear: &Linear| device_format(linear.weights.format()).unwrap_or(Format::F16);
+        let mut parts = Vec::new();
+        let mut outputs = 0;
+        for run in linears.chunk_by(|(_, a), (_, b)| stored(a) == stored(b)) {
+            let matrices: Vec<&PackedMatrix> = run.iter().map(|(_, linear)| &linear.weights).collect();
+            let names: Vec<&str> = run.iter().map(|(name, _)| *name).collect();
+            let matrix = self.matrix(&format!("{}.weight", names.join(", ")), &matrices)?;
+            let rows = matrix.rows();
+            parts.push(Part { matrix, first: outputs });
+            outputs += rows;
+        }
+        let bias = if linears.iter().any(|(_, linear)| linear.bias.is_some()) {
+            let bias = |(_, linear): &(&str, &Linear)| {
+                linear.bias.clone().unwrap_or_else(|| vec![0.0; linear.weights.rows()])
+            };
+            Some(self.vector(&linears.iter().flat_map(bias).collect::<Vec<f32>>())?)
+        } else {
+            None
+        };
+        Ok(Projection { parts, outputs, bias })
+    }
+
+    /// Matrices of one device format, the rows of one below those of the other.
+    fn matrix(&mut self, name: &str, matrices: &[&PackedMatrix]) -> Result<Matrix, Refusal> {
+        let cols = matrices[0].cols();
+        let rows: usize = matrices.iter().map(|matrix| matrix.rows()).sum();
+        let stored = device_format(matrices[0].format());
+        let format = stored.unwrap_or(Format::F16);
+        let unit = format.column_unit();
+        if !cols.is_multiple_of(unit) {
+            let found = matrices[0].format().name();
+            return Err(Refusal::Columns { tensor: name.to_owned(), format: found, cols, unit });
+        }
+        let mut owned = Vec::new();
+        let bytes = if let (Some(_), [one]) = (stored, matrices) {
+            one.bytes()
+        } else {
+            for matrix in matrices {
+                if device_format(matrix.format()).is_some() {
+                    owned.extend_from_slice(matrix.bytes());
+                } else {
+                    to_f16(matrix, name, &mut owned)?;
+                    self.converted.push(format!("{name} ({})", matrix.format().name()));
+                }
+            }
+            &owned
+        };
+        Matrix::upload(self.gpu, format, rows as u32, cols as u32, bytes)
+            .map_err(|source| Refusal::Gpu { action: format!("upload {name}"), source })
+    }
+}
+
+/// Magnitudes from here on round to infinity in F16.
+const BEYOND_F16: f32 = 65_520.0;
+
+/// Appends the values of a matrix as F16.
+fn to_f16(matrix: &PackedMatrix, name: &str, bytes: &mut Vec<u8>) -> Result<(), Refusal> {
+    let mut row = vec![0.0; matrix.cols()];
+    for index in 0..matrix.rows() {
+        matrix.dequantize_row(index, &mut row);
+        if let Some(&value) = row.iter().find(|value| value.is_nan() || value.abs() >= BEYOND_F16) {
+            let format = matrix.format().name();
+            return Err(Refusal::BeyondF16 { tensor: name.to_owned(), format, value });
+        }
+        let start = bytes.len();
+        bytes.resize(start + 2 * row.len(), 0);
+        WeightFormat::F16.quantize(&row, &mut bytes[start..]);
+    }
+    Ok(())
+}

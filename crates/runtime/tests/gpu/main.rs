@@ -1,0 +1,10 @@
+//! The GPU backend on the best adapter, software adapters included, beside float64 references and
+//! the engine.
+//!
+//! Without an adapter the tests print a line and pass, unless `RUVLLM_GPU_REQUIRED` is set.
+
+mod families;
+mod quantized;
+mod refused;
+mod sequences;
+mod support;

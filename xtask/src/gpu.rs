@@ -1,0 +1,88 @@
+//! The GPU kernels and the backend that uses them, on whatever adapter this machine has: software
+//! Vulkan will do.
+//!
+//! Both have a target folder of their own: the kernels are a workspace of their own, and features
+//! of dependencies that the backend shares with the engine differ.
+
+use std::path::Path;
+
+use crate::process::CommandLine;
+use crate::{Result, Workspace};
+
+/// Folders of the files by which drivers make themselves known to the Vulkan loader.
+const DRIVERS: [&str; 3] = ["/usr/share/vulkan/icd.d", "/etc/vulkan/icd.d", "/usr/local/share/vulkan/icd.d"];
+
+/// Variables that name such files instead.
+const NAMED: [&str; 2] = ["VK_DRIVER_FILES", "VK_ICD_FILENAMES"];
+
+/// The words for what this machine lacks; none if it can run the tests.
+pub(crate) fn missing(workspace: &Workspace) -> Option<String> {
+    if !cfg!(target_os = "linux") {
+        return None;
+    }
+    let list = ["/sbin/ldconfig", "ldconfig"]
+        .iter()
+        .find_map(|program| CommandLine::new(program, workspace.root()).args(["-p"]).output().ok());
+    let has_driver = NAMED.iter().any(|name| std::env::var_os(name).is_some())
+        || DRIVERS.iter().any(|folder| has_files(Path::new(folder)));
+    lacking(&list.unwrap_or_default(), has_driver)
+}
+
+fn has_files(folder: &Path) -> bool {
+    std::fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some())
+}
+
+/// `libraries`: those that the dynamic linker knows.
+fn lacking(libraries: &str, has_driver: bool) -> Option<String> {
+    let missing = match (libraries.contains("libvulkan.so.1"), has_driver) {
+        (true, true) => return None,
+        (false, _) => "no Vulkan loader (libvulkan.so.1)",
+        (true, false) => "no Vulkan driver",
+    };
+    Some(format!("{missing}: apt-get install libvulkan1 mesa-vulkan-drivers"))
+}
+
+/// The tests of the kernels. Without an adapter they fail.
+pub(crate) fn kernels(workspace: &Workspace) -> CommandLine {
+    CommandLine::cargo(workspace)
+        .args(["test", "--locked", "--manifest-path", "crates/gpu/Cargo.toml"])
+        .env("RUVLLM_GPU_REQUIRED", "1")
+}
+
+/// Lints of the kernels, and of the backend and all that its feature adds.
+pub(crate) fn lint(workspace: &Workspace) -> Result<()> {
+    let rest = ["--all-targets", "--locked", "--quiet", "--", "-D", "warnings"];
+    let kernels = ["clippy", "--manifest-path", "crates/gpu/Cargo.toml"];
+    CommandLine::cargo(workspace).args(kernels).args(rest).run()?;
+    backend_command(workspace, "clippy").args(rest).run()
+}
+
+/// The tests of the backend. Without an adapter they fail.
+pub(crate) fn backend(workspace: &Workspace) -> CommandLine {
+    backend_command(workspace, "test").args(["--locked", "--test", "gpu"]).env("RUVLLM_GPU_REQUIRED", "1")
+}
+
+fn backend_command(workspace: &Workspace, command: &str) -> CommandLine {
+    CommandLine::cargo(workspace).args([
+        command,
+        "--package",
+        "ruvllm",
+        "--features",
+        "gpu",
+        "--target-dir",
+        "target/gpu",
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let loader = "libvulkan.so.1 (libc6,x86-64) => /lib/x86_64-linux-gnu/libvulkan.so.1";
+        assert_eq!(lacking(loader, true), None);
+        assert!(lacking(loader, false).is_some_and(|reason| reason.contains("driver")));
+        assert!(lacking("libc.so.6", true).is_some_and(|reason| reason.contains("loader")));
+    }
+}
