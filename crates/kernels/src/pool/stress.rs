@@ -5,6 +5,7 @@
 
 use std::mem::forget;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
@@ -39,30 +40,34 @@ impl Drop for Bomb {
 }
 
 /// Counts its drops and uses the pool in them, as a destructor of foreign code may.
-struct JobInDrop {
-    pool: &'static ThreadPool,
-    drops: &'static AtomicUsize,
+struct JobInDrop(Arc<Shared>);
+
+/// The pool of all callers. Payloads hold it too: they outlive the frame that threw them.
+struct Shared {
+    pool: ThreadPool,
+    /// Dropped [`JobInDrop`]s.
+    drops: AtomicUsize,
 }
 
 impl Drop for JobInDrop {
     fn drop(&mut self) {
-        self.pool.run(&|_| {});
-        self.drops.fetch_add(1, Ordering::Relaxed);
+        self.0.pool.run(&|_| {});
+        self.0.drops.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 /// Rounds of a test that has `rounds` with the usual number of cases.
-fn scaled(rounds: u32) -> u32 {
-    (rounds * Config::default().cases / 256).max(1)
+fn scaled(rounds: u64) -> u64 {
+    (rounds * u64::from(Config::default().cases) / 256).max(1)
 }
 
-fn finish(pool: &'static ThreadPool, drops: &'static AtomicUsize, end: End) {
+fn finish(shared: &Arc<Shared>, end: End) {
     match end {
         End::Returns => {}
         End::Text => resume_unwind(Box::new("a ticket fails")),
         End::Bomb => resume_unwind(Box::new(Bomb)),
-        End::Job => resume_unwind(Box::new(JobInDrop { pool, drops })),
-        End::Nested => pool.run(&|_| resume_unwind(Box::new(Bomb))),
+        End::Job => resume_unwind(Box::new(JobInDrop(Arc::clone(shared)))),
+        End::Nested => shared.pool.run(&|_| resume_unwind(Box::new(Bomb))),
     }
 }
 
@@ -72,14 +77,15 @@ fn drop_payload(payload: Payload) {
 }
 
 /// One job: each ticket ends as drawn, and all of them run once whatever the others do.
-fn round(pool: &'static ThreadPool, drops: &'static AtomicUsize, random: &mut Random) -> usize {
+fn round(shared: &Arc<Shared>, random: &mut Random) -> usize {
+    let pool = &shared.pool;
     // Plain memory of this round: a worker that uses it after the job has ended is a data race.
     let ends: Vec<End> = (0..pool.threads()).map(|_| ENDS[random.below(ENDS.len())]).collect();
     let calls: Vec<AtomicUsize> = ends.iter().map(|_| AtomicUsize::new(0)).collect();
     let caught = catch_unwind(AssertUnwindSafe(|| {
         pool.run(&|ticket| {
             calls[ticket].fetch_add(1, Ordering::Relaxed);
-            finish(pool, drops, ends[ticket]);
+            finish(shared, ends[ticket]);
         });
     }));
     assert_eq!(caught.is_err(), ends.iter().any(|&end| end != End::Returns));
@@ -94,21 +100,21 @@ fn round(pool: &'static ThreadPool, drops: &'static AtomicUsize, random: &mut Ra
 #[test]
 fn jobs_of_several_callers_panic_for_many_rounds() {
     for threads in [1, 2, 4] {
-        // Payloads outlive the frame that they were thrown in, so the pool does too.
-        let pool: &'static ThreadPool = Box::leak(Box::new(ThreadPool::new(threads).unwrap()));
-        let drops: &'static AtomicUsize = Box::leak(Box::new(AtomicUsize::new(0)));
+        let pool = ThreadPool::new(threads).unwrap();
+        let shared = Arc::new(Shared { pool, drops: AtomicUsize::new(0) });
         let callers: Vec<_> = (0..3)
             .map(|caller| {
+                let shared = Arc::clone(&shared);
                 thread::spawn(move || {
                     let mut random = Random::new(1000 * threads as u64 + caller);
-                    (0..scaled(60)).map(|_| round(pool, drops, &mut random)).sum::<usize>()
+                    (0..scaled(60)).map(|_| round(&shared, &mut random)).sum::<usize>()
                 })
             })
             .collect();
         let thrown: usize = callers.into_iter().map(|caller| caller.join().unwrap()).sum();
-        assert_eq!(drops.load(Ordering::Relaxed), thrown, "every payload is dropped once");
+        assert_eq!(shared.drops.load(Ordering::Relaxed), thrown, "every payload is dropped once");
         let calls = AtomicUsize::new(0);
-        pool.run(&|_| {
+        shared.pool.run(&|_| {
             calls.fetch_add(1, Ordering::Relaxed);
         });
         assert_eq!(calls.into_inner(), threads, "the pool works on");
