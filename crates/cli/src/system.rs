@@ -25,11 +25,13 @@ pub(crate) fn transparent_huge_pages() -> Option<String> {
 }
 
 /// True if this process was started with `signal` ignored.
+#[cfg(unix)]
 pub(crate) fn is_ignored(signal: i32) -> Option<bool> {
     is_in_set(&fs::read_to_string("/proc/self/status").ok()?, "SigIgn", signal)
 }
 
 /// True if `signal` is in a set of signals of a process's `status`: hexadecimal, signal 1 lowest.
+#[cfg(any(unix, test))]
 fn is_in_set(status: &str, set: &str, signal: i32) -> Option<bool> {
     let mask = u64::from_str_radix(field(status, set)?, 16).ok()?;
     Some(mask >> u32::try_from(signal - 1).ok()? & 1 == 1)
