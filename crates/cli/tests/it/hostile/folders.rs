@@ -23,6 +23,9 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect()
 }
 
+/// Puts something under the name of an entry.
+type Put<'a> = &'a dyn Fn(&Path);
+
 #[test]
 fn entries_of_others_are_computed_again() {
     let files = Files::new();
@@ -39,7 +42,7 @@ fn entries_of_others_are_computed_again() {
         let tokens = [&b"KVPREFIX"[..], &1u32.to_le_bytes(), &u32::MAX.to_le_bytes(), &[0xff; 200]].concat();
         fs::write(path, tokens).unwrap();
     };
-    let cases: [(&str, &dyn Fn(&Path), &str); 5] = [
+    let cases: [(&str, Put<'_>, &str); 5] = [
         ("pipes", &pipe, "warning: ignored"),
         ("links", &link, "warning: ignored"),
         // Beyond the limit of the folder: deleted when it is opened.
