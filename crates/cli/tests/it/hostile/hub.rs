@@ -33,11 +33,17 @@ fn listing(files: impl Iterator<Item = (String, Option<u64>)>) -> String {
 #[test]
 fn lists_of_files_are_bounded() {
     let place = place();
+    let others = (0..400_000).map(|i| (format!("{i:06}.x"), Some(1)));
     let shard = |i: usize, n: usize| format!("m-{i:05}-of-{n:05}.gguf");
     for (name, text, piece) in [
         (
             "600,000 files",
             listing((0..600_000).map(|i| (format!("{i:06}.gguf"), None))),
+            "more than 100000 files",
+        ),
+        (
+            "99,999 shards among 500,000 files",
+            listing((1..=99_999).map(|i| (shard(i, 99_999), Some(1))).chain(others)),
             "more than 100000 files",
         ),
         ("99,999 shards", listing((1..=99_999).map(|i| (shard(i, 99_999), Some(1)))), "4096"),
