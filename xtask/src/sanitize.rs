@@ -151,7 +151,11 @@ fn ran(command: &CommandLine) -> Result<()> {
 }
 
 fn instrumented(workspace: &Workspace, flags: &str) -> CommandLine {
-    CommandLine::cargo(workspace).env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", flags)
+    // Suppressions name functions that are inlined: reports show those only with line tables.
+    CommandLine::cargo(workspace)
+        .env("RUSTC_BOOTSTRAP", "1")
+        .env("RUSTFLAGS", flags)
+        .env("CARGO_PROFILE_DEV_DEBUG", "line-tables-only")
 }
 
 /// The target that this machine is. Naming it keeps build scripts free of instrumentation.

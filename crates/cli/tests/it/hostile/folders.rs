@@ -23,7 +23,7 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect()
 }
 
-/// Puts something under the name of an entry.
+/// Puts something hostile at a path.
 type Put<'a> = &'a dyn Fn(&Path);
 
 #[test]
