@@ -127,13 +127,15 @@ impl Interrupts {
 #[cfg(unix)]
 fn on_signal(mut receive: impl FnMut(u8) + Send + 'static) {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-    use signal_hook::iterator::Signals;
+    use signal_hook::iterator::SignalsInfo;
+    use signal_hook::iterator::exfiltrator::raw::WithRawSiginfo;
 
     // `nohup` starts a program with SIGHUP ignored, and it is to stay so.
     let takes_hangup = system::is_ignored(SIGHUP) == Some(false);
     let listened = [SIGINT, SIGTERM].into_iter().chain(takes_hangup.then_some(SIGHUP));
-    if let Ok(mut signals) = Signals::new(listened) {
-        let forward = move || signals.forever().for_each(|signal| receive(signal as u8));
+    // Not `Signals`, which counts two of a kind as one until the thread has seen the first.
+    if let Ok(mut signals) = SignalsInfo::<WithRawSiginfo>::new(listened) {
+        let forward = move || signals.forever().for_each(|info| receive(info.si_signo as u8));
         // Without the thread the signals would be swallowed; the program cannot do its work then.
         std::thread::Builder::new().name("signals".into()).spawn(forward).expect("a thread for signals");
     }

@@ -106,11 +106,26 @@ fn a_second_time_ends_the_program_at_once() {
     assert!(output.stdout.is_empty() && output.stderr.is_empty(), "{output:?}");
 }
 
+/// The program with SIGHUP as it is by default: tests that run under `nohup` have it ignored.
+fn with_default_signals(arguments: &[&str]) -> Command {
+    let program = command(&[]);
+    let mut reset = Command::new("env");
+    reset.arg("--default-signal=HUP").arg(program.get_program()).args(arguments).stdin(Stdio::null());
+    for (name, value) in program.get_envs() {
+        match value {
+            Some(value) => reset.env(name, value),
+            None => reset.env_remove(name),
+        };
+    }
+    reset
+}
+
 #[test]
 fn requests_to_terminate_leave_the_text_and_their_code() {
     for (signal, code) in [("-TERM", 143), ("-HUP", 129)] {
         let arguments = [&ENDLESS[..], &["--json"]].concat();
-        let child = command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut program = with_default_signals(&arguments);
+        let child = program.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         wait_until_it_listens(&child);
         send(&child, signal);
         let output = child.wait_with_output().unwrap();
@@ -151,7 +166,8 @@ fn a_model_that_is_not_finished_leaves_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let words = long_quantization(folder.path().join("out.gguf").to_str().unwrap());
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let child = command(&words).env("RUVLLM_ISA", "scalar").stdout(Stdio::null()).spawn().unwrap();
+        let mut program = with_default_signals(&words);
+        let child = program.env("RUVLLM_ISA", "scalar").stdout(Stdio::null()).spawn().unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
         while fs::read_dir(folder.path()).unwrap().count() == 0 {
             assert!(Instant::now() < deadline, "no file was begun");
