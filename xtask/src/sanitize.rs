@@ -21,7 +21,7 @@ const PACKAGES: [(&str, &str); 4] =
 const MODELS: [(&str, &str); 2] = [("ruvllm-kernels", "pool::model"), ("ruvllm-memory", "model")];
 
 /// Tests of the kernels that are repeated for a chosen time, and generated cases of each run.
-const STRESS: (&str, &str) = ("pool::stress", "4096");
+const STRESS: (&str, &str) = ("pool::stress", "65536");
 
 /// Changes to the profile of tests: the models run in loom and compute nothing.
 const LOOM_PROFILE: [&str; 4] = [

@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::bell::Bell;
-use super::panics::{AbortOnUnwind, Payload, discard};
+use super::panics::{AbortOnUnwind, Payload, discard, keep_first};
 use super::sync::{AtomicBool, AtomicPtr, AtomicUsize, Mutex, lock};
 
 /// The closure of a job: called once with each worker index.
@@ -191,10 +191,7 @@ impl Crew {
     /// Calls the closure and keeps the first panic. Does not unwind.
     fn call(&self, task: &JobFn<'_>, ticket: usize) {
         let Err(payload) = catch_unwind(AssertUnwindSafe(|| task(ticket))) else { return };
-        let later = {
-            let mut first = lock(&self.panic);
-            if first.is_some() { Some(payload) } else { first.replace(payload) }
-        };
+        let later = keep_first(&self.panic, payload);
         // Outside of the lock: dropping a payload may call anything.
         if let Some(payload) = later {
             discard(payload);

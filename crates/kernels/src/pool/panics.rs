@@ -4,8 +4,20 @@ use std::any::Any;
 use std::mem::forget;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use super::sync::{Mutex, lock};
+
 /// The payload of a panic.
 pub(super) type Payload = Box<dyn Any + Send>;
+
+/// Puts the first payload of a job into `slot`, and gives later ones back.
+///
+/// A frame of its own, which no job is above: the thread sanitizer does not see what a lock orders
+/// that a thread waited for, and `xtask/tsan.supp` names this function alone.
+#[inline(never)]
+pub(super) fn keep_first(slot: &Mutex<Option<Payload>>, payload: Payload) -> Option<Payload> {
+    let mut first = lock(slot);
+    if first.is_some() { Some(payload) } else { first.replace(payload) }
+}
 
 /// Drops a payload that nobody will see.
 ///

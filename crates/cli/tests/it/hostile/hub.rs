@@ -33,6 +33,11 @@ fn listing(files: impl Iterator<Item = (String, Option<u64>)>) -> String {
 #[test]
 fn lists_of_files_are_bounded() {
     let place = place();
+    let others = |n: u64| (0..n).map(|i| (format!("{i:06}.x"), Some(1)));
+    let folder = |n: u64| {
+        let shards = (1..=n).map(move |i| (format!("model-{i:05}-of-{n:05}.safetensors"), Some(1)));
+        [("config.json".to_owned(), Some(2))].into_iter().chain(shards)
+    };
     let shard = |i: usize, n: usize| format!("m-{i:05}-of-{n:05}.gguf");
     for (name, text, piece) in [
         (
@@ -40,6 +45,12 @@ fn lists_of_files_are_bounded() {
             listing((0..600_000).map(|i| (format!("{i:06}.gguf"), None))),
             "more than 100000 files",
         ),
+        (
+            "99,999 shards of a folder in 500,000 files",
+            listing(others(400_000).chain(folder(99_999))),
+            "more than 100000 files",
+        ),
+        ("50,000 shards of a folder in 99,000 files", listing(others(49_000).chain(folder(50_000))), "4096"),
         ("99,999 shards", listing((1..=99_999).map(|i| (shard(i, 99_999), Some(1)))), "4096"),
         ("99,999 shards of unknown size", listing((1..=99_999).map(|i| (shard(i, 99_999), None))), "4096"),
         ("40 MiB", listing((0..9).map(|i| (format!("{}{i}", "a".repeat(40 << 17)), None))), "longer than"),

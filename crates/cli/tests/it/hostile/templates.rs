@@ -7,15 +7,16 @@ use crate::program::argument;
 const MESSAGES: &str = r#"[{"role": "user", "content": "Hi"}]"#;
 
 /// Sources that exhausted the stack when the model was loaded.
-fn deep() -> [(&'static str, String); 8] {
+fn deep() -> [(&'static str, String); 9] {
     [
         ("minus", format!("{{{{ {}1 }}}}", "-".repeat(33_000))),
-        ("not", format!("{{{{ {}1 }}}}", "not ".repeat(20_000))),
-        ("filters", format!("{{{{ 1{} }}}}", "|int".repeat(20_000))),
-        ("attributes", format!("{{{{ a{} }}}}", ".b".repeat(20_000))),
-        ("items", format!("{{{{ a{} }}}}", "[0]".repeat(20_000))),
-        ("powers", format!("{{{{ 1{} }}}}", "**2".repeat(20_000))),
-        ("calls", format!("{{{{ a{} }}}}", "()".repeat(20_000))),
+        ("not", format!("{{{{ {}1 }}}}", "not ".repeat(60_000))),
+        ("filters", format!("{{{{ 1{} }}}}", "|int".repeat(60_000))),
+        ("attributes", format!("{{{{ a{} }}}}", ".b".repeat(60_000))),
+        ("items", format!("{{{{ a{} }}}}", "[0]".repeat(60_000))),
+        ("powers", format!("{{{{ 1{} }}}}", "**2".repeat(60_000))),
+        ("calls", format!("{{{{ a{} }}}}", "()".repeat(120_000))),
+        ("branches", format!("{{% if 1 %}}{}{{% endif %}}", "{% elif 1 %}".repeat(20_000))),
         ("statements", "{% if 1 %}".repeat(20_000)),
     ]
 }
