@@ -6,7 +6,7 @@ use crate::gpu::Gpu;
 use crate::kernel::{AttentionKernel, AttentionOutput, KV_BLOCK_TOKENS, Kernel, MergeKernel, RopeKvKernel};
 use crate::memory::Buffer;
 use crate::rows::{RowOutput, check_groups, output_buffers};
-use crate::wgsl::{SPLIT_TOKENS, choose_heads, partial_words, prefill_attention_grid, rope_kv_groups};
+use crate::wgsl::{SPLIT_TOKENS, choose_heads, partial_words, rope_kv_groups};
 
 /// Keys and values of one layer in blocks of 32 tokens, f16, rotated by RoPE.
 ///
@@ -237,46 +237,5 @@ impl Gpu {
         let mut merged = vec![scratch.clone(), positions.clone()];
         merged.extend(outputs);
         Ok(vec![self.prepare(&kernel, buffers, grid)?, self.prepare(&merge, merged, (heads, rows as u32))?])
-    }
-    /// [`Gpu::attention`] of many queries of one sequence, whose keys and values are written
-    /// before: keys and values are read once per tile of queries.
-    ///
-    /// `queries`: f32, `[rows, heads, head_dim]`; `sequence`: positions of the rows and one row of
-    /// the block table; `out`: `[rows, heads head_dim]`. Entries of the table before the first and
-    /// behind the last token that a tile sees are not read.
-    ///
-    /// # Numerics
-    /// With `A` and `t` as in [`Gpu::attention`], `|out - exact| <= ((head_dim + 8) A + t + 64)
-    /// 2^-23 sum p |v|`. A row's bits are independent of the rows beside it, of the blocks and of
-    /// the room in the table; they differ from those of [`Gpu::attention`].
-    ///
-    /// # Errors
-    /// [`Error::Shape`] for operands of another size.
-    pub fn prefill_attention(
-        &self,
-        kernel: AttentionKernel,
-        queries: &Buffer,
-        kv: &KvBlocks,
-        sequence: &Sequences,
-        out: &RowOutput,
-    ) -> Result<Dispatch> {
-        let quantize = matches!(out, RowOutput::Quantized(_));
-        let output = if quantize { AttentionOutput::Quantized } else { AttentionOutput::F32 };
-        let key = AttentionKernel { one_sequence: true, workgroup_heads: None, output, ..kernel };
-        Kernel::PrefillAttention(key).check(self.info())?;
-        let Sequences { positions, table } = sequence;
-        expect_multiple("bytes of positions", 4, positions.len())?;
-        expect_multiple("bytes of the block table", 16, table.len())?;
-        let rows = positions.len() / 4;
-        check_groups("rows", rows)?;
-        kv.expect(key.kv_heads, key.head_dim)?;
-        let width = key.heads * key.head_dim;
-        expect_size("bytes of the queries", rows * u64::from(width) * 4, queries.len())?;
-        let (kv_heads, tiles) = prefill_attention_grid(&key, rows);
-        check_groups("KV heads", kv_heads.into())?;
-        check_groups("tiles of rows", tiles)?;
-        let mut buffers = [queries, &kv.keys, &kv.values, positions, table].map(Buffer::clone).to_vec();
-        buffers.extend(output_buffers(out, rows as u32, width)?);
-        self.prepare(&Kernel::PrefillAttention(key), buffers, (kv_heads, tiles as u32))
     }
 }

@@ -232,9 +232,6 @@ pub enum Kernel {
     RopeKv(RopeKvKernel),
     /// Attention over paged keys and values.
     Attention(AttentionKernel),
-    /// Attention of many queries of one sequence, in tiles: `one_sequence` and `workgroup_heads`
-    /// are without effect, the output is not partial.
-    PrefillAttention(AttentionKernel),
     /// Sum of the splits of attention.
     MergeSplits(MergeKernel),
     /// `RMSNorm` of heads.
@@ -274,20 +271,6 @@ impl Product {
 impl RopeKernel {
     fn name(&self) -> String {
         format!("rope_{:?}_{}x{}_{}", self.layout, self.heads, self.head_dim, self.rotary_dim).to_lowercase()
-    }
-}
-
-impl AttentionKernel {
-    fn name(&self, operation: &str, division: &str) -> String {
-        let cap = self.soft_cap_bits.map_or(String::new(), |cap| format!("_cap{cap:x}"));
-        let output = match self.output {
-            AttentionOutput::Partial => "partial",
-            AttentionOutput::F32 => "f32",
-            AttentionOutput::Quantized => "q8",
-        };
-        let Self { heads, kv_heads, head_dim, scale_bits, window, .. } = self;
-        let shape = format!("{heads}x{head_dim}_kv{kv_heads}{division}{}", window_name(*window));
-        format!("{operation}_{shape}_scale{scale_bits:x}{cap}_{output}")
     }
 }
 
@@ -338,11 +321,18 @@ impl Kernel {
             Self::Rope(r) => r.name(),
             Self::RopeKv(k) => format!("{}_kv{}", k.rope.name(), k.kv_heads),
             Self::Attention(a) => {
+                let cap = a.soft_cap_bits.map_or(String::new(), |cap| format!("_cap{cap:x}"));
+                let output = match a.output {
+                    AttentionOutput::Partial => "partial",
+                    AttentionOutput::F32 => "f32",
+                    AttentionOutput::Quantized => "q8",
+                };
+                let AttentionKernel { heads, kv_heads, head_dim, scale_bits, window, .. } = a;
                 let own = a.workgroup_heads.unwrap_or(1);
                 let table = if a.one_sequence { "_one" } else { "" };
-                a.name("attention", &format!("_h{own}{table}"))
+                let shape = format!("{heads}x{head_dim}_kv{kv_heads}_h{own}{}{table}", window_name(*window));
+                format!("attention_{shape}_scale{scale_bits:x}{cap}_{output}")
             }
-            Self::PrefillAttention(a) => a.name("prefill_attention", ""),
             Self::MergeSplits(m) => {
                 let output = if m.quantize { "q8" } else { "f32" };
                 format!("merge_splits_{}x{}{}_{output}", m.heads, m.head_dim, window_name(m.window))

@@ -10,7 +10,7 @@
 //! adapters, Selection ── which GPU
 //! Gpu ── the open device: Buffer (one budget), compiled kernels, run, time
 //!   ├── Matrix      weights, repacked at upload; product and gemm with Activations, gather
-//!   ├── KvBlocks    paged keys and values; rope_kv, attention, prefill_attention
+//!   ├── KvBlocks    paged keys and values; rope_kv, attention
 //!   ├── rows        quantize, rms_norm, add_rms_norm, head_norm, gated, add, rope, argmax
 //!   └── Dispatch    a prepared launch; a list of them is a pass
 //! Kernel, Target ── what the generator makes a kernel for; Kernel::source is its WGSL
@@ -18,9 +18,9 @@
 //! ```
 //!
 //! # Numerics
-//! Results differ from the CPU's bits. Promised (ADR-0032, ADR-0033, ADR-0037): each operation's
-//! error bound against float64; the same bits from run to run on one device and driver; bits of a
-//! row independent of the rows beside it. Inputs must be finite: of others, results are unspecified
+//! Results differ from the CPU's bits. Promised (ADR-0032, ADR-0033): each operation's error bound
+//! against float64; the same bits from run to run on one device and driver; bits of a row
+//! independent of the rows beside it. Inputs must be finite: of others, results are unspecified
 //! values, never out-of-bounds accesses.
 
 #![forbid(unsafe_code)]

@@ -29,10 +29,6 @@ impl Kernel {
                 expect_multiple("KV heads", 1, k.kv_heads.into())
             }
             Self::Attention(a) => check_attention(a, info),
-            Self::PrefillAttention(a) => {
-                check_heads(a)?;
-                check_head_dim(a, a.head_dim <= 512, info)
-            }
             Self::MergeSplits(m) => {
                 expect_multiple("heads", 1, m.heads.into())?;
                 expect_multiple("head dimension", if m.quantize { 32 } else { 8 }, m.head_dim.into())
@@ -67,24 +63,16 @@ fn check_rope(r: &RopeKernel) -> Result<()> {
 }
 
 fn check_attention(a: &AttentionKernel, info: &AdapterInfo) -> Result<()> {
-    check_heads(a)?;
+    expect_multiple("KV heads", 1, a.kv_heads.into())?;
+    expect_multiple("query heads", a.kv_heads.into(), a.heads.into())?;
     let own = a.workgroup_heads.unwrap_or(1);
     expect_multiple("query heads per KV head", own.max(1).into(), (a.heads / a.kv_heads).into())?;
     expect_multiple("query heads of a workgroup", 1, own.into())?;
-    let fits = wgsl::attention_workgroup_bytes(a) <= info.workgroup_memory;
-    check_head_dim(a, a.head_dim <= 512 && fits, info)
-}
-
-fn check_heads(a: &AttentionKernel) -> Result<()> {
-    expect_multiple("KV heads", 1, a.kv_heads.into())?;
-    expect_multiple("query heads", a.kv_heads.into(), a.heads.into())?;
     let unit = if a.output == AttentionOutput::Quantized { 32 } else { 8 };
     expect_multiple("head dimension", unit, a.head_dim.into())?;
-    expect_multiple("window", 1, a.window.unwrap_or(1).into())
-}
-
-fn check_head_dim(a: &AttentionKernel, fits: bool, info: &AdapterInfo) -> Result<()> {
-    if fits {
+    expect_multiple("window", 1, a.window.unwrap_or(1).into())?;
+    let bytes = wgsl::attention_workgroup_bytes(a);
+    if a.head_dim <= 512 && bytes <= info.workgroup_memory {
         return Ok(());
     }
     let expected = format!("at most 512, with at most {} bytes of workgroup memory", info.workgroup_memory);

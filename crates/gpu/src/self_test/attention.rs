@@ -1,8 +1,5 @@
 //! Attention over paged keys and values, RoPE with KV write.
 
-use std::ops::Range;
-use std::rc::Rc;
-
 use half::f16;
 
 use super::rows::{Turns, check_quantized};
@@ -11,11 +8,10 @@ use crate::attention::{KvBlocks, KvRows, Sequences};
 use crate::error::Result;
 use crate::gpu::Gpu;
 use crate::kernel::{AttentionKernel, KV_BLOCK_TOKENS, RopeKernel, RopeKvKernel, RopeLayout};
-use crate::memory::Buffer;
 use crate::reference::Random;
 use crate::rows::{Quantized, RowOutput};
 
-pub(super) const BLOCK: usize = KV_BLOCK_TOKENS as usize;
+const BLOCK: usize = KV_BLOCK_TOKENS as usize;
 
 pub(super) fn check(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
     // One, two and many splits.
@@ -27,52 +23,48 @@ pub(super) fn check(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Resu
 }
 
 /// Keys and values per sequence, rounded to f16.
-pub(super) struct Case {
-    pub(super) key: AttentionKernel,
+struct Case {
+    key: AttentionKernel,
     /// Blocks per sequence in the table.
     room: usize,
-    pub(super) positions: Vec<u32>,
-    pub(super) queries: Vec<f32>,
+    positions: Vec<u32>,
+    queries: Vec<f32>,
     /// Per sequence `[tokens, kv_heads, head_dim]`.
-    keys: Vec<Rc<[f16]>>,
-    values: Vec<Rc<[f16]>>,
+    keys: Vec<Vec<f16>>,
+    values: Vec<Vec<f16>>,
 }
 
 impl Case {
     fn new(random: &mut Random, room: usize) -> Self {
-        let mut key = random_key(random, 700);
-        let group = key.heads / key.kv_heads;
+        let kv_heads = random.range(1, 3);
+        let group = [1, 2, 3, 4, 8, 11, 16][random.range(0, 6) as usize];
+        let head_dim = [32, 64, 96, 128, 160, 256, 16, 24][random.range(0, 7) as usize];
+        let mut key = AttentionKernel::new(group * kv_heads, kv_heads, head_dim);
+        if random.range(0, 1) == 0 {
+            key = key.window(random.range(1, 700));
+        }
+        if random.range(0, 1) == 0 {
+            key = key.soft_cap(2.0).scale(0.3);
+        }
         // Divisors of the group, or the choice for the batch.
-        key.workgroup_heads =
-            [None, Some(1), group.is_multiple_of(2).then_some(2), (group <= 4).then_some(group)]
-                [random.range(0, 3) as usize];
+        key.workgroup_heads = [None, Some(1), (group % 2 == 0).then_some(2), (group <= 4).then_some(group)]
+            [random.range(0, 3) as usize];
         let sequences = random.range(1, 3);
         let last = (room * BLOCK) as u32 - 1;
         let mut positions: Vec<u32> = (0..sequences).map(|_| random.range(0, last)).collect();
         positions[0] = last;
-        let queries = random.values((sequences * key.heads * key.head_dim) as usize);
-        let mut halves = |&position: &u32| random_halves(random, key, position + 1);
+        let queries = random.values((sequences * key.heads * head_dim) as usize);
+        let mut halves = |&position: &u32| -> Vec<f16> {
+            let n = (position + 1) * kv_heads * head_dim;
+            random.values(n as usize).into_iter().map(f16::from_f32).collect()
+        };
         let keys = positions.iter().map(&mut halves).collect();
         let values = positions.iter().map(&mut halves).collect();
         Self { key, room, positions, queries, keys, values }
     }
 
-    /// Rows of one sequence of `tokens` tokens.
-    pub(super) fn prompt(
-        random: &mut Random,
-        key: AttentionKernel,
-        tokens: u32,
-        positions: Vec<u32>,
-    ) -> Self {
-        let rows = positions.len();
-        let queries = random.values(rows * (key.heads * key.head_dim) as usize);
-        let keys = vec![random_halves(random, key, tokens); rows];
-        let values = vec![random_halves(random, key, tokens); rows];
-        Self { key, room: (tokens as usize).div_ceil(BLOCK), positions, queries, keys, values }
-    }
-
     /// First visible token of a sequence.
-    pub(super) fn begin(&self, sequence: usize) -> usize {
+    fn begin(&self, sequence: usize) -> usize {
         let end = self.positions[sequence] + 1;
         end.saturating_sub(self.key.window.unwrap_or(end)) as usize
     }
@@ -86,30 +78,14 @@ impl Case {
         chosen: &[usize],
         room: usize,
     ) -> Result<(KvBlocks, Sequences)> {
-        let visible =
-            |&sequence: &usize| (sequence, self.begin(sequence)..self.positions[sequence] as usize + 1);
-        let visible: Vec<_> = chosen.iter().map(visible).collect();
-        let (kv, table) = self.place(gpu, random, &visible, room)?;
-        let positions: Vec<u32> = chosen.iter().map(|&sequence| self.positions[sequence]).collect();
-        Ok((kv, Sequences { positions: gpu.upload(&positions)?, table }))
-    }
-
-    /// Blocks and tables of the visible tokens of some sequences.
-    pub(super) fn place(
-        &self,
-        gpu: &Gpu,
-        random: &mut Random,
-        chosen: &[(usize, Range<usize>)],
-        room: usize,
-    ) -> Result<(KvBlocks, Buffer)> {
         let (kv_heads, dim) = (self.key.kv_heads as usize, self.key.head_dim as usize);
         let pool = chosen.len() * room + 3;
         let mut free: Vec<u32> = (0..pool as u32).collect();
         let mut table = vec![u32::MAX; chosen.len() * room];
         let mut keys = vec![f16::NAN; pool * BLOCK * kv_heads * dim];
         let mut values = keys.clone();
-        for (row, (sequence, visible)) in chosen.iter().enumerate() {
-            let (sequence, Range { start: begin, end }) = (*sequence, visible.clone());
+        for (row, &sequence) in chosen.iter().enumerate() {
+            let (begin, end) = (self.begin(sequence), self.positions[sequence] as usize + 1);
             for entry in &mut table[row * room + begin / BLOCK..row * room + end.div_ceil(BLOCK)] {
                 *entry = free.swap_remove(random.range(0, free.len() as u32 - 1) as usize);
             }
@@ -130,7 +106,8 @@ impl Case {
         let kv = KvBlocks::new(gpu, pool as u32, self.key.kv_heads, self.key.head_dim)?;
         gpu.write(kv.keys(), &bits(&keys))?;
         gpu.write(kv.values(), &bits(&values))?;
-        Ok((kv, gpu.upload(&table)?))
+        let positions: Vec<u32> = chosen.iter().map(|&sequence| self.positions[sequence]).collect();
+        Ok((kv, Sequences { positions: gpu.upload(&positions)?, table: gpu.upload(&table)? }))
     }
 
     /// Runs some sequences; f32 or 8 bits.
@@ -152,8 +129,8 @@ impl Case {
         gpu.run(&launches.iter().collect::<Vec<_>>())
     }
 
-    /// Outputs in float64, and their bounds; `per_token`: the factor of the visible tokens in them.
-    pub(super) fn exact(&self, per_token: f64) -> (Vec<f64>, Vec<f64>) {
+    /// Outputs in float64, and their bounds.
+    fn exact(&self) -> (Vec<f64>, Vec<f64>) {
         let AttentionKernel { heads, kv_heads, head_dim, .. } = self.key;
         let dim = head_dim as usize;
         let scale = f64::from(f32::from_bits(self.key.scale_bits));
@@ -175,7 +152,7 @@ impl Case {
             let weights: Vec<f64> = scores.iter().map(|s| (s - peak).exp()).collect();
             let total: f64 = weights.iter().sum();
             let largest = largest + 128.0 * cap.unwrap_or(0.0);
-            let factor = (f64::from(head_dim) + 8.0) * largest + tokens.len() as f64 * per_token + 64.0;
+            let factor = (f64::from(head_dim) + 8.0) * largest + tokens.len() as f64 / 64.0 + 64.0;
             for d in 0..dim {
                 let terms = || {
                     let value = |token| self.values[sequence][at(token) + d].to_f64();
@@ -187,27 +164,6 @@ impl Case {
         }
         (exact, bounds)
     }
-}
-
-/// Shape, window, soft cap and scale.
-pub(super) fn random_key(random: &mut Random, window: u32) -> AttentionKernel {
-    let kv_heads = random.range(1, 3);
-    let group = [1, 2, 3, 4, 8, 11, 16][random.range(0, 6) as usize];
-    let head_dim = [32, 64, 96, 128, 160, 256, 16, 24][random.range(0, 7) as usize];
-    let mut key = AttentionKernel::new(group * kv_heads, kv_heads, head_dim);
-    if random.range(0, 1) == 0 {
-        key = key.window(random.range(1, window));
-    }
-    if random.range(0, 1) == 0 {
-        key = key.soft_cap(2.0).scale(0.3);
-    }
-    key
-}
-
-/// Keys or values of `tokens` tokens, `[tokens, kv_heads, head_dim]`.
-fn random_halves(random: &mut Random, key: AttentionKernel, tokens: u32) -> Rc<[f16]> {
-    let n = tokens * key.kv_heads * key.head_dim;
-    random.values(n as usize).into_iter().map(f16::from_f32).collect()
 }
 
 fn attention(gpu: &Gpu, random: &mut Random, report: &mut Report, case: &Case) -> Result<()> {
@@ -222,7 +178,7 @@ fn attention(gpu: &Gpu, random: &mut Random, report: &mut Report, case: &Case) -
     let out = poisoned(gpu, all.len() * width as usize)?;
     case.run(gpu, random, &all, case.room, &out.clone().into())?;
     let found: Vec<f32> = gpu.download(&out)?;
-    let (exact, bounds) = case.exact(1.0 / 64.0);
+    let (exact, bounds) = case.exact();
     report.add(name.to_owned(), &text, worst(&found, &exact, |i| bounds[i]));
 
     // Other blocks, more room in the table, no neighbours.

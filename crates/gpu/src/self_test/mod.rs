@@ -5,7 +5,6 @@
 //! are filled with NaN before each launch.
 
 mod attention;
-mod prefill_attention;
 mod products;
 mod rows;
 
@@ -84,7 +83,6 @@ pub fn run(gpu: &Gpu, seed: u64, rounds: usize) -> Result<Vec<Check>> {
         products::check(gpu, &mut random, &mut report)?;
         rows::check(gpu, &mut random, &mut report)?;
         attention::check(gpu, &mut random, &mut report)?;
-        prefill_attention::check(gpu, &mut random, &mut report)?;
     }
     Ok(report.checks)
 }

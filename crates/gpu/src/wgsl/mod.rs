@@ -11,7 +11,6 @@ mod gemm;
 mod heads;
 mod kv;
 mod output;
-mod prefill_attention;
 mod product;
 mod rows;
 mod tile;
@@ -24,7 +23,6 @@ pub(crate) use code::Code;
 pub(crate) use elementwise::{ADD_THREADS, ARGMAX_VALUES, READ_WORDS, ROPE_THREADS};
 pub(crate) use gemm::gemm_grid;
 pub(crate) use kv::rope_kv_groups;
-pub(crate) use prefill_attention::prefill_attention_grid;
 pub(crate) use product::{grid, group_grid, workgroup_bytes as product_workgroup_bytes};
 pub(crate) use rows::workgroups_per_row;
 pub(crate) use weights::GATHER_THREADS;
@@ -42,7 +40,6 @@ impl Kernel {
             Kernel::Gather(g) => weights::gather(&mut code, g, target),
             Kernel::Rows(r) => rows::emit(&mut code, r, target),
             Kernel::Attention(a) => attention::attention(&mut code, a, target),
-            Kernel::PrefillAttention(a) => prefill_attention::prefill_attention(&mut code, a, target),
             Kernel::MergeSplits(m) => attention::merge(&mut code, m, target),
             Kernel::RopeKv(k) => kv::rope_kv(&mut code, k),
             Kernel::Rope(r) => elementwise::rope(&mut code, r),

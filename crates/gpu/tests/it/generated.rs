@@ -104,11 +104,6 @@ fn attention_kernels() -> Vec<Kernel> {
                 Kernel::Attention(key.one_sequence()),
                 Kernel::Attention(key.window(1000).soft_cap(30.0)),
             ]);
-            if output != AttentionOutput::Partial {
-                let wide = AttentionKernel { head_dim: 512, ..key };
-                let prefill = [key, key.window(1000).soft_cap(30.0), wide].map(Kernel::PrefillAttention);
-                kernels.extend(prefill);
-            }
         }
         for quantize in [false, true] {
             kernels.push(Kernel::MergeSplits(MergeKernel { heads, head_dim, window: None, quantize }));
@@ -156,7 +151,7 @@ fn sums_have_an_order_of_their_own() {
         let shared = match kernel {
             Kernel::Product(_) => true,
             Kernel::Rows(r) => r.quantize || matches!(r.op, RowOp::RmsNorm(_) | RowOp::AddRmsNorm(_)),
-            Kernel::Attention(a) | Kernel::PrefillAttention(a) => a.output == AttentionOutput::Quantized,
+            Kernel::Attention(a) => a.output == AttentionOutput::Quantized,
             Kernel::MergeSplits(m) => m.quantize,
             _ => false,
         };

@@ -14,12 +14,15 @@ use super::weights::DeviceWeights;
 
 /// Rows of the largest and the smallest prefill pass. Passes have powers of two in between; rows
 /// that stand for nothing fill them up.
-const MAX_ROWS: u32 = 512;
+pub(super) const MAX_ROWS: u32 = 512;
 const MIN_ROWS: u32 = 16;
 
 /// Blocks of the smallest block table: one split of attention. Larger ones have `2^n` or `3 2^n /
 /// 2` times as many: room that is not used costs workgroups that find nothing.
 const MIN_TABLE: u32 = 8;
+
+/// Bytes of partial sums of attention above which passes get fewer rows.
+const MAX_SCRATCH: u64 = 256 << 20;
 
 /// A loaded model on a device. Sequences share its activations and launches, a pass at a time.
 #[derive(Debug)]
@@ -66,8 +69,7 @@ pub(super) struct Passes {
     prepared: HashMap<Size, Arc<Pass>>,
     rows: HashMap<u32, Arc<Rows>>,
     tables: HashMap<u32, Table>,
-    /// Partial sums of one query per table size.
-    scratch: HashMap<u32, Buffer>,
+    scratch: HashMap<(u32, u32), Buffer>,
     logits: Buffer,
     logits_readback: Option<Readback>,
     token_readbacks: Vec<Readback>,
@@ -118,6 +120,19 @@ impl Passes {
     pub(super) fn next_sequence(&mut self) -> u64 {
         self.sequences += 1;
         self.sequences
+    }
+
+    /// Rows of the next prefill pass, of `tokens` tokens from position `start` on: the size of the
+    /// launches and the tokens among them.
+    pub(super) fn prefill_rows(&self, executor: &Executor, start: usize, tokens: usize) -> (u32, usize) {
+        let mut rows = (tokens as u32).next_power_of_two().clamp(MIN_ROWS, MAX_ROWS);
+        let room = table_blocks(start + tokens) * KV_BLOCK_TOKENS;
+        let key = executor.parts().attention(0);
+        let scratch = |rows| ruvllm_gpu::AttentionKernel { window: None, ..key }.scratch_bytes(rows, room);
+        while rows > MIN_ROWS && scratch(rows) > MAX_SCRATCH {
+            rows /= 2;
+        }
+        (rows, tokens.min(rows as usize))
     }
 
     /// Writes a prefill pass's inputs and returns its launches.
@@ -193,11 +208,12 @@ impl Passes {
         let table = table.buffer.clone();
         let parts = executor.parts();
         let full = ruvllm_gpu::AttentionKernel { window: None, ..parts.attention(0) };
-        let scratch = match self.scratch.get(&size.table) {
+        let scratch = full.scratch_bytes(rows, size.table * KV_BLOCK_TOKENS);
+        let scratch = match self.scratch.get(&(rows, size.table)) {
             Some(buffer) => buffer.clone(),
-            None => gpu.zeroed(full.scratch_bytes(1, size.table * KV_BLOCK_TOKENS))?,
+            None => gpu.zeroed(scratch)?,
         };
-        self.scratch.insert(size.table, scratch.clone());
+        self.scratch.insert((rows, size.table), scratch.clone());
         let operands = Operands {
             rows: self.rows(executor, rows)?,
             last: self.rows(executor, 1)?,
@@ -251,12 +267,6 @@ impl Passes {
         self.token_readbacks.push(readback);
         Ok(tokens.first().copied().unwrap_or_default())
     }
-}
-
-/// Rows of the next prefill pass: the size of the launches and the tokens among them.
-pub(super) fn prefill_rows(tokens: usize) -> (u32, usize) {
-    let tokens = tokens.min(MAX_ROWS as usize);
-    ((tokens as u32).next_power_of_two().max(MIN_ROWS), tokens)
 }
 
 /// Blocks of the table for a sequence of `tokens` tokens.

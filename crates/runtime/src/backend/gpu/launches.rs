@@ -166,15 +166,11 @@ impl Builder<'_> {
         let sequences =
             Sequences { positions: rows.kv.positions.clone(), table: self.operands.table.clone() };
         let key = self.parts.attention(index);
+        let scratch = &self.operands.scratch;
         let formats = layer.attention_output.formats();
         let direct = config.head_dim.is_multiple_of(32);
         self.launches.extend(rows.attended.fill(gpu, formats, direct, |out| {
-            let (queries, kv) = (&rows.queries, pool.layer(index));
-            // A row alone, a prompt's last one included, is split over workgroups instead.
-            if rows.n > 1 {
-                return Ok(vec![gpu.prefill_attention(key, queries, kv, &sequences, out)?]);
-            }
-            gpu.attention(key, queries, kv, &sequences, &self.operands.scratch, out)
+            gpu.attention(key, &rows.queries, pool.layer(index), &sequences, scratch, out)
         })?);
         self.project(&layer.attention_output, |format| rows.attended.of(format), &rows.delta)?;
         self.behind(layer.attention_post_norm.as_ref())

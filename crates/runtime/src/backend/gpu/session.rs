@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use ruvllm_gpu::Dispatch;
 use ruvllm_text::TokenId;
 
-use super::executor::{Executor, Passes, Place, prefill_rows};
+use super::executor::{Executor, MAX_ROWS, Passes, Place};
 use super::launches::Pass;
 use super::refusal::NAME;
 use crate::backend::sequence::BackendSession;
@@ -110,7 +110,7 @@ impl<'b> GpuSession<'b> {
     fn last_pass(&mut self, passes: &mut Passes, tokens: &[TokenId]) -> Result<std::sync::Arc<Pass>> {
         let mut rest = tokens;
         loop {
-            let (rows, n) = prefill_rows(rest.len());
+            let (rows, n) = passes.prefill_rows(self.executor, self.len, rest.len().min(MAX_ROWS as usize));
             let (now, later) = rest.split_at(n);
             let end = self.len + n;
             let action = format!("compute positions {}..{end}", self.len);
