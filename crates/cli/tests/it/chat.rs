@@ -198,19 +198,14 @@ fn an_empty_script_is_an_empty_conversation() {
 #[test]
 fn an_interrupted_script_ends_with_what_there_is() {
     use std::io::{Read, Write};
-    use std::process::{Command, Stdio};
+    use std::process::Command;
 
-    use crate::program::{command, json_document};
+    use crate::program::{json_document, start};
 
     let endless = ["chat", "-n", "4000", "--logit-bias", "0=-inf", "--logit-bias", "2=-inf"];
     for json in [false, true] {
         let arguments = [&endless[..], if json { &["--json"] } else { &[] }].concat();
-        let mut child = command(&arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child = start(&arguments);
         let mut stdin = child.stdin.take().unwrap();
         stdin.write_all(b"Once upon a time\nnever read\n").unwrap();
         let mut stdout = child.stdout.take().unwrap();

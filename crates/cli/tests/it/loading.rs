@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 
-use crate::program::{argument, command, default_model, run, tiny_model};
+use crate::program::{argument, command, default_model, run, start, tiny_model};
 
 #[test]
 fn read_files_give_what_mapped_ones_give() {
@@ -24,12 +24,7 @@ fn a_model_file_that_was_read_may_be_cut_short() {
     let file = folder.path().join("model.gguf");
     fs::copy(default_model(), &file).unwrap();
     let arguments = ["chat", "--temperature", "0", "-n", "8", "--no-mmap", "--model", argument(&file)];
-    let mut child = command(&arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = start(&arguments);
     let mut stdin = child.stdin.take().unwrap();
     let mut stdout = BufReader::new(child.stdout.take().unwrap());
     let mut answer = |message: &str| {

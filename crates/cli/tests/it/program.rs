@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
@@ -30,14 +30,14 @@ pub(crate) fn run(arguments: &[&str]) -> Run {
     finish(arguments, command(arguments).output().unwrap())
 }
 
+/// Starts the program with pipes for standard input, output and error.
+pub(crate) fn start(arguments: &[&str]) -> Child {
+    command(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
 /// Runs the program to its end with `input` on standard input.
 pub(crate) fn run_with_input(arguments: &[&str], input: &[u8]) -> Run {
-    let mut child = command(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = start(arguments);
     let mut stdin = child.stdin.take().unwrap();
     let input = input.to_vec();
     // From another thread: neither side may wait for the other with full pipes. A program that does

@@ -1,8 +1,10 @@
-//! Sequences against an uncompressed model, and prefixes in a shared folder.
+//! Sequences against an uncompressed model, and folders of prefixes that others have a hand in.
 
 mod drop;
 mod nuq;
 mod oracle;
+#[cfg(unix)]
+mod prefix_folder;
 mod probe;
 mod sequence;
 mod shared_folder;
@@ -12,3 +14,16 @@ mod stress;
 mod tenants;
 mod threads;
 mod tiers;
+
+use ruvllm_kv_cache::prefix::{PrefixKey, Scope};
+
+/// Key of the prefixes of a folder's tests.
+fn prefix_key() -> PrefixKey {
+    PrefixKey {
+        model: [3; 32],
+        adapter: None,
+        kv_format: "f16".into(),
+        rope_scaling: "none".into(),
+        scope: Scope::Shared,
+    }
+}

@@ -4,21 +4,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ruvllm_kv_cache::prefix::store::{EntryHeader, Stored};
-use ruvllm_kv_cache::prefix::{Fault, FolderKey, PrefixKey, PrefixStore, Purpose, Scope, TAG_BYTES, Warning};
+use ruvllm_kv_cache::prefix::{Fault, FolderKey, PrefixStore, Purpose, TAG_BYTES, Warning};
 use tempfile::TempDir;
+
+use crate::prefix_key as key;
 
 const BLOCK: usize = 4;
 const PAYLOAD: [u8; 64] = [7; 64];
-
-fn key() -> PrefixKey {
-    PrefixKey {
-        model: [3; 32],
-        adapter: None,
-        kv_format: "f16".into(),
-        rope_scaling: "none".into(),
-        scope: Scope::Shared,
-    }
-}
 
 fn secret(byte: u8) -> FolderKey {
     FolderKey::new(&[byte; 32]).expect("a key")
@@ -99,7 +91,7 @@ fn other_keys_and_none_have_names_of_their_own() {
     }
 }
 
-/// Whoever can read an entry knows its header, and may put any other payload behind it.
+/// Forgery with the sound header of a readable entry and another payload.
 #[test]
 fn forged_entries_are_refused() {
     let folder = folder();

@@ -46,8 +46,8 @@ pub fn create_private(path: &Path) -> io::Result<File> {
     options.open(path)
 }
 
-/// Lets the folder's group read a file, if the group may write to the folder and has the file too:
-/// those who share the folder. Others never can. Nothing happens on Windows.
+/// Gives the folder's group read permission (mode 0640) on a file that the group owns, if the group
+/// may write to the folder. Other users get none. No effect on Windows.
 ///
 /// # Errors
 /// Errors of the system.

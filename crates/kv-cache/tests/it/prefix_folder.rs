@@ -1,5 +1,4 @@
 //! The prefix store in a folder that somebody else has prepared.
-#![cfg(unix)]
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
@@ -10,24 +9,16 @@ use std::thread;
 use std::time::Duration;
 
 use ruvllm_kv_cache::prefix::store::{EntryHeader, Stored};
-use ruvllm_kv_cache::prefix::{Fault, PrefixError, PrefixKey, PrefixStore, Scope};
+use ruvllm_kv_cache::prefix::{Fault, PrefixError, PrefixStore};
 use ruvllm_kv_cache::{Error, Result};
 use tempfile::TempDir;
+
+use crate::prefix_key as key;
 
 const BLOCK: usize = 4;
 const PAYLOAD: usize = 64;
 /// Bytes of an entry's file.
 const FILE: u64 = (EntryHeader::bytes(BLOCK) + PAYLOAD) as u64;
-
-fn key() -> PrefixKey {
-    PrefixKey {
-        model: [3; 32],
-        adapter: None,
-        kv_format: "f16".into(),
-        rope_scaling: "none".into(),
-        scope: Scope::Shared,
-    }
-}
 
 /// A folder and the path of a store in it.
 fn folder() -> (TempDir, PathBuf) {
