@@ -5,6 +5,7 @@
 
 use super::Code;
 use super::output::entry;
+use super::rows::sum_tree;
 use crate::kernel::HeadNormKernel;
 
 /// Threads of a workgroup.
@@ -24,21 +25,10 @@ pub(super) fn head_norm(code: &mut Code, h: &HeadNormKernel) {
         for (var word = thread; word < {words}u; word += {THREADS}u) {{
         let v = qkv[first + word];
         sum = fma(v.w, v.w, fma(v.z, v.z, fma(v.y, v.y, fma(v.x, v.x, sum))));
-        }}
-        squares[thread] = sum;
-        workgroupBarrier();",
+        }}",
         h.heads
     ));
-    let mut stride = THREADS / 2;
-    while stride > 0 {
-        code.line(format!(
-            "if (thread < {stride}u) {{
-            squares[thread] += squares[thread + {stride}u];
-            }}
-            workgroupBarrier();"
-        ));
-        stride /= 2;
-    }
+    sum_tree(code, THREADS);
     code.line(format!(
         "let scale = inverseSqrt(squares[0] / {:?} + {eps:?});
         for (var word = thread; word < {words}u; word += {THREADS}u) {{

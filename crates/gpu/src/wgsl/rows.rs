@@ -142,8 +142,14 @@ fn sum_threads(code: &mut Code, target: Target) -> u32 {
         );
         return ROW_THREADS / size;
     }
+    sum_tree(code, ROW_THREADS);
+    1
+}
+
+/// Adds the `sum` of each of `threads` threads in a binary tree, into `squares[0]`.
+pub(super) fn sum_tree(code: &mut Code, threads: u32) {
     code.line("squares[thread] = sum;\nworkgroupBarrier();");
-    let mut stride = ROW_THREADS / 2;
+    let mut stride = threads / 2;
     while stride > 0 {
         code.line(format!(
             "if (thread < {stride}u) {{
@@ -153,5 +159,4 @@ fn sum_threads(code: &mut Code, target: Target) -> u32 {
         ));
         stride /= 2;
     }
-    1
 }
