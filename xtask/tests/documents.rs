@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use regex_lite::Regex;
 
-const DOCUMENTS: [&str; 10] = [
+const DOCUMENTS: [&str; 12] = [
     "README.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
@@ -13,6 +13,8 @@ const DOCUMENTS: [&str; 10] = [
     "docs/adr/README.md",
     "docs/adr/template.md",
     "docs/performance.md",
+    "docs/performance/amd-epyc-zen5.md",
+    "docs/performance/intel-xeon.md",
     "docs/testing.md",
     "models/README.md",
     "models/SOURCES.md",
