@@ -115,7 +115,7 @@ pub(super) fn ttft_prefix(page: &Page) -> Result<String> {
     }
     let x = Axis {
         name: "tokens of the prompt; new: those behind the cached prefix",
-        range: (0.0, 1150.0),
+        range: (-60.0, 1150.0),
         ticks: 12,
         label: &|x| plain(*x),
     };

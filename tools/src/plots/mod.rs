@@ -1,9 +1,10 @@
 //! `cargo xtask plots`: the figures in `docs/plots`, drawn from the tables of the pages beside
-//! them, so that a plot and its table cannot differ.
+//! them, so that a plot and its table cannot differ; and the README's session in a terminal.
 
 mod bars;
 mod figures;
 mod lines;
+mod session;
 mod style;
 mod tables;
 
@@ -16,6 +17,7 @@ use tables::Page;
 
 const FOLDER: &str = "docs/plots";
 const ZEN5: &str = "docs/performance/amd-epyc-zen5.md";
+const README: &str = "README.md";
 const KV_CACHE: &str = "docs/kv-cache.md";
 
 /// Every figure as (path, SVG), from the tables as they stand.
@@ -31,6 +33,7 @@ pub fn figures(workspace: &Workspace) -> Result<Vec<(String, String)>> {
         ("batch-curve", figures::batch_curve(&zen5)?),
         ("ttft-prefix", figures::ttft_prefix(&kv_cache)?),
         ("kv-quality", figures::kv_quality(&kv_cache)?),
+        ("session", session::session(&Page::read(workspace, README)?)?),
     ];
     Ok(figures.map(|(name, svg)| (format!("{FOLDER}/{name}.svg"), svg)).into())
 }

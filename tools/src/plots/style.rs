@@ -42,8 +42,22 @@ pub(super) fn text(size: i32, h: HPos, v: VPos) -> TextStyle<'static> {
     ("sans-serif", size).into_font().color(&INK).pos(Pos::new(h, v))
 }
 
-/// Draws with `paint` on an area of `size` pixels; `title` is also what screen readers say.
+/// A plot: a title, and below it an area for `paint`.
 pub(super) fn svg(
+    title: &str,
+    size: (u32, u32),
+    paint: impl FnOnce(&Area<'_>) -> Result<()>,
+) -> Result<String> {
+    drawing(title, size, |root| {
+        root.fill(&GROUND)?;
+        let left = text(TITLE_PX, HPos::Left, VPos::Center);
+        root.draw(&Text::new(title.to_owned(), (16, 18), left))?;
+        paint(&root.margin(34, 10, 12, 16))
+    })
+}
+
+/// Draws with `paint` on an empty area of `size` pixels; screen readers say `title`.
+pub(super) fn drawing(
     title: &str,
     size: (u32, u32),
     paint: impl FnOnce(&Area<'_>) -> Result<()>,
@@ -51,10 +65,7 @@ pub(super) fn svg(
     let mut out = String::new();
     {
         let root = SVGBackend::with_string(&mut out, size).into_drawing_area();
-        root.fill(&GROUND)?;
-        let left = text(TITLE_PX, HPos::Left, VPos::Center);
-        root.draw(&Text::new(title.to_owned(), (16, 18), left))?;
-        paint(&root.margin(34, 10, 12, 16))?;
+        paint(&root)?;
         root.present()?;
     }
     Ok(with_style(&out, title))

@@ -25,6 +25,16 @@ impl Page {
         Ok(Self { path, text: workspace.read(path)? })
     }
 
+    pub(super) fn path(&self) -> &'static str {
+        self.path
+    }
+
+    /// The first fenced block of a language.
+    pub(super) fn fenced(&self, language: &str) -> Option<&str> {
+        let (_, rest) = self.text.split_once(&format!("\n```{language}\n"))?;
+        rest.split_once("```").map(|(block, _)| block)
+    }
+
     /// Table number `index` (from 0) between the markers `<!-- MARKER:begin -->` and
     /// `<!-- MARKER:end -->`.
     ///
