@@ -37,6 +37,17 @@ pub enum Error {
         /// The marker's name.
         marker: String,
     },
+    /// A table lacks a number that a plot shows.
+    #[error("{place} has no {figure}")]
+    NoFigure {
+        /// Page and section.
+        place: String,
+        /// Row and column.
+        figure: String,
+    },
+    /// A plot could not be drawn.
+    #[error("cannot draw a plot")]
+    Draw(#[from] plotters::drawing::DrawingAreaErrorKind<std::io::Error>),
     /// A peer was named that this program cannot drive.
     #[error("unknown peer `{name}`; known: llama-bench=PATH, lbench=PATH, json=PATH")]
     UnknownPeer {

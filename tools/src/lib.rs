@@ -10,6 +10,7 @@ pub mod bench;
 mod error;
 mod family_goldens;
 pub mod gen_model;
+pub mod plots;
 mod template_goldens;
 mod tokenizer_goldens;
 
@@ -38,7 +39,7 @@ enum Command {
     /// `prefix-traces` counts hits of the prefix tree. `cargo xtask bench --peer llama-bench=PATH
     /// --model FILE` runs this engine and llama.cpp's llama-bench in turn (with and without
     /// repacking and flash attention), writes the samples to target/bench/ and the table to its
-    /// section of docs/performance.md.
+    /// section of this machine's page in docs/performance.
     Bench(BenchArgs),
     /// Measures what policies of the KV cache cost: perplexity of a text, retrieval from it, and
     /// bytes
@@ -53,9 +54,11 @@ enum Command {
     QuantizeTable(QuantizeTableArgs),
     /// Measures embeddings of an encoder beside sentence-transformers and llama.cpp
     ///
-    /// The programs take turns. Writes the table to docs/performance.md, the samples to
+    /// The programs take turns. Writes the table to docs/performance, the samples to
     /// target/bench/.
     EmbeddingSpeed(EmbeddingSpeedArgs),
+    /// Draws the figures in docs/plots from the tables of the pages beside them
+    Plots,
     /// Compares the tokenizers of real vocabularies with the ids that their models' own tokenizers
     /// give
     ///
@@ -128,6 +131,7 @@ pub fn run() -> Result<()> {
         Command::KvQuality(args) => bench::kv_quality(&workspace, &args),
         Command::QuantizeTable(args) => bench::quantize_table(&workspace, &args),
         Command::EmbeddingSpeed(args) => bench::embedding_speed(&workspace, &args),
+        Command::Plots => plots::plots(&workspace),
         Command::TokenizerGoldens { folder } => tokenizer_goldens::tokenizer_goldens(&folder),
         Command::FamilyGoldens { models, seed, python } => {
             family_goldens::family_goldens(&workspace, &python, models, seed)
@@ -163,6 +167,7 @@ mod tests {
             "kv-quality --file a.txt --model b.gguf --limit 49152 --kv q8 --program ruvllm",
             "kv-quality --only passkey,bytes --trials 2",
             "quantize-table --llama bin --model a.gguf --file b.txt --type Q4_0,Q2_K --limit 8192 --no-record",
+            "plots",
             "bench --peer llama-bench=x --model a.gguf --model b.gguf -p 512 -n 64 -t 1,2 --rounds 3",
             "bench --peer lbench=x --peer json=y --model a.gguf -d 0,4096 --kv f16,q8,q4 --section deep --drop-slow",
             "tokenizer-goldens models",

@@ -119,6 +119,12 @@ enum Command {
     /// Compares models of drawn configurations with transformers
     #[command(disable_help_flag = true)]
     FamilyGoldens(Forwarded),
+    /// Draws the figures in docs/plots from the tables of the pages beside them
+    #[command(disable_help_flag = true)]
+    Plots(Forwarded),
+    /// Measures embeddings of an encoder beside sentence-transformers and llama.cpp
+    #[command(disable_help_flag = true)]
+    EmbeddingSpeed(Forwarded),
     /// Writes a model of a real shape with random weights
     #[command(disable_help_flag = true)]
     GenModel(Forwarded),
@@ -191,6 +197,8 @@ pub fn run() -> Result<()> {
         | Command::TokenizerGoldens(_)
         | Command::TemplateGoldens(_)
         | Command::FamilyGoldens(_)
+        | Command::Plots(_)
+        | Command::EmbeddingSpeed(_)
         | Command::GenModel(_) => tools(&workspace),
     }
 }
@@ -248,6 +256,8 @@ mod tests {
             "adr new A-title",
             "adr check --full",
             "bench --peer llama-bench=x --model a.gguf -p 512",
+            "embedding-speed --model a --python b",
+            "plots",
             "gen-model --help",
         ] {
             let words = std::iter::once("xtask").chain(line.split(' '));

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use regex_lite::Regex;
 
-const DOCUMENTS: [&str; 10] = [
+const DOCUMENTS: [&str; 17] = [
     "README.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
@@ -13,6 +13,13 @@ const DOCUMENTS: [&str; 10] = [
     "docs/adr/README.md",
     "docs/adr/template.md",
     "docs/performance.md",
+    "docs/performance/amd-epyc-zen5.md",
+    "docs/performance/intel-xeon.md",
+    "docs/glossary.md",
+    "docs/kv-cache.md",
+    "docs/models.md",
+    "docs/security.md",
+    "docs/performance-gpu.md",
     "docs/testing.md",
     "models/README.md",
     "models/SOURCES.md",
@@ -65,6 +72,30 @@ fn paths_in_the_documents_exist() {
         for found in path.captures_iter(&read(document)) {
             let path = found[1].trim_end_matches('/');
             assert!(root().join(path).exists(), "{document}: {path}");
+        }
+    }
+}
+
+/// Words that the glossary has another one for.
+const OTHER_WORDS: [(&str, &str); 8] = [
+    ("beginning-of-text", "BOS"),
+    ("go down", "move to a lower-precision tier"),
+    ("goes down", "moves to a lower-precision tier"),
+    ("going down", "moving to a lower-precision tier"),
+    ("rotary base", "RoPE base"),
+    ("rotary embedding", "RoPE"),
+    ("stop string", "stop sequence"),
+    ("time to the first token", "time to first token (TTFT)"),
+];
+
+#[test]
+fn documents_use_the_words_of_the_glossary() {
+    // The log of changes and the titles of decisions keep the words of their time.
+    let is_old = |document: &&&str| **document == "CHANGELOG.md" || document.starts_with("docs/adr/");
+    for document in DOCUMENTS.iter().filter(|document| !is_old(document)) {
+        let text = read(document).to_lowercase().split_whitespace().collect::<Vec<_>>().join(" ");
+        for (other, word) in OTHER_WORDS {
+            assert!(!text.contains(other), "{document}: \"{other}\", in the glossary: {word}");
         }
     }
 }

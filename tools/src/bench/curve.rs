@@ -1,24 +1,21 @@
-//! The rate of matrix products over the number of activation rows, for every weight format: a
-//! figure that shows cliffs.
+//! Rate of matrix products over the number of activation rows, for every weight format: shows
+//! cliffs.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs;
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::limits::Limits;
 use super::machine::Machine;
-use super::svg::{Line, Panel, figure};
 use super::{programs, report, section};
 use xtask::Workspace;
 use xtask::process::CommandLine;
 
-use crate::{Error, Result};
+use crate::{Result, plots};
 
 const SECTION: &str = "batch-curve";
-const PLOT: &str = "docs/plots/batch-curve.svg";
 /// The columns of the table beside the figure.
 const SHOWN: [usize; 8] = [1, 2, 4, 8, 16, 32, 128, 512];
 
@@ -33,8 +30,8 @@ struct Point {
     gop_s: f64,
 }
 
-/// Measures with one thread, draws [`PLOT`], writes JSON to `target/bench/` and, unless told not
-/// to, the section of `docs/performance.md`.
+/// Measures with one thread, writes JSON to `target/bench/` and, unless told not to, the section of
+/// the page of this machine in `docs/performance`, and draws it.
 ///
 /// # Errors
 /// When a program cannot be built or fails; when a file cannot be written.
@@ -54,30 +51,9 @@ pub(super) fn batch_curve(workspace: &Workspace, no_record: bool) -> Result<()> 
     if no_record {
         return Ok(());
     }
-    let path = workspace.path(PLOT);
-    fs::create_dir_all(workspace.path("docs/plots")).map_err(Error::io("create", "docs/plots"))?;
-    let svg = figure("activation rows (batch)", "10⁹ operations per second", &panels(&points));
-    fs::write(&path, svg).map_err(Error::io("write", path))?;
-    section::record(workspace, section::PERFORMANCE, SECTION, &markdown(&machine, limits.as_ref(), &points))
-}
-
-/// Points by shape, then by format, both in the order of measuring.
-fn panels(points: &[Point]) -> Vec<Panel> {
-    let mut panels: Vec<Panel> = Vec::new();
-    for point in points {
-        let title = title(point);
-        if panels.last().is_none_or(|panel| panel.title != title) {
-            panels.push(Panel { title, lines: Vec::new() });
-        }
-        let Some(panel) = panels.last_mut() else { continue };
-        if panel.lines.last().is_none_or(|line| line.name != point.format) {
-            panel.lines.push(Line { name: point.format.clone(), points: Vec::new() });
-        }
-        if let Some(line) = panel.lines.last_mut() {
-            line.points.push((point.batch as f64, point.gop_s));
-        }
-    }
-    panels
+    let text = markdown(&machine, limits.as_ref(), &points);
+    section::record_speed(workspace, &machine, SECTION, &text)?;
+    plots::plots(workspace)
 }
 
 fn title(point: &Point) -> String {
@@ -101,7 +77,7 @@ fn markdown(machine: &Machine, limits: Option<&Limits>, points: &[Point]) -> Str
             peaks.join(", ")
         );
     }
-    text.push_str("\n![Rate over batch size for every block format](plots/batch-curve.svg)\n");
+    text.push_str("\n![Rate over batch size for every block format](../plots/batch-curve.svg)\n");
     let mut titles: Vec<String> = points.iter().map(title).collect();
     titles.dedup();
     for shape in titles {
@@ -150,13 +126,6 @@ mod tests {
             .flat_map(|cols| ["A", "B"].map(|format| [1, 2, 512].map(|batch| point(format, cols, batch))))
             .flatten()
             .collect()
-    }
-
-    #[test]
-    fn points_become_one_line_per_format_and_shape() {
-        let panels = panels(&points());
-        assert_eq!(panels.iter().map(|panel| panel.lines.len()).collect::<Vec<_>>(), [2, 2]);
-        assert_eq!(panels[1].lines[1].points, [(1.0, 10.0), (2.0, 20.0), (512.0, 5120.0)]);
     }
 
     #[test]

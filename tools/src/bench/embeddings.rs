@@ -51,7 +51,7 @@ pub struct EmbeddingSpeedArgs {
     /// Seconds of a measurement
     #[arg(long, default_value_t = 1.0)]
     pub seconds: f64,
-    /// Leaves docs/performance.md as it is
+    /// Leaves docs/performance as it is
     #[arg(long)]
     pub no_record: bool,
 }
@@ -82,7 +82,7 @@ trait Engine {
 }
 
 /// Measures round by round, writes JSON to `target/bench/` and, unless told not to, the section of
-/// `docs/performance.md`.
+/// the page of this machine in `docs/performance`.
 ///
 /// # Errors
 /// When a program cannot be built or started, fails, or prints something else; when a file cannot
@@ -115,7 +115,7 @@ pub fn embedding_speed(workspace: &Workspace, args: &EmbeddingSpeedArgs) -> Resu
     if args.no_record {
         return Ok(());
     }
-    section::record(workspace, section::PERFORMANCE, SECTION, &text)
+    section::record_speed(workspace, &machine, SECTION, &text)
 }
 
 /// This engine first, then the peers that were named.

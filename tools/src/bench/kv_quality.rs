@@ -10,16 +10,14 @@ use serde_json::json;
 
 use super::kv_eval::{KvPart, KvQualityArgs, eval};
 use super::machine::Machine;
-use super::svg::{Line, Panel, figure};
 use super::{kv_bytes, kv_passkey, programs, report, section};
 use xtask::Workspace;
 use xtask::process::CommandLine;
 
-use crate::{Error, Result};
+use crate::{Error, Result, plots};
 
 const PAGE: &str = "docs/kv-cache.md";
 const SECTION: &str = "kv-quality";
-const PLOT: &str = "docs/plots/kv-quality.svg";
 
 /// Policy that the others are compared with.
 const BASELINE: &str = "f16";
@@ -96,8 +94,8 @@ pub fn kv_quality(workspace: &Workspace, args: &KvQualityArgs) -> Result<()> {
     Ok(())
 }
 
-/// Measures each policy on the same text, draws `docs/plots/kv-quality.svg`, writes JSON to
-/// `target/bench/` and, unless told not to, the section of `docs/kv-cache.md`.
+/// Measures each policy on the same text, writes JSON to `target/bench/` and, unless told not to,
+/// the section of `docs/kv-cache.md`, and draws it.
 fn perplexity(workspace: &Workspace, program: &Path, args: &KvQualityArgs) -> Result<()> {
     let machine = Machine::describe(workspace);
     let calibration = args.calibrate.as_ref().map(|text| calibrate(workspace, program, args, text));
@@ -118,11 +116,8 @@ fn perplexity(workspace: &Workspace, program: &Path, args: &KvQualityArgs) -> Re
     if args.no_record {
         return Ok(());
     }
-    fs::create_dir_all(workspace.path("docs/plots")).map_err(Error::io("create", "docs/plots"))?;
-    let path = workspace.path(PLOT);
-    let svg = figure("bytes per token", "perplexity above that of f16, %", &[panel(&points)]);
-    fs::write(&path, svg).map_err(Error::io("write", path))?;
-    section::record(workspace, PAGE, SECTION, &markdown(&machine, args.context, &points))
+    section::record(workspace, PAGE, SECTION, &markdown(&machine, args.context, &points))?;
+    plots::plots(workspace)
 }
 
 /// True if a policy has a tier that needs a calibration.
@@ -172,18 +167,6 @@ fn increase(points: &[Point], point: &Point) -> f64 {
     (point.measured.perplexity / points[0].measured.perplexity - 1.0) * 100.0
 }
 
-/// One line (of one point) per policy.
-fn panel(points: &[Point]) -> Panel {
-    let line = |point: &Point| Line {
-        name: point.policy.trim_start_matches("tiered:").to_owned(),
-        points: vec![(point.measured.kv_bytes_per_token, increase(points, point).max(0.0))],
-    };
-    Panel {
-        title: "The cost of smaller keys and values".to_owned(),
-        lines: points.iter().map(line).collect(),
-    }
-}
-
 fn markdown(machine: &Machine, context: usize, points: &[Point]) -> String {
     let baseline = &points[0].measured;
     let mut text = format!(
@@ -227,12 +210,5 @@ mod tests {
     fn rows_compare_with_the_baseline() {
         let text = markdown(&Machine::for_tests(), 4096, &points());
         assert!(text.contains("| `tiered:warm=q4` | 10.5000 | 2.35138 | +5.000 % | 1024 | 4.00 |"), "{text}");
-    }
-
-    #[test]
-    fn the_figure_has_a_mark_per_policy() {
-        let svg = figure("x", "y", &[panel(&points())]);
-        assert_eq!(svg.matches("<circle").count(), 2, "{svg}");
-        assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
     }
 }

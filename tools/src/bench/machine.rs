@@ -49,14 +49,15 @@ impl Machine {
         Self { date, cores: 2, cpu, commit, compiler, load_before, omp_wait_policy }
     }
 
+    /// Name of the processor.
+    pub(super) fn cpu_name(&self) -> &str {
+        self.cpu.as_deref().unwrap_or("an unnamed processor")
+    }
+
     /// One line for a reader.
     pub(super) fn sentence(&self) -> String {
         let mut parts = vec![self.date.clone()];
-        parts.push(format!(
-            "{} cores of {}",
-            self.cores,
-            self.cpu.as_deref().unwrap_or("an unnamed processor")
-        ));
+        parts.push(format!("{} cores of {}", self.cores, self.cpu_name()));
         parts.extend(self.commit.as_ref().map(|commit| format!("commit {commit}")));
         parts.extend(self.compiler.clone());
         parts.extend(self.load_before.map(|load| format!("load {load:.1} before the run")));

@@ -23,7 +23,6 @@ mod quantize_table;
 mod report;
 mod samples;
 mod section;
-mod svg;
 mod table;
 
 use std::path::PathBuf;
@@ -32,7 +31,7 @@ use std::time::{Duration, Instant};
 use xtask::Workspace;
 use xtask::process::CommandLine;
 
-use crate::{Error, Result};
+use crate::{Error, Result, plots};
 use engine::{Engine, Ruvllm};
 use kv::Kv;
 use limits::LimitsProgram;
@@ -85,7 +84,7 @@ pub struct BenchArgs {
     /// its settings in every test of a model
     #[arg(long, requires = "peer")]
     pub drop_slow: bool,
-    /// The section of docs/performance.md to write; the others stay as they are
+    /// Section of the page of this machine in docs/performance to write; the others stay as they are
     #[arg(long, value_name = "NAME", default_value = "peer", value_parser = section::parse_name)]
     pub section: String,
     /// A `ruvllm` program to measure instead of building one, such as that of an earlier commit
@@ -160,7 +159,8 @@ fn beside_peers(workspace: &Workspace, args: &BenchArgs) -> Result<()> {
     if args.no_record {
         Ok(())
     } else {
-        section::record(workspace, section::PERFORMANCE, &args.section, &text)
+        section::record_speed(workspace, &run.report.machine, &args.section, &text)?;
+        plots::plots(workspace)
     }
 }
 

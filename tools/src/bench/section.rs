@@ -5,10 +5,49 @@ use std::fs;
 
 use xtask::Workspace;
 
+use super::machine::Machine;
 use crate::{Error, Result};
 
-/// The page of the measurements of speed.
-pub(super) const PERFORMANCE: &str = "docs/performance.md";
+/// Folder of the measurements of speed, one page per machine.
+const PERFORMANCE: &str = "docs/performance";
+
+/// Writes `block` into section `name` of the page of `machine`, which is the one that names its
+/// processor in a line `<!-- machine: CPU -->`. A machine without a page gets one.
+///
+/// # Errors
+/// As [`record`]; when the folder cannot be read.
+pub(super) fn record_speed(workspace: &Workspace, machine: &Machine, name: &str, block: &str) -> Result<()> {
+    let marker = format!("<!-- machine: {} -->", machine.cpu_name());
+    let folder = workspace.path(PERFORMANCE);
+    let mut pages = Vec::new();
+    for entry in fs::read_dir(&folder).map_err(Error::io("read", &folder))? {
+        let entry = entry.map_err(Error::io("read", &folder))?;
+        pages.push(format!("{PERFORMANCE}/{}", entry.file_name().to_string_lossy()));
+    }
+    pages.sort();
+    for page in pages.iter().filter(|page| page.ends_with(".md")) {
+        if workspace.read(page)?.lines().any(|line| line == marker) {
+            return record(workspace, page, name, block);
+        }
+    }
+    let page = format!("{PERFORMANCE}/{}.md", slug(machine.cpu_name()));
+    let (begin, end) = (format!("<!-- bench:{name}:begin -->"), format!("<!-- bench:{name}:end -->"));
+    let text = format!(
+        "# {}\n\n{marker}\n\nMethod and summary: [performance.md](../performance.md).\n\n## {}\n\n{begin}\n{block}{end}\n",
+        machine.cpu_name(),
+        name.replace('-', " ")
+    );
+    let path = workspace.path(&page);
+    fs::write(&path, text).map_err(Error::io("write", path))?;
+    println!("recorded in the new page {page}; docs/performance.md has no line for it yet");
+    Ok(())
+}
+
+/// A processor's name as a file name: `Intel(R) Xeon(R)` is `intel-r-xeon-r`.
+fn slug(name: &str) -> String {
+    let words = name.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    words.map(str::to_ascii_lowercase).collect::<Vec<_>>().join("-")
+}
 
 /// Writes `block` between the markers of section `name` of a page, and leaves everything else. A
 /// section that is not there yet comes after the last one that is.
@@ -90,6 +129,37 @@ mod tests {
         assert_eq!(replaced("no markers", "a", "x"), None);
         assert_eq!(replaced("<!-- bench:a:begin -->\n", "a", "x"), None);
         assert_eq!(replaced("<!-- bench:a:end -->\n", "a", "x"), None);
+    }
+
+    #[test]
+    fn speed_goes_to_the_page_of_the_machine_and_to_no_other() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let workspace = Workspace::at(folder.path());
+        let pages = folder.path().join(PERFORMANCE);
+        fs::create_dir_all(&pages).expect("the folder of pages");
+        let other = "<!-- machine: Other -->\n<!-- bench:a:begin -->\n<!-- bench:a:end -->\n";
+        fs::write(pages.join("other.md"), other).expect("a page");
+        let machine = Machine::for_tests();
+        for block in ["one\n", "two\n"] {
+            record_speed(&workspace, &machine, "a", block).expect("recorded");
+        }
+        let read = |name: &str| fs::read_to_string(pages.join(name)).expect("a page");
+        assert_eq!(read("other.md"), other);
+        let page = read("an-unnamed-processor.md");
+        assert!(page.contains("<!-- bench:a:begin -->\ntwo\n<!-- bench:a:end -->\n"), "{page}");
+        assert!(!page.contains("one\n"), "{page}");
+    }
+
+    #[test]
+    fn the_pages_of_this_project_name_their_machine() {
+        let workspace = Workspace::find().expect("the workspace");
+        for (page, cpu) in [("amd-epyc-zen5", "AMD EPYC"), ("intel-xeon", "Intel(R) Xeon(R) Processor")] {
+            let text = workspace.read(&format!("{PERFORMANCE}/{page}.md")).expect("a page");
+            assert!(text.contains(&format!("\n<!-- machine: {cpu} -->\n")), "{page}");
+            assert!(text.contains(&format!(" cores of {cpu};")), "{page}");
+            let others = text.lines().filter(|line| line.contains(" cores of ") && line.contains("; load "));
+            assert!(others.into_iter().all(|line| line.contains(&format!(" cores of {cpu};"))), "{page}");
+        }
     }
 
     #[test]

@@ -21,6 +21,8 @@ mod loading;
 mod prefix_key;
 mod program;
 mod quantize;
+#[cfg(unix)]
+mod readme;
 // The tests of the store itself use the rest of it.
 #[allow(dead_code)]
 #[path = "../../../hub/tests/it/server.rs"]
