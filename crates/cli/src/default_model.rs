@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use gguf_rs_lite::Gguf;
 use ruvllm::ModelSource;
+use ruvllm_default_model as built_in;
 use ruvllm_hub::{Store, StoredModel};
 use ruvllm_models::{Checkpoint, open_checkpoint};
 
@@ -15,17 +16,6 @@ use crate::error::{Error, Result};
 
 /// Environment variable that names a model file when `--model` is absent.
 pub(crate) const MODEL_VARIABLE: &str = "RUVLLM_MODEL";
-
-/// Name of the model inside the program.
-const BUILT_IN_NAME: &str = "base-q8_0";
-
-/// Bytes at an address that suits every tensor and every vector load.
-#[repr(C, align(64))]
-struct Aligned<T: ?Sized>(T);
-
-/// The built-in model. Part of the program's read-only data, so its pages are loaded when they are
-/// used and shared between processes, just like a mapped file.
-static BUILT_IN: &Aligned<[u8]> = &Aligned(*include_bytes!("../../../models/base-q8_0.gguf"));
 
 /// The model of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,7 +59,7 @@ impl ModelChoice {
     /// Name of the model in messages.
     pub(crate) fn name(&self) -> String {
         match self {
-            Self::BuiltIn => BUILT_IN_NAME.to_owned(),
+            Self::BuiltIn => built_in::NAME.to_owned(),
             Self::File { path, .. } => path.display().to_string(),
         }
     }
@@ -85,7 +75,7 @@ impl ModelChoice {
     /// Source of the model for the engine.
     pub(crate) fn source(&self) -> ModelSource {
         match self {
-            Self::BuiltIn => ModelSource::Static { name: BUILT_IN_NAME.to_owned(), bytes: &BUILT_IN.0 },
+            Self::BuiltIn => ModelSource::Static { name: built_in::NAME.to_owned(), bytes: built_in::gguf() },
             Self::File { path, .. } => ModelSource::Path(path.clone()),
         }
     }
@@ -110,7 +100,7 @@ impl ModelChoice {
     pub(crate) fn open(&self) -> Result<Box<dyn Checkpoint>> {
         self.check()?;
         let opened = match self {
-            Self::BuiltIn => Gguf::from_static(&BUILT_IN.0)
+            Self::BuiltIn => Gguf::from_static(built_in::gguf())
                 .map(|gguf| Box::new(gguf) as Box<dyn Checkpoint>)
                 .map_err(ruvllm_models::Error::from),
             Self::File { path, .. } => open_checkpoint(path),
@@ -140,8 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_built_in_model_is_aligned() {
-        assert_eq!(BUILT_IN.0.as_ptr().addr() % 64, 0);
+    fn the_built_in_model_opens() {
         assert!(ModelChoice::BuiltIn.open().is_ok());
     }
 }

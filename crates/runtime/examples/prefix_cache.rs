@@ -48,6 +48,7 @@ fn time_to_first_token(engine: &Engine, tokens: Vec<u32>) -> Result<f64, Error> 
         ignore_eos: true,
         ..GenerateRequest::new(Prompt::Tokens(tokens))
     };
-    let completion = engine.generate(&request, &CancelToken::new(), &mut |_| ControlFlow::Continue(()))?;
+    let completion =
+        engine.generate_with(&request, &CancelToken::new(), &mut |_| ControlFlow::Continue(()))?;
     Ok(completion.timings.ttft_ms.unwrap_or_default())
 }

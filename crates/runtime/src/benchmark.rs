@@ -20,6 +20,7 @@ const COMPUTED_DEPTH: usize = 4096;
 
 /// Kind and size of one measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum BenchTest {
     /// Computes a prompt of so many tokens, in chunks of the batch size.
     Prefill(usize),
@@ -81,6 +82,7 @@ impl Default for BenchOptions {
 
 /// Median and extremes of several runs.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct Spread {
     /// The middle value; of an even number of runs, the mean of the two middle ones.
     pub median: f64,
@@ -104,6 +106,7 @@ impl Spread {
 
 /// The result of one test with one number of threads.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct BenchResult {
     /// The test that was run.
     pub test: BenchTest,

@@ -29,19 +29,15 @@ impl Engine {
 ///
 /// # Example
 /// ```no_run
-/// use std::ops::ControlFlow;
-///
-/// use ruvllm::{CancelToken, Engine, EngineOptions, GenerateRequest, Message, ModelSource, Prompt};
+/// use ruvllm::{Engine, Message, Prompt};
 ///
 /// # fn main() -> Result<(), ruvllm::Error> {
-/// let engine = Engine::load(&ModelSource::from("model.gguf"), &EngineOptions::default(), &mut |_| ())?;
+/// let engine = Engine::open("model.gguf")?;
 /// let mut conversation = engine.conversation();
 /// let mut messages = Vec::new();
 /// for question in ["What is the capital of France?", "And of Italy?"] {
 ///     messages.push(Message::user(question));
-///     let request = GenerateRequest::new(Prompt::Chat { messages: messages.clone(), tools: None });
-///     let answer =
-///         conversation.generate(&request, &CancelToken::new(), &mut |_| ControlFlow::Continue(()))?;
+///     let answer = conversation.generate(Prompt::chat(messages.clone()))?;
 ///     println!("{} ({} tokens were known)", answer.text, answer.cached_tokens);
 ///     messages.push(Message::assistant(answer.text));
 /// }
@@ -57,12 +53,21 @@ pub struct Conversation<'e> {
 }
 
 impl Conversation<'_> {
-    /// Generates text for one request: see [`Engine::generate`].
+    /// Generates text for a prompt or a whole request: see [`Engine::generate`].
     ///
     /// # Errors
-    /// As [`Engine::generate`]. After an error from the run the next request computes its whole
-    /// prompt; one that was refused before it ran changes nothing.
-    pub fn generate(
+    /// As [`generate_with`](Self::generate_with).
+    pub fn generate(&mut self, request: impl Into<GenerateRequest>) -> Result<Completion> {
+        self.generate_with(&request.into(), &CancelToken::new(), &mut |_| ControlFlow::Continue(()))
+    }
+
+    /// Generates text for one request, with a callback and a way to end it: see
+    /// [`Engine::generate_with`].
+    ///
+    /// # Errors
+    /// As [`Engine::generate_with`]. After an error from the run the next request computes its
+    /// whole prompt; one that was refused before it ran changes nothing.
+    pub fn generate_with(
         &mut self,
         request: &GenerateRequest,
         cancel: &CancelToken,
@@ -83,7 +88,7 @@ impl Conversation<'_> {
                 (session, Vec::new())
             }
         };
-        let (completion, tokens) = self.engine.run(prepared, &mut session, &present, cancel, on_text)?;
+        let (completion, tokens) = self.engine.run(prepared, &mut session, present, cancel, on_text)?;
         (self.session, self.tokens) = (Some(session), tokens);
         Ok(completion)
     }

@@ -61,6 +61,39 @@ impl fmt::Debug for Engine {
 }
 
 impl Engine {
+    /// Opens a model file or folder with default options and makes it ready.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// let engine = ruvllm::Engine::open("model.gguf")?;
+    /// println!("{}", engine.generate("Once upon a time")?.text);
+    /// # Ok::<(), ruvllm::Error>(())
+    /// ```
+    pub fn open(source: impl Into<ModelSource>) -> Result<Self> {
+        Self::open_with(source, &EngineOptions::default())
+    }
+
+    /// The model inside the program, with default options: a small English one, for tests and first
+    /// steps.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    #[cfg(feature = "builtin-model")]
+    pub fn builtin() -> Result<Self> {
+        Self::open(ModelSource::builtin())
+    }
+
+    /// Opens a model file or folder and makes it ready.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn open_with(source: impl Into<ModelSource>, options: &EngineOptions) -> Result<Self> {
+        Self::load(&source.into(), options, &mut |_| ())
+    }
+
     /// Opens a model file or folder and makes it ready; `progress` is told how far the weights are.
     ///
     /// # Errors
@@ -201,7 +234,7 @@ impl Engine {
         self.compute.kernels
     }
 
-    /// Duration of [`load`](Self::load).
+    /// Duration of loading: [`open`](Self::open) or [`load`](Self::load).
     pub fn load_time(&self) -> Duration {
         self.load_time
     }

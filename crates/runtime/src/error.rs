@@ -19,6 +19,16 @@ pub enum Error {
         #[source]
         source: ruvllm_models::Error,
     },
+    /// The model store has no such model.
+    #[cfg(feature = "store")]
+    #[error("cannot take {name} from the model store")]
+    Store {
+        /// The name asked for.
+        name: String,
+        /// Error of the store, with the names that come near.
+        #[source]
+        source: ruvllm_hub::Error,
+    },
     /// The file is valid, but the model in it cannot be run.
     #[error("cannot load the model in {name}")]
     Load {

@@ -2,8 +2,9 @@
 //!
 //! # Main types
 //! ```text
-//! ModelSource + EngineOptions ──load──▶ Engine ──generate(GenerateRequest, CancelToken, on_text)──▶ Completion
-//!                                         │            Prompt, SamplingParams, stop strings
+//! ModelSource + EngineOptions ──open──▶ Engine ──generate(Prompt or GenerateRequest)──▶ Completion
+//!                              (load)     ├──stream──────▶ TextStream: Chunk, Chunk, ...
+//!                                         ├──generate_with(request, CancelToken, on_text)──▶ Completion
 //!                                         ├──conversation▶ Conversation: requests that go on from one another
 //!                                         ├──plan────────▶ Plan: what was chosen for machine and model, and why
 //!                                         ├──load_adapter▶ Adapter: LoRA, named by requests
@@ -49,17 +50,34 @@ mod quality;
 mod request;
 mod sampler;
 mod session;
+mod setters;
 mod stop;
+mod stream;
+
+/// The crates beneath, in the versions that this one uses: for types in its signatures and for the
+/// sources of its errors.
+pub mod crates {
+    pub use {
+        gguf_rs_lite as gguf, ruvllm_adapters as adapters, ruvllm_kernels as kernels,
+        ruvllm_kv_cache as kv_cache, ruvllm_memory as memory, ruvllm_models as models, ruvllm_text as text,
+    };
+}
+
+/// JSON values of messages and tools, in the version that this crate takes.
+pub use serde_json;
 
 pub use ruvllm_adapters::Adapter;
+#[cfg(feature = "store")]
+pub use ruvllm_hub::Store;
 pub use ruvllm_kernels::{Isa, Kernels};
 pub use ruvllm_kv_cache::prefix::FolderKey;
-pub use ruvllm_kv_cache::{KvCalibration, KvPolicy};
-pub use ruvllm_memory::{PressurePolicy, Quota, Tenant};
+pub use ruvllm_kv_cache::{KvCalibration, KvPolicy, KvShape, KvStore};
+pub use ruvllm_memory::{PagePool, PressurePolicy, Quota, Tenant};
 pub use ruvllm_models::quantize::Recipe;
-pub use ruvllm_models::{LoadProgress, ModelConfig, Pooling};
+pub use ruvllm_models::{Checkpoint, LoadProgress, Model, ModelConfig, Pooling};
 pub use ruvllm_text::TokenId;
-pub use ruvllm_text::chat::Message;
+pub use ruvllm_text::chat::{ChatTemplate, Message};
+pub use ruvllm_text::tokenizer::Tokenizer;
 
 pub use crate::adapter::AdapterSource;
 pub use crate::backend::InferenceBackend;
@@ -84,3 +102,4 @@ pub use crate::prefix::{PrefixCaching, PrefixStatistics};
 pub use crate::request::{Completion, FinishReason, GenerateRequest, KvQuality, Prompt, Timings};
 pub use crate::sampler::{Sampler, SamplingParams};
 pub use crate::stop::StopMatcher;
+pub use crate::stream::{Chunk, TextStream};

@@ -2,6 +2,7 @@
 
 /// Memory of this process. A value that the system does not tell is absent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ProcessMemory {
     /// Bytes in RAM, with the mapped parts of files that are in RAM now.
     pub resident_bytes: Option<u64>,

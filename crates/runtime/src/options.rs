@@ -1,7 +1,7 @@
 //! Model source and engine options.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use gguf_rs_lite::{FileMemory, Gguf};
@@ -14,9 +14,11 @@ use ruvllm_models::{Checkpoint, open_checkpoint_in};
 
 use crate::error::{Error, Result};
 use crate::prefix::PrefixCaching;
+use crate::setters::setters;
 
 /// Source of a model.
 #[derive(Clone)]
+#[non_exhaustive]
 pub enum ModelSource {
     /// A GGUF file, any part of a split one, or a Hugging Face folder. Mapped files
     /// ([`EngineOptions::mmap`]) must not be changed while the engine lives.
@@ -31,6 +33,35 @@ pub enum ModelSource {
 }
 
 impl ModelSource {
+    /// The model inside the program: a small English one, for tests and first steps.
+    #[cfg(feature = "builtin-model")]
+    pub fn builtin() -> Self {
+        Self::Static { name: ruvllm_default_model::NAME.to_owned(), bytes: ruvllm_default_model::gguf() }
+    }
+
+    /// The model that has this name in the user's model store, as `ruvllm pull` leaves it, or that
+    /// was pulled by this reference (`hf://...`). Nothing is downloaded.
+    ///
+    /// # Errors
+    /// [`Error::Store`]: no such name, a download that has not come to its end, or no store.
+    #[cfg(feature = "store")]
+    pub fn stored(name: &str) -> Result<Self> {
+        match ruvllm_hub::Store::from_env() {
+            Ok(store) => Self::from_store(&store, name),
+            Err(source) => Err(Error::Store { name: name.to_owned(), source }),
+        }
+    }
+
+    /// As [`stored`](Self::stored), from another store than the user's.
+    ///
+    /// # Errors
+    /// As [`stored`](Self::stored).
+    #[cfg(feature = "store")]
+    pub fn from_store(store: &ruvllm_hub::Store, name: &str) -> Result<Self> {
+        let model = store.get(name).map_err(|source| Error::Store { name: name.to_owned(), source })?;
+        Ok(Self::Path(model.path))
+    }
+
     /// Opens the file or folder.
     pub(crate) fn open(&self, memory: FileMemory) -> Result<Box<dyn Checkpoint>> {
         match self {
@@ -68,6 +99,18 @@ impl fmt::Debug for ModelSource {
 impl From<PathBuf> for ModelSource {
     fn from(path: PathBuf) -> Self {
         Self::Path(path)
+    }
+}
+
+impl From<&Path> for ModelSource {
+    fn from(path: &Path) -> Self {
+        Self::Path(path.to_owned())
+    }
+}
+
+impl From<String> for ModelSource {
+    fn from(path: String) -> Self {
+        Self::Path(path.into())
     }
 }
 
@@ -147,6 +190,25 @@ impl EngineOptions {
         positive("prefill_chunk", Some(self.prefill_chunk))?;
         let has_files = matches!(self.prefixes, PrefixCaching::Folder { .. } | PrefixCaching::Spill { .. });
         check_pressure(self.pressure, has_files)
+    }
+}
+
+setters! {
+    EngineOptions {
+        some with_threads(threads: usize);
+        set with_mmap(mmap: bool);
+        set with_mlock(mlock: bool);
+        some with_quantize(quantize: Recipe);
+        some with_isa(isa: Isa);
+        some with_kv(kv: KvPolicy);
+        some with_kv_calibration(kv_calibration: Arc<KvCalibration>);
+        some with_kv_budget(kv_budget: usize);
+        set with_pressure(pressure: PressurePolicy);
+        set with_prefixes(prefixes: PrefixCaching);
+        some with_prefix_key(prefix_key: FolderKey);
+        some with_context(context: usize);
+        set with_prefill_chunk(prefill_chunk: usize);
+        some with_tokenizer(tokenizer: PathBuf);
     }
 }
 

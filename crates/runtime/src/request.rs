@@ -8,9 +8,11 @@ use ruvllm_text::TokenId;
 use ruvllm_text::chat::Message;
 
 use crate::sampler::SamplingParams;
+use crate::setters::setters;
 
 /// Input of a generation.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub enum Prompt {
     /// Text, encoded as the model's rules say: the beginning-of-text token is added where the model
     /// wants it, and special tokens written in the text are recognized.
@@ -28,9 +30,27 @@ pub enum Prompt {
     },
 }
 
+impl Prompt {
+    /// A conversation that the model answers, without functions that it may call.
+    pub fn chat(messages: impl Into<Vec<Message>>) -> Self {
+        Self::Chat { messages: messages.into(), tools: None }
+    }
+
+    /// A conversation that the model answers, and the functions that it may call.
+    pub fn chat_with_tools(messages: impl Into<Vec<Message>>, tools: serde_json::Value) -> Self {
+        Self::Chat { messages: messages.into(), tools: Some(tools) }
+    }
+}
+
 impl From<&str> for Prompt {
     fn from(text: &str) -> Self {
         Self::Text(text.to_owned())
+    }
+}
+
+impl From<String> for Prompt {
+    fn from(text: String) -> Self {
+        Self::Text(text)
     }
 }
 
@@ -44,7 +64,7 @@ impl From<&str> for Prompt {
 /// let pool = engine.kv_store().pool();
 /// let team = pool.tenant("acme/search")?;
 /// pool.set_quota(&team, Quota { hard_pages: 64, soft_pages: 48 })?;
-/// Ok(GenerateRequest { tenant: team, ..GenerateRequest::new("Once upon a time") })
+/// Ok(GenerateRequest::new("Once upon a time").with_max_tokens(64).with_tenant(team))
 /// # }
 /// ```
 #[derive(Debug, Clone)]
@@ -93,6 +113,58 @@ impl GenerateRequest {
     }
 }
 
+setters! {
+    GenerateRequest {
+        some with_max_tokens(max_tokens: usize);
+        set with_sampling(sampling: SamplingParams);
+        set with_ignore_eos(ignore_eos: bool);
+        set with_tenant(tenant: Tenant);
+        set with_shared_tokens(shared_tokens: usize);
+        some with_adapter(adapter: Arc<Adapter>);
+        some with_pressure(pressure: PressurePolicy);
+    }
+}
+
+impl GenerateRequest {
+    /// Adds a text that ends the generation to [`stop`](Self::stop).
+    #[must_use]
+    pub fn with_stop(mut self, text: impl Into<String>) -> Self {
+        self.stop.push(text.into());
+        self
+    }
+
+    /// Sets the seed of the draws: [`SamplingParams::seed`].
+    #[must_use]
+    pub fn with_seed(mut self, seed: u64) -> Self {
+        self.sampling.seed = Some(seed);
+        self
+    }
+}
+
+impl From<&str> for GenerateRequest {
+    fn from(text: &str) -> Self {
+        Self::new(text)
+    }
+}
+
+impl From<String> for GenerateRequest {
+    fn from(text: String) -> Self {
+        Self::new(text)
+    }
+}
+
+impl From<Prompt> for GenerateRequest {
+    fn from(prompt: Prompt) -> Self {
+        Self::new(prompt)
+    }
+}
+
+impl From<&Self> for GenerateRequest {
+    fn from(request: &Self) -> Self {
+        request.clone()
+    }
+}
+
 /// Reason that a generation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FinishReason {
@@ -127,6 +199,7 @@ impl std::fmt::Display for FinishReason {
 /// The time to load the model belongs to the engine:
 /// [`Engine::load_time`](crate::Engine::load_time).
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Timings {
     /// Milliseconds from the call to the first token, encoding and prefill included.
     pub ttft_ms: Option<f64>,
@@ -138,6 +211,7 @@ pub struct Timings {
 
 /// Outcome of the policy's quality target for keys and values.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct KvQuality {
     /// Tokens at the end that stay hot, as many as the controller has come to.
     pub hot_tokens: usize,
@@ -149,6 +223,7 @@ pub struct KvQuality {
 
 /// The result of a generation.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Completion {
     /// The text: exactly the pieces that the callback got, joined.
     pub text: String,

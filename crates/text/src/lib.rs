@@ -50,7 +50,10 @@
 //!   known ones (ADR-0018).
 
 #![forbid(unsafe_code)]
+// Encoding that only chats use.
+#![cfg_attr(not(feature = "templates"), allow(dead_code))]
 
+#[cfg(feature = "templates")]
 pub mod chat;
 mod error;
 mod token;

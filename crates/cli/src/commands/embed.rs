@@ -75,7 +75,7 @@ struct EmbeddingDocument<'a> {
 }
 
 impl<'a> From<&'a Embedding> for EmbeddingDocument<'a> {
-    fn from(Embedding { vector, tokens, truncated }: &'a Embedding) -> Self {
+    fn from(Embedding { vector, tokens, truncated, .. }: &'a Embedding) -> Self {
         Self { embedding: vector, tokens: *tokens, truncated: *truncated }
     }
 }

@@ -127,7 +127,7 @@ pub(super) struct GenerationTimings {
 
 impl From<Timings> for GenerationTimings {
     fn from(timings: Timings) -> Self {
-        let Timings { ttft_ms, prefill_tok_s, decode_tok_s } = timings;
+        let Timings { ttft_ms, prefill_tok_s, decode_tok_s, .. } = timings;
         Self { ttft_ms, prefill_tok_s, decode_tok_s }
     }
 }
@@ -138,7 +138,7 @@ pub(crate) fn run(args: &GenerateArgs, json: bool) -> Result<ExitCode> {
     args.generation.adapters.apply(&mut engine)?;
     let cancel = signal::cancel_on_interrupt();
     let mut sink = if json { TextSink::nowhere() } else { TextSink::stdout() };
-    let completion = engine.generate(&request, &cancel, &mut |text| sink.push(text))?;
+    let completion = engine.generate_with(&request, &cancel, &mut |text| sink.push(text))?;
     let reader = sink.finish()?;
     let load_ms = engine.load_time().as_secs_f64() * 1e3;
     if json {
@@ -192,10 +192,8 @@ fn document(completion: &Completion, load_ms: f64, drawn: bool) -> Document<'_> 
         finish_reason: completion.finish_reason.name(),
         seed: drawn.then_some(completion.seed),
         dropped_tokens: (completion.dropped_tokens > 0).then_some(completion.dropped_tokens),
-        kv_quality: completion.kv_quality.map(|KvQuality { hot_tokens, error, samples }| KvQualityDocument {
-            hot_tokens,
-            error,
-            samples,
+        kv_quality: completion.kv_quality.map(|KvQuality { hot_tokens, error, samples, .. }| {
+            KvQualityDocument { hot_tokens, error, samples }
         }),
         timings: TimingsDocument { load_ms, generation: completion.timings.into() },
     }

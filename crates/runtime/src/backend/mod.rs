@@ -26,7 +26,7 @@ use crate::cancel::CancelToken;
 use crate::codec::TextCodec;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::generate::{Facts, Prepared};
+use crate::generate::{Facts, Generation, Prepared};
 use crate::request::{Completion, GenerateRequest};
 use crate::session::Session;
 
@@ -46,7 +46,7 @@ use crate::session::Session;
 /// fn answer(backend: &dyn InferenceBackend, text: &str) -> Result<String, ruvllm::Error> {
 ///     let request = GenerateRequest { max_tokens: Some(64), ..GenerateRequest::new(text) };
 ///     let completion =
-///         backend.generate(&request, &CancelToken::new(), &mut |_| ControlFlow::Continue(()))?;
+///         backend.generate_with(&request, &CancelToken::new(), &mut |_| ControlFlow::Continue(()))?;
 ///     Ok(completion.text)
 /// }
 /// ```
@@ -75,12 +75,13 @@ pub trait InferenceBackend: Send + Sync {
         512
     }
 
-    /// Generates text for one request: see [`Engine::generate`], which this is for an engine.
+    /// Generates text for one request: see [`Engine::generate_with`], which this is for an
+    /// engine.
     ///
     /// # Errors
-    /// As [`Engine::generate`], [`Error::AdapterBackend`] for a request with an adapter, and
+    /// As [`Engine::generate_with`], [`Error::AdapterBackend`] for a request with an adapter, and
     /// what the backend's sessions report.
-    fn generate(
+    fn generate_with(
         &self,
         request: &GenerateRequest,
         cancel: &CancelToken,
@@ -98,12 +99,14 @@ pub trait InferenceBackend: Send + Sync {
         };
         let prepared = Prepared::new(facts, request, cancel)?;
         let mut session = self.session(prepared.capacity())?;
-        prepared.run(&mut *session, &[], cancel, on_text).map(|(completion, _)| completion)
+        let mut generation = Generation::new(prepared, Vec::new());
+        let reason = generation.run(&mut *session, cancel, on_text)?;
+        Ok(generation.complete(reason, &*session).0)
     }
 }
 
 /// Sequences of the engine count for no tenant but the engine itself and begin with the prefixes
-/// that it keeps; [`generate`](InferenceBackend::generate) is the engine's own, with tenants.
+/// that it keeps; [`generate_with`](InferenceBackend::generate_with) is the engine's own, with tenants.
 impl InferenceBackend for Engine {
     fn name(&self) -> &str {
         "native"
@@ -129,12 +132,12 @@ impl InferenceBackend for Engine {
         self.prefill_chunk
     }
 
-    fn generate(
+    fn generate_with(
         &self,
         request: &GenerateRequest,
         cancel: &CancelToken,
         on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Completion> {
-        Engine::generate(self, request, cancel, on_text)
+        Engine::generate_with(self, request, cancel, on_text)
     }
 }

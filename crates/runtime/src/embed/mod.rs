@@ -16,6 +16,7 @@ use self::encoder::EncoderEngine;
 use crate::engine::{Engine, Start};
 use crate::error::{Error, Result};
 use crate::options::{EngineOptions, ModelSource};
+use crate::setters::setters;
 
 /// Texts to make vectors of.
 ///
@@ -41,8 +42,17 @@ impl EmbeddingRequest {
     }
 }
 
+setters! {
+    EmbeddingRequest {
+        some with_pooling(pooling: Pooling);
+        some with_normalize(normalize: bool);
+        some with_max_tokens(max_tokens: usize);
+    }
+}
+
 /// The vectors of a request.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Embeddings {
     /// One for each text, in their order.
     pub embeddings: Vec<Embedding>,
@@ -56,6 +66,7 @@ pub struct Embeddings {
 
 /// The vector of a text.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Embedding {
     /// The values. All zeros, if all states were.
     pub vector: Vec<f32>,
@@ -69,12 +80,10 @@ pub struct Embedding {
 ///
 /// # Examples
 /// ```no_run
-/// use ruvllm::{Embedder, EmbeddingRequest, EngineOptions, ModelSource};
+/// use ruvllm::{Embedder, EmbeddingRequest};
 ///
-/// let source = ModelSource::Path("all-MiniLM-L6-v2".into());
-/// let embedder = Embedder::load(&source, &EngineOptions::default(), &mut |_| ())?;
-/// let request = EmbeddingRequest::new(["a cat", "a dog"]);
-/// let embeddings = embedder.embed(&request)?;
+/// let embedder = Embedder::open("all-MiniLM-L6-v2")?;
+/// let embeddings = embedder.embed(&EmbeddingRequest::new(["a cat", "a dog"]))?;
 /// assert_eq!(embeddings.embeddings.len(), 2);
 /// # Ok::<(), ruvllm::Error>(())
 /// ```
@@ -88,6 +97,14 @@ enum AnyModel {
 }
 
 impl Embedder {
+    /// Opens a model file or folder with default options and makes it ready.
+    ///
+    /// # Errors
+    /// As [`Engine::load`].
+    pub fn open(source: impl Into<ModelSource>) -> Result<Self> {
+        Self::load(&source.into(), &EngineOptions::default(), &mut |_| ())
+    }
+
     /// Opens a model file or folder and makes it ready; `progress` is told how far the weights are.
     /// Options of keys and values, the context and prefixes have no effect on encoders.
     ///

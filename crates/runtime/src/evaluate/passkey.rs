@@ -43,6 +43,7 @@ pub struct PasskeyOptions {
 
 /// Retrieval result at one depth.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct PasskeyResult {
     /// The depth.
     pub depth: f32,

@@ -11,6 +11,7 @@ use crate::session::Session;
 
 /// Perplexity of a model on a text.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct Perplexity {
     /// `exp(nll)`.
     pub perplexity: f64,

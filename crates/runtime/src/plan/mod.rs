@@ -45,6 +45,7 @@ impl ModelSize {
 
 /// A setting and why it is that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Choice<T> {
     /// The setting.
     pub value: T,

@@ -41,6 +41,7 @@ const MOST_AT_ONCE: usize = 16;
 
 /// Storage of prompt keys and values for reuse by requests with the same prefix.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum PrefixCaching {
     /// Every prompt is computed from its beginning.
     Off,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use ruvllm_text::TokenId;
 
 use crate::error::{Error, Result};
+use crate::setters::setters;
 
 /// Sampling parameters: choice of the next token from the logits.
 ///
@@ -97,5 +98,21 @@ impl SamplingParams {
             check("logit_bias", bias, bias < f32::INFINITY, "a finite number or -inf")?;
         }
         Ok(())
+    }
+}
+
+setters! {
+    SamplingParams {
+        set with_temperature(temperature: f32);
+        set with_top_k(top_k: usize);
+        set with_top_p(top_p: f32);
+        set with_min_p(min_p: f32);
+        set with_typical_p(typical_p: f32);
+        set with_repeat_penalty(repeat_penalty: f32);
+        set with_repeat_last_n(repeat_last_n: usize);
+        set with_presence_penalty(presence_penalty: f32);
+        set with_frequency_penalty(frequency_penalty: f32);
+        set with_logit_bias(logit_bias: BTreeMap<TokenId, f32>);
+        some with_seed(seed: u64);
     }
 }

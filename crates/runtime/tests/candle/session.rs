@@ -118,7 +118,7 @@ fn both_backends_generate_the_same_text_piece_by_piece() {
             let [native, candle] = [&backends[0], &backends[1]].map(|backend| {
                 let mut pieces = Vec::new();
                 let completion = backend
-                    .generate(&request, &CancelToken::new(), &mut |piece| {
+                    .generate_with(&request, &CancelToken::new(), &mut |piece| {
                         pieces.push(piece.to_owned());
                         ControlFlow::Continue(())
                     })
@@ -138,21 +138,23 @@ fn both_backends_generate_the_same_text_piece_by_piece() {
 fn the_generation_loop_is_the_engines() {
     let backend = candle(&folder("llama"));
     let whole = backend
-        .generate(&greedy("Once upon a time", 24), &CancelToken::new(), &mut |_| ControlFlow::Continue(()))
+        .generate_with(&greedy("Once upon a time", 24), &CancelToken::new(), &mut |_| {
+            ControlFlow::Continue(())
+        })
         .expect("it generates");
     assert!(whole.text.chars().count() > 8, "{:?}", whole.text);
 
     let middle: String = whole.text.chars().skip(4).take(3).collect();
     let request = GenerateRequest { stop: vec![middle.clone()], ..greedy("Once upon a time", 24) };
     let stopped = backend
-        .generate(&request, &CancelToken::new(), &mut |_| ControlFlow::Continue(()))
+        .generate_with(&request, &CancelToken::new(), &mut |_| ControlFlow::Continue(()))
         .expect("it generates");
     assert_eq!(stopped.finish_reason, FinishReason::Stop);
     assert_eq!(Some(stopped.text.as_str()), whole.text.split(&middle).next());
 
     let cancel = CancelToken::new();
     let cancelled = backend
-        .generate(&greedy("Once upon a time", 24), &cancel, &mut |_| {
+        .generate_with(&greedy("Once upon a time", 24), &cancel, &mut |_| {
             cancel.cancel();
             ControlFlow::Continue(())
         })
@@ -162,7 +164,7 @@ fn the_generation_loop_is_the_engines() {
 
     let prompt = Prompt::Chat { messages: vec![Message::user("Hello")], tools: None };
     let answer =
-        backend.generate(&greedy(prompt, 4), &CancelToken::new(), &mut |_| ControlFlow::Continue(()));
+        backend.generate_with(&greedy(prompt, 4), &CancelToken::new(), &mut |_| ControlFlow::Continue(()));
     assert_eq!(answer.expect("it answers").tokens.len(), 4);
 }
 

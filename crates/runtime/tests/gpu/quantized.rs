@@ -73,7 +73,7 @@ fn the_built_in_model_writes_what_the_engine_writes() {
     };
     let text = |backend: &dyn InferenceBackend| {
         let go_on = &mut |_: &str| ControlFlow::Continue(());
-        backend.generate(&request, &CancelToken::new(), go_on).expect("text").text
+        backend.generate_with(&request, &CancelToken::new(), go_on).expect("text").text
     };
     assert_eq!(text(&backend), text(&engine));
 }

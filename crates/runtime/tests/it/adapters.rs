@@ -76,7 +76,7 @@ fn a_conversation_that_changes_its_adapter_begins_anew() {
     let mut go_on = |adapter: Option<&Arc<Adapter>>| {
         let request = request(&tokens, adapter);
         let completion =
-            conversation.generate(&request, &CancelToken::new(), &mut |_| ControlFlow::Continue(()));
+            conversation.generate_with(&request, &CancelToken::new(), &mut |_| ControlFlow::Continue(()));
         completion.map(|completion| (completion.cached_tokens, completion.tokens)).expect("it succeeds")
     };
     let (_, base) = go_on(None);
@@ -145,10 +145,10 @@ fn what_cannot_be_applied_is_refused() {
     let request = request(&[1, 2, 3], Some(&adapter(&llama, "r4_all")));
     let none = |_: &str| ControlFlow::Continue(());
     assert!(matches!(
-        qwen.generate(&request, &CancelToken::new(), &mut none.clone()),
+        qwen.generate_with(&request, &CancelToken::new(), &mut none.clone()),
         Err(Error::Forward { .. })
     ));
     let backend = Parrot::saying("Hi");
-    let refused = InferenceBackend::generate(&backend, &request, &CancelToken::new(), &mut none.clone());
+    let refused = InferenceBackend::generate_with(&backend, &request, &CancelToken::new(), &mut none.clone());
     assert!(matches!(refused, Err(Error::AdapterBackend { .. })));
 }

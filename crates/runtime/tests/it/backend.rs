@@ -37,7 +37,7 @@ impl Parrot {
     }
 
     fn run(&self, request: &GenerateRequest, cancel: &CancelToken) -> Result<Completion> {
-        self.generate(request, cancel, &mut |text| {
+        self.generate_with(request, cancel, &mut |text| {
             self.note(format!("text {text:?}"));
             ControlFlow::Continue(())
         })
@@ -149,7 +149,7 @@ fn any_backend_is_cancelled_between_passes_and_after_a_piece() {
 
     let cancel = CancelToken::new();
     let completion = parrot
-        .generate(&prompt_of(9), &cancel, &mut |_| {
+        .generate_with(&prompt_of(9), &cancel, &mut |_| {
             cancel.cancel();
             ControlFlow::Continue(())
         })
@@ -167,7 +167,7 @@ fn the_engine_behind_the_seam_is_the_engine() {
     let direct = complete(base(), &request);
     let mut pieces = Vec::new();
     let completion = backend
-        .generate(&request, &CancelToken::new(), &mut |text| {
+        .generate_with(&request, &CancelToken::new(), &mut |text| {
             pieces.push(text.to_owned());
             ControlFlow::Continue(())
         })

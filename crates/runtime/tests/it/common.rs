@@ -74,7 +74,7 @@ pub(crate) fn greedy(prompt: impl Into<Prompt>, max_tokens: usize) -> GenerateRe
 pub(crate) fn run(engine: &Engine, request: &GenerateRequest) -> (Vec<String>, Completion) {
     let mut pieces = Vec::new();
     let completion = engine
-        .generate(request, &CancelToken::new(), &mut |text| {
+        .generate_with(request, &CancelToken::new(), &mut |text| {
             pieces.push(text.to_owned());
             ControlFlow::Continue(())
         })

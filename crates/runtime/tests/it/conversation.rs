@@ -18,7 +18,7 @@ fn forgetful(path: PathBuf) -> Engine {
 
 fn go_on(conversation: &mut Conversation<'_>, request: &GenerateRequest) -> Completion {
     conversation
-        .generate(request, &CancelToken::new(), &mut |_| ControlFlow::Continue(()))
+        .generate_with(request, &CancelToken::new(), &mut |_| ControlFlow::Continue(()))
         .expect("the request succeeds")
 }
 
@@ -107,7 +107,7 @@ fn an_interrupted_answer_is_gone_on_from() {
     let mut pieces = 0;
     let endless = GenerateRequest { max_tokens: None, ..request(&tokens) };
     let completion = conversation
-        .generate(&endless, &CancelToken::new(), &mut |_| {
+        .generate_with(&endless, &CancelToken::new(), &mut |_| {
             pieces += 1;
             if pieces == 4 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })
@@ -122,7 +122,7 @@ fn an_interrupted_answer_is_gone_on_from() {
     let cancelled = CancelToken::new();
     cancelled.cancel();
     let other = ids(8, 30);
-    let none = conversation.generate(&request(&other), &cancelled, &mut |_| ControlFlow::Continue(()));
+    let none = conversation.generate_with(&request(&other), &cancelled, &mut |_| ControlFlow::Continue(()));
     assert_eq!(none.expect("nothing generated").tokens, Vec::<u32>::new());
     assert_eq!(go_on(&mut conversation, &request(&other)).cached_tokens, 0);
 }
@@ -135,7 +135,8 @@ fn a_refused_request_and_one_of_no_tokens_change_nothing() {
     history.extend(go_on(&mut conversation, &request(&history)).tokens);
     let known = conversation.len();
     let too_long = request(&ids(1, 5000));
-    let refused = conversation.generate(&too_long, &CancelToken::new(), &mut |_| ControlFlow::Continue(()));
+    let refused =
+        conversation.generate_with(&too_long, &CancelToken::new(), &mut |_| ControlFlow::Continue(()));
     assert!(matches!(refused, Err(Error::PromptTooLong { .. })), "{refused:?}");
     let none = GenerateRequest { max_tokens: Some(0), ..request(&history) };
     assert_eq!(go_on(&mut conversation, &none).finish_reason, FinishReason::Length);

@@ -25,7 +25,7 @@ fn tiny_greedy(n_prompt: usize, max_tokens: Option<usize>) -> GenerateRequest {
 }
 
 fn failure(engine: &Engine, request: &GenerateRequest) -> Error {
-    let result = engine.generate(request, &CancelToken::new(), &mut |_| ControlFlow::Continue(()));
+    let result = engine.generate_with(request, &CancelToken::new(), &mut |_| ControlFlow::Continue(()));
     match result {
         Ok(completion) => panic!("expected an error, found {completion:?}"),
         Err(error) => error,
@@ -174,7 +174,7 @@ fn bad_requests_are_refused_before_anything_is_computed() {
 fn text_arrives_before_the_generation_is_over() {
     let cancel = CancelToken::new();
     let completion = tiny()
-        .generate(&tiny_greedy(5, Some(200)), &cancel, &mut |_| {
+        .generate_with(&tiny_greedy(5, Some(200)), &cancel, &mut |_| {
             // Asked for from the first piece on: only a stream that is real has few tokens by then.
             cancel.cancel();
             ControlFlow::Continue(())
@@ -188,7 +188,7 @@ fn text_arrives_before_the_generation_is_over() {
 fn the_callback_can_end_the_generation() {
     let mut calls = 0;
     let completion = tiny()
-        .generate(&tiny_greedy(5, Some(200)), &CancelToken::new(), &mut |_| {
+        .generate_with(&tiny_greedy(5, Some(200)), &CancelToken::new(), &mut |_| {
             calls += 1;
             if calls == 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })
@@ -203,7 +203,7 @@ fn a_request_cancelled_before_its_prefill_gives_nothing() {
     let cancel = CancelToken::new();
     cancel.cancel();
     let completion = tiny()
-        .generate(&tiny_greedy(5, Some(10)), &cancel, &mut |_| ControlFlow::Continue(()))
+        .generate_with(&tiny_greedy(5, Some(10)), &cancel, &mut |_| ControlFlow::Continue(()))
         .expect("a cancelled request is no error");
     assert_eq!(outcome(&completion), ("", &[][..], FinishReason::Cancelled));
     assert_eq!(completion.timings.ttft_ms, None);

@@ -15,4 +15,5 @@ mod passkey;
 mod precision;
 mod prefix;
 mod pressure;
+mod stream;
 mod tenants;

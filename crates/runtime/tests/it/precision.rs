@@ -47,7 +47,7 @@ fn run(kv: &str) -> (Completion, Vec<usize>) {
 }
 
 fn failure(engine: &Engine, request: &GenerateRequest) -> Error {
-    let result = engine.generate(request, &CancelToken::new(), &mut |_| ControlFlow::Continue(()));
+    let result = engine.generate_with(request, &CancelToken::new(), &mut |_| ControlFlow::Continue(()));
     result.expect_err("more than the budget holds")
 }
 
@@ -153,7 +153,7 @@ fn a_request_that_exhausts_the_budget_does_not_disturb_another_one() {
     // The large request begins, grows and fails in the middle of the small one.
     let mut failures = Vec::new();
     let completion = engine
-        .generate(&small, &CancelToken::new(), &mut |_| {
+        .generate_with(&small, &CancelToken::new(), &mut |_| {
             if failures.is_empty() {
                 failures.push(failure(&engine, &large));
             }

@@ -28,7 +28,7 @@ fn request(seed: u32, n_prompt: u32, max_tokens: usize, pressure: Option<Pressur
 }
 
 fn generate(engine: &Engine, request: &GenerateRequest) -> Result<usize, Error> {
-    let result = engine.generate(request, &CancelToken::new(), &mut |_| ControlFlow::Continue(()));
+    let result = engine.generate_with(request, &CancelToken::new(), &mut |_| ControlFlow::Continue(()));
     result.map(|completion| completion.dropped_tokens)
 }
 

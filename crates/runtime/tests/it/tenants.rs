@@ -35,7 +35,7 @@ fn request(tenant: &Tenant, seed: u32, n_prompt: u32, max_tokens: usize) -> Gene
 }
 
 fn failure(engine: &Engine, request: &GenerateRequest) -> Error {
-    let result = engine.generate(request, &CancelToken::new(), &mut |_| ControlFlow::Continue(()));
+    let result = engine.generate_with(request, &CancelToken::new(), &mut |_| ControlFlow::Continue(()));
     result.expect_err("more than the quota allows")
 }
 
@@ -65,7 +65,7 @@ fn a_tenant_at_its_hard_quota_fails_and_the_other_goes_on() {
         let large = request(&small, 0, 3000, 4);
         let mut failures = Vec::new();
         let again = engine
-            .generate(&request(&other, 0, 100, 40), &CancelToken::new(), &mut |_| {
+            .generate_with(&request(&other, 0, 100, 40), &CancelToken::new(), &mut |_| {
                 if failures.is_empty() {
                     failures.push(failure(&engine, &large));
                 }

@@ -143,7 +143,7 @@ impl<'e> Dialogue<'e> {
             adapter: self.adapters.loaded(),
             ..GenerateRequest::new(self.prompt(oldest))
         };
-        let completion = self.conversation.generate(&request, cancel, on_text)?;
+        let completion = self.conversation.generate_with(&request, cancel, on_text)?;
         let forgotten = oldest - self.oldest;
         self.oldest = oldest;
         Ok((completion, forgotten))

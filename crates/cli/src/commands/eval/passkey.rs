@@ -114,7 +114,7 @@ fn measure(
         progress.update(done as u64, total as u64);
         ControlFlow::Continue(())
     })?;
-    Ok(results.into_iter().map(move |PasskeyResult { depth, trials, found, nll, nll_without }| {
+    Ok(results.into_iter().map(move |PasskeyResult { depth, trials, found, nll, nll_without, .. }| {
         DepthDocument { context, depth, trials, found, nll, nll_without }
     }))
 }

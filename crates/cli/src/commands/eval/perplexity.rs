@@ -66,7 +66,7 @@ pub(crate) fn run(args: &PerplexityArgs, json: bool) -> Result<()> {
         ControlFlow::Continue(())
     })?;
     drop(progress);
-    let Perplexity { perplexity, nll, tokens, kv_bytes_per_token } = result;
+    let Perplexity { perplexity, nll, tokens, kv_bytes_per_token, .. } = result;
     if json {
         return output::write_json(&Document { perplexity, nll, tokens, kv_bytes_per_token });
     }

@@ -70,7 +70,7 @@ pub enum CandleDevice {
 ///
 /// let backend = CandleBackend::load("Qwen2.5-0.5B-Instruct", &CandleOptions::default())?;
 /// let request = GenerateRequest { max_tokens: Some(32), ..GenerateRequest::new("Once upon a time") };
-/// let completion = backend.generate(&request, &CancelToken::new(), &mut |_| ControlFlow::Continue(()))?;
+/// let completion = backend.generate_with(&request, &CancelToken::new(), &mut |_| ControlFlow::Continue(()))?;
 /// println!("{}", completion.text);
 /// # Ok::<(), ruvllm::Error>(())
 /// ```

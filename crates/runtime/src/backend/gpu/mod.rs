@@ -81,7 +81,7 @@ impl Default for GpuOptions {
 ///
 /// let backend = GpuBackend::load(&"model.gguf".into(), &GpuOptions::default())?;
 /// let request = GenerateRequest { max_tokens: Some(32), ..GenerateRequest::new("Once upon a time") };
-/// let completion = backend.generate(&request, &CancelToken::new(), &mut |_| ControlFlow::Continue(()))?;
+/// let completion = backend.generate_with(&request, &CancelToken::new(), &mut |_| ControlFlow::Continue(()))?;
 /// println!("{}", completion.text);
 /// # Ok::<(), ruvllm::Error>(())
 /// ```
