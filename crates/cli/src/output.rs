@@ -112,16 +112,16 @@ fn escaped(json: &str) -> String {
     out
 }
 
-/// A number of bytes for a person: `31.5 MB` (powers of 1000, as disks and downloads are counted).
+/// A number of bytes for a person: `30.0 MiB`, in the units that flags take and progress bars show.
 pub(crate) fn bytes(n: u64) -> String {
-    const UNITS: [&str; 5] = ["kB", "MB", "GB", "TB", "PB"];
-    if n < 1000 {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    if n < 1024 {
         return format!("{n} B");
     }
-    let mut value = n as f64 / 1e3;
+    let mut value = n as f64 / 1024.0;
     let mut unit = 0;
-    while value >= 999.95 && unit + 1 < UNITS.len() {
-        value /= 1e3;
+    while value >= 1023.95 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
         unit += 1;
     }
     format!("{value:.1} {}", UNITS[unit])
@@ -184,11 +184,12 @@ mod tests {
         for (n, expected) in [
             (0, "0 B"),
             (999, "999 B"),
-            (1000, "1.0 kB"),
-            (31_502_048, "31.5 MB"),
-            (999_949_999, "999.9 MB"),
-            (999_999_999, "1.0 GB"),
-            (u64::MAX, "18446.7 PB"),
+            (1000, "1000 B"),
+            (1024, "1.0 KiB"),
+            (31_502_048, "30.0 MiB"),
+            (2 << 20, "2.0 MiB"),
+            ((1 << 30) - 1, "1.0 GiB"),
+            (u64::MAX, "16384.0 PiB"),
         ] {
             assert_eq!(bytes(n), expected);
         }
