@@ -14,6 +14,7 @@ use std::ops::ControlFlow;
 use serde::Serialize;
 
 use crate::error::{Error, Result};
+use crate::wrap::Wrap;
 
 /// State of the reader of standard output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,12 +47,20 @@ pub(crate) struct TextSink {
     reader: Reader,
     /// True if the terminal's cursor is at the start of a line.
     ends_line: bool,
+    /// Wrapping at the edge of a terminal.
+    wrap: Option<Wrap>,
 }
 
 impl TextSink {
     /// To standard output.
     pub(crate) fn stdout() -> Self {
-        Self { streams: true, failure: None, reader: Reader::Listening, ends_line: true }
+        Self { streams: true, failure: None, reader: Reader::Listening, ends_line: true, wrap: None }
+    }
+
+    /// To a terminal of so many columns, with line breaks between words. Without a width, as
+    /// [`stdout`](Self::stdout).
+    pub(crate) fn terminal(width: Option<usize>) -> Self {
+        Self { wrap: width.map(Wrap::new), ..Self::stdout() }
     }
 
     /// Nowhere.
@@ -61,7 +70,20 @@ impl TextSink {
 
     /// Takes a piece of text; breaks when there is nobody to read the next one.
     pub(crate) fn push(&mut self, text: &str) -> ControlFlow<()> {
-        if !self.streams || text.is_empty() {
+        if !self.streams {
+            return ControlFlow::Continue(());
+        }
+        match &mut self.wrap {
+            Some(wrap) => {
+                let text = wrap.push(text);
+                self.write(&text)
+            }
+            None => self.write(text),
+        }
+    }
+
+    fn write(&mut self, text: &str) -> ControlFlow<()> {
+        if text.is_empty() {
             return ControlFlow::Continue(());
         }
         self.ends_line = text.ends_with('\n');
@@ -77,7 +99,12 @@ impl TextSink {
     ///
     /// # Errors
     /// Reason that text could not be written.
-    pub(crate) fn finish(self) -> Result<Reader> {
+    pub(crate) fn finish(mut self) -> Result<Reader> {
+        let rest = self.wrap.as_mut().map(Wrap::finish).unwrap_or_default();
+        if self.failure.is_none() && self.reader == Reader::Listening {
+            // The outcome is in the fields.
+            let _ = self.write(&rest);
+        }
         match self.failure {
             Some(error) => Err(error),
             None if self.ends_line || self.reader == Reader::Gone => Ok(self.reader),
@@ -125,6 +152,11 @@ pub(crate) fn bytes(n: u64) -> String {
         unit += 1;
     }
     format!("{value:.1} {}", UNITS[unit])
+}
+
+/// A count with its noun: `1 tensor`, `2 tensors`.
+pub(crate) fn counted(n: usize, noun: &str) -> String {
+    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }
 
 /// Rows as aligned columns, two spaces apart: text to the left, columns named in `right` to the
@@ -193,6 +225,11 @@ mod tests {
         ] {
             assert_eq!(bytes(n), expected);
         }
+    }
+
+    #[test]
+    fn nouns_have_their_number() {
+        assert_eq!([0, 1, 2].map(|n| counted(n, "tensor")), ["0 tensors", "1 tensor", "2 tensors"]);
     }
 
     #[test]

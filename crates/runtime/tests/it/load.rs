@@ -44,8 +44,7 @@ fn plan_of_a_source_is_that_of_the_loaded_engine() {
     let machine = Machine::detect();
     let kv = |policy: &str| Some(policy.parse().expect("a policy"));
     for path in [tiny_path(), tiny_path().with_file_name("hf")] {
-        for options in
-            [tiny_options(), EngineOptions { context: Some(40), kv: kv("f16"), ..tiny_options() }]
+        for options in [tiny_options(), EngineOptions { context: Some(40), kv: kv("f16"), ..tiny_options() }]
         {
             let source = ModelSource::Path(path.clone());
             let plan = Plan::of_source(&source, &options, &machine).expect("a plan");
