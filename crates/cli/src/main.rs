@@ -21,6 +21,7 @@ mod signal;
 mod system;
 mod usage;
 mod user_folders;
+mod wrap;
 
 use std::io::{self, Write};
 use std::process::ExitCode;

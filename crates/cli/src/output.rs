@@ -14,6 +14,7 @@ use std::ops::ControlFlow;
 use serde::Serialize;
 
 use crate::error::{Error, Result};
+use crate::wrap::Wrap;
 
 /// State of the reader of standard output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,12 +47,20 @@ pub(crate) struct TextSink {
     reader: Reader,
     /// True if the terminal's cursor is at the start of a line.
     ends_line: bool,
+    /// Wrapping at the edge of a terminal.
+    wrap: Option<Wrap>,
 }
 
 impl TextSink {
     /// To standard output.
     pub(crate) fn stdout() -> Self {
-        Self { streams: true, failure: None, reader: Reader::Listening, ends_line: true }
+        Self { streams: true, failure: None, reader: Reader::Listening, ends_line: true, wrap: None }
+    }
+
+    /// To a terminal of so many columns, with line breaks between words. Without a width, as
+    /// [`stdout`](Self::stdout).
+    pub(crate) fn terminal(width: Option<usize>) -> Self {
+        Self { wrap: width.map(Wrap::new), ..Self::stdout() }
     }
 
     /// Nowhere.
@@ -61,7 +70,20 @@ impl TextSink {
 
     /// Takes a piece of text; breaks when there is nobody to read the next one.
     pub(crate) fn push(&mut self, text: &str) -> ControlFlow<()> {
-        if !self.streams || text.is_empty() {
+        if !self.streams {
+            return ControlFlow::Continue(());
+        }
+        match &mut self.wrap {
+            Some(wrap) => {
+                let text = wrap.push(text);
+                self.write(&text)
+            }
+            None => self.write(text),
+        }
+    }
+
+    fn write(&mut self, text: &str) -> ControlFlow<()> {
+        if text.is_empty() {
             return ControlFlow::Continue(());
         }
         self.ends_line = text.ends_with('\n');
@@ -77,7 +99,12 @@ impl TextSink {
     ///
     /// # Errors
     /// Reason that text could not be written.
-    pub(crate) fn finish(self) -> Result<Reader> {
+    pub(crate) fn finish(mut self) -> Result<Reader> {
+        let rest = self.wrap.as_mut().map(Wrap::finish).unwrap_or_default();
+        if self.failure.is_none() && self.reader == Reader::Listening {
+            // The outcome is in the fields.
+            let _ = self.write(&rest);
+        }
         match self.failure {
             Some(error) => Err(error),
             None if self.ends_line || self.reader == Reader::Gone => Ok(self.reader),
@@ -112,19 +139,24 @@ fn escaped(json: &str) -> String {
     out
 }
 
-/// A number of bytes for a person: `31.5 MB` (powers of 1000, as disks and downloads are counted).
+/// A number of bytes for a person: `30.0 MiB`, in the units that flags take and progress bars show.
 pub(crate) fn bytes(n: u64) -> String {
-    const UNITS: [&str; 5] = ["kB", "MB", "GB", "TB", "PB"];
-    if n < 1000 {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    if n < 1024 {
         return format!("{n} B");
     }
-    let mut value = n as f64 / 1e3;
+    let mut value = n as f64 / 1024.0;
     let mut unit = 0;
-    while value >= 999.95 && unit + 1 < UNITS.len() {
-        value /= 1e3;
+    while value >= 1023.95 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
         unit += 1;
     }
     format!("{value:.1} {}", UNITS[unit])
+}
+
+/// A count with its noun: `1 tensor`, `2 tensors`.
+pub(crate) fn counted(n: usize, noun: &str) -> String {
+    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }
 
 /// Rows as aligned columns, two spaces apart: text to the left, columns named in `right` to the
@@ -184,14 +216,20 @@ mod tests {
         for (n, expected) in [
             (0, "0 B"),
             (999, "999 B"),
-            (1000, "1.0 kB"),
-            (31_502_048, "31.5 MB"),
-            (999_949_999, "999.9 MB"),
-            (999_999_999, "1.0 GB"),
-            (u64::MAX, "18446.7 PB"),
+            (1000, "1000 B"),
+            (1024, "1.0 KiB"),
+            (31_502_048, "30.0 MiB"),
+            (2 << 20, "2.0 MiB"),
+            ((1 << 30) - 1, "1.0 GiB"),
+            (u64::MAX, "16384.0 PiB"),
         ] {
             assert_eq!(bytes(n), expected);
         }
+    }
+
+    #[test]
+    fn nouns_have_their_number() {
+        assert_eq!([0, 1, 2].map(|n| counted(n, "tensor")), ["0 tensors", "1 tensor", "2 tensors"]);
     }
 
     #[test]

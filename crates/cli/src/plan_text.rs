@@ -30,6 +30,11 @@ pub(crate) fn reason(reason: &Reason) -> String {
     }
 }
 
+/// Bytes as a value of a flag that is at least as large: `41MiB`.
+fn bytes_up(n: u64) -> String {
+    format!("{}MiB", n.div_ceil(1 << 20))
+}
+
 /// Text of a warning: the resource that does not fit, and the remedy.
 pub(crate) fn warning(warning: &Warning) -> String {
     match *warning {
@@ -43,6 +48,12 @@ pub(crate) fn warning(warning: &Warning) -> String {
             "{tokens} tokens of keys and values take {} and the weights leave {}; use a smaller --context or --kv tiered",
             bytes(kv_bytes),
             bytes(left_bytes)
+        ),
+        Warning::Budget { budget_bytes, needed_bytes, tokens, fitting_tokens } => format!(
+            "--kv-budget {} holds about {fitting_tokens} of {tokens} tokens, longer requests will fail; raise it to {} \
+             or use --context {fitting_tokens}",
+            bytes(budget_bytes),
+            bytes_up(needed_bytes)
         ),
         Warning::Available { needed_bytes, available_bytes } => format!(
             "weights and a full context take {} and {} are free now; end other programs or use a smaller --context",

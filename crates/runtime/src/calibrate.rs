@@ -8,9 +8,9 @@ use ruvllm_kv_cache::{KeyRopes, KvCalibration, KvPolicy, Sequence};
 use ruvllm_models::{LogitsRows, Segment, Workspace};
 use ruvllm_text::TokenId;
 
-use crate::engine::{Engine, kv_pool};
+use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::plan::sequence_budget;
+use crate::plan::{kv_pool, sequence_budget};
 use crate::prefix::fingerprint;
 
 /// Tokens of a window.
@@ -82,7 +82,7 @@ impl Engine {
     /// A sequence in single precision, in memory of its own.
     fn exact_sequence(&self, capacity: usize) -> Result<Sequence> {
         let policy = KvPolicy::from(KvFormat::F32);
-        let pool = kv_pool(&self.model, &policy, sequence_budget(self.config(), &policy, capacity))?;
+        let pool = kv_pool(self.config(), &policy, sequence_budget(self.config(), &policy, capacity))?;
         self.model
             .kv_store(&policy, &pool)
             .and_then(|store| self.model.new_sequence(&store, capacity))

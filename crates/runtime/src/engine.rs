@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ruvllm_adapters::Adapter;
 use ruvllm_kernels::{Kernels, ThreadPool};
 use ruvllm_kv_cache::{KvPolicy, KvStore};
-use ruvllm_memory::{PagePool, PoolConfig, PressurePolicy};
+use ruvllm_memory::PressurePolicy;
 use ruvllm_models::quantize::{InSitu, Recipe};
 use ruvllm_models::{Checkpoint, Compute, EmbeddingDefaults, LoadProgress, Model, ModelConfig};
 use ruvllm_text::TokenId;
@@ -128,11 +128,13 @@ impl Engine {
             .map_err(|source| Error::Load { name: name.clone(), source })?;
         let embedding = EmbeddingDefaults::from_metadata(checkpoint.metadata())
             .map_err(|source| Error::Load { name: name.clone(), source })?;
-        let bytes = model.weight_bytes();
-        let size = ModelSize::new(model.config(), bytes.shared.saturating_add(bytes.private));
-        let plan = Plan::new(&machine, &size, options);
+        let weights_bytes = match options.quantize {
+            None => plan::weights_bytes(checkpoint),
+            Some(_) => model.weight_bytes().private,
+        };
+        let plan = Plan::new(&machine, &ModelSize::new(model.config(), weights_bytes), options);
         let fingerprint = || fingerprint(checkpoint, options.quantize);
-        let kv = new_kv_store(&model, fingerprint, options, &plan)?;
+        let kv = plan::new_kv_store(&model, fingerprint, options, &plan)?;
         let folder_key = options.prefix_key.as_ref();
         let prefixes = PrefixCache::open(&options.prefixes, folder_key, fingerprint, model.config(), &kv)?;
         let quality = QualityMemory::new(prefixes.as_deref().and_then(PrefixCache::quality_files));
@@ -305,45 +307,3 @@ fn load_model(
         Some(recipe) => Model::load(&InSitu::new(checkpoint, recipe, pool)?, progress),
     }
 }
-
-/// The one pool of keys and values, and what stores them in it.
-fn new_kv_store(
-    model: &Model,
-    fingerprint: impl FnOnce() -> [u8; 32],
-    options: &EngineOptions,
-    plan: &Plan,
-) -> Result<KvStore> {
-    let calibration = options.kv_calibration.as_ref();
-    if calibration.is_some_and(|calibration| *calibration.model() != fingerprint()) {
-        return Err(Error::CalibrationModel);
-    }
-    let policy = &plan.kv.value;
-    let pool = kv_pool(model, policy, plan.kv_budget.value)?;
-    let store = match calibration {
-        Some(calibration) => model.calibrated_kv_store(policy, &pool, calibration.clone()),
-        None => model.kv_store(policy, &pool),
-    };
-    store.map_err(|source| Error::KvPolicy { policy: policy.to_string(), source })
-}
-
-/// A pool of `budget` bytes for keys and values.
-pub(crate) fn kv_pool(model: &Model, policy: &KvPolicy, budget: usize) -> Result<PagePool> {
-    let page_bytes = if budget < SMALL_BUDGET { SMALL_PAGE } else { PAGE };
-    let kv_policy = |source| Error::KvPolicy { policy: policy.to_string(), source };
-    let least_bytes = model.least_kv_bytes(policy, page_bytes).map_err(kv_policy)?;
-    if budget < least_bytes {
-        let policy = policy.to_string();
-        return Err(Error::KvBudgetTooSmall { budget, policy, page_bytes, least_bytes });
-    }
-    let config = PoolConfig { page_bytes, ..PoolConfig::new(budget) };
-    PagePool::new(config).map_err(|source| Error::KvBudget { budget, source })
-}
-
-/// Bytes of a page of keys and values: a huge page.
-const PAGE: usize = 2 << 20;
-
-/// Below this budget pages are small, because each tier has one that is not full.
-const SMALL_BUDGET: usize = 64 << 20;
-
-/// Bytes of a page of a small budget.
-const SMALL_PAGE: usize = 512 << 10;

@@ -1,6 +1,6 @@
 //! The adapters of a command.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use ruvllm::{AdapterSource, Engine};
@@ -43,6 +43,13 @@ pub(crate) fn named_adapter(text: &str) -> Result<NamedAdapter, String> {
     let expected = || "expected NAME=PATH or NAME=PATH@SCALE, e.g. poet=poet-lora@0.8".to_owned();
     let (name, path) = text.split_once('=').ok_or_else(expected)?;
     let (path, scale) = scaled(path)?;
+    if let Some((file, scale)) = path.rsplit_once('@')
+        && !scale.contains(['/', '\\'])
+        && !Path::new(path).exists()
+        && Path::new(file).exists()
+    {
+        return Err(format!("the scale {scale} of {file} is not a number"));
+    }
     if name.is_empty() || name.contains(|c: char| c.is_whitespace() || c == '@') || path.is_empty() {
         return Err(expected());
     }
@@ -79,5 +86,9 @@ mod tests {
         for text in ["poet", "poet=", "=a", "poet=@1", "a b=c", "a@1=c", "poet=a@inf", "poet=a@nan"] {
             assert!(named_adapter(text).is_err(), "{text:?}");
         }
+        // This file is there, and the one with the @ is not.
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+        let error = named_adapter(&format!("poet={file}@abc")).unwrap_err();
+        assert_eq!(error, format!("the scale abc of {file} is not a number"));
     }
 }

@@ -2,12 +2,13 @@
 
 use clap::Args;
 use gguf_rs_lite::TensorInfo;
-use ruvllm::{Choice, EngineOptions, KvPolicy, Machine, ModelSize, Plan, PressurePolicy};
+use ruvllm::{Choice, EngineOptions, KvPolicy, Machine, Plan, PressurePolicy};
 use ruvllm_kernels::{Isa, Kernels};
 use ruvllm_models::ModelConfig;
 use serde::Serialize;
 
-use crate::args::{self, ModelArgs};
+use crate::args::{self, CalibrationArgs, ModelArgs};
+use crate::commands::load;
 use crate::default_model::{MODEL_VARIABLE, ModelChoice};
 use crate::error::{Error, Result, printable};
 use crate::{output, plan_text, system};
@@ -15,12 +16,13 @@ use crate::{output, plan_text, system};
 const HELP: &str = "\
 What the engine chooses for a model depends on the machine's memory (or the limit of the process's control group) and
 cores, never on how much memory is free at the moment. Each choice can be made by hand with the flag of its name, here
-and with the commands that run the model.
+and with the commands that run the model. The plan is that of `generate` and `chat`: what these refuse is refused here.
 
 JSON: {version, cpu: {model, features, features_used, cores, physical_cores}, memory: {total_bytes, limit_bytes,
 available_bytes, huge_pages}, isa: {chosen, chosen_by, available}, threads, model: {name, origin, architecture,
 parameters, weights_bytes, context}, plan: {threads, context, kv, kv_budget: {value, reason} each, repacked,
-sequence_bytes, warnings}}; what the system does not tell is absent.
+sequence_bytes, slack_bytes, warnings}}; what the system does not tell is absent. sequence_bytes is what keys and
+values of a full context take, slack_bytes what is added for pages that are not full.
 
 Examples:
   ruvllm doctor
@@ -71,6 +73,9 @@ pub(crate) struct DoctorArgs {
     /// Plan with so much memory for keys and values, e.g. 512MiB
     #[arg(long, value_name = "BYTES", value_parser = args::bytes)]
     kv_budget: Option<usize>,
+
+    #[command(flatten)]
+    calibration: CalibrationArgs,
 }
 
 /// The JSON document, and the facts of the human form.
@@ -144,6 +149,7 @@ struct PlanDocument {
     /// True if weights are repacked when they are loaded.
     repacked: Chosen<bool>,
     sequence_bytes: u64,
+    slack_bytes: u64,
     warnings: Vec<String>,
 }
 
@@ -169,7 +175,12 @@ impl PlanDocument {
             kv_budget: plan.kv_budget.into(),
             repacked: Chosen { value: false, reason: reason.to_owned() },
             sequence_bytes: plan.sequence_bytes,
-            warnings: plan.warnings.iter().chain(&plan.shortage(machine)).map(plan_text::warning).collect(),
+            slack_bytes: plan.slack_bytes,
+            warnings: (plan.warnings.iter())
+                .chain(&plan.narrow_budget())
+                .chain(&plan.shortage(machine))
+                .map(plan_text::warning)
+                .collect(),
         }
     }
 }
@@ -224,9 +235,11 @@ fn model_and_plan(args: &DoctorArgs, machine: &Machine) -> Result<(ModelFacts, P
     let sum = |count: fn(&TensorInfo) -> u64| checkpoint.tensors().map(count).fold(0, u64::saturating_add);
     let weights_bytes = sum(TensorInfo::bytes);
     let DoctorArgs { threads, context, kv, kv_budget, .. } = *args;
-    let options = EngineOptions { threads, context, kv, kv_budget, ..EngineOptions::default() };
-    let plan = Plan::new(machine, &ModelSize::new(&config, weights_bytes), &options);
-    check_policy(&plan.kv.value, &config)?;
+    load::check_context(context, config.context_length)?;
+    let kv_calibration = args.calibration.kv_calibration.clone();
+    let options =
+        EngineOptions { threads, context, kv, kv_budget, kv_calibration, ..EngineOptions::default() };
+    let plan = Plan::of_source(&choice.source(), &options, machine)?;
     let facts = ModelFacts {
         name: choice.name(),
         origin: choice.origin(),
@@ -236,16 +249,6 @@ fn model_and_plan(args: &DoctorArgs, machine: &Machine) -> Result<(ModelFacts, P
         context: config.context_length,
     };
     Ok((facts, plan))
-}
-
-/// Refuses formats that the model's heads do not fit, as loading it would.
-fn check_policy(policy: &KvPolicy, config: &ModelConfig) -> Result<()> {
-    for formats in policy.tiers() {
-        formats.block_bytes(config.kv_shape(), policy.block_tokens()).map_err(|source| {
-            ruvllm::Error::KvPolicy { policy: policy.to_string(), source: source.into() }
-        })?;
-    }
-    Ok(())
 }
 
 fn human(document: &Document) -> String {
@@ -303,7 +306,7 @@ fn human(document: &Document) -> String {
             .map(|(name, value, reason, flag)| vec![name.to_owned(), value, reason.clone(), flag.to_owned()]),
         &[],
     );
-    let full = output::bytes(plan.sequence_bytes);
+    let [full, slack] = [plan.sequence_bytes, plan.slack_bytes].map(output::bytes);
     let warnings: String = plan.warnings.iter().map(|warning| format!("warning: {warning}\n")).collect();
     let ways = [
         (
@@ -314,7 +317,7 @@ fn human(document: &Document) -> String {
     ];
     let ways = output::table(&ways.map(|(way, effect)| vec![format!("  {way}"), effect.to_owned()]), &[]);
     format!(
-        "{table}\nchosen for this model (a full context takes {full})\n{chosen}{warnings}\nwhat would change this\n\
+        "{table}\nchosen for this model (a full context takes {full}, and {slack} of slack in its pages)\n{chosen}{warnings}\nwhat would change this\n\
          {ways}"
     )
 }

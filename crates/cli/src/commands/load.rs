@@ -38,10 +38,18 @@ pub(crate) fn generator(args: &GenerationArgs) -> Result<Engine> {
     let options = args.options()?;
     let context = options.context;
     let engine = engine(&args.model, options)?;
-    let model_context = engine.config().context_length;
-    match context.filter(|asked| *asked > model_context) {
+    check_context(context, engine.config().context_length)?;
+    Ok(engine)
+}
+
+/// Refuses more context than the model was made for.
+///
+/// # Errors
+/// [`Error::ContextTooLarge`].
+pub(crate) fn check_context(asked: Option<usize>, model_context: usize) -> Result<()> {
+    match asked.filter(|asked| *asked > model_context) {
         Some(asked) => Err(Error::ContextTooLarge { asked, model_context }),
-        None => Ok(engine),
+        None => Ok(()),
     }
 }
 

@@ -124,7 +124,9 @@ fn a_conversation_changes_its_adapters() {
 
     let run = chat(&both, &["/adapter", "/adapter small@0.5", "/adapter", "/adapter off", "/adapter"]);
     let (_, said) = run.json_and_warnings();
-    let states: Vec<&str> = said.lines().map(|line| line.split("  ").nth(1).unwrap_or("").trim()).collect();
+    let (confirmed, rows): (Vec<&str>, Vec<&str>) = said.lines().partition(|line| line.starts_with('['));
+    assert_eq!(confirmed, ["[adapters: small at scale 0.5]", "[no adapter]"]);
+    let states: Vec<&str> = rows.iter().map(|line| line.split("  ").nth(1).unwrap_or("").trim()).collect();
     assert_eq!(states, ["scale 1", "scale 1", "scale 0.5", "off", "off", "off"], "{said}");
     let run = chat(&[], &["/adapter"]);
     let (_, said) = run.json_and_warnings();
@@ -148,4 +150,13 @@ fn adapters_that_cannot_be_used_are_one_line() {
     let lines = |text: &str| run_with_input(&["chat", "--model", argument(&model)], text.as_bytes());
     lines("/adapter nobody\n").fails_with(1, &["line 1", "there is no adapter nobody", "/adapter NAME=PATH"]);
     lines("/adapter a=/nonexistent\n").fails_with(1, &["line 1", "/nonexistent"]);
+}
+
+#[test]
+fn a_scale_that_is_no_number_is_said_so() {
+    let file = argument(&crate::program::tiny_model()).to_owned();
+    run(&["generate", "--adapter", &format!("poet={file}@abc"), "hello"])
+        .fails_with(2, &["the scale abc of", "is not a number"]);
+    let chat = crate::program::run_with_input(&["chat", "--temperature", "0"], b"/adapter poet@abc\n");
+    chat.fails_with(1, &["line 1", "the scale abc of poet is not a number"]);
 }

@@ -55,6 +55,11 @@ fn generate_and_bench_take_a_calibration_of_their_model() {
     run(&arguments).fails_with(1, &["another model", "calibrate"]);
     run(&["generate", "x", "--kv", "nuq3"]).fails_with(1, &["needs a calibration"]);
     run(&["generate", "x", "--kv-calibration", argument(&calibration)]).fails_with(1, &["no tier needs"]);
+    // The plan of `doctor` is refused alike.
+    assert!(run(&[&["doctor"], &given[..]].concat()).text().contains("nuq3"));
+    run(&["doctor", "--kv-calibration", argument(&calibration)]).fails_with(1, &["no tier needs"]);
+    let tiny = crate::program::tiny_model();
+    run(&[&["doctor", "--model", argument(&tiny)], &given[..]].concat()).fails_with(1, &["another model"]);
     let damaged = folder.path().join("damaged.kv");
     let mut bytes = fs::read(&calibration).unwrap();
     bytes[100] ^= 1;

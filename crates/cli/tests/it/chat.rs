@@ -106,7 +106,14 @@ fn instructions_can_be_changed_and_the_conversation_forgotten() {
     let lines = ["/system Be brief.", "Hi", "/system", "/reset", FRANCE, "/system off", "/system"];
     let run = chat(&["--json"], &lines);
     let (document, said) = run.json_and_warnings();
-    assert_eq!(said, "Be brief.\n[there are no instructions]\n");
+    let notes = [
+        "[instructions: Be brief.]",
+        "Be brief.",
+        "[new conversation; instructions and settings stay]",
+        "[no instructions]",
+        "[there are no instructions]",
+    ];
+    assert_eq!(said.lines().collect::<Vec<_>>(), notes);
     let messages =
         [json!({"role": "user", "content": FRANCE}), json!({"role": "assistant", "content": PARIS})];
     assert_eq!(document["messages"][0], messages[0]);
@@ -125,6 +132,68 @@ fn settings_change_the_next_answer() {
     let run = chat(&[], &["/set"]);
     let (text, said) = run.text_and_notes();
     assert!(text.is_empty() && said.contains("repeat_penalty") && said.lines().count() == 13, "{said}");
+}
+
+#[test]
+fn undo_and_regenerate_go_back_one_exchange() {
+    let lines =
+        [FRANCE, "/regenerate", "Tell me about a cat.", "/undo", "/set temperature 0.9", "/regenerate"];
+    let run = chat(&["--json"], &lines);
+    let (document, said) = run.json_and_warnings();
+    assert_eq!(document["messages"].as_array().unwrap().len(), 2);
+    assert_eq!(document["messages"][0]["content"], FRANCE);
+    let turns = document["turns"].as_array().unwrap();
+    assert_eq!(turns.len(), 4, "every answer is counted");
+    assert_eq!(turns[0]["tokens"], turns[1]["tokens"], "greedy answers are the same");
+    assert!(turns[1]["cached_tokens"].as_u64().unwrap() > 0, "the prompt is not computed again");
+    let said: Vec<&str> = said.lines().collect();
+    assert!(said[0].starts_with("[temperature is 0: the answer stays the same"), "{said:?}");
+    assert_eq!(said[1..], ["[last message and answer dropped; 2 messages left]", "[temperature = 0.9]"]);
+    let text = chat(&[], &[FRANCE, "/undo", "/bye", "never answered"]);
+    assert_eq!(text.text_and_notes().0, format!("{PARIS}\n"));
+    chat(&[], &["/undo"]).fails_with(1, &["line 1", "nothing to undo"]);
+    chat(&["--json"], &["/regenerate"]).fails_with(1, &["line 1", "nothing to answer again"]);
+}
+
+#[test]
+fn regenerate_draws_another_seed_unless_one_is_set() {
+    let seeds = |flags: &[&str]| {
+        let arguments = [&["chat", "--max-tokens", "8", "--json"], flags].concat();
+        let document = run_with_input(&arguments, b"Hi\n/regenerate\n").json_and_warnings().0;
+        let turns = document["turns"].as_array().unwrap();
+        turns.iter().map(|turn| turn["seed"].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    let drawn = seeds(&[]);
+    assert_ne!(drawn[0], drawn[1]);
+    assert_eq!(seeds(&["--seed", "5"]), [5, 5]);
+}
+
+#[test]
+fn an_answer_cut_off_by_the_context_is_reported() {
+    let endless = ["--context", "64", "-n", "200", "--logit-bias", "0=-inf", "--logit-bias", "2=-inf"];
+    let arguments = [&["chat", "--temperature", "0"], &endless[..]].concat();
+    for json in [&[][..], &["--json"]] {
+        let arguments = [&arguments, json].concat();
+        let child = crate::program::start(&arguments);
+        std::io::Write::write_all(&mut child.stdin.as_ref().unwrap(), b"Tell me a story.\n").unwrap();
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.starts_with("warning: line 1: the answer is cut off, the context is full"), "{said}");
+        assert!(said.contains("--context") && said.lines().count() == 1, "{said}");
+        assert!(!output.stdout.is_empty());
+    }
+    // The limit that was asked for is no fault.
+    assert!(run_with_input(&["chat", "-n", "3"], b"Tell me a story.\n").succeeded());
+}
+
+#[test]
+fn a_setting_is_confirmed_and_explained() {
+    let lines = ["/set logit_bias 5=-inf", "/set stop []", "/set", "/help /set", "/adapter off"];
+    let run = chat(&[], &lines);
+    let (_, said) = run.text_and_notes();
+    assert!(said.starts_with("[logit_bias = 5=-inf]\n[stop = off]\n"), "{said}");
+    assert!(!said.contains("null") && said.contains("42=-inf") && said.ends_with("[no adapter]\n"), "{said}");
 }
 
 #[test]

@@ -17,6 +17,9 @@ use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 /// The line editor's prompt, behind which it leaves the cursor.
 const PROMPT: &str = "> ";
 
+/// Columns of the terminal.
+const COLUMNS: &str = "60";
+
 const CTRL_C: &str = "\u{3}";
 const CTRL_D: &str = "\u{4}";
 
@@ -37,6 +40,8 @@ impl Terminal {
         unlockpt(&master).unwrap();
         let peer = ioctl_tiocgptpeer(&master, flags).unwrap();
         let stdio = || Stdio::from(peer.try_clone().unwrap());
+        let size = Command::new("stty").args(["cols", COLUMNS, "rows", "20"]).stdin(stdio()).status();
+        assert!(size.unwrap().success());
         let child = Command::new("setsid")
             .args(["--ctty", "--wait", env!("CARGO_BIN_EXE_ruvllm"), "chat", "--temperature", "0"])
             .args(arguments)
@@ -184,6 +189,42 @@ fn ctrl_d_leaves_and_the_history_is_private() {
     terminal.press("\u{10}\u{10}\u{10}");
     terminal.wait_for("/set top_k 7");
     terminal.press("\r");
+    terminal.wait_for(PROMPT);
+    terminal.press(CTRL_D);
+    assert_eq!(terminal.exit_code(), Some(0));
+}
+
+#[test]
+fn words_wrap_at_the_edge_of_the_terminal() {
+    let state = tempfile::tempdir().unwrap();
+    let question = "Tell me a long story about a cat.";
+    let flags = ["chat", "--temperature", "0", "-n", "80"];
+    let piped = crate::program::run_with_input(&flags, format!("{question}\n").as_bytes());
+    let (piped, _) = piped.text_and_notes();
+    assert!(piped.lines().any(|line| line.len() > 60), "no line to wrap: {piped:?}");
+
+    let mut terminal = Terminal::start(state.path(), &["-n", "80"]);
+    terminal.enter(question);
+    let shown = terminal.wait_for(PROMPT);
+    let shown = shown.split('\u{1b}').next().unwrap().replace('\r', "");
+    let answer = shown.trim_end().trim_end_matches("[cut off: /set max_tokens N allows more]").trim_end();
+    assert!(answer.lines().all(|line| line.len() <= 60), "{answer:?}");
+    let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(words(answer), words(piped), "words stay whole");
+    terminal.press(CTRL_D);
+    assert_eq!(terminal.exit_code(), Some(0));
+}
+
+#[test]
+fn tab_completes_commands_settings_and_files() {
+    let state = tempfile::tempdir().unwrap();
+    let file = state.path().join("a long talk.json");
+    fs::write(&file, r#"{"messages":[{"role":"user","content":"Hi"}]}"#).unwrap();
+    let mut terminal = Terminal::start(state.path(), &[]);
+    terminal.enter("/set\t temp\t 0.5");
+    terminal.wait_for("[temperature = 0.5]");
+    terminal.enter(&format!("/lo\t {}/a l\t", state.path().display()));
+    terminal.wait_for("[1 message loaded from");
     terminal.wait_for(PROMPT);
     terminal.press(CTRL_D);
     assert_eq!(terminal.exit_code(), Some(0));

@@ -39,7 +39,7 @@ fn the_plan_says_what_is_chosen_and_why() {
     let plan = &document["plan"];
     assert_eq!(
         fields(plan),
-        ["threads", "context", "kv", "kv_budget", "repacked", "sequence_bytes", "warnings"]
+        ["threads", "context", "kv", "kv_budget", "repacked", "sequence_bytes", "slack_bytes", "warnings"]
     );
     for choice in ["threads", "context", "kv", "kv_budget", "repacked"] {
         assert_eq!(fields(&plan[choice]), ["value", "reason"], "{choice}");
@@ -55,8 +55,52 @@ fn the_plan_says_what_is_chosen_and_why() {
     for name in ["context", "threads", "kv", "kv_budget"] {
         assert_eq!(asked["plan"][name]["reason"], "asked for");
     }
-    let text = run(&["doctor", "--context", "5000"]);
-    assert!(text.text().contains("5000 were asked for"), "{}", text.text());
+}
+
+#[test]
+fn doctor_refuses_what_generate_refuses() {
+    for flags in [
+        &["-c", "99999999"][..],
+        &["-c", "5000"],
+        &["--kv", "tiered:warm=nuq3"],
+        &["--kv-budget", "1KiB"],
+        &["--kv-budget", "9999999GiB"],
+        &["--threads", "99999999"],
+    ] {
+        let generate = run(&[&["generate", "hello", "-n", "1"], flags].concat());
+        for more in [&[][..], &["--json"]] {
+            let doctor = run(&[&["doctor"], flags, more].concat());
+            if more.is_empty() {
+                assert_eq!(doctor.failure(1), generate.failure(1));
+            } else {
+                assert!(!doctor.succeeded());
+            }
+        }
+    }
+}
+
+#[test]
+fn budget_too_small_for_a_full_context_is_warned_of_with_remedies() {
+    let warnings = |flags: &[&str]| {
+        let document = run(&[&["doctor", "--json"], flags].concat()).json();
+        let list = document["plan"]["warnings"].as_array().unwrap().clone();
+        list.into_iter()
+            .filter(|warning| warning.as_str().unwrap().contains("--kv-budget"))
+            .collect::<Vec<_>>()
+    };
+    assert!(warnings(&[]).is_empty());
+    let narrow = warnings(&["--kv-budget", "1MiB"]);
+    let [narrow] = &narrow[..] else { panic!("{narrow:?}") };
+    let narrow = narrow.as_str().unwrap();
+    for piece in ["--kv-budget 1.0 MiB", "of 4096 tokens", "raise it to 40MiB", "--context "] {
+        assert!(narrow.contains(piece), "{piece} is not in {narrow}");
+    }
+    // Both remedies work.
+    let context = narrow.rsplit(' ').next().unwrap();
+    assert!(warnings(&["--kv-budget", "1MiB", "--context", context]).is_empty());
+    assert!(warnings(&["--kv-budget", "40MiB"]).is_empty());
+    let text = run(&["doctor"]);
+    assert!(text.text().contains("a full context takes 32.0 MiB, and 8.0 MiB of slack"), "{}", text.text());
 }
 
 #[test]

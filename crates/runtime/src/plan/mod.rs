@@ -6,6 +6,7 @@
 //! weights are stored is in no plan: they are used as they lie in the mapped file (ADR-0007), or as
 //! they were asked for.
 
+mod kv;
 #[cfg(test)]
 mod tests;
 
@@ -17,6 +18,8 @@ use ruvllm_models::{Compute, ModelConfig};
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::options::EngineOptions;
+
+pub(crate) use self::kv::{kv_pool, new_kv_store, weights_bytes};
 
 /// Memory and context figures of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,6 +130,17 @@ pub enum Warning {
         /// Bytes that the weights and the system leave.
         left_bytes: u64,
     },
+    /// A full context takes more than the budget of keys and values that was asked for.
+    Budget {
+        /// Bytes asked for.
+        budget_bytes: u64,
+        /// Bytes that a full context takes, slack included.
+        needed_bytes: u64,
+        /// Tokens of the context.
+        tokens: usize,
+        /// Tokens that the budget holds, slack included.
+        fitting_tokens: usize,
+    },
     /// Less memory is free now than a full context takes.
     Available {
         /// Bytes of weights, keys and values.
@@ -151,10 +165,12 @@ pub struct Plan {
     /// Bytes of keys and values of one sequence of the whole context, as far as the policy makes
     /// them small.
     pub sequence_bytes: u64,
+    /// Bytes that a sequence of the whole context takes beside `sequence_bytes`: blocks do
+    /// not fill pages to the last byte, and each tier has pages that are not full.
+    pub slack_bytes: u64,
     /// Resources that the model exceeds on this machine.
     pub warnings: Vec<Warning>,
-    /// Bytes of the weights.
-    weights_bytes: u64,
+    model: ModelSize,
 }
 
 /// The machine's memory where the system does not tell.
@@ -201,15 +217,27 @@ impl Plan {
             let tokens = context.value;
             warnings.push(Warning::Context { tokens, kv_bytes: sequence_bytes, left_bytes });
         }
-        let weights_bytes = model.weights_bytes;
-        Self { threads, context, kv, kv_budget, sequence_bytes, warnings, weights_bytes }
+        let slack_bytes = with_slack(sequence_bytes) - sequence_bytes;
+        Self { threads, context, kv, kv_budget, sequence_bytes, slack_bytes, warnings, model: *model }
     }
 
     /// The warning that follows from how much memory is free now, if there is too little.
     pub fn shortage(&self, machine: &Machine) -> Option<Warning> {
-        let needed_bytes = self.weights_bytes.saturating_add(self.sequence_bytes);
+        let needed_bytes = self.model.weights_bytes.saturating_add(self.sequence_bytes);
         let available_bytes = machine.available_bytes.filter(|&available| available < needed_bytes)?;
         Some(Warning::Available { needed_bytes, available_bytes })
+    }
+
+    /// The warning that follows from a budget that was asked for, if a full context does not fit
+    /// it. Shorter sequences may: a request that has no room fails with the numbers.
+    pub fn narrow_budget(&self) -> Option<Warning> {
+        let budget_bytes = self.kv_budget.value as u64;
+        let needed_bytes = self.sequence_bytes.saturating_add(self.slack_bytes);
+        let tokens = self.context.value;
+        // With a quarter of slack, keys and values get four fifths.
+        let fitting_tokens = self.model.fitting(&self.kv.value, budget_bytes / 5 * 4).min(tokens);
+        let is_narrow = self.kv_budget.reason == Reason::Asked && budget_bytes < needed_bytes;
+        is_narrow.then_some(Warning::Budget { budget_bytes, needed_bytes, tokens, fitting_tokens })
     }
 }
 

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ruvllm::{
-    Embedder, EmbeddingRequest, Engine, EngineOptions, Error, GenerateRequest, Message, ModelSource,
+    Embedder, EmbeddingRequest, Engine, EngineOptions, Error, GenerateRequest, Machine, Message, ModelSource,
+    Plan, Warning,
 };
 use ruvllm_testkit::model_data;
 
@@ -36,6 +37,52 @@ fn the_context_is_what_was_asked_for_within_the_model() {
     assert_eq!(with(33).context_length(), 33);
     assert_eq!(with(model_context + 1).context_length(), model_context);
     assert_eq!(tiny().threads(), 2);
+}
+
+#[test]
+fn plan_of_a_source_is_that_of_the_loaded_engine() {
+    let machine = Machine::detect();
+    let kv = |policy: &str| Some(policy.parse().expect("a policy"));
+    for path in [tiny_path(), tiny_path().with_file_name("hf")] {
+        for options in [tiny_options(), EngineOptions { context: Some(40), kv: kv("f16"), ..tiny_options() }]
+        {
+            let source = ModelSource::Path(path.clone());
+            let plan = Plan::of_source(&source, &options, &machine).expect("a plan");
+            assert_eq!(&plan, load(path.clone(), &options).plan(), "{}", path.display());
+        }
+    }
+    let refused = |options: EngineOptions| {
+        let planned = Plan::of_source(&tiny_source(|_| ()), &options, &machine).expect_err("no plan");
+        assert_eq!(planned.to_string(), failure(tiny_source(|_| ()), &options).to_string());
+        assert_eq!(std::mem::discriminant(&planned), std::mem::discriminant(&failure(tiny_path(), &options)));
+    };
+    refused(EngineOptions { kv: kv("tiered:warm=nuq3"), ..tiny_options() });
+    refused(EngineOptions { kv_budget: Some(1000), ..tiny_options() });
+    refused(EngineOptions { threads: Some(0), ..tiny_options() });
+    refused(EngineOptions { kv_budget: Some(usize::MAX / 2), ..tiny_options() });
+}
+
+#[test]
+fn budget_below_a_full_context_is_a_warning_with_the_tokens_that_fit() {
+    let source = ModelSource::Path(tiny_path());
+    let plan = |kv_budget, context| {
+        let options = EngineOptions { kv_budget, context, ..tiny_options() };
+        Plan::of_source(&source, &options, &Machine::detect()).expect("a plan")
+    };
+    assert_eq!(plan(None, None).narrow_budget(), None);
+    let needed = |plan: &Plan| plan.sequence_bytes + plan.slack_bytes;
+    let full = plan(None, None);
+    assert_eq!(full.slack_bytes, full.sequence_bytes / 4);
+    if needed(&full) > 1 << 20 {
+        let Some(Warning::Budget { needed_bytes, fitting_tokens, .. }) =
+            plan(Some(1 << 20), None).narrow_budget()
+        else {
+            panic!("no warning")
+        };
+        assert_eq!(needed_bytes, needed(&full));
+        assert_eq!(plan(Some(1 << 20), Some(fitting_tokens)).narrow_budget(), None);
+        assert!(plan(Some(1 << 20), Some(2 * fitting_tokens)).narrow_budget().is_some());
+    }
 }
 
 #[test]

@@ -51,6 +51,10 @@ impl<'e> Adapters<'e> {
         }
         let by_name = |word: &str| {
             let (name, scale) = scaled(word).map_err(refused)?;
+            // Names have no @: what follows one is meant as a scale.
+            if let Some((name, scale)) = name.split_once('@') {
+                return Err(refused(format!("the scale {scale} of {name} is not a number")));
+            }
             let known = self.known.iter().find(|known| known.name == name).ok_or_else(|| {
                 refused(format!(
                     "there is no adapter {name}; /adapter NAME=PATH reads one, /adapter lists them"
@@ -68,6 +72,18 @@ impl<'e> Adapters<'e> {
         self.loaded = if sources.is_empty() { None } else { Some(self.engine.load_adapter(&sources)?) };
         self.used = used;
         Ok(())
+    }
+
+    /// Names of all of them.
+    pub(super) fn names(&self) -> Vec<String> {
+        self.known.iter().map(|known| known.name.clone()).collect()
+    }
+
+    /// The ones in use, for a person.
+    pub(super) fn used(&self) -> String {
+        let shown: Vec<String> =
+            self.used.iter().map(|used| format!("{} at scale {}", used.name, used.source.scale)).collect();
+        if shown.is_empty() { "no adapter".to_owned() } else { format!("adapters: {}", shown.join(", ")) }
     }
 
     /// All of them, for a person.

@@ -9,19 +9,17 @@ use serde::Serialize;
 use super::adapters::Adapters;
 use super::saved;
 use super::settings::{SavedSettings, Settings};
+use super::transcript::Transcript;
 use super::window::{Room, oldest_sent};
 use crate::commands::generate::GenerationTimings;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::output;
 
 /// Messages, settings, and the sequence that keeps what was computed for them.
 pub(super) struct Dialogue<'e> {
     engine: &'e Engine,
     conversation: Conversation<'e>,
-    /// All of them; the first one may be the system prompt.
-    messages: Vec<Message>,
-    /// The first one behind the system prompt that still is sent.
-    oldest: usize,
+    transcript: Transcript,
     pub(super) settings: Settings,
     pub(super) adapters: Adapters<'e>,
     turns: Vec<Turn>,
@@ -36,13 +34,23 @@ struct Turn {
     forgotten_messages: usize,
 }
 
+/// Question of a turn.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Question {
+    /// Another message.
+    New(String),
+    /// The last message, once more.
+    Again,
+}
+
 /// End of an answer, for remarks to the user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Outcome {
     pub(super) finish: FinishReason,
     /// True if it ended because the context is full.
     pub(super) context_full: bool,
-    /// True if there is no answer: it was stopped before it began, and the message is taken back.
+    /// True if there is no answer: it was stopped before it began, and the conversation is as it
+    /// was before the question.
     pub(super) taken_back: bool,
     /// Messages that are not sent any more since this turn.
     pub(super) forgotten_messages: usize,
@@ -91,31 +99,41 @@ impl<'e> Dialogue<'e> {
         settings: Settings,
         adapters: Adapters<'e>,
     ) -> Self {
-        let messages: Vec<_> = system.map(Message::system).into_iter().collect();
-        let oldest = messages.len();
+        let transcript = Transcript::new(system.map(Message::system).into_iter().collect());
         let conversation = engine.conversation();
-        Self { engine, conversation, messages, oldest, settings, adapters, turns: Vec::new() }
+        Self { engine, conversation, transcript, settings, adapters, turns: Vec::new() }
     }
 
-    /// Generates the answer to a message, streamed to `on_text`.
+    /// Generates the answer to a question, streamed to `on_text`.
     ///
     /// # Errors
-    /// Whatever the engine says; the message is taken back then.
+    /// [`Error::ChatCommand`] if there is no message to answer again, and those of the engine; the
+    /// conversation is as it was then.
     pub(super) fn answer(
         &mut self,
-        text: String,
+        question: Question,
         cancel: &CancelToken,
         on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Outcome> {
-        self.messages.push(Message::user(text));
-        let (completion, forgotten_messages) =
-            self.generate(cancel, on_text).inspect_err(|_| drop(self.messages.pop()))?;
+        let before = self.transcript.clone();
+        match question {
+            Question::New(text) => self.transcript.ask(text),
+            Question::Again if self.transcript.drop_answer() => {}
+            Question::Again => return Err(nothing_to("answer again")),
+        }
+        let (completion, forgotten_messages) = match self.generate(cancel, on_text) {
+            Ok(answered) => answered,
+            Err(error) => {
+                self.transcript = before;
+                return Err(error);
+            }
+        };
         let finish = completion.finish_reason;
         let taken_back = finish == FinishReason::Cancelled && completion.text.is_empty();
         if taken_back {
-            self.messages.pop();
+            self.transcript = before;
         } else {
-            self.messages.push(Message::assistant(completion.text.as_str()));
+            self.transcript.answer(&completion.text);
         }
         let context_full =
             finish == FinishReason::Length && completion.tokens.len() < self.settings.max_tokens;
@@ -131,9 +149,9 @@ impl<'e> Dialogue<'e> {
         on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<(Completion, usize)> {
         let room = Room { context: self.engine.context_length(), answer: self.settings.max_tokens };
-        let turns: Vec<usize> =
-            (self.oldest + 1..self.messages.len()).filter(|&at| self.messages[at].role == "user").collect();
-        let oldest = oldest_sent(room, self.oldest, &turns, &mut |first| {
+        let turns = self.transcript.later_turns();
+        let before = self.transcript.oldest();
+        let oldest = oldest_sent(room, before, &turns, &mut |first| {
             self.engine.encode_prompt_until(&self.prompt(first), cancel).map(|tokens| tokens.len())
         })?;
         let request = GenerateRequest {
@@ -144,39 +162,38 @@ impl<'e> Dialogue<'e> {
             ..GenerateRequest::new(self.prompt(oldest))
         };
         let completion = self.conversation.generate_with(&request, cancel, on_text)?;
-        let forgotten = oldest - self.oldest;
-        self.oldest = oldest;
-        Ok((completion, forgotten))
+        self.transcript.forget_before(oldest);
+        Ok((completion, oldest - before))
     }
 
     /// The system prompt and the messages from `first` on.
     fn prompt(&self, first: usize) -> Prompt {
-        let system = &self.messages[..self.n_system()];
-        Prompt::Chat { messages: [system, &self.messages[first..]].concat(), tools: None }
-    }
-
-    /// 1 if there is a system prompt.
-    fn n_system(&self) -> usize {
-        usize::from(self.messages.first().is_some_and(|message| message.role == "system"))
+        Prompt::Chat { messages: self.transcript.from(first), tools: None }
     }
 
     /// The system prompt.
     pub(super) fn system(&self) -> Option<&str> {
-        self.messages[..self.n_system()].first()?.content.as_ref()?.as_str()
+        self.transcript.system()
     }
 
     /// Takes another system prompt; an empty one is none.
     pub(super) fn set_system(&mut self, text: &str) {
-        let old = self.n_system();
-        let new = (!text.is_empty()).then(|| Message::system(text));
-        self.oldest = self.oldest - old + usize::from(new.is_some());
-        self.messages.splice(..old, new);
+        self.transcript.set_system(text);
     }
 
-    /// Forgets all messages but the system prompt.
-    pub(super) fn reset(&mut self) {
-        self.messages.truncate(self.n_system());
-        self.begin_anew();
+    /// Drops the last message of the user and its answer; the messages that are left.
+    ///
+    /// # Errors
+    /// [`Error::ChatCommand`] if there is none.
+    pub(super) fn undo(&mut self) -> Result<usize> {
+        self.transcript.undo().ok_or_else(|| nothing_to("undo"))?;
+        Ok(self.transcript.messages().len())
+    }
+
+    /// Drops all messages but the system prompt.
+    pub(super) fn clear(&mut self) {
+        self.transcript.clear();
+        self.conversation.clear();
     }
 
     /// Writes messages and settings to a file; how many messages.
@@ -184,7 +201,8 @@ impl<'e> Dialogue<'e> {
     /// # Errors
     /// A file that cannot be written, or that is something else.
     pub(super) fn save(&self, path: &Path) -> Result<usize> {
-        saved::save(path, &self.messages, &self.settings).map(|()| self.messages.len())
+        let messages = self.transcript.messages();
+        saved::save(path, messages, &self.settings).map(|()| messages.len())
     }
 
     /// Goes on with the conversation in a file; how many messages.
@@ -192,16 +210,11 @@ impl<'e> Dialogue<'e> {
     /// # Errors
     /// A file that is none; nothing has changed then.
     pub(super) fn load(&mut self, path: &Path) -> Result<usize> {
-        (self.messages, self.settings) = saved::load(path, &self.settings)?;
-        self.begin_anew();
-        Ok(self.messages.len())
-    }
-
-    /// Drops what was computed for other messages: the engine's prefix cache may know something of
-    /// the new ones.
-    fn begin_anew(&mut self) {
-        self.oldest = self.n_system();
+        let (messages, settings) = saved::load(path, &self.settings)?;
+        (self.transcript, self.settings) = (Transcript::new(messages), settings);
+        // The engine's prefix cache may know something of the new messages.
         self.conversation.clear();
+        Ok(self.transcript.messages().len())
     }
 
     /// The last answer and what is in the context, for a person.
@@ -221,14 +234,14 @@ impl<'e> Dialogue<'e> {
                 finish_reason.name(),
             ));
         }
-        let forgotten = self.oldest - self.n_system();
+        let forgotten = self.transcript.forgotten();
         text.push_str(&format!(
             "context: {} of {} tokens, {} of keys and values as {}; {} messages, {forgotten} of them no longer sent\n",
             self.conversation.len(),
             self.engine.context_length(),
             output::bytes(self.conversation.kv_bytes() as u64),
             self.engine.kv_policy(),
-            self.messages.len(),
+            self.transcript.messages().len(),
         ));
         text
     }
@@ -238,9 +251,20 @@ impl<'e> Dialogue<'e> {
     /// # Errors
     /// If it cannot be written.
     pub(super) fn write_json(&self) -> Result<()> {
-        let Self { messages, settings, turns, engine, .. } = self;
+        let Self { transcript, settings, turns, engine, .. } = self;
         let load_ms = engine.load_time().as_secs_f64() * 1e3;
         let turns = turns.iter().map(TurnDocument::from).collect();
-        output::write_json(&Document { messages, settings: settings.into(), turns, load_ms })
+        output::write_json(&Document {
+            messages: transcript.messages(),
+            settings: settings.into(),
+            turns,
+            load_ms,
+        })
+    }
+}
+
+fn nothing_to(action: &str) -> Error {
+    Error::ChatCommand {
+        reason: format!("there is nothing to {action}: the conversation has no message yet"),
     }
 }

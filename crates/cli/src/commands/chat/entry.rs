@@ -21,10 +21,15 @@ pub(super) enum Entry {
 /// Command to the program itself.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Command {
-    Help,
+    /// Lists all commands, or explains one.
+    Help(Option<&'static CommandHelp>),
     /// Shows the system prompt, or sets another one; an empty one is none.
     System(Option<String>),
-    Reset,
+    /// Answers the last message again.
+    Regenerate,
+    /// Drops the last message and its answer.
+    Undo,
+    Clear,
     Save(PathBuf),
     Load(PathBuf),
     /// Shows all settings, or sets one.
@@ -35,37 +40,132 @@ pub(super) enum Command {
     Exit,
 }
 
-/// Names of the commands with what follows them and what they do.
-const COMMANDS: [(&str, &str, &str); 9] = [
-    ("/help", "", "this list"),
-    ("/system", "[TEXT|off]", "instructions that come before the conversation; alone: shows them"),
-    ("/reset", "", "forgets the conversation; the instructions stay"),
-    ("/save", "FILE", "writes messages and settings to a JSON file"),
-    ("/load", "FILE", "goes on with the conversation in such a file"),
-    ("/set", "[NAME VALUE]", "changes a setting; alone: shows all"),
-    (
-        "/adapter",
-        "[NAME[@SCALE].. | NAME=PATH[@SCALE] | off]",
-        "changes the model; alone: shows the adapters",
-    ),
-    ("/stats", "", "tokens and times of the last answer, room in the context"),
-    ("/exit", "", "ends the program, as Ctrl-D does"),
-];
-
-/// The names alone.
-pub(super) fn command_names() -> impl Iterator<Item = &'static str> {
-    COMMANDS.iter().map(|(name, _, _)| *name)
+/// A command in the help.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct CommandHelp {
+    /// Its names, the usual one first.
+    names: &'static [&'static str],
+    /// Arguments.
+    value: &'static str,
+    /// Effect, for the list.
+    effect: &'static str,
+    /// More of it, for `/help COMMAND`.
+    details: &'static str,
 }
 
-/// Text of `/help`.
-pub(super) fn help() -> String {
-    let row = |(name, value, effect): (&str, &str, &str)| {
-        vec![format!("{name} {value}").trim_end().to_owned(), effect.to_owned()]
-    };
+/// All commands, in the order of the list.
+static COMMANDS: [CommandHelp; 12] = [
+    CommandHelp {
+        names: &["/help"],
+        value: "[COMMAND]",
+        effect: "this list, or more about a command",
+        details: "Example: /help set",
+    },
+    CommandHelp {
+        names: &["/regenerate"],
+        value: "",
+        effect: "answers the last message again",
+        details: "The last answer is dropped. Another seed is drawn unless /set seed N has set one; with a seed, or with \
+                  temperature 0, the answer is the same.",
+    },
+    CommandHelp {
+        names: &["/undo"],
+        value: "",
+        effect: "drops the last message and its answer",
+        details: "Repeated, it goes back message by message. Instructions and settings stay.",
+    },
+    CommandHelp {
+        names: &["/clear", "/reset"],
+        value: "",
+        effect: "begins a new conversation",
+        details: "Instructions, settings and adapters stay.",
+    },
+    CommandHelp {
+        names: &["/system"],
+        value: "[TEXT|off]",
+        effect: "sets the instructions before the conversation; alone: shows them",
+        details: "The instructions hold from the next answer on; off removes them.",
+    },
+    CommandHelp {
+        names: &["/set"],
+        value: "[NAME VALUE]",
+        effect: "changes a setting; alone: shows all",
+        details: "off removes a seed, all stop texts or all logit biases. /set stop TEXT adds a stop text, and a JSON \
+                  array replaces them: /set stop [\"\\n\\n\", \"END\"]. /set logit_bias 42=-inf forbids token 42.",
+    },
+    CommandHelp {
+        names: &["/adapter"],
+        value: "[NAME[@SCALE].. | NAME=PATH[@SCALE] | off]",
+        effect: "changes the model; alone: shows the adapters",
+        details: "NAME=PATH reads a LoRA adapter, NAME uses one that was read before; the scale is 1 without @SCALE.",
+    },
+    CommandHelp {
+        names: &["/save"],
+        value: "FILE",
+        effect: "writes messages and settings to a JSON file",
+        details: "A new file is readable for its user alone. A file that is no saved conversation is not replaced.",
+    },
+    CommandHelp {
+        names: &["/load"],
+        value: "FILE",
+        effect: "goes on with the conversation in such a file",
+        details: "Messages and settings are those of the file. A plain JSON list of messages works, too.",
+    },
+    CommandHelp {
+        names: &["/stats"],
+        value: "",
+        effect: "tokens and times of the last answer, room in the context",
+        details: "Known tokens were computed for an earlier message and not again.",
+    },
+    CommandHelp {
+        names: &["/exit", "/bye"],
+        value: "",
+        effect: "ends the program, as Ctrl-D does",
+        details: "Nothing is saved: see /save.",
+    },
+    CommandHelp {
+        names: &["\"\"\""],
+        value: "",
+        effect: "before and behind a message of several lines",
+        details: "Everything between the two is one message, lines that begin with / included.",
+    },
+];
+
+impl CommandHelp {
+    /// The command of this name, with or without its `/`.
+    fn find(name: &str) -> Option<&'static Self> {
+        COMMANDS.iter().find(|command| {
+            command.names.iter().any(|known| *known == name || known.strip_prefix('/') == Some(name))
+        })
+    }
+
+    /// Name and arguments.
+    fn usage(&self) -> String {
+        format!("{} {}", self.names.join(", "), self.value).trim_end().to_owned()
+    }
+
+    /// Text of `/help COMMAND`.
+    fn text(&self) -> String {
+        format!("{}\n  {}\n  {}\n", self.usage(), self.effect, self.details)
+    }
+}
+
+/// Names of the commands that begin with `/`, second names included.
+pub(super) fn command_names() -> impl Iterator<Item = &'static str> {
+    COMMANDS.iter().flat_map(|command| command.names).copied().filter(|name| name.starts_with('/'))
+}
+
+/// Text of `/help`, or of `/help COMMAND`.
+pub(super) fn help(command: Option<&CommandHelp>) -> String {
+    if let Some(command) = command {
+        return command.text();
+    }
+    let row = |command: &CommandHelp| vec![command.usage(), command.effect.to_owned()];
+    let rows: Vec<Vec<String>> = COMMANDS.iter().map(row).collect();
     format!(
-        "{}\nA message may take several lines: end a line with a backslash, or put {FENCE} before and behind all of them. A \
-         space before a / makes it part of a message. Ctrl-C stops an answer.\n",
-        crate::output::table(&COMMANDS.map(row), &[])
+        "{}\nA line that ends with a backslash goes on in the next one. A space before a / makes it part of a message. \
+         Ctrl-C stops an answer.\n",
+        crate::output::table(&rows, &[])
     )
 }
 
@@ -100,14 +200,17 @@ pub(super) fn parse(text: &str) -> Result<Entry> {
 fn command(text: &str) -> Result<Command> {
     let (name, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
     let rest = rest.trim();
-    let Some(&(name, value, _)) = COMMANDS.iter().find(|(known, _, _)| *known == name) else {
+    let unknown = |name: &str| {
         let shown: String = name.chars().take(24).collect();
         let reason =
             format!("there is no command {shown}: /help lists them, a space before the / makes it a message");
-        return Err(Error::ChatCommand { reason });
+        Error::ChatCommand { reason }
     };
+    let known = CommandHelp::find(name).filter(|_| name.starts_with('/')).ok_or_else(|| unknown(name))?;
     let file = || (!rest.is_empty()).then(|| PathBuf::from(rest));
-    let command = match name {
+    let command = match known.names[0] {
+        "/help" if rest.is_empty() => Some(Command::Help(None)),
+        "/help" => Some(Command::Help(Some(CommandHelp::find(rest).ok_or_else(|| unknown(rest))?))),
         "/system" if rest.is_empty() => Some(Command::System(None)),
         "/system" => Some(Command::System(Some(if rest == "off" { "" } else { rest }.to_owned()))),
         "/save" => file().map(Command::Save),
@@ -118,13 +221,14 @@ fn command(text: &str) -> Result<Command> {
             .map(|(name, value)| Command::Set(Some((name.to_owned(), value.trim().to_owned())))),
         "/adapter" => Some(Command::Adapter((!rest.is_empty()).then(|| rest.to_owned()))),
         _ if !rest.is_empty() => None,
-        "/help" => Some(Command::Help),
-        "/reset" => Some(Command::Reset),
+        "/regenerate" => Some(Command::Regenerate),
+        "/undo" => Some(Command::Undo),
+        "/clear" => Some(Command::Clear),
         "/stats" => Some(Command::Stats),
         _ => Some(Command::Exit),
     };
-    command
-        .ok_or_else(|| Error::ChatCommand { reason: format!("use {}", format!("{name} {value}").trim_end()) })
+    let usage = || format!("use {}", format!("{name} {}", known.value).trim_end());
+    command.ok_or_else(|| Error::ChatCommand { reason: usage() })
 }
 
 #[cfg(test)]
@@ -179,14 +283,19 @@ mod tests {
             Entry::Command(command) => command,
             other => panic!("{other:?}"),
         };
-        assert_eq!(command("/help\n"), Command::Help);
+        assert_eq!(command("/help\n"), Command::Help(None));
+        for name in ["set", "/set"] {
+            assert_eq!(command(&format!("/help {name}")), Command::Help(CommandHelp::find("/set")));
+        }
+        assert_eq!(command("/regenerate"), Command::Regenerate);
+        assert_eq!(command("/undo"), Command::Undo);
+        assert_eq!((command("/clear"), command("/reset")), (Command::Clear, Command::Clear));
         assert_eq!(command("/system"), Command::System(None));
         assert_eq!(
             command("/system Be brief.\\\nBe kind."),
             Command::System(Some("Be brief.\nBe kind.".into()))
         );
         assert_eq!(command("/system off"), Command::System(Some(String::new())));
-        assert_eq!(command("/reset"), Command::Reset);
         assert_eq!(command("/save  my file.json "), Command::Save("my file.json".into()));
         assert_eq!(command("/load x"), Command::Load("x".into()));
         assert_eq!(command("/set"), Command::Set(None));
@@ -194,13 +303,14 @@ mod tests {
         assert_eq!(command("/adapter"), Command::Adapter(None));
         assert_eq!(command("/adapter poet@0.5 facts"), Command::Adapter(Some("poet@0.5 facts".into())));
         assert_eq!(command("/stats"), Command::Stats);
-        assert_eq!(command("/exit"), Command::Exit);
+        assert_eq!((command("/exit"), command("/bye")), (Command::Exit, Command::Exit));
     }
 
     #[test]
     fn what_is_no_command_says_what_to_do() {
         assert!(refusal("/hepl").contains("no command /hepl") && refusal("/hepl").contains("/help"));
         assert!(refusal("/").contains("space before"));
+        assert!(refusal("/help hepl").contains("no command hepl"));
         assert_eq!(refusal("/save"), "use /save FILE");
         assert_eq!(refusal("/set top_k"), "use /set [NAME VALUE]");
         assert_eq!(refusal("/reset everything"), "use /reset");
@@ -209,7 +319,11 @@ mod tests {
 
     #[test]
     fn help_names_every_command() {
-        let text = help();
+        let text = help(None);
         assert!(command_names().all(|name| text.contains(name)), "{text}");
+        for command in &COMMANDS {
+            let text = help(Some(command));
+            assert!(text.contains(command.names[0]) && text.lines().count() == 3, "{text}");
+        }
     }
 }

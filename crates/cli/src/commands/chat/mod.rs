@@ -1,6 +1,7 @@
 //! `ruvllm chat`: a conversation with the model, by hand or from a script.
 
 mod adapters;
+mod completion;
 mod dialogue;
 mod entry;
 mod saved;
@@ -8,6 +9,7 @@ mod script;
 mod settings;
 mod step;
 mod terminal;
+mod transcript;
 mod window;
 
 use std::io::{self, IsTerminal};
@@ -27,12 +29,15 @@ use crate::output;
 use crate::signal::Interrupts;
 
 const HELP: &str = "\
-At a terminal: a line editor with history; /help lists the commands. A message may take several lines: end a line with
-a backslash, or put \"\"\" before and behind all of them. Ctrl-C stops an answer, what there is of it stays; twice at an
-empty prompt it leaves, as Ctrl-D does. The history is in ruvllm/chat-history in the user's state folder.
+At a terminal: a line editor with history; /help lists the commands, Tab completes commands, settings, files and
+adapters. /regenerate answers the last message again, /undo drops it with its answer, /clear begins anew. A message
+may take several lines: end a line with a backslash, or put \"\"\" before and behind all of them. Ctrl-C stops an answer,
+what there is of it stays; twice at an empty prompt it leaves, as Ctrl-D and /bye do. The history is in
+ruvllm/chat-history in the user's state folder.
 
 Elsewhere: one message per line, commands and blocks as at the terminal; the answers go to standard output, what
-commands say to standard error. Ctrl-C stops the answer and the program, with exit code 130.
+commands say to standard error. Ctrl-C stops the answer and the program, with exit code 130. An answer that ends because
+the context is full is reported on standard error; the conversation goes on, and the exit code is 1.
 
 Each answer computes only what is new. When the conversation outgrows the context, its oldest turns are not sent any
 more, until half of the context is free; the instructions always are. /save writes all messages, /load sends what has

@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use ruvllm::FinishReason;
 
-use super::entry::{self, Entry};
+use super::dialogue::Question;
+use super::entry::{self, Command, Entry};
 use super::step::{Chat, Step};
 use crate::error::{Error, Result};
 use crate::output::{self, Reader, TextSink};
@@ -18,6 +19,9 @@ const MOST_BYTES: usize = 16 << 20;
 ///
 /// # Errors
 /// The first thing that goes wrong, with its line. Answers before it have been written.
+///
+/// An answer that the end of the context cuts off is no error of the run: the rest is answered, and
+/// the exit code is 1.
 pub(super) fn run(chat: &mut Chat<'_>, json: bool) -> Result<ExitCode> {
     let stdin = io::stdin().lock();
     if stdin.is_terminal() && io::stderr().is_terminal() {
@@ -27,23 +31,29 @@ pub(super) fn run(chat: &mut Chat<'_>, json: bool) -> Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
     while let Some((line, text)) = entries.next()? {
         let in_line = |error| Error::ScriptLine { line, source: Box::new(error) };
-        match entry::parse(&text).map_err(in_line)? {
-            Entry::Nothing => {}
+        let question = match entry::parse(&text).map_err(in_line)? {
+            Entry::Nothing => continue,
+            Entry::Message(text) => Question::New(text),
+            Entry::Command(Command::Regenerate) => Question::Again,
             Entry::Command(command) => match chat.obey(command).map_err(in_line)? {
-                Step::GoOn => {}
+                Step::GoOn => continue,
                 Step::Leave => break,
             },
-            Entry::Message(text) => {
-                let sink = if json { TextSink::nowhere() } else { TextSink::stdout() };
-                let (outcome, reader) = chat.answer(text, sink).map_err(in_line)?;
-                if reader == Reader::Gone {
-                    return Ok(ExitCode::SUCCESS);
-                }
-                if outcome.finish == FinishReason::Cancelled {
-                    code = signal::exit_code();
-                    break;
-                }
-            }
+        };
+        let sink = if json { TextSink::nowhere() } else { TextSink::stdout() };
+        let (outcome, reader) = chat.answer(question, sink).map_err(in_line)?;
+        if reader == Reader::Gone {
+            return Ok(code);
+        }
+        if outcome.finish == FinishReason::Cancelled {
+            code = signal::exit_code();
+            break;
+        }
+        if outcome.context_full {
+            output::warn(&format!(
+                "line {line}: the answer is cut off, the context is full; raise --context or lower --max-tokens"
+            ));
+            code = ExitCode::FAILURE;
         }
     }
     if json {

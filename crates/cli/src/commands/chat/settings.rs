@@ -19,13 +19,32 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    /// Sets one by name; `-` and `_` are the same in names.
+    /// Names of all settings.
+    pub(super) const NAMES: [&str; 13] = [
+        "temperature",
+        "top_k",
+        "top_p",
+        "min_p",
+        "typical_p",
+        "repeat_penalty",
+        "repeat_last_n",
+        "presence_penalty",
+        "frequency_penalty",
+        "logit_bias",
+        "seed",
+        "max_tokens",
+        "stop",
+    ];
+
+    /// Sets one by name; `-` and `_` are the same in names. The answer is the name with the value
+    /// that now holds.
     ///
     /// # Errors
     /// [`Error::ChatCommand`] names what there is, or the range.
-    pub(super) fn set(&mut self, name: &str, value: &str) -> Result<()> {
+    pub(super) fn set(&mut self, name: &str, value: &str) -> Result<String> {
         let name = name.replace('-', "_");
-        self.try_set(&name, value).map_err(|reason| Error::ChatCommand { reason })
+        self.try_set(&name, value).map_err(|reason| Error::ChatCommand { reason })?;
+        Ok(format!("{name} = {}", self.shown(&name)))
     }
 
     fn try_set(&mut self, name: &str, value: &str) -> Result<(), String> {
@@ -53,28 +72,47 @@ impl Settings {
             }
             "max_tokens" => self.max_tokens = args::positive(value).map_err(range)?,
             "stop" if value == "off" => self.stop.clear(),
-            "stop" => self.stop.push(value.to_owned()),
-            _ => {
-                let names: Vec<String> = self.rows().into_iter().map(|(name, _)| name).collect();
-                return Err(format!("there is no setting {name}: use {}", names.join(", ")));
-            }
+            "stop" => match serde_json::from_str::<Vec<String>>(value) {
+                Ok(texts) if texts.iter().any(String::is_empty) => {
+                    return Err(range("expected texts that are not empty".to_owned()));
+                }
+                Ok(texts) => self.stop = texts,
+                Err(_) => self.stop.push(value.to_owned()),
+            },
+            _ => return Err(format!("there is no setting {name}: use {}", Self::NAMES.join(", "))),
         }
         Ok(())
     }
 
     /// All of them, for a person.
     pub(super) fn table(&self) -> String {
-        let rows: Vec<_> = self.rows().into_iter().map(|(name, value)| vec![name, value]).collect();
-        crate::output::table(&rows, &[])
+        let row = |name: &&str| vec![(*name).to_owned(), self.shown(name)];
+        crate::output::table(&Self::NAMES.iter().map(row).collect::<Vec<_>>(), &[])
     }
 
-    /// Names and values.
-    fn rows(&self) -> Vec<(String, String)> {
-        // By way of the text, which has the shortest digits of an f32. It always is an object.
-        let json = serde_json::to_string(&SavedSettings::from(self)).unwrap_or_default();
-        let fields: serde_json::Map<String, serde_json::Value> =
-            serde_json::from_str(&json).unwrap_or_default();
-        fields.into_iter().map(|(name, value)| (name, value.to_string())).collect()
+    /// The value of a setting as `/set` takes it, several ones separated by commas.
+    fn shown(&self, name: &str) -> String {
+        let sampling = &self.sampling;
+        let listed = |texts: Vec<String>| if texts.is_empty() { "off".to_owned() } else { texts.join(", ") };
+        match name {
+            "temperature" => sampling.temperature.to_string(),
+            "top_k" => sampling.top_k.to_string(),
+            "top_p" => sampling.top_p.to_string(),
+            "min_p" => sampling.min_p.to_string(),
+            "typical_p" => sampling.typical_p.to_string(),
+            "repeat_penalty" => sampling.repeat_penalty.to_string(),
+            "repeat_last_n" => sampling.repeat_last_n.to_string(),
+            "presence_penalty" => sampling.presence_penalty.to_string(),
+            "frequency_penalty" => sampling.frequency_penalty.to_string(),
+            "logit_bias" => {
+                listed(sampling.logit_bias.iter().map(|(token, bias)| format!("{token}={bias}")).collect())
+            }
+            "seed" => sampling
+                .seed
+                .map_or_else(|| "off (another one each time)".to_owned(), |seed| seed.to_string()),
+            "max_tokens" => self.max_tokens.to_string(),
+            _ => listed(self.stop.iter().map(|text| format!("{text:?}")).collect()),
+        }
     }
 }
 
@@ -219,9 +257,32 @@ mod tests {
     fn the_table_shows_every_setting() {
         let table = settings().table();
         assert!(
-            table.contains("temperature        0.8\n") && table.contains("seed               null\n"),
+            table.contains("temperature        0.8\n") && table.contains("seed               off (another"),
             "{table}"
         );
         assert_eq!(table.lines().count(), 13);
+        // The names are those of the saved form.
+        let saved = serde_json::to_value(SavedSettings::from(&settings())).unwrap();
+        assert_eq!(saved.as_object().unwrap().keys().collect::<Vec<_>>(), Settings::NAMES);
+    }
+
+    #[test]
+    fn a_setting_is_confirmed_with_the_value_that_holds() {
+        let mut settings = settings();
+        for (name, value, said) in [
+            ("temperature", "0.50", "temperature = 0.5"),
+            ("logit-bias", "5=-inf", "logit_bias = 5=-inf"),
+            ("logit_bias", "7=1.5", "logit_bias = 5=-inf, 7=1.5"),
+            ("logit_bias", "off", "logit_bias = off"),
+            ("stop", "END", "stop = \"END\""),
+            ("stop", "[INST]", "stop = \"END\", \"[INST]\""),
+            ("stop", "[\"a\\n\"]", "stop = \"a\\n\""),
+            ("stop", "[]", "stop = off"),
+            ("seed", "7", "seed = 7"),
+            ("seed", "off", "seed = off (another one each time)"),
+        ] {
+            assert_eq!(settings.set(name, value).unwrap(), said);
+        }
+        assert!(settings.set("stop", "[\"\"]").unwrap_err().to_string().contains("not empty"));
     }
 }

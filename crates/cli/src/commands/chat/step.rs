@@ -2,10 +2,10 @@
 
 use ruvllm::FinishReason;
 
-use super::dialogue::{Dialogue, Outcome};
+use super::dialogue::{Dialogue, Outcome, Question};
 use super::entry::{self, Command};
 use crate::error::Result;
-use crate::output::{self, Reader, TextSink};
+use crate::output::{self, Reader, TextSink, counted};
 use crate::signal::Interrupts;
 
 /// A conversation and what stops its answers.
@@ -22,14 +22,18 @@ pub(super) enum Step {
 }
 
 impl Chat<'_> {
-    /// Answers a message into `sink`, says what is unusual about the answer, and whether somebody
+    /// Answers a question into `sink`, says what is unusual about the answer, and whether somebody
     /// still reads.
-    pub(super) fn answer(&mut self, text: String, mut sink: TextSink) -> Result<(Outcome, Reader)> {
+    pub(super) fn answer(&mut self, question: Question, mut sink: TextSink) -> Result<(Outcome, Reader)> {
+        let remark = self.same_answer().filter(|_| question == Question::Again);
         let cancel = self.interrupts.begin();
-        let outcome = self.dialogue.answer(text, &cancel, &mut |text| sink.push(text));
+        let outcome = self.dialogue.answer(question, &cancel, &mut |text| sink.push(text));
         self.interrupts.end();
         let reader = sink.finish()?;
         let outcome = outcome?;
+        if let Some(remark) = remark {
+            output::note(remark);
+        }
         if outcome.forgotten_messages > 0 {
             output::note(&format!(
                 "[the context is full: the {} oldest messages are not sent any more]",
@@ -39,32 +43,60 @@ impl Chat<'_> {
         Ok((outcome, reader))
     }
 
+    /// Remark on settings with which an answer that is generated again stays the same.
+    fn same_answer(&self) -> Option<&'static str> {
+        let sampling = &self.dialogue.settings.sampling;
+        if sampling.temperature == 0.0 {
+            Some("[temperature is 0: the answer stays the same; /set temperature 0.8 changes that]")
+        } else {
+            let is_set = sampling.seed.is_some();
+            is_set.then_some("[a seed is set: the answer stays the same; /set seed off draws another one]")
+        }
+    }
+
     /// Does what a command asks for and says so on standard error.
     pub(super) fn obey(&mut self, command: Command) -> Result<Step> {
         let dialogue = &mut self.dialogue;
-        match command {
-            Command::Help => output::note(&entry::help()),
-            Command::System(None) => match dialogue.system() {
-                Some(text) => output::note(text),
-                None => output::note("[there are no instructions]"),
-            },
-            Command::System(Some(text)) => dialogue.set_system(&text),
-            Command::Reset => dialogue.reset(),
+        let said = match command {
+            Command::Help(command) => entry::help(command),
+            Command::System(None) => dialogue.system().unwrap_or("[there are no instructions]").to_owned(),
+            Command::System(Some(text)) => {
+                dialogue.set_system(&text);
+                if text.is_empty() {
+                    "[no instructions]".to_owned()
+                } else {
+                    format!("[instructions: {text}]")
+                }
+            }
+            // The callers answer it; here it does nothing.
+            Command::Regenerate => return Ok(Step::GoOn),
+            Command::Undo => {
+                let left = dialogue.undo()?;
+                format!("[last message and answer dropped; {} left]", counted(left, "message"))
+            }
+            Command::Clear => {
+                dialogue.clear();
+                "[new conversation; instructions and settings stay]".to_owned()
+            }
             Command::Save(path) => {
                 let n = dialogue.save(&path)?;
-                output::note(&format!("[{n} messages saved]"));
+                format!("[{} saved to {}]", counted(n, "message"), path.display())
             }
             Command::Load(path) => {
                 let n = dialogue.load(&path)?;
-                output::note(&format!("[{n} messages loaded]"));
+                format!("[{} loaded from {}]", counted(n, "message"), path.display())
             }
-            Command::Set(None) => output::note(&dialogue.settings.table()),
-            Command::Set(Some((name, value))) => dialogue.settings.set(&name, &value)?,
-            Command::Adapter(None) => output::note(&dialogue.adapters.table()),
-            Command::Adapter(Some(text)) => dialogue.adapters.choose(&text)?,
-            Command::Stats => output::note(&dialogue.statistics()),
+            Command::Set(None) => dialogue.settings.table(),
+            Command::Set(Some((name, value))) => format!("[{}]", dialogue.settings.set(&name, &value)?),
+            Command::Adapter(None) => dialogue.adapters.table(),
+            Command::Adapter(Some(text)) => {
+                dialogue.adapters.choose(&text)?;
+                format!("[{}]", dialogue.adapters.used())
+            }
+            Command::Stats => dialogue.statistics(),
             Command::Exit => return Ok(Step::Leave),
-        }
+        };
+        output::note(&said);
         Ok(Step::GoOn)
     }
 }
@@ -74,10 +106,12 @@ pub(super) fn remark(outcome: &Outcome) -> Option<&'static str> {
     match outcome.finish {
         FinishReason::Stop => None,
         FinishReason::Cancelled if outcome.taken_back => {
-            Some("[stopped before it began; the message is taken back]")
+            Some("[stopped before it began; the conversation is as it was]")
         }
         FinishReason::Cancelled => Some("[stopped]"),
-        FinishReason::Length if outcome.context_full => Some("[cut off: the context is full]"),
+        FinishReason::Length if outcome.context_full => {
+            Some("[cut off: the context is full; /clear begins anew, --context N gives more room]")
+        }
         FinishReason::Length => Some("[cut off: /set max_tokens N allows more]"),
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustyline::completion::Completer;
-use rustyline::config::Config;
+use rustyline::config::{CompletionType, Config};
 use rustyline::error::ReadlineError;
 use rustyline::highlight::Highlighter;
 use rustyline::hint::Hinter;
@@ -19,7 +19,9 @@ use rustyline::{
     RepeatCount,
 };
 
-use super::entry::{self, Entry};
+use super::completion;
+use super::dialogue::Question;
+use super::entry::{self, Command, Entry};
 use super::step::{Chat, Step, remark};
 use crate::error::{Error, Result};
 use crate::output::{self, Reader, TextSink};
@@ -45,12 +47,13 @@ pub(super) fn run(chat: &mut Chat<'_>, remembers: bool) -> Result<ExitCode> {
         if chat.interrupts.is_ending() {
             return Ok(signal::exit_code());
         }
+        lines.know_adapters(chat.dialogue.adapters.names());
         let text = match lines.next()? {
             Line::Text(text) => text,
             Line::End => return Ok(ExitCode::SUCCESS),
             Line::Interrupted => return Ok(ExitCode::from(signal::INTERRUPTED)),
         };
-        match take(chat, &text) {
+        match take(chat, &text, lines.width()) {
             Ok(Step::GoOn) => {}
             Ok(Step::Leave) => return Ok(ExitCode::SUCCESS),
             Err(error @ Error::WriteStdout(_)) => return Err(error),
@@ -59,18 +62,19 @@ pub(super) fn run(chat: &mut Chat<'_>, remembers: bool) -> Result<ExitCode> {
     }
 }
 
-fn take(chat: &mut Chat<'_>, text: &str) -> Result<Step> {
-    match entry::parse(text)? {
-        Entry::Nothing => Ok(Step::GoOn),
-        Entry::Command(command) => chat.obey(command),
-        Entry::Message(text) => {
-            let (outcome, reader) = chat.answer(text, TextSink::stdout())?;
-            if let Some(remark) = remark(&outcome) {
-                output::note(remark);
-            }
-            Ok(if reader == Reader::Gone { Step::Leave } else { Step::GoOn })
-        }
+/// Answers a message on a terminal of so many columns, or obeys a command.
+fn take(chat: &mut Chat<'_>, text: &str, width: Option<usize>) -> Result<Step> {
+    let question = match entry::parse(text)? {
+        Entry::Nothing => return Ok(Step::GoOn),
+        Entry::Message(text) => Question::New(text),
+        Entry::Command(Command::Regenerate) => Question::Again,
+        Entry::Command(command) => return chat.obey(command),
+    };
+    let (outcome, reader) = chat.answer(question, TextSink::terminal(width))?;
+    if let Some(remark) = remark(&outcome) {
+        output::note(remark);
     }
+    Ok(if reader == Reader::Gone { Step::Leave } else { Step::GoOn })
 }
 
 /// Result of the line editor.
@@ -92,9 +96,11 @@ struct Lines {
 
 impl Lines {
     fn open(remembers: bool) -> Result<Self> {
-        let config = Config::builder().max_history_size(MOST_LINES).map_err(terminal)?.build();
+        let config = Config::builder().max_history_size(MOST_LINES).map_err(terminal)?;
+        // As in shells: what the candidates have in common, then a list of them.
+        let config = config.completion_type(CompletionType::List).build();
         let mut editor = Editor::with_config(config).map_err(terminal)?;
-        editor.set_helper(Some(Assistance));
+        editor.set_helper(Some(Assistance::default()));
         let was_empty = Arc::new(AtomicBool::new(false));
         let watch = InterruptWatch { was_empty: Arc::clone(&was_empty) };
         editor.bind_sequence(KeyEvent::ctrl('c'), EventHandler::Conditional(Box::new(watch)));
@@ -120,6 +126,19 @@ impl Lines {
         match opened {
             Ok(()) => self.history = Some(path),
             Err(error) => output::warn(&format!("the history in {} is not used: {error}", path.display())),
+        }
+    }
+
+    /// Columns of the terminal; `None` if it does not say.
+    fn width(&mut self) -> Option<usize> {
+        let (columns, _) = self.editor.dimensions()?;
+        Some(usize::from(columns)).filter(|&columns| columns > 0)
+    }
+
+    /// Takes the names that `/adapter` completes.
+    fn know_adapters(&mut self, names: Vec<String>) {
+        if let Some(assistance) = self.editor.helper_mut() {
+            assistance.adapters = names;
         }
     }
 
@@ -188,8 +207,12 @@ impl ConditionalEventHandler for InterruptWatch {
     }
 }
 
-/// Lines that go on, and names of commands.
-struct Assistance;
+/// Lines that go on, and completions.
+#[derive(Default)]
+struct Assistance {
+    /// Names of the adapters.
+    adapters: Vec<String>,
+}
 
 impl Validator for Assistance {
     fn validate(&self, context: &mut ValidationContext<'_>) -> rustyline::Result<ValidationResult> {
@@ -202,9 +225,7 @@ impl Completer for Assistance {
     type Candidate = String;
 
     fn complete(&self, line: &str, at: usize, _: &Context<'_>) -> rustyline::Result<(usize, Vec<String>)> {
-        let typed = &line[..at];
-        let names = entry::command_names().filter(|name| !typed.is_empty() && name.starts_with(typed));
-        Ok((0, names.map(str::to_owned).collect()))
+        Ok(completion::complete(&line[..at], &self.adapters))
     }
 }
 

@@ -1,0 +1,115 @@
+//! Memory of keys and values as a plan has it, and the plan of a model that is not loaded.
+
+use gguf_rs_lite::{FileMemory, TensorInfo};
+use ruvllm_kv_cache::{KvPolicy, KvStore};
+use ruvllm_memory::{PagePool, PoolConfig};
+use ruvllm_models::{Checkpoint, Model, ModelConfig};
+
+use super::{ModelSize, Plan, compute};
+use crate::error::{Error, Result};
+use crate::machine::Machine;
+use crate::options::{EngineOptions, ModelSource};
+use crate::prefix::fingerprint;
+
+/// Bytes of a page of keys and values: a huge page.
+const PAGE: usize = 2 << 20;
+
+/// Below this budget pages are small, because each tier has one that is not full.
+const SMALL_BUDGET: usize = 64 << 20;
+
+/// Bytes of a page of a small budget.
+const SMALL_PAGE: usize = 512 << 10;
+
+impl Plan {
+    /// Plan that [`Engine::load`](crate::Engine::load) of `source` follows on `machine`. Only the
+    /// head of the file is read; with a calibration, samples of the weights too. Weights count with
+    /// their size in the file, also where `options` quantize them.
+    ///
+    /// # Errors
+    /// Those of [`Engine::load`](crate::Engine::load) that follow from the options and the head of
+    /// the file: [`Error::InvalidOption`], [`Error::MlockQuantized`],
+    /// [`Error::SpillWithoutFolder`], [`Error::Compute`], [`Error::Open`], [`Error::Load`],
+    /// [`Error::CalibrationModel`], [`Error::KvPolicy`], [`Error::KvBudgetTooSmall`] and
+    /// [`Error::KvBudget`].
+    pub fn of_source(source: &ModelSource, options: &EngineOptions, machine: &Machine) -> Result<Self> {
+        compute(machine, options)?;
+        let checkpoint = source.open(FileMemory::default())?;
+        let config = ModelConfig::from_checkpoint(&*checkpoint)
+            .map_err(|error| Error::Load { name: source.to_string(), source: error })?;
+        let size = ModelSize::new(&config, weights_bytes(&*checkpoint));
+        let plan = Self::new(machine, &size, options);
+        check_kv(&*checkpoint, &config, options, &plan)?;
+        Ok(plan)
+    }
+}
+
+/// Bytes of all tensors, as the file has them.
+pub(crate) fn weights_bytes(checkpoint: &dyn Checkpoint) -> u64 {
+    checkpoint.tensors().map(TensorInfo::bytes).fold(0, u64::saturating_add)
+}
+
+/// Fails as [`new_kv_store`] does, without a model.
+fn check_kv(
+    checkpoint: &dyn Checkpoint,
+    config: &ModelConfig,
+    options: &EngineOptions,
+    plan: &Plan,
+) -> Result<()> {
+    check_calibration(options, || fingerprint(checkpoint, options.quantize))?;
+    let policy = &plan.kv.value;
+    let pool = kv_pool(config, policy, plan.kv_budget.value)?;
+    let needs_calibration = policy.needs_calibration();
+    let built = if options.kv_calibration.is_some() && needs_calibration {
+        // The calibration is of this model, and the pool has been checked for every tier.
+        Ok(())
+    } else if options.kv_calibration.is_some() {
+        let reason = "no tier needs the calibration; leave it out or use nuq3".to_owned();
+        Err(ruvllm_kv_cache::Error::PolicyConflict { policy: policy.to_string(), reason })
+    } else {
+        KvStore::new(config.kv_shape(), &for_model(policy, config), &pool).map(drop)
+    };
+    built.map_err(|source| Error::KvPolicy { policy: policy.to_string(), source: source.into() })
+}
+
+/// The pool of keys and values of a plan, and what stores them in it.
+pub(crate) fn new_kv_store(
+    model: &Model,
+    fingerprint: impl FnOnce() -> [u8; 32],
+    options: &EngineOptions,
+    plan: &Plan,
+) -> Result<KvStore> {
+    check_calibration(options, fingerprint)?;
+    let policy = &plan.kv.value;
+    let pool = kv_pool(model.config(), policy, plan.kv_budget.value)?;
+    let store = match &options.kv_calibration {
+        Some(calibration) => model.calibrated_kv_store(policy, &pool, calibration.clone()),
+        None => model.kv_store(policy, &pool),
+    };
+    store.map_err(|source| Error::KvPolicy { policy: policy.to_string(), source })
+}
+
+/// Refuses a calibration of another model.
+fn check_calibration(options: &EngineOptions, fingerprint: impl FnOnce() -> [u8; 32]) -> Result<()> {
+    match &options.kv_calibration {
+        Some(calibration) if *calibration.model() != fingerprint() => Err(Error::CalibrationModel),
+        _ => Ok(()),
+    }
+}
+
+/// A pool of `budget` bytes for keys and values.
+pub(crate) fn kv_pool(config: &ModelConfig, policy: &KvPolicy, budget: usize) -> Result<PagePool> {
+    let page_bytes = if budget < SMALL_BUDGET { SMALL_PAGE } else { PAGE };
+    let least_bytes = KvStore::least_bytes(config.kv_shape(), &for_model(policy, config), page_bytes)
+        .map_err(|source| Error::KvPolicy { policy: policy.to_string(), source: source.into() })?;
+    if budget < least_bytes {
+        let policy = policy.to_string();
+        return Err(Error::KvBudgetTooSmall { budget, policy, page_bytes, least_bytes });
+    }
+    let config = PoolConfig { page_bytes, ..PoolConfig::new(budget) };
+    PagePool::new(config).map_err(|source| Error::KvBudget { budget, source })
+}
+
+/// The policy with what it leaves to the model.
+fn for_model(policy: &KvPolicy, config: &ModelConfig) -> KvPolicy {
+    policy.for_model(config.n_heads > config.n_kv_heads)
+}
