@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use ruvllm::{CancelToken, Completion, Conversation, Engine, FinishReason, GenerateRequest, Message, Prompt};
+use ruvllm::{CancelToken, Completion, FinishReason, GenerateRequest, Message, Prompt};
 use serde::Serialize;
 
 use super::adapters::Adapters;
@@ -11,13 +11,14 @@ use super::saved;
 use super::settings::{SavedSettings, Settings};
 use super::window::{Room, oldest_sent};
 use crate::commands::generate::GenerationTimings;
+use crate::device::{Loaded, Talk};
 use crate::error::Result;
 use crate::output;
 
 /// Messages, settings, and the sequence that keeps what was computed for them.
 pub(super) struct Dialogue<'e> {
-    engine: &'e Engine,
-    conversation: Conversation<'e>,
+    model: &'e Loaded,
+    conversation: Talk<'e>,
     /// All of them; the first one may be the system prompt.
     messages: Vec<Message>,
     /// The first one behind the system prompt that still is sent.
@@ -86,15 +87,15 @@ impl From<&Turn> for TurnDocument {
 
 impl<'e> Dialogue<'e> {
     pub(super) fn new(
-        engine: &'e Engine,
+        model: &'e Loaded,
         system: Option<&str>,
         settings: Settings,
         adapters: Adapters<'e>,
     ) -> Self {
         let messages: Vec<_> = system.map(Message::system).into_iter().collect();
         let oldest = messages.len();
-        let conversation = engine.conversation();
-        Self { engine, conversation, messages, oldest, settings, adapters, turns: Vec::new() }
+        let conversation = model.conversation();
+        Self { model, conversation, messages, oldest, settings, adapters, turns: Vec::new() }
     }
 
     /// Generates the answer to a message, streamed to `on_text`.
@@ -130,11 +131,12 @@ impl<'e> Dialogue<'e> {
         cancel: &CancelToken,
         on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<(Completion, usize)> {
-        let room = Room { context: self.engine.context_length(), answer: self.settings.max_tokens };
+        let backend = self.model.backend();
+        let room = Room { context: backend.context_length(), answer: self.settings.max_tokens };
         let turns: Vec<usize> =
             (self.oldest + 1..self.messages.len()).filter(|&at| self.messages[at].role == "user").collect();
         let oldest = oldest_sent(room, self.oldest, &turns, &mut |first| {
-            self.engine.encode_prompt_until(&self.prompt(first), cancel).map(|tokens| tokens.len())
+            backend.codec().encode_prompt_until(&self.prompt(first), cancel).map(|tokens| tokens.len())
         })?;
         let request = GenerateRequest {
             max_tokens: Some(self.settings.max_tokens),
@@ -225,9 +227,9 @@ impl<'e> Dialogue<'e> {
         text.push_str(&format!(
             "context: {} of {} tokens, {} of keys and values as {}; {} messages, {forgotten} of them no longer sent\n",
             self.conversation.len(),
-            self.engine.context_length(),
+            self.model.backend().context_length(),
             output::bytes(self.conversation.kv_bytes() as u64),
-            self.engine.kv_policy(),
+            self.model.backend().kv_policy(),
             self.messages.len(),
         ));
         text
@@ -238,8 +240,8 @@ impl<'e> Dialogue<'e> {
     /// # Errors
     /// If it cannot be written.
     pub(super) fn write_json(&self) -> Result<()> {
-        let Self { messages, settings, turns, engine, .. } = self;
-        let load_ms = engine.load_time().as_secs_f64() * 1e3;
+        let Self { messages, settings, turns, model, .. } = self;
+        let load_ms = model.load_time().as_secs_f64() * 1e3;
         let turns = turns.iter().map(TurnDocument::from).collect();
         output::write_json(&Document { messages, settings: settings.into(), turns, load_ms })
     }
