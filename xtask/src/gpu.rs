@@ -1,7 +1,7 @@
-//! The GPU kernels and the backend that uses them, on whatever adapter this machine has: software
+//! The GPU kernels, the backend that uses them and the program's device option, on whatever adapter this machine has: software
 //! Vulkan will do.
 //!
-//! Both have a target folder of their own: the kernels are a workspace of their own, and features
+//! They have a target folder of their own: the kernels are a workspace of their own, and features
 //! of dependencies that the backend shares with the engine differ.
 
 use std::path::Path;
@@ -49,24 +49,38 @@ pub(crate) fn kernels(workspace: &Workspace) -> CommandLine {
         .env("RUVLLM_GPU_REQUIRED", "1")
 }
 
-/// Lints of the kernels, and of the backend and all that its feature adds.
+/// Lints of the kernels, and of backend and program with all that the feature adds.
 pub(crate) fn lint(workspace: &Workspace) -> Result<()> {
     let rest = ["--all-targets", "--locked", "--quiet", "--", "-D", "warnings"];
     let kernels = ["clippy", "--manifest-path", "crates/gpu/Cargo.toml"];
     CommandLine::cargo(workspace).args(kernels).args(rest).run()?;
-    backend_command(workspace, "clippy").args(rest).run()
+    for package in ["ruvllm", "ruvllm-cli"] {
+        with_feature(workspace, "clippy", package).args(rest).run()?;
+    }
+    Ok(())
 }
 
 /// The tests of the backend. Without an adapter they fail.
 pub(crate) fn backend(workspace: &Workspace) -> CommandLine {
-    backend_command(workspace, "test").args(["--locked", "--test", "gpu"]).env("RUVLLM_GPU_REQUIRED", "1")
+    tests(workspace, "ruvllm")
 }
 
-fn backend_command(workspace: &Workspace, command: &str) -> CommandLine {
+/// The tests of `--device` and `doctor --gpu`. Without an adapter they fail.
+pub(crate) fn program(workspace: &Workspace) -> CommandLine {
+    tests(workspace, "ruvllm-cli")
+}
+
+fn tests(workspace: &Workspace, package: &str) -> CommandLine {
+    with_feature(workspace, "test", package)
+        .args(["--locked", "--test", "gpu"])
+        .env("RUVLLM_GPU_REQUIRED", "1")
+}
+
+fn with_feature(workspace: &Workspace, command: &str, package: &str) -> CommandLine {
     CommandLine::cargo(workspace).args([
         command,
         "--package",
-        "ruvllm",
+        package,
         "--features",
         "gpu",
         "--target-dir",

@@ -6,6 +6,8 @@
 
 use std::path::PathBuf;
 
+use crate::device::DeviceError;
+
 /// Errors of a command.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -13,6 +15,9 @@ pub(crate) enum Error {
     /// The engine could not load the model, refused a request or failed in the middle of it.
     #[error(transparent)]
     Engine(#[from] ruvllm::Error),
+    /// The device of `--device` is absent, or does not do what the command asks for.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
     /// There is no place for files that can be made again.
     #[error(
         "no folder for stored prefixes: neither XDG_CACHE_HOME nor HOME is set; name one with --prefix-dir"
@@ -253,6 +258,9 @@ impl Error {
                 Some("--context")
             }
             ruvllm::Error::SpillWithoutFolder => Some("--prefix-cache"),
+            ruvllm::Error::UnsupportedByBackend { .. } | ruvllm::Error::Backend { .. } => {
+                Some("--device cpu computes on the CPU")
+            }
             error if error.kv_memory_short() => Some("--kv-budget"),
             _ => None,
         }
@@ -269,7 +277,11 @@ impl Error {
 
     /// The exit code of the program: 2 for flags that make no sense together, else 1.
     pub(crate) fn exit_code(&self) -> u8 {
-        if matches!(self, Self::NothingToMeasure | Self::SameFile | Self::StdoutTwice) { 2 } else { 1 }
+        match self {
+            Self::NothingToMeasure | Self::SameFile | Self::StdoutTwice => 2,
+            Self::Device(error) if error.is_usage() => 2,
+            _ => 1,
+        }
     }
 }
 

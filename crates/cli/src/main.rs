@@ -11,6 +11,7 @@ mod cli;
 mod commands;
 mod cpu_time;
 mod default_model;
+mod device;
 mod error;
 mod input;
 mod output;

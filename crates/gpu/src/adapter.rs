@@ -122,6 +122,14 @@ impl Selection {
     pub fn with_software() -> Self {
         Self { software: true, ..Self::default() }
     }
+
+    /// Position in `all` of the adapter that [`Gpu::open`](crate::Gpu::open) would open.
+    ///
+    /// # Errors
+    /// [`Error::NoAdapter`], [`Error::UnknownAdapter`].
+    pub fn choose(&self, all: &[AdapterInfo]) -> Result<usize> {
+        choose(all, self)
+    }
 }
 
 /// Adapter by position, by name, or the best one.
@@ -160,7 +168,7 @@ pub(crate) fn select(
 ) -> Result<(AdapterInfo, wgpu::Adapter)> {
     let all = enumerate(instance);
     let infos: Vec<_> = all.iter().map(|(info, _)| info.clone()).collect();
-    let index = choose(&infos, selection)?;
+    let index = selection.choose(&infos)?;
     Ok(all.into_iter().nth(index).expect("choose returns a position in the list"))
 }
 

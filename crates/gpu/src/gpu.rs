@@ -114,6 +114,13 @@ impl Gpu {
         self.pipelines().len()
     }
 
+    /// Keys of the compiled kernels, by name.
+    pub fn kernels(&self) -> Vec<Kernel> {
+        let mut kernels: Vec<Kernel> = self.pipelines().keys().cloned().collect();
+        kernels.sort_by_key(Kernel::name);
+        kernels
+    }
+
     /// Releases the device; every later call fails with [`Error::DeviceLost`].
     pub fn destroy(&self) {
         self.device.destroy();

@@ -26,23 +26,28 @@ pub enum BenchTest {
     Prefill(usize),
     /// Computes so many tokens one after the other. Sampling is not part of it.
     Decode(usize),
+    /// Generates so many tokens greedily after one prompt token: a backend may find the largest
+    /// logit where it computes it
+    /// ([`BackendSession::greedy`](crate::BackendSession::greedy)).
+    Greedy(usize),
 }
 
 impl BenchTest {
     /// Tokens that one run computes.
     pub fn tokens(self) -> usize {
         match self {
-            Self::Prefill(tokens) | Self::Decode(tokens) => tokens,
+            Self::Prefill(tokens) | Self::Decode(tokens) | Self::Greedy(tokens) => tokens,
         }
     }
 }
 
-/// The usual names, `pp512` and `tg64`.
+/// The usual names, `pp512` and `tg64`, and `greedy64`.
 impl fmt::Display for BenchTest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Prefill(tokens) => write!(f, "pp{tokens}"),
             Self::Decode(tokens) => write!(f, "tg{tokens}"),
+            Self::Greedy(tokens) => write!(f, "greedy{tokens}"),
         }
     }
 }
@@ -128,8 +133,8 @@ pub struct BenchResult {
 }
 
 /// One test with one number of threads, and what was measured of it so far.
-struct Measurement {
-    test: BenchTest,
+pub(crate) struct Measurement {
+    pub(crate) test: BenchTest,
     compute: usize, // index into the list of thread counts
     per_s: Vec<f64>,
     per_cpu_s: Vec<f64>,
@@ -173,13 +178,14 @@ impl Engine {
             .tests
             .iter()
             .flat_map(|&test| (0..computes.len()).map(move |compute| (test, compute)))
-            .map(|(test, compute)| Measurement { test, compute, per_s: Vec::new(), per_cpu_s: Vec::new() })
+            .map(|(test, compute)| Measurement::new(test, compute))
             .collect();
         for measurement in &measurements {
             session.set_compute(&computes[measurement.compute]);
             let test = match measurement.test {
                 BenchTest::Prefill(tokens) => BenchTest::Prefill(tokens.min(options.batch)),
                 BenchTest::Decode(_) => BenchTest::Decode(1),
+                BenchTest::Greedy(_) => BenchTest::Greedy(1),
             };
             run(&mut session, test, &tokens[options.depth..], options.batch)?;
         }
@@ -223,6 +229,16 @@ impl Engine {
 }
 
 impl Measurement {
+    /// Nothing measured yet. `compute`: index of the number of threads.
+    pub(crate) fn new(test: BenchTest, compute: usize) -> Self {
+        Self { test, compute, per_s: Vec::new(), per_cpu_s: Vec::new() }
+    }
+
+    /// Adds a run whose CPU time is unknown.
+    pub(crate) fn record_seconds(&mut self, wall: f64) {
+        self.per_s.push(self.test.tokens() as f64 / wall.max(1e-9));
+    }
+
     fn record(
         &mut self,
         before: (Option<Duration>, Instant),
@@ -230,8 +246,7 @@ impl Measurement {
         threads: usize,
     ) {
         let tokens = self.test.tokens() as f64;
-        let wall = (after.1 - before.1).as_secs_f64();
-        self.per_s.push(tokens / wall.max(1e-9));
+        self.record_seconds((after.1 - before.1).as_secs_f64());
         let cpu = before.0.zip(after.0).and_then(|(before, after)| after.checked_sub(before));
         // A clock too coarse for the run says 0: not measured.
         if let Some(cpu) = cpu.filter(|cpu| !cpu.is_zero()) {
@@ -239,7 +254,7 @@ impl Measurement {
         }
     }
 
-    fn result(self, options: &BenchOptions, threads: usize, kv: KvPolicy) -> Option<BenchResult> {
+    pub(crate) fn result(self, options: &BenchOptions, threads: usize, kv: KvPolicy) -> Option<BenchResult> {
         let complete = self.per_cpu_s.len() == self.per_s.len();
         Some(BenchResult {
             test: self.test,
@@ -255,7 +270,7 @@ impl Measurement {
 }
 
 /// Checks the options and returns the tokens of the longest test.
-fn check(options: &BenchOptions) -> Result<usize> {
+pub(crate) fn check(options: &BenchOptions) -> Result<usize> {
     let zero = |name| Err(Error::InvalidOption { name, value: 0, expected: "at least 1" });
     if options.runs == 0 {
         return zero("runs");
@@ -288,12 +303,13 @@ fn run(session: &mut Session<'_>, test: BenchTest, tokens: &[TokenId], batch: us
                 session.forward(std::slice::from_ref(token), LogitsRows::Last)?;
             }
         }
+        BenchTest::Greedy(n) => session.greedy(&tokens[..1], n, &mut |_| ControlFlow::Continue(()))?,
     }
     session.truncate(depth)
 }
 
 /// Arbitrary ids that are the same in each run.
-fn fixed_tokens(n: usize, vocab_size: usize) -> Vec<TokenId> {
+pub(crate) fn fixed_tokens(n: usize, vocab_size: usize) -> Vec<TokenId> {
     (0..n as u64).map(|index| (uniform(0, index) * vocab_size as f64) as TokenId).collect()
 }
 
@@ -312,6 +328,7 @@ mod tests {
     fn tests_have_their_usual_names() {
         assert_eq!(BenchTest::Prefill(512).to_string(), "pp512");
         assert_eq!(BenchTest::Decode(64).to_string(), "tg64");
+        assert_eq!(BenchTest::Greedy(64).to_string(), "greedy64");
     }
 
     #[test]
@@ -336,8 +353,7 @@ mod tests {
         let start = Instant::now();
         let end = start + Duration::from_secs(2);
         let seconds = |n| Some(Duration::from_secs(n));
-        let mut measurement =
-            Measurement { test: BenchTest::Prefill(8), compute: 0, per_s: Vec::new(), per_cpu_s: Vec::new() };
+        let mut measurement = Measurement::new(BenchTest::Prefill(8), 0);
         measurement.record((seconds(1), start), (seconds(5), end), 2);
         assert_eq!((measurement.per_s.clone(), measurement.per_cpu_s.clone()), (vec![4.0], vec![4.0]));
         measurement.record((seconds(1), start), (None, end), 2);

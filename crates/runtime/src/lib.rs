@@ -83,8 +83,12 @@ pub use crate::adapter::AdapterSource;
 pub use crate::backend::InferenceBackend;
 #[cfg(feature = "candle")]
 pub use crate::backend::candle::{CandleBackend, CandleDevice, CandleOptions};
+pub use crate::backend::conversation::BackendConversation;
 #[cfg(feature = "gpu")]
-pub use crate::backend::gpu::{GpuBackend, GpuOptions, GpuSession};
+pub use crate::backend::gpu::{
+    GpuAdapter, GpuAdapterKind, GpuBackend, GpuCheck, GpuKernel, GpuMatrixShape, GpuOptions, GpuSelfTest,
+    GpuSession, gpu_adapters, gpu_choose, gpu_self_test,
+};
 pub use crate::backend::sequence::BackendSession;
 pub use crate::benchmark::{BenchOptions, BenchResult, BenchTest, Spread};
 pub use crate::cancel::CancelToken;

@@ -64,17 +64,19 @@ pub(crate) fn full(workspace: &Workspace, args: &Full) -> Result<()> {
     record(workspace, &steps, start)
 }
 
-/// The GPU kernels and their backend, where there is an adapter.
+/// The GPU kernels, their backend and the program's device option, where there is an adapter.
 fn gpu_steps(workspace: &Workspace, steps: &mut Steps) -> Result<()> {
     if let Some(missing) = gpu::missing(workspace) {
         steps.skip("gpu", missing);
         return Ok(());
     }
-    let lints = "cargo clippy --package ruvllm --features gpu";
+    let lints = "cargo clippy --package ruvllm --package ruvllm-cli --features gpu";
     steps.run("gpu lints", lints, || gpu::lint(workspace).map(|()| "ok".to_owned()))?;
-    for (name, command) in
-        [("gpu kernels", gpu::kernels(workspace)), ("gpu backend", gpu::backend(workspace))]
-    {
+    for (name, command) in [
+        ("gpu kernels", gpu::kernels(workspace)),
+        ("gpu backend", gpu::backend(workspace)),
+        ("gpu program", gpu::program(workspace)),
+    ] {
         steps.run(name, &command.display(), || counted(&command))?;
     }
     Ok(())

@@ -8,6 +8,7 @@ use ruvllm::{EngineOptions, Isa, KvCalibration, KvPolicy, PressurePolicy};
 use ruvllm_models::quantize::Recipe;
 
 use super::values::{bytes, isa, kv_calibration, positive, recipe};
+use crate::device::DeviceArgs;
 
 /// The model of a command.
 #[derive(Debug, Args)]
@@ -33,6 +34,9 @@ pub(crate) struct ComputeArgs {
     pub(crate) isa: Option<Isa>,
 
     #[command(flatten)]
+    pub(crate) device: DeviceArgs,
+
+    #[command(flatten)]
     pub(crate) loading: LoadingArgs,
 
     /// Memory for keys and values, e.g. 512MiB [default: 4 contexts, as memory allows]
@@ -50,7 +54,7 @@ pub(crate) struct ComputeArgs {
 impl ComputeArgs {
     /// Engine options of these flags.
     pub(crate) fn options(&self, kv: Option<KvPolicy>) -> EngineOptions {
-        let Self { threads, isa, ref loading, kv_budget, pressure, ref calibration } = *self;
+        let Self { threads, isa, ref loading, kv_budget, pressure, ref calibration, .. } = *self;
         let kv_calibration = calibration.kv_calibration.clone();
         EngineOptions { threads, isa, kv, kv_calibration, kv_budget, pressure, ..loading.options() }
     }

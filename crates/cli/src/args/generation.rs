@@ -39,7 +39,7 @@ pub(crate) struct GenerationArgs {
     pub(crate) adapters: AdapterArgs,
 
     #[command(flatten)]
-    compute: ComputeArgs,
+    pub(crate) compute: ComputeArgs,
 
     #[command(flatten)]
     prefixes: PrefixArgs,

@@ -6,25 +6,30 @@ use clap::Args;
 use ruvllm::{BenchOptions, BenchResult, BenchTest, EngineOptions, Isa, KvPolicy, ProcessMemory, Spread};
 use serde::Serialize;
 
-use super::load;
 use crate::args::{self, AdapterArgs, CalibrationArgs, LoadingArgs, ModelArgs};
 use crate::cpu_time::process_cpu_time;
+use crate::device::{Defaults, DeviceArgs, GpuFacts};
 use crate::error::{Error, Result};
 use crate::output;
 use crate::progress::Progress;
 
 const HELP: &str = "\
-ppN computes a prompt of N tokens, tgN generates N tokens one by one (without sampling). Every run of one test is
-followed by one of the next, so that a slow spell of the machine meets all tests alike.
+ppN computes a prompt of N tokens, tgN generates N tokens one by one (without sampling), greedyN after one prompt token
+always takes the likeliest. Every run of one test is followed by one of the next, so that a slow spell of the machine
+meets all tests alike.
+
+With --device gpu each test has a run more, which is not counted; tg copies all logits to the host, as sampling needs
+them, greedy 4 bytes per token. Results there have 1 thread and no CPU time; -t has no effect.
 
 JSON: {results: [{test, threads, batch, depth, kv, runs, tokens_per_s: {median, min, max}, tokens_per_cpu_s:
-{median, min, max}}], load_ms, resident_bytes, anonymous_bytes}; tokens_per_cpu_s is tokens per second of this
+{median, min, max}}], load_ms, resident_bytes, anonymous_bytes, gpu: {adapter, weights_bytes, kv_bytes}}; tokens_per_cpu_s is tokens per second of this
 process's CPU time, times the threads, and means the same on a busy machine. Memory is that of the process after
 the runs; the anonymous part is what no file backs. What the system does not tell is absent.
 
 Examples:
   ruvllm bench
-  ruvllm bench --model model.gguf -p 512 -n 64 -t 1,2 --json";
+  ruvllm bench --model model.gguf -p 512 -n 64 -t 1,2 --json
+  ruvllm bench --model model.gguf --device gpu -p 512 -n 64 -g 64 -d 4096";
 
 /// Measure speed and memory
 #[derive(Debug, Args)]
@@ -37,6 +42,10 @@ pub(crate) struct BenchArgs {
     /// Numbers of tokens to generate; 0 = none
     #[arg(short = 'n', long = "n-gen", value_name = "N,..", default_value = "128", value_delimiter = ',', value_parser = args::count)]
     generate: Vec<usize>,
+
+    /// Numbers of tokens to generate greedily, chosen where logits are computed
+    #[arg(short = 'g', long = "n-greedy", value_name = "N,..", value_delimiter = ',', value_parser = args::count)]
+    greedy: Vec<usize>,
 
     /// Prompt tokens that are computed at once
     #[arg(short, long = "batch-size", value_name = "B", default_value = "512", value_parser = args::positive)]
@@ -69,6 +78,9 @@ pub(crate) struct BenchArgs {
     isa: Option<Isa>,
 
     #[command(flatten)]
+    device: DeviceArgs,
+
+    #[command(flatten)]
     adapters: AdapterArgs,
 
     #[command(flatten)]
@@ -87,6 +99,8 @@ struct Document {
     resident_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     anonymous_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gpu: Option<GpuFacts>,
 }
 
 /// One test with one number of threads.
@@ -136,20 +150,20 @@ pub(crate) fn run(args: &BenchArgs, json: bool) -> Result<()> {
     // The pool of the engine itself stays idle, so it need not be larger than one of the measured
     // ones.
     let threads = options.threads.first().copied();
-    let mut engine = load::engine(
-        &args.model,
-        EngineOptions {
-            threads,
-            isa: args.isa,
-            kv: Some(args.kv),
-            kv_calibration: args.calibration.kv_calibration.clone(),
-            kv_budget: args.kv_budget,
-            ..args.loading.options()
-        },
-    )?;
-    args.adapters.apply(&mut engine)?;
+    let engine_options = EngineOptions {
+        threads,
+        isa: args.isa,
+        kv: Some(args.kv),
+        kv_calibration: args.calibration.kv_calibration.clone(),
+        kv_budget: args.kv_budget,
+        ..args.loading.options()
+    };
+    let longest = options.tests.iter().map(|test| test.tokens()).max().unwrap_or_default();
+    let defaults =
+        Defaults { gpu_context: Some(options.depth.saturating_add(longest)), ..Defaults::default() };
+    let model = args.device.load(&args.model, &args.adapters, engine_options, defaults)?;
     let mut progress = Progress::steps("measuring");
-    let results = engine.bench(&options, &mut |done, total| {
+    let results = model.backend().bench(&options, &mut |done, total| {
         progress.update(done as u64, total as u64);
         ControlFlow::Continue(())
     })?;
@@ -157,9 +171,10 @@ pub(crate) fn run(args: &BenchArgs, json: bool) -> Result<()> {
     let memory = ProcessMemory::now();
     let document = Document {
         results: results.iter().map(ResultDocument::from).collect(),
-        load_ms: engine.load_time().as_secs_f64() * 1e3,
+        load_ms: model.load_time().as_secs_f64() * 1e3,
         resident_bytes: memory.resident_bytes,
         anonymous_bytes: memory.anonymous_bytes,
+        gpu: model.gpu().cloned(),
     };
     if json {
         return output::write_json(&document);
@@ -170,7 +185,8 @@ pub(crate) fn run(args: &BenchArgs, json: bool) -> Result<()> {
 fn options(args: &BenchArgs) -> Result<BenchOptions> {
     let prefill = args.prompt.iter().filter(|n| **n > 0).map(|n| BenchTest::Prefill(*n));
     let decode = args.generate.iter().filter(|n| **n > 0).map(|n| BenchTest::Decode(*n));
-    let tests: Vec<BenchTest> = prefill.chain(decode).collect();
+    let greedy = args.greedy.iter().filter(|n| **n > 0).map(|n| BenchTest::Greedy(*n));
+    let tests: Vec<BenchTest> = prefill.chain(decode).chain(greedy).collect();
     if tests.is_empty() {
         return Err(Error::NothingToMeasure);
     }
@@ -213,6 +229,10 @@ fn human(document: &Document) -> String {
     }
     if let Some(anonymous) = document.anonymous_bytes {
         footer.push_str(&format!(", of which {} are backed by no file", output::bytes(anonymous)));
+    }
+    if let Some(gpu) = &document.gpu {
+        let (weights, kv) = (output::bytes(gpu.weights_bytes), output::bytes(gpu.kv_bytes));
+        footer.push_str(&format!("\n{}, {weights} of weights, {kv} of keys and values", gpu.adapter));
     }
     format!("{}\n{footer}\n", output::table(&rows, &[1, 2, 3, 5, 6, 7, 8]))
 }

@@ -7,6 +7,7 @@ use ruvllm_kernels::{Isa, Kernels};
 use ruvllm_models::ModelConfig;
 use serde::Serialize;
 
+use super::gpu_report::{self, GpuReportArgs};
 use crate::args::{self, CalibrationArgs, ModelArgs};
 use crate::commands::load;
 use crate::default_model::{MODEL_VARIABLE, ModelChoice};
@@ -24,10 +25,17 @@ parameters, weights_bytes, context}, plan: {threads, context, kv, kv_budget: {va
 sequence_bytes, slack_bytes, warnings}}; what the system does not tell is absent. sequence_bytes is what keys and
 values of a full context take, slack_bytes what is added for pages that are not full.
 
+--gpu (a build with the feature `gpu`) reports on the GPUs instead; --device gpu:N chooses one of them for --self-test
+and --dump-kernels. JSON: {version, platform, adapters: [{index, name, backend, kind, driver, f16, subgroup, timestamps,
+cooperative, max_buffer_bytes, workgroup_bytes, max_threads}], used, reason, self_test: {adapter, passed, kernels,
+seconds, checks: [{name, passed, worst, shape, shapes}]}, dumped: {folder, kernels}}. The interface does not tell how
+much memory a GPU has.
+
 Examples:
   ruvllm doctor
   ruvllm doctor --model model.gguf --json
-  ruvllm doctor --model model.gguf --context 32768 --kv tiered";
+  ruvllm doctor --model model.gguf --context 32768 --kv tiered
+  ruvllm doctor --gpu --self-test";
 
 /// CPU features, as the kernel names them, that matter to language models.
 const RELEVANT_FEATURES: [&str; 19] = [
@@ -76,6 +84,9 @@ pub(crate) struct DoctorArgs {
 
     #[command(flatten)]
     calibration: CalibrationArgs,
+
+    #[command(flatten)]
+    gpu: GpuReportArgs,
 }
 
 /// The JSON document, and the facts of the human form.
@@ -186,6 +197,9 @@ impl PlanDocument {
 }
 
 pub(crate) fn run(args: &DoctorArgs, json: bool) -> Result<()> {
+    if args.gpu.is_asked_for() {
+        return gpu_report::run(&args.gpu, &args.model, args.context, json);
+    }
     let document = examine(args)?;
     if json {
         return output::write_json(&document);
@@ -314,6 +328,7 @@ fn human(document: &Document) -> String {
             "another instruction set: the same results, slower",
         ),
         (format!("{MODEL_VARIABLE}=FILE, --model FILE"), "another model"),
+        (gpu_report::WAYS.0.to_owned(), gpu_report::WAYS.1),
     ];
     let ways = output::table(&ways.map(|(way, effect)| vec![format!("  {way}"), effect.to_owned()]), &[]);
     format!(

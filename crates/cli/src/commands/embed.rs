@@ -81,6 +81,7 @@ impl<'a> From<&'a Embedding> for EmbeddingDocument<'a> {
 }
 
 pub(crate) fn run(args: &EmbedArgs, json: bool) -> Result<()> {
+    args.compute.device.cpu_only("embed")?;
     let texts = texts(args)?;
     let embedder = load::embedder(&args.model, args.compute.options(None))?;
     let request = EmbeddingRequest {

@@ -37,6 +37,10 @@ only what --kv-budget has no room for is written; what earlier runs have written
 A folder that others may write to is refused without --prefix-key. With it, only files that carry a tag of the key are
 used. `(umask 077; head -c 32 /dev/urandom > FILE)` makes a key; all who share the folder get a copy.
 
+With --device gpu (a build with the feature `gpu`) a GPU computes: its tokens may differ from the CPU's where two are
+about equally likely. --threads and --isa have no effect on it; flags that it does not have are refused. With --device
+auto the CPU computes what no GPU here can, and standard error says why.
+
 Ctrl-C stops the generation; what was generated stays, and the exit code is 130. A second Ctrl-C ends the program
 at once.";
 
@@ -134,20 +138,19 @@ impl From<Timings> for GenerationTimings {
 
 pub(crate) fn run(args: &GenerateArgs, json: bool) -> Result<ExitCode> {
     let request = request(args)?;
-    let mut engine = load::generator(&args.generation)?;
-    args.generation.adapters.apply(&mut engine)?;
+    let model = load::generator(&args.generation)?;
     let cancel = signal::cancel_on_interrupt();
     let mut sink = if json { TextSink::nowhere() } else { TextSink::stdout() };
-    let completion = engine.generate_with(&request, &cancel, &mut |text| sink.push(text))?;
+    let completion = model.backend().generate_with(&request, &cancel, &mut |text| sink.push(text))?;
     let reader = sink.finish()?;
-    let load_ms = engine.load_time().as_secs_f64() * 1e3;
+    let load_ms = model.load_time().as_secs_f64() * 1e3;
     if json {
         let drawn = args.generation.sampling.temperature > 0.0;
         output::write_json(&document(&completion, load_ms, drawn))?;
     } else if reader == Reader::Listening {
-        report(&completion, load_ms);
+        report(&completion, load_ms, model.gpu().map(|gpu| gpu.adapter.as_str()));
     }
-    load::finish_prefixes(&engine);
+    model.finish();
     let interrupted = completion.finish_reason == FinishReason::Cancelled && reader == Reader::Listening;
     Ok(if interrupted { signal::exit_code() } else { ExitCode::SUCCESS })
 }
@@ -200,12 +203,13 @@ fn document(completion: &Completion, load_ms: f64, drawn: bool) -> Document<'_> 
 }
 
 /// A line about the speed for a person at a terminal.
-fn report(completion: &Completion, load_ms: f64) {
+fn report(completion: &Completion, load_ms: f64, gpu: Option<&str>) {
     let mut stderr = io::stderr().lock();
     if !stderr.is_terminal() {
         return;
     }
     let mut parts = vec![format!("loaded in {load_ms:.0} ms")];
+    parts.extend(gpu.map(str::to_owned));
     if let Some(speed) = completion.timings.prefill_tok_s {
         let computed = completion.prompt_tokens - completion.cached_tokens;
         parts.push(format!("{computed} of {} prompt tokens at {speed:.1}/s", completion.prompt_tokens));

@@ -3,13 +3,14 @@
 
 use std::path::{Path, PathBuf};
 
-use ruvllm::{Embedder, Engine, EngineOptions, TokenId};
+use ruvllm::{Embedder, Engine, EngineOptions, InferenceBackend, TokenId};
 use ruvllm_models::folder_chat_template;
 use ruvllm_text::chat::ChatTemplate;
 use ruvllm_text::tokenizer::{EncodeOptions, Tokenizer};
 
 use crate::args::{GenerationArgs, ModelArgs};
 use crate::default_model::ModelChoice;
+use crate::device::{Defaults, Loaded};
 use crate::error::{Error, Result};
 use crate::progress::Progress;
 use crate::{output, plan_text};
@@ -30,16 +31,16 @@ pub(crate) fn engine(model: &ModelArgs, options: EngineOptions) -> Result<Engine
     Ok(engine)
 }
 
-/// Loads the model of a command that generates text; otherwise as [`engine`].
+/// Loads the model of a command that generates text on its device, with its adapters.
 ///
 /// # Errors
-/// As [`engine`], and more context than the model was made for.
-pub(crate) fn generator(args: &GenerationArgs) -> Result<Engine> {
+/// As [`DeviceArgs::load`](crate::device::DeviceArgs::load), and more context than the model was made for.
+pub(crate) fn generator(args: &GenerationArgs) -> Result<Loaded> {
     let options = args.options()?;
     let context = options.context;
-    let engine = engine(&args.model, options)?;
-    check_context(context, engine.config().context_length)?;
-    Ok(engine)
+    let model = args.compute.device.load(&args.model, &args.adapters, options, Defaults::default())?;
+    check_context(context, model.backend().config().context_length)?;
+    Ok(model)
 }
 
 /// Refuses more context than the model was made for.
@@ -136,9 +137,10 @@ fn tokenizer_json(choice: &ModelChoice) -> Option<PathBuf> {
 ///
 /// # Errors
 /// A text that the tokenizer refuses.
-pub(crate) fn encode_plain(engine: &Engine, text: &str) -> Result<Vec<TokenId>> {
+pub(crate) fn encode_plain(model: &dyn InferenceBackend, text: &str) -> Result<Vec<TokenId>> {
     let options = EncodeOptions { add_special: false, parse_special: true };
-    engine
+    model
+        .codec()
         .tokenizer()
         .encode(text, options)
         .map_err(|source| Error::Tokens { what: "cannot tokenize the text", source })

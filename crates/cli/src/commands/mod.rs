@@ -9,6 +9,7 @@ pub(crate) mod doctor;
 pub(crate) mod embed;
 pub(crate) mod eval;
 pub(crate) mod generate;
+mod gpu_report;
 pub(crate) mod inspect;
 pub(crate) mod load;
 pub(crate) mod quantize;

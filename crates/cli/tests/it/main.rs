@@ -7,6 +7,7 @@ mod calibrate_kv;
 mod chat;
 mod chat_terminal;
 mod convert;
+mod device;
 mod doctor;
 mod embed;
 mod eval;

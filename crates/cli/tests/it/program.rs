@@ -13,6 +13,10 @@ pub(crate) fn command(arguments: &[&str]) -> Command {
     // A store that does not exist, instead of that of whoever runs the tests.
     let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("no-store");
     command.args(arguments).env_remove("RUVLLM_MODEL").env("RUVLLM_HOME", home).stdin(Stdio::null());
+    // Without it Vulkan drivers write to standard error, which is to be empty.
+    if std::env::var_os("XDG_RUNTIME_DIR").is_none() {
+        command.env("XDG_RUNTIME_DIR", env!("CARGO_TARGET_TMPDIR"));
+    }
     command
 }
 

@@ -20,8 +20,6 @@ pub(crate) struct Args {
     pub(crate) prompt: usize,
     pub(crate) tokens: usize,
     pub(crate) check: bool,
-    /// Also compares both with the engine on the same weights in F32.
-    pub(crate) exact: bool,
     /// Threads of the engine.
     pub(crate) threads: Option<usize>,
     pub(crate) json: Option<PathBuf>,
@@ -39,7 +37,6 @@ impl Args {
             prompt: 512,
             tokens: 64,
             check: true,
-            exact: false,
             threads: None,
             json: None,
         };
@@ -55,7 +52,6 @@ impl Args {
                 "--prompt" => args.prompt = value()?.parse::<usize>()?.max(1),
                 "--tokens" => args.tokens = value()?.parse::<usize>()?.max(2),
                 "--no-check" => args.check = false,
-                "--exact" => args.exact = true,
                 "--threads" => args.threads = Some(value()?.parse()?),
                 "--json" => args.json = Some(value()?.into()),
                 other if other.starts_with('-') => return Err(format!("unknown option {other}").into()),

@@ -2,12 +2,13 @@
 //!
 //! ```text
 //! gpu-run MODEL.gguf [--adapter INDEX|NAME] [--software] [--context N] [--depth N]
-//!         [--runs N] [--prompt N] [--tokens N] [--no-check] [--exact] [--threads N] [--json FILE]
+//!         [--runs N] [--prompt N] [--tokens N] [--no-check] [--threads N] [--json FILE]
 //! ```
-//! Prints the largest difference of logits and the greedy tokens beside the engine's, then figures
-//! of load, prefill (pp512) and decode (tg64, at depth 0 and `--depth`) as JSON. `--exact` compares
-//! both with the engine on the same weights in F32, whose products do not round activations. Needs
-//! no other files.
+//! Compares logits of the GPU and of the engine with those of the engine on the same weights in F32
+//! (4 bytes of memory per weight), whose products do not round activations: the GPU's error may be
+//! twice the engine's own. Then greedy tokens beside the engine's, and figures of load, prefill
+//! (pp512) and decode (tg64, at depth 0 and `--depth`) as JSON. Needs no other files; `ruvllm bench
+//! --device gpu` measures the same.
 
 mod args;
 mod check;

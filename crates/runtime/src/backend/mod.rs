@@ -12,20 +12,27 @@
 
 #[cfg(feature = "candle")]
 pub(crate) mod candle;
+pub(crate) mod conversation;
 #[cfg(feature = "gpu")]
 pub(crate) mod gpu;
+mod measure;
 pub(crate) mod sequence;
 
 use std::ops::ControlFlow;
 
 use ruvllm_kernels::Kernels;
+use ruvllm_kernels::attention::KvFormat;
+use ruvllm_kv_cache::KvPolicy;
 use ruvllm_models::ModelConfig;
+use ruvllm_text::TokenId;
 
 use self::sequence::BackendSession;
+use crate::benchmark::{BenchOptions, BenchResult};
 use crate::cancel::CancelToken;
 use crate::codec::TextCodec;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::evaluate::Perplexity;
 use crate::generate::{Facts, Generation, Prepared};
 use crate::request::{Completion, GenerateRequest};
 use crate::session::Session;
@@ -87,22 +94,74 @@ pub trait InferenceBackend: Send + Sync {
         cancel: &CancelToken,
         on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Completion> {
-        if request.adapter.is_some() {
-            return Err(Error::AdapterBackend { backend: self.name().to_owned() });
-        }
-        let facts = Facts {
-            codec: self.codec(),
-            kernels: Kernels::detect().map_err(Error::Compute)?,
-            context: self.context_length(),
-            model_context: self.config().context_length,
-            prefill_chunk: self.prefill_chunk(),
-        };
-        let prepared = Prepared::new(facts, request, cancel)?;
+        let prepared = prepare(self, request, cancel)?;
         let mut session = self.session(prepared.capacity())?;
         let mut generation = Generation::new(prepared, Vec::new());
         let reason = generation.run(&mut *session, cancel, on_text)?;
         Ok(generation.complete(reason, &*session).0)
     }
+
+    /// Storage policy of keys and values. Default: F32.
+    fn kv_policy(&self) -> KvPolicy {
+        KvPolicy::from(KvFormat::F32)
+    }
+
+    /// Perplexity of a text given as token ids: see [`Engine::perplexity`]. Unless the backend has
+    /// its own way, tokens are computed one at a time, as in decode.
+    ///
+    /// # Errors
+    /// As [`Engine::perplexity`], and what the backend's sessions report.
+    fn perplexity(
+        &self,
+        tokens: &[TokenId],
+        context: usize,
+        limit: Option<usize>,
+        progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
+    ) -> Result<Perplexity> {
+        measure::perplexity(self, tokens, (context, limit), progress)
+    }
+
+    /// Logits at `positions` of a sequence of tokens: see [`Engine::logits`]. Unless the backend
+    /// has its own way, tokens up to a position are computed as a prompt, one alone as in decode.
+    ///
+    /// # Errors
+    /// As [`Engine::logits`], and what the backend's sessions report.
+    fn logits(&self, tokens: &[TokenId], positions: &[usize]) -> Result<Vec<f32>> {
+        measure::logits(self, tokens, positions)
+    }
+
+    /// Measures the speed of the model: see [`Engine::bench`]. Unless the backend has its own way,
+    /// one uncounted run of each test goes first, the whole depth is computed, the numbers of
+    /// threads have no effect, and results have one thread and no CPU time.
+    ///
+    /// # Errors
+    /// As [`Engine::bench`], and what the backend's sessions report.
+    fn bench(
+        &self,
+        options: &BenchOptions,
+        progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
+    ) -> Result<Vec<BenchResult>> {
+        measure::bench(self, options, progress)
+    }
+}
+
+/// Checks a request to a backend without adapters and encodes its prompt.
+fn prepare<'r, B: InferenceBackend + ?Sized>(
+    backend: &'r B,
+    request: &'r GenerateRequest,
+    cancel: &CancelToken,
+) -> Result<Prepared<'r>> {
+    if request.adapter.is_some() {
+        return Err(Error::AdapterBackend { backend: backend.name().to_owned() });
+    }
+    let facts = Facts {
+        codec: backend.codec(),
+        kernels: Kernels::detect().map_err(Error::Compute)?,
+        context: backend.context_length(),
+        model_context: backend.config().context_length,
+        prefill_chunk: backend.prefill_chunk(),
+    };
+    Prepared::new(facts, request, cancel)
 }
 
 /// Sequences of the engine count for no tenant but the engine itself and begin with the prefixes
@@ -139,5 +198,31 @@ impl InferenceBackend for Engine {
         on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Completion> {
         Engine::generate_with(self, request, cancel, on_text)
+    }
+
+    fn kv_policy(&self) -> KvPolicy {
+        *Engine::kv_policy(self)
+    }
+
+    fn perplexity(
+        &self,
+        tokens: &[TokenId],
+        context: usize,
+        limit: Option<usize>,
+        progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
+    ) -> Result<Perplexity> {
+        Engine::perplexity(self, tokens, context, limit, progress)
+    }
+
+    fn logits(&self, tokens: &[TokenId], positions: &[usize]) -> Result<Vec<f32>> {
+        Engine::logits(self, tokens, positions)
+    }
+
+    fn bench(
+        &self,
+        options: &BenchOptions,
+        progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
+    ) -> Result<Vec<BenchResult>> {
+        Engine::bench(self, options, progress)
     }
 }

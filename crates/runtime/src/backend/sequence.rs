@@ -68,6 +68,34 @@ pub trait BackendSession: Send {
             rest = later;
         }
     }
+
+    /// Appends `prompt`, at least one token, then decodes greedily up to `n` tokens, which are
+    /// passed to `on_token` in their order; `Break` ends it. The sequence then ends before the last
+    /// token that was passed.
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward).
+    fn greedy(
+        &mut self,
+        prompt: &[TokenId],
+        n: usize,
+        on_token: &mut dyn FnMut(TokenId) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let mut token = largest(self.forward(prompt)?);
+        for step in 1..=n {
+            if on_token(token).is_break() || step == n {
+                break;
+            }
+            token = largest(self.forward(&[token])?);
+        }
+        Ok(())
+    }
+}
+
+/// Index of the largest logit, the first among equals.
+fn largest(logits: &[f32]) -> TokenId {
+    let best = (0..logits.len()).fold(0, |best, i| if logits[i] > logits[best] { i } else { best });
+    best as TokenId
 }
 
 /// Length of the common prefix of `present` and `prompt`, whose last token is left out.

@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 
 pub use passkey::{PasskeyOptions, PasskeyResult};
 pub use perplexity::Perplexity;
+pub(crate) use perplexity::check_window;
 
 /// Bytes of logits that a measurement may hold: with a vocabulary of 128 k ids, all rows of a
 /// 512-token chunk would be a quarter of a gigabyte.
@@ -58,7 +59,7 @@ impl Engine {
 }
 
 /// `ln(sum(exp(x)))` in f64, without overflow.
-fn log_sum_exp(row: &[f32]) -> f64 {
+pub(crate) fn log_sum_exp(row: &[f32]) -> f64 {
     let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     if !max.is_finite() {
         return f64::from(max);

@@ -46,13 +46,7 @@ impl Engine {
         limit: Option<usize>,
         progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
     ) -> Result<Perplexity> {
-        let tokens = &tokens[..tokens.len().min(limit.unwrap_or(usize::MAX))];
-        if context < 2 {
-            return Err(Error::WindowTooShort { context });
-        }
-        if tokens.len() < context {
-            return Err(Error::TextTooShort { tokens: tokens.len(), context });
-        }
+        let tokens = check_window(tokens, context, limit)?;
         self.check_context("a perplexity window", context)?;
         self.check_tokens(tokens)?;
 
@@ -80,4 +74,16 @@ impl Engine {
         let kv_bytes_per_token = session.kv_bytes() as f64 / session.len() as f64;
         Ok(Perplexity { perplexity: nll.exp(), nll, tokens: scored, kv_bytes_per_token })
     }
+}
+
+/// The first `limit` of `tokens`, which fill a window of `context`.
+pub(crate) fn check_window(tokens: &[TokenId], context: usize, limit: Option<usize>) -> Result<&[TokenId]> {
+    let tokens = &tokens[..tokens.len().min(limit.unwrap_or(usize::MAX))];
+    if context < 2 {
+        return Err(Error::WindowTooShort { context });
+    }
+    if tokens.len() < context {
+        return Err(Error::TextTooShort { tokens: tokens.len(), context });
+    }
+    Ok(tokens)
 }

@@ -10,7 +10,8 @@ use crate::output;
 
 /// Adapters by name.
 pub(super) struct Adapters<'e> {
-    engine: &'e Engine,
+    /// `None`: another device, which has no adapters.
+    engine: Option<&'e Engine>,
     known: Vec<NamedAdapter>,
     /// Adapters in use, with their present scales.
     used: Vec<NamedAdapter>,
@@ -22,7 +23,7 @@ impl<'e> Adapters<'e> {
     ///
     /// # Errors
     /// An adapter that cannot be read or is for another model.
-    pub(super) fn new(engine: &'e Engine, known: Vec<NamedAdapter>) -> Result<Self> {
+    pub(super) fn new(engine: Option<&'e Engine>, known: Vec<NamedAdapter>) -> Result<Self> {
         let mut adapters = Self { engine, known: known.clone(), used: Vec::new(), loaded: None };
         adapters.change(known)?;
         Ok(adapters)
@@ -69,7 +70,11 @@ impl<'e> Adapters<'e> {
 
     fn change(&mut self, used: Vec<NamedAdapter>) -> Result<()> {
         let sources: Vec<_> = used.iter().map(|adapter| adapter.source.clone()).collect();
-        self.loaded = if sources.is_empty() { None } else { Some(self.engine.load_adapter(&sources)?) };
+        self.loaded = match self.engine {
+            _ if sources.is_empty() => None,
+            Some(engine) => Some(engine.load_adapter(&sources)?),
+            None => return Err(ruvllm::Error::AdapterBackend { backend: "gpu".to_owned() }.into()),
+        };
         self.used = used;
         Ok(())
     }

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use ruvllm::{CancelToken, Completion, Conversation, Engine, FinishReason, GenerateRequest, Message, Prompt};
+use ruvllm::{CancelToken, Completion, FinishReason, GenerateRequest, Message, Prompt};
 use serde::Serialize;
 
 use super::adapters::Adapters;
@@ -12,13 +12,14 @@ use super::settings::{SavedSettings, Settings};
 use super::transcript::Transcript;
 use super::window::{Room, oldest_sent};
 use crate::commands::generate::GenerationTimings;
+use crate::device::{Loaded, Talk};
 use crate::error::{Error, Result};
 use crate::output;
 
 /// Messages, settings, and the sequence that keeps what was computed for them.
 pub(super) struct Dialogue<'e> {
-    engine: &'e Engine,
-    conversation: Conversation<'e>,
+    model: &'e Loaded,
+    conversation: Talk<'e>,
     transcript: Transcript,
     pub(super) settings: Settings,
     pub(super) adapters: Adapters<'e>,
@@ -94,14 +95,14 @@ impl From<&Turn> for TurnDocument {
 
 impl<'e> Dialogue<'e> {
     pub(super) fn new(
-        engine: &'e Engine,
+        model: &'e Loaded,
         system: Option<&str>,
         settings: Settings,
         adapters: Adapters<'e>,
     ) -> Self {
         let transcript = Transcript::new(system.map(Message::system).into_iter().collect());
-        let conversation = engine.conversation();
-        Self { engine, conversation, transcript, settings, adapters, turns: Vec::new() }
+        let conversation = model.conversation();
+        Self { model, conversation, transcript, settings, adapters, turns: Vec::new() }
     }
 
     /// Generates the answer to a question, streamed to `on_text`.
@@ -148,11 +149,12 @@ impl<'e> Dialogue<'e> {
         cancel: &CancelToken,
         on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<(Completion, usize)> {
-        let room = Room { context: self.engine.context_length(), answer: self.settings.max_tokens };
+        let backend = self.model.backend();
+        let room = Room { context: backend.context_length(), answer: self.settings.max_tokens };
         let turns = self.transcript.later_turns();
         let before = self.transcript.oldest();
         let oldest = oldest_sent(room, before, &turns, &mut |first| {
-            self.engine.encode_prompt_until(&self.prompt(first), cancel).map(|tokens| tokens.len())
+            backend.codec().encode_prompt_until(&self.prompt(first), cancel).map(|tokens| tokens.len())
         })?;
         let request = GenerateRequest {
             max_tokens: Some(self.settings.max_tokens),
@@ -161,7 +163,7 @@ impl<'e> Dialogue<'e> {
             adapter: self.adapters.loaded(),
             ..GenerateRequest::new(self.prompt(oldest))
         };
-        let completion = self.conversation.generate_with(&request, cancel, on_text)?;
+        let completion = self.conversation.generate(&request, cancel, on_text)?;
         self.transcript.forget_before(oldest);
         Ok((completion, oldest - before))
     }
@@ -238,9 +240,9 @@ impl<'e> Dialogue<'e> {
         text.push_str(&format!(
             "context: {} of {} tokens, {} of keys and values as {}; {} messages, {forgotten} of them no longer sent\n",
             self.conversation.len(),
-            self.engine.context_length(),
+            self.model.backend().context_length(),
             output::bytes(self.conversation.kv_bytes() as u64),
-            self.engine.kv_policy(),
+            self.model.backend().kv_policy(),
             self.transcript.messages().len(),
         ));
         text
@@ -251,8 +253,8 @@ impl<'e> Dialogue<'e> {
     /// # Errors
     /// If it cannot be written.
     pub(super) fn write_json(&self) -> Result<()> {
-        let Self { transcript, settings, turns, engine, .. } = self;
-        let load_ms = engine.load_time().as_secs_f64() * 1e3;
+        let Self { transcript, settings, turns, model, .. } = self;
+        let load_ms = model.load_time().as_secs_f64() * 1e3;
         let turns = turns.iter().map(TurnDocument::from).collect();
         output::write_json(&Document {
             messages: transcript.messages(),

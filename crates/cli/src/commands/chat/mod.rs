@@ -74,30 +74,31 @@ pub(crate) struct ChatArgs {
 }
 
 pub(crate) fn run(args: &ChatArgs, json: bool) -> Result<ExitCode> {
-    let engine = load::generator(&args.generation)?;
+    let model = load::generator(&args.generation)?;
+    let context = model.backend().context_length();
     // Without a template nothing can be said: better now than after the first message.
-    engine.chat_template()?;
+    model.backend().codec().chat_template()?;
     let settings = Settings {
         sampling: args.generation.sampling.params(),
-        max_tokens: args.max_tokens.0.unwrap_or_else(|| engine.context_length()),
+        max_tokens: args.max_tokens.0.unwrap_or(context),
         stop: args.generation.stop.clone(),
     };
     let by_hand = !json && io::stdin().is_terminal() && io::stdout().is_terminal();
     // By hand two presses are easily too many, and would lose the conversation.
     let interrupts = if by_hand { Interrupts::install(3, false) } else { Interrupts::install(2, true) };
-    let adapters = Adapters::new(&engine, args.generation.adapters.adapters.clone())?;
-    let dialogue = Dialogue::new(&engine, args.system.as_deref(), settings, adapters);
+    let adapters = Adapters::new(model.engine(), args.generation.adapters.adapters.clone())?;
+    let dialogue = Dialogue::new(&model, args.system.as_deref(), settings, adapters);
     let mut chat = Chat { dialogue, interrupts };
     let result = if by_hand {
         output::note(&format!(
             "{} with a context of {} tokens; /help lists the commands, Ctrl-D leaves",
             ModelChoice::new(args.generation.model.model.as_deref()).name(),
-            engine.context_length()
+            context
         ));
         terminal::run(&mut chat, !args.no_history)
     } else {
         script::run(&mut chat, json)
     };
-    load::finish_prefixes(&engine);
+    model.finish();
     result
 }

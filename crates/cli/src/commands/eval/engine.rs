@@ -2,16 +2,26 @@
 
 use clap::Args;
 use ruvllm::{Engine, KvPolicy};
+use ruvllm_kernels::attention::KvFormat;
 
 use crate::args::{AdapterArgs, ComputeArgs, KV_HELP, ModelArgs, kv_policy};
 use crate::commands::load;
+use crate::device::{Defaults, Loaded};
 use crate::error::Result;
+
+/// Keys and values on the CPU unless others are asked for.
+const EXACT: KvFormat = KvFormat::F32;
 
 /// The engine that is measured. Keys and values are exact unless others are asked for.
 #[derive(Debug, Args)]
 pub(crate) struct EngineArgs {
-    #[arg(long, value_name = "POLICY", help = KV_HELP, default_value = "f32", value_parser = kv_policy)]
-    kv: KvPolicy,
+    #[arg(
+        long,
+        value_name = "POLICY",
+        help = format!("{KV_HELP}\n[default: f32; f16 on a GPU]"),
+        value_parser = kv_policy
+    )]
+    kv: Option<KvPolicy>,
 
     #[command(flatten)]
     model: ModelArgs,
@@ -24,8 +34,17 @@ pub(crate) struct EngineArgs {
 }
 
 impl EngineArgs {
-    pub(super) fn load(&self) -> Result<Engine> {
-        let mut engine = load::engine(&self.model, self.compute.options(Some(self.kv)))?;
+    /// The model on its device, for sequences of `context` tokens.
+    pub(super) fn load(&self, context: usize) -> Result<Loaded> {
+        let defaults = Defaults { gpu_context: Some(context), cpu_kv: Some(EXACT.into()) };
+        self.compute.device.load(&self.model, &self.adapters, self.compute.options(self.kv), defaults)
+    }
+
+    /// The engine, for the measurement that `command` makes on the CPU alone.
+    pub(super) fn load_engine(&self, command: &'static str) -> Result<Engine> {
+        self.compute.device.cpu_only(command)?;
+        let kv = self.kv.unwrap_or(EXACT.into());
+        let mut engine = load::engine(&self.model, self.compute.options(Some(kv)))?;
         self.adapters.apply(&mut engine)?;
         Ok(engine)
     }

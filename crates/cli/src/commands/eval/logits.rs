@@ -65,9 +65,9 @@ pub(crate) fn run(args: &LogitsArgs, json: bool) -> Result<()> {
     let tokens = input::file_tokens(&args.tokens)?;
     check(args, tokens.len())?;
     let positions = args.positions.clone().unwrap_or_else(|| (0..tokens.len()).collect());
-    let engine = args.engine.load()?;
-    let logits = engine.logits(&tokens, &positions)?;
-    let vocab_size = engine.config().vocab_size;
+    let model = args.engine.load(tokens.len())?;
+    let logits = model.backend().logits(&tokens, &positions)?;
+    let vocab_size = model.backend().config().vocab_size;
     let document = tensor_file(&logits, [positions.len(), vocab_size])
         .map_err(|source| Error::WriteFile { path: args.out.clone(), source })?;
     destination.write(&document, Readers::Umask)?;

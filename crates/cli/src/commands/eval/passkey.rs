@@ -89,7 +89,7 @@ struct DepthDocument {
 
 pub(crate) fn run(args: &PasskeyArgs, json: bool) -> Result<()> {
     let text = input::file_text(&args.file)?;
-    let engine = args.engine.load()?;
+    let engine = args.engine.load_engine("eval passkey")?;
     let tokens = load::encode_plain(&engine, &text)?;
     let mut results = Vec::new();
     for &context in &args.context {

@@ -22,6 +22,7 @@ left out.
 JSON: {perplexity, nll, tokens, kv_bytes_per_token}; nll is the mean of -ln p over the scored tokens, perplexity is
 exp(nll), tokens is the number of scored tokens, and the last field tells the size of keys and values at the end of a
 window. With a tiered --kv the text is computed a block at a time, so that each token sees what generating it would.
+With --device gpu tokens are computed one by one.
 
 Examples:
   ruvllm eval perplexity --file validation.txt --context 512
@@ -58,10 +59,10 @@ struct Document {
 
 pub(crate) fn run(args: &PerplexityArgs, json: bool) -> Result<()> {
     let text = input::file_text(&args.file)?;
-    let engine = args.engine.load()?;
-    let tokens = load::encode_plain(&engine, &text)?;
+    let model = args.engine.load(args.context)?;
+    let tokens = load::encode_plain(model.backend(), &text)?;
     let mut progress = Progress::tokens("scoring");
-    let result = engine.perplexity(&tokens, args.context, args.limit, &mut |done, total| {
+    let result = model.backend().perplexity(&tokens, args.context, args.limit, &mut |done, total| {
         progress.update(done as u64, total as u64);
         ControlFlow::Continue(())
     })?;

@@ -179,6 +179,24 @@ impl Passes {
         Ok(pass)
     }
 
+    /// Prepares the passes of short and long prompts, in a short context and in one of `capacity`
+    /// tokens.
+    pub(super) fn prepare_sizes(
+        &mut self,
+        executor: &Executor,
+        place: &Place<'_>,
+        capacity: usize,
+    ) -> Result<()> {
+        for tokens in [1, capacity] {
+            for prompt in [1, 32, 64, MAX_ROWS as usize] {
+                let (rows, _) = self.prefill_rows(executor, tokens - 1, prompt);
+                self.pass(executor, place, Phase::Prefill, rows, tokens)?;
+            }
+            self.pass(executor, place, Phase::Decode, 1, tokens)?;
+        }
+        Ok(())
+    }
+
     /// The prepared pass of a size, with the blocks of the sequence in its table.
     fn pass(
         &mut self,

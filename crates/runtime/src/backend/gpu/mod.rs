@@ -13,6 +13,7 @@ mod executor;
 mod launches;
 mod pool;
 mod refusal;
+mod report;
 mod rows;
 mod session;
 mod weights;
@@ -21,12 +22,20 @@ use std::fmt;
 use std::path::PathBuf;
 
 use gguf_rs_lite::FileMemory;
+pub use ruvllm_gpu::self_test::Check as GpuCheck;
+pub use ruvllm_gpu::{
+    AdapterInfo as GpuAdapter, AdapterKind as GpuAdapterKind, MatrixShape as GpuMatrixShape,
+    adapters as gpu_adapters,
+};
 use ruvllm_gpu::{Gpu, Selection};
+use ruvllm_kernels::attention::KvFormat;
+use ruvllm_kv_cache::KvPolicy;
 use ruvllm_models::{Model, ModelConfig};
 
 use self::executor::Executor;
 use self::pool::{Angles, KvPool};
 use self::refusal::{NAME, Refusal};
+pub use self::report::{GpuKernel, GpuSelfTest, gpu_choose, gpu_self_test};
 pub use self::session::GpuSession;
 use self::weights::DeviceWeights;
 use super::{BackendSession, InferenceBackend};
@@ -103,7 +112,8 @@ impl GpuBackend {
     /// # Errors
     /// [`Error::Open`], [`Error::Load`], [`Error::Tokenizer`] and [`Error::VocabularyMismatch`] as
     /// [`Engine::load`](crate::Engine::load) has them; [`Error::UnsupportedByBackend`] for tensors,
-    /// sizes and contexts that the kernels do not have; [`Error::InvalidOption`];
+    /// sizes and contexts that the kernels do not have; [`Error::ContextTooLong`];
+    /// [`Error::InvalidOption`];
     /// [`Error::Backend`] without an adapter or memory, and if the device fails.
     pub fn load(source: &ModelSource, options: &GpuOptions) -> Result<Self> {
         let at_least_1 = [
@@ -193,6 +203,11 @@ impl InferenceBackend for GpuBackend {
     fn prefill_chunk(&self) -> usize {
         self.prefill_chunk
     }
+
+    /// F16.
+    fn kv_policy(&self) -> KvPolicy {
+        KvPolicy::from(KvFormat::F16)
+    }
 }
 
 /// The shape of the model and where it runs.
@@ -206,7 +221,7 @@ impl fmt::Debug for GpuBackend {
     }
 }
 
-fn open(options: &GpuOptions) -> Result<Gpu, Refusal> {
+fn selection(options: &GpuOptions) -> Selection {
     use ruvllm_gpu::AdapterChoice;
     let adapter = match &options.adapter {
         None => AdapterChoice::Best,
@@ -215,8 +230,11 @@ fn open(options: &GpuOptions) -> Result<Gpu, Refusal> {
             Err(_) => AdapterChoice::Name(text.clone()),
         },
     };
-    let selection = Selection { adapter, software: options.software };
-    Gpu::open(&selection, options.budget.unwrap_or(u64::MAX))
+    Selection { adapter, software: options.software }
+}
+
+fn open(options: &GpuOptions) -> Result<Gpu, Refusal> {
+    Gpu::open(&selection(options), options.budget.unwrap_or(u64::MAX))
         .map_err(|source| Refusal::Gpu { action: "open a GPU".into(), source })
 }
 

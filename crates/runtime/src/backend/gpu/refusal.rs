@@ -22,6 +22,9 @@ pub(super) enum Refusal {
     /// A size or a switch of the family that no kernel has.
     #[error("{0}")]
     Unsupported(String),
+    /// More context was asked for than the model has.
+    #[error("its context has {model_context} tokens and {wanted} were asked for")]
+    Context { wanted: usize, model_context: usize },
     /// The device failed.
     #[error("could not {action}")]
     Gpu { action: String, source: ruvllm_gpu::Error },
@@ -33,6 +36,9 @@ impl Refusal {
         match self {
             Self::Gpu { action, source } => {
                 Error::Backend { backend: NAME.to_owned(), action, source: source.into() }
+            }
+            Self::Context { wanted: tokens, model_context } => {
+                Error::ContextTooLong { what: "the context".to_owned(), tokens, model_context }
             }
             other => Error::UnsupportedByBackend {
                 backend: NAME,
@@ -77,7 +83,9 @@ pub(super) fn check(config: &ModelConfig) -> Result<(), Refusal> {
 pub(super) fn context(config: &ModelConfig, wanted: Option<usize>, usual: usize) -> Result<usize, Refusal> {
     let limit = config.decoder.attention_temperature.map_or(usize::MAX, |temperature| temperature.every);
     let limit = limit.min(config.context_length);
+    let model_context = config.context_length;
     match wanted {
+        Some(wanted) if wanted > model_context => Err(Refusal::Context { wanted, model_context }),
         Some(wanted) if wanted > limit => Err(Refusal::Unsupported(format!(
             "this backend computes its first {limit} positions and {wanted} were asked for"
         ))),

@@ -91,6 +91,14 @@ impl<'b> GpuSession<'b> {
         Ok(())
     }
 
+    /// Prepares the passes of short and long prompts and contexts.
+    pub(super) fn prepare_sizes(&self) -> Result<()> {
+        let mut passes = self.executor.passes();
+        passes
+            .prepare_sizes(self.executor, &self.place, self.capacity)
+            .map_err(failed("prepare passes".into()))
+    }
+
     /// Checks that `tokens` can be appended, with `more` behind them.
     fn check(&self, tokens: &[TokenId], more: usize) -> Result<()> {
         if tokens.is_empty() {
@@ -195,6 +203,15 @@ impl BackendSession for GpuSession<'_> {
             self.advance(pass)?;
             rest = later;
         }
+    }
+
+    fn greedy(
+        &mut self,
+        prompt: &[TokenId],
+        n: usize,
+        on_token: &mut dyn FnMut(TokenId) -> ControlFlow<()>,
+    ) -> Result<()> {
+        GpuSession::greedy(self, prompt, n, on_token)
     }
 }
 

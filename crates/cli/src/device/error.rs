@@ -1,0 +1,68 @@
+//! Errors of `--device`.
+
+use super::Device;
+
+/// Text for a program without the feature `gpu`.
+const NOT_BUILT: &str = "this program is built without GPU support; build it with \
+     `cargo build --release -p ruvllm-cli --features gpu`, or use --device cpu";
+
+/// A device that is absent, or that does not do what the command asks for.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DeviceError {
+    /// The feature `gpu` is off.
+    #[error("{NOT_BUILT}")]
+    #[cfg_attr(feature = "gpu", allow(dead_code))]
+    NotBuilt,
+    /// No adapter that may be used without being named.
+    #[error("no GPU found: {reason}; install the GPU's driver and the Vulkan loader, or use --device cpu")]
+    #[cfg_attr(not(feature = "gpu"), allow(dead_code))]
+    NoGpu {
+        /// Adapters that were found, or their absence.
+        reason: String,
+    },
+    /// The position is that of no adapter.
+    #[error("there is no adapter gpu:{index}: {present}; `ruvllm doctor --gpu` lists them")]
+    #[cfg_attr(not(feature = "gpu"), allow(dead_code))]
+    NoAdapter {
+        /// The position asked for.
+        index: usize,
+        /// Positions and names of the adapters.
+        present: String,
+    },
+    /// A flag that no GPU has.
+    #[error("{} has no effect on a GPU: {}; leave it out, or use --device cpu", .0.flag, .0.reason)]
+    Flag(Refused),
+    /// A command of the CPU alone.
+    #[error("`ruvllm {command}` computes on the CPU only; leave out --device {device}")]
+    CpuOnly {
+        /// The command.
+        command: &'static str,
+        /// The device asked for.
+        device: Device,
+    },
+    /// The self-test found an operation beyond its error bound.
+    #[error("the self-test failed: {failed} of {checks} checks on {adapter}; please report the text above")]
+    #[cfg_attr(not(feature = "gpu"), allow(dead_code))]
+    SelfTest {
+        /// Checks that did not pass.
+        failed: usize,
+        /// All checks.
+        checks: usize,
+        /// Name of the adapter.
+        adapter: String,
+    },
+}
+
+/// A flag that no GPU has, and the reason.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Refused {
+    pub(crate) flag: &'static str,
+    pub(crate) reason: &'static str,
+}
+
+impl DeviceError {
+    /// True for flags that exclude each other.
+    pub(crate) fn is_usage(&self) -> bool {
+        matches!(self, Self::Flag(_) | Self::CpuOnly { .. })
+    }
+}

@@ -1,0 +1,131 @@
+//! A command's model on its device.
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use ruvllm::{
+    BackendConversation, CancelToken, Completion, Conversation, Engine, GenerateRequest, InferenceBackend,
+};
+use serde::Serialize;
+
+use crate::commands::load;
+
+/// A loaded model. Commands compute with [`backend`](Self::backend), whatever it is.
+pub(crate) enum Loaded {
+    Cpu(Box<Engine>),
+    #[cfg_attr(not(feature = "gpu"), allow(dead_code))]
+    Gpu(GpuModel),
+}
+
+/// A model on a GPU.
+pub(crate) struct GpuModel {
+    pub(crate) backend: Box<dyn InferenceBackend>,
+    pub(crate) load_time: Duration,
+    pub(crate) facts: GpuFacts,
+}
+
+/// Device and memory of a model on a GPU.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct GpuFacts {
+    /// Name and driver of the adapter.
+    pub(crate) adapter: String,
+    pub(crate) weights_bytes: u64,
+    pub(crate) kv_bytes: u64,
+}
+
+impl Loaded {
+    /// The model, whatever computes it.
+    pub(crate) fn backend(&self) -> &dyn InferenceBackend {
+        match self {
+            Self::Cpu(engine) => &**engine,
+            Self::Gpu(model) => &*model.backend,
+        }
+    }
+
+    /// The engine of a model on the CPU.
+    pub(crate) fn engine(&self) -> Option<&Engine> {
+        match self {
+            Self::Cpu(engine) => Some(engine),
+            Self::Gpu(_) => None,
+        }
+    }
+
+    /// Device and memory of a model on a GPU.
+    pub(crate) fn gpu(&self) -> Option<&GpuFacts> {
+        match self {
+            Self::Cpu(_) => None,
+            Self::Gpu(model) => Some(&model.facts),
+        }
+    }
+
+    /// Duration of the load.
+    pub(crate) fn load_time(&self) -> Duration {
+        match self {
+            Self::Cpu(engine) => engine.load_time(),
+            Self::Gpu(model) => model.load_time,
+        }
+    }
+
+    /// A conversation that has not begun.
+    pub(crate) fn conversation(&self) -> Talk<'_> {
+        match self {
+            Self::Cpu(engine) => Talk::Cpu(engine.conversation()),
+            Self::Gpu(model) => Talk::Gpu(BackendConversation::new(&*model.backend)),
+        }
+    }
+
+    /// Waits until the prefixes of the requests are in their files.
+    pub(crate) fn finish(&self) {
+        if let Self::Cpu(engine) = self {
+            load::finish_prefixes(engine);
+        }
+    }
+}
+
+/// Requests that go on from one another, on either device.
+pub(crate) enum Talk<'m> {
+    Cpu(Conversation<'m>),
+    Gpu(BackendConversation<'m>),
+}
+
+impl Talk<'_> {
+    /// Generates text for one request.
+    ///
+    /// # Errors
+    /// See [`Conversation::generate`].
+    pub(crate) fn generate(
+        &mut self,
+        request: &GenerateRequest,
+        cancel: &CancelToken,
+        on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> Result<Completion, ruvllm::Error> {
+        match self {
+            Self::Cpu(conversation) => conversation.generate_with(request, cancel, on_text),
+            Self::Gpu(conversation) => conversation.generate(request, cancel, on_text),
+        }
+    }
+
+    /// Forgets everything.
+    pub(crate) fn clear(&mut self) {
+        match self {
+            Self::Cpu(conversation) => conversation.clear(),
+            Self::Gpu(conversation) => conversation.clear(),
+        }
+    }
+
+    /// Tokens whose keys and values are there.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Cpu(conversation) => conversation.len(),
+            Self::Gpu(conversation) => conversation.len(),
+        }
+    }
+
+    /// Bytes of their keys and values.
+    pub(crate) fn kv_bytes(&self) -> usize {
+        match self {
+            Self::Cpu(conversation) => conversation.kv_bytes(),
+            Self::Gpu(conversation) => conversation.kv_bytes(),
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Results on a GPU beside those on the CPU.
+
+use crate::gpu;
+use crate::program::{argument, data, fields, ids, read_logits, run, run_with_input};
+
+/// Greedy tokens of the built-in model on a device.
+fn greedy(device: &str, more: &[&str]) -> Vec<u32> {
+    let arguments = ["generate", "--json", "--temperature", "0", "-n", "16", "--device", device];
+    let run = run(&[&arguments[..], more, &["Once upon a time there was a small"]].concat());
+    let document = run.json();
+    assert_eq!(document["finish_reason"], "length");
+    ids(&document["tokens"])
+}
+
+#[test]
+fn greedy_tokens_are_those_of_the_cpu() {
+    let Some(gpu) = gpu() else { return };
+    assert_eq!(greedy(&gpu, &["--context", "64", "--threads", "1"]), greedy("cpu", &[]));
+}
+
+#[test]
+fn conversations_compute_only_what_is_new() {
+    let Some(gpu) = gpu() else { return };
+    let arguments = ["chat", "--json", "--temperature", "0", "-n", "6", "-c", "256", "--device", &gpu];
+    let document = run_with_input(&arguments, b"Hello\nWhy?\n").json();
+    let turns = document["turns"].as_array().unwrap();
+    assert_eq!(turns.len(), 2, "{document}");
+    assert_eq!(turns[0]["cached_tokens"], 0);
+    assert!(turns[1]["cached_tokens"].as_u64().unwrap() >= turns[0]["prompt_tokens"].as_u64().unwrap());
+    let arguments = ["chat", "-c", "64", "--device", &gpu];
+    run_with_input(&arguments, b"/adapter poet=nowhere\n").fails_with(1, &["line 1", "gpu", "adapter"]);
+}
+
+#[test]
+fn measurements_agree_with_the_cpu() {
+    let Some(gpu) = gpu() else { return };
+    let file = data("validation-prefix.txt");
+    let text =
+        ["eval", "perplexity", "--file", argument(&file), "--context", "24", "--limit", "48", "--json"];
+    let measure = |device: &str| run(&[&text[..], &["--device", device]].concat()).json();
+    let (found, expected) = (measure(&gpu), measure("cpu"));
+    assert_eq!(fields(&found), fields(&expected));
+    let ratio = found["nll"].as_f64().unwrap() / expected["nll"].as_f64().unwrap();
+    assert!((ratio - 1.0).abs() < 1e-2, "{found} and {expected}");
+
+    let directory = tempfile::tempdir().unwrap();
+    let logits = |device: &str| {
+        let out = directory.path().join(device);
+        let arguments = ["eval", "logits", "--tokens", "-", "--out", argument(&out), "--device", device];
+        let run =
+            run_with_input(&[&arguments[..], &["--positions", "7,2,3"]].concat(), b"1 5 9 40 7 8 100 3");
+        run.text();
+        read_logits(&out)
+    };
+    let (found, expected) = (logits(&gpu), logits("cpu"));
+    assert_eq!((&found.0, found.0[0]), (&expected.0, 3));
+    let largest = expected.1.iter().fold(0.0_f32, |a, b| a.max(b.abs()));
+    let worst = found.1.iter().zip(&expected.1).fold(0.0_f32, |a, (f, e)| a.max((f - e).abs()));
+    assert!(worst < 0.05 * largest, "{worst} of {largest}");
+}
+
+#[test]
+fn bench_has_the_fields_of_the_cpu_and_names_the_gpu() {
+    let Some(gpu) = gpu() else { return };
+    let arguments = ["bench", "-p", "16", "-n", "2", "-g", "3", "-d", "8", "-r", "2", "--device", &gpu];
+    let document = run(&[&arguments[..], &["--json"]].concat()).json();
+    assert_eq!(fields(&document), ["results", "load_ms", "resident_bytes", "anonymous_bytes", "gpu"]);
+    assert_eq!(fields(&document["gpu"]), ["adapter", "weights_bytes", "kv_bytes"]);
+    let results = document["results"].as_array().unwrap();
+    let tests: Vec<&str> = results.iter().map(|result| result["test"].as_str().unwrap()).collect();
+    assert_eq!(tests, ["pp16", "tg2", "greedy3"]);
+    for result in results {
+        assert_eq!(fields(result), ["test", "threads", "batch", "depth", "kv", "runs", "tokens_per_s"]);
+        assert_eq!((&result["depth"], &result["kv"]), (&8.into(), &"f16".into()));
+    }
+}

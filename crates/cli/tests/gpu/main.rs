@@ -1,0 +1,48 @@
+//! `--device` and `doctor --gpu` on any adapter, software adapters included.
+//!
+//! Without an adapter the tests that need one print a line and pass, unless `RUVLLM_GPU_REQUIRED`
+//! is set.
+
+mod compute;
+mod device;
+#[allow(dead_code)]
+#[path = "../it/program.rs"]
+mod program;
+mod report;
+
+use std::io::Write;
+
+use serde_json::Value;
+
+use crate::program::{Run, command, finish, run};
+
+/// The report on the adapters.
+fn report() -> Value {
+    run(&["doctor", "--gpu", "--json"]).json()
+}
+
+/// The adapters of a report.
+fn adapters(report: &Value) -> &[Value] {
+    report["adapters"].as_array().expect("a list")
+}
+
+/// `gpu:N` of an adapter, a software one if there is one; `None` (with a line on standard error)
+/// where there is none.
+fn gpu() -> Option<String> {
+    let report = report();
+    let all = adapters(&report);
+    let Some(adapter) = all.iter().find(|adapter| adapter["kind"] == "software").or(all.first()) else {
+        assert!(std::env::var_os("RUVLLM_GPU_REQUIRED").is_none(), "no adapter: {report}");
+        // Past the capture of test output: a skipped test is to be seen.
+        let _ = writeln!(std::io::stderr(), "SKIPPED: no adapter");
+        return None;
+    };
+    Some(format!("gpu:{}", adapter["index"]))
+}
+
+/// Runs the program where the Vulkan loader finds no driver.
+fn run_without_driver(arguments: &[&str]) -> Run {
+    let mut command = command(arguments);
+    command.env("VK_DRIVER_FILES", "/dev/null").env("VK_ICD_FILENAMES", "/dev/null");
+    finish(arguments, command.output().expect("the program runs"))
+}

@@ -1,0 +1,86 @@
+//! `doctor --gpu`.
+
+use std::fs;
+
+use crate::program::{argument, fields, json_document, run};
+use crate::{adapters, gpu, report, run_without_driver};
+
+#[test]
+fn the_document_has_the_documented_fields() {
+    if gpu().is_none() {
+        return;
+    }
+    let document = report();
+    let always = ["version", "platform", "adapters", "reason"];
+    assert_eq!(fields(&document).into_iter().filter(|name| *name != "used").collect::<Vec<_>>(), always);
+    for (index, adapter) in adapters(&document).iter().enumerate() {
+        assert_eq!(adapter["index"], index);
+        let documented = [
+            "index",
+            "name",
+            "backend",
+            "kind",
+            "driver",
+            "f16",
+            "subgroup",
+            "timestamps",
+            "cooperative",
+            "max_buffer_bytes",
+            "workgroup_bytes",
+            "max_threads",
+        ];
+        assert!(fields(adapter).iter().all(|name| documented.contains(name)), "{adapter}");
+    }
+    let text = run(&["doctor", "--gpu"]);
+    for piece in ["gpu:0", "driver", "largest buffer", "used by --device gpu", "without --device: cpu"] {
+        assert!(text.text().contains(piece), "{piece} is not in {}", text.text());
+    }
+}
+
+#[test]
+fn a_machine_without_adapters_gets_a_report() {
+    let run = run_without_driver(&["doctor", "--gpu"]);
+    assert!(run.text().contains("--device gpu: none (no GPU found"), "{}", run.text());
+    run_without_driver(&["doctor", "--gpu", "--self-test"]).fails_with(1, &["no GPU found"]);
+}
+
+#[test]
+fn the_self_test_passes_and_is_a_report_to_paste() {
+    let Some(gpu) = gpu() else { return };
+    let run = run(&["doctor", "--gpu", "--self-test", "--device", &gpu]);
+    let text = run.text();
+    assert!(text.contains("all passed") && text.contains("product Q4_K"), "{text}");
+    assert!(!text.contains("FAILED"), "{text}");
+}
+
+#[test]
+fn kernels_are_written_as_text() {
+    let Some(gpu) = gpu() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kernels");
+    let arguments = [
+        "doctor",
+        "--gpu",
+        "--device",
+        &gpu,
+        "--context",
+        "300",
+        "--dump-kernels",
+        argument(&path),
+        "--json",
+    ];
+    let document = json_document(run(&arguments).text_and_notes().0);
+    let names: Vec<String> = fs::read_dir(&path)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .collect();
+    assert_eq!(document["dumped"]["kernels"], names.len());
+    for piece in ["gemm_q8_0", "attention_", "merge_splits", "rms_norm", "argmax"] {
+        assert!(names.iter().any(|name| name.contains(piece)), "{piece}: {names:?}");
+    }
+    for name in names {
+        assert!(
+            name.ends_with(".wgsl") && fs::read_to_string(path.join(&name)).unwrap().contains("@compute")
+        );
+    }
+}

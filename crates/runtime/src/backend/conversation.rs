@@ -1,0 +1,85 @@
+//! Requests to a backend that go on from one another.
+
+use std::fmt;
+use std::ops::ControlFlow;
+
+use ruvllm_text::TokenId;
+
+use super::{InferenceBackend, measure, prepare};
+use crate::backend::sequence::BackendSession;
+use crate::cancel::CancelToken;
+use crate::error::Result;
+use crate::generate::Generation;
+use crate::request::{Completion, GenerateRequest};
+
+/// Requests to a backend that go on from one another: what a prompt has in common with the
+/// sequence of the request before is not computed again.
+///
+/// For an engine, [`Conversation`](crate::Conversation) does more: tenants, adapters, quality
+/// targets.
+pub struct BackendConversation<'b> {
+    backend: &'b dyn InferenceBackend,
+    /// The sequence of the last request; none before the first one and after one that failed.
+    session: Option<Box<dyn BackendSession + 'b>>,
+    /// Its tokens.
+    tokens: Vec<TokenId>,
+}
+
+impl<'b> BackendConversation<'b> {
+    /// A conversation that has not begun. Its sequence has the capacity of the backend's context.
+    pub fn new(backend: &'b dyn InferenceBackend) -> Self {
+        Self { backend, session: None, tokens: Vec::new() }
+    }
+
+    /// Generates text for one request: see [`InferenceBackend::generate_with`].
+    ///
+    /// # Errors
+    /// As [`InferenceBackend::generate_with`]. After an error from the run the next request computes its
+    /// whole prompt; one that was refused before it ran changes nothing.
+    pub fn generate(
+        &mut self,
+        request: &GenerateRequest,
+        cancel: &CancelToken,
+        on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> Result<Completion> {
+        let prepared = prepare(self.backend, request, cancel)?;
+        let present = std::mem::take(&mut self.tokens);
+        let (mut session, present) = match self.session.take() {
+            Some(session) => (session, present),
+            None => (self.backend.session(self.backend.context_length())?, Vec::new()),
+        };
+        let mut generation = Generation::new(prepared, present);
+        let reason = generation.run(&mut *session, cancel, on_text)?;
+        let (completion, tokens) = generation.complete(reason, &*session);
+        (self.session, self.tokens) = (Some(session), tokens);
+        Ok(completion)
+    }
+
+    /// Forgets everything and frees the sequence.
+    pub fn clear(&mut self) {
+        self.session = None;
+        self.tokens.clear();
+    }
+
+    /// Tokens whose keys and values are there.
+    pub fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// True if the conversation has no tokens.
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
+    }
+
+    /// Bytes of their keys and values, in whole blocks.
+    pub fn kv_bytes(&self) -> usize {
+        measure::kv_bytes(self.backend, self.tokens.len()).unwrap_or_default()
+    }
+}
+
+/// Prints the number of tokens; the tokens would be too long.
+impl fmt::Debug for BackendConversation<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BackendConversation").field("tokens", &self.tokens.len()).finish_non_exhaustive()
+    }
+}

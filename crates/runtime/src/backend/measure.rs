@@ -1,0 +1,160 @@
+//! Measurements of any backend through its sequences: perplexity, logits of given tokens, speed.
+//!
+//! A backend gives the logits after the last token of a pass only, so scored tokens are computed
+//! one at a time.
+
+use std::ops::ControlFlow;
+use std::time::Instant;
+
+use ruvllm_text::TokenId;
+
+use super::InferenceBackend;
+use super::sequence::BackendSession;
+use crate::benchmark::{self, BenchOptions, BenchResult, BenchTest, Measurement};
+use crate::error::{Error, Result};
+use crate::evaluate::{Perplexity, check_window, log_sum_exp};
+
+/// See [`InferenceBackend::perplexity`].
+pub(super) fn perplexity<B: InferenceBackend + ?Sized>(
+    backend: &B,
+    tokens: &[TokenId],
+    (context, limit): (usize, Option<usize>),
+    progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
+) -> Result<Perplexity> {
+    let tokens = check_window(tokens, context, limit)?;
+    check_context(backend, "a perplexity window", context)?;
+    backend.codec().check_tokens(tokens)?;
+    let windows = tokens.chunks_exact(context);
+    let (n_windows, total) = (windows.len(), windows.len() * context);
+    // The last token of a window is never an input.
+    let mut session = backend.session(context - 1)?;
+    let mut sum = 0.0;
+    for (index, window) in windows.enumerate() {
+        session.truncate(0)?;
+        for pair in window.windows(2) {
+            if progress(index * context + session.len(), total).is_break() {
+                return Err(Error::Cancelled);
+            }
+            let logits = session.forward(&pair[..1])?;
+            sum += log_sum_exp(logits) - f64::from(logits[pair[1] as usize]);
+        }
+    }
+    let _ = progress(total, total);
+    let scored = n_windows * (context - 1);
+    let nll = sum / scored as f64;
+    let kv_bytes_per_token = kv_bytes(backend, context - 1)? as f64 / (context - 1) as f64;
+    Ok(Perplexity { perplexity: nll.exp(), nll, tokens: scored, kv_bytes_per_token })
+}
+
+/// See [`InferenceBackend::logits`].
+pub(super) fn logits<B: InferenceBackend + ?Sized>(
+    backend: &B,
+    tokens: &[TokenId],
+    positions: &[usize],
+) -> Result<Vec<f32>> {
+    check_context(backend, "the sequence", tokens.len())?;
+    backend.codec().check_tokens(tokens)?;
+    if let Some(&position) = positions.iter().find(|&&position| position >= tokens.len()) {
+        return Err(Error::PositionOutOfRange { position, tokens: tokens.len() });
+    }
+    let Some(&last) = positions.iter().max() else { return Ok(Vec::new()) };
+    let vocab_size = backend.config().vocab_size;
+    let mut wanted = positions.to_vec();
+    wanted.sort_unstable();
+    wanted.dedup();
+    let mut out = vec![0.0; positions.len() * vocab_size];
+    let mut session = backend.session(last + 1)?;
+    for position in wanted {
+        let inputs = &tokens[session.len()..=position];
+        let logits = match inputs {
+            [_] => session.forward(inputs)?,
+            _ => {
+                let go_on = &mut || ControlFlow::Continue(());
+                session.prefill(inputs, backend.prefill_chunk(), go_on)?.ok_or(Error::Cancelled)?
+            }
+        };
+        for (slot, _) in out.chunks_exact_mut(vocab_size).zip(positions).filter(|(_, at)| **at == position) {
+            slot.copy_from_slice(logits);
+        }
+    }
+    Ok(out)
+}
+
+/// See [`InferenceBackend::bench`].
+pub(super) fn bench<B: InferenceBackend + ?Sized>(
+    backend: &B,
+    options: &BenchOptions,
+    progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
+) -> Result<Vec<BenchResult>> {
+    let capacity = options.depth.saturating_add(benchmark::check(options)?);
+    check_context(backend, "the benchmark", capacity)?;
+    let tokens = benchmark::fixed_tokens(capacity, backend.config().vocab_size);
+    let mut session = backend.session(capacity)?;
+    let mut measurements: Vec<_> = options.tests.iter().map(|&test| Measurement::new(test, 0)).collect();
+    // Unlike the engine's first steps whole runs: they compile kernels and raise clocks.
+    for measurement in &measurements {
+        run(&mut *session, measurement.test, &tokens, options)?;
+    }
+    let total = options.runs * measurements.len();
+    let mut done = 0;
+    for _ in 0..options.runs {
+        for measurement in &mut measurements {
+            if progress(done, total).is_break() {
+                return Err(Error::Cancelled);
+            }
+            let seconds = run(&mut *session, measurement.test, &tokens, options)?;
+            measurement.record_seconds(seconds);
+            done += 1;
+        }
+    }
+    let _ = progress(done, total);
+    let kv = backend.kv_policy();
+    Ok(measurements.into_iter().filter_map(|measurement| measurement.result(options, 1, kv)).collect())
+}
+
+/// Seconds of one run behind the depth, which is filled again as far as it is not there.
+fn run(
+    session: &mut dyn BackendSession,
+    test: BenchTest,
+    tokens: &[TokenId],
+    options: &BenchOptions,
+) -> Result<f64> {
+    let go_on = &mut || ControlFlow::Continue(());
+    let kept = session.truncate(options.depth)?;
+    if kept < options.depth {
+        session.prefill(&tokens[kept..options.depth], options.batch, go_on)?;
+    }
+    let tokens = &tokens[options.depth..][..test.tokens()];
+    let start = Instant::now();
+    match test {
+        BenchTest::Prefill(_) => {
+            session.prefill(tokens, options.batch, go_on)?;
+        }
+        BenchTest::Decode(_) => {
+            for token in tokens {
+                session.forward(std::slice::from_ref(token))?;
+            }
+        }
+        BenchTest::Greedy(n) => session.greedy(&tokens[..1], n, &mut |_| ControlFlow::Continue(()))?,
+    }
+    Ok(start.elapsed().as_secs_f64())
+}
+
+fn check_context<B: InferenceBackend + ?Sized>(backend: &B, what: &str, tokens: usize) -> Result<()> {
+    let model_context = backend.context_length();
+    if tokens > model_context {
+        return Err(Error::ContextTooLong { what: what.to_owned(), tokens, model_context });
+    }
+    Ok(())
+}
+
+/// Bytes of the keys and values of `tokens` tokens, in whole blocks.
+pub(super) fn kv_bytes<B: InferenceBackend + ?Sized>(backend: &B, tokens: usize) -> Result<usize> {
+    let (policy, config) = (backend.kv_policy(), backend.config());
+    let block = policy.block_tokens();
+    let bytes = policy
+        .hot
+        .block_bytes(config.kv_shape(), block)
+        .map_err(|source| Error::KvPolicy { policy: policy.to_string(), source: source.into() })?;
+    Ok(tokens.div_ceil(block) * bytes)
+}
