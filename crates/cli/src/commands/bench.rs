@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use clap::Args;
-use ruvllm::{BenchOptions, BenchResult, BenchTest, EngineOptions, Isa, KvPolicy, ProcessMemory, Spread};
+use ruvllm::{BenchOptions, BenchResult, BenchTest, Isa, KvPolicy, ProcessMemory, Spread};
 use serde::Serialize;
 
 use super::load;
@@ -138,14 +138,13 @@ pub(crate) fn run(args: &BenchArgs, json: bool) -> Result<()> {
     let threads = options.threads.first().copied();
     let mut engine = load::engine(
         &args.model,
-        EngineOptions {
-            threads,
-            isa: args.isa,
-            kv: Some(args.kv),
-            kv_calibration: args.calibration.kv_calibration.clone(),
-            kv_budget: args.kv_budget,
-            ..args.loading.options()
-        },
+        args.loading
+            .options()
+            .with_threads(threads)
+            .with_isa(args.isa)
+            .with_kv(args.kv)
+            .with_kv_calibration(args.calibration.kv_calibration.clone())
+            .with_kv_budget(args.kv_budget),
     )?;
     args.adapters.apply(&mut engine)?;
     let mut progress = Progress::steps("measuring");
@@ -174,14 +173,13 @@ fn options(args: &BenchArgs) -> Result<BenchOptions> {
     if tests.is_empty() {
         return Err(Error::NothingToMeasure);
     }
-    Ok(BenchOptions {
-        tests,
-        batch: args.batch,
-        depth: args.depth,
-        threads: args.threads.clone(),
-        runs: args.runs,
-        cpu_time: process_cpu_time,
-    })
+    Ok(BenchOptions::default()
+        .with_tests(tests)
+        .with_batch(args.batch)
+        .with_depth(args.depth)
+        .with_threads(args.threads.clone())
+        .with_runs(args.runs)
+        .with_cpu_time(process_cpu_time))
 }
 
 fn human(document: &Document) -> String {

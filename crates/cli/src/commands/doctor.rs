@@ -224,7 +224,11 @@ fn model_and_plan(args: &DoctorArgs, machine: &Machine) -> Result<(ModelFacts, P
     let sum = |count: fn(&TensorInfo) -> u64| checkpoint.tensors().map(count).fold(0, u64::saturating_add);
     let weights_bytes = sum(TensorInfo::bytes);
     let DoctorArgs { threads, context, kv, kv_budget, .. } = *args;
-    let options = EngineOptions { threads, context, kv, kv_budget, ..EngineOptions::default() };
+    let options = EngineOptions::default()
+        .with_threads(threads)
+        .with_context(context)
+        .with_kv(kv)
+        .with_kv_budget(kv_budget);
     let plan = Plan::new(machine, &ModelSize::new(&config, weights_bytes), &options);
     check_policy(&plan.kv.value, &config)?;
     let facts = ModelFacts {

@@ -25,12 +25,11 @@ pub(crate) fn compare(args: &Args, backend: &GpuBackend, figures: &mut Figures) 
     let context = CHECK_CONTEXT;
     // Keys and values are rounded as on the device.
     let kv = Some("f16".parse()?);
-    let options =
-        EngineOptions { threads: args.threads, context: Some(context), kv, ..EngineOptions::default() };
+    let options = EngineOptions::default().with_threads(args.threads).with_context(context).with_kv(kv);
     let engine = Engine::load(&args.model.clone().into(), &options, &mut |_| ())?;
     let prompt = tokens(backend, context - GREEDY);
     if args.exact {
-        let options = EngineOptions { quantize: Recipe::from_name("F32"), ..options };
+        let options = options.with_quantize(Recipe::from_name("F32"));
         let exact = Engine::load(&args.model.clone().into(), &options, &mut |_| ())?;
         let logits = |backend: &dyn InferenceBackend| -> Result<Vec<f32>, Failure> {
             Ok(backend.session(PROMPT)?.forward(&prompt[..PROMPT])?.to_vec())

@@ -136,13 +136,11 @@ impl<'e> Dialogue<'e> {
         let oldest = oldest_sent(room, self.oldest, &turns, &mut |first| {
             self.engine.encode_prompt_until(&self.prompt(first), cancel).map(|tokens| tokens.len())
         })?;
-        let request = GenerateRequest {
-            max_tokens: Some(self.settings.max_tokens),
-            sampling: self.settings.sampling.clone(),
-            stop: self.settings.stop.clone(),
-            adapter: self.adapters.loaded(),
-            ..GenerateRequest::new(self.prompt(oldest))
-        };
+        let request = GenerateRequest::new(self.prompt(oldest))
+            .with_max_tokens(self.settings.max_tokens)
+            .with_sampling(self.settings.sampling.clone())
+            .with_stop(self.settings.stop.clone())
+            .with_adapter(self.adapters.loaded());
         let completion = self.conversation.generate_with(&request, cancel, on_text)?;
         let forgotten = oldest - self.oldest;
         self.oldest = oldest;
