@@ -10,7 +10,8 @@ use crate::ci::Full;
 use crate::process::CommandLine;
 use crate::sanitize::Sanitizer;
 use crate::{
-    Result, Workspace, adr, ci, cross_test, fixtures, fuzz, sanitize, second_opinion, setup, tidy, workspace,
+    Result, Workspace, adr, ci, cross_test, dependencies, fixtures, fuzz, sanitize, second_opinion, setup,
+    tidy, workspace,
 };
 
 /// Builds, checks and measures the ruvllm workspace
@@ -91,6 +92,12 @@ enum Command {
         /// Wraps wide comments and pages instead
         #[arg(long)]
         fix: bool,
+    },
+    /// Writes the table of packages that each crate brings along, in ARCHITECTURE.md
+    Dependencies {
+        /// Only compares it
+        #[arg(long)]
+        check: bool,
     },
     /// Installs what a fresh Debian machine lacks; does nothing when all is there
     Setup {
@@ -189,6 +196,8 @@ pub fn run() -> Result<()> {
         Command::Tidy { graph: true, .. } => tidy::print_graph(&workspace),
         Command::Tidy { fix: true, .. } => tidy::fix(&workspace),
         Command::Tidy { graph: false, fix: false } => tidy::check(&workspace),
+        Command::Dependencies { check: true } => dependencies::check(&workspace).map(|_| ()),
+        Command::Dependencies { check: false } => dependencies::update(&workspace),
         Command::Setup { dry_run, cross } => setup::setup(&workspace, dry_run, cross),
         Command::Adr { command } => run_adr(&workspace, &command),
         Command::Bench(_)
@@ -251,6 +260,7 @@ mod tests {
             "fixtures --update",
             "tidy --graph",
             "tidy --fix",
+            "dependencies --check",
             "setup --dry-run --cross",
             "adr list",
             "adr new A-title",

@@ -157,6 +157,20 @@ pub enum Error {
         /// The packages.
         names: String,
     },
+    /// A table that a command writes is not what it would write now.
+    #[error("the table of {page} is out of date; write it with: {command}")]
+    StaleTable {
+        /// The page.
+        page: &'static str,
+        /// The command line.
+        command: &'static str,
+    },
+    /// The minimum Rust version is not stated as it is tested.
+    #[error("minimum Rust version: {problem}")]
+    RustVersion {
+        /// Fault, with the file.
+        problem: String,
+    },
     /// A sanitizer did not report a fault that was committed on purpose.
     #[error("the planted fault `{fault}` was not reported: the sanitizer is blind; look with: {command}")]
     BlindSanitizer {

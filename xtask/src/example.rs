@@ -1,57 +1,76 @@
-//! The example that uses the kernels from outside the workspace: that it builds and runs, and what
-//! comes with it.
+//! The examples that use single crates from outside the workspace: that they build and run, and
+//! which packages come with them.
 
 use crate::metadata::Graph;
 use crate::process::CommandLine;
 use crate::{Error, Result, Workspace};
 
-/// The example's folder, a workspace of its own.
-const FOLDER: &str = "examples/kernels-only";
-
-/// Every package that a user of `ruvllm-kernels` alone compiles, with default features, on a
-/// computer (others may have fewer): the three that its decision record allows, their macros and
-/// what those need.
-const PACKAGES: [&str; 13] = [
-    "bytemuck",
-    "bytemuck_derive",
-    "cfg-if",
-    "half",
-    "proc-macro2",
-    "quote",
-    "ruvllm-kernels",
-    "syn",
-    "thiserror",
-    "thiserror-impl",
-    "unicode-ident",
-    "zerocopy",
-    "zerocopy-derive",
-];
-
-/// Builds and runs the example with its lock file.
-pub(crate) fn command(workspace: &Workspace) -> CommandLine {
-    let manifest = format!("{FOLDER}/Cargo.toml");
-    CommandLine::cargo(workspace).args([
-        "run",
-        "--quiet",
-        "--locked",
-        "--target-dir",
-        "target/examples",
-        "--manifest-path",
-        &manifest,
-    ])
+/// A folder below `examples`, a workspace of its own.
+pub(crate) struct Example {
+    /// Name of its package.
+    package: &'static str,
+    folder: &'static str,
+    /// Name of the step that checks it.
+    pub(crate) step: &'static str,
+    /// Every package that it compiles, with default features, on a computer (others may have
+    /// fewer).
+    packages: &'static [&'static str],
 }
 
-/// Runs [`command`], after looking at the format and the dependencies; says how many packages there
-/// are.
-pub(crate) fn check(workspace: &Workspace) -> Result<String> {
-    let example = Workspace::at(workspace.path(FOLDER));
-    CommandLine::cargo(&example).args(["fmt", "--check"]).run()?;
-    let graph = Graph::load(&example)?;
-    let packages = graph.reachable("kernels-only").unwrap_or_default();
-    let extra: Vec<&str> = packages.iter().copied().filter(|name| !PACKAGES.contains(name)).collect();
-    if !extra.is_empty() {
-        return Err(Error::ExtraPackages { folder: FOLDER, names: extra.join(", ") });
+/// All of them.
+pub(crate) const EXAMPLES: [Example; 1] = [
+    // The three packages that the kernels' decision record allows, their macros and what those
+    // need.
+    Example {
+        package: "kernels-only",
+        folder: "examples/kernels-only",
+        step: "example of the kernels alone",
+        packages: &[
+            "bytemuck",
+            "bytemuck_derive",
+            "cfg-if",
+            "half",
+            "proc-macro2",
+            "quote",
+            "ruvllm-kernels",
+            "syn",
+            "thiserror",
+            "thiserror-impl",
+            "unicode-ident",
+            "zerocopy",
+            "zerocopy-derive",
+        ],
+    },
+];
+
+impl Example {
+    /// Builds and runs the example with its lock file.
+    pub(crate) fn command(&self, workspace: &Workspace) -> CommandLine {
+        let manifest = format!("{}/Cargo.toml", self.folder);
+        CommandLine::cargo(workspace).args([
+            "run",
+            "--quiet",
+            "--locked",
+            "--target-dir",
+            "target/examples",
+            "--manifest-path",
+            &manifest,
+        ])
     }
-    command(workspace).run()?;
-    Ok(format!("{} packages", packages.len()))
+
+    /// Runs [`command`](Self::command), after looking at the format and the dependencies; says how
+    /// many packages there are.
+    pub(crate) fn check(&self, workspace: &Workspace) -> Result<String> {
+        let example = Workspace::at(workspace.path(self.folder));
+        CommandLine::cargo(&example).args(["fmt", "--check"]).run()?;
+        let graph = Graph::load(&example)?;
+        let packages = graph.reachable(self.package).unwrap_or_default();
+        let extra: Vec<&str> =
+            packages.iter().copied().filter(|name| !self.packages.contains(name)).collect();
+        if !extra.is_empty() {
+            return Err(Error::ExtraPackages { folder: self.folder, names: extra.join(", ") });
+        }
+        self.command(workspace).run()?;
+        Ok(format!("{} packages", packages.len()))
+    }
 }

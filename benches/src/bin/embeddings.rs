@@ -23,7 +23,7 @@ fn main() -> ExitCode {
 fn run() -> Result<(), Box<dyn Error>> {
     let mut words = std::env::args().skip(1);
     let (Some(model), Some(threads)) = (words.next(), words.next()) else { return Err("two words".into()) };
-    let options = EngineOptions { threads: Some(threads.parse()?), ..EngineOptions::default() };
+    let options = EngineOptions::default().with_threads(threads.parse::<usize>()?);
     let embedder = Embedder::load(&ModelSource::Path(model.into()), &options, &mut |_| ())?;
     for line in std::io::stdin().lines() {
         let line = line?;

@@ -60,6 +60,9 @@ mod shape;
 mod storage;
 mod store;
 
+/// The kernels and the memory pool, whose types the functions here take.
+pub use {ruvllm_kernels as kernels, ruvllm_memory as memory};
+
 pub use block::{Block, PinnedBlock};
 pub use calibration::{CalibrationFault, KvCalibration};
 pub use controller::Controller;

@@ -1,8 +1,8 @@
 //! A conversation on standard input, each line a message:
 //! `cargo run --release -p ruvllm --example chat -- MODEL.gguf`.
 //!
-//! A [`Conversation`](ruvllm::Conversation) keeps the sequence between messages, so that each answer
-//! computes only what is new.
+//! A [`Conversation`](ruvllm::Conversation) keeps the sequence between messages, so that each
+//! answer computes only what is new.
 use std::io::{BufRead, Write};
 use std::ops::ControlFlow;
 

@@ -42,12 +42,10 @@ fn median(mut times: Vec<f64>) -> f64 {
 }
 
 fn time_to_first_token(engine: &Engine, tokens: Vec<u32>) -> Result<f64, Error> {
-    let request = GenerateRequest {
-        max_tokens: Some(1),
-        sampling: SamplingParams::greedy(),
-        ignore_eos: true,
-        ..GenerateRequest::new(Prompt::Tokens(tokens))
-    };
+    let request = GenerateRequest::new(Prompt::Tokens(tokens))
+        .with_max_tokens(1)
+        .with_sampling(SamplingParams::greedy())
+        .with_ignore_eos(true);
     let completion =
         engine.generate_with(&request, &CancelToken::new(), &mut |_| ControlFlow::Continue(()))?;
     Ok(completion.timings.ttft_ms.unwrap_or_default())

@@ -1,4 +1,5 @@
-//! A question that a function answers: `cargo run --release -p ruvllm --example tools -- MODEL.gguf`.
+//! A question that a function answers:
+//! `cargo run --release -p ruvllm --example tools -- MODEL.gguf`.
 //!
 //! The request names the functions that the model may call; the model answers with a call as text,
 //! in the form of its own chat template (here that of Hermes and Qwen: JSON between `<tool_call>`

@@ -14,6 +14,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::sampler::uniform;
 use crate::session::Session;
+use crate::setters::setters;
 
 /// Tokens of the depth that are computed; those that follow are copies.
 const COMPUTED_DEPTH: usize = 4096;
@@ -54,6 +55,7 @@ impl fmt::Display for BenchTest {
 
 /// Tests to run, and their settings.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct BenchOptions {
     /// The tests, in the order of the results.
     pub tests: Vec<BenchTest>,
@@ -70,6 +72,17 @@ pub struct BenchOptions {
     /// Reads the CPU time that this process has used so far. The default knows none, and the
     /// results then have no values per CPU second.
     pub cpu_time: fn() -> Option<Duration>,
+}
+
+setters! {
+    BenchOptions {
+        set with_tests(tests: Vec<BenchTest>);
+        set with_batch(batch: usize);
+        set with_depth(depth: usize);
+        set with_threads(threads: Vec<usize>);
+        set with_runs(runs: usize);
+        set with_cpu_time(cpu_time: fn() -> Option<Duration>);
+    }
 }
 
 impl Default for BenchOptions {

@@ -107,3 +107,16 @@ pub use crate::request::{Completion, FinishReason, GenerateRequest, KvQuality, P
 pub use crate::sampler::{Sampler, SamplingParams};
 pub use crate::stop::StopMatcher;
 pub use crate::stream::{Chunk, TextStream};
+
+/// The first examples of the crates beneath whose documentation does not begin with their README.
+#[cfg(doctest)]
+mod readmes {
+    #[doc = include_str!("../../kernels/README.md")]
+    struct Kernels;
+    #[doc = include_str!("../../kv-cache/README.md")]
+    struct KvCache;
+    #[doc = include_str!("../../memory/README.md")]
+    struct Memory;
+    #[doc = include_str!("../../text/README.md")]
+    struct Text;
+}

@@ -123,6 +123,7 @@ impl From<&str> for ModelSource {
 /// Engine options. A setting that is `None` is chosen for the machine and the model: see
 /// [`Plan`](crate::Plan).
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct EngineOptions {
     /// Threads that compute, the caller's included; `None` = one for each core that this process
     /// may use.

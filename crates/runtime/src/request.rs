@@ -68,6 +68,7 @@ impl From<String> for Prompt {
 /// # }
 /// ```
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct GenerateRequest {
     /// The prompt.
     pub prompt: Prompt,
@@ -115,6 +116,7 @@ impl GenerateRequest {
 
 setters! {
     GenerateRequest {
+        set with_prompt(prompt: Prompt);
         some with_max_tokens(max_tokens: usize);
         set with_sampling(sampling: SamplingParams);
         set with_ignore_eos(ignore_eos: bool);
@@ -126,10 +128,10 @@ setters! {
 }
 
 impl GenerateRequest {
-    /// Adds a text that ends the generation to [`stop`](Self::stop).
+    /// Sets [`stop`](Self::stop).
     #[must_use]
-    pub fn with_stop(mut self, text: impl Into<String>) -> Self {
-        self.stop.push(text.into());
+    pub fn with_stop(mut self, texts: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.stop = texts.into_iter().map(Into::into).collect();
         self
     }
 

@@ -7,7 +7,7 @@ use super::{CLIPPY_REST, Steps, adr_step, clippy, counted, cross_test_step, docs
 use crate::extent::Extent;
 use crate::process::CommandLine;
 use crate::sanitize::{Bound, Sanitizer};
-use crate::{Error, Result, Workspace, adr, fuzz, gpu, platforms, sanitize, second_opinion};
+use crate::{Error, Result, Workspace, adr, fuzz, gpu, platforms, rust_version, sanitize, second_opinion};
 
 /// The page that names the last green run, between two markers.
 const PAGE: &str = "docs/testing.md";
@@ -41,6 +41,7 @@ pub(crate) fn full(workspace: &Workspace, args: &Full) -> Result<()> {
     test_steps(workspace, &mut steps, Extent::Full)?;
     cross_test_step(workspace, &mut steps, Extent::Full)?;
     steps.command("docs", &docs(workspace))?;
+    feature_steps(workspace, &mut steps)?;
     adr_step(workspace, &mut steps, adr::Depth::Full)?;
 
     let ok = |()| "ok".to_owned();
@@ -62,6 +63,28 @@ pub(crate) fn full(workspace: &Workspace, args: &Full) -> Result<()> {
     peers(workspace, &mut steps, args)?;
     steps.summary()?;
     record(workspace, &steps, start)
+}
+
+/// Features that no default build has on, or that users switch off: each builds, and those that add
+/// behaviour pass their tests. Then the tree with the oldest compiler that it promises.
+fn feature_steps(workspace: &Workspace, steps: &mut Steps) -> Result<()> {
+    let cargo = |words: &str| CommandLine::cargo(workspace).args(words.split(' '));
+    for (name, command) in [
+        ("text without templates", "check --package ruvllm-text --no-default-features --locked"),
+        ("engine with built-in model", "check --package ruvllm --features builtin-model --locked"),
+        ("engine with store", "check --package ruvllm --features store --locked"),
+    ] {
+        steps.command(name, &cargo(command))?;
+    }
+    let tests = cargo("test --package ruvllm --features builtin-model,store --test features --locked");
+    steps.run("features of the engine", &tests.display(), || counted(&tests))?;
+    match rust_version::command(workspace)? {
+        Ok(command) => steps.command("oldest compiler", &command),
+        Err(missing) => {
+            steps.skip("oldest compiler", missing);
+            Ok(())
+        }
+    }
 }
 
 /// The GPU kernels, their backend and the program's device option, where there is an adapter.

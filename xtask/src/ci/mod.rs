@@ -4,12 +4,16 @@ mod full;
 mod quick;
 mod steps;
 
+use crate::example::EXAMPLES;
 use crate::extent::Extent;
 use crate::metadata::Graph;
 use crate::process::CommandLine;
 use crate::sanitize::Bound;
 use crate::tally::Tally;
-use crate::{Error, Result, Workspace, adr, cross_test, example, fixtures, sanitize, test_binaries, tidy};
+use crate::{
+    Error, Result, Workspace, adr, cross_test, dependencies, fixtures, rust_version, sanitize, test_binaries,
+    tidy,
+};
 
 pub(crate) use full::{Full, full};
 pub(crate) use quick::quick;
@@ -43,8 +47,8 @@ pub(crate) fn ci(workspace: &Workspace) -> Result<()> {
     steps.summary()
 }
 
-/// The tests alone: unit, integration and doc tests, the scalar pass, then the example outside the
-/// workspace.
+/// The tests alone: unit, integration and doc tests, the scalar pass, then the examples outside
+/// the workspace.
 pub(crate) fn test(workspace: &Workspace) -> Result<()> {
     let mut steps = Steps::default();
     test_steps(workspace, &mut steps, Extent::Normal)?;
@@ -56,7 +60,9 @@ fn form_steps(workspace: &Workspace, steps: &mut Steps) -> Result<()> {
     steps.command("format", &CommandLine::cargo(workspace).args(["fmt", "--all", "--check"]))?;
     let ok = |()| "ok".to_owned();
     steps.run("fixtures", "cargo xtask fixtures", || fixtures::check(workspace).map(ok))?;
-    steps.run("tidy", "cargo xtask tidy", || tidy::check(workspace).map(ok))
+    steps.run("tidy", "cargo xtask tidy", || tidy::check(workspace).map(ok))?;
+    steps.run("rust version", "cargo xtask ci --quick", || rust_version::check(workspace).map(ok))?;
+    steps.run("dependencies", "cargo xtask dependencies --check", || dependencies::check(workspace))
 }
 
 fn clippy(workspace: &Workspace) -> CommandLine {
@@ -82,9 +88,10 @@ fn test_steps(workspace: &Workspace, steps: &mut Steps, extent: Extent) -> Resul
     steps.run("tests", &tests.display(), || counted(&tests))?;
     let rerun = "RUVLLM_ISA=scalar cargo test -p ruvllm-kernels -p ruvllm-models";
     steps.run("tests with scalar kernels", rerun, || scalar_pass(workspace, extent))?;
-    steps.run("example of the kernels alone", &example::command(workspace).display(), || {
-        example::check(workspace)
-    })
+    for example in &EXAMPLES {
+        steps.run(example.step, &example.command(workspace).display(), || example.check(workspace))?;
+    }
+    Ok(())
 }
 
 /// Runs a command of tests, shows its output, and counts them.

@@ -56,7 +56,14 @@ impl ComputeArgs {
     pub(crate) fn options(&self, kv: Option<KvPolicy>) -> EngineOptions {
         let Self { threads, isa, ref loading, kv_budget, pressure, ref calibration, .. } = *self;
         let kv_calibration = calibration.kv_calibration.clone();
-        EngineOptions { threads, isa, kv, kv_calibration, kv_budget, pressure, ..loading.options() }
+        loading
+            .options()
+            .with_threads(threads)
+            .with_isa(isa)
+            .with_kv(kv)
+            .with_kv_calibration(kv_calibration)
+            .with_kv_budget(kv_budget)
+            .with_pressure(pressure)
     }
 }
 
@@ -80,7 +87,7 @@ impl LoadingArgs {
     /// Engine options of these flags.
     pub(crate) fn options(&self) -> EngineOptions {
         let Self { quantize, no_mmap, mlock } = *self;
-        EngineOptions { quantize, mmap: !no_mmap, mlock, ..EngineOptions::default() }
+        EngineOptions::default().with_quantize(quantize).with_mmap(!no_mmap).with_mlock(mlock)
     }
 }
 

@@ -54,12 +54,12 @@ impl GenerationArgs {
     /// # Errors
     /// A prefix cache on disk without a folder for it.
     pub(crate) fn options(&self) -> Result<EngineOptions> {
-        Ok(EngineOptions {
-            context: self.context.and_then(|context| context.0),
-            prefixes: self.prefixes.caching()?,
-            prefix_key: self.prefixes.prefix_key.clone(),
-            ..self.compute.options(self.kv)
-        })
+        Ok(self
+            .compute
+            .options(self.kv)
+            .with_context(self.context.and_then(|context| context.0))
+            .with_prefixes(self.prefixes.caching()?)
+            .with_prefix_key(self.prefixes.prefix_key.clone()))
     }
 }
 
@@ -159,18 +159,17 @@ pub(crate) struct SamplingArgs {
 impl SamplingArgs {
     /// The parameters of these flags.
     pub(crate) fn params(&self) -> SamplingParams {
-        SamplingParams {
-            temperature: self.temperature,
-            top_k: self.top_k,
-            top_p: self.top_p,
-            min_p: self.min_p,
-            typical_p: self.typical_p,
-            repeat_penalty: self.repeat_penalty,
-            repeat_last_n: self.repeat_last_n,
-            presence_penalty: self.presence_penalty,
-            frequency_penalty: self.frequency_penalty,
-            logit_bias: self.logit_bias.iter().copied().collect(),
-            seed: self.seed.and_then(|seed| seed.0),
-        }
+        SamplingParams::default()
+            .with_temperature(self.temperature)
+            .with_top_k(self.top_k)
+            .with_top_p(self.top_p)
+            .with_min_p(self.min_p)
+            .with_typical_p(self.typical_p)
+            .with_repeat_penalty(self.repeat_penalty)
+            .with_repeat_last_n(self.repeat_last_n)
+            .with_presence_penalty(self.presence_penalty)
+            .with_frequency_penalty(self.frequency_penalty)
+            .with_logit_bias(self.logit_bias.iter().copied().collect())
+            .with_seed(self.seed.and_then(|seed| seed.0))
     }
 }

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use clap::Args;
-use ruvllm::{BenchOptions, BenchResult, BenchTest, EngineOptions, Isa, KvPolicy, ProcessMemory, Spread};
+use ruvllm::{BenchOptions, BenchResult, BenchTest, Isa, KvPolicy, ProcessMemory, Spread};
 use serde::Serialize;
 
 use crate::args::{self, AdapterArgs, CalibrationArgs, LoadingArgs, ModelArgs};
@@ -150,14 +150,12 @@ pub(crate) fn run(args: &BenchArgs, json: bool) -> Result<()> {
     // The pool of the engine itself stays idle, so it need not be larger than one of the measured
     // ones.
     let threads = options.threads.first().copied();
-    let engine_options = EngineOptions {
-        threads,
-        isa: args.isa,
-        kv: Some(args.kv),
-        kv_calibration: args.calibration.kv_calibration.clone(),
-        kv_budget: args.kv_budget,
-        ..args.loading.options()
-    };
+    let engine_options = (args.loading.options())
+        .with_threads(threads)
+        .with_isa(args.isa)
+        .with_kv(args.kv)
+        .with_kv_calibration(args.calibration.kv_calibration.clone())
+        .with_kv_budget(args.kv_budget);
     let longest = options.tests.iter().map(|test| test.tokens()).max().unwrap_or_default();
     let defaults =
         Defaults { gpu_context: Some(options.depth.saturating_add(longest)), ..Defaults::default() };
@@ -190,14 +188,13 @@ fn options(args: &BenchArgs) -> Result<BenchOptions> {
     if tests.is_empty() {
         return Err(Error::NothingToMeasure);
     }
-    Ok(BenchOptions {
-        tests,
-        batch: args.batch,
-        depth: args.depth,
-        threads: args.threads.clone(),
-        runs: args.runs,
-        cpu_time: process_cpu_time,
-    })
+    Ok(BenchOptions::default()
+        .with_tests(tests)
+        .with_batch(args.batch)
+        .with_depth(args.depth)
+        .with_threads(args.threads.clone())
+        .with_runs(args.runs)
+        .with_cpu_time(process_cpu_time))
 }
 
 fn human(document: &Document) -> String {

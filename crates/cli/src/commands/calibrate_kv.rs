@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use ruvllm::{EngineOptions, Isa};
+use ruvllm::Isa;
 use serde::Serialize;
 
 use crate::args::{self, LoadingArgs, ModelArgs, positive};
@@ -76,7 +76,7 @@ pub(crate) fn run(args: &CalibrateKvArgs, json: bool) -> Result<ExitCode> {
         return Err(Error::StdoutTwice);
     }
     let text = input::file_text(&args.file)?;
-    let options = EngineOptions { threads: args.threads, isa: args.isa, ..args.loading.options() };
+    let options = args.loading.options().with_threads(args.threads).with_isa(args.isa);
     let engine = load::engine(&args.model, options)?;
     let tokens = load::encode_plain(&engine, &text)?;
     let tokens = &tokens[..tokens.len().min(args.tokens)];

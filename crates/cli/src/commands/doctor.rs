@@ -250,9 +250,12 @@ fn model_and_plan(args: &DoctorArgs, machine: &Machine) -> Result<(ModelFacts, P
     let weights_bytes = sum(TensorInfo::bytes);
     let DoctorArgs { threads, context, kv, kv_budget, .. } = *args;
     load::check_context(context, config.context_length)?;
-    let kv_calibration = args.calibration.kv_calibration.clone();
-    let options =
-        EngineOptions { threads, context, kv, kv_budget, kv_calibration, ..EngineOptions::default() };
+    let options = EngineOptions::default()
+        .with_threads(threads)
+        .with_context(context)
+        .with_kv(kv)
+        .with_kv_budget(kv_budget)
+        .with_kv_calibration(args.calibration.kv_calibration.clone());
     let plan = Plan::of_source(&choice.source(), &options, machine)?;
     let facts = ModelFacts {
         name: choice.name(),

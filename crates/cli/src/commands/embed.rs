@@ -84,16 +84,14 @@ pub(crate) fn run(args: &EmbedArgs, json: bool) -> Result<()> {
     args.compute.device.cpu_only("embed")?;
     let texts = texts(args)?;
     let embedder = load::embedder(&args.model, args.compute.options(None))?;
-    let request = EmbeddingRequest {
-        pooling: args.pooling,
-        normalize: match (args.normalize, args.no_normalize) {
+    let request = EmbeddingRequest::new(texts)
+        .with_pooling(args.pooling)
+        .with_normalize(match (args.normalize, args.no_normalize) {
             (true, _) => Some(true),
             (_, true) => Some(false),
             _ => None,
-        },
-        max_tokens: args.max_tokens,
-        ..EmbeddingRequest::new(texts)
-    };
+        })
+        .with_max_tokens(args.max_tokens);
     let result = embedder.embed(&request)?;
     if json {
         return output::write_json(&Document {

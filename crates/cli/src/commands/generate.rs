@@ -178,12 +178,10 @@ fn request(args: &GenerateArgs) -> Result<GenerateRequest> {
     } else {
         Prompt::Text(text)
     };
-    Ok(GenerateRequest {
-        max_tokens: args.max_tokens.0,
-        sampling: args.generation.sampling.params(),
-        stop: args.generation.stop.clone(),
-        ..GenerateRequest::new(prompt)
-    })
+    Ok(GenerateRequest::new(prompt)
+        .with_max_tokens(args.max_tokens.0)
+        .with_sampling(args.generation.sampling.params())
+        .with_stop(args.generation.stop.clone()))
 }
 
 fn document(completion: &Completion, load_ms: f64, drawn: bool) -> Document<'_> {

@@ -39,11 +39,10 @@ pub(crate) fn compare(args: &Args, backend: &GpuBackend, figures: &mut Figures) 
     let context = CHECK_CONTEXT;
     // Keys and values are rounded as on the device.
     let kv = Some("f16".parse()?);
-    let options =
-        EngineOptions { threads: args.threads, context: Some(context), kv, ..EngineOptions::default() };
+    let options = EngineOptions::default().with_threads(args.threads).with_context(context).with_kv(kv);
     let load = |options: &EngineOptions| Engine::load(&args.model.clone().into(), options, &mut |_| ());
     let engine = load(&options)?;
-    let exact = load(&EngineOptions { quantize: Recipe::from_name("F32"), ..options.clone() })?;
+    let exact = load(&options.clone().with_quantize(Recipe::from_name("F32")))?;
     let prompt = tokens(backend, context - GREEDY);
     let (mut worst, mut within) = (0.0_f64, true);
     for n in [1, PROMPT, prompt.len()] {

@@ -51,7 +51,7 @@ use crate::session::Session;
 ///
 /// /// Continues a text with whatever computes.
 /// fn answer(backend: &dyn InferenceBackend, text: &str) -> Result<String, ruvllm::Error> {
-///     let request = GenerateRequest { max_tokens: Some(64), ..GenerateRequest::new(text) };
+///     let request = GenerateRequest::new(text).with_max_tokens(64);
 ///     let completion =
 ///         backend.generate_with(&request, &CancelToken::new(), &mut |_| ControlFlow::Continue(()))?;
 ///     Ok(completion.text)
@@ -165,7 +165,8 @@ fn prepare<'r, B: InferenceBackend + ?Sized>(
 }
 
 /// Sequences of the engine count for no tenant but the engine itself and begin with the prefixes
-/// that it keeps; [`generate_with`](InferenceBackend::generate_with) is the engine's own, with tenants.
+/// that it keeps; [`generate_with`](InferenceBackend::generate_with) is the engine's own, with
+/// tenants.
 impl InferenceBackend for Engine {
     fn name(&self) -> &str {
         "native"

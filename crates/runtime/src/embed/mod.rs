@@ -23,6 +23,7 @@ use crate::setters::setters;
 /// Options that are `None` take the values of the model's files: `pooling_type` of a GGUF file, the
 /// files of sentence-transformers in a folder.
 #[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
 pub struct EmbeddingRequest {
     /// The texts. Special tokens written in them are recognized.
     pub texts: Vec<String>,

@@ -18,6 +18,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::sampler::uniform;
 use crate::session::Session;
+use crate::setters::setters;
 
 /// Text before the key, both where it is told and where it is asked for.
 const CUE: &str = "\n\nThe pass key is ";
@@ -30,6 +31,7 @@ const KEY_DIGITS: usize = 5;
 
 /// Length, needle positions and number of passkey prompts.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct PasskeyOptions {
     /// Tokens of a prompt and its key together.
     pub context: usize,
@@ -39,6 +41,21 @@ pub struct PasskeyOptions {
     pub trials: usize,
     /// The same seed gives the same keys, whatever the context and the depths.
     pub seed: u64,
+}
+
+impl PasskeyOptions {
+    /// One key at the middle of prompts of `context` tokens.
+    pub fn new(context: usize) -> Self {
+        Self { context, depths: vec![0.5], trials: 1, seed: 0 }
+    }
+}
+
+setters! {
+    PasskeyOptions {
+        set with_depths(depths: Vec<f32>);
+        set with_trials(trials: usize);
+        set with_seed(seed: u64);
+    }
 }
 
 /// Retrieval result at one depth.

@@ -12,6 +12,7 @@ use crate::setters::setters;
 /// Every field has a value that switches its step off; [`SamplingParams::greedy`] switches all of
 /// them off. The order of the steps is documented at [`Sampler`](crate::Sampler).
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct SamplingParams {
     /// Divides the logits before the draw; 0 takes the most likely token. Default 0.8.
     pub temperature: f32,

@@ -93,12 +93,10 @@ fn what_does_not_fit_is_an_error_and_costs_nothing() {
 }
 
 fn greedy(prompt: impl Into<Prompt>, max_tokens: usize) -> GenerateRequest {
-    GenerateRequest {
-        max_tokens: Some(max_tokens),
-        sampling: SamplingParams::greedy(),
-        ignore_eos: true,
-        ..GenerateRequest::new(prompt)
-    }
+    GenerateRequest::new(prompt)
+        .with_max_tokens(max_tokens)
+        .with_sampling(SamplingParams::greedy())
+        .with_ignore_eos(true)
 }
 
 #[test]
@@ -145,7 +143,7 @@ fn the_generation_loop_is_the_engines() {
     assert!(whole.text.chars().count() > 8, "{:?}", whole.text);
 
     let middle: String = whole.text.chars().skip(4).take(3).collect();
-    let request = GenerateRequest { stop: vec![middle.clone()], ..greedy("Once upon a time", 24) };
+    let request = greedy("Once upon a time", 24).with_stop(vec![middle.clone()]);
     let stopped = backend
         .generate_with(&request, &CancelToken::new(), &mut |_| ControlFlow::Continue(()))
         .expect("it generates");

@@ -5,7 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ruvllm::{
-    CandleBackend, CandleOptions, Engine, EngineOptions, Error, InferenceBackend, ModelSource, TokenId,
+    CandleBackend, CandleOptions, Engine, EngineOptions, Error, InferenceBackend, KvPolicy, ModelSource,
+    TokenId,
 };
 use ruvllm_testkit::model_data;
 use safetensors::tensor::TensorView;
@@ -35,12 +36,10 @@ pub(crate) fn refusal(folder: &Path) -> Error {
 
 /// The engine with 32-bit keys and values and the context of the other backend.
 pub(crate) fn native(folder: &Path, context: usize) -> Engine {
-    let options = EngineOptions {
-        threads: Some(1),
-        kv: Some("f32".parse().expect("a policy")),
-        context: Some(context),
-        ..EngineOptions::default()
-    };
+    let options = EngineOptions::default()
+        .with_threads(1)
+        .with_kv("f32".parse::<KvPolicy>().expect("a policy"))
+        .with_context(context);
     Engine::load(&ModelSource::Path(folder.into()), &options, &mut |_| ()).expect("the engine loads it")
 }
 

@@ -66,11 +66,7 @@ fn the_built_in_model_writes_what_the_engine_writes() {
     if differ.is_some() {
         return;
     }
-    let request = GenerateRequest {
-        max_tokens: Some(24),
-        sampling: SamplingParams::greedy(),
-        ..GenerateRequest::new(TEXT)
-    };
+    let request = GenerateRequest::new(TEXT).with_max_tokens(24).with_sampling(SamplingParams::greedy());
     let text = |backend: &dyn InferenceBackend| {
         let go_on = &mut |_: &str| ControlFlow::Continue(());
         backend.generate_with(&request, &CancelToken::new(), go_on).expect("text").text

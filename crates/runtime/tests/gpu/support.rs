@@ -7,8 +7,8 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use ruvllm::{
-    BackendSession, Engine, EngineOptions, Error, GpuBackend, GpuOptions, InferenceBackend, ModelSource,
-    Recipe, TokenId,
+    BackendSession, Engine, EngineOptions, Error, GpuBackend, GpuOptions, InferenceBackend, KvPolicy,
+    ModelSource, Recipe, TokenId,
 };
 use ruvllm_testkit::model_data;
 use safetensors::{Dtype, SafeTensors};
@@ -59,13 +59,11 @@ pub(crate) fn gpu(path: PathBuf) -> Option<GpuBackend> {
 
 /// The engine with keys and values in F32, its weights converted by a recipe.
 pub(crate) fn cpu(path: PathBuf, quantize: Option<Recipe>) -> Engine {
-    let options = EngineOptions {
-        threads: Some(2),
-        kv: Some("f32".parse().expect("a policy")),
-        context: Some(512),
-        quantize,
-        ..EngineOptions::default()
-    };
+    let options = EngineOptions::default()
+        .with_threads(2)
+        .with_kv("f32".parse::<KvPolicy>().expect("a policy"))
+        .with_context(512)
+        .with_quantize(quantize);
     Engine::load(&ModelSource::Path(path), &options, &mut |_| ()).expect("the engine loads it")
 }
 

@@ -5,8 +5,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use ruvllm::{
-    Adapter, AdapterSource, CancelToken, Engine, EngineOptions, Error, GenerateRequest, InferenceBackend,
-    PrefixCaching, Prompt,
+    Adapter, AdapterSource, CancelToken, Engine, Error, GenerateRequest, InferenceBackend, PrefixCaching,
+    Prompt,
 };
 use ruvllm_testkit::model_data;
 use serde_json::Value;
@@ -23,11 +23,7 @@ fn adapter(engine: &Engine, name: &str) -> Arc<Adapter> {
 }
 
 fn request(tokens: &[u32], adapter: Option<&Arc<Adapter>>) -> GenerateRequest {
-    GenerateRequest {
-        ignore_eos: true,
-        adapter: adapter.cloned(),
-        ..greedy(Prompt::Tokens(tokens.to_vec()), 16)
-    }
+    greedy(Prompt::Tokens(tokens.to_vec()), 16).with_ignore_eos(true).with_adapter(adapter.cloned())
 }
 
 /// Ids of a prompt and the tokens that follow it with an adapter, both of PEFT.
@@ -49,7 +45,7 @@ fn golden(name: &str, prompt: &str) -> (Vec<u32>, Vec<u32>) {
 
 #[test]
 fn each_request_has_its_own_adapter_and_finds_no_prefix_of_another() {
-    let engine = load(tiny_path(), &EngineOptions { prefixes: PrefixCaching::Memory, ..tiny_options() });
+    let engine = load(tiny_path(), &tiny_options().with_prefixes(PrefixCaching::Memory));
     let (small, large) = (adapter(&engine, "r1_qv"), adapter(&engine, "r16_all_rs"));
     let (tokens, expected) = golden("r16_all_rs", "medium");
     let base = complete(&engine, &request(&tokens, None));
@@ -69,7 +65,7 @@ fn each_request_has_its_own_adapter_and_finds_no_prefix_of_another() {
 
 #[test]
 fn a_conversation_that_changes_its_adapter_begins_anew() {
-    let engine = load(tiny_path(), &EngineOptions { prefixes: PrefixCaching::Off, ..tiny_options() });
+    let engine = load(tiny_path(), &tiny_options().with_prefixes(PrefixCaching::Off));
     let large = adapter(&engine, "r16_all_rs");
     let (tokens, expected) = golden("r16_all_rs", "medium");
     let mut conversation = engine.conversation();
@@ -103,12 +99,8 @@ fn what_names_no_adapter_has_the_engines() {
 
 #[test]
 fn adapters_take_pages_of_the_budget_and_prefixes_make_room() {
-    let options = EngineOptions {
-        kv_budget: Some(3 << 20),
-        context: Some(256),
-        prefixes: PrefixCaching::Memory,
-        ..tiny_options()
-    };
+    let options =
+        tiny_options().with_kv_budget(3 << 20).with_context(256).with_prefixes(PrefixCaching::Memory);
     let engine = load(tiny_path(), &options);
     let pool = engine.kv_store().pool();
     let held = adapter(&engine, "r16_all_rs");

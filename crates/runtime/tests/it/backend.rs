@@ -103,7 +103,7 @@ impl BackendSession for Words<'_> {
 
 /// A greedy request whose prompt has `n` tokens.
 fn prompt_of(n: usize) -> GenerateRequest {
-    GenerateRequest { max_tokens: None, ..greedy(Prompt::Tokens(vec![7; n]), 0) }
+    greedy(Prompt::Tokens(vec![7; n]), 0).with_max_tokens(None)
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn three_methods_make_a_backend_that_streams() {
 #[test]
 fn stop_strings_and_the_context_end_the_text_of_any_backend() {
     let parrot = Parrot::saying("one two three four five six seven eight nine ten eleven twelve thirteen");
-    let stop = GenerateRequest { stop: vec![" th".to_owned()], ..prompt_of(3) };
+    let stop = prompt_of(3).with_stop(vec![" th".to_owned()]);
     let completion = parrot.run(&stop, &CancelToken::new()).expect("it speaks");
     assert_eq!((completion.text.trim(), completion.finish_reason), ("one two", FinishReason::Stop));
 

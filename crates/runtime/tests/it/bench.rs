@@ -10,14 +10,12 @@ use crate::common::tiny;
 
 #[test]
 fn every_test_is_run_with_every_thread_count() {
-    let options = BenchOptions {
-        tests: vec![BenchTest::Prefill(20), BenchTest::Decode(3)],
-        batch: 8,
-        depth: 5,
-        threads: vec![1, 2],
-        runs: 3,
-        ..BenchOptions::default()
-    };
+    let options = BenchOptions::default()
+        .with_tests(vec![BenchTest::Prefill(20), BenchTest::Decode(3)])
+        .with_batch(8)
+        .with_depth(5)
+        .with_threads(vec![1, 2])
+        .with_runs(3);
     let mut seen = Vec::new();
     let results = tiny()
         .bench(&options, &mut |done, total| {
@@ -47,7 +45,7 @@ fn cpu_time_of_the_caller_is_used() {
         Some(Duration::from_secs(SECONDS.fetch_add(1, Ordering::Relaxed)))
     }
     let options =
-        BenchOptions { tests: vec![BenchTest::Decode(4)], runs: 2, cpu_time, ..BenchOptions::default() };
+        BenchOptions::default().with_tests(vec![BenchTest::Decode(4)]).with_runs(2).with_cpu_time(cpu_time);
     let results = tiny().bench(&options, &mut |_, _| ControlFlow::Continue(())).expect("a valid benchmark");
     assert_eq!(results.len(), 1);
     assert_eq!(results[0].threads, tiny().threads(), "without a list the engine's own threads compute");
@@ -58,13 +56,13 @@ fn cpu_time_of_the_caller_is_used() {
 #[test]
 fn impossible_benchmarks_are_refused() {
     let go_on = &mut |_, _| ControlFlow::Continue(());
-    let bad = BenchOptions { runs: 0, ..BenchOptions::default() };
+    let bad = BenchOptions::default().with_runs(0);
     assert!(matches!(tiny().bench(&bad, go_on), Err(Error::InvalidOption { name: "runs", .. })));
     let depth = tiny().config().context_length;
     for depth in [depth, usize::MAX] {
-        let long = BenchOptions { tests: vec![BenchTest::Decode(1)], depth, ..BenchOptions::default() };
+        let long = BenchOptions::default().with_tests(vec![BenchTest::Decode(1)]).with_depth(depth);
         assert!(matches!(tiny().bench(&long, go_on), Err(Error::ContextTooLong { .. })));
     }
-    let short = BenchOptions { tests: vec![BenchTest::Decode(1)], ..BenchOptions::default() };
+    let short = BenchOptions::default().with_tests(vec![BenchTest::Decode(1)]);
     assert!(matches!(tiny().bench(&short, &mut |_, _| ControlFlow::Break(())), Err(Error::Cancelled)));
 }

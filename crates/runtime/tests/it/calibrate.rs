@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use ruvllm::{Engine, EngineOptions, Error, KvCalibration, ModelSource, Prompt, TokenId};
+use ruvllm::{Engine, EngineOptions, Error, KvCalibration, KvPolicy, ModelSource, Prompt, TokenId};
 use ruvllm_testkit::builtin_model;
 
 use crate::common::{base, complete, family_path, greedy, load, tiny, tiny_options, tiny_path};
@@ -22,12 +22,10 @@ fn the_same_text_gives_the_same_calibration_and_serves_its_model_alone() {
     let calibration = calibrate(base(), &text(600)).expect("a calibration");
     assert_eq!(calibrate(base(), &text(600)).ok().as_ref(), Some(&calibration));
     assert_ne!(calibrate(base(), &text(640)).ok().as_ref(), Some(&calibration));
-    let options = EngineOptions {
-        threads: Some(2),
-        kv: Some("tiered:hot=0,warm=nuq3,cold=off".parse().expect("a policy")),
-        kv_calibration: Some(Arc::new(calibration)),
-        ..EngineOptions::default()
-    };
+    let options = EngineOptions::default()
+        .with_threads(2)
+        .with_kv("tiered:hot=0,warm=nuq3,cold=off".parse::<KvPolicy>().expect("a policy"))
+        .with_kv_calibration(Arc::new(calibration));
     let engine = Engine::load(&ModelSource::Path(builtin_model()), &options, &mut |_| ())
         .expect("a calibration of it");
     let completion = complete(&engine, &greedy(Prompt::Tokens(text(100)), 40));
@@ -39,7 +37,7 @@ fn the_same_text_gives_the_same_calibration_and_serves_its_model_alone() {
 
     let other = Engine::load(&ModelSource::Path(tiny_path()), &options, &mut |_| ());
     assert!(matches!(other, Err(Error::CalibrationModel)), "{other:?}");
-    let without = EngineOptions { kv_calibration: None, ..options };
+    let without = options.with_kv_calibration(None);
     let found = Engine::load(&ModelSource::Path(builtin_model()), &without, &mut |_| ());
     assert!(matches!(found, Err(Error::KvPolicy { .. })), "{found:?}");
 }
@@ -72,11 +70,10 @@ fn a_model_with_several_rotary_embeddings_is_calibrated_layer_by_layer() {
     }
     let calibration = Some(Arc::new(calibration));
     let policy = Some("tiered:hot=0,sink=0,warm=nuq3+q8,cold=off".parse().expect("a policy"));
-    let options =
-        EngineOptions { kv: policy, kv_calibration: calibration, prefill_chunk: 32, ..tiny_options() };
+    let options = tiny_options().with_kv(policy).with_kv_calibration(calibration).with_prefill_chunk(32);
     let engine = load(family_path("gemma3"), &options);
     // All keys are that one token's, which the ranges hold without an error but rounding.
-    let half = EngineOptions { kv: Some("f16".parse().expect("a policy")), ..tiny_options() };
+    let half = tiny_options().with_kv("f16".parse::<KvPolicy>().expect("a policy"));
     let half = load(family_path("gemma3"), &half);
     let prompt: Vec<TokenId> = vec![5; 100];
     let [found, expected] = [&engine, &half].map(|engine| engine.logits(&prompt, &[99]).expect("logits"));

@@ -6,7 +6,8 @@ use std::sync::OnceLock;
 
 use gguf_rs_lite::{Gguf, Metadata, Writer};
 use ruvllm::{
-    CancelToken, Completion, Engine, EngineOptions, GenerateRequest, ModelSource, Prompt, SamplingParams,
+    CancelToken, Completion, Engine, EngineOptions, GenerateRequest, KvPolicy, ModelSource, Prompt,
+    SamplingParams,
 };
 use ruvllm_testkit::{builtin_model, model_data};
 
@@ -26,7 +27,7 @@ pub(crate) fn load(path: PathBuf, options: &EngineOptions) -> Engine {
 
 /// The tiny model with few threads, 32-bit keys and values.
 pub(crate) fn tiny_options() -> EngineOptions {
-    EngineOptions { threads: Some(2), kv: Some("f32".parse().expect("a policy")), ..EngineOptions::default() }
+    EngineOptions::default().with_threads(2).with_kv("f32".parse::<KvPolicy>().expect("a policy"))
 }
 
 /// The file of the tiny model with other metadata.
@@ -56,18 +57,12 @@ pub(crate) fn tiny() -> &'static Engine {
 
 pub(crate) fn base() -> &'static Engine {
     static ENGINE: OnceLock<Engine> = OnceLock::new();
-    ENGINE.get_or_init(|| {
-        load(builtin_model(), &EngineOptions { threads: Some(2), ..EngineOptions::default() })
-    })
+    ENGINE.get_or_init(|| load(builtin_model(), &EngineOptions::default().with_threads(2)))
 }
 
 /// A greedy request of a few tokens.
 pub(crate) fn greedy(prompt: impl Into<Prompt>, max_tokens: usize) -> GenerateRequest {
-    GenerateRequest {
-        max_tokens: Some(max_tokens),
-        sampling: SamplingParams::greedy(),
-        ..GenerateRequest::new(prompt)
-    }
+    GenerateRequest::new(prompt).with_max_tokens(max_tokens).with_sampling(SamplingParams::greedy())
 }
 
 /// The pieces of text and the completion of a request that nobody cancels.

@@ -5,15 +5,15 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use ruvllm::{
-    CancelToken, Completion, Conversation, Engine, EngineOptions, Error, FinishReason, GenerateRequest,
-    Message, PrefixCaching, Prompt,
+    CancelToken, Completion, Conversation, Engine, Error, FinishReason, GenerateRequest, Message,
+    PrefixCaching, Prompt,
 };
 
 use crate::common::{base, complete, greedy, load, tiny_options, tiny_path, tiny_source};
 
 /// An engine that shares nothing between requests, so that only the conversation can know a prompt.
 fn forgetful(path: PathBuf) -> Engine {
-    load(path, &EngineOptions { prefixes: PrefixCaching::Off, ..tiny_options() })
+    load(path, &tiny_options().with_prefixes(PrefixCaching::Off))
 }
 
 fn go_on(conversation: &mut Conversation<'_>, request: &GenerateRequest) -> Completion {
@@ -28,7 +28,7 @@ fn ids(seed: u32, n: u32) -> Vec<u32> {
 }
 
 fn request(tokens: &[u32]) -> GenerateRequest {
-    GenerateRequest { ignore_eos: true, ..greedy(Prompt::Tokens(tokens.to_vec()), 6) }
+    greedy(Prompt::Tokens(tokens.to_vec()), 6).with_ignore_eos(true)
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn an_interrupted_answer_is_gone_on_from() {
     let mut conversation = engine.conversation();
     let tokens = ids(6, 40);
     let mut pieces = 0;
-    let endless = GenerateRequest { max_tokens: None, ..request(&tokens) };
+    let endless = request(&tokens).with_max_tokens(None);
     let completion = conversation
         .generate_with(&endless, &CancelToken::new(), &mut |_| {
             pieces += 1;
@@ -138,7 +138,7 @@ fn a_refused_request_and_one_of_no_tokens_change_nothing() {
     let refused =
         conversation.generate_with(&too_long, &CancelToken::new(), &mut |_| ControlFlow::Continue(()));
     assert!(matches!(refused, Err(Error::PromptTooLong { .. })), "{refused:?}");
-    let none = GenerateRequest { max_tokens: Some(0), ..request(&history) };
+    let none = request(&history).with_max_tokens(0);
     assert_eq!(go_on(&mut conversation, &none).finish_reason, FinishReason::Length);
     assert_eq!(conversation.len(), known);
     assert_eq!(go_on(&mut conversation, &request(&history)).cached_tokens, known);
@@ -147,7 +147,7 @@ fn a_refused_request_and_one_of_no_tokens_change_nothing() {
 #[test]
 fn a_window_that_slid_is_gone_on_from_and_not_cut_back_into() {
     let source = tiny_source(|metadata| _ = metadata.insert("llama.attention.sliding_window", 48u32));
-    let options = EngineOptions { prefixes: PrefixCaching::Off, ..tiny_options() };
+    let options = tiny_options().with_prefixes(PrefixCaching::Off);
     let engine = Engine::load(&source, &options, &mut |_| ()).expect("the model loads");
     let window = engine.config().longest_window().expect("the model has a window");
     let mut conversation = engine.conversation();

@@ -64,11 +64,8 @@ fn vectors_are_pooled_from_the_states_of_the_encoder() {
     let (texts, states) = reference();
     for pooling in Pooling::ALL {
         for normalize in [true, false] {
-            let request = EmbeddingRequest {
-                pooling: Some(pooling),
-                normalize: Some(normalize),
-                ..EmbeddingRequest::new(texts.clone())
-            };
+            let request =
+                EmbeddingRequest::new(texts.clone()).with_pooling(pooling).with_normalize(normalize);
             let found = embedder.embed(&request).expect("vectors");
             assert_eq!((found.dim, found.pooling, found.normalized), (32, pooling, normalize));
             for ((text, found), states) in texts.iter().zip(&found.embeddings).zip(&states) {
@@ -92,8 +89,7 @@ fn the_files_of_the_model_decide_what_a_request_leaves_open() {
     assert_eq!((found.embeddings[0].tokens, found.embeddings[0].truncated), (24, true));
     // The model has 32 positions, whatever is asked for.
     for (max_tokens, tokens) in [(5, 5), (30, 30), (1000, 32)] {
-        let request =
-            EmbeddingRequest { max_tokens: Some(max_tokens), ..EmbeddingRequest::new([long.as_str()]) };
+        let request = EmbeddingRequest::new([long.as_str()]).with_max_tokens(max_tokens);
         assert_eq!(embedder.embed(&request).expect("vectors").embeddings[0].tokens, tokens);
     }
     assert!(embedder.embed(&EmbeddingRequest::default()).expect("no vectors").embeddings.is_empty());
@@ -103,7 +99,7 @@ fn the_files_of_the_model_decide_what_a_request_leaves_open() {
 fn other_texts_and_threads_change_no_bit_of_a_vector() {
     let (texts, _) = reference();
     let many: Vec<&str> = texts.iter().map(String::as_str).cycle().take(200).collect();
-    let threads = |threads| EngineOptions { threads: Some(threads), ..tiny_options() };
+    let threads = |threads| tiny_options().with_threads(threads);
     let one = encoder(&threads(1));
     let all = vectors(&one.embed(&EmbeddingRequest::new(many.clone())).expect("vectors").embeddings);
     assert!(
@@ -119,7 +115,7 @@ fn other_texts_and_threads_change_no_bit_of_a_vector() {
 
 #[test]
 fn quantized_encoders_point_the_same_way() {
-    let q8 = EngineOptions { quantize: Recipe::from_name("q8_0"), ..tiny_options() };
+    let q8 = tiny_options().with_quantize(Recipe::from_name("q8_0"));
     let (texts, _) = reference();
     let request = EmbeddingRequest::new(texts);
     let (whole, small) = (encoder(&tiny_options()).embed(&request), encoder(&q8).embed(&request));
@@ -136,11 +132,7 @@ fn a_decoder_gives_states_behind_its_final_norm() {
         let engine = load(family_path(name), &tiny_options());
         let text = "Once upon a time there was a turtle.";
         let embed = |pooling| {
-            let request = EmbeddingRequest {
-                pooling: Some(pooling),
-                normalize: Some(false),
-                ..EmbeddingRequest::new([text])
-            };
+            let request = EmbeddingRequest::new([text]).with_pooling(pooling).with_normalize(false);
             engine.embed(&request).expect("a vector").embeddings.remove(0)
         };
         let last = embed(Pooling::Last);
@@ -149,12 +141,10 @@ fn a_decoder_gives_states_behind_its_final_norm() {
         let tokens = engine.encode_prompt(&text.into()).expect("tokens");
         assert_eq!(last.tokens, tokens.len(), "{name}");
         let mean = |max_tokens| {
-            let request = EmbeddingRequest {
-                pooling: Some(Pooling::Mean),
-                normalize: Some(false),
-                max_tokens: Some(max_tokens),
-                ..EmbeddingRequest::new([text])
-            };
+            let request = EmbeddingRequest::new([text])
+                .with_pooling(Pooling::Mean)
+                .with_normalize(false)
+                .with_max_tokens(max_tokens);
             engine.embed(&request).expect("a vector").embeddings.remove(0).vector
         };
         let (n, all, before) = (tokens.len() as f32, mean(tokens.len()), mean(tokens.len() - 1));
@@ -167,14 +157,13 @@ fn a_decoder_gives_states_behind_its_final_norm() {
 
 #[test]
 fn passes_and_company_change_no_bit_of_a_decoders_vector() {
-    let short = EngineOptions { prefill_chunk: 7, ..tiny_options() };
+    let short = tiny_options().with_prefill_chunk(7);
     let (whole, pieces) = (tiny(), load(tiny_path(), &short));
     let long = "A turtle looks back at the sea, and goes on. ".repeat(6);
     let texts = ["Once", long.as_str(), "upon a time", "there was", &long[9..]];
     for pooling in [Pooling::Mean, Pooling::Last] {
         let embed = |engine: &Engine, texts: &[&str]| {
-            let request =
-                EmbeddingRequest { pooling: Some(pooling), ..EmbeddingRequest::new(texts.iter().copied()) };
+            let request = EmbeddingRequest::new(texts.iter().copied()).with_pooling(pooling);
             vectors(&engine.embed(&request).expect("vectors").embeddings)
         };
         let all = embed(whole, &texts);
@@ -203,9 +192,9 @@ fn what_cannot_be_embedded_is_refused() {
     // The tiny Llama begins every text with a token.
     assert_eq!(tiny().embed(&EmbeddingRequest::new([""])).expect("a vector").embeddings[0].tokens, 1);
 
-    let cls = EmbeddingRequest { pooling: Some(Pooling::Cls), ..EmbeddingRequest::new(["a"]) };
+    let cls = EmbeddingRequest::new(["a"]).with_pooling(Pooling::Cls);
     assert!(matches!(tiny().embed(&cls), Err(Error::PoolingOfDecoder { .. })));
-    let none = EmbeddingRequest { max_tokens: Some(2), ..EmbeddingRequest::new(["a"]) };
+    let none = EmbeddingRequest::new(["a"]).with_max_tokens(2);
     let error = encoder(&tiny_options()).embed(&none).expect_err("no room");
     assert!(matches!(error, Error::InvalidOption { name: "max_tokens", value: 2, .. }), "{error:?}");
 

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use ruvllm::{Engine, EngineOptions, Error, Perplexity, TokenId};
+use ruvllm::{Engine, Error, Perplexity, TokenId};
 
 use crate::common::{load, tiny, tiny_options, tiny_path};
 
@@ -58,7 +58,7 @@ fn the_limit_cuts_the_text() {
 #[test]
 fn the_chunk_size_changes_no_bit() {
     let tokens = text(90);
-    let other = load(tiny_path(), &EngineOptions { prefill_chunk: 16, threads: Some(1), ..tiny_options() });
+    let other = load(tiny_path(), &tiny_options().with_prefill_chunk(16).with_threads(1));
     assert_eq!(measure(&other, &tokens, 45, None).ok(), measure(tiny(), &tokens, 45, None).ok());
     let positions: Vec<usize> = (0..90).collect();
     assert_eq!(other.logits(&tokens, &positions).ok(), tiny().logits(&tokens, &positions).ok());

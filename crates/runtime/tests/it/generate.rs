@@ -21,7 +21,7 @@ fn tiny_prompt(n: usize) -> Prompt {
 
 /// Greedy on the tiny model, past any end of text.
 fn tiny_greedy(n_prompt: usize, max_tokens: Option<usize>) -> GenerateRequest {
-    GenerateRequest { max_tokens, ignore_eos: true, ..greedy(tiny_prompt(n_prompt), 0) }
+    greedy(tiny_prompt(n_prompt), 0).with_max_tokens(max_tokens).with_ignore_eos(true)
 }
 
 fn failure(engine: &Engine, request: &GenerateRequest) -> Error {
@@ -51,18 +51,18 @@ fn greedy_text_is_the_same_each_time_and_makes_sense() {
 fn threads_chunks_and_instruction_sets_change_nothing() {
     let expected = complete(base(), &greedy(STORY, 12));
     for (threads, prefill_chunk) in [(1, 512), (2, 5), (3, 1)] {
-        let options = EngineOptions { threads: Some(threads), prefill_chunk, ..EngineOptions::default() };
+        let options = EngineOptions::default().with_threads(threads).with_prefill_chunk(prefill_chunk);
         let found = complete(&load(builtin_model(), &options), &greedy(STORY, 12));
         assert_eq!(outcome(&found), outcome(&expected), "{threads} threads, chunks of {prefill_chunk}");
     }
     let request = tiny_greedy(50, Some(30));
     let expected = complete(tiny(), &request);
     for prefill_chunk in [1, 7, 50, 64] {
-        let other = load(tiny_path(), &EngineOptions { prefill_chunk, ..tiny_options() });
+        let other = load(tiny_path(), &tiny_options().with_prefill_chunk(prefill_chunk));
         assert_eq!(outcome(&complete(&other, &request)), outcome(&expected), "chunks of {prefill_chunk}");
     }
     for kernels in Kernels::available() {
-        let other = load(tiny_path(), &EngineOptions { isa: Some(kernels.isa()), ..tiny_options() });
+        let other = load(tiny_path(), &tiny_options().with_isa(kernels.isa()));
         assert_eq!(outcome(&complete(&other, &request)), outcome(&expected), "{}", kernels.isa());
     }
 }
@@ -82,9 +82,9 @@ fn requests_of_several_threads_do_not_disturb_each_other() {
 
 #[test]
 fn a_seed_repeats_a_sampled_text() {
-    let sampled = |seed| GenerateRequest {
-        sampling: SamplingParams { temperature: 1.5, top_k: 0, seed, ..SamplingParams::default() },
-        ..tiny_greedy(4, Some(20))
+    let sampled = |seed| {
+        tiny_greedy(4, Some(20))
+            .with_sampling(SamplingParams::default().with_temperature(1.5).with_top_k(0).with_seed(seed))
     };
     let first = complete(tiny(), &sampled(Some(11)));
     assert_eq!(outcome(&first), outcome(&complete(tiny(), &sampled(Some(11)))));
@@ -117,7 +117,7 @@ fn times_that_did_not_pass_are_absent() {
 
 #[test]
 fn the_end_of_the_context_is_a_length() {
-    let engine = load(tiny_path(), &EngineOptions { context: Some(20), ..tiny_options() });
+    let engine = load(tiny_path(), &tiny_options().with_context(20));
     // The last token is sampled from a full context.
     for (prompt, generated) in [(12, 9), (19, 2), (20, 1)] {
         let completion = complete(&engine, &tiny_greedy(prompt, None));
@@ -128,7 +128,7 @@ fn the_end_of_the_context_is_a_length() {
 
 #[test]
 fn a_prompt_beyond_the_context_says_both_numbers() {
-    let engine = load(tiny_path(), &EngineOptions { context: Some(20), ..tiny_options() });
+    let engine = load(tiny_path(), &tiny_options().with_context(20));
     let error = failure(&engine, &tiny_greedy(21, Some(0)));
     assert!(matches!(error, Error::PromptTooLong { prompt_tokens: 21, context: 20, .. }), "{error:?}");
     let message = error.to_string();
@@ -142,7 +142,7 @@ fn a_stop_string_ends_the_text_before_itself() {
     let start = whole.text.char_indices().nth(30).expect("the text is longer").0;
     let stop: String = whole.text[start..].chars().take(9).collect();
     let before = whole.text.split_once(&stop).expect("it is in the text").0;
-    let request = GenerateRequest { stop: vec!["never said".to_owned(), stop.clone()], ..greedy(STORY, 40) };
+    let request = greedy(STORY, 40).with_stop(vec!["never said".to_owned(), stop.clone()]);
     let (pieces, completion) = run(base(), &request);
     assert_eq!(completion.text, before);
     assert_eq!(completion.finish_reason, FinishReason::Stop);
@@ -155,18 +155,18 @@ fn a_stop_string_ends_the_text_before_itself() {
 fn a_stop_string_that_is_begun_but_not_met_comes_out_at_the_end() {
     let whole = complete(base(), &greedy(STORY, 10));
     let tail: String = whole.text.chars().rev().take(3).collect::<Vec<_>>().into_iter().rev().collect();
-    let request = GenerateRequest { stop: vec![tail + "\u{1F98A} and more"], ..greedy(STORY, 10) };
+    let request = greedy(STORY, 10).with_stop(vec![tail + "\u{1F98A} and more"]);
     assert_eq!(outcome(&complete(base(), &request)), outcome(&whole));
 }
 
 #[test]
 fn bad_requests_are_refused_before_anything_is_computed() {
-    let request = GenerateRequest { stop: vec![String::new()], ..tiny_greedy(3, Some(1)) };
+    let request = tiny_greedy(3, Some(1)).with_stop(vec![String::new()]);
     assert!(matches!(failure(tiny(), &request), Error::EmptyStop { index: 0 }));
-    let sampling = SamplingParams { top_p: f32::NAN, ..SamplingParams::default() };
-    let request = GenerateRequest { sampling, ..tiny_greedy(3, Some(1)) };
+    let sampling = SamplingParams::default().with_top_p(f32::NAN);
+    let request = tiny_greedy(3, Some(1)).with_sampling(sampling);
     assert!(matches!(failure(tiny(), &request), Error::SamplingParameter { name: "top_p", .. }));
-    let request = GenerateRequest { prompt: Prompt::Tokens(vec![1, 999_999]), ..tiny_greedy(3, Some(1)) };
+    let request = tiny_greedy(3, Some(1)).with_prompt(Prompt::Tokens(vec![1, 999_999]));
     assert!(matches!(failure(tiny(), &request), Error::TokenOutOfRange { token: 999_999, position: 1, .. }));
 }
 
@@ -261,7 +261,7 @@ fn a_chat_with_tools_calls_one() {
 
 #[test]
 fn past_the_end_of_a_turn_only_if_asked() {
-    let request = GenerateRequest { ignore_eos: true, ..greedy(chat("What is the capital of France?"), 20) };
+    let request = greedy(chat("What is the capital of France?"), 20).with_ignore_eos(true);
     let completion = complete(base(), &request);
     assert_eq!(completion.tokens.len(), 20);
     assert_eq!(completion.finish_reason, FinishReason::Length);
@@ -302,8 +302,7 @@ fn messages_need_a_chat_template() {
 
 #[test]
 fn a_request_beyond_the_budget_fails_alone_and_gives_its_memory_back() {
-    let options =
-        EngineOptions { kv_budget: Some(8 << 20), prefixes: PrefixCaching::Off, ..EngineOptions::default() };
+    let options = EngineOptions::default().with_kv_budget(8 << 20).with_prefixes(PrefixCaching::Off);
     let engine = load(builtin_model(), &options);
     let small = greedy(Prompt::Tokens(vec![5; 40]), 4);
     let expected = complete(&engine, &small);

@@ -33,7 +33,7 @@ fn progress_reaches_every_tensor() {
 fn the_context_is_what_was_asked_for_within_the_model() {
     let model_context = tiny().config().context_length;
     assert_eq!(tiny().context_length(), model_context);
-    let with = |context| load(tiny_path(), &EngineOptions { context: Some(context), ..tiny_options() });
+    let with = |context| load(tiny_path(), &tiny_options().with_context(context));
     assert_eq!(with(33).context_length(), 33);
     assert_eq!(with(model_context + 1).context_length(), model_context);
     assert_eq!(tiny().threads(), 2);
@@ -93,7 +93,7 @@ fn a_folder_is_a_model_too_and_quantized_weights_are_private() {
     assert!(bytes.shared > bytes.private, "{bytes:?}: only matrices with another row order are copied");
     assert!(whole.chat_template().is_ok());
     let quantize = ruvllm::Recipe::from_name("q4_k_m");
-    let quantized = load(folder, &EngineOptions { quantize, ..tiny_options() }).model().weight_bytes();
+    let quantized = load(folder, &tiny_options().with_quantize(quantize)).model().weight_bytes();
     assert_eq!(quantized.shared, 0);
     assert!(2 * quantized.private < bytes.shared + bytes.private, "{quantized:?} of {bytes:?}");
 }
@@ -114,7 +114,7 @@ fn static_bytes_are_a_model_too() {
 fn every_family_runs_from_text_to_text() {
     for name in ["llama", "mistral", "qwen2", "qwen3", "phi3", "gemma2", "gemma3"] {
         let engine = load(family_path(name), &tiny_options());
-        let request = GenerateRequest { ignore_eos: true, ..greedy("Once upon a time", 8) };
+        let request = greedy("Once upon a time", 8).with_ignore_eos(true);
         let completion = complete(&engine, &request);
         assert_eq!(completion.tokens.len(), 8, "{name}");
         assert!(!completion.text.is_empty(), "{name}");
@@ -164,11 +164,9 @@ fn a_tokenizer_with_more_ids_than_the_model_is_refused() {
 
 #[test]
 fn options_out_of_range_are_refused() {
-    for options in [
-        EngineOptions { threads: Some(0), ..tiny_options() },
-        EngineOptions { context: Some(0), ..tiny_options() },
-        EngineOptions { prefill_chunk: 0, ..tiny_options() },
-    ] {
+    for options in
+        [tiny_options().with_threads(0), tiny_options().with_context(0), tiny_options().with_prefill_chunk(0)]
+    {
         assert!(matches!(failure(tiny_path(), &options), Error::InvalidOption { value: 0, .. }));
     }
 }
@@ -176,7 +174,7 @@ fn options_out_of_range_are_refused() {
 #[test]
 fn a_tokenizer_file_that_is_none_is_named() {
     let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
-    let error = failure(tiny_path(), &EngineOptions { tokenizer: Some(path.clone()), ..tiny_options() });
+    let error = failure(tiny_path(), &tiny_options().with_tokenizer(path.clone()));
     assert!(
         matches!(&error, Error::Tokenizer { name, .. } if *name == path.display().to_string()),
         "{error:?}"
@@ -205,7 +203,7 @@ fn copy(model: &Path, folder: &Path) -> PathBuf {
 
 #[test]
 fn files_that_were_read_may_be_cut_short_while_the_engine_runs() {
-    let options = EngineOptions { mmap: false, ..tiny_options() };
+    let options = tiny_options().with_mmap(false);
     let request = greedy("Once upon a time", 8);
     for (model, weights) in [(tiny_path(), "."), (tiny_path().with_file_name("hf"), "model.safetensors")] {
         let expected = complete(&load(model.clone(), &tiny_options()), &request);
@@ -238,6 +236,6 @@ fn files_that_were_read_may_be_cut_short_while_the_engine_runs() {
 #[test]
 fn weights_are_locked_in_their_files_or_quantized() {
     let quantize = ruvllm::Recipe::from_name("q8_0");
-    let error = failure(tiny_path(), &EngineOptions { mlock: true, quantize, ..tiny_options() });
+    let error = failure(tiny_path(), &tiny_options().with_mlock(true).with_quantize(quantize));
     assert!(matches!(error, Error::MlockQuantized), "{error:?}");
 }

@@ -7,6 +7,7 @@ mod bench;
 mod calibrate;
 mod common;
 mod conversation;
+mod doors;
 mod embed;
 mod evaluate;
 mod generate;

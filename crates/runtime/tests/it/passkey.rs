@@ -3,7 +3,7 @@
 
 use std::ops::ControlFlow;
 
-use ruvllm::{Engine, EngineOptions, Error, PasskeyOptions, PasskeyResult, TokenId};
+use ruvllm::{Engine, Error, PasskeyOptions, PasskeyResult, TokenId};
 use ruvllm_testkit::workspace;
 use ruvllm_text::tokenizer::EncodeOptions;
 
@@ -15,7 +15,7 @@ fn text(n: usize) -> Vec<TokenId> {
 }
 
 fn options(context: usize, trials: usize) -> PasskeyOptions {
-    PasskeyOptions { context, depths: vec![0.1, 0.8], trials, seed: 0 }
+    PasskeyOptions::new(context).with_depths(vec![0.1, 0.8]).with_trials(trials).with_seed(0)
 }
 
 fn measure(
@@ -44,11 +44,11 @@ fn the_trained_model_sees_the_key_in_the_text() {
 fn neither_chunks_nor_the_company_of_other_depths_change_a_bit() {
     let (tokens, options) = (text(300), options(90, 3));
     let results = measure(tiny(), &tokens, &options).expect("a valid measurement");
-    let other = load(tiny_path(), &EngineOptions { prefill_chunk: 16, threads: Some(1), ..tiny_options() });
+    let other = load(tiny_path(), &tiny_options().with_prefill_chunk(16).with_threads(1));
     assert_eq!(measure(&other, &tokens, &options).ok(), Some(results.clone()));
-    let alone = PasskeyOptions { depths: vec![0.8], ..options.clone() };
+    let alone = options.clone().with_depths(vec![0.8]);
     assert_eq!(measure(tiny(), &tokens, &alone).ok(), Some(results[1..].to_vec()));
-    let reseeded = PasskeyOptions { seed: 1, ..options };
+    let reseeded = options.with_seed(1);
     assert_ne!(measure(tiny(), &tokens, &reseeded).ok(), Some(results));
 }
 
@@ -74,11 +74,11 @@ fn what_cannot_be_measured_is_refused() {
     let (tokens, good) = (text(300), options(90, 2));
     let refused = |options: &PasskeyOptions| measure(tiny(), &tokens, options).err();
     assert!(matches!(
-        refused(&PasskeyOptions { trials: 0, ..good.clone() }),
+        refused(&good.clone().with_trials(0)),
         Some(Error::InvalidOption { name: "trials", .. })
     ));
     for depth in [-0.1, 1.1, f32::NAN] {
-        let options = PasskeyOptions { depths: vec![0.5, depth], ..good.clone() };
+        let options = good.clone().with_depths(vec![0.5, depth]);
         assert!(matches!(refused(&options), Some(Error::PasskeyDepth { .. })), "{depth}");
     }
     let Some(Error::PasskeyContext { context: 3, least }) = refused(&options(3, 2)) else {

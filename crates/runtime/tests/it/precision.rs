@@ -7,8 +7,8 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use ruvllm::{
-    CancelToken, Completion, Engine, EngineOptions, Error, GenerateRequest, ModelSource, PrefixCaching,
-    Prompt,
+    CancelToken, Completion, Engine, EngineOptions, Error, GenerateRequest, KvPolicy, ModelSource,
+    PrefixCaching, Prompt,
 };
 use ruvllm_testkit::builtin_model;
 
@@ -17,13 +17,11 @@ use crate::common::{complete, greedy, load};
 const TEXT: &str = include_str!("../../../cli/tests/data/validation-prefix.txt");
 
 fn options(kv: &str, kv_budget: Option<usize>) -> EngineOptions {
-    EngineOptions {
-        threads: Some(2),
-        kv: Some(kv.parse().expect("a policy")),
-        kv_budget,
-        prefixes: PrefixCaching::Off,
-        ..EngineOptions::default()
-    }
+    EngineOptions::default()
+        .with_threads(2)
+        .with_kv(kv.parse::<KvPolicy>().expect("a policy"))
+        .with_kv_budget(kv_budget)
+        .with_prefixes(PrefixCaching::Off)
 }
 
 /// The first `n` tokens of real text.
@@ -34,14 +32,14 @@ fn text(engine: &Engine, n: usize) -> Vec<u32> {
 }
 
 fn request(tokens: Vec<u32>, max_tokens: usize) -> GenerateRequest {
-    GenerateRequest { ignore_eos: true, ..greedy(Prompt::Tokens(tokens), max_tokens) }
+    greedy(Prompt::Tokens(tokens), max_tokens).with_ignore_eos(true)
 }
 
 /// A completion of 700 tokens of text, in passes of a block, and the blocks of each tier that it
 /// leaves to later requests.
 fn run(kv: &str) -> (Completion, Vec<usize>) {
     let prefixes = PrefixCaching::Memory;
-    let engine = load(builtin_model(), &EngineOptions { prefixes, prefill_chunk: 32, ..options(kv, None) });
+    let engine = load(builtin_model(), &options(kv, None).with_prefixes(prefixes).with_prefill_chunk(32));
     let completion = complete(&engine, &request(text(&engine, 700), 20));
     (completion, engine.kv_store().tiers().map(|tier| tier.blocks).collect())
 }
@@ -84,7 +82,7 @@ fn what_a_request_has_learned_is_where_the_next_one_begins() {
     let temporary = tempfile::tempdir().expect("a folder");
     let prefixes = PrefixCaching::Folder { path: temporary.path().to_owned(), limit_bytes: 1 << 30 };
     let kv = "tiered:hot=64,target=0.0001,warm=kivi4,cold=off";
-    let load = || load(builtin_model(), &EngineOptions { prefixes: prefixes.clone(), ..options(kv, None) });
+    let load = || load(builtin_model(), &options(kv, None).with_prefixes(prefixes.clone()));
     let engine = load();
     let tokens = text(&engine, 900);
     let (long, short) = (request(tokens[..700].to_vec(), 20), request(tokens[700..].to_vec(), 2));

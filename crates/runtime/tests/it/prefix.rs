@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use ruvllm::{Completion, Engine, EngineOptions, GenerateRequest, PrefixCaching, Prompt};
+use ruvllm::{Completion, Engine, GenerateRequest, PrefixCaching, Prompt};
 use ruvllm_testkit::builtin_model;
 
 use crate::common::{complete, family_path, greedy, load, tiny_options, tiny_path};
@@ -14,11 +14,11 @@ fn prompt(seed: u32, n: u32) -> Vec<u32> {
 }
 
 fn request(tokens: &[u32]) -> GenerateRequest {
-    GenerateRequest { ignore_eos: true, ..greedy(Prompt::Tokens(tokens.to_vec()), 6) }
+    greedy(Prompt::Tokens(tokens.to_vec()), 6).with_ignore_eos(true)
 }
 
 fn engine(prefixes: PrefixCaching) -> Engine {
-    load(tiny_path(), &EngineOptions { prefixes, ..tiny_options() })
+    load(tiny_path(), &tiny_options().with_prefixes(prefixes))
 }
 
 fn folder(path: &Path) -> PrefixCaching {
@@ -91,10 +91,9 @@ fn a_conversation_goes_on_where_it_stopped() {
 /// token on.
 #[test]
 fn sequences_on_both_sides_of_the_original_context_share_no_prefix() {
-    let engine = |prefixes| load(family_path("phi3"), &EngineOptions { prefixes, ..tiny_options() });
-    let request = |tokens: &[u32], max_tokens| GenerateRequest {
-        ignore_eos: true,
-        ..greedy(Prompt::Tokens(tokens.to_vec()), max_tokens)
+    let engine = |prefixes| load(family_path("phi3"), &tiny_options().with_prefixes(prefixes));
+    let request = |tokens: &[u32], max_tokens| {
+        greedy(Prompt::Tokens(tokens.to_vec()), max_tokens).with_ignore_eos(true)
     };
     let cached = engine(PrefixCaching::Memory);
     let uncached = engine(PrefixCaching::Off);
@@ -150,14 +149,14 @@ fn other_policies_and_models_share_a_folder_without_meeting() {
     complete(&engine(folder(temporary.path())), &request(&tokens));
     let prefixes = folder(temporary.path());
     let kv = Some("f16".parse().expect("a policy"));
-    let other_policy = load(tiny_path(), &EngineOptions { kv, prefixes: prefixes.clone(), ..tiny_options() });
+    let other_policy = load(tiny_path(), &tiny_options().with_kv(kv).with_prefixes(prefixes.clone()));
     assert_eq!(complete(&other_policy, &request(&tokens)).cached_tokens, 0);
     let quantize = ruvllm::Recipe::from_name("q8_0");
-    let quantized = EngineOptions { quantize, prefixes: prefixes.clone(), ..tiny_options() };
+    let quantized = tiny_options().with_quantize(quantize).with_prefixes(prefixes.clone());
     assert_eq!(complete(&load(tiny_path(), &quantized), &request(&tokens)).cached_tokens, 0);
     assert_eq!(complete(&load(tiny_path(), &quantized), &request(&tokens)).cached_tokens, 96);
-    let other_model = load(builtin_model(), &EngineOptions { prefixes, ..tiny_options() });
-    let request = GenerateRequest { ignore_eos: true, ..greedy(Prompt::Tokens(tokens), 2) };
+    let other_model = load(builtin_model(), &tiny_options().with_prefixes(prefixes));
+    let request = greedy(Prompt::Tokens(tokens), 2).with_ignore_eos(true);
     assert_eq!(complete(&other_model, &request).cached_tokens, 0);
 }
 
@@ -165,7 +164,7 @@ fn other_policies_and_models_share_a_folder_without_meeting() {
 fn idle_conversations_go_to_files_when_memory_is_short_and_come_back() {
     let temporary = tempfile::tempdir().expect("a folder");
     let prefixes = PrefixCaching::Spill { path: temporary.path().to_owned(), limit_bytes: 64 << 20 };
-    let options = EngineOptions { kv_budget: Some(8 << 20), prefixes, ..tiny_options() };
+    let options = tiny_options().with_kv_budget(8 << 20).with_prefixes(prefixes);
     let engine = load(tiny_path(), &options);
     let first = prompt(0, 300);
     let expected = complete(&engine, &request(&first));
@@ -207,7 +206,7 @@ fn a_folder_that_is_gone_is_said_and_the_requests_are_served() {
 #[test]
 fn prefixes_give_way_when_the_budget_is_needed() {
     let budget = 8 << 20;
-    let engine = load(tiny_path(), &EngineOptions { kv_budget: Some(budget), ..tiny_options() });
+    let engine = load(tiny_path(), &tiny_options().with_kv_budget(budget));
     let capacity = engine.kv_store().pool().stats().capacity_pages;
     for seed in 0..400 {
         let tokens = prompt(seed, 300);

@@ -3,8 +3,8 @@
 use std::ops::ControlFlow;
 
 use ruvllm::{
-    CancelToken, Engine, EngineOptions, Error, GenerateRequest, ModelSource, PrefixCaching, PressurePolicy,
-    Prompt,
+    CancelToken, Engine, EngineOptions, Error, GenerateRequest, KvPolicy, ModelSource, PrefixCaching,
+    PressurePolicy, Prompt,
 };
 
 use ruvllm_testkit::builtin_model;
@@ -12,19 +12,17 @@ use ruvllm_testkit::builtin_model;
 use crate::common::{complete, greedy, load};
 
 fn options(kv: &str, prefixes: PrefixCaching) -> EngineOptions {
-    EngineOptions {
-        threads: Some(2),
-        kv: Some(kv.parse().expect("a policy")),
-        kv_budget: Some(4 << 20),
-        prefixes,
-        ..EngineOptions::default()
-    }
+    EngineOptions::default()
+        .with_threads(2)
+        .with_kv(kv.parse::<KvPolicy>().expect("a policy"))
+        .with_kv_budget(4 << 20)
+        .with_prefixes(prefixes)
 }
 
 /// A request of its own for each seed.
 fn request(seed: u32, n_prompt: u32, max_tokens: usize, pressure: Option<PressurePolicy>) -> GenerateRequest {
     let prompt = Prompt::Tokens((0..n_prompt).map(|i| (i * 53 + 7 + seed * 31 * (i + 1)) % 500).collect());
-    GenerateRequest { ignore_eos: true, pressure, ..greedy(prompt, max_tokens) }
+    greedy(prompt, max_tokens).with_ignore_eos(true).with_pressure(pressure)
 }
 
 fn generate(engine: &Engine, request: &GenerateRequest) -> Result<usize, Error> {
@@ -70,7 +68,7 @@ fn a_request_takes_what_its_own_policy_allows() {
     let evicted = engine.prefix_statistics().expect("there is a cache").memory.evicted_blocks;
     assert!(evicted > 0);
     // The engine's own policy, for requests that name none.
-    let options = EngineOptions { pressure: PressurePolicy::Reject, ..options("f16", PrefixCaching::Memory) };
+    let options = options("f16", PrefixCaching::Memory).with_pressure(PressurePolicy::Reject);
     let strict = load(builtin_model(), &options);
     complete(&strict, &request(1, 300, 2, None));
     assert!(generate(&strict, &request(2, 300, 2, None)).is_err());
@@ -80,7 +78,7 @@ fn a_request_takes_what_its_own_policy_allows() {
 #[test]
 fn a_policy_without_what_it_needs_is_refused() {
     let source = ModelSource::Path(builtin_model());
-    let spill = EngineOptions { pressure: PressurePolicy::Spill, ..options("f16", PrefixCaching::Memory) };
+    let spill = options("f16", PrefixCaching::Memory).with_pressure(PressurePolicy::Spill);
     let error = Engine::load(&source, &spill, &mut |_| ()).expect_err("there is no folder");
     assert!(matches!(error, Error::SpillWithoutFolder), "{error}");
     let engine = load(builtin_model(), &options("f16", PrefixCaching::Memory));
@@ -88,8 +86,7 @@ fn a_policy_without_what_it_needs_is_refused() {
     assert!(error.to_string().contains("EngineOptions::prefixes"), "{error}");
     let temporary = tempfile::tempdir().expect("a folder");
     let prefixes = PrefixCaching::Spill { path: temporary.path().to_owned(), limit_bytes: 64 << 20 };
-    let engine =
-        load(builtin_model(), &EngineOptions { pressure: PressurePolicy::Spill, ..options("f16", prefixes) });
+    let engine = load(builtin_model(), &options("f16", prefixes).with_pressure(PressurePolicy::Spill));
     for seed in 0..4 {
         complete(&engine, &request(seed, 300, 2, None));
     }

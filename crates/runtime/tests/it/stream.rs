@@ -28,7 +28,7 @@ fn texts(chunks: &[Chunk]) -> Vec<String> {
 #[test]
 fn stream_gives_the_pieces_of_the_callback() {
     let mut requests = vec![greedy(STORY, 24), greedy(STORY, 1), greedy(STORY, 0)];
-    requests.push(greedy(STORY, 40).with_stop("the"));
+    requests.push(greedy(STORY, 40).with_stop(["the"]));
     requests.push(greedy(Prompt::chat([Message::user("Hello")]), 24));
     for request in &requests {
         let (pieces, expected) = run(base(), request);

@@ -4,7 +4,8 @@ use std::error::Error as _;
 use std::ops::ControlFlow;
 
 use ruvllm::{
-    CancelToken, Engine, EngineOptions, Error, GenerateRequest, PrefixCaching, Prompt, Quota, Tenant,
+    CancelToken, Engine, EngineOptions, Error, GenerateRequest, KvPolicy, PrefixCaching, Prompt, Quota,
+    Tenant,
 };
 use ruvllm_testkit::builtin_model;
 
@@ -12,12 +13,10 @@ use crate::common::{complete, greedy, load, tiny_options, tiny_path};
 
 /// An engine on the default model with 16 MiB of keys and values, in pages of 512 KiB.
 fn engine(kv: &str) -> Engine {
-    let options = EngineOptions {
-        threads: Some(2),
-        kv: Some(kv.parse().expect("a policy")),
-        kv_budget: Some(16 << 20),
-        ..EngineOptions::default()
-    };
+    let options = EngineOptions::default()
+        .with_threads(2)
+        .with_kv(kv.parse::<KvPolicy>().expect("a policy"))
+        .with_kv_budget(16 << 20);
     load(builtin_model(), &options)
 }
 
@@ -31,7 +30,7 @@ fn tenant(engine: &Engine, path: &str, hard_pages: usize) -> Tenant {
 /// A request of its own for each seed.
 fn request(tenant: &Tenant, seed: u32, n_prompt: u32, max_tokens: usize) -> GenerateRequest {
     let prompt = Prompt::Tokens((0..n_prompt).map(|i| (i * 53 + 7 + seed * 31 * (i + 1)) % 500).collect());
-    GenerateRequest { ignore_eos: true, tenant: tenant.clone(), ..greedy(prompt, max_tokens) }
+    greedy(prompt, max_tokens).with_ignore_eos(true).with_tenant(tenant.clone())
 }
 
 fn failure(engine: &Engine, request: &GenerateRequest) -> Error {
@@ -101,7 +100,7 @@ fn within_a_quota_a_long_prompt_loses_bits_and_completes() {
 
 #[test]
 fn prefixes_are_found_by_their_own_tenant() {
-    let options = EngineOptions { prefixes: PrefixCaching::Memory, ..tiny_options() };
+    let options = tiny_options().with_prefixes(PrefixCaching::Memory);
     let engine = load(tiny_path(), &options);
     let [ann, bob] = ["acme/ann", "acme/bob"].map(|path| tenant(&engine, path, usize::MAX));
     let root = Tenant::root();

@@ -156,13 +156,11 @@ impl<'e> Dialogue<'e> {
         let oldest = oldest_sent(room, before, &turns, &mut |first| {
             backend.codec().encode_prompt_until(&self.prompt(first), cancel).map(|tokens| tokens.len())
         })?;
-        let request = GenerateRequest {
-            max_tokens: Some(self.settings.max_tokens),
-            sampling: self.settings.sampling.clone(),
-            stop: self.settings.stop.clone(),
-            adapter: self.adapters.loaded(),
-            ..GenerateRequest::new(self.prompt(oldest))
-        };
+        let request = GenerateRequest::new(self.prompt(oldest))
+            .with_max_tokens(self.settings.max_tokens)
+            .with_sampling(self.settings.sampling.clone())
+            .with_stop(self.settings.stop.clone())
+            .with_adapter(self.adapters.loaded());
         let completion = self.conversation.generate(&request, cancel, on_text)?;
         self.transcript.forget_before(oldest);
         Ok((completion, oldest - before))

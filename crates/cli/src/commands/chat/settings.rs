@@ -167,19 +167,20 @@ impl SavedSettings {
     pub(super) fn apply(self, settings: &Settings) -> Result<Settings, String> {
         let Settings { sampling: old, max_tokens, stop } = settings.clone();
         let bias = |(token, bias): (TokenId, Option<f32>)| (token, bias.unwrap_or(f32::NEG_INFINITY));
-        let sampling = SamplingParams {
-            temperature: self.temperature.unwrap_or(old.temperature),
-            top_k: self.top_k.unwrap_or(old.top_k),
-            top_p: self.top_p.unwrap_or(old.top_p),
-            min_p: self.min_p.unwrap_or(old.min_p),
-            typical_p: self.typical_p.unwrap_or(old.typical_p),
-            repeat_penalty: self.repeat_penalty.unwrap_or(old.repeat_penalty),
-            repeat_last_n: self.repeat_last_n.unwrap_or(old.repeat_last_n),
-            presence_penalty: self.presence_penalty.unwrap_or(old.presence_penalty),
-            frequency_penalty: self.frequency_penalty.unwrap_or(old.frequency_penalty),
-            logit_bias: self.logit_bias.map_or(old.logit_bias, |all| all.into_iter().map(bias).collect()),
-            seed: self.seed,
-        };
+        let sampling = SamplingParams::default()
+            .with_temperature(self.temperature.unwrap_or(old.temperature))
+            .with_top_k(self.top_k.unwrap_or(old.top_k))
+            .with_top_p(self.top_p.unwrap_or(old.top_p))
+            .with_min_p(self.min_p.unwrap_or(old.min_p))
+            .with_typical_p(self.typical_p.unwrap_or(old.typical_p))
+            .with_repeat_penalty(self.repeat_penalty.unwrap_or(old.repeat_penalty))
+            .with_repeat_last_n(self.repeat_last_n.unwrap_or(old.repeat_last_n))
+            .with_presence_penalty(self.presence_penalty.unwrap_or(old.presence_penalty))
+            .with_frequency_penalty(self.frequency_penalty.unwrap_or(old.frequency_penalty))
+            .with_logit_bias(
+                self.logit_bias.map_or(old.logit_bias, |all| all.into_iter().map(bias).collect()),
+            )
+            .with_seed(self.seed);
         sampling.validate().map_err(|error| error.to_string())?;
         let max_tokens = self.max_tokens.unwrap_or(max_tokens);
         let stop = self.stop.unwrap_or(stop);

@@ -107,8 +107,10 @@ fn measure(
     args: &PasskeyArgs,
     context: usize,
 ) -> Result<impl Iterator<Item = DepthDocument>> {
-    let options =
-        PasskeyOptions { context, depths: args.depths.clone(), trials: args.trials, seed: args.seed };
+    let options = PasskeyOptions::new(context)
+        .with_depths(args.depths.clone())
+        .with_trials(args.trials)
+        .with_seed(args.seed);
     let mut progress = Progress::tokens("searching");
     let results = engine.passkey(tokens, &options, &mut |done, total| {
         progress.update(done as u64, total as u64);

@@ -69,7 +69,7 @@ pub enum CandleDevice {
 /// use ruvllm::{CancelToken, CandleBackend, CandleOptions, GenerateRequest, InferenceBackend};
 ///
 /// let backend = CandleBackend::load("Qwen2.5-0.5B-Instruct", &CandleOptions::default())?;
-/// let request = GenerateRequest { max_tokens: Some(32), ..GenerateRequest::new("Once upon a time") };
+/// let request = GenerateRequest::new("Once upon a time").with_max_tokens(32);
 /// let completion = backend.generate_with(&request, &CancelToken::new(), &mut |_| ControlFlow::Continue(()))?;
 /// println!("{}", completion.text);
 /// # Ok::<(), ruvllm::Error>(())

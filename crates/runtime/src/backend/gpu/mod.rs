@@ -89,7 +89,7 @@ impl Default for GpuOptions {
 /// use ruvllm::{CancelToken, GenerateRequest, GpuBackend, GpuOptions, InferenceBackend};
 ///
 /// let backend = GpuBackend::load(&"model.gguf".into(), &GpuOptions::default())?;
-/// let request = GenerateRequest { max_tokens: Some(32), ..GenerateRequest::new("Once upon a time") };
+/// let request = GenerateRequest::new("Once upon a time").with_max_tokens(32);
 /// let completion = backend.generate_with(&request, &CancelToken::new(), &mut |_| ControlFlow::Continue(()))?;
 /// println!("{}", completion.text);
 /// # Ok::<(), ruvllm::Error>(())
