@@ -1,5 +1,5 @@
-//! The GPU kernels, the backend that uses them and the program's device option, on whatever adapter this machine has: software
-//! Vulkan will do.
+//! The GPU kernels, the backend that uses them and the program's `--device`, on whatever adapter
+//! this machine has: software Vulkan will do.
 //!
 //! They have a target folder of their own: the kernels are a workspace of their own, and features
 //! of dependencies that the backend shares with the engine differ.

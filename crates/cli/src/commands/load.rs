@@ -3,38 +3,23 @@
 
 use std::path::{Path, PathBuf};
 
-use ruvllm::{Embedder, Engine, EngineOptions, InferenceBackend, TokenId};
+use ruvllm::{Embedder, EngineOptions, InferenceBackend, TokenId};
 use ruvllm_models::folder_chat_template;
 use ruvllm_text::chat::ChatTemplate;
 use ruvllm_text::tokenizer::{EncodeOptions, Tokenizer};
 
 use crate::args::{GenerationArgs, ModelArgs};
 use crate::default_model::ModelChoice;
-use crate::device::{Defaults, Loaded};
+pub(crate) use crate::device::engine;
+use crate::device::{Defaults, Loaded, warn};
 use crate::error::{Error, Result};
 use crate::progress::Progress;
-use crate::{output, plan_text};
-
-/// Loads the model of a command, with a bar while it takes long, and a warning if it does not fit
-/// the machine.
-///
-/// # Errors
-/// A model that cannot be opened or run here, or an instruction set that this machine lacks.
-pub(crate) fn engine(model: &ModelArgs, options: EngineOptions) -> Result<Engine> {
-    let choice = ModelChoice::new(model.model.as_deref());
-    choice.check()?;
-    let mut progress = Progress::bytes(format!("loading {}", choice.name()));
-    let engine = Engine::load(&choice.source(), &options, &mut |step| {
-        progress.update(step.bytes_done, step.bytes_total);
-    })?;
-    warn(&engine);
-    Ok(engine)
-}
 
 /// Loads the model of a command that generates text on its device, with its adapters.
 ///
 /// # Errors
-/// As [`DeviceArgs::load`](crate::device::DeviceArgs::load), and more context than the model was made for.
+/// As [`DeviceArgs::load`](crate::device::DeviceArgs::load), and more context than the model was
+/// made for.
 pub(crate) fn generator(args: &GenerationArgs) -> Result<Loaded> {
     let options = args.options()?;
     let context = options.context;
@@ -54,13 +39,6 @@ pub(crate) fn check_context(asked: Option<usize>, model_context: usize) -> Resul
     }
 }
 
-/// Says what of an engine's plan does not fit the machine.
-fn warn(engine: &Engine) {
-    for warning in &engine.plan().warnings {
-        output::warn(&plan_text::warning(warning));
-    }
-}
-
 /// Loads the model of a command, decoder or encoder, to make vectors with it; otherwise as
 /// [`engine`].
 ///
@@ -77,15 +55,6 @@ pub(crate) fn embedder(model: &ModelArgs, options: EngineOptions) -> Result<Embe
         warn(engine);
     }
     Ok(embedder)
-}
-
-/// Waits until the prefixes of a command's requests are in their files, and says what went wrong
-/// with them.
-pub(crate) fn finish_prefixes(engine: &Engine) {
-    engine.flush_prefixes();
-    for warning in engine.take_prefix_warnings() {
-        output::warn(&warning);
-    }
 }
 
 /// The tokenizer of a command's model, without loading its weights. A `tokenizer.json`, or the

@@ -1,6 +1,6 @@
 //! Errors of `--device`.
 
-use super::Device;
+use super::choice::Device;
 
 /// Text for a program without the feature `gpu`.
 const NOT_BUILT: &str = "this program is built without GPU support; build it with \

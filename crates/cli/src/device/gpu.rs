@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use ruvllm::{EngineOptions, GpuAdapter, GpuAdapterKind, GpuBackend, GpuOptions, gpu_adapters};
 
-use super::loaded::GpuFacts;
-use super::{DeviceError, GpuModel, Loaded};
+use super::error::DeviceError;
+use super::loaded::{GpuFacts, GpuModel, Loaded};
 use crate::args::ModelArgs;
 use crate::default_model::ModelChoice;
 use crate::error::{Error, Result};

@@ -8,7 +8,7 @@ use ruvllm::{
 };
 use serde::Serialize;
 
-use crate::commands::load;
+use crate::output;
 
 /// A loaded model. Commands compute with [`backend`](Self::backend), whatever it is.
 pub(crate) enum Loaded {
@@ -74,10 +74,14 @@ impl Loaded {
         }
     }
 
-    /// Waits until the prefixes of the requests are in their files.
+    /// Waits until the prefixes of the requests are in their files, and says what went wrong with
+    /// them.
     pub(crate) fn finish(&self) {
         if let Self::Cpu(engine) = self {
-            load::finish_prefixes(engine);
+            engine.flush_prefixes();
+            for warning in engine.take_prefix_warnings() {
+                output::warn(&warning);
+            }
         }
     }
 }

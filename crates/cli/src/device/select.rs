@@ -1,0 +1,144 @@
+//! Loading of a command's model on its device, and flags that a device does not have.
+
+use ruvllm::{EngineOptions, KvPolicy, PrefixCaching, PressurePolicy};
+
+use super::choice::{Device, DeviceArgs};
+use super::cpu::engine;
+use super::error::{DeviceError, Refused};
+#[cfg(feature = "gpu")]
+use super::gpu::open;
+use super::loaded::Loaded;
+use crate::args::{AdapterArgs, ModelArgs};
+use crate::error::{Error, Result, one_line};
+use crate::output;
+
+/// Settings of a command where its options name none.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Defaults {
+    /// Tokens of the longest sequence on a GPU, which reserves them; the CPU takes memory as
+    /// sequences grow.
+    pub(crate) gpu_context: Option<usize>,
+    /// Storage policy of keys and values on the CPU.
+    pub(crate) cpu_kv: Option<KvPolicy>,
+}
+
+impl DeviceArgs {
+    /// Refuses a GPU for a command that computes on the CPU alone; `auto` is the CPU there.
+    ///
+    /// # Errors
+    /// [`DeviceError::CpuOnly`].
+    pub(crate) fn cpu_only(&self, command: &'static str) -> Result<()> {
+        match self.device {
+            Device::Cpu | Device::Auto => Ok(()),
+            Device::Gpu(_) => Err(DeviceError::CpuOnly { command, device: self.device }.into()),
+        }
+    }
+
+    /// Loads the model of a command on its device.
+    ///
+    /// # Errors
+    /// A model that cannot be opened or run on the device, an absent device, and flags that it does
+    /// not have. `auto` computes on the CPU then, and says why.
+    pub(crate) fn load(
+        &self,
+        model: &ModelArgs,
+        adapters: &AdapterArgs,
+        options: EngineOptions,
+        defaults: Defaults,
+    ) -> Result<Loaded> {
+        let gpu = |index| {
+            refused(&options, adapters)?;
+            let context = options.context.or(defaults.gpu_context);
+            open(model, &EngineOptions { context, ..options.clone() }, index)
+        };
+        match self.device {
+            Device::Cpu => {}
+            Device::Gpu(index) => return gpu(index),
+            Device::Auto => match gpu(None) {
+                Err(error) if is_of_the_device(&error) => {
+                    output::note(&format!("[--device auto: the CPU computes: {}]", one_line(&error)));
+                }
+                result => return result,
+            },
+        }
+        let kv = options.kv.or(defaults.cpu_kv);
+        let mut engine = engine(model, EngineOptions { kv, ..options })?;
+        adapters.apply(&mut engine)?;
+        Ok(Loaded::Cpu(Box::new(engine)))
+    }
+}
+
+#[cfg(not(feature = "gpu"))]
+fn open(_: &ModelArgs, _: &EngineOptions, _: Option<usize>) -> Result<Loaded> {
+    Err(DeviceError::NotBuilt.into())
+}
+
+/// True if another device may do what this error is about.
+fn is_of_the_device(error: &Error) -> bool {
+    use ruvllm::Error as E;
+    matches!(error, Error::Device(_) | Error::Engine(E::UnsupportedByBackend { .. } | E::Backend { .. }))
+}
+
+/// Refuses flags that change results or memory on the CPU and that no GPU has.
+fn refused(options: &EngineOptions, adapters: &AdapterArgs) -> Result<()> {
+    let has_f16 = |kv: KvPolicy| kv.to_string() == "f16";
+    let refused = [
+        (
+            !adapters.adapters.is_empty(),
+            Refused { flag: "--adapter", reason: "it computes no LoRA adapters" },
+        ),
+        (
+            options.kv.is_some_and(|kv| !has_f16(kv)),
+            Refused { flag: "--kv", reason: "its keys and values are f16" },
+        ),
+        (
+            options.kv_calibration.is_some(),
+            Refused { flag: "--kv-calibration", reason: "its keys and values are f16" },
+        ),
+        (
+            options.kv_budget.is_some(),
+            Refused { flag: "--kv-budget", reason: "its keys and values take one context: use --context" },
+        ),
+        (
+            options.pressure != PressurePolicy::default(),
+            Refused { flag: "--pressure", reason: "its keys and values have room for one context" },
+        ),
+        (
+            matches!(options.prefixes, PrefixCaching::Folder { .. } | PrefixCaching::Spill { .. }),
+            Refused { flag: "--prefix-cache", reason: "it has no prefix cache" },
+        ),
+        (
+            options.quantize.is_some(),
+            Refused { flag: "--quantize", reason: "it takes weights as stored: use `ruvllm quantize`" },
+        ),
+        (options.mlock, Refused { flag: "--mlock", reason: "weights are in its own memory" }),
+        (!options.mmap, Refused { flag: "--no-mmap", reason: "files are mapped until weights are uploaded" }),
+    ];
+    match refused.into_iter().find(|(is_given, _)| *is_given) {
+        Some((_, refused)) => Err(DeviceError::Flag(refused).into()),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_of_the_cpu_are_refused_by_name() {
+        let none = AdapterArgs { adapters: Vec::new() };
+        let flag = |options: EngineOptions| match refused(&options, &none) {
+            Err(Error::Device(DeviceError::Flag(refused))) => refused.flag,
+            other => panic!("expected a refusal, found {other:?}"),
+        };
+        let base = EngineOptions::default;
+        assert!(refused(&base(), &none).is_ok());
+        assert!(
+            refused(&EngineOptions { kv: "f16".parse().ok(), threads: Some(3), ..base() }, &none).is_ok()
+        );
+        assert_eq!(flag(EngineOptions { kv: "q8".parse().ok(), ..base() }), "--kv");
+        assert_eq!(flag(EngineOptions { kv_budget: Some(1 << 20), ..base() }), "--kv-budget");
+        assert_eq!(flag(EngineOptions { mlock: true, ..base() }), "--mlock");
+        assert_eq!(flag(EngineOptions { mmap: false, ..base() }), "--no-mmap");
+    }
+}
