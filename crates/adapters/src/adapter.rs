@@ -1,4 +1,4 @@
-//! An adapter in memory: factors of one or several files, as a model's products take them.
+//! LoRA adapters in memory: factors of one or several files, laid out for the products of a model.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::file::{LoraFile, Update};
 use crate::low_rank::{Expansion, LowRank};
 use crate::place::{BaseModel, RowOrder, Site, Target};
 
-/// A file and how much of it counts.
+/// Adapter file and its scale.
 #[derive(Debug, Clone, Copy)]
 pub struct Part<'a> {
     /// The adapter.
@@ -22,7 +22,7 @@ pub struct Part<'a> {
     pub scale: f32,
 }
 
-/// One or several adapters, made ready for one model: what they change is added up.
+/// One or several LoRA adapters, loaded for one model; their updates add up.
 ///
 /// Immutable; dropping it gives its pages back.
 pub struct Adapter {
@@ -86,12 +86,12 @@ impl Adapter {
         self.sites.get(&(layer, site))
     }
 
-    /// The model that it was made for.
+    /// Shape of the model it was loaded for.
     pub fn base(&self) -> &BaseModel {
         &self.base
     }
 
-    /// Stands for what it does: adapters of other factors or scales have another one.
+    /// Digest of factors and scales: equal for equal updates only.
     pub fn digest(&self) -> &[u8; 32] {
         &self.digest
     }
@@ -111,7 +111,7 @@ impl fmt::Debug for Adapter {
     }
 }
 
-/// Pages that are only read from now on.
+/// Pages that are read-only after loading.
 struct Resident(Pages);
 
 impl AsRef<[u8]> for Resident {
@@ -227,7 +227,7 @@ impl Placed<'_> {
     }
 }
 
-/// A hash of the values and of what they mean.
+/// Hash of the values and their meaning (site, shape, scale).
 fn digest(sites: &BTreeMap<(usize, Site), Vec<Placed<'_>>>, memory: &[f32]) -> [u8; 32] {
     let mut hash = Sha256::new();
     for ((layer, site), placed) in sites {

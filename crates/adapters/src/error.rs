@@ -117,7 +117,7 @@ pub enum Error {
         /// Its name.
         name: String,
     },
-    /// A matrix with one factor.
+    /// A matrix has only one of its two factors.
     #[error("{name} has one of its two factors only")]
     Half {
         /// The matrix.
@@ -139,19 +139,19 @@ pub enum Error {
         /// Its type.
         found: String,
     },
-    /// A factor without rows and columns.
+    /// A factor is not two-dimensional.
     #[error("{name} is not a matrix")]
     NotAMatrix {
         /// The tensor.
         name: String,
     },
-    /// The data of a tensor are not all there.
+    /// The data of a tensor are truncated.
     #[error("{name} goes beyond the end of the file")]
     Cut {
         /// The tensor.
         name: String,
     },
-    /// Factors that do not belong together.
+    /// Shapes of two factors of one matrix do not match.
     #[error("the factors of {name} do not fit each other: A is {a:?}, B is {b:?}")]
     Shapes {
         /// The matrix.
@@ -161,7 +161,7 @@ pub enum Error {
         /// Rows and columns.
         b: [usize; 2],
     },
-    /// The configuration says another rank.
+    /// Rank of the factors differs from that in the configuration.
     #[error("{name} has rank {found}, adapter_config.json says {expected}")]
     Rank {
         /// The matrix.
@@ -177,7 +177,7 @@ pub enum Error {
         /// The matrix.
         name: String,
     },
-    /// The adapter says that it is for another architecture.
+    /// The adapter names another architecture than the model.
     #[error("it is for the architecture {found}, the model's is {expected}")]
     Architecture {
         /// Architecture of the adapter.
@@ -221,7 +221,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Says which file it is about, unless the error does so itself.
+    /// Adds the file to the error, unless it names one already.
     pub(crate) fn in_file(self, path: &Path) -> Self {
         match self {
             Self::Read { .. }

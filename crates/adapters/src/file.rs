@@ -1,4 +1,4 @@
-//! Contents of an adapter file, whatever its format.
+//! Contents of an adapter file of any format.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ pub struct LoraFile {
     pub(crate) path: PathBuf,
     pub(crate) updates: Vec<Update>,
     pub(crate) row_order: RowOrder,
-    /// The architecture that it says it is for, as GGUF files name it.
+    /// Architecture that the file names, as in GGUF metadata.
     pub(crate) architecture: Option<String>,
 }
 
@@ -24,7 +24,7 @@ pub struct LoraFile {
 pub struct Update {
     /// The matrix.
     pub projection: Projection,
-    /// Its layer; 0 for one that is in none.
+    /// Layer index; 0 for matrices outside the layers.
     pub layer: usize,
     /// Rows of `A`, columns of `B`.
     pub rank: usize,
@@ -32,7 +32,7 @@ pub struct Update {
     pub inputs: usize,
     /// Rows of `B`.
     pub outputs: usize,
-    /// The file's own scale: alpha by rank, or what takes its place.
+    /// Scaling stated by the file: `alpha / rank`, or `alpha / sqrt(rank)` for rsLoRA.
     pub scale: f32,
     /// Name of the matrix in the file.
     pub name: String,

@@ -51,8 +51,8 @@ impl LowRank {
         Some(expansion.outputs)
     }
 
-    /// Adds what it makes of rows of `shrunk`, `[rows, rank]`, to as many rows of the product
-    /// `target`, or of its values from `column` on: `out` is `[rows, columns]`.
+    /// Adds `B` times `shrunk`, `[rows, rank]`, to the same rows of the product `target`, or of its
+    /// values from `column` on: `out` is `[rows, columns]`.
     ///
     /// # Numerics
     /// As [`Kernels::add_product`]: what a value gets depends on nothing but its row.

@@ -3,29 +3,29 @@
 use std::fmt;
 use std::ops::Range;
 
-/// A matrix of a decoder, as adapters name it.
+/// Target module: a matrix of a decoder that an adapter can change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Projection {
-    /// To queries.
+    /// Query projection.
     Query,
-    /// To keys.
+    /// Key projection.
     Key,
-    /// To values.
+    /// Value projection.
     Value,
-    /// To queries, keys and values, one below the other.
+    /// Joint projection to queries, keys and values, stacked in this order.
     QueryKeyValue,
-    /// From what attention gives.
+    /// Output projection of attention.
     AttentionOutput,
-    /// To the gate of the feed-forward network.
+    /// Gate projection of the feed-forward network.
     Gate,
-    /// To what is gated.
+    /// Up projection of the feed-forward network.
     Up,
-    /// To both, the gate first.
+    /// Joint gate and up projection, gate first.
     GateUp,
-    /// From the feed-forward network.
+    /// Down projection of the feed-forward network.
     Down,
-    /// To the logits; in no layer.
+    /// Output matrix (logits); belongs to no layer.
     Logits,
 }
 
@@ -114,7 +114,7 @@ impl BaseModel {
         }
     }
 
-    /// Width of what goes into the products of a site.
+    /// Input width of the products of a site.
     pub(crate) fn inputs(&self, site: Site) -> usize {
         match site {
             Site::AttentionInput | Site::FeedForwardInput | Site::Logits => self.model_dim,

@@ -1,7 +1,6 @@
 //! Addresses for messages and manifests.
 
-/// An address without what may be secret: name and password before the host, the query, which may
-/// hold a signature, and the fragment.
+/// URL without its secrets: credentials before the host, query (may hold a signature), fragment.
 pub(crate) fn shown(url: &str) -> String {
     let url = url.split(['?', '#']).next().unwrap_or_default();
     let is_scheme =

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::names::visible;
 
-/// Errors of fetching, finding and removing models.
+/// Errors of downloads and of the model store.
 ///
 /// After a failed download the bytes that arrived stay in the store, unless the variant says
 /// otherwise; the same call continues with them. A failure never touches a model that is complete.
@@ -20,7 +20,7 @@ pub enum Error {
         /// Fault in the text.
         reason: &'static str,
     },
-    /// A variable of the environment has a value that cannot be used.
+    /// An environment variable has an invalid value.
     #[error("{variable}: {reason}")]
     Setting {
         /// The variable.
@@ -28,7 +28,7 @@ pub enum Error {
         /// Fault in the value.
         reason: String,
     },
-    /// There is no place for the store.
+    /// No folder for the store: none of `RUVLLM_HOME`, `XDG_DATA_HOME` and `HOME` is set.
     #[error("no folder for models: none of RUVLLM_HOME, XDG_DATA_HOME and HOME is set; set RUVLLM_HOME")]
     NoHome,
     /// A download was asked for, and downloads are switched off.
@@ -37,7 +37,7 @@ pub enum Error {
         /// The reference.
         reference: String,
     },
-    /// The server wants to know who asks, and was not told or does not accept it (401).
+    /// Authentication required or token refused (401).
     #[error("{url}: the server wants a valid access token; {hint}")]
     Unauthorized {
         /// The URL.
@@ -45,8 +45,7 @@ pub enum Error {
         /// Places that are searched for a token, or the origin of the refused one.
         hint: String,
     },
-    /// The server knows who asks and refuses (403); gated repositories do until their terms are
-    /// accepted.
+    /// Access refused (403); gated repositories answer so until their terms are accepted.
     #[error(
         "{url}: access refused{message}; accept the terms on the repository's page with the token's account"
     )]
@@ -64,7 +63,7 @@ pub enum Error {
         /// Message of the server, after a colon, or nothing.
         message: String,
     },
-    /// The server answered with a status that is of no use here.
+    /// Unexpected HTTP status.
     #[error("{url}: the server answers with status {status}{message}")]
     Status {
         /// The URL.
@@ -74,7 +73,7 @@ pub enum Error {
         /// Message of the server, after a colon, or nothing.
         message: String,
     },
-    /// The connection could not be made, or broke.
+    /// Connection failed or broke.
     #[error("{url}: no connection")]
     Connection {
         /// The URL.
@@ -83,8 +82,7 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// The server cannot show that it is the one that it should be, or the two speak no common
-    /// version of TLS.
+    /// TLS failed: certificate not trusted, or no common version.
     #[error(
         "{url}: no secure connection; where a proxy has certificates of its own, name them in SSL_CERT_FILE"
     )]
@@ -106,7 +104,7 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// Almost nothing arrives.
+    /// Transfer rate below the minimum.
     #[error("{url}: only {bytes} bytes in {seconds} s")]
     Slow {
         /// The URL.

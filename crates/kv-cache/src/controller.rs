@@ -79,7 +79,7 @@ impl Controller {
         self.hot_tokens = (self.hot_tokens - self.hot_tokens / 10).max(self.least);
     }
 
-    /// The relative error to be kept.
+    /// Target relative error.
     pub fn target(&self) -> f32 {
         self.target
     }
@@ -94,7 +94,7 @@ impl Controller {
         self.hot_tokens
     }
 
-    /// The state, to be kept somewhere.
+    /// Serialized state, for [`from_bytes`](Self::from_bytes).
     pub fn to_bytes(&self) -> [u8; STATE_BYTES] {
         let mut bytes = [0; STATE_BYTES];
         let counts = [self.least, self.most, self.hot_tokens];

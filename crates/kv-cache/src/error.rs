@@ -7,7 +7,7 @@ use crate::shape::KvShape;
 /// `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Reasons for which keys and values cannot be stored.
+/// Errors of the KV cache.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -29,7 +29,7 @@ pub enum Error {
         source: ruvllm_memory::Error,
     },
 
-    /// The last pages are kept for rewriting present blocks in fewer bits.
+    /// The budget is used up: the last pages are reserved for migration to lower tiers.
     #[error(
         "the key/value budget is used up: {free_pages} of {total_pages} pages of {page_bytes} bytes are free and {kept_pages} are kept for \
          making present blocks smaller; raise the budget, shorten the context or end a sequence"
@@ -45,8 +45,7 @@ pub enum Error {
         kept_pages: usize,
     },
 
-    /// A tenant has as much as its quota allows; the last pages of it are kept for rewriting
-    /// present blocks in fewer bits.
+    /// A quota is used up: its last pages are reserved for migration to lower tiers.
     #[error(
         "tenant {tenant:?} has used up its quota of keys and values: {free_pages} of {total_pages} pages of {page_bytes} bytes are free and \
          {kept_pages} are kept for making present blocks smaller; raise the quota, shorten the context or end a sequence of the tenant"
@@ -74,7 +73,7 @@ pub enum Error {
         source: ruvllm_memory::Error,
     },
 
-    /// Text of a policy that does not exist.
+    /// Unknown policy.
     #[error("unknown key/value policy {text:?}: use {formats}, two of them as in q8+q4 or k4v2, or tiered")]
     UnknownPolicy {
         /// The text as it was given.
@@ -150,7 +149,7 @@ pub enum Error {
         capacity: usize,
     },
 
-    /// Tokens that were released are asked for again.
+    /// Truncation to tokens that were already released.
     #[error("cannot go back to {len} tokens: those before position {released} were released")]
     Released {
         /// Tokens to be kept.
@@ -172,11 +171,11 @@ pub enum Error {
     #[error("the block belongs to another store")]
     ForeignBlock,
 
-    /// Bytes that should restore a controller are none of its states.
+    /// Invalid state of a controller.
     #[error("not a state of the quality controller; start a new one")]
     ControllerState,
 
-    /// The store of prefixes on disk cannot do what was asked.
+    /// The prefix store on disk failed.
     #[error(transparent)]
     Prefix(#[from] PrefixError),
 

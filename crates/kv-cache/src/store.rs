@@ -18,8 +18,8 @@ use crate::shape::KvShape;
 /// Index of the tier that new tokens are written to.
 pub(crate) const HOT: usize = 0;
 
-/// Makes sequences of one shape and policy, with memory of one page pool. Clones are the same
-/// store.
+/// Allocator of KV blocks: sequences of one shape and policy, in memory of one page pool. Clones
+/// share the store.
 ///
 /// Its allocations are charged to one tenant of the pool: the root, or that of
 /// [`for_tenant`](Self::for_tenant). Stores of several tenants share blocks; each takes pages of
@@ -277,9 +277,8 @@ impl KvStore {
         })
     }
 
-    /// Expected [`Sequence::bytes`](crate::Sequence::bytes) of `tokens` unshared tokens once every
-    /// block is in the tier of its age. Blocks kept hot by attention, or moved early because memory
-    /// is short, are not taken into account.
+    /// Expected [`Sequence::bytes`](crate::Sequence::bytes) of `tokens` unshared tokens with every
+    /// block in the tier of its age; blocks kept hot by attention or migrated early are ignored.
     ///
     /// # Examples
     /// ```

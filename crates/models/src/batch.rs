@@ -1,5 +1,5 @@
-//! One step of the engine: any mix of prompt chunks and single tokens of different sequences, and
-//! which of their logits are wanted. Checked here, computed in `decoder`.
+//! Batch of one forward pass: any mix of prompt chunks and single tokens of several sequences, and
+//! the rows whose logits are wanted. Checked here, computed in `decoder`.
 
 use ruvllm_adapters::Adapter;
 use ruvllm_kv_cache::{KvStep, Sequence};
@@ -9,7 +9,8 @@ use crate::compute::Compute;
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
 
-/// New tokens of one sequence, and the step that stores their keys and values behind those present.
+/// New tokens of one sequence, and the KV step that stores their keys and values after the present
+/// ones.
 ///
 /// Room for them is allocated here, so a pass cannot fail for lack of it. Dropping a segment leaves
 /// the sequence as it was.
@@ -22,7 +23,7 @@ pub struct Segment<'a> {
 }
 
 impl<'a> Segment<'a> {
-    /// Begins a step of `tokens`, at least one, with the model as it is.
+    /// Begins a step of `tokens` (at least one), without an adapter.
     ///
     /// # Errors
     /// [`Error::KvCache`] beyond the capacity of the sequence, or without memory.

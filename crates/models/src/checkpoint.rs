@@ -1,11 +1,11 @@
-//! Checkpoint: hyperparameters and tensors under the names of GGUF, whatever files hold them.
+//! Checkpoint: hyperparameters and tensors under GGUF names, from any file format.
 
 use gguf_rs_lite::{Gguf, Metadata, TensorData, TensorInfo};
 use ruvllm_text::tokenizer::Tokenizer;
 
 use crate::error::Result;
 
-/// A model on disk, seen as a GGUF file: the same metadata keys, tensor names, shapes and row
+/// A model on disk, presented as a GGUF file: the same metadata keys, tensor names, shapes and row
 /// orders.
 ///
 /// [`Gguf`] is one; [`HfFolder`](crate::HfFolder) makes a Hugging Face folder look like one;
@@ -47,7 +47,7 @@ pub trait Checkpoint {
     fn tokenizer(&self) -> Result<Tokenizer>;
 }
 
-/// The bytes of a tensor; they keep alive whatever they lie in.
+/// Bytes of a tensor; own or share the memory they lie in.
 #[derive(Debug, Clone)]
 pub enum TensorBytes {
     /// Shared memory: a mapped file, or memory that the caller owns.

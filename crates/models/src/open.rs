@@ -1,4 +1,4 @@
-//! Opening a model by its path, whichever form it has.
+//! Opening a model of either format by its path.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ pub fn open_checkpoint(path: impl AsRef<Path>) -> Result<Box<dyn Checkpoint>> {
     open_checkpoint_in(path, FileMemory::default())
 }
 
-/// As [`open_checkpoint`], with the weight files in memory as `memory` says.
+/// As [`open_checkpoint`], with the weight files mapped or read (`memory`).
 ///
 /// # Errors
 /// As [`Gguf::open_in`] and [`HfFolder::open_in`].

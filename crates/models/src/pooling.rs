@@ -72,8 +72,7 @@ impl FromStr for Pooling {
     }
 }
 
-/// Embedding defaults from a model's files; `None` where they say nothing. What they leave open is
-/// `None`.
+/// Embedding defaults from the files of a model; `None` for settings that they do not have.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EmbeddingDefaults {
@@ -86,7 +85,7 @@ pub struct EmbeddingDefaults {
 }
 
 impl EmbeddingDefaults {
-    /// Reads what the metadata of a checkpoint say.
+    /// Reads the defaults in the metadata of a checkpoint.
     ///
     /// # Errors
     /// [`Error::InvalidKey`] for a pooling that is not supported and for a length of 0,

@@ -1,5 +1,4 @@
-//! Products of rows with the matrices of a model, and what happens to the rows before and after:
-//! shared by decoders and encoders.
+//! Matrix products of decoders and encoders, with the norms and activations before and after them.
 
 use std::ops::Range;
 

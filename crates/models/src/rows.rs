@@ -1,5 +1,5 @@
-//! Row-wise operations spread over a pool. The rows are independent, so who computes them changes
-//! no bit.
+//! Row-wise operations on a thread pool. Rows are independent, so the distribution over threads
+//! changes no bit.
 
 use std::sync::{Mutex, PoisonError};
 

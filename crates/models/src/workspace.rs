@@ -74,8 +74,8 @@ impl Workspace {
         Self::default()
     }
 
-    /// Keeps the queries that the last token of each segment has in `layer`, from the next pass on:
-    /// [`Model::probe`](crate::Model::probe) tells them.
+    /// Keeps the queries of the last token of each segment in `layer`, from the next pass on, for
+    /// [`Model::probe`](crate::Model::probe).
     pub fn keep_queries(&mut self, layer: usize) {
         self.buffers.kept.layer = Some(layer);
         self.buffers.kept.queries.clear();

@@ -84,7 +84,8 @@ pub struct BenchArgs {
     /// its settings in every test of a model
     #[arg(long, requires = "peer")]
     pub drop_slow: bool,
-    /// Section of the page of this machine in docs/performance to write; the others stay as they are
+    /// Section of the page of this machine in docs/performance to write; the others stay as they
+    /// are
     #[arg(long, value_name = "NAME", default_value = "peer", value_parser = section::parse_name)]
     pub section: String,
     /// A `ruvllm` program to measure instead of building one, such as that of an earlier commit

@@ -173,7 +173,8 @@ impl Labels {
         side: Side,
     ) -> Result<bool> {
         const PX: i32 = 13;
-        // Plotters divides sizes by 1.24; sans-serif glyphs are 0.6 of the height at most on average.
+        // Plotters divides sizes by 1.24; sans-serif glyphs are 0.6 of the height at most on
+        // average.
         let (width, half) = (label.chars().count() as i32 * PX / 2, PX / 2);
         let mut places = [
             (x + 8, y, HPos::Left),

@@ -67,7 +67,7 @@ pub(crate) struct Linked {
     pub(crate) commit: Option<String>,
 }
 
-/// Facts about a file that the hub states before the download.
+/// Metadata of a file, from the hub before the download.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FileFacts {
     /// Length of the file.
@@ -81,14 +81,14 @@ pub(crate) struct FileFacts {
 }
 
 impl FileFacts {
-    /// True if parts of several answers can be put together: the SHA-256 is checked when all are
-    /// there, or every answer has the ETag of these bytes. `If-Range` would be asked of where the
-    /// hub redirects, whose ETags are others.
+    /// True if a file may be assembled from ranges of several responses: its SHA-256 is checked at
+    /// the end, or every response carries the ETag of these bytes. `If-Range` would reach the
+    /// storage after the redirect, whose ETags differ.
     pub(crate) fn allow_ranges(&self) -> bool {
         self.sha256.is_some() || (self.etag.is_some() && !self.is_weak)
     }
 
-    /// True if nothing tells another version of the file from this one.
+    /// True if other versions of the file cannot be told from this one.
     pub(crate) fn are_unverified(&self) -> bool {
         self.sha256.is_none() && self.etag.is_none()
     }
@@ -175,7 +175,7 @@ impl Hub {
         )
     }
 
-    /// Asks for length, version and checksum of a file, and thereby whether it may be read.
+    /// Requests length, version and checksum of a file; fails if it may not be read.
     pub(crate) fn file_facts(&self, repo: &str, commit: &str, file: &RemoteFile) -> Result<FileFacts> {
         let url = self.file_url(repo, commit, &file.path);
         let linked =
@@ -201,12 +201,12 @@ impl Hub {
         Ok(FileFacts { bytes, etag, is_weak, sha256: file.sha256.clone().or(told) })
     }
 
-    /// Asks for a range of a file. The server may answer with the whole of it.
+    /// Requests a range of a file. The server may send the whole file.
     pub(crate) fn range(&self, url: &str, range: &Range<u64>) -> Result<Answer, Failure> {
         self.request(Method::File, url, Some(range))
     }
 
-    /// Asks for a file.
+    /// Requests a file.
     pub(crate) fn whole(&self, url: &str) -> Result<Answer, Failure> {
         self.request(Method::File, url, None)
     }
@@ -296,7 +296,7 @@ impl Hub {
 }
 
 impl Linked {
-    /// Takes from one answer of a chain what the answers before it did not say.
+    /// Adds headers of one response of a redirect chain that earlier ones lacked.
     fn learn(&mut self, headers: &HeaderMap, is_final: bool, at_hub: bool) {
         let number = |name| header(headers, name).and_then(|text| text.trim().parse().ok());
         let own_etag = || header(headers, "etag").filter(|_| is_final && at_hub);

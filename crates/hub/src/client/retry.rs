@@ -1,4 +1,4 @@
-//! Attempts again after failures that may pass.
+//! Retries with growing waits after transient failures.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,19 +11,19 @@ use crate::settings::HubSettings;
 pub(crate) struct Failure {
     /// The error.
     pub(crate) error: Error,
-    /// True if the same request may succeed later.
+    /// `true` for a transient failure.
     pub(crate) may_pass: bool,
     /// The time that the server asks to wait.
     pub(crate) wait: Option<Duration>,
 }
 
 impl Failure {
-    /// A failure that another attempt may not meet.
+    /// A transient failure.
     pub(crate) fn passing(error: Error) -> Self {
         Self { error, may_pass: true, wait: None }
     }
 
-    /// A failure that another attempt would meet again.
+    /// A permanent failure.
     pub(crate) fn lasting(error: Error) -> Self {
         Self { error, may_pass: false, wait: None }
     }
@@ -33,7 +33,7 @@ impl Failure {
 #[derive(Debug)]
 pub(crate) struct Retries<'a> {
     settings: &'a HubSettings,
-    /// Failures in a row that are too many.
+    /// Failures in a row before giving up.
     attempts: u32,
     failures: u32,
 }
@@ -43,7 +43,7 @@ impl<'a> Retries<'a> {
         Self { settings, attempts: settings.attempts, failures: 0 }
     }
 
-    /// For a request before which nothing was done: whoever is not connected at all learns it soon.
+    /// Few attempts, for the first request: a missing connection is reported soon.
     pub(crate) fn brief(settings: &'a HubSettings) -> Self {
         Self { attempts: settings.attempts.min(3), ..Self::new(settings) }
     }
@@ -53,8 +53,7 @@ impl<'a> Retries<'a> {
         self.failures = 0;
     }
 
-    /// Waits before the next attempt, as long as `is_stopped` does not say that nobody waits for
-    /// it.
+    /// Waits before the next attempt, unless `is_stopped`.
     ///
     /// # Errors
     /// The failure itself when it will not pass, [`Error::GaveUp`] when there were too many,

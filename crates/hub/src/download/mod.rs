@@ -1,5 +1,4 @@
-//! One file from a hub to the disk: in pieces, continued after interruptions, verified, named when
-//! it is whole.
+//! Download of one file: in pieces, resumed after interruptions, verified, renamed when complete.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -21,9 +20,9 @@ use transfer::{Stop, Transfer};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PullStage {
-    /// Bytes arrive.
+    /// Transfer of the bytes.
     Download,
-    /// The checksum is computed.
+    /// Computation of the checksum.
     Verify,
 }
 
@@ -42,10 +41,10 @@ pub(crate) struct Download<'a> {
 /// Hears the stage and how many bytes of the file have passed it, and may stop the work.
 pub(crate) type FileProgress<'a> = dyn FnMut(PullStage, u64) -> ControlFlow<()> + 'a;
 
-/// A file that is there.
+/// A complete file.
 pub(crate) struct Arrived {
     pub(crate) sha256: String,
-    /// Bytes that came from the hub.
+    /// Bytes received from the hub.
     pub(crate) received_bytes: u64,
 }
 
@@ -94,8 +93,8 @@ impl Download<'_> {
         Ok(Pieces::new(bytes, piece_bytes))
     }
 
-    /// Fetches the missing pieces; as one piece from a server that knows no ranges. Gives the bytes
-    /// that came.
+    /// Fetches the missing pieces; as one piece if the server knows no ranges. Returns the received
+    /// bytes.
     fn transfer(&self, partial: &Partial, pieces: Pieces, progress: &mut FileProgress<'_>) -> Result<u64> {
         let Self { hub, url, name, facts, .. } = *self;
         let transfer = Transfer { hub, url, name, facts, partial };

@@ -1,4 +1,4 @@
-//! A file that has not arrived as a whole, and beside it what has.
+//! Partial files: the data and a record of the received ranges.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -12,7 +12,7 @@ use crate::error::{Result, file_error};
 use crate::files;
 use crate::limits::MAX_RECORD_BYTES;
 
-/// Suffix of a file that has not arrived as a whole.
+/// Suffix of a partial file.
 const PARTIAL: &str = ".part";
 
 /// Suffix of the record of such a file.
@@ -21,7 +21,7 @@ const STATE: &str = ".part.json";
 /// Version of the record's form; records of others are not used.
 const STATE_VERSION: u32 = 1;
 
-/// The partial form of one file.
+/// Partial file and its record.
 #[derive(Debug)]
 pub(crate) struct Partial {
     target: PathBuf,
@@ -42,7 +42,7 @@ struct State {
 }
 
 impl Partial {
-    /// The partial form of the file at `target`.
+    /// The partial file of `target`.
     pub(crate) fn of(target: &Path) -> Self {
         let beside = |suffix: &str| {
             let mut name = target.file_name().unwrap_or_default().to_owned();
@@ -78,7 +78,7 @@ impl Partial {
         Pieces::resumed(state.bytes, state.piece_bytes, state.done).filter(|_| is_same)
     }
 
-    /// Starts over with an empty file of the right length.
+    /// Creates an empty file of the right length.
     pub(super) fn create(&self, facts: &FileFacts) -> Result<()> {
         self.discard()?;
         let file = OpenOptions::new().write(true).create_new(true).open(&self.data);
@@ -107,7 +107,7 @@ impl Partial {
             .map_err(file_error("write", &self.state))
     }
 
-    /// Gives the whole file its name, once it is on the disk.
+    /// Renames the complete file, once it is on the disk.
     pub(super) fn finish(self) -> Result<()> {
         files::open_regular(&self.data, OpenOptions::new().write(true))
             .and_then(|file| file.sync_all())
@@ -117,7 +117,7 @@ impl Partial {
         files::remove(&self.state)
     }
 
-    /// Deletes what has arrived.
+    /// Deletes the partial file and its record.
     pub(super) fn discard(&self) -> Result<()> {
         files::remove(&self.state)?;
         files::remove(&self.data)

@@ -1,4 +1,4 @@
-//! Ranges of a file that have arrived.
+//! Received ranges of a file.
 
 use std::ops::Range;
 

@@ -29,7 +29,7 @@ const BUFFER_BYTES: usize = 256 << 10;
 /// An attempt that brings this much counts as progress, and the failures before it are forgotten.
 const PROGRESS_BYTES: u64 = 64 << 10;
 
-/// One file on its way.
+/// Transfer of one file.
 pub(super) struct Transfer<'a> {
     pub(super) hub: &'a Hub,
     /// URL of the file.
@@ -40,7 +40,7 @@ pub(super) struct Transfer<'a> {
     pub(super) partial: &'a Partial,
 }
 
-/// Reason that the pieces did not all arrive.
+/// Reason for an incomplete transfer.
 pub(super) enum Stop {
     /// The server sends whole files only.
     NoRanges,
@@ -82,8 +82,8 @@ struct Counts {
 }
 
 impl Transfer<'_> {
-    /// Fetches what is missing, and gives the bytes that came. `progress` hears how many bytes of
-    /// the file are there, and may stop the work.
+    /// Fetches the missing ranges and returns the received bytes. `progress` gets the bytes
+    /// present, and may stop the transfer.
     pub(super) fn run(
         &self,
         pieces: Pieces,

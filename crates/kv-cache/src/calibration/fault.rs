@@ -1,35 +1,35 @@
-//! Faults of a calibration's file.
+//! Faults of a calibration file.
 
 use crate::shape::KvShape;
 
 /// Version of the file format.
 pub(super) const FORMAT_VERSION: u32 = 1;
 
-/// Reasons for which bytes are no calibration.
+/// Reasons to refuse bytes as a calibration.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CalibrationFault {
-    /// They do not begin as one.
+    /// No magic number at the start.
     #[error("not a calibration of keys and values")]
     Magic,
-    /// They have a format that this version does not read.
+    /// Unknown format version.
     #[error("format version {found}, not {FORMAT_VERSION}; calibrate again")]
     Version {
         /// The version they state.
         found: u32,
     },
-    /// They are too few or too many.
+    /// Wrong length.
     #[error("{found} bytes instead of {expected}")]
     Length {
         /// Bytes that the shape takes, or that a header takes.
         expected: u64,
-        /// Bytes that are there.
+        /// Length found.
         found: u64,
     },
-    /// They are not those that were written.
+    /// Checksum mismatch.
     #[error("the checksum is wrong")]
     Checksum,
-    /// The codebooks are not those of such a shape.
+    /// Codebooks do not match the shape.
     #[error("{layers} codebooks, not all of them for {shape}")]
     Shape {
         /// Codebooks given.

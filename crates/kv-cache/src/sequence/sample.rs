@@ -52,7 +52,7 @@ pub struct Sample<'a> {
     pub error: Option<f32>,
 }
 
-/// Working memory of [`Sequence::sample`], to be kept from call to call.
+/// Scratch memory of [`Sequence::sample`], reused between calls.
 #[derive(Default)]
 pub struct SampleScratch {
     /// One per thread. Only one thread at a time uses each, so the locks are never contended.

@@ -131,16 +131,16 @@ impl ModelConfig {
         KvShape { n_layers: self.n_layers, n_kv_heads: self.n_kv_heads, head_dim: self.head_dim }
     }
 
-    /// Most keys that a query sees in any layer; `None` if a layer sees all.
+    /// Largest sliding window of all layers in tokens; `None` if a layer has none.
     pub fn longest_window(&self) -> Option<usize> {
         (0..self.n_layers)
             .map(|layer| self.decoder.window.of_layer(layer))
             .max_by_key(|w| w.unwrap_or(usize::MAX))?
     }
 
-    /// Length that sequences must be able to exceed to be rotated with the second set of
-    /// `LongRoPE`'s frequencies; `None` if there is only one set. Sequences on both sides of it
-    /// have other keys from the first token on.
+    /// Capacity in tokens above which sequences use the long frequencies of `LongRoPE`; `None` if
+    /// there is only one set. Keys differ from the first token on, so prefixes are not shared
+    /// across it.
     pub fn long_rope_above(&self) -> Option<usize> {
         match self.rope.scaling {
             RopeScaling::LongRope { original_context, .. } if original_context < self.context_length => {
@@ -159,8 +159,8 @@ pub(crate) fn read_architecture(metadata: &Metadata) -> Result<&str> {
     })
 }
 
-/// Each layer has tensors of its own, so a layer count beyond the number of tensors is a lie that
-/// must not decide the size of anything.
+/// Each layer has tensors of its own: a layer count above the number of tensors is refused before
+/// it sizes any allocation.
 pub(crate) fn read_layers(keys: &Keys<'_>, checkpoint: &dyn Checkpoint) -> Result<usize> {
     let n_tensors = checkpoint.tensors().count();
     let n_layers = keys.require_count("block_count", 1..=MAX_CONTEXT)?;

@@ -20,7 +20,8 @@ pub(crate) const FACTORS: Limits = Limits { least: 1e-3, most: 1e6 };
 /// which published models have for pairs that are not rotated, only make them small.
 pub(crate) const DIVISORS: Limits = Limits { least: 1e-3, most: 1e30 };
 
-/// Factors of cosines and sines and what they are computed from; published models have 0.7 to 2.
+/// Limits of attention magnitudes (`YaRN` factors of cosines and sines); published models have 0.7
+/// to 2.
 pub(crate) const MAGNITUDES: Limits = Limits { least: 1e-3, most: 1e3 };
 
 /// Turns over the original context at which a blend of frequencies begins and ends; published

@@ -15,11 +15,10 @@ use crate::family::Projections;
 use crate::rows;
 use crate::workspace::Adapted;
 
-/// Values of a single row that a thread takes at once: enough that rows of a few thousand are not
-/// worth waking threads for.
+/// Columns per thread and turn for single rows: rows of a few thousand values do not wake threads.
 const COLUMNS: usize = 512;
 
-/// Rows that a thread takes at once, which share what they read.
+/// Rows per thread and turn; they share the loaded factors.
 const ROWS: usize = 8;
 
 /// Dimensions that adapters of a model must match.
@@ -65,8 +64,8 @@ pub(super) fn runs<'a>(
     })
 }
 
-/// Adds to the products `outs` of `input` what `runs` say. What a row gets does not depend on the
-/// others.
+/// Adds the updates of `runs` to the products `outs` of `input`. Rows are independent of each
+/// other.
 pub(super) fn adapt<'a>(
     compute: &Compute,
     adapted: &mut Adapted,

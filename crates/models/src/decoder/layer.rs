@@ -20,7 +20,7 @@ use crate::rows;
 use crate::weights::{LayerWeights, Linear};
 use crate::workspace::{Adapted, Buffers};
 
-/// One layer and what it runs with.
+/// One layer with its configuration and compute resources.
 pub(super) struct Layer<'a> {
     pub(super) config: &'a ModelConfig,
     pub(super) weights: &'a LayerWeights,
@@ -29,7 +29,7 @@ pub(super) struct Layer<'a> {
     pub(super) compute: &'a Compute,
 }
 
-/// The residual stream, `[tokens, model_dim]`, and the memory of what is added to it.
+/// Residual stream, `[tokens, model_dim]`, and scratch for its updates.
 struct Stream<'a> {
     hidden: &'a mut [f32],
     update: &'a mut [f32],

@@ -86,7 +86,7 @@ impl Model {
         &self.config
     }
 
-    /// The weights, for whatever else computes with them.
+    /// The weights, for other implementations of the forward pass.
     pub fn weights(&self) -> &Weights {
         &self.weights
     }
@@ -114,13 +114,12 @@ impl Model {
         Ok(KvStore::least_bytes(self.config.kv_shape(), &self.complete(policy), page_bytes)?)
     }
 
-    /// The policy with what it leaves to the model.
+    /// The policy with every choice that it leaves to the model filled in.
     fn complete(&self, policy: &KvPolicy) -> KvPolicy {
         policy.for_model(self.config.n_heads > self.config.n_kv_heads)
     }
 
-    /// As [`kv_store`](Self::kv_store), with what was learned of this model's keys and values for
-    /// tiers that need it.
+    /// As [`kv_store`](Self::kv_store), with a calibration of this model for tiers that need it.
     ///
     /// # Errors
     /// [`Error::KvCache`] as `kv_store`, and if the calibration is of other heads or layers, or no
@@ -155,8 +154,8 @@ impl Model {
         Ok(store.sequence(capacity))
     }
 
-    /// Makes LoRA adapters ready for this model, in pages of `pool`: all of `parts` together, each
-    /// as much as its scale says.
+    /// Loads LoRA adapters for this model into pages of `pool`; the updates of `parts` add up, each
+    /// times its scale.
     ///
     /// # Errors
     /// [`Error::Adapter`] for adapters of another model and where there is no memory.
@@ -186,9 +185,8 @@ impl Model {
         Ok(logits)
     }
 
-    /// As [`forward`](Self::forward), but returns what logits are made of: the states behind the
-    /// last layer and the final norm, `[rows, model_dim]`, of the tokens whose logits the segments
-    /// name.
+    /// As [`forward`](Self::forward), but returns the final hidden states (after the last layer and
+    /// the final norm), `[rows, model_dim]`, of the tokens whose logits the segments name.
     ///
     /// # Errors
     /// As `forward`.

@@ -1,5 +1,5 @@
-//! Gemma, Gemma 2 and the text part of Gemma 3. Their files hold the weights of norms with the 1
-//! added that the published checkpoints leave out.
+//! Gemma, Gemma 2 and the text part of Gemma 3. GGUF files store norm weights with 1 added; the
+//! published checkpoints do not.
 
 use super::window::{Usual, Window};
 use super::{Activation, DecoderSpec, Family, Sizes, read_attention_scale, read_soft_cap};

@@ -1,5 +1,5 @@
-//! Llama 2, 3, 3.1 and later, the models that GGUF files call `llama` too, Mistral among them, and
-//! Mistral 3.
+//! Llama 2, 3, 3.1 and later, other models with the GGUF architecture `llama` (such as Mistral),
+//! and Mistral 3.
 
 use ruvllm_kernels::rope::RopeLayout;
 

@@ -99,9 +99,8 @@ impl DecoderSpec {
     }
 }
 
-/// Queries far from the beginning, where there are more keys to choose among, are multiplied by
-/// `1 + scale * ln(1 + floor(position / every))`, so that the choice stays as sharp. Source:
-/// Llama 4.
+/// Position-dependent attention temperature: queries are multiplied by `1 + scale * ln(1 +
+/// floor(position / every))`, so that attention stays as sharp with more keys. Source: Llama 4.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct AttentionTemperature {

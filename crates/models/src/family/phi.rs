@@ -1,4 +1,4 @@
-//! Phi 3, 3.5 and 4: joint projections, and `LongRoPE` in files that have its factors.
+//! Phi 3, 3.5 and 4: joint projections; `LongRoPE` if the file has its factors.
 
 use super::{DecoderSpec, Family, Projections};
 

@@ -1,5 +1,4 @@
-//! Qwen 2 and 2.5, whose queries, keys and values have biases, and Qwen 3, which norms heads
-//! instead.
+//! Qwen 2 and 2.5 (biases of queries, keys and values) and Qwen 3 (norms per head).
 
 use super::{DecoderSpec, Family};
 

@@ -37,7 +37,7 @@ impl Usual {
 }
 
 impl Window {
-    /// Number of keys that a query of `layer` sees at most; `None` is without limit.
+    /// Sliding-window size of `layer` in tokens; `None` for full attention.
     pub fn of_layer(&self, layer: usize) -> Option<usize> {
         match self {
             Self::Full => None,

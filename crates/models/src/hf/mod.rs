@@ -1,4 +1,4 @@
-//! Hugging Face folders (`config.json`, safetensors, tokenizer files), seen as GGUF files.
+//! Hugging Face folders (`config.json`, safetensors, tokenizer files) presented as GGUF files.
 //!
 //! Nothing is converted when a folder is opened: hyperparameters get the keys of GGUF, tensors
 //! their names and shapes. Matrices stay in the mapped files. Made anew, when they are asked for,
@@ -63,12 +63,11 @@ pub struct HfFolder {
     shards: Shards,
 }
 
-/// A tensor as a weight file holds it: rows, names and values are those of the folder, not those of
-/// GGUF.
+/// A tensor as stored in a weight file: rows, names and values of the folder, not of GGUF.
 #[derive(Debug, Clone)]
 pub struct StoredTensor {
-    /// The name in a model for text: `model.layers.0.self_attn.q_proj.weight`, whatever larger
-    /// model the folder has.
+    /// Tensor name in a text-only model, such as `model.layers.0.self_attn.q_proj.weight`, also if
+    /// the folder holds a multimodal one.
     pub name: String,
     /// F32, F16 or BF16.
     pub tensor_type: TensorType,
@@ -93,8 +92,8 @@ impl HfFolder {
         Self::open_in(path, FileMemory::default())
     }
 
-    /// As [`HfFolder::open`], with the weight files in memory as `memory` says. Tensors that are
-    /// made anew are private in any case, and not locked.
+    /// As [`HfFolder::open`], with the weight files mapped or read (`memory`). Converted tensors
+    /// are in private memory and never locked.
     ///
     /// # Errors
     /// As [`HfFolder::open`], and [`Error::Gguf`] if the system does not lock the bytes.
@@ -123,8 +122,7 @@ impl HfFolder {
         self.shards.len()
     }
 
-    /// `config.json` as it is read: what `text_config` says stands in the place of what the file
-    /// itself says.
+    /// Contents of `config.json`; fields of `text_config` override those of the same name.
     pub fn config(&self) -> &serde_json::Map<String, serde_json::Value> {
         self.config.map()
     }

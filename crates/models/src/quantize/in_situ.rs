@@ -1,5 +1,4 @@
-//! A checkpoint whose matrices are quantized when they are asked for: for models that are loaded
-//! once, from weights that stay as they are.
+//! Checkpoint that quantizes its matrices while they are loaded; the files stay unchanged.
 
 use std::collections::HashMap;
 
@@ -12,7 +11,7 @@ use crate::checkpoint::{Checkpoint, TensorBytes};
 use crate::error::{Error, Result};
 use crate::weights::format_of;
 
-/// Another checkpoint with the tensor types of a [`Recipe`].
+/// View of another checkpoint with the tensor types of a [`Recipe`].
 ///
 /// A tensor that keeps its type keeps its bytes. Each other one is made on all threads when its
 /// data are asked for, and nothing is kept here, so loading a model takes the memory of what it
@@ -26,7 +25,7 @@ pub struct InSitu<'a> {
 }
 
 impl<'a> InSitu<'a> {
-    /// Decides the types of all tensors; computes nothing yet.
+    /// Assigns types to all tensors; quantizes nothing yet.
     ///
     /// # Errors
     /// [`Error::UnsupportedTensorType`] for a matrix that cannot be decoded.

@@ -1,5 +1,5 @@
-//! Models in another storage type: [`quantize`] and [`convert`] write a GGUF file whose matrices
-//! follow a [`Recipe`], [`InSitu`] does the same while a model is loaded.
+//! Quantization: [`quantize`] and [`convert`] write a GGUF file whose matrices follow a [`Recipe`];
+//! [`InSitu`] does the same while a model is loaded.
 //!
 //! Of a file a batch of rows at a time is in memory: decoded to f32, encoded, written. Rows are
 //! independent, so threads share a batch and the result does not depend on their number.
@@ -36,7 +36,8 @@ pub struct QuantizeProgress<'a> {
     pub bytes_total: u64,
 }
 
-/// A tensor that did not get the type of its recipe, because its rows are not whole blocks of that.
+/// Tensor stored in another type than its recipe's, because its rows are not whole blocks of that
+/// type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Fallback {
@@ -86,8 +87,8 @@ pub fn quantize(
     write(checkpoint, output, &metadata, &assignments, pool, progress)
 }
 
-/// Writes `checkpoint` to `output` as a GGUF file: every matrix in `matrices`, or in its own type
-/// if that is `None`. It is how a Hugging Face folder becomes a file.
+/// Writes `checkpoint`, such as a Hugging Face folder, to `output` as a GGUF file: every matrix in
+/// type `matrices`, or in its own if that is `None`.
 ///
 /// # Errors
 /// As [`quantize`].

@@ -1,4 +1,4 @@
-//! Recipes: which storage type each tensor of a model gets.
+//! Recipes: storage types of the tensors of a model.
 //!
 //! A recipe is a type for most matrices and exceptions for those that lose most by it: the output
 //! matrix, the value and down projections. The rules are llama.cpp's (without an importance
@@ -9,7 +9,7 @@ use gguf_rs_lite::{TensorInfo, TensorType};
 
 use crate::weights::EMBEDDING;
 
-/// A way to store a model, by the name that people know it by.
+/// Storage types of a model under their usual name, such as `Q4_K_M` or `F16`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Recipe {
     name: &'static str,
@@ -45,7 +45,7 @@ enum Part {
     Other,
 }
 
-/// The type that a tensor gets.
+/// Storage type of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Assignment {
     /// The type.
@@ -131,7 +131,7 @@ impl Recipe {
         self.about
     }
 
-    /// The number that `general.file_type` uses for it.
+    /// Its value of `general.file_type`.
     pub fn file_type(&self) -> u32 {
         self.file_type
     }

@@ -1,4 +1,4 @@
-//! Tensors of a decoder: names, shapes and loading. Says nothing about how they are used.
+//! Names, shapes and loading of a decoder's tensors.
 
 use ruvllm_kernels::rope::RopeScaling;
 

@@ -1,4 +1,4 @@
-//! Reads named tensors out of a checkpoint with their types and shapes checked, and keeps count.
+//! Source of tensors: reads them by name with checked types and shapes, and counts bytes.
 
 use std::collections::HashSet;
 
