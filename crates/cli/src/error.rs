@@ -42,6 +42,12 @@ pub(crate) enum Error {
         #[source]
         source: ruvllm_hub::Error,
     },
+    /// The model of a reference is not in the store.
+    #[error("there is no file or pulled model {reference}; `ruvllm pull {reference}` brings it from the hub")]
+    NotPulled {
+        /// The reference as it was written.
+        reference: String,
+    },
     /// A model could not be pulled, found or removed.
     #[error(transparent)]
     Hub(#[from] ruvllm_hub::Error),
@@ -242,7 +248,7 @@ pub(crate) enum Error {
 
 impl Error {
     /// The flag that changes what failed, where the message speaks of the library's option.
-    fn flag(&self) -> Option<&'static str> {
+    pub(crate) fn flag(&self) -> Option<&'static str> {
         let error = match self {
             Self::Engine(error) => error,
             Self::ScriptLine { source, .. } => return source.flag(),

@@ -8,6 +8,7 @@ use ruvllm_models::folder_chat_template;
 use ruvllm_text::chat::ChatTemplate;
 use ruvllm_text::tokenizer::{EncodeOptions, Tokenizer};
 
+use super::offer;
 use crate::args::{GenerationArgs, ModelArgs};
 use crate::default_model::ModelChoice;
 use crate::error::{Error, Result};
@@ -20,13 +21,13 @@ use crate::{output, plan_text};
 /// # Errors
 /// A model that cannot be opened or run here, or an instruction set that this machine lacks.
 pub(crate) fn engine(model: &ModelArgs, options: EngineOptions) -> Result<Engine> {
-    let choice = ModelChoice::new(model.model.as_deref());
-    choice.check()?;
+    let choice = offer::model(model.model.as_deref())?;
     let mut progress = Progress::bytes(format!("loading {}", choice.name()));
     let engine = Engine::load(&choice.source(), &options, &mut |step| {
         progress.update(step.bytes_done, step.bytes_total);
     })?;
     warn(&engine);
+    output::detail(&details(&engine, &choice.name()));
     Ok(engine)
 }
 
@@ -52,20 +53,34 @@ fn warn(engine: &Engine) {
     }
 }
 
+/// The plan of an engine and the time that loading took, for `--verbose`.
+fn details(engine: &Engine, model: &str) -> String {
+    let plan = engine.plan();
+    let rows = [
+        ("threads", plan.threads.value.to_string(), plan_text::reason(&plan.threads.reason)),
+        ("context", plan.context.value.to_string(), plan_text::reason(&plan.context.reason)),
+        ("kv", plan.kv.value.to_string(), plan_text::reason(&plan.kv.reason)),
+        ("kv-budget", output::bytes(plan.kv_budget.value as u64), plan_text::reason(&plan.kv_budget.reason)),
+    ];
+    let rows = rows.map(|(name, value, reason)| vec![format!("  {name}"), value, reason]);
+    let load_ms = engine.load_time().as_secs_f64() * 1e3;
+    format!("{model} loaded in {load_ms:.0} ms\n{}", output::table(&rows, &[]))
+}
+
 /// Loads the model of a command, decoder or encoder, to make vectors with it; otherwise as
 /// [`engine`].
 ///
 /// # Errors
 /// As [`engine`].
 pub(crate) fn embedder(model: &ModelArgs, options: EngineOptions) -> Result<Embedder> {
-    let choice = ModelChoice::new(model.model.as_deref());
-    choice.check()?;
+    let choice = offer::model(model.model.as_deref())?;
     let mut progress = Progress::bytes(format!("loading {}", choice.name()));
     let embedder = Embedder::load(&choice.source(), &options, &mut |step| {
         progress.update(step.bytes_done, step.bytes_total);
     })?;
     if let Some(engine) = embedder.engine() {
         warn(engine);
+        output::detail(&details(engine, &choice.name()));
     }
     Ok(embedder)
 }
@@ -85,7 +100,7 @@ pub(crate) fn finish_prefixes(engine: &Engine) {
 /// # Errors
 /// A file that cannot be read or has no tokenizer that is understood.
 pub(crate) fn tokenizer(model: &ModelArgs) -> Result<Tokenizer> {
-    let choice = ModelChoice::new(model.model.as_deref());
+    let choice = offer::model(model.model.as_deref())?;
     let failed = |source| Error::Tokenizer { model: choice.name(), source };
     match tokenizer_json(&choice) {
         Some(path) => Tokenizer::from_file(&path).map_err(Into::into),
@@ -99,7 +114,7 @@ pub(crate) fn tokenizer(model: &ModelArgs) -> Result<Tokenizer> {
 /// # Errors
 /// As [`tokenizer`]; a template that is absent or not valid.
 pub(crate) fn chat_template(model: &ModelArgs) -> Result<ChatTemplate> {
-    let choice = ModelChoice::new(model.model.as_deref());
+    let choice = offer::model(model.model.as_deref())?;
     let failed = |source| Error::Tokenizer { model: choice.name(), source };
     let template = match tokenizer_json(&choice) {
         Some(path) => {

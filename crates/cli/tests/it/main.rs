@@ -6,10 +6,12 @@ mod bench;
 mod calibrate_kv;
 mod chat;
 mod chat_terminal;
+mod console;
 mod convert;
 mod doctor;
 mod embed;
 mod eval;
+mod failures;
 mod generate;
 mod golden;
 #[cfg(target_os = "linux")]
@@ -21,6 +23,8 @@ mod loading;
 mod prefix_key;
 mod program;
 mod quantize;
+mod references;
+mod run;
 // The tests of the store itself use the rest of it.
 #[allow(dead_code)]
 #[path = "../../../hub/tests/it/server.rs"]
