@@ -2,11 +2,11 @@
 
 use std::process::ExitCode;
 
-use clap::{ColorChoice, Parser, Subcommand};
+use clap::{ColorChoice, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    bench, calibrate_kv, chat, convert, detokenize, doctor, embed, eval, generate, inspect, quantize, run,
-    show, store, template, tokenize,
+    bench, calibrate_kv, chat, completions, convert, detokenize, doctor, embed, eval, generate, inspect, man,
+    quantize, run, show, store, template, tokenize,
 };
 use crate::error::Result;
 
@@ -83,6 +83,8 @@ pub(crate) enum Command {
     #[command(visible_alias = "remove")]
     Rm(store::rm::RmArgs),
     Doctor(doctor::DoctorArgs),
+    Completions(completions::CompletionsArgs),
+    Man(man::ManArgs),
 }
 
 impl Cli {
@@ -111,6 +113,8 @@ impl Cli {
             Command::Show(args) => show::run(&args, json)?,
             Command::Rm(args) => store::rm::run(&args, json)?,
             Command::Doctor(args) => doctor::run(&args, json)?,
+            Command::Completions(args) => completions::run(&args, &mut Self::command(), json)?,
+            Command::Man(args) => man::run(&args, Self::command(), json)?,
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -3,6 +3,7 @@
 pub(crate) mod bench;
 pub(crate) mod calibrate_kv;
 pub(crate) mod chat;
+pub(crate) mod completions;
 pub(crate) mod convert;
 pub(crate) mod detokenize;
 pub(crate) mod doctor;
@@ -11,6 +12,7 @@ pub(crate) mod eval;
 pub(crate) mod generate;
 pub(crate) mod inspect;
 pub(crate) mod load;
+pub(crate) mod man;
 mod offer;
 pub(crate) mod quantize;
 mod rewrite;

@@ -222,6 +222,7 @@ fn a_full_disk_behind_standard_output() {
         &["--help"],
         &["chat", "--help"],
         &["--version"],
+        &["completions", "bash"],
     ] {
         let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
         let output = command(arguments).stdout(full).output().unwrap();
@@ -232,7 +233,7 @@ fn a_full_disk_behind_standard_output() {
 /// As `git` and `ls` do it: whoever closed the pipe has read enough.
 #[test]
 fn a_closed_pipe_behind_standard_output_is_no_failure() {
-    for arguments in [&["--help"][..], &["--version"], &["doctor"]] {
+    for arguments in [&["--help"][..], &["--version"], &["doctor"], &["completions", "bash"]] {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let output = command(arguments).stdout(writer).output().unwrap();

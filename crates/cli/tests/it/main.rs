@@ -6,6 +6,7 @@ mod bench;
 mod calibrate_kv;
 mod chat;
 mod chat_terminal;
+mod completions;
 mod console;
 mod convert;
 mod doctor;

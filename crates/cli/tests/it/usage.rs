@@ -2,7 +2,7 @@
 
 use crate::program::{finish, run};
 
-const COMMANDS: [&[&str]; 20] = [
+pub(crate) const COMMANDS: [&[&str]; 21] = [
     &["run"],
     &["generate"],
     &["chat"],
@@ -23,6 +23,7 @@ const COMMANDS: [&[&str]; 20] = [
     &["rm"],
     &["embed"],
     &["doctor"],
+    &["completions"],
 ];
 
 #[test]
@@ -44,7 +45,7 @@ fn long_lines(text: &str, columns: usize) -> Vec<&str> {
 
 #[test]
 fn help_fits_the_width_of_the_terminal() {
-    for command in [&[&[][..], &["eval"]], &COMMANDS[..]].concat() {
+    for command in [&[&[][..], &["eval"], &["man"]], &COMMANDS[..]].concat() {
         let arguments = [command, &["--help"]].concat();
         let help = |columns: Option<&str>| {
             let mut program = crate::program::command(&arguments);
