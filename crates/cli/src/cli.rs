@@ -23,8 +23,12 @@ Examples:
   ruvllm show small
   ruvllm doctor
 
+Settings: ruvllm/config.toml in $XDG_CONFIG_HOME or ~/.config, with the long names of flags as keys, such as
+`threads = 4` or `kv-budget = \"512MiB\"`. A flag goes before the environment, the environment before the file.
+RUVLLM_CONFIG=FILE names another file, an empty value none; `ruvllm doctor` shows where each value comes from.
+
 Errors: one line on standard error. With --json also {error: {kind, message, hint}} on standard output; kind is usage,
-model_not_found, invalid_model, chat_template, invalid_adapter, invalid_input, context_exceeded, out_of_memory,
+config, model_not_found, invalid_model, chat_template, invalid_adapter, invalid_input, context_exceeded, out_of_memory,
 output, hub or engine; hint is null where there is none.
 
 Exit codes: 0 success, 1 failure, 2 usage error, 130, 143, 129 stopped by Ctrl-C, SIGTERM, SIGHUP.";

@@ -1,4 +1,5 @@
-//! Model of a command: `--model`, else `RUVLLM_MODEL`, else the small model inside the program.
+//! Model of a command: `--model`, else `RUVLLM_MODEL`, else the configuration file's, else the
+//! small model inside the program.
 //!
 //! A name is a path, or else a model of the store, by its name there or a reference to the hub.
 
@@ -11,10 +12,9 @@ use ruvllm::ModelSource;
 use ruvllm_hub::{ModelReference, Store, StoredModel};
 use ruvllm_models::{Checkpoint, open_checkpoint};
 
+use crate::config;
+pub(crate) use crate::config::MODEL_VARIABLE;
 use crate::error::{Error, Result};
-
-/// Environment variable that names a model file when `--model` is absent.
-pub(crate) const MODEL_VARIABLE: &str = "RUVLLM_MODEL";
 
 /// Name of the model inside the program.
 const BUILT_IN_NAME: &str = "base-q8_0";
@@ -45,7 +45,7 @@ impl ModelChoice {
     /// The choice for a value of `--model` and the environment. A name that the store does not know
     /// either is left for [`Self::check`] to refuse.
     pub(crate) fn new(flag: Option<&Path>) -> Self {
-        match Self::of(flag, env::var_os(MODEL_VARIABLE)) {
+        match Self::of(flag, env::var_os(MODEL_VARIABLE), config::model()) {
             Self::File { path, origin } => match from_store(&path) {
                 Some(Ok(model)) => Self::File { path: model.path, origin },
                 _ => Self::File { path, origin },
@@ -54,14 +54,15 @@ impl ModelChoice {
         }
     }
 
-    /// The choice for both values. An empty variable counts as absent, so that `RUVLLM_MODEL=`
+    /// The choice for the three values. An empty variable counts as absent, so that `RUVLLM_MODEL=`
     /// switches it off.
-    fn of(flag: Option<&Path>, variable: Option<OsString>) -> Self {
+    fn of(flag: Option<&Path>, variable: Option<OsString>, file: Option<PathBuf>) -> Self {
         let variable = variable.filter(|path| !path.is_empty());
-        let (path, origin) = match (flag, variable) {
-            (Some(path), _) => (path.to_owned(), "--model"),
-            (None, Some(path)) => (path.into(), MODEL_VARIABLE),
-            (None, None) => return Self::BuiltIn,
+        let (path, origin) = match (flag, variable, file) {
+            (Some(path), _, _) => (path.to_owned(), "--model"),
+            (None, Some(path), _) => (path.into(), MODEL_VARIABLE),
+            (None, None, Some(path)) => (path, "the configuration file"),
+            (None, None, None) => return Self::BuiltIn,
         };
         Self::File { path, origin }
     }
@@ -162,10 +163,14 @@ mod tests {
     #[test]
     fn the_flag_goes_before_the_variable_and_the_variable_before_the_built_in_model() {
         let file = |path: &str, origin| ModelChoice::File { path: path.into(), origin };
-        assert_eq!(ModelChoice::of(None, None), ModelChoice::BuiltIn);
-        assert_eq!(ModelChoice::of(None, Some("".into())), ModelChoice::BuiltIn);
-        assert_eq!(ModelChoice::of(None, Some("v".into())), file("v", MODEL_VARIABLE));
-        assert_eq!(ModelChoice::of(Some(Path::new("f")), Some("v".into())), file("f", "--model"));
+        let of = |flag: Option<&str>, variable: Option<&str>, file: Option<&str>| {
+            ModelChoice::of(flag.map(Path::new), variable.map(OsString::from), file.map(PathBuf::from))
+        };
+        assert_eq!(of(None, None, None), ModelChoice::BuiltIn);
+        assert_eq!(of(None, Some(""), None), ModelChoice::BuiltIn);
+        assert_eq!(of(None, Some(""), Some("c")), file("c", "the configuration file"));
+        assert_eq!(of(None, Some("v"), Some("c")), file("v", MODEL_VARIABLE));
+        assert_eq!(of(Some("f"), Some("v"), Some("c")), file("f", "--model"));
     }
 
     #[test]

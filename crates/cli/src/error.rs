@@ -48,6 +48,16 @@ pub(crate) enum Error {
         /// The reference as it was written.
         reference: String,
     },
+    /// The configuration file is not understood.
+    #[error("{}:{line}: {reason}", path.display())]
+    Config {
+        /// The file.
+        path: PathBuf,
+        /// Line of the fault, counted from 1.
+        line: usize,
+        /// Fault and remedy.
+        reason: String,
+    },
     /// A model could not be pulled, found or removed.
     #[error(transparent)]
     Hub(#[from] ruvllm_hub::Error),
@@ -275,7 +285,9 @@ impl Error {
 
     /// The exit code of the program: 2 for flags that make no sense together, else 1.
     pub(crate) fn exit_code(&self) -> u8 {
-        if matches!(self, Self::NothingToMeasure | Self::SameFile | Self::StdoutTwice) { 2 } else { 1 }
+        let is_usage =
+            matches!(self, Self::NothingToMeasure | Self::SameFile | Self::StdoutTwice | Self::Config { .. });
+        if is_usage { 2 } else { 1 }
     }
 }
 

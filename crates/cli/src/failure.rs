@@ -60,11 +60,25 @@ impl Failure {
 
 /// Categories of failures: the words of `kind`.
 #[cfg(test)]
-const KINDS: [&str; 11] =
-    [USAGE_KIND, NOT_FOUND, MODEL, CHAT_TEMPLATE, ADAPTER, INPUT, CONTEXT, MEMORY, OUTPUT, HUB, ENGINE];
+const KINDS: [&str; 12] = [
+    USAGE_KIND,
+    CONFIG,
+    NOT_FOUND,
+    MODEL,
+    CHAT_TEMPLATE,
+    ADAPTER,
+    INPUT,
+    CONTEXT,
+    MEMORY,
+    OUTPUT,
+    HUB,
+    ENGINE,
+];
 
 /// Flags and values that the command line does not take; exit code 2.
 const USAGE_KIND: &str = "usage";
+/// The configuration file; exit code 2.
+const CONFIG: &str = "config";
 /// No model of the name, here or in the store.
 const NOT_FOUND: &str = "model_not_found";
 /// A model file that cannot be read or run.
@@ -90,6 +104,7 @@ const ENGINE: &str = "engine";
 fn kind(error: &Error) -> &'static str {
     match error {
         Error::NothingToMeasure | Error::SameFile | Error::StdoutTwice => USAGE_KIND,
+        Error::Config { .. } => CONFIG,
         Error::NoSuchModel { .. } | Error::NotPulled { .. } => NOT_FOUND,
         Error::Hub(ruvllm_hub::Error::UnknownModel { .. } | ruvllm_hub::Error::Incomplete { .. }) => {
             NOT_FOUND

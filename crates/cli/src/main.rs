@@ -10,6 +10,7 @@ mod args;
 mod cli;
 mod command_line;
 mod commands;
+mod config;
 mod console;
 mod cpu_time;
 mod default_model;

@@ -8,6 +8,7 @@ use ruvllm_models::ModelConfig;
 use serde::Serialize;
 
 use crate::args::{self, ModelArgs};
+use crate::config::{self, Settings};
 use crate::default_model::{MODEL_VARIABLE, ModelChoice};
 use crate::error::{Error, Result, printable};
 use crate::{output, plan_text, system};
@@ -20,7 +21,8 @@ and with the commands that run the model.
 JSON: {version, cpu: {model, features, features_used, cores, physical_cores}, memory: {total_bytes, limit_bytes,
 available_bytes, huge_pages}, isa: {chosen, chosen_by, available}, threads, model: {name, origin, architecture,
 parameters, weights_bytes, context}, plan: {threads, context, kv, kv_budget: {value, reason} each, repacked,
-sequence_bytes, warnings}}; what the system does not tell is absent.
+sequence_bytes, warnings}, settings: {file, values: [{name, value, source}]}}; source is flag, environment, file or
+default; what the system does not tell is absent.
 
 Examples:
   ruvllm doctor
@@ -84,6 +86,8 @@ struct Document {
     threads: usize,
     model: ModelFacts,
     plan: PlanDocument,
+    /// Flags, environment, configuration file and defaults.
+    settings: Settings,
 }
 
 #[derive(Serialize)]
@@ -212,6 +216,7 @@ fn examine(args: &DoctorArgs) -> Result<Document> {
         threads: plan.threads.value,
         model,
         plan: PlanDocument::new(&plan, &machine),
+        settings: config::settings(),
     })
 }
 
@@ -249,7 +254,7 @@ fn check_policy(policy: &KvPolicy, config: &ModelConfig) -> Result<()> {
 }
 
 fn human(document: &Document) -> String {
-    let Document { version, cpu, memory, isa, threads: _, model, plan } = document;
+    let Document { version, cpu, memory, isa, threads: _, model, plan, settings } = document;
     let unknown = || "unknown".to_owned();
     let memory_size = |n: Option<u64>| n.map_or_else(unknown, output::bytes);
     let list = |names: &[&str]| if names.is_empty() { "none".to_owned() } else { names.join(" ") };
@@ -315,7 +320,8 @@ fn human(document: &Document) -> String {
     let ways = output::table(&ways.map(|(way, effect)| vec![format!("  {way}"), effect.to_owned()]), &[]);
     format!(
         "{table}\nchosen for this model (a full context takes {full})\n{chosen}{warnings}\nwhat would change this\n\
-         {ways}"
+         {ways}\n{}",
+        config::table(settings)
     )
 }
 

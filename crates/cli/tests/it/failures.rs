@@ -1,6 +1,6 @@
 //! Errors as JSON: one document on standard output, with a category that scripts can rely on.
 
-use crate::program::{argument, repository, run, tiny_model};
+use crate::program::{argument, command, finish, repository, run, tiny_model};
 
 #[track_caller]
 fn check(arguments: &[&str], code: i32, kind: &str, hint: Option<&str>) {
@@ -51,4 +51,15 @@ fn every_category_has_its_word() {
     std::fs::write(&out, "kept").unwrap();
     let hint = Some("give another name, or --force to replace it");
     check(&["quantize", argument(&tiny), argument(&out), "q8_0"], 1, "output", hint);
+}
+
+#[test]
+fn a_configuration_that_is_wrong_is_a_document() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.toml");
+    std::fs::write(&path, "threads = 0\n").unwrap();
+    let arguments = ["list", "--json"];
+    let failed = finish(&arguments, command(&arguments).env("RUVLLM_CONFIG", &path).output().unwrap());
+    failed.fails_with(2, &["config.toml:1", "at least 1"]);
+    assert_eq!(failed.error_document()["kind"], "config");
 }

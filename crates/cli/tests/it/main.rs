@@ -7,6 +7,7 @@ mod calibrate_kv;
 mod chat;
 mod chat_terminal;
 mod completions;
+mod config;
 mod console;
 mod convert;
 mod doctor;

@@ -12,7 +12,12 @@ pub(crate) fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ruvllm"));
     // A store that does not exist, instead of that of whoever runs the tests.
     let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("no-store");
-    command.args(arguments).env_remove("RUVLLM_MODEL").env("RUVLLM_HOME", home).stdin(Stdio::null());
+    command
+        .args(arguments)
+        .env_remove("RUVLLM_MODEL")
+        .env("RUVLLM_HOME", home)
+        .env("RUVLLM_CONFIG", "")
+        .stdin(Stdio::null());
     command
 }
 
