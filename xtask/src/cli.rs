@@ -1,6 +1,7 @@
 //! The command line of `cargo xtask`.
 
 use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
@@ -98,6 +99,11 @@ enum Command {
         /// Only compares it
         #[arg(long)]
         check: bool,
+    },
+    /// Writes the manual pages of the program into a folder
+    Man {
+        /// The folder, which is created
+        folder: PathBuf,
     },
     /// Installs what a fresh Debian machine lacks; does nothing when all is there
     Setup {
@@ -198,6 +204,7 @@ pub fn run() -> Result<()> {
         Command::Tidy { graph: false, fix: false } => tidy::check(&workspace),
         Command::Dependencies { check: true } => dependencies::check(&workspace).map(|_| ()),
         Command::Dependencies { check: false } => dependencies::update(&workspace),
+        Command::Man { folder } => man(&workspace, &folder),
         Command::Setup { dry_run, cross } => setup::setup(&workspace, dry_run, cross),
         Command::Adr { command } => run_adr(&workspace, &command),
         Command::Bench(_)
@@ -218,6 +225,14 @@ fn tools(workspace: &Workspace) -> Result<()> {
     CommandLine::cargo(workspace)
         .args(["run", "--quiet", "--package", "ruvllm-tools", "--"])
         .args(std::env::args_os().skip(1))
+        .run()
+}
+
+/// Lets the program write its pages: it has the table of commands, and xtask stays light.
+fn man(workspace: &Workspace, folder: &Path) -> Result<()> {
+    CommandLine::cargo(workspace)
+        .args(["run", "--quiet", "--package", "ruvllm-cli", "--", "man"])
+        .args([folder])
         .run()
 }
 
@@ -261,6 +276,7 @@ mod tests {
             "tidy --graph",
             "tidy --fix",
             "dependencies --check",
+            "man target/man",
             "setup --dry-run --cross",
             "adr list",
             "adr new A-title",

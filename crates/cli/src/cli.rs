@@ -2,23 +2,34 @@
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{ColorChoice, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    bench, calibrate_kv, chat, convert, detokenize, doctor, embed, eval, generate, inspect, quantize, store,
-    template, tokenize,
+    bench, calibrate_kv, chat, completions, convert, detokenize, doctor, embed, eval, generate, inspect, man,
+    quantize, run, show, store, template, tokenize,
 };
 use crate::error::Result;
+
+/// Heading of the flags that every command has.
+const OUTPUT: &str = "Output";
 
 const HELP: &str = "\
 Without --model every command uses the small English model inside the program, offline.
 
 Examples:
   ruvllm generate --chat \"Tell me a story about a turtle.\"
-  ruvllm chat
-  ruvllm inspect model.gguf
-  ruvllm pull hf://org/repo-GGUF/Q4_K_M --as small
+  ruvllm run org/repo-GGUF
+  ruvllm pull org/repo-GGUF/Q4_K_M --as small
+  ruvllm show small
   ruvllm doctor
+
+Settings: ruvllm/config.toml in $XDG_CONFIG_HOME or ~/.config, with the long names of flags as keys, such as
+`threads = 4` or `kv-budget = \"512MiB\"`. A flag goes before the environment, the environment before the file.
+RUVLLM_CONFIG=FILE names another file, an empty value none; `ruvllm doctor` shows where each value comes from.
+
+Errors: one line on standard error. With --json also {error: {kind, message, hint}} on standard output; kind is usage,
+config, model_not_found, invalid_model, chat_template, invalid_adapter, invalid_input, context_exceeded, out_of_memory,
+output, hub or engine; hint is null where there is none.
 
 Exit codes: 0 success, 1 failure, 2 usage error, 130, 143, 129 stopped by Ctrl-C, SIGTERM, SIGHUP.";
 
@@ -27,8 +38,21 @@ Exit codes: 0 success, 1 failure, 2 usage error, 130, 143, 129 stopped by Ctrl-C
 #[command(name = "ruvllm", version, after_help = HELP, arg_required_else_help = true)]
 pub(crate) struct Cli {
     /// Print one JSON document on standard output instead of text
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = OUTPUT)]
     pub(crate) json: bool,
+
+    /// Write errors alone to standard error: no progress, notes and warnings
+    #[arg(long, short, global = true, help_heading = OUTPUT, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
+
+    /// Write the plan and the timings to standard error
+    #[arg(long, short, global = true, help_heading = OUTPUT)]
+    pub(crate) verbose: bool,
+
+    #[arg(help = "Colours: auto (at a terminal without NO_COLOR), always or never")]
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto", hide_default_value = true)]
+    #[arg(hide_possible_values = true, help_heading = OUTPUT)]
+    pub(crate) color: ColorChoice,
 
     /// Command to run
     #[command(subcommand)]
@@ -39,8 +63,11 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 #[allow(missing_docs)]
 pub(crate) enum Command {
-    Generate(Box<generate::GenerateArgs>),
+    /// Chat with a model, or let it answer once; pulls it if need be
+    #[command(after_help = run::HELP, mut_arg("model", |model| model.hide(true)))]
+    Run(Box<run::RunArgs>),
     Chat(Box<chat::ChatArgs>),
+    Generate(Box<generate::GenerateArgs>),
     Inspect(inspect::InspectArgs),
     Tokenize(tokenize::TokenizeArgs),
     Detokenize(detokenize::DetokenizeArgs),
@@ -53,10 +80,15 @@ pub(crate) enum Command {
     Quantize(quantize::QuantizeArgs),
     CalibrateKv(calibrate_kv::CalibrateKvArgs),
     Pull(store::pull::PullArgs),
+    #[command(visible_alias = "ls")]
     List(store::list::ListArgs),
-    Info(store::info::InfoArgs),
+    #[command(visible_alias = "info")]
+    Show(show::ShowArgs),
+    #[command(visible_alias = "remove")]
     Rm(store::rm::RmArgs),
     Doctor(doctor::DoctorArgs),
+    Completions(completions::CompletionsArgs),
+    Man(man::ManArgs),
 }
 
 impl Cli {
@@ -65,6 +97,7 @@ impl Cli {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let json = self.json;
         match self.command {
+            Command::Run(args) => return run::run(*args, json),
             Command::Generate(args) => return generate::run(&args, json),
             Command::Chat(args) => return chat::run(&args, json),
             Command::Convert(args) => return convert::run(&args, json),
@@ -81,9 +114,11 @@ impl Cli {
             Command::Bench(args) => bench::run(&args, json)?,
             Command::Pull(args) => store::pull::run(&args, json)?,
             Command::List(args) => store::list::run(&args, json)?,
-            Command::Info(args) => store::info::run(&args, json)?,
+            Command::Show(args) => show::run(&args, json)?,
             Command::Rm(args) => store::rm::run(&args, json)?,
             Command::Doctor(args) => doctor::run(&args, json)?,
+            Command::Completions(args) => completions::run(&args, &mut Self::command(), json)?,
+            Command::Man(args) => man::run(&args, Self::command(), json)?,
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -1,6 +1,7 @@
-//! Model of a command: `--model`, else `RUVLLM_MODEL`, else the small model inside the program.
+//! Model of a command: `--model`, else `RUVLLM_MODEL`, else the configuration file's, else the
+//! small model inside the program.
 //!
-//! A name is a path, or else a model of the store.
+//! A name is a path, or else a model of the store, by its name there or a reference to the hub.
 
 use std::env;
 use std::ffi::OsString;
@@ -9,13 +10,12 @@ use std::path::{Path, PathBuf};
 use gguf_rs_lite::Gguf;
 use ruvllm::ModelSource;
 use ruvllm_default_model as built_in;
-use ruvllm_hub::{Store, StoredModel};
+use ruvllm_hub::{ModelReference, Store, StoredModel};
 use ruvllm_models::{Checkpoint, open_checkpoint};
 
+use crate::config;
+pub(crate) use crate::config::MODEL_VARIABLE;
 use crate::error::{Error, Result};
-
-/// Environment variable that names a model file when `--model` is absent.
-pub(crate) const MODEL_VARIABLE: &str = "RUVLLM_MODEL";
 
 /// The model of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl ModelChoice {
     /// The choice for a value of `--model` and the environment. A name that the store does not know
     /// either is left for [`Self::check`] to refuse.
     pub(crate) fn new(flag: Option<&Path>) -> Self {
-        match Self::of(flag, env::var_os(MODEL_VARIABLE)) {
+        match Self::of(flag, env::var_os(MODEL_VARIABLE), config::model()) {
             Self::File { path, origin } => match from_store(&path) {
                 Some(Ok(model)) => Self::File { path: model.path, origin },
                 _ => Self::File { path, origin },
@@ -44,16 +44,26 @@ impl ModelChoice {
         }
     }
 
-    /// The choice for both values. An empty variable counts as absent, so that `RUVLLM_MODEL=`
+    /// The choice for the three values. An empty variable counts as absent, so that `RUVLLM_MODEL=`
     /// switches it off.
-    fn of(flag: Option<&Path>, variable: Option<OsString>) -> Self {
-        match (flag, variable) {
-            (Some(path), _) => Self::File { path: path.to_owned(), origin: "--model" },
-            (None, Some(path)) if !path.is_empty() => {
-                Self::File { path: path.into(), origin: MODEL_VARIABLE }
-            }
-            _ => Self::BuiltIn,
-        }
+    fn of(flag: Option<&Path>, variable: Option<OsString>, file: Option<PathBuf>) -> Self {
+        let variable = variable.filter(|path| !path.is_empty());
+        let (path, origin) = match (flag, variable, file) {
+            (Some(path), _, _) => (path.to_owned(), "--model"),
+            (None, Some(path), _) => (path.into(), MODEL_VARIABLE),
+            (None, None, Some(path)) => (path, "the configuration file"),
+            (None, None, None) => return Self::BuiltIn,
+        };
+        Self::File { path, origin }
+    }
+
+    /// The reference to a model that is not in the store, if the choice is one.
+    pub(crate) fn not_pulled(&self) -> Option<ModelReference> {
+        let Self::File { path, .. } = self else { return None };
+        let reference = reference(path)?;
+        let missing =
+            from_store(path)?.is_err_and(|error| matches!(error, ruvllm_hub::Error::UnknownModel { .. }));
+        missing.then_some(reference)
     }
 
     /// Name of the model in messages.
@@ -83,9 +93,12 @@ impl ModelChoice {
     /// Refuses a name that neither a file, a folder nor a model of the store has.
     ///
     /// # Errors
-    /// [`Error::NoSuchModel`].
+    /// [`Error::NotPulled`], [`Error::NoSuchModel`].
     pub(crate) fn check(&self) -> Result<()> {
         let Self::File { path, .. } = self else { return Ok(()) };
+        if self.not_pulled().is_some() {
+            return Err(Error::NotPulled { reference: path.display().to_string() });
+        }
         match from_store(path) {
             Some(Err(source)) => Err(Error::NoSuchModel { path: path.clone(), source }),
             _ => Ok(()),
@@ -109,11 +122,28 @@ impl ModelChoice {
     }
 }
 
-/// Stored model of the name `path`; `None` for an existing file and for a path that is no name.
+/// Stored model of the name or reference `path`; `None` for an existing file and for a path that is
+/// neither.
 fn from_store(path: &Path) -> Option<Result<StoredModel, ruvllm_hub::Error>> {
     let name = path.to_str()?;
-    let is_name = name.starts_with("hf://") || !name.contains(['/', '\\']);
-    (is_name && !path.exists()).then(|| Store::from_env()?.get(name))
+    let is_name = !name.contains(['/', '\\']);
+    let is_meant = is_name || reference(path).is_some() || name.starts_with("hf://");
+    (is_meant && !path.exists()).then(|| Store::from_env()?.get(name))
+}
+
+/// The reference to the hub that `path` is. `ORG/REPO` is one only where nothing speaks for a file
+/// that is missing: neither the ending of a model file nor a folder of the first name.
+fn reference(path: &Path) -> Option<ModelReference> {
+    let text = path.to_str()?;
+    let reference = ModelReference::from_user(text).ok()?;
+    if text.contains("://") {
+        return Some(reference);
+    }
+    let is_file = ["gguf", "json", "safetensors"]
+        .iter()
+        .any(|ending| path.extension().is_some_and(|found| found.eq_ignore_ascii_case(ending)));
+    let in_folder = path.components().next().is_some_and(|first| Path::new(&first).exists());
+    (reference.file().is_none() && !is_file && !in_folder && !path.exists()).then_some(reference)
 }
 
 #[cfg(test)]
@@ -123,10 +153,26 @@ mod tests {
     #[test]
     fn the_flag_goes_before_the_variable_and_the_variable_before_the_built_in_model() {
         let file = |path: &str, origin| ModelChoice::File { path: path.into(), origin };
-        assert_eq!(ModelChoice::of(None, None), ModelChoice::BuiltIn);
-        assert_eq!(ModelChoice::of(None, Some("".into())), ModelChoice::BuiltIn);
-        assert_eq!(ModelChoice::of(None, Some("v".into())), file("v", MODEL_VARIABLE));
-        assert_eq!(ModelChoice::of(Some(Path::new("f")), Some("v".into())), file("f", "--model"));
+        let of = |flag: Option<&str>, variable: Option<&str>, file: Option<&str>| {
+            ModelChoice::of(flag.map(Path::new), variable.map(OsString::from), file.map(PathBuf::from))
+        };
+        assert_eq!(of(None, None, None), ModelChoice::BuiltIn);
+        assert_eq!(of(None, Some(""), None), ModelChoice::BuiltIn);
+        assert_eq!(of(None, Some(""), Some("c")), file("c", "the configuration file"));
+        assert_eq!(of(None, Some("v"), Some("c")), file("v", MODEL_VARIABLE));
+        assert_eq!(of(Some("f"), Some("v"), Some("c")), file("f", "--model"));
+    }
+
+    #[test]
+    fn references_are_told_from_missing_files() {
+        let is_reference = |text: &str| reference(Path::new(text)).is_some();
+        for text in ["hf://a/b", "hf://a/b/c.gguf@v1", "https://huggingface.co/a/b", "org-x/repo-GGUF"] {
+            assert!(is_reference(text), "{text}");
+        }
+        // `src` is a folder here.
+        for text in ["small", "src/model", "a/b.gguf", "a/b/c", "/a/b", "./a/b", "../a/b", "https://x/a/b"] {
+            assert!(!is_reference(text), "{text}");
+        }
     }
 
     #[test]

@@ -47,6 +47,22 @@ pub(crate) enum Error {
         #[source]
         source: ruvllm_hub::Error,
     },
+    /// The model of a reference is not in the store.
+    #[error("there is no file or pulled model {reference}; `ruvllm pull {reference}` brings it from the hub")]
+    NotPulled {
+        /// The reference as it was written.
+        reference: String,
+    },
+    /// The configuration file is not understood.
+    #[error("{}:{line}: {reason}", path.display())]
+    Config {
+        /// The file.
+        path: PathBuf,
+        /// Line of the fault, counted from 1.
+        line: usize,
+        /// Fault and remedy.
+        reason: String,
+    },
     /// A model could not be pulled, found or removed.
     #[error(transparent)]
     Hub(#[from] ruvllm_hub::Error),
@@ -247,7 +263,7 @@ pub(crate) enum Error {
 
 impl Error {
     /// The flag that changes what failed, where the message speaks of the library's option.
-    fn flag(&self) -> Option<&'static str> {
+    pub(crate) fn flag(&self) -> Option<&'static str> {
         let error = match self {
             Self::Engine(error) => error,
             Self::ScriptLine { source, .. } => return source.flag(),
@@ -278,7 +294,7 @@ impl Error {
     /// The exit code of the program: 2 for flags that make no sense together, else 1.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
-            Self::NothingToMeasure | Self::SameFile | Self::StdoutTwice => 2,
+            Self::NothingToMeasure | Self::SameFile | Self::StdoutTwice | Self::Config { .. } => 2,
             Self::Device(error) if error.is_usage() => 2,
             _ => 1,
         }

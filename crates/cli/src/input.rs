@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal, Read};
 use std::path::Path;
 
 use crate::error::{Error, Result};
+use crate::output;
 
 /// Name of standard input in messages.
 const STDIN: &str = "standard input";
@@ -107,7 +108,7 @@ fn file_bytes(path: &Path) -> Result<(String, Vec<u8>)> {
 fn read_stdin() -> Result<Vec<u8>> {
     let mut stdin = io::stdin().lock();
     if stdin.is_terminal() && io::stderr().is_terminal() {
-        eprintln!("reading from the terminal; end the text with Ctrl-D on a line of its own");
+        output::hint("reading from the terminal; end the text with Ctrl-D on a line of its own");
     }
     let mut bytes = Vec::new();
     stdin.read_to_end(&mut bytes).map_err(Error::ReadStdin)?;

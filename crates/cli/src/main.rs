@@ -1,6 +1,6 @@
 //! The `ruvllm` program: run, inspect and measure language models from the command line.
 //!
-//! This file only parses the arguments, runs one command and turns its result into an exit code: 0
+//! This file only reads the arguments, runs one command and turns its result into an exit code: 0
 //! success, 1 failure (one line on standard error), 2 usage error, 130 stopped by Ctrl-C. The
 //! engine is the library `ruvllm`; nothing here computes.
 
@@ -8,11 +8,16 @@
 
 mod args;
 mod cli;
+mod command_line;
 mod commands;
+mod config;
+mod console;
 mod cpu_time;
 mod default_model;
 mod device;
 mod error;
+mod failure;
+mod help;
 mod input;
 mod output;
 mod plan_text;
@@ -24,25 +29,19 @@ mod usage;
 mod user_folders;
 mod wrap;
 
-use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::Parser;
-
-use crate::cli::Cli;
+use crate::failure::Failure;
 
 fn main() -> ExitCode {
     signal::report_file_size_limit();
-    let cli = match Cli::try_parse() {
+    let cli = match command_line::read() {
         Ok(cli) => cli,
-        Err(error) => return usage::report(&error),
+        Err(code) => return code,
     };
+    let json = cli.json;
     match cli.run() {
         Ok(code) => code,
-        Err(error) => {
-            // When even standard error is closed, the exit code still tells.
-            let _ = writeln!(io::stderr(), "error: {}", error.line());
-            ExitCode::from(error.exit_code())
-        }
+        Err(error) => Failure::from(&error).report(json, ""),
     }
 }

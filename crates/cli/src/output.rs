@@ -13,6 +13,7 @@ use std::ops::ControlFlow;
 
 use serde::Serialize;
 
+use crate::console;
 use crate::error::{Error, Result};
 use crate::wrap::Wrap;
 
@@ -31,7 +32,8 @@ pub(crate) fn write_text(text: &str) -> Result<Reader> {
     if io::stdout().is_terminal() { write_exactly(&harmless(text)) } else { write_exactly(text) }
 }
 
-fn write_exactly(text: &str) -> Result<Reader> {
+/// Writes `text` to standard output as it is, and flushes it.
+pub(crate) fn write_exactly(text: &str) -> Result<Reader> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Ok(()) => Ok(Reader::Listening),
@@ -201,10 +203,27 @@ pub(crate) fn note(text: &str) {
     let _ = writeln!(std::io::stderr(), "{}", harmless(text.trim_end()));
 }
 
-/// A line to standard error about something that did not keep the command from its work.
+/// A line to standard error that nobody asked for; `--quiet` keeps it back.
+pub(crate) fn hint(text: &str) {
+    if !console::is_quiet() {
+        note(text);
+    }
+}
+
+/// Lines to standard error for `--verbose`.
+pub(crate) fn detail(text: &str) {
+    if console::is_verbose() {
+        note(text);
+    }
+}
+
+/// A line to standard error about something that did not keep the command from its work; `--quiet`
+/// keeps it back.
 pub(crate) fn warn(text: &str) {
-    // Nobody is left to tell when standard error is gone.
-    let _ = writeln!(std::io::stderr(), "warning: {}", harmless(text));
+    if !console::is_quiet() {
+        // Nobody is left to tell when standard error is gone.
+        let _ = writeln!(std::io::stderr(), "{} {}", console::warning_label(), harmless(text));
+    }
 }
 
 #[cfg(test)]

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use crate::console;
+
 /// Work that ends sooner shows no bar.
 const PATIENCE: Duration = Duration::from_millis(250);
 
@@ -40,7 +42,7 @@ impl Progress {
 
     /// `done` of `total` units are finished.
     pub(crate) fn update(&mut self, done: u64, total: u64) {
-        if self.bar.is_none() && self.started.elapsed() >= PATIENCE && done < total {
+        if self.bar.is_none() && !console::is_quiet() && self.started.elapsed() >= PATIENCE && done < total {
             self.bar = Some(self.start(done, total));
         }
         if let Some(bar) = &self.bar {

@@ -1,39 +1,50 @@
-//! Usage errors on one line.
+//! Usage errors on one line, and the texts of help and version.
 //!
 //! The argument parser explains a mistake over several lines; scripts and logs want one. Help and
 //! version texts are printed as they are.
 
-use std::io::{self, Write};
+use std::ffi::OsString;
 use std::process::ExitCode;
 
+use clap::Command;
 use clap::error::ErrorKind;
 
+use crate::console;
 use crate::error::printable;
-
-/// Exit code of a usage error.
-const USAGE: u8 = 2;
+use crate::failure::{Failure, USAGE};
+use crate::output;
 
 /// Prints what the parser has to say and gives the exit code: 0 for help and version, 2 for a usage
-/// error.
-pub(crate) fn report(error: &clap::Error) -> ExitCode {
-    // A closed pipe or terminal leaves nobody to tell; the exit code still says what happened.
+/// error and for help that stands for one, 1 if the help could not be written.
+pub(crate) fn report(error: &clap::Error, command: &str, json: bool) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            let _ = error.print();
-            ExitCode::SUCCESS
+            let text = error.render();
+            let text = if console::colors_stdout() { text.ansi().to_string() } else { text.to_string() };
+            // A pipe that is closed has had enough, as with every other output.
+            match output::write_exactly(&text) {
+                Ok(_) => ExitCode::SUCCESS,
+                Err(error) => Failure::from(&error).report(json, ""),
+            }
         }
-        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand if !json => {
+            // A closed standard error leaves nobody to tell; the exit code says it.
             let _ = error.print();
             ExitCode::from(USAGE)
         }
         _ => {
-            let _ = writeln!(io::stderr(), "{}", one_line(&error.render().to_string()));
-            ExitCode::from(USAGE)
+            let hint = format!("see `{command} --help`");
+            let message = match error.kind() {
+                ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => "a command is missing".to_owned(),
+                _ => one_line(&error.render().to_string()),
+            };
+            let also = format!(" ({hint})");
+            Failure { kind: "usage", message, hint: Some(hint), code: USAGE }.report(json, &also)
         }
     }
 }
 
-/// Joins the parts of the parser's message: the mistake, its tips, and which help to read.
+/// Joins the parts of the parser's message that matter: the mistake and its tips.
 ///
 /// The message is paragraphs divided by empty lines: `error: ...`, `tip: ...`, `Usage: COMMAND
 /// ...`, and a closing hint about `--help`.
@@ -45,48 +56,83 @@ fn one_line(message: &str) -> String {
         line.push_str("; ");
         line.push_str(tip);
     }
-    let command = paragraphs
-        .iter()
-        .find_map(|part| part.strip_prefix("Usage: "))
-        .map(|usage| {
-            let is_name = |word: &&str| {
-                word.chars().all(|c| c.is_ascii_lowercase() || c == '-') && !word.starts_with('-')
-            };
-            usage.split(' ').take_while(is_name).collect::<Vec<_>>().join(" ")
-        })
-        .filter(|command| !command.is_empty())
-        .unwrap_or_else(|| "ruvllm".to_owned());
-    line.push_str(&format!(" (see `{command} --help`)"));
-    printable(&line)
+    printable(line.strip_prefix("error: ").unwrap_or(&line))
+}
+
+/// The command that `arguments` name, as far as they do: `ruvllm eval perplexity`.
+pub(crate) fn named(command: &Command, arguments: &[OsString]) -> String {
+    let mut name = command.get_name().to_owned();
+    let mut command = command;
+    let mut arguments = arguments.iter().skip(1);
+    while let Some(argument) = arguments.next() {
+        match argument.to_str() {
+            // The one global option with a value.
+            Some("--color") => drop(arguments.next()),
+            Some(option) if option.starts_with('-') => {}
+            word => match word.and_then(|word| command.find_subcommand(word)) {
+                Some(below) => {
+                    name = format!("{name} {}", below.get_name());
+                    command = below;
+                }
+                None => break,
+            },
+        }
+    }
+    name
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
+    use clap::CommandFactory;
 
     use super::*;
     use crate::cli::Cli;
+    use crate::help::shaped;
 
     #[track_caller]
     fn check(arguments: &[&str], expected: &str) {
-        let error = Cli::try_parse_from([&["ruvllm"], arguments].concat()).unwrap_err();
-        let line = one_line(&error.render().to_string());
-        assert_eq!(line, expected);
+        let arguments: Vec<OsString> =
+            [&["ruvllm"], arguments].concat().into_iter().map(OsString::from).collect();
+        let command = shaped(Cli::command());
+        let name = named(&command, &arguments);
+        let error = command.try_get_matches_from(&arguments).unwrap_err();
+        assert_eq!(format!("{} (see `{name} --help`)", one_line(&error.render().to_string())), expected);
     }
 
     #[test]
     fn usage_errors_take_one_line() {
         check(
             &["inspect"],
-            "error: the following required arguments were not provided: <FILE> (see `ruvllm inspect --help`)",
+            "the following required arguments were not provided: <FILE> (see `ruvllm inspect --help`)",
         );
         check(
             &["generate", "--top-kk", "1"],
-            "error: unexpected argument '--top-kk' found; tip: a similar argument exists: '--top-k' (see `ruvllm generate --help`)",
+            "unexpected argument '--top-kk' found; tip: a similar argument exists: '--top-k' (see `ruvllm generate --help`)",
         );
         check(
             &["generate", "--kv", "tired"],
-            "error: invalid value 'tired' for '--kv <POLICY>': unknown key/value policy \"tired\": use f32, f16, bf16, q8, q4, kivi4, nuq3, kivi2, two of them as in q8+q4 or k4v2, or tiered (see `ruvllm --help`)",
+            "invalid value 'tired' for '--kv <POLICY>': unknown key/value policy \"tired\": use f32, f16, bf16, q8, q4, kivi4, nuq3, kivi2, two of them as in q8+q4 or k4v2, or tiered (see `ruvllm generate --help`)",
+        );
+        check(
+            &["--color", "never", "-q", "eval", "passkey", "--trials", "0"],
+            "invalid value '0' for '--trials <N>': expected a whole number of at least 1 (see `ruvllm eval passkey --help`)",
+        );
+        check(&["ls", "-x"], "unexpected argument '-x' found (see `ruvllm list --help`)");
+    }
+
+    #[test]
+    fn negative_numbers_are_values() {
+        check(
+            &["generate", "--top-p", "-0.5", "x"],
+            "invalid value '-0.5' for '--top-p <P>': expected a number from 0 to 1 (see `ruvllm generate --help`)",
+        );
+        check(
+            &["bench", "-n", "-1"],
+            "invalid value '-1' for '--n-gen <N,..>': expected a whole number, 0 or more (see `ruvllm bench --help`)",
+        );
+        check(
+            &["eval", "passkey", "--file", "x", "--seed", "abc"],
+            "invalid value 'abc' for '--seed <SEED>': expected a whole number from 0 to 2^64 - 1 (see `ruvllm eval passkey --help`)",
         );
     }
 }

@@ -14,6 +14,12 @@ pub(crate) fn state() -> Option<PathBuf> {
     of("XDG_STATE_HOME", ".local/state")
 }
 
+/// The program's folder for what people configure; `None` if neither the variable nor a home is
+/// set.
+pub(crate) fn config() -> Option<PathBuf> {
+    of("XDG_CONFIG_HOME", ".config")
+}
+
 /// Paths that are not absolute count as unset.
 fn of(variable: &str, in_home: &str) -> Option<PathBuf> {
     let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());

@@ -47,5 +47,5 @@ pub use error::{Error, Result};
 pub use listing::{Listing, RemoteFile};
 pub use pull::{OnPull, PullProgress, Pulled};
 pub use reference::{DEFAULT_REVISION, ModelReference};
-pub use settings::{DEFAULT_ENDPOINT, HubSettings, Token};
+pub use settings::{DEFAULT_ENDPOINT, HubSettings, OnRetry, Retry, Token};
 pub use store::{DamagedModel, Store, StoredFile, StoredModel};

@@ -9,6 +9,12 @@ use crate::names::{part_fault, path_fault};
 /// The prefix of every reference.
 const SCHEME: &str = "hf://";
 
+/// Hosts whose addresses are references: of pages, and of files to download.
+const HOSTS: [&str; 3] = ["huggingface.co", "www.huggingface.co", "hf.co"];
+
+/// Words of an address between the repository and its revision.
+const PAGES: [&str; 3] = ["tree", "blob", "resolve"];
+
 /// The revision of a reference without one.
 pub const DEFAULT_REVISION: &str = "main";
 
@@ -46,6 +52,44 @@ impl ModelReference {
     /// Branch, tag or commit; [`DEFAULT_REVISION`] when none is named.
     pub fn revision(&self) -> &str {
         self.revision.as_deref().unwrap_or(DEFAULT_REVISION)
+    }
+
+    /// The reference that a person writes: as it is read by [`FromStr`], the same without `hf://`,
+    /// or the address of a repository, folder or file on `huggingface.co`.
+    ///
+    /// ```
+    /// use ruvllm_hub::ModelReference;
+    ///
+    /// let address = "https://huggingface.co/org/repo/blob/main/m.gguf";
+    /// assert_eq!(ModelReference::from_user("org/repo")?.to_string(), "hf://org/repo");
+    /// assert_eq!(ModelReference::from_user(address)?.to_string(), "hf://org/repo/m.gguf@main");
+    /// # Ok::<(), ruvllm_hub::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Reference`] for anything else, other hosts included.
+    pub fn from_user(text: &str) -> Result<Self> {
+        if text.starts_with(SCHEME) {
+            return text.parse();
+        }
+        let refused = |reason| Error::Reference { text: crate::error::shortened(text), reason };
+        let reference = match text.split_once("://") {
+            None => format!("{SCHEME}{text}"),
+            Some(("https" | "http", address)) => {
+                of_address(address).ok_or_else(|| refused("it is no address of a repository of the hub"))?
+            }
+            Some(_) => return Err(refused("it begins neither with hf:// nor with https://")),
+        };
+        // The message names what was written.
+        reference.parse().map_err(|error| match error {
+            Error::Reference { reason, .. } => refused(reason),
+            other => other,
+        })
+    }
+
+    /// True if both mean the same: a reference without a revision means [`DEFAULT_REVISION`].
+    pub fn is_same(&self, other: &Self) -> bool {
+        (self.repo(), self.file(), self.revision()) == (other.repo(), other.file(), other.revision())
     }
 
     /// The reference without its revision: what stays the same when a model is updated.
@@ -100,6 +144,41 @@ impl fmt::Display for ModelReference {
         }
         Ok(())
     }
+}
+
+/// The text of a reference for an address without its scheme: `huggingface.co/ORG/REPO`, perhaps
+/// with `tree`, `blob` or `resolve`, a revision and a path.
+fn of_address(address: &str) -> Option<String> {
+    let address = address.split(['?', '#']).next().unwrap_or_default().trim_end_matches('/');
+    let (host, path) = address.split_once('/')?;
+    if !HOSTS.iter().any(|known| host.eq_ignore_ascii_case(known)) {
+        return None;
+    }
+    let mut parts = path.splitn(5, '/');
+    let (org, name) = (parts.next()?, parts.next()?);
+    let mut text = format!("{SCHEME}{org}/{name}");
+    if let Some(page) = parts.next() {
+        let revision = parts.next().filter(|_| PAGES.contains(&page))?;
+        if let Some(file) = parts.next() {
+            text.push('/');
+            text.push_str(&decoded(file)?);
+        }
+        text.push('@');
+        text.push_str(&decoded(revision)?);
+    }
+    Some(text)
+}
+
+/// `text` with its `%XX` as bytes; nothing if that is no UTF-8.
+fn decoded(text: &str) -> Option<String> {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next()?.as_bytes().to_vec();
+    for part in parts {
+        let digits = part.get(..2).filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))?;
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        bytes.extend_from_slice(&part.as_bytes()[2..]);
+    }
+    String::from_utf8(bytes).ok()
 }
 
 /// Half of a repository's name. Two dashes or dots in a row are reserved on the hub, and by the
@@ -193,7 +272,55 @@ mod tests {
         }
     }
 
+    #[test]
+    fn people_write_addresses_and_leave_the_scheme_out() {
+        for (text, expected) in [
+            ("hf://a/b@v2", Some("hf://a/b@v2")),
+            ("a/b", Some("hf://a/b")),
+            ("a/b/Q4_K_M@v2", Some("hf://a/b/Q4_K_M@v2")),
+            ("https://huggingface.co/a/b", Some("hf://a/b")),
+            ("https://hf.co/a/b/", Some("hf://a/b")),
+            ("http://www.HuggingFace.co/a/b?library=x#y", Some("hf://a/b")),
+            ("https://huggingface.co/a/b/tree/main", Some("hf://a/b@main")),
+            ("https://huggingface.co/a/b/tree/refs%2Fpr%2F1", Some("hf://a/b@refs/pr/1")),
+            (
+                "https://huggingface.co/a/b/resolve/main/x/c%20d.gguf?download=true",
+                Some("hf://a/b/x/c d.gguf@main"),
+            ),
+            ("https://huggingface.co/a/b/blob/main/odd@name.gguf", Some("hf://a/b/odd@name.gguf@main")),
+            ("https://huggingface.co/a", None),
+            ("https://huggingface.co/a/b/discussions/1", None),
+            ("https://huggingface.co/a/b/tree", None),
+            ("https://huggingface.co/a/b/blob/main/%2e%2e/c", None),
+            ("https://huggingface.co/a/b/blob/main/%0a", None),
+            ("https://huggingface.co/a/b/blob/main/%+1", None),
+            ("https://huggingface.co/a/b/blob/main/%ff", None),
+            ("https://huggingface.co.evil/a/b", None),
+            ("https://me:secret@huggingface.co/a/b", None),
+            ("ftp://huggingface.co/a/b", None),
+            ("a", None),
+            ("./a", None),
+            ("/a/b", None),
+            ("", None),
+        ] {
+            let read = ModelReference::from_user(text).ok().map(|reference| reference.to_string());
+            assert_eq!(read.as_deref(), expected, "{text:?}");
+        }
+        let same = |a: &str, b: &str| {
+            ModelReference::from_user(a).unwrap().is_same(&ModelReference::from_user(b).unwrap())
+        };
+        assert!(same("a/b", "hf://a/b@main") && !same("a/b", "a/b@v2") && !same("a/b", "a/b/c"));
+    }
+
     proptest! {
+        #[test]
+        fn no_text_is_too_odd(text in "(https?://)?(hf.co/)?[a-z@/.%0-9]{0,20}") {
+            if let Ok(reference) = ModelReference::from_user(&text) {
+                let again: ModelReference = reference.to_string().parse().unwrap();
+                prop_assert_eq!(again.to_string(), reference.to_string());
+            }
+        }
+
         #[test]
         fn what_is_read_is_written_as_it_was(text in "(hf://)?[a-z@/.]{0,20}") {
             if let Ok(reference) = text.parse::<ModelReference>() {

@@ -5,6 +5,7 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::address::shown;
@@ -59,6 +60,49 @@ pub struct HubSettings {
     pub slow_after: Duration,
     /// See [`Self::slow_after`].
     pub slow_bytes: u64,
+    /// Hears of each request that will be made again, before the wait.
+    pub on_retry: OnRetry,
+}
+
+/// A request that failed and will be made again.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Retry<'a> {
+    /// Failure of the last attempt.
+    pub error: &'a Error,
+    /// Time before the next one.
+    pub wait: Duration,
+    /// The next attempt, counted from 1 since there was progress.
+    pub attempt: u32,
+    /// Attempts in a row that may fail.
+    pub attempts: u32,
+}
+
+/// Function of an [`OnRetry`].
+type Listener = dyn Fn(&Retry<'_>) + Send + Sync;
+
+/// Function that hears of retries; requests of one file call it from several threads. The default
+/// does nothing.
+#[derive(Clone, Default)]
+pub struct OnRetry(Option<Arc<Listener>>);
+
+impl OnRetry {
+    /// Calls `function` for each.
+    pub fn new(function: impl Fn(&Retry<'_>) + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(function)))
+    }
+
+    pub(crate) fn call(&self, retry: &Retry<'_>) {
+        if let Some(function) = &self.0 {
+            function(retry);
+        }
+    }
+}
+
+impl fmt::Debug for OnRetry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "OnRetry(..)" } else { "OnRetry(none)" })
+    }
 }
 
 impl HubSettings {
@@ -84,6 +128,7 @@ impl HubSettings {
             silence: Duration::from_secs(30),
             slow_after: Duration::from_secs(30),
             slow_bytes: 30 << 10,
+            on_retry: OnRetry::default(),
         })
     }
 

@@ -17,7 +17,8 @@ pub(crate) struct ModelArgs {
         long,
         short,
         value_name = "MODEL",
-        help = "GGUF file, HF folder or pulled model [default: RUVLLM_MODEL, or the built-in one]"
+        help = "GGUF file, HF folder, pulled model, or ORG/REPO[/FILE] on the Hugging Face hub, with or \
+                without hf:// [default: RUVLLM_MODEL, or the built-in one]"
     )]
     pub(crate) model: Option<PathBuf>,
 }

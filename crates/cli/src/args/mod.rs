@@ -13,5 +13,5 @@ pub(crate) use engine::{CalibrationArgs, ComputeArgs, LoadingArgs, ModelArgs};
 pub(crate) use generation::GenerationArgs;
 pub(crate) use values::{
     KV_HELP, OrDefault, above_zero, bytes, count, finite, fraction, isa, kv_policy, logit_bias, non_negative,
-    positive, recipe, some_tokens_or_all, tokens_or_all,
+    positive, recipe, some_tokens_or_all, tokens_or_all, whole_number,
 };

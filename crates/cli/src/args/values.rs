@@ -39,6 +39,11 @@ pub(crate) fn context(text: &str) -> Result<OrDefault<usize>, String> {
     })
 }
 
+/// A number of 64 bits.
+pub(crate) fn whole_number(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| "expected a whole number from 0 to 2^64 - 1".to_owned())
+}
+
 /// A seed; -1 draws one.
 pub(crate) fn seed(text: &str) -> Result<OrDefault<u64>, String> {
     or_default(text, "-1")

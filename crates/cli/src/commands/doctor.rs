@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::gpu_report::{self, GpuReportArgs};
 use crate::args::{self, CalibrationArgs, ModelArgs};
 use crate::commands::load;
+use crate::config::{self, Settings};
 use crate::default_model::{MODEL_VARIABLE, ModelChoice};
 use crate::error::{Error, Result, printable};
 use crate::{output, plan_text, system};
@@ -22,8 +23,9 @@ and with the commands that run the model. The plan is that of `generate` and `ch
 JSON: {version, cpu: {model, features, features_used, cores, physical_cores}, memory: {total_bytes, limit_bytes,
 available_bytes, huge_pages}, isa: {chosen, chosen_by, available}, threads, model: {name, origin, architecture,
 parameters, weights_bytes, context}, plan: {threads, context, kv, kv_budget: {value, reason} each, repacked,
-sequence_bytes, slack_bytes, warnings}}; what the system does not tell is absent. sequence_bytes is what keys and
-values of a full context take, slack_bytes what is added for pages that are not full.
+sequence_bytes, slack_bytes, warnings}, settings: {file, values: [{name, value, source}]}}; source is flag,
+environment, file or default; what the system does not tell is absent. sequence_bytes is what keys and values of a full
+context take, slack_bytes what is added for pages that are not full.
 
 --gpu (a build with the feature `gpu`) reports on the GPUs instead; --device gpu:N chooses one of them for --self-test
 and --dump-kernels. JSON: {version, platform, adapters: [{index, name, backend, kind, driver, f16, subgroup, timestamps,
@@ -100,6 +102,8 @@ struct Document {
     threads: usize,
     model: ModelFacts,
     plan: PlanDocument,
+    /// Flags, environment, configuration file and defaults.
+    settings: Settings,
 }
 
 #[derive(Serialize)]
@@ -237,6 +241,7 @@ fn examine(args: &DoctorArgs) -> Result<Document> {
         threads: plan.threads.value,
         model,
         plan: PlanDocument::new(&plan, &machine),
+        settings: config::settings(),
     })
 }
 
@@ -269,7 +274,7 @@ fn model_and_plan(args: &DoctorArgs, machine: &Machine) -> Result<(ModelFacts, P
 }
 
 fn human(document: &Document) -> String {
-    let Document { version, cpu, memory, isa, threads: _, model, plan } = document;
+    let Document { version, cpu, memory, isa, threads: _, model, plan, settings } = document;
     let unknown = || "unknown".to_owned();
     let memory_size = |n: Option<u64>| n.map_or_else(unknown, output::bytes);
     let list = |names: &[&str]| if names.is_empty() { "none".to_owned() } else { names.join(" ") };
@@ -336,7 +341,8 @@ fn human(document: &Document) -> String {
     let ways = output::table(&ways.map(|(way, effect)| vec![format!("  {way}"), effect.to_owned()]), &[]);
     format!(
         "{table}\nchosen for this model (a full context takes {full}, and {slack} of slack in its pages)\n{chosen}{warnings}\nwhat would change this\n\
-         {ways}"
+         {ways}\n{}",
+        config::table(settings)
     )
 }
 

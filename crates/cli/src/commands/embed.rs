@@ -40,7 +40,7 @@ pub(crate) struct EmbedArgs {
     pooling: Option<Pooling>,
 
     /// Leave vectors as long as they are
-    #[arg(long, overrides_with = "normalize")]
+    #[arg(long, conflicts_with = "normalize")]
     no_normalize: bool,
 
     /// Make vectors one long

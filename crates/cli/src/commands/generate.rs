@@ -1,6 +1,6 @@
 //! `ruvllm generate`: continue a text or answer a message.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -12,7 +12,7 @@ use super::load;
 use crate::args::{self, GenerationArgs, OrDefault};
 use crate::error::{Error, Result};
 use crate::output::{Reader, TextSink};
-use crate::{input, output, signal};
+use crate::{console, input, output, signal};
 
 const HELP: &str = "\
 The text appears as it is generated, without the prompt; a terminal gets it without control characters. With --chat
@@ -138,17 +138,27 @@ impl From<Timings> for GenerationTimings {
 
 pub(crate) fn run(args: &GenerateArgs, json: bool) -> Result<ExitCode> {
     let request = request(args)?;
-    let model = load::generator(&args.generation)?;
+    answer(&request, &args.generation, json)
+}
+
+/// Loads the model, generates what `request` asks for and prints it.
+///
+/// # Errors
+/// As for [`run`].
+pub(super) fn answer(request: &GenerateRequest, generation: &GenerationArgs, json: bool) -> Result<ExitCode> {
+    let model = load::generator(generation)?;
     let cancel = signal::cancel_on_interrupt();
     let mut sink = if json { TextSink::nowhere() } else { TextSink::stdout() };
-    let completion = model.backend().generate_with(&request, &cancel, &mut |text| sink.push(text))?;
+    let completion = model.backend().generate_with(request, &cancel, &mut |text| sink.push(text))?;
     let reader = sink.finish()?;
     let load_ms = model.load_time().as_secs_f64() * 1e3;
     if json {
-        let drawn = args.generation.sampling.temperature > 0.0;
+        let drawn = generation.sampling.temperature > 0.0;
         output::write_json(&document(&completion, load_ms, drawn))?;
-    } else if reader == Reader::Listening {
-        report(&completion, load_ms, model.gpu().map(|gpu| gpu.adapter.as_str()));
+    }
+    let at_terminal = !json && reader == Reader::Listening && io::stderr().is_terminal();
+    if console::is_verbose() || (at_terminal && !console::is_quiet()) {
+        output::note(&report(&completion, load_ms, model.gpu().map(|gpu| gpu.adapter.as_str())));
     }
     model.finish();
     let interrupted = completion.finish_reason == FinishReason::Cancelled && reader == Reader::Listening;
@@ -158,30 +168,57 @@ pub(crate) fn run(args: &GenerateArgs, json: bool) -> Result<ExitCode> {
 /// The engine's request for the command line, with the prompt read.
 fn request(args: &GenerateArgs) -> Result<GenerateRequest> {
     let argument = args.prompt.as_deref().or(args.prompt_by_name.as_deref());
-    let mut text = match &args.file {
-        Some(path) => input::file_text(path)?,
-        None => input::text_or_stdin(argument)?,
+    let text = match &args.file {
+        Some(path) => without_line_end(input::file_text(path)?),
+        None => text_of(argument)?,
     };
-    if argument.is_none_or(|prompt| prompt == "-") {
-        // `echo` and editors end a file with a line break that is not part of the prompt.
-        let kept =
-            text.strip_suffix('\n').map_or(text.len(), |line| line.strip_suffix('\r').unwrap_or(line).len());
-        text.truncate(kept);
-    }
-    if text.is_empty() {
-        return Err(Error::EmptyPrompt);
-    }
-    let prompt = if args.chat {
-        let system = args.system.iter().map(|text| Message::new("system", text.as_str()));
-        let messages = system.chain([Message::new("user", text)]).collect();
-        Prompt::Chat { messages, tools: None }
-    } else {
-        Prompt::Text(text)
-    };
-    Ok(GenerateRequest::new(prompt)
-        .with_max_tokens(args.max_tokens.0)
-        .with_sampling(args.generation.sampling.params())
-        .with_stop(args.generation.stop.clone()))
+    let prompt =
+        if args.chat { message(args.system.as_deref(), text)? } else { Prompt::Text(not_empty(text)?) };
+    Ok(request_for(prompt, args.max_tokens.0, &args.generation))
+}
+
+/// The text of an argument; without one or for `-`, that of standard input less its last line
+/// break.
+///
+/// # Errors
+/// Standard input that cannot be read or is not UTF-8.
+pub(super) fn text_of(argument: Option<&str>) -> Result<String> {
+    let text = input::text_or_stdin(argument)?;
+    Ok(if argument.is_none_or(|prompt| prompt == "-") { without_line_end(text) } else { text })
+}
+
+/// `echo` and editors end a file with a line break that is not part of the prompt.
+fn without_line_end(mut text: String) -> String {
+    let kept =
+        text.strip_suffix('\n').map_or(text.len(), |line| line.strip_suffix('\r').unwrap_or(line).len());
+    text.truncate(kept);
+    text
+}
+
+fn not_empty(text: String) -> Result<String> {
+    if text.is_empty() { Err(Error::EmptyPrompt) } else { Ok(text) }
+}
+
+/// The prompt of a message, after the instructions if there are any.
+///
+/// # Errors
+/// An empty message.
+pub(super) fn message(system: Option<&str>, text: String) -> Result<Prompt> {
+    let system = system.iter().map(|text| Message::new("system", *text));
+    let messages = system.chain([Message::new("user", not_empty(text)?)]).collect();
+    Ok(Prompt::Chat { messages, tools: None })
+}
+
+/// The request for a prompt with the flags of `generation`.
+pub(super) fn request_for(
+    prompt: Prompt,
+    max_tokens: Option<usize>,
+    generation: &GenerationArgs,
+) -> GenerateRequest {
+    GenerateRequest::new(prompt)
+        .with_max_tokens(max_tokens)
+        .with_sampling(generation.sampling.params())
+        .with_stop(generation.stop.clone())
 }
 
 fn document(completion: &Completion, load_ms: f64, drawn: bool) -> Document<'_> {
@@ -200,12 +237,8 @@ fn document(completion: &Completion, load_ms: f64, drawn: bool) -> Document<'_> 
     }
 }
 
-/// A line about the speed for a person at a terminal.
-fn report(completion: &Completion, load_ms: f64, gpu: Option<&str>) {
-    let mut stderr = io::stderr().lock();
-    if !stderr.is_terminal() {
-        return;
-    }
+/// A line about the speed for a person.
+fn report(completion: &Completion, load_ms: f64, gpu: Option<&str>) -> String {
     let mut parts = vec![format!("loaded in {load_ms:.0} ms")];
     parts.extend(gpu.map(str::to_owned));
     if let Some(speed) = completion.timings.prefill_tok_s {
@@ -216,6 +249,5 @@ fn report(completion: &Completion, load_ms: f64, gpu: Option<&str>) {
         parts.push(format!("{} tokens at {speed:.1}/s", completion.tokens.len()));
     }
     parts.push(completion.finish_reason.name().to_owned());
-    // The generated text is out; a terminal that is gone now changes nothing.
-    let _ = writeln!(stderr, "[{}]", parts.join(", "));
+    format!("[{}]", parts.join(", "))
 }

@@ -205,7 +205,7 @@ mod with_gpu {
         };
         let dumped = match &args.dump_kernels {
             Some(folder) => {
-                let options = EngineOptions { context, ..EngineOptions::default() };
+                let options = EngineOptions::default().with_context(context);
                 let kernels = backend(model, &options, index)?.1.kernels()?;
                 let texts = kernels.iter().map(|kernel| (kernel.name.as_str(), kernel.source.as_str()));
                 write_kernels(folder, texts)?;

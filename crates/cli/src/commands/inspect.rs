@@ -1,6 +1,6 @@
 //! `ruvllm inspect`: what a GGUF file or a Hugging Face folder holds.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use gguf_rs_lite::{Array, TensorInfo, Value};
@@ -72,7 +72,15 @@ impl Tensor {
 }
 
 pub(crate) fn run(args: &InspectArgs, json: bool) -> Result<()> {
-    let model = ModelChoice::new(Some(&args.file)).open()?;
+    show(&args.file, json)
+}
+
+/// Prints the contents of a model file or folder, or of a stored model's.
+///
+/// # Errors
+/// As [`ModelChoice::open`].
+pub(super) fn show(file: &Path, json: bool) -> Result<()> {
+    let model = ModelChoice::new(Some(file)).open()?;
     if json {
         let version = model.gguf_version();
         let metadata = model.metadata().iter().map(|(key, value)| (key.to_owned(), to_json(value))).collect();

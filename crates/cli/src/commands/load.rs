@@ -8,11 +8,13 @@ use ruvllm_models::folder_chat_template;
 use ruvllm_text::chat::ChatTemplate;
 use ruvllm_text::tokenizer::{EncodeOptions, Tokenizer};
 
+use super::offer;
 use crate::args::{GenerationArgs, ModelArgs};
 use crate::default_model::ModelChoice;
 pub(crate) use crate::device::engine;
-use crate::device::{Defaults, Loaded, warn};
+use crate::device::{Defaults, Loaded, details, warn};
 use crate::error::{Error, Result};
+use crate::output;
 use crate::progress::Progress;
 
 /// Loads the model of a command that generates text on its device, with its adapters.
@@ -45,14 +47,14 @@ pub(crate) fn check_context(asked: Option<usize>, model_context: usize) -> Resul
 /// # Errors
 /// As [`engine`].
 pub(crate) fn embedder(model: &ModelArgs, options: EngineOptions) -> Result<Embedder> {
-    let choice = ModelChoice::new(model.model.as_deref());
-    choice.check()?;
+    let choice = offer::model(model.model.as_deref())?;
     let mut progress = Progress::bytes(format!("loading {}", choice.name()));
     let embedder = Embedder::load(&choice.source(), &options, &mut |step| {
         progress.update(step.bytes_done, step.bytes_total);
     })?;
     if let Some(engine) = embedder.engine() {
         warn(engine);
+        output::detail(&details(engine, &choice.name()));
     }
     Ok(embedder)
 }
@@ -63,7 +65,7 @@ pub(crate) fn embedder(model: &ModelArgs, options: EngineOptions) -> Result<Embe
 /// # Errors
 /// A file that cannot be read or has no tokenizer that is understood.
 pub(crate) fn tokenizer(model: &ModelArgs) -> Result<Tokenizer> {
-    let choice = ModelChoice::new(model.model.as_deref());
+    let choice = offer::model(model.model.as_deref())?;
     let failed = |source| Error::Tokenizer { model: choice.name(), source };
     match tokenizer_json(&choice) {
         Some(path) => Tokenizer::from_file(&path).map_err(Into::into),
@@ -77,7 +79,7 @@ pub(crate) fn tokenizer(model: &ModelArgs) -> Result<Tokenizer> {
 /// # Errors
 /// As [`tokenizer`]; a template that is absent or not valid.
 pub(crate) fn chat_template(model: &ModelArgs) -> Result<ChatTemplate> {
-    let choice = ModelChoice::new(model.model.as_deref());
+    let choice = offer::model(model.model.as_deref())?;
     let failed = |source| Error::Tokenizer { model: choice.name(), source };
     let template = match tokenizer_json(&choice) {
         Some(path) => {

@@ -7,7 +7,7 @@ use ruvllm::{EngineOptions, GpuAdapter, GpuAdapterKind, GpuBackend, GpuOptions, 
 use super::error::DeviceError;
 use super::loaded::{GpuFacts, GpuModel, Loaded};
 use crate::args::ModelArgs;
-use crate::default_model::ModelChoice;
+use crate::commands::offer;
 use crate::error::{Error, Result};
 use crate::output;
 
@@ -48,8 +48,7 @@ pub(crate) fn backend(
     options: &EngineOptions,
     index: Option<usize>,
 ) -> Result<(Duration, GpuBackend)> {
-    let choice = ModelChoice::new(model.model.as_deref());
-    choice.check()?;
+    let choice = offer::model(model.model.as_deref())?;
     let start = Instant::now();
     let gpu_options = GpuOptions {
         context: options.context,

@@ -16,9 +16,7 @@ mod loaded;
 mod select;
 
 pub(crate) use self::choice::{Device, DeviceArgs};
-pub(crate) use self::cpu::{engine, warn};
+pub(crate) use self::cpu::{details, engine, warn};
 pub(crate) use self::error::DeviceError;
-#[cfg(feature = "gpu")]
-pub(crate) use self::loaded::GpuModel;
 pub(crate) use self::loaded::{GpuFacts, Loaded, Talk};
 pub(crate) use self::select::Defaults;

@@ -49,7 +49,7 @@ impl DeviceArgs {
         let gpu = |index| {
             refused(&options, adapters)?;
             let context = options.context.or(defaults.gpu_context);
-            open(model, &EngineOptions { context, ..options.clone() }, index)
+            open(model, &options.clone().with_context(context), index)
         };
         match self.device {
             Device::Cpu => {}
@@ -62,7 +62,7 @@ impl DeviceArgs {
             },
         }
         let kv = options.kv.or(defaults.cpu_kv);
-        let mut engine = engine(model, EngineOptions { kv, ..options })?;
+        let mut engine = engine(model, options.with_kv(kv))?;
         adapters.apply(&mut engine)?;
         Ok(Loaded::Cpu(Box::new(engine)))
     }
@@ -133,12 +133,10 @@ mod tests {
         };
         let base = EngineOptions::default;
         assert!(refused(&base(), &none).is_ok());
-        assert!(
-            refused(&EngineOptions { kv: "f16".parse().ok(), threads: Some(3), ..base() }, &none).is_ok()
-        );
-        assert_eq!(flag(EngineOptions { kv: "q8".parse().ok(), ..base() }), "--kv");
-        assert_eq!(flag(EngineOptions { kv_budget: Some(1 << 20), ..base() }), "--kv-budget");
-        assert_eq!(flag(EngineOptions { mlock: true, ..base() }), "--mlock");
-        assert_eq!(flag(EngineOptions { mmap: false, ..base() }), "--no-mmap");
+        assert!(refused(&base().with_kv("f16".parse::<KvPolicy>().ok()).with_threads(3), &none).is_ok());
+        assert_eq!(flag(base().with_kv("q8".parse::<KvPolicy>().ok())), "--kv");
+        assert_eq!(flag(base().with_kv_budget(1 << 20)), "--kv-budget");
+        assert_eq!(flag(base().with_mlock(true)), "--mlock");
+        assert_eq!(flag(base().with_mmap(false)), "--no-mmap");
     }
 }

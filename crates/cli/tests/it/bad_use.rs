@@ -215,12 +215,29 @@ fn chat_needs_a_chat_template() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_disk_behind_standard_output() {
-    for arguments in
-        [&["doctor"][..], &["tokenize", "hello"], &["generate", "--temperature", "0", "Once upon a time"]]
-    {
+    for arguments in [
+        &["doctor"][..],
+        &["tokenize", "hello"],
+        &["generate", "--temperature", "0", "Once upon a time"],
+        &["--help"],
+        &["chat", "--help"],
+        &["--version"],
+        &["completions", "bash"],
+    ] {
         let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
         let output = command(arguments).stdout(full).output().unwrap();
         finish(arguments, output).fails_with(1, &["standard output", "No space left"]);
+    }
+}
+
+/// As `git` and `ls` do it: whoever closed the pipe has read enough.
+#[test]
+fn a_closed_pipe_behind_standard_output_is_no_failure() {
+    for arguments in [&["--help"][..], &["--version"], &["doctor"], &["completions", "bash"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = command(arguments).stdout(writer).output().unwrap();
+        assert_eq!(finish(arguments, output).text(), "");
     }
 }
 

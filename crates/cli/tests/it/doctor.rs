@@ -10,7 +10,10 @@ use crate::program::{argument, command, fields, finish, run, run_with_input, tin
 #[test]
 fn the_document_has_the_documented_fields() {
     let document = run(&["doctor", "--json"]).json();
-    assert_eq!(fields(&document), ["version", "cpu", "memory", "isa", "threads", "model", "plan"]);
+    assert_eq!(
+        fields(&document),
+        ["version", "cpu", "memory", "isa", "threads", "model", "plan", "settings"]
+    );
     assert_eq!(document["version"], env!("CARGO_PKG_VERSION"));
     assert!(document["cpu"]["cores"].as_u64().unwrap() >= 1);
     assert_eq!(fields(&document["isa"]), ["chosen", "chosen_by", "available"]);

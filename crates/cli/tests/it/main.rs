@@ -6,11 +6,15 @@ mod bench;
 mod calibrate_kv;
 mod chat;
 mod chat_terminal;
+mod completions;
+mod config;
+mod console;
 mod convert;
 mod device;
 mod doctor;
 mod embed;
 mod eval;
+mod failures;
 mod generate;
 mod golden;
 #[cfg(target_os = "linux")]
@@ -24,6 +28,8 @@ mod program;
 mod quantize;
 #[cfg(unix)]
 mod readme;
+mod references;
+mod run;
 // The tests of the store itself use the rest of it.
 #[allow(dead_code)]
 #[path = "../../../hub/tests/it/server.rs"]

@@ -12,7 +12,12 @@ pub(crate) fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ruvllm"));
     // A store that does not exist, instead of that of whoever runs the tests.
     let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("no-store");
-    command.args(arguments).env_remove("RUVLLM_MODEL").env("RUVLLM_HOME", home).stdin(Stdio::null());
+    command
+        .args(arguments)
+        .env_remove("RUVLLM_MODEL")
+        .env("RUVLLM_HOME", home)
+        .env("RUVLLM_CONFIG", "")
+        .stdin(Stdio::null());
     // Without it Vulkan drivers write to standard error, which is to be empty.
     if std::env::var_os("XDG_RUNTIME_DIR").is_none() {
         command.env("XDG_RUNTIME_DIR", env!("CARGO_TARGET_TMPDIR"));
@@ -96,16 +101,35 @@ impl Run {
         json_document(self.text())
     }
 
-    /// The one line of a failure with `code`; standard output must be empty.
+    /// The one line of a failure with `code`; standard output must be empty, or hold the document
+    /// of the same failure with `--json`.
     #[track_caller]
     pub(crate) fn failure(&self, code: i32) -> &str {
         assert_eq!(self.code, Some(code), "{self:?}");
-        assert!(self.stdout.is_empty(), "{self:?}");
+        if self.arguments.iter().take_while(|argument| *argument != "--").any(|argument| argument == "--json")
+        {
+            self.error_document();
+        } else {
+            assert!(self.stdout.is_empty(), "{self:?}");
+        }
         let line = self.stderr.strip_suffix('\n').unwrap_or_else(|| panic!("no line: {self:?}"));
         assert!(!line.contains('\n'), "more than one line: {self:?}");
         assert!(line.starts_with("error: "), "{self:?}");
         assert!(line.len() < 400, "too long for a person: {self:?}");
         line
+    }
+
+    /// The object `error` of the JSON document of a failure; its message is that of the line on
+    /// standard error.
+    #[track_caller]
+    pub(crate) fn error_document(&self) -> Value {
+        let document = json_document(&self.stdout);
+        assert_eq!(fields(&document), ["error"]);
+        let error = &document["error"];
+        assert_eq!(fields(error), ["kind", "message", "hint"]);
+        let message = error["message"].as_str().unwrap();
+        assert!(self.stderr.contains(&format!("error: {message}")), "{self:?}");
+        error.clone()
     }
 
     /// Checks that the run failed with `code` and one line that contains every piece.

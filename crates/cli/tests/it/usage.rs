@@ -1,8 +1,9 @@
 //! Help, version and the usage errors of every command.
 
-use crate::program::run;
+use crate::program::{finish, run};
 
-const COMMANDS: [&[&str]; 19] = [
+pub(crate) const COMMANDS: [&[&str]; 21] = [
+    &["run"],
     &["generate"],
     &["chat"],
     &["inspect"],
@@ -18,10 +19,11 @@ const COMMANDS: [&[&str]; 19] = [
     &["calibrate-kv"],
     &["pull"],
     &["list"],
-    &["info"],
+    &["show"],
     &["rm"],
     &["embed"],
     &["doctor"],
+    &["completions"],
 ];
 
 #[test]
@@ -32,10 +34,76 @@ fn help_teaches_by_example() {
         assert!(text.contains("Examples:"), "{command:?}: {text}");
         assert!(text.contains(&format!("  ruvllm {}", command.join(" "))), "{command:?}: {text}");
         assert!(text.contains("JSON: {"), "{command:?} does not say what --json prints");
-        let longest = text.lines().max_by_key(|line| line.chars().count()).unwrap();
-        assert!(longest.chars().count() <= 120, "too long for a terminal: {longest:?}");
     }
     assert!(run(&["--help"]).text().contains("generate --chat"));
+}
+
+/// The lines of a help text that are longer than `columns`.
+fn long_lines(text: &str, columns: usize) -> Vec<&str> {
+    text.lines().filter(|line| line.chars().count() > columns).collect()
+}
+
+#[test]
+fn help_fits_the_width_of_the_terminal() {
+    for command in [&[&[][..], &["eval"], &["man"]], &COMMANDS[..]].concat() {
+        let arguments = [command, &["--help"]].concat();
+        let help = |columns: Option<&str>| {
+            let mut program = crate::program::command(&arguments);
+            match columns {
+                Some(columns) => program.env("COLUMNS", columns),
+                None => program.env_remove("COLUMNS"),
+            };
+            finish(&arguments, program.output().unwrap())
+        };
+        let usual = help(None);
+        assert_eq!(long_lines(usual.text(), 80), [""; 0], "{command:?}");
+        assert_eq!(long_lines(help(Some("80")).text(), 80), [""; 0], "{command:?}");
+        let (wide, wider) = (help(Some("100")), help(Some("400")));
+        assert_eq!(wide.text(), wider.text());
+        assert!(wide.text().lines().count() < usual.text().lines().count(), "{command:?}");
+        assert_eq!(long_lines(wide.text(), 100), [""; 0], "{command:?}");
+    }
+}
+
+#[test]
+fn help_of_help_and_of_aliases_is_help() {
+    let help = run(&["--help"]);
+    for arguments in [&["help"][..], &["help", "--help"], &["help", "-h"]] {
+        assert_eq!(run(arguments).text(), help.text());
+    }
+    assert_eq!(run(&["help", "chat", "--help"]).text(), run(&["chat", "--help"]).text());
+    for (alias, command) in [("ls", "list"), ("remove", "rm"), ("info", "show")] {
+        assert_eq!(run(&[alias, "--help"]).text(), run(&[command, "--help"]).text());
+        assert!(help.text().contains(&format!("alias: {alias}")), "{alias}");
+    }
+}
+
+#[test]
+fn wrong_numbers_are_told_what_is_expected() {
+    for (arguments, expected) in [
+        (
+            &["generate", "--top-p", "-0.5", "x"][..],
+            "expected a number from 0 to 1 (see `ruvllm generate --help`)",
+        ),
+        (&["generate", "-n", "-2", "x"], "expected a whole number, 0 or more; -1 = no limit but the context"),
+        (&["generate", "-s", "abc", "x"], "expected a whole number from 0 to 2^64 - 1; -1 = another one"),
+        (&["generate", "-c", "-1", "x"], "expected a whole number of at least 1; 0 = the model's"),
+        (&["bench", "-n", "-1"], "expected a whole number, 0 or more (see `ruvllm bench --help`)"),
+        (
+            &["eval", "passkey", "-f", "x", "--seed", "-1"],
+            "from 0 to 2^64 - 1 (see `ruvllm eval passkey --help`)",
+        ),
+    ] {
+        run(arguments).fails_with(2, &["invalid value", expected]);
+    }
+}
+
+#[test]
+fn flags_that_contradict_each_other_are_refused() {
+    run(&["embed", "--normalize", "--no-normalize", "x"])
+        .fails_with(2, &["--no-normalize", "cannot be used with"]);
+    run(&["list", "--quiet", "--verbose"]).fails_with(2, &["--quiet", "cannot be used with"]);
+    run(&["run", "a", "-m", "b"]).fails_with(2, &["cannot be used with"]);
 }
 
 #[test]
@@ -87,7 +155,8 @@ fn values_out_of_range_are_usage_errors() {
         ("--kv-calibration", "Cargo.toml"),
     ] {
         // With `=` so that a leading minus belongs to the value.
-        run(&["generate", &format!("{flag}={value}"), "prompt"]).fails_with(2, &[flag]);
+        run(&["generate", &format!("{flag}={value}"), "prompt"])
+            .fails_with(2, &[flag, "(see `ruvllm generate --help`)"]);
     }
 }
 
@@ -110,6 +179,8 @@ fn missing_arguments_are_named() {
     run(&["inspect"]).fails_with(2, &["<FILE>"]);
     run(&["pull"]).fails_with(2, &["<REFERENCE>"]);
     run(&["rm"]).fails_with(2, &["<NAME>"]);
+    run(&["run"]).fails_with(2, &["<MODEL>"]);
+    run(&["show"]).fails_with(2, &["<MODEL>"]);
     run(&["eval", "perplexity"]).fails_with(2, &["--file"]);
     run(&["eval", "logits", "--tokens", "x"]).fails_with(2, &["--out"]);
     run(&["calibrate-kv", "out.kv"]).fails_with(2, &["--file"]);

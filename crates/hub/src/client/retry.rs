@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
-use crate::settings::HubSettings;
+use crate::settings::{HubSettings, Retry};
 
 /// A failed request.
 #[derive(Debug)]
@@ -68,6 +68,8 @@ impl<'a> Retries<'a> {
         }
         let doubled = self.settings.first_wait.saturating_mul(1 << (self.failures - 1).min(16));
         let wait = failure.wait.unwrap_or(doubled).min(self.settings.longest_wait);
+        let (error, attempt, attempts) = (&failure.error, self.failures + 1, self.attempts);
+        self.settings.on_retry.call(&Retry { error, wait, attempt, attempts });
         let end = Instant::now() + wait;
         loop {
             if is_stopped() {

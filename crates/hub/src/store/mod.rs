@@ -155,7 +155,8 @@ impl Store {
         Ok(models.into_values().collect())
     }
 
-    /// The model of a name, or of the reference that it was pulled by.
+    /// The model of a name, or of the reference that it was pulled by, in any form of
+    /// [`ModelReference::from_user`].
     ///
     /// # Errors
     /// [`Error::UnknownModel`] with the names that come near, [`Error::Incomplete`],
@@ -163,7 +164,7 @@ impl Store {
     pub fn get(&self, name: &str) -> Result<StoredModel> {
         let found = match is_name(name) {
             true => self.find(name)?,
-            false => self.list()?.into_iter().find(|model| model.source == name),
+            false => self.pulled_as(name)?,
         };
         match found {
             Some(model) if model.is_complete => Ok(model),
@@ -313,6 +314,14 @@ impl Store {
         Ok(())
     }
 
+    /// The model that was pulled by a reference.
+    fn pulled_as(&self, text: &str) -> Result<Option<StoredModel>> {
+        let Ok(reference) = ModelReference::from_user(text) else { return Ok(None) };
+        let is_meant =
+            |source: &str| source.parse().is_ok_and(|source: ModelReference| source.is_same(&reference));
+        Ok(self.list()?.into_iter().find(|model| is_meant(&model.source)))
+    }
+
     fn find(&self, name: &str) -> Result<Option<StoredModel>> {
         let Some((state, manifest)) = self.both(name).into_iter().next() else { return Ok(None) };
         Ok(Some(self.model(state, manifest?)))
@@ -349,7 +358,7 @@ impl Store {
         let damaged: Vec<String> = self.damaged()?.into_iter().map(|model| model.name).collect();
         let names = || models.iter().chain(&damaged).map(String::as_str);
         let near = nearest(name, names());
-        let there_is = if name.parse::<ModelReference>().is_ok() {
+        let there_is = if ModelReference::from_user(name).is_ok() {
             "pull it first".to_owned()
         } else if names().next().is_none() {
             "it is empty".to_owned()

@@ -58,19 +58,19 @@ Examples:
 pub(crate) struct ChatArgs {
     /// Instructions that come before the conversation
     #[arg(long, value_name = "TEXT")]
-    system: Option<String>,
+    pub(in crate::commands) system: Option<String>,
 
     /// Most tokens of an answer; -1 = no limit
     #[arg(long, short = 'n', visible_alias = "n-predict", value_name = "N", default_value = "2048",
         value_parser = args::some_tokens_or_all, allow_negative_numbers = true)]
-    max_tokens: OrDefault<usize>,
+    pub(in crate::commands) max_tokens: OrDefault<usize>,
 
     /// Neither read nor write the history of lines
     #[arg(long)]
     no_history: bool,
 
     #[command(flatten)]
-    generation: GenerationArgs,
+    pub(in crate::commands) generation: GenerationArgs,
 }
 
 pub(crate) fn run(args: &ChatArgs, json: bool) -> Result<ExitCode> {
@@ -90,7 +90,7 @@ pub(crate) fn run(args: &ChatArgs, json: bool) -> Result<ExitCode> {
     let dialogue = Dialogue::new(&model, args.system.as_deref(), settings, adapters);
     let mut chat = Chat { dialogue, interrupts };
     let result = if by_hand {
-        output::note(&format!(
+        output::hint(&format!(
             "{} with a context of {} tokens; /help lists the commands, Ctrl-D leaves",
             ModelChoice::new(args.generation.model.model.as_deref()).name(),
             context

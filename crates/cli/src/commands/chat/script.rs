@@ -25,7 +25,7 @@ const MOST_BYTES: usize = 16 << 20;
 pub(super) fn run(chat: &mut Chat<'_>, json: bool) -> Result<ExitCode> {
     let stdin = io::stdin().lock();
     if stdin.is_terminal() && io::stderr().is_terminal() {
-        output::note("reading messages from the terminal, one per line; end them with Ctrl-D");
+        output::hint("reading messages from the terminal, one per line; end them with Ctrl-D");
     }
     let mut entries = Entries::new(stdin, "standard input");
     let mut code = ExitCode::SUCCESS;

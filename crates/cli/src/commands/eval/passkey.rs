@@ -8,7 +8,7 @@ use ruvllm::{Engine, PasskeyOptions, PasskeyResult, TokenId};
 use serde::Serialize;
 
 use super::engine::EngineArgs;
-use crate::args::{fraction, positive};
+use crate::args::{fraction, positive, whole_number};
 use crate::commands::load;
 use crate::error::Result;
 use crate::progress::Progress;
@@ -63,7 +63,7 @@ pub(crate) struct PasskeyArgs {
     trials: usize,
 
     /// Seed of the keys: the same gives the same
-    #[arg(long, value_name = "SEED", default_value_t = 0)]
+    #[arg(long, value_name = "SEED", default_value_t = 0, value_parser = whole_number)]
     seed: u64,
 
     #[command(flatten)]

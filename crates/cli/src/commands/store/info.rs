@@ -1,30 +1,11 @@
-//! `ruvllm info`: one model of the store.
+//! The entry of a model in the store, as `ruvllm show` prints it.
 
-use clap::Args;
 use ruvllm_hub::{Store, StoredFile, StoredModel};
 use serde::Serialize;
 
 use super::{ModelDocument, pulled};
 use crate::error::{Result, printable};
 use crate::output;
-
-const HELP: &str = "\
-Checksums are those that were computed when the files arrived; of files that are \"unverified\" the hub stated neither a
-SHA-256 nor an ETag to hold them against. `ruvllm inspect` shows what is in a GGUF file.
-
-JSON: {name, source, commit, path, bytes, complete, pulled_unix, endpoint, files: [{path, bytes, sha256, unverified}]}
-
-Examples:
-  ruvllm info small
-  ruvllm inspect $(ruvllm info --json small | jq -r .path)";
-
-/// Show where a model of the store came from and what files it has
-#[derive(Debug, Args)]
-#[command(after_help = HELP)]
-pub(crate) struct InfoArgs {
-    /// The model's name
-    name: String,
-}
 
 /// The JSON document.
 #[derive(Serialize)]
@@ -35,8 +16,12 @@ struct Document<'a> {
     files: &'a [StoredFile],
 }
 
-pub(crate) fn run(args: &InfoArgs, json: bool) -> Result<()> {
-    let model = Store::from_env()?.inspect(&args.name)?;
+/// Prints the entry of the model `name`.
+///
+/// # Errors
+/// As [`Store::inspect`].
+pub(crate) fn run(name: &str, json: bool) -> Result<()> {
+    let model = Store::from_env()?.inspect(name)?;
     if json {
         let (endpoint, files) = (&model.endpoint, &model.files);
         return output::write_json(&Document { model: (&model).into(), endpoint, files });
@@ -53,15 +38,16 @@ fn human(model: &StoredModel) -> String {
         ("size", output::bytes(model.bytes())),
         ("pulled", pulled(model)),
     ];
+    // The checksum has a line of its own: beside the name it would not fit a terminal.
     let file = |file: &StoredFile| {
-        let sha256 = file.sha256.clone().unwrap_or_else(|| "not complete".to_owned());
-        let check = if file.unverified { format!("{sha256} unverified") } else { sha256 };
-        vec![format!("  {}", file.path), output::bytes(file.bytes), check]
+        let sha256 = file.sha256.as_deref().unwrap_or("not complete");
+        let check = if file.unverified { " unverified" } else { "" };
+        format!("  {}, {}\n    {sha256}{check}\n", printable(&file.path), output::bytes(file.bytes))
     };
-    let files: Vec<Vec<String>> = model.files.iter().map(file).collect();
+    let files: String = model.files.iter().map(file).collect();
     format!(
         "{}files\n{}",
         output::table(&facts.map(|(name, value)| vec![name.to_owned(), value]), &[]),
-        output::table(&files, &[1])
+        files
     )
 }

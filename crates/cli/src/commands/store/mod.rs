@@ -1,4 +1,4 @@
-//! The commands of the model store: `pull`, `list`, `info` and `rm`.
+//! The commands of the model store: `pull`, `list` and `rm`, and what `show` says of its models.
 
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -1,17 +1,20 @@
 //! `ruvllm pull`: brings a model from a hub into the store.
 
 use std::ops::ControlFlow;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use clap::Args;
-use ruvllm_hub::{Hub, ModelReference, PullStage, Pulled, Store};
+use ruvllm_hub::{Hub, HubSettings, ModelReference, OnRetry, PullStage, Pulled, Retry, Store};
 use serde::Serialize;
 
 use super::ModelDocument;
-use crate::error::Result;
+use crate::error::{Result, one_line};
 use crate::output;
 use crate::progress::Progress;
 
 const HELP: &str = "\
+REFERENCE is [hf://]ORG/REPO[/FILE][@REVISION], or the address of a repository or file on huggingface.co.
 FILE is a path in the repository, or a quantization such as Q4_K_M if one model of the repository has it in its name.
 Without FILE the model in GGUF with the usual quantization is taken, else the folder of config.json, safetensors files
 and tokenizer. All parts of a split model come together. REVISION is a branch, tag or commit [default: main].
@@ -27,15 +30,17 @@ is refused; the token is sent to its scheme, host and port alone.
 JSON: {name, source, commit, path, bytes, complete, pulled_unix, files, unverified_files, downloaded_bytes, freed_bytes}
 
 Examples:
-  ruvllm pull hf://org/repo-GGUF
+  ruvllm pull org/repo-GGUF
   ruvllm pull hf://org/repo-GGUF/Q8_0@v1.0 --as big
+  ruvllm pull https://huggingface.co/org/repo-GGUF
   ruvllm generate --model big \"Once upon a time\"";
 
 /// Bring a model from the Hugging Face hub into the store
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct PullArgs {
-    #[arg(value_name = "REFERENCE", value_parser = reference, help = "hf://ORG/REPO[/FILE][@REVISION]")]
+    /// ORG/REPO[/FILE][@REVISION], with or without hf://, or an address of huggingface.co
+    #[arg(value_name = "REFERENCE", value_parser = reference)]
     reference: ModelReference,
 
     /// The model's name in the store [default: that of its file or repository]
@@ -55,20 +60,7 @@ struct Document<'a> {
 }
 
 pub(crate) fn run(args: &PullArgs, json: bool) -> Result<()> {
-    let mut bar: Option<(PullStage, Progress)> = None;
-    let pulled =
-        Store::from_env()?.pull(&Hub::from_env()?, &args.reference, args.name.as_deref(), &mut |step| {
-            if bar.as_ref().is_none_or(|(stage, _)| *stage != step.stage) {
-                let what = if step.stage == PullStage::Verify { "verifying" } else { "pulling" };
-                bar = Some((step.stage, Progress::bytes(what)));
-            }
-            if let Some((_, bar)) = &mut bar {
-                bar.update(step.bytes_done, step.bytes_total);
-            }
-            ControlFlow::Continue(())
-        });
-    drop(bar);
-    let pulled = pulled?;
+    let pulled = fetch(&args.reference, args.name.as_deref())?;
     if json {
         return output::write_json(&Document {
             model: (&pulled.model).into(),
@@ -79,6 +71,46 @@ pub(crate) fn run(args: &PullArgs, json: bool) -> Result<()> {
         });
     }
     output::write_text(&human(&pulled)).map(|_| ())
+}
+
+/// Brings a model into the store, with a bar, and with a line for each request that is made again.
+///
+/// # Errors
+/// As [`Store::pull`].
+pub(crate) fn fetch(reference: &ModelReference, name: Option<&str>) -> Result<Pulled> {
+    let mut settings = HubSettings::from_env()?;
+    settings.on_retry = OnRetry::new(retry_note());
+    let mut bar: Option<(PullStage, Progress)> = None;
+    let pulled = Store::from_env()?.pull(&Hub::new(settings)?, reference, name, &mut |step| {
+        if bar.as_ref().is_none_or(|(stage, _)| *stage != step.stage) {
+            let what = if step.stage == PullStage::Verify { "verifying" } else { "pulling" };
+            bar = Some((step.stage, Progress::bytes(what)));
+        }
+        if let Some((_, bar)) = &mut bar {
+            bar.update(step.bytes_done, step.bytes_total);
+        }
+        ControlFlow::Continue(())
+    });
+    drop(bar);
+    Ok(pulled?)
+}
+
+/// Says that a request is made again. Of the connections of one file, which fail together, one is
+/// heard.
+fn retry_note() -> impl Fn(&Retry<'_>) + Send + Sync {
+    const APART: Duration = Duration::from_millis(500);
+    let last: Mutex<Option<Instant>> = Mutex::new(None);
+    move |retry| {
+        let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.is_some_and(|last| last.elapsed() < APART) {
+            return;
+        }
+        *last = Some(Instant::now());
+        let Retry { error, wait, attempt, attempts, .. } = retry;
+        // The error and its causes, as in the last line of a run that gives up.
+        let (error, wait) = (one_line(error), wait.as_secs_f64());
+        output::warn(&format!("{error}; trying again in {wait:.1} s (attempt {attempt} of {attempts})"));
+    }
 }
 
 fn human(pulled: &Pulled) -> String {
@@ -104,5 +136,5 @@ fn human(pulled: &Pulled) -> String {
 
 /// A reference to a model on a hub.
 fn reference(text: &str) -> Result<ModelReference, String> {
-    text.parse().map_err(|error: ruvllm_hub::Error| error.to_string())
+    ModelReference::from_user(text).map_err(|error| error.to_string())
 }

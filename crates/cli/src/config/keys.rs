@@ -1,0 +1,108 @@
+//! Table of the keys that a configuration file may have.
+
+use ruvllm_kernels::Isa;
+
+/// Environment variable that names a model when `--model` is absent.
+pub(crate) const MODEL_VARIABLE: &str = "RUVLLM_MODEL";
+
+/// A key: the long name of a flag.
+#[derive(Debug)]
+pub(super) struct Key {
+    /// The name.
+    pub(super) name: &'static str,
+    /// Commands whose flag it sets.
+    commands: Commands,
+    /// Variable of the environment that goes before the file.
+    pub(super) variable: Option<&'static str>,
+}
+
+/// Commands that take a value of the file. `bench` and `eval` take the model alone: results are
+/// compared with those of people who have another file.
+#[derive(Debug, Clone, Copy)]
+enum Commands {
+    /// The program itself: flags of every command.
+    All,
+    /// Found where the model is chosen, not by the parser.
+    Model,
+    /// Commands that run a model, and the plan for one.
+    Running,
+    /// Commands that generate text.
+    Generating,
+}
+
+impl Key {
+    const fn new(name: &'static str, commands: Commands) -> Self {
+        Self { name, commands, variable: None }
+    }
+
+    /// True if the file sets the flag of a command.
+    pub(super) fn is_for(&self, command: &str) -> bool {
+        match self.commands {
+            Commands::All => command == "ruvllm",
+            Commands::Model => command == "generate",
+            Commands::Running => {
+                matches!(command, "generate" | "chat" | "run" | "embed" | "doctor")
+            }
+            Commands::Generating => matches!(command, "generate" | "chat" | "run"),
+        }
+    }
+
+    /// Identifier of the flag in the parser.
+    pub(super) fn id(&self) -> String {
+        self.name.replace('-', "_")
+    }
+
+    /// True if the parser gets the value.
+    pub(super) fn is_parsed(&self) -> bool {
+        !matches!(self.commands, Commands::Model)
+    }
+}
+
+/// Every key, in the order of the help.
+pub(super) const KEYS: [Key; 28] = [
+    Key { variable: Some(MODEL_VARIABLE), ..Key::new("model", Commands::Model) },
+    Key::new("threads", Commands::Running),
+    Key { variable: Some(Isa::VARIABLE), ..Key::new("isa", Commands::Running) },
+    Key::new("quantize", Commands::Running),
+    Key::new("no-mmap", Commands::Running),
+    Key::new("mlock", Commands::Running),
+    Key::new("context", Commands::Running),
+    Key::new("kv", Commands::Running),
+    Key::new("kv-budget", Commands::Running),
+    Key::new("pressure", Commands::Running),
+    Key::new("prefix-cache", Commands::Generating),
+    Key::new("prefix-dir", Commands::Generating),
+    Key::new("prefix-key", Commands::Generating),
+    Key::new("prefix-limit", Commands::Generating),
+    Key::new("max-tokens", Commands::Generating),
+    Key::new("temperature", Commands::Generating),
+    Key::new("top-k", Commands::Generating),
+    Key::new("top-p", Commands::Generating),
+    Key::new("min-p", Commands::Generating),
+    Key::new("typical-p", Commands::Generating),
+    Key::new("repeat-penalty", Commands::Generating),
+    Key::new("repeat-last-n", Commands::Generating),
+    Key::new("presence-penalty", Commands::Generating),
+    Key::new("frequency-penalty", Commands::Generating),
+    Key::new("seed", Commands::Generating),
+    Key::new("color", Commands::All),
+    Key::new("quiet", Commands::All),
+    Key::new("verbose", Commands::All),
+];
+
+/// The key of a name.
+pub(super) fn find(name: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| key.name == name)
+}
+
+/// The key that a mistyped one may have meant.
+pub(super) fn nearest(name: &str) -> Option<&'static str> {
+    /// Longer names are not compared: the time grows with the square of the length.
+    const MOST_BYTES: usize = 40;
+    if name.len() > MOST_BYTES {
+        return None;
+    }
+    let distance = |key: &Key| strsim::damerau_levenshtein(&name.replace('_', "-"), key.name);
+    let nearest = KEYS.iter().min_by_key(|key| distance(key))?;
+    (distance(nearest) <= name.len().div_ceil(3)).then_some(nearest.name)
+}

@@ -1,0 +1,81 @@
+//! Shape of the command table for people: width of help texts, colour, negative numbers as values.
+
+use std::env;
+
+use clap::{ColorChoice, Command};
+use terminal_size::{Width, terminal_size};
+
+use crate::console;
+
+/// Columns of help texts where nobody says how wide the terminal is.
+const COLUMNS: usize = 80;
+
+/// Columns that lines of help texts have at most, on wider terminals too.
+const MOST_COLUMNS: usize = 100;
+
+/// `command` with help texts that follow the width of the terminal, and options that take negative
+/// numbers for what they are: values, perhaps wrong ones.
+pub(crate) fn shaped(command: Command) -> Command {
+    let color = if console::colors_stdout() { ColorChoice::Always } else { ColorChoice::Never };
+    let command = each(command, &|command| {
+        let after = command.get_after_help().map(|text| paragraphs(&text.to_string()));
+        let command = match after {
+            Some(text) => command.after_help(text),
+            None => command,
+        };
+        command.mut_args(|arg| {
+            let is_option = !arg.is_positional() && arg.get_action().takes_values();
+            if is_option && !arg.is_allow_hyphen_values_set() {
+                arg.allow_negative_numbers(true)
+            } else {
+                arg
+            }
+        })
+    });
+    command.color(color).term_width(columns().min(MOST_COLUMNS))
+}
+
+/// Columns of the terminal, or what stands for them.
+fn columns() -> usize {
+    let of_terminal = || terminal_size().map(|(Width(columns), _)| usize::from(columns));
+    let of_environment = || env::var("COLUMNS").ok()?.parse().ok().filter(|columns| *columns > 0);
+    of_terminal().or_else(of_environment).unwrap_or(COLUMNS)
+}
+
+/// `change` applied to a command and all below it.
+pub(crate) fn each(command: Command, change: &dyn Fn(Command) -> Command) -> Command {
+    change(command).mut_subcommands(|below| each(below, change))
+}
+
+/// `text` with one line for each paragraph, which the parser wraps at the width of the terminal.
+/// Indented lines, and those that begin with a word and a colon as in `JSON:`, stay lines.
+fn paragraphs(text: &str) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for line in text.lines() {
+        let is_indented = |line: &str| line.starts_with(' ');
+        let begins = line.split(' ').next().is_some_and(|word| word.ends_with(':'));
+        match lines.last_mut() {
+            Some(last) if !line.is_empty() && !last.is_empty() && !begins => {
+                if is_indented(line) || is_indented(last) {
+                    lines.push(line.to_owned());
+                } else {
+                    last.push(' ');
+                    last.push_str(line);
+                }
+            }
+            _ => lines.push(line.to_owned()),
+        }
+    }
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paragraphs_are_joined_and_examples_are_not() {
+        let text = "One\ntwo.\nJSON: {a,\nb}\n\nThree\n\nExamples:\n  x\n  y\nFour";
+        assert_eq!(paragraphs(text), "One two.\nJSON: {a, b}\n\nThree\n\nExamples:\n  x\n  y\nFour");
+    }
+}
