@@ -9,6 +9,7 @@ use crate::error::Result;
 
 /// Flags of the report.
 #[derive(Debug, Args)]
+#[cfg_attr(not(feature = "gpu"), allow(dead_code))]
 pub(crate) struct GpuReportArgs {
     /// Report on the GPUs instead: adapters, features, the one that --device gpu takes
     #[arg(long)]

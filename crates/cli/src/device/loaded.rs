@@ -18,6 +18,7 @@ pub(crate) enum Loaded {
 }
 
 /// A model on a GPU.
+#[cfg_attr(not(feature = "gpu"), allow(dead_code))]
 pub(crate) struct GpuModel {
     pub(crate) backend: Box<dyn InferenceBackend>,
     pub(crate) load_time: Duration,
@@ -26,6 +27,7 @@ pub(crate) struct GpuModel {
 
 /// Device and memory of a model on a GPU.
 #[derive(Debug, Clone, Serialize)]
+#[cfg_attr(not(feature = "gpu"), allow(dead_code))]
 pub(crate) struct GpuFacts {
     /// Name and driver of the adapter.
     pub(crate) adapter: String,
