@@ -11,8 +11,8 @@ use crate::ci::Full;
 use crate::process::CommandLine;
 use crate::sanitize::Sanitizer;
 use crate::{
-    Result, Workspace, adr, ci, cross_test, dependencies, fixtures, fuzz, sanitize, second_opinion, setup,
-    tidy, workspace,
+    Result, Workspace, adr, ci, cross_test, dependencies, fixtures, fuzz, platforms, sanitize,
+    second_opinion, setup, tidy, workspace,
 };
 
 /// Builds, checks and measures the ruvllm workspace
@@ -52,6 +52,11 @@ enum Command {
     /// `cargo xtask setup --cross` installs them. `ci` runs this where they are present. Emulation
     /// shows that results are right, not how fast they are.
     CrossTest,
+    /// Type-checks the engine for macOS; builds tests and program for Windows and runs them under
+    /// wine
+    ///
+    /// Not part of `ci`, but of `ci --full`; `cargo xtask setup --platforms` installs the tools.
+    Platforms,
     /// Runs the tests of the kernels under a sanitizer, or the thread pool's model under loom
     ///
     /// Not part of `ci`: each builds anew and takes minutes.
@@ -113,6 +118,9 @@ enum Command {
         /// Also what `cross-test` needs
         #[arg(long)]
         cross: bool,
+        /// Also what `platforms` needs
+        #[arg(long)]
+        platforms: bool,
     },
     /// Runs Criterion suites, or whole models beside another engine
     #[command(disable_help_flag = true)]
@@ -189,6 +197,7 @@ pub fn run() -> Result<()> {
         Command::Ci { .. } => ci::ci(&workspace),
         Command::Test => ci::test(&workspace),
         Command::CrossTest => cross_test::cross_test(&workspace),
+        Command::Platforms => platforms::platforms(&workspace),
         Command::Sanitize { sanitizer, seconds } => {
             sanitize::sanitize(&workspace, sanitizer, Duration::from_secs(seconds))
         }
@@ -205,7 +214,9 @@ pub fn run() -> Result<()> {
         Command::Dependencies { check: true } => dependencies::check(&workspace).map(|_| ()),
         Command::Dependencies { check: false } => dependencies::update(&workspace),
         Command::Man { folder } => man(&workspace, &folder),
-        Command::Setup { dry_run, cross } => setup::setup(&workspace, dry_run, cross),
+        Command::Setup { dry_run, cross, platforms } => {
+            setup::setup(&workspace, dry_run, setup::Extras { cross, platforms })
+        }
         Command::Adr { command } => run_adr(&workspace, &command),
         Command::Bench(_)
         | Command::KvQuality(_)
@@ -277,7 +288,8 @@ mod tests {
             "tidy --fix",
             "dependencies --check",
             "man target/man",
-            "setup --dry-run --cross",
+            "setup --dry-run --cross --platforms",
+            "platforms",
             "adr list",
             "adr new A-title",
             "adr check --full",

@@ -109,6 +109,22 @@ pub enum Error {
         /// The missing tools.
         missing: String,
     },
+    /// `platforms` lacks a tool.
+    #[error("{platform} cannot be checked: {missing}")]
+    PlatformTools {
+        /// The platform.
+        platform: &'static str,
+        /// The missing tool and what installs it.
+        missing: String,
+    },
+    /// The program did something else on another platform.
+    #[error("{step} under wine: {found}")]
+    PlatformSession {
+        /// The command.
+        step: &'static str,
+        /// Its output.
+        found: String,
+    },
     /// An emulated CPU did not run the kernels that it is there for.
     #[error("the emulated {cpu} ran kernels for `{found}` instead of `{expected}`")]
     CrossLevel {

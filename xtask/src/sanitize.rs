@@ -17,6 +17,9 @@ use crate::{Error, Result, Workspace};
 const PACKAGES: [(&str, &str); 4] =
     [("ruvllm-kernels", ""), ("ruvllm-memory", ""), ("ruvllm-kv-cache", ""), ("ruvllm", "prefix::")];
 
+/// Tests that reserve 64 TiB of addresses, of which the thread sanitizer's own map leaves fewer.
+const NO_ROOM: [&str; 1] = ["a_large_budget_takes_no_memory_before_its_pages_do"];
+
 /// Packages with models for loom, and where these are.
 const MODELS: [(&str, &str); 2] = [("ruvllm-kernels", "pool::model"), ("ruvllm-memory", "model")];
 
@@ -86,8 +89,12 @@ pub(crate) fn sanitize(workspace: &Workspace, sanitizer: Sanitizer, stress: Dura
             .args(["test", "--package", package, "--locked", "--target", target.as_str()])
             .args([std::ffi::OsStr::new("--target-dir"), folder.as_os_str()])
     };
+    let skipped = if sanitizer == Sanitizer::Thread { &NO_ROOM[..] } else { &[] };
     for (package, filter) in PACKAGES {
-        let tests = test(package).args(["--lib", "--tests", "--", filter]);
+        let mut tests = test(package).args(["--lib", "--tests", "--", filter]);
+        for name in skipped {
+            tests = tests.args(["--skip", name]);
+        }
         ran(&tests)?;
     }
     let (filter, cases) = STRESS;

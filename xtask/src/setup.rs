@@ -3,9 +3,9 @@
 //! A machine without a linker cannot build this program either; there, install `build-essential` by
 //! hand first, as the README says. The command then confirms that nothing else is missing.
 
-use crate::cross_test;
 use crate::process::CommandLine;
 use crate::{Error, Result, Workspace};
+use crate::{cross_test, platforms};
 
 /// Something the build or the checks call.
 struct Need {
@@ -71,9 +71,49 @@ const CROSS_NEEDS: [Need; 3] = [
     },
 ];
 
-/// Installs what is missing, if `cross` also for `cross-test`; with `dry_run` only says so.
-pub(crate) fn setup(workspace: &Workspace, dry_run: bool, cross: bool) -> Result<()> {
-    provide(workspace, NEEDS.iter().chain(CROSS_NEEDS.iter().filter(|_| cross)), dry_run)
+/// Programs that `platforms` calls beside them.
+const PLATFORM_NEEDS: [Need; 3] = [
+    Need {
+        what: "compiler with the source of its library",
+        probe: &[
+            "sh",
+            "-c",
+            "test -e \"$(/usr/bin/rustc --print sysroot)/lib/rustlib/src/rust/library/std/Cargo.toml\"",
+        ],
+        install: &[
+            "apt-get",
+            "install",
+            "-y",
+            "--no-install-recommends",
+            "rustc-web",
+            "libstd-rust-web-dev",
+            "rust-web-src",
+        ],
+    },
+    Need {
+        what: "compiler and linker of C for Windows",
+        probe: &[platforms::LINKER, "--version"],
+        install: &["apt-get", "install", "-y", "--no-install-recommends", "gcc-mingw-w64-x86-64"],
+    },
+    Need {
+        what: "wine",
+        probe: &[platforms::WINE, "--version"],
+        install: &["apt-get", "install", "-y", "--no-install-recommends", "wine", "wine64"],
+    },
+];
+
+/// Commands whose tools are installed only when asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Extras {
+    pub(crate) cross: bool,
+    pub(crate) platforms: bool,
+}
+
+/// Installs what is missing; with `dry_run` only says so.
+pub(crate) fn setup(workspace: &Workspace, dry_run: bool, extras: Extras) -> Result<()> {
+    let cross = CROSS_NEEDS.iter().filter(|_| extras.cross);
+    let platforms = PLATFORM_NEEDS.iter().filter(|_| extras.platforms);
+    provide(workspace, NEEDS.iter().chain(cross).chain(platforms), dry_run)
 }
 
 /// Installs those of `needs` whose probe fails; with `dry_run` only names them.

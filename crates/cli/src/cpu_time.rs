@@ -21,14 +21,20 @@ pub(crate) fn process_cpu_time() -> Option<Duration> {
     Some(Duration::new(u64::try_from(time.tv_sec).ok()?, u32::try_from(time.tv_nsec).ok()?))
 }
 
-/// CPU time that all threads of this process have used so far; `None` where the system does not
-/// tell.
+/// CPU time that all threads of this process have used so far, in whole milliseconds; `None` where
+/// the system does not tell.
 #[cfg(not(unix))]
 pub(crate) fn process_cpu_time() -> Option<Duration> {
-    None
+    use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System};
+
+    let id = sysinfo::get_current_pid().ok()?;
+    let mut system = System::new().ok()?;
+    let wanted = ProcessRefreshKind::nothing().with_cpu();
+    system.refresh_processes_specifics(ProcessesToUpdate::Some(&[id]), false, wanted);
+    Some(Duration::from_millis(system.process(id)?.accumulated_cpu_time()))
 }
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

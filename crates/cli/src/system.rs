@@ -1,4 +1,4 @@
-//! Facts about this machine, read from the kernel's text files (Linux).
+//! Facts about this machine: from the kernel's text files on Linux, else from the system's calls.
 //!
 //! Every value is optional: what the system does not tell is absent, never guessed.
 
@@ -6,9 +6,19 @@ use std::collections::HashSet;
 use std::fs;
 
 /// Model name of the CPU.
+#[cfg(target_os = "linux")]
 pub(crate) fn cpu_model() -> Option<String> {
     let info = fs::read_to_string("/proc/cpuinfo").ok()?;
     field(&info, "model name").map(str::to_owned)
+}
+
+/// Model name of the CPU.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn cpu_model() -> Option<String> {
+    let mut system = sysinfo::System::new().ok()?;
+    system.refresh_cpu_list(sysinfo::CpuRefreshKind::nothing());
+    let name = system.cpus().first()?.brand().trim();
+    (!name.is_empty()).then(|| name.to_owned())
 }
 
 /// Features of the CPU in the kernel's names (`flags` on x86, `Features` on Arm).

@@ -11,13 +11,27 @@ pub struct ProcessMemory {
 }
 
 impl ProcessMemory {
-    /// Reads the present values from `/proc/self/status`; both are absent on other systems than
-    /// Linux.
+    /// Reads the present values from `/proc/self/status`.
+    #[cfg(target_os = "linux")]
     pub fn now() -> Self {
         std::fs::read_to_string("/proc/self/status")
             .map_or_else(|_| Self::default(), |status| Self::parse(&status))
     }
 
+    /// Asks the system for the resident bytes. Those that belong to no file are absent.
+    #[cfg(not(target_os = "linux"))]
+    pub fn now() -> Self {
+        use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System};
+
+        let (Ok(id), Ok(mut system)) = (sysinfo::get_current_pid(), System::new()) else {
+            return Self::default();
+        };
+        let wanted = ProcessRefreshKind::nothing().with_memory();
+        system.refresh_processes_specifics(ProcessesToUpdate::Some(&[id]), false, wanted);
+        Self { resident_bytes: system.process(id).map(sysinfo::Process::memory), anonymous_bytes: None }
+    }
+
+    #[cfg(any(target_os = "linux", test))]
     fn parse(status: &str) -> Self {
         let bytes = |key| bytes_of(status, key);
         Self { resident_bytes: bytes("VmRSS"), anonymous_bytes: bytes("RssAnon") }
@@ -25,6 +39,7 @@ impl ProcessMemory {
 }
 
 /// The value of a line `KEY:  N kB`. The kernel writes "kB" and means 1024 bytes.
+#[cfg(any(target_os = "linux", test))]
 pub(crate) fn bytes_of(text: &str, key: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
     line.trim().strip_suffix("kB")?.trim_end().parse::<u64>().ok()?.checked_mul(1024)
@@ -46,9 +61,8 @@ mod tests {
         assert_eq!(ProcessMemory::parse("VmRSS:\t18446744073709551615 kB\n"), ProcessMemory::default());
     }
 
-    #[cfg(target_os = "linux")]
     #[test]
-    fn linux_tells_the_resident_bytes() {
+    fn this_system_tells_the_resident_bytes() {
         assert!(ProcessMemory::now().resident_bytes.is_some_and(|bytes| bytes > 0));
     }
 }

@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use super::{CLIPPY_REST, Steps, adr_step, clippy, counted, cross_test_step, docs, form_steps, test_steps};
 use crate::extent::Extent;
+use crate::platforms::Platform;
 use crate::process::CommandLine;
 use crate::sanitize::{Bound, Sanitizer};
-use crate::{Error, Result, Workspace, adr, fuzz, gpu, platforms, rust_version, sanitize, second_opinion};
+use crate::{Error, Result, Workspace, adr, fuzz, gpu, rust_version, sanitize, second_opinion};
 
 /// The page that names the last green run, between two markers.
 const PAGE: &str = "docs/testing.md";
@@ -53,10 +54,10 @@ pub(crate) fn full(workspace: &Workspace, args: &Full) -> Result<()> {
         steps.run(name, rerun, || sanitize::sanitize(workspace, sanitizer, Duration::ZERO).map(ok))?;
     }
     steps.run("fuzzing", "cargo xtask fuzz", || fuzz::fuzz(workspace, None, FUZZ_SECONDS))?;
-    for platform in &platforms::PLATFORMS {
+    for platform in Platform::ALL {
         match platform.missing(workspace) {
-            None => steps.command(platform.name, &platform.check(workspace))?,
-            Some(missing) => steps.skip(platform.name, missing),
+            None => steps.run(platform.name(), "cargo xtask platforms", || platform.check(workspace))?,
+            Some(missing) => steps.skip(platform.name(), missing),
         }
     }
     gpu_steps(workspace, &mut steps)?;

@@ -69,10 +69,10 @@ impl Loaded {
     }
 
     /// A conversation that has not begun.
-    pub(crate) fn conversation(&self) -> Talk<'_> {
+    pub(crate) fn conversation(&self) -> DeviceConversation<'_> {
         match self {
-            Self::Cpu(engine) => Talk::Cpu(engine.conversation()),
-            Self::Gpu(model) => Talk::Gpu(BackendConversation::new(&*model.backend)),
+            Self::Cpu(engine) => DeviceConversation::Cpu(Box::new(engine.conversation())),
+            Self::Gpu(model) => DeviceConversation::Gpu(BackendConversation::new(&*model.backend)),
         }
     }
 
@@ -89,12 +89,12 @@ impl Loaded {
 }
 
 /// Requests that go on from one another, on either device.
-pub(crate) enum Talk<'m> {
-    Cpu(Conversation<'m>),
+pub(crate) enum DeviceConversation<'m> {
+    Cpu(Box<Conversation<'m>>),
     Gpu(BackendConversation<'m>),
 }
 
-impl Talk<'_> {
+impl DeviceConversation<'_> {
     /// Generates text for one request.
     ///
     /// # Errors

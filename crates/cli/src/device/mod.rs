@@ -18,5 +18,5 @@ mod select;
 pub(crate) use self::choice::{Device, DeviceArgs};
 pub(crate) use self::cpu::{details, engine, warn};
 pub(crate) use self::error::DeviceError;
-pub(crate) use self::loaded::{GpuFacts, Loaded, Talk};
+pub(crate) use self::loaded::{DeviceConversation, GpuFacts, Loaded};
 pub(crate) use self::select::Defaults;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::kv::Line;
 use super::{AttentionShape, KEY_TILE};
 use crate::lanes::math::{exp_nonpositive, tanh};
-use crate::lanes::{Groups, LANES, Vectors, WideLanes};
+use crate::lanes::{Fused, Groups, LANES, Vectors, WideLanes};
 use crate::rows::softmax::shift_for;
 
 /// Scale, soft cap, bias and mask of one row of scores.
@@ -46,7 +46,7 @@ pub(super) fn weights<L: WideLanes>(
     let tile_sum = l.add(l.add(l.add(a, b), c), d);
     let factor = decay(l, before, after, shift);
     *largest = after;
-    *sum = sum.mul_add(factor, l.sum(tile_sum));
+    *sum = sum.fma(factor, l.sum(tile_sum));
     factor
 }
 

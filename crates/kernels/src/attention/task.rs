@@ -11,7 +11,7 @@ use super::products::{Ahead, TILE_ROWS, Weights, scores, weigh};
 use super::scratch::{State, Worker};
 use super::softmax::{ScoreRule, decay, weights};
 use super::{AttentionShape, KEY_TILE, KvView, Mask, SPLIT_KEYS};
-use crate::lanes::{Vectors, WideLanes};
+use crate::lanes::{Fused, Vectors, WideLanes};
 use crate::rows::softmax::shift_for;
 
 /// A query tile and the splits to attend it to.
@@ -222,7 +222,7 @@ pub(crate) fn merge<L: WideLanes>(l: L, total: &mut State, split: &State) {
         let keep = decay(l, *largest, after, shift);
         let add = decay(l, split_largest, after, shift);
         *largest = after;
-        *sum = sum.mul_add(keep, split_sum * add);
+        *sum = sum.fma(keep, split_sum * add);
         let (keep, add) = (l.wide().splat(keep), l.wide().splat(add));
         for (acc, from) in acc.iter_mut().zip(from) {
             let from = l.wide().mul(l.wide().load(from.halves()), add);

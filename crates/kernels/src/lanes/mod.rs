@@ -12,6 +12,7 @@
 //!
 //! It is not a general SIMD library: only what the kernels use is here.
 
+mod fused;
 pub(crate) mod math;
 mod scalar;
 
@@ -22,6 +23,7 @@ mod x86;
 
 use half::{bf16, f16};
 
+pub(crate) use fused::Fused;
 #[cfg(target_arch = "aarch64")]
 pub(crate) use neon::NeonLanes;
 pub(crate) use scalar::ScalarLanes;

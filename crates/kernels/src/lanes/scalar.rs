@@ -1,6 +1,6 @@
 //! The eight lanes in portable Rust: the shipped reference for every other instruction set.
 //!
-//! Fused multiply-add is `f32::mul_add`, exact on every target (a library call where the target has
+//! Fused multiply-add rounds once on every target ([`Fused`]; a library call where the target has
 //! no instruction for it, so this path is for correctness, not for speed). Half-precision
 //! conversion uses the software functions of `half`, not its run-time detection. What compiles to
 //! more than a few instructions is not inlined: kernels unroll their loops for registers that this
@@ -8,7 +8,7 @@
 
 use half::{bf16, f16};
 
-use super::{LANES, Lanes, Pairs, Vectors, WIDE, WideLanes};
+use super::{Fused, LANES, Lanes, Pairs, Vectors, WIDE, WideLanes};
 
 /// Token of the portable path; always available.
 #[derive(Clone, Copy)]
@@ -93,12 +93,12 @@ impl Vectors<LANES> for ScalarLanes {
 
     #[inline(never)]
     fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
-        std::array::from_fn(|i| a[i].mul_add(b[i], c[i]))
+        std::array::from_fn(|i| a[i].fma(b[i], c[i]))
     }
 
     #[inline(never)]
     fn fnma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
-        std::array::from_fn(|i| (-a[i]).mul_add(b[i], c[i]))
+        std::array::from_fn(|i| (-a[i]).fma(b[i], c[i]))
     }
 
     #[inline(always)]

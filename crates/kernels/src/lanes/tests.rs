@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::{Groups, LANES, Lanes, ScalarLanes, Vectors, WideLanes};
+use super::{Fused, Groups, LANES, Lanes, ScalarLanes, Vectors, WideLanes};
 
 /// Vectors that exercise signs, ties, denormals, infinities and NaN.
 const SAMPLES: [[f32; LANES]; 5] = [
@@ -70,8 +70,8 @@ fn check_pair<L: Lanes>(l: L, x: &[f32; LANES], y: &[f32; LANES]) {
     expect(l, "sub", l.sub(vx, vy), each(|a, b| a - b));
     expect(l, "mul", l.mul(vx, vy), each(|a, b| a * b));
     expect(l, "div", l.div(vx, vy), each(|a, b| a / b));
-    expect(l, "fma", l.fma(vx, vy, l.splat(0.3)), each(|a, b| a.mul_add(b, 0.3)));
-    expect(l, "fnma", l.fnma(vx, vy, l.splat(0.3)), each(|a, b| (-a).mul_add(b, 0.3)));
+    expect(l, "fma", l.fma(vx, vy, l.splat(0.3)), each(|a, b| a.fma(b, 0.3)));
+    expect(l, "fnma", l.fnma(vx, vy, l.splat(0.3)), each(|a, b| (-a).fma(b, 0.3)));
     expect(l, "max", l.max(vx, vy), each(|a, b| if a > b { a } else { b }));
     expect(l, "min", l.min(vx, vy), each(|a, b| if a < b { a } else { b }));
     let picked = l.select_lt(vx, vy, l.splat(1.0), l.splat(2.0));

@@ -3,7 +3,7 @@
 
 use super::integer::{RowsLeaf, TileLeaf, join};
 use super::panel::{PANEL_ROWS, PanelStep, expand, slot_len};
-use crate::lanes::{LANES, ScalarLanes};
+use crate::lanes::{Fused, LANES, ScalarLanes};
 use crate::matmul::activations::{Q8Token, TileStep};
 use crate::quant::{Factors, MAX_SUB_BLOCKS, QuantBlock, SUB_BLOCK, quant_value};
 
@@ -40,11 +40,11 @@ pub(super) fn accumulate<B: QuantBlock>(blocks: &[B], first: usize, x: &Q8Token<
             });
             let isum = i32::from(f.halves[0]) * halves[0] + i32::from(f.halves[1]) * halves[1];
             let acc = &mut acc[b % LANES];
-            *acc = (f.scale * x.scale).mul_add(isum as f32, *acc);
+            *acc = (f.scale * x.scale).fma(isum as f32, *acc);
             if B::HALF_MINS {
-                *acc = (-f.min * x.scale).mul_add(half_mins(f.min_halves.map(i16::from), x.halves), *acc);
+                *acc = (-f.min * x.scale).fma(half_mins(f.min_halves.map(i16::from), x.halves), *acc);
             } else if B::HAS_MIN {
-                *acc = (-f.min).mul_add(x.sum, *acc);
+                *acc = (-f.min).fma(x.sum, *acc);
             }
         }
     }
@@ -87,11 +87,11 @@ fn step<B: QuantBlock>(w: &PanelStep, row: usize, x: &TileStep, t: usize, acc: f
     } else {
         halves[0] + halves[1]
     };
-    let acc = (w.scales[v][r] * x.scales[t]).mul_add(isum as f32, acc);
+    let acc = (w.scales[v][r] * x.scales[t]).fma(isum as f32, acc);
     if B::HALF_MINS {
-        (-w.mins[v][r] * x.scales[t]).mul_add(half_mins(w.min_halves[v][r], x.halves[t]), acc)
+        (-w.mins[v][r] * x.scales[t]).fma(half_mins(w.min_halves[v][r], x.halves[t]), acc)
     } else if B::HAS_MIN {
-        (-w.mins[v][r]).mul_add(x.sums[t], acc)
+        (-w.mins[v][r]).fma(x.sums[t], acc)
     } else {
         acc
     }

@@ -172,6 +172,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::lanes::Fused;
 
     proptest! {
         #![proptest_config(ProptestConfig { cases: 100 * ProptestConfig::default().cases / 256, failure_persistence: None, ..ProptestConfig::default() })]
@@ -191,7 +192,7 @@ mod tests {
                 kernels.add_product(&mut got, w, y);
                 for (at, got) in got.iter().enumerate() {
                     let terms = || (0..r).map(|i| (w.part(at / n, i, 1)[0], y.part(i, at % n, 1)[0]));
-                    let chain = terms().fold(x[at], |sum, (w, y)| w.mul_add(y, sum));
+                    let chain = terms().fold(x[at], |sum, (w, y)| w.fma(y, sum));
                     prop_assert_eq!(got.to_bits(), chain.to_bits(), "{}", kernels.isa());
                     let exact = terms().fold(f64::from(x[at]), |sum, (w, y)| sum + f64::from(w) * f64::from(y));
                     let size = terms().fold(x[at].abs(), |sum, (w, y)| sum + (w * y).abs());

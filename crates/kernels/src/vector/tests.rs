@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::step::{STEP, unpack};
 use super::{Metric, VectorRows};
+use crate::lanes::Fused;
 use crate::{Isa, Kernels};
 
 const METRICS: [Metric; 4] = [Metric::SquaredEuclidean, Metric::Dot, Metric::Cosine, Metric::Manhattan];
@@ -58,14 +59,14 @@ fn in_documented_order(metric: Metric, x: &[f32], y: &[f32]) -> f32 {
         lanes[0]
     };
     match metric {
-        Metric::SquaredEuclidean => sum(&|x, y, sum| (x - y).mul_add(x - y, sum)),
-        Metric::Dot => -sum(&|x, y, sum| x.mul_add(y, sum)),
+        Metric::SquaredEuclidean => sum(&|x, y, sum| (x - y).fma(x - y, sum)),
+        Metric::Dot => -sum(&|x, y, sum| x.fma(y, sum)),
         Metric::Manhattan => sum(&|x, y, sum| sum + (x - y).abs()),
         Metric::Cosine => {
             let [xy, xx, yy] = [
-                sum(&|x, y, sum| x.mul_add(y, sum)),
-                sum(&|x, _, sum| x.mul_add(x, sum)),
-                sum(&|_, y, sum| y.mul_add(y, sum)),
+                sum(&|x, y, sum| x.fma(y, sum)),
+                sum(&|x, _, sum| x.fma(x, sum)),
+                sum(&|_, y, sum| y.fma(y, sum)),
             ]
             .map(f64::from);
             if xx * yy == 0.0 {

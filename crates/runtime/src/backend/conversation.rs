@@ -34,8 +34,8 @@ impl<'b> BackendConversation<'b> {
     /// Generates text for one request: see [`InferenceBackend::generate_with`].
     ///
     /// # Errors
-    /// As [`InferenceBackend::generate_with`]. After an error from the run the next request computes its
-    /// whole prompt; one that was refused before it ran changes nothing.
+    /// As [`InferenceBackend::generate_with`]. After an error from the run the next request
+    /// computes its whole prompt; one that was refused before it ran changes nothing.
     pub fn generate(
         &mut self,
         request: &GenerateRequest,

@@ -26,7 +26,7 @@ impl Plan {
     /// their size in the file, also where `options` quantize them.
     ///
     /// # Errors
-    /// Those of [`Engine::load`](crate::Engine::load) that follow from the options and the head of
+    /// Errors of [`Engine::load`](crate::Engine::load) that follow from the options and the head of
     /// the file: [`Error::InvalidOption`], [`Error::MlockQuantized`],
     /// [`Error::SpillWithoutFolder`], [`Error::Compute`], [`Error::Open`], [`Error::Load`],
     /// [`Error::CalibrationModel`], [`Error::KvPolicy`], [`Error::KvBudgetTooSmall`] and

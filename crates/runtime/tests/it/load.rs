@@ -4,8 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ruvllm::{
-    Embedder, EmbeddingRequest, Engine, EngineOptions, Error, GenerateRequest, Machine, Message, ModelSource,
-    Plan, Warning,
+    Embedder, EmbeddingRequest, Engine, EngineOptions, Error, Machine, Message, ModelSource, Plan, Warning,
 };
 use ruvllm_testkit::model_data;
 
@@ -44,8 +43,7 @@ fn plan_of_a_source_is_that_of_the_loaded_engine() {
     let machine = Machine::detect();
     let kv = |policy: &str| Some(policy.parse().expect("a policy"));
     for path in [tiny_path(), tiny_path().with_file_name("hf")] {
-        for options in [tiny_options(), EngineOptions { context: Some(40), kv: kv("f16"), ..tiny_options() }]
-        {
+        for options in [tiny_options(), tiny_options().with_context(40).with_kv(kv("f16"))] {
             let source = ModelSource::Path(path.clone());
             let plan = Plan::of_source(&source, &options, &machine).expect("a plan");
             assert_eq!(&plan, load(path.clone(), &options).plan(), "{}", path.display());
@@ -56,17 +54,17 @@ fn plan_of_a_source_is_that_of_the_loaded_engine() {
         assert_eq!(planned.to_string(), failure(tiny_source(|_| ()), &options).to_string());
         assert_eq!(std::mem::discriminant(&planned), std::mem::discriminant(&failure(tiny_path(), &options)));
     };
-    refused(EngineOptions { kv: kv("tiered:warm=nuq3"), ..tiny_options() });
-    refused(EngineOptions { kv_budget: Some(1000), ..tiny_options() });
-    refused(EngineOptions { threads: Some(0), ..tiny_options() });
-    refused(EngineOptions { kv_budget: Some(usize::MAX / 2), ..tiny_options() });
+    refused(tiny_options().with_kv(kv("tiered:warm=nuq3")));
+    refused(tiny_options().with_kv_budget(1000));
+    refused(tiny_options().with_threads(0));
+    refused(tiny_options().with_kv_budget(usize::MAX / 2));
 }
 
 #[test]
 fn budget_below_a_full_context_is_a_warning_with_the_tokens_that_fit() {
     let source = ModelSource::Path(tiny_path());
     let plan = |kv_budget, context| {
-        let options = EngineOptions { kv_budget, context, ..tiny_options() };
+        let options = tiny_options().with_kv_budget(kv_budget).with_context(context);
         Plan::of_source(&source, &options, &Machine::detect()).expect("a plan")
     };
     assert_eq!(plan(None, None).narrow_budget(), None);

@@ -12,14 +12,14 @@ use super::settings::{SavedSettings, Settings};
 use super::transcript::Transcript;
 use super::window::{Room, oldest_sent};
 use crate::commands::generate::GenerationTimings;
-use crate::device::{Loaded, Talk};
+use crate::device::{DeviceConversation, Loaded};
 use crate::error::{Error, Result};
 use crate::output;
 
 /// Messages, settings, and the sequence that keeps what was computed for them.
 pub(super) struct Dialogue<'e> {
     model: &'e Loaded,
-    conversation: Talk<'e>,
+    conversation: DeviceConversation<'e>,
     transcript: Transcript,
     pub(super) settings: Settings,
     pub(super) adapters: Adapters<'e>,

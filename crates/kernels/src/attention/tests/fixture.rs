@@ -6,6 +6,7 @@ use super::super::*;
 pub(super) use super::nuq::Nuq;
 use crate::Isa;
 use crate::attention::KvBuffer;
+use crate::lanes::Fused;
 
 /// Deterministic values in `-1..1`.
 pub(super) struct Random(pub(super) u64);
@@ -294,7 +295,7 @@ pub(super) fn decode_at(layout: &KvLayout, role: KvRole, plane: &[u8], at: [usiz
         let q = byte >> (within / (4 * bits) * bits) & ((1 << bits) - 1);
         let scales = shared / 8 * bits * head_dim;
         let minima = scales + (run_bytes - scales) / 2;
-        f32::from(q).mul_add(half(scales + 2 * group), half(minima + 2 * group))
+        f32::from(q).fma(half(scales + 2 * group), half(minima + 2 * group))
     };
     match format {
         KvFormat::F32 => f32::from_le_bytes(run[4 * index..][..4].try_into().unwrap()),

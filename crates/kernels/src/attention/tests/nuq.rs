@@ -7,6 +7,7 @@ use half::f16;
 
 use super::super::*;
 use super::fixture::{Random, best, decode, plane_at, scalar, stored, with_format};
+use crate::lanes::Fused;
 use crate::rope::{RopeConfig, RopeFrequencies, RopeLayout};
 
 /// Positions that tests use.
@@ -73,13 +74,13 @@ impl Nuq {
         let (start_cos, start_sin) = ((start.cos() * MAGNITUDE) as f32, (start.sin() * MAGNITUDE) as f32);
         let step = slot as f64 * frequency;
         let (step_cos, step_sin) = (step.cos() as f32, step.sin() as f32);
-        let cos = (-start_sin).mul_add(step_sin, start_cos * step_cos);
-        let sin = start_cos.mul_add(step_sin, start_sin * step_cos);
+        let cos = (-start_sin).fma(step_sin, start_cos * step_cos);
+        let sin = start_cos.fma(step_sin, start_sin * step_cos);
         let (x, y) = (number(first), number(second));
         if x.is_nan() {
             return x; // the whole tile is
         }
-        if is_first { (-y).mul_add(sin, x * cos) } else { x.mul_add(sin, y * cos) }
+        if is_first { (-y).fma(sin, x * cos) } else { x.fma(sin, y * cos) }
     }
 
     /// The same before RoPE.
@@ -106,10 +107,10 @@ impl Nuq {
             KvRole::Keys => {
                 let [low, high] = self.codebooks.key_ranges()[head * self.head_dim + dimension];
                 let level = self.codebooks.key_levels()[usize::from(code)];
-                level.mul_add(0.5 * high - 0.5 * low, 0.5 * low + 0.5 * high)
+                level.fma(0.5 * high - 0.5 * low, 0.5 * low + 0.5 * high)
             }
             KvRole::Values => {
-                self.codebooks.value_levels()[usize::from(code)].mul_add(half(32 + slot), half(slot))
+                self.codebooks.value_levels()[usize::from(code)].fma(half(32 + slot), half(slot))
             }
         }
     }
@@ -192,7 +193,7 @@ fn reading_applies_rope_to_keys() {
         .map(|i| {
             let [low, high] = nuq.codebooks.key_ranges()[i % 64];
             let level = nuq.codebooks.key_levels()[i / 64 % 8];
-            level.mul_add(0.5 * high - 0.5 * low, 0.5 * low + 0.5 * high)
+            level.fma(0.5 * high - 0.5 * low, 0.5 * low + 0.5 * high)
         })
         .collect();
     scalar().rope(&table, nuq.rope_layout, start..start + 64, &mut rows, 1, 64);

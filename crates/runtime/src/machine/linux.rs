@@ -1,52 +1,23 @@
-//! Memory, processors and cores of the machine that this process may use.
+//! The machine as Linux's text files in `/proc` and `/sys` tell it.
 
 use std::collections::BTreeSet;
 
+use super::Machine;
 use crate::memory::bytes_of;
 
-/// Memory and processors that this process may use. What the system does not tell is absent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Machine {
-    /// Bytes of memory of the machine.
-    pub total_bytes: Option<u64>,
-    /// Bytes that can be had now without swapping, within the limit.
-    pub available_bytes: Option<u64>,
-    /// Bytes that the process's control group allows, if that is less than the machine has.
-    pub limit_bytes: Option<u64>,
-    /// Processors that run its threads: all that its affinity and its control group leave, at
-    /// least 1.
-    pub cpus: usize,
-    /// Physical cores that these belong to; fewer where two processors share a core.
-    pub cores: Option<usize>,
-}
-
-impl Machine {
-    /// Looks at the machine. Memory and cores are read from `/proc` and `/sys`, and are absent on
-    /// other systems than Linux.
-    pub fn detect() -> Self {
-        let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        Self::read(&|path| std::fs::read_to_string(path).ok(), cpus)
-    }
-
-    /// Bytes that everything together may take: the limit, else the machine's memory.
-    pub fn memory_bytes(&self) -> Option<u64> {
-        self.limit_bytes.or(self.total_bytes)
-    }
-
-    /// Parses the system's text files, read through `file`.
-    fn read(file: &dyn Fn(&str) -> Option<String>, cpus: usize) -> Self {
-        let meminfo = file("/proc/meminfo").unwrap_or_default();
-        let total_bytes = bytes_of(&meminfo, "MemTotal");
-        let group = GroupMemory::read(file);
-        let least = |a: Option<u64>, b: Option<u64>| a.into_iter().chain(b).min();
-        Self {
-            total_bytes,
-            available_bytes: least(bytes_of(&meminfo, "MemAvailable"), group.free),
-            // A group without a limit names one beyond every machine.
-            limit_bytes: group.limit.filter(|&limit| total_bytes.is_none_or(|total| limit < total)),
-            cpus,
-            cores: physical_cores(file),
-        }
+/// Parses the system's text files, read through `file`.
+pub(super) fn read(file: &dyn Fn(&str) -> Option<String>, cpus: usize) -> Machine {
+    let meminfo = file("/proc/meminfo").unwrap_or_default();
+    let total_bytes = bytes_of(&meminfo, "MemTotal");
+    let group = GroupMemory::read(file);
+    let least = |a: Option<u64>, b: Option<u64>| a.into_iter().chain(b).min();
+    Machine {
+        total_bytes,
+        available_bytes: least(bytes_of(&meminfo, "MemAvailable"), group.free),
+        // A group without a limit names one beyond every machine.
+        limit_bytes: group.limit.filter(|&limit| total_bytes.is_none_or(|total| limit < total)),
+        cpus,
+        cores: physical_cores(file),
     }
 }
 
@@ -137,7 +108,7 @@ mod tests {
     fn machine(files: &[(&str, &str)]) -> Machine {
         let file =
             |path: &str| files.iter().find(|(name, _)| *name == path).map(|(_, text)| (*text).to_owned());
-        Machine::read(&file, 8)
+        read(&file, 8)
     }
 
     #[test]
@@ -204,14 +175,5 @@ mod tests {
         assert_eq!(files("Cpus_allowed_list:\t1,3\n").cores, Some(1));
         assert_eq!(files("Cpus_allowed_list:\t0-4\n").cores, None, "one that tells nothing");
         assert_eq!(files("Cpus_allowed_list:\t0-99999999999\n").cores, None);
-    }
-
-    #[cfg(target_os = "linux")]
-    #[test]
-    fn linux_tells_its_memory() {
-        let machine = Machine::detect();
-        assert!(machine.total_bytes.is_some_and(|bytes| bytes > 0));
-        assert!(machine.available_bytes <= machine.memory_bytes());
-        assert!(machine.cpus > 0);
     }
 }

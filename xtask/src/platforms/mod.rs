@@ -1,0 +1,91 @@
+//! `cargo xtask platforms`: what can be known on Linux of other systems: types for macOS, and for
+//! Windows the program and the tests, run under wine.
+//!
+//! Debian's compiler comes with the source of its standard library, from which cargo builds it for
+//! any target.
+
+mod wine;
+
+use std::path::Path;
+
+use crate::process::CommandLine;
+use crate::{Error, Result, Workspace};
+
+pub(crate) use wine::{LINKER, WINE};
+
+/// The compiler, and the source that must lie beside it.
+const COMPILER: &str = "/usr/bin/rustc";
+const SOURCE: &str = "library/std/Cargo.toml";
+
+/// Apart from the ordinary build.
+const TARGET_FOLDER: &str = "target/platforms";
+
+/// Another system than this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Platform {
+    /// Type checks of the engine. Not of the program: the C code of its TLS library wants Apple's
+    /// headers.
+    MacOs,
+    /// Tests and program, built and run.
+    Windows,
+}
+
+impl Platform {
+    pub(crate) const ALL: [Self; 2] = [Self::MacOs, Self::Windows];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::MacOs => "macOS",
+            Self::Windows => "Windows",
+        }
+    }
+
+    /// The words for what this machine lacks; none if it can check.
+    pub(crate) fn missing(self, workspace: &Workspace) -> Option<String> {
+        let compiler = CommandLine::new(COMPILER, workspace.root());
+        let sysroot = compiler.args(["--print", "sysroot"]).output().ok();
+        let has_source = sysroot
+            .is_some_and(|root| Path::new(root.trim()).join("lib/rustlib/src/rust").join(SOURCE).exists());
+        if !has_source {
+            return Some("no compiler with the source of its library: cargo xtask setup --platforms".into());
+        }
+        let starts =
+            |program: &str| CommandLine::new(program, workspace.root()).args(["--version"]).succeeds();
+        let programs: &[&str] = if self == Self::Windows { &[LINKER, WINE] } else { &[] };
+        let lacking = programs.iter().find(|program| !starts(program))?;
+        Some(format!("no {lacking}: cargo xtask setup --platforms"))
+    }
+
+    /// Checks what can be checked here; the words say what was.
+    pub(crate) fn check(self, workspace: &Workspace) -> Result<String> {
+        match self {
+            Self::MacOs => {
+                let command = cargo(workspace, "check", "aarch64-apple-darwin").args(["--package", "ruvllm"]);
+                println!("{}", command.display());
+                command.run().map(|()| "types of the engine".to_owned())
+            }
+            Self::Windows => wine::check(workspace),
+        }
+    }
+}
+
+/// Checks all platforms; fails where a tool is missing.
+pub(crate) fn platforms(workspace: &Workspace) -> Result<()> {
+    for platform in Platform::ALL {
+        if let Some(missing) = platform.missing(workspace) {
+            return Err(Error::PlatformTools { platform: platform.name(), missing });
+        }
+        let checked = platform.check(workspace)?;
+        println!("{}: ok; {checked}", platform.name());
+    }
+    Ok(())
+}
+
+/// A command of cargo that builds the standard library too.
+fn cargo(workspace: &Workspace, command: &str, target: &str) -> CommandLine {
+    CommandLine::cargo(workspace)
+        .env("RUSTC_BOOTSTRAP", "1")
+        .env("RUSTC", COMPILER)
+        .args([command, "-Zbuild-std=std,panic_unwind", "--locked", "--quiet"])
+        .args(["--target", target, "--target-dir", TARGET_FOLDER])
+}
