@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use gguf_rs_lite::FileMemory;
 use ruvllm_adapters::Adapter;
 use ruvllm_kernels::{Kernels, ThreadPool};
 use ruvllm_kv_cache::{KvPolicy, KvStore};
@@ -201,6 +202,18 @@ impl Engine {
     /// The kernels that compute.
     pub fn kernels(&self) -> Kernels {
         self.compute.kernels
+    }
+
+    /// SHA-256 over the metadata and over name, type, shape and 16 samples of every tensor of the
+    /// model file, and the recipe if the engine quantizes it. Equal for equal models wherever the
+    /// file is; no checksum of the file.
+    ///
+    /// # Errors
+    /// [`Error::Open`] if the model file is gone.
+    pub fn fingerprint(&self) -> Result<[u8; 32]> {
+        // Only samples are read, so that the files are mapped whatever the engine does.
+        let checkpoint = self.source.open(FileMemory::default())?;
+        Ok(fingerprint(&*checkpoint, self.quantize))
     }
 
     /// Duration of [`load`](Self::load).

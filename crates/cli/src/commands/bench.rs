@@ -7,6 +7,7 @@ use ruvllm::{BenchOptions, BenchResult, BenchTest, EngineOptions, Isa, KvPolicy,
 use serde::Serialize;
 
 use super::load;
+use super::setup::Setup;
 use crate::args::{self, AdapterArgs, CalibrationArgs, LoadingArgs, ModelArgs};
 use crate::cpu_time::process_cpu_time;
 use crate::error::{Error, Result};
@@ -17,7 +18,7 @@ const HELP: &str = "\
 ppN computes a prompt of N tokens, tgN generates N tokens one by one (without sampling). Every run of one test is
 followed by one of the next, so that a slow spell of the machine meets all tests alike.
 
-JSON: {results: [{test, threads, batch, depth, kv, runs, tokens_per_s: {median, min, max}, tokens_per_cpu_s:
+JSON: {version, commit, model: {name, fingerprint}, isa, results: [{test, threads, batch, depth, kv, runs, tokens_per_s: {median, min, max}, tokens_per_cpu_s:
 {median, min, max}}], load_ms, resident_bytes, anonymous_bytes}; tokens_per_cpu_s is tokens per second of this
 process's CPU time, times the threads, and means the same on a busy machine. Memory is that of the process after
 the runs; the anonymous part is what no file backs. What the system does not tell is absent.
@@ -81,6 +82,8 @@ pub(crate) struct BenchArgs {
 /// The JSON document.
 #[derive(Serialize)]
 struct Document {
+    #[serde(flatten)]
+    setup: Setup,
     results: Vec<ResultDocument>,
     load_ms: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -112,7 +115,8 @@ struct SpreadDocument {
 
 impl From<Spread> for SpreadDocument {
     fn from(spread: Spread) -> Self {
-        Self { median: spread.median, min: spread.min, max: spread.max }
+        let [median, min, max] = [spread.median, spread.min, spread.max].map(output::rounded);
+        Self { median, min, max }
     }
 }
 
@@ -156,8 +160,9 @@ pub(crate) fn run(args: &BenchArgs, json: bool) -> Result<()> {
     drop(progress);
     let memory = ProcessMemory::now();
     let document = Document {
+        setup: Setup::new(&args.model, &engine)?,
         results: results.iter().map(ResultDocument::from).collect(),
-        load_ms: engine.load_time().as_secs_f64() * 1e3,
+        load_ms: output::rounded(engine.load_time().as_secs_f64() * 1e3),
         resident_bytes: memory.resident_bytes,
         anonymous_bytes: memory.anonymous_bytes,
     };

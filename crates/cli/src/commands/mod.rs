@@ -13,6 +13,7 @@ pub(crate) mod inspect;
 pub(crate) mod load;
 pub(crate) mod quantize;
 mod rewrite;
+mod setup;
 pub(crate) mod store;
 pub(crate) mod template;
 pub(crate) mod tokenize;

@@ -8,6 +8,7 @@ mod chat;
 mod chat_terminal;
 mod convert;
 mod doctor;
+mod documents;
 mod embed;
 mod eval;
 mod generate;
@@ -21,6 +22,7 @@ mod loading;
 mod prefix_key;
 mod program;
 mod quantize;
+mod schema;
 // The tests of the store itself use the rest of it.
 #[allow(dead_code)]
 #[path = "../../../hub/tests/it/server.rs"]

@@ -14,7 +14,7 @@ pub(crate) struct EngineArgs {
     kv: KvPolicy,
 
     #[command(flatten)]
-    model: ModelArgs,
+    pub(super) model: ModelArgs,
 
     #[command(flatten)]
     adapters: AdapterArgs,
