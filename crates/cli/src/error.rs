@@ -4,7 +4,9 @@
 //! error with its causes. Most usage errors are not here: the argument parser finds them, see
 //! [`crate::usage`].
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use crate::units::bytes;
 
 use crate::device::DeviceError;
 
@@ -31,6 +33,15 @@ pub(crate) enum Error {
         /// Error of the reader.
         #[source]
         source: ruvllm_models::Error,
+    },
+    /// A file was given where a Hugging Face folder is to be read.
+    #[error(
+        "{} is a file, and `convert` reads a Hugging Face folder (config.json and safetensors); a GGUF file needs no \
+         conversion: `quantize` changes its type", path.display()
+    )]
+    NotAFolder {
+        /// The file.
+        path: PathBuf,
     },
     /// A folder was given where a file is to be written.
     #[error("{} is a directory; name a file", path.display())]
@@ -99,6 +110,19 @@ pub(crate) enum Error {
         /// Fault of the template.
         #[source]
         source: ruvllm_models::Error,
+    },
+    /// A chat template of a file failed in one of its lines.
+    #[error("line {line} of {}, `{text}`", path.display())]
+    TemplateLine {
+        /// The file.
+        path: PathBuf,
+        /// The line, counted from 1.
+        line: usize,
+        /// Text of the line.
+        text: String,
+        /// Error of the template.
+        #[source]
+        source: Box<Error>,
     },
     /// The chat template refused the messages.
     #[error("cannot make a prompt of the messages")]
@@ -270,9 +294,6 @@ impl Error {
             _ => return None,
         };
         match error {
-            ruvllm::Error::PromptTooLong { context, model_context, .. } if context < model_context => {
-                Some("--context")
-            }
             ruvllm::Error::SpillWithoutFolder => Some("--prefix-cache"),
             ruvllm::Error::UnsupportedByBackend { .. } | ruvllm::Error::Backend { .. } => {
                 Some("--device cpu computes on the CPU")
@@ -282,8 +303,22 @@ impl Error {
         }
     }
 
+    /// The error in the words of the program, with its flags and commands, where the message of a
+    /// library has others.
+    fn in_flags(&self) -> Option<String> {
+        match self {
+            Self::ScriptLine { line, source } => Some(format!("line {line}: {}", source.in_flags()?)),
+            Self::NoSuchModel { path, source } => Some(no_such_model(path, source)),
+            Self::Engine(error) => engine_in_flags(error),
+            _ => None,
+        }
+    }
+
     /// The error as one line: see [`one_line`]; with the flag that changes it.
     pub(crate) fn line(&self) -> String {
+        if let Some(line) = self.in_flags() {
+            return printable(&line);
+        }
         let line = one_line(self);
         match self.flag() {
             Some(flag) => format!("{line} ({flag})"),
@@ -298,6 +333,64 @@ impl Error {
             Self::Device(error) if error.is_usage() => 2,
             _ => 1,
         }
+    }
+}
+
+/// A name that neither a file nor a model of the store has.
+fn no_such_model(path: &Path, source: &ruvllm_hub::Error) -> String {
+    let path = path.display();
+    match source {
+        ruvllm_hub::Error::UnknownModel { name, there_is } if name.starts_with("hf://") => {
+            format!("{path} is not in the store ({there_is}): `ruvllm pull {path}` brings it")
+        }
+        ruvllm_hub::Error::UnknownModel { there_is, .. } => format!(
+            "{path} is neither a file or folder nor a model of the store ({there_is}); `ruvllm list` shows the \
+             models, `ruvllm pull` brings one"
+        ),
+        source => format!("{path} is no file or folder: {}", one_line(source)),
+    }
+}
+
+/// An error of the engine in the words of the program; `None` if its own are those.
+fn engine_in_flags(error: &ruvllm::Error) -> Option<String> {
+    if let Some(shortage) = error.kv_shortage() {
+        let [needed, free, total] =
+            [shortage.needed_bytes, shortage.free_bytes, shortage.total_bytes].map(|n| bytes(n as u64));
+        return Some(format!(
+            "the KV cache is full: need {needed}, {free} of {total} free; raise --kv-budget or shorten the prompt"
+        ));
+    }
+    match *error {
+        ruvllm::Error::PromptTooLong { prompt_tokens, context, model_context } if context < model_context => {
+            Some(format!(
+                "the prompt has {prompt_tokens} tokens and the context holds {context}; shorten the prompt or raise \
+                 --context (the model allows {model_context})"
+            ))
+        }
+        ruvllm::Error::PromptTooLong { prompt_tokens, model_context, .. } => Some(format!(
+            "the prompt has {prompt_tokens} tokens and the model was made for {model_context}; shorten the prompt"
+        )),
+        ruvllm::Error::KvBudget { budget, .. } => Some(format!(
+            "cannot reserve {} of addresses for keys and values; lower --kv-budget",
+            bytes(budget as u64)
+        )),
+        ruvllm::Error::KvBudgetTooSmall { budget, ref policy, least_bytes, .. } => Some(format!(
+            "--kv-budget {} is too small for keys and values as {policy}; give at least {}KiB",
+            bytes(budget as u64),
+            least_bytes.div_ceil(1 << 10)
+        )),
+        ruvllm::Error::KvPolicy {
+            ref policy,
+            source: ruvllm_models::Error::KvCache(ruvllm_kv_cache::Error::NoCalibration { .. }),
+        } => Some(format!(
+            "--kv {policy} needs a calibration of the model: make one with `ruvllm calibrate-kv` and give it with \
+             --kv-calibration, or use kivi4 instead of nuq3"
+        )),
+        ruvllm::Error::CalibrationModel => Some(
+            "the file of --kv-calibration was made from another model; make one with `ruvllm calibrate-kv`"
+                .to_owned(),
+        ),
+        _ => None,
     }
 }
 

@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use crate::console;
 use crate::error::{Error, Result};
+pub(crate) use crate::units::{bytes, counted, rounded};
 use crate::wrap::Wrap;
 
 /// State of the reader of standard output.
@@ -118,13 +119,27 @@ impl TextSink {
 /// Writes one JSON document and a line break to standard output. For a terminal control characters
 /// that JSON allows in strings (U+007F to U+009F) are written as escapes of the same value.
 pub(crate) fn write_json<T: Serialize>(document: &T) -> Result<()> {
+    write_exactly(&json_line(document)?).map(|_| ())
+}
+
+/// A JSON document on a line, as [`write_json`] writes it.
+///
+/// # Errors
+/// A document that cannot be written as JSON.
+pub(crate) fn json_line<T: Serialize>(document: &T) -> Result<String> {
     let failed = |error: serde_json::Error| Error::WriteStdout(error.into());
     let mut text = serde_json::to_string(document).map_err(failed)?;
     if io::stdout().is_terminal() {
         text = escaped(&text);
     }
     text.push('\n');
-    write_exactly(&text).map(|_| ())
+    Ok(text)
+}
+
+/// True if standard output is no terminal, so that a progress bar on standard error is not in its
+/// way.
+pub(crate) fn goes_elsewhere() -> bool {
+    !io::stdout().is_terminal()
 }
 
 /// A JSON document with its control characters, which only strings hold, as escapes.
@@ -139,26 +154,6 @@ fn escaped(json: &str) -> String {
         }
     }
     out
-}
-
-/// A number of bytes for a person: `30.0 MiB`, in the units that flags take and progress bars show.
-pub(crate) fn bytes(n: u64) -> String {
-    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
-    if n < 1024 {
-        return format!("{n} B");
-    }
-    let mut value = n as f64 / 1024.0;
-    let mut unit = 0;
-    while value >= 1023.95 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    format!("{value:.1} {}", UNITS[unit])
-}
-
-/// A count with its noun: `1 tensor`, `2 tensors`.
-pub(crate) fn counted(n: usize, noun: &str) -> String {
-    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }
 
 /// Rows as aligned columns, two spaces apart: text to the left, columns named in `right` to the
@@ -229,27 +224,6 @@ pub(crate) fn warn(text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn byte_counts_keep_three_or_four_digits() {
-        for (n, expected) in [
-            (0, "0 B"),
-            (999, "999 B"),
-            (1000, "1000 B"),
-            (1024, "1.0 KiB"),
-            (31_502_048, "30.0 MiB"),
-            (2 << 20, "2.0 MiB"),
-            ((1 << 30) - 1, "1.0 GiB"),
-            (u64::MAX, "16384.0 PiB"),
-        ] {
-            assert_eq!(bytes(n), expected);
-        }
-    }
-
-    #[test]
-    fn nouns_have_their_number() {
-        assert_eq!([0, 1, 2].map(|n| counted(n, "tensor")), ["0 tensors", "1 tensor", "2 tensors"]);
-    }
 
     #[test]
     fn no_text_drives_a_terminal() {

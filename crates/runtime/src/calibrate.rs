@@ -2,7 +2,6 @@
 
 use std::ops::ControlFlow;
 
-use gguf_rs_lite::FileMemory;
 use ruvllm_kernels::attention::{KvFormat, NuqTraining};
 use ruvllm_kv_cache::{KeyRopes, KvCalibration, KvPolicy, Sequence};
 use ruvllm_models::{LogitsRows, Segment, Workspace};
@@ -11,7 +10,6 @@ use ruvllm_text::TokenId;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::plan::{kv_pool, sequence_budget};
-use crate::prefix::fingerprint;
 
 /// Tokens of a window.
 const WINDOW: usize = 2048;
@@ -73,10 +71,7 @@ impl Engine {
         // There is nothing left to break off.
         let _ = progress(done, done);
         let layers = trainings.into_iter().map(NuqTraining::finish).collect::<Result<_, _>>();
-        // Only samples are read, so that the files are mapped whatever the engine does.
-        let checkpoint = self.source.open(FileMemory::default())?;
-        let model = fingerprint(&*checkpoint, self.quantize);
-        KvCalibration::new(model, shape, layers.map_err(failed)?).map_err(Error::Calibration)
+        KvCalibration::new(self.fingerprint()?, shape, layers.map_err(failed)?).map_err(Error::Calibration)
     }
 
     /// A sequence in single precision, in memory of its own.

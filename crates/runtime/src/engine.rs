@@ -236,6 +236,15 @@ impl Engine {
         self.compute.kernels
     }
 
+    /// SHA-256 over the metadata and over name, type, shape and 16 samples of every tensor of the
+    /// model file, and the recipe if the engine quantizes it: [`ModelSource::fingerprint`].
+    ///
+    /// # Errors
+    /// [`Error::Open`] if the model file is gone.
+    pub fn fingerprint(&self) -> Result<[u8; 32]> {
+        self.source.fingerprint(self.quantize)
+    }
+
     /// Duration of loading: [`open`](Self::open) or [`load`](Self::load).
     pub fn load_time(&self) -> Duration {
         self.load_time

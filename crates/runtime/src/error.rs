@@ -6,6 +6,37 @@ use ruvllm_text::TokenId;
 /// Result with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// Memory of keys and values that a request lacked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KvShortage {
+    /// Bytes that the next step takes.
+    pub needed_bytes: usize,
+    /// Bytes that are free.
+    pub free_bytes: usize,
+    /// Bytes of the budget.
+    pub total_bytes: usize,
+}
+
+impl KvShortage {
+    fn of(error: &ruvllm_kv_cache::Error) -> Option<Self> {
+        let (page_bytes, [needed, free, total]) = match *error {
+            ruvllm_kv_cache::Error::Memory {
+                page_bytes,
+                source: ruvllm_memory::Error::Exhausted { wanted_pages, free_pages, capacity_pages, .. },
+                ..
+            } => (page_bytes, [wanted_pages, free_pages, capacity_pages]),
+            ruvllm_kv_cache::Error::BudgetReached { free_pages, total_pages, page_bytes, kept_pages } => {
+                (page_bytes, [kept_pages + 1, free_pages, total_pages])
+            }
+            _ => return None,
+        };
+        let [needed_bytes, free_bytes, total_bytes] =
+            [needed, free, total].map(|pages| pages.saturating_mul(page_bytes));
+        Some(Self { needed_bytes, free_bytes, total_bytes })
+    }
+}
+
 /// Errors of the engine. A failed request leaves the engine as it was.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -356,6 +387,23 @@ pub enum Error {
 }
 
 impl Error {
+    /// Memory that keys and values lacked; `None` if something else was the matter, or the quota of
+    /// a tenant.
+    pub fn kv_shortage(&self) -> Option<KvShortage> {
+        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(self);
+        while let Some(error) = cause {
+            if let Some(error) = error.downcast_ref::<ruvllm_kv_cache::Error>() {
+                return KvShortage::of(error);
+            }
+            // Errors of the model crate are transparent: the cause is the same error's source.
+            if let Some(ruvllm_models::Error::KvCache(error)) = error.downcast_ref() {
+                return KvShortage::of(error);
+            }
+            cause = error.source();
+        }
+        None
+    }
+
     /// True if the budget of keys and values was too small, so that a larger
     /// [`EngineOptions::kv_budget`](crate::EngineOptions::kv_budget) would help.
     pub fn kv_memory_short(&self) -> bool {

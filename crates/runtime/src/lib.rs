@@ -96,7 +96,7 @@ pub use crate::codec::TextCodec;
 pub use crate::conversation::Conversation;
 pub use crate::embed::{Embedder, Embedding, EmbeddingRequest, Embeddings};
 pub use crate::engine::Engine;
-pub use crate::error::{Error, Result};
+pub use crate::error::{Error, KvShortage, Result};
 pub use crate::evaluate::{PasskeyOptions, PasskeyResult, Perplexity};
 pub use crate::machine::Machine;
 pub use crate::memory::ProcessMemory;

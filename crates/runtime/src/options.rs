@@ -13,7 +13,7 @@ use ruvllm_models::quantize::Recipe;
 use ruvllm_models::{Checkpoint, open_checkpoint_in};
 
 use crate::error::{Error, Result};
-use crate::prefix::PrefixCaching;
+use crate::prefix::{PrefixCaching, fingerprint};
 use crate::setters::setters;
 
 /// Source of a model.
@@ -33,6 +33,18 @@ pub enum ModelSource {
 }
 
 impl ModelSource {
+    /// SHA-256 over the metadata and over name, type, shape and 16 samples of every tensor, and the
+    /// recipe if the weights are quantized while loading. Equal for equal models wherever the file
+    /// is; no checksum of the file.
+    ///
+    /// # Errors
+    /// [`Error::Open`] if the file cannot be read.
+    pub fn fingerprint(&self, quantized: Option<Recipe>) -> Result<[u8; 32]> {
+        // Only samples are read, so that the files are mapped whatever an engine does.
+        let checkpoint = self.open(FileMemory::default())?;
+        Ok(fingerprint(&*checkpoint, quantized))
+    }
+
     /// The model inside the program: a small English one, for tests and first steps.
     #[cfg(feature = "builtin-model")]
     pub fn builtin() -> Self {

@@ -6,6 +6,7 @@ use clap::Args;
 use ruvllm::{BenchOptions, BenchResult, BenchTest, Isa, KvPolicy, ProcessMemory, Spread};
 use serde::Serialize;
 
+use super::setup::Setup;
 use crate::args::{self, AdapterArgs, CalibrationArgs, LoadingArgs, ModelArgs};
 use crate::cpu_time::process_cpu_time;
 use crate::device::{Defaults, DeviceArgs, GpuFacts};
@@ -21,8 +22,9 @@ meets all tests alike.
 With --device gpu each test has a run more, which is not counted; tg copies all logits to the host, as sampling needs
 them, greedy 4 bytes per token. Results there have 1 thread and no CPU time; -t has no effect.
 
-JSON: {results: [{test, threads, batch, depth, kv, runs, tokens_per_s: {median, min, max}, tokens_per_cpu_s:
-{median, min, max}}], load_ms, resident_bytes, anonymous_bytes, gpu: {adapter, weights_bytes, kv_bytes}}; tokens_per_cpu_s is tokens per second of this
+JSON: {version, commit, model: {name, fingerprint}, isa, results: [{test, threads, batch, depth, kv, runs,
+tokens_per_s: {median, min, max}, tokens_per_cpu_s: {median, min, max}}], load_ms, resident_bytes, anonymous_bytes,
+gpu: {adapter, weights_bytes, kv_bytes}}; isa is absent and gpu there on a GPU; tokens_per_cpu_s is tokens per second of this
 process's CPU time, times the threads, and means the same on a busy machine. Memory is that of the process after
 the runs; the anonymous part is what no file backs. What the system does not tell is absent.
 
@@ -93,6 +95,8 @@ pub(crate) struct BenchArgs {
 /// The JSON document.
 #[derive(Serialize)]
 struct Document {
+    #[serde(flatten)]
+    setup: Setup,
     results: Vec<ResultDocument>,
     load_ms: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -126,7 +130,8 @@ struct SpreadDocument {
 
 impl From<Spread> for SpreadDocument {
     fn from(spread: Spread) -> Self {
-        Self { median: spread.median, min: spread.min, max: spread.max }
+        let [median, min, max] = [spread.median, spread.min, spread.max].map(output::rounded);
+        Self { median, min, max }
     }
 }
 
@@ -168,8 +173,9 @@ pub(crate) fn run(args: &BenchArgs, json: bool) -> Result<()> {
     drop(progress);
     let memory = ProcessMemory::now();
     let document = Document {
+        setup: Setup::new(&args.model, &model)?,
         results: results.iter().map(ResultDocument::from).collect(),
-        load_ms: model.load_time().as_secs_f64() * 1e3,
+        load_ms: output::rounded(model.load_time().as_secs_f64() * 1e3),
         resident_bytes: memory.resident_bytes,
         anonymous_bytes: memory.anonymous_bytes,
         gpu: model.gpu().cloned(),

@@ -104,8 +104,10 @@ pub(crate) fn run(args: &CalibrateKvArgs, json: bool) -> Result<ExitCode> {
         let Document { output, tokens, layers, bytes } = document;
         let bytes = output::bytes(bytes as u64);
         output::write_text(&format!(
-            "{}: {layers} layers from {tokens} tokens, {bytes}\n",
-            output.display()
+            "{}: {} from {}, {bytes}\n",
+            output.display(),
+            output::counted(layers, "layer"),
+            output::counted(tokens, "token"),
         ))?;
     }
     Ok(ExitCode::SUCCESS)

@@ -18,7 +18,7 @@ The folder has config.json, model.safetensors (or shards with their index), and 
 the chat template and the special tokens come from the files beside them. Quantized folders (GPTQ, AWQ, FP8) are
 refused. For smaller types, give the folder to `ruvllm quantize`. The file appears complete or not at all.
 
-JSON: {input, output, type, tensors, bytes_before, bytes_after}
+JSON: {input, output, type, tensor_count, bytes_before, bytes_after}
 
 Examples:
   ruvllm convert Qwen2.5-0.5B-Instruct qwen.gguf
@@ -65,12 +65,15 @@ struct Document<'a> {
     input: &'a Path,
     output: &'a Path,
     r#type: &'static str,
-    tensors: usize,
+    tensor_count: usize,
     bytes_before: u64,
     bytes_after: u64,
 }
 
 pub(crate) fn run(args: &ConvertArgs, json: bool) -> Result<ExitCode> {
+    if args.input.is_file() {
+        return Err(Error::NotAFolder { path: args.input.clone() });
+    }
     let opened = HfFolder::open(&args.input);
     let folder = opened.map_err(|source| Error::Open { path: args.input.display().to_string(), source })?;
     let job = Rewrite {
@@ -83,14 +86,22 @@ pub(crate) fn run(args: &ConvertArgs, json: bool) -> Result<ExitCode> {
     let written =
         job.run(|output, pool, progress| convert(&folder, output, args.r#type.0, pool, progress))?;
     let Some((report, bytes_after)) = written else { return Ok(signal::exit_code()) };
-    let (kind, tensors) = (args.r#type.name(), report.tensors);
+    let (kind, tensor_count) = (args.r#type.name(), report.tensors);
     let bytes_before = ruvllm_models::Checkpoint::file_bytes(&folder);
     if json {
         let (input, output) = (&args.input, &args.output);
-        output::write_json(&Document { input, output, r#type: kind, tensors, bytes_before, bytes_after })?;
+        output::write_json(&Document {
+            input,
+            output,
+            r#type: kind,
+            tensor_count,
+            bytes_before,
+            bytes_after,
+        })?;
     } else {
         let (name, size) = (args.output.display(), output::bytes(bytes_after));
-        output::write_text(&format!("{name}: {kind}, {tensors} tensors, {size}\n"))?;
+        let tensors = output::counted(tensor_count, "tensor");
+        output::write_text(&format!("{name}: {kind}, {tensors}, {size}\n"))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -132,7 +132,12 @@ pub(super) struct GenerationTimings {
 impl From<Timings> for GenerationTimings {
     fn from(timings: Timings) -> Self {
         let Timings { ttft_ms, prefill_tok_s, decode_tok_s, .. } = timings;
-        Self { ttft_ms, prefill_tok_s, decode_tok_s }
+        let rounded = |x: Option<f64>| x.map(output::rounded);
+        Self {
+            ttft_ms: rounded(ttft_ms),
+            prefill_tok_s: rounded(prefill_tok_s),
+            decode_tok_s: rounded(decode_tok_s),
+        }
     }
 }
 
@@ -233,7 +238,7 @@ fn document(completion: &Completion, load_ms: f64, drawn: bool) -> Document<'_> 
         kv_quality: completion.kv_quality.map(|KvQuality { hot_tokens, error, samples, .. }| {
             KvQualityDocument { hot_tokens, error, samples }
         }),
-        timings: TimingsDocument { load_ms, generation: completion.timings.into() },
+        timings: TimingsDocument { load_ms: output::rounded(load_ms), generation: completion.timings.into() },
     }
 }
 

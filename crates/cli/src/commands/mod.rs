@@ -18,6 +18,7 @@ pub(crate) mod offer;
 pub(crate) mod quantize;
 mod rewrite;
 pub(crate) mod run;
+mod setup;
 pub(crate) mod show;
 pub(crate) mod store;
 pub(crate) mod template;

@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
+use gguf_rs_lite::TensorInfo;
+use ruvllm_models::Checkpoint;
 use ruvllm_models::quantize::{Fallback, QuantizeReport, Recipe, quantize};
 use serde::Serialize;
 
@@ -23,7 +25,7 @@ complete or not at all.
 
 Start from F32, F16 or BF16: a file that is quantized already can be read too, but its losses add up.
 
-JSON: {input, output, type, tensors, bytes_before, bytes_after, fallbacks: [{tensor, wanted, type}]}
+JSON: {input, output, type, tensor_count, bytes_before, bytes_after, fallbacks: [{tensor, wanted, type}]}
 
 Examples:
   ruvllm quantize model-F16.gguf model-Q4_K_M.gguf Q4_K_M
@@ -64,7 +66,7 @@ struct Document<'a> {
     input: &'a Path,
     output: &'a Path,
     r#type: &'static str,
-    tensors: usize,
+    tensor_count: usize,
     bytes_before: u64,
     bytes_after: u64,
     fallbacks: Vec<FallbackDocument<'a>>,
@@ -86,6 +88,13 @@ impl<'a> From<&'a Fallback> for FallbackDocument<'a> {
 
 pub(crate) fn run(args: &QuantizeArgs, json: bool) -> Result<ExitCode> {
     let checkpoint = ModelChoice::new(Some(&args.input)).open()?;
+    if let Some(kind) = grows_from(&*checkpoint, args) {
+        output::warn(&format!(
+            "{} is quantized already ({kind}): {} makes it larger and restores no precision",
+            args.input.display(),
+            args.recipe.name()
+        ));
+    }
     let job = Rewrite {
         action: "quantize",
         input: &args.input,
@@ -103,7 +112,7 @@ pub(crate) fn run(args: &QuantizeArgs, json: bool) -> Result<ExitCode> {
             input: &args.input,
             output: &args.output,
             r#type: args.recipe.name(),
-            tensors: report.tensors,
+            tensor_count: report.tensors,
             bytes_before,
             bytes_after,
             fallbacks: report.fallbacks.iter().map(Into::into).collect(),
@@ -114,12 +123,26 @@ pub(crate) fn run(args: &QuantizeArgs, json: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The largest quantized type of the input, if the output is larger than the input.
+fn grows_from(checkpoint: &dyn Checkpoint, args: &QuantizeArgs) -> Option<&'static str> {
+    let tensors: Vec<TensorInfo> = checkpoint.tensors().cloned().collect();
+    let quantized = tensors.iter().filter(|tensor| tensor.tensor_type.block_len() > 1);
+    let kind = quantized.max_by_key(|tensor| tensor.bytes())?.tensor_type.name();
+    // Grouped attention moves a matrix or two to another type, which does not decide this.
+    let assigned = args.recipe.assign(&tensors, 1, args.pure);
+    let after = tensors.iter().zip(&assigned).filter_map(|(tensor, to)| {
+        TensorInfo::new(&tensor.name, tensor.dims.clone(), to.tensor_type).ok().map(|tensor| tensor.bytes())
+    });
+    let before = tensors.iter().map(TensorInfo::bytes).fold(0, u64::saturating_add);
+    (after.fold(0, u64::saturating_add) > before).then_some(kind)
+}
+
 fn human(args: &QuantizeArgs, report: &QuantizeReport, before: u64, after: u64) -> String {
     let mut text = format!(
-        "{}: {}, {} tensors, {} (was {})\n",
+        "{}: {}, {}, {} (was {})\n",
         args.output.display(),
         args.recipe.name(),
-        report.tensors,
+        output::counted(report.tensors, "tensor"),
         output::bytes(after),
         output::bytes(before),
     );

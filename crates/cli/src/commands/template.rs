@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::load;
 use crate::args::ModelArgs;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, one_line};
 use crate::{input, output};
 
 const HELP: &str = "\
@@ -27,6 +27,9 @@ Examples:
   echo '[{\"role\": \"user\", \"content\": \"Hi\"}]' | ruvllm template --messages -
   ruvllm template --messages chat.json --tools tools.json --model model.gguf
   ruvllm template --messages chat.json --set enable_thinking=false";
+
+/// Characters of a template's line in an error.
+const MOST_LINE_CHARS: usize = 60;
 
 /// Show the prompt that a chat becomes
 #[derive(Debug, Args)]
@@ -78,7 +81,7 @@ pub(crate) fn run(args: &TemplateArgs, json: bool) -> Result<()> {
         .fold(template, |template, (name, value)| template.with_variable(name.clone(), value.clone()));
     let prompt = template
         .render(&messages, tools.as_ref(), !args.no_generation_prompt)
-        .map_err(Error::Conversation)?;
+        .map_err(|error| located(Error::Conversation(error), args))?;
     if json {
         return output::write_json(&Document { prompt: &prompt, style });
     }
@@ -95,9 +98,26 @@ fn chat_template(args: &TemplateArgs) -> Result<ChatTemplate> {
     match (args.style, &args.template) {
         (Some(style), _) => ChatTemplate::of_style(style, &tokenizer).map_err(failed),
         (None, Some(path)) => {
-            ChatTemplate::for_tokenizer(&input::file_text(path)?, &tokenizer).map_err(failed)
+            let text = input::file_text(path)?;
+            ChatTemplate::for_tokenizer(&text, &tokenizer).map_err(|error| located(failed(error), args))
         }
         (None, None) => load::chat_template(&args.model),
+    }
+}
+
+/// An error of the template of `--template` with the text of the line that it names.
+fn located(error: Error, args: &TemplateArgs) -> Error {
+    let line_of = |text: &str| text.rsplit_once("(line ")?.1.strip_suffix(')')?.parse::<usize>().ok();
+    let found = args.template.as_ref().and_then(|path| {
+        let line = line_of(&one_line(&error))?;
+        let text = input::file_text(path).ok()?;
+        let text = text.lines().nth(line.checked_sub(1)?)?.trim();
+        let shown: String = text.chars().take(MOST_LINE_CHARS).collect();
+        Some((path.clone(), line, if shown.len() < text.len() { shown + "..." } else { shown }))
+    });
+    match found {
+        Some((path, line, text)) => Error::TemplateLine { path, line, text, source: Box::new(error) },
+        None => error,
     }
 }
 

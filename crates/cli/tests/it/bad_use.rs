@@ -92,7 +92,8 @@ fn every_malformed_file_is_refused_by_inspect_or_shown() {
 #[test]
 fn a_prompt_longer_than_the_context() {
     let long = "one two three four five six seven eight nine ten ".repeat(10);
-    run(&["generate", "--context", "32", &long]).fails_with(1, &["context holds 32", "(--context)"]);
+    run(&["generate", "--context", "32", &long])
+        .fails_with(1, &["context holds 32", "raise --context (the model allows 4096)"]);
     let longer = "word ".repeat(5000);
     run_with_input(&["generate"], longer.as_bytes()).fails_with(1, &["4096"]);
 }
@@ -101,8 +102,22 @@ fn a_prompt_longer_than_the_context() {
 fn a_budget_that_is_used_up() {
     let prompt = "one two three four five six seven eight nine ten ".repeat(60);
     let run = run(&["generate", "--kv-budget", "4MiB", "--kv", "f16", &prompt]);
-    run.fails_with(1, &["cannot compute positions", "pages", "(--kv-budget)"]);
-    assert!(!run.failure(1).contains("capacity_bytes"));
+    run.fails_with(1, &["the KV cache is full: need 512.0 KiB, 0 B of 4.0 MiB free", "raise --kv-budget"]);
+    assert!(!run.failure(1).contains("page"));
+    crate::program::run(&["generate", "--kv-budget", "9999999GiB", "hello"])
+        .fails_with(1, &["cannot reserve", "lower --kv-budget"]);
+    crate::program::run(&["generate", "--kv-budget", "1KiB", "hello"])
+        .fails_with(1, &["--kv-budget 1.0 KiB is too small", "at least 512KiB"]);
+}
+
+#[test]
+fn errors_name_the_commands_that_help() {
+    run(&["generate", "--kv", "tiered:warm=nuq3", "hello"])
+        .fails_with(1, &["needs a calibration", "`ruvllm calibrate-kv`", "--kv-calibration"]);
+    run(&["generate", "--model", "nope", "hello"])
+        .fails_with(1, &["nope is neither a file or folder nor a model of the store", "ruvllm pull"]);
+    let file = argument(&tiny_model()).to_owned();
+    run(&["convert", &file, "/tmp/out.gguf"]).fails_with(1, &[&file, "is a file", "Hugging Face folder"]);
 }
 
 #[test]

@@ -1,13 +1,27 @@
 //! `bench`: the forms. No test asserts a time.
 
-use crate::program::{fields, run};
+use crate::program::{fields, run, without_commit};
 
 const SMALL: [&str; 9] = ["bench", "-p", "16,8", "-n", "4", "-r", "2", "-t", "1,2"];
 
 #[test]
 fn the_document_has_the_documented_fields() {
     let document = run(&[&SMALL[..], &["-d", "8", "--kv", "f32", "--json"]].concat()).json();
-    assert_eq!(fields(&document), ["results", "load_ms", "resident_bytes", "anonymous_bytes"]);
+    assert_eq!(
+        without_commit(fields(&document)),
+        ["version", "model", "isa", "results", "load_ms", "resident_bytes", "anonymous_bytes"]
+    );
+    assert_eq!(document["version"], env!("CARGO_PKG_VERSION"));
+    // Sources outside of a repository have no commit.
+    let in_repository = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../.git")).exists();
+    assert_eq!(document.get("commit").is_some(), in_repository);
+    assert!(document.get("commit").is_none_or(|commit| commit.as_str().unwrap().len() == 40));
+    assert_eq!(document["model"]["name"], "base-q8_0");
+    let fingerprint = document["model"]["fingerprint"].as_str().unwrap();
+    assert!(
+        fingerprint.len() == 64 && fingerprint.bytes().all(|digit| digit.is_ascii_hexdigit()),
+        "{fingerprint}"
+    );
     let results = document["results"].as_array().unwrap();
     let tests: Vec<(&str, u64)> = results
         .iter()

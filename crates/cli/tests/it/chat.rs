@@ -230,7 +230,7 @@ fn what_is_wrong_in_a_line_is_said_with_its_number() {
     assert_eq!(fs::read_to_string(&other).unwrap(), "not a conversation");
     run_with_input(&GREEDY, b"ab\xff\n").fails_with(1, &["standard input", "UTF-8", "offset 2"]);
     let long = "one two three four five ".repeat(20);
-    chat(&["--context", "64"], &[&long]).fails_with(1, &["line 1", "context holds 64", "(--context)"]);
+    chat(&["--context", "64"], &[&long]).fails_with(1, &["line 1", "context holds 64", "raise --context"]);
     chat(&["--logit-bias", "99999=1"], &["Hi"]).fails_with(1, &["99999"]);
     run_with_input(&["chat", "--max-tokens", "0"], b"Hi\n").fails_with(2, &["--max-tokens", "at least 1"]);
 }

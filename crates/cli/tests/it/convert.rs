@@ -16,7 +16,7 @@ fn the_document_has_the_documented_fields() {
     let output = tempfile::tempdir().unwrap();
     let out = output.path().join("out.gguf");
     let document = run(&["convert", argument(&folder()), argument(&out), "--type", "F16", "--json"]).json();
-    assert_eq!(fields(&document), ["input", "output", "type", "tensors", "bytes_before", "bytes_after"]);
+    assert_eq!(fields(&document), ["input", "output", "type", "tensor_count", "bytes_before", "bytes_after"]);
     assert_eq!(document["type"], "F16");
     assert_eq!(document["bytes_before"], fs::metadata(folder().join("model.safetensors")).unwrap().len());
     assert_eq!(document["bytes_after"], fs::metadata(&out).unwrap().len());

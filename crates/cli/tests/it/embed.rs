@@ -20,7 +20,7 @@ fn values(value: &Value) -> Vec<f64> {
 fn the_json_document_has_a_vector_for_each_text() {
     let bert = bert();
     let document = run(&["embed", "--json", "--model", &bert, TEXTS[0], TEXTS[1]]).json();
-    assert_eq!(fields(&document), ["dim", "pooling", "normalized", "embeddings"]);
+    assert_eq!(fields(&document), ["dim", "pooling", "normalized", "complete", "embeddings"]);
     assert_eq!(
         (&document["dim"], &document["pooling"], &document["normalized"]),
         (&32.into(), &"mean".into(), &true.into())
@@ -79,6 +79,50 @@ fn a_decoder_embeds_too() {
     let (mean, last) = (embed("mean"), embed("last"));
     assert_eq!(mean["dim"], last["dim"]);
     assert_ne!(mean["embeddings"], last["embeddings"]);
+}
+
+#[test]
+fn a_blank_line_keeps_its_place() {
+    // The built-in model adds no tokens of its own: a blank line has no vector.
+    let input = b"Once upon\n\na time\n\n";
+    let lines = run_with_input(&["embed"], input);
+    let (text, warnings) = lines.text_and_notes();
+    let lines: Vec<&str> = text.split('\n').collect();
+    assert_eq!(
+        lines.iter().map(|line| line.is_empty()).collect::<Vec<_>>(),
+        [false, true, false, true, true]
+    );
+    assert_eq!(
+        warnings.lines().collect::<Vec<_>>(),
+        [2, 4].map(|line| format!("warning: line {line} is blank and has no vector; its result is empty"))
+    );
+    let document = run_with_input(&["embed", "--json"], input).json_and_warnings().0;
+    let embeddings = document["embeddings"].as_array().unwrap();
+    assert_eq!((embeddings.len(), &embeddings[1]["embedding"]), (4, &Value::Null));
+    // The others are those that arguments give.
+    let arguments = run(&["embed", "--json", "Once upon", "a time"]).json();
+    assert_eq!([&embeddings[0], &embeddings[2]], [&arguments["embeddings"][0], &arguments["embeddings"][1]]);
+}
+
+#[test]
+fn json_lines_have_one_text_each() {
+    let bert = bert();
+    let input = "the cat\na dog\n\n".repeat(50);
+    let lines = run_with_input(&["embed", "--model", &bert, "--jsonl"], input.as_bytes());
+    let document = run_with_input(&["embed", "--model", &bert, "--json"], input.as_bytes()).json();
+    assert_eq!(lines.text().lines().count(), 150);
+    for (index, line) in lines.text().lines().enumerate() {
+        let mut line: Value = serde_json::from_str(line).unwrap();
+        assert_eq!(line["index"], index);
+        crate::schema::check_as("embed-line", &line);
+        line.as_object_mut().unwrap().shift_remove("index");
+        assert_eq!(line, document["embeddings"][index]);
+    }
+    run(&["embed", "--json", "--jsonl", "a"]).fails_with(2, &["--jsonl", "--json"]);
+    // A text that fails has its place among all texts.
+    let many = ["a"; 70].iter().copied().chain([""]).collect::<Vec<_>>();
+    let failed = crate::program::command(&[&["embed"], &many[..]].concat()).output().unwrap();
+    assert!(String::from_utf8_lossy(&failed.stderr).contains("text 71 is empty"), "{failed:?}");
 }
 
 #[test]

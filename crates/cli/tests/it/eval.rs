@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use crate::program::{argument, data, fields, ids, read_logits, run, run_with_input};
+use crate::program::{argument, data, fields, ids, read_logits, run, run_with_input, without_commit};
 
 fn argmax(row: &[f32]) -> usize {
     (0..row.len()).reduce(|best, i| if row[i] > row[best] { i } else { best }).unwrap()
@@ -14,7 +14,25 @@ fn perplexity_has_the_documented_fields() {
     let file = data("validation-prefix.txt");
     let arguments = ["eval", "perplexity", "--file", argument(&file), "--context", "64", "--limit", "200"];
     let document = run(&[&arguments[..], &["--json"]].concat()).json();
-    assert_eq!(fields(&document), ["perplexity", "nll", "tokens", "kv_bytes_per_token"]);
+    let setup = ["version", "model", "isa", "threads", "kv"];
+    let results = [
+        "context",
+        "perplexity",
+        "perplexity_error",
+        "nll",
+        "nll_error",
+        "tokens",
+        "kv_bytes_per_token",
+        "complete",
+    ];
+    assert_eq!(without_commit(fields(&document)), [&setup[..], &results].concat());
+    assert_eq!(
+        (&document["kv"], &document["complete"], &document["context"]),
+        (&"f32".into(), &true.into(), &64.into())
+    );
+    let error = |name: &str| document[name].as_f64().unwrap();
+    assert!(error("nll_error") > 0.0);
+    assert!((error("perplexity_error") / error("perplexity") - error("nll_error")).abs() < 1e-12);
     // Three full windows, the first id of each not scored.
     assert_eq!(document["tokens"], 3 * 63);
     let nll = document["nll"].as_f64().unwrap();
@@ -80,6 +98,8 @@ fn passkey_has_the_documented_fields_and_repeats() {
         ["eval", "passkey", "--file", argument(&file), "--context", "64,96", "--depths", "0.2,0.9"];
     let arguments = [&arguments[..], &["--trials", "2", "--kv", "f16"]].concat();
     let document = run(&[&arguments[..], &["--json"]].concat()).json();
+    let names = ["version", "model", "isa", "threads", "kv", "complete", "results"];
+    assert_eq!(without_commit(fields(&document)), names);
     let results = document["results"].as_array().unwrap();
     let places: Vec<_> = results.iter().map(|row| (row["context"].clone(), row["depth"].clone())).collect();
     let expected = [(64, 0.2), (64, 0.9), (96, 0.2), (96, 0.9)].map(|(n, depth)| (n.into(), depth.into()));
@@ -108,7 +128,7 @@ fn logits_rows_follow_the_list_of_positions() {
     fs::write(&tokens, "[2537, 874, 274, 670, 27]").unwrap();
     let base = ["eval", "logits", "--tokens", argument(&tokens), "--out"];
     let document = run(&[&base[..], &[argument(&all), "--json"]].concat()).json();
-    assert_eq!(fields(&document), ["out", "positions", "vocab_size"]);
+    assert_eq!(fields(&document), ["output", "positions", "vocab_size"]);
     run(&[&base[..], &[argument(&some), "--positions", "4,0,2"]].concat()).text();
     let (shape, all) = read_logits(&all);
     assert_eq!(shape, [5, 8192]);

@@ -89,6 +89,52 @@ pub(crate) fn wait_until_it_has_worked(child: &Child, ticks: u64) {
 }
 
 #[test]
+fn a_perplexity_that_is_stopped_has_the_result_so_far() {
+    let text = crate::program::data("validation-prefix.txt");
+    let arguments = ["eval", "perplexity", "--json", "--context", "64", "--threads", "1", "--file"];
+    let arguments = [&arguments[..], &[crate::program::argument(&text)]].concat();
+    let child = command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_until_it_listens(&child);
+    // A second of work: some windows of many.
+    wait_until_it_has_worked(&child, cpu_ticks(&child) + 100);
+    interrupt(&child);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    let document = json_document(std::str::from_utf8(&output.stdout).unwrap());
+    assert_eq!(document["complete"], false);
+    crate::schema::check_as("eval-perplexity", &document);
+    assert!(
+        document["tokens"].as_u64().unwrap() >= 16 && document["nll"].as_f64().unwrap() > 0.0,
+        "{document}"
+    );
+}
+
+#[test]
+fn embeddings_that_are_stopped_keep_what_is_done() {
+    let text = "one two three four five six seven eight nine ten\n".repeat(2000);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), text).unwrap();
+    let arguments = ["embed", "--jsonl", "--threads", "1", "--file"];
+    let arguments = [&arguments[..], &[crate::program::argument(file.path())]].concat();
+    let mut child = command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stdout = std::io::BufReader::new(child.stdout.take().unwrap());
+    let mut lines = String::new();
+    // Results come while others are computed.
+    std::io::BufRead::read_line(&mut stdout, &mut lines).unwrap();
+    interrupt(&child);
+    stdout.read_to_string(&mut lines).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    let n = lines.lines().count();
+    assert!(n > 0 && n < 2000, "{n} lines");
+    for (index, line) in lines.lines().enumerate() {
+        let line = json_document(&format!("{line}\n"));
+        assert_eq!(crate::program::fields(&line), ["index", "embedding", "tokens", "truncated"]);
+        assert_eq!(line["index"], index);
+    }
+}
+
+#[test]
 fn a_second_time_ends_the_program_at_once() {
     // The first is noticed between two chunks of the prompt; one of them takes seconds on this
     // path.

@@ -12,6 +12,7 @@ mod console;
 mod convert;
 mod device;
 mod doctor;
+mod documents;
 mod embed;
 mod eval;
 mod failures;
@@ -30,6 +31,7 @@ mod quantize;
 mod readme;
 mod references;
 mod run;
+mod schema;
 // The tests of the store itself use the rest of it.
 #[allow(dead_code)]
 #[path = "../../../hub/tests/it/server.rs"]

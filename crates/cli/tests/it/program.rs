@@ -7,6 +7,8 @@ use std::process::{Child, Command, Output, Stdio};
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 
+use crate::schema;
+
 /// The program, undisturbed by the environment of the tests.
 pub(crate) fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ruvllm"));
@@ -73,11 +75,14 @@ impl Run {
         self.code == Some(0)
     }
 
-    /// The JSON document of a success, and what it wrote to standard error.
+    /// The JSON document of a success, which fits the schema of its command, and what it wrote to
+    /// standard error.
     #[track_caller]
     pub(crate) fn json_and_warnings(&self) -> (Value, &str) {
         assert_eq!(self.code, Some(0), "{self:?}");
-        (json_document(&self.stdout), &self.stderr)
+        let document = json_document(&self.stdout);
+        schema::check(&self.arguments, &document);
+        (document, &self.stderr)
     }
 
     /// Standard output of a success, and what commands said on standard error.
@@ -95,10 +100,13 @@ impl Run {
         &self.stdout
     }
 
-    /// The JSON document of a success: one line, nothing else.
+    /// The JSON document of a success, which fits the schema of its command: one line, nothing
+    /// else.
     #[track_caller]
     pub(crate) fn json(&self) -> Value {
-        json_document(self.text())
+        let document = json_document(self.text());
+        schema::check(&self.arguments, &document);
+        document
     }
 
     /// The one line of a failure with `code`; standard output must be empty, or hold the document
@@ -154,6 +162,11 @@ pub(crate) fn json_document(text: &str) -> Value {
 #[track_caller]
 pub(crate) fn fields(value: &Value) -> Vec<&str> {
     value.as_object().unwrap().keys().map(String::as_str).collect()
+}
+
+/// Fields of a measurement but that of the commit, which is there in a repository alone.
+pub(crate) fn without_commit(fields: Vec<&str>) -> Vec<&str> {
+    fields.into_iter().filter(|name| *name != "commit").collect()
 }
 
 /// A list of ids.

@@ -25,7 +25,7 @@ fn the_document_has_the_documented_fields() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out.gguf");
     let document = run(&["quantize", argument(&source()), argument(&out), "q4_k_m", "--json"]).json();
-    let expected = ["input", "output", "type", "tensors", "bytes_before", "bytes_after", "fallbacks"];
+    let expected = ["input", "output", "type", "tensor_count", "bytes_before", "bytes_after", "fallbacks"];
     assert_eq!(fields(&document), expected);
     assert_eq!(document["type"], "Q4_K_M");
     assert_eq!(document["output"], argument(&out));
@@ -33,6 +33,18 @@ fn the_document_has_the_documented_fields() {
     assert_eq!(document["bytes_after"], fs::metadata(&out).unwrap().len());
     assert_eq!(document["fallbacks"], json!([]));
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing temporary is left");
+}
+
+#[test]
+fn a_larger_type_than_the_source_is_warned_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, out) = (default_model(), folder.path().join("out.gguf"));
+    let quantize = |kind: &str| run(&["quantize", argument(&model), argument(&out), kind, "--force"]);
+    let up = quantize("f16");
+    let (_, warning) = up.text_and_notes();
+    assert!(warning.starts_with("warning: ") && warning.contains("is quantized already (Q8_0)"), "{warning}");
+    assert!(warning.contains("larger"), "{warning}");
+    assert!(quantize("q4_0").text().contains("tensors, "));
 }
 
 #[test]
@@ -62,7 +74,8 @@ fn every_type_makes_a_file_that_opens_and_runs() {
     ] {
         let out = folder.path().join(format!("{name}.gguf"));
         let report = run(&["quantize", argument(&source()), argument(&out), name]);
-        assert!(report.text().contains(name), "{report:?}");
+        // The source is quantized: larger types are warned of.
+        assert!(report.text_and_notes().0.contains(name), "{report:?}");
         assert_eq!(type_of(&out, "blk.0.attn_q.weight"), query);
         assert_eq!(type_of(&out, "blk.0.attn_norm.weight"), "F32");
         let after = run(&["inspect", "--json", argument(&out)]).json();

@@ -70,8 +70,8 @@ fn a_model_is_pulled_listed_used_and_removed() {
             "bytes",
             "complete",
             "pulled_unix",
-            "files",
-            "unverified_files",
+            "file_count",
+            "unverified_file_count",
             "downloaded_bytes",
             "freed_bytes"
         ]
@@ -129,7 +129,7 @@ fn unknown_models_come_with_near_names() {
         &["inspect", "tinny"],
         &["bench", "-m", "tinny"],
     ] {
-        place.run(arguments).fails_with(1, &["no file tinny", "near to it is tiny"]);
+        place.run(arguments).fails_with(1, &["tinny is neither a file", "near to it is tiny"]);
     }
     place.run(&["info", "tinny"]).fails_with(1, &["tinny", "near to it is tiny"]);
     place.run(&["rm", "tinny"]).fails_with(1, &["tinny", "near to it is tiny"]);
@@ -196,7 +196,7 @@ fn files_without_validators_are_called_unverified() {
     assert!(place.run(&["pull", SOURCE]).text().contains("\nunverified: tiny.gguf "));
     assert!(place.run(&["info", "tiny"]).text().ends_with(&format!("{} unverified\n", sha256(&tiny()))));
     assert_eq!(place.run(&["info", "tiny", "--json"]).json()["files"][0]["unverified"], true);
-    assert_eq!(place.run(&["pull", SOURCE, "--json"]).json()["unverified_files"], 1);
+    assert_eq!(place.run(&["pull", SOURCE, "--json"]).json()["unverified_file_count"], 1);
 }
 
 #[test]

@@ -96,6 +96,23 @@ fn a_folder_or_a_definition_is_a_model_here() {
 }
 
 #[test]
+fn an_error_of_a_template_file_shows_its_line() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let messages = br#"[{"role": "user", "content": "Hi"}]"#;
+    let arguments = ["template", "--messages", "-", "--template", argument(file.path())];
+    for (template, line) in [
+        ("{% for m in messages %}\n  {{ m.content }\n{% endfor %}", "line 2 of"),
+        ("a\n\n{{ messages[0].content | nofilter }}", "line 3 of"),
+        ("{% if true %}\n{{ messages[0].foo.bar.baz }}\n{% endif %}", "line 2 of"),
+    ] {
+        std::fs::write(file.path(), template).unwrap();
+        let text = template.lines().find(|line| line.contains("{{")).unwrap().trim();
+        run_with_input(&arguments, messages)
+            .fails_with(1, &[line, argument(file.path()), &format!("`{text}`")]);
+    }
+}
+
+#[test]
 fn wrong_files_are_one_line() {
     let messages = |text: &str| run_with_input(&["template", "--messages", "-"], text.as_bytes());
     messages("{").fails_with(1, &["invalid JSON"]);

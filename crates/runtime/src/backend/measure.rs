@@ -12,7 +12,7 @@ use super::InferenceBackend;
 use super::sequence::BackendSession;
 use crate::benchmark::{self, BenchOptions, BenchResult, BenchTest, Measurement};
 use crate::error::{Error, Result};
-use crate::evaluate::{Perplexity, check_window, log_sum_exp};
+use crate::evaluate::{LossSum, Perplexity, check_window, log_sum_exp};
 
 /// See [`InferenceBackend::perplexity`].
 pub(super) fn perplexity<B: InferenceBackend + ?Sized>(
@@ -25,25 +25,26 @@ pub(super) fn perplexity<B: InferenceBackend + ?Sized>(
     check_context(backend, "a perplexity window", context)?;
     backend.codec().check_tokens(tokens)?;
     let windows = tokens.chunks_exact(context);
-    let (n_windows, total) = (windows.len(), windows.len() * context);
+    let total = windows.len() * context;
     // The last token of a window is never an input.
     let mut session = backend.session(context - 1)?;
-    let mut sum = 0.0;
-    for (index, window) in windows.enumerate() {
+    let (mut sum, mut complete) = (LossSum::default(), true);
+    'windows: for (index, window) in windows.enumerate() {
         session.truncate(0)?;
         for pair in window.windows(2) {
             if progress(index * context + session.len(), total).is_break() {
-                return Err(Error::Cancelled);
+                complete = false;
+                break 'windows;
             }
             let logits = session.forward(&pair[..1])?;
-            sum += log_sum_exp(logits) - f64::from(logits[pair[1] as usize]);
+            sum.add(log_sum_exp(logits) - f64::from(logits[pair[1] as usize]));
         }
     }
-    let _ = progress(total, total);
-    let scored = n_windows * (context - 1);
-    let nll = sum / scored as f64;
+    if complete {
+        let _ = progress(total, total);
+    }
     let kv_bytes_per_token = kv_bytes(backend, context - 1)? as f64 / (context - 1) as f64;
-    Ok(Perplexity { perplexity: nll.exp(), nll, tokens: scored, kv_bytes_per_token })
+    Perplexity::new(&sum, kv_bytes_per_token, complete)
 }
 
 /// See [`InferenceBackend::logits`].

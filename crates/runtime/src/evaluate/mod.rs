@@ -33,8 +33,8 @@ impl Engine {
         (LOGITS_BYTES / (4 * self.config().vocab_size)).clamp(16, self.prefill_chunk.max(16))
     }
 
-    /// `sum` plus `-ln p` of each of `targets` under its row of logits, `[targets, vocab_size]`.
-    fn add_losses(&self, sum: f64, logits: &[f32], targets: &[TokenId]) -> f64 {
+    /// Adds `-ln p` of each of `targets` under its row of logits, `[targets, vocab_size]`.
+    fn add_losses(&self, sum: &mut LossSum, logits: &[f32], targets: &[TokenId]) {
         let vocab_size = self.config().vocab_size;
         // The threads share the rows. The sum is taken one by one in the order of the text, so that
         // neither they nor the size of the passes change it.
@@ -46,7 +46,9 @@ impl Engine {
                 losses[row].store(loss.to_bits(), Ordering::Relaxed);
             }
         });
-        losses.into_iter().fold(sum, |sum, loss| sum + f64::from_bits(loss.into_inner()))
+        for loss in losses {
+            sum.add(f64::from_bits(loss.into_inner()));
+        }
     }
 
     pub(crate) fn check_context(&self, what: &str, tokens: usize) -> Result<()> {
@@ -55,6 +57,39 @@ impl Engine {
             return Err(Error::ContextTooLong { what: what.to_owned(), tokens, model_context });
         }
         Ok(())
+    }
+}
+
+/// Losses of tokens, `-ln p` each in nats.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct LossSum {
+    pub(crate) tokens: usize,
+    sum: f64,
+    squares: f64,
+}
+
+impl LossSum {
+    pub(crate) fn add(&mut self, loss: f64) {
+        self.tokens += 1;
+        self.sum += loss;
+        self.squares += loss * loss;
+    }
+
+    /// Mean loss; NaN of none.
+    pub(crate) fn mean(&self) -> f64 {
+        self.sum / self.tokens as f64
+    }
+
+    /// Standard error of the mean, `s / sqrt(n)` with the sample's standard deviation `s`; 0 of
+    /// fewer than two losses.
+    pub(crate) fn standard_error(&self) -> f64 {
+        if self.tokens < 2 {
+            return 0.0;
+        }
+        let n = self.tokens as f64;
+        // Rounding may leave a variance of 0 slightly below it.
+        let variance = ((self.squares - self.sum * self.sum / n) / (n - 1.0)).max(0.0);
+        (variance / n).sqrt()
     }
 }
 
@@ -71,6 +106,21 @@ pub(crate) fn log_sum_exp(row: &[f32]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn standard_error_is_that_of_the_mean() {
+        let of = |losses: &[f64]| {
+            let mut sum = LossSum::default();
+            losses.iter().for_each(|&loss| sum.add(loss));
+            (sum.mean(), sum.standard_error())
+        };
+        // The deviations are -1.5, -0.5, 0.5, 1.5: s^2 = 5 / 3.
+        let (mean, error) = of(&[1.0, 2.0, 3.0, 4.0]);
+        assert_eq!(mean, 2.5);
+        assert!((error - (5.0f64 / 3.0 / 4.0).sqrt()).abs() < 1e-15);
+        assert_eq!(of(&[3.0]).1, 0.0);
+        assert!(of(&[0.1; 7]).1 < 1e-8);
+    }
 
     #[test]
     fn log_sum_exp_is_exact_for_known_values_and_does_not_overflow() {

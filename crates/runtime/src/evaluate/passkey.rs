@@ -16,6 +16,7 @@ use ruvllm_text::tokenizer::{EncodeOptions, Tokenizer};
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::evaluate::LossSum;
 use crate::sampler::uniform;
 use crate::session::Session;
 use crate::setters::setters;
@@ -120,8 +121,8 @@ impl Engine {
             for result in &mut results {
                 let answer = ask(&sentence.prompt(text, &key, context, result.depth))?;
                 result.found += usize::from(answer.is_greedy);
-                result.nll += answer.loss / key_tokens;
-                result.nll_without += without.loss / key_tokens;
+                result.nll += answer.loss.sum / key_tokens;
+                result.nll_without += without.loss.sum / key_tokens;
             }
         }
         // The measurement is complete: there is nothing left to break off.
@@ -158,7 +159,7 @@ impl Engine {
     ) -> Result<Answer> {
         session.truncate(0)?;
         let vocab_size = self.config().vocab_size;
-        let mut answer = Answer { loss: 0.0, is_greedy: true };
+        let mut answer = Answer { loss: LossSum::default(), is_greedy: true };
         // Position i predicts id i + 1, so the last id is never an input.
         for inputs in prompt[..prompt.len() - 1].chunks(self.scored_at_once()) {
             let start = session.len();
@@ -169,7 +170,7 @@ impl Engine {
             let targets = &prompt[scored.start + 1..scored.end + 1];
             let rows: Vec<usize> = scored.map(|position| position - start).collect();
             let logits = session.forward(inputs, LogitsRows::At(&rows))?;
-            answer.loss = self.add_losses(answer.loss, logits, targets);
+            self.add_losses(&mut answer.loss, logits, targets);
             answer.is_greedy &= logits
                 .chunks_exact(vocab_size)
                 .zip(targets)
@@ -186,8 +187,8 @@ fn scored(pass: Range<usize>, len: usize) -> Range<usize> {
 
 /// Prediction of a key.
 struct Answer {
-    /// The sum of `-ln p` over its tokens.
-    loss: f64,
+    /// `-ln p` of its tokens.
+    loss: LossSum,
     is_greedy: bool,
 }
 
@@ -280,10 +281,10 @@ mod tests {
             rows.map(|(row, &id)| log_sum_exp(row) - f64::from(row[id as usize])).sum()
         };
         let greedy = score(&prompt);
-        assert!(greedy.is_greedy && greedy.loss == expected(&prompt), "{}", greedy.loss);
+        assert!(greedy.is_greedy && greedy.loss.sum == expected(&prompt), "{}", greedy.loss.sum);
         prompt[72] = (prompt[72] + 1) % 500;
         let other = score(&prompt);
-        assert!(!other.is_greedy && other.loss == expected(&prompt), "{}", other.loss);
+        assert!(!other.is_greedy && other.loss.sum == expected(&prompt), "{}", other.loss.sum);
     }
 
     proptest! {

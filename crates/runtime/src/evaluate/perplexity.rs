@@ -7,6 +7,7 @@ use ruvllm_text::TokenId;
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::evaluate::LossSum;
 use crate::session::Session;
 
 /// Perplexity of a model on a text.
@@ -17,10 +18,34 @@ pub struct Perplexity {
     pub perplexity: f64,
     /// Mean of `-ln p` over the scored tokens, in nats.
     pub nll: f64,
+    /// Standard error of `nll`: `s / sqrt(n)` with the standard deviation `s` of `-ln p` over the
+    /// `n` scored tokens, as if these were independent.
+    pub nll_error: f64,
     /// Tokens that were scored.
     pub tokens: usize,
     /// Bytes of keys and values at the end of the last window, everything counted, per token of it.
     pub kv_bytes_per_token: f64,
+    /// False if the caller ended the measurement: the other fields are those of the tokens before.
+    pub complete: bool,
+}
+
+impl Perplexity {
+    /// The result of `sum`.
+    ///
+    /// # Errors
+    /// [`Error::Cancelled`] if no token was scored.
+    pub(crate) fn new(sum: &LossSum, kv_bytes_per_token: f64, complete: bool) -> Result<Self> {
+        if sum.tokens == 0 {
+            return Err(Error::Cancelled);
+        }
+        let (nll, nll_error) = (sum.mean(), sum.standard_error());
+        Ok(Self { perplexity: nll.exp(), nll, nll_error, tokens: sum.tokens, kv_bytes_per_token, complete })
+    }
+
+    /// Standard error of the perplexity, to first order: `perplexity * nll_error`.
+    pub fn perplexity_error(&self) -> f64 {
+        self.perplexity * self.nll_error
+    }
 }
 
 impl Engine {
@@ -30,15 +55,16 @@ impl Engine {
     /// starts at position 0 with an empty cache, and every id but its first is scored. Ids that do
     /// not fill a last window are left out.
     ///
-    /// `progress` gets the ids that are done and the ids in all; `Break` ends the measurement.
+    /// `progress` gets the ids that are done and the ids in all; `Break` ends the measurement with
+    /// the result so far.
     ///
     /// # Numerics
     /// Log-probabilities are f64 from f32 logits, summed in f64.
     ///
     /// # Errors
     /// [`Error::WindowTooShort`], [`Error::TextTooShort`], [`Error::ContextTooLong`],
-    /// [`Error::TokenOutOfRange`], [`Error::Cancelled`] after a `Break`; [`Error::Cache`] and
-    /// [`Error::Forward`] from the run.
+    /// [`Error::TokenOutOfRange`], [`Error::Cancelled`] after a `Break` before the first result;
+    /// [`Error::Cache`] and [`Error::Forward`] from the run.
     pub fn perplexity(
         &self,
         tokens: &[TokenId],
@@ -51,28 +77,30 @@ impl Engine {
         self.check_tokens(tokens)?;
 
         let windows = tokens.chunks_exact(context);
-        let (n_windows, total) = (windows.len(), windows.len() * context);
+        let total = windows.len() * context;
         let rows = self.scored_at_once();
         let mut session = Session::new(self, context)?;
-        let mut sum = 0.0;
-        for (index, window) in windows.enumerate() {
+        let mut sum = LossSum::default();
+        let (mut complete, mut kv_bytes_per_token) = (true, 0.0);
+        'windows: for (index, window) in windows.enumerate() {
             session.truncate(0)?;
             // Position i predicts id i + 1, so the last id is never an input.
             let (inputs, targets) = (&window[..context - 1], &window[1..]);
             for (inputs, targets) in inputs.chunks(rows).zip(targets.chunks(rows)) {
                 if progress(index * context + session.len(), total).is_break() {
-                    return Err(Error::Cancelled);
+                    complete = false;
+                    break 'windows;
                 }
                 let logits = session.forward(inputs, LogitsRows::All)?;
-                sum = self.add_losses(sum, logits, targets);
+                self.add_losses(&mut sum, logits, targets);
+                kv_bytes_per_token = session.kv_bytes() as f64 / session.len() as f64;
             }
         }
-        // The measurement is complete: there is nothing left to break off.
-        let _ = progress(total, total);
-        let scored = n_windows * (context - 1);
-        let nll = sum / scored as f64;
-        let kv_bytes_per_token = session.kv_bytes() as f64 / session.len() as f64;
-        Ok(Perplexity { perplexity: nll.exp(), nll, tokens: scored, kv_bytes_per_token })
+        if complete {
+            // There is nothing left to break off.
+            let _ = progress(total, total);
+        }
+        Perplexity::new(&sum, kv_bytes_per_token, complete)
     }
 }
 

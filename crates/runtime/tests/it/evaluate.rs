@@ -81,6 +81,24 @@ fn progress_ends_at_the_total_and_can_break_off() {
 }
 
 #[test]
+fn a_measurement_that_is_ended_has_the_result_so_far() {
+    let tokens = text(60);
+    let whole = |n: usize| {
+        tiny().perplexity(&tokens[..n], 20, None, &mut |_, _| ControlFlow::Continue(())).expect("a result")
+    };
+    let stop_at = |at: usize| {
+        let progress = &mut |done: usize, _: usize| {
+            if done >= at { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        tiny().perplexity(&tokens, 20, None, progress).expect("the first window")
+    };
+    let partial = stop_at(20);
+    assert!(!partial.complete && whole(20).complete);
+    assert_eq!((partial.nll, partial.nll_error, partial.tokens), (whole(20).nll, whole(20).nll_error, 19));
+    assert!(whole(60).nll_error > 0.0 && whole(60).perplexity_error() > whole(60).nll_error);
+}
+
+#[test]
 fn impossible_windows_are_refused() {
     let tokens = text(20);
     assert!(matches!(measure(tiny(), &tokens, 1, None), Err(Error::WindowTooShort { context: 1 })));

@@ -252,7 +252,7 @@ impl<'e> Dialogue<'e> {
     /// If it cannot be written.
     pub(super) fn write_json(&self) -> Result<()> {
         let Self { transcript, settings, turns, model, .. } = self;
-        let load_ms = model.load_time().as_secs_f64() * 1e3;
+        let load_ms = output::rounded(model.load_time().as_secs_f64() * 1e3);
         let turns = turns.iter().map(TurnDocument::from).collect();
         output::write_json(&Document {
             messages: transcript.messages(),

@@ -24,7 +24,7 @@ pub(crate) struct EngineArgs {
     kv: Option<KvPolicy>,
 
     #[command(flatten)]
-    model: ModelArgs,
+    pub(super) model: ModelArgs,
 
     #[command(flatten)]
     adapters: AdapterArgs,

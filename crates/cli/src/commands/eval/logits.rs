@@ -19,7 +19,7 @@ The file gets one tensor `logits`, f32, [positions, vocabulary]: row i belongs t
 scores the token that follows it. The file appears complete or not at all. The ids are a JSON array, a JSON object
 with the array under `tokens` or `ids`, or plain numbers.
 
-JSON: {out, positions, vocab_size}
+JSON: {output, positions, vocab_size}
 
 Examples:
   ruvllm eval logits --tokens ids.json --out logits.safetensors
@@ -52,7 +52,7 @@ pub(crate) struct LogitsArgs {
 /// The JSON document.
 #[derive(Serialize)]
 struct Document {
-    out: PathBuf,
+    output: PathBuf,
     positions: usize,
     vocab_size: usize,
 }
@@ -76,7 +76,7 @@ pub(crate) fn run(args: &LogitsArgs, json: bool) -> Result<()> {
     }
     if json {
         return output::write_json(&Document {
-            out: args.out.clone(),
+            output: args.out.clone(),
             positions: positions.len(),
             vocab_size,
         });

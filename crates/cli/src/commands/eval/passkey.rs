@@ -2,17 +2,20 @@
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use clap::Args;
-use ruvllm::{Engine, PasskeyOptions, PasskeyResult, TokenId};
+use ruvllm::{CancelToken, Engine, PasskeyOptions, PasskeyResult, TokenId};
 use serde::Serialize;
 
 use super::engine::EngineArgs;
 use crate::args::{fraction, positive, whole_number};
 use crate::commands::load;
-use crate::error::Result;
+use crate::commands::setup::EngineSetup;
+use crate::device::Loaded;
+use crate::error::{Error, Result};
 use crate::progress::Progress;
-use crate::{input, output};
+use crate::{input, output, signal};
 
 const HELP: &str = "\
 A sentence with a random key of five digits is put into the text at each depth, and the text ends with the same
@@ -23,7 +26,10 @@ smaller one loses.
 
 The file is encoded once, without BOS or other additions; each trial takes another part of it and another key.
 
-JSON: {results: [{context, depth, trials, found, nll, nll_without}]}
+Ctrl-C ends the measurement with the contexts so far and exit code 130.
+
+JSON: {version, commit, model: {name, fingerprint}, isa, threads, kv, complete,
+results: [{context, depth, trials, found, nll, nll_without}]}
 
 Examples:
   ruvllm eval passkey --file validation.txt
@@ -73,6 +79,10 @@ pub(crate) struct PasskeyArgs {
 /// The JSON document.
 #[derive(Serialize)]
 struct Document {
+    #[serde(flatten)]
+    setup: EngineSetup,
+    /// False after Ctrl-C.
+    complete: bool,
     results: Vec<DepthDocument>,
 }
 
@@ -87,18 +97,29 @@ struct DepthDocument {
     nll_without: f64,
 }
 
-pub(crate) fn run(args: &PasskeyArgs, json: bool) -> Result<()> {
+pub(crate) fn run(args: &PasskeyArgs, json: bool) -> Result<ExitCode> {
     let text = input::file_text(&args.file)?;
     let engine = args.engine.load_engine("eval passkey")?;
     let tokens = load::encode_plain(&engine, &text)?;
+    let cancel = signal::cancel_on_interrupt();
     let mut results = Vec::new();
+    let mut complete = true;
     for &context in &args.context {
-        results.extend(measure(&engine, &tokens, args, context)?);
+        match measure(&engine, &tokens, args, context, &cancel) {
+            Err(Error::Engine(ruvllm::Error::Cancelled)) => {
+                complete = false;
+                break;
+            }
+            measured => results.extend(measured?),
+        }
     }
     if json {
-        return output::write_json(&Document { results });
+        let setup = EngineSetup::new(&args.engine.model, &Loaded::Cpu(Box::new(engine)))?;
+        output::write_json(&Document { setup, complete, results })?;
+    } else {
+        output::write_text(&table(&results))?;
     }
-    output::write_text(&table(&results)).map(|_| ())
+    Ok(if complete { ExitCode::SUCCESS } else { signal::exit_code() })
 }
 
 fn measure(
@@ -106,6 +127,7 @@ fn measure(
     tokens: &[TokenId],
     args: &PasskeyArgs,
     context: usize,
+    cancel: &CancelToken,
 ) -> Result<impl Iterator<Item = DepthDocument>> {
     let options = PasskeyOptions::new(context)
         .with_depths(args.depths.clone())
@@ -114,7 +136,7 @@ fn measure(
     let mut progress = Progress::tokens("searching");
     let results = engine.passkey(tokens, &options, &mut |done, total| {
         progress.update(done as u64, total as u64);
-        ControlFlow::Continue(())
+        if cancel.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
     Ok(results.into_iter().map(move |PasskeyResult { depth, trials, found, nll, nll_without, .. }| {
         DepthDocument { context, depth, trials, found, nll, nll_without }

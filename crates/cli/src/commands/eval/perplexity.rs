@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use clap::Args;
 use ruvllm::Perplexity;
@@ -10,19 +11,24 @@ use serde::Serialize;
 use super::engine::EngineArgs;
 use crate::args::positive;
 use crate::commands::load;
+use crate::commands::setup::EngineSetup;
 use crate::error::Result;
 use crate::progress::Progress;
-use crate::{input, output};
+use crate::{input, output, signal};
 
 const HELP: &str = "\
 The file is encoded once, without BOS or other additions, and cut into consecutive windows of N tokens without
 overlap. Each window starts from an empty cache; its first token is not scored, and a last window that is not full is
 left out.
 
-JSON: {perplexity, nll, tokens, kv_bytes_per_token}; nll is the mean of -ln p over the scored tokens, perplexity is
-exp(nll), tokens is the number of scored tokens, and the last field tells the size of keys and values at the end of a
-window. With a tiered --kv the text is computed a block at a time, so that each token sees what generating it would.
-With --device gpu tokens are computed one by one.
+Ctrl-C ends the measurement with the result so far and exit code 130.
+
+JSON: {version, commit, model: {name, fingerprint}, isa, threads, kv, context, perplexity, perplexity_error, nll,
+nll_error, tokens, kv_bytes_per_token, complete, gpu}; nll is the mean of -ln p over the scored tokens, nll_error its
+standard error s / sqrt(tokens) with the standard deviation s of -ln p, perplexity is exp(nll), perplexity_error is
+perplexity * nll_error, kv_bytes_per_token the size of keys and values at the end of a window, complete is false after
+Ctrl-C. With a tiered --kv the text is computed a block at a time, so that each token sees what generating it would.
+With --device gpu tokens are computed one by one; isa and threads are absent then, and gpu names the adapter.
 
 Examples:
   ruvllm eval perplexity --file validation.txt --context 512
@@ -51,28 +57,55 @@ pub(crate) struct PerplexityArgs {
 /// The JSON document.
 #[derive(Serialize)]
 struct Document {
+    #[serde(flatten)]
+    setup: EngineSetup,
+    context: usize,
     perplexity: f64,
+    perplexity_error: f64,
     nll: f64,
+    nll_error: f64,
     tokens: usize,
     kv_bytes_per_token: f64,
+    complete: bool,
 }
 
-pub(crate) fn run(args: &PerplexityArgs, json: bool) -> Result<()> {
+pub(crate) fn run(args: &PerplexityArgs, json: bool) -> Result<ExitCode> {
     let text = input::file_text(&args.file)?;
     let model = args.engine.load(args.context)?;
     let tokens = load::encode_plain(model.backend(), &text)?;
+    let cancel = signal::cancel_on_interrupt();
     let mut progress = Progress::tokens("scoring");
     let result = model.backend().perplexity(&tokens, args.context, args.limit, &mut |done, total| {
         progress.update(done as u64, total as u64);
-        ControlFlow::Continue(())
-    })?;
+        if cancel.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
     drop(progress);
-    let Perplexity { perplexity, nll, tokens, kv_bytes_per_token, .. } = result;
+    let result = match result {
+        Err(ruvllm::Error::Cancelled) => return Ok(signal::exit_code()),
+        result => result?,
+    };
+    let perplexity_error = result.perplexity_error();
+    let Perplexity { perplexity, nll, nll_error, tokens, kv_bytes_per_token, complete, .. } = result;
+    let context = args.context;
     if json {
-        return output::write_json(&Document { perplexity, nll, tokens, kv_bytes_per_token });
+        output::write_json(&Document {
+            setup: EngineSetup::new(&args.engine.model, &model)?,
+            context,
+            perplexity,
+            perplexity_error,
+            nll,
+            nll_error,
+            tokens,
+            kv_bytes_per_token: output::rounded(kv_bytes_per_token),
+            complete,
+        })?;
+    } else {
+        let stopped = if complete { "" } else { " (stopped)" };
+        let over = output::counted(tokens, "token");
+        output::write_text(&format!(
+            "perplexity {perplexity:.4} +- {perplexity_error:.4}, nll {nll:.6} +- {nll_error:.6} over {over} in \
+             windows of {context}{stopped}\n"
+        ))?;
     }
-    let window = args.context;
-    let text =
-        format!("perplexity {perplexity:.4}, nll {nll:.6} over {tokens} tokens in windows of {window}\n");
-    output::write_text(&text).map(|_| ())
+    Ok(if complete { ExitCode::SUCCESS } else { signal::exit_code() })
 }

@@ -27,7 +27,8 @@ Environment: RUVLLM_HOME (the store is its folder `models`), HF_ENDPOINT, HF_TOK
 HF_HUB_OFFLINE, HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY, SSL_CERT_FILE. HF_ENDPOINT with a name and password in it
 is refused; the token is sent to its scheme, host and port alone.
 
-JSON: {name, source, commit, path, bytes, complete, pulled_unix, files, unverified_files, downloaded_bytes, freed_bytes}
+JSON: {name, source, commit, path, bytes, complete, pulled_unix, file_count, unverified_file_count,
+downloaded_bytes, freed_bytes}
 
 Examples:
   ruvllm pull org/repo-GGUF
@@ -53,8 +54,8 @@ pub(crate) struct PullArgs {
 struct Document<'a> {
     #[serde(flatten)]
     model: ModelDocument<'a>,
-    files: usize,
-    unverified_files: usize,
+    file_count: usize,
+    unverified_file_count: usize,
     downloaded_bytes: u64,
     freed_bytes: u64,
 }
@@ -64,8 +65,8 @@ pub(crate) fn run(args: &PullArgs, json: bool) -> Result<()> {
     if json {
         return output::write_json(&Document {
             model: (&pulled.model).into(),
-            files: pulled.model.files.len(),
-            unverified_files: pulled.model.unverified().count(),
+            file_count: pulled.model.files.len(),
+            unverified_file_count: pulled.model.unverified().count(),
             downloaded_bytes: pulled.downloaded_bytes,
             freed_bytes: pulled.freed_bytes,
         });
@@ -115,11 +116,10 @@ fn retry_note() -> impl Fn(&Retry<'_>) + Send + Sync {
 
 fn human(pulled: &Pulled) -> String {
     let model = &pulled.model;
-    let n_files = model.files.len();
     let mut text = format!(
-        "{}: {n_files} file{}, {} ({} downloaded), revision {}\n{}\n",
+        "{}: {}, {} ({} downloaded), revision {}\n{}\n",
         model.name,
-        if n_files == 1 { "" } else { "s" },
+        output::counted(model.files.len(), "file"),
         output::bytes(model.bytes()),
         output::bytes(pulled.downloaded_bytes),
         model.commit,
