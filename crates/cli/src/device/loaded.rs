@@ -71,7 +71,7 @@ impl Loaded {
     /// A conversation that has not begun.
     pub(crate) fn conversation(&self) -> Talk<'_> {
         match self {
-            Self::Cpu(engine) => Talk::Cpu(engine.conversation()),
+            Self::Cpu(engine) => Talk::Cpu(Box::new(engine.conversation())),
             Self::Gpu(model) => Talk::Gpu(BackendConversation::new(&*model.backend)),
         }
     }
@@ -90,7 +90,7 @@ impl Loaded {
 
 /// Requests that go on from one another, on either device.
 pub(crate) enum Talk<'m> {
-    Cpu(Conversation<'m>),
+    Cpu(Box<Conversation<'m>>),
     Gpu(BackendConversation<'m>),
 }
 
