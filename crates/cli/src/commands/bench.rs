@@ -22,9 +22,10 @@ With --device gpu each test has a run more, which is not counted; tg copies all 
 them, greedy 4 bytes per token. Results there have 1 thread and no CPU time; -t has no effect.
 
 JSON: {results: [{test, threads, batch, depth, kv, runs, tokens_per_s: {median, min, max}, tokens_per_cpu_s:
-{median, min, max}}], load_ms, resident_bytes, anonymous_bytes, gpu: {adapter, weights_bytes, kv_bytes}}; tokens_per_cpu_s is tokens per second of this
-process's CPU time, times the threads, and means the same on a busy machine. Memory is that of the process after
-the runs; the anonymous part is what no file backs. What the system does not tell is absent.
+{median, min, max}}], load_ms, resident_bytes, anonymous_bytes, gpu: {adapter, weights_bytes, kv_bytes}};
+tokens_per_cpu_s is tokens per second of this process's CPU time, times the threads, and means the same on a busy
+machine. Memory is that of the process after the runs; the anonymous part is what no file backs. What the system does
+not tell is absent, and so is gpu on the CPU.
 
 Examples:
   ruvllm bench
