@@ -24,8 +24,8 @@ them, greedy 4 bytes per token. Results there have 1 thread and no CPU time; -t 
 
 JSON: {version, commit, model: {name, fingerprint}, isa, results: [{test, threads, batch, depth, kv, runs,
 tokens_per_s: {median, min, max}, tokens_per_cpu_s: {median, min, max}}], load_ms, resident_bytes, anonymous_bytes,
-gpu: {adapter, weights_bytes, kv_bytes}}; isa is absent and gpu there on a GPU; tokens_per_cpu_s is tokens per second of this
-process's CPU time, times the threads, and means the same on a busy machine. Memory is that of the process after
+gpu: {adapter, weights_bytes, kv_bytes}}; on a GPU isa is absent and gpu is there; tokens_per_cpu_s is tokens per second
+of this process's CPU time, times the threads, and means the same on a busy machine. Memory is that of the process after
 the runs; the anonymous part is what no file backs. What the system does not tell is absent.
 
 Examples:
