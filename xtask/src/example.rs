@@ -18,7 +18,7 @@ pub(crate) struct Example {
 }
 
 /// All of them.
-pub(crate) const EXAMPLES: [Example; 1] = [
+pub(crate) const EXAMPLES: [Example; 2] = [
     // The three packages that the kernels' decision record allows, their macros and what those
     // need.
     Example {
@@ -36,6 +36,50 @@ pub(crate) const EXAMPLES: [Example; 1] = [
             "syn",
             "thiserror",
             "thiserror-impl",
+            "unicode-ident",
+            "zerocopy",
+            "zerocopy-derive",
+        ],
+    },
+    // The same, the mapping and locks of the pool, and the hashes of prefix files.
+    Example {
+        package: "caches-only",
+        folder: "examples/caches-only",
+        step: "example of the caches alone",
+        packages: &[
+            "bitflags",
+            "block-buffer",
+            "bytemuck",
+            "bytemuck_derive",
+            "cfg-if",
+            "cmov",
+            "cpufeatures",
+            "crypto-common",
+            "ctutils",
+            "digest",
+            "errno",
+            "half",
+            "hmac",
+            "hybrid-array",
+            "libc",
+            "linux-raw-sys",
+            "lock_api",
+            "memmap2",
+            "parking_lot",
+            "parking_lot_core",
+            "proc-macro2",
+            "quote",
+            "rustix",
+            "ruvllm-kernels",
+            "ruvllm-kv-cache",
+            "ruvllm-memory",
+            "scopeguard",
+            "sha2",
+            "smallvec",
+            "syn",
+            "thiserror",
+            "thiserror-impl",
+            "typenum",
             "unicode-ident",
             "zerocopy",
             "zerocopy-derive",
