@@ -1,4 +1,4 @@
-//! Folders for a user's files, as the XDG base directories say.
+//! Folders for a user's files: the XDG base directories, on Windows the user's application data.
 
 use std::path::PathBuf;
 
@@ -20,9 +20,13 @@ pub(crate) fn config() -> Option<PathBuf> {
     of("XDG_CONFIG_HOME", ".config")
 }
 
-/// Paths that are not absolute count as unset.
+/// The folder of a variable, else its place in the user's home. Paths that are not absolute count
+/// as unset.
 fn of(variable: &str, in_home: &str) -> Option<PathBuf> {
     let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let folder = absolute(variable).or_else(|| Some(absolute("HOME")?.join(in_home)))?;
-    Some(folder.join("ruvllm"))
+    let in_home = || match cfg!(windows) {
+        true => absolute("LOCALAPPDATA"),
+        false => Some(absolute("HOME")?.join(in_home)),
+    };
+    Some(absolute(variable).or_else(in_home)?.join("ruvllm"))
 }

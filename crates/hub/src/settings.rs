@@ -245,7 +245,10 @@ fn read_setting(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
 fn token_path() -> Option<PathBuf> {
     let path = |name| variable(name).map(PathBuf::from);
     path("HF_TOKEN_PATH").or_else(|| {
-        let cache = || path("XDG_CACHE_HOME").or_else(|| Some(path("HOME")?.join(".cache")));
+        let cache = || {
+            path("XDG_CACHE_HOME")
+                .or_else(|| Some(path(if cfg!(windows) { "USERPROFILE" } else { "HOME" })?.join(".cache")))
+        };
         let home = path("HF_HOME").or_else(|| Some(cache()?.join("huggingface")))?;
         Some(home.join("token"))
     })

@@ -132,7 +132,7 @@ impl Run {
     #[track_caller]
     pub(crate) fn error_document(&self) -> Value {
         let document = json_document(&self.stdout);
-        assert_eq!(fields(&document), ["error"]);
+        schema::check_as("error", &document);
         let error = &document["error"];
         assert_eq!(fields(error), ["kind", "message", "hint"]);
         let message = error["message"].as_str().unwrap();

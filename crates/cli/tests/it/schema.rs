@@ -17,7 +17,7 @@ pub(crate) fn folder() -> PathBuf {
 /// If the command has no schema, or the document does not fit it.
 #[track_caller]
 pub(crate) fn check(arguments: &[String], document: &Value) {
-    if let Some(name) = name_of(arguments) {
+    if let Some(name) = name_of(arguments, document) {
         check_as(&name, document);
     }
 }
@@ -32,11 +32,22 @@ pub(crate) fn check_as(name: &str, document: &Value) {
     }
 }
 
-/// The schema of a command line: its first words.
-fn name_of(arguments: &[String]) -> Option<String> {
+/// The schema of a command line: its first words, by the name that the table of commands has.
+fn name_of(arguments: &[String], document: &Value) -> Option<String> {
     let mut words = arguments.iter().filter(|word| !word.starts_with('-')).map(String::as_str);
-    let command = words.next()?;
-    Some(if command == "eval" { format!("eval-{}", words.next()?) } else { command.to_owned() })
+    let name = match words.next()? {
+        "eval" => return Some(format!("eval-{}", words.next()?)),
+        "doctor" if arguments.iter().any(|word| word == "--gpu") => "doctor-gpu",
+        // A model of the store, or a file.
+        "show" | "info" if document.get("source").is_none() => "inspect",
+        "info" => "show",
+        "ls" => "list",
+        "remove" => "rm",
+        "run" if document.get("text").is_some() => "generate",
+        "run" => "chat",
+        name => name,
+    };
+    Some(name.to_owned())
 }
 
 /// First fault of `value`, which is at `place`.

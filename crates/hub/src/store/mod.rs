@@ -113,13 +113,17 @@ impl Store {
     }
 
     /// The store of this user: `models` in `RUVLLM_HOME`, else in `ruvllm` of the XDG data
-    /// directory (`XDG_DATA_HOME`, by default `~/.local/share`).
+    /// directory (`XDG_DATA_HOME`, by default `~/.local/share`, on Windows `%LOCALAPPDATA%`).
     ///
     /// # Errors
     /// [`Error::NoHome`] when none of the variables is set.
     pub fn from_env() -> Result<Self> {
         let path = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let data = || path("XDG_DATA_HOME").or_else(|| Some(path("HOME")?.join(".local/share")));
+        let in_home = || match cfg!(windows) {
+            true => path("LOCALAPPDATA"),
+            false => Some(path("HOME")?.join(".local/share")),
+        };
+        let data = || path("XDG_DATA_HOME").or_else(in_home);
         let home = path("RUVLLM_HOME").or_else(|| Some(data()?.join("ruvllm"))).ok_or(Error::NoHome)?;
         Ok(Self::new(home.join("models")))
     }
