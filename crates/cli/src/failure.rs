@@ -181,6 +181,9 @@ fn is_absent(error: &(dyn std::error::Error + 'static)) -> bool {
 fn hint(error: &Error) -> Option<String> {
     match error {
         Error::NotPulled { reference } => Some(format!("ruvllm pull {reference}")),
+        Error::Engine(ruvllm::Error::PromptTooLong { .. }) => {
+            Some("shorten the prompt or raise --context".to_owned())
+        }
         Error::ContextTooLarge { .. } => Some("give a smaller --context".to_owned()),
         Error::OutputExists { .. } => Some("give another name, or --force to replace it".to_owned()),
         error => error.flag().map(|flag| format!("change {flag}")),

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::load;
 use crate::args::{self, GenerationArgs, OrDefault};
+use crate::device::Defaults;
 use crate::error::{Error, Result};
 use crate::output::{Reader, TextSink};
 use crate::{console, input, output, signal};
@@ -151,7 +152,7 @@ pub(crate) fn run(args: &GenerateArgs, json: bool) -> Result<ExitCode> {
 /// # Errors
 /// As for [`run`].
 pub(super) fn answer(request: &GenerateRequest, generation: &GenerationArgs, json: bool) -> Result<ExitCode> {
-    let model = load::generator(generation)?;
+    let model = load::generator(generation, Defaults::default())?;
     let cancel = signal::cancel_on_interrupt();
     let mut sink = if json { TextSink::nowhere() } else { TextSink::stdout() };
     let completion = model.backend().generate_with(request, &cancel, &mut |text| sink.push(text))?;

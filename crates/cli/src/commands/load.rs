@@ -22,10 +22,10 @@ use crate::progress::Progress;
 /// # Errors
 /// As [`DeviceArgs::load`](crate::device::DeviceArgs::load), and more context than the model was
 /// made for.
-pub(crate) fn generator(args: &GenerationArgs) -> Result<Loaded> {
+pub(crate) fn generator(args: &GenerationArgs, defaults: Defaults) -> Result<Loaded> {
     let options = args.options()?;
     let context = options.context;
-    let model = args.compute.device.load(&args.model, &args.adapters, options, Defaults::default())?;
+    let model = args.compute.device.load(&args.model, &args.adapters, options, defaults)?;
     check_context(context, model.backend().config().context_length)?;
     Ok(model)
 }

@@ -20,6 +20,8 @@ pub(crate) struct Defaults {
     pub(crate) gpu_context: Option<usize>,
     /// Storage policy of keys and values on the CPU.
     pub(crate) cpu_kv: Option<KvPolicy>,
+    /// True if requests name their adapters: none becomes the engine's default.
+    pub(crate) requests_have_adapters: bool,
 }
 
 impl DeviceArgs {
@@ -63,7 +65,9 @@ impl DeviceArgs {
         }
         let kv = options.kv.or(defaults.cpu_kv);
         let mut engine = engine(model, options.with_kv(kv))?;
-        adapters.apply(&mut engine)?;
+        if !defaults.requests_have_adapters {
+            adapters.apply(&mut engine)?;
+        }
         Ok(Loaded::Cpu(Box::new(engine)))
     }
 }

@@ -43,7 +43,12 @@ fn every_category_has_its_word() {
         check(arguments, 1, kind, None);
     }
     let long = "word ".repeat(200);
-    check(&["generate", "-c", "32", &long], 1, "context_exceeded", Some("change --context"));
+    check(
+        &["generate", "-c", "32", &long],
+        1,
+        "context_exceeded",
+        Some("shorten the prompt or raise --context"),
+    );
     let budget = ["generate", "--kv-budget", "4MiB", "--kv", "f16", &"one two three four ".repeat(200)];
     check(&budget, 1, "out_of_memory", Some("change --kv-budget"));
     let folder = tempfile::tempdir().unwrap();

@@ -121,7 +121,9 @@ fn a_file_goes_before_a_name() {
 #[test]
 fn unknown_models_come_with_near_names() {
     let place = Place::new(&[("tiny.gguf", tiny())]);
-    place.run(&["generate", "x", "-m", "tiny"]).fails_with(1, &["no file tiny", "the store", "empty"]);
+    place
+        .run(&["generate", "x", "-m", "tiny"])
+        .fails_with(1, &["tiny is neither a file", "the store", "empty"]);
     place.run(&["pull", SOURCE]).text();
     for arguments in [
         &["generate", "x", "-m", "tinny"][..],

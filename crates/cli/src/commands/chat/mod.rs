@@ -24,6 +24,7 @@ use self::step::Chat;
 use crate::args::{self, GenerationArgs, OrDefault};
 use crate::commands::load;
 use crate::default_model::ModelChoice;
+use crate::device::Defaults;
 use crate::error::Result;
 use crate::output;
 use crate::signal::Interrupts;
@@ -74,7 +75,8 @@ pub(crate) struct ChatArgs {
 }
 
 pub(crate) fn run(args: &ChatArgs, json: bool) -> Result<ExitCode> {
-    let model = load::generator(&args.generation)?;
+    let defaults = Defaults { requests_have_adapters: true, ..Defaults::default() };
+    let model = load::generator(&args.generation, defaults)?;
     let context = model.backend().context_length();
     // Without a template nothing can be said: better now than after the first message.
     model.backend().codec().chat_template()?;

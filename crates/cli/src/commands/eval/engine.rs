@@ -36,7 +36,8 @@ pub(crate) struct EngineArgs {
 impl EngineArgs {
     /// The model on its device, for sequences of `context` tokens.
     pub(super) fn load(&self, context: usize) -> Result<Loaded> {
-        let defaults = Defaults { gpu_context: Some(context), cpu_kv: Some(EXACT.into()) };
+        let defaults =
+            Defaults { gpu_context: Some(context), cpu_kv: Some(EXACT.into()), ..Defaults::default() };
         self.compute.device.load(&self.model, &self.adapters, self.compute.options(self.kv), defaults)
     }
 
