@@ -1,6 +1,8 @@
 //! Memory of a sequence outside of the page pool follows its length, not its capacity.
 //!
-//! Alone in its binary, because it counts the allocations of the whole process.
+//! Alone in its binary, because it counts the allocations of the whole process. On Linux alone:
+//! others take a budget of a terabyte out of what they can commit.
+#![cfg(target_os = "linux")]
 
 use ruvllm_kernels::Kernels;
 use ruvllm_kv_cache::{KvShape, KvStore};

@@ -172,7 +172,15 @@ fn publish(
     path: &Path,
     sync: impl FnOnce() -> Result<(), PrefixError>,
 ) -> Result<(), PrefixError> {
-    fs::rename(temporary, path).map_err(failed("rename to", path))?;
+    match fs::rename(temporary, path) {
+        // Windows replaces no file that somebody has open. The folder is writable, or the temporary
+        // file would not be there: another store has this entry, with the same content.
+        Err(error) if cfg!(windows) && error.kind() == io::ErrorKind::PermissionDenied => {
+            let _ = fs::remove_file(temporary);
+            return Ok(());
+        }
+        renamed => renamed.map_err(failed("rename to", path))?,
+    }
     sync().inspect_err(|_| {
         // The first error is the one to report.
         let _ = fs::remove_file(path);
