@@ -9,6 +9,9 @@ mod device;
 #[path = "../it/program.rs"]
 mod program;
 mod report;
+#[allow(dead_code)]
+#[path = "../it/schema.rs"]
+mod schema;
 
 use std::io::Write;
 
