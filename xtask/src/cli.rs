@@ -239,7 +239,8 @@ fn tools(workspace: &Workspace) -> Result<()> {
         .run()
 }
 
-/// Lets the program write its pages: it has the table of commands, and xtask stays light.
+/// Manual pages, by the program's hidden command `man`: the program has the table of commands, and
+/// xtask stays light.
 fn man(workspace: &Workspace, folder: &Path) -> Result<()> {
     CommandLine::cargo(workspace)
         .args(["run", "--quiet", "--package", "ruvllm-cli", "--", "man"])

@@ -9,13 +9,14 @@ use ruvllm_text::TokenId;
 use crate::cancel::CancelToken;
 use crate::engine::Engine;
 use crate::error::Result;
+use crate::kept::Kept;
 use crate::request::{Completion, GenerateRequest};
 use crate::session::Session;
 
 impl Engine {
     /// A conversation that has not begun.
     pub fn conversation(&self) -> Conversation<'_> {
-        Conversation { engine: self, session: None, tokens: Vec::new() }
+        Conversation { engine: self, kept: Kept::none() }
     }
 }
 
@@ -46,10 +47,7 @@ impl Engine {
 /// ```
 pub struct Conversation<'e> {
     engine: &'e Engine,
-    /// The sequence of the last request; none before the first one and after one that failed.
-    session: Option<Session<'e>>,
-    /// Its tokens.
-    tokens: Vec<TokenId>,
+    kept: Kept<Session<'e>>,
 }
 
 impl Conversation<'_> {
@@ -74,12 +72,11 @@ impl Conversation<'_> {
         on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Completion> {
         let prepared = self.engine.prepare(request, cancel)?;
-        let present = std::mem::take(&mut self.tokens);
-        let reusable = |session: &Session<'_>| {
-            session.is_for(self.engine, request) && session.reusable(&present, &prepared.prompt) > 0
+        let reusable = |(session, present): &(Session<'_>, Vec<TokenId>)| {
+            session.is_for(self.engine, request) && session.reusable(present, &prepared.prompt) > 0
         };
-        let (mut session, present) = match self.session.take().filter(reusable) {
-            Some(mut session) => {
+        let (mut session, present) = match self.kept.take().filter(reusable) {
+            Some((mut session, present)) => {
                 session.set_pressure(self.engine.pressure_of(request));
                 (session, present)
             }
@@ -89,36 +86,35 @@ impl Conversation<'_> {
             }
         };
         let (completion, tokens) = self.engine.run(prepared, &mut session, present, cancel, on_text)?;
-        (self.session, self.tokens) = (Some(session), tokens);
+        self.kept.put(session, tokens);
         Ok(completion)
     }
 
     /// Forgets everything and gives the memory back. What the engine keeps of prompts for other
     /// requests stays.
     pub fn clear(&mut self) {
-        self.session = None;
-        self.tokens.clear();
+        self.kept = Kept::none();
     }
 
     /// Tokens whose keys and values are there.
     pub fn len(&self) -> usize {
-        self.tokens.len()
+        self.kept.len()
     }
 
     /// True if the conversation has no tokens.
     pub fn is_empty(&self) -> bool {
-        self.tokens.is_empty()
+        self.kept.len() == 0
     }
 
     /// Bytes of their keys and values.
     pub fn kv_bytes(&self) -> usize {
-        self.session.as_ref().map_or(0, Session::kv_bytes)
+        self.kept.sequence().map_or(0, Session::kv_bytes)
     }
 }
 
 /// Prints the number of tokens; the tokens would be too long.
 impl fmt::Debug for Conversation<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Conversation").field("tokens", &self.tokens.len()).finish_non_exhaustive()
+        f.debug_struct("Conversation").field("tokens", &self.kept.len()).finish_non_exhaustive()
     }
 }

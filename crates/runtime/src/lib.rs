@@ -41,6 +41,7 @@ mod engine;
 mod error;
 mod evaluate;
 mod generate;
+mod kept;
 mod machine;
 mod memory;
 mod options;

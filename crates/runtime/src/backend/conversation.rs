@@ -3,13 +3,12 @@
 use std::fmt;
 use std::ops::ControlFlow;
 
-use ruvllm_text::TokenId;
-
 use super::{InferenceBackend, measure, prepare};
 use crate::backend::sequence::BackendSession;
 use crate::cancel::CancelToken;
 use crate::error::Result;
 use crate::generate::Generation;
+use crate::kept::Kept;
 use crate::request::{Completion, GenerateRequest};
 
 /// Requests to a backend that go on from one another: what a prompt has in common with the
@@ -19,16 +18,13 @@ use crate::request::{Completion, GenerateRequest};
 /// targets.
 pub struct BackendConversation<'b> {
     backend: &'b dyn InferenceBackend,
-    /// The sequence of the last request; none before the first one and after one that failed.
-    session: Option<Box<dyn BackendSession + 'b>>,
-    /// Its tokens.
-    tokens: Vec<TokenId>,
+    kept: Kept<Box<dyn BackendSession + 'b>>,
 }
 
 impl<'b> BackendConversation<'b> {
     /// A conversation that has not begun. Its sequence has the capacity of the backend's context.
     pub fn new(backend: &'b dyn InferenceBackend) -> Self {
-        Self { backend, session: None, tokens: Vec::new() }
+        Self { backend, kept: Kept::none() }
     }
 
     /// Generates text for one request: see [`InferenceBackend::generate_with`].
@@ -43,43 +39,41 @@ impl<'b> BackendConversation<'b> {
         on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Completion> {
         let prepared = prepare(self.backend, request, cancel)?;
-        let present = std::mem::take(&mut self.tokens);
-        let (mut session, present) = match self.session.take() {
-            Some(session) => (session, present),
+        let (mut session, present) = match self.kept.take() {
+            Some(kept) => kept,
             None => (self.backend.session(self.backend.context_length())?, Vec::new()),
         };
         let mut generation = Generation::new(prepared, present);
         let reason = generation.run(&mut *session, cancel, on_text)?;
         let (completion, tokens) = generation.complete(reason, &*session);
-        (self.session, self.tokens) = (Some(session), tokens);
+        self.kept.put(session, tokens);
         Ok(completion)
     }
 
     /// Forgets everything and frees the sequence.
     pub fn clear(&mut self) {
-        self.session = None;
-        self.tokens.clear();
+        self.kept = Kept::none();
     }
 
     /// Tokens whose keys and values are there.
     pub fn len(&self) -> usize {
-        self.tokens.len()
+        self.kept.len()
     }
 
     /// True if the conversation has no tokens.
     pub fn is_empty(&self) -> bool {
-        self.tokens.is_empty()
+        self.kept.len() == 0
     }
 
     /// Bytes of their keys and values, in whole blocks.
     pub fn kv_bytes(&self) -> usize {
-        measure::kv_bytes(self.backend, self.tokens.len()).unwrap_or_default()
+        measure::kv_bytes(self.backend, self.kept.len()).unwrap_or_default()
     }
 }
 
 /// Prints the number of tokens; the tokens would be too long.
 impl fmt::Debug for BackendConversation<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BackendConversation").field("tokens", &self.tokens.len()).finish_non_exhaustive()
+        f.debug_struct("BackendConversation").field("tokens", &self.kept.len()).finish_non_exhaustive()
     }
 }
