@@ -50,8 +50,8 @@
 //!   known ones (ADR-0018).
 
 #![forbid(unsafe_code)]
-// Encoding that only chats use.
-#![cfg_attr(not(feature = "templates"), allow(dead_code))]
+// Encoding that only chats or definitions of the tokenizers library use.
+#![cfg_attr(not(all(feature = "templates", feature = "tokenizer-json")), allow(dead_code))]
 
 #[cfg(feature = "templates")]
 pub mod chat;

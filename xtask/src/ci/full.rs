@@ -71,14 +71,25 @@ pub(crate) fn full(workspace: &Workspace, args: &Full) -> Result<()> {
 fn feature_steps(workspace: &Workspace, steps: &mut Steps) -> Result<()> {
     let cargo = |words: &str| CommandLine::cargo(workspace).args(words.split(' '));
     for (name, command) in [
-        ("text without templates", "check --package ruvllm-text --no-default-features --locked"),
+        (
+            "text with templates alone",
+            "check --package ruvllm-text --no-default-features --features templates --locked",
+        ),
         ("engine with built-in model", "check --package ruvllm --features builtin-model --locked"),
         ("engine with store", "check --package ruvllm --features store --locked"),
     ] {
         steps.command(name, &cargo(command))?;
     }
-    let tests = cargo("test --package ruvllm --features builtin-model,store --test features --locked");
-    steps.run("features of the engine", &tests.display(), || counted(&tests))?;
+    for (name, command) in [
+        ("text without features", "test --package ruvllm-text --no-default-features --lib --locked"),
+        (
+            "features of the engine",
+            "test --package ruvllm --features builtin-model,store --test features --locked",
+        ),
+    ] {
+        let tests = cargo(command);
+        steps.run(name, &tests.display(), || counted(&tests))?;
+    }
     match rust_version::command(workspace)? {
         Ok(command) => steps.command("oldest compiler", &command),
         Err(missing) => {

@@ -304,7 +304,7 @@ fn word_piece(metadata: &Metadata, vocab: &Vocab, unknown: Option<TokenId>) -> R
     let unknown = unknown.ok_or(Error::MissingSpecialToken { name: "unknown" })?;
     let lowercase = metadata.get_bool("tokenizer.ggml.normalizer.lowercase")?.unwrap_or(true);
     let strip_accents = metadata.get_bool("tokenizer.ggml.normalizer.strip_accents")?.unwrap_or(lowercase);
-    let word_piece = WordPiece::new(vocab, unknown, lowercase, strip_accents);
+    let word_piece = WordPiece::new(vocab, unknown, lowercase, strip_accents)?;
     Ok(Parts {
         backend: Backend::WordPiece(Box::new(word_piece)),
         joining: Joining::Pieces(Lead::StripSpace),

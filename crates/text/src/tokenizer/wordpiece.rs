@@ -31,13 +31,16 @@ pub(crate) struct WordPiece {
 
 impl WordPiece {
     /// Builds the encoder.
-    pub(crate) fn new(vocab: &Vocab, unknown: TokenId, lowercase: bool, strip_accents: bool) -> Self {
+    ///
+    /// # Errors
+    /// None; without the feature `tokenizer-json` there is no encoder to build.
+    pub(crate) fn new(vocab: &Vocab, unknown: TokenId, lowercase: bool, strip_accents: bool) -> Result<Self> {
         let pieces = vocab.ids().filter(|&id| spm::is_piece(vocab.kind(id)));
-        Self {
+        Ok(Self {
             normalizer: BertNormalizer::new(true, true, Some(strip_accents), lowercase),
             unknown,
             longest: pieces.map(|id| vocab.text(id).len()).max().unwrap_or(0),
-        }
+        })
     }
 
     /// Appends the tokens of a text without special tokens.

@@ -1,6 +1,7 @@
 //! Pre-tokenization: cuts a text into the pieces that byte-pair merges never cross, by the regular
 //! expressions of a model family.
 
+#[cfg(feature = "tokenizer-json")]
 pub(super) mod find;
 mod rules;
 
@@ -143,5 +144,5 @@ fn known_names() -> String {
     names.join(", ")
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "tokenizer-json"))]
 mod tests;
