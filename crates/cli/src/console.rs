@@ -1,4 +1,4 @@
-//! Verbosity and colour: settings of the terminal that hold for a whole run.
+//! Verbosity, colour and width of the terminal; each holds for a whole run.
 
 use std::env;
 use std::io::{self, IsTerminal};
@@ -6,6 +6,10 @@ use std::sync::OnceLock;
 
 use clap::ColorChoice;
 use clap::builder::styling::{AnsiColor, Style};
+use terminal_size::{Width, terminal_size};
+
+/// Columns of output and help texts without a terminal and without `COLUMNS`.
+const COLUMNS: usize = 80;
 
 /// Set once, before the parser runs: its messages have colours.
 static COLOR: OnceLock<ColorChoice> = OnceLock::new();
@@ -32,6 +36,13 @@ pub(crate) fn set_color(color: ColorChoice) {
 /// Sets the verbosity of the run; the first call counts.
 pub(crate) fn set_verbosity(verbosity: Verbosity) {
     let _ = VERBOSITY.set(verbosity);
+}
+
+/// Columns of the terminal; without one, of the variable `COLUMNS`, else 80.
+pub(crate) fn columns() -> usize {
+    let of_terminal = || terminal_size().map(|(Width(columns), _)| usize::from(columns));
+    let of_environment = || env::var("COLUMNS").ok()?.parse().ok().filter(|columns| *columns > 0);
+    of_terminal().or_else(of_environment).unwrap_or(COLUMNS)
 }
 
 /// True if progress, notes and warnings are not wanted.

@@ -1,14 +1,8 @@
 //! Shape of the command table for people: width of help texts, colour, negative numbers as values.
 
-use std::env;
-
 use clap::{ColorChoice, Command};
-use terminal_size::{Width, terminal_size};
 
 use crate::console;
-
-/// Columns of help texts where nobody says how wide the terminal is.
-const COLUMNS: usize = 80;
 
 /// Columns that lines of help texts have at most, on wider terminals too.
 const MOST_COLUMNS: usize = 100;
@@ -32,14 +26,7 @@ pub(crate) fn shaped(command: Command) -> Command {
             }
         })
     });
-    command.color(color).term_width(columns().min(MOST_COLUMNS))
-}
-
-/// Columns of the terminal, or what stands for them.
-fn columns() -> usize {
-    let of_terminal = || terminal_size().map(|(Width(columns), _)| usize::from(columns));
-    let of_environment = || env::var("COLUMNS").ok()?.parse().ok().filter(|columns| *columns > 0);
-    of_terminal().or_else(of_environment).unwrap_or(COLUMNS)
+    command.color(color).term_width(console::columns().min(MOST_COLUMNS))
 }
 
 /// `change` applied to a command and all below it.

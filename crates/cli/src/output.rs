@@ -156,14 +156,24 @@ fn escaped(json: &str) -> String {
     out
 }
 
+/// Columns that the last column of a [`table`] has at least when its text wraps.
+const LEAST_LAST_COLUMN: usize = 20;
+
 /// Rows as aligned columns, two spaces apart: text to the left, columns named in `right` to the
-/// right.
+/// right. Text of the last column wraps at the width of the terminal, below its own beginning.
 pub(crate) fn table(rows: &[Vec<String>], right: &[usize]) -> String {
+    table_of_width(rows, right, console::columns())
+}
+
+fn table_of_width(rows: &[Vec<String>], right: &[usize], columns: usize) -> String {
     let n_columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
     };
     let widths: Vec<usize> = (0..n_columns).map(width).collect();
+    let last_start: usize = widths.iter().rev().skip(1).map(|width| width + 2).sum();
+    let last_width = columns.saturating_sub(last_start);
+    let wraps = last_width >= LEAST_LAST_COLUMN && !right.contains(&n_columns.saturating_sub(1));
     let mut out = String::new();
     for row in rows {
         let mut line = String::new();
@@ -172,7 +182,10 @@ pub(crate) fn table(rows: &[Vec<String>], right: &[usize]) -> String {
                 line.push_str("  ");
             }
             let pad = " ".repeat(widths[column] - cell.chars().count());
-            if right.contains(&column) {
+            if wraps && column + 1 == n_columns {
+                let indent = format!("\n{}", " ".repeat(last_start));
+                line.push_str(&wrapped(cell, last_width).replace('\n', &indent));
+            } else if right.contains(&column) {
                 line.push_str(&pad);
                 line.push_str(cell);
             } else {
@@ -182,6 +195,24 @@ pub(crate) fn table(rows: &[Vec<String>], right: &[usize]) -> String {
         }
         out.push_str(line.trim_end());
         out.push('\n');
+    }
+    out
+}
+
+/// `text` with line breaks between words, for lines of at most `width` columns. A word that is
+/// longer stays whole on a line of its own.
+pub(crate) fn wrapped(text: &str, width: usize) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut column = 0;
+    for word in text.split_inclusive([' ', '\n']) {
+        let shown = word.trim_end().chars().count();
+        if column > 0 && column + shown > width {
+            out.truncate(out.trim_end_matches(' ').len());
+            out.push('\n');
+            column = 0;
+        }
+        out.push_str(word);
+        column = if word.ends_with('\n') { 0 } else { column + word.chars().count() };
     }
     out
 }
@@ -238,5 +269,14 @@ mod tests {
     fn columns_line_up() {
         let rows = vec![vec!["test".into(), "t/s".into()], vec!["pp512".into(), "7".into()]];
         assert_eq!(table(&rows, &[1]), "test   t/s\npp512    7\n");
+    }
+
+    #[test]
+    fn the_last_column_wraps_below_itself() {
+        let row = |name: &str, text: &str| vec![name.to_owned(), text.to_owned()];
+        let rows = [row("a", "one two three four five"), row("long", "overlong_words_stay_whole x")];
+        let expected = "a     one two three four\n      five\nlong  overlong_words_stay_whole\n      x\n";
+        assert_eq!(table_of_width(&rows, &[], 26), expected);
+        assert_eq!(table_of_width(&rows[..1], &[], 10), "a  one two three four five\n");
     }
 }

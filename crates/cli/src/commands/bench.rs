@@ -24,8 +24,8 @@ them, greedy 4 bytes per token. Results there have 1 thread and no CPU time; -t 
 
 JSON: {version, commit, model: {name, fingerprint}, isa, results: [{test, threads, batch, depth, kv, runs,
 tokens_per_s: {median, min, max}, tokens_per_cpu_s: {median, min, max}}], load_ms, resident_bytes, anonymous_bytes,
-gpu: {adapter, weights_bytes, kv_bytes}}; on a GPU isa is absent and gpu is there; tokens_per_cpu_s is tokens per second
-of this process's CPU time, times the threads, and means the same on a busy machine. Memory is that of the process after
+gpu: {adapter, weights_bytes, kv_bytes}}; on a GPU isa is absent and gpu is there; tokens_per_cpu_s (t/cpu-s in the
+table) is tokens per second of this process's CPU time, times the threads, and means the same on a busy machine. Memory is that of the process after
 the runs; the anonymous part is what no file backs. What the system does not tell is absent.
 
 Examples:
@@ -204,8 +204,7 @@ fn options(args: &BenchArgs) -> Result<BenchOptions> {
 }
 
 fn human(document: &Document) -> String {
-    let header =
-        ["test", "threads", "batch", "depth", "kv", "t/s", "min..max", "t/CPU s x threads", "min..max"];
+    let header = ["test", "threads", "batch", "depth", "t/s", "min..max", "t/cpu-s", "min..max", "kv"];
     let mut rows = vec![header.map(str::to_owned).to_vec()];
     for result in &document.results {
         let mut row = vec![
@@ -213,17 +212,18 @@ fn human(document: &Document) -> String {
             result.threads.to_string(),
             result.batch.to_string(),
             result.depth.to_string(),
-            result.kv.clone(),
         ];
         for speed in [Some(&result.tokens_per_s), result.tokens_per_cpu_s.as_ref()] {
             match speed {
                 Some(speed) => {
-                    row.push(format!("{:.1}", speed.median));
-                    row.push(format!("{:.1}..{:.1}", speed.min, speed.max));
+                    let digits = usize::from(speed.max < 1e4);
+                    row.push(format!("{:.digits$}", speed.median));
+                    row.push(format!("{:.digits$}..{:.digits$}", speed.min, speed.max));
                 }
                 None => row.extend(["-".to_owned(), "-".to_owned()]),
             }
         }
+        row.push(result.kv.clone());
         rows.push(row);
     }
     let mut footer = format!("loaded in {:.0} ms", document.load_ms);
@@ -237,5 +237,5 @@ fn human(document: &Document) -> String {
         let (weights, kv) = (output::bytes(gpu.weights_bytes), output::bytes(gpu.kv_bytes));
         footer.push_str(&format!("\n{}, {weights} of weights, {kv} of keys and values", gpu.adapter));
     }
-    format!("{}\n{footer}\n", output::table(&rows, &[1, 2, 3, 5, 6, 7, 8]))
+    format!("{}\n{footer}\n", output::table(&rows, &[1, 2, 3, 4, 5, 6, 7]))
 }

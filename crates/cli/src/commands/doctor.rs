@@ -13,7 +13,7 @@ use crate::commands::load;
 use crate::config::{self, Settings};
 use crate::default_model::{MODEL_VARIABLE, ModelChoice};
 use crate::error::{Error, Result, printable};
-use crate::{output, plan_text, system};
+use crate::{console, output, plan_text, system};
 
 const HELP: &str = "\
 What the engine chooses for a model depends on the machine's memory (or the limit of the process's control group) and
@@ -311,25 +311,18 @@ fn human(document: &Document) -> String {
     let ladder = "tokens lose precision from 80 % use, idle prefixes are evicted from 85 %, both until 70 %"
         .to_owned();
     let chosen = [
-        ("  threads", plan.threads.value.to_string(), &plan.threads.reason, "--threads N"),
-        ("  context", plan.context.value.to_string(), &plan.context.reason, "--context N"),
-        ("  keys, values", plan.kv.value.clone(), &plan.kv.reason, "--kv POLICY"),
-        (
-            "  their memory",
-            output::bytes(plan.kv_budget.value as u64),
-            &plan.kv_budget.reason,
-            "--kv-budget BYTES",
-        ),
-        ("  when it is short", PressurePolicy::default().to_string(), &ladder, "--pressure POLICY"),
-        ("  weights", "not repacked".to_owned(), &plan.repacked.reason, ""),
+        ("  --threads", plan.threads.value.to_string(), &plan.threads.reason),
+        ("  --context", plan.context.value.to_string(), &plan.context.reason),
+        ("  --kv", plan.kv.value.clone(), &plan.kv.reason),
+        ("  --kv-budget", output::bytes(plan.kv_budget.value as u64), &plan.kv_budget.reason),
+        ("  --pressure", PressurePolicy::default().to_string(), &ladder),
+        ("  weights", "not repacked".to_owned(), &plan.repacked.reason),
     ];
-    let chosen = output::table(
-        &chosen
-            .map(|(name, value, reason, flag)| vec![name.to_owned(), value, reason.clone(), flag.to_owned()]),
-        &[],
-    );
+    let chosen =
+        output::table(&chosen.map(|(name, value, reason)| vec![name.to_owned(), value, reason.clone()]), &[]);
     let [full, slack] = [plan.sequence_bytes, plan.slack_bytes].map(output::bytes);
-    let warnings: String = plan.warnings.iter().map(|warning| format!("warning: {warning}\n")).collect();
+    let line = |warning: &String| output::wrapped(&format!("warning: {warning}\n"), console::columns());
+    let warnings: String = plan.warnings.iter().map(line).collect();
     let ways = [
         (
             format!("{}=scalar, --isa scalar", Isa::VARIABLE),
@@ -340,8 +333,8 @@ fn human(document: &Document) -> String {
     ];
     let ways = output::table(&ways.map(|(way, effect)| vec![format!("  {way}"), effect.to_owned()]), &[]);
     format!(
-        "{table}\nchosen for this model (a full context takes {full}, and {slack} of slack in its pages)\n{chosen}{warnings}\nwhat would change this\n\
-         {ways}\n{}",
+        "{table}\nchosen for this model (full context: {full} and {slack} of slack in its pages)\n\
+         {chosen}{warnings}\nother ways to change it\n{ways}\n{}",
         config::table(settings)
     )
 }

@@ -112,13 +112,17 @@ fn human(model: &dyn Checkpoint) -> String {
         .collect();
     let total: u64 = model.tensors().map(TensorInfo::bytes).fold(0, u64::saturating_add);
     let elements: u64 = model.tensors().map(TensorInfo::elements).fold(0, u64::saturating_add);
-    format!(
-        "{}, {}, {}, {}, {} of tensor data\n\nmetadata\n{}\ntensors\n{}",
-        version.map_or_else(|| "Hugging Face folder".to_owned(), |version| format!("GGUF version {version}")),
+    let head = format!(
+        "{}, {}, {}, {}, {}",
+        version.map_or_else(|| "Hugging Face folder".to_owned(), |version| format!("GGUF {version}")),
         output::counted(metadata.len(), "metadata key"),
         output::counted(tensors.len(), "tensor"),
         output::counted(usize::try_from(elements).unwrap_or(usize::MAX), "parameter"),
         output::bytes(total),
+    );
+    format!(
+        "{}\n\nmetadata\n{}\ntensors\n{}",
+        output::wrapped(&head, crate::console::columns()),
         output::table(&metadata, &[]),
         output::table(&tensors, &[3]),
     )

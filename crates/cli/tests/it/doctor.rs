@@ -37,6 +37,15 @@ fn the_human_form_says_what_would_change_the_choice() {
 }
 
 #[test]
+fn the_human_form_fits_80_columns() {
+    for flags in [&[][..], &["--kv", "tiered:hot=256,warm=kivi4,cold=kivi2", "--kv-budget", "2MiB"]] {
+        let run = run(&[&["doctor"], flags].concat());
+        let long: Vec<&str> = run.text().lines().filter(|line| line.chars().count() > 80).collect();
+        assert!(long.is_empty(), "{long:#?}");
+    }
+}
+
+#[test]
 fn the_plan_says_what_is_chosen_and_why() {
     let document = run(&["doctor", "--json"]).json();
     let plan = &document["plan"];
@@ -103,7 +112,7 @@ fn budget_too_small_for_a_full_context_is_warned_of_with_remedies() {
     assert!(warnings(&["--kv-budget", "1MiB", "--context", context]).is_empty());
     assert!(warnings(&["--kv-budget", "40MiB"]).is_empty());
     let text = run(&["doctor"]);
-    assert!(text.text().contains("a full context takes 32.0 MiB, and 8.0 MiB of slack"), "{}", text.text());
+    assert!(text.text().contains("full context: 32.0 MiB and 8.0 MiB of slack"), "{}", text.text());
 }
 
 #[test]

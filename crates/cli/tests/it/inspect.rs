@@ -25,7 +25,7 @@ fn the_document_has_the_documented_fields() {
 fn the_human_form_elides_long_values() {
     let run = run(&["inspect", argument(&default_model())]);
     let text = run.text();
-    assert!(text.starts_with("GGUF version 3, "), "{text}");
+    assert!(text.starts_with("GGUF 3, "), "{text}");
     assert!(text.lines().all(|line| line.chars().count() < 160), "a line is too long");
     assert!(text.contains("general.architecture") && text.contains("\"llama\""));
     assert!(text.contains("token_embd.weight") && text.contains("[512, 8192]"));

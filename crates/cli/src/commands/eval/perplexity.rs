@@ -103,8 +103,8 @@ pub(crate) fn run(args: &PerplexityArgs, json: bool) -> Result<ExitCode> {
         let stopped = if complete { "" } else { " (stopped)" };
         let over = output::counted(tokens, "token");
         output::write_text(&format!(
-            "perplexity {perplexity:.4} +- {perplexity_error:.4}, nll {nll:.6} +- {nll_error:.6} over {over} in \
-             windows of {context}{stopped}\n"
+            "perplexity {perplexity:.4} +- {perplexity_error:.4}, nll {nll:.6} +- {nll_error:.6}\n\
+             {over} in windows of {context}{stopped}\n"
         ))?;
     }
     Ok(if complete { ExitCode::SUCCESS } else { signal::exit_code() })
