@@ -13,10 +13,11 @@ const BEGIN: &str = "<!-- dependencies:begin -->\n";
 const END: &str = "<!-- dependencies:end -->";
 
 /// Crates that can be taken alone, and the program; from the lowest layer up.
-const CRATES: [&str; 11] = [
+const CRATES: [&str; 12] = [
     "gguf-rs-lite",
     "ruvllm-kernels",
     "ruvllm-memory",
+    "ruvllm-scheduler",
     "ruvllm-kv-cache",
     "ruvllm-adapters",
     "ruvllm-text",
