@@ -20,6 +20,7 @@ pub struct Segment<'a> {
     pub(crate) step: KvStep<'a>,
     pub(crate) logits: LogitsRows<'a>,
     pub(crate) adapter: Option<&'a Adapter>,
+    pub(crate) probed_layer: Option<usize>,
 }
 
 impl<'a> Segment<'a> {
@@ -34,13 +35,20 @@ impl<'a> Segment<'a> {
         logits: LogitsRows<'a>,
     ) -> Result<Self> {
         let step = cache.step(&compute.kernels, tokens.len())?;
-        Ok(Self { tokens, step, logits, adapter: None })
+        Ok(Self { tokens, step, logits, adapter: None, probed_layer: None })
     }
 
     /// The segment with an adapter, which the tokens before must have had too.
     #[must_use]
     pub fn with_adapter(self, adapter: Option<&'a Adapter>) -> Self {
         Self { adapter, ..self }
+    }
+
+    /// The segment with a layer whose query of the last token is kept for
+    /// [`Model::probe`](crate::Model::probe).
+    #[must_use]
+    pub fn with_probe(self, layer: Option<usize>) -> Self {
+        Self { probed_layer: layer, ..self }
     }
 
     /// Number of tokens.

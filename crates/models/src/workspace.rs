@@ -58,13 +58,13 @@ pub(crate) struct Adapted {
     pub(crate) shrunk: Vec<f32>,
 }
 
-/// Queries that are kept when they pass, for somebody who measures.
+/// Queries kept for attention samples.
 #[derive(Default)]
 pub(crate) struct KeptQueries {
-    /// The layer to keep them of.
-    pub(crate) layer: Option<usize>,
-    /// Queries of the last token of each segment, `[segments, n_heads, head_dim]`; empty before a
-    /// pass.
+    /// Layer of each segment of the last pass that asked for one.
+    pub(crate) layers: Vec<Option<usize>>,
+    /// Query of the last token of each segment in its layer, `[segments, n_heads, head_dim]`; not
+    /// written for segments without a layer. Empty if no segment has one.
     pub(crate) queries: Vec<f32>,
 }
 
@@ -74,11 +74,9 @@ impl Workspace {
         Self::default()
     }
 
-    /// Keeps the queries of the last token of each segment in `layer`, from the next pass on, for
-    /// [`Model::probe`](crate::Model::probe).
-    pub fn keep_queries(&mut self, layer: usize) {
-        self.buffers.kept.layer = Some(layer);
-        self.buffers.kept.queries.clear();
+    /// Logits of the last [`Model::forward`](crate::Model::forward), `[rows, vocab_size]`.
+    pub fn logits(&self) -> &[f32] {
+        &self.logits
     }
 }
 

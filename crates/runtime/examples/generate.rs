@@ -9,7 +9,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Err("usage: generate MODEL.gguf PROMPT".into());
     };
     let engine = Engine::open(model)?;
-    let mut stream = engine.stream(GenerateRequest::new(prompt).with_max_tokens(128))?;
+    let mut stream = engine.submit(GenerateRequest::new(prompt).with_max_tokens(128))?;
     for chunk in &mut stream {
         print!("{}", chunk?);
         std::io::stdout().flush()?;

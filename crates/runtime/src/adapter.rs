@@ -37,8 +37,8 @@ impl Engine {
             .map_err(|source| failed(source.into()))?;
         let parts: Vec<_> =
             files.iter().zip(sources).map(|(file, source)| Part { file, scale: source.scale }).collect();
-        let request = Request::default().pressure(self.pressure);
-        self.model.adapter(&parts, self.kv.pool(), &request).map(Arc::new).map_err(failed)
+        let request = Request::default().pressure(self.core().pressure);
+        self.core().model.adapter(&parts, self.core().kv.pool(), &request).map(Arc::new).map_err(failed)
     }
 
     /// Sets the default adapter: that of requests which name none, and of measurements.

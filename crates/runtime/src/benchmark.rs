@@ -178,7 +178,7 @@ impl Engine {
 
         let mut session = Session::new(self, capacity)?;
         session.keep_all();
-        let at_once = options.batch.max(self.prefill_chunk);
+        let at_once = options.batch.max(self.core().prefill_chunk);
         let computed = options.depth.min(COMPUTED_DEPTH);
         for piece in tokens[..computed].chunks(at_once) {
             session.forward(piece, LogitsRows::None)?;
@@ -235,7 +235,7 @@ impl Engine {
         let threads = if threads.is_empty() { &own } else { threads };
         let compute = |&threads: &usize| {
             let pool = ThreadPool::new(threads).map_err(Error::Compute)?;
-            Ok(Compute { kernels: self.compute.kernels, pool })
+            Ok(Compute { kernels: self.core().compute.kernels, pool })
         };
         threads.iter().map(compute).collect()
     }

@@ -51,17 +51,19 @@ impl Engine {
         let untrained = NuqTraining::new(shape.n_kv_heads, shape.head_dim).map_err(failed)?;
         let mut trainings = vec![untrained; shape.n_layers];
         let window = WINDOW.min(self.config().context_length);
-        let key_ropes = self.model.kv_ropes().key_ropes(window, window);
+        let key_ropes = self.core().model.kv_ropes().key_ropes(window, window);
         let mut cache = self.exact_sequence(window)?;
         let mut workspace = Workspace::new();
         let mut done = 0;
         for window in tokens.chunks(window) {
-            for piece in window.chunks(self.prefill_chunk) {
+            for piece in window.chunks(self.core().prefill_chunk) {
                 if progress(done, tokens.len()).is_break() {
                     return Err(Error::Cancelled);
                 }
-                Segment::new(&self.compute, piece, &mut cache, LogitsRows::None)
-                    .and_then(|segment| self.model.forward(&self.compute, &mut workspace, [segment]))
+                Segment::new(&self.core().compute, piece, &mut cache, LogitsRows::None)
+                    .and_then(|segment| {
+                        self.core().model.forward(&self.core().compute, &mut workspace, [segment])
+                    })
                     .map_err(|source| Error::Forward { start: done, tokens: piece.len(), source })?;
                 done += piece.len();
             }
@@ -78,9 +80,10 @@ impl Engine {
     fn exact_sequence(&self, capacity: usize) -> Result<Sequence> {
         let policy = KvPolicy::from(KvFormat::F32);
         let pool = kv_pool(self.config(), &policy, sequence_budget(self.config(), &policy, capacity))?;
-        self.model
+        self.core()
+            .model
             .kv_store(&policy, &pool)
-            .and_then(|store| self.model.new_sequence(&store, capacity))
+            .and_then(|store| self.core().model.new_sequence(&store, capacity))
             .map_err(|source| Error::Cache { tokens: capacity, source })
     }
 }

@@ -7,7 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// signal handler thread. A generation looks at it while its chat is
 /// rendered, before every prefill chunk and every token.
 #[derive(Debug, Clone, Default)]
-pub struct CancelToken(Arc<AtomicBool>);
+pub struct CancelToken {
+    flag: Arc<AtomicBool>,
+    /// Flag of the token that this one is a child of.
+    parent: Option<Arc<AtomicBool>>,
+}
 
 impl CancelToken {
     /// A token that is not set.
@@ -18,16 +22,22 @@ impl CancelToken {
     /// Asks for the end. There is no way back; take a new token for the next request.
     pub fn cancel(&self) {
         // Nothing is published with the flag, so no ordering is needed.
-        self.0.store(true, Ordering::Relaxed);
+        self.flag.store(true, Ordering::Relaxed);
     }
 
-    /// The flag, for what does not know this type.
+    /// A token that is set with this one, and can be set alone.
+    pub(crate) fn child(&self) -> Self {
+        Self { flag: Arc::default(), parent: Some(Arc::clone(&self.flag)) }
+    }
+
+    /// The flag, for code that does not know this type.
     pub(crate) fn flag(&self) -> &Arc<AtomicBool> {
-        &self.0
+        &self.flag
     }
 
     /// True once [`cancel`](Self::cancel) was called on this token or a clone of it.
     pub fn is_cancelled(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        let is_set = |flag: &Arc<AtomicBool>| flag.load(Ordering::Relaxed);
+        is_set(&self.flag) || self.parent.as_ref().is_some_and(is_set)
     }
 }

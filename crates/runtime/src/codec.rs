@@ -148,15 +148,24 @@ impl TextCodec {
         }
     }
 
-    /// Turns generated tokens into text. What goes on in the middle of a text keeps a space at its
-    /// beginning.
-    pub(crate) fn stream_after(&self, prompt: &Prompt) -> TokenStream<'_> {
-        let stream = self.tokenizer.stream();
+    /// True if output continues the text of a prompt, so that a space at its beginning stays.
+    pub(crate) fn continues(prompt: &Prompt) -> bool {
         match prompt {
-            Prompt::Text(text) if !text.is_empty() => stream.continuing(),
-            Prompt::Tokens(tokens) if !tokens.is_empty() => stream.continuing(),
-            _ => stream,
+            Prompt::Text(text) => !text.is_empty(),
+            Prompt::Tokens(tokens) => !tokens.is_empty(),
+            Prompt::Chat { .. } => false,
         }
+    }
+
+    /// Detokenizes generated tokens; `continues` as [`continues`](Self::continues) says.
+    pub(crate) fn stream(&self, continues: bool) -> TokenStream<'_> {
+        let stream = self.tokenizer.stream();
+        if continues { stream.continuing() } else { stream }
+    }
+
+    /// Number of ids of the model, which is that of the logits of a row.
+    pub(crate) fn vocab_size(&self) -> usize {
+        self.vocab_size
     }
 
     /// Ids that may be sampled. Some models have more logits than tokens; the surplus stands for

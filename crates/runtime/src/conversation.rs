@@ -4,19 +4,16 @@
 use std::fmt;
 use std::ops::ControlFlow;
 
-use ruvllm_text::TokenId;
-
 use crate::cancel::CancelToken;
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::kept::Kept;
-use crate::request::{Completion, GenerateRequest};
-use crate::session::Session;
+use crate::request::{Completion, GenerateRequest, SequenceSize};
+use crate::step::SessionId;
 
 impl Engine {
     /// A conversation that has not begun.
     pub fn conversation(&self) -> Conversation<'_> {
-        Conversation { engine: self, kept: Kept::none() }
+        Conversation { engine: self, session: self.new_session(), size: SequenceSize::default() }
     }
 }
 
@@ -47,7 +44,9 @@ impl Engine {
 /// ```
 pub struct Conversation<'e> {
     engine: &'e Engine,
-    kept: Kept<Session<'e>>,
+    session: SessionId,
+    /// Size of the kept sequence after the last request.
+    size: SequenceSize,
 }
 
 impl Conversation<'_> {
@@ -71,50 +70,46 @@ impl Conversation<'_> {
         cancel: &CancelToken,
         on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Completion> {
-        let prepared = self.engine.prepare(request, cancel)?;
-        let reusable = |(session, present): &(Session<'_>, Vec<TokenId>)| {
-            session.is_for(self.engine, request) && session.reusable(present, &prepared.prompt) > 0
-        };
-        let (mut session, present) = match self.kept.take().filter(reusable) {
-            Some((mut session, present)) => {
-                session.set_pressure(self.engine.pressure_of(request));
-                (session, present)
-            }
-            None => {
-                let session = Session::for_request(self.engine, request, self.engine.context_length())?;
-                (session, Vec::new())
-            }
-        };
-        let (completion, tokens) = self.engine.run(prepared, &mut session, present, cancel, on_text)?;
-        self.kept.put(session, tokens);
+        let handle = self.engine.submit_in(request, Some(self.session), cancel)?;
+        let before = std::mem::take(&mut self.size);
+        let completion = handle.run(on_text)?;
+        self.size = completion.sequence.unwrap_or(before);
         Ok(completion)
     }
 
     /// Forgets everything and gives the memory back. What the engine keeps of prompts for other
     /// requests stays.
     pub fn clear(&mut self) {
-        self.kept = Kept::none();
+        self.engine.end_session(self.session);
+        self.size = SequenceSize::default();
     }
 
     /// Tokens whose keys and values are there.
     pub fn len(&self) -> usize {
-        self.kept.len()
+        self.size.tokens
     }
 
     /// True if the conversation has no tokens.
     pub fn is_empty(&self) -> bool {
-        self.kept.len() == 0
+        self.size.tokens == 0
     }
 
     /// Bytes of their keys and values.
     pub fn kv_bytes(&self) -> usize {
-        self.kept.sequence().map_or(0, Session::kv_bytes)
+        self.size.bytes
+    }
+}
+
+/// Releases the kept sequence.
+impl Drop for Conversation<'_> {
+    fn drop(&mut self) {
+        self.clear();
     }
 }
 
 /// Prints the number of tokens; the tokens would be too long.
 impl fmt::Debug for Conversation<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Conversation").field("tokens", &self.kept.len()).finish_non_exhaustive()
+        f.debug_struct("Conversation").field("tokens", &self.size.tokens).finish_non_exhaustive()
     }
 }

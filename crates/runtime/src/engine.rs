@@ -1,13 +1,13 @@
 //! A loaded model with everything it needs to run, shared by all requests.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use ruvllm_adapters::Adapter;
 use ruvllm_kernels::{Kernels, ThreadPool};
 use ruvllm_kv_cache::{KvPolicy, KvStore};
-use ruvllm_memory::PressurePolicy;
 use ruvllm_models::quantize::{InSitu, Recipe};
 use ruvllm_models::{Checkpoint, Compute, EmbeddingDefaults, LoadProgress, Model, ModelConfig};
 use ruvllm_text::TokenId;
@@ -16,31 +16,29 @@ use ruvllm_text::tokenizer::Tokenizer;
 
 use crate::cancel::CancelToken;
 use crate::codec::TextCodec;
+use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::options::{EngineOptions, ModelSource};
 use crate::plan::{self, ModelSize, Plan};
 use crate::prefix::{PrefixCache, PrefixStatistics, fingerprint};
 use crate::quality::QualityMemory;
-use crate::request::{GenerateRequest, Prompt};
+use crate::request::Prompt;
+use crate::step::{SessionId, StepStatistics, StepThread};
 
 /// A model that is ready to run.
 ///
 /// Requests take `&self`: what belongs to one sequence is made for each call, so an engine can be
 /// shared between threads behind an `Arc`.
 pub struct Engine {
-    pub(crate) model: Model,
-    pub(crate) codec: TextCodec,
-    pub(crate) compute: Compute,
-    pub(crate) prefill_chunk: usize,
+    core: Arc<Core>,
+    /// Started by the first request.
+    steps: OnceLock<StepThread>,
+    /// Number of the next session.
+    sessions: AtomicU64,
     /// Recipe of the quantization at load time, if any.
     pub(crate) quantize: Option<Recipe>,
     plan: Plan,
-    pub(crate) kv: KvStore,
-    pub(crate) prefixes: Option<Arc<PrefixCache>>,
-    /// For requests that name no policy.
-    pub(crate) pressure: PressurePolicy,
-    pub(crate) quality: QualityMemory,
     /// Adapter of requests that name none.
     pub(crate) adapter: Option<Arc<Adapter>>,
     pub(crate) source: ModelSource,
@@ -54,7 +52,7 @@ impl fmt::Debug for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Engine")
             .field("config", self.config())
-            .field("compute", &self.compute)
+            .field("compute", &self.core.compute)
             .field("plan", &self.plan)
             .finish_non_exhaustive()
     }
@@ -140,17 +138,24 @@ impl Engine {
         let quality = QualityMemory::new(prefixes.as_deref().and_then(PrefixCache::quality_files));
         let codec =
             TextCodec::read(checkpoint, &name, options.tokenizer.as_deref(), model.config().vocab_size)?;
-        Ok(Self {
+        let core = Core {
             model,
             codec,
             compute,
             prefill_chunk: options.prefill_chunk,
-            quantize: options.quantize,
-            plan,
+            context: plan.context.value,
             kv,
             prefixes,
             pressure: options.pressure,
             quality,
+            counters: Arc::default(),
+        };
+        Ok(Self {
+            core: Arc::new(core),
+            steps: OnceLock::new(),
+            sessions: AtomicU64::new(0),
+            quantize: options.quantize,
+            plan,
             adapter: None,
             source: source.clone(),
             embedding,
@@ -158,24 +163,49 @@ impl Engine {
         })
     }
 
-    /// The pressure policy of a request.
-    pub(crate) fn pressure_of(&self, request: &GenerateRequest) -> PressurePolicy {
-        request.pressure.unwrap_or(self.pressure)
+    /// The state that requests share.
+    pub(crate) fn core(&self) -> &Core {
+        &self.core
+    }
+
+    /// Number of a new session.
+    pub(crate) fn new_session(&self) -> SessionId {
+        SessionId(self.sessions.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Releases the sequence that a session keeps, and waits for that.
+    pub(crate) fn end_session(&self, session: SessionId) {
+        if let Some(steps) = self.steps.get() {
+            steps.end_session(session);
+        }
+    }
+
+    /// The thread of the step loop.
+    ///
+    /// # Errors
+    /// [`Error::StepThread`] if it cannot be started.
+    pub(crate) fn steps(&self) -> Result<&StepThread> {
+        if let Some(steps) = self.steps.get() {
+            return Ok(steps);
+        }
+        // Of two threads that are started at the same time one ends at once.
+        let steps = StepThread::start(Arc::clone(&self.core)).map_err(Error::StepThread)?;
+        Ok(self.steps.get_or_init(|| steps))
     }
 
     /// Shape and names of the model.
     pub fn config(&self) -> &ModelConfig {
-        self.model.config()
+        self.core.model.config()
     }
 
     /// The model.
     pub fn model(&self) -> &Model {
-        &self.model
+        &self.core.model
     }
 
     /// The tokenizer.
     pub fn tokenizer(&self) -> &Tokenizer {
-        self.codec.tokenizer()
+        self.core.codec.tokenizer()
     }
 
     /// The chat template of the model.
@@ -184,7 +214,7 @@ impl Engine {
     /// [`Error::NoChatTemplate`] if it has none, [`Error::UnusableChatTemplate`] if it cannot be
     /// read.
     pub fn chat_template(&self) -> Result<&ChatTemplate> {
-        self.codec.chat_template()
+        self.core.codec.chat_template()
     }
 
     /// Tokens that a sequence can have, prompt and output together.
@@ -199,23 +229,28 @@ impl Engine {
 
     /// Storage policy of keys and values: the one requested, completed for the model.
     pub fn kv_policy(&self) -> &KvPolicy {
-        self.kv.policy()
+        self.core.kv.policy()
     }
 
     /// Store of the keys and values of all sequences.
     pub fn kv_store(&self) -> &KvStore {
-        &self.kv
+        &self.core.kv
     }
 
     /// Counters of the prefix cache; `None` if there is none.
     pub fn prefix_statistics(&self) -> Option<PrefixStatistics> {
-        self.prefixes.as_deref().map(PrefixCache::statistics)
+        self.core.prefixes.as_deref().map(PrefixCache::statistics)
+    }
+
+    /// Counters of the step loop, which runs all requests.
+    pub fn step_statistics(&self) -> StepStatistics {
+        self.core.counters.read()
     }
 
     /// Waits until all prefixes are written that were handed over for that: they are written behind
     /// the requests. Dropping the engine waits as well, but tells nobody what went wrong.
     pub fn flush_prefixes(&self) {
-        if let Some(prefixes) = &self.prefixes {
+        if let Some(prefixes) = &self.core.prefixes {
             prefixes.flush();
         }
     }
@@ -223,7 +258,7 @@ impl Engine {
     /// Warnings about stored prefixes since the last call, a line each, at most 64. The requests
     /// were served all the same: what could not be read was computed.
     pub fn take_prefix_warnings(&self) -> Vec<String> {
-        self.prefixes.as_deref().map(PrefixCache::take_warnings).unwrap_or_default()
+        self.core.prefixes.as_deref().map(PrefixCache::take_warnings).unwrap_or_default()
     }
 
     /// Threads that compute.
@@ -233,7 +268,7 @@ impl Engine {
 
     /// The kernels that compute.
     pub fn kernels(&self) -> Kernels {
-        self.compute.kernels
+        self.core.compute.kernels
     }
 
     /// SHA-256 over the metadata and over name, type, shape and 16 samples of every tensor of the
@@ -259,7 +294,7 @@ impl Engine {
     /// As [`chat_template`](Self::chat_template); [`Error::Chat`] if the template refuses the
     /// messages.
     pub fn render_chat(&self, messages: &[Message], tools: Option<&serde_json::Value>) -> Result<String> {
-        self.codec.render_chat(messages, tools)
+        self.core.codec.render_chat(messages, tools)
     }
 
     /// The token ids that a prompt becomes: at least one, all of them in the vocabulary.
@@ -270,7 +305,7 @@ impl Engine {
     /// [`Error::EmptyPrompt`] if the model has no such token, [`Error::TokenOutOfRange`],
     /// [`Error::Encode`], [`Error::Chat`], and those of [`chat_template`](Self::chat_template).
     pub fn encode_prompt(&self, prompt: &Prompt) -> Result<Vec<TokenId>> {
-        self.codec.encode_prompt(prompt)
+        self.core.codec.encode_prompt(prompt)
     }
 
     /// As [`encode_prompt`](Self::encode_prompt), and ends when `cancel` is set.
@@ -278,12 +313,12 @@ impl Engine {
     /// # Errors
     /// As [`encode_prompt`](Self::encode_prompt), and [`Error::Cancelled`].
     pub fn encode_prompt_until(&self, prompt: &Prompt, cancel: &CancelToken) -> Result<Vec<TokenId>> {
-        self.codec.encode_prompt_until(prompt, cancel)
+        self.core.codec.encode_prompt_until(prompt, cancel)
     }
 
     /// Checks that every id is in the model's vocabulary.
     pub(crate) fn check_tokens(&self, tokens: &[TokenId]) -> Result<()> {
-        self.codec.check_tokens(tokens)
+        self.core.codec.check_tokens(tokens)
     }
 }
 

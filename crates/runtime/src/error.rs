@@ -41,6 +41,18 @@ impl KvShortage {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
+    /// The thread that computes steps could not be started.
+    #[error("cannot start the engine's thread")]
+    StepThread(#[source] std::io::Error),
+    /// The engine does not take the request now.
+    #[error("the request is refused")]
+    Refused(#[source] ruvllm_scheduler::Refusal),
+    /// The request's deadline passed before it was complete.
+    #[error("the deadline passed before the request was complete")]
+    DeadlineExceeded,
+    /// The engine was dropped, or its thread stopped, while the request ran.
+    #[error("the engine stopped while the request ran")]
+    EngineStopped,
     /// The model could not be opened: there is no valid GGUF file or Hugging Face folder.
     #[error("cannot open {name}")]
     Open {

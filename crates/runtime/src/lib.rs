@@ -36,12 +36,12 @@ mod calibrate;
 mod cancel;
 mod codec;
 mod conversation;
+mod core;
 mod embed;
 mod engine;
 mod error;
 mod evaluate;
 mod generate;
-mod kept;
 mod machine;
 mod memory;
 mod options;
@@ -50,10 +50,11 @@ mod prefix;
 mod quality;
 mod request;
 mod sampler;
+mod sequence;
 mod session;
 mod setters;
+mod step;
 mod stop;
-mod stream;
 
 /// The crates beneath, in the versions that this one uses: for types in its signatures and for the
 /// sources of its errors.
@@ -106,8 +107,8 @@ pub use crate::plan::{Choice, ModelSize, Plan, Reason, Warning};
 pub use crate::prefix::{PrefixCaching, PrefixStatistics};
 pub use crate::request::{Completion, FinishReason, GenerateRequest, KvQuality, Prompt, Timings};
 pub use crate::sampler::{Sampler, SamplingParams};
+pub use crate::step::{Chunk, RequestHandle, StepStatistics};
 pub use crate::stop::StopMatcher;
-pub use crate::stream::{Chunk, TextStream};
 
 /// The first examples of the crates beneath whose documentation does not begin with their README.
 #[cfg(doctest)]

@@ -1,6 +1,7 @@
 //! Request and result of a generation.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use ruvllm_adapters::Adapter;
 use ruvllm_memory::{PressurePolicy, Tenant};
@@ -95,6 +96,13 @@ pub struct GenerateRequest {
     pub adapter: Option<Arc<Adapter>>,
     /// Policy under memory pressure. Default: the engine's.
     pub pressure: Option<PressurePolicy>,
+    /// Reads prefixes from the prefix cache and leaves them in it. Default: true.
+    pub cache_prefix: bool,
+    /// Priority among waiting requests; higher goes first. Default: 0.
+    pub priority: i32,
+    /// Time from which on the result is worthless: the request ends with
+    /// [`Error::DeadlineExceeded`](crate::Error::DeadlineExceeded). Default: none.
+    pub deadline: Option<Instant>,
 }
 
 impl GenerateRequest {
@@ -110,6 +118,9 @@ impl GenerateRequest {
             shared_tokens: 0,
             adapter: None,
             pressure: None,
+            cache_prefix: true,
+            priority: 0,
+            deadline: None,
         }
     }
 }
@@ -124,6 +135,9 @@ setters! {
         set with_shared_tokens(shared_tokens: usize);
         some with_adapter(adapter: Arc<Adapter>);
         some with_pressure(pressure: PressurePolicy);
+        set with_cache_prefix(cache_prefix: bool);
+        set with_priority(priority: i32);
+        some with_deadline(deadline: Instant);
     }
 }
 
@@ -246,4 +260,15 @@ pub struct Completion {
     pub kv_quality: Option<KvQuality>,
     /// Tokens dropped behind the attention sinks, with [`PressurePolicy::DropOldest`] alone.
     pub dropped_tokens: usize,
+    /// The sequence at the end; `None` if the request ended before it had one.
+    pub(crate) sequence: Option<SequenceSize>,
+}
+
+/// Size of a sequence.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct SequenceSize {
+    /// Number of tokens.
+    pub(crate) tokens: usize,
+    /// Bytes of their keys and values.
+    pub(crate) bytes: usize,
 }

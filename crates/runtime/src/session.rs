@@ -1,97 +1,41 @@
-//! One running sequence: its cache, its scratch memory and the forward passes on it.
+//! One sequence with the memory of its forward passes, for measurements: it runs beside the
+//! requests of the step loop, in the caller's thread.
 
-use std::ops::{ControlFlow, RangeInclusive};
-use std::sync::Arc;
-use std::time::Instant;
+use std::ops::ControlFlow;
 
-use ruvllm_adapters::Adapter;
-use ruvllm_kv_cache::Sequence;
-use ruvllm_memory::{PressurePolicy, Tenant};
-use ruvllm_models::{Compute, LogitsRows, Model, Segment, Workspace};
+use ruvllm_memory::Tenant;
+use ruvllm_models::{Compute, LogitsRows, Segment, Workspace};
 use ruvllm_text::TokenId;
 
-use crate::backend::sequence::{BackendSession, common_prefix_len};
+use crate::backend::sequence::BackendSession;
+use crate::core::Core;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::prefix::{PrefixCache, Reused};
-use crate::quality::{QualityMemory, QualityWatch};
-use crate::request::{GenerateRequest, KvQuality};
+use crate::sequence::{NativeSequence, SequenceSpec};
 
 /// A sequence of one model. Positions are those of the cache: each pass appends to it.
 pub(crate) struct Session<'e> {
-    model: &'e Model,
+    core: &'e Core,
     compute: &'e Compute,
-    cache: Sequence,
-    /// Adapter for the whole sequence.
-    adapter: Option<Arc<Adapter>>,
-    /// Whole blocks when the cache was last looked after.
-    settled: usize,
-    prefixes: Option<&'e PrefixCache>,
-    /// Policy under memory pressure.
-    pressure: PressurePolicy,
-    /// Cached prefix that the sequence began with, pinned as long as it lives.
-    reused: Reused,
-    /// Sliding-window size in tokens; older blocks are released.
-    window: Option<usize>,
+    sequence: NativeSequence,
     workspace: Workspace,
-    /// There if the policy needs one.
-    watch: Option<QualityWatch>,
 }
 
 impl<'e> Session<'e> {
-    /// An empty sequence with room for `capacity` tokens, whose memory counts for the engine
-    /// itself. It knows nothing of other sequences: what it measures can be measured again.
+    /// An empty sequence with room for `capacity` tokens, charged to the root tenant. It takes no
+    /// state of other sequences, so that what it measures can be measured again.
     pub(crate) fn new(engine: &'e Engine, capacity: usize) -> Result<Self> {
-        Self::empty(engine, &Tenant::root(), engine.adapter.clone(), capacity)
-    }
-
-    /// An empty sequence for a request, with room for `capacity` tokens, whose memory counts for
-    /// the request's tenant. Its quality target begins with what the tenant's other requests have
-    /// come to.
-    pub(crate) fn for_request(
-        engine: &'e Engine,
-        request: &GenerateRequest,
-        capacity: usize,
-    ) -> Result<Self> {
-        let adapter = request.adapter.as_ref().or(engine.adapter.as_ref());
-        let mut session = Self::empty(engine, &request.tenant, adapter.cloned(), capacity)?;
-        if let Some(watch) = &mut session.watch {
-            watch.resume(&engine.quality, &mut session.cache);
-        }
-        session.set_pressure(engine.pressure_of(request));
-        Ok(session)
-    }
-
-    fn empty(
-        engine: &'e Engine,
-        tenant: &Tenant,
-        adapter: Option<Arc<Adapter>>,
-        capacity: usize,
-    ) -> Result<Self> {
-        let store = engine.kv.for_tenant(tenant).map_err(ruvllm_models::Error::from);
-        let cache = store
-            .and_then(|store| engine.model.new_sequence(&store, capacity))
-            .map_err(|source| Error::Cache { tokens: capacity, source })?;
-        let policy = cache.store().policy();
-        let watch =
-            QualityWatch::new(policy, cache.store().block_tokens(), engine.config().n_layers, capacity);
-        let mut workspace = Workspace::new();
-        if let Some(watch) = &watch {
-            workspace.keep_queries(watch.layer());
-        }
-        Ok(Self {
-            model: &engine.model,
-            compute: &engine.compute,
-            cache,
-            adapter,
-            settled: 0,
-            prefixes: engine.prefixes.as_deref(),
-            pressure: engine.pressure,
-            reused: Reused::default(),
-            window: engine.config().longest_window(),
-            workspace,
-            watch,
-        })
+        let core = engine.core();
+        let spec = SequenceSpec {
+            tenant: Tenant::root(),
+            adapter: engine.adapter().cloned(),
+            pressure: core.pressure,
+            capacity,
+            caches_prefix: true,
+            shared_tokens: 0,
+        };
+        let sequence = NativeSequence::new(core, &spec, None)?;
+        Ok(Self { core, compute: &core.compute, sequence, workspace: Workspace::new() })
     }
 
     /// Goes on with other threads than the engine's own. The results stay the same.
@@ -99,147 +43,55 @@ impl<'e> Session<'e> {
         self.compute = compute;
     }
 
-    /// Takes the pressure policy of a request.
-    pub(crate) fn set_pressure(&mut self, pressure: PressurePolicy) {
-        self.pressure = pressure;
-    }
-
-    /// Tokens that were dropped for lack of memory.
-    pub(crate) fn dropped_tokens(&self) -> usize {
-        self.cache.dropped_tokens()
-    }
-
-    /// Keeps tokens that no later query sees, so that the sequence can be cut back to any length.
+    /// See [`NativeSequence::keep_all`].
     pub(crate) fn keep_all(&mut self) {
-        self.window = None;
+        self.sequence.keep_all();
     }
 
-    /// Tokens in the sequence.
+    /// Number of tokens.
     pub(crate) fn len(&self) -> usize {
-        self.cache.len()
+        self.sequence.len()
     }
 
     /// Bytes of keys and values.
     pub(crate) fn kv_bytes(&self) -> usize {
-        self.cache.bytes()
-    }
-
-    /// Outcome of the quality target; `None` if the policy has none.
-    pub(crate) fn kv_quality(&self) -> Option<KvQuality> {
-        self.watch.as_ref().and_then(QualityWatch::report)
-    }
-
-    /// True if a request may continue this sequence: same tenant, same adapter.
-    pub(crate) fn is_for(&self, engine: &Engine, request: &GenerateRequest) -> bool {
-        let digest = |adapter: &Arc<Adapter>| *adapter.digest();
-        let adapter = request.adapter.as_ref().or(engine.adapter.as_ref());
-        self.cache.store().tenant().path() == request.tenant.path()
-            && self.adapter.as_ref().map(digest) == adapter.map(digest)
-    }
-
-    /// Number of tokens of `prompt` that this sequence, whose tokens are `present`, can continue
-    /// from; at least the last token is left to compute. 0 without a common prefix, or if a sliding
-    /// window has released blocks that would be seen again.
-    pub(crate) fn reusable(&self, present: &[TokenId], prompt: &[TokenId]) -> usize {
-        let common = common_prefix_len(present, prompt);
-        if common < self.cache.len() && self.cache.released() > 0 { 0 } else { common }
-    }
-
-    /// Stores the sequence, whose tokens are `tokens`, as a prefix for later sequences of the
-    /// tenant, and the first `shared_tokens` of them for those of all tenants.
-    pub(crate) fn keep(&mut self, tokens: &[TokenId], shared_tokens: usize) {
-        if let Some(prefixes) = self.prefixes {
-            prefixes.keep(&mut self.cache, self.adapter.as_deref(), tokens, shared_tokens);
-        }
-    }
-
-    /// Stores the state of the quality target as the start of the tenant's later sequences.
-    pub(crate) fn remember_quality(&mut self, memory: &QualityMemory) {
-        if let Some(watch) = &mut self.watch {
-            watch.remember(memory, &self.cache);
-        }
+        self.sequence.cache().bytes()
     }
 
     /// Drops the tokens from position `len` on.
     pub(crate) fn truncate(&mut self, len: usize) -> Result<()> {
-        self.settled = self.settled.min(len / self.cache.store().block_tokens());
-        self.cache.truncate(len).map_err(|source| Error::Cache { tokens: len, source: source.into() })
+        self.sequence.truncate(len)
     }
 
-    /// Appends copies of the whole blocks that there are, one after another, as long as they end at
-    /// `len` or before.
+    /// See [`NativeSequence::repeat_until`].
     pub(crate) fn repeat_until(&mut self, len: usize) -> Result<()> {
-        let block_tokens = self.cache.store().block_tokens();
-        let source = self.cache.fork();
-        let blocks = source.blocks().iter().take(source.len() / block_tokens);
-        for block in blocks.cycle() {
-            if self.cache.len() + block_tokens > len {
-                break;
-            }
-            self.settle();
-            self.cache
-                .append_copy(&self.compute.kernels, block, block_tokens)
-                .map_err(|source| Error::Cache { tokens: len, source: source.into() })?;
-        }
-        Ok(())
+        self.sequence.repeat_until(&self.core.model, self.compute, len)
     }
 
-    /// Work between steps, once new blocks are full: a quality sample, memory under pressure, older
-    /// blocks to lower tiers.
-    fn settle(&mut self) {
-        let whole = self.cache.len() / self.cache.store().block_tokens();
-        if whole > self.settled {
-            self.look();
-            self.cache.settle(&self.compute.kernels, &self.compute.pool, self.pressure);
-            self.settled = whole;
-            if let Some(window) = self.window {
-                self.cache.release_before((self.cache.len() + 1).saturating_sub(window));
-            }
-        }
-    }
-
-    /// Samples the sequence with the query of the last pass, if its policy wants that.
-    fn look(&mut self) {
-        let Some(watch) = &mut self.watch else { return };
-        if let Some(probe) = self.model.probe(&self.workspace, 0) {
-            watch.look(&self.compute.kernels, &self.compute.pool, &mut self.cache, &probe);
-        }
-        self.workspace.keep_queries(watch.layer());
-    }
-
-    /// Work between passes, and room for one of as many as possible of `tokens` tokens: see
-    /// [`Sequence::make_room`].
-    fn prepare(&mut self, tokens: RangeInclusive<usize>) -> Result<usize> {
-        self.settle();
-        let (start, most) = (self.cache.len(), *tokens.end());
-        self.cache
-            .make_room(&self.compute.kernels, &self.compute.pool, tokens, self.pressure)
-            .map_err(|source| Error::Forward { start, tokens: most, source: source.into() })
-    }
-
-    /// The next `tokens` as a part of a pass with other sequences.
+    /// The next `tokens` as a part of a pass with other sequences, whose hidden states are wanted.
     pub(crate) fn next_segment<'t>(
         &'t mut self,
         tokens: &'t [TokenId],
         logits: LogitsRows<'t>,
     ) -> Result<Segment<'t>> {
-        self.prepare(tokens.len()..=tokens.len())?;
-        let start = self.cache.len();
-        Segment::new(self.compute, tokens, &mut self.cache, logits)
-            .map(|segment| segment.with_adapter(self.adapter.as_deref()))
-            .map_err(|source| Error::Forward { start, tokens: tokens.len(), source })
+        self.sequence.prepare(&self.core.model, self.compute, tokens.len()..=tokens.len())?;
+        self.sequence.segment(self.compute, tokens, logits)
     }
 
     /// Appends `tokens` in one pass and returns the logits asked for, `[rows, vocab_size]` in order
     /// of position.
     pub(crate) fn forward(&mut self, tokens: &[TokenId], logits: LogitsRows<'_>) -> Result<&[f32]> {
-        self.prepare(tokens.len()..=tokens.len())?;
-        let start = self.cache.len();
-        let adapter = self.adapter.as_deref();
-        let (model, workspace) = (self.model, &mut self.workspace);
-        Segment::new(self.compute, tokens, &mut self.cache, logits)
-            .and_then(|segment| model.forward(self.compute, workspace, [segment.with_adapter(adapter)]))
-            .map_err(|source| Error::Forward { start, tokens: tokens.len(), source })
+        let Self { core, compute, sequence, workspace } = self;
+        sequence.prepare(&core.model, compute, tokens.len()..=tokens.len())?;
+        let start = sequence.len();
+        let segment = sequence.segment(compute, tokens, logits)?;
+        core.model.forward(compute, workspace, [segment]).map_err(|source| Error::Forward {
+            start,
+            tokens: tokens.len(),
+            source,
+        })?;
+        sequence.passed(&core.model, workspace, 0, tokens);
+        Ok(workspace.logits())
     }
 }
 
@@ -253,26 +105,11 @@ impl BackendSession for Session<'_> {
     }
 
     fn truncate(&mut self, len: usize) -> Result<usize> {
-        let len = len.min(self.cache.len());
+        let len = len.min(self.len());
         // Queries would see released blocks of a sliding window again.
-        let kept = if len < self.cache.len() && self.cache.released() > 0 { 0 } else { len };
+        let kept = if len < self.len() && self.sequence.cache().released() > 0 { 0 } else { len };
         Session::truncate(self, kept)?;
         Ok(kept)
-    }
-
-    /// An empty sequence begins with what earlier ones have computed.
-    fn begin(&mut self, present: &[TokenId], prompt: &[TokenId]) -> Result<usize> {
-        if !self.cache.is_empty() {
-            let reusable = self.reusable(present, prompt);
-            Session::truncate(self, reusable)?;
-            return Ok(reusable);
-        }
-        if let Some(prefixes) = self.prefixes {
-            self.reused = prefixes
-                .begin(&self.compute.kernels, &mut self.cache, self.adapter.as_deref(), prompt)
-                .map_err(|source| Error::Cache { tokens: prompt.len(), source: source.into() })?;
-        }
-        Ok(self.reused.tokens)
     }
 
     /// Passes are shorter where there is little memory, and only the last one has logits.
@@ -282,22 +119,17 @@ impl BackendSession for Session<'_> {
         chunk: usize,
         go_on: &mut dyn FnMut() -> ControlFlow<()>,
     ) -> Result<Option<&[f32]>> {
-        let started = Instant::now();
-        let prefixes = self.prefixes;
         let mut rest = tokens;
         loop {
             if go_on().is_break() {
                 return Ok(None);
             }
             let most = rest.len().min(chunk);
-            let least = most.min(self.cache.store().block_tokens());
-            let (pass, later) = rest.split_at(self.prepare(least..=most)?);
+            let least = most.min(self.sequence.cache().store().block_tokens());
+            let room = self.sequence.prepare(&self.core.model, self.compute, least..=most)?;
+            let (pass, later) = rest.split_at(room);
             if later.is_empty() {
-                let logits = self.forward(pass, LogitsRows::Last)?;
-                if let Some(prefixes) = prefixes {
-                    prefixes.observe_prefill(tokens.len(), started.elapsed());
-                }
-                return Ok(Some(logits));
+                return self.forward(pass, LogitsRows::Last).map(Some);
             }
             self.forward(pass, LogitsRows::None)?;
             rest = later;

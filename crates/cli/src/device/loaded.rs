@@ -72,7 +72,7 @@ impl Loaded {
     pub(crate) fn conversation(&self) -> DeviceConversation<'_> {
         match self {
             Self::Cpu(engine) => DeviceConversation::Cpu(Box::new(engine.conversation())),
-            Self::Gpu(model) => DeviceConversation::Gpu(BackendConversation::new(&*model.backend)),
+            Self::Gpu(model) => DeviceConversation::Gpu(Box::new(BackendConversation::new(&*model.backend))),
         }
     }
 
@@ -91,7 +91,7 @@ impl Loaded {
 /// Requests that go on from one another, on either device.
 pub(crate) enum DeviceConversation<'m> {
     Cpu(Box<Conversation<'m>>),
-    Gpu(BackendConversation<'m>),
+    Gpu(Box<BackendConversation<'m>>),
 }
 
 impl DeviceConversation<'_> {

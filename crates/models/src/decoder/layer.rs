@@ -101,14 +101,15 @@ impl Layer<'_> {
         }
     }
 
-    /// Keeps the queries of the last token of each segment if they are wanted.
+    /// Keeps the query of the last token of each segment that is probed in this layer.
     fn keep_queries(&self, buffers: &mut Buffers, all: &[Span]) {
         let Buffers { queries, kept, .. } = buffers;
-        if kept.layer == Some(self.index) {
-            kept.queries.clear();
-            let width = self.config.query_dim();
-            let rows = all.iter().map(|span| &queries[span.range(width)][(span.len - 1) * width..]);
-            rows.for_each(|row| kept.queries.extend_from_slice(row));
+        let width = self.config.query_dim();
+        let slots = kept.layers.iter().zip(kept.queries.chunks_exact_mut(width));
+        for ((layer, slot), span) in slots.zip(all) {
+            if *layer == Some(self.index) {
+                slot.copy_from_slice(&queries[span.range(width)][(span.len - 1) * width..]);
+            }
         }
     }
 

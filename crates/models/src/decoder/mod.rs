@@ -244,6 +244,7 @@ impl Model {
         segments: &mut [Segment<'_>],
     ) -> Result<()> {
         self.prepare(buffers, batch.n_tokens())?;
+        self.prepare_probes(buffers, segments)?;
         let ropes = self.ropes.tables(batch.n_positions());
 
         self.embed(buffers, segments);
@@ -257,20 +258,38 @@ impl Model {
         Ok(())
     }
 
-    /// The query of the last token of a segment of the last pass, in the layer that
-    /// [`Workspace::keep_queries`] named; `None` if there was no such pass, layer or segment.
+    /// The query of the last token of a segment of the last pass, in the layer of
+    /// [`Segment::with_probe`]; `None` if there was no such pass, layer or segment.
     pub fn probe<'w>(&self, workspace: &'w Workspace, segment: usize) -> Option<Probe<'w>> {
         let kept = &workspace.buffers.kept;
-        let layer = kept.layer?;
+        let layer = (*kept.layers.get(segment)?)?;
         let query = kept.queries.chunks_exact(self.config.query_dim()).nth(segment)?;
+        Some(self.probe_of(layer, query))
+    }
+
+    /// A query of one token in a layer, `[n_heads, head_dim]`, with what attention does with it.
+    pub fn probe_of<'q>(&self, layer: usize, query: &'q [f32]) -> Probe<'q> {
         let decoder = &self.config.decoder;
-        Some(Probe {
+        Probe {
             layer,
             query,
             scale: decoder.attention_scale,
             window: decoder.window.of_layer(layer),
             soft_cap: decoder.attention_soft_cap,
-        })
+        }
+    }
+
+    /// Makes room for the queries of probed segments.
+    fn prepare_probes(&self, buffers: &mut Buffers, segments: &[Segment<'_>]) -> Result<()> {
+        let kept = &mut buffers.kept;
+        kept.layers.clear();
+        kept.queries.clear();
+        if segments.iter().any(|segment| segment.probed_layer.is_some()) {
+            kept.layers.extend(segments.iter().map(|segment| segment.probed_layer));
+            let n_values = segments.len().saturating_mul(self.config.query_dim());
+            resize(&mut kept.queries, n_values, "probed queries")?;
+        }
+        Ok(())
     }
 
     /// Sizes the buffers for `n_tokens` rows.

@@ -149,9 +149,9 @@ fn a_probe_attends_as_its_layer_does() {
     let mut workspace = Workspace::new();
     let mut cache = fixtures::new_cache(&model, KvFormat::F32, 8).expect("a cache");
     for (layer, window) in [(2, Some(40)), (3, None)] {
-        workspace.keep_queries(layer);
         let compute = fixtures::compute();
         let segment = Segment::new(&compute, &[5, 6], &mut cache, LogitsRows::None).expect("room");
+        let segment = segment.with_probe(Some(layer));
         model.forward(&compute, &mut workspace, [segment]).expect("a step");
         let probe = model.probe(&workspace, 0).expect("it was computed");
         let scale = model.config().decoder.attention_scale;
@@ -167,7 +167,6 @@ fn kept_queries_are_those_of_the_last_token_of_each_segment() {
     let texts: [&[TokenId]; 2] = [&[5, 6, 7], &[9, 8]];
     let queries = |texts: &[&[TokenId]]| {
         let mut workspace = Workspace::new();
-        workspace.keep_queries(1);
         assert!(model.probe(&workspace, 0).is_none(), "nothing was computed");
         let mut caches: Vec<Sequence> =
             texts.iter().map(|_| fixtures::new_cache(&model, KvFormat::F32, 8).expect("a cache")).collect();
@@ -175,6 +174,7 @@ fn kept_queries_are_those_of_the_last_token_of_each_segment() {
             .iter()
             .zip(&mut caches)
             .map(|(tokens, cache)| Segment::new(&compute, tokens, cache, LogitsRows::None).expect("room"))
+            .map(|segment| segment.with_probe(Some(1)))
             .collect();
         model.forward(&compute, &mut workspace, segments).expect("a step");
         assert!(model.probe(&workspace, texts.len()).is_none(), "one for each segment");

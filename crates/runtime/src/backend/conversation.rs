@@ -3,13 +3,15 @@
 use std::fmt;
 use std::ops::ControlFlow;
 
-use super::{InferenceBackend, measure, prepare};
-use crate::backend::sequence::BackendSession;
+use super::requests::Requests;
+use super::{InferenceBackend, measure};
 use crate::cancel::CancelToken;
 use crate::error::Result;
-use crate::generate::Generation;
-use crate::kept::Kept;
 use crate::request::{Completion, GenerateRequest};
+use crate::step::SessionId;
+
+/// The one session of a conversation.
+const SESSION: SessionId = SessionId(0);
 
 /// Requests to a backend that go on from one another: what a prompt has in common with the
 /// sequence of the request before is not computed again.
@@ -18,13 +20,15 @@ use crate::request::{Completion, GenerateRequest};
 /// targets.
 pub struct BackendConversation<'b> {
     backend: &'b dyn InferenceBackend,
-    kept: Kept<Box<dyn BackendSession + 'b>>,
+    requests: Requests<'b, dyn InferenceBackend + 'b>,
+    /// Tokens of the kept sequence.
+    tokens: usize,
 }
 
 impl<'b> BackendConversation<'b> {
     /// A conversation that has not begun. Its sequence has the capacity of the backend's context.
     pub fn new(backend: &'b dyn InferenceBackend) -> Self {
-        Self { backend, kept: Kept::none() }
+        Self { backend, requests: Requests::new(backend), tokens: 0 }
     }
 
     /// Generates text for one request: see [`InferenceBackend::generate_with`].
@@ -38,42 +42,36 @@ impl<'b> BackendConversation<'b> {
         cancel: &CancelToken,
         on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Completion> {
-        let prepared = prepare(self.backend, request, cancel)?;
-        let (mut session, present) = match self.kept.take() {
-            Some(kept) => kept,
-            None => (self.backend.session(self.backend.context_length())?, Vec::new()),
-        };
-        let mut generation = Generation::new(prepared, present);
-        let reason = generation.run(&mut *session, cancel, on_text)?;
-        let (completion, tokens) = generation.complete(reason, &*session);
-        self.kept.put(session, tokens);
+        let completion = self.requests.run(request, Some(SESSION), cancel, on_text)?;
+        self.tokens = completion.sequence.map_or(self.tokens, |sequence| sequence.tokens);
         Ok(completion)
     }
 
     /// Forgets everything and frees the sequence.
     pub fn clear(&mut self) {
-        self.kept = Kept::none();
+        self.requests.end_session(SESSION);
+        self.tokens = 0;
     }
 
     /// Tokens whose keys and values are there.
     pub fn len(&self) -> usize {
-        self.kept.len()
+        self.tokens
     }
 
     /// True if the conversation has no tokens.
     pub fn is_empty(&self) -> bool {
-        self.kept.len() == 0
+        self.tokens == 0
     }
 
     /// Bytes of their keys and values, in whole blocks.
     pub fn kv_bytes(&self) -> usize {
-        measure::kv_bytes(self.backend, self.kept.len()).unwrap_or_default()
+        measure::kv_bytes(self.backend, self.tokens).unwrap_or_default()
     }
 }
 
 /// Prints the number of tokens; the tokens would be too long.
 impl fmt::Debug for BackendConversation<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BackendConversation").field("tokens", &self.kept.len()).finish_non_exhaustive()
+        f.debug_struct("BackendConversation").field("tokens", &self.tokens).finish_non_exhaustive()
     }
 }

@@ -2,7 +2,7 @@
 //! tokens.
 //!
 //! ```text
-//! GenerateRequest ──► generate: prompt, sampler, stop strings, streaming, cancellation
+//! GenerateRequest ──► step loop: prompt, sampler, stop sequences, streaming, cancellation
 //!                        │ TextCodec: text ◄─► tokens
 //!                        ▼
 //!          BackendSession: tokens ──► logits
@@ -16,24 +16,24 @@ pub(crate) mod conversation;
 #[cfg(feature = "gpu")]
 pub(crate) mod gpu;
 mod measure;
+mod requests;
 pub(crate) mod sequence;
 
 use std::ops::ControlFlow;
 
-use ruvllm_kernels::Kernels;
 use ruvllm_kernels::attention::KvFormat;
 use ruvllm_kv_cache::KvPolicy;
 use ruvllm_models::ModelConfig;
 use ruvllm_text::TokenId;
 
+use self::requests::Requests;
 use self::sequence::BackendSession;
 use crate::benchmark::{BenchOptions, BenchResult};
 use crate::cancel::CancelToken;
 use crate::codec::TextCodec;
 use crate::engine::Engine;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::evaluate::Perplexity;
-use crate::generate::{Facts, Generation, Prepared};
 use crate::request::{Completion, GenerateRequest};
 use crate::session::Session;
 
@@ -94,11 +94,7 @@ pub trait InferenceBackend: Send + Sync {
         cancel: &CancelToken,
         on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Completion> {
-        let prepared = prepare(self, request, cancel)?;
-        let mut session = self.session(prepared.capacity())?;
-        let mut generation = Generation::new(prepared, Vec::new());
-        let reason = generation.run(&mut *session, cancel, on_text)?;
-        Ok(generation.complete(reason, &*session).0)
+        Requests::new(self).run(request, None, cancel, on_text)
     }
 
     /// Storage policy of keys and values. Default: F32.
@@ -145,27 +141,7 @@ pub trait InferenceBackend: Send + Sync {
     }
 }
 
-/// Checks a request to a backend without adapters and encodes its prompt.
-fn prepare<'r, B: InferenceBackend + ?Sized>(
-    backend: &'r B,
-    request: &'r GenerateRequest,
-    cancel: &CancelToken,
-) -> Result<Prepared<'r>> {
-    if request.adapter.is_some() {
-        return Err(Error::AdapterBackend { backend: backend.name().to_owned() });
-    }
-    let facts = Facts {
-        codec: backend.codec(),
-        kernels: Kernels::detect().map_err(Error::Compute)?,
-        context: backend.context_length(),
-        model_context: backend.config().context_length,
-        prefill_chunk: backend.prefill_chunk(),
-    };
-    Prepared::new(facts, request, cancel)
-}
-
-/// Sequences of the engine count for no tenant but the engine itself and begin with the prefixes
-/// that it keeps; [`generate_with`](InferenceBackend::generate_with) is the engine's own, with
+/// Sequences of the engine are charged to the root tenant; [`generate_with`](InferenceBackend::generate_with) is the engine's own, with
 /// tenants.
 impl InferenceBackend for Engine {
     fn name(&self) -> &str {
@@ -177,7 +153,7 @@ impl InferenceBackend for Engine {
     }
 
     fn codec(&self) -> &TextCodec {
-        &self.codec
+        &self.core().codec
     }
 
     fn context_length(&self) -> usize {
@@ -189,7 +165,7 @@ impl InferenceBackend for Engine {
     }
 
     fn prefill_chunk(&self) -> usize {
-        self.prefill_chunk
+        self.core().prefill_chunk
     }
 
     fn generate_with(

@@ -34,15 +34,6 @@ pub trait BackendSession: Send {
     /// Whatever the backend reports.
     fn truncate(&mut self, len: usize) -> Result<usize>;
 
-    /// Keeps what the sequence, whose tokens are `present`, has of `prompt`: how many of its first
-    /// tokens need not be computed. At least the last one does.
-    ///
-    /// # Errors
-    /// Whatever the backend reports.
-    fn begin(&mut self, present: &[TokenId], prompt: &[TokenId]) -> Result<usize> {
-        self.truncate(common_prefix_len(present, prompt))
-    }
-
     /// Appends `tokens`, at least one, in passes of at most `chunk`, and returns the logits after
     /// the last of them. `go_on` is asked before each pass; a `Break` gives `None` and leaves the
     /// sequence where it is.

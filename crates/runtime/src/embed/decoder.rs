@@ -27,7 +27,7 @@ impl Engine {
         let texts = request.texts.iter().enumerate().map(encode).collect::<Result<Vec<_>>>()?;
         let mut embeddings = Vec::with_capacity(texts.len());
         let mut workspace = Workspace::new();
-        for group in groups(&texts, self.prefill_chunk, MAX_TEXTS) {
+        for group in groups(&texts, self.core().prefill_chunk, MAX_TEXTS) {
             embeddings.extend(self.embed_group(&mut workspace, group, &settings)?);
         }
         let Settings { pooling, normalize: normalized, .. } = settings;
@@ -48,11 +48,11 @@ impl Engine {
         let mut pools: Vec<Pool> = texts.iter().map(|_| Pool::new(settings.pooling, dim)).collect();
         let longest = texts.iter().map(|text| text.tokens.len()).max().unwrap_or(0);
         // Several texts fit one pass; a text of several passes is alone.
-        for start in (0..longest).step_by(self.prefill_chunk) {
+        for start in (0..longest).step_by(self.core().prefill_chunk) {
             let mut rows = Vec::with_capacity(texts.len());
             let mut segments: Vec<Segment<'_>> = Vec::with_capacity(texts.len());
             for (session, text) in sessions.iter_mut().zip(texts) {
-                let end = text.tokens.len().min(start + self.prefill_chunk);
+                let end = text.tokens.len().min(start + self.core().prefill_chunk);
                 let tokens = &text.tokens[start..end];
                 let wanted = match settings.pooling {
                     Pooling::Mean => LogitsRows::All,
@@ -64,8 +64,9 @@ impl Engine {
             }
             let tokens = segments.iter().map(Segment::n_tokens).sum();
             let states = self
+                .core()
                 .model
-                .hidden_states(&self.compute, workspace, segments)
+                .hidden_states(&self.core().compute, workspace, segments)
                 .map_err(|source| Error::Forward { start, tokens, source })?;
             let mut rest = states;
             for (pool, rows) in pools.iter_mut().zip(rows) {

@@ -28,7 +28,7 @@ impl Engine {
         wanted.dedup();
         let mut out = vec![0.0; positions.len() * vocab_size];
         let mut session = Session::new(self, last + 1)?;
-        for inputs in tokens[..=last].chunks(self.prefill_chunk) {
+        for inputs in tokens[..=last].chunks(self.core().prefill_chunk) {
             let start = session.len();
             let first = wanted.partition_point(|&position| position < start);
             let end = wanted.partition_point(|&position| position < start + inputs.len());

@@ -27,10 +27,10 @@ impl Engine {
     /// Ids in one pass of a measurement. With tiers only a block: what a pass appends is hot until
     /// it ends, and the measurement should see what generating would.
     fn scored_at_once(&self) -> usize {
-        if self.kv.policy().warm.is_some() {
-            return self.kv.block_tokens();
+        if self.core().kv.policy().warm.is_some() {
+            return self.core().kv.block_tokens();
         }
-        (LOGITS_BYTES / (4 * self.config().vocab_size)).clamp(16, self.prefill_chunk.max(16))
+        (LOGITS_BYTES / (4 * self.config().vocab_size)).clamp(16, self.core().prefill_chunk.max(16))
     }
 
     /// Adds `-ln p` of each of `targets` under its row of logits, `[targets, vocab_size]`.
@@ -39,7 +39,7 @@ impl Engine {
         // The threads share the rows. The sum is taken one by one in the order of the text, so that
         // neither they nor the size of the passes change it.
         let losses: Vec<AtomicU64> = targets.iter().map(|_| AtomicU64::default()).collect();
-        self.compute.pool.for_each_chunk(targets.len(), ROWS_PER_TASK, &|rows| {
+        self.core().compute.pool.for_each_chunk(targets.len(), ROWS_PER_TASK, &|rows| {
             for row in rows {
                 let logits = &logits[row * vocab_size..][..vocab_size];
                 let loss = log_sum_exp(logits) - f64::from(logits[targets[row] as usize]);

@@ -145,7 +145,7 @@ fn any_backend_is_cancelled_between_passes_and_after_a_piece() {
     cancelled.cancel();
     let completion = parrot.run(&prompt_of(9), &cancelled).expect("it ends in good order");
     assert_eq!((completion.text.as_str(), completion.finish_reason), ("", FinishReason::Cancelled));
-    assert_eq!(parrot.events(), ["session of 24"], "nothing is computed");
+    assert!(parrot.events().is_empty(), "nothing is computed");
 
     let cancel = CancelToken::new();
     let completion = parrot
@@ -196,12 +196,10 @@ fn a_session_of_the_engine_gives_its_logits_however_tokens_are_put_in() {
     };
     let logits = session.prefill(&tokens[40..], 16, go_on).expect("a prefill").map(bits);
     assert_eq!((logits, passes), (Some(expected.clone()), 4));
-    let mut other = tokens.clone();
-    other[60] = 3;
-    assert_eq!(session.begin(&tokens, &other).expect("it is cut"), 60);
+    assert_eq!(session.truncate(60).expect("it is cut"), 60);
     assert_eq!(session.len(), 60);
     assert!(session.prefill(&tokens[60..], 16, &mut || ControlFlow::Break(())).expect("no error").is_none());
-    assert_eq!(session.begin(&tokens[..60], &tokens).expect("it goes on"), 60);
+    assert_eq!(session.truncate(90).expect("it is as long as it was"), 60);
     assert_eq!(bits(session.forward(&tokens[60..]).expect("logits")), expected);
     assert!(session.forward(&[]).is_err() && session.forward(&[4_000_000]).is_err());
     assert!(session.forward(&tokens[..20]).is_err(), "there is room for 100 tokens");

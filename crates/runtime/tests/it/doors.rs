@@ -53,7 +53,7 @@ fn everything_is_reached_through_one_crate() -> Result<(), Box<dyn std::error::E
         .with_pressure(PressurePolicy::default());
     let completion = engine.generate(&request)?;
     assert_eq!((completion.tokens.len(), completion.finish_reason), (4, FinishReason::Length));
-    let text = engine.stream(&request)?.map(|chunk| chunk.map(|chunk| chunk.text));
+    let text = engine.submit(&request)?.map(|chunk| chunk.map(|chunk| chunk.text));
     assert_eq!(text.collect::<Result<String, Error>>()?, completion.text);
     let backend: &dyn InferenceBackend = &engine;
     let ids: Vec<TokenId> = backend.codec().encode_prompt(&request.prompt)?;

@@ -3,6 +3,7 @@
 
 mod adapters;
 mod backend;
+mod batching;
 mod bench;
 mod calibrate;
 mod common;

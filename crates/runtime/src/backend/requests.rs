@@ -1,0 +1,83 @@
+//! Requests to a backend, one at a time, in the caller's thread.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use ruvllm_kernels::Kernels;
+use ruvllm_memory::{PressurePolicy, Tenant};
+
+use super::InferenceBackend;
+use crate::cancel::CancelToken;
+use crate::error::{Error, Result};
+use crate::request::{Completion, GenerateRequest};
+use crate::sequence::SequenceSpec;
+use crate::step::{Facts, Inbox, Job, Outlet, Prepared, RequestHandle, SessionExecutor, SessionId, StepLoop};
+
+/// The step loop over a backend's sequences.
+pub(super) struct Requests<'b, B: InferenceBackend + ?Sized> {
+    backend: &'b B,
+    steps: StepLoop<'b, SessionExecutor<'b, B>>,
+}
+
+impl<'b, B: InferenceBackend + ?Sized> Requests<'b, B> {
+    pub(super) fn new(backend: &'b B) -> Self {
+        // Prompts are cut into passes by the backend's sequence.
+        let step_tokens = usize::MAX;
+        let executor = SessionExecutor::new(backend);
+        Self { backend, steps: StepLoop::new(executor, backend.codec(), Arc::default(), step_tokens) }
+    }
+
+    /// Runs a request to its end, or until `on_text` breaks.
+    ///
+    /// # Errors
+    /// Those of [`InferenceBackend::generate_with`].
+    pub(super) fn run(
+        &mut self,
+        request: &GenerateRequest,
+        session: Option<SessionId>,
+        cancel: &CancelToken,
+        on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> Result<Completion> {
+        let backend = self.backend;
+        if request.adapter.is_some() {
+            return Err(Error::AdapterBackend { backend: backend.name().to_owned() });
+        }
+        let facts = Facts {
+            codec: backend.codec(),
+            kernels: Kernels::detect().map_err(Error::Compute)?,
+            context: backend.context_length(),
+            model_context: backend.config().context_length,
+        };
+        let prepared = Prepared::new(facts, request, cancel)?;
+        let spec = SequenceSpec {
+            tenant: Tenant::root(),
+            adapter: None,
+            pressure: PressurePolicy::default(),
+            capacity: if session.is_some() { backend.context_length() } else { prepared.capacity() },
+            caches_prefix: false,
+            shared_tokens: 0,
+        };
+        let inbox = Arc::new(Inbox::default());
+        let (priority, deadline) = (request.priority, request.deadline);
+        let outlet = Outlet::new(Arc::clone(&inbox));
+        let cancel = cancel.child();
+        let mut handle = RequestHandle::new(inbox, cancel.clone());
+        self.steps.submit(Job { prepared, spec, session, priority, deadline, cancel, outlet });
+        while !self.steps.is_idle() {
+            self.steps.iterate();
+            if handle.drain(on_text)?.is_break() {
+                handle.cancel_token().cancel();
+                while !self.steps.is_idle() {
+                    self.steps.iterate();
+                }
+                return handle.finish();
+            }
+        }
+        handle.run(on_text)
+    }
+
+    /// Releases the sequence that a session keeps.
+    pub(super) fn end_session(&mut self, session: SessionId) {
+        self.steps.end_session(session);
+    }
+}

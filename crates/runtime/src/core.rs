@@ -1,0 +1,30 @@
+//! The loaded model with all state that requests share. The thread of the step loop holds it as long
+//! as the [`Engine`](crate::Engine) does.
+
+use std::sync::Arc;
+
+use ruvllm_kv_cache::KvStore;
+use ruvllm_memory::PressurePolicy;
+use ruvllm_models::{Compute, Model};
+
+use crate::codec::TextCodec;
+use crate::prefix::PrefixCache;
+use crate::quality::QualityMemory;
+use crate::step::StepCounters;
+
+/// A model that is ready to run.
+pub(crate) struct Core {
+    pub(crate) model: Model,
+    pub(crate) codec: TextCodec,
+    pub(crate) compute: Compute,
+    /// Largest number of tokens in a pass.
+    pub(crate) prefill_chunk: usize,
+    /// Largest number of tokens in a sequence, prompt and output together.
+    pub(crate) context: usize,
+    pub(crate) kv: KvStore,
+    pub(crate) prefixes: Option<Arc<PrefixCache>>,
+    /// Pressure policy of requests that name none.
+    pub(crate) pressure: PressurePolicy,
+    pub(crate) quality: QualityMemory,
+    pub(crate) counters: Arc<StepCounters>,
+}

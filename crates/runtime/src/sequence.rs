@@ -1,0 +1,280 @@
+//! One sequence of the engine's model: its KV cache, its token ids and what belongs to both.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use ruvllm_adapters::Adapter;
+use ruvllm_kv_cache::Sequence;
+use ruvllm_memory::{PressurePolicy, Tenant};
+use ruvllm_models::{Compute, LogitsRows, Model, Segment, Workspace};
+use ruvllm_text::TokenId;
+
+use crate::backend::sequence::common_prefix_len;
+use crate::core::Core;
+use crate::error::{Error, Result};
+use crate::prefix::{PrefixCache, Reused};
+use crate::quality::{QualityMemory, QualityWatch};
+use crate::request::KvQuality;
+
+/// Properties of a sequence that do not change while it lives.
+#[derive(Debug, Clone)]
+pub(crate) struct SequenceSpec {
+    /// Tenant charged for the keys and values.
+    pub(crate) tenant: Tenant,
+    /// Adapter of all tokens.
+    pub(crate) adapter: Option<Arc<Adapter>>,
+    /// Policy under memory pressure.
+    pub(crate) pressure: PressurePolicy,
+    /// Largest number of tokens.
+    pub(crate) capacity: usize,
+    /// True if prefixes are read from the prefix cache and left in it.
+    pub(crate) caches_prefix: bool,
+    /// Tokens at the beginning whose prefix all tenants may use.
+    pub(crate) shared_tokens: usize,
+}
+
+/// A sequence of one model. It knows its token ids.
+pub(crate) struct NativeSequence {
+    cache: Sequence,
+    /// Token ids whose keys and values are there.
+    tokens: Vec<TokenId>,
+    spec: SequenceSpec,
+    /// Whole blocks at the last [`settle`](Self::settle).
+    settled: usize,
+    /// Cached prefix that the sequence began with, pinned as long as it lives.
+    reused: Reused,
+    /// Sliding-window size in tokens; older blocks are released.
+    window: Option<usize>,
+    /// Quality samples; present if the KV policy needs them.
+    watch: Option<Watch>,
+}
+
+/// Quality samples of a sequence and the query that the next one takes.
+struct Watch {
+    quality: QualityWatch,
+    /// Layer of `query`.
+    layer: usize,
+    /// Query of the last token of the last pass, `[n_heads, head_dim]`; empty before one.
+    query: Vec<f32>,
+}
+
+impl NativeSequence {
+    /// An empty sequence. Its quality target begins with what other sequences of the tenant have
+    /// learned.
+    ///
+    /// # Errors
+    /// [`Error::Cache`] for a capacity beyond the context, or a tenant of another pool.
+    pub(crate) fn new(core: &Core, spec: &SequenceSpec, learned: Option<&QualityMemory>) -> Result<Self> {
+        let capacity = spec.capacity;
+        let store = core.kv.for_tenant(&spec.tenant).map_err(ruvllm_models::Error::from);
+        let mut cache = store
+            .and_then(|store| core.model.new_sequence(&store, capacity))
+            .map_err(|source| Error::Cache { tokens: capacity, source })?;
+        let (policy, block_tokens) = (cache.store().policy(), cache.store().block_tokens());
+        let quality = QualityWatch::new(policy, block_tokens, core.model.config().n_layers, capacity);
+        let watch = quality.map(|mut quality| {
+            if let Some(memory) = learned {
+                quality.resume(memory, &mut cache);
+            }
+            Watch { layer: quality.layer(), quality, query: Vec::new() }
+        });
+        Ok(Self {
+            cache,
+            tokens: Vec::new(),
+            spec: spec.clone(),
+            settled: 0,
+            reused: Reused::default(),
+            window: core.model.config().longest_window(),
+            watch,
+        })
+    }
+
+    /// Keeps tokens that no later query sees, so that the sequence can be cut back to any length.
+    pub(crate) fn keep_all(&mut self) {
+        self.window = None;
+    }
+
+    /// Number of tokens.
+    pub(crate) fn len(&self) -> usize {
+        self.cache.len()
+    }
+
+    /// The KV cache.
+    pub(crate) fn cache(&self) -> &Sequence {
+        &self.cache
+    }
+
+    /// Tokens that were dropped for lack of memory.
+    pub(crate) fn dropped_tokens(&self) -> usize {
+        self.cache.dropped_tokens()
+    }
+
+    /// Outcome of the quality target; `None` if the policy has none.
+    pub(crate) fn kv_quality(&self) -> Option<KvQuality> {
+        self.watch.as_ref().and_then(|watch| watch.quality.report())
+    }
+
+    /// True if a request with these properties may go on with this sequence: same tenant, adapter
+    /// and choice of RoPE frequencies.
+    pub(crate) fn is_for(&self, spec: &SequenceSpec) -> bool {
+        let digest = |adapter: &Arc<Adapter>| *adapter.digest();
+        self.spec.tenant.path() == spec.tenant.path()
+            && self.spec.capacity >= spec.capacity
+            && self.spec.adapter.as_ref().map(digest) == spec.adapter.as_ref().map(digest)
+    }
+
+    /// Takes the changeable properties of the request that goes on with the sequence.
+    pub(crate) fn adopt(&mut self, spec: &SequenceSpec) {
+        self.spec.pressure = spec.pressure;
+        self.spec.caches_prefix = spec.caches_prefix;
+        self.spec.shared_tokens = spec.shared_tokens;
+    }
+
+    /// Number of tokens of `prompt` that the sequence can go on from; at least the last token is
+    /// left to compute. 0 without a common prefix, or if a sliding window has released blocks that
+    /// would be seen again.
+    pub(crate) fn reusable(&self, prompt: &[TokenId]) -> usize {
+        let common = common_prefix_len(&self.tokens, prompt);
+        if common < self.cache.len() && self.cache.released() > 0 { 0 } else { common }
+    }
+
+    /// Begins the empty sequence with the part of `prompt` that the prefix cache has; returns the
+    /// number of tokens.
+    ///
+    /// # Errors
+    /// [`Error::Cache`] if the prompt exceeds the capacity.
+    pub(crate) fn begin(
+        &mut self,
+        compute: &Compute,
+        prefixes: Option<&PrefixCache>,
+        prompt: &[TokenId],
+    ) -> Result<usize> {
+        let Some(prefixes) = prefixes.filter(|_| self.spec.caches_prefix) else { return Ok(0) };
+        self.reused = prefixes
+            .begin(&compute.kernels, &mut self.cache, self.spec.adapter.as_deref(), prompt)
+            .map_err(|source| Error::Cache { tokens: prompt.len(), source: source.into() })?;
+        self.tokens.extend_from_slice(&prompt[..self.reused.tokens]);
+        Ok(self.reused.tokens)
+    }
+
+    /// Stores the sequence as a prefix of later sequences.
+    pub(crate) fn keep(&mut self, prefixes: Option<&PrefixCache>) {
+        if let Some(prefixes) = prefixes.filter(|_| self.spec.caches_prefix) {
+            let adapter = self.spec.adapter.as_deref();
+            prefixes.keep(&mut self.cache, adapter, &self.tokens, self.spec.shared_tokens);
+        }
+    }
+
+    /// Stores the state of the quality target as the start of the tenant's later sequences.
+    pub(crate) fn remember_quality(&mut self, memory: &QualityMemory) {
+        if let Some(watch) = &mut self.watch {
+            watch.quality.remember(memory, &self.cache);
+        }
+    }
+
+    /// Drops the tokens from position `len` on.
+    ///
+    /// # Errors
+    /// [`Error::Cache`] if tokens before `len` were released.
+    pub(crate) fn truncate(&mut self, len: usize) -> Result<()> {
+        self.settled = self.settled.min(len / self.cache.store().block_tokens());
+        self.cache.truncate(len).map_err(|source| Error::Cache { tokens: len, source: source.into() })?;
+        self.tokens.truncate(len);
+        Ok(())
+    }
+
+    /// Appends copies of the whole blocks in their order as long as they end at `len` or before;
+    /// their token ids are repeated as well.
+    ///
+    /// # Errors
+    /// [`Error::Cache`] without memory.
+    pub(crate) fn repeat_until(&mut self, model: &Model, compute: &Compute, len: usize) -> Result<()> {
+        let block_tokens = self.cache.store().block_tokens();
+        let source = self.cache.fork();
+        let ids = self.tokens.clone();
+        let blocks = source.blocks().iter().zip(ids.chunks_exact(block_tokens));
+        let blocks = blocks.take(source.len() / block_tokens);
+        for (block, ids) in blocks.cycle() {
+            if self.cache.len() + block_tokens > len {
+                break;
+            }
+            self.settle(model, compute);
+            self.cache
+                .append_copy(&compute.kernels, block, block_tokens)
+                .map_err(|source| Error::Cache { tokens: len, source: source.into() })?;
+            self.tokens.extend_from_slice(ids);
+        }
+        Ok(())
+    }
+
+    /// Work between passes once new blocks are full: a quality sample, memory under pressure, older
+    /// blocks to lower-precision tiers.
+    fn settle(&mut self, model: &Model, compute: &Compute) {
+        let whole = self.cache.len() / self.cache.store().block_tokens();
+        if whole > self.settled {
+            self.sample(model, compute);
+            self.cache.settle(&compute.kernels, &compute.pool, self.spec.pressure);
+            self.settled = whole;
+            if let Some(window) = self.window {
+                self.cache.release_before((self.cache.len() + 1).saturating_sub(window));
+            }
+        }
+    }
+
+    /// Samples the sequence with the query of its last pass, if the policy needs that.
+    fn sample(&mut self, model: &Model, compute: &Compute) {
+        let Some(watch) = &mut self.watch else { return };
+        if !watch.query.is_empty() {
+            let probe = model.probe_of(watch.layer, &watch.query);
+            watch.quality.look(&compute.kernels, &compute.pool, &mut self.cache, &probe);
+        }
+        watch.layer = watch.quality.layer();
+        watch.query.clear();
+    }
+
+    /// Work between passes, and room for one of as many as possible of `tokens` tokens: see
+    /// [`Sequence::make_room`].
+    ///
+    /// # Errors
+    /// [`Error::Forward`] without memory.
+    pub(crate) fn prepare(
+        &mut self,
+        model: &Model,
+        compute: &Compute,
+        tokens: RangeInclusive<usize>,
+    ) -> Result<usize> {
+        self.settle(model, compute);
+        let (start, most) = (self.cache.len(), *tokens.end());
+        self.cache
+            .make_room(&compute.kernels, &compute.pool, tokens, self.spec.pressure)
+            .map_err(|source| Error::Forward { start, tokens: most, source: source.into() })
+    }
+
+    /// The next `tokens` as a part of a pass. After the pass [`passed`](Self::passed) is due.
+    ///
+    /// # Errors
+    /// [`Error::Forward`] beyond the capacity, or without memory.
+    pub(crate) fn segment<'t>(
+        &'t mut self,
+        compute: &Compute,
+        tokens: &'t [TokenId],
+        logits: LogitsRows<'t>,
+    ) -> Result<Segment<'t>> {
+        let start = self.cache.len();
+        let layer = self.watch.as_ref().map(|watch| watch.layer);
+        Segment::new(compute, tokens, &mut self.cache, logits)
+            .map(|segment| segment.with_adapter(self.spec.adapter.as_deref()).with_probe(layer))
+            .map_err(|source| Error::Forward { start, tokens: tokens.len(), source })
+    }
+
+    /// Notes that `tokens` were computed as segment `index` of a pass.
+    pub(crate) fn passed(&mut self, model: &Model, workspace: &Workspace, index: usize, tokens: &[TokenId]) {
+        self.tokens.extend_from_slice(tokens);
+        if let Some(watch) = &mut self.watch
+            && let Some(probe) = model.probe(workspace, index)
+        {
+            watch.query.clear();
+            watch.query.extend_from_slice(probe.query);
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! The seam between the step loop and the code that computes: a step is plain data.
+
+use std::ops::Range;
+
+use ruvllm_text::TokenId;
+
+use crate::cancel::CancelToken;
+use crate::error::{Error, Result};
+use crate::request::{KvQuality, SequenceSize};
+use crate::sequence::SequenceSpec;
+
+/// Number of a sequence of an executor, chosen by the step loop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct SequenceId(pub(crate) u64);
+
+/// Tokens of several sequences to compute in one forward pass.
+#[derive(Debug, Default)]
+pub(crate) struct Step {
+    /// Token ids of all parts, in their order.
+    tokens: Vec<TokenId>,
+    parts: Vec<Part>,
+}
+
+/// Tokens of one sequence in a step; they follow those that the sequence has.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub(crate) sequence: SequenceId,
+    tokens: Range<usize>,
+    /// Chunk of a prompt: fewer tokens may be computed where memory is short. Otherwise one
+    /// generated token.
+    pub(crate) is_prompt: bool,
+    /// True if the logits of the last token are wanted.
+    pub(crate) samples: bool,
+    /// Ends a part that takes long.
+    pub(crate) cancel: CancelToken,
+}
+
+impl Step {
+    pub(crate) fn clear(&mut self) {
+        self.tokens.clear();
+        self.parts.clear();
+    }
+
+    /// Adds the part of a sequence: `tokens` has at least one.
+    pub(crate) fn push(
+        &mut self,
+        sequence: SequenceId,
+        tokens: &[TokenId],
+        [is_prompt, samples]: [bool; 2],
+        cancel: &CancelToken,
+    ) {
+        let start = self.tokens.len();
+        self.tokens.extend_from_slice(tokens);
+        let tokens = start..self.tokens.len();
+        self.parts.push(Part { sequence, tokens, is_prompt, samples, cancel: cancel.clone() });
+    }
+
+    pub(crate) fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
+    /// Token ids of a part.
+    pub(crate) fn tokens(&self, part: &Part) -> &[TokenId] {
+        &self.tokens[part.tokens.clone()]
+    }
+}
+
+/// Outcome of a part of a step.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// The first `tokens` of the part were computed: all of a generated one, at least one of a
+    /// prompt's unless the part was cancelled.
+    Computed {
+        /// Their number.
+        tokens: usize,
+    },
+    /// None was computed; the sequence is as it was.
+    Failed(Error),
+}
+
+/// Properties of a sequence whose request has ended.
+#[derive(Debug, Default)]
+pub(crate) struct SequenceReport {
+    pub(crate) size: SequenceSize,
+    /// Outcome of the quality target.
+    pub(crate) kv_quality: Option<KvQuality>,
+    /// Tokens that were dropped for lack of memory.
+    pub(crate) dropped_tokens: usize,
+}
+
+/// Takes the logits of sampled parts: their indices in the step, and as many rows of `vocab_size`.
+pub(crate) type Logits<'l> = dyn FnMut(&[usize], &[f32]) + 'l;
+
+/// Owns weights and sequences and computes steps. Nothing outside of it reads keys and values, so
+/// they may be on another device.
+pub(crate) trait Executor {
+    /// Begins a sequence with the part of `prompt` that earlier sequences have computed; returns
+    /// its number of tokens. At least the last one is left.
+    ///
+    /// # Errors
+    /// A sequence that cannot be made; none exists then.
+    fn begin(&mut self, id: SequenceId, spec: &SequenceSpec, prompt: &[TokenId]) -> Result<usize>;
+
+    /// Cuts an idle sequence back to what it has in common with `prompt`; returns the number of
+    /// tokens. `None` if it has nothing in common or is not for such requests; it is released then.
+    ///
+    /// # Errors
+    /// What the backend reports; the sequence is released then.
+    fn resume(&mut self, id: SequenceId, spec: &SequenceSpec, prompt: &[TokenId]) -> Result<Option<usize>>;
+
+    /// Computes a step. Fills `outcomes` with one for each part, and passes the logits of those that
+    /// sample and were computed to the end.
+    fn step(&mut self, step: &Step, outcomes: &mut Vec<Outcome>, logits: &mut Logits<'_>);
+
+    /// Stores a sequence as a prefix of later ones and releases it.
+    fn park(&mut self, id: SequenceId);
+
+    /// Stores a sequence whose request has ended as a prefix of later ones. It stays.
+    fn finish(&mut self, id: SequenceId) -> SequenceReport;
+
+    /// Releases a sequence, if there is one.
+    fn release(&mut self, id: SequenceId);
+
+    /// Tokens for which there is memory when everything that can be evicted is evicted.
+    fn free_tokens(&self) -> usize;
+}

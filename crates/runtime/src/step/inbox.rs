@@ -1,0 +1,113 @@
+//! Mailbox of one request: the step loop puts text in, the caller takes it out.
+//!
+//! Text, ids and borders lie in buffers that change places between both sides, so that a running
+//! request allocates nothing. A caller that does not read holds its own text back and nothing else.
+
+use std::fmt;
+use std::sync::Arc;
+
+use parking_lot::{Condvar, Mutex};
+use ruvllm_text::TokenId;
+
+use crate::error::{Error, Result};
+use crate::request::Completion;
+
+/// Callback for the arrival of text or of the result.
+type Notify = Arc<dyn Fn() + Send + Sync>;
+
+/// Text and token ids in pieces.
+#[derive(Debug, Default)]
+pub(super) struct Pieces {
+    pub(super) text: String,
+    pub(super) tokens: Vec<TokenId>,
+    /// Ends of the pieces in `text` and `tokens`.
+    pub(super) ends: Vec<(usize, usize)>,
+}
+
+impl Pieces {
+    fn clear(&mut self) {
+        self.text.clear();
+        self.tokens.clear();
+        self.ends.clear();
+    }
+}
+
+/// Mailbox of one request.
+#[derive(Default)]
+pub(crate) struct Inbox {
+    state: Mutex<State>,
+    arrived: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    pieces: Pieces,
+    end: Option<Result<Completion>>,
+    notify: Option<Notify>,
+}
+
+impl Inbox {
+    /// Puts a piece of text and the ids that were generated since the last one.
+    pub(super) fn push(&self, text: &str, tokens: &[TokenId]) {
+        let mut state = self.state.lock();
+        let Pieces { text: all, tokens: ids, ends } = &mut state.pieces;
+        all.push_str(text);
+        ids.extend_from_slice(tokens);
+        ends.push((all.len(), ids.len()));
+        self.announce(state.notify.clone());
+        drop(state);
+    }
+
+    /// Puts the result; the first one counts.
+    pub(super) fn end(&self, result: Result<Completion>) {
+        let mut state = self.state.lock();
+        state.end.get_or_insert(result);
+        self.announce(state.notify.clone());
+        drop(state);
+    }
+
+    fn announce(&self, notify: Option<Notify>) {
+        self.arrived.notify_one();
+        if let Some(notify) = notify {
+            notify();
+        }
+    }
+
+    /// Calls `notify` whenever something arrives, and now if something has.
+    pub(super) fn set_notify(&self, notify: Notify) {
+        let mut state = self.state.lock();
+        let is_due = !state.pieces.ends.is_empty() || state.end.is_some();
+        state.notify = Some(Arc::clone(&notify));
+        drop(state);
+        if is_due {
+            notify();
+        }
+    }
+
+    /// Exchanges read pieces for those that have arrived; with `wait`, waits for some. Gives the
+    /// result once no piece comes before it.
+    pub(super) fn take(&self, pieces: &mut Pieces, wait: bool) -> Option<Result<Completion>> {
+        pieces.clear();
+        let mut state = self.state.lock();
+        while wait && state.pieces.ends.is_empty() && state.end.is_none() {
+            self.arrived.wait(&mut state);
+        }
+        std::mem::swap(&mut state.pieces, pieces);
+        if pieces.ends.is_empty() { state.end.take() } else { None }
+    }
+
+    /// Waits for the result and takes it; pieces stay.
+    pub(super) fn wait_for_end(&self) -> Result<Completion> {
+        let mut state = self.state.lock();
+        while state.end.is_none() {
+            self.arrived.wait(&mut state);
+        }
+        state.end.take().unwrap_or(Err(Error::EngineStopped))
+    }
+}
+
+impl fmt::Debug for Inbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inbox").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,32 @@
+//! The step loop: the one way in which text is generated (ADR-0041).
+//!
+//! ```text
+//! Engine::submit ─▶ StepThread ─▶ StepLoop ─ plan ─▶ Scheduler (crate ruvllm-scheduler)
+//!                                    │ Step: tokens and parts, plain data
+//!                                    ▼
+//!                                 Executor ── logits of sampled rows ─▶ Request: sampler, text
+//!                                    │                                      │
+//!                NativeExecutor, SessionExecutor                    Inbox ─▶ RequestHandle
+//! ```
+//! A step computes tokens of any number of sequences: prompt chunks and single tokens together. The
+//! result of a sequence depends on its own tokens alone (ADR-0003), so a request gets the same text
+//! whatever else runs.
+
+mod executor;
+mod handle;
+mod inbox;
+mod native;
+mod request;
+mod sessions;
+mod statistics;
+mod step_loop;
+mod thread;
+
+pub use self::handle::{Chunk, RequestHandle};
+pub(crate) use self::inbox::Inbox;
+pub(crate) use self::request::{Facts, Job, Outlet, Prepared, SessionId};
+pub(crate) use self::sessions::SessionExecutor;
+pub(crate) use self::statistics::StepCounters;
+pub use self::statistics::StepStatistics;
+pub(crate) use self::step_loop::StepLoop;
+pub(crate) use self::thread::StepThread;

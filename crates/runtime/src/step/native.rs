@@ -1,0 +1,224 @@
+//! The engine's own executor.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use ruvllm_models::{LogitsRows, Segment, Workspace};
+use ruvllm_text::TokenId;
+
+use super::executor::{Executor, Logits, Outcome, Part, SequenceId, SequenceReport, Step};
+use crate::core::Core;
+use crate::error::{Error, Result};
+use crate::request::SequenceSize;
+use crate::sequence::{NativeSequence, SequenceSpec};
+
+/// Sequences of the engine's model.
+pub(super) struct NativeExecutor<'c> {
+    core: &'c Core,
+    sequences: HashMap<SequenceId, Box<NativeSequence>>,
+    workspace: Workspace,
+    /// Tokens for which the whole budget has room, all in the hot tier.
+    capacity_tokens: usize,
+    scratch: Scratch,
+}
+
+/// Lists of a step, kept for their memory.
+#[derive(Default)]
+struct Scratch {
+    /// Sequences of the parts, in order.
+    #[expect(clippy::vec_box, reason = "a sequence is large and moves between list and map in each step")]
+    sequences: Vec<Box<NativeSequence>>,
+    segments: Vec<Segment<'static>>,
+    /// Indices of the parts whose logits are there.
+    sampled: Vec<usize>,
+}
+
+impl<'c> NativeExecutor<'c> {
+    pub(super) fn new(core: &'c Core) -> Self {
+        let (pool, block_tokens) = (core.kv.pool(), core.kv.block_tokens());
+        let budget = pool.capacity_pages() * pool.page_bytes();
+        let capacity_tokens = budget / core.kv.sequence_bytes(block_tokens).max(1) * block_tokens;
+        Self {
+            core,
+            sequences: HashMap::new(),
+            workspace: Workspace::new(),
+            capacity_tokens,
+            scratch: Scratch::default(),
+        }
+    }
+
+    /// Computes the parts of a range; false if the pass failed as a whole, which leaves every
+    /// sequence as it was.
+    fn pass(
+        &mut self,
+        step: &Step,
+        first: usize,
+        sequences: &mut [Box<NativeSequence>],
+        outcomes: &mut Vec<Outcome>,
+        logits: &mut Logits<'_>,
+    ) -> Result<(), ruvllm_models::Error> {
+        let core = self.core;
+        let parts = &step.parts()[first..first + sequences.len()];
+        outcomes.truncate(first);
+        self.scratch.sampled.clear();
+        let mut segments = recycle(std::mem::take(&mut self.scratch.segments));
+        for ((index, part), sequence) in parts.iter().enumerate().zip(sequences.iter_mut()) {
+            outcomes.push(match segment(core, step, part, sequence) {
+                Ok((segment, samples)) => {
+                    let tokens = segment.n_tokens();
+                    segments.push(segment);
+                    if samples {
+                        self.scratch.sampled.push(first + index);
+                    }
+                    Outcome::Computed { tokens }
+                }
+                Err(error) => Outcome::Failed(error),
+            });
+        }
+        let passed = match segments.is_empty() {
+            true => Ok(()),
+            false => {
+                let batch = Batch(&mut segments);
+                core.model.forward(&core.compute, &mut self.workspace, batch).map(|_| ())
+            }
+        };
+        self.scratch.segments = recycle(segments);
+        passed?;
+        let mut index = 0;
+        for ((part, sequence), outcome) in parts.iter().zip(sequences).zip(&outcomes[first..]) {
+            if let Outcome::Computed { tokens } = *outcome {
+                sequence.passed(&core.model, &self.workspace, index, &step.tokens(part)[..tokens]);
+                index += 1;
+            }
+        }
+        if !self.scratch.sampled.is_empty() {
+            logits(&self.scratch.sampled, self.workspace.logits());
+        }
+        Ok(())
+    }
+
+    /// Tells the prefix cache how long a prompt chunk took, if nothing else was in the step.
+    fn observe_prefill(&self, step: &Step, outcomes: &[Outcome], started: Instant) {
+        if let ([part], [Outcome::Computed { tokens }]) = (step.parts(), outcomes)
+            && part.is_prompt
+            && let Some(prefixes) = &self.core.prefixes
+        {
+            prefixes.observe_prefill(*tokens, started.elapsed());
+        }
+    }
+}
+
+/// Room for a part and its segment, and true if its logits will be there: a prompt chunk is
+/// shortened where memory is short.
+fn segment<'s>(
+    core: &Core,
+    step: &'s Step,
+    part: &Part,
+    sequence: &'s mut NativeSequence,
+) -> Result<(Segment<'s>, bool)> {
+    let tokens = step.tokens(part);
+    let least = if part.is_prompt { core.kv.block_tokens().min(tokens.len()) } else { tokens.len() };
+    let room = sequence.prepare(&core.model, &core.compute, least..=tokens.len())?;
+    let samples = part.samples && room == tokens.len();
+    let rows = if samples { LogitsRows::Last } else { LogitsRows::None };
+    Ok((sequence.segment(&core.compute, &tokens[..room], rows)?, samples))
+}
+
+impl Executor for NativeExecutor<'_> {
+    fn begin(&mut self, id: SequenceId, spec: &SequenceSpec, prompt: &[TokenId]) -> Result<usize> {
+        let core = self.core;
+        let mut sequence = NativeSequence::new(core, spec, Some(&core.quality))?;
+        let cached = sequence.begin(&core.compute, core.prefixes.as_deref(), prompt)?;
+        self.sequences.insert(id, Box::new(sequence));
+        Ok(cached)
+    }
+
+    fn resume(&mut self, id: SequenceId, spec: &SequenceSpec, prompt: &[TokenId]) -> Result<Option<usize>> {
+        let Some(mut sequence) = self.sequences.remove(&id) else { return Ok(None) };
+        let reusable = if sequence.is_for(spec) { sequence.reusable(prompt) } else { 0 };
+        if reusable == 0 {
+            return Ok(None);
+        }
+        sequence.truncate(reusable)?;
+        sequence.adopt(spec);
+        self.sequences.insert(id, sequence);
+        Ok(Some(reusable))
+    }
+
+    /// One pass for all parts. When it fails as a whole, such as for an adapter of another model,
+    /// each part has a pass of its own, so that a faulty one does not harm the others.
+    fn step(&mut self, step: &Step, outcomes: &mut Vec<Outcome>, logits: &mut Logits<'_>) {
+        let started = Instant::now();
+        outcomes.clear();
+        let mut sequences = std::mem::take(&mut self.scratch.sequences);
+        let ids = step.parts().iter().map(|part| part.sequence);
+        sequences.extend(ids.clone().filter_map(|id| self.sequences.remove(&id)));
+        assert_eq!(sequences.len(), step.parts().len(), "every part names a sequence of its own");
+        if self.pass(step, 0, &mut sequences, outcomes, logits).is_err() {
+            for (index, sequence) in sequences.iter_mut().enumerate() {
+                let (start, part) = (sequence.len(), &step.parts()[index]);
+                let alone = std::slice::from_mut(sequence);
+                if let Err(source) = self.pass(step, index, alone, outcomes, logits) {
+                    outcomes.truncate(index);
+                    let tokens = step.tokens(part).len();
+                    outcomes.push(Outcome::Failed(Error::Forward { start, tokens, source }));
+                }
+            }
+        }
+        self.sequences.extend(ids.zip(sequences.drain(..)));
+        self.scratch.sequences = sequences;
+        self.observe_prefill(step, outcomes, started);
+    }
+
+    fn park(&mut self, id: SequenceId) {
+        if let Some(mut sequence) = self.sequences.remove(&id) {
+            sequence.keep(self.core.prefixes.as_deref());
+        }
+    }
+
+    fn finish(&mut self, id: SequenceId) -> SequenceReport {
+        let Some(sequence) = self.sequences.get_mut(&id) else { return SequenceReport::default() };
+        sequence.keep(self.core.prefixes.as_deref());
+        sequence.remember_quality(&self.core.quality);
+        SequenceReport {
+            size: SequenceSize { tokens: sequence.len(), bytes: sequence.cache().bytes() },
+            kv_quality: sequence.kv_quality(),
+            dropped_tokens: sequence.dropped_tokens(),
+        }
+    }
+
+    fn release(&mut self, id: SequenceId) {
+        self.sequences.remove(&id);
+    }
+
+    fn free_tokens(&self) -> usize {
+        let block_tokens = self.core.kv.block_tokens();
+        let used = self.sequences.values().map(|sequence| sequence.len().next_multiple_of(block_tokens));
+        self.capacity_tokens.saturating_sub(used.sum())
+    }
+}
+
+/// Segments of a pass in a list that keeps its memory.
+struct Batch<'v, 's>(&'v mut Vec<Segment<'s>>);
+
+impl<'s> AsMut<[Segment<'s>]> for Batch<'_, 's> {
+    fn as_mut(&mut self) -> &mut [Segment<'s>] {
+        self.0
+    }
+}
+
+impl<'v, 's> IntoIterator for Batch<'v, 's> {
+    type Item = Segment<'s>;
+    type IntoIter = std::vec::Drain<'v, Segment<'s>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.drain(..)
+    }
+}
+
+/// Empties a list and changes the lifetime of its elements. Collecting a vector's own iterator into
+/// the same layout reuses the allocation.
+fn recycle<'a>(mut segments: Vec<Segment<'_>>) -> Vec<Segment<'a>> {
+    segments.clear();
+    segments.into_iter().map(|_| unreachable!("the list is empty")).collect()
+}

@@ -1,0 +1,330 @@
+//! A request in the step loop: its token ids, its sampler and the text that comes of them.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ruvllm_kernels::Kernels;
+use ruvllm_text::TokenId;
+use ruvllm_text::tokenizer::TokenStream;
+
+use super::executor::{SequenceId, SequenceReport};
+use super::inbox::Inbox;
+use crate::cancel::CancelToken;
+use crate::codec::TextCodec;
+use crate::error::{Error, Result};
+use crate::request::{Completion, FinishReason, GenerateRequest, Timings};
+use crate::sampler::Sampler;
+use crate::sequence::SequenceSpec;
+use crate::stop::StopMatcher;
+
+/// Properties of a backend that a generation depends on.
+pub(crate) struct Facts<'b> {
+    pub(crate) codec: &'b TextCodec,
+    /// The kernels of the sampler.
+    pub(crate) kernels: Kernels,
+    /// Largest number of tokens in a sequence.
+    pub(crate) context: usize,
+    /// Context length of the model.
+    pub(crate) model_context: usize,
+}
+
+/// A request that was checked and encoded, before it waits for its turn.
+pub(crate) struct Prepared {
+    started: Instant,
+    sampler: Sampler,
+    matcher: StopMatcher,
+    prompt: Vec<TokenId>,
+    /// True if the output continues the prompt's text.
+    continues: bool,
+    limit: Limit,
+    ignore_eos: bool,
+}
+
+/// Token limits of a generation.
+#[derive(Debug, Clone, Copy)]
+struct Limit {
+    /// Largest number of generated tokens.
+    tokens: usize,
+    /// Largest number of tokens in the sequence.
+    context: usize,
+}
+
+impl Prepared {
+    /// Checks a request and encodes its prompt.
+    ///
+    /// # Errors
+    /// Those of [`Engine::generate_with`](crate::Engine::generate_with) before the run.
+    pub(crate) fn new(facts: Facts<'_>, request: &GenerateRequest, cancel: &CancelToken) -> Result<Self> {
+        let started = Instant::now();
+        let Facts { codec, kernels, context, model_context } = facts;
+        let mut sampler = Sampler::new(kernels, &request.sampling, codec.sampled_ids())?;
+        let matcher = StopMatcher::new(request.stop.iter().cloned())?;
+        let prompt = codec.encode_prompt_until(&request.prompt, cancel)?;
+        if prompt.len() > context {
+            return Err(Error::PromptTooLong { prompt_tokens: prompt.len(), context, model_context });
+        }
+        prompt.iter().for_each(|&token| sampler.accept(token));
+        Ok(Self {
+            started,
+            sampler,
+            matcher,
+            prompt,
+            continues: TextCodec::continues(&request.prompt),
+            limit: Limit { tokens: request.max_tokens.unwrap_or(usize::MAX), context },
+            ignore_eos: request.ignore_eos,
+        })
+    }
+
+    /// Largest number of tokens that the sequence can come to have.
+    pub(crate) fn capacity(&self) -> usize {
+        self.limit.context.min(self.prompt.len().saturating_add(self.limit.tokens))
+    }
+}
+
+/// Number of a session: requests that go on from one another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct SessionId(pub(crate) u64);
+
+/// A request on its way to the step loop.
+pub(crate) struct Job {
+    pub(crate) prepared: Prepared,
+    pub(crate) spec: SequenceSpec,
+    /// Session that keeps the sequence afterwards.
+    pub(crate) session: Option<SessionId>,
+    pub(crate) priority: i32,
+    /// Time from which on the result is worthless.
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) cancel: CancelToken,
+    pub(crate) outlet: Outlet,
+}
+
+/// The step loop's end of a mailbox: dropped without a result, it reports a stopped engine.
+pub(crate) struct Outlet(Arc<Inbox>);
+
+impl Outlet {
+    pub(crate) fn new(inbox: Arc<Inbox>) -> Self {
+        Self(inbox)
+    }
+
+    pub(super) fn end(&self, result: Result<Completion>) {
+        self.0.end(result);
+    }
+}
+
+impl Drop for Outlet {
+    fn drop(&mut self) {
+        self.0.end(Err(Error::EngineStopped));
+    }
+}
+
+/// A request that waits or runs.
+pub(super) struct Request<'c> {
+    codec: &'c TextCodec,
+    pub(super) sequence: SequenceId,
+    pub(super) spec: SequenceSpec,
+    pub(super) session: Option<SessionId>,
+    pub(super) cancel: CancelToken,
+    /// Token ids of the prompt, then the generated ones.
+    tokens: Vec<TokenId>,
+    prompt_tokens: usize,
+    /// Tokens whose keys and values are there.
+    pub(super) computed: usize,
+    /// Prompt tokens from earlier requests; set when the request starts.
+    cached: Option<usize>,
+    sampler: Sampler,
+    output: Output<'c>,
+    limit: Limit,
+    ignore_eos: bool,
+    clock: Clock,
+    outlet: Outlet,
+    /// Generated ids that pieces have named.
+    named: usize,
+}
+
+impl<'c> Request<'c> {
+    pub(super) fn new(codec: &'c TextCodec, sequence: SequenceId, job: Job) -> Self {
+        let Job { prepared, spec, session, cancel, outlet, .. } = job;
+        let Prepared { started, sampler, matcher, prompt, continues, limit, ignore_eos } = prepared;
+        let stream = codec.stream(continues);
+        Self {
+            codec,
+            sequence,
+            spec,
+            session,
+            cancel,
+            prompt_tokens: prompt.len(),
+            tokens: prompt,
+            computed: 0,
+            cached: None,
+            sampler,
+            output: Output { stream: Some(stream), matcher, piece: String::new(), text: String::new() },
+            limit,
+            ignore_eos,
+            clock: Clock::new(started),
+            outlet,
+            named: 0,
+        }
+    }
+
+    /// Token ids of the prompt and those generated.
+    pub(super) fn tokens(&self) -> &[TokenId] {
+        &self.tokens
+    }
+
+    pub(super) fn prompt_tokens(&self) -> usize {
+        self.prompt_tokens
+    }
+
+    /// True if the next step is for a prompt, or for tokens that were generated before the request
+    /// was preempted.
+    pub(super) fn is_prefilling(&self) -> bool {
+        self.computed + 1 < self.tokens.len() || self.tokens.len() == self.prompt_tokens
+    }
+
+    /// Largest number of tokens that may still be generated.
+    pub(super) fn max_new_tokens(&self) -> usize {
+        self.limit.tokens.min((self.limit.context + 1).saturating_sub(self.tokens.len()))
+    }
+
+    /// Notes that the request starts with `cached` tokens computed.
+    pub(super) fn start(&mut self, cached: usize) {
+        self.computed = cached;
+        self.cached.get_or_insert(cached);
+        self.clock.start();
+    }
+
+    /// Samples the next token; the reason if it was the last. A piece goes to the caller.
+    ///
+    /// # Errors
+    /// [`Error::NoCandidate`], [`Error::Decode`].
+    pub(super) fn sample(&mut self, logits: &[f32]) -> Result<Option<FinishReason>> {
+        let token = self.sampler.sample(&logits[..self.codec.sampled_ids()], self.tokens.len())?;
+        self.clock.token();
+        self.output.piece.clear();
+        if !self.ignore_eos && self.codec.tokenizer().is_end_of_generation(token) {
+            return Ok(Some(FinishReason::Stop));
+        }
+        self.tokens.push(token);
+        self.sampler.accept(token);
+        let stopped = self.output.push(token)?;
+        self.deliver();
+        // The last token of a full context is sampled and never computed.
+        let is_full = self.generated() >= self.limit.tokens || self.tokens.len() > self.limit.context;
+        Ok(match (stopped, is_full) {
+            (true, _) => Some(FinishReason::Stop),
+            (false, true) => Some(FinishReason::Length),
+            (false, false) => None,
+        })
+    }
+
+    fn generated(&self) -> usize {
+        self.tokens.len() - self.prompt_tokens
+    }
+
+    /// Gives the piece to the caller, if there is one.
+    fn deliver(&mut self) {
+        if !self.output.piece.is_empty() {
+            let first = self.prompt_tokens + self.named;
+            self.outlet.0.push(&self.output.piece, &self.tokens[first..]);
+            self.named = self.generated();
+        }
+    }
+
+    /// Gives the caller the rest of the text and the result.
+    pub(super) fn finish(mut self, reason: FinishReason, report: &SequenceReport) {
+        self.output.piece.clear();
+        let has_begun = self.clock.first.is_some();
+        let reason = if has_begun { self.output.finish(reason) } else { reason };
+        self.deliver();
+        let cached = self.cached.unwrap_or(0);
+        let completion = Completion {
+            timings: self.clock.timings(self.prompt_tokens.saturating_sub(cached)),
+            seed: self.sampler.seed(),
+            text: self.output.text,
+            prompt_tokens: self.prompt_tokens,
+            cached_tokens: cached,
+            finish_reason: reason,
+            kv_quality: report.kv_quality,
+            dropped_tokens: report.dropped_tokens,
+            sequence: self.cached.map(|_| report.size),
+            tokens: self.tokens.split_off(self.prompt_tokens),
+        };
+        self.outlet.end(Ok(completion));
+    }
+
+    /// Gives the caller an error.
+    pub(super) fn fail(self, error: Error) {
+        self.outlet.end(Err(error));
+    }
+}
+
+/// From ids to the text that the caller sees: characters, then stop sequences.
+struct Output<'c> {
+    stream: Option<TokenStream<'c>>, // none once it has ended
+    matcher: StopMatcher,
+    piece: String, // released last by the matcher
+    text: String,  // all that was released
+}
+
+impl Output<'_> {
+    /// Releases the text that a token makes certain; true if it completes a stop sequence.
+    fn push(&mut self, token: TokenId) -> Result<bool> {
+        let Some(stream) = &mut self.stream else { return Ok(false) };
+        let characters = stream.push(token).map_err(|source| Error::Decode { token, source })?;
+        let stopped = self.matcher.push(characters, &mut self.piece).is_some();
+        self.text.push_str(&self.piece);
+        if stopped {
+            self.stream = None;
+        }
+        Ok(stopped)
+    }
+
+    /// Releases what was held back: an unfinished character, the beginning of a stop sequence. The
+    /// end of the text is the reason's, unless the last characters complete a stop sequence.
+    fn finish(&mut self, reason: FinishReason) -> FinishReason {
+        let Some(stream) = self.stream.take() else { return reason };
+        let stopped = self.matcher.push(&stream.finish(), &mut self.piece).is_some();
+        self.matcher.finish(&mut self.piece);
+        self.text.push_str(&self.piece);
+        if stopped { FinishReason::Stop } else { reason }
+    }
+}
+
+/// Times of one generation.
+struct Clock {
+    submitted: Instant,
+    started: Option<Instant>,
+    first: Option<Instant>,
+    last: Option<Instant>,
+    decoded: usize, // tokens after the first
+}
+
+impl Clock {
+    fn new(submitted: Instant) -> Self {
+        Self { submitted, started: None, first: None, last: None, decoded: 0 }
+    }
+
+    fn start(&mut self) {
+        self.started.get_or_insert_with(Instant::now);
+    }
+
+    fn token(&mut self) {
+        if self.first.is_none() {
+            self.first = Some(Instant::now());
+        } else {
+            self.last = Some(Instant::now());
+            self.decoded += 1;
+        }
+    }
+
+    fn timings(&self, prompt_tokens: usize) -> Timings {
+        let per_second = |tokens: usize, time: Duration| tokens as f64 / time.as_secs_f64().max(1e-9);
+        Timings {
+            ttft_ms: self.first.map(|first| (first - self.submitted).as_secs_f64() * 1e3),
+            prefill_tok_s: (self.first.zip(self.started))
+                .map(|(first, started)| per_second(prompt_tokens, first - started)),
+            decode_tok_s: (self.first.zip(self.last))
+                .map(|(first, last)| per_second(self.decoded, last - first)),
+        }
+    }
+}

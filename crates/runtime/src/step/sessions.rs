@@ -1,0 +1,110 @@
+//! Executor over the sequences of any backend, one after another.
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+
+use ruvllm_text::TokenId;
+
+use super::executor::{Executor, Logits, Outcome, Part, SequenceId, SequenceReport, Step};
+use crate::backend::InferenceBackend;
+use crate::backend::sequence::{BackendSession, common_prefix_len};
+use crate::error::Result;
+use crate::request::SequenceSize;
+use crate::sequence::SequenceSpec;
+
+/// Sequences of a backend.
+pub(crate) struct SessionExecutor<'b, B: InferenceBackend + ?Sized> {
+    backend: &'b B,
+    sequences: HashMap<SequenceId, Held<'b>>,
+}
+
+/// A sequence and its token ids.
+struct Held<'b> {
+    session: Box<dyn BackendSession + 'b>,
+    tokens: Vec<TokenId>,
+}
+
+impl<'b, B: InferenceBackend + ?Sized> SessionExecutor<'b, B> {
+    pub(crate) fn new(backend: &'b B) -> Self {
+        Self { backend, sequences: HashMap::new() }
+    }
+}
+
+impl Held<'_> {
+    /// Computes a part; returns the number of tokens, and passes the logits if they are wanted.
+    fn compute(
+        &mut self,
+        tokens: &[TokenId],
+        part: &Part,
+        chunk: usize,
+        logits: &mut dyn FnMut(&[f32]),
+    ) -> Result<usize> {
+        let before = self.session.len();
+        if part.is_prompt {
+            let go_on = &mut || match part.cancel.is_cancelled() {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            };
+            if let Some(row) = self.session.prefill(tokens, chunk, go_on)?
+                && part.samples
+            {
+                logits(row);
+            }
+        } else {
+            logits(self.session.forward(tokens)?);
+        }
+        let computed = self.session.len() - before;
+        self.tokens.extend_from_slice(&tokens[..computed]);
+        Ok(computed)
+    }
+}
+
+impl<B: InferenceBackend + ?Sized> Executor for SessionExecutor<'_, B> {
+    fn begin(&mut self, id: SequenceId, spec: &SequenceSpec, _: &[TokenId]) -> Result<usize> {
+        let session = self.backend.session(spec.capacity)?;
+        self.sequences.insert(id, Held { session, tokens: Vec::new() });
+        Ok(0)
+    }
+
+    fn resume(&mut self, id: SequenceId, _: &SequenceSpec, prompt: &[TokenId]) -> Result<Option<usize>> {
+        let Some(mut held) = self.sequences.remove(&id) else { return Ok(None) };
+        let kept = held.session.truncate(common_prefix_len(&held.tokens, prompt))?;
+        held.tokens.truncate(kept);
+        self.sequences.insert(id, held);
+        Ok(Some(kept))
+    }
+
+    fn step(&mut self, step: &Step, outcomes: &mut Vec<Outcome>, logits: &mut Logits<'_>) {
+        outcomes.clear();
+        let chunk = self.backend.prefill_chunk();
+        for (index, part) in step.parts().iter().enumerate() {
+            let held = self.sequences.get_mut(&part.sequence).expect("a part names a sequence that began");
+            let computed = held.compute(step.tokens(part), part, chunk, &mut |row| logits(&[index], row));
+            outcomes.push(match computed {
+                Ok(tokens) => Outcome::Computed { tokens },
+                Err(error) => {
+                    held.tokens.truncate(held.session.len());
+                    Outcome::Failed(error)
+                }
+            });
+        }
+    }
+
+    fn park(&mut self, id: SequenceId) {
+        self.release(id);
+    }
+
+    fn finish(&mut self, id: SequenceId) -> SequenceReport {
+        let tokens = self.sequences.get(&id).map_or(0, |held| held.tokens.len());
+        SequenceReport { size: SequenceSize { tokens, bytes: 0 }, ..SequenceReport::default() }
+    }
+
+    fn release(&mut self, id: SequenceId) {
+        self.sequences.remove(&id);
+    }
+
+    /// Backends report a lack of memory when a sequence begins.
+    fn free_tokens(&self) -> usize {
+        usize::MAX
+    }
+}

@@ -1,0 +1,77 @@
+//! Counters of the step loop.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Counts of the step loop since the engine was loaded, and its present load.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StepStatistics {
+    /// Forward passes.
+    pub steps: u64,
+    /// Parts of these: sequences of each step, added up.
+    pub parts: u64,
+    /// Tokens of prompts that were computed, recomputation after preemption included.
+    pub prefill_tokens: u64,
+    /// Generated tokens that were computed.
+    pub decode_tokens: u64,
+    /// Requests that yielded their memory and waited again.
+    pub preemptions: u64,
+    /// Requests that ended, with a result or an error.
+    pub ended_requests: u64,
+    /// Requests that wait now.
+    pub waiting: u64,
+    /// Requests that run now.
+    pub running: u64,
+}
+
+/// The counters, written by the thread of the step loop.
+#[derive(Debug, Default)]
+pub(crate) struct StepCounters {
+    steps: AtomicU64,
+    parts: AtomicU64,
+    prefill_tokens: AtomicU64,
+    decode_tokens: AtomicU64,
+    preemptions: AtomicU64,
+    ended_requests: AtomicU64,
+    waiting: AtomicU64,
+    running: AtomicU64,
+}
+
+impl StepCounters {
+    pub(super) fn count_step(&self, parts: usize) {
+        self.steps.fetch_add(1, Relaxed);
+        self.parts.fetch_add(parts as u64, Relaxed);
+    }
+
+    pub(super) fn count_tokens(&self, tokens: usize, is_prompt: bool) {
+        let counter = if is_prompt { &self.prefill_tokens } else { &self.decode_tokens };
+        counter.fetch_add(tokens as u64, Relaxed);
+    }
+
+    pub(super) fn count_preemption(&self) {
+        self.preemptions.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn count_end(&self) {
+        self.ended_requests.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn set_load(&self, waiting: usize, running: usize) {
+        self.waiting.store(waiting as u64, Relaxed);
+        self.running.store(running as u64, Relaxed);
+    }
+
+    pub(crate) fn read(&self) -> StepStatistics {
+        let read = |counter: &AtomicU64| counter.load(Relaxed);
+        StepStatistics {
+            steps: read(&self.steps),
+            parts: read(&self.parts),
+            prefill_tokens: read(&self.prefill_tokens),
+            decode_tokens: read(&self.decode_tokens),
+            preemptions: read(&self.preemptions),
+            ended_requests: read(&self.ended_requests),
+            waiting: read(&self.waiting),
+            running: read(&self.running),
+        }
+    }
+}

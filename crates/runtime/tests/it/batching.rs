@@ -1,0 +1,228 @@
+//! Many requests at once: each gets what it would get alone (ADR-0003, ADR-0041).
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ruvllm::{
+    Adapter, AdapterSource, CancelToken, Completion, Engine, EngineOptions, Error, FinishReason,
+    GenerateRequest, PrefixCaching, PressurePolicy, Prompt, RequestHandle, SamplingParams, Tenant,
+};
+use ruvllm_testkit::{Random, model_data};
+
+use crate::common::{greedy, load, tiny_options, tiny_path};
+
+/// Requests of a run.
+const REQUESTS: usize = 64;
+
+/// Pages of 64 KiB and a budget that holds about a third of all sequences of a run.
+fn narrow_options(prefixes: PrefixCaching) -> EngineOptions {
+    tiny_options().with_prefixes(prefixes).with_kv_budget(4 << 20).with_context(400)
+}
+
+fn adapter(engine: &Engine) -> Arc<Adapter> {
+    let source = AdapterSource { path: model_data("lora").join("r4_all"), scale: 1.0 };
+    engine.load_adapter(&[source]).expect("an adapter of the tiny model")
+}
+
+/// Requests of mixed lengths, samplings, stop sequences, tenants and adapters. Some prompts begin
+/// alike.
+fn requests(seed: u64, tenants: &[Tenant], adapter: &Arc<Adapter>) -> Vec<GenerateRequest> {
+    let mut random = Random::new(seed);
+    let prefixes: Vec<Vec<u32>> =
+        (0..4).map(|_| (0..96).map(|_| random.below(500) as u32).collect()).collect();
+    (0..REQUESTS)
+        .map(|index| {
+            let mut tokens = prefixes[random.below(4)][..random.below(97)].to_vec();
+            tokens.extend((0..1 + random.below(60)).map(|_| random.below(500) as u32));
+            let sampling = match random.below(3) {
+                0 => SamplingParams::greedy(),
+                _ => SamplingParams::default().with_seed(Some(index as u64 * 77 + seed)),
+            };
+            let request = GenerateRequest::new(Prompt::Tokens(tokens))
+                .with_max_tokens(1 + random.below(40))
+                .with_sampling(sampling)
+                .with_ignore_eos(random.below(2) == 0)
+                .with_cache_prefix(random.below(4) > 0)
+                .with_priority(random.below(3) as i32 - 1)
+                .with_pressure(PressurePolicy::EvictPrefixes)
+                .with_tenant(tenants[random.below(tenants.len())].clone());
+            let request = if random.below(4) == 0 { request.with_stop(["the", "e"]) } else { request };
+            if random.below(3) == 0 { request.with_adapter(Arc::clone(adapter)) } else { request }
+        })
+        .collect()
+}
+
+fn tenants(engine: &Engine) -> Vec<Tenant> {
+    let tenant = |name| engine.kv_store().pool().tenant(name).expect("a name");
+    vec![Tenant::root(), tenant("a"), tenant("b/c")]
+}
+
+/// What the requests give alone, in an engine without prefixes.
+fn alone(seed: u64) -> Vec<Completion> {
+    let engine = load(tiny_path(), &tiny_options().with_prefixes(PrefixCaching::Off));
+    let requests = requests(seed, &tenants(&engine), &adapter(&engine));
+    requests.iter().map(|request| engine.generate(request).expect("text")).collect()
+}
+
+fn same(found: &Completion, expected: &Completion) -> bool {
+    (&found.tokens, &found.text, found.finish_reason)
+        == (&expected.tokens, &expected.text, expected.finish_reason)
+}
+
+/// Submits the requests in a random order from four threads at random times, and compares.
+fn compare(seed: u64, schedules: u64, prefixes: &PrefixCaching) {
+    let expected = alone(seed);
+    let engine = load(tiny_path(), &narrow_options(prefixes.clone()));
+    let requests = requests(seed, &tenants(&engine), &adapter(&engine));
+    for schedule in 0..schedules {
+        let mut order: Vec<usize> = (0..REQUESTS).collect();
+        let mut random = Random::new(seed + schedule);
+        (1..REQUESTS).rev().for_each(|last| order.swap(last, random.below(last + 1)));
+        std::thread::scope(|scope| {
+            for part in order.chunks(REQUESTS / 4) {
+                let (engine, requests, expected) = (&engine, &requests, &expected);
+                scope.spawn(move || submit_all(engine, requests, expected, part, seed ^ schedule));
+            }
+        });
+    }
+    let statistics = engine.step_statistics();
+    assert!(statistics.parts > 4 * statistics.steps, "requests share steps: {statistics:?}");
+    assert!(statistics.preemptions > 0, "memory is short: {statistics:?}");
+}
+
+/// Submits `part` of the requests; every eighth one twice, and one of both is cancelled.
+fn submit_all(
+    engine: &Engine,
+    requests: &[GenerateRequest],
+    expected: &[Completion],
+    part: &[usize],
+    seed: u64,
+) {
+    let mut random = Random::new(seed ^ part[0] as u64);
+    let mut running: Vec<(usize, RequestHandle)> = Vec::new();
+    for &index in part {
+        if random.below(8) == 0 {
+            let handle = engine.submit(&requests[index]).expect("a handle");
+            std::thread::sleep(Duration::from_micros(random.below(3000) as u64));
+            let cancelled = handle.finish().expect("a cancelled request has a result");
+            assert!(expected[index].text.starts_with(&cancelled.text), "request {index}");
+        }
+        running.push((index, engine.submit(&requests[index]).expect("a handle")));
+        std::thread::sleep(Duration::from_micros(random.below(2000) as u64));
+    }
+    for (index, handle) in running {
+        let found = handle.wait().unwrap_or_else(|error| panic!("request {index}: {error}"));
+        assert!(same(&found, &expected[index]), "request {index}: {found:?} is not {:?}", expected[index]);
+    }
+}
+
+#[test]
+fn requests_give_what_they_give_alone_in_any_schedule() {
+    compare(1, 3, &PrefixCaching::Memory);
+    compare(2, 2, &PrefixCaching::Off);
+}
+
+#[test]
+#[ignore = "minutes: 50 schedules"]
+fn requests_give_what_they_give_alone_in_fifty_schedules() {
+    for seed in 10..15 {
+        compare(seed, 5, &PrefixCaching::Memory);
+        compare(seed + 100, 5, &PrefixCaching::Off);
+    }
+}
+
+#[test]
+fn faulty_requests_do_not_harm_others() {
+    let engine = load(tiny_path(), &narrow_options(PrefixCaching::Memory));
+    let other = load(tiny_path(), &tiny_options());
+    let foreign = other.kv_store().pool().tenant("x").expect("a name");
+    let good = greedy(Prompt::Tokens((1..90).collect()), 30).with_ignore_eos(true);
+    let expected = engine.generate(&good).expect("text");
+
+    let handle = engine.submit(&good).expect("a handle");
+    let late = engine.submit(good.clone().with_deadline(Instant::now())).expect("a handle");
+    assert!(matches!(late.wait(), Err(Error::Refused(_))));
+    let tenant = engine.submit(good.clone().with_tenant(foreign)).expect("a handle");
+    assert!(matches!(tenant.wait(), Err(Error::Cache { .. })));
+    let none = (0..engine.config().vocab_size as u32).map(|id| (id, f32::NEG_INFINITY)).collect();
+    let blind = good.clone().with_sampling(SamplingParams::greedy().with_logit_bias(none));
+    assert!(matches!(engine.submit(blind).expect("a handle").wait(), Err(Error::NoCandidate)));
+    let too_long = engine.submit(Prompt::Tokens(vec![1; 401]));
+    assert!(matches!(too_long, Err(Error::PromptTooLong { .. })));
+    assert_eq!(handle.wait().expect("text").tokens, expected.tokens);
+}
+
+#[test]
+fn a_deadline_ends_a_request_that_runs() {
+    let engine = load(tiny_path(), &tiny_options());
+    let endless = GenerateRequest::new(Prompt::Tokens((1..400).collect())).with_ignore_eos(true);
+    let request = endless.with_deadline(Instant::now() + Duration::from_millis(30));
+    let result = engine.submit(request).expect("a handle").wait();
+    assert!(matches!(result, Err(Error::DeadlineExceeded)), "{result:?}");
+}
+
+#[test]
+fn a_dropped_engine_ends_its_requests() {
+    let engine = load(tiny_path(), &tiny_options());
+    let endless = GenerateRequest::new(Prompt::Tokens((1..400).collect())).with_ignore_eos(true);
+    let handles: Vec<RequestHandle> = (0..5).map(|_| engine.submit(&endless).expect("a handle")).collect();
+    drop(engine);
+    for handle in handles {
+        assert!(matches!(handle.wait(), Err(Error::EngineStopped)));
+    }
+}
+
+#[test]
+fn one_cancel_token_ends_all_requests_that_have_it() {
+    let engine = load(tiny_path(), &tiny_options());
+    let cancel = CancelToken::new();
+    let endless = GenerateRequest::new(Prompt::Tokens((1..100).collect())).with_ignore_eos(true);
+    std::thread::scope(|scope| {
+        let run = || engine.generate_with(&endless, &cancel, &mut |_| ControlFlow::Continue(()));
+        let threads: Vec<_> = (0..3).map(|_| scope.spawn(run)).collect();
+        // A break of one does not end the others.
+        let first = engine.generate_with(&endless, &cancel, &mut |_| ControlFlow::Break(()));
+        assert_eq!(first.expect("text").finish_reason, FinishReason::Cancelled);
+        assert!(!cancel.is_cancelled());
+        cancel.cancel();
+        for thread in threads {
+            let completion = thread.join().expect("no panic").expect("text");
+            assert!(matches!(completion.finish_reason, FinishReason::Cancelled | FinishReason::Length));
+        }
+    });
+}
+
+#[test]
+fn an_arrival_wakes_a_reader_that_polls() {
+    let engine = load(tiny_path(), &tiny_options());
+    let (send, receive) = std::sync::mpsc::channel();
+    let request = greedy(Prompt::Tokens((1..60).collect()), 20).with_ignore_eos(true);
+    let mut handle = engine.submit(&request).expect("a handle");
+    handle.on_arrival(move || _ = send.send(()));
+    let mut text = String::new();
+    while !handle.has_ended() {
+        receive.recv_timeout(Duration::from_secs(60)).expect("something arrives");
+        while let Some(chunk) = handle.try_next() {
+            text.push_str(&chunk.expect("no error").text);
+        }
+    }
+    assert_eq!(text, handle.completion().expect("a result").text);
+    assert_eq!(text, engine.generate(&request).expect("text").text);
+}
+
+#[test]
+fn sequences_come_and_go_without_growth() {
+    let engine = load(tiny_path(), &narrow_options(PrefixCaching::Off));
+    let used = || engine.kv_store().tiers().map(|tier| tier.blocks).sum::<usize>();
+    let request = |n: u32| greedy(Prompt::Tokens((1..2 + n % 50).collect()), 3).with_ignore_eos(true);
+    let before = used();
+    for round in 0..20 {
+        let handles: Vec<RequestHandle> =
+            (0..32).map(|n| engine.submit(request(n + round)).expect("a handle")).collect();
+        for handle in handles {
+            assert_eq!(handle.wait().expect("text").tokens.len(), 3);
+        }
+    }
+    assert_eq!(used(), before);
+}
