@@ -6,7 +6,7 @@ use ruvllm_text::TokenId;
 
 use super::params::SamplingParams;
 
-/// Tokens of the penalty window with their counts; empty if every penalty is off.
+/// Tokens of the penalty window with their counts; inactive if every penalty is off.
 #[derive(Debug, Clone)]
 pub(super) struct History {
     repeat: f32,

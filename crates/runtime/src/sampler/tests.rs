@@ -284,7 +284,7 @@ fn penalties_look_at_the_last_n_tokens() {
     assert_eq!(penalized(4, &history), [-1.0, -2.0, -1.0]);
     assert_eq!(penalized(64, &history), [-2.0, -2.0, -1.0]);
     assert_eq!(penalized(usize::MAX, &history), [-2.0, -2.0, -1.0]);
-    // An id that the vocabulary lacks is nobody's repetition.
+    // Ids outside of the vocabulary are ignored.
     assert_eq!(penalized(64, &[7, u32::MAX]), [0.0; 3]);
 }
 
