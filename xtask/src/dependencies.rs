@@ -1,5 +1,5 @@
-//! `cargo xtask dependencies`: the table of ARCHITECTURE.md that says how many packages each crate
-//! brings along, from the packages that cargo resolves for it alone.
+//! `cargo xtask dependencies`: the table of package counts per crate in ARCHITECTURE.md, from the
+//! packages that cargo resolves for each crate alone.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ const PAGE: &str = "ARCHITECTURE.md";
 const BEGIN: &str = "<!-- dependencies:begin -->\n";
 const END: &str = "<!-- dependencies:end -->";
 
-/// Crates that can be taken alone, and the program; from the lowest layer up.
+/// Crates that can be used alone, and the program; from the lowest layer up.
 const CRATES: [&str; 11] = [
     "gguf-rs-lite",
     "ruvllm-kernels",
@@ -27,7 +27,7 @@ const CRATES: [&str; 11] = [
     "ruvllm-cli",
 ];
 
-/// One platform, so that the numbers are the same wherever they are counted.
+/// A fixed platform, so that the numbers are the same on every machine.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// Writes the table.
@@ -40,7 +40,7 @@ pub(crate) fn update(workspace: &Workspace) -> Result<()> {
     std::fs::write(&path, page).map_err(Error::io("write", path))
 }
 
-/// Compares the table with what cargo resolves; says how many crates it has.
+/// Compares the table with cargo's resolution; returns a note with the number of crates.
 ///
 /// # Errors
 /// [`Error::StaleTable`] if they differ.
