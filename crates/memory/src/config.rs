@@ -2,7 +2,7 @@
 
 use crate::{Error, Result};
 
-/// Default [`PoolConfig::address_factor`]: after a million random requests at 90 % use all free
+/// Default [`PoolConfig::address_factor`]. After a million random requests at 90 % use all free
 /// pages are still contiguous (`examples/fragmentation.rs`).
 const ADDRESS_FACTOR: usize = 2;
 

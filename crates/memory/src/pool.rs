@@ -151,9 +151,8 @@ impl PagePool {
         Ok(())
     }
 
-    /// Relieves memory pressure between two steps of a sequence: if the tenant or an ancestor is
-    /// above a watermark of the policy, down to the low watermark or until nothing is left to
-    /// evict.
+    /// Relieves memory pressure between two steps of a sequence. If the tenant or an ancestor is
+    /// above a watermark of the policy, evicts down to the low watermark or until nothing is left.
     pub fn relieve<C: Claim>(&self, tenant: &Tenant, policy: PressurePolicy, claim: &mut C) {
         relieve(&self.state, tenant, policy, claim);
     }

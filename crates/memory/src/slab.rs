@@ -52,12 +52,12 @@ struct Chunks {
     /// Bytes from the start of a block to that of the next.
     stride: usize,
     places: Vec<Option<Chunk>>,
-    /// Free blocks: `n_blocks` entries per chunk, of which the first [`Chunk::n_free`] are free
+    /// Free blocks, `n_blocks` entries per chunk. Of these the first [`Chunk::n_free`] are free
     /// blocks and the others empty spans.
     free: Vec<Span>,
     /// Indices without a chunk.
     vacant: Vec<u32>,
-    /// Chunks with free blocks, in descending order: blocks are taken from the lowest index, so
+    /// Chunks with free blocks, in descending order. Blocks are taken from the lowest index, so
     /// that chunks with high indices become empty.
     open: Vec<u32>,
     /// Spare chunk: empty, kept for the next block.

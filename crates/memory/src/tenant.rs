@@ -32,7 +32,7 @@ impl Tenant {
         self.0.as_ref().map_or("", |account| &account.path)
     }
 
-    /// True for the tenant with path `ancestor` and its descendants; every tenant is within the
+    /// True for the tenant with path `ancestor` and its descendants. Every tenant is within the
     /// root, whose path is empty.
     ///
     /// ```
@@ -127,7 +127,7 @@ impl Account {
         self.soft.store(quota.soft_pages, Ordering::Relaxed);
     }
 
-    /// Charges `n` pages here and to every ancestor, or to none; the error is the account whose
+    /// Charges `n` pages here and to every ancestor, or to none. The error is the account whose
     /// quota would be exceeded.
     #[inline]
     pub(crate) fn charge(&self, n: usize) -> Result<(), &Self> {

@@ -27,7 +27,7 @@ pub enum BenchTest {
     Prefill(usize),
     /// Decode of this many tokens, one per pass, without sampling.
     Decode(usize),
-    /// Greedy generation of this many tokens after one prompt token; a backend may compute the
+    /// Greedy generation of this many tokens after one prompt token. A backend may compute the
     /// argmax on its device ([`BackendSession::greedy`](crate::BackendSession::greedy)).
     Greedy(usize),
 }

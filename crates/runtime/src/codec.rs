@@ -44,7 +44,7 @@ pub(crate) fn read_tokenizer(
 }
 
 impl TextCodec {
-    /// Reads tokenizer and chat template of a checkpoint (`name` in messages); `tokenizer` is a
+    /// Reads tokenizer and chat template of a checkpoint (`name` in messages). `tokenizer`: a
     /// `tokenizer.json` in place of its own. `vocab_size`: rows of the model's embedding. An
     /// unreadable chat template is an error only when it is used.
     ///

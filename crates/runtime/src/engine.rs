@@ -236,8 +236,8 @@ impl Engine {
         self.compute.kernels
     }
 
-    /// SHA-256 over the metadata and over name, type, shape and 16 samples of every tensor of the
-    /// model file, and the recipe if the engine quantizes it: [`ModelSource::fingerprint`].
+    /// Fingerprint of the model: [`ModelSource::fingerprint`], with the recipe if the engine
+    /// quantizes it.
     ///
     /// # Errors
     /// [`Error::Open`] if the model file is gone.

@@ -82,8 +82,8 @@ impl Engine {
         Prepared::new(facts, request, cancel)
     }
 
-    /// Runs a request on a sequence with tokens `present` and inserts it into the prefix cache;
-    /// returns the completion and the sequence's tokens.
+    /// Runs a request on a sequence with tokens `present` and inserts it into the prefix cache.
+    /// Returns the completion and the sequence's tokens.
     pub(crate) fn run(
         &self,
         prepared: Prepared<'_>,

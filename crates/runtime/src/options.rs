@@ -33,9 +33,9 @@ pub enum ModelSource {
 }
 
 impl ModelSource {
-    /// SHA-256 over the metadata and over name, type, shape and 16 samples of every tensor, and the
-    /// recipe if the weights are quantized while loading. Independent of the path; not a checksum
-    /// of the file.
+    /// Fingerprint of the model, independent of the path. SHA-256 over the metadata and over name,
+    /// type, shape and 16 samples of every tensor, and the recipe if the weights are quantized
+    /// while loading. Not a checksum of the file.
     ///
     /// # Errors
     /// [`Error::Open`] if the file cannot be read.
@@ -157,9 +157,10 @@ pub struct EngineOptions {
     /// KV calibration of the model ([`Engine::calibrate_kv`](crate::Engine::calibrate_kv)), for
     /// policies with `nuq3` tiers.
     pub kv_calibration: Option<Arc<KvCalibration>>,
-    /// KV budget in bytes, all sequences together, in pages of 2 MiB (below 64 MiB: of 512 KiB);
-    /// `None` = enough for [`Plan::SEQUENCES`](crate::Plan::SEQUENCES) sequences of the model's
-    /// full context length, within the memory that the weights leave. Allocated as sequences grow.
+    /// KV budget in bytes, for all sequences together. Allocated in pages of 2 MiB (below 64 MiB:
+    /// of 512 KiB). `None` = enough for [`Plan::SEQUENCES`](crate::Plan::SEQUENCES) sequences of
+    /// the model's full context length, within the memory that the weights leave. Pages are taken
+    /// as sequences grow.
     pub kv_budget: Option<usize>,
     /// Policy under memory pressure (KV budget short) of requests that name none.
     pub pressure: PressurePolicy,

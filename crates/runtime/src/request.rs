@@ -82,8 +82,8 @@ pub struct GenerateRequest {
     /// [`kv_store`](crate::Engine::kv_store). Prefix hits come from the tenant's own prefixes only,
     /// so that TTFT reveals nothing about prompts of other tenants. Default: the root.
     pub tenant: Tenant,
-    /// First tokens of the prompt, in whole blocks, whose prefix is shared by all tenants: a system
-    /// prompt that is no secret, because TTFT shows that it was sent before. Default: 0.
+    /// First tokens of the prompt, in whole blocks, whose prefix is shared by all tenants. For
+    /// system prompts that are no secret: TTFT shows that one was sent before. Default: 0.
     pub shared_tokens: usize,
     /// Adapter of this request, loaded with [`Engine::load_adapter`](crate::Engine::load_adapter)
     /// by the same engine. Default: [`Engine::adapter`](crate::Engine::adapter).

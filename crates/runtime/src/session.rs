@@ -137,16 +137,16 @@ impl<'e> Session<'e> {
             && self.adapter.as_ref().map(digest) == adapter.map(digest)
     }
 
-    /// Tokens of `prompt` that this sequence, with tokens `present`, can reuse: their common
-    /// prefix, less the last prompt token, which must be computed. 0 if a sliding window has
-    /// released blocks that would be visible again.
+    /// Tokens of `prompt` that this sequence, with tokens `present`, can reuse. This is their
+    /// common prefix without the last prompt token, which must be computed. 0 if a sliding window
+    /// has released blocks that would be visible again.
     pub(crate) fn reusable(&self, present: &[TokenId], prompt: &[TokenId]) -> usize {
         let common = common_prefix_len(present, prompt);
         if common < self.cache.len() && self.cache.released() > 0 { 0 } else { common }
     }
 
-    /// Inserts the sequence, with tokens `tokens`, into the prefix cache of its tenant, and the
-    /// first `shared_tokens` of them into that of all tenants.
+    /// Inserts the sequence, with tokens `tokens`, into the prefix cache of its tenant. The first
+    /// `shared_tokens` of them are inserted for all tenants too.
     pub(crate) fn keep(&mut self, tokens: &[TokenId], shared_tokens: usize) {
         if let Some(prefixes) = self.prefixes {
             prefixes.keep(&mut self.cache, self.adapter.as_deref(), tokens, shared_tokens);
@@ -183,8 +183,8 @@ impl<'e> Session<'e> {
         Ok(())
     }
 
-    /// Work between steps, once new blocks are full: quality sample, memory pressure, migration of
-    /// older blocks to lower tiers, release of blocks outside of the sliding window.
+    /// Work between steps, once new blocks are full. In order: quality sample, memory pressure,
+    /// migration of older blocks to lower tiers, release of blocks outside of the sliding window.
     fn settle(&mut self) {
         let whole = self.cache.len() / self.cache.store().block_tokens();
         if whole > self.settled {
@@ -206,7 +206,7 @@ impl<'e> Session<'e> {
         self.workspace.keep_queries(watch.layer());
     }
 
-    /// Settles the sequence and makes room for the next pass; returns its length, as close to the
+    /// Settles the sequence and makes room for the next pass. Returns its length, as close to the
     /// end of `tokens` as memory allows. See [`Sequence::make_room`].
     fn prepare(&mut self, tokens: RangeInclusive<usize>) -> Result<usize> {
         self.settle();

@@ -1,4 +1,4 @@
-//! Builder methods `with_*` for `#[non_exhaustive]` structs: they take and return the struct, so
+//! Builder methods `with_*` for `#[non_exhaustive]` structs. They take and return the struct, so
 //! that callers need neither a mutable binding nor a literal with every field.
 
 /// Generates setters: `set` takes the field's type, `some` a value or an `Option` for an `Option`

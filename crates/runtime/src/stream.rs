@@ -54,7 +54,7 @@ impl Engine {
 pub struct Chunk {
     /// Whole characters outside of stop sequences; never empty.
     pub text: String,
-    /// Token ids generated since the previous chunk: mostly one; more after text was held back,
+    /// Token ids generated since the previous chunk. Mostly one; more after text was held back,
     /// none if the text was held back until the end.
     pub tokens: Vec<TokenId>,
 }

@@ -59,8 +59,9 @@ pub enum PressurePolicy {
     Spill,
     /// Nothing is released: the request fails at once.
     Reject,
-    /// As [`LowerPrecision`](Self::LowerPrecision); then the sequence drops its oldest tokens after
-    /// the attention sinks (`StreamingLLM`, arXiv 2309.17453), and can continue beyond the budget.
+    /// As [`LowerPrecision`](Self::LowerPrecision); then the sequence drops its oldest tokens.
+    /// Attention sinks stay (`StreamingLLM`, arXiv 2309.17453), and the sequence can continue
+    /// beyond the budget.
     DropOldest,
 }
 

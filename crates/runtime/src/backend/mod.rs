@@ -163,7 +163,7 @@ fn prepare<'r, B: InferenceBackend + ?Sized>(
     Prepared::new(facts, request, cancel)
 }
 
-/// Sequences are charged to the root tenant and use its prefix cache;
+/// Sequences are charged to the root tenant and use its prefix cache.
 /// [`generate_with`](InferenceBackend::generate_with) is [`Engine::generate_with`], with tenants
 /// and adapters.
 impl InferenceBackend for Engine {

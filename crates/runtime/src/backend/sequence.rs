@@ -34,7 +34,7 @@ pub trait BackendSession: Send {
     /// Errors of the backend.
     fn truncate(&mut self, len: usize) -> Result<usize>;
 
-    /// Truncates the sequence, with tokens `present`, to its common prefix with `prompt`; returns
+    /// Truncates the sequence, with tokens `present`, to its common prefix with `prompt`. Returns
     /// the number of prompt tokens reused. At least the last one is left to compute.
     ///
     /// # Errors
@@ -69,7 +69,7 @@ pub trait BackendSession: Send {
         }
     }
 
-    /// Appends `prompt`, at least one token, then decodes up to `n` tokens greedily and passes each
+    /// Appends `prompt`, at least one token, then decodes up to `n` tokens greedily. Each is passed
     /// to `on_token`; `Break` ends it. The last token passed is not appended to the sequence.
     ///
     /// # Errors

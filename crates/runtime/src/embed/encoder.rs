@@ -22,8 +22,8 @@ use crate::options::{EngineOptions, ModelSource};
 /// states would not fit into the L2 cache.
 const PASS_TOKENS: usize = 256;
 
-/// Minimum texts per thread for data parallelism: each thread runs its own texts through the whole
-/// model without synchronization. With fewer texts the threads share every operation.
+/// Minimum texts per thread for data parallelism. Each thread then runs its own texts through the
+/// whole model without synchronization. With fewer texts the threads share every operation.
 const TEXTS_PER_THREAD: usize = 4;
 
 /// An encoder with tokenizer, defaults and threads.

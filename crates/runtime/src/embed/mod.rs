@@ -207,8 +207,8 @@ fn encode(tokenizer: &Tokenizer, index: usize, text: &str, max_tokens: usize) ->
     if tokens.is_empty() { Err(Error::EmptyText { index }) } else { Ok(Encoded { tokens, truncated }) }
 }
 
-/// Splits texts, in order, into groups for one pass: up to `max_tokens` tokens and `max_texts`
-/// texts, or one longer text.
+/// Splits texts, in order, into groups for one pass. A group has up to `max_tokens` tokens and
+/// `max_texts` texts, or one longer text.
 fn groups(texts: &[Encoded], max_tokens: usize, max_texts: usize) -> Vec<&[Encoded]> {
     let mut groups = Vec::new();
     let mut rest = texts;

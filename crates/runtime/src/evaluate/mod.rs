@@ -15,7 +15,7 @@ pub use passkey::{PasskeyOptions, PasskeyResult};
 pub use perplexity::Perplexity;
 pub(crate) use perplexity::check_window;
 
-/// Maximum bytes of logits of a measurement: with 128 k ids, all rows of a 512-token chunk would
+/// Maximum bytes of logits of a measurement. With 128 k ids, all rows of a 512-token chunk would
 /// take a quarter of a gigabyte.
 const LOGITS_BYTES: usize = 64 << 20;
 

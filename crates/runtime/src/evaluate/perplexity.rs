@@ -18,8 +18,8 @@ pub struct Perplexity {
     pub perplexity: f64,
     /// Mean of `-ln p` over the scored tokens, in nats.
     pub nll: f64,
-    /// Standard error of `nll`: `s / sqrt(n)` with the standard deviation `s` of `-ln p` over the
-    /// `n` scored tokens, as if these were independent.
+    /// Standard error of `nll`. Computed as `s / sqrt(n)` with the standard deviation `s` of `-ln
+    /// p` over the `n` scored tokens, as if these were independent.
     pub nll_error: f64,
     /// Scored tokens.
     pub tokens: usize,

@@ -162,7 +162,7 @@ pub struct Plan {
     pub kv_budget: Choice<usize>,
     /// Bytes of keys and values of one sequence of full context, in the policy's lowest tiers.
     pub sequence_bytes: u64,
-    /// Additional bytes of such a sequence: blocks do not fill pages to the last byte, and each
+    /// Additional bytes of such a sequence. Blocks do not fill pages to the last byte, and each
     /// tier has partly filled pages.
     pub slack_bytes: u64,
     /// Resources that the model exceeds on this machine.

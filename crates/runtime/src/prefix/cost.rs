@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 /// Weight of a new measurement in the running mean.
 const WEIGHT: f64 = 0.25;
 
-/// Factor on the read rate each time recomputing was chosen, so that a folder that was slow once
-/// (cold page cache) is tried again.
+/// Factor on the read rate each time recomputing was chosen. A folder that was slow once (cold page
+/// cache) is tried again.
 const FORGIVENESS: f64 = 1.05;
 
 /// Measured rates of reading prefixes and of prefill, as running means.
@@ -38,8 +38,8 @@ impl ReuseCost {
         add(&mut self.0.lock().prefill, tokens as f64, time);
     }
 
-    /// True if reading `bytes` bytes takes no longer than recomputing their `tokens` tokens, and
-    /// until both rates are measured.
+    /// True if reading `bytes` bytes takes no longer than recomputing their `tokens` tokens. Also
+    /// true until both rates are measured.
     pub(super) fn reading_is_quicker(&self, bytes: u64, tokens: usize) -> bool {
         let Rates { read: Some(read), prefill: Some(prefill) } = *self.0.lock() else { return true };
         bytes as f64 / read <= tokens as f64 / prefill

@@ -16,10 +16,10 @@ pub(crate) fn hex(digest: &[u8]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// SHA-256 over the metadata without lists (vocabularies do not affect token ids) and over name,
-/// type, shape and 16 samples of every tensor. Detects different weights in any layer, except on
-/// deliberate collision; hashing all bytes of a large model would take seconds at every start.
-/// Weights quantized while loading are determined by checkpoint and recipe.
+/// Fingerprint of a model. SHA-256 over the metadata without lists (vocabularies do not affect
+/// token ids) and over name, type, shape and 16 samples of every tensor. Detects different weights
+/// in any layer, except on deliberate collision; hashing all bytes of a large model would take
+/// seconds at every start. Weights quantized while loading are determined by checkpoint and recipe.
 pub(crate) fn fingerprint(checkpoint: &dyn Checkpoint, quantized: Option<Recipe>) -> [u8; 32] {
     let mut hash = Sha256::new();
     if let Some(recipe) = quantized {

@@ -57,8 +57,8 @@ pub enum PrefixCaching {
         /// Maximum bytes of all files; the least recently used are deleted first.
         limit_bytes: u64,
     },
-    /// In memory; prefixes evicted for lack of KV budget are spilled to files, and read back on a
-    /// later hit unless recomputing is faster. Later engines reuse the files, as with
+    /// In memory; prefixes evicted for lack of KV budget are spilled to files. They are read back
+    /// on a later hit unless recomputing is faster. Later engines reuse the files, as with
     /// [`Folder`](Self::Folder). No request waits for the queue: blocks that find it full are
     /// dropped.
     Spill {
@@ -182,8 +182,8 @@ impl PrefixCache {
         })
     }
 
-    /// Key of a sequence's prefixes: everything besides the tokens that keys and values depend on,
-    /// adapter and tenant included. Tenants never share prefixes under this key.
+    /// Key of a sequence's prefixes. It covers everything besides the tokens that keys and values
+    /// depend on, adapter and tenant included. Tenants never share prefixes under this key.
     fn key_of(&self, sequence: &Sequence, adapter: Option<&Adapter>) -> PrefixKey {
         let mut key = self.key.clone();
         key.adapter = adapter.map(|adapter| AdapterVersion { id: hex(adapter.digest()).into(), version: 0 });
@@ -226,9 +226,9 @@ impl PrefixCache {
         Ok(Reused { tokens: n_tokens, _pin: pin })
     }
 
-    /// Inserts the blocks of a sequence into the prefix tree of its tenant, and the full blocks of
-    /// the first `shared_tokens` into that of all tenants. Files get full blocks only: reading a
-    /// part of a block would cost as much as computing it.
+    /// Inserts the blocks of a sequence into the prefix tree of its tenant. The full blocks of the
+    /// first `shared_tokens` are inserted for all tenants too. Files get full blocks only: reading
+    /// a part of a block would cost as much as computing it.
     pub(crate) fn keep(
         &self,
         sequence: &mut Sequence,

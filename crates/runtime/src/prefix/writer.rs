@@ -27,7 +27,7 @@ const MOST_QUEUE_BYTES: usize = 256 << 20;
 pub(super) enum WhenFull {
     /// Waits for room; the request has returned its text by then.
     Wait,
-    /// Drops the blocks queued first: children are queued before their parents, and least recently
+    /// Drops the blocks queued first. Children are queued before their parents, and least recently
     /// used prefixes before others.
     DropFirst,
 }

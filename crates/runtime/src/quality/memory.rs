@@ -1,5 +1,5 @@
-//! State of quality targets per tenant, for later sequences: in memory, and beside the prefix files
-//! if there is a folder.
+//! State of quality targets per tenant, for later sequences. Kept in memory, and beside the prefix
+//! files if there is a folder.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;

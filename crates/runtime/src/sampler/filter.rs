@@ -33,7 +33,7 @@ pub(super) fn weigh(candidates: &mut [Candidate], temperature: f64) -> f64 {
     total
 }
 
-/// Top-p (nucleus) filter: keeps the smallest set of most likely candidates with probabilities of
+/// Top-p (nucleus) filter. Keeps the smallest set of most likely candidates with probabilities of
 /// at least `p` in total; 1 keeps all.
 ///
 /// # Source
@@ -58,7 +58,7 @@ pub(super) fn min_p(candidates: &mut Vec<Candidate>, p: f32) {
     candidates.retain(|c| f64::from(c.logit) >= threshold);
 }
 
-/// Locally typical filter: keeps the candidates whose information `-ln p` is nearest to the
+/// Locally typical filter. Keeps the candidates whose information `-ln p` is nearest to the
 /// entropy, until their probabilities sum to at least `p`; 1 keeps all.
 ///
 /// # Source

@@ -23,7 +23,7 @@ pub struct SamplingParams {
     pub top_p: f32,
     /// Drops tokens less likely than `min_p` times the most likely one; 0 = off. Default 0.05.
     pub min_p: f32,
-    /// Locally typical sampling: keeps the tokens whose information is nearest to the entropy,
+    /// Locally typical sampling. Keeps the tokens whose information is nearest to the entropy,
     /// until their probabilities sum to `typical_p`; 1 = off. Default 1.
     pub typical_p: f32,
     /// Repetition penalty: divides positive and multiplies negative logits of recent tokens; 1 =

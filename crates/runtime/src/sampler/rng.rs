@@ -31,7 +31,7 @@ pub(crate) fn uniform(seed: u64, position: u64) -> f64 {
     (bits >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
 }
 
-/// Fresh seed from the standard library's hash-map randomness, below 2^53: JSON readers that store
+/// Fresh seed below 2^53, from the standard library's hash-map randomness. JSON readers that store
 /// numbers as doubles preserve it.
 pub(crate) fn fresh_seed() -> u64 {
     use std::hash::{BuildHasher, Hasher};

@@ -1,5 +1,5 @@
-//! Model families that candle runs, detected from a folder's configuration, and their limits:
-//! context length and the features candle leaves out.
+//! Model families that candle runs, and their limits. Detected from a folder's configuration;
+//! limits are the context length and features that candle lacks.
 
 use ruvllm_kernels::rope::{RopeConfig, RopeScaling};
 use ruvllm_models::ModelConfig;
@@ -162,8 +162,8 @@ fn is_mistral(json: &Map<String, Value>) -> bool {
     name.is_some_and(|name| name.to_ascii_lowercase().starts_with("mistral"))
 }
 
-/// Parameters of Llama 3 RoPE scaling, read again from the folder's JSON because the configuration
-/// keeps only the divisors. The folder's reader has checked the fields and has the same defaults.
+/// Parameters of Llama 3 RoPE scaling, from the folder's JSON. The configuration keeps only the
+/// divisors. The folder's reader has checked the fields and has the same defaults.
 fn read_llama3(config: &ModelConfig, json: &Map<String, Value>) -> Option<Llama3> {
     config.rope.frequency_divisors.as_ref()?;
     let rope = ["rope_parameters", "rope_scaling"].iter().find_map(|key| json.get(*key)?.as_object())?;

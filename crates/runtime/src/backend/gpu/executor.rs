@@ -122,8 +122,8 @@ impl Passes {
         self.sequences
     }
 
-    /// Size of the next prefill pass for `tokens` tokens from position `start` on: rows of the
-    /// launches, and tokens among them.
+    /// Size of the next prefill pass: rows of the launches, and tokens among them. `tokens` tokens
+    /// from position `start` on are left.
     pub(super) fn prefill_rows(&self, executor: &Executor, start: usize, tokens: usize) -> (u32, usize) {
         let mut rows = (tokens as u32).next_power_of_two().clamp(MIN_ROWS, MAX_ROWS);
         let room = table_blocks(start + tokens) * KV_BLOCK_TOKENS;

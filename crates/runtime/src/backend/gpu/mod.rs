@@ -143,7 +143,7 @@ impl GpuBackend {
         self.executor.gpu.info().to_string()
     }
 
-    /// Names and formats of matrices stored as F16 because their format has no kernels: values are
+    /// Names and formats of matrices stored as F16 because their format has no kernels. Values are
     /// rounded once, to 11 bits.
     pub fn converted(&self) -> &[String] {
         &self.converted

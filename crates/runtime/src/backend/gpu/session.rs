@@ -41,7 +41,7 @@ impl<'b> GpuSession<'b> {
         Ok(Self { executor, codec, place, len: 0, capacity, logits: Vec::new() })
     }
 
-    /// Appends `prompt`, at least one token, then decodes up to `n` tokens greedily and passes each
+    /// Appends `prompt`, at least one token, then decodes up to `n` tokens greedily. Each is passed
     /// to `on_token`; `Break` ends it. The argmax is computed on the device, 4 bytes are read back
     /// per token, and a step starts before the token of the previous one has arrived.
     ///

@@ -51,7 +51,7 @@ pub(super) struct DeviceWeights {
 }
 
 impl DeviceWeights {
-    /// Uploads the weights of `model`; `converted` gets names and formats of matrices stored as F16
+    /// Uploads the weights of `model`. `converted` gets names and formats of matrices stored as F16
     /// because their format has no kernels.
     pub(super) fn upload(gpu: &Gpu, model: &Model, converted: &mut Vec<String>) -> Result<Self, Refusal> {
         let weights = model.weights();
