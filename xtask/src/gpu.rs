@@ -32,7 +32,7 @@ fn has_files(folder: &Path) -> bool {
     std::fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some())
 }
 
-/// Missing parts; `libraries`: output of the dynamic linker's cache.
+/// Description of missing parts; `libraries`: those known to the dynamic linker.
 fn lacking(libraries: &str, has_driver: bool) -> Option<String> {
     let missing = match (libraries.contains("libvulkan.so.1"), has_driver) {
         (true, true) => return None,

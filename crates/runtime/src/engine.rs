@@ -264,10 +264,10 @@ impl Engine {
 
     /// Encodes a prompt: at least one token id, all of them in the vocabulary.
     ///
-    /// An empty prompt becomes the beginning-of-text token.
+    /// An empty prompt is encoded as BOS.
     ///
     /// # Errors
-    /// [`Error::EmptyPrompt`] if the model has no such token, [`Error::TokenOutOfRange`],
+    /// [`Error::EmptyPrompt`] if the model has no BOS, [`Error::TokenOutOfRange`],
     /// [`Error::Encode`], [`Error::Chat`], and those of [`chat_template`](Self::chat_template).
     pub fn encode_prompt(&self, prompt: &Prompt) -> Result<Vec<TokenId>> {
         self.codec.encode_prompt(prompt)

@@ -133,7 +133,7 @@ pub enum Error {
         /// Ids in the vocabulary.
         vocab_size: usize,
     },
-    /// A stop string is empty and would match everywhere.
+    /// A stop sequence is empty and would match everywhere.
     #[error("stop string {} is empty; leave it out", index + 1)]
     EmptyStop {
         /// Its index in the list.

@@ -21,7 +21,7 @@
 //!
 //! # Invariants
 //! - Text is returned as it is generated, in whole characters, and never includes any part of a
-//!   stop string.
+//!   stop sequence.
 //! - Output is bit-identical for any number of threads, instruction set and prefill chunk size.
 //! - A value that was not measured is absent.
 //! - No input causes a panic: invalid files, prompts and parameters give an [`Error`] that says

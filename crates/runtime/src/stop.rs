@@ -27,7 +27,7 @@ use crate::error::{Error, Result};
 #[derive(Debug, Clone, Default)]
 pub struct StopMatcher {
     stops: Vec<String>,
-    /// Text pushed and not released: a proper prefix of a stop string between calls.
+    /// Text held back: between calls a proper prefix of a stop sequence.
     held: String,
     matched: Option<usize>,
 }

@@ -43,7 +43,7 @@ fn changed_files(workspace: &Workspace) -> Result<Vec<String>> {
     Ok(files.lines().map(str::to_owned).collect())
 }
 
-/// Packages of the changed files; a file of the whole workspace counts for all.
+/// Packages of the changed files; a workspace-wide manifest or lock file counts for all.
 fn changed_packages<'g>(workspace: &Workspace, graph: &'g Graph, files: &[String]) -> BTreeSet<&'g str> {
     let is_common =
         |file: &String| matches!(file.as_str(), "Cargo.toml" | "Cargo.lock" | "rust-toolchain.toml");

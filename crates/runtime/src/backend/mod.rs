@@ -2,7 +2,7 @@
 //! tokens.
 //!
 //! ```text
-//! GenerateRequest ──► generate: prompt, sampler, stop strings, streaming, cancellation
+//! GenerateRequest ──► generate: prompt, sampler, stop sequences, streaming, cancellation
 //!                        │ TextCodec: text ◄─► tokens
 //!                        ▼
 //!          BackendSession: tokens ──► logits

@@ -23,7 +23,7 @@ use crate::options::{EngineOptions, ModelSource};
 const PASS_TOKENS: usize = 256;
 
 /// Minimum texts per thread for data parallelism. Each thread then runs its own texts through the
-/// whole model without synchronization. With fewer texts the threads share every operation.
+/// whole model without waiting for others. With fewer texts the threads share every operation.
 const TEXTS_PER_THREAD: usize = 4;
 
 /// An encoder with tokenizer, defaults and threads.

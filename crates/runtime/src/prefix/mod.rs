@@ -75,8 +75,8 @@ pub(crate) struct PrefixCache {
     files: Option<Files>,
     /// Prefix key of the root tenant.
     key: PrefixKey,
-    /// Sequence capacity above which the model uses its second RoPE frequencies (LongRoPE); `None`
-    /// if it has one set.
+    /// Sequence capacity above which the model uses its second RoPE frequencies (`LongRoPE`);
+    /// `None` if it has one set.
     long_above: Option<usize>,
     cost: Arc<ReuseCost>,
     recomputed_tokens: AtomicU64,

@@ -87,7 +87,7 @@ fn a_conversation_goes_on_where_it_stopped() {
     assert_eq!(completion.tokens, uncached(&history).tokens);
 }
 
-/// LongRoPE models use other RoPE frequencies for sequences that may become long, from the first
+/// `LongRoPE` models use other RoPE frequencies for sequences that may become long, from the first
 /// token on.
 #[test]
 fn sequences_on_both_sides_of_the_original_context_share_no_prefix() {

@@ -28,7 +28,7 @@ pub(super) struct Llama3 {
 }
 
 /// Factor on rows of the query projection. Candle divides scores by the square root of the head
-/// size; other scales, and attention factors of LongRoPE, are folded into the query weights.
+/// size; other scales, and attention factors of `LongRoPE`, are folded into the query weights.
 pub(super) struct QueryFactor {
     /// Name suffix of the matrix whose first rows are the query projection.
     pub(super) matrix: &'static str,
@@ -178,7 +178,7 @@ fn read_llama3(config: &ModelConfig, json: &Map<String, Value>) -> Option<Llama3
     })
 }
 
-/// LongRoPE divisors for sequences within the original context.
+/// `LongRoPE` divisors for sequences within the original context.
 fn short_divisors(rope: &RopeConfig) -> Option<Vec<f32>> {
     let RopeScaling::LongRope { short_factors, .. } = &rope.scaling else { return None };
     Some(short_factors.iter().map(|&divisor| divisor as f32).collect())

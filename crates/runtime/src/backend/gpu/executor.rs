@@ -42,7 +42,7 @@ pub(super) struct Place<'p> {
     /// Unique number of the sequence.
     pub(super) id: u64,
     pub(super) lease: Lease<'p>,
-    /// True if the sequence uses the second RoPE frequencies (LongRoPE).
+    /// True if the sequence uses the second RoPE frequencies (`LongRoPE`).
     pub(super) long: bool,
 }
 

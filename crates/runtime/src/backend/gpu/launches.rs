@@ -54,7 +54,7 @@ pub(super) struct Operands {
     pub(super) table: Buffer,
     pub(super) scratch: Buffer,
     pub(super) logits: Buffer,
-    /// Use of the second RoPE frequencies (LongRoPE).
+    /// Use of the second RoPE frequencies (`LongRoPE`).
     pub(super) long: bool,
 }
 

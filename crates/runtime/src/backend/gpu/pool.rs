@@ -79,7 +79,7 @@ impl Drop for Lease<'_> {
 #[derive(Debug)]
 pub(super) struct Angles {
     usual: Buffer,
-    /// Global layers of sequences above a capacity (LongRoPE).
+    /// Global layers of sequences above a capacity (`LongRoPE`).
     long: Option<(usize, Buffer)>,
     /// Local layers, as marked in the mask.
     local: Option<(Buffer, Vec<bool>)>,
