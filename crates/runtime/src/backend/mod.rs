@@ -58,7 +58,7 @@ use crate::session::Session;
 /// }
 /// ```
 pub trait InferenceBackend: Send + Sync {
-    /// Name of the backend in messages: `native`, `candle`.
+    /// Name of the backend in messages: `native`, `gpu`, `candle`.
     fn name(&self) -> &str;
 
     /// Hyperparameters and names of the model.
