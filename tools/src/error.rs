@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// The result of everything in this package.
+/// Result with this package's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Errors of the tools.
@@ -12,7 +12,7 @@ pub enum Error {
     /// A program, a file or the workspace failed.
     #[error(transparent)]
     Xtask(#[from] xtask::Error),
-    /// A program's output is not the JSON document that was expected.
+    /// A program's output is not the expected JSON document.
     #[error("the output of `{command}` is not the expected JSON")]
     Json {
         /// The command line.
@@ -29,7 +29,7 @@ pub enum Error {
         /// The missing field.
         field: String,
     },
-    /// A document has no marker pair to write between.
+    /// A document lacks a marker pair.
     #[error("{} has no `{marker}` marker pair", path.display())]
     NoMarker {
         /// The document.
@@ -48,13 +48,13 @@ pub enum Error {
     /// A plot could not be drawn.
     #[error("cannot draw a plot")]
     Draw(#[from] plotters::drawing::DrawingAreaErrorKind<std::io::Error>),
-    /// A peer was named that this program cannot drive.
+    /// Unknown peer.
     #[error("unknown peer `{name}`; known: llama-bench=PATH, lbench=PATH, json=PATH")]
     UnknownPeer {
         /// Value of `--peer`.
         name: String,
     },
-    /// A peer run was asked for without a model.
+    /// A comparison with a peer needs a model.
     #[error("--peer needs at least one --model FILE; `cargo xtask gen-model` makes one")]
     NoModel,
     /// The KV cache refused a policy.
@@ -66,7 +66,7 @@ pub enum Error {
         #[source]
         source: ruvllm_kv_cache::Error,
     },
-    /// No address space for a page pool.
+    /// The page pool could not be created.
     #[error("cannot make a page pool")]
     Pool(#[source] ruvllm_memory::Error),
     /// A model file could not be read.
@@ -78,13 +78,13 @@ pub enum Error {
         #[source]
         source: gguf_rs_lite::Error,
     },
-    /// A folder has no vocabulary with texts and ids beside it.
+    /// A folder has no vocabulary with texts and ids.
     #[error("{} has no NAME.gguf with NAME.gguf.inp and NAME.gguf.out", folder.display())]
     NoGoldens {
         /// The folder.
         folder: PathBuf,
     },
-    /// Texts have other ids, or conversations other prompts, than the goldens.
+    /// Token ids or prompts differ from the goldens.
     #[error("{faults}")]
     GoldensDiffer {
         /// The first text of each vocabulary, or each conversation.
@@ -108,7 +108,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Wraps an I/O error with what was tried on which path.
+    /// Wraps an I/O error with the action and the path.
     pub(crate) fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
         let wrap = xtask::Error::io(action, path);
         move |source| Self::Xtask(wrap(source))

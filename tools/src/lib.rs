@@ -1,8 +1,8 @@
 //! Tools of the ruvllm workspace that need its libraries: measurements, comparisons with other
 //! implementations, synthetic models. `cargo xtask` runs them.
 //!
-//! They are apart from `xtask` so that a check need not compile the libraries first. The package is
-//! a library only for its own integration tests.
+//! Separate from `xtask`, so that checks need not compile the libraries first. A library only for
+//! its integration tests.
 
 #![forbid(unsafe_code)]
 
@@ -119,10 +119,10 @@ enum Command {
     },
 }
 
-/// Parses the command line and does what it says.
+/// Parses the command line and runs the command.
 ///
 /// # Errors
-/// Whatever the command reports; usage errors end the process with status 2, as clap does.
+/// Errors of the command; usage errors end the process with status 2 (clap).
 pub fn run() -> Result<()> {
     let cli = Cli::parse();
     let workspace = Workspace::find()?;

@@ -1,10 +1,10 @@
-//! `cargo xtask tokenizer-goldens`: real vocabularies with the token ids that their own tokenizers
-//! give.
+//! `cargo xtask tokenizer-goldens`: published vocabularies, compared with the token ids of their
+//! original tokenizers.
 //!
-//! A folder in the manner of llama.cpp's `models`: vocabularies `NAME.gguf`, texts `NAME.gguf.inp`
+//! The folder is laid out as llama.cpp's `models`: vocabularies `NAME.gguf`, texts `NAME.gguf.inp`
 //! and their ids `NAME.gguf.out`, made by the tokenizer that each model was published with. The
-//! files are megabytes, so they are not part of the project; what is small of them is in the tests
-//! of `ruvllm-text`.
+//! files are megabytes, so they are not committed; small excerpts are in the tests of
+//! `ruvllm-text`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use ruvllm_text::tokenizer::{EncodeOptions, Tokenizer};
 
 use crate::{Error, Result};
 
-/// Stands between the texts of a file.
+/// Separator of the texts of a file.
 const SEPARATOR: &str = "\n__ggml_vocab_test__\n";
 
 /// Results of one vocabulary.
@@ -25,18 +25,18 @@ struct Outcome {
     kind: String,
     tokens: usize,
     cases: usize,
-    /// Texts whose ids are equal.
+    /// Texts with equal ids.
     equal: usize,
-    /// Texts that their ids decode to.
+    /// Texts restored by decoding their ids.
     decoded: usize,
-    /// The first text with other ids, or what kept the vocabulary from being loaded.
+    /// First text with different ids, or the error of loading the vocabulary.
     fault: Option<String>,
 }
 
 /// Encodes every text of every vocabulary in `folder` and prints a table.
 ///
 /// # Errors
-/// A folder without vocabularies, files that cannot be read, and any text whose ids differ.
+/// A folder without vocabularies, unreadable files, and any text whose ids differ.
 pub(crate) fn tokenizer_goldens(folder: &Path) -> Result<()> {
     let mut vocabularies = vocabularies(folder)?;
     vocabularies.sort();
@@ -55,7 +55,7 @@ pub(crate) fn tokenizer_goldens(folder: &Path) -> Result<()> {
     if faults.is_empty() { Ok(()) } else { Err(Error::GoldensDiffer { faults: faults.join("; ") }) }
 }
 
-/// The vocabularies of a folder that have texts and ids beside them.
+/// Vocabularies of a folder with texts and ids.
 fn vocabularies(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
     for entry in fs::read_dir(folder).map_err(Error::io("list", folder))? {
@@ -90,7 +90,7 @@ fn run(path: &Path) -> Result<Outcome> {
         }
     };
     outcome.tokens = tokenizer.vocab_size();
-    // The golden ids were made so: nothing added, markers read as text.
+    // As the golden ids were made: no special tokens added or parsed.
     let options = EncodeOptions { add_special: false, parse_special: false };
     let Some(cases) = cases(&read(&beside(path, "inp"))?, &read(&beside(path, "out"))?) else {
         outcome.fault = Some("the texts are not as many as the lines of ids".to_owned());
@@ -114,8 +114,8 @@ fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).map_err(Error::io("read", path))
 }
 
-/// Texts with their ids; `None` if there are more of one than of the other. An id that is no number
-/// becomes one that no vocabulary has.
+/// Texts with their ids; `None` if the counts differ. An id that is not a number becomes one
+/// outside of every vocabulary.
 fn cases(texts: &str, ids: &str) -> Option<Vec<(String, Vec<TokenId>)>> {
     let texts: Vec<&str> = texts.strip_suffix(SEPARATOR).unwrap_or(texts).split(SEPARATOR).collect();
     let id = |id: &str| id.parse().unwrap_or(TokenId::MAX);

@@ -1,4 +1,4 @@
-//! The committed figures are those that the tables give.
+//! The committed figures match the tables.
 
 use std::fs;
 

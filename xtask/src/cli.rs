@@ -1,4 +1,4 @@
-//! The command line of `cargo xtask`.
+//! Command line of `cargo xtask`.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -184,10 +184,10 @@ enum AdrCommand {
     },
 }
 
-/// Parses the command line and does what it says.
+/// Parses the command line and runs the command.
 ///
 /// # Errors
-/// Whatever the command reports; usage errors end the process with status 2, as clap does.
+/// Errors of the command; usage errors end the process with status 2 (clap).
 pub fn run() -> Result<()> {
     let cli = Cli::parse();
     let workspace = Workspace::find()?;
@@ -230,8 +230,8 @@ pub fn run() -> Result<()> {
     }
 }
 
-/// Runs this command line in `ruvllm-tools`, a package of its own: it needs the project's
-/// libraries, the checks do not.
+/// Runs this command line in `ruvllm-tools`, a separate package because it needs the project's
+/// libraries.
 fn tools(workspace: &Workspace) -> Result<()> {
     CommandLine::cargo(workspace)
         .args(["run", "--quiet", "--package", "ruvllm-tools", "--"])
@@ -239,8 +239,8 @@ fn tools(workspace: &Workspace) -> Result<()> {
         .run()
 }
 
-/// Manual pages, by the program's hidden command `man`: the program has the table of commands, and
-/// xtask stays light.
+/// Writes manual pages through the program's hidden command `man`, so that xtask does not depend on
+/// it.
 fn man(workspace: &Workspace, folder: &Path) -> Result<()> {
     CommandLine::cargo(workspace)
         .args(["run", "--quiet", "--package", "ruvllm-cli", "--", "man"])

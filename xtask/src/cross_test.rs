@@ -1,9 +1,8 @@
-//! `cargo xtask cross-test`: the tests of the kernels for `AArch64`, on emulated CPUs that differ
-//! in their instruction sets.
+//! `cargo xtask cross-test`: tests of the kernels for `AArch64`, on emulated CPUs with different
+//! instruction sets.
 //!
-//! The tests are built once. Each emulated CPU then runs all of them, told by `RUVLLM_ISA` which
-//! kernels it must choose, so that a level whose instructions the emulator does not show to the
-//! program is a failure and not a silent gap.
+//! The tests are built once and run on each emulated CPU. `RUVLLM_ISA` names the kernels that must
+//! be chosen, so that an instruction set hidden by the emulator is a failure, not a silent gap.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,19 +14,19 @@ use crate::tally::Tally;
 use crate::test_binaries::{self, TestBinary};
 use crate::{Error, Result, Workspace};
 
-/// The target, and the program that runs its executables.
+/// Compilation target; and the emulator of its executables.
 pub(crate) const TARGET: &str = "aarch64-unknown-linux-gnu";
 pub(crate) const EMULATOR: &str = "qemu-aarch64-static";
-/// The linker, which also finds the target's C library.
+/// Linker, which also finds the target's C library.
 pub(crate) const LINKER: &str = "aarch64-linux-gnu-gcc";
-/// Compilers in the order in which they are tried: the ordinary one, and the one that Debian
-/// packages with libraries for other targets.
+/// Compilers in the order of attempts: the default one, and Debian's, which is packaged with
+/// libraries for other targets.
 const COMPILERS: [&str; 2] = ["rustc", "/usr/bin/rustc"];
 
-/// The package whose code differs from level to level.
+/// Package with code per instruction set.
 const KERNELS: &str = "ruvllm-kernels";
 
-/// Packages whose tests run: the kernels on every CPU, the others on the first one alone.
+/// Tested packages: the kernels on every CPU, the others on the first only.
 const PACKAGES: [&str; 2] = [KERNELS, "gguf-rs-lite"];
 
 /// Generated cases of a property test in `ci`; proptest's default is 256.
@@ -38,12 +37,11 @@ const FEWER_CASES: &str = "64";
 /// these.
 const LEVELS_DIFFER_IN: &str = "matmul";
 
-/// Tests of what does not depend on the instruction set, long enough under emulation to run on one
-/// CPU alone, the first.
+/// Slow tests that do not depend on the instruction set; run on the first CPU only.
 const ONCE: [&str; 1] = ["any_chunking_and_any_threads_give_the_same_bits"];
 
-/// Changes to the profile of tests: better code runs no faster under emulation, and takes twice as
-/// long to compile.
+/// Profile overrides: more optimization is not faster under emulation, and doubles the compile
+/// time.
 const PROFILE: [&str; 3] = [
     "profile.dev.package.ruvllm-kernels.opt-level=1",
     "profile.dev.package.ruvllm-kernels.codegen-units=16",
@@ -52,26 +50,26 @@ const PROFILE: [&str; 3] = [
 
 /// An emulated CPU and the kernels that it must run.
 struct Cpu {
-    /// As the emulator names it.
+    /// Name of the model in the emulator.
     model: &'static str,
     isa: &'static str,
 }
 
-/// One for each level. The last has every feature that the emulator knows; signing return addresses
-/// takes it a cheaper algorithm, or it would spend most of its time there.
+/// One CPU per level. The last has every feature of the emulator, with a cheaper algorithm for
+/// pointer authentication, which would otherwise take most of the time.
 const CPUS: [Cpu; 3] = [
     Cpu { model: "cortex-a72", isa: "neon" },
     Cpu { model: "neoverse-n1", isa: "neon-dotprod" },
     Cpu { model: "max,pauth-impdef=on", isa: "neon-i8mm" },
 ];
 
-/// The tools that a run needs.
+/// Tools of a run.
 pub(crate) struct Tools {
     compiler: &'static str,
 }
 
 impl Tools {
-    /// Looks for the tools; the error is a line that says what is missing.
+    /// Finds the tools; the error names the missing ones.
     pub(crate) fn find(workspace: &Workspace) -> Result<Self, String> {
         let compiler = compiler(workspace);
         let starts = |program| CommandLine::new(program, workspace.root()).args(["--version"]).succeeds();
@@ -90,7 +88,7 @@ impl Tools {
     }
 }
 
-/// The first compiler that has the target's standard library.
+/// First compiler with the target's standard library.
 pub(crate) fn compiler(workspace: &Workspace) -> Option<&'static str> {
     COMPILERS.into_iter().find(|compiler| {
         CommandLine::new(compiler, workspace.root())
@@ -106,7 +104,7 @@ pub(crate) fn cross_test(workspace: &Workspace) -> Result<()> {
     run(workspace, &tools, &mut Tally::default(), Extent::Full)
 }
 
-/// The same with tools that have been found; `tally` counts the tests of all CPUs.
+/// As [`cross_test`], with given tools; `tally` counts the tests of all CPUs.
 pub(crate) fn run(workspace: &Workspace, tools: &Tools, tally: &mut Tally, extent: Extent) -> Result<()> {
     let start = Instant::now();
     let binaries = build(workspace, tools)?;
@@ -153,7 +151,7 @@ pub(crate) fn run(workspace: &Workspace, tools: &Tools, tally: &mut Tally, exten
     }
 }
 
-/// Builds the tests for the target, apart from the ordinary build.
+/// Builds the tests for the target, in a target folder of their own.
 fn build(workspace: &Workspace, tools: &Tools) -> Result<Vec<TestBinary>> {
     let mut command = CommandLine::cargo(workspace)
         .args(["test", "--lib", "--tests", "--no-run", "--locked", "--quiet"])
@@ -176,7 +174,7 @@ fn emulated(binary: &TestBinary, cpu: &Cpu) -> CommandLine {
     binary.command_under(EMULATOR, &["-cpu", cpu.model]).env("RUVLLM_ISA", cpu.isa)
 }
 
-/// The test that compares the chosen instruction set with `RUVLLM_ISA`.
+/// Test that compares the chosen instruction set with `RUVLLM_ISA`.
 const DETECTION: &str = "kernels::tests::detection_obeys_the_environment";
 
 /// Fails unless the kernels choose the instruction set of this CPU.
@@ -195,10 +193,10 @@ fn check_level(binaries: &[TestBinary], cpu: &Cpu) -> Result<()> {
     detection(&output).map_err(|found| Error::CrossLevel { cpu: cpu.model, expected: cpu.isa, found })
 }
 
-/// Looks for a pass of [`DETECTION`] in the output of test executables; the error is the message of
-/// its failure, or `none` if it did not run.
+/// Finds the pass of [`DETECTION`] in the output of test executables; the error is its failure
+/// message, or `none` if it did not run.
 fn detection(output: &str) -> Result<(), String> {
-    /// The word before the message.
+    /// Prefix of the message.
     const MESSAGE: &str = "instruction set: ";
     let passed = format!("test {DETECTION} ... ok");
     if output.lines().any(|line| line == passed) {
@@ -218,7 +216,7 @@ mod tests {
 
     #[test]
     fn missing_tools_are_named() {
-        // The set of present tools depends on the machine.
+        // The installed tools depend on the machine.
         if let Err(missing) = Tools::find(&Workspace::at(".")) {
             assert!(missing.starts_with("missing: ") && missing.contains("aarch64"), "{missing}");
         }

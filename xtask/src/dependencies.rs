@@ -1,5 +1,5 @@
-//! `cargo xtask dependencies`: the table of ARCHITECTURE.md that says how many packages each crate
-//! brings along, from the packages that cargo resolves for it alone.
+//! `cargo xtask dependencies`: the table of package counts per crate in ARCHITECTURE.md, from the
+//! packages that cargo resolves for each crate alone.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -28,7 +28,7 @@ const CRATES: [&str; 12] = [
     "ruvllm-cli",
 ];
 
-/// One platform, so that the numbers are the same wherever they are counted.
+/// A fixed platform, so that the numbers are the same on every machine.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// Writes the table.
@@ -41,7 +41,7 @@ pub(crate) fn update(workspace: &Workspace) -> Result<()> {
     std::fs::write(&path, page).map_err(Error::io("write", path))
 }
 
-/// Compares the table with what cargo resolves; says how many crates it has.
+/// Compares the table with cargo's resolution; returns a note with the number of crates.
 ///
 /// # Errors
 /// [`Error::StaleTable`] if they differ.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// The result of everything in this package.
+/// Result with this package's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Errors of a command.
@@ -45,7 +45,7 @@ pub enum Error {
         /// Text on stderr, if that was captured.
         stderr: String,
     },
-    /// A program's output is not the JSON document that was expected.
+    /// A program's output is not the expected JSON document.
     #[error("the output of `{command}` is not the expected JSON")]
     Json {
         /// The command line.
@@ -79,10 +79,10 @@ pub enum Error {
         /// Messages of the steps.
         failed: String,
     },
-    /// No fuzz target has the name that was asked for.
+    /// No fuzz target has the requested name.
     #[error("no fuzz target `{name}`; known: {known}")]
     NoFuzzTarget {
-        /// Name that was asked for.
+        /// The requested name.
         name: String,
         /// The targets.
         known: String,
@@ -117,7 +117,7 @@ pub enum Error {
         /// The missing tool and what installs it.
         missing: String,
     },
-    /// The program did something else on another platform.
+    /// The program behaved differently on another platform.
     #[error("{step} under wine: {found}")]
     PlatformSession {
         /// The command.
@@ -125,12 +125,12 @@ pub enum Error {
         /// Its output.
         found: String,
     },
-    /// An emulated CPU did not run the kernels that it is there for.
+    /// An emulated CPU did not run the kernels of its instruction set.
     #[error("the emulated {cpu} ran kernels for `{found}` instead of `{expected}`")]
     CrossLevel {
         /// The CPU.
         cpu: &'static str,
-        /// The instruction set it stands for.
+        /// Its instruction set.
         expected: &'static str,
         /// Instruction set that the tests reported.
         found: String,
@@ -143,7 +143,7 @@ pub enum Error {
         /// Fault and remedy.
         problem: String,
     },
-    /// Some conformance checks do not hold; each was printed.
+    /// Some conformance checks failed; each was printed.
     #[error("{failed} of {total} conformance checks do not hold")]
     AdrChecks {
         /// Number of failed checks.
@@ -159,13 +159,13 @@ pub enum Error {
         /// The list of checksums.
         list: &'static str,
     },
-    /// Rules of the tree's form are broken; each violation was printed.
+    /// Violations of the tree's form; each was printed.
     #[error("{count} violations of the tree's form (CONTRIBUTING.md)")]
     Untidy {
         /// The number of violations.
         count: usize,
     },
-    /// An example compiles packages that its list does not have.
+    /// An example compiles packages that are not in its list.
     #[error("{folder} compiles packages that no list allows: {names}")]
     ExtraPackages {
         /// The example's folder.
@@ -173,7 +173,7 @@ pub enum Error {
         /// The packages.
         names: String,
     },
-    /// A table that a command writes is not what it would write now.
+    /// A generated table is out of date.
     #[error("the table of {page} is out of date; write it with: {command}")]
     StaleTable {
         /// The page.
@@ -181,13 +181,13 @@ pub enum Error {
         /// The command line.
         command: &'static str,
     },
-    /// The minimum Rust version is not stated as it is tested.
+    /// The stated minimum Rust version differs from the tested one.
     #[error("minimum Rust version: {problem}")]
     RustVersion {
         /// Fault, with the file.
         problem: String,
     },
-    /// A sanitizer did not report a fault that was committed on purpose.
+    /// A sanitizer did not report a planted fault.
     #[error("the planted fault `{fault}` was not reported: the sanitizer is blind; look with: {command}")]
     BlindSanitizer {
         /// The fault's name.
@@ -195,7 +195,7 @@ pub enum Error {
         /// The command line that commits it.
         command: String,
     },
-    /// The comparison with another implementation was not made.
+    /// The comparison with another implementation did not run.
     #[error("the test {test} did not run and pass; look with: {command}")]
     NoAgreement {
         /// The test's name.
@@ -203,7 +203,7 @@ pub enum Error {
         /// The command line that should have run it.
         command: String,
     },
-    /// `setup` found something missing and could not install it.
+    /// `setup` could not install a missing part.
     #[error("missing: {missing}; install with: {install}")]
     Setup {
         /// The missing parts.
@@ -211,7 +211,7 @@ pub enum Error {
         /// The command line that installs it.
         install: String,
     },
-    /// A document has no marker pair to write between.
+    /// A document lacks a marker pair.
     #[error("{} has no `{marker}` marker pair", path.display())]
     NoMarker {
         /// The document.
@@ -222,7 +222,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Wraps an I/O error with what was tried on which path.
+    /// Wraps an I/O error with the action and the path.
     pub fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.into();
         move |source| Self::Io { action, path, source }

@@ -1,5 +1,5 @@
-//! The examples that use single crates from outside the workspace: that they build and run, and
-//! which packages come with them.
+//! Examples that use single crates from outside of the workspace: build, run, and list of compiled
+//! packages.
 
 use crate::metadata::Graph;
 use crate::process::CommandLine;
@@ -10,17 +10,16 @@ pub(crate) struct Example {
     /// Name of its package.
     package: &'static str,
     folder: &'static str,
-    /// Name of the step that checks it.
+    /// Name of its step.
     pub(crate) step: &'static str,
-    /// Every package that it compiles, with default features, on a computer (others may have
-    /// fewer).
+    /// All packages that it compiles with default features on Linux; other systems may have fewer.
     packages: &'static [&'static str],
 }
 
-/// All of them.
+/// All examples.
 pub(crate) const EXAMPLES: [Example; 2] = [
-    // The three packages that the kernels' decision record allows, their macros and what those
-    // need.
+    // The three packages allowed by the kernels' decision record, their macros, and dependencies of
+    // these.
     Example {
         package: "kernels-only",
         folder: "examples/kernels-only",
@@ -41,7 +40,7 @@ pub(crate) const EXAMPLES: [Example; 2] = [
             "zerocopy-derive",
         ],
     },
-    // The same, the mapping and locks of the pool, and the hashes of prefix files.
+    // As above, plus mapping and locks of the pool, and hashes of prefix files.
     Example {
         package: "caches-only",
         folder: "examples/caches-only",
@@ -102,8 +101,8 @@ impl Example {
         ])
     }
 
-    /// Runs [`command`](Self::command), after looking at the format and the dependencies; says how
-    /// many packages there are.
+    /// Checks format and dependencies, then runs [`command`](Self::command); returns a note with
+    /// the number of packages.
     pub(crate) fn check(&self, workspace: &Workspace) -> Result<String> {
         let example = Workspace::at(workspace.path(self.folder));
         CommandLine::cargo(&example).args(["fmt", "--check"]).run()?;

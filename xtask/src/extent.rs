@@ -2,22 +2,21 @@
 
 use crate::process::CommandLine;
 
-/// Cases of a property test in a full run; proptest's default is 256, and each test states its own
-/// as a share of it.
+/// Cases of a property test in a full run; proptest's default is 256, and each test scales its own
+/// number with it.
 const FULL_CASES: &str = "4096";
 
-/// Number of tests of a step, and of their generated cases.
+/// Extent of a test step: which tests, and how many generated cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extent {
-    /// Generated cases as each test states them; repetitions on other instruction sets only where
-    /// they matter.
+    /// Default number of generated cases; other instruction sets only where results depend on them.
     Normal,
-    /// Sixteen times as many cases, everything repeated.
+    /// Sixteen times as many cases, on all instruction sets.
     Full,
 }
 
 impl Extent {
-    /// A command that runs tests to this extent.
+    /// Applies the extent to a command that runs tests.
     pub(crate) fn apply(self, command: CommandLine) -> CommandLine {
         match self {
             Self::Normal => command,

@@ -1,5 +1,4 @@
-//! `cargo xtask fixtures`: committed test data and models are what they were when they were
-//! committed.
+//! `cargo xtask fixtures`: checksums of committed test data and models.
 //!
 //! The list has the form of `sha256sum`, with paths from the root, so `sha256sum -c` reads it too.
 
@@ -17,7 +16,7 @@ pub const LIST: &str = "xtask/fixtures.sha256";
 
 /// Files that must be listed: test data and the shipped model.
 const SCOPE: [&str; 2] = ["crates/*/tests/data/**", "models/*.gguf"];
-/// Texts about the data may change freely.
+/// Documentation of the data is not listed.
 const EXCEPT: [&str; 1] = ["**/*.md"];
 
 /// Compares the data on disk with the list, prints each difference.
@@ -48,7 +47,7 @@ pub fn check(workspace: &Workspace) -> Result<()> {
     }
 }
 
-/// Writes the list anew from the data on disk.
+/// Rewrites the list from the data on disk.
 ///
 /// # Errors
 /// [`Error::Io`] if a file cannot be read or the list cannot be written.

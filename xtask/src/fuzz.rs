@@ -1,15 +1,15 @@
 //! `cargo xtask fuzz`: every target of the folder `fuzz` for some seconds, under the address
 //! sanitizer.
 //!
-//! The flags are those of `cargo fuzz`, given to the stable compiler, so that no other tool is
-//! needed but the C++ compiler that libFuzzer is built with.
+//! Uses the flags of `cargo fuzz` with the stable compiler; the only other tool is the C++ compiler
+//! for libFuzzer.
 
 use std::fs;
 
 use crate::process::CommandLine;
 use crate::{Error, Result, Workspace, sanitize};
 
-/// The fuzz targets, a workspace of their own.
+/// Workspace of the fuzz targets.
 const FOLDER: &str = "fuzz";
 
 /// Instrumentation: coverage for libFuzzer, and the address sanitizer.
@@ -17,7 +17,7 @@ const FLAGS: &str = "--cfg fuzzing -Zsanitizer=address -Cdebug-assertions -Ccode
     -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
     -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares";
 
-/// Most memory of a target in MiB.
+/// Memory limit of a target in MiB.
 const MEMORY_MIB: u32 = 4096;
 
 /// Builds the targets and runs `only` or all of them, each for `seconds`; stops at the first
@@ -39,7 +39,7 @@ pub(crate) fn fuzz(workspace: &Workspace, only: Option<&str>, seconds: u64) -> R
         .args(["--target", host.as_str(), "--target-dir", "target/fuzz"])
         .run()?;
     for name in &chosen {
-        // New inputs go to the first folder, the committed seeds stay as they are.
+        // libFuzzer writes new inputs to the first folder; the committed seeds stay unchanged.
         let found = folder.join("found").join(name);
         fs::create_dir_all(&found).map_err(Error::io("create", &found))?;
         let artifacts = format!("-artifact_prefix={}/", folder.display());
@@ -55,7 +55,7 @@ pub(crate) fn fuzz(workspace: &Workspace, only: Option<&str>, seconds: u64) -> R
     Ok(format!("{} targets, {seconds} s each", chosen.len()))
 }
 
-/// The names of the targets in the manifest.
+/// Names of the targets in the manifest.
 fn targets(manifest: &str) -> Vec<&str> {
     let bins = manifest.split("[[bin]]").skip(1);
     bins.filter_map(|bin| bin.lines().find_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"')))

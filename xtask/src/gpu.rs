@@ -1,21 +1,21 @@
-//! The GPU kernels, the backend that uses them and the program's `--device`, on whatever adapter
-//! this machine has: software Vulkan will do.
+//! Tests of the GPU kernels, the GPU backend and the program's `--device`, on any adapter of this
+//! machine; software Vulkan is enough.
 //!
-//! They have a target folder of their own: the kernels are a workspace of their own, and features
-//! of dependencies that the backend shares with the engine differ.
+//! They have a target folder of their own: the kernels are a separate workspace, and features of
+//! shared dependencies differ from the engine's.
 
 use std::path::Path;
 
 use crate::process::CommandLine;
 use crate::{Result, Workspace};
 
-/// Folders of the files by which drivers make themselves known to the Vulkan loader.
+/// Folders of Vulkan driver manifests (ICD files).
 const DRIVERS: [&str; 3] = ["/usr/share/vulkan/icd.d", "/etc/vulkan/icd.d", "/usr/local/share/vulkan/icd.d"];
 
-/// Variables that name such files instead.
+/// Environment variables that name driver manifests instead.
 const NAMED: [&str; 2] = ["VK_DRIVER_FILES", "VK_ICD_FILENAMES"];
 
-/// The words for what this machine lacks; none if it can run the tests.
+/// Description of missing parts; `None` if the tests can run.
 pub(crate) fn missing(workspace: &Workspace) -> Option<String> {
     if !cfg!(target_os = "linux") {
         return None;
@@ -32,7 +32,7 @@ fn has_files(folder: &Path) -> bool {
     std::fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some())
 }
 
-/// `libraries`: those that the dynamic linker knows.
+/// Description of missing parts; `libraries`: those known to the dynamic linker.
 fn lacking(libraries: &str, has_driver: bool) -> Option<String> {
     let missing = match (libraries.contains("libvulkan.so.1"), has_driver) {
         (true, true) => return None,
@@ -42,14 +42,14 @@ fn lacking(libraries: &str, has_driver: bool) -> Option<String> {
     Some(format!("{missing}: apt-get install libvulkan1 mesa-vulkan-drivers"))
 }
 
-/// The tests of the kernels. Without an adapter they fail.
+/// Tests of the kernels. They fail without an adapter.
 pub(crate) fn kernels(workspace: &Workspace) -> CommandLine {
     CommandLine::cargo(workspace)
         .args(["test", "--locked", "--manifest-path", "crates/gpu/Cargo.toml"])
         .env("RUVLLM_GPU_REQUIRED", "1")
 }
 
-/// Lints of the kernels, and of backend and program with all that the feature adds.
+/// Lints the kernels, and backend and program with the feature.
 pub(crate) fn lint(workspace: &Workspace) -> Result<()> {
     let rest = ["--all-targets", "--locked", "--quiet", "--", "-D", "warnings"];
     let kernels = ["clippy", "--manifest-path", "crates/gpu/Cargo.toml"];
@@ -60,12 +60,12 @@ pub(crate) fn lint(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// The tests of the backend. Without an adapter they fail.
+/// Tests of the backend. They fail without an adapter.
 pub(crate) fn backend(workspace: &Workspace) -> CommandLine {
     tests(workspace, "ruvllm")
 }
 
-/// The tests of `--device` and `doctor --gpu`. Without an adapter they fail.
+/// Tests of `--device` and `doctor --gpu`. They fail without an adapter.
 pub(crate) fn program(workspace: &Workspace) -> CommandLine {
     tests(workspace, "ruvllm-cli")
 }

@@ -1,7 +1,7 @@
-//! The commands of `cargo xtask`: checks, their tools, architecture decision records.
+//! Commands of `cargo xtask`: checks, their tools, architecture decision records.
 //!
-//! A library for its own integration tests and for `ruvllm-tools`; nothing that is shipped depends
-//! on it. It depends on no crate of the project, so that checks start soon on a clean clone.
+//! A library for its integration tests and for `ruvllm-tools`; nothing shipped depends on it. It
+//! depends on no crate of the project, so that checks start soon on a clean clone.
 
 #![forbid(unsafe_code)]
 
@@ -34,7 +34,7 @@ pub use cli::run;
 pub use error::{Error, Result};
 pub use workspace::{Workspace, today, unix_seconds};
 
-/// The exit code of a program that ends with `result`; an error and its causes go to stderr.
+/// Exit code for `result`; prints an error with its sources to stderr.
 pub fn exit_code<E: std::error::Error>(result: std::result::Result<(), E>) -> ExitCode {
     let Err(error) = result else { return ExitCode::SUCCESS };
     eprintln!("error: {error}");

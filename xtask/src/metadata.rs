@@ -1,5 +1,4 @@
-//! The dependency graph as `cargo metadata` resolves it: packages, their edges and their root
-//! files.
+//! Dependency graph from `cargo metadata`: packages, edges, root files.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
@@ -11,8 +10,7 @@ use crate::{Error, Result, Workspace};
 
 /// The resolved graph of a workspace with default features.
 ///
-/// Edges are the normal and build dependencies; dev-dependencies are left out, as they do not reach
-/// users.
+/// Edges are normal and build dependencies; dev-dependencies do not reach users.
 #[derive(Debug)]
 pub struct Graph {
     packages: Vec<Package>,
@@ -78,11 +76,11 @@ struct DependencyKind {
 }
 
 impl Graph {
-    /// Asks cargo for the graph of `workspace` on this platform. (The graph of all platforms would
-    /// need packages that no build here has downloaded.)
+    /// Loads the graph of `workspace` for this platform. The graph of all platforms would need
+    /// packages that no build here has downloaded.
     ///
     /// # Errors
-    /// When cargo or rustc fails or the answer is not understood.
+    /// If cargo or rustc fails or the output cannot be parsed.
     pub fn load(workspace: &Workspace) -> Result<Self> {
         let version = CommandLine::new("rustc", workspace.root()).args(["-vV"]);
         let version_text = version.output()?;
@@ -99,10 +97,10 @@ impl Graph {
         Self::parse(&command.output()?).map_err(|source| Error::Json { command: command.display(), source })
     }
 
-    /// Reads the document that `cargo metadata --format-version 1` prints.
+    /// Parses the output of `cargo metadata --format-version 1`.
     ///
     /// # Errors
-    /// When `json` is not such a document.
+    /// If `json` is not such a document.
     pub fn parse(json: &str) -> Result<Self, serde_json::Error> {
         let document: Document = serde_json::from_str(json)?;
         let packages: Vec<Package> = document.packages.into_iter().map(Package::from).collect();
@@ -137,8 +135,7 @@ impl Graph {
         Some(self.edges[from].iter().map(|&i| self.packages[i].name.as_str()).collect())
     }
 
-    /// Names of all packages that a member needs, directly or not, without itself; `None` if it
-    /// does not exist.
+    /// Names of all transitive dependencies of a member; `None` if it does not exist.
     #[must_use]
     pub fn reachable(&self, member: &str) -> Option<BTreeSet<&str>> {
         let start = self.index(member)?;
@@ -151,7 +148,7 @@ impl Graph {
         Some(seen.into_iter().map(|i| self.packages[i].name.as_str()).collect())
     }
 
-    /// The shortest chain of packages from a member to a package named `to`, if there is one.
+    /// Shortest dependency path from a member to a package named `to`, if any.
     #[must_use]
     pub fn path(&self, member: &str, to: &str) -> Option<Vec<&str>> {
         let start = self.index(member)?;

@@ -1,5 +1,5 @@
-//! Running other programs: one builder, shown before it runs, with its failure turned into an
-//! error.
+//! Running other programs: a builder whose command line is printed first, and whose failure becomes
+//! an error.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader};
@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use crate::{Error, Result, Workspace};
 
-/// A command line that can be shown, run and rerun by hand.
+/// A command line that can be printed, run, and rerun by hand.
 #[derive(Clone, Debug)]
 pub struct CommandLine {
     program: OsString,
@@ -23,7 +23,7 @@ impl CommandLine {
         Self { program: program.as_ref().into(), args: Vec::new(), envs: Vec::new(), dir: dir.into() }
     }
 
-    /// The cargo that runs this program, in the workspace's root.
+    /// The cargo that runs this program, in the workspace root.
     pub fn cargo(workspace: &Workspace) -> Self {
         Self::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()), workspace.root())
     }
@@ -40,7 +40,7 @@ impl CommandLine {
         self
     }
 
-    /// The command as one would type it.
+    /// The command in shell syntax.
     pub fn display(&self) -> String {
         let mut words: Vec<String> =
             self.envs.iter().map(|(name, value)| format!("{name}={}", quote(value))).collect();
@@ -51,13 +51,13 @@ impl CommandLine {
         words.join(" ")
     }
 
-    /// Runs with this program's own output streams.
+    /// Runs with inherited output streams.
     pub fn run(&self) -> Result<()> {
         let status = self.command().status().map_err(self.start_error())?;
         self.check(status, String::new())
     }
 
-    /// Runs and returns stdout; stderr goes into the error.
+    /// Runs and returns stdout; a failure contains stderr.
     pub fn output(&self) -> Result<String> {
         let output = self.command().stdin(Stdio::null()).output().map_err(self.start_error())?;
         self.check(output.status, String::from_utf8_lossy(&output.stderr).trim().to_owned())?;
@@ -90,7 +90,7 @@ impl CommandLine {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Runs, hands each line of stdout to `on_line` as it comes, and reports failure at the end.
+    /// Runs, passes each line of stdout to `on_line` as it arrives, and reports failure at the end.
     pub fn run_lines(&self, mut on_line: impl FnMut(&str)) -> Result<()> {
         let mut child =
             self.command().stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(self.start_error())?;
@@ -136,7 +136,7 @@ impl CommandLine {
     }
 }
 
-/// Puts a word in single quotes if a shell would not take it as it is.
+/// Quotes a word for a shell if necessary.
 fn quote(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./:,+@%".contains(c);
     if !word.is_empty() && word.chars().all(plain) {

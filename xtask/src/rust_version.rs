@@ -1,10 +1,10 @@
-//! The minimum Rust version: every manifest states the workspace's, and a compiler of just that
-//! version has checked the tree.
+//! Minimum Rust version: every manifest states the workspace's, and a compiler of that version
+//! checks the tree.
 
 use crate::process::CommandLine;
 use crate::{Error, Result, Workspace};
 
-/// Manifests outside of the workspace that state the version as well.
+/// Manifests outside of the workspace that state the version too.
 const OUTSIDE: [&str; 1] = ["crates/gpu/Cargo.toml"];
 
 /// The version of the workspace's manifest, as `1.95`.
@@ -21,8 +21,7 @@ fn value(manifest: &str) -> Option<&str> {
     line.trim().strip_prefix('"')?.strip_suffix('"')
 }
 
-/// Compares the manifests with one another and with the compiler that runs the checks, which is not
-/// to be older.
+/// Compares the manifests with one another and with the running compiler, which must not be older.
 ///
 /// # Errors
 /// [`Error::RustVersion`] if one differs or states none.
@@ -47,14 +46,14 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     }
 }
 
-/// A command that checks the workspace with the stated version; or the reason that there is none.
+/// Command that checks the workspace with the stated version, or the reason that it is unavailable.
 ///
 /// # Errors
 /// When the manifest states no version.
 pub(crate) fn command(workspace: &Workspace) -> Result<std::result::Result<CommandLine, String>> {
     let toolchain = format!("{}.0", stated(workspace)?);
     let rustup = |words: &[&str]| {
-        // `rustup run` alone would install what is absent, or ask to.
+        // `rustup run` alone would install a missing toolchain, or ask to.
         CommandLine::new("rustup", workspace.root()).args(["run", &toolchain]).args(words)
     };
     Ok(if rustup(&["rustc", "--version"]).succeeds() {

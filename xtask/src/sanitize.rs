@@ -1,5 +1,5 @@
-//! `cargo xtask sanitize`: the tests of the packages with the workspace's `unsafe` code under the
-//! address and the thread sanitizer, and what their threads agree on under the model checker loom.
+//! `cargo xtask sanitize`: tests of the packages with `unsafe` code under the address and the
+//! thread sanitizer, and models of their synchronization under the model checker loom.
 //!
 //! The sanitizers come with the stable toolchain; their flags are unstable, hence
 //! `RUSTC_BOOTSTRAP`. Each run ends with a planted fault that the sanitizer must report.
@@ -12,25 +12,24 @@ use crate::process::CommandLine;
 use crate::tally::Tally;
 use crate::{Error, Result, Workspace};
 
-/// The packages with `unsafe` code or shared state, and of the engine the tests that write prefixes
-/// from a thread.
+/// Packages with `unsafe` code or shared state, and the engine's tests of the prefix writer thread.
 const PACKAGES: [(&str, &str); 4] =
     [("ruvllm-kernels", ""), ("ruvllm-memory", ""), ("ruvllm-kv-cache", ""), ("ruvllm", "prefix::")];
 
-/// Tests that the thread sanitizer itself disturbs: its map leaves no 64 TiB of addresses, and its
-/// runtime allocates where a test counts every byte.
+/// Tests incompatible with the thread sanitizer: its shadow memory leaves no 64 TiB of addresses,
+/// and its runtime allocates where a test counts every byte.
 const DISTURBED: [&str; 2] = [
     "a_large_budget_takes_no_memory_before_its_pages_do",
     "the_tree_reports_the_bytes_that_it_allocates_and_they_are_few_beside_what_it_indexes",
 ];
 
-/// Packages with models for loom, and where these are.
+/// Packages with loom models, and their modules.
 const MODELS: [(&str, &str); 2] = [("ruvllm-kernels", "pool::model"), ("ruvllm-memory", "model")];
 
-/// Tests of the kernels that are repeated for a chosen time, and generated cases of each run.
+/// Tests of the kernels for the stress run, and generated cases per run.
 const STRESS: (&str, &str) = ("pool::stress", "65536");
 
-/// Changes to the profile of tests: the models run in loom and compute nothing.
+/// Profile overrides: loom models compute nothing.
 const LOOM_PROFILE: [&str; 4] = [
     "profile.dev.opt-level=0",
     "profile.dev.debug=false",
@@ -50,8 +49,7 @@ pub(crate) enum Sanitizer {
     Loom,
 }
 
-/// A fault that `crates/kernels/tests/planted.rs` commits when asked to, and the words that report
-/// it.
+/// A planted fault of `crates/kernels/tests/planted.rs`, and the sanitizer's report of it.
 struct Fault {
     name: &'static str,
     report: &'static str,
@@ -60,14 +58,14 @@ struct Fault {
 /// Time limit of loom for each model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bound {
-    /// To the end.
+    /// No limit.
     None,
-    /// To the end or so long.
+    /// Limit in seconds.
     Seconds(u32),
 }
 
-/// Runs one of them, and then for `stress` again and again the jobs of the thread pool that panic.
-/// Loom looks at all orders at once and repeats nothing.
+/// Runs a sanitizer, then repeats the tests of panicking thread-pool jobs for `stress`. Loom
+/// explores all interleavings and repeats nothing.
 pub(crate) fn sanitize(workspace: &Workspace, sanitizer: Sanitizer, stress: Duration) -> Result<()> {
     let (cargo, fault) = match sanitizer {
         Sanitizer::Loom => return loom(workspace, Bound::None),
@@ -76,8 +74,8 @@ pub(crate) fn sanitize(workspace: &Workspace, sanitizer: Sanitizer, stress: Dura
             (cargo, Fault { name: "overflow", report: "AddressSanitizer: heap-buffer-overflow" })
         }
         Sanitizer::Thread => {
-            // The standard library is not instrumented; without the waiver its ABI counts as
-            // another one.
+            // The standard library is not instrumented; without the flag its ABI is reported as a
+            // mismatch.
             let flags = "-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer";
             let suppressions = workspace.path("xtask/tsan.supp");
             let options = format!("suppressions={}", suppressions.display());
@@ -112,7 +110,7 @@ pub(crate) fn sanitize(workspace: &Workspace, sanitizer: Sanitizer, stress: Dura
     Ok(())
 }
 
-/// The planted fault must end the test with the sanitizer's report.
+/// Fails unless the planted fault ends the test with the sanitizer's report.
 fn demand_report(test: &CommandLine, fault: &Fault) -> Result<()> {
     let command = test.clone().env("RUVLLM_PLANT", fault.name);
     match command.output() {
@@ -122,8 +120,7 @@ fn demand_report(test: &CommandLine, fault: &Fault) -> Result<()> {
     }
 }
 
-/// Looks at the models of the thread pool and the page pool. They carry their own planted faults:
-/// tests that must panic.
+/// Checks the models of thread pool and page pool. Their planted faults are tests that must panic.
 pub(crate) fn loom(workspace: &Workspace, bound: Bound) -> Result<()> {
     for (package, models) in MODELS {
         let mut command = CommandLine::cargo(workspace)
@@ -140,7 +137,7 @@ pub(crate) fn loom(workspace: &Workspace, bound: Bound) -> Result<()> {
     Ok(())
 }
 
-/// Repeats `run` until `time` is over; the number of runs. None for no time.
+/// Repeats `run` until `time` is over; returns the number of runs.
 fn repeat(time: Duration, mut run: impl FnMut() -> Result<()>) -> Result<usize> {
     let start = Instant::now();
     let mut runs = 0;
@@ -151,7 +148,7 @@ fn repeat(time: Duration, mut run: impl FnMut() -> Result<()>) -> Result<usize> 
     Ok(runs)
 }
 
-/// Runs a command of tests; that none ran is an error.
+/// Runs a test command; it is an error if no test ran.
 fn ran(command: &CommandLine) -> Result<()> {
     let mut tally = Tally::default();
     command.run_lines(|line| {
@@ -162,14 +159,14 @@ fn ran(command: &CommandLine) -> Result<()> {
 }
 
 fn instrumented(workspace: &Workspace, flags: &str) -> CommandLine {
-    // Suppressions name functions that are inlined: reports show those only with line tables.
+    // Suppressions name inlined functions, which reports show only with line tables.
     CommandLine::cargo(workspace)
         .env("RUSTC_BOOTSTRAP", "1")
         .env("RUSTFLAGS", flags)
         .env("CARGO_PROFILE_DEV_DEBUG", "line-tables-only")
 }
 
-/// The target that this machine is. Naming it keeps build scripts free of instrumentation.
+/// Target triple of this machine. An explicit target keeps build scripts uninstrumented.
 pub(crate) fn host(workspace: &Workspace) -> Result<String> {
     let command = CommandLine::new("rustc", workspace.root()).args(["-vV"]);
     let output = command.output()?;

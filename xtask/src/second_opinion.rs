@@ -1,9 +1,8 @@
-//! `cargo xtask second-opinion`: the tests that compare the engine with candle's code for the same
-//! models.
+//! `cargo xtask second-opinion`: tests that compare the engine with candle on the same models.
 //!
-//! Candle is built for nothing else (ADR-0022), so `ci` leaves them out, and they have a target
-//! folder of their own: features of shared dependencies differ. Nothing may pass because nothing
-//! was run, so the tests are counted.
+//! Nothing else builds candle (ADR-0022), so `ci` skips them, and they have a target folder of
+//! their own: features of shared dependencies differ. The tests are counted, so that an empty run
+//! does not pass.
 
 use std::ffi::OsStr;
 
@@ -11,7 +10,7 @@ use crate::process::CommandLine;
 use crate::tally::Tally;
 use crate::{Error, Result, Workspace};
 
-/// The test that says what the others are for.
+/// The comparison itself.
 const AGREEMENT: &str = "agreement::native_and_candle_backends_agree";
 
 /// Lints the backend and runs its tests.

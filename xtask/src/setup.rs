@@ -1,18 +1,18 @@
-//! `cargo xtask setup`: what a fresh Debian machine lacks beyond Rust itself, installed with apt.
+//! `cargo xtask setup`: installs the tools that a fresh Debian machine lacks beyond Rust, with apt.
 //!
-//! A machine without a linker cannot build this program either; there, install `build-essential` by
-//! hand first, as the README says. The command then confirms that nothing else is missing.
+//! Without a linker this program cannot be built: install `build-essential` by hand first, as the
+//! README says. The command then confirms that nothing else is missing.
 
 use crate::process::CommandLine;
 use crate::{Error, Result, Workspace};
 use crate::{cross_test, platforms};
 
-/// Something the build or the checks call.
+/// A program that the build or the checks call.
 struct Need {
     what: &'static str,
-    /// A command that succeeds when it is there.
+    /// Command that succeeds if it is installed.
     probe: &'static [&'static str],
-    /// The command that provides it.
+    /// Command that installs it.
     install: &'static [&'static str],
 }
 
@@ -34,7 +34,7 @@ const NEEDS: [Need; 3] = [
     },
 ];
 
-/// Programs that `cross-test` calls beside them.
+/// Additional programs of `cross-test`.
 const CROSS_NEEDS: [Need; 3] = [
     Need {
         what: "compiler with libraries for AArch64",
@@ -44,7 +44,7 @@ const CROSS_NEEDS: [Need; 3] = [
             "for rustc in rustc /usr/bin/rustc; do \
              test -d \"$($rustc --print target-libdir --target aarch64-unknown-linux-gnu)\" && exit; done; exit 1",
         ],
-        // Debian's compiler lands in /usr/bin, behind the one of rustup in the search path.
+        // Debian's compiler is in /usr/bin, after rustup's in the search path.
         install: &[
             "sh",
             "-c",
@@ -71,7 +71,7 @@ const CROSS_NEEDS: [Need; 3] = [
     },
 ];
 
-/// Programs that `platforms` calls beside them.
+/// Additional programs of `platforms`.
 const PLATFORM_NEEDS: [Need; 3] = [
     Need {
         what: "compiler with the source of its library",
@@ -102,21 +102,21 @@ const PLATFORM_NEEDS: [Need; 3] = [
     },
 ];
 
-/// Commands whose tools are installed only when asked for.
+/// Commands whose tools are installed on request only.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extras {
     pub(crate) cross: bool,
     pub(crate) platforms: bool,
 }
 
-/// Installs what is missing; with `dry_run` only says so.
+/// Installs missing programs; with `dry_run` only lists them.
 pub(crate) fn setup(workspace: &Workspace, dry_run: bool, extras: Extras) -> Result<()> {
     let cross = CROSS_NEEDS.iter().filter(|_| extras.cross);
     let platforms = PLATFORM_NEEDS.iter().filter(|_| extras.platforms);
     provide(workspace, NEEDS.iter().chain(cross).chain(platforms), dry_run)
 }
 
-/// Installs those of `needs` whose probe fails; with `dry_run` only names them.
+/// Installs the `needs` whose probe fails; with `dry_run` only lists them.
 fn provide<'n>(workspace: &Workspace, needs: impl Iterator<Item = &'n Need>, dry_run: bool) -> Result<()> {
     for need in needs {
         if command(workspace, need.probe).succeeds() {

@@ -1,6 +1,6 @@
-//! Counting tests by the closing lines of the test harness.
+//! Counts of tests from the summary lines of the test harness.
 
-/// Sums of the test harness's closing lines.
+/// Sums over summary lines of the test harness.
 #[derive(Default)]
 pub(crate) struct Tally {
     executables: usize,

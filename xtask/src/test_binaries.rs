@@ -1,4 +1,4 @@
-//! The workspace's compiled test executables, listed and run directly.
+//! Test executables of the workspace, listed and run directly.
 //!
 //! Running an executable that `cargo test --workspace` has built avoids a second build: `cargo test
 //! -p X` would resolve features for X alone and compile shared dependencies again.
@@ -42,18 +42,17 @@ struct Profile {
     test: bool,
 }
 
-/// Builds the workspace's tests where needed and lists their executables, benches left out.
+/// Builds the workspace's tests and lists their executables, without benches.
 pub(crate) fn build(workspace: &Workspace, graph: &Graph) -> Result<Vec<TestBinary>> {
     let command =
         CommandLine::cargo(workspace).args(["test", "--workspace", "--no-run", "--quiet"]).args(MESSAGES);
     executables(&command, graph)
 }
 
-/// Arguments that make cargo say what it has built.
+/// Arguments for cargo's JSON messages about built executables.
 pub(crate) const MESSAGES: [&str; 2] = ["--message-format", "json-render-diagnostics"];
 
-/// Runs a build of tests that has the arguments [`MESSAGES`] and lists the executables, benches
-/// left out.
+/// Runs a test build with the arguments [`MESSAGES`] and lists the executables, without benches.
 pub(crate) fn executables(command: &CommandLine, graph: &Graph) -> Result<Vec<TestBinary>> {
     let mut binaries = Vec::new();
     for line in command.output_with_progress()?.lines() {

@@ -1,4 +1,4 @@
-//! The workspace on disk: where it is, which files it has, and path patterns over them.
+//! The workspace on disk: root, files, path patterns.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,18 +14,16 @@ pub struct Workspace {
 }
 
 impl Workspace {
-    /// Takes `root` as the workspace's root, unchecked.
+    /// Workspace with this root, unchecked.
     #[must_use]
     pub fn at(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
     }
 
-    /// Searches the current folder and those above it for a `Cargo.toml` with a `[workspace]`
-    /// table.
+    /// Searches the current folder and its parents for a `Cargo.toml` with a `[workspace]` table.
     ///
     /// # Errors
-    /// [`Error::NoWorkspace`] if there is none, [`Error::Io`] if the current folder cannot be found
-    /// out.
+    /// [`Error::NoWorkspace`] if there is none, [`Error::Io`] if the current folder is unknown.
     pub fn find() -> Result<Self> {
         let start = std::env::current_dir().map_err(Error::io("find", "."))?;
         start

@@ -1,5 +1,4 @@
-//! Every kind of conformance check on a small workspace that keeps the rule, and on one that breaks
-//! it.
+//! Every kind of conformance check, on a workspace that conforms and on one that does not.
 //!
 //! The workspace: `low` (layer 0), `high` (layer 1, uses `low`), `tool` (a side package, uses
 //! `high`).
@@ -64,7 +63,7 @@ impl Sample {
         Workspace::at(self.dir.path())
     }
 
-    /// Each violation of any rule, after the index was brought up to date.
+    /// All violations, after an update of the index.
     fn violations(&self, depth: Depth) -> Vec<String> {
         let workspace = self.workspace();
         adr::list(&workspace, true).expect("an index");
@@ -72,7 +71,7 @@ impl Sample {
         outcomes.into_iter().filter_map(|outcome| outcome.result.err()).flatten().collect()
     }
 
-    /// The record's only check holds.
+    /// Asserts that the record's only check passes.
     #[track_caller]
     fn holds(&self, check: &str) {
         self.record(1, "accepted", &format!("[[check]]\nid = \"rule\"\n{check}"));
@@ -80,7 +79,7 @@ impl Sample {
         assert!(violations.is_empty(), "{check}\n{violations:#?}");
     }
 
-    /// The record's only check does not hold, and some violation says `expected`.
+    /// Asserts that the record's only check fails with a violation that contains `expected`.
     #[track_caller]
     fn breaks(&self, check: &str, expected: &str) {
         self.record(1, "accepted", &format!("[[check]]\nid = \"rule\"\n{check}"));

@@ -1,4 +1,4 @@
-//! The top-level documents say what is there: links and paths resolve, copied code is the code.
+//! Top-level documents: links and paths resolve, copied code matches its source.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -76,7 +76,7 @@ fn paths_in_the_documents_exist() {
     }
 }
 
-/// Words that the glossary has another one for.
+/// Words that the glossary replaces.
 const OTHER_WORDS: [(&str, &str); 8] = [
     ("beginning-of-text", "BOS"),
     ("go down", "move to a lower-precision tier"),
@@ -90,7 +90,7 @@ const OTHER_WORDS: [(&str, &str); 8] = [
 
 #[test]
 fn documents_use_the_words_of_the_glossary() {
-    // The log of changes and the titles of decisions keep the words of their time.
+    // Changelog and titles of decisions are historical.
     let is_old = |document: &&&str| **document == "CHANGELOG.md" || document.starts_with("docs/adr/");
     for document in DOCUMENTS.iter().filter(|document| !is_old(document)) {
         let text = read(document).to_lowercase().split_whitespace().collect::<Vec<_>>().join(" ");

@@ -1,4 +1,4 @@
-//! Every rule of `cargo xtask tidy` on a small tree that keeps it, and on one that breaks it.
+//! Every rule of `cargo xtask tidy`, on a tree that conforms and on one that does not.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use tempfile::TempDir;
 use xtask::Workspace;
 use xtask::tidy::{self, Rule};
 
-/// A tree with one package that keeps every rule.
+/// A tree with one package that conforms to every rule.
 fn tree() -> TempDir {
     let dir = tempfile::tempdir().expect("a temporary folder");
     put(&dir, "crates/a/Cargo.toml", "[package]\nname = \"a\"\nreadme = \"README.md\"\n");
@@ -27,7 +27,7 @@ fn broken(dir: &TempDir) -> Vec<(Rule, String)> {
     tidy::violations(&Workspace::at(dir.path())).expect("a tree that can be read")
 }
 
-/// `text` in the file `path` breaks `rule` alone, at the place `wanted`.
+/// Asserts that `text` in the file `path` violates only `rule`, at `wanted`.
 #[track_caller]
 fn breaks(path: &str, text: &str, rule: Rule, wanted: &str) {
     let dir = tree();

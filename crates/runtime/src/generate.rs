@@ -12,10 +12,9 @@ use crate::sequence::SequenceSpec;
 use crate::step::{Facts, Inbox, Job, Outlet, Prepared, RequestHandle, SessionId};
 
 impl Engine {
-    /// Generates text for a prompt or a whole [`GenerateRequest`] and returns it when it is
-    /// complete.
+    /// Generates text for a prompt or a [`GenerateRequest`] and returns the result at the end.
     ///
-    /// A reference to a request is taken as well; the request is copied then.
+    /// A reference to a request is accepted as well and cloned.
     ///
     /// # Errors
     /// As [`generate_with`](Self::generate_with).
@@ -34,7 +33,7 @@ impl Engine {
         self.submit(request)?.wait()
     }
 
-    /// Generates text for one request, with a callback and a way to end it.
+    /// Generates text for one request, with a callback and cancellation.
     ///
     /// `on_text` gets each piece of text as soon as it is certain, in the caller's thread: whole
     /// characters that belong to no stop sequence. The pieces joined are the completion's text.

@@ -13,7 +13,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::sequence::{NativeSequence, SequenceSpec};
 
-/// A sequence of one model. Positions are those of the cache: each pass appends to it.
+/// A sequence of one model. Each pass appends its tokens to the KV cache.
 pub(crate) struct Session<'e> {
     core: &'e Core,
     compute: &'e Compute,
@@ -38,7 +38,7 @@ impl<'e> Session<'e> {
         Ok(Self { core, compute: &core.compute, sequence, workspace: Workspace::new() })
     }
 
-    /// Goes on with other threads than the engine's own. The results stay the same.
+    /// Sets kernels and thread pool in place of the engine's own. Results stay bit-identical.
     pub(crate) fn set_compute(&mut self, compute: &'e Compute) {
         self.compute = compute;
     }
@@ -53,7 +53,7 @@ impl<'e> Session<'e> {
         self.sequence.len()
     }
 
-    /// Bytes of keys and values.
+    /// Bytes of keys and values of the sequence.
     pub(crate) fn kv_bytes(&self) -> usize {
         self.sequence.cache().bytes()
     }
@@ -78,7 +78,7 @@ impl<'e> Session<'e> {
         self.sequence.segment(self.compute, tokens, logits)
     }
 
-    /// Appends `tokens` in one pass and returns the logits asked for, `[rows, vocab_size]` in order
+    /// Appends `tokens` in one pass and returns the requested logits, `[rows, vocab_size]` in order
     /// of position.
     pub(crate) fn forward(&mut self, tokens: &[TokenId], logits: LogitsRows<'_>) -> Result<&[f32]> {
         let Self { core, compute, sequence, workspace } = self;

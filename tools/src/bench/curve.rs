@@ -1,5 +1,4 @@
-//! Rate of matrix products over the number of activation rows, for every weight format: shows
-//! cliffs.
+//! Rate of matrix products over the number of activation rows, for every weight format.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -16,7 +15,7 @@ use xtask::process::CommandLine;
 use crate::{Result, plots};
 
 const SECTION: &str = "batch-curve";
-/// The columns of the table beside the figure.
+/// Columns of the table beside the figure.
 const SHOWN: [usize; 8] = [1, 2, 4, 8, 16, 32, 128, 512];
 
 /// One measured point.
@@ -34,7 +33,7 @@ struct Point {
 /// the page of this machine in `docs/performance`, and draws it.
 ///
 /// # Errors
-/// When a program cannot be built or fails; when a file cannot be written.
+/// If a program cannot be built or fails, or a file cannot be written.
 pub(super) fn batch_curve(workspace: &Workspace, no_record: bool) -> Result<()> {
     let program = programs::build(workspace, "ruvllm-benches", "batch_curve")?;
     let machine = Machine::describe(workspace);

@@ -1,7 +1,7 @@
-//! Embeddings of whole texts beside sentence-transformers (`PyTorch`) and llama.cpp.
+//! Speed of embeddings, compared with sentence-transformers (`PyTorch`) and llama.cpp.
 //!
-//! Programs stay loaded between rounds. A measurement begins with texts and ends with vectors of
-//! unit length; llama.cpp's own time, which leaves out tokenization, counts for it.
+//! Programs stay loaded between rounds. A measurement begins with texts and ends with normalized
+//! vectors; for llama.cpp its own time is used, which excludes tokenization.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -56,7 +56,7 @@ pub struct EmbeddingSpeedArgs {
     pub no_record: bool,
 }
 
-/// One answer of a driver.
+/// Answer of a driver.
 #[derive(Debug, Deserialize)]
 struct Answer {
     tokens: f64,
@@ -64,7 +64,7 @@ struct Answer {
     cpu_s: f64,
 }
 
-/// Texts of a request, and tokens of each.
+/// Texts of a request, and tokens per text.
 type Case = (usize, usize);
 
 /// Tokens per second of an engine in a case, by wall-clock and by CPU time; the latter times the
@@ -75,7 +75,7 @@ struct Rates {
     cpu: Samples,
 }
 
-/// A program that is given measurements.
+/// A measured program.
 trait Engine {
     fn name(&self) -> &'static str;
     fn measure(&mut self, case: Case, seconds: f64) -> Result<Answer>;
@@ -118,7 +118,7 @@ pub fn embedding_speed(workspace: &Workspace, args: &EmbeddingSpeedArgs) -> Resu
     section::record_speed(workspace, &machine, SECTION, &text)
 }
 
-/// This engine first, then the peers that were named.
+/// This engine, then the given peers.
 fn engines(workspace: &Workspace, args: &EmbeddingSpeedArgs) -> Result<Vec<Box<dyn Engine>>> {
     let (model, threads) = (absolute(&args.model), args.threads.to_string());
     let folder = workspace.path("target/bench");
@@ -145,7 +145,7 @@ fn engines(workspace: &Workspace, args: &EmbeddingSpeedArgs) -> Result<Vec<Box<d
     Ok(engines)
 }
 
-/// A program that answers a line for a line.
+/// A driver: answers each input line with an output line.
 struct Driver {
     name: &'static str,
     command: String,
@@ -184,7 +184,7 @@ impl Engine for Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // A driver ends with its input; one that does not must not outlive the measurement.
+        // A driver ends with its input; kill one that does not.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -205,12 +205,12 @@ impl Engine for Llama {
     }
 
     fn measure(&mut self, (batch, tokens): Case, seconds: f64) -> Result<Answer> {
-        // As many texts as take about the time at 5000 tokens per second.
+        // Enough texts for about the given time at 5000 tokens per second.
         let requests = ((5000.0 * seconds) as usize / (batch * tokens)).max(3);
         let texts: String = (0..requests * batch).map(|at| text(at % batch, tokens) + "\n").collect();
         let file = self.folder.join("embeddings.txt");
         fs::write(&file, texts).map_err(Error::io("write", &file))?;
-        // Each text of a request is a sequence, and at least two: one alone means any number.
+        // One sequence per text; at least two, because 1 means any number.
         let (room, sequences) = ((batch.max(2) * tokens).to_string(), batch.max(2).to_string());
         let command = CommandLine::new(&self.program, &self.root)
             .args(["-m".as_ref(), self.gguf.as_os_str(), "-f".as_ref(), file.as_os_str()])
@@ -218,7 +218,7 @@ impl Engine for Llama {
             .args([
                 "-np",
                 &sequences,
-                // The line with the time is for those who ask for information.
+                // Prints the line with the time.
                 "--perf",
                 "-lv",
                 "4",
@@ -239,7 +239,7 @@ impl Engine for Llama {
     }
 }
 
-/// A text of so many tokens, as the drivers make it.
+/// A text of `tokens` tokens, equal to the drivers' text.
 fn text(at: usize, tokens: usize) -> String {
     const WORDS: [&str; 16] = [
         "the", "of", "and", "to", "in", "is", "was", "he", "for", "on", "as", "with", "that", "it", "by",
@@ -249,7 +249,7 @@ fn text(at: usize, tokens: usize) -> String {
     (0..tokens.saturating_sub(2)).map(word).collect::<Vec<_>>().join(" ")
 }
 
-/// Reads `prompt eval time = 1234.56 ms / 4096 tokens (...)`.
+/// Parses `prompt eval time = 1234.56 ms / 4096 tokens (...)`.
 fn prompt_time(output: &str) -> Option<Answer> {
     let (_, rest) = output.split_once("prompt eval time =")?;
     let (milliseconds, rest) = rest.split_once("ms /")?;

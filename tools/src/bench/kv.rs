@@ -1,9 +1,9 @@
-//! Types of keys and values that engines are compared with.
+//! KV-cache types in comparisons of engines.
 
-/// Tokens that `tiered` keeps in half precision: the last ones, and the block of the first ones.
+/// Tokens that `tiered` keeps in F16: the last ones, and the first block.
 const TIERED_HOT: usize = 256 + 32;
 
-/// Format of keys and values, in the same sense for all engines.
+/// KV-cache format, with the same meaning for all engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Kv {
     /// 32-bit floats.
@@ -14,13 +14,13 @@ pub enum Kv {
     Q8,
     /// 4 bits per value with a scale and a minimum per 32; `q4_0` in llama.cpp.
     Q4,
-    /// Half precision for the latest tokens, 4 bits for the others; beside each of `f16`, `q8_0`
-    /// and `q4_0` in llama.cpp.
+    /// F16 for the latest tokens, 4 bits for the others; compared with each of `f16`, `q8_0` and
+    /// `q4_0` in llama.cpp.
     Tiered,
 }
 
 impl Kv {
-    /// The name in this engine's flags and in the tables.
+    /// Name in this engine's flags and in the tables.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -31,7 +31,7 @@ impl Kv {
         }
     }
 
-    /// The types of llama.cpp that take its place in a comparison.
+    /// Types of llama.cpp to compare with.
     pub(super) fn llama_names(self) -> &'static [&'static str] {
         match self {
             Self::F32 => &["f32"],
@@ -42,7 +42,7 @@ impl Kv {
         }
     }
 
-    /// Bytes per stored value behind `depth` tokens, the scales included.
+    /// Bytes per stored value at a depth of `depth` tokens, scales included.
     pub(super) fn bytes_per_value(self, depth: usize) -> f64 {
         match self {
             Self::F32 => 4.0,

@@ -1,4 +1,4 @@
-//! Memory of whole sequences under policies of the KV cache, as its store counts it.
+//! Memory of sequences under KV-cache policies, as counted by the store.
 
 use std::fmt::Write as _;
 
@@ -14,10 +14,10 @@ use crate::{Error, Result};
 const PAGE: &str = "docs/kv-cache.md";
 const SECTION: &str = "kv-bytes";
 
-/// Tokens of the sequences.
+/// Lengths of the sequences in tokens.
 const LENGTHS: [usize; 3] = [4096, 32_768, 131_072];
 
-/// Policy that the others are compared with.
+/// Baseline policy.
 const BASELINE: &str = "f16";
 
 const POLICIES: [&str; 9] = [
@@ -32,7 +32,7 @@ const POLICIES: [&str; 9] = [
     "tiered:warm=kivi4,warm_tokens=2048,cold=kivi2",
 ];
 
-/// The keys and values of the built-in model (`models/README.md`).
+/// KV shape of the built-in model (`models/README.md`).
 const BUILT_IN: KvShape = KvShape { n_layers: 8, n_kv_heads: 4, head_dim: 64 };
 
 /// Bytes of sequences of [`LENGTHS`] tokens.
@@ -41,7 +41,7 @@ type Sizes = [usize; LENGTHS.len()];
 /// Writes the section of `docs/kv-cache.md`, unless told not to.
 ///
 /// # Errors
-/// When the page cannot be written.
+/// If the page cannot be written.
 pub(super) fn kv_bytes(workspace: &Workspace, no_record: bool) -> Result<()> {
     let shapes = [("built-in model", BUILT_IN), ("llama-1b", Shape::Llama1b.kv_shape())];
     let mut text = format!(

@@ -1,11 +1,11 @@
-//! The command line of `kv-quality`, and the program's evaluations that it runs.
+//! Command line of `kv-quality`, and runs of `ruvllm eval`.
 
 use std::path::{Path, PathBuf};
 
 use xtask::Workspace;
 use xtask::process::CommandLine;
 
-/// Real text that belongs to the project.
+/// Text committed to the project.
 const TEXT: &str = "crates/cli/tests/data/validation-prefix.txt";
 
 /// Parts of the quality table that can be measured alone.
@@ -56,7 +56,7 @@ pub struct KvQualityArgs {
     pub no_record: bool,
 }
 
-/// `ruvllm eval WHAT` of the text under a policy.
+/// Runs `ruvllm eval WHAT` on the text under a policy.
 pub(super) fn eval(
     workspace: &Workspace,
     program: &Path,

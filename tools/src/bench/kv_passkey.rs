@@ -1,4 +1,4 @@
-//! Passkey retrieval under policies of the KV cache.
+//! Passkey retrieval under KV-cache policies.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -16,11 +16,11 @@ use crate::{Error, Result};
 const PAGE: &str = "docs/kv-cache.md";
 const SECTION: &str = "kv-passkey";
 
-/// Tokens of the prompts: as far as the built-in model finds anything.
+/// Tokens per prompt: the range in which the built-in model retrieves keys.
 const CONTEXT: usize = 1024;
 
-/// Policies measured. With `hot=0` everything but the sinks and the last block is in the format
-/// named.
+/// Measured policies. With `hot=0` all tokens but the sinks and the last block are in the named
+/// format.
 const POLICIES: [&str; 8] = [
     "f16",
     "q8",
@@ -55,11 +55,11 @@ struct Row {
     depths: Vec<Measured>,
 }
 
-/// Hides the same keys in the same text under each policy, writes JSON to `target/bench/` and,
-/// unless told not to, the section of `docs/kv-cache.md`.
+/// Runs the same retrieval test under each policy, writes JSON to `target/bench/` and, unless told
+/// not to, the section of `docs/kv-cache.md`.
 ///
 /// # Errors
-/// When the program fails or prints something else; when a file cannot be written.
+/// If the program fails or its output is unexpected, or a file cannot be written.
 pub(super) fn kv_passkey(workspace: &Workspace, program: &Path, args: &KvQualityArgs) -> Result<()> {
     let machine = Machine::describe(workspace);
     let rows = POLICIES
@@ -105,7 +105,7 @@ fn markdown(machine: &Machine, rows: &[Row]) -> String {
     text
 }
 
-/// A line of the table.
+/// Cells of a table row.
 fn cells(row: &Row) -> String {
     let cell = |depth: &Measured| format!(" {:.3} ({}) |", depth.nll, depth.found);
     let depths: String = row.depths.iter().map(cell).collect();

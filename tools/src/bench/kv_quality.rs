@@ -1,5 +1,5 @@
-//! Quality and memory of KV-cache policies: perplexity of a text over bytes per token, and the
-//! parts beside it: retrieval and the bytes of whole sequences.
+//! Quality and memory of KV-cache policies: perplexity over bytes per token, retrieval, bytes of
+//! sequences.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -19,11 +19,11 @@ use crate::{Error, Result, plots};
 const PAGE: &str = "docs/kv-cache.md";
 const SECTION: &str = "kv-quality";
 
-/// Policy that the others are compared with.
+/// Baseline policy.
 const BASELINE: &str = "f16";
 
-/// Policies measured without `--kv`. With `hot=0` everything but the sinks and the last block is in
-/// the format named, which shows the format; the others show what a user gets.
+/// Policies measured without `--kv`. With `hot=0` all tokens but the sinks and the last block are
+/// in the named format, which isolates the format; the others are practical settings.
 const POLICIES: [&str; 23] = [
     "f16",
     "q8",
@@ -67,12 +67,11 @@ struct Point {
     measured: Measured,
 }
 
-/// Measures the parts asked for, all of them without a word, and writes their sections of
-/// `docs/kv-cache.md`, unless told not to.
+/// Measures the selected parts (default: all), and writes their sections of `docs/kv-cache.md`,
+/// unless told not to.
 ///
 /// # Errors
-/// When the program cannot be built or fails, or prints something else; when a file cannot be
-/// written.
+/// If the program cannot be built or fails, its output is unexpected, or a file cannot be written.
 pub fn kv_quality(workspace: &Workspace, args: &KvQualityArgs) -> Result<()> {
     let wants = |part| args.only.is_empty() || args.only.contains(&part);
     if wants(KvPart::Bytes) {
@@ -125,7 +124,7 @@ fn needs_calibration(policy: &str) -> bool {
     policy.contains("nuq3")
 }
 
-/// Makes the calibration of the model, in `target/bench/`.
+/// Calibrates the model; the file is in `target/bench/`.
 fn calibrate(workspace: &Workspace, program: &Path, args: &KvQualityArgs, text: &Path) -> Result<PathBuf> {
     let folder = workspace.path("target/bench");
     fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;

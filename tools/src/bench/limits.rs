@@ -1,5 +1,5 @@
-//! The machine's limits, measured in every round by a program of the benches package (this one has
-//! no unsafe code).
+//! Limits of the machine, measured in every round by a program of the benches package (this package
+//! has no unsafe code).
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use xtask::process::CommandLine;
 
 use crate::{Error, Result};
 
-/// The limits with one number of threads.
+/// Limits with one number of threads.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 pub(super) struct Limits {
     pub(super) threads: usize,
@@ -33,19 +33,19 @@ pub(super) struct Peak {
 }
 
 impl Limits {
-    /// Reads one line of the program.
+    /// Parses a line of the program's output.
     pub(super) fn parse(line: &str) -> Option<Self> {
         serde_json::from_str(line).ok()
     }
 
-    /// The fastest instruction for products of bytes or of floats.
+    /// Fastest instruction for int8 or f32 products.
     pub(super) fn best(&self, is_quantized: bool) -> Option<&Peak> {
         let peaks = if is_quantized { &self.int8 } else { &self.fma };
         peaks.iter().max_by(|a, b| a.gop_s.total_cmp(&b.gop_s))
     }
 }
 
-/// The program that measures.
+/// The measuring program.
 pub(super) struct LimitsProgram {
     program: PathBuf,
     workspace: Workspace,

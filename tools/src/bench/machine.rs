@@ -5,7 +5,7 @@ use serde::Serialize;
 use xtask::Workspace;
 use xtask::process::CommandLine;
 
-/// The circumstances of a measurement; a fact that could not be found out is absent.
+/// Conditions of a measurement; unknown facts are absent.
 #[derive(Debug, Serialize)]
 pub(super) struct Machine {
     pub(super) date: String,
@@ -16,7 +16,7 @@ pub(super) struct Machine {
     pub(super) commit: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) compiler: Option<String>,
-    /// Processes that wanted a core when the run began (one-minute average).
+    /// Load average (one minute) at the start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) load_before: Option<f64>,
     /// Wait policy of OpenMP programs, if the environment sets it; it changes a peer's numbers.

@@ -1,9 +1,9 @@
-//! `cargo xtask bench`: Criterion suites, whole-model runs beside other engines, the curve over
-//! batch sizes, or hit rates of the prefix tree.
+//! `cargo xtask bench`: Criterion suites, comparisons of whole models with other engines, the curve
+//! over batch sizes, hit rates of the prefix tree.
 //!
-//! Numbers are only ever measured. A run beside peers goes round by round (the machine's limits,
-//! this engine, then each peer in each of its settings, then again), so that a busy minute hits all
-//! of them alike; medians and spreads over the rounds are reported, raw samples are kept as JSON.
+//! All numbers are measured. A comparison runs in rounds (limits of the machine, this engine, then
+//! each peer in each of its settings), so that a busy minute affects all of them alike. Medians and
+//! spreads over the rounds are reported; raw samples are kept as JSON.
 
 mod curve;
 mod embeddings;
@@ -45,7 +45,7 @@ pub use kv_eval::{KvPart, KvQualityArgs};
 pub use kv_quality::kv_quality;
 pub use quantize_table::{QuantizeTableArgs, quantize_table};
 
-/// Rounds after which a setting can be given up.
+/// Rounds after which a setting can be dropped.
 const TRIAL_ROUNDS: usize = 2;
 
 /// Options of a measurement.
@@ -99,10 +99,10 @@ pub struct BenchArgs {
     pub no_record: bool,
 }
 
-/// Runs what `args` ask for.
+/// Runs the selected measurement.
 ///
 /// # Errors
-/// When a program is missing, fails, or prints something else than its JSON.
+/// If a program is missing, fails, or its output is not the expected JSON.
 pub fn bench(workspace: &Workspace, args: &BenchArgs) -> Result<()> {
     match args.suite.as_deref() {
         _ if !args.peer.is_empty() => beside_peers(workspace, args),
@@ -165,7 +165,7 @@ fn beside_peers(workspace: &Workspace, args: &BenchArgs) -> Result<()> {
     }
 }
 
-/// Everything that takes part in a run beside peers.
+/// Engines, limits and report of a comparison.
 struct Run {
     report: Report,
     ours: Ruvllm,
@@ -174,7 +174,7 @@ struct Run {
 }
 
 impl Run {
-    /// All rounds of all plans, with a word about progress.
+    /// Runs all rounds of all plans, with progress messages.
     fn rounds(&mut self, args: &BenchArgs, plans: &[(Plan, ModelFacts)]) -> Result<()> {
         let start = Instant::now();
         for round in 1..=args.rounds {
@@ -189,7 +189,7 @@ impl Run {
         Ok(())
     }
 
-    /// One round of one plan.
+    /// Runs one round of one plan.
     fn once(&mut self, plan: &Plan, facts: &ModelFacts, may_drop: bool) -> Result<()> {
         let limits = self.limits.measure(&plan.threads)?;
         for setting in self.ours.settings(plan) {
@@ -213,14 +213,14 @@ fn show(engine: &dyn Engine, plan: &Plan) {
     }
 }
 
-/// A guess of the whole run's time.
+/// Estimated duration of the whole run.
 fn guess(args: &BenchArgs, plans: &[(Plan, ModelFacts)], peers: &[Box<dyn Engine>]) -> Duration {
     let runs = |plan: &Plan| 1 + peers.iter().map(|peer| peer.settings(plan).len()).sum::<usize>();
     let round: Duration = plans.iter().map(|(plan, facts)| plan.guess(facts) * runs(plan) as u32).sum();
     round * args.rounds as u32
 }
 
-/// One plan per model, KV type and depth, with what is known about the model.
+/// One plan per model, KV type and depth, with facts about the model.
 fn plans(args: &BenchArgs) -> Result<Vec<(Plan, ModelFacts)>> {
     let positive = |values: &[usize]| values.iter().copied().filter(|n| *n > 0).collect::<Vec<_>>();
     let mut plans = Vec::new();

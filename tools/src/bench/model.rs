@@ -1,4 +1,4 @@
-//! Work of a token from the model's file: operations of a prompt, bytes of a decoded token.
+//! Work per token, from the model's file: operations of prefill, bytes read by decode.
 
 use std::path::Path;
 
@@ -11,15 +11,15 @@ use crate::{Error, Result};
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct ModelFacts {
     pub(super) file_bytes: u64,
-    /// True if most weights are in a type whose products run on bytes.
+    /// True if most weights are of a type with int8 products.
     pub(super) is_quantized: bool,
-    /// Values of the matrices that every token meets.
+    /// Values of the matrices used for every token.
     layer_values: u64,
     layer_bytes: u64,
-    /// The matrix of the logits: in a prompt, only the last token meets it.
+    /// Values of the output matrix, used only for the last token of a prompt.
     head_values: u64,
     head_bytes: u64,
-    /// Of all layers: query values per token, keys and values together per token.
+    /// Query values per token over all layers; then key plus value elements.
     query_width: u64,
     kv_width: u64,
 }
@@ -57,14 +57,14 @@ impl ModelFacts {
     pub(super) fn prefill_ops(&self, tokens: usize, depth: usize) -> f64 {
         let n = tokens as f64;
         let matrices = 2.0 * (self.layer_values as f64 * n + self.head_values as f64);
-        // A query meets the tokens before it and itself; score and weighted sum take four
+        // A query attends to itself and all earlier tokens; score and weighted sum take four
         // operations per dimension.
         let pairs = n * depth as f64 + n * (n + 1.0) / 2.0;
         matrices + 4.0 * self.query_width as f64 * pairs
     }
 
-    /// Bytes that `tokens` decoded tokens read after `depth` tokens: all weights once per token,
-    /// and the cache so far.
+    /// Bytes read by `tokens` decoded tokens after `depth` tokens: all weights once per token, and
+    /// the KV cache.
     pub(super) fn decode_bytes(&self, tokens: usize, depth: usize, kv: Kv) -> f64 {
         let n = tokens as f64;
         let keys = n * depth as f64 + n * (n + 1.0) / 2.0;

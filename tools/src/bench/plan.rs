@@ -7,17 +7,17 @@ use std::time::Duration;
 use super::kv::Kv;
 use super::model::ModelFacts;
 
-/// A test: what it does with how many tokens.
+/// A test and its number of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Test {
-    /// Computes a prompt.
+    /// Prefill of a prompt.
     Prefill(usize),
-    /// Generates token by token.
+    /// Decode.
     Decode(usize),
 }
 
 impl Test {
-    /// Reads `pp512` or `tg64`.
+    /// Parses `pp512` or `tg64`.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (kind, tokens) = text.split_at_checked(2)?;
         let tokens = tokens.parse().ok()?;
@@ -38,8 +38,8 @@ impl fmt::Display for Test {
     }
 }
 
-/// The tests of one model with one depth and one KV type. Each engine gets them as one command, so
-/// that it loads the model and fills the cache once.
+/// Tests of one model with one depth and one KV type. Each engine runs them as one command, so that
+/// it loads the model and fills the cache once.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) model: PathBuf,
@@ -64,12 +64,12 @@ impl Plan {
         self.model.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned())
     }
 
-    /// The model by absolute path, as the programs run in the workspace's root.
+    /// Absolute path of the model, because the programs run in the workspace root.
     pub(super) fn model_path(&self) -> PathBuf {
         absolute(&self.model)
     }
 
-    /// The flags that all programs spell the same way, one repetition each.
+    /// Flags common to all programs, with one repetition.
     pub(super) fn common_args(&self) -> Vec<String> {
         [
             ("-p", list(&self.prompt)),
@@ -83,10 +83,9 @@ impl Plan {
         .collect()
     }
 
-    /// A guess, before anything was measured, of how long one engine takes for one round of this
-    /// plan.
+    /// Estimated duration of one round of this plan for one engine, before any measurement.
     pub(super) fn guess(&self, facts: &ModelFacts) -> Duration {
-        // A middling engine on one core of a middling machine; the second core is free.
+        // An average engine on one core of an average machine; the second core is free.
         const OPS_PER_S: f64 = 150e9;
         const BYTES_PER_S: f64 = 12e9;
         const START_S: f64 = 1.0;
@@ -103,7 +102,7 @@ impl Plan {
     }
 }
 
-/// Numbers as the programs take them: `1,2`, or `0` for none.
+/// List argument of the programs: `1,2`, or `0` for none.
 pub(super) fn list(values: &[usize]) -> String {
     if values.is_empty() {
         return "0".to_owned();
@@ -111,7 +110,7 @@ pub(super) fn list(values: &[usize]) -> String {
     values.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// `path` from the current folder; as it is where that cannot be found out.
+/// Absolute path, or `path` unchanged if the current folder is unknown.
 pub(super) fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }

@@ -1,7 +1,7 @@
-//! Hit rates of the prefix tree on traces of requests. Everything is counted, nothing timed.
+//! Hit rates of the prefix tree on traces of requests; counts, no timings.
 //!
-//! The traces are made by fixed rules, not recorded: they show what the tree does with the patterns
-//! of sharing that chats and documents have, not what some service would measure.
+//! Traces are synthetic: they show the tree's behaviour on the sharing patterns of chats and
+//! documents, not that of a real service.
 
 use std::fmt::Write as _;
 
@@ -15,23 +15,22 @@ use crate::Result;
 const PAGE: &str = "docs/kv-cache.md";
 const SECTION: &str = "prefix-traces";
 
-/// Tokens of a block.
+/// Tokens per block.
 const BLOCK: usize = 32;
 
-/// Conversations, or documents, of a trace.
+/// Conversations or documents per trace.
 const SIZE: u32 = 64;
 
-/// The memory that a trace is replayed with: all that it fills, and parts of that.
+/// Divisors of the memory for replays: all that the trace fills, and fractions of it.
 const PARTS: [usize; 3] = [1, 4, 16];
 
-/// A request: the prompt, and the tokens that were generated for it. Both are in the cache
-/// afterwards.
+/// A request: prompt and generated tokens. Both are cached afterwards.
 struct Request {
     prompt: Vec<u32>,
     reply: Vec<u32>,
 }
 
-/// A trace replayed with room for some blocks.
+/// Result of a replay with a limited number of blocks.
 struct Replay {
     trace: &'static str,
     room: usize,
@@ -41,14 +40,14 @@ struct Replay {
 /// Replays all traces and, unless told not to, writes the section of `docs/kv-cache.md`.
 ///
 /// # Errors
-/// When the page cannot be written.
+/// If the page cannot be written.
 pub(super) fn prefix_traces(workspace: &Workspace, no_record: bool) -> Result<()> {
     let text = markdown(&replay_all(SIZE));
     println!("{text}");
     if no_record { Ok(()) } else { section::record(workspace, PAGE, SECTION, &text) }
 }
 
-/// Each trace with room for everything that it leaves behind, and for parts of that.
+/// Replays each trace with room for all its blocks, and for fractions of that.
 fn replay_all(n: u32) -> Vec<Replay> {
     let traces = [("chat", chat(n)), ("documents", documents(n)), ("mixed", mixed(n))];
     let mut replays = Vec::new();
@@ -60,8 +59,8 @@ fn replay_all(n: u32) -> Vec<Replay> {
     replays
 }
 
-/// Looks each request up, computes what is missing, keeps it, and gives up what has not been used
-/// for longest where there is no room.
+/// Looks each request up, inserts its blocks, and evicts the least recently used ones beyond
+/// `room`.
 fn replay(requests: &[Request], room: usize) -> TreeStatistics {
     let tree = PrefixTree::<()>::new(BLOCK);
     let key = PrefixKey {
@@ -85,7 +84,7 @@ fn replay(requests: &[Request], room: usize) -> TreeStatistics {
     tree.statistics()
 }
 
-/// Tokens of a text that no other text shares, unless it has the same name.
+/// Tokens of a text, unique for each name.
 fn text(name: [u32; 3], n_tokens: usize) -> impl Iterator<Item = u32> {
     let mut state = name.into_iter().fold(0x9e37_79b9_7f4a_7c15_u64, |state, part| {
         (state ^ u64::from(part)).wrapping_mul(0xbf58_476d_1ce4_e5b9).rotate_left(31)
@@ -97,8 +96,7 @@ fn text(name: [u32; 3], n_tokens: usize) -> impl Iterator<Item = u32> {
     .take(n_tokens)
 }
 
-/// The order of `n` sequences with `steps` steps each, `width` of which take turns at a time:
-/// (sequence, step).
+/// Order of `n` sequences with `steps` steps each, `width` of them interleaved: (sequence, step).
 fn in_turn(n: u32, width: u32, steps: u32) -> impl Iterator<Item = (u32, u32)> {
     let together = move |first: u32, step: u32| (first..n.min(first + width)).map(move |i| (i, step));
     (0..n)
@@ -106,9 +104,9 @@ fn in_turn(n: u32, width: u32, steps: u32) -> impl Iterator<Item = (u32, u32)> {
         .flat_map(move |first| (0..steps).flat_map(move |step| together(first, step)))
 }
 
-/// `n` conversations of six turns, eight going on at a time: 40 tokens of a user, 60 of a reply,
-/// after one of four system prompts of 200 tokens. One reply in eight is asked for twice; the
-/// conversation goes on with the second.
+/// `n` conversations of six turns, eight interleaved: 40 tokens per user message, 60 per reply,
+/// after one of four system prompts of 200 tokens. One reply in eight is regenerated; the
+/// conversation continues with the second.
 fn chat(n: u32) -> Vec<Request> {
     let of = |conversation: u32, turn: u32| {
         let system = text([1, conversation % 4, 0], 200);
@@ -123,8 +121,8 @@ fn chat(n: u32) -> Vec<Request> {
     in_turn(n, 8, 6).flat_map(|(conversation, turn)| of(conversation, turn)).collect()
 }
 
-/// `n` documents of 1,000 to 2,750 tokens, eight questions of 30 tokens on each, four documents in
-/// turn.
+/// `n` documents of 1,000 to 2,750 tokens, eight questions of 30 tokens on each, four documents
+/// interleaved.
 fn documents(n: u32) -> Vec<Request> {
     let of = |document: u32, question: u32| {
         let text_of = text([4, document, 0], 1000 + 250 * (document as usize % 8));
@@ -134,7 +132,7 @@ fn documents(n: u32) -> Vec<Request> {
     in_turn(n, 4, 8).map(|(document, question)| of(document, question)).collect()
 }
 
-/// Chats, documents, and requests of 300 tokens that share nothing with any other, one in five.
+/// Chats, documents, and one in five requests of 300 unshared tokens.
 fn mixed(n: u32) -> Vec<Request> {
     let single =
         |i: u32| Request { prompt: text([7, i, 0], 300).collect(), reply: text([8, i, 0], 60).collect() };
@@ -182,8 +180,8 @@ fn markdown(replays: &[Replay]) -> String {
 mod tests {
     use super::*;
 
-    /// Hits of a cache of unlimited size: for each request the longest prefix that it shares with
-    /// an earlier one and its reply, found by comparing it with every one.
+    /// Hits of an unlimited cache: per request the longest common prefix with an earlier request
+    /// and its reply, by brute force.
     fn shared_tokens(requests: &[Request]) -> u64 {
         let cached: Vec<Vec<u32>> =
             requests.iter().map(|request| [&request.prompt[..], &request.reply].concat()).collect();

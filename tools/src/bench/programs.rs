@@ -1,4 +1,4 @@
-//! Building this workspace's release programs and finding where cargo put them.
+//! Builds of this workspace's release programs, and their paths.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use crate::{Error, Result};
 /// Builds the executable `bin` of `package` and returns its path.
 ///
 /// # Errors
-/// When the build fails, or cargo does not say where the executable is.
+/// If the build fails, or cargo reports no executable.
 pub(super) fn build(workspace: &Workspace, package: &str, bin: &str) -> Result<PathBuf> {
     #[derive(Deserialize)]
     struct Message {

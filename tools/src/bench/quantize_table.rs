@@ -1,5 +1,5 @@
-//! Quality of the types of `ruvllm quantize`, beside the files that llama.cpp's own quantizer makes
-//! of the same model, and a check that llama.cpp reads the files written here.
+//! Quality of the types of `ruvllm quantize` compared with llama.cpp's quantizer, and a check that
+//! llama.cpp reads the files written here.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -20,10 +20,10 @@ use crate::{Error, Result};
 const PAGE: &str = "docs/models.md";
 const SECTION: &str = "quantize";
 
-/// Largest excess of perplexity over llama.cpp's file, as a share.
+/// Tolerated excess of perplexity over llama.cpp's file, as a share.
 const TOLERANCE: f64 = 0.005;
 
-/// The types that both programs know by the same name and make without an importance matrix.
+/// Types common to both programs that need no importance matrix.
 const TYPES: [&str; 18] = [
     "F16", "BF16", "Q8_0", "Q6_K", "Q5_K_M", "Q5_K_S", "Q5_1", "Q5_0", "Q4_K_M", "Q4_K_S", "Q4_1", "Q4_0",
     "IQ4_NL", "IQ4_XS", "Q3_K_L", "Q3_K_M", "Q3_K_S", "Q2_K",
@@ -61,7 +61,7 @@ pub struct QuantizeTableArgs {
     pub no_record: bool,
 }
 
-/// One type; of each pair the first is of the file written here, the second of llama.cpp's.
+/// Results of one type; pairs: file written here, llama.cpp's file.
 #[derive(Clone, Debug, Serialize)]
 struct Row {
     name: String,
@@ -72,14 +72,14 @@ struct Row {
 }
 
 impl Row {
-    /// By how much the file written here is worse than llama.cpp's, as a share.
+    /// Relative excess of perplexity over llama.cpp's file.
     fn difference(&self) -> f64 {
         let [ours, theirs] = &self.measured;
         ours.perplexity / theirs.perplexity - 1.0
     }
 }
 
-/// The programs and what they measure.
+/// Programs and settings of the measurement.
 struct Bench<'a> {
     workspace: &'a Workspace,
     args: &'a QuantizeTableArgs,
@@ -91,8 +91,8 @@ struct Bench<'a> {
 /// `target/bench/` and, unless told not to, the section of `docs/models.md`.
 ///
 /// # Errors
-/// When a program cannot be built or fails (llama.cpp refuses a file, for one), or prints something
-/// else; when a file cannot be written.
+/// If a program cannot be built or fails (for instance llama.cpp refuses a file), its output is
+/// unexpected, or a file cannot be written.
 pub fn quantize_table(workspace: &Workspace, args: &QuantizeTableArgs) -> Result<()> {
     let machine = Machine::describe(workspace);
     let program = match &args.program {
@@ -118,7 +118,7 @@ pub fn quantize_table(workspace: &Workspace, args: &QuantizeTableArgs) -> Result
 }
 
 impl Bench<'_> {
-    /// Makes both files of a type, measures them and removes them.
+    /// Quantizes with both programs, measures both files and removes them.
     fn row(&self, name: &str) -> Result<Row> {
         let files = [self.folder.join("ours.gguf"), self.folder.join("llama.gguf")];
         let model = absolute(&self.args.model);
@@ -174,7 +174,7 @@ impl Bench<'_> {
     }
 }
 
-/// The last of the running estimates that `llama-perplexity` prints: `[1]9.8765,[2]10.1234,`.
+/// Last running estimate printed by `llama-perplexity`: `[1]9.8765,[2]10.1234,`.
 fn last_estimate(output: &str) -> Option<f64> {
     let (_, last) = output.rsplit_once(']')?;
     last.split_once(',')?.0.parse().ok()

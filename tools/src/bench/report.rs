@@ -1,5 +1,4 @@
-//! Samples of a run beside peers: one row per model, cache, test and thread count, with everything
-//! measured for it.
+//! Samples of a comparison: one row per model, KV type, depth, test and thread count.
 
 use std::fs;
 use std::path::PathBuf;
@@ -17,7 +16,8 @@ use xtask::Workspace;
 
 use crate::{Error, Result};
 
-/// A setting is given up when it is behind another of its engine by more than this everywhere.
+/// A setting is dropped if its rate is below this share of another setting of its engine
+/// everywhere.
 const HOPELESS: f64 = 0.9;
 
 /// All samples so far.
@@ -46,11 +46,11 @@ pub(super) struct Key {
     pub(super) threads: usize,
 }
 
-/// Everything measured for one key.
+/// Measurements of one key.
 pub(super) struct Row {
     pub(super) key: Key,
     pub(super) ours: Rates,
-    /// In the order in which they ran.
+    /// In order of execution.
     pub(super) peers: Vec<Lane>,
     pub(super) share: Share,
 }
@@ -69,13 +69,12 @@ pub(super) struct Rates {
     pub(super) cpu: Samples,
 }
 
-/// Reference for a rate as a share of the machine: the work of a token and the limit of the same
-/// rounds.
+/// Reference of a rate: work per token, and limit of the machine in the same rounds.
 #[derive(Default)]
 pub(super) struct Share {
     /// Operations per token of a prompt, or bytes per decoded token; 0 if the file does not say.
     per_token: f64,
-    /// Billions of them per second that the machine can do.
+    /// Limit of the machine in billions per second.
     pub(super) limit: Samples,
     /// Name of the limit: an instruction, or `read`.
     pub(super) limit_name: String,
@@ -93,7 +92,7 @@ impl Rates {
 }
 
 impl Row {
-    /// The names of the engines beside ours, in order.
+    /// Names of the peers, in order.
     pub(super) fn engines(&self) -> Vec<&str> {
         let mut names: Vec<&str> = Vec::new();
         for lane in &self.peers {
@@ -104,14 +103,14 @@ impl Row {
         names
     }
 
-    /// The setting of `engine` with the best median of what `rate` picks.
+    /// Setting of `engine` with the best median of `rate`.
     pub(super) fn best(&self, engine: &str, rate: impl Fn(&Rates) -> &Samples) -> Option<&Lane> {
         let lanes = self.peers.iter().filter(|lane| lane.engine == engine);
         let medians = lanes.filter_map(|lane| Some((lane, rate(&lane.rates).median()?)));
         medians.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(lane, _)| lane)
     }
 
-    /// Billions of operations or bytes per second, and which part of the limit that is.
+    /// Billions of operations or bytes per second, and the share of the limit.
     pub(super) fn rate_and_share(&self) -> Option<(f64, Option<f64>)> {
         let rate = self.ours.wall.median()? * self.share.per_token / 1e9;
         let share = self.share.limit.median().map(|limit| rate / limit);
@@ -142,7 +141,7 @@ impl Report {
         Self { machine, command, rows: Vec::new(), models: Vec::new() }
     }
 
-    /// Adds what this engine gave, and the limits measured beside it.
+    /// Adds results of this engine, and the limits of the same round.
     pub(super) fn add_ours(&mut self, plan: &Plan, facts: &ModelFacts, limits: &[Limits], outcome: &Outcome) {
         for sample in &outcome.samples {
             let row = self.row(plan, sample);
@@ -153,7 +152,7 @@ impl Report {
         self.model(plan).ours = outcome.footprint.clone();
     }
 
-    /// Adds what a setting of a peer gave.
+    /// Adds results of a setting of a peer.
     pub(super) fn add_peer(&mut self, plan: &Plan, engine: &str, setting: &str, outcome: &Outcome) {
         let names = |e: &str, s: &str| e == engine && s == setting;
         for sample in &outcome.samples {
@@ -186,7 +185,7 @@ impl Report {
         lanes.all(|(row, lane)| behind(row, lane, |r| &r.wall) && behind(row, lane, |r| &r.cpu))
     }
 
-    /// The most rounds that any row has.
+    /// Maximum number of rounds of a row.
     pub(super) fn rounds(&self) -> usize {
         self.rows.iter().map(|row| row.ours.wall.0.len()).max().unwrap_or(0)
     }
@@ -214,7 +213,7 @@ impl Report {
     /// Writes every sample to `target/bench/`; returns the file.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// If the file cannot be written.
     pub(super) fn write_json(&self, workspace: &Workspace, section: &str) -> Result<PathBuf> {
         let footprint = |f: &Footprint| {
             json!({
@@ -239,7 +238,7 @@ impl Report {
 /// Writes `target/bench/NAME-SECONDS.json`; returns the file.
 ///
 /// # Errors
-/// When the file cannot be written.
+/// If the file cannot be written.
 pub(super) fn write_json(workspace: &Workspace, name: &str, document: &Value) -> Result<PathBuf> {
     let folder = workspace.path("target/bench");
     fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
@@ -287,7 +286,7 @@ pub(super) mod tests {
         Outcome { samples: vec![sample], footprint: Footprint::default() }
     }
 
-    /// Two rounds beside a peer with three settings.
+    /// Two rounds with a peer that has three settings.
     pub(in crate::bench) fn report() -> Report {
         let mut report = Report::new(Machine::for_tests(), "cargo xtask bench".to_owned());
         let fma = vec![Peak { name: "vfmadd".to_owned(), gop_s: 100.0 }];

@@ -52,12 +52,12 @@ impl Samples {
 }
 
 impl Spread {
-    /// Median and extremes with so many digits after the point.
+    /// Median and extremes with `digits` decimals.
     pub(super) fn cell(&self, digits: usize) -> String {
         format!("{:.digits$} ({:.digits$}-{:.digits$})", self.median, self.min, self.max)
     }
 
-    /// The same with the median in bold.
+    /// As [`cell`](Self::cell), with the median in bold.
     pub(super) fn bold_cell(&self, digits: usize) -> String {
         format!("**{:.digits$}** ({:.digits$}-{:.digits$})", self.median, self.min, self.max)
     }

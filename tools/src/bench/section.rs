@@ -1,5 +1,4 @@
-//! Sections of the pages in `docs/`: what stands between two markers is only ever written by a
-//! measurement.
+//! Generated sections of the pages in `docs/`, between two markers.
 
 use std::fs;
 
@@ -11,11 +10,11 @@ use crate::{Error, Result};
 /// Folder of the measurements of speed, one page per machine.
 const PERFORMANCE: &str = "docs/performance";
 
-/// Writes `block` into section `name` of the page of `machine`, which is the one that names its
-/// processor in a line `<!-- machine: CPU -->`. A machine without a page gets one.
+/// Writes `block` into section `name` of the page of `machine`: the page with its processor in a
+/// line `<!-- machine: CPU -->`. Creates a missing page.
 ///
 /// # Errors
-/// As [`record`]; when the folder cannot be read.
+/// As [`record`]; if the folder cannot be read.
 pub(super) fn record_speed(workspace: &Workspace, machine: &Machine, name: &str, block: &str) -> Result<()> {
     let marker = format!("<!-- machine: {} -->", machine.cpu_name());
     let folder = workspace.path(PERFORMANCE);
@@ -49,8 +48,8 @@ fn slug(name: &str) -> String {
     words.map(str::to_ascii_lowercase).collect::<Vec<_>>().join("-")
 }
 
-/// Writes `block` between the markers of section `name` of a page, and leaves everything else. A
-/// section that is not there yet comes after the last one that is.
+/// Writes `block` between the markers of section `name` of a page. A missing section is added after
+/// the last one.
 ///
 /// # Errors
 /// [`Error::NoMarker`] if the document has no section at all or only half of this one;
@@ -65,7 +64,7 @@ pub(super) fn record(workspace: &Workspace, page: &str, name: &str, block: &str)
     Ok(())
 }
 
-/// Reads a section's name: lower-case letters, digits, dashes and underscores.
+/// Parses a section's name: lower-case letters, digits, dashes and underscores.
 pub(super) fn parse_name(text: &str) -> Result<String, String> {
     let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_');
     if !text.is_empty() && text.chars().all(is_plain) {
@@ -75,7 +74,7 @@ pub(super) fn parse_name(text: &str) -> Result<String, String> {
     }
 }
 
-/// The command line that began this program, as it can be repeated anywhere: folders are left out.
+/// Command line of this program without folders, so that it can be repeated anywhere.
 pub(super) fn this_command() -> String {
     let words = std::env::args().skip(1).map(|word| without_folders(&word));
     std::iter::once("cargo xtask".to_owned()).chain(words).collect::<Vec<_>>().join(" ")

@@ -48,7 +48,7 @@ fn add_line(text: &mut String, row: &Row, engine: Option<&str>) {
         Some(lane) => format!("{}: {}", lane.engine, lane.setting),
         None => "-".to_owned(),
     };
-    // The best setting by CPU time is named where it is another one.
+    // Names the best setting by CPU time if it is another one.
     let other = match (wall, cpu) {
         (Some(wall), Some(cpu)) if wall.setting != cpu.setting => format!(" {}", cpu.setting),
         _ => String::new(),
@@ -105,7 +105,7 @@ fn add_limits(text: &mut String, rows: &[Row]) {
     }
 }
 
-/// Loading and memory: this engine beside the peers' least.
+/// Adds loading and memory: this engine, and the minimum of the peers.
 fn add_models(text: &mut String, models: &[ModelReport]) {
     let number = |value: Option<f64>, unit: f64| {
         value.map_or_else(|| "-".to_owned(), |value| format!("{:.0}", value / unit))

@@ -1,11 +1,9 @@
-//! `cargo xtask family-goldens`: models with drawn configurations, computed here and by
-//! transformers.
+//! `cargo xtask family-goldens`: models with random configurations, compared with transformers.
 //!
-//! The goldens in the tests are a few models of each family; published configurations combine what
-//! those have in more ways than can be committed. So a program for Python draws configurations and
-//! weights, writes folders as transformers does, and computes them; the folders are read and
-//! computed here, and with the adapters that PEFT put beside them. What differs becomes a form in
-//! the tests of `ruvllm-models`.
+//! The committed goldens are a few models of each family; published configurations have more
+//! combinations than can be committed. A Python program draws configurations and weights, writes
+//! folders as transformers does, and computes logits; the folders are computed here too, also with
+//! the PEFT adapters beside them. Each difference becomes a test of `ruvllm-models`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,27 +23,27 @@ use xtask::process::CommandLine;
 
 use crate::{Error, Result};
 
-/// The program for Python.
+/// The Python program.
 const MAKE: &str = "tools/src/family_goldens/make.py";
 
-/// Largest error of a logit: what float32 costs transformers itself is up to 3e-4 in most models.
+/// Tolerated error of a logit. The float32 error of transformers itself is up to 3e-4 in most
+/// models.
 const TOLERANCE: f64 = 5e-4;
 
-/// The same as a share of the logits' deviation, where that is larger: models with deviation 14
-/// cost it up to 9e-4.
+/// Tolerated error as a share of the logits' deviation, if larger: at deviation 14 the float32
+/// error of transformers is up to 9e-4.
 const RELATIVE_TOLERANCE: f64 = 1e-4;
 
-/// Tokens of a prompt that are put in at once; the next pass reads their keys and values from the
-/// cache.
+/// Prompt tokens per pass, so that later passes read keys and values from the cache.
 const CHUNK: usize = 37;
 
-/// Memory for keys and values of one prompt.
+/// KV budget of one prompt.
 const KV_BYTES: usize = 64 << 20;
 
-/// Output of the program.
+/// Output of the Python program.
 #[derive(Deserialize)]
 struct Made {
-    /// Of transformers.
+    /// Version of transformers.
     version: String,
     models: Vec<Golden>,
 }
@@ -66,7 +64,7 @@ struct Outcome {
     models: usize,
     /// Number of models compared with an adapter as well.
     adapters: usize,
-    /// Largest error of those that agree.
+    /// Largest error of models within the tolerance.
     largest: f64,
     faults: Vec<String>,
 }
@@ -75,7 +73,7 @@ struct Outcome {
 /// models stay in `target/`.
 ///
 /// # Errors
-/// A Python without transformers, and any model that is refused here or computed in another way.
+/// A Python without transformers, and any model that is refused here or differs.
 pub(crate) fn family_goldens(workspace: &Workspace, python: &Path, models: usize, seed: u64) -> Result<()> {
     let folder = workspace.path("target/family-goldens");
     if folder.exists() {
@@ -145,8 +143,8 @@ fn report(version: &str, outcomes: &BTreeMap<&str, Outcome>) -> Result<()> {
     if faults.is_empty() { Ok(()) } else { Err(Error::GoldensDiffer { faults: faults.join("\n") }) }
 }
 
-/// The difference of a folder's logits, or of an encoder's hidden states, from those beside it or
-/// its adapter.
+/// Difference of a folder's logits (encoders: hidden states) from the goldens of the model or its
+/// adapter.
 fn compare(
     folder: &Path,
     adapter: Option<&Path>,

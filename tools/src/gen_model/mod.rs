@@ -1,8 +1,7 @@
 //! `cargo xtask gen-model`: a model file of a real shape with random weights.
 //!
-//! It is for speed and memory work: sizes, types and tensor names are those of real models, the
-//! text such a model writes is noise. The tensors are produced, quantized and written a few rows at
-//! a time.
+//! For work on speed and memory: sizes, types and tensor names are those of real models, the text
+//! is noise. Tensors are generated, quantized and written a few rows at a time.
 
 mod random;
 mod shape;
@@ -21,7 +20,7 @@ pub use shape::Shape;
 use shape::{Sizes, Tensor};
 pub use types::TypeMix;
 
-/// Values that one worker produces at a time; bounds the memory in use.
+/// Values per chunk of a worker; bounds the memory in use.
 const CHUNK_VALUES: usize = 1 << 18;
 
 /// Options of a generated model.
@@ -31,7 +30,7 @@ pub struct Options {
     pub shape: Shape,
     /// Types of its matrices.
     pub types: TypeMix,
-    /// Same seed, same file, whatever the number of threads.
+    /// Seed; the same seed gives the same file for any number of threads.
     pub seed: u64,
     /// Number of layers instead of the shape's.
     pub layers: Option<usize>,
@@ -72,7 +71,7 @@ pub fn gen_model(options: &Options, out: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The header's entries for all tensors, with the type of each index.
+/// Declares all tensors in the header; returns the format of each.
 fn declare(
     tensors: &[Tensor],
     tensor_type: impl Fn(usize) -> TensorType,
@@ -88,7 +87,7 @@ fn declare(
     tensors.iter().enumerate().map(entry).collect()
 }
 
-/// Produces, converts and writes one tensor, `threads` chunks of rows at a time.
+/// Generates, quantizes and writes one tensor, `threads` chunks of rows at a time.
 fn write_tensor<W: std::io::Write>(
     writer: &mut Writer<W>,
     source: &Source,
@@ -116,7 +115,7 @@ fn write_tensor<W: std::io::Write>(
     Ok(())
 }
 
-/// The bytes of some rows of a tensor.
+/// Bytes of some rows of a tensor.
 fn fill_rows(
     source: &Source,
     index: u64,

@@ -1,11 +1,10 @@
-//! Normally distributed weights, the same for a seed whatever the number of threads.
+//! Normally distributed weights, a function of the seed for any number of threads.
 
-/// Above this many values a model's rows come from a pool of random numbers that repeats, for
-/// speed.
+/// Models of more values take their rows from a repeating pool of random numbers, for speed.
 const POOL_FROM: u64 = 4_000_000_000;
 const POOL_VALUES: usize = 1 << 22;
 
-/// Source of a model's values. Each row has its own stream, so rows can be made in any order.
+/// Source of a model's values. Each row has its own stream, so rows can be generated in any order.
 pub(super) struct Source {
     seed: u64,
     /// Standard normal values; empty for models whose every value is drawn.

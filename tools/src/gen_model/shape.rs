@@ -20,7 +20,7 @@ pub enum Shape {
     Llama7b,
 }
 
-/// Everything that a shape fixes.
+/// Hyperparameters of a shape.
 #[derive(Clone, Debug)]
 pub(super) struct Sizes {
     pub(super) name: &'static str,
@@ -110,7 +110,7 @@ impl Shape {
         sizes
     }
 
-    /// The keys and values of a token.
+    /// KV shape of a token.
     pub(crate) fn kv_shape(self) -> KvShape {
         let sizes = self.sizes(None);
         KvShape { n_layers: sizes.n_layers, n_kv_heads: sizes.n_kv_heads, head_dim: sizes.head_dim() }

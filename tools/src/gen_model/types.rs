@@ -7,8 +7,7 @@ use ruvllm_kernels::quant::WeightFormat;
 use ruvllm_models::quantize::Recipe;
 use ruvllm_models::weight_format;
 
-/// Weight type of each matrix. Names that are no mix (`q4_0`, `q4_k`) mean that type for every
-/// matrix.
+/// Weight type of each matrix. Names of single types (`q4_0`, `q4_k`) apply to every matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TypeMix(Recipe);
 
@@ -32,7 +31,7 @@ impl TypeMix {
         assigned.into_iter().map(|assignment| format(assignment.tensor_type)).collect()
     }
 
-    /// The number that `general.file_type` uses for it.
+    /// Value of `general.file_type`.
     pub(super) fn file_type(self) -> u32 {
         self.0.file_type()
     }
@@ -57,7 +56,7 @@ impl Format {
     /// Converts one row and appends its bytes.
     ///
     /// # Panics
-    /// If the row is not a whole number of quant blocks; recipes give no tensor such a type.
+    /// If the row is not a whole number of quant blocks; recipes never choose such a type.
     pub(super) fn append(self, row: &[f32], bytes: &mut Vec<u8>) {
         let row_bytes = self.weights.row_bytes(row.len()).expect("the row length was checked");
         let start = bytes.len();

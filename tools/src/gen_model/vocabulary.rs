@@ -52,7 +52,7 @@ fn pieces(vocab_size: usize) -> Vec<Piece> {
     let singles =
         std::iter::once(MARK.to_string()).chain(singles.flat_map(|c| [c.to_string(), format!("{MARK}{c}")]));
     let words = (0u64..).map(word).flat_map(|word| [format!("{MARK}{word}"), word]);
-    // Scores fall with the rank, so that merging prefers what comes first.
+    // Scores fall with the rank, so that merging prefers earlier pieces.
     for text in singles.chain(words) {
         if pieces.len() >= vocab_size {
             break;

@@ -1,4 +1,4 @@
-//! Horizontal bars in pairs: prefill and decode of one engine beside another.
+//! Horizontal bars in pairs: prefill and decode of one engine relative to another.
 
 use plotters::element::{EmptyElement, PathElement};
 use plotters::prelude::*;
@@ -21,7 +21,7 @@ pub(super) fn ratios(title: &str, x_name: &str, series: [&str; 2], rows: &[Row])
     let height = 34 + 10 + 56 + ROW_PX * rows.len() as u32;
     style::svg(title, (760, height), |root| {
         let max = rows.iter().flat_map(|row| &row.bars).map(|bar| bar.0).fold(1.0, f64::max);
-        // Room for the notes behind the longest bar.
+        // Room for the notes after the longest bar.
         let area = root.margin(0, 0, 110, 0);
         let x = Axis { name: x_name, range: (0.0, max * 1.45), ticks: 10, label: &|x| format!("{x}x") };
         let y = Axis { name: "", range: (rows.len() as f64, 0.0), ticks: 0, label: &|_| String::new() };
@@ -37,7 +37,7 @@ pub(super) fn ratios(title: &str, x_name: &str, series: [&str; 2], rows: &[Row])
                 .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 14, y + 5)], color.filled()));
             let note = |(at, row): (usize, &Row)| {
                 let (value, note) = &row.bars[index];
-                // Beyond the line of equal speed, which would cross it.
+                // Right of the line of equal speed, which would cross the text.
                 EmptyElement::at((value.max(1.0), at as f64 + 0.30 + 0.38 * index as f64))
                     + Text::new(note.clone(), (6, 0), style::text(TEXT_PX, HPos::Left, VPos::Center))
             };

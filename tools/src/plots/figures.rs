@@ -1,4 +1,4 @@
-//! The figures: which numbers of which table, and the message of each plot.
+//! Figures: their tables, columns and titles.
 
 use plotters::prelude::*;
 
@@ -23,7 +23,7 @@ fn row(table: &Table, name: String, model: &str, tests: [&str; 2]) -> Result<Row
     Ok(Row { name, bars: [ratio(table, model, tests[0])?, ratio(table, model, tests[1])?] })
 }
 
-/// Speed beside each peer, for the two types of weights that all of them were measured with.
+/// Speed relative to each peer, for the two weight types measured with all peers.
 pub(super) fn speed_peers(page: &Page) -> Result<String> {
     let peers = [
         ("llama.cpp", ["bench:llama-1b-4bit", "bench:llama-1b-8bit"], ["pp512", "tg64"]),
@@ -45,7 +45,7 @@ pub(super) fn speed_peers(page: &Page) -> Result<String> {
     )
 }
 
-/// Speed beside llama.cpp for every type of weights.
+/// Speed relative to llama.cpp for every weight type.
 pub(super) fn speed_llama_cpp(page: &Page) -> Result<String> {
     let sections = [
         ("bench:llama-1b-4bit", "llama-1b", vec!["Q4_0", "Q4_K_M", "Q5_K_M"]),
@@ -69,7 +69,7 @@ pub(super) fn speed_llama_cpp(page: &Page) -> Result<String> {
     )
 }
 
-/// Decode speed over the tokens in the cache.
+/// Decode speed over depth (tokens in the KV cache).
 pub(super) fn decode_depth(page: &Page) -> Result<String> {
     let runs = [
         ("bench:llama-1b-4bit", "0", "tg64"),
@@ -100,7 +100,7 @@ pub(super) fn decode_depth(page: &Page) -> Result<String> {
     lines::plot(title, (&x, &y), &lines, ("", &[]), SeriesLabelPosition::UpperRight)
 }
 
-/// Time to the first token with and without a prefix in the cache.
+/// TTFT with and without a prefix hit.
 pub(super) fn ttft_prefix(page: &Page) -> Result<String> {
     let table = page.table("table:prefix-ttft", 0)?;
     let mut lines = [("prefix not cached", "at first", VERMILLION), ("prefix cached", "the next", BLUE)]
@@ -170,8 +170,8 @@ struct Policy {
     percent: f64,
 }
 
-/// Perplexity over bytes per token: names at the policies that no other one beats, and at the
-/// others as far as there is room.
+/// Perplexity over bytes per token. Labels all Pareto-optimal policies, and others as far as there
+/// is room.
 pub(super) fn kv_quality(page: &Page) -> Result<String> {
     let table = page.table("bench:kv-quality", 0)?;
     let mut policies = Vec::new();
@@ -190,7 +190,7 @@ pub(super) fn kv_quality(page: &Page) -> Result<String> {
     let (mut others, mut best): (Vec<&Policy>, Vec<&Policy>) =
         policies.iter().partition(|policy| beaten(policy));
     best.sort_by(|a, b| a.bytes.total_cmp(&b.bytes));
-    // Plain names first: they are those that people use.
+    // Short names first: they are the common ones.
     others.sort_by_key(|policy| policy.name.len());
     let title = "Perplexity over the size of keys and values: built-in model, 4096 tokens";
     style::svg(title, (760, 560), |root| {

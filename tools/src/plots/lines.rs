@@ -9,11 +9,11 @@ use crate::Result;
 pub(super) struct Line {
     pub(super) name: String,
     pub(super) color: RGBColor,
-    /// Place (logarithms where the axis has them) and label of each point; an empty label is none.
+    /// Coordinates (logarithms on logarithmic axes) and label of each point; empty = no label.
     pub(super) points: Vec<(f64, f64, String)>,
 }
 
-/// Labelled lines, and behind them grey ones that only show where the rest is.
+/// Plots labelled lines over grey context lines.
 pub(super) fn plot(
     title: &str,
     (x, y): (&Axis<'_>, &Axis<'_>),

@@ -20,10 +20,10 @@ const ZEN5: &str = "docs/performance/amd-epyc-zen5.md";
 const README: &str = "README.md";
 const KV_CACHE: &str = "docs/kv-cache.md";
 
-/// Every figure as (path, SVG), from the tables as they stand.
+/// Every figure as (path, SVG), from the current tables.
 ///
 /// # Errors
-/// [`Error::NoFigure`] if a table lacks what a plot shows; other errors if a page cannot be read.
+/// [`Error::NoFigure`] if a table lacks a number of a plot; other errors if a page cannot be read.
 pub fn figures(workspace: &Workspace) -> Result<Vec<(String, String)>> {
     let (zen5, kv_cache) = (Page::read(workspace, ZEN5)?, Page::read(workspace, KV_CACHE)?);
     let figures = [
@@ -41,7 +41,7 @@ pub fn figures(workspace: &Workspace) -> Result<Vec<(String, String)>> {
 /// Writes every figure that differs from its file.
 ///
 /// # Errors
-/// As [`figures`]; when a file cannot be written.
+/// As [`figures`]; if a file cannot be written.
 pub fn plots(workspace: &Workspace) -> Result<()> {
     let figures = figures(workspace)?;
     fs::create_dir_all(workspace.path(FOLDER)).map_err(Error::io("create", FOLDER))?;

@@ -1,4 +1,4 @@
-//! Picture of a terminal with the session of the README, which a test of the program runs.
+//! Picture of a terminal with the README's session, which a test of the program runs.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -38,7 +38,7 @@ pub(super) fn session(page: &Page) -> Result<String> {
             let is_command = line.starts_with("$ ") || line.starts_with("> ");
             let color = if is_command { COMMAND } else { TEXT };
             let look = ("monospace", 16).into_font().color(&color).pos(Pos::new(HPos::Left, VPos::Center));
-            // SVG drops repeated blanks, but not those that do not break.
+            // SVG collapses repeated spaces, but not non-breaking ones.
             let text = line.replace(' ', "\u{a0}");
             root.draw(&Text::new(text, (14, 50 + LINE_PX * index as i32), look))?;
         }
@@ -46,7 +46,7 @@ pub(super) fn session(page: &Page) -> Result<String> {
     })
 }
 
-/// A line as a terminal shows it: cut at the last column.
+/// Wraps a line at the terminal's last column.
 fn cut(line: &str) -> Vec<&str> {
     let mut rest = line;
     let mut parts = Vec::new();

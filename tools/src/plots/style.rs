@@ -14,22 +14,22 @@ pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 /// Axes of a plot; logarithmic ones hold logarithms.
 pub(super) type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 
-/// Okabe and Ito, "Color Universal Design" (2008), without black and yellow, which do not show on
-/// dark and light ground.
+/// Okabe and Ito, "Color Universal Design" (2008), without black and yellow, which lack contrast on
+/// dark and light backgrounds.
 pub(super) const BLUE: RGBColor = RGBColor(0x00, 0x72, 0xB2);
 pub(super) const ORANGE: RGBColor = RGBColor(0xE6, 0x9F, 0x00);
 pub(super) const GREEN: RGBColor = RGBColor(0x00, 0x9E, 0x73);
 pub(super) const VERMILLION: RGBColor = RGBColor(0xD5, 0x5E, 0x00);
 pub(super) const SKY: RGBColor = RGBColor(0x56, 0xB4, 0xE9);
 pub(super) const PURPLE: RGBColor = RGBColor(0xCC, 0x79, 0xA7);
-/// Readable on both grounds.
+/// Readable on both backgrounds.
 pub(super) const GREY: RGBColor = RGBColor(0x8C, 0x95, 0x9F);
 
 const GROUND: RGBColor = RGBColor(0xFF, 0xFF, 0xFF);
 pub(super) const INK: RGBColor = RGBColor(0x1F, 0x23, 0x28);
 const GRID: RGBColor = RGBColor(0xD0, 0xD7, 0xDE);
 
-/// Overrides of the three colours above where the reader prefers dark pages.
+/// Overrides of the three colours above in dark mode.
 const DARK: &str = "<style>@media (prefers-color-scheme: dark) { [fill=\"#FFFFFF\"] { fill: #0D1117 } \
     [fill=\"#1F2328\"] { fill: #E6EDF3 } [stroke=\"#1F2328\"] { stroke: #E6EDF3 } \
     [stroke=\"#D0D7DE\"] { stroke: #30363D } }</style>";
@@ -71,7 +71,7 @@ pub(super) fn drawing(
     Ok(with_style(&out, title))
 }
 
-/// Adds the rules for dark pages and the title to the opening tag.
+/// Adds the dark-mode rules and the title to the opening tag.
 fn with_style(svg: &str, title: &str) -> String {
     let title = title.replace('&', "&amp;").replace('<', "&lt;").replace('"', "&quot;");
     let label = format!("<svg role=\"img\" aria-label=\"{title}\" ");
@@ -84,7 +84,7 @@ fn with_style(svg: &str, title: &str) -> String {
 pub(super) struct Axis<'a> {
     pub(super) name: &'a str,
     pub(super) range: (f64, f64),
-    /// Most ticks.
+    /// Maximum number of ticks.
     pub(super) ticks: usize,
     pub(super) label: &'a dyn Fn(&f64) -> String,
 }
@@ -126,7 +126,7 @@ pub(super) fn legend<'a, 'b: 'a>(chart: &mut Chart<'a, 'b>, position: SeriesLabe
     Ok(())
 }
 
-/// A number as people write it: `1e3` is 1000, `0.5` is 0.5.
+/// Formats a number in decimal: `1e3` is 1000, `0.5` is 0.5.
 pub(super) fn plain(value: f64) -> String {
     format!("{}", (value * 1000.0).round() / 1000.0)
 }
@@ -134,18 +134,18 @@ pub(super) fn plain(value: f64) -> String {
 /// A rectangle of pixels: left, top, right, bottom.
 type Box4 = (i32, i32, i32, i32);
 
-/// Side of a point at which a label is tried first.
+/// Preferred side of a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
-    /// For points that stand alone.
+    /// For single points.
     Beside,
-    /// For points of lines, which mostly go on to the right.
+    /// For points of lines, which mostly continue to the right.
     Above,
     /// As `Above`, for the lower line.
     Below,
 }
 
-/// Labels beside points, none over another, all within the axes.
+/// Placement of labels without overlap, within the axes.
 #[derive(Debug)]
 pub(super) struct Labels {
     /// Left, top, right and bottom of the plotting area.
@@ -159,12 +159,12 @@ impl Labels {
         Self { bounds: (x.start, y.start, x.end, y.end), taken: Vec::new() }
     }
 
-    /// Keeps labels off the mark at a point of the area, `radius` pixels around.
+    /// Reserves `radius` pixels around a point's mark.
     pub(super) fn avoid(&mut self, (x, y): (i32, i32), radius: i32) {
         self.taken.push((x - radius, y - radius, x + radius, y + radius));
     }
 
-    /// Draws `label` beside a point where there is room; false if there is none.
+    /// Draws `label` near a point; false if there is no room.
     pub(super) fn draw(
         &mut self,
         root: &Area<'_>,

@@ -1,4 +1,4 @@
-//! Tables of the pages in `docs/`, as rows of cells: the only source of the plots' numbers.
+//! Tables of the pages in `docs/`, the only source of the plots' numbers.
 
 use xtask::Workspace;
 
@@ -29,7 +29,7 @@ impl Page {
         self.path
     }
 
-    /// The first fenced block of a language.
+    /// First fenced block of a language.
     pub(super) fn fenced(&self, language: &str) -> Option<&str> {
         let (_, rest) = self.text.split_once(&format!("\n```{language}\n"))?;
         rest.split_once("```").map(|(block, _)| block)
@@ -56,7 +56,7 @@ impl Page {
 }
 
 impl Table {
-    /// The number in `column` of the first row that has the cells `keys`, given as (column, text).
+    /// Number in `column` of the first row with the cells `keys`, given as (column, text).
     ///
     /// # Errors
     /// [`Error::NoFigure`] if there is no such row, column or number.
@@ -70,7 +70,7 @@ impl Table {
         self.cell(row, column).and_then(number).ok_or_else(missing)
     }
 
-    /// The number in `column` of `row`.
+    /// Number in `column` of `row`.
     ///
     /// # Errors
     /// [`Error::NoFigure`] if there is none.
@@ -104,7 +104,7 @@ fn cells(line: &str) -> Vec<String> {
     inside.split('|').map(|cell| cell.trim().trim_matches('`').to_owned()).collect()
 }
 
-/// The first number of a cell: `**1.41** (1.36-2.08)` is 1.41, `+0.195 %` is 0.195.
+/// First number of a cell: `**1.41** (1.36-2.08)` is 1.41, `+0.195 %` is 0.195.
 fn number(cell: &str) -> Option<f64> {
     cell.trim_start_matches(['*', '+']).split([' ', '*']).next()?.parse().ok()
 }

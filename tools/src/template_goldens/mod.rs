@@ -1,9 +1,8 @@
 //! `cargo xtask template-goldens`: chat templates of published models, rendered here and by Jinja2.
 //!
-//! Templates are programs for Python's Jinja2 with the settings of transformers, so that is what a
-//! prompt is compared with, byte for byte. Templates of published models have licences of their own
-//! and are not part of the project; what went wrong with one becomes a small case in the tests of
-//! `ruvllm-text`.
+//! Templates are written for Python's Jinja2 with the settings of transformers, so prompts are
+//! compared with that, byte for byte. Published templates have their own licences and are not part
+//! of the project; each difference becomes a small case in the tests of `ruvllm-text`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,7 +18,7 @@ use xtask::process::CommandLine;
 
 use crate::{Error, Result};
 
-/// The program for Python.
+/// The Python program.
 const RENDER: &str = "tools/src/template_goldens/render.py";
 
 /// The conversations.
@@ -43,7 +42,7 @@ enum Rendered {
     Text(String),
     /// The template refuses the conversation with this message.
     Refused(String),
-    /// Something else is wrong; each engine has its own words for it.
+    /// Another error; messages differ between engines.
     Failed(String),
 }
 
@@ -70,18 +69,16 @@ struct Outcome {
     texts: usize,
     /// Refused or failed on both sides.
     refused: usize,
-    /// Rendered here, while Jinja2 fails for a reason that is not the template's: there is no
-    /// prompt to be equal to.
+    /// Rendered here, while Jinja2 fails for a reason outside of the template: no reference.
     here: usize,
     faults: Vec<String>,
 }
 
-/// Renders each conversation with every template of a folder, compares with what Jinja2 makes of
-/// it, and prints a table.
+/// Renders each conversation with every template of a folder, compares with Jinja2, and prints a
+/// table.
 ///
 /// # Errors
-/// A folder without templates, a Python without Jinja2, and any conversation that is rendered in
-/// another way.
+/// A folder without templates, a Python without Jinja2, and any difference.
 pub(crate) fn template_goldens(workspace: &Workspace, folder: &Path, python: &Path) -> Result<()> {
     let command = CommandLine::new(python, Path::new(".")).args([
         workspace.path(RENDER).as_path(),
@@ -117,8 +114,7 @@ pub(crate) fn template_goldens(workspace: &Workspace, folder: &Path, python: &Pa
     }
 }
 
-/// Compares a template with its goldens: each conversation as it is, then with the start of an
-/// answer.
+/// Compares a template with its goldens: each conversation without and with the generation prompt.
 fn compare(source: &str, chats: &[Chat], goldens: &[Rendered]) -> Outcome {
     let cases = chats.iter().flat_map(|chat| [(chat, false), (chat, true)]);
     let mut outcome = Outcome::default();

@@ -1,9 +1,9 @@
-//! Decisions stay as they were taken: the digest of each record's Decision section, listed in
+//! Immutable decisions: digests of the records' Decision sections, listed in
 //! `docs/adr/decisions.sha256`.
 //!
-//! Line breaks do not count, and neither does what stands between the markers of a living part: a
-//! table that grows with the project. Git's history was rejected as the witness: a clone may be
-//! shallow, and a rename begins a new one.
+//! Line breaks are ignored, and so are living parts between markers, such as a table that grows
+//! with the project. Git history was rejected as the reference: a clone may be shallow, and a
+//! rename starts a new history.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ use std::fs;
 use super::{FOLDER, Outcome, Record, Status};
 use crate::{Error, Result, Workspace};
 
-/// Every record that was decided is listed with its digest.
+/// Checks that every decided record is listed with its digest.
 pub(super) fn check(workspace: &Workspace, records: &[Record]) -> Result<Outcome> {
     let listed = listed(workspace)?;
     let mut violations = Vec::new();
@@ -33,7 +33,7 @@ pub(super) fn check(workspace: &Workspace, records: &[Record]) -> Result<Outcome
     Ok(Outcome { label: list_file(), result })
 }
 
-/// Lists the decisions that are not listed yet; those that are keep their digest.
+/// Adds new decisions to the list; listed digests stay.
 pub(super) fn write(workspace: &Workspace, records: &[Record]) -> Result<()> {
     let mut listed = listed(workspace)?;
     for record in records.iter().filter(|record| record.status != Status::Proposed) {
@@ -51,7 +51,7 @@ fn list_file() -> String {
     format!("{FOLDER}/decisions.sha256")
 }
 
-/// Digests by file; a list that is not there is empty.
+/// Digests by file; a missing list is empty.
 fn listed(workspace: &Workspace) -> Result<BTreeMap<String, String>> {
     if !workspace.path(list_file()).exists() {
         return Ok(BTreeMap::new());

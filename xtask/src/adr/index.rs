@@ -9,7 +9,7 @@ use crate::{Error, Result, Workspace};
 const BEGIN: &str = "<!-- index:begin -->\n";
 const END: &str = "<!-- index:end -->";
 
-/// The index must say what the records say.
+/// Compares the index with the records.
 pub(super) fn check(workspace: &Workspace, records: &[Record]) -> Result<Outcome> {
     let text = workspace.read(&file())?;
     let result = match split(&text) {
@@ -33,7 +33,7 @@ fn file() -> String {
     format!("{FOLDER}/README.md")
 }
 
-/// The text up to and with the first marker, between the markers, and from the second one on.
+/// Text up to and including the first marker, between the markers, and from the second marker on.
 fn split(text: &str) -> Option<(&str, &str, &str)> {
     let start = text.find(BEGIN)? + BEGIN.len();
     let end = start + text[start..].find(END)?;

@@ -1,8 +1,8 @@
 //! Architecture decision records: `docs/adr/NNNN-title.md`, each with a Conformance section of
 //! checks that this module reads and runs.
 //!
-//! A record is only as good as the check that fails when the code leaves it, so an accepted record
-//! without a check is a failure, and so is a check that looks at nothing.
+//! A decision needs a check that fails when the code deviates, so an accepted record without a
+//! check is a failure, and so is a check with an empty scope.
 
 mod checks;
 mod decisions;
@@ -24,9 +24,9 @@ const TEMPLATE: &str = "docs/adr/template.md";
 /// Extent of a check run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
-    /// Nothing that compiles: named tests are not looked for.
+    /// No compilation: named tests are not checked.
     Sources,
-    /// Everything but running tests: named tests must exist.
+    /// No running of tests: named tests must exist.
     Fast,
     /// Named tests must also pass.
     Full,
@@ -37,14 +37,14 @@ pub enum Depth {
 pub struct Outcome {
     /// Record and check, such as `ADR-0001 layers`.
     pub label: String,
-    /// A note on what was looked at, or the violations.
+    /// Note on the scope, or the violations.
     pub result: Result<String, Vec<String>>,
 }
 
 /// Runs all checks and prints one line each; a failure is followed by its violations.
 ///
 /// # Errors
-/// [`Error::AdrChecks`] if any does not hold, other errors if they could not be run.
+/// [`Error::AdrChecks`] if any failed, other errors if they could not be run.
 pub fn check(workspace: &Workspace, depth: Depth) -> Result<()> {
     let outcomes = outcomes(workspace, depth)?;
     for outcome in &outcomes {

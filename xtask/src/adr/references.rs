@@ -1,4 +1,4 @@
-//! Mentions of `ADR-NNNN` in source code must lead to a record that is in force.
+//! References to `ADR-NNNN` in source code must name an accepted record.
 
 use regex_lite::Regex;
 

@@ -1,4 +1,4 @@
-//! `cargo xtask ci --full`: everything, also what takes an hour or needs other tools.
+//! `cargo xtask ci --full`: all checks, also slow ones and those that need other tools.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use crate::process::CommandLine;
 use crate::sanitize::{Bound, Sanitizer};
 use crate::{Error, Result, Workspace, adr, fuzz, gpu, rust_version, sanitize, second_opinion};
 
-/// The page that names the last green run, between two markers.
+/// Page with the last successful run, between two markers.
 const PAGE: &str = "docs/testing.md";
 const BEGIN: &str = "<!-- full-run:begin -->\n";
 const END: &str = "<!-- full-run:end -->";
@@ -32,7 +32,7 @@ pub(crate) struct Full {
     templates: Option<PathBuf>,
 }
 
-/// Runs every step, goes on after failures, says what was left out, and records a green run in
+/// Runs every step, also after failures, lists skipped ones, and records a successful run in
 /// docs/testing.md.
 pub(crate) fn full(workspace: &Workspace, args: &Full) -> Result<()> {
     let start = Instant::now();
@@ -66,8 +66,8 @@ pub(crate) fn full(workspace: &Workspace, args: &Full) -> Result<()> {
     record(workspace, &steps, start)
 }
 
-/// Features that no default build has on, or that users switch off: each builds, and those that add
-/// behaviour pass their tests. Then the tree with the oldest compiler that it promises.
+/// Builds non-default feature sets, tests those that add behaviour, and checks the tree with the
+/// minimum Rust version.
 fn feature_steps(workspace: &Workspace, steps: &mut Steps) -> Result<()> {
     let cargo = |words: &str| CommandLine::cargo(workspace).args(words.split(' '));
     for (name, command) in [
@@ -99,7 +99,7 @@ fn feature_steps(workspace: &Workspace, steps: &mut Steps) -> Result<()> {
     }
 }
 
-/// The GPU kernels, their backend and the program's device option, where there is an adapter.
+/// GPU kernels, backend and the program's device option, if there is an adapter.
 fn gpu_steps(workspace: &Workspace, steps: &mut Steps) -> Result<()> {
     if let Some(missing) = gpu::missing(workspace) {
         steps.skip("gpu", missing);
@@ -151,7 +151,7 @@ fn peers(workspace: &Workspace, steps: &mut Steps, args: &Full) -> Result<()> {
     Ok(())
 }
 
-/// Writes the green run to its place on the page.
+/// Writes the successful run to the page.
 fn record(workspace: &Workspace, steps: &Steps, start: Instant) -> Result<()> {
     let describe = CommandLine::new("git", workspace.root()).args(["describe", "--always", "--dirty"]);
     let commit = describe.output().unwrap_or_default();

@@ -19,12 +19,12 @@ pub(crate) use full::{Full, full};
 pub(crate) use quick::quick;
 use steps::Steps;
 
-/// Test executables that run a second time with the scalar kernels forced: their results depend on
-/// the instruction set.
+/// Test executables that run again with scalar kernels: their results depend on the instruction
+/// set.
 const SCALAR: [(&str, Option<&str>); 2] = [("ruvllm-kernels", None), ("ruvllm-models", Some("decoder"))];
 
-/// Tests that are left out then: they compare all instruction sets with one another anyway, or
-/// measure over a text what a format keeps, which no instruction set changes.
+/// Tests skipped in the scalar pass: they compare all instruction sets anyway, or measure a
+/// format's quality, which is the same on all.
 const NOT_SCALAR: [&str; 4] = [
     "determinism::isa_threads_and_chunks_do_not_change_a_bit",
     "determinism::unaligned_files_do_not_change_a_bit",
@@ -32,7 +32,7 @@ const NOT_SCALAR: [&str; 4] = [
     "squat_keeps_more_of_attention_than_kivi_at_equal_bytes",
 ];
 
-/// Everything that must hold before a change is taken, cheapest first; stops at the first failure.
+/// All checks that a change must pass, cheapest first; stops at the first failure.
 pub(crate) fn ci(workspace: &Workspace) -> Result<()> {
     let mut steps = Steps::default();
     form_steps(workspace, &mut steps)?;
@@ -47,8 +47,8 @@ pub(crate) fn ci(workspace: &Workspace) -> Result<()> {
     steps.summary()
 }
 
-/// The tests alone: unit, integration and doc tests, the scalar pass, then the examples outside
-/// the workspace.
+/// Tests only: unit, integration and doc tests, the scalar pass, then the examples outside of the
+/// workspace.
 pub(crate) fn test(workspace: &Workspace) -> Result<()> {
     let mut steps = Steps::default();
     test_steps(workspace, &mut steps, Extent::Normal)?;
@@ -71,7 +71,7 @@ fn clippy(workspace: &Workspace) -> CommandLine {
 
 const CLIPPY_REST: [&str; 6] = ["--all-targets", "--locked", "--quiet", "--", "-D", "warnings"];
 
-/// The program's pages would land on those of the library of the same name; it has no public items.
+/// Docs of the libraries. The program is left out: it has the library's name, and no public items.
 fn docs(workspace: &Workspace) -> CommandLine {
     CommandLine::cargo(workspace)
         .args(["doc", "--workspace", "--exclude", "ruvllm-cli", "--no-deps", "--locked", "--quiet"])
@@ -94,7 +94,7 @@ fn test_steps(workspace: &Workspace, steps: &mut Steps, extent: Extent) -> Resul
     Ok(())
 }
 
-/// Runs a command of tests, shows its output, and counts them.
+/// Runs a test command, prints its output, and counts the tests.
 fn counted(command: &CommandLine) -> Result<String> {
     let mut tally = Tally::default();
     command.run_lines(|line| {
@@ -104,7 +104,7 @@ fn counted(command: &CommandLine) -> Result<String> {
     Ok(tally.summary())
 }
 
-/// The tests for another architecture, where the tools for them are present.
+/// Tests for another architecture, if the tools are installed.
 fn cross_test_step(workspace: &Workspace, steps: &mut Steps, extent: Extent) -> Result<()> {
     match cross_test::Tools::find(workspace) {
         Ok(tools) => steps.run("cross-test", "cargo xtask cross-test", || {
@@ -119,8 +119,7 @@ fn cross_test_step(workspace: &Workspace, steps: &mut Steps, extent: Extent) -> 
     }
 }
 
-/// Runs built tests once more with `RUVLLM_ISA=scalar`; to the full extent all of the numeric
-/// crates.
+/// Runs built tests again with `RUVLLM_ISA=scalar`; in a full run all of the numeric crates.
 fn scalar_pass(workspace: &Workspace, extent: Extent) -> Result<String> {
     let graph = Graph::load(workspace)?;
     let mut binaries = test_binaries::build(workspace, &graph)?;

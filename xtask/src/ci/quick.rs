@@ -1,4 +1,4 @@
-//! `cargo xtask ci --quick`: what a change can have broken nearby, in seconds.
+//! `cargo xtask ci --quick`: checks of the changed packages, in seconds.
 
 use std::collections::BTreeSet;
 
@@ -7,10 +7,9 @@ use crate::metadata::Graph;
 use crate::process::CommandLine;
 use crate::{Result, Workspace, adr};
 
-/// Form, lints of the changed packages and those that depend on them, tests of the changed
-/// packages.
+/// Form, lints of changed packages and their dependents, tests of changed packages.
 ///
-/// Changed is what differs from the last commit; in a clean tree, what the last commit changed.
+/// Changed files: differences to the last commit, or in a clean tree those of the last commit.
 pub(crate) fn quick(workspace: &Workspace) -> Result<()> {
     let mut steps = Steps::default();
     form_steps(workspace, &mut steps)?;
@@ -33,7 +32,7 @@ pub(crate) fn quick(workspace: &Workspace) -> Result<()> {
     steps.summary()
 }
 
-/// Paths from the root, new files too.
+/// Changed paths from the root, untracked files included.
 fn changed_files(workspace: &Workspace) -> Result<Vec<String>> {
     let git = |args: &[&str]| CommandLine::new("git", workspace.root()).args(args).output();
     let mut files = git(&["diff", "--name-only", "--relative", "HEAD"])?;
@@ -44,7 +43,7 @@ fn changed_files(workspace: &Workspace) -> Result<Vec<String>> {
     Ok(files.lines().map(str::to_owned).collect())
 }
 
-/// The packages that the files belong to; a manifest of the whole workspace belongs to all.
+/// Packages of the changed files; a workspace-wide manifest or lock file counts for all.
 fn changed_packages<'g>(workspace: &Workspace, graph: &'g Graph, files: &[String]) -> BTreeSet<&'g str> {
     let is_common =
         |file: &String| matches!(file.as_str(), "Cargo.toml" | "Cargo.lock" | "rust-toolchain.toml");

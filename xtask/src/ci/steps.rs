@@ -1,17 +1,17 @@
-//! Steps that have run, with their times, and those that were left out, with the reason.
+//! Finished steps with their times, and skipped ones with the reason.
 
 use std::time::{Duration, Instant};
 
 use crate::process::CommandLine;
 use crate::{Error, Result};
 
-/// Runs steps and remembers how each went.
+/// Runs steps and records their results.
 #[derive(Default)]
 pub(super) struct Steps {
     done: Vec<Step>,
     skipped: Vec<(&'static str, String)>,
     failed: Vec<String>,
-    /// Later steps run although one has failed.
+    /// Continues after failures.
     goes_on: bool,
 }
 
@@ -22,7 +22,7 @@ struct Step {
 }
 
 impl Steps {
-    /// Steps of which all run; the failures are reported at the end.
+    /// Steps that continue after failures, which are reported at the end.
     pub(super) fn that_go_on() -> Self {
         Self { goes_on: true, ..Self::default() }
     }
@@ -62,14 +62,14 @@ impl Steps {
         }
     }
 
-    /// Leaves a step out.
+    /// Skips a step.
     pub(super) fn skip(&mut self, name: &'static str, reason: impl Into<String>) {
         let reason = reason.into();
         println!("==> {name}: skipped, {reason}");
         self.skipped.push((name, reason));
     }
 
-    /// The steps that were left out, with the reasons.
+    /// Skipped steps with the reasons.
     pub(super) fn skipped(&self) -> &[(&'static str, String)] {
         &self.skipped
     }

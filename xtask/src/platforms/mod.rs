@@ -1,8 +1,7 @@
-//! `cargo xtask platforms`: what can be known on Linux of other systems: types for macOS, and for
-//! Windows the program and the tests, run under wine.
+//! `cargo xtask platforms`: checks of other systems on Linux: types for macOS, tests and program
+//! for Windows under wine.
 //!
-//! Debian's compiler comes with the source of its standard library, from which cargo builds it for
-//! any target.
+//! Debian packages the source of the standard library, from which cargo builds it for any target.
 
 mod wine;
 
@@ -13,17 +12,17 @@ use crate::{Error, Result, Workspace};
 
 pub(crate) use wine::{LINKER, WINE};
 
-/// The compiler, and the source that must lie beside it.
+/// Compiler with the standard library's source beside it.
 const COMPILER: &str = "/usr/bin/rustc";
 const SOURCE: &str = "library/std/Cargo.toml";
 
-/// Apart from the ordinary build.
+/// Target folder, separate from the default build.
 const TARGET_FOLDER: &str = "target/platforms";
 
-/// Another system than this one.
+/// Another operating system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Platform {
-    /// Type checks of the engine. Not of the program: the C code of its TLS library wants Apple's
+    /// Type checks of the engine. Not of the program: the C code of its TLS library needs Apple's
     /// headers.
     MacOs,
     /// Tests and program, built and run.
@@ -40,7 +39,7 @@ impl Platform {
         }
     }
 
-    /// The words for what this machine lacks; none if it can check.
+    /// Description of missing tools; `None` if the check can run.
     pub(crate) fn missing(self, workspace: &Workspace) -> Option<String> {
         let compiler = CommandLine::new(COMPILER, workspace.root());
         let sysroot = compiler.args(["--print", "sysroot"]).output().ok();
@@ -56,7 +55,7 @@ impl Platform {
         Some(format!("no {lacking}: cargo xtask setup --platforms"))
     }
 
-    /// Checks what can be checked here; the words say what was.
+    /// Runs the checks; returns a note on their scope.
     pub(crate) fn check(self, workspace: &Workspace) -> Result<String> {
         match self {
             Self::MacOs => {
@@ -69,7 +68,7 @@ impl Platform {
     }
 }
 
-/// Checks all platforms; fails where a tool is missing.
+/// Checks all platforms; fails if a tool is missing.
 pub(crate) fn platforms(workspace: &Workspace) -> Result<()> {
     for platform in Platform::ALL {
         if let Some(missing) = platform.missing(workspace) {

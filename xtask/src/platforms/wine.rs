@@ -12,7 +12,7 @@ use crate::{Error, Result, Workspace};
 
 const TARGET: &str = "x86_64-pc-windows-gnu";
 
-/// Compiler and linker for C code of the target, and the program that runs its executables.
+/// C compiler and linker of the target; and the program that runs its executables.
 pub(crate) const LINKER: &str = "x86_64-w64-mingw32-gcc";
 pub(crate) const WINE: &str = "wine";
 
@@ -22,7 +22,8 @@ const PACKAGES: [&str; 4] = ["gguf-rs-lite", "ruvllm-kernels", "ruvllm-memory", 
 /// Generated cases of a property test; proptest's default is 256.
 const CASES: &str = "64";
 
-/// Rust's library imports this function, which wine before version 9 lacks. It gives random bytes.
+/// Source of a random-bytes function that Rust's standard library imports and wine before version 9
+/// lacks.
 const RANDOM: &str = "\
 #include <windows.h>
 BOOLEAN NTAPI SystemFunction036(PVOID, ULONG);
@@ -80,7 +81,7 @@ fn windows(workspace: &Workspace, command: &str) -> CommandLine {
         .env("CC_x86_64_pc_windows_gnu", LINKER)
 }
 
-/// A fresh Windows for each run: its registry and user folders, and the library that wine lacks.
+/// A fresh wine prefix for each run, and the library that wine lacks.
 struct Wine {
     prefix: PathBuf,
     libraries: PathBuf,
@@ -102,7 +103,7 @@ impl Wine {
         Ok(Self { prefix, libraries: folder })
     }
 
-    /// The command with the environment of this Windows.
+    /// The command with the environment of this prefix.
     fn runs(&self, command: CommandLine) -> CommandLine {
         command
             .env("WINEPREFIX", &self.prefix.to_string_lossy())
@@ -112,8 +113,8 @@ impl Wine {
     }
 }
 
-/// Runs the program: the same answer as here, a prefix found again on disk, a scripted chat, a
-/// measurement, the model store, the machine's memory.
+/// Runs the program: same output as natively, prefix hit from disk, scripted chat, benchmark, model
+/// store, memory of the machine.
 fn session(workspace: &Workspace, wine: &Wine) -> Result<()> {
     let build = windows(workspace, "build").args(["--package", "ruvllm-cli"]);
     println!("{}", build.display());
@@ -164,7 +165,7 @@ fn session(workspace: &Workspace, wine: &Wine) -> Result<()> {
     expect(memory.is_some_and(|bytes| bytes > 0.0), "doctor", || doctor.clone())
 }
 
-/// A path of this system as wine sees it.
+/// Path of this system in wine's notation.
 fn windows_path(path: &Path) -> String {
     format!("Z:{}", path.to_string_lossy().replace('/', "\\"))
 }

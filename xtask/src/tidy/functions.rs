@@ -6,9 +6,9 @@ use super::lexer::{Kind, Token};
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Function<'a> {
     pub(super) name: &'a str,
-    /// The line of its `fn`.
+    /// Line of its `fn`.
     pub(super) line: usize,
-    /// From there to the closing brace, both counted.
+    /// Lines from there to the closing brace, inclusive.
     pub(super) lines: usize,
 }
 
@@ -28,7 +28,7 @@ pub(super) fn functions<'a>(tokens: &[Token<'a>]) -> Vec<Function<'a>> {
         .collect()
 }
 
-/// The line of the brace that closes the body; none for a declaration without one.
+/// Line of the closing brace of the body; `None` for a declaration.
 fn body_end(code: &[&Token<'_>]) -> Option<usize> {
     let (mut braces, mut brackets) = (0, 0);
     for token in code {

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::imports::{FileFacts, Import};
 
-/// The files of one crate and which of them use which.
+/// Files of one crate and their uses of one another.
 #[derive(Debug)]
 pub(super) struct FileGraph {
     /// Path from the root of the crate's sources without `.rs` and `/mod`, such as `["matmul",
@@ -15,18 +15,18 @@ pub(super) struct FileGraph {
     modules: Vec<Vec<String>>,
     facts: Vec<FileFacts>,
     index: BTreeMap<Vec<String>, usize>,
-    /// Per file the files it uses.
+    /// Per file: the files it uses.
     edges: Vec<BTreeSet<usize>>,
 }
 
-/// Re-exports of re-exports are followed so far.
+/// Maximum number of re-exports that are followed.
 const MAX_HOPS: usize = 16;
 
 impl FileGraph {
-    /// A graph of `files`: each with its module path, the root with an empty one.
+    /// Graph of `files`, each with its module path (empty for the root).
     pub(super) fn new(files: impl IntoIterator<Item = (Vec<String>, FileFacts)>) -> Self {
         let (modules, facts): (Vec<_>, Vec<_>) = files.into_iter().unzip();
-        // Modules of tests are declared by nobody, because tests are left out.
+        // Test modules have no declaration, because tests are left out.
         let index: BTreeMap<Vec<String>, usize> =
             modules.iter().cloned().enumerate().map(|(i, module)| (module, i)).collect();
         let mut graph = Self { edges: vec![BTreeSet::new(); facts.len()], modules, facts, index };
@@ -39,19 +39,19 @@ impl FileGraph {
         graph
     }
 
-    /// Drops what a file uses; what uses it stays.
+    /// Removes the uses by a file; uses of it stay.
     pub(super) fn forget_uses(&mut self, module: &[String]) {
         if let Some(file) = self.index.get(module) {
             self.edges[*file].clear();
         }
     }
 
-    /// The number of files.
+    /// Number of files.
     pub(super) fn len(&self) -> usize {
         self.facts.len()
     }
 
-    /// The name of a file for readers: `crate` or `a::b`.
+    /// Display name of a file: `crate` or `a::b`.
     pub(super) fn name(&self, file: usize) -> String {
         if self.modules[file].is_empty() { "crate".to_owned() } else { self.modules[file].join("::") }
     }
@@ -81,7 +81,7 @@ impl FileGraph {
         found
     }
 
-    /// The pairs of a group's files of which one uses the other.
+    /// Edges within a group of files.
     pub(super) fn edges_within<'g>(
         &'g self,
         group: &'g [usize],
@@ -101,7 +101,7 @@ impl FileGraph {
         self.modules[file].starts_with(&self.modules[head])
     }
 
-    /// The file where `path`, as written in `file`, ends.
+    /// File that `path`, as written in `file`, resolves to.
     fn target(&self, file: usize, path: &[String], hops: usize) -> Option<usize> {
         let (first, rest) = path.split_first()?;
         let here = &self.modules[file];
@@ -121,11 +121,11 @@ impl FileGraph {
                 }
                 self.walk(parent, rest, hops)
             }
-            // A child, or a module that was imported by name.
+            // A child module, or an imported module.
             name => {
                 let is_child = self.facts[file].children.contains(name);
                 let is_imported = self.facts[file].imports.iter().any(|import| import.name == name);
-                // The import of an outside crate's name leads nowhere.
+                // Imports from other crates resolve to no file.
                 (is_child || (is_imported && hops < MAX_HOPS && path.len() > 1))
                     .then(|| self.walk(file, path, hops))
                     .flatten()
@@ -133,7 +133,7 @@ impl FileGraph {
         }
     }
 
-    /// Follows names from a module's file.
+    /// Resolves names from a module's file.
     fn walk(&self, file: usize, names: &[String], hops: usize) -> Option<usize> {
         let Some((name, rest)) = names.split_first() else { return Some(file) };
         let facts = &self.facts[file];
@@ -147,8 +147,7 @@ impl FileGraph {
         }
         let named = facts.imports.iter().find(|import| import.name == *name);
         if let Some(Import { path, .. }) = named {
-            // A name of an outside crate that is re-exported here: whoever names it depends on this
-            // file alone.
+            // A re-exported name of another crate: its users depend on this file only.
             let joined: Vec<String> = path.iter().chain(rest).cloned().collect();
             let is_itself = joined == names;
             return if is_itself { Some(file) } else { self.target(file, &joined, hops + 1).or(Some(file)) };
@@ -188,7 +187,7 @@ impl FileGraph {
         found
     }
 
-    /// The files that `start` leads to within `files`, itself if a cycle leads back.
+    /// Files reachable from `start` within `files`; includes `start` if it is in a cycle.
     fn reachable(&self, start: usize, files: &BTreeSet<usize>) -> BTreeSet<usize> {
         let mut seen = BTreeSet::new();
         let mut pending = vec![start];
@@ -215,7 +214,7 @@ mod tests {
         }))
     }
 
-    /// Cycles of a crate, the names of each joined by blanks.
+    /// Cycles of a crate, names joined by spaces.
     fn cycles(files: &[(&str, &str)]) -> Vec<String> {
         names(&graph(files))
     }

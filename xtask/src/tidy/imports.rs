@@ -1,11 +1,10 @@
-//! Modules of one file: its definitions, its imports, and every path to another module that it
-//! mentions.
+//! Definitions, imports and module paths of one file.
 
 use std::collections::BTreeSet;
 
 use super::lexer::{Kind, Token};
 
-/// One file as the graph sees it. Code under `#[cfg(test)]` is left out: tests may use anything.
+/// Facts about one file for the graph, without code under `#[cfg(test)]`: tests may use anything.
 #[derive(Debug, Default)]
 pub(super) struct FileFacts {
     /// `mod name;` of files.
@@ -20,9 +19,9 @@ pub(super) struct FileFacts {
 /// One leaf of a `use` tree.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Import {
-    /// `crate`, `super`, `self` or a name, then names; of `a::b as c` it is `a::b`.
+    /// Path: `crate`, `super`, `self` or a name, then names; `a::b` for `a::b as c`.
     pub(super) path: Vec<String>,
-    /// The name that is bound; `*` for a glob.
+    /// Bound name; `*` for a glob.
     pub(super) name: String,
 }
 
@@ -42,7 +41,7 @@ pub(super) fn facts(tokens: &[Token<'_>]) -> FileFacts {
     facts
 }
 
-/// Reads what `code` begins with; returns the number of tokens that belong to it.
+/// Parses the first item of `code`; returns the number of its tokens.
 fn step(code: &[Kind<'_>], facts: &mut FileFacts) -> usize {
     match code {
         [Kind::Word("use"), rest @ ..] => {
@@ -117,7 +116,7 @@ fn use_tree(code: &[Kind<'_>], prefix: &mut Vec<String>, imports: &mut Vec<Impor
     prefix.truncate(depth);
 }
 
-/// Cuts at commas outside of braces.
+/// Splits at commas outside of braces.
 fn split<'c, 'a>(code: &'c [Kind<'a>]) -> Vec<&'c [Kind<'a>]> {
     let mut depth = 0;
     let parts = code.split(|kind| {
@@ -161,7 +160,7 @@ fn is_test_attribute(code: &[Kind<'_>]) -> bool {
 /// Tokens up to the `;` or the closing brace that ends the item, its attributes included.
 fn item_length(code: &[Kind<'_>]) -> usize {
     let (mut braces, mut brackets) = (0, 0);
-    // A comma ends a field or a variant; in an item it stands between parameters.
+    // A comma ends a field or a variant; in other items it separates parameters.
     let mut is_item = false;
     for (at, kind) in code.iter().enumerate() {
         match kind {

@@ -1,5 +1,4 @@
-//! Tokens of Rust source, as far as the rules of `tidy` need them: comments and strings are told
-//! from code.
+//! Lexer for Rust source, as far as `tidy` needs it: separates comments, strings and code.
 
 /// One token and the line it begins on, from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,7 +12,7 @@ pub(super) struct Token<'a> {
 pub(super) enum Kind<'a> {
     /// A keyword or a name, raw ones without `r#`.
     Word(&'a str),
-    /// A character that is none of the others; `::` is two of them.
+    /// Any other character; `::` is two tokens.
     Mark(char),
     /// A string, a character, a number or a lifetime.
     Literal,
@@ -21,7 +20,7 @@ pub(super) enum Kind<'a> {
     Comment(&'a str),
 }
 
-/// Cuts `source` into tokens; white space is left out.
+/// Tokenizes `source` without white space.
 pub(super) fn tokens(source: &str) -> Vec<Token<'_>> {
     let mut tokens = Vec::new();
     let (mut rest, mut line) = (source, 1);
@@ -36,7 +35,7 @@ pub(super) fn tokens(source: &str) -> Vec<Token<'_>> {
     tokens
 }
 
-/// The bytes of the token that `text` begins with; none for white space.
+/// Length in bytes and kind of the first token; `None` for white space.
 fn next(text: &str, first: char) -> (usize, Option<Kind<'_>>) {
     if first.is_whitespace() {
         return (first.len_utf8(), None);

@@ -1,4 +1,4 @@
-//! `cargo xtask tidy`: the form that CONTRIBUTING promises, checked over the whole tree.
+//! `cargo xtask tidy`: checks the tree against the form described in CONTRIBUTING.
 
 mod functions;
 mod graph;
@@ -16,20 +16,20 @@ use lexer::{Kind, Token};
 use crate::workspace::PathPatterns;
 use crate::{Error, Result, Workspace};
 
-/// A file has fewer lines.
+/// Exclusive limit of lines per file.
 const FILE_LINES: usize = 600;
 
-/// A function has fewer lines, from `fn` to the closing brace.
+/// Exclusive limit of lines per function, from `fn` to the closing brace.
 const FUNCTION_LINES: usize = 80;
 
-/// Files that only list what a crate has. What they name makes no cycle.
+/// Files that only list items of a crate; their uses are ignored in cycles.
 ///
 /// `kernels.rs` is the one dispatch table. It names the body of every operation, and every
 /// operation is a method of the type that holds the table. That puts every file into one cycle,
 /// which hides all others and which no move of code can break.
 const TABLES: [&str; 1] = ["crates/kernels/src/kernels.rs"];
 
-/// Words of unfinished work; cut, so that this file is not one.
+/// Markers of unfinished work; split, so that this file does not match.
 const MARKERS: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
 
 /// A rule of the tree.
@@ -45,9 +45,9 @@ pub enum Rule {
     Openings,
     /// No marker of unfinished work.
     Markers,
-    /// Every package names a README.md that is there.
+    /// Every package has a README.md that its manifest names.
     Readme,
-    /// A module with submodules is `x/mod.rs`, never `x.rs` beside `x/`.
+    /// Modules with submodules are `x/mod.rs`, not `x.rs` beside `x/`.
     Modules,
     /// No cycles between files of one crate.
     Cycles,
@@ -83,7 +83,7 @@ pub fn check(workspace: &Workspace) -> Result<()> {
     }
 }
 
-/// Every violation of every rule, in the order of the files.
+/// All violations of all rules, in order of files.
 ///
 /// # Errors
 /// When a file or a manifest cannot be read.
@@ -129,7 +129,7 @@ pub fn violations(workspace: &Workspace) -> Result<Vec<(Rule, String)>> {
     Ok(found)
 }
 
-/// Wraps prose that is too wide and says in how many files.
+/// Wraps prose that is too wide and prints the number of changed files.
 ///
 /// # Errors
 /// When a file cannot be read or written.
@@ -172,7 +172,7 @@ pub fn print_graph(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// A cycle for readers: its files, and of a small one which uses which.
+/// Text of a cycle: its files, and for small cycles the uses.
 fn shown(graph: &FileGraph, group: &[usize]) -> String {
     let names: Vec<String> = group.iter().map(|file| graph.name(*file)).collect();
     let edges: Vec<String> = graph
@@ -182,8 +182,7 @@ fn shown(graph: &FileGraph, group: &[usize]) -> String {
     if edges.len() <= 8 { edges.join(", ") } else { format!("{} files: {}", names.len(), names.join(", ")) }
 }
 
-/// Source, scripts, manifests and pages; data of tests are none of them, but for the pages beside
-/// them.
+/// True for source, scripts, manifests and Markdown; false for test data, except Markdown.
 fn is_text(path: &str) -> bool {
     let is_data = path.contains("/tests/data/") || path.starts_with("fuzz/corpus/");
     let is_source = [".rs", ".py", ".toml"].iter().any(|end| path.ends_with(end)) || path == ".ci/run";
@@ -226,7 +225,7 @@ fn readmes(workspace: &Workspace, files: &[String]) -> Result<Vec<(Rule, String)
     Ok(found)
 }
 
-/// Modules in the style that the tree does not use.
+/// Modules `x.rs` beside a folder `x/`.
 fn split_modules(files: &[String]) -> Vec<(Rule, String)> {
     let has_folder = |path: &str| {
         let folder = path.replace(".rs", "/");
@@ -249,7 +248,7 @@ fn graphs(workspace: &Workspace, files: &[String]) -> Result<Vec<(String, FileGr
         let (mut parts, mut tables) = (Vec::new(), Vec::new());
         for path in files.iter().filter(|path| path.starts_with(&sources) && path.ends_with(".rs")) {
             let inner = &path[sources.len()..];
-            // A library's main file only calls it.
+            // A `main.rs` beside a library only calls it.
             let is_other_root = inner == "main.rs" && root.ends_with("lib.rs") || inner.starts_with("bin/");
             if is_other_root {
                 continue;

@@ -1,4 +1,4 @@
-//! Any other engine, behind a small program of one's own.
+//! Adapter for any other engine, through a program that prints JSON lines.
 //!
 //! The program is called once per thread count, so that it may set up a pool for the whole process:
 //! `PROGRAM --model FILE --kv f16 -p 128,512 -n 16 -d 0 -t 2 -r 1` (`-p 0` or `-n 0`: none). For

@@ -32,7 +32,7 @@ impl Engine for Lbench {
         "llama.cpp"
     }
 
-    /// Named so that samples of two drivers of the library stay apart.
+    /// A name of its own separates samples of two drivers of the library.
     fn settings(&self, plan: &Plan) -> Vec<Setting> {
         let settings =
             llama_settings(plan.kv, Some([&[], &["-norepack"]]), Some([&["-fa", "1"], &["-fa", "0"]]));

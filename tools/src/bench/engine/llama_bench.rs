@@ -1,6 +1,5 @@
-//! llama.cpp's own benchmark program. Its times exclude loading; it says nothing about CPU time,
-//! and the CPU time of its process would include loading and warming up, so that there is none from
-//! it.
+//! llama.cpp's `llama-bench`. Its times exclude loading. It reports no CPU time, and that of its
+//! process would include loading and warm-up, so there is none.
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +20,7 @@ pub(in crate::bench) struct LlamaBench {
 }
 
 impl LlamaBench {
-    /// Asks the program which settings it offers.
+    /// Detects the settings that the program offers.
     pub(in crate::bench) fn new(workspace: &Workspace, path: &Path) -> Result<Self> {
         let program = absolute(path);
         let help = CommandLine::new(&program, workspace.root()).args(["--help"]).output()?;

@@ -1,4 +1,4 @@
-//! The engines as command lines: how to ask each for the same test, how to read its answer.
+//! Engines as command lines: commands for the same tests, parsers of their output.
 
 mod json_lines;
 mod lbench;
@@ -19,27 +19,27 @@ pub(super) use lbench::Lbench;
 pub(super) use llama_bench::LlamaBench;
 pub(super) use ruvllm::Ruvllm;
 
-/// Something that runs models.
+/// A measured engine.
 pub(super) trait Engine {
     /// Name in tables. Two programs that drive the same engine have the same name.
     fn name(&self) -> &str;
 
-    /// The ways to run it on this plan; none if it cannot.
+    /// Settings for this plan; empty if the engine cannot run it.
     fn settings(&self, plan: &Plan) -> Vec<Setting>;
 
-    /// The commands that together run the plan once.
+    /// Commands that together run the plan once.
     fn commands(&self, plan: &Plan, setting: &Setting) -> Vec<CommandLine>;
 
-    /// Reads what one of the commands printed.
+    /// Parses the output of a command.
     ///
     /// # Errors
-    /// When it is not what the program is known to print.
+    /// If the output is not in the program's format.
     fn read(&self, command: &CommandLine, output: &str) -> Result<Outcome>;
 
     /// Runs the plan once.
     ///
     /// # Errors
-    /// When a program cannot be started, fails, or prints something unknown.
+    /// If a program cannot be started, fails, or prints something unknown.
     fn run(&self, plan: &Plan, setting: &Setting) -> Result<Outcome> {
         let mut all = Outcome::default();
         for command in self.commands(plan, setting) {
@@ -51,10 +51,10 @@ pub(super) trait Engine {
     }
 }
 
-/// One way to run an engine.
+/// A setting of an engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Setting {
-    /// For tables; empty if there is only one way.
+    /// Name in tables; empty for the only setting.
     pub(super) name: String,
     args: Vec<String>,
 }
@@ -68,7 +68,7 @@ impl Setting {
         Self { name: name.to_owned(), args: args.iter().map(|&arg| arg.to_owned()).collect() }
     }
 
-    /// Both at once.
+    /// Combines two settings.
     fn and(&self, other: &Self) -> Self {
         let names = [&self.name, &other.name].map(String::as_str);
         let names: Vec<&str> = names.into_iter().filter(|name| !name.is_empty()).collect();
@@ -103,7 +103,7 @@ pub(super) struct Outcome {
     pub(super) footprint: Footprint,
 }
 
-/// The peer that `--peer NAME=PATH` names.
+/// Parses `--peer NAME=PATH`.
 ///
 /// # Errors
 /// [`Error::UnknownPeer`] for another name or no path; when the program does not run.

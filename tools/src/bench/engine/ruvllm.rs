@@ -18,12 +18,12 @@ pub(in crate::bench) struct Ruvllm {
 }
 
 impl Ruvllm {
-    /// The program without building it, for showing commands.
+    /// The program without a build, for printing commands.
     pub(in crate::bench) fn unbuilt(workspace: &Workspace) -> Self {
         Self { program: workspace.path("target/release/ruvllm"), workspace: workspace.clone() }
     }
 
-    /// A program that exists already.
+    /// An existing program.
     pub(in crate::bench) fn at(workspace: &Workspace, program: &Path) -> Self {
         Self { program: absolute(program), workspace: workspace.clone() }
     }
@@ -45,8 +45,7 @@ impl Engine for Ruvllm {
     }
 
     fn commands(&self, plan: &Plan, _setting: &Setting) -> Vec<CommandLine> {
-        // The program fills the cache with the first number of threads that it gets: the largest is
-        // the fastest.
+        // The program fills the cache with the first thread count, and the largest is the fastest.
         let mut plan = plan.clone();
         plan.threads.sort_unstable_by(|a, b| b.cmp(a));
         let command = CommandLine::new(&self.program, self.workspace.root())

@@ -1,4 +1,4 @@
-//! The kinds of checks that a Conformance section can hold.
+//! Kinds of checks in a Conformance section.
 //!
 //! Every kind fails when its scope is empty: a pattern without files, a package that does not
 //! exist, a filter without tests. Otherwise a rename would switch a rule off in silence.
@@ -16,7 +16,7 @@ use crate::metadata::Graph;
 use crate::test_binaries::{self, TestBinary};
 use crate::{Result, Workspace};
 
-/// A note on what was looked at, or each violation.
+/// Note on the scope, or each violation.
 pub(super) type Verdict = Result<String, Vec<String>>;
 
 /// One entry of a Conformance section.
@@ -151,7 +151,7 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// `OnceCell::get_or_try_init`, which is not stable.
+/// Stable replacement of `OnceCell::get_or_try_init`.
 fn get_or_try<T>(cell: &OnceCell<T>, init: impl FnOnce() -> Result<T>) -> Result<&T> {
     match cell.get() {
         Some(value) => Ok(value),
@@ -159,7 +159,7 @@ fn get_or_try<T>(cell: &OnceCell<T>, init: impl FnOnce() -> Result<T>) -> Result
     }
 }
 
-/// A verdict from violations and what was looked at.
+/// Verdict from violations and a note on the scope.
 fn verdict(violations: Vec<String>, looked_at: String) -> Verdict {
     if violations.is_empty() { Ok(looked_at) } else { Err(violations) }
 }

@@ -1,4 +1,4 @@
-//! The check that named tests exist and, in a full run, pass.
+//! Check that named tests exist and, in a full run, pass.
 
 use super::{Facts, Verdict, verdict};
 use crate::adr::Depth;
@@ -45,7 +45,7 @@ pub(super) fn test(
     Ok(verdict(violations, format!("{} tests {done}", all.len())))
 }
 
-/// Runs these tests of one executable; the harness's own words if any fails.
+/// Runs tests of one executable; returns the harness's output if any fails.
 fn run(binary: &TestBinary, tests: &[String]) -> Result<Option<String>> {
     match binary.command().args(["--exact", "--quiet"]).args(tests).output() {
         Ok(_) => Ok(None),
