@@ -34,12 +34,12 @@ pub(crate) fn set_verbosity(verbosity: Verbosity) {
     let _ = VERBOSITY.set(verbosity);
 }
 
-/// True if progress, notes and warnings are not wanted.
+/// True if `--quiet` suppresses progress, notes and warnings.
 pub(crate) fn is_quiet() -> bool {
     VERBOSITY.get() == Some(&Verbosity::Quiet)
 }
 
-/// True if plan and timings are wanted.
+/// True if `--verbose` asks for plan and timings.
 pub(crate) fn is_verbose() -> bool {
     VERBOSITY.get() == Some(&Verbosity::Verbose)
 }
