@@ -1,5 +1,4 @@
-//! Model of a command: `--model`, else `RUVLLM_MODEL`, else the configuration file's, else the
-//! small model inside the program.
+//! Model of a command: `--model`, `RUVLLM_MODEL`, configuration file, else the built-in model.
 //!
 //! A name is a path, or else a model of the store, by its name there or a reference to the hub.
 
@@ -122,8 +121,7 @@ impl ModelChoice {
     }
 }
 
-/// Stored model of the name or reference `path`; `None` for an existing file and for a path that is
-/// neither.
+/// Looks up a stored model by name or reference; `None` for an existing file and for other paths.
 fn from_store(path: &Path) -> Option<Result<StoredModel, ruvllm_hub::Error>> {
     let name = path.to_str()?;
     let is_name = !name.contains(['/', '\\']);

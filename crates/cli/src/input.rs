@@ -39,7 +39,7 @@ pub(crate) fn file_tokens(path: &Path) -> Result<Vec<u32>> {
     parse_tokens(&origin, &utf8(&origin, bytes)?)
 }
 
-/// Token ids from arguments or, when there are none or a single `-`, from standard input: see
+/// Token ids from arguments; from standard input if there are none or a single `-`. See
 /// [`parse_tokens`].
 ///
 /// # Errors

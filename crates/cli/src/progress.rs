@@ -1,5 +1,4 @@
-//! Progress on a terminal: a bar on standard error, nothing at all when standard error is not a
-//! terminal.
+//! Progress bars on standard error, if it is a terminal.
 //!
 //! A bar appears only when the work has taken a moment, so that quick commands stay quiet.
 

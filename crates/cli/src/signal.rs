@@ -1,5 +1,5 @@
-//! Signals that stop the program: Ctrl-C (SIGINT), SIGTERM and SIGHUP ask the engine to stop, and
-//! end the program when that is not enough.
+//! Signals that stop the program: Ctrl-C (SIGINT), SIGTERM and SIGHUP. They ask the engine to stop,
+//! and end the program if that is not enough.
 //!
 //! The handler is installed when generation starts. Before that (while a model loads) the system's
 //! default applies and a signal ends the program immediately: no file has been begun.
@@ -42,8 +42,8 @@ pub(crate) fn cancel_on_interrupt() -> CancelToken {
     token
 }
 
-/// Makes a write beyond the limit of file sizes (`ulimit -f`) an error instead of the signal
-/// SIGXFSZ, whose default action ends the program and leaves temporary files.
+/// Makes a write beyond the limit of file sizes (`ulimit -f`) an error. By default the signal
+/// SIGXFSZ ends the program, which leaves temporary files.
 pub(crate) fn report_file_size_limit() {
     #[cfg(unix)]
     // The flag is never read: a handler of any kind makes the write return the error. Without the

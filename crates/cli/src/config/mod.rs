@@ -84,8 +84,8 @@ impl Source {
 }
 
 impl Config {
-    /// The file that the environment names: `RUVLLM_CONFIG`, else `config.toml` in the program's
-    /// folder of `XDG_CONFIG_HOME`, which need not exist.
+    /// Reads the file that the environment names. That is `RUVLLM_CONFIG`, else `config.toml` in
+    /// the program's folder of `XDG_CONFIG_HOME`, which need not exist.
     ///
     /// # Errors
     /// [`Error::Config`] for invalid TOML or an unknown key; [`Error::ReadFile`] for a file that

@@ -74,8 +74,8 @@ fn the_document_is_complete_and_says_cancelled() {
     assert_eq!(document["finish_reason"], "cancelled");
 }
 
-/// CPU time that the process has used, in ticks of 10 ms (field 14 of its `stat`; the name before
-/// it has no spaces).
+/// CPU time of the process in ticks of 10 ms. It is field 14 of `stat`; the name before it has no
+/// spaces.
 fn cpu_ticks(child: &Child) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
     stat.split(' ').nth(13).unwrap().parse().unwrap()

@@ -1,5 +1,5 @@
-//! The published JSON Schemas of `docs/schema`, checked against every document of every test, and a
-//! validator of the keywords that they use.
+//! The published JSON Schemas of `docs/schema`, and a validator of the keywords that they use.
+//! Every document of every test is checked against them.
 
 use std::fs;
 use std::path::{Path, PathBuf};

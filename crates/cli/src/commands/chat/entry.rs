@@ -177,8 +177,7 @@ pub(super) fn is_complete(text: &str) -> bool {
     }
 }
 
-/// Parses a whole entry. Its lines end in `
-/// `, which the last one may lack.
+/// Parses a whole entry. Its lines end in `\n`, which the last one may lack.
 ///
 /// # Errors
 /// [`Error::ChatCommand`] for an unknown command or wrong arguments.

@@ -37,7 +37,7 @@ pub(super) struct Measured {
     peak_bytes: u64,
 }
 
-/// Runs the program to its end in a separate process, with the variables that `command` sets and
+/// Runs the program to its end in a separate process. It has the variables that `command` sets, and
 /// `input` on standard input.
 pub(super) fn measured(command: &Command, input: &Path) -> Measured {
     let folder = tempfile::tempdir().unwrap();
