@@ -1,13 +1,13 @@
-//! Names the commit of the repository for the documents of measurements: `RUVLLM_COMMIT`.
+//! Sets `RUVLLM_COMMIT`, the commit that measurements name in their documents.
 //!
-//! Absent outside of a repository of this project, and where there is no git.
+//! Unset outside of a repository of this project, and without git.
 
 use std::process::Command;
 
 fn main() {
-    // Without a line of this kind every change of the package runs the script again.
+    // Without such a line every change in the package runs the script again.
     println!("cargo:rerun-if-changed=build.rs");
-    // Packaged sources inside of another repository are none of its commits.
+    // Sources packaged inside of another repository do not belong to its commits.
     if git(&["rev-parse", "--show-prefix"]).as_deref() != Some("crates/cli/") {
         return;
     }

@@ -1,5 +1,5 @@
-//! Renders a conversation with any text as its template and any text in its messages: no text of a
-//! message becomes a marker, and time is bounded.
+//! Renders a conversation with any text as template and any text in its messages. No message text
+//! becomes a special token, and time is limited.
 
 #![no_main]
 
@@ -11,7 +11,7 @@ use ruvllm_text::TokenId;
 use ruvllm_text::chat::{ChatTemplate, Message};
 use ruvllm_text::tokenizer::Tokenizer;
 
-/// A vocabulary of words with markers that templates and messages can write.
+/// Vocabulary of words with special tokens that templates and messages can write.
 static TOKENIZER: LazyLock<Tokenizer> = LazyLock::new(|| {
     let added = |id: u32, content: &str, normalized: bool| {
         serde_json::json!({"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
@@ -27,7 +27,7 @@ static TOKENIZER: LazyLock<Tokenizer> = LazyLock::new(|| {
     Tokenizer::from_json(definition.to_string().as_bytes()).expect("a tokenizer")
 });
 
-/// Number of markers.
+/// Number of special tokens.
 fn count(ids: &[TokenId]) -> usize {
     ids.iter().filter(|&&id| (1..4).contains(&id)).count()
 }
@@ -41,7 +41,7 @@ fuzz_target!(|input: (&str, &str, &str)| {
     let ids = TOKENIZER.encode_chat(&template, &[message.clone(), Message::user(content)], None, true);
     assert!(started.elapsed() < Duration::from_secs(60), "a rendering without end");
     let Ok(ids) = ids else { return };
-    // A source in which no marker can be written, not even in parts, writes none.
+    // A source that cannot write a special token, not even in parts, writes none.
     if !source.contains(['<', '[', '>', ']', '\\', '%']) {
         assert_eq!(count(&ids), 0, "a marker from a message");
     }

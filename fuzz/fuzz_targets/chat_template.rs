@@ -1,4 +1,4 @@
-//! Compiles any text as a chat template and renders a conversation with it, with tools and without.
+//! Compiles any text as a chat template and renders a conversation, with and without tools.
 
 #![no_main]
 

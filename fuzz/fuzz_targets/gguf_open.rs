@@ -1,5 +1,4 @@
-//! Opens any bytes as a GGUF file, through the slice and through the stream, and touches all that
-//! the file offers.
+//! Opens any bytes as a GGUF file, as a slice and as a stream, and reads all of its contents.
 
 #![no_main]
 
@@ -36,7 +35,7 @@ fuzz_target!(|file: &[u8]| {
         }
     }
 
-    // A file that was read can be written, and reads as the same.
+    // A file that was read can be written and reads back equal.
     let mut writer = Writer::new(Vec::new(), &header.metadata, header.tensors.iter().cloned())
         .expect("whatever is read can be written");
     let mut data = Vec::new();

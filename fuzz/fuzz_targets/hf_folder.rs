@@ -1,6 +1,6 @@
-//! Opens a folder whose `config.json` and weight file are any bytes, and reads all that it offers.
+//! Opens a folder with any bytes as its `config.json` and weight file, and reads all tensors.
 //!
-//! The input is the length of the configuration in two bytes, the configuration, and the weight
+//! The input has the length of the configuration in two bytes, the configuration, and the weight
 //! file.
 
 #![no_main]

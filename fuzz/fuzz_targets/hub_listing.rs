@@ -1,4 +1,4 @@
-//! Reads any bytes as a hub's list of files, and selects models from it.
+//! Parses any bytes as a hub's list of files, and selects models from it.
 
 #![no_main]
 
@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 use libfuzzer_sys::fuzz_target;
 use ruvllm_hub::{Listing, ModelReference};
 
-/// The repository, a quantization, a file.
+/// A repository, a quantization, a file.
 static REFERENCES: LazyLock<Vec<ModelReference>> = LazyLock::new(|| {
     let texts = ["hf://a/b", "hf://a/b/Q4_K_M", "hf://a/b/m.gguf"];
     texts.map(|text| text.parse().expect("a reference")).into()

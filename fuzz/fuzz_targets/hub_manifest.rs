@@ -1,5 +1,5 @@
-//! A store with any bytes as one manifest beside a sound one: the other model stays, the damaged
-//! one can be removed, and nothing outside the store changes.
+//! Opens a store with any bytes as one manifest beside a valid one. The valid model stays, the
+//! damaged one can be removed, and nothing outside the store changes.
 
 #![no_main]
 
@@ -43,6 +43,6 @@ fuzz_target!(|text: &[u8]| {
     store.remove("m").expect("it can be removed");
     assert!(matches!(store.get("m"), Err(Error::UnknownModel { .. })));
     assert!(sound.path.exists() && victim.exists());
-    // One per repository that an input names.
+    // One lock per repository that an input names.
     fs::remove_dir_all(ROOT.join("locks")).expect("removed");
 });

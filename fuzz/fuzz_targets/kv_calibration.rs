@@ -1,5 +1,4 @@
-//! Reads any bytes as a calibration of keys and values, also with a checksum that is right; what is
-//! read must be written as it was.
+//! Parses any bytes as a KV calibration, with and without a valid checksum; parsed ones round-trip.
 
 #![no_main]
 

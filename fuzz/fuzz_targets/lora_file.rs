@@ -1,7 +1,7 @@
-//! Opens any bytes as an adapter, and makes what it reads ready for a small model.
+//! Opens any bytes as an adapter, and loads it for a small model.
 //!
 //! The input is a GGUF file, or the length of a configuration in two bytes, the configuration, and
-//! a weights file.
+//! a weight file.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Opens a PEFT folder whose configuration is any bytes, with two pairs of factors.
+//! Opens a PEFT folder with any bytes as its configuration, and two pairs of factors.
 
 #![no_main]
 
@@ -9,7 +9,7 @@ use libfuzzer_sys::fuzz_target;
 use ruvllm_adapters::LoraFile;
 use ruvllm_fuzz::FOLDER;
 
-/// The folder, once its weights are written: rank 1, one value in each factor.
+/// Writes the weights to the folder once: rank 1, one value in each factor.
 static WEIGHTS: LazyLock<()> = LazyLock::new(|| {
     let names = [
         ("0.self_attn.q_proj", "A"),

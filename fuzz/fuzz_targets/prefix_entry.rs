@@ -1,4 +1,4 @@
-//! Reads any bytes as the header of a stored prefix; what is read must be written as it was.
+//! Parses any bytes as the header of a stored prefix; parsed ones round-trip.
 
 #![no_main]
 
@@ -11,7 +11,7 @@ fuzz_target!(|file: &[u8]| {
             let encoded = header.encode();
             assert_eq!(encoded.len(), EntryHeader::bytes(header.tokens.len()));
             assert_eq!(encoded, file[..encoded.len()]);
-            // Only a header with the same key, place and tokens has the same name.
+            // The name identifies key, position and tokens: other tokens give another name.
             let longer = EntryHeader { tokens: [&header.tokens[..], &[0]].concat(), ..header.clone() };
             assert_ne!(longer.id(), header.id());
         }

@@ -1,6 +1,5 @@
-//! Lays out a folder of prefixes as another process may leave it, with a key and without. What is
-//! loaded was stored, what is missing can be written, and files that are no entries stay as they
-//! are.
+//! Opens a prefix folder in any state that another process may leave, with and without a key.
+//! Loaded blocks equal stored ones, missing ones can be written, and other files stay unchanged.
 
 #![no_main]
 
@@ -17,10 +16,10 @@ use ruvllm_kv_cache::{Controller, Error};
 use sha2::{Digest, Sha256};
 
 const BLOCK: usize = 2;
-/// Two blocks each; the first two begin alike.
+/// Prompts of two blocks each; the first two share their first block.
 const PROMPTS: [[u32; 2 * BLOCK]; 3] = [[1, 2, 3, 4], [1, 2, 5, 6], [7, 8, 9, 10]];
 const MOST_FILES: usize = 64;
-/// Bytes that no sound payload has.
+/// Bytes that no valid payload has.
 const FORGED: [u8; PAYLOAD] = [0xfe; PAYLOAD];
 const PAYLOAD: usize = 8;
 
@@ -33,7 +32,7 @@ fn key() -> PrefixKey {
     PrefixKey { model: [3; 32], adapter: None, kv_format, rope_scaling, scope: Scope::Shared }
 }
 
-/// One block of a prompt.
+/// Block of a prompt.
 struct Place {
     header: EntryHeader,
     payload: [u8; PAYLOAD],
@@ -44,7 +43,7 @@ impl Place {
         ROOT.join(format!("{}.kv", self.header.id()))
     }
 
-    /// The sound file of a store with this key.
+    /// The valid file in a store with this key.
     fn file(&self, secret: Option<&FolderKey>) -> Vec<u8> {
         let mut bytes = self.header.encode();
         if let Some(secret) = secret {
@@ -78,14 +77,14 @@ fn places(secret: Option<&FolderKey>) -> Vec<Place> {
     places
 }
 
-/// Content of the folder that an input has laid out.
+/// Content of the folder for an input.
 #[derive(Default)]
 struct Layout {
-    /// Files that the store must leave alone, with their content.
+    /// Files that the store must leave alone, with their contents.
     foreign: Vec<(PathBuf, Vec<u8>)>,
-    /// A folder has the name of an entry, which nothing can replace.
+    /// True if a folder has the name of an entry, so that nothing can replace it.
     is_blocked: bool,
-    /// A payload has the right checksum, which is enough without a key.
+    /// True if a forged payload has a valid checksum, which is enough without a key.
     is_forged: bool,
 }
 
@@ -100,7 +99,7 @@ impl Layout {
         if path.is_dir() {
             return;
         }
-        // An earlier file or link gives way.
+        // An earlier file or link is replaced.
         let _ = fs::remove_file(&path);
         let is_written = match kind % 14 {
             0 => fs::write(&path, file),
@@ -112,7 +111,7 @@ impl Layout {
             2 => fs::write(&path, &file[..number % file.len()]),
             3 => fs::write(&path, [file, vec![high; usize::from(low)]].concat()),
             4 => fs::write(&path, places[usize::from(low) % places.len()].file(secret)),
-            // Of no key, or of another one.
+            // Without a key, or with another one.
             5 => fs::write(&path, place.file(if high % 2 == 0 { None } else { Some(&SECRETS[1]) })),
             6 => fs::write(&path, other.file(None)),
             7 => {
@@ -156,7 +155,7 @@ impl Layout {
     }
 }
 
-/// Loads what is found of each prompt; the number of sound blocks.
+/// Loads all blocks found for each prompt; returns the number of valid ones.
 fn load_all(store: &PrefixStore, is_forged: bool) -> usize {
     let mut n_blocks = 0;
     for prompt in &PROMPTS {
@@ -198,7 +197,7 @@ fuzz_target!(|input: &[u8]| {
     };
     let store = open(u64::MAX).expect("a store");
     let mut n_blocks = 0;
-    // A block whose payload is damaged is noticed once those before it are found.
+    // A damaged payload is noticed only once the blocks before it are found.
     for _ in 0..3 {
         n_blocks = load_all(&store, layout.is_forged);
         for prompt in &PROMPTS {

@@ -1,5 +1,4 @@
-//! Reads any bytes as the header of a GGUF file and, if it has a tokenizer, encodes and decodes
-//! with it.
+//! Parses any bytes as the header of a GGUF file; encodes and decodes with its tokenizer, if any.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Reads any bytes as a `tokenizer.json`, and encodes and decodes with what it describes.
+//! Parses any bytes as a `tokenizer.json`; encodes and decodes with its tokenizer.
 
 #![no_main]
 

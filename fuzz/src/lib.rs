@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
-/// One folder for all inputs of a process, in memory where the system has such a place.
+/// One folder for all inputs of a process, in memory if the system has `/dev/shm`.
 pub static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
     let memory = PathBuf::from("/dev/shm");
     let parent = if memory.is_dir() { memory } else { std::env::temp_dir() };
@@ -11,7 +11,7 @@ pub static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
     folder.keep()
 });
 
-/// A configuration, whose length is in the first two bytes of the input, and what follows it.
+/// Splits an input into a configuration, whose length is in the first two bytes, and the rest.
 pub fn config_and_weights(input: &[u8]) -> Option<(&[u8], &[u8])> {
     let (&[low, high], rest) = input.split_first_chunk()?;
     let length = usize::from(u16::from_le_bytes([low, high])).min(rest.len());

@@ -1,4 +1,4 @@
-//! The table of commands: the one place above their modules.
+//! Table of commands; the only module above the command modules.
 
 use std::process::ExitCode;
 
@@ -10,7 +10,7 @@ use crate::commands::{
 };
 use crate::error::Result;
 
-/// Heading of the flags that every command has.
+/// Help heading of the flags common to all commands.
 const OUTPUT: &str = "Output";
 
 const HELP: &str = "\
@@ -92,8 +92,7 @@ pub(crate) enum Command {
 }
 
 impl Cli {
-    /// Runs the command and gives the exit code of its success; those that Ctrl-C stops in good
-    /// order have another one than 0.
+    /// Runs the command and returns its exit code, which is not 0 after a clean stop by a signal.
     pub(crate) fn run(self) -> Result<ExitCode> {
         let json = self.json;
         match self.command {

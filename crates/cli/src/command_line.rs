@@ -1,4 +1,4 @@
-//! From the arguments of the process to a command: help, configuration file, parser.
+//! Parsing of the command line: help, configuration file, arguments.
 
 use std::env;
 use std::ffi::OsString;
@@ -14,11 +14,10 @@ use crate::failure::Failure;
 use crate::help::shaped;
 use crate::usage;
 
-/// Reads the command line over the settings of the configuration file.
+/// Parses the command line, with the settings of the configuration file as defaults.
 ///
 /// # Errors
-/// The exit code, when there is nothing more to do: help and version were printed, or an error was
-/// reported.
+/// The exit code, if the program ends here: help or version was printed, or an error was reported.
 pub(crate) fn read() -> Result<Cli, ExitCode> {
     let arguments = without_help_of_help(env::args_os().collect());
     let json = has_flag(&arguments, "--json");
@@ -26,7 +25,7 @@ pub(crate) fn read() -> Result<Cli, ExitCode> {
     console::set_color(color(&arguments, config.as_ref().ok()));
     let mut command = shaped(Cli::command());
     let name = usage::named(&command, &arguments);
-    // A file that cannot be used is reported below: help is there without it.
+    // An unusable file is reported after parsing, so that help works without it.
     let config = config.and_then(|config| {
         command = config.apply(command.clone())?;
         Ok(config)
@@ -44,7 +43,7 @@ pub(crate) fn read() -> Result<Cli, ExitCode> {
     Ok(cli)
 }
 
-/// `help --help` and `help COMMAND --help` as they are meant.
+/// Drops `--help` from `help --help` and `help COMMAND --help`.
 fn without_help_of_help(mut arguments: Vec<OsString>) -> Vec<OsString> {
     if arguments.get(1).is_some_and(|first| first == "help") {
         arguments.retain(|argument| argument != "--help" && argument != "-h");
@@ -52,13 +51,13 @@ fn without_help_of_help(mut arguments: Vec<OsString>) -> Vec<OsString> {
     arguments
 }
 
-/// True if an option without a value is there: before the parser has run, and when it fails.
+/// True if a flag without a value is given; works before the parser runs and when it fails.
 fn has_flag(arguments: &[OsString], flag: &str) -> bool {
     arguments.iter().take_while(|argument| *argument != "--").any(|argument| argument == flag)
 }
 
-/// Colour: the flag, else the environment, else the file. The parser's own messages need it, so it
-/// is found before the parser runs; what is no colour is left for the parser to refuse.
+/// Colour setting: flag, else environment, else file. It is read before the parser runs, whose own
+/// messages need it; the parser then rejects invalid values.
 fn color(arguments: &[OsString], config: Option<&Config>) -> ColorChoice {
     let read = |text: &str| ColorChoice::from_str(text, false).ok();
     let mut of_flag = None;
@@ -81,7 +80,7 @@ fn color(arguments: &[OsString], config: Option<&Config>) -> ColorChoice {
     }
 }
 
-/// Verbosity: a flag of the command line goes before one of the file.
+/// Verbosity; the command line takes precedence over the file.
 fn verbosity(cli: &Cli, matches: &ArgMatches) -> Verbosity {
     let is_given = |id| matches.value_source(id) == Some(ValueSource::CommandLine);
     match (cli.quiet, cli.verbose) {

@@ -50,7 +50,7 @@ pub(crate) fn is_quiet() -> bool {
     VERBOSITY.get() == Some(&Verbosity::Quiet)
 }
 
-/// True if plan and timings are wanted.
+/// True if `--verbose` asks for plan and timings.
 pub(crate) fn is_verbose() -> bool {
     VERBOSITY.get() == Some(&Verbosity::Verbose)
 }

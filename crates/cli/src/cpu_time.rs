@@ -1,14 +1,12 @@
 //! The CPU time of this process: the only `unsafe` of the program, one system call.
 //!
-//! Wall time on a busy machine says more about the neighbours than about the engine; CPU time does
-//! not.
+//! Wall time on a busy machine depends on other processes; CPU time hardly does.
 
 #![allow(unsafe_code)]
 
 use std::time::Duration;
 
-/// CPU time that all threads of this process have used so far; `None` where the system does not
-/// tell.
+/// CPU time of all threads of this process so far; `None` if the system does not report it.
 #[cfg(unix)]
 pub(crate) fn process_cpu_time() -> Option<Duration> {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -21,8 +19,8 @@ pub(crate) fn process_cpu_time() -> Option<Duration> {
     Some(Duration::new(u64::try_from(time.tv_sec).ok()?, u32::try_from(time.tv_nsec).ok()?))
 }
 
-/// CPU time that all threads of this process have used so far, in whole milliseconds; `None` where
-/// the system does not tell.
+/// CPU time of all threads of this process so far, in whole milliseconds. `None` if the system does
+/// not report it.
 #[cfg(not(unix))]
 pub(crate) fn process_cpu_time() -> Option<Duration> {
     use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System};

@@ -1,5 +1,4 @@
-//! Model of a command: `--model`, else `RUVLLM_MODEL`, else the configuration file's, else the
-//! small model inside the program.
+//! Model of a command: `--model`, `RUVLLM_MODEL`, configuration file, else the built-in model.
 //!
 //! A name is a path, or else a model of the store, by its name there or a reference to the hub.
 
@@ -32,8 +31,8 @@ pub(crate) enum ModelChoice {
 }
 
 impl ModelChoice {
-    /// The choice for a value of `--model` and the environment. A name that the store does not know
-    /// either is left for [`Self::check`] to refuse.
+    /// Chooses by `--model`, the environment and the configuration file. A name that is neither a
+    /// path nor in the store is left for [`Self::check`] to reject.
     pub(crate) fn new(flag: Option<&Path>) -> Self {
         match Self::of(flag, env::var_os(MODEL_VARIABLE), config::model()) {
             Self::File { path, origin } => match from_store(&path) {
@@ -44,7 +43,7 @@ impl ModelChoice {
         }
     }
 
-    /// The choice for the three values. An empty variable counts as absent, so that `RUVLLM_MODEL=`
+    /// Chooses among the three values. An empty variable counts as absent, so that `RUVLLM_MODEL=`
     /// switches it off.
     fn of(flag: Option<&Path>, variable: Option<OsString>, file: Option<PathBuf>) -> Self {
         let variable = variable.filter(|path| !path.is_empty());
@@ -57,7 +56,7 @@ impl ModelChoice {
         Self::File { path, origin }
     }
 
-    /// The reference to a model that is not in the store, if the choice is one.
+    /// Hub reference of the choice, if it is one whose model is not in the store.
     pub(crate) fn not_pulled(&self) -> Option<ModelReference> {
         let Self::File { path, .. } = self else { return None };
         let reference = reference(path)?;
@@ -90,7 +89,7 @@ impl ModelChoice {
         }
     }
 
-    /// Refuses a name that neither a file, a folder nor a model of the store has.
+    /// Rejects a name that is neither a file, a folder nor a model of the store.
     ///
     /// # Errors
     /// [`Error::NotPulled`], [`Error::NoSuchModel`].
@@ -108,7 +107,7 @@ impl ModelChoice {
     /// Opens the container only: metadata and tensor list, no weights.
     ///
     /// # Errors
-    /// As [`Self::check`]; what is unreadable, or neither a well-formed GGUF file nor a Hugging
+    /// As [`Self::check`]; a path that is unreadable, or neither a valid GGUF file nor a Hugging
     /// Face folder.
     pub(crate) fn open(&self) -> Result<Box<dyn Checkpoint>> {
         self.check()?;
@@ -122,8 +121,7 @@ impl ModelChoice {
     }
 }
 
-/// Stored model of the name or reference `path`; `None` for an existing file and for a path that is
-/// neither.
+/// Looks up a stored model by name or reference; `None` for an existing file and for other paths.
 fn from_store(path: &Path) -> Option<Result<StoredModel, ruvllm_hub::Error>> {
     let name = path.to_str()?;
     let is_name = !name.contains(['/', '\\']);
@@ -131,8 +129,8 @@ fn from_store(path: &Path) -> Option<Result<StoredModel, ruvllm_hub::Error>> {
     (is_meant && !path.exists()).then(|| Store::from_env()?.get(name))
 }
 
-/// The reference to the hub that `path` is. `ORG/REPO` is one only where nothing speaks for a file
-/// that is missing: neither the ending of a model file nor a folder of the first name.
+/// Parses `path` as a hub reference. `ORG/REPO` counts as one only if nothing suggests a missing
+/// file: no extension of a model file, no existing folder `ORG`.
 fn reference(path: &Path) -> Option<ModelReference> {
     let text = path.to_str()?;
     let reference = ModelReference::from_user(text).ok()?;

@@ -1,4 +1,4 @@
-//! Errors of the program, each one line for a person.
+//! Errors of the program, each one line of text.
 //!
 //! Library errors arrive here with the thing they are about (a file, a flag); [`one_line`] joins an
 //! error with its causes. Most usage errors are not here: the argument parser finds them, see
@@ -17,10 +17,10 @@ pub(crate) enum Error {
     /// The engine could not load the model, refused a request or failed in the middle of it.
     #[error(transparent)]
     Engine(#[from] ruvllm::Error),
-    /// The device of `--device` is absent, or does not do what the command asks for.
+    /// The device of `--device` is absent or does not support the command.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// There is no place for files that can be made again.
+    /// No folder for cache files can be derived from the environment.
     #[error(
         "no folder for stored prefixes: neither XDG_CACHE_HOME nor HOME is set; name one with --prefix-dir"
     )]
@@ -64,7 +64,7 @@ pub(crate) enum Error {
         /// The reference as it was written.
         reference: String,
     },
-    /// The configuration file is not understood.
+    /// The configuration file is invalid.
     #[error("{}:{line}: {reason}", path.display())]
     Config {
         /// The file.
@@ -140,31 +140,31 @@ pub(crate) enum Error {
         #[source]
         source: Box<ruvllm_models::Error>,
     },
-    /// A file would be replaced by what is made of it.
+    /// Input and output are the same file.
     #[error("IN and OUT are the same file; give OUT another name")]
     SameFile,
-    /// A result file is there already.
+    /// The output file exists.
     #[error("{} exists; choose another name or give --force to replace it", path.display())]
     OutputExists {
         /// The file.
         path: PathBuf,
     },
-    /// A model would be written to something that keeps no file.
+    /// A model would be written to a device or a pipe.
     #[error("{} is a device or a pipe; name a file", path.display())]
     NotAFile {
         /// The device or pipe.
         path: PathBuf,
     },
-    /// A link leads to nothing.
+    /// A symbolic link to a file that does not exist.
     #[error("{} is a link to a file that does not exist; name the file", path.display())]
     DanglingLink {
         /// The link.
         path: PathBuf,
     },
-    /// A result in binary form would be shown to a person.
+    /// A binary result would be written to a terminal.
     #[error("standard output is a terminal: redirect it to a file or a pipe, or name a file")]
     BinaryToTerminal,
-    /// The JSON document and the result would be mixed.
+    /// JSON document and result would both go to standard output.
     #[error("--json and a result on standard output exclude each other; name a file")]
     StdoutTwice,
     /// The kernels asked for are not available.
@@ -179,7 +179,7 @@ pub(crate) enum Error {
         #[source]
         source: std::io::Error,
     },
-    /// A result file could not be written; a file of that name from before is unchanged.
+    /// A result file could not be written; an existing file is unchanged.
     #[error("cannot write {}", path.display())]
     WriteFile {
         /// The file.
@@ -202,7 +202,7 @@ pub(crate) enum Error {
         /// Offset of the first byte that is not part of a valid character.
         offset: usize,
     },
-    /// A list of token ids could not be understood.
+    /// A list of token ids is invalid.
     #[error("{origin}: {reason}; expected a JSON array of token ids, or ids separated by spaces or commas")]
     TokenList {
         /// "standard input", "the arguments" or a path.
@@ -210,15 +210,15 @@ pub(crate) enum Error {
         /// Fault in the list.
         reason: String,
     },
-    /// There is nothing to continue.
+    /// The prompt is empty.
     #[error("the prompt is empty: give text as PROMPT or on standard input")]
     EmptyPrompt,
-    /// More context was asked for than the model was made for.
+    /// `--context` exceeds the model's context length.
     #[error("--context {asked} is more than the {model_context} tokens that the model was made for")]
     ContextTooLarge {
         /// Tokens asked for.
         asked: usize,
-        /// Tokens of the model.
+        /// Context length of the model in tokens.
         model_context: usize,
     },
     /// Standard input ends in the middle of a message.
@@ -229,21 +229,21 @@ pub(crate) enum Error {
         /// Its first line, counted from 1.
         line: usize,
     },
-    /// A message is larger than a person or a script means it to be.
+    /// A message exceeds the size limit.
     #[error("the message that begins in line {line} is larger than {limit} bytes")]
     LongMessage {
         /// Its first line, counted from 1.
         line: usize,
-        /// Most bytes of a message.
+        /// Maximum size of a message in bytes.
         limit: usize,
     },
-    /// A line that begins with `/` is no command, or not one that works like that.
+    /// An unknown `/` command, or one with wrong arguments.
     #[error("{reason}")]
     ChatCommand {
         /// Fault and remedy.
         reason: String,
     },
-    /// Something went wrong with a line of a script.
+    /// A line of a script failed.
     #[error("line {line}")]
     ScriptLine {
         /// The line, counted from 1.
@@ -275,7 +275,7 @@ pub(crate) enum Error {
     /// A benchmark without a test.
     #[error("there is nothing to measure: -p and -n are both 0")]
     NothingToMeasure,
-    /// An input file holds too little to work on.
+    /// The contents of an input are invalid or too short.
     #[error("{origin}: {reason}")]
     Input {
         /// "standard input" or a path.
@@ -286,7 +286,7 @@ pub(crate) enum Error {
 }
 
 impl Error {
-    /// The flag that changes what failed, where the message speaks of the library's option.
+    /// Flag to change, where the message names the library's option.
     pub(crate) fn flag(&self) -> Option<&'static str> {
         let error = match self {
             Self::Engine(error) => error,
@@ -303,8 +303,7 @@ impl Error {
         }
     }
 
-    /// The error in the words of the program, with its flags and commands, where the message of a
-    /// library has others.
+    /// Message with the flags and commands of the program, where a library's names its own options.
     fn in_flags(&self) -> Option<String> {
         match self {
             Self::ScriptLine { line, source } => Some(format!("line {line}: {}", source.in_flags()?)),
@@ -314,7 +313,7 @@ impl Error {
         }
     }
 
-    /// The error as one line: see [`one_line`]; with the flag that changes it.
+    /// The error on one line, as [`one_line`], with the flag to change.
     pub(crate) fn line(&self) -> String {
         if let Some(line) = self.in_flags() {
             return printable(&line);
@@ -326,7 +325,7 @@ impl Error {
         }
     }
 
-    /// The exit code of the program: 2 for flags that make no sense together, else 1.
+    /// Exit code of the program: 2 for usage and configuration errors, else 1.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::NothingToMeasure | Self::SameFile | Self::StdoutTwice | Self::Config { .. } => 2,
@@ -336,7 +335,7 @@ impl Error {
     }
 }
 
-/// A name that neither a file nor a model of the store has.
+/// Message for a name that is neither a path nor a model of the store.
 fn no_such_model(path: &Path, source: &ruvllm_hub::Error) -> String {
     let path = path.display();
     match source {
@@ -351,7 +350,7 @@ fn no_such_model(path: &Path, source: &ruvllm_hub::Error) -> String {
     }
 }
 
-/// An error of the engine in the words of the program; `None` if its own are those.
+/// Message for an engine error with the program's flags; `None` if the library's message will do.
 fn engine_in_flags(error: &ruvllm::Error) -> Option<String> {
     if let Some(shortage) = error.kv_shortage() {
         let [needed, free, total] =
@@ -400,7 +399,7 @@ pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
 /// The error and its causes on one line: `what: why: why`.
 ///
 /// Repetition between an error and its source is left out; line breaks and control characters (file
-/// contents may appear in messages) become visible escapes.
+/// contents may appear in messages) are escaped.
 pub(crate) fn one_line(error: &dyn std::error::Error) -> String {
     let mut parts = vec![error.to_string()];
     let mut cause = error.source();
@@ -416,8 +415,8 @@ pub(crate) fn one_line(error: &dyn std::error::Error) -> String {
     printable(&parts.join(": "))
 }
 
-/// `text` with control characters escaped, so that it stays on one line and cannot drive a
-/// terminal, and those that change the direction of writing, so that it reads in its order.
+/// Escapes control characters and bidirectional formatting characters. The text stays on one line,
+/// reads in its order, and cannot control a terminal.
 pub(crate) fn printable(text: &str) -> String {
     let reorders = |c| matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let mut out = String::with_capacity(text.len());

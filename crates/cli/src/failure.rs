@@ -45,13 +45,13 @@ impl From<&Error> for Failure {
 }
 
 impl Failure {
-    /// Writes the failure and gives the exit code. `also` follows the message on standard error.
+    /// Writes the failure and returns the exit code. `also` follows the message on standard error.
     pub(crate) fn report(&self, json: bool, also: &str) -> ExitCode {
-        // When even standard error is closed, the exit code still tells.
+        // If standard error is closed, the exit code still reports the failure.
         let _ = writeln!(io::stderr(), "{} {}{also}", console::error_label(), self.message);
         if json {
             let Self { kind, message, hint, .. } = self;
-            // Without standard output there is nobody to tell; the line above is written.
+            // If standard output is closed, the line above has reported the failure.
             let _ = output::write_json(&Document { error: Body { kind, message, hint: hint.as_deref() } });
         }
         ExitCode::from(self.code)
@@ -79,7 +79,7 @@ const KINDS: [&str; 12] = [
 const USAGE_KIND: &str = "usage";
 /// The configuration file; exit code 2.
 const CONFIG: &str = "config";
-/// No model of the name, here or in the store.
+/// No file or stored model of this name.
 const NOT_FOUND: &str = "model_not_found";
 /// A model file that cannot be read or run.
 const MODEL: &str = "invalid_model";
@@ -97,7 +97,7 @@ const MEMORY: &str = "out_of_memory";
 const OUTPUT: &str = "output";
 /// The store of models or the hub.
 const HUB: &str = "hub";
-/// Options that this engine or this machine cannot follow, and everything else.
+/// Options that this engine or machine does not support, and all other errors.
 const ENGINE: &str = "engine";
 
 /// Category of an error.
@@ -165,7 +165,7 @@ fn engine_kind(error: &ruvllm::Error) -> &'static str {
     }
 }
 
-/// True if an error ends in a file that does not exist.
+/// True if the first I/O error among the causes is a file that does not exist.
 fn is_absent(error: &(dyn std::error::Error + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(error) = cause {

@@ -1,4 +1,4 @@
-//! Shape of the command table for people: width of help texts, colour, negative numbers as values.
+//! Layout of the command table for the terminal: width of help texts, colour, negative numbers.
 
 use clap::{ColorChoice, Command};
 
@@ -7,8 +7,8 @@ use crate::console;
 /// Columns that lines of help texts have at most, on wider terminals too.
 const MOST_COLUMNS: usize = 100;
 
-/// `command` with help texts that follow the width of the terminal, and options that take negative
-/// numbers for what they are: values, perhaps wrong ones.
+/// Fits the help texts of `command` to the terminal and lets options take negative numbers as
+/// values. Their own parsers can then reject `-1` by its value, not as an unknown flag.
 pub(crate) fn shaped(command: Command) -> Command {
     let color = if console::colors_stdout() { ColorChoice::Always } else { ColorChoice::Never };
     let command = each(command, &|command| {
@@ -29,13 +29,13 @@ pub(crate) fn shaped(command: Command) -> Command {
     command.color(color).term_width(console::columns().min(MOST_COLUMNS))
 }
 
-/// `change` applied to a command and all below it.
+/// Applies `change` to a command and all its subcommands.
 pub(crate) fn each(command: Command, change: &dyn Fn(Command) -> Command) -> Command {
     change(command).mut_subcommands(|below| each(below, change))
 }
 
-/// `text` with one line for each paragraph, which the parser wraps at the width of the terminal.
-/// Indented lines, and those that begin with a word and a colon as in `JSON:`, stay lines.
+/// Joins each paragraph into one line, which the parser wraps at the width of the terminal.
+/// Indented lines, and those that begin with a label such as `JSON:`, are kept.
 fn paragraphs(text: &str) -> String {
     let mut lines: Vec<String> = Vec::new();
     for line in text.lines() {

@@ -33,13 +33,13 @@ pub(crate) fn file_text(path: &Path) -> Result<String> {
 /// Token ids from a file or, for `-`, from standard input: see [`parse_tokens`].
 ///
 /// # Errors
-/// A file that cannot be read, is not UTF-8 or holds something else than ids.
+/// A file that cannot be read, is not UTF-8 or holds anything but ids.
 pub(crate) fn file_tokens(path: &Path) -> Result<Vec<u32>> {
     let (origin, bytes) = file_bytes(path)?;
     parse_tokens(&origin, &utf8(&origin, bytes)?)
 }
 
-/// Token ids from arguments or, when there are none or a single `-`, from standard input: see
+/// Token ids from arguments; from standard input if there are none or a single `-`. See
 /// [`parse_tokens`].
 ///
 /// # Errors
@@ -51,8 +51,8 @@ pub(crate) fn argument_tokens(arguments: &[String]) -> Result<Vec<u32>> {
     parse_tokens("the arguments", &arguments.join(" "))
 }
 
-/// Reads ids from any of the forms the program itself writes: a JSON array, a JSON object with the
-/// array under `tokens` or `ids`, or ids separated by white space or commas.
+/// Parses ids in any form that the program itself writes. That is a JSON array, a JSON object with
+/// the array under `tokens` or `ids`, or ids separated by white space or commas.
 ///
 /// # Errors
 /// Anything else, with the offending piece.
@@ -86,7 +86,7 @@ pub(crate) fn parse_tokens(origin: &str, text: &str) -> Result<Vec<u32>> {
         .collect()
 }
 
-/// Says that `piece` is not a token id, shortened so that a wrong file cannot flood the terminal.
+/// Message for a wrong token id, shortened so that a wrong file cannot flood the terminal.
 fn not_an_id(piece: &str) -> String {
     let mut shown: String = piece.chars().take(24).collect();
     if shown.len() < piece.len() {
@@ -95,7 +95,7 @@ fn not_an_id(piece: &str) -> String {
     format!("`{shown}` is not a token id")
 }
 
-/// The bytes of a file or of standard input (`-`), and how messages name it.
+/// Bytes of a file or of standard input (`-`), with its name in messages.
 fn file_bytes(path: &Path) -> Result<(String, Vec<u8>)> {
     if path == Path::new("-") {
         return Ok((STDIN.to_owned(), read_stdin()?));
@@ -104,7 +104,7 @@ fn file_bytes(path: &Path) -> Result<(String, Vec<u8>)> {
     Ok((path.display().to_string(), bytes))
 }
 
-/// All of standard input. A person at a terminal is told that the program waits for text.
+/// Reads all of standard input; at a terminal a hint says that the program waits for text.
 fn read_stdin() -> Result<Vec<u8>> {
     let mut stdin = io::stdin().lock();
     if stdin.is_terminal() && io::stderr().is_terminal() {
@@ -115,7 +115,7 @@ fn read_stdin() -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// `bytes` as text, or the offset of the first byte that is not.
+/// Decodes UTF-8; the error has the offset of the first invalid byte.
 fn utf8(origin: &str, bytes: Vec<u8>) -> Result<String> {
     String::from_utf8(bytes).map_err(|error| Error::NotUtf8 {
         origin: origin.to_owned(),

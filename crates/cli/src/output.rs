@@ -1,5 +1,4 @@
-//! Standard output: whole documents, streamed text, and the small formats that the human forms
-//! share.
+//! Standard output: documents, streamed text, and formats shared by the text forms.
 //!
 //! A closed pipe (`ruvllm ... | head`) is no error: the reader has what it wanted, so nothing more
 //! is written and the program ends with success.
@@ -43,7 +42,7 @@ pub(crate) fn write_exactly(text: &str) -> Result<Reader> {
     }
 }
 
-/// Sink of generated text: standard output piece by piece, or nothing (a JSON document holds it).
+/// Sink of generated text: streams to standard output, or discards (for JSON output).
 pub(crate) struct TextSink {
     streams: bool,
     failure: Option<Error>,
@@ -55,23 +54,23 @@ pub(crate) struct TextSink {
 }
 
 impl TextSink {
-    /// To standard output.
+    /// Creates a sink to standard output.
     pub(crate) fn stdout() -> Self {
         Self { streams: true, failure: None, reader: Reader::Listening, ends_line: true, wrap: None }
     }
 
-    /// To a terminal of so many columns, with line breaks between words. Without a width, as
+    /// Creates a sink to a terminal of `width` columns, wrapped between words. Without a width, as
     /// [`stdout`](Self::stdout).
     pub(crate) fn terminal(width: Option<usize>) -> Self {
         Self { wrap: width.map(Wrap::new), ..Self::stdout() }
     }
 
-    /// Nowhere.
+    /// Creates a sink that discards the text.
     pub(crate) fn nowhere() -> Self {
         Self { streams: false, ..Self::stdout() }
     }
 
-    /// Takes a piece of text; breaks when there is nobody to read the next one.
+    /// Writes a piece of text; `Break` if the pipe is closed or the write failed.
     pub(crate) fn push(&mut self, text: &str) -> ControlFlow<()> {
         if !self.streams {
             return ControlFlow::Continue(());
@@ -98,14 +97,14 @@ impl TextSink {
         ControlFlow::Break(())
     }
 
-    /// Ends the last line; whether somebody still reads.
+    /// Ends the last line; returns the state of the reader.
     ///
     /// # Errors
-    /// Reason that text could not be written.
+    /// The first write that failed.
     pub(crate) fn finish(mut self) -> Result<Reader> {
         let rest = self.wrap.as_mut().map(Wrap::finish).unwrap_or_default();
         if self.failure.is_none() && self.reader == Reader::Listening {
-            // The outcome is in the fields.
+            // The result is in `failure` and `reader`.
             let _ = self.write(&rest);
         }
         match self.failure {
@@ -116,8 +115,8 @@ impl TextSink {
     }
 }
 
-/// Writes one JSON document and a line break to standard output. For a terminal control characters
-/// that JSON allows in strings (U+007F to U+009F) are written as escapes of the same value.
+/// Writes one JSON document and a line break to standard output. On a terminal, control characters
+/// that JSON allows in strings (U+007F to U+009F) become escapes of the same value.
 pub(crate) fn write_json<T: Serialize>(document: &T) -> Result<()> {
     write_exactly(&json_line(document)?).map(|_| ())
 }
@@ -136,13 +135,13 @@ pub(crate) fn json_line<T: Serialize>(document: &T) -> Result<String> {
     Ok(text)
 }
 
-/// True if standard output is no terminal, so that a progress bar on standard error is not in its
-/// way.
+/// True if standard output is no terminal; a progress bar on standard error then cannot mix with
+/// it.
 pub(crate) fn goes_elsewhere() -> bool {
     !io::stdout().is_terminal()
 }
 
-/// A JSON document with its control characters, which only strings hold, as escapes.
+/// Escapes the control characters of a JSON document, which occur only in strings.
 fn escaped(json: &str) -> String {
     let mut out = String::with_capacity(json.len());
     for c in json.chars() {
@@ -223,31 +222,30 @@ fn harmless(text: &str) -> String {
     text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
 }
 
-/// Lines to standard error that were asked for.
+/// Writes lines that the user asked for to standard error, also with `--quiet`.
 pub(crate) fn note(text: &str) {
-    // Nobody is left to tell when standard error is gone.
+    // If standard error is closed, there is nowhere to report it.
     let _ = writeln!(std::io::stderr(), "{}", harmless(text.trim_end()));
 }
 
-/// A line to standard error that nobody asked for; `--quiet` keeps it back.
+/// Writes a line that the user did not ask for to standard error, unless `--quiet`.
 pub(crate) fn hint(text: &str) {
     if !console::is_quiet() {
         note(text);
     }
 }
 
-/// Lines to standard error for `--verbose`.
+/// Writes lines to standard error if `--verbose`.
 pub(crate) fn detail(text: &str) {
     if console::is_verbose() {
         note(text);
     }
 }
 
-/// A line to standard error about something that did not keep the command from its work; `--quiet`
-/// keeps it back.
+/// Writes a warning to standard error, unless `--quiet`.
 pub(crate) fn warn(text: &str) {
     if !console::is_quiet() {
-        // Nobody is left to tell when standard error is gone.
+        // If standard error is closed, there is nowhere to report it.
         let _ = writeln!(std::io::stderr(), "{} {}", console::warning_label(), harmless(text));
     }
 }

@@ -1,4 +1,4 @@
-//! Texts of a plan's reasons and warnings for a person.
+//! Texts of a plan's reasons and warnings.
 
 use ruvllm::{Reason, Warning};
 
@@ -30,7 +30,7 @@ pub(crate) fn reason(reason: &Reason) -> String {
     }
 }
 
-/// Bytes as a value of a flag that is at least as large: `41MiB`.
+/// Bytes rounded up to MiB, in the syntax of flags: `41MiB`.
 fn bytes_up(n: u64) -> String {
     format!("{}MiB", n.div_ceil(1 << 20))
 }

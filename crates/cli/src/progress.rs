@@ -1,5 +1,4 @@
-//! Progress on a terminal: a bar on standard error, nothing at all when standard error is not a
-//! terminal.
+//! Progress bars on standard error, if it is a terminal.
 //!
 //! A bar appears only when the work has taken a moment, so that quick commands stay quiet.
 
@@ -9,7 +8,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::console;
 
-/// Work that ends sooner shows no bar.
+/// Delay before a bar appears.
 const PATIENCE: Duration = Duration::from_millis(250);
 
 /// A bar over work of known length. Dropping it clears the line.
@@ -40,7 +39,7 @@ impl Progress {
         Self { label: label.into(), template, started: Instant::now(), bar: None }
     }
 
-    /// `done` of `total` units are finished.
+    /// Reports that `done` of `total` units are finished.
     pub(crate) fn update(&mut self, done: u64, total: u64) {
         if self.bar.is_none() && !console::is_quiet() && self.started.elapsed() >= PATIENCE && done < total {
             self.bar = Some(self.start(done, total));
@@ -61,7 +60,7 @@ impl Progress {
         }
         bar.set_message(self.label.clone());
         bar.set_position(done);
-        // Work done before the bar began says nothing about the speed.
+        // Work done before the bar began must not count in its speed.
         bar.reset_eta();
         bar.set_draw_target(ProgressDrawTarget::stderr());
         bar

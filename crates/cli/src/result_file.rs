@@ -7,10 +7,10 @@ use std::process;
 
 use crate::error::{Error, Result};
 
-/// Checked place of a result, found before the work begins.
+/// Path of a result, checked before the work begins.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Destination {
-    /// A regular file, links followed; it may be there.
+    /// A regular file, links resolved; it may exist.
     File(PathBuf),
     /// A device or a pipe, which gets the bytes directly.
     Stream(PathBuf),
@@ -19,11 +19,11 @@ pub(crate) enum Destination {
 }
 
 impl Destination {
-    /// Looks at what is at `path`. Links are followed; `-` is standard output.
+    /// Checks the kind of `path`. Links are followed; `-` is standard output.
     ///
     /// # Errors
-    /// A folder, a link to nothing, a file that is there without `force`, and a standard output
-    /// that is a terminal.
+    /// A folder, a dangling link, an existing file without `force`, a missing parent folder, and a
+    /// terminal as standard output.
     pub(crate) fn find(path: &Path, force: bool) -> Result<Self> {
         if path == Path::new("-") {
             return if io::stdout().is_terminal() { Err(Error::BinaryToTerminal) } else { Ok(Self::Stdout) };
@@ -35,7 +35,7 @@ impl Destination {
                 if path.is_symlink() {
                     return Err(Error::DanglingLink { path: path.to_owned() });
                 }
-                // Better now than after the work.
+                // A missing folder is reported before the work, not after it.
                 let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
                 folder.map_or(Ok(()), |folder| fs::metadata(folder).map(drop)).map_err(failed)?;
                 return Ok(Self::File(path.to_owned()));
@@ -54,7 +54,7 @@ impl Destination {
         }
     }
 
-    /// Writes `bytes`: to a file as [`write`] does, elsewhere as they are.
+    /// Writes `bytes`: to a file as [`write`] does, elsewhere directly.
     pub(crate) fn write(&self, bytes: &[u8], readers: Readers) -> Result<()> {
         match self {
             Self::File(path) => {
@@ -73,17 +73,17 @@ impl Destination {
     }
 }
 
-/// Readers of a new file. A file that is replaced keeps its permissions.
+/// Permissions of a new file; a replaced file keeps its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Readers {
-    /// Permissions that the user's umask allows.
+    /// As the user's umask allows.
     Umask,
-    /// The user alone (mode 0600).
+    /// Owner alone (mode 0600).
     Owner,
 }
 
-/// Writes `bytes` beside `path` and renames them there once they are on the disk. A link keeps
-/// leading to its file, which is replaced.
+/// Writes `bytes` to a temporary file and renames it to `path` after a sync. Of a link, the target
+/// is replaced.
 pub(crate) fn write(path: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {
     let path = &path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let mut name = path.file_name().unwrap_or_default().to_owned();
@@ -93,7 +93,7 @@ pub(crate) fn write(path: &Path, bytes: &[u8], readers: Readers) -> io::Result<(
         .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
         .and_then(|()| fs::rename(&temporary, path));
     if written.is_err() {
-        // The first error is the one to report; a file that is left over names itself as temporary.
+        // The first error is the one to report; a leftover file has a temporary file's name.
         let _ = fs::remove_file(&temporary);
     }
     written
@@ -116,7 +116,7 @@ fn create(temporary: &Path, replaced: &Path, readers: Readers) -> io::Result<fs:
     Ok(file)
 }
 
-/// Creates `temporary`; its folder decides who reads it.
+/// Creates `temporary`; its folder determines the permissions.
 #[cfg(not(unix))]
 fn create(temporary: &Path, _: &Path, _: Readers) -> io::Result<fs::File> {
     OpenOptions::new().write(true).create_new(true).open(temporary)

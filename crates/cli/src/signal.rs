@@ -1,5 +1,5 @@
-//! Signals that stop the program: Ctrl-C (SIGINT), SIGTERM and SIGHUP ask the engine to stop, and
-//! end the program when that is not enough.
+//! Signals that stop the program: Ctrl-C (SIGINT), SIGTERM and SIGHUP. They ask the engine to stop,
+//! and end the program if that is not enough.
 //!
 //! The handler is installed when generation starts. Before that (while a model loads) the system's
 //! default applies and a signal ends the program immediately: no file has been begun.
@@ -26,13 +26,12 @@ pub(crate) fn exit_code() -> ExitCode {
     ExitCode::from(128 + LAST.load(Ordering::Relaxed))
 }
 
-/// A token that the first signal from now on cancels; the second ends the program at once.
+/// Returns a token that the first signal cancels; the second signal ends the program at once.
 ///
-/// When the handler cannot be installed, signals keep ending the program at once; that is no reason
-/// to fail.
+/// If the handler cannot be installed, signals keep their default action; that is no error.
 pub(crate) fn cancel_on_interrupt() -> CancelToken {
     let token = CancelToken::new();
-    // It runs before the handler is there: no signal may find nothing to stop.
+    // The token is registered before the handler exists: no signal may find nothing to cancel.
     Interrupts::take_over(State {
         running: Some(token.clone()),
         presses: 0,
@@ -43,8 +42,8 @@ pub(crate) fn cancel_on_interrupt() -> CancelToken {
     token
 }
 
-/// Makes a write beyond the limit of file sizes (`ulimit -f`) an error instead of the signal
-/// SIGXFSZ, whose default action ends the program and leaves temporary files.
+/// Makes a write beyond the limit of file sizes (`ulimit -f`) an error. By default the signal
+/// SIGXFSZ ends the program, which leaves temporary files.
 pub(crate) fn report_file_size_limit() {
     #[cfg(unix)]
     // The flag is never read: a handler of any kind makes the write return the error. Without the
@@ -52,8 +51,8 @@ pub(crate) fn report_file_size_limit() {
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
 }
 
-/// Ctrl-C in a program that answers again and again: it stops the answer in progress. SIGTERM and
-/// SIGHUP stop the answer and then the program.
+/// Signal handling of a conversation: Ctrl-C stops the answer in progress. SIGTERM and SIGHUP stop
+/// the answer and then the program.
 pub(crate) struct Interrupts(Arc<Mutex<State>>);
 
 struct State {
@@ -69,7 +68,7 @@ struct State {
 }
 
 impl State {
-    /// Takes note of a signal; true if the program is to end at once.
+    /// Records a signal; true if the program is to end at once.
     fn receive(&mut self, signal: u8) -> bool {
         self.presses += 1;
         self.is_ending |= signal != SIGINT;
@@ -84,8 +83,8 @@ impl State {
 }
 
 impl Interrupts {
-    /// Takes the signals over. `presses_to_end` of them during one answer end the program, and with
-    /// `ends_idle` one Ctrl-C between answers.
+    /// Installs the handler. `presses_to_end` signals during one answer end the program; with
+    /// `ends_idle`, so does one Ctrl-C between answers.
     pub(crate) fn install(presses_to_end: usize, ends_idle: bool) -> Self {
         Self::take_over(State { running: None, presses: 0, presses_to_end, ends_idle, is_ending: false })
     }
@@ -102,7 +101,7 @@ impl Interrupts {
         Self(state)
     }
 
-    /// A token for what begins now.
+    /// Begins an answer; signals cancel the returned token.
     pub(crate) fn begin(&self) -> CancelToken {
         let token = CancelToken::new();
         let mut state = lock(&self.0);
@@ -111,7 +110,7 @@ impl Interrupts {
         token
     }
 
-    /// Marks the work in progress as finished.
+    /// Ends the answer: signals have nothing to cancel.
     pub(crate) fn end(&self) {
         lock(&self.0).running = None;
     }
@@ -122,32 +121,32 @@ impl Interrupts {
     }
 }
 
-/// Calls `receive` with the number of each signal, on a thread of its own. A refusal leaves the
-/// default action.
+/// Calls `receive` with the number of each signal, on a separate thread. If the handler cannot be
+/// installed, the default action stays.
 #[cfg(unix)]
 fn on_signal(mut receive: impl FnMut(u8) + Send + 'static) {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
     use signal_hook::iterator::SignalsInfo;
     use signal_hook::iterator::exfiltrator::raw::WithRawSiginfo;
 
-    // `nohup` starts a program with SIGHUP ignored, and it is to stay so.
+    // `nohup` starts a program with SIGHUP ignored, which must stay so.
     let takes_hangup = system::is_ignored(SIGHUP) == Some(false);
     let listened = [SIGINT, SIGTERM].into_iter().chain(takes_hangup.then_some(SIGHUP));
     // Not `Signals`, which counts two of a kind as one until the thread has seen the first.
     if let Ok(mut signals) = SignalsInfo::<WithRawSiginfo>::new(listened) {
         let forward = move || signals.forever().for_each(|info| receive(info.si_signo as u8));
-        // Without the thread the signals would be swallowed; the program cannot do its work then.
+        // Without the thread all signals would be lost.
         std::thread::Builder::new().name("signals".into()).spawn(forward).expect("a thread for signals");
     }
 }
 
-/// Calls `receive` for each Ctrl-C. A refusal leaves the default action.
+/// Calls `receive` for each Ctrl-C. If the handler cannot be installed, the default action stays.
 #[cfg(not(unix))]
 fn on_signal(mut receive: impl FnMut(u8) + Send + 'static) {
     let _ = ctrlc::set_handler(move || receive(SIGINT));
 }
 
-/// Every state that a panic can leave is a valid one.
+/// Locks the state, poisoned or not: every state that a panic can leave is valid.
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,6 +1,6 @@
-//! Facts about this machine: from the kernel's text files on Linux, else from the system's calls.
+//! Facts about this machine: from `/proc` and `/sys` on Linux, else from system calls.
 //!
-//! Every value is optional: what the system does not tell is absent, never guessed.
+//! Every value is optional: one that the system does not report is absent, never guessed.
 
 use std::collections::HashSet;
 use std::fs;
@@ -28,7 +28,7 @@ pub(crate) fn cpu_flags() -> Option<HashSet<String>> {
     Some(flags.split_whitespace().map(str::to_owned).collect())
 }
 
-/// When the kernel backs memory with 2 MiB pages: `always`, `madvise` or `never`.
+/// Mode of transparent huge pages (2 MiB): `always`, `madvise` or `never`.
 pub(crate) fn transparent_huge_pages() -> Option<String> {
     let modes = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").ok()?;
     selected(&modes).map(str::to_owned)
@@ -40,14 +40,14 @@ pub(crate) fn is_ignored(signal: i32) -> Option<bool> {
     is_in_set(&fs::read_to_string("/proc/self/status").ok()?, "SigIgn", signal)
 }
 
-/// True if `signal` is in a set of signals of a process's `status`: hexadecimal, signal 1 lowest.
+/// True if `signal` is in a signal mask of `/proc/self/status`: hexadecimal, signal 1 in bit 0.
 #[cfg(any(unix, test))]
 fn is_in_set(status: &str, set: &str, signal: i32) -> Option<bool> {
     let mask = u64::from_str_radix(field(status, set)?, 16).ok()?;
     Some(mask >> u32::try_from(signal - 1).ok()? & 1 == 1)
 }
 
-/// The value of a `name : value` line.
+/// Value of a `name : value` line.
 fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(|line| {
         let (key, value) = line.split_once(':')?;
@@ -55,7 +55,7 @@ fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     })
 }
 
-/// The word in square brackets of a kernel choice such as `always [madvise] never`.
+/// Word in square brackets of a kernel setting such as `always [madvise] never`.
 fn selected(modes: &str) -> Option<&str> {
     let (_, rest) = modes.split_once('[')?;
     rest.split_once(']').map(|(word, _)| word)

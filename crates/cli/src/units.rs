@@ -1,6 +1,6 @@
-//! Numbers for a person: sizes, counts, measured values.
+//! Number formats for the user: sizes, counts, measured values.
 
-/// A number of bytes for a person: `30.0 MiB`, in the units that flags take and progress bars show.
+/// Formats a number of bytes as `30.0 MiB`, in the units of flags and progress bars.
 pub(crate) fn bytes(n: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if n < 1024 {
@@ -15,12 +15,12 @@ pub(crate) fn bytes(n: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
-/// A count with its noun: `1 tensor`, `2 tensors`.
+/// Formats a count with its noun: `1 tensor`, `2 tensors`.
 pub(crate) fn counted(n: usize, noun: &str) -> String {
     format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }
 
-/// A measured number with at most three decimals: more are noise.
+/// Rounds a measured number to three decimals: more are noise.
 pub(crate) fn rounded(x: f64) -> f64 {
     (x * 1e3).round() / 1e3
 }

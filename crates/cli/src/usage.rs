@@ -14,21 +14,21 @@ use crate::error::printable;
 use crate::failure::{Failure, USAGE};
 use crate::output;
 
-/// Prints what the parser has to say and gives the exit code: 0 for help and version, 2 for a usage
-/// error and for help that stands for one, 1 if the help could not be written.
+/// Prints the parser's message and returns the exit code. It is 0 for help and version, 2 for a
+/// usage error and for help in place of a missing command, 1 if the help could not be written.
 pub(crate) fn report(error: &clap::Error, command: &str, json: bool) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             let text = error.render();
             let text = if console::colors_stdout() { text.ansi().to_string() } else { text.to_string() };
-            // A pipe that is closed has had enough, as with every other output.
+            // A closed pipe is no error, as with all output.
             match output::write_exactly(&text) {
                 Ok(_) => ExitCode::SUCCESS,
                 Err(error) => Failure::from(&error).report(json, ""),
             }
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand if !json => {
-            // A closed standard error leaves nobody to tell; the exit code says it.
+            // If standard error is closed, the exit code still reports the error.
             let _ = error.print();
             ExitCode::from(USAGE)
         }
@@ -59,7 +59,7 @@ fn one_line(message: &str) -> String {
     printable(line.strip_prefix("error: ").unwrap_or(&line))
 }
 
-/// The command that `arguments` name, as far as they do: `ruvllm eval perplexity`.
+/// Name of the command in `arguments`, as far as they are valid: `ruvllm eval perplexity`.
 pub(crate) fn named(command: &Command, arguments: &[OsString]) -> String {
     let mut name = command.get_name().to_owned();
     let mut command = command;

@@ -5,15 +5,15 @@ use unicode_width::UnicodeWidthChar;
 /// Columns from one tab stop to the next.
 const TAB: usize = 8;
 
-/// Text that arrives piece by piece, with line breaks added between words.
+/// Word wrapper for text that arrives piece by piece.
 ///
 /// A word is held back until it ends, at most a line of it. Wide characters (CJK) are words of
-/// their own. A word longer than a line is left to the terminal to break, so that what is copied
-/// from it has no line break inside.
+/// their own. The terminal breaks words that are longer than a line, so that copied text has no
+/// line break inside.
 pub(crate) struct Wrap {
     /// Columns of the terminal, at least 1.
     width: usize,
-    /// Columns in use on the present line.
+    /// Columns in use on the current line.
     column: usize,
     /// Space before the word, dropped where the line breaks.
     space: String,
@@ -35,7 +35,7 @@ impl Wrap {
         }
     }
 
-    /// The text to show for the next piece.
+    /// Takes a piece; returns the text to print.
     pub(crate) fn push(&mut self, text: &str) -> String {
         let mut out = String::with_capacity(text.len());
         for c in text.chars() {
@@ -56,7 +56,7 @@ impl Wrap {
         out
     }
 
-    /// The text that was held back.
+    /// Returns the text that was held back.
     pub(crate) fn finish(&mut self) -> String {
         let mut out = String::new();
         self.end_word(&mut out);
@@ -64,7 +64,7 @@ impl Wrap {
     }
 
     fn add(&mut self, c: char, out: &mut String) {
-        // Control characters are not shown.
+        // Control characters have no width.
         let width = c.width().unwrap_or(0);
         if self.is_overlong {
             out.push(c);

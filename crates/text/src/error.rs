@@ -1,54 +1,53 @@
-//! The error type of this crate: one variant per condition, with the numbers that explain it.
+//! Error type of this crate: one variant per condition, with the numbers that explain it.
 
 use std::path::PathBuf;
 
-/// The result of this crate's functions.
+/// Result of this crate's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An error of a tokenizer, a detokenizer or a chat template.
+/// Error of a tokenizer, a detokenizer or a chat template.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A metadata value has another type than a tokenizer or template needs.
+    /// A metadata value has the wrong type.
     #[error(transparent)]
     Gguf(#[from] gguf_rs_lite::Error),
 
-    /// A metadata key that the tokenizer needs is absent.
+    /// A required metadata key is absent.
     #[error("metadata key `{key}` is missing, expected {expected}")]
     MissingKey {
-        /// The full key.
+        /// Full key.
         key: String,
         /// Description of a valid value.
         expected: String,
     },
 
-    /// A metadata value that no tokenizer can have, or that contradicts another.
+    /// A metadata value is invalid or contradicts another.
     #[error("metadata key `{key}` is {found}, expected {expected}")]
     InvalidKey {
-        /// The full key.
+        /// Full key.
         key: String,
-        /// The value in the file.
+        /// Value in the file.
         found: String,
         /// Description of a valid value.
         expected: String,
     },
 
-    /// The tokenizer of the file is of a kind that this crate does not implement.
+    /// The file's tokenizer is of an unsupported kind.
     #[error("tokenizer kind `{found}` is not supported (supported: {supported})")]
     UnsupportedTokenizer {
-        /// The value of `tokenizer.ggml.model`.
+        /// Value of `tokenizer.ggml.model`.
         found: String,
-        /// The kinds that can be loaded, separated by commas.
+        /// Supported kinds, separated by commas.
         supported: String,
     },
 
-    /// The file names a pre-tokenizer whose rules are not known. Guessing would silently give other
-    /// tokens.
+    /// The file names an unknown pre-tokenizer. A guess would silently give other tokens.
     #[error("pre-tokenizer type `{found}` is not known (known: {known})")]
     UnknownPreTokenizer {
-        /// The value of `tokenizer.ggml.pre`.
+        /// Value of `tokenizer.ggml.pre`.
         found: String,
-        /// The types that can be loaded, separated by commas.
+        /// Supported types, separated by commas.
         known: String,
     },
 
@@ -61,79 +60,77 @@ pub enum Error {
         source: std::io::Error,
     },
 
-    /// A tokenizer.json is not valid, or describes something that cannot be run.
+    /// A `tokenizer.json` is not valid, or describes something unsupported or beyond the limits.
     #[error("the tokenizer definition is not usable: {message}")]
     TokenizerDefinition {
         /// Reason.
         message: String,
     },
 
-    /// The tokenizer was asked to add a special token that its vocabulary does not name, or cannot
-    /// do without it.
+    /// The metadata lack a special token that the tokenizer must add or cannot do without.
     #[error("the tokenizer adds a {name} token, but its metadata names none")]
     MissingSpecialToken {
         /// `bos`, `eos`, `separator` or `unknown`.
         name: &'static str,
     },
 
-    /// A text holds something that the vocabulary has no token for, and there is no unknown-token
-    /// either.
+    /// The vocabulary has no token for a part of a text, and no unknown token.
     #[error("the vocabulary has no token for byte 0x{byte:02x} and no unknown-token")]
     Unencodable {
         /// The byte without a token.
         byte: u8,
     },
 
-    /// A text is longer than the tokenizer takes in one call. Encode it in parts.
+    /// The text is longer than the limit of one call. Encode it in parts.
     #[error("the text has {bytes} bytes, the tokenizer takes at most {limit} at once")]
     TextTooLong {
         /// Length of the text.
         bytes: usize,
-        /// Most bytes in one call.
+        /// Maximum length of one call.
         limit: usize,
     },
 
-    /// A token id is not in the tokenizer's vocabulary.
+    /// The token id is not in the vocabulary.
     #[error("token id {id} is not in the vocabulary of {vocab_size} tokens")]
     UnknownTokenId {
-        /// The id.
+        /// Token id.
         id: u32,
-        /// Number of tokens.
+        /// Size of the vocabulary.
         vocab_size: usize,
     },
 
-    /// The tokenizer failed on a text or on ids.
+    /// The tokenizer failed on a text or on token ids.
     #[error("tokenization failed: {message}")]
     Tokenization {
         /// Message of the tokenizer.
         message: String,
     },
 
-    /// The model has no chat template, and its vocabulary does not show which style it was trained
-    /// with. Give one, or use plain text generation.
+    /// The model has no chat template, and its vocabulary does not identify a built-in style. Set
+    /// one, or generate from plain text.
     #[error("the model has no chat template")]
     NoChatTemplate,
 
-    /// A name that is none of the built-in chat templates.
+    /// No built-in chat template has this name.
     #[error("chat style `{found}` is not known (known: {known})")]
     UnknownChatStyle {
-        /// The name.
+        /// Name asked for.
         found: String,
-        /// The styles, separated by commas.
+        /// Known styles, separated by commas.
         known: String,
     },
 
-    /// A chat template is not valid Jinja, or uses a feature that is not supported.
+    /// The chat template is not valid Jinja or uses an unsupported feature.
     #[error("the chat template is not valid: {message}")]
     TemplateSyntax {
         /// Reason, with the line.
         message: String,
     },
 
-    /// The chat template refused these messages by `raise_exception`.
+    /// The chat template rejected the messages by `raise_exception`.
     #[error("the chat template refused the messages: {message}")]
     TemplateRefused {
-        /// The template's own words.
+        /// Message of the template.
         message: String,
     },
 
@@ -144,15 +141,15 @@ pub enum Error {
         message: String,
     },
 
-    /// The rendering of a chat template was asked to stop.
+    /// The rendering of a chat template was stopped by its caller.
     #[error("the rendering of the chat template was stopped")]
     TemplateStopped,
 
-    /// The messages hold a code point where Unicode has no characters, and which marks something
-    /// while a chat template is rendered.
+    /// The messages contain an unassigned code point (planes 4 and 5). Rendering uses these
+    /// internally.
     #[error("the messages hold U+{code:X}, which is no character of Unicode")]
     UnassignedCharacter {
-        /// The code point.
+        /// Code point.
         code: u32,
     },
 }

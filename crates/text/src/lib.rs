@@ -2,11 +2,10 @@
 //!
 //! **Scope:** a [`Tokenizer`](tokenizer::Tokenizer) from the metadata of a GGUF file or from a
 //! `tokenizer.json`, with the ids of the tokenizer that the model was published with; a
-//! [`TokenStream`](tokenizer::TokenStream) that gives whole characters while tokens come one at a
-//! time; a [`ChatTemplate`](chat::ChatTemplate) that renders a conversation as Jinja2 in
-//! transformers does.
+//! [`TokenStream`](tokenizer::TokenStream) that detokenizes token by token into whole characters; a
+//! [`ChatTemplate`](chat::ChatTemplate) that renders a conversation as Jinja2 does in transformers.
 //!
-//! **Out of scope:** training tokenizers, reading weights, parsing answers (tool calls are text
+//! **Out of scope:** training of tokenizers, reading weights, parsing answers (tool calls are text
 //! here).
 //!
 //! # Example
@@ -41,10 +40,10 @@
 //! ```
 //!
 //! # Invariants
-//! - No file, text, token id or template makes it panic: they give an [`Error`].
-//! - Encoders and pre-tokenizers of GGUF vocabularies take at most O(n log n) time; what a
-//!   `tokenizer.json` describes ends at limits, with an error. Renderings are bounded in steps,
-//!   work, memory and time (ADR-0034).
+//! - No file, text, token id or template causes a panic: invalid ones give an [`Error`].
+//! - Encoders and pre-tokenizers of GGUF vocabularies take at most O(n log n) time; a
+//!   `tokenizer.json` is run within limits, beyond which there is an error. Renderings are limited
+//!   in steps, work, memory and time (ADR-0034).
 //! - No text of a message becomes a special token, whatever the template does with it.
 //! - Nothing is guessed: an unknown kind of tokenizer or pre-tokenizer is an error that lists the
 //!   known ones (ADR-0018).

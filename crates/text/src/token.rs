@@ -1,4 +1,4 @@
-//! The type of token ids.
+//! Type of token ids.
 
-/// A token id: an index into a vocabulary.
+/// Token id: an index into the vocabulary.
 pub type TokenId = u32;

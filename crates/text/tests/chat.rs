@@ -1,5 +1,4 @@
-//! Chat templates against goldens of transformers (`tests/data/chat`), and chats that try to forge
-//! markers.
+//! Chat templates against goldens of transformers (`tests/data/chat`), and forged special tokens.
 
 use std::{fs, path::PathBuf};
 
@@ -29,7 +28,7 @@ fn with_variables(template: ChatTemplate, variables: &Value) -> ChatTemplate {
     variables.into_iter().fold(template, |template, (name, value)| template.with_variable(name, value))
 }
 
-/// Compares with a golden: a text, or an error whose wording counts for `raise_exception` only.
+/// Compares with a golden: a text, or an error, whose message matters for `raise_exception` only.
 fn check(name: &str, rendered: Result<String, Error>, golden: &Value) {
     match (rendered, golden["text"].as_str()) {
         (Ok(text), Some(golden)) => assert_eq!(text, golden, "{name}"),
@@ -40,8 +39,8 @@ fn check(name: &str, rendered: Result<String, Error>, golden: &Value) {
     }
 }
 
-/// Renders every conversation of every family and compares; `template` gives the family's template
-/// with its texts of BOS and EOS.
+/// Renders every conversation of every family and compares with the goldens. `template` returns the
+/// family's template with its BOS and EOS texts.
 fn check_families(
     template: impl Fn(&str, &Value) -> Result<ChatTemplate, Failure>,
     check: impl Fn(&str, Result<String, Error>, &Value),
@@ -104,7 +103,7 @@ fn built_in_styles_take_contents_in_parts() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Renders a snippet with what the goldens' snippets see.
+/// Renders a snippet with the variables of the goldens' snippets.
 fn render_snippet(context: &Value, source: &str) -> Result<String, Error> {
     let messages: Vec<Message> = serde_json::from_value(context["messages"].clone()).unwrap_or_default();
     let variables = serde_json::json!({ "data": context["data"] });
@@ -145,7 +144,7 @@ fn snippets_of_one_line_render_as_the_goldens() -> Result<(), Failure> {
     Ok(())
 }
 
-/// A tokenizer of the fixtures with the template of its family, both from the GGUF file.
+/// Tokenizer of a fixture with the template of its family, both from the GGUF file.
 fn model(folder: &str) -> Result<(Tokenizer, ChatTemplate), Failure> {
     let gguf = gguf_rs_lite::Gguf::open(data(&["tokenizers", folder, "vocab.gguf"]))?;
     let tokenizer = Tokenizer::from_gguf(gguf.metadata())?;
@@ -153,7 +152,7 @@ fn model(folder: &str) -> Result<(Tokenizer, ChatTemplate), Failure> {
     Ok((tokenizer, template))
 }
 
-/// The same with the tokenizer from tokenizer.json.
+/// The same with the tokenizer from `tokenizer.json`.
 fn model_from_json(folder: &str) -> Result<(Tokenizer, ChatTemplate), Failure> {
     let tokenizer = Tokenizer::from_file(&data(&["tokenizers", folder, "tokenizer.json"]))?;
     Ok((tokenizer, model(folder)?.1))
@@ -210,7 +209,7 @@ fn text_in_messages_cannot_become_a_marker() -> Result<(), Failure> {
         let count = |ids: &[TokenId]| ids.iter().filter(|id| specials.contains(id)).count();
 
         let all = format!("xyz {} b", names.concat());
-        // Text that would be a marker together with what the template writes after it.
+        // Text that forms a special token together with the template text after it.
         let cut_off: String = names[0].chars().take(names[0].chars().count() - 1).collect();
         for forged in [&all, &format!("xyz {} b", names.join(" ")), &format!("xyz {cut_off}")] {
             let messages = [
@@ -220,7 +219,7 @@ fn text_in_messages_cannot_become_a_marker() -> Result<(), Failure> {
             ];
             let ids = tokenizer.encode_chat(&template, &messages, None, true)?;
             assert_eq!(count(&ids), count(&allowed), "{folder} {forged:?}");
-            // Nothing is lost or added, and the guards are gone.
+            // No text is lost or added, and the marks are gone.
             let prompt = template.render(&messages, None, true)?;
             let without_space = |text: &str| text.replace(' ', "");
             let decoded = without_space(&tokenizer.decode(&ids, false)?);
@@ -277,7 +276,7 @@ fn forged_markers_are_plain_text_in_tools_and_extra_fields_too() -> Result<(), F
     ]))?;
     let tools = serde_json::json!([{"function": {"name": "f", "description": "<|im_end|>"}}]);
     let ids = tokenizer.encode_chat(&template, &messages, Some(&tools), true)?;
-    // One each for the system, user, assistant and tool parts.
+    // One each for system, user, assistant and tool parts.
     assert_eq!(ids.iter().filter(|&&id| id == end).count(), 4);
     assert_eq!(tokenizer.decode(&ids, false)?, template.render(&messages, Some(&tools), true)?);
     Ok(())
@@ -294,8 +293,8 @@ fn markers_around_roles_are_the_templates_own() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Private use, noncharacters and characters beyond the Basic Multilingual Plane come through; code
-/// points that mark something while a template is rendered are refused.
+/// Private use, noncharacters and characters beyond the Basic Multilingual Plane are kept. Code
+/// points that mark text during rendering are rejected.
 #[test]
 fn every_character_of_unicode_comes_through() -> Result<(), Failure> {
     let (tokenizer, template) = model("bpe_qwen2")?;
@@ -339,7 +338,7 @@ fn a_model_without_a_template_gets_that_of_its_style() -> Result<(), Failure> {
 fn vocabularies_without_markers_are_told_by_architecture_and_name() -> Result<(), Failure> {
     let gguf = gguf_rs_lite::Gguf::open(data(&["tokenizers", "spm_bpe_metaspace", "vocab.gguf"]))?;
     let mut metadata = gguf.metadata().clone();
-    // A vocabulary of the first Llamas: no markers but BOS and EOS.
+    // Vocabulary of the first Llamas: no special tokens but BOS and EOS.
     if let Some(gguf_rs_lite::Value::Array(gguf_rs_lite::Array::String(tokens))) =
         metadata.get("tokenizer.ggml.tokens").cloned()
     {
@@ -385,7 +384,7 @@ fn conversations_with_tools_use_the_template_for_them() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Templates as found in published models, for features that the goldens do not have.
+/// Templates of published models, for features that the goldens lack.
 #[test]
 fn features_of_published_templates() -> Result<(), Failure> {
     let cases = [
@@ -444,7 +443,7 @@ fn features_of_published_templates() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Left out on purpose (ADR-0025).
+/// Unsupported on purpose (ADR-0025).
 #[test]
 fn features_that_no_published_template_uses_are_errors_that_name_them() -> Result<(), Failure> {
     let cases = [
@@ -473,7 +472,7 @@ fn features_that_no_published_template_uses_are_errors_that_name_them() -> Resul
     Ok(())
 }
 
-/// Nesting without brackets is not counted by the parser: 33 KB of it exhausted the stack.
+/// The parser does not count nesting without brackets: 33 KB of it exhausted the stack.
 #[test]
 fn deep_sources_are_compiled_or_refused() -> Result<(), Failure> {
     for (before, step, after) in [

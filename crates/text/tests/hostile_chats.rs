@@ -1,5 +1,5 @@
-//! Chats whose template or messages are hostile: work is bounded, and no text of a message becomes
-//! a marker, whatever the template does to it.
+//! Chats with hostile templates or messages. Work is limited, and no message text becomes a special
+//! token, whatever the template does with it.
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock, atomic::AtomicBool};
@@ -22,7 +22,7 @@ fn data(path: &[&str]) -> PathBuf {
     PathBuf::from_iter([env!("CARGO_MANIFEST_DIR"), "tests", "data"].iter().chain(path))
 }
 
-/// A value that holds itself was compared and printed without end, and never freed.
+/// A value that contains itself was compared and printed endlessly, and never freed.
 #[test]
 fn values_cannot_hold_themselves() {
     for store in [
@@ -50,7 +50,7 @@ fn values_cannot_hold_themselves() {
     }
 }
 
-/// Lists that share their items are small and compare as large ones.
+/// Lists with shared items are small in memory but large to compare.
 #[test]
 fn shared_values_are_charged_for_what_comparing_them_takes() {
     let nest = "{% set ns = namespace(a=['x'], b=['x']) %}{% for i in range(60) %}\
@@ -88,7 +88,7 @@ fn shared_values_are_charged_for_what_comparing_them_takes() {
     }
 }
 
-/// Each of these took minutes to years: one instruction worked on any number of bytes.
+/// Each of these took minutes to years: one instruction processed any number of bytes.
 #[test]
 fn work_within_an_instruction_is_charged() {
     let text = "a".repeat(8 << 20);
@@ -157,7 +157,7 @@ fn a_rendering_ends_when_it_is_asked_to() -> Result<(), Failure> {
     let messages = [Message::user("a".repeat(1 << 16))];
     let stopped = template.render_until(&messages, None, false, Some(&stop));
     assert!(matches!(stopped, Err(Error::TemplateStopped)), "{stopped:?}");
-    // One that begins before it is asked.
+    // A rendering that begins before the stop.
     let stop = Arc::new(AtomicBool::new(false));
     let result = std::thread::scope(|scope| {
         let rendering = scope.spawn(|| template.render_until(&messages, None, false, Some(&stop)));
@@ -165,7 +165,7 @@ fn a_rendering_ends_when_it_is_asked_to() -> Result<(), Failure> {
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
         rendering.join()
     });
-    // On a fast machine the bounds may have ended it first.
+    // On a fast machine the limits may have ended it first.
     assert!(
         result
             .is_ok_and(|result| matches!(result, Err(Error::TemplateStopped | Error::TemplateRender { .. })))
@@ -173,8 +173,8 @@ fn a_rendering_ends_when_it_is_asked_to() -> Result<(), Failure> {
     Ok(())
 }
 
-/// A tokenizer of words whose special tokens are found in normalized text, so also in capitals and
-/// in full-width forms.
+/// Tokenizer of words whose special tokens are found in normalized text. They are thus also found
+/// in capitals and in full-width forms.
 fn normalizing() -> Result<Tokenizer, Error> {
     let added = |id: u32, content: &str| {
         json!({"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
@@ -206,7 +206,7 @@ fn tokenizers() -> Result<Vec<Tokenizer>, Failure> {
     ])
 }
 
-/// Ids of a tokenizer's markers, and their texts.
+/// Ids and texts of a tokenizer's special tokens.
 fn markers(tokenizer: &Tokenizer) -> Vec<(TokenId, String)> {
     (0..tokenizer.vocab_size() as TokenId)
         .filter(|&id| tokenizer.is_special(id))
@@ -215,7 +215,7 @@ fn markers(tokenizer: &Tokenizer) -> Vec<(TokenId, String)> {
         .collect()
 }
 
-/// Each of these yielded a marker: the guard looked at texts before the template changed them.
+/// Each of these forged a special token: the guard checked texts before the template changed them.
 #[test]
 fn changed_texts_do_not_become_markers() -> Result<(), Failure> {
     for tokenizer in tokenizers()? {
@@ -273,7 +273,7 @@ fn changed_texts_do_not_become_markers() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Templates that compare or search messages' texts get the same answers as before.
+/// Templates that compare or search message texts render as before.
 #[test]
 fn comparisons_do_not_see_the_origin() -> Result<(), Failure> {
     let text = "a<think>b</think>c";
@@ -361,7 +361,7 @@ const CHANGES: [&str; 18] = [
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(ProptestConfig::default().cases) })]
 
-    /// The markers of a prompt are those that the template writes, whatever the messages say.
+    /// The special tokens of a prompt are those of the template, whatever the messages say.
     #[test]
     fn markers_are_the_templates_own(
         pieces in prop::collection::vec((0usize..20, 0usize..14, 0usize..14, any::<bool>()), 1..6),

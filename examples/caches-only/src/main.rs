@@ -1,5 +1,5 @@
-//! A toy engine around the caches: one attention layer with fixed weights, several questions behind
-//! the same instructions, prefix sharing and precision tiers.
+//! A toy engine around the KV cache: one attention layer with fixed weights. Several questions
+//! follow the same instructions, with prefix sharing and precision tiers.
 
 use std::error::Error;
 
@@ -19,10 +19,10 @@ const ANSWER: usize = 8;
 /// The last 32 tokens stay in F16, the 128 before them have 8 bits, all others 2.
 const POLICY: &str = "tiered:hot=32,sink=4,warm=q8,warm_tokens=128,cold=kivi2";
 
-/// An answer, and the numbers that it was chosen by.
+/// Tokens of an answer, and the states that they were chosen by.
 type Answer = (Vec<u32>, Vec<f32>);
 
-/// The model and the memory that its sequences share.
+/// Model, and the memory that its sequences share.
 struct Engine {
     kernels: Kernels,
     threads: ThreadPool,
@@ -51,12 +51,12 @@ impl Engine {
         })
     }
 
-    /// Appends `tokens` to a sequence in one step; the state of the last of them, `[DIM]`.
+    /// Appends `tokens` to a sequence in one step; returns the state of the last one, `[DIM]`.
     fn forward(&self, sequence: &mut Sequence, tokens: &[u32]) -> Result<Vec<f32>, Box<dyn Error>> {
         let (start, n) = (sequence.len(), tokens.len());
         let [queries, keys, values] =
             [1, 2, 3].map(|part| tokens.iter().flat_map(|&token| weights(part, token)).collect::<Vec<_>>());
-        // All that can fail for lack of memory has happened once there is a step.
+        // The step has all its memory: nothing after it fails for lack of memory.
         let mut step = sequence.step(&self.kernels, n)?;
         step.write(&self.kernels, 0, &keys, &values);
         let mut states = vec![0.0; n * DIM];
@@ -79,11 +79,11 @@ impl Engine {
         Ok(states.split_off((n - 1) * DIM))
     }
 
-    /// The answer to a prompt whose first tokens are the instructions. With `share`, they are taken
-    /// from the prefix tree, or kept there for the next prompt.
+    /// Generates the answer to a prompt that begins with the instructions. With `share`, their
+    /// blocks are served from the prefix tree, or inserted there for the next prompt.
     fn answer(&self, prompt: &[u32], share: bool) -> Result<Answer, Box<dyn Error>> {
         let mut sequence = self.store.sequence(prompt.len() + ANSWER);
-        // The pin keeps the blocks in the tree while this sequence lives.
+        // The pin keeps the blocks in the tree while this sequence exists.
         let mut pin = None;
         if share {
             let found = self.prefixes.lookup(&self.key, prompt);
@@ -118,7 +118,7 @@ impl Engine {
         Ok(answer)
     }
 
-    /// Prints what each tier holds.
+    /// Prints blocks and bytes of each tier.
     fn print_tiers(&self, when: &str) {
         println!("{when}:");
         for tier in self.store.tiers() {
@@ -127,22 +127,22 @@ impl Engine {
     }
 }
 
-/// Fixed numbers in -1..1: the weights of a token in one part of the model, `[DIM]`.
+/// Pseudorandom weights in -1..1 of a token in one part of the model, `[DIM]`.
 fn weights(part: u32, token: u32) -> Vec<f32> {
     let mut state = u64::from(1 + part * VOCABULARY + token);
     let mut next = || {
-        // The generator of Lehmer, with Park and Miller's factor.
+        // Lehmer generator with the multiplier of Park and Miller.
         state = state * 48_271 % 0x7fff_ffff;
         state as f32 / 0x3fff_ffff as f32 - 1.0
     };
-    // The first numbers of neighbouring seeds are alike.
+    // The first numbers of neighbouring seeds are similar.
     for _ in 0..8 {
         next();
     }
     (0..DIM).map(|_| next()).collect()
 }
 
-/// The token whose output weights agree most with a state.
+/// Greedy choice: the token with the largest logit.
 fn likeliest(state: &[f32]) -> u32 {
     let logit = |token: u32| weights(4, token).iter().zip(state).map(|(a, b)| a * b).sum::<f32>();
     (0..VOCABULARY).max_by(|&a, &b| logit(a).total_cmp(&logit(b))).unwrap_or_default()

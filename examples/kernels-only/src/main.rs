@@ -1,5 +1,5 @@
-//! Semantic search in miniature: documents become vectors through one attention layer with 8-bit
-//! weights, and the vectors are searched in full precision, as 8-bit integers, and by their signs.
+//! Semantic search in miniature: embeddings from one attention layer with 8-bit weights. They are
+//! searched in full precision, as 8-bit integers, and by their signs.
 
 use ruvllm_kernels::attention::{
     AttentionScratch, AttentionShape, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane, KvPlaneMut, KvRole,
@@ -15,14 +15,13 @@ use ruvllm_kernels::{Error, Kernels, ThreadPool};
 const DIM: usize = 64;
 const HEADS: usize = 2;
 const HEAD_DIM: usize = DIM / HEADS;
-/// Tokens of a document, all from its topic's words.
+/// Tokens of a document, all from the words of its topic.
 const TOKENS: usize = 12;
 const TOPICS: usize = 5;
 const WORDS_PER_TOPIC: usize = 8;
 const DOCUMENTS: usize = 40;
 
-/// A reproducible sequence of numbers in -1..1 (the generator of Lehmer, with Park and Miller's
-/// factor).
+/// Reproducible pseudorandom numbers in -1..1 (Lehmer generator, multiplier of Park and Miller).
 struct Numbers(u64);
 
 impl Numbers {
@@ -36,13 +35,13 @@ impl Numbers {
     }
 }
 
-/// Embeddings, and one layer that mixes the tokens of a document.
+/// Word embeddings, and one attention layer.
 struct Embedder {
     kernels: Kernels,
     pool: ThreadPool,
-    /// `[TOPICS * WORDS_PER_TOPIC, DIM]`
+    /// Word embeddings, `[TOPICS * WORDS_PER_TOPIC, DIM]`.
     words: Vec<f32>,
-    /// Queries, keys and values: `[3 * DIM, DIM]`, in blocks of 8-bit integers.
+    /// Weights of queries, keys and values, `[3 * DIM, DIM]`, in blocks of 8-bit integers.
     qkv: PackedMatrix,
     rope: RopeTable,
 }
@@ -63,8 +62,8 @@ impl Embedder {
         })
     }
 
-    /// The vector of a document: the mean of its tokens after normalization, projection and causal
-    /// attention.
+    /// Embedding of a document: normalization, projection and causal attention, summed over its
+    /// tokens.
     fn embed(&self, tokens: &[usize]) -> Vec<f32> {
         let (kernels, n) = (&self.kernels, tokens.len());
         let embedded: Vec<f32> =
@@ -74,7 +73,7 @@ impl Embedder {
         x.quantize(kernels, &self.pool);
         let mut qkv = vec![0.0; n * 3 * DIM];
         kernels.matmul(&self.pool, &self.qkv, &x, &mut qkv);
-        // [tokens, 3, DIM] to three times [tokens, DIM].
+        // Splits [tokens, 3, DIM] into three times [tokens, DIM].
         let [mut q, mut k, v] = [0, 1, 2].map(|part| -> Vec<f32> {
             qkv.chunks(3 * DIM).flat_map(|row| &row[part * DIM..][..DIM]).copied().collect()
         });
@@ -140,7 +139,7 @@ fn main() -> Result<(), Error> {
         kernels.quantize_bits(&query, &mut signs);
         kernels.hammings(&signs, &bits, &mut differing);
 
-        // Ten candidates by their bits, the best of them by the exact distance.
+        // Ten candidates by Hamming distance, then the best of them by the exact distance.
         let mut candidates = Vec::new();
         kernels.top_k(&differing.map(|bits| -(bits as f32)), 10, &mut candidates);
         let by_bits = candidates.iter().map(|&i| i as usize).min_by(|&a, &b| exact[a].total_cmp(&exact[b]));

@@ -1,4 +1,4 @@
-//! The adapters of a command.
+//! `--adapter`: the LoRA adapters of a command.
 
 use std::path::{Path, PathBuf};
 
@@ -31,14 +31,14 @@ impl AdapterArgs {
     }
 }
 
-/// An adapter and what a person calls it.
+/// An adapter and the user's name for it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct NamedAdapter {
     pub(crate) name: String,
     pub(crate) source: AdapterSource,
 }
 
-/// `NAME=PATH[@SCALE]`.
+/// Parses `NAME=PATH[@SCALE]`.
 pub(crate) fn named_adapter(text: &str) -> Result<NamedAdapter, String> {
     let expected = || "expected NAME=PATH or NAME=PATH@SCALE, e.g. poet=poet-lora@0.8".to_owned();
     let (name, path) = text.split_once('=').ok_or_else(expected)?;
@@ -56,7 +56,7 @@ pub(crate) fn named_adapter(text: &str) -> Result<NamedAdapter, String> {
     Ok(NamedAdapter { name: name.to_owned(), source: AdapterSource { path: PathBuf::from(path), scale } })
 }
 
-/// Splits `TEXT@SCALE` into text and scale; the scale is 1 without one. An `@` before anything else
+/// Splits `TEXT@SCALE` into text and scale; the scale defaults to 1. An `@` that no number follows
 /// is part of the text.
 pub(crate) fn scaled(text: &str) -> Result<(&str, f32), String> {
     match text.rsplit_once('@').map(|(before, scale)| (before, scale.parse::<f32>().is_ok(), scale)) {
@@ -86,7 +86,7 @@ mod tests {
         for text in ["poet", "poet=", "=a", "poet=@1", "a b=c", "a@1=c", "poet=a@inf", "poet=a@nan"] {
             assert!(named_adapter(text).is_err(), "{text:?}");
         }
-        // This file is there, and the one with the @ is not.
+        // The path without `@abc` exists, the one with it does not.
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
         let error = named_adapter(&format!("poet={file}@abc")).unwrap_err();
         assert_eq!(error, format!("the scale abc of {file} is not a number"));

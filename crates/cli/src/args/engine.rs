@@ -1,4 +1,4 @@
-//! The model of a command, and how the engine computes.
+//! Flags of the model and the engine: threads, instruction set, device, loading, memory.
 
 use std::path::PathBuf;
 use std::sync::Arc;

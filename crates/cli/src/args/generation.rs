@@ -1,4 +1,4 @@
-//! The flags of commands that generate text: the engine they use and how tokens are chosen.
+//! Flags of commands that generate text: engine, KV cache, prefix cache, sampling.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use crate::user_folders;
 
 /// Flags shared by the commands that generate text. The groups with headings come last: a heading
 /// holds for all that follows.
-// The aliases are the names of llama.cpp where they differ.
+// Aliases are llama.cpp's names where those differ.
 #[derive(Debug, Args)]
 pub(crate) struct GenerationArgs {
     /// Stop before this text; repeatable
@@ -52,7 +52,7 @@ impl GenerationArgs {
     /// Engine options of these flags.
     ///
     /// # Errors
-    /// A prefix cache on disk without a folder for it.
+    /// [`Error::NoCacheFolder`] if the prefix cache needs a folder and none is given or known.
     pub(crate) fn options(&self) -> Result<EngineOptions> {
         Ok(self
             .compute
@@ -157,7 +157,7 @@ pub(crate) struct SamplingArgs {
 }
 
 impl SamplingArgs {
-    /// The parameters of these flags.
+    /// Sampling parameters of these flags.
     pub(crate) fn params(&self) -> SamplingParams {
         SamplingParams::default()
             .with_temperature(self.temperature)

@@ -7,7 +7,7 @@ use ruvllm_models::quantize::Recipe;
 
 use crate::error::one_line;
 
-/// A count of at least one.
+/// Parses a whole number of at least 1.
 pub(crate) fn positive(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) | Err(_) => Err("expected a whole number of at least 1".to_owned()),
@@ -15,36 +15,36 @@ pub(crate) fn positive(text: &str) -> Result<usize, String> {
     }
 }
 
-/// The value of a flag, or `None` for the number that means its default in other programs.
+/// Value of a flag; `None` for the number that means the default, as in other programs (-1 or 0).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct OrDefault<T>(pub(crate) Option<T>);
 
-/// A number of tokens; -1 is all that there is room for.
+/// Parses a number of tokens; -1 = no limit but the context.
 pub(crate) fn tokens_or_all(text: &str) -> Result<OrDefault<usize>, String> {
     or_default(text, "-1")
         .ok_or_else(|| "expected a whole number, 0 or more; -1 = no limit but the context".to_owned())
 }
 
-/// A number of at least one token; -1 is all that there is room for.
+/// Parses a number of tokens, at least 1; -1 = no limit but the context.
 pub(crate) fn some_tokens_or_all(text: &str) -> Result<OrDefault<usize>, String> {
     or_default(text, "-1")
         .filter(|limit| limit.0 != Some(0))
         .ok_or_else(|| "expected a whole number of at least 1; -1 = no limit but the context".to_owned())
 }
 
-/// Tokens of a context; 0 is the default.
+/// Parses a context length in tokens; 0 = default.
 pub(crate) fn context(text: &str) -> Result<OrDefault<usize>, String> {
     or_default(text, "0").ok_or_else(|| {
         "expected a whole number of at least 1; 0 = the model's, as far as memory allows".to_owned()
     })
 }
 
-/// A number of 64 bits.
+/// Parses an unsigned 64-bit number.
 pub(crate) fn whole_number(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| "expected a whole number from 0 to 2^64 - 1".to_owned())
 }
 
-/// A seed; -1 draws one.
+/// Parses a seed; -1 = a random one.
 pub(crate) fn seed(text: &str) -> Result<OrDefault<u64>, String> {
     or_default(text, "-1")
         .ok_or_else(|| "expected a whole number from 0 to 2^64 - 1; -1 = another one each time".to_owned())
@@ -54,12 +54,12 @@ fn or_default<T: std::str::FromStr>(text: &str, default: &str) -> Option<OrDefau
     if text == default { Some(OrDefault(None)) } else { Some(OrDefault(Some(text.parse().ok()?))) }
 }
 
-/// A count that may be zero.
+/// Parses a whole number, 0 included.
 pub(crate) fn count(text: &str) -> Result<usize, String> {
     text.parse().map_err(|_| "expected a whole number, 0 or more".to_owned())
 }
 
-/// A finite number.
+/// Parses a finite number.
 pub(crate) fn finite(text: &str) -> Result<f32, String> {
     match text.parse::<f32>() {
         Ok(x) if x.is_finite() => Ok(x),
@@ -67,17 +67,17 @@ pub(crate) fn finite(text: &str) -> Result<f32, String> {
     }
 }
 
-/// A finite number of at least zero.
+/// Parses a finite number of at least 0.
 pub(crate) fn non_negative(text: &str) -> Result<f32, String> {
     finite(text).ok().filter(|x| *x >= 0.0).ok_or_else(|| "expected a number of at least 0".to_owned())
 }
 
-/// A finite number above zero.
+/// Parses a finite number above 0.
 pub(crate) fn above_zero(text: &str) -> Result<f32, String> {
     finite(text).ok().filter(|x| *x > 0.0).ok_or_else(|| "expected a number above 0".to_owned())
 }
 
-/// A number in [0, 1].
+/// Parses a number in [0, 1].
 pub(crate) fn fraction(text: &str) -> Result<f32, String> {
     finite(text)
         .ok()
@@ -85,7 +85,7 @@ pub(crate) fn fraction(text: &str) -> Result<f32, String> {
         .ok_or_else(|| "expected a number from 0 to 1".to_owned())
 }
 
-/// `ID=VALUE` of a logit bias.
+/// Parses `ID=VALUE` of a logit bias.
 pub(crate) fn logit_bias(text: &str) -> Result<(u32, f32), String> {
     let parsed = text
         .split_once('=')
@@ -97,7 +97,7 @@ pub(crate) fn logit_bias(text: &str) -> Result<(u32, f32), String> {
     }
 }
 
-/// A number of bytes, alone or with a unit.
+/// Parses a size in bytes: a number, optionally with KiB, MiB or GiB.
 pub(crate) fn bytes(text: &str) -> Result<usize, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -116,29 +116,28 @@ pub(crate) fn bytes(text: &str) -> Result<usize, String> {
 /// Help text of `--kv`.
 pub(crate) const KV_HELP: &str = "Keys and values: f32, f16, bf16, q8, q4, kivi4, nuq3, kivi2, k4v2, tiered";
 
-/// Parses the policy of keys and values.
+/// Parses the KV-cache policy.
 pub(crate) fn kv_policy(text: &str) -> Result<KvPolicy, String> {
     text.parse().map_err(|error: ruvllm_kv_cache::Error| error.to_string())
 }
 
-/// A file of `ruvllm calibrate-kv`. Whether it is of the right model is found when the engine
-/// starts.
+/// Reads a file of `ruvllm calibrate-kv`. The engine checks at start that it fits the model.
 pub(crate) fn kv_calibration(path: &str) -> Result<Arc<KvCalibration>, String> {
     let bytes = std::fs::read(path).map_err(|error| format!("cannot read it: {error}"))?;
     KvCalibration::from_bytes(&bytes).map(Arc::new).map_err(|error| one_line(&error))
 }
 
-/// The key of a shared folder of prefixes, from a private file.
+/// Reads the key of a shared prefix folder from a private file.
 pub(crate) fn prefix_key(path: &str) -> Result<FolderKey, String> {
     FolderKey::from_file(path.as_ref()).map_err(|error| one_line(&error))
 }
 
-/// An instruction set by name. Whether this machine has it is found when the engine starts.
+/// Parses the name of an instruction set. The engine checks at start that the CPU has it.
 pub(crate) fn isa(text: &str) -> Result<Isa, String> {
     text.parse().map_err(|error: ruvllm_kernels::Error| error.to_string())
 }
 
-/// A storage type of `ruvllm quantize`.
+/// Parses a storage type of `ruvllm quantize`.
 pub(crate) fn recipe(name: &str) -> Result<Recipe, String> {
     let names = || Recipe::ALL.iter().map(Recipe::name).collect::<Vec<_>>().join(", ");
     Recipe::from_name(name).ok_or_else(|| format!("expected one of {}", names()))

@@ -1,4 +1,4 @@
-//! `ruvllm bench`: how fast a model runs here, and what memory that takes.
+//! `ruvllm bench`: speed and memory of a model.
 
 use std::ops::ControlFlow;
 
@@ -107,7 +107,7 @@ struct Document {
     gpu: Option<GpuFacts>,
 }
 
-/// One test with one number of threads.
+/// Result of one test with one number of threads.
 #[derive(Serialize)]
 struct ResultDocument {
     test: String,
@@ -152,8 +152,7 @@ impl From<&BenchResult> for ResultDocument {
 
 pub(crate) fn run(args: &BenchArgs, json: bool) -> Result<()> {
     let options = options(args)?;
-    // The pool of the engine itself stays idle, so it need not be larger than one of the measured
-    // ones.
+    // The engine's own pool stays idle: the benchmark creates one for each number of threads.
     let threads = options.threads.first().copied();
     let engine_options = (args.loading.options())
         .with_threads(threads)

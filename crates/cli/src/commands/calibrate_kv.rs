@@ -1,4 +1,4 @@
-//! `ruvllm calibrate-kv`: what keys and values in 3 bits need to know of a model.
+//! `ruvllm calibrate-kv`: calibration of the 3-bit KV-cache format (`nuq3`).
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;

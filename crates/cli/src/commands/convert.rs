@@ -49,7 +49,7 @@ pub(crate) struct ConvertArgs {
     threads: Option<usize>,
 }
 
-/// The type of all matrices; `None` leaves each as it is.
+/// Target type of all matrices; `None` keeps the type of each.
 #[derive(Debug, Clone, Copy)]
 struct Matrices(Option<Recipe>);
 

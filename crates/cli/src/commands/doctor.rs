@@ -1,4 +1,4 @@
-//! `ruvllm doctor`: what this machine offers, what the engine chose, and what would change it.
+//! `ruvllm doctor`: this machine, the engine's plan for a model, and the flags that change it.
 
 use clap::Args;
 use gguf_rs_lite::TensorInfo;
@@ -39,7 +39,7 @@ Examples:
   ruvllm doctor --model model.gguf --context 32768 --kv tiered
   ruvllm doctor --gpu --self-test";
 
-/// CPU features, as the kernel names them, that matter to language models.
+/// CPU features that matter to inference, by their Linux names (`/proc/cpuinfo`).
 const RELEVANT_FEATURES: [&str; 19] = [
     "popcnt",
     "avx",
@@ -91,14 +91,14 @@ pub(crate) struct DoctorArgs {
     gpu: GpuReportArgs,
 }
 
-/// The JSON document, and the facts of the human form.
+/// The JSON document, and the data of the text form.
 #[derive(Serialize)]
 struct Document {
     version: &'static str,
     cpu: Cpu,
     memory: Memory,
     isa: IsaChoice,
-    /// Threads that the engine takes.
+    /// Threads of the engine.
     threads: usize,
     model: ModelFacts,
     plan: PlanDocument,
@@ -110,15 +110,15 @@ struct Document {
 struct Cpu {
     #[serde(skip_serializing_if = "Option::is_none")]
     model: Option<String>,
-    /// The relevant ones that the CPU has.
+    /// Features found, of [`RELEVANT_FEATURES`].
     #[serde(skip_serializing_if = "Option::is_none")]
     features: Option<Vec<&'static str>>,
-    /// The ones that the chosen kernels enable, by the Rust compiler's names (`avx512vnni`, `neon`,
+    /// Features that the chosen kernels enable, by their names in rustc (`avx512vnni`, `neon`,
     /// `dotprod`).
     features_used: &'static [&'static str],
     /// Processors that this process may use.
     cores: usize,
-    /// Cores that these belong to.
+    /// Physical cores of these processors.
     #[serde(skip_serializing_if = "Option::is_none")]
     physical_cores: Option<usize>,
 }
@@ -127,7 +127,7 @@ struct Cpu {
 struct Memory {
     #[serde(skip_serializing_if = "Option::is_none")]
     total_bytes: Option<u64>,
-    /// Limit of the process's control group, if that is less.
+    /// Memory limit of the process's control group, if it is lower.
     #[serde(skip_serializing_if = "Option::is_none")]
     limit_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -245,7 +245,7 @@ fn examine(args: &DoctorArgs) -> Result<Document> {
     })
 }
 
-/// Facts of the model from the head of its file, and what the engine would choose for it.
+/// Reads the model's header and plans the engine's settings for it.
 fn model_and_plan(args: &DoctorArgs, machine: &Machine) -> Result<(ModelFacts, Plan)> {
     let choice = ModelChoice::new(args.model.model.as_deref());
     let checkpoint = choice.open()?;
@@ -339,7 +339,7 @@ fn human(document: &Document) -> String {
     )
 }
 
-/// Processors, and the cores below them where that is another number.
+/// Text for the processors, with the physical cores if their number differs.
 fn cores(cpu: &Cpu) -> String {
     match cpu.physical_cores.filter(|&cores| cores != cpu.cores) {
         Some(physical) => format!("{} processors of {physical} cores", cpu.cores),

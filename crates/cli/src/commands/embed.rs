@@ -1,4 +1,4 @@
-//! `ruvllm embed`: vectors of texts.
+//! `ruvllm embed`: embeddings of texts.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -31,10 +31,10 @@ Examples:
   ruvllm embed --model all-MiniLM-L6-v2 \"a cat\" \"a dog\"
   ruvllm embed --model all-MiniLM-L6-v2 --jsonl --file lines.txt > vectors.jsonl";
 
-/// Most texts of one step. Between two steps results are printed and Ctrl-C is noticed.
+/// Maximum number of texts per step. Results are printed and Ctrl-C is checked between steps.
 const STEP_TEXTS: usize = 64;
 
-/// Bytes of text that end a step.
+/// Maximum bytes of text per step; a longer text is a step of its own.
 const STEP_BYTES: usize = 4096;
 
 /// Turn texts into vectors
@@ -94,7 +94,7 @@ struct EmbeddingDocument {
     truncated: bool,
 }
 
-/// A line of the JSON lines.
+/// One line of the JSON Lines output.
 #[derive(Serialize)]
 struct LineDocument {
     index: usize,
@@ -133,17 +133,17 @@ pub(crate) fn run(args: &EmbedArgs, json: bool) -> Result<ExitCode> {
 /// Texts to embed, step by step.
 struct Job {
     embedder: Embedder,
-    /// Without texts.
+    /// Request without texts; each step fills them in.
     request: EmbeddingRequest,
     texts: Vec<String>,
-    /// True if the texts are lines of a file, of which one may be blank.
+    /// True if the texts are lines of a file, some of which may be blank.
     are_lines: bool,
 }
 
 impl Job {
     /// Prints each vector as a line of text or JSON.
     fn lines(&mut self, jsonl: bool, cancel: &CancelToken) -> Result<ExitCode> {
-        // On one terminal the results themselves show the progress.
+        // On the terminal the results themselves show the progress.
         let mut progress = output::goes_elsewhere().then(|| Progress::steps("embedding"));
         let mut done = 0;
         while let Some(range) = self.next_step(done, cancel) {
@@ -176,7 +176,7 @@ impl Job {
     /// Prints the JSON document of all vectors.
     fn document(&mut self, cancel: &CancelToken) -> Result<ExitCode> {
         let mut progress = Progress::steps("embedding");
-        // An empty request says what the model's files leave open.
+        // An empty request returns the settings, with what the flags leave open resolved.
         let settings = self.embedder.embed(&self.request)?;
         let mut embeddings: Vec<EmbeddingDocument> = Vec::with_capacity(self.texts.len());
         while let Some(range) = self.next_step(embeddings.len(), cancel) {
@@ -194,7 +194,7 @@ impl Job {
         Ok(if complete { ExitCode::SUCCESS } else { signal::exit_code() })
     }
 
-    /// The texts of the step that begins at `start`; `None` at the end, or once `cancel` is set.
+    /// Range of the step that begins at `start`; `None` at the end or after a cancellation.
     fn next_step(&self, start: usize, cancel: &CancelToken) -> Option<Range<usize>> {
         if start == self.texts.len() || cancel.is_cancelled() {
             return None;
@@ -209,7 +209,7 @@ impl Job {
         Some(start..start + n)
     }
 
-    /// The vectors of some texts; `None` for a blank line without tokens.
+    /// Computes the embeddings of a range; `None` for a blank line without tokens.
     fn embed(&mut self, range: Range<usize>) -> Result<Vec<Option<Embedding>>> {
         let first = range.start;
         let mut blank = vec![false; range.len()];
@@ -233,7 +233,7 @@ impl Job {
         }
     }
 
-    /// Warns of a text that was cut, or has no vector.
+    /// Warns about a text that was truncated or has no embedding.
     fn report(&self, index: usize, vector: Option<&Embedding>) {
         self.report_blank(index, vector);
         if let Some(embedding) = vector.filter(|embedding| embedding.truncated) {
@@ -252,7 +252,7 @@ impl Job {
     }
 }
 
-/// An error about a text of a step, with its place among all texts.
+/// Converts an error's text index within a step to the index among all texts.
 fn in_place(error: ruvllm::Error, places: &[usize]) -> ruvllm::Error {
     let place = |index: usize| places.get(index).copied().unwrap_or(index);
     match error {
@@ -267,7 +267,7 @@ fn in_place(error: ruvllm::Error, places: &[usize]) -> ruvllm::Error {
     }
 }
 
-/// The texts of the command line, or the lines of a file; true if they are lines.
+/// Texts of the command line, or lines of a file or standard input; true for lines.
 fn texts(args: &EmbedArgs) -> Result<(Vec<String>, bool)> {
     if !args.texts.is_empty() && args.texts != ["-"] {
         return Ok((args.texts.clone(), false));

@@ -46,7 +46,7 @@ Ctrl-C stops the generation; what was generated stays, and the exit code is 130.
 at once.";
 
 /// Continue a text or answer a message
-// The aliases are the names of llama.cpp where they differ.
+// Aliases are llama.cpp's names where those differ.
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct GenerateArgs {
@@ -119,7 +119,7 @@ struct TimingsDocument {
     generation: GenerationTimings,
 }
 
-/// Timings of a generation; what was not measured is absent.
+/// Timings of a generation; values that were not measured are absent.
 #[derive(Debug, Serialize)]
 pub(super) struct GenerationTimings {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -147,10 +147,10 @@ pub(crate) fn run(args: &GenerateArgs, json: bool) -> Result<ExitCode> {
     answer(&request, &args.generation, json)
 }
 
-/// Loads the model, generates what `request` asks for and prints it.
+/// Loads the model, generates the completion and prints it.
 ///
 /// # Errors
-/// As for [`run`].
+/// Errors of loading, of the engine and of standard output.
 pub(super) fn answer(request: &GenerateRequest, generation: &GenerationArgs, json: bool) -> Result<ExitCode> {
     let model = load::generator(generation, Defaults::default())?;
     let cancel = signal::cancel_on_interrupt();
@@ -171,7 +171,7 @@ pub(super) fn answer(request: &GenerateRequest, generation: &GenerationArgs, jso
     Ok(if interrupted { signal::exit_code() } else { ExitCode::SUCCESS })
 }
 
-/// The engine's request for the command line, with the prompt read.
+/// Builds the request from the flags; reads the prompt.
 fn request(args: &GenerateArgs) -> Result<GenerateRequest> {
     let argument = args.prompt.as_deref().or(args.prompt_by_name.as_deref());
     let text = match &args.file {
@@ -183,8 +183,7 @@ fn request(args: &GenerateArgs) -> Result<GenerateRequest> {
     Ok(request_for(prompt, args.max_tokens.0, &args.generation))
 }
 
-/// The text of an argument; without one or for `-`, that of standard input less its last line
-/// break.
+/// Text of an argument; if absent or `-`, standard input without its last line break.
 ///
 /// # Errors
 /// Standard input that cannot be read or is not UTF-8.
@@ -193,7 +192,7 @@ pub(super) fn text_of(argument: Option<&str>) -> Result<String> {
     Ok(if argument.is_none_or(|prompt| prompt == "-") { without_line_end(text) } else { text })
 }
 
-/// `echo` and editors end a file with a line break that is not part of the prompt.
+/// Removes a final line break: `echo` and editors add one that is not part of the prompt.
 fn without_line_end(mut text: String) -> String {
     let kept =
         text.strip_suffix('\n').map_or(text.len(), |line| line.strip_suffix('\r').unwrap_or(line).len());
@@ -205,7 +204,7 @@ fn not_empty(text: String) -> Result<String> {
     if text.is_empty() { Err(Error::EmptyPrompt) } else { Ok(text) }
 }
 
-/// The prompt of a message, after the instructions if there are any.
+/// Chat prompt of one user message, after the system prompt if there is one.
 ///
 /// # Errors
 /// An empty message.
@@ -215,7 +214,7 @@ pub(super) fn message(system: Option<&str>, text: String) -> Result<Prompt> {
     Ok(Prompt::Chat { messages, tools: None })
 }
 
-/// The request for a prompt with the flags of `generation`.
+/// Builds the request for a prompt with the flags of `generation`.
 pub(super) fn request_for(
     prompt: Prompt,
     max_tokens: Option<usize>,
@@ -243,7 +242,7 @@ fn document(completion: &Completion, load_ms: f64, drawn: bool) -> Document<'_> 
     }
 }
 
-/// A line about the speed for a person.
+/// One line with load time, speed and finish reason, for the user.
 fn report(completion: &Completion, load_ms: f64, gpu: Option<&str>) -> String {
     let mut parts = vec![format!("loaded in {load_ms:.0} ms")];
     parts.extend(gpu.map(str::to_owned));

@@ -28,13 +28,13 @@ pub(crate) struct GpuReportArgs {
 }
 
 impl GpuReportArgs {
-    /// True if the GPUs are reported on.
+    /// True if the flags ask for the GPU report.
     pub(crate) fn is_asked_for(&self) -> bool {
         self.gpu || matches!(self.device.device, Device::Gpu(_))
     }
 }
 
-/// Words for `doctor` about other devices than the CPU.
+/// Flag and description of GPU use, for the report of `doctor`.
 pub(crate) const WAYS: (&str, &str) = if cfg!(feature = "gpu") {
     ("--device gpu or auto", "a GPU; `ruvllm doctor --gpu` lists them")
 } else {
@@ -49,7 +49,7 @@ pub(crate) fn run(_: &GpuReportArgs, _: &crate::args::ModelArgs, _: Option<usize
 #[cfg(feature = "gpu")]
 pub(crate) use with_gpu::run;
 
-/// Writes each kernel to a file of its name.
+/// Writes each kernel to `NAME.wgsl` in a folder.
 #[cfg_attr(not(feature = "gpu"), allow(dead_code))]
 fn write_kernels<'k>(folder: &Path, kernels: impl Iterator<Item = (&'k str, &'k str)>) -> Result<()> {
     let failed = |path: &Path| {
@@ -84,7 +84,7 @@ mod with_gpu {
     /// Rounds of the self-test: under a minute on software adapters.
     const ROUNDS: usize = 6;
 
-    /// The JSON document, and the facts of the human form.
+    /// The JSON document, and the data of the text form.
     #[derive(Serialize)]
     struct Document {
         version: &'static str,
@@ -129,7 +129,7 @@ mod with_gpu {
     struct CheckDocument {
         name: String,
         passed: bool,
-        /// Error as a share of its bound; absent if it is not finite.
+        /// Largest error relative to its bound; absent if it is not finite.
         #[serde(skip_serializing_if = "Option::is_none")]
         worst: Option<f64>,
         shape: String,
@@ -187,7 +187,7 @@ mod with_gpu {
         }
     }
 
-    /// Prints the report. A self-test that fails is an error behind its report.
+    /// Prints the report; a failed self-test is an error after its report.
     pub(crate) fn run(
         args: &GpuReportArgs,
         model: &ModelArgs,

@@ -1,4 +1,4 @@
-//! `ruvllm inspect`: what a GGUF file or a Hugging Face folder holds.
+//! `ruvllm inspect`: metadata and tensors of a GGUF file or a Hugging Face folder.
 
 use std::path::{Path, PathBuf};
 
@@ -25,10 +25,10 @@ Examples:
   ruvllm inspect model.gguf
   ruvllm inspect --json model.gguf | jq '.metadata[\"general.architecture\"]'";
 
-/// Elements of an array that the human form shows.
+/// Array elements shown in the text form.
 const SHOWN_ELEMENTS: usize = 6;
 
-/// Characters of a string that the human form shows.
+/// Characters of a string shown in the text form.
 const SHOWN_CHARS: usize = 60;
 
 /// Show what a model file or folder holds: metadata and tensors
@@ -75,7 +75,7 @@ pub(crate) fn run(args: &InspectArgs, json: bool) -> Result<()> {
     show(&args.file, json)
 }
 
-/// Prints the contents of a model file or folder, or of a stored model's.
+/// Prints metadata and tensors of a model file, folder or stored model.
 ///
 /// # Errors
 /// As [`ModelChoice::open`].
@@ -90,7 +90,7 @@ pub(super) fn show(file: &Path, json: bool) -> Result<()> {
     output::write_text(&human(&*model)).map(|_| ())
 }
 
-/// The human form: a summary, the metadata with long values elided, and a table of tensors.
+/// Text form: a summary, the metadata with long values shortened, and a table of tensors.
 fn human(model: &dyn Checkpoint) -> String {
     let version = model.gguf_version();
     let metadata: Vec<Vec<String>> = model
@@ -149,7 +149,7 @@ fn to_json(value: &Value) -> Json {
 
 /// The first `limit` elements of an array as JSON.
 fn array_to_json(array: &Array, limit: usize) -> Json {
-    /// Elements that JSON holds as they are.
+    /// Elements with a direct JSON equivalent.
     fn plain<T: Clone + Into<Json>>(values: &[T], limit: usize) -> Json {
         values.iter().take(limit).cloned().map(Into::into).collect()
     }
@@ -170,12 +170,12 @@ fn array_to_json(array: &Array, limit: usize) -> Json {
     }
 }
 
-/// An f32 with as few digits as identify it, so that 1e-5 does not become 9.999999747378752e-6.
+/// Converts an f32 with its shortest round-trip digits: 1e-5, not 9.999999747378752e-6.
 fn float32(x: f32) -> Json {
     float64(x.to_string().parse().unwrap_or_else(|_| f64::from(x)))
 }
 
-/// A number, or the name of one that JSON does not have.
+/// JSON number; NaN and infinities become strings.
 fn float64(x: f64) -> Json {
     serde_json::Number::from_f64(x).map_or_else(|| Json::String(x.to_string()), Json::Number)
 }
@@ -219,7 +219,7 @@ fn short_json(value: &Json) -> String {
     }
 }
 
-/// A quoted text with its rest left out.
+/// Quoted text, cut to [`SHOWN_CHARS`] characters.
 fn short_text(text: &str) -> String {
     let n_chars = text.chars().count();
     if n_chars <= SHOWN_CHARS {

@@ -1,5 +1,4 @@
-//! Opening what a command works on: the engine with its progress bar, or only the tokenizer of a
-//! model.
+//! Loading of a command's model: engine, embedder, or only tokenizer and chat template.
 
 use std::path::{Path, PathBuf};
 
@@ -20,8 +19,7 @@ use crate::progress::Progress;
 /// Loads the model of a command that generates text on its device, with its adapters.
 ///
 /// # Errors
-/// As [`DeviceArgs::load`](crate::device::DeviceArgs::load), and more context than the model was
-/// made for.
+/// As [`DeviceArgs::load`](crate::device::DeviceArgs::load), and a `--context` beyond the model's.
 pub(crate) fn generator(args: &GenerationArgs, defaults: Defaults) -> Result<Loaded> {
     let options = args.options()?;
     let context = options.context;
@@ -30,7 +28,7 @@ pub(crate) fn generator(args: &GenerationArgs, defaults: Defaults) -> Result<Loa
     Ok(model)
 }
 
-/// Refuses more context than the model was made for.
+/// Rejects a context length beyond the model's.
 ///
 /// # Errors
 /// [`Error::ContextTooLarge`].
@@ -41,8 +39,7 @@ pub(crate) fn check_context(asked: Option<usize>, model_context: usize) -> Resul
     }
 }
 
-/// Loads the model of a command, decoder or encoder, to make vectors with it; otherwise as
-/// [`engine`].
+/// Loads the model of a command, decoder or encoder, for embeddings; otherwise as [`engine`].
 ///
 /// # Errors
 /// As [`engine`].
@@ -59,11 +56,11 @@ pub(crate) fn embedder(model: &ModelArgs, options: EngineOptions) -> Result<Embe
     Ok(embedder)
 }
 
-/// The tokenizer of a command's model, without loading its weights. A `tokenizer.json`, or the
-/// folder that holds it, is a model here, too.
+/// Loads the tokenizer of a command's model, without weights. A `tokenizer.json`, or a folder that
+/// has one, is also accepted.
 ///
 /// # Errors
-/// A file that cannot be read or has no tokenizer that is understood.
+/// A file that cannot be read or has no supported tokenizer.
 pub(crate) fn tokenizer(model: &ModelArgs) -> Result<Tokenizer> {
     let choice = offer::model(model.model.as_deref())?;
     let failed = |source| Error::Tokenizer { model: choice.name(), source };
@@ -74,7 +71,7 @@ pub(crate) fn tokenizer(model: &ModelArgs) -> Result<Tokenizer> {
     .map_err(failed)
 }
 
-/// The chat template of a command's model, without loading its weights.
+/// Loads the chat template of a command's model, without weights.
 ///
 /// # Errors
 /// As [`tokenizer`]; a template that is absent or not valid.
@@ -95,7 +92,7 @@ pub(crate) fn chat_template(model: &ModelArgs) -> Result<ChatTemplate> {
     template.map_err(|source| Error::ChatTemplate { source })
 }
 
-/// The `tokenizer.json` of a choice that is one, or a folder with one and without a model.
+/// Path of a `tokenizer.json` that is chosen itself, or by a folder that has it but no model.
 fn tokenizer_json(choice: &ModelChoice) -> Option<PathBuf> {
     let ModelChoice::File { path, .. } = choice else { return None };
     let in_folder = path.join("tokenizer.json");
@@ -103,11 +100,10 @@ fn tokenizer_json(choice: &ModelChoice) -> Option<PathBuf> {
     if is_json(path) { Some(path.clone()) } else { is_bare.then_some(in_folder) }
 }
 
-/// `text` as ids without BOS and EOS, as `tokenize --no-special` gives them: what measurements of a
-/// text use.
+/// Encodes a text for a measurement: without BOS and EOS, as `tokenize --no-special` does.
 ///
 /// # Errors
-/// A text that the tokenizer refuses.
+/// A text that the tokenizer rejects.
 pub(crate) fn encode_plain(model: &dyn InferenceBackend, text: &str) -> Result<Vec<TokenId>> {
     let options = EncodeOptions { add_special: false, parse_special: true };
     model

@@ -41,7 +41,7 @@ pub(crate) fn run(args: &ManArgs, command: Command, json: bool) -> Result<()> {
     let folder = args.folder.as_path();
     fs::create_dir_all(folder).map_err(|source| Error::WriteFile { path: folder.to_owned(), source })?;
     let mut command = command.disable_help_subcommand(true);
-    // Commands get the flags of the program and their full names.
+    // `build` gives commands the global flags and their full names.
     command.build();
     let mut pages = Vec::new();
     write(&command, folder, &mut pages)?;
@@ -51,7 +51,7 @@ pub(crate) fn run(args: &ManArgs, command: Command, json: bool) -> Result<()> {
     output::write_text(&format!("{}: {} pages\n", folder.display(), pages.len())).map(|_| ())
 }
 
-/// Writes the page of a command and those below it; hidden ones have none.
+/// Writes the pages of a command and its subcommands, hidden ones excepted.
 fn write(command: &Command, folder: &Path, pages: &mut Vec<String>) -> Result<()> {
     let version = concat!("ruvllm ", env!("CARGO_PKG_VERSION"));
     let man = Man::new(command.clone()).source(version).manual("ruvllm manual");

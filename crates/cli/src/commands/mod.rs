@@ -1,4 +1,4 @@
-//! One module per command: its flags, what it does, and its two output forms.
+//! One module per command: flags, implementation, text and JSON output.
 
 pub(crate) mod bench;
 pub(crate) mod calibrate_kv;

@@ -1,4 +1,4 @@
-//! Models that are not here yet: asked for at a terminal, named in an error elsewhere.
+//! Models not in the store yet: pulled on request at a terminal, an error elsewhere.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
@@ -10,8 +10,7 @@ use crate::default_model::ModelChoice;
 use crate::error::Result;
 use crate::output;
 
-/// The model of a command; one that a reference to the hub names is pulled if the person at the
-/// terminal says so.
+/// Model of a command; a hub reference is pulled if the user at the terminal agrees.
 ///
 /// # Errors
 /// A pull that fails; [`Error::NotPulled`](crate::error::Error::NotPulled) and the other refusals
@@ -28,7 +27,7 @@ pub(crate) fn model(flag: Option<&std::path::Path>) -> Result<ModelChoice> {
     Ok(choice)
 }
 
-/// As [`model`], without a question at a terminal.
+/// As [`model`], but pulls at a terminal without asking.
 pub(super) fn pulled_model(flag: &std::path::Path) -> Result<ModelChoice> {
     let choice = ModelChoice::new(Some(flag));
     match choice.not_pulled().filter(|_| io::stderr().is_terminal()) {
@@ -49,15 +48,15 @@ fn pulled(reference: &ModelReference, flag: Option<&std::path::Path>) -> Result<
     Ok(choice)
 }
 
-/// True if somebody can read a question and answer it.
+/// True if the user can be asked: standard input and error are terminals, no `--quiet`.
 fn is_answered() -> bool {
     io::stdin().is_terminal() && io::stderr().is_terminal() && !console::is_quiet()
 }
 
-/// The answer to a question of yes or no; no answer is no.
+/// Asks a yes/no question; no answer means no.
 fn asks(question: &str) -> bool {
     let mut stderr = io::stderr();
-    // A question that cannot be written is not answered with yes.
+    // A question that cannot be written must not count as agreed to.
     if write!(stderr, "{question}").and_then(|()| stderr.flush()).is_err() {
         return false;
     }

@@ -1,4 +1,4 @@
-//! `ruvllm quantize`: a model in another storage type.
+//! `ruvllm quantize`: writes a model in another storage type.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -72,7 +72,7 @@ struct Document<'a> {
     fallbacks: Vec<FallbackDocument<'a>>,
 }
 
-/// A tensor with another type than its recipe's.
+/// Tensor with another type than its recipe's.
 #[derive(Serialize)]
 struct FallbackDocument<'a> {
     tensor: &'a str,
@@ -123,12 +123,12 @@ pub(crate) fn run(args: &QuantizeArgs, json: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The largest quantized type of the input, if the output is larger than the input.
+/// Type of the largest quantized tensor of the input, if the output would be larger than the input.
 fn grows_from(checkpoint: &dyn Checkpoint, args: &QuantizeArgs) -> Option<&'static str> {
     let tensors: Vec<TensorInfo> = checkpoint.tensors().cloned().collect();
     let quantized = tensors.iter().filter(|tensor| tensor.tensor_type.block_len() > 1);
     let kind = quantized.max_by_key(|tensor| tensor.bytes())?.tensor_type.name();
-    // Grouped attention moves a matrix or two to another type, which does not decide this.
+    // The grouped-query ratio (here 1) changes the type of a few matrices only: too few to matter.
     let assigned = args.recipe.assign(&tensors, 1, args.pure);
     let after = tensors.iter().zip(&assigned).filter_map(|(tensor, to)| {
         TensorInfo::new(&tensor.name, tensor.dims.clone(), to.tensor_type).ok().map(|tensor| tensor.bytes())
@@ -158,7 +158,7 @@ fn human(args: &QuantizeArgs, report: &QuantizeReport, before: u64, after: u64) 
     text
 }
 
-/// The list of types, and the rest of the help.
+/// Help text: the list of types, then [`HELP`].
 fn help() -> String {
     let row = |recipe: &Recipe| vec![format!("  {}", recipe.name()), recipe.about().to_owned()];
     let rows: Vec<Vec<String>> = Recipe::ALL.iter().map(row).collect();

@@ -1,5 +1,4 @@
-//! Shared parts of the commands that write a model into another file: threads, progress, Ctrl-C,
-//! and a check of the output path.
+//! Shared parts of commands that write a model to a file: threads, progress, Ctrl-C, output check.
 
 use std::fs;
 use std::num::NonZero;
@@ -15,26 +14,26 @@ use crate::progress::Progress;
 use crate::result_file::Destination;
 use crate::signal;
 
-/// A model to be written into a file.
+/// Job that writes a model to another file.
 pub(crate) struct Rewrite<'a> {
     /// Verb of the operation, for messages.
     pub(crate) action: &'static str,
     pub(crate) input: &'a Path,
     pub(crate) output: &'a Path,
-    /// Replace the output if it is there.
+    /// True to replace an existing output.
     pub(crate) force: bool,
     /// Threads to compute with; `None` = the number of cores.
     pub(crate) threads: Option<usize>,
 }
 
-/// Told how far the work has come; answers whether it goes on.
+/// Progress callback; `Break` cancels the work.
 pub(crate) type Step<'a> = dyn FnMut(QuantizeProgress<'_>) -> ControlFlow<()> + 'a;
 
 impl Rewrite<'_> {
-    /// Does the work. The answer is its report and the bytes of the file, or nothing after Ctrl-C.
+    /// Runs the job; returns its report and the file's size in bytes, or `None` after Ctrl-C.
     ///
     /// # Errors
-    /// An output that is the input, a folder, or there without `force`; whatever `work` fails with.
+    /// An output that is the input, a folder, or exists without `force`; errors of `work`.
     pub(crate) fn run(
         &self,
         work: impl FnOnce(&Path, &ThreadPool, &mut Step<'_>) -> ruvllm_models::Result<QuantizeReport>,
@@ -65,7 +64,7 @@ impl Rewrite<'_> {
         Ok(Some((report, fs::metadata(&output).map_err(failed)?.len())))
     }
 
-    /// The file to write, which is not the input.
+    /// Path of the output, checked not to be the input.
     fn check_output(&self) -> Result<PathBuf> {
         let is_input = |output: PathBuf| self.input.canonicalize().is_ok_and(|input| input == output);
         if self.output.canonicalize().is_ok_and(is_input) && self.output.is_file() {

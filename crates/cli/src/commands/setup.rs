@@ -1,4 +1,4 @@
-//! Description of a measurement, so that its results can be archived.
+//! Setup of a measurement, archived with its results.
 
 use serde::Serialize;
 
@@ -26,12 +26,12 @@ pub(super) struct Setup {
 struct ModelDocument {
     /// Path, or name of the built-in model.
     name: String,
-    /// Digits of [`ModelSource::fingerprint`](ruvllm::ModelSource::fingerprint).
+    /// [`ModelSource::fingerprint`](ruvllm::ModelSource::fingerprint) in hexadecimal.
     fingerprint: String,
 }
 
 impl Setup {
-    /// The setup of a model that was loaded with these flags.
+    /// Setup of a model that was loaded with these flags.
     ///
     /// # Errors
     /// A model file that cannot be read any more.

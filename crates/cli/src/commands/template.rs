@@ -1,4 +1,4 @@
-//! `ruvllm template`: the prompt that a chat template makes of messages.
+//! `ruvllm template`: renders messages with a chat template.
 
 use std::path::{Path, PathBuf};
 
@@ -28,7 +28,7 @@ Examples:
   ruvllm template --messages chat.json --tools tools.json --model model.gguf
   ruvllm template --messages chat.json --set enable_thinking=false";
 
-/// Characters of a template's line in an error.
+/// Characters of a template's line shown in an error.
 const MOST_LINE_CHARS: usize = 60;
 
 /// Show the prompt that a chat becomes
@@ -88,7 +88,7 @@ pub(crate) fn run(args: &TemplateArgs, json: bool) -> Result<()> {
     output::write_text(&prompt).map(|_| ())
 }
 
-/// The template that the flags name, or the model's.
+/// Loads the template that the flags name, or the model's.
 fn chat_template(args: &TemplateArgs) -> Result<ChatTemplate> {
     let failed = |source: ruvllm_text::Error| Error::ChatTemplate { source: source.into() };
     if args.style.is_none() && args.template.is_none() {
@@ -105,7 +105,7 @@ fn chat_template(args: &TemplateArgs) -> Result<ChatTemplate> {
     }
 }
 
-/// An error of the template of `--template` with the text of the line that it names.
+/// Adds the text of the line that an error names, if the template is that of `--template`.
 fn located(error: Error, args: &TemplateArgs) -> Error {
     let line_of = |text: &str| text.rsplit_once("(line ")?.1.strip_suffix(')')?.parse::<usize>().ok();
     let found = args.template.as_ref().and_then(|path| {
@@ -166,7 +166,7 @@ fn style(name: &str) -> Result<ChatStyle, String> {
     name.parse().map_err(|error: ruvllm_text::Error| error.to_string())
 }
 
-/// `NAME=VALUE` with a value in JSON, or else a text.
+/// Parses `NAME=VALUE`; a value that is not JSON is a string.
 fn variable(text: &str) -> Result<(String, Value), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => {

@@ -10,19 +10,19 @@ use toml::de::{DeTable, DeValue};
 use super::keys::{self, Key};
 use crate::error::{Error, Result, printable};
 
-/// Longest file: settings take a few hundred bytes.
+/// Maximum size of a file in bytes; settings take a few hundred.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// A value and its place.
+/// A value and its line.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
-    /// The value as a flag would have it.
+    /// Value in the syntax of the flag.
     pub(super) value: String,
     /// Line of the file, counted from 1.
     pub(super) line: usize,
 }
 
-/// The entries of a file; nothing if there is none.
+/// Reads the entries of a file; `None` if it does not exist.
 ///
 /// # Errors
 /// [`Error::ReadFile`]; [`Error::Config`] as for [`entries`].
@@ -42,11 +42,11 @@ pub(super) fn read(path: &Path) -> Result<Option<Vec<(&'static Key, Entry)>>> {
     entries(path, &text).map(Some)
 }
 
-/// The entries of a text.
+/// Parses the entries of a text.
 ///
 /// # Errors
-/// [`Error::Config`] for text that is no TOML, a key that is no setting, and a value that is
-/// neither a text nor a number nor a truth value.
+/// [`Error::Config`] for invalid TOML, an unknown key, and a value that is not a string, a number
+/// or a boolean.
 pub(super) fn entries(path: &Path, text: &str) -> Result<Vec<(&'static Key, Entry)>> {
     let line = |span: Range<usize>| {
         1 + text.as_bytes().iter().take(span.start).filter(|byte| **byte == b'\n').count()
@@ -61,7 +61,8 @@ pub(super) fn entries(path: &Path, text: &str) -> Result<Vec<(&'static Key, Entr
         let key = keys::find(name.get_ref()).ok_or_else(|| refused(line, unknown(name.get_ref())))?;
         let value = match value.get_ref() {
             DeValue::String(text) => text.clone().into_owned(),
-            // Underlines between digits are gone; other bases are no values of flags.
+            // TOML allows underscores between digits, which are removed here, and other bases,
+            // which flags do not.
             DeValue::Integer(number) if number.radix() == 10 => number.as_str().to_owned(),
             DeValue::Float(number) => number.as_str().to_owned(),
             DeValue::Boolean(value) => value.to_string(),

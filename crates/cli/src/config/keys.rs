@@ -12,17 +12,17 @@ pub(super) struct Key {
     pub(super) name: &'static str,
     /// Commands whose flag it sets.
     commands: Commands,
-    /// Variable of the environment that goes before the file.
+    /// Environment variable that takes precedence over the file.
     pub(super) variable: Option<&'static str>,
 }
 
-/// Commands that take a value of the file. `bench` and `eval` take the model alone: results are
-/// compared with those of people who have another file.
+/// Commands that a key applies to. `bench` and `eval` take only the model from the file, so that
+/// results do not depend on personal settings.
 #[derive(Debug, Clone, Copy)]
 enum Commands {
     /// The program itself: flags of every command.
     All,
-    /// Found where the model is chosen, not by the parser.
+    /// Applied where the model is chosen, not by the parser.
     Model,
     /// Commands that run a model, and the plan for one.
     Running,
@@ -35,7 +35,7 @@ impl Key {
         Self { name, commands, variable: None }
     }
 
-    /// True if the file sets the flag of a command.
+    /// True if the key applies to a command.
     pub(super) fn is_for(&self, command: &str) -> bool {
         match self.commands {
             Commands::All => command == "ruvllm",
@@ -52,7 +52,7 @@ impl Key {
         self.name.replace('-', "_")
     }
 
-    /// True if the parser gets the value.
+    /// True if the value is passed to the parser.
     pub(super) fn is_parsed(&self) -> bool {
         !matches!(self.commands, Commands::Model)
     }
@@ -90,14 +90,14 @@ pub(super) const KEYS: [Key; 28] = [
     Key::new("verbose", Commands::All),
 ];
 
-/// The key of a name.
+/// Finds a key by name.
 pub(super) fn find(name: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.name == name)
 }
 
-/// The key that a mistyped one may have meant.
+/// Key nearest to a mistyped name (Damerau-Levenshtein distance), if it is near enough.
 pub(super) fn nearest(name: &str) -> Option<&'static str> {
-    /// Longer names are not compared: the time grows with the square of the length.
+    /// Longer names are not compared: the time grows with their length.
     const MOST_BYTES: usize = 40;
     if name.len() > MOST_BYTES {
         return None;

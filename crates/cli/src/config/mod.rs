@@ -1,4 +1,4 @@
-//! Configuration file: values of flags that a person wants every time (ADR-0037).
+//! Configuration file: a user's defaults of flags (ADR-0037).
 //!
 //! The file is TOML; its keys are the long names of flags. Precedence is flag, environment, file,
 //! default: the parser gets the values of the file as its defaults, so one set of checks holds for
@@ -25,7 +25,7 @@ use crate::user_folders;
 /// Environment variable that names another file; empty for none.
 pub(crate) const CONFIG_VARIABLE: &str = "RUVLLM_CONFIG";
 
-/// Settings of the run, for whoever asks after the command line has been read.
+/// Settings of the run, available once the command line has been read.
 static SETTINGS: OnceLock<Settings> = OnceLock::new();
 
 /// The values of a configuration file. The default has none.
@@ -84,12 +84,12 @@ impl Source {
 }
 
 impl Config {
-    /// The file that the environment names: `RUVLLM_CONFIG`, else `config.toml` in the program's
-    /// folder of `XDG_CONFIG_HOME`, which need not exist.
+    /// Reads the file that the environment names. That is `RUVLLM_CONFIG`, else `config.toml` in
+    /// the program's folder of `XDG_CONFIG_HOME`, which need not exist.
     ///
     /// # Errors
-    /// [`Error::Config`] for a file that is no TOML or has a key that is no setting;
-    /// [`Error::ReadFile`] for one that is named and cannot be read.
+    /// [`Error::Config`] for invalid TOML or an unknown key; [`Error::ReadFile`] for a file that
+    /// cannot be read, and for a missing one that `RUVLLM_CONFIG` names.
     pub(crate) fn of_environment() -> Result<Self> {
         let (path, is_named) = match env::var_os(CONFIG_VARIABLE) {
             Some(name) if name.is_empty() => return Ok(Self::default()),
@@ -117,13 +117,13 @@ impl Config {
     /// `command` with the values of the file as the defaults of its flags.
     ///
     /// # Errors
-    /// [`Error::Config`] for a value that a flag would refuse.
+    /// [`Error::Config`] for a value that its flag rejects.
     pub(crate) fn apply(&self, mut command: Command) -> Result<Command> {
         for (key, entry) in &self.entries {
             if let Some(reason) = fault(key, entry, &command) {
                 return Err(self.refused(entry, reason));
             }
-            // The environment goes before the file.
+            // The environment takes precedence over the file.
             if key.variable.is_some_and(is_set) || !key.is_parsed() {
                 continue;
             }
@@ -188,7 +188,7 @@ pub(crate) fn model() -> Option<PathBuf> {
     model.value.as_ref().filter(|_| model.source == Source::File).map(PathBuf::from)
 }
 
-/// The reason for which the flag of a key would refuse a value.
+/// Reason that a key's flag rejects the value; `None` if it accepts it.
 fn fault(key: &Key, entry: &Entry, command: &Command) -> Option<String> {
     let arg = first_flag(command, key)?;
     let name = key.name;
@@ -198,7 +198,7 @@ fn fault(key: &Key, entry: &Entry, command: &Command) -> Option<String> {
             other => Some(format!("{name} is {other}, expected true or false")),
         };
     }
-    // A parser of its own, so that the value meets the checks of the flag and nothing else.
+    // A separate parser with this flag alone, so that no other check applies.
     let alone = Command::new("file").no_binary_name(true).disable_help_flag(true).arg(arg.clone());
     let error = alone.try_get_matches_from([format!("--{name}={}", entry.value)]).err()?;
     let reason = match std::error::Error::source(&error) {
@@ -226,14 +226,14 @@ fn flag<'a>(command: &'a Command, key: &Key) -> Option<&'a Arg> {
     command.get_arguments().find(|arg| arg.get_long() == Some(key.name))
 }
 
-/// The program's own default of a key; none where it chooses.
+/// Default of a key's flag; `None` if the program chooses at run time.
 fn default(key: &Key, command: &Command) -> Option<String> {
     let values = first_flag(command, key)?.get_default_values();
     let values: Vec<_> = values.iter().map(|value| value.to_string_lossy()).collect();
     (!values.is_empty()).then(|| values.join(" "))
 }
 
-/// The matches of the command that runs.
+/// Matches of the innermost subcommand.
 fn deepest(matches: &ArgMatches) -> &ArgMatches {
     matches.subcommand().map_or(matches, |(_, below)| deepest(below))
 }
@@ -242,7 +242,7 @@ fn is_set(variable: &str) -> bool {
     env::var_os(variable).is_some_and(|value| !value.is_empty())
 }
 
-/// The settings as lines for a person: those that somebody has made, and the defaults.
+/// Table of all settings with value and source, for the user.
 pub(crate) fn table(settings: &Settings) -> String {
     let file =
         settings.file.as_deref().map_or_else(|| "none".to_owned(), |path: &Path| path.display().to_string());

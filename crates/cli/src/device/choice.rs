@@ -18,11 +18,11 @@ pub(crate) enum Device {
     Cpu,
     /// A GPU that can compute the model as asked for, else the CPU.
     Auto,
-    /// The best GPU, or the adapter of this position.
+    /// The best GPU, or the adapter with this index.
     Gpu(Option<usize>),
 }
 
-/// `cpu`, `auto`, `gpu` or `gpu:N`.
+/// Parses `cpu`, `auto`, `gpu` or `gpu:N`.
 fn device(text: &str) -> Result<Device, String> {
     match text {
         "cpu" => Ok(Device::Cpu),

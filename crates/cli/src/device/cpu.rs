@@ -8,8 +8,7 @@ use crate::error::Result;
 use crate::progress::Progress;
 use crate::{output, plan_text};
 
-/// Loads the model of a command, with a bar while it takes long, and a warning if it does not fit
-/// the machine.
+/// Loads the model of a command with a progress bar; warns if it does not fit the machine.
 ///
 /// # Errors
 /// A model that cannot be opened or run here, or an instruction set that this machine lacks.
@@ -24,14 +23,14 @@ pub(crate) fn engine(model: &ModelArgs, options: EngineOptions) -> Result<Engine
     Ok(engine)
 }
 
-/// Says what of an engine's plan does not fit the machine.
+/// Prints the warnings of an engine's plan.
 pub(crate) fn warn(engine: &Engine) {
     for warning in &engine.plan().warnings {
         output::warn(&plan_text::warning(warning));
     }
 }
 
-/// The plan of an engine and the time that loading took, for `--verbose`.
+/// Plan and load time of an engine, for `--verbose`.
 pub(crate) fn details(engine: &Engine, model: &str) -> String {
     let plan = engine.plan();
     let rows = [

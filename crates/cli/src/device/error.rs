@@ -6,33 +6,33 @@ use super::choice::Device;
 const NOT_BUILT: &str = "this program is built without GPU support; build it with \
      `cargo build --release -p ruvllm-cli --features gpu`, or use --device cpu";
 
-/// A device that is absent, or that does not do what the command asks for.
+/// A device that is absent or does not support the command.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DeviceError {
     /// The feature `gpu` is off.
     #[error("{NOT_BUILT}")]
     #[cfg_attr(feature = "gpu", allow(dead_code))]
     NotBuilt,
-    /// No adapter that may be used without being named.
+    /// No adapter that is chosen automatically (software adapters are not).
     #[error("no GPU found: {reason}; install the GPU's driver and the Vulkan loader, or use --device cpu")]
     #[cfg_attr(not(feature = "gpu"), allow(dead_code))]
     NoGpu {
-        /// Adapters that were found, or their absence.
+        /// Adapters that were found, if any.
         reason: String,
     },
-    /// The position is that of no adapter.
+    /// No adapter has the index.
     #[error("there is no adapter gpu:{index}: {present}; `ruvllm doctor --gpu` lists them")]
     #[cfg_attr(not(feature = "gpu"), allow(dead_code))]
     NoAdapter {
-        /// The position asked for.
+        /// Index asked for.
         index: usize,
-        /// Positions and names of the adapters.
+        /// Indices and names of the adapters.
         present: String,
     },
-    /// A flag that no GPU has.
+    /// A flag without effect on a GPU.
     #[error("{} has no effect on a GPU: {}; leave it out, or use --device cpu", .0.flag, .0.reason)]
     Flag(Refused),
-    /// A command of the CPU alone.
+    /// A command that runs on the CPU alone.
     #[error("`ruvllm {command}` computes on the CPU only; leave out --device {device}")]
     CpuOnly {
         /// The command.
@@ -53,7 +53,7 @@ pub(crate) enum DeviceError {
     },
 }
 
-/// A flag that no GPU has, and the reason.
+/// A flag without effect on a GPU, and the reason.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Refused {
     pub(crate) flag: &'static str,

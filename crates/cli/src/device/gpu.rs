@@ -11,8 +11,7 @@ use crate::commands::offer;
 use crate::error::{Error, Result};
 use crate::output;
 
-/// Backend options for the adapter of a position, which may be a software adapter, or for the best
-/// GPU.
+/// Backend options for the adapter with an index, which may be a software one, or for the best GPU.
 pub(crate) fn gpu_options(index: Option<usize>) -> GpuOptions {
     GpuOptions {
         adapter: index.map(|index| index.to_string()),
@@ -24,7 +23,7 @@ pub(crate) fn gpu_options(index: Option<usize>) -> GpuOptions {
 /// Loads the model of a command on a GPU.
 ///
 /// # Errors
-/// An absent adapter, and a model that cannot be opened or that the backend does not have.
+/// An absent adapter; a model that cannot be opened or that the backend does not support.
 pub(super) fn open(model: &ModelArgs, options: &EngineOptions, index: Option<usize>) -> Result<Loaded> {
     let (load_time, backend) = backend(model, options, index)?;
     let facts = GpuFacts {
@@ -39,7 +38,7 @@ pub(super) fn open(model: &ModelArgs, options: &EngineOptions, index: Option<usi
     Ok(Loaded::Gpu(GpuModel { backend: Box::new(backend), load_time, facts }))
 }
 
-/// The backend, and how long it took to load.
+/// Loads the backend; also returns the load time.
 ///
 /// # Errors
 /// As [`open`].
@@ -60,7 +59,8 @@ pub(crate) fn backend(
     Ok((start.elapsed(), backend))
 }
 
-/// The error of a load, in the words of the flags if there is no adapter.
+/// Converts the error of a load; if no adapter was found, to a [`DeviceError`] that names the
+/// flags.
 pub(crate) fn explain(error: ruvllm::Error, index: Option<usize>) -> Error {
     if !matches!(error, ruvllm::Error::Backend { .. }) {
         return error.into();

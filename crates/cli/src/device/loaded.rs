@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::output;
 
-/// A loaded model. Commands compute with [`backend`](Self::backend), whatever it is.
+/// A loaded model; commands run it through [`backend`](Self::backend) on any device.
 pub(crate) enum Loaded {
     Cpu(Box<Engine>),
     #[cfg_attr(not(feature = "gpu"), allow(dead_code))]
@@ -36,7 +36,7 @@ pub(crate) struct GpuFacts {
 }
 
 impl Loaded {
-    /// The model, whatever computes it.
+    /// Backend of the model, on either device.
     pub(crate) fn backend(&self) -> &dyn InferenceBackend {
         match self {
             Self::Cpu(engine) => &**engine,
@@ -44,7 +44,7 @@ impl Loaded {
         }
     }
 
-    /// The engine of a model on the CPU.
+    /// Engine of a model on the CPU; `None` on a GPU.
     pub(crate) fn engine(&self) -> Option<&Engine> {
         match self {
             Self::Cpu(engine) => Some(engine),
@@ -52,7 +52,7 @@ impl Loaded {
         }
     }
 
-    /// Device and memory of a model on a GPU.
+    /// Device and memory of a model on a GPU; `None` on the CPU.
     pub(crate) fn gpu(&self) -> Option<&GpuFacts> {
         match self {
             Self::Cpu(_) => None,
@@ -68,7 +68,7 @@ impl Loaded {
         }
     }
 
-    /// A conversation that has not begun.
+    /// Starts an empty conversation.
     pub(crate) fn conversation(&self) -> DeviceConversation<'_> {
         match self {
             Self::Cpu(engine) => DeviceConversation::Cpu(Box::new(engine.conversation())),
@@ -76,8 +76,7 @@ impl Loaded {
         }
     }
 
-    /// Waits until the prefixes of the requests are in their files, and says what went wrong with
-    /// them.
+    /// Waits until the prefixes of the requests are on disk, and prints warnings about them.
     pub(crate) fn finish(&self) {
         if let Self::Cpu(engine) = self {
             engine.flush_prefixes();
@@ -88,7 +87,7 @@ impl Loaded {
     }
 }
 
-/// Requests that go on from one another, on either device.
+/// Conversation whose requests share one growing sequence, on either device.
 pub(crate) enum DeviceConversation<'m> {
     Cpu(Box<Conversation<'m>>),
     Gpu(Box<BackendConversation<'m>>),
@@ -111,7 +110,7 @@ impl DeviceConversation<'_> {
         }
     }
 
-    /// Forgets everything.
+    /// Drops the sequence.
     pub(crate) fn clear(&mut self) {
         match self {
             Self::Cpu(conversation) => conversation.clear(),
@@ -119,7 +118,7 @@ impl DeviceConversation<'_> {
         }
     }
 
-    /// Tokens whose keys and values are there.
+    /// Tokens in the KV cache.
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Cpu(conversation) => conversation.len(),
@@ -127,7 +126,7 @@ impl DeviceConversation<'_> {
         }
     }
 
-    /// Bytes of their keys and values.
+    /// Size of the keys and values in bytes.
     pub(crate) fn kv_bytes(&self) -> usize {
         match self {
             Self::Cpu(conversation) => conversation.kv_bytes(),

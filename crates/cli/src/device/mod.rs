@@ -1,4 +1,4 @@
-//! `--device`: which device computes a command's model, and the model on it.
+//! `--device`: choice of the device, and a command's model loaded on it.
 //!
 //! ```text
 //! DeviceArgs (--device) ──► Device ──load──► Loaded::Cpu(Engine)

@@ -1,4 +1,4 @@
-//! Loading of a command's model on its device, and flags that a device does not have.
+//! Loading of a command's model on its device, and flags without effect on a GPU.
 
 use ruvllm::{EngineOptions, KvPolicy, PrefixCaching, PressurePolicy};
 
@@ -12,20 +12,19 @@ use crate::args::{AdapterArgs, ModelArgs};
 use crate::error::{Error, Result, one_line};
 use crate::output;
 
-/// Settings of a command where its options name none.
+/// Defaults of a command for settings that its flags leave open.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Defaults {
-    /// Tokens of the longest sequence on a GPU, which reserves them; the CPU takes memory as
-    /// sequences grow.
+    /// Context length on a GPU, which reserves it at start; the CPU allocates as sequences grow.
     pub(crate) gpu_context: Option<usize>,
-    /// Storage policy of keys and values on the CPU.
+    /// KV-cache policy on the CPU.
     pub(crate) cpu_kv: Option<KvPolicy>,
-    /// True if requests name their adapters: none becomes the engine's default.
+    /// True if each request names its adapter, so that none becomes the engine's default.
     pub(crate) requests_have_adapters: bool,
 }
 
 impl DeviceArgs {
-    /// Refuses a GPU for a command that computes on the CPU alone; `auto` is the CPU there.
+    /// Rejects a GPU for a command that runs on the CPU alone; `auto` means the CPU there.
     ///
     /// # Errors
     /// [`DeviceError::CpuOnly`].
@@ -39,8 +38,8 @@ impl DeviceArgs {
     /// Loads the model of a command on its device.
     ///
     /// # Errors
-    /// A model that cannot be opened or run on the device, an absent device, and flags that it does
-    /// not have. `auto` computes on the CPU then, and says why.
+    /// A model that cannot be opened or run on the device, an absent device, flags without effect
+    /// on it. `auto` falls back to the CPU, with a note, if the error is one of the device.
     pub(crate) fn load(
         &self,
         model: &ModelArgs,
@@ -77,13 +76,13 @@ fn open(_: &ModelArgs, _: &EngineOptions, _: Option<usize>) -> Result<Loaded> {
     Err(DeviceError::NotBuilt.into())
 }
 
-/// True if another device may do what this error is about.
+/// True if another device may succeed.
 fn is_of_the_device(error: &Error) -> bool {
     use ruvllm::Error as E;
     matches!(error, Error::Device(_) | Error::Engine(E::UnsupportedByBackend { .. } | E::Backend { .. }))
 }
 
-/// Refuses flags that change results or memory on the CPU and that no GPU has.
+/// Rejects flags that change results or memory on the CPU but have no effect on a GPU.
 fn refused(options: &EngineOptions, adapters: &AdapterArgs) -> Result<()> {
     let has_f16 = |kv: KvPolicy| kv.to_string() == "f16";
     let refused = [

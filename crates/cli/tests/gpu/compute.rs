@@ -1,4 +1,4 @@
-//! Results on a GPU beside those on the CPU.
+//! GPU results compared with those of the CPU.
 
 use crate::gpu;
 use crate::program::{argument, data, fields, ids, read_logits, run, run_with_input};

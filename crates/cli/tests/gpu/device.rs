@@ -1,4 +1,4 @@
-//! Selection of the device, and what is refused.
+//! Selection of the device, and flags that a GPU rejects.
 
 use crate::program::{data, run};
 use crate::{adapters, gpu, report, run_without_driver};

@@ -29,21 +29,21 @@ fn adapters(report: &Value) -> &[Value] {
     report["adapters"].as_array().expect("a list")
 }
 
-/// `gpu:N` of an adapter, a software one if there is one; `None` (with a line on standard error)
-/// where there is none.
+/// `gpu:N` of an adapter, preferably a software one; `None`, with a line on standard error, if
+/// there is none.
 fn gpu() -> Option<String> {
     let report = report();
     let all = adapters(&report);
     let Some(adapter) = all.iter().find(|adapter| adapter["kind"] == "software").or(all.first()) else {
         assert!(std::env::var_os("RUVLLM_GPU_REQUIRED").is_none(), "no adapter: {report}");
-        // Past the capture of test output: a skipped test is to be seen.
+        // Written past the capture of test output, so that a skipped test is visible.
         let _ = writeln!(std::io::stderr(), "SKIPPED: no adapter");
         return None;
     };
     Some(format!("gpu:{}", adapter["index"]))
 }
 
-/// Runs the program where the Vulkan loader finds no driver.
+/// Runs the program without a Vulkan driver.
 fn run_without_driver(arguments: &[&str]) -> Run {
     let mut command = command(arguments);
     command.env("VK_DRIVER_FILES", "/dev/null").env("VK_ICD_FILENAMES", "/dev/null");

@@ -1,4 +1,4 @@
-//! `--adapter` and `/adapter`: what they change, and what is said of adapters that cannot be used.
+//! `--adapter` and `/adapter`: effects, and errors of unusable adapters.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ fn option(name: &str, file: &str) -> String {
     format!("{name}={}", argument(&lora(file)))
 }
 
-/// The first prompt of an adapter of the tiny Llama, and what PEFT goes on with.
+/// First prompt of an adapter of the tiny Llama, and PEFT's continuation.
 fn golden(name: &str) -> (Vec<u32>, Vec<u32>) {
     let json: Value = serde_json::from_slice(&std::fs::read(lora("expected.json")).unwrap()).unwrap();
     let all = json["adapters"].as_array().unwrap();

@@ -65,7 +65,7 @@ fn an_unsupported_architecture() {
     let path = repository("crates/gguf-rs-lite/tests/data/malformed/architecture_unknown.gguf");
     run(&["generate", "hello", "--model", argument(&path)]).fails_with(1, &["architecture", "not supported"]);
     run(&["doctor", "--model", argument(&path)]).fails_with(1, &["architecture", "not supported"]);
-    // It can still be looked at.
+    // `inspect` still reads it.
     assert!(run(&["inspect", argument(&path)]).text().contains("general.architecture"));
 }
 
@@ -213,8 +213,8 @@ fn a_logit_bias_beyond_the_vocabulary() {
 fn chat_needs_a_chat_template() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("plain.gguf");
-    // The same file with the key and the first marker renamed: without a template, and without
-    // markers that tell a known one, there is no form to put the message into.
+    // The same file with the key and the first marker renamed: there is neither a template nor a
+    // marker that identifies a built-in style.
     let mut bytes = fs::read(default_model()).unwrap();
     for name in [&b"tokenizer.chat_template"[..], b"<|im_start|>"] {
         let places: Vec<usize> =
@@ -245,7 +245,7 @@ fn a_full_disk_behind_standard_output() {
     }
 }
 
-/// As `git` and `ls` do it: whoever closed the pipe has read enough.
+/// As with `git` and `ls`: a closed pipe means that the reader has enough.
 #[test]
 fn a_closed_pipe_behind_standard_output_is_no_failure() {
     for arguments in [&["--help"][..], &["--version"], &["doctor"], &["completions", "bash"]] {

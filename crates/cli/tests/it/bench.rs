@@ -1,4 +1,4 @@
-//! `bench`: the forms. No test asserts a time.
+//! `bench`: output forms. No test asserts a time.
 
 use crate::program::{fields, run, without_commit};
 

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use crate::program::{argument, data, fields, run, tiny_model};
 
-/// A calibration of the default model from another part of the text than what is measured, and the
-/// folder that holds it.
+/// Calibration of the default model, from another part of the text than the measured one, and its
+/// folder.
 fn calibrated() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let text = fs::read_to_string(data("validation-prefix.txt")).unwrap();
@@ -55,7 +55,7 @@ fn generate_and_bench_take_a_calibration_of_their_model() {
     run(&arguments).fails_with(1, &["another model", "calibrate"]);
     run(&["generate", "x", "--kv", "nuq3"]).fails_with(1, &["needs a calibration"]);
     run(&["generate", "x", "--kv-calibration", argument(&calibration)]).fails_with(1, &["no tier needs"]);
-    // The plan of `doctor` is refused alike.
+    // `doctor` rejects the same plan.
     assert!(run(&[&["doctor"], &given[..]].concat()).text().contains("nuq3"));
     run(&["doctor", "--kv-calibration", argument(&calibration)]).fails_with(1, &["no tier needs"]);
     let tiny = crate::program::tiny_model();

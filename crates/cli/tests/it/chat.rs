@@ -1,4 +1,4 @@
-//! `chat` from a script: turns, commands, files, errors, the end of the context.
+//! Scripted `chat`: turns, commands, files, errors, full context.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::program::{Run, argument, fields, run_with_input};
 
-/// Short answers, the likeliest tokens.
+/// Short greedy answers.
 const GREEDY: [&str; 5] = ["chat", "--temperature", "0", "--max-tokens", "24"];
 
 const FRANCE: &str = "What is the capital of France?";
@@ -52,7 +52,7 @@ fn the_document_has_the_documented_fields_and_later_turns_compute_what_is_new() 
     }
     assert_eq!(turns[0]["cached_tokens"], 0);
     for pair in turns.windows(2) {
-        // All of the prompt before and its answer but the token that was sampled last.
+        // The previous prompt and its answer, except the token sampled last.
         let known = count(&pair[0]["prompt_tokens"]) + count(&pair[0]["tokens"]);
         assert!(count(&pair[1]["cached_tokens"]) + 1 >= known, "{pair:?}");
         assert!(count(&pair[1]["cached_tokens"]) < count(&pair[1]["prompt_tokens"]));
@@ -183,7 +183,7 @@ fn an_answer_cut_off_by_the_context_is_reported() {
         assert!(said.contains("--context") && said.lines().count() == 1, "{said}");
         assert!(!output.stdout.is_empty());
     }
-    // The limit that was asked for is no fault.
+    // Reaching the requested limit is no error.
     assert!(run_with_input(&["chat", "-n", "3"], b"Tell me a story.\n").succeeded());
 }
 
@@ -280,7 +280,7 @@ fn an_interrupted_script_ends_with_what_there_is() {
         let mut stdout = child.stdout.take().unwrap();
         let mut text = Vec::new();
         if json {
-            // A second of work: it is in the middle of the answer.
+            // A second of CPU time: the answer is in progress.
             crate::interrupt::wait_until_it_has_worked(&child, 100);
         } else {
             text.resize(8, 0);

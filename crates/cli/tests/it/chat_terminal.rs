@@ -1,6 +1,6 @@
-//! `chat` at a pseudo-terminal: streaming, Ctrl-C, Ctrl-D, blocks, the history. Linux only, with
-//! `setsid` of util-linux, which gives the program a terminal of its own, so that Ctrl-C reaches it
-//! as from a keyboard.
+//! `chat` at a pseudo-terminal: streaming, Ctrl-C, Ctrl-D, blocks, history. Linux only, with
+//! `setsid` of util-linux: the program gets a controlling terminal, so that Ctrl-C reaches it as
+//! from a keyboard.
 #![cfg(target_os = "linux")]
 
 use std::fs::{self, File};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 
-/// The line editor's prompt, behind which it leaves the cursor.
+/// Prompt of the line editor.
 const PROMPT: &str = "> ";
 
 /// Columns of the terminal.
@@ -59,7 +59,7 @@ impl Terminal {
         let (sender, screen) = mpsc::channel();
         thread::spawn(move || {
             let mut bytes = [0; 4096];
-            // Reading fails once the program has let go of the terminal.
+            // Reads fail once the program has closed the terminal.
             while let Ok(n @ 1..) = reader.read(&mut bytes) {
                 if sender.send(bytes[..n].to_vec()).is_err() {
                     return;
@@ -69,7 +69,7 @@ impl Terminal {
         Self { keyboard, screen, seen: String::new(), child }
     }
 
-    /// Waits until `text` has been shown, and forgets what was shown up to its end.
+    /// Waits until `text` has been shown, and drops the output up to its end.
     #[track_caller]
     fn wait_for(&mut self, text: &str) -> String {
         let deadline = Instant::now() + Duration::from_secs(60);
@@ -86,7 +86,7 @@ impl Terminal {
         }
     }
 
-    /// Waits until so many more bytes have been shown, and forgets them.
+    /// Waits until `n` more bytes have been shown, and drops them.
     #[track_caller]
     fn wait_for_bytes(&mut self, n: usize) {
         while self.seen.len() < n {
@@ -128,7 +128,7 @@ fn history(state: &Path) -> PathBuf {
 #[test]
 fn ctrl_c_stops_the_answer_and_the_conversation_goes_on() {
     let state = tempfile::tempdir().unwrap();
-    // Without the end tokens nothing but Ctrl-C ends the answer.
+    // Without the end tokens only Ctrl-C ends the answer.
     let mut terminal =
         Terminal::start(state.path(), &["--logit-bias", "0=-inf", "--logit-bias", "2=-inf", "-n", "4000"]);
     terminal.enter("Once upon a time");
@@ -149,7 +149,7 @@ fn ctrl_c_stops_the_answer_and_the_conversation_goes_on() {
 fn ctrl_c_twice_at_an_empty_prompt_leaves() {
     let state = tempfile::tempdir().unwrap();
     let mut terminal = Terminal::start(state.path(), &[]);
-    // With something in the line it only clears the line.
+    // In a line with text, Ctrl-C only clears the line.
     terminal.wait_for(PROMPT);
     terminal.press("some words");
     terminal.wait_for("words");
@@ -170,7 +170,7 @@ fn ctrl_d_leaves_and_the_history_is_private() {
     terminal.enter("/hepl");
     terminal.wait_for("error: there is no command /hepl");
     terminal.wait_for(PROMPT);
-    // A block is a message, whatever its lines are.
+    // A block is one message, whatever its lines contain.
     terminal.press("\"\"\"\r/exit\r\"\"\"\r");
     terminal.wait_for("[cut off: /set max_tokens N allows more]");
     terminal.wait_for(PROMPT);
@@ -183,7 +183,7 @@ fn ctrl_d_leaves_and_the_history_is_private() {
     assert!(lines.contains("/set top_k 7\n/hepl\n"), "{lines:?}");
     assert_eq!(lines.lines().count(), 4, "a head and three entries: {lines:?}");
 
-    // The next conversation finds it: Ctrl-P goes back entry by entry.
+    // The next conversation has the history: Ctrl-P steps back entry by entry.
     let mut terminal = Terminal::start(state.path(), &[]);
     terminal.wait_for(PROMPT);
     terminal.press("\u{10}\u{10}\u{10}");

@@ -24,7 +24,7 @@ fn scripts_name_every_command_and_its_flags() {
     run(&["completions", "csh"]).fails_with(2, &["bash", "zsh", "fish"]);
 }
 
-/// The words that bash offers behind `line`.
+/// Completions that bash offers after `line`.
 #[cfg(unix)]
 fn offered(script: &str, line: &str) -> BTreeSet<String> {
     let words: Vec<&str> = line.split(' ').collect();

@@ -1,4 +1,4 @@
-//! The configuration file: precedence, faults, and what `doctor` says of it.
+//! Configuration file: precedence, errors, and its report in `doctor`.
 
 use std::fs;
 use std::path::PathBuf;
@@ -93,7 +93,7 @@ fn the_file_changes_what_commands_do() {
     });
     let longer = configured.run(&["generate", "--json", "-n", "5", prompt]).json();
     assert_eq!(longer["tokens"].as_array().unwrap().len(), 5);
-    // A flag that the file has as well does not contradict others.
+    // A flag of the file does not conflict with one of the command line.
     let quiet = Configured::new("quiet = true");
     quiet.run(&["list", "--verbose"]).text();
 }
@@ -122,7 +122,7 @@ fn faults_are_one_line_with_their_place() {
         let configured = Configured::new(text);
         configured.run(&["generate", "x"]).fails_with(2, pieces);
         configured.run(&["list"]).fails_with(2, pieces);
-        // Help is there all the same, and so are usage errors.
+        // Help and usage errors work all the same.
         configured.run(&["generate", "--help"]).text();
         configured.run(&["list", "--no-such-flag"]).fails_with(2, &["--no-such-flag"]);
     }

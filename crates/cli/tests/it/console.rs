@@ -10,8 +10,8 @@ use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 use crate::program::{command, finish, run};
 use crate::store::{Place, tiny};
 
-/// Exit code and all that a terminal shows of a program whose three streams it is, when `typed` is
-/// entered.
+/// Exit code and output of a program with a terminal as its three standard streams, after `typed`
+/// is entered.
 pub(crate) fn at_terminal(mut program: Command, typed: &str) -> (i32, String) {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let master = openpt(flags).unwrap();
@@ -21,13 +21,13 @@ pub(crate) fn at_terminal(mut program: Command, typed: &str) -> (i32, String) {
     let stdio = || Stdio::from(peer.try_clone().unwrap());
     let mut child =
         program.env("TERM", "xterm").stdin(stdio()).stdout(stdio()).stderr(stdio()).spawn().unwrap();
-    // They hold the other end open.
+    // Both hold the other end open.
     drop((program, peer));
     let mut terminal = File::from(master);
     terminal.write_all(typed.as_bytes()).unwrap();
     let mut shown = Vec::new();
     let mut bytes = [0; 4096];
-    // Reading fails once the program has let go of the terminal.
+    // Reads fail once the program has closed the terminal.
     while let Ok(n @ 1..) = terminal.read(&mut bytes) {
         shown.extend_from_slice(&bytes[..n]);
     }

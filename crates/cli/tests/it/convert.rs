@@ -33,7 +33,7 @@ fn the_document_has_the_documented_fields() {
 #[test]
 fn a_folder_is_a_model() {
     let folder = folder();
-    // The file has names for ids that the folder has none for, and soon writes one.
+    // The file has token texts for ids that the folder lacks, and soon generates one.
     let generate = |model: &str, more: &[&str]| {
         let arguments =
             ["generate", "Hello world", "--model", model, "--max-tokens", "6", "--temperature", "0"];

@@ -126,8 +126,8 @@ fn what_is_planned_is_what_is_done() {
     assert!(said.contains(&format!("of {context} tokens")) && said.contains("as f16"), "{said}");
 }
 
-/// Writes the head of the tiny model with one more tensor of about `bytes`; the data are a hole in
-/// the file, so that what the head is read with (the factors of positions) is left out.
+/// Writes the header of the tiny model with one more tensor of about `bytes`. The data are a hole
+/// in the file; tensors that are read with the header (RoPE factors) are left out.
 fn write_hollow_model(path: &Path, bytes: u64) {
     let tiny = Gguf::open(tiny_model()).unwrap();
     let row = 1 << 20;

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::program::run;
 use crate::schema;
 
-/// A schema with a title that is open nowhere by accident.
+/// Checks that a schema has a title and that every object says if it is closed.
 fn check_form(schema: &Value, place: &str) {
     let closed = schema.get("additionalProperties");
     assert!(closed.is_some() || schema["type"] != "object", "{place} does not say which fields it has");
@@ -32,7 +32,7 @@ fn every_command_has_a_schema() {
         check_form(&schema, &name);
         schemas.insert(name, schema);
     }
-    // The lines of the help below its first heading that name a command.
+    // Lines that name a command, below the first heading of the help.
     let commands = |arguments: &[&str]| {
         let help = run(&[arguments, &["--help"]].concat()).text().to_owned();
         let list = help.split_once("Commands:\n").unwrap().1.split("\n\n").next().unwrap().to_owned();

@@ -99,7 +99,7 @@ fn a_blank_line_keeps_its_place() {
     let document = run_with_input(&["embed", "--json"], input).json_and_warnings().0;
     let embeddings = document["embeddings"].as_array().unwrap();
     assert_eq!((embeddings.len(), &embeddings[1]["embedding"]), (4, &Value::Null));
-    // The others are those that arguments give.
+    // The other results equal those of arguments.
     let arguments = run(&["embed", "--json", "Once upon", "a time"]).json();
     assert_eq!([&embeddings[0], &embeddings[2]], [&arguments["embeddings"][0], &arguments["embeddings"][1]]);
 }
@@ -119,7 +119,7 @@ fn json_lines_have_one_text_each() {
         assert_eq!(line, document["embeddings"][index]);
     }
     run(&["embed", "--json", "--jsonl", "a"]).fails_with(2, &["--jsonl", "--json"]);
-    // A text that fails has its place among all texts.
+    // An error names the index among all texts.
     let many = ["a"; 70].iter().copied().chain([""]).collect::<Vec<_>>();
     let failed = crate::program::command(&[&["embed"], &many[..]].concat()).output().unwrap();
     assert!(String::from_utf8_lossy(&failed.stderr).contains("text 71 is empty"), "{failed:?}");

@@ -1,5 +1,5 @@
-//! `eval perplexity`, `eval passkey` and `eval logits`: forms, files and agreement with `generate`.
-//! Reference numbers: see `golden`.
+//! `eval perplexity`, `eval passkey` and `eval logits`: output forms, files, agreement with
+//! `generate`. Reference numbers: see `golden`.
 
 use std::fs;
 
@@ -50,8 +50,7 @@ fn perplexity_reads_standard_input() {
     assert_eq!(piped, named);
 }
 
-/// Largest relative change of the default model's perplexity with each format of keys and values,
-/// against F32.
+/// Largest relative change of the default model's perplexity per KV format, against F32.
 const KV_TOLERANCES: [(&str, f64); 4] = [("f16", 3e-3), ("bf16", 5e-3), ("q8", 5e-3), ("q4", 4e-2)];
 
 #[test]
@@ -149,7 +148,7 @@ fn an_older_file_is_replaced_whole() {
     assert_eq!(fs::read(&out).unwrap(), b"older");
     run_with_input(&replace, b"5 6").text();
     assert_eq!(read_logits(&out).0, [2, 8192]);
-    // A run that fails leaves it alone.
+    // A failed run leaves it unchanged.
     run_with_input(&replace, b"8192").fails_with(1, &["8192"]);
     assert_eq!(read_logits(&out).0, [2, 8192]);
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);

@@ -20,7 +20,7 @@ fn usage_errors_are_documents_too() {
     let missing = run(&["--json"]);
     missing.failure(2);
     assert_eq!(missing.error_document()["kind"], "usage");
-    // Behind `--` it is text.
+    // After `--` it is text.
     let text = run(&["generate", "--kv", "tired", "--", "--json"]);
     text.fails_with(2, &["tired"]);
 }

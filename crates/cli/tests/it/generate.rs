@@ -1,4 +1,4 @@
-//! `generate`: output forms, where the prompt comes from, determinism, limits, closed pipes.
+//! `generate`: output forms, prompt sources, determinism, limits, closed pipes.
 
 use std::io::Read;
 use std::process::Stdio;
@@ -7,7 +7,7 @@ use crate::program::{argument, command, data, fields, finish, ids, run, run_with
 
 const PROMPT: &str = "Once upon a time, there was a little fox";
 
-/// Sampling that takes the most likely token, with a short output.
+/// Greedy sampling with a short output.
 const GREEDY: [&str; 5] = ["generate", "--temperature", "0", "--max-tokens", "12"];
 
 fn greedy<'a>(arguments: &[&'a str]) -> Vec<&'a str> {
@@ -91,7 +91,7 @@ fn no_tokens_is_no_text() {
     assert_eq!(document["text"], "");
     assert_eq!(document["tokens"], serde_json::json!([]));
     assert_eq!(document["finish_reason"], "length");
-    // Nothing was generated, so there are no times of it.
+    // Nothing was generated, so the other timings are absent.
     assert_eq!(fields(&document["timings"]), ["load_ms"]);
 }
 
@@ -159,7 +159,7 @@ fn chat_answers_a_message() {
 
 #[test]
 fn the_first_command_tells_of_a_turtle() {
-    // Seeded, so that the test repeats; everything else as a newcomer types it.
+    // Seeded, so that the test is repeatable; all else as a new user types it.
     for seed in ["1", "2", "3"] {
         let story = run(&["generate", "--chat", "Tell me a story about a turtle.", "--seed", seed]);
         let text = story.text();
@@ -173,7 +173,7 @@ fn the_context_limits_prompt_and_output_together() {
     let document = run(&["generate", "--temperature", "0", "--context", "16", "--json", PROMPT]).json();
     assert_eq!(document["finish_reason"], "length");
     let total = document["prompt_tokens"].as_u64().unwrap() + ids(&document["tokens"]).len() as u64;
-    // The last token is sampled but takes no room.
+    // The last token is sampled but takes no room in the context.
     assert_eq!(total, 17);
 }
 
@@ -244,8 +244,7 @@ fn stored_prefixes_outlive_the_program() {
     assert!(second["cached_tokens"].as_u64().unwrap() >= 32, "{second}");
     assert_eq!(second["tokens"], plain["tokens"]);
 
-    // Files that were written at once are found as well where only what memory has no room for is
-    // written.
+    // `spill` also finds files that `on` has written.
     let spill = run_owned(arguments(&["--prefix-cache", "spill", "--prefix-dir", dir])).json();
     assert_eq!(spill["cached_tokens"], second["cached_tokens"]);
     assert_eq!(spill["tokens"], plain["tokens"]);
@@ -255,9 +254,9 @@ fn stored_prefixes_outlive_the_program() {
     assert_eq!(unwritten["cached_tokens"], 0);
     assert_eq!(std::fs::read_dir(empty).unwrap().count(), 0, "the memory was not short");
 
-    // Files that changed: said on standard error, computed again. Which of them the prompt meets
-    // first is not the folder's order, and the last one holds generated tokens, which it never
-    // meets.
+    // Damaged files are reported on standard error and computed again. All are damaged: the order
+    // in the folder is not the order of lookup, and the last file holds generated tokens, which the
+    // prompt never reaches.
     for entry in std::fs::read_dir(folder.path()).unwrap() {
         let file = entry.unwrap().path();
         let mut bytes = std::fs::read(&file).unwrap();

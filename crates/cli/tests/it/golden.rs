@@ -1,4 +1,4 @@
-//! The default model against reference results that were computed independently of this project.
+//! The default model against reference results computed independently of this project.
 //!
 //! The reference used the F16 weights in float32 arithmetic; the shipped weights are `Q8_0`, so
 //! numbers differ by the quantization and continuations may part where the two best tokens are
@@ -6,8 +6,7 @@
 
 use crate::program::{argument, data, expected, ids, read_logits, run, run_with_input};
 
-/// The most that `Q8_0` weights and 8-bit activations may change the mean negative log-likelihood,
-/// in nats.
+/// Largest change of the mean NLL by `Q8_0` weights and 8-bit activations, in nats.
 const NLL_TOLERANCE: f64 = 3e-3;
 
 /// The first 32 windows of 512 tokens; all 256 in a full run.
@@ -48,10 +47,10 @@ const EQUAL_TOKENS: [(&str, usize); 5] = [
     ("tool", 21),  // end
 ];
 
-/// Two logits nearer than this may change places by quantization.
+/// Logits closer than this may swap places after quantization.
 const NEAR_TIE: f32 = 0.2;
 
-/// The most that quantization may move one of the 20 largest logits after a prompt.
+/// Largest change by quantization of one of the 20 largest logits after a prompt.
 const LOGIT_TOLERANCE: f32 = 0.5;
 
 #[test]

@@ -46,7 +46,7 @@ fn every_value_type_is_shown() {
     }
 }
 
-/// True if no value is `null`, which is how serde writes NaN and infinities.
+/// True if no value is `null`, as serde writes NaN and infinities.
 fn no_nulls(value: &Value) -> bool {
     match value {
         Value::Null => false,

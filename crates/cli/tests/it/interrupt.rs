@@ -1,5 +1,5 @@
-//! Ctrl-C during a generation. Linux only: the tests look into `/proc` to know when the program
-//! listens.
+//! Ctrl-C during a generation. Linux only: the tests read `/proc` to know when the program handles
+//! it.
 #![cfg(target_os = "linux")]
 
 use std::fs;
@@ -43,7 +43,7 @@ fn the_text_so_far_stays_and_the_code_is_130() {
     assert!(text.ends_with('\n'), "the shell's prompt starts on a line of its own");
 }
 
-/// Waits until the process has taken over Ctrl-C: it is among the signals that are caught.
+/// Waits until the process handles Ctrl-C: SIGINT is in its mask of caught signals.
 fn wait_until_it_listens(child: &Child) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !has_interrupt(child, "SigCgt") {
@@ -52,8 +52,8 @@ fn wait_until_it_listens(child: &Child) {
     }
 }
 
-/// Waits until the process has received Ctrl-C: it is not among the signals that are pending, where
-/// a second one would be lost.
+/// Waits until the process has received Ctrl-C: SIGINT is not pending, when a second one would be
+/// lost.
 fn wait_until_it_has_received(child: &Child) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while has_interrupt(child, "ShdPnd") {
@@ -74,14 +74,14 @@ fn the_document_is_complete_and_says_cancelled() {
     assert_eq!(document["finish_reason"], "cancelled");
 }
 
-/// CPU time that the process has used, in ticks of 10 ms (field 14 of its `stat`; the name before
-/// it has no spaces).
+/// CPU time of the process in ticks of 10 ms. It is field 14 of `stat`; the name before it has no
+/// spaces.
 fn cpu_ticks(child: &Child) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
     stat.split(' ').nth(13).unwrap().parse().unwrap()
 }
 
-/// Waits until the process has used so much CPU time, in ticks of 10 ms.
+/// Waits until the process has used this much CPU time, in ticks of 10 ms.
 pub(crate) fn wait_until_it_has_worked(child: &Child, ticks: u64) {
     while cpu_ticks(child) < ticks {
         thread::sleep(Duration::from_millis(5));
@@ -95,7 +95,7 @@ fn a_perplexity_that_is_stopped_has_the_result_so_far() {
     let arguments = [&arguments[..], &[crate::program::argument(&text)]].concat();
     let child = command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     wait_until_it_listens(&child);
-    // A second of work: some windows of many.
+    // A second of CPU time: some of many windows.
     wait_until_it_has_worked(&child, cpu_ticks(&child) + 100);
     interrupt(&child);
     let output = child.wait_with_output().unwrap();
@@ -119,7 +119,7 @@ fn embeddings_that_are_stopped_keep_what_is_done() {
     let mut child = command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut stdout = std::io::BufReader::new(child.stdout.take().unwrap());
     let mut lines = String::new();
-    // Results come while others are computed.
+    // Results are printed while others are computed.
     std::io::BufRead::read_line(&mut stdout, &mut lines).unwrap();
     interrupt(&child);
     stdout.read_to_string(&mut lines).unwrap();
@@ -136,13 +136,13 @@ fn embeddings_that_are_stopped_keep_what_is_done() {
 
 #[test]
 fn a_second_time_ends_the_program_at_once() {
-    // The first is noticed between two chunks of the prompt; one of them takes seconds on this
-    // path.
+    // The first signal takes effect between two chunks of the prompt, and one chunk takes seconds
+    // with scalar kernels.
     let prompt = "one two three four five six seven eight nine ten ".repeat(100);
     let arguments = ["generate", "--json", "--isa", "scalar", "--threads", "1", &prompt];
     let child = command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     wait_until_it_listens(&child);
-    // Loading and encoding are done long before 0.2 s.
+    // Loading and encoding end long before 0.2 s.
     wait_until_it_has_worked(&child, 20);
     interrupt(&child);
     wait_until_it_has_received(&child);
@@ -152,7 +152,7 @@ fn a_second_time_ends_the_program_at_once() {
     assert!(output.stdout.is_empty() && output.stderr.is_empty(), "{output:?}");
 }
 
-/// The program with SIGHUP as it is by default: tests that run under `nohup` have it ignored.
+/// The program with the default action for SIGHUP: under `nohup` tests have it ignored.
 fn with_default_signals(arguments: &[&str]) -> Command {
     let program = command(&[]);
     let mut reset = Command::new("env");

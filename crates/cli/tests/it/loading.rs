@@ -43,8 +43,8 @@ fn a_model_file_that_was_read_may_be_cut_short() {
     assert!(output.status.success(), "{output:?}");
 }
 
-/// Documented behaviour of mapped files: the process ends; it does not hang, and there is no answer
-/// of zeros.
+/// Documented behaviour of mapped files: the process ends; it neither hangs nor computes with
+/// zeros.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_mapped_model_file_that_is_cut_short_ends_the_program() {
@@ -65,7 +65,7 @@ fn a_mapped_model_file_that_is_cut_short_ends_the_program() {
     writeln!(stdin, "What is the capital of France?").unwrap();
     stdout.read_line(&mut String::new()).unwrap();
     fs::write(&file, "").unwrap();
-    // It may be gone before it has read this.
+    // The program may have ended before it reads this.
     let _ = writeln!(stdin, "What is the capital of France?");
     drop(stdin);
     assert_eq!(child.wait().unwrap().signal(), Some(SIGBUS));
@@ -76,7 +76,7 @@ fn locked_and_quantized_weights_exclude_each_other() {
     run(&["generate", "--mlock", "--quantize", "q8_0", "prompt"]).fails_with(2, &["--mlock", "--quantize"]);
 }
 
-/// With util-linux's `setpriv`, which takes the right to exceed the limit from a privileged user.
+/// `setpriv` of util-linux drops a privileged user's right to exceed the limit.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_limit_that_is_too_low_to_lock_the_weights_is_named() {

@@ -32,7 +32,7 @@ mod readme;
 mod references;
 mod run;
 mod schema;
-// The tests of the store itself use the rest of it.
+// The store's own tests use the rest of it.
 #[allow(dead_code)]
 #[path = "../../../hub/tests/it/server.rs"]
 mod server;

@@ -1,4 +1,4 @@
-//! `--prefix-key`: a folder of prefixes that others may write to.
+//! `--prefix-key`: a prefix folder that others may write to.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::program::{Run, argument, run};
 
-/// A folder that everybody may write to, and keys beside it.
+/// A folder that is writable by everybody, and keys beside it.
 struct Place {
     parent: tempfile::TempDir,
 }
@@ -59,11 +59,11 @@ fn a_shared_folder_takes_a_key() {
     let second = place.generate(Some(&key), "Once").json();
     assert!(second["cached_tokens"].as_u64().unwrap() >= 32, "{second}");
     assert_eq!(second["tokens"], first["tokens"]);
-    // Of another key nothing is used, and nothing is removed.
+    // Entries of another key are neither used nor removed.
     let other = place.key("other", &[8; 32], 0o600);
     assert_eq!(place.cached(&other, "Once"), 0);
     assert!(place.cached(&key, "Once") >= 32);
-    // Nor of a store without a key, which only a private folder can have.
+    // Nor are entries without a key, which only a private folder can have.
     fs::set_permissions(place.folder(), Permissions::from_mode(0o700)).unwrap();
     let plain = place.generate(None, "Twice").json();
     assert_eq!(place.cached(&key, "Twice"), 0);
@@ -82,7 +82,7 @@ fn forged_and_swapped_entries_are_computed_again() {
         assert!(warnings.starts_with("warning: ignored") && warnings.contains(fault), "{warnings}");
         assert_eq!((&document["cached_tokens"], &document["tokens"]), (&0.into(), &truth["tokens"]));
     };
-    // Another payload, with the checksum that belongs to it: without a key it would be used.
+    // Another payload with a valid checksum: without a key it would be used.
     let forge = |path: &Path| {
         use sha2::Digest;
         let mut bytes = fs::read(path).unwrap();
@@ -95,7 +95,7 @@ fn forged_and_swapped_entries_are_computed_again() {
     };
     place.entries().iter().for_each(|path| forge(path));
     again("has no tag of the folder's key");
-    // The entries of one prompt under the names of another one.
+    // Entries of one prompt under the names of another.
     let own = place.entries();
     place.generate(Some(&key), "Twice").json();
     let others: Vec<PathBuf> = place.entries().into_iter().filter(|path| !own.contains(path)).collect();

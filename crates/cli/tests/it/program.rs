@@ -1,4 +1,4 @@
-//! Running the program and checking what every run must hold to.
+//! Running the program, and checks that hold for every run.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use serde_json::Value;
 
 use crate::schema;
 
-/// The program, undisturbed by the environment of the tests.
+/// The program, isolated from the environment of the tests.
 pub(crate) fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ruvllm"));
-    // A store that does not exist, instead of that of whoever runs the tests.
+    // A store that does not exist, not that of the user who runs the tests.
     let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("no-store");
     command
         .args(arguments)
@@ -20,7 +20,7 @@ pub(crate) fn command(arguments: &[&str]) -> Command {
         .env("RUVLLM_HOME", home)
         .env("RUVLLM_CONFIG", "")
         .stdin(Stdio::null());
-    // Without it Vulkan drivers write to standard error, which is to be empty.
+    // Without it Vulkan drivers write to standard error, which must be empty.
     if std::env::var_os("XDG_RUNTIME_DIR").is_none() {
         command.env("XDG_RUNTIME_DIR", env!("CARGO_TARGET_TMPDIR"));
     }
@@ -51,15 +51,15 @@ pub(crate) fn run_with_input(arguments: &[&str], input: &[u8]) -> Run {
     let mut child = start(arguments);
     let mut stdin = child.stdin.take().unwrap();
     let input = input.to_vec();
-    // From another thread: neither side may wait for the other with full pipes. A program that does
-    // not read its input closes the pipe, which is fine here.
+    // From another thread, so that neither side waits with full pipes. A program that does not read
+    // its input closes the pipe, which is no error here.
     let writer = std::thread::spawn(move || drop(stdin.write_all(&input)));
     let output = child.wait_with_output().unwrap();
     writer.join().unwrap();
     finish(arguments, output)
 }
 
-/// The run that `output` belongs to.
+/// Run with this output.
 pub(crate) fn finish(arguments: &[&str], output: Output) -> Run {
     Run {
         arguments: arguments.iter().map(|&text| text.to_owned()).collect(),
@@ -75,8 +75,7 @@ impl Run {
         self.code == Some(0)
     }
 
-    /// The JSON document of a success, which fits the schema of its command, and what it wrote to
-    /// standard error.
+    /// JSON document of a success, checked against the command's schema, and standard error.
     #[track_caller]
     pub(crate) fn json_and_warnings(&self) -> (Value, &str) {
         assert_eq!(self.code, Some(0), "{self:?}");
@@ -85,14 +84,14 @@ impl Run {
         (document, &self.stderr)
     }
 
-    /// Standard output of a success, and what commands said on standard error.
+    /// Standard output and standard error of a success.
     #[track_caller]
     pub(crate) fn text_and_notes(&self) -> (&str, &str) {
         assert_eq!(self.code, Some(0), "{self:?}");
         (&self.stdout, &self.stderr)
     }
 
-    /// Standard output of a success. Piped, the program is quiet: no progress, no logs.
+    /// Standard output of a success. Piped, the program writes no progress and no logs.
     #[track_caller]
     pub(crate) fn text(&self) -> &str {
         assert_eq!(self.code, Some(0), "{self:?}");
@@ -100,8 +99,7 @@ impl Run {
         &self.stdout
     }
 
-    /// The JSON document of a success, which fits the schema of its command: one line, nothing
-    /// else.
+    /// JSON document of a success, checked against the command's schema: one line, nothing else.
     #[track_caller]
     pub(crate) fn json(&self) -> Value {
         let document = json_document(self.text());
@@ -109,8 +107,8 @@ impl Run {
         document
     }
 
-    /// The one line of a failure with `code`; standard output must be empty, or hold the document
-    /// of the same failure with `--json`.
+    /// Error line of a failure with `code`; standard output must be empty, or with `--json` the
+    /// document of the same failure.
     #[track_caller]
     pub(crate) fn failure(&self, code: i32) -> &str {
         assert_eq!(self.code, Some(code), "{self:?}");
@@ -127,8 +125,8 @@ impl Run {
         line
     }
 
-    /// The object `error` of the JSON document of a failure; its message is that of the line on
-    /// standard error.
+    /// Object `error` of a failure's JSON document; its message is that of the line on standard
+    /// error.
     #[track_caller]
     pub(crate) fn error_document(&self) -> Value {
         let document = json_document(&self.stdout);
@@ -150,7 +148,7 @@ impl Run {
     }
 }
 
-/// Parses one JSON document on a line of its own.
+/// Parses one JSON document on one line.
 #[track_caller]
 pub(crate) fn json_document(text: &str) -> Value {
     let line = text.strip_suffix('\n').expect("the document ends its line");
@@ -158,13 +156,13 @@ pub(crate) fn json_document(text: &str) -> Value {
     serde_json::from_str(line).unwrap()
 }
 
-/// The names of an object's fields, in order.
+/// Names of an object's fields, in order.
 #[track_caller]
 pub(crate) fn fields(value: &Value) -> Vec<&str> {
     value.as_object().unwrap().keys().map(String::as_str).collect()
 }
 
-/// Fields of a measurement but that of the commit, which is there in a repository alone.
+/// Fields of a measurement without the commit, which is absent outside of a repository.
 pub(crate) fn without_commit(fields: Vec<&str>) -> Vec<&str> {
     fields.into_iter().filter(|name| *name != "commit").collect()
 }

@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 
 use crate::program::{argument, default_model, fields, repository, run, tiny_model};
 
-/// A model with 256 values per row in F32, so that every type fits.
+/// A model with 256 values per row, so that every type fits.
 fn source() -> std::path::PathBuf {
     repository("crates/models/tests/data/quant/llama-Q8_0.gguf")
 }
 
-/// The type of each tensor of a file.
+/// Type of a tensor of a file.
 fn type_of(path: &Path, name: &str) -> String {
     let document = run(&["inspect", "--json", argument(path)]).json();
     let tensors = document["tensors"].as_array().unwrap();
@@ -74,7 +74,7 @@ fn every_type_makes_a_file_that_opens_and_runs() {
     ] {
         let out = folder.path().join(format!("{name}.gguf"));
         let report = run(&["quantize", argument(&source()), argument(&out), name]);
-        // The source is quantized: larger types are warned of.
+        // The source is quantized: larger types cause a warning.
         assert!(report.text_and_notes().0.contains(name), "{report:?}");
         assert_eq!(type_of(&out, "blk.0.attn_q.weight"), query);
         assert_eq!(type_of(&out, "blk.0.attn_norm.weight"), "F32");

@@ -1,4 +1,4 @@
-//! The session of the README, run: its commands print the text that it shows.
+//! The README's session, run: its commands print the text shown there.
 //!
 //! The text does not depend on the machine: seeds are fixed, and results are the same for every
 //! instruction set and thread count (ADR-0003).
@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use crate::program::repository;
 
-/// A command of a session, and the lines that it prints.
+/// Command of a session with its output.
 #[derive(Debug, PartialEq)]
 struct Entry {
     command: String,

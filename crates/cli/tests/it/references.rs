@@ -60,7 +60,7 @@ fn a_script_is_told_which_command_pulls() {
         );
     }
     assert_eq!(place.hub.take_requests().len(), 0, "nothing is asked of the hub");
-    // A file that is missing is no repository.
+    // A missing file is not taken for a repository.
     place
         .run(&["generate", "x", "-m", "models/small.gguf"])
         .fails_with(1, &["models/small.gguf", "No such file"]);

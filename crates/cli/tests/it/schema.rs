@@ -1,5 +1,5 @@
-//! The published JSON Schemas of `docs/schema`, which every document of every test is checked
-//! against, and a validator of the keywords that they use.
+//! The published JSON Schemas of `docs/schema`, and a validator of the keywords that they use.
+//! Every document of every test is checked against them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ pub(crate) fn check_as(name: &str, document: &Value) {
     }
 }
 
-/// The schema of a command line: its first words, by the name that the table of commands has.
+/// Name of the schema for a command line: its first words, as in the table of commands.
 fn name_of(arguments: &[String], document: &Value) -> Option<String> {
     let mut words = arguments.iter().filter(|word| !word.starts_with('-')).map(String::as_str);
     let name = match words.next()? {
@@ -50,12 +50,12 @@ fn name_of(arguments: &[String], document: &Value) -> Option<String> {
     Some(name.to_owned())
 }
 
-/// First fault of `value`, which is at `place`.
+/// First fault of `value`, which is at the path `place`.
 fn validate(schema: &Value, value: &Value, place: &str) -> Result<(), String> {
     let schema = schema.as_object().expect("a schema is an object");
     for (keyword, rule) in schema {
         let fault = match keyword.as_str() {
-            // Properties are looked at below.
+            // Properties are checked below.
             "$schema" | "title" | "description" | "properties" | "additionalProperties" => None,
             "type" => (!types(rule).any(|name| is_of(value, name))).then(|| format!("is not of type {rule}")),
             "enum" => (!rule.as_array().unwrap().contains(value)).then(|| format!("is none of {rule}")),
@@ -72,7 +72,7 @@ fn validate(schema: &Value, value: &Value, place: &str) -> Result<(), String> {
             }
             other => panic!("the validator does not know the keyword {other}"),
         };
-        // Limits of numbers and items hold for values of their type alone.
+        // Limits apply only to values of their type.
         let applies = keyword != "minimum" || value.is_number();
         if let Some(fault) = fault.filter(|_| applies) {
             return Err(format!("{place} {fault}: {value}"));

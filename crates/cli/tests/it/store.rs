@@ -13,7 +13,7 @@ use crate::server::{FakeHub, Faults, noise, sha256};
 
 pub(crate) const SOURCE: &str = "hf://org/repo";
 
-/// A hub and a store in a folder of its own.
+/// A hub, and a store in its own folder.
 pub(crate) struct Place {
     pub(crate) hub: FakeHub,
     pub(crate) home: TempDir,
@@ -24,8 +24,7 @@ impl Place {
         Self { hub: FakeHub::start(files), home: tempfile::tempdir().unwrap() }
     }
 
-    /// The program with this store and this hub, and nothing else of the environment that would
-    /// lead elsewhere.
+    /// The program with this store and hub, without variables that point elsewhere.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = command(arguments);
         for name in [
@@ -244,7 +243,7 @@ fn a_killed_pull_goes_on_where_it_was() {
     place.hub.set(Faults { trickle: Some((Duration::from_millis(20), 64 << 10)), ..Faults::default() });
     let mut child =
         place.command(&["pull", SOURCE]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    // The record of what has arrived is written for the first time after half a second.
+    // The state of the download is first written after half a second.
     let state = place.home.path().join("models/files/org--repo/c0ffee/m.gguf.part.json");
     let deadline = Instant::now() + Duration::from_secs(60);
     while !state.exists() {

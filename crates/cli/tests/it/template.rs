@@ -20,7 +20,7 @@ fn write(folder: &Path, name: &str, json: &Value) -> PathBuf {
     path
 }
 
-/// A vocabulary whose BOS and EOS are those of a family's goldens.
+/// Vocabulary with the BOS and EOS of a family's goldens.
 fn vocabulary(family: &str) -> PathBuf {
     let folder = match family {
         "llama3" => "bpe_llama3",

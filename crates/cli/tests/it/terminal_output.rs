@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::program::{argument, command, ids, run};
 
-/// Runs the program with a pseudoterminal as standard output; returns the bytes the terminal gets.
+/// Runs the program with a pseudo-terminal as standard output; returns the terminal's bytes.
 fn at_terminal(arguments: &[&str]) -> String {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let master = openpt(flags).unwrap();
@@ -24,7 +24,7 @@ fn at_terminal(arguments: &[&str]) -> String {
     let mut shown = Vec::new();
     let mut master = File::from(master);
     let mut bytes = [0; 4096];
-    // Reading fails once the program has let go of the terminal.
+    // Reads fail once the program has closed the terminal.
     while let Ok(n @ 1..) = master.read(&mut bytes) {
         shown.extend_from_slice(&bytes[..n]);
     }
@@ -57,7 +57,7 @@ fn control_characters_of_messages_reach_pipes_and_no_terminal() {
     let shown = at_terminal(&arguments);
     assert!(is_plain(&shown) && shown.contains("a]0;titleb2Jc\td"), "{shown:?}");
 
-    // JSON allows characters from U+007F on in strings; escaped they are the same strings.
+    // JSON allows characters from U+007F on in strings; their escapes are equal strings.
     let arguments = [&arguments[..], &["--json"]].concat();
     let shown = at_terminal(&arguments);
     assert!(is_plain(&shown), "{shown:?}");

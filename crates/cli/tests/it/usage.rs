@@ -38,7 +38,7 @@ fn help_teaches_by_example() {
     assert!(run(&["--help"]).text().contains("generate --chat"));
 }
 
-/// The lines of a help text that are longer than `columns`.
+/// Lines of a help text that are longer than `columns`.
 fn long_lines(text: &str, columns: usize) -> Vec<&str> {
     text.lines().filter(|line| line.chars().count() > columns).collect()
 }
@@ -154,7 +154,7 @@ fn values_out_of_range_are_usage_errors() {
         ("--kv-calibration", "no such file"),
         ("--kv-calibration", "Cargo.toml"),
     ] {
-        // With `=` so that a leading minus belongs to the value.
+        // With `=`, so that a leading minus belongs to the value.
         run(&["generate", &format!("{flag}={value}"), "prompt"])
             .fails_with(2, &[flag, "(see `ruvllm generate --help`)"]);
     }
@@ -201,7 +201,7 @@ fn numbers_for_the_default_and_names_of_other_programs_work() {
     assert_eq!(by_file["tokens"], by_place["tokens"]);
     let all = run(&[&base[..], &["-n", "-1", "--ctx-size", "40", "Once upon a time"]].concat()).json();
     let tokens = all["prompt_tokens"].as_u64().unwrap() + all["tokens"].as_array().unwrap().len() as u64;
-    // The last token of a full context is never computed with.
+    // The last token of a full context is sampled but not computed.
     assert!(all["finish_reason"] == "stop" || tokens == 41, "{all}");
     run(&["generate", "-p", "x", "y"]).fails_with(2, &["cannot be used with"]);
     run(&["generate", "-s", "abc", "x"]).fails_with(2, &["expected a whole number", "-1"]);

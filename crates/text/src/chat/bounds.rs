@@ -1,14 +1,14 @@
-//! Bounds on what a rendering may spend. The engine counts instructions, but one instruction can
-//! double a text or compare two lists of any size, so a template of a few lines could fill the
-//! memory or take hours.
+//! Limits on the resources of a rendering. The engine counts instructions, but one instruction can
+//! double a text or compare two lists of any size: a template of a few lines could fill the memory
+//! or take hours.
 //!
 //! So work and results are counted where they arise: filters, tests, functions and methods count
-//! what they are given and what they give (`python`); operators go through filters that the
-//! template's syntax tree says where to put (`rewrite`).
+//! their arguments and results (`python`); operators go through filters that `rewrite` inserts by
+//! the template's syntax tree.
 //!
-//! Values cannot hold themselves: what changes (a namespace, a loop) cannot be put into another
-//! value ([`stored`]). So every value is a tree, though one that can share its parts; walks over it
-//! end at a depth, or when what they may spend is spent.
+//! Values cannot contain themselves: mutable ones (a namespace, a loop) cannot be stored in other
+//! values ([`stored`]). So every value is a tree, possibly with shared parts; walks over it end at
+//! a depth limit or when the work is spent.
 
 use std::cell::{Cell, RefCell};
 use std::sync::{
@@ -19,33 +19,34 @@ use std::time::{Duration, Instant};
 
 use minijinja::{Error, ErrorKind, Value, value::ValueKind};
 
-/// Bytes of values that one rendering may make, in all. Templates copy a message a few times.
+/// Limit on the bytes of all values that one rendering creates. Templates copy a message a few
+/// times.
 const MOST_BYTES: usize = 128 << 20;
 
-/// Lists and mappings that one rendering may make, in all. They can be nested as deeply, and
-/// freeing them takes that much stack.
+/// Limit on the lists and mappings that one rendering creates. They can be nested this deeply, and
+/// freeing them takes stack in proportion.
 const MOST_CONTAINERS: usize = 1 << 18;
 
-/// Bytes of values that one rendering may touch, in all: 32 passes over the longest prompt, about a
-/// second.
+/// Limit on the bytes of values that one rendering reads: 32 passes over the longest prompt, about
+/// a second.
 const MOST_WORK: usize = 512 << 20;
 
-/// Depth of a value that is compared, sorted or searched in.
+/// Maximum depth of values that are compared, sorted or searched.
 const MOST_DEPTH: usize = 500;
 
-/// Time limit of a rendering. Other bounds are met first, unless the machine is very slow.
+/// Time limit of a rendering. Other limits are reached first, except on very slow machines.
 const MOST_TIME: Duration = Duration::from_secs(10);
 
-/// Work between two looks at the clock and at the request to stop.
+/// Work between two checks of the deadline and the stop flag.
 const CHECK_INTERVAL: usize = 1 << 20;
 
-/// Longest prompt, and longest text that a value is printed as, in bytes.
+/// Maximum length of a prompt, and of a value's printed text, in bytes.
 pub(super) const LONGEST_TEXT: usize = 16 << 20;
 
 /// Message for a prompt or a value of more than [`LONGEST_TEXT`].
 pub(super) const TOO_LONG: &str = "the text is longer than 16 MiB";
 
-/// Longest template. The largest published ones have some 30 KB.
+/// Maximum length of a template in bytes. The largest published ones have some 30 KB.
 pub(super) const LONGEST_SOURCE: usize = 256 << 10;
 
 /// Name of a model's template in its environment, shown in error messages.
@@ -54,11 +55,11 @@ pub(super) const NAME: &str = "chat_template";
 /// Bytes charged for an element of a new list.
 pub(super) const ELEMENT_BYTES: usize = size_of::<Value>();
 
-/// Work charged for reading a value, beside its text.
+/// Work charged for reading a value, in addition to its text.
 pub(super) const VALUE_WORK: usize = 64;
 
 thread_local! {
-    /// Meter of this thread's rendering. Each rendering has a thread of its own.
+    /// Meter of this thread's rendering. Each rendering runs on its own thread.
     static METER: Meter = const { Meter::new() };
 }
 
@@ -67,7 +68,7 @@ struct Meter {
     bytes: Cell<usize>,
     containers: Cell<usize>,
     work: Cell<usize>,
-    /// Work at which the clock is looked at next.
+    /// Work at which deadline and stop flag are checked next.
     next_check: Cell<usize>,
     deadline: Cell<Option<Instant>>,
     stop: RefCell<Option<Arc<AtomicBool>>>,
@@ -96,12 +97,12 @@ impl Meter {
     }
 }
 
-/// The rendering was asked to stop.
+/// The rendering was stopped by its caller.
 #[derive(Debug, thiserror::Error)]
 #[error("stopped")]
 pub(super) struct Stopped;
 
-/// Begins a rendering on this thread: the time counts from now, and `stop` ends it when it is set.
+/// Starts a rendering on this thread: resets the meter and the deadline; `stop`, once set, ends it.
 pub(super) fn begin(stop: Option<Arc<AtomicBool>>) {
     METER.with(|meter| {
         meter.bytes.set(0);
@@ -117,7 +118,7 @@ fn refused(message: String) -> Error {
     Error::new(ErrorKind::InvalidOperation, message)
 }
 
-/// Counts work: bytes that are about to be looked at, or were.
+/// Charges work, in bytes read.
 pub(super) fn work(bytes: usize) -> Result<(), Error> {
     METER.with(|meter| {
         let work = meter.work.get().saturating_add(bytes).saturating_add(VALUE_WORK);
@@ -134,12 +135,12 @@ pub(super) fn work(bytes: usize) -> Result<(), Error> {
     })
 }
 
-/// Work so far.
+/// Work charged so far.
 pub(super) fn worked() -> usize {
     METER.with(|meter| meter.work.get())
 }
 
-/// Counts bytes that are about to be made, or were made.
+/// Charges bytes that a value takes, as memory and as work.
 pub(super) fn charge(bytes: usize) -> Result<(), Error> {
     METER.with(|meter| {
         let made = meter.bytes.get().saturating_add(bytes);
@@ -153,12 +154,12 @@ pub(super) fn charge(bytes: usize) -> Result<(), Error> {
     work(bytes)
 }
 
-/// Counts elements of lists that are about to be made.
+/// Charges the elements of a new list.
 pub(super) fn charge_elements(count: usize) -> Result<(), Error> {
     charge(count.saturating_mul(ELEMENT_BYTES))
 }
 
-/// Counts a value that was made.
+/// Charges a new value.
 pub(super) fn charge_value(value: &Value) -> Result<(), Error> {
     if let Some(text) = value.as_str() {
         return charge(text.len());
@@ -177,7 +178,7 @@ pub(super) fn charge_value(value: &Value) -> Result<(), Error> {
     Ok(())
 }
 
-/// Counts one step down a value, and refuses one that is too deep.
+/// Rejects a depth beyond the limit.
 pub(super) fn descend(depth: usize) -> Result<(), Error> {
     if depth > MOST_DEPTH {
         return Err(refused(format!("a value is nested more than {MOST_DEPTH} levels deep")));
@@ -185,7 +186,7 @@ pub(super) fn descend(depth: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// Refuses to put a value into another one if it can change: it could come to hold itself.
+/// Rejects storing a mutable value in another one: it could come to contain itself.
 pub(super) fn stored(value: &Value) -> Result<(), Error> {
     let name = value.as_object().map_or("", |object| object.type_name());
     if name.ends_with("::Namespace") || name.ends_with("::Loop") || name.ends_with("::Module") {

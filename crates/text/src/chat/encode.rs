@@ -1,7 +1,7 @@
-//! Encoding a chat so that nobody's text can forge the model's markers.
+//! Encoding of chats in which message text cannot forge the model's special tokens.
 //!
-//! Special tokens are recognized in the text of the template alone (`origin`); what messages say
-//! is encoded as plain text, whatever the template did to it.
+//! Special tokens are recognized only in the template's own text (`origin`); message text is
+//! encoded as plain text, whatever the template did to it.
 
 use std::sync::{Arc, atomic::AtomicBool};
 
@@ -15,10 +15,10 @@ use crate::tokenizer::Tokenizer;
 impl Tokenizer {
     /// Renders a conversation and encodes it.
     ///
-    /// Special tokens that the template writes become these tokens; special-token text from a
-    /// message or a tool is plain text, also if the template changes it or joins it with its own.
-    /// (The names of common roles are the template's text too, since some templates form markers
-    /// with them.) A BOS token is added if the model's rules say so and the template did not write
+    /// Special tokens written by the template become their ids; the same text in a message or a
+    /// tool definition stays plain text, even if the template changes it or joins it with its own.
+    /// (Names of common roles count as template text, since some templates build special tokens
+    /// from them.) A BOS token is added if the model's rules say so and the template did not write
     /// it.
     ///
     /// # Errors
@@ -33,7 +33,7 @@ impl Tokenizer {
         self.encode_chat_until(template, messages, tools, add_generation_prompt, None)
     }
 
-    /// As [`encode_chat`](Self::encode_chat), and ends when `stop` is set.
+    /// As [`encode_chat`](Self::encode_chat), but ends with an error once `stop` is set.
     ///
     /// # Errors
     /// As [`encode_chat`](Self::encode_chat), and
@@ -67,7 +67,7 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// Appends the tokens of the text between two markers.
+    /// Appends the tokens of the text between two special tokens.
     fn encode_between(
         &self,
         text: &str,
@@ -78,8 +78,8 @@ impl Tokenizer {
         if text.is_empty() {
             return Ok(());
         }
-        // For the library only the first part of a text is the first; to the others it matters
-        // what came before.
+        // For the library only the start of the text counts as its first part; the other encoders
+        // depend on what came before.
         if self.is_run_by_library() {
             *after_token = is_first;
         }

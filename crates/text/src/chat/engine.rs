@@ -1,17 +1,17 @@
-//! Runs the template engine where there is enough stack.
+//! Runs the template engine on a thread with enough stack.
 
 use std::thread;
 
 use super::bounds::NAME;
 
-/// Stack of a thread that compiles or renders. Freeing and printing a value recurse as deeply as it
-/// is nested; pages that are not needed cost nothing.
+/// Stack of a thread that compiles or renders, in bytes. Freeing and printing a value recurse as
+/// deeply as it is nested; untouched pages cost nothing.
 const STACK_BYTES: usize = 512 << 20;
 
 /// Runs `work` on a thread with a large stack.
 ///
 /// # Errors
-/// If there is no such thread, or the work panicked.
+/// No thread could be started, or the work panicked.
 pub(super) fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String> {
     thread::scope(|scope| {
         let builder = thread::Builder::new().name(NAME.to_owned()).stack_size(STACK_BYTES);

@@ -8,11 +8,11 @@ use super::{origin, python::from_json};
 
 /// One message of a conversation.
 ///
-/// In JSON an object with at least `role`. All fields reach the template as they are and in their
+/// In JSON an object with at least `role`. All fields reach the template unchanged and in their
 /// order.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Message {
-    /// `system`, `user`, `assistant`, `tool` or what else the template knows.
+    /// `system`, `user`, `assistant`, `tool` or another role that the template knows.
     pub role: String,
     /// The text, a list of parts (`[{"type": "text", "text": ...}, ...]`), null, or absent.
     pub content: Option<Value>,
@@ -22,7 +22,7 @@ pub struct Message {
     extra_before_role: usize,
     /// Number of extra fields before the content.
     extra_before_content: usize,
-    /// The content comes before the role.
+    /// True if the content comes before the role.
     content_first: bool,
 }
 
@@ -33,25 +33,25 @@ enum Field<'a> {
 }
 
 impl Message {
-    /// A message with a text.
+    /// Creates a message with a text content.
     #[must_use]
     pub fn new(role: impl Into<String>, text: impl Into<String>) -> Self {
         Self { role: role.into(), content: Some(Value::String(text.into())), ..Self::default() }
     }
 
-    /// Instructions that hold for the whole conversation.
+    /// Creates a system message: instructions for the whole conversation.
     #[must_use]
     pub fn system(text: impl Into<String>) -> Self {
         Self::new("system", text)
     }
 
-    /// Message of the user.
+    /// Creates a message of the user.
     #[must_use]
     pub fn user(text: impl Into<String>) -> Self {
         Self::new("user", text)
     }
 
-    /// Message of the model.
+    /// Creates a message of the model.
     #[must_use]
     pub fn assistant(text: impl Into<String>) -> Self {
         Self::new("assistant", text)
@@ -69,7 +69,7 @@ impl Message {
         }
     }
 
-    /// The fields in their order.
+    /// Fields in their original order.
     fn fields(&self) -> Vec<(&str, Field<'_>)> {
         let mut fields: Vec<_> =
             self.extra.iter().map(|(key, value)| (key.as_str(), Field::Other(value))).collect();
@@ -77,7 +77,7 @@ impl Message {
         let content_at = self.extra_before_content.min(fields.len());
         let role = ("role", Field::Role(self.role.as_str()));
         let content = self.content.as_ref().map(|content| ("content", Field::Other(content)));
-        // The later one first, so that the place of the other stays.
+        // The later one is inserted first, so that the index of the other stays valid.
         let content_is_later = content_at > role_at || (content_at == role_at && !self.content_first);
         if content_is_later {
             fields.splice(content_at..content_at, content);
@@ -89,7 +89,7 @@ impl Message {
         fields
     }
 
-    /// The message as the template sees it.
+    /// Converts the message to a value for the template.
     pub(super) fn to_jinja(&self) -> Jinja {
         Jinja::from_pairs(self.fields().into_iter().map(|(key, field)| match field {
             Field::Role(role) => (origin::shelter(key), Jinja::from(origin::role(role))),

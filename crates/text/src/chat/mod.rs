@@ -1,9 +1,9 @@
-//! Chat templates: a model's own Jinja template turns messages into the prompt it was trained on.
+//! Chat templates: a model's own Jinja template renders messages to the prompt it was trained on.
 //!
-//! Templates are written for Python's Jinja2 as the transformers library runs it; `minijinja` runs
-//! them here, with the Python manners (printing, JSON, methods) that it lacks in `python`. Models
-//! without a template get a built-in one ([`ChatStyle`]) if their vocabulary shows which. Not
-//! here: reading the answer.
+//! Templates are written for Python's Jinja2 as transformers runs it. Here `minijinja` runs them,
+//! with the Python behaviour that it lacks (printing, JSON, methods) in `python`. Models without a
+//! template get a built-in one ([`ChatStyle`]) if their vocabulary identifies it. Out of scope:
+//! parsing the answer.
 
 mod bounds;
 mod encode;

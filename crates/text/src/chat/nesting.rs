@@ -1,9 +1,9 @@
-//! Bounds on the nesting of a template's source, checked before anything recurses over it.
+//! Limits on the nesting of a template's source, checked before anything recurses over it.
 //!
-//! The engine's parser counts brackets and statements and stops at 150; it does not count what
-//! nests without a bracket: `- - - 1`, `not not a`, `a|b|c`, `a.b.c`, `a if b else c if d`, chains
-//! of `elif`. Each of these is one level of the syntax tree, which parser, compiler and destructors
-//! walk by recursion. So the tokens are counted first, in a loop.
+//! The engine's parser limits the nesting of brackets and statements to 150, but not nesting
+//! without brackets: `- - - 1`, `not not a`, `a|b|c`, `a.b.c`, `a if b else c if d`, chains of
+//! `elif`. Each of these is one level of the syntax tree, over which parser, compiler and
+//! destructors recurse. So the tokens are counted first, in a loop.
 
 use minijinja::{
     Error, ErrorKind,
@@ -13,17 +13,18 @@ use minijinja::{
 
 use super::bounds::NAME;
 
-/// Most tokens of one tag that can nest its expression. The longest tag of a published template has
+/// Maximum number of tokens in one tag that can nest its expression. Published templates have up to
 /// some 60.
 const MOST_OPERATORS: usize = 500;
 
-/// Most `elif` of a template; each nests the ones behind it. Published templates have up to 30.
+/// Maximum number of `elif` in a template; each nests the later ones. Published templates have up
+/// to 30.
 const MOST_ELIF: usize = 500;
 
-/// Refuses a source whose syntax tree could be too deep to be walked.
+/// Rejects a source whose syntax tree could be too deep to recurse over.
 ///
 /// # Errors
-/// Errors of the lexer, and a syntax error that names the bound.
+/// Errors of the lexer, and a syntax error that names the limit.
 pub(super) fn check(source: &str, syntax: SyntaxConfig) -> Result<(), Error> {
     let too_deep =
         |message: String, line: u16| Error::new(ErrorKind::SyntaxError, format!("{message} (line {line})"));
@@ -49,7 +50,7 @@ pub(super) fn check(source: &str, syntax: SyntaxConfig) -> Result<(), Error> {
     Ok(())
 }
 
-/// True if a token can add a level to a syntax tree. Each level comes from at least one of these.
+/// True if a token can add a level to the syntax tree. Each level needs at least one of these.
 fn nests(token: &Token<'_>) -> bool {
     match token {
         Token::Ident(name) => matches!(*name, "not" | "if" | "else" | "and" | "or" | "is" | "in"),
@@ -103,7 +104,7 @@ mod tests {
             assert!(!refused(&source(100)), "{step}");
             assert!(refused(&source(501)), "{step}");
         }
-        // Tags do not add up, and neither does what stands side by side.
+        // Neither tags nor siblings add up.
         assert!(!refused(&"{{ - - 1 }}".repeat(2000)));
         assert!(!refused(&format!("{{{{ [{}] }}}}", "'a', ".repeat(5000))));
     }

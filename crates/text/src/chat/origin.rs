@@ -1,37 +1,35 @@
-//! Origin of the characters of a prompt: those of the template are told from those of messages by
-//! their code points.
+//! Origin of a prompt's characters: template text and message text use different code points.
 //!
 //! Special tokens are recognized only in text that the template wrote. So that this survives every
-//! transformation, the origin is part of each character: the text of a template (what stands
-//! between its tags, its string literals, the texts of BOS and EOS, and the names of common roles)
-//! is rendered in planes 15 and 16 of Unicode, one character for one ([`mark`]); the text of
-//! messages stays as it is. What compares texts or searches in them compares [`plain`] characters.
-//! After rendering, [`Prompt`] maps everything back and says where the template's text is.
+//! transformation, each character carries its origin: template text (text between tags, string
+//! literals, the texts of BOS and EOS, names of common roles) is rendered in planes 15 and 16 of
+//! Unicode, one character for one ([`mark`]); message text stays as it is. Comparisons and searches
+//! see [`plain`] characters. After rendering, [`Prompt`] maps everything back and records the
+//! ranges of template text.
 //!
-//! White space and control characters are alike in both: templates strip and split at them, and no
-//! special token consists of them alone. Characters of planes 15 and 16 that messages have
-//! themselves (private use) are kept in planes 4 and 5 meanwhile ([`shelter`]), where Unicode has
-//! no characters.
+//! White space and control characters have no marked form: templates strip and split at them, and
+//! no special token consists of them alone. Characters of planes 15 and 16 in messages (private
+//! use) are moved to planes 4 and 5 meanwhile ([`shelter`]), where Unicode has no characters.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
 use crate::error::{Error, Result};
 
-/// Distance of a template's character from the one that it stands for.
+/// Offset from a character to its marked form.
 const MARK: u32 = 0xF_0000;
 
-/// Characters up to here have a marked form. Later ones are rare ideographs and tags.
+/// Last character with a marked form. Later ones are rare ideographs and tags.
 const LAST_MARKED: u32 = 0x1_FFFF;
 
-/// Distance of a character of planes 15 and 16 from where it is kept.
+/// Offset by which characters of planes 15 and 16 are moved down.
 const SHELTER: u32 = 0xB_0000;
 
 /// Range to which characters of planes 15 and 16 are moved; no text has characters there.
 const SHELTERED: Range<u32> = 0x4_0000..0x6_0000;
 
-/// Roles whose names may be a part of the template's markers, as in `<|user|>`. Every other role is
-/// text of the message.
+/// Roles whose names may be part of the template's special tokens, as in `<|user|>`. Every other
+/// role is message text.
 const ROLES: [&str; 12] = [
     "system",
     "user",
@@ -47,13 +45,13 @@ const ROLES: [&str; 12] = [
     "context",
 ];
 
-/// The first byte of UTF-8 from U+C0000 on, so of every marked character.
+/// First UTF-8 byte of all characters from U+C0000 on, thus of every marked character.
 const FIRST_BYTE: u8 = 0xF3;
 
-/// The first byte of UTF-8 from plane 4 on.
+/// First UTF-8 byte of the characters from plane 4 on.
 const PLANE_4_BYTE: u8 = 0xF1;
 
-/// The template's form of a character.
+/// Marks a character as template text.
 fn mark(c: char) -> char {
     match u32::from(c) {
         _ if c.is_whitespace() || c.is_control() => c,
@@ -62,7 +60,7 @@ fn mark(c: char) -> char {
     }
 }
 
-/// The character that a template's character stands for; others as they are.
+/// Unmarks a character; unmarked ones stay.
 pub(super) fn plain(c: char) -> char {
     match u32::from(c) {
         code @ MARK.. => char::from_u32(code - MARK).unwrap_or(c),
@@ -78,33 +76,33 @@ fn sheltered(c: char) -> char {
     if is_marked(c) { char::from_u32(u32::from(c) - SHELTER).unwrap_or(c) } else { c }
 }
 
-/// The character that a prompt has for one that was rendered.
+/// Converts a rendered character to that of the prompt.
 pub(super) fn restored(c: char) -> char {
     let code = u32::from(c);
     if SHELTERED.contains(&code) { char::from_u32(code + SHELTER).unwrap_or(c) } else { plain(c) }
 }
 
-/// True if a text may hold characters of the template.
+/// True if a text may contain marked characters.
 pub(super) fn has_marks(text: &str) -> bool {
     text.bytes().any(|byte| byte >= FIRST_BYTE)
 }
 
-/// A text as the template's own.
+/// Marks a text as template text.
 pub(super) fn marked(text: &str) -> String {
     text.chars().map(mark).collect()
 }
 
-/// A text without its origin, as comparisons see it.
+/// Unmarks a text, for comparisons.
 pub(super) fn plain_text(text: &str) -> Cow<'_, str> {
     if has_marks(text) { Cow::Owned(text.chars().map(plain).collect()) } else { Cow::Borrowed(text) }
 }
 
-/// A text of messages as templates get it.
+/// Prepares message text for the template: moves characters that would count as marked.
 pub(super) fn shelter(text: &str) -> Cow<'_, str> {
     if has_marks(text) { Cow::Owned(text.chars().map(sheltered).collect()) } else { Cow::Borrowed(text) }
 }
 
-/// A rendered text as people read it.
+/// Converts rendered text to the text of the prompt.
 pub(super) fn restore(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -120,12 +118,12 @@ pub(super) fn restore(text: &str) -> String {
     out
 }
 
-/// The role of a message as templates get it.
+/// Prepares a message's role for the template.
 pub(super) fn role(role: &str) -> Cow<'_, str> {
     if ROLES.contains(&role) { Cow::Owned(marked(role)) } else { shelter(role) }
 }
 
-/// Refuses a text with characters where those of planes 15 and 16 are kept.
+/// Rejects a text with characters in the range that sheltered ones use.
 pub(super) fn check(text: &str) -> Result<()> {
     if !text.bytes().any(|byte| byte >= PLANE_4_BYTE) {
         return Ok(());
@@ -136,8 +134,7 @@ pub(super) fn check(text: &str) -> Result<()> {
     }
 }
 
-/// Applies a mapping of characters to a text with characters of both origins; what a character
-/// becomes keeps its origin.
+/// Maps the characters of a text of mixed origin; results keep the origin of their character.
 pub(super) fn map_chars<I: Iterator<Item = char>>(text: &str, mut map: impl FnMut(char) -> I) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -147,27 +144,28 @@ pub(super) fn map_chars<I: Iterator<Item = char>>(text: &str, mut map: impl FnMu
     out
 }
 
-/// Places in a text for places in its plain form. Both have the same characters, of other lengths.
+/// Converts offsets in a text's plain form to offsets in the text. Both have the same characters,
+/// of different UTF-8 lengths.
 pub(super) struct Places<'t> {
     text: std::str::Chars<'t>,
-    /// Length of the text.
+    /// Length of the text in bytes.
     len: usize,
-    /// Bytes of the plain form before what is left of the text.
+    /// Offset in the plain form that corresponds to the start of the remaining text.
     plain_at: usize,
-    /// The text is its own plain form.
+    /// True if the text equals its plain form.
     is_plain: bool,
 }
 
 impl<'t> Places<'t> {
-    /// The plain form of a text, and the places of its parts.
+    /// Returns the plain form of a text, and the converter of its offsets.
     pub(super) fn new(text: &'t str) -> (Cow<'t, str>, Self) {
         let plain = plain_text(text);
         let is_plain = matches!(plain, Cow::Borrowed(_));
         (plain, Self { text: text.chars(), len: text.len(), plain_at: 0, is_plain })
     }
 
-    /// The place for the byte `at` of the plain form, which starts a character or ends the text.
-    /// Later calls ask for later places.
+    /// Converts the byte offset `at` of the plain form, a character boundary. Offsets of later
+    /// calls must not be smaller.
     pub(super) fn of(&mut self, at: usize) -> usize {
         if self.is_plain {
             return at;
@@ -185,9 +183,9 @@ impl<'t> Places<'t> {
 /// A rendered prompt.
 #[derive(Debug)]
 pub(super) struct Prompt {
-    /// The text as it is encoded.
+    /// Text to encode.
     pub(super) text: String,
-    /// Byte ranges of the template's own text; white space counts as either.
+    /// Byte ranges of template text; white space counts as either origin.
     pub(super) runs: Vec<Range<usize>>,
 }
 
@@ -195,7 +193,7 @@ impl Prompt {
     pub(super) fn new(rendered: &str) -> Self {
         let mut text = String::with_capacity(rendered.len());
         let mut runs = Vec::new();
-        // Possible start of a run; true once it has a character of the template.
+        // Possible start of a run; the flag is set once it has a marked character.
         let (mut start, mut is_run) = (0, false);
         for c in rendered.chars() {
             if is_marked(c) {
@@ -251,7 +249,7 @@ mod tests {
             if check(&text).is_ok() {
                 prop_assert_eq!(restore(&shelter(&text)), text.clone());
             }
-            // No character of a message is one of the template.
+            // No character of a message counts as marked.
             prop_assert!(shelter(&text).chars().all(|c| !is_marked(c)));
             let (plain, mut places) = Places::new(&text);
             for (at, c) in plain.char_indices() {

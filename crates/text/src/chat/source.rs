@@ -1,23 +1,22 @@
-//! Rewrites a template's source where the engine lacks something of Jinja2 that cannot be added
-//! from outside.
+//! Rewrites template syntax that the engine lacks and that cannot be added as a filter or function.
 //!
-//! * `{% generation %}` blocks, by which transformers marks what to train on, become blocks that do
-//!   nothing.
-//! * `\\U0001F600` in string literals becomes what it stands for.
-//! * The iterable of a `for` goes through the filter [`CHARACTERS`]: the engine does not tell a
-//!   loop over a string how long it is, a loop over a list of its characters it does.
+//! * `{% generation %}` blocks, which transformers uses to mark training text, become blocks
+//!   without effect.
+//! * `\\U0001F600` in string literals becomes the character itself.
+//! * The iterable of a `for` goes through the filter [`CHARACTERS`]: the engine gives no length for
+//!   a loop over a string, but does for a list of its characters.
 //! * `{% raw %}` before a line break becomes `{% raw +%}`: the engine drops the line break, as
-//!   after other tags, Jinja2 keeps it.
+//!   after other tags, but Jinja2 keeps it.
 
 use std::borrow::Cow;
 
-/// Name of the filter that makes a string a list of characters and leaves everything else as it is.
+/// Name of the filter that converts a string to a list of characters; other values stay.
 pub(super) const CHARACTERS: &str = "__characters";
 
-/// Prefix of literals' escapes with more than four hexadecimal digits.
+/// Prefix of escapes in literals with eight hexadecimal digits.
 const LONG_ESCAPE: &str = "\\U";
 
-/// The source with the rewrites. Lines stay where they are.
+/// Rewrites the source. Line numbers stay the same.
 pub(super) fn rewrite(source: &str) -> String {
     let mut out = String::with_capacity(source.len() + source.len() / 16);
     let mut rest = source;
@@ -45,7 +44,7 @@ pub(super) fn rewrite(source: &str) -> String {
                     out.push_str("%}");
                     len
                 }
-                // Not closed: the engine says what is wrong.
+                // Not closed: the engine reports the error.
                 None => {
                     out.push_str(&tag[..len]);
                     len
@@ -81,8 +80,8 @@ fn raw_len(tag: &str) -> usize {
     while let Some(start) = tag[at..].find("{%") {
         let end = at + start;
         let name = tag[end + 2..].trim_start_matches(['-', '+']).trim_start();
-        // Only what can be the end tag is looked at as a whole: in a text without one, each tag
-        // would be searched for its end up to the end of the template.
+        // Only possible end tags are parsed in full: in a text without one, each tag would be
+        // searched for its end up to the end of the template.
         if name.starts_with("endraw") {
             return end + statement_len(&tag[end..]);
         }
@@ -91,7 +90,7 @@ fn raw_len(tag: &str) -> usize {
     tag.len()
 }
 
-/// The keyword that a statement begins with.
+/// Keyword at the start of a statement.
 fn name_of(inner: &str) -> &str {
     let inner = inner.trim_start_matches(['-', '+']).trim_start();
     &inner[..inner.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(inner.len())]
@@ -127,7 +126,7 @@ fn literal_or_char_len(text: &str) -> usize {
     text.len()
 }
 
-/// An expression whose literals have characters where they had [`LONG_ESCAPE`].
+/// Replaces [`LONG_ESCAPE`]s in the literals of an expression.
 fn without_long_escapes(expression: &str) -> Cow<'_, str> {
     if !expression.contains(LONG_ESCAPE) {
         return Cow::Borrowed(expression);
@@ -141,7 +140,7 @@ fn without_long_escapes(expression: &str) -> Cow<'_, str> {
         let code = after.get(..8).filter(|_| escape == LONG_ESCAPE);
         match code.and_then(|code| u32::from_str_radix(code, 16).ok()).and_then(char::from_u32) {
             Some(c) => {
-                // The quote and the line break stay escapes.
+                // Quotes and line breaks must stay escapes.
                 match u32::from(c) {
                     code @ ..=0xFFFF => out.push_str(&format!("\\u{code:04x}")),
                     _ => out.push(c),
@@ -177,8 +176,8 @@ fn rewrite_statement(inner: &str, out: &mut String) {
     }
 }
 
-/// Byte range of the iterable in the text behind a `for`: behind the first `in`, up to an `if` or
-/// `recursive` that is in no bracket, or the end.
+/// Byte range of the iterable in the text after a `for`. It begins after the first `in` and ends
+/// before an `if` or `recursive` outside of brackets, or at the end.
 fn iterable(body: &str) -> Option<(usize, usize)> {
     let mut from = None;
     let mut depth = 0;
@@ -202,7 +201,7 @@ fn iterable(body: &str) -> Option<(usize, usize)> {
         }
         at += word.len();
     }
-    // The end may have a whitespace mark.
+    // The end may have a white-space control sign.
     let end = body.trim_end_matches(['-', '+']).len();
     from.filter(|&from| !body[from..end].trim().is_empty()).map(|from| (from, end))
 }

@@ -1,12 +1,11 @@
-//! Templates for models that bring none: the published styles, and which of them a model was
-//! trained with.
+//! Built-in templates for models without one: the published styles, and their detection.
 
 use std::{fmt, str::FromStr};
 
 use crate::error::{Error, Result};
 use crate::tokenizer::Tokenizer;
 
-/// A published form of prompts.
+/// A published prompt format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ChatStyle {
@@ -29,9 +28,9 @@ impl ChatStyle {
     pub const ALL: [Self; 6] =
         [Self::ChatMl, Self::Gemma, Self::Llama2, Self::Llama3, Self::Mistral, Self::Phi3];
 
-    /// The style that a model without a template was probably trained with: by the markers of its
-    /// vocabulary, then by its architecture (`general.architecture`, or `model_type`) and its name.
-    /// `None` if nothing tells.
+    /// Detects the style that a model without a template was probably trained with. The special
+    /// tokens of its vocabulary decide, then its architecture (`general.architecture`, or
+    /// `model_type`) and name. `None` if nothing identifies a style.
     #[must_use]
     pub fn detect(tokenizer: &Tokenizer, architecture: &str, name: &str) -> Option<Self> {
         let has = |markers: &[&str]| markers.iter().all(|marker| tokenizer.token_to_id(marker).is_some());
@@ -45,7 +44,7 @@ impl ChatStyle {
         if let Some((style, _)) = by_markers.into_iter().find(|(_, markers)| has(markers)) {
             return Some(style);
         }
-        // The first Mistral and Llama 2 write [INST] as text, in vocabularies without markers.
+        // Llama 2 and the first Mistral write [INST] as plain text, without a special token.
         let name = name.to_lowercase();
         match architecture {
             _ if !has(&["<s>", "</s>"]) => None,
@@ -58,7 +57,7 @@ impl ChatStyle {
         }
     }
 
-    /// The template's text.
+    /// Jinja source of the template.
     #[must_use]
     pub fn source(self) -> &'static str {
         match self {
@@ -71,7 +70,7 @@ impl ChatStyle {
         }
     }
 
-    /// The style's name: `chatml`, `gemma`, `llama2`, `llama3`, `mistral`, `phi3`.
+    /// Name of the style: `chatml`, `gemma`, `llama2`, `llama3`, `mistral`, `phi3`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

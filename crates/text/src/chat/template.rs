@@ -1,4 +1,4 @@
-//! A chat template: compiled once, rendered for every conversation.
+//! Chat template: compiled once, rendered for every conversation.
 
 use std::{
     io,
@@ -23,14 +23,14 @@ use crate::error::{Error, Result};
 use crate::token::TokenId;
 use crate::tokenizer::Tokenizer;
 
-/// Name of the template that a model has beside its first one for conversations with tools.
+/// Name of the separate template that a model may have for conversations with tools.
 const TOOL_USE: &str = "tool_use";
 
-/// Instructions that one rendering may execute. Real templates need some hundreds a message; a
-/// template that loops without end is stopped within a second.
+/// Limit on the instructions of one rendering. Real templates need some hundreds per message; an
+/// endless loop is stopped within a second.
 const FUEL: u64 = 4_000_000;
 
-/// Depth of calls within one rendering.
+/// Limit on the depth of calls within one rendering.
 const RECURSION_LIMIT: usize = 200;
 
 /// A compiled chat template. Immutable: one value serves all threads.
@@ -49,9 +49,9 @@ pub struct ChatTemplate {
     source: String,
     style: Option<ChatStyle>,
     environment: Environment<'static>,
-    /// Bytes of text between tags, of the longest template.
+    /// Bytes of text between tags in the longest template.
     text_bytes: usize,
-    /// A template has filters that mark a text as safe.
+    /// True if a template has filters that mark a text as safe.
     escapes: bool,
     bos_token: Option<String>,
     eos_token: Option<String>,
@@ -59,11 +59,11 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// Compiles a template. The token texts are what it knows as `bos_token` and `eos_token`;
-    /// absent ones are undefined.
+    /// Compiles a template. `bos_token` and `eos_token` are the token texts that it can use; absent
+    /// ones are undefined.
     ///
     /// # Errors
-    /// [`Error::TemplateSyntax`] if the template is not valid.
+    /// [`Error::TemplateSyntax`] if the template is not valid or longer than 256 KiB.
     pub fn new(source: &str, bos_token: Option<String>, eos_token: Option<String>) -> Result<Self> {
         let environment = environment().map_err(|error| not_valid(&error))?;
         let style = None;
@@ -81,7 +81,7 @@ impl ChatTemplate {
         Ok(template)
     }
 
-    /// Compiles a template for a tokenizer, which says what BOS and EOS are.
+    /// Compiles a template with the BOS and EOS tokens of a tokenizer.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -90,7 +90,7 @@ impl ChatTemplate {
         Self::new(source, text(tokenizer.bos()), text(tokenizer.eos()))
     }
 
-    /// The template of a GGUF file, see [`ChatTemplateSource::from_gguf`].
+    /// Compiles the template of a GGUF file, see [`ChatTemplateSource::from_gguf`].
     ///
     /// # Errors
     /// As [`ChatTemplateSource::from_gguf`] and [`ChatTemplateSource::compile`].
@@ -98,7 +98,7 @@ impl ChatTemplate {
         ChatTemplateSource::from_gguf(metadata)?.compile(tokenizer)
     }
 
-    /// The built-in template of a style.
+    /// Compiles the built-in template of a style.
     ///
     /// # Errors
     /// As [`new`](Self::new); the built-in templates are valid.
@@ -106,7 +106,7 @@ impl ChatTemplate {
         Ok(Self { style: Some(style), ..Self::for_tokenizer(style.source(), tokenizer)? })
     }
 
-    /// Sets the template for conversations with tools, if it is another one.
+    /// Adds the separate template for conversations with tools, if there is one.
     fn with_tool_use(mut self, source: Option<&str>) -> Result<Self> {
         source.map_or(Ok(()), |source| self.add(TOOL_USE, source))?;
         Ok(self)
@@ -126,7 +126,7 @@ impl ChatTemplate {
             let text_bytes = self.text_bytes;
             let characters = move |value: Jinja| python::characters(value, text_bytes);
             self.environment.add_filter(source::CHARACTERS, characters);
-            // Markers of texts as safe make sums of texts escape.
+            // Where texts can be marked as safe, sums of texts must escape.
             self.escapes |= rewrite::escapes(&source);
             let escapes = self.escapes;
             let sum = move |state: &State<'_, '_>, list: &Jinja| python::add(state, list, escapes);
@@ -137,33 +137,32 @@ impl ChatTemplate {
         added.unwrap_or_else(|message| Err(Error::TemplateSyntax { message }))
     }
 
-    /// Sets a further variable that the template sees in every rendering, for example
-    /// `enable_thinking`.
+    /// Sets an additional variable of every rendering, for example `enable_thinking`.
     #[must_use]
     pub fn with_variable(mut self, name: impl Into<String>, value: Value) -> Self {
         self.variables.insert(name.into(), value);
         self
     }
 
-    /// The template's text.
+    /// Jinja source of the template.
     #[must_use]
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// The style, if the template is a built-in one.
+    /// Style, if the template is a built-in one.
     #[must_use]
     pub fn style(&self) -> Option<ChatStyle> {
         self.style
     }
 
-    /// Renders a conversation to the prompt. `tools` is a list of tool definitions;
+    /// Renders a conversation to the prompt text. `tools` is a JSON array of tool definitions;
     /// `add_generation_prompt` ends the prompt where the model's answer begins.
     ///
     /// # Errors
     /// [`Error::TemplateRefused`] if the template calls `raise_exception`;
-    /// [`Error::TemplateRender`] if it fails or leaves its bounds: 4 million instructions, 512 MiB
-    /// of values worked on and 128 MiB made in all, a prompt of 16 MiB, 10 seconds;
+    /// [`Error::TemplateRender`] if it fails or exceeds a limit: 4 million instructions, 512 MiB of
+    /// values read and 128 MiB of values created in all, a prompt of 16 MiB, 10 seconds;
     /// [`Error::UnassignedCharacter`] for messages with code points of planes 4 and 5.
     pub fn render(
         &self,
@@ -174,7 +173,7 @@ impl ChatTemplate {
         self.render_until(messages, tools, add_generation_prompt, None)
     }
 
-    /// As [`render`](Self::render), and ends when `stop` is set.
+    /// As [`render`](Self::render), but ends with an error once `stop` is set.
     ///
     /// # Errors
     /// As [`render`](Self::render), and [`Error::TemplateStopped`].
@@ -189,7 +188,7 @@ impl ChatTemplate {
         Ok(origin::restore(&rendered))
     }
 
-    /// The prompt, and which of it is the template's text.
+    /// Renders the prompt, with the ranges of the template's own text.
     pub(super) fn prompt(
         &self,
         messages: &[Message],
@@ -200,7 +199,7 @@ impl ChatTemplate {
         self.run(messages, tools, add_generation_prompt, stop).map(|rendered| Prompt::new(&rendered))
     }
 
-    /// Renders the template; characters of its own text are marked.
+    /// Renders the template; the result has marked characters.
     fn run(
         &self,
         messages: &[Message],
@@ -240,7 +239,7 @@ impl ChatTemplate {
         on_large_stack(render).unwrap_or_else(|message| Err(failed(message)))
     }
 
-    /// Refuses texts that could not be told apart from what marks the template's own.
+    /// Rejects texts with code points that are reserved for marking template text.
     fn check_texts(&self, messages: &[Message], tools: Option<&Value>) -> Result<()> {
         let mut checked = Ok(());
         let mut check = |text: &str| {
@@ -254,10 +253,10 @@ impl ChatTemplate {
     }
 }
 
-/// The chat template of a model as its files have it, before it is compiled.
+/// Chat template of a model as its files contain it, not compiled yet.
 ///
-/// Reading it runs nothing that the template says: a program that renders no chats is not touched
-/// by a template that cannot be compiled.
+/// Reading it executes nothing: programs that render no chats are unaffected by a template that
+/// does not compile.
 #[derive(Debug, Clone)]
 pub struct ChatTemplateSource {
     template: Option<String>,
@@ -267,9 +266,9 @@ pub struct ChatTemplateSource {
 }
 
 impl ChatTemplateSource {
-    /// Takes the template of a GGUF file: `tokenizer.chat_template`; for conversations with tools
-    /// `tokenizer.chat_template.tool_use` if there is one; without the former, what
-    /// [`ChatStyle::detect`] needs to find a built-in one.
+    /// Reads the template of a GGUF file. The keys are `tokenizer.chat_template` and, for
+    /// conversations with tools, `tokenizer.chat_template.tool_use`; without the former, the
+    /// metadata for [`ChatStyle::detect`].
     ///
     /// # Errors
     /// [`Error::Gguf`] if a key has another type.
@@ -283,7 +282,8 @@ impl ChatTemplateSource {
         })
     }
 
-    /// Compiles the template, or the built-in one of the style that [`ChatStyle::detect`] finds.
+    /// Compiles the template, or else the built-in one of the style that [`ChatStyle::detect`]
+    /// finds.
     ///
     /// # Errors
     /// [`Error::NoChatTemplate`] if there is neither; as [`ChatTemplate::new`] otherwise.
@@ -300,12 +300,12 @@ impl ChatTemplateSource {
     }
 }
 
-/// White space around tags goes as in transformers.
+/// Syntax with transformers' handling of white space around tags.
 fn syntax() -> Result<SyntaxConfig, minijinja::Error> {
     SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()
 }
 
-/// An environment that renders as Jinja2 does in transformers.
+/// Creates an environment that renders as Jinja2 does in transformers.
 fn environment() -> Result<Environment<'static>, minijinja::Error> {
     let mut environment = Environment::empty();
     environment.set_syntax(syntax()?);
@@ -347,12 +347,12 @@ impl io::Write for Written {
     }
 }
 
-/// The message of a template's `raise_exception`, kept apart from errors of the engine.
+/// Message of a template's `raise_exception`, distinct from errors of the engine.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Raised(String);
 
-/// The error of a kind that caused one of the engine.
+/// Finds the error of type `T` among the causes of an engine error.
 fn cause<T: std::error::Error + 'static>(error: &minijinja::Error) -> Option<&T> {
     let mut source = std::error::Error::source(error);
     while let Some(error) = source {
@@ -368,7 +368,7 @@ fn not_valid(error: &minijinja::Error) -> Error {
     Error::TemplateSyntax { message: describe(error) }
 }
 
-/// Message of an error, with its line.
+/// Message of an engine error, with its line.
 fn describe(error: &minijinja::Error) -> String {
     let mut message = match (error.kind(), std::error::Error::source(error)) {
         (ErrorKind::OutOfFuel, _) => "the template takes too many steps".to_owned(),
@@ -389,7 +389,7 @@ mod tests {
         ChatTemplate::new(source, None, None)?.render(&[], None, false)
     }
 
-    /// Expected texts are those of Jinja2 3.1.6.
+    /// Expected texts come from Jinja2 3.1.6.
     #[test]
     fn raw_blocks_are_those_of_jinja() {
         for (source, expected) in [

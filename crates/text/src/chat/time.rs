@@ -1,4 +1,4 @@
-//! `strftime` of the current time, as templates print the date. Times are UTC: the machine's time
+//! `strftime` of the current time, for templates that print the date. Times are UTC: the local time
 //! zone is not looked up.
 
 const DAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
@@ -17,7 +17,7 @@ const MONTHS: [&str; 12] = [
     "December",
 ];
 
-/// A date of the proleptic Gregorian calendar.
+/// Date of the proleptic Gregorian calendar.
 struct Date {
     year: u64,
     /// 1 to 12.
@@ -37,9 +37,9 @@ fn month_lengths(year: u64) -> [u64; 12] {
     [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31]
 }
 
-/// The date that is `days` after 1970-01-01.
+/// Date of a day, counted from 1970-01-01.
 fn date(days: u64) -> Date {
-    // Whole 400-year cycles first, so that the loop is short for every input.
+    // Skips whole cycles of 400 years, so that the loop is short for every input.
     let (mut year, mut rest) = (1970 + days / 146_097 * 400, days % 146_097);
     loop {
         let length = if is_leap(year) { 366 } else { 365 };
@@ -61,8 +61,7 @@ fn date(days: u64) -> Date {
     Date { year, month, day: rest + 1, day_of_year }
 }
 
-/// Formats a time, in seconds since 1970-01-01 00:00 UTC. Directives that are not known stay as
-/// they are.
+/// Formats a time in seconds since 1970-01-01 00:00 UTC. Unknown directives are copied.
 pub(super) fn strftime(format: &str, seconds: u64) -> String {
     let date = date(seconds / 86_400);
     let weekday = DAYS[(seconds / 86_400 % 7) as usize];
@@ -77,7 +76,7 @@ pub(super) fn strftime(format: &str, seconds: u64) -> String {
             continue;
         }
         let rest = chars.as_str();
-        // `%-d` and the like print without padding.
+        // `%-d` and similar directives print without padding.
         let (plain, directive) = match chars.next() {
             Some('-') => (true, chars.next()),
             other => (false, other),

@@ -1,5 +1,5 @@
-//! Byte-level byte-pair encoding (GPT-2 and its many descendants): a text is cut by the
-//! pre-tokenizer, each piece starts as single bytes, and neighbours are joined in the order of the
+//! Byte-level byte-pair encoding (GPT-2 and its many descendants). The pre-tokenizer splits a text
+//! into pieces; each piece starts as single bytes, and neighbours are merged in the order of the
 //! merge list.
 //!
 //! Source: Sennrich et al. 2016 (arXiv 1508.07909); the byte-level form is GPT-2's.
@@ -16,12 +16,12 @@ use super::{
 use crate::error::{Error, Result};
 use crate::token::TokenId;
 
-/// The merge list of a vocabulary: rank and result of every pair of tokens that may be joined.
+/// Merge list of a vocabulary: rank and result of every pair of tokens that may be merged.
 #[derive(Debug, Clone)]
 pub(crate) struct MergeTable(HashMap<u64, Merge, PairHasherBuilder>);
 
 impl MergeTable {
-    /// Reads the lines of a merge list, two token texts with a space between. `key` names the list
+    /// Reads the lines of a merge list: two token texts, separated by a space. `key` names the list
     /// in errors.
     ///
     /// # Errors
@@ -41,7 +41,7 @@ impl MergeTable {
                 found: format!("{} merges", lines.len()),
                 expected: "at most 4294967295 merges".to_owned(),
             })?;
-            // Text does not join to markers, whatever the list says.
+            // Text must not merge into a special token, whatever the list says.
             if !vocab.kind(id).is_special() {
                 merges.entry(pair_key(left, right)).or_insert(Merge { rank, id });
             }
@@ -49,7 +49,7 @@ impl MergeTable {
         Ok(Self(merges))
     }
 
-    /// Merge of two neighbouring symbols, if there is one.
+    /// Merge of two neighbouring symbols, if any.
     pub(crate) fn get(&self, left: &Symbol, right: &Symbol) -> Option<Merge> {
         self.0.get(&pair_key(left.id, right.id)).copied()
     }
@@ -59,11 +59,10 @@ impl MergeTable {
 #[derive(Debug, Clone)]
 pub(crate) struct ByteLevelBpe {
     pre_tokenizer: PreTokenizer,
-    /// The token of each single byte, or [`NONE`].
+    /// Token of each single byte, or [`NONE`].
     byte_tokens: [TokenId; 256],
     merges: MergeTable,
-    /// Tokens by the bytes they stand for, when a piece that is a token as a whole is taken as it
-    /// is.
+    /// Tokens by their bytes, if a piece that is a token as a whole takes precedence over merges.
     whole_pieces: Option<TextIndex>,
 }
 
@@ -80,11 +79,11 @@ impl ByteLevelBpe {
         Self { pre_tokenizer, byte_tokens, merges, whole_pieces }
     }
 
-    /// Appends the tokens of a text without special tokens. Its length must fit `u32`.
+    /// Appends the tokens of a text without special tokens, whose length must fit `u32`.
     ///
-    /// A byte that has no token is left out, as all readers of such vocabularies do: some lack
-    /// bytes of rare characters, and their unknown-token is the end marker, which must not come
-    /// from plain text.
+    /// A byte without a token is dropped, as in all readers of such vocabularies: some lack bytes
+    /// of rare characters, and their unknown token is the end marker, which must not come from
+    /// plain text.
     pub(crate) fn encode(&self, vocab: &Vocab, text: &str, out: &mut Vec<TokenId>) {
         let mut merger = Merger::default();
         let mut symbols = Vec::new();
@@ -113,8 +112,8 @@ fn pair_key(left: TokenId, right: TokenId) -> u64 {
     u64::from(left) << 32 | u64::from(right)
 }
 
-/// Left, right and joined token of a line of the merge list. The space is looked for behind the
-/// first character, as other readers do. `joined` is a buffer.
+/// Parses a line of the merge list into left, right and merged token. The space is searched after
+/// the first character, as in other readers. `joined` is a buffer.
 fn parse_merge(vocab: &Vocab, line: &str, joined: &mut String) -> Option<(TokenId, TokenId, TokenId)> {
     let first = line.chars().next()?.len_utf8();
     let space = first + line[first..].find(' ')?;

@@ -1,7 +1,7 @@
 //! The byte-level alphabet: a printable character for each of the 256 bytes.
 //!
-//! Source: the GPT-2 encoder. Bytes that are printable in Latin-1 stand for themselves, the others,
-//! in ascending order, for the characters from U+0100 on.
+//! Source: the GPT-2 encoder. Bytes that are printable in Latin-1 map to themselves, the others, in
+//! ascending order, to the characters from U+0100 on.
 
 /// True if a byte maps to the character of the same code point.
 const fn is_own_character(byte: u8) -> bool {
@@ -38,26 +38,26 @@ const BYTES: [Option<u8>; 0x144] = {
     bytes
 };
 
-/// The character that stands for a byte.
+/// Character that stands for a byte.
 pub(crate) fn char_of(byte: u8) -> char {
     CHARS[usize::from(byte)]
 }
 
-/// The byte that a character stands for.
+/// Byte that a character stands for.
 pub(crate) fn byte_of(c: char) -> Option<u8> {
     BYTES.get(c as usize).copied().flatten()
 }
 
-/// The bytes that a token text stands for; `None` if a character is outside the alphabet.
+/// Bytes that a token text stands for; `None` if a character is outside the alphabet.
 pub(crate) fn to_bytes(text: &str) -> Option<Vec<u8>> {
     text.chars().map(byte_of).collect()
 }
 
-/// The byte of a token text such as `<0x0A>`.
+/// Parses a byte token such as `<0x0A>`; `None` for any other text.
 #[must_use]
 pub fn byte_token(text: &str) -> Option<u8> {
     let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
-    // `from_str_radix` takes a sign.
+    // `from_str_radix` accepts a sign.
     (digits.len() == 2 && !digits.starts_with('+')).then(|| u8::from_str_radix(digits, 16).ok()).flatten()
 }
 

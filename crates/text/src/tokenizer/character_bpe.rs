@@ -1,9 +1,8 @@
-//! Byte-pair encoding over the characters of a text (Gemma 4 and its like): spaces become `▁`, a
-//! text is cut at its line ends only, each piece starts as single characters, and neighbours are
-//! joined in the order of the merge list. Characters without a token become byte tokens.
+//! Byte-pair encoding over characters (Gemma 4 and similar models). Spaces become `▁`, a text is
+//! split at line ends only, each piece starts as single characters, and neighbours are merged in
+//! the order of the merge list. Characters without a token become byte tokens.
 //!
-//! Source: Sennrich et al. 2016 (arXiv 1508.07909); `▁` and byte fallback are those of
-//! `SentencePiece`.
+//! Source: Sennrich et al. 2016 (arXiv 1508.07909); `▁` and byte fallback as in `SentencePiece`.
 
 use super::{
     bpe::MergeTable,
@@ -18,7 +17,7 @@ use crate::token::TokenId;
 #[derive(Debug, Clone)]
 pub(crate) struct CharacterBpe {
     merges: MergeTable,
-    /// The token of each byte, or [`NONE`].
+    /// Token of each byte, or [`NONE`].
     byte_tokens: [TokenId; 256],
 }
 
@@ -30,13 +29,13 @@ impl CharacterBpe {
 
     /// Appends the tokens of a text without special tokens. Three times its length must fit `u32`.
     ///
-    /// A byte that has no token is left out, as all readers of such vocabularies do.
+    /// A byte without a token is dropped, as in all readers of such vocabularies.
     pub(crate) fn encode(&self, vocab: &Vocab, text: &str, out: &mut Vec<TokenId>) {
         let mut merger = Merger::default();
         let mut symbols = Vec::new();
         let marked = spm::mark_spaces(text, false);
         for piece in line_ends_apart(&marked) {
-            // A run of line ends that is a token is one, whatever the merges make of it.
+            // A run of line ends that is a token is not built by merges.
             if let Some(id) = vocab.id(piece).filter(|_| piece.starts_with('\n')) {
                 out.push(id);
                 continue;
@@ -64,7 +63,7 @@ impl CharacterBpe {
     }
 }
 
-/// The runs of line ends of a text and what lies between them.
+/// Splits a text into runs of line ends and the text between them.
 fn line_ends_apart(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {

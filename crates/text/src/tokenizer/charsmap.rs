@@ -1,24 +1,24 @@
-//! The normalization that a `SentencePiece` model carries: a table of character sequences and what
-//! replaces them (`tokenizer.ggml.precompiled_charsmap`).
+//! Normalization table of a `SentencePiece` model (`tokenizer.ggml.precompiled_charsmap`). It has
+//! character sequences and their replacements.
 //!
 //! The table is a double-array trie (darts-clone) over bytes; its values are offsets into a list of
-//! texts that each end in a zero byte. Files are untrusted: every step stays within the table, and
-//! a walk has a length limit.
+//! zero-terminated texts. Files are untrusted: every step stays within the table, and a walk has a
+//! length limit.
 
-/// Longest sequence that is looked up, in bytes. Those of Unicode's normal forms have less than 32.
+/// Longest sequence that is looked up, in bytes; Unicode's normal forms need less than 32.
 const LONGEST_KEY: usize = 64;
 
-/// A table of replacements.
+/// Table of replacements.
 #[derive(Debug, Clone)]
 pub(crate) struct CharacterMap {
     units: Vec<u32>,
-    /// The replacing texts, each with a zero byte behind it.
+    /// Replacement texts, each terminated by a zero byte.
     texts: String,
 }
 
 impl CharacterMap {
-    /// Reads the table: its size in bytes as 32 bits, little-endian; the trie; the texts. `None` if
-    /// it is malformed.
+    /// Parses the table; `None` if it is malformed. The layout is the trie's size in bytes (32
+    /// bits, little-endian), the trie, the texts.
     pub(crate) fn new(bytes: &[u8]) -> Option<Self> {
         let (size, rest) = bytes.split_first_chunk::<4>()?;
         let (trie, texts) = rest.split_at_checked(u32::from_le_bytes(*size) as usize)?;
@@ -31,7 +31,7 @@ impl CharacterMap {
         })
     }
 
-    /// The longest sequence at the start of `text` that is replaced: its length in bytes and its
+    /// Longest sequence at the start of `text` with a replacement: its length in bytes and the
     /// replacement.
     fn longest(&self, text: &str) -> Option<(usize, &str)> {
         let mut at = offset(*self.units.first()?);
@@ -52,7 +52,7 @@ impl CharacterMap {
         Some((len, &text[..text.find('\0')?]))
     }
 
-    /// Calls `part` with the parts of the normalized text, in order.
+    /// Calls `part` with the pieces of the normalized text, in order.
     pub(crate) fn normalize(&self, text: &str, part: &mut impl FnMut(&str)) {
         let mut rest = text;
         while let Some(first) = rest.chars().next() {
@@ -64,12 +64,12 @@ impl CharacterMap {
     }
 }
 
-/// Offset of a node's children, to be combined with their byte by XOR.
+/// Offset of a node's children, combined with their byte by XOR.
 fn offset(unit: u32) -> usize {
     ((unit >> 10) << ((unit & (1 << 9)) >> 6)) as usize
 }
 
-/// The byte that leads to a node; values have a bit that no byte has.
+/// Byte that leads to a node; values have a bit that no byte has.
 fn label(unit: u32) -> u32 {
     unit & (1 << 31 | 0xFF)
 }
@@ -83,9 +83,9 @@ fn has_leaf(unit: u32) -> bool {
 mod tests {
     use super::*;
 
-    /// A table of the sequences `a` (replaced by `x`), `ab` (by nothing) and `é` (by `e`), laid out
+    /// Table of the sequences `a` (replaced by `x`), `ab` (by nothing) and `é` (by `e`), laid out
     /// by hand: the root's children are at 256 ^ byte, those of `a` at 512 ^ byte, those of 0xC3 at
-    /// 768 ^ byte; leaves stand at 0 of theirs.
+    /// 768 ^ byte; leaves are at index 0 of their node's children.
     fn table() -> Vec<u8> {
         let mut units = vec![0u32; 2048];
         let node = |byte: u8, at: usize, children: usize, leaf: bool| {

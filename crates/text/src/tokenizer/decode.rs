@@ -1,38 +1,37 @@
-//! Decoding: how the bytes of tokens join to a text.
+//! Decoding: the rules that join the bytes of tokens to a text.
 //!
-//! It follows the tokenizers library where it defines the result: invalid UTF-8 becomes U+FFFD, a
-//! byte-level text by the usual rule (one per maximal invalid part), a run of byte tokens that is
-//! not UTF-8 as a whole one per byte.
+//! Results follow the tokenizers library. Invalid UTF-8 becomes U+FFFD: one per maximal invalid
+//! part in byte-level text, one per byte in a run of byte tokens that is not UTF-8 as a whole.
 
 use super::vocab::{TokenKind, Vocab};
 use crate::token::TokenId;
 
-/// Replacement for bytes that are no character.
+/// Replacement for bytes that form no character.
 pub(super) const REPLACEMENT: char = char::REPLACEMENT_CHARACTER;
 
-/// Decoding rule: concatenation of tokens to text.
+/// Decoding rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Joining {
-    /// Tokens are bytes, the text is their concatenation.
+    /// Tokens are bytes; the text is their concatenation.
     Bytes,
-    /// Tokens are texts; runs of byte tokens between them are characters.
+    /// Tokens are texts; runs of byte tokens between them are decoded as UTF-8.
     Pieces(Lead),
-    /// By the decoder of a tokenizer.json that is none of the above.
+    /// Any other decoder of a `tokenizer.json`, run by the library.
     Library,
 }
 
-/// Treatment of the space that an encoder put before the text.
+/// Treatment of the space that the encoder prepended to the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lead {
     /// It stays.
     Keep,
-    /// One space at the beginning of the text goes.
+    /// One space at the beginning of the text is removed.
     StripSpace,
-    /// All spaces of the first token go.
+    /// All spaces of the first token are removed.
     StripFirstToken,
 }
 
-/// Decodes tokens at once; `ids` are known to be in the vocabulary.
+/// Decodes tokens at once; `ids` must be in the vocabulary.
 pub(super) fn decode(vocab: &Vocab, joining: Joining, ids: impl Iterator<Item = TokenId>) -> String {
     let lead = match joining {
         Joining::Pieces(lead) => lead,

@@ -1,4 +1,4 @@
-//! Tokenizers described by a Hugging Face `tokenizer.json`.
+//! Tokenizers from a Hugging Face `tokenizer.json`.
 
 use std::path::Path;
 
@@ -23,14 +23,14 @@ use super::{
 use crate::error::{Error, Result};
 use crate::token::TokenId;
 
-/// Most bytes of a `tokenizer.json`; published ones have up to 33 MB.
+/// Maximum size of a `tokenizer.json` in bytes; published ones have up to 33 MB.
 const TOKENIZER_BYTES: u64 = 64 << 20;
 
-/// Most bytes of a `tokenizer_config.json`.
+/// Maximum size of a `tokenizer_config.json` in bytes.
 const CONFIG_BYTES: u64 = 4 << 20;
 
 impl Tokenizer {
-    /// Reads a `tokenizer.json` and, if there is one beside it, the `tokenizer_config.json`.
+    /// Reads a `tokenizer.json`, with the `tokenizer_config.json` beside it, if any.
     ///
     /// # Errors
     /// [`Error::TokenizerIo`] if a file cannot be read, is no regular file, or has more than 64 MiB
@@ -50,15 +50,15 @@ impl Tokenizer {
         }
     }
 
-    /// Reads a Hugging Face `tokenizer.json`. Truncation and padding in it are ignored.
+    /// Parses a Hugging Face `tokenizer.json`. Its truncation and padding are ignored.
     ///
-    /// The format names no end token; [`Tokenizer::with_config`] adds what `tokenizer_config.json`
-    /// says.
+    /// The format names no end token; [`Tokenizer::with_config`] adds that of
+    /// `tokenizer_config.json`.
     ///
     /// # Errors
     /// [`Error::TokenizerDefinition`] if the JSON is no valid tokenizer, or one that could take
-    /// unbounded time or memory: more than 64 steps, 32 patterns of 4 MiB when compiled, a
-    /// normalizer that lengthens a text 4096 times, words of more than 1000 characters for
+    /// unbounded time or memory: more than 64 steps, 32 patterns, or 4 MiB for a compiled pattern,
+    /// a normalizer that lengthens a text 4096 times, words of more than 1000 characters for
     /// `WordPiece`, tokens of more than 1024 bytes for unigram.
     pub fn from_json(json: &[u8]) -> Result<Self> {
         limits::check(json).map_err(definition)?;
@@ -78,7 +78,7 @@ impl Tokenizer {
         Ok(Self::assemble(vocab, Backend::Library(library), joining, specials))
     }
 
-    /// Adds what a `tokenizer_config.json` says: the BOS and EOS tokens.
+    /// Applies a `tokenizer_config.json`: the BOS and EOS tokens.
     ///
     /// # Errors
     /// [`Error::TokenizerDefinition`] if the JSON is not valid or names a token that is not in the
@@ -106,19 +106,19 @@ fn definition(message: impl Into<String>) -> Error {
     Error::TokenizerDefinition { message: message.into() }
 }
 
-/// Texts, kinds and bytes of all tokens.
+/// Reads texts, kinds and bytes of all tokens.
 fn read_vocab(inner: &tokenizers::Tokenizer, joining: Joining) -> Result<Vocab> {
     let texts = inner.get_vocab(true);
     let added = inner.get_added_tokens_decoder();
     let Some(highest) = texts.values().chain(added.keys()).max().copied() else {
         return Err(definition("the vocabulary is empty"));
     };
-    // Ids without a token cost memory: a definition may not make us pay for billions of them.
+    // Ids without a token cost memory: a definition must not make us allocate billions of them.
     let len = highest as usize + 1;
     if len > 64 * (texts.len() + 1024) {
         return Err(definition(format!("the highest id is {highest} in a vocabulary of {}", texts.len())));
     }
-    // Each place of a text is compared with tokens up to the longest.
+    // Each position of a text is compared with tokens up to the longest.
     if let ModelWrapper::Unigram(_) = inner.get_model()
         && let Some(text) = texts.keys().find(|text| text.len() > LONGEST_TOKEN)
     {
@@ -140,19 +140,20 @@ fn read_vocab(inner: &tokenizers::Tokenizer, joining: Joining) -> Result<Vocab> 
         tokens[id as usize] = (&token.content, kind);
     }
     Vocab::new(tokens.into_iter(), |id, text, kind, out| {
-        // The library decodes an added token in its normalized form.
+        // The library decodes an added token to its normalized form.
         let normalized = inner.get_added_vocabulary().simple_id_to_token(id);
         let text = normalized.as_deref().unwrap_or(text);
         match joining {
             Joining::Pieces(_) => sentence_piece_bytes(text, kind, out),
-            // Added tokens are decoded as all others: in the byte alphabet if they fit it.
+            // Added tokens are decoded as all others: by the byte alphabet if their characters are
+            // in it.
             Joining::Bytes => out.extend(bytes::to_bytes(text).unwrap_or_else(|| text.as_bytes().to_vec())),
             Joining::Library => out.extend_from_slice(text.as_bytes()),
         }
     })
 }
 
-/// The tokens that the post-processor puts before and after every text.
+/// Tokens that the post-processor adds before and after every text.
 fn added_around(inner: &tokenizers::Tokenizer) -> Result<(Vec<TokenId>, Vec<TokenId>)> {
     const TEXT: TokenId = TokenId::MAX;
     let text = Encoding::from_tokens(vec![Token::new(TEXT, "text".to_owned(), (0, 4))], 0);
@@ -164,14 +165,14 @@ fn added_around(inner: &tokenizers::Tokenizer) -> Result<(Vec<TokenId>, Vec<Toke
     }
 }
 
-/// Decoding rule of a decoder; [`Joining::Library`] if it is none of the common ones.
+/// Decoding rule of a decoder; [`Joining::Library`] for uncommon ones.
 fn joining_of(decoder: Option<&DecoderWrapper>) -> Joining {
     match decoder {
         Some(DecoderWrapper::ByteLevel(_)) => Joining::Bytes,
         Some(DecoderWrapper::Metaspace(metaspace)) if is_usual(metaspace) => {
             Joining::Pieces(match metaspace.get_prepend_scheme() {
-                // Without byte tokens this is `Keep`, but texts such as `<0x0A>` would be read as
-                // bytes.
+                // Without byte tokens this equals `Keep`, but texts such as `<0x0A>` would be
+                // decoded as bytes.
                 PrependScheme::Never => return Joining::Library,
                 PrependScheme::First | PrependScheme::Always => Lead::StripFirstToken,
             })
@@ -185,8 +186,8 @@ fn is_usual(metaspace: &Metaspace) -> bool {
     metaspace.get_replacement() == SPACE_MARK
 }
 
-/// `SentencePiece` models have the decoders Replace `▁`, `ByteFallback`, Fuse and sometimes Strip,
-/// in this order.
+/// Decoding rule of a sequence. `SentencePiece` models have the decoders Replace `▁`,
+/// `ByteFallback`, Fuse and sometimes Strip, in this order.
 fn joining_of_sequence(sequence: &DecoderWrapper) -> Joining {
     let Ok(json) = serde_json::to_value(sequence) else { return Joining::Library };
     let replace = serde_json::json!({"type": "Replace", "pattern": {"String": "▁"}, "content": " "});

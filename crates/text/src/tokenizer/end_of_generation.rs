@@ -1,10 +1,10 @@
-//! End-of-generation tokens. Models use several, and files name one or two of them; the rest is
-//! known by its text.
+//! End-of-generation tokens. Models use several, files name one or two of them; the others are
+//! known by their text.
 
 use super::vocab::{TokenKind, Vocab};
 use crate::token::TokenId;
 
-/// Texts that are end markers in whatever vocabulary has them.
+/// Texts that are end markers in every vocabulary that has them.
 const MARKERS: &[&str] = &[
     "<|im_end|>",
     "<|eot_id|>",
@@ -31,7 +31,7 @@ const MARKERS: &[&str] = &[
     "<｜end▁of▁sentence｜>",
 ];
 
-/// Texts that are end markers, but in some vocabularies also pieces of markup.
+/// Texts that are end markers, but in some vocabularies markup in plain text.
 const MARKERS_UNLESS_TEXT: &[&str] = &["</s>", "<eos>"];
 
 /// True if a token's text is a known end marker.
@@ -41,14 +41,14 @@ pub(super) fn is_known(text: &str, kind: TokenKind) -> bool {
     (takes_part && MARKERS.contains(&text)) || (takes_part && !is_text && MARKERS_UNLESS_TEXT.contains(&text))
 }
 
-/// All tokens that end generation, ascending: those the file names and those known by their text.
+/// All end-of-generation tokens, ascending: those that the file names and those known by text.
 pub(super) fn collect(vocab: &Vocab, named: &[TokenId]) -> Vec<TokenId> {
     let mut ends = named.to_vec();
     for text in MARKERS.iter().chain(MARKERS_UNLESS_TEXT) {
         ends.extend(vocab.id(text).filter(|&id| is_known(text, vocab.kind(id))));
     }
-    // The formats of gpt-oss and Solar end parts of an answer with <|end|>; the answer goes on
-    // after it.
+    // The formats of gpt-oss and Solar end parts of an answer with <|end|>, after which the answer
+    // continues.
     let ends_with = |text: &str| vocab.id(text).is_some_and(|id| ends.contains(&id));
     if [["<|return|>", "<|call|>"], ["<|flush|>", "<|calls|>"]]
         .iter()

@@ -1,5 +1,5 @@
-//! Reads a tokenizer from GGUF metadata (`tokenizer.ggml.*`). Files are untrusted: every id, length
-//! and text is checked here, so that encoding and decoding need not.
+//! Tokenizers from GGUF metadata (`tokenizer.ggml.*`). Files are untrusted: every id, length and
+//! text is checked here, so that encoding and decoding need not.
 
 use gguf_rs_lite::{Array, Metadata, Value};
 
@@ -28,12 +28,12 @@ const SCORES: &str = "tokenizer.ggml.scores";
 const MERGES: &str = "tokenizer.ggml.merges";
 const CHARSMAP: &str = "tokenizer.ggml.precompiled_charsmap";
 
-/// The kinds of vocabulary that can be loaded.
+/// Supported kinds of vocabularies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// Byte-level BPE, `gpt2`.
     ByteLevel,
-    /// BPE over characters, `gemma4`, and `gpt2` with a few values of `tokenizer.ggml.pre`.
+    /// BPE over characters, `gemma4`, and `gpt2` with some values of `tokenizer.ggml.pre`.
     Characters,
     /// `SentencePiece` BPE, `llama`.
     SentencePiece,
@@ -67,7 +67,7 @@ impl Kind {
     }
 }
 
-/// Encoder and decoding rule of a kind of vocabulary, and the defaults for BOS and EOS.
+/// Encoder and decoding rule of a kind of vocabulary, with its defaults for BOS and EOS.
 struct Parts {
     backend: Backend,
     joining: Joining,
@@ -80,14 +80,14 @@ impl Tokenizer {
     ///
     /// Supported are `tokenizer.ggml.model` = `gpt2` (byte-level BPE with any known
     /// `tokenizer.ggml.pre`), `gemma4` (BPE over characters), `llama` (`SentencePiece` BPE), `t5`
-    /// (`SentencePiece` unigram) and `bert` (`WordPiece`). Text of BPE vocabularies is not
-    /// Unicode-normalized: the format does not carry the rule.
+    /// (`SentencePiece` unigram) and `bert` (`WordPiece`). Texts for BPE vocabularies are not
+    /// Unicode-normalized: the format does not contain the rule.
     ///
     /// # Errors
-    /// [`Error::UnsupportedTokenizer`] and [`Error::UnknownPreTokenizer`] for what is not
-    /// implemented; [`Error::MissingKey`], [`Error::InvalidKey`] and [`Error::Gguf`] for metadata
-    /// that is absent, inconsistent or of another type; [`Error::MissingSpecialToken`] if the file
-    /// asks to add a token that it does not name, or lacks one that its kind cannot do without.
+    /// [`Error::UnsupportedTokenizer`] and [`Error::UnknownPreTokenizer`] for unsupported types;
+    /// [`Error::MissingKey`], [`Error::InvalidKey`] and [`Error::Gguf`] for metadata that are
+    /// absent, inconsistent or of another type; [`Error::MissingSpecialToken`] if the file asks to
+    /// add a token that it does not name, or lacks one that its kind requires.
     pub fn from_gguf(metadata: &Metadata) -> Result<Self> {
         let kind = Kind::read(metadata)?;
         let tokens = required(metadata.get_strings(TOKENS)?, TOKENS, "the token texts")?;
@@ -124,7 +124,7 @@ impl Tokenizer {
             bos: ids.bos,
             eos: ids.eos,
             prefix: match ids.bos {
-                // Files of Gemma 4 say that it has none; the model was trained with it.
+                // Files of Gemma 4 disable BOS, but the model was trained with it.
                 Some(bos) if kind == Kind::Characters && parts.adds_bos => vec![bos],
                 bos => add("tokenizer.ggml.add_bos_token", parts.adds_bos, "bos", bos)?,
             },
@@ -167,7 +167,7 @@ impl Ids {
             // The format's own spelling.
             separator: id("seperator")?,
         };
-        // The places where the libraries put them; files of the first years name no ids.
+        // Usual ids of the libraries; the earliest files name none.
         let usual = |id: TokenId, text: &str| {
             let is_marker = kinds.get(id as usize)?.is_special() || tokens[id as usize] == text;
             is_marker.then_some(id)
@@ -194,7 +194,7 @@ impl Ids {
     }
 }
 
-/// Kinds of all tokens as the file declares them.
+/// Kinds of all tokens as declared by the file.
 fn declared_kinds(metadata: &Metadata, tokens: &[String], kind: Kind) -> Result<Vec<TokenKind>> {
     let types = metadata.get_i32s(TOKEN_TYPE)?;
     if let Some(types) = types {
@@ -214,7 +214,7 @@ fn declared_kinds(metadata: &Metadata, tokens: &[String], kind: Kind) -> Result<
                 )
             })?),
             Some(_) => TokenKind::Normal,
-            // Without types the texts say what can be said.
+            // Without types only the texts are known.
             None => match byte_token(text) {
                 Some(byte) if kind.has_byte_tokens() => TokenKind::Byte(byte),
                 _ => TokenKind::Normal,
@@ -224,7 +224,7 @@ fn declared_kinds(metadata: &Metadata, tokens: &[String], kind: Kind) -> Result<
     tokens.iter().enumerate().map(kind_of).collect()
 }
 
-/// Corrects kinds where files are known to lie: tokens that begin or end a text are markers.
+/// Corrects kinds that files often declare wrong: BOS and EOS tokens are special.
 fn correct_kinds(kinds: &mut [TokenKind], tokens: &[String], kind: Kind, ids: &Ids) {
     for (kind, text) in kinds.iter_mut().zip(tokens) {
         if end_of_generation::is_known(text, *kind) {
@@ -313,12 +313,12 @@ fn word_piece(metadata: &Metadata, vocab: &Vocab, unknown: Option<TokenId>) -> R
     })
 }
 
-/// Decoding's treatment of the space that encoding prepended.
+/// Decoder's treatment of the space that the encoder prepends.
 fn lead(add_space_prefix: bool) -> Lead {
     if add_space_prefix { Lead::StripSpace } else { Lead::Keep }
 }
 
-/// The table of replaced characters, if the file has one.
+/// Normalization table of the file, if any.
 fn character_map(metadata: &Metadata) -> Result<Option<CharacterMap>> {
     let bytes: Vec<u8> = match metadata.get(CHARSMAP) {
         None => return Ok(None),
@@ -336,7 +336,7 @@ fn character_map(metadata: &Metadata) -> Result<Option<CharacterMap>> {
     }
 }
 
-/// One number per token; some writers store integers.
+/// Reads one score per token; some writers store integers.
 fn scores(metadata: &Metadata, n_tokens: usize) -> Result<Vec<f32>> {
     let scores = match metadata.get(SCORES) {
         Some(Value::Array(Array::I32(scores))) => scores.iter().map(|&score| score as f32).collect(),
@@ -349,15 +349,15 @@ fn scores(metadata: &Metadata, n_tokens: usize) -> Result<Vec<f32>> {
     }
 }
 
-/// True if white space after a marker belongs to it. Phi-3's own tokenizer says so; the format has
-/// no place for it, so the model's name decides, as in other readers.
+/// True if white space after a special token belongs to it. Phi-3's own tokenizer says so; the
+/// format has no key for it, so the model's name decides, as in other readers.
 fn takes_space_after(metadata: &Metadata) -> Result<bool> {
     let name = metadata.get_str("general.name")?.unwrap_or_default().to_lowercase();
     Ok(name.contains("phi-3") || name.contains("phi3"))
 }
 
-/// Appends the bytes of a byte-level token: pieces are in the byte alphabet, markers and
-/// user-defined tokens are text.
+/// Appends the bytes of a byte-level token. Normal tokens are in the byte alphabet, special and
+/// user-defined ones are text.
 fn byte_level_bytes(text: &str, kind: TokenKind, out: &mut Vec<u8>) {
     match (kind, bytes::to_bytes(text)) {
         (TokenKind::Normal | TokenKind::Unused, Some(bytes)) => out.extend(bytes),

@@ -1,12 +1,12 @@
 //! Hash tables of the tokenizers: token texts to ids, and a fast hasher for pairs of ids.
 //!
-//! The texts live in the vocabulary's one buffer; the index stores ids only.
+//! The index stores ids only; the texts are in the vocabulary's one buffer.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 use crate::token::TokenId;
 
-/// Marks a free slot and, elsewhere in this module tree, "no token".
+/// Free slot and, elsewhere in this module tree, "no token".
 pub(crate) const NONE: TokenId = TokenId::MAX;
 
 const MULTIPLIER: u64 = 0x9E37_79B9_7F4A_7C15;
@@ -16,7 +16,7 @@ fn mix(value: u64) -> u64 {
     (product as u64) ^ ((product >> 64) as u64)
 }
 
-/// Hashes bytes, 8 at a time.
+/// Hashes bytes, 8 at a time, with a seed.
 fn hash_bytes(seed: u64, bytes: &[u8]) -> u64 {
     let mut hash = seed ^ mix(bytes.len() as u64 ^ MULTIPLIER);
     let mut words = bytes.chunks_exact(8);
@@ -28,13 +28,12 @@ fn hash_bytes(seed: u64, bytes: &[u8]) -> u64 {
     mix(mix(hash ^ u64::from_le_bytes(tail)) ^ seed)
 }
 
-/// A random number of this process, so that a file cannot be made to collide.
+/// Random number per table, so that no file can be built to cause collisions.
 fn random_seed() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// Byte strings to ids by open addressing. The strings themselves are looked up in the owner's
-/// buffer.
+/// Hash table of byte strings to ids, with open addressing. The strings are in the owner's buffer.
 #[derive(Debug, Clone)]
 pub(crate) struct TextIndex {
     slots: Vec<TokenId>,
@@ -42,8 +41,7 @@ pub(crate) struct TextIndex {
 }
 
 impl TextIndex {
-    /// Indexes `ids`; of equal texts the first one given is found. `text_of` gives the text of an
-    /// id.
+    /// Indexes `ids`; of equal texts the first id is found. `text_of` returns the text of an id.
     pub(crate) fn build<'t>(
         ids: impl ExactSizeIterator<Item = TokenId>,
         text_of: impl Fn(TokenId) -> &'t [u8],
@@ -61,7 +59,7 @@ impl TextIndex {
         index
     }
 
-    /// The id of a text.
+    /// Looks up the id of a text.
     pub(crate) fn get<'t>(&self, text: &[u8], text_of: impl Fn(TokenId) -> &'t [u8]) -> Option<TokenId> {
         let id = self.slots[self.slot_of(text, &text_of)];
         (id != NONE).then_some(id)
@@ -78,7 +76,7 @@ impl TextIndex {
     }
 }
 
-/// Hasher for keys that are one `u64`, several times faster than the default for tables of merges.
+/// Hasher for keys of one `u64`, several times faster than the default for merge tables.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PairHasher(u64);
 
@@ -96,7 +94,7 @@ impl Hasher for PairHasher {
     }
 }
 
-/// Makes [`PairHasher`]s with one random seed.
+/// Builds [`PairHasher`]s with one random seed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PairHasherBuilder(u64);
 

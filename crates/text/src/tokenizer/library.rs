@@ -1,7 +1,7 @@
-//! A tokenizer of the `tokenizers` library and the parts of its pipeline.
+//! Tokenizer of the `tokenizers` library, with its pipeline run part by part.
 //!
-//! The library's pipeline is called part by part (added tokens, normalizer, pre-tokenizer, model),
-//! because reading special tokens as text must be possible per call and for single parts of a text.
+//! Added tokens, normalizer, pre-tokenizer and model are called one by one, because special tokens
+//! must be readable as text per call and for single parts of a text.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -18,21 +18,21 @@ use super::{
 use crate::error::{Error, Result};
 use crate::token::TokenId;
 
-/// A tokenizer of the library, with what is needed to run its parts.
+/// Tokenizer of the library, and the parts of its pipeline.
 #[derive(Debug)]
 pub(crate) struct Library {
     inner: tokenizers::Tokenizer,
-    /// The added tokens without the special ones, which are then read as text.
+    /// Added tokens without the special ones, which are then read as text.
     plain_tokens: AddedVocabulary,
     normalizers: Option<Normalizers>,
     pre_tokenizers: Option<PreTokenizers>,
-    /// The pre-tokenizer for parts of a text other than the first, when it treats those otherwise.
+    /// Pre-tokenizer for later parts of a text, if it treats the first part differently.
     later_pre_tokenizers: Option<PreTokenizers>,
 }
 
 impl Library {
     /// # Errors
-    /// If a pattern cannot be run within limits.
+    /// A pattern that cannot be run within the limits.
     pub(super) fn new(inner: tokenizers::Tokenizer) -> tokenizers::Result<Self> {
         let mut plain_tokens = inner.get_added_vocabulary().clone();
         plain_tokens.set_encode_special_tokens(true);
@@ -44,16 +44,16 @@ impl Library {
         Ok(Self { inner, plain_tokens, normalizers, pre_tokenizers, later_pre_tokenizers })
     }
 
-    /// Appends the tokens of a text, in which special tokens may be written out. `is_first` says
-    /// that nothing comes before it.
+    /// Appends the tokens of a text, in which special tokens may be written out. `is_first`:
+    /// nothing precedes it.
     pub(super) fn encode(&self, text: &str, is_first: bool, out: &mut Vec<TokenId>) -> Result<()> {
         self.run(text, self.inner.get_added_vocabulary(), is_first, None, out)
     }
 
     /// Appends the tokens of a text in which special tokens are plain text.
     ///
-    /// The models of some vocabularies hold the special tokens too and would find them in the text
-    /// by themselves; such a text is cut inside of these.
+    /// Models of some vocabularies contain the special tokens too and would find them in the text;
+    /// such a text is split inside of them.
     pub(super) fn encode_plain(
         &self,
         vocab: &Vocab,
@@ -71,7 +71,7 @@ impl Library {
         Ok(())
     }
 
-    /// The pipeline. `cut_inside` are texts that no token may hold as a whole.
+    /// Runs the pipeline. `cut_inside` are texts that no token may contain as a whole.
     fn run(
         &self,
         text: &str,
@@ -102,7 +102,7 @@ impl Library {
         Ok(())
     }
 
-    /// A text cut at its added tokens, with what lies between normalized.
+    /// Splits a text at its added tokens and normalizes the rest.
     fn normalized(&self, added: &AddedVocabulary, text: &str) -> tokenizers::Result<PreTokenizedString> {
         let run = self.normalizers.as_ref().map(Run::new);
         let parts = added.extract_and_normalize(run.as_ref(), text);
@@ -112,7 +112,7 @@ impl Library {
         }
     }
 
-    /// Appends the special tokens written out in a text: where each is, and which.
+    /// Appends the special tokens written out in a text, with their byte ranges.
     pub(super) fn markers(
         &self,
         vocab: &Vocab,
@@ -130,13 +130,13 @@ impl Library {
         Ok(())
     }
 
-    /// Decodes by the library's decoder.
+    /// Decodes with the library's decoder.
     pub(super) fn decode(&self, ids: &[TokenId]) -> Result<String> {
         guarded(|| self.inner.decode(ids, false)).map_err(|message| Error::Tokenization { message })
     }
 }
 
-/// Cuts a part of a text behind the first character of every text that `texts` finds in it.
+/// Splits a part of a text after the first character of every match of `texts`.
 fn cut_up(part: &NormalizedString, texts: &TokenMatcher) -> Vec<NormalizedString> {
     let text = part.get();
     let behind = |(at, c): (usize, char)| texts.is_at(text, at).then_some(at + c.len_utf8());
@@ -145,8 +145,8 @@ fn cut_up(part: &NormalizedString, texts: &TokenMatcher) -> Vec<NormalizedString
     cuts.windows(2).filter_map(|cut| part.slice(Range::Normalized(cut[0]..cut[1]))).collect()
 }
 
-/// Runs a call of the library. It panics on some definitions that pass its own checks, which must
-/// not end a server.
+/// Calls the library and catches panics. It panics on some definitions that pass its own checks,
+/// which must not end a server.
 pub(super) fn guarded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(result) => result.map_err(|error| error.to_string()),
@@ -158,8 +158,8 @@ pub(super) fn guarded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result
     }
 }
 
-/// The pre-tokenizer for parts of a text behind the first: one that prepends a space to the first
-/// part only does nothing to these.
+/// Pre-tokenizer for later parts of a text. One that prepends a space to the first part only leaves
+/// these unchanged.
 fn for_later_parts(pre_tokenizer: &PreTokenizerWrapper) -> Option<PreTokenizerWrapper> {
     match pre_tokenizer {
         PreTokenizerWrapper::Metaspace(metaspace) if metaspace.prepend_scheme == PrependScheme::First => {

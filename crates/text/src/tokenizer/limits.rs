@@ -1,32 +1,32 @@
-//! Limits of a `tokenizer.json`, checked on its definition before the library builds anything of
-//! it: the library has none, and normalizes the added tokens while it reads.
+//! Limits of a `tokenizer.json`, checked before the library builds anything from it. The library
+//! has none, and normalizes the added tokens while reading.
 
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::{search::Search, steps::growth};
 
-/// Most steps of normalizer, pre-tokenizer and decoder together. Published ones have up to 20.
+/// Limit on the steps of normalizer, pre-tokenizer and decoder together. Published: up to 20.
 const MOST_STEPS: usize = 64;
 
-/// Most patterns among them, and bytes of each.
+/// Limit on the patterns of all steps, and on the bytes of each.
 const MOST_PATTERNS: usize = 32;
 const LONGEST_PATTERN: usize = 16 << 10;
 
-/// Most times that a normalizer may lengthen a character. Published ones have up to some 1000.
+/// Largest growth factor of a normalizer. Published ones have up to some 1000.
 const MOST_GROWTH: usize = 4096;
 
-/// Bytes that normalizing the added tokens may give.
+/// Limit on the bytes of the normalized added tokens.
 const MOST_NORMALIZED: usize = 64 << 20;
 
-/// Most times that a decoder may lengthen a token.
+/// Largest growth factor of a decoder per token.
 const MOST_DECODED: usize = 64;
 
-/// Most characters of a word that `WordPiece` looks for tokens in, which takes quadratic time.
+/// Maximum number of characters in a word for `WordPiece`, whose search takes quadratic time.
 /// Published ones have 100.
 const LONGEST_WORD: u64 = 1000;
 
-/// Parts of a definition that have limits; the vocabulary is passed over.
+/// Parts of a definition that have limits; the vocabulary is skipped.
 #[derive(Deserialize)]
 struct Definition {
     #[serde(default)]
@@ -53,10 +53,10 @@ struct Model {
     max_input_chars_per_word: Option<u64>,
 }
 
-/// Refuses a definition beyond the limits.
+/// Rejects a definition beyond the limits.
 ///
 /// # Errors
-/// Reason for refusal.
+/// Reason, as a message.
 pub(super) fn check(json: &[u8]) -> Result<(), String> {
     let definition: Definition = serde_json::from_slice(json).map_err(|error| error.to_string())?;
     let word = definition.model.and_then(|model| model.max_input_chars_per_word).unwrap_or(0);
@@ -64,7 +64,7 @@ pub(super) fn check(json: &[u8]) -> Result<(), String> {
         return Err(format!("max_input_chars_per_word is {word}, at most {LONGEST_WORD} are supported"));
     }
     check_steps(&[&definition.normalizer, &definition.pre_tokenizer, &definition.decoder])?;
-    // The library runs decoders, and an error would be the end of the matches there.
+    // Decoders are run by the library, where a failed match silently ends the matches.
     let (mut steps, mut patterns) = (0, Vec::new());
     collect(&definition.decoder, &mut steps, &mut patterns);
     if patterns.iter().any(|pattern| !matches!(Search::new(pattern), Ok(Search::Linear(..)))) {
@@ -87,10 +87,10 @@ pub(super) fn check(json: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// Refuses parts of a definition with too many steps, or patterns that are too large.
+/// Rejects parts of a definition with too many steps, or with too many or too large patterns.
 ///
 /// # Errors
-/// Reason for refusal.
+/// Reason, as a message.
 pub(super) fn check_steps(parts: &[&Value]) -> Result<(), String> {
     let (mut steps, mut patterns) = (0, Vec::new());
     parts.iter().for_each(|part| collect(part, &mut steps, &mut patterns));
@@ -110,7 +110,7 @@ pub(super) fn check_steps(parts: &[&Value]) -> Result<(), String> {
     Ok(())
 }
 
-/// Counts steps, and collects their patterns.
+/// Counts the steps and collects their patterns.
 fn collect<'v>(part: &'v Value, steps: &mut usize, patterns: &mut Vec<&'v str>) {
     match part {
         Value::Object(fields) => {
@@ -123,7 +123,7 @@ fn collect<'v>(part: &'v Value, steps: &mut usize, patterns: &mut Vec<&'v str>) 
     }
 }
 
-/// As [`growth`], of a decoder.
+/// As [`growth`], for a decoder.
 fn decoded_growth(decoder: &Value) -> usize {
     match decoder["decoders"].as_array() {
         Some(parts) => parts.iter().fold(1, |all: usize, part| all.saturating_mul(decoded_growth(part))),

@@ -1,15 +1,15 @@
-//! The merge loop that both byte-pair encoders share: join the adjacent pair of the best rank until
-//! none is left.
+//! Merge loop of the byte-pair encoders: merges the adjacent pair of the best rank until none is
+//! left.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 use super::index::NONE;
 use crate::token::TokenId;
 
-/// A piece of the text being encoded.
+/// Piece of the text being encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Symbol {
-    /// The piece's token, or [`NONE`].
+    /// Token of the piece, or [`NONE`].
     pub(crate) id: TokenId,
     /// Start of the piece, in bytes of the text.
     pub(crate) start: u32,
@@ -17,16 +17,16 @@ pub(crate) struct Symbol {
     pub(crate) len: u32,
 }
 
-/// A pair that may be joined. Ordered by rank: lower ranks are joined first.
+/// Possible merge of a pair. Ordered by rank: lower ranks are merged first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Merge {
-    /// Priority, lower first. Of equal ranks the leftmost pair is joined first.
+    /// Priority, lower first. Of equal ranks the leftmost pair is merged first.
     pub(crate) rank: u32,
-    /// The token of the joined piece.
+    /// Token of the merged piece.
     pub(crate) id: TokenId,
 }
 
-/// Below this many symbols, scanning for the best pair beats a heap (measured on English and on
+/// Up to this many symbols, a scan for the best pair beats a heap (measured on English and on
 /// random letters).
 const SCAN_LIMIT: usize = 32;
 
@@ -38,17 +38,17 @@ pub(crate) struct Merger {
     links: Vec<Link>,
 }
 
-/// A pair in the heap. Field order is the order of joining.
+/// Pair in the heap. Field order is the order of merging.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Candidate {
     rank: u32,
     left: u32,
     id: TokenId,
-    /// Length of the joined piece in bytes: the candidate is stale when the pair has another one.
+    /// Length of the merged piece in bytes; the candidate is stale if the pair's differs.
     len: u32,
 }
 
-/// Neighbours of a symbol that is still there; a symbol that was joined to its left has `len` 0.
+/// Neighbours of a remaining symbol; a symbol merged into its left neighbour has `len` 0.
 #[derive(Debug, Clone, Copy)]
 struct Link {
     previous: u32,
@@ -56,7 +56,7 @@ struct Link {
 }
 
 impl Merger {
-    /// Joins symbols in place until `lookup` knows no adjacent pair. O(n log n) for n symbols.
+    /// Merges symbols in place until `lookup` returns no adjacent pair. O(n log n) for n symbols.
     pub(crate) fn run(
         &mut self,
         symbols: &mut Vec<Symbol>,
@@ -108,7 +108,7 @@ impl Merger {
             next: if i + 1 == n { NONE } else { i + 1 },
         }));
         let links = &mut self.links;
-        // Heapify at once is linear; pushing one by one is not.
+        // Building a heap from a vector is linear; pushing one by one is not.
         let mut first = std::mem::take(&mut self.heap).into_vec();
         first.clear();
         first.extend((1..n).filter_map(|right| candidate(symbols, right - 1, right)));
@@ -147,7 +147,7 @@ mod tests {
 
     use super::*;
 
-    /// A rule on lengths and positions that has many ties and chains.
+    /// Rule on lengths and ids that has many ties and chains.
     fn rule(a: &Symbol, b: &Symbol) -> Option<Merge> {
         let joined = a.len + b.len;
         (a.id % 3 != b.id % 5 && joined < 12)

@@ -2,8 +2,7 @@
 //!
 //! GGUF vocabularies are run by this crate's own encoders (byte-level BPE, BPE over characters and
 //! `SentencePiece` BPE, all in O(n log n); unigram; `WordPiece`); a `tokenizer.json` can describe
-//! anything and is run by the `tokenizers` library. Not here: training, and what a model does with
-//! the ids.
+//! any pipeline and is run by the `tokenizers` library. Out of scope: training.
 
 mod bpe;
 mod bytes;

@@ -1,5 +1,4 @@
-//! The tokenizer: special tokens around and within a text, the encoder of its vocabulary, and the
-//! way back.
+//! Tokenizer: special tokens around and within a text, the encoder of its vocabulary, and decoding.
 
 use std::ops::Range;
 
@@ -18,25 +17,24 @@ use super::{
 use crate::error::{Error, Result};
 use crate::token::TokenId;
 
-/// The options of [`Tokenizer::encode`].
+/// Options of [`Tokenizer::encode`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EncodeOptions {
-    /// Add the tokens that the model's rules put around every text: BOS, EOS.
+    /// Add BOS and EOS as the model's rules say.
     pub add_special: bool,
-    /// Read special tokens written out in the text, such as `<|im_end|>`, as these tokens.
-    /// Otherwise they are plain text. User-defined tokens that are not special are found either
-    /// way.
+    /// Parse special tokens written out in the text, such as `<|im_end|>`; otherwise they are plain
+    /// text. User-defined tokens that are not special are found either way.
     pub parse_special: bool,
 }
 
 impl Default for EncodeOptions {
-    /// As a prompt is read: both on.
+    /// Both on, as for a prompt.
     fn default() -> Self {
         Self { add_special: true, parse_special: true }
     }
 }
 
-/// Most bytes of text in one call: offsets are 32-bit, and `▁` is three times as long as a space.
+/// Maximum bytes of text per call: offsets are 32-bit, and `▁` is three times as long as a space.
 const LONGEST_TEXT: usize = u32::MAX as usize / 4;
 
 /// A tokenizer. Immutable: one value serves all threads.
@@ -55,17 +53,17 @@ pub struct Tokenizer {
     backend: Backend,
     joining: Joining,
     specials: Specials,
-    /// Tokens that end generation, ascending.
+    /// End-of-generation tokens, ascending.
     ends: Vec<TokenId>,
-    /// Special and user-defined tokens written out.
+    /// Matcher of special and user-defined tokens.
     any_token: TokenMatcher,
-    /// Special tokens only.
+    /// Matcher of special tokens.
     special_token: TokenMatcher,
-    /// User-defined tokens only.
+    /// Matcher of user-defined tokens.
     plain_token: TokenMatcher,
 }
 
-/// The encoder of a vocabulary.
+/// Encoder of a vocabulary.
 #[derive(Debug)]
 pub(super) enum Backend {
     ByteLevel(Box<ByteLevelBpe>),
@@ -76,7 +74,7 @@ pub(super) enum Backend {
     Library(Box<Library>),
 }
 
-/// The special tokens that the model's files name.
+/// Special tokens that the model's files name.
 #[derive(Debug)]
 pub(super) struct Specials {
     pub(super) bos: Option<TokenId>,
@@ -85,9 +83,9 @@ pub(super) struct Specials {
     pub(super) prefix: Vec<TokenId>,
     /// Tokens after every text.
     pub(super) suffix: Vec<TokenId>,
-    /// Tokens named as ends.
+    /// Tokens that the files name as end of generation.
     pub(super) ends: Vec<TokenId>,
-    /// White space after a marker belongs to it.
+    /// True if white space after a special token belongs to it.
     pub(super) take_space_after: bool,
 }
 
@@ -107,7 +105,7 @@ impl Tokenizer {
         Self { vocab, backend, joining, specials, ends, any_token, special_token, plain_token }
     }
 
-    /// Sets the BOS and EOS tokens that a configuration names.
+    /// Sets the BOS and EOS tokens of a configuration.
     pub(super) fn name_specials(&mut self, bos: Option<TokenId>, eos: Option<TokenId>) {
         self.specials.bos = bos.or(self.specials.bos);
         self.specials.eos = eos.or(self.specials.eos);
@@ -120,12 +118,12 @@ impl Tokenizer {
         self.ends = end_of_generation::collect(&self.vocab, &self.specials.ends);
     }
 
-    /// Encodes a text.
+    /// Encodes a text to token ids.
     ///
     /// # Errors
     /// [`Error::TextTooLong`] above 1 GiB; [`Error::Unencodable`] if a `SentencePiece` vocabulary
-    /// has neither a token for a character nor for its bytes nor an unknown-token;
-    /// [`Error::Tokenization`] if the `tokenizers` library fails.
+    /// has no token for a character or its bytes, and no unknown token; [`Error::Tokenization`] if
+    /// the `tokenizers` library fails.
     pub fn encode(&self, text: &str, options: EncodeOptions) -> Result<Vec<TokenId>> {
         let mut ids = Vec::with_capacity(text.len() / 3 + 2);
         if options.add_special {
@@ -138,9 +136,8 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// Encodes a text as by default, and leaves its end out where that gives more than `limit` ids;
-    /// the tokens that the model's rules put around every text stay. Whether something was left
-    /// out.
+    /// Encodes a text with default options, truncated to `limit` ids. The tokens that the model's
+    /// rules add around every text are kept. The flag is true if the text was truncated.
     ///
     /// # Errors
     /// As [`encode`](Self::encode).
@@ -155,14 +152,14 @@ impl Tokenizer {
         Ok((ids, is_longer))
     }
 
-    /// Number of tokens that the model's rules put around every text.
+    /// Number of tokens that the model's rules add around every text.
     #[must_use]
     pub fn tokens_around(&self) -> usize {
         self.specials.prefix.len() + self.specials.suffix.len()
     }
 
-    /// Appends the tokens of a part of a text. `after_token`: it is the first part or follows a
-    /// token written out; afterwards, whether the next part does.
+    /// Appends the tokens of a part of a text. `after_token` is true if the part is the first or
+    /// follows a special token, and is updated for the next part.
     pub(crate) fn encode_part(
         &self,
         text: &str,
@@ -203,8 +200,8 @@ impl Tokenizer {
         Ok(())
     }
 
-    /// Decodes tokens to text; bytes that are no UTF-8 become U+FFFD. `skip_special` leaves special
-    /// tokens out.
+    /// Decodes tokens to text; invalid UTF-8 becomes U+FFFD. `skip_special` leaves special tokens
+    /// out.
     ///
     /// # Errors
     /// [`Error::UnknownTokenId`] if an id is not in the vocabulary.
@@ -227,21 +224,20 @@ impl Tokenizer {
         self.vocab.len()
     }
 
-    /// The token at the beginning of a text, if the files name one.
+    /// BOS token, if the files name one.
     #[must_use]
     pub fn bos(&self) -> Option<TokenId> {
         self.specials.bos
     }
 
-    /// The token at the end of a text, if the files name one. Generation may end with others too,
-    /// see [`is_end_of_generation`](Self::is_end_of_generation).
+    /// EOS token, if the files name one. Other tokens may end generation too, see
+    /// [`is_end_of_generation`](Self::is_end_of_generation).
     #[must_use]
     pub fn eos(&self) -> Option<TokenId> {
         self.specials.eos
     }
 
-    /// True if [`encode`](Self::encode) begins texts with the BOS token when it adds special
-    /// tokens.
+    /// True if [`encode`](Self::encode) adds a BOS token when it adds special tokens.
     #[must_use]
     pub fn adds_bos(&self) -> bool {
         self.specials.bos.is_some_and(|bos| self.specials.prefix.contains(&bos))
@@ -253,48 +249,48 @@ impl Tokenizer {
         self.ends.binary_search(&id).is_ok()
     }
 
-    /// All tokens that end generation, ascending.
+    /// All end-of-generation tokens, ascending.
     #[must_use]
     pub fn end_of_generation(&self) -> &[TokenId] {
         &self.ends
     }
 
-    /// The id of a token by its text in the vocabulary, for example `<|im_end|>` or `Ġthe`.
+    /// Looks up a token by its text in the vocabulary, for example `<|im_end|>` or `Ġthe`.
     #[must_use]
     pub fn token_to_id(&self, text: &str) -> Option<TokenId> {
         self.vocab.id(text)
     }
 
-    /// The text of a token in the vocabulary. For what it stands for, see
+    /// Text of a token in the vocabulary. Its bytes in decoded text are
     /// [`token_bytes`](Self::token_bytes).
     #[must_use]
     pub fn id_to_token(&self, id: TokenId) -> Option<String> {
         self.vocab.known_kind(id).ok().map(|_| self.vocab.text(id).to_owned())
     }
 
-    /// True if a token is a marker that is no part of a text. False for ids outside the vocabulary.
+    /// True if a token is special (a marker, not text). False for ids outside the vocabulary.
     #[must_use]
     pub fn is_special(&self, id: TokenId) -> bool {
         self.vocab.kind(id).is_special()
     }
 
-    /// The bytes that a token stands for within a text; for a marker, its name. They need not be
-    /// whole characters.
+    /// Bytes of a token in decoded text; of a special token, its name. They need not be whole
+    /// characters. `None` for ids outside the vocabulary.
     #[must_use]
     pub fn token_bytes(&self, id: TokenId) -> Option<Vec<u8>> {
         self.vocab.known_kind(id).ok().map(|_| self.vocab.bytes(id).to_vec())
     }
 
-    /// One more than the highest id that plain text can become. Special tokens may have higher
-    /// ones: some models share a tokenizer with larger relatives.
+    /// Highest id of a token that is not special, plus one. Special tokens may have higher ids:
+    /// some models share a tokenizer with larger relatives.
     #[must_use]
     pub fn text_vocab_size(&self) -> usize {
         let is_text = |&id: &TokenId| self.vocab.known_kind(id).is_ok_and(|kind| !kind.is_special());
         (0..self.vocab.len() as TokenId).rev().find(is_text).map_or(0, |last| last as usize + 1)
     }
 
-    /// Adds tokens that end an answer, as a `generation_config.json` lists them. Ids that are not
-    /// in the vocabulary are passed over: such files are shared between models.
+    /// Adds end-of-generation tokens, as a `generation_config.json` lists them. Ids outside the
+    /// vocabulary are ignored: models share such files.
     #[must_use]
     pub fn with_end_tokens(mut self, ids: &[TokenId]) -> Self {
         self.specials.ends.extend(ids.iter().filter(|&&id| self.vocab.known_kind(id).is_ok()));
@@ -310,18 +306,18 @@ impl Tokenizer {
         self.joining
     }
 
-    /// The tokens before every text.
+    /// Tokens before every text.
     pub(crate) fn prefix(&self) -> &[TokenId] {
         &self.specials.prefix
     }
 
-    /// True if the tokenizers library encodes.
+    /// True if the `tokenizers` library encodes.
     pub(crate) fn is_run_by_library(&self) -> bool {
         matches!(self.backend, Backend::Library(_))
     }
 
-    /// The special tokens written out within parts of a text, in order and without overlap: where
-    /// each is, with the white space that belongs to it, and which.
+    /// Finds special tokens written out within parts of a text, with their byte ranges. They are in
+    /// order, without overlap; white space that belongs to a token is included.
     pub(crate) fn markers(&self, text: &str, parts: &[Range<usize>]) -> Result<Vec<(Range<usize>, TokenId)>> {
         let mut found = Vec::new();
         for part in parts {

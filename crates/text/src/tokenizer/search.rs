@@ -1,36 +1,36 @@
-//! Regular expressions of a `tokenizer.json`: a limit that is hit is an error, never the end of the
-//! matches, and time is bounded.
+//! Regular expressions of a `tokenizer.json`, with limits on time. Exceeding one is an error, never
+//! the silent end of the matches.
 //!
-//! The tokenizers library runs all of them by backtracking and takes an error for the end of the
-//! matches, so that a long text is silently cut in other ways. Here a pattern without look-around
-//! runs in linear time, and so does one whose only look-ahead is `\s+(?!\S)|\s+` at its end, as
-//! published ones have it. What is left (look-around elsewhere, back-references, possessive
-//! repetitions) is run by backtracking with limits.
+//! The tokenizers library runs all patterns by backtracking and treats an error as the end of the
+//! matches, so that a long text is silently split differently. Here a pattern without look-around
+//! runs in linear time, and so does one whose only look-ahead is `\s+(?!\S)|\s+` at its end, as in
+//! published ones. Other patterns (look-around elsewhere, back-references, possessive quantifiers)
+//! run by backtracking, with limits.
 
 use std::time::{Duration, Instant};
 
 use regex::Regex;
 use tokenizers::{Offsets, pattern::Pattern};
 
-/// The end of a pattern: white space, without the last character if text follows.
+/// End of a pattern: white space, without the last character if text follows.
 const SPACE_BEFORE_TEXT: &str = r"|\s+(?!\S)|\s+";
 
-/// The name of the group that such white space is in.
+/// Name of the group for such white space.
 const SPACE: &str = "__space";
 
-/// Bytes of a compiled pattern.
+/// Maximum size of a compiled pattern in bytes.
 const LARGEST: usize = 4 << 20;
 
-/// Steps back for one match.
+/// Maximum backtracking steps per match.
 const MOST_STEPS: usize = 1_000_000;
 
-/// Time for all matches in a text of `bytes`.
+/// Time limit for all matches in a text of `bytes`.
 fn longest_time(bytes: usize) -> Duration {
     Duration::from_secs(1) + Duration::from_micros(10).saturating_mul(bytes.try_into().unwrap_or(u32::MAX))
 }
 
-/// True if a pattern has possessive repetitions, such as `a++` and `a{1,3}+`: the linear engine
-/// takes them for repeated ones.
+/// True if a pattern has possessive quantifiers, such as `a++` and `a{1,3}+`: the linear engine
+/// reads them as nested quantifiers.
 fn is_possessive(pattern: &str) -> bool {
     let counts = |before: &str| {
         before
@@ -41,10 +41,11 @@ fn is_possessive(pattern: &str) -> bool {
         || pattern.match_indices("}+").any(|(at, _)| counts(&pattern[..at]))
 }
 
-/// Finds the matches of a pattern.
+/// Searcher for the matches of a pattern.
 #[derive(Debug)]
 pub(super) enum Search {
-    /// In linear time. With the flag the group [`SPACE`] leaves its last character before text.
+    /// In linear time. With the flag, the group [`SPACE`] leaves its last character to following
+    /// text.
     Linear(Regex, bool),
     Backtracking(Box<fancy_regex::Regex>),
 }
@@ -53,7 +54,7 @@ impl Search {
     /// Compiles a pattern.
     ///
     /// # Errors
-    /// If it is not valid or too large.
+    /// A pattern that is not valid or too large.
     pub(super) fn new(pattern: &str) -> tokenizers::Result<Self> {
         let linear = |pattern: &str| regex::RegexBuilder::new(pattern).size_limit(LARGEST).build().ok();
         if !is_possessive(pattern) {
@@ -74,16 +75,16 @@ impl Search {
         Ok(Self::Backtracking(Box::new(built)))
     }
 
-    /// A search for a text.
+    /// Creates a searcher for a literal text.
     ///
     /// # Errors
-    /// If it is too large.
+    /// A text that is too large.
     pub(super) fn literal(text: &str) -> tokenizers::Result<Self> {
         Self::new(&regex::escape(text))
     }
 
-    /// End of a match: white space of the group [`SPACE`] leaves its last character before text,
-    /// but keeps one.
+    /// End of a match. White space of the group [`SPACE`] leaves its last character to following
+    /// text, but keeps at least one.
     fn end_of(&self, text: &str, found: &regex::Match<'_>) -> usize {
         let Self::Linear(regex, true) = self else { return found.end() };
         let mut chars = found.as_str().chars();
@@ -102,7 +103,7 @@ impl Search {
         }
     }
 
-    /// Calls `found` with each match.
+    /// Calls `found` with start and end of each match.
     fn each(&self, text: &str, mut found: impl FnMut(usize, usize)) -> tokenizers::Result<()> {
         match self {
             Self::Linear(regex, false) => regex.find_iter(text).for_each(|m| found(m.start(), m.end())),
@@ -110,7 +111,7 @@ impl Search {
                 let (mut at, mut last) = (0, None);
                 while let Some(m) = regex.find_at(text, at) {
                     let end = self.end_of(text, &m);
-                    // A match of nothing right behind another is none.
+                    // An empty match directly after another match does not count.
                     if m.start() < end || last != Some(end) {
                         found(m.start(), end);
                     }
@@ -138,7 +139,7 @@ impl Search {
     }
 }
 
-/// Covers the text with its matches and what is between them.
+/// Covers the text with matches and the gaps between them.
 impl Pattern for &Search {
     fn find_matches(&self, inside: &str) -> tokenizers::Result<Vec<(Offsets, bool)>> {
         if inside.is_empty() {
@@ -160,7 +161,7 @@ impl Pattern for &Search {
     }
 }
 
-/// Matches that were found before.
+/// Precomputed matches.
 pub(super) struct Found(pub(super) Vec<(Offsets, bool)>);
 
 impl Pattern for &Found {
@@ -199,7 +200,7 @@ mod tests {
         let search = Search::new(r"(?:(a+)+)\1b|z").unwrap();
         assert!((&search).find_matches("aaaz").is_ok());
         assert!((&search).find_matches(&("a".repeat(60) + "z")).is_err());
-        // Each match stays below the limit, all of them would take an hour.
+        // Each match stays below the limit, but all of them would take an hour.
         let search = Search::new(r"(?:a|a)*(?=b)b|a").unwrap();
         assert!((&search).find_matches(&"a".repeat(200_000)).is_err());
     }

@@ -1,11 +1,11 @@
-//! Finds whole tokens written out in a text: markers such as `<|im_end|>` and user-defined pieces.
+//! Search for tokens written out in a text: special tokens such as `<|im_end|>`, user-defined ones.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::token::TokenId;
 
-/// A part of a text.
+/// Part of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fragment<'t> {
     /// A token written out.
@@ -14,12 +14,12 @@ pub(crate) enum Fragment<'t> {
     Text(&'t str),
 }
 
-/// A set of token texts, matched leftmost first and of those the longest.
+/// Set of token texts; matches are leftmost, then longest.
 #[derive(Debug, Clone)]
 pub(crate) struct TokenMatcher {
-    /// A trie; node 0 is the root.
+    /// Trie; node 0 is the root.
     nodes: Vec<Node>,
-    /// True for bytes that begin a token.
+    /// True for bytes that a token begins with.
     begins: Box<[bool; 256]>,
 }
 
@@ -27,19 +27,19 @@ pub(crate) struct TokenMatcher {
 struct Node {
     /// Next bytes and their nodes.
     children: BTreeMap<u8, u32>,
-    /// The token that ends here.
+    /// Token that ends here.
     end: Option<End>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct End {
     id: TokenId,
-    /// White space after the token belongs to it.
+    /// True if white space after the token belongs to it.
     takes_space_after: bool,
 }
 
 impl TokenMatcher {
-    /// A matcher of the given tokens: text, id, and whether white space after the token belongs to
+    /// Builds the matcher of tokens: text, id, and true if white space after the token belongs to
     /// it. Empty texts are ignored; of equal texts the first counts.
     pub(crate) fn new<'t>(tokens: impl Iterator<Item = (&'t str, TokenId, bool)>) -> Self {
         let mut nodes = vec![Node::default()];
@@ -62,7 +62,7 @@ impl TokenMatcher {
         Self { nodes, begins }
     }
 
-    /// Length in bytes of the longest token at the start of `text`, and what it is.
+    /// Longest token at the start of `text`, with its length in bytes.
     fn longest(&self, text: &[u8]) -> Option<(usize, End)> {
         let mut at = 0;
         let mut found = None;
@@ -78,19 +78,19 @@ impl TokenMatcher {
         found
     }
 
-    /// Cuts a text at the tokens written out in it.
+    /// Splits a text at the tokens written out in it.
     pub(crate) fn fragments<'m, 't>(&'m self, text: &'t str) -> Fragments<'m, 't> {
         Fragments { matcher: self, text, at: 0, token: None }
     }
 
-    /// Appends the tokens written out in a text: where each is, with the white space that belongs
-    /// to it, and which.
+    /// Appends the tokens written out in a text, with their byte ranges. White space that belongs
+    /// to a token is included.
     pub(crate) fn markers(&self, text: &str, found: &mut Vec<(Range<usize>, TokenId)>) {
         let mut fragments = self.fragments(text);
         let mut start = 0;
         while let Some(fragment) = fragments.next() {
             match fragment {
-                // The iterator's text ends at the start of the token found behind it.
+                // Text is returned before the token that ends it.
                 Fragment::Text(text) => start += text.len(),
                 Fragment::Token(id) => {
                     found.push((start..fragments.at, id));
@@ -111,9 +111,9 @@ impl TokenMatcher {
 pub(crate) struct Fragments<'m, 't> {
     matcher: &'m TokenMatcher,
     text: &'t str,
-    /// Everything before was given out.
+    /// End of the text returned so far, including the token in `token`.
     at: usize,
-    /// A token found behind the text that was given out last.
+    /// Token after the text that was returned last.
     token: Option<TokenId>,
 }
 

@@ -1,8 +1,8 @@
-//! `SentencePiece` byte-pair encoding (Llama 2, Mistral, Phi-3, Gemma): spaces become `▁`, a text
-//! starts as single characters, and the neighbours whose joined text is the token of the best score
-//! are joined first. Characters without a token become byte tokens.
+//! `SentencePiece` byte-pair encoding (Llama 2, Mistral, Phi-3, Gemma). Spaces become `▁`, a text
+//! starts as single characters, and the neighbours whose merged text is the token of the best score
+//! are merged first. Characters without a token become byte tokens.
 //!
-//! Source: Kudo and Richardson 2018 (arXiv 1808.06226); the order of joining (score, then leftmost)
+//! Source: Kudo and Richardson 2018 (arXiv 1808.06226); the order of merges (score, then leftmost)
 //! is that of the `SentencePiece` library.
 
 use super::{
@@ -13,26 +13,26 @@ use super::{
 use crate::error::{Error, Result};
 use crate::token::TokenId;
 
-/// Stands for a space in token texts.
+/// Character for a space in token texts.
 pub(crate) const SPACE_MARK: char = '▁';
 
 /// Encoder of one vocabulary.
 #[derive(Debug, Clone)]
 pub(crate) struct SentencePieceBpe {
-    /// Order of joining of each token, lower first: scores from high to low.
+    /// Merge rank of each token, lower first: scores in descending order.
     ranks: Vec<u32>,
     fallback: Fallback,
-    /// Length of the longest text that joining can give, in bytes.
+    /// Length of the longest text that a merge can give, in bytes.
     longest: usize,
-    /// No token has a `▁` behind another character, so a text can be cut before each run of `▁` and
-    /// no join is lost.
+    /// True if no token has a `▁` after another character. A text can then be split before each run
+    /// of `▁` without losing a merge.
     cuts_before_spaces: bool,
-    /// A text, and each text after a token written out, begins with a space of its own.
+    /// True if a space is prepended to a text, and to text after a special token.
     add_space_prefix: bool,
 }
 
 impl SentencePieceBpe {
-    /// Builds the encoder; `scores` has one finite number per token.
+    /// Builds the encoder; `scores` has one number per token, not NaN.
     pub(crate) fn new(
         vocab: &Vocab,
         scores: &[f32],
@@ -49,12 +49,12 @@ impl SentencePieceBpe {
         }
     }
 
-    /// Appends the tokens of a text without special tokens. `after_token` says that it starts the
-    /// input or follows a token written out. Three times its length must fit `u32`.
+    /// Appends the tokens of a text without special tokens, three times whose length must fit
+    /// `u32`. `after_token`: it starts the input or follows a special token.
     ///
     /// # Errors
     /// [`Error::Unencodable`] if a character has no token, its bytes have none, and there is no
-    /// unknown-token.
+    /// unknown token.
     pub(crate) fn encode(
         &self,
         vocab: &Vocab,
@@ -112,17 +112,17 @@ impl SentencePieceBpe {
 /// Fallback for characters without a token.
 #[derive(Debug, Clone)]
 pub(crate) struct Fallback {
-    /// The token of each byte, or [`NONE`].
+    /// Token of each byte, or [`NONE`].
     pub(crate) byte_tokens: [TokenId; 256],
     pub(crate) unknown: Option<TokenId>,
 }
 
 impl Fallback {
-    /// The tokens of a character that has none of its own: its bytes, or one unknown-token for a
-    /// run of such characters. `unknown_open`: such a run goes on.
+    /// Appends the tokens of a character without its own: its bytes, or one unknown token per run.
+    /// `unknown_open` is true within such a run.
     ///
     /// # Errors
-    /// [`Error::Unencodable`] if its bytes have no tokens either and there is no unknown-token.
+    /// [`Error::Unencodable`] if its bytes have no tokens either and there is no unknown token.
     pub(crate) fn encode(&self, bytes: &[u8], unknown_open: &mut bool, out: &mut Vec<TokenId>) -> Result<()> {
         let missing = bytes.iter().find(|&&byte| self.byte_tokens[usize::from(byte)] == NONE);
         match (missing, self.unknown) {
@@ -141,7 +141,7 @@ impl Fallback {
     }
 }
 
-/// The token of each byte (`<0x00>` to `<0xFF>`), or [`NONE`]; of several the first.
+/// Token of each byte (`<0x00>` to `<0xFF>`), or [`NONE`]; of several the first.
 pub(crate) fn byte_tokens(vocab: &Vocab) -> [TokenId; 256] {
     let mut tokens = [NONE; 256];
     for id in vocab.ids() {
@@ -153,7 +153,7 @@ pub(crate) fn byte_tokens(vocab: &Vocab) -> [TokenId; 256] {
     tokens
 }
 
-/// A text with `▁` for its spaces and, for `prefix`, one more before it.
+/// Replaces spaces by `▁`; with `prefix` one more is prepended.
 pub(crate) fn mark_spaces(text: &str, prefix: bool) -> String {
     let mut marked = String::with_capacity(text.len() + text.len() / 2 + SPACE_MARK.len_utf8());
     marked.extend(prefix.then_some(SPACE_MARK));
@@ -164,14 +164,14 @@ pub(crate) fn mark_spaces(text: &str, prefix: bool) -> String {
     marked
 }
 
-/// True if no text has a `▁` behind another character, so that texts can be cut before each run of
+/// True if no text has a `▁` after another character, so that texts can be split before each run of
 /// `▁`.
 pub(crate) fn no_mark_inside<'t>(mut pieces: impl Iterator<Item = &'t str>) -> bool {
     pieces
         .all(|text| !text.chars().zip(text.chars().skip(1)).any(|(a, b)| a != SPACE_MARK && b == SPACE_MARK))
 }
 
-/// The parts of a marked text: with `cut` those that begin with a run of `▁`, else the whole.
+/// Splits a marked text before each run of `▁`; without `cut` returns it whole.
 pub(crate) fn words(marked: &str, cut: bool) -> impl Iterator<Item = &str> {
     let mut rest = marked;
     std::iter::from_fn(move || {
@@ -183,21 +183,21 @@ pub(crate) fn words(marked: &str, cut: bool) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The token of a text that joining may give.
+/// Token of a text, if merges may produce it.
 pub(crate) fn piece(vocab: &Vocab, text: &str) -> Option<TokenId> {
     vocab.id(text).filter(|&id| is_piece(vocab.kind(id)))
 }
 
-/// True if merges may produce tokens of this kind. Markers and bytes only come about by other
-/// rules, whatever the text says.
+/// True if merges may produce tokens of this kind. Special and byte tokens come from other rules
+/// only.
 pub(crate) fn is_piece(kind: TokenKind) -> bool {
     matches!(kind, TokenKind::Normal | TokenKind::UserDefined | TokenKind::Unused)
 }
 
 /// Maps scores to integers, the highest score to the lowest number.
 fn descending(score: f32) -> u32 {
-    // Adding zero makes -0 a +0, so that the two tie. For other numbers the bits of positive floats
-    // ascend and those of negative ones descend.
+    // Adding zero turns -0 into +0, so that the two tie. Bits of positive floats ascend, those of
+    // negative ones descend.
     let bits = (score + 0.0).to_bits();
     if bits >> 31 == 0 { 0x7FFF_FFFF - bits } else { bits }
 }

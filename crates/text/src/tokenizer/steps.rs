@@ -1,5 +1,5 @@
-//! Normalizer and pre-tokenizer of a `tokenizer.json`, run step by step: what the library would run
-//! without limits is run here with some.
+//! Normalizer and pre-tokenizer of a `tokenizer.json`, run step by step. Steps that the library
+//! runs without limits get limits here.
 
 use std::sync::OnceLock;
 
@@ -13,24 +13,24 @@ use tokenizers::{
 
 use super::search::{Found, Search};
 
-/// Limit on a normalizer's growth of a text: so many times its length, plus [`SLACK`].
+/// Limit on a normalizer's growth of a text: this factor times its length, plus [`SLACK`].
 const MOST_GROWTH: usize = 16;
 
 /// Bytes that a normalizer may add to any text.
 const SLACK: usize = 4096;
 
-/// The pattern of GPT-2.
+/// Pattern of GPT-2.
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 
 /// One step of a normalizer.
 #[derive(Debug)]
 enum Normalization {
-    /// Puts a text in the place of each match.
+    /// Replaces each match by a text.
     Replace(Search, String),
     Other(Box<NormalizerWrapper>),
 }
 
-/// The steps of a normalizer.
+/// Steps of a normalizer.
 #[derive(Debug)]
 pub(super) struct Normalizers(Vec<Normalization>);
 
@@ -48,7 +48,7 @@ fn add_normalizer(normalizer: &NormalizerWrapper, steps: &mut Vec<Normalization>
             sequence.as_ref().iter().try_for_each(|step| add_normalizer(step, steps))?;
         }
         NormalizerWrapper::Replace(replace) => {
-            // The library keeps the pattern for itself.
+            // The library's pattern is private.
             let json = serde_json::to_value(replace)?;
             let pattern = &json["pattern"];
             let search = match (pattern["String"].as_str(), pattern["Regex"].as_str()) {
@@ -63,7 +63,7 @@ fn add_normalizer(normalizer: &NormalizerWrapper, steps: &mut Vec<Normalization>
     Ok(())
 }
 
-/// The steps for one text. The library drops errors of normalizers; the first is kept here.
+/// One run of the steps. The library drops errors of normalizers; the first one is kept here.
 pub(super) struct Run<'a> {
     steps: &'a Normalizers,
     failure: OnceLock<String>,
@@ -74,7 +74,7 @@ impl<'a> Run<'a> {
         Self { steps, failure: OnceLock::new() }
     }
 
-    /// The first failure.
+    /// Returns the first failure.
     pub(super) fn into_failure(self) -> Option<String> {
         self.failure.into_inner()
     }
@@ -88,7 +88,7 @@ impl Normalizer for Run<'_> {
         let limit = text.get().len().saturating_mul(MOST_GROWTH).saturating_add(SLACK);
         let result = self.steps.0.iter().try_for_each(|step| step.apply(text, limit));
         if let Err(error) = &result {
-            // Only the first counts.
+            // Only the first failure counts.
             let _ = self.failure.set(error.to_string());
         }
         result
@@ -129,12 +129,12 @@ enum Cut {
         behavior: SplitDelimiterBehavior,
         invert: bool,
     },
-    /// A space before each part that has none.
+    /// Prepends a space to each part that has none.
     PrefixSpace,
     Other(Box<PreTokenizerWrapper>),
 }
 
-/// The steps of a pre-tokenizer.
+/// Steps of a pre-tokenizer.
 #[derive(Debug)]
 pub(super) struct PreTokenizers(Vec<Cut>);
 
@@ -193,7 +193,7 @@ fn add_cut(pre_tokenizer: &PreTokenizerWrapper, cuts: &mut Vec<Cut>) -> tokenize
     Ok(())
 }
 
-/// Growth factor of a normalizer: the bound for its worst character, from its definition.
+/// Growth factor of a normalizer: an upper bound for any character, from its definition.
 pub(super) fn growth(normalizer: &Value) -> usize {
     let text = |key: &str| normalizer[key].as_str().unwrap_or_default();
     match normalizer["type"].as_str().unwrap_or_default() {
@@ -202,7 +202,7 @@ pub(super) fn growth(normalizer: &Value) -> usize {
             .map_or(1, |steps| steps.iter().fold(1, |all: usize, step| all.saturating_mul(growth(step)))),
         "Replace" => match normalizer["pattern"]["String"].as_str() {
             Some(pattern) if !pattern.is_empty() => text("content").len().div_ceil(pattern.len()).max(1),
-            // It can match nothing, between all characters.
+            // It can match the empty text between all characters.
             _ => 1 + text("content").len(),
         },
         "Prepend" => 1 + text("prepend").len(),
@@ -214,8 +214,8 @@ pub(super) fn growth(normalizer: &Value) -> usize {
     }
 }
 
-/// Longest text that a table of `SentencePiece` replaces a character by: those behind its trie,
-/// each with a zero byte at its end. The table is written in base 64.
+/// Length of the longest replacement in a `SentencePiece` table, in bytes. The table is in base 64;
+/// its zero-terminated texts follow the trie.
 fn longest_replacement(table: &str) -> usize {
     let bytes = from_base64(table);
     let Some((size, rest)) = bytes.split_first_chunk::<4>() else { return 1 };

@@ -1,4 +1,4 @@
-//! Decoding as a stream: whole characters of tokens that come one at a time.
+//! Streaming detokenization: whole characters from tokens that arrive one at a time.
 
 use super::{
     decode::{Joining, Lead, REPLACEMENT, push_piece},
@@ -16,36 +16,36 @@ impl Tokenizer {
     }
 }
 
-/// Decodes tokens one at a time and gives out whole characters only.
+/// Streaming detokenizer: takes one token at a time, returns whole characters only.
 ///
-/// Made by [`Tokenizer::stream`]. The chunks and what [`finish`](Self::finish) gives join to what
-/// [`Tokenizer::decode`] gives for all tokens, except in runs of byte tokens that are not UTF-8 as
-/// a whole: there the stream has shown the valid characters before it could know. Constant time per
+/// Created by [`Tokenizer::stream`]. The chunks and the text of [`finish`](Self::finish) join to
+/// the text of [`Tokenizer::decode`] for all tokens, except in runs of byte tokens that are not
+/// UTF-8 as a whole: there the stream has already returned the valid characters. Constant time per
 /// token.
 #[derive(Debug)]
 pub struct TokenStream<'a> {
     tokenizer: &'a Tokenizer,
     skip_special: bool,
-    /// Nothing was shown yet and no text came before.
+    /// True if no text was returned yet and none came before.
     at_start: bool,
-    /// No token counted yet.
+    /// True until the first token.
     first_token: bool,
-    /// Bytes that are not a character yet.
+    /// Bytes that do not form a character yet.
     pending: Vec<u8>,
     /// Text of the last [`push`](Self::push).
     chunk: String,
     window: Window,
 }
 
-/// The last tokens, for decoders that need their context.
+/// Last tokens, for decoders that need context.
 #[derive(Debug, Default)]
 struct Window {
     ids: Vec<TokenId>,
-    /// Tokens at the front of `ids` whose text was given out.
+    /// Tokens at the front of `ids` whose text was returned.
     shown: usize,
 }
 
-/// Tokens that a stream over a library decoder holds back at most.
+/// Maximum number of tokens that a stream over a library decoder holds back.
 const LONGEST_HOLD: usize = 16;
 
 impl<'a> TokenStream<'a> {
@@ -68,7 +68,7 @@ impl<'a> TokenStream<'a> {
         self
     }
 
-    /// Says that the tokens continue a text, so that a space at their beginning is part of it.
+    /// Treats the tokens as the continuation of a text, so that a space at their start is kept.
     #[must_use]
     pub fn continuing(mut self) -> Self {
         self.at_start = false;
@@ -76,11 +76,11 @@ impl<'a> TokenStream<'a> {
         self
     }
 
-    /// Takes a token and gives the whole characters that it completes, often none or several.
+    /// Takes a token and returns the characters that it completes: none, one or several.
     ///
     /// # Errors
     /// [`Error::UnknownTokenId`](crate::Error::UnknownTokenId) if the id is not in the vocabulary;
-    /// the stream can go on with another id.
+    /// the stream stays usable.
     pub fn push(&mut self, id: TokenId) -> Result<&str> {
         self.chunk.clear();
         let kind = self.tokenizer.vocab().known_kind(id)?;
@@ -99,7 +99,7 @@ impl<'a> TokenStream<'a> {
         Ok(&self.chunk)
     }
 
-    /// Ends the stream: bytes that never became a character are given out as U+FFFD.
+    /// Ends the stream; bytes of an incomplete character become U+FFFD.
     #[must_use]
     pub fn finish(mut self) -> String {
         self.chunk.clear();
@@ -109,8 +109,7 @@ impl<'a> TokenStream<'a> {
             }
             Joining::Pieces(_) => self.show_incomplete(),
             Joining::Library => {
-                // The ids were decoded before, so this cannot fail; if it does there is nothing to
-                // show.
+                // The ids were decoded before, so this cannot fail.
                 let _ = self.show_window(true);
             }
         }
@@ -133,8 +132,7 @@ impl<'a> TokenStream<'a> {
         }
     }
 
-    /// Moves the complete characters of `pending` to the chunk, and replacements for what cannot
-    /// become one.
+    /// Moves complete characters of `pending` to the chunk; invalid bytes become U+FFFD.
     fn show_characters(&mut self, one_per_byte: bool) {
         let mut at = 0;
         loop {
@@ -169,8 +167,7 @@ impl<'a> TokenStream<'a> {
         self.show_window(held > LONGEST_HOLD)
     }
 
-    /// Gives out what the tokens behind the shown ones add, unless it ends in an incomplete
-    /// character.
+    /// Appends the text that the new tokens add, unless it ends in an incomplete character.
     fn show_window(&mut self, even_incomplete: bool) -> Result<()> {
         let Window { ids, shown } = &mut self.window;
         let before = self.tokenizer.decode(&ids[..*shown], false)?;

@@ -1,10 +1,9 @@
-//! The `SentencePiece` unigram model (T5, XLM-R): of all ways to cut a text into tokens, the one
-//! whose scores add up to the most. Characters without a token become byte tokens or the
-//! unknown-token.
+//! `SentencePiece` unigram model (T5, XLM-R): splits a text into the tokens with the largest sum of
+//! scores. Characters without a token become byte tokens or the unknown token.
 //!
-//! Source: Kudo 2018 (arXiv 1804.10959); normalization, white space, the penalty of unknown
-//! characters and sums kept in float32 from the start of the text, whose rounding decides between
-//! equal sums, are those of the `SentencePiece` library.
+//! Source: Kudo 2018 (arXiv 1804.10959). As in the `SentencePiece` library: normalization, white
+//! space, the penalty of unknown characters, and float32 sums from the start of the text, whose
+//! rounding decides between equal sums.
 
 use super::{
     charsmap::CharacterMap,
@@ -18,24 +17,24 @@ use crate::token::TokenId;
 /// Score penalty of an unknown character, below the worst token.
 const UNKNOWN_PENALTY: f32 = 10.0;
 
-/// Largest score that counts: sums over a text of 4 GiB stay finite. Models have logarithms of
-/// probabilities.
+/// Scores are clamped to this magnitude, so that sums over a text of 4 GiB stay finite. Models have
+/// log probabilities.
 const LARGEST_SCORE: f32 = 1e27;
 
-/// Longest token in bytes: each place of a text is compared with tokens up to the longest. Models
-/// have 16 characters.
+/// Maximum length of a token in bytes; each position of a text is compared with tokens up to it.
+/// Models have up to 16 characters.
 pub(super) const LONGEST_TOKEN: usize = 1024;
 
-/// Most bytes of a normalized text: offsets are 32-bit.
+/// Maximum bytes of a normalized text: offsets are 32-bit.
 const LONGEST_NORMALIZED: usize = u32::MAX as usize;
 
-/// Normalization of texts before they are cut.
+/// Normalization of texts before segmentation.
 #[derive(Debug, Clone)]
 pub(crate) struct Normalization {
     pub(crate) map: Option<CharacterMap>,
-    /// A text, and each text after a token written out, begins with a space of its own.
+    /// True if a space is prepended to a text, and to text after a special token.
     pub(crate) add_space_prefix: bool,
-    /// Runs of spaces become one, spaces at both ends go.
+    /// True if runs of spaces become one and spaces at both ends are removed.
     pub(crate) remove_extra_spaces: bool,
 }
 
@@ -43,7 +42,7 @@ pub(crate) struct Normalization {
 #[derive(Debug, Clone)]
 pub(crate) struct Unigram {
     scores: Vec<f32>,
-    /// Tokens that text is cut into, in the order of their texts.
+    /// Tokens used for segmentation, sorted by text.
     sorted: Vec<TokenId>,
     unknown_score: f32,
     fallback: Fallback,
@@ -51,13 +50,13 @@ pub(crate) struct Unigram {
     normalization: Normalization,
 }
 
-/// The best way to the end of a token.
+/// Best segmentation up to a byte offset.
 #[derive(Debug, Clone, Copy)]
 struct Best {
     score: f32,
-    /// The last token on the way, or [`NONE`] for an unknown character.
+    /// Its last token, or [`NONE`] for an unknown character.
     token: TokenId,
-    /// Start of that token.
+    /// Start of that token in bytes.
     start: u32,
 }
 
@@ -76,9 +75,9 @@ impl Unigram {
         normalization: Normalization,
         tokens_key: &str,
     ) -> Result<Self> {
-        // Larger ones, infinite too, would make sums that do not compare.
+        // Larger and infinite scores would make sums that do not compare.
         scores.iter_mut().for_each(|score| *score = score.clamp(-LARGEST_SCORE, LARGEST_SCORE));
-        // User-defined tokens are found before a text comes here.
+        // User-defined tokens are found before segmentation.
         let takes_part = |&id: &TokenId| matches!(vocab.kind(id), TokenKind::Normal | TokenKind::Unused);
         let mut sorted: Vec<TokenId> =
             vocab.ids().filter(takes_part).filter(|&id| !vocab.text(id).is_empty()).collect();
@@ -102,12 +101,12 @@ impl Unigram {
         Ok(Self { scores, sorted, unknown_score, fallback, cuts_before_spaces, normalization })
     }
 
-    /// Appends the tokens of a text without special tokens. `after_token` says that it starts the
-    /// input or follows a token written out.
+    /// Appends the tokens of a text without special tokens. `after_token`: it starts the input or
+    /// follows a special token.
     ///
     /// # Errors
     /// [`Error::Unencodable`] if a character has no token, its bytes have none, and there is no
-    /// unknown-token; [`Error::TextTooLong`] if normalization makes it longer than 4 GiB.
+    /// unknown token; [`Error::TextTooLong`] if normalization makes it longer than 4 GiB.
     pub(crate) fn encode(
         &self,
         vocab: &Vocab,
@@ -136,8 +135,9 @@ impl Unigram {
         Ok(())
     }
 
-    /// The best cut of a text behind others with a sum of scores: start and token of each part,
-    /// from the last to the first. Gives the sum with them. `best` is a buffer.
+    /// Finds the best segmentation of a text (Viterbi) after others with the score `sum`. `tokens`
+    /// gets start and token of each segment, last to first. Returns the sum that includes them.
+    /// `best` is a buffer.
     fn cut(
         &self,
         vocab: &Vocab,
@@ -160,8 +160,8 @@ impl Unigram {
             let mut has_character = false;
             self.prefixes(vocab, &text.as_bytes()[start..], |len, token| {
                 has_character |= len == c.len_utf8();
-                // The library compares a sum that is not rounded with one that was rounded to be
-                // kept: of two ways that are equally good the later one can win.
+                // The library compares an unrounded sum with a rounded stored one: of two equally
+                // good segmentations the later one can win.
                 reach(len, token, f64::from(before) + f64::from(self.scores[token as usize]));
             });
             if !has_character {
@@ -178,8 +178,7 @@ impl Unigram {
         best[text.len()].score
     }
 
-    /// Calls `found` with the length and id of every token that `text` begins with, the shortest
-    /// first.
+    /// Calls `found` with length and id of every token that `text` begins with, shortest first.
     fn prefixes(&self, vocab: &Vocab, text: &[u8], mut found: impl FnMut(usize, TokenId)) {
         let byte = |id: TokenId, at: usize| vocab.text(id).as_bytes().get(at).copied();
         let mut range = self.sorted.as_slice();
@@ -198,7 +197,7 @@ impl Unigram {
 }
 
 impl Normalization {
-    /// The text as it is cut, with `▁` for spaces.
+    /// Normalizes a text, with `▁` for spaces.
     ///
     /// # Errors
     /// [`Error::TextTooLong`] if it becomes longer than 4 GiB.
@@ -231,7 +230,7 @@ impl Normalization {
         }
         push(None);
         if self.remove_extra_spaces {
-            // A mark that the text itself ends with goes too.
+            // A `▁` at the end of the text itself is removed too.
             out.truncate(out.trim_end_matches(SPACE_MARK).len());
         }
         if out.len() >= LONGEST_NORMALIZED {

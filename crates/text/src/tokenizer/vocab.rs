@@ -1,4 +1,4 @@
-//! The vocabulary: texts, bytes and kinds of all tokens in a few flat buffers.
+//! Vocabulary: texts, bytes and kinds of all tokens in a few flat buffers.
 
 use super::index::{NONE, TextIndex};
 use crate::error::{Error, Result};
@@ -7,15 +7,15 @@ use crate::token::TokenId;
 /// Role of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TokenKind {
-    /// A piece of text.
+    /// Text.
     Normal,
-    /// Stands for text that has no token.
+    /// Token for text that has no other.
     Unknown,
-    /// A marker such as the beginning of the text; never part of plain text.
+    /// Special token such as BOS; never part of plain text.
     Control,
-    /// A piece of text that is found before anything else and never split.
+    /// Text that is matched before anything else and never split.
     UserDefined,
-    /// In the vocabulary but not used by the model.
+    /// In the vocabulary but unused by the model.
     Unused,
     /// One byte of a character that has no token (`SentencePiece` byte fallback).
     Byte(u8),
@@ -24,7 +24,7 @@ pub(crate) enum TokenKind {
 }
 
 impl TokenKind {
-    /// True if the token is left out of text for people and out of plain text for the model.
+    /// True for special tokens, which `skip_special` leaves out and merges never produce.
     pub(crate) fn is_special(self) -> bool {
         matches!(self, Self::Control | Self::Unknown)
     }
@@ -33,11 +33,11 @@ impl TokenKind {
 /// All tokens of a tokenizer, by id.
 #[derive(Debug, Clone)]
 pub(crate) struct Vocab {
-    /// Token texts as the file writes them, one after the other.
+    /// Token texts as in the file, concatenated.
     text: String,
     /// Ends of the texts in `text`, one per token.
     text_ends: Vec<u32>,
-    /// The bytes that each token stands for in decoded text.
+    /// Bytes of the tokens in decoded text, concatenated.
     bytes: Vec<u8>,
     /// Ends of the tokens' bytes in `bytes`.
     byte_ends: Vec<u32>,
@@ -47,10 +47,10 @@ pub(crate) struct Vocab {
 
 impl Vocab {
     /// Builds the vocabulary from token texts and kinds, in the order of their ids. `bytes_of`
-    /// appends what a token with this id, text and kind stands for in decoded text.
+    /// appends the decoded bytes of a token with this id, text and kind.
     ///
     /// # Errors
-    /// [`Error::TokenizerDefinition`] if the texts are too long in all.
+    /// [`Error::TokenizerDefinition`] if the texts exceed 4 GiB in all.
     pub(crate) fn new<'t>(
         tokens: impl ExactSizeIterator<Item = (&'t str, TokenKind)>,
         bytes_of: impl Fn(TokenId, &str, TokenKind, &mut Vec<u8>),
@@ -76,20 +76,20 @@ impl Vocab {
         Ok(Self { text, text_ends, bytes, byte_ends, kinds, by_text })
     }
 
-    /// Number of ids, present or not.
+    /// Number of ids, with or without a token.
     pub(crate) fn len(&self) -> usize {
         self.kinds.len()
     }
 
-    /// The kind of a token; ids beyond the vocabulary are [`TokenKind::Absent`].
+    /// Kind of a token; [`TokenKind::Absent`] beyond the vocabulary.
     pub(crate) fn kind(&self, id: TokenId) -> TokenKind {
         self.kinds.get(id as usize).copied().unwrap_or(TokenKind::Absent)
     }
 
-    /// The kind of a token that must be there.
+    /// Kind of a token that must exist.
     ///
     /// # Errors
-    /// [`Error::UnknownTokenId`] if it is not.
+    /// [`Error::UnknownTokenId`] if it does not.
     pub(crate) fn known_kind(&self, id: TokenId) -> Result<TokenKind> {
         match self.kind(id) {
             TokenKind::Absent => Err(Error::UnknownTokenId { id, vocab_size: self.len() }),
@@ -97,7 +97,7 @@ impl Vocab {
         }
     }
 
-    /// The text of a token as the file writes it. Empty for an absent id.
+    /// Text of a token as in the file. Empty for an absent id.
     pub(crate) fn text(&self, id: TokenId) -> &str {
         if (id as usize) < self.len() { &self.text[slice(&self.text_ends, id as usize)] } else { "" }
     }
@@ -107,7 +107,7 @@ impl Vocab {
         if (id as usize) < self.len() { &self.bytes[slice(&self.byte_ends, id as usize)] } else { &[] }
     }
 
-    /// The id of a token text.
+    /// Looks up the id of a token text.
     pub(crate) fn id(&self, text: &str) -> Option<TokenId> {
         self.by_text.get(text.as_bytes(), |id| self.text(id).as_bytes())
     }
@@ -117,13 +117,13 @@ impl Vocab {
         (0..self.len() as TokenId).filter(|&id| self.kind(id) != TokenKind::Absent)
     }
 
-    /// An index of tokens by the bytes they stand for, of the tokens that `keep` accepts.
+    /// Builds an index by decoded bytes of the tokens that `keep` accepts.
     pub(crate) fn index_bytes(&self, keep: impl Fn(TokenId) -> bool) -> TextIndex {
         let ids: Vec<TokenId> = self.ids().filter(|&id| !self.bytes(id).is_empty() && keep(id)).collect();
         TextIndex::build(ids.into_iter(), |id| self.bytes(id))
     }
 
-    /// Changes a token's kind.
+    /// Changes the kind of a token.
     pub(crate) fn set_kind(&mut self, id: TokenId, kind: TokenKind) {
         if let Some(slot) = self.kinds.get_mut(id as usize) {
             *slot = kind;
@@ -131,7 +131,7 @@ impl Vocab {
     }
 }
 
-/// The range of element `i` in a buffer with the given ends.
+/// Range of element `i` in a buffer with the given ends.
 fn slice(ends: &[u32], i: usize) -> std::ops::Range<usize> {
     let start = if i == 0 { 0 } else { ends[i - 1] as usize };
     start..ends[i] as usize

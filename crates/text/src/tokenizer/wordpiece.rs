@@ -1,8 +1,8 @@
-//! `WordPiece` (BERT): a text is normalized and cut into words and punctuation marks, and each word
-//! into the longest tokens from its start. A word that cannot be cut is the unknown-token.
+//! `WordPiece` (BERT): words and punctuation marks, split greedily into the longest tokens. A word
+//! that cannot be split becomes the unknown token.
 //!
-//! In a GGUF vocabulary a token that begins a word is written with `▁`, one within a word without a
-//! mark. Source: Wu et al. 2016 (arXiv 1609.08144); normalization and word borders are those of the
+//! In a GGUF vocabulary a token that begins a word is written with `▁`, one within a word without.
+//! Source: Wu et al. 2016 (arXiv 1609.08144); normalization and word boundaries are those of the
 //! tokenizers library.
 
 use tokenizers::{
@@ -17,7 +17,7 @@ use super::{
 use crate::error::{Error, Result};
 use crate::token::TokenId;
 
-/// Longer words, in characters, are unknown: BERT's own limit.
+/// Maximum characters of a word, as in BERT; longer words are unknown.
 const LONGEST_WORD: usize = 100;
 
 /// Encoder of one vocabulary.
@@ -25,7 +25,7 @@ const LONGEST_WORD: usize = 100;
 pub(crate) struct WordPiece {
     normalizer: BertNormalizer,
     unknown: TokenId,
-    /// Length of the longest token, in bytes.
+    /// Length of the longest token in bytes.
     longest: usize,
 }
 
@@ -49,8 +49,8 @@ impl WordPiece {
     /// [`Error::Tokenization`] if the tokenizers library fails.
     pub(crate) fn encode(&self, vocab: &Vocab, text: &str, out: &mut Vec<TokenId>) -> Result<()> {
         let failed = |error: tokenizers::Error| Error::Tokenization { message: error.to_string() };
-        // Cut where words end in any case, because the library keeps a table of all characters that
-        // it works on.
+        // Split where words end in any case: the library keeps a table of all characters it works
+        // on.
         for chunk in text.split([' ', '\t', '\n', '\r']).filter(|chunk| !chunk.is_empty()) {
             let mut normalized = NormalizedString::from(chunk);
             self.normalizer.normalize(&mut normalized).map_err(failed)?;
@@ -86,7 +86,7 @@ impl WordPiece {
         out.push(self.unknown);
     }
 
-    /// Length and id of the longest token of at least `least` bytes that a text begins with.
+    /// Longest token of at least `least` bytes at the start of a text, with its length.
     fn longest_piece(&self, vocab: &Vocab, text: &str, least: usize) -> Option<(usize, TokenId)> {
         (least..=text.len().min(self.longest))
             .rev()

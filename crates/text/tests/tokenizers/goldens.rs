@@ -1,4 +1,4 @@
-//! Every golden: encoding, decoding, invalid UTF-8, streams; from tokenizer.json and from GGUF.
+//! Every golden: encoding, decoding, invalid UTF-8, streams; from `tokenizer.json` and from GGUF.
 
 use ruvllm_text::{
     TokenId,
@@ -41,13 +41,13 @@ fn gguf_vocabularies_encode_as_the_goldens() -> Result<(), Failure> {
 #[test]
 fn a_unigram_vocabulary_encodes_as_sentencepiece() -> Result<(), Failure> {
     let tokenizer = from_gguf("spm_unigram")?;
-    // SentencePiece reads markers as text.
+    // SentencePiece reads special tokens as text.
     let raw = EncodeOptions { add_special: false, parse_special: false };
     for case in cases(&expected("spm_unigram")?["cases"]) {
         let input = text(&case["text"]);
         let (golden, options) = match &case["sentencepiece_ids"] {
             own if own.is_array() => (own, raw),
-            // The library puts no space behind a marker, readers of GGUF do.
+            // The library adds no space after a special token, readers of GGUF do.
             _ if input.contains("<s>") || input.contains("</s>") => continue,
             _ => (&case["ids"], PARSED),
         };
@@ -81,7 +81,7 @@ fn decoding_gives_the_goldens() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Output of a stream: a chunk per token, and the end.
+/// Output of a stream: one chunk per token, and the end.
 fn streamed(tokenizer: &Tokenizer, tokens: &[TokenId]) -> Result<(Vec<String>, String), Failure> {
     let mut stream = tokenizer.stream();
     let mut chunks = Vec::new();
@@ -105,8 +105,8 @@ fn streams_join_to_the_decoded_text() -> Result<(), Failure> {
                 assert_eq!(joined, text(&case["full"]), "{folder} {}", case["ids"]);
                 assert_eq!(rest, "", "{folder} {}", case["ids"]);
             } else {
-                // A stream may have shown characters before the run of bytes they are in turned out
-                // invalid.
+                // A stream may have returned characters before the rest of their run turned out to
+                // be invalid.
                 assert!(rest.chars().all(|c| c == '\u{FFFD}'), "{folder} {rest:?}");
             }
         }

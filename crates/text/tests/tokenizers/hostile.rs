@@ -1,5 +1,4 @@
-//! Metadata and definitions that are wrong: each an error value that says what is wrong, never a
-//! panic.
+//! Invalid metadata and definitions: each gives an error that names the fault, never a panic.
 
 use gguf_rs_lite::{Array, Metadata, Value};
 use proptest::prelude::*;
@@ -13,7 +12,7 @@ use super::{
     rules::{sentence_piece, strings, unigram, word_piece},
 };
 
-/// A byte-level vocabulary of four tokens.
+/// Byte-level vocabulary of four tokens.
 fn byte_level() -> Metadata {
     let mut metadata = Metadata::new();
     metadata.insert("tokenizer.ggml.model", Value::String("gpt2".to_owned()));
@@ -34,7 +33,7 @@ fn small() -> Metadata {
     ])
 }
 
-/// The error of metadata with one key changed, or taken out.
+/// Error for metadata with one key changed or removed.
 fn error(mut metadata: Metadata, key: &str, value: Option<Value>) -> String {
     let key = format!("tokenizer.ggml.{key}");
     match value {
@@ -51,7 +50,7 @@ fn error(mut metadata: Metadata, key: &str, value: Option<Value>) -> String {
 fn a_text_has_a_length() -> Result<(), Failure> {
     const MOST: usize = 1 << 30;
     let tokenizer = Tokenizer::from_gguf(&byte_level())?;
-    // Zeros that nobody writes to take no memory.
+    // Zeros that are never written take no memory.
     let text = String::from_utf8(vec![0; MOST])?;
     let error = tokenizer.encode(&text, EncodeOptions::default()).expect_err("too long");
     assert!(matches!(error, Error::TextTooLong { bytes: MOST, limit } if limit == MOST - 1), "{error}");
@@ -67,7 +66,7 @@ fn files_are_read_up_to_their_limits() -> Result<(), Failure> {
         Err(Error::TokenizerIo { source, .. }) => source.kind(),
         other => panic!("{:?}", other.err()),
     };
-    // Sparse: of no file more is read than its limit.
+    // Sparse: no file is read beyond its limit.
     std::fs::File::create(&path)?.set_len(1 << 40)?;
     assert_eq!(refused(&path), std::io::ErrorKind::FileTooLarge);
     std::fs::write(&path, std::fs::read(data("bpe_gpt2", "tokenizer.json"))?)?;
@@ -82,7 +81,7 @@ fn files_are_read_up_to_their_limits() -> Result<(), Failure> {
 #[test]
 fn the_small_vocabularies_themselves_are_fine() -> Result<(), Failure> {
     let tokenizer = Tokenizer::from_gguf(&byte_level())?;
-    // Bytes without a token are left out.
+    // Bytes without a token are dropped.
     assert_eq!(tokenizer.encode("ab ba!é", EncodeOptions::default())?, [2, 1, 0]);
     let tokenizer = Tokenizer::from_gguf(&small())?;
     assert_eq!(tokenizer.encode("a\n", EncodeOptions::default())?, [1, 0, 3, 4]);
@@ -234,7 +233,7 @@ fn a_configuration_that_names_an_absent_token_is_an_error() -> Result<(), Failur
     Ok(())
 }
 
-/// A definition of words with a normalizer, a pre-tokenizer and a decoder.
+/// Definition of words with a normalizer, a pre-tokenizer and a decoder.
 fn words(
     normalizer: &serde_json::Value,
     pre_tokenizer: &serde_json::Value,
@@ -252,7 +251,7 @@ fn words(
     definition.to_string().into_bytes()
 }
 
-/// 5.5 KB of a definition made 28 letters a text that exhausted the memory.
+/// 5.5 KB of a definition expanded 28 letters to a text that exhausted the memory.
 #[test]
 fn definitions_that_grow_are_refused() -> Result<(), Failure> {
     use serde_json::{Value, json};
@@ -284,13 +283,13 @@ fn definitions_that_grow_are_refused() -> Result<(), Failure> {
         .map_err(|error| error.to_string());
     assert!(message.is_err_and(|message| message.contains("max_input_chars_per_word")));
 
-    // Below those limits a text may still not grow without end.
+    // Below those limits the growth of a text is still limited.
     let tokenizer = Tokenizer::from_json(&words(&replace("a", "b".repeat(1000)), &none, &none))?;
     assert!(tokenizer.encode("zaz", EncodeOptions::default()).is_ok());
     let error =
         tokenizer.encode(&"a".repeat(100), EncodeOptions::default()).map_err(|error| error.to_string());
     assert!(error.as_ref().is_err_and(|error| error.contains("makes a text of")), "{error:?}");
-    // A limit that a pattern hits is an error.
+    // A pattern that exceeds a limit is an error.
     let tokenizer = Tokenizer::from_json(&words(&none, &split(r"(?:(b+)+)\1c|z"), &none))?;
     assert!(tokenizer.encode("bbbz", EncodeOptions::default()).is_ok());
     let error = tokenizer
@@ -303,8 +302,7 @@ fn definitions_that_grow_are_refused() -> Result<(), Failure> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(60 * ProptestConfig::default().cases / 256) })]
 
-    /// A definition with some bytes changed is loaded or refused, and what is loaded encodes or
-    /// refuses.
+    /// A definition with some bytes changed loads or fails, and a loaded one encodes or fails.
     #[test]
     fn damaged_definitions_do_not_panic(
         folder in prop::sample::select(FROM_JSON.as_slice()),
@@ -312,7 +310,7 @@ proptest! {
         at_start in any::<bool>(),
     ) {
         let mut json = std::fs::read(data(folder, "tokenizer.json")).map_err(|e| TestCaseError::fail(e.to_string()))?;
-        // The parts beside the vocabulary are at the start of the file.
+        // The parts other than the vocabulary are at the start of the file.
         let range = if at_start { json.len().min(3000) } else { json.len() };
         for (at, byte) in changes {
             json[at.index(range)] = byte;

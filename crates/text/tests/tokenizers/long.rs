@@ -1,4 +1,4 @@
-//! Long texts: no quadratic path. No time is asserted; a quadratic encoder would take minutes here.
+//! Long texts: no quadratic path. No time is asserted; a quadratic encoder would take minutes.
 
 use ruvllm_text::tokenizer::Tokenizer;
 
@@ -54,14 +54,14 @@ fn tokenizer_json_takes_long_texts() -> Result<(), Failure> {
     let texts = long_texts()?;
     for folder in FROM_JSON {
         let tokenizer = from_json(folder)?;
-        // The library is an order of magnitude slower: the first text only in part.
+        // The library is an order of magnitude slower: only a part of the first text.
         round_trip(&tokenizer, texts[0].get(..200_000).unwrap_or(&texts[1]))?;
         texts[1..].iter().try_for_each(|text| round_trip(&tokenizer, text))?;
     }
     Ok(())
 }
 
-/// The library's engine for patterns gave up on these, and took that for the end of the matches.
+/// The library's regex engine gave up on these, which was taken for the end of the matches.
 #[test]
 fn texts_beyond_a_million_characters_are_cut_as_short_ones() -> Result<(), Failure> {
     for folder in ["bpe_gpt2", "bpe_qwen2", "bpe_llama3"] {

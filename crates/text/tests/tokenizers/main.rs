@@ -1,5 +1,5 @@
-//! Tokenizers against goldens of the tokenizers library, llama.cpp and `SentencePiece`
-//! (`tests/data/tokenizers`).
+//! Tokenizers against goldens in `tests/data/tokenizers`: tokenizers library, llama.cpp,
+//! `SentencePiece`.
 
 use std::{fs, path::PathBuf};
 

@@ -1,5 +1,4 @@
-//! Random texts: the encoders for GGUF vocabularies against the tokenizers library on the same
-//! vocabulary, and what must hold for any text.
+//! Random texts: encoders of GGUF vocabularies against the tokenizers library, and invariants.
 
 use proptest::prelude::*;
 use ruvllm_text::{
@@ -12,7 +11,8 @@ use super::{FROM_GGUF, FROM_JSON, Failure, PARSED, from_gguf, from_json};
 
 const RAW: EncodeOptions = EncodeOptions { add_special: false, parse_special: false };
 
-/// Words of several scripts, control characters, emoji sequences, and markers whole and cut off.
+/// Words of several scripts, control characters, emoji sequences, whole and truncated special
+/// tokens.
 const WORDS: &[&str] = &[
     "the",
     " knots",
@@ -70,8 +70,7 @@ const WORDS: &[&str] = &[
     "Ċ",
 ];
 
-/// Parts of texts: the words above, white space of all kinds, numbers, long runs, and any
-/// character.
+/// Pieces of texts: the words above, white space of all kinds, numbers, long runs, any character.
 fn part() -> impl Strategy<Value = String> {
     prop_oneof![
         4 => prop::sample::select(WORDS).prop_map(str::to_owned),
@@ -99,7 +98,7 @@ fn fail(error: impl ToString) -> TestCaseError {
     TestCaseError::fail(error.to_string())
 }
 
-/// Runs a property on random texts.
+/// Checks a property on random texts.
 fn check(cases: u32, property: impl Fn(&str) -> Result<(), TestCaseError>) -> Result<(), Failure> {
     let config = ProptestConfig {
         failure_persistence: None,
@@ -119,8 +118,8 @@ fn gguf_and_json_agree() -> Result<(), Failure> {
     let pairs = pairs()?;
     check(1500, |input| {
         for (folder, json, gguf) in &pairs {
-            // The two known differences: GGUF does not carry the NFC rule, nor that only the first
-            // part of a text gets a space.
+            // Two known differences: GGUF contains neither the NFC rule nor the rule that only the
+            // first part of a text gets a space.
             let text = if *folder == "bpe_qwen2" { composed(input)? } else { input.to_owned() };
             let first_only = *folder == "spm_bpe_metaspace";
             if first_only && (text.starts_with([' ', '▁']) || text.contains('<')) {
@@ -144,7 +143,7 @@ fn decoding_gives_the_text_back() -> Result<(), Failure> {
             for (tokenizer, normalizes) in [(json, *folder == "bpe_qwen2"), (gguf, false)] {
                 let ids = tokenizer.encode(input, RAW).map_err(fail)?;
                 let text = if normalizes { composed(input)? } else { input.to_owned() };
-                // SentencePiece cannot tell its mark from a space.
+                // SentencePiece cannot distinguish its mark from a space.
                 let text = if folder.starts_with("spm") { text.replace('▁', " ") } else { text };
                 let decoded = tokenizer.decode(&ids, false).map_err(fail)?;
                 if *folder == "spm_bpe_metaspace" && text.starts_with(' ') {

@@ -30,7 +30,7 @@ fn vocabularies() -> Result<Vec<PathBuf>, Failure> {
     Ok(paths)
 }
 
-/// The texts of a vocabulary and their ids.
+/// Texts of a vocabulary with their ids.
 fn cases(path: &Path) -> Result<Vec<(String, Vec<TokenId>)>, Failure> {
     let texts = fs::read_to_string(path.with_extension("gguf.inp"))?;
     let texts: Vec<&str> =

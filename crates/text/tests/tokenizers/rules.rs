@@ -1,5 +1,5 @@
-//! Rules around the text: BOS and EOS, special and user-defined tokens, end of generation, leading
-//! spaces; on vocabularies of a few tokens written out here.
+//! Rules around the text, on hand-written vocabularies of a few tokens: BOS and EOS, special and
+//! user-defined tokens, end of generation, leading spaces.
 
 use gguf_rs_lite::{Array, Metadata, Value};
 use ruvllm_text::{
@@ -15,7 +15,7 @@ pub(crate) fn strings<'a>(values: impl IntoIterator<Item = &'a str>) -> Value {
     Value::Array(Array::String(values.into_iter().map(str::to_owned).collect()))
 }
 
-/// A `SentencePiece` vocabulary: text, type and score of each token.
+/// `SentencePiece` vocabulary: text, type and score of each token.
 pub(crate) fn sentence_piece(tokens: &[(&str, i32, f32)]) -> Metadata {
     let mut metadata = Metadata::new();
     metadata.insert("tokenizer.ggml.model", Value::String("llama".to_owned()));
@@ -26,7 +26,7 @@ pub(crate) fn sentence_piece(tokens: &[(&str, i32, f32)]) -> Metadata {
     metadata
 }
 
-/// A unigram vocabulary that prepends a space and joins spaces.
+/// Unigram vocabulary that prepends a space and joins spaces.
 pub(crate) fn unigram() -> Metadata {
     unigram_of(&[
         ("<unk>", 2, 0.0),
@@ -50,7 +50,7 @@ fn unigram_of(tokens: &[(&str, i32, f32)]) -> Metadata {
     metadata
 }
 
-/// A `WordPiece` vocabulary.
+/// `WordPiece` vocabulary.
 pub(crate) fn word_piece() -> Metadata {
     let mut metadata = Metadata::new();
     metadata.insert("tokenizer.ggml.model", Value::String("bert".to_owned()));
@@ -114,7 +114,7 @@ fn the_unigram_model_takes_the_best_sum() -> Result<(), Failure> {
 fn equally_good_cuts_differ_by_the_rounding_of_the_library() -> Result<(), Failure> {
     let tokens = [("<unk>", 2, 0.0), ("</s>", 3, 0.0), ("▁", 1, -5.8), ("a", 1, -3.6), ("aaa", 1, -2.2)];
     let tokenizer = Tokenizer::from_gguf(&unigram_of(&tokens))?;
-    // Result of the library with the same pieces; sums in float32 alone would end in a, aaa.
+    // Result of the library with the same pieces; float32 sums alone would end in a, aaa.
     assert_eq!(tokenizer.encode("aaaaaaaa", RAW)?, [2, 3, 4, 4, 3]);
     Ok(())
 }
@@ -127,8 +127,8 @@ fn words_are_cut_into_the_longest_pieces() -> Result<(), Failure> {
         tokenizer.encode("Unaffable,Hélló 你\u{0}", EncodeOptions::default())?,
         [2, 4, 5, 6, 8, 7, 9, 3]
     );
-    // No piece begins with what is left, so the whole word is unknown; so is one of more than 100
-    // characters.
+    // No piece begins with the rest of the word, so the whole word is unknown; so is a word of more
+    // than 100 characters.
     assert_eq!(tokenizer.encode("unx un", RAW)?, [1, 4]);
     let long = format!("un{}", "aff".repeat(33));
     assert_eq!(tokenizer.encode(&long, RAW)?, [1]);
@@ -161,7 +161,7 @@ fn vocabularies_over_characters_merge_within_lines() -> Result<(), Failure> {
     metadata.insert("tokenizer.ggml.bos_token_id", Value::U32(0));
     metadata.insert("tokenizer.ggml.add_bos_token", Value::Bool(false));
     let tokenizer = Tokenizer::from_gguf(&metadata)?;
-    // "a▁" is joined before "▁a"; é and ü become bytes, of which ü's second has no token.
+    // "a▁" is merged before "▁a"; é and ü become bytes, of which the second one of ü has no token.
     assert_eq!(tokenizer.encode("a a\n\n aé\nü", RAW)?, [8, 3, 7, 5, 1, 2, 6, 1]);
     assert_eq!(tokenizer.encode("a", EncodeOptions::default())?, [0, 3]);
     assert_eq!(tokenizer.decode(&[5, 1, 2, 6], false)?, " aé\n");
@@ -190,7 +190,7 @@ fn a_space_is_prepended_where_the_model_says() -> Result<(), Failure> {
     assert!(with.encode("", RAW)?.is_empty());
     assert_eq!(with.encode("<s>a</s>", PARSED)?, [1, 6, 2]);
     assert_eq!(with.encode("a<s>", RAW)?, [6, 0]);
-    // After a user-defined token too.
+    // Also after a user-defined token.
     assert_eq!(with.encode("a  a", RAW)?, [6, 9, 6]);
     assert_eq!(with.decode(&[6, 6], false)?, "a a");
     assert_eq!(with.decode(&[1, 6], true)?, "a");
@@ -249,7 +249,7 @@ fn answers_end_with_any_known_end_token() -> Result<(), Failure> {
     assert_eq!(ends(&from_gguf("spm_gemma")?), ["<eos>", "<end_of_turn>"]);
     assert_eq!(ends(&from_gguf("spm_bpe")?), ["</s>", "<|endoftext|>", "<|end|>"]);
     let tokenizer = Tokenizer::from_gguf(&sentence_piece(SMALL))?;
-    // The end marker is wrongly declared as user-defined; it is a marker all the same.
+    // The end marker is wrongly declared as user-defined, but still special.
     assert!(tokenizer.is_end_of_generation(10) && tokenizer.is_special(10) && !tokenizer.is_special(9));
     assert!(!tokenizer.is_end_of_generation(1) && !tokenizer.is_end_of_generation(TokenId::MAX));
     Ok(())
@@ -334,7 +334,7 @@ fn a_file_is_read_with_the_configuration_beside_it() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The definition of a fixture with another decoder.
+/// Definition of a fixture with another decoder.
 fn with_decoder(folder: &str, decoder: serde_json::Value) -> Result<Vec<u8>, Failure> {
     let mut json: serde_json::Value =
         serde_json::from_slice(&std::fs::read(data(folder, "tokenizer.json"))?)?;

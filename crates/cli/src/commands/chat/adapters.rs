@@ -1,4 +1,4 @@
-//! The adapters of a conversation: which there are, and which change the answers.
+//! Adapters of a conversation: those known by name, and those in use.
 
 use std::sync::Arc;
 
@@ -8,18 +8,18 @@ use crate::args::{NamedAdapter, named_adapter, scaled};
 use crate::error::{Error, Result};
 use crate::output;
 
-/// Adapters by name.
+/// Known adapters and the current selection.
 pub(super) struct Adapters<'e> {
-    /// `None`: another device, which has no adapters.
+    /// `None` on a GPU, which runs no adapters.
     engine: Option<&'e Engine>,
     known: Vec<NamedAdapter>,
-    /// Adapters in use, with their present scales.
+    /// Adapters in use, with their current scales.
     used: Vec<NamedAdapter>,
     loaded: Option<Arc<Adapter>>,
 }
 
 impl<'e> Adapters<'e> {
-    /// All of `known`, in use.
+    /// Loads all of `known` and uses them.
     ///
     /// # Errors
     /// An adapter that cannot be read or is for another model.
@@ -29,15 +29,15 @@ impl<'e> Adapters<'e> {
         Ok(adapters)
     }
 
-    /// Adapter for the next answer.
+    /// Combined adapter for the next answer.
     pub(super) fn loaded(&self) -> Option<Arc<Adapter>> {
         self.loaded.clone()
     }
 
-    /// Uses those that `text` names: names with or without a scale, one with its path, or `off`.
+    /// Selects adapters as `/adapter` does: `NAME[@SCALE]..`, `NAME=PATH[@SCALE]` or `off`.
     ///
     /// # Errors
-    /// A name that is not known; an adapter that cannot be used. Nothing has changed then.
+    /// An unknown name, or an adapter that cannot be used; the selection stays as it was then.
     pub(super) fn choose(&mut self, text: &str) -> Result<()> {
         let refused = |reason| Error::ChatCommand { reason };
         if text == "off" {
@@ -52,7 +52,7 @@ impl<'e> Adapters<'e> {
         }
         let by_name = |word: &str| {
             let (name, scale) = scaled(word).map_err(refused)?;
-            // Names have no @: what follows one is meant as a scale.
+            // Names contain no @: this is a malformed scale.
             if let Some((name, scale)) = name.split_once('@') {
                 return Err(refused(format!("the scale {scale} of {name} is not a number")));
             }
@@ -79,19 +79,19 @@ impl<'e> Adapters<'e> {
         Ok(())
     }
 
-    /// Names of all of them.
+    /// Names of all known adapters.
     pub(super) fn names(&self) -> Vec<String> {
         self.known.iter().map(|known| known.name.clone()).collect()
     }
 
-    /// The ones in use, for a person.
+    /// Adapters in use, as text for the user.
     pub(super) fn used(&self) -> String {
         let shown: Vec<String> =
             self.used.iter().map(|used| format!("{} at scale {}", used.name, used.source.scale)).collect();
         if shown.is_empty() { "no adapter".to_owned() } else { format!("adapters: {}", shown.join(", ")) }
     }
 
-    /// All of them, for a person.
+    /// Table of all known adapters, for the user.
     pub(super) fn table(&self) -> String {
         if self.known.is_empty() {
             return "[there are no adapters; /adapter NAME=PATH reads one]\n".to_owned();

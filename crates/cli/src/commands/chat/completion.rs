@@ -6,11 +6,10 @@ use std::path::{MAIN_SEPARATOR, Path};
 use super::entry;
 use super::settings::Settings;
 
-/// Start of the text that is completed, in bytes, and the texts that may take its place, sorted.
+/// Byte offset of the text to replace, and its sorted replacements.
 pub(super) type Candidates = (usize, Vec<String>);
 
-/// Completions of `typed`, the line up to the cursor. `adapters` are the names that
-/// `/adapter` knows.
+/// Completes `typed`, the line up to the cursor. `adapters` are the names known to `/adapter`.
 pub(super) fn complete(typed: &str, adapters: &[String]) -> Candidates {
     if !typed.starts_with('/') {
         return (typed.len(), Vec::new());
@@ -19,7 +18,7 @@ pub(super) fn complete(typed: &str, adapters: &[String]) -> Candidates {
         return (0, matching(typed, entry::command_names()));
     };
     let argument = typed.len() - rest.len();
-    // The start of the last word.
+    // Start of the last word.
     let word = typed.rfind(' ').map_or(argument, |at| at + 1);
     let is_first = word == argument;
     let words = |words: &mut dyn Iterator<Item = &str>| (word, matching(&typed[word..], words));
@@ -44,14 +43,14 @@ pub(super) fn complete(typed: &str, adapters: &[String]) -> Candidates {
     }
 }
 
-/// The words that begin with `typed`, sorted.
+/// Words that begin with `typed`, sorted.
 fn matching<'a>(typed: &str, words: impl Iterator<Item = &'a str>) -> Vec<String> {
     let mut found: Vec<String> = words.filter(|word| word.starts_with(typed)).map(str::to_owned).collect();
     found.sort();
     found
 }
 
-/// The files and folders that begin with `typed`; folders end in a separator. Hidden ones are there
+/// Files and folders whose paths begin with `typed`; folders end in a separator. Hidden ones appear
 /// once their dot is typed.
 fn files(typed: &str) -> Vec<String> {
     let at = typed.rfind(std::path::is_separator).map_or(0, |at| at + 1);
@@ -61,7 +60,7 @@ fn files(typed: &str) -> Vec<String> {
         let entry = entry.ok()?;
         let name = entry.file_name().into_string().ok()?;
         let is_shown = name.starts_with(prefix) && (prefix.starts_with('.') || !name.starts_with('.'));
-        // Links to folders are folders here.
+        // `metadata` follows links: a link to a folder counts as a folder.
         let is_folder = || fs::metadata(entry.path()).is_ok_and(|file| file.is_dir());
         is_shown.then(|| {
             let end = if is_folder() { MAIN_SEPARATOR.to_string() } else { String::new() };

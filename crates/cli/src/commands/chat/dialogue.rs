@@ -1,4 +1,4 @@
-//! A conversation with its messages: what is asked, answered, forgotten, saved.
+//! Conversation of `ruvllm chat`: messages, answers, statistics, save and load.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::device::{DeviceConversation, Loaded};
 use crate::error::{Error, Result};
 use crate::output;
 
-/// Messages, settings, and the sequence that keeps what was computed for them.
+/// Messages, settings, and the sequence with the KV cache of earlier turns.
 pub(super) struct Dialogue<'e> {
     model: &'e Loaded,
     conversation: DeviceConversation<'e>,
@@ -29,31 +29,30 @@ pub(super) struct Dialogue<'e> {
 /// Record of a turn: the completion of a user message.
 struct Turn {
     completion: Completion,
-    /// True if tokens were drawn at random, so that the seed matters.
+    /// True if tokens were sampled (temperature above 0), so that the seed matters.
     drawn: bool,
-    /// Messages that are not sent any more since this turn.
+    /// Messages newly left out of the prompt in this turn.
     forgotten_messages: usize,
 }
 
-/// Question of a turn.
+/// Question to answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Question {
-    /// Another message.
+    /// A new message.
     New(String),
-    /// The last message, once more.
+    /// The last message again (`/regenerate`).
     Again,
 }
 
-/// End of an answer, for remarks to the user.
+/// Outcome of an answer, for remarks to the user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Outcome {
     pub(super) finish: FinishReason,
     /// True if it ended because the context is full.
     pub(super) context_full: bool,
-    /// True if there is no answer: it was stopped before it began, and the conversation is as it
-    /// was before the question.
+    /// True if the answer was cancelled before its first text; the conversation is unchanged then.
     pub(super) taken_back: bool,
-    /// Messages that are not sent any more since this turn.
+    /// Messages newly left out of the prompt in this turn.
     pub(super) forgotten_messages: usize,
 }
 
@@ -108,8 +107,8 @@ impl<'e> Dialogue<'e> {
     /// Generates the answer to a question, streamed to `on_text`.
     ///
     /// # Errors
-    /// [`Error::ChatCommand`] if there is no message to answer again, and those of the engine; the
-    /// conversation is as it was then.
+    /// [`Error::ChatCommand`] if there is no message to answer again; errors of the engine. The
+    /// conversation is unchanged then.
     pub(super) fn answer(
         &mut self,
         question: Question,
@@ -143,7 +142,7 @@ impl<'e> Dialogue<'e> {
         Ok(Outcome { finish, context_full, taken_back, forgotten_messages })
     }
 
-    /// The answer to the messages so far, and how many are left out of the prompt from now on.
+    /// Generates the next answer; also returns the number of messages newly left out of the prompt.
     fn generate(
         &mut self,
         cancel: &CancelToken,
@@ -176,15 +175,15 @@ impl<'e> Dialogue<'e> {
         self.transcript.system()
     }
 
-    /// Takes another system prompt; an empty one is none.
+    /// Sets the system prompt; an empty one removes it.
     pub(super) fn set_system(&mut self, text: &str) {
         self.transcript.set_system(text);
     }
 
-    /// Drops the last message of the user and its answer; the messages that are left.
+    /// Drops the last user message and its answer; returns the number of messages left.
     ///
     /// # Errors
-    /// [`Error::ChatCommand`] if there is none.
+    /// [`Error::ChatCommand`] if there is no user message.
     pub(super) fn undo(&mut self) -> Result<usize> {
         self.transcript.undo().ok_or_else(|| nothing_to("undo"))?;
         Ok(self.transcript.messages().len())
@@ -196,28 +195,28 @@ impl<'e> Dialogue<'e> {
         self.conversation.clear();
     }
 
-    /// Writes messages and settings to a file; how many messages.
+    /// Writes messages and settings to a file; returns the number of messages.
     ///
     /// # Errors
-    /// A file that cannot be written, or that is something else.
+    /// A file that cannot be written, or an existing one that is no saved conversation.
     pub(super) fn save(&self, path: &Path) -> Result<usize> {
         let messages = self.transcript.messages();
         saved::save(path, messages, &self.settings).map(|()| messages.len())
     }
 
-    /// Goes on with the conversation in a file; how many messages.
+    /// Replaces the conversation with a saved one; returns the number of messages.
     ///
     /// # Errors
-    /// A file that is none; nothing has changed then.
+    /// A file that cannot be read or is no saved conversation; nothing has changed then.
     pub(super) fn load(&mut self, path: &Path) -> Result<usize> {
         let (messages, settings) = saved::load(path, &self.settings)?;
         (self.transcript, self.settings) = (Transcript::new(messages), settings);
-        // The engine's prefix cache may know something of the new messages.
+        // The engine's prefix cache may still hold a prefix of the new messages.
         self.conversation.clear();
         Ok(self.transcript.messages().len())
     }
 
-    /// The last answer and what is in the context, for a person.
+    /// Statistics of the last answer and of the context, as text (`/stats`).
     pub(super) fn statistics(&self) -> String {
         let mut text = String::new();
         if let Some(Turn { completion, .. }) = self.turns.last() {
@@ -249,7 +248,7 @@ impl<'e> Dialogue<'e> {
     /// Writes the JSON document to standard output.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// Standard output that cannot be written.
     pub(super) fn write_json(&self) -> Result<()> {
         let Self { transcript, settings, turns, model, .. } = self;
         let load_ms = output::rounded(model.load_time().as_secs_f64() * 1e3);

@@ -1,10 +1,10 @@
-//! Chat entries: messages, over several lines if need be, and commands.
+//! Parser of chat entries: messages of one or several lines, and `/` commands.
 
 use std::path::PathBuf;
 
 use crate::error::{Error, Result};
 
-/// Stands before and behind a message of several lines.
+/// Delimiter before and after a message of several lines.
 const FENCE: &str = "\"\"\"";
 
 /// Parsed entry.
@@ -14,18 +14,18 @@ pub(super) enum Entry {
     Nothing,
     /// Text for the model.
     Message(String),
-    /// Something for the program.
+    /// Command to the program.
     Command(Command),
 }
 
-/// Command to the program itself.
+/// Command to the program.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Command {
     /// Lists all commands, or explains one.
     Help(Option<&'static CommandHelp>),
-    /// Shows the system prompt, or sets another one; an empty one is none.
+    /// Shows the system prompt, or sets it; an empty one removes it.
     System(Option<String>),
-    /// Answers the last message again.
+    /// Generates the last answer again.
     Regenerate,
     /// Drops the last message and its answer.
     Undo,
@@ -34,22 +34,22 @@ pub(super) enum Command {
     Load(PathBuf),
     /// Shows all settings, or sets one.
     Set(Option<(String, String)>),
-    /// Shows all adapters, or says which to use.
+    /// Shows all adapters, or selects some.
     Adapter(Option<String>),
     Stats,
     Exit,
 }
 
-/// A command in the help.
+/// Names and help texts of a command.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct CommandHelp {
-    /// Its names, the usual one first.
+    /// Names, the usual one first.
     names: &'static [&'static str],
     /// Arguments.
     value: &'static str,
-    /// Effect, for the list.
+    /// Effect, for the list of commands.
     effect: &'static str,
-    /// More of it, for `/help COMMAND`.
+    /// Details, for `/help COMMAND`.
     details: &'static str,
 }
 
@@ -132,7 +132,7 @@ static COMMANDS: [CommandHelp; 12] = [
 ];
 
 impl CommandHelp {
-    /// The command of this name, with or without its `/`.
+    /// Finds a command by name, with or without its `/`.
     fn find(name: &str) -> Option<&'static Self> {
         COMMANDS.iter().find(|command| {
             command.names.iter().any(|known| *known == name || known.strip_prefix('/') == Some(name))
@@ -150,7 +150,7 @@ impl CommandHelp {
     }
 }
 
-/// Names of the commands that begin with `/`, second names included.
+/// Names of the commands that begin with `/`, aliases included.
 pub(super) fn command_names() -> impl Iterator<Item = &'static str> {
     COMMANDS.iter().flat_map(|command| command.names).copied().filter(|name| name.starts_with('/'))
 }
@@ -177,10 +177,10 @@ pub(super) fn is_complete(text: &str) -> bool {
     }
 }
 
-/// Reads a whole entry. Its lines end in `\n`, the last one may do without.
+/// Parses a whole entry. Its lines end in `\n`, which the last one may lack.
 ///
 /// # Errors
-/// [`Error::ChatCommand`] for a `/` that begins no command, or one that takes something else.
+/// [`Error::ChatCommand`] for an unknown command or wrong arguments.
 pub(super) fn parse(text: &str) -> Result<Entry> {
     if let Some(rest) = text.trim_start().strip_prefix(FENCE) {
         let rest = rest.trim_end();

@@ -78,7 +78,7 @@ pub(crate) fn run(args: &ChatArgs, json: bool) -> Result<ExitCode> {
     let defaults = Defaults { requests_have_adapters: true, ..Defaults::default() };
     let model = load::generator(&args.generation, defaults)?;
     let context = model.backend().context_length();
-    // Without a template nothing can be said: better now than after the first message.
+    // Every message needs the template: fail now rather than at the first one.
     model.backend().codec().chat_template()?;
     let settings = Settings {
         sampling: args.generation.sampling.params(),
@@ -86,7 +86,7 @@ pub(crate) fn run(args: &ChatArgs, json: bool) -> Result<ExitCode> {
         stop: args.generation.stop.clone(),
     };
     let by_hand = !json && io::stdin().is_terminal() && io::stdout().is_terminal();
-    // By hand two presses are easily too many, and would lose the conversation.
+    // At a terminal a second Ctrl-C is easily an accident and must not lose the conversation.
     let interrupts = if by_hand { Interrupts::install(3, false) } else { Interrupts::install(2, true) };
     let adapters = Adapters::new(model.engine(), args.generation.adapters.adapters.clone())?;
     let dialogue = Dialogue::new(&model, args.system.as_deref(), settings, adapters);

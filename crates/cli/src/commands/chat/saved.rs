@@ -1,4 +1,4 @@
-//! Conversations in files.
+//! Saved conversations: JSON files of messages and settings.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -12,10 +12,10 @@ use super::settings::{SavedSettings, Settings};
 use crate::error::{Error, Result};
 use crate::result_file::{self, Readers};
 
-/// Most bytes of a file: more than any context holds.
+/// Maximum size of a file in bytes: more than any context holds.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// Contents of a file.
+/// Contents of a saved conversation.
 #[derive(Serialize, Deserialize)]
 struct Saved {
     messages: Vec<Message>,
@@ -23,8 +23,8 @@ struct Saved {
     settings: Option<SavedSettings>,
 }
 
-/// Writes a conversation, which its user alone can read. Another one in that file is replaced and
-/// keeps its permissions; a file of another kind is not replaced.
+/// Writes a conversation; a new file is readable by its owner alone. An existing saved conversation
+/// is replaced and keeps its permissions; a file of another kind is not replaced.
 ///
 /// # Errors
 /// [`Error::NotReplaced`], [`Error::WriteFile`].
@@ -41,7 +41,7 @@ pub(super) fn save(path: &Path, messages: &[Message], settings: &Settings) -> Re
     result_file::write(path, &bytes, Readers::Owner).map_err(failed)
 }
 
-/// Reads a conversation, or a plain list of messages, for which `settings` stay as they are.
+/// Reads a saved conversation or a plain list of messages, to which `settings` apply.
 ///
 /// # Errors
 /// [`Error::ReadFile`], [`Error::NoConversation`].
@@ -93,7 +93,7 @@ mod tests {
         save(&path, &messages, &settings()).unwrap();
         let other = Settings { max_tokens: 1, ..settings() };
         assert_eq!(load(&path, &other).unwrap(), (messages.to_vec(), settings()));
-        // Again, over the first one, and with nothing left beside it.
+        // Saving again replaces the file and leaves no temporary file.
         save(&path, &messages[..1], &settings()).unwrap();
         assert_eq!(load(&path, &other).unwrap().0, messages[..1]);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);

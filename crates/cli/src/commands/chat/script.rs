@@ -1,4 +1,4 @@
-//! Messages from a file or another program: one per line, answers on standard output.
+//! Scripted chat: one message per line of standard input, answers on standard output.
 
 use std::io::{self, BufRead, IsTerminal, Read};
 use std::process::ExitCode;
@@ -12,16 +12,16 @@ use crate::error::{Error, Result};
 use crate::output::{self, Reader, TextSink};
 use crate::signal;
 
-/// Most bytes of a message: more than any context holds.
+/// Maximum size of a message in bytes: more than any context holds.
 const MOST_BYTES: usize = 16 << 20;
 
 /// Answers all messages of standard input.
 ///
 /// # Errors
-/// The first thing that goes wrong, with its line. Answers before it have been written.
+/// The first error, with its line; earlier answers have been written.
 ///
-/// An answer that the end of the context cuts off is no error of the run: the rest is answered, and
-/// the exit code is 1.
+/// An answer cut off by a full context is no error: later messages are answered, and the exit code
+/// is 1.
 pub(super) fn run(chat: &mut Chat<'_>, json: bool) -> Result<ExitCode> {
     let stdin = io::stdin().lock();
     if stdin.is_terminal() && io::stderr().is_terminal() {
@@ -62,10 +62,10 @@ pub(super) fn run(chat: &mut Chat<'_>, json: bool) -> Result<ExitCode> {
     Ok(code)
 }
 
-/// The entries of a text, which may each take several lines.
+/// Reader of entries, each of one or several lines.
 struct Entries<R> {
     input: R,
-    /// Name of the text in messages.
+    /// Name of the input in messages.
     origin: &'static str,
     lines: usize,
     bytes: usize,
@@ -76,7 +76,7 @@ impl<R: BufRead> Entries<R> {
         Self { input, origin, lines: 0, bytes: 0 }
     }
 
-    /// The next entry and the line, counted from 1, in which it begins; `None` at the end.
+    /// Reads the next entry, with its first line counted from 1; `None` at the end.
     fn next(&mut self) -> Result<Option<(usize, String)>> {
         let first = self.lines + 1;
         let mut text = String::new();
@@ -93,7 +93,7 @@ impl<R: BufRead> Entries<R> {
         }
     }
 
-    /// The next line without its end.
+    /// Reads the next line without its line break; `None` at the end.
     fn line(&mut self, first: usize, limit: usize) -> Result<Option<String>> {
         let mut bytes = Vec::new();
         self.input.by_ref().take(limit as u64 + 1).read_until(b'\n', &mut bytes).map_err(Error::ReadStdin)?;

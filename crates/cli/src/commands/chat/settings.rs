@@ -1,4 +1,4 @@
-//! Settings of a chat: defaults from the flags, changes by `/set`, and the saved form.
+//! Settings of a chat: defaults from the flags, changes by `/set`, saved form.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +12,9 @@ use crate::error::{Error, Result};
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Settings {
     pub(super) sampling: SamplingParams,
-    /// Most tokens of an answer.
+    /// Maximum number of tokens of an answer.
     pub(super) max_tokens: usize,
-    /// Texts that end an answer.
+    /// Stop sequences.
     pub(super) stop: Vec<String>,
 }
 
@@ -36,11 +36,10 @@ impl Settings {
         "stop",
     ];
 
-    /// Sets one by name; `-` and `_` are the same in names. The answer is the name with the value
-    /// that now holds.
+    /// Sets a value by name (`-` and `_` are the same); returns `name = value` as it now holds.
     ///
     /// # Errors
-    /// [`Error::ChatCommand`] names what there is, or the range.
+    /// [`Error::ChatCommand`] with the known names or the valid range.
     pub(super) fn set(&mut self, name: &str, value: &str) -> Result<String> {
         let name = name.replace('-', "_");
         self.try_set(&name, value).map_err(|reason| Error::ChatCommand { reason })?;
@@ -84,13 +83,13 @@ impl Settings {
         Ok(())
     }
 
-    /// All of them, for a person.
+    /// Table of all settings, for the user.
     pub(super) fn table(&self) -> String {
         let row = |name: &&str| vec![(*name).to_owned(), self.shown(name)];
         crate::output::table(&Self::NAMES.iter().map(row).collect::<Vec<_>>(), &[])
     }
 
-    /// The value of a setting as `/set` takes it, several ones separated by commas.
+    /// Value of a setting as text; lists are separated by commas.
     fn shown(&self, name: &str) -> String {
         let sampling = &self.sampling;
         let listed = |texts: Vec<String>| if texts.is_empty() { "off".to_owned() } else { texts.join(", ") };
@@ -116,7 +115,7 @@ impl Settings {
     }
 }
 
-/// Settings in a saved conversation; what is absent stays as it is.
+/// Settings in a saved conversation; absent ones keep their value, except `seed`.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct SavedSettings {
@@ -129,9 +128,9 @@ pub(super) struct SavedSettings {
     repeat_last_n: Option<usize>,
     presence_penalty: Option<f32>,
     frequency_penalty: Option<f32>,
-    /// Null forbids the token: JSON has no infinity.
+    /// `null` is -inf, which forbids the token: JSON has no infinities.
     logit_bias: Option<BTreeMap<TokenId, Option<f32>>>,
-    /// Null is another one each time.
+    /// `null` or absent: another seed each time.
     seed: Option<u64>,
     max_tokens: Option<usize>,
     stop: Option<Vec<String>>,
@@ -160,7 +159,7 @@ impl From<&Settings> for SavedSettings {
 }
 
 impl SavedSettings {
-    /// `settings` with these.
+    /// Applies these to `settings`.
     ///
     /// # Errors
     /// A value that is out of its range.
@@ -262,7 +261,7 @@ mod tests {
             "{table}"
         );
         assert_eq!(table.lines().count(), 13);
-        // The names are those of the saved form.
+        // `/set` and the saved form use the same names.
         let saved = serde_json::to_value(SavedSettings::from(&settings())).unwrap();
         assert_eq!(saved.as_object().unwrap().keys().collect::<Vec<_>>(), Settings::NAMES);
     }

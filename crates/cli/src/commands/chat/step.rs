@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::output::{self, Reader, TextSink, counted};
 use crate::signal::Interrupts;
 
-/// A conversation and what stops its answers.
+/// A conversation and the signal handling of its answers.
 pub(super) struct Chat<'e> {
     pub(super) dialogue: Dialogue<'e>,
     pub(super) interrupts: Interrupts,
@@ -22,8 +22,8 @@ pub(super) enum Step {
 }
 
 impl Chat<'_> {
-    /// Answers a question into `sink`, says what is unusual about the answer, and whether somebody
-    /// still reads.
+    /// Generates an answer into `sink` and notes anything unusual on standard error. Also returns
+    /// the state of the reader.
     pub(super) fn answer(&mut self, question: Question, mut sink: TextSink) -> Result<(Outcome, Reader)> {
         let remark = self.same_answer().filter(|_| question == Question::Again);
         let cancel = self.interrupts.begin();
@@ -43,7 +43,7 @@ impl Chat<'_> {
         Ok((outcome, reader))
     }
 
-    /// Remark on settings with which an answer that is generated again stays the same.
+    /// Remark on settings that make a regenerated answer identical: temperature 0, a fixed seed.
     fn same_answer(&self) -> Option<&'static str> {
         let sampling = &self.dialogue.settings.sampling;
         if sampling.temperature == 0.0 {
@@ -54,7 +54,7 @@ impl Chat<'_> {
         }
     }
 
-    /// Does what a command asks for and says so on standard error.
+    /// Executes a command and confirms it on standard error.
     pub(super) fn obey(&mut self, command: Command) -> Result<Step> {
         let dialogue = &mut self.dialogue;
         let said = match command {
@@ -68,7 +68,7 @@ impl Chat<'_> {
                     format!("[instructions: {text}]")
                 }
             }
-            // The callers answer it; here it does nothing.
+            // Handled by the callers, which generate the answer.
             Command::Regenerate => return Ok(Step::GoOn),
             Command::Undo => {
                 let left = dialogue.undo()?;

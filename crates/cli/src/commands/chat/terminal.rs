@@ -1,4 +1,4 @@
-//! A conversation by hand: line editor, history, Ctrl-C.
+//! Interactive chat: line editor, history, Ctrl-C.
 
 use std::fs::DirBuilder;
 use std::io;
@@ -27,20 +27,20 @@ use crate::error::{Error, Result};
 use crate::output::{self, Reader, TextSink};
 use crate::{signal, user_folders};
 
-/// Lines that are remembered.
+/// Maximum number of lines in the history.
 const MOST_LINES: usize = 1000;
 
-/// Longer ones are not: what was pasted need not be kept.
+/// Longest line kept in the history, in bytes; longer ones are usually pasted.
 const MOST_LINE_BYTES: usize = 4096;
 
-/// Most bytes of the file: each byte of a line may be escaped.
+/// Maximum size of the history file in bytes: each byte of a line may be escaped.
 const MOST_FILE_BYTES: u64 = 4 * (MOST_LINES * MOST_LINE_BYTES) as u64;
 
-/// Talks until the person leaves.
+/// Runs the conversation until the user leaves.
 ///
 /// # Errors
-/// A terminal that cannot be read or written. Whatever else goes wrong is told and the conversation
-/// goes on.
+/// A terminal that cannot be read or written. Other errors are reported, and the conversation goes
+/// on.
 pub(super) fn run(chat: &mut Chat<'_>, remembers: bool) -> Result<ExitCode> {
     let mut lines = Lines::open(remembers)?;
     loop {
@@ -62,7 +62,7 @@ pub(super) fn run(chat: &mut Chat<'_>, remembers: bool) -> Result<ExitCode> {
     }
 }
 
-/// Answers a message on a terminal of so many columns, or obeys a command.
+/// Answers a message, wrapped at `width` columns, or executes a command.
 fn take(chat: &mut Chat<'_>, text: &str, width: Option<usize>) -> Result<Step> {
     let question = match entry::parse(text)? {
         Entry::Nothing => return Ok(Step::GoOn),
@@ -86,18 +86,18 @@ enum Line {
     Interrupted,
 }
 
-/// The line editor and the file in which it remembers lines.
+/// Line editor with its history file.
 struct Lines {
     editor: Editor<Assistance, FileHistory>,
     history: Option<PathBuf>,
-    /// True if the last Ctrl-C met an empty line.
+    /// True if the line was empty at the last Ctrl-C.
     was_empty: Arc<AtomicBool>,
 }
 
 impl Lines {
     fn open(remembers: bool) -> Result<Self> {
         let config = Config::builder().max_history_size(MOST_LINES).map_err(terminal)?;
-        // As in shells: what the candidates have in common, then a list of them.
+        // As in shells: completes the common prefix, then lists the candidates.
         let config = config.completion_type(CompletionType::List).build();
         let mut editor = Editor::with_config(config).map_err(terminal)?;
         editor.set_helper(Some(Assistance::default()));
@@ -111,7 +111,7 @@ impl Lines {
         Ok(lines)
     }
 
-    /// A history that cannot be used is no reason not to talk.
+    /// Loads the history; a history that cannot be used is a warning, not an error.
     fn open_history(&mut self) {
         let Some(folder) = user_folders::state() else { return };
         let path = folder.join("chat-history");
@@ -129,13 +129,13 @@ impl Lines {
         }
     }
 
-    /// Columns of the terminal; `None` if it does not say.
+    /// Width of the terminal in columns; `None` if unknown.
     fn width(&mut self) -> Option<usize> {
         let (columns, _) = self.editor.dimensions()?;
         Some(usize::from(columns)).filter(|&columns| columns > 0)
     }
 
-    /// Takes the names that `/adapter` completes.
+    /// Sets the adapter names for completion.
     fn know_adapters(&mut self, names: Vec<String>) {
         if let Some(assistance) = self.editor.helper_mut() {
             assistance.adapters = names;
@@ -167,7 +167,7 @@ impl Lines {
         }
     }
 
-    /// Adds a line to the history and to its file, at once: the program may be ended from outside.
+    /// Adds a line to the history and at once to its file: the program may be killed.
     fn remember(&mut self, text: &str) {
         if text.trim().is_empty() || text.len() > MOST_LINE_BYTES {
             return;
@@ -183,7 +183,7 @@ impl Lines {
     }
 }
 
-/// Makes a folder that only its user reads, unless it is there.
+/// Creates a folder that only its owner can read, unless it exists.
 fn make_private(folder: &Path) -> io::Result<()> {
     let mut builder = DirBuilder::new();
     #[cfg(unix)]
@@ -195,7 +195,7 @@ fn terminal(error: ReadlineError) -> Error {
     Error::Terminal { reason: error.to_string() }
 }
 
-/// Sees whether Ctrl-C meets an empty line; what it does stays the same.
+/// Records if the line is empty at Ctrl-C, without changing the effect of the key.
 struct InterruptWatch {
     was_empty: Arc<AtomicBool>,
 }
@@ -207,7 +207,7 @@ impl ConditionalEventHandler for InterruptWatch {
     }
 }
 
-/// Lines that go on, and completions.
+/// Continuation lines and completion.
 #[derive(Default)]
 struct Assistance {
     /// Names of the adapters.

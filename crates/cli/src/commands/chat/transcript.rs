@@ -4,17 +4,17 @@
 
 use ruvllm::Message;
 
-/// Messages, and the first one that is still sent.
+/// Messages, and the index of the first one sent in prompts.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Transcript {
-    /// All of them; the first one may be the system prompt.
+    /// All messages; the first one may be the system prompt.
     messages: Vec<Message>,
-    /// The first one behind the system prompt that still is sent.
+    /// Index of the first message after the system prompt that is sent.
     oldest: usize,
 }
 
 impl Transcript {
-    /// A conversation with these messages, all of which are sent.
+    /// Creates a conversation with these messages, all of which are sent.
     pub(super) fn new(messages: Vec<Message>) -> Self {
         let mut transcript = Self { messages, oldest: 0 };
         transcript.oldest = transcript.n_system();
@@ -26,7 +26,7 @@ impl Transcript {
         &self.messages
     }
 
-    /// 1 if there is a system prompt.
+    /// Number of system prompts, 0 or 1.
     fn n_system(&self) -> usize {
         usize::from(self.messages.first().is_some_and(|message| message.role == "system"))
     }
@@ -36,7 +36,7 @@ impl Transcript {
         self.messages[..self.n_system()].first()?.content.as_ref()?.as_str()
     }
 
-    /// Takes another system prompt; an empty one is none.
+    /// Sets the system prompt; an empty one removes it.
     pub(super) fn set_system(&mut self, text: &str) {
         let old = self.n_system();
         let new = (!text.is_empty()).then(|| Message::system(text));
@@ -44,22 +44,22 @@ impl Transcript {
         self.messages.splice(..old, new);
     }
 
-    /// Index of the first message behind the system prompt that is sent.
+    /// Index of the first message after the system prompt that is sent.
     pub(super) fn oldest(&self) -> usize {
         self.oldest
     }
 
-    /// Sends no message before `oldest` any more.
+    /// Leaves messages before `oldest` out of later prompts.
     pub(super) fn forget_before(&mut self, oldest: usize) {
         self.oldest = oldest;
     }
 
-    /// Messages that are not sent any more.
+    /// Number of messages left out of prompts.
     pub(super) fn forgotten(&self) -> usize {
         self.oldest - self.n_system()
     }
 
-    /// Positions of the user's messages that the prompt may begin with instead of the oldest one.
+    /// Indices of later user messages that the prompt may begin with instead of the oldest one.
     pub(super) fn later_turns(&self) -> Vec<usize> {
         (self.oldest + 1..self.messages.len()).filter(|&at| self.messages[at].role == "user").collect()
     }
@@ -69,7 +69,7 @@ impl Transcript {
         [&self.messages[..self.n_system()], &self.messages[first..]].concat()
     }
 
-    /// Adds a message of the user.
+    /// Adds a user message.
     pub(super) fn ask(&mut self, text: String) {
         self.messages.push(Message::user(text));
     }
@@ -79,10 +79,10 @@ impl Transcript {
         self.messages.push(Message::assistant(text));
     }
 
-    /// Drops the last message of the user and what follows it. Messages that were left out for lack
-    /// of room are sent again.
+    /// Drops the last user message and all after it. Messages that were left out for lack of room
+    /// are sent again.
     ///
-    /// The answer is the text of that message; `None` if there is none, and nothing has changed.
+    /// Returns the text of that message; `None`, with nothing changed, if there is none.
     pub(super) fn undo(&mut self) -> Option<String> {
         let at = self.last_question()?;
         let text = self.messages[at].content.as_ref().and_then(|text| text.as_str()).unwrap_or_default();
@@ -92,9 +92,9 @@ impl Transcript {
         Some(text)
     }
 
-    /// Drops the answer to the last message of the user, which then waits for another one.
+    /// Drops the answer to the last user message, so that it can be generated again.
     ///
-    /// True if there was a message to answer again; otherwise nothing has changed.
+    /// Returns false, with nothing changed, if there is no user message.
     pub(super) fn drop_answer(&mut self) -> bool {
         let at = self.last_question();
         if let Some(at) = at {

@@ -1,32 +1,32 @@
 //! Selection of the messages sent when the conversation outgrows the context (ADR-0020).
 
-/// Tokens that there are.
+/// Token limits of a conversation.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Room {
-    /// Of prompt and answer.
+    /// Context length: tokens of prompt and answer.
     pub(super) context: usize,
-    /// Of the answer at most.
+    /// Maximum number of tokens of an answer.
     pub(super) answer: usize,
 }
 
 impl Room {
-    /// Tokens that a prompt may have so that an answer has room: all of it, or a quarter of the
-    /// context.
+    /// Longest prompt that leaves room for the answer, or for a quarter of the context if that is
+    /// less.
     fn prompt(self) -> usize {
         self.context - self.answer.min(self.context / 4)
     }
 }
 
-/// The oldest message to be sent from now on, which was `oldest` until now.
+/// Index of the oldest message to send from now on; so far it was `oldest`.
 ///
-/// As long as the prompt leaves room for an answer nothing changes. Then turns are left out from
-/// the beginning until half of the context is free: leaving out only as many as necessary would do
-/// so again with each message, and each time change the beginning of the prompt, which then has to
-/// be computed anew. `turns` are the places of the user's messages behind `oldest`, the last of
-/// which is always sent; `count` gives the tokens of a prompt that begins at a message.
+/// While the prompt leaves room for an answer, nothing changes. Otherwise turns are dropped from
+/// the beginning until half of the context is free: dropping as few as possible would drop again
+/// with each message, and each time change the start of the prompt, so that the KV cache is lost.
+/// `turns` are the indices of the user messages after `oldest`, the last of which is always sent;
+/// `count` returns the tokens of a prompt that begins at a message.
 ///
 /// # Errors
-/// Errors of `count`, which is called once per binary digit of the number of turns.
+/// Errors of `count`, which is called O(log turns) times (binary search).
 pub(super) fn oldest_sent<E>(
     room: Room,
     oldest: usize,
@@ -51,7 +51,7 @@ mod tests {
 
     use super::*;
 
-    /// Turns of 10 tokens and 2 messages each; `n` messages in all, the last one the user's.
+    /// Turns of 10 tokens and 2 messages each; `n` messages in all, the last one from the user.
     fn oldest(room: Room, oldest: usize, n: usize) -> usize {
         let turns: Vec<usize> = (oldest + 1..n).filter(|at| at % 2 == 0).collect();
         let found = oldest_sent(room, oldest, &turns, &mut |first| Ok::<_, Infallible>((n - first) * 5));
@@ -69,9 +69,9 @@ mod tests {
     #[test]
     fn half_of_the_context_is_freed_at_once() {
         let room = Room { context: 100, answer: 20 };
-        // 85 tokens are too many; 45 are left, those from a user's message on.
+        // 85 tokens are too many; the prompt from user message 8 on has 45.
         assert_eq!(oldest(room, 0, 17), 8);
-        // A long answer is not waited for: a quarter of the context is what it always gets.
+        // However long an answer may be, only a quarter of the context is reserved for it.
         assert_eq!(oldest(Room { context: 100, answer: usize::MAX }, 0, 15), 0);
         assert_eq!(oldest(Room { context: 100, answer: usize::MAX }, 0, 17), 8);
     }

@@ -1,4 +1,4 @@
-//! The engine of a measurement.
+//! Engine flags of `ruvllm eval`.
 
 use clap::Args;
 use ruvllm::{Engine, KvPolicy};
@@ -9,7 +9,7 @@ use crate::commands::load;
 use crate::device::{Defaults, Loaded};
 use crate::error::Result;
 
-/// Keys and values on the CPU unless others are asked for.
+/// KV format on the CPU without `--kv`.
 const EXACT: KvFormat = KvFormat::F32;
 
 /// The engine that is measured. Keys and values are exact unless others are asked for.
@@ -34,14 +34,14 @@ pub(crate) struct EngineArgs {
 }
 
 impl EngineArgs {
-    /// The model on its device, for sequences of `context` tokens.
+    /// Loads the model on its device, for sequences of `context` tokens.
     pub(super) fn load(&self, context: usize) -> Result<Loaded> {
         let defaults =
             Defaults { gpu_context: Some(context), cpu_kv: Some(EXACT.into()), ..Defaults::default() };
         self.compute.device.load(&self.model, &self.adapters, self.compute.options(self.kv), defaults)
     }
 
-    /// The engine, for the measurement that `command` makes on the CPU alone.
+    /// Loads the engine for a `command` that runs on the CPU alone.
     pub(super) fn load_engine(&self, command: &'static str) -> Result<Engine> {
         self.compute.device.cpu_only(command)?;
         let kv = self.kv.unwrap_or(EXACT.into());

@@ -1,4 +1,4 @@
-//! `ruvllm eval logits`: the model's raw scores for given tokens.
+//! `ruvllm eval logits`: logits of given tokens.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -85,7 +85,7 @@ pub(crate) fn run(args: &LogitsArgs, json: bool) -> Result<()> {
     output::write_text(&text).map(|_| ())
 }
 
-/// Refuses an empty list and positions beyond it, before a model is loaded.
+/// Rejects an empty list and positions beyond it, before a model is loaded.
 fn check(args: &LogitsArgs, n_tokens: usize) -> Result<()> {
     let failed = |reason: String| Err(Error::Input { origin: args.tokens.display().to_string(), reason });
     if n_tokens == 0 {
@@ -101,7 +101,7 @@ fn check(args: &LogitsArgs, n_tokens: usize) -> Result<()> {
     }
 }
 
-/// `logits` (`shape`: [positions, vocabulary]) as the bytes of a safetensors file.
+/// Serializes `logits`, `[positions, vocab_size]`, as a safetensors file.
 fn tensor_file(logits: &[f32], shape: [usize; 2]) -> std::io::Result<Vec<u8>> {
     let bytes: Vec<u8> = logits.iter().flat_map(|x| x.to_le_bytes()).collect();
     let view = TensorView::new(Dtype::F32, shape.to_vec(), &bytes).map_err(std::io::Error::other)?;

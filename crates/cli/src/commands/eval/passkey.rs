@@ -1,4 +1,4 @@
-//! `ruvllm eval passkey`: whether a model still knows what a long text said once.
+//! `ruvllm eval passkey`: passkey retrieval from long texts.
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -86,7 +86,7 @@ struct Document {
     results: Vec<DepthDocument>,
 }
 
-/// One context and depth.
+/// Result of one context length and depth.
 #[derive(Serialize)]
 struct DepthDocument {
     context: usize,

@@ -1,4 +1,4 @@
-//! `ruvllm eval perplexity`: how well a model predicts a text.
+//! `ruvllm eval perplexity`: perplexity of a text.
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;

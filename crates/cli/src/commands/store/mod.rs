@@ -1,4 +1,4 @@
-//! The commands of the model store: `pull`, `list` and `rm`, and what `show` says of its models.
+//! Commands of the model store: `pull`, `list`, `rm`, and the part of `show` about its models.
 
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -38,7 +38,7 @@ impl<'a> From<&'a StoredModel> for ModelDocument<'a> {
     }
 }
 
-/// When a model was pulled, for a person: `3 days ago`.
+/// Age of a pulled model, as text: `3 days ago`.
 fn pulled(model: &StoredModel) -> String {
     if !model.is_complete {
         return "not complete".to_owned();
@@ -47,7 +47,7 @@ fn pulled(model: &StoredModel) -> String {
     ago(now.saturating_sub(model.pulled_unix))
 }
 
-/// A time that has passed, in its largest unit.
+/// Formats an age in its largest unit.
 fn ago(seconds: u64) -> String {
     const UNITS: [(u64, &str); 4] = [(365 * 86_400, "year"), (86_400, "day"), (3600, "hour"), (60, "minute")];
     match UNITS.into_iter().find(|&(unit, _)| seconds >= unit) {

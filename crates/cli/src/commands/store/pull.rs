@@ -74,7 +74,7 @@ pub(crate) fn run(args: &PullArgs, json: bool) -> Result<()> {
     output::write_text(&human(&pulled)).map(|_| ())
 }
 
-/// Brings a model into the store, with a bar, and with a line for each request that is made again.
+/// Pulls a model into the store, with a progress bar and a warning for each retry.
 ///
 /// # Errors
 /// As [`Store::pull`].
@@ -96,8 +96,7 @@ pub(crate) fn fetch(reference: &ModelReference, name: Option<&str>) -> Result<Pu
     Ok(pulled?)
 }
 
-/// Says that a request is made again. Of the connections of one file, which fail together, one is
-/// heard.
+/// Warns about retried requests, once per half second: the connections of a file fail together.
 fn retry_note() -> impl Fn(&Retry<'_>) + Send + Sync {
     const APART: Duration = Duration::from_millis(500);
     let last: Mutex<Option<Instant>> = Mutex::new(None);
@@ -108,7 +107,7 @@ fn retry_note() -> impl Fn(&Retry<'_>) + Send + Sync {
         }
         *last = Some(Instant::now());
         let Retry { error, wait, attempt, attempts, .. } = retry;
-        // The error and its causes, as in the last line of a run that gives up.
+        // With its causes, as in the final error message.
         let (error, wait) = (one_line(error), wait.as_secs_f64());
         output::warn(&format!("{error}; trying again in {wait:.1} s (attempt {attempt} of {attempts})"));
     }
@@ -134,7 +133,7 @@ fn human(pulled: &Pulled) -> String {
     text
 }
 
-/// A reference to a model on a hub.
+/// Parses a reference to a model on a hub.
 fn reference(text: &str) -> Result<ModelReference, String> {
     ModelReference::from_user(text).map_err(|error| error.to_string())
 }

@@ -9,7 +9,7 @@ use super::Expected::{Error, Success};
 use super::{Files, check, check_command};
 use crate::program::{argument, command, repository, tiny_model};
 
-/// A definition of words with these steps.
+/// A tokenizer definition of words with these steps.
 fn words(normalizer: &Value, pre_tokenizer: &Value) -> String {
     json!({
         "version": "1.0",
@@ -61,7 +61,7 @@ fn definitions_of_tokenizers_that_grow_are_refused() {
     check("a sparse file", &["tokenize", "--model", argument(&path), "a"], Error("larger than"));
 }
 
-/// Beyond some 1.1 million characters they were cut in other ways, without a word.
+/// Beyond some 1.1 million characters the text was silently cut in other ways.
 #[test]
 fn long_texts_are_tokenized() {
     let files = Files::new();
@@ -74,7 +74,7 @@ fn long_texts_are_tokenized() {
         let ids: Vec<&str> = ids.split_whitespace().collect();
         let period = ids.len() / 300_000;
         assert!(ids.len() >= 300_000, "{name}: {} ids", ids.len());
-        // From the second word on all words are alike: each follows a space.
+        // From the second word on all words tokenize alike: each follows a space.
         let (second, last) = (&ids[2 * period..3 * period], &ids[ids.len() - 2 * period..ids.len() - period]);
         assert_eq!(second, last, "{name}");
     }
@@ -169,7 +169,7 @@ fn model_files_that_state_more_than_they_have_are_refused() {
         arguments.extend((!mmap).then_some("--no-mmap"));
         check(&format!("{} {mmap}", path.display()), &arguments, Error(""));
     }
-    // The bytes behind the tensors are not read.
+    // Bytes after the tensors are not read.
     check("a sparse file", &["generate", "-n", "1", "--model", argument(&sparse), "a"], Success(""));
     let none: &Path = Path::new("/dev/zero");
     check("no file", &["generate", "-n", "1", "--model", argument(none), "a"], Error("/dev/zero"));

@@ -1,4 +1,4 @@
-//! Prefix folders that somebody else has prepared.
+//! Prefix folders prepared by an attacker.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -23,7 +23,7 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect()
 }
 
-/// Puts something hostile at a path.
+/// Creates a hostile entry at a path.
 type Put<'a> = &'a dyn Fn(&Path);
 
 #[test]
@@ -45,7 +45,7 @@ fn entries_of_others_are_computed_again() {
     let cases: [(&str, Put<'_>, &str); 5] = [
         ("pipes", &pipe, "warning: ignored"),
         ("links", &link, "warning: ignored"),
-        // Beyond the limit of the folder: deleted when it is opened.
+        // Above the limit of the folder: deleted when it is opened.
         ("sparse files", &sparse, ""),
         ("zeros", &zeros, "warning: ignored"),
         ("headers", &header, "warning: ignored"),

@@ -1,4 +1,4 @@
-//! Hubs that answer with anything, and stores that somebody else has written to.
+//! Hubs with arbitrary responses, and stores that an attacker has written to.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -19,7 +19,7 @@ fn check(place: &Place, case: &str, arguments: &[&str], expected: Expected) -> S
     check_command(case, &place.command(arguments), Path::new("/dev/null"), expected)
 }
 
-/// The list of a repository with these files, as names and sizes.
+/// Response that lists a repository's files, as names and sizes.
 fn listing(files: impl Iterator<Item = (String, Option<u64>)>) -> String {
     let siblings: Vec<String> = files
         .map(|(name, bytes)| match bytes {
@@ -97,7 +97,7 @@ fn stores_of_others_lose_one_model_at_most() {
     fs::File::create(&manifest).unwrap().set_len(1 << 40).unwrap();
     check(&place, "a sparse manifest", &["list"], Success(""));
     check(&place, "a sparse manifest", &["rm", "bad"], Success(""));
-    // A link in place of a folder: removing a model removes nothing behind it.
+    // A link in place of a folder: removing a model removes nothing behind the link.
     let victim = files.write("elsewhere/c0ffee/tiny.gguf", "victim");
     let folder = place.home.path().join("models/files/org--repo");
     fs::remove_dir_all(&folder).unwrap();

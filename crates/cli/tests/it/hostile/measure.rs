@@ -1,7 +1,7 @@
 //! Peak memory and CPU time of one run of the program.
 //!
-//! The system knows both of children that have ended, and of all of them together. So each run is
-//! the only child of a process of its own, which is this test executable once more.
+//! The system reports both only for ended children, all of them together. So each run is the only
+//! child of a separate process, which is this test executable again.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -14,16 +14,16 @@ use serde_json::{Value, json};
 
 use crate::program::command;
 
-/// Most memory of a run, in bytes.
+/// Memory limit of a run in bytes.
 const MEMORY: u64 = 256 << 20;
 
-/// Most CPU time of a run, user and system.
+/// CPU time limit of a run in seconds, user and system.
 const CPU_SECONDS: f64 = 5.0;
 
 /// Time after which a run counts as hanging. It bounds the test, not the program.
 const HANGS_AFTER: Duration = Duration::from_secs(120);
 
-/// Names the file with the run to measure.
+/// Variable with the file of the run to measure.
 const JOB: &str = "RUVLLM_MEASURED_RUN";
 
 /// A run of the program that has ended.
@@ -37,7 +37,7 @@ pub(super) struct Measured {
     peak_bytes: u64,
 }
 
-/// Runs the program to its end in a process of its own, with the variables that `command` sets and
+/// Runs the program to its end in a separate process. It has the variables that `command` sets, and
 /// `input` on standard input.
 pub(super) fn measured(command: &Command, input: &Path) -> Measured {
     let folder = tempfile::tempdir().unwrap();
@@ -70,7 +70,7 @@ pub(super) fn measured(command: &Command, input: &Path) -> Measured {
     }
 }
 
-/// Body of the process in between: runs the job, and puts the result in its place.
+/// Body of the process in between: runs the job and replaces its file with the result.
 fn run_job(path: &Path) {
     let job: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
     let [stdout, stderr] = ["stdout", "stderr"].map(|name| path.with_extension(name));
@@ -106,7 +106,7 @@ fn run_job(path: &Path) {
 }
 
 impl Measured {
-    /// Checks what holds for every run: no signal, and the bounds of memory and CPU time.
+    /// Checks that no signal ended the run, and its memory and CPU time.
     #[track_caller]
     fn is_bounded(&self, case: &str) {
         assert!(self.code.is_some(), "{case}: ended by a signal: {self:?}");
@@ -119,7 +119,7 @@ impl Measured {
     pub(super) fn fails_with(&self, case: &str, piece: &str) {
         self.is_bounded(case);
         assert_eq!(self.code, Some(1), "{case}: {self:?}");
-        // With `--json` the same failure as a document.
+        // With `--json` the same failure is a document.
         let is_document = self.stdout.starts_with("{\"error\":{") && self.stdout.lines().count() == 1;
         assert!(self.stdout.is_empty() || is_document, "{case}: {self:?}");
         let line = self.stderr.strip_suffix('\n').unwrap_or_default();

@@ -1,6 +1,6 @@
 //! Hostile files through the built program: templates, vocabularies, adapters, hubs, stores and
-//! prefix folders as somebody may make them. Every run ends by itself with a status and a line, in
-//! 256 MiB of memory and 5 s of CPU time.
+//! prefix folders. Every run ends by itself with an exit code and a line, in 256 MiB of memory and
+//! 5 s of CPU time.
 //!
 //! The program of these tests is not optimized; `docs/security.md` has the figures of a release.
 
@@ -23,13 +23,13 @@ use measure::measured;
 /// Expected end of a run.
 #[derive(Clone, Copy)]
 enum Expected {
-    /// Exit code 1, and one line with this piece.
+    /// Exit code 1, and one line that contains this text.
     Error(&'static str),
-    /// Exit code 0, and this piece on standard error, or nothing there.
+    /// Exit code 0, with this text or nothing on standard error.
     Success(&'static str),
 }
 
-/// Hostile files, and what reads them.
+/// Folder of hostile files.
 struct Files {
     folder: TempDir,
 }
@@ -50,7 +50,7 @@ impl Files {
         path
     }
 
-    /// The tiny model with other metadata.
+    /// Writes the tiny model with other metadata.
     fn model(&self, name: &str, change: impl FnOnce(&mut Metadata)) -> PathBuf {
         let (gguf, path) = (Gguf::open(tiny_model()).unwrap(), self.path(name));
         let mut metadata = gguf.metadata().clone();
@@ -66,13 +66,13 @@ impl Files {
     }
 }
 
-/// Runs the program and checks its end and the bounds.
+/// Runs the program and checks the end and the limits.
 #[track_caller]
 fn check(case: &str, arguments: &[&str], expected: Expected) -> String {
     check_command(case, &command(arguments), Path::new("/dev/null"), expected)
 }
 
-/// As [`check`], with other variables and standard input.
+/// As [`check`], with variables and standard input.
 #[track_caller]
 fn check_command(case: &str, command: &Command, input: &Path, expected: Expected) -> String {
     let run = measured(command, input);

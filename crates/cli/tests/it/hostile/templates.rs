@@ -6,7 +6,7 @@ use crate::program::argument;
 
 const MESSAGES: &str = r#"[{"role": "user", "content": "Hi"}]"#;
 
-/// Sources that exhausted the stack when the model was loaded.
+/// Sources that exhausted the stack when a model was loaded.
 fn deep() -> [(&'static str, String); 9] {
     [
         ("minus", format!("{{{{ {}1 }}}}", "-".repeat(33_000))),
@@ -21,7 +21,7 @@ fn deep() -> [(&'static str, String); 9] {
     ]
 }
 
-/// A template in a model file stops the chat and nothing else.
+/// A hostile template in a model file fails chats only.
 #[test]
 fn deep_templates_stop_chats_alone() {
     let files = Files::new();

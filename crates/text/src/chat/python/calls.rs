@@ -1,5 +1,5 @@
-//! Filters, tests and functions as templates call them: what they are given and what they give is
-//! counted around each.
+//! Registration of filters, tests and functions. Arguments and results are charged around each
+//! call.
 
 use minijinja::{
     Environment, Error, State, Value,
@@ -13,21 +13,21 @@ use super::{
 };
 use crate::chat::bounds::{self, VALUE_WORK, work, worked};
 
-/// Cost model of a call: the work charged for its arguments.
+/// Cost model of a call: work charged for its arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cost {
-    /// Looks at its texts, and at nothing in lists.
+    /// Reads strings only, not the items of lists.
     Texts,
-    /// Looks at each item once, and at its texts.
+    /// Reads each item of the first argument once, and strings.
     Items,
-    /// Compares values, in all their depth.
+    /// Compares values, at full depth.
     Values,
     /// Sorts values.
     Order,
 }
 
 impl Cost {
-    /// Counts the arguments of a call, and gives them as it is to see them.
+    /// Charges the arguments of a call; compared values are converted to their plain form.
     fn charge(self, args: &mut [Value]) -> Result<(), Error> {
         match self {
             Self::Texts | Self::Items => {
@@ -40,7 +40,7 @@ impl Cost {
                 let before = worked();
                 let items = args.first().and_then(Value::len).unwrap_or(0);
                 for value in args.iter_mut() {
-                    // Named arguments are a value of their own, which would not be one any more.
+                    // Named arguments are a special value, which the conversion would lose.
                     if value.is_kwargs() {
                         weigh(value)?;
                     } else {
@@ -57,7 +57,7 @@ impl Cost {
     }
 }
 
-/// Refuses arguments that could come to be part of themselves.
+/// Rejects mutable arguments, which could come to contain themselves.
 pub(super) fn refuse_stored(args: &[Value]) -> Result<(), Error> {
     for value in args {
         bounds::stored(value)?;
@@ -70,7 +70,7 @@ pub(super) fn refuse_stored(args: &[Value]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Adds a filter.
+/// Registers a filter.
 pub(super) fn filter<F, Rv, Args>(
     environment: &mut Environment<'static>,
     name: &'static str,
@@ -94,7 +94,7 @@ pub(super) fn filter<F, Rv, Args>(
     environment.add_filter(name, call);
 }
 
-/// Adds a test.
+/// Registers a test.
 pub(super) fn test<F, Rv, Args>(environment: &mut Environment<'static>, name: &'static str, f: F)
 where
     F: Function<Rv, Args>,
@@ -110,7 +110,7 @@ where
     environment.add_test(name, call);
 }
 
-/// Adds a function.
+/// Registers a function.
 pub(super) fn function<F, Rv, Args>(environment: &mut Environment<'static>, name: &'static str, f: F)
 where
     F: Function<Rv, Args>,

@@ -1,4 +1,4 @@
-//! Filters where the engine's own differ from Jinja2's, or fail where those do not.
+//! Filters whose versions in the engine differ from Jinja2's, or fail where Jinja2's do not.
 
 use minijinja::{
     Error, ErrorKind, State, Value,
@@ -15,22 +15,22 @@ use crate::chat::{
     origin::{Places, map_chars, plain_text},
 };
 
-/// The filters `length` and `count`: an undefined value has none, as everywhere in Jinja2.
+/// Filters `length` and `count`: an undefined value has length 0, as in Jinja2.
 pub(super) fn length(value: &Value) -> Result<usize, Error> {
     if value.is_undefined() { Ok(0) } else { minijinja::filters::length(value) }
 }
 
-/// The filter `first`.
+/// Filter `first`.
 pub(super) fn first(value: &Value) -> Result<Value, Error> {
     if value.is_undefined() { Ok(Value::UNDEFINED) } else { minijinja::filters::first(value) }
 }
 
-/// The filter `last`.
+/// Filter `last`.
 pub(super) fn last(value: Value) -> Result<Value, Error> {
     if value.is_undefined() { Ok(value) } else { minijinja::filters::last(value) }
 }
 
-/// The filter `items`.
+/// Filter `items`.
 pub(super) fn items(value: &Value) -> Result<Value, Error> {
     if value.is_undefined() {
         return Ok(Value::from(Vec::<Value>::new()));
@@ -38,27 +38,27 @@ pub(super) fn items(value: &Value) -> Result<Value, Error> {
     minijinja::filters::items(value)
 }
 
-/// The filter `list`.
+/// Filter `list`.
 pub(super) fn list(state: &State, value: Value) -> Result<Value, Error> {
     minijinja::filters::list(state, value)
 }
 
-/// The filter `upper`.
+/// Filter `upper`.
 pub(super) fn upper(value: &Value) -> Result<String, Error> {
     Ok(strings::upper(&to_str(value)?))
 }
 
-/// The filter `lower`.
+/// Filter `lower`.
 pub(super) fn lower(value: &Value) -> Result<String, Error> {
     Ok(strings::lower(&to_str(value)?))
 }
 
-/// The filter `capitalize`.
+/// Filter `capitalize`.
 pub(super) fn capitalize(value: &Value) -> Result<String, Error> {
     Ok(strings::capitalize(&to_str(value)?))
 }
 
-/// The filter `title`: words end at white space and before some brackets.
+/// Filter `title`: words end at white space and before some brackets.
 pub(super) fn title(value: &Value) -> Result<String, Error> {
     let mut in_word = false;
     let mapped = map_chars(&to_str(value)?, |c| {
@@ -74,7 +74,7 @@ pub(super) fn title(value: &Value) -> Result<String, Error> {
     Ok(mapped)
 }
 
-/// The filters `default` and `d`.
+/// Filters `default` and `d`.
 pub(super) fn default(value: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
     let mut args = Arguments::of(args)?;
     let other = args.value("default_value")?.unwrap_or_else(|| Value::from(""));
@@ -84,8 +84,8 @@ pub(super) fn default(value: &Value, args: Rest<ValueOrKwargs>) -> Result<Value,
     Ok(if is_replaced { other } else { value.clone() })
 }
 
-/// The filter `int`: what is no number is 0. White space around a text and underscores between its
-/// digits do not count.
+/// Filter `int`: 0 for anything but a number. White space around a string and underscores between
+/// its digits are ignored.
 pub(super) fn int(state: &State, value: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
     let mut args = Arguments::of(args)?;
     let default = args.value("default")?.unwrap_or_else(|| Value::from(0));
@@ -100,7 +100,7 @@ pub(super) fn int(state: &State, value: &Value, args: Rest<ValueOrKwargs>) -> Re
     minijinja::filters::int(state, &value, Some(default), base, no_names())
 }
 
-/// The filter `float`: what is no number is 0.
+/// Filter `float`: 0 for anything but a number.
 pub(super) fn float(state: &State, value: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
     let mut args = Arguments::of(args)?;
     let default = args.value("default")?.unwrap_or_else(|| Value::from(0.0));
@@ -108,7 +108,7 @@ pub(super) fn float(state: &State, value: &Value, args: Rest<ValueOrKwargs>) -> 
     minijinja::filters::float(state, &without_space(value), Some(default), no_names())
 }
 
-/// A text without white space around it; other values as they are.
+/// Strips white space from a string; other values stay.
 fn without_space(value: &Value) -> Value {
     value
         .as_str()
@@ -119,20 +119,21 @@ fn no_names() -> Kwargs {
     Kwargs::from_iter([] as [(&str, Value); 0])
 }
 
-/// The filter `trim`.
+/// Filter `trim`.
 pub(super) fn trim(value: &Value, chars: Option<&str>) -> Result<String, Error> {
     Ok(strip(&to_str(value)?, chars, true, true).to_owned())
 }
 
-/// Iterable of a `for` loop: the characters of a string as a list, other values as they are.
-/// `text_bytes` is the number of bytes that a pass of the loop may write beside values.
+/// Iterable of a `for` loop: a string becomes the list of its characters, other values stay.
+/// `text_bytes` is the number of bytes of template text that one pass of the loop may write.
 pub(in crate::chat) fn characters(value: Value, text_bytes: usize) -> Result<Value, Error> {
     let items = match value.as_str() {
         Some(text) => {
             charge_elements(text.len())?;
             text.chars().map(Value::from).collect()
         }
-        // The engine takes it for an empty list; in Python it is an error, which templates rely on.
+        // The engine treats none as an empty list; in Python it is an error, which templates rely
+        // on.
         None if value.is_none() => {
             return Err(Error::new(ErrorKind::InvalidOperation, "'NoneType' object is not iterable"));
         }
@@ -144,15 +145,15 @@ pub(in crate::chat) fn characters(value: Value, text_bytes: usize) -> Result<Val
     Ok(items)
 }
 
-/// The filter and the method `replace`.
+/// Filter and method `replace`.
 pub(super) fn replace(value: &Value, args: Rest<ValueOrKwargs>) -> Result<String, Error> {
     replaced(value, Arguments::of(args)?)
 }
 
-/// A text with the argument `old` replaced by `new`, at most `count` times.
+/// Replaces the argument `old` by `new`, at most `count` times.
 pub(super) fn replaced(value: &Value, mut args: Arguments) -> Result<String, Error> {
     let (from, to) = (to_str(&args.required("old")?)?, to_str(&args.required("new")?)?);
-    // A negative count is none.
+    // A negative count means no limit.
     let count = args.get::<i64>("count")?.and_then(|count| usize::try_from(count).ok());
     args.finish()?;
     let text = to_str(value)?;
@@ -172,7 +173,7 @@ pub(super) fn replaced(value: &Value, mut args: Arguments) -> Result<String, Err
     Ok(out)
 }
 
-/// The filter `join`.
+/// Filter `join`.
 pub(super) fn join(value: &Value, args: Rest<ValueOrKwargs>) -> Result<String, Error> {
     let mut args = Arguments::of(args)?;
     let between = args.text("d")?.unwrap_or_default();
@@ -186,7 +187,7 @@ pub(super) fn join(value: &Value, args: Rest<ValueOrKwargs>) -> Result<String, E
     joined(items.collect(), &between)
 }
 
-/// The items of a list as texts, with a text between them.
+/// Joins the items of a list as strings, with `between` as separator.
 pub(super) fn joined(items: Value, between: &str) -> Result<String, Error> {
     let mut out = String::new();
     for (i, item) in items.try_iter()?.enumerate() {
@@ -197,19 +198,19 @@ pub(super) fn joined(items: Value, between: &str) -> Result<String, Error> {
     Ok(out)
 }
 
-/// The filter `batch`.
+/// Filter `batch`.
 pub(super) fn batch(state: &State, value: Value, count: usize, fill: Option<Value>) -> Result<Value, Error> {
     charge_elements(count)?;
     minijinja::filters::batch(state, value, count, fill)
 }
 
-/// The filter `slice`.
+/// Filter `slice`.
 pub(super) fn slice(state: &State, value: Value, count: usize, fill: Option<Value>) -> Result<Value, Error> {
     charge_elements(count)?;
     minijinja::filters::slice(state, value, count, fill)
 }
 
-/// The filter `dictsort`.
+/// Filter `dictsort`.
 pub(super) fn dictsort(value: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
     let mut args = Arguments::of(args)?;
     let is_case_sensitive = args.flag("case_sensitive", false)?;
@@ -227,7 +228,7 @@ pub(super) fn dictsort(value: &Value, args: Rest<ValueOrKwargs>) -> Result<Value
     minijinja::filters::dictsort(value, Kwargs::from_iter(named))
 }
 
-/// The filter `groupby`.
+/// Filter `groupby`.
 pub(super) fn groupby(value: Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
     let mut args = Arguments::of(args)?;
     let attribute = to_str(&args.required("attribute")?)?;
@@ -241,7 +242,7 @@ pub(super) fn groupby(value: Value, args: Rest<ValueOrKwargs>) -> Result<Value, 
         let items: Vec<Value> = group.get_item_by_index(1)?.try_iter()?.collect();
         let items = Value::from(items);
         charge_value(&items)?;
-        // Keys that differ in case only are one group; the first says how it is written.
+        // Keys that differ only in case form one group, named as its first item writes it.
         let key = items.get_item_by_index(0).ok().and_then(|item| at_path(&item, &attribute));
         let key = key.filter(|key| !key.is_undefined()).unwrap_or_else(|| default.clone());
         out.push(Value::from_object(Group { key, items }));
@@ -249,12 +250,12 @@ pub(super) fn groupby(value: Value, args: Rest<ValueOrKwargs>) -> Result<Value, 
     Ok(Value::from(out))
 }
 
-/// The test `iterable`.
+/// Test `iterable`.
 pub(super) fn is_iterable(value: &Value) -> bool {
     !value.is_none() && value.try_iter().is_ok()
 }
 
-/// The test `sequence`: everything with a length and items, so mappings and strings too.
+/// Test `sequence`: anything with a length and items, thus mappings and strings too.
 pub(super) fn is_sequence(value: &Value) -> bool {
     match value.kind() {
         ValueKind::Undefined | ValueKind::Seq | ValueKind::Map | ValueKind::String => true,

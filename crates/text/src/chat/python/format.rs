@@ -1,4 +1,4 @@
-//! Python's string formatting: the operator `%` and the filter `format`, and the method `format`.
+//! Python's string formatting: operator `%`, filter `format`, and method `format`.
 
 use std::borrow::Cow;
 
@@ -19,14 +19,14 @@ use crate::chat::{
     origin::{Places, has_marks, plain_text},
 };
 
-/// Bytes charged for a placeholder, beside its output.
+/// Bytes charged for a placeholder, in addition to its output.
 const PLACE_BYTES: usize = 64;
 
 fn invalid(message: impl Into<Cow<'static, str>>) -> Error {
     Error::new(ErrorKind::InvalidOperation, message)
 }
 
-/// `a % b` of a list with both: the remainder, or `b` written into the text `a`.
+/// `a % b` of a list with both: the remainder, or printf-style formatting if `a` is a string.
 pub(super) fn remainder(state: &State, list: &Value) -> Result<Value, Error> {
     let [left, right] = operands(list)?;
     if left.as_str().is_some() {
@@ -35,7 +35,7 @@ pub(super) fn remainder(state: &State, list: &Value) -> Result<Value, Error> {
     state.env().compile_expression("a % b")?.eval(minijinja::context! { a => left, b => right })
 }
 
-/// The filter `format`.
+/// Filter `format`.
 pub(super) fn format(value: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
     let (by_place, by_name) = Arguments::of(args)?.rest();
     let has_names = by_name.args().next().is_some();
@@ -50,7 +50,7 @@ pub(super) fn format(value: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, 
 fn percent(format: &Value, values: &Value) -> Result<Value, Error> {
     let text = to_str(format)?;
     charge(text.len())?;
-    // A tuple holds the values; anything else is the only one.
+    // A tuple holds the values; anything else is the only value.
     let by_place = if is_tuple(values) { values.try_iter()?.collect() } else { vec![values.clone()] };
     let mut by_place = by_place.into_iter();
     let mut out = String::new();
@@ -79,7 +79,7 @@ fn percent(format: &Value, values: &Value) -> Result<Value, Error> {
         out.push_str(&piece);
     }
     out.push_str(&text[written..]);
-    // Python asks this of texts, numbers and tuples only: the others may be mappings.
+    // Python checks this for strings, numbers and tuples only: other values may be mappings.
     let is_mapping =
         !is_tuple(values) && matches!(values.kind(), ValueKind::Map | ValueKind::Seq | ValueKind::Iterable);
     if by_place.next().is_some() && !is_mapping {
@@ -88,7 +88,7 @@ fn percent(format: &Value, values: &Value) -> Result<Value, Error> {
     Ok(if format.is_safe() { Value::from_safe_string(out) } else { Value::from(out) })
 }
 
-/// One place of a format for `%`: `%(key)-5.2f`.
+/// Placeholder of a `%` format: `%(key)-5.2f`.
 struct Place<'a> {
     key: Option<&'a str>,
     flags: &'a str,
@@ -98,7 +98,7 @@ struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// Parses the placeholder behind a `%`; returns it and the text after it.
+    /// Parses the placeholder after a `%`; returns it and the text after it.
     fn parse(mut rest: &'a str) -> Option<(Self, &'a str)> {
         let mut key = None;
         if let Some(inner) = rest.strip_prefix('(') {
@@ -151,8 +151,7 @@ impl<'a> Place<'a> {
     }
 }
 
-/// Text of a formatted number. A number can stand for a character (`%c`), which must be none of the
-/// template's.
+/// Text of a formatted number. A number can be a code point (`%c`), which must not be a marked one.
 fn as_text(text: String) -> Result<String, Error> {
     if has_marks(&text) {
         return Err(invalid("the number of a character is too large"));
@@ -160,12 +159,12 @@ fn as_text(text: String) -> Result<String, Error> {
     Ok(text)
 }
 
-/// The longest start of characters of a kind, and what follows it.
+/// Splits a text after its longest prefix of matching characters.
 fn split_while(text: &str, is_of_kind: impl Fn(char) -> bool) -> (&str, &str) {
     text.split_at(text.find(|c| !is_of_kind(c)).unwrap_or(text.len()))
 }
 
-/// A width or precision, if there is one.
+/// Parses a width or precision; `None` if empty.
 fn number(digits: &str) -> Result<Option<usize>, Error> {
     if digits.is_empty() {
         return Ok(None);
@@ -174,7 +173,7 @@ fn number(digits: &str) -> Result<Option<usize>, Error> {
     number.map(Some).ok_or_else(|| invalid("the format has a width that is too large"))
 }
 
-/// A number without what follows its point.
+/// Truncates a number to an integer; other values stay.
 fn truncated(value: &Value) -> Result<Value, Error> {
     if value.is_number() && !value.is_integer() {
         let number = f64::try_from(value.clone())?;
@@ -186,7 +185,7 @@ fn truncated(value: &Value) -> Result<Value, Error> {
     Ok(value.clone())
 }
 
-/// A text, cut to a precision and filled up to a width.
+/// Text cut to a precision and padded to a width.
 fn padded(text: &str, precision: Option<usize>, width: usize, align: char, with: char) -> String {
     let end = precision.and_then(|precision| text.char_indices().nth(precision));
     let text = end.map_or(text, |(end, _)| &text[..end]);
@@ -200,7 +199,7 @@ fn padded(text: &str, precision: Option<usize>, width: usize, align: char, with:
     format!("{before}{text}{after}")
 }
 
-/// The method `format`.
+/// Method `format`.
 pub(super) fn format_method(text: &str, args: &[Value]) -> Result<Value, Error> {
     let (by_place, by_name) = Arguments::new(args)?.rest();
     Fields { by_place, by_name, next: 0 }.write(text, 2).map(Value::from)
@@ -210,12 +209,13 @@ pub(super) fn format_method(text: &str, args: &[Value]) -> Result<Value, Error> 
 struct Fields {
     by_place: Vec<Value>,
     by_name: Kwargs,
-    /// Index in `by_place` of the next field without a name.
+    /// Index in `by_place` for the next field without a name.
     next: usize,
 }
 
 impl Fields {
-    /// Fields may be nested in what says how others are written, `depth` deep in all.
+    /// Formats the fields of `format`, whose specifications may contain fields, `depth` levels in
+    /// all.
     fn write(&mut self, format: &str, depth: usize) -> Result<String, Error> {
         charge(format.len())?;
         let depth = depth.checked_sub(1).ok_or_else(|| invalid("the format is nested too deeply"))?;
@@ -245,7 +245,7 @@ impl Fields {
         Ok(out)
     }
 
-    /// `name!conversion:specification`.
+    /// Formats one field, `name!conversion:specification`.
     fn field(&mut self, field: &str, depth: usize) -> Result<String, Error> {
         let (name, rest) = split_while(field, |c| !matches!(c, '!' | ':'));
         let (conversion, specification) = rest.split_once(':').unwrap_or((rest, ""));
@@ -266,7 +266,7 @@ impl Fields {
         }
     }
 
-    /// The value of a name such as `0`, `user.name` or `list[2]`; the next one without a name.
+    /// Looks up a name such as `0`, `user.name` or `list[2]`; an empty one takes the next argument.
     fn value(&mut self, name: &str) -> Result<Value, Error> {
         let (first, mut path) = split_while(name, |c| !matches!(c, '.' | '['));
         let at = if first.is_empty() { Ok(self.next) } else { first.parse::<usize>() };
@@ -290,7 +290,7 @@ impl Fields {
     }
 }
 
-/// Length of a field at the start of a text, with its brackets.
+/// Length of the field at the start of a text, brackets included.
 fn field_len(text: &str) -> Option<usize> {
     let mut depth = 0;
     for (at, c) in text.char_indices() {
@@ -305,7 +305,7 @@ fn field_len(text: &str) -> Option<usize> {
     None
 }
 
-/// A value as a specification such as `>10` or `.2f` asks for.
+/// Formats a value by a specification such as `>10` or `.2f`.
 fn write_as(value: &Value, specification: &str) -> Result<String, Error> {
     for digits in specification.split(|c: char| !c.is_ascii_digit()) {
         number(digits)?;

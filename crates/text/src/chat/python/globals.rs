@@ -1,4 +1,4 @@
-//! Functions that Jinja2 offers every template.
+//! Global functions of Jinja2.
 
 use minijinja::{
     Error, ErrorKind, Value,
@@ -8,7 +8,7 @@ use minijinja::{
 use super::plain::plain;
 use crate::chat::bounds::{charge_elements, stored};
 
-/// The function `dict`: of a mapping or of pairs, and of named values.
+/// Function `dict`: from a mapping or from pairs, and from named values.
 pub(super) fn dict(value: Option<Value>, named: Kwargs) -> Result<Value, Error> {
     let is_pairs = |value: &Value| matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable);
     let Some(items) = value.as_ref().filter(|value| is_pairs(value)) else {
@@ -27,7 +27,7 @@ pub(super) fn dict(value: Option<Value>, named: Kwargs) -> Result<Value, Error> 
     minijinja::functions::dict(Some(Value::from_pairs(pairs)), named)
 }
 
-/// The function `namespace`.
+/// Function `namespace`.
 pub(super) fn namespace(value: Option<Value>, named: Kwargs) -> Result<Value, Error> {
     minijinja::functions::namespace(Some(dict(value, named)?.into()))
 }

@@ -1,16 +1,16 @@
-//! Escapes for HTML.
+//! HTML escapes.
 
 use minijinja::{Error, Value};
 
 use super::values::to_str;
 use crate::chat::origin::plain;
 
-/// The filters `e` and `escape`.
+/// Filters `e` and `escape`.
 pub(super) fn escape(value: &Value) -> Result<Value, Error> {
     Ok(if value.is_safe() { value.clone() } else { Value::from_safe_string(escaped(&to_str(value)?)) })
 }
 
-/// `markupsafe.escape`.
+/// As `markupsafe.escape`.
 pub(super) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for written in text.chars() {

@@ -1,4 +1,4 @@
-//! The filter `tojson`: Python's `json.dumps` with the settings of transformers.
+//! Filter `tojson`: Python's `json.dumps` with the settings of transformers.
 
 use std::fmt::Write;
 
@@ -10,8 +10,8 @@ use minijinja::{
 use super::values::{check_length, pairs, to_str};
 use crate::chat::origin::restored;
 
-/// The filter `tojson` as transformers defines it: `json.dumps` with the keys in their order,
-/// characters beyond ASCII as they are and no escapes for HTML.
+/// Filter `tojson` as transformers defines it. Keys keep their order; there are no escapes for
+/// characters beyond ASCII, nor for HTML.
 pub(super) fn tojson(value: &Value, indent: Option<Value>, kwargs: Kwargs) -> Result<Value, Error> {
     let indent = match indent {
         Some(indent) => Some(indent),
@@ -43,10 +43,10 @@ pub(super) fn tojson(value: &Value, indent: Option<Value>, kwargs: Kwargs) -> Re
     Ok(Value::from(out))
 }
 
-/// Widest indentation: more is a mistake of the template, and would cost memory.
+/// Maximum indentation: a larger one is an error of the template and would cost memory.
 const MAX_INDENT: usize = 64;
 
-/// Deepest nesting that is written; more would exhaust the stack.
+/// Maximum nesting: deeper values would exhaust the stack.
 const MAX_DEPTH: usize = 200;
 
 /// The arguments of `json.dumps`.

@@ -1,4 +1,4 @@
-//! Filters that indent and cut texts.
+//! Filters that indent and truncate texts.
 
 use super::{
     arguments::Arguments,
@@ -10,7 +10,7 @@ use minijinja::{
     value::{Rest, StringInput, ValueOrKwargs},
 };
 
-/// The filter `indent`: a line break at the end stays, and the width may be a text.
+/// Filter `indent`: a final line break stays, and the width may be a string.
 pub(super) fn indent(value: StringInput<'_>, args: Rest<ValueOrKwargs>) -> Result<String, Error> {
     let mut args = Arguments::of(args)?;
     let (width, first) = (args.value("width")?, args.flag("first", false)?);
@@ -39,7 +39,7 @@ pub(super) fn indent(value: StringInput<'_>, args: Rest<ValueOrKwargs>) -> Resul
     Ok(out)
 }
 
-/// The filter `truncate`.
+/// Filter `truncate`.
 pub(super) fn truncate(value: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
     let mut args = Arguments::of(args)?;
     let length: usize = args.get("length")?.unwrap_or(255);
@@ -51,7 +51,7 @@ pub(super) fn truncate(value: &Value, args: Rest<ValueOrKwargs>) -> Result<Value
     let too_short =
         || Error::new(ErrorKind::InvalidOperation, "truncate leaves no room for what ends the text");
     let kept = kept.ok_or_else(too_short)?;
-    // A list that is short enough stays one.
+    // A list that is short enough is returned as it is.
     let len = if value.is_undefined() { Some(0) } else { value.len() };
     if len.is_some_and(|len| len <= length.saturating_add(leeway)) {
         return Ok(value.clone());

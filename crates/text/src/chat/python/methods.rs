@@ -1,4 +1,4 @@
-//! Methods of values where the engine's own Python layer differs from Python or has nothing.
+//! Methods of values that the engine's Python layer lacks or implements differently from Python.
 
 use std::ops::Range;
 
@@ -21,8 +21,7 @@ use crate::chat::{
     origin::{Places, map_chars, plain_text},
 };
 
-/// Methods that differ from Python's, or are absent, in the engine's own Python layer; the rest
-/// goes there.
+/// Calls a method: those implemented here, else that of the engine's Python layer.
 pub(in crate::chat) fn unknown_method(
     state: &mut State,
     value: &Value,
@@ -58,7 +57,7 @@ pub(in crate::chat) fn unknown_method(
             let found = value.as_object().and_then(|map| map.get_value(&key));
             Ok(found.or(default).unwrap_or_else(|| Value::from(())))
         }
-        // Values do not change, so they are their copies.
+        // Values are immutable, so a copy is the value itself.
         (ValueKind::Seq | ValueKind::Map, "copy") if !is_tuple(value) => {
             from_args(args).map(|()| value.clone())
         }
@@ -137,7 +136,7 @@ fn cuts(text: &str, separator: &str, max: usize, from_right: bool) -> Vec<Range<
     found.into_iter().map(|at| places.of(at)..places.of(at + len)).collect()
 }
 
-/// `startswith` and `endswith`: a text or several, in all of the text or a part.
+/// Methods `startswith` and `endswith`: one affix or several, on the whole text or a section.
 fn has_affix(text: &str, args: &[Value], has: impl Fn(&str, &str) -> bool) -> Result<Value, Error> {
     let (affix, start, stop): (&Value, Option<i64>, Option<i64>) = from_args(args)?;
     let (_, text) = section(text, start, stop);
@@ -156,7 +155,7 @@ fn has_affix(text: &str, args: &[Value], has: impl Fn(&str, &str) -> bool) -> Re
     Ok(Value::from(has_any))
 }
 
-/// `find`, `rfind`, `index` and `rindex`: the place of a text, in characters.
+/// Methods `find`, `rfind`, `index` and `rindex`: position in characters.
 fn position(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
     let (part, start, stop): (&str, Option<i64>, Option<i64>) = from_args(args)?;
     let (before, section) = section(text, start, stop);
@@ -178,7 +177,8 @@ fn stripped(text: &str, args: &[Value], start: bool, end: bool) -> Result<Value,
     Ok(Value::from(strip(text, chars, start, end)))
 }
 
-/// `split` and `rsplit`: at a separator, or at runs of white space; at most `maxsplit` times.
+/// Methods `split` and `rsplit`: at a separator or at runs of white space, at most `maxsplit`
+/// times.
 fn split(text: &str, args: &[Value], from_right: bool) -> Result<Value, Error> {
     let mut args = Arguments::new(args)?;
     let separator = args.value("sep")?.filter(|separator| !separator.is_none());
@@ -208,7 +208,7 @@ fn split(text: &str, args: &[Value], from_right: bool) -> Result<Value, Error> {
     Ok(parts.into_iter().collect())
 }
 
-/// `str.title`: the first letter of every run of letters in upper case, the others in lower case.
+/// Method `title`: first letter of every run of letters in upper case, the others in lower case.
 fn title(text: &str) -> String {
     let mut in_word = false;
     map_chars(text, |c| {

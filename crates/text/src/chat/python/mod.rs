@@ -1,5 +1,5 @@
-//! Python's manners in templates: [`register`] gives every template the filters, functions and
-//! tests of Jinja2, ours where the engine has none or other ones; methods are Python's.
+//! Python behaviour of templates: Jinja2's filters, functions and tests, and Python's methods.
+//! [`register`] adds them, with own versions where the engine's are missing or differ.
 
 use minijinja::{Environment, filters as engine, functions, tests};
 
@@ -25,8 +25,7 @@ pub(super) use self::filters::characters;
 pub(super) use self::sums::add;
 pub(super) use self::values::{from_json, to_str};
 
-/// Gives an environment without any the filters, functions and tests of Jinja2, and Python's
-/// methods.
+/// Adds the filters, functions and tests of Jinja2, and Python's methods, to an empty environment.
 pub(super) fn register(environment: &mut Environment<'static>) {
     environment.set_unknown_method_callback(methods::unknown_method);
     environment.add_filter(rewrite::CHECKED, plain::checked);
@@ -95,7 +94,7 @@ fn register_filters(environment: &mut Environment<'static>) {
 }
 
 fn register_tests(environment: &mut Environment<'static>) {
-    // These look at no more than the kind of a value.
+    // These read no more than the kind of a value, so nothing is charged.
     environment.add_test("undefined", tests::is_undefined);
     environment.add_test("defined", tests::is_defined);
     environment.add_test("none", tests::is_none);

@@ -1,5 +1,4 @@
-//! Filters that a rewritten template puts around values: they count them, and take their origin
-//! away where they are compared.
+//! Filters that a rewritten template applies to values: they charge, and unmark for comparisons.
 
 use minijinja::{
     Error, Value,
@@ -12,7 +11,7 @@ use crate::chat::{
     origin::{has_marks, plain_text},
 };
 
-/// A value as comparisons see it. Counts all of it.
+/// Converts a value to its plain form for comparisons. Charges all of it.
 pub(super) fn plain(value: Value) -> Result<Value, Error> {
     if let Some(text) = value.as_str() {
         work(text.len())?;
@@ -21,12 +20,12 @@ pub(super) fn plain(value: Value) -> Result<Value, Error> {
     if walk(&value, 0)? { rebuilt(&value) } else { Ok(value) }
 }
 
-/// Counts all of a value: a measure of what comparing it takes.
+/// Charges all of a value, as a comparison would read it.
 pub(super) fn weigh(value: &Value) -> Result<(), Error> {
     walk(value, 0).map(|_| ())
 }
 
-/// Counts all of a value, and says whether it has characters of the template.
+/// Charges all of a value; returns true if it contains marked characters.
 fn walk(value: &Value, depth: usize) -> Result<bool, Error> {
     descend(depth)?;
     if let Some(text) = value.as_str() {
@@ -52,7 +51,7 @@ fn walk(value: &Value, depth: usize) -> Result<bool, Error> {
     Ok(found)
 }
 
-/// A value that was walked over, with plain texts.
+/// Rebuilds a walked value with plain strings.
 fn rebuilt(value: &Value) -> Result<Value, Error> {
     if let Some(text) = value.as_str() {
         return Ok(if has_marks(text) { Value::from(plain_text(text)) } else { value.clone() });
@@ -72,14 +71,14 @@ fn rebuilt(value: &Value) -> Result<Value, Error> {
     }
 }
 
-/// A value whose items are taken by their place: in a text they are looked for from the start.
+/// Charges an indexed value: a position in a string is searched from its start.
 pub(super) fn item(value: Value) -> Result<Value, Error> {
     work(value.as_str().map_or(0, str::len))?;
     Ok(value)
 }
 
-/// A value that was made. Values that the engine makes on demand become lists: going through them
-/// again and again would take time that nobody counts.
+/// Charges a new value. Lazy values become lists: each pass over a lazy one would take work that
+/// nobody charges.
 pub(super) fn checked(value: Value) -> Result<Value, Error> {
     let is_lazy = match value.kind() {
         ValueKind::Seq => value.downcast_object_ref::<Vec<Value>>().is_none() && !is_tuple(&value),
@@ -96,7 +95,7 @@ pub(super) fn checked(value: Value) -> Result<Value, Error> {
     Ok(value)
 }
 
-/// A list, a tuple or a mapping that was written out.
+/// Charges a literal list, tuple or mapping.
 pub(super) fn literal(value: Value) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::Map => {
@@ -110,7 +109,7 @@ pub(super) fn literal(value: Value) -> Result<Value, Error> {
     Ok(value)
 }
 
-/// A value that a namespace keeps.
+/// Checks a value that a namespace stores.
 pub(super) fn stored(value: Value) -> Result<Value, Error> {
     bounds::stored(&value)?;
     Ok(value)

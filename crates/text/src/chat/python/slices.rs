@@ -1,4 +1,4 @@
-//! `value[start:stop:step]`.
+//! Slices: `value[start:stop:step]`.
 
 use minijinja::{
     Error, ErrorKind, Value,
@@ -8,8 +8,8 @@ use minijinja::{
 use super::{strings::section, values::is_tuple};
 use crate::chat::bounds::{charge, charge_elements, charge_value, work};
 
-/// `value[start:stop:step]`. The engine's own is wrong for steps backwards, and takes what is none
-/// or undefined for an empty list.
+/// Evaluates `value[start:stop:step]`. The engine's own version is wrong for negative steps and
+/// treats none and undefined as an empty list.
 pub(super) fn slice_by(
     value: &Value,
     start: Value,
@@ -19,8 +19,8 @@ pub(super) fn slice_by(
     let items: Vec<Value> = match value.kind() {
         ValueKind::String => Vec::new(),
         ValueKind::Seq | ValueKind::Iterable => value.try_iter()?.collect(),
-        // Jinja2 takes the failure for an attribute that is not there, here and for bounds that are
-        // no numbers.
+        // Jinja2 takes the failure for a missing attribute, here and for bounds that are not
+        // numbers.
         ValueKind::None | ValueKind::Map | ValueKind::Number | ValueKind::Bool => {
             return Ok(Value::UNDEFINED);
         }
@@ -58,10 +58,10 @@ fn slice_of_text(text: &str, start: Option<i64>, stop: Option<i64>, step: i64) -
     Ok(indices(chars.len(), start, stop, step)?.into_iter().map(|i| chars[i]).collect())
 }
 
-/// The places that a slice of a sequence with `len` items has.
+/// Indices that a slice selects of a sequence with `len` items.
 fn indices(len: usize, start: Option<i64>, stop: Option<i64>, step: i64) -> Result<Vec<usize>, Error> {
     let len = i64::try_from(len).unwrap_or(i64::MAX);
-    // Clamping limits of indices, and the defaults of absent bounds.
+    // Limits for clamping indices, and the defaults of absent bounds.
     let (lowest, highest) = if step < 0 { (-1, len - 1) } else { (0, len) };
     let place = |bound: Option<i64>, missing: i64| match bound {
         Some(bound) if bound < 0 => bound.saturating_add(len).max(lowest),

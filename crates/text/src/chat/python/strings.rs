@@ -1,10 +1,10 @@
-//! Operations on texts that several filters and methods share.
+//! String operations shared by filters and methods.
 
 use std::collections::HashSet;
 
 use crate::chat::origin::{has_marks, map_chars, plain};
 
-/// True for white space in Python.
+/// True for white space as Python defines it.
 pub(super) fn is_space(c: char) -> bool {
     c.is_whitespace() || matches!(c, '\u{1C}'..='\u{1F}')
 }
@@ -32,13 +32,13 @@ pub(super) fn capitalize(text: &str) -> String {
     upper(first) + &lower(rest)
 }
 
-/// Padding of a text to a width in characters, at most [`MAX_WIDTH`].
+/// Padding for a text to a width in characters, at most [`MAX_WIDTH`].
 pub(super) fn fill(text: &str, width: usize, with: char) -> String {
     let missing = width.min(MAX_WIDTH).saturating_sub(text.chars().count());
     std::iter::repeat_n(with, missing).collect()
 }
 
-/// Widest field that is filled up: more is a mistake of the template, and would cost memory.
+/// Maximum width of padding: a larger one is an error of the template and would cost memory.
 pub(super) const MAX_WIDTH: usize = 4096;
 
 /// Words between white space; for `from_right` in reverse order.
@@ -92,7 +92,7 @@ pub(super) fn lines(text: &str, keep_ends: bool) -> Vec<&str> {
     lines
 }
 
-/// `text[start:stop]`, and how many characters are before it.
+/// Section `text[start:stop]`, with the number of characters before it.
 pub(super) fn section(text: &str, start: Option<i64>, stop: Option<i64>) -> (usize, &str) {
     if start.is_none() && stop.is_none() {
         return (0, text);
@@ -103,7 +103,7 @@ pub(super) fn section(text: &str, start: Option<i64>, stop: Option<i64>) -> (usi
     (start, text.get(byte(start)..byte(stop)).unwrap_or_default())
 }
 
-/// A bound of a slice of `len` items, which counts from the end if it is negative.
+/// Clamps a slice bound to `len` items; negative bounds count from the end.
 fn place(bound: Option<i64>, len: usize) -> Option<usize> {
     let at = |bound: u64| usize::try_from(bound).unwrap_or(usize::MAX).min(len);
     bound.map(|bound| if bound < 0 { len - at(bound.unsigned_abs()) } else { at(bound.unsigned_abs()) })

@@ -13,12 +13,12 @@ use super::{
 };
 use crate::chat::bounds::{ELEMENT_BYTES, charge, work};
 
-/// `a + b + c` of a list with all of them. With `escapes`, texts that are added to one that is
-/// marked as safe are escaped.
+/// Evaluates `a + b + c`, passed as a list. With `escapes`, strings added to one that is marked as
+/// safe are escaped.
 pub(in crate::chat) fn add(state: &State, list: &Value, escapes: bool) -> Result<Value, Error> {
     let mut items = list.try_iter()?.peekable();
     let mut sum = items.next().unwrap_or_default();
-    // Texts are joined in one buffer.
+    // Strings are joined in one buffer, in linear time.
     if !sum.is_safe()
         && let Some(first) = sum.as_str()
     {
@@ -74,7 +74,7 @@ fn size_of_copy(value: &Value) -> usize {
     }
 }
 
-/// `a ~ b ~ c` of a list with all of them.
+/// Evaluates `a ~ b ~ c`, passed as a list.
 pub(super) fn concat(list: &Value) -> Result<String, Error> {
     let mut out = String::new();
     for item in list.try_iter()? {
@@ -85,7 +85,7 @@ pub(super) fn concat(list: &Value) -> Result<String, Error> {
     Ok(out)
 }
 
-/// The filter `sum`.
+/// Filter `sum`.
 pub(super) fn sum(state: &State, value: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
     let mut args = Arguments::of(args)?;
     let attribute = args.text("attribute")?;

@@ -1,4 +1,4 @@
-//! Values as Python has them: from JSON, and how they print.
+//! Python values: conversion from JSON, `str` and `repr`.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::chat::{
     origin::{plain_text, restored, shelter},
 };
 
-/// Converts JSON of messages; the order of keys stays.
+/// Converts JSON of messages; keys keep their order.
 pub(in crate::chat) fn from_json(json: &Json) -> Value {
     match json {
         Json::Null => Value::from(()),
@@ -32,11 +32,11 @@ pub(in crate::chat) fn from_json(json: &Json) -> Value {
     }
 }
 
-/// `str(value)`: what `{{ value }}` prints.
+/// Converts a value as `str(value)` does: the text that `{{ value }}` prints.
 ///
 /// # Errors
-/// If it is longer than [`LONGEST_TEXT`]: lists within lists can share their items, so that a small
-/// value prints as a text without end.
+/// A text longer than [`LONGEST_TEXT`]: nested lists can share items, so that a small value has an
+/// exponentially long text.
 pub(in crate::chat) fn to_str(value: &Value) -> Result<String, Error> {
     match value.as_str() {
         Some(text) => Ok(text.to_owned()),
@@ -45,12 +45,12 @@ pub(in crate::chat) fn to_str(value: &Value) -> Result<String, Error> {
     }
 }
 
-/// The filter `string`.
+/// Filter `string`.
 pub(super) fn string(value: &Value) -> Result<Value, Error> {
     if value.as_str().is_some() { Ok(value.clone()) } else { to_str(value).map(Value::from) }
 }
 
-/// Value at a path such as `function.name` or `0`.
+/// Looks up a path such as `function.name` or `0`.
 pub(super) fn at_path(value: &Value, path: &str) -> Option<Value> {
     plain_text(path).split('.').try_fold(value.clone(), |value, part| match part.parse::<usize>() {
         Ok(at) => value.get_item_by_index(at).ok(),
@@ -58,7 +58,7 @@ pub(super) fn at_path(value: &Value, path: &str) -> Option<Value> {
     })
 }
 
-/// `repr(value)`: how a value prints inside a list.
+/// Converts a value as `repr(value)` does: its form inside a printed list.
 ///
 /// # Errors
 /// As [`to_str`].
@@ -68,7 +68,7 @@ pub(super) fn to_repr(value: &Value) -> Result<String, Error> {
     Ok(out)
 }
 
-/// Refuses a text that is too long.
+/// Rejects a text longer than [`LONGEST_TEXT`].
 pub(super) fn check_length(text: &str) -> Result<(), Error> {
     if text.len() > LONGEST_TEXT {
         return Err(Error::new(ErrorKind::InvalidOperation, TOO_LONG));
@@ -141,8 +141,8 @@ pub(super) fn pairs(value: &Value) -> Option<Vec<(Value, Value)>> {
     Some(value.as_object()?.try_iter_pairs()?.collect())
 }
 
-/// The shortest text that reads back as the same number, as Python writes it: `1e+16`, `1e-07`,
-/// `0.0001`, `2.0`.
+/// Shortest text that parses to the same number, in Python's format: `1e+16`, `1e-07`, `0.0001`,
+/// `2.0`.
 fn float_repr(number: f64) -> String {
     if number.is_nan() {
         return "nan".to_owned();
@@ -162,7 +162,7 @@ fn float_repr(number: f64) -> String {
     }
 }
 
-/// A string literal: in single quotes unless it holds one and no double quote.
+/// Writes a string literal: in single quotes, unless it has a single quote and no double quote.
 fn write_str_repr(text: &str, out: &mut String) {
     let has = |quote: char| text.chars().any(|c| restored(c) == quote);
     let quote = if has('\'') && !has('"') { '"' } else { '\'' };
@@ -189,8 +189,8 @@ fn write_str_repr(text: &str, out: &mut String) {
     out.push(quote);
 }
 
-/// `str.isprintable` for one character, of the general categories that the standard library can
-/// tell.
+/// True if `str.isprintable` holds for a character, as far as the standard library has its
+/// category.
 fn is_printable(c: char) -> bool {
     let is_noncharacter = matches!(c, '\u{FDD0}'..='\u{FDEF}') || c as u32 & 0xFFFE == 0xFFFE;
     let is_format = matches!(c,
@@ -200,7 +200,7 @@ fn is_printable(c: char) -> bool {
     c == ' ' || !(c.is_control() || c.is_whitespace() || is_noncharacter || is_format)
 }
 
-/// A group: a tuple of the key and a list, which have names too.
+/// Group of `groupby`: a tuple of key and list, also accessible by name.
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) key: Value,

@@ -1,4 +1,4 @@
-//! Expressions: literals, operators, items and calls.
+//! Rewriting of expressions: literals, operators, subscripts and calls.
 
 use std::borrow::Cow;
 use std::mem::discriminant;
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::chat::origin;
 
-/// Use of literals that are arguments of a filter.
+/// Use of literals in arguments of a filter.
 pub(super) fn use_in_filter(name: &str) -> Use {
     match name {
         "default" | "d" | "replace" | "join" | "format" | "indent" | "truncate" => Use::Written,
@@ -22,7 +22,7 @@ pub(super) fn use_in_filter(name: &str) -> Use {
     }
 }
 
-/// Use of literals that are arguments of a method.
+/// Use of literals in arguments of a method.
 fn use_in_method(name: &str) -> Use {
     match name {
         "replace" | "format" | "get" | "cycle" => Use::Written,
@@ -30,7 +30,7 @@ fn use_in_method(name: &str) -> Use {
     }
 }
 
-/// Use of literals that are arguments of a function. Macros are functions too.
+/// Use of literals in arguments of a function. Macros are functions too.
 fn use_in_function(name: &str) -> Use {
     match name {
         "range" | "strftime_now" | "raise_exception" => Use::Compared,
@@ -38,7 +38,7 @@ fn use_in_function(name: &str) -> Use {
     }
 }
 
-/// Places beyond this one are looked for in a text from its start.
+/// Positions from this one on are charged: a string is searched for them from its start.
 const NEAR: i64 = 64;
 
 impl Rewriter<'_> {
@@ -92,8 +92,8 @@ impl Rewriter<'_> {
         }
     }
 
-    /// An expression whose value is counted where it goes: what is printed, looped over, or given
-    /// to a filter.
+    /// Rewrites an expression whose value is charged by its consumer. It is printed, iterated, or
+    /// passed to a filter.
     pub(super) fn direct(&mut self, expression: &Expr<'_>) {
         match expression {
             Expr::Call(call) if !matches!(call.identify_call(), CallType::Block(_)) => self.call(call),
@@ -101,7 +101,7 @@ impl Rewriter<'_> {
         }
     }
 
-    /// An expression that goes through a filter.
+    /// Rewrites an expression and passes its value through a filter.
     pub(super) fn wrapped(
         &mut self,
         expression: &Expr<'_>,
@@ -130,7 +130,7 @@ impl Rewriter<'_> {
         self.insert(end_of(expression), if binds { filter } else { in_brackets });
     }
 
-    /// An operand of a comparison, or a key.
+    /// Rewrites an operand of a comparison, or a key.
     fn compared(&mut self, expression: &Expr<'_>) {
         if is_small(expression) || is_constant(expression) {
             self.expression(expression, Use::Compared);
@@ -139,10 +139,10 @@ impl Rewriter<'_> {
         }
     }
 
-    /// A list or a tuple.
+    /// Rewrites a list or tuple.
     fn collection(&mut self, expression: &Expr<'_>, items: &[Expr<'_>], goes: Use) {
         let is_made = !items.iter().all(is_constant);
-        // Brackets of its own, so that it is one operand where it has none.
+        // With its own brackets, so that a tuple without any is one operand.
         let (open, close) =
             if has_brackets(expression) { ("(", "|__literal)") } else { ("((", ")|__literal)") };
         if is_made {
@@ -154,14 +154,14 @@ impl Rewriter<'_> {
         }
     }
 
-    /// A string literal; others stay.
+    /// Rewrites a string literal; other literals stay.
     fn literal(&mut self, constant: &Spanned<Const>, goes: Use) {
         let Some(text) = constant.value.as_str() else { return };
         let Span { start_offset, end_offset, .. } = constant.span();
         let (start, end) = (start_offset as usize, end_offset as usize);
         let written = match goes {
             Use::Written => origin::marked(text),
-            // As texts of messages, whose characters it is compared with.
+            // Converted as message text is, with which it is compared.
             Use::Compared => match origin::shelter(text) {
                 Cow::Borrowed(_) => return,
                 Cow::Owned(text) => text,
@@ -188,7 +188,7 @@ impl Rewriter<'_> {
                 self.compared(right);
             }
             op if is_comparison(op) => {
-                // Beside a number nothing is looked at closely.
+                // A comparison with a number takes constant work.
                 if is_small(left) || is_small(right) {
                     self.expression(left, Use::Compared);
                     self.expression(right, Use::Compared);
@@ -203,7 +203,7 @@ impl Rewriter<'_> {
             BinOpKind::Mul => {
                 let span = operation.span();
                 self.insert(span.start_offset as usize, "(");
-                // Else the compiler would multiply, which nothing bounds.
+                // Otherwise the compiler would fold the product, without any limit.
                 if is_constant(left) && is_constant(right) {
                     self.wrapped(left, Use::Written, "|__checked", ")|__checked");
                 } else {
@@ -219,10 +219,10 @@ impl Rewriter<'_> {
         }
     }
 
-    /// `a ~ b ~ c` becomes `([a,b,c])|__concat`.
+    /// Rewrites `a ~ b ~ c` to `([a,b,c])|__concat`.
     fn chain(&mut self, operation: &Spanned<BinOp<'_>>, symbol: char, end: &'static str) {
-        // Operands from the last to the first, and the operators before all but the first.
-        // Remainders have two.
+        // Operands from the last to the first, and the operators between them. A remainder has two
+        // operands.
         let mut operands = vec![&operation.right];
         let mut operators = Vec::new();
         let mut left = &operation.left;
@@ -260,7 +260,7 @@ impl Rewriter<'_> {
         self.insert(span.end_offset as usize, end);
     }
 
-    /// Offset of a character, if only closing brackets and white space stand between `from` and it.
+    /// Offset of a character if only closing brackets and white space precede it from `from` on.
     fn find(&self, from: usize, wanted: char) -> Option<usize> {
         let rest = self.source.get(from..)?;
         let at = rest.find(|c: char| !(c == ')' || c.is_whitespace()))?;
@@ -281,7 +281,7 @@ impl Rewriter<'_> {
         self.find(close, ']').map(|close| (open, first, second, close))
     }
 
-    /// `a[b:c]` becomes `(a|__slice(b,c))`, and `a[b:c:d]` `(a|__slice(b,c,d))`.
+    /// Rewrites `a[b:c]` to `(a|__slice(b,c))`, and `a[b:c:d]` to `(a|__slice(b,c,d))`.
     fn slice(&mut self, slice: &Spanned<Slice<'_>>) {
         let places = self.places(slice);
         if places.is_some() {
@@ -310,7 +310,7 @@ impl Rewriter<'_> {
         self.replace(close, if last.is_some() { "))" } else { "none))" });
     }
 
-    /// `a[b]`: looking for a place in a text takes time, and keys are plain.
+    /// Rewrites `a[b]`: finding a position in a string takes work, and keys must be plain.
     fn item(&mut self, item: &Spanned<GetItem<'_>>) {
         let subscript = &item.subscript_expr;
         let is_near = match subscript {
@@ -332,7 +332,7 @@ impl Rewriter<'_> {
 
     fn test(&mut self, test: &Spanned<Test<'_>>) {
         self.expression(&test.expr, Use::Written);
-        // An argument without brackets gets some: it cannot have filters without.
+        // An argument without brackets gets some, as it cannot have filters otherwise.
         let bare = match test.args.as_slice() {
             [CallArg::Pos(argument)] => {
                 Some(argument).filter(|argument| !self.source[..start_of(argument)].trim_end().ends_with('('))
@@ -348,11 +348,11 @@ impl Rewriter<'_> {
         }
     }
 
-    /// A call, without what counts its result.
+    /// Rewrites a call, without the charge for its result.
     pub(super) fn call(&mut self, call: &Spanned<Call<'_>>) {
         match call.identify_call() {
             CallType::Function("loop") => {
-                // The engine loops over it at once.
+                // The engine iterates over it directly.
                 for argument in &call.args {
                     if let CallArg::Pos(value) = argument {
                         self.wrapped(value, Use::Written, "|__characters", ")|__characters");
@@ -395,7 +395,7 @@ fn start_of_item(item: &Spanned<GetItem<'_>>) -> usize {
     }
 }
 
-/// A literal for a text, with as many line breaks in it as the one that it takes the place of.
+/// Literal for a text, with as many line breaks as the literal that it replaces.
 fn quoted(text: &str, mut lines: usize) -> String {
     let mut literal = String::with_capacity(text.len() + 2);
     literal.push('\'');

@@ -1,14 +1,13 @@
-//! Rewrites a template's source by its syntax tree, so that what it does is bounded, its text is
-//! told from that of messages, and operators do what Jinja2's do.
+//! Rewrites a template by its syntax tree. The result limits its work, marks its own text, and has
+//! operators with Jinja2's semantics.
 //!
-//! * Text between tags and string literals that can get into the prompt are written with the
-//!   template's own characters (`origin`). Literals that something is compared with, or found by,
-//!   stay plain.
-//! * Operands of comparisons, searches and look-ups go through filters that count the work and see
+//! * Text between tags, and string literals that can reach the prompt, are marked as template text
+//!   (`origin`). Literals used for comparison or look-up stay plain.
+//! * Operands of comparisons, searches and look-ups go through filters that charge the work and see
 //!   plain characters: [`PLAIN`], [`ITEM`].
-//! * New values go through [`CHECKED`], [`LITERAL`] and [`STORED`], which count them. (Results of
-//!   filters, tests and methods are counted where those are.)
-//! * Slices, sums, `~` and `%` become filters: the engine has them otherwise or not at all.
+//! * New values go through [`CHECKED`], [`LITERAL`] and [`STORED`], which charge them. (Results of
+//!   filters, tests and methods are charged where those are registered.)
+//! * Slices, sums, `~` and `%` become filters: the engine lacks them or differs from Jinja2.
 
 use std::borrow::Cow;
 
@@ -28,32 +27,32 @@ mod offsets;
 #[cfg(test)]
 mod tests;
 
-/// Name of the filter that results of operators and calls go through.
+/// Name of the filter for results of operators and calls.
 pub(super) const CHECKED: &str = "__checked";
 
-/// Name of the filter that literals of lists and mappings go through.
+/// Name of the filter for literal lists, tuples and mappings.
 pub(super) const LITERAL: &str = "__literal";
 
-/// Name of the filter that values go through which namespaces keep.
+/// Name of the filter for values that namespaces store.
 pub(super) const STORED: &str = "__stored";
 
-/// Name of the filter that operands of comparisons and keys go through.
+/// Name of the filter for operands of comparisons, and for keys.
 pub(super) const PLAIN: &str = "__plain";
 
-/// Name of the filter that values go through whose items are taken by their place.
+/// Name of the filter for values that are indexed by position.
 pub(super) const ITEM: &str = "__item";
 
-/// Name of the filter that slices become: the engine's own are wrong for steps backwards, and for
-/// what has no slices.
+/// Name of the filter that replaces slices. The engine's own are wrong for negative steps and for
+/// values without slices.
 pub(super) const SLICE: &str = "__slice";
 
-/// Name of the filter that sums become: in templates that mark texts as safe they escape.
+/// Name of the filter that replaces sums: in templates that mark texts as safe, it escapes.
 pub(super) const SUM: &str = "__sum";
 
-/// Name of the filter that `~` becomes: the engine writes numbers in other ways than Python.
+/// Name of the filter that replaces `~`: the engine formats numbers differently from Python.
 pub(super) const CONCAT: &str = "__concat";
 
-/// Name of the filter that remainders become: `%` also writes values into a text.
+/// Name of the filter that replaces `%`, which also formats strings.
 pub(super) const REMAINDER: &str = "__remainder";
 
 /// A rewritten template.
@@ -64,11 +63,10 @@ pub(super) struct Rewritten {
     pub(super) text_bytes: usize,
 }
 
-/// Rewrites a source whose nesting was checked. Lines stay where they are.
+/// Rewrites a source whose nesting was checked. Line numbers stay the same.
 ///
 /// # Errors
-/// Errors of the parser, and a syntax error for statements that Jinja2 as transformers runs it has
-/// not.
+/// Errors of the parser, and a syntax error for statements that Jinja2 in transformers lacks.
 pub(super) fn rewrite(source: &str, syntax: SyntaxConfig) -> Result<Rewritten, Error> {
     let mut rewriter = Rewriter { source, marks: Vec::new(), text_bytes: 0, refused: None };
     rewriter.statement(&parse(source, NAME, syntax)?);
@@ -77,8 +75,7 @@ pub(super) fn rewrite(source: &str, syntax: SyntaxConfig) -> Result<Rewritten, E
         return Err(Error::new(ErrorKind::SyntaxError, message));
     }
     let mut marks = rewriter.marks;
-    // Marks of an inner expression come before those of the one around it; with equal offsets the
-    // order of insertion decides.
+    // Insertions of an inner expression precede those of the outer one; the sort is stable.
     marks.sort_by_key(|mark| mark.at);
     let mut out = String::with_capacity(source.len() * 4 + 16 * marks.len());
     let mut at = 0;
@@ -91,8 +88,8 @@ pub(super) fn rewrite(source: &str, syntax: SyntaxConfig) -> Result<Rewritten, E
     Ok(Rewritten { source: out, text_bytes: rewriter.text_bytes })
 }
 
-/// True if a template has filters that mark a text as safe. Jinja2 escapes what is added to such a
-/// text, also where it escapes nothing else.
+/// True if a template has filters that mark a text as safe. Jinja2 escapes strings that are added
+/// to such a text, even without autoescape.
 pub(super) fn escapes(source: &str) -> bool {
     source.split('|').skip(1).any(|filter| {
         let filter = filter.trim_start();
@@ -101,10 +98,10 @@ pub(super) fn escapes(source: &str) -> bool {
     })
 }
 
-/// Insertion into a template.
+/// Insertion or replacement in a template.
 struct Mark {
     at: usize,
-    /// Bytes that it takes the place of.
+    /// Number of bytes that it replaces.
     replaced: usize,
     text: Cow<'static, str>,
 }
@@ -112,16 +109,16 @@ struct Mark {
 /// Destination of an expression's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Use {
-    /// Perhaps into the prompt: literals are the template's text.
+    /// May reach the prompt: literals are template text.
     Written,
-    /// It is compared or looked up: literals are plain.
+    /// Is compared or looked up: literals are plain.
     Compared,
 }
 
 struct Rewriter<'a> {
     source: &'a str,
     marks: Vec<Mark>,
-    /// Length of the text between tags.
+    /// Length of the text between tags in bytes.
     text_bytes: usize,
     /// The first statement that is not supported, and its line.
     refused: Option<(&'static str, u16)>,
@@ -164,13 +161,13 @@ impl Rewriter<'_> {
             Stmt::Block(block) => self.statements(&block.body),
             Stmt::Macro(definition) => self.definition(definition),
             Stmt::CallBlock(call) => {
-                // The call itself is part of the statement's syntax.
+                // The call is part of the statement's syntax.
                 self.call(&call.call);
                 self.definition(&call.macro_decl);
             }
             Stmt::EmitRaw(text) => self.text(text.raw),
             Stmt::Continue(_) | Stmt::Break(_) => {}
-            // Jinja2 has no such statement, or transformers gives it no templates to load.
+            // Jinja2 has no such statement, or transformers provides no templates to load.
             Stmt::Do(statement) => self.refuse("do", statement.span().start_line),
             Stmt::Import(statement) => self.refuse("import", statement.span().start_line),
             Stmt::FromImport(statement) => self.refuse("import", statement.span().start_line),
@@ -183,11 +180,11 @@ impl Rewriter<'_> {
         self.refused.get_or_insert((statement, line));
     }
 
-    /// Text between tags.
+    /// Marks text between tags.
     fn text(&mut self, raw: &str) {
         let text = origin::marked(raw);
         self.text_bytes += raw.len();
-        // The engine gives parts of the source as they are.
+        // The engine returns slices of the source.
         let at = (raw.as_ptr() as usize).wrapping_sub(self.source.as_ptr() as usize);
         if self.source.get(at..at.saturating_add(raw.len())) == Some(raw) {
             self.marks.push(Mark { at, replaced: raw.len(), text: Cow::Owned(text) });
@@ -210,7 +207,7 @@ impl Rewriter<'_> {
         self.statements(&definition.body);
     }
 
-    /// The filters of a block have no value before them; only their arguments are expressions.
+    /// Rewrites the filters of a block: they have no input value, only argument expressions.
     fn block_filter(&mut self, filter: Option<&Expr<'_>>) {
         if let Some(Expr::Filter(filter)) = filter {
             self.block_filter(filter.expr.as_ref());
@@ -222,7 +219,7 @@ impl Rewriter<'_> {
         self.marks.push(Mark { at, replaced: 0, text: Cow::Borrowed(text) });
     }
 
-    /// Puts a text in the place of a character.
+    /// Replaces one character by a text.
     fn replace(&mut self, at: usize, text: &'static str) {
         self.marks.push(Mark { at, replaced: 1, text: Cow::Borrowed(text) });
     }

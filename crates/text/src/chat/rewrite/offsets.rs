@@ -10,8 +10,8 @@ pub(super) fn end_of(expression: &Expr<'_>) -> usize {
     expression.span().end_offset as usize
 }
 
-/// Start of an expression. Brackets that open there may be before or behind the offset: it makes no
-/// difference which of them a further one joins.
+/// Start of an expression. Brackets that open there may be before or after the offset: an inserted
+/// bracket works in either place.
 pub(super) fn start_of(expression: &Expr<'_>) -> usize {
     let own = expression.span().start_offset as usize;
     match expression {
@@ -22,7 +22,7 @@ pub(super) fn start_of(expression: &Expr<'_>) -> usize {
         Expr::Filter(filter) => filter.expr.as_ref().map_or(own, start_of),
         Expr::Test(test) => start_of(&test.expr),
         Expr::UnaryOp(operation) => own.min(start_of(&operation.expr)),
-        // Without brackets the span starts behind the first comma.
+        // Without brackets the span starts after the first comma.
         Expr::Tuple(tuple) => tuple.items.first().map_or(own, |first| own.min(start_of(first))),
         Expr::Slice(_) | Expr::GetAttr(_) | Expr::GetItem(_) | Expr::Call(_) => {
             start_of_chain(expression).unwrap_or(own)
@@ -31,8 +31,8 @@ pub(super) fn start_of(expression: &Expr<'_>) -> usize {
     }
 }
 
-/// Start of a chain of slices, attributes, items and calls. Of several things that follow an
-/// operand, the first has the span that starts there.
+/// Start of a chain of slices, attributes, subscripts and calls. The span of the innermost one
+/// starts at the operand.
 fn start_of_chain(mut expression: &Expr<'_>) -> Option<usize> {
     let mut span: Option<Span> = None;
     loop {
@@ -46,7 +46,7 @@ fn start_of_chain(mut expression: &Expr<'_>) -> Option<usize> {
     }
 }
 
-/// True if a tuple has brackets of its own.
+/// True if a tuple has its own brackets.
 pub(super) fn has_brackets(expression: &Expr<'_>) -> bool {
     match expression {
         Expr::Tuple(tuple) => {
@@ -70,7 +70,7 @@ pub(super) fn is_comparison(operator: BinOpKind) -> bool {
     )
 }
 
-/// True if the compiler can compute the value.
+/// True if the compiler can fold the value.
 pub(super) fn is_constant(expression: &Expr<'_>) -> bool {
     match expression {
         Expr::Const(_) => true,
@@ -87,8 +87,7 @@ pub(super) fn is_constant(expression: &Expr<'_>) -> bool {
     }
 }
 
-/// True if the value is a number, a truth value or none, so that comparing with it takes constant
-/// work.
+/// True if the value is a number, a boolean or none, so that comparing with it takes constant work.
 pub(super) fn is_small(expression: &Expr<'_>) -> bool {
     match expression {
         Expr::Const(constant) => constant.value.as_str().is_none(),

@@ -24,7 +24,7 @@ fn text_and_literals_get_their_origin() {
         ),
     ] {
         let found = rewrite(&source, SyntaxConfig::default()).unwrap().source;
-        // A quote is a character of the template too.
+        // The quote is a marked character too.
         assert_eq!(found.replace("\u{F0027}", "\\'"), expected.replace("\u{F0027}", "\\'"), "{source}");
     }
 }

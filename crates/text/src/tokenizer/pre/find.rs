@@ -1,7 +1,7 @@
-//! The name of the pre-tokenizer of a `tokenizer.json`, which describes rules and names none.
+//! Names the pre-tokenizer of a `tokenizer.json`, which describes rules without a name.
 //!
-//! The same rules are written in many ways, so what they do is compared: both cut the same texts,
-//! made so that any two known types cut one of them differently.
+//! The same rules can be written in many ways, so their effect is compared: both split the same
+//! probe texts, of which any two known types split one differently.
 
 use serde_json::Value;
 use tokenizers::{OffsetReferential, OffsetType, PreTokenizedString, PreTokenizerWrapper};
@@ -11,7 +11,7 @@ use super::{PreTokenizer, known_names};
 use crate::error::{Error, Result};
 use crate::tokenizer::{library::guarded, limits::check_steps, steps::PreTokenizers};
 
-/// Texts that tell the known types apart.
+/// Texts that distinguish the known types.
 const PROBES: &[&str] = &[
     "Hello world, it's IT'S we'll WE'LL I'm don't DON'T x'y o'tis 'tis 'ſ",
     "helloWorld HTTPServer ABCdef camelCase's X's ÀÉcolé ǅungla ªº ʰello ſtart 𝒜𝒷c ℝeal",
@@ -32,12 +32,12 @@ const PROBES: &[&str] = &[
     "(a) ((b)) |x| !a ?b .c ,d 。e ;f 1a a1 1.a $a $1 +1 -1",
 ];
 
-/// The value of `tokenizer.ggml.pre` for the pre-tokenizer of a `tokenizer.json`. `ignores_merges`:
-/// a piece that is a token as a whole is not built by merges.
+/// Finds the `tokenizer.ggml.pre` value for the pre-tokenizer of a `tokenizer.json`.
+/// `ignores_merges`: a piece that is a token as a whole takes precedence over merges.
 ///
 /// # Errors
 /// [`Error::TokenizerDefinition`] if the definition cannot be run, [`Error::UnknownPreTokenizer`]
-/// if no known type cuts as it does.
+/// if no known type splits as it does.
 pub fn name(definition: &Value, ignores_merges: bool) -> Result<&'static str> {
     let invalid =
         |message: String| Error::TokenizerDefinition { message: format!("pre_tokenizer: {message}") };
@@ -71,7 +71,7 @@ fn cuts(pre_tokenizer: &PreTokenizer, text: &str) -> Vec<usize> {
     ends
 }
 
-/// As [`cuts`], by the library.
+/// As [`cuts`], with the library.
 fn library_cuts(pre_tokenizer: &PreTokenizers, text: &str) -> Result<Vec<usize>> {
     let pieces = guarded(|| {
         let mut pieces = PreTokenizedString::from(text);
@@ -106,7 +106,7 @@ mod tests {
                 }
             }
         }
-        // The one pair is two ways to write the same rules.
+        // This pair is two spellings of the same rules.
         assert_eq!(alike, [("qwen2", "bailingmoe")]);
     }
 

@@ -1,5 +1,5 @@
-//! Pre-tokenization: cuts a text into the pieces that byte-pair merges never cross, by the regular
-//! expressions of a model family.
+//! Pre-tokenization: splits a text into pieces that byte-pair merges never cross. The regular
+//! expressions are those of a model family.
 
 #[cfg(feature = "tokenizer-json")]
 pub(super) mod find;
@@ -10,7 +10,7 @@ use regex::Regex;
 use self::rules::{After, CASED, CASED_MARK, KNOWN, OVER_CHARACTERS, Rules};
 use crate::error::{Error, Result};
 
-/// Cuts texts as one pre-tokenizer type says. Linear in the length of the text.
+/// Splitter of one pre-tokenizer type. Linear in the length of the text.
 #[derive(Debug, Clone)]
 pub(crate) struct PreTokenizer {
     cuts: Vec<(Regex, After)>,
@@ -19,10 +19,10 @@ pub(crate) struct PreTokenizer {
 }
 
 impl PreTokenizer {
-    /// The pre-tokenizer of a value of `tokenizer.ggml.pre`.
+    /// Creates the pre-tokenizer for a value of `tokenizer.ggml.pre`.
     ///
     /// # Errors
-    /// [`Error::UnknownPreTokenizer`] with the known types: a wrong guess would only show as bad
+    /// [`Error::UnknownPreTokenizer`] with the known types: a wrong guess would show only as bad
     /// answers.
     pub(crate) fn named(name: &str) -> Result<Self> {
         let Some(rules) = KNOWN.iter().find(|rules| rules.names.contains(&name)) else {
@@ -46,7 +46,7 @@ impl PreTokenizer {
         Ok(Self { cuts, ignore_merges: rules.ignore_merges, add_bos: rules.add_bos })
     }
 
-    /// True if a piece that is a token as a whole is not built by merges.
+    /// True if a piece that is a token as a whole takes precedence over merges.
     pub(crate) fn ignores_merges(&self) -> bool {
         self.ignore_merges
     }
@@ -56,7 +56,7 @@ impl PreTokenizer {
         self.add_bos
     }
 
-    /// Gives the pieces of `text` to `piece`, in order and without gaps.
+    /// Calls `piece` with the pieces of `text`, in order and without gaps.
     pub(crate) fn split<'t>(&self, text: &'t str, piece: &mut impl FnMut(&'t str)) {
         cut(&self.cuts, text, piece);
     }
@@ -86,8 +86,8 @@ fn cut<'t>(cuts: &[(Regex, After)], text: &'t str, piece: &mut impl FnMut(&'t st
 }
 
 impl After {
-    /// Gives the lengths of the pieces of a match, in bytes, to `piece`. What they leave is looked
-    /// at again. `at_end`: no text follows.
+    /// Calls `piece` with the lengths of a match's pieces, in bytes. The rest of the match is
+    /// matched again. `at_end`: no text follows.
     fn pieces(self, found: &str, at_end: bool, piece: &mut impl FnMut(usize)) {
         match self {
             Self::Keep => piece(found.len()),
@@ -115,8 +115,8 @@ impl After {
     }
 }
 
-/// Length in bytes of a match without its last character if that is white space before a text: it
-/// belongs to the next piece. A match of one character stays: `\s+(?!\S)` cannot match it, the
+/// Length in bytes of a match without its last character, if that is white space before a text: it
+/// belongs to the next piece. A match of one character is kept: `\s+(?!\S)` cannot match it, the
 /// plain `\s+` after it does.
 fn without_last_space(found: &str, at_end: bool) -> usize {
     let left = found.chars().next_back().filter(|last| !at_end && last.is_whitespace());
@@ -126,17 +126,17 @@ fn without_last_space(found: &str, at_end: bool) -> usize {
     }
 }
 
-/// The inside of a character class with the letters of [`CASED`].
+/// Inside of a character class with the letters of [`CASED`].
 fn cased_class() -> String {
     CASED.iter().map(|(first, last)| format!(r"\x{{{first:X}}}-\x{{{last:X}}}")).collect()
 }
 
-/// True if a value of `tokenizer.ggml.pre` is that of a vocabulary over characters, not over bytes.
+/// True if a value of `tokenizer.ggml.pre` belongs to a vocabulary over characters, not bytes.
 pub(crate) fn is_over_characters(name: &str) -> bool {
     OVER_CHARACTERS.contains(&name)
 }
 
-/// All values of `tokenizer.ggml.pre` that can be loaded, separated by commas.
+/// All supported values of `tokenizer.ggml.pre`, separated by commas.
 fn known_names() -> String {
     let mut names: Vec<&str> =
         KNOWN.iter().flat_map(|rules| rules.names).chain(OVER_CHARACTERS).copied().collect();

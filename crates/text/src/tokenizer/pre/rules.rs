@@ -1,29 +1,29 @@
-//! The known pre-tokenizer types: which patterns cut the text, and what else the type implies.
+//! Known pre-tokenizer types: the patterns that split the text, and defaults of the type.
 //!
-//! The patterns are those of the models' own tokenizer files. Look-aheads in them are written as an
-//! [`After`], so that a linear-time matcher can run the rest.
+//! The patterns are those of the models' own tokenizer files. Their look-aheads are expressed as
+//! [`After`], so that a linear-time engine can run the rest.
 
-/// Treatment of the end of a match.
+/// Treatment of the end of a match, in place of a look-ahead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum After {
-    /// Nothing.
+    /// The match is one piece.
     Keep,
     /// The last character of a run of white space goes to the next piece if text follows
     /// (`\s+(?!\S)|\s+`, written `\s+`).
     LeaveLast,
-    /// The same, in patterns with an earlier alternative for line ends: a match that ends in one is
-    /// not from `\s+`.
+    /// As `LeaveLast`, for patterns with an earlier alternative for line ends: a match that ends in
+    /// one is not from `\s+`.
     LeaveLastNoNewline,
-    /// The same, and what stays of a run is cut off in pieces of 512, 256, ... 8, 4, 2 and 1
-    /// characters (`\s{512}(?!\S)|...|\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1}`, written `\s+`).
+    /// As `LeaveLastNoNewline`, and the rest of a run is split into pieces of 512, 256, ... 8, 4, 2
+    /// and 1 characters (`\s{512}(?!\S)|...|\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1}`, written `\s+`).
     LeaveLastInPowers,
-    /// A number is cut into groups of three, counted from its end (`\d{1,3}(?=(?:\d{3})*(?!\d))`,
+    /// A number is split into groups of three, counted from its end (`\d{1,3}(?=(?:\d{3})*(?!\d))`,
     /// written `\d+`; or, for numbers that no letter follows, `\d{1,3}(?=(?:\d{3})*\b)`, written
     /// `\d+\b`).
     GroupsOfThree,
 }
 
-/// One cut of the text; pieces and the gaps between matches go to the next cut.
+/// One split of the text; matches and the gaps between them go to the next one.
 pub(super) type Cut = (&'static str, After);
 
 /// Rules of a pre-tokenizer type.
@@ -32,9 +32,9 @@ pub(super) struct Rules {
     /// Values of `tokenizer.ggml.pre`.
     pub(super) names: &'static [&'static str],
     pub(super) cuts: &'static [Cut],
-    /// A piece that is a token as a whole is not built by merges.
+    /// True if a piece that is a token as a whole takes precedence over merges.
     pub(super) ignore_merges: bool,
-    /// Texts begin with a BOS token by default.
+    /// True if texts begin with a BOS token by default.
     pub(super) add_bos: bool,
 }
 
@@ -142,13 +142,13 @@ const KIMI_K2: Cut = (
     After::LeaveLastNoNewline,
 );
 
-/// `DeepSeek` V3, last of its three cuts.
+/// `DeepSeek` V3, last of its three splits.
 const DEEPSEEK3_WORDS: Cut = (
     r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+"##,
     After::LeaveLastNoNewline,
 );
 
-/// Spark 2.5, third of its four cuts.
+/// Spark 2.5, third of its four splits.
 const SPARK_WORDS: Cut = (
     r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+|[\r\n]|\s+"##,
     After::LeaveLast,
@@ -157,7 +157,7 @@ const SPARK_WORDS: Cut = (
 /// Chinese characters and kana.
 const HAN_AND_KANA: Cut = (r"[\x{4E00}-\x{9FA5}\x{3040}-\x{309F}\x{30A0}-\x{30FF}]+", After::Keep);
 
-/// `AFMoE`: scripts of Asia that are written without spaces.
+/// `AFMoE`: Asian scripts that are written without spaces.
 const ASIAN: Cut = (
     concat!(
         r"[\x{4E00}-\x{9FFF}\x{3400}-\x{4DBF}\x{F900}-\x{FAFF}\x{3040}-\x{309F}\x{30A0}-\x{30FF}\x{FF65}-\x{FF9F}",
@@ -167,7 +167,7 @@ const ASIAN: Cut = (
     After::Keep,
 );
 
-/// Youtu: Korean, East Asian punctuation, Bopomofo, and Chinese with kana, each apart.
+/// Youtu: Korean, East Asian punctuation, Bopomofo, and Chinese with kana, separately.
 const YOUTU_SCRIPTS: Cut = (
     concat!(
         r"[\x{AC00}-\x{D7A3}\x{3131}-\x{318E}]+|",
@@ -177,7 +177,7 @@ const YOUTU_SCRIPTS: Cut = (
     After::Keep,
 );
 
-/// Youtu, second of its two cuts: as GPT-4o with single digits.
+/// Youtu, second of its two splits: as GPT-4o with single digits.
 const YOUTU_WORDS: Cut = (
     by_case!(
         r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]",
@@ -198,11 +198,11 @@ const DIGIT: Cut = (r"\p{N}", After::Keep);
 /// Bloom and the Finnish GPT-3: everything between white space and sentence punctuation.
 const BLOOM: Cut = (r" ?[^(\s|.,!?…。，、।۔،)]+", After::Keep);
 
-/// Stands for the cased letters of `DeepSeek` LLM, see [`CASED`].
+/// Placeholder for the cased letters of `DeepSeek` LLM, see [`CASED`].
 pub(super) const CASED_MARK: &str = "@cased@";
 
-/// The cased letters that the `DeepSeek` LLM tokenizer lists one by one: those of an old Unicode
-/// version, without mathematical letters. First and last of each range.
+/// Cased letters that the `DeepSeek` LLM tokenizer lists one by one, as first and last of each
+/// range: those of an old Unicode version, without mathematical letters.
 #[rustfmt::skip]
 pub(super) const CASED: &[(u32, u32)] = &[
     (0x41, 0x5A), (0x61, 0x7A), (0xB5, 0xB5), (0xC0, 0xD6), (0xD8, 0xF6), (0xF8, 0x1BA), (0x1BC, 0x1BF),
@@ -224,11 +224,11 @@ pub(super) const CASED: &[(u32, u32)] = &[
     (0x118A0, 0x118DF), (0x1E900, 0x1E943),
 ];
 
-/// Types of vocabularies over characters, which have no rules of their own: they are cut at line
+/// Types of vocabularies over characters, which have no rules of their own: texts are split at line
 /// ends.
 pub(super) const OVER_CHARACTERS: &[&str] = &["gemma4", "granite-embed-multi-311m", "sarvam-moe"];
 
-/// Every known type of byte-level vocabularies.
+/// All known types of byte-level vocabularies.
 pub(super) const KNOWN: &[Rules] = &[
     rules(
         &["default"],

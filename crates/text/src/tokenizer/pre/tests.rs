@@ -1,5 +1,5 @@
-//! Every type against the tokenizers library on generated texts, and against another reader of such
-//! files.
+//! Every type compared with the tokenizers library on generated texts, and with another reader of
+//! such files.
 
 use std::sync::OnceLock;
 
@@ -27,7 +27,7 @@ fn every_known_type_compiles_and_loses_no_text() {
     }
 }
 
-/// A pattern with its look-aheads written out.
+/// Pattern with its look-aheads written out.
 fn written_out(pattern: &str, after: After) -> String {
     let pattern = pattern.replace(CASED_MARK, &cased_class());
     let before_spaces = || {
@@ -51,7 +51,7 @@ fn written_out(pattern: &str, after: After) -> String {
     }
 }
 
-/// The patterns, run by the tokenizers library.
+/// The same patterns in the tokenizers library.
 fn library_cuts(rules: &Rules) -> Vec<Split> {
     let split = |&(pattern, after): &(&str, After)| {
         let pattern = SplitPattern::Regex(written_out(pattern, after));
@@ -97,7 +97,7 @@ proptest! {
     }
 }
 
-/// A name of each type, with the library's cuts and ours.
+/// First name of each type, with the library's splitters and ours.
 fn both_readers() -> &'static [(&'static str, Vec<Split>, PreTokenizer)] {
     static READERS: OnceLock<Vec<(&'static str, Vec<Split>, PreTokenizer)>> = OnceLock::new();
     READERS.get_or_init(|| {
