@@ -1,6 +1,5 @@
-//! Properties of matrix products: the bits do not depend on the instruction set, on the split or on
-//! the other tokens, and the values are right (against a double-precision oracle that knows nothing
-//! of how they are computed).
+//! Properties of matrix products: bits independent of instruction set, split and other tokens;
+//! values close to an independent double-precision oracle.
 
 use proptest::prelude::*;
 use ruvllm_testkit::Random;
@@ -34,13 +33,13 @@ fn product(kernels: &Kernels, pool: &ThreadPool, w: &PackedMatrix, x: &[f32]) ->
     out
 }
 
-/// The bits, all NaNs alike.
+/// Bits, with all NaNs equal.
 fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|x| if x.is_nan() { u32::MAX } else { x.to_bits() }).collect()
 }
 
-/// `(rows, cols)` that fit a format: odd counts, whole quant blocks, and rows that are no multiple
-/// of eight sub-blocks.
+/// Number of columns that fits a format: odd counts, whole quant blocks, and rows that are not a
+/// multiple of eight sub-blocks.
 fn columns(format: WeightFormat, units: usize) -> usize {
     match format.block_len() {
         1 => 149 * units + 3,
@@ -176,7 +175,7 @@ fn float_products_have_every_remainder() {
     }
 }
 
-/// A row of weights that meets the activations of so many columns in several parts.
+/// Rows of weights that reuse the activations of a column chunk, in several chunks.
 #[test]
 fn few_tokens_with_long_rows_give_the_same_bits() {
     let (pool, scalar) = (ThreadPool::single(), Kernels::for_isa(crate::Isa::Scalar).unwrap());
@@ -193,10 +192,10 @@ fn few_tokens_with_long_rows_give_the_same_bits() {
     }
 }
 
-/// Largest normalized mean squared error of random products, by cause: 8-bit activations give about
-/// `(1/127)^2 / 12` times the crest factor squared of 32 values.
+/// Largest normalized mean squared error with 8-bit activations: about `(1/127)^2 / 12` times the
+/// squared crest factor of 32 values.
 const Q8_NMSE: f64 = 5e-5;
-/// The same for f32 arithmetic.
+/// Largest normalized mean squared error of f32 arithmetic.
 const F32_NMSE: f64 = 1e-12;
 
 #[test]

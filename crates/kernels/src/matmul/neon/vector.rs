@@ -1,4 +1,4 @@
-//! Vocabulary of the integer NEON leaves: loads and stores, sums across vectors.
+//! Helpers of the integer NEON leaves: loads and stores, horizontal sums.
 
 use std::arch::aarch64::*;
 
