@@ -1,4 +1,4 @@
-//! One file of a model: its header and bytes.
+//! File of a model: header and bytes.
 
 use std::{path::Path, sync::Arc};
 
