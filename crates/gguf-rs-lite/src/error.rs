@@ -369,8 +369,9 @@ pub enum Error {
         /// Length of the tensor data.
         bytes: u64,
     },
-    /// The file is one part of a split model, but its name does not end in `-00001-of-00003.gguf`
-    /// (with its own numbers), so that the other parts cannot be found.
+    /// A part of a split model with a name that does not identify the other parts.
+    ///
+    /// The name must end in `-00001-of-00003.gguf` (with the part's own numbers).
     #[error(
         "{} says it is part {part} of {count}, but its name does not end in \"-{part:05}-of-{count:05}.gguf\"",
         path.display()
@@ -401,7 +402,7 @@ pub enum Error {
         /// The value found, or `absent`.
         found: String,
     },
-    /// One part of a split model could not be opened.
+    /// A part of a split model could not be opened.
     #[error("part {} of a split model", path.display())]
     SplitPart {
         /// The part.

@@ -60,8 +60,9 @@ impl Gguf {
         Self::from_owner(bytes)
     }
 
-    /// Opens an embedded model in place, or copied if it is to be read or locked; see
-    /// [`Gguf::from_static`].
+    /// Opens an embedded model in place, or copied to be read or locked.
+    ///
+    /// See [`Gguf::from_static`].
     ///
     /// # Errors
     /// See [`Gguf::from_owner`]; [`Error::File`] if the copy cannot be allocated, [`Error::Lock`]

@@ -8,8 +8,10 @@ use crate::{
     header::TensorInfo,
 };
 
-/// Checks `tensors`, whose entries stand at `positions` in a file of `file_len` bytes with data at
-/// `data_start`.
+/// Checks a list of tensors.
+///
+/// `positions`: their entries in a file of `file_len` bytes; `data_start`: start of the data
+/// section.
 ///
 /// Takes O(n log n) for n tensors.
 pub(crate) fn check(tensors: &[TensorInfo], positions: &[u64], data_start: u64, file_len: u64) -> Result<()> {

@@ -179,8 +179,9 @@ pub enum Error {
         samples: usize,
     },
 
-    /// KV block size that is not a multiple of the key format's token group; use larger blocks or
-    /// another format.
+    /// KV block size that is not a multiple of the key format's token group.
+    ///
+    /// Use larger blocks or another format.
     #[error("keys in {format} need blocks of a multiple of {multiple} tokens, these have {block_tokens}")]
     KvBlockTokens {
         /// Name of the format.
@@ -191,8 +192,9 @@ pub enum Error {
         multiple: usize,
     },
 
-    /// Query Gram matrix for key-error correction that is not finite or not positive semidefinite,
-    /// from queries that were not finite or from damaged data. Store the keys without correction.
+    /// Query Gram matrix that is not finite or not positive semidefinite.
+    ///
+    /// The queries were not finite or the data are damaged; store the keys without correction.
     #[error(
         "the Gram matrix of the queries of a head of {head_dim} values is not finite or not positive semidefinite: use \
          no correction"

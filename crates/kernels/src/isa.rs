@@ -14,8 +14,9 @@ use std::arch::is_x86_feature_detected as detected;
 use crate::lanes::{Apart, Work};
 use crate::{Error, Result};
 
-/// Table of instruction sets, from the most general to the fastest; passes all entries to the macro
-/// `$then`.
+/// Table of instruction sets, from the most general to the fastest.
+///
+/// Passes all entries to the macro `$then`.
 ///
 /// Each entry is the only definition of its set: detection, [`Isa::features`], the
 /// `#[target_feature]` attributes of the slots and of [`Apart`], and the lane tests are generated

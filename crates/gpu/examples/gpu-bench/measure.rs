@@ -45,8 +45,7 @@ pub(crate) fn seconds_each(gpu: &Gpu, dispatches: &[&Dispatch], quick: bool) -> 
     seconds_of(gpu, dispatches, if quick { (1, 3) } else { (WARM_UP, SAMPLES) }, quick)
 }
 
-/// Median seconds per dispatch with explicit numbers of warm-up and sample passes; see
-/// [`seconds_each`].
+/// Median seconds per dispatch with explicit numbers of warm-up and sample passes.
 pub(crate) fn seconds_of(
     gpu: &Gpu,
     dispatches: &[&Dispatch],

@@ -200,8 +200,9 @@ pub(super) struct Weights<'a> {
     pub(super) ahead: Ahead<'a>,
 }
 
-/// Computes `acc_r = factors_r * acc_r + Σ_j weights_rj v_j` for all rows, over the keys in
-/// `visible(r)` in ascending order.
+/// Computes `acc_r = factors_r * acc_r + Σ_j weights_rj v_j` for all rows.
+///
+/// The sum is over the keys in `visible(r)`, in ascending order.
 ///
 /// # Shapes
 /// `acc`: `[rows, padded_dim]`; `values`: `[32, padded_dim]`.
@@ -252,8 +253,9 @@ pub(super) fn weigh<L: WideLanes, T: Tile>(
     }
 }
 
-/// Computes `acc = factor * acc + Σ weight * value` for rows `row..row + R` over the same keys, `N`
-/// wide vectors (then one) at a time.
+/// Computes `acc = factor * acc + Σ weight * value` for rows `row..row + R` over the same keys.
+///
+/// `N` wide vectors (then one) at a time.
 #[inline(always)]
 fn add_values<L: WideLanes, T: Tile, const R: usize, const N: usize>(
     l: L,

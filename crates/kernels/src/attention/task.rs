@@ -40,8 +40,7 @@ impl Task<'_> {
         within(keys.start)..within(keys.end)
     }
 
-    /// Queries of the task that see a key of the tile at `start`, bounded by the causal mask and
-    /// the sliding window.
+    /// Queries of the task that see a key of the tile at `start` (causal mask, sliding window).
     fn queries_of_tile(&self, start: usize) -> Range<usize> {
         if self.shape.mask == Mask::Full {
             return self.queries.clone();

@@ -96,8 +96,9 @@ proptest! {
     }
 }
 
-/// Every number of rows and tokens that makes a difference to a register tile, with and without a
-/// tail of sub-blocks, and quant blocks whose scales may be anything, NaN and infinity included.
+/// Remainders of rows, tokens and sub-blocks of all register tiles.
+///
+/// Quant blocks have arbitrary scales, including NaN and infinity.
 #[test]
 fn every_remainder_gives_the_same_bits() {
     if !crate::Isa::Avx512.is_available() {
@@ -124,8 +125,7 @@ fn every_remainder_gives_the_same_bits() {
     }
 }
 
-/// Asserts that every output of a float product, with all kernels, has the bits of the scalar dot
-/// product of its row and its token.
+/// Asserts that float products equal the scalar dot products bit for bit, with all kernels.
 fn assert_dots(w: &PackedMatrix, x: &[f32]) {
     let (rows, cols) = (w.rows(), w.cols());
     let scalar = Kernels::for_isa(crate::Isa::Scalar).unwrap();
@@ -146,8 +146,7 @@ fn assert_dots(w: &PackedMatrix, x: &[f32]) {
     }
 }
 
-/// Enough rows, columns and tokens for every level of blocking of the float formats, with
-/// remainders on each.
+/// Rows, columns and tokens for every level of float blocking, with remainders on each.
 #[test]
 fn large_float_products_have_the_same_bits_as_small_ones() {
     let mut random = Random::new(5);
@@ -158,8 +157,7 @@ fn large_float_products_have_the_same_bits_as_small_ones() {
     }
 }
 
-/// Every number of rows and tokens that a register tile can be left with, and columns around whole
-/// vectors and slabs.
+/// Remainders of rows and tokens of the float register tiles, and columns around vectors and slabs.
 #[test]
 fn float_products_have_every_remainder() {
     let mut random = Random::new(6);

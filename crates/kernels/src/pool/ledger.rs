@@ -18,8 +18,9 @@ const MOST_GAIN: Duration = Duration::from_micros(100);
 /// Shorter waits are chunk granularity, not preemption.
 const LEAST_LOSS: Duration = Duration::from_micros(50);
 
-/// Time without workers after a loss, as a multiple of the wait; waits then cost at most 1/33 of
-/// all time. Doubles with each consecutive loss.
+/// Time without workers after a loss, as a multiple of the wait.
+///
+/// Waits then cost at most 1/33 of all time. Doubles with each consecutive loss.
 const ALONE_FACTOR: u32 = 32;
 
 /// Largest number of doublings.

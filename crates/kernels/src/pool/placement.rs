@@ -15,8 +15,9 @@ pub enum Placement {
     /// Chosen by the operating system, except that a worker leaves the core of the calling thread.
     #[default]
     Apart,
-    /// Worker `i` on core `cores[i]` only, modulo the number of cores; `cores[0]` is for the
-    /// calling thread, whose own affinity is not changed.
+    /// Worker `i` on core `cores[i]` only, modulo the number of cores.
+    ///
+    /// `cores[0]` is for the calling thread, whose own affinity is not changed.
     Cores(Vec<usize>),
 }
 

@@ -104,8 +104,7 @@ pub enum WeightFormat {
     IQ4XS,
 }
 
-/// Evaluates the expression of a float format, or the one of quantized formats with the quant block
-/// type.
+/// Evaluates the expression of a float format, or of quantized formats with the block type.
 macro_rules! with_block {
     ($format:expr, F32 => $f32:expr, F16 => $f16:expr, BF16 => $bf16:expr, $block:ident => $quantized:expr) => {
         match $format {
@@ -183,8 +182,9 @@ impl WeightFormat {
         with_block!(self, F32 => 4, F16 => 2, BF16 => 2, B => size_of::<B>())
     }
 
-    /// Bytes of a row of `cols` values; `None` if `cols` is not a whole number of quant blocks or
-    /// the size overflows.
+    /// Bytes of a row of `cols` values.
+    ///
+    /// `None` if `cols` is not a whole number of quant blocks or the size overflows.
     pub fn row_bytes(self, cols: usize) -> Option<usize> {
         let blocks = cols / self.block_len();
         cols.is_multiple_of(self.block_len()).then(|| blocks.checked_mul(self.block_bytes()))?
@@ -283,9 +283,10 @@ pub(crate) trait QuantBlock: bytemuck::Pod {
     const MAX_QUANT: Option<u8>;
     /// Offset subtracted from every stored quant.
     const OFFSET: i8 = 0;
-    /// Number of products of pairs (stored quant times activation, at most 127) that a 16-bit sum
-    /// holds without overflow, as a divisor of the eight pieces of a sub-block (four pieces for a
-    /// half with its own scale).
+    /// Number of product pairs that a 16-bit sum holds without overflow.
+    ///
+    /// A product is a stored quant times an activation of at most 127. The number is a divisor of
+    /// the eight pieces of a sub-block (four pieces for a half with its own scale).
     const SUMS: usize = match Self::MAX_QUANT {
         Some(q) if !Self::HALF_SCALES && 8 * 2 * 127 * q as usize <= i16::MAX as usize => 8,
         Some(q) if 4 * 2 * 127 * q as usize <= i16::MAX as usize => 4,

@@ -1,5 +1,6 @@
-//! Search for quant block scales with the least squared error, for the K and `IQ4` formats, which
-//! are defined by their decoding alone.
+//! Search for quant block scales with the least squared error.
+//!
+//! Used by the K and `IQ4` formats, which are defined by their decoding alone.
 //!
 //! For a *group* of values with one scale, several start scales assign quants, each assignment is
 //! solved for its best scale (and minimum) by least squares, and the smallest error wins. The
@@ -59,8 +60,9 @@ impl Grid for Integers<3> {
     }
 }
 
-/// Quantizes `N` groups of `LEN` values as `d * sc * q - dmin * mn`, with `q` in `0..=max_quant`
-/// and `sc`, `mn` in `0..=max_scale`.
+/// Quantizes `N` groups of `LEN` values as `d * sc * q - dmin * mn`.
+///
+/// `q` is in `0..=max_quant`; `sc` and `mn` are in `0..=max_scale`.
 pub(super) fn fit_affine_block<const LEN: usize, const N: usize>(
     values: &[f32],
     max_quant: u8,
@@ -99,8 +101,9 @@ pub(super) fn fit_affine_block<const LEN: usize, const N: usize>(
     (result, quants)
 }
 
-/// Quantizes `N` groups of `LEN` values as `d * sc * q`, with `q` of the grid and a signed `sc`
-/// from `lowest_scale` to `-lowest_scale - 1`. Returns grid values.
+/// Quantizes `N` groups of `LEN` values as `d * sc * q` with grid values `q`.
+///
+/// The signed `sc` is from `lowest_scale` to `-lowest_scale - 1`. Returns grid values.
 pub(super) fn fit_symmetric_block<G: Grid, const LEN: usize, const N: usize>(
     values: &[f32],
     lowest_scale: f32,
@@ -238,8 +241,9 @@ fn squared_error<const LEN: usize>(x: &[f32; LEN], quants: &[f32; LEN], scale: f
     error
 }
 
-/// `N` sums over pairs, each in eight accumulators, because one chain of dependent additions would
-/// take most of the time.
+/// Computes `N` sums over pairs, each in eight accumulators.
+///
+/// One chain of dependent additions would take most of the time.
 #[inline(always)]
 fn sums<const LEN: usize, const N: usize>(
     x: &[f32; LEN],
@@ -267,8 +271,9 @@ fn neighbours(value: f32, unit: f32, lowest: f32, highest: f32) -> [f32; 3] {
     [nearest, (nearest - 1.0).max(lowest), (nearest + 1.0).min(highest)]
 }
 
-/// Rounds to the nearest integer, exactly for magnitudes below 2^22, in two additions (a call to
-/// `round` would prevent vectorization on the baseline instruction set).
+/// Rounds to the nearest integer, exactly for magnitudes below 2^22, in two additions.
+///
+/// A call to `round` would prevent vectorization on the baseline instruction set.
 #[inline(always)]
 fn round_small(x: f32) -> f32 {
     const SHIFT: f32 = 12_582_912.0; // 1.5 * 2^23

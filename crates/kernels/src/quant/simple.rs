@@ -3,8 +3,9 @@
 
 use super::{QuantBlock, SUB_BLOCK};
 
-/// Quant block of 32 values with one half-precision scale and the nibble order of
-/// [`unpack_nibbles`]; one leaf per instruction set unpacks all of them.
+/// Quant block of 32 values with one half-precision scale and nibbles.
+///
+/// All have the nibble order of [`unpack_nibbles`]; one leaf per instruction set unpacks them.
 pub(crate) trait NibbleBlock: QuantBlock {
     /// True if quants have a fifth bit.
     const FIFTH: bool = matches!(Self::MAX_QUANT, Some(16..));
@@ -77,8 +78,9 @@ pub(super) fn pack_fifth_bits(quants: &[u8; SUB_BLOCK]) -> [u8; 4] {
     quants.iter().rev().fold(0, |bits: u32, q| bits << 1 | u32::from(q >> 4 & 1)).to_le_bytes()
 }
 
-/// Scale that maps the value of the largest magnitude (the first of equals) to `end`, and its
-/// inverse (0 for a scale of 0).
+/// Scale that maps the value of the largest magnitude (the first of equals) to `end`.
+///
+/// Also its inverse (0 for a scale of 0).
 pub(super) fn extreme_of(values: &[f32], end: f32) -> (f32, f32) {
     let extreme = values.iter().fold(0.0_f32, |m, &x| if x.abs() > m.abs() { x } else { m });
     let d = extreme / end;

@@ -86,8 +86,10 @@ pub enum RopeScaling {
         long_factors: Vec<f64>,
         /// Context length in training.
         original_context: usize,
-        /// Extended context length; determines the scale of cosines and sines `sqrt(1 + ln(s) /
-        /// ln(original_context))`, `s = max_context / original_context` (1 if `s <= 1`).
+        /// Extended context length.
+        ///
+        /// Determines the scale of cosines and sines `sqrt(1 + ln(s) / ln(original_context))`, `s =
+        /// max_context / original_context` (1 if `s <= 1`).
         max_context: usize,
         /// Scale of cosines and sines, if the model states it.
         attention_factor: Option<f64>,

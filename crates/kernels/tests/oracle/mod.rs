@@ -12,8 +12,9 @@ pub(crate) fn dot(x: &[f32], y: &[f32]) -> (f64, f64) {
         .fold((0.0, 0.0), |(sum, size), term| (sum + term, size + term.abs()))
 }
 
-/// `γ_n`, the bound of the relative error of `n` roundings in f32 (Higham, Accuracy and Stability,
-/// 2nd ed., section 3.1).
+/// Bound `γ_n` of the relative error of `n` roundings in f32.
+///
+/// Higham, Accuracy and Stability, 2nd ed., section 3.1.
 pub(crate) fn gamma(n: usize) -> f64 {
     let u = 2f64.powi(-24);
     n as f64 * u / (1.0 - n as f64 * u)

@@ -170,8 +170,9 @@ impl<V: Copy> Range<V> {
     }
 }
 
-/// Returns `x`, moved one ulp towards `exact` if `x` lies midway between two half-precision
-/// numbers, so that rounding the result equals rounding `exact`.
+/// Moves `x` one ulp towards `exact` if it lies midway between two half-precision numbers.
+///
+/// Rounding the result then equals rounding `exact`.
 #[inline(always)]
 fn off_the_middle(x: f32, exact: f64) -> f32 {
     // 13 significand bits that half precision lacks.

@@ -54,8 +54,9 @@ impl KvLayout {
         self.head_dim
     }
 
-    /// Bytes of the keys of a block (and of its values), scales and minima included; a multiple of
-    /// 64; saturates.
+    /// Bytes of the keys of a block, and of its values, with scales and minima.
+    ///
+    /// A multiple of 64; saturates.
     pub fn plane_bytes(&self) -> usize {
         self.run(KvRole::Values).bytes().saturating_mul(self.n_tiles())
     }

@@ -53,8 +53,7 @@ impl<C: Codes> Tile for TokenValues<'_, C> {
     }
 }
 
-/// Stores the values of consecutive positions, `[positions, head_dim]`, from position `slot` of the
-/// tile.
+/// Stores values of consecutive positions, `[positions, head_dim]`, from slot `slot` of the tile.
 #[inline(always)]
 pub(super) fn store<L: Lanes, C: Codes>(
     l: L,

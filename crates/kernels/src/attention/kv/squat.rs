@@ -215,8 +215,9 @@ fn correct<L: Lanes>(l: L, weights: &[f32], errors: &[[f32; GROUP]; LANES], key:
     }
 }
 
-/// `I + strength * gram / (mean of its diagonal)`, on and above the diagonal; `None` if the mean is
-/// not positive.
+/// Upper triangle of `I + strength * gram / (mean of its diagonal)`.
+///
+/// `None` if the mean is not positive.
 fn form(gram: &[f32], dim: usize, strength: f32) -> Option<Vec<f64>> {
     let trace: f64 = gram.iter().step_by(dim + 1).map(|&x| f64::from(x)).sum();
     let factor = f64::from(strength) * dim as f64 / trace;

@@ -28,8 +28,9 @@ pub(crate) struct Q8SubBlock {
 impl Q8SubBlock {
     const ZERO: Self = Self { quants: [0; SUB_BLOCK], scale: 0.0, sum: 0.0, halves: [0; 2] };
 
-    /// Reciprocal scale for the largest magnitude `largest`, or the sub-block to use instead if no
-    /// finite scale exists.
+    /// Reciprocal scale of a sub-block of largest magnitude `largest`.
+    ///
+    /// Without a finite one, the sub-block to use instead.
     #[inline(always)]
     pub(super) fn inverse_scale(largest: f32) -> Result<f32, Self> {
         let inverse = 127.0 / largest;
@@ -115,7 +116,7 @@ pub(crate) enum Order {
     /// Vectors `i < 4`: pieces `i` of sub-blocks 0, 2, 4, 6, then their pieces `i + 4`; vectors `i
     /// + 4`: the same for sub-blocks 1, 3, 5, 7.
     EvenOdd,
-    /// As `EvenOdd`, with sub-blocks 0, 1, 4, 5 and 2, 3, 6, 7.
+    /// Order of `EvenOdd` with sub-blocks 0, 1, 4, 5 and 2, 3, 6, 7.
     Pairs,
 }
 
@@ -156,7 +157,7 @@ pub(crate) struct Q8Rows {
     n_sub_blocks: usize,
     /// `[tokens, sub-blocks]`
     sub_blocks: Vec<Q8SubBlock>,
-    /// For each [`Order`]: `[tokens, groups]`, whole groups only.
+    /// Groups per [`Order`]: `[tokens, groups]`, whole groups only.
     groups: [Vec<Q8Group>; Order::ALL.len()],
 }
 

@@ -104,8 +104,7 @@ impl FloatProduct<'_> {
     }
 }
 
-/// Largest number of tokens of the direct path; above, rows and tokens are packed for the register
-/// tile.
+/// Largest number of tokens of the direct path; above, the blocked path packs rows and tokens.
 const MAX_DIRECT_TOKENS: usize = 8;
 
 /// Computes the outputs of `rows` for all tokens.

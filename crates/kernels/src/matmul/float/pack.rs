@@ -73,8 +73,7 @@ fn place(n_pairs: usize, pairs: &Range<usize>, cols: &Range<usize>) -> Range<usi
     before * n_pairs + pairs.start * n_chunks..before * n_pairs + pairs.end * n_chunks
 }
 
-/// The part of `packed` with the pairs of tokens `pairs`, which begin with a tile, in the slab of
-/// the columns `cols`.
+/// Slab of the columns `cols` for the pairs of tokens `pairs`, which begin with a tile.
 pub(super) fn packed_slab<'a>(
     packed: &'a [Pair],
     n_pairs: usize,

@@ -49,8 +49,9 @@ impl TileShape {
     }
 }
 
-/// Adds the products of `weights`, `[chunks, rows]`, and `inputs`, `[chunks, pairs]`, to `acc`,
-/// `[pairs, rows]`.
+/// Adds the products of `weights` and `inputs` to `acc`.
+///
+/// `weights`: `[chunks, rows]`; `inputs`: `[chunks, pairs]`; `acc`: `[pairs, rows]`.
 #[inline(always)]
 pub(super) fn multiply<L: WideLanes, const R: usize, const P: usize>(
     l: L,

@@ -124,8 +124,9 @@ impl Means<'_> {
         }
     }
 
-    /// Moves each centroid to the mean of its points; one without points to the point farthest from
-    /// its own centroid.
+    /// Moves each centroid to the mean of its points.
+    ///
+    /// One without points moves to the point farthest from its own centroid.
     fn move_to_means(&mut self, assigned: &mut [(u8, f32)]) {
         let dim = self.columns.len();
         let mut sums = vec![0.0f64; self.count * dim];
