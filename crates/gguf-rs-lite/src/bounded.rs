@@ -1,4 +1,4 @@
-//! Reading the small files that stand beside weights: configurations, vocabularies, templates.
+//! Bounded reads of the small files beside weights: configurations, vocabularies, templates.
 
 use std::{
     fs::{self, File},
@@ -6,13 +6,15 @@ use std::{
     path::Path,
 };
 
-/// Reads a regular file of at most `limit` bytes. For files that somebody else has written: memory
-/// and time are bounded whatever the file says about its length, and while it grows.
+/// Reads a regular file of at most `limit` bytes.
+///
+/// For untrusted files: memory and time are bounded whatever length the file reports, and while it
+/// grows.
 ///
 /// # Errors
-/// Errors of the system; [`ErrorKind::FileTooLarge`] for a file of more than `limit` bytes, of
-/// which no more than that are read; [`ErrorKind::InvalidInput`] for anything that is not a regular
-/// file, such as a pipe, which could wait for ever for its other end.
+/// Errors of the operating system; [`ErrorKind::FileTooLarge`] for a file of more than `limit`
+/// bytes (no more than these are read); [`ErrorKind::InvalidInput`] for anything but a regular
+/// file, such as a pipe, which could block forever.
 ///
 /// ```
 /// let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
@@ -22,7 +24,7 @@ use std::{
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub fn read_bounded(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
-    // Before opening, because opening a pipe would wait for its other end.
+    // Checked before opening, because opening a pipe would block.
     if !fs::metadata(path)?.is_file() {
         return Err(io::Error::new(ErrorKind::InvalidInput, "it is not a regular file"));
     }

@@ -1,4 +1,4 @@
-//! Bytes of a file that can be handed around: a shared owner and a range in it.
+//! Shared bytes of a file: a reference-counted owner and a range.
 
 use std::{fmt, ops::Range, path::Path, sync::Arc};
 
@@ -7,13 +7,13 @@ use crate::{
     memory::{self, FileMemory},
 };
 
-/// The bytes of a whole file: a mapping, static bytes, or whatever a caller owns.
+/// Bytes of a whole file: a mapping, static bytes, or a caller's buffer.
 pub(crate) type FileBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
-/// The bytes of one tensor.
+/// Bytes of one tensor.
 ///
-/// Cheap to clone, and independent of the [`Gguf`](crate::Gguf) it came from: it keeps the mapping
-/// or the owner of the bytes alive.
+/// Cheap to clone, and independent of its [`Gguf`](crate::Gguf): it keeps the mapping or the owner
+/// of the bytes alive.
 #[derive(Clone)]
 pub struct TensorData {
     file: FileBytes,
@@ -21,15 +21,15 @@ pub struct TensorData {
 }
 
 impl TensorData {
-    /// The bytes `range` of `file`, or `None` if they are not all there.
+    /// Bytes `range` of `file`, or `None` if out of bounds.
     pub(crate) fn new(file: FileBytes, range: Range<usize>) -> Option<Self> {
         (*file).as_ref().get(range.clone())?;
         Some(Self { file, range })
     }
 
-    /// Maps a whole file of any format, so that weights stored elsewhere than in a GGUF file can be
-    /// handed around alike. What [`Gguf::open`](crate::Gguf::open) says of the file's life holds
-    /// here too.
+    /// Maps a whole file of any format, for weights stored outside of GGUF files.
+    ///
+    /// The restrictions of [`Gguf::open`](crate::Gguf::open) on changes of the file apply.
     ///
     /// # Errors
     /// If the file cannot be opened or mapped, or is no regular file.
@@ -37,7 +37,7 @@ impl TensorData {
         Self::load_file(path, FileMemory::default())
     }
 
-    /// As [`TensorData::map_file`], in memory as `memory` says.
+    /// Loads a whole file, mapped or read as `memory` specifies; see [`TensorData::map_file`].
     ///
     /// # Errors
     /// If the file cannot be opened, mapped, read or locked, or is no regular file.
@@ -47,8 +47,7 @@ impl TensorData {
         Ok(Self { file: Arc::new(bytes), range })
     }
 
-    /// The part `range` of these bytes, counted from their start; `None` if it does not lie in
-    /// them. Copies nothing.
+    /// Range `range` of these bytes, relative to their start; `None` if out of bounds. No copy.
     #[must_use]
     pub fn slice(&self, range: Range<usize>) -> Option<Self> {
         if range.start > range.end || range.end > self.range.len() {
@@ -58,23 +57,23 @@ impl TensorData {
         Some(Self { file: Arc::clone(&self.file), range: start + range.start..start + range.end })
     }
 
-    /// The bytes.
+    /// Bytes of the data.
     ///
     /// # Panics
-    /// If the owner of the bytes given to [`Gguf::from_owner`](crate::Gguf::from_owner) has since
-    /// made them fewer.
+    /// If the owner given to [`Gguf::from_owner`](crate::Gguf::from_owner) has since returned fewer
+    /// bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &(*self.file).as_ref()[self.range.clone()]
     }
 
-    /// Number of bytes.
+    /// Length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.range.len()
     }
 
-    /// True if there are no bytes.
+    /// True if the length is 0.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.range.is_empty()

@@ -1,4 +1,4 @@
-//! The one error type of the crate, and the place in a file that it points at.
+//! Error type of the crate, and the position in a file that it refers to.
 
 use std::{fmt, io, path::PathBuf};
 
@@ -7,15 +7,15 @@ use crate::TensorType;
 /// `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Position of a fault in a file: the byte offset and the field that was being read or checked.
+/// Position of an error in a file: byte offset and field.
 ///
-/// The offset counts from the start of the file. It is absent when the fault was found before
-/// anything had a position, as in a writer that refuses its input.
+/// The offset is relative to the start of the file. It is absent without a position, as in errors
+/// of a writer about its input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// Byte offset from the start of the file, if there is one.
+    /// Byte offset from the start of the file, if known.
     pub offset: Option<u64>,
-    /// The field in words, for example `tensor "output.weight" dimension 1`.
+    /// Field in words, for example `tensor "output.weight" dimension 1`.
     pub field: String,
 }
 
@@ -38,18 +38,18 @@ impl fmt::Display for Place {
     }
 }
 
-/// Field being read, in a form that costs nothing until an error needs its text.
+/// Field being read; formatted only when an error needs the text.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Field<'a> {
-    /// A field of the file header.
+    /// Field of the file header.
     File(&'static str),
-    /// A metadata entry whose key is not known yet.
+    /// Metadata entry with an unknown key.
     Entry(u64, &'static str),
-    /// A metadata entry by its key.
+    /// Metadata entry, by key.
     Key(&'a str, &'static str),
-    /// A tensor whose name is not known yet.
+    /// Tensor with an unknown name.
     Tensor(u64, &'static str),
-    /// A tensor by its name.
+    /// Tensor, by name.
     Named(&'a str, &'static str),
 }
 
@@ -65,7 +65,7 @@ impl fmt::Display for Field<'_> {
     }
 }
 
-/// A name out of an untrusted file, fit for one line of a terminal: escaped and cut short.
+/// Name from an untrusted file, escaped and truncated for one line of a terminal.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Quoted<'a>(pub(crate) &'a str);
 
@@ -90,33 +90,32 @@ pub enum Error {
     File {
         /// Failed action, for example `open`.
         action: &'static str,
-        /// The file concerned.
+        /// Path of the file.
         path: PathBuf,
-        /// The system's reason.
+        /// Error of the operating system.
         #[source]
         source: io::Error,
     },
     /// The path names a directory, a device or a pipe.
     #[error("{} is not a regular file", path.display())]
     NotAFile {
-        /// The path given.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// The bytes of a model could not be locked in memory.
+    /// The bytes of a model could not be locked in memory (`mlock`).
     #[error(
         "cannot lock {bytes} bytes of {name} in memory: the limit of locked memory (RLIMIT_MEMLOCK) {}; \
          raise it with `ulimit -l`",
         limit.map_or_else(|| "may be too low".to_owned(), |limit| format!("is {limit} bytes"))
     )]
     Lock {
-        /// The file.
+        /// Name of the file.
         name: String,
-        /// Its length.
+        /// Length in bytes.
         bytes: u64,
-        /// Bytes that the process may lock, all files together; `None` where that is unknown or
-        /// unlimited.
+        /// Limit of lockable bytes of the process; `None` if unknown or unlimited.
         limit: Option<u64>,
-        /// The system's reason.
+        /// Error of the operating system.
         #[source]
         source: io::Error,
     },
@@ -125,45 +124,45 @@ pub enum Error {
     Read {
         /// Position and field of the read.
         place: Place,
-        /// The source's reason.
+        /// Error of the source.
         #[source]
         source: io::Error,
     },
     /// Writing to the given sink failed; what was written so far is not a valid file.
     #[error("cannot write GGUF data")]
     Write {
-        /// The sink's reason.
+        /// Error of the sink.
         #[source]
         source: io::Error,
     },
     /// The file ends before a field does.
     #[error("{place}: the file ends here: {needed} bytes needed, {available} left")]
     Truncated {
-        /// The field cut off.
+        /// Truncated field.
         place: Place,
-        /// Bytes the field needs.
+        /// Bytes required by the field.
         needed: u64,
-        /// Bytes the file still has.
+        /// Bytes left in the file.
         available: u64,
     },
-    /// The header goes on beyond [`MAX_HEADER_BYTES`](crate::MAX_HEADER_BYTES).
+    /// The header exceeds [`MAX_HEADER_BYTES`](crate::MAX_HEADER_BYTES).
     #[error("{place}: metadata and tensor list take more than {limit} bytes")]
     HeaderTooLarge {
-        /// The field that crosses the limit.
+        /// Field that crosses the limit.
         place: Place,
-        /// The limit.
+        /// Limit in bytes.
         limit: u64,
     },
     /// The first four bytes are not `GGUF`.
     #[error("not a GGUF file: it begins with bytes {:02x} {:02x} {:02x} {:02x}", found[0], found[1], found[2], found[3])]
     BadMagic {
-        /// The bytes found.
+        /// Bytes found.
         found: [u8; 4],
     },
     /// The format version is neither 2 nor 3.
     #[error("byte 4, version: GGUF version {version} is not supported, only 2 and 3 are")]
     UnsupportedVersion {
-        /// The version found.
+        /// Version found.
         version: u32,
     },
     /// The file was written on a big-endian machine; convert it first.
@@ -171,75 +170,75 @@ pub enum Error {
         "byte 4, version: the file is big-endian GGUF version {version}; only little-endian files are supported"
     )]
     BigEndian {
-        /// The version, read as big-endian.
+        /// Version, read as big-endian.
         version: u32,
     },
-    /// A count announces more items than the rest of the file can hold.
+    /// A count exceeds the number of items that the rest of the file can hold.
     #[error("{place}: {count} items announced, but at most {limit} fit into the rest of the file")]
     CountTooLarge {
-        /// The count.
+        /// Position of the count.
         place: Place,
-        /// The count found.
+        /// Count found.
         count: u64,
-        /// The most that the remaining bytes could hold.
+        /// Largest count that fits the remaining bytes.
         limit: u64,
     },
-    /// A string is longer than the format allows, or than the rest of the file.
+    /// A string exceeds the limit of the format, or the rest of the file.
     #[error("{place}: a string of {len} bytes, at most {limit} are possible here")]
     StringTooLong {
-        /// The string.
+        /// Position of the string.
         place: Place,
-        /// Its length in bytes.
+        /// Length in bytes.
         len: u64,
-        /// The most that is possible.
+        /// Largest possible length.
         limit: u64,
     },
     /// A string is not UTF-8.
     #[error("{place}: not valid UTF-8")]
     InvalidUtf8 {
-        /// The string; the offset is that of the first bad byte.
+        /// Position of the string; the offset is that of the first invalid byte.
         place: Place,
     },
     /// A key or a tensor name is empty.
     #[error("{place}: empty name")]
     EmptyName {
-        /// The name.
+        /// Position of the name.
         place: Place,
     },
     /// A metadata key occurs twice.
     #[error("{place}: duplicate key")]
     DuplicateKey {
-        /// The second occurrence.
+        /// Position of the second occurrence.
         place: Place,
     },
     /// A value type tag that the format does not define.
     #[error("{place}: unknown value type {tag}")]
     UnknownValueType {
-        /// The tag's place.
+        /// Position of the tag.
         place: Place,
-        /// The tag found.
+        /// Tag found.
         tag: u32,
     },
     /// A boolean byte that is neither 0 nor 1.
     #[error("{place}: a boolean must be 0 or 1, found {value}")]
     BadBool {
-        /// The boolean.
+        /// Position of the boolean.
         place: Place,
-        /// The byte found.
+        /// Byte found.
         value: u8,
     },
     /// Arrays are nested deeper than [`MAX_ARRAY_DEPTH`](crate::MAX_ARRAY_DEPTH).
     #[error("{place}: arrays nested deeper than {limit}")]
     ArrayTooDeep {
-        /// The array that is one too deep.
+        /// Position of the array that exceeds the depth.
         place: Place,
-        /// The limit.
+        /// Depth limit.
         limit: usize,
     },
     /// `general.alignment` is not a `u32` power of two of at least 8.
     #[error("{place}: alignment must be a u32 power of two of at least 8, found {found}")]
     BadAlignment {
-        /// The value.
+        /// Position of the value.
         place: Place,
         /// Value found.
         found: String,
@@ -247,132 +246,132 @@ pub enum Error {
     /// A tensor type tag that the format does not define.
     #[error("{place}: unknown tensor type {tag}")]
     UnknownTensorType {
-        /// The tag's place.
+        /// Position of the tag.
         place: Place,
-        /// The tag found.
+        /// Tag found.
         tag: u32,
     },
-    /// A tensor type that the format once had; the file must be made again with a current type.
+    /// A tensor type removed from the format; convert the model again with a current type.
     #[error("{place}: tensor type {tag} ({name}) was removed from the format")]
     RemovedTensorType {
-        /// The tag's place.
+        /// Position of the tag.
         place: Place,
-        /// The tag found.
+        /// Tag found.
         tag: u32,
-        /// The type's former name.
+        /// Former name of the type.
         name: &'static str,
     },
     /// A tensor has more dimensions than [`MAX_DIMS`](crate::MAX_DIMS).
     #[error("{place}: {n_dims} dimensions, at most {limit} are allowed")]
     TooManyDims {
-        /// The tensor's dimension count.
+        /// Position of the dimension count.
         place: Place,
-        /// Dimensions announced.
+        /// Dimension count found.
         n_dims: u64,
-        /// The limit.
+        /// Limit of dimensions.
         limit: usize,
     },
-    /// The number of elements or bytes of a tensor does not fit 63 bits.
+    /// The number of elements or bytes of a tensor exceeds 63 bits.
     #[error("{place}: shape {dims:?} overflows")]
     ShapeOverflow {
-        /// The tensor's dimensions.
+        /// Position of the dimensions.
         place: Place,
-        /// The dimensions, fastest first.
+        /// Dimensions, fastest first.
         dims: Vec<u64>,
     },
     /// A tensor's rows are not whole blocks of its type.
     #[error("{place}: rows of {row_len} values are not whole {tensor_type} blocks of {block_len}")]
     BlockMisfit {
-        /// The tensor's dimensions.
+        /// Position of the dimensions.
         place: Place,
-        /// Values in a row.
+        /// Values per row.
         row_len: u64,
-        /// The tensor's type.
+        /// Type of the tensor.
         tensor_type: TensorType,
-        /// Values in a block of that type.
+        /// Values per block of that type.
         block_len: u64,
     },
-    /// Two tensors have one name.
+    /// Two tensors have the same name.
     #[error("{place}: duplicate tensor name")]
     DuplicateTensor {
-        /// The second tensor.
+        /// Position of the second tensor.
         place: Place,
     },
     /// A tensor's data does not start at a multiple of the alignment.
     #[error("{place}: data offset {data_offset} is not a multiple of the alignment {alignment}")]
     MisalignedTensor {
-        /// The tensor's offset field.
+        /// Position of the offset field.
         place: Place,
-        /// The offset found, relative to the data section.
+        /// Offset found, relative to the data section.
         data_offset: u64,
-        /// The file's alignment in bytes.
+        /// Alignment of the file in bytes.
         alignment: u64,
     },
-    /// A tensor's data reaches beyond the end of the file: the file is cut short or its header is
-    /// wrong.
+    /// A tensor's data exceeds the file: truncated file or wrong header.
     #[error(
         "{place}: {bytes} bytes at data offset {data_offset} reach beyond the end of the file ({file_len} bytes, data section at {data_start})"
     )]
     TensorOutOfFile {
-        /// The tensor's entry.
+        /// Position of the tensor entry.
         place: Place,
-        /// The offset found, relative to the data section.
+        /// Offset found, relative to the data section.
         data_offset: u64,
-        /// The tensor's size in bytes.
+        /// Size of the tensor in bytes.
         bytes: u64,
         /// Start of the data section, in bytes from the start of the file.
         data_start: u64,
-        /// The length of the file in bytes.
+        /// Length of the file in bytes.
         file_len: u64,
     },
     /// The data of two tensors overlap.
     #[error("{place}: data overlaps that of tensor {other:?}")]
     TensorOverlap {
-        /// The tensor that starts inside another one.
+        /// Position of the tensor that starts inside another one.
         place: Place,
-        /// The name of the other tensor.
+        /// Name of the other tensor.
         other: String,
     },
-    /// A metadata value has another type than the one asked for.
+    /// A metadata value has another type than requested.
     #[error("metadata {key:?} is {found}, expected {expected}")]
     MetadataType {
-        /// The key asked for.
+        /// Requested key.
         key: String,
-        /// The type asked for.
+        /// Requested type.
         expected: &'static str,
-        /// The type found.
+        /// Type found.
         found: String,
     },
-    /// A metadata number has a suitable type, but does not fit the range asked for.
+    /// A metadata number is outside of the requested range.
     #[error("metadata {key:?} is {value}, expected {expected}")]
     MetadataRange {
-        /// The key asked for.
+        /// Requested key.
         key: String,
-        /// The range asked for.
+        /// Requested range.
         expected: &'static str,
-        /// The value found.
+        /// Value found.
         value: String,
     },
-    /// No tensor has the name asked for.
+    /// No tensor has the requested name.
     #[error("no tensor named {}", Quoted(name))]
     NoTensor {
-        /// The name asked for.
+        /// Requested name.
         name: String,
     },
     /// A read beyond the end of one tensor's data.
     #[error("tensor {}: bytes {start}..{end} asked for, it has {bytes}", Quoted(name))]
     BeyondTensor {
-        /// The tensor.
+        /// Name of the tensor.
         name: String,
-        /// First byte asked for.
+        /// Start of the requested range.
         start: u64,
-        /// End of the bytes asked for.
+        /// End of the requested range.
         end: u64,
-        /// Bytes the tensor has.
+        /// Length of the tensor data.
         bytes: u64,
     },
-    /// The file is one part of a split model, but its name does not end in `-00001-of-00003.gguf`
-    /// (with its own numbers), so that the other parts cannot be found.
+    /// A part of a split model with a name that does not identify the other parts.
+    ///
+    /// The name must end in `-00001-of-00003.gguf` (with the part's own numbers).
     #[error(
         "{} says it is part {part} of {count}, but its name does not end in \"-{part:05}-of-{count:05}.gguf\"",
         path.display()
@@ -403,7 +402,7 @@ pub enum Error {
         /// The value found, or `absent`.
         found: String,
     },
-    /// One part of a split model could not be opened.
+    /// A part of a split model could not be opened.
     #[error("part {} of a split model", path.display())]
     SplitPart {
         /// The part.
@@ -449,7 +448,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The place in the file that this error points at, for errors about a file's content.
+    /// Position in the file, for errors about a file's content.
     #[must_use]
     pub fn place(&self) -> Option<&Place> {
         match self {

@@ -1,4 +1,4 @@
-//! Writing a model to a path so that the path never holds half a file.
+//! Atomic writes of a model to a path.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -15,17 +15,18 @@ use crate::{
     writer::Writer,
 };
 
-/// The writer that [`write_file`] hands out.
+/// Writer passed to the closure of [`write_file`].
 pub type FileWriter = Writer<BufWriter<File>>;
 
-/// Writes a file: `fill` gets a [`Writer`] after the header and provides the data of all tensors.
+/// Writes a file atomically: `fill` gets a [`Writer`] after the header and provides all tensor
+/// data.
 ///
-/// The file is written under a temporary name in the same folder, flushed to the disk, and renamed
-/// to `path` only when complete. On any failure the temporary file is removed and what was at
-/// `path` stays.
+/// The file is written under a temporary name in the same folder, flushed to disk, and renamed to
+/// `path` when complete. On failure the temporary file is removed and an existing file at `path` is
+/// unchanged.
 ///
 /// # Errors
-/// Errors of [`Writer`] and of the file system, and whatever `fill` returns.
+/// Errors of [`Writer`], of the file system, and of `fill`.
 pub fn write_file<E: From<Error>>(
     path: impl AsRef<Path>,
     metadata: &Metadata,
@@ -47,7 +48,7 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error 
     move |source| Error::File { action, path: path.to_owned(), source }
 }
 
-/// A file under a temporary name that is removed unless it gets its final one.
+/// Temporary file that is removed unless renamed to its final name.
 struct Temporary {
     path: PathBuf,
     renamed: bool,
@@ -62,7 +63,7 @@ impl Temporary {
         name.push(target.file_name().ok_or_else(no_name)?);
         name.push(format!(".{}-{}.tmp", process::id(), SERIAL.fetch_add(1, Ordering::Relaxed)));
         let path = target.with_file_name(name);
-        // The final name is what the caller knows, so an error names that.
+        // Errors name the final path, which the caller knows.
         let file =
             OpenOptions::new().write(true).create_new(true).open(&path).map_err(failed("create", target))?;
         Ok((Self { path, renamed: false }, file))

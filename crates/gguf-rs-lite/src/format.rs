@@ -1,4 +1,4 @@
-//! Constants and rules of the format that reading and writing share.
+//! Constants and rules of the format shared by reader and writer.
 
 use crate::{
     TensorType,
@@ -6,34 +6,35 @@ use crate::{
     value::Value,
 };
 
-/// The first four bytes of every file.
+/// Magic bytes of a GGUF file.
 pub(crate) const MAGIC: [u8; 4] = *b"GGUF";
 
-/// The version this crate writes.
+/// Format version written by this crate.
 pub(crate) const WRITTEN_VERSION: u32 = 3;
 
-/// The key that sets the alignment of tensor data.
+/// Metadata key of the alignment of tensor data.
 pub(crate) const ALIGNMENT_KEY: &str = "general.alignment";
 
-/// Alignment of tensor data in bytes where a file does not set `general.alignment`.
+/// Alignment of tensor data in bytes without `general.alignment`.
 pub const DEFAULT_ALIGNMENT: u64 = 32;
 
-/// The most dimensions a tensor may have.
+/// Largest number of dimensions of a tensor.
 pub const MAX_DIMS: usize = 4;
 
-/// The most bytes a tensor name may have.
+/// Largest length of a tensor name in bytes.
 pub const MAX_NAME_BYTES: u64 = 64;
 
-/// The most bytes a metadata key may have.
+/// Largest length of a metadata key in bytes.
 pub const MAX_KEY_BYTES: u64 = 65_535;
 
-/// Maximum nesting depth of arrays; an array of numbers has depth 1. Ours, not the format's, which
-/// sets no limit.
+/// Maximum nesting depth of arrays; an array of numbers has depth 1. A limit of this crate: the
+/// format has none.
 pub const MAX_ARRAY_DEPTH: usize = 16;
 
-/// The most bytes that everything before the tensor data may take. Ours, not the format's: it keeps
-/// a wrong length in a large file from drawing gigabytes of tensor data into memory. The largest
-/// vocabularies take a few per cent.
+/// Largest header (everything before the tensor data) in bytes.
+///
+/// A limit of this crate: it keeps a wrong length in a large file from loading gigabytes of tensor
+/// data. The largest vocabularies take a few per cent.
 pub const MAX_HEADER_BYTES: u64 = 1 << 30;
 
 /// The next multiple of `alignment`, which must not be 0; `None` on overflow.
@@ -41,7 +42,7 @@ pub(crate) fn align_up(position: u64, alignment: u64) -> Option<u64> {
     position.checked_next_multiple_of(alignment)
 }
 
-/// The alignment that a value of `general.alignment` stands for.
+/// Alignment given by a value of `general.alignment`.
 pub(crate) fn alignment_of(value: &Value, place: impl FnOnce() -> Place) -> Result<u64> {
     match *value {
         Value::U32(alignment) if alignment >= 8 && alignment.is_power_of_two() => Ok(alignment.into()),
@@ -57,7 +58,7 @@ pub(crate) fn alignment_of(value: &Value, place: impl FnOnce() -> Place) -> Resu
 
 /// Number of elements and bytes of a tensor.
 ///
-/// `offset` is where the dimensions stand in the file, if they come from one.
+/// `offset`: position of the dimensions in the file, if read from one.
 pub(crate) fn tensor_size(
     name: &str,
     dims: &[u64],

@@ -1,4 +1,4 @@
-//! An opened model: the header and bytes of one file, or of all parts of a split one.
+//! Opened model: header and bytes of one file, or of all parts of a split model.
 
 use std::{collections::HashMap, fmt, path::Path, sync::Arc};
 
@@ -12,10 +12,9 @@ use crate::{
     split,
 };
 
-/// An opened model whose tensor data stay where they are: in the mapped file or in the caller's
-/// memory.
+/// Opened model; tensor data stay in the mapped file or in the caller's memory.
 ///
-/// Cloning is cheap. Tensors of a split model appear as if they were in one file.
+/// Cheap to clone. Tensors of a split model are presented as in one file.
 #[derive(Clone)]
 pub struct Gguf(Arc<Inner>);
 
@@ -27,15 +26,17 @@ struct Inner {
 }
 
 impl Gguf {
-    /// Opens a file by mapping it into memory. Of a split model any part may be named; the other
-    /// parts are found beside it by their names (`-00001-of-00003.gguf`).
+    /// Opens a file by mapping it into memory.
     ///
-    /// Only the header is read now; tensor data are read by the system when first touched.
+    /// For a split model `path` may be any part; the others are found beside it by their names
+    /// (`-00001-of-00003.gguf`).
     ///
-    /// While the model or any [`TensorData`] of it is alive, the file must not be shortened or
-    /// overwritten in place: reading a page that no longer exists ends the process (SIGBUS), and
-    /// changed bytes change the weights. Replacing the file by renaming another one over it is
-    /// fine. [`Gguf::open_in`] reads files that may change into private memory.
+    /// Only the header is read; tensor data are paged in on first access.
+    ///
+    /// While the model or any of its [`TensorData`] is alive, the file must not be truncated or
+    /// overwritten in place: access to a missing page kills the process (SIGBUS), and changed bytes
+    /// change the weights. Replacing the file by a rename is safe. [`Gguf::open_in`] can read
+    /// changing files into private memory.
     ///
     /// # Errors
     /// If the file or one of its parts cannot be opened, is malformed, or lacks tensor data.
@@ -43,28 +44,29 @@ impl Gguf {
         Self::open_in(path, FileMemory::default())
     }
 
-    /// As [`Gguf::open`], in memory as `memory` says: mapped or read, locked or not.
+    /// Opens a file, mapped or read, locked or not, as `memory` specifies; see [`Gguf::open`].
     ///
     /// # Errors
-    /// As [`Gguf::open`]; [`Error::Lock`] if the system does not lock the bytes.
+    /// See [`Gguf::open`]; [`Error::Lock`] if the bytes cannot be locked.
     pub fn open_in(path: impl AsRef<Path>, memory: FileMemory) -> Result<Self> {
         split::open(path.as_ref(), memory).and_then(Self::from_parts)
     }
 
-    /// Opens a model that is part of the program, for example by `include_bytes!`.
+    /// Opens a model embedded in the program, for example by `include_bytes!`.
     ///
     /// # Errors
-    /// As [`Gguf::from_owner`].
+    /// See [`Gguf::from_owner`].
     pub fn from_static(bytes: &'static [u8]) -> Result<Self> {
         Self::from_owner(bytes)
     }
 
-    /// As [`Gguf::from_static`], in memory as `memory` says: where the program has the bytes, or
-    /// copied, if they are to be read or locked.
+    /// Opens an embedded model in place, or copied to be read or locked.
+    ///
+    /// See [`Gguf::from_static`].
     ///
     /// # Errors
-    /// As [`Gguf::from_owner`]; [`Error::File`] without memory for the copy, [`Error::Lock`] if the
-    /// system does not lock it.
+    /// See [`Gguf::from_owner`]; [`Error::File`] if the copy cannot be allocated, [`Error::Lock`]
+    /// if it cannot be locked.
     pub fn from_static_in(bytes: &'static [u8], memory: FileMemory) -> Result<Self> {
         if memory == FileMemory::default() {
             return Self::from_static(bytes);
@@ -72,8 +74,9 @@ impl Gguf {
         Self::from_owner(memory::copy(bytes, memory)?)
     }
 
-    /// Opens a model in memory that `owner` keeps alive, such as a `Vec<u8>` or a mapping of one's
-    /// own. The owner must answer the same bytes every time.
+    /// Opens a model in memory owned by `owner`, such as a `Vec<u8>` or a caller's mapping.
+    ///
+    /// The owner must return the same bytes on every call.
     ///
     /// # Errors
     /// If the bytes are not a well-formed file or lack tensor data, or are one part of a split
@@ -100,19 +103,19 @@ impl Gguf {
         Ok(Self(Arc::new(Inner { parts, index })))
     }
 
-    /// The metadata; of a split model, that of the first part.
+    /// Metadata; of a split model, that of the first part.
     #[must_use]
     pub fn metadata(&self) -> &Metadata {
         &self.header().metadata
     }
 
-    /// The header of the file; of a split model, that of the first part.
+    /// Header of the file; of a split model, that of the first part.
     #[must_use]
     pub fn header(&self) -> &Header {
         &self.0.parts[0].header
     }
 
-    /// The headers of all parts in order.
+    /// Headers of all parts in order.
     pub fn headers(&self) -> impl ExactSizeIterator<Item = &Header> {
         self.0.parts.iter().map(|part| &part.header)
     }
@@ -129,7 +132,7 @@ impl Gguf {
         self.0.parts.len()
     }
 
-    /// Length of all files together in bytes.
+    /// Total length of all files in bytes.
     #[must_use]
     pub fn file_bytes(&self) -> u64 {
         self.0.parts.iter().map(|part| (*part.bytes).as_ref().len() as u64).sum()
@@ -140,20 +143,20 @@ impl Gguf {
         self.headers().flat_map(|header| &header.tensors)
     }
 
-    /// The tensor of a name.
+    /// Tensor with the given name.
     #[must_use]
     pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
         self.find(name).map(|(_, tensor)| tensor)
     }
 
-    /// The data of a tensor, given by its name or its [`TensorInfo`]. Copies nothing.
+    /// Data of a tensor, by name or [`TensorInfo`]. No copy.
     ///
     /// # Errors
-    /// [`Error::NoTensor`] if this model has no tensor of that name.
+    /// [`Error::NoTensor`] if the model has no tensor of that name.
     ///
     /// # Panics
-    /// If the owner given to [`Gguf::from_owner`] answers fewer bytes than it did when the model
-    /// was opened.
+    /// If the owner given to [`Gguf::from_owner`] returns fewer bytes than when the model was
+    /// opened.
     pub fn data(&self, tensor: impl AsRef<str>) -> Result<TensorData> {
         let name = tensor.as_ref();
         let (part, tensor) = self.find(name).ok_or_else(|| Error::NoTensor { name: name.to_owned() })?;

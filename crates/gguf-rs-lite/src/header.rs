@@ -7,15 +7,15 @@ use crate::{
     metadata::Metadata,
 };
 
-/// One tensor's entry: what it is called, its shape and type, and where its data is.
+/// Tensor entry: name, shape, type and offset of the data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TensorInfo {
-    /// The tensor's name, unique in its model.
+    /// Name, unique in the model.
     pub name: String,
     /// Dimensions, fastest-varying first: a matrix is `[cols, rows]`. A scalar has none.
     pub dims: Vec<u64>,
-    /// Type of the elements.
+    /// Element type.
     pub tensor_type: TensorType,
     /// Start of the data, in bytes from the start of the data section of its file.
     pub offset: u64,
@@ -24,7 +24,7 @@ pub struct TensorInfo {
 }
 
 impl TensorInfo {
-    /// Describes a tensor for a [`Writer`](crate::Writer), which assigns the offset.
+    /// Creates an entry for a [`Writer`](crate::Writer), which assigns the offset.
     ///
     /// # Shapes
     /// `dims`: at most 4 dimensions, fastest-varying first.
@@ -62,8 +62,8 @@ impl TensorInfo {
         self.elements
     }
 
-    /// The tensor seen as a matrix, `(rows, cols)`: `cols` is the first dimension, `rows` the
-    /// product of the others.
+    /// Shape as a matrix, `(rows, cols)`: `cols` is the first dimension, `rows` the product of the
+    /// others.
     #[must_use]
     pub fn rows_cols(&self) -> (u64, u64) {
         let cols = self.dims.first().copied().unwrap_or(1);
@@ -74,14 +74,14 @@ impl TensorInfo {
     }
 }
 
-/// A tensor's name stands for it wherever a tensor is asked for by name.
+/// Name of the tensor, for lookups by name.
 impl AsRef<str> for TensorInfo {
     fn as_ref(&self) -> &str {
         &self.name
     }
 }
 
-/// Checks a tensor name against the rules of the format; `offset` is where it stands in the file.
+/// Checks a tensor name against the rules of the format; `offset`: its position in the file.
 pub(crate) fn check_name(name: &str, offset: Option<u64>) -> Result<()> {
     let place = || Place { offset, field: Field::Named(name, "name").to_string() };
     let len = name.len() as u64;
@@ -94,11 +94,10 @@ pub(crate) fn check_name(name: &str, offset: Option<u64>) -> Result<()> {
     }
 }
 
-/// Everything in one file but its tensor data, fully checked against the length of the file.
+/// Header of a file (everything but tensor data), checked against the length of the file.
 ///
-/// A `Header` that exists keeps these promises: names are unique; every tensor's data lies inside
-/// the file, starts at a multiple of the alignment and overlaps no other tensor's; sizes were
-/// computed without overflow.
+/// Guarantees: names are unique; every tensor's data lies inside the file, starts at a multiple of
+/// the alignment and overlaps no other tensor's; sizes do not overflow.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Header {
@@ -106,9 +105,9 @@ pub struct Header {
     pub version: u32,
     /// Alignment of tensor data in bytes, a power of two.
     pub alignment: u64,
-    /// The metadata.
+    /// Metadata of the file.
     pub metadata: Metadata,
-    /// The tensors in the order of the file's list, which need not be the order of their data.
+    /// Tensors in list order, which may differ from the order of their data.
     pub tensors: Vec<TensorInfo>,
     /// Start of the data section, in bytes from the start of the file.
     pub data_offset: u64,

@@ -1,15 +1,17 @@
-//! Checks on a list of tensors as a whole: unique names, data inside the file, no overlap.
+//! Checks of a tensor list: unique names, data inside the file, no overlap.
 //!
 //! Gaps between tensors, data in another order than the list, and bytes after the last tensor are
-//! all fine.
+//! valid.
 
 use crate::{
     error::{Error, Field, Place, Result},
     header::TensorInfo,
 };
 
-/// Checks `tensors`, whose entries stand at `positions` in a file of `file_len` bytes with data at
-/// `data_start`.
+/// Checks a list of tensors.
+///
+/// `positions`: their entries in a file of `file_len` bytes; `data_start`: start of the data
+/// section.
 ///
 /// Takes O(n log n) for n tensors.
 pub(crate) fn check(tensors: &[TensorInfo], positions: &[u64], data_start: u64, file_len: u64) -> Result<()> {
@@ -38,7 +40,7 @@ fn check_inside(tensors: &[TensorInfo], positions: &[u64], data_start: u64, file
     Ok(())
 }
 
-/// The index of a tensor whose name an earlier one has.
+/// Index of a tensor with the name of an earlier one.
 pub(crate) fn duplicate_name(tensors: &[TensorInfo]) -> Option<usize> {
     let mut by_name: Vec<usize> = (0..tensors.len()).collect();
     by_name.sort_unstable_by_key(|&i| (&tensors[i].name, i));

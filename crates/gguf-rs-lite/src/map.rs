@@ -1,4 +1,4 @@
-//! Mapping a file into memory: the only `unsafe` code of the crate.
+//! Memory mapping of files: the only `unsafe` code of the crate.
 
 use std::{
     fs::{self, File},

@@ -1,4 +1,4 @@
-//! Bytes of model files in memory: mapped or read, and locked there.
+//! Memory of model files: mapped or read, optionally locked.
 
 use std::{
     fmt::Display,
@@ -13,16 +13,18 @@ use crate::{
     map,
 };
 
-/// Memory of a model file's bytes while the model is open. The default: mapped, not locked.
+/// Memory options of an opened model file. Default: mapped, not locked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileMemory {
-    /// Maps the file, so that the system reads its pages when they are first used and may drop them
-    /// again. The file must then not be shortened or overwritten in place while the model is open:
-    /// see [`Gguf::open`](crate::Gguf::open). Without, the whole file is read into private memory,
-    /// and later changes of the file do nothing.
+    /// Maps the file: pages are read on first access and may be dropped again.
+    ///
+    /// The file must not be truncated or overwritten in place while the model is open, see
+    /// [`Gguf::open`](crate::Gguf::open). If false, the whole file is read into private memory, and
+    /// later changes of the file have no effect.
     pub mmap: bool,
-    /// Locks the bytes in memory, which reads all of them now, so that the system never pages them
-    /// out. Unix only; the limit `RLIMIT_MEMLOCK` of the process must allow it.
+    /// Locks the bytes in memory (`mlock`), so that they are read now and never paged out.
+    ///
+    /// Unix only; the process limit `RLIMIT_MEMLOCK` must allow it.
     pub mlock: bool,
 }
 
@@ -32,7 +34,7 @@ impl Default for FileMemory {
     }
 }
 
-/// The bytes of a regular file.
+/// Bytes of a regular file.
 pub(crate) fn load(path: &Path, memory: FileMemory) -> Result<Mmap> {
     let bytes = if memory.mmap { map::map_file(path)? } else { read(path)? };
     if memory.mlock {
@@ -41,7 +43,7 @@ pub(crate) fn load(path: &Path, memory: FileMemory) -> Result<Mmap> {
     Ok(bytes)
 }
 
-/// A copy of `bytes` in private memory.
+/// Copies `bytes` to private memory.
 pub(crate) fn copy(bytes: &[u8], memory: FileMemory) -> Result<Mmap> {
     const NAME: &str = "the model in the program";
     let failed = |source| Error::File { action: "allocate memory for", path: NAME.into(), source };
@@ -81,8 +83,7 @@ fn lock(bytes: &Mmap, name: impl Display) -> Result<()> {
     locked.map_err(|source| Error::Lock { name, bytes, limit: locked_limit(), source })
 }
 
-/// `RLIMIT_MEMLOCK` of this process in bytes, where the system tells it in a file (Linux) and it is
-/// a number.
+/// `RLIMIT_MEMLOCK` of this process in bytes (Linux only); `None` if unknown or unlimited.
 fn locked_limit() -> Option<u64> {
     parse_limit(&std::fs::read_to_string("/proc/self/limits").ok()?)
 }
@@ -106,7 +107,7 @@ mod tests {
             let content: Vec<u8> = (0..len).map(|i| i as u8).collect();
             std::fs::write(&path, &content).unwrap();
             let bytes = load(&path, READ).unwrap();
-            // A mapping of this file would end the process at the next access.
+            // A mapping of this file would kill the process at the next access.
             std::fs::write(&path, "").unwrap();
             assert_eq!(&bytes[..], content);
             assert_eq!(bytes.as_ptr().addr() % 4096, 0);

@@ -1,5 +1,4 @@
-//! The key-value metadata of a file: keeps its order, finds a key in constant time, reads values by
-//! type.
+//! Key-value metadata of a file: ordered, with constant-time lookup and typed getters.
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
@@ -10,8 +9,8 @@ use crate::{
 
 /// Metadata in file order.
 ///
-/// The typed getters answer `Ok(None)` for an absent key and [`Error::MetadataType`] for a value of
-/// another type, so that a caller can tell a default from a broken file.
+/// Typed getters return `Ok(None)` for an absent key and [`Error::MetadataType`] for a value of
+/// another type, so that callers can tell a default from a broken file.
 ///
 /// ```
 /// use gguf_rs_lite::Metadata;
@@ -31,14 +30,14 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// No entries.
+    /// Creates empty metadata.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets a value and returns the one it replaces. A new key goes to the end, a known one keeps
-    /// its place.
+    /// Sets a value; returns the replaced one. A new key is appended, a known key keeps its
+    /// position.
     pub fn insert(&mut self, key: impl Into<String>, value: impl Into<Value>) -> Option<Value> {
         let key: Arc<str> = key.into().into();
         let value = value.into();
@@ -50,7 +49,7 @@ impl Metadata {
         None
     }
 
-    /// Takes a key out and returns its value; the order of the others stays. Linear in the number
+    /// Removes a key; returns its value and preserves the order of the others. Linear in the number
     /// of entries.
     pub fn remove(&mut self, key: &str) -> Option<Value> {
         let at = self.index.remove(key)?;
@@ -60,7 +59,7 @@ impl Metadata {
         Some(self.entries.remove(at).1)
     }
 
-    /// The value of a key.
+    /// Value of a key.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.index.get(key).map(|&i| &self.entries[i].1)
@@ -89,7 +88,7 @@ impl Metadata {
         self.entries.is_empty()
     }
 
-    /// A string.
+    /// String value of a key.
     ///
     /// # Errors
     /// [`Error::MetadataType`] if the value is no string.
@@ -100,7 +99,7 @@ impl Metadata {
         })
     }
 
-    /// A boolean.
+    /// Boolean value of a key.
     ///
     /// # Errors
     /// [`Error::MetadataType`] if the value is no boolean.
@@ -111,7 +110,7 @@ impl Metadata {
         })
     }
 
-    /// An unsigned integer, stored in any integer type.
+    /// Unsigned integer value of a key, stored in any integer type.
     ///
     /// # Errors
     /// [`Error::MetadataType`] if the value is no integer, [`Error::MetadataRange`] if it is
@@ -120,7 +119,7 @@ impl Metadata {
         self.integer(key, "an unsigned 64-bit integer")
     }
 
-    /// An unsigned integer of at most 32 bits, stored in any integer type.
+    /// Unsigned integer value of a key with at most 32 bits, stored in any integer type.
     ///
     /// # Errors
     /// [`Error::MetadataType`] if the value is no integer, [`Error::MetadataRange`] if it does not
@@ -129,7 +128,7 @@ impl Metadata {
         self.integer(key, "an unsigned 32-bit integer")
     }
 
-    /// A signed integer, stored in any integer type.
+    /// Signed integer value of a key, stored in any integer type.
     ///
     /// # Errors
     /// [`Error::MetadataType`] if the value is no integer, [`Error::MetadataRange`] if it does not
@@ -138,7 +137,7 @@ impl Metadata {
         self.integer(key, "a signed 64-bit integer")
     }
 
-    /// A float, stored as `f32` or `f64` (the latter is rounded). May be NaN or infinite.
+    /// Float value of a key, stored as `f32` or `f64` (rounded). May be NaN or infinite.
     ///
     /// # Errors
     /// [`Error::MetadataType`] if the value is no float.
@@ -151,7 +150,7 @@ impl Metadata {
         })
     }
 
-    /// An array of any element type.
+    /// Array value of a key, of any element type.
     ///
     /// # Errors
     /// [`Error::MetadataType`] if the value is no array.
@@ -162,7 +161,7 @@ impl Metadata {
         })
     }
 
-    /// An array of strings.
+    /// Array of strings of a key.
     ///
     /// # Errors
     /// [`Error::MetadataType`] if the value is of another type.
@@ -173,7 +172,7 @@ impl Metadata {
         })
     }
 
-    /// An array of `f32`.
+    /// Array of `f32` of a key.
     ///
     /// # Errors
     /// [`Error::MetadataType`] if the value is of another type.
@@ -184,7 +183,7 @@ impl Metadata {
         })
     }
 
-    /// An array of `i32`.
+    /// Array of `i32` of a key.
     ///
     /// # Errors
     /// [`Error::MetadataType`] if the value is of another type.
@@ -195,7 +194,7 @@ impl Metadata {
         })
     }
 
-    /// An array of unsigned integers, stored in any integer type.
+    /// Array of unsigned integers of a key, stored in any integer type.
     ///
     /// # Errors
     /// [`Error::MetadataType`] if the value is no array of integers, [`Error::MetadataRange`] if an
@@ -255,7 +254,7 @@ impl fmt::Debug for Metadata {
     }
 }
 
-/// Equal when keys, values and order are equal.
+/// Equality of keys, values and order.
 impl PartialEq for Metadata {
     fn eq(&self, other: &Self) -> bool {
         self.entries == other.entries

@@ -1,7 +1,7 @@
-//! The one parser, for bytes in memory and for streams: reads a header and checks all of it.
+//! Header parser for bytes in memory and for streams; checks the whole header.
 //!
-//! The input is not trusted. Nothing is allocated for a count before the rest of the file is known
-//! to be long enough for it, and all arithmetic is checked.
+//! The input is untrusted. Memory for a count is allocated only if the rest of the file can hold
+//! it, and all arithmetic is checked.
 
 use std::{
     io::{BufReader, ErrorKind, Read, Seek, SeekFrom},
@@ -21,21 +21,20 @@ use crate::{
     value::{Array, Value, ValueType},
 };
 
-/// Fewest bytes of a metadata entry: key length, value type, a one-byte value.
+/// Smallest metadata entry in bytes: key length, value type, a one-byte value.
 const MIN_ENTRY_BYTES: u64 = 8 + 4 + 1;
 
-/// Fewest bytes of a tensor entry: name length, dimension count, type, offset.
+/// Smallest tensor entry in bytes: name length, dimension count, type, offset.
 const MIN_TENSOR_BYTES: u64 = 8 + 4 + 4 + 8;
 
-/// Items whose size in memory exceeds their size in the file are reserved at most this many at a
-/// time.
+/// Largest reservation at a time of items that are larger in memory than in the file.
 const RESERVE_ITEMS: usize = 64;
 
-/// Bytes of numbers that are read from the input at a time.
+/// Bytes of numbers read from the input at a time.
 const SCRATCH_BYTES: usize = 8192;
 
 impl Header {
-    /// Reads the header of a file that lies in memory as a whole.
+    /// Parses the header of a file in memory.
     ///
     /// # Errors
     /// If the bytes are not a well-formed file, or do not hold all tensor data.
@@ -43,8 +42,9 @@ impl Header {
         parse(file, file.len() as u64)
     }
 
-    /// Reads the header of a file from a stream, from its very start and whatever its position;
-    /// buffers by itself. The stream's end decides whether the tensor data are complete.
+    /// Reads the header of a file from a stream, from its start regardless of its position.
+    ///
+    /// Buffers internally. The stream's length decides whether the tensor data are complete.
     ///
     /// # Errors
     /// If the stream fails, is not a well-formed file, or does not hold all tensor data.

@@ -1,4 +1,4 @@
-//! One file of a model: its header and bytes.
+//! File of a model: header and bytes.
 
 use std::{path::Path, sync::Arc};
 
@@ -9,7 +9,7 @@ use crate::{
     memory::{self, FileMemory},
 };
 
-/// One file of a model, which may be the only one.
+/// Part of a model: a file with its header, possibly the only one.
 pub(crate) struct Part {
     pub(crate) header: Header,
     pub(crate) bytes: FileBytes,

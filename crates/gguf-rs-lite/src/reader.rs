@@ -1,5 +1,5 @@
-//! Reading a file from a stream, without mapping it: for sources that are no files, or memory that
-//! must stay small.
+//! Reader of a file from a stream, without mapping: for sources other than files, or for low memory
+//! use.
 
 use std::{
     collections::HashMap,
@@ -11,7 +11,7 @@ use crate::{
     header::{Header, TensorInfo},
 };
 
-/// A file read from a seekable stream: the header is in memory, tensor data are read on demand.
+/// File read from a seekable stream: header in memory, tensor data read on demand.
 ///
 /// Reads one file; of a split model, one part.
 #[derive(Debug)]
@@ -33,17 +33,17 @@ impl<R: Read + Seek> Reader<R> {
         Ok(Self { input, header, index })
     }
 
-    /// The header: metadata and tensor list.
+    /// Header: metadata and tensor list.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// The tensor of a name.
+    /// Tensor with the given name.
     pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
         self.index.get(name).map(|&i| &self.header.tensors[i])
     }
 
-    /// Reads all data of a tensor into `out`, whose content is replaced.
+    /// Reads all data of a tensor into `out`, replacing its content.
     ///
     /// # Errors
     /// If there is no such tensor, or the stream fails.
@@ -57,7 +57,7 @@ impl<R: Read + Seek> Reader<R> {
         self.read_at(name, 0, out)
     }
 
-    /// Fills `out` with the bytes of a tensor that start `start` bytes into its data.
+    /// Reads bytes of a tensor, from `start` bytes into its data, to fill `out`.
     ///
     /// # Errors
     /// If there is no such tensor, `out` reaches beyond its end, or the stream fails.
@@ -75,7 +75,7 @@ impl<R: Read + Seek> Reader<R> {
             .map_err(|source| Error::Read { place: Place::at(at, Field::Named(name, "data")), source })
     }
 
-    /// Gives the stream back, at an unspecified position.
+    /// Returns the stream, at an unspecified position.
     pub fn into_inner(self) -> R {
         self.input
     }

@@ -1,5 +1,4 @@
-//! Models split into several files, `NAME-00001-of-00003.gguf` and so on: finding the parts and
-//! checking that they belong together.
+//! Split models, `NAME-00001-of-00003.gguf` and so on: finding and checking of the parts.
 
 use std::path::{Path, PathBuf};
 

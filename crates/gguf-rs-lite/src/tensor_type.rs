@@ -1,7 +1,6 @@
-//! Tensor element types: their tags in a file, their names, and how many bytes a block of values
-//! takes.
+//! Tensor element types: tags, names, and block geometry (values and bytes per block).
 //!
-//! Only the geometry is known here, not what the bytes of a block mean.
+//! The contents of blocks are not interpreted.
 
 use std::fmt;
 
@@ -18,29 +17,28 @@ macro_rules! tensor_types {
         pub enum TensorType { $($(#[$doc])* $variant,)* }
 
         impl TensorType {
-            /// Every type, in the order of their tags.
+            /// All types, in tag order.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
-            /// The type of a tag, or `None` for a tag that is unknown or was removed from the
-            /// format.
+            /// Type of a tag; `None` if the tag is unknown or was removed from the format.
             #[must_use]
             pub fn from_tag(tag: u32) -> Option<Self> {
                 match tag { $($tag => Some(Self::$variant),)* _ => None }
             }
 
-            /// The tag that stands for this type in a file.
+            /// Tag of this type in a file.
             #[must_use]
             pub fn tag(self) -> u32 {
                 match self { $(Self::$variant => $tag,)* }
             }
 
-            /// The usual name, for example `Q4_K`.
+            /// Usual name, for example `Q4_K`.
             #[must_use]
             pub fn name(self) -> &'static str {
                 match self { $(Self::$variant => stringify!($variant),)* }
             }
 
-            /// (values, bytes) of one block.
+            /// Values and bytes per block.
             fn block(self) -> (u64, u64) {
                 match self { $(Self::$variant => ($block_len, $block_bytes),)* }
             }
@@ -122,19 +120,19 @@ tensor_types! {
 }
 
 impl TensorType {
-    /// The type of a name as [`TensorType::name`] gives it, in upper or lower case.
+    /// Type of a name as returned by [`TensorType::name`], in upper or lower case.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|t| t.name().eq_ignore_ascii_case(name))
     }
 
-    /// Values in one block; 1 for types without blocks.
+    /// Values per block; 1 for types without blocks.
     #[must_use]
     pub fn block_len(self) -> u64 {
         self.block().0
     }
 
-    /// Bytes of one block.
+    /// Bytes per block.
     #[must_use]
     pub fn block_bytes(self) -> u64 {
         self.block().1
@@ -151,7 +149,7 @@ impl TensorType {
         }
     }
 
-    /// The former name of a tag that the format no longer has.
+    /// Former name of a tag removed from the format.
     pub(crate) fn removed_name(tag: u32) -> Option<&'static str> {
         Some(match tag {
             4 => "Q4_2",

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// The type of a metadata value or of an array's elements.
+/// Type of a metadata value or of array elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ValueType {
     /// Unsigned 8-bit integer.
@@ -34,7 +34,7 @@ pub enum ValueType {
 }
 
 impl ValueType {
-    /// Every type, at the index that is its tag.
+    /// All types, indexed by tag.
     pub const ALL: [Self; 13] = [
         Self::U8,
         Self::I8,
@@ -51,19 +51,19 @@ impl ValueType {
         Self::F64,
     ];
 
-    /// The type of a tag in a file.
+    /// Type of a tag in a file.
     #[must_use]
     pub fn from_tag(tag: u32) -> Option<Self> {
         Self::ALL.get(usize::try_from(tag).ok()?).copied()
     }
 
-    /// The tag that stands for this type in a file.
+    /// Tag of this type in a file.
     #[must_use]
     pub fn tag(self) -> u32 {
         self as u32
     }
 
-    /// A short name, for example `u32`.
+    /// Short name, for example `u32`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -83,7 +83,7 @@ impl ValueType {
         }
     }
 
-    /// The fewest bytes one value of this type takes in a file: bounds what a count may announce.
+    /// Smallest size in bytes of a value of this type in a file; bounds counts.
     pub(crate) fn min_bytes(self) -> u64 {
         match self {
             Self::U8 | Self::I8 | Self::Bool => 1,
@@ -101,7 +101,7 @@ impl fmt::Display for ValueType {
     }
 }
 
-/// One metadata value.
+/// Metadata value.
 #[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs, reason = "each variant holds the type it is named after")]
 pub enum Value {
@@ -121,7 +121,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// The value's type.
+    /// Type of the value.
     #[must_use]
     pub fn value_type(&self) -> ValueType {
         match self {
@@ -149,7 +149,7 @@ impl Value {
         }
     }
 
-    /// The value as a wide integer, if it is of an integer type.
+    /// Value as `i128`, if it has an integer type.
     #[must_use]
     pub fn as_integer(&self) -> Option<i128> {
         Some(match *self {
@@ -166,8 +166,7 @@ impl Value {
     }
 }
 
-/// A metadata array; all elements have one type. Elements of an array of arrays may differ in
-/// *their* type.
+/// Metadata array with elements of one type; nested arrays may differ in element type.
 #[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs, reason = "each variant holds elements of the type it is named after")]
 pub enum Array {
@@ -213,7 +212,7 @@ impl Array {
         self.len() == 0
     }
 
-    /// The type of the elements.
+    /// Type of the elements.
     #[must_use]
     pub fn element_type(&self) -> ValueType {
         match self {
@@ -233,7 +232,7 @@ impl Array {
         }
     }
 
-    /// The element at `index` as a value of its own; `None` beyond the end.
+    /// Element at `index` as a value; `None` if out of bounds.
     #[must_use]
     pub fn get(&self, index: usize) -> Option<Value> {
         Some(match self {

@@ -1,5 +1,5 @@
-//! Writing version 3 files as a stream: all tensors are declared first, then their data follow in
-//! that order.
+//! Streaming writer of version 3 files: tensors are declared first, then their data follow in that
+//! order.
 
 use std::io::{self, Read, Write};
 
@@ -15,10 +15,10 @@ use crate::{
     value::{Array, Value},
 };
 
-/// Writes one file.
+/// Streaming writer of one file.
 ///
-/// The header is written at once; then the data of each tensor come in the declared order, whole or
-/// in chunks of any size, so that no two tensors need to be in memory together. [`Writer::finish`]
+/// The header is written first; then the data of each tensor in the declared order, whole or in
+/// chunks of any size, so that no two tensors need to be in memory at once. [`Writer::finish`]
 /// fails while data are missing.
 ///
 /// ```
@@ -49,14 +49,15 @@ pub struct Writer<W> {
 }
 
 impl<W: Write> Writer<W> {
-    /// Writes the header and declares the tensors; their offsets are assigned here. Many small
-    /// writes are made: give a buffered sink.
+    /// Writes the header and declares the tensors, assigning their offsets.
+    ///
+    /// Makes many small writes: use a buffered sink.
     ///
     /// The alignment is that of `general.alignment` in the metadata, or [`DEFAULT_ALIGNMENT`].
     ///
     /// # Errors
     /// If a key, name, shape, array or alignment is not allowed by the format, if two tensors have
-    /// one name, if the header grows beyond [`MAX_HEADER_BYTES`], or if the sink fails.
+    /// the same name, if the header exceeds [`MAX_HEADER_BYTES`], or if the sink fails.
     pub fn new(out: W, metadata: &Metadata, tensors: impl IntoIterator<Item = TensorInfo>) -> Result<Self> {
         let alignment = match metadata.get(ALIGNMENT_KEY) {
             Some(value) => alignment_of(value, || Place::of(Field::Key(ALIGNMENT_KEY, "value")))?,
@@ -80,17 +81,17 @@ impl<W: Write> Writer<W> {
         Ok(writer)
     }
 
-    /// The tensors as declared, with their offsets.
+    /// Declared tensors with their offsets.
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.tensors
     }
 
-    /// The tensor that takes the next byte; `None` when all are complete.
+    /// Tensor that takes the next byte; `None` when all are complete.
     pub fn next_tensor(&self) -> Option<&TensorInfo> {
         self.tensors.get(self.next)
     }
 
-    /// Bytes that the tensor of [`Writer::next_tensor`] still lacks.
+    /// Bytes missing from the tensor of [`Writer::next_tensor`].
     pub fn remaining(&self) -> u64 {
         self.next_tensor().map_or(0, |tensor| tensor.bytes() - self.written)
     }
@@ -118,11 +119,10 @@ impl<W: Write> Writer<W> {
         self.write_chunk(data)
     }
 
-    /// Writes the next bytes of the next tensor. When it is complete, the tensor after it becomes
-    /// the next.
+    /// Writes the next bytes of the next tensor.
     ///
     /// # Errors
-    /// If `data` is more than the tensor lacks, or if the sink fails.
+    /// If `data` exceeds the tensor's missing bytes, or if the sink fails.
     pub fn write_chunk(&mut self, data: &[u8]) -> Result<()> {
         let given = data.len() as u64;
         if given == 0 {
@@ -149,7 +149,7 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Copies what the next tensor still lacks out of `source`, through a small buffer.
+    /// Copies the missing bytes of the next tensor from `source`, through a small buffer.
     ///
     /// # Errors
     /// If no tensor is left, if the source fails or ends early, or if the sink fails.
@@ -170,7 +170,7 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Flushes the sink and gives it back.
+    /// Flushes the sink and returns it.
     ///
     /// # Errors
     /// [`Error::MissingData`] if a tensor is not complete; also if the sink fails.
@@ -331,7 +331,7 @@ fn write_all<T, const N: usize>(
     values.iter().try_for_each(|value| out.write_all(&to_le(value)))
 }
 
-/// A sink that knows how many bytes it has taken.
+/// Sink that counts its bytes.
 #[derive(Debug)]
 struct Counted<W> {
     inner: W,

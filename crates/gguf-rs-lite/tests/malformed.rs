@@ -1,5 +1,4 @@
-//! Every file of the malformed set gives what its manifest says, through the mapped and the
-//! streaming reader alike.
+//! Malformed files give the results of their manifest, with the mapped and the streaming reader.
 
 mod common;
 

@@ -1,5 +1,4 @@
-//! Models in several files open as one, whichever part is named, and parts that do not fit together
-//! are refused.
+//! Split models open by any part; parts that do not match are rejected.
 
 mod common;
 

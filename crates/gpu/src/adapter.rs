@@ -8,15 +8,15 @@ use crate::future::block_on;
 /// Kind of an adapter, in order of preference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum AdapterKind {
-    /// A GPU with memory of its own.
+    /// Discrete GPU with its own memory.
     Discrete,
-    /// A GPU that shares the memory of the CPU.
+    /// Integrated GPU that shares the memory of the CPU.
     Integrated,
-    /// A GPU of a virtual machine.
+    /// Virtual GPU.
     Virtual,
-    /// Unknown to the driver.
+    /// Kind unknown to the driver.
     Other,
-    /// The CPU in the role of a GPU; selected only on request.
+    /// Software adapter on the CPU; selected only on request.
     Software,
 }
 
@@ -27,26 +27,26 @@ pub struct MatrixShape {
     pub m: u32,
     /// Columns of the result.
     pub n: u32,
-    /// Length of the sums.
+    /// Inner dimension.
     pub k: u32,
 }
 
 /// Description of an adapter: identity, features, limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AdapterInfo {
-    /// Position in [`adapters`].
+    /// Index in [`adapters`].
     pub index: usize,
-    /// The device's name.
+    /// Name of the device.
     pub name: String,
     /// Driver name and version.
     pub driver: String,
-    /// Graphics interface: `vulkan` or `metal`.
+    /// Graphics API: `vulkan` or `metal`.
     pub backend: String,
     /// Kind of device.
     pub kind: AdapterKind,
     /// f16 arithmetic and storage in kernels.
     pub f16: bool,
-    /// Smallest and largest subgroup, where kernels may use subgroup operations.
+    /// Smallest and largest subgroup size, if kernels may use subgroup operations.
     pub subgroup: Option<(u32, u32)>,
     /// Timestamps at the begin and end of a pass.
     pub timestamps: bool,
@@ -95,8 +95,9 @@ impl AdapterInfo {
         }
     }
 
-    /// Subgroup size that kernels are generated for: `None` without subgroups or where drivers
-    /// choose it per kernel.
+    /// Subgroup size that kernels are generated for.
+    ///
+    /// `None` without subgroups, or if the driver chooses the size per kernel.
     pub fn fixed_subgroup(&self) -> Option<u32> {
         self.subgroup.filter(|(min, max)| min == max && *min >= 4).map(|(size, _)| size)
     }
@@ -111,19 +112,19 @@ impl fmt::Display for AdapterInfo {
 /// Selects the adapter to open.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Selection {
-    /// Adapter by position, by name, or the best one.
+    /// Adapter by index, by name, or the best one.
     pub adapter: AdapterChoice,
     /// Allows software adapters (tests).
     pub software: bool,
 }
 
 impl Selection {
-    /// The best adapter, software adapters included.
+    /// Selects the best adapter, software adapters included.
     pub fn with_software() -> Self {
         Self { software: true, ..Self::default() }
     }
 
-    /// Position in `all` of the adapter that [`Gpu::open`](crate::Gpu::open) would open.
+    /// Index in `all` of the adapter that [`Gpu::open`](crate::Gpu::open) opens.
     ///
     /// # Errors
     /// [`Error::NoAdapter`], [`Error::UnknownAdapter`].
@@ -132,19 +133,19 @@ impl Selection {
     }
 }
 
-/// Adapter by position, by name, or the best one.
+/// Adapter by index, by name, or the best one.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum AdapterChoice {
-    /// Discrete before integrated before virtual; the first among equals.
+    /// Best adapter: discrete before integrated before virtual; the first among equals.
     #[default]
     Best,
-    /// Position in [`adapters`].
+    /// Index in [`adapters`].
     Index(usize),
-    /// The first whose name contains this text, in any case.
+    /// First adapter whose name contains this text, ignoring case.
     Name(String),
 }
 
-/// The present adapters, software adapters included. Empty without a Vulkan loader or driver.
+/// Lists available adapters, software adapters included. Empty without a Vulkan loader or driver.
 pub fn adapters() -> Vec<AdapterInfo> {
     enumerate(&instance()).into_iter().map(|(info, _)| info).collect()
 }
@@ -161,7 +162,7 @@ fn enumerate(instance: &wgpu::Instance) -> Vec<(AdapterInfo, wgpu::Adapter)> {
     all.into_iter().enumerate().map(|(index, adapter)| (AdapterInfo::new(index, &adapter), adapter)).collect()
 }
 
-/// The adapter that `selection` names.
+/// Adapter selected by `selection`.
 pub(crate) fn select(
     instance: &wgpu::Instance,
     selection: &Selection,

@@ -8,10 +8,10 @@ use crate::memory::Buffer;
 use crate::rows::{RowOutput, check_groups, output_buffers};
 use crate::wgsl::{SPLIT_TOKENS, choose_heads, partial_words, rope_kv_groups};
 
-/// Keys and values of one layer in blocks of 32 tokens, f16, rotated by RoPE.
+/// Keys (after RoPE) and values of one layer in f16, in KV blocks of 32 tokens.
 ///
-/// Keys: `[blocks, kv_heads, head_dim / 8, 32, 8]`, so that neighbouring tokens' words are
-/// neighbours in memory; values: `[blocks, kv_heads, 32, head_dim]`.
+/// Keys: `[blocks, kv_heads, head_dim / 8, 32, 8]`, so that words of consecutive tokens are
+/// contiguous; values: `[blocks, kv_heads, 32, head_dim]`.
 #[derive(Debug, Clone)]
 pub struct KvBlocks {
     kv_heads: u32,
@@ -21,7 +21,7 @@ pub struct KvBlocks {
 }
 
 impl KvBlocks {
-    /// Memory for `blocks` blocks, zeroed.
+    /// Allocates `blocks` blocks, zeroed.
     ///
     /// # Errors
     /// [`Error::Shape`] unless `head_dim` is a multiple of 8; those of [`Gpu::zeroed`].
@@ -50,7 +50,7 @@ impl KvBlocks {
     }
 }
 
-/// Positions of rows of activations and the places of their keys and values.
+/// Positions of activation rows, and the KV slots of their keys and values.
 #[derive(Debug, Clone)]
 pub struct KvRows {
     /// Position of each row's token, u32, `[rows]`.
@@ -65,15 +65,17 @@ pub struct Sequences {
     /// Position of each sequence's query, u32, `[sequences]`: it attends to tokens 0 to this one.
     /// With [`AttentionKernel::one_sequence`] the positions of its queries, `[rows]`.
     pub positions: Buffer,
-    /// Block of each 32 tokens, u32, `[sequences, blocks per sequence]`; a multiple of 4 blocks per
-    /// sequence. Entries behind the position are not read. With
+    /// Block table: u32, `[sequences, blocks per sequence]`.
+    ///
+    /// A multiple of 4 blocks per sequence; entries beyond the position are not read. With
     /// [`AttentionKernel::one_sequence`] one row for all queries.
     pub table: Buffer,
 }
 
 impl AttentionKernel {
-    /// Attention of `heads` query heads over `kv_heads` KV heads: scores scaled by `1 /
-    /// sqrt(head_dim)`, all tokens visible.
+    /// Creates attention of `heads` query heads over `kv_heads` KV heads.
+    ///
+    /// Scores are scaled by `1 / sqrt(head_dim)`, all tokens visible.
     pub fn new(heads: u32, kv_heads: u32, head_dim: u32) -> Self {
         let scale_bits = (1.0 / (head_dim as f32).sqrt()).to_bits();
         let output = AttentionOutput::Partial;
@@ -90,40 +92,40 @@ impl AttentionKernel {
         }
     }
 
-    /// Factor of the scores.
+    /// Sets the scale of the scores.
     #[must_use]
     pub fn scale(self, scale: f32) -> Self {
         Self { scale_bits: scale.to_bits(), ..self }
     }
 
-    /// Scores become `cap tanh(score / cap)`.
+    /// Sets the soft cap: scores become `cap tanh(score / cap)`.
     #[must_use]
     pub fn soft_cap(self, cap: f32) -> Self {
         Self { soft_cap_bits: Some(cap.to_bits()), ..self }
     }
 
-    /// Visible tokens, the query's own included.
+    /// Sets the sliding window in tokens, the query's own included.
     #[must_use]
     pub fn window(self, tokens: u32) -> Self {
         Self { window: Some(tokens), ..self }
     }
 
-    /// Rows are queries of one sequence (prefill), whose keys and values are written before.
+    /// Treats rows as queries of one sequence (prefill), with keys and values already written.
     #[must_use]
     pub fn one_sequence(self) -> Self {
         Self { one_sequence: true, ..self }
     }
 
-    /// Splits of 256 tokens that a sequence of at most `tokens` tokens can have in view.
+    /// Largest number of splits of 256 tokens visible in a sequence of at most `tokens` tokens.
     fn splits(&self, tokens: u64) -> u64 {
         let split = u64::from(SPLIT_TOKENS);
         let all = tokens.div_ceil(split);
         self.window.map_or(all, |window| all.min((u64::from(window) + split - 2) / split + 1))
     }
 
-    /// Bytes of scratch memory of [`Gpu::attention`]: 0 when one split holds all visible tokens.
+    /// Bytes of scratch memory for [`Gpu::attention`]; 0 if one split holds all visible tokens.
     ///
-    /// `tokens`: tokens that the block table has room for.
+    /// `tokens`: capacity of the block table in tokens.
     pub fn scratch_bytes(&self, sequences: u32, tokens: u32) -> u64 {
         match self.splits(tokens.into()) {
             0 | 1 => 0,
@@ -135,9 +137,9 @@ impl AttentionKernel {
     }
 }
 
-/// Attention and what prepares it; one layer, one query per sequence.
+/// Attention and its preparation; one layer, one query per sequence.
 impl Gpu {
-    /// Rotates queries and keys (RoPE) and writes keys and values to their blocks as f16.
+    /// Applies RoPE to queries and keys, and writes keys and values to their blocks as f16.
     ///
     /// `qkv`: f32, `[rows, heads + 2 kv_heads, head_dim]`: queries, keys, values; `angles` as in
     /// [`Gpu::rope`]; `queries`: f32, `[rows, heads, head_dim]`.
@@ -173,8 +175,10 @@ impl Gpu {
         self.prepare(&kernel, buffers.map(Buffer::clone).into(), (rope_kv_groups(&key), rows as u32))
     }
 
-    /// `out = softmax(scale q k) v` of one query per sequence: one launch, or two to be run in
-    /// order when the table has room for more than 256 visible tokens.
+    /// Computes attention, `out = softmax(scale q k) v`, of one query per sequence.
+    ///
+    /// One launch, or two to be run in order if the table has capacity for more than 256 visible
+    /// tokens.
     ///
     /// `queries`: f32, `[sequences, heads, head_dim]`; `scratch`: at least
     /// [`AttentionKernel::scratch_bytes`]; `out`: `[sequences, heads head_dim]`.
@@ -182,8 +186,8 @@ impl Gpu {
     /// # Numerics
     /// With `A = scale max sum |q k|` over the visible tokens (plus 128 soft caps) and `t` tokens,
     /// `|out - exact| <= ((head_dim + 8) A + t / 64 + 64) 2^-23 sum p |v|` over keys and values as
-    /// stored. A sequence's bits are independent of the sequences beside it, of its blocks and of
-    /// the room in the table.
+    /// stored. A sequence's bits are independent of the other sequences, of its blocks and of the
+    /// capacity of the table.
     ///
     /// # Errors
     /// [`Error::Shape`] for operands of another size.

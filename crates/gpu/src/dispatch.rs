@@ -4,17 +4,18 @@ use std::sync::Arc;
 
 use crate::memory::Buffer;
 
-/// A compiled kernel.
+/// Compiled kernel.
 #[derive(Debug)]
 pub(crate) struct Pipeline {
     pub(crate) raw: wgpu::ComputePipeline,
     pub(crate) layout: wgpu::BindGroupLayout,
 }
 
-/// A kernel with its operands and grid, prepared once and run any number of times with
-/// [`Gpu::run`](crate::Gpu::run).
+/// Prepared launch: a kernel with its operands and grid.
 ///
-/// Holds its buffers. Must be run on the [`Gpu`](crate::Gpu) that prepared it.
+/// Prepared once, run any number of times with [`Gpu::run`](crate::Gpu::run).
+///
+/// Keeps its buffers alive. Must be run on the [`Gpu`](crate::Gpu) that prepared it.
 #[derive(Debug)]
 pub struct Dispatch {
     pub(crate) pipeline: Arc<Pipeline>,

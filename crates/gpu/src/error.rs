@@ -7,7 +7,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// No adapter of the kind asked for.
+    /// No adapter of the requested kind.
     #[error(
         "no GPU found: the Vulkan loader (libvulkan.so.1) or a driver is missing, or it lists no device \
          ({software} software adapters; Selection::software allows them)"
@@ -16,12 +16,12 @@ pub enum Error {
         /// Software adapters present and not allowed.
         software: usize,
     },
-    /// The index or the name selects none of the adapters.
+    /// No adapter has the requested index or name.
     #[error("no adapter {wanted:?}; present: {present}")]
     UnknownAdapter {
-        /// The index or name asked for.
+        /// Requested index or name.
         wanted: String,
-        /// Names of the adapters that could be selected.
+        /// Names of the selectable adapters.
         present: String,
     },
     /// The adapter lacks a feature that the operation needs.
@@ -29,14 +29,14 @@ pub enum Error {
     MissingFeature {
         /// Name of the adapter.
         adapter: String,
-        /// The feature's name.
+        /// Name of the feature.
         feature: &'static str,
     },
-    /// The device is gone (driver reset, removal, [`Gpu::destroy`](crate::Gpu::destroy)); open a
-    /// new one.
+    /// The device was lost (driver reset, removal, [`Gpu::destroy`](crate::Gpu::destroy)); open it
+    /// again.
     #[error("the GPU device is lost: {reason}")]
     DeviceLost {
-        /// The driver's or wgpu's description.
+        /// Description by the driver or wgpu.
         reason: String,
     },
     /// The budget does not cover the allocation.
@@ -44,12 +44,12 @@ pub enum Error {
     OverBudget {
         /// Size of the allocation in bytes.
         need: u64,
-        /// Bytes left of the budget.
+        /// Bytes left in the budget.
         free: u64,
-        /// The budget in bytes.
+        /// Budget in bytes.
         budget: u64,
     },
-    /// The driver refused an allocation within the budget.
+    /// The driver failed an allocation within the budget.
     #[error("the GPU driver refused {bytes} bytes; lower the budget")]
     OutOfMemory {
         /// Size of the allocation in bytes.
@@ -63,23 +63,23 @@ pub enum Error {
         /// Largest storage binding in bytes.
         limit: u64,
     },
-    /// Sizes that do not fit together.
+    /// An operand has the wrong size.
     #[error("{what}: expected {expected}, found {found}")]
     Shape {
-        /// The operand.
+        /// Name of the operand.
         what: &'static str,
-        /// The size or condition that must hold.
+        /// Required size or condition.
         expected: String,
-        /// The size that was passed.
+        /// Actual size.
         found: u64,
     },
-    /// One buffer in the place of two operands.
+    /// The same buffer was passed for two operands.
     #[error("{kernel}: one buffer in the place of two operands")]
     Aliased {
         /// Name of the kernel.
         kernel: String,
     },
-    /// A kernel failed to compile, or the driver reported an error that has no variant of its own.
+    /// A kernel failed to compile, or the driver reported an error without its own variant.
     #[error("GPU error: {0}")]
     Driver(String),
 }

@@ -10,10 +10,10 @@ use crate::future::block_on;
 use crate::kernel::{Kernel, Target};
 use crate::memory::{Buffer, Ledger};
 
-/// Uploads go through staging memory of this size, outside the budget.
+/// Size of the staging memory of uploads, outside the budget.
 const STAGING: usize = 16 << 20;
 
-/// First fault that the driver reported outside a call.
+/// First error reported by the driver outside a call.
 #[derive(Debug, Default)]
 struct Faults {
     lost: OnceLock<String>,
@@ -58,11 +58,11 @@ struct Timer {
 }
 
 impl Gpu {
-    /// Opens an adapter; its buffers together take at most `budget` bytes.
+    /// Opens an adapter with a budget of `budget` bytes for all buffers.
     ///
     /// # Errors
-    /// [`Error::NoAdapter`], [`Error::UnknownAdapter`], or [`Error::Driver`] when the device does
-    /// not open.
+    /// [`Error::NoAdapter`], [`Error::UnknownAdapter`], or [`Error::Driver`] if the device cannot
+    /// be opened.
     pub fn open(selection: &Selection, budget: u64) -> Result<Self> {
         let (info, adapter) = adapter::select(&adapter::instance(), selection)?;
         let wanted = wgpu::Features::SHADER_F16 | wgpu::Features::SUBGROUP | wgpu::Features::TIMESTAMP_QUERY;
@@ -89,17 +89,17 @@ impl Gpu {
         Ok(Self { info, target, device, queue, ledger: Ledger::new(budget), faults, pipelines, timer })
     }
 
-    /// The adapter's description.
+    /// Description of the adapter.
     pub fn info(&self) -> &AdapterInfo {
         &self.info
     }
 
-    /// The features that kernels are generated for.
+    /// Features that kernels are generated for.
     pub fn target(&self) -> Target {
         self.target
     }
 
-    /// Bytes of the budget.
+    /// Memory budget in bytes.
     pub fn budget(&self) -> u64 {
         self.ledger.budget()
     }
@@ -109,7 +109,7 @@ impl Gpu {
         self.ledger.used()
     }
 
-    /// Compiled kernels in the cache.
+    /// Number of compiled kernels in the cache.
     pub fn compiled(&self) -> usize {
         self.pipelines().len()
     }
@@ -128,7 +128,7 @@ impl Gpu {
         let _ = self.faults.lost.set("destroyed".to_owned());
     }
 
-    /// A buffer of `len` bytes, zeroed.
+    /// Allocates a zeroed buffer of `len` bytes.
     ///
     /// # Errors
     /// [`Error::OverBudget`], [`Error::BufferTooLarge`], [`Error::OutOfMemory`],
@@ -159,12 +159,12 @@ impl Gpu {
         Ok(Buffer::new(raw, len, claim))
     }
 
-    /// A buffer with the bytes of `values`.
+    /// Allocates a buffer with the bytes of `values`.
     ///
     /// Staging memory of at most 16 MiB is outside the budget.
     ///
     /// # Errors
-    /// As [`Gpu::zeroed`].
+    /// See [`Gpu::zeroed`].
     pub fn upload<T: bytemuck::NoUninit>(&self, values: &[T]) -> Result<Buffer> {
         let bytes: &[u8] = bytemuck::cast_slice(values);
         let buffer = self.zeroed(bytes.len() as u64)?;
@@ -172,8 +172,7 @@ impl Gpu {
         Ok(buffer)
     }
 
-    /// Replaces the first bytes of `buffer` by those of `values`, before dispatches that are run
-    /// later.
+    /// Overwrites the first bytes of `buffer` with `values`, ordered before later dispatches.
     ///
     /// # Errors
     /// [`Error::Shape`] when the buffer is shorter, [`Error::DeviceLost`], [`Error::Driver`].
@@ -207,10 +206,10 @@ impl Gpu {
         self.check()
     }
 
-    /// Repeats `values`, whole words of 4 bytes, over all of `buffer`.
+    /// Fills `buffer` with repetitions of `values`, whole words of 4 bytes.
     ///
     /// # Errors
-    /// As [`Gpu::write`].
+    /// See [`Gpu::write`].
     pub fn fill<T: bytemuck::NoUninit>(&self, buffer: &Buffer, values: &[T]) -> Result<()> {
         let bytes: &[u8] = bytemuck::cast_slice(values);
         expect_multiple("bytes to repeat", 4, bytes.len() as u64)?;
@@ -223,11 +222,11 @@ impl Gpu {
         Ok(())
     }
 
-    /// The values of a buffer, after everything run before.
+    /// Reads the values of a buffer, after all earlier dispatches.
     ///
     /// # Errors
-    /// [`Error::Shape`] when the size is no multiple of a value's, [`Error::OverBudget`] when the
-    /// budget lacks room for a copy, [`Error::DeviceLost`], [`Error::Driver`].
+    /// [`Error::Shape`] if the size is not a multiple of a value's, [`Error::OverBudget`] if the
+    /// budget does not cover a copy, [`Error::DeviceLost`], [`Error::Driver`].
     pub fn download<T: bytemuck::Pod>(&self, buffer: &Buffer) -> Result<Vec<T>> {
         if !buffer.len().is_multiple_of(size_of::<T>() as u64) {
             let expected = format!("a multiple of {} bytes", size_of::<T>());
@@ -237,13 +236,13 @@ impl Gpu {
         Ok(self.finish(reading)?.0)
     }
 
-    /// A buffer that the host can map for reading.
+    /// Allocates a buffer that the host can map for reading.
     pub(crate) fn host_visible(&self, len: u64) -> Result<Buffer> {
         use wgpu::BufferUsages as U;
         self.allocate(len, U::MAP_READ | U::COPY_DST)
     }
 
-    /// A copy of a buffer, made on the device after everything run before.
+    /// Copies a buffer on the device, after all earlier dispatches.
     pub(crate) fn duplicate(&self, buffer: &Buffer) -> Result<Buffer> {
         let copy = self.zeroed(buffer.len())?;
         let mut encoder = self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
@@ -272,8 +271,9 @@ impl Gpu {
         Ok(bytes)
     }
 
-    /// Runs dispatches in order, each after those before it whose results it reads; returns before
-    /// they end.
+    /// Submits dispatches in order and returns before they complete.
+    ///
+    /// Each dispatch sees the results of those before it.
     ///
     /// # Errors
     /// [`Error::DeviceLost`], [`Error::Driver`].
@@ -300,7 +300,7 @@ impl Gpu {
         Ok(submission)
     }
 
-    /// Runs dispatches and returns the seconds that they took on the device.
+    /// Runs dispatches and returns their device time in seconds.
     ///
     /// # Errors
     /// [`Error::MissingFeature`] without timestamps, [`Error::DeviceLost`], [`Error::Driver`].
@@ -324,7 +324,7 @@ impl Gpu {
         Ok(ticks[1].wrapping_sub(ticks[0]) as f64 * timer.nanoseconds * 1e-9)
     }
 
-    /// Waits for everything run before.
+    /// Waits for all submitted work.
     ///
     /// # Errors
     /// [`Error::DeviceLost`], [`Error::Driver`].
@@ -339,7 +339,7 @@ impl Gpu {
         polled.map(|_| ()).map_err(|e| Error::Driver(e.to_string()))
     }
 
-    /// The compiled form of `kernel`, from the cache or made now.
+    /// Compiled pipeline of `kernel`, cached.
     pub(crate) fn pipeline(&self, kernel: &Kernel) -> Result<Arc<Pipeline>> {
         self.check()?;
         if let Some(pipeline) = self.pipelines().get(kernel) {
@@ -373,7 +373,7 @@ impl Gpu {
         Ok(Arc::clone(self.pipelines().entry(kernel.clone()).or_insert(pipeline)))
     }
 
-    /// A dispatch of `kernel` over `groups` workgroups; `buffers` in the order of the bindings.
+    /// Prepares a dispatch of `kernel` over `groups` workgroups; `buffers` in binding order.
     pub(crate) fn prepare(
         &self,
         kernel: &Kernel,

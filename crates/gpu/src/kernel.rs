@@ -1,4 +1,4 @@
-//! Keys of kernels: everything that a kernel's source depends on.
+//! Kernel keys: all inputs of the generator for a kernel's source.
 
 use crate::repack::Format;
 
@@ -17,13 +17,14 @@ pub struct Target {
     pub f16: bool,
 }
 
-/// Division of a matrix product over threads. Changing `lanes` changes the order of sums, the rest
-/// does not.
+/// Work division of a matrix product over threads.
+///
+/// Only `lanes` affects the order of sums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Tile {
     /// Weight rows per team.
     pub rows: u32,
-    /// Threads of a team; they share each row's columns. A power of two, at most 256.
+    /// Threads per team; they share each row's columns. A power of two, at most 256.
     pub lanes: u32,
     /// Teams per workgroup.
     pub teams: u32,
@@ -31,7 +32,7 @@ pub struct Tile {
     pub unroll: u32,
 }
 
-/// Matrix product of few activation rows: `y[b, r] = sum_c w[r, c] x[b, c]`.
+/// Matrix product of few activation rows (decode): `y[b, r] = sum_c w[r, c] x[b, c]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Product {
     /// Weight format.
@@ -44,13 +45,13 @@ pub struct Product {
     pub batch: u32,
     /// Values per output row; `rows` of them from `first` on are stored.
     pub width: u32,
-    /// Position of the first stored value in an output row.
+    /// Offset of the first stored value in an output row.
     pub first: u32,
     /// Division over threads.
     pub tile: Tile,
 }
 
-/// Matrix product of many activation rows.
+/// Matrix product of many activation rows (prefill).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct GemmKernel {
     /// Weight format.
@@ -61,13 +62,13 @@ pub struct GemmKernel {
     pub cols: u32,
     /// Values per output row; `rows` of them from `first` on are stored.
     pub width: u32,
-    /// Position of the first stored value in an output row.
+    /// Offset of the first stored value in an output row.
     pub first: u32,
-    /// Activation rows of a workgroup: 16, 32 or 64. Results do not depend on it.
+    /// Activation rows per workgroup: 16, 32 or 64. Results do not depend on it.
     pub tile_batch: u32,
 }
 
-/// Rows of a matrix by index.
+/// Gather of matrix rows by index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct GatherKernel {
     /// Weight format.
@@ -76,11 +77,11 @@ pub struct GatherKernel {
     pub rows: u32,
     /// Weight columns.
     pub cols: u32,
-    /// Bits of the factor of all values.
+    /// Bits of the scale of all values.
     pub scale_bits: u32,
 }
 
-/// `RMSNorm` of query and key heads in place.
+/// In-place `RMSNorm` of query and key heads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct HeadNormKernel {
     /// Query heads.
@@ -89,11 +90,11 @@ pub struct HeadNormKernel {
     pub kv_heads: u32,
     /// Values per head.
     pub head_dim: u32,
-    /// Bits of the number added to the mean square.
+    /// Bits of `eps`, added to the mean square.
     pub eps_bits: u32,
 }
 
-/// `x += y`, `y` repeated over `x`.
+/// In-place addition `x += y`, with `y` repeated over `x`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AddKernel {
     /// Values of `x`.
@@ -105,16 +106,16 @@ pub struct AddKernel {
 /// Activation function of [`RowOp::Gated`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Activation {
-    /// `x / (1 + exp(-x))`.
+    /// SiLU, `x / (1 + exp(-x))`.
     Silu,
-    /// `x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`.
+    /// GELU (tanh form), `x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`.
     GeluTanh,
 }
 
 /// Operation on each row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RowOp {
-    /// The row itself.
+    /// Identity.
     Copy,
     /// `x / sqrt(mean(x^2) + eps) * weight`; holds the bits of `eps`.
     RmsNorm(u32),
@@ -124,7 +125,7 @@ pub enum RowOp {
     Gated(Activation),
 }
 
-/// An operation on rows of `cols` values.
+/// Operation on rows of `cols` values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RowKernel {
     /// The operation.
@@ -135,7 +136,7 @@ pub struct RowKernel {
     pub quantize: bool,
 }
 
-/// Dimensions of a head that rotate together.
+/// Pairing of dimensions in RoPE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RopeLayout {
     /// `j` with `j + rotary_dim / 2`.
@@ -144,14 +145,14 @@ pub enum RopeLayout {
     Interleaved,
 }
 
-/// Rotary position embedding in place.
+/// RoPE in place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RopeKernel {
     /// Heads per row.
     pub heads: u32,
     /// Values per head.
     pub head_dim: u32,
-    /// Leading values of a head that rotate.
+    /// Number of leading dimensions of a head that RoPE rotates.
     pub rotary_dim: u32,
     /// Dimension pairing.
     pub layout: RopeLayout,
@@ -160,7 +161,7 @@ pub struct RopeKernel {
 /// [`RopeKernel`] of queries and keys, with a write of keys and values to their blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RopeKvKernel {
-    /// Query heads, and the rotation of queries and keys.
+    /// RoPE of queries and keys, with the number of query heads.
     pub rope: RopeKernel,
     /// KV heads.
     pub kv_heads: u32,
@@ -169,7 +170,7 @@ pub struct RopeKvKernel {
 /// Destination of [`AttentionKernel`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AttentionOutput {
-    /// Sums per split of 256 tokens, for [`MergeKernel`].
+    /// Partial results per split of 256 tokens, for [`MergeKernel`].
     Partial,
     /// f32; one split.
     F32,
@@ -186,7 +187,7 @@ pub struct AttentionKernel {
     pub kv_heads: u32,
     /// Values per head.
     pub head_dim: u32,
-    /// Bits of the factor of the scores.
+    /// Bits of the scale of the scores.
     pub scale_bits: u32,
     /// Bits of the soft cap of the scores.
     pub soft_cap_bits: Option<u32>,
@@ -194,14 +195,15 @@ pub struct AttentionKernel {
     pub window: Option<u32>,
     /// All rows are queries of one sequence and share its row of the block table.
     pub one_sequence: bool,
-    /// Query heads of a workgroup, a divisor of those per KV head; `None`: chosen by
-    /// [`Gpu::attention`](crate::Gpu::attention). Results do not depend on it.
+    /// Query heads per workgroup, a divisor of those per KV head.
+    ///
+    /// `None`: chosen by [`Gpu::attention`](crate::Gpu::attention). Results do not depend on it.
     pub workgroup_heads: Option<u32>,
     /// Destination; [`Gpu::attention`](crate::Gpu::attention) sets it.
     pub output: AttentionOutput,
 }
 
-/// Sum of the splits of [`AttentionKernel`].
+/// Merge of the splits of [`AttentionKernel`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MergeKernel {
     /// Query heads.
@@ -214,7 +216,7 @@ pub struct MergeKernel {
     pub quantize: bool,
 }
 
-/// Key of a kernel: with a [`Target`], everything that its source depends on.
+/// Key of a kernel; with a [`Target`] it determines the source.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kernel {
@@ -222,40 +224,40 @@ pub enum Kernel {
     Product(Product),
     /// Matrix product of many activation rows.
     Gemm(GemmKernel),
-    /// Rows of a matrix by index.
+    /// Gather of matrix rows by index.
     Gather(GatherKernel),
     /// Operation on rows.
     Rows(RowKernel),
-    /// Rotary position embedding.
+    /// RoPE.
     Rope(RopeKernel),
-    /// Rotary position embedding and KV write.
+    /// RoPE and KV write.
     RopeKv(RopeKvKernel),
     /// Attention over paged keys and values.
     Attention(AttentionKernel),
-    /// Sum of the splits of attention.
+    /// Merge of the splits of attention.
     MergeSplits(MergeKernel),
     /// `RMSNorm` of heads.
     HeadNorm(HeadNormKernel),
-    /// Sum in place.
+    /// In-place addition.
     Add(AddKernel),
-    /// One row, of this many values, of a matrix of rows.
+    /// Copy of one row, of this many values.
     CopyRow(u32),
-    /// Value and index of the largest of each 1024 values of rows of this many, the first among
+    /// Value and index of the largest of each 1024 values of rows of this length, the first among
     /// equals.
     Argmax(u32),
-    /// Reads this many 16-byte words and stores nothing: bandwidth measurements.
+    /// Read of this many 16-byte words without stores: bandwidth measurements.
     Read(u32),
     /// Index of the largest of this many candidates per row, from [`Kernel::Argmax`].
     ArgmaxMerge(u32),
 }
 
 impl Tile {
-    /// Threads of a workgroup.
+    /// Threads per workgroup.
     pub fn threads(&self) -> u32 {
         self.lanes * self.teams
     }
 
-    /// Weight rows of a workgroup.
+    /// Weight rows per workgroup.
     pub fn rows_per_workgroup(&self) -> u32 {
         self.rows * self.teams
     }

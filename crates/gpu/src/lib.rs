@@ -2,8 +2,8 @@
 //!
 //! Matrix products of few (decode) and many (prefill) activation rows with weights in F16, `Q8_0`,
 //! `Q4_0`, `IQ4_NL`, `Q4_K`, `Q5_K` and `Q6_K`, attention over paged keys and values, and the row
-//! operations between them. Usable alone: buffers in, buffers out. Knows nothing of model files,
-//! layers or tokens.
+//! operations between them. Usable alone: buffers in, buffers out. Independent of model files,
+//! layers and tokens.
 //!
 //! # Parts
 //! ```text

@@ -7,7 +7,7 @@ use crate::repack::Format;
 use crate::wgsl;
 
 impl Kernel {
-    /// Fails when sizes do not fit together or exceed the device.
+    /// Fails if sizes do not match or exceed the limits of the device.
     pub(crate) fn check(&self, info: &AdapterInfo) -> Result<()> {
         match self {
             Self::Product(p) => check_product(p, info),

@@ -9,7 +9,7 @@ use crate::repack::{Format, repack};
 use crate::rows::{Quantized, check_groups};
 use crate::wgsl;
 
-/// Rows are repacked in pieces of about this many bytes.
+/// Piece size in bytes for repacking rows.
 const PIECE: usize = 16 << 20;
 
 /// Weights on the device, `[rows, cols]`, in the layout that the product kernels read.
@@ -43,15 +43,14 @@ impl From<Quantized> for Activations {
 }
 
 impl Matrix {
-    /// Uploads weights as they lie in a model file: `rows` rows of `cols` values in blocks of
-    /// `format`.
+    /// Uploads weights in the layout of a model file: `rows` rows of `cols` values in `format`.
     ///
     /// Staging of about 16 MiB of host memory; device memory equals the size of `bytes`, rounded up
     /// to 16 bytes per plane.
     ///
     /// # Errors
-    /// [`Error::Shape`](crate::Error::Shape) when `cols` is not a multiple of
-    /// [`Format::column_unit`] or `bytes` has another size; those of [`Gpu::zeroed`].
+    /// [`Error::Shape`](crate::Error::Shape) if `cols` is not a multiple of [`Format::column_unit`]
+    /// or `bytes` has another size; those of [`Gpu::zeroed`].
     pub fn upload(gpu: &Gpu, format: Format, rows: u32, cols: u32, bytes: &[u8]) -> Result<Self> {
         expect_multiple("columns", format.column_unit() as u64, cols.into())?;
         expect_multiple("rows", 1, rows.into())?;
@@ -71,10 +70,10 @@ impl Matrix {
         Ok(Self { format, rows, cols, planes })
     }
 
-    /// An equal matrix in other memory, copied on the device.
+    /// Copies the matrix on the device.
     ///
     /// # Errors
-    /// As [`Gpu::zeroed`].
+    /// See [`Gpu::zeroed`].
     pub fn duplicate(&self, gpu: &Gpu) -> Result<Self> {
         let planes = self.planes.iter().map(|plane| gpu.duplicate(plane)).collect::<Result<Vec<_>>>()?;
         Ok(Self { planes, ..self.clone() })
@@ -100,7 +99,8 @@ impl Matrix {
         self.planes.iter().map(Buffer::len).sum()
     }
 
-    /// `y[b, r] = sum_c w[r, c] x[b, c]` for `batch` rows, 1 to 8. `y`: f32, `[batch, rows]`.
+    /// Prepares `y[b, r] = sum_c w[r, c] x[b, c]` for `batch` rows, 1 to 8. `y`: f32, `[batch,
+    /// rows]`.
     ///
     /// # Numerics
     /// Weights are exact; sums in f32, sums of 32 products of a quantized format in integers. With
@@ -114,11 +114,12 @@ impl Matrix {
         self.product_into(gpu, x, y, batch, 0, self.rows)
     }
 
-    /// [`Matrix::product`] into the values from `first` on of rows of `width` values. `y`: f32,
-    /// `[batch, width]`.
+    /// Prepares [`Matrix::product`] into a part of longer output rows.
+    ///
+    /// Values from `first` on, in rows of `width` values. `y`: f32, `[batch, width]`.
     ///
     /// # Errors
-    /// As [`Matrix::product`].
+    /// See [`Matrix::product`].
     pub fn product_into(
         &self,
         gpu: &Gpu,
@@ -133,11 +134,11 @@ impl Matrix {
         self.launch(gpu, x, y, Product { format, rows, cols, batch, width, first, tile })
     }
 
-    /// [`Matrix::product`] with a tile of the caller's.
+    /// Prepares [`Matrix::product`] with an explicit tile.
     ///
     /// # Errors
-    /// As [`Matrix::product`]; [`Error::Shape`](crate::Error::Shape) for a tile that the device
-    /// can't run.
+    /// See [`Matrix::product`]; [`Error::Shape`](crate::Error::Shape) for a tile that the device
+    /// cannot run.
     pub fn product_with(
         &self,
         gpu: &Gpu,
@@ -181,7 +182,7 @@ impl Matrix {
         Ok(buffers)
     }
 
-    /// [`Matrix::product`] of any number of rows, for prefill.
+    /// Prepares [`Matrix::product`] of any number of rows, for prefill.
     ///
     /// # Numerics
     /// Weights and sums of 32 products as in [`Matrix::product`], in another order: with `n` the
@@ -190,16 +191,17 @@ impl Matrix {
     /// [`Matrix::product`].
     ///
     /// # Errors
-    /// As [`Matrix::product`].
+    /// See [`Matrix::product`].
     pub fn gemm(&self, gpu: &Gpu, x: &Activations, y: &Buffer, batch: u32) -> Result<Dispatch> {
         self.gemm_into(gpu, x, y, batch, 0, self.rows)
     }
 
-    /// [`Matrix::gemm`] into the values from `first` on of rows of `width` values. `y`: f32,
-    /// `[batch, width]`.
+    /// Prepares [`Matrix::gemm`] into a part of longer output rows.
+    ///
+    /// Values from `first` on, in rows of `width` values. `y`: f32, `[batch, width]`.
     ///
     /// # Errors
-    /// As [`Matrix::product`].
+    /// See [`Matrix::product`].
     pub fn gemm_into(
         &self,
         gpu: &Gpu,
@@ -223,8 +225,10 @@ impl Matrix {
         gpu.prepare(&kernel, buffers, grid)
     }
 
-    /// `out[b] = w[tokens[b]]`: embedding rows. `tokens`: u32, `[batch]`; `out`: f32, `[batch,
-    /// cols]`. An index behind the last row stands for the last row.
+    /// Prepares an embedding lookup, `out[b] = w[tokens[b]]`.
+    ///
+    /// `tokens`: u32, `[batch]`; `out`: f32, `[batch, cols]`. An index out of range is clamped to
+    /// the last row.
     ///
     /// # Numerics
     /// `|out - exact| <= 2^-21` of a value's quant and minimum, each in magnitude.
@@ -235,10 +239,10 @@ impl Matrix {
         self.gather_scaled(gpu, tokens, out, 1.0)
     }
 
-    /// [`Matrix::gather`] times `scale`, rounded once more.
+    /// Prepares [`Matrix::gather`] times `scale`, rounded once more.
     ///
     /// # Errors
-    /// As [`Matrix::gather`].
+    /// See [`Matrix::gather`].
     pub fn gather_scaled(&self, gpu: &Gpu, tokens: &Buffer, out: &Buffer, scale: f32) -> Result<Dispatch> {
         let Self { format, rows, cols, .. } = *self;
         expect_multiple("bytes of tokens", 4, tokens.len())?;

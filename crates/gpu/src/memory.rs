@@ -28,7 +28,7 @@ impl Ledger {
         self.used.load(Ordering::Acquire)
     }
 
-    /// Takes `bytes` of the budget until the claim is dropped.
+    /// Reserves `bytes` of the budget until the claim is dropped.
     pub(crate) fn claim(self: &Arc<Self>, bytes: u64) -> Result<Claim> {
         let take = |used: u64| used.checked_add(bytes).filter(|used| *used <= self.budget);
         match self.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, take) {
@@ -40,7 +40,7 @@ impl Ledger {
     }
 }
 
-/// Bytes taken of a budget.
+/// Bytes reserved in a budget.
 #[derive(Debug)]
 pub(crate) struct Claim {
     ledger: Arc<Ledger>,
@@ -53,7 +53,7 @@ impl Drop for Claim {
     }
 }
 
-/// Memory of the device. Clones share it; the last one releases it.
+/// Device memory. Clones share it; dropping the last one releases it.
 ///
 /// A prepared [`Dispatch`](crate::Dispatch) holds clones of its operands, so that the budget counts
 /// memory until nothing can read it.
@@ -70,7 +70,7 @@ struct Inner {
 }
 
 impl Buffer {
-    /// Size that a buffer for `len` bytes takes of the budget.
+    /// Size in the budget of a buffer of `len` bytes.
     pub fn padded(len: u64) -> u64 {
         len.max(1).next_multiple_of(ALIGNMENT)
     }
@@ -87,12 +87,12 @@ impl Buffer {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// Size in bytes, as asked for.
+    /// Requested size in bytes.
     pub fn len(&self) -> u64 {
         self.inner.len
     }
 
-    /// True for a buffer of 0 bytes.
+    /// True if the size is 0.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

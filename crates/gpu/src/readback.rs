@@ -1,4 +1,4 @@
-//! Results on their way back to the host, while later launches run.
+//! Asynchronous readback of results while later launches run.
 
 use std::sync::{Arc, OnceLock};
 
@@ -13,7 +13,7 @@ pub struct Readback {
     buffer: Buffer,
 }
 
-/// A result that was asked for with [`Gpu::run_reading`] and has not been fetched yet.
+/// Pending result of [`Gpu::run_reading`].
 #[derive(Debug)]
 pub struct Reading {
     buffer: Buffer,
@@ -23,16 +23,17 @@ pub struct Reading {
 
 /// Results in host memory.
 impl Gpu {
-    /// Memory for results of `len` bytes; counts for the budget.
+    /// Allocates memory for results of `len` bytes, within the budget.
     ///
     /// # Errors
-    /// As [`Gpu::zeroed`].
+    /// See [`Gpu::zeroed`].
     pub fn readback(&self, len: u64) -> Result<Readback> {
         Ok(Readback { buffer: self.host_visible(len)? })
     }
 
-    /// Runs dispatches in order, then copies `from` to `to`, in one submission; returns before they
-    /// end. More can be run before the result is fetched with [`Gpu::finish`].
+    /// Runs dispatches in order, then copies `from` to `to`, in one submission, without waiting.
+    ///
+    /// More work can be submitted before the result is fetched with [`Gpu::finish`].
     ///
     /// # Errors
     /// [`Error::Shape`] when the sizes differ, [`Error::DeviceLost`], [`Error::Driver`].
@@ -48,11 +49,10 @@ impl Gpu {
         Ok(Reading { buffer, submission, mapped })
     }
 
-    /// The values of a result, as soon as its own launches have ended, and its memory for the next
-    /// one.
+    /// Waits for a result's own launches; returns its values, and its memory for reuse.
     ///
     /// # Errors
-    /// [`Error::Shape`] when the size is no multiple of a value's, [`Error::DeviceLost`],
+    /// [`Error::Shape`] if the size is not a multiple of a value's, [`Error::DeviceLost`],
     /// [`Error::Driver`].
     pub fn finish<T: bytemuck::Pod>(&self, reading: Reading) -> Result<(Vec<T>, Readback)> {
         let Reading { buffer, submission, mapped } = reading;

@@ -4,7 +4,7 @@ use half::f16;
 
 use crate::repack::{Format, IQ4_NL_LEVELS, k_factors, k_quants, q6_k_quants};
 
-/// Values of whole blocks, as the format defines them.
+/// Dequantizes whole blocks as the format defines.
 pub(crate) fn dequantize(format: Format, bytes: &[u8]) -> Vec<f64> {
     let mut values = Vec::with_capacity(bytes.len() / format.block_bytes() * format.block_len());
     for block in bytes.chunks_exact(format.block_bytes()) {
@@ -87,7 +87,7 @@ impl Random {
         (0..n).map(|_| self.value()).collect()
     }
 
-    /// Blocks of random quants and scales: `values` values, about 0.05 in size.
+    /// Random quant blocks for `values` values of magnitude about 0.05.
     pub(crate) fn weights(&mut self, format: Format, values: usize) -> Vec<u8> {
         let mut bytes = vec![0; values / format.block_len() * format.block_bytes()];
         for word in bytes.chunks_mut(8) {

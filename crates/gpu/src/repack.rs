@@ -26,20 +26,20 @@ pub enum Format {
     F16,
     /// 32 signed bytes and an f16 scale.
     Q8_0,
-    /// 32 values of 4 bits around 8 and an f16 scale.
+    /// 32 values of 4 bits, offset by 8, and an f16 scale.
     Q4_0,
-    /// 32 values of 4 bits, indices of uneven levels, and an f16 scale.
+    /// 32 values of 4 bits (non-linear codebook) and an f16 scale.
     IQ4NL,
     /// 256 values of 4 bits; scale and minimum of 6 bits per 32 values.
     Q4K,
     /// 256 values of 5 bits; scale and minimum of 6 bits per 32 values.
     Q5K,
-    /// 256 values of 6 bits around 32; scale of 8 bits per 16 values.
+    /// 256 values of 6 bits, offset by 32; scale of 8 bits per 16 values.
     Q6K,
 }
 
 impl Format {
-    /// Every format.
+    /// All formats.
     pub const ALL: [Self; 7] =
         [Self::F16, Self::Q8_0, Self::Q4_0, Self::IQ4NL, Self::Q4K, Self::Q5K, Self::Q6K];
 
@@ -77,12 +77,12 @@ impl Format {
         }
     }
 
-    /// Columns must be a multiple of this: whole blocks, for F16 whole 16-byte words.
+    /// Required divisor of the columns: whole blocks, for F16 whole 16-byte words.
     pub fn column_unit(self) -> usize {
         if self == Self::F16 { 8 } else { self.block_len() }
     }
 
-    /// Values of a step of the kernels.
+    /// Values per step of the kernels.
     pub(crate) fn step_values(self) -> u32 {
         if self == Self::F16 { 8 } else { GROUP as u32 }
     }
@@ -92,8 +92,7 @@ impl Format {
         matches!(self, Self::Q4K | Self::Q5K)
     }
 
-    /// True when products read activations in 8 bits ([`Quantized`](crate::Quantized)) instead of
-    /// f32.
+    /// True if products read 8-bit activations ([`Quantized`](crate::Quantized)) instead of f32.
     pub fn takes_quantized(self) -> bool {
         self != Self::F16
     }

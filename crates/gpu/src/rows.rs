@@ -10,8 +10,8 @@ use crate::wgsl::{ADD_THREADS, ARGMAX_VALUES, READ_WORDS, ROPE_THREADS, grid, wo
 /// Largest grid extent that every device has.
 const MAX_GROUPS: u64 = 65_535;
 
-/// Rows of activations in 8 bits, `[rows, cols]`: per 32 values an f32 scale and the sums of both
-/// halves' quants.
+/// 8-bit activations, `[rows, cols]`: per 32 values an f32 scale and the sums of both halves'
+/// quants.
 ///
 /// Per group `scale = max |x| / 127`, `q = round(x 127 / max |x|)`; groups below 4e-37 become zero.
 #[derive(Debug, Clone)]
@@ -23,7 +23,7 @@ pub struct Quantized {
 }
 
 impl Quantized {
-    /// Memory for `rows` rows of `cols` values.
+    /// Allocates `rows` rows of `cols` values.
     ///
     /// # Errors
     /// [`Error::Shape`] unless `cols` is a multiple of 32; those of [`Gpu::zeroed`].
@@ -44,7 +44,7 @@ impl Quantized {
         self.cols
     }
 
-    /// Values in all rows.
+    /// Total number of values.
     pub fn values(&self) -> u64 {
         u64::from(self.rows) * u64::from(self.cols)
     }
@@ -85,7 +85,7 @@ impl From<Quantized> for RowOutput {
 
 /// Operations on rows; every function prepares one launch.
 impl Gpu {
-    /// `out = x` in 8 bits. `x`: f32, `[rows, cols]` of `out`.
+    /// Quantizes `x` to 8 bits. `x`: f32, `[rows, cols]` of `out`.
     ///
     /// # Numerics
     /// `|x - scale q| <= scale (1/2 + 2^-14)`.
@@ -97,8 +97,9 @@ impl Gpu {
         self.row_op(RowOp::Copy, rows, cols, vec![x.clone()], &[cols], &out.clone().into())
     }
 
-    /// `out = x / sqrt(mean(x^2) + eps) * weight` per row. `x`: f32, `[rows, cols]`; `weight`: f32,
-    /// `[cols]`.
+    /// Prepares `out = x / sqrt(mean(x^2) + eps) * weight` per row.
+    ///
+    /// `x`: f32, `[rows, cols]`; `weight`: f32, `[cols]`.
     ///
     /// # Numerics
     /// Relative error at most `(cols / 2048 + 16) 2^-23`, before quantization.
@@ -118,10 +119,10 @@ impl Gpu {
         self.row_op(RowOp::RmsNorm(eps.to_bits()), rows, cols, inputs, &[cols, 0], out)
     }
 
-    /// `residual += delta`, then `out` = [`Gpu::rms_norm`] of the residual.
+    /// Prepares `residual += delta`, then `out` = [`Gpu::rms_norm`] of the residual.
     ///
     /// # Errors
-    /// As [`Gpu::rms_norm`].
+    /// See [`Gpu::rms_norm`].
     pub fn add_rms_norm(
         &self,
         residual: &Buffer,
@@ -136,8 +137,9 @@ impl Gpu {
         self.row_op(RowOp::AddRmsNorm(eps.to_bits()), rows, cols, inputs, &[cols, cols, 0], out)
     }
 
-    /// `out = activation(gate) * up`. `gate_up`: f32, `[rows, 2, cols]`, the product with both
-    /// matrices stacked.
+    /// Prepares `out = activation(gate) * up`.
+    ///
+    /// `gate_up`: f32, `[rows, 2, cols]`, the product with both matrices stacked.
     ///
     /// # Numerics
     /// Error at most `64 * 2^-23 |exact| + 1e-33 |gate up|` for SiLU; for GELU (the tanh form)
@@ -181,8 +183,10 @@ impl Gpu {
         self.prepare(&kernel, buffers, (workgroups_per_row(&key), rows))
     }
 
-    /// `RMSNorm` of each query and key head in place. `qkv`: f32, `[rows, heads + 2 kv_heads,
-    /// head_dim]`, whose values stay; `weights`: f32, `[2, head_dim]`, of queries and of keys.
+    /// Prepares `RMSNorm` of each query and key head in place.
+    ///
+    /// `qkv`: f32, `[rows, heads + 2 kv_heads, head_dim]`, values unchanged; `weights`: f32, `[2,
+    /// head_dim]`, of queries and of keys.
     ///
     /// # Numerics
     /// As [`Gpu::rms_norm`].
@@ -202,7 +206,8 @@ impl Gpu {
         self.prepare(&kernel, vec![qkv.clone(), weights.clone()], (heads + kv_heads, rows as u32))
     }
 
-    /// `x += y`, both f32: of one size, or `y` (a bias, a multiple of 4 values) repeated over `x`.
+    /// Prepares `x += y`, both f32: equal sizes, or `y` (a bias, a multiple of 4 values) repeated
+    /// over `x`.
     ///
     /// # Errors
     /// [`Error::Shape`] for other sizes, or more than 2^26 values.
@@ -218,8 +223,9 @@ impl Gpu {
         self.prepare(&Kernel::Add(key), vec![x.clone(), y.clone()], (groups as u32, 1))
     }
 
-    /// `out = x[row]`. `x`: f32, `[rows, cols]`; `row`: u32, one index below the rows; `out`: f32,
-    /// `[cols]`.
+    /// Prepares `out = x[row]`.
+    ///
+    /// `x`: f32, `[rows, cols]`; `row`: u32, one valid row index; `out`: f32, `[cols]`.
     ///
     /// # Errors
     /// [`Error::Shape`] for operands of another size.
@@ -234,7 +240,7 @@ impl Gpu {
         self.prepare(&Kernel::CopyRow(words as u32 * 4), buffers, (groups as u32, 1))
     }
 
-    /// Rotary position embedding of `x`, f32 `[rows, heads, head_dim]`, in place.
+    /// Prepares RoPE of `x`, f32 `[rows, heads, head_dim]`, in place.
     ///
     /// `angles`: f32, `[positions, rotary_dim / 2, 2]`, cosine and sine; `positions`: u32,
     /// `[rows]`, each below the positions of `angles`.
@@ -257,8 +263,7 @@ impl Gpu {
         self.prepare(&kernel, vec![x.clone(), angles.clone(), positions.clone()], (groups, rows as u32))
     }
 
-    /// Reads all of `x`, whole units of 16 KiB, and stores nothing: for measuring the read
-    /// bandwidth.
+    /// Prepares a read of all of `x`, whole units of 16 KiB, to measure the read bandwidth.
     ///
     /// # Errors
     /// [`Error::Shape`] for a buffer of another size.
@@ -268,8 +273,7 @@ impl Gpu {
         self.prepare(&Kernel::Read(words), vec![x.clone(), self.zeroed(16)?], grid(words / READ_WORDS))
     }
 
-    /// Index of the largest value of each row, the first among equals: two launches, to be run in
-    /// this order.
+    /// Prepares argmax of each row, the first among equals: two launches, to be run in order.
     ///
     /// `x`: f32, `[rows, values]`; `out`: u32, `[rows]`.
     ///
@@ -295,7 +299,7 @@ impl Gpu {
     }
 }
 
-/// The buffers of an output after a check of its size.
+/// Buffers of an output, after a size check.
 pub(crate) fn output_buffers(out: &RowOutput, rows: u32, cols: u32) -> Result<Vec<Buffer>> {
     match out {
         RowOutput::F32(out) => {

@@ -1,4 +1,4 @@
-//! Instruction sets: one table of them, detection, and what is generated from the table. Detection
+//! Instruction sets: their one table, CPU detection, and code generated from the table. Detection
 //! happens once per process; no kernel reads CPU features.
 
 use std::ffi::OsStr;
@@ -14,21 +14,22 @@ use std::arch::is_x86_feature_detected as detected;
 use crate::lanes::{Apart, Work};
 use crate::{Error, Result};
 
-/// The table of instruction sets, from the most general to the fastest: passes all entries to the
-/// macro `$then`.
+/// Table of instruction sets, from the most general to the fastest.
 ///
-/// An entry is all that is said of a set: detection, [`Isa::features`], the `#[target_feature]`
-/// attributes of the slots and of [`Apart`], and the tests of the lanes come
+/// Passes all entries to the macro `$then`.
+///
+/// Each entry is the only definition of its set: detection, [`Isa::features`], the
+/// `#[target_feature]` attributes of the slots and of [`Apart`], and the lane tests are generated
 /// from it.
 macro_rules! instruction_sets {
     ($then:ident) => {
         $then! {
-            /// Portable Rust, on every CPU: the shipped reference.
+            /// Portable Rust for every CPU: the shipped reference.
             Scalar = "scalar" {
                 module: scalar, cfg: all(), lanes: $crate::lanes::ScalarLanes,
                 features: [],
             }
-            /// x86-64 with AVX2, FMA, F16C and POPCNT together.
+            /// x86-64 with AVX2, FMA, F16C and POPCNT.
             Avx2 = "avx2" {
                 module: avx2, cfg: target_arch = "x86_64", lanes: $crate::lanes::Avx2Lanes,
                 features: ["avx2" "fma" "f16c" "popcnt"],
@@ -43,12 +44,12 @@ macro_rules! instruction_sets {
                 module: neon, cfg: target_arch = "aarch64", lanes: $crate::lanes::NeonLanes<{ $crate::lanes::neon::PLAIN }>,
                 features: ["neon"],
             }
-            /// `AArch64` with NEON and its dot products of bytes (`FEAT_DotProd`).
+            /// `AArch64` with NEON and int8 dot products (`FEAT_DotProd`).
             NeonDotprod = "neon-dotprod" {
                 module: neon_dotprod, cfg: target_arch = "aarch64", lanes: $crate::lanes::NeonLanes<{ $crate::lanes::neon::DOTPROD }>,
                 features: ["neon" "dotprod"],
             }
-            /// `AArch64` with NEON, dot products and matrix products of bytes (`FEAT_I8MM`).
+            /// `AArch64` with NEON, int8 dot products and int8 matrix products (`FEAT_I8MM`).
             NeonI8mm = "neon-i8mm" {
                 module: neon_i8mm, cfg: target_arch = "aarch64", lanes: $crate::lanes::NeonLanes<{ $crate::lanes::neon::I8MM }>,
                 features: ["neon" "dotprod" "i8mm"],
@@ -63,9 +64,9 @@ macro_rules! isa {
     ($( #[$doc:meta] $isa:ident = $name:literal {
         module: $module:ident, cfg: $cfg:meta, lanes: $lanes:ty, features: [$($feature:tt)*],
     } )*) => {
-        /// An instruction set that kernels can be built for.
+        /// Instruction set that kernels are compiled for.
         ///
-        /// All of them compute the same bits; they differ in speed.
+        /// All give bit-identical results; they differ in speed.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Isa {
@@ -76,14 +77,14 @@ macro_rules! isa {
             /// Every instruction set, from the most general to the fastest.
             pub const ALL: [Self; [$($name),*].len()] = [$( Self::$isa ),*];
 
-            /// The name that [`FromStr`] and the environment variable `RUVLLM_ISA` accept.
+            /// Name accepted by [`FromStr`] and by the environment variable `RUVLLM_ISA`.
             pub fn name(self) -> &'static str {
                 match self {
                     $( Self::$isa => $name, )*
                 }
             }
 
-            /// The CPU features it needs, by the names of the Rust compiler (`rustc --print
+            /// Required CPU features, as the Rust compiler names them (`rustc --print
             /// target-features`).
             pub fn features(self) -> &'static [&'static str] {
                 match self {
@@ -140,7 +141,7 @@ impl Isa {
     /// [`Kernels::detect`](crate::Kernels::detect)).
     pub const VARIABLE: &str = "RUVLLM_ISA";
 
-    /// The fastest available instruction set; found once per process.
+    /// Fastest available instruction set; detected once per process.
     pub fn best() -> Self {
         static BEST: OnceLock<Isa> = OnceLock::new();
         *BEST.get_or_init(|| {
@@ -148,12 +149,11 @@ impl Isa {
         })
     }
 
-    /// The instruction set that a setting asks for: the named one, or the best when there is no (or
-    /// an empty) name.
+    /// Instruction set of a setting: the named one, or the best if the name is absent or empty.
     ///
     /// # Errors
-    /// [`Error::UnknownIsa`] for a name outside the list, [`Error::IsaUnavailable`] for one this
-    /// machine lacks.
+    /// [`Error::UnknownIsa`] for an unknown name, [`Error::IsaUnavailable`] for one this machine
+    /// lacks.
     pub(crate) fn requested(setting: Option<&OsStr>) -> Result<Self> {
         match setting.filter(|name| !name.is_empty()) {
             Some(name) => name.to_string_lossy().parse::<Self>()?.require(),
@@ -161,12 +161,12 @@ impl Isa {
         }
     }
 
-    /// The error of a request for this instruction set where it is absent.
+    /// Error for a request of this instruction set where it is unavailable.
     pub(crate) fn unavailable(self) -> Error {
         Error::IsaUnavailable { isa: self.name(), best: Self::best().name() }
     }
 
-    /// `self` if it is available, else the error that says so.
+    /// Returns `self` if it is available, else an error.
     pub(crate) fn require(self) -> Result<Self> {
         if self.is_available() { Ok(self) } else { Err(self.unavailable()) }
     }

@@ -1,16 +1,15 @@
-//! The dispatch: [`Kernels`], and the one list of everything that exists per instruction set.
+//! Dispatch: [`Kernels`], and the one list of operations compiled per instruction set.
 //!
-//! A slot is a function pointer to a generic body instantiated for one set of lanes, inside a
-//! function that enables the CPU features. Safe methods (`impl Kernels` beside each operation, in
-//! the rooms) check shapes once and call a slot.
+//! A slot is a function pointer to a generic body, instantiated for one lane type inside a function
+//! that enables the CPU features. Safe methods (`impl Kernels` beside each operation, in its
+//! module) check shapes once and call a slot.
 
 use crate::isa::instruction_sets;
 use crate::{Isa, Result};
 
-/// The kernels of one instruction set; possession proves that the CPU has it.
+/// Kernels of one instruction set; a value proves that the CPU supports it.
 ///
-/// The value is two words, `Copy`, and passed by value or reference to everything that computes.
-/// All instruction sets give the same bits.
+/// The value is two words and `Copy`. All instruction sets give bit-identical results.
 ///
 /// # Examples
 /// ```
@@ -30,17 +29,17 @@ pub struct Kernels {
 }
 
 impl Kernels {
-    /// The best kernels for this CPU, or those that the environment variable `RUVLLM_ISA` names.
+    /// Best kernels of this CPU, or those named by the environment variable `RUVLLM_ISA`.
     ///
     /// # Errors
     /// [`Error::UnknownIsa`](crate::Error::UnknownIsa) or
-    /// [`Error::IsaUnavailable`](crate::Error::IsaUnavailable) when the variable asks for something
-    /// that is not there; it is never replaced silently.
+    /// [`Error::IsaUnavailable`](crate::Error::IsaUnavailable) if the variable names an unknown or
+    /// unavailable instruction set; there is no fallback.
     pub fn detect() -> Result<Self> {
         Self::for_isa(Isa::requested(std::env::var_os(Isa::VARIABLE).as_deref())?)
     }
 
-    /// The kernels of `isa`.
+    /// Kernels of `isa`.
     ///
     /// # Errors
     /// [`Error::IsaUnavailable`](crate::Error::IsaUnavailable) if this CPU or this build lacks it.
@@ -49,13 +48,13 @@ impl Kernels {
         slots.map(|slots| Self { isa, slots }).ok_or_else(|| isa.unavailable())
     }
 
-    /// The kernels of every instruction set that this machine has, slowest first, for tests that
-    /// compare them.
+    /// Kernels of every instruction set of this machine, slowest first, for tests that compare
+    /// them.
     pub fn available() -> Vec<Self> {
         Isa::ALL.into_iter().filter_map(|isa| Self::for_isa(isa).ok()).collect()
     }
 
-    /// The instruction set.
+    /// Instruction set of these kernels.
     pub fn isa(&self) -> Isa {
         self.isa
     }
@@ -67,18 +66,17 @@ impl std::fmt::Debug for Kernels {
     }
 }
 
-/// Declares [`Slots`] from one list of `name: generic body (arguments)`, and its value for each
-/// instruction set of the table in `isa.rs`. (`$d` is a `$` for the macro that takes the table's
+/// Declares [`Slots`] from one list of `name: generic body (arguments)`, and an instance for each
+/// instruction set of the table in `isa.rs`. (`$d` is a `$` for the macro over the table's
 /// entries.)
 ///
-/// A body takes the lanes token first; it may ask for a wider trait than `Lanes` where an operation
-/// has leaves of its own per instruction set (integer dot products).
+/// The lanes token is a body's first argument; a body may require a wider trait than `Lanes` for an
+/// operation with a leaf per instruction set (integer dot products).
 macro_rules! slots {
     ($d:tt $( $name:ident = $body:path : ($($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)? ; )*) => {
-        /// One function per operation. Each may be called only where its instruction set is
-        /// present.
+        /// One function per operation, callable only where its instruction set is present.
         pub(crate) struct Slots {
-            /// Features that the functions enable.
+            /// CPU features that the functions enable.
             #[cfg(test)]
             features: &'static [&'static str],
             $( pub(crate) $name: unsafe fn($($ty),*) $(-> $ret)?, )*
@@ -89,7 +87,7 @@ macro_rules! slots {
                 module: $module:ident, cfg: $cfg:meta, lanes: $lanes:ty, features: [$d($feature:tt)*],
             } )*) => {
                 impl Slots {
-                    /// The functions of `isa`; `None` where this build has none for it.
+                    /// Slots of `isa`; `None` if this build lacks it.
                     fn of(isa: Isa) -> Option<&'static Self> {
                         match isa {
                             $d(
@@ -130,8 +128,8 @@ macro_rules! slots {
     };
 }
 
-// One line per operation. Every instruction set of the table fills every slot: a set that lacks its
-// own leaf for an operation names the shared one in the body's trait implementation.
+// One line per operation. Every instruction set fills every slot: one without its own leaf for an
+// operation names the shared leaf in its trait implementation.
 slots! { $
     // Rows of f32.
     dot = crate::rows::dot::dot: (x: &[f32], y: &[f32]) -> f32;
@@ -178,8 +176,8 @@ slots! { $
     quantize_int8 = crate::vector::quantize_int8: (x: &[f32], out: &mut [i8]) -> f32;
     quantize_int4 = crate::vector::quantize_int4: (x: &[f32], out: &mut [u8]) -> f32;
 
-    // Attention: writing, rewriting and reading keys and values, one task, and the joining of two
-    // results.
+    // Attention: writing, converting and reading keys and values, one attention task, and the merge
+    // of two partial results.
     store_kv = crate::attention::store: (plane: crate::attention::KvPlaneMut<'_>, first: usize, rows: &[f32]);
     convert_kv = crate::attention::convert: (
         from: &crate::attention::KvPlane<'_>,
@@ -196,7 +194,8 @@ slots! { $
     attend = crate::attention::attend: (task: &crate::attention::Task<'_>, worker: &mut crate::attention::Worker);
     attend_merge = crate::attention::merge: (total: &mut crate::attention::State, split: &crate::attention::State);
 
-    // Matrix products: activations to 8 bits, and some rows of one matrix for all tokens.
+    // Matrix products: quantization of activations to 8 bits, and a row range of one matrix for all
+    // tokens.
     quantize_rows = crate::matmul::activations::quantize_rows:
         (values: &[f32], cols: usize, rows: &mut crate::matmul::activations::Q8Rows);
     quantize_tiles = crate::matmul::activations::quantize_tiles:
@@ -239,7 +238,7 @@ slots! { $
 mod tests {
     use super::*;
 
-    /// `cargo xtask cross-test` runs it on each emulated CPU and quotes its message.
+    /// Run by `cargo xtask cross-test` on each emulated CPU, which quotes the message.
     #[test]
     fn detection_obeys_the_environment() {
         let chosen = Kernels::detect().unwrap().isa();

@@ -1,16 +1,16 @@
-//! CPU arithmetic for language models: everything between bytes of weights and logits.
+//! CPU kernels for language models: the arithmetic between weight bytes and logits.
 //!
-//! It knows nothing of model files, architectures, tokens or sampling policies, holds no global
-//! state but the cached CPU detection, and depends on three small crates.
+//! The crate knows no model files, architectures, tokens or sampling, has no global state except
+//! the cached CPU detection, and depends on three small crates.
 //!
 //! # Example
-//! A matrix of 8-bit quant blocks times one token:
+//! Product of a matrix in `Q8_0` with one token:
 //! ```
 //! use ruvllm_kernels::matmul::Activations;
 //! use ruvllm_kernels::quant::{PackedMatrix, SharedBytes, WeightFormat};
 //! use ruvllm_kernels::{Kernels, ThreadPool};
 //!
-//! let kernels = Kernels::detect()?; // the best of this CPU, or the one that RUVLLM_ISA names
+//! best of this CPU, or named by RUVLLM_ISA
 //! let pool = ThreadPool::new(2)?;
 //! let mut bytes = vec![0; 4 * 34]; // 4 rows of one quant block: 32 values in 34 bytes
 //! WeightFormat::Q8_0.quantize(&[0.5; 4 * 32], &mut bytes);
@@ -24,9 +24,8 @@
 //! # Ok::<(), ruvllm_kernels::Error>(())
 //! ```
 //!
-//! # Rooms
-//! All operations are methods of [`Kernels`]; the types that they take live in the module of their
-//! subject.
+//! # Modules
+//! All operations are methods of [`Kernels`]; the modules hold their argument types.
 //!
 //! | module | types | methods of `Kernels` |
 //! |---|---|---|
@@ -45,21 +44,21 @@
 //! | `avx2` | AVX2, FMA, F16C and POPCNT | `__m256` |
 //! | `avx512` | also AVX-512 F, BW, DQ, VL and VNNI | `__m256`, `__m512` for two groups |
 //! | `neon` | NEON (every 64-bit ARM CPU) | two `float32x4_t` |
-//! | `neon-dotprod` | also dot products of bytes | the same |
-//! | `neon-i8mm` | also matrix products of bytes | the same |
+//! | `neon-dotprod` | also int8 dot products (`FEAT_DotProd`) | the same |
+//! | `neon-i8mm` | also int8 matrix products (`FEAT_I8MM`) | the same |
 //!
-//! The set is chosen once, when [`Kernels`] is made; `RUVLLM_ISA=scalar` forces one, and asking for
-//! an absent one is an error.
+//! The set is chosen once, when [`Kernels`] is created; `RUVLLM_ISA=scalar` forces one, and an
+//! unavailable one is an error.
 //!
 //! # Numerics
-//! All instruction sets, thread counts and ways of cutting a batch give the same bits (of a NaN,
-//! only that it is one): f32 sums are carried in eight lanes (32 for distances of vectors) in a
-//! fixed order and joined by a fixed tree, everywhere. Each operation states its error against
-//! exact arithmetic. Denormals are kept, except that the exponential gives 0 below `e^-87.3`.
+//! All instruction sets, thread counts and batch splits give bit-identical results (NaN payloads
+//! excepted): f32 sums accumulate in eight lanes (32 for vector distances) in a fixed order and are
+//! reduced by a fixed tree. Each operation documents its error bound against exact arithmetic.
+//! Denormals are kept, except that the exponential gives 0 below `e^-87.3`.
 //!
 //! # Panics and errors
-//! Data that comes from outside (settings, files) gives an [`Error`]. A caller's own slices of the
-//! wrong length are mistakes in the program and panic.
+//! Invalid outside data (settings, files) gives an [`Error`]. Slices of the wrong length are
+//! programming errors and panic.
 
 #![allow(clippy::needless_range_loop)] // a register tile is several arrays under one index
 

@@ -1,5 +1,5 @@
-//! Keys and values in KIVI's formats against the goldens in `data/kv` (see its README): what the
-//! stored numbers are, and what attention makes of them.
+//! KIVI formats against the goldens in `data/kv` (see its README): dequantized values and
+//! attention.
 
 use ruvllm_kernels::attention::{
     AttentionScratch, AttentionShape, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane, KvPlaneMut, KvRole,
@@ -96,8 +96,7 @@ impl Golden<'_> {
         rows
     }
 
-    /// Attention of the four queries of each head, which all see all tokens: a group of query
-    /// heads.
+    /// Attention of the four queries of each head (a group of query heads), all tokens visible.
     fn attend(
         &self,
         kernels: Kernels,
@@ -174,7 +173,7 @@ fn dequantized_keys_and_values_are_the_references() {
             for (found, expected) in found.iter().zip(&expected) {
                 let error = (found - expected).abs();
                 if error > 1e-5 + 1e-6 * expected.abs() {
-                    // Close to the middle between two steps.
+                    // Close to the midpoint of two steps.
                     assert!(error <= 1.001 * step, "{what} {name}: {found}, not {expected}");
                     others += 1;
                 }
@@ -211,7 +210,7 @@ fn attention_over_quantized_keys_and_values_is_the_references() {
     });
 }
 
-/// `ragged` has dimensions of large numbers; `q4` has a scale per token.
+/// `ragged` has outlier dimensions; `q4` has a scale per token.
 #[test]
 fn keys_per_dimension_beat_keys_per_token_where_there_are_outliers() {
     each(|golden, kernels, what| {

@@ -1,14 +1,14 @@
-//! Faults on purpose, one per run: `RUVLLM_PLANT` names it. `cargo xtask sanitize` demands that the
-//! sanitizer reports each, so that a gate which lets everything pass is found out.
+//! Intentional faults, one per run, selected by `RUVLLM_PLANT`. `cargo xtask sanitize` requires
+//! that the sanitizer reports each, which proves that the gate works.
 //!
-//! No test harness: a fault that is not asked for is no test that passes.
+//! Without a test harness: a fault that was not requested must not count as a passed test.
 
 use std::cell::UnsafeCell;
 use std::hint::black_box;
 
 struct Shared(UnsafeCell<u32>);
 
-// SAFETY: not sound, which is the point; it is only touched when the fault is asked for.
+// SAFETY: unsound on purpose; only used when the fault is requested.
 unsafe impl Sync for Shared {}
 
 fn race() {
@@ -16,7 +16,7 @@ fn race() {
     let shared = &shared;
     std::thread::scope(|scope| {
         for _ in 0..2 {
-            // SAFETY: not sound, on purpose: two threads write one word.
+            // SAFETY: unsound on purpose: two threads write one word.
             scope.spawn(move || unsafe { *black_box(shared.0.get()) += 1 });
         }
     });
@@ -24,7 +24,7 @@ fn race() {
 
 fn overflow() {
     let values = black_box(vec![1_u8; 40]);
-    // SAFETY: not sound, on purpose: one byte behind the allocation is read.
+    // SAFETY: unsound on purpose: one byte behind the allocation is read.
     black_box(unsafe { *values.as_ptr().add(values.len()) });
 }
 

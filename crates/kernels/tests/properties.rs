@@ -1,6 +1,6 @@
-//! Properties of every operation, on every instruction set of the machine: the same bits as the
-//! scalar path, and the stated bound against an f64 oracle. Rows have any length, start anywhere,
-//! and may hold denormals, infinities and NaN.
+//! Properties of every operation on every available instruction set: bit-identical to the scalar
+//! path, and within the stated bound of an f64 oracle. Rows have any length and alignment, and may
+//! hold denormals, infinities and NaN.
 
 mod oracle;
 
@@ -10,12 +10,12 @@ use ruvllm_kernels::rope::{RopeConfig, RopeLayout, RopeTable};
 use ruvllm_kernels::rows::{Activation, Norm};
 use ruvllm_kernels::{Isa, Kernels};
 
-/// Values that a model produces.
+/// Values in the range of model activations.
 fn ordinary() -> impl Strategy<Value = f32> {
     prop_oneof![4 => -10.0f32..10.0, 1 => -1e4f32..1e4, 1 => Just(0.0), 1 => -1e-3f32..1e-3]
 }
 
-/// Any bit pattern, with special values more often than chance would have it.
+/// Any bit pattern, with special values over-represented.
 fn any_f32() -> impl Strategy<Value = f32> {
     prop_oneof![
         4 => ordinary(),
@@ -25,8 +25,7 @@ fn any_f32() -> impl Strategy<Value = f32> {
     ]
 }
 
-/// A row and an offset at which it is to start within its allocation, so that vectors are
-/// misaligned.
+/// Row and its start offset within the allocation, for misaligned vectors.
 fn row(value: impl Strategy<Value = f32>) -> impl Strategy<Value = (Vec<f32>, usize)> {
     (prop::collection::vec(value, 0..100), 0usize..9).prop_map(|(values, offset)| {
         let offset = offset.min(values.len());
@@ -46,15 +45,14 @@ fn scalar() -> Kernels {
     Kernels::for_isa(Isa::Scalar).unwrap()
 }
 
-/// `f` applied to a copy of `x` that starts `offset` values into it.
+/// Applies `f` to a copy of `x` at offset `offset`.
 fn in_place(x: &[f32], offset: usize, f: impl Fn(&mut [f32])) -> Vec<f32> {
     let mut x = x.to_vec();
     f(&mut x[offset..]);
     x.split_off(offset)
 }
 
-/// Asserts that `f` gives the same values, bit for bit except for the payload of NaN, with all
-/// kernels; returns them.
+/// Asserts that `f` is bit-identical (NaN payloads excepted) with all kernels; returns the values.
 fn agreed(f: impl Fn(&Kernels) -> Vec<f32>) -> Vec<f32> {
     let reference = f(&scalar());
     for kernels in Kernels::available() {

@@ -1,5 +1,6 @@
-//! Block formats and matrix products against files made by ggml's reference quantizer (see
-//! `data/quant/README.md`).
+//! Quant block formats and matrix products against files of ggml's reference quantizer.
+//!
+//! See `data/quant/README.md`.
 
 use std::path::PathBuf;
 
@@ -9,7 +10,7 @@ use ruvllm_kernels::quant::{PackedMatrix, SharedBytes, WeightFormat};
 use ruvllm_kernels::{Kernels, ThreadPool};
 use safetensors::SafeTensors;
 
-/// Largest error of the searched scales, in units of the error of the reference quantizer.
+/// Largest error of the scale search, relative to the error of the reference quantizer.
 const SEARCHED_RMSE: f64 = 1.0;
 
 /// Shapes of the tensors in every file.
@@ -35,7 +36,7 @@ fn doubles(file: &[u8], tensor: &str) -> Vec<f64> {
     tensors.tensor(tensor).unwrap().data().as_chunks::<8>().0.iter().map(|&b| f64::from_le_bytes(b)).collect()
 }
 
-/// The quant blocks of one tensor of `TYPE.gguf`.
+/// Quant blocks of one tensor of `TYPE.gguf`.
 fn blocks(format: WeightFormat, rows: usize, cols: usize) -> Vec<u8> {
     let file = Gguf::open(path(&format!("{}.gguf", format.name()))).unwrap();
     file.data(format!("t.{rows}x{cols}")).unwrap().as_ref().to_vec()
@@ -52,7 +53,7 @@ fn rmse(a: &[f32], b: &[f32]) -> f64 {
     (squares / a.len() as f64).sqrt()
 }
 
-/// The error of the reference quantizer on a tensor.
+/// Error of the reference quantizer on a tensor.
 fn reference_rmse(format: WeightFormat, rows: usize, cols: usize) -> f64 {
     let manifest: serde_json::Value = serde_json::from_slice(&read("manifest.json")).unwrap();
     manifest["types"][format.name()]["tensors"][format!("t.{rows}x{cols}")]["rmse"].as_f64().unwrap()
@@ -62,7 +63,7 @@ fn stored_formats() -> impl Iterator<Item = WeightFormat> {
     WeightFormat::ALL.into_iter().filter(|&f| f != WeightFormat::F32)
 }
 
-/// The reference's values are kept as checksums of their bits.
+/// The reference values are stored as checksums of their bits.
 #[test]
 fn dequantization_is_bit_exact() {
     let checksums: serde_json::Value = serde_json::from_slice(&read("decoded.json")).unwrap();
@@ -75,7 +76,7 @@ fn dequantization_is_bit_exact() {
     }
 }
 
-/// FNV-1a of the bytes of the values.
+/// FNV-1a hash of the bytes of the values.
 fn fnv_1a(values: &[f32]) -> u64 {
     values
         .iter()
@@ -184,8 +185,8 @@ fn products_agree_with_double_precision() {
     }
 }
 
-/// Largest error of the product of a row with `x`: half a quantization step per activation where
-/// they are quantized, and 2e-6 of the sum of magnitudes for float arithmetic.
+/// Error bound of the product of a row with `x`: half a quantization step per quantized activation,
+/// or 2e-6 of the sum of magnitudes for float arithmetic.
 fn error_bound(format: WeightFormat, weights: &[f32], x: &[f32]) -> f64 {
     let mut bound = 0.0;
     for (w, x) in weights.chunks(32).zip(x.chunks(32)) {

@@ -1,5 +1,5 @@
-//! Rotary embeddings against the goldens in `data/rope` (see its README): every kind of scaling,
-//! both layouts, positions up to 100003.
+//! RoPE against the goldens in `data/rope` (see its README): every scaling, both layouts, positions
+//! up to 100003.
 
 use ruvllm_kernels::Kernels;
 use ruvllm_kernels::rope::{
@@ -21,7 +21,7 @@ fn f32s(tensors: &SafeTensors<'_>, name: &str) -> Vec<f32> {
     data.data().chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
 }
 
-/// A case of the manifest as a configuration, and the sequence length to build it for.
+/// Configuration and sequence length of a manifest case.
 fn config(case: &Value) -> (RopeConfig, usize) {
     let params = &case["params"];
     let number = |key: &str| params[key].as_f64().unwrap_or_else(|| panic!("{key} in {case}"));

@@ -6,7 +6,7 @@ use ruvllm_gpu::{AdapterChoice, Selection};
 
 /// Parsed flags.
 pub(crate) struct Args {
-    /// The adapter.
+    /// Adapter to open.
     pub(crate) selection: Selection,
     /// Small shapes and few repetitions, for software adapters.
     pub(crate) quick: bool,

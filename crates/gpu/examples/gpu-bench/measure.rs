@@ -33,9 +33,9 @@ impl Figure {
     }
 }
 
-/// Length of a timed pass: long enough that clocks rise to those of a busy GPU.
+/// Length of a timed pass: long enough for clocks of a busy GPU.
 const PASS_SECONDS: f64 = 3e-3;
-/// Time of work before a series of figures, so that clocks have risen.
+/// Warm-up time before a series of figures, until clocks have risen.
 const HEAT: Duration = Duration::from_millis(1000);
 /// Passes before the first sample.
 const WARM_UP: usize = 8;
@@ -45,7 +45,7 @@ pub(crate) fn seconds_each(gpu: &Gpu, dispatches: &[&Dispatch], quick: bool) -> 
     seconds_of(gpu, dispatches, if quick { (1, 3) } else { (WARM_UP, SAMPLES) }, quick)
 }
 
-/// As [`seconds_each`], with numbers of passes to warm up and to sample.
+/// Median seconds per dispatch with explicit numbers of warm-up and sample passes.
 pub(crate) fn seconds_of(
     gpu: &Gpu,
     dispatches: &[&Dispatch],
@@ -77,7 +77,7 @@ pub(crate) fn heat(gpu: &Gpu, dispatches: &[&Dispatch], quick: bool) -> Result<(
     Ok(())
 }
 
-/// GB/s of reading memory that no cache holds.
+/// Read bandwidth in GB/s of memory larger than all caches.
 pub(crate) fn read_bandwidth(gpu: &Gpu, quick: bool) -> Result<Figure> {
     let wanted: u64 = if quick { 32 << 20 } else { 1 << 30 };
     let bytes = wanted.min(gpu.info().max_binding) >> 14 << 14;

@@ -50,7 +50,7 @@ const MODELS: [Model; 2] = [
 const SMALL: Model =
     Model { name: "small", dim: 256, ffn: 512, heads: 4, kv_heads: 2, head_dim: 64, layers: 2, vocab: 1000 };
 
-/// Formats of a file type of llama.cpp.
+/// Weight formats of a llama.cpp file type.
 #[derive(Clone, Copy)]
 struct Mix {
     name: &'static str,
@@ -66,7 +66,7 @@ const MIXES: [Mix; 3] = [
     Mix { name: "Q8_0", base: Format::Q8_0, more: Format::Q8_0, output: Format::Q8_0 },
 ];
 
-/// Layers with more bits in `Q4_K_M`, as llama.cpp chooses them.
+/// True for layers with more bits in `Q4_K_M`, by llama.cpp's rule.
 fn more_bits(layer: usize, layers: usize) -> bool {
     let eighth = layers / 8;
     layer < eighth || layer >= 7 * layers / 8 || (layer - eighth) % 3 == 2
@@ -148,7 +148,7 @@ struct Step {
     token: Buffer,
 }
 
-/// Activations of one row, f32 and in 8 bits, and operands that all layers share.
+/// Activations of one row in f32 and 8 bits, and operands shared by all layers.
 struct State {
     residual: Buffer,
     delta: Buffer,
@@ -279,7 +279,7 @@ impl Builder<'_> {
         Ok(matrix)
     }
 
-    /// A product with a matrix of its own into the values from `first` on of `width`.
+    /// Prepares a product with its own matrix into the values from `first` on of `width`.
     fn product(
         &mut self,
         format: Format,

@@ -69,8 +69,8 @@ impl Case {
         end.saturating_sub(self.key.window.unwrap_or(end)) as usize
     }
 
-    /// Blocks and tables of some sequences: blocks in random order, what is not visible NaN, tables
-    /// without entries behind the position.
+    /// Uploads blocks and tables of some sequences: blocks in random order, invisible values NaN,
+    /// tables without entries beyond the position.
     fn upload(
         &self,
         gpu: &Gpu,

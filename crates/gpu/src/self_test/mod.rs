@@ -1,8 +1,8 @@
-//! Every kernel on random shapes against float64, on the device at hand.
+//! Self-test: every kernel on random shapes against float64, on the current device.
 //!
-//! Errors are given as a share of the bound that the operation documents: at most 1 passes.
-//! Properties of bits (equal from run to run, independent of the batch) give 0 or infinity. Outputs
-//! are filled with NaN before each launch.
+//! Errors are relative to the operation's documented bound: at most 1 passes. Bit properties (equal
+//! from run to run, independent of the batch) give 0 or infinity. Outputs are filled with NaN
+//! before each launch.
 
 mod attention;
 mod products;
@@ -24,7 +24,7 @@ const EPSILON: f64 = f32::EPSILON as f64;
 pub struct Check {
     /// Operation and property.
     pub name: String,
-    /// Error as a share of the documented bound.
+    /// Error relative to the documented bound.
     pub worst: f64,
     /// Shape of the worst case.
     pub shape: String,
@@ -72,10 +72,10 @@ impl Report {
     }
 }
 
-/// Runs all checks `rounds` times on shapes and values drawn from `seed`.
+/// Runs all checks `rounds` times on shapes and values generated from `seed`.
 ///
 /// # Errors
-/// Errors of the device; a wrong result is no error but a [`Check`] that did not pass.
+/// Errors of the device; a wrong result is a [`Check`] that did not pass.
 pub fn run(gpu: &Gpu, seed: u64, rounds: usize) -> Result<Vec<Check>> {
     let mut report = Report::default();
     for round in 0..rounds as u64 {
@@ -87,7 +87,7 @@ pub fn run(gpu: &Gpu, seed: u64, rounds: usize) -> Result<Vec<Check>> {
     Ok(report.checks)
 }
 
-/// The checks of one product: as [`run`], for a shape of the caller's and a batch of 2 to 8.
+/// Runs the checks of one product with the given shape, for a batch of 2 to 8.
 ///
 /// # Errors
 /// Errors of the device and of [`Matrix::product`](crate::Matrix::product).
@@ -98,12 +98,12 @@ pub fn product(gpu: &Gpu, format: Format, rows: u32, cols: u32, batch: u32) -> R
     Ok(report.checks)
 }
 
-/// Blocks of random weights, about 0.05 in size: `values` values, whole blocks.
+/// Random quant blocks for `values` values (whole blocks) of magnitude about 0.05.
 pub fn random_weights(format: Format, values: usize, seed: u64) -> Vec<u8> {
     Random::new(seed).weights(format, values)
 }
 
-/// A buffer for `n` values of 4 bytes, filled with NaN.
+/// Allocates a buffer for `n` values of 4 bytes, filled with NaN.
 fn poisoned(gpu: &Gpu, n: usize) -> Result<Buffer> {
     gpu.upload(&vec![f32::NAN; n])
 }

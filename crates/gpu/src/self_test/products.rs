@@ -154,7 +154,7 @@ fn bound_factor(gpu: &Gpu, shape: Shape) -> f64 {
     f64::from(per_lane + 16) * f64::from(f32::EPSILON)
 }
 
-/// Sums of products, and of their magnitudes; `[batch, rows]`.
+/// Sums of products, and sums of their magnitudes; `[batch, rows]`.
 fn exact(shape: Shape, weights: &[f64], x: &[f64]) -> (Vec<f64>, Vec<f64>) {
     let cols = shape.cols as usize;
     let mut sums = Vec::new();
@@ -191,7 +191,7 @@ fn input(gpu: &Gpu, report: &mut Report, shape: Shape, x: &[f32]) -> Result<Inpu
     Ok(Input { activations: quantized.into(), values })
 }
 
-/// The stored values in their order, and whether the stored sums are those of the quants.
+/// Stored values in order, and whether the stored sums match the quants.
 pub(super) fn stored(gpu: &Gpu, quantized: &Quantized) -> Result<(Vec<f64>, bool)> {
     let quants: Vec<i8> = gpu.download(quantized.quants())?;
     let scales: Vec<[u32; 2]> = gpu.download(quantized.scales())?;

@@ -23,9 +23,9 @@ const THREADS: u32 = 128;
 const OWN_TOKENS: u32 = SPLIT_TOKENS / THREADS;
 /// Words of values that a thread loads together.
 const VALUE_UNROLL: u32 = 8;
-/// Workgroups that keep a large GPU busy.
+/// Number of workgroups that keep a large GPU busy.
 const BUSY_WORKGROUPS: u64 = 256;
-/// Bytes of workgroup memory that every device has, less those of an output in 8 bits.
+/// Workgroup memory in bytes available on every device, minus that of an 8-bit output.
 const MEMORY: u32 = 15 << 10;
 /// Parts in which the scores of a head are reduced.
 const PARTS: u32 = 16;
@@ -34,7 +34,7 @@ const MERGE_THREADS: u32 = 256;
 /// Splits that a thread of [`merge`] loads together.
 const MERGE_UNROLL: u32 = 4;
 
-/// Query heads of a workgroup: enough workgroups for a large GPU, then as many as share the reads.
+/// Query heads per workgroup: enough workgroups for a large GPU, then as many as share the reads.
 pub(crate) fn choose_heads(a: &AttentionKernel, splits: u64, sequences: u64) -> u32 {
     let group = a.heads / a.kv_heads;
     let busy = |n: u32| splits * sequences * u64::from(a.heads / n) >= BUSY_WORKGROUPS;
@@ -165,7 +165,7 @@ impl Emitter<'_> {
         ));
     }
 
-    /// Issues the loads of the queries, before what depends on positions and tables.
+    /// Issues the loads of the queries before those that depend on positions and tables.
     fn load_queries(&mut self) {
         let (words, last) = (self.words * 2, self.heads * self.words * 2 - 1);
         for i in 0..(last + 1).div_ceil(THREADS) {
@@ -234,7 +234,7 @@ impl Emitter<'_> {
         (0..self.heads).flat_map(|h| (0..OWN_TOKENS).map(move |t| (h, t)))
     }
 
-    /// Replaces the scores by their exponentials; parts of their sums go to `sums`.
+    /// Replaces the scores by their exponentials; partial sums go to `sums`.
     fn exponentials(&mut self) {
         let (heads, parts) = (self.heads, self.heads * PARTS);
         let steps = SPLIT_TOKENS / PARTS;
@@ -268,7 +268,7 @@ impl Emitter<'_> {
         reduce(self.code, "sums", &|next| format!("total + {next}"));
     }
 
-    /// Loads the first words of the values, early: they arrive while scores are computed.
+    /// Loads the first words of the values early, while scores are computed.
     fn first_values(&mut self) {
         let words = self.words;
         self.code.line(format!(
@@ -357,8 +357,8 @@ impl Emitter<'_> {
     }
 }
 
-/// Sum of a sequence's splits: a workgroup per head. Lane `l` takes the splits `l`, `l + lanes`,
-/// ...; lanes are added in their order.
+/// Merges a sequence's splits: a workgroup per head. Lane `l` takes the splits `l`, `l + lanes`,
+/// ...; lanes are added in order.
 pub(super) fn merge(code: &mut Code, m: &MergeKernel, target: Target) {
     let (words, partial) = (m.head_dim / 4, partial_words(m.head_dim));
     let lanes = MERGE_THREADS / words;

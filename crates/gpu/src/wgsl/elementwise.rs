@@ -1,4 +1,4 @@
-//! Rotary position embedding, addition, argmax.
+//! RoPE, addition, argmax.
 
 use super::Code;
 use super::product::GRID_X;
@@ -97,7 +97,7 @@ pub(super) fn read(code: &mut Code, words: u32) {
     ));
 }
 
-/// The best of each 1024 values of a row: value and index.
+/// Argmax of each 1024 values of a row: value and index.
 pub(super) fn argmax(code: &mut Code, values: u32) {
     code.binding(0, "read", "x", "f32");
     code.binding(1, "read_write", "best", "vec2<u32>");
@@ -122,7 +122,7 @@ pub(super) fn argmax(code: &mut Code, values: u32) {
     ));
 }
 
-/// The index of the best of a row's candidates.
+/// Argmax of a row's candidates.
 pub(super) fn argmax_merge(code: &mut Code, candidates: u32) {
     code.binding(0, "read", "best", "vec2<u32>");
     code.binding(1, "read_write", "out", "u32");

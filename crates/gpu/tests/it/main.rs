@@ -1,5 +1,4 @@
-//! Tests of the public functions; those that need a device run on any adapter, software adapters
-//! included.
+//! Tests of the public functions; device tests run on any adapter, software adapters included.
 //!
 //! Without an adapter they print a line and pass, unless `RUVLLM_GPU_REQUIRED` is set.
 

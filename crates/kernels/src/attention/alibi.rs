@@ -1,14 +1,16 @@
-//! Attention with linear biases: scores that fall with the distance of query and key.
+//! `ALiBi`, attention with linear biases: score penalties proportional to the key's distance.
 //!
 //! Source: Press, Smith and Lewis, "Train short, test long: attention with linear biases enables
 //! input length extrapolation", arXiv 2108.12409.
 
-/// Slope of query head `head` of `n_heads`: with `ALiBi` a score gets `slope * (key position -
-/// query position)`, which is 0 or negative, added after the soft cap.
+/// `ALiBi` slope of query head `head` of `n_heads`.
+///
+/// A score gets `slope * (key position - query position)`, which is 0 or negative, added after the
+/// soft cap.
 ///
 /// For a power of two `n` of heads the slopes are `2^(-max_bias * (head + 1) / n)`; `max_bias` is 8
-/// in the paper. For other numbers, as there, the heads beyond the largest power of two `n` below
-/// take every other slope of `2 n` heads.
+/// in the paper. For other head counts, as in the paper, the heads beyond the largest power of two
+/// `n` below take every other slope of `2 n` heads.
 ///
 /// # Examples
 /// ```
@@ -21,7 +23,7 @@ pub fn alibi_slope(head: usize, n_heads: usize, max_bias: f32) -> f32 {
     let power = if n_heads.is_power_of_two() { n_heads } else { n_heads.next_power_of_two() / 2 };
     let (numerator, denominator) =
         if head < power { (head + 1, power) } else { (2 * (head - power) + 1, 2 * power) };
-    // In f64: rounded to f32 it does not depend on the platform's library.
+    // f64, because the result rounded to f32 does not depend on the platform's math library.
     (-f64::from(max_bias) * numerator as f64 / denominator as f64).exp2() as f32
 }
 

@@ -1,46 +1,46 @@
-//! Attention over key/value blocks: one algorithm for prefill, decode and encoders.
+//! Attention over KV blocks: one algorithm for prefill, decode and encoders.
 //!
 //! # The canonical order
-//! The result of a query depends on nothing but its position, its row and the keys and values it
-//! sees ([`Mask`]):
-//! - keys and values are the dequantized numbers of their format, in f32; a score is a dot product
-//!   in the order of [`Kernels::dot`];
-//! - keys are taken in ascending order in *tiles* of 32 (at multiples of 32 in the sequence), each
-//!   one step of the online softmax; values are added key by key;
-//! - contexts are cut into *splits* of 512 keys (at multiples of 512). Each split starts afresh;
-//!   their results are merged in ascending order.
+//! The result of a query depends only on its position, its row and the keys and values its [`Mask`]
+//! admits:
+//! - keys and values are dequantized to f32; a score is a dot product in the order of
+//!   [`Kernels::dot`];
+//! - keys are processed in ascending order in *tiles* of 32 (at multiples of 32 in the sequence),
+//!   each one step of the online softmax; values are added key by key;
+//! - contexts are divided into *splits* of 512 keys (at multiples of 512). Each split starts with
+//!   an empty state; split results are merged in ascending order.
 //!
-//! So prefill in any chunks, decode, any number of threads and any instruction set give the same
-//! bits.
+//! Prefill in any chunks, decode, any thread count and any instruction set are therefore
+//! bit-identical.
 //!
 //! # Work division
 //! A *query tile* is a few consecutive queries of all heads that share one key/value head: about
-//! `ROWS` rows. A task is one query tile with all its splits when there are enough tiles for the
-//! threads (prefill), else one query tile with one split (decode), the results of which are merged
-//! afterwards. Each task reads a key/value tile once and uses it for all its rows.
+//! `ROWS` rows. A task is one query tile with all its splits if there are enough tiles for the
+//! threads (prefill), else one query tile with one split (decode), merged afterwards. Each task
+//! reads a KV tile once for all its rows.
 //!
-//! | file | holds |
+//! | file | contents |
 //! |---|---|
 //! | `shape.rs` | shape and mask of a call |
-//! | `alibi.rs` | slopes of linear biases |
-//! | `kv/` | the formats of keys and values: layout, writing, reading in place |
-//! | `scratch.rs` | memory that is kept from call to call |
+//! | `alibi.rs` | `ALiBi` slopes |
+//! | `kv/` | KV formats: layout, writing, in-place reads |
+//! | `scratch.rs` | working memory reused between calls |
 //! | `task.rs` | one task: loops over splits and tiles, merging |
-//! | `products.rs` | the two register-tiled products: queries by keys, probabilities by values |
-//! | `softmax.rs` | between them: scale, cap, bias, mask and the online softmax |
+//! | `products.rs` | the two register-tiled products, `QKᵀ` and `PV` |
+//! | `softmax.rs` | scale, soft cap, bias, mask and online softmax |
 //!
 //! # Reading quantized keys and values
-//! In place. With few rows (decode) each number becomes f32 in a register, on its way into the
-//! multiply-adds of all rows; with many (prefill) a tile is widened once, to memory of 32 positions
-//! that stays in the first-level cache. Tiles of `nuq3` are always widened: their outliers lie
-//! apart from their codes, and their keys need RoPE.
+//! Reads are in place. With few rows (decode) each quant is dequantized in a register and used by
+//! the multiply-adds of all rows; with many rows (prefill) a tile is widened once, to an f32 buffer
+//! of 32 positions that stays in the L1 cache. Tiles of `nuq3` are always widened: their outliers
+//! are stored separately, and their keys need RoPE.
 //!
 //! # Source
 //! Milakov and Gimelshein, "Online normalizer calculation for softmax", arXiv 1805.02867; Dao,
 //! "FlashAttention-2", arXiv 2307.08691; blocks as in "`PagedAttention`", arXiv 2309.06180.
 //!
 //! # Example
-//! A head of a transformer layer: project, apply RoPE, attend.
+//! One attention head: project, apply RoPE, attend.
 //! ```
 //! use ruvllm_kernels::attention::{
 //!     AttentionScratch, AttentionShape, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane, KvPlaneMut, KvRole,
@@ -58,7 +58,7 @@
 //! let table = RopeTable::new(&RopeConfig::new(10_000.0, head_dim), 64)?;
 //! kernels.rope(&table, RopeLayout::Halves, 0..tokens, &mut q, 1, head_dim);
 //!
-//! // Keys and values live in blocks of planes, here of 32 positions in half precision.
+//! Keys and values are stored in blocks of planes, here 32 positions in half precision.
 //! let layout = KvLayout::new(KvFormat::F16, 1, 32, head_dim)?;
 //! let mut memory = KvBuffer::zeroed(2 * layout.plane_bytes()).expect("some memory");
 //! let (keys, values) = memory.as_bytes_mut().split_at_mut(layout.plane_bytes());
@@ -110,50 +110,47 @@ pub(crate) use task::{Task, attend, merge};
 use crate::pool::DisjointMut;
 use crate::{Kernels, ThreadPool};
 
-/// Keys in one step of the online softmax.
+/// Keys per step of the online softmax.
 pub(crate) const KEY_TILE: usize = 32;
 
-/// Keys that are attended independently of the others and merged.
+/// Keys per split: attended independently, then merged.
 pub(crate) const SPLIT_KEYS: usize = 512;
 
-/// Rows (queries times heads of a group) of a query tile, unless one query alone has more. With 128
-/// dimensions the rows' queries, two accumulators and scores, and a key and a value tile in f32
-/// take 240 KiB, which stays in a second-level cache; widening a tile and asking for it from memory
-/// cost a few percent of what so many rows compute with it.
+/// Rows (queries times heads of a group) of a query tile, unless one query alone has more.
+///
+/// With 128 dimensions the rows' queries, two accumulators and scores, and a KV tile in f32 take
+/// 240 KiB, which fits the L2 cache; widening and prefetching a tile then cost a few percent of the
+/// rows' computation.
 const ROWS: usize = 128;
 
-/// Largest number of cache lines in partial results of splits; beyond it splits are not spread over
-/// threads.
+/// Limit of cache lines for partial results; beyond it splits are not distributed over threads.
 const MAX_PARTIALS: usize = 1 << 20;
 
 impl Kernels {
-    /// Attends each query to the keys of its mask: `out = Σ_j softmax_j(scale * q · k_j) v_j` per
-    /// head.
+    /// Computes attention: `out = Σ_j softmax_j(scale * q · k_j) v_j` per query and head.
     ///
-    /// Query `i` of the call stands at position `query_start + i`. Query head `h` reads key/value
-    /// head `h / (n_heads / n_kv_heads)`. A soft cap replaces a score `s` by `cap * tanh(s / cap)`;
+    /// Query `i` of the call is at position `query_start + i`. Query head `h` reads key/value head
+    /// `h / (n_heads / n_kv_heads)`. A soft cap replaces a score `s` by `cap * tanh(s / cap)`;
     /// `ALiBi` then adds `slope * (key position - query position)`.
     ///
-    /// `scratch` may be new or come from any earlier call; it grows to the largest call and is then
-    /// reused.
+    /// `scratch` may be new or from any earlier call; it grows to the largest call.
     ///
     /// # Shapes
     /// `q`, `out`: `[n_queries, n_heads, head_dim]`; keys and values: see [`KvView`]. Any head size
-    /// works that the formats hold; multiples of 16 are fastest (values of others are copied to
-    /// padded rows).
+    /// of the KV formats works; multiples of 16 are fastest (other values are copied to padded
+    /// rows).
     ///
     /// # Numerics
-    /// f32 throughout (quantized keys and values count as the numbers they stand for), in the
-    /// canonical order of the module documentation; relative error about 1e-5 against exact
-    /// arithmetic for well-scaled inputs. A query that sees no key gets zeros. NaN in a query, key
-    /// or value reaches exactly the queries that see it. Scores of `-inf` weigh nothing; `+inf`
-    /// gives NaN.
+    /// f32 (quantized keys and values are dequantized), in the canonical order of the module
+    /// documentation; relative error about 1e-5 against exact arithmetic for well-scaled inputs. A
+    /// query without keys gets zeros. NaN in a query, key or value reaches exactly the queries that
+    /// attend to it. Scores of `-inf` have no weight; `+inf` gives NaN.
     ///
     /// # Panics
-    /// If a slice does not have the length its shape says, `n_kv_heads` does not divide `n_heads`,
-    /// a plane is of another shape or lacks its [context](KvPlane::with_nuq), a causal view holds
-    /// fewer tokens than the last query's position needs, linear biases meet a full mask, or
-    /// `soft_cap` is not positive.
+    /// If a slice has the wrong length, `n_kv_heads` does not divide `n_heads`, a plane has another
+    /// shape or lacks its [context](KvPlane::with_nuq), a causal view holds fewer tokens than the
+    /// last query's position needs, `ALiBi` is combined with a full mask, or `soft_cap` is not
+    /// positive.
     #[allow(clippy::too_many_arguments)] // each is one object with a shape of its own
     pub fn attention(
         &self,
@@ -179,17 +176,17 @@ impl Kernels {
     }
 }
 
-/// Division of one call into tasks.
+/// Division of a call into tasks.
 struct Tiling {
-    /// Queries of a query tile (the last one of the call may have fewer).
+    /// Queries per query tile (the last tile may have fewer).
     queries: usize,
-    /// Rows of a query tile: `queries * (n_heads / n_kv_heads)`.
+    /// Rows per query tile: `queries * (n_heads / n_kv_heads)`.
     rows: usize,
     /// Number of query tiles, over all key/value heads.
     tiles: usize,
-    /// Splits that any query of the call sees.
+    /// Splits with keys for at least one query.
     splits: Range<usize>,
-    /// True if each split is a task of its own.
+    /// True if each split is a separate task.
     spread_splits: bool,
 }
 
@@ -208,7 +205,7 @@ impl Tiling {
         Self { queries, rows, tiles, splits, spread_splits }
     }
 
-    /// Number of cache lines that the results of the splits take, if they are tasks of their own.
+    /// Cache lines for the results of splits that are separate tasks.
     fn partials_len(&self, shape: &AttentionShape) -> usize {
         if self.spread_splits {
             self.tiles * self.splits.len() * State::len(self.rows, shape.padded_dim())
@@ -218,7 +215,7 @@ impl Tiling {
     }
 }
 
-/// Everything that the tasks of one call share.
+/// Data shared by the tasks of one call.
 struct Call<'a> {
     kernels: Kernels,
     shape: &'a AttentionShape,
@@ -229,8 +226,8 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// The task of query tile `tile` for `splits`. Tiles with many keys come first, so that the
-    /// last tasks are short.
+    /// Task of query tile `tile` for `splits`. Tiles with many keys come first, so that the last
+    /// tasks are short.
     fn task(&self, tile: usize, splits: Range<usize>) -> Task<'_> {
         let heads = self.shape.n_kv_heads;
         let from_last = tile / heads;
@@ -256,7 +253,7 @@ impl Call<'_> {
         });
     }
 
-    /// One task per query tile and split; then each tile's splits are merged in order.
+    /// One task per query tile and split; the splits of each tile are then merged in order.
     fn run_splits(&self, pool: &ThreadPool, scratch: &mut AttentionScratch) {
         let len = State::len(self.tiling.rows, self.shape.padded_dim());
         let n_splits = self.tiling.splits.len();
@@ -295,8 +292,7 @@ impl Call<'_> {
         });
     }
 
-    /// Writes the rows of a task: each accumulator divided by its sum; zeros where nothing had
-    /// weight.
+    /// Writes the rows of a task: accumulator divided by the sum; zeros for rows without weight.
     fn finish(&self, task: &Task<'_>, state: &State) {
         let (group, dim) = (self.shape.group(), self.shape.head_dim);
         for (i, query) in task.queries.clone().enumerate() {

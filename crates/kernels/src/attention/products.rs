@@ -1,9 +1,9 @@
-//! The two products of a key/value tile, tiled for registers: queries by keys, probabilities by
-//! values.
+//! Register-tiled products of a KV tile: `QKᵀ` (queries by keys) and `PV` (probabilities by
+//! values).
 //!
-//! Both keep enough sums in registers to cover the latency of the multiply-adds (4 cycles, two per
-//! cycle), and use every loaded vector for several of them. How many rows and columns that are
-//! follows from the number of wide registers; it changes no bit.
+//! Both keep enough accumulators in registers to cover the FMA latency (4 cycles, two per cycle),
+//! and reuse every loaded vector. The tile shape follows from the number of wide registers and does
+//! not affect the result's bits.
 
 use std::ops::Range;
 
@@ -11,30 +11,31 @@ use super::KEY_TILE;
 use super::kv::{Line, Tile, WIDE};
 use crate::lanes::{CACHE_LINE, LANES, Vectors, WideLanes};
 
-/// Wide vectors of the scores of a row.
+/// Wide vectors per row of scores.
 const SCORE_LINES: usize = KEY_TILE / WIDE;
 
-/// Rows of a register tile; up to so many, each key and value is loaded once, whatever its format,
-/// so that it is taken from where it lies instead of being widened beforehand.
+/// Rows of a register tile. Up to this many rows, each key and value is loaded once in any format,
+/// so that it is read in place instead of being widened first.
 pub(super) const TILE_ROWS: usize = 4;
 
-/// True if the registers hold 16 sums beside their operands.
+/// True if the registers hold 16 accumulators and their operands.
 const fn has_many_registers<L: WideLanes>() -> bool {
     L::WIDE_REGISTERS >= 32
 }
 
-/// The numbers of the next tile, asked for in parts between the products of this one: all at once
-/// they would fill the queue of outstanding reads, and what this tile still has to load would wait
-/// behind them.
+/// Software prefetch of the next tile, in parts between the products of this one.
+///
+/// All at once, the prefetches would fill the queue of outstanding loads and delay the loads of
+/// this tile.
 #[derive(Clone, Copy)]
 pub(super) struct Ahead<'a> {
     lines: &'a [[u8; CACHE_LINE]],
-    /// Lines of a part.
+    /// Lines per part.
     part: usize,
 }
 
 impl<'a> Ahead<'a> {
-    /// Parts of a tile.
+    /// Parts per tile.
     const PARTS: usize = LANES;
 
     #[inline(always)]
@@ -43,13 +44,13 @@ impl<'a> Ahead<'a> {
         Self { lines, part: lines.len().div_ceil(Self::PARTS) }
     }
 
-    /// Nothing to prefetch.
+    /// No prefetch.
     #[inline(always)]
     pub(super) fn nothing() -> Self {
         Self { lines: &[], part: 0 }
     }
 
-    /// Asks for one of the parts.
+    /// Prefetches one part.
     #[inline(always)]
     fn ask<L: WideLanes>(self, l: L, part: usize) {
         for i in part * self.part..(part + 1) * self.part {
@@ -60,7 +61,7 @@ impl<'a> Ahead<'a> {
     }
 }
 
-/// `out[r][j] = q_r · k_j` for all rows and the 32 keys of a tile.
+/// Computes `out[r][j] = q_r · k_j` for all rows and the 32 keys of a tile.
 ///
 /// # Shapes
 /// `q`: `[rows, dim]`; `keys`: `[dim, 32]`; `out`: `[rows, 32]`.
@@ -91,7 +92,7 @@ pub(super) fn scores<L: WideLanes, T: Tile>(
     }
 }
 
-/// Rows `row..row + R`, `N` wide vectors of keys at a time; gives `R`.
+/// Computes rows `row..row + R`, `N` wide vectors of keys at a time; returns `R`.
 #[inline(always)]
 fn scores_of_rows<L: WideLanes, T: Tile, const R: usize, const N: usize>(
     l: L,
@@ -119,11 +120,11 @@ fn scores_of_rows<L: WideLanes, T: Tile, const R: usize, const N: usize>(
     R
 }
 
-/// Sums of `R` rows by `N` wide vectors of keys.
+/// Accumulators of `R` rows by `N` wide vectors of keys.
 type Sums<L, const R: usize, const N: usize> = [[<L as WideLanes>::W; N]; R];
 
-/// Sums of the lanes `lane + {0, 2, 4, 6}` for each key. The lanes of the canonical order are the
-/// dimensions modulo 8: each is a sum of its own, and the tree that joins them is one of calls.
+/// Sums of the lanes `lane + {0, 2, 4, 6}` for each key. Lanes of the canonical order are the
+/// dimensions modulo 8: each is a separate sum, and the call tree is the reduction tree.
 #[inline(always)]
 fn four_lanes<L: WideLanes, T: Tile, const R: usize, const N: usize>(
     l: L,
@@ -137,7 +138,7 @@ fn four_lanes<L: WideLanes, T: Tile, const R: usize, const N: usize>(
     added(l, first, two_lanes::<L, T, R, N>(l, q, keys, ahead, column, lane + 2))
 }
 
-/// Lanes `lane` and `lane + 4`.
+/// Sum of lanes `lane` and `lane + 4`.
 #[inline(always)]
 fn two_lanes<L: WideLanes, T: Tile, const R: usize, const N: usize>(
     l: L,
@@ -153,7 +154,7 @@ fn two_lanes<L: WideLanes, T: Tile, const R: usize, const N: usize>(
     added(l, first, one_lane::<L, T, R, N>(l, q, keys, column, lane + LANES / 2))
 }
 
-/// The dimensions that are `lane` modulo 8.
+/// Sum over the dimensions equal to `lane` modulo 8.
 #[inline(always)]
 fn one_lane<L: WideLanes, T: Tile, const R: usize, const N: usize>(
     l: L,
@@ -189,18 +190,19 @@ fn added<L: WideLanes, const R: usize, const N: usize>(
     a
 }
 
-/// Inputs of [`weigh`] besides the values.
+/// Arguments of [`weigh`] except the values.
 #[derive(Clone, Copy)]
 pub(super) struct Weights<'a> {
-    /// `[rows, 32]`
+    /// Attention weights, `[rows, 32]`.
     pub(super) weights: &'a [[f32; KEY_TILE]],
-    /// Factors applied to the accumulators first, `[rows]`.
+    /// Rescaling factors of the accumulators, `[rows]`.
     pub(super) factors: &'a [f32],
     pub(super) ahead: Ahead<'a>,
 }
 
-/// `acc_r = factors_r * acc_r + Σ_j weights_rj v_j` for all rows, the sum over the keys in
-/// `visible(r)` in ascending order.
+/// Computes `acc_r = factors_r * acc_r + Σ_j weights_rj v_j` for all rows.
+///
+/// The sum is over the keys in `visible(r)`, in ascending order.
 ///
 /// # Shapes
 /// `acc`: `[rows, padded_dim]`; `values`: `[32, padded_dim]`.
@@ -217,16 +219,16 @@ pub(super) fn weigh<L: WideLanes, T: Tile>(
     let mut row = 0;
     while row < rows {
         let n_rows = if row + TILE_ROWS <= rows { TILE_ROWS } else { 1 };
-        // The accumulators of all rows do not stay in the first-level cache, and a block begins by
-        // waiting for its own.
+        // The accumulators of all rows exceed the L1 cache, so those of the next register tile are
+        // prefetched.
         let next = (row + n_rows).min(rows)..(row + n_rows + TILE_ROWS).min(rows);
         l.prefetch(&acc[next.start * columns..next.end * columns]);
-        // Later rows stand at the same or a later position: the last one starts last, the first one
+        // Later rows are at the same or a later position: the last row starts last, the first row
         // ends first.
         let common = visible(row + n_rows - 1).start..visible(row).end;
         let common = if n_rows < TILE_ROWS || common.is_empty() { KEY_TILE..KEY_TILE } else { common };
-        // Keys that only some rows see are handled row by row: those before and those after the
-        // common keys.
+        // Keys visible to only some rows, before and after the common keys, are processed row by
+        // row.
         let mut now: [f32; TILE_ROWS] = std::array::from_fn(|i| weights.factors[(row + i).min(rows - 1)]);
         for alone in [0..common.start, common.end..KEY_TILE] {
             for i in 0..n_rows {
@@ -251,8 +253,9 @@ pub(super) fn weigh<L: WideLanes, T: Tile>(
     }
 }
 
-/// `acc = factor * acc + Σ weight * value` for rows `row..row + R` over the same keys, `N` wide
-/// vectors (then one) at a time.
+/// Computes `acc = factor * acc + Σ weight * value` for rows `row..row + R` over the same keys.
+///
+/// `N` wide vectors (then one) at a time.
 #[inline(always)]
 fn add_values<L: WideLanes, T: Tile, const R: usize, const N: usize>(
     l: L,
@@ -275,8 +278,8 @@ fn add_values<L: WideLanes, T: Tile, const R: usize, const N: usize>(
     }
 }
 
-/// `R` rows by `N` wide vectors, held in registers over all keys.
-#[allow(clippy::too_many_arguments)] // a leaf: nothing bundled that would have to be unpacked
+/// Computes `R` rows by `N` wide vectors, in registers over all keys.
+#[allow(clippy::too_many_arguments)] // innermost kernel, unbundled arguments
 #[inline(always)]
 fn add_columns<L: WideLanes, T: Tile, const R: usize, const N: usize>(
     l: L,

@@ -1,30 +1,28 @@
-//! Working memory of attention: owned by the caller, grown when a call needs more, otherwise
-//! reused.
+//! Working memory of attention: owned by the caller, grown on demand, reused between calls.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::KEY_TILE;
 use super::kv::{Line, as_lines_len, floats, floats_mut};
 
-/// Working memory of [`Kernels::attention`](crate::Kernels::attention), to be kept from call to
-/// call.
+/// Working memory of [`Kernels::attention`](crate::Kernels::attention), reused between calls.
 ///
-/// It holds nothing that matters between calls. A model needs one per thread that calls attention.
+/// No state is carried between calls. Each thread that calls attention needs its own.
 #[derive(Debug, Default)]
 pub struct AttentionScratch {
     workers: Workers,
     partials: Vec<Line>, // [query tiles, splits, State::len]
 }
 
-/// One [`Worker`] per thread of the pool. Only one thread at a time uses each, so the locks are
+/// One [`Worker`] per thread of the pool. Each is used by one thread at a time, so the locks are
 /// never contended.
 #[derive(Debug, Default)]
 pub(super) struct Workers(Vec<Mutex<Worker>>);
 
-/// Memory of one thread.
+/// Working memory of one thread.
 #[derive(Debug, Default)]
 pub(crate) struct Worker {
-    /// Queries of the tile's rows, `[rows, head_dim]`.
+    /// Query rows of the tile, `[rows, head_dim]`.
     pub(super) q: Vec<f32>,
     /// Keys of a tile in f32, `[head_dim, KEY_TILE]`.
     pub(super) keys: Vec<Line>,
@@ -34,9 +32,9 @@ pub(crate) struct Worker {
     pub(super) scales: Vec<Line>,
     /// Scores, then probabilities, `[rows, KEY_TILE]`.
     pub(super) scores: Vec<Line>,
-    /// Factors of the accumulators for the current tile, `[rows]`.
+    /// Rescaling factors of the accumulators for the current tile, `[rows]`.
     pub(super) factors: Vec<f32>,
-    /// `ALiBi` slopes of the heads of the group, if there are any.
+    /// `ALiBi` slopes of the heads of the group, if used.
     pub(super) slopes: Vec<f32>,
     /// Result of the splits so far.
     pub(super) total: State,
@@ -44,8 +42,10 @@ pub(crate) struct Worker {
     pub(super) split: State,
 }
 
-/// A running softmax for some rows: of each, the largest score, the sum of exponentials relative to
-/// it, and the sum of values with these weights. Empty rows are `-inf, 0, zeros`.
+/// Online softmax state of some rows.
+///
+/// Per row: the largest score, the sum of exponentials relative to it, and the sum of values with
+/// these weights. Empty rows are `-inf, 0, zeros`.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     rows: usize,
@@ -54,12 +54,12 @@ pub(crate) struct State {
 }
 
 impl AttentionScratch {
-    /// Scratch without memory; the first calls allocate what they need.
+    /// Creates empty scratch; the first calls allocate.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Makes room for a call.
+    /// Reserves memory for a call.
     pub(super) fn reserve(&mut self, threads: usize, rows: usize, padded_dim: usize, partials: usize) {
         if self.workers.0.len() < threads {
             self.workers.0.resize_with(threads, Mutex::default);
@@ -72,7 +72,7 @@ impl AttentionScratch {
         }
     }
 
-    /// Bytes held.
+    /// Bytes allocated.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         let worker = |index| {
@@ -85,12 +85,12 @@ impl AttentionScratch {
         self.partials.len() * size_of::<Line>() + (0..self.workers.0.len()).map(worker).sum::<usize>()
     }
 
-    /// The memory of the thread with this index.
+    /// Working memory of the thread with this index.
     pub(super) fn worker(&self, index: usize) -> MutexGuard<'_, Worker> {
         self.workers.get(index)
     }
 
-    /// The threads' memory, and that of partial results.
+    /// Working memory of the threads, and memory of partial results.
     pub(super) fn parts(&mut self) -> (&Workers, &mut [Line]) {
         (&self.workers, &mut self.partials)
     }
@@ -98,7 +98,7 @@ impl AttentionScratch {
 
 impl Workers {
     pub(super) fn get(&self, index: usize) -> MutexGuard<'_, Worker> {
-        // The next task overwrites the memory of one that panicked.
+        // A worker poisoned by a panic is safe to reuse: the next task overwrites its memory.
         self.0[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -124,7 +124,7 @@ fn grow<T: Clone + Default>(buffer: &mut Vec<T>, len: usize) {
     }
 }
 
-/// The three parts of a [`State`].
+/// Sections of a [`State`].
 pub(super) struct StateParts<'a> {
     pub(super) acc: &'a mut [Line],    // [rows, padded_dim]
     pub(super) largest: &'a mut [f32], // [rows]
@@ -132,12 +132,12 @@ pub(super) struct StateParts<'a> {
 }
 
 impl State {
-    /// Number of lines of a state.
+    /// Lines per state.
     pub(super) fn len(rows: usize, padded_dim: usize) -> usize {
         as_lines_len(rows * padded_dim) + as_lines_len(2 * rows)
     }
 
-    /// Makes all rows empty; the memory must have been reserved.
+    /// Empties all rows; requires reserved memory.
     pub(super) fn reset(&mut self, rows: usize, padded_dim: usize) {
         (self.rows, self.padded_dim) = (rows, padded_dim);
         let parts = self.parts();
@@ -154,12 +154,12 @@ impl State {
         self.padded_dim
     }
 
-    /// The memory of the rows.
+    /// Memory of the rows.
     pub(super) fn lines(&self) -> &[Line] {
         &self.lines[..Self::len(self.rows, self.padded_dim)]
     }
 
-    /// The memory of the rows.
+    /// Mutable memory of the rows.
     pub(super) fn lines_mut(&mut self) -> &mut [Line] {
         &mut self.lines[..Self::len(self.rows, self.padded_dim)]
     }

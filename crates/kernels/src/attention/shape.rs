@@ -4,45 +4,45 @@ use std::ops::Range;
 
 use super::kv::{KvRole, KvView, WIDE};
 
-/// Sizes and rules of one attention call.
+/// Dimensions and options of one attention call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AttentionShape {
     /// Query heads.
     pub n_heads: usize,
-    /// Key/value heads; divides `n_heads`. Fewer than `n_heads` is grouped-query, 1 is multi-query
-    /// attention.
+    /// Key/value heads; divides `n_heads`. Fewer than `n_heads` is grouped-query attention, 1 is
+    /// multi-query attention.
     pub n_kv_heads: usize,
-    /// Values of a head.
+    /// Values per head.
     pub head_dim: usize,
     /// Position of the first query of the call; a [full mask](Mask::Full) ignores it.
     pub query_start: usize,
     /// Number of queries, at consecutive positions.
     pub n_queries: usize,
-    /// Factor of the scores, usually `1 / sqrt(head_dim)`.
+    /// Scale of the scores, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
-    /// Keys that a query sees.
+    /// Keys visible to a query.
     pub mask: Mask,
-    /// Bound of the scores, approached as `cap * tanh(score / cap)`; `None` for none.
+    /// Soft cap of the scores, `cap * tanh(score / cap)`; `None` for none.
     pub soft_cap: Option<f32>,
-    /// Largest slope exponent of `ALiBi` (8 in the paper), by which a score falls with the
-    /// distance: see [`alibi_slope`](super::alibi_slope). `None` for none.
+    /// `ALiBi`: largest slope exponent (8 in the paper), see [`alibi_slope`](super::alibi_slope).
+    /// `None` for none.
     pub alibi: Option<f32>,
 }
 
-/// Keys that a query sees.
+/// Keys visible to a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mask {
-    /// Keys at the query's own and earlier positions.
+    /// Keys at the query's own and earlier positions, optionally within a sliding window.
     Causal {
-        /// Number of positions, the query's own included; `None` for all.
+        /// Sliding-window size in tokens, the query's own included; `None` for all.
         window: Option<usize>,
     },
-    /// All keys of the view: attention in both directions.
+    /// All keys of the view: bidirectional attention.
     Full,
 }
 
 impl Mask {
-    /// All keys at the query's own and earlier positions.
+    /// Causal mask without a sliding window.
     pub const CAUSAL: Self = Self::Causal { window: None };
 }
 
@@ -57,7 +57,7 @@ impl AttentionShape {
         self.head_dim.next_multiple_of(WIDE)
     }
 
-    /// Positions of the keys, of `len`, that query `query` of the call sees.
+    /// Key positions, of `len`, visible to query `query` of the call.
     #[inline(always)]
     pub(super) fn keys_of_query(&self, query: usize, len: usize) -> Range<usize> {
         match self.mask {
@@ -69,12 +69,12 @@ impl AttentionShape {
         }
     }
 
-    /// Positions of the keys, of `len`, that at least one of `queries` (not empty) sees.
+    /// Key positions, of `len`, visible to at least one of `queries` (not empty).
     pub(super) fn keys_of(&self, queries: Range<usize>, len: usize) -> Range<usize> {
         self.keys_of_query(queries.start, len).start..self.keys_of_query(queries.end - 1, len).end
     }
 
-    /// Panics if a call's arguments contradict each other.
+    /// Panics on inconsistent arguments.
     #[track_caller]
     pub(super) fn check(&self, q: &[f32], kv: &KvView<'_>, out: &[f32]) {
         assert!(

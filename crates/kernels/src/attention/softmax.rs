@@ -1,4 +1,4 @@
-//! One step of the online softmax: the products of a row and a tile become weights.
+//! One step of the online softmax: scores of a row and a tile to weights.
 
 use std::ops::Range;
 
@@ -11,15 +11,15 @@ use crate::rows::softmax::shift_for;
 /// Scale, soft cap, bias and mask of one row of scores.
 pub(super) struct ScoreRule<'a> {
     pub(super) shape: &'a AttentionShape,
-    /// Keys of the tile that the row sees.
+    /// Keys of the tile visible to the row.
     pub(super) visible: Range<usize>,
     /// `ALiBi`: slope of the row's head, and position of the tile's first key relative to the row's
     /// query.
     pub(super) bias: Option<(f32, f32)>,
 }
 
-/// Turns the products of one row into weights and updates the row's largest score and sum. Gives
-/// back the factor by which what was accumulated before has to be multiplied.
+/// Replaces the products of one row by weights and updates the row's largest score and sum. Returns
+/// the rescaling factor of the previous accumulators.
 #[inline(always)]
 pub(super) fn weights<L: WideLanes>(
     l: L,
@@ -50,7 +50,7 @@ pub(super) fn weights<L: WideLanes>(
     factor
 }
 
-/// Scores of the sixteen keys from `first` on: scaled, capped, biased and masked.
+/// Scores of sixteen keys from `first` on: scaled, capped, biased and masked.
 #[inline(always)]
 fn score<L: WideLanes>(l: L, rule: &ScoreRule<'_>, first: usize, products: L::W) -> L::W {
     let mut s = l.wide().mul(products, l.wide().splat(rule.shape.scale));
@@ -77,12 +77,12 @@ fn score<L: WideLanes>(l: L, rule: &ScoreRule<'_>, first: usize, products: L::W)
     s
 }
 
-/// `e^(before - shift)`: what sums relative to the score `before` are worth relative to `shift`,
-/// where `after` is the larger score from which `shift` comes.
+/// `e^(before - shift)`: rescaling factor of sums relative to the score `before`; `after` is the
+/// larger score from which `shift` is derived.
 #[inline(always)]
 pub(super) fn decay<L: WideLanes>(l: L, before: f32, after: f32, shift: f32) -> f32 {
     if before == after {
-        // As the exponential gives; nothing was accumulated if both are -inf.
+        // Equals the exponential; if both are -inf, nothing was accumulated.
         return 1.0;
     }
     let mut lanes = [0.0; LANES];

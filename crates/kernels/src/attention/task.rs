@@ -14,14 +14,14 @@ use super::{AttentionShape, KEY_TILE, KvView, Mask, SPLIT_KEYS};
 use crate::lanes::{Fused, Vectors, WideLanes};
 use crate::rows::softmax::shift_for;
 
-/// A query tile and the splits to attend it to.
+/// Query tile and the splits to attend to.
 pub(crate) struct Task<'a> {
     pub(super) shape: &'a AttentionShape,
     pub(super) q: &'a [f32], // [n_queries, n_heads, head_dim]
     pub(super) kv: &'a KvView<'a>,
     pub(super) kv_head: usize,
-    /// Queries of the tile; row `i * group + g` is query `queries.start + i` of the `g`-th head of
-    /// the group.
+    /// Queries of the tile; row `i * group + g` is query `queries.start + i` of head `g` of the
+    /// group.
     pub(super) queries: Range<usize>,
     pub(super) splits: Range<usize>,
 }
@@ -31,8 +31,8 @@ impl Task<'_> {
         self.queries.len() * self.shape.group()
     }
 
-    /// Keys of the tile at `start` that query `query` of the call sees, relative to `start`; may be
-    /// empty.
+    /// Keys of the tile at `start` visible to query `query` of the call, relative to `start`; may
+    /// be empty.
     #[inline(always)]
     fn visible(&self, query: usize, start: usize) -> Range<usize> {
         let keys = self.shape.keys_of_query(query, self.kv.len);
@@ -40,8 +40,7 @@ impl Task<'_> {
         within(keys.start)..within(keys.end)
     }
 
-    /// The queries of the task that see a key of the tile at `start`: with a causal mask those that
-    /// are late enough, and early enough for the window.
+    /// Queries of the task that see a key of the tile at `start` (causal mask, sliding window).
     fn queries_of_tile(&self, start: usize) -> Range<usize> {
         if self.shape.mask == Mask::Full {
             return self.queries.clone();
@@ -52,7 +51,7 @@ impl Task<'_> {
     }
 }
 
-/// Attends the task's rows to its splits, in ascending order; the result is `worker.total`.
+/// Attends the task's rows to its splits, in ascending order; the result is in `worker.total`.
 #[inline(always)]
 pub(crate) fn attend<L: WideLanes>(l: L, task: &Task<'_>, worker: &mut Worker) {
     let (rows, dim) = (task.rows(), task.shape.padded_dim());
@@ -79,7 +78,7 @@ pub(crate) fn attend<L: WideLanes>(l: L, task: &Task<'_>, worker: &mut Worker) {
     }
 }
 
-/// Copies the tile's query rows and finds the slopes of its heads.
+/// Copies the tile's query rows and computes the `ALiBi` slopes of its heads.
 #[inline(always)]
 fn load_queries(task: &Task<'_>, worker: &mut Worker) {
     let shape = task.shape;
@@ -95,7 +94,7 @@ fn load_queries(task: &Task<'_>, worker: &mut Worker) {
     }
 }
 
-/// One step of the online softmax of `worker.split`: the tile of keys at `start`.
+/// One step of the online softmax in `worker.split`: the tile of keys at `start`.
 #[inline(always)]
 fn attend_tile<L: WideLanes>(
     l: L,
@@ -119,8 +118,8 @@ fn attend_tile<L: WideLanes>(
     let tile = &mut tile[..2 * n_rows];
     let factors = &mut factors[..n_rows];
 
-    // With few rows, keys and values become f32 on their way into the products, else (and where
-    // that takes a whole tile) beforehand.
+    // With few rows, keys and values are dequantized in registers by the products, else (and for
+    // formats that need a whole tile) beforehand.
     let widened =
         |tile: KvTile<'_>| tile.nuq.is_some() || (tile.format != KvFormat::F32 && n_rows > TILE_ROWS);
     if widened(keys) {
@@ -160,14 +159,14 @@ fn attend_tile<L: WideLanes>(
     with_values(l, values, columns, scales, Weighing { weights, visible, acc });
 }
 
-/// Position `start` relative to position `query`, rounded once: as f32 the positions themselves are
-/// exact up to 2^24 only.
+/// Position `start` relative to position `query`, rounded once: positions as f32 are exact only up
+/// to 2^24.
 #[inline(always)]
 fn offset_to(start: usize, query: usize) -> f32 {
     if start < query { -((query - start) as f32) } else { (start - query) as f32 }
 }
 
-/// The scores of some rows with a tile of keys.
+/// Scores of some rows with a tile of keys.
 struct Scoring<'a> {
     q: &'a [f32], // [rows, dim]
     dim: usize,
@@ -182,7 +181,7 @@ impl<L: WideLanes> TileVisitor<L> for Scoring<'_> {
     }
 }
 
-/// The weighted sums of some rows over a tile of values.
+/// Weighted sums of some rows over a tile of values.
 struct Weighing<'a, V> {
     weights: Weights<'a>,
     visible: V,
@@ -196,10 +195,10 @@ impl<L: WideLanes, V: Fn(usize) -> Range<usize>> TileVisitor<L> for Weighing<'_,
     }
 }
 
-/// Adds the rows of `split` to those of `total`, which covers earlier keys.
+/// Merges the rows of `split` into `total`, which covers earlier keys.
 ///
-/// Empty rows are passed over rather than computed with: a row's result must not depend on which
-/// splits the other rows of its tile needed.
+/// Empty rows are skipped: a row's result must not depend on the splits of the other rows of its
+/// tile.
 #[inline(always)]
 pub(crate) fn merge<L: WideLanes>(l: L, total: &mut State, split: &State) {
     let (rows, columns) = (total.rows(), total.padded_dim() / WIDE);

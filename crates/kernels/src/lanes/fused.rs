@@ -1,13 +1,12 @@
-//! Fused multiply-add of single numbers, with one rounding on every target.
+//! Scalar fused multiply-add with one rounding on every target.
 //!
-//! `f32::mul_add` calls the target's C library where no instruction is known at compile time. The
-//! one of mingw-w64 (target `x86_64-pc-windows-gnu`) does not round once: of random numbers it
-//! gives every fifth result wrong by a unit in the last place or more. There the sum is computed in
-//! double precision.
+//! `f32::mul_add` calls the target's C library if no instruction is known at compile time. The
+//! mingw-w64 version (target `x86_64-pc-windows-gnu`) is not correctly rounded: one in five results
+//! on random inputs is wrong by one ulp or more. There the sum is computed in double precision.
 
 /// Fused multiply-add.
 pub(crate) trait Fused {
-    /// `self * factor + addend`, rounded once.
+    /// Computes `self * factor + addend`, rounded once.
     fn fma(self, factor: Self, addend: Self) -> Self;
 }
 
@@ -26,14 +25,16 @@ impl Fused for f32 {
     }
 }
 
-/// `a * b + c` by way of double precision. The product is exact there; the sum is rounded to odd,
-/// after which rounding to single precision gives the same as one rounding of the exact sum
-/// (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008).
+/// Computes `a * b + c` in double precision.
+///
+/// The product is exact; the sum is rounded to odd, so that the final rounding to single precision
+/// equals one rounding of the exact sum (Boldo and Melquiond, "Emulation of FMA and correctly
+/// rounded sums", 2008).
 #[cfg(any(test, all(windows, target_env = "gnu")))]
 fn rounded_once(a: f32, b: f32, c: f32) -> f32 {
     let (product, c) = (f64::from(a) * f64::from(b), f64::from(c));
     let sum = product + c;
-    // The error of the sum, exactly (Knuth's two-sum).
+    // Exact error of the sum (Knuth's two-sum).
     let part = sum - product;
     let error = (product - (sum - part)) + (c - part);
     let bits = sum.to_bits();
@@ -41,7 +42,7 @@ fn rounded_once(a: f32, b: f32, c: f32) -> f32 {
     if error == 0.0 || is_odd || !sum.is_finite() {
         return sum as f32;
     }
-    // The neighbour on the side of the error is odd.
+    // The neighbour in the direction of the error is odd.
     let grows = (error > 0.0) == (sum > 0.0);
     f64::from_bits(if grows { bits + 1 } else { bits - 1 }) as f32
 }
@@ -52,12 +53,12 @@ mod tests {
 
     use super::*;
 
-    /// Finite numbers of all sizes, denormals included.
+    /// Finite numbers of all magnitudes, including denormals.
     fn number() -> impl Strategy<Value = f32> {
         any::<u32>().prop_map(f32::from_bits).prop_filter("finite", |x| x.is_finite())
     }
 
-    /// A third number near the product of the others, where rounding twice shows.
+    /// Numbers with `c` near `a * b`, where double rounding shows.
     fn three() -> impl Strategy<Value = (f32, f32, f32)> {
         (number(), -1e3f32..1e3, -40i32..40, any::<u32>()).prop_map(|(a, b, shift, noise)| {
             let near = a * b * 2f32.powi(shift);
@@ -76,7 +77,8 @@ mod tests {
 
     #[test]
     fn a_sum_that_two_roundings_get_wrong() {
-        // 1 + 2^-23 + 2^-24 - 2^-60: below the middle, but the last term does not fit in a double.
+        // 1 + 2^-23 + 2^-24 - 2^-60: below the midpoint, but the last term does not fit in a
+        // double.
         let (above, below) = (1.0 + 2f32.powi(-18), 1.0 - 2f32.powi(-18));
         let (a, b, c) = (above * 2f32.powi(-12), below * 2f32.powi(-12), 1.0 + f32::EPSILON);
         assert_eq!(rounded_once(a, b, c), c);

@@ -1,34 +1,38 @@
-//! Elementary functions on lanes: exp, tanh and the normal distribution. Own polynomials, so that
-//! every instruction set and platform gives the same bits; the tests hold the stated errors against
-//! f64.
+//! Elementary functions on lanes: exp, tanh and the normal CDF. Own polynomials, so that every
+//! instruction set and platform gives the same bits; the tests check the stated errors against f64.
 
 use std::f32::consts::{LN_2, LOG2_E};
 
 use crate::lanes::{Lanes, Vectors};
 
-/// Below this argument the true exponential is subnormal (or close to it); [`exp`] gives 0.
+/// Smallest argument of [`exp`] with a nonzero result; below it the exponential is (nearly)
+/// subnormal.
 pub(crate) const EXP_LOW: f32 = -87.3;
 
-/// Above this argument the true exponential is no longer finite in f32.
+/// Largest argument whose exponential is finite in f32.
 const EXP_HIGH: f32 = 88.722_83;
 
-/// `ln 2 - LN_2`: what f32 rounds off.
+/// Low part of ln 2: `ln 2 - LN_2`.
 const LN_2_LOW: f32 = -1.904_654_3e-9;
 
-/// Coefficients of `r^2 .. r^6` in `e^r`, from interpolation of `(e^r - 1 - r) / r^2` at the
-/// Chebyshev nodes of `|r| <= ln 2 / 2`; error of the polynomial 1.1e-8.
+/// Coefficients of `r^2 .. r^6` in `e^r`.
+///
+/// Interpolation of `(e^r - 1 - r) / r^2` at the Chebyshev nodes of `|r| <= ln 2 / 2`; error of the
+/// polynomial 1.1e-8.
 const EXP_POLYNOMIAL: [f32; 5] = [0.5, 0.166_665_76, 0.041_666_556, 0.008_363_203, 0.001_392_621_3];
 
-/// Coefficients of `x^3, x^5 .. x^11` in `tanh x`, from interpolation at the Chebyshev nodes of
-/// `x^2 <= 1/4`; error of the polynomial 4.5e-9.
+/// Coefficients of `x^3, x^5 .. x^11` in `tanh x`.
+///
+/// Interpolation at the Chebyshev nodes of `x^2 <= 1/4`; error of the polynomial 4.5e-9.
 const TANH_POLYNOMIAL: [f32; 5] = [-0.333_333_3, 0.133_332_25, -0.053_933_468, 0.021_470_683, -0.006_942_942];
 
-/// Point from which [`normal_below`] is 0, and the `k` of its substitution.
+/// Argument to which [`normal_below`] clamps, where it is 0; then the `k` of its substitution.
 const NORMAL_HIGH: f32 = 16.0;
 const NORMAL_SHIFT: f32 = 4.0;
 
-/// Coefficients of `t^0 .. t^9` in `(x + k) e^(x^2 / 2) Φ(-x)` with `t = (x - k) / (x + k)`, from
-/// interpolation at the Chebyshev nodes of `0 <= x <= 13.3`; relative error of the polynomial
+/// Coefficients of `t^0 .. t^9` in `(x + k) e^(x^2 / 2) Φ(-x)` with `t = (x - k) / (x + k)`.
+///
+/// Interpolation at the Chebyshev nodes of `0 <= x <= 13.3`; relative error of the polynomial
 /// 1.2e-8.
 const NORMAL_POLYNOMIAL: [f32; 10] = [
     0.755_285_14,
@@ -43,7 +47,7 @@ const NORMAL_POLYNOMIAL: [f32; 10] = [
     -0.000_115_843_64,
 ];
 
-/// `c[0] + c[1] x + c[2] x^2 + ..` by Horner's rule.
+/// Polynomial `c[0] + c[1] x + c[2] x^2 + ..` by Horner's rule.
 #[inline(always)]
 fn polynomial<L: Vectors<N>, const N: usize, const C: usize>(l: L, c: &[f32; C], x: L::V) -> L::V {
     let mut y = l.splat(c[C - 1]);
@@ -53,29 +57,32 @@ fn polynomial<L: Vectors<N>, const N: usize, const C: usize>(l: L, c: &[f32; C],
     y
 }
 
-/// `e^x`, relative error at most 2e-7 for results in the normal range.
+/// Computes `e^x`, relative error at most 2e-7 for results in the normal range.
 ///
-/// 0 below -87.3 (and for `-inf`), `inf` above 88.72, NaN for NaN, exactly 1 at 0. Where both are
-/// defined, the same bits as [`exp_nonpositive`].
+/// 0 below -87.3 (and for `-inf`), `inf` above 88.72, NaN for NaN, exactly 1 at 0. Bit-identical to
+/// [`exp_nonpositive`] for `x <= 0`.
 #[inline(always)]
 pub(crate) fn exp<L: Lanes>(l: L, x: L::V) -> L::V {
     let (y, n) = reduced_exp(l, x);
-    // Two factors, since 2^128 alone is not finite.
+    // Two factors, because 2^128 alone is not finite.
     let low = l.max(l.splat(-126.0), l.min(l.splat(126.0), n));
     let y = l.mul(l.mul(y, l.pow2(low)), l.pow2(l.sub(n, low)));
     let y = l.select_lt(x, l.splat(EXP_LOW), l.zero(), y);
     l.select_lt(l.splat(EXP_HIGH), x, l.splat(f32::INFINITY), y)
 }
 
-/// `e^x` for `x <= 0`, as [`exp`] but two thirds of its cost; NaN for NaN, unspecified for positive
-/// `x`.
+/// Computes `e^x` for `x <= 0` at two thirds of the cost of [`exp`].
+///
+/// NaN for NaN, unspecified for positive `x`.
 #[inline(always)]
 pub(crate) fn exp_nonpositive<L: Vectors<N>, const N: usize>(l: L, x: L::V) -> L::V {
     let (y, n) = reduced_exp(l, x);
     l.select_lt(x, l.splat(EXP_LOW), l.splat(0.0), l.mul(y, l.pow2(n)))
 }
 
-/// `(e^r, n)` with `x = n ln 2 + r` and `|r| <= ln 2 / 2`; `e^r` by a polynomial of degree 6.
+/// Range reduction `x = n ln 2 + r`, `|r| <= ln 2 / 2`: returns `(e^r, n)`.
+///
+/// `e^r` is a polynomial of degree 6.
 #[inline(always)]
 fn reduced_exp<L: Vectors<N>, const N: usize>(l: L, x: L::V) -> (L::V, L::V) {
     let n = l.round(l.mul(x, l.splat(LOG2_E)));
@@ -86,7 +93,7 @@ fn reduced_exp<L: Vectors<N>, const N: usize>(l: L, x: L::V) -> (L::V, L::V) {
     (l.fma(l.fma(tail, r, one), r, one), n)
 }
 
-/// `tanh x`, relative error at most 4e-7; ±1 at infinity, NaN for NaN, 0 for both zeros.
+/// Computes `tanh x`, relative error at most 4e-7; ±1 at infinity, NaN for NaN, 0 for both zeros.
 #[inline(always)]
 pub(crate) fn tanh<L: Lanes>(l: L, x: L::V) -> L::V {
     let square = l.mul(x, x);
@@ -99,12 +106,11 @@ pub(crate) fn tanh<L: Lanes>(l: L, x: L::V) -> L::V {
     l.select_lt(size, l.splat(0.5), near, far)
 }
 
-/// `Φ(-x)` for `x >= 0`: the probability that a normally distributed value lies below `-x`, which
-/// is `erfc(x / sqrt 2) / 2`.
+/// Normal CDF `Φ(-x)` for `x >= 0`, which is `erfc(x / sqrt 2) / 2`.
 ///
 /// Relative error at most 6e-7 up to `x = 13`, where it falls below 1e-38; 0 from 13.3 on, exactly
-/// 1/2 at 0 (to the bit), NaN for NaN. The scaled function `e^(x^2 / 2) Φ(-x)` is smooth; what the
-/// square rounds off is given back to the exponential.
+/// 1/2 at 0 (to the bit), NaN for NaN. The scaled function `e^(x^2 / 2) Φ(-x)` is smooth; the
+/// rounding error of the square is corrected in the exponential.
 #[inline(always)]
 pub(crate) fn normal_below<L: Lanes>(l: L, x: L::V) -> L::V {
     let x = l.min(l.splat(NORMAL_HIGH), x);
@@ -136,7 +142,7 @@ mod tests {
         normal_below(ScalarLanes, [x; LANES])[0]
     }
 
-    /// Values in `from..=to` that step through the mantissa in a pattern free of regularity.
+    /// Evenly spaced values in `from..=to`.
     fn sweep(from: f32, to: f32, n: u32) -> impl Iterator<Item = f32> {
         (0..=n).map(move |i| from + (to - from) * (i as f32 / n as f32))
     }
@@ -192,8 +198,8 @@ mod tests {
         assert_eq!(tanh1(0.0), 0.0);
     }
 
-    /// `Φ(-x)` in f64 for `x >= 0`: its power series near 0, its continued fraction beyond
-    /// (Abramowitz and Stegun, 26.2.10 and 26.2.14).
+    /// `Φ(-x)` in f64 for `x >= 0`: power series near 0, continued fraction beyond (Abramowitz and
+    /// Stegun, 26.2.10 and 26.2.14).
     fn normal_reference(x: f64) -> f64 {
         let density = (-x * x / 2.0).exp() / std::f64::consts::TAU.sqrt();
         if x > 3.0 {

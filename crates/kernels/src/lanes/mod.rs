@@ -1,16 +1,14 @@
-//! The vocabulary in which every f32 kernel of this crate is written, once: vectors of eight lanes,
-//! and of two groups of eight.
+//! Portable SIMD layer of all f32 kernels: vectors of eight lanes, and of two groups of eight.
 //!
-//! [`Vectors`] names the operations for both widths, [`Lanes`] those within eight lanes,
-//! [`WideLanes`] an instruction set with both ([`Pairs`] where it has no register for two groups).
-//! A kernel is a generic `#[inline(always)]` function over one of them; `l.wide()` gives the token
-//! of wide vectors. `kernels.rs` instantiates it for each instruction set inside a function that
-//! enables the CPU features, so the operations below become single instructions. All
-//! implementations round alike and associate alike, so one kernel gives the same bits everywhere.
-//! (Which NaN comes out of an operation on NaNs is the one thing that may differ: a NaN stays a
-//! NaN, its payload is not promised.)
+//! [`Vectors`] has the operations of both widths, [`Lanes`] those within eight lanes, [`WideLanes`]
+//! is an instruction set with both ([`Pairs`] if it has no register for two groups). A kernel is a
+//! generic `#[inline(always)]` function over one of them; `l.wide()` gives the token of wide
+//! vectors. `kernels.rs` instantiates it for each instruction set inside a function that enables
+//! the CPU features, so the operations compile to single instructions. All implementations round
+//! and associate identically, so a kernel gives the same bits on all instruction sets. (NaN
+//! payloads may differ.)
 //!
-//! It is not a general SIMD library: only what the kernels use is here.
+//! Not a general SIMD library: only operations that the kernels use.
 
 mod fused;
 pub(crate) mod math;
@@ -30,121 +28,121 @@ pub(crate) use scalar::ScalarLanes;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::{Avx2Lanes, Avx512Lanes, X86Lanes};
 
-/// Number of f32 lanes in which every reduction is carried, on every instruction set.
+/// Accumulator lanes of every f32 reduction, on every instruction set.
 pub(crate) const LANES: usize = 8;
 
-/// Values of a wide vector: two groups of lanes.
+/// Values per wide vector: two groups of lanes.
 pub(crate) const WIDE: usize = 2 * LANES;
 
-/// Bytes that one prefetch brings.
+/// Bytes per prefetch.
 pub(crate) const CACHE_LINE: usize = 64;
 
-/// The body of a call of [`Apart::apart`].
+/// Body of a call of [`Apart::apart`].
 pub(crate) trait Work<L> {
-    /// Runs it; `#[inline(always)]`, as all kernels.
+    /// Runs the work; `#[inline(always)]`, as all kernels.
     fn run(self, l: L);
 }
 
-/// A token that can call a function with the CPU features of its instruction set.
+/// Token that can call a function with the CPU features of its instruction set.
 pub(crate) trait Apart: Copy {
-    /// Does `work` in a function of its own. A kernel that has one body per format would otherwise
-    /// be one function with all of them, too large for its values to get registers.
+    /// Runs `work` in a separate function.
+    ///
+    /// A kernel with one body per format would otherwise be a single function with all of them, too
+    /// large for register allocation.
     fn apart(self, work: impl Work<Self>);
 }
 
-/// Operations on vectors of `N` f32 values, as eight lanes or as two groups of eight.
+/// Operations on vectors of `N` f32 values: eight lanes or two groups of eight.
 ///
-/// The implementor is a zero-sized token. A value of it exists only where the CPU features are
-/// known to be present, so all methods are safe. Kernels take a token as their first argument: `fn
-/// dot<L: Lanes>(l: L, ..)`.
+/// The implementor is a zero-sized token. It exists only where the CPU features are known to be
+/// present, so all methods are safe. Kernels take a token as their first argument: `fn dot<L:
+/// Lanes>(l: L, ..)`.
 pub(crate) trait Vectors<const N: usize>: Copy + Send + Sync {
-    /// The values.
+    /// Vector in registers.
     type V: Copy;
-    /// The values in memory: `[f32; 8]`, or the two groups.
+    /// Vector in memory: `[f32; 8]`, or two groups.
     type Floats;
 
-    /// `N` times `x`.
+    /// Broadcasts `x`.
     fn splat(self, x: f32) -> Self::V;
-    /// The values of `x`, in order.
+    /// Loads values in order.
     fn load(self, x: &Self::Floats) -> Self::V;
-    /// Writes the values to `to`, in order.
+    /// Stores the values in order.
     fn store(self, v: Self::V, to: &mut Self::Floats);
-    /// The values of `x`, widened exactly.
+    /// Loads f16 values, widened exactly.
     fn load_f16(self, x: &[f16; N]) -> Self::V;
-    /// The values of `x`, widened exactly.
+    /// Loads bf16 values, widened exactly.
     fn load_bf16(self, x: &[bf16; N]) -> Self::V;
-    /// The values of `x`, as numbers.
+    /// Loads i8 values, converted to f32.
     fn load_i8(self, x: &[i8; N]) -> Self::V;
-    /// The low four bits of each byte of `x` as numbers from 0 to 15, then the high four bits.
+    /// Loads the low four bits of each byte of `x` as 0 to 15, then the high four bits.
     fn load_nibbles(self, x: &[u8; N]) -> [Self::V; 2];
 
-    /// `a + b`.
+    /// Computes `a + b`.
     fn add(self, a: Self::V, b: Self::V) -> Self::V;
-    /// `a - b`.
+    /// Computes `a - b`.
     fn sub(self, a: Self::V, b: Self::V) -> Self::V;
-    /// `a * b`.
+    /// Computes `a * b`.
     fn mul(self, a: Self::V, b: Self::V) -> Self::V;
-    /// `a * b + c`, rounded once.
+    /// Computes `a * b + c`, rounded once.
     fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
-    /// `c - a * b`, rounded once.
+    /// Computes `c - a * b`, rounded once.
     fn fnma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
-    /// `if a > b { a } else { b }`: a NaN in `a` is dropped, a NaN in `b` is kept.
+    /// Computes `if a > b { a } else { b }`: a NaN in `a` is dropped, a NaN in `b` is kept.
     fn max(self, a: Self::V, b: Self::V) -> Self::V;
-    /// The magnitude: the sign bit cleared.
+    /// Clears the sign bit.
     fn abs(self, v: Self::V) -> Self::V;
-    /// `if a < b { x } else { y }`; `y` where `a` or `b` is NaN.
+    /// Computes `if a < b { x } else { y }`; `y` where `a` or `b` is NaN.
     fn select_lt(self, a: Self::V, b: Self::V, x: Self::V, y: Self::V) -> Self::V;
-    /// The nearest integer, ties to even.
+    /// Rounds to the nearest integer, ties to even.
     fn round(self, v: Self::V) -> Self::V;
-    /// `2^n` for an integral `n` in `-126..=127`; unspecified (but no panic) outside.
+    /// Computes `2^n` for an integral `n` in `-126..=127`; unspecified (but no panic) outside.
     fn pow2(self, n: Self::V) -> Self::V;
-    /// Lane `i` of each group of eight of the result is the [`sum`](Lanes::sum) of that group of
-    /// `v[i]`.
+    /// Reduces eight vectors: lane `i` of each group of the result is the [`sum`](Lanes::sum) of
+    /// that group of `v[i]`.
     fn sums(self, v: [Self::V; LANES]) -> Self::V;
 
-    /// `N` zeros.
+    /// Vector of zeros.
     #[inline(always)]
     fn zero(self) -> Self::V {
         self.splat(0.0)
     }
 }
 
-/// Eight lanes: also operations within a vector, and conversions that no wide vector needs.
-// (A literal, since with `LANES` the compiler takes `L::V` in bodies for ambiguous.)
+/// Eight lanes: adds operations within a vector, and conversions not needed by wide vectors.
+// A literal, because with `LANES` the compiler considers `L::V` in bodies ambiguous.
 pub(crate) trait Lanes: Vectors<8, Floats = [f32; LANES]> {
     /// Rounds to nearest, ties to even; overflow becomes infinity; a NaN stays a (quiet) NaN.
     fn store_f16(self, v: Self::V, to: &mut [f16; LANES]);
     /// Rounds to nearest, ties to even; overflow becomes infinity; a NaN stays a (quiet) NaN.
     fn store_bf16(self, v: Self::V, to: &mut [bf16; LANES]);
-    /// Bits 0 and 1 of each byte of `x` as numbers from 0 to 3, then bits 2 and 3, 4 and 5, 6 and
-    /// 7.
+    /// Loads bits 0 and 1 of each byte of `x` as 0 to 3, then bits 2 and 3, 4 and 5, 6 and 7.
     fn load_two_bits(self, x: &[u8; LANES]) -> [Self::V; 4];
-    /// `table[codes[i]]`; codes are 0 to 7.
+    /// Table look-up `table[codes[i]]`; codes are 0 to 7.
     fn lookup(self, table: Self::V, codes: [u8; LANES]) -> Self::V;
-    /// `[x0, x0, x1, x1, x2, x2, x3, x3]`.
+    /// Loads each value twice: `[x0, x0, x1, x1, x2, x2, x3, x3]`.
     fn load_twice(self, x: &[f32; LANES / 2]) -> Self::V;
 
-    /// `a / b`.
+    /// Computes `a / b`.
     fn div(self, a: Self::V, b: Self::V) -> Self::V;
-    /// `if a < b { a } else { b }`: a NaN in `a` is dropped, a NaN in `b` is kept.
+    /// Computes `if a < b { a } else { b }`: a NaN in `a` is dropped, a NaN in `b` is kept.
     fn min(self, a: Self::V, b: Self::V) -> Self::V;
-    /// `[v1, v0, v3, v2, v5, v4, v7, v6]`.
+    /// Permutes to `[v1, v0, v3, v2, v5, v4, v7, v6]`.
     fn swap_pairs(self, v: Self::V) -> Self::V;
-    /// `[v2, v3, v0, v1, v6, v7, v4, v5]`.
+    /// Permutes to `[v2, v3, v0, v1, v6, v7, v4, v5]`.
     fn swap_twos(self, v: Self::V) -> Self::V;
-    /// `[v4, v5, v6, v7, v0, v1, v2, v3]`.
+    /// Permutes to `[v4, v5, v6, v7, v0, v1, v2, v3]`.
     fn swap_fours(self, v: Self::V) -> Self::V;
 
-    /// The sum of the lanes by the fixed tree: `s_j = v_j + v_{j+4}`, `t_j = s_j + s_{j+2}`, `t_0 +
-    /// t_1`.
+    /// Sums the lanes by the fixed tree: `s_j = v_j + v_{j+4}`, `t_j = s_j + s_{j+2}`, `t_0 + t_1`.
     fn sum(self, v: Self::V) -> f32;
-    /// The largest lane, by the same tree of [`max`](Vectors::max).
+    /// Maximum over lanes, by the same tree of [`max`](Vectors::max).
     fn max_lane(self, v: Self::V) -> f32;
 
-    /// Asks for `x` to be brought into the cache; a hint without any other effect.
+    /// Prefetches `x` into the cache; a hint only.
     fn prefetch<T>(self, x: &[T]);
 
-    /// The values of `x`, at most eight, followed by zeros.
+    /// Loads at most eight values, padded with zeros.
     #[inline(always)]
     fn load_partial(self, x: &[f32]) -> Self::V {
         let mut full = [0.0; LANES];
@@ -152,7 +150,7 @@ pub(crate) trait Lanes: Vectors<8, Floats = [f32; LANES]> {
         self.load(&full)
     }
 
-    /// The values of `x`, at most eight, followed by zeros.
+    /// Loads at most eight f16 values, padded with zeros.
     #[inline(always)]
     fn load_partial_f16(self, x: &[f16]) -> Self::V {
         let mut full = [f16::ZERO; LANES];
@@ -160,7 +158,7 @@ pub(crate) trait Lanes: Vectors<8, Floats = [f32; LANES]> {
         self.load_f16(&full)
     }
 
-    /// The values of `x`, at most eight, followed by zeros.
+    /// Loads at most eight bf16 values, padded with zeros.
     #[inline(always)]
     fn load_partial_bf16(self, x: &[bf16]) -> Self::V {
         let mut full = [bf16::ZERO; LANES];
@@ -168,7 +166,7 @@ pub(crate) trait Lanes: Vectors<8, Floats = [f32; LANES]> {
         self.load_bf16(&full)
     }
 
-    /// Writes the first `to.len()` lanes, at most eight.
+    /// Stores the first `to.len()` lanes, at most eight.
     #[inline(always)]
     fn store_partial(self, v: Self::V, to: &mut [f32]) {
         let mut full = [0.0; LANES];
@@ -176,8 +174,8 @@ pub(crate) trait Lanes: Vectors<8, Floats = [f32; LANES]> {
         to.copy_from_slice(&full[..to.len()]);
     }
 
-    /// Writes the first `to.len()` lanes, at most eight, rounded as [`store_f16`](Self::store_f16)
-    /// does.
+    /// Stores the first `to.len()` lanes, at most eight, rounded as by
+    /// [`store_f16`](Self::store_f16).
     #[inline(always)]
     fn store_partial_f16(self, v: Self::V, to: &mut [f16]) {
         let mut full = [f16::ZERO; LANES];
@@ -186,41 +184,41 @@ pub(crate) trait Lanes: Vectors<8, Floats = [f32; LANES]> {
     }
 }
 
-/// The lanes of an instruction set: eight, and two independent groups of eight handled together
-/// ([`wide`](Self::wide)), in one register where there is one that wide.
+/// Lanes of an instruction set, with wide vectors of two independent groups of eight.
 ///
-/// The groups never mix, so a kernel gives the same bits whether it works on two outputs one after
-/// the other or on a wide vector of both.
+/// A wide vector ([`wide`](Self::wide)) is one register if the instruction set has one that wide.
+/// Groups never mix, so a kernel gives the same bits for two outputs one after the other and for a
+/// wide vector of both.
 pub(crate) trait WideLanes: Lanes + Apart {
-    /// The values of a wide vector.
+    /// Wide vector.
     type W: Copy;
-    /// The token of its operations.
+    /// Token of the wide operations.
     type Wide: Groups<Self, V = Self::W>;
-    /// Number of wide vectors that the registers hold; register tiles are sized by it.
+    /// Number of wide vectors that fit in the registers; determines register tile sizes.
     const WIDE_REGISTERS: usize;
 
-    /// The token of the operations on wide vectors.
+    /// Token of the wide operations.
     fn wide(self) -> Self::Wide;
 }
 
-/// Wide vectors, as groups of the lanes `L`.
+/// Wide vectors as groups of the lanes `L`.
 pub(crate) trait Groups<L: Lanes>: Vectors<16, Floats = [[f32; LANES]; 2]> {
-    /// `low` and `high` side by side.
+    /// Concatenates `low` and `high`.
     fn join(self, low: L::V, high: L::V) -> Self::V;
-    /// The two groups apart.
+    /// Splits into the two groups.
     fn halves_of(self, w: Self::V) -> [L::V; 2];
-    /// `v` twice.
+    /// Duplicates `v` to both groups.
     fn both(self, v: L::V) -> Self::V;
-    /// Bits 0 and 1 of each byte of `x` as numbers from 0 to 3 beside bits 2 and 3; then bits 4 and
-    /// 5 beside 6 and 7.
+    /// Loads bits 0 and 1 of each byte of `x` as 0 to 3 beside bits 2 and 3; then bits 4 and 5
+    /// beside 6 and 7.
     fn load_two_bits(self, x: &[u8; LANES]) -> [Self::V; 2];
 }
 
-/// Wide vectors of an instruction set that has no register for both groups.
+/// Wide vectors of an instruction set without a register for both groups.
 #[derive(Clone, Copy)]
 pub(crate) struct Pairs<L>(pub(crate) L);
 
-/// Methods of [`Pairs`] that do an operation on each group.
+/// Methods of [`Pairs`] that apply an operation to each group.
 macro_rules! on_both_groups {
     ($( $op:ident($($arg:ident),*); )*) => {
         $(
@@ -319,14 +317,14 @@ impl<L: Lanes> Groups<L> for Pairs<L> {
     }
 }
 
-/// The halves of sixteen values.
+/// Halves of sixteen values.
 #[inline(always)]
 pub(crate) fn eights<T>(x: &[T; WIDE]) -> (&[T; LANES], &[T; LANES]) {
     let (halves, _) = x.as_chunks::<LANES>();
     (&halves[0], &halves[1])
 }
 
-/// Methods of a token by one expression of register-only intrinsics each.
+/// Implements methods of a token by one expression of register-only intrinsics each.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! by_intrinsics {
     ($( $op:ident($($arg:ident),*) = $e:expr; )*) => {
@@ -341,7 +339,7 @@ macro_rules! by_intrinsics {
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use by_intrinsics;
 
-/// One expression of register-only intrinsics, in a method of a token.
+/// Wraps an expression of register-only intrinsics in a method of a token.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! with_features {
     ($e:expr) => {

@@ -1,9 +1,7 @@
-//! The eight lanes as two `float32x4_t`: NEON, with or without the instructions for integer dot
-//! products.
+//! Eight lanes as two `float32x4_t`: NEON, with or without integer dot product instructions.
 //!
-//! Every method is one to four instructions once it has been inlined into a function that enables
-//! the features; it is therefore `#[inline(always)]` and only called from such functions (see
-//! `kernels.rs`).
+//! Every method is one to four instructions when inlined into a function that enables the features;
+//! it is therefore `#[inline(always)]` and only called from such functions (see `kernels.rs`).
 
 use std::arch::aarch64::*;
 use std::arch::asm;
@@ -12,14 +10,14 @@ use half::{bf16, f16};
 
 use super::{Apart, CACHE_LINE, LANES, Lanes, Pairs, Vectors, WIDE, WideLanes, by_intrinsics, with_features};
 
-/// Level of [`NeonLanes`]: NEON alone.
+/// Level of [`NeonLanes`]: NEON only.
 pub(crate) const PLAIN: u8 = 0;
-/// Level of [`NeonLanes`]: also the dot products of four bytes (`sdot`).
+/// Level of [`NeonLanes`]: also int8 dot products (`sdot`).
 pub(crate) const DOTPROD: u8 = 1;
-/// Level of [`NeonLanes`]: also the products of 2 x 8 by 8 x 2 bytes (`smmla`).
+/// Level of [`NeonLanes`]: also int8 matrix products of 2 x 8 by 8 x 2 (`smmla`).
 pub(crate) const I8MM: u8 = 2;
 
-/// Proof that the CPU has NEON and the instructions of `LEVEL` and of the levels below.
+/// Proof that the CPU has NEON and the instructions of `LEVEL` and of the lower levels.
 #[derive(Clone, Copy)]
 pub(crate) struct NeonLanes<const LEVEL: u8>(());
 
@@ -27,17 +25,17 @@ impl<const LEVEL: u8> NeonLanes<LEVEL> {
     /// Asserts the presence of the features.
     ///
     /// # Safety
-    /// The running CPU has the features of the type.
+    /// The CPU must have the features of the type.
     #[inline(always)]
     pub(crate) unsafe fn assume_available() -> Self {
         Self(())
     }
 }
 
-/// The lanes 0 to 3 and 4 to 7.
+/// Lanes 0 to 3 and 4 to 7.
 type Pair = [float32x4_t; 2];
 
-/// `if a > b { a } else { b }`; the instruction for maxima would keep every NaN.
+/// Computes `if a > b { a } else { b }`; `fmax` would propagate every NaN.
 #[target_feature(enable = "neon")]
 #[inline]
 fn larger(a: float32x4_t, b: float32x4_t) -> float32x4_t {
@@ -71,14 +69,14 @@ impl<const LEVEL: u8> Vectors<LANES> for NeonLanes<LEVEL> {
 
     #[inline(always)]
     fn load(self, x: &[f32; LANES]) -> Self::V {
-        // SAFETY: `x` is 32 readable bytes; the load asks for no more alignment than an f32 has;
+        // SAFETY: `x` is 32 readable bytes; the load needs no more alignment than an f32 has;
         // features by `self`.
         unsafe { [vld1q_f32(x.as_ptr()), vld1q_f32(x.as_ptr().add(LANES / 2))] }
     }
 
     #[inline(always)]
     fn store(self, v: Self::V, to: &mut [f32; LANES]) {
-        // SAFETY: `to` is 32 writable bytes; the store asks for no more alignment than an f32 has;
+        // SAFETY: `to` is 32 writable bytes; the store needs no more alignment than an f32 has;
         // features by `self`.
         unsafe {
             vst1q_f32(to.as_mut_ptr(), v[0]);
@@ -88,7 +86,7 @@ impl<const LEVEL: u8> Vectors<LANES> for NeonLanes<LEVEL> {
 
     #[inline(always)]
     fn load_f16(self, x: &[f16; LANES]) -> Self::V {
-        // SAFETY: `x` is 16 readable bytes; the load asks for no more alignment than a u16 has;
+        // SAFETY: `x` is 16 readable bytes; the load needs no more alignment than a u16 has;
         // features by `self`.
         unsafe {
             let halves = vreinterpretq_f16_u16(vld1q_u16(x.as_ptr().cast()));
@@ -98,7 +96,7 @@ impl<const LEVEL: u8> Vectors<LANES> for NeonLanes<LEVEL> {
 
     #[inline(always)]
     fn load_bf16(self, x: &[bf16; LANES]) -> Self::V {
-        // SAFETY: `x` is 16 readable bytes; the load asks for no more alignment than a u16 has;
+        // SAFETY: `x` is 16 readable bytes; the load needs no more alignment than a u16 has;
         // features by `self`.
         unsafe {
             let upper = vld1q_u16(x.as_ptr().cast());
@@ -125,7 +123,7 @@ impl<const LEVEL: u8> Vectors<LANES> for NeonLanes<LEVEL> {
         }
     }
 
-    /// Eight reductions together: each step joins two vectors and halves the number of values per
+    /// Eight reductions at once: each step merges two vectors and halves the number of values per
     /// sum.
     #[inline(always)]
     fn sums(self, v: [Self::V; LANES]) -> Self::V {
@@ -148,10 +146,10 @@ impl<const LEVEL: u8> Lanes for NeonLanes<LEVEL> {
     #[inline(always)]
     fn store_f16(self, v: Self::V, to: &mut [f16; LANES]) {
         let halves: uint16x8_t;
-        // SAFETY: the instructions touch their three registers alone, and are part of NEON.
+        // SAFETY: the instructions use only their three registers, and are part of NEON.
         unsafe {
-            // As intrinsics they would be dropped where the numbers have just been widened, and
-            // with them the step that makes a NaN quiet.
+            // The compiler would eliminate the intrinsics after a widening, and with them the step
+            // that quiets a NaN.
             asm!(
                 "fcvtn {halves:v}.4h, {low:v}.4s",
                 "fcvtn2 {halves:v}.8h, {high:v}.4s",
@@ -161,14 +159,14 @@ impl<const LEVEL: u8> Lanes for NeonLanes<LEVEL> {
                 options(pure, nomem, nostack)
             );
         }
-        // SAFETY: `to` is 16 writable bytes; the store asks for no more alignment than a u16 has;
+        // SAFETY: `to` is 16 writable bytes; the store needs no more alignment than a u16 has;
         // features by `self`.
         unsafe { vst1q_u16(to.as_mut_ptr().cast(), halves) }
     }
 
     #[inline(always)]
     fn store_bf16(self, v: Self::V, to: &mut [bf16; LANES]) {
-        // SAFETY: `to` is 16 writable bytes; the store asks for no more alignment than a u16 has;
+        // SAFETY: `to` is 16 writable bytes; the store needs no more alignment than a u16 has;
         // features by `self`.
         unsafe {
             let low = vshrn_n_u32::<16>(rounded_to_bf16(v[0]));
@@ -196,7 +194,7 @@ impl<const LEVEL: u8> Lanes for NeonLanes<LEVEL> {
         // SAFETY: register-only intrinsics; features by `self`.
         unsafe {
             let table = uint8x16x2_t(vreinterpretq_u8_f32(table[0]), vreinterpretq_u8_f32(table[1]));
-            // The four bytes of a number: four times its code, plus 0 to 3.
+            // Byte indices of an f32: four times its code, plus 0 to 3.
             let codes = vmovl_u8(vcreate_u8(u64::from_le_bytes(codes)));
             let bytes = [vmovl_u16(vget_low_u16(codes)), vmovl_u16(vget_high_u16(codes))]
                 .map(|codes| vaddq_u32(vmulq_n_u32(codes, 0x0404_0404), vdupq_n_u32(0x0302_0100)));
@@ -206,7 +204,7 @@ impl<const LEVEL: u8> Lanes for NeonLanes<LEVEL> {
 
     #[inline(always)]
     fn load_twice(self, x: &[f32; LANES / 2]) -> Self::V {
-        // SAFETY: `x` is 16 readable bytes; the load asks for no more alignment than an f32 has;
+        // SAFETY: `x` is 16 readable bytes; the load needs no more alignment than an f32 has;
         // features by `self`.
         unsafe {
             let four = vld1q_f32(x.as_ptr());
@@ -245,8 +243,7 @@ impl<const LEVEL: u8> Lanes for NeonLanes<LEVEL> {
     fn prefetch<T>(self, x: &[T]) {
         let start: *const u8 = x.as_ptr().cast();
         for offset in (0..size_of_val(x)).step_by(CACHE_LINE) {
-            // SAFETY: the address lies within `x`; a prefetch reads nothing in the language's
-            // sense.
+            // SAFETY: the address lies within `x`; a prefetch is no read in the language's sense.
             unsafe {
                 asm!("prfm pldl1keep, [{0}]", in(reg) start.add(offset), options(readonly, nostack, preserves_flags));
             }
@@ -254,7 +251,7 @@ impl<const LEVEL: u8> Lanes for NeonLanes<LEVEL> {
     }
 }
 
-/// Eight bytes as numbers.
+/// Converts eight bytes to f32.
 #[target_feature(enable = "neon")]
 #[inline]
 fn widen_bytes(bytes: uint8x8_t) -> Pair {
@@ -262,8 +259,8 @@ fn widen_bytes(bytes: uint8x8_t) -> Pair {
     [vcvtq_f32_u32(vmovl_u16(vget_low_u16(wide))), vcvtq_f32_u32(vmovl_high_u16(wide))]
 }
 
-/// The bits of numbers whose upper halves are to be kept: rounded to nearest, ties to even; NaNs
-/// made quiet.
+/// Bits of f32 values rounded to bf16 in their upper halves: to nearest, ties to even; NaNs made
+/// quiet.
 #[target_feature(enable = "neon")]
 #[inline]
 fn rounded_to_bf16(v: float32x4_t) -> uint32x4_t {
@@ -274,14 +271,14 @@ fn rounded_to_bf16(v: float32x4_t) -> uint32x4_t {
     vbslq_u32(vceqq_f32(v, v), rounded, quiet)
 }
 
-/// `2^n` in the bits of the exponent.
+/// Computes `2^n` in the exponent bits.
 #[target_feature(enable = "neon")]
 #[inline]
 fn power_of_two(n: float32x4_t) -> float32x4_t {
     vreinterpretq_f32_s32(vshlq_n_s32::<23>(vaddq_s32(vcvtq_s32_f32(n), vdupq_n_s32(127))))
 }
 
-/// Second step of the tree for two vectors: `t_0, t_1` of `a`, then those of `b`.
+/// Second step of the reduction tree for two vectors: `t_0, t_1` of `a`, then of `b`.
 #[target_feature(enable = "neon")]
 #[inline]
 fn quarters(a: float32x4_t, b: float32x4_t) -> float32x4_t {

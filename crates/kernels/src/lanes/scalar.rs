@@ -1,10 +1,10 @@
-//! The eight lanes in portable Rust: the shipped reference for every other instruction set.
+//! Eight lanes in portable Rust: the shipped reference of all other instruction sets.
 //!
-//! Fused multiply-add rounds once on every target ([`Fused`]; a library call where the target has
-//! no instruction for it, so this path is for correctness, not for speed). Half-precision
-//! conversion uses the software functions of `half`, not its run-time detection. What compiles to
-//! more than a few instructions is not inlined: kernels unroll their loops for registers that this
-//! path does not have, and would otherwise be several times as large as useful.
+//! Fused multiply-add rounds once on every target ([`Fused`]; a library call without a hardware
+//! instruction, so this path is for correctness, not speed). Half-precision conversion uses the
+//! software functions of `half`, not its run-time detection. Methods of more than a few
+//! instructions are not inlined: kernels unroll their loops for registers that this path does not
+//! have, and would be several times as large.
 
 use half::{bf16, f16};
 
@@ -15,7 +15,7 @@ use super::{Fused, LANES, Lanes, Pairs, Vectors, WIDE, WideLanes};
 pub(crate) struct ScalarLanes;
 
 impl ScalarLanes {
-    /// The token; the portable path needs nothing, the table of instruction sets asks all alike.
+    /// Creates the token; unsafe only for uniformity over instruction sets.
     ///
     /// # Safety
     /// None.
@@ -30,7 +30,7 @@ fn zip(a: [f32; LANES], b: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> [f32; L
     std::array::from_fn(|i| f(a[i], b[i]))
 }
 
-/// The fixed tree over eight lanes.
+/// Fixed reduction tree over eight lanes.
 #[inline(always)]
 fn tree(v: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> f32 {
     let s: [f32; 4] = std::array::from_fn(|j| f(v[j], v[j + 4]));
@@ -200,7 +200,7 @@ impl Lanes for ScalarLanes {
 impl WideLanes for ScalarLanes {
     type Wide = Pairs<Self>;
     type W = <Pairs<Self> as Vectors<WIDE>>::V;
-    // The kernels for few registers are the small ones.
+    // Selects the small register tiles.
     const WIDE_REGISTERS: usize = 8;
 
     #[inline(always)]

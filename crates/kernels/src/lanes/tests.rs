@@ -1,10 +1,10 @@
-//! Every operation of every available token against a plain per-lane definition.
+//! Every operation of every available token against a scalar definition per lane.
 
 use half::{bf16, f16};
 
 use super::{Fused, Groups, LANES, Lanes, ScalarLanes, Vectors, WideLanes};
 
-/// Vectors that exercise signs, ties, denormals, infinities and NaN.
+/// Vectors with signs, ties, denormals, infinities and NaN.
 const SAMPLES: [[f32; LANES]; 5] = [
     [0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5],
     [1e-40, -1e-45, f32::MIN_POSITIVE, f32::MAX, f32::MIN, f32::INFINITY, f32::NEG_INFINITY, f32::NAN],
@@ -78,8 +78,7 @@ fn check_pair<L: Lanes>(l: L, x: &[f32; LANES], y: &[f32; LANES]) {
     expect(l, "select_lt", picked, each(|a, b| if a < b { 1.0 } else { 2.0 }));
 }
 
-/// All 2^16 half-precision and bfloat16 values widen alike, and narrow back to themselves (NaNs
-/// made quiet).
+/// Checks that all 2^16 f16 and bf16 values widen alike and round-trip (NaNs made quiet).
 #[inline(always)]
 fn check_halves<L: Lanes>(l: L) {
     for base in (0..=u16::MAX).step_by(LANES) {
@@ -112,8 +111,8 @@ fn check_halves<L: Lanes>(l: L) {
     }
 }
 
-/// Rounding to 16 bits around every tie, in the denormal range and at overflow; NaN payloads are
-/// truncated.
+/// Checks rounding to 16 bits around every tie, in the denormal range and at overflow; NaN payloads
+/// are truncated.
 #[inline(always)]
 fn check_rounding<L: Lanes>(l: L) {
     for high in (0..=u16::MAX).step_by(7) {
@@ -134,7 +133,7 @@ fn check_rounding<L: Lanes>(l: L) {
     }
 }
 
-/// Each operation on a wide vector is the operation on its two groups.
+/// Checks that each wide operation equals the operation on its two groups.
 #[inline(always)]
 fn check_wide<L: WideLanes>(l: L) {
     let x: [[f32; LANES]; 2] =
@@ -173,7 +172,7 @@ fn check_wide<L: WideLanes>(l: L) {
     same(sums, [l.sums(many.map(|v| v[0])), l.sums(many.map(|v| v[1]))]);
 }
 
-/// NaN handling of `max` and `select_lt`.
+/// Checks NaN handling of `max` and `select_lt`.
 #[inline(always)]
 fn check_wide_nan<L: WideLanes>(l: L) {
     let [special, other] = [SAMPLES[1], SAMPLES[3]].map(|x| l.load(&x));
@@ -193,8 +192,8 @@ fn same_or_nan<L: WideLanes>(l: L, w: L::W, expected: [L::V; 2]) {
     }
 }
 
-/// Every byte as a signed number, as two numbers of four bits and as four of two, and wide loads as
-/// the loads of their halves.
+/// Checks every byte as an i8, as two 4-bit and as four 2-bit values, and wide loads as the loads
+/// of their halves.
 #[inline(always)]
 fn check_narrow<L: WideLanes>(l: L) {
     for base in (0..=u8::MAX).step_by(2 * LANES) {
@@ -245,7 +244,7 @@ fn scalar_lanes() {
 #[test]
 fn avx2_lanes() {
     if crate::Isa::Avx2.is_available() {
-        // SAFETY: the features were just found.
+        // SAFETY: the features were just detected.
         check_all(unsafe { super::Avx2Lanes::assume_available() });
     }
 }
@@ -254,7 +253,7 @@ fn avx2_lanes() {
 #[test]
 fn avx512_lanes() {
     if crate::Isa::Avx512.is_available() {
-        // SAFETY: the features were just found.
+        // SAFETY: the features were just detected.
         check_all(unsafe { super::Avx512Lanes::assume_available() });
     }
 }
@@ -266,15 +265,15 @@ fn neon_lanes() {
     use super::neon::{DOTPROD, I8MM, PLAIN};
     use crate::Isa;
     if Isa::Neon.is_available() {
-        // SAFETY: the features were just found.
+        // SAFETY: the features were just detected.
         check_all(unsafe { NeonLanes::<PLAIN>::assume_available() });
     }
     if Isa::NeonDotprod.is_available() {
-        // SAFETY: the features were just found.
+        // SAFETY: the features were just detected.
         check_all(unsafe { NeonLanes::<DOTPROD>::assume_available() });
     }
     if Isa::NeonI8mm.is_available() {
-        // SAFETY: the features were just found.
+        // SAFETY: the features were just detected.
         check_all(unsafe { NeonLanes::<I8MM>::assume_available() });
     }
 }

@@ -1,8 +1,7 @@
-//! The eight lanes as one `__m256`: AVX2, FMA and F16C; with AVX-512, two times eight as one
-//! `__m512`.
+//! Eight lanes as one `__m256` (AVX2, FMA, F16C); with AVX-512, wide vectors as one `__m512`.
 //!
-//! Every method is one to three instructions once it has been inlined into a function that enables
-//! the features; it is therefore `#[inline(always)]` and only called from such functions (see
+//! Every method is one to three instructions when inlined into a function that enables the
+//! features; it is therefore `#[inline(always)]` and only called from such functions (see
 //! `kernels.rs`).
 
 use std::arch::x86_64::*;
@@ -13,7 +12,7 @@ use super::{
     CACHE_LINE, Groups, LANES, Lanes, Pairs, Vectors, WIDE, WideLanes, by_intrinsics, with_features,
 };
 
-/// Eight lanes of this that start `n` before its middle have their first `n` set.
+/// Lane masks: eight lanes from `n` before the middle have the first `n` set.
 static PARTIAL: [i32; 2 * LANES] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
 
 /// Proof that the CPU has AVX2, FMA and F16C; if `AVX512`, also AVX-512 F, BW, DQ, VL and VNNI.
@@ -27,7 +26,7 @@ impl<const AVX512: bool> X86Lanes<AVX512> {
     /// Asserts the presence of the features.
     ///
     /// # Safety
-    /// The running CPU has the features of the type.
+    /// The CPU must have the features of the type.
     #[inline(always)]
     pub(crate) unsafe fn assume_available() -> Self {
         Self(())
@@ -61,25 +60,25 @@ impl<const AVX512: bool> Vectors<LANES> for X86Lanes<AVX512> {
 
     #[inline(always)]
     fn load(self, x: &[f32; LANES]) -> Self::V {
-        // SAFETY: `x` is 32 readable bytes; `loadu` has no alignment rule; features by `self`.
+        // SAFETY: `x` is 32 readable bytes; `loadu` needs no alignment; features by `self`.
         unsafe { _mm256_loadu_ps(x.as_ptr()) }
     }
 
     #[inline(always)]
     fn store(self, v: Self::V, to: &mut [f32; LANES]) {
-        // SAFETY: `to` is 32 writable bytes; `storeu` has no alignment rule; features by `self`.
+        // SAFETY: `to` is 32 writable bytes; `storeu` needs no alignment; features by `self`.
         unsafe { _mm256_storeu_ps(to.as_mut_ptr(), v) }
     }
 
     #[inline(always)]
     fn load_f16(self, x: &[f16; LANES]) -> Self::V {
-        // SAFETY: `x` is 16 readable bytes; `loadu` has no alignment rule; features by `self`.
+        // SAFETY: `x` is 16 readable bytes; `loadu` needs no alignment; features by `self`.
         unsafe { _mm256_cvtph_ps(_mm_loadu_si128(x.as_ptr().cast())) }
     }
 
     #[inline(always)]
     fn load_bf16(self, x: &[bf16; LANES]) -> Self::V {
-        // SAFETY: `x` is 16 readable bytes; `loadu` has no alignment rule; features by `self`.
+        // SAFETY: `x` is 16 readable bytes; `loadu` needs no alignment; features by `self`.
         unsafe {
             let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(x.as_ptr().cast()));
             _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
@@ -88,13 +87,13 @@ impl<const AVX512: bool> Vectors<LANES> for X86Lanes<AVX512> {
 
     #[inline(always)]
     fn load_i8(self, x: &[i8; LANES]) -> Self::V {
-        // SAFETY: `x` is 8 readable bytes; `loadl` has no alignment rule; features by `self`.
+        // SAFETY: `x` is 8 readable bytes; `loadl` needs no alignment; features by `self`.
         unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(x.as_ptr().cast()))) }
     }
 
     #[inline(always)]
     fn load_nibbles(self, x: &[u8; LANES]) -> [Self::V; 2] {
-        // SAFETY: `x` is 8 readable bytes; `loadl` has no alignment rule; features by `self`.
+        // SAFETY: `x` is 8 readable bytes; `loadl` needs no alignment; features by `self`.
         unsafe {
             let bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(x.as_ptr().cast()));
             let low = _mm256_and_si256(bytes, _mm256_set1_epi32(15));
@@ -102,8 +101,8 @@ impl<const AVX512: bool> Vectors<LANES> for X86Lanes<AVX512> {
         }
     }
 
-    /// Eight reductions together: each step joins two vectors and halves the number of values per
-    /// sum, so the whole takes 14 shuffles and 7 additions instead of 8 times 3 and 3.
+    /// Eight reductions at once: each step merges two vectors and halves the number of values per
+    /// sum, 14 shuffles and 7 additions in total instead of 8 times 3 and 3.
     #[inline(always)]
     fn sums(self, v: [Self::V; LANES]) -> Self::V {
         let a = self.quarters(self.halves(v[0], v[4]), self.halves(v[1], v[5]));
@@ -127,14 +126,14 @@ impl<const AVX512: bool> Lanes for X86Lanes<AVX512> {
     #[inline(always)]
     fn load_partial(self, x: &[f32]) -> Self::V {
         let mask = &PARTIAL[LANES - x.len()..][..LANES];
-        // SAFETY: `mask` is 32 readable bytes; its first `x.len()` lanes are set, and no other is
-        // read from `x`; features by `self`.
+        // SAFETY: `mask` is 32 readable bytes; its first `x.len()` lanes are set, and no other lane
+        // of `x` is read; features by `self`.
         unsafe { _mm256_maskload_ps(x.as_ptr(), _mm256_loadu_si256(mask.as_ptr().cast())) }
     }
 
     #[inline(always)]
     fn store_f16(self, v: Self::V, to: &mut [f16; LANES]) {
-        // SAFETY: `to` is 16 writable bytes; `storeu` has no alignment rule; features by `self`.
+        // SAFETY: `to` is 16 writable bytes; `storeu` needs no alignment; features by `self`.
         unsafe {
             let halves = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v);
             _mm_storeu_si128(to.as_mut_ptr().cast(), halves);
@@ -143,7 +142,7 @@ impl<const AVX512: bool> Lanes for X86Lanes<AVX512> {
 
     #[inline(always)]
     fn store_bf16(self, v: Self::V, to: &mut [bf16; LANES]) {
-        // SAFETY: `to` is 16 writable bytes; `storeu` has no alignment rule; features by `self`.
+        // SAFETY: `to` is 16 writable bytes; `storeu` needs no alignment; features by `self`.
         unsafe {
             let bits = _mm256_castps_si256(v);
             let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
@@ -158,7 +157,7 @@ impl<const AVX512: bool> Lanes for X86Lanes<AVX512> {
 
     #[inline(always)]
     fn load_two_bits(self, x: &[u8; LANES]) -> [Self::V; 4] {
-        // SAFETY: `x` is 8 readable bytes; `loadl` has no alignment rule; features by `self`.
+        // SAFETY: `x` is 8 readable bytes; `loadl` needs no alignment; features by `self`.
         unsafe {
             let bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(x.as_ptr().cast()));
             let low = _mm256_set1_epi32(3);
@@ -182,7 +181,7 @@ impl<const AVX512: bool> Lanes for X86Lanes<AVX512> {
 
     #[inline(always)]
     fn load_twice(self, x: &[f32; LANES / 2]) -> Self::V {
-        // SAFETY: `x` is 16 readable bytes; `loadu` has no alignment rule; features by `self`.
+        // SAFETY: `x` is 16 readable bytes; `loadu` needs no alignment; features by `self`.
         unsafe {
             let four = _mm_loadu_ps(x.as_ptr());
             _mm256_set_m128(_mm_unpackhi_ps(four, four), _mm_unpacklo_ps(four, four))
@@ -211,16 +210,15 @@ impl<const AVX512: bool> Lanes for X86Lanes<AVX512> {
     fn prefetch<T>(self, x: &[T]) {
         let bytes = size_of_val(x);
         for offset in (0..bytes).step_by(CACHE_LINE) {
-            // SAFETY: the address lies within `x`; a prefetch reads nothing in the language's
-            // sense.
+            // SAFETY: the address lies within `x`; a prefetch is no read in the language's sense.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(x.as_ptr().cast::<i8>().add(offset)) }
         }
     }
 }
 
 impl<const AVX512: bool> X86Lanes<AVX512> {
-    /// First step of the tree for two vectors: the `s_j` of `a` in the low half, those of `b` in
-    /// the high half.
+    /// First step of the reduction tree for two vectors: the `s_j` of `a` in the low half, those of
+    /// `b` in the high half.
     #[inline(always)]
     fn halves(self, a: __m256, b: __m256) -> __m256 {
         with_features!(_mm256_add_ps(
@@ -229,7 +227,7 @@ impl<const AVX512: bool> X86Lanes<AVX512> {
         ))
     }
 
-    /// Second step, in each half: `t_0, t_1` of `a`, then those of `b`.
+    /// Second step of the reduction tree, in each half: `t_0, t_1` of `a`, then of `b`.
     #[inline(always)]
     fn quarters(self, a: __m256, b: __m256) -> __m256 {
         with_features!(_mm256_add_ps(
@@ -263,7 +261,7 @@ impl WideLanes for Avx512Lanes {
 
 /// Wide vectors as one `__m512`.
 #[derive(Clone, Copy)]
-pub(crate) struct Zmm(#[allow(dead_code)] Avx512Lanes); // the proof of the features
+pub(crate) struct Zmm(#[allow(dead_code)] Avx512Lanes); // proof of the features
 
 impl Vectors<WIDE> for Zmm {
     type V = __m512;
@@ -287,19 +285,19 @@ impl Vectors<WIDE> for Zmm {
 
     #[inline(always)]
     fn load(self, x: &Self::Floats) -> Self::V {
-        // SAFETY: `x` is 64 readable bytes; `loadu` has no alignment rule; features by `self`.
+        // SAFETY: `x` is 64 readable bytes; `loadu` needs no alignment; features by `self`.
         unsafe { _mm512_loadu_ps(x.as_ptr().cast()) }
     }
 
     #[inline(always)]
     fn load_f16(self, x: &[f16; WIDE]) -> Self::V {
-        // SAFETY: `x` is 32 readable bytes; `loadu` has no alignment rule; features by `self`.
+        // SAFETY: `x` is 32 readable bytes; `loadu` needs no alignment; features by `self`.
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(x.as_ptr().cast())) }
     }
 
     #[inline(always)]
     fn load_bf16(self, x: &[bf16; WIDE]) -> Self::V {
-        // SAFETY: `x` is 32 readable bytes; `loadu` has no alignment rule; features by `self`.
+        // SAFETY: `x` is 32 readable bytes; `loadu` needs no alignment; features by `self`.
         unsafe {
             let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(x.as_ptr().cast()));
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
@@ -308,13 +306,13 @@ impl Vectors<WIDE> for Zmm {
 
     #[inline(always)]
     fn load_i8(self, x: &[i8; WIDE]) -> Self::V {
-        // SAFETY: `x` is 16 readable bytes; `loadu` has no alignment rule; features by `self`.
+        // SAFETY: `x` is 16 readable bytes; `loadu` needs no alignment; features by `self`.
         unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(x.as_ptr().cast()))) }
     }
 
     #[inline(always)]
     fn load_nibbles(self, x: &[u8; WIDE]) -> [Self::V; 2] {
-        // SAFETY: `x` is 16 readable bytes; `loadu` has no alignment rule; features by `self`.
+        // SAFETY: `x` is 16 readable bytes; `loadu` needs no alignment; features by `self`.
         unsafe {
             let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(x.as_ptr().cast()));
             let low = _mm512_and_si512(bytes, _mm512_set1_epi32(15));
@@ -324,7 +322,7 @@ impl Vectors<WIDE> for Zmm {
 
     #[inline(always)]
     fn store(self, w: Self::V, to: &mut Self::Floats) {
-        // SAFETY: `to` is 64 writable bytes; `storeu` has no alignment rule; features by `self`.
+        // SAFETY: `to` is 64 writable bytes; `storeu` needs no alignment; features by `self`.
         unsafe { _mm512_storeu_ps(to.as_mut_ptr().cast(), w) }
     }
 
@@ -335,9 +333,9 @@ impl Vectors<WIDE> for Zmm {
 
     #[inline(always)]
     fn sums(self, w: [Self::V; LANES]) -> Self::V {
-        // The tree of eight pairs at once. Quarters of 128 bits: first the `s_j` of both groups of
-        // two vectors, then the `t_j` of a group of two vectors, then the sums of a group of four,
-        // which are put in order at the end.
+        // The reduction tree of eight vectors at once. Quarters of 128 bits: first the `s_j` of
+        // both groups of two vectors, then the `t_j` of a group of two vectors, then the sums of a
+        // group of four, permuted to order at the end.
         let s: [__m512; 4] = std::array::from_fn(|i| {
             with_features!(_mm512_add_ps(
                 _mm512_shuffle_f32x4::<0b10_00_10_00>(w[i], w[i + 4]),
@@ -373,7 +371,7 @@ impl Groups<Avx512Lanes> for Zmm {
 
     #[inline(always)]
     fn load_two_bits(self, x: &[u8; LANES]) -> [Self::V; 2] {
-        // SAFETY: `x` is 8 readable bytes; `loadl` has no alignment rule; features by `self`.
+        // SAFETY: `x` is 8 readable bytes; `loadl` needs no alignment; features by `self`.
         unsafe {
             let bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(x.as_ptr().cast()));
             let both = _mm512_broadcast_i64x4(bytes);

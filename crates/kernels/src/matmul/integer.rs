@@ -1,14 +1,13 @@
-//! Products of integer-dot formats: the frame that is the same for all formats and instruction
-//! sets, and the two leaves that an instruction set contributes.
+//! Products of integer-dot formats: shared driver, and the two leaves per instruction set.
 //!
 //! For every sub-block `b` of 32 values the integer dot product `isum` of quants and 8-bit
-//! activations is exact (integer scales of halves multiplied in), so it does not matter how a leaf
-//! forms it: with `maddubs`, with `vpdpbusd`, one by one. The float part is fixed: accumulator `b
-//! mod 8` takes `fma(scale_w * scale_x, isum, acc)`, then, for formats with a minimum, `fma(-min_w,
-//! sum_x, acc)` (with minima per half `fma(-min_w * scale_x, imin, acc)`, `imin` the exact sum of
-//! the integer minima times the sums of the halves), in ascending order of `b`; the eight
-//! accumulators are joined by the tree of [`join`]. Row by row or in tiles, on any instruction set,
-//! the bits are the same.
+//! activations is exact (integer scales of halves included), so its evaluation order does not
+//! matter (`maddubs`, `vpdpbusd`, scalar). The float part is fixed: accumulator `b mod 8` takes
+//! `fma(scale_w * scale_x, isum, acc)`, then, for formats with a minimum, `fma(-min_w, sum_x, acc)`
+//! (with minima per half `fma(-min_w * scale_x, imin, acc)`, `imin` the exact sum of the integer
+//! minima times the sums of the halves), in ascending order of `b`; the eight accumulators are
+//! reduced by the tree of [`join`]. Row products and tiles are therefore bit-identical on any
+//! instruction set.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -21,18 +20,18 @@ use crate::matmul::activations::{Q8, Q8Token, TILE_TOKENS, TileStep};
 use crate::pool::DisjointMut;
 use crate::quant::{QuantBlock, SUB_BLOCK};
 
-/// Few tokens: rows of weights as they lie in the file.
+/// Leaf for few tokens: weights in file layout.
 pub(crate) trait RowsLeaf<B: QuantBlock>: Copy {
     /// Dot products of the rows in `blocks` with one to [`ROWS_TOKENS`] tokens. `out`: `[rows,
     /// tokens]`.
     fn rows(self, blocks: &[B], x: &[Q8Token<'_>], out: &mut [f32]);
 }
 
-/// Many tokens: panels of expanded weights against tiles of tokens.
+/// Leaf for many tokens: panels of expanded weights times tiles of tokens.
 pub(crate) trait TileLeaf<B: QuantBlock>: Copy {
-    /// Most panels that [`stripe`](Self::stripe) takes at once; at most [`MAX_PANELS`].
+    /// Largest number of panels per [`stripe`](Self::stripe); at most [`MAX_PANELS`].
     const PANELS: usize = 1;
-    /// Most tiles that [`stripe`](Self::stripe) takes at once; at most [`MAX_TILES`].
+    /// Largest number of tiles per [`stripe`](Self::stripe); at most [`MAX_TILES`].
     const TILES: usize = 1;
 
     /// Expands up to 16 rows of `n` sub-blocks each: see [`expand`](super::panel::expand). `panel`:
@@ -58,7 +57,7 @@ pub(crate) trait TileLeaf<B: QuantBlock>: Copy {
     }
 }
 
-/// Panels side by side, and tiles side by side, that meet in registers.
+/// Panels and tiles that are multiplied in registers.
 pub(crate) struct Stripe<'a> {
     /// `[panels, n]`
     pub(crate) panels: &'a [PanelStep],
@@ -66,23 +65,24 @@ pub(crate) struct Stripe<'a> {
     pub(crate) tiles: &'a [TileStep],
     /// Sub-blocks per row.
     pub(crate) n: usize,
-    /// Tokens in the tiles, of which the last need not be full.
+    /// Tokens in the tiles; the last tile may be partial.
     pub(crate) tokens: usize,
 }
 
-/// Most tiles of a [`Stripe`].
+/// Largest number of tiles of a [`Stripe`].
 pub(crate) const MAX_TILES: usize = 3;
 
 /// Outputs of the largest [`Stripe`], in rows of a panel.
 const MAX_SUMS: usize = MAX_PANELS * MAX_TILES * TILE_TOKENS;
 
-/// Room for the float accumulators of a stripe, `[slot][vector]`, where registers are not enough:
-/// made once for many stripes, its content is unspecified.
+/// Float accumulators of a stripe that exceed the registers, `[slot][vector]`.
+///
+/// Reused for many stripes; the content is unspecified.
 #[derive(Clone, Copy, Zeroable)]
 #[repr(C, align(64))]
 pub(crate) struct SlotSums(pub(crate) [[[f32; PANEL_ROWS]; MAX_SUMS]; LANES]);
 
-/// One matrix product, seen by the leaves: everything but the rows to compute.
+/// One matrix product, except the range of rows.
 pub(crate) struct IntegerProduct<'a> {
     /// All rows.
     pub(crate) weights: &'a [u8],
@@ -95,8 +95,7 @@ pub(crate) struct IntegerProduct<'a> {
 }
 
 thread_local! {
-    /// The panels of this thread: allocated by its first product, grown to the longest row it has
-    /// met.
+    /// Panels of this thread: allocated by its first product, grown to the longest row.
     static PANEL: RefCell<Vec<PanelStep>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -117,7 +116,7 @@ where
     }
 }
 
-/// Most tokens that meet a row at a time, when there are too few for tiles.
+/// Largest number of tokens per row product, below the tile threshold.
 pub(crate) const ROWS_TOKENS: usize = 8;
 
 #[inline(always)]
@@ -180,7 +179,7 @@ where
     });
 }
 
-/// The outputs of the rows in `panels`, `[panels, sub-blocks]`.
+/// Computes the outputs of the rows in `panels`, `[panels, sub-blocks]`.
 #[inline(always)]
 fn all_tiles<L, B>(leaf: L, panels: &[PanelStep], product: &IntegerProduct<'_>, rows: Range<usize>)
 where
@@ -194,7 +193,7 @@ where
     let mut token = 0;
     while token < product.tokens {
         let left = tiles.len() / n;
-        // A tile alone at the end would be the least efficient: it shares with its neighbours.
+        // A single tile at the end would be inefficient: it is balanced with its neighbours.
         let n_tiles = if left == L::TILES + 1 { left.div_ceil(2) } else { left.min(L::TILES) };
         let (here, rest) = tiles.split_at(n_tiles * n);
         tiles = rest;
@@ -209,7 +208,7 @@ where
                 // SAFETY: the caller computes every row once, so no other part contains these
                 // outputs.
                 let out = unsafe { product.out.part(start..start + n_rows) };
-                // Of a known length it is one store, not a call.
+                // With a known length this is one store instead of a call.
                 match out.as_mut_array() {
                     Some(out) => *out = *sums,
                     None => out.copy_from_slice(&sums[..n_rows]),
@@ -220,7 +219,7 @@ where
     }
 }
 
-/// Joins the eight accumulators: the tree of every reduction of this crate.
+/// Reduces the eight accumulators by the tree of every reduction of this crate.
 #[inline(always)]
 pub(crate) fn join(acc: [f32; LANES]) -> f32 {
     let s: [f32; LANES / 2] = std::array::from_fn(|j| acc[j] + acc[j + LANES / 2]);

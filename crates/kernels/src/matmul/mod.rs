@@ -1,20 +1,20 @@
-//! Matrix products `y = W x` for every weight format: one entry, one frame per kind of arithmetic,
-//! one leaf per instruction set.
+//! Matrix products `y = W x` for every weight format (GEMM and GEMV).
 //!
-//! | file | what it is |
+//! | file | contents |
 //! |---|---|
 //! | `mod.rs` | [`Kernels::matmul`], [`Kernels::matmul_many`]: shapes, threads, choice of the slot |
-//! | `activations/` | the input: rows of f32, and their 8-bit form |
-//! | `integer.rs` | frame of the quantized formats: row by row for few tokens, panels and tiles for many |
-//! | `panel.rs` | weights expanded into the order of the register tile |
+//! | `activations/` | input: rows of f32, and their 8-bit quantization |
+//! | `integer.rs` | driver of quantized formats: row products for few tokens, panels and tiles for
+//! many |
+//! | `panel.rs` | weights expanded into register tile order |
 //! | `float/` | F32, F16, BF16: generic over the f32 lanes, no leaves |
 //! | `scalar.rs` | the integer leaves in portable Rust |
 //! | `avx2/` | the integer leaves for AVX2 |
-//! | `avx512/` | those for AVX-512 VNNI |
-//! | `neon/` | the integer leaves for NEON, plain, with dot products and with matrix products of bytes |
+//! | `avx512/` | the integer leaves for AVX-512 VNNI |
+//! | `neon/` | the integer leaves for NEON, plain, with `sdot` and with `smmla` |
 //!
-//! A further instruction set (AVX-VNNI, SVE) is a token with the two leaf traits of `integer.rs`
-//! and an entry in the table of `isa.rs`; exact integer sums make its results the same bits.
+//! Another instruction set (AVX-VNNI, SVE) needs a token with the two leaf traits of `integer.rs`
+//! and an entry in the table of `isa.rs`; exact integer sums make its results bit-identical.
 
 pub(crate) mod activations;
 pub(crate) mod float;
@@ -44,48 +44,49 @@ use panel::{MAX_PANELS, PANEL_ROWS};
 /// One of several matrices that multiply the same input ([`Kernels::matmul_many`]).
 #[derive(Debug)]
 pub struct MatmulJob<'a> {
-    /// `[rows, cols]`.
+    /// Weights, `[rows, cols]`.
     pub weights: &'a PackedMatrix,
-    /// `[tokens, rows]`, overwritten.
+    /// Output, `[tokens, rows]`, overwritten.
     pub out: &'a mut [f32],
 }
 
-/// Matrices per dispatch; more take further dispatches. A layer has at most three that share an
+/// Matrices per dispatch; more are split into several dispatches. A layer has at most three per
 /// input.
 const MAX_JOBS: usize = 4;
 
-/// Rows that stay together on a thread: no register tile of any instruction set is cut.
+/// Rows per unit of work: no register tile of any instruction set is split.
 const UNIT_ROWS: usize = MAX_PANELS * PANEL_ROWS;
 
-/// Bytes of weights times tokens that are worth handing to a thread: about a microsecond.
+/// Smallest unit of work, in bytes of weights times tokens: about a microsecond.
 const GRAIN_WORK: usize = 32 * 1024;
 
 impl Kernels {
-    /// The matrix product `out = x Wᵀ`: for every token the product of the matrix with its row.
+    /// Computes the matrix product `out = x Wᵀ`.
     ///
     /// # Shapes
-    /// `w`: `[rows, cols]`; `x`: `[tokens, cols]`; `out`: `[tokens, rows]`, overwritten. No tokens
-    /// is no work; no columns give zeros.
+    /// `w`: `[rows, cols]`; `x`: `[tokens, cols]`; `out`: `[tokens, rows]`, overwritten. Zero
+    /// columns give zeros.
     ///
     /// # Numerics
-    /// F32, F16, BF16: as [`dot`](Self::dot). Other formats: activations in 8 bits (see
-    /// [`Activations::quantize`]); products within 32 values exact in integers; these sums in eight
-    /// f32 lanes of fused multiply-adds, joined by a fixed tree. An output depends on its row and
-    /// its token alone: the same bits on every instruction set, for any number of threads and
-    /// tokens. NaN and infinite activations, and such scales, give NaN or infinite outputs.
+    /// F32, F16, BF16: as [`dot`](Self::dot). Other formats: 8-bit activations (see
+    /// [`Activations::quantize`]); exact integer products within 32 values; their sums in eight f32
+    /// lanes of fused multiply-adds, reduced by a fixed tree. An output depends only on its row and
+    /// its token: bit-identical on every instruction set, for any number of threads and tokens. NaN
+    /// and infinite activations or scales give NaN or infinite outputs.
     ///
     /// # Panics
-    /// If shapes disagree, or the format [uses 8-bit activations](WeightFormat::uses_q8) and they
-    /// have not been made.
+    /// If shapes do not match, or the format [uses 8-bit activations](WeightFormat::uses_q8) and
+    /// `x` is not quantized.
     pub fn matmul(&self, pool: &ThreadPool, w: &PackedMatrix, x: &Activations, out: &mut [f32]) {
         self.matmul_many(pool, x, &mut [MatmulJob { weights: w, out }]);
     }
 
-    /// Several matrix products over one input in one dispatch (Q, K and V; gate and up): see
-    /// [`matmul`](Self::matmul).
+    /// Computes several products over one input in one dispatch (Q, K and V; gate and up).
+    ///
+    /// See [`matmul`](Self::matmul).
     ///
     /// # Panics
-    /// As [`matmul`](Self::matmul).
+    /// See [`matmul`](Self::matmul).
     pub fn matmul_many(&self, pool: &ThreadPool, x: &Activations, jobs: &mut [MatmulJob<'_>]) {
         for job in &*jobs {
             let w = job.weights;
@@ -103,7 +104,8 @@ impl Kernels {
         }
     }
 
-    /// Splits the rows of up to [`MAX_JOBS`] matrices, in units of [`UNIT_ROWS`], over the threads.
+    /// Distributes the rows of up to [`MAX_JOBS`] matrices over the threads, in units of
+    /// [`UNIT_ROWS`].
     fn dispatch(&self, pool: &ThreadPool, x: &Activations, jobs: &mut [MatmulJob<'_>]) {
         let mut weights = [None; MAX_JOBS];
         let mut outs: [DisjointMut<'_, f32>; MAX_JOBS] = std::array::from_fn(|_| DisjointMut::new(&mut []));
@@ -132,7 +134,7 @@ impl Kernels {
         });
     }
 
-    /// The outputs of some rows of one matrix, on this thread.
+    /// Computes the outputs of some rows of one matrix on this thread.
     fn rows_product(
         &self,
         w: &PackedMatrix,

@@ -1,11 +1,10 @@
-//! Weight panels: 16 rows expanded from any integer format into the order in which register tiles
-//! read them.
+//! Weight panels: 16 rows expanded from any integer format into register tile order.
 //!
-//! A panel is made once per product and thread, stays in the second-level cache, and serves all
-//! tokens. Rows are the lanes: a 32-byte vector holds four consecutive values of eight rows, to be
-//! multiplied with the same four values of a token in every lane. Sub-blocks are stored in *slot
-//! order* ([`slot_position`]): all of accumulator 0, then all of accumulator 1, and so on, so that
-//! a tile works on one set of accumulators at a time.
+//! A panel is expanded once per product and thread, stays in the L2 cache, and serves all tokens.
+//! Rows are the lanes: a 32-byte vector holds four consecutive values of eight rows, multiplied by
+//! the same four values of a token in every lane. Sub-blocks are stored in *slot order*
+//! ([`slot_position`]): all of accumulator 0, then all of accumulator 1, and so on, so that a tile
+//! works on one set of accumulators at a time.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -15,10 +14,10 @@ use crate::quant::{Factors, MAX_SUB_BLOCKS, QuantBlock, SUB_BLOCK};
 /// Rows per panel: two vectors of eight.
 pub(crate) const PANEL_ROWS: usize = 16;
 
-/// Most panels that meet in a register tile.
+/// Largest number of panels per register tile.
 pub(crate) const MAX_PANELS: usize = 2;
 
-/// Place of sub-block `b` of `n` when they are sorted by accumulator (`b mod 8`), then by position.
+/// Index of sub-block `b` of `n` when sorted by accumulator (`b mod 8`), then by position.
 #[inline(always)]
 pub(crate) fn slot_position(b: usize, n: usize) -> usize {
     let (slot, step) = (b % LANES, b / LANES);
@@ -31,7 +30,7 @@ pub(crate) fn slot_len(slot: usize, n: usize) -> usize {
     n / LANES + usize::from(slot < n % LANES)
 }
 
-/// One sub-block of 16 rows. Rows that do not exist are zeros.
+/// Sub-block of 16 rows; missing rows are zeros.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(64))]
 pub(crate) struct PanelStep {

@@ -1,5 +1,5 @@
-//! Integer-dot leaves in portable Rust: the shipped reference for every other instruction set, for
-//! every format.
+//! Integer-dot leaves in portable Rust for every format: the shipped reference of all instruction
+//! sets.
 
 use super::integer::{RowsLeaf, TileLeaf, join};
 use super::panel::{PANEL_ROWS, PanelStep, expand, slot_len};

@@ -1,6 +1,5 @@
-//! Properties of matrix products: the bits do not depend on the instruction set, on the split or on
-//! the other tokens, and the values are right (against a double-precision oracle that knows nothing
-//! of how they are computed).
+//! Properties of matrix products: bits independent of instruction set, split and other tokens;
+//! values close to an independent double-precision oracle.
 
 use proptest::prelude::*;
 use ruvllm_testkit::Random;
@@ -34,13 +33,13 @@ fn product(kernels: &Kernels, pool: &ThreadPool, w: &PackedMatrix, x: &[f32]) ->
     out
 }
 
-/// The bits, all NaNs alike.
+/// Bits, with all NaNs equal.
 fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|x| if x.is_nan() { u32::MAX } else { x.to_bits() }).collect()
 }
 
-/// `(rows, cols)` that fit a format: odd counts, whole quant blocks, and rows that are no multiple
-/// of eight sub-blocks.
+/// Number of columns that fits a format: odd counts, whole quant blocks, and rows that are not a
+/// multiple of eight sub-blocks.
 fn columns(format: WeightFormat, units: usize) -> usize {
     match format.block_len() {
         1 => 149 * units + 3,
@@ -97,8 +96,9 @@ proptest! {
     }
 }
 
-/// Every number of rows and tokens that makes a difference to a register tile, with and without a
-/// tail of sub-blocks, and quant blocks whose scales may be anything, NaN and infinity included.
+/// Remainders of rows, tokens and sub-blocks of all register tiles.
+///
+/// Quant blocks have arbitrary scales, including NaN and infinity.
 #[test]
 fn every_remainder_gives_the_same_bits() {
     if !crate::Isa::Avx512.is_available() {
@@ -125,8 +125,7 @@ fn every_remainder_gives_the_same_bits() {
     }
 }
 
-/// Asserts that every output of a float product, with all kernels, has the bits of the scalar dot
-/// product of its row and its token.
+/// Asserts that float products equal the scalar dot products bit for bit, with all kernels.
 fn assert_dots(w: &PackedMatrix, x: &[f32]) {
     let (rows, cols) = (w.rows(), w.cols());
     let scalar = Kernels::for_isa(crate::Isa::Scalar).unwrap();
@@ -147,8 +146,7 @@ fn assert_dots(w: &PackedMatrix, x: &[f32]) {
     }
 }
 
-/// Enough rows, columns and tokens for every level of blocking of the float formats, with
-/// remainders on each.
+/// Rows, columns and tokens for every level of float blocking, with remainders on each.
 #[test]
 fn large_float_products_have_the_same_bits_as_small_ones() {
     let mut random = Random::new(5);
@@ -159,8 +157,7 @@ fn large_float_products_have_the_same_bits_as_small_ones() {
     }
 }
 
-/// Every number of rows and tokens that a register tile can be left with, and columns around whole
-/// vectors and slabs.
+/// Remainders of rows and tokens of the float register tiles, and columns around vectors and slabs.
 #[test]
 fn float_products_have_every_remainder() {
     let mut random = Random::new(6);
@@ -176,7 +173,7 @@ fn float_products_have_every_remainder() {
     }
 }
 
-/// A row of weights that meets the activations of so many columns in several parts.
+/// Rows of weights that reuse the activations of a column chunk, in several chunks.
 #[test]
 fn few_tokens_with_long_rows_give_the_same_bits() {
     let (pool, scalar) = (ThreadPool::single(), Kernels::for_isa(crate::Isa::Scalar).unwrap());
@@ -193,10 +190,10 @@ fn few_tokens_with_long_rows_give_the_same_bits() {
     }
 }
 
-/// Largest normalized mean squared error of random products, by cause: 8-bit activations give about
-/// `(1/127)^2 / 12` times the crest factor squared of 32 values.
+/// Largest normalized mean squared error with 8-bit activations: about `(1/127)^2 / 12` times the
+/// squared crest factor of 32 values.
 const Q8_NMSE: f64 = 5e-5;
-/// The same for f32 arithmetic.
+/// Largest normalized mean squared error of f32 arithmetic.
 const F32_NMSE: f64 = 1e-12;
 
 #[test]

@@ -1,4 +1,4 @@
-//! Waiting for a condition: a short spin, then sleep until somebody rings.
+//! Waiting for a condition: a short spin, then sleep until a ring.
 
 use std::hint::spin_loop;
 use std::sync::PoisonError;
@@ -7,13 +7,12 @@ use std::time::{Duration, Instant};
 
 use super::sync::{AtomicUsize, Condvar, Mutex, fence, lock};
 
-/// Tests of the condition between two reads of the clock.
+/// Tests of the condition per clock read.
 const TESTS_PER_READ: usize = 32;
 
-/// A place to wait for a condition that other threads make true with atomic stores followed by
-/// [`ring`](Self::ring).
+/// Wait object for a condition set by atomic stores followed by [`ring`](Self::ring).
 pub(super) struct Bell {
-    /// Number of threads in, or on their way to, sleep.
+    /// Number of sleeping threads, including those about to sleep.
     asleep: AtomicUsize,
     lock: Mutex<()>,
     rung: Condvar,
@@ -24,17 +23,17 @@ impl Bell {
         Self { asleep: AtomicUsize::new(0), lock: Mutex::new(()), rung: Condvar::new() }
     }
 
-    /// Returns once `ready` is true: spins for `spin`, then sleeps. `woken` is called each time
-    /// after a sleep.
+    /// Returns once `ready` is true: spins for `spin`, then sleeps. Calls `woken` after each
+    /// wake-up.
     pub(super) fn wait_until(&self, spin: Duration, ready: impl Fn() -> bool, woken: impl Fn()) {
         if spin_until(spin, &ready) {
             return;
         }
         let mut guard = lock(&self.lock);
         self.asleep.fetch_add(1, Ordering::Relaxed);
-        // Pairs with the fence in `ring`: either this thread sees the condition, or the ringer sees
-        // this sleeper. In the second case the ringer gets the lock only once this thread waits, so
-        // the notification cannot be missed.
+        // Pairs with the fence in `ring`: either this thread sees the condition, or the ringing
+        // thread sees this sleeper. In the second case the ringing thread gets the lock only once
+        // this thread waits, so the notification cannot be missed.
         fence(Ordering::SeqCst);
         while !ready() {
             guard = self.rung.wait(guard).unwrap_or_else(PoisonError::into_inner);
@@ -43,8 +42,8 @@ impl Bell {
         self.asleep.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Wakes the sleepers, after the stores that make their condition true. Costs one fence when
-    /// nobody sleeps.
+    /// Wakes the sleepers, after the stores that make their condition true. Costs one fence if no
+    /// thread sleeps.
     pub(super) fn ring(&self) {
         fence(Ordering::SeqCst);
         if self.asleep.load(Ordering::Relaxed) > 0 {
@@ -54,7 +53,7 @@ impl Bell {
     }
 }
 
-/// Tests the condition for about `limit`, once if that is zero; returns its last value.
+/// Tests the condition for about `limit` (once if zero); returns its last value.
 fn spin_until(limit: Duration, ready: &impl Fn() -> bool) -> bool {
     if limit.is_zero() {
         return ready();

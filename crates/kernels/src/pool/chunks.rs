@@ -1,12 +1,12 @@
-//! The guided schedule of [`ThreadPool::for_each_chunk`](super::ThreadPool::for_each_chunk).
+//! Guided schedule of [`ThreadPool::for_each_chunk`](super::ThreadPool::for_each_chunk).
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Work that is handed out in chunks, large ones first; counted in grains.
+/// Work distributed in chunks of decreasing size; counted in grains.
 pub(super) struct Chunks {
     grains: usize,
-    /// A chunk is the remaining work divided by this.
+    /// Divisor of the remaining work that gives the chunk size.
     share: usize,
     next: AtomicUsize,
 }
@@ -16,7 +16,7 @@ impl Chunks {
         Self { grains, share: 2 * threads, next: AtomicUsize::new(0) }
     }
 
-    /// The next chunk; not empty.
+    /// Takes the next chunk; never empty.
     pub(super) fn take(&self) -> Option<Range<usize>> {
         let mut start = self.next.load(Ordering::Relaxed);
         while start < self.grains {

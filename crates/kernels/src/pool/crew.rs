@@ -1,19 +1,21 @@
-//! The protocol between the thread that has a job and the workers: tickets, claimed one by one.
+//! Job protocol between the calling thread and the workers: tickets, claimed one by one.
 //!
 //! | field | written by | read by |
 //! |---|---|---|
-//! | `next` | the caller stores 1 to publish; everyone increments it to claim | idle workers wait for `next < threads` |
-//! | `job` | the caller, before it publishes | a worker that has claimed a ticket, until it counts it as finished |
-//! | `finished` | reset by the caller before it publishes; incremented per ticket that a worker has finished | the caller |
+//! | `next` | the caller stores 1 to publish; every thread increments it to claim | idle workers
+//! wait for `next < threads` |
+//! | `job` | the caller, before it publishes | a worker, from claiming a ticket until counting it
+//! as finished |
+//! | `finished` | reset by the caller before it publishes; incremented per ticket finished by a
+//! worker | the caller |
 //!
-//! Between jobs `next == threads`, so nobody can claim. A worker that loaded `next` during one job
-//! and increments it during a later one has simply claimed a ticket of the later one: it reads
+//! Between jobs `next == threads`, so no ticket can be claimed. A worker that loaded `next` during
+//! one job and increments it during a later one has claimed a ticket of the later job: it reads
 //! `job` only after the claim.
 //!
-//! The pointer in `job` is into the frame of [`Crew::share`], and the caller counts on every
+//! The pointer in `job` is into the frame of [`Crew::share`], and the caller waits for every
 //! claimed ticket. So neither `share` nor [`Crew::work`] may unwind: panics of tickets are caught,
-//! payloads that are not handed out are dropped under `catch_unwind`, and any other panic ends the
-//! process.
+//! discarded payloads are dropped under `catch_unwind`, and any other panic aborts the process.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
@@ -23,53 +25,53 @@ use super::bell::Bell;
 use super::panics::{AbortOnUnwind, Payload, discard, keep_first};
 use super::sync::{AtomicBool, AtomicPtr, AtomicUsize, Mutex, lock};
 
-/// The closure of a job: called once with each worker index.
+/// Closure of a job, called once with each worker index.
 pub(super) type JobFn<'a> = dyn Fn(usize) + Sync + 'a;
 
-/// Durations for which threads spin before they sleep.
+/// Spin durations before threads sleep.
 #[derive(Clone, Copy)]
 pub(super) struct Spins {
-    /// A worker, for the next job.
+    /// Worker waiting for the next job.
     pub(super) work: Duration,
-    /// The caller, for workers that still run its job.
+    /// Caller waiting for workers that still run its job.
     pub(super) done: Duration,
 }
 
-/// Panic and times of a shared job.
+/// Panic and timing of a shared job.
 pub(super) struct Outcome {
-    /// The first panic.
+    /// First panic.
     pub(super) panic: Option<Payload>,
-    /// Tickets that workers ran.
+    /// Number of tickets run by workers.
     pub(super) helped: usize,
-    /// From the start until nothing was left to claim.
+    /// Time from the start until no ticket was left to claim.
     pub(super) busy: Duration,
-    /// From there until the workers had finished.
+    /// Time from then until the workers had finished.
     pub(super) waited: Duration,
 }
 
-/// The published job: a thin pointer to this is what workers read.
+/// Published job; workers read a thin pointer to it.
 struct Job<'a> {
     task: &'a JobFn<'a>,
 }
 
-/// Keeps words that threads write on their own cache line (two lines: the hardware fetches pairs).
+/// Keeps contended words on their own cache line (two lines: the hardware fetches pairs).
 #[repr(align(128))]
 struct Alone<T>(T);
 
-/// Words that idle workers poll; on one cache line, so that a job arrives in one transfer.
+/// Words polled by idle workers; on one cache line, so that a job arrives in one transfer.
 struct Desk {
     next: AtomicUsize,
     job: AtomicPtr<Job<'static>>,
     stop: AtomicBool,
 }
 
-/// State that the threads of a pool share.
+/// Shared state of the threads of a pool.
 pub(super) struct Crew {
     threads: usize,
     spins: Spins,
     desk: Alone<Desk>,
     finished: Alone<AtomicUsize>,
-    /// Workers that run.
+    /// Number of running workers.
     started: AtomicUsize,
     panic: Mutex<Option<Payload>>,
     /// Workers sleep here until a ticket can be claimed.
@@ -113,8 +115,8 @@ impl Crew {
         self.work.ring();
     }
 
-    /// Runs one job to its end, on the calling thread and the workers that claim tickets. One job
-    /// at a time.
+    /// Runs one job to completion, on the calling thread and the workers that claim tickets. One
+    /// job at a time.
     pub(super) fn share(&self, task: &JobFn<'_>) -> Outcome {
         // Workers use `job` and `task` until the guard is disarmed.
         let guard = AbortOnUnwind;
@@ -123,7 +125,7 @@ impl Crew {
         let desk = &self.desk.0;
         desk.job.store((&raw const job).cast_mut().cast::<Job<'static>>(), Ordering::Relaxed);
         self.finished.0.store(0, Ordering::Relaxed);
-        // Publishes the two stores above to whoever claims a ticket.
+        // Publishes the two stores above to the threads that claim a ticket.
         desk.next.store(1, Ordering::Release);
         self.work.ring();
 
@@ -135,7 +137,8 @@ impl Crew {
         }
         let helped = self.threads - own;
         let busy = start.elapsed();
-        // Acquires what the tickets wrote. `job` may go out of scope only after this: see `work`.
+        // Acquires the writes of the tickets. `job` may go out of scope only after this: see
+        // `work`.
         let finished = || self.finished.0.load(Ordering::Acquire) == helped;
         if !finished() {
             self.done.wait_until(self.spins.done, finished, || ());
@@ -144,15 +147,15 @@ impl Crew {
         Outcome { panic: lock(&self.panic).take(), helped, busy, waited: start.elapsed() - busy }
     }
 
-    /// Runs one job on the calling thread; gives back the first panic.
+    /// Runs one job on the calling thread; returns the first panic.
     pub(super) fn alone(&self, task: &JobFn<'_>) -> Option<Payload> {
         (0..self.threads).for_each(|ticket| self.call(task, ticket));
         lock(&self.panic).take()
     }
 
-    /// The main loop of a worker thread. `woken` is called each time after it has slept.
+    /// Main loop of a worker thread. Calls `woken` after each wake-up.
     pub(super) fn work(&self, woken: impl Fn()) {
-        // The caller would wait without end for a worker that unwinds.
+        // The caller would wait forever for a worker that unwinds.
         let guard = AbortOnUnwind;
         self.started.fetch_add(1, Ordering::Release);
         self.done.ring();
@@ -175,7 +178,7 @@ impl Crew {
         }
     }
 
-    /// Takes the next ticket of the current job, if one is left.
+    /// Claims the next ticket of the current job, if one is left.
     fn claim(&self) -> Option<usize> {
         let next = &self.desk.0.next;
         let mut ticket = next.load(Ordering::Relaxed);
@@ -192,7 +195,7 @@ impl Crew {
     fn call(&self, task: &JobFn<'_>, ticket: usize) {
         let Err(payload) = catch_unwind(AssertUnwindSafe(|| task(ticket))) else { return };
         let later = keep_first(&self.panic, payload);
-        // Outside of the lock: dropping a payload may call anything.
+        // Outside of the lock: dropping a payload may run arbitrary code.
         if let Some(payload) = later {
             discard(payload);
         }

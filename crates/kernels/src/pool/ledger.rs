@@ -1,44 +1,45 @@
-//! Decides if jobs are shared with the workers, by the time that sharing saved or cost.
+//! Decides whether jobs are shared with the workers, from measured gains and losses.
 //!
-//! A worker that loses its core in the middle of a chunk keeps the caller waiting for a whole time
-//! slice of somebody else, a thousand times the length of a short job. On a machine with enough
-//! other work, such waits cost more than the worker saves. The pool keeps account of both and works
-//! alone for a while when it loses: with several threads it is then not slower than with one.
+//! A worker that is preempted inside a chunk makes the caller wait for a whole scheduler time
+//! slice, a thousand times the length of a short job. On a loaded machine such waits cost more than
+//! the workers save. The pool accounts for both and runs jobs on the calling thread for a while
+//! after a net loss: several threads are then not slower than one.
 
 use std::time::{Duration, Instant};
 
 use super::crew::Outcome;
 
-/// Savings count up to here: a loss of this size is forgiven to a pool that has been doing well.
+/// Upper bound of accumulated savings: a loss of this size is tolerated after enough gains.
 const MOST_SAVED: Duration = Duration::from_millis(8);
 
-/// A job counts as a gain up to here: more may only mean that the caller lost its core.
+/// Upper bound of the gain of one job: more may only mean that the caller was preempted.
 const MOST_GAIN: Duration = Duration::from_micros(100);
 
-/// Shorter waits are the length of a chunk: no core was lost.
+/// Shorter waits are chunk granularity, not preemption.
 const LEAST_LOSS: Duration = Duration::from_micros(50);
 
-/// Time alone after a loss, as a multiple of the wait that made it; so waits cost at most a
-/// thirty-third of all time. It doubles with each loss in a row.
+/// Time without workers after a loss, as a multiple of the wait.
+///
+/// Waits then cost at most 1/33 of all time. Doubles with each consecutive loss.
 const ALONE_FACTOR: u32 = 32;
 
-/// Number of doublings at most.
+/// Largest number of doublings.
 const MOST_DOUBLINGS: u32 = 3;
 
-/// Longest time alone: when the machine becomes free, help is back after this.
+/// Longest time without workers, after which sharing is retried.
 const MOST_ALONE: Duration = Duration::from_secs(1);
 
-/// Time that help has saved, and until when to do without.
+/// Accumulated savings, and the end of a period without workers.
 #[derive(Default)]
 pub(super) struct Ledger {
     saved: Duration,
-    /// Losses since `saved` was at its most.
+    /// Losses since `saved` was last at its maximum.
     losses: u32,
     alone_until: Option<Instant>,
 }
 
 impl Ledger {
-    /// True if the next job should be shared.
+    /// True if the next job is to be shared.
     pub(super) fn shares(&mut self) -> bool {
         if self.alone_until.is_some_and(|until| Instant::now() < until) {
             return false;
@@ -47,12 +48,12 @@ impl Ledger {
         true
     }
 
-    /// Counts a shared job.
+    /// Records a shared job.
     pub(super) fn record(&mut self, outcome: &Outcome) {
         if outcome.helped == 0 {
             return;
         }
-        // The part of the workers would have taken the caller about as long as its own part did.
+        // The workers' part would have taken the caller about as long as its own part.
         let Some(loss) = outcome.waited.checked_sub(outcome.busy) else {
             let gain = (outcome.busy - outcome.waited).min(MOST_GAIN);
             self.saved = (self.saved + gain).min(MOST_SAVED);

@@ -1,28 +1,29 @@
-//! A fixed set of worker threads that run one job at a time, made for many short jobs (a decoded
-//! token is about a hundred of them).
+//! Fixed set of worker threads that run one job at a time.
+//!
+//! Optimized for many short jobs (decode of one token takes about a hundred).
 //!
 //! # Job protocol
-//! A job of a pool with `n` threads consists of `n` *tickets*. The caller publishes the job, takes
-//! ticket 0, and workers claim the others. A caller that is done with its own ticket claims what
-//! nobody has claimed yet, so it never waits for a worker that sleeps or was not scheduled. It
-//! returns when all tickets are finished.
+//! A job of a pool with `n` threads consists of `n` *tickets*. The caller publishes the job and
+//! takes ticket 0; workers claim the others. A caller that has finished its ticket claims the
+//! unclaimed ones, so it never waits for a worker that sleeps or was not scheduled. It returns when
+//! all tickets are finished.
 //!
-//! On a busy machine a worker can also lose its core *inside* a ticket. Three things keep a job
-//! from becoming slower than on one thread then: whoever waits soon sleeps, which gives the core
-//! away; workers keep off the caller's core; and a pool that loses more time in waiting than its
-//! workers save does without them for a while.
+//! On a loaded machine a worker can also be preempted *inside* a ticket. Three mechanisms keep a
+//! job from becoming slower than on one thread: waiting threads soon sleep, which frees the core;
+//! workers avoid the caller's core; and a pool that loses more time in waits than its workers save
+//! stops sharing for a while.
 //!
-//! | file | what it is |
+//! | file | contents |
 //! |---|---|
-//! | `crew.rs` | the protocol of tickets |
+//! | `crew.rs` | ticket protocol |
 //! | `bell.rs` | waiting: spin, then sleep |
-//! | `chunks.rs` | the division of a range |
+//! | `chunks.rs` | division of a range |
 //! | `disjoint.rs` | one slice written by several threads |
-//! | `panics.rs` | panics of tickets: kept, discarded, stopped |
-//! | `turn.rs` | turns of several callers |
-//! | `ledger.rs` | whether help pays |
-//! | `placement.rs` | cores |
-//! | `sync.rs`, `model.rs` | the protocol under the model checker loom |
+//! | `panics.rs` | panics of tickets: kept, discarded, aborted |
+//! | `turn.rs` | mutual exclusion of callers |
+//! | `ledger.rs` | decision whether to share jobs |
+//! | `placement.rs` | core affinity |
+//! | `sync.rs`, `model.rs` | the protocol under the loom model checker |
 
 mod bell;
 mod chunks;
@@ -49,26 +50,27 @@ pub use placement::Placement;
 use placement::Places;
 use turn::Turn;
 
-/// Largest pool: more threads than any machine this crate is written for has cores.
+/// Largest pool size.
 const MAX_THREADS: usize = 1024;
 
-/// Time for which a worker spins for the next job before it sleeps: waking it costs 5 to 50 us, and
-/// the gap between two jobs of a forward pass is below 20 us. The caller's wait at the end of a job
-/// is the length of a chunk, a few microseconds; if it takes longer, the worker has most likely
-/// lost its core, and the caller's may be the next to be had.
+/// Spin times before sleeping.
+///
+/// Waking a worker costs 5 to 50 us, and the gap between two jobs of a forward pass is below 20 us.
+/// The caller's wait at the end of a job is the length of a chunk, a few microseconds; a longer
+/// wait most likely means that the worker was preempted, and the caller's core may be the next to
+/// become free.
 const SPINS: Spins = Spins { work: Duration::from_micros(40), done: Duration::from_micros(15) };
 
-/// The same when there are more threads than cores: whoever spins then keeps a working thread from
+/// Spin times with more threads than cores: a spinning thread then keeps a working one from
 /// running.
 const SPINS_CROWDED: Spins = Spins { work: Duration::from_micros(2), done: Duration::from_micros(2) };
 
-/// A fixed set of threads for [`Kernels`](crate::Kernels) methods; the calling thread is one of
-/// them.
+/// Fixed set of threads for [`Kernels`](crate::Kernels) methods, including the calling thread.
 ///
-/// There is no global pool: whoever computes passes one. Idle workers sleep. Jobs of several
-/// calling threads take turns. A job started from inside a job runs on the calling thread alone. A
-/// job must not wait for another thread that uses the same pool: see [`run`](Self::run). Dropping
-/// the pool joins its threads.
+/// There is no global pool: callers pass one. Idle workers sleep. Jobs of several calling threads
+/// run one after another. A job started inside a job runs on the calling thread alone. A job must
+/// not wait for another thread that uses the same pool: see [`run`](Self::run). Dropping the pool
+/// joins its threads.
 ///
 /// # Examples
 /// ```
@@ -86,31 +88,31 @@ const SPINS_CROWDED: Spins = Spins { work: Duration::from_micros(2), done: Durat
 pub struct ThreadPool {
     crew: Arc<Crew>,
     places: Arc<Places>,
-    /// Held by the thread whose job runs.
+    /// Held by the thread whose job is running.
     turn: Turn,
     workers: Vec<JoinHandle<()>>,
 }
 
 thread_local! {
-    /// True while this thread is inside a job: a worker always is, a caller while it waits for its
-    /// own.
+    /// True while this thread is inside a job: always in a worker, in a caller while its own job
+    /// runs.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
 impl ThreadPool {
-    /// A pool of `threads` threads: the caller's and `threads - 1` workers.
+    /// Creates a pool of `threads` threads: the calling thread and `threads - 1` workers.
     ///
     /// # Errors
-    /// [`Error::ThreadCount`] for 0 or more than 1024; [`Error::ThreadSpawn`] when the system
-    /// refuses a thread.
+    /// [`Error::ThreadCount`] for 0 or more than 1024; [`Error::ThreadSpawn`] if the operating
+    /// system refuses a thread.
     pub fn new(threads: usize) -> Result<Self> {
         Self::placed(threads, Placement::default())
     }
 
-    /// [`new`](Self::new) with a say in where the workers run.
+    /// Creates a pool with an explicit placement of the workers.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// See [`new`](Self::new).
     pub fn placed(threads: usize, placement: Placement) -> Result<Self> {
         if threads == 0 || threads > MAX_THREADS {
             return Err(Error::ThreadCount { threads, max: MAX_THREADS });
@@ -129,12 +131,12 @@ impl ThreadPool {
                 .map_err(|source| Error::ThreadSpawn { worker, source })?;
             pool.workers.push(handle);
         }
-        // A thread allocates while it starts: after this, the pool allocates nothing.
+        // A thread allocates while it starts: from here on, the pool allocates nothing.
         pool.crew.wait_for_workers();
         Ok(pool)
     }
 
-    /// A pool without threads of its own: everything runs on the caller's.
+    /// Creates a pool without workers: jobs run on the calling thread.
     pub fn single() -> Self {
         Self::idle(1, SPINS, Placement::System)
     }
@@ -144,26 +146,25 @@ impl ThreadPool {
         Self { crew: Arc::new(Crew::new(threads, spins)), places, turn: Turn::new(), workers: Vec::new() }
     }
 
-    /// Number of threads, the caller's included.
+    /// Number of threads, including the calling thread.
     pub fn threads(&self) -> usize {
         self.crew.threads()
     }
 
-    /// Calls `task` once with every worker index in `0..threads()` and returns when all calls have
+    /// Calls `task` once with every worker index in `0..threads()`; returns when all calls have
     /// returned.
     ///
     /// No two calls get the same index, so the index may select scratch memory. Index 0 runs on the
-    /// calling thread. The others may run anywhere, one after another on the same thread included.
+    /// calling thread. The others may run on any thread, also several on the same one.
     ///
     /// # Deadlocks
-    /// A job must not wait for another thread that uses the same pool: that thread waits for its
-    /// turn until the job has ended. Builds with debug assertions panic in that thread after 20 s
-    /// or more of one and the same job.
+    /// A job must not wait for another thread that uses the same pool: that thread waits until the
+    /// job has ended. With debug assertions, that thread panics after 20 s or more of the same job.
     ///
     /// # Panics
-    /// With the payload of the first panic of a call, after all calls have ended; a job inside a
-    /// job ends with its first panic. Payloads of later panics are dropped; if that panics too, it
-    /// has no effect. The pool stays usable.
+    /// Resumes the first panic of a call, after all calls have ended; a job inside a job ends with
+    /// its first panic. Payloads of later panics are dropped; panics of these drops are ignored.
+    /// The pool stays usable.
     pub fn run(&self, task: &(dyn Fn(usize) + Sync)) {
         if self.threads() == 1 || INSIDE.get() {
             (0..self.threads()).for_each(task);
@@ -186,18 +187,17 @@ impl ThreadPool {
 
     /// Calls `body` with ranges that cover `0..items` without overlap, on all threads.
     ///
-    /// Ranges start at multiples of `grain` and, except for the last, are multiples of it long; how
-    /// many there are and who runs them depends on timing, so `body` must give the same result for
-    /// any split. Large ranges come first, which keeps late or slow threads from mattering.
+    /// Ranges start at multiples of `grain` and, except for the last, have a multiple of it as
+    /// length; their number and threads depend on timing, so `body` must give the same result for
+    /// any split. Large ranges come first, which limits the effect of late or slow threads.
     ///
     /// # Panics
-    /// As [`run`](Self::run). If `grain` is 0.
+    /// See [`run`](Self::run); also if `grain` is 0.
     pub fn for_each_chunk(&self, items: usize, grain: usize, body: &(dyn Fn(Range<usize>) + Sync)) {
         self.for_each_chunk_on(items, grain, &|_, range| body(range));
     }
 
-    /// [`for_each_chunk`](Self::for_each_chunk) whose body also gets the worker index, as in
-    /// [`run`](Self::run).
+    /// [`for_each_chunk`](Self::for_each_chunk) with the worker index of [`run`](Self::run).
     pub(crate) fn for_each_chunk_on(
         &self,
         items: usize,
@@ -225,8 +225,8 @@ impl Drop for ThreadPool {
     fn drop(&mut self) {
         self.crew.stop();
         for worker in self.workers.drain(..) {
-            // Workers catch the panics of jobs; a worker that panicked elsewhere has nothing left
-            // to hand over.
+            // Workers catch the panics of jobs; the result of a worker that panicked elsewhere is
+            // of no use.
             let _ = worker.join();
         }
     }
@@ -238,7 +238,7 @@ impl std::fmt::Debug for ThreadPool {
     }
 }
 
-/// Marks the calling thread as inside a job until dropped.
+/// Guard that marks the calling thread as inside a job.
 struct Inside;
 
 impl Inside {

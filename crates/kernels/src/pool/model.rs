@@ -1,7 +1,6 @@
-//! The protocol of tickets under loom, which tries the orders in which threads can run and what
-//! they can see.
+//! Ticket protocol under loom, which explores thread interleavings and memory orders.
 //!
-//! `cargo xtask sanitize loom` runs it.
+//! Run by `cargo xtask sanitize loom`.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -13,17 +12,16 @@ use super::sync::{Mutex, lock};
 use std::panic::resume_unwind;
 use std::time::Duration;
 
-/// Memory that tickets write and the caller reads afterwards, without any synchronization of its
-/// own.
+/// Memory that tickets write and the caller reads afterwards, without synchronization.
 struct Plain(UnsafeCell<usize>);
 
-// SAFETY: loom reports every access that the protocol under test does not order.
+// SAFETY: loom reports every access that the protocol does not order.
 unsafe impl Sync for Plain {}
 
-/// Spinning would only multiply the orders to try.
+/// Spinning would only multiply the interleavings to explore.
 const NO_SPINS: Spins = Spins { work: Duration::ZERO, done: Duration::ZERO };
 
-/// Looks at `callers`, which run jobs of a crew with `workers` workers.
+/// Explores `callers`, which run jobs of a crew with `workers` workers.
 fn model(workers: usize, preemptions: usize, callers: impl Fn(&Arc<Crew>) + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
@@ -40,8 +38,9 @@ fn model(workers: usize, preemptions: usize, callers: impl Fn(&Arc<Crew>) + Send
     });
 }
 
-/// Runs job `job`, each ticket of which writes its own cell and then panics if `panics`. All
-/// tickets must have ended, and the caller gets a panic of this job or none.
+/// Runs job `job`; each ticket writes its own cell and then panics if `panics`.
+///
+/// Asserts that all tickets have ended, and that the caller gets a panic of this job or none.
 fn share(crew: &Crew, job: usize, panics: bool) {
     let cells: Vec<Plain> = (0..crew.threads()).map(|_| Plain(UnsafeCell::new(0))).collect();
     let outcome = crew.share(&|ticket| {
@@ -51,7 +50,7 @@ fn share(crew: &Crew, job: usize, panics: bool) {
             resume_unwind(Box::new(job));
         }
     });
-    // Another payload would be a report of loom.
+    // Any other payload is a report of loom.
     let payload = outcome.panic.map(|payload| payload.downcast_ref::<usize>().copied());
     assert_eq!(payload, panics.then_some(Some(job)));
     assert!(outcome.helped < crew.threads());

@@ -1,39 +1,40 @@
-//! Placement of the workers on cores.
+//! Placement of workers on cores.
 //!
-//! The system's scheduler tends to wake a thread on the core of the thread that woke it. On a
-//! machine whose other cores are busy it stays there, and two threads of a pool share one core. A
-//! worker that wakes up on the core of the calling thread therefore moves to another one.
+//! The scheduler tends to wake a thread on the core of the waking thread. On a loaded machine it
+//! stays there, and two threads of a pool share one core. A worker that wakes up on the core of the
+//! calling thread therefore moves to another one.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Cores for the threads of a pool. Effective on Linux; elsewhere the system alone decides.
+/// Core affinity of the threads of a pool. Effective on Linux only.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Placement {
-    /// The choice of the system.
+    /// Chosen by the operating system.
     System,
-    /// The choice of the system, except that a worker leaves the core of the calling thread.
+    /// Chosen by the operating system, except that a worker leaves the core of the calling thread.
     #[default]
     Apart,
-    /// Worker `i` on core `cores[i]` alone, counted round if there are fewer cores; the first is
-    /// left to the calling thread, whose own placement is not touched.
+    /// Worker `i` on core `cores[i]` only, modulo the number of cores.
+    ///
+    /// `cores[0]` is for the calling thread, whose own affinity is not changed.
     Cores(Vec<usize>),
 }
 
-/// The rule of one pool, carried out by its workers.
+/// Placement of one pool, applied by its workers.
 pub(super) struct Places {
     placement: Placement,
-    /// Cores that this process may use, when the pool was made.
+    /// Cores available to this process when the pool was created.
     allowed: Cores,
-    /// The core on which the calling thread started its last job.
+    /// Core on which the calling thread started its last job.
     caller: AtomicUsize,
 }
 
 impl Places {
-    /// For a pool of `threads` threads.
+    /// Creates the placement of a pool of `threads` threads.
     pub(super) fn new(placement: Placement, threads: usize) -> Self {
         let allowed = Cores::allowed();
-        // With more threads than cores they cannot be kept apart.
+        // More threads than cores cannot be kept apart.
         let placement = match placement {
             Placement::Apart if allowed.count() < threads => Placement::System,
             placement => placement,
@@ -48,7 +49,7 @@ impl Places {
         }
     }
 
-    /// Confines a starting worker to its core.
+    /// Pins a starting worker to its core.
     pub(super) fn settle(&self, worker: usize) {
         if let Placement::Cores(cores) = &self.placement
             && let Some(&core) = cores.get(worker % cores.len().max(1))
@@ -68,11 +69,11 @@ impl Places {
     }
 }
 
-/// A set of cores, one bit each.
+/// Set of cores, as a bit mask.
 #[derive(Clone, Copy)]
 struct Cores([u64; MAX_CORES / 64]);
 
-/// Cores beyond these are left to the system.
+/// Cores beyond this index are left to the operating system.
 const MAX_CORES: usize = 1024;
 
 impl Cores {
@@ -98,8 +99,8 @@ impl Cores {
 
 #[cfg(target_os = "linux")]
 mod system {
-    //! Three functions of the C library that the standard library links anyway: their declarations
-    //! cost less than a dependency.
+    //! Three functions of the C library, which the standard library links anyway: declarations
+    //! instead of a dependency.
 
     use std::ffi::c_int;
 
@@ -112,23 +113,23 @@ mod system {
 
 #[cfg(target_os = "linux")]
 impl Cores {
-    /// The cores that the current thread may use; none if the system does not tell.
+    /// Cores available to the current thread; empty if the system call fails.
     fn allowed() -> Self {
         let mut cores = Self([0; MAX_CORES / 64]);
-        // SAFETY: the pointer is to as many writable bytes as are named; 0 is the calling thread.
+        // SAFETY: the pointer is to as many writable bytes as stated; 0 is the calling thread.
         let status = unsafe { system::sched_getaffinity(0, size_of_val(&cores.0), cores.0.as_mut_ptr()) };
         if status == 0 { cores } else { Self([0; MAX_CORES / 64]) }
     }
 
-    /// Confines the current thread to this set. Without effect if that is empty or the system
-    /// refuses: where a thread runs is a matter of speed alone.
+    /// Restricts the current thread to this set. No effect if the set is empty or the system call
+    /// fails: placement affects speed only.
     fn apply(&self) {
-        // SAFETY: the pointer is to as many readable bytes as are named; 0 is the calling thread.
+        // SAFETY: the pointer is to as many readable bytes as stated; 0 is the calling thread.
         let _ = unsafe { system::sched_setaffinity(0, size_of_val(&self.0), self.0.as_ptr()) };
     }
 }
 
-/// The core that the current thread runs on.
+/// Core of the current thread.
 #[cfg(target_os = "linux")]
 fn current_core() -> Option<usize> {
     usize::try_from(system::sched_getcpu()).ok()

@@ -1,6 +1,6 @@
-//! Jobs of several callers that panic on callers and workers, round after round.
+//! Stress tests: jobs of several callers that panic on callers and workers.
 //!
-//! The number of rounds follows the number of generated cases (`PROPTEST_CASES`); `cargo xtask
+//! The number of rounds scales with the number of generated cases (`PROPTEST_CASES`); `cargo xtask
 //! sanitize thread --seconds N` repeats these tests under the thread sanitizer.
 
 use std::mem::forget;
@@ -15,17 +15,17 @@ use ruvllm_testkit::Random;
 use super::panics::{Payload, discard};
 use super::{INSIDE, ThreadPool};
 
-/// End of one ticket.
+/// Outcome of one ticket.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
     Returns,
-    /// A payload as of `panic!`, without its message on the terminal.
+    /// Payload as of `panic!`, without a message on the terminal.
     Text,
-    /// A payload whose drop panics with another such payload.
+    /// Payload whose drop panics with another such payload.
     Bomb,
-    /// A payload whose drop runs a job on the same pool.
+    /// Payload whose drop runs a job on the same pool.
     Job,
-    /// A job within the job whose tickets throw bombs.
+    /// Nested job whose tickets panic with bombs.
     Nested,
 }
 
@@ -39,13 +39,13 @@ impl Drop for Bomb {
     }
 }
 
-/// Counts its drops and uses the pool in them, as a destructor of foreign code may.
+/// Payload that counts its drops and uses the pool in them, as foreign destructors may.
 struct JobInDrop(Arc<Shared>);
 
-/// The pool of all callers. Payloads hold it too: they outlive the frame that threw them.
+/// Pool of all callers, also held by payloads: they outlive the frame that threw them.
 struct Shared {
     pool: ThreadPool,
-    /// Dropped [`JobInDrop`]s.
+    /// Number of dropped [`JobInDrop`]s.
     drops: AtomicUsize,
 }
 
@@ -56,7 +56,7 @@ impl Drop for JobInDrop {
     }
 }
 
-/// Rounds of a test that has `rounds` with the usual number of cases.
+/// Number of rounds, scaled to the number of cases.
 fn scaled(rounds: u64) -> u64 {
     (rounds * u64::from(Config::default().cases) / 256).max(1)
 }
@@ -71,15 +71,15 @@ fn finish(shared: &Arc<Shared>, end: End) {
     }
 }
 
-/// Throws away what came out of a job.
+/// Discards the payload of a job.
 fn drop_payload(payload: Payload) {
     if payload.is::<Bomb>() { forget(payload) } else { discard(payload) }
 }
 
-/// One job: each ticket ends as drawn, and all of them run once whatever the others do.
+/// Runs one job with random outcomes; all tickets run once regardless of the others.
 fn round(shared: &Arc<Shared>, random: &mut Random) -> usize {
     let pool = &shared.pool;
-    // Plain memory of this round: a worker that uses it after the job has ended is a data race.
+    // Unsynchronized memory of this round: use by a worker after the end of the job is a data race.
     let ends: Vec<End> = (0..pool.threads()).map(|_| ENDS[random.below(ENDS.len())]).collect();
     let calls: Vec<AtomicUsize> = ends.iter().map(|_| AtomicUsize::new(0)).collect();
     let caught = catch_unwind(AssertUnwindSafe(|| {

@@ -1,5 +1,5 @@
-//! The primitives of the pool's protocol: those of the standard library, or, for the model checker,
-//! those of loom.
+//! Synchronization primitives of the pool's protocol: the standard library's, or loom's for the
+//! model checker.
 
 #[cfg(not(all(test, loom)))]
 pub(super) use std::sync::{
@@ -13,8 +13,7 @@ pub(super) use loom::sync::{
     atomic::{AtomicBool, AtomicPtr, AtomicUsize, fence},
 };
 
-/// Locks; the data behind the pool's locks is valid at every point, so a panic elsewhere does not
-/// spoil it.
+/// Locks, ignoring poison: the data behind the pool's locks is valid at every point.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

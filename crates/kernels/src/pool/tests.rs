@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::crew::JobFn;
 use super::*;
 
-/// A payload whose drop panics, as does the drop of the payload of that panic. Without a size, so
-/// that leaked ones take no memory.
+/// Payload whose drop panics, as does the drop of that panic's payload. Zero-sized, so that leaks
+/// take no memory.
 struct Bomb;
 
 impl Drop for Bomb {
@@ -123,7 +123,7 @@ fn several_callers_take_turns() {
             });
         }
     });
-    // The thread sanitizer does not see that the scope waits for its threads; it sees this.
+    // The thread sanitizer misses that the scope joins its threads; it sees this.
     assert_eq!(ended.load(Ordering::Acquire), 4);
     assert_eq!(total.into_inner(), 4 * 300 * 64);
 }
@@ -135,7 +135,7 @@ fn sleeping_workers_wake_up() {
     for _ in 0..20 {
         std::thread::sleep(SPINS.work * 4);
         pool.run(&|worker| {
-            // Long enough for the other thread to wake up, mostly; correctness does not depend on
+            // Usually long enough for the other thread to wake up; correctness does not depend on
             // it.
             std::thread::sleep(Duration::from_micros(200));
             calls[worker].fetch_add(1, Ordering::Relaxed);
@@ -205,7 +205,7 @@ fn jobs_end_when_every_ticket_throws_a_payload_whose_drop_panics() {
     assert!(all_are(&calls, 1));
 }
 
-/// Runs in a second process, which must be killed. An emulator of another processor cannot start
+/// Runs in a second process, which must abort. An emulator of another architecture cannot start
 /// one.
 #[test]
 #[cfg(all(unix, target_arch = "x86_64"))]

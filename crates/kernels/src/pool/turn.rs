@@ -1,4 +1,4 @@
-//! Turns of the calling threads: one job of a pool at a time.
+//! Mutual exclusion of the calling threads: one job of a pool at a time.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
@@ -6,19 +6,20 @@ use std::time::Duration;
 
 use super::ledger::Ledger;
 
-/// Time between two attempts to get a turn, in builds with debug assertions.
+/// Interval between attempts to get the lock, with debug assertions.
 const NAP: Duration = Duration::from_micros(100);
 
-/// Naps during one job of another caller after which a deadlock is reported: 20 s or more. Counted
-/// in naps, because clocks go on while a process is stopped.
+/// Attempts during one job of another caller after which a deadlock is reported: 20 s or more.
+///
+/// Counted in attempts, because clocks advance while a process is stopped.
 const PATIENCE: usize = 200_000;
 
-/// The lock that callers of a pool hold while their jobs run.
+/// Lock held by a caller while its job runs.
 pub(super) struct Turn {
     ledger: Mutex<Ledger>,
-    /// Jobs begun; counted in builds with debug assertions only.
+    /// Number of jobs begun; counted with debug assertions only.
     jobs: AtomicUsize,
-    /// Naps during one job of another caller after which a deadlock is reported.
+    /// Attempts during one job of another caller after which a deadlock is reported.
     pub(super) patience: usize,
 }
 
@@ -30,10 +31,9 @@ impl Turn {
     /// Waits until no job of another caller runs.
     ///
     /// # Panics
-    /// With debug assertions, if one job keeps the caller waiting for 20 s or longer.
+    /// With debug assertions, if one job blocks the caller for 20 s or longer.
     pub(super) fn take(&self) -> MutexGuard<'_, Ledger> {
-        // The data behind the lock is valid at every point, so a panic of an earlier job does not
-        // spoil it.
+        // Poison is ignored: the data behind the lock is valid at every point.
         if cfg!(debug_assertions) {
             self.take_watched()
         } else {
@@ -41,8 +41,8 @@ impl Turn {
         }
     }
 
-    /// [`take`](Self::take) that reports a job that does not end: it most likely waits for the
-    /// calling thread.
+    /// [`take`](Self::take) that reports a job that does not end, most likely because it waits for
+    /// the calling thread.
     fn take_watched(&self) -> MutexGuard<'_, Ledger> {
         let (mut job, mut naps) = (self.jobs.load(Ordering::Relaxed), 0);
         loop {

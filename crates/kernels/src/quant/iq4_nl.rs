@@ -1,7 +1,7 @@
-//! `IQ4_NL`: 32 values of 4 bits that stand for uneven numbers, under one half-precision scale, `x
-//! = d * VALUES[q]`.
+//! `IQ4_NL`: 32 values of 4 bits (non-linear codebook) with one half-precision scale, `x = d *
+//! VALUES[q]`.
 //!
-//! The quants lie as in `Q4_0`.
+//! Quant layout of `Q4_0`.
 
 use bytemuck::{Pod, Zeroable};
 

@@ -1,7 +1,7 @@
-//! `IQ4_XS`: 256 values of 4 bits that stand for uneven numbers; each 32 have a scale of 6 bits
-//! around 32, `x = d * (sc - 32) * VALUES[q]`.
+//! `IQ4_XS`: 256 values of 4 bits (non-linear codebook); scale of 6 bits, offset by 32, per 32
+//! values, `x = d * (sc - 32) * VALUES[q]`.
 //!
-//! The quants of each sub-block lie as in `Q4_0`.
+//! Quant layout of `Q4_0` in each sub-block.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -17,16 +17,16 @@ pub(crate) struct Iq4Xs {
     pub(crate) d: [u8; 2],
     /// Bits `2s` and `2s + 1`: the upper two bits of scale `s`.
     pub(crate) scales_high: [u8; 2],
-    /// Half `s` (the low half of a byte first): the low four bits of scale `s`.
+    /// Nibble `s` (the low nibble of a byte first): the low four bits of scale `s`.
     pub(crate) scales_low: [u8; 4],
     pub(crate) qs: [[u8; 16]; 8],
 }
 
 impl Iq4Xs {
-    /// Added to a scale to store it.
+    /// Offset added to stored scales.
     pub(crate) const SCALE_OFFSET: i8 = 32;
 
-    /// The scales of the eight sub-blocks.
+    /// Scales of the eight sub-blocks.
     #[inline(always)]
     fn integer_scales(&self) -> [i8; 8] {
         let (low, high) = (u32::from_le_bytes(self.scales_low), u16::from_le_bytes(self.scales_high));

@@ -7,15 +7,15 @@ use super::{Factors, f32_to_half, half_to_f32};
 /// Sub-blocks per quant block of a K format.
 const N: usize = 8;
 
-/// The head of a `Q4_K` or `Q5_K` quant block: two half-precision factors, eight scales and eight
+/// Header of a `Q4_K` or `Q5_K` quant block: two half-precision factors, eight scales and eight
 /// minima of 6 bits.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct PackedScales {
     pub(crate) d: [u8; 2],
     pub(crate) dmin: [u8; 2],
-    /// Bytes 0..4: scales 0..4; bytes 4..8: minima 0..4; bytes 8..12: low halves the scales 4..8,
-    /// high halves the minima 4..8, whose upper two bits are the upper bits of bytes 0..4 and 4..8.
+    /// Bytes 0..4: scales 0..4; bytes 4..8: minima 0..4; bytes 8..12: scales 4..8 in the low
+    /// nibbles, minima 4..8 in the high nibbles, with their upper two bits in bytes 0..4 and 4..8.
     pub(crate) bits: [u8; 12],
 }
 
@@ -31,10 +31,10 @@ impl PackedScales {
         Self { d: f32_to_half(d), dmin: f32_to_half(dmin), bits }
     }
 
-    /// The 6-bit integers as bytes: scales 0..4 and minima 0..4, scales 4..8 and minima 4..8.
+    /// 6-bit integers as bytes: scales 0..4 and minima 0..4, scales 4..8 and minima 4..8.
     #[inline(always)]
     pub(crate) fn halves(&self) -> (u64, u64) {
-        /// The low 6, the low 4 and the upper 2 (of 6) bits of every byte.
+        /// Masks of the low 6, the low 4 and the upper 2 (of 6) bits of every byte.
         const LOW_6: u64 = 0x3f3f_3f3f_3f3f_3f3f;
         const LOW_4: u64 = 0x0f0f_0f0f_0f0f_0f0f;
         const UPPER_2: u64 = 0x3030_3030_3030_3030;
@@ -44,7 +44,7 @@ impl PackedScales {
         (first & LOW_6, ((last | last << 28) & LOW_4) | (first >> 2 & UPPER_2))
     }
 
-    /// The eight scales and the eight minima.
+    /// Eight scales and eight minima.
     #[inline(always)]
     fn integers(&self) -> ([u8; N], [u8; N]) {
         let (low, high) = self.halves();
@@ -53,7 +53,7 @@ impl PackedScales {
         (scales.to_le_bytes(), mins.to_le_bytes())
     }
 
-    /// The factors of the eight sub-blocks.
+    /// Factors of the eight sub-blocks.
     #[inline(always)]
     pub(super) fn factors(&self, factors: &mut [Factors]) {
         let (d, dmin) = (half_to_f32(self.d), half_to_f32(self.dmin));

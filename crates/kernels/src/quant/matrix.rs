@@ -1,5 +1,5 @@
-//! Weight matrices as they lie in a model file: shared bytes and their interpretation. No copy, no
-//! arithmetic.
+//! Weight matrices as stored in a model file: shared bytes and their interpretation, without
+//! copies.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::quant::WeightFormat;
 use crate::{Error, Result};
 
-/// Bytes kept alive by whoever refers to them: a memory-mapped file, an embedded model, a buffer.
+/// Reference-counted bytes: a memory-mapped file, an embedded model, a buffer.
 ///
 /// Clones and slices are cheap and share the same bytes.
 #[derive(Clone)]
@@ -17,16 +17,16 @@ pub struct SharedBytes {
 }
 
 impl SharedBytes {
-    /// Takes over `owner`, whose bytes must not change their length while it is shared.
+    /// Takes ownership of `owner`, whose byte length must not change while it is shared.
     pub fn new(owner: impl AsRef<[u8]> + Send + Sync + 'static) -> Self {
         let range = 0..owner.as_ref().len();
         Self { owner: Arc::new(owner), range }
     }
 
-    /// The part `range` of these bytes, counted from their start.
+    /// Range `range` of these bytes, relative to their start.
     ///
     /// # Panics
-    /// If `range` does not lie in the bytes.
+    /// If `range` is out of bounds.
     pub fn slice(&self, range: Range<usize>) -> Self {
         let len = self.range.len();
         assert!(range.start <= range.end && range.end <= len, "slice {range:?} of {len} shared bytes");
@@ -49,7 +49,7 @@ impl std::fmt::Debug for SharedBytes {
 
 /// A weight matrix in a [`WeightFormat`]: `[rows, cols]`, row-major, rows of whole quant blocks.
 ///
-/// The matrix refers to the bytes of the file; matrix products read them in place.
+/// The matrix refers to the bytes of the file; products read them in place.
 #[derive(Debug, Clone)]
 pub struct PackedMatrix {
     format: WeightFormat,
@@ -60,12 +60,11 @@ pub struct PackedMatrix {
 }
 
 impl PackedMatrix {
-    /// Interprets `bytes` as a matrix. The bytes may have any alignment; every bit pattern is a
-    /// valid quant block.
+    /// Creates a matrix over `bytes` of any alignment; every bit pattern is a valid quant block.
     ///
     /// # Errors
-    /// [`Error::MatrixCols`] when a row is not whole quant blocks, [`Error::MatrixBytes`] when the
-    /// bytes do not have exactly the size of the matrix.
+    /// [`Error::MatrixCols`] if a row is not whole quant blocks, [`Error::MatrixBytes`] if the byte
+    /// length does not match the shape.
     pub fn new(format: WeightFormat, rows: usize, cols: usize, bytes: SharedBytes) -> Result<Self> {
         let row_bytes = format.row_bytes(cols).ok_or(Error::MatrixCols {
             format: format.name(),
@@ -79,33 +78,33 @@ impl PackedMatrix {
         Ok(Self { format, rows, cols, row_bytes, bytes })
     }
 
-    /// Number of rows: values per output of a product.
+    /// Number of rows: output values of a product.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Number of columns: values per input of a product.
+    /// Number of columns: input values of a product.
     pub fn cols(&self) -> usize {
         self.cols
     }
 
-    /// The weight format.
+    /// Weight format.
     pub fn format(&self) -> WeightFormat {
         self.format
     }
 
-    /// The quant blocks, row after row.
+    /// Quant blocks, row-major.
     pub fn bytes(&self) -> &[u8] {
         self.bytes.as_ref()
     }
 
-    /// The quant blocks of one row.
+    /// Quant blocks of one row.
     fn row(&self, row: usize) -> &[u8] {
         assert!(row < self.rows, "row {row} of a matrix of {} rows", self.rows);
         &self.bytes()[row * self.row_bytes..][..self.row_bytes]
     }
 
-    /// Writes the values of row `row` (an embedding lookup). `values`: `[cols]`.
+    /// Dequantizes row `row` (an embedding lookup). `values`: `[cols]`.
     ///
     /// # Panics
     /// If `row` is out of range or `values` is not `cols` long.

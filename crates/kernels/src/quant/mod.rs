@@ -1,9 +1,8 @@
-//! Weights as a model file stores them: the formats of quant blocks, and matrices over shared
-//! bytes.
+//! Weight storage: formats of quant blocks, and matrices over shared bytes.
 //!
-//! [`WeightFormat`] says how many values share a quant block, how its bytes are laid out, and
-//! converts them to f32 and back; [`PackedMatrix`] is a matrix in such a format over
-//! [`SharedBytes`] that it does not copy. Products with it are in [`matmul`](crate::matmul).
+//! [`WeightFormat`] gives the layout of quant blocks and converts them to f32 and back;
+//! [`PackedMatrix`] is a matrix in such a format over [`SharedBytes`], without a copy. Products
+//! with it are in [`matmul`](crate::matmul).
 //!
 //! # Example
 //! ```
@@ -16,13 +15,13 @@
 //! ```
 //!
 //! # Formats
-//! One file per format (or family).
+//! One file per format or family.
 //!
-//! A format whose products run in integers describes itself by `QuantBlock`, in terms of
-//! *sub-blocks* of 32 values. That description alone makes it work everywhere (dequantization,
-//! matrix products on every instruction set); tuned leaves come on top.
+//! A format with integer products is described by `QuantBlock`, in *sub-blocks* of 32 values. The
+//! description alone suffices for dequantization and for matrix products on every instruction set;
+//! tuned leaves are optional.
 //!
-//! Layouts: the quant block structures of ggml, little-endian.
+//! Layouts: quant block structures of ggml, little-endian.
 
 mod float;
 mod iq4_nl;
@@ -62,13 +61,13 @@ pub(crate) use q6_k::Q6K;
 pub(crate) use q8_0::Q8_0;
 pub(crate) use simple::NibbleBlock;
 
-/// Values per sub-block: the unit of integer dot products, and of quantized activations.
+/// Values per sub-block: the unit of integer dot products and of quantized activations.
 pub(crate) const SUB_BLOCK: usize = 32;
 
-/// The storage format of a weight matrix.
+/// Storage format of a weight matrix.
 ///
-/// A row is a sequence of quant blocks; each holds [`block_len`](Self::block_len) consecutive
-/// values in [`block_bytes`](Self::block_bytes) bytes.
+/// A row is a sequence of quant blocks of [`block_len`](Self::block_len) consecutive values in
+/// [`block_bytes`](Self::block_bytes) bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum WeightFormat {
@@ -76,38 +75,36 @@ pub enum WeightFormat {
     F32,
     /// IEEE half precision.
     F16,
-    /// The upper half of a 32-bit float.
+    /// bfloat16: the upper half of a 32-bit float.
     BF16,
-    /// 32 signed bytes and one half-precision scale: 8.5 bits per value.
+    /// 32 values of 8 bits, signed, and one half-precision scale: 8.5 bits per value.
     Q8_0,
-    /// 32 values of 4 bits around 8 and one half-precision scale: 4.5 bits per value.
+    /// 32 values of 4 bits, offset by 8, and one half-precision scale: 4.5 bits per value.
     Q4_0,
     /// 32 values of 4 bits, a half-precision scale and offset: 5 bits per value.
     Q4_1,
-    /// 32 values of 5 bits around 16 and one half-precision scale: 5.5 bits per value.
+    /// 32 values of 5 bits, offset by 16, and one half-precision scale: 5.5 bits per value.
     Q5_0,
     /// 32 values of 5 bits, a half-precision scale and offset: 6 bits per value.
     Q5_1,
     /// 256 values of 2 bits; scale and minimum of 4 bits per 16 values: 2.625 bits per value.
     Q2K,
-    /// 256 values of 3 bits around 4; scale of 6 bits per 16 values: 3.4375 bits per value.
+    /// 256 values of 3 bits, offset by 4; scale of 6 bits per 16 values: 3.4375 bits per value.
     Q3K,
     /// 256 values of 4 bits; scale and minimum of 6 bits per 32 values: 4.5 bits per value.
     Q4K,
     /// 256 values of 5 bits; scale and minimum of 6 bits per 32 values: 5.5 bits per value.
     Q5K,
-    /// 256 values of 6 bits around 32; scale of 8 bits per 16 values: 6.5625 bits per value.
+    /// 256 values of 6 bits, offset by 32; scale of 8 bits per 16 values: 6.5625 bits per value.
     Q6K,
-    /// 32 values of 4 bits that stand for unevenly spaced numbers, and one half-precision scale:
-    /// 4.5 bits per value.
+    /// 32 values of 4 bits (non-linear codebook) and one half-precision scale: 4.5 bits per value.
     IQ4NL,
-    /// 256 values of 4 bits that stand for unevenly spaced numbers; scale of 6 bits per 32 values:
-    /// 4.25 bits per value.
+    /// 256 values of 4 bits (non-linear codebook); scale of 6 bits per 32 values: 4.25 bits per
+    /// value.
     IQ4XS,
 }
 
-/// Evaluates the expression of a format of plain numbers, or one with the type of the quant blocks
-/// of a quantized format.
+/// Evaluates the expression of a float format, or of quantized formats with the block type.
 macro_rules! with_block {
     ($format:expr, F32 => $f32:expr, F16 => $f16:expr, BF16 => $bf16:expr, $block:ident => $quantized:expr) => {
         match $format {
@@ -135,7 +132,7 @@ macro_rules! with_block {
 }
 
 impl WeightFormat {
-    /// Every format.
+    /// All formats.
     pub const ALL: [Self; 15] = [
         Self::F32,
         Self::F16,
@@ -154,7 +151,7 @@ impl WeightFormat {
         Self::IQ4XS,
     ];
 
-    /// The name that model files and tools use, such as `Q4_K`.
+    /// Name in model files and tools, such as `Q4_K`.
     pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "F32",
@@ -185,15 +182,16 @@ impl WeightFormat {
         with_block!(self, F32 => 4, F16 => 2, BF16 => 2, B => size_of::<B>())
     }
 
-    /// Bytes of a row of `cols` values; `None` when `cols` is not a whole number of quant blocks or
-    /// the size overflows.
+    /// Bytes of a row of `cols` values.
+    ///
+    /// `None` if `cols` is not a whole number of quant blocks or the size overflows.
     pub fn row_bytes(self, cols: usize) -> Option<usize> {
         let blocks = cols / self.block_len();
         cols.is_multiple_of(self.block_len()).then(|| blocks.checked_mul(self.block_bytes()))?
     }
 
-    /// True if products with this format take 8-bit activations
-    /// ([`Activations::quantize`](crate::matmul::Activations::quantize)) instead of the f32 rows.
+    /// True if products take 8-bit activations
+    /// ([`Activations::quantize`](crate::matmul::Activations::quantize)) instead of f32 rows.
     pub fn uses_q8(self) -> bool {
         match self {
             Self::F32 | Self::F16 | Self::BF16 => false,
@@ -212,10 +210,10 @@ impl WeightFormat {
         }
     }
 
-    /// Writes the values of whole quant blocks, bit for bit as the format defines them.
+    /// Dequantizes whole quant blocks, bit for bit as the format defines.
     ///
     /// # Panics
-    /// If `bytes` is not as long as the quant blocks of `values.len()` values.
+    /// If `bytes` is not the length of the quant blocks of `values.len()` values.
     pub fn dequantize(self, bytes: &[u8], values: &mut [f32]) {
         self.check_lengths(bytes.len(), values.len());
         with_block!(
@@ -227,15 +225,14 @@ impl WeightFormat {
         );
     }
 
-    /// Writes the quant blocks that represent `values`.
+    /// Quantizes `values` to quant blocks.
     ///
-    /// F16, BF16, `Q8_0`, `Q4_0`, `Q4_1`, `Q5_0` and `Q5_1` round as ggml's reference quantizer
-    /// does, byte for byte; the K and `IQ4` formats search for the scales with the least squared
-    /// error. Values that are not finite give quant blocks that are not meaningful, as in every
-    /// quantizer of these formats.
+    /// F16, BF16, `Q8_0`, `Q4_0`, `Q4_1`, `Q5_0` and `Q5_1` match ggml's reference quantizer byte
+    /// for byte; the K and `IQ4` formats search for the scales with the least squared error.
+    /// Non-finite values give meaningless quant blocks, as in every quantizer of these formats.
     ///
     /// # Panics
-    /// If `values` is not whole quant blocks, or `bytes` not exactly as long as they are.
+    /// If `values` is not whole quant blocks, or `bytes` not their exact length.
     pub fn quantize(self, values: &[f32], bytes: &mut [u8]) {
         self.check_lengths(bytes.len(), values.len());
         with_block!(
@@ -258,7 +255,7 @@ impl WeightFormat {
     }
 }
 
-/// The factors that convert the quants of one sub-block to values:
+/// Factors that convert the quants of one sub-block to values:
 /// `value = scale * halves[i / 16] * (quant - OFFSET) - min * min_halves[i / 16]`.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Factors {
@@ -272,23 +269,24 @@ pub(crate) struct Factors {
 }
 
 impl Factors {
-    /// No minimum, no scales of halves; the scale is to be filled in.
+    /// No minimum, no half scales; the scale is to be set.
     const UNIT: Self = Self { scale: 0.0, min: 0.0, halves: [1; 2], min_halves: [1; 2] };
 }
 
-/// One quant block of a format whose products run in integers, as it lies in memory.
+/// Quant block of a format with integer products, in its memory layout.
 pub(crate) trait QuantBlock: bytemuck::Pod {
     /// Values per quant block.
     const LEN: usize;
     /// Sub-blocks per quant block.
     const SUB_BLOCKS: usize = Self::LEN / SUB_BLOCK;
-    /// Largest stored quant when they are unsigned; `None` when they are signed bytes.
+    /// Largest stored quant if unsigned; `None` for signed bytes.
     const MAX_QUANT: Option<u8>;
-    /// Subtracted from every stored quant.
+    /// Offset subtracted from every stored quant.
     const OFFSET: i8 = 0;
-    /// Number of pairs of products of stored quants and activations (at most 127) that 16 bits add
-    /// without overflow, as a divisor of the eight pieces of a sub-block (of the four of a
-    /// half that has its own scale).
+    /// Number of product pairs that a 16-bit sum holds without overflow.
+    ///
+    /// A product is a stored quant times an activation of at most 127. The number is a divisor of
+    /// the eight pieces of a sub-block (four pieces for a half with its own scale).
     const SUMS: usize = match Self::MAX_QUANT {
         Some(q) if !Self::HALF_SCALES && 8 * 2 * 127 * q as usize <= i16::MAX as usize => 8,
         Some(q) if 4 * 2 * 127 * q as usize <= i16::MAX as usize => 4,
@@ -297,26 +295,25 @@ pub(crate) trait QuantBlock: bytemuck::Pod {
     };
     /// True if sub-blocks have a minimum.
     const HAS_MIN: bool = false;
-    /// True if the halves of a sub-block have integer scales of their own.
+    /// True if the halves of a sub-block have their own integer scales.
     const HALF_SCALES: bool = false;
-    /// True if the halves of a sub-block have integer minima of their own (then `HAS_MIN` holds
-    /// too).
+    /// True if the halves of a sub-block have their own integer minima (implies `HAS_MIN`).
     const HALF_MINS: bool = false;
 
-    /// The stored quants of all sub-blocks, in the order of the values. `quants`: `[SUB_BLOCKS]`.
+    /// Stored quants of all sub-blocks, in value order. `quants`: `[SUB_BLOCKS]`.
     fn unpack(&self, quants: &mut [[u8; SUB_BLOCK]]);
 
-    /// The factors of all sub-blocks. `factors`: `[SUB_BLOCKS]`.
+    /// Factors of all sub-blocks. `factors`: `[SUB_BLOCKS]`.
     fn factors(&self, factors: &mut [Factors]);
 
-    /// The quant block that represents `LEN` values.
+    /// Quantizes `LEN` values.
     fn quantize(values: &[f32]) -> Self;
 }
 
-/// Largest number of sub-blocks of a quant block.
+/// Largest number of sub-blocks of any format.
 pub(crate) const MAX_SUB_BLOCKS: usize = 8;
 
-/// The value of a stored quant without offset.
+/// Value of a stored quant with the offset subtracted.
 #[inline(always)]
 pub(crate) fn quant_value<B: QuantBlock>(stored: u8) -> i32 {
     match B::MAX_QUANT {
@@ -325,7 +322,7 @@ pub(crate) fn quant_value<B: QuantBlock>(stored: u8) -> i32 {
     }
 }
 
-/// The half-precision number at the head of a quant block, exactly.
+/// Half-precision number of a quant block, converted exactly.
 #[inline(always)]
 fn half_to_f32(bytes: [u8; 2]) -> f32 {
     f16::from_le_bytes(bytes).to_f32_const()

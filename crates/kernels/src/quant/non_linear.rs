@@ -1,16 +1,16 @@
-//! The sixteen numbers, unevenly spaced, that the quants of the `IQ4` formats stand for.
+//! Non-linear 4-bit codebook of the `IQ4` formats.
 
 use super::SUB_BLOCK;
 use super::search::Grid;
 
-/// Number `i` is what quant `i` stands for: dense near zero, where most weights are.
+/// Value of quant `i`: dense near zero, where most weights are.
 pub(crate) const VALUES: [i8; 16] =
     [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
-/// Quants to the signed numbers that they stand for, in place.
+/// Replaces quants by their signed codebook values.
 ///
-/// The number of a quant is the lowest plus all rises up to it: compared with a table look-up, this
-/// is more operations but plain vector code on every instruction set.
+/// A value is the lowest one plus all increments up to the quant: more operations than a table
+/// look-up, but plain vector code on every instruction set.
 #[inline(always)]
 pub(super) fn decode(quants: &mut [u8; SUB_BLOCK]) {
     for quant in quants {
@@ -23,12 +23,12 @@ pub(super) fn decode(quants: &mut [u8; SUB_BLOCK]) {
     }
 }
 
-/// The quant of a number of the grid.
+/// Quant of a codebook value.
 pub(super) fn encode(value: f32) -> u8 {
     VALUES.partition_point(|&v| f32::from(v) < value) as u8
 }
 
-/// The numbers as a grid.
+/// The codebook as a grid.
 pub(super) struct NonLinear;
 
 impl Grid for NonLinear {

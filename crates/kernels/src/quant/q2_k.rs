@@ -1,9 +1,8 @@
-//! `Q2_K`: 256 values of 2 bits; each 16 have a scale and a minimum of 4 bits, `x = d * sc * q -
-//! dmin * mn`.
+//! `Q2_K`: 256 values of 2 bits; scale and minimum of 4 bits per 16 values,
+//! `x = d * sc * q - dmin * mn`.
 //!
-//! 32 bytes of quants serve four sub-blocks, two bits each, the lowest first. Byte `i` of the
-//! scales belongs to the values `16i..16i + 16`: the scale in its low half, the minimum in its high
-//! half.
+//! 32 bytes of quants hold four sub-blocks, two bits each, the lowest bits first. Byte `i` of the
+//! scales belongs to values `16i..16i + 16`: scale in the low nibble, minimum in the high nibble.
 
 use bytemuck::{Pod, Zeroable};
 

@@ -1,8 +1,8 @@
-//! `Q3_K`: 256 values of 3 bits around 4; each 16 have a scale of 6 bits around 32, `x = d * (sc -
-//! 32) * (q - 4)`.
+//! `Q3_K`: 256 values of 3 bits, offset by 4; scale of 6 bits, offset by 32, per 16 values,
+//! `x = d * (sc - 32) * (q - 4)`.
 //!
-//! The low two bits lie as in `Q2_K`; bit `s` of `hmask[l]` is the third bit of value `l` of
-//! sub-block `s`.
+//! The low two bits have the layout of `Q2_K`; bit `s` of `hmask[l]` is the third bit of value `l`
+//! of sub-block `s`.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -15,18 +15,17 @@ use super::{Factors, QuantBlock, SUB_BLOCK, f32_to_half, half_to_f32};
 pub(crate) struct Q3K {
     pub(crate) hmask: [u8; 32],
     pub(crate) qs: [[u8; 32]; 2],
-    /// Bytes 0..8: the low four bits of the scales 0..8 in their low halves, of 8..16 in their high
-    /// halves; bits `2i` and `2i + 1` of bytes 8..12: the upper two bits of the scales `4i..4i +
-    /// 4`.
+    /// Bytes 0..8: the low four bits of scales 0..8 in the low nibbles, of scales 8..16 in the high
+    /// nibbles; bits `2i` and `2i + 1` of bytes 8..12: the upper two bits of scales `4i..4i + 4`.
     scales: [u8; 12],
     pub(crate) d: [u8; 2],
 }
 
 impl Q3K {
-    /// Added to a scale to store it.
+    /// Offset added to stored scales.
     pub(crate) const SCALE_OFFSET: i8 = 32;
 
-    /// The stored scales of the groups of 16 values, as bytes: 0..8 and 8..16.
+    /// Stored scales of the groups of 16 values, as bytes: 0..8 and 8..16.
     #[inline(always)]
     pub(crate) fn stored_scales(&self) -> [u64; 2] {
         const LOW_4: u64 = 0x0f0f_0f0f_0f0f_0f0f;
@@ -39,7 +38,7 @@ impl Q3K {
         [first, last]
     }
 
-    /// The scales of the groups of 16 values.
+    /// Scales of the groups of 16 values.
     #[inline(always)]
     fn group_scales(&self) -> [[i8; 2]; 8] {
         let stored: [[u8; 2]; 8] = bytemuck::cast(self.stored_scales().map(u64::to_le_bytes));

@@ -1,6 +1,6 @@
-//! `Q4_0`: 32 values of 4 bits around 8 under one half-precision scale, `x = d * (q - 8)`.
+//! `Q4_0`: 32 values of 4 bits, offset by 8, with one half-precision scale, `x = d * (q - 8)`.
 //!
-//! Byte `j` holds value `j` in its low half and value `j + 16` in its high half.
+//! Byte `j` holds value `j` in its low nibble and value `j + 16` in its high nibble.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -30,8 +30,8 @@ impl QuantBlock for Q4_0 {
         factors[0] = Factors { scale: half_to_f32(self.d), ..Factors::UNIT };
     }
 
-    /// The value of the largest magnitude (the first of equals) becomes quant 0, that is -8 times
-    /// `d`; the others round half up and saturate at 15.
+    /// Quantizes as ggml: the value of the largest magnitude (the first of equals) becomes quant 0,
+    /// which is -8 times `d`; the others round half up and saturate at 15.
     fn quantize(values: &[f32]) -> Self {
         let (d, inverse) = extreme_of(values, -8.0);
         let quants = std::array::from_fn(|j| ((values[j] * inverse + 8.5) as i8).min(15) as u8);

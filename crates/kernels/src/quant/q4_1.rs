@@ -1,6 +1,6 @@
-//! `Q4_1`: 32 values of 4 bits under a half-precision scale and offset, `x = d * q + m`.
+//! `Q4_1`: 32 values of 4 bits with a half-precision scale and offset, `x = d * q + m`.
 //!
-//! The quants lie as in `Q4_0`.
+//! Quant layout of `Q4_0`.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -32,8 +32,8 @@ impl QuantBlock for Q4_1 {
         factors[0] = Factors { scale, min, ..Factors::UNIT };
     }
 
-    /// `d` divides the range into 15 steps; quants round half up, before `d` and `m` are rounded to
-    /// half precision.
+    /// Quantizes as ggml: `d` divides the range into 15 steps; quants round half up, before `d` and
+    /// `m` are rounded to half precision.
     fn quantize(values: &[f32]) -> Self {
         let (m, d, inverse) = range_of(values, 15.0);
         let quants = std::array::from_fn(|j| ((values[j] - m) * inverse + 0.5) as u8);

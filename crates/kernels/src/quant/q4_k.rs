@@ -1,8 +1,8 @@
-//! `Q4_K`: 256 values of 4 bits; each 32 have a scale and a minimum of 6 bits, `x = d * sc * q -
-//! dmin * mn`.
+//! `Q4_K`: 256 values of 4 bits; scale and minimum of 6 bits per 32 values,
+//! `x = d * sc * q - dmin * mn`.
 //!
-//! 32 bytes of quants serve two sub-blocks: the low halves the even one, the high halves the odd
-//! one.
+//! 32 bytes of quants hold two sub-blocks: the even one in the low nibbles, the odd one in the high
+//! nibbles.
 
 use bytemuck::{Pod, Zeroable};
 

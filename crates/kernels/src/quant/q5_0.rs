@@ -1,6 +1,6 @@
-//! `Q5_0`: 32 values of 5 bits around 16 under one half-precision scale, `x = d * (q - 16)`.
+//! `Q5_0`: 32 values of 5 bits, offset by 16, with one half-precision scale, `x = d * (q - 16)`.
 //!
-//! The low four bits lie as in `Q4_0`; bit `j` of `qh` is the fifth bit of value `j`.
+//! The low four bits have the layout of `Q4_0`; bit `j` of `qh` is the fifth bit of value `j`.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -32,8 +32,8 @@ impl QuantBlock for Q5_0 {
         factors[0] = Factors { scale: half_to_f32(self.d), ..Factors::UNIT };
     }
 
-    /// The value of the largest magnitude (the first of equals) becomes quant 0, that is -16 times
-    /// `d`; the others round half up and saturate at 31.
+    /// Quantizes as ggml: the value of the largest magnitude (the first of equals) becomes quant 0,
+    /// which is -16 times `d`; the others round half up and saturate at 31.
     fn quantize(values: &[f32]) -> Self {
         let (d, inverse) = extreme_of(values, -16.0);
         let quants = std::array::from_fn(|j| ((values[j] * inverse + 16.5) as i8).min(31) as u8);

@@ -1,6 +1,6 @@
-//! `Q5_1`: 32 values of 5 bits under a half-precision scale and offset, `x = d * q + m`.
+//! `Q5_1`: 32 values of 5 bits with a half-precision scale and offset, `x = d * q + m`.
 //!
-//! The quants lie as in `Q5_0`.
+//! Quant layout of `Q5_0`.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -34,8 +34,8 @@ impl QuantBlock for Q5_1 {
         factors[0] = Factors { scale, min, ..Factors::UNIT };
     }
 
-    /// `d` divides the range into 31 steps; quants round half up, before `d` and `m` are rounded to
-    /// half precision.
+    /// Quantizes as ggml: `d` divides the range into 31 steps; quants round half up, before `d` and
+    /// `m` are rounded to half precision.
     fn quantize(values: &[f32]) -> Self {
         let (m, d, inverse) = range_of(values, 31.0);
         let quants = std::array::from_fn(|j| (((values[j] - m) * inverse + 0.5) as u8).min(31));

@@ -1,7 +1,7 @@
-//! `Q5_K`: 256 values of 5 bits; each 32 have a scale and a minimum of 6 bits, `x = d * sc * q -
-//! dmin * mn`.
+//! `Q5_K`: 256 values of 5 bits; scale and minimum of 6 bits per 32 values,
+//! `x = d * sc * q - dmin * mn`.
 //!
-//! The low four bits lie as in `Q4_K`; bit `s` of `qh[l]` is the fifth bit of value `l` of
+//! The low four bits have the layout of `Q4_K`; bit `s` of `qh[l]` is the fifth bit of value `l` of
 //! sub-block `s`.
 
 use bytemuck::{Pod, Zeroable};

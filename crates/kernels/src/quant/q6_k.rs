@@ -1,9 +1,9 @@
-//! `Q6_K`: 256 values of 6 bits around 32; each 16 have a signed scale of 8 bits, `x = d * sc *
-//! (q - 32)`.
+//! `Q6_K`: 256 values of 6 bits, offset by 32; signed scale of 8 bits per 16 values,
+//! `x = d * sc * (q - 32)`.
 //!
-//! A half of 128 values takes 64 bytes of low bits and 32 bytes of high bits: sub-blocks 0 and 1
-//! are the low halves of `ql[0]` and `ql[1]`, sub-blocks 2 and 3 their high halves; bits `2s` and
-//! `2s + 1` of `qh[l]` belong to sub-block `s`.
+//! 128 values take 64 bytes of low bits and 32 bytes of high bits: sub-blocks 0 and 1 are the low
+//! nibbles of `ql[0]` and `ql[1]`, sub-blocks 2 and 3 the high nibbles; bits `2s` and `2s + 1` of
+//! `qh[l]` belong to sub-block `s`.
 
 use bytemuck::{Pod, Zeroable};
 

@@ -1,4 +1,4 @@
-//! `Q8_0`: 32 signed bytes under one half-precision scale, `x = d * q`.
+//! `Q8_0`: 32 values of 8 bits, signed, with one half-precision scale, `x = d * q`.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -26,8 +26,8 @@ impl QuantBlock for Q8_0 {
         factors[0] = Factors { scale: half_to_f32(self.d), ..Factors::UNIT };
     }
 
-    /// `d` is the largest magnitude over 127; quants round half away from zero, before `d` is
-    /// rounded to half precision.
+    /// Quantizes as ggml: `d` is the largest magnitude over 127; quants round half away from zero,
+    /// before `d` is rounded to half precision.
     fn quantize(values: &[f32]) -> Self {
         let largest = values.iter().fold(0.0_f32, |m, x| m.max(x.abs()));
         let d = largest / 127.0;

@@ -1,16 +1,17 @@
-//! The search for the scales that represent a quant block with the least squared error, for the
-//! formats that are defined by their decoding alone.
+//! Search for quant block scales with the least squared error.
 //!
-//! For a *group* of values that shares a scale, several starting scales assign quants, each
-//! assignment is solved for its best scale (and minimum) by least squares, and the one with the
-//! smallest error wins. The winners are then rounded to the quant block's integer scales, looking
-//! at the neighbouring integers too, and the quants are assigned again.
+//! Used by the K and `IQ4` formats, which are defined by their decoding alone.
+//!
+//! For a *group* of values with one scale, several start scales assign quants, each assignment is
+//! solved for its best scale (and minimum) by least squares, and the smallest error wins. The
+//! winners are rounded to the quant block's integer scales, trying neighbouring integers too, and
+//! the quants are assigned again.
 
 use half::f16;
 
 use crate::lanes::LANES;
 
-/// The numbers of a quant block of `N` groups with scale and minimum.
+/// Parameters of a quant block of `N` groups with scale and minimum.
 pub(super) struct AffineScales<const N: usize> {
     pub(super) d: f32,
     pub(super) dmin: f32,
@@ -18,25 +19,24 @@ pub(super) struct AffineScales<const N: usize> {
     pub(super) mins: [u8; N],
 }
 
-/// The numbers of a quant block of `N` groups with a signed scale.
+/// Parameters of a quant block of `N` groups with a signed scale.
 pub(super) struct SymmetricScales<const N: usize> {
     pub(super) d: f32,
     pub(super) scales: [i8; N],
 }
 
-/// The numbers that quants stand for, in units of the scale.
+/// Values that quants represent, in units of the scale.
 pub(super) trait Grid {
-    /// The numbers at the ends that the value of largest magnitude may take: where searches for a
-    /// scale begin.
+    /// Grid ends to which the value of largest magnitude may map: start points of the scale search.
     const ENDS: &'static [f32];
-    /// By how much the starts around such an end differ.
+    /// Difference between start points around such an end.
     const STEP: f32;
 
-    /// The number nearest to `x`.
+    /// Grid value nearest to `x`.
     fn nearest(x: f32) -> f32;
 }
 
-/// The integers of `BITS` bits around zero.
+/// Signed integers of `BITS` bits.
 pub(super) struct Integers<const BITS: u32>;
 
 impl Grid for Integers<6> {
@@ -49,7 +49,7 @@ impl Grid for Integers<6> {
     }
 }
 
-/// With so few numbers it matters which sign gets the longer end.
+/// With so few values, the sign that gets the longer end matters.
 impl Grid for Integers<3> {
     const ENDS: &'static [f32] = &[-4.0, 3.0];
     const STEP: f32 = 0.1;
@@ -60,8 +60,9 @@ impl Grid for Integers<3> {
     }
 }
 
-/// Represents `N` groups of `LEN` values as `d * sc * q - dmin * mn` with `q` in `0..=max_quant`
-/// and `sc`, `mn` in `0..=max_scale`.
+/// Quantizes `N` groups of `LEN` values as `d * sc * q - dmin * mn`.
+///
+/// `q` is in `0..=max_quant`; `sc` and `mn` are in `0..=max_scale`.
 pub(super) fn fit_affine_block<const LEN: usize, const N: usize>(
     values: &[f32],
     max_quant: u8,
@@ -83,7 +84,7 @@ pub(super) fn fit_affine_block<const LEN: usize, const N: usize>(
         let highest = x.iter().fold(0.0_f32, |m, &x| m.max(x));
         for min in neighbours(fits[s].1, dmin, 0.0, max_scale) {
             // The fitted scale belongs to the fitted minimum; with the rounded one, the scale that
-            // just reaches the highest value is often better (one outlier in a group).
+            // maps the highest value to the largest quant is often better (one outlier in a group).
             let reaching = (highest + dmin * min) / max_quant;
             let scales = [neighbours(fits[s].0, d, 0.0, max_scale), neighbours(reaching, d, 0.0, max_scale)];
             for &scale in scales.as_flattened() {
@@ -100,8 +101,9 @@ pub(super) fn fit_affine_block<const LEN: usize, const N: usize>(
     (result, quants)
 }
 
-/// Represents `N` groups of `LEN` values as `d * sc * q` with `q` of the grid and a signed `sc`
-/// from `lowest_scale` up to `-lowest_scale - 1`. Gives the numbers of the grid.
+/// Quantizes `N` groups of `LEN` values as `d * sc * q` with grid values `q`.
+///
+/// The signed `sc` is from `lowest_scale` to `-lowest_scale - 1`. Returns grid values.
 pub(super) fn fit_symmetric_block<G: Grid, const LEN: usize, const N: usize>(
     values: &[f32],
     lowest_scale: f32,
@@ -130,7 +132,7 @@ pub(super) fn fit_symmetric_block<G: Grid, const LEN: usize, const N: usize>(
     (result, quants)
 }
 
-/// Represents `LEN` values as `d * q` with `q` of the grid; gives `d` and the numbers of the grid.
+/// Quantizes `LEN` values as `d * q` with `q` of the grid; returns `d` and the grid values.
 pub(super) fn fit_scale<G: Grid, const LEN: usize>(x: &[f32; LEN]) -> (f32, [f32; LEN]) {
     let d = round_to_half(fit_symmetric::<G, LEN>(x));
     (d, assign::<G, LEN>(x, d))
@@ -138,9 +140,9 @@ pub(super) fn fit_scale<G: Grid, const LEN: usize>(x: &[f32; LEN]) -> (f32, [f32
 
 /// Scale and minimum (subtracted, never negative) of values with quants `0..=max_quant`.
 fn fit_affine<const LEN: usize>(x: &[f32; LEN], max_quant: f32) -> (f32, f32) {
-    /// Starting scales: the range divided into `max_quant - 1` to `max_quant + 0.9` steps.
+    /// Start scales: the range divided into `max_quant - 1` to `max_quant + 0.9` steps.
     const STEPS: usize = 20;
-    /// Rounds of assigning quants and solving for the scale, from each start.
+    /// Rounds of assigning quants and solving for the scale, per start.
     const ROUNDS: usize = 2;
     let lowest = x.iter().fold(0.0_f32, |m, &x| m.min(x));
     let highest = x.iter().fold(f32::NEG_INFINITY, |m, &x| m.max(x));
@@ -168,7 +170,7 @@ fn fit_affine<const LEN: usize>(x: &[f32; LEN], max_quant: f32) -> (f32, f32) {
     best
 }
 
-/// The scale and offset (not positive) with the least squared error for given quants.
+/// Scale and offset (not positive) with the least squared error for given quants.
 fn solve_affine<const LEN: usize>(x: &[f32; LEN], quants: &[f32; LEN]) -> (f32, f32) {
     let [sum_q, sum_qq, sum_x, sum_xq] = sums(x, quants, |x, q| [q, q * q, x, x * q]);
     let determinant = LEN as f32 * sum_qq - sum_q * sum_q;
@@ -203,8 +205,7 @@ fn fit_symmetric<G: Grid, const LEN: usize>(x: &[f32; LEN]) -> f32 {
     best
 }
 
-/// The numbers of the grid nearest to `x / scale`, those nearest to zero for a scale without
-/// inverse.
+/// Grid values nearest to `x / scale`; nearest to zero if the scale has no finite inverse.
 #[inline(always)]
 fn assign<G: Grid, const LEN: usize>(x: &[f32; LEN], scale: f32) -> [f32; LEN] {
     let inverse = inverse_of(scale);
@@ -215,7 +216,7 @@ fn assign<G: Grid, const LEN: usize>(x: &[f32; LEN], scale: f32) -> [f32; LEN] {
     quants
 }
 
-/// The quants nearest to `(x - offset) / scale`, all zero for a scale without inverse.
+/// Quants nearest to `(x - offset) / scale`; all zero if the scale has no finite inverse.
 #[inline(always)]
 fn assign_affine<const LEN: usize>(x: &[f32; LEN], scale: f32, offset: f32, max_quant: f32) -> [f32; LEN] {
     let inverse = inverse_of(scale);
@@ -240,8 +241,9 @@ fn squared_error<const LEN: usize>(x: &[f32; LEN], quants: &[f32; LEN], scale: f
     error
 }
 
-/// `N` sums over pairs, each carried in eight lanes: one chain of additions would take most of the
-/// time.
+/// Computes `N` sums over pairs, each in eight accumulators.
+///
+/// One chain of dependent additions would take most of the time.
 #[inline(always)]
 fn sums<const LEN: usize, const N: usize>(
     x: &[f32; LEN],
@@ -262,15 +264,16 @@ fn sums<const LEN: usize, const N: usize>(
     })
 }
 
-/// The integers around `value / unit` within the bounds.
+/// Integers around `value / unit` within the bounds.
 fn neighbours(value: f32, unit: f32, lowest: f32, highest: f32) -> [f32; 3] {
     let ratio = if unit == 0.0 { 0.0 } else { value / unit };
     let nearest = ratio.round().clamp(lowest, highest);
     [nearest, (nearest - 1.0).max(lowest), (nearest + 1.0).min(highest)]
 }
 
-/// Rounds to the nearest integer, exactly for magnitudes below 2^22, in two additions (a call to
-/// `round` would keep the loops from being vectorized on the baseline instruction set).
+/// Rounds to the nearest integer, exactly for magnitudes below 2^22, in two additions.
+///
+/// A call to `round` would prevent vectorization on the baseline instruction set.
 #[inline(always)]
 fn round_small(x: f32) -> f32 {
     const SHIFT: f32 = 12_582_912.0; // 1.5 * 2^23

@@ -1,26 +1,27 @@
-//! Shared code of the formats of 32 values under one scale: packing of 4 and 5 bits, and scales
-//! from extremes.
+//! Shared code of the formats of 32 values with one scale: 4- and 5-bit packing, and scales from
+//! extremes.
 
 use super::{QuantBlock, SUB_BLOCK};
 
-/// A quant block of 32 values under one half-precision scale, with the low four bits of its quants
-/// in the order of [`unpack_nibbles`], so that one leaf of an instruction set unpacks all of them.
+/// Quant block of 32 values with one half-precision scale and nibbles.
+///
+/// All have the nibble order of [`unpack_nibbles`]; one leaf per instruction set unpacks them.
 pub(crate) trait NibbleBlock: QuantBlock {
     /// True if quants have a fifth bit.
     const FIFTH: bool = matches!(Self::MAX_QUANT, Some(16..));
 
-    /// The scale.
+    /// Half-precision scale.
     fn d(&self) -> [u8; 2];
 
-    /// The offset of the formats that have one: the negative minimum.
+    /// Half-precision offset (the negative minimum) of the formats that have one.
     fn m(&self) -> [u8; 2] {
         [0; 2]
     }
 
-    /// The low four bits.
+    /// Low four bits of the quants.
     fn qs(&self) -> &[u8; SUB_BLOCK / 2];
 
-    /// The fifth bits of the formats that have them: bit `j` is that of quant `j`.
+    /// Fifth bits of the formats that have them: bit `j` belongs to quant `j`.
     fn qh(&self) -> [u8; 4] {
         [0; 4]
     }
@@ -47,7 +48,7 @@ nibble_block! {
     Iq4Nl: d, qs;
 }
 
-/// Byte `j` holds value `j` in its low half and value `j + 16` in its high half.
+/// Unpacks byte `j` to value `j` (low nibble) and value `j + 16` (high nibble).
 #[inline(always)]
 pub(super) fn unpack_nibbles(qs: &[u8; SUB_BLOCK / 2], quants: &mut [u8; SUB_BLOCK]) {
     let (low, high) = quants.split_at_mut(SUB_BLOCK / 2);
@@ -57,7 +58,7 @@ pub(super) fn unpack_nibbles(qs: &[u8; SUB_BLOCK / 2], quants: &mut [u8; SUB_BLO
     }
 }
 
-/// The low four bits of the quants, packed for [`unpack_nibbles`].
+/// Low four bits of the quants, packed for [`unpack_nibbles`].
 pub(super) fn pack_nibbles(quants: &[u8; SUB_BLOCK]) -> [u8; SUB_BLOCK / 2] {
     std::array::from_fn(|j| (quants[j] & 15) | quants[j + SUB_BLOCK / 2] << 4)
 }
@@ -72,23 +73,23 @@ pub(super) fn unpack_fifth_bits(qh: [u8; 4], quants: &mut [u8; SUB_BLOCK]) {
     }
 }
 
-/// The fifth bits of the quants, packed for [`unpack_fifth_bits`].
+/// Fifth bits of the quants, packed for [`unpack_fifth_bits`].
 pub(super) fn pack_fifth_bits(quants: &[u8; SUB_BLOCK]) -> [u8; 4] {
     quants.iter().rev().fold(0, |bits: u32, q| bits << 1 | u32::from(q >> 4 & 1)).to_le_bytes()
 }
 
-/// The scale for which the value of the largest magnitude (the first of equals) is `end` times it,
-/// and its inverse (0 for a scale of 0).
+/// Scale that maps the value of the largest magnitude (the first of equals) to `end`.
+///
+/// Also its inverse (0 for a scale of 0).
 pub(super) fn extreme_of(values: &[f32], end: f32) -> (f32, f32) {
     let extreme = values.iter().fold(0.0_f32, |m, &x| if x.abs() > m.abs() { x } else { m });
     let d = extreme / end;
     (d, if d == 0.0 { 0.0 } else { 1.0 / d })
 }
 
-/// The lowest value, the scale that divides the range into `steps`, and its inverse (0 for a scale
-/// of 0).
+/// Lowest value, scale that divides the range into `steps`, and its inverse (0 for a scale of 0).
 pub(super) fn range_of(values: &[f32], steps: f32) -> (f32, f32, f32) {
-    // The first of equals, so that the sign of a zero is the reference's.
+    // The first of equals, so that the sign of a zero matches ggml.
     let lowest = values.iter().fold(f32::MAX, |m, &x| if x < m { x } else { m });
     let highest = values.iter().fold(f32::MIN, |m, &x| if x > m { x } else { m });
     let d = (highest - lowest) / steps;

@@ -1,110 +1,114 @@
-//! Frequencies of the pairs of dimensions, and their scalings to longer contexts.
+//! RoPE frequencies per pair of dimensions, and context-extension scalings.
 
 use std::f64::consts::{PI, TAU};
 
 use crate::{Error, Result};
 
-/// The angles of a rotary embedding.
+/// RoPE parameters: base, rotary dimension, scaling.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RopeConfig {
     /// Base of the geometric series of frequencies ("theta"), 10000 in the original.
     pub base: f64,
-    /// Number of dimensions of a head that RoPE applies to; even. The rest passes through.
+    /// Number of dimensions per head that RoPE rotates; even. The rest passes through.
     pub rotary_dim: usize,
-    /// Change of the frequencies for longer contexts.
+    /// Frequency scaling for longer contexts.
     pub scaling: RopeScaling,
-    /// Divisor of each pair's frequency, `[rotary_dim / 2]`: GGUF's tensor `rope_freqs.weight`.
-    /// Applied after `scaling` (files that have it use [`RopeScaling::None`]).
+    /// Divisor of each pair's frequency, `[rotary_dim / 2]`: GGUF tensor `rope_freqs.weight`.
+    /// Applied after `scaling` (files with this tensor use [`RopeScaling::None`]).
     pub frequency_divisors: Option<Vec<f32>>,
 }
 
-/// Changes of the frequencies `f_i = base^(-2 i / d)`, `d` the rotary dimension, for contexts
-/// longer than trained.
+/// Scaling of the frequencies `f_i = base^(-2 i / d)` for contexts longer than trained.
+///
+/// `d` is the rotary dimension.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum RopeScaling {
-    /// As trained.
+    /// Frequencies as trained.
     None,
-    /// Positions interpolated: `f_i / factor`. Source: arXiv 2306.15595.
+    /// Position interpolation: `f_i / factor`. Source: arXiv 2306.15595.
     Linear {
         /// Ratio of the extended to the original context.
         factor: f64,
     },
-    /// A larger base, `base * factor^(d / (d - 2))`, so that fast pairs keep their frequency.
+    /// NTK-aware: larger base `base * factor^(d / (d - 2))`, which keeps the highest frequency.
     Ntk {
         /// Ratio of the extended to the original context.
         factor: f64,
     },
-    /// The same with a base that depends on the length `n` of the sequence, once it exceeds the
-    /// original context: `base * (factor n / original_context - (factor - 1))^(d / (d - 2))`. `n`
-    /// is fixed when the table is built, since keys in a cache keep the angles that they were
-    /// stored with.
+    /// Dynamic NTK: base depends on the sequence length `n` beyond the original context.
+    ///
+    /// The base is `base * (factor n / original_context - (factor - 1))^(d / (d - 2))`. `n` is
+    /// fixed when the table is built, because cached keys keep their angles.
     DynamicNtk {
         /// Growth of the base with the length.
         factor: f64,
-        /// Positions the model was trained for.
+        /// Context length in training.
         original_context: usize,
     },
-    /// Slow pairs interpolated, fast ones kept, a ramp between; cosines and sines enlarged. Source:
-    /// arXiv 2309.00071.
+    /// `YaRN`: low frequencies interpolated, high ones kept, a ramp in between.
+    ///
+    /// Cosines and sines are scaled by the attention factor. Source: arXiv 2309.00071.
     Yarn {
         /// Ratio of the extended to the original context.
         factor: f64,
-        /// Positions the model was trained for.
+        /// Context length in training.
         original_context: usize,
         /// Pairs with more full turns than this over the original context keep their frequency
         /// (usually 32).
         beta_fast: f64,
-        /// Pairs with fewer full turns than this are interpolated fully (usually 1).
+        /// Pairs with fewer full turns than this are fully interpolated (usually 1).
         beta_slow: f64,
-        /// Factor of cosines and sines; `None` for `0.1 ln(factor) + 1`. See
+        /// Scale of cosines and sines; `None` for `0.1 ln(factor) + 1`. See
         /// [`yarn_attention_factor`].
         attention_factor: Option<f64>,
-        /// Rounds the ends of the ramp outwards to whole pairs (usual: true).
+        /// Rounds the ends of the ramp outwards to whole pairs (usually true).
         truncate: bool,
     },
-    /// Wavelengths beyond the original context interpolated, short ones kept, a blend between
-    /// (Llama 3.1).
+    /// Llama 3.1: low frequencies interpolated, high ones kept, a blend in between.
     Llama3 {
         /// Divisor of the low frequencies.
         factor: f64,
-        /// Wavelengths above `original_context / low_frequency_factor` are divided fully (usually
-        /// 1).
+        /// Wavelengths above `original_context / low_frequency_factor` are fully interpolated
+        /// (usually 1).
         low_frequency_factor: f64,
         /// Wavelengths below `original_context / high_frequency_factor` are kept (usually 4).
         high_frequency_factor: f64,
-        /// Positions the model was trained for.
+        /// Context length in training.
         original_context: usize,
     },
-    /// A divisor per pair, one list for sequences within the original context, one for longer.
-    /// Source: arXiv 2402.13753.
+    /// `LongRoPE`: a divisor per pair, one list within the original context and one beyond. Source:
+    /// arXiv 2402.13753.
     LongRope {
         /// Divisors for sequences of up to `original_context` positions, `[rotary_dim / 2]`.
         short_factors: Vec<f64>,
         /// Divisors for longer sequences, `[rotary_dim / 2]`.
         long_factors: Vec<f64>,
-        /// Positions the model was trained for.
+        /// Context length in training.
         original_context: usize,
-        /// Positions of the stretched context; gives the factor of cosines and sines `sqrt(1 +
-        /// ln(s) / ln(original_context))`, `s = max_context / original_context` (1 if `s <= 1`).
+        /// Extended context length.
+        ///
+        /// Determines the scale of cosines and sines `sqrt(1 + ln(s) / ln(original_context))`, `s =
+        /// max_context / original_context` (1 if `s <= 1`).
         max_context: usize,
-        /// That factor, if the model states it.
+        /// Scale of cosines and sines, if the model states it.
         attention_factor: Option<f64>,
     },
 }
 
-/// Frequencies and magnitude, from which tables are computed.
+/// Frequencies and magnitude from which tables are computed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RopeFrequencies {
     /// Radians per position of each pair, `[rotary_dim / 2]`.
     pub inverse: Vec<f64>,
-    /// Factor of all cosines and sines.
+    /// Scale (attention factor) of all cosines and sines.
     pub magnitude: f64,
 }
 
-/// The factor of cosines and sines of `YaRN` models that state two scales (`DeepSeek`: `mscale`,
-/// `mscale_all_dim`): `m(mscale) / m(mscale_all_dim)`, `m(s) = 0.1 s ln(factor) + 1` for a factor
-/// above 1, else 1.
+/// Attention factor of `YaRN` models with two scales (`DeepSeek`: `mscale`, `mscale_all_dim`).
+///
+/// It is `m(mscale) / m(mscale_all_dim)` with `m(s) = 0.1 s ln(factor) + 1` for a factor above 1,
+/// else 1.
 pub fn yarn_attention_factor(factor: f64, mscale: f64, mscale_all_dim: f64) -> f64 {
     magnitude_at(factor, mscale) / magnitude_at(factor, mscale_all_dim)
 }
@@ -114,17 +118,18 @@ fn magnitude_at(factor: f64, scale: f64) -> f64 {
 }
 
 impl RopeConfig {
-    /// A configuration without scaling.
+    /// Creates a configuration without scaling.
     pub fn new(base: f64, rotary_dim: usize) -> Self {
         Self { base, rotary_dim, scaling: RopeScaling::None, frequency_divisors: None }
     }
 
-    /// The frequencies for a sequence of up to `sequence_length` positions (which matters to
-    /// [`RopeScaling::DynamicNtk`] and [`RopeScaling::LongRope`] only).
+    /// Computes the frequencies for sequences of up to `sequence_length` positions.
+    ///
+    /// The length matters only to [`RopeScaling::DynamicNtk`] and [`RopeScaling::LongRope`].
     ///
     /// # Errors
-    /// [`Error::RotaryDim`], [`Error::RopeFactors`] or [`Error::RopeParameter`] for a configuration
-    /// without meaning.
+    /// [`Error::RotaryDim`], [`Error::RopeFactors`] or [`Error::RopeParameter`] for an invalid
+    /// configuration.
     pub fn frequencies(&self, sequence_length: usize) -> Result<RopeFrequencies> {
         if self.rotary_dim == 0 || !self.rotary_dim.is_multiple_of(2) {
             return Err(Error::RotaryDim { rotary_dim: self.rotary_dim });
@@ -139,7 +144,7 @@ impl RopeConfig {
         Ok(RopeFrequencies { inverse, magnitude })
     }
 
-    /// Frequencies and magnitude before the divisors.
+    /// Frequencies and magnitude before the divisors are applied.
     fn scaled(&self, sequence_length: usize) -> Result<(Vec<f64>, f64)> {
         Ok(match &self.scaling {
             RopeScaling::None => (self.series(self.base), 1.0),
@@ -164,14 +169,14 @@ impl RopeConfig {
         })
     }
 
-    /// `base^(-2 i / d)`.
+    /// Geometric series `base^(-2 i / d)`.
     fn series(&self, base: f64) -> Vec<f64> {
         let d = self.rotary_dim as f64;
         (0..self.rotary_dim / 2).map(|i| base.powf(-2.0 * i as f64 / d)).collect()
     }
 
-    /// `base * growth^(d / (d - 2))`; with a single pair, whose frequency is 1 for every base, the
-    /// base itself.
+    /// `base * growth^(d / (d - 2))`; `base` itself with a single pair, whose frequency is 1 for
+    /// every base.
     fn stretched_base(&self, growth: f64) -> Result<f64> {
         positive("growth of the base", growth)?;
         if self.rotary_dim == 2 {
@@ -192,7 +197,7 @@ impl RopeConfig {
         positive("beta_slow", beta_slow)?;
         let original = context("original_context", original_context)?;
         let d = self.rotary_dim as f64;
-        // The pair that makes `turns` full turns over the original context.
+        // Index of the pair that makes `turns` full turns over the original context.
         let pair_of = |turns: f64| d * (original / (turns * TAU)).ln() / (2.0 * self.base.ln());
         let (mut low, mut high) = (pair_of(beta_fast), pair_of(beta_slow));
         if truncate {

@@ -1,8 +1,7 @@
-//! Rotary position embedding: tables of angles, and their application in place.
+//! Rotary position embedding (RoPE): frequencies, cosine/sine tables, in-place application.
 //!
-//! [`RopeConfig`] gives the angle per position of each pair of dimensions, [`RopeTable`] holds the
-//! cosines and sines of a range of positions, [`Kernels::rope`] applies them to the rows of queries
-//! and keys.
+//! [`RopeConfig`] gives the frequency of each pair of dimensions, [`RopeTable`] holds the cosines
+//! and sines of a range of positions, [`Kernels::rope`] applies them to rows of queries and keys.
 //!
 //! # Example
 //! ```
@@ -17,7 +16,7 @@
 //! ```
 //!
 //! # Source
-//! Su et al., "RoFormer", arXiv 2104.09864; the scalings' sources are named at [`RopeScaling`].
+//! Su et al., "RoFormer", arXiv 2104.09864; sources of the scalings are at [`RopeScaling`].
 
 mod config;
 mod table;
@@ -30,7 +29,7 @@ pub use table::RopeTable;
 use crate::Kernels;
 use crate::lanes::{LANES, Lanes};
 
-/// Pairs in a vector of the interleaved layout.
+/// Pairs per vector of the interleaved layout.
 const PAIRS: usize = LANES / 2;
 
 /// Pairing of the dimensions of a head.
@@ -52,20 +51,20 @@ pub(crate) struct RopeJob<'a> {
 }
 
 impl Kernels {
-    /// Applies the rotary embedding to the heads of consecutive positions, in place.
+    /// Applies RoPE to the heads of consecutive positions, in place.
     ///
-    /// Dimensions from the table's `rotary_dim` on stay as they are.
+    /// Dimensions from the table's `rotary_dim` on are unchanged.
     ///
     /// # Shapes
     /// `x`: `[positions.len(), n_heads, head_dim]`.
     ///
     /// # Numerics
-    /// `a' = a cos - b sin`, `b' = b cos + a sin`, each with one fused multiply-add; both layouts
-    /// and all instruction sets give the same bits.
+    /// `a' = a cos - b sin`, `b' = b cos + a sin`, each with one fused multiply-add; bit-identical
+    /// in both layouts and on all instruction sets.
     ///
     /// # Panics
-    /// If `x` has another length, the table lacks a position, or `rotary_dim` exceeds `head_dim`.
-    #[allow(clippy::too_many_arguments)] // two objects, four numbers of the shape
+    /// If `x` has the wrong length, the table lacks a position, or `rotary_dim` exceeds `head_dim`.
+    #[allow(clippy::too_many_arguments)] // two objects and four dimensions
     pub fn rope(
         &self,
         table: &RopeTable,
@@ -126,8 +125,8 @@ fn rotate_halves<L: Lanes>(l: L, x: &mut [f32], cos: &[f32], sin: &[f32]) {
     }
 }
 
-/// Four pairs at a time: each value times its cosine, plus its partner times the sine with the
-/// partner's sign.
+/// Rotates four pairs at a time: each value times its cosine, plus its partner times the sine with
+/// the partner's sign.
 #[inline(always)]
 fn rotate_pairs<L: Lanes>(l: L, x: &mut [f32], cos: &[f32], sin: &[f32]) {
     let signs = l.load(&[-1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0]);

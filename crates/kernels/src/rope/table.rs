@@ -1,31 +1,30 @@
-//! Cosines and sines per position.
+//! Cosine and sine tables per position.
 
 use std::ops::Range;
 
 use super::{RopeConfig, RopeFrequencies};
 use crate::{Error, Result};
 
-/// Cosines and sines of the angles of a range of positions, already multiplied by the scaling's
-/// magnitude.
+/// Cosines and sines of a range of positions, multiplied by the scaling's magnitude.
 ///
-/// Angles are computed in f64, so the f32 entries are correctly rounded (to 1e-7) at any position.
+/// Angles are computed in f64, so the f32 entries are accurate (to 1e-7) at any position.
 #[derive(Debug, Clone)]
 pub struct RopeTable {
     positions: Range<usize>,
-    /// `rotary_dim / 2`
+    /// Number of rotated pairs, `rotary_dim / 2`.
     pairs: usize,
     cos: Vec<f32>, // [positions, pairs]
     sin: Vec<f32>, // [positions, pairs]
 }
 
 impl RopeTable {
-    /// The table of positions `0..max_positions`, for sequences of up to that length.
+    /// Computes the table of positions `0..max_positions`, for sequences of up to that length.
     ///
     /// Takes `max_positions * rotary_dim` f32 values of memory.
     ///
     /// # Errors
-    /// The errors of [`RopeConfig::frequencies`]; [`Error::RopeParameter`] if there is no memory
-    /// for so many positions.
+    /// Errors of [`RopeConfig::frequencies`]; [`Error::RopeParameter`] if memory for the table
+    /// cannot be allocated.
     pub fn new(config: &RopeConfig, max_positions: usize) -> Result<Self> {
         Self::build(&config.frequencies(max_positions)?, 0..max_positions).ok_or(Error::RopeParameter {
             name: "max_positions",
@@ -34,10 +33,10 @@ impl RopeTable {
         })
     }
 
-    /// The table of any range of positions.
+    /// Computes the table of any range of positions.
     ///
     /// # Panics
-    /// If there is no memory for so many positions.
+    /// If memory for the table cannot be allocated.
     pub fn from_frequencies(frequencies: &RopeFrequencies, positions: Range<usize>) -> Self {
         let n_positions = positions.len();
         let Some(table) = Self::build(frequencies, positions) else {
@@ -46,7 +45,7 @@ impl RopeTable {
         table
     }
 
-    /// The table, if there is memory for it.
+    /// Computes the table; `None` if memory cannot be allocated.
     fn build(frequencies: &RopeFrequencies, positions: Range<usize>) -> Option<Self> {
         let pairs = frequencies.inverse.len();
         let len = positions.len().checked_mul(pairs)?;
@@ -63,12 +62,12 @@ impl RopeTable {
         Some(Self { positions, pairs, cos, sin })
     }
 
-    /// The positions that the table holds.
+    /// Range of positions in the table.
     pub fn positions(&self) -> Range<usize> {
         self.positions.clone()
     }
 
-    /// Number of dimensions of a head that RoPE applies to.
+    /// Number of dimensions per head that RoPE rotates.
     pub fn rotary_dim(&self) -> usize {
         2 * self.pairs
     }

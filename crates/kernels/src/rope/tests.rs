@@ -1,4 +1,4 @@
-//! Unit tests of configuration and application; the goldens of other implementations are in
+//! Unit tests of configuration and application; goldens from other implementations are in
 //! `tests/rope_goldens.rs`.
 
 use super::*;
@@ -8,7 +8,7 @@ fn table(config: &RopeConfig, positions: usize) -> RopeTable {
     RopeTable::new(config, positions).unwrap()
 }
 
-/// A head with values that identify their index.
+/// Head whose values identify their index.
 fn head(n: usize) -> Vec<f32> {
     (0..n).map(|i| 0.25 + i as f32).collect()
 }
@@ -115,7 +115,7 @@ fn positions_beyond_the_table_are_refused() {
 #[test]
 #[should_panic(expected = "length of the rows")]
 fn a_product_of_the_shape_that_overflows_is_refused() {
-    // 0 in the arithmetic of `usize`.
+    // Overflows to 0 in `usize`.
     let n_heads = 1 << (usize::BITS - 2);
     let table = table(&RopeConfig::new(1e4, 4), 2);
     Kernels::available()[0].rope(&table, RopeLayout::Halves, 0..1, &mut [], n_heads, 4);
@@ -124,7 +124,7 @@ fn a_product_of_the_shape_that_overflows_is_refused() {
 #[test]
 fn tables_beyond_memory_are_refused() {
     let config = RopeConfig::new(1e4, 8);
-    // The product of the first is 0 in the arithmetic of `usize`.
+    // The first product overflows to 0 in `usize`.
     for positions in [1 << (usize::BITS - 2), usize::MAX, usize::MAX / 16] {
         let error = RopeTable::new(&config, positions).unwrap_err();
         assert!(matches!(error, Error::RopeParameter { name: "max_positions", .. }), "{error}");

@@ -1,29 +1,29 @@
-//! Activation functions, value by value, and their gated forms (SwiGLU and its like).
+//! Element-wise activation functions and their gated forms (SwiGLU and others).
 
 use crate::Kernels;
 use crate::lanes::math::{exp, normal_below};
 use crate::lanes::{LANES, Lanes};
 
-/// A function of one value between two layers.
+/// Element-wise activation function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Activation {
-    /// `x / (1 + e^-x)`, also called swish: Elfwing et al., arXiv 1702.03118; Ramachandran et al.,
-    /// arXiv 1710.05941.
+    /// SiLU (swish), `x / (1 + e^-x)`: Elfwing et al., arXiv 1702.03118; Ramachandran et al., arXiv
+    /// 1710.05941.
     ///
     /// Relative error at most 6e-7 for `x >= -87`; below that the true value is smaller than
     /// 1.5e-36 and the result may be `-0`.
     Silu,
-    /// `x Φ(x)`, `Φ` the normal distribution: Hendrycks and Gimpel, arXiv 1606.08415.
+    /// Exact GELU, `x Φ(x)`, `Φ` the normal CDF: Hendrycks and Gimpel, arXiv 1606.08415.
     ///
     /// Relative error at most 8e-7 for `x >= -13`; below that the true value is smaller than 1e-36
     /// and the result may be `-0`.
     GeluErf,
-    /// `x / 2 (1 + tanh(sqrt(2 / π) (x + 0.044715 x^3)))`, the approximation in the same paper.
+    /// GELU by tanh, `x / 2 (1 + tanh(sqrt(2 / π) (x + 0.044715 x^3)))`: the same paper.
     ///
     /// Relative error at most `6e-7 + 2e-7 |y|` with `y = 2 sqrt(2 / π) (x + 0.044715 x^3)`, for
     /// `y >= -87`; below that the result may be `-0`. Absolute error at most 5e-7 times `|x|`.
     GeluTanh,
-    /// `max(x, 0)`; exact.
+    /// `ReLU`, `max(x, 0)`; exact.
     Relu,
 }
 
@@ -31,13 +31,13 @@ impl Kernels {
     /// Applies `activation` to each value.
     ///
     /// # Numerics
-    /// The errors stand at [`Activation`]. `-inf` gives a zero, `+inf` gives `+inf`, NaN stays NaN.
+    /// Errors: see [`Activation`]. `-inf` gives a zero, `+inf` gives `+inf`, NaN gives NaN.
     pub fn activate(&self, activation: Activation, x: &mut [f32]) {
         // SAFETY: `self` exists only where the slot's instruction set is present.
         unsafe { (self.slots.activate)(activation, x) }
     }
 
-    /// `gate = activation(gate) * up`, value by value: the middle of a gated feed-forward network.
+    /// Computes `gate = activation(gate) * up`, element by element (gated feed-forward network).
     ///
     /// # Numerics
     /// As [`activate`](Self::activate), with one more rounding.
@@ -58,7 +58,7 @@ impl Kernels {
         self.activate(Activation::Silu, x);
     }
 
-    /// [`gated`](Self::gated) with [`Activation::Silu`]: the middle of a SwiGLU network.
+    /// [`gated`](Self::gated) with [`Activation::Silu`], as in SwiGLU.
     ///
     /// # Panics
     /// If the lengths differ.
@@ -67,10 +67,12 @@ impl Kernels {
     }
 }
 
-/// An activation as a type. (A closure would not do: what it calls is not compiled for the
-/// instruction set unless the compiler happens to inline it.)
+/// Activation as a type.
+///
+/// Not a closure: code called by a closure is compiled for the instruction set only if the compiler
+/// inlines it.
 trait Function {
-    /// The function of eight values.
+    /// Applies the function to eight values.
     fn of<L: Lanes>(l: L, x: L::V) -> L::V;
 }
 
@@ -79,7 +81,7 @@ struct GeluErf;
 struct GeluTanh;
 struct Relu;
 
-/// SiLU of eight values. The clamp turns `-inf / inf` into `-MAX / inf`.
+/// SiLU of eight values. The clamp replaces `-inf / inf` by `-MAX / inf`.
 #[inline(always)]
 pub(crate) fn silu_lanes<L: Lanes>(l: L, x: L::V) -> L::V {
     let x = l.max(l.splat(f32::MIN), x);
@@ -93,7 +95,7 @@ impl Function for Silu {
     }
 }
 
-/// The clamp turns `-inf * 0` into `-MAX * 0`.
+/// The clamp replaces `-inf * 0` by `-MAX * 0`.
 impl Function for GeluErf {
     #[inline(always)]
     fn of<L: Lanes>(l: L, x: L::V) -> L::V {
@@ -103,7 +105,7 @@ impl Function for GeluErf {
     }
 }
 
-/// With `(1 + tanh(y / 2)) / 2 = 1 / (1 + e^-y)`, which has no cancellation for negative `y`.
+/// Uses `(1 + tanh(y / 2)) / 2 = 1 / (1 + e^-y)`, without cancellation for negative `y`.
 impl Function for GeluTanh {
     #[inline(always)]
     fn of<L: Lanes>(l: L, x: L::V) -> L::V {

@@ -1,4 +1,4 @@
-//! Conversion between f32 and the 16-bit floating-point types.
+//! Conversion between f32 and the 16-bit float types.
 
 use half::{bf16, f16};
 
@@ -6,9 +6,10 @@ use crate::Kernels;
 use crate::lanes::{LANES, Lanes};
 
 impl Kernels {
-    /// Rounds to half precision: to nearest, ties to even; beyond 65504 (from 65520) to infinity;
-    /// subnormal results kept. A NaN becomes quiet and keeps its sign and the upper ten bits of its
-    /// payload.
+    /// Rounds to half precision, to nearest, ties to even.
+    ///
+    /// Magnitudes from 65520 become infinity (65504 is the largest finite value); subnormal results
+    /// are kept. A NaN becomes quiet and keeps its sign and the upper ten bits of its payload.
     ///
     /// # Panics
     /// If the lengths differ.
@@ -28,9 +29,10 @@ impl Kernels {
         unsafe { (self.slots.f16_to_f32)(x, out) }
     }
 
-    /// Rounds to bfloat16: to nearest, ties to even; beyond the largest finite value to infinity;
-    /// subnormal results kept. A NaN becomes quiet and keeps its sign and the upper seven bits of
-    /// its payload.
+    /// Rounds to bfloat16, to nearest, ties to even.
+    ///
+    /// Overflow gives infinity; subnormal results are kept. A NaN becomes quiet and keeps its sign
+    /// and the upper seven bits of its payload.
     ///
     /// # Panics
     /// If the lengths differ.

@@ -4,15 +4,15 @@ use crate::Kernels;
 use crate::lanes::{LANES, Lanes};
 
 impl Kernels {
-    /// The dot product of two rows.
+    /// Computes the dot product of two rows.
     ///
     /// # Shapes
     /// `x`, `y`: `[n]`; the result of two empty rows is 0.
     ///
     /// # Numerics
-    /// Eight lanes of fused multiply-adds in ascending order, joined by a fixed tree: the same bits
-    /// on every instruction set. Error at most `γ_n Σ|x_i y_i|`, `γ_n = n u / (1 - n u)`, `u =
-    /// 2^-24`. NaN and infinities propagate as in the sum.
+    /// Eight lanes of fused multiply-adds in ascending order, reduced by a fixed tree:
+    /// bit-identical on every instruction set. Error at most `γ_n Σ|x_i y_i|`, `γ_n = n u / (1 - n
+    /// u)`, `u = 2^-24`. NaN and infinities propagate as in the sum.
     ///
     /// # Panics
     /// If the lengths differ.
@@ -22,7 +22,7 @@ impl Kernels {
         unsafe { (self.slots.dot)(x, y) }
     }
 
-    /// `x += y`, value by value.
+    /// Computes `x += y`, element by element.
     ///
     /// # Panics
     /// If the lengths differ.
@@ -33,9 +33,10 @@ impl Kernels {
     }
 }
 
-/// One chain of fused multiply-adds per lane. Two or more chains would be faster on long rows, but
-/// would be another order; long dot products are matrix products here, which run several rows at a
-/// time.
+/// One chain of fused multiply-adds per lane.
+///
+/// Two or more chains would be faster on long rows, but in another order; long dot products are
+/// matrix products, which run several rows at a time.
 #[inline(always)]
 pub(crate) fn dot<L: Lanes>(l: L, x: &[f32], y: &[f32]) -> f32 {
     let (x_chunks, x_tail) = x.as_chunks::<LANES>();

@@ -1,30 +1,30 @@
-//! The Gram matrix of rows, added up as they come.
+//! Gram matrix of rows, accumulated over calls.
 
 use std::ops::Range;
 
 use crate::Kernels;
 use crate::lanes::{LANES, Lanes};
 
-/// Rows that are taken together, so that they stay in the first-level cache while the matrix is
-/// walked.
+/// Rows per pass over the matrix; they stay in the L1 cache during the pass.
 const ROWS: usize = 32;
 
 impl Kernels {
-    /// Adds the Gram matrix of some heads of rows: `gram += Σ h hᵀ` over all heads `h` of `dim`
-    /// values in `columns` of each row, on and above the diagonal. Numbers below it may be written
-    /// too and mean nothing.
+    /// Adds the Gram matrix of heads: `gram += Σ h hᵀ` over all heads `h` of `dim` values.
+    ///
+    /// The heads are in `columns` of each row. Only the diagonal and the part above it are valid;
+    /// values below it may be overwritten.
     ///
     /// # Shapes
     /// `rows`: `[n, width]`; `gram`: `[dim, dim]`.
     ///
     /// # Numerics
-    /// One chain of fused multiply-adds per number, in the order of rows and heads: any cut of the
-    /// rows into calls and any instruction set give the same bits. Error at most `γ_n Σ|h_i h_j|`,
-    /// with `n` the heads that were added.
+    /// One chain of fused multiply-adds per element, in the order of rows and heads: bit-identical
+    /// for any split of the rows into calls and on any instruction set. Error at most `γ_n Σ|h_i
+    /// h_j|`, `n` the number of heads.
     ///
     /// # Panics
-    /// If `width` does not divide `rows`, `dim` is no multiple of 8 or does not divide `columns`,
-    /// the columns do not lie in a row, or the matrix has another size.
+    /// If `width` does not divide `rows`, `dim` is not a multiple of 8 or does not divide
+    /// `columns`, the columns exceed a row, or the matrix has another size.
     ///
     /// # Examples
     /// ```
@@ -56,7 +56,7 @@ impl Kernels {
     }
 }
 
-/// Tile by tile of 8 x 8 numbers, each a register per row of the tile.
+/// Computes tiles of 8 x 8 elements, one register per row of the tile.
 #[inline(always)]
 pub(crate) fn add_gram<L: Lanes>(
     l: L,
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "size of the matrix")]
     fn a_size_that_overflows_is_refused() {
-        // Its square is 0 in the arithmetic of `usize`.
+        // Its square overflows to 0 in `usize`.
         let dim = 1 << (usize::BITS / 2);
         Kernels::detect().unwrap().add_gram(&[], 1, 0..0, dim, &mut []);
     }

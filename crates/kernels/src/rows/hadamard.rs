@@ -1,4 +1,4 @@
-//! The Walsh-Hadamard transform of rows, so that quantization error spreads over all dimensions.
+//! Walsh-Hadamard transform of rows, which spreads quantization error over all dimensions.
 //!
 //! Source: Ashkboos et al., "`QuaRot`: outlier-free 4-bit inference in rotated LLMs", arXiv
 //! 2404.00456.
@@ -7,23 +7,23 @@ use crate::Kernels;
 use crate::lanes::{LANES, Lanes};
 
 impl Kernels {
-    /// Multiplies each row with the normalized Walsh-Hadamard matrix `H` of its length, in place:
+    /// Multiplies each row by the normalized Walsh-Hadamard matrix `H` of its length, in place.
+    ///
     /// `H[i][j] = (-1)^popcount(i & j) / sqrt(dim)`.
     ///
-    /// `H` is symmetric and its own inverse, and dot products stay what they are: queries and keys
-    /// that are both transformed (after the rotary embedding) have the same scores, but few-bit
-    /// formats with a scale per position keep more of them, because no dimension is large any more.
-    /// Values may be transformed as well; the output of attention then has to be transformed once
-    /// more. Keys with a scale per dimension ([`KvFormat::Kivi`](crate::attention::KvFormat::Kivi))
-    /// lose by it.
+    /// `H` is symmetric and orthogonal: if queries and keys are both transformed (after RoPE),
+    /// scores are unchanged, but low-bit formats with a scale per position preserve them better,
+    /// because outlier dimensions disappear. Values may be transformed as well; the output of
+    /// attention must then be transformed again. Keys with a scale per dimension
+    /// ([`KvFormat::Kivi`](crate::attention::KvFormat::Kivi)) become less accurate.
     ///
     /// # Shapes
     /// `rows`: `[n, dim]`.
     ///
     /// # Numerics
-    /// `log2(dim)` rounds of sums and differences, then one multiplication by `1 / sqrt(dim)`; the
-    /// same bits on every instruction set. Error at most `(log2(dim) + 2) u` of the row's norm per
-    /// value, `u = 2^-24`. One value that is not finite makes the whole row so.
+    /// `log2(dim)` rounds of sums and differences, then one multiplication by `1 / sqrt(dim)`;
+    /// bit-identical on every instruction set. Error at most `(log2(dim) + 2) u` of the row's norm
+    /// per value, `u = 2^-24`. One non-finite value makes the whole row non-finite.
     ///
     /// # Panics
     /// If `dim` is not a power of two from 16 to 256 or does not divide `rows`.
@@ -49,8 +49,7 @@ impl Kernels {
     }
 }
 
-/// Rounds of butterflies at the distances 1, 2, 4 (within a vector), then 8, 16, .. (between
-/// vectors).
+/// Butterflies at the distances 1, 2, 4 (within a vector), then 8, 16, ... (between vectors).
 #[inline(always)]
 pub(crate) fn hadamard<L: Lanes>(l: L, rows: &mut [f32], dim: usize) {
     let scale = l.splat(1.0 / (dim as f32).sqrt());
@@ -62,7 +61,7 @@ pub(crate) fn hadamard<L: Lanes>(l: L, rows: &mut [f32], dim: usize) {
     for row in rows.chunks_exact_mut(dim) {
         let row = row.as_chunks_mut::<LANES>().0;
         for x in &mut *row {
-            // The partner plus or minus the value; a product with one is exact.
+            // Partner plus or minus the value; the product with 1 or -1 is exact.
             let v = l.load(x);
             let v = l.fma(v, plus_minus[0], l.swap_pairs(v));
             let v = l.fma(v, plus_minus[1], l.swap_twos(v));
@@ -77,7 +76,7 @@ pub(crate) fn hadamard<L: Lanes>(l: L, rows: &mut [f32], dim: usize) {
     }
 }
 
-/// Sums and differences of the vectors that are `distance` apart, times `scale`.
+/// Sums and differences of vectors `distance` apart, times `scale`.
 #[inline(always)]
 fn butterflies<L: Lanes>(l: L, row: &mut [[f32; LANES]], distance: usize, scale: Option<L::V>) {
     for pair in row.chunks_exact_mut(2 * distance) {
@@ -132,7 +131,7 @@ mod tests {
             for (x, y) in x.chunks(dim).zip(rows.chunks(dim)) {
                 let norm = x.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt();
                 for (x, y) in x.iter().zip(y) {
-                    // The second transform may gather the errors of all values of the first.
+                    // The second transform may accumulate the errors of all values of the first.
                     let bound = bound * norm * (1.0 + (dim as f64).sqrt());
                     prop_assert!((f64::from(*x) - f64::from(*y)).abs() <= bound, "{y}, not {x}");
                 }

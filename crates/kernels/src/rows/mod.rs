@@ -1,7 +1,6 @@
-//! Operations on rows of f32: dot products, norms, activation functions, softmax, selection,
-//! conversion to 16 bits.
+//! Operations on rows of f32: dot products, norms, activations, softmax, top-k, conversion.
 //!
-//! One file per operation, with its contract (`impl Kernels`), its generic body and its tests.
+//! One file per operation: its public method (`impl Kernels`), its generic body and its tests.
 //!
 //! # Example
 //! ```

@@ -1,43 +1,45 @@
-//! Normalization of rows: root mean square (also in the `1 + weight` form) and layer normalization,
-//! alone or after the addition of a residual.
+//! Row normalization: RMS norm (also with `1 + weight`) and layer norm, optionally after a residual
+//! addition.
 
 use crate::Kernels;
 use crate::lanes::{LANES, Lanes};
 use crate::rows::dot::{add_assign, dot};
 
-/// A normalization with its weights, `[n]` each.
+/// Normalization with its weights, `[n]` each.
 #[derive(Debug, Clone, Copy)]
 pub enum Norm<'a> {
-    /// `x / sqrt(mean(x^2) + eps) * weight`: Zhang and Sennrich, arXiv 1910.07467.
+    /// RMS norm, `x / sqrt(mean(x^2) + eps) * weight`: Zhang and Sennrich, arXiv 1910.07467.
     Rms {
-        /// A factor per column.
+        /// Scale per column.
         weight: &'a [f32],
     },
-    /// `x / sqrt(mean(x^2) + eps) * (1 + weight)`: checkpoints of the Gemma family. (GGUF files of
-    /// that family hold `1 + weight` already.)
+    /// RMS norm with `1 + weight`, as in checkpoints of the Gemma family.
+    ///
+    /// `x / sqrt(mean(x^2) + eps) * (1 + weight)`. (GGUF files of that family store `1 + weight`.)
     RmsPlusOne {
-        /// A factor per column, less one.
+        /// Scale per column, minus 1.
         weight: &'a [f32],
     },
-    /// `(x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * weight + bias`: Ba et al., arXiv
-    /// 1607.06450.
+    /// Layer norm: Ba et al., arXiv 1607.06450.
+    ///
+    /// `(x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * weight + bias`.
     Layer {
-        /// A factor per column.
+        /// Scale per column.
         weight: &'a [f32],
-        /// A summand per column, after the factor; none is zeros.
+        /// Bias per column, added after scaling; `None` for zeros.
         bias: Option<&'a [f32]>,
     },
 }
 
 impl<'a> Norm<'a> {
-    /// The factors; as many as a row has columns.
+    /// Weights, one per column.
     fn weight(&self) -> &'a [f32] {
         match *self {
             Self::Rms { weight } | Self::RmsPlusOne { weight } | Self::Layer { weight, .. } => weight,
         }
     }
 
-    /// Refuses rows that are not as wide as the weights.
+    /// Panics unless `len` is a whole number of rows.
     fn assert_rows(&self, len: usize) {
         let n = self.weight().len();
         assert!(len == 0 || (n > 0 && len.is_multiple_of(n)), "norm: not whole rows");
@@ -48,25 +50,25 @@ impl<'a> Norm<'a> {
 }
 
 impl Kernels {
-    /// Normalizes each row by its root mean square: [`norm`](Self::norm) with [`Norm::Rms`].
+    /// Applies [`norm`](Self::norm) with [`Norm::Rms`] to each row.
     ///
     /// # Panics
     /// If `x` and `out` differ in length or are not whole rows, or if `weight` is empty and they
-    /// are not.
+    /// are not empty.
     pub fn rms_norm(&self, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
         self.norm(Norm::Rms { weight }, eps, x, out);
     }
 
-    /// Normalizes each row; heads are normalized one by one when a head is a row.
+    /// Normalizes each row; for per-head norms, a row is a head.
     ///
     /// # Shapes
     /// `x`, `out`: `[rows, n]`, with `n` the length of the weights.
     ///
     /// # Numerics
-    /// All sums in eight lanes as [`dot`](Self::dot). Root mean square: `(x * (1 / sqrt(..))) *
-    /// weight`, in this order; relative error about `3e-7 + γ_n / 2`. Layer: the mean first, then
-    /// the squares of the differences; error about `3e-7 + γ_n` of `(|x| + mean|x|) /
-    /// sqrt(..) * |weight|`. NaN in a row makes that row NaN.
+    /// All sums in eight lanes as in [`dot`](Self::dot). RMS norm: `(x * (1 / sqrt(..))) * weight`,
+    /// in this order; relative error about `3e-7 + γ_n / 2`. Layer norm: the mean first, then the
+    /// squared differences; error about `3e-7 + γ_n` of `(|x| + mean|x|) / sqrt(..) * |weight|`.
+    /// NaN in a row makes that row NaN.
     ///
     /// # Panics
     /// If `x` and `out` differ in length or are not whole rows, or the weights differ in length.
@@ -77,14 +79,16 @@ impl Kernels {
         unsafe { (self.slots.norm)(norm, eps, x, out) }
     }
 
-    /// `x += y`, then [`norm`](Self::norm) of `x`, row by row while the row is in the nearest
-    /// cache: the two ends of a residual block.
+    /// Computes `x += y`, then [`norm`](Self::norm) of `x`: residual addition fused with the next
+    /// norm.
+    ///
+    /// Works row by row, while the row is in the L1 cache.
     ///
     /// # Shapes
     /// `x`, `y`, `out`: `[rows, n]`.
     ///
     /// # Numerics
-    /// The bits of [`add_assign`](Self::add_assign) followed by [`norm`](Self::norm).
+    /// Bit-identical to [`add_assign`](Self::add_assign) followed by [`norm`](Self::norm).
     ///
     /// # Panics
     /// As [`norm`](Self::norm), and if `y` differs in length.
@@ -114,7 +118,7 @@ pub(crate) fn add_norm<L: Lanes>(l: L, norm: Norm<'_>, eps: f32, x: &mut [f32], 
     }
 }
 
-/// The statistics of a row, then its values.
+/// Computes the statistics of a row, then its values.
 #[inline(always)]
 fn norm_row<L: Lanes>(l: L, norm: Norm<'_>, eps: f32, x: &[f32], out: &mut [f32]) {
     let n = x.len() as f32;
@@ -138,7 +142,7 @@ fn norm_row<L: Lanes>(l: L, norm: Norm<'_>, eps: f32, x: &[f32], out: &mut [f32]
     }
 }
 
-/// Maps eight values, given eight of each of `N` parameters per column.
+/// Formula over eight values and `N` parameters per column.
 trait Formula<L: Lanes, const N: usize>: Copy {
     fn of(self, l: L, x: L::V, parameters: [L::V; N]) -> L::V;
 }
@@ -149,7 +153,7 @@ struct Scaled<V>(V);
 #[derive(Clone, Copy)]
 struct ScaledPlusOne<V>(V);
 
-/// The mean and the scale.
+/// Mean and scale.
 #[derive(Clone, Copy)]
 struct Centred<V>(V, V);
 
@@ -181,7 +185,7 @@ impl<L: Lanes> Formula<L, 2> for Centred<L::V> {
     }
 }
 
-/// `out[i] = formula(x[i], [parameters[0][i], ..])`.
+/// Computes `out[i] = formula(x[i], [parameters[0][i], ..])`.
 #[inline(always)]
 fn map_columns<L: Lanes, F: Formula<L, N>, const N: usize>(
     l: L,
@@ -209,7 +213,7 @@ fn map_columns<L: Lanes, F: Formula<L, N>, const N: usize>(
     }
 }
 
-/// `Σ x`.
+/// Sum of a row.
 #[inline(always)]
 fn sum<L: Lanes>(l: L, x: &[f32]) -> f32 {
     let (chunks, tail) = x.as_chunks::<LANES>();
@@ -220,7 +224,7 @@ fn sum<L: Lanes>(l: L, x: &[f32]) -> f32 {
     l.sum(l.add(acc, l.load_partial(tail)))
 }
 
-/// `Σ (x - mean)^2`; the lanes beyond a tail hold the mean, which adds 0.
+/// `Σ (x - mean)^2`; lanes beyond the tail hold the mean, which adds 0.
 #[inline(always)]
 fn squares_about<L: Lanes>(l: L, x: &[f32], mean: L::V) -> f32 {
     let (chunks, tail) = x.as_chunks::<LANES>();

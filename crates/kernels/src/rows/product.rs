@@ -1,13 +1,12 @@
-//! Products whose inner dimension is short: the second half of a low-rank product.
+//! Matrix products with a short inner dimension: the second factor of a low-rank (LoRA) update.
 
 use crate::Kernels;
 use crate::lanes::{LANES, Vectors, WIDE, WideLanes};
 
-/// Wide vectors side by side in a row that is computed alone, so that their chains of additions
-/// overlap.
+/// Wide vectors per register tile of a single row, so that their FMA chains overlap.
 const BROAD: usize = 4;
 
-/// A matrix of f32 in a slice, whose rows may be parts of longer ones.
+/// Strided view of an f32 matrix in a slice.
 #[derive(Debug, Clone, Copy)]
 pub struct MatrixView<'a> {
     values: &'a [f32],
@@ -17,11 +16,10 @@ pub struct MatrixView<'a> {
 }
 
 impl<'a> MatrixView<'a> {
-    /// `rows` rows of `cols` values, the first at the beginning of `values` and each `stride`
-    /// values behind the one before.
+    /// Creates a view of `rows` rows of `cols` values; row starts are `stride` values apart.
     ///
     /// # Panics
-    /// If the rows overlap or go beyond `values`.
+    /// If the rows overlap or exceed `values`.
     pub fn new(values: &'a [f32], rows: usize, cols: usize, stride: usize) -> Self {
         let needed = match rows {
             0 => Some(0),
@@ -35,12 +33,12 @@ impl<'a> MatrixView<'a> {
         Self { values, rows, cols, stride }
     }
 
-    /// Values in a row.
+    /// Values per row.
     pub fn cols(&self) -> usize {
         self.cols
     }
 
-    /// `len` values of a row from `col` on.
+    /// `len` values of a row, from column `col`.
     #[inline(always)]
     fn part(&self, row: usize, col: usize, len: usize) -> &'a [f32] {
         &self.values[row * self.stride + col..][..len]
@@ -48,19 +46,20 @@ impl<'a> MatrixView<'a> {
 }
 
 impl Kernels {
-    /// Adds the product of `w` and `y` to `x`: `x[m][n] += Σ_i w[m][i] * y[i][n]`. For few `i`; a
-    /// [`matmul`](Self::matmul) is quicker for many.
+    /// Adds a matrix product: `x[m][n] += Σ_i w[m][i] * y[i][n]`.
+    ///
+    /// For a short inner dimension `r`; [`matmul`](Self::matmul) is faster for a long one.
     ///
     /// # Shapes
     /// `x`: `[m, n]`; `w`: `[m, r]`; `y`: `[r, n]`.
     ///
     /// # Numerics
-    /// Per value one chain of fused multiply-adds from that of `x` on, in the order of `i`: the
-    /// same bits on every instruction set, however rows and columns are divided. Error at most `γ_r
-    /// (|x| + Σ|w y|)`, `γ_r = r u / (1 - r u)`, `u = 2^-24`.
+    /// One chain of fused multiply-adds per element, starting at `x`, in the order of `i`:
+    /// bit-identical on every instruction set and for any division of rows and columns. Error at
+    /// most `γ_r (|x| + Σ|w y|)`, `γ_r = r u / (1 - r u)`, `u = 2^-24`.
     ///
     /// # Panics
-    /// If the shapes do not agree.
+    /// If the shapes do not match.
     ///
     /// # Examples
     /// ```
@@ -95,7 +94,7 @@ pub(crate) fn add_product<L: WideLanes>(l: L, x: &mut [f32], w: MatrixView<'_>, 
     let whole = y.cols / WIDE * WIDE;
     let tall = if L::WIDE_REGISTERS >= 16 { 8 } else { 4 };
     let many = w.rows / tall * tall;
-    // The part of `y` for the columns of a tile stays in the first-level cache over all rows.
+    // The columns of `y` for a tile stay in the L1 cache over all rows.
     for col in (0..whole).step_by(WIDE) {
         for row in (0..many).step_by(tall) {
             if tall == 8 {
@@ -127,7 +126,7 @@ pub(crate) fn add_product<L: WideLanes>(l: L, x: &mut [f32], w: MatrixView<'_>, 
     }
 }
 
-/// `M` rows of `N` wide vectors.
+/// Computes `M` rows of `N` wide vectors.
 #[inline(always)]
 fn tile<L: WideLanes, const M: usize, const N: usize>(
     l: L,
@@ -161,7 +160,7 @@ fn tile<L: WideLanes, const M: usize, const N: usize>(
     }
 }
 
-/// `N` wide vectors of values.
+/// Reinterprets values as `N` wide vectors.
 #[inline(always)]
 fn wides<const N: usize>(values: &[f32]) -> &[[[f32; LANES]; 2]; N] {
     values.as_chunks::<LANES>().0.as_chunks::<2>().0.first_chunk().expect("as many values")

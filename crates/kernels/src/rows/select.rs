@@ -1,4 +1,4 @@
-//! Finding the largest values of a row: argmax and top-k.
+//! Selection of the largest values of a row: argmax and top-k.
 
 use std::cmp::Ordering;
 
@@ -6,23 +6,25 @@ use crate::Kernels;
 use crate::lanes::Lanes;
 use crate::rows::softmax::largest;
 
-/// Number of values whose largest is found before any of them is looked at singly.
+/// Values per block; a block whose maximum is too small is skipped.
 const BLOCK: usize = 256;
 
 impl Kernels {
-    /// The index of the largest value; the first of equal ones. NaN is ignored; `None` if there is
-    /// nothing else.
+    /// Index of the largest value, the first of equals; NaN is ignored.
+    ///
+    /// `None` if the row is empty or all NaN.
     pub fn argmax(&self, x: &[f32]) -> Option<usize> {
         // SAFETY: `self` exists only where the slot's instruction set is present.
         unsafe { (self.slots.argmax)(x) }
     }
 
-    /// The indices of the `k` largest values, in descending order of value, equal values in
-    /// ascending order of index.
+    /// Writes the indices of the `k` largest values to `out`, in descending order of value.
     ///
-    /// `out` is overwritten; it gets `min(k, number of values that are not NaN)` indices. `0.0` and
-    /// `-0.0` are equal. Takes O(n + k log k) time, and no memory once `out` has room for `2 k`
-    /// indices.
+    /// Equal values are in ascending order of index.
+    ///
+    /// `out` is overwritten with `min(k, number of values that are not NaN)` indices. `0.0` and
+    /// `-0.0` are equal. Takes O(n + k log k) time, and allocates only until `out` has capacity for
+    /// `2 k` indices.
     ///
     /// # Panics
     /// If the row has more than `u32::MAX` values.
@@ -43,12 +45,14 @@ pub(crate) fn argmax<L: Lanes>(l: L, x: &[f32]) -> Option<usize> {
             (best, start) = (here, i * BLOCK);
         }
     }
-    // Nothing above -inf: then the first -inf is the answer, if there is one.
+    // If no value is above -inf, the result is the first -inf, if any.
     x[start..].iter().position(|&x| x == best).map(|i| start + i)
 }
 
-/// Keeps up to `2 k` candidates. Whenever they are full, the best `k` stay and the worst of those
-/// becomes the value to beat; a later value that only equals it loses by its index.
+/// Keeps up to `2 k` candidates.
+///
+/// When they are full, the best `k` stay and the worst of these becomes the threshold; a later
+/// value equal to it loses by its index.
 #[inline(always)]
 pub(crate) fn top_k<L: Lanes>(l: L, x: &[f32], k: usize, out: &mut Vec<u32>) {
     out.clear();
@@ -85,7 +89,7 @@ pub(crate) fn top_k<L: Lanes>(l: L, x: &[f32], k: usize, out: &mut Vec<u32>) {
     out.sort_unstable_by(order);
 }
 
-/// Descending by value, then ascending by index; total on values that are not NaN.
+/// Descending by value, then ascending by index; total on non-NaN values.
 #[inline(always)]
 fn by_value_then_index(x: &[f32], a: u32, b: u32) -> Ordering {
     let (x_a, x_b) = (x[a as usize], x[b as usize]);

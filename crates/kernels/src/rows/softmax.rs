@@ -5,36 +5,37 @@ use crate::lanes::math::exp_nonpositive;
 use crate::lanes::{LANES, Lanes};
 
 impl Kernels {
-    /// Replaces a row by its softmax, `e^(x_i - m) / Σ e^(x_j - m)` with `m` the largest value.
+    /// Computes the softmax of a row in place: `e^(x_i - m) / Σ e^(x_j - m)`, `m` the largest
+    /// value.
     ///
     /// # Shapes
     /// `x`: `[n]`, any `n`.
     ///
     /// # Numerics
-    /// The exponential errs by at most 2e-7, relatively; a share by about 5e-7, plus `|x_i - m|`
-    /// times 2^-24 from the rounding of the difference, plus `γ_n` of the sum. Shares below
-    /// `e^-87.3` of the largest are 0. A value of `-inf` (a masked one) gets 0; if all are `-inf`,
-    /// all become 0. A NaN or `+inf` anywhere makes the whole row NaN.
+    /// Relative error of the exponential at most 2e-7; of a probability about 5e-7, plus `|x_i -
+    /// m|` times 2^-24 from the rounding of the difference, plus `γ_n` of the sum. Probabilities
+    /// below `e^-87.3` of the largest are 0. A (masked) value of `-inf` gets 0; a row of only
+    /// `-inf` becomes all 0. A NaN or `+inf` anywhere makes the whole row NaN.
     pub fn softmax(&self, x: &mut [f32]) {
         // SAFETY: `self` exists only where the slot's instruction set is present.
         unsafe { (self.slots.softmax)(x) }
     }
 
-    /// `ln Σ e^x_i`, without overflow.
+    /// Computes `ln Σ e^x_i` without overflow.
     ///
     /// # Shapes
     /// `x`: `[n]`; an empty row gives `-inf`.
     ///
     /// # Numerics
-    /// Absolute error about 1e-6 plus the rounding of the result. All `-inf` gives `-inf`, a NaN
-    /// gives NaN, `+inf` (without a NaN) gives `+inf`.
+    /// Absolute error about 1e-6 plus the rounding of the result. A row of only `-inf` gives
+    /// `-inf`, a NaN gives NaN, `+inf` (without a NaN) gives `+inf`.
     pub fn log_sum_exp(&self, x: &[f32]) -> f32 {
         // SAFETY: `self` exists only where the slot's instruction set is present.
         unsafe { (self.slots.log_sum_exp)(x) }
     }
 }
 
-/// The largest value that is not NaN; `-inf` if there is none.
+/// Largest non-NaN value; `-inf` if there is none.
 #[inline(always)]
 pub(crate) fn largest<L: Lanes>(l: L, x: &[f32]) -> f32 {
     let (chunks, tail) = x.as_chunks::<LANES>();
@@ -45,15 +46,14 @@ pub(crate) fn largest<L: Lanes>(l: L, x: &[f32]) -> f32 {
     tail.iter().fold(l.max_lane(largest), |largest, &x| if x > largest { x } else { largest })
 }
 
-/// Value subtracted before the exponential: the largest one, or 0 where there is none, since
+/// Value subtracted before the exponential: the largest value, or 0 if that is `-inf`, because
 /// `-inf - -inf` is NaN.
 #[inline(always)]
 pub(crate) fn shift_for(largest: f32) -> f32 {
     if largest == f32::NEG_INFINITY { 0.0 } else { largest }
 }
 
-/// A part of a row, shorter than the lanes, filled up with `-inf`, which adds 0 to a sum of
-/// exponentials.
+/// Loads a partial vector padded with `-inf`, which adds 0 to a sum of exponentials.
 #[inline(always)]
 fn load_masked<L: Lanes>(l: L, tail: &[f32]) -> L::V {
     let mut full = [f32::NEG_INFINITY; LANES];
@@ -78,7 +78,7 @@ pub(crate) fn softmax<L: Lanes>(l: L, x: &mut [f32]) {
     }
     let sum = l.sum(sum);
     if sum == 0.0 {
-        return; // every value was -inf, and is 0 now
+        return; // every value was -inf and is now 0
     }
     for x in chunks {
         l.store(l.div(l.load(x), l.splat(sum)), x);
@@ -103,7 +103,7 @@ pub(crate) fn log_sum_exp<L: Lanes>(l: L, x: &[f32]) -> f32 {
     if !tail.is_empty() {
         sum = l.add(sum, exp_nonpositive(l, l.sub(load_masked(l, tail), l.splat(shift))));
     }
-    // The logarithm in f64: rounded to f32 it no longer depends on the platform's library.
+    // f64, because the result rounded to f32 does not depend on the platform's math library.
     (f64::from(shift) + f64::from(l.sum(sum)).ln()) as f32
 }
 

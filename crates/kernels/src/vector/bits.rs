@@ -1,10 +1,10 @@
-//! Vectors of bits: one per sign, compared by the number that differ.
+//! Binary vectors: one sign bit per value, compared by Hamming distance.
 
 use crate::Kernels;
 use crate::lanes::Lanes;
 
 impl Kernels {
-    /// The Hamming distance: the number of bits in which two rows of words differ.
+    /// Computes the Hamming distance: the number of differing bits of two rows of words.
     ///
     /// # Panics
     /// If the lengths differ.
@@ -14,21 +14,22 @@ impl Kernels {
         unsafe { (self.slots.hamming)(x, y) }
     }
 
-    /// The Hamming distances of `query` from each of `rows`.
+    /// Computes the Hamming distances of `query` to each of `rows`.
     ///
     /// # Shapes
     /// `query`: `[words]`; `rows`: `[out.len(), words]`.
     ///
     /// # Panics
-    /// If the lengths do not fit each other.
+    /// If the lengths do not match.
     pub fn hammings(&self, query: &[u64], rows: &[u64], out: &mut [u32]) {
         assert_eq!(Some(rows.len()), query.len().checked_mul(out.len()), "hammings: length of the rows");
         // SAFETY: `self` exists only where the slot's instruction set is present.
         unsafe { (self.slots.hammings)(query, rows, out) }
     }
 
-    /// One bit per value, set where the value is above zero: bit `i % 64` of word `i / 64`. The
-    /// bits beyond the last value are 0, as are those of NaN.
+    /// Quantizes to one bit per value, set if the value is positive: bit `i % 64` of word `i / 64`.
+    ///
+    /// NaN gives 0; padding bits are 0.
     ///
     /// # Shapes
     /// `x`: `[dim]`; `out`: `[dim.div_ceil(64)]`.

@@ -1,4 +1,4 @@
-//! The metrics, for one pair of vectors and for one against many.
+//! Distance metrics, for one pair of vectors and for one against many.
 
 use half::f16;
 
@@ -7,39 +7,39 @@ use super::rows::{Floats, Int4, Int8, IntegerVector, StoredVector, VectorRows};
 use crate::Kernels;
 use crate::lanes::{Groups, LANES, Vectors, WideLanes};
 
-/// Columns of a table of centroids (see [`column_distances`]).
+/// Columns of a centroid table (see [`column_distances`]).
 pub(super) const COLUMNS: usize = 256;
 
-/// Distance measure of two vectors; smaller is always nearer.
+/// Distance metric of two vectors; smaller is nearer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Metric {
-    /// `Σ (x_i - y_i)^2`.
+    /// Squared Euclidean distance, `Σ (x_i - y_i)^2`.
     SquaredEuclidean,
-    /// `-Σ x_i y_i`: the dot product, negated.
+    /// Negated dot product, `-Σ x_i y_i`.
     Dot,
-    /// `1 - Σ x_i y_i / sqrt(Σ x_i^2 Σ y_i^2)`, in `0..=2`. A vector of zeros has distance 1 from
-    /// every vector.
+    /// Cosine distance, `1 - Σ x_i y_i / sqrt(Σ x_i^2 Σ y_i^2)`, in `0..=2`.
+    ///
+    /// A zero vector has distance 1 to every vector.
     Cosine,
-    /// `Σ |x_i - y_i|`.
+    /// Manhattan distance, `Σ |x_i - y_i|`.
     Manhattan,
 }
 
 impl Kernels {
-    /// The distance of two vectors.
+    /// Computes the distance of two vectors.
     ///
     /// # Shapes
-    /// `x`, `y`: one row of the same format and length. INT4 and INT8 rows have scales of their
-    /// own.
+    /// `x`, `y`: one row of the same format and length. INT4 and INT8 rows have their own scales.
     ///
     /// # Numerics
-    /// In f32 and f16, and for the Manhattan distance of integers: 32 lanes, lane `j` takes the
-    /// values `j` modulo 32 in ascending order by fused multiply-add (by addition, for Manhattan);
-    /// the lanes are joined by halves, `s_j = a_j + a_(j+16)` and so on to one. Error at most `γ_m`
-    /// of the sum of the terms' magnitudes, `m = dim / 32 + 8` (Higham, section 3.1). The other
-    /// integer distances are sums of exact integers, combined in f64. One against many gives the
-    /// same bits, as does every instruction set. NaN anywhere makes the result NaN. Squares must
-    /// lie in the range of f32: for the cosine, components between 1e-18 and 1e18 (a vector of
-    /// smaller ones counts as zeros).
+    /// In f32 and f16, and for the Manhattan distance of integers: 32 lanes; lane `j` accumulates
+    /// the values `j` modulo 32 in ascending order by fused multiply-add (by addition, for
+    /// Manhattan); the lanes are reduced by halves, `s_j = a_j + a_(j+16)` and so on. Error at most
+    /// `γ_m` of the sum of the terms' magnitudes, `m = dim / 32 + 8` (Higham, section 3.1). The
+    /// other integer distances are exact integer sums, combined in f64. Bit-identical for one
+    /// against many and on every instruction set. NaN anywhere makes the result NaN. Squares must
+    /// be in the range of f32: for the cosine, components between 1e-18 and 1e18 (smaller ones
+    /// count as zeros).
     ///
     /// # Panics
     /// If the rows differ in format or length, or are empty.
@@ -49,7 +49,7 @@ impl Kernels {
         assert!(x.elements() > 0, "distance: vectors without values");
         assert!(x.has_scales_for(1) && y.has_scales_for(1), "distance: one scale per vector");
         let slots = self.slots;
-        // One slot per format, so that a format known to the caller costs nothing.
+        // One slot per format: no dispatch cost if the caller knows the format.
         // SAFETY: `self` exists only where the slots' instruction set is present.
         unsafe {
             match (x, y) {
@@ -66,13 +66,13 @@ impl Kernels {
         }
     }
 
-    /// The distances of `query` from each of `rows`, as [`distance`](Self::distance) defines them.
+    /// Computes the distances of `query` to each of `rows`; see [`distance`](Self::distance).
     ///
     /// # Shapes
-    /// `query`: one row; `rows`: as many as `out` has places.
+    /// `query`: one row; `rows`: `out.len()` rows.
     ///
     /// # Panics
-    /// If the formats or lengths do not fit each other, or the query is empty.
+    /// If the formats or lengths do not match, or the query is empty.
     pub fn distances(&self, metric: Metric, query: VectorRows<'_>, rows: VectorRows<'_>, out: &mut [f32]) {
         let dim = query.elements();
         assert!(dim > 0, "distances: vectors without values");
@@ -149,7 +149,7 @@ pub(crate) fn distance_int4<L: IntegerLanes>(
     measure_integers(l, metric, Int4(x, sx), Int4(y, sy))
 }
 
-/// Sums over pairs of values that a metric is made of.
+/// Sums over pairs of values from which a metric is computed.
 trait Terms<const N: usize> {
     /// Adds the terms of sixteen pairs.
     fn add<L: WideLanes>(l: L, x: L::W, y: L::W, sums: [L::W; N]) -> [L::W; N];
@@ -175,8 +175,8 @@ impl Terms<1> for Products {
     }
 }
 
-/// `Σ x y`, `Σ x^2`, `Σ y^2`. The query's own square is found anew for each row: the loads bound
-/// the loop, not this.
+/// `Σ x y`, `Σ x^2`, `Σ y^2`. The query's square is recomputed for each row: loads are the
+/// bottleneck.
 impl Terms<3> for Moments {
     #[inline(always)]
     fn add<L: WideLanes>(l: L, x: L::W, y: L::W, [xy, xx, yy]: [L::W; 3]) -> [L::W; 3] {
@@ -191,7 +191,7 @@ impl Terms<1> for Magnitudes {
     }
 }
 
-/// The sums of `T` over two vectors of one length, in 32 lanes.
+/// Sums of `T` over two vectors of equal length, in 32 lanes.
 #[inline(always)]
 fn sums<L: WideLanes, T: Terms<N>, R: StoredVector, const N: usize>(l: L, x: R, y: R) -> [f32; N] {
     let (mut low, mut high) = ([l.wide().splat(0.0); N], [l.wide().splat(0.0); N]);
@@ -229,8 +229,8 @@ fn measure_integers<L: IntegerLanes, R: IntegerVector>(l: L, metric: Metric, x: 
         Metric::SquaredEuclidean => {
             let [xy, xx, yy] = integer_sums(l, x, y);
             let square = sx * sx * xx - 2.0 * (sx * sy * xy) + sy * sy * yy;
-            // Nearly equal vectors of unequal scales may come out a rounding below zero; a NaN
-            // stays.
+            // Rounding may give a negative result for nearly equal vectors with different scales;
+            // NaN is preserved.
             (if square < 0.0 { 0.0 } else { square }) as f32
         }
         Metric::Dot => (-sx * sy * integer_sums::<L, R, 1>(l, x, y)[0]) as f32,
@@ -242,10 +242,10 @@ fn measure_integers<L: IntegerLanes, R: IntegerVector>(l: L, metric: Metric, x: 
     }
 }
 
-/// `Σ x y` and, if asked for, `Σ x^2` and `Σ y^2` of the integers, exact up to 2^53.
+/// `Σ x y` and, for `N` = 3, `Σ x^2` and `Σ y^2` of the integers, exact up to 2^53.
 #[inline(always)]
 fn integer_sums<L: IntegerLanes, R: IntegerVector, const N: usize>(l: L, x: R, y: R) -> [f64; N] {
-    /// Steps whose sums surely fit in 32 bits: 2^16 products of at most 2^14.
+    /// Steps whose sums fit in 32 bits: 2^16 products of at most 2^14.
     const BLOCK: usize = (1 << 16) / super::step::STEP;
     let mut totals = [0.0; N];
     for (x_steps, y_steps) in x.steps().chunks(BLOCK).zip(y.steps().chunks(BLOCK)) {
@@ -261,7 +261,7 @@ fn integer_sums<L: IntegerLanes, R: IntegerVector, const N: usize>(l: L, x: R, y
     totals
 }
 
-/// The sums and 32 more products each: of `a` and `b`, of `a` and `a`, of `b` and `b`.
+/// Adds 32 products to each sum: of `a` and `b`, of `a` and `a`, of `b` and `b`.
 #[inline(always)]
 fn add_products<L: IntegerLanes, const N: usize>(l: L, mut sums: [L::I; N], a: L::Q, b: L::Q) -> [L::I; N] {
     for (sum, (a, b)) in sums.iter_mut().zip([(a, b), (a, a), (b, b)]) {
@@ -278,8 +278,7 @@ fn add_sums<L: IntegerLanes, const N: usize>(l: L, mut totals: [f64; N], sums: [
     totals
 }
 
-/// The cosine distance out of `Σ x y`, `Σ x^2`, `Σ y^2`; never below 0, exactly 0 for equal
-/// vectors.
+/// Cosine distance from `Σ x y`, `Σ x^2`, `Σ y^2`; never below 0, exactly 0 for equal vectors.
 #[inline(always)]
 fn cosine([xy, xx, yy]: [f64; 3]) -> f32 {
     let size = xx * yy;
@@ -290,9 +289,10 @@ fn cosine([xy, xx, yy]: [f64; 3]) -> f32 {
     (if distance < 0.0 { 0.0 } else { distance }) as f32
 }
 
-/// The sums of a metric between `query`, `[n]`, and each of the columns of `columns`, `[n, 256]`:
-/// one lane per column, the values of a column in ascending order. The cosine has no such sum; it
-/// is refused where tables are made.
+/// Distances between `query`, `[n]`, and each of the columns of `columns`, `[n, 256]`.
+///
+/// One lane per column, the values of a column in ascending order. The cosine has no such sum;
+/// [`table`](super::ProductQuantizer::table) rejects it.
 #[inline(always)]
 pub(crate) fn column_distances<L: WideLanes>(
     l: L,
@@ -313,7 +313,7 @@ pub(crate) fn column_distances<L: WideLanes>(
     }
 }
 
-/// Sixty-four columns at a time, so that four independent chains run.
+/// Processes 64 columns at a time, as four independent chains.
 #[inline(always)]
 fn column_sums<L: WideLanes, T: Terms<1>>(
     l: L,
@@ -337,7 +337,7 @@ fn column_sums<L: WideLanes, T: Terms<1>>(
     }
 }
 
-/// A row of a table of columns as pairs of eight lanes.
+/// Row of a column table as pairs of eight lanes.
 #[inline(always)]
 fn wide(row: &[f32; COLUMNS]) -> &[[[f32; LANES]; 2]] {
     row.as_chunks::<LANES>().0.as_chunks::<2>().0

@@ -1,27 +1,27 @@
 //! Dot products of 32 small integers per instruction set: the leaves of INT8 and INT4 distances.
 //!
-//! Integers are widened to 16 bits, where the product of two pairs and their sum are exact in 32
-//! bits; every implementation gives the same number.
+//! Integers are widened to 16 bits; pairwise products and their sum are exact in 32 bits, so all
+//! implementations give the same result.
 
 use super::step::{STEP, unpack};
 use crate::lanes::{ScalarLanes, WideLanes};
 
-/// Lanes of integers: [`WideLanes`] for everything else.
+/// Integer operations on top of [`WideLanes`].
 pub(crate) trait IntegerLanes: WideLanes {
-    /// 32 integers.
+    /// Vector of 32 integers.
     type Q: Copy;
     /// Partial sums in 32 bits.
     type I: Copy;
 
-    /// The integers of `x`.
+    /// Loads 32 integers.
     fn load_int8(self, x: &[i8; STEP]) -> Self::Q;
-    /// The integers of a group of 4-bit values (see [`VectorRows::Int4`](super::VectorRows::Int4)).
+    /// Loads a group of 4-bit values (see [`VectorRows::Int4`](super::VectorRows::Int4)).
     fn load_int4(self, x: &[u8; STEP / 2]) -> Self::Q;
-    /// No sum yet.
+    /// Zero sum.
     fn integer_zero(self) -> Self::I;
-    /// `sum` plus the 32 products of `a` and `b`.
+    /// Adds the 32 products of `a` and `b` to `sum`.
     fn integer_dot(self, sum: Self::I, a: Self::Q, b: Self::Q) -> Self::I;
-    /// The whole sum.
+    /// Reduces the partial sums.
     fn integer_sum(self, sum: Self::I) -> i32;
 }
 
@@ -63,14 +63,14 @@ mod x86 {
     use crate::lanes::{Avx2Lanes, Avx512Lanes};
     use crate::vector::step::INT4_LEVELS;
 
-    /// The 32 nibbles of sixteen bytes, in order, less their offset.
+    /// Unpacks the 32 nibbles of sixteen bytes in order, minus the offset.
     ///
     /// # Safety
-    /// The CPU has AVX2.
+    /// The CPU must have AVX2.
     #[inline(always)]
     unsafe fn nibbles(x: &[u8; STEP / 2]) -> __m256i {
-        // SAFETY: `x` is 16 readable bytes; `loadu` has no alignment rule; the caller vouches for
-        // the features.
+        // SAFETY: `x` is 16 readable bytes; `loadu` needs no alignment; the caller guarantees the
+        // features.
         unsafe {
             let bytes = _mm_loadu_si128(x.as_ptr().cast());
             let both = _mm256_set_m128i(_mm_srli_epi16::<4>(bytes), bytes);
@@ -80,10 +80,10 @@ mod x86 {
     }
 
     /// # Safety
-    /// The CPU has AVX2.
+    /// The CPU must have AVX2.
     #[inline(always)]
     unsafe fn sum_of_eight(v: __m256i) -> i32 {
-        // SAFETY: register-only intrinsics; the caller vouches for the features.
+        // SAFETY: register-only intrinsics; the caller guarantees the features.
         unsafe {
             let s = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v));
             let t = _mm_add_epi32(s, _mm_shuffle_epi32::<0b01_00_11_10>(s));
@@ -97,7 +97,7 @@ mod x86 {
 
         #[inline(always)]
         fn load_int8(self, x: &[i8; STEP]) -> Self::Q {
-            // SAFETY: `x` is twice 16 readable bytes; `loadu` has no alignment rule; features by
+            // SAFETY: `x` is twice 16 readable bytes; `loadu` needs no alignment; features by
             // `self`.
             unsafe {
                 [
@@ -147,7 +147,7 @@ mod x86 {
 
         #[inline(always)]
         fn load_int8(self, x: &[i8; STEP]) -> Self::Q {
-            // SAFETY: `x` is 32 readable bytes; `loadu` has no alignment rule; features by `self`.
+            // SAFETY: `x` is 32 readable bytes; `loadu` needs no alignment; features by `self`.
             unsafe { _mm512_cvtepi8_epi16(_mm256_loadu_si256(x.as_ptr().cast())) }
         }
 

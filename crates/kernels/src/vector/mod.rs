@@ -1,6 +1,6 @@
-//! Vectors for search: how far apart two of them are, and how to store them in fewer bytes.
+//! Vector search: distances, and quantization of vectors to fewer bytes.
 //!
-//! | storage | bytes per value | made by | compared by |
+//! | storage | bytes per value | quantized by | compared by |
 //! |---|---|---|---|
 //! | [`VectorRows::F32`], [`VectorRows::F16`] | 4, 2 | - | [`distance`](crate::Kernels::distance), [`distances`](crate::Kernels::distances) |
 //! | [`VectorRows::Int8`] | 1 | [`quantize_int8`](crate::Kernels::quantize_int8) | the same |
@@ -21,8 +21,8 @@
 //! ```
 //!
 //! # Files
-//! `rows.rs` holds the formats, `step.rs` the 32 values that are read at a time, `distance.rs` the
-//! metrics, `integer.rs` the leaves per instruction set for INT8 and INT4.
+//! `rows.rs`: formats; `step.rs`: steps of 32 values; `distance.rs`: metrics; `integer.rs`: leaves
+//! per instruction set for INT8 and INT4.
 
 mod bits;
 mod distance;

@@ -1,4 +1,4 @@
-//! Vectors to 8 and 4 bits per value, with one scale per vector, and back.
+//! Quantization of vectors to 8 and 4 bits per value with one scale per vector, and back.
 
 use super::step::{INT4_LEVELS, STEP, pack, unpack};
 use crate::Kernels;
@@ -8,12 +8,12 @@ use crate::lanes::{LANES, Lanes};
 const INT8_LEVELS: i8 = 127;
 
 impl Kernels {
-    /// Rounds a vector to 8-bit integers and returns their scale, `max|x| / 127`.
+    /// Quantizes a vector to 8-bit integers; returns the scale, `max|x| / 127`.
     ///
     /// # Numerics
-    /// To nearest, ties to even: the error of a value is at most half of the scale (and of its
-    /// rounding), where the scale is a normal number. A vector of zeros has scale 0; one with a
-    /// value that is not finite has scale NaN, so that its distances are NaN.
+    /// Round to nearest, ties to even: the error of a value is at most half of the scale (plus its
+    /// rounding) if the scale is a normal number. A zero vector has scale 0; a non-finite value
+    /// gives scale NaN, so that distances are NaN.
     ///
     /// # Panics
     /// If the lengths differ.
@@ -23,14 +23,14 @@ impl Kernels {
         unsafe { (self.slots.quantize_int8)(x, out) }
     }
 
-    /// Rounds a vector to 4-bit integers and returns their scale, `max|x| / 7`.
+    /// Quantizes a vector to 4-bit integers; returns the scale, `max|x| / 7`.
     ///
     /// # Shapes
-    /// `x`: `[dim]`; `out`: `[16 * dim.div_ceil(32)]`, laid out as
-    /// [`VectorRows::Int4`](crate::vector::VectorRows::Int4) says.
+    /// `x`: `[dim]`; `out`: `[16 * dim.div_ceil(32)]`, in the layout of
+    /// [`VectorRows::Int4`](crate::vector::VectorRows::Int4).
     ///
     /// # Numerics
-    /// As [`quantize_int8`](Self::quantize_int8).
+    /// See [`quantize_int8`](Self::quantize_int8).
     ///
     /// # Panics
     /// If `out` has another length.
@@ -40,7 +40,7 @@ impl Kernels {
         unsafe { (self.slots.quantize_int4)(x, out) }
     }
 
-    /// The vector that 8-bit integers and their scale stand for.
+    /// Dequantizes 8-bit integers.
     ///
     /// # Panics
     /// If the lengths differ.
@@ -51,13 +51,13 @@ impl Kernels {
         }
     }
 
-    /// The vector that 4-bit integers and their scale stand for.
+    /// Dequantizes 4-bit integers.
     ///
     /// # Shapes
-    /// As [`quantize_int4`](Self::quantize_int4).
+    /// See [`quantize_int4`](Self::quantize_int4).
     ///
     /// # Panics
-    /// If the lengths do not fit each other.
+    /// If the lengths do not match.
     pub fn dequantize_int4(&self, bytes: &[u8], scale: f32, out: &mut [f32]) {
         assert_eq!(bytes.len(), out.len().div_ceil(STEP) * STEP / 2, "dequantize_int4: length of the bytes");
         for (bytes, out) in bytes.as_chunks().0.iter().zip(out.chunks_mut(STEP)) {
@@ -94,7 +94,7 @@ pub(crate) fn quantize_int4<L: Lanes>(l: L, x: &[f32], out: &mut [u8]) -> f32 {
     scale
 }
 
-/// `max|x| / levels`; NaN if a value is not finite.
+/// Scale `max|x| / levels`; NaN if a value is not finite.
 #[inline(always)]
 fn scale<L: Lanes>(l: L, x: &[f32], levels: i8) -> f32 {
     let (chunks, tail) = x.as_chunks::<LANES>();
@@ -106,17 +106,16 @@ fn scale<L: Lanes>(l: L, x: &[f32], levels: i8) -> f32 {
     l.max_lane(largest) / f32::from(levels) + l.sum(poison)
 }
 
-/// Updates the largest magnitudes; and the poison, since 0 times a finite value is 0, and NaN
-/// otherwise.
+/// Updates the largest magnitudes, and the poison: 0 times a non-finite value is NaN.
 #[inline(always)]
 fn see<L: Lanes>(l: L, v: L::V, largest: L::V, poison: L::V) -> (L::V, L::V) {
     (l.max(l.abs(v), largest), l.fma(v, l.zero(), poison))
 }
 
-/// Eight values over their scale, as integers; zeros where there is none.
+/// Quantizes eight values; zeros for a scale of 0 or NaN.
 #[inline(always)]
 fn codes<L: Lanes>(l: L, x: L::V, scale: f32, levels: i8) -> [i8; LANES] {
-    /// 1.5 * 2^23: adding it rounds to an integer, which then stands in the low bits.
+    /// 1.5 * 2^23: adding it rounds to an integer in the low bits.
     const INTEGERS: f32 = 12_582_912.0;
     let mut codes = [INTEGERS; LANES];
     if scale > 0.0 {

@@ -6,33 +6,34 @@ use super::integer::IntegerLanes;
 use super::step::{STEP, unpack};
 use crate::lanes::{Groups, LANES, Vectors, WideLanes};
 
-/// One or more vectors of one length, one after the other.
+/// One or more vectors of equal length, contiguous.
 #[derive(Debug, Clone, Copy)]
 pub enum VectorRows<'a> {
-    /// `[rows, dim]`.
+    /// f32 values, `[rows, dim]`.
     F32(&'a [f32]),
-    /// `[rows, dim]`.
+    /// f16 values, `[rows, dim]`.
     F16(&'a [f16]),
-    /// A vector is its integers times its scale.
+    /// 8-bit integers with one scale per row: `x = scale * q`.
     Int8 {
-        /// `[rows, dim]`.
+        /// Quants, `[rows, dim]`.
         values: &'a [i8],
-        /// `[rows]`.
+        /// Scales, `[rows]`.
         scales: &'a [f32],
     },
-    /// A vector is its integers times its scale. Sixteen bytes hold 32 integers, each plus 8: byte
-    /// `i` has number `i` in its low and number `i + 16` in its high half. A last, incomplete group
-    /// is filled up with zeros.
+    /// 4-bit integers with one scale per row: `x = scale * q`.
+    ///
+    /// Sixteen bytes hold 32 integers, each offset by 8: byte `i` has integer `i` in its low nibble
+    /// and integer `i + 16` in its high nibble. An incomplete last group is padded with zeros.
     Int4 {
-        /// `[rows, 16 * dim.div_ceil(32)]`.
+        /// Packed quants, `[rows, 16 * dim.div_ceil(32)]`.
         bytes: &'a [u8],
-        /// `[rows]`.
+        /// Scales, `[rows]`.
         scales: &'a [f32],
     },
 }
 
 impl VectorRows<'_> {
-    /// Number of stored elements (bytes, for 4-bit values) of all rows.
+    /// Number of stored elements of all rows (bytes for 4-bit values).
     pub(super) fn elements(&self) -> usize {
         match self {
             Self::F32(values) => values.len(),
@@ -51,46 +52,46 @@ impl VectorRows<'_> {
     }
 }
 
-/// One vector that can be read as f32 in steps of 32 values.
+/// Vector readable as f32 in steps of 32 values.
 pub(super) trait StoredVector: Copy {
-    /// The stored form of 32 values.
+    /// Stored form of 32 values.
     type Step;
 
-    /// The whole steps.
+    /// Whole steps.
     fn steps(&self) -> &[Self::Step];
 
-    /// The values of a step of this vector.
+    /// Loads a step of this vector.
     fn load<L: WideLanes>(self, l: L, step: &Self::Step) -> [L::W; 2];
 
-    /// The values after the last whole step, if there are any, padded with zeros.
+    /// Loads the values after the last whole step, padded with zeros, if any.
     fn load_rest<L: WideLanes>(self, l: L) -> Option<[L::W; 2]>;
 }
 
-/// A vector of integers with a scale.
+/// Vector of integers with a scale.
 pub(super) trait IntegerVector: StoredVector {
-    /// The factor of all integers.
+    /// Scale of all integers.
     fn scale(self) -> f32;
 
-    /// The integers of a step.
+    /// Loads the integers of a step.
     fn load_integers<L: IntegerLanes>(self, l: L, step: &Self::Step) -> L::Q;
 
-    /// The integers after the last whole step, if there are any, padded with zeros.
+    /// Loads the integers after the last whole step, padded with zeros, if any.
     fn load_integers_of_rest<L: IntegerLanes>(self, l: L) -> Option<L::Q>;
 }
 
-/// A vector of floating-point numbers.
+/// Vector of floats.
 #[derive(Clone, Copy)]
 pub(super) struct Floats<'a, T>(pub(super) &'a [T]);
 
-/// A vector of bytes.
+/// Vector of 8-bit integers.
 #[derive(Clone, Copy)]
 pub(super) struct Int8<'a>(pub(super) &'a [i8], pub(super) f32);
 
-/// A vector of halves of bytes.
+/// Vector of 4-bit integers.
 #[derive(Clone, Copy)]
 pub(super) struct Int4<'a>(pub(super) &'a [u8], pub(super) f32);
 
-/// A floating-point type of vectors.
+/// Float type of vectors.
 pub(super) trait Float: Copy {
     fn load<L: WideLanes>(l: L, x: &[Self; LANES]) -> L::V;
     fn load_partial<L: WideLanes>(l: L, x: &[Self]) -> L::V;
@@ -131,10 +132,10 @@ impl Float for f16 {
     }
 }
 
-/// The values of a step as two wide vectors.
+/// Values of a step as two wide vectors.
 type Quarters<T> = [[[T; LANES]; 2]; 2];
 
-/// `x` as whole steps, and the rest.
+/// Splits `x` into whole steps and the rest.
 #[inline(always)]
 fn split<T>(x: &[T]) -> (&[Quarters<T>], &[T]) {
     let (steps, rest) = x.as_chunks::<STEP>();
@@ -162,8 +163,7 @@ impl<T: Float> StoredVector for Floats<'_, T> {
         }
         let (eights, partial) = rest.as_chunks::<LANES>();
         let mut groups = [l.zero(); STEP / LANES];
-        // Each place is chosen by comparisons, not the other way round: an array with a variable
-        // index lies in memory.
+        // Comparisons instead of a variable index, which would force the array into memory.
         for (i, group) in groups.iter_mut().enumerate() {
             if let Some(eight) = eights.get(i) {
                 *group = T::load(l, eight);
@@ -176,7 +176,7 @@ impl<T: Float> StoredVector for Floats<'_, T> {
 }
 
 impl Int8<'_> {
-    /// The integers after the last whole step, if there are any, padded with zeros.
+    /// Integers after the last whole step, padded with zeros, if any.
     #[inline(always)]
     fn rest(&self) -> Option<[i8; STEP]> {
         let rest = self.0.as_chunks::<STEP>().1;
@@ -265,7 +265,7 @@ impl IntegerVector for Int4<'_> {
     }
 }
 
-/// Integers times a scale.
+/// Multiplies integers by a scale.
 #[inline(always)]
 fn scaled<L: WideLanes>(l: L, values: &[i8; STEP], scale: f32) -> [L::W; 2] {
     let wide: [f32; STEP] = values.map(f32::from);

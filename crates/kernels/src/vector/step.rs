@@ -1,14 +1,14 @@
-//! Steps of 32 values, and the sixteen bytes that one takes in INT4.
+//! Steps of 32 values, and their packing in INT4.
 
 use crate::lanes::LANES;
 
-/// Values that one step of a distance takes: the number of its lanes, four times eight.
+/// Values per step of a distance: its number of lanes, four times eight.
 pub(super) const STEP: usize = 4 * LANES;
 
-/// Largest magnitude of a 4-bit code; codes are stored with this offset plus one.
+/// Largest magnitude of a 4-bit code; codes are stored with an offset of this plus one.
 pub(super) const INT4_LEVELS: i8 = 7;
 
-/// The integers of a group of 4-bit values.
+/// Unpacks a group of 4-bit values.
 #[inline(always)]
 pub(super) fn unpack(bytes: &[u8; STEP / 2]) -> [i8; STEP] {
     let mut values = [0; STEP];
@@ -20,7 +20,7 @@ pub(super) fn unpack(bytes: &[u8; STEP / 2]) -> [i8; STEP] {
     values
 }
 
-/// The group of 4-bit values that [`unpack`] gives back; the integers lie in `-8..=7`.
+/// Packs a group of 4-bit values for [`unpack`]; integers in `-8..=7`.
 #[inline(always)]
 pub(super) fn pack(values: &[i8; STEP]) -> [u8; STEP / 2] {
     let code = |value: i8| (value + INT4_LEVELS + 1) as u8;

@@ -1,4 +1,4 @@
-//! Distances and quantizers: the same bits on every instruction set, and their stated errors
+//! Distances and quantizers: bit-identical on every instruction set, within the stated errors
 //! against f64.
 
 use half::f16;
@@ -19,7 +19,7 @@ fn scalar() -> Kernels {
     Kernels::for_isa(Isa::Scalar).unwrap()
 }
 
-/// The definition in f64, and the sum of its terms' magnitudes.
+/// Definition in f64, and the sum of its terms' magnitudes.
 fn reference(metric: Metric, x: &[f32], y: &[f32]) -> (f64, f64) {
     let pairs = || x.iter().zip(y).map(|(&x, &y)| (f64::from(x), f64::from(y)));
     let dot: f64 = pairs().map(|(x, y)| x * y).sum();
@@ -42,7 +42,7 @@ fn reference(metric: Metric, x: &[f32], y: &[f32]) -> (f64, f64) {
     }
 }
 
-/// The distance by the documented order, without any lanes.
+/// Distance in the documented order, without lanes.
 fn in_documented_order(metric: Metric, x: &[f32], y: &[f32]) -> f32 {
     let sum = |term: &dyn Fn(f32, f32, f32) -> f32| {
         let mut lanes = [0.0f32; STEP];
@@ -78,7 +78,7 @@ fn in_documented_order(metric: Metric, x: &[f32], y: &[f32]) -> f32 {
     }
 }
 
-/// A vector in every format.
+/// Vector in every format.
 struct Stored {
     f32: Vec<f32>,
     f16: Vec<f16>,
@@ -104,7 +104,7 @@ impl Stored {
         ]
     }
 
-    /// The stored values of each format, as f32.
+    /// Dequantized values of each format.
     fn widened(&self) -> [Vec<f32>; 4] {
         let kernels = scalar();
         let mut out = std::array::from_fn(|_| self.f32.clone());
@@ -152,8 +152,8 @@ proptest! {
         for (metric, format) in METRICS.into_iter().flat_map(|metric| (0..4).map(move |i| (metric, i))) {
             let found = scalar().distance(metric, stored[0].rows()[format], stored[1].rows()[format]);
             let (expected, size) = reference(metric, &wide[0][format], &wide[1][format]);
-            // `dim / 32 + 8` roundings of the sum and two of a term; the integers' widened values
-            // carry one of their own, and their squares cancel.
+            // `dim / 32 + 8` roundings of the sum and two per term; dequantized integers carry one
+            // of their own, and their squares cancel.
             let u = 2f64.powi(-24);
             let squares: f64 = wide.iter().flat_map(|w| &w[format]).map(|&v| f64::from(v).powi(2)).sum();
             let bound = (x.len() as f64 / 32.0 + 14.0) * u * size + if format < 2 { 0.0 } else { 8.0 * u * squares };
@@ -276,7 +276,7 @@ fn every_4_bit_code_is_read_in_its_place() {
         assert_eq!(i32::from(*value), if i < 16 { i as i32 - 8 } else { 15 - (i as i32 - 16) - 8 });
     }
     for kernels in Kernels::available() {
-        // A one at place `i` picks the value at place `i`.
+        // A one at index `i` selects the value at index `i`.
         for i in 0..STEP {
             let mut one = [0x88u8; 16];
             one[i % 16] = if i < 16 { 0x89 } else { 0x98 };

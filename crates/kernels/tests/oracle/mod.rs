@@ -1,10 +1,10 @@
-//! The operations in f64, straight from their definitions. Only tests use them.
+//! Operations in f64 by definition, for tests only.
 
 fn wide(x: &[f32]) -> impl Iterator<Item = f64> + '_ {
     x.iter().map(|&x| f64::from(x))
 }
 
-/// The dot product, and the sum of the magnitudes of its terms.
+/// Dot product, and the sum of the magnitudes of its terms.
 pub(crate) fn dot(x: &[f32], y: &[f32]) -> (f64, f64) {
     wide(x)
         .zip(wide(y))
@@ -12,8 +12,9 @@ pub(crate) fn dot(x: &[f32], y: &[f32]) -> (f64, f64) {
         .fold((0.0, 0.0), |(sum, size), term| (sum + term, size + term.abs()))
 }
 
-/// `γ_n`, the bound of the relative error of `n` roundings in f32 (Higham, Accuracy and Stability,
-/// 2nd ed., section 3.1).
+/// Bound `γ_n` of the relative error of `n` roundings in f32.
+///
+/// Higham, Accuracy and Stability, 2nd ed., section 3.1.
 pub(crate) fn gamma(n: usize) -> f64 {
     let u = 2f64.powi(-24);
     n as f64 * u / (1.0 - n as f64 * u)
@@ -51,15 +52,15 @@ pub(crate) fn layer_norm(x: &[f32], weight: &[f32], bias: &[f32], eps: f32) -> V
     wide(x).zip(wide(weight)).zip(wide(bias)).map(|((x, w), b)| (x - mean) * scale * w + b).collect()
 }
 
-/// The factor of `x` in the tanh form of GELU, `1 / (1 + e^-y)`, with `y`.
+/// Factor of `x` in the tanh form of GELU, `1 / (1 + e^-y)`, and `y`.
 pub(crate) fn gelu_tanh(x: f32) -> (f64, f64) {
     let x = f64::from(x);
     let y = 2.0 * (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x * x * x);
     (x / (1.0 + (-y).exp()), y)
 }
 
-/// `x Φ(x)`, the tail of `Φ` by its power series (Abramowitz and Stegun, 26.2.10) near 0 and its
-/// continued fraction (26.2.14) beyond.
+/// Exact GELU `x Φ(x)`: tail of `Φ` by its power series (Abramowitz and Stegun, 26.2.10) near 0, by
+/// its continued fraction (26.2.14) beyond.
 pub(crate) fn gelu_erf(x: f32) -> f64 {
     let size = f64::from(x.abs());
     let density = (-size * size / 2.0).exp() / std::f64::consts::TAU.sqrt();

@@ -1,52 +1,52 @@
-//! Memory that begins at a cache line: a wide vector then never touches two lines.
+//! Cache-line-aligned memory, so that a wide vector never spans two lines.
 
 use bytemuck::{Pod, Zeroable};
 
 use super::WIDE;
 use crate::lanes::LANES;
 
-/// Sixteen f32 values, one cache line.
+/// Cache line of sixteen f32 values.
 #[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
 #[repr(C, align(64))]
 pub(in crate::attention) struct Line([[f32; LANES]; 2]);
 
 impl Line {
-    /// The values as two groups of lanes.
+    /// Values as two groups of lanes.
     #[inline(always)]
     pub(in crate::attention) fn halves(&self) -> &[[f32; LANES]; 2] {
         &self.0
     }
 
-    /// The values as two groups of lanes.
+    /// Values as two groups of lanes.
     #[inline(always)]
     pub(in crate::attention) fn halves_mut(&mut self) -> &mut [[f32; LANES]; 2] {
         &mut self.0
     }
 }
 
-/// The values of some lines.
+/// Values of the lines.
 #[inline(always)]
 pub(in crate::attention) fn floats(lines: &[Line]) -> &[f32] {
     bytemuck::cast_slice(lines)
 }
 
-/// The values of some lines.
+/// Values of the lines.
 #[inline(always)]
 pub(in crate::attention) fn floats_mut(lines: &mut [Line]) -> &mut [f32] {
     bytemuck::cast_slice_mut(lines)
 }
 
-/// Number of lines that hold `n_values`.
+/// Number of lines for `n_values`.
 pub(in crate::attention) fn as_lines_len(n_values: usize) -> usize {
     n_values.div_ceil(WIDE)
 }
 
-/// Bytes for planes of keys and values, aligned to cache lines.
+/// Buffer for planes of keys and values, aligned to cache lines.
 #[derive(Debug, Default)]
 pub struct KvBuffer(Vec<Line>);
 
 impl KvBuffer {
-    /// `bytes` zeros, rounded up to a multiple of 64; `None` when there is no memory for them.
+    /// Allocates `bytes` zeros, rounded up to a multiple of 64; `None` if the allocation fails.
     pub fn zeroed(bytes: usize) -> Option<Self> {
         let n_lines = bytes.div_ceil(size_of::<Line>());
         let mut lines = Vec::new();
@@ -55,12 +55,12 @@ impl KvBuffer {
         Some(Self(lines))
     }
 
-    /// The bytes.
+    /// Contents of the buffer.
     pub fn as_bytes(&self) -> &[u8] {
         bytemuck::cast_slice(&self.0)
     }
 
-    /// The bytes.
+    /// Mutable contents of the buffer.
     pub fn as_bytes_mut(&mut self) -> &mut [u8] {
         bytemuck::cast_slice_mut(&mut self.0)
     }

@@ -1,5 +1,5 @@
-//! Quants of four and of two bits: 32 of them at a time, and how a group of numbers becomes a
-//! scale, a minimum and quants.
+//! Quants of 4 and 2 bits: packing in units of 32, and quantization of groups to scale, minimum and
+//! quants.
 
 use bytemuck::Pod;
 use half::f16;
@@ -7,15 +7,15 @@ use half::f16;
 use super::{GROUP, WIDE};
 use crate::lanes::{Groups, LANES, Lanes, Vectors, WideLanes};
 
-/// A width of quants.
+/// Bit width of quants.
 pub(in crate::attention) trait Codes: Copy {
-    /// 32 quants. A byte holds those that lie `32 / (8 / bits)` apart, the earlier ones in its
-    /// lower bits.
+    /// 32 packed quants. A byte holds quants `32 / (8 / bits)` apart, the earlier ones in its lower
+    /// bits.
     type Packed: Pod;
-    /// The largest quant.
+    /// Largest quant.
     const LARGEST: f32;
 
-    /// The quants as numbers, in order.
+    /// Unpacks quants to f32, in order.
     fn unpack<L: WideLanes>(l: L, packed: &Self::Packed) -> [L::W; 2];
     /// Packs quants.
     fn pack(quants: &[u8; GROUP]) -> Self::Packed;
@@ -68,11 +68,11 @@ impl Codes for TwoBits {
     }
 }
 
-/// Quantizes at most eight groups: `x = minimum + scale * quant`.
+/// Quantizes up to eight groups: `x = minimum + scale * quant`.
 ///
-/// Scale and minimum are rounded first; the quants count the steps of *those*, to the nearest, ties
-/// to even. Equal numbers get the scale 0. With a number that is not finite, or if half precision
-/// lacks the scale or the minimum, the scale is NaN.
+/// Scale and minimum are rounded first; quants are the nearest steps of the *rounded* scale, ties
+/// to even. Constant groups get the scale 0. Groups with a non-finite value, and groups whose scale
+/// or minimum overflows half precision, get the scale NaN.
 ///
 /// # Shapes
 /// `x`: `[groups, group]`, `quants`: `[groups, group / 32]`, `scales` and `minima`: `[groups]`.
@@ -91,7 +91,7 @@ pub(super) fn quantize<L: Lanes, C: Codes>(
         for x in x.as_flattened().as_chunks().0 {
             range = range.with(l, l.load(x));
         }
-        // The smallest lane, as the largest of the negated ones.
+        // Minimum over lanes, as the maximum of the negated values.
         low[i] = -l.max_lane(l.sub(l.zero(), range.low));
         high[i] = l.max_lane(range.high);
         poison[i] = l.sum(range.poison);
@@ -112,12 +112,12 @@ pub(super) fn quantize<L: Lanes, C: Codes>(
     }
 }
 
-/// The range of eight groups, or of the lanes of one.
+/// Ranges of eight groups, or of the lanes of one group.
 #[derive(Clone, Copy)]
 pub(super) struct Range<V> {
     low: V,
     high: V,
-    /// Zero, or NaN if a number was not finite.
+    /// Zero, or NaN after a non-finite value.
     poison: V,
 }
 
@@ -125,20 +125,20 @@ pub(super) struct Range<V> {
 pub(super) struct Steps<V> {
     pub(super) scales: [f16; LANES],
     pub(super) minima: [f16; LANES],
-    /// The minima as they are stored.
+    /// Minima rounded to half precision.
     pub(super) offset: V,
-    /// One out of the scales as they are stored; 0 where there are no steps.
+    /// Reciprocals of the scales rounded to half precision; 0 for a scale of 0.
     pub(super) inverse: V,
 }
 
 impl<V: Copy> Range<V> {
-    /// The range of no numbers.
+    /// Empty range.
     #[inline(always)]
     pub(super) fn new<L: Lanes<V = V>>(l: L) -> Self {
         Self { low: l.splat(f32::INFINITY), high: l.splat(f32::NEG_INFINITY), poison: l.zero() }
     }
 
-    /// The range that also holds `x`.
+    /// Extends the range by `x`.
     #[inline(always)]
     pub(super) fn with<L: Lanes<V = V>>(self, l: L, x: V) -> Self {
         let poison = l.add(self.poison, l.sub(x, x));
@@ -157,8 +157,8 @@ impl<V: Copy> Range<V> {
         }
         let (mut scales, mut minima) = ([f16::ZERO; LANES], [f16::ZERO; LANES]);
         l.store_f16(l.add(l.load(&step), self.poison), &mut scales);
-        // A sum with zero has no sign if it is zero: which of two zeros is the smallest number does
-        // not matter.
+        // Adding zero normalizes -0: the sign of a zero minimum must not depend on which of two
+        // zeros is taken as the smallest.
         l.store_f16(l.add(self.low, l.zero()), &mut minima);
         for (scale, minimum) in scales.iter_mut().zip(minima) {
             if !scale.is_finite() || !minimum.is_finite() {
@@ -170,11 +170,12 @@ impl<V: Copy> Range<V> {
     }
 }
 
-/// `x`, or the number beside it on the side of `exact`, if `x` is the middle between two
-/// half-precision numbers: rounding the result is rounding `exact`.
+/// Moves `x` one ulp towards `exact` if it lies midway between two half-precision numbers.
+///
+/// Rounding the result then equals rounding `exact`.
 #[inline(always)]
 fn off_the_middle(x: f32, exact: f64) -> f32 {
-    // The 13 bits of a significand that half precision lacks.
+    // 13 significand bits that half precision lacks.
     if x.to_bits() & 0x1fff != 0x1000 {
         x
     } else if exact > f64::from(x) {
@@ -186,18 +187,19 @@ fn off_the_middle(x: f32, exact: f64) -> f32 {
     }
 }
 
-/// Reciprocals of the scales; 0 where the scale is 0.
+/// Reciprocals of the scales; 0 for a scale of 0.
 #[inline(always)]
 pub(super) fn inverse<L: Lanes>(l: L, scale: L::V) -> L::V {
     l.select_lt(l.zero(), scale, l.div(l.splat(1.0), scale), l.zero())
 }
 
-/// The nearest integers to eight numbers, ties to even, within bounds in `-128..=255`.
+/// Rounds eight values to the nearest integers, ties to even, clamped to bounds within
+/// `-128..=255`.
 #[inline(always)]
 pub(super) fn count<L: Lanes>(l: L, x: L::V, bounds: [f32; 2]) -> [u8; LANES] {
-    // In this order a NaN becomes a bound.
+    // In this order a NaN is clamped to a bound.
     let q = l.max(l.min(l.round(x), l.splat(bounds[1])), l.splat(bounds[0]));
-    // The low bits of the sum with 3 * 2^22: integer instructions, which compilers vectorize; a
+    // Low bits of the sum with 3 * 2^22: integer instructions, which compilers vectorize; a
     // conversion would saturate.
     let mut sums = [0.0; LANES];
     l.store(l.add(q, l.splat(12_582_912.0)), &mut sums);

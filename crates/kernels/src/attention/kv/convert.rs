@@ -1,4 +1,4 @@
-//! Rewriting a plane in another format, and reading rows back.
+//! Conversion of planes between formats, and reading of rows.
 
 use std::ops::Range;
 
@@ -15,10 +15,10 @@ use super::{
 use crate::Kernels;
 use crate::lanes::{LANES, WideLanes};
 
-/// Working memory of [`Kernels::convert_kv`] and [`Kernels::read_kv`], to be kept from call to
-/// call: a few tiles in f32.
+/// Scratch memory of [`Kernels::convert_kv`] and [`Kernels::read_kv`], reused between calls: a few
+/// tiles in f32.
 ///
-/// It holds nothing that matters between calls.
+/// No state is carried between calls.
 #[derive(Debug, Default)]
 pub struct KvScratch {
     tiles: Vec<Line>,  // [tiles of a run, head_dim, 32] or [.., 32, head_dim]
@@ -27,7 +27,7 @@ pub struct KvScratch {
 }
 
 impl KvScratch {
-    /// Scratch without memory; the first calls allocate what they need.
+    /// Creates empty scratch; the first calls allocate.
     pub fn new() -> Self {
         Self::default()
     }
@@ -44,25 +44,26 @@ impl KvScratch {
 }
 
 impl Kernels {
-    /// Rewrites the keys or values of a whole block in the format of another plane.
+    /// Converts the keys or values of a whole block to the format of another plane.
     ///
-    /// Converts the numbers that the old format stands for, so precision that is lost stays lost;
-    /// floats and `q8` are what to convert from. Planes of the same format are copied.
+    /// Converts the dequantized values, so lost precision stays lost; convert from floats or `q8`.
+    /// Planes of the same format are copied.
     ///
-    /// All positions count, also those that nothing was stored in: where keys share scales over
-    /// positions ([`KvFormat::keys_are_appendable`]), garbage in one spoils its group.
+    /// All positions count, also those never stored: where keys share scales over positions
+    /// (formats without [`KvFormat::keys_are_appendable`]), garbage in one position corrupts its
+    /// group.
     ///
     /// # Numerics
-    /// As [`store_kv`](Self::store_kv) of the same numbers: the same bits, on every instruction
-    /// set. With [corrections](KvPlaneMut::with_corrections), scales and minima of `kivi` keys are
-    /// the same; each dimension is quantized to the nearest step after the errors of those before
-    /// it, times the weights of the correction, were added in ascending order by fused
-    /// multiply-adds. [`SquatCorrection::none`](crate::attention::SquatCorrection::none) changes
-    /// nothing. A number that is not finite spoils its own dimension and no other.
+    /// Bit-identical to [`store_kv`](Self::store_kv) of the same values, on every instruction set.
+    /// With [corrections](KvPlaneMut::with_corrections), scales and minima of `kivi` keys are
+    /// unchanged; each dimension is quantized to the nearest step after the errors of the earlier
+    /// dimensions, times the weights of the correction, were added in ascending order by fused
+    /// multiply-adds. [`SquatCorrection::none`](crate::attention::SquatCorrection::none) has no
+    /// effect. A non-finite value affects only its own dimension.
     ///
     /// # Panics
-    /// If the planes differ in more than the format, are not aligned for the format's numbers, or
-    /// need a [context](KvPlane::with_nuq) that they do not have.
+    /// If the planes differ in more than the format, are not aligned for the format's element type,
+    /// or lack a required [context](KvPlane::with_nuq).
     ///
     /// # Examples
     /// ```
@@ -107,15 +108,15 @@ impl Kernels {
         }
     }
 
-    /// Reads the keys or values of one head at consecutive positions of a block: the numbers that
-    /// attention counts with.
+    /// Reads the keys or values of one head at consecutive positions of a block, as dequantized
+    /// f32.
     ///
     /// # Shapes
     /// `out`: `[positions.len(), head_dim]`, overwritten.
     ///
     /// # Panics
-    /// If `out` has another length, the layout has no such head or position, or the plane needs a
-    /// [context](KvPlane::with_nuq) that it does not have.
+    /// If `out` has another length, the layout has no such head or position, or the plane lacks a
+    /// required [context](KvPlane::with_nuq).
     pub fn read_kv(
         &self,
         plane: KvPlane<'_>,
@@ -141,7 +142,7 @@ impl Kernels {
     }
 }
 
-/// Converts a plane, run by run of the new format.
+/// Converts a plane, one run of the new format at a time.
 #[inline(always)]
 pub(crate) fn convert<L: WideLanes>(l: L, from: &KvPlane<'_>, to: KvPlaneMut<'_>, scratch: &mut KvScratch) {
     let (role, KvLayout { format, block_tokens, head_dim: dim, .. }) = (to.role, to.layout);
@@ -201,7 +202,7 @@ pub(crate) fn convert<L: WideLanes>(l: L, from: &KvPlane<'_>, to: KvPlaneMut<'_>
     }
 }
 
-/// Reads rows, tile by tile.
+/// Reads rows, one tile at a time.
 #[inline(always)]
 pub(crate) fn read<L: WideLanes>(
     l: L,
@@ -230,7 +231,7 @@ pub(crate) fn read<L: WideLanes>(
     }
 }
 
-/// The numbers of a tile in f32, in its order.
+/// Widens a tile to f32, in the tile's order.
 #[inline(always)]
 fn widen<L: WideLanes>(
     l: L,
@@ -240,8 +241,8 @@ fn widen<L: WideLanes>(
     scales: &mut [Line],
     to: &mut [Line],
 ) {
-    // Floats are one run of numbers whatever the role, and need not fill wide rows: 32 at a time
-    // always do.
+    // Float tiles are contiguous in either role and may not fill wide rows; read in units of 32,
+    // they always do.
     if tile.format.is_float() || role == KvRole::Keys {
         widen_keys(l, tile, dim, scales, to);
     } else {
@@ -249,7 +250,7 @@ fn widen<L: WideLanes>(
     }
 }
 
-/// Rounds a tile to a float format, in its order.
+/// Rounds a tile to a float format, in the tile's order.
 #[inline(always)]
 fn round<L: WideLanes, T: Float>(l: L, tile: &[Line], to: &mut [u8]) {
     let to: &mut [T] = bytemuck::cast_slice_mut(to);
@@ -258,7 +259,7 @@ fn round<L: WideLanes, T: Float>(l: L, tile: &[Line], to: &mut [u8]) {
     }
 }
 
-/// Rows of a tile of keys, `[dim, 32]`.
+/// Transposes `slots` of a tile of keys, `[dim, 32]`, to rows.
 #[inline(always)]
 fn transpose(tile: &[f32], dim: usize, slots: Range<usize>, rows: &mut [f32]) {
     let columns = tile.as_chunks::<KEY_TILE>().0;

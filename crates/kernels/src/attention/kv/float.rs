@@ -1,4 +1,4 @@
-//! Keys and values as floating-point numbers.
+//! Keys and values as floats.
 
 use bytemuck::Pod;
 use half::{bf16, f16};
@@ -8,14 +8,14 @@ use super::row::HeadRow;
 use super::{KvRole, Line, Tile, WIDE};
 use crate::lanes::{LANES, Lanes, Vectors, WideLanes};
 
-/// A type of floating-point number that keys and values are stored in.
+/// Float type for keys and values.
 pub(super) trait Float: Pod {
-    /// As [`Tile::SERVES_MANY_ROWS`].
+    /// See [`Tile::SERVES_MANY_ROWS`].
     const SERVES_MANY_ROWS: bool = false;
 
-    /// Sixteen values, widened exactly.
+    /// Widens sixteen values exactly.
     fn wide<L: WideLanes>(l: L, x: &[Self; WIDE]) -> L::W;
-    /// Eight values, rounded to nearest, ties to even.
+    /// Rounds eight values to nearest, ties to even.
     fn round<L: Lanes>(l: L, x: &[f32; LANES]) -> [Self; LANES];
 }
 
@@ -61,7 +61,7 @@ impl Float for bf16 {
     }
 }
 
-/// A tile of floating-point numbers.
+/// Tile of floats.
 #[derive(Clone, Copy)]
 pub(in crate::attention) struct Floats<'a, T> {
     values: &'a [[T; WIDE]],
@@ -69,7 +69,7 @@ pub(in crate::attention) struct Floats<'a, T> {
 }
 
 impl<'a, T: Pod> Floats<'a, T> {
-    /// Rows of `columns` wide vectors.
+    /// Creates a tile of rows of `columns` wide vectors.
     #[inline(always)]
     pub(in crate::attention) fn new(values: &'a [T], columns: usize) -> Self {
         Self { values: values.as_chunks().0, columns }
@@ -90,7 +90,7 @@ impl<T: Float> Tile for Floats<'_, T> {
     }
 }
 
-/// Copies 32 rows of `dim` values to rows of whole wide vectors.
+/// Copies 32 rows of `dim` values to rows padded to whole wide vectors.
 #[inline(always)]
 pub(super) fn pad<L: WideLanes, T: Float>(l: L, rows: &[T], dim: usize, to: &mut [Line]) {
     let columns = dim.div_ceil(WIDE);

@@ -1,4 +1,4 @@
-//! Names and parameters of the formats; keys or values.
+//! KV format names and parameters; the role of a plane (keys or values).
 
 use std::fmt;
 use std::str::FromStr;
@@ -21,9 +21,9 @@ use crate::{Error, Result};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum KvFormat {
-    /// 32-bit floats: exactly what the projections computed.
+    /// 32-bit floats, as the projections computed them.
     F32,
-    /// 16-bit floats, rounded to nearest: half the memory and half the traffic of attention.
+    /// 16-bit floats, rounded to nearest: half the memory and memory traffic of `F32`.
     #[default]
     F16,
     /// bfloat16, rounded to nearest: the range of `F32` with 8 bits of precision.
@@ -32,33 +32,32 @@ pub enum KvFormat {
     /// 127`.
     Q8,
     /// 4 bits: `x = minimum + scale * q`, one scale and minimum per token, head and 32 dimensions;
-    /// `scale = (max x - min x) / 15`. A minimum of its own costs half a bit per value and halves
-    /// the step of values that lie to one side of zero.
+    /// `scale = (max x - min x) / 15`. The minimum costs half a bit per value and halves the step
+    /// of values on one side of zero.
     Q4,
-    /// KIVI (arXiv 2402.02750): few bits, `x = minimum + scale * q`. *Keys* share a scale and a
-    /// minimum per dimension over `group` consecutive positions, so that a dimension of large
-    /// numbers costs the others nothing. *Values* share them per position over `group` dimensions;
-    /// with 4 bits and groups of 32 they are those of `Q4`.
+    /// KIVI (arXiv 2402.02750), 4 or 2 bits: `x = minimum + scale * q`. *Keys* share a scale and a
+    /// minimum per dimension (channel) over `group` consecutive positions, so that outlier channels
+    /// do not degrade the others. *Values* share them per position over `group` dimensions; with 4
+    /// bits and groups of 32 they have the layout of `Q4` values.
     ///
-    /// Such keys cannot be appended ([`KvFormat::keys_are_appendable`]): a plane of them is written
+    /// Keys are not appendable ([`KvFormat::keys_are_appendable`]): a plane of keys is written
     /// whole, by [`Kernels::convert_kv`](crate::Kernels::convert_kv).
     Kivi {
-        /// Bits of a quant.
+        /// Bits per quant.
         bits: KiviBits,
-        /// Positions (of keys) or dimensions (of values) that share a scale and a minimum.
+        /// Positions (keys) or dimensions (values) per group.
         group: KiviGroup,
     },
-    /// `KVQuant` (arXiv 2401.18079) in 3 bits: `x = middle + half * level[code]` with levels that
-    /// were learned from the model, and about 1 % of the numbers kept beside the codes. Keys lie
-    /// there as before the rotary embedding, in ranges that were learned as well; values have a
-    /// range per position.
+    /// `KVQuant` (arXiv 2401.18079) in 3 bits: `x = middle + half * level[code]`, with levels
+    /// calibrated on the model and about 1 % of the values stored as outliers. Keys are stored
+    /// before RoPE, in calibrated ranges per dimension; values have a range per position.
     ///
-    /// Planes are written and read with a [`NuqContext`](crate::attention::NuqContext), and written
-    /// whole, by [`Kernels::convert_kv`](crate::Kernels::convert_kv).
+    /// Planes need a [`NuqContext`](crate::attention::NuqContext) to be written and read, and are
+    /// written whole, by [`Kernels::convert_kv`](crate::Kernels::convert_kv).
     Nuq3,
 }
 
-/// Bits of a quant of [`KvFormat::Kivi`].
+/// Bits per quant of [`KvFormat::Kivi`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum KiviBits {
     /// 16 levels.
@@ -67,19 +66,20 @@ pub enum KiviBits {
     Two,
 }
 
-/// Numbers that share a scale and a minimum in [`KvFormat::Kivi`]. These take 32 bits together: 1,
-/// 1/2 or 1/4 bit per value.
+/// Group size of [`KvFormat::Kivi`]: values that share a scale and a minimum.
+///
+/// Scale and minimum take 32 bits together: 1, 1/2 or 1/4 bit per value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum KiviGroup {
-    /// 32 numbers.
+    /// 32 values.
     Of32,
-    /// 64 numbers.
+    /// 64 values.
     Of64,
-    /// 128 numbers.
+    /// 128 values.
     Of128,
 }
 
-/// Keys or values: their tiles have different orders.
+/// Role of a plane, keys or values; their tiles have different orders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum KvRole {
     /// Keys, `[head_dim, 32]` in a tile.
@@ -89,7 +89,7 @@ pub enum KvRole {
 }
 
 impl KiviBits {
-    /// The number of bits.
+    /// Number of bits.
     pub fn get(self) -> usize {
         match self {
             Self::Four => 4,
@@ -99,7 +99,7 @@ impl KiviBits {
 }
 
 impl KiviGroup {
-    /// The number of numbers.
+    /// Values per group.
     pub fn get(self) -> usize {
         match self {
             Self::Of32 => 32,
@@ -109,13 +109,13 @@ impl KiviGroup {
     }
 }
 
-/// `KvFormat::Kivi`.
+/// Shorthand for `KvFormat::Kivi`.
 const fn kivi(bits: KiviBits, group: KiviGroup) -> KvFormat {
     KvFormat::Kivi { bits, group }
 }
 
 impl KvFormat {
-    /// Every format, from the largest to the smallest.
+    /// All formats, from the largest to the smallest.
     pub const ALL: [Self; 12] = [
         Self::F32,
         Self::F16,
@@ -131,7 +131,7 @@ impl KvFormat {
         kivi(KiviBits::Two, KiviGroup::Of128),
     ];
 
-    /// The name that [`FromStr`] takes.
+    /// Name accepted by [`FromStr`].
     pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -149,7 +149,7 @@ impl KvFormat {
         }
     }
 
-    /// Required divisor of `head_dim`: the values that share a scale.
+    /// Required divisor of `head_dim`: dimensions per scale.
     pub fn head_dim_multiple(self) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::BF16 => 1,
@@ -158,7 +158,7 @@ impl KvFormat {
         }
     }
 
-    /// Required divisor of `block_tokens`: 32, or the keys that share a scale.
+    /// Required divisor of `block_tokens`: 32, or positions per scale of keys.
     pub fn block_tokens_multiple(self) -> usize {
         match self {
             Self::Kivi { group, .. } => group.get(),
@@ -166,7 +166,7 @@ impl KvFormat {
         }
     }
 
-    /// True if keys can be stored position by position, without scales over several positions.
+    /// True if keys can be stored position by position (no scales over several positions).
     pub fn keys_are_appendable(self) -> bool {
         !matches!(self, Self::Kivi { .. } | Self::Nuq3)
     }
@@ -176,13 +176,13 @@ impl KvFormat {
         !self.needs_calibration()
     }
 
-    /// True if planes are read and written with a calibration of the model: see
+    /// True if planes need a calibration of the model: see
     /// [`NuqContext`](crate::attention::NuqContext).
     pub fn needs_calibration(self) -> bool {
         self == Self::Nuq3
     }
 
-    /// True for floats without scales.
+    /// True for float formats, which have no scales.
     pub(in crate::attention) fn is_float(self) -> bool {
         matches!(self, Self::F32 | Self::F16 | Self::BF16)
     }

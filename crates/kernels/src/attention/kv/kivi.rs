@@ -1,4 +1,4 @@
-//! Keys with one scale and one minimum per dimension over 32, 64 or 128 positions: `x = minimum +
+//! KIVI keys: one scale and minimum per dimension over 32, 64 or 128 positions, `x = minimum +
 //! scale * q`, one rounding in f32.
 //!
 //! Source: Liu et al., "KIVI: a tuning-free asymmetric 2bit quantization for KV cache", arXiv
@@ -10,10 +10,10 @@ use super::codes::{Codes, quantize};
 use super::{GROUP, Line, Quants, Tile, floats};
 use crate::lanes::{LANES, Lanes, Vectors, WideLanes};
 
-/// Tiles of keys that share a scale at most.
+/// Largest number of tiles of keys that share scales.
 const MAX_TILES: usize = 4;
 
-/// A tile of keys, `[head_dim, 32]`; scales and minima `[head_dim]`.
+/// Tile of keys, `[head_dim, 32]`; scales and minima `[head_dim]`.
 #[derive(Clone, Copy)]
 pub(in crate::attention) struct ChannelKeys<'a, C: Codes> {
     quants: &'a [C::Packed],
@@ -42,11 +42,10 @@ impl<C: Codes> Tile for ChannelKeys<'_, C> {
     }
 }
 
-/// Stores the run of tiles that share their scales, all positions at once.
+/// Stores a run of tiles that share scales, all positions at once.
 ///
 /// # Shapes
-/// `keys`: `[tiles, dim, 32]`; `quants`: those of the run; `scales`: `[2, dim]`, scales, then
-/// minima.
+/// `keys`: `[tiles, dim, 32]`; `quants`: all of the run; `scales`: `[2, dim]`, scales, then minima.
 #[inline(always)]
 pub(super) fn store<L: Lanes, C: Codes>(
     l: L,

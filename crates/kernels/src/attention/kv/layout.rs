@@ -1,4 +1,4 @@
-//! Offsets of the tiles of a plane, and the parts of a tile.
+//! Offsets of the tiles of a plane, and the sections of a tile.
 
 use half::f16;
 
@@ -16,12 +16,12 @@ pub struct KvLayout {
 }
 
 impl KvLayout {
-    /// The layout of blocks of `block_tokens` positions.
+    /// Creates the layout of blocks of `block_tokens` positions.
     ///
     /// # Errors
-    /// [`Error::KvHeadDim`] if the format cannot hold heads of this size or they have none,
-    /// [`Error::KvBlockTokens`] if `block_tokens` is not a positive multiple of 32 or of the
-    /// positions that share a scale.
+    /// [`Error::KvHeadDim`] if `head_dim` is zero or not a multiple of the format's group,
+    /// [`Error::KvBlockTokens`] if `block_tokens` is not a positive multiple of 32 and of the
+    /// positions per scale.
     pub fn new(format: KvFormat, n_kv_heads: usize, block_tokens: usize, head_dim: usize) -> Result<Self> {
         let multiple = format.head_dim_multiple();
         if head_dim == 0 || !head_dim.is_multiple_of(multiple) {
@@ -34,58 +34,59 @@ impl KvLayout {
         Ok(Self { format, n_kv_heads, block_tokens, head_dim })
     }
 
-    /// The format.
+    /// Storage format.
     pub fn format(&self) -> KvFormat {
         self.format
     }
 
-    /// Key/value heads.
+    /// Number of key/value heads.
     pub fn n_kv_heads(&self) -> usize {
         self.n_kv_heads
     }
 
-    /// Positions of a block.
+    /// Positions per block.
     pub fn block_tokens(&self) -> usize {
         self.block_tokens
     }
 
-    /// Values of a head.
+    /// Values per head.
     pub fn head_dim(&self) -> usize {
         self.head_dim
     }
 
-    /// Bytes of the keys (or, the same number, of the values) of a block, scales and minima
-    /// included; a multiple of 64; saturates.
+    /// Bytes of the keys of a block, and of its values, with scales and minima.
+    ///
+    /// A multiple of 64; saturates.
     pub fn plane_bytes(&self) -> usize {
         self.run(KvRole::Values).bytes().saturating_mul(self.n_tiles())
     }
 
-    /// Tiles of a plane.
+    /// Number of tiles per plane.
     pub(super) fn n_tiles(&self) -> usize {
         self.n_kv_heads.saturating_mul(self.block_tokens / KEY_TILE)
     }
 
-    /// The parts of the plane's runs.
+    /// Sections of the plane's runs.
     pub(super) fn run(&self, role: KvRole) -> TileRun {
         TileRun::new(self.format, role, self.head_dim)
     }
 }
 
-/// The parts of a *run*: the tiles that share their scales (one, but for keys in large groups),
-/// then the scales and minima.
+/// Sections of a *run*: tiles that share scales (one tile, except for keys in large groups),
+/// followed by scales and minima.
 #[derive(Clone, Copy)]
 pub(super) struct TileRun {
-    /// Consecutive tiles of the run.
+    /// Number of tiles.
     pub(super) tiles: usize,
-    /// Bytes of the numbers of one tile.
+    /// Bytes of the quants or floats of one tile.
     pub(super) tile_bytes: usize,
-    /// Half-precision numbers behind the tiles: scales, then as many minima if the format has them;
-    /// ranges and outliers of `nuq3`.
+    /// Half-precision numbers after the tiles: scales, then minima if the format has them; ranges
+    /// and outliers of `nuq3`.
     pub(super) scales: usize,
 }
 
 impl TileRun {
-    /// Sizes saturate.
+    /// Sections of a run; sizes saturate.
     #[inline(always)]
     pub(super) fn new(format: KvFormat, role: KvRole, head_dim: usize) -> Self {
         let bits = match format {
@@ -96,7 +97,7 @@ impl TileRun {
             KvFormat::Nuq3 => 3,
             KvFormat::Kivi { bits: KiviBits::Two, .. } => 2,
         };
-        // Groups of dimensions at 32 positions.
+        // Number of groups of dimensions at 32 positions.
         let groups = |group: usize| (head_dim / group).saturating_mul(KEY_TILE);
         let (tiles, scales) = match (format, role) {
             (KvFormat::F32 | KvFormat::F16 | KvFormat::BF16, _) => (1, 0),
@@ -111,14 +112,14 @@ impl TileRun {
         Self { tiles, tile_bytes: head_dim.saturating_mul(KEY_TILE / 8 * bits), scales }
     }
 
-    /// Bytes of the run.
+    /// Bytes per run.
     #[inline(always)]
     pub(super) fn bytes(&self) -> usize {
         let scales = self.scales.saturating_mul(size_of::<f16>());
         self.tile_bytes.saturating_mul(self.tiles).saturating_add(scales)
     }
 
-    /// Numbers and scales of a run.
+    /// Splits a run into quants (or floats) and scales.
     #[inline(always)]
     pub(super) fn split_mut<'a>(&self, run: &'a mut [u8]) -> (&'a mut [u8], &'a mut [f16]) {
         let (numbers, scales) = run.split_at_mut(self.tiles * self.tile_bytes);
@@ -135,20 +136,20 @@ impl TileRun {
     }
 }
 
-/// Keys or values of 32 positions of one head, as they are stored.
+/// Keys or values of 32 positions of one head, in storage format.
 #[derive(Clone, Copy)]
 pub(in crate::attention) struct KvTile<'a> {
     pub(in crate::attention) format: KvFormat,
     /// Floats or quants.
     pub(in crate::attention) numbers: &'a [u8],
-    /// Scales, then minima if the format has them; of `nuq3` ranges and outliers.
+    /// Scales, then minima if the format has them; ranges and outliers of `nuq3`.
     pub(in crate::attention) scales: &'a [f16],
-    /// Context of a tile in `nuq3`; `None` in other formats.
+    /// Context of a `nuq3` tile; `None` in other formats.
     pub(in crate::attention) nuq: Option<NuqTile<'a>>,
 }
 
 impl<'a> KvTile<'a> {
-    /// A tile in f32.
+    /// Creates a tile over f32 values.
     #[inline(always)]
     pub(in crate::attention) fn of_f32(numbers: &'a [super::Line]) -> Self {
         Self { format: KvFormat::F32, numbers: bytemuck::cast_slice(numbers), scales: &[], nuq: None }

@@ -1,47 +1,49 @@
-//! The formats of keys and values: memory layout of a tile of 32 positions, writing of rows,
-//! reading in place.
+//! KV cache formats: memory layout of tiles of 32 positions, writing of rows, in-place reads.
 //!
 //! # Layout
-//! Keys (or values) of a block are a *plane* of *tiles*, `[n_kv_heads, block_tokens / 32]`; a tile
-//! holds 32 consecutive positions of one head, and is a whole number of cache lines:
+//! Keys (or values) of a block form a *plane* of *tiles*, `[n_kv_heads, block_tokens / 32]`; a tile
+//! holds 32 consecutive positions of one head and is a whole number of cache lines:
 //!
-//! | format | numbers | then | bits per value |
+//! | format | quants or floats | followed by | bits per value |
 //! |---|---|---|---|
 //! | `f32`, `f16`, `bf16` | 32 x `head_dim` | | 32, 16, 16 |
-//! | `q8` | 32 x `head_dim` signed bytes | scales in half precision | 8.5 |
-//! | `q4` | 32 x `head_dim` four-bit numbers | scales, then minima, in half precision | 5 |
-//! | `kivi4`, `-g64`, `-g128` | 32 x `head_dim` four-bit numbers | scales, then minima, in half precision | 5, 4.5, 4.25 |
-//! | `kivi2`, `-g64`, `-g128` | 32 x `head_dim` two-bit numbers | scales, then minima, in half precision | 3, 2.5, 2.25 |
-//! | `nuq3` | 32 x `head_dim` three-bit numbers | ranges and outliers: see `nuq` | 3.75 for heads of 64, 3.625 for 128 |
+//! | `q8` | 32 x `head_dim` signed bytes | half-precision scales | 8.5 |
+//! | `q4` | 32 x `head_dim` 4-bit quants | half-precision scales, then minima | 5 |
+//! | `kivi4`, `-g64`, `-g128` | 32 x `head_dim` 4-bit quants | half-precision scales, then minima |
+//! 5, 4.5, 4.25 |
+//! | `kivi2`, `-g64`, `-g128` | 32 x `head_dim` 2-bit quants | half-precision scales, then minima |
+//! 3, 2.5, 2.25 |
+//! | `nuq3` | 32 x `head_dim` 3-bit codes | ranges and outliers: see `nuq` | 3.75 for heads of 64,
+//! 3.625 for 128 |
 //!
-//! Keys lie *across*, `[head_dim, 32]`: one dimension of 32 positions together. Then the scores of
-//! 16 positions are one wide vector from the first product to the last sum, and nothing is ever
-//! summed across lanes. Values lie *along*, `[32, head_dim]`: there the dimensions are the outputs.
+//! Keys are stored transposed, `[head_dim, 32]`: 32 positions of one dimension are contiguous. The
+//! scores of 16 positions are then one wide vector from the first product to the last sum, without
+//! horizontal sums. Values are stored `[32, head_dim]`, because their dimensions are the outputs.
 //! Scales (and minima) of `q8` and `q4` are one per position and 32 dimensions, in the same order:
 //! `[head_dim / 32, 32]` for keys, `[32, head_dim / 32]` for values.
 //!
-//! Values of `kivi` have one per position and group of dimensions, `[32, head_dim / group]`. Its
-//! keys have one per dimension and group of positions, `[head_dim]`; the tiles of a group lie
-//! together, and their scales behind the last of them.
+//! `kivi` values have one scale and minimum per position and group of dimensions, `[32, head_dim /
+//! group]`; `kivi` keys one per dimension and group of positions, `[head_dim]`. The tiles of a
+//! group of positions are contiguous, followed by their scales and minima.
 //!
-//! A byte of four-bit numbers holds two that lie 16 apart in that order, one of two-bit numbers
-//! four that lie 8 apart; the earlier ones in its lower bits.
+//! A byte of 4-bit quants holds two quants 16 apart in that order, a byte of 2-bit quants four
+//! quants 8 apart; the earlier ones in the lower bits.
 //!
-//! | file | holds |
+//! | file | contents |
 //! |---|---|
 //! | `format.rs` | names and parameters of the formats |
 //! | `layout.rs` | offsets of tiles |
-//! | `plane.rs` | the keys or values of a block as an argument |
-//! | `view.rs` | the blocks of a sequence as an argument |
-//! | `float.rs` | single precision and the two 16-bit types |
+//! | `plane.rs` | argument type for the keys or values of a block |
+//! | `view.rs` | argument type for the blocks of a sequence |
+//! | `float.rs` | F32, F16 and BF16 |
 //! | `q8.rs` | 8 bits |
-//! | `q4.rs`, `kivi.rs` | keys of few bits: a scale per position, and per dimension |
-//! | `squat.rs` | keys per dimension with corrections for queries |
-//! | `per_token.rs` | values of few bits |
-//! | `nuq/` | 3 bits with learned levels and outliers |
-//! | `codes.rs` | quants of few bits, and their quantization |
+//! | `q4.rs`, `kivi.rs` | low-bit keys: scales per position; scales per dimension |
+//! | `squat.rs` | keys with scales per dimension, quantized with query-aware corrections |
+//! | `per_token.rs` | low-bit values |
+//! | `nuq/` | 3 bits with a calibrated codebook and outliers |
+//! | `codes.rs` | low-bit quants and their quantization |
 //! | `store.rs` | writing rows |
-//! | `convert.rs` | rewriting planes, reading rows |
+//! | `convert.rs` | conversion of planes, reading of rows |
 //! | `buffer.rs` | aligned memory |
 
 mod buffer;
@@ -88,26 +90,28 @@ pub use view::{KvBlock, KvView};
 /// Values of a wide vector.
 pub(super) const WIDE: usize = 2 * LANES;
 
-/// Values that share a scale in `q8` and `q4`, and the smallest group of the others.
+/// Values per scale in `q8` and `q4`, and the smallest group of the other formats.
 pub(super) const GROUP: usize = 32;
 
-/// A tile as a matrix of wide vectors: for keys a row is a dimension and the two columns are the 32
-/// positions, for values a row is a position and a column is 16 dimensions.
+/// Tile as a matrix of wide vectors.
+///
+/// For keys a row is a dimension and the two columns are the 32 positions; for values a row is a
+/// position and a column is 16 dimensions.
 pub(super) trait Tile: Copy {
-    /// True if tiles of this type are read with more rows than one register tile has; others are
-    /// widened to one of this kind first.
+    /// True if tiles of this type are read directly for more rows than one register tile has;
+    /// others are widened to f32 first.
     const SERVES_MANY_ROWS: bool = false;
 
-    /// Columns `column..column + N` of a row, in f32.
+    /// Loads columns `column..column + N` of a row as f32.
     fn load<L: WideLanes, const N: usize>(self, l: L, row: usize, column: usize) -> [L::W; N];
 }
 
-/// Keys or values of 32 positions of one head, in whichever format, to be taken by an algorithm.
+/// Algorithm over a tile (keys or values of 32 positions of one head), generic over the format.
 pub(super) trait TileVisitor<L: WideLanes> {
     fn visit<T: Tile>(self, l: L, tile: T);
 }
 
-/// A copy of a tile in f32, `[rows, columns]` wide vectors.
+/// Visitor that copies a tile to f32, `[rows, columns]` wide vectors.
 pub(super) struct Widening<'a> {
     pub(super) rows: usize,
     pub(super) columns: usize,
@@ -132,7 +136,7 @@ impl<L: WideLanes> TileVisitor<L> for Widening<'_> {
     }
 }
 
-/// A visitor and its tile.
+/// Visitor with its tile.
 struct Visit<V, T>(V, T);
 
 impl<L: WideLanes, V: TileVisitor<L>, T: Tile> Work<L> for Visit<V, T> {
@@ -142,7 +146,7 @@ impl<L: WideLanes, V: TileVisitor<L>, T: Tile> Work<L> for Visit<V, T> {
     }
 }
 
-/// Calls `visitor` with a tile of keys. `scales` is room for what quants are multiplied with.
+/// Calls `visitor` with a tile of keys. `scales`: buffer for the scales in f32.
 #[inline(always)]
 pub(super) fn with_keys<L: WideLanes>(
     l: L,
@@ -167,7 +171,7 @@ pub(super) fn with_keys<L: WideLanes>(
     }
 }
 
-/// As [`with_keys`], for values in rows of `columns` wide vectors.
+/// Calls `visitor` with a tile of values, in rows of `columns` wide vectors.
 #[inline(always)]
 pub(super) fn with_values<L: WideLanes>(
     l: L,
@@ -194,7 +198,7 @@ pub(super) fn with_values<L: WideLanes>(
     }
 }
 
-/// A tile of keys in f32, `[dim, 32]`.
+/// Widens a tile of keys to f32, `[dim, 32]`.
 #[inline(always)]
 pub(super) fn widen_keys<L: WideLanes>(
     l: L,
@@ -209,7 +213,7 @@ pub(super) fn widen_keys<L: WideLanes>(
     }
 }
 
-/// A tile of values in f32, `[32, dim]`, where rows are whole wide vectors.
+/// Widens a tile of values to f32, `[32, dim]`; `dim` is a multiple of the wide vector.
 #[inline(always)]
 pub(super) fn widen_values<L: WideLanes>(
     l: L,
@@ -225,7 +229,7 @@ pub(super) fn widen_values<L: WideLanes>(
     }
 }
 
-/// Values in rows whose length is not a multiple of 16: copied to f32 rows that are.
+/// Widens values with a row length not a multiple of 16 to padded f32 rows.
 #[inline(always)]
 pub(super) fn pad_values<L: WideLanes>(l: L, tile: KvTile<'_>, dim: usize, to: &mut [Line]) {
     match tile.format {
@@ -238,7 +242,7 @@ pub(super) fn pad_values<L: WideLanes>(l: L, tile: KvTile<'_>, dim: usize, to: &
     }
 }
 
-/// The two parts of a quantized tile.
+/// Quants and widened scales of a quantized tile.
 #[derive(Clone, Copy)]
 pub(super) struct Quants<'a> {
     bytes: &'a [u8],

@@ -1,5 +1,4 @@
-//! Values with a scale and a minimum per position and group of dimensions: those of `q4` and of
-//! KIVI.
+//! Values of `q4` and KIVI: scale and minimum per position and group of dimensions.
 
 use half::f16;
 
@@ -7,23 +6,23 @@ use super::codes::{Codes, quantize};
 use super::{GROUP, KEY_TILE, Quants, Tile, WIDE};
 use crate::lanes::{LANES, Lanes, Vectors, WideLanes};
 
-/// Dimensions that share a scale at most.
+/// Largest number of dimensions per group.
 const MAX_GROUP: usize = 128;
 
-/// A tile of values, `[32, head_dim]`; scales and minima `[32, head_dim / group]`.
+/// Tile of values, `[32, head_dim]`; scales and minima `[32, head_dim / group]`.
 #[derive(Clone, Copy)]
 pub(in crate::attention) struct TokenValues<'a, C: Codes> {
-    /// 32 dimensions each: two columns.
+    /// Packed quants of 32 dimensions (two columns) each.
     quants: &'a [C::Packed],
     scales: &'a [f32],
     minima: &'a [f32],
     columns: usize,
-    /// Columns of a group, as a power of two.
+    /// Columns per group, as a binary logarithm.
     group: u32,
 }
 
 impl<'a, C: Codes> TokenValues<'a, C> {
-    /// Rows of `columns` wide vectors with a scale for each `group` dimensions.
+    /// Creates a tile of rows of `columns` wide vectors with `group` dimensions per scale.
     #[inline(always)]
     pub(super) fn new(tile: Quants<'a>, columns: usize, group: usize) -> Self {
         let (scales, minima) = tile.scales.split_at(tile.scales.len() / 2);
@@ -54,8 +53,7 @@ impl<C: Codes> Tile for TokenValues<'_, C> {
     }
 }
 
-/// Stores the values of consecutive positions, `[positions, head_dim]`, from position `slot` of the
-/// tile on.
+/// Stores values of consecutive positions, `[positions, head_dim]`, from slot `slot` of the tile.
 #[inline(always)]
 pub(super) fn store<L: Lanes, C: Codes>(
     l: L,

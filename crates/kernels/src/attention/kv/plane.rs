@@ -1,10 +1,9 @@
-//! Planes: the keys or the values of a block, with all that reading and writing them takes.
+//! Planes: the keys or values of a block, with the context for reading and writing them.
 
 use super::nuq::NuqContext;
 use super::{KEY_TILE, KvFormat, KvLayout, KvRole, KvTile, SquatCorrection};
 
-/// Keys or values of one block, as [`Kernels::store_kv`] or [`Kernels::convert_kv`] wrote them.
-///
+/// Keys or values of one block, written by [`Kernels::store_kv`] or [`Kernels::convert_kv`].
 /// [`Kernels::store_kv`]: crate::Kernels::store_kv
 /// [`Kernels::convert_kv`]: crate::Kernels::convert_kv
 #[derive(Debug, Clone, Copy)]
@@ -15,8 +14,9 @@ pub struct KvPlane<'a> {
     nuq: Option<NuqContext<'a>>,
 }
 
-/// Memory for the keys or values of one block, to be written by [`Kernels::store_kv`] or
-/// [`Kernels::convert_kv`].
+/// Writable plane: memory for the keys or values of one block.
+///
+/// Written by [`Kernels::store_kv`] or [`Kernels::convert_kv`].
 ///
 /// [`Kernels::store_kv`]: crate::Kernels::store_kv
 /// [`Kernels::convert_kv`]: crate::Kernels::convert_kv
@@ -30,47 +30,47 @@ pub struct KvPlaneMut<'a> {
 }
 
 impl<'a> KvPlane<'a> {
-    /// A plane over `bytes`, aligned for the format's numbers, best to 64.
+    /// Creates a plane over `bytes`, aligned for the format's element type (64 bytes is best).
     ///
     /// # Panics
-    /// If there are not [`KvLayout::plane_bytes`] bytes.
+    /// If the length is not [`KvLayout::plane_bytes`].
     #[track_caller]
     pub fn new(layout: KvLayout, role: KvRole, bytes: &'a [u8]) -> Self {
         check_bytes(&layout, bytes.len());
         Self { layout, role, bytes, nuq: None }
     }
 
-    /// Sets the context that [`KvFormat::Nuq3`] needs; planes in other formats ignore it.
+    /// Sets the context required by [`KvFormat::Nuq3`]; other formats ignore it.
     ///
     /// # Panics
-    /// If the context is of other heads, or its RoPE tables hold fewer positions.
+    /// If its head count or size differs, or its RoPE tables hold too few positions.
     #[must_use]
     #[track_caller]
     pub fn with_nuq(self, nuq: impl Into<Option<NuqContext<'a>>>) -> Self {
         Self { nuq: used(nuq.into(), &self.layout), ..self }
     }
 
-    /// The layout.
+    /// Layout of the plane.
     pub fn layout(&self) -> KvLayout {
         self.layout
     }
 
-    /// The format.
+    /// Storage format.
     pub fn format(&self) -> KvFormat {
         self.layout.format
     }
 
-    /// Keys or values.
+    /// Role: keys or values.
     pub fn role(&self) -> KvRole {
         self.role
     }
 
-    /// The bytes.
+    /// Contents of the plane.
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// The tile of `head` whose first position is the `offset`-th of the block.
+    /// Tile of `head` starting at position `offset` of the block.
     #[inline(always)]
     pub(in crate::attention) fn tile(&self, head: usize, offset: usize) -> KvTile<'a> {
         let KvLayout { format, block_tokens, .. } = self.layout;
@@ -79,7 +79,7 @@ impl<'a> KvPlane<'a> {
         KvTile { nuq, ..self.layout.run(self.role).tile(format, self.bytes, index) }
     }
 
-    /// Panics if the format needs a context that is not there.
+    /// Panics if the format needs a context and the plane has none.
     #[track_caller]
     pub(in crate::attention) fn check_context(&self) {
         check_context(&self.layout, self.nuq.is_some());
@@ -87,32 +87,33 @@ impl<'a> KvPlane<'a> {
 }
 
 impl<'a> KvPlaneMut<'a> {
-    /// As [`KvPlane::new`].
+    /// Creates a writable plane; see [`KvPlane::new`].
     ///
     /// # Panics
-    /// If there are not [`KvLayout::plane_bytes`] bytes.
+    /// If the length is not [`KvLayout::plane_bytes`].
     #[track_caller]
     pub fn new(layout: KvLayout, role: KvRole, bytes: &'a mut [u8]) -> Self {
         check_bytes(&layout, bytes.len());
         Self { layout, role, bytes, nuq: None, corrections: None }
     }
 
-    /// As [`KvPlane::with_nuq`].
+    /// Sets the context required by [`KvFormat::Nuq3`]; see [`KvPlane::with_nuq`].
     ///
     /// # Panics
-    /// If the context is of other heads, or its RoPE tables hold fewer positions.
+    /// If its head count or size differs, or its RoPE tables hold too few positions.
     #[must_use]
     #[track_caller]
     pub fn with_nuq(self, nuq: impl Into<Option<NuqContext<'a>>>) -> Self {
         Self { nuq: used(nuq.into(), &self.layout), ..self }
     }
 
-    /// Makes conversions to keys in [`KvFormat::Kivi`] choose quants whose errors matter little to
-    /// the queries that the corrections were made from, `[n_kv_heads]`. Values and other formats
-    /// ignore them.
+    /// Sets `SQuat` corrections, `[n_kv_heads]`, for conversions to [`KvFormat::Kivi`] keys.
+    ///
+    /// They choose quants that minimize the score errors of the queries they were computed from.
+    /// Values and other formats ignore them.
     ///
     /// # Panics
-    /// If there is not one correction of the right size for each head.
+    /// If there is not one correction of matching size per head.
     #[must_use]
     #[track_caller]
     pub fn with_corrections(self, corrections: impl Into<Option<&'a [SquatCorrection]>>) -> Self {
@@ -128,7 +129,7 @@ impl<'a> KvPlaneMut<'a> {
         Self { corrections, ..self }
     }
 
-    /// Panics if the format needs a context that is not there.
+    /// Panics if the format needs a context and the plane has none.
     #[track_caller]
     pub(super) fn check_context(&self) {
         check_context(&self.layout, self.nuq.is_some());
@@ -146,7 +147,7 @@ fn check_context(layout: &KvLayout, has_context: bool) {
     assert!(has_context || !format.needs_calibration(), "a plane in {format} without its context");
 }
 
-/// The context if the format needs one.
+/// Returns the context if the format needs one.
 #[track_caller]
 fn used<'a>(nuq: Option<NuqContext<'a>>, layout: &KvLayout) -> Option<NuqContext<'a>> {
     let nuq = nuq.filter(|_| layout.format.needs_calibration());

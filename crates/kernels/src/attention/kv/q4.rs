@@ -1,5 +1,5 @@
-//! Keys in 4 bits with a scale and a minimum per position: `x = minimum + scale * q`, one rounding
-//! in f32.
+//! Keys in 4 bits with a scale and a minimum per position and 32 dimensions: `x = minimum + scale *
+//! q`, one rounding in f32.
 
 use half::f16;
 
@@ -9,7 +9,7 @@ use super::row::HeadRow;
 use super::{GROUP, Line, Quants, Tile, WIDE, floats};
 use crate::lanes::{LANES, Lanes, Vectors, WideLanes};
 
-/// A tile of keys, `[head_dim, 32]`; scales and minima `[head_dim / 32, 32]`.
+/// Tile of keys, `[head_dim, 32]`; scales and minima `[head_dim / 32, 32]`.
 #[derive(Clone, Copy)]
 pub(in crate::attention) struct Q4Keys<'a> {
     quants: &'a [[u8; WIDE]],
@@ -61,8 +61,8 @@ pub(super) fn store<L: Lanes>(l: L, row: HeadRow<'_>, quants: &mut [u8], scales:
     }
 }
 
-/// Stores a whole tile of keys, `[dim, 32]`: the same bytes as position by position, with groups as
-/// lanes.
+/// Stores a whole tile of keys, `[dim, 32]`, with groups as lanes; same bytes as position by
+/// position.
 #[inline(always)]
 pub(super) fn store_tile<L: Lanes>(l: L, keys: &[Line], quants: &mut [u8], scales: &mut [f16]) {
     let keys = floats(keys).as_chunks::<KEY_TILE>().0;

@@ -12,7 +12,7 @@ use crate::lanes::{LANES, Lanes, Vectors, WideLanes};
 /// Largest magnitude of a quant.
 const LARGEST: f32 = 127.0;
 
-/// A tile of keys, `[head_dim, 32]`; scales `[head_dim / 32, 32]`.
+/// Tile of keys, `[head_dim, 32]`; scales `[head_dim / 32, 32]`.
 #[derive(Clone, Copy)]
 pub(in crate::attention) struct Q8Keys<'a> {
     quants: &'a [[i8; WIDE]],
@@ -39,7 +39,7 @@ impl Tile for Q8Keys<'_> {
     }
 }
 
-/// A tile of values, `[32, head_dim]`; scales `[32, head_dim / 32]`.
+/// Tile of values, `[32, head_dim]`; scales `[32, head_dim / 32]`.
 #[derive(Clone, Copy)]
 pub(in crate::attention) struct Q8Values<'a> {
     quants: &'a [[i8; WIDE]],
@@ -91,8 +91,8 @@ pub(super) fn store<L: Lanes>(l: L, row: HeadRow<'_>, quants: &mut [u8], scales:
     }
 }
 
-/// Stores a whole tile of keys, `[dim, 32]`: the same bytes as position by position, with groups as
-/// lanes.
+/// Stores a whole tile of keys, `[dim, 32]`, with groups as lanes; same bytes as position by
+/// position.
 #[inline(always)]
 pub(super) fn store_tile<L: Lanes>(l: L, keys: &[Line], quants: &mut [u8], scales: &mut [f16]) {
     let keys = floats(keys).as_chunks::<LANES>().0;
@@ -116,7 +116,7 @@ pub(super) fn store_tile<L: Lanes>(l: L, keys: &[Line], quants: &mut [u8], scale
     }
 }
 
-/// Scales of at most eight groups, and their quants as the bytes of signed integers.
+/// Quantizes up to eight groups; returns their scales. Quants are the bytes of signed integers.
 #[inline(always)]
 fn quantize<L: Lanes>(l: L, x: &[[f32; GROUP]], q: &mut [[u8; GROUP]; LANES]) -> [f16; LANES] {
     let (mut largest, mut poison) = ([0.0; LANES], [0.0; LANES]);
@@ -140,8 +140,7 @@ fn quantize<L: Lanes>(l: L, x: &[[f32; GROUP]], q: &mut [[u8; GROUP]; LANES]) ->
     scales
 }
 
-/// Scales of eight groups, and one out of the scales as they are stored (0 where there are no
-/// steps).
+/// Rounded scales of eight groups, and their reciprocals (0 for a scale of 0).
 #[inline(always)]
 fn steps<L: Lanes>(l: L, largest: L::V, poison: L::V) -> ([f16; LANES], L::V) {
     let mut scales = [f16::ZERO; LANES];

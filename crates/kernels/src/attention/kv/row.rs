@@ -1,9 +1,9 @@
-//! A row of keys or values to be stored, and its places in a tile.
+//! Row of keys or values to store, and its offsets in a tile.
 
 use super::super::KEY_TILE;
 use super::{GROUP, KvRole};
 
-/// The keys or values of one head at one position, on their way into a tile.
+/// Keys or values of one head at one position.
 #[derive(Clone, Copy)]
 pub(super) struct HeadRow<'a> {
     pub(super) role: KvRole,
@@ -13,7 +13,7 @@ pub(super) struct HeadRow<'a> {
 }
 
 impl HeadRow<'_> {
-    /// Index of the scale of group `group` (32 dimensions) in this row's tile.
+    /// Index in the tile of the scale of group `group` (32 dimensions) of this row.
     #[inline(always)]
     pub(super) fn group_index(&self, group: usize) -> usize {
         match self.role {

@@ -1,14 +1,14 @@
-//! `SQuat`: keys quantized per dimension (`kivi.rs`) so that errors matter little to the queries.
+//! `SQuat`: per-dimension key quantization (`kivi.rs`) that minimizes score errors of queries.
 //!
-//! Scales, minima and reading are those of KIVI; only which quants are chosen differs. Dimensions
-//! are quantized one after the other, and what one got wrong is made up for in those that are still
-//! to come: they move to where the whole error `d` of a key makes `|d|² + strength * Σ (q · d)²`
-//! smallest, over queries `q` that were seen. With `A` the matrix of that form, `e` the error of
-//! dimension `i` and `R` the later ones: `k_R -= A_RR⁻¹ A_Ri e`.
+//! Scales, minima and reading are those of KIVI; only the choice of quants differs. Dimensions are
+//! quantized in order, and each error is compensated in the remaining dimensions: they move to
+//! where the whole error `d` of a key minimizes `|d|² + strength * Σ (q · d)²` over observed
+//! queries `q`. With `A` the matrix of that form, `e` the error of dimension `i` and `R` the later
+//! dimensions: `k_R -= A_RR⁻¹ A_Ri e`.
 //!
 //! # Source
-//! Wang et al., "`SQuat`: subspace-orthogonal KV cache quantization", arXiv 2503.24358; the step is
-//! that of Frantar et al., "`GPTQ`", arXiv 2210.17323. What differs from the paper: ADR-0015.
+//! Wang et al., "`SQuat`: subspace-orthogonal KV cache quantization", arXiv 2503.24358; the update
+//! is that of Frantar et al., "`GPTQ`", arXiv 2210.17323. Differences from the paper: ADR-0015.
 
 use half::f16;
 
@@ -17,10 +17,9 @@ use super::{GROUP, Line, floats_mut};
 use crate::lanes::{LANES, Lanes};
 use crate::{Error, Result};
 
-/// Weights by which the quantization errors of a key's earlier dimensions correct its later ones,
-/// for one head.
+/// Weights that correct a key's later dimensions for quantization errors of earlier ones, per head.
 ///
-/// Computed from queries, used by
+/// Computed from queries, applied by
 /// [`KvPlaneMut::with_corrections`](crate::attention::KvPlaneMut::with_corrections).
 ///
 /// # Examples
@@ -39,32 +38,32 @@ use crate::{Error, Result};
 #[derive(Debug, Clone, PartialEq)]
 pub struct SquatCorrection {
     head_dim: usize,
-    /// For each group of eight dimensions, a row per dimension from the first of the group on: its
-    /// weights of the group's errors. Zero for errors of dimensions that are not before it.
+    /// Per group of eight dimensions, a row for each dimension from the group's first on: its
+    /// weights of the group's errors. Zero for errors of the dimension itself and later ones.
     weights: Vec<[f32; LANES]>,
 }
 
 impl SquatCorrection {
-    /// The correction for queries with this Gram matrix.
+    /// Computes the correction for queries with this Gram matrix.
     ///
-    /// The matrix is divided by the mean of its diagonal, so that `strength` depends neither on the
-    /// number of queries nor on their length: 0 is no correction; the larger it is, the more a
-    /// key's own error may grow to keep scores right. Few queries call for a small `strength`.
+    /// The matrix is divided by the mean of its diagonal, so that `strength` is independent of the
+    /// number and the length of the queries: 0 is no correction; a larger value lets a key's own
+    /// error grow to keep scores right. With few queries, use a small `strength`.
     ///
     /// # Shapes
-    /// `gram`: `[head_dim, head_dim]`, `Σ q qᵀ` as [`Kernels::add_gram`](crate::Kernels::add_gram)
-    /// adds it up: the part below the diagonal is not read. All zeros, the matrix of no queries,
-    /// gives [`none`](Self::none).
+    /// `gram`: `[head_dim, head_dim]`, `Σ q qᵀ` as summed by
+    /// [`Kernels::add_gram`](crate::Kernels::add_gram); only the diagonal and the part above it are
+    /// read. All zeros (no queries) gives [`none`](Self::none).
     ///
     /// # Numerics
-    /// f64, then rounded to f32. `head_dim³ / 3` multiplications and additions.
+    /// f64, then rounded to f32; `head_dim³ / 3` multiply-adds.
     ///
     /// # Errors
-    /// [`Error::QueryGram`] if the matrix cannot be one of rows: numbers that are not finite, a
-    /// diagonal whose sum is not positive, or a form that is not positive definite.
+    /// [`Error::QueryGram`] if the values are not finite, the sum of the diagonal is not positive,
+    /// or the form is not positive definite.
     ///
     /// # Panics
-    /// If the matrix has another size or `head_dim` is no multiple of 8.
+    /// If the matrix has another size or `head_dim` is not a multiple of 8.
     pub fn new(gram: &[f32], head_dim: usize, strength: f32) -> Result<Self> {
         assert_eq!(Some(gram.len()), head_dim.checked_mul(head_dim), "squat: size of the Gram matrix");
         let mut correction = Self::none(head_dim);
@@ -87,10 +86,10 @@ impl SquatCorrection {
         finite.then_some(correction).ok_or(Error::QueryGram { head_dim })
     }
 
-    /// No correction: keys become what they become without queries.
+    /// Creates the identity correction: plain KIVI quantization.
     ///
     /// # Panics
-    /// If `head_dim` is no multiple of 8.
+    /// If `head_dim` is not a multiple of 8.
     pub fn none(head_dim: usize) -> Self {
         assert!(
             head_dim.is_multiple_of(LANES),
@@ -100,29 +99,29 @@ impl SquatCorrection {
         Self { head_dim, weights: vec![[0.0; LANES]; rows] }
     }
 
-    /// Values of a head.
+    /// Values per head.
     pub fn head_dim(&self) -> usize {
         self.head_dim
     }
 
-    /// Bytes of its numbers: a little more than `2 * head_dim²`.
+    /// Bytes of the weights: a little more than `2 * head_dim²`.
     pub fn bytes(&self) -> usize {
         size_of_val(self.weights.as_slice())
     }
 }
 
-/// The rows of an eight among the weights: those before it have as many as the head has dimensions,
-/// then 8, 16, .. fewer.
+/// Rows of group `eight` in the weights: the first group has `head_dim` rows, each later one 8
+/// fewer.
 fn rows_of(head_dim: usize, eight: usize) -> std::ops::Range<usize> {
     let first = |eight: usize| eight * head_dim - LANES * eight * eight.saturating_sub(1) / 2;
     first(eight)..first(eight + 1)
 }
 
-/// Chooses the quants of a run of tiles anew, with the scales and minima that are stored.
+/// Recomputes the quants of a run of tiles with corrections, keeping the stored scales and minima.
 ///
 /// # Shapes
-/// `keys`: `[tiles, head_dim, 32]`, moved on the way; `quants`: those of the run; `scales`: `[2,
-/// head_dim]`, scales, then minima.
+/// `keys`: `[tiles, head_dim, 32]`, modified; `quants`: all of the run; `scales`: `[2, head_dim]`,
+/// scales, then minima.
 #[inline(always)]
 pub(super) fn choose<L: Lanes, C: Codes>(
     l: L,
@@ -158,7 +157,7 @@ pub(super) fn choose<L: Lanes, C: Codes>(
 /// Scales and minima of eight dimensions.
 struct Steps {
     scales: [f32; LANES],
-    /// One out of the scales; 0 where there are no steps.
+    /// Reciprocals of the scales; 0 for a scale of 0.
     inverses: [f32; LANES],
     minima: [f32; LANES],
 }
@@ -174,8 +173,8 @@ impl Steps {
         steps
     }
 
-    /// The quants of dimension `i` at 32 positions, and their errors: what is read minus what was
-    /// meant. An error that is not finite counts as none, so that garbage stays in its dimension.
+    /// Quants of dimension `i` at 32 positions, and their errors (dequantized minus original). A
+    /// non-finite error counts as 0, so that garbage stays in its dimension.
     #[inline(always)]
     fn quantize<L: Lanes, C: Codes>(
         &self,
@@ -197,7 +196,7 @@ impl Steps {
     }
 }
 
-/// Adds the errors of some dimensions, times their weights, to a later one, one after the other.
+/// Adds the weighted errors of earlier dimensions to a later one, in order.
 #[inline(always)]
 fn correct<L: Lanes>(l: L, weights: &[f32], errors: &[[f32; GROUP]; LANES], key: &mut [f32; GROUP]) {
     let key = key.as_chunks_mut().0;
@@ -216,8 +215,9 @@ fn correct<L: Lanes>(l: L, weights: &[f32], errors: &[[f32; GROUP]; LANES], key:
     }
 }
 
-/// `I + strength * gram / mean of its diagonal`, on and above the diagonal; `None` if that mean is
-/// not positive.
+/// Upper triangle of `I + strength * gram / (mean of its diagonal)`.
+///
+/// `None` if the mean is not positive.
 fn form(gram: &[f32], dim: usize, strength: f32) -> Option<Vec<f64>> {
     let trace: f64 = gram.iter().step_by(dim + 1).map(|&x| f64::from(x)).sum();
     let factor = f64::from(strength) * dim as f64 / trace;
@@ -226,14 +226,14 @@ fn form(gram: &[f32], dim: usize, strength: f32) -> Option<Vec<f64>> {
     (trace > 0.0).then_some(form)
 }
 
-/// The upper triangular `U` with `a = U Uᵀ`, in the place of `a`; `None` if there is none. The
-/// corner of `a` behind any dimension is the product of that corner of `U`.
+/// Factors `a = U Uᵀ` in place with upper triangular `U`; `None` if `a` is not positive definite.
+/// The trailing submatrix of `a` from any dimension is the product of that submatrix of `U`.
 fn factor(mut a: Vec<f64>, dim: usize) -> Option<Vec<f64>> {
     for j in (0..dim).rev() {
         let (above, row) = a.split_at_mut(j * dim);
         let (pivot, behind) = row[j..dim].split_first_mut()?;
         *pivot -= dot(behind, behind);
-        // A NaN is not positive either.
+        // Also false for NaN.
         if !(*pivot > 0.0 && pivot.is_finite()) {
             return None;
         }
@@ -246,8 +246,8 @@ fn factor(mut a: Vec<f64>, dim: usize) -> Option<Vec<f64>> {
     Some(a)
 }
 
-/// `-A_RR⁻¹ A_Ri` for dimension `i` and the later ones `R` at the end of the head: `U_RRᵀ x =
-/// -U_iRᵀ`, from the first on.
+/// Computes `-A_RR⁻¹ A_Ri` for dimension `i` and the later dimensions `R`: forward substitution in
+/// `U_RRᵀ x = -U_iRᵀ`.
 fn solve(factor: &[f64], dim: usize, i: usize, x: &mut [f64]) {
     let first = dim - x.len();
     for (x, u) in x.iter_mut().zip(&factor[i * dim + first..]) {

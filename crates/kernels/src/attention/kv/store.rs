@@ -1,4 +1,4 @@
-//! Writing rows of keys and values into planes.
+//! Writing of rows of keys and values into planes.
 
 use half::{bf16, f16};
 
@@ -12,23 +12,22 @@ use crate::lanes::Lanes;
 
 impl Kernels {
     /// Stores the keys or values of consecutive tokens in a plane, from position `first` of its
-    /// block on.
+    /// block.
     ///
     /// # Shapes
-    /// `rows`: `[tokens, n_kv_heads, head_dim]`. Other positions of the plane stay as they are.
+    /// `rows`: `[tokens, n_kv_heads, head_dim]`. Other positions of the plane are unchanged.
     ///
     /// # Numerics
-    /// `F16` and `BF16` round to nearest, ties to even. The others round scale (and minimum) to
-    /// half precision first and then the numbers to the nearest step of *that* scale. A group with
-    /// a value that is not finite, or whose scale or minimum does not fit half precision, gets the
-    /// scale NaN, so that garbage cannot look like a number. The same bits on every instruction
-    /// set.
+    /// `F16` and `BF16` round to nearest, ties to even. Quantized formats round scale (and minimum)
+    /// to half precision first, then values to the nearest step of the *rounded* scale. A group
+    /// with a non-finite value, or whose scale or minimum overflows half precision, gets the scale
+    /// NaN, so that garbage cannot pass as a number. Bit-identical on every instruction set.
     ///
     /// # Panics
-    /// If the rows are not whole tokens, the tokens do not fit the block, the format is written
-    /// whole ([`KvFormat::keys_are_appendable`], [`KvFormat::values_are_appendable`]), or the plane
-    /// is not aligned for the format's numbers (64-byte alignment, as
-    /// [`KvBuffer`](crate::attention::KvBuffer) gives it, is best).
+    /// If the rows are not whole tokens, the tokens exceed the block, the format is not appendable
+    /// ([`KvFormat::keys_are_appendable`], [`KvFormat::values_are_appendable`]), or the plane is
+    /// not aligned for the format's element type (64-byte alignment, as
+    /// [`KvBuffer`](crate::attention::KvBuffer) has, is best).
     pub fn store_kv(&self, plane: KvPlaneMut<'_>, first: usize, rows: &[f32]) {
         let KvLayout { format, n_kv_heads, block_tokens, head_dim } = plane.layout;
         let width = n_kv_heads * head_dim;
@@ -48,13 +47,13 @@ impl Kernels {
     }
 }
 
-/// Stores rows from position `first` on.
+/// Stores rows from position `first`.
 #[inline(always)]
 pub(crate) fn store<L: Lanes>(l: L, plane: KvPlaneMut<'_>, first: usize, rows: &[f32]) {
     let KvPlaneMut { layout, role, bytes, .. } = plane;
     let KvLayout { format, n_kv_heads, block_tokens, head_dim } = layout;
     let run = layout.run(role);
-    // Head by head: the places of consecutive tokens lie side by side.
+    // Head by head: consecutive tokens of a head are adjacent.
     for head in 0..n_kv_heads {
         let tiles = &mut bytes[head * (block_tokens / KEY_TILE) * run.bytes()..];
         for (token, row) in rows.chunks_exact(n_kv_heads * head_dim).enumerate() {
@@ -66,7 +65,7 @@ pub(crate) fn store<L: Lanes>(l: L, plane: KvPlaneMut<'_>, first: usize, rows: &
     }
 }
 
-/// Stores one row in the tile, a run of its own, that `bytes` begin with.
+/// Stores one row in the first tile of `bytes`, a run of its own.
 #[inline(always)]
 pub(super) fn store_row<L: Lanes>(l: L, format: KvFormat, run: &TileRun, row: HeadRow<'_>, bytes: &mut [u8]) {
     let (numbers, scales) = run.split_mut(&mut bytes[..run.bytes()]);

@@ -1,8 +1,8 @@
-//! Views: the keys and values of a sequence, as a list of blocks.
+//! Views: keys and values of a sequence, as a list of blocks.
 
 use super::{KEY_TILE, KvPlane, KvTile};
 
-/// Keys and values of one sequence and layer, in blocks of one size and any formats.
+/// Keys and values of one sequence and layer, in blocks of equal size and any formats.
 #[derive(Debug, Clone, Copy)]
 pub struct KvView<'a> {
     pub(in crate::attention) blocks: &'a [KvBlock<'a>],
@@ -10,36 +10,35 @@ pub struct KvView<'a> {
     pub(in crate::attention) block_tokens: usize,
 }
 
-/// Keys and values of consecutive positions.
+/// Keys and values of a block's positions.
 #[derive(Debug, Clone, Copy)]
 pub struct KvBlock<'a> {
-    /// The keys.
+    /// Keys of the block.
     pub keys: KvPlane<'a>,
-    /// The values.
+    /// Values of the block.
     pub values: KvPlane<'a>,
 }
 
 impl<'a> KvView<'a> {
-    /// The first `len` positions of `blocks`, which are in the order of positions: with blocks of
-    /// `n` tokens, position `p` is row `p % n` of block `p / n`. Rows from `len` on are never used,
-    /// whatever they hold.
+    /// Creates a view of the first `len` positions of `blocks`, in position order: with blocks of
+    /// `n` tokens, position `p` is row `p % n` of block `p / n`. Rows from `len` on are never read.
     pub fn new(blocks: &'a [KvBlock<'a>], len: usize) -> Self {
         let block_tokens = blocks.first().map_or(KEY_TILE, |block| block.keys.layout().block_tokens());
         Self { blocks, len, block_tokens }
     }
 
-    /// The same blocks with another number of positions.
+    /// Returns a view of the same blocks with another number of positions.
     #[must_use]
     pub fn with_len(self, len: usize) -> Self {
         Self { len, ..self }
     }
 
-    /// The blocks, in the order of positions.
+    /// Blocks in position order.
     pub fn blocks(&self) -> &'a [KvBlock<'a>] {
         self.blocks
     }
 
-    /// Keys and values of one head and of the tile that starts at position `start`.
+    /// Keys and values of one head, in the tile starting at position `start`.
     #[inline(always)]
     pub(in crate::attention) fn tile(&self, kv_head: usize, start: usize) -> (KvTile<'a>, KvTile<'a>) {
         let block = &self.blocks[start / self.block_tokens];

@@ -1,4 +1,4 @@
-//! Rewriting planes and reading rows back: the numbers and bytes that storing gives.
+//! Conversion of planes and reading of rows, against the values and bytes of storing.
 
 use proptest::prelude::*;
 
@@ -15,8 +15,8 @@ fn converted(kernels: Kernels, role: KvRole, from: &KvLayout, plane: &KvBuffer, 
     out
 }
 
-/// The rows of all positions, `[block_tokens, n_kv_heads, head_dim]`, as the documentation of the
-/// layout says.
+/// Decodes the rows of all positions, `[block_tokens, n_kv_heads, head_dim]`, by the documented
+/// layout.
 fn decoded(layout: &KvLayout, role: KvRole, plane: &KvBuffer) -> Vec<f32> {
     let mut rows = Vec::new();
     for position in 0..layout.block_tokens() {
@@ -32,7 +32,7 @@ fn decoded(layout: &KvLayout, role: KvRole, plane: &KvBuffer) -> Vec<f32> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60 * ProptestConfig::default().cases / 256, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// A converted plane has the bytes that storing the numbers of the old one gives, on every
+    /// A converted plane equals storing the values of the old one, byte for byte, on every
     /// instruction set.
     #[test]
     fn converting_is_storing_what_was_read(
@@ -65,7 +65,7 @@ proptest! {
         }
     }
 
-    /// Rows are read as the numbers that the documentation of the layout gives.
+    /// Rows are read as the values of the documented layout.
     #[test]
     fn rows_are_read_as_they_are_laid_out(
         format in 0..KvFormat::ALL.len(),

@@ -1,4 +1,4 @@
-//! A sequence in blocks of any format, and softmax attention in f64 over the same numbers.
+//! Sequence in blocks of any format, and softmax attention in f64 over the same values.
 
 use half::{bf16, f16};
 
@@ -22,13 +22,13 @@ impl Random {
     }
 }
 
-/// Keys and values of a sequence in blocks, and the numbers that these stand for in plain order for
-/// the oracle.
+/// Keys and values of a sequence in blocks, and their dequantized values in plain order for the
+/// oracle.
 pub(super) struct Sequence {
     pub(super) n_kv_heads: usize,
     pub(super) head_dim: usize,
     pub(super) block_tokens: usize,
-    /// Formats of keys and values, block by block in turn.
+    /// Formats of keys and values, cycled over the blocks.
     formats: Vec<[KvFormat; 2]>,
     pub(super) keys: Vec<f32>,   // [tokens, n_kv_heads, head_dim]
     pub(super) values: Vec<f32>, // [tokens, n_kv_heads, head_dim]
@@ -147,7 +147,7 @@ impl Sequence {
         out
     }
 
-    /// Softmax attention in f64, straight from the definition.
+    /// Softmax attention in f64 by definition.
     pub(super) fn oracle(&self, shape: &AttentionShape, q: &[f32]) -> Vec<f64> {
         let dim = shape.head_dim;
         let mut out = vec![0.0; q.len()];
@@ -186,7 +186,7 @@ impl Sequence {
     }
 }
 
-/// As [`stored_at`], at the beginning of a sequence.
+/// Plane at the beginning of a sequence; see [`stored_at`].
 pub(super) fn stored(
     kernels: Kernels,
     layout: &KvLayout,
@@ -197,9 +197,10 @@ pub(super) fn stored(
     stored_at(kernels, layout, role, rows, first, 0)
 }
 
-/// A plane that holds `rows` from position `first` on, of a block that begins at position `start`
-/// of its sequence. Whatever is not written is NaN, which no result may show; where the format is
-/// written a block at a time, it is 0.
+/// Plane of a block at position `start` of its sequence that holds `rows` from position `first` on.
+///
+/// Unwritten values are NaN, which must not appear in any result; 0 in formats written a block at a
+/// time.
 pub(super) fn stored_at(
     kernels: Kernels,
     layout: &KvLayout,
@@ -226,7 +227,7 @@ pub(super) fn stored_at(
     plane
 }
 
-/// A plane of a block that begins at position `start` of its sequence.
+/// Plane of a block at position `start` of its sequence.
 pub(super) fn plane_at(layout: KvLayout, role: KvRole, buffer: &KvBuffer, start: usize) -> KvPlane<'_> {
     KvPlane::new(layout, role, buffer.as_bytes()).with_nuq(context_at(&layout, start))
 }
@@ -236,7 +237,7 @@ fn context_at(layout: &KvLayout, start: usize) -> Option<NuqContext<'static>> {
     layout.format().needs_calibration().then(|| Nuq::of(layout).context(start))
 }
 
-/// Rewrites a plane of a block that begins at position `start` of its sequence.
+/// Converts a plane of a block at position `start` of its sequence.
 pub(super) fn convert_at(
     kernels: Kernels,
     role: KvRole,
@@ -249,18 +250,19 @@ pub(super) fn convert_at(
     kernels.convert_kv(from, to, &mut KvScratch::new());
 }
 
-/// The same sizes in another format.
+/// Same sizes in another format.
 pub(super) fn with_format(layout: &KvLayout, format: KvFormat) -> KvLayout {
     KvLayout::new(format, layout.n_kv_heads(), layout.block_tokens(), layout.head_dim()).unwrap()
 }
 
-/// As [`decode_at`], at the beginning of a sequence.
+/// Decodes one value at the beginning of a sequence; see [`decode_at`].
 pub(super) fn decode(layout: &KvLayout, role: KvRole, plane: &[u8], at: [usize; 3]) -> f32 {
     decode_at(layout, role, plane, at, 0)
 }
 
-/// One number of a plane, read as the documentation of the layout says; `at` is position, head and
-/// dimension, and the block begins at position `start` of its sequence.
+/// Decodes one value of a plane by the documented layout.
+///
+/// `at` is position, head and dimension; the block is at position `start` of its sequence.
 pub(super) fn decode_at(layout: &KvLayout, role: KvRole, plane: &[u8], at: [usize; 3], start: usize) -> f32 {
     let [position, head, dimension] = at;
     let (format, block_tokens, head_dim) = (layout.format(), layout.block_tokens(), layout.head_dim());

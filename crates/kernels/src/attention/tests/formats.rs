@@ -1,4 +1,4 @@
-//! Writing keys and values: what the stored numbers are, on every instruction set.
+//! Stored keys and values on every instruction set.
 
 use half::f16;
 
@@ -10,7 +10,7 @@ use crate::attention::KvBuffer;
 const HEAD_DIM: usize = 128;
 const ROLES: [KvRole; 2] = [KvRole::Keys, KvRole::Values];
 
-/// Stores rows from position `first` on and reads them back, `[tokens, n_kv_heads, head_dim]`.
+/// Stores rows from position `first` and reads them back, `[tokens, n_kv_heads, head_dim]`.
 fn there_and_back(
     kernels: Kernels,
     layout: &KvLayout,
@@ -84,8 +84,8 @@ fn groups_of_equal_and_of_tiny_values() {
     }
 }
 
-/// The dimensions (or positions) that share a scale with garbage, and nothing else, become NaN; of
-/// keys in `nuq3` the tile.
+/// Only the dimensions (or positions) that share a scale with garbage become NaN; of keys in `nuq3`
+/// the tile.
 #[test]
 fn garbage_does_not_look_like_a_number() {
     for garbage in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, -1e8] {
@@ -160,8 +160,7 @@ fn planes_take_what_the_table_says() {
     }
 }
 
-/// A dimension that is far from zero costs the others nothing, and itself no more than its own
-/// range.
+/// An offset dimension does not affect the accuracy of the others, and its own only by its range.
 #[test]
 fn a_scale_per_dimension_beats_one_per_position_on_outliers() {
     let mut rows = Random(7).values(32 * HEAD_DIM);

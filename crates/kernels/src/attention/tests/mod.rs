@@ -1,4 +1,4 @@
-//! Attention against an f64 oracle, and the equality of bits that the canonical order promises.
+//! Attention against an f64 oracle, and bit-identity in the canonical order.
 
 mod convert;
 mod fixture;
@@ -135,8 +135,8 @@ fn linear_biases_of_a_full_mask_are_refused() {
     sequence.attend(best(), &ThreadPool::single(), &shape, &[0.0; 80]);
 }
 
-/// Distances count, not positions: a window far behind 2^24, where f32 no longer holds each
-/// position, gives the bits of the same keys at the beginning.
+/// `ALiBi` depends on distances, not positions: a window far beyond 2^24, where f32 cannot
+/// represent every position, gives the same bits as the same keys at the beginning.
 #[test]
 fn linear_biases_far_into_a_sequence() {
     let (block_tokens, head_dim, tokens) = (1 << 16, 8, 1024);
@@ -190,7 +190,7 @@ fn a_full_mask_ignores_the_position_of_its_queries() {
 #[should_panic(expected = "length of queries or output")]
 fn a_product_of_the_shape_that_overflows_is_refused() {
     let sequence = Sequence::new(55, 10, 1, 8, KvFormat::F32);
-    // 16 in the arithmetic of `usize`.
+    // Overflows to 16 in `usize`.
     let n_queries = (1 << (usize::BITS - 3)) + 2;
     let shape = AttentionShape { mask: Mask::Full, n_queries, ..sequence.shape(1) };
     sequence.attend(best(), &ThreadPool::single(), &shape, &[0.0; 16]);
@@ -232,8 +232,7 @@ fn scores_of_ten_thousand() {
     }
 }
 
-/// The promise that everything above rests on: the result of a token does not depend on how the
-/// work was cut.
+/// The result of a token does not depend on the division of the work.
 #[test]
 fn any_chunking_and_any_threads_give_the_same_bits() {
     let tokens = 1100;
@@ -305,7 +304,7 @@ fn blocks_may_differ_in_format() {
     let mixed: Vec<[KvFormat; 2]> =
         KvFormat::ALL.iter().zip(KvFormat::ALL.iter().rev()).map(|(&keys, &values)| [keys, values]).collect();
     let sequence = Sequence::from_rows(2, 128, 128, &mixed, rows(), rows());
-    // Few rows take keys and values from where they lie, many widen them first.
+    // Few rows read keys and values in place, many widen them first.
     for n_queries in [1, 40] {
         let shape = AttentionShape { query_start: 1500 - n_queries, n_queries, ..sequence.shape(2) };
         let q = Random(42).values(n_queries * 4 * 128);
@@ -315,7 +314,7 @@ fn blocks_may_differ_in_format() {
         for kernels in Kernels::available() {
             assert_same_bits(&sequence.attend(kernels, &pool, &shape, &q), &reference, "mixed blocks");
         }
-        // The same numbers in single precision, in blocks of another size.
+        // The same values in single precision, in blocks of another size.
         let (keys, values) = (&sequence.keys, &sequence.values);
         for block_tokens in [32, 64, 320] {
             let formats = [[KvFormat::F32; 2]];

@@ -1,4 +1,4 @@
-//! `nuq3`: a reference decoder that follows the documented layout number by number.
+//! `nuq3`: a scalar reference decoder of the documented layout.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -13,7 +13,7 @@ use crate::rope::{RopeConfig, RopeFrequencies, RopeLayout};
 /// Positions that tests use.
 const POSITIONS: usize = 4096;
 
-/// Factor of cosines and sines.
+/// Scale of cosines and sines.
 const MAGNITUDE: f64 = 1.25;
 
 /// Codebooks and RoPE tables for some shape.
@@ -26,8 +26,8 @@ pub(super) struct Nuq {
 }
 
 impl Nuq {
-    /// Context for the shape of a layout: uneven levels, ranges that leave some numbers outside,
-    /// RoPE on three quarters of the head.
+    /// Context for the shape of a layout: uneven levels, ranges with outliers, RoPE on three
+    /// quarters of the head.
     pub(super) fn of(layout: &KvLayout) -> &'static Self {
         static MADE: Mutex<BTreeMap<(usize, usize), &'static Nuq>> = Mutex::new(BTreeMap::new());
         let shape = (layout.n_kv_heads(), layout.head_dim());
@@ -53,7 +53,7 @@ impl Nuq {
         NuqContext { codebooks: &self.codebooks, rope: &self.rope, first_position }
     }
 
-    /// One number of tile `tile` of a sequence, at a slot, head and dimension.
+    /// Decodes one value of tile `tile` of a sequence, at a slot, head and dimension.
     pub(super) fn decode(&self, role: KvRole, bytes: &[u8], tile: usize, at: [usize; 3]) -> f32 {
         let [slot, head, dimension] = at;
         let pairs = self.frequencies.inverse.len();
@@ -83,7 +83,7 @@ impl Nuq {
         if is_first { (-y).fma(sin, x * cos) } else { x.fma(sin, y * cos) }
     }
 
-    /// The same before RoPE.
+    /// Decodes one value before RoPE.
     fn stored(&self, role: KvRole, bytes: &[u8], at: [usize; 3]) -> f32 {
         let [slot, head, dimension] = at;
         let place = match role {
@@ -116,7 +116,7 @@ impl Nuq {
     }
 }
 
-/// Rows and what they became, number by number.
+/// Squared error of decoded rows.
 fn squared_error(layout: &KvLayout, role: KvRole, rows: &[f32], decoded: impl Fn([usize; 3]) -> f32) -> f32 {
     let (heads, dim) = (layout.n_kv_heads(), layout.head_dim());
     let error = |(i, x): (usize, &f32)| {
@@ -127,7 +127,7 @@ fn squared_error(layout: &KvLayout, role: KvRole, rows: &[f32], decoded: impl Fn
     rows.iter().enumerate().map(error).sum()
 }
 
-/// Keys as models have them: before RoPE, dimensions differ much in magnitude and offset.
+/// Keys with realistic statistics: before RoPE, dimensions differ much in magnitude and offset.
 fn keys_after_rope(
     tokens: usize,
     dim: usize,
@@ -188,7 +188,7 @@ fn reading_applies_rope_to_keys() {
     let nuq = Nuq::of(&layout);
     let start = 1024;
     let table = crate::rope::RopeTable::from_frequencies(&nuq.frequencies, start..start + 64);
-    // Numbers that the codebooks hold exactly, so that reading gives back the stored keys.
+    // Values exactly representable by the codebooks, so that reading returns the stored keys.
     let mut rows: Vec<f32> = (0..64 * 64)
         .map(|i| {
             let [low, high] = nuq.codebooks.key_ranges()[i % 64];

@@ -8,8 +8,8 @@ use super::*;
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60 * ProptestConfig::default().cases / 256, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Any shape: every instruction set gives the bits of the scalar path, whatever the threads and
-    /// the chunking, and the values of the oracle.
+    /// For any shape, every instruction set gives the bits of the scalar path, for any threads and
+    /// chunking, and the values of the oracle.
     #[test]
     fn any_shape_agrees(
         (n_kv_heads, group, head_dim) in (1usize..4, 1usize..9, 1usize..40),

@@ -1,5 +1,4 @@
-//! Keys whose errors are turned away from queries: against the definition in f64, and what it is
-//! good for.
+//! `SQuat` corrections against their definition in f64, and their effect on score errors.
 
 use proptest::prelude::*;
 
@@ -8,7 +7,7 @@ use super::*;
 use crate::Error;
 use crate::attention::KvBuffer;
 
-/// Rows that lie mostly in the span of four directions, as queries do, `[n, n_kv_heads, head_dim]`.
+/// Rows mostly in the span of four directions, as queries are, `[n, n_kv_heads, head_dim]`.
 fn queries(seed: u64, n: usize, n_kv_heads: usize, head_dim: usize) -> Vec<f32> {
     let mut random = Random(seed);
     let directions = random.values(4 * head_dim);
@@ -52,7 +51,7 @@ fn converted(kernels: Kernels, rows: &[f32], to: &KvLayout, corrections: &[Squat
     out
 }
 
-/// The matrix of the form that is minimized, `[dim, dim]`.
+/// Matrix of the minimized form, `[dim, dim]`.
 fn form(queries: &[&[f32]], dim: usize, strength: f64) -> Vec<f64> {
     let gram = |i: usize, j: usize| queries.iter().map(|q| f64::from(q[i]) * f64::from(q[j])).sum::<f64>();
     let mean = (0..dim).map(|i| gram(i, i)).sum::<f64>() / dim as f64;
@@ -76,9 +75,10 @@ fn weights(form: &[f64], dim: usize, i: usize) -> Vec<f64> {
     rows.iter().map(|row| row[dim - later]).collect()
 }
 
-/// Follows the stored numbers of one head and group of positions: each must be within half a step
-/// of what the definition asks for, given the errors of the dimensions before, or at the end of the
-/// range that the keys have.
+/// Checks the stored values of one head and group of positions.
+///
+/// Each must be within half a step of the definition's value, given the errors of the earlier
+/// dimensions, or at the end of the range of the keys.
 fn follow(
     layout: &KvLayout,
     plane: &[u8],
@@ -113,7 +113,7 @@ fn follow(
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24 * ProptestConfig::default().cases / 256, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Stored quants agree with the definition, in the same bytes on every instruction set.
+    /// Stored quants match the definition, byte for byte on every instruction set.
     #[test]
     fn corrected_keys_follow_the_definition(
         format in prop::sample::select(vec!["kivi4", "kivi2", "kivi4-g64", "kivi2-g128"]),
@@ -145,7 +145,7 @@ proptest! {
     }
 }
 
-/// `Σ (q · d)²` over queries and keys, `d` what the format does to a key.
+/// Score error `Σ (q · d)²` over queries and keys, `d` the quantization error of a key.
 fn score_error(layout: &KvLayout, plane: &KvBuffer, rows: &[f32], queries: &[f32]) -> f64 {
     let dim = layout.head_dim();
     let key = |position: usize| -> Vec<f64> {
@@ -223,6 +223,6 @@ fn matrices_of_no_queries_are_refused() {
 #[test]
 #[should_panic(expected = "size of the Gram matrix")]
 fn a_size_that_overflows_is_refused() {
-    // Its square is 0 in the arithmetic of `usize`.
+    // Its square overflows to 0 in `usize`.
     let _ = SquatCorrection::new(&[], 1 << (usize::BITS / 2), 1.0);
 }

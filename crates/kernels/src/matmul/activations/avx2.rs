@@ -32,7 +32,7 @@ impl<const AVX512: bool> Q8Leaf for X86Lanes<AVX512> {
 fn sub_block(x: &[f32; SUB_BLOCK]) -> Q8SubBlock {
     let [a, b, c, d] = x.as_chunks::<LANES>().0 else { unreachable!("32 values are four vectors") };
     let x = [load_f32(a), load_f32(b), load_f32(c), load_f32(d)];
-    // As integers, magnitudes order like the numbers, with infinity and then NaN above all of them.
+    // As integers, magnitudes sort like floats, with infinity and then NaN above all of them.
     let magnitude = _mm256_set1_epi32(0x7fff_ffff);
     let [a, b, c, d] = x.map(|x| _mm256_and_si256(_mm256_castps_si256(x), magnitude));
     let largest = _mm256_max_epu32(_mm256_max_epu32(a, b), _mm256_max_epu32(c, d));
@@ -44,8 +44,8 @@ fn sub_block(x: &[f32; SUB_BLOCK]) -> Q8SubBlock {
         Ok(inverse) => _mm256_set1_ps(inverse),
         Err(without_scale) => return without_scale,
     };
-    // The conversion rounds to nearest, ties to even; packing works on halves of vectors, which the
-    // permutation undoes.
+    // The conversion rounds to nearest, ties to even; packing works within 128-bit halves, which
+    // the permutation undoes.
     let [a, b, c, d] = x.map(|x| _mm256_cvtps_epi32(_mm256_mul_ps(x, inverse)));
     let packed = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
     let quants = _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));

@@ -1,7 +1,7 @@
-//! The input of matrix products: rows of f32 and, for integer-dot weight formats, their 8-bit form.
+//! Input of matrix products: rows of f32 and, for integer-dot formats, their 8-bit quantization.
 //!
 //! Quantized once per input, shared by all matrices that read it (Q, K and V; gate and up). One
-//! 8-bit format serves all weight formats: 32 values share a scale.
+//! 8-bit format serves all weight formats: 32 values per scale.
 
 mod q8;
 mod update;
@@ -15,8 +15,9 @@ use crate::{Isa, Kernels, ThreadPool};
 
 pub(crate) use q8::{Order, Q8Group, Q8Rows, Q8Token, TILE_TOKENS, TileStep, quantize_rows, quantize_tiles};
 
-/// From this number of tokens on, products expand weights into panels and work in tiles; below,
-/// they read the weights row by row. Measured: where the tiles win for most formats.
+/// Smallest number of tokens for which products expand weights into panels and use tiles.
+///
+/// Below, they read the weights row by row. Measured crossover for most formats.
 fn min_tiled_tokens(isa: Isa) -> usize {
     match isa {
         Isa::Avx512 => 12,
@@ -24,20 +25,20 @@ fn min_tiled_tokens(isa: Isa) -> usize {
     }
 }
 
-/// The 8-bit form of the rows, in the one layout that products with this many tokens read.
+/// 8-bit quantization of the rows, in the layout that products with this many tokens read.
 #[derive(Debug, Default)]
 pub(crate) struct Q8 {
     /// True if `tiles` is filled, false if `rows` is.
     pub(crate) tiled: bool,
-    /// For few tokens, where the sub-blocks of a row stay together.
+    /// Layout for few tokens: the sub-blocks of a row stay together.
     pub(crate) rows: Q8Rows,
-    /// For many. `[tiles, sub-blocks]`, the sub-blocks in slot order.
+    /// Layout for many tokens: `[tiles, sub-blocks]`, the sub-blocks in slot order.
     pub(crate) tiles: Vec<TileStep>,
 }
 
 /// Rows of activations, `[tokens, cols]`, as input of [`Kernels::matmul`].
 ///
-/// The buffers are kept between uses: once it has seen its largest shape, nothing allocates.
+/// Buffers are reused: after the largest shape, nothing allocates.
 ///
 /// # Examples
 /// ```
@@ -61,16 +62,16 @@ pub struct Activations {
 }
 
 impl Activations {
-    /// No rows.
+    /// Creates activations without rows.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets the shape and gives back the rows, `[tokens, cols]`, to be filled; their present
-    /// content is unspecified.
+    /// Sets the shape and returns the rows, `[tokens, cols]`, to be filled; their content is
+    /// unspecified.
     ///
     /// # Panics
-    /// If a slice cannot have so many values.
+    /// If the size overflows.
     pub fn resize(&mut self, tokens: usize, cols: usize) -> &mut [f32] {
         let Some(len) = tokens.checked_mul(cols) else {
             panic!("activations: {tokens} rows of {cols} values are more than memory can hold")
@@ -81,13 +82,12 @@ impl Activations {
         &mut self.values
     }
 
-    /// The rows, `[tokens, cols]`.
+    /// Rows, `[tokens, cols]`.
     pub fn values(&self) -> &[f32] {
         &self.values
     }
 
-    /// The rows, `[tokens, cols]`, to be changed; what [`quantize`](Self::quantize) made before no
-    /// longer counts.
+    /// Mutable rows, `[tokens, cols]`; invalidates the result of [`quantize`](Self::quantize).
     pub fn values_mut(&mut self) -> &mut [f32] {
         self.quantized = false;
         &mut self.values
@@ -103,26 +103,26 @@ impl Activations {
         self.cols
     }
 
-    /// Makes the 8-bit form of the rows, unless it is there already.
+    /// Quantizes the rows to 8 bits, unless already done.
     ///
-    /// Needed before a product with a format for which
+    /// Required before a product with a format for which
     /// [`WeightFormat::uses_q8`](crate::quant::WeightFormat::uses_q8) holds.
     ///
     /// # Numerics
     /// Per 32 values (the last group of a row padded with zeros): `scale = max|x| / 127`, `q =
-    /// round(x * (127 / max|x|))`, ties to even. A group with a value that is not finite gets the
-    /// scale NaN, so that every output that depends on it is NaN. Groups smaller than 127 /
-    /// [`f32::MAX`] become zero. The same bits on every instruction set.
+    /// round(x * (127 / max|x|))`, ties to even. A group with a non-finite value gets the scale
+    /// NaN, so that every output that depends on it is NaN. Groups smaller than 127 / [`f32::MAX`]
+    /// become zero. Bit-identical on every instruction set.
     pub fn quantize(&mut self, kernels: &Kernels, pool: &ThreadPool) {
         if !self.quantized {
             self.update_and_quantize(kernels, pool, &|_, _| {});
         }
     }
 
-    /// The 8-bit form.
+    /// 8-bit quantization of the rows.
     ///
     /// # Panics
-    /// If it has not been made since the rows changed.
+    /// If the rows were not quantized since their last change.
     pub(crate) fn q8(&self) -> &Q8 {
         assert!(self.quantized, "Activations::quantize must precede a product with an integer-dot format");
         &self.q8

@@ -36,7 +36,7 @@ fn sub_block(x: &[f32; SUB_BLOCK]) -> Q8SubBlock {
     for (value, x) in values.iter_mut().zip(x.as_chunks::<4>().0) {
         *value = vreinterpretq_f32_u8(load(x));
     }
-    // As integers, magnitudes order like the numbers, with infinity and then NaN above all of them.
+    // As integers, magnitudes sort like floats, with infinity and then NaN above all of them.
     let mut largest = vdupq_n_u32(0);
     for &value in &values {
         largest = vmaxq_u32(largest, vreinterpretq_u32_f32(vabsq_f32(value)));

@@ -1,10 +1,9 @@
-//! 8-bit activations: the quantization of one sub-block of 32 values, and the two layouts that
-//! products read.
+//! 8-bit activations: quantization of a sub-block of 32 values, and the two layouts for products.
 //!
-//! - [`Q8Rows`], for few tokens: sub-blocks one by one, and groups of eight in the orders in which
-//!   weights come out of their packed quant blocks ([`Order`]).
-//! - [`TileStep`]s, for many: four tokens interleaved in the order in which a register tile
-//!   consumes them.
+//! - [`Q8Rows`], for few tokens: single sub-blocks, and groups of eight in the orders of unpacked
+//!   weights ([`Order`]).
+//! - [`TileStep`]s, for many tokens: four tokens interleaved in the order in which a register tile
+//!   reads them.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -15,22 +14,23 @@ use crate::quant::SUB_BLOCK;
 /// Tokens per tile.
 pub(crate) const TILE_TOKENS: usize = 4;
 
-/// One sub-block of 32 values.
+/// Sub-block of 32 values.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Q8SubBlock {
     pub(crate) quants: [i8; SUB_BLOCK],
     pub(crate) scale: f32,
     /// `scale` times the sum of the quants.
     pub(crate) sum: f32,
-    /// Sums of the quants 0..16 and 16..32.
+    /// Sums of quants 0..16 and 16..32.
     pub(crate) halves: [i16; 2],
 }
 
 impl Q8SubBlock {
     const ZERO: Self = Self { quants: [0; SUB_BLOCK], scale: 0.0, sum: 0.0, halves: [0; 2] };
 
-    /// The sub-block of `x` whose largest magnitude is `largest`, if it has a scale of its own;
-    /// else the values that stand for it.
+    /// Reciprocal scale of a sub-block of largest magnitude `largest`.
+    ///
+    /// Without a finite one, the sub-block to use instead.
     #[inline(always)]
     pub(super) fn inverse_scale(largest: f32) -> Result<f32, Self> {
         let inverse = 127.0 / largest;
@@ -48,13 +48,12 @@ impl Q8SubBlock {
     }
 }
 
-/// The steps of quantization that an instruction set may do in its own way, with the same results.
+/// Steps of quantization that an instruction set may override, with bit-identical results.
 pub(crate) trait Q8Leaf: Lanes {
     /// Quantizes 32 values.
     #[inline(always)]
     fn sub_block(self, x: &[f32; SUB_BLOCK]) -> Q8SubBlock {
-        // As integers, magnitudes order like the numbers, with infinity and then NaN above all of
-        // them.
+        // As integers, magnitudes sort like floats, with infinity and then NaN above all of them.
         let largest = f32::from_bits(x.iter().fold(0, |m, x| m.max(x.to_bits() & 0x7fff_ffff)));
         let inverse = match Q8SubBlock::inverse_scale(largest) {
             Ok(inverse) => inverse,
@@ -68,7 +67,7 @@ pub(crate) trait Q8Leaf: Lanes {
         Q8SubBlock::from_quants(quants, halves, largest)
     }
 
-    /// The quants of eight sub-blocks in an order.
+    /// Reorders the quants of eight sub-blocks.
     #[inline(always)]
     fn reorder(self, sub_blocks: &[Q8SubBlock; LANES], order: Order) -> OrderedQuants {
         std::array::from_fn(|i| {
@@ -79,7 +78,7 @@ pub(crate) trait Q8Leaf: Lanes {
         })
     }
 
-    /// The quants of one sub-block of four tokens, piece by piece.
+    /// Interleaves the quants of one sub-block of four tokens, piece by piece.
     #[inline(always)]
     fn interleave(self, tokens: &[Q8SubBlock; TILE_TOKENS]) -> [[[i8; 4]; TILE_TOKENS]; SUB_BLOCK / 4] {
         std::array::from_fn(|g| tokens.each_ref().map(|token| token.quants.as_chunks().0[g]))
@@ -102,21 +101,22 @@ fn sub_blocks<L: Q8Leaf>(leaf: L, row: &[f32], to: &mut [Q8SubBlock]) {
     }
 }
 
-/// An order of the 256 quants of eight sub-blocks that meets weights as they come out of their
-/// packed form: 8 vectors of 8 *pieces*, four consecutive quants each.
+/// Order of the 256 quants of eight sub-blocks that matches unpacked weights.
 ///
-/// Where the lane of a vector decides the sub-block, products of different sub-blocks stay apart
-/// without any shuffling.
+/// There are 8 vectors of 8 *pieces*, four consecutive quants each.
+///
+/// Where the lane determines the sub-block, products of different sub-blocks stay separate without
+/// shuffles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// Vector `i`: sub-block `i`, in the order of the values.
+    /// Vector `i`: sub-block `i`, in value order.
     Plain,
-    /// Vector `i`: piece `i` of the sub-blocks 0 to 7.
+    /// Vector `i`: piece `i` of sub-blocks 0 to 7.
     Pieces,
-    /// Vectors `i < 4`: pieces `i` of the sub-blocks 0, 2, 4, 6, then their pieces `i + 4`; vectors
-    /// `i + 4`: the same of the sub-blocks 1, 3, 5, 7.
+    /// Vectors `i < 4`: pieces `i` of sub-blocks 0, 2, 4, 6, then their pieces `i + 4`; vectors `i
+    /// + 4`: the same for sub-blocks 1, 3, 5, 7.
     EvenOdd,
-    /// The same with the sub-blocks 0, 1, 4, 5 and 2, 3, 6, 7.
+    /// Order of `EvenOdd` with sub-blocks 0, 1, 4, 5 and 2, 3, 6, 7.
     Pairs,
 }
 
@@ -135,7 +135,7 @@ impl Order {
     }
 }
 
-/// The quants of eight sub-blocks in one [`Order`].
+/// Quants of eight sub-blocks in one [`Order`].
 pub(crate) type OrderedQuants = [[[i8; 4]; LANES]; 8];
 
 /// Eight sub-blocks, one per accumulator, with their quants in one [`Order`].
@@ -146,18 +146,18 @@ pub(crate) struct Q8Group {
     pub(crate) scales: [f32; LANES],
     pub(crate) sums: [f32; LANES],
     pub(crate) halves: [[i16; 2]; LANES],
-    /// To a multiple of a cache line, which no load of a vector then crosses.
+    /// Padding to a cache line, so that no vector load crosses one.
     padding: [u8; 32],
 }
 
 /// Rows for few tokens.
 #[derive(Debug, Default)]
 pub(crate) struct Q8Rows {
-    /// Per token.
+    /// Sub-blocks per token.
     n_sub_blocks: usize,
     /// `[tokens, sub-blocks]`
     sub_blocks: Vec<Q8SubBlock>,
-    /// For each [`Order`]: `[tokens, groups]`, whole groups only.
+    /// Groups per [`Order`]: `[tokens, groups]`, whole groups only.
     groups: [Vec<Q8Group>; Order::ALL.len()],
 }
 
@@ -169,7 +169,7 @@ pub(crate) struct Q8Token<'a> {
 }
 
 impl<'a> Q8Token<'a> {
-    /// The whole groups of eight sub-blocks.
+    /// Whole groups of eight sub-blocks.
     pub(crate) fn groups(&self, order: Order) -> &'a [Q8Group] {
         self.groups[order as usize]
     }
@@ -185,7 +185,7 @@ impl Q8Rows {
         }
     }
 
-    /// One row.
+    /// Row of one token.
     pub(crate) fn token(&self, token: usize) -> Q8Token<'_> {
         let row = |per_token: usize| token * per_token..(token + 1) * per_token;
         Q8Token {
@@ -217,8 +217,8 @@ pub(crate) fn quantize_rows<L: Q8Leaf>(leaf: L, values: &[f32], cols: usize, row
     }
 }
 
-/// One sub-block of four tokens, in the order in which a register tile consumes it. Tokens that do
-/// not exist are zeros.
+/// Sub-block of four tokens, in the order in which a register tile reads it; missing tokens are
+/// zeros.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct TileStep {

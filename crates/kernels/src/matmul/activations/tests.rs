@@ -1,4 +1,4 @@
-//! The 8-bit form: its definition, its layouts, and what happens to numbers that have none.
+//! 8-bit quantization: definition, layouts, and values without a finite scale.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -12,7 +12,7 @@ fn quantized(kernels: &Kernels, tokens: usize, cols: usize, x: &[f32]) -> Activa
     activations
 }
 
-/// The definition, for one group: quants, scale.
+/// Definition for one group: quants, scale.
 fn defined(x: &[f32]) -> (Vec<i8>, f32) {
     let largest = x.iter().fold(0.0_f32, |m, x| m.max(x.abs()));
     (x.iter().map(|x| (x * (127.0 / largest)).round_ties_even() as i8).collect(), largest / 127.0)
@@ -145,7 +145,7 @@ fn a_panic_of_an_update_voids_the_quants() {
 fn a_shape_beyond_memory_is_refused_and_changes_nothing() {
     let mut activations = Activations::new();
     activations.resize(2, 3).fill(1.0);
-    // The product of the first is 0 in the arithmetic of `usize`.
+    // The first product overflows to 0 in `usize`.
     for (tokens, cols) in [(1 << (usize::BITS - 1), 2), (usize::MAX, usize::MAX), (usize::MAX / 2, 1)] {
         catch_unwind(AssertUnwindSafe(|| activations.resize(tokens, cols).len())).expect_err("too large");
         assert_eq!((activations.tokens(), activations.cols(), activations.values().len()), (2, 3, 6));

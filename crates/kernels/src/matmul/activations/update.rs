@@ -1,5 +1,6 @@
-//! The last step before a product - a norm, the gate of a feed-forward network - and the
-//! quantization of what it gives, in one dispatch: a row is quantized while it is in the cache.
+//! Fused update (a norm, the gate of a feed-forward network) and quantization, in one dispatch.
+//!
+//! A row is quantized while it is in the cache.
 
 use std::ops::Range;
 
@@ -10,14 +11,16 @@ use crate::pool::DisjointMut;
 use crate::quant::SUB_BLOCK;
 use crate::{Kernels, ThreadPool};
 
-/// Fewer rows than this are worth no second thread: a row takes about a microsecond, as much as
+/// Smallest number of rows shared between threads: a row takes about a microsecond, as much as
 /// handing it out.
 const MIN_SHARED_TOKENS: usize = 16;
 
 impl Activations {
-    /// Calls `update` with ranges of tokens that cover all of them, and their rows, `[range,
-    /// cols]`, to be overwritten or changed in place. Many tokens are spread over the threads in
-    /// unspecified ranges, so a row may depend on its token only.
+    /// Calls `update` with ranges of tokens and their rows, `[range, cols]`, to be modified in
+    /// place.
+    ///
+    /// The ranges cover all tokens. Many tokens are distributed over the threads in unspecified
+    /// ranges, so a row may depend on its token only.
     ///
     /// Invalidates the result of an earlier [`quantize`](Self::quantize).
     pub fn update(&mut self, pool: &ThreadPool, update: &(dyn Fn(Range<usize>, &mut [f32]) + Sync)) {
@@ -33,15 +36,17 @@ impl Activations {
         });
     }
 
-    /// [`update`](Self::update) and [`quantize`](Self::quantize) in one pass over the rows, with
-    /// the same result. If `update` panics, no quantized form is left.
+    /// Runs [`update`](Self::update) and [`quantize`](Self::quantize) in one pass, with the same
+    /// result.
+    ///
+    /// If `update` panics, the rows count as not quantized.
     pub fn update_and_quantize(
         &mut self,
         kernels: &Kernels,
         pool: &ThreadPool,
         update: &(dyn Fn(Range<usize>, &mut [f32]) + Sync),
     ) {
-        // First: if `update` panics, rows and quants have changed in part.
+        // First: a panic of `update` leaves rows and quants partly changed.
         self.quantized = false;
         let (tokens, cols) = (self.tokens, self.cols);
         self.q8.tiled = tokens >= min_tiled_tokens(kernels.isa());

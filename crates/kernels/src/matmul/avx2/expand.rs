@@ -1,15 +1,14 @@
-//! Panels by vector transposition: eight rows at a time, eight sub-blocks at a time.
+//! Panel expansion by vector transposition: eight rows and eight sub-blocks at a time.
 //!
-//! The format's own description unpacks each row into a buffer that stays in the first-level cache
-//! (its plain loops become vector code here); eight rows of 32 bytes are then transposed in
-//! registers.
+//! The format's scalar unpacking fills a buffer that stays in the L1 cache (its loops are
+//! vectorized here); eight rows of 32 bytes are then transposed in registers.
 
 use super::vector::{store, transpose_rows};
 use crate::lanes::LANES;
 use crate::matmul::panel::{PANEL_ROWS, PanelStep, slot_position};
 use crate::quant::{Factors, QuantBlock, SUB_BLOCK};
 
-/// Eight sub-blocks of eight rows, unpacked; rows that do not exist stay zeros.
+/// Eight unpacked sub-blocks of eight rows; missing rows stay zeros.
 struct Unpacked {
     quants: [[[u8; SUB_BLOCK]; LANES]; LANES], // [row, sub-block, value]
     scales: [[f32; LANES]; LANES],             // [row, sub-block]

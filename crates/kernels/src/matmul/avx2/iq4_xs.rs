@@ -24,7 +24,7 @@ impl Group for Iq4Xs {
     #[inline]
     unsafe fn scales(group: &[Self]) -> (__m256, __m256) {
         let block = &group[0];
-        // Each lane brings its own bits down: four of the low part, two of the high part.
+        // Each lane shifts down its own bits: four of the low part, two of the high part.
         let lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
         let two_lanes = _mm256_add_epi32(lane, lane);
         let low = _mm256_set1_epi32(i32::from_le_bytes(block.scales_low));

@@ -1,8 +1,7 @@
 //! Integer-dot leaves for AVX2, FMA and F16C.
 //!
-//! The token [`Avx2Lanes`] proves the features, so its trait methods are safe and hand over to
-//! `#[target_feature]` functions, in which `unsafe` is left only around loads and stores of raw
-//! memory.
+//! The token [`Avx2Lanes`] proves the features, so its trait methods are safe and call
+//! `#[target_feature]` functions, in which `unsafe` remains only around raw loads and stores.
 
 mod expand;
 mod iq4_xs;

@@ -1,7 +1,8 @@
-//! Shared code of the formats whose halves of sub-blocks have integer scales: quants in the order
-//! [`Order::Pairs`](crate::matmul::activations::Order::Pairs). The lanes of the lower half of a
-//! vector belong to the first 16 values of their sub-blocks, those of the upper half to the last
-//! 16, as do the integer scales.
+//! Shared code of formats with integer scales per half sub-block.
+//!
+//! Quants are in the order [`Order::Pairs`](crate::matmul::activations::Order::Pairs): lanes of the
+//! lower half of a vector belong to the first 16 values of their sub-blocks, lanes of the upper
+//! half to the last 16, as do the integer scales.
 
 use std::arch::x86_64::*;
 
@@ -9,23 +10,21 @@ use super::vector::{fold_halves, load, transpose};
 use crate::matmul::activations::Q8Group;
 use crate::quant::QuantBlock;
 
-/// A quant block in registers.
+/// Quant block in registers.
 #[derive(Clone, Copy)]
 pub(in crate::matmul) struct Weights {
     quants: [__m256i; 8],
-    /// The integer scales of sub-blocks 0, 1, 4, 5 and 2, 3, 6, 7, each twice, as 16-bit numbers.
+    /// Integer scales of sub-blocks 0, 1, 4, 5 and 2, 3, 6, 7, each twice, as 16-bit numbers.
     scales: [__m256i; 2],
-    /// The integer scales times the offset of the format, in the order of the values, as 16-bit
-    /// numbers.
+    /// Integer scales times the offset of the format, in value order, as 16-bit numbers.
     offsets: __m256i,
 }
 
-/// Puts quants and scales together. `scales`: byte `2s + h` is the scale of half `h` of sub-block
-/// `s`.
+/// Combines quants and scales. `scales`: byte `2s + h` is the scale of half `h` of sub-block `s`.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 pub(super) fn weights<B: QuantBlock>(quants: [__m256i; 8], scales: __m128i) -> Weights {
-    // A scale goes to the upper byte of both 16-bit numbers of its lane and is shifted down with
+    // A scale is placed in the upper byte of both 16-bit numbers of its lane and shifted down with
     // its sign.
     let bytes = _mm256_broadcastsi128_si256(scales);
     let place = _mm256_setr_epi8(
@@ -40,7 +39,7 @@ pub(super) fn weights<B: QuantBlock>(quants: [__m256i; 8], scales: __m128i) -> W
     Weights { quants, scales: [first, second], offsets }
 }
 
-/// The integer dot product of each sub-block.
+/// Integer dot product of each sub-block.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 pub(super) fn dot<B: QuantBlock>(weights: &Weights, x: &Q8Group) -> __m256i {
@@ -62,8 +61,8 @@ pub(super) fn dot<B: QuantBlock>(weights: &Weights, x: &Q8Group) -> __m256i {
     _mm256_sub_epi32(isum, _mm256_madd_epi16(load(&x.halves), weights.offsets))
 }
 
-/// The 2-bit quants of a quant block: bits `2s` and `2s + 1` of each vector of `qs` belong to its
-/// sub-block `s`.
+/// Unpacks the 2-bit quants of a quant block: bits `2s` and `2s + 1` of each vector of `qs` belong
+/// to its sub-block `s`.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 pub(super) fn unpack_two_bits(qs: &[[u8; 32]; 2]) -> [__m256i; 8] {
@@ -73,7 +72,7 @@ pub(super) fn unpack_two_bits(qs: &[[u8; 32]; 2]) -> [__m256i; 8] {
     let shift = _mm256_set1_epi64x(2 << 32);
     let mut quants = [_mm256_setzero_si256(); 8];
     for (i, &packed) in packed.iter().enumerate() {
-        // Bits that cross into another byte are masked away.
+        // Bits that cross into another byte are masked.
         let first = _mm256_srlv_epi32(packed, shift);
         quants[i] = _mm256_and_si256(first, mask);
         quants[i + 4] = _mm256_and_si256(_mm256_srli_epi32::<4>(first), mask);
@@ -81,7 +80,7 @@ pub(super) fn unpack_two_bits(qs: &[[u8; 32]; 2]) -> [__m256i; 8] {
     quants
 }
 
-/// The half-precision number of a quant block in every lane.
+/// Broadcasts the half-precision number of a quant block.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 pub(super) fn splat_half(d: [u8; 2]) -> __m256 {

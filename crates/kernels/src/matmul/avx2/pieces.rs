@@ -7,7 +7,7 @@ use super::vector::{load, load_pair, load_twice, nibbles, transpose};
 use crate::lanes::LANES;
 use crate::quant::NON_LINEAR_VALUES;
 
-/// The 4-bit quants of eight sub-blocks in the order
+/// Unpacks the 4-bit quants of eight sub-blocks in the order
 /// [`Order::Pieces`](crate::matmul::activations::Order::Pieces).
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
@@ -28,8 +28,8 @@ pub(super) fn unpack_nibbles(qs: [&[u8; 16]; LANES]) -> [__m256i; 8] {
 #[inline]
 pub(super) fn add_fifth_bits(quants: &mut [__m256i; 8], qh: [[u8; 4]; LANES]) {
     let fifth = _mm256_set1_epi8(16);
-    // Of a byte of bits, the upper four belong to an odd piece; moved up by four, the lower four
-    // take their place.
+    // The upper four bits of a byte belong to an odd piece; shifted up by four, the lower four take
+    // their place.
     let [a, b, c, d, e, f, g, h] = qh.map(i32::from_le_bytes);
     let odd = _mm256_setr_epi32(a, b, c, d, e, f, g, h);
     let even = _mm256_slli_epi16::<4>(odd);
@@ -40,8 +40,8 @@ pub(super) fn add_fifth_bits(quants: &mut [__m256i; 8], qh: [[u8; 4]; LANES]) {
     );
     for pair in quants.as_chunks_mut::<2>().0 {
         for (quants, bits) in pair.iter_mut().zip([even, odd]) {
-            // All bits of these values lie at 16 or above: their minimum with 16 is the bit in its
-            // place.
+            // All bits of these values are at 16 or above: the minimum with 16 moves the bit to its
+            // position.
             let bit = _mm256_and_si256(_mm256_shuffle_epi8(bits, place), single);
             *quants = _mm256_or_si256(*quants, _mm256_min_epu8(bit, fifth));
         }
@@ -49,7 +49,7 @@ pub(super) fn add_fifth_bits(quants: &mut [__m256i; 8], qh: [[u8; 4]; LANES]) {
     }
 }
 
-/// Quants to the uneven numbers that they stand for.
+/// Maps quants to their non-linear codebook values.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 pub(super) fn look_up(quants: [__m256i; 8]) -> [__m256i; 8] {

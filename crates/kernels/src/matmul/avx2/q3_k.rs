@@ -20,7 +20,7 @@ impl Group for Q3K {
         let block = &group[0];
         let mut quants = pairs::unpack_two_bits(&block.qs);
         // Bit `s` of each byte becomes bit 2 in the lanes of sub-block `s`: 0, 1, 4, 5 in the first
-        // vectors, 2, 3, 6, 7 in the others. Bits that cross into another byte are masked away.
+        // vectors, 2, 3, 6, 7 in the others. Bits that cross into another byte are masked.
         let third = _mm256_set1_epi8(4);
         let by_lane = _mm256_setr_epi32(0, 1, 4, 5, 0, 1, 4, 5);
         let high = load(&block.hmask);

@@ -59,7 +59,7 @@ pub(super) fn in_order(even_odd: __m256i) -> __m256i {
 /// Scales and minima of the eight sub-blocks of a `Q4_K` or `Q5_K` quant block.
 ///
 /// The 6-bit integers are unpacked in general registers, eight at a time: the vector units are the
-/// bottleneck of these rows, the others are idle.
+/// bottleneck of these rows, the scalar units are idle.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 pub(super) fn scales_and_mins(packed: &PackedScales) -> (__m256, __m256) {

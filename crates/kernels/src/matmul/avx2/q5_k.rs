@@ -18,8 +18,8 @@ impl Group for Q5K {
     unsafe fn quants(group: &[Self]) -> Self::Weights {
         let block = &group[0];
         let fifth = _mm256_set1_epi8(16);
-        // Bit 4 of each byte: the fifth bit of sub-block 0; a shift brings that of another
-        // sub-block there. Bits that cross into the next byte are masked away.
+        // Bit 4 of each byte: the fifth bit of sub-block 0; a shift moves that of another sub-block
+        // there. Bits that cross into the next byte are masked.
         let high = load(&block.qh);
         let fifths = [
             _mm256_slli_epi16::<4>(high),

@@ -1,9 +1,9 @@
-//! Rows of weights as they lie in the file, against few tokens: decode.
+//! Row products: weights in file layout times few tokens (decode).
 //!
-//! Eight sub-blocks at a time, whose dot products end up in the eight lanes of one vector, in the
-//! order of the accumulators; one conversion, multiplication and fused multiply-add then serve all
-//! eight. A format says how a group of eight sub-blocks is unpacked ([`Group`]); once unpacked, it
-//! meets every token.
+//! Eight sub-blocks at a time: their dot products end in the eight lanes of one vector, in
+//! accumulator order, so that one conversion, multiplication and fused multiply-add serve all
+//! eight. A format implements the unpacking of a group of eight sub-blocks ([`Group`]), which is
+//! done once for all tokens.
 
 use std::arch::x86_64::*;
 
@@ -14,9 +14,9 @@ use crate::matmul::integer::join;
 use crate::matmul::scalar::accumulate;
 use crate::quant::QuantBlock;
 
-/// A format's way to handle eight sub-blocks: one quant block of 256 values, or eight of 32.
+/// Unpacking and dot product of eight sub-blocks: one quant block of 256 values, or eight of 32.
 pub(in crate::matmul) trait Group: QuantBlock {
-    /// The order of unpacked quants.
+    /// Order of unpacked quants.
     const ORDER: Order;
 
     /// Unpacked weights in registers.
@@ -25,38 +25,42 @@ pub(in crate::matmul) trait Group: QuantBlock {
     /// Unpacks the quants (and integer scales) of a group of `LANES / SUB_BLOCKS` quant blocks.
     ///
     /// # Safety
-    /// The CPU has AVX2, FMA and F16C.
+    /// The CPU must have AVX2, FMA and F16C.
     unsafe fn quants(group: &[Self]) -> Self::Weights;
 
     /// Scale and minimum of each sub-block.
     ///
     /// # Safety
-    /// The CPU has AVX2, FMA and F16C.
+    /// The CPU must have AVX2, FMA and F16C.
     unsafe fn scales(group: &[Self]) -> (__m256, __m256);
 
-    /// The integer dot product of each sub-block with activations in [`ORDER`](Self::ORDER).
+    /// Integer dot product of each sub-block with activations in [`ORDER`](Self::ORDER).
     ///
     /// # Safety
-    /// The CPU has AVX2, FMA and F16C.
+    /// The CPU must have AVX2, FMA and F16C.
     unsafe fn dot(weights: &Self::Weights, x: &Q8Group) -> __m256i;
 
-    /// Only with [`HALF_MINS`](QuantBlock::HALF_MINS): the integer minima of each sub-block times
-    /// the sums of its halves.
+    /// Integer minima of each sub-block times the sums of its halves, for
+    /// [`HALF_MINS`](QuantBlock::HALF_MINS) only.
     ///
     /// # Safety
-    /// The CPU has AVX2, FMA and F16C.
+    /// The CPU must have AVX2, FMA and F16C.
     unsafe fn min_dot(_weights: &Self::Weights, _x: &Q8Group) -> __m256i {
         unreachable!("the format has no minima of halves")
     }
 }
 
-/// Distance by which weights are prefetched. The hardware prefetcher alone stops at every page and
-/// leaves a fifth to a third of the bandwidth unused (measured on Zen 5: 28 to 32 GB/s without, 32
-/// to 42 GB/s with; 4 KiB helps less, 32 KiB no more).
+/// Prefetch distance of weights.
+///
+/// The hardware prefetcher alone stops at every page and leaves a fifth to a third of the bandwidth
+/// unused (measured on Zen 5: 28 to 32 GB/s without, 32 to 42 GB/s with; 4 KiB is less effective,
+/// 32 KiB no better).
 pub(in crate::matmul) const PREFETCH_BYTES: usize = 8192;
 
-/// See [`RowsLeaf::rows`](crate::matmul::integer::RowsLeaf::rows); `MAX` tokens if `EXACT`, else up
-/// to `MAX`. Known to the compiler, a small number of tokens keeps its accumulators in registers.
+/// Implements [`RowsLeaf::rows`](crate::matmul::integer::RowsLeaf::rows) for `MAX` tokens if
+/// `EXACT`, else up to `MAX`.
+///
+/// A small compile-time number of tokens keeps the accumulators in registers.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn rows<B: Group, const MAX: usize, const EXACT: bool>(
     lanes: Avx2Lanes,
@@ -100,7 +104,8 @@ pub(super) fn rows<B: Group, const MAX: usize, const EXACT: bool>(
     }
 }
 
-/// The sum of a row's accumulators, after the sub-blocks from `first` on that fill no group.
+/// Sum of a row's accumulators, after the remaining sub-blocks, from `first` on, that fill no
+/// group.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 pub(in crate::matmul) fn finish<B: QuantBlock>(

@@ -1,10 +1,10 @@
-//! A panel of 16 rows against a tile of up to four tokens: the register tile of prefill.
+//! Register tile of prefill: a panel of 16 rows times a tile of up to four tokens.
 //!
-//! Rows are lanes: two vectors of eight rows, times the tokens, each token's four values broadcast.
-//! Unsigned quants go through `maddubs` and stay in 16 bits for as many additions as their range
-//! allows, then one `madd` widens (and multiplies with the integer scales of halves). Signed ones
-//! need `|w| * sign(x, w)` and 32 bits at once. One accumulator slot at a time, so the float
-//! accumulators are few.
+//! Rows are lanes: two vectors of eight rows, times the tokens, with four values of a token
+//! broadcast. Unsigned quants use `maddubs` and accumulate in 16 bits as long as their range
+//! allows, then one `madd` widens (and multiplies by the integer scales of halves). Signed quants
+//! need `|w| * sign(x, w)` and 32-bit accumulation. One accumulator slot at a time keeps the number
+//! of float accumulators small.
 
 use std::arch::x86_64::*;
 
@@ -45,7 +45,7 @@ pub(super) fn tile<B: QuantBlock, const T: usize>(
     }
 }
 
-/// All sub-blocks of one accumulator.
+/// Sums all sub-blocks of one accumulator.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 fn slot_sums<B: QuantBlock, const T: usize>(panel: &[PanelStep], tile: &[TileStep]) -> Tile<__m256, T> {
@@ -130,14 +130,14 @@ fn products<const T: usize>(w: &PanelStep, x: &TileStep, g: usize) -> Tile<__m25
     products
 }
 
-/// Four values in every lane.
+/// Broadcasts four values to every lane.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 fn broadcast(values: [i8; 4]) -> __m256i {
     _mm256_set1_epi32(i32::from_le_bytes(values.map(|x| x as u8)))
 }
 
-/// A pair of sums in every lane.
+/// Broadcasts a pair of sums to every lane.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 fn pair(halves: [i16; 2]) -> __m256i {
@@ -167,15 +167,15 @@ fn signed_dot<const T: usize>(w: &PanelStep, x: &TileStep) -> Tile<__m256i, T> {
     isum
 }
 
-/// Makes the compiler finish a step of all accumulators before it begins the next.
+/// Forces the compiler to finish a step of all accumulators before the next one.
 ///
-/// Left alone it computes one accumulator after the other over all steps, for which it needs every
-/// weight and activation in a register at once, and spills most of them: 20 % slower.
+/// Otherwise it computes one accumulator after the other over all steps, which needs every weight
+/// and activation in a register at once, and spills most of them: 20 % slower.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 fn finish_step<const T: usize>(acc: &mut Tile<__m256i, T>) {
     for acc in acc.as_flattened_mut() {
-        // SAFETY: no instruction is emitted; the value is only said to be changed, in order with
+        // SAFETY: no instruction is emitted; the value is only declared as changed, in order with
         // the others.
         unsafe {
             std::arch::asm!("/* {0} */", inout(ymm_reg) * acc, options(nomem, nostack, preserves_flags));

@@ -1,4 +1,4 @@
-//! Vocabulary of the integer AVX2 leaves: loads and stores, transpositions, sums across vectors.
+//! Helpers of the integer AVX2 leaves: loads and stores, transpositions, horizontal sums.
 
 use std::arch::x86_64::*;
 
@@ -26,7 +26,7 @@ pub(crate) fn store_f32(to: &mut [f32; 8], v: __m256) {
     unsafe { _mm256_storeu_ps(to.as_mut_ptr(), v) }
 }
 
-/// Requests the memory `distance` bytes after `here`, as much of it as `here` is long.
+/// Prefetches `size_of_val(here)` bytes at `distance` bytes after `here`.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 pub(crate) fn prefetch<T>(here: &[T], distance: usize) {
@@ -38,7 +38,7 @@ pub(crate) fn prefetch<T>(here: &[T], distance: usize) {
     }
 }
 
-/// Eight rows of 32 bytes to eight vectors: vector `i` holds bytes `4i..4i + 4` of every row.
+/// Transposes eight rows of 32 bytes: vector `i` holds bytes `4i..4i + 4` of every row.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 pub(crate) fn transpose_rows<T: bytemuck::Pod>(rows: [&T; 8]) -> [__m256i; 8] {
@@ -121,7 +121,7 @@ pub(crate) fn transpose(v: [__m256i; 4]) -> [__m256i; 4] {
     ]
 }
 
-/// The low four bits of every byte, and the high four.
+/// Splits every byte into its low and high nibble.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 pub(crate) fn nibbles(v: __m256i) -> (__m256i, __m256i) {
@@ -129,7 +129,7 @@ pub(crate) fn nibbles(v: __m256i) -> (__m256i, __m256i) {
     (_mm256_and_si256(v, mask), _mm256_and_si256(_mm256_srli_epi16::<4>(v), mask))
 }
 
-/// Every number with the other sign.
+/// Flips the sign of every number.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 pub(crate) fn negate(v: __m256) -> __m256 {
@@ -147,7 +147,8 @@ pub(crate) fn fold_halves(low: __m256i, high: __m256i) -> __m256i {
     )
 }
 
-/// Eight half-precision numbers, exactly. They are collected in general registers: see `q4_k.rs`.
+/// Widens eight half-precision numbers exactly; they are gathered in general registers, see
+/// `q4_k.rs`.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 pub(crate) fn widen_halves(halves: [[u8; 2]; 8]) -> __m256 {

@@ -11,7 +11,7 @@ use crate::matmul::avx2::vector::store_f32;
 use crate::matmul::panel::{PANEL_ROWS, PanelStep, slot_position};
 use crate::quant::{Factors, QuantBlock, SUB_BLOCK};
 
-/// Eight sub-blocks of sixteen rows, unpacked; rows that do not exist stay zeros.
+/// Eight unpacked sub-blocks of sixteen rows; missing rows stay zeros.
 struct Unpacked {
     quants: [[[u8; SUB_BLOCK]; LANES]; PANEL_ROWS], // [row, sub-block, value]
     scales: [[f32; LANES]; PANEL_ROWS],             // [row, sub-block]
@@ -108,7 +108,7 @@ fn transpose<B: QuantBlock>(from: &Unpacked, first: usize, n: usize, panel: &mut
     }
 }
 
-/// Two bytes of every four as 16-bit numbers.
+/// Widens two bytes of every four to 16-bit numbers.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 #[inline]
 fn widen_bytes(v: __m512i, [low, high]: [u8; 2]) -> __m512i {

@@ -1,7 +1,7 @@
 //! Integer-dot leaves for AVX-512 with VNNI.
 //!
-//! As for AVX2, the token [`Avx512Lanes`] proves the features, and `unsafe` is left only around
-//! loads and stores of raw memory.
+//! As for AVX2, the token [`Avx512Lanes`] proves the features, and `unsafe` remains only around raw
+//! loads and stores.
 
 mod expand;
 mod group;
@@ -18,11 +18,10 @@ use crate::matmul::activations::{Q8Token, TileStep};
 use crate::quant::QuantBlock;
 use group::WideGroup;
 
-/// Added to signed weights, because `vpdpbusd` takes unsigned ones; an exclusive or of the sign
-/// bit.
+/// Bias added to signed weights, because `vpdpbusd` takes unsigned ones: flips the sign bit.
 const SIGN_BIAS: u8 = 128;
 
-/// Panels and tiles of one register tile.
+/// Panels, then tiles, per register tile.
 const PANELS: usize = 2;
 const TILES: usize = 3;
 
@@ -68,7 +67,7 @@ impl<B: WideGroup> RowsLeaf<B> for Avx512Lanes {
     }
 }
 
-/// See [`TileLeaf::stripe`]. A panel without a partner takes part twice.
+/// Implements [`TileLeaf::stripe`]; a panel without a partner is computed twice.
 #[inline(always)]
 fn stripe_sums<B: QuantBlock, const G: usize>(
     _: Avx512Lanes,

@@ -1,8 +1,8 @@
-//! Rows of weights as they lie in the file, against few tokens: decode.
+//! Row products: weights in file layout times few tokens (decode).
 //!
-//! As in AVX2, eight sub-blocks at a time ([`WideGroup`]), whose dot products end up in the eight
-//! lanes of one vector: the unpacked quants are transposed once, so that a lane belongs to one
-//! sub-block, and then meet every token.
+//! As in AVX2, eight sub-blocks at a time ([`WideGroup`]), with dot products in the eight lanes of
+//! one vector: the unpacked quants are transposed once, so that a lane belongs to one sub-block,
+//! and reused for every token.
 
 use std::arch::x86_64::*;
 
@@ -15,11 +15,10 @@ use crate::matmul::avx2::rows::{PREFETCH_BYTES, finish};
 use crate::matmul::avx2::vector::{load as load_half, load_f32, prefetch};
 use crate::quant::{Factors, MAX_SUB_BLOCKS, QuantBlock};
 
-/// Bytes of activations that rows meet before they go on to the next columns: they stay in a
-/// first-level cache.
+/// Bytes of activations per column chunk, sized to stay in the L1 cache while rows reuse them.
 const X_BYTES: usize = 24 << 10;
 
-/// Rows that meet the same columns of activations while these are in the cache.
+/// Rows that reuse a column chunk of activations while it is in the cache.
 const FEW_ROWS: usize = 16;
 
 /// A group of eight sub-blocks in registers.
@@ -36,9 +35,10 @@ struct Weights {
     half_mins: __m256i,
 }
 
-/// See [`RowsLeaf::rows`](crate::matmul::integer::RowsLeaf::rows); up to `MAX` tokens, of which the
-/// last stands in for those that are missing: a number known to the compiler keeps the accumulators
-/// in registers.
+/// Implements [`RowsLeaf::rows`](crate::matmul::integer::RowsLeaf::rows) for up to `MAX` tokens.
+///
+/// The last token stands in for missing ones: a compile-time number keeps the accumulators in
+/// registers.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 pub(super) fn rows<B: WideGroup, const MAX: usize>(
     lanes: Avx512Lanes,
@@ -53,7 +53,7 @@ pub(super) fn rows<B: WideGroup, const MAX: usize>(
     let x_groups: [&[Q8Group]; MAX] =
         std::array::from_fn(|t| &x[t.min(x.len() - 1)].groups(Order::Pieces)[..n_groups]);
     let at_once = (X_BYTES / (MAX * size_of::<Q8Group>())).max(1);
-    // The columns of a row are left in the middle: what comes next lies in the next rows.
+    // With column chunks, the next data are in the next rows.
     let ahead = if at_once < n_groups { 2 * blocks_per_row * size_of::<B>() } else { PREFETCH_BYTES };
     let few_rows = blocks.chunks(FEW_ROWS * blocks_per_row).zip(out.chunks_mut(FEW_ROWS * x.len()));
     for (blocks, out) in few_rows {
@@ -84,7 +84,7 @@ pub(super) fn rows<B: WideGroup, const MAX: usize>(
     }
 }
 
-/// Unpacks a group.
+/// Unpacks a group into registers.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 #[inline]
 fn weights<B: WideGroup>(group: &[B]) -> Weights {
@@ -165,7 +165,7 @@ fn fold(v: __m512i) -> __m256i {
     _mm256_add_epi32(_mm512_castsi512_si256(v), _mm512_extracti64x4_epi64::<1>(v))
 }
 
-/// Quants in the order of the values, eight pieces of two sub-blocks per vector, to
+/// Reorders quants from value order (eight pieces of two sub-blocks per vector) to
 /// [`Order::Pieces`].
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 #[inline]

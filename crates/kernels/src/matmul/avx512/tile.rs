@@ -1,14 +1,13 @@
-//! Panels of 16 rows against tiles of four tokens: the register tile of prefill.
+//! Register tile of prefill: panels of 16 rows times tiles of four tokens.
 //!
-//! One vector is 16 rows: a panel's step gives eight vectors of four values, multiplied and added
-//! by `vpdpbusd` with the same four values of a token in every lane. Two panels and three tiles (32
+//! One vector is 16 rows: a panel step has eight vectors of four values, which `vpdpbusd`
+//! multiplies by the same four values of a token in every lane. Two panels and three tiles (32
 //! rows, 12 tokens) keep 24 integer sums in registers; a weight is then loaded once for 12 products
-//! and a token's values once for two. The float accumulators wait in the first-level cache: they
-//! are touched once per 32 values.
+//! and a token's values once for two. The float accumulators stay in the L1 cache: they are used
+//! once per 32 values.
 //!
-//! `vpdpbusd` takes unsigned weights: what is to be subtracted from stored weights (128 for signed
-//! ones, see `expand.rs`) is an integer times the sum of the activations, with which the sums
-//! start.
+//! `vpdpbusd` takes unsigned weights: the offset of stored weights (128 for signed ones, see
+//! `expand.rs`) times the sum of the activations is subtracted by the initial sums.
 
 use std::arch::x86_64::*;
 
@@ -33,7 +32,7 @@ pub(super) const fn offset<B: QuantBlock>() -> i16 {
 }
 
 /// Products of `P` panels with `G` tiles, each `[sub-blocks in slot order]`. `out`: `[panels,
-/// tokens]`, without the panels that take part a second time.
+/// tokens]`, without duplicated panels.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 pub(super) fn tile<B: QuantBlock, const P: usize, const G: usize>(
     panels: [&[PanelStep]; P],
@@ -55,7 +54,7 @@ pub(super) fn tile<B: QuantBlock, const P: usize, const G: usize>(
                 w[p] = &panels[p][i];
             }
             if B::HALF_SCALES {
-                // Both halves' sums of one tile are as many as registers hold.
+                // The sums of both halves of one tile fill the registers.
                 for g in 0..G {
                     let sums = &mut sums[g * TILE_TOKENS * P..(g + 1) * TILE_TOKENS * P];
                     step::<B, P, 1>(w, [&tiles[g][i]], i == start, sums);
@@ -239,8 +238,7 @@ fn pair(halves: [i16; 2]) -> __m512i {
     _mm512_set1_epi32(bytemuck::cast(halves))
 }
 
-/// Makes the compiler finish a step of all accumulators before it begins the next: see the AVX2
-/// tile.
+/// Forces the compiler to finish a step of all accumulators before the next one: see the AVX2 tile.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 #[inline]
 fn finish_step<const P: usize, const G: usize>(acc: &mut Tile<__m512i, P, G>) {

@@ -1,4 +1,4 @@
-//! Vocabulary of the integer AVX-512 leaves: loads and stores of 64 bytes, transposition of sixteen
+//! Helpers of the integer AVX-512 leaves: loads and stores of 64 bytes, transposition of sixteen
 //! rows.
 
 use std::arch::x86_64::*;
@@ -45,7 +45,7 @@ pub(super) fn store<T: bytemuck::Pod>(to: &mut T, v: __m512i) {
     unsafe { _mm512_storeu_si512(std::ptr::from_mut(to).cast(), v) }
 }
 
-/// Sixteen rows of 32 bytes to eight vectors: vector `i` holds bytes `4i..4i + 4` of every row.
+/// Transposes sixteen rows of 32 bytes: vector `i` holds bytes `4i..4i + 4` of every row.
 #[target_feature(enable = "avx512f")]
 #[inline]
 pub(super) fn transpose_rows<'a, T: bytemuck::Pod>(row: impl Fn(usize) -> &'a T) -> [__m512i; 8] {

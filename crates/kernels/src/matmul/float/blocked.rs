@@ -1,4 +1,4 @@
-//! Many tokens: cache blocking, loops over parts of the product that stay in the caches.
+//! Cache-blocked float products for many tokens.
 //!
 //! ```text
 //! group of rows
@@ -8,7 +8,7 @@
 //!         tile of tokens the register tile; its sums rest in memory until the last slab
 //! ```
 //!
-//! The inputs of the next tile of rows and of the next slab are prefetched during the present ones.
+//! The inputs of the next tile of rows and of the next slab are prefetched.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -20,14 +20,15 @@ use super::tile::{MAX_TILE_PAIRS, MAX_TILE_ROWS, Pair, TileShape, finish, multip
 use super::{FloatFormat, FloatProduct, chunks, load_tail};
 use crate::lanes::{LANES, Lanes, Vectors, WideLanes};
 
-/// Pairs of tokens of a span: a slab of their inputs takes 384 KiB.
+/// Pairs of tokens per span: a slab of their inputs takes 384 KiB.
 const SPAN_PAIRS: usize = 32 * MAX_TILE_PAIRS;
-/// Rows that meet a slab of inputs while it is in the second-level cache. The lanes of their sums
-/// take 768 KiB, each used once per slab; with half as many rows, long rows (8192 columns) lose a
-/// tenth of the speed to reading inputs again.
+/// Rows that reuse a slab of inputs while it is in the L2 cache.
+///
+/// The lanes of their sums take 768 KiB, each used once per slab; with half as many rows, long rows
+/// (8192 columns) lose a tenth of the speed to reloading inputs.
 const GROUP_ROWS: usize = 128;
 
-/// Memory of a thread for products with many tokens.
+/// Working memory of a thread for products with many tokens.
 struct Workspace {
     /// `[chunks, rows]`, two after another in a pair.
     weights: Vec<Pair>,
@@ -49,7 +50,7 @@ thread_local! {
     static WORKSPACE: RefCell<Option<Workspace>> = const { RefCell::new(None) };
 }
 
-/// One slab of the products of a group of rows with a span of tokens.
+/// Slab of the products of a group of rows with a span of tokens.
 struct Part<'a> {
     rows: Range<usize>,
     /// Pairs of tokens.
@@ -75,8 +76,8 @@ pub(super) fn product<L: WideLanes, F: FloatFormat>(l: L, product: &FloatProduct
             })
         })
         .peekable();
-    // Taken out and put back: inside the closure of a `with`, the loops would not be compiled for
-    // the instruction set.
+    // Taken and put back: inside the closure of `with`, the loops would not be compiled for the
+    // instruction set.
     let mut workspace = WORKSPACE.take().unwrap_or_else(Workspace::new);
     while let Some(part) = parts.next() {
         multiply_part::<L, F>(l, product, &part, parts.peek(), &mut workspace);
@@ -84,8 +85,7 @@ pub(super) fn product<L: WideLanes, F: FloatFormat>(l: L, product: &FloatProduct
     WORKSPACE.set(Some(workspace));
 }
 
-/// Adds a part to its sums; with the last columns, writes the outputs. `next` is the part that
-/// follows.
+/// Adds a part to its sums; with the last columns, writes the outputs. `next`: the following part.
 #[inline(always)]
 fn multiply_part<L: WideLanes, F: FloatFormat>(
     l: L,
@@ -110,7 +110,7 @@ fn multiply_part<L: WideLanes, F: FloatFormat>(
     }
 }
 
-/// Some rows of a part, from `row` on.
+/// Tile of rows of a part, from `row` on.
 struct RowTile<'a> {
     product: &'a FloatProduct<'a>,
     part: &'a Part<'a>,
@@ -119,7 +119,7 @@ struct RowTile<'a> {
 }
 
 impl RowTile<'_> {
-    /// `R` rows with all tokens of the part.
+    /// Computes `R` rows with all tokens of the part.
     #[inline(always)]
     fn multiply<L: WideLanes, F: FloatFormat, const R: usize>(&self, l: L, workspace: &mut Workspace) {
         let shape = const { TileShape::of::<L>() };
@@ -143,7 +143,7 @@ impl RowTile<'_> {
         }
     }
 
-    /// Widens `R` rows of the slab; a last partial chunk is filled up with zeros.
+    /// Widens `R` rows of the slab; a last partial chunk is padded with zeros.
     #[inline(always)]
     fn widen<L: Lanes, F: FloatFormat, const R: usize>(&self, l: L, weights: &mut [[[f32; LANES]; R]]) {
         let rows = self.product.rows::<F, R>(self.row);
@@ -159,9 +159,9 @@ impl RowTile<'_> {
         }
     }
 
-    /// Requests a share of what comes next: the weights of the next tile of rows, whole rows at a
-    /// time, since smaller pieces of all of them cost more than they hide; and the inputs of the
-    /// next part.
+    /// Prefetches a share of the weights of the next row tile and of the inputs of the next part.
+    ///
+    /// Whole rows at a time, because smaller pieces of all rows cost more than they hide.
     #[inline(always)]
     fn request<L: Lanes, F: FloatFormat, const R: usize>(&self, l: L, pairs: &Range<usize>) {
         let (part, n_pairs) = (self.part, self.part.pairs.len());
@@ -182,7 +182,7 @@ impl RowTile<'_> {
         }
     }
 
-    /// `R` rows with `P` pairs of tokens, from pair `pair` of the part on.
+    /// Computes `R` rows with `P` pairs of tokens, from pair `pair` of the part on.
     #[inline(always)]
     fn tile<L: WideLanes, const R: usize, const P: usize>(
         &self,

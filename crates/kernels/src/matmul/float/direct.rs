@@ -1,15 +1,13 @@
-//! Few tokens: a tile of rows with all tokens, straight from the matrix, which is read from memory
-//! once.
+//! Float products for few tokens: a tile of rows with all tokens; weights are read once, in place.
 
 use std::ops::Range;
 
 use super::{FloatFormat, FloatProduct, chunks, load_tail};
 use crate::lanes::{LANES, Lanes};
 
-/// Rows in flight.
+/// Rows per register tile.
 const TILE_ROWS: usize = 4;
-/// Tokens in flight: with four rows, one accumulator more would be spilled to memory where
-/// registers are 16.
+/// Tokens per register tile: with four rows, one more accumulator would spill on 16 registers.
 const TILE_TOKENS: usize = 2;
 
 /// Computes the outputs of `rows` for all tokens.
@@ -45,8 +43,8 @@ fn dots<L: Lanes, F: FloatFormat, const R: usize, const T: usize>(
 ) {
     let n = product.cols / LANES;
     let (rows, x) = (product.rows::<F, R>(row).map(chunks::<F>), product.inputs::<T>(token));
-    // The next tile is requested while this one is read, line after line as it lies in memory.
-    // Requests that jump from row to row cost a seventh of the bandwidth; the hardware alone, which
+    // The next tile is prefetched while this one is read, line by line in memory order. Prefetches
+    // that jump between rows cost a seventh of the bandwidth; the hardware prefetcher alone, which
     // follows a row for at most a page, half of it.
     let next = if row + 2 * R <= product.n_rows { row + R } else { row };
     let row_bytes = product.cols * size_of::<F>();
@@ -59,9 +57,9 @@ fn dots<L: Lanes, F: FloatFormat, const R: usize, const T: usize>(
         if token == 0 {
             l.prefetch(&ahead[c * step..(c + 1) * step]);
         }
-        // Loops and not closures, which do not reliably inherit the CPU features of the function
-        // around them. Weights are loaded one at a time: with all tokens' activations in registers,
-        // one more is left for them.
+        // Loops instead of closures, which do not reliably inherit the CPU features of the
+        // enclosing function. Weights are loaded one at a time: with all activations in registers,
+        // one is left.
         let mut inputs = [l.zero(); T];
         for t in 0..T {
             inputs[t] = l.load(&values[t][c]);

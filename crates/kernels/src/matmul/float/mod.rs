@@ -1,16 +1,14 @@
 //! Products of F32, F16 and BF16 matrices with f32 rows, written once over [`WideLanes`].
+//! Every output is the dot product of `rows/dot.rs`: eight lanes over the columns, ascending,
+//! reduced by the tree. Several rows and tokens are computed at a time, each with its own eight
+//! lanes, and the lanes may be stored between two column slabs; neither changes any bit.
 //!
-//! Every output is the dot product of `op/dot.rs`: eight lanes over the columns, ascending, joined
-//! by the tree. Several rows and tokens are in flight at a time, each with its own eight lanes, and
-//! the lanes may rest in memory between two parts of the columns, which changes no bit of any of
-//! them.
-//!
-//! | file | what it is |
+//! | file | contents |
 //! |---|---|
-//! | `mod.rs` | the number formats, the shape of a product, the choice between the two ways |
-//! | `direct.rs` | few tokens: rows are read once, straight from the matrix; bound by memory |
-//! | `pack.rs` | many tokens: their inputs in the order of the register tile, made once per dispatch |
-//! | `blocked.rs` | cache blocking, weights widened tile by tile, prefetches; bound by arithmetic |
+//! | `mod.rs` | number formats, shape of a product, choice between direct and blocked |
+//! | `direct.rs` | few tokens: weights are read once, in place; memory-bound |
+//! | `pack.rs` | many tokens: inputs in register tile order, packed once per dispatch |
+//! | `blocked.rs` | cache blocking, weights widened tile by tile, prefetches; compute-bound |
 //! | `tile.rs` | the register tile of cache blocking |
 
 mod blocked;
@@ -28,7 +26,7 @@ use crate::pool::DisjointMut;
 pub(crate) use pack::{PackJob, PackedInputs, pack_inputs};
 pub(crate) use tile::Pair;
 
-/// A number format that is widened as it is loaded.
+/// Float format widened on load.
 pub(crate) trait FloatFormat: Pod {
     /// Eight numbers as bytes of any alignment.
     type Chunk: Pod;
@@ -64,7 +62,7 @@ impl FloatFormat for bf16 {
     }
 }
 
-/// One matrix product: everything but the rows to compute.
+/// One matrix product, except the range of rows.
 pub(crate) struct FloatProduct<'a> {
     /// All rows.
     pub(crate) weights: &'a [u8],
@@ -72,7 +70,7 @@ pub(crate) struct FloatProduct<'a> {
     pub(crate) cols: usize,
     /// `[tokens, cols]`.
     pub(crate) x: &'a [f32],
-    /// The same inputs as [`PackedInputs`] has them.
+    /// Inputs packed as [`PackedInputs`].
     pub(crate) packed: &'a [Pair],
     /// `[tokens, n_rows]`.
     pub(crate) out: &'a DisjointMut<'a, f32>,
@@ -106,7 +104,7 @@ impl FloatProduct<'_> {
     }
 }
 
-/// With more tokens than this, rows and tokens are packed for the register tile.
+/// Largest number of tokens of the direct path; above, the blocked path packs rows and tokens.
 const MAX_DIRECT_TOKENS: usize = 8;
 
 /// Computes the outputs of `rows` for all tokens.

@@ -1,5 +1,4 @@
-//! The inputs of a product with many tokens, packed once for all threads in the order in which
-//! register tiles read them.
+//! Inputs of a product with many tokens, packed once for all threads in register tile order.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -13,11 +12,11 @@ use crate::matmul::Activations;
 use crate::pool::DisjointMut;
 use crate::{Kernels, ThreadPool};
 
-/// Chunks of eight columns of a slab: the rows of a tile take 16 KiB, its inputs at most 12 KiB.
+/// Chunks of eight columns per slab: the rows of a tile take 16 KiB, its inputs at most 12 KiB.
 pub(super) const SLAB_CHUNKS: usize = 64;
 pub(super) const SLAB: usize = SLAB_CHUNKS * LANES;
 
-/// Pairs of tokens that a thread packs at a time; a multiple of the pairs of every tile.
+/// Pairs of tokens packed at a time; a multiple of the pairs of every tile.
 const GRAIN_PAIRS: usize = 12;
 
 thread_local! {
@@ -25,13 +24,12 @@ thread_local! {
     static BUFFER: RefCell<Vec<Pair>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Packed inputs: `[slabs][token tiles][chunks, pairs]`; empty where products read the inputs as
-/// they are.
+/// Packed inputs, `[slabs][token tiles][chunks, pairs]`; empty for the direct path.
 pub(crate) struct PackedInputs(Vec<Pair>);
 
 impl PackedInputs {
-    /// Packs `x` for the float products of this dispatch, if it has `any` and they are to be
-    /// blocked.
+    /// Packs `x` for the float products of this dispatch, if there are `any` and they use the
+    /// blocked path.
     pub(crate) fn new(kernels: &Kernels, pool: &ThreadPool, x: &Activations, any: bool) -> Self {
         if !any || x.tokens() <= MAX_DIRECT_TOKENS {
             return Self(Vec::new());
@@ -75,8 +73,7 @@ fn place(n_pairs: usize, pairs: &Range<usize>, cols: &Range<usize>) -> Range<usi
     before * n_pairs + pairs.start * n_chunks..before * n_pairs + pairs.end * n_chunks
 }
 
-/// The part of `packed` with the pairs of tokens `pairs`, which begin with a tile, in the slab of
-/// the columns `cols`.
+/// Slab of the columns `cols` for the pairs of tokens `pairs`, which begin with a tile.
 pub(super) fn packed_slab<'a>(
     packed: &'a [Pair],
     n_pairs: usize,
@@ -91,8 +88,9 @@ pub(super) fn pieces(range: Range<usize>, len: usize) -> impl Iterator<Item = Ra
     range.clone().step_by(len).map(move |start| start..range.end.min(start + len))
 }
 
-/// Packs `pairs` of tokens, which begin with a tile and end with one. An odd last token gets zeros
-/// beside it, a last partial chunk is filled up with zeros.
+/// Packs `pairs` of tokens, which are whole tiles.
+///
+/// An odd last token is paired with zeros; a last partial chunk is padded with zeros.
 #[inline(always)]
 pub(crate) fn pack_inputs<L: WideLanes>(l: L, job: &PackJob<'_>, pairs: Range<usize>) {
     let shape = const { TileShape::of::<L>() };

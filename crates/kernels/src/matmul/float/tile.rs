@@ -1,9 +1,9 @@
-//! The register tile: some rows with some pairs of tokens, eight columns at a time.
+//! Register tile: rows times pairs of tokens, eight columns at a time.
 //!
 //! A wide vector holds the eight lanes of two tokens. Per eight columns, a tile of `R` rows and `P`
-//! pairs loads `P` wide vectors of inputs and `R` chunks of weights, each into both halves of a
-//! wide vector, for `R * P` multiplications: fewer loads than multiplications, and enough sums in
-//! flight to hide the latency of each.
+//! pairs loads `P` wide vectors of inputs and `R` chunks of weights, duplicated to both halves, for
+//! `R * P` multiplications: fewer loads than multiplications, and enough accumulators to hide the
+//! FMA latency.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -49,8 +49,9 @@ impl TileShape {
     }
 }
 
-/// Adds the products of `weights`, `[chunks, rows]`, and `inputs`, `[chunks, pairs]`, to `acc`,
-/// `[pairs, rows]`.
+/// Adds the products of `weights` and `inputs` to `acc`.
+///
+/// `weights`: `[chunks, rows]`; `inputs`: `[chunks, pairs]`; `acc`: `[pairs, rows]`.
 #[inline(always)]
 pub(super) fn multiply<L: WideLanes, const R: usize, const P: usize>(
     l: L,
@@ -76,7 +77,7 @@ pub(super) fn multiply<L: WideLanes, const R: usize, const P: usize>(
     *acc = sums;
 }
 
-/// The outputs of a pair of tokens: the trees of up to eight rows.
+/// Outputs of a pair of tokens: reduces the lanes of up to eight rows.
 #[inline(always)]
 pub(super) fn finish<L: WideLanes, const R: usize>(l: L, acc: [L::W; R]) -> [[f32; LANES]; 2] {
     let mut eight = [l.wide().splat(0.0); LANES];

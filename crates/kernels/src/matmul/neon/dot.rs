@@ -27,8 +27,7 @@ pub(crate) type Tile<X, const T: usize> = [[X; QUADS]; T];
 /// 2p` and `8v + 2p + 1`.
 pub(super) type PairedQuants = [[[[u8; 16]; 4]; 2]; 4];
 
-/// Integer dot products of an instruction set, all exact. The default methods are for sets with
-/// `sdot`.
+/// Integer dot products of an instruction set, all exact. Default methods use `sdot`.
 pub(crate) trait IntegerDot: Copy {
     /// True if panels hold [`PairedQuants`] instead of four rows by four values.
     const PAIRED: bool;
@@ -36,7 +35,7 @@ pub(crate) trait IntegerDot: Copy {
     /// Adds 16 products to `acc`; only the sum of its four lanes has a meaning.
     ///
     /// # Safety
-    /// The CPU has NEON.
+    /// The CPU must have NEON.
     #[target_feature(enable = "neon")]
     #[inline]
     unsafe fn dot(self, acc: int32x4_t, w: int8x16_t, x: int8x16_t) -> int32x4_t {
@@ -46,7 +45,7 @@ pub(crate) trait IntegerDot: Copy {
     /// The same for any bytes; in `x` of [`dot`](Self::dot), as in quantized activations, none is
     /// -128.
     ///
-    /// # Safety
+    /// The CPU must have NEON.
     /// The CPU has NEON.
     #[target_feature(enable = "neon")]
     #[inline]
@@ -57,7 +56,7 @@ pub(crate) trait IntegerDot: Copy {
     /// Dot products of eight rows, group `v` of the panel, with `T` tokens over some halves of a
     /// sub-block.
     ///
-    /// # Safety
+    /// The CPU must have NEON.
     /// The CPU has NEON.
     unsafe fn panel_dot<B: QuantBlock, const T: usize>(
         self,

@@ -1,5 +1,4 @@
-//! Integer-dot leaves for NEON, in three levels that differ in how they form dot products of bytes
-//! ([`dot`]).
+//! Integer-dot leaves for NEON, in three levels of int8 dot product instructions ([`dot`]).
 //!
 //! Quants become signed bytes as they are unpacked, the format's offset subtracted, so that one
 //! kind of product serves all formats and nothing has to be corrected afterwards. The token

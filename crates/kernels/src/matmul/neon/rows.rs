@@ -1,4 +1,4 @@
-//! Rows of weights as they lie in the file, against few tokens: decode.
+//! Row products: weights in file layout times few tokens (decode).
 //!
 //! Eight sub-blocks at a time. Each leaves its products spread over the four lanes of a vector (of
 //! two, where its halves have scales of their own); pairwise additions then bring eight sums into

@@ -1,4 +1,4 @@
-//! A panel of 16 rows against a tile of up to four tokens: the register tile of prefill.
+//! Register tile of prefill: a panel of 16 rows times a tile of up to four tokens.
 //!
 //! Rows are lanes: eight rows at a time, times the tokens, so that integer and float accumulators
 //! stay in registers. One accumulator slot at a time, so the float accumulators are few.

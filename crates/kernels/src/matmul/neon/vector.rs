@@ -1,4 +1,4 @@
-//! Vocabulary of the integer NEON leaves: loads and stores, sums across vectors.
+//! Helpers of the integer NEON leaves: loads and stores, horizontal sums.
 
 use std::arch::aarch64::*;
 
@@ -49,7 +49,7 @@ pub(super) fn sums(v: [int32x4_t; 4]) -> int32x4_t {
     vpaddq_s32(vpaddq_s32(v[0], v[1]), vpaddq_s32(v[2], v[3]))
 }
 
-/// For four rows or sub-blocks, the products of two pairs of 16-bit numbers each, added.
+/// Sums of two products of 16-bit numbers each, for four rows or sub-blocks.
 #[target_feature(enable = "neon")]
 #[inline]
 pub(super) fn pair_products(a: int16x8_t, b: int16x8_t) -> int32x4_t {

@@ -1,5 +1,7 @@
-//! Product quantization: a vector is cut into parts, and each part is replaced by the number of the
-//! nearest of at most 256 centroids, so that a vector takes one byte per part.
+//! Product quantization (PQ): one byte per subspace of a vector.
+//!
+//! A vector is split into subspaces, and each part is replaced by the index of its nearest
+//! centroid, of at most 256.
 //!
 //! # Source
 //! Jégou, Douze, Schmid, "Product Quantization for Nearest Neighbor Search", IEEE TPAMI
@@ -15,27 +17,28 @@ use super::Metric;
 use super::distance::COLUMNS;
 use crate::{Error, Kernels, Result};
 
-/// The centroids of each part of a vector; encodes vectors and makes tables of distances to their
-/// codes.
+/// Product quantizer: centroids of each subspace.
+///
+/// Encodes vectors and computes tables of distances to their codes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProductQuantizer {
     dim: usize,
     subspaces: usize,
     centroids: usize,
-    /// `[subspaces, dim / subspaces, COLUMNS]`: a centroid is a column. Columns beyond `centroids`
-    /// are NaN, so that a code that does not exist cannot look like a number.
+    /// Codebooks, `[subspaces, dim / subspaces, COLUMNS]`: a centroid is a column. Columns beyond
+    /// `centroids` are NaN, so that an invalid code gives NaN.
     columns: Vec<[f32; COLUMNS]>,
 }
 
 impl ProductQuantizer {
-    /// A quantizer of known centroids, such as [`codebooks`](Self::codebooks) gave.
+    /// Creates a quantizer from centroids, as returned by [`codebooks`](Self::codebooks).
     ///
     /// # Shapes
     /// `codebooks`: `[subspaces, centroids, dim / subspaces]`.
     ///
     /// # Errors
-    /// [`Error::ProductShape`]; [`Error::VectorCount`] for another number of values,
-    /// [`Error::VectorValue`] for one that is not finite.
+    /// [`Error::ProductShape`] for an invalid shape, [`Error::VectorCount`] for a wrong number of
+    /// values, [`Error::VectorValue`] for a non-finite value.
     pub fn from_codebooks(codebooks: &[f32], dim: usize, subspaces: usize, centroids: usize) -> Result<Self> {
         let mut quantizer = Self::empty(dim, subspaces, centroids)?;
         if codebooks.len() != dim * centroids {
@@ -49,7 +52,7 @@ impl ProductQuantizer {
         Ok(quantizer)
     }
 
-    /// A quantizer of checked shape, all of whose centroids are NaN.
+    /// Creates a quantizer with a checked shape and all centroids NaN.
     fn empty(dim: usize, subspaces: usize, centroids: usize) -> Result<Self> {
         if subspaces == 0 || dim == 0 || !dim.is_multiple_of(subspaces) || !(1..=COLUMNS).contains(&centroids)
         {
@@ -58,23 +61,23 @@ impl ProductQuantizer {
         Ok(Self { dim, subspaces, centroids, columns: vec![[f32::NAN; COLUMNS]; dim] })
     }
 
-    /// Length of the vectors.
+    /// Vector length.
     pub fn dim(&self) -> usize {
         self.dim
     }
 
-    /// Number of parts, and of bytes per code.
+    /// Number of subspaces, and of bytes per code.
     pub fn subspaces(&self) -> usize {
         self.subspaces
     }
 
-    /// Number of centroids per part.
+    /// Number of centroids per subspace.
     pub fn centroids(&self) -> usize {
         self.centroids
     }
 
-    /// All centroids, `[subspaces, centroids, dim / subspaces]`: what
-    /// [`from_codebooks`](Self::from_codebooks) takes.
+    /// All centroids, `[subspaces, centroids, dim / subspaces]`, as taken by
+    /// [`from_codebooks`](Self::from_codebooks).
     pub fn codebooks(&self) -> Vec<f32> {
         let mut codebooks = Vec::with_capacity(self.dim * self.centroids);
         for columns in self.columns.chunks_exact(self.part()) {
@@ -85,16 +88,16 @@ impl ProductQuantizer {
         codebooks
     }
 
-    /// The codes of vectors: of each part the nearest centroid (the first of equally near ones).
+    /// Encodes vectors: the nearest centroid per subspace (the first of equals).
     ///
     /// # Shapes
     /// `rows`: `[n, dim]`; `codes`: `[n, subspaces]`.
     ///
     /// # Errors
-    /// [`Error::VectorValue`] for a vector that is not finite; `codes` is then unspecified.
+    /// [`Error::VectorValue`] for a non-finite vector; `codes` is then unspecified.
     ///
     /// # Panics
-    /// If the lengths do not fit each other.
+    /// If the lengths do not match.
     pub fn encode(&self, kernels: &Kernels, rows: &[f32], codes: &mut [u8]) -> Result<()> {
         assert!(rows.len().is_multiple_of(self.dim), "encode: not whole vectors");
         assert_eq!(codes.len(), rows.len() / self.dim * self.subspaces, "encode: length of the codes");
@@ -107,13 +110,13 @@ impl ProductQuantizer {
         Ok(())
     }
 
-    /// The vectors that codes stand for. A code without a centroid gives NaN.
+    /// Decodes codes to vectors; an invalid code gives NaN.
     ///
     /// # Shapes
     /// `codes`: `[n, subspaces]`; `rows`: `[n, dim]`.
     ///
     /// # Panics
-    /// If the lengths do not fit each other.
+    /// If the lengths do not match.
     pub fn decode(&self, codes: &[u8], rows: &mut [f32]) {
         assert!(codes.len().is_multiple_of(self.subspaces), "decode: not whole codes");
         assert_eq!(rows.len(), codes.len() / self.subspaces * self.dim, "decode: length of the vectors");
@@ -126,14 +129,16 @@ impl ProductQuantizer {
         }
     }
 
-    /// The distances of a query's parts from all centroids: with it, the distance of the query from
-    /// any coded vector is a sum of [`subspaces`](Self::subspaces) numbers.
+    /// Computes the distances of a query's parts to all centroids (asymmetric distance table).
+    ///
+    /// The distance of the query to any encoded vector is then a sum of
+    /// [`subspaces`](Self::subspaces) table entries.
     ///
     /// # Errors
     /// [`Error::CosineTable`] for [`Metric::Cosine`].
     ///
     /// # Panics
-    /// If the query has another length than the vectors.
+    /// If the query has another length than [`dim`](Self::dim).
     pub fn table(&self, kernels: &Kernels, metric: Metric, query: &[f32]) -> Result<AdcTable> {
         assert_eq!(query.len(), self.dim, "table: length of the query");
         if metric == Metric::Cosine {
@@ -148,7 +153,7 @@ impl ProductQuantizer {
         Ok(AdcTable { values })
     }
 
-    /// Values per part.
+    /// Values per subspace.
     fn part(&self) -> usize {
         self.dim / self.subspaces
     }
@@ -161,8 +166,7 @@ impl ProductQuantizer {
     }
 }
 
-/// The column that is nearest (of equally near ones the first), with its squared distance. Columns
-/// of NaN are not near.
+/// Nearest column (the first of equals) with its squared distance. NaN columns are ignored.
 fn nearest(kernels: &Kernels, x: &[f32], columns: &[[f32; COLUMNS]]) -> (u8, f32) {
     let mut distances = [0.0; COLUMNS];
     column_distances(kernels, Metric::SquaredEuclidean, x, columns, &mut distances);
@@ -173,7 +177,7 @@ fn nearest(kernels: &Kernels, x: &[f32], columns: &[[f32; COLUMNS]]) -> (u8, f32
     (best as u8, -distances[best])
 }
 
-/// The distances of `x` from all columns.
+/// Distances of `x` to all columns.
 fn column_distances(
     kernels: &Kernels,
     metric: Metric,
@@ -186,7 +190,7 @@ fn column_distances(
     unsafe { (kernels.slots.column_distances)(metric, x, columns, out) }
 }
 
-/// Refuses vectors of `dim` values of which one is NaN or infinite.
+/// Returns an error if one of the vectors of `dim` values has a NaN or infinite value.
 fn check_finite(rows: &[f32], dim: usize) -> Result<()> {
     match rows.iter().position(|x| !x.is_finite()) {
         Some(at) => Err(Error::VectorValue { row: at / dim }),

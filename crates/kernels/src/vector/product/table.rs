@@ -1,39 +1,40 @@
-//! Asymmetric distances: a query in full precision against vectors that are codes.
+//! Asymmetric distances (ADC): a query in full precision against encoded vectors.
 
 use crate::vector::distance::COLUMNS;
 
-/// Rows that are summed side by side, so that one row's additions do not wait for each other.
+/// Rows summed in parallel, to overlap the latency of their additions.
 const ROWS: usize = 4;
 
-/// The distances of one query's parts from all centroids, made by
-/// [`ProductQuantizer::table`](super::ProductQuantizer::table).
+/// Distances of one query's parts to all centroids.
+///
+/// Computed by [`ProductQuantizer::table`](super::ProductQuantizer::table).
 #[derive(Debug, Clone)]
 pub struct AdcTable {
-    /// `[subspaces, COLUMNS]`; NaN where there is no centroid.
+    /// Distances, `[subspaces, COLUMNS]`; NaN for missing centroids.
     pub(super) values: Vec<[f32; COLUMNS]>,
 }
 
 impl AdcTable {
-    /// The distance of the query from one coded vector.
+    /// Computes the distance of the query to one encoded vector.
     ///
     /// # Panics
-    /// If the code is not one byte per part.
+    /// If the code is not one byte per subspace.
     pub fn distance(&self, code: &[u8]) -> f32 {
         let mut out = 0.0;
         self.distances(code, std::slice::from_mut(&mut out));
         out
     }
 
-    /// The distances of the query from coded vectors.
+    /// Computes the distances of the query to encoded vectors.
     ///
     /// # Shapes
     /// `codes`: `[out.len(), subspaces]`.
     ///
     /// # Numerics
-    /// The parts are added in ascending order. A code without a centroid gives NaN.
+    /// Subspaces are added in ascending order. An invalid code gives NaN.
     ///
     /// # Panics
-    /// If the lengths do not fit each other.
+    /// If the lengths do not match.
     pub fn distances(&self, codes: &[u8], out: &mut [f32]) {
         let parts = self.values.len();
         assert_eq!(Some(codes.len()), parts.checked_mul(out.len()), "distances: length of the codes");
@@ -47,7 +48,7 @@ impl AdcTable {
         }
     }
 
-    /// The sums of `N` rows.
+    /// Sums of `N` rows.
     fn sums<const N: usize>(&self, codes: &[u8]) -> [f32; N] {
         let parts = self.values.len();
         let rows: [&[u8]; N] = std::array::from_fn(|row| &codes[row * parts..][..parts]);

@@ -1,10 +1,10 @@
-//! Training, codes and tables on clustered and on degenerate data.
+//! Training, codes and tables on clustered and degenerate data.
 
 use super::{ProductQuantizer, ProductTraining, train::SplitMix64};
 use crate::vector::{Metric, VectorRows};
 use crate::{Error, Kernels, ThreadPool};
 
-/// Rows around `clusters` centres with a spread of a tenth of the centres'.
+/// Rows around `clusters` centres, with a tenth of the spread of the centres.
 fn clustered(rows: usize, dim: usize, clusters: usize) -> Vec<f32> {
     let mut random = SplitMix64(7);
     let mut uniform = move || random.below(1 << 20) as f32 / (1 << 19) as f32 - 1.0;
@@ -17,7 +17,7 @@ fn trained(rows: &[f32], dim: usize, training: &ProductTraining) -> ProductQuant
     ProductQuantizer::train(&kernels, &pool, rows, dim, training).unwrap()
 }
 
-/// Indices of the ten nearest.
+/// Indices of the ten nearest rows.
 fn nearest_ten(kernels: &Kernels, distances: &[f32]) -> Vec<u32> {
     let mut best = Vec::new();
     kernels.top_k(&distances.iter().map(|d| -d).collect::<Vec<_>>(), 10, &mut best);
@@ -42,7 +42,7 @@ fn neighbours_are_found_among_codes() {
             let expected = nearest_ten(&kernels, &exact);
             found += nearest_ten(&kernels, &coded).iter().filter(|i| expected.contains(i)).count();
         }
-        // The ten nearest of a row are the ten of its cluster; other clusters are ten times as far
+        // The ten nearest rows are those of the same cluster; other clusters are ten times as far
         // away.
         let asked = 10 * n.div_ceil(17);
         assert!(found * 10 >= asked * 9, "{metric:?}: {found} of {asked}");
@@ -102,7 +102,7 @@ fn as_many_centroids_as_vectors_lose_nothing() {
 
 #[test]
 fn an_empty_cluster_moves_to_the_farthest_vector() {
-    // Most starts fall on the copies; both outliers get a centroid of their own nevertheless.
+    // Most starts fall on the copies; both outliers must get their own centroids.
     let mut rows = vec![1.0f32; 60];
     rows[17] = 50.0;
     rows[41] = -80.0;
@@ -112,7 +112,7 @@ fn an_empty_cluster_moves_to_the_farthest_vector() {
         centroids.sort_by(f32::total_cmp);
         assert_eq!(centroids, [-80.0, 1.0, 50.0]);
     }
-    // Nothing to move to: all vectors are alike.
+    // All vectors are equal: no vector to move to.
     let quantizer = trained(&[2.5; 30], 3, &ProductTraining { centroids: 4, ..ProductTraining::new(3) });
     assert!(quantizer.codebooks().iter().all(|&x| x == 2.5));
 }

@@ -1,5 +1,4 @@
-//! Finding centroids: Lloyd's k-means per part, the same on every machine and for any number of
-//! threads.
+//! Training of centroids: Lloyd's k-means per subspace, deterministic for any number of threads.
 
 use std::sync::Mutex;
 
@@ -10,38 +9,38 @@ use crate::{Error, Kernels, Result, ThreadPool};
 /// Parameters of [`ProductQuantizer::train`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProductTraining {
-    /// Parts that a vector is cut into, and bytes per code; must divide the length of the vectors.
+    /// Number of subspaces, and bytes per code; must divide the vector length.
     pub subspaces: usize,
-    /// Centroids per part, 1 to 256; no more than there are vectors are made.
+    /// Centroids per subspace, 1 to 256; capped at the number of vectors.
     pub centroids: usize,
-    /// Rounds of k-means at most; it ends earlier when nothing moves any more.
+    /// Maximum number of k-means rounds; training stops early on convergence.
     pub iterations: usize,
-    /// Seed of the choice of the vectors to start from.
+    /// Seed for the choice of start vectors.
     pub seed: u64,
 }
 
 impl ProductTraining {
-    /// 256 centroids per part, 25 rounds, seed 0.
+    /// Creates the defaults: 256 centroids per subspace, 25 rounds, seed 0.
     pub fn new(subspaces: usize) -> Self {
         Self { subspaces, centroids: COLUMNS, iterations: 25, seed: 0 }
     }
 }
 
 impl ProductQuantizer {
-    /// Finds the centroids of each part by k-means over `rows`.
+    /// Trains the centroids of each subspace by k-means over `rows`.
     ///
-    /// It starts from different vectors, chosen by the seed. A centroid that no vector is nearest
-    /// to moves to the vector that is farthest from its own. One round takes `n * centroids * dim`
-    /// steps and training holds two copies of the part that is worked on, so a sample of a large
-    /// collection is enough: some hundred vectors per centroid.
+    /// Starts from distinct vectors chosen by the seed. An empty cluster moves to the vector
+    /// farthest from its centroid. One round takes `n * centroids * dim` steps, and training copies
+    /// the subspaces being processed, so use a sample of a large collection: some hundred vectors
+    /// per centroid.
     ///
     /// # Shapes
     /// `rows`: `[n, dim]`.
     ///
     /// # Errors
-    /// [`Error::ProductShape`] if `dim` cannot be cut so or for a number of centroids outside 1 to
-    /// 256, [`Error::VectorCount`] if there is no row or only a part of one, [`Error::VectorValue`]
-    /// for a value that is not finite.
+    /// [`Error::ProductShape`] if `subspaces` does not divide `dim` or the number of centroids is
+    /// not in 1 to 256, [`Error::VectorCount`] if `rows` is not one or more whole vectors,
+    /// [`Error::VectorValue`] for a non-finite value.
     pub fn train(
         kernels: &Kernels,
         pool: &ThreadPool,
@@ -57,7 +56,7 @@ impl ProductQuantizer {
         check_finite(rows, dim)?;
         quantizer.centroids = centroids.min(rows.len() / dim);
         let (count, part) = (quantizer.centroids, quantizer.part());
-        // Each lock is taken once, by the thread that works on the part.
+        // Each lock is taken once, by the thread that processes the subspace.
         let parts: Vec<_> = quantizer.columns.chunks_exact_mut(part).map(Mutex::new).collect();
         pool.for_each_chunk(subspaces, 1, &|range| {
             for subspace in range {
@@ -74,12 +73,12 @@ impl ProductQuantizer {
     }
 }
 
-/// k-means over the points of one part.
+/// k-means over the points of one subspace.
 struct Means<'a> {
     kernels: &'a Kernels,
-    /// `[n, columns.len()]`
+    /// Points, `[n, columns.len()]`.
     points: &'a [f32],
-    /// `[dim, COLUMNS]`, of which the first `count` columns are centroids.
+    /// Centroids as columns, `[dim, COLUMNS]`; the first `count` are in use.
     columns: &'a mut [[f32; COLUMNS]],
     count: usize,
 }
@@ -95,7 +94,7 @@ impl Means<'_> {
         }
     }
 
-    /// Takes `count` different points (a partial Fisher-Yates shuffle).
+    /// Starts from `count` distinct points (a partial Fisher-Yates shuffle).
     fn start(&mut self, random: &mut SplitMix64) {
         let points = self.points;
         let n = points.len() / self.columns.len();
@@ -107,7 +106,7 @@ impl Means<'_> {
         }
     }
 
-    /// Moves the centroids until the assignment of the points stays the same.
+    /// Runs k-means rounds until the assignment of the points is stable.
     fn settle(&mut self, iterations: usize) {
         let n = self.points.len() / self.columns.len();
         let mut assigned = vec![(0, f32::NAN); n];
@@ -125,8 +124,9 @@ impl Means<'_> {
         }
     }
 
-    /// Puts each centroid in the middle of its points, and one without points on the point that is
-    /// farthest from its own.
+    /// Moves each centroid to the mean of its points.
+    ///
+    /// One without points moves to the point farthest from its own centroid.
     fn move_to_means(&mut self, assigned: &mut [(u8, f32)]) {
         let dim = self.columns.len();
         let mut sums = vec![0.0f64; self.count * dim];
@@ -151,7 +151,7 @@ impl Means<'_> {
     }
 }
 
-/// The first of the points that are farthest from their centroids; none if all sit on theirs.
+/// First of the points farthest from their centroids; `None` if all distances are 0.
 fn farthest(assigned: &[(u8, f32)]) -> Option<usize> {
     let mut best = (None, 0.0);
     for (i, &(_, distance)) in assigned.iter().enumerate() {
@@ -162,10 +162,10 @@ fn farthest(assigned: &[(u8, f32)]) -> Option<usize> {
     best.0
 }
 
-/// The odd step of the generator's state: 2^64 divided by the golden ratio.
+/// Odd increment of the generator's state: 2^64 divided by the golden ratio.
 const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Random numbers for the start: Steele, Lea, Flood, OOPSLA 2014.
+/// `SplitMix64` random generator: Steele, Lea, Flood, OOPSLA 2014.
 pub(super) struct SplitMix64(pub(super) u64);
 
 impl SplitMix64 {
@@ -177,7 +177,7 @@ impl SplitMix64 {
         z ^ (z >> 31)
     }
 
-    /// A number in `0..n`; its bias is at most `n / 2^64`.
+    /// Random number in `0..n`; bias at most `n / 2^64`.
     pub(super) fn below(&mut self, n: usize) -> usize {
         ((u128::from(self.next()) * n as u128) >> 64) as usize
     }

@@ -1,14 +1,13 @@
-//! Codebooks: the calibration of one layer.
+//! Codebooks: `nuq3` calibration of one layer.
 
 use crate::{Error, Result};
 
-/// Levels of a codebook.
+/// Number of levels of a codebook.
 pub const NUQ_LEVELS: usize = 8;
 
-/// Levels of the keys and of the values of a layer, and ranges of the dimensions of its keys before
-/// RoPE.
+/// Calibration of one layer: levels of keys and values, and key ranges per dimension before RoPE.
 ///
-/// [`NuqTraining`](super::NuqTraining) computes them.
+/// Computed by [`NuqTraining`](super::NuqTraining).
 #[derive(Debug, Clone, PartialEq)]
 pub struct NuqCodebooks {
     key_levels: [f32; NUQ_LEVELS],
@@ -17,14 +16,14 @@ pub struct NuqCodebooks {
 }
 
 impl NuqCodebooks {
-    /// Codebooks from stored numbers.
+    /// Creates codebooks from stored values.
     ///
     /// # Shapes
-    /// `key_ranges`: `[n_kv_heads, head_dim]`, the lower and the upper end.
+    /// `key_ranges`: `[n_kv_heads, head_dim]`, low and high.
     ///
     /// # Errors
     /// [`Error::NuqCodebooks`] if levels do not ascend within [-1, 1], or a range is not finite or
-    /// has its ends exchanged.
+    /// has low above high.
     pub fn new(
         key_levels: [f32; NUQ_LEVELS],
         value_levels: [f32; NUQ_LEVELS],
@@ -44,18 +43,18 @@ impl NuqCodebooks {
         Ok(Self { key_levels, value_levels, key_ranges })
     }
 
-    /// Levels of keys, ascending.
+    /// Ascending levels of keys.
     pub fn key_levels(&self) -> &[f32; NUQ_LEVELS] {
         &self.key_levels
     }
 
-    /// Levels of values, ascending.
+    /// Ascending levels of values.
     pub fn value_levels(&self) -> &[f32; NUQ_LEVELS] {
         &self.value_levels
     }
 
-    /// Lower and upper end of each dimension of the keys, `[n_kv_heads, head_dim]`. What lies
-    /// outside is an outlier.
+    /// Low and high end of each key dimension, `[n_kv_heads, head_dim]`. Values outside are
+    /// outliers.
     pub fn key_ranges(&self) -> &[[f32; 2]] {
         &self.key_ranges
     }

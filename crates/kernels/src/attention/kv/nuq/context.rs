@@ -1,38 +1,38 @@
-//! Codebooks and rotary embedding of planes and tiles in `nuq3`.
+//! Codebooks and RoPE tables of planes and tiles in `nuq3`.
 
 use super::{KEY_TILE, KeyRope, NuqCodebooks};
 
-/// Codebooks and rotary embedding of a plane in
-/// [`KvFormat::Nuq3`](crate::attention::KvFormat::Nuq3), to write and to read it.
+/// Codebooks and RoPE tables for writing and reading a plane in
+/// [`KvFormat::Nuq3`](crate::attention::KvFormat::Nuq3).
 #[derive(Debug, Clone, Copy)]
 pub struct NuqContext<'a> {
     /// Codebooks of the layer.
     pub codebooks: &'a NuqCodebooks,
     /// RoPE tables of the layer.
     pub rope: &'a KeyRope,
-    /// Position in the sequence of the first token of the block; a multiple of 32.
+    /// Position of the block's first token in the sequence; a multiple of 32.
     pub first_position: usize,
 }
 
-/// A [`NuqContext`] for one tile.
+/// [`NuqContext`] of one tile.
 #[derive(Clone, Copy)]
 pub(in crate::attention) struct NuqTile<'a> {
     pub(super) codebooks: &'a NuqCodebooks,
     pub(super) rope: &'a KeyRope,
     head: usize,
-    /// Tiles of the sequence before this one.
+    /// Index of the tile in the sequence.
     pub(super) index: usize,
 }
 
 impl<'a> NuqContext<'a> {
-    /// The context of the tile that begins `offset` positions behind the first.
+    /// Context of the tile `offset` positions after the first.
     #[inline(always)]
     pub(in crate::attention) fn tile(&self, head: usize, offset: usize) -> NuqTile<'a> {
         let index = (self.first_position + offset) / KEY_TILE;
         NuqTile { codebooks: self.codebooks, rope: self.rope, head, index }
     }
 
-    /// Panics if the context is of other heads or its tables hold fewer positions.
+    /// Panics if the head count or size differs or the RoPE tables hold too few positions.
     #[track_caller]
     pub(in crate::attention) fn check(&self, n_kv_heads: usize, head_dim: usize, positions: usize) {
         assert!(self.first_position.is_multiple_of(KEY_TILE), "nuq3: blocks begin at multiples of 32");
@@ -46,7 +46,7 @@ impl<'a> NuqContext<'a> {
 }
 
 impl NuqTile<'_> {
-    /// Range of each dimension of the head's keys, low and high.
+    /// Low and high end of each dimension of the head's keys.
     #[inline(always)]
     pub(super) fn key_ranges(&self, dim: usize) -> &[[f32; 2]] {
         &self.codebooks.key_ranges()[self.head * dim..][..dim]

@@ -1,36 +1,35 @@
-//! RoPE on tiles of keys, 32 positions at a time, and its inverse.
+//! RoPE and inverse RoPE on tiles of keys, 32 positions at a time.
 
 use super::super::{Line, as_lines_len, floats_mut};
 use super::KEY_TILE;
 use crate::lanes::{Vectors, WideLanes};
 use crate::rope::{RopeFrequencies, RopeLayout};
 
-/// Lines of a dimension at 32 positions.
+/// Lines per dimension of a tile of 32 positions.
 const LINES: usize = 2;
 
-/// RoPE tables for keys that are stored without RoPE: applied when keys are read, inverted when
-/// they are written.
+/// RoPE tables for keys stored before RoPE: applied on reads, inverted on writes.
 ///
-/// The angle of a position is the sum of the angle of the first position of its tile of 32 and the
-/// angle of the steps from there, so the tables take 1/32 of the memory of a
-/// [`RopeTable`](crate::rope::RopeTable). Angles are computed in f64; adding them in f32 costs an
-/// error of about 1e-7.
+/// The angle of a position is the sum of the angle at the start of its tile of 32 and the angle of
+/// the offset in the tile, so the tables take 1/32 of the memory of a
+/// [`RopeTable`](crate::rope::RopeTable). Angles are computed in f64; the angle addition in f32
+/// costs an error of about 1e-7.
 #[derive(Debug, Clone)]
 pub struct KeyRope {
     layout: RopeLayout,
     pairs: usize,
-    /// Cosine and sine at the first position of each tile, times the magnitude.
+    /// Cosine and sine at the first position of each tile, times the magnitude (attention factor).
     starts: Vec<[f32; 2]>, // [tiles, pairs]
-    /// Cosines, then sines, of the steps.
+    /// Cosines, then sines, of the offsets in a tile.
     steps: Vec<Line>, // [pairs, 2, 32]
-    /// One over the squared magnitude: the inverse divides by the magnitude of the keys and by the
-    /// magnitude in `starts`.
+    /// Reciprocal of the squared magnitude: the inverse divides by the magnitude of the keys and by
+    /// the magnitude in `starts`.
     inverse_scale: f32,
 }
 
 impl KeyRope {
-    /// Tables of the positions `0..n_positions`, rounded up to whole tiles. Without frequencies
-    /// keys stay as they are.
+    /// Creates tables for the positions `0..n_positions`, rounded up to whole tiles. Without
+    /// frequencies, RoPE is the identity.
     pub fn new(frequencies: &RopeFrequencies, layout: RopeLayout, n_positions: usize) -> Self {
         let RopeFrequencies { inverse, magnitude } = frequencies;
         let tiles = n_positions.div_ceil(KEY_TILE);
@@ -50,17 +49,17 @@ impl KeyRope {
         Self { layout, pairs: inverse.len(), starts, steps, inverse_scale }
     }
 
-    /// Number of positions in the tables, from 0 on.
+    /// Number of positions in the tables.
     pub fn positions(&self) -> usize {
         self.starts.len().checked_div(self.pairs).map_or(usize::MAX, |tiles| tiles * KEY_TILE)
     }
 
-    /// Number of dimensions of a head that RoPE applies to.
+    /// Number of dimensions per head that RoPE rotates.
     pub fn rotary_dim(&self) -> usize {
         2 * self.pairs
     }
 
-    /// Applies RoPE to the keys of tile `index` of the sequence; its inverse if `INVERSE`.
+    /// Applies RoPE, or its inverse if `INVERSE`, to the keys of tile `index` of the sequence.
     ///
     /// # Shapes
     /// `keys`: `[dim, 32]`.

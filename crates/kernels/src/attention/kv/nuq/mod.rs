@@ -1,35 +1,33 @@
-//! `nuq3`: three bits that name one of eight levels, which a calibration has learned from the
-//! model's own keys and values.
+//! `nuq3`: 3-bit codes for eight levels, calibrated on the model's own keys and values.
 //!
 //! # Dequantization
-//! `x = middle + half * level[code]`, one rounding in f32; the levels lie in [-1, 1] and are those
-//! of the layer.
-//! - *Keys* are stored as they were before the rotary embedding, where a dimension keeps its range
-//!   from text to text: middle and half of each dimension come from the calibration and take no
-//!   memory. Reading applies RoPE.
-//! - *Values* have a middle and a half per position, found when they are written.
+//! `x = middle + half * level[code]`, one rounding in f32; each layer has its own levels, in [-1,
+//! 1].
+//! - *Keys* are stored before RoPE, where the range of a dimension is stable across texts: middle
+//!   and half of each dimension come from the calibration and take no memory. Reading applies RoPE.
+//! - *Values* have a middle and a half per position, computed on write.
 //!
-//! Numbers far outside (about 1 %) would stretch the ranges of the others: such *outliers* are kept
-//! beside the codes, as many in each tile, so that a tile has a fixed size.
+//! Values far outside (about 1 %) would stretch the ranges of the others: such *outliers* are
+//! stored separately, with a fixed capacity per tile, so that tiles have a fixed size.
 //!
 //! # Layout of a tile
 //! | part | keys | values |
 //! |---|---|---|
 //! | codes | `[head_dim, 32]`, 12 bytes for 32 | `[32, head_dim]`, 12 bytes for 32 |
 //! | ranges | | middles, then halves, `[32]` each, in half precision |
-//! | outliers | places in the tile as `u16`, then as many numbers in half precision | as those of keys |
+//! | outliers | `u16` indices in the tile, then half-precision values | as keys |
 //!
-//! Places count in the order of the codes and ascend; `u16::MAX` stands for none. A tile of keys in
-//! which a number was not finite has only such places, with a NaN beside the first, and is read as
-//! NaN. A position of values that had such a number has the half NaN.
+//! Indices follow the order of the codes and ascend; `u16::MAX` marks an empty entry. A tile of
+//! keys with a non-finite value has only empty entries, with a NaN as the first value, and is read
+//! as NaN. A position of values with a non-finite value has the half NaN.
 //!
-//! Of 32 codes, eight bytes hold the two lower bits of each as in the two-bit formats. Four bytes
-//! hold the upper ones: that of code `8 k + j` is bit `2 k + j / 4` of byte `j % 4`.
+//! Of 32 codes, eight bytes hold the two lower bits in the layout of the two-bit formats. Four
+//! bytes hold the upper bits: that of code `8 k + j` is bit `2 k + j / 4` of byte `j % 4`.
 //!
 //! # Source
 //! Hooper et al., "`KVQuant`: towards 10 million context length LLM inference with KV cache
-//! quantization", arXiv 2401.18079: keys before the rotary embedding, levels by k-means, outliers
-//! beside the codes in a capped number. ADR-0014 says where this differs.
+//! quantization", arXiv 2401.18079: keys before RoPE, levels by k-means, a capped number of
+//! outliers stored separately. Differences: ADR-0014.
 
 mod codebooks;
 mod context;
@@ -54,22 +52,22 @@ pub(in crate::attention) use read::{widen_keys, widen_values};
 pub use train::NuqTraining;
 pub(super) use write::{store_keys, store_values};
 
-/// Bytes of 32 codes.
+/// Bytes per 32 codes.
 const CODE_BYTES: usize = 12;
 
-/// Middle and half of a range.
+/// Middle and half-width of a range.
 #[inline(always)]
 fn middle_and_half([low, high]: [f32; 2]) -> [f32; 2] {
     [0.5 * low + 0.5 * high, 0.5 * high - 0.5 * low]
 }
 
-/// 32 codes, eight at a time.
+/// Unpacks 32 codes, eight at a time.
 #[inline(always)]
 fn unpack(packed: &[u8; CODE_BYTES]) -> [[u8; LANES]; GROUP / LANES] {
     let [a, b, c, d, e, f, g, h, high @ ..] = *packed;
     let low = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
     let high = u64::from(u32::from_le_bytes(high));
-    // A byte of upper bits serves two lanes, one of them a bit later.
+    // A byte of upper bits serves two lanes, the second from the next bit.
     let high = high | high >> 1 << 32;
     let mut codes = [[0; LANES]; GROUP / LANES];
     for (eight, codes) in codes.iter_mut().enumerate() {

@@ -1,4 +1,4 @@
-//! Outliers: the numbers of a tile that are kept beside its codes.
+//! Outliers: values of a tile stored separately from its codes.
 
 use std::cmp::Ordering;
 
@@ -6,15 +6,16 @@ use half::f16;
 
 use super::super::{KEY_TILE, KvRole, WIDE};
 
-/// Stands for no place in a tile.
+/// Index of an empty outlier entry.
 pub(super) const NO_PLACE: u16 = u16::MAX;
 
-/// Half-precision numbers in a cache line.
+/// Half-precision numbers per cache line.
 const LINE_HALVES: usize = 2 * WIDE;
 
-/// Outliers that a tile has room for. Values: 1 % of the tile, to the nearest whole cache line, at
-/// least one; keys have those and the room that the ranges of values take, so that both planes are
-/// of one size.
+/// Outlier capacity of a tile.
+///
+/// Values: 1 % of the tile, rounded to whole cache lines, at least one. Keys also get the space
+/// that value ranges take, so that both planes have the same size.
 pub(super) fn n_outliers(role: KvRole, head_dim: usize) -> usize {
     let lines = (head_dim.saturating_add(25) / 50).max(1);
     let values = lines.saturating_mul(LINE_HALVES / 2);
@@ -24,41 +25,41 @@ pub(super) fn n_outliers(role: KvRole, head_dim: usize) -> usize {
     }
 }
 
-/// Half-precision numbers and places behind the codes of a tile.
+/// Half-precision numbers (ranges, outliers and their indices) after the codes of a tile.
 pub(in crate::attention::kv) fn n_halves(head_dim: usize) -> usize {
     n_outliers(KvRole::Keys, head_dim).saturating_mul(2)
 }
 
-/// Places and numbers of the outliers of a tile.
+/// Splits the outliers of a tile into indices and values.
 pub(super) fn split_outliers(halves: &[f16]) -> (&[f16], &[f16]) {
     halves.split_at(halves.len() / 2)
 }
 
-/// A number that is kept as it is, in half precision.
+/// Value stored in half precision instead of as a code.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::attention::kv) struct Outlier {
-    /// Place in the tile.
+    /// Index in the tile.
     pub(super) place: u16,
     pub(super) number: f32,
-    /// Distance to its range.
+    /// Distance from the range.
     pub(super) excess: f32,
 }
 
 impl Outlier {
-    /// The outlier at a place, if such places are kept.
+    /// Creates an outlier at index `place`; `None` if the index exceeds `u16`.
     pub(super) fn at(place: usize, number: f32, excess: f32) -> Option<Self> {
         let place = u16::try_from(place).ok().filter(|&place| place != NO_PLACE)?;
         Some(Self { place, number, excess })
     }
 
-    /// Total order: larger excess first, then by place.
+    /// Total order: larger excess first, then by index.
     fn by_excess(&self, other: &Self) -> Ordering {
         other.excess.total_cmp(&self.excess).then(self.place.cmp(&other.place))
     }
 }
 
-/// Writes the outliers with the largest excess; the others keep their codes. With `poison`, writes
-/// only the mark by which the tile is read as NaN.
+/// Writes the outliers with the largest excess; the rest stay as codes. With `poison`, writes only
+/// the marker that makes the tile read as NaN.
 pub(super) fn keep(outliers: &mut Vec<Outlier>, poison: bool, halves: &mut [f16]) {
     let (places, numbers) = halves.split_at_mut(halves.len() / 2);
     places.fill(f16::from_bits(NO_PLACE));
@@ -78,28 +79,27 @@ pub(super) fn keep(outliers: &mut Vec<Outlier>, poison: bool, halves: &mut [f16]
     }
 }
 
-/// Numbers at one end of a position's values that may be kept, and one more: the range ends at the
-/// first that is not.
+/// Candidates per end of a position's values, plus one: the range ends at the first value that is
+/// not an outlier.
 const EXTREMES: usize = 4;
 
-/// The ranges of a tile of values after the outliers were taken off that shorten them most.
+/// Ranges of a tile of values after removing the outliers that shorten them most.
 ///
-/// A number at the end of a position's range is taken where the sum of the squared ranges, to which
-/// the squared error of quantization is proportional, falls by most; then again, until the tile's
-/// room is used. So one share of outliers serves all positions, and each gets what helps.
+/// Greedy: removes the range end that decreases the sum of squared ranges most (the squared
+/// quantization error is proportional to it), until the tile's outlier capacity is used. All
+/// positions share the capacity.
 pub(super) struct Trimmed {
     positions: [Position; KEY_TILE],
 }
 
-/// The ends of one position's values.
+/// Extremes of one position's values.
 #[derive(Clone, Copy)]
 struct Position {
-    /// The largest numbers and the negated smallest ones, from the outside in, with their
-    /// dimensions.
+    /// Largest values and negated smallest values with their dimensions, outermost first.
     ends: [[(f32, usize); EXTREMES]; 2],
-    /// Number taken off at each end.
+    /// Number of outliers removed at each end.
     taken: [usize; 2],
-    /// True if all numbers are finite.
+    /// True if all values are finite.
     finite: bool,
 }
 
@@ -115,12 +115,12 @@ impl Position {
         Self { ends, taken: [0; 2], finite }
     }
 
-    /// Width of the range with so many numbers taken off.
+    /// Width of the range after removing `taken` values at each end.
     fn width(&self, taken: [usize; 2]) -> f32 {
         self.ends[0][taken[0]].0 + self.ends[1][taken[1]].0
     }
 
-    /// Decrease of the squared width when one more number is taken off at an end.
+    /// Decrease of the squared width by one more outlier at an end.
     fn gain(&self, end: usize) -> f32 {
         let mut taken = self.taken;
         taken[end] += 1;
@@ -136,7 +136,7 @@ fn fits_half(x: f32) -> bool {
     f16::from_f32_const(x).is_finite()
 }
 
-/// Keeps the largest numbers, the first of equal ones first.
+/// Inserts into the sorted largest values; equal values keep their order.
 fn insert(ends: &mut [(f32, usize); EXTREMES], new: (f32, usize)) {
     if new.0 <= ends[EXTREMES - 1].0 {
         return;
@@ -150,7 +150,7 @@ fn insert(ends: &mut [(f32, usize); EXTREMES], new: (f32, usize)) {
 }
 
 impl Trimmed {
-    /// Takes at most `n` outliers off the values of 32 positions.
+    /// Selects at most `n` outliers of the values of 32 positions.
     ///
     /// # Shapes
     /// `values`: `[32, dim]`.
@@ -174,14 +174,13 @@ impl Trimmed {
         Self { positions }
     }
 
-    /// Lower and upper end of the rest of a position's values; `None` if there was a number that is
-    /// not finite.
+    /// Low and high end of a position's remaining values; `None` if a value was not finite.
     pub(super) fn range(&self, slot: usize) -> Option<[f32; 2]> {
         let Position { ends, taken, finite } = &self.positions[slot];
         finite.then(|| [-ends[1][taken[1]].0, ends[0][taken[0]].0])
     }
 
-    /// The outliers, with their places in the tile.
+    /// Outliers with their indices in the tile.
     pub(super) fn outliers(&self, dim: usize) -> Vec<Outlier> {
         let mut outliers = Vec::new();
         for (slot, position) in self.positions.iter().enumerate() {

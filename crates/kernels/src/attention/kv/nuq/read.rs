@@ -1,4 +1,4 @@
-//! Reading tiles: codes to levels, outliers to their places, RoPE on keys.
+//! Reading of tiles: codes to levels, outliers, RoPE on keys.
 
 use half::f16;
 
@@ -7,10 +7,10 @@ use super::outliers::{NO_PLACE, split_outliers};
 use super::{CODE_BYTES, GROUP, NuqTile, middle_and_half, unpack};
 use crate::lanes::{Groups, LANES, Vectors, WideLanes};
 
-/// Lines of 32 numbers.
+/// Lines per 32 values.
 const LINES: usize = GROUP / WIDE;
 
-/// The keys of a tile as attention counts with them, `[dim, 32]`.
+/// Dequantizes a tile of keys, with RoPE, `[dim, 32]`.
 #[inline(always)]
 pub(in crate::attention) fn widen_keys<L: WideLanes>(
     l: L,
@@ -32,7 +32,7 @@ pub(in crate::attention) fn widen_keys<L: WideLanes>(
     }
 }
 
-/// The values of a tile, `[32, dim]`.
+/// Dequantizes a tile of values, `[32, dim]`.
 #[inline(always)]
 pub(in crate::attention) fn widen_values<L: WideLanes>(
     l: L,
@@ -60,7 +60,7 @@ pub(in crate::attention) fn widen_values<L: WideLanes>(
     put_outliers(l, outliers, floats_mut(to));
 }
 
-/// 32 numbers of one range.
+/// Dequantizes 32 codes of one range.
 #[inline(always)]
 fn decode<L: WideLanes>(
     l: L,
@@ -78,8 +78,8 @@ fn decode<L: WideLanes>(
     }
 }
 
-/// Puts the outliers in their places. A place that the tile does not have changes nothing, whatever
-/// the bytes say. `false` if the tile is marked as NaN, and has become it.
+/// Writes the outliers to their indices; out-of-range indices (damaged bytes) are ignored. Returns
+/// `false` if the tile is marked as NaN, after filling it with NaN.
 #[inline(always)]
 fn put_outliers<L: WideLanes>(l: L, outliers: &[f16], to: &mut [f32]) -> bool {
     let (places, numbers) = split_outliers(outliers);
@@ -102,7 +102,7 @@ fn put_outliers<L: WideLanes>(l: L, outliers: &[f16], to: &mut [f32]) -> bool {
     true
 }
 
-/// Half-precision numbers, a multiple of eight of them, in f32.
+/// Widens half-precision numbers, a multiple of eight, to f32.
 #[inline(always)]
 fn widen_halves<L: WideLanes>(l: L, halves: &[f16], to: &mut [f32]) {
     for (halves, to) in halves.as_chunks::<LANES>().0.iter().zip(to.as_chunks_mut::<LANES>().0) {

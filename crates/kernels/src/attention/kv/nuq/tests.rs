@@ -1,4 +1,4 @@
-//! The parts: packing, the choice of outliers, levels.
+//! Unit tests: packing, selection of outliers, levels.
 
 use proptest::prelude::*;
 
@@ -14,8 +14,7 @@ proptest! {
         prop_assert_eq!(found.as_flattened(), &codes);
     }
 
-    /// Taking outliers off shortens ranges, never below the numbers that are left, and what is left
-    /// and taken is everything.
+    /// Removing outliers shortens ranges, never below the remaining values, and loses no value.
     #[test]
     fn ranges_hold_what_was_not_taken_off(
         values in prop::collection::vec(-100f32..100.0, 32 * 32),

@@ -1,4 +1,4 @@
-//! Calibration: ranges of keys, levels by k-means.
+//! `nuq3` calibration: ranges of keys, levels by k-means.
 
 use half::f16;
 
@@ -11,20 +11,20 @@ use super::{KeyRope, NUQ_LEVELS, NuqCodebooks, middle_and_half};
 use crate::lanes::ScalarLanes;
 use crate::{Error, Result};
 
-/// Of so many numbers of a dimension of keys, one at each end counts as an outlier: 0.5 %.
+/// One key in this many per dimension counts as an outlier at each end: 0.5 %.
 const PER_OUTLIER: usize = 200;
 
-/// Cells of the histogram of normalized numbers.
+/// Bins of the histogram of normalized values.
 const CELLS: usize = 4096;
 
-/// Rounds of k-means at most.
+/// Largest number of k-means rounds.
 const ROUNDS: usize = 50;
 
-/// Learns the codebooks of one layer from keys and values that the model computed.
+/// Computes the codebooks of one layer from keys and values of the model.
 ///
-/// Holds the keys in half precision (2 bytes for each of `n_kv_heads * head_dim` dimensions of a
-/// position) and a histogram of the values. No numbers are drawn at random: the same keys and
-/// values give the same codebooks.
+/// Holds the keys in half precision (2 bytes per position and dimension, `n_kv_heads * head_dim`
+/// dimensions) and a histogram of the values. Deterministic: the same keys and values give the same
+/// codebooks.
 ///
 /// # Examples
 /// ```
@@ -65,10 +65,10 @@ pub struct NuqTraining {
 }
 
 impl NuqTraining {
-    /// Training of a layer without observations.
+    /// Creates the training of a layer without observations.
     ///
     /// # Errors
-    /// [`Error::KvHeadDim`] if the format does not take heads of this size.
+    /// [`Error::KvHeadDim`] if `head_dim` is not a multiple of the format's group.
     pub fn new(n_kv_heads: usize, head_dim: usize) -> Result<Self> {
         if !head_dim.is_multiple_of(GROUP) {
             let format = KvFormat::Nuq3.name();
@@ -84,15 +84,15 @@ impl NuqTraining {
         })
     }
 
-    /// Adds the whole tiles of 32 positions of a sequence, without its first `skip` positions:
+    /// Adds the whole tiles of 32 positions of a sequence, except its first `skip` positions:
     /// attention sinks have other statistics.
     ///
     /// # Shapes
-    /// `view`: blocks of `n_kv_heads` heads of `head_dim` values, from position 0 on, in any format
-    /// but [`KvFormat::Nuq3`]; single precision loses nothing.
+    /// `view`: blocks of `n_kv_heads` heads of `head_dim` values, from position 0, in any format
+    /// except [`KvFormat::Nuq3`]; `F32` is lossless.
     ///
     /// # Panics
-    /// If a plane has another length or is in `nuq3`, or the RoPE tables do not fit the heads or
+    /// If a plane has another shape or is in `nuq3`, or the RoPE tables do not match the heads or
     /// the positions.
     pub fn observe(&mut self, view: &KvView<'_>, rope: &KeyRope, skip: usize) {
         assert!(rope.rotary_dim() <= self.head_dim, "observe: the rotary dimension exceeds the head");
@@ -125,8 +125,7 @@ impl NuqTraining {
         }
     }
 
-    /// Values count as they are stored: in the range that is left of their position when the
-    /// outliers are taken off.
+    /// Adds values normalized as on write: within their position's range after removing outliers.
     fn observe_values(&mut self, tile: KvTile<'_>, skip: usize) {
         let dim = self.head_dim;
         let columns = dim / WIDE;
@@ -143,11 +142,11 @@ impl NuqTraining {
         }
     }
 
-    /// The codebooks: of each dimension of keys the range without 0.5 % of its numbers at each end,
-    /// and the levels by k-means over what lies inside.
+    /// Computes the codebooks: per key dimension the range without 0.5 % of the values at each end,
+    /// and the levels by k-means over the values inside.
     ///
     /// # Errors
-    /// [`Error::NuqSamples`] if nothing was observed or a number was not finite in half precision.
+    /// [`Error::NuqSamples`] if nothing was observed or a value was not finite in half precision.
     pub fn finish(self) -> Result<NuqCodebooks> {
         let samples = self.keys.first().map_or(0, Vec::len);
         if samples == 0 || !self.is_finite {
@@ -167,7 +166,7 @@ impl NuqTraining {
     }
 }
 
-/// Histogram of normalized numbers over equal parts of [-1, 1].
+/// Histogram of normalized values over equal bins of [-1, 1].
 #[derive(Debug, Clone)]
 pub(super) struct Histogram(Vec<u64>);
 
@@ -178,7 +177,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Counts the numbers within a range.
+    /// Counts the values within a range.
     pub(super) fn add(&mut self, range: [f32; 2], numbers: impl Iterator<Item = f32>) {
         let [middle, half] = middle_and_half(range);
         for x in numbers.filter(|&x| range[0] <= x && x <= range[1]) {
@@ -188,13 +187,12 @@ impl Histogram {
         }
     }
 
-    /// The middle of a cell.
+    /// Center of a bin.
     fn number(cell: usize) -> f64 {
         (2 * cell + 1) as f64 / CELLS as f64 - 1.0
     }
 
-    /// Levels with a small squared distance of the numbers to the nearest of them: Lloyd's rounds
-    /// from the quantiles on.
+    /// Levels by one-dimensional k-means: Lloyd iterations starting from the quantiles.
     pub(super) fn levels(&self) -> [f32; NUQ_LEVELS] {
         let total: u64 = self.0.iter().sum();
         let mut levels: [f64; NUQ_LEVELS] = std::array::from_fn(|i| {
@@ -216,7 +214,8 @@ impl Histogram {
         levels.map(|level| level as f32)
     }
 
-    /// The mean of the numbers that are nearest to each level. One without numbers stays.
+    /// One Lloyd iteration: the mean of the values nearest to each level; a level without values
+    /// stays.
     fn round(&self, levels: &[f64; NUQ_LEVELS]) -> [f64; NUQ_LEVELS] {
         let (mut sums, mut counts) = ([0.0; NUQ_LEVELS], [0; NUQ_LEVELS]);
         let mut nearest = 0;

@@ -1,4 +1,4 @@
-//! Writing tiles: the inverse RoPE on keys, outliers, codes.
+//! Writing of tiles: inverse RoPE on keys, outliers, codes.
 
 use half::f16;
 
@@ -8,10 +8,10 @@ use super::outliers::{Outlier, Trimmed, keep, n_outliers};
 use super::{CODE_BYTES, GROUP, NUQ_LEVELS, NuqTile, middle_and_half, pack};
 use crate::lanes::{LANES, Lanes, WideLanes};
 
-/// Stores a tile of keys, after the inverse RoPE in place.
+/// Stores a tile of keys; applies the inverse RoPE in place.
 ///
 /// # Shapes
-/// `keys`: `[dim, 32]`; `outliers` is room to collect them.
+/// `keys`: `[dim, 32]`; `outliers`: reused buffer.
 #[inline(always)]
 pub(in crate::attention::kv) fn store_keys<L: WideLanes>(
     l: L,
@@ -46,7 +46,7 @@ pub(in crate::attention::kv) fn store_keys<L: WideLanes>(
     keep(outliers, l.sum(poison).is_nan(), halves);
 }
 
-/// Notes those of eight numbers that lie outside of their range.
+/// Adds the lanes outside of their range to `outliers`.
 #[inline(always)]
 fn collect<L: Lanes>(l: L, x: L::V, excess: L::V, place: usize, outliers: &mut Vec<Outlier>) {
     let (mut numbers, mut distances) = ([0.0; LANES], [0.0; LANES]);
@@ -93,8 +93,7 @@ pub(in crate::attention::kv) fn store_values<L: WideLanes>(
     keep(&mut trimmed.outliers(dim), false, outliers);
 }
 
-/// Middle and half of a range in half precision; the half is NaN where there is no range or half
-/// precision lacks one of them.
+/// Middle and half of a range in half precision; the half is NaN without a range or on overflow.
 fn rounded_range(range: Option<[f32; 2]>) -> [f16; 2] {
     let rounded = range.map(|range| middle_and_half(range).map(f16::from_f32_const));
     match rounded {
@@ -103,12 +102,12 @@ fn rounded_range(range: Option<[f32; 2]>) -> [f16; 2] {
     }
 }
 
-/// The borders between levels: the middles of neighbours.
+/// Decision thresholds: midpoints of neighbouring levels.
 fn thresholds(levels: &[f32; NUQ_LEVELS]) -> [f32; NUQ_LEVELS - 1] {
     std::array::from_fn(|i| 0.5 * levels[i] + 0.5 * levels[i + 1])
 }
 
-/// Codes of the levels nearest to eight numbers: how many borders lie below each.
+/// Codes of the levels nearest to eight values: the number of thresholds below each.
 #[inline(always)]
 fn nearest<L: Lanes>(l: L, thresholds: &[f32; NUQ_LEVELS - 1], x: L::V) -> [u8; LANES] {
     let mut code = l.zero();

@@ -14,20 +14,20 @@ use crate::quant::{
     Iq4Xs, MAX_SUB_BLOCKS, NON_LINEAR_VALUES, NibbleBlock, Q2K, Q3K, Q4K, Q5K, Q6K, Q8_0, SUB_BLOCK,
 };
 
-/// A format's way to unpack eight sub-blocks: one quant block of 256 values, or eight of 32.
+/// Unpacking of eight sub-blocks: one quant block of 256 values, or eight of 32.
 pub(super) trait WideGroup: Group {
-    /// The stored quants in the order of the values, signed ones plus [`SIGN_BIAS`]: sub-blocks
-    /// `2j` and `2j + 1` in vector `j`.
+    /// Stored quants in value order, signed ones plus [`SIGN_BIAS`]: sub-blocks `2j` and `2j + 1`
+    /// in vector `j`.
     ///
     /// # Safety
-    /// The CPU has AVX2, FMA, F16C and AVX-512 F, BW, DQ, VL and VNNI.
+    /// The CPU must have AVX2, FMA, F16C and AVX-512 F, BW, DQ, VL and VNNI.
     unsafe fn wide_quants(group: &[Self]) -> [__m512i; 4] {
-        // SAFETY: the caller vouches for the features.
+        // SAFETY: the caller guarantees the features.
         unsafe { unpacked(group) }
     }
 }
 
-/// The quants by way of memory.
+/// Unpacks through memory, by the format's scalar code.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 #[inline]
 fn unpacked<B: Group>(group: &[B]) -> [__m512i; 4] {
@@ -90,7 +90,7 @@ impl WideGroup for Q3K {
     #[inline]
     unsafe fn wide_quants(group: &[Self]) -> [__m512i; 4] {
         let mut vectors = two_bits(&group[0].qs);
-        // Bit `s` of every byte, of sub-block `s`, goes to bit 2 of the same byte.
+        // Bit `s` of every byte (sub-block `s`) moves to bit 2 of the same byte.
         let mut bits = _mm512_rolv_epi64(twice(&group[0].hmask), shift_two(2, 1));
         for vector in &mut vectors {
             let third = _mm512_and_si512(bits, _mm512_set1_epi8(4));
@@ -146,8 +146,7 @@ impl WideGroup for Q6K {
     }
 }
 
-/// Of the 16 bytes of each sub-block the low halves for its first 16 values, the high halves for
-/// the others.
+/// Unpacks 16 bytes per sub-block: low nibbles are the first 16 values, high nibbles the last 16.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 #[inline]
 fn nibbles<'a>(qs: impl Fn(usize) -> &'a [u8; 16]) -> [__m512i; 4] {
@@ -172,7 +171,7 @@ fn add_fifth_bits(mut vectors: [__m512i; 4], qh: impl Fn(usize) -> [u8; 4]) -> [
     vectors
 }
 
-/// Quants to the uneven numbers that they stand for, plus [`SIGN_BIAS`].
+/// Maps quants to their non-linear codebook values plus [`SIGN_BIAS`].
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 #[inline]
 fn look_up(mut vectors: [__m512i; 4]) -> [__m512i; 4] {
@@ -183,7 +182,8 @@ fn look_up(mut vectors: [__m512i; 4]) -> [__m512i; 4] {
     vectors
 }
 
-/// Bits `2s` and `2s + 1` of every byte of 32 belong to sub-block `s` of its four.
+/// Unpacks 2-bit quants: bits `2s` and `2s + 1` of every byte of 32 belong to sub-block `s` of
+/// four.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 #[inline]
 fn two_bits(qs: &[[u8; 32]; 2]) -> [__m512i; 4] {
@@ -197,7 +197,7 @@ fn two_bits(qs: &[[u8; 32]; 2]) -> [__m512i; 4] {
     vectors
 }
 
-/// Of each 32 bytes the low halves for one sub-block, the high halves for the next.
+/// Unpacks 32 bytes per pair of sub-blocks: low nibbles are the first one, high nibbles the second.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 #[inline]
 fn pairs_of_nibbles(qs: &[[u8; 32]; 4]) -> [__m512i; 4] {
@@ -208,28 +208,28 @@ fn pairs_of_nibbles(qs: &[[u8; 32]; 4]) -> [__m512i; 4] {
     vectors
 }
 
-/// The low half of every byte.
+/// Low nibble of every byte.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 #[inline]
 fn low_nibbles(v: __m512i) -> __m512i {
     _mm512_and_si512(v, _mm512_set1_epi8(15))
 }
 
-/// Amounts for the 64-bit numbers of the lower and the upper half of a vector.
+/// Shift counts for the 64-bit numbers of the lower and the upper half of a vector.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 #[inline]
 fn shift_two(low: i64, high: i64) -> __m512i {
     _mm512_setr_epi64(low, low, low, low, high, high, high, high)
 }
 
-/// 32 bytes in both halves.
+/// Broadcasts 32 bytes to both halves.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 #[inline]
 fn twice(bytes: &[u8; 32]) -> __m512i {
     _mm512_broadcast_i64x4(load_half(bytes))
 }
 
-/// Two halves side by side.
+/// Concatenates two halves.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 #[inline]
 fn two(low: __m256i, high: __m256i) -> __m512i {
