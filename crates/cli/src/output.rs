@@ -164,6 +164,11 @@ pub(crate) fn table(rows: &[Vec<String>], right: &[usize]) -> String {
     table_of_width(rows, right, console::columns())
 }
 
+/// As [`table`], with one line for each row, however long: for output that scripts read by lines.
+pub(crate) fn table_of_lines(rows: &[Vec<String>], right: &[usize]) -> String {
+    table_of_width(rows, right, usize::MAX)
+}
+
 fn table_of_width(rows: &[Vec<String>], right: &[usize], columns: usize) -> String {
     let n_columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {

@@ -68,5 +68,5 @@ pub(crate) fn run(_args: &ListArgs, json: bool) -> Result<()> {
     };
     let mut rows: Vec<Vec<String>> = models.iter().map(row).chain(damaged.iter().map(damage)).collect();
     rows.sort();
-    output::write_text(&output::table(&rows, &[1])).map(|_| ())
+    output::write_text(&output::table_of_lines(&rows, &[1])).map(|_| ())
 }
