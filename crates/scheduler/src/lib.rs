@@ -21,9 +21,21 @@
 #![forbid(unsafe_code)]
 
 mod config;
+mod cost;
+mod entries;
+mod prefixes;
+mod queue;
+mod rank;
+mod rates;
 mod request;
 mod scheduler;
+mod shares;
+mod statistics;
+mod tenants;
+mod work;
 
 pub use config::Config;
 pub use request::{Refusal, Request, RequestId, TenantId};
-pub use scheduler::{Scheduler, Work};
+pub use scheduler::Scheduler;
+pub use statistics::Statistics;
+pub use work::Work;
