@@ -58,7 +58,7 @@ impl Default for Config {
             min_prefill_tokens: 32,
             fair_shares: true,
             quantum_tokens: 256,
-            burst_tokens: 8192,
+            burst_tokens: 16_384,
             headroom: 0.125,
             tenant_memory: Duration::from_secs(60),
             prefix_ordering: true,

@@ -30,6 +30,8 @@ mod rates;
 mod request;
 mod scheduler;
 mod shares;
+#[cfg(feature = "simulator")]
+pub mod simulator;
 mod statistics;
 mod tenants;
 mod work;

@@ -63,12 +63,11 @@ impl Queue {
         }
     }
 
-    /// Charges tokens to a tenant and moves the round on.
+    /// Charges tokens to a tenant.
     pub(crate) fn charge(&mut self, at: usize, tokens: usize) {
-        let active = self.tenants.active_weight();
+        let contended = self.tenants.others_wait(at);
         let tenant = self.tenants.get_mut(at);
-        self.rounds.charge(&mut tenant.admission, tenant.weight, tokens);
-        self.rounds.served(tokens, active);
+        self.rounds.charge(&mut tenant.admission, tenant.weight, tokens, contended);
     }
 
     /// Returns tokens that a tenant was charged in vain.

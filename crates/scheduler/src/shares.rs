@@ -53,20 +53,19 @@ impl Rounds {
         !self.enabled || account.paid <= self.round
     }
 
-    /// Tokens to serve before another tenant has its turn; at least a quantum.
-    pub(crate) fn turn_tokens(&self, account: Account, weight: f64) -> usize {
-        if !self.enabled {
-            return usize::MAX;
-        }
-        let credit = (self.round - account.paid).clamp(1.0, self.burst);
-        ((credit * self.quantum * weight) as usize).max(1)
+    /// Tokens that a tenant is served before another one has its turn.
+    pub(crate) fn turn_tokens(&self, weight: f64) -> usize {
+        if self.enabled { ((self.quantum * weight) as usize).max(1) } else { usize::MAX }
     }
 
-    /// Charges tokens to an account.
-    pub(crate) fn charge(&self, account: &mut Account, weight: f64, tokens: usize) {
+    /// Charges tokens to an account. Tokens that nobody else wants make no debt: the round ends.
+    pub(crate) fn charge(&mut self, account: &mut Account, weight: f64, tokens: usize, contended: bool) {
         if self.enabled && tokens > 0 {
             let kept = account.paid.max(self.round - self.burst);
             account.paid = kept + tokens as f64 / (self.quantum * weight);
+            if !contended {
+                self.round = self.round.max(account.paid);
+            }
         }
     }
 
@@ -74,14 +73,6 @@ impl Rounds {
     pub(crate) fn refund(&self, account: &mut Account, weight: f64, tokens: usize) {
         if self.enabled {
             account.paid -= tokens as f64 / (self.quantum * weight);
-        }
-    }
-
-    /// Moves the round on by tokens served to tenants whose weights sum to `active`: as long as all
-    /// of them use what they get, nobody gains on the others.
-    pub(crate) fn served(&mut self, tokens: usize, active: f64) {
-        if active > 0.0 {
-            self.round += tokens as f64 / (self.quantum * active);
         }
     }
 

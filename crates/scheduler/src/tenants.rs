@@ -48,6 +48,26 @@ impl Tenant {
     }
 }
 
+/// Sum of the weights of some tenants.
+#[derive(Debug, Default, Clone, Copy)]
+struct Weights {
+    count: usize,
+    sum: f64,
+}
+
+impl Weights {
+    /// Counts a tenant that was among them, and is now or not.
+    fn change(&mut self, was: bool, is: bool, weight: f64) {
+        match (was, is) {
+            (false, true) => *self = Self { count: self.count + 1, sum: self.sum + weight },
+            // No rounding remains of those that have left.
+            (true, false) if self.count == 1 => *self = Self::default(),
+            (true, false) => *self = Self { count: self.count - 1, sum: self.sum - weight },
+            (true, true) | (false, false) => {}
+        }
+    }
+}
+
 /// Tenants that have requests, had some lately, or have a weight.
 #[derive(Debug, Default)]
 pub(crate) struct Tenants {
@@ -55,8 +75,9 @@ pub(crate) struct Tenants {
     free: Vec<usize>,
     index: HashMap<TenantId, usize>,
     /// Sum of the weights of tenants with requests.
-    active_weight: f64,
-    active: usize,
+    active: Weights,
+    /// Those of tenants with waiting requests.
+    waiting: Weights,
     /// Next time to forget tenants.
     forget_at: Duration,
 }
@@ -77,16 +98,22 @@ impl Tenants {
         self.index.len()
     }
 
-    /// Sum of the weights of the tenants with requests.
-    pub(crate) fn active_weight(&self) -> f64 {
-        self.active_weight
+    /// Sum of the weights of the tenants that wait, and of this one.
+    pub(crate) fn weight_beside(&self, at: usize) -> f64 {
+        let tenant = self.get(at);
+        self.waiting.sum + if tenant.waiting > 0 { 0.0 } else { tenant.weight }
+    }
+
+    /// True if a tenant other than this one waits.
+    pub(crate) fn others_wait(&self, at: usize) -> bool {
+        self.waiting.count > usize::from(self.get(at).waiting > 0)
     }
 
     /// Part of the total that belongs to a tenant while it and all others with requests want more,
     /// and one more tenant of weight 1 may come.
     pub(crate) fn share(&self, at: usize) -> f64 {
         let tenant = self.get(at);
-        let others = self.active_weight - if tenant.is_active() { tenant.weight } else { 0.0 };
+        let others = self.active.sum - if tenant.is_active() { tenant.weight } else { 0.0 };
         tenant.weight / (tenant.weight + others.max(1.0))
     }
 
@@ -129,31 +156,23 @@ impl Tenants {
     pub(crate) fn set_weight(&mut self, at: usize, weight: f64) {
         let weight = if weight.is_nan() { WEIGHTS.0 } else { weight.clamp(WEIGHTS.0, WEIGHTS.1) };
         let tenant = self.get_mut(at);
-        let change = weight - tenant.weight;
-        (tenant.weight, tenant.is_weighted) = (weight, true);
-        if tenant.is_active() {
-            self.active_weight += change;
+        let former = std::mem::replace(&mut tenant.weight, weight);
+        tenant.is_weighted = true;
+        let (is_active, waits) = (tenant.is_active(), tenant.waiting > 0);
+        for (weights, counts) in [(&mut self.active, is_active), (&mut self.waiting, waits)] {
+            weights.change(counts, false, former);
+            weights.change(false, counts, weight);
         }
     }
 
     /// Changes the numbers of waiting and running requests of a tenant.
     pub(crate) fn count(&mut self, at: usize, change: impl FnOnce(&mut Tenant)) {
         let tenant = self.get_mut(at);
-        let was_active = tenant.is_active();
+        let (was_active, waited) = (tenant.is_active(), tenant.waiting > 0);
         change(tenant);
-        let (is_active, weight) = (tenant.is_active(), tenant.weight);
-        match (was_active, is_active) {
-            (false, true) => {
-                self.active += 1;
-                self.active_weight += weight;
-            }
-            (true, false) => {
-                self.active -= 1;
-                // No rounding remains of those that have left.
-                self.active_weight = if self.active == 0 { 0.0 } else { self.active_weight - weight };
-            }
-            (true, true) | (false, false) => {}
-        }
+        let (is_active, waits, weight) = (tenant.is_active(), tenant.waiting > 0, tenant.weight);
+        self.active.change(was_active, is_active, weight);
+        self.waiting.change(waited, waits, weight);
     }
 
     /// Forgets tenants without requests and weight that were not seen for `memory`.

@@ -169,7 +169,7 @@ impl Scheduler {
             let (prompt, output) = (tenant.waiting_prompt, tenant.waiting_output);
             let tokens = self.mean_tokens(waiting, prompt, output);
             let slowdown = if self.config.fair_shares {
-                (self.queue.tenants.active_weight() / weight).max(1.0)
+                self.queue.tenants.weight_beside(at) / weight
             } else {
                 self.waiting as f64 / waiting.max(1) as f64
             };

@@ -115,12 +115,12 @@ impl Scheduler {
         {
             let Prefill { slot, tenant, missing, line, .. } = self.scratch.prefills[at];
             let owner = self.queue.tenants.get_mut(tenant);
-            let turn = self.computed.turn_tokens(owner.computed, owner.weight);
+            let turn = self.computed.turn_tokens(owner.weight);
             let tokens = missing.min(budget).min(turn);
             if !self.scratch.accounts.iter().any(|(charged, _)| *charged == tenant) {
                 self.scratch.accounts.push((tenant, owner.computed));
             }
-            self.computed.charge(&mut owner.computed, owner.weight, tokens);
+            self.computed.charge(&mut owner.computed, owner.weight, tokens, true);
             budget -= tokens;
             let line = line.unwrap_or_else(|| {
                 step.push(Work { id: self.entries.get(slot).request.id, tokens: 0, samples: false });
@@ -180,11 +180,10 @@ impl Scheduler {
         let counter = if was_prefill { &mut self.statistics.prefilled } else { &mut self.statistics.decoded };
         *counter += new as u64;
         self.tokens += computed - former;
-        let active = self.queue.tenants.active_weight();
+        let contended = self.queue.tenants.others_wait(tenant);
         let owner = self.queue.tenants.get_mut(tenant);
         owner.tokens += computed - former;
-        self.computed.charge(&mut owner.computed, owner.weight, new);
-        self.computed.served(new, active);
+        self.computed.charge(&mut owner.computed, owner.weight, new, contended);
         self.queue.charge(tenant, unpaid);
         self.update_turn(tenant);
         self.claim(slot);
