@@ -21,9 +21,23 @@
 #![forbid(unsafe_code)]
 
 mod config;
+mod cost;
+mod entries;
+mod prefixes;
+mod queue;
+mod rank;
+mod rates;
 mod request;
 mod scheduler;
+mod shares;
+#[cfg(feature = "simulator")]
+pub mod simulator;
+mod statistics;
+mod tenants;
+mod work;
 
 pub use config::Config;
 pub use request::{Refusal, Request, RequestId, TenantId};
-pub use scheduler::{Scheduler, Work};
+pub use scheduler::Scheduler;
+pub use statistics::Statistics;
+pub use work::Work;

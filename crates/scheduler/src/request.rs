@@ -55,6 +55,25 @@ pub enum Refusal {
         /// Time since the deadline.
         late: Duration,
     },
+    /// The prompt has no tokens, so that no step would compute logits for it.
+    #[error("the prompt has no tokens")]
+    EmptyPrompt,
+    /// The number belongs to a request that has not finished.
+    #[error("request {} has not finished; choose another number", id.0)]
+    NumberInUse {
+        /// The number.
+        id: RequestId,
+    },
+}
+
+impl Refusal {
+    /// Time after which to try again, if that may help and a rate was measured.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match *self {
+            Self::QueueFull { retry_after, .. } | Self::TenantQueueFull { retry_after, .. } => retry_after,
+            Self::Late { .. } | Self::EmptyPrompt | Self::NumberInUse { .. } => None,
+        }
+    }
 }
 
 fn retry(after: Option<Duration>) -> String {
