@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use ruvllm_kernels::Kernels;
 use ruvllm_memory::{PressurePolicy, Tenant};
+use ruvllm_scheduler::Config;
 
 use super::InferenceBackend;
 use crate::cancel::CancelToken;
@@ -21,10 +22,11 @@ pub(super) struct Requests<'b, B: InferenceBackend + ?Sized> {
 
 impl<'b, B: InferenceBackend + ?Sized> Requests<'b, B> {
     pub(super) fn new(backend: &'b B) -> Self {
+        let mut config = Config::default();
         // Prompts are cut into passes by the backend's sequence.
-        let step_tokens = usize::MAX;
+        (config.step_tokens, config.max_running) = (usize::MAX, 1);
         let executor = SessionExecutor::new(backend);
-        Self { backend, steps: StepLoop::new(executor, backend.codec(), Arc::default(), step_tokens) }
+        Self { backend, steps: StepLoop::new(executor, backend.codec(), Arc::default(), config) }
     }
 
     /// Runs a request to its end, or until `on_text` breaks.

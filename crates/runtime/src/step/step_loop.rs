@@ -46,15 +46,13 @@ struct Scratch {
 }
 
 impl<'c, X: Executor> StepLoop<'c, X> {
-    /// A loop without requests, with at most `step_tokens` tokens per step.
+    /// A loop without requests.
     pub(crate) fn new(
         executor: X,
         codec: &'c TextCodec,
         counters: Arc<StepCounters>,
-        step_tokens: usize,
+        config: Config,
     ) -> Self {
-        let mut config = Config::default();
-        config.step_tokens = step_tokens;
         Self {
             executor,
             codec,

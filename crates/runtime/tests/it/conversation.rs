@@ -114,7 +114,9 @@ fn an_interrupted_answer_is_gone_on_from() {
     assert_eq!(completion.finish_reason, FinishReason::Cancelled);
     let history = [&tokens[..], &completion.tokens, &ids(7, 8)].concat();
     let next = go_on(&mut conversation, &request(&history));
-    assert_eq!(next.cached_tokens, tokens.len() + completion.tokens.len() - 1);
+    // The engine may have been ahead of the reader.
+    let kept = tokens.len() + completion.tokens.len();
+    assert!((kept - 1..=kept).contains(&next.cached_tokens), "{next:?}");
     assert_eq!(next.tokens, complete(&engine, &request(&history)).tokens);
 
     // Cancelled before the prefill: an empty sequence to continue from.
