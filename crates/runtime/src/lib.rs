@@ -91,7 +91,9 @@ pub use crate::backend::gpu::{
     GpuSession, gpu_adapters, gpu_choose, gpu_self_test,
 };
 pub use crate::backend::sequence::BackendSession;
-pub use crate::benchmark::{BenchOptions, BenchResult, BenchTest, Spread};
+pub use crate::benchmark::{
+    BenchOptions, BenchResult, BenchTest, ParallelOptions, ParallelResult, Percentiles, Spread,
+};
 pub use crate::cancel::CancelToken;
 pub use crate::codec::TextCodec;
 pub use crate::conversation::Conversation;

@@ -1,6 +1,6 @@
 //! `bench`: output forms. No test asserts a time.
 
-use crate::program::{fields, run, without_commit};
+use crate::program::{argument, fields, run, tiny_model, without_commit};
 
 const SMALL: [&str; 9] = ["bench", "-p", "16,8", "-n", "4", "-r", "2", "-t", "1,2"];
 
@@ -67,4 +67,26 @@ fn zero_leaves_a_test_out() {
 #[test]
 fn more_than_the_context_is_refused() {
     run(&["bench", "-p", "5000", "-n", "0"]).fails_with(1, &["5000", "4096"]);
+}
+
+#[test]
+fn parallel_requests_have_latencies() {
+    let tiny = tiny_model();
+    let arguments = ["bench", "-m", argument(&tiny), "--parallel", "1,6", "-p", "48", "-n", "6", "-r", "2"];
+    let shared = [&arguments[..], &["--shared-prefix", "32", "--json"]].concat();
+    let document = run(&shared).json();
+    let results = document["parallel"].as_array().unwrap();
+    assert_eq!(results.len(), 2);
+    for (result, parallel) in results.iter().zip([1, 6]) {
+        assert_eq!((&result["parallel"], &result["requests"]), (&parallel.into(), &(2 * parallel).into()));
+        assert!(result["ttft_ms"]["p50"].as_f64().unwrap() > 0.0, "{result}");
+        assert!(result["ttft_ms"]["p99"].as_f64() >= result["ttft_ms"]["p50"].as_f64(), "{result}");
+        assert!(result["tokens_per_s"].as_f64().unwrap() > 0.0, "{result}");
+    }
+    // One block of 32 tokens is shared by all but the first request.
+    assert!(results[1]["cached_tokens"].as_u64().unwrap() >= 32 * 6, "{document}");
+    let text = run(&arguments);
+    assert!(text.text().contains("TTFT p50"), "{}", text.text());
+    run(&["bench", "--shared-prefix", "4"]).fails_with(2, &["--parallel"]);
+    run(&["bench", "--parallel", "0"]).fails_with(2, &["--parallel"]);
 }

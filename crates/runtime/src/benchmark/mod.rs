@@ -1,5 +1,7 @@
 //! Benchmarks of a model: prompt and generated tokens per second of wall time and of CPU time.
 
+mod parallel;
+
 use std::fmt;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -15,6 +17,8 @@ use crate::error::{Error, Result};
 use crate::sampler::uniform;
 use crate::session::Session;
 use crate::setters::setters;
+
+pub use self::parallel::{ParallelOptions, ParallelResult, Percentiles};
 
 /// Tokens of the depth that are computed; later ones are copies.
 const COMPUTED_DEPTH: usize = 4096;

@@ -1,15 +1,18 @@
 //! `ruvllm bench`: speed and memory of a model.
 
+mod parallel;
+
 use std::ops::ControlFlow;
 
 use clap::Args;
-use ruvllm::{BenchOptions, BenchResult, BenchTest, Isa, KvPolicy, ProcessMemory, Spread};
+use ruvllm::{BenchOptions, BenchResult, BenchTest, EngineOptions, Isa, KvPolicy, ProcessMemory, Spread};
 use serde::Serialize;
 
+use self::parallel::ParallelDocument;
 use super::setup::Setup;
 use crate::args::{self, AdapterArgs, CalibrationArgs, LoadingArgs, ModelArgs};
 use crate::cpu_time::process_cpu_time;
-use crate::device::{Defaults, DeviceArgs, GpuFacts};
+use crate::device::{Defaults, DeviceArgs, GpuFacts, Loaded};
 use crate::error::{Error, Result};
 use crate::output;
 use crate::progress::Progress;
@@ -19,10 +22,15 @@ ppN computes a prompt of N tokens, tgN generates N tokens one by one (without sa
 always takes the likeliest. Every run of one test is followed by one of the next, so that a slow spell of the machine
 meets all tests alike.
 
+--parallel N,.. submits N requests at the same time, in -r rounds, and reports the time to first token (TTFT) and the
+inter-token latency (ITL) in milliseconds, tokens per second of a whole round, and of decode while all requests decode.
+
 With --device gpu each test has a run more, which is not counted; tg copies all logits to the host, as sampling needs
 them, greedy 4 bytes per token. Results there have 1 thread and no CPU time; -t has no effect.
 
-JSON: {version, commit, model: {name, fingerprint}, isa, results: [{test, threads, batch, depth, kv, runs,
+JSON: {version, commit, model: {name, fingerprint}, isa, parallel: [{parallel, prompt_tokens, shared_prefix,
+new_tokens, requests, threads, kv, tokens_per_s, decode_tokens_per_s, ttft_ms: {p50, p95, p99}, itl_ms: {p50, p95,
+p99}, cached_tokens, preemptions}] with --parallel, else results: [{test, threads, batch, depth, kv, runs,
 tokens_per_s: {median, min, max}, tokens_per_cpu_s: {median, min, max}}], load_ms, resident_bytes, anonymous_bytes,
 gpu: {adapter, weights_bytes, kv_bytes}}; on a GPU isa is absent and gpu is there; tokens_per_cpu_s (t/cpu-s in the
 table) is tokens per second of this process's CPU time, times the threads, and means the same on a busy machine. Memory is that of the process after
@@ -31,6 +39,7 @@ the runs; the anonymous part is what no file backs. What the system does not tel
 Examples:
   ruvllm bench
   ruvllm bench --model model.gguf -p 512 -n 64 -t 1,2 --json
+  ruvllm bench --model model.gguf --parallel 1,4,16 -p 256 -n 64 --shared-prefix 128
   ruvllm bench --model model.gguf --device gpu -p 512 -n 64 -g 64 -d 4096";
 
 /// Measure speed and memory
@@ -48,6 +57,14 @@ pub(crate) struct BenchArgs {
     /// Numbers of tokens to generate greedily, chosen where logits are computed
     #[arg(short = 'g', long = "n-greedy", value_name = "N,..", value_delimiter = ',', value_parser = args::count)]
     greedy: Vec<usize>,
+
+    /// Requests to run at once, with the first -p and -n: latencies and throughput
+    #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = args::positive)]
+    parallel: Vec<usize>,
+
+    /// With --parallel: first tokens that all prompts have in common
+    #[arg(long, value_name = "N", default_value = "0", requires = "parallel", value_parser = args::count)]
+    shared_prefix: usize,
 
     /// Prompt tokens that are computed at once
     #[arg(short, long = "batch-size", value_name = "B", default_value = "512", value_parser = args::positive)]
@@ -97,7 +114,10 @@ pub(crate) struct BenchArgs {
 struct Document {
     #[serde(flatten)]
     setup: Setup,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     results: Vec<ResultDocument>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    parallel: Vec<ParallelDocument>,
     load_ms: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     resident_bytes: Option<u64>,
@@ -150,16 +170,50 @@ impl From<&BenchResult> for ResultDocument {
     }
 }
 
+impl BenchArgs {
+    /// Options of the engine without threads.
+    fn engine_options(&self) -> EngineOptions {
+        (self.loading.options())
+            .with_isa(self.isa)
+            .with_kv(self.kv)
+            .with_kv_calibration(self.calibration.kv_calibration.clone())
+            .with_kv_budget(self.kv_budget)
+    }
+}
+
+impl Document {
+    fn new(
+        setup: Setup,
+        results: Vec<ResultDocument>,
+        parallel: Vec<ParallelDocument>,
+        model: &Loaded,
+    ) -> Self {
+        let memory = ProcessMemory::now();
+        Self {
+            setup,
+            results,
+            parallel,
+            load_ms: output::rounded(model.load_time().as_secs_f64() * 1e3),
+            resident_bytes: memory.resident_bytes,
+            anonymous_bytes: memory.anonymous_bytes,
+            gpu: model.gpu().cloned(),
+        }
+    }
+}
+
 pub(crate) fn run(args: &BenchArgs, json: bool) -> Result<()> {
+    let document = if args.parallel.is_empty() { measure(args)? } else { parallel::measure(args)? };
+    if json {
+        return output::write_json(&document);
+    }
+    output::write_text(&human(&document)).map(|_| ())
+}
+
+/// Measures one request at a time.
+fn measure(args: &BenchArgs) -> Result<Document> {
     let options = options(args)?;
     // The engine's own pool stays idle: the benchmark creates one for each number of threads.
-    let threads = options.threads.first().copied();
-    let engine_options = (args.loading.options())
-        .with_threads(threads)
-        .with_isa(args.isa)
-        .with_kv(args.kv)
-        .with_kv_calibration(args.calibration.kv_calibration.clone())
-        .with_kv_budget(args.kv_budget);
+    let engine_options = args.engine_options().with_threads(options.threads.first().copied());
     let longest = options.tests.iter().map(|test| test.tokens()).max().unwrap_or_default();
     let defaults =
         Defaults { gpu_context: Some(options.depth.saturating_add(longest)), ..Defaults::default() };
@@ -170,19 +224,8 @@ pub(crate) fn run(args: &BenchArgs, json: bool) -> Result<()> {
         ControlFlow::Continue(())
     })?;
     drop(progress);
-    let memory = ProcessMemory::now();
-    let document = Document {
-        setup: Setup::new(&args.model, &model)?,
-        results: results.iter().map(ResultDocument::from).collect(),
-        load_ms: output::rounded(model.load_time().as_secs_f64() * 1e3),
-        resident_bytes: memory.resident_bytes,
-        anonymous_bytes: memory.anonymous_bytes,
-        gpu: model.gpu().cloned(),
-    };
-    if json {
-        return output::write_json(&document);
-    }
-    output::write_text(&human(&document)).map(|_| ())
+    let results = results.iter().map(ResultDocument::from).collect();
+    Ok(Document::new(Setup::new(&args.model, &model)?, results, Vec::new(), &model))
 }
 
 fn options(args: &BenchArgs) -> Result<BenchOptions> {
@@ -236,5 +279,9 @@ fn human(document: &Document) -> String {
         let (weights, kv) = (output::bytes(gpu.weights_bytes), output::bytes(gpu.kv_bytes));
         footer.push_str(&format!("\n{}, {weights} of weights, {kv} of keys and values", gpu.adapter));
     }
-    format!("{}\n{footer}\n", output::table(&rows, &[1, 2, 3, 4, 5, 6, 7]))
+    let table = match &document.parallel[..] {
+        [] => output::table(&rows, &[1, 2, 3, 4, 5, 6, 7]),
+        parallel => parallel::table(parallel),
+    };
+    format!("{table}\n{footer}\n")
 }
