@@ -122,4 +122,6 @@ mod readmes {
     struct Memory;
     #[doc = include_str!("../../text/README.md")]
     struct Text;
+    #[doc = include_str!("../../../docs/serving.md")]
+    struct Serving;
 }
