@@ -13,6 +13,7 @@ use crate::cancel::CancelToken;
 use crate::codec::TextCodec;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::guide::Guide;
 use crate::options::check_pressure;
 use crate::request::{Completion, FinishReason, GenerateRequest, Timings};
 use crate::sampler::Sampler;
@@ -134,6 +135,7 @@ pub(crate) struct Prepared<'c> {
     codec: &'c TextCodec,
     started: Instant,
     sampler: Sampler,
+    guide: Guide,
     stream: TokenStream<'c>,
     matcher: StopMatcher,
     pub(crate) prompt: Vec<TokenId>,
@@ -148,6 +150,7 @@ impl<'c> Prepared<'c> {
         let started = Instant::now();
         let Facts { codec, kernels, context, model_context, prefill_chunk } = facts;
         let sampler = Sampler::new(kernels, &request.sampling, codec.sampled_ids())?;
+        let guide = Guide::new(codec, request)?;
         let matcher = StopMatcher::new(request.stop.iter().cloned())?;
         let prompt = codec.encode_prompt_until(&request.prompt, cancel)?;
         if prompt.len() > context {
@@ -157,6 +160,7 @@ impl<'c> Prepared<'c> {
             codec,
             started,
             sampler,
+            guide,
             stream: codec.stream_after(&request.prompt),
             matcher,
             prompt,
@@ -177,6 +181,7 @@ impl<'c> Prepared<'c> {
 pub(crate) struct Generation<'c> {
     codec: &'c TextCodec,
     sampler: Sampler,
+    guide: Guide,
     output: Output<'c>,
     /// Tokens that the sequence has before the prefill.
     present: Vec<TokenId>,
@@ -206,12 +211,23 @@ type Sampled = ControlFlow<FinishReason, TokenId>;
 impl<'c> Generation<'c> {
     /// A generation that has computed nothing, on a sequence whose tokens are `present`.
     pub(crate) fn new(prepared: Prepared<'c>, present: Vec<TokenId>) -> Self {
-        let Prepared { codec, started, sampler, stream, matcher, prompt, shared_tokens, limit, ignore_eos } =
-            prepared;
+        let Prepared {
+            codec,
+            started,
+            sampler,
+            guide,
+            stream,
+            matcher,
+            prompt,
+            shared_tokens,
+            limit,
+            ignore_eos,
+        } = prepared;
         let output = Output { stream: Some(stream), matcher, piece: String::new(), text: String::new() };
         Self {
             codec,
             sampler,
+            guide,
             output,
             present,
             prompt,
@@ -320,7 +336,8 @@ impl<'c> Generation<'c> {
             return Ok(ControlFlow::Break(FinishReason::Cancelled));
         };
         self.clock.prefill = Some(started.elapsed());
-        let token = self.sampler.sample(&logits[..self.codec.sampled_ids()], self.prompt.len())?;
+        let logits = self.guide.mask(&logits[..self.codec.sampled_ids()])?;
+        let token = self.sampler.sample(logits, self.prompt.len())?;
         self.clock.first_token();
         Ok(ControlFlow::Continue(token))
     }
@@ -340,7 +357,8 @@ impl<'c> Generation<'c> {
         }
         let logits = session.forward(&[token])?;
         let position = self.prompt.len() + self.tokens.len();
-        let token = self.sampler.sample(&logits[..self.codec.sampled_ids()], position)?;
+        let logits = self.guide.mask(&logits[..self.codec.sampled_ids()])?;
+        let token = self.sampler.sample(logits, position)?;
         self.clock.next_token();
         Ok(ControlFlow::Continue(token))
     }
@@ -353,6 +371,9 @@ impl<'c> Generation<'c> {
         self.tokens.push(token);
         self.sampler.accept(token);
         let stopped = self.output.push(token)?;
+        if self.guide.accept(token)? && !stopped {
+            return Ok(Some(self.output.finish(FinishReason::Stop)));
+        }
         Ok(stopped.then_some(FinishReason::Stop))
     }
 }

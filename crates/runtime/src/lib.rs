@@ -15,9 +15,9 @@
 //!                                         ├──calibrate_kv▶ KvCalibration
 //!                                         └──bench───────▶ Vec<BenchResult>
 //! ```
-//! [`Sampler`] and [`StopMatcher`] can be used alone. [`InferenceBackend`] is the seam behind which
-//! something else computes: the engine is one, with the feature `gpu` there is one on a GPU, with
-//! `candle` one that reads Hugging Face folders, for a second opinion.
+//! [`Sampler`], [`StopMatcher`] and [`ConstraintCompiler`] can be used alone. [`InferenceBackend`]
+//! is the seam behind which something else computes: the engine is one, with the feature `gpu`
+//! there is one on a GPU, with `candle` one that reads Hugging Face folders, for a second opinion.
 //!
 //! # Invariants
 //! - Text is given out as it is generated, in whole characters, and never includes any part of a
@@ -35,12 +35,15 @@ mod benchmark;
 mod calibrate;
 mod cancel;
 mod codec;
+#[cfg(feature = "structured-output")]
+mod constraint;
 mod conversation;
 mod embed;
 mod engine;
 mod error;
 mod evaluate;
 mod generate;
+mod guide;
 mod kept;
 mod machine;
 mod memory;
@@ -94,6 +97,8 @@ pub use crate::backend::sequence::BackendSession;
 pub use crate::benchmark::{BenchOptions, BenchResult, BenchTest, Spread};
 pub use crate::cancel::CancelToken;
 pub use crate::codec::TextCodec;
+#[cfg(feature = "structured-output")]
+pub use crate::constraint::{Constraint, ConstraintCompiler, ConstraintError, ConstraintState, TokenMask};
 pub use crate::conversation::Conversation;
 pub use crate::embed::{Embedder, Embedding, EmbeddingRequest, Embeddings};
 pub use crate::engine::Engine;

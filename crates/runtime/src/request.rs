@@ -7,6 +7,8 @@ use ruvllm_memory::{PressurePolicy, Tenant};
 use ruvllm_text::TokenId;
 use ruvllm_text::chat::Message;
 
+#[cfg(feature = "structured-output")]
+use crate::constraint::Constraint;
 use crate::sampler::SamplingParams;
 use crate::setters::setters;
 
@@ -95,6 +97,10 @@ pub struct GenerateRequest {
     pub adapter: Option<Arc<Adapter>>,
     /// Policy under memory pressure. Default: the engine's.
     pub pressure: Option<PressurePolicy>,
+    /// Language of the output: a schema, a grammar, a regular expression, choices. Default: any
+    /// text.
+    #[cfg(feature = "structured-output")]
+    pub constraint: Option<Constraint>,
 }
 
 impl GenerateRequest {
@@ -110,6 +116,8 @@ impl GenerateRequest {
             shared_tokens: 0,
             adapter: None,
             pressure: None,
+            #[cfg(feature = "structured-output")]
+            constraint: None,
         }
     }
 }
@@ -124,6 +132,13 @@ setters! {
         set with_shared_tokens(shared_tokens: usize);
         some with_adapter(adapter: Arc<Adapter>);
         some with_pressure(pressure: PressurePolicy);
+    }
+}
+
+#[cfg(feature = "structured-output")]
+setters! {
+    GenerateRequest {
+        some with_constraint(constraint: Constraint);
     }
 }
 
