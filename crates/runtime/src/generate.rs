@@ -349,6 +349,9 @@ impl<'c> Generation<'c> {
         session: &mut dyn BackendSession,
         cancel: &CancelToken,
     ) -> Result<Sampled> {
+        if self.guide.is_ended() {
+            return Ok(ControlFlow::Break(self.output.finish(FinishReason::Stop)));
+        }
         if self.tokens.len() >= self.limit.tokens || session.len() >= self.limit.context {
             return Ok(ControlFlow::Break(self.output.finish(FinishReason::Length)));
         }
@@ -371,9 +374,7 @@ impl<'c> Generation<'c> {
         self.tokens.push(token);
         self.sampler.accept(token);
         let stopped = self.output.push(token)?;
-        if self.guide.accept(token)? && !stopped {
-            return Ok(Some(self.output.finish(FinishReason::Stop)));
-        }
+        self.guide.accept(token)?;
         Ok(stopped.then_some(FinishReason::Stop))
     }
 }

@@ -41,14 +41,18 @@ impl Guide {
         Ok(&self.masked)
     }
 
-    /// Moves past a token of the output; true if nothing can follow it.
+    /// Moves past a token of the output.
     ///
     /// # Errors
     /// [`Error::Constraint`] if the step exceeds a limit.
-    pub(crate) fn accept(&mut self, token: TokenId) -> Result<bool> {
-        let Some(state) = &mut self.state else { return Ok(false) };
-        state.accept(token).map_err(Error::Constraint)?;
-        Ok(state.is_ended())
+    pub(crate) fn accept(&mut self, token: TokenId) -> Result<()> {
+        let Some(state) = &mut self.state else { return Ok(()) };
+        state.accept(token).map_err(Error::Constraint)
+    }
+
+    /// True if the output is complete and nothing can follow.
+    pub(crate) fn is_ended(&self) -> bool {
+        self.state.as_ref().is_some_and(ConstraintState::is_ended)
     }
 }
 
@@ -63,7 +67,11 @@ impl Guide {
         Ok(logits)
     }
 
-    pub(crate) fn accept(&mut self, _: TokenId) -> Result<bool> {
-        Ok(false)
+    pub(crate) fn accept(&mut self, _: TokenId) -> Result<()> {
+        Ok(())
+    }
+
+    pub(crate) fn is_ended(&self) -> bool {
+        false
     }
 }

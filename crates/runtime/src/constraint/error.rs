@@ -80,8 +80,21 @@ pub enum ConstraintError {
     },
 }
 
-/// A message of the grammar engine without backtraces and internal state.
+/// Longest message of the grammar engine that is kept, in characters.
+const MESSAGE_CHARS: usize = 240;
+
+/// A message of the grammar engine on one line, without backtraces, internal state and excerpts.
 pub(super) fn readable(message: &str) -> String {
     let end = ["<backtrace>", "<state>", "<non-verbose/>"].iter().filter_map(|mark| message.find(mark)).min();
-    message[..end.unwrap_or(message.len())].trim().to_owned()
+    let is_excerpt = |line: &&str| {
+        let numbered = line.split_once('|').is_some_and(|(number, _)| number.trim().parse::<usize>().is_ok());
+        numbered || line.chars().all(|c| c == '^')
+    };
+    let lines = message[..end.unwrap_or(message.len())].lines().map(str::trim);
+    let kept: Vec<&str> = lines.filter(|line| !line.is_empty() && !is_excerpt(line)).collect();
+    let line = kept.join(" ");
+    match line.char_indices().nth(MESSAGE_CHARS) {
+        Some((end, _)) => format!("{}...", &line[..end]),
+        None => line,
+    }
 }

@@ -17,4 +17,6 @@ mod precision;
 mod prefix;
 mod pressure;
 mod stream;
+#[cfg(feature = "structured-output")]
+mod structured;
 mod tenants;
