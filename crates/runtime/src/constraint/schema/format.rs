@@ -13,10 +13,11 @@ pub(super) enum Format {
     Ignored,
 }
 
-/// Day of a month, without the 29th of February: whether it exists depends on the year.
+/// Date of the years 1000 to 2999, without the 29th of February: whether it exists depends on the
+/// year.
 macro_rules! date {
     () => {
-        r"[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))"
+        r"[12][0-9]{3}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))"
     };
 }
 
