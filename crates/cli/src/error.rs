@@ -167,6 +167,20 @@ pub(crate) enum Error {
     /// JSON document and result would both go to standard output.
     #[error("--json and a result on standard output exclude each other; name a file")]
     StdoutTwice,
+    /// Two values come from standard input.
+    #[error("--{flag} - and the prompt both read standard input; name a file for one of them")]
+    StdinTwice {
+        /// The flag, without dashes.
+        flag: &'static str,
+    },
+    /// A language of the output that cannot be used.
+    #[error("{flag}: {reason}")]
+    Output {
+        /// The flag.
+        flag: String,
+        /// Fault and remedy.
+        reason: String,
+    },
     /// The kernels asked for are not available.
     #[error(transparent)]
     Kernels(#[from] ruvllm_kernels::Error),
@@ -295,6 +309,14 @@ impl Error {
         };
         match error {
             ruvllm::Error::SpillWithoutFolder => Some("--prefix-cache"),
+            ruvllm::Error::Constraint(ruvllm::ConstraintError::Compile { source_kind, .. }) => {
+                match *source_kind {
+                    "schema" => Some("--json-schema"),
+                    "regex" => Some("--regex"),
+                    "list of choices" => Some("--choices"),
+                    _ => Some("--grammar"),
+                }
+            }
             ruvllm::Error::UnsupportedByBackend { .. } | ruvllm::Error::Backend { .. } => {
                 Some("--device cpu computes on the CPU")
             }
@@ -328,7 +350,11 @@ impl Error {
     /// Exit code of the program: 2 for usage and configuration errors, else 1.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
-            Self::NothingToMeasure | Self::SameFile | Self::StdoutTwice | Self::Config { .. } => 2,
+            Self::NothingToMeasure
+            | Self::SameFile
+            | Self::StdoutTwice
+            | Self::StdinTwice { .. }
+            | Self::Config { .. } => 2,
             Self::Device(error) if error.is_usage() => 2,
             _ => 1,
         }

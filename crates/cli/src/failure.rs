@@ -103,7 +103,9 @@ const ENGINE: &str = "engine";
 /// Category of an error.
 fn kind(error: &Error) -> &'static str {
     match error {
-        Error::NothingToMeasure | Error::SameFile | Error::StdoutTwice => USAGE_KIND,
+        Error::NothingToMeasure | Error::SameFile | Error::StdoutTwice | Error::StdinTwice { .. } => {
+            USAGE_KIND
+        }
         Error::Config { .. } => CONFIG,
         Error::NoSuchModel { .. } | Error::NotPulled { .. } => NOT_FOUND,
         Error::Hub(ruvllm_hub::Error::UnknownModel { .. } | ruvllm_hub::Error::Incomplete { .. }) => {
@@ -129,6 +131,7 @@ fn kind(error: &Error) -> &'static str {
         | Error::NotUtf8 { .. }
         | Error::TokenList { .. }
         | Error::EmptyPrompt
+        | Error::Output { .. }
         | Error::UnfinishedMessage { .. }
         | Error::LongMessage { .. }
         | Error::ChatCommand { .. }
@@ -152,6 +155,7 @@ fn engine_kind(error: &ruvllm::Error) -> &'static str {
         E::PromptTooLong { .. } | E::ContextTooLong { .. } => CONTEXT,
         E::EmptyPrompt
         | E::EmptyStop { .. }
+        | E::Constraint(_)
         | E::LogitBiasToken { .. }
         | E::TokenOutOfRange { .. }
         | E::Encode(_)

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use ruvllm_models::Checkpoint;
 use ruvllm_text::TokenId;
@@ -10,17 +10,22 @@ use ruvllm_text::chat::{ChatTemplate, ChatTemplateSource, Message};
 use ruvllm_text::tokenizer::{EncodeOptions, TokenStream, Tokenizer};
 
 use crate::cancel::CancelToken;
+#[cfg(feature = "structured-output")]
+use crate::constraint::{ConstraintCompiler, ConstraintError};
 use crate::error::{Error, Result};
 use crate::request::Prompt;
 
 /// Tokenizer, chat template and vocabulary size of a model.
 pub struct TextCodec {
-    tokenizer: Tokenizer,
+    tokenizer: Arc<Tokenizer>,
     /// `None` if the metadata hold no valid template.
     template_source: Option<ChatTemplateSource>,
     /// Compiled on first use, so that a broken template fails no text prompt.
     chat_template: OnceLock<Result<ChatTemplate, ruvllm_text::Error>>,
     vocab_size: usize,
+    /// Made at the first request with a constraint.
+    #[cfg(feature = "structured-output")]
+    constraints: OnceLock<Result<ConstraintCompiler, ConstraintError>>,
 }
 
 /// Tokenizer of `file`, else of the checkpoint (`name` in messages), for a model of `vocab_size`
@@ -62,7 +67,14 @@ impl TextCodec {
             Ok(source) => (Some(source), OnceLock::new()),
             Err(error) => (None, OnceLock::from(Err(error))),
         };
-        Ok(Self { tokenizer, template_source, chat_template, vocab_size })
+        Ok(Self {
+            tokenizer: Arc::new(tokenizer),
+            template_source,
+            chat_template,
+            vocab_size,
+            #[cfg(feature = "structured-output")]
+            constraints: OnceLock::new(),
+        })
     }
 
     /// The tokenizer.
@@ -166,6 +178,13 @@ impl TextCodec {
     /// Number of ids of the model, which is that of the logits of a row.
     pub(crate) fn vocab_size(&self) -> usize {
         self.vocab_size
+    }
+
+    /// The compiler of constraints for the ids that may be sampled.
+    #[cfg(feature = "structured-output")]
+    pub(crate) fn constraints(&self) -> Result<&ConstraintCompiler, ConstraintError> {
+        let make = || ConstraintCompiler::new(Arc::clone(&self.tokenizer), self.sampled_ids());
+        self.constraints.get_or_init(make).as_ref().map_err(Clone::clone)
     }
 
     /// Ids that may be sampled. Some models have more logits than tokens; the surplus stands for

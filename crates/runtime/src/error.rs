@@ -151,6 +151,10 @@ pub enum Error {
         /// Its index in the list.
         index: usize,
     },
+    /// The output cannot be constrained as asked.
+    #[cfg(feature = "structured-output")]
+    #[error("cannot constrain the output")]
+    Constraint(#[source] crate::constraint::ConstraintError),
     /// Every logit is NaN or `-inf`: the model is damaged, or the logit bias forbids every token.
     #[error("no token can be sampled: every logit is NaN or -inf")]
     NoCandidate,

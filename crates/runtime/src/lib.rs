@@ -15,7 +15,7 @@
 //!                                         ├──calibrate_kv▶ KvCalibration
 //!                                         └──bench───────▶ Vec<BenchResult>
 //! ```
-//! [`Sampler`] and [`StopMatcher`] can be used alone. [`InferenceBackend`] is the trait of forward
+//! [`Sampler`], [`StopMatcher`] and [`ConstraintCompiler`] can be used alone. [`InferenceBackend`] is the trait of forward
 //! passes: implemented by the engine, with the feature `gpu` by a GPU backend, with `candle` by a
 //! backend over candle's models, for comparison.
 //!
@@ -35,6 +35,8 @@ mod benchmark;
 mod calibrate;
 mod cancel;
 mod codec;
+#[cfg(feature = "structured-output")]
+mod constraint;
 mod conversation;
 mod core;
 mod embed;
@@ -42,6 +44,7 @@ mod engine;
 mod error;
 mod evaluate;
 mod generate;
+mod guide;
 mod machine;
 mod memory;
 mod options;
@@ -96,6 +99,8 @@ pub use crate::benchmark::{
 };
 pub use crate::cancel::CancelToken;
 pub use crate::codec::TextCodec;
+#[cfg(feature = "structured-output")]
+pub use crate::constraint::{Constraint, ConstraintCompiler, ConstraintError, ConstraintState, TokenMask};
 pub use crate::conversation::Conversation;
 pub use crate::embed::{Embedder, Embedding, EmbeddingRequest, Embeddings};
 pub use crate::engine::Engine;

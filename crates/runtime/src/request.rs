@@ -8,6 +8,8 @@ use ruvllm_memory::{PressurePolicy, Tenant};
 use ruvllm_text::TokenId;
 use ruvllm_text::chat::Message;
 
+#[cfg(feature = "structured-output")]
+use crate::constraint::Constraint;
 use crate::sampler::SamplingParams;
 use crate::setters::setters;
 
@@ -98,6 +100,10 @@ pub struct GenerateRequest {
     /// Time from which on the result is worthless: the request ends with
     /// [`Error::DeadlineExceeded`](crate::Error::DeadlineExceeded). Default: none.
     pub deadline: Option<Instant>,
+    /// Language of the output: a schema, a grammar, a regular expression, choices. Default: any
+    /// text.
+    #[cfg(feature = "structured-output")]
+    pub constraint: Option<Constraint>,
 }
 
 impl GenerateRequest {
@@ -117,6 +123,8 @@ impl GenerateRequest {
             cache_prefix: true,
             priority: 0,
             deadline: None,
+            #[cfg(feature = "structured-output")]
+            constraint: None,
         }
     }
 }
@@ -134,6 +142,13 @@ setters! {
         set with_cache_prefix(cache_prefix: bool);
         set with_priority(priority: i32);
         some with_deadline(deadline: Instant);
+    }
+}
+
+#[cfg(feature = "structured-output")]
+setters! {
+    GenerateRequest {
+        some with_constraint(constraint: Constraint);
     }
 }
 

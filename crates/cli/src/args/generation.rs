@@ -7,6 +7,7 @@ use ruvllm::{EngineOptions, FolderKey, KvPolicy, PrefixCaching, SamplingParams};
 
 use super::adapters::AdapterArgs;
 use super::engine::{ComputeArgs, ModelArgs};
+use super::output::OutputArgs;
 use super::values::{self, OrDefault};
 use crate::error::{Error, Result};
 use crate::user_folders;
@@ -40,6 +41,9 @@ pub(crate) struct GenerationArgs {
 
     #[command(flatten)]
     pub(crate) compute: ComputeArgs,
+
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 
     #[command(flatten)]
     prefixes: PrefixArgs,

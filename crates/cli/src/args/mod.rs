@@ -6,11 +6,13 @@
 mod adapters;
 mod engine;
 mod generation;
+mod output;
 mod values;
 
 pub(crate) use adapters::{AdapterArgs, NamedAdapter, named_adapter, scaled};
 pub(crate) use engine::{CalibrationArgs, ComputeArgs, LoadingArgs, ModelArgs};
 pub(crate) use generation::GenerationArgs;
+pub(crate) use output::OutputLanguage;
 pub(crate) use values::{
     KV_HELP, OrDefault, above_zero, bytes, count, finite, fraction, isa, kv_policy, logit_bias, non_negative,
     positive, recipe, some_tokens_or_all, tokens_or_all, whole_number,

@@ -9,7 +9,7 @@ use ruvllm::{Completion, FinishReason, GenerateRequest, KvQuality, Message, Prom
 use serde::Serialize;
 
 use super::load;
-use crate::args::{self, GenerationArgs, OrDefault};
+use crate::args::{self, GenerationArgs, OrDefault, OutputLanguage};
 use crate::device::Defaults;
 use crate::error::{Error, Result};
 use crate::output::{Reader, TextSink};
@@ -31,6 +31,11 @@ Examples:
   ruvllm generate --temperature 0 -n 64 \"Once upon a time\"
   ruvllm generate --chat --json < question.txt
   ruvllm generate --adapter poet=poet-lora@0.8 \"The sea\"
+  ruvllm generate --json-schema person.json \"Ann is 31 years old. As JSON:\"
+
+With --json-schema, --grammar, --regex, --choices or --json-object only tokens that fit are sampled. Output that ends
+with finish_reason stop is complete; a limit of tokens can cut it. --grammar takes llguidance's Lark and llama.cpp's GBNF,
+by the end of the file's name (.lark, .gbnf) or its text. docs/structured-output.md lists the keywords of schemas.
 
 With --prefix-cache on, later runs with the same model and --kv compute only where their prompt parts from earlier ones.
 The files are written behind the answer; the program ends when they are safe. They hold what the prompts say. With spill
@@ -174,13 +179,18 @@ pub(super) fn answer(request: &GenerateRequest, generation: &GenerationArgs, jso
 /// Builds the request from the flags; reads the prompt.
 fn request(args: &GenerateArgs) -> Result<GenerateRequest> {
     let argument = args.prompt.as_deref().or(args.prompt_by_name.as_deref());
+    let stdin_is_free = match &args.file {
+        Some(path) => path.as_os_str() != "-",
+        None => argument.is_some_and(|text| text != "-"),
+    };
+    let language = args.generation.output.language(stdin_is_free)?;
     let text = match &args.file {
         Some(path) => without_line_end(input::file_text(path)?),
         None => text_of(argument)?,
     };
     let prompt =
         if args.chat { message(args.system.as_deref(), text)? } else { Prompt::Text(not_empty(text)?) };
-    Ok(request_for(prompt, args.max_tokens.0, &args.generation))
+    Ok(request_for(prompt, args.max_tokens.0, &args.generation, language))
 }
 
 /// Text of an argument; if absent or `-`, standard input without its last line break.
@@ -219,11 +229,13 @@ pub(super) fn request_for(
     prompt: Prompt,
     max_tokens: Option<usize>,
     generation: &GenerationArgs,
+    language: Option<OutputLanguage>,
 ) -> GenerateRequest {
     GenerateRequest::new(prompt)
         .with_max_tokens(max_tokens)
         .with_sampling(generation.sampling.params())
         .with_stop(generation.stop.clone())
+        .with_constraint(language.map(|language| language.constraint))
 }
 
 fn document(completion: &Completion, load_ms: f64, drawn: bool) -> Document<'_> {

@@ -131,7 +131,7 @@ fn settings_change_the_next_answer() {
     assert_eq!(document["settings"]["max_tokens"], 3);
     let run = chat(&[], &["/set"]);
     let (text, said) = run.text_and_notes();
-    assert!(text.is_empty() && said.contains("repeat_penalty") && said.lines().count() == 13, "{said}");
+    assert!(text.is_empty() && said.contains("repeat_penalty") && said.lines().count() == 14, "{said}");
 }
 
 #[test]

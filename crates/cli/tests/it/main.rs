@@ -23,6 +23,7 @@ mod hostile;
 mod inspect;
 mod interrupt;
 mod loading;
+mod output_language;
 #[cfg(unix)]
 mod prefix_key;
 mod program;

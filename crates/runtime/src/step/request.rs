@@ -12,6 +12,7 @@ use super::inbox::Inbox;
 use crate::cancel::CancelToken;
 use crate::codec::TextCodec;
 use crate::error::{Error, Result};
+use crate::guide::Guide;
 use crate::request::{Completion, FinishReason, GenerateRequest, Timings};
 use crate::sampler::Sampler;
 use crate::sequence::SequenceSpec;
@@ -32,6 +33,7 @@ pub(crate) struct Facts<'b> {
 pub(crate) struct Prepared {
     started: Instant,
     sampler: Sampler,
+    guide: Guide,
     matcher: StopMatcher,
     prompt: Vec<TokenId>,
     /// True if the output continues the prompt's text.
@@ -58,6 +60,7 @@ impl Prepared {
         let started = Instant::now();
         let Facts { codec, kernels, context, model_context } = facts;
         let mut sampler = Sampler::new(kernels, &request.sampling, codec.sampled_ids())?;
+        let guide = Guide::new(codec, request)?;
         let matcher = StopMatcher::new(request.stop.iter().cloned())?;
         let prompt = codec.encode_prompt_until(&request.prompt, cancel)?;
         if prompt.len() > context {
@@ -67,6 +70,7 @@ impl Prepared {
         Ok(Self {
             started,
             sampler,
+            guide,
             matcher,
             prompt,
             continues: TextCodec::continues(&request.prompt),
@@ -132,6 +136,7 @@ pub(super) struct Request<'c> {
     /// Prompt tokens from earlier requests; set when the request starts.
     cached: Option<usize>,
     sampler: Sampler,
+    guide: Guide,
     output: Output<'c>,
     limit: Limit,
     ignore_eos: bool,
@@ -144,7 +149,7 @@ pub(super) struct Request<'c> {
 impl<'c> Request<'c> {
     pub(super) fn new(codec: &'c TextCodec, sequence: SequenceId, job: Job) -> Self {
         let Job { prepared, spec, session, cancel, outlet, .. } = job;
-        let Prepared { started, sampler, matcher, prompt, continues, limit, ignore_eos } = prepared;
+        let Prepared { started, sampler, guide, matcher, prompt, continues, limit, ignore_eos } = prepared;
         let stream = codec.stream(continues);
         Self {
             codec,
@@ -157,6 +162,7 @@ impl<'c> Request<'c> {
             computed: 0,
             cached: None,
             sampler,
+            guide,
             output: Output { stream: Some(stream), matcher, piece: String::new(), text: String::new() },
             limit,
             ignore_eos,
@@ -198,7 +204,8 @@ impl<'c> Request<'c> {
     /// # Errors
     /// [`Error::NoCandidate`], [`Error::Decode`].
     pub(super) fn sample(&mut self, logits: &[f32]) -> Result<Option<FinishReason>> {
-        let token = self.sampler.sample(&logits[..self.codec.sampled_ids()], self.tokens.len())?;
+        let logits = self.guide.mask(&logits[..self.codec.sampled_ids()])?;
+        let token = self.sampler.sample(logits, self.tokens.len())?;
         self.clock.token();
         self.output.piece.clear();
         if !self.ignore_eos && self.codec.tokenizer().is_end_of_generation(token) {
@@ -208,9 +215,10 @@ impl<'c> Request<'c> {
         self.sampler.accept(token);
         let stopped = self.output.push(token)?;
         self.deliver();
+        self.guide.accept(token)?;
         // The last token of a full context is sampled and never computed.
         let is_full = self.generated() >= self.limit.tokens || self.tokens.len() > self.limit.context;
-        Ok(match (stopped, is_full) {
+        Ok(match (stopped || self.guide.is_ended(), is_full) {
             (true, _) => Some(FinishReason::Stop),
             (false, true) => Some(FinishReason::Length),
             (false, false) => None,

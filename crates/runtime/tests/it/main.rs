@@ -18,4 +18,6 @@ mod precision;
 mod prefix;
 mod pressure;
 mod stream;
+#[cfg(feature = "structured-output")]
+mod structured;
 mod tenants;

@@ -29,9 +29,7 @@ pub(super) fn complete(typed: &str, adapters: &[String]) -> Candidates {
             words(&mut entry::command_names().map(|name| name.strip_prefix('/').unwrap_or(name)))
         }
         "/set" if is_first => words(&mut Settings::NAMES.into_iter()),
-        "/set"
-            if rest.starts_with("seed ") || rest.starts_with("stop ") || rest.starts_with("logit_bias ") =>
-        {
+        "/set" if ["seed ", "stop ", "logit_bias ", "output "].iter().any(|name| rest.starts_with(name)) => {
             words(&mut ["off"].into_iter())
         }
         "/system" if is_first => words(&mut ["off"].into_iter()),

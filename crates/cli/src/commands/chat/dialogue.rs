@@ -159,6 +159,7 @@ impl<'e> Dialogue<'e> {
             .with_max_tokens(self.settings.max_tokens)
             .with_sampling(self.settings.sampling.clone())
             .with_stop(self.settings.stop.clone())
+            .with_constraint(self.settings.output.as_ref().map(|output| output.constraint.clone()))
             .with_adapter(self.adapters.loaded());
         let completion = self.conversation.generate(&request, cancel, on_text)?;
         self.transcript.forget_before(oldest);

@@ -75,6 +75,7 @@ pub(crate) struct ChatArgs {
 }
 
 pub(crate) fn run(args: &ChatArgs, json: bool) -> Result<ExitCode> {
+    let output = args.generation.output.language(false)?;
     let defaults = Defaults { requests_have_adapters: true, ..Defaults::default() };
     let model = load::generator(&args.generation, defaults)?;
     let context = model.backend().context_length();
@@ -84,6 +85,7 @@ pub(crate) fn run(args: &ChatArgs, json: bool) -> Result<ExitCode> {
         sampling: args.generation.sampling.params(),
         max_tokens: args.max_tokens.0.unwrap_or(context),
         stop: args.generation.stop.clone(),
+        output,
     };
     let by_hand = !json && io::stdin().is_terminal() && io::stdout().is_terminal();
     // At a terminal a second Ctrl-C is easily an accident and must not lose the conversation.

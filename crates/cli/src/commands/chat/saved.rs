@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     fn settings() -> Settings {
-        Settings { sampling: SamplingParams::greedy(), max_tokens: 7, stop: vec!["x".into()] }
+        Settings { sampling: SamplingParams::greedy(), max_tokens: 7, stop: vec!["x".into()], output: None }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ruvllm::{SamplingParams, TokenId};
 use serde::{Deserialize, Serialize};
 
-use crate::args;
+use crate::args::{self, OutputLanguage};
 use crate::error::{Error, Result};
 
 /// Settings of the generation.
@@ -16,11 +16,13 @@ pub(super) struct Settings {
     pub(super) max_tokens: usize,
     /// Stop sequences.
     pub(super) stop: Vec<String>,
+    /// Language of the answers, if they are to have one.
+    pub(super) output: Option<OutputLanguage>,
 }
 
 impl Settings {
     /// Names of all settings.
-    pub(super) const NAMES: [&str; 13] = [
+    pub(super) const NAMES: [&str; 14] = [
         "temperature",
         "top_k",
         "top_p",
@@ -34,6 +36,7 @@ impl Settings {
         "seed",
         "max_tokens",
         "stop",
+        "output",
     ];
 
     /// Sets a value by name (`-` and `_` are the same); returns `name = value` as it now holds.
@@ -78,6 +81,7 @@ impl Settings {
                 Ok(texts) => self.stop = texts,
                 Err(_) => self.stop.push(value.to_owned()),
             },
+            "output" => self.output = OutputLanguage::of_setting(value).map_err(range)?,
             _ => return Err(format!("there is no setting {name}: use {}", Self::NAMES.join(", "))),
         }
         Ok(())
@@ -110,6 +114,7 @@ impl Settings {
                 .seed
                 .map_or_else(|| "off (another one each time)".to_owned(), |seed| seed.to_string()),
             "max_tokens" => self.max_tokens.to_string(),
+            "output" => self.output.as_ref().map_or("off", |output| output.setting.as_str()).to_owned(),
             _ => listed(self.stop.iter().map(|text| format!("{text:?}")).collect()),
         }
     }
@@ -134,11 +139,13 @@ pub(super) struct SavedSettings {
     seed: Option<u64>,
     max_tokens: Option<usize>,
     stop: Option<Vec<String>>,
+    /// Null is none.
+    output: Option<String>,
 }
 
 impl From<&Settings> for SavedSettings {
     fn from(settings: &Settings) -> Self {
-        let Settings { sampling, max_tokens, stop } = settings;
+        let Settings { sampling, max_tokens, stop, output } = settings;
         let bias = |(&token, &bias): (&TokenId, &f32)| (token, Some(bias).filter(|bias| bias.is_finite()));
         Self {
             temperature: Some(sampling.temperature),
@@ -154,6 +161,7 @@ impl From<&Settings> for SavedSettings {
             seed: sampling.seed,
             max_tokens: Some(*max_tokens),
             stop: Some(stop.clone()),
+            output: output.as_ref().map(|output| output.setting.clone()),
         }
     }
 }
@@ -164,7 +172,7 @@ impl SavedSettings {
     /// # Errors
     /// A value that is out of its range.
     pub(super) fn apply(self, settings: &Settings) -> Result<Settings, String> {
-        let Settings { sampling: old, max_tokens, stop } = settings.clone();
+        let Settings { sampling: old, max_tokens, stop, .. } = settings.clone();
         let bias = |(token, bias): (TokenId, Option<f32>)| (token, bias.unwrap_or(f32::NEG_INFINITY));
         let sampling = SamplingParams::default()
             .with_temperature(self.temperature.unwrap_or(old.temperature))
@@ -186,7 +194,9 @@ impl SavedSettings {
         if max_tokens == 0 || stop.iter().any(String::is_empty) {
             return Err("max_tokens must be at least 1 and no stop text empty".to_owned());
         }
-        Ok(Settings { sampling, max_tokens, stop })
+        let output = OutputLanguage::of_setting(self.output.as_deref().unwrap_or("off"))
+            .map_err(|reason| format!("output: {reason}"))?;
+        Ok(Settings { sampling, max_tokens, stop, output })
     }
 }
 
@@ -195,7 +205,7 @@ mod tests {
     use super::*;
 
     fn settings() -> Settings {
-        Settings { sampling: SamplingParams::default(), max_tokens: 100, stop: Vec::new() }
+        Settings { sampling: SamplingParams::default(), max_tokens: 100, stop: Vec::new(), output: None }
     }
 
     #[test]
@@ -216,6 +226,7 @@ mod tests {
             ("seed", "12"),
             ("max_tokens", "9"),
             ("stop", "END"),
+            ("output", "choices red,dark green"),
         ] {
             let before = changed.clone();
             changed.set(name, value).unwrap();
@@ -224,7 +235,7 @@ mod tests {
         let json = serde_json::to_string(&SavedSettings::from(&changed)).unwrap();
         let saved: SavedSettings = serde_json::from_str(&json).unwrap();
         assert_eq!(saved.apply(&settings()).unwrap(), changed, "{json}");
-        for name in ["logit_bias", "seed", "stop"] {
+        for name in ["logit_bias", "seed", "stop", "output"] {
             changed.set(name, "off").unwrap();
         }
         assert!(changed.sampling.logit_bias.is_empty() && changed.stop.is_empty());
@@ -240,13 +251,18 @@ mod tests {
             ("seed", "x", "or off"),
             ("logit_bias", "5", "ID=VALUE"),
             ("temprature", "1", "temperature, top_k"),
+            ("output", "xml", "output: expected json-object"),
+            ("output", "json-schema -", "name a file"),
+            ("output", "grammar no-such-file", "no-such-file"),
+            ("output", "choices a,,b", "choice 2 is empty"),
         ] {
             let mut unchanged = settings();
             let error = unchanged.set(name, value).unwrap_err().to_string();
             assert!(error.contains(piece), "{error}");
             assert_eq!(unchanged, settings());
         }
-        for json in [r#"{"temperature":-1}"#, r#"{"max_tokens":0}"#, r#"{"stop":[""]}"#] {
+        for json in [r#"{"temperature":-1}"#, r#"{"max_tokens":0}"#, r#"{"stop":[""]}"#, r#"{"output":"x"}"#]
+        {
             let saved: SavedSettings = serde_json::from_str(json).unwrap();
             assert!(saved.apply(&settings()).is_err(), "{json}");
         }
@@ -260,7 +276,7 @@ mod tests {
             table.contains("temperature        0.8\n") && table.contains("seed               off (another"),
             "{table}"
         );
-        assert_eq!(table.lines().count(), 13);
+        assert_eq!(table.lines().count(), 14);
         // `/set` and the saved form use the same names.
         let saved = serde_json::to_value(SavedSettings::from(&settings())).unwrap();
         assert_eq!(saved.as_object().unwrap().keys().collect::<Vec<_>>(), Settings::NAMES);
@@ -278,6 +294,9 @@ mod tests {
             ("stop", "[INST]", "stop = \"END\", \"[INST]\""),
             ("stop", "[\"a\\n\"]", "stop = \"a\\n\""),
             ("stop", "[]", "stop = off"),
+            ("output", "regex [a-z]+ [0-9]", "output = regex [a-z]+ [0-9]"),
+            ("output", "json-object", "output = json-object"),
+            ("output", "off", "output = off"),
             ("seed", "7", "seed = 7"),
             ("seed", "off", "seed = off (another one each time)"),
         ] {

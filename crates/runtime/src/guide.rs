@@ -1,0 +1,77 @@
+//! The constraint of one generation, if its request has one.
+
+use ruvllm_text::TokenId;
+
+use crate::codec::TextCodec;
+#[cfg(feature = "structured-output")]
+use crate::constraint::ConstraintState;
+#[cfg(feature = "structured-output")]
+use crate::error::Error;
+use crate::error::Result;
+use crate::request::GenerateRequest;
+
+/// Masks the logits of a generation; without a constraint they pass unchanged.
+pub(crate) struct Guide {
+    #[cfg(feature = "structured-output")]
+    state: Option<ConstraintState>,
+    /// Logits of the allowed ids, `-inf` elsewhere `[sampled_ids]`.
+    #[cfg(feature = "structured-output")]
+    masked: Vec<f32>,
+}
+
+#[cfg(feature = "structured-output")]
+impl Guide {
+    /// The guide of a request.
+    ///
+    /// # Errors
+    /// [`Error::Constraint`] if the constraint does not compile.
+    pub(crate) fn new(codec: &TextCodec, request: &GenerateRequest) -> Result<Self> {
+        let start = |constraint| codec.constraints()?.start(constraint);
+        let state = request.constraint.as_ref().map(start).transpose().map_err(Error::Constraint)?;
+        Ok(Self { state, masked: Vec::new() })
+    }
+
+    /// The logits to sample from: those given, with `-inf` for ids that the constraint excludes.
+    ///
+    /// # Errors
+    /// [`Error::Constraint`] if the step exceeds a limit.
+    pub(crate) fn mask<'l>(&'l mut self, logits: &'l [f32]) -> Result<&'l [f32]> {
+        let Some(state) = &mut self.state else { return Ok(logits) };
+        state.mask().map_err(Error::Constraint)?.apply(logits, &mut self.masked);
+        Ok(&self.masked)
+    }
+
+    /// Moves past a token of the output.
+    ///
+    /// # Errors
+    /// [`Error::Constraint`] if the step exceeds a limit.
+    pub(crate) fn accept(&mut self, token: TokenId) -> Result<()> {
+        let Some(state) = &mut self.state else { return Ok(()) };
+        state.accept(token).map_err(Error::Constraint)
+    }
+
+    /// True if the output is complete and nothing can follow.
+    pub(crate) fn is_ended(&self) -> bool {
+        self.state.as_ref().is_some_and(ConstraintState::is_ended)
+    }
+}
+
+/// A build without constraints.
+#[cfg(not(feature = "structured-output"))]
+impl Guide {
+    pub(crate) fn new(_: &TextCodec, _: &GenerateRequest) -> Result<Self> {
+        Ok(Self {})
+    }
+
+    pub(crate) fn mask<'l>(&mut self, logits: &'l [f32]) -> Result<&'l [f32]> {
+        Ok(logits)
+    }
+
+    pub(crate) fn accept(&mut self, _: TokenId) -> Result<()> {
+        Ok(())
+    }
+
+    pub(crate) fn is_ended(&self) -> bool {
+        false
+    }
+}
