@@ -1,4 +1,4 @@
-//! Calibration of the 3-bit KV-cache format `nuq3` (KVQuant, arXiv 2401.18079).
+//! Calibration of the 3-bit KV-cache format `nuq3` (`KVQuant`, arXiv 2401.18079).
 
 use std::ops::ControlFlow;
 

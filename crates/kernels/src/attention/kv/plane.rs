@@ -4,6 +4,7 @@ use super::nuq::NuqContext;
 use super::{KEY_TILE, KvFormat, KvLayout, KvRole, KvTile, SquatCorrection};
 
 /// Keys or values of one block, written by [`Kernels::store_kv`] or [`Kernels::convert_kv`].
+///
 /// [`Kernels::store_kv`]: crate::Kernels::store_kv
 /// [`Kernels::convert_kv`]: crate::Kernels::convert_kv
 #[derive(Debug, Clone, Copy)]

@@ -113,8 +113,8 @@ pub(crate) enum Order {
     Plain,
     /// Vector `i`: piece `i` of sub-blocks 0 to 7.
     Pieces,
-    /// Vectors `i < 4`: pieces `i` of sub-blocks 0, 2, 4, 6, then their pieces `i + 4`; vectors `i
-    /// + 4`: the same for sub-blocks 1, 3, 5, 7.
+    /// Vectors 0 to 3: pieces `i` of sub-blocks 0, 2, 4, 6, then their pieces `i + 4`; vectors 4 to
+    /// 7: the same for sub-blocks 1, 3, 5, 7.
     EvenOdd,
     /// Order of `EvenOdd` with sub-blocks 0, 1, 4, 5 and 2, 3, 6, 7.
     Pairs,
