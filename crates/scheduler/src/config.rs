@@ -31,8 +31,8 @@ pub struct Config {
     pub fair_shares: bool,
     /// Tokens of a tenant of weight 1 in a round of deficit round robin.
     pub quantum_tokens: usize,
-    /// Unused share that a tenant of weight 1 keeps for later, in tokens. A prompt of this length is
-    /// prefilled at full speed beside a tenant that has used its share.
+    /// Unused share that a tenant of weight 1 keeps for later, in tokens. A prompt of this length
+    /// is prefilled at full speed beside a tenant that has used its share.
     pub burst_tokens: usize,
     /// Share of places and of KV cache that is kept free for tenants below their share while
     /// several tenants are known, 0 to 1.

@@ -94,7 +94,8 @@ impl StepCost {
     /// Prefill tokens that a step with `decodes` rows can take within `target`; no limit before
     /// anything was measured.
     pub(crate) fn prefill_within(&self, target: Duration, decodes: usize) -> usize {
-        // A token of a prompt costs no more than a decoded one: the price until prefill was measured.
+        // A token of a prompt costs no more than a decoded one: the price until prefill was
+        // measured.
         let prefill =
             if self.moments[PREFILL][PREFILL] > 0.0 { self.terms[PREFILL] } else { self.terms[DECODE] };
         if self.samples == 0 || prefill <= 0.0 {

@@ -1,9 +1,4 @@
-//! Scheduler of a step loop for language models: which tokens of which requests are computed in the
-//! next forward pass.
-//!
-//! A state machine without threads, clocks and tokens: times are passed in, requests are numbers of
-//! tokens. The owner of the model runs the loop, so that the same scheduler runs in an engine, in a
-//! simulator and in a test.
+#![doc = include_str!("../README.md")]
 //!
 //! # One iteration of the loop
 //! ```text
@@ -17,6 +12,9 @@
 //!                        │◀─ finished ────── requests that ended
 //!                        └◀─ observe ─────── duration of the step
 //! ```
+//!
+//! Times are durations since a moment that the caller chooses; they do not go back. Calls that name
+//! an unknown request do nothing.
 
 #![forbid(unsafe_code)]
 

@@ -76,7 +76,7 @@ pub(crate) struct Tenants {
     index: HashMap<TenantId, usize>,
     /// Sum of the weights of tenants with requests.
     active: Weights,
-    /// Those of tenants with waiting requests.
+    /// Sum of the weights of tenants with waiting requests.
     waiting: Weights,
     /// Next time to forget tenants.
     forget_at: Duration,

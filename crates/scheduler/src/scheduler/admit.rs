@@ -16,8 +16,8 @@ impl Scheduler {
     /// `max_new_tokens` that finished requests used, at least one block. If nothing runs, the next
     /// request starts in any case.
     ///
-    /// A request that does not fit is passed by others for [`Config::ageing`](crate::Config::ageing);
-    /// after that nothing else starts until it fits.
+    /// A request that does not fit is passed by others for
+    /// [`Config::ageing`](crate::Config::ageing); after that nothing else starts until it fits.
     pub fn admit(&mut self, now: Duration, free_tokens: usize) -> Option<RequestId> {
         self.admit_sharing(now, free_tokens, |_| 0)
     }
@@ -84,7 +84,7 @@ impl Scheduler {
         let former = entry.computed;
         entry.computed = cached_tokens.min(entry.known - 1).max(former);
         let (found, computed) = (entry.computed - former, entry.computed);
-        // What was computed before a preemption is paid already.
+        // Tokens computed before a preemption are paid already.
         let unpaid = computed.saturating_sub(entry.seen.max(former));
         entry.seen = entry.seen.max(computed);
         self.statistics.cached += found as u64;

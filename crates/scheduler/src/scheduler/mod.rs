@@ -23,10 +23,15 @@ const MAX_TOKENS: usize = 1 << 30;
 
 /// Decides which tokens of which requests are computed in the next step.
 ///
-/// With `n` waiting requests, `t` tenants and `r` running requests, [`submit`](Self::submit),
-/// [`expire`](Self::expire) and [`preempted`](Self::preempted) take O(log n + log t),
-/// [`finished`](Self::finished) and [`admit`](Self::admit) O(log n + log t + r), and
-/// [`plan`](Self::plan) O(r log r) where each tenant's prefill is one chunk, without allocating.
+/// With `n` waiting requests, `t` tenants and `r` running requests, [`submit`](Self::submit) takes
+/// O(log n + log t), apart from a look at all tenants once per
+/// [`Config::tenant_memory`](crate::Config::tenant_memory). [`finished`](Self::finished),
+/// [`expire`](Self::expire), [`preempted`](Self::preempted) and [`admit`](Self::admit) take O(log
+/// n + log t + r). [`advanced`](Self::advanced) takes O(log t), and [`plan`](Self::plan) O(r + c p)
+/// for `c` chunks of `p` unfinished prompts, without allocating.
+///
+/// Between tenants shares come first: deficit round robin decides how much each is served, the
+/// priority of its first request when within a round. Within a tenant priority and age decide.
 #[derive(Debug)]
 pub struct Scheduler {
     config: Config,
@@ -192,7 +197,8 @@ impl Scheduler {
         true
     }
 
-    /// Removes a request whose deadline has passed, waiting or running; the earliest deadline first.
+    /// Removes a request whose deadline has passed, waiting or running; the earliest deadline
+    /// first.
     pub fn expire(&mut self, now: Duration) -> Option<RequestId> {
         self.now = self.now.max(now);
         let &(_, slot) = self.deadlines.first().filter(|(deadline, _)| *deadline <= now)?;

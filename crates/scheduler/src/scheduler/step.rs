@@ -9,8 +9,8 @@ use crate::request::RequestId;
 use crate::shares::Account;
 use crate::work::Work;
 
-/// Longest run of known tokens after the prompt that counts as a decode: verified drafts, and tokens
-/// that a grammar forces.
+/// Longest run of known tokens after the prompt that counts as a decode: verified drafts, and
+/// tokens that a grammar forces.
 const DECODE_RUN: usize = 16;
 
 /// Memory that planning reuses.
@@ -86,8 +86,8 @@ impl Scheduler {
         }
     }
 
-    /// Adds decodes of at most `budget` tokens; returns their tokens. Where they are more, each step
-    /// begins behind the last one's.
+    /// Adds decodes of at most `budget` tokens; returns their tokens. Where they are more, each
+    /// step begins behind the last one's.
     fn plan_decodes(&mut self, budget: usize, step: &mut Vec<Work>) -> usize {
         let (count, mut used) = (self.running.len(), 0);
         let first = self.scratch.turn.checked_rem(count).unwrap_or(0);

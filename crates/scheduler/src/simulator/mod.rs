@@ -119,9 +119,10 @@ pub enum Violation {
         id: RequestId,
         /// Tokens computed between its submission and its start.
         tokens: usize,
-        /// Largest number. With `w` the share of its tenant's weight in all weights, it is `(ahead +
-        /// one KV cache + the longest outputs of a full step + the bursts of all tenants) / w` plus
-        /// what the machine computes in the time of `2 + 2 * max_priority` levels of ageing.
+        /// Largest number. With `w` the share of its tenant's weight in all weights, it is
+        /// `(ahead + one KV cache + the longest outputs of a full step + the bursts of all tenants)
+        /// / w` plus what the machine computes in the time of `2 + 2 * max_priority` levels of
+        /// ageing.
         bound: usize,
     },
     /// Tokens computed differ from tokens needed.

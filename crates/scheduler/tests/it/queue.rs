@@ -71,6 +71,29 @@ fn priority_goes_first_until_age_outweighs_it() {
     assert_eq!(admit_all(&mut scheduler, ms(3_000), PLENTY), [2, 1, 0, 3, 4]);
 }
 
+/// Requests of the highest priority keep the machine busy. One of the lowest starts when it has
+/// waited for the levels between them.
+#[test]
+fn lowest_priority_does_not_starve() {
+    let mut scheduler = Scheduler::new(config(|config| config.max_running = 1));
+    let with = |id, priority| Request { priority, ..request(id, 10, 10) };
+    scheduler.submit(ms(0), with(0, -8)).unwrap();
+    let mut started = None;
+    for id in 1..2000 {
+        let now = ms(id * 100);
+        scheduler.submit(now, with(id, 8)).unwrap();
+        let running = scheduler.admit(now, PLENTY).unwrap();
+        if running == RequestId(0) {
+            started = Some(now);
+            break;
+        }
+        scheduler.advanced(running, 10, 1);
+        scheduler.finished(running);
+    }
+    let waited = started.expect("it starts");
+    assert!(waited >= ms(32_000) && waited <= ms(32_200), "16 levels of 2 s, not {waited:?}");
+}
+
 #[test]
 fn extreme_priorities_count_as_the_largest() {
     let mut scheduler = Scheduler::new(Config::default()); // levels -8 to 8
@@ -98,7 +121,8 @@ fn deadlines_remove_waiting_and_running_requests() {
     assert_eq!(admit_all(&mut scheduler, ms(250), PLENTY), [1]);
 }
 
-/// A request per 100 ms is served; the k-th that is refused is told to return when k places are free.
+/// A request per 100 ms is served; the k-th that is refused is told to return when k places are
+/// free.
 #[test]
 fn retry_after_is_close_to_the_truth() {
     let mut scheduler = Scheduler::new(config(|config| {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use proptest::prelude::*;
-use ruvllm_scheduler::{Config, RequestId, Scheduler, TenantId};
+use ruvllm_scheduler::{Config, Request, RequestId, Scheduler, TenantId};
 
 use crate::{admit_all, compute, config, ms, of_tenant, plan, request};
 
@@ -131,4 +131,42 @@ proptest! {
             prop_assert!(most - least <= 2.0 * (256.0 + largest), "{served:?}");
         }
     }
+}
+
+/// Priorities order what is served within a round; they buy no larger share.
+#[test]
+fn high_priority_takes_no_share_of_others() {
+    let mut scheduler = Scheduler::new(config(|config| config.max_running = 1));
+    let with =
+        |tenant: u32, id| Request { priority: tenant as i32, ..of_tenant(tenant, request(id, 600, 0)) };
+    for id in 0..400 {
+        scheduler.submit(ms(0), with(id as u32 % 2, id)).unwrap();
+    }
+    let mut served = [0, 0];
+    for round in 0..200 {
+        let id = scheduler.admit(ms(0), 0).unwrap();
+        if round == 0 {
+            assert_eq!(id, RequestId(1), "the high priority goes first");
+        }
+        served[id.0 as usize % 2] += 1;
+        scheduler.advanced(id, 600, 0);
+        scheduler.finished(id);
+    }
+    assert!(served[0] >= 98, "admission: {served:?}");
+
+    let mut scheduler = Scheduler::new(Config::default());
+    for id in [0, 1, 2] {
+        // The last one never starts: both tenants want more.
+        let tenant = id as u32 % 2;
+        scheduler.submit(ms(id), with(tenant, id)).unwrap();
+        scheduler.finished(RequestId(id));
+        scheduler.submit(ms(id), Request { prompt_tokens: 1 << 20, ..with(tenant, id) }).unwrap();
+    }
+    scheduler.admit(ms(5), PLENTY).unwrap();
+    scheduler.admit(ms(5), PLENTY).unwrap();
+    let mut tokens = [0, 0];
+    for _ in 0..40 {
+        compute(&mut scheduler).iter().for_each(|work| tokens[work.id.0 as usize % 2] += work.tokens);
+    }
+    assert!(tokens[0].abs_diff(tokens[1]) <= 1024, "prefill: {tokens:?}");
 }
