@@ -13,7 +13,7 @@ static ALLOCATOR: Counting = Counting;
 #[test]
 fn warm_steps_do_not_allocate() {
     let mut scheduler = Scheduler::new(Config::default());
-    for id in 0..64 {
+    for id in 0..164 {
         let request = Request {
             id: RequestId(id),
             tenant: TenantId(id as u32 % 5),
@@ -26,6 +26,7 @@ fn warm_steps_do_not_allocate() {
         scheduler.submit(Duration::ZERO, request).expect("a place");
     }
     while scheduler.admit(Duration::ZERO, 1 << 30).is_some() {}
+    assert!(scheduler.running() >= 56 && scheduler.waiting() >= 100);
     let mut step = Vec::new();
     let mut run = |steps: usize| {
         for _ in 0..steps {

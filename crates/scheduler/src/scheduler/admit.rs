@@ -120,7 +120,7 @@ impl Scheduler {
     /// Part of a total that is kept for tenants below their share.
     fn kept(&self, total: usize) -> usize {
         let is_shared = self.config.fair_shares && self.queue.tenants.len() > 1;
-        if is_shared { (total as f64 * self.config.headroom).ceil() as usize } else { 0 }
+        if is_shared { (total as f64 * self.config.headroom).round() as usize } else { 0 }
     }
 
     /// True if the tenant of a request has less than its share of places and of KV cache.
