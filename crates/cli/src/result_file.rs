@@ -54,7 +54,7 @@ impl Destination {
         }
     }
 
-    /// Writes `bytes`: to a file as [`write`] does, elsewhere directly.
+    /// Writes `bytes`: to a file as [`write()`] does, elsewhere directly.
     pub(crate) fn write(&self, bytes: &[u8], readers: Readers) -> Result<()> {
         match self {
             Self::File(path) => {

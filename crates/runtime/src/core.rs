@@ -1,5 +1,5 @@
-//! The loaded model with all state that requests share. The thread of the step loop holds it as long
-//! as the [`Engine`](crate::Engine) does.
+//! The loaded model with all state that requests share, held by the [`Engine`](crate::Engine) and
+//! the thread of the step loop.
 
 use std::sync::Arc;
 

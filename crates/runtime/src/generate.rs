@@ -45,7 +45,7 @@ impl Engine {
     /// prompt of exactly the context's length gives one token.
     ///
     /// # Errors
-    /// Those of [`submit`](Self::submit) before anything is computed, then
+    /// Errors of [`submit`](Self::submit) before anything is computed, then
     /// [`Error`](crate::Error)`::{Refused, DeadlineExceeded, Cache, Forward, NoCandidate, Decode,
     /// EngineStopped}` from the run.
     pub fn generate_with(

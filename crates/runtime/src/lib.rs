@@ -15,9 +15,9 @@
 //!                                         ├──calibrate_kv▶ KvCalibration
 //!                                         └──bench───────▶ Vec<BenchResult>
 //! ```
-//! [`Sampler`], [`StopMatcher`] and [`ConstraintCompiler`] can be used alone. [`InferenceBackend`] is the trait of forward
-//! passes: implemented by the engine, with the feature `gpu` by a GPU backend, with `candle` by a
-//! backend over candle's models, for comparison.
+//! [`Sampler`], [`StopMatcher`] and [`ConstraintCompiler`] can be used alone. [`InferenceBackend`]
+//! is the trait of forward passes: implemented by the engine, with the feature `gpu` by a GPU
+//! backend, with `candle` by a backend over candle's models, for comparison.
 //!
 //! # Invariants
 //! - Text is returned as it is generated, in whole characters, and never includes any part of a

@@ -1,5 +1,5 @@
-//! Bound on allocations of warm steps, counted by the allocator. A binary of its own, with one test,
-//! because the counters see every thread.
+//! Bound on allocations of warm steps, counted by the allocator. A binary of its own, with one
+//! test, because the counters see every thread.
 
 use std::ops::ControlFlow;
 use std::sync::Barrier;
@@ -61,7 +61,7 @@ fn warm_steps_allocate_no_more_than_growing_texts() {
     let steps = engine.step_statistics();
     assert!(steps.parts > 3 * steps.steps, "requests share steps: {steps:?}");
     let calls = after.into_inner() - before.into_inner();
-    // Eight lists of a request double as they grow: ids and text in the loop, and the two buffers of
-    // its mailbox. One allocation per token would be more than 700.
+    // Eight lists of a request double as they grow: ids and text in the loop, and the two buffers
+    // of its mailbox. One allocation per token would be more than 700.
     assert!(calls <= 16 * REQUESTS, "{calls} allocations");
 }

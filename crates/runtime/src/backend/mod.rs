@@ -85,7 +85,7 @@ pub trait InferenceBackend: Send + Sync {
     /// Generates text for one request: see [`Engine::generate_with`].
     ///
     /// # Errors
-    /// As [`Engine::generate_with`], [`Error::AdapterBackend`] for a request with an adapter, and
+    /// As [`Engine::generate_with`], `Error::AdapterBackend` for a request with an adapter, and
     /// errors of the backend's sessions.
     fn generate_with(
         &self,
@@ -140,8 +140,8 @@ pub trait InferenceBackend: Send + Sync {
     }
 }
 
-/// Sequences of the engine are charged to the root tenant; [`generate_with`](InferenceBackend::generate_with) is the engine's own, with
-/// tenants.
+/// Sequences of the engine are charged to the root tenant;
+/// [`generate_with`](InferenceBackend::generate_with) is the engine's own, with tenants.
 impl InferenceBackend for Engine {
     fn name(&self) -> &str {
         "native"

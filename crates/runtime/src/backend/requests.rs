@@ -17,7 +17,7 @@ use crate::step::{Facts, Inbox, Job, Outlet, Prepared, RequestHandle, SessionExe
 /// The step loop over a backend's sequences.
 pub(super) struct Requests<'b, B: InferenceBackend + ?Sized> {
     backend: &'b B,
-    steps: StepLoop<'b, SessionExecutor<'b, B>>,
+    steps: StepLoop<'b, SessionExecutor<'b>>,
 }
 
 impl<'b, B: InferenceBackend + ?Sized> Requests<'b, B> {
@@ -25,14 +25,15 @@ impl<'b, B: InferenceBackend + ?Sized> Requests<'b, B> {
         let mut config = Config::default();
         // Prompts are cut into passes by the backend's sequence.
         (config.step_tokens, config.max_running) = (usize::MAX, 1);
-        let executor = SessionExecutor::new(backend);
+        let open = Box::new(|capacity| backend.session(capacity));
+        let executor = SessionExecutor::new(open, backend.prefill_chunk());
         Self { backend, steps: StepLoop::new(executor, backend.codec(), Arc::default(), config) }
     }
 
     /// Runs a request to its end, or until `on_text` breaks.
     ///
     /// # Errors
-    /// Those of [`InferenceBackend::generate_with`].
+    /// Errors of [`InferenceBackend::generate_with`].
     pub(super) fn run(
         &mut self,
         request: &GenerateRequest,

@@ -105,11 +105,11 @@ pub(crate) trait Executor {
     /// tokens. `None` if it has nothing in common or is not for such requests; it is released then.
     ///
     /// # Errors
-    /// What the backend reports; the sequence is released then.
+    /// Errors of the backend; the sequence is released then.
     fn resume(&mut self, id: SequenceId, spec: &SequenceSpec, prompt: &[TokenId]) -> Result<Option<usize>>;
 
-    /// Computes a step. Fills `outcomes` with one for each part, and passes the logits of those that
-    /// sample and were computed to the end.
+    /// Computes a step. Fills `outcomes` with one for each part, and passes the logits of sampled
+    /// parts that were computed to the end.
     fn step(&mut self, step: &Step, outcomes: &mut Vec<Outcome>, logits: &mut Logits<'_>);
 
     /// Stores a sequence as a prefix of later ones and releases it.

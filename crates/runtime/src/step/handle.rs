@@ -31,8 +31,8 @@ impl fmt::Display for Chunk {
 
 /// A submitted request: see [`Engine::submit`](crate::Engine::submit).
 ///
-/// An iterator over the pieces of its text as they are generated; each call of `next` waits for one.
-/// The pieces joined are the completion's text. The request runs whether or not anybody reads.
+/// An iterator over the pieces of its text as they are generated: `next` waits for one. The pieces
+/// joined are the completion's text. The request runs whether or not anybody reads.
 /// After an error there are no more pieces. Dropping the handle cancels the request: within one
 /// step its memory is free, and its computed tokens can serve as a prefix of later requests.
 pub struct RequestHandle {
@@ -99,7 +99,7 @@ impl RequestHandle {
     /// the pieces that were read, and the reason is [`FinishReason::Cancelled`].
     ///
     /// # Errors
-    /// Those of the run; [`Error::EngineStopped`] after an error that the iterator has given.
+    /// Errors of the run; [`Error::EngineStopped`] after an error that the iterator has given.
     pub fn finish(mut self) -> Result<Completion> {
         if self.has_ended {
             return self.end.take().ok_or(Error::EngineStopped);
@@ -117,7 +117,7 @@ impl RequestHandle {
     /// Gives each piece to `on_text` until the end, or until it breaks, which ends the request.
     ///
     /// # Errors
-    /// Those of the run.
+    /// Errors of the run.
     pub(crate) fn run(mut self, on_text: &mut dyn FnMut(&str) -> ControlFlow<()>) -> Result<Completion> {
         while let Some(range) = self.advance(true) {
             let (text, _) = range?;
@@ -131,7 +131,7 @@ impl RequestHandle {
     /// Gives the pieces that have arrived to `on_text`, until it breaks.
     ///
     /// # Errors
-    /// Those of the run.
+    /// Errors of the run.
     pub(crate) fn drain(
         &mut self,
         on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,

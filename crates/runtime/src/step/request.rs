@@ -55,7 +55,7 @@ impl Prepared {
     /// Checks a request and encodes its prompt.
     ///
     /// # Errors
-    /// Those of [`Engine::generate_with`](crate::Engine::generate_with) before the run.
+    /// Errors of [`Engine::generate_with`](crate::Engine::generate_with) before the run.
     pub(crate) fn new(facts: Facts<'_>, request: &GenerateRequest, cancel: &CancelToken) -> Result<Self> {
         let started = Instant::now();
         let Facts { codec, kernels, context, model_context } = facts;

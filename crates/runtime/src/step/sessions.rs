@@ -6,15 +6,19 @@ use std::ops::ControlFlow;
 use ruvllm_text::TokenId;
 
 use super::executor::{Executor, Logits, Outcome, Part, SequenceId, SequenceReport, Step};
-use crate::backend::InferenceBackend;
 use crate::backend::sequence::{BackendSession, common_prefix_len};
 use crate::error::Result;
 use crate::request::SequenceSize;
 use crate::sequence::SequenceSpec;
 
+/// Makes a sequence of a backend for so many tokens.
+type Open<'b> = Box<dyn Fn(usize) -> Result<Box<dyn BackendSession + 'b>> + 'b>;
+
 /// Sequences of a backend.
-pub(crate) struct SessionExecutor<'b, B: InferenceBackend + ?Sized> {
-    backend: &'b B,
+pub(crate) struct SessionExecutor<'b> {
+    open: Open<'b>,
+    /// Largest number of prompt tokens in a pass.
+    chunk: usize,
     sequences: HashMap<SequenceId, Held<'b>>,
 }
 
@@ -24,9 +28,9 @@ struct Held<'b> {
     tokens: Vec<TokenId>,
 }
 
-impl<'b, B: InferenceBackend + ?Sized> SessionExecutor<'b, B> {
-    pub(crate) fn new(backend: &'b B) -> Self {
-        Self { backend, sequences: HashMap::new() }
+impl<'b> SessionExecutor<'b> {
+    pub(crate) fn new(open: Open<'b>, chunk: usize) -> Self {
+        Self { open, chunk, sequences: HashMap::new() }
     }
 }
 
@@ -59,9 +63,9 @@ impl Held<'_> {
     }
 }
 
-impl<B: InferenceBackend + ?Sized> Executor for SessionExecutor<'_, B> {
+impl Executor for SessionExecutor<'_> {
     fn begin(&mut self, id: SequenceId, spec: &SequenceSpec, _: &[TokenId]) -> Result<usize> {
-        let session = self.backend.session(spec.capacity)?;
+        let session = (self.open)(spec.capacity)?;
         self.sequences.insert(id, Held { session, tokens: Vec::new() });
         Ok(0)
     }
@@ -76,10 +80,10 @@ impl<B: InferenceBackend + ?Sized> Executor for SessionExecutor<'_, B> {
 
     fn step(&mut self, step: &Step, outcomes: &mut Vec<Outcome>, logits: &mut Logits<'_>) {
         outcomes.clear();
-        let chunk = self.backend.prefill_chunk();
         for (index, part) in step.parts().iter().enumerate() {
             let held = self.sequences.get_mut(&part.sequence).expect("a part names a sequence that began");
-            let computed = held.compute(step.tokens(part), part, chunk, &mut |row| logits(&[index], row));
+            let computed =
+                held.compute(step.tokens(part), part, self.chunk, &mut |row| logits(&[index], row));
             outcomes.push(match computed {
                 Ok(tokens) => Outcome::Computed { tokens },
                 Err(error) => {

@@ -58,7 +58,7 @@ fn tenants(engine: &Engine) -> Vec<Tenant> {
     vec![Tenant::root(), tenant("a"), tenant("b/c")]
 }
 
-/// What the requests give alone, in an engine without prefixes.
+/// Results of the requests one after another, in an engine without prefixes.
 fn alone(seed: u64) -> Vec<Completion> {
     let engine = load(tiny_path(), &tiny_options().with_prefixes(PrefixCaching::Off));
     let requests = requests(seed, &tenants(&engine), &adapter(&engine));
