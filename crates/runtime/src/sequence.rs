@@ -157,6 +157,19 @@ impl NativeSequence {
         Ok(self.reused.tokens)
     }
 
+    /// Stores the whole blocks as a prefix of other sequences, if there are new ones.
+    pub(crate) fn keep_whole_blocks(&mut self, prefixes: Option<&PrefixCache>) {
+        let block_tokens = self.cache.store().block_tokens();
+        let whole = self.tokens.len() / block_tokens * block_tokens;
+        if whole > self.reused.tokens
+            && let Some(prefixes) = prefixes.filter(|_| self.spec.caches_prefix)
+        {
+            let adapter = self.spec.adapter.as_deref();
+            let shared_tokens = self.spec.shared_tokens;
+            prefixes.keep_in_memory(&mut self.cache, adapter, &self.tokens[..whole], shared_tokens);
+        }
+    }
+
     /// Stores the sequence as a prefix of later sequences.
     pub(crate) fn keep(&mut self, prefixes: Option<&PrefixCache>) {
         if let Some(prefixes) = prefixes.filter(|_| self.spec.caches_prefix) {

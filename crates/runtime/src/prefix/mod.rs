@@ -236,6 +236,29 @@ impl PrefixCache {
         tokens: &[TokenId],
         shared_tokens: usize,
     ) {
+        let files = self.files.as_ref().filter(|files| files.at_once);
+        self.insert(sequence, adapter, tokens, shared_tokens, files);
+    }
+
+    /// As [`keep`](Self::keep), in memory alone: the sequence runs on and is kept at its end.
+    pub(crate) fn keep_in_memory(
+        &self,
+        sequence: &mut Sequence,
+        adapter: Option<&Adapter>,
+        tokens: &[TokenId],
+        shared_tokens: usize,
+    ) {
+        self.insert(sequence, adapter, tokens, shared_tokens, None);
+    }
+
+    fn insert(
+        &self,
+        sequence: &mut Sequence,
+        adapter: Option<&Adapter>,
+        tokens: &[TokenId],
+        shared_tokens: usize,
+        files: Option<&Files>,
+    ) {
         let block_tokens = self.tree.block_tokens();
         // A sliding window has released the first blocks: nothing to begin a prefix with.
         if sequence.released() > 0 {
@@ -248,8 +271,8 @@ impl PrefixCache {
         for (key, tokens) in [(shared, &tokens[..shared_tokens]), (own, tokens)] {
             let blocks = &blocks[..tokens.len().div_ceil(block_tokens)];
             self.tree.insert(&key, tokens, blocks);
-            if let Some(files) = self.files.as_ref().filter(|files| files.at_once) {
-                files.write(&key, tokens, blocks, self.tree.block_tokens());
+            if let Some(files) = files {
+                files.write(&key, tokens, blocks, block_tokens);
             }
         }
     }

@@ -112,6 +112,9 @@ pub(crate) trait Executor {
     /// parts that were computed to the end.
     fn step(&mut self, step: &Step, outcomes: &mut Vec<Outcome>, logits: &mut Logits<'_>);
 
+    /// Stores the prompt of a running sequence, which has been computed, as a prefix of others.
+    fn prefilled(&mut self, id: SequenceId);
+
     /// Stores a sequence as a prefix of later ones and releases it.
     fn park(&mut self, id: SequenceId);
 

@@ -170,6 +170,12 @@ impl Executor for NativeExecutor<'_> {
         self.observe_prefill(step, outcomes, started);
     }
 
+    fn prefilled(&mut self, id: SequenceId) {
+        if let Some(sequence) = self.sequences.get_mut(&id) {
+            sequence.keep_whole_blocks(self.core.prefixes.as_deref());
+        }
+    }
+
     fn park(&mut self, id: SequenceId) {
         if let Some(mut sequence) = self.sequences.remove(&id) {
             sequence.keep(self.core.prefixes.as_deref());

@@ -94,6 +94,8 @@ impl Executor for SessionExecutor<'_> {
         }
     }
 
+    fn prefilled(&mut self, _: SequenceId) {}
+
     fn park(&mut self, id: SequenceId) {
         self.release(id);
     }

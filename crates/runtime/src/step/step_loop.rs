@@ -228,7 +228,12 @@ impl<'c, X: Executor> StepLoop<'c, X> {
                             }
                             self.scheduler.advanced(work.id, tokens, 0);
                         }
-                        Some(Ok(None)) => self.scheduler.advanced(work.id, tokens, 1),
+                        Some(Ok(None)) => {
+                            self.scheduler.advanced(work.id, tokens, 1);
+                            if is_prompt {
+                                self.executor.prefilled(part.sequence);
+                            }
+                        }
                         Some(Ok(Some(reason))) => self.finish(work.id, reason),
                         Some(Err(error)) => self.fail(work.id, error),
                     }

@@ -133,6 +133,27 @@ fn requests_give_what_they_give_alone_in_fifty_schedules() {
 }
 
 #[test]
+fn a_prompt_is_a_prefix_of_others_while_its_request_runs() {
+    let engine = load(tiny_path(), &tiny_options().with_prefixes(PrefixCaching::Memory));
+    let endless = GenerateRequest::new(Prompt::Tokens((1..100).collect())).with_ignore_eos(true);
+    let mut first = engine.submit(&endless).expect("a handle");
+    first.next().expect("a piece").expect("no error");
+    let second = engine.generate(endless.clone().with_max_tokens(2)).expect("text");
+    assert!(first.completion().is_none());
+    assert_eq!(second.cached_tokens, 96, "three blocks of 32");
+    drop(first);
+    // Requests that begin alike and arrive together wait for the first of them.
+    let before = engine.step_statistics().prefill_tokens;
+    let alike: Vec<RequestHandle> = (0..8u32)
+        .map(|last| Prompt::Tokens((200..400).chain([last]).collect()))
+        .map(|prompt| engine.submit(greedy(prompt, 3)).expect("a handle"))
+        .collect();
+    let cached: usize = alike.into_iter().map(|handle| handle.wait().expect("text").cached_tokens).sum();
+    assert_eq!(cached, 7 * 192);
+    assert_eq!(engine.step_statistics().prefill_tokens - before, 8 * 201 - 7 * 192);
+}
+
+#[test]
 fn faulty_requests_do_not_harm_others() {
     let engine = load(tiny_path(), &narrow_options(PrefixCaching::Memory));
     let other = load(tiny_path(), &tiny_options());
