@@ -1,5 +1,5 @@
-//! Shared parts of the benchmark suites: limits of the machine, and a runner that prints results
-//! as a fraction of them. The suites are in `suites/`, one file per subject.
+//! Shared parts of the benchmark suites: limits of the machine, and a runner that prints results as
+//! fractions of them. The suites are in `suites/`, one file per subject.
 //!
 //! `cargo bench -p ruvllm-benches --bench matmul` measures; `cargo test -p ruvllm-benches` runs
 //! every body once with small shapes. `RUVLLM_ISA` forces an instruction set,

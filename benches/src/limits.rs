@@ -2,9 +2,9 @@
 //! multiply-adds and int8 multiply-adds per second. Best of a few short bursts; on a shared machine
 //! even that is an estimate from below.
 //!
-//! The arithmetic loops are chains of one instruction on registers, written in assembly: a compiler
-//! would compute equal chains once and known ones not at all. A loop is only listed where the CPU
-//! has its instructions.
+//! The arithmetic loops are chains of one instruction on registers, in assembly, because a compiler
+//! would merge equal chains and constant-fold known ones. A loop is listed only if the CPU has its
+//! instructions.
 
 use std::fmt::Write as _;
 use std::hint::black_box;
@@ -16,18 +16,18 @@ use ruvllm_kernels::ThreadPool;
 /// Extent of a measurement.
 #[derive(Clone, Copy)]
 struct Effort {
-    /// Bursts of which the best counts.
+    /// Number of bursts; the best counts.
     bursts: usize,
-    /// Bytes that are read in turn, a window in each burst.
+    /// Bytes read cyclically, one window per burst.
     read_bytes: usize,
-    /// Rounds of an arithmetic loop in a burst.
+    /// Rounds of an arithmetic loop per burst.
     rounds: u64,
 }
 
-/// Bursts of one to three milliseconds, short enough to fall between the turns of other processes;
-/// far more bytes than a last-level cache of one processor holds.
+/// Bursts of one to three milliseconds, short enough to run without preemption; far more bytes than
+/// a last-level cache.
 const FULL: Effort = Effort { bursts: 48, read_bytes: 512 << 20, rounds: 600_000 };
-/// Bursts until a byte is read again.
+/// Number of windows: bursts until a byte is read again.
 const WINDOWS: usize = 8;
 
 /// Type of the multiply-adds of a kernel.
@@ -39,7 +39,7 @@ pub enum Arithmetic {
     Int8,
 }
 
-/// The rate of one arithmetic loop.
+/// Rate of one arithmetic loop.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Peak {
     /// The instructions, such as `vpdpbusd zmm`.
@@ -48,12 +48,12 @@ pub struct Peak {
     pub gop_s: f64,
 }
 
-/// The machine's limits.
+/// Limits of the machine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Limits {
     /// Threads that ran at once.
     pub threads: usize,
-    /// Gigabytes (1e9) read from memory per second, in order, from ordinary pages.
+    /// Sequential read bandwidth of memory in GB/s (1e9), from ordinary pages.
     pub read_gb_s: f64,
     /// f32 multiply-adds, one entry per instruction that this CPU has and this package has a loop
     /// for.
@@ -82,7 +82,7 @@ impl Limits {
         }
     }
 
-    /// The fastest loop of a kind; absent where this package has none for the CPU.
+    /// Fastest loop of a kind; `None` if this package has none for the CPU.
     #[must_use]
     pub fn best(&self, arithmetic: Arithmetic) -> Option<Peak> {
         let peaks = match arithmetic {
@@ -169,7 +169,7 @@ struct Loop {
     name: &'static str,
     arithmetic: Arithmetic,
     ops_per_round: u64,
-    /// Runs so many rounds, at least one. Safe to call where the CPU has the instructions.
+    /// Runs this many rounds, at least one. Safe if the CPU has the instructions.
     run: unsafe fn(u64),
 }
 

@@ -1,5 +1,4 @@
-//! A matrix product to measure: packed weights of one format and shape, activations, and room for
-//! the result.
+//! A matrix product to measure: packed weights of one format and shape, activations, output.
 
 use ruvllm_kernels::matmul::Activations;
 use ruvllm_kernels::quant::{PackedMatrix, SharedBytes, WeightFormat};
@@ -18,8 +17,8 @@ pub struct Product {
 }
 
 impl Product {
-    /// Weights of `format` in as many copies as take `rotation_bytes` (at least one): with more
-    /// bytes than the caches hold, none of them is in a cache when its turn comes again.
+    /// Weights of `format`, in copies of at least `rotation_bytes` in total: beyond the cache size
+    /// no copy is cached when its turn comes.
     ///
     /// # Panics
     /// If `rows` is no multiple of 16, or `cols` not whole quant blocks of `format`.
@@ -30,7 +29,7 @@ impl Product {
         Self { weights, x: Activations::new(), out: Vec::new(), tokens: 0, turn: 0 }
     }
 
-    /// Sets the number of activation rows, and quantizes them if the format calls for it.
+    /// Sets the number of activation rows, and quantizes them if the format requires it.
     pub fn set_tokens(&mut self, tokens: usize, kernels: &Kernels, pool: &ThreadPool) {
         let (rows, cols) = (self.weights[0].rows(), self.weights[0].cols());
         self.x.resize(tokens, cols).copy_from_slice(&values(tokens * cols));
@@ -60,7 +59,7 @@ impl Product {
         Work { bytes: bytes(self.format(), rows, cols) as u64, flops: (2 * self.tokens * rows * cols) as u64 }
     }
 
-    /// The arithmetic that products of the format are made of.
+    /// Kind of arithmetic of the format's products.
     #[must_use]
     pub fn arithmetic(&self) -> Arithmetic {
         if self.format().uses_q8() { Arithmetic::Int8 } else { Arithmetic::F32 }
@@ -71,8 +70,7 @@ fn bytes(format: WeightFormat, rows: usize, cols: usize) -> usize {
     rows * format.row_bytes(cols).expect("the shapes are whole quant blocks")
 }
 
-/// A matrix whose rows repeat every 16, because quantizing all of them would take longer than
-/// measuring.
+/// A matrix whose rows repeat every 16: quantizing all rows would take longer than measuring.
 fn matrix(format: WeightFormat, rows: usize, cols: usize) -> PackedMatrix {
     assert!(rows.is_multiple_of(16), "rows come in groups of 16, not {rows}");
     let mut pattern = vec![0; bytes(format, 16, cols)];

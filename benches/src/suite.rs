@@ -20,21 +20,21 @@ pub struct Work {
 
 /// One bench executable.
 pub struct Suite {
-    /// The kernels to measure: the best here, or those that `RUVLLM_ISA` names.
+    /// Kernels to measure: the best of this CPU, or those of `RUVLLM_ISA`.
     pub kernels: Kernels,
-    /// The threads to measure with: `RUVLLM_BENCH_THREADS`, or all cores.
+    /// Thread pool: `RUVLLM_BENCH_THREADS` threads, or all cores.
     pub pool: Arc<ThreadPool>,
     criterion: Criterion,
-    /// Absent in a test run.
+    /// `None` in a test run.
     limits: Option<Limits>,
 }
 
 impl Suite {
-    /// Reads the command line that `cargo bench` and `cargo test` give, and measures the machine
+    /// Reads the command line of `cargo bench` or `cargo test`, and measures the machine's limits
     /// unless it is a test.
     ///
     /// # Panics
-    /// If the environment asks for an instruction set or a number of threads that cannot be had.
+    /// If the environment requests an unavailable instruction set or number of threads.
     #[must_use]
     pub fn new() -> Self {
         let kernels = Kernels::detect().expect("RUVLLM_ISA names an instruction set of this machine");
@@ -71,7 +71,7 @@ impl Suite {
         self.measure_as(Arithmetic::F32, group, id, work, body);
     }
 
-    /// [`measure`](Self::measure) with the arithmetic that the body is made of.
+    /// As [`measure`](Self::measure), with the kind of arithmetic of the body.
     pub fn measure_as(
         &mut self,
         arithmetic: Arithmetic,

@@ -14,7 +14,7 @@ use ruvllm_kernels::attention::{
 };
 use ruvllm_kernels::rope::{RopeConfig, RopeLayout};
 
-/// Tokens of a block where nothing else is said.
+/// Default tokens per block.
 const BLOCK_TOKENS: usize = 64;
 
 /// Heads of a model.
@@ -82,8 +82,7 @@ fn attend(suite: &mut Suite, case: Case) {
     let Case { heads, format, block_tokens, query_start, n_queries, .. } = case;
     let (kernels, pool) = (suite.kernels, suite.pool.clone());
     let len = query_start + n_queries;
-    // Blocks of their own for every position: reading one block again and again would measure the
-    // cache.
+    // Separate blocks for every position: reading one block repeatedly would measure the cache.
     let layout = KvLayout::new(format, heads.n_kv_heads, block_tokens, heads.head_dim)
         .expect("the formats take these heads");
     let planes: Vec<[KvBuffer; 2]> =
@@ -182,8 +181,7 @@ fn append(suite: &mut Suite, heads: Heads, format: KvFormat) {
     });
 }
 
-/// Keys and values of 128 positions: from half precision (which the tiers come from) to the format,
-/// and to f32.
+/// Conversion of 128 positions: from F16 (the hot tier) to the format, and to f32.
 fn convert(suite: &mut Suite, heads: Heads, format: KvFormat) {
     let kernels = suite.kernels;
     let layout = |format| {
@@ -249,13 +247,13 @@ fn flops(heads: Heads, query_start: usize, n_queries: usize) -> u64 {
     (4 * pairs * heads.n_heads * heads.head_dim) as u64
 }
 
-/// Attention without tiles: for each head all scores of a query, their softmax, the sum of values.
-/// Keys, queries and values in single precision; each step vectorized, heads spread over
-/// the threads.
+/// Attention in three passes, without tiles: per head all scores of a query, softmax, weighted sum
+/// of values. Keys, queries and values in f32; each pass vectorized, heads distributed over the
+/// threads.
 fn three_passes(suite: &mut Suite, heads: Heads, tokens: usize) {
     let (kernels, pool) = (suite.kernels, suite.pool.clone());
     let (dim, group) = (heads.head_dim, heads.n_heads / heads.n_kv_heads);
-    // `[heads, tokens, head_dim]` all: no stride stands in the way of any pass.
+    // All `[heads, tokens, head_dim]`: every pass reads contiguously.
     let q = values(heads.n_heads * tokens * dim);
     let (k, v) = (values(heads.n_kv_heads * tokens * dim), values(heads.n_kv_heads * tokens * dim));
     let mut out = vec![0.0; q.len()];

@@ -15,7 +15,7 @@ fn main() {
     suite.finish();
 }
 
-/// A file with a vocabulary and many tensors of no size to speak of.
+/// A file with a vocabulary and many tiny tensors.
 fn header(vocabulary: usize, tensors: usize) -> Vec<u8> {
     let mut metadata = Metadata::new();
     metadata.insert("general.architecture", "llama");

@@ -5,8 +5,8 @@
 use ruvllm_benches::{Product, Suite};
 use ruvllm_kernels::quant::WeightFormat;
 
-/// Products of few tokens read matrices in turn until this many bytes have passed, so that none is
-/// in cache when it comes again, as in a model.
+/// Products of few tokens cycle through matrices of this many bytes, so that none is cached, as in
+/// a model.
 const ROTATION_BYTES: usize = 256 << 20;
 
 fn main() {

@@ -1,5 +1,4 @@
-//! The page pool and slabs: what handing out memory costs. Nothing is written to the pages, so
-//! these are the times of the bookkeeping alone.
+//! Allocation in page pool and slabs. Pages are never written: bookkeeping only.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -45,7 +44,7 @@ fn uncontended(criterion: &mut Criterion, pool: &PagePool) {
     criterion.bench_function("allocate+free/1 block", |b| b.iter(|| black_box(allocate())));
 }
 
-/// Time of one page per thread, while all threads take and free one.
+/// Time per page and thread while all threads allocate and free one.
 fn contended(criterion: &mut Criterion, pool: &PagePool, threads: u32) {
     criterion.bench_function(&format!("allocate+free/1 page, {threads} threads"), |b| {
         b.iter_custom(|runs| {
@@ -69,7 +68,7 @@ struct Shelf {
     pool: PagePool,
     id: OwnerId,
     pages: Mutex<Vec<Option<Pages>>>,
-    /// The unit that was evicted last.
+    /// Last evicted unit.
     vacant: AtomicU64,
 }
 
@@ -81,7 +80,7 @@ impl Shelf {
         })
     }
 
-    /// Puts a page in the place of a unit and offers it, as one of a few costs.
+    /// Stores a page as a unit and offers it at one of a few costs.
     fn put(&self, unit: usize, tenant: &Tenant, page: Pages) {
         self.pages.lock()[unit] = Some(page);
         let offer = Offer {
@@ -102,8 +101,8 @@ impl PressureOwner for Shelf {
     }
 }
 
-/// A victim among `n_pages` units of a tenant is chosen and evicted, its page is taken, and offered
-/// in its place. One tenant, because a page that goes to another one is zeroed.
+/// Evicts one of `n_pages` units of a tenant, reallocates its page and offers it again. One tenant,
+/// because pages are zeroed between tenants.
 fn eviction(criterion: &mut Criterion, n_pages: usize) {
     let config = PoolConfig { address_factor: 1, ..PoolConfig::new(n_pages << 21) };
     let pool = PagePool::new(config).expect("addresses");

@@ -25,7 +25,7 @@ fn key() -> PrefixKey {
     }
 }
 
-/// Tokens of a text that no other text shares, unless it has the same name.
+/// Tokens of a text, unique for each name.
 fn text(name: [u32; 3], n_tokens: usize) -> impl Iterator<Item = u32> {
     let mut state = name.into_iter().fold(0x9e37_79b9_7f4a_7c15_u64, |state, part| {
         (state ^ u64::from(part)).wrapping_mul(0xbf58_476d_1ce4_e5b9).rotate_left(31)
@@ -37,8 +37,8 @@ fn text(name: [u32; 3], n_tokens: usize) -> impl Iterator<Item = u32> {
     .take(n_tokens)
 }
 
-/// A prompt of `n_blocks` blocks and a last token. Those with the same `group` share `n_shared`
-/// blocks; there are no more.
+/// A prompt of `n_blocks` blocks and a last token. Prompts of a `group` share exactly `n_shared`
+/// blocks.
 fn prompt(group: u32, member: u32, n_shared: usize, n_blocks: usize) -> Vec<u32> {
     let block = |i: usize| {
         let owner = if i < n_shared { 0 } else { member + 1 };
@@ -67,8 +67,7 @@ fn tree(suite: &mut Suite) {
         let tokens = n_blocks * BLOCK;
         let work = Work { bytes: tokens as u64 * 4, flops: 0 };
 
-        // Prompts from all over the tree, so that no lookup finds its nodes in the processor's
-        // caches.
+        // Prompts scattered over the tree, so that the CPU caches do not hold the nodes.
         let spread = |i: u32| i.wrapping_mul(0x9e37_79b1);
         let prompts = |extra: u32| -> Vec<Vec<u32>> {
             let of = |i| prompt(spread(i) % n_groups, spread(i) / 7 % members + extra, n_shared, n_blocks);
@@ -89,7 +88,7 @@ fn tree(suite: &mut Suite) {
         let mut fresh = unknown;
         let mut turn = 0;
         suite.measure("prefix_tree", &id("insert+evict"), work, || {
-            // No prompt comes twice, so the tree always takes the blocks that are not shared.
+            // No prompt repeats, so the unshared blocks are always inserted.
             turn += 1;
             let prompt = &mut fresh[turn % n_prefixes.min(4096) as usize];
             prompt[n_shared * BLOCK] = (1 << 20) + turn as u32;

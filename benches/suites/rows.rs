@@ -8,7 +8,7 @@ use ruvllm_kernels::rope::{RopeConfig, RopeLayout, RopeTable};
 use ruvllm_kernels::rows::{Activation, Norm};
 use ruvllm_kernels::vector::{Metric, ProductQuantizer, ProductTraining, VectorRows};
 
-/// Vectors that one query is compared with.
+/// Vectors per query.
 const ROWS: usize = 64;
 
 fn main() {

@@ -14,7 +14,7 @@ use ruvllm_kernels::{Kernels, ThreadPool};
 
 /// Rows and columns of the weights: a square projection and a long one.
 const SHAPES: [(usize, usize); 2] = [(2048, 2048), (2048, 8192)];
-/// More than the caches hold, as the weights of a model.
+/// More than the caches hold, like the weights of a model.
 const ROTATION_BYTES: usize = 128 << 20;
 /// Measuring time of one point; the best run counts.
 const POINT: Duration = Duration::from_millis(40);

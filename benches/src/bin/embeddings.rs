@@ -45,8 +45,8 @@ fn run() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A text of so many tokens of a BERT vocabulary, the two around it included; the drivers of the
-/// peers make the same.
+/// A text of `tokens` tokens of a BERT vocabulary, `[CLS]` and `[SEP]` included; the peers' drivers
+/// generate the same.
 fn text(at: usize, tokens: usize) -> String {
     const WORDS: [&str; 16] = [
         "the", "of", "and", "to", "in", "is", "was", "he", "for", "on", "as", "with", "that", "it", "by",
@@ -56,7 +56,7 @@ fn text(at: usize, tokens: usize) -> String {
     (0..tokens.saturating_sub(2)).map(word).collect::<Vec<_>>().join(" ")
 }
 
-/// Seconds that all threads of this process have computed, in steps of a hundredth.
+/// CPU seconds of all threads of this process, in steps of 0.01.
 fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let times = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().skip(11).take(2);

@@ -1,4 +1,5 @@
-//! Largest run over the free memory after a million random requests at 90 % use.
+//! Fragmentation: longest run as a share of free memory after a million random requests at 90 %
+//! use.
 //!
 //! `cargo run --release -p ruvllm-memory --example fragmentation`
 
@@ -6,11 +7,11 @@ use std::time::Instant;
 
 use ruvllm_memory::{Fit, PagePool, Pages, PoolConfig, Request, Result};
 
-/// 8 GiB in pages of 2 MiB, of which nothing is ever written.
+/// 8 GiB in pages of 2 MiB, never written.
 const CAPACITY_PAGES: usize = 4096;
 const OPERATIONS: usize = 1_000_000;
 
-/// The pool is filled up to here, then a random handle goes for each that comes.
+/// Fill level; above it a random handle is dropped for each new one.
 const USED_PAGES: usize = CAPACITY_PAGES / 10 * 9;
 
 fn main() -> Result<()> {
@@ -42,7 +43,7 @@ struct Outcome {
     lowest: f64,
     mean: f64,
     failed: usize,
-    /// Memory that had to move: what is returned at one address is taken anew at another.
+    /// Share of memory returned at one address and taken again at another.
     returned: f64,
     ns: f64,
 }

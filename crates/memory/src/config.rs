@@ -1,44 +1,42 @@
-//! The settings of a pool.
+//! Settings of a pool.
 
 use crate::{Error, Result};
 
-/// Default of addresses per page of capacity: a million random requests at 90 % use then find all
-/// free pages contiguous (`examples/fragmentation.rs`).
+/// Default [`PoolConfig::address_factor`]: after a million random requests at 90 % use all free
+/// pages are still contiguous (`examples/fragmentation.rs`).
 const ADDRESS_FACTOR: usize = 2;
 
-/// The smallest page.
+/// Smallest page size.
 const MIN_PAGE_BYTES: usize = 512 << 10;
 
-/// The largest page.
+/// Largest page size.
 const MAX_PAGE_BYTES: usize = 4 << 20;
 
 /// Settings of a pool. Start from [`PoolConfig::new`] and change fields.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PoolConfig {
-    /// The budget: the pool never has more memory than this from the system. Rounded down to whole
-    /// pages.
+    /// Budget in bytes: upper bound of memory taken from the system. Rounded down to whole pages.
     pub capacity_bytes: usize,
-    /// Bytes of a page: a power of two from 512 KiB to 4 MiB; 2 MiB by default, the size of a huge
-    /// page. Smaller pages do without huge pages.
+    /// Page size in bytes: a power of two from 512 KiB to 4 MiB. Default 2 MiB, the size of a huge
+    /// page; smaller pages use no huge pages.
     pub page_bytes: usize,
     /// Choice of a contiguous range among the free runs.
     pub fit: Fit,
-    /// Free memory that is kept for the next request instead of being returned to the system; an
-    /// eighth of the capacity by default.
+    /// Free memory kept for later requests instead of being returned to the system. Default: an
+    /// eighth of the capacity.
     pub reserve_bytes: usize,
-    /// Addresses reserved per byte of capacity, at least 1; 2 by default. Addresses cost nothing
-    /// until they are used, and spare ones let a contiguous range be found when the free pages lie
-    /// apart.
+    /// Reserved addresses per byte of capacity, at least 1. Default 2. Addresses take no memory;
+    /// spare ones allow contiguous ranges when the free pages are scattered.
     pub address_factor: usize,
 }
 
-/// Choice of a contiguous range.
+/// Fit strategy for contiguous ranges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fit {
-    /// The shortest run that is long enough.
+    /// Best fit: shortest run that is long enough.
     #[default]
     Best,
-    /// The first run that is long enough.
+    /// First fit: lowest run that is long enough.
     First,
 }
 
@@ -54,7 +52,7 @@ impl PoolConfig {
         }
     }
 
-    /// Pages in the budget.
+    /// Size of the budget in pages.
     pub(crate) fn capacity_pages(&self) -> usize {
         self.capacity_bytes / self.page_bytes
     }
@@ -71,7 +69,7 @@ impl PoolConfig {
         if self.address_factor == 0 {
             return refuse("address_factor", "0".to_owned(), "at least 1");
         }
-        // Pages are counted in 32 bits.
+        // Page numbers have 32 bits.
         let addresses = self.capacity_pages().checked_mul(self.address_factor);
         if addresses.is_none_or(|pages| pages >= u32::MAX as usize) {
             return refuse(

@@ -1,4 +1,4 @@
-//! The one error type of the crate.
+//! Error type of the crate.
 
 use std::io;
 
@@ -9,43 +9,43 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A setting of the pool is out of its range.
+    /// A setting of the pool is out of range.
     #[error("{field} is {value}; it must be {rule}")]
     Config {
         /// The field of `PoolConfig`.
         field: &'static str,
         /// Its value.
         value: String,
-        /// The values it may have.
+        /// Allowed values.
         rule: &'static str,
     },
 
-    /// The system refuses the address range.
+    /// The system refused to reserve the address range.
     #[error("cannot reserve {bytes} bytes of addresses: {source}; lower capacity_bytes or address_factor")]
     Reserve {
-        /// Size of the range.
+        /// Size of the range in bytes.
         bytes: usize,
         /// The system's reason.
         source: io::Error,
     },
 
-    /// A request for no pages at all.
+    /// A request for 0 pages.
     #[error("a request for 0 pages; ask for at least one")]
     NoPages,
 
-    /// The pool cannot give so many pages in one piece.
+    /// Out of memory: too few free pages, or none contiguous enough.
     #[error(
         "{wanted_pages} pages wanted, {free_pages} of {capacity_pages} free, {largest_run_pages} in one piece: {}",
         shortage(*wanted_pages, *free_pages, *capacity_pages)
     )]
     Exhausted {
-        /// Pages asked for.
+        /// Requested pages.
         wanted_pages: usize,
         /// Free pages.
         free_pages: usize,
-        /// Largest request that could have been served.
+        /// Longest contiguous run of free pages.
         largest_run_pages: usize,
-        /// Pages of the whole pool, or the root's quota if that is less.
+        /// Capacity of the pool, or the root's quota if that is smaller.
         capacity_pages: usize,
     },
 
@@ -54,52 +54,52 @@ pub enum Error {
         "tenant {tenant:?} has {used_pages} of {quota_pages} pages; {wanted_pages} more exceed its quota"
     )]
     QuotaExceeded {
-        /// The tenant whose quota it is: the one of the request or an ancestor.
+        /// Tenant whose quota is exceeded: the request's or an ancestor.
         tenant: String,
-        /// Pages asked for.
+        /// Requested pages.
         wanted_pages: usize,
-        /// Pages it and its descendants have.
+        /// Pages used by it and its descendants.
         used_pages: usize,
         /// Its hard quota.
         quota_pages: usize,
     },
 
-    /// A tenant's path is not one.
+    /// Invalid tenant path.
     #[error("{path:?} is no tenant: it must be one to eight names between slashes, 255 bytes at most")]
     TenantPath {
         /// The path.
         path: String,
     },
 
-    /// A tenant or an owner of another pool.
+    /// Tenant or owner of another pool.
     #[error("the {what} of the request belongs to another pool")]
     OtherPool {
         /// `tenant` or `owner`.
         what: &'static str,
     },
 
-    /// A name that no pressure policy has.
+    /// Unknown name of a pressure policy.
     #[error(
         "unknown pressure policy {text:?}; use lower-precision, evict-prefixes, spill, reject or drop-oldest"
     )]
     UnknownPressurePolicy {
-        /// The name as it was given.
+        /// The given name.
         text: String,
     },
 
-    /// A size of blocks that no slab can have.
+    /// Invalid block size of a slab.
     #[error("blocks of {block_bytes} bytes; they must have 1 to {max_bytes}, the size of the pool")]
     BlockBytes {
-        /// Bytes asked for.
+        /// Requested bytes.
         block_bytes: usize,
-        /// The most there could be.
+        /// Largest possible block.
         max_bytes: usize,
     },
 }
 
 impl Error {
-    /// Path of the tenant whose quota was short, empty for the pool itself; `None` if memory was
-    /// not what was missing.
+    /// Path of the tenant whose quota was exceeded, empty for the pool; `None` if more memory would
+    /// not help.
     pub fn short_tenant(&self) -> Option<&str> {
         match self {
             Self::QuotaExceeded { tenant, .. } => Some(tenant),
@@ -111,7 +111,7 @@ impl Error {
     }
 }
 
-/// The shortage in words, and a remedy.
+/// Description of the shortage, and a remedy.
 fn shortage(wanted: usize, free: usize, capacity: usize) -> &'static str {
     if wanted > capacity {
         "the pool is smaller than the request; make the pool larger"

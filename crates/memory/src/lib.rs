@@ -1,12 +1,11 @@
-//! One memory budget for the keys and values, the prefixes and the adapters of an engine, in pages
-//! of 2 MiB.
+//! One memory budget for KV cache, prefix cache and adapters of an engine, in pages of 2 MiB.
 //!
-//! A [`PagePool`] hands out ranges of 2 MiB pages from one reserved range of addresses. Memory
-//! comes from the system when a page is first written and goes back above a small reserve, never
-//! more of it than the capacity. [`Pages`] and the blocks of a [`Slab`] are given back when they
-//! are dropped; taking a page twice or using one after it was given back does not compile. A
-//! [`Tenant`] has quotas and never reads another's bytes. When memory is short, the pool decides
-//! what yields ([`PressurePolicy`]); a cache offers its units as a [`PressureOwner`].
+//! A [`PagePool`] allocates ranges of pages from one reserved address range. Physical memory is
+//! taken from the system when a page is first written, is returned above a small reserve, and never
+//! exceeds the capacity. [`Pages`] and the blocks of a [`Slab`] are freed on drop; double
+//! allocation and use after free do not compile. A [`Tenant`] has quotas and never reads another's
+//! bytes. Under memory pressure the pool decides what is evicted ([`PressurePolicy`]); a cache
+//! offers its units as a [`PressureOwner`].
 //!
 //! Limits: no general allocator (the unit is a page or a block of a slab), no scratch memory (a
 //! decoder's workspace is bounded by batch and model width, and stays in `Vec`s), no cache (the
@@ -49,23 +48,23 @@
 //!
 //! # Order of a request
 //!
-//! 1. The pages are counted for the tenant and its ancestors. If a quota or the pool is short,
-//!    spare pages of slabs are taken, then units of owners are evicted if the request's policy says
-//!    so, and the count is tried again.
-//! 2. A single page comes from the calling thread's cache; anything else from the free runs, by
-//!    best fit. When no run is long enough, all caches are emptied into the runs before the request
+//! 1. The pages are charged to the tenant and its ancestors. If a quota or the pool is short, spare
+//!    pages of slabs are released, then units of owners are evicted if the request's policy allows
+//!    it, and the charge is retried.
+//! 2. A single page comes from the calling thread's cache, longer ranges from the free runs, by
+//!    best fit. If no run is long enough, all caches are drained into the runs before the request
 //!    fails.
-//! 3. Pages that another tenant wrote to are zeroed.
+//! 3. Pages last written by another tenant are zeroed.
 //!
-//! There are more addresses than pages ([`PoolConfig::address_factor`]): a contiguous range may use
-//! other addresses than the free pages have. When that needs more memory than the capacity, the
-//! memory of free pages elsewhere is returned to the system first.
+//! There are more addresses than pages ([`PoolConfig::address_factor`]), so a contiguous range can
+//! be found although the free pages are scattered. If its memory would exceed the capacity, memory
+//! of free pages elsewhere is returned to the system first.
 //!
 //! # Locks
 //!
-//! None is held while an owner is asked. The counts of tenants are atomic; caches and runs are
-//! behind locks that are taken in one order. Code that runs in [`PressureOwner`] must not wait for
-//! a lock that is held during requests.
+//! No lock is held while an owner is called. Tenant counts are atomic; caches and runs have locks
+//! that are taken in one order. An implementation of [`PressureOwner`] must not wait for a lock
+//! that is held during requests.
 
 #![deny(unsafe_code)]
 

@@ -1,9 +1,7 @@
-//! The pool under loom, which tries the orders in which threads can run and what they can see of
-//! each other.
+//! Model checking of the pool with loom, over thread interleavings and memory orders.
 //!
-//! `cargo xtask sanitize loom` runs it. What must hold: the count of a tenant, changed without a
-//! lock, never exceeds its quota and never refuses what fits; and a page that is counted as free is
-//! found, wherever it lies.
+//! Run by `cargo xtask sanitize loom`. Invariants: a tenant's count, changed without a lock, never
+//! exceeds its quota and never refuses a request that fits; a page counted as free is always found.
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
@@ -21,7 +19,7 @@ fn check(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
     builder.check(model);
 }
 
-/// A pool without spare addresses, whose caches hold whatever they get.
+/// A pool without spare addresses, with caches that are never full.
 fn pool(pages: usize) -> PagePool {
     let config = PoolConfig {
         page_bytes: PAGE_BYTES,
@@ -80,13 +78,13 @@ fn a_page_that_moves_behind_the_back_of_a_search_is_found() {
     check(3, || {
         let pool = pool(2);
         let take = || pool.allocate(1, &Request::default()).unwrap();
-        // One page lies in the second cache.
+        // Puts one page into the second cache.
         set_thread_number(1);
         drop(take());
         let other = thread::spawn({
             let pool = pool.clone();
             move || {
-                // Stands for two threads in turn: one fills the first cache, the other empties the
+                // Simulates two threads in turn: one fills the first cache, the other empties the
                 // second.
                 drop(pool.allocate(1, &Request::default()).unwrap());
                 set_thread_number(1);
@@ -108,7 +106,7 @@ fn pages_in_the_cache_of_another_thread_are_found() {
             let (pool, freed) = (pool.clone(), Arc::clone(&freed));
             move || {
                 set_thread_number(1);
-                // Fails where this thread comes second.
+                // Fails if this thread comes second.
                 drop(pool.allocate(1, &Request::default()));
                 freed.store(1, Ordering::Release);
             }
@@ -127,7 +125,7 @@ fn pages_in_the_cache_of_another_thread_are_found() {
 fn the_model_checker_sees_a_planted_fault() {
     check(3, || {
         let pool = pool(2);
-        // Looking first and taking then is not one step.
+        // Check and allocation are not atomic.
         let take_if_unused = |pool: &PagePool, holders: &AtomicUsize| {
             if pool.stats().used_pages == 0 {
                 let _pages = pool.allocate(1, &Request::default());

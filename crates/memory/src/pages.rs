@@ -1,4 +1,4 @@
-//! Handles of pages: reserved and held.
+//! Handles of pages: [`Reservation`] and [`Pages`].
 
 use std::sync::Arc;
 
@@ -7,9 +7,9 @@ use crate::state::PoolState;
 use crate::tenant::Account;
 use crate::{Request, Result};
 
-/// A contiguous range of pages. Dropping it gives them back.
+/// A contiguous range of pages, freed on drop.
 ///
-/// The bytes are zero or what the same tenant left there.
+/// Fresh bytes are zero or data that the same tenant wrote earlier.
 ///
 /// ```
 /// use ruvllm_memory::{PagePool, PoolConfig, Request};
@@ -24,9 +24,9 @@ use crate::{Request, Result};
 /// ```
 pub struct Pages {
     pool: Arc<PoolState>,
-    /// Absent for the root.
+    /// `None` for the root.
     account: Option<Arc<Account>>,
-    /// All bytes of the range, except while a slab has cut blocks off its end.
+    /// All bytes of the range, except blocks that a slab has split off its end.
     span: Span,
     n_pages: usize,
 }
@@ -38,7 +38,7 @@ impl Pages {
         self.pool.region.bytes(&self.span)
     }
 
-    /// Bytes of all pages, to write to.
+    /// Mutable bytes of all pages.
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         self.pool.region.bytes_mut(&mut self.span)
@@ -50,8 +50,8 @@ impl Pages {
         self.n_pages
     }
 
-    /// The span, for a slab to cut blocks from its end. They must be back before the pages are
-    /// dropped, or their addresses are lost to the pool.
+    /// Span from whose end a slab splits blocks. They must be re-appended before the pages are
+    /// dropped, or their addresses leak.
     pub(crate) fn span_mut(&mut self) -> &mut Span {
         &mut self.span
     }
@@ -70,10 +70,10 @@ impl std::fmt::Debug for Pages {
     }
 }
 
-/// Pages that are set aside and counted, but not in use: the first of two phases.
+/// Reserved and charged pages that are not in use yet: first of two phases.
 ///
-/// [`commit`](Self::commit) makes them [`Pages`]; dropping rolls everything back. A request for
-/// several ranges gets a reservation for each and commits when it has all.
+/// [`commit`](Self::commit) turns them into [`Pages`]; dropping rolls everything back. To allocate
+/// several ranges atomically, reserve each, then commit all.
 ///
 /// ```
 /// use ruvllm_memory::{PagePool, PoolConfig, Request};
@@ -107,7 +107,7 @@ impl Reservation {
         self.pages.len_pages()
     }
 
-    /// Takes the pages into use, after zeroing those that another tenant had.
+    /// Takes the pages into use; zeroes those last written by another tenant.
     #[inline]
     pub fn commit(mut self) -> Pages {
         let Pages { pool, account, span, n_pages } = &mut self.pages;

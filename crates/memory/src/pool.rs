@@ -1,4 +1,4 @@
-//! The handle of a pool: requests, tenants, offers of owners.
+//! Handle of a pool: requests, tenants, offers of owners.
 
 use std::sync::{Arc, Weak};
 
@@ -9,8 +9,7 @@ use crate::state::PoolState;
 use crate::sync::lock;
 use crate::{Error, Pages, PoolConfig, PoolStats, Quota, Request, Reservation, Result, Tenant, TenantUsage};
 
-/// A budget of memory in pages that many threads and tenants share. Clones are handles of the same
-/// pool.
+/// A memory budget in pages, shared by threads and tenants. Clones are handles of the same pool.
 ///
 /// See the [crate] for an example.
 #[derive(Clone)]
@@ -19,7 +18,7 @@ pub struct PagePool {
 }
 
 impl PagePool {
-    /// Reserves the addresses of a pool. No memory is taken yet.
+    /// Creates a pool: reserves addresses, takes no memory yet.
     ///
     /// # Errors
     /// [`Error::Config`] for a setting out of range, [`Error::Reserve`] when the system refuses the
@@ -28,18 +27,18 @@ impl PagePool {
         Ok(Self { state: Arc::new(PoolState::new(&config)?) })
     }
 
-    /// `n_pages` contiguous pages. When memory is short, units of owners are evicted as the
-    /// request's policy says.
+    /// Allocates `n_pages` contiguous pages. If memory is short, units of owners are evicted under
+    /// the request's policy.
     ///
     /// # Errors
-    /// [`Error::NoPages`] for none; [`Error::Exhausted`] without room, which says whether the total
-    /// or only a piece of that length is missing; [`Error::QuotaExceeded`]; [`Error::OtherPool`].
+    /// [`Error::NoPages`] for 0 pages; [`Error::Exhausted`] if memory or a contiguous range of that
+    /// length is missing; [`Error::QuotaExceeded`]; [`Error::OtherPool`].
     #[inline]
     pub fn allocate(&self, n_pages: usize, request: &Request) -> Result<Pages> {
         Ok(self.prepare(n_pages, request)?.commit())
     }
 
-    /// The first phase of [`allocate`](Self::allocate): counts the pages and sets them aside.
+    /// First phase of [`allocate`](Self::allocate): charges and reserves the pages.
     ///
     /// # Errors
     /// As [`allocate`](Self::allocate).
@@ -63,8 +62,8 @@ impl PagePool {
         claim.made
     }
 
-    /// The tenant with a path like `org/team/user`: one to eight names. It and its ancestors are
-    /// made when they are new, and exist as long as the pool.
+    /// Returns the tenant of a path like `org/team/user`: one to eight names. Missing tenants are
+    /// created with their ancestors and exist as long as the pool.
     ///
     /// # Errors
     /// [`Error::TenantPath`] for empty names, more than eight, or more than 255 bytes.
@@ -72,8 +71,8 @@ impl PagePool {
         Ok(Tenant(Some(self.state.tenants.get_or_create(path)?)))
     }
 
-    /// Limits a tenant together with its descendants, from the next request on. The root's hard
-    /// quota is the capacity, and cannot be raised beyond it.
+    /// Sets the quota of a tenant and its descendants, from the next request on. The root's hard
+    /// quota is at most the capacity.
     ///
     /// # Errors
     /// [`Error::OtherPool`].
@@ -93,7 +92,7 @@ impl PagePool {
         Ok(self.state.account(tenant)?.usage())
     }
 
-    /// Paths and usages of a tenant and its ancestors up to the root: a request needs room in each.
+    /// Paths and usages of a tenant and its ancestors up to the root; a request needs room in each.
     ///
     /// # Errors
     /// [`Error::OtherPool`].
@@ -110,33 +109,33 @@ impl PagePool {
         self.state.trim();
     }
 
-    /// Bytes of a page.
+    /// Page size in bytes.
     pub fn page_bytes(&self) -> usize {
         self.state.page_bytes
     }
 
-    /// Pages in the budget.
+    /// Size of the budget in pages.
     pub fn capacity_pages(&self) -> usize {
         self.state.capacity_pages
     }
 
-    /// Counts, taken one after another: while other threads are at work they need not add up.
+    /// Counters, read one after another: inconsistent while other threads allocate.
     pub fn stats(&self) -> PoolStats {
         self.state.stats()
     }
 
-    /// Registers an owner, which the pool does not keep alive.
+    /// Registers an owner; the pool holds a weak reference.
     pub fn register(&self, owner: Weak<dyn PressureOwner>) -> OwnerId {
         self.state.owners.add(self.state.id, owner)
     }
 
-    /// The present time, for the [`used`](Offer::used) of an offer.
+    /// Current logical time, for [`Offer::used`].
     pub fn now(&self, rung: Rung) -> Use {
         self.state.clock.now(rung)
     }
 
-    /// Offers a unit of an owner for eviction; an earlier offer of the unit is replaced. Later uses
-    /// are not reported: the owner answers with them when asked
+    /// Offers a unit of an owner for eviction, replacing an earlier offer of the unit. Later uses
+    /// are not reported; the owner returns them when asked for the unit
     /// ([`Release::Used`](crate::Release::Used)).
     ///
     /// # Errors
@@ -152,17 +151,18 @@ impl PagePool {
         Ok(())
     }
 
-    /// Yields memory between two steps of a sequence: where the tenant or an ancestor is beyond a
-    /// watermark of the policy, until the low one or until nothing is left.
+    /// Relieves memory pressure between two steps of a sequence: if the tenant or an ancestor is
+    /// above a watermark of the policy, down to the low watermark or until nothing is left to
+    /// evict.
     pub fn relieve<C: Claim>(&self, tenant: &Tenant, policy: PressurePolicy, claim: &mut C) {
         relieve(&self.state, tenant, policy, claim);
     }
 
-    /// Takes the room of a claim; the rungs of the policy yield for it, one after the other, in the
-    /// scope of the quota that is short.
+    /// Makes room for a claim: evicts rung by rung under the policy, in the scope of the exceeded
+    /// quota.
     ///
     /// # Errors
-    /// The claim's, once nothing is left to yield.
+    /// The claim's error once nothing is left to evict.
     pub fn make_room<C: Claim>(
         &self,
         tenant: &Tenant,
@@ -172,13 +172,13 @@ impl PagePool {
         make_room(&self.state, tenant, policy, claim)
     }
 
-    /// Units that owners offer.
+    /// Number of offered units.
     pub fn offered_units(&self) -> usize {
         lock(&self.state.order).len()
     }
 }
 
-/// Pages that a request asks for, with nothing of its own to yield.
+/// Claim of a plain page request, without memory of its own to yield.
 struct PageClaim<'a> {
     pool: &'a Arc<PoolState>,
     n_pages: usize,

@@ -1,27 +1,27 @@
-//! One reserved range of addresses, and the tokens that own its parts: the crate's `unsafe` code.
+//! One reserved address range, and spans that own its parts: the crate's `unsafe` code.
 //!
-//! A [`Span`] owns the bytes of its range. There is one span for the whole region at first; it can
-//! be cut in two and joined again, but not copied, so that two spans never overlap. All other code
-//! of the crate is safe: an allocator that hands out a page twice does not compile.
+//! A [`Span`] owns the bytes of its range. Initially one span covers the region; spans can be split
+//! and joined, but not copied, so that two spans never overlap. All other code of the crate is
+//! safe: an allocator that returns a page twice does not compile.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use memmap2::{MmapOptions, MmapRaw};
 
-/// Below this, the system would back more than one page with one huge page, and pages could not be
-/// returned one by one.
+/// Smallest page size with huge pages. Below it one huge page would back several pages, which could
+/// then not be returned one by one.
 #[cfg(target_os = "linux")]
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// A reserved range of addresses. Memory behind it appears, zeroed, when it is first written.
+/// A reserved address range; zeroed memory is mapped when it is first written.
 pub(crate) struct Region {
     map: MmapRaw,
-    /// From the start of the mapping to the first aligned byte.
+    /// Bytes from the start of the mapping to the first aligned byte.
     skip: usize,
-    /// Alignment of the first byte, and the unit in which memory is returned.
+    /// Alignment of the first byte, and granularity of returned memory.
     align: usize,
-    /// Tells the spans of different regions apart.
+    /// Unique id; spans carry it.
     id: u64,
 }
 
@@ -35,8 +35,7 @@ pub(crate) struct Span {
 }
 
 impl Region {
-    /// Reserves `len` bytes that start at a multiple of `align`, a power of two; the span is all of
-    /// them.
+    /// Reserves `len` bytes aligned to `align`, a power of two; the span covers all of them.
     pub(crate) fn reserve(len: usize, align: usize) -> io::Result<(Self, Span)> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         let padded = len.checked_add(align).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -44,17 +43,17 @@ impl Region {
         let skip = map.as_mut_ptr().addr().wrapping_neg() & (align - 1);
         #[cfg(target_os = "linux")]
         if align >= HUGE_PAGE_BYTES {
-            // Only a wish: a system without huge pages works as well.
+            // Best effort: works without huge pages too.
             let _ = map.advise_range(memmap2::Advice::HugePage, skip, len);
         }
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         Ok((Self { map, skip, align, id }, Span { region: id, start: 0, len }))
     }
 
-    /// The bytes of a span.
+    /// Bytes of a span.
     ///
     /// # Panics
-    /// If the span is another region's.
+    /// If the span belongs to another region.
     #[inline]
     pub(crate) fn bytes<'a>(&'a self, span: &'a Span) -> &'a [u8] {
         // SAFETY: the pointer is that of `span.len` mapped bytes (`pointer`), initialized because
@@ -63,10 +62,10 @@ impl Region {
         unsafe { std::slice::from_raw_parts(self.pointer(span), span.len) }
     }
 
-    /// The bytes of a span, to write to.
+    /// Mutable bytes of a span.
     ///
     /// # Panics
-    /// If the span is another region's.
+    /// If the span belongs to another region.
     #[inline]
     pub(crate) fn bytes_mut<'a>(&'a self, span: &'a mut Span) -> &'a mut [u8] {
         // SAFETY: as in `bytes`; the exclusive borrow of the only span of these bytes makes the
@@ -74,14 +73,13 @@ impl Region {
         unsafe { std::slice::from_raw_parts_mut(self.pointer(span), span.len) }
     }
 
-    /// Zeroes the `len` bytes from `offset` on inside a span by handing their memory back to the
-    /// system.
+    /// Zeroes `len` bytes of a span from `offset` on, by returning their memory to the system.
     ///
-    /// Where the system does not promise zeros in its place, they are written and the memory stays.
+    /// On systems without a guarantee of zeros (all but Linux), zeros are written and the memory
+    /// stays.
     ///
     /// # Panics
-    /// If the span is another region's, the range is not inside of it, or not whole units of the
-    /// region's alignment.
+    /// If the span belongs to another region, or the range is outside of it or not aligned.
     pub(crate) fn discard(&self, span: &mut Span, offset: usize, len: usize) {
         assert!(offset <= span.len && len <= span.len - offset, "a range outside of its span");
         let is_whole = (span.start + offset).is_multiple_of(self.align) && len.is_multiple_of(self.align);
@@ -116,28 +114,28 @@ impl Region {
 }
 
 impl Span {
-    /// Offset of its first byte in the region.
+    /// Offset of the first byte in the region.
     #[inline]
     pub(crate) fn start(&self) -> usize {
         self.start
     }
 
-    /// Bytes.
+    /// Length in bytes.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// One past its last byte.
+    /// Offset of the end (exclusive).
     #[inline]
     pub(crate) fn end(&self) -> usize {
         self.start + self.len
     }
 
-    /// Cuts the span in two: keeps the first `at` bytes and returns the rest.
+    /// Splits the span: keeps the first `at` bytes and returns the rest.
     ///
     /// # Panics
-    /// If it is shorter than `at`.
+    /// If the span is shorter than `at`.
     #[inline]
     pub(crate) fn split_off(&mut self, at: usize) -> Self {
         let rest = self.len.checked_sub(at).expect("a cut inside the span");
@@ -145,7 +143,7 @@ impl Span {
         Self { region: self.region, start: self.start + at, len: rest }
     }
 
-    /// Takes over the span that follows.
+    /// Appends the adjacent span `next`.
     ///
     /// # Panics
     /// If `next` does not start where this one ends.

@@ -4,7 +4,8 @@ use crate::{PressurePolicy, Tenant};
 
 /// Tenant and pressure policy of a request for pages.
 ///
-/// The default is the root tenant, for which only spare pages of slabs yield.
+/// Default: the root tenant and [`PressurePolicy::Reject`], for which only spare pages of slabs are
+/// released.
 ///
 /// ```
 /// use ruvllm_memory::{PagePool, PoolConfig, Request};
@@ -20,7 +21,7 @@ use crate::{PressurePolicy, Tenant};
 pub struct Request {
     /// Tenant charged for the pages.
     pub tenant: Tenant,
-    /// Rungs that yield when there is no room.
+    /// Pressure policy if memory is short.
     pub pressure: PressurePolicy,
 }
 
@@ -37,7 +38,7 @@ impl Request {
         Self { tenant, ..self }
     }
 
-    /// Evicts units of owners for the pages, as the policy says.
+    /// Sets the pressure policy.
     #[must_use]
     pub fn pressure(self, pressure: PressurePolicy) -> Self {
         Self { pressure, ..self }

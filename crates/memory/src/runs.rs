@@ -1,4 +1,4 @@
-//! The free runs: all spans that are not in use, no two of them neighbours.
+//! Free runs: maximal contiguous free spans.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,8 +20,7 @@ impl FreeRuns {
         runs
     }
 
-    /// Takes `len` bytes from the front of a run that has them: the shortest such run, or the
-    /// first.
+    /// Takes `len` bytes from the front of a long enough run: the shortest (best fit) or the first.
     pub(crate) fn take(&mut self, len: usize) -> Option<Span> {
         let start = match self.fit {
             Fit::Best => self.by_len.range((len, 0)..).next()?.1,
@@ -36,7 +35,7 @@ impl FreeRuns {
         Some(run)
     }
 
-    /// Puts a span back and joins it with its neighbours.
+    /// Inserts a span and merges it with adjacent runs.
     pub(crate) fn insert(&mut self, mut span: Span) {
         if let Some(next) = self.by_start.remove(&span.end()) {
             self.by_len.remove(&(next.len(), next.start()));
@@ -52,12 +51,12 @@ impl FreeRuns {
         }
     }
 
-    /// The length of the longest run, in bytes.
+    /// Length of the longest run in bytes.
     pub(crate) fn longest(&self) -> usize {
         self.by_len.last().map_or(0, |&(len, _)| len)
     }
 
-    /// All runs by address.
+    /// All runs in order of address.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Span> {
         self.by_start.values_mut()
     }

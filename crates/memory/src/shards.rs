@@ -1,14 +1,12 @@
-//! State of one thread mostly, within reach of all.
+//! Sharded state: one value per thread, reachable by all threads.
 
 use crate::sync::{Mutex, MutexGuard, lock, thread_number};
 
-/// Keeps what different threads write on different cache lines (two lines: the hardware fetches
-/// pairs).
+/// Aligned to two cache lines against false sharing: the hardware prefetches pairs.
 #[repr(align(128))]
 struct Shard<T>(Mutex<T>);
 
-/// A value per thread behind a lock that is nearly always free; threads beyond the number of shards
-/// share.
+/// One value per thread behind a mostly uncontended lock; more threads than shards share them.
 pub(crate) struct Shards<T> {
     shards: Box<[Shard<T>]>,
 }
@@ -19,24 +17,24 @@ impl<T> Shards<T> {
         Self { shards: (0..shard_count()).map(|_| Shard(Mutex::new(fill()))).collect() }
     }
 
-    /// The calling thread's.
+    /// Locks the calling thread's shard.
     #[inline]
     pub(crate) fn own(&self) -> MutexGuard<'_, T> {
         lock(&self.shards[thread_number() % self.shards.len()].0)
     }
 
-    /// All of them, locked one at a time.
+    /// Locks the shards one at a time.
     pub(crate) fn each(&self) -> impl Iterator<Item = MutexGuard<'_, T>> {
         self.shards.iter().map(|shard| lock(&shard.0))
     }
 
-    /// All of them at once. Whoever calls this holds none.
+    /// Locks all shards at once. The caller must hold none.
     pub(crate) fn all(&self) -> Vec<MutexGuard<'_, T>> {
         self.each().collect()
     }
 }
 
-/// Twice the threads that this machine runs at a time, from 8 to 64.
+/// Twice the available parallelism, from 8 to 64.
 pub(crate) fn shard_count() -> usize {
     if cfg!(loom) {
         return 2;

@@ -1,4 +1,4 @@
-//! Blocks of one size cut from pages.
+//! Slab allocator: blocks of one size in pages.
 
 use std::sync::Arc;
 
@@ -9,16 +9,16 @@ use crate::spares::SparePages;
 use crate::tenant::Account;
 use crate::{Error, PagePool, Pages, Request, Result};
 
-/// Alignment of blocks: four cache lines, the widest vector register times four.
+/// Alignment of blocks in bytes: four cache lines.
 const BLOCK_ALIGN: usize = 256;
 
-/// Most pages that are taken at a time to waste less behind the last block.
+/// Maximum number of additional pages per chunk, taken to reduce the waste after the last block.
 const MAX_EXTRA_PAGES: usize = 7;
 
-/// Hands out blocks of one size, several to a page. Clones are handles of the same slab.
+/// Slab allocator for blocks of one size. Clones are handles of the same slab.
 ///
-/// Blocks of more than a page take contiguous pages. Pages whose blocks are all free go back to the
-/// pool, except for one that waits for the next block until the pool is short.
+/// Blocks larger than a page take contiguous pages. A chunk of pages whose blocks are all free is
+/// returned to the pool, except for one spare chunk, which is kept until the pool is short.
 ///
 /// ```
 /// use ruvllm_memory::{PagePool, PoolConfig, Request, Slab};
@@ -40,42 +40,41 @@ struct SlabState {
     pool: PagePool,
     request: Request,
     block_bytes: usize,
-    /// Pages taken at a time.
+    /// Pages per chunk.
     chunk_pages: usize,
     chunks: Mutex<Chunks>,
 }
 
-/// The chunks of a slab by index. Lists only grow, so that a chunk in the place of an earlier one
-/// allocates nothing.
+/// Chunks of a slab by index. Lists never shrink, so that reusing an index allocates nothing.
 struct Chunks {
-    /// Blocks of a chunk.
+    /// Blocks per chunk.
     n_blocks: usize,
-    /// From the start of a block to that of the next.
+    /// Bytes from the start of a block to that of the next.
     stride: usize,
     places: Vec<Option<Chunk>>,
-    /// Free blocks, `n_blocks` places for each chunk, the first [`Chunk::n_free`] of which hold
-    /// one; the others are empty.
+    /// Free blocks: `n_blocks` entries per chunk, of which the first [`Chunk::n_free`] are free
+    /// blocks and the others empty spans.
     free: Vec<Span>,
-    /// Places without a chunk.
+    /// Indices without a chunk.
     vacant: Vec<u32>,
-    /// Chunks with free blocks, the highest index first: blocks are taken from the last, so that
-    /// chunks with high indices become empty.
+    /// Chunks with free blocks, in descending order: blocks are taken from the lowest index, so
+    /// that chunks with high indices become empty.
     open: Vec<u32>,
-    /// The empty chunk that is kept.
+    /// Spare chunk: empty, kept for the next block.
     spare: Option<u32>,
     used_blocks: usize,
 }
 
-/// Some pages, and the number of their free blocks.
+/// Pages of a chunk, and the number of free blocks.
 struct Chunk {
-    /// Without the blocks, which are cut off its end.
+    /// Pages without the blocks, which are split off the span.
     pages: Pages,
     n_free: usize,
 }
 
-/// A block of a [`Slab`]. Dropping it gives it back.
+/// A block of a [`Slab`], freed on drop.
 ///
-/// Its bytes are zero or those of the same tenant's last block in this place.
+/// Fresh bytes are zero or data that the same tenant wrote earlier.
 pub struct SlabBlock {
     slab: Arc<SlabState>,
     span: Span,
@@ -83,7 +82,7 @@ pub struct SlabBlock {
     chunk: u32,
 }
 
-/// The state of a slab.
+/// Counters of a slab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlabStats {
     /// Blocks in use.
@@ -95,11 +94,10 @@ pub struct SlabStats {
 }
 
 impl Slab {
-    /// A slab of blocks of `block_bytes` bytes that start at multiples of 256. No page is taken
-    /// yet.
+    /// Creates a slab of blocks of `block_bytes` bytes, aligned to 256. Allocates no page yet.
     ///
     /// # Errors
-    /// [`Error::BlockBytes`] for blocks of no bytes or more than the pool has.
+    /// [`Error::BlockBytes`] for blocks of 0 bytes or larger than the pool.
     pub fn new(pool: &PagePool, block_bytes: usize, request: Request) -> Result<Self> {
         let max_bytes = pool.capacity_pages() * pool.page_bytes();
         if block_bytes == 0 || block_bytes > max_bytes {
@@ -120,16 +118,16 @@ impl Slab {
         Ok(Self { state })
     }
 
-    /// A block.
+    /// Allocates a block.
     ///
     /// # Errors
-    /// As [`PagePool::allocate`], when a page is needed.
+    /// As [`PagePool::allocate`], if a new chunk is needed.
     pub fn allocate(&self) -> Result<SlabBlock> {
         let taken = self.state.chunks.lock().take();
         let (span, chunk) = match taken {
             Some(taken) => taken,
             None => {
-                // Without the lock: the pool may ask this slab for its spare chunk.
+                // Not under the lock: the pool may ask this slab for its spare chunk.
                 let pages = self.state.pool.allocate(self.state.chunk_pages, &self.state.request)?;
                 self.state.chunks.lock().add(pages)
             }
@@ -141,19 +139,19 @@ impl Slab {
     /// saturates.
     pub fn pages_for(n_blocks: usize, block_bytes: usize, page_bytes: usize) -> usize {
         let stride = block_bytes.max(1).checked_next_multiple_of(BLOCK_ALIGN);
-        // With less than the address space there is room for the products below.
+        // The bound keeps the products below from overflowing.
         let Some(stride) = stride.filter(|&stride| stride <= usize::MAX >> 8) else { return usize::MAX };
         let chunk_pages = chunk_pages(stride, page_bytes, usize::MAX);
         let chunks = n_blocks.div_ceil(chunk_pages * page_bytes / stride);
         chunks.saturating_mul(chunk_pages)
     }
 
-    /// Bytes of a block.
+    /// Block size in bytes.
     pub fn block_bytes(&self) -> usize {
         self.state.block_bytes
     }
 
-    /// Present counts.
+    /// Current counters.
     pub fn stats(&self) -> SlabStats {
         let chunks = self.state.chunks.lock();
         let alive = || chunks.places.iter().flatten();
@@ -165,7 +163,7 @@ impl Slab {
     }
 }
 
-/// Pages to take at a time: as few as waste at most an eighth, or what wastes least.
+/// Pages per chunk: the fewest with at most an eighth wasted, else those with the least waste.
 fn chunk_pages(stride: usize, page_bytes: usize, capacity_pages: usize) -> usize {
     let least = stride.div_ceil(page_bytes);
     let most = (least + MAX_EXTRA_PAGES).min(capacity_pages).max(least);
@@ -189,7 +187,7 @@ impl Chunks {
         Self { n_blocks, stride, places, free, vacant, open, spare: None, used_blocks: 0 }
     }
 
-    /// A block of the chunk with the lowest index that has one.
+    /// Takes a block from the chunk with the lowest index that has a free one.
     fn take(&mut self) -> Option<(Span, u32)> {
         let index = *self.open.last()?;
         let chunk = self.places[index as usize].as_mut()?;
@@ -203,7 +201,7 @@ impl Chunks {
         Some((span, index))
     }
 
-    /// Cuts pages into blocks and takes the first one.
+    /// Adds a chunk of new pages and takes a block of it.
     fn add(&mut self, mut pages: Pages) -> (Span, u32) {
         let index = self.vacant.pop().unwrap_or_else(|| {
             self.places.push(None);
@@ -228,8 +226,7 @@ impl Chunks {
         (block, index)
     }
 
-    /// Puts a block back; the pages of its chunk if that is empty now and another spare one is
-    /// kept.
+    /// Puts a block back; returns the pages of an empty chunk if there are two.
     fn put(&mut self, span: Span, index: u32) -> Option<Pages> {
         self.used_blocks -= 1;
         let chunk = self.places[index as usize].as_mut().expect("a block's chunk exists");
@@ -243,7 +240,7 @@ impl Chunks {
             return None;
         }
         match self.spare {
-            // The lower index stays: blocks are taken from there.
+            // Keeps the lower index: blocks are taken from there first.
             Some(spare) if spare < index => self.remove(index),
             Some(spare) => {
                 self.spare = Some(index);
@@ -266,7 +263,7 @@ impl Chunks {
         self.open.insert(at, index);
     }
 
-    /// Takes a chunk out, whose blocks must all be free, and joins them with their pages again.
+    /// Removes a chunk, whose blocks must all be free, and joins them with its pages again.
     fn remove(&mut self, index: u32) -> Option<Pages> {
         let mut pages = self.places[index as usize].take()?.pages;
         self.open.retain(|&other| other != index);
@@ -279,7 +276,7 @@ impl Chunks {
 }
 
 impl Drop for Chunks {
-    /// The slab lives as long as its blocks, so all of them are back.
+    /// Blocks keep the slab alive, so all of them are back here.
     fn drop(&mut self) {
         (0..self.places.len() as u32).for_each(|index| drop(self.remove(index)));
     }
@@ -288,20 +285,20 @@ impl Drop for Chunks {
 impl SparePages for SlabState {
     fn release_spare(&self, scope: &Account) -> usize {
         let counts = self.request.tenant.0.as_ref().map_or(scope.id == 0, |account| account.is_within(scope));
-        // A thread that holds the lock does not ask the pool meanwhile, so this wait is short.
+        // No thread calls the pool under this lock, so the wait is short.
         let spare = if counts { self.chunks.lock().take_spare() } else { None };
         spare.map_or(0, |pages| pages.len_pages())
     }
 }
 
 impl SlabBlock {
-    /// The block's bytes.
+    /// Bytes of the block.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         &self.slab.pool.state.region.bytes(&self.span)[..self.slab.block_bytes]
     }
 
-    /// The block's bytes, to write to.
+    /// Mutable bytes of the block.
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.slab.pool.state.region.bytes_mut(&mut self.span)[..self.slab.block_bytes]

@@ -1,4 +1,4 @@
-//! Spare pages, which yield before anything else.
+//! Spare pages, which are released before anything else.
 
 use std::sync::{Arc, Weak};
 
@@ -7,11 +7,11 @@ use crate::tenant::Account;
 
 /// A holder of pages without content.
 pub(crate) trait SparePages: Send + Sync {
-    /// Gives the spare pages back if they count for `scope`; returns their number.
+    /// Frees the spare pages if they are charged to `scope`; returns their number.
     fn release_spare(&self, scope: &Account) -> usize;
 }
 
-/// The holders of a pool's spare pages.
+/// Holders of a pool's spare pages.
 #[derive(Default)]
 pub(crate) struct Spares(Mutex<Vec<Weak<dyn SparePages>>>);
 

@@ -1,10 +1,8 @@
-//! State of a pool: the budget of pages, the fast path over per-thread caches and the slow path
-//! over the free runs.
+//! State of a pool: page budget, fast path over per-thread caches, slow path over free runs.
 //!
-//! A page is in one of four places: in use, in a thread's cache, in a free run with memory behind
-//! it (it was used before), or in a free run without. The first two always have memory. Pages in
-//! use are counted by the root tenant, pages with memory by `resident_pages`; neither exceeds the
-//! capacity.
+//! A page is in one of four states: in use, in a thread's cache, in a free run with physical memory
+//! (used before), or in a free run without. The first two always have memory. Pages in use are
+//! counted by the root tenant, pages with memory by `resident_pages`; neither exceeds the capacity.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,10 +18,10 @@ use crate::tenant::{Account, Tenants};
 use crate::writers::PageWriters;
 use crate::{Error, PoolConfig, PoolStats, Result, Tenant};
 
-/// Most pages in the cache of a thread.
+/// Maximum number of pages in a thread's cache.
 const MAX_CACHED: usize = 16;
 
-/// State that the handles of a pool share.
+/// State shared by the handles of a pool.
 pub(crate) struct PoolState {
     /// Unique among pools.
     pub(crate) id: u64,
@@ -41,16 +39,16 @@ pub(crate) struct PoolState {
     pub(crate) spares: Spares,
     runs: Mutex<FreeRuns>,
     caches: Shards<Cache>,
-    /// Most pages in each cache.
+    /// Maximum number of pages per cache.
     cache_pages: usize,
-    /// Free pages that keep their memory.
+    /// Maximum number of free pages that keep their memory.
     reserve_pages: usize,
-    /// Pages with memory behind them. Grows under the lock of `runs` only.
+    /// Pages with physical memory. Grows under the lock of `runs` only.
     resident_pages: AtomicUsize,
     returned_pages: AtomicU64,
 }
 
-/// Free pages of a thread.
+/// Cache of free pages of a thread.
 struct Cache {
     pages: Vec<Span>,
     hits: u64,
@@ -58,7 +56,7 @@ struct Cache {
 }
 
 impl PoolState {
-    /// Reserves the addresses of a pool. No memory is taken yet.
+    /// Reserves addresses, takes no memory yet.
     ///
     /// # Errors
     /// As [`PagePool::new`](crate::PagePool::new).
@@ -72,7 +70,7 @@ impl PoolState {
             Region::reserve(bytes, page_bytes).map_err(|source| Error::Reserve { bytes, source })?;
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let reserve_pages = config.reserve_bytes / page_bytes;
-        // Half of what may be kept stays for ranges.
+        // Half of the reserve is left for ranges.
         let cache_pages = (reserve_pages / 2 / shard_count()).clamp(1, MAX_CACHED);
         Ok(Self {
             id,
@@ -96,7 +94,7 @@ impl PoolState {
         })
     }
 
-    /// The account of a tenant of this pool.
+    /// Account of a tenant of this pool.
     #[inline]
     pub(crate) fn account<'a>(&'a self, tenant: &'a Tenant) -> Result<&'a Account> {
         match &tenant.0 {
@@ -106,13 +104,13 @@ impl PoolState {
         }
     }
 
-    /// As [`account`](Self::account), to be kept.
+    /// As [`account`](Self::account), but shared ownership.
     pub(crate) fn account_handle(&self, tenant: &Tenant) -> Result<Arc<Account>> {
         self.account(tenant)?;
         Ok(Arc::clone(tenant.0.as_ref().unwrap_or(&self.tenants.root)))
     }
 
-    /// Charges pages to a tenant and takes them off the free ones. Only spare pages yield for them.
+    /// Charges pages to a tenant and takes them from the free ones. Releases only spare pages.
     ///
     /// # Errors
     /// As [`PagePool::allocate`](crate::PagePool::allocate).
@@ -129,7 +127,7 @@ impl PoolState {
         })
     }
 
-    /// Charges pages to a tenant, after taking spare pages if its quota or the pool is short.
+    /// Charges pages to a tenant, releasing spare pages if a quota or the pool is short.
     #[inline]
     fn charge(&self, account: &Account, n_pages: usize) -> Result<()> {
         account.charge(n_pages).or_else(|short| self.charge_spare(account, n_pages, short))
@@ -137,7 +135,7 @@ impl PoolState {
 
     #[cold]
     fn charge_spare<'a>(&self, account: &'a Account, n_pages: usize, mut short: &'a Account) -> Result<()> {
-        // Others may take what was freed, and another quota may be short then.
+        // Retries: other threads may take freed pages, or another quota may be exceeded next.
         for _ in 0..3 {
             let limit = short.usage().quota.hard_pages;
             let Some(target) = limit.checked_sub(n_pages) else { break };
@@ -161,7 +159,7 @@ impl PoolState {
         })
     }
 
-    /// Takes spare pages until `scope` uses at most `target_pages`; returns their number.
+    /// Releases spare pages until `scope` uses at most `target_pages`; returns their number.
     #[cold]
     pub(crate) fn release_spare(&self, scope: &Account, target_pages: usize) -> usize {
         let mut released = 0;
@@ -177,14 +175,14 @@ impl PoolState {
     #[cold]
     fn exhausted(&self, wanted_pages: usize) -> Error {
         self.drain_caches();
-        // The root's quota, which may have been set below the pool's size.
+        // The root's quota may be below the pool's size.
         let capacity_pages = self.tenants.root.usage().quota.hard_pages;
         let free_pages = capacity_pages.saturating_sub(self.tenants.root.used());
         let largest_run_pages = self.longest_run_pages().min(free_pages);
         Error::Exhausted { wanted_pages, free_pages, largest_run_pages, capacity_pages }
     }
 
-    /// Contiguous free pages, with memory behind them. They are charged already.
+    /// Takes contiguous free pages, charged already, and marks them resident.
     #[inline]
     fn take(&self, n_pages: usize, tenant: u32) -> Option<Span> {
         if n_pages == 1
@@ -198,7 +196,7 @@ impl PoolState {
     #[inline]
     fn take_cached(&self, tenant: u32) -> Option<Span> {
         let mut cache = self.caches.own();
-        // Rather one that needs no zeroing.
+        // Prefers a page that needs no zeroing.
         let is_ready = |page: &Span| !self.writers.is_foreign(page.start() / self.page_bytes, tenant);
         let found = match cache.pages.iter().rposition(is_ready) {
             Some(index) => Some(cache.pages.swap_remove(index)),
@@ -218,7 +216,7 @@ impl PoolState {
             Some(span) => span,
             None => {
                 drop(runs);
-                // All at once: every free page is then in the runs, so a single page is always
+                // Locks all caches: every free page is then in the runs, so a single page is always
                 // found.
                 let mut caches = self.caches.all();
                 runs = lock(&self.runs);
@@ -230,7 +228,7 @@ impl PoolState {
         let resident = self.resident_pages.fetch_add(fresh, Ordering::Relaxed) + fresh;
         let excess = resident.saturating_sub(self.capacity_pages);
         if excess > self.discard_free(&mut runs, excess) {
-            // The rest lies in caches: pages in use never exceed the capacity.
+            // The rest is in caches: pages in use never exceed the capacity.
             drop(runs);
             self.drain_caches();
             self.discard_free(&mut lock(&self.runs), excess);
@@ -238,7 +236,7 @@ impl PoolState {
         Some(span)
     }
 
-    /// Takes back pages that are no longer used.
+    /// Frees pages.
     #[inline]
     pub(crate) fn give_back(&self, mut span: Span, n_pages: usize, account: Option<&Account>) {
         debug_assert_eq!(span.len(), n_pages * self.page_bytes, "a slab's blocks are not back");
@@ -269,8 +267,7 @@ impl PoolState {
         self.returned_pages.fetch_add(n_pages as u64, Ordering::Relaxed);
     }
 
-    /// Returns the memory of at least `wanted` pages of free runs, if there are so many, and the
-    /// number of pages.
+    /// Returns the memory of up to `wanted` pages of free runs to the system; returns their number.
     fn discard_free(&self, runs: &mut FreeRuns, wanted: usize) -> usize {
         let mut discarded = 0;
         for run in runs.iter_mut() {

@@ -1,45 +1,43 @@
-//! Counts of a pool.
+//! Counters of a pool.
 
-/// The state of a pool, in pages.
+/// Counters of a pool, in pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolStats {
-    /// Bytes of a page.
+    /// Page size in bytes.
     pub page_bytes: usize,
-    /// Pages in the budget.
+    /// Size of the budget.
     pub capacity_pages: usize,
     /// Pages in use or reserved.
     pub used_pages: usize,
-    /// The rest of the budget.
+    /// Free pages of the budget.
     pub free_pages: usize,
-    /// Free pages in the caches of threads.
+    /// Free pages in thread caches.
     pub cached_pages: usize,
-    /// Pages, used or free, whose memory was not returned to the system. A used page counts even
-    /// before it is written.
+    /// Pages, used or free, with physical memory. A used page counts even before it is written.
     pub resident_pages: usize,
-    /// Pages whose memory was returned to the system since the pool was made, each time counted.
+    /// Pages returned to the system since the pool was created, repeats included.
     pub returned_pages: u64,
-    /// Largest request that could be served, caches not counted.
+    /// Longest contiguous run of free pages, caches not counted.
     pub largest_run_pages: usize,
-    /// Requests for one page that a thread's cache served.
+    /// Single-page requests served from a thread's cache.
     pub cache_hits: u64,
-    /// Requests for one page that it did not serve.
+    /// Single-page requests that missed the thread's cache.
     pub cache_misses: u64,
-    /// Work of the pressure ladder.
+    /// Counters of the pressure ladder.
     pub pressure: PressureStats,
 }
 
-/// Work of the pressure ladder since the pool was made.
+/// Counters of the pressure ladder since the pool was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PressureStats {
-    /// Units of owners that were evicted, parts of units included.
+    /// Evicted units, parts of units included.
     pub evicted_units: u64,
-    /// Times that an owner released nothing.
+    /// Refusals by owners ([`Release::Refused`](crate::Release::Refused)).
     pub refusals: u64,
 }
 
 impl PoolStats {
-    /// Free pages that cannot be had in one piece, as a fraction of all free pages; 0 when none is
-    /// free.
+    /// External fragmentation: share of free pages outside of the longest run; 0 if none is free.
     pub fn fragmentation(&self) -> f64 {
         if self.free_pages == 0 {
             return 0.0;

@@ -1,4 +1,4 @@
-//! Locks of `parking_lot` and atomics, or, for the model checker, those of loom.
+//! Locks of `parking_lot` and atomics of `std`, or those of loom for model checking.
 
 #[cfg(not(all(test, loom)))]
 pub(crate) use self::system::*;
@@ -19,7 +19,7 @@ mod system {
         mutex.lock()
     }
 
-    /// A number of the calling thread's own, counted from 0.
+    /// Unique number of the calling thread, from 0.
     #[inline]
     pub(crate) fn thread_number() -> usize {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -53,7 +53,7 @@ mod model {
         NUMBER.with(std::cell::Cell::get)
     }
 
-    /// Numbers the calling thread of a model.
+    /// Sets the number of the calling thread of a model.
     pub(crate) fn set_thread_number(number: usize) {
         NUMBER.with(|place| place.set(number));
     }

@@ -1,4 +1,4 @@
-//! Tenants: a tree of accounts that count pages and refuse what exceeds a quota.
+//! Tenants: a tree of accounts that count pages and enforce quotas.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,32 +8,32 @@ use crate::pressure::FROM;
 use crate::sync::{AtomicUsize, Mutex, lock};
 use crate::{Error, Result};
 
-/// Deepest path.
+/// Maximum number of names in a path.
 const MAX_LEVELS: usize = 8;
 
-/// Longest path.
+/// Maximum length of a path in bytes.
 const MAX_PATH_BYTES: usize = 255;
 
-/// The tenant charged for pages: the root of a pool, or a namespace like `org/team/user`.
+/// Tenant charged for pages: the root of a pool, or a path like `org/team/user`.
 ///
-/// Its pages count for each of its ancestors.
-/// [`PagePool::tenant`](crate::PagePool::tenant) gives a handle; the default is the root.
+/// Pages are charged to all ancestors too. [`PagePool::tenant`](crate::PagePool::tenant) gives a
+/// handle; the default is the root.
 #[derive(Clone, Debug, Default)]
 pub struct Tenant(pub(crate) Option<Arc<Account>>);
 
 impl Tenant {
-    /// The tenant above all others: the pool itself.
+    /// Root tenant: the pool itself.
     pub fn root() -> Self {
         Self::default()
     }
 
-    /// Names between slashes; empty for the root.
+    /// Path: names separated by slashes; empty for the root.
     pub fn path(&self) -> &str {
         self.0.as_ref().map_or("", |account| &account.path)
     }
 
-    /// `true` for the tenant with the path `ancestor` and its descendants; every tenant is within
-    /// the root's, which is empty.
+    /// True for the tenant with path `ancestor` and its descendants; every tenant is within the
+    /// root, whose path is empty.
     ///
     /// ```
     /// use ruvllm_memory::{PagePool, PoolConfig};
@@ -53,9 +53,9 @@ impl Tenant {
 /// Limits of a tenant together with its descendants, in pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
-    /// Requests beyond this fail.
+    /// Hard quota: requests beyond it fail.
     pub hard_pages: usize,
-    /// Beyond this the tenant's pages are the first to be evicted when the pool is short.
+    /// Soft quota: beyond it the tenant's units are evicted first.
     pub soft_pages: usize,
 }
 
@@ -71,14 +71,14 @@ impl Default for Quota {
 pub struct TenantUsage {
     /// Pages of the tenant and its descendants.
     pub used_pages: usize,
-    /// Its limits.
+    /// Quota of the tenant.
     pub quota: Quota,
 }
 
-/// The count behind a tenant.
+/// Account of a tenant.
 #[derive(Debug)]
 pub(crate) struct Account {
-    /// The pool that it belongs to.
+    /// Id of the pool.
     pool: u64,
     /// Unique in the pool; 0 is the root.
     pub(crate) id: u32,
@@ -87,7 +87,7 @@ pub(crate) struct Account {
     used: AtomicUsize,
     hard: AtomicUsize,
     soft: AtomicUsize,
-    /// Watermarks that were passed since the low one was last reached.
+    /// Hysteresis: watermarks exceeded since use was last at the low one.
     beyond: [AtomicBool; FROM.len()],
 }
 
@@ -127,8 +127,8 @@ impl Account {
         self.soft.store(quota.soft_pages, Ordering::Relaxed);
     }
 
-    /// Counts `n` pages here and at every ancestor, or nowhere, with the account whose quota they
-    /// exceed.
+    /// Charges `n` pages here and to every ancestor, or to none; the error is the account whose
+    /// quota would be exceeded.
     #[inline]
     pub(crate) fn charge(&self, n: usize) -> Result<(), &Self> {
         let mut account = self;
@@ -144,11 +144,12 @@ impl Account {
         }
     }
 
-    /// Takes `n` pages off the counts that [`charge`](Self::charge) raised.
+    /// Reverses [`charge`](Self::charge).
     #[inline]
     pub(crate) fn refund(&self, n: usize) {
         for account in self.line() {
-            // Pages enter a cache before they are off the count: the next charge must see them.
+            // Release: pages enter a cache before they are uncounted, and the next charge must see
+            // them.
             account.used.fetch_sub(n, Ordering::Release);
         }
     }
@@ -158,12 +159,12 @@ impl Account {
         std::iter::successors(Some(self), |account| account.parent.as_deref())
     }
 
-    /// `true` for `other` and its descendants.
+    /// True for `other` and its descendants.
     pub(crate) fn is_within(&self, other: &Self) -> bool {
         self.line().any(|account| std::ptr::eq(account, other))
     }
 
-    /// `true` if this account or an ancestor exceeds its soft quota.
+    /// True if this account or an ancestor exceeds its soft quota.
     pub(crate) fn is_over_soft_quota(&self) -> bool {
         self.line().any(Self::is_over_own_soft_quota)
     }
@@ -172,14 +173,13 @@ impl Account {
         self.used() > self.soft.load(Ordering::Relaxed)
     }
 
-    /// A fraction of the quota, of which `kept` pages do not count, where there are four times as
-    /// many.
+    /// Fraction of the hard quota, after subtracting `kept` pages (at most a quarter of it).
     pub(crate) fn pages_within(&self, kept: usize, fraction: f64) -> usize {
         let hard = self.hard.load(Ordering::Relaxed);
         ((hard - kept.min(hard / 4)) as f64 * fraction) as usize
     }
 
-    /// `true` if a watermark was passed, and `low` pages not reached since.
+    /// True if a watermark was exceeded and use has not fallen to `low` pages since.
     pub(crate) fn is_beyond(&self, mark: usize, kept: usize, low: usize) -> bool {
         let (used, beyond) = (self.used(), &self.beyond[mark]);
         let is_beyond = used as f64 >= self.pages_within(kept, 1.0) as f64 * FROM[mark]
@@ -188,7 +188,7 @@ impl Account {
         is_beyond
     }
 
-    /// Forgets that watermarks were passed, if at most `low` pages are used.
+    /// Resets the hysteresis if at most `low` pages are used.
     pub(crate) fn reached(&self, low: usize) {
         if self.used() <= low {
             self.beyond.iter().for_each(|beyond| beyond.store(false, Ordering::Relaxed));
@@ -227,7 +227,7 @@ impl Tenants {
         Self { root, tree: Mutex::new(tree), soft: Mutex::new(Vec::new()) }
     }
 
-    /// The account of a path, made with its ancestors where they do not exist yet.
+    /// Account of a path; creates it and its ancestors if missing.
     pub(crate) fn get_or_create(&self, path: &str) -> Result<Arc<Account>> {
         let levels = path.split('/').count();
         if path.len() > MAX_PATH_BYTES || levels > MAX_LEVELS || path.split('/').any(str::is_empty) {
@@ -242,7 +242,7 @@ impl Tenants {
         Ok(account)
     }
 
-    /// Limits a tenant together with its descendants.
+    /// Sets the quota of a tenant and its descendants.
     pub(crate) fn set_quota(&self, account: &Arc<Account>, quota: Quota) {
         account.set_quota(quota);
         let mut soft = lock(&self.soft);
@@ -252,7 +252,7 @@ impl Tenants {
         }
     }
 
-    /// Accounts below `scope` that have more than their soft quota.
+    /// Accounts below `scope` that exceed their soft quota.
     pub(crate) fn over_soft_quota(&self, scope: &Account) -> Vec<Arc<Account>> {
         let is_over = |account: &&Arc<Account>| {
             account.id != scope.id && account.is_over_own_soft_quota() && account.is_within(scope)
@@ -266,7 +266,7 @@ impl Tree {
         if let Some(account) = self.by_path.get(path) {
             return Arc::clone(account);
         }
-        // The root has no path in the table.
+        // Id 0 is the root, which is not in the table.
         let id = self.by_path.len() as u32 + 1;
         let account = Arc::new(Account::child(id, path, parent));
         self.by_path.insert(path.to_owned(), Arc::clone(&account));

@@ -1,18 +1,18 @@
-//! The last tenant that wrote to each page, so that no tenant reads another's bytes.
+//! Last writer of each page, so that no tenant reads another's bytes.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// Writer of a page without memory behind it, which is zero.
+/// Marks a page without physical memory, which reads as zero.
 const NOBODY: u32 = 0;
 
-/// Pages of one part of the table.
+/// Pages per part of the table.
 const PART_PAGES: usize = 4096;
 
 /// Last tenant of each page plus one, or [`NOBODY`].
 ///
-/// A part of the table is allocated with the first page that is used in it: addresses are plenty,
-/// and a large budget must not take memory before its pages do.
+/// A part of the table is allocated with its first used page: there are many more addresses than
+/// pages in use, and a large budget must not take memory in advance.
 pub(crate) struct PageWriters(Box<[OnceLock<Box<[AtomicU32]>>]>);
 
 impl PageWriters {
@@ -20,7 +20,7 @@ impl PageWriters {
         Self((0..n_pages.div_ceil(PART_PAGES)).map(|_| OnceLock::new()).collect())
     }
 
-    /// The last tenant of a page plus one, or [`NOBODY`].
+    /// Last tenant of a page plus one, or [`NOBODY`].
     #[inline]
     fn last(&self, page: usize) -> u32 {
         self.0[page / PART_PAGES].get().map_or(NOBODY, |part| part[page % PART_PAGES].load(Relaxed))
@@ -31,7 +31,7 @@ impl PageWriters {
         &self.0[page / PART_PAGES].get_or_init(empty)[page % PART_PAGES]
     }
 
-    /// Makes pages without memory the tenant's; returns their number.
+    /// Assigns pages without memory to the tenant; returns their number.
     pub(crate) fn back(&self, first: usize, n_pages: usize, tenant: u32) -> usize {
         let mut fresh = 0;
         for writer in (first..first + n_pages).map(|page| self.entry(page)) {
@@ -43,20 +43,20 @@ impl PageWriters {
         fresh
     }
 
-    /// `true` for a page that may hold bytes of another tenant.
+    /// True for a page that may hold bytes of another tenant.
     #[inline]
     pub(crate) fn is_foreign(&self, page: usize, tenant: u32) -> bool {
         let writer = self.last(page);
         writer != NOBODY && writer != tenant + 1
     }
 
-    /// Makes a zeroed page the tenant's.
+    /// Assigns a zeroed page to the tenant.
     #[inline]
     pub(crate) fn hand_over(&self, page: usize, tenant: u32) {
         self.entry(page).store(tenant + 1, Relaxed);
     }
 
-    /// `true` for a page with memory behind it.
+    /// True for a page with physical memory.
     pub(crate) fn is_backed(&self, page: usize) -> bool {
         self.last(page) != NOBODY
     }

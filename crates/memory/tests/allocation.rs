@@ -1,7 +1,6 @@
-//! Once warm, the pool takes nothing from the system's allocator.
+//! A warm pool makes no heap allocations.
 //!
-//! Counted are the allocations of the thread that takes the steps: the one that waits for it has
-//! its own.
+//! Counts the allocations of the working thread only; the waiting thread makes its own.
 
 use ruvllm_memory::{PagePool, PoolConfig, Request, Slab};
 use ruvllm_testkit::allocator::{Counting, calls, count_calls};
@@ -18,7 +17,7 @@ fn a_step_that_was_run_before_allocates_nothing() {
     let mut step = || {
         let _page = pool.allocate(1, &request).unwrap();
         let _pages = pool.prepare(5, &request).unwrap().commit();
-        // Of three pages, two of which go back to the pool each time.
+        // Three pages, two of which are returned to the pool each time.
         blocks.extend((0..100).map(|_| slab.allocate().unwrap()));
         blocks.clear();
     };

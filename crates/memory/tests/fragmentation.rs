@@ -1,8 +1,7 @@
-//! Free memory stays usable: after a million random requests at 90 % use, what is free can be had
-//! in one piece.
+//! Free memory stays contiguous after a million random requests at 90 % use.
 //!
-//! On Linux alone: elsewhere pages that go back are zeroed by hand, gigabytes a second at best, and
-//! a million requests would take an hour.
+//! Linux only: elsewhere freed pages are zeroed by writing, at gigabytes per second at best, and a
+//! million requests would take an hour.
 
 #![cfg(target_os = "linux")]
 
@@ -12,9 +11,9 @@ use ruvllm_testkit::Random;
 const CAPACITY_PAGES: usize = 2048;
 const OPERATIONS: usize = 1_000_000;
 
-/// Half of the requests are for one page, the rest for up to 64; a random handle goes for each that
-/// does not fit into 90 %. Returns the smallest seen fraction of the free pages that were in one
-/// piece, and what is held at the end.
+/// Half of the requests are for one page, the rest for up to 64; a random handle is dropped for
+/// each request beyond 90 %. Returns the smallest share of free pages in one run, and the pages
+/// held at the end.
 fn run(pool: &PagePool) -> (f64, Vec<Pages>) {
     let mut generator = Random::new(1);
     let mut random = |below| generator.below(below);

@@ -1,4 +1,4 @@
-//! Counts, settings and errors of a pool.
+//! Counters, settings and errors of a pool.
 
 use ruvllm_memory::{Error, PagePool, PoolConfig, Quota, Request, Slab, Tenant};
 

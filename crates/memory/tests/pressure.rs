@@ -1,4 +1,4 @@
-//! The ladder: who yields, in which order, from which watermark on.
+//! The pressure ladder: order of eviction and watermarks.
 
 use std::sync::{Arc, Weak};
 
@@ -17,7 +17,7 @@ fn pool(pages: usize) -> PagePool {
     PagePool::new(PoolConfig { page_bytes: PAGE_BYTES, ..PoolConfig::new(pages * PAGE_BYTES) }).unwrap()
 }
 
-/// A cache of pages; its units are numbered in the order in which they came.
+/// A cache of pages; units are numbered in order of insertion.
 struct Shelf {
     pool: PagePool,
     id: OwnerId,
@@ -34,7 +34,7 @@ struct State {
 struct Unit {
     pages: Vec<Pages>,
     is_pinned: bool,
-    /// A use since the offer.
+    /// Use since the offer.
     used: Option<Use>,
 }
 
@@ -69,14 +69,14 @@ impl Shelf {
         })
     }
 
-    /// Offers a unit of `n_pages` pages of one page each.
+    /// Offers a unit of `n_pages` separate pages.
     fn put(&self, tenant: &Tenant, n_pages: usize, rung: Rung, cost: u64) -> u64 {
         let request = Request::default().tenant(tenant.clone());
         let pages: Result<Vec<_>, _> = (0..n_pages).map(|_| self.pool.allocate(1, &request)).collect();
         let mut state = self.state.lock();
         state.units.push(Some(Unit { pages: pages.unwrap(), is_pinned: false, used: None }));
         let number = state.units.len() as u64 - 1;
-        // Under the owner's lock, as a real owner may.
+        // Under the owner's lock, which is allowed.
         let offer = Offer { tenant, rung, cost, used: self.pool.now(rung) };
         self.pool.offer(self.id, number, offer).unwrap();
         number
@@ -100,7 +100,7 @@ impl Shelf {
     }
 }
 
-/// A claim that takes pages one by one and lists the rungs that it was asked to yield.
+/// A claim that takes pages one by one and records the rungs that it was asked for.
 struct Asker {
     pool: PagePool,
     tenant: Tenant,
@@ -108,7 +108,7 @@ struct Asker {
     kept: usize,
     taken: Vec<Pages>,
     asked: Vec<Rung>,
-    /// Pages that it can yield, by rung.
+    /// Pages that it can release, by rung.
     own: Vec<(Rung, Vec<Pages>)>,
 }
 
@@ -214,7 +214,7 @@ fn the_first_rung_yields_from_the_first_mark_and_the_sooner_beyond_a_soft_quota(
         held.clear();
         held.extend((4..n).map(|_| pool.allocate(1, &Request::default()).unwrap()));
     };
-    // Hysteresis: what happens at 75 % depends on what came before.
+    // Hysteresis: the result at 75 % depends on the history.
     for (used, expected) in
         [(79, 0), (80, 1), (75, 1), (71, 1), (70, 0), (75, 0), (84, 1), (85, 2), (71, 2), (70, 0)]
     {
@@ -223,7 +223,7 @@ fn the_first_rung_yields_from_the_first_mark_and_the_sooner_beyond_a_soft_quota(
     }
     use_pages(71);
     assert_eq!((asked(&root, 0).len(), asked(&greedy, 0)), (0, vec![Rung::Precision]));
-    // Pages that the claim leaves free are none that it could use.
+    // Pages kept free by the claim reduce the quota that watermarks refer to.
     assert_eq!(asked(&root, 12).len(), 1);
 }
 
@@ -303,7 +303,7 @@ fn a_request_has_what_its_own_policy_makes_room_for() {
     let pages = pool.allocate(2, &Request::default().pressure(PressurePolicy::EvictPrefixes)).unwrap();
     assert_eq!(shelf.evicted(), [0, 1]);
     drop(pages);
-    // Its own memory, in the order of the rungs.
+    // Memory of the claim itself, in the order of rungs.
     let own = |rung| (rung, vec![pool.allocate(1, &Request::default()).unwrap()]);
     let mut asker = Asker::new(&pool, &root, 4);
     asker.own = vec![own(Rung::Oldest), own(Rung::Hot)];
@@ -348,7 +348,7 @@ fn a_spare_page_of_a_slab_yields_before_anything_is_evicted() {
     assert_eq!(slab.allocate().unwrap().bytes().len(), 1 << 10);
 }
 
-/// Tenants of the model: path, hard and soft quota, and which tenants count for it.
+/// Tenants of the model: path, hard and soft quota, tenants charged to it.
 const TENANTS: [(&str, usize, usize, &[usize]); 5] = [
     ("", CAPACITY, usize::MAX, &[0, 1, 2, 3, 4]),
     ("a", 12, 6, &[1, 2]),
@@ -392,7 +392,7 @@ struct Known {
     is_pinned: bool,
 }
 
-/// The ladder as a list that is searched.
+/// Reference model of the ladder: linear search in a list.
 #[derive(Default)]
 struct Model {
     units: Vec<Known>,
@@ -416,17 +416,17 @@ impl Model {
         units + (0..TENANTS.len()).filter(counts).map(|other| self.held[other]).sum::<usize>()
     }
 
-    /// The tenant and those above it, from itself on.
+    /// The tenant and its ancestors, bottom up.
     fn line(tenant: usize) -> impl Iterator<Item = usize> {
         (0..TENANTS.len()).rev().filter(move |&other| TENANTS[other].3.contains(&tenant))
     }
 
-    /// The first whose quota `n_pages` more exceed.
+    /// First tenant whose quota `n_pages` more would exceed.
     fn short(&self, tenant: usize, n_pages: usize) -> Option<usize> {
         Self::line(tenant).find(|&other| self.used(other) + n_pages > TENANTS[other].1)
     }
 
-    /// Evicts a page of the unit that the record names; `false` if there is none.
+    /// Evicts a page of the unit that ADR-0028 selects; false if there is none.
     fn evict(&mut self, scope: usize, pinned: &mut Vec<u64>) -> bool {
         let within = |known: &&Known, scope: usize| TENANTS[scope].3.contains(&known.tenant);
         loop {
@@ -456,7 +456,7 @@ impl Model {
         }
     }
 
-    /// Units that were pinned in a round count as used at its end.
+    /// Pinned units count as used at the end of a round.
     fn end_round(&mut self, pinned: Vec<u64>) {
         for unit in pinned {
             let (inflation, turn) = self.now();

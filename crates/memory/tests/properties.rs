@@ -1,4 +1,4 @@
-//! The pool and slabs against models that are too simple to be wrong.
+//! Property tests of pool and slabs against simple reference models.
 
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -29,13 +29,13 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Of each tenant: the path, its hard quota, and the tenants that count for it.
+/// Per tenant: path, hard quota, tenants charged to it.
 const TENANTS: usize = 4;
 const PATHS: [&str; TENANTS] = ["", "a", "a/b", "c"];
 const QUOTAS: [usize; TENANTS] = [CAPACITY, 14, 6, usize::MAX];
 const COUNTS_FOR: [&[usize]; TENANTS] = [&[0, 1, 2, 3], &[1, 2], &[2], &[3]];
 
-/// Marks the ends of each page with the tenant, after checking that nobody else's marks are there.
+/// Writes the tenant's mark to both ends of each page; fails on marks of other tenants.
 fn mark(pages: &mut Pages, tenant: usize) -> Result<(), TestCaseError> {
     let mark = tenant as u8 + 1;
     for page in pages.bytes_mut().chunks_mut(PAGE_BYTES) {
@@ -47,7 +47,7 @@ fn mark(pages: &mut Pages, tenant: usize) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// The pool beside what it should be.
+/// The pool and its reference model.
 struct Run {
     pool: PagePool,
     tenants: Vec<Tenant>,
@@ -103,7 +103,7 @@ impl Run {
             Err(Error::Exhausted { wanted_pages, free_pages, largest_run_pages, capacity_pages }) => {
                 prop_assert_eq!((wanted_pages, free_pages), (n_pages, CAPACITY - self.used(0)));
                 prop_assert_eq!(capacity_pages, CAPACITY);
-                // Either there are not so many, or they are apart; one page is never apart.
+                // Too few free pages, or not contiguous; a single page is always contiguous.
                 prop_assert!(wanted_pages > free_pages || (largest_run_pages < n_pages && n_pages > 1));
             }
             Err(error) => prop_assert!(false, "{error}"),

@@ -1,9 +1,9 @@
-//! Memory comes from the system when it is written and goes back when it is not needed.
+//! Physical memory is taken on first write and returned when free.
 #![cfg(target_os = "linux")]
 
 use ruvllm_memory::{PagePool, PoolConfig, Request};
 
-/// Memory behind the mapping that an address lies in, in KiB.
+/// Resident KiB of the mapping that contains an address.
 fn resident_kib(bytes: &[u8]) -> usize {
     let address = bytes.as_ptr().addr();
     let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
@@ -22,7 +22,7 @@ fn resident_kib(bytes: &[u8]) -> usize {
 
 #[test]
 fn memory_is_taken_when_written_and_returned_when_free() {
-    // More than this machine has: addresses are not memory.
+    // More than the machine's memory: only addresses are reserved.
     let pool = PagePool::new(PoolConfig { reserve_bytes: 64 << 20, ..PoolConfig::new(1 << 40) }).unwrap();
     let request = Request::default();
     let probe = pool.allocate(1, &request).unwrap();
@@ -52,7 +52,7 @@ fn free_memory_at_other_addresses_makes_room_in_the_budget() {
     let singles: Vec<_> = (0..capacity).map(|_| pool.allocate(1, &request).unwrap()).collect();
     let kept: Vec<_> = singles.into_iter().step_by(2).collect();
     assert_eq!(pool.stats().resident_pages, capacity, "the reserve keeps all that is free");
-    // The free half lies apart, so it is taken at new addresses, and the memory at the old ones is
+    // The free half is scattered: the range gets new addresses, and memory at the old ones is
     // returned.
     let pages = pool.allocate(capacity / 2, &request).unwrap();
     let stats = pool.stats();

@@ -1,6 +1,6 @@
-//! Tables of a pool follow its pages in use, not its budget.
+//! Tables of a pool grow with its pages in use, not with its budget.
 //!
-//! Alone in its binary, because it counts the allocations of the whole process.
+//! A test binary of its own, because it counts allocations of the whole process.
 #![cfg(target_os = "linux")]
 
 use ruvllm_memory::{Error, PagePool, PoolConfig, Request};
@@ -11,7 +11,7 @@ static ALLOCATOR: Counting = Counting;
 
 #[test]
 fn a_large_budget_takes_no_memory_before_its_pages_do() {
-    // 2^25 pages of addresses: a number each would be 128 MiB.
+    // 2^25 pages of addresses; 4 bytes for each would be 128 MiB.
     let before = live_bytes();
     let pool = PagePool::new(PoolConfig::new(32 << 40)).unwrap();
     let empty = live_bytes() - before;

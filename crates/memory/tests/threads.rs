@@ -1,6 +1,6 @@
-//! Many threads at once: what one writes no other sees, and everything is free at the end. The
-//! thread sanitizer runs these tests too, which is why their locks are not the standard library's:
-//! it does not see what those order.
+//! Concurrency: no thread sees another's writes, and everything is free at the end. Also run under
+//! the thread sanitizer, which does not see the ordering by locks of the standard library; hence
+//! other locks.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -20,7 +20,7 @@ fn pool(pages: usize) -> PagePool {
     PagePool::new(PoolConfig { page_bytes: PAGE_BYTES, ..PoolConfig::new(pages * PAGE_BYTES) }).unwrap()
 }
 
-/// Runs `work` on all threads with their numbers.
+/// Runs `work` on all threads, with the thread's number.
 fn run(work: impl Fn(usize) + Sync) {
     let ended = AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -32,11 +32,11 @@ fn run(work: impl Fn(usize) + Sync) {
             });
         }
     });
-    // The thread sanitizer does not see that the scope waits for its threads; it sees this.
+    // The thread sanitizer does not see the join of a scope, but does see this.
     assert_eq!(ended.load(Ordering::Acquire), THREADS);
 }
 
-/// Numbers below a limit, other ones for each thread.
+/// Random numbers below a limit, different for each thread.
 fn random(thread: usize) -> impl FnMut(usize) -> usize {
     let mut random = Random::new(thread as u64);
     move |below| random.below(below)
@@ -145,7 +145,7 @@ fn threads_evict_while_others_allocate() {
                     page.bytes_mut()[0] = 1;
                     let mut pages = cache.pages.lock();
                     pages.push(Some(page));
-                    // Under the owner's lock, which another thread's round may want meanwhile.
+                    // Under the owner's lock, for which another thread's round may wait.
                     let used = cache.pool.now(Rung::Prefix);
                     let offer = Offer { tenant: &Tenant::root(), rung: Rung::Prefix, cost: 1, used };
                     cache.pool.offer(cache.id, pages.len() as u64 - 1, offer).unwrap();

@@ -2,7 +2,7 @@
 //! `cargo run --release -p ruvllm --example chat -- MODEL.gguf`.
 //!
 //! A [`Conversation`](ruvllm::Conversation) keeps the sequence between messages, so that each
-//! answer computes only what is new.
+//! answer computes only new tokens.
 use std::io::{BufRead, Write};
 use std::ops::ControlFlow;
 
@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let request = GenerateRequest::new(Prompt::chat(messages.clone())).with_max_tokens(256);
         let answer = conversation.generate_with(&request, &CancelToken::new(), &mut |text| {
             print!("{text}");
-            // A reader that went away ends the answer.
+            // A closed standard output ends the answer.
             match std::io::stdout().flush() {
                 Ok(()) => ControlFlow::Continue(()),
                 Err(_) => ControlFlow::Break(()),

@@ -1,9 +1,9 @@
-//! Time to the first token with and without a known beginning:
-//! `cargo run --release -p ruvllm --example prefix_cache -- MODEL.gguf`.
+//! TTFT with and without a prefix hit: `cargo run --release -p ruvllm --example prefix_cache --
+//! MODEL.gguf`.
 //!
-//! Prompts are ids in a fixed order, since only their number matters. Each line: tokens in common
-//! with an earlier prompt, tokens in all, milliseconds to the first token of the first such prompt
-//! and of the next one (medians of five).
+//! Prompts are arbitrary ids, since only their number matters. Each line: tokens shared with an
+//! earlier prompt, total tokens, TTFT in milliseconds of the first such prompt and of the next one
+//! (medians of five).
 use std::ops::ControlFlow;
 
 use ruvllm::{

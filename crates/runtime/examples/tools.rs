@@ -1,9 +1,8 @@
-//! A question that a function answers:
-//! `cargo run --release -p ruvllm --example tools -- MODEL.gguf`.
+//! Tool calling, with one function: `cargo run --release -p ruvllm --example tools -- MODEL.gguf`.
 //!
-//! The request names the functions that the model may call; the model answers with a call as text,
-//! in the form of its own chat template (here that of Hermes and Qwen: JSON between `<tool_call>`
-//! and `</tool_call>`); the result goes back as a message of the role `tool`.
+//! The request lists the functions that the model may call; the model answers with a tool call as
+//! text, in the form of its chat template (here that of Hermes and Qwen: JSON between `<tool_call>`
+//! and `</tool_call>`); the result is returned as a message with the role `tool`.
 use ruvllm::serde_json::{Value, json};
 use ruvllm::{Engine, GenerateRequest, Message, Prompt, SamplingParams};
 
@@ -21,7 +20,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }}]);
     let mut conversation = engine.conversation();
     let mut messages = vec![Message::user("What is the weather in Paris?")];
-    // At most three calls, so that a model which always calls comes to an end.
+    // At most three calls, so that a model that always calls terminates.
     for _ in 0..3 {
         let prompt = Prompt::chat_with_tools(messages.clone(), tools.clone());
         let request =
@@ -40,7 +39,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// The first call in an answer; `None` for plain text and for damaged JSON.
+/// First tool call in an answer; `None` for plain text and invalid JSON.
 fn tool_call(answer: &str) -> Option<Value> {
     let (_, rest) = answer.split_once("<tool_call>")?;
     let (json, _) = rest.split_once("</tool_call>")?;

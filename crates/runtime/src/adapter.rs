@@ -1,4 +1,4 @@
-//! Adapters of an engine: read from files into the memory that keys and values share.
+//! LoRA adapters of an engine, loaded into pages of the KV budget.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use ruvllm_memory::Request;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 
-/// A LoRA adapter on disk, and how much of it counts.
+/// A LoRA adapter on disk and its scale.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AdapterSource {
     /// A PEFT folder, its `.safetensors` file, or a GGUF adapter.
@@ -19,15 +19,14 @@ pub struct AdapterSource {
 }
 
 impl Engine {
-    /// Makes adapters ready for requests: all of `sources` together, whose changes add up.
+    /// Loads adapters for requests: the updates of all `sources` are added up.
     ///
-    /// Their factors take pages of the KV budget until the last request that names them has ended
-    /// and this handle is dropped. Where there is no room for them, prefixes that nobody uses are
-    /// evicted as the engine's pressure policy says.
+    /// The factors occupy pages of the KV budget until the handle and all requests with it are
+    /// dropped. If memory is short, unused prefixes are evicted under the engine's pressure policy.
     ///
     /// # Errors
-    /// [`Error::Adapter`] for files that cannot be read, are damaged, no LoRA or for another model,
-    /// and where there is no room.
+    /// [`Error::Adapter`] if files cannot be read, are damaged, are not LoRA or of another model,
+    /// or if memory is short.
     pub fn load_adapter(&self, sources: &[AdapterSource]) -> Result<Arc<Adapter>> {
         let failed = |source: ruvllm_models::Error| Error::Adapter { source };
         let files = sources
@@ -41,12 +40,12 @@ impl Engine {
         self.model.adapter(&parts, self.kv.pool(), &request).map(Arc::new).map_err(failed)
     }
 
-    /// Sets the default adapter: that of requests which name none, and of measurements.
+    /// Sets the default adapter, for requests that name none and for measurements.
     pub fn set_adapter(&mut self, adapter: Option<Arc<Adapter>>) {
         self.adapter = adapter;
     }
 
-    /// The adapter of requests that name none.
+    /// Default adapter, for requests that name none and for measurements.
     pub fn adapter(&self) -> Option<&Arc<Adapter>> {
         self.adapter.as_ref()
     }

@@ -16,25 +16,24 @@ use crate::sampler::uniform;
 use crate::session::Session;
 use crate::setters::setters;
 
-/// Tokens of the depth that are computed; those that follow are copies.
+/// Tokens of the depth that are computed; later ones are copies.
 const COMPUTED_DEPTH: usize = 4096;
 
 /// Kind and size of one measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BenchTest {
-    /// Computes a prompt of so many tokens, in chunks of the batch size.
+    /// Prefill of this many tokens, in chunks of the batch size.
     Prefill(usize),
-    /// Computes so many tokens one after the other. Sampling is not part of it.
+    /// Decode of this many tokens, one per pass, without sampling.
     Decode(usize),
-    /// Generates so many tokens greedily after one prompt token: a backend may find the largest
-    /// logit where it computes it
-    /// ([`BackendSession::greedy`](crate::BackendSession::greedy)).
+    /// Greedy generation of this many tokens after one prompt token; a backend may compute the
+    /// argmax on its device ([`BackendSession::greedy`](crate::BackendSession::greedy)).
     Greedy(usize),
 }
 
 impl BenchTest {
-    /// Tokens that one run computes.
+    /// Tokens computed by one run.
     pub fn tokens(self) -> usize {
         match self {
             Self::Prefill(tokens) | Self::Decode(tokens) | Self::Greedy(tokens) => tokens,
@@ -42,7 +41,7 @@ impl BenchTest {
     }
 }
 
-/// The usual names, `pp512` and `tg64`, and `greedy64`.
+/// Names as in llama-bench: `pp512`, `tg64`; and `greedy64`.
 impl fmt::Display for BenchTest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -61,16 +60,15 @@ pub struct BenchOptions {
     pub tests: Vec<BenchTest>,
     /// Prompt tokens per forward pass. Default 512.
     pub batch: usize,
-    /// Tokens that are in the cache before each run. Beyond the first 4096 their keys and values
-    /// are copies of those before, with memory of their own: the speed does not depend on what they
-    /// are. Default 0.
+    /// Tokens in the KV cache before each run. Beyond the first 4096 they are copies of earlier
+    /// blocks in memory of their own: the speed does not depend on the values. Default 0.
     pub depth: usize,
-    /// Numbers of threads, each measured with every test; empty = the engine's own number.
+    /// Thread counts, each measured with every test; empty = the engine's.
     pub threads: Vec<usize>,
     /// Measured runs of each test. Default 5.
     pub runs: usize,
-    /// Reads the CPU time that this process has used so far. The default knows none, and the
-    /// results then have no values per CPU second.
+    /// Reads the CPU time used by this process. The default returns `None`; results then have no
+    /// values per CPU second.
     pub cpu_time: fn() -> Option<Duration>,
 }
 
@@ -98,7 +96,7 @@ impl Default for BenchOptions {
     }
 }
 
-/// Median and extremes of several runs.
+/// Median, minimum and maximum of several runs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Spread {
@@ -111,7 +109,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// The spread of some values; `None` of none.
+    /// Spread of the values; `None` if there are none.
     pub fn of(mut values: Vec<f64>) -> Option<Self> {
         values.sort_unstable_by(f64::total_cmp);
         let (min, max) = (*values.first()?, *values.last()?);
@@ -128,24 +126,24 @@ impl Spread {
 pub struct BenchResult {
     /// The test that was run.
     pub test: BenchTest,
-    /// Threads that computed.
+    /// Number of compute threads.
     pub threads: usize,
     /// Prompt tokens per forward pass.
     pub batch: usize,
-    /// Tokens that were in the cache before.
+    /// Tokens in the KV cache before the run.
     pub depth: usize,
-    /// Storage policy of keys and values.
+    /// KV-cache policy.
     pub kv: KvPolicy,
     /// Measured runs.
     pub runs: usize,
     /// Tokens per second of wall time.
     pub tokens_per_s: Spread,
-    /// Tokens per second of CPU time of the whole process, times the threads: what the machine
-    /// would give if it had nothing else to do. Absent if the CPU time could not be read.
+    /// Tokens per second of CPU time of the process, times the threads: the rate on an otherwise
+    /// idle machine. Absent if the CPU time could not be read.
     pub tokens_per_cpu_s: Option<Spread>,
 }
 
-/// One test with one number of threads, and what was measured of it so far.
+/// One test with one thread count, and its measurements so far.
 pub(crate) struct Measurement {
     pub(crate) test: BenchTest,
     compute: usize, // index into the list of thread counts
@@ -156,15 +154,15 @@ pub(crate) struct Measurement {
 impl Engine {
     /// Measures the speed of the model.
     ///
-    /// One step of every test with every thread count goes first and is not counted. Then come
-    /// `runs` rounds, each with one run of everything, so that a slow spell of the machine meets
-    /// all tests alike. The token ids are arbitrary but always the same. `progress` gets the runs
-    /// that are done and the runs in all; `Break` ends the measurement.
+    /// One warm-up step of every test with every thread count is not counted. Then come `runs`
+    /// rounds, each with one run of everything, so that a slow phase of the machine affects all
+    /// tests alike. The token ids are arbitrary but always the same. `progress` gets the number of
+    /// finished runs and their total; `Break` ends the measurement.
     ///
     /// # Errors
-    /// [`Error::InvalidOption`] for a zero, [`Error::ContextTooLong`] if depth and test exceed what
-    /// the model allows, [`Error::Compute`] if threads cannot be started, [`Error::Cancelled`]
-    /// after a `Break`; [`Error::Cache`] and [`Error::Forward`] from the runs.
+    /// [`Error::InvalidOption`] for a zero, [`Error::ContextTooLong`] if depth plus test exceed the
+    /// model's context length, [`Error::Compute`] if threads cannot be started,
+    /// [`Error::Cancelled`] after a `Break`; [`Error::Cache`] and [`Error::Forward`] from the runs.
     pub fn bench(
         &self,
         options: &BenchOptions,
@@ -218,7 +216,7 @@ impl Engine {
                 done += 1;
             }
         }
-        // The measurement is complete: there is nothing left to break off.
+        // The measurement is complete: a `Break` changes nothing.
         let _ = progress(done, total);
         Ok(measurements
             .into_iter()
@@ -229,7 +227,7 @@ impl Engine {
             .collect())
     }
 
-    /// Kernels with a pool of each size.
+    /// Compute settings with a thread pool of each size.
     fn computes(&self, threads: &[usize]) -> Result<Vec<Compute>> {
         let own = [self.threads()];
         let threads = if threads.is_empty() { &own } else { threads };
@@ -242,12 +240,12 @@ impl Engine {
 }
 
 impl Measurement {
-    /// Nothing measured yet. `compute`: index of the number of threads.
+    /// An empty measurement. `compute`: index into the list of thread counts.
     pub(crate) fn new(test: BenchTest, compute: usize) -> Self {
         Self { test, compute, per_s: Vec::new(), per_cpu_s: Vec::new() }
     }
 
-    /// Adds a run whose CPU time is unknown.
+    /// Adds a run without CPU time.
     pub(crate) fn record_seconds(&mut self, wall: f64) {
         self.per_s.push(self.test.tokens() as f64 / wall.max(1e-9));
     }
@@ -261,7 +259,7 @@ impl Measurement {
         let tokens = self.test.tokens() as f64;
         self.record_seconds((after.1 - before.1).as_secs_f64());
         let cpu = before.0.zip(after.0).and_then(|(before, after)| after.checked_sub(before));
-        // A clock too coarse for the run says 0: not measured.
+        // A clock too coarse for the run reads 0: not measured.
         if let Some(cpu) = cpu.filter(|cpu| !cpu.is_zero()) {
             self.per_cpu_s.push(tokens / cpu.as_secs_f64() * threads as f64);
         }
@@ -303,7 +301,7 @@ pub(crate) fn check(options: &BenchOptions) -> Result<usize> {
     }
 }
 
-/// One run; the session is afterwards as it was.
+/// One run; the session is truncated to its former length afterwards.
 fn run(session: &mut Session<'_>, test: BenchTest, tokens: &[TokenId], batch: usize) -> Result<()> {
     let depth = session.len();
     let tokens = &tokens[..test.tokens()];
@@ -321,7 +319,7 @@ fn run(session: &mut Session<'_>, test: BenchTest, tokens: &[TokenId], batch: us
     session.truncate(depth)
 }
 
-/// Arbitrary ids that are the same in each run.
+/// Pseudorandom ids, the same in every run.
 pub(crate) fn fixed_tokens(n: usize, vocab_size: usize) -> Vec<TokenId> {
     (0..n as u64).map(|index| (uniform(0, index) * vocab_size as f64) as TokenId).collect()
 }

@@ -1,4 +1,4 @@
-//! Learning how a model's keys and values lie: what policies with `nuq3` need.
+//! Calibration of the 3-bit KV-cache format `nuq3` (KVQuant, arXiv 2401.18079).
 
 use std::ops::ControlFlow;
 
@@ -11,26 +11,25 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::plan::{kv_pool, sequence_budget};
 
-/// Tokens of a window.
+/// Window length in tokens.
 const WINDOW: usize = 2048;
 
-/// Least tokens to learn from: one in 200 numbers of a dimension lies outside its range on each
-/// side.
+/// Minimum tokens of a text: the range of a dimension excludes one value in 200 as an outlier on
+/// each side.
 const LEAST_TOKENS: usize = 512;
 
-/// Tokens at the beginning of a window that are left out: attention uses them as a sink, and their
-/// keys are like no others.
+/// First tokens of a window, which are skipped: attention sinks, whose keys are unlike all others.
 const SINK_TOKENS: usize = 4;
 
 impl Engine {
-    /// Learns the codebooks of every layer from the keys and values of a text, given as token ids:
-    /// such as the model was trained on, and not one that is measured afterwards.
+    /// Trains the `nuq3` codebooks of every layer on a text, given as token ids. The text should
+    /// resemble the model's training data, and must not be the text of a later evaluation.
     ///
-    /// The ids are cut into windows of 2048 (or the model's context) that begin at position 0. Keys
-    /// and values are kept in single precision meanwhile, those of one window at a time; of all
-    /// windows together, keys take 2 bytes per number.
+    /// The ids are cut into windows of 2048 (or the model's context length) that begin at
+    /// position 0. Memory: keys and values of one window in f32, and 2 bytes per key value of all
+    /// windows.
     ///
-    /// `progress` gets the ids that are done and the ids in all; `Break` ends the calibration.
+    /// `progress` gets the number of processed ids and their total; `Break` ends the calibration.
     ///
     /// # Errors
     /// [`Error::CalibrationText`], [`Error::TokenOutOfRange`], [`Error::Cancelled`] after a
@@ -68,13 +67,13 @@ impl Engine {
             observe(&cache, &key_ropes, &mut trainings);
             cache.clear();
         }
-        // There is nothing left to break off.
+        // The calibration is complete: a `Break` changes nothing.
         let _ = progress(done, done);
         let layers = trainings.into_iter().map(NuqTraining::finish).collect::<Result<_, _>>();
         KvCalibration::new(self.fingerprint()?, shape, layers.map_err(failed)?).map_err(Error::Calibration)
     }
 
-    /// A sequence in single precision, in memory of its own.
+    /// A sequence with an F32 cache in a page pool of its own.
     fn exact_sequence(&self, capacity: usize) -> Result<Sequence> {
         let policy = KvPolicy::from(KvFormat::F32);
         let pool = kv_pool(self.config(), &policy, sequence_budget(self.config(), &policy, capacity))?;
@@ -85,7 +84,7 @@ impl Engine {
     }
 }
 
-/// Adds the keys and values of every layer to its training.
+/// Adds keys and values of every layer to the layer's training set.
 fn observe(cache: &Sequence, key_ropes: &KeyRopes, trainings: &mut [NuqTraining]) {
     let reader = cache.read();
     for (layer, training) in trainings.iter_mut().enumerate() {

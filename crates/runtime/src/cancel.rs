@@ -1,11 +1,10 @@
-//! The flag that ends a running request from another thread.
+//! Cancellation of a running request from another thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Asks a running call to end. Clones share one flag; setting it is safe from any thread and from a
-/// signal handler thread. A generation looks at it while its chat is
-/// rendered, before every prefill chunk and every token.
+/// Cancels a running call. Clones share one flag, which any thread may set. A generation checks it
+/// while its chat is rendered, before every prefill chunk and before every token.
 #[derive(Debug, Clone, Default)]
 pub struct CancelToken(Arc<AtomicBool>);
 
@@ -15,13 +14,13 @@ impl CancelToken {
         Self::default()
     }
 
-    /// Asks for the end. There is no way back; take a new token for the next request.
+    /// Sets the flag, permanently; the next request needs a new token.
     pub fn cancel(&self) {
         // Nothing is published with the flag, so no ordering is needed.
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// The flag, for what does not know this type.
+    /// The flag, for crates that do not know this type.
     pub(crate) fn flag(&self) -> &Arc<AtomicBool> {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! From text to tokens and back: what a model's tokenizer and chat template make of prompts.
+//! Encoding of prompts and detokenization of output: tokenizer and chat template of a model.
 
 use std::fmt;
 use std::path::Path;
@@ -13,18 +13,18 @@ use crate::cancel::CancelToken;
 use crate::error::{Error, Result};
 use crate::request::Prompt;
 
-/// The tokenizer and the chat template of a model, and the ids that it knows.
+/// Tokenizer, chat template and vocabulary size of a model.
 pub struct TextCodec {
     tokenizer: Tokenizer,
-    /// `None` if the metadata hold something else in its place.
+    /// `None` if the metadata hold no valid template.
     template_source: Option<ChatTemplateSource>,
-    /// Compiled when a chat asks for it: prompts that are no chats do not depend on it.
+    /// Compiled on first use, so that a broken template fails no text prompt.
     chat_template: OnceLock<Result<ChatTemplate, ruvllm_text::Error>>,
     vocab_size: usize,
 }
 
-/// The tokenizer of a file, or else that of a checkpoint which messages call `name`, for a model of
-/// `vocab_size` ids.
+/// Tokenizer of `file`, else of the checkpoint (`name` in messages), for a model of `vocab_size`
+/// ids.
 pub(crate) fn read_tokenizer(
     checkpoint: &dyn Checkpoint,
     name: &str,
@@ -44,9 +44,9 @@ pub(crate) fn read_tokenizer(
 }
 
 impl TextCodec {
-    /// Reads those of a checkpoint that messages call `name`, or takes the `tokenizer.json` given
-    /// instead of its own. `vocab_size` is how many ids the model has, rows of its embedding. A
-    /// chat template that cannot be read is no error before it is used.
+    /// Reads tokenizer and chat template of a checkpoint (`name` in messages); `tokenizer` is a
+    /// `tokenizer.json` in place of its own. `vocab_size`: rows of the model's embedding. An
+    /// unreadable chat template is an error only when it is used.
     ///
     /// # Errors
     /// [`Error::Tokenizer`], and [`Error::VocabularyMismatch`] if the tokenizer has more ids than
@@ -86,10 +86,10 @@ impl TextCodec {
         })
     }
 
-    /// The text that a conversation becomes, up to where the model's answer begins.
+    /// Renders a conversation with the chat template, up to the beginning of the model's answer.
     ///
-    /// It is for people to read: [`encode_prompt`](Self::encode_prompt) keeps apart what the
-    /// template and what the messages say, which this text no longer does.
+    /// For display only: in this text, markers of the template and equal text of a message look the
+    /// same. [`encode_prompt`](Self::encode_prompt) encodes them differently.
     ///
     /// # Errors
     /// As [`chat_template`](Self::chat_template); [`Error::Chat`] if the template refuses the
@@ -98,7 +98,7 @@ impl TextCodec {
         self.chat_template()?.render(messages, tools, true).map_err(Error::Chat)
     }
 
-    /// The token ids that a prompt becomes: at least one, all of them known to the model.
+    /// Encodes a prompt: at least one token id, all of them in the vocabulary.
     ///
     /// An empty prompt becomes the beginning-of-text token.
     ///
@@ -109,8 +109,8 @@ impl TextCodec {
         self.encode_prompt_until(prompt, &CancelToken::new())
     }
 
-    /// As [`encode_prompt`](Self::encode_prompt), and ends when `cancel` is set: a chat template is
-    /// a program.
+    /// As [`encode_prompt`](Self::encode_prompt), but stops when `cancel` is set: a chat template
+    /// is a program and may run long.
     ///
     /// # Errors
     /// As [`encode_prompt`](Self::encode_prompt), and [`Error::Cancelled`].
@@ -136,7 +136,7 @@ impl TextCodec {
         Ok(tokens)
     }
 
-    /// Checks that the model knows every id.
+    /// Checks that every id is in the vocabulary.
     ///
     /// # Errors
     /// [`Error::TokenOutOfRange`].
@@ -148,8 +148,7 @@ impl TextCodec {
         }
     }
 
-    /// Turns generated tokens into text. What goes on in the middle of a text keeps a space at its
-    /// beginning.
+    /// Detokenizer of the generated tokens. After a text or token prompt, a leading space is kept.
     pub(crate) fn stream_after(&self, prompt: &Prompt) -> TokenStream<'_> {
         let stream = self.tokenizer.stream();
         match prompt {
@@ -159,14 +158,13 @@ impl TextCodec {
         }
     }
 
-    /// Ids that may be sampled. Some models have more logits than tokens; the surplus stands for
-    /// nothing.
+    /// Number of ids that may be sampled. Some models pad the vocabulary: more logits than tokens.
     pub(crate) fn sampled_ids(&self) -> usize {
         self.vocab_size.min(self.tokenizer.vocab_size())
     }
 }
 
-/// Prints the vocabulary's size; the vocabulary would be too long.
+/// Prints the vocabulary size.
 impl fmt::Debug for TextCodec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TextCodec").field("vocab_size", &self.vocab_size).finish_non_exhaustive()

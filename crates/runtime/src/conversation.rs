@@ -1,5 +1,5 @@
-//! Requests that go on from one another: a sequence is kept between them, so that each computes
-//! only what is new.
+//! Multi-turn conversations: the sequence is kept between requests, so that each computes only new
+//! tokens.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -14,19 +14,18 @@ use crate::request::{Completion, GenerateRequest};
 use crate::session::Session;
 
 impl Engine {
-    /// A conversation that has not begun.
+    /// Starts an empty conversation.
     pub fn conversation(&self) -> Conversation<'_> {
         Conversation { engine: self, kept: Kept::none() }
     }
 }
 
-/// Requests that go on from one another.
+/// Requests on one sequence, which is kept between them.
 ///
-/// Each request names its whole prompt, as one to [`Engine::generate`] does, and gets the same
-/// answer. What the prompt has in common with the sequence of the request before, its answer
-/// included, is not computed again: [`Completion::cached_tokens`] counts it. Unlike prefixes of
-/// other requests, which are shared in whole blocks, that goes to the last token. A prompt that
-/// parts from the sequence cuts it back to where they part.
+/// Each request contains its whole prompt, as for [`Engine::generate`], and gets the same answer.
+/// The common prefix of the prompt and the kept sequence (earlier prompt and answer) is reused:
+/// [`Completion::cached_tokens`] counts it, to the token, where the prefix cache shares whole
+/// blocks. The sequence is truncated where the prompt differs.
 ///
 /// # Example
 /// ```no_run
@@ -59,12 +58,12 @@ impl Conversation<'_> {
         self.generate_with(&request.into(), &CancelToken::new(), &mut |_| ControlFlow::Continue(()))
     }
 
-    /// Generates text for one request, with a callback and a way to end it: see
+    /// Generates text for one request, with a callback and cancellation: see
     /// [`Engine::generate_with`].
     ///
     /// # Errors
-    /// As [`Engine::generate_with`]. After an error from the run the next request computes its
-    /// whole prompt; one that was refused before it ran changes nothing.
+    /// As [`Engine::generate_with`]. After an error of the run the next request computes its whole
+    /// prompt; a request refused before the run changes nothing.
     pub fn generate_with(
         &mut self,
         request: &GenerateRequest,
@@ -90,13 +89,12 @@ impl Conversation<'_> {
         Ok(completion)
     }
 
-    /// Forgets everything and gives the memory back. What the engine keeps of prompts for other
-    /// requests stays.
+    /// Drops the sequence and frees its memory. The engine's prefix cache stays.
     pub fn clear(&mut self) {
         self.kept = Kept::none();
     }
 
-    /// Tokens whose keys and values are there.
+    /// Tokens in the kept sequence.
     pub fn len(&self) -> usize {
         self.kept.len()
     }
@@ -106,13 +104,13 @@ impl Conversation<'_> {
         self.kept.len() == 0
     }
 
-    /// Bytes of their keys and values.
+    /// Bytes of keys and values of the kept sequence.
     pub fn kv_bytes(&self) -> usize {
         self.kept.sequence().map_or(0, Session::kv_bytes)
     }
 }
 
-/// Prints the number of tokens; the tokens would be too long.
+/// Prints the number of tokens.
 impl fmt::Debug for Conversation<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Conversation").field("tokens", &self.kept.len()).finish_non_exhaustive()

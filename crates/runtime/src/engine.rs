@@ -1,4 +1,4 @@
-//! A loaded model with everything it needs to run, shared by all requests.
+//! A loaded model with tokenizer, KV store and threads, shared by all requests.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,10 +24,10 @@ use crate::prefix::{PrefixCache, PrefixStatistics, fingerprint};
 use crate::quality::QualityMemory;
 use crate::request::{GenerateRequest, Prompt};
 
-/// A model that is ready to run.
+/// A loaded model, ready to run.
 ///
-/// Requests take `&self`: what belongs to one sequence is made for each call, so an engine can be
-/// shared between threads behind an `Arc`.
+/// Methods take `&self`; per-sequence state is created for each call, so an engine can be shared
+/// between threads behind an `Arc`.
 pub struct Engine {
     pub(crate) model: Model,
     pub(crate) codec: TextCodec,
@@ -38,7 +38,7 @@ pub struct Engine {
     plan: Plan,
     pub(crate) kv: KvStore,
     pub(crate) prefixes: Option<Arc<PrefixCache>>,
-    /// For requests that name no policy.
+    /// Pressure policy of requests that name none.
     pub(crate) pressure: PressurePolicy,
     pub(crate) quality: QualityMemory,
     /// Adapter of requests that name none.
@@ -49,7 +49,7 @@ pub struct Engine {
     load_time: Duration,
 }
 
-/// The model's shape and how it is run; the vocabulary would be too long.
+/// Prints configuration, compute settings and plan; weights and vocabulary are left out.
 impl fmt::Debug for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Engine")
@@ -61,7 +61,7 @@ impl fmt::Debug for Engine {
 }
 
 impl Engine {
-    /// Opens a model file or folder with default options and makes it ready.
+    /// Loads a model file or folder with default options.
     ///
     /// # Errors
     /// As [`load`](Self::load).
@@ -76,7 +76,7 @@ impl Engine {
         Self::open_with(source, &EngineOptions::default())
     }
 
-    /// The model inside the program, with default options: a small English one, for tests and first
+    /// Loads the built-in model with default options: a small English one, for tests and first
     /// steps.
     ///
     /// # Errors
@@ -86,7 +86,7 @@ impl Engine {
         Self::open(ModelSource::builtin())
     }
 
-    /// Opens a model file or folder and makes it ready.
+    /// Loads a model file or folder.
     ///
     /// # Errors
     /// As [`load`](Self::load).
@@ -94,16 +94,16 @@ impl Engine {
         Self::load(&source.into(), options, &mut |_| ())
     }
 
-    /// Opens a model file or folder and makes it ready; `progress` is told how far the weights are.
+    /// Loads a model file or folder; `progress` gets the loading progress of the weights.
     ///
     /// # Errors
-    /// [`Error::InvalidOption`], [`Error::MlockQuantized`], [`Error::Compute`] if the instruction
-    /// set is absent here, [`Error::Open`] (also for files that are not locked in memory),
+    /// [`Error::InvalidOption`], [`Error::MlockQuantized`], [`Error::Compute`] if the CPU lacks the
+    /// instruction set, [`Error::Open`] (also for files that are not locked in memory),
     /// [`Error::Load`], [`Error::CalibrationModel`], [`Error::KvPolicy`],
     /// [`Error::KvBudgetTooSmall`], [`Error::KvBudget`], [`Error::PrefixStore`],
     /// [`Error::PrefixWriter`], [`Error::SpillWithoutFolder`], [`Error::Tokenizer`] and
-    /// [`Error::VocabularyMismatch`] for unusable files and options. A chat template that cannot be
-    /// read is no error before it is used.
+    /// [`Error::VocabularyMismatch`] for unusable files and options. An unreadable chat template is
+    /// an error only when it is used.
     pub fn load(
         source: &ModelSource,
         options: &EngineOptions,
@@ -114,7 +114,7 @@ impl Engine {
         Self::of_checkpoint(&*checkpoint, source, options, start, progress)
     }
 
-    /// Makes the model in `checkpoint` ready, which is what `source` holds.
+    /// Loads the model of `checkpoint`, which was opened from `source`.
     pub(crate) fn of_checkpoint(
         checkpoint: &dyn Checkpoint,
         source: &ModelSource,
@@ -163,7 +163,7 @@ impl Engine {
         request.pressure.unwrap_or(self.pressure)
     }
 
-    /// Shape and names of the model.
+    /// Hyperparameters and names of the model.
     pub fn config(&self) -> &ModelConfig {
         self.model.config()
     }
@@ -187,7 +187,7 @@ impl Engine {
         self.codec.chat_template()
     }
 
-    /// Tokens that a sequence can have, prompt and output together.
+    /// Context length in tokens: prompt and output together.
     pub fn context_length(&self) -> usize {
         self.plan.context.value
     }
@@ -197,41 +197,41 @@ impl Engine {
         &self.plan
     }
 
-    /// Storage policy of keys and values: the one requested, completed for the model.
+    /// KV-cache policy: the one requested or chosen, completed for the model.
     pub fn kv_policy(&self) -> &KvPolicy {
         self.kv.policy()
     }
 
-    /// Store of the keys and values of all sequences.
+    /// KV store of all sequences.
     pub fn kv_store(&self) -> &KvStore {
         &self.kv
     }
 
-    /// Counters of the prefix cache; `None` if there is none.
+    /// Counters of the prefix cache; `None` if it is off.
     pub fn prefix_statistics(&self) -> Option<PrefixStatistics> {
         self.prefixes.as_deref().map(PrefixCache::statistics)
     }
 
-    /// Waits until all prefixes are written that were handed over for that: they are written behind
-    /// the requests. Dropping the engine waits as well, but tells nobody what went wrong.
+    /// Waits until all queued prefixes are on disk; a background thread writes them. Dropping the
+    /// engine waits as well, but reports no failures.
     pub fn flush_prefixes(&self) {
         if let Some(prefixes) = &self.prefixes {
             prefixes.flush();
         }
     }
 
-    /// Warnings about stored prefixes since the last call, a line each, at most 64. The requests
-    /// were served all the same: what could not be read was computed.
+    /// Takes the warnings about stored prefixes since the last call, one line each, at most 64. The
+    /// affected requests succeeded: unreadable prefixes were recomputed.
     pub fn take_prefix_warnings(&self) -> Vec<String> {
         self.prefixes.as_deref().map(PrefixCache::take_warnings).unwrap_or_default()
     }
 
-    /// Threads that compute.
+    /// Number of compute threads.
     pub fn threads(&self) -> usize {
         self.plan.threads.value
     }
 
-    /// The kernels that compute.
+    /// Kernels of the chosen instruction set.
     pub fn kernels(&self) -> Kernels {
         self.compute.kernels
     }
@@ -250,10 +250,10 @@ impl Engine {
         self.load_time
     }
 
-    /// The text that a conversation becomes, up to where the model's answer begins.
+    /// Renders a conversation with the chat template, up to the beginning of the model's answer.
     ///
-    /// It is for people to read: [`encode_prompt`](Self::encode_prompt) keeps apart what the
-    /// template and what the messages say, which this text no longer does.
+    /// For display only: in this text, markers of the template and equal text of a message look the
+    /// same. [`encode_prompt`](Self::encode_prompt) encodes them differently.
     ///
     /// # Errors
     /// As [`chat_template`](Self::chat_template); [`Error::Chat`] if the template refuses the
@@ -262,7 +262,7 @@ impl Engine {
         self.codec.render_chat(messages, tools)
     }
 
-    /// The token ids that a prompt becomes: at least one, all of them in the vocabulary.
+    /// Encodes a prompt: at least one token id, all of them in the vocabulary.
     ///
     /// An empty prompt becomes the beginning-of-text token.
     ///
@@ -273,7 +273,7 @@ impl Engine {
         self.codec.encode_prompt(prompt)
     }
 
-    /// As [`encode_prompt`](Self::encode_prompt), and ends when `cancel` is set.
+    /// As [`encode_prompt`](Self::encode_prompt), but stops when `cancel` is set.
     ///
     /// # Errors
     /// As [`encode_prompt`](Self::encode_prompt), and [`Error::Cancelled`].
@@ -287,7 +287,7 @@ impl Engine {
     }
 }
 
-/// The state of a load before the model's files are opened.
+/// State of a load before the model's files are opened.
 pub(crate) struct Start {
     pub(crate) started: Instant,
     machine: Machine,
@@ -295,8 +295,8 @@ pub(crate) struct Start {
 }
 
 impl Start {
-    /// Checks the options and starts the threads: a machine that lacks something should say so
-    /// before a long load.
+    /// Checks the options and starts the threads, so that a missing CPU feature fails before a long
+    /// load.
     pub(crate) fn new(options: &EngineOptions) -> Result<Self> {
         let (started, machine) = (Instant::now(), Machine::detect());
         let compute = plan::compute(&machine, options)?;
@@ -304,7 +304,7 @@ impl Start {
     }
 }
 
-/// The model, quantized on the way if the options say so.
+/// Loads the weights, quantized while loading if the options say so.
 fn load_model(
     checkpoint: &dyn Checkpoint,
     options: &EngineOptions,

@@ -6,15 +6,15 @@ use ruvllm_text::TokenId;
 /// Result with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Memory of keys and values that a request lacked.
+/// Shortage of the KV budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KvShortage {
-    /// Bytes that the next step takes.
+    /// Bytes needed by the next step.
     pub needed_bytes: usize,
-    /// Bytes that are free.
+    /// Free bytes of the budget.
     pub free_bytes: usize,
-    /// Bytes of the budget.
+    /// Size of the budget in bytes.
     pub total_bytes: usize,
 }
 
@@ -37,11 +37,11 @@ impl KvShortage {
     }
 }
 
-/// Errors of the engine. A failed request leaves the engine as it was.
+/// Errors of the engine. A failed request leaves the engine unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The model could not be opened: there is no valid GGUF file or Hugging Face folder.
+    /// The model cannot be opened: not a valid GGUF file or Hugging Face folder.
     #[error("cannot open {name}")]
     Open {
         /// Path of the file, or the name given to static bytes.
@@ -54,9 +54,9 @@ pub enum Error {
     #[cfg(feature = "store")]
     #[error("cannot take {name} from the model store")]
     Store {
-        /// The name asked for.
+        /// The requested name.
         name: String,
-        /// Error of the store, with the names that come near.
+        /// Error of the store, with similar names.
         #[source]
         source: ruvllm_hub::Error,
     },
@@ -78,7 +78,7 @@ pub enum Error {
         #[source]
         source: ruvllm_models::Error,
     },
-    /// A tokenizer of another model was given: it makes ids that the model does not know.
+    /// The tokenizer is of another model: it has more ids than the model's vocabulary.
     #[error("the tokenizer has {tokenizer} ids and the model only {model}; use the tokenizer of this model")]
     VocabularyMismatch {
         /// Ids of the tokenizer.
@@ -86,20 +86,20 @@ pub enum Error {
         /// Rows of the model's embedding.
         model: usize,
     },
-    /// An adapter cannot be used: its files, the model they are for, or no room for it.
+    /// An adapter cannot be loaded: unreadable files, another base model, or too little memory.
     #[error("cannot load the adapter")]
     Adapter {
         /// Error of the adapter's reader or the model.
         #[source]
         source: ruvllm_models::Error,
     },
-    /// A backend has no adapters.
+    /// The backend does not support adapters.
     #[error("the backend {backend} cannot compute with an adapter; use the native engine")]
     AdapterBackend {
-        /// Its name.
+        /// Name of the backend.
         backend: String,
     },
-    /// The instruction set asked for is absent, or the threads could not be started.
+    /// The requested instruction set is absent, or the threads could not be started.
     #[error("cannot set up the computation")]
     Compute(#[source] ruvllm_kernels::Error),
     /// An option is out of range.
@@ -112,8 +112,7 @@ pub enum Error {
         /// The range.
         expected: &'static str,
     },
-    /// The model's files were to be locked in memory and their weights to be quantized into memory
-    /// of their own.
+    /// `mlock` and `quantize` exclude each other: quantized weights are not the files' bytes.
     #[error("option mlock locks the bytes of the model's files, which quantize does not keep; choose one")]
     MlockQuantized,
     /// A sampling parameter is NaN or out of range.
@@ -143,10 +142,10 @@ pub enum Error {
     /// Every logit is NaN or `-inf`: the model is damaged, or the logit bias forbids every token.
     #[error("no token can be sampled: every logit is NaN or -inf")]
     NoCandidate,
-    /// There is nothing to continue, and the model has no token for the beginning of a text.
+    /// The prompt is empty and the model has no BOS token.
     #[error("the prompt is empty and the model has no beginning-of-text token; give at least one token")]
     EmptyPrompt,
-    /// The prompt does not fit.
+    /// The prompt exceeds the context length.
     #[error(
         "the prompt has {prompt_tokens} tokens and the context holds {context}; shorten the prompt or load the model \
          with a larger context (the model allows {model_context})"
@@ -154,9 +153,9 @@ pub enum Error {
     PromptTooLong {
         /// Tokens of the encoded prompt.
         prompt_tokens: usize,
-        /// Tokens that the engine's context holds.
+        /// Context length of the engine.
         context: usize,
-        /// Tokens that the model was made for.
+        /// Context length of the model.
         model_context: usize,
     },
     /// A token id is outside the vocabulary.
@@ -169,10 +168,10 @@ pub enum Error {
         /// Ids in the vocabulary.
         vocab_size: usize,
     },
-    /// The prompt text could not be turned into tokens.
+    /// The prompt text could not be tokenized.
     #[error("cannot encode the prompt")]
     Encode(#[source] ruvllm_text::Error),
-    /// A generated token could not be turned into text.
+    /// A generated token could not be detokenized.
     #[error("cannot decode token {token}")]
     Decode {
         /// The id.
@@ -184,8 +183,7 @@ pub enum Error {
     /// Messages were given to a model without a chat template.
     #[error("the model has no chat template; give the prompt as text instead of messages")]
     NoChatTemplate,
-    /// Messages were given to a model whose chat template cannot be read. The model can still be
-    /// used with text.
+    /// The model's chat template cannot be read; text prompts still work.
     #[error(
         "the chat template of the model cannot be used: {reason}; give the prompt as text instead of messages"
     )]
@@ -196,7 +194,7 @@ pub enum Error {
     /// The chat template refuses the messages, or its text cannot be encoded.
     #[error("cannot make a prompt of the messages")]
     Chat(#[source] ruvllm_text::Error),
-    /// A text to embed could not be turned into tokens.
+    /// A text to embed could not be tokenized.
     #[error("cannot encode text {}", index + 1)]
     EncodeText {
         /// Its index in the request.
@@ -205,13 +203,13 @@ pub enum Error {
         #[source]
         source: ruvllm_text::Error,
     },
-    /// A text to embed has no tokens, and the model puts none around it.
+    /// A text to embed is empty, and the model adds no special tokens.
     #[error("text {} is empty and the model adds no tokens of its own; leave it out", index + 1)]
     EmptyText {
         /// Its index in the request.
         index: usize,
     },
-    /// A decoder was asked for the state of its first token.
+    /// Pooling of the first token (CLS) with a decoder.
     #[error(
         "pooling {pooling} needs an encoder: the first token of a decoder has seen nothing but itself; use mean or last"
     )]
@@ -241,7 +239,7 @@ pub enum Error {
         #[source]
         source: ruvllm_models::Error,
     },
-    /// A backend does not compute what this model asks for; another one may.
+    /// The backend does not support a feature of the model; another one may.
     #[error("the {backend} backend cannot run {name}: {reason}")]
     UnsupportedByBackend {
         /// Name of the backend.
@@ -251,7 +249,7 @@ pub enum Error {
         /// Missing feature, and an alternative that works.
         reason: String,
     },
-    /// A backend that is not the engine failed.
+    /// A backend other than the engine failed.
     #[error("the {backend} backend could not {action}")]
     Backend {
         /// Name of the backend.
@@ -262,43 +260,43 @@ pub enum Error {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The budget of keys and values is no usable amount of memory.
+    /// The KV budget could not be reserved.
     #[error("cannot reserve {budget} bytes for keys and values; give another budget")]
     KvBudget {
-        /// Bytes asked for.
+        /// Requested bytes.
         budget: usize,
         /// Error of the page pool.
         #[source]
         source: ruvllm_memory::Error,
     },
-    /// The budget of keys and values does not hold a block of each tier.
+    /// The KV budget does not hold a block of each tier.
     #[error(
         "a budget of {budget} bytes is too small for keys and values as {policy}: memory is taken in pages of \
          {page_bytes} bytes, and the least that works is {least_bytes} bytes; raise the budget"
     )]
     KvBudgetTooSmall {
-        /// Bytes asked for.
+        /// Requested bytes.
         budget: usize,
-        /// The policy asked for.
+        /// The requested policy.
         policy: String,
-        /// Bytes of a page.
+        /// Page size in bytes.
         page_bytes: usize,
-        /// Bytes of the smallest budget.
+        /// Smallest budget in bytes.
         least_bytes: usize,
     },
-    /// The model's keys and values cannot be stored as asked.
+    /// The KV policy cannot be used with this model.
     #[error("cannot store keys and values as {policy}")]
     KvPolicy {
-        /// The policy asked for.
+        /// The requested policy.
         policy: String,
         /// Reason that this model cannot use it.
         #[source]
         source: ruvllm_models::Error,
     },
-    /// A calibration of keys and values was made from another model file.
+    /// The KV calibration was made from another model.
     #[error("the calibration of keys and values was made from another model; calibrate this one")]
     CalibrationModel,
-    /// The text is too short to learn how keys and values lie.
+    /// The text is too short for a calibration.
     #[error("the text has {tokens} tokens and a calibration takes at least {least}; use a longer text")]
     CalibrationText {
         /// Tokens of the text.
@@ -306,44 +304,44 @@ pub enum Error {
         /// Tokens needed.
         least: usize,
     },
-    /// Nothing can be learned of the model's keys and values.
+    /// The KV calibration failed.
     #[error("cannot calibrate keys and values")]
     Calibration(#[source] ruvllm_kv_cache::Error),
-    /// No room for the keys and values of a sequence.
+    /// The KV cache of a sequence could not be created or changed.
     #[error("cannot make a cache for {tokens} tokens")]
     Cache {
-        /// Tokens asked for.
+        /// Tokens of the sequence.
         tokens: usize,
         /// Error of the cache.
         #[source]
         source: ruvllm_models::Error,
     },
-    /// The pressure policy `spill` has nowhere to write evicted prefixes to.
+    /// The pressure policy `spill` needs a prefix folder.
     #[error("the pressure policy spill needs a folder for prefixes: set EngineOptions::prefixes")]
     SpillWithoutFolder,
-    /// The folder for prefixes cannot be used.
+    /// The prefix folder cannot be used.
     #[error("cannot use the folder for prefixes")]
     PrefixStore(#[source] ruvllm_kv_cache::Error),
-    /// There is no thread for writing prefixes.
+    /// The thread that writes prefixes could not be started.
     #[error("cannot start the thread that writes prefixes")]
     PrefixWriter(#[source] std::io::Error),
-    /// A measurement asks for more positions than the model has.
+    /// A measurement exceeds the model's context length.
     #[error("{what} takes {tokens} tokens and the model allows {model_context}")]
     ContextTooLong {
         /// Name of the measurement or sequence.
         what: String,
-        /// Tokens it needs.
+        /// Tokens needed.
         tokens: usize,
-        /// Tokens that the model was made for.
+        /// Context length of the model.
         model_context: usize,
     },
-    /// A perplexity window without a token to score.
+    /// A perplexity window has no token to score.
     #[error("a perplexity window of {context} tokens scores nothing; use a context of at least 2")]
     WindowTooShort {
         /// Tokens of a window.
         context: usize,
     },
-    /// The text does not fill one window of a measurement.
+    /// The text is shorter than one window of the measurement.
     #[error(
         "the text has {tokens} tokens and a window takes {context}; use a longer text or a smaller context"
     )]
@@ -353,27 +351,27 @@ pub enum Error {
         /// Tokens of a window.
         context: usize,
     },
-    /// No key can be hidden where there is no text.
+    /// The context is too short for a pass key and text around it.
     #[error("a context of {context} tokens leaves no text around a pass key; use at least {least}")]
     PasskeyContext {
         /// Tokens of the context.
         context: usize,
-        /// The fewest that do.
+        /// Smallest context in tokens.
         least: usize,
     },
-    /// A key was to be hidden outside of the text.
+    /// The depth of a pass key is out of range.
     #[error("a pass key at depth {depth} is outside of the text; depths go from 0 to 1")]
     PasskeyDepth {
-        /// The depth asked for.
+        /// The requested depth.
         depth: f32,
     },
-    /// The vocabulary has no token of its own for a digit.
+    /// The vocabulary has no single token for a digit.
     #[error("the vocabulary has no token for the digit {digit} and a pass key needs one; use another model")]
     PasskeyDigit {
         /// The digit.
         digit: u8,
     },
-    /// Logits were asked for at a position beyond the tokens.
+    /// Logits were requested at a position beyond the tokens.
     #[error("logits asked at position {position}, but there are {tokens} tokens")]
     PositionOutOfRange {
         /// The position.
@@ -381,21 +379,21 @@ pub enum Error {
         /// Tokens given.
         tokens: usize,
     },
-    /// A measurement, or the rendering of a chat, was ended by its caller before it had a result.
+    /// A measurement, or the rendering of a chat, was cancelled before it had a result.
     #[error("cancelled")]
     Cancelled,
 }
 
 impl Error {
-    /// Memory that keys and values lacked; `None` if something else was the matter, or the quota of
-    /// a tenant.
+    /// KV shortage behind this error; `None` for other errors and for a tenant's quota.
     pub fn kv_shortage(&self) -> Option<KvShortage> {
         let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(self);
         while let Some(error) = cause {
             if let Some(error) = error.downcast_ref::<ruvllm_kv_cache::Error>() {
                 return KvShortage::of(error);
             }
-            // Errors of the model crate are transparent: the cause is the same error's source.
+            // Errors of the model crate are transparent, so their source skips the KV-cache error
+            // itself.
             if let Some(ruvllm_models::Error::KvCache(error)) = error.downcast_ref() {
                 return KvShortage::of(error);
             }
@@ -404,8 +402,8 @@ impl Error {
         None
     }
 
-    /// True if the budget of keys and values was too small, so that a larger
-    /// [`EngineOptions::kv_budget`](crate::EngineOptions::kv_budget) would help.
+    /// True if a larger KV budget ([`EngineOptions::kv_budget`](crate::EngineOptions::kv_budget))
+    /// would help.
     pub fn kv_memory_short(&self) -> bool {
         match self {
             Self::KvBudget { .. } | Self::KvBudgetTooSmall { .. } => true,

@@ -1,5 +1,5 @@
-//! Text generation: prefill in chunks, then one token after the other. [`Generation`] computes one
-//! token per call, so that a callback and an iterator drive the same code.
+//! Text generation: chunked prefill, then decode. [`Generation`] computes one token per call, so
+//! that callback and iterator share the code.
 
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -20,10 +20,9 @@ use crate::session::Session;
 use crate::stop::StopMatcher;
 
 impl Engine {
-    /// Generates text for a prompt or a whole [`GenerateRequest`] and returns it when it is
-    /// complete.
+    /// Generates text for a prompt or a [`GenerateRequest`] and returns the result at the end.
     ///
-    /// A reference to a request is taken as well; the request is copied then.
+    /// A reference to a request is accepted as well and cloned.
     ///
     /// # Errors
     /// As [`generate_with`](Self::generate_with).
@@ -42,17 +41,16 @@ impl Engine {
         self.generate_with(&request.into(), &CancelToken::new(), &mut |_| ControlFlow::Continue(()))
     }
 
-    /// Generates text for one request, with a callback and a way to end it.
+    /// Generates text for one request, with a callback and cancellation.
     ///
-    /// `on_text` gets each piece of text as soon as it is certain: whole characters that belong to
-    /// no stop string. The pieces joined are the completion's text. Returning `Break` ends the
-    /// generation, as `cancel` does from outside; what was generated until then is still returned,
-    /// with [`FinishReason::Cancelled`]. [`stream`](Self::stream) gives the same pieces as an
-    /// iterator.
+    /// `on_text` gets each piece of text as soon as it is certain: whole characters outside of stop
+    /// sequences. The pieces joined are the completion's text. `Break` ends the generation as
+    /// `cancel` does; the text generated so far is returned with [`FinishReason::Cancelled`].
+    /// [`stream`](Self::stream) yields the same pieces as an iterator.
     ///
     /// The generation ends with [`FinishReason::Length`] when the sequence fills the context. The
-    /// last token of such a sequence is sampled but no longer computed, so a prompt of exactly the
-    /// context's length gives one token.
+    /// last token is sampled without a forward pass of its own, so a prompt of exactly the context
+    /// length gives one token.
     ///
     /// # Errors
     /// [`Error::PromptTooLong`] and those of [`Engine::encode_prompt`], [`Sampler::new`] and
@@ -84,8 +82,8 @@ impl Engine {
         Prepared::new(facts, request, cancel)
     }
 
-    /// Runs a request on a sequence whose tokens are `present`, and keeps what others can begin
-    /// with; gives the tokens that the sequence has then as well.
+    /// Runs a request on a sequence with tokens `present` and inserts it into the prefix cache;
+    /// returns the completion and the sequence's tokens.
     pub(crate) fn run(
         &self,
         prepared: Prepared<'_>,
@@ -99,8 +97,8 @@ impl Engine {
         Ok(self.complete(generation, reason, session))
     }
 
-    /// The result of an ended generation, whose sequence is stored as a prefix; and the tokens that
-    /// the sequence has.
+    /// Result of an ended generation, and the sequence's tokens; the sequence enters the prefix
+    /// cache.
     pub(crate) fn complete(
         &self,
         generation: Generation<'_>,
@@ -120,16 +118,16 @@ impl Engine {
 /// Properties of a backend that a generation depends on.
 pub(crate) struct Facts<'b> {
     pub(crate) codec: &'b TextCodec,
-    /// The kernels of the sampler.
+    /// Kernels of the sampler.
     pub(crate) kernels: Kernels,
-    /// Tokens that a sequence can have.
+    /// Context length in tokens.
     pub(crate) context: usize,
-    /// Tokens that the model was made for.
+    /// Context length of the model.
     pub(crate) model_context: usize,
     pub(crate) prefill_chunk: usize,
 }
 
-/// A request that was checked: all that it needs but a sequence.
+/// A checked request with its encoded prompt, without a sequence.
 pub(crate) struct Prepared<'c> {
     codec: &'c TextCodec,
     started: Instant,
@@ -166,19 +164,19 @@ impl<'c> Prepared<'c> {
         })
     }
 
-    /// Most tokens that the sequence can come to have.
+    /// Maximum length of the sequence in tokens.
     pub(crate) fn capacity(&self) -> usize {
         self.limit.context.min(self.prompt.len().saturating_add(self.limit.tokens))
     }
 }
 
-/// The state of one running generation. Its sequence is given with each call, so that the owner of
-/// both need not borrow from itself.
+/// State of a running generation. The sequence is an argument of each call, so that an owner of
+/// both needs no self-reference.
 pub(crate) struct Generation<'c> {
     codec: &'c TextCodec,
     sampler: Sampler,
     output: Output<'c>,
-    /// Tokens that the sequence has before the prefill.
+    /// Tokens of the sequence before the prefill.
     present: Vec<TokenId>,
     prompt: Vec<TokenId>,
     shared_tokens: usize,
@@ -186,25 +184,25 @@ pub(crate) struct Generation<'c> {
     limit: Limit,
     ignore_eos: bool,
     clock: Clock,
-    /// Tokens of the prompt that earlier requests have computed.
+    /// Prompt tokens served from the prefix cache or an earlier turn.
     cached: usize,
 }
 
 /// Token limits of a generation.
 struct Limit {
-    /// Generated ones.
+    /// Maximum number of generated tokens.
     tokens: usize,
-    /// In the sequence.
+    /// Maximum length of the sequence.
     context: usize,
-    /// In a pass of the prefill.
+    /// Tokens per prefill pass.
     prefill_chunk: usize,
 }
 
-/// A sampled token, or the reason that there is none.
+/// A sampled token, or the reason that the generation has ended.
 type Sampled = ControlFlow<FinishReason, TokenId>;
 
 impl<'c> Generation<'c> {
-    /// A generation that has computed nothing, on a sequence whose tokens are `present`.
+    /// A new generation on a sequence with tokens `present`.
     pub(crate) fn new(prepared: Prepared<'c>, present: Vec<TokenId>) -> Self {
         let Prepared { codec, started, sampler, stream, matcher, prompt, shared_tokens, limit, ignore_eos } =
             prepared;
@@ -236,7 +234,7 @@ impl<'c> Generation<'c> {
             let shown =
                 if self.piece().is_empty() { ControlFlow::Continue(()) } else { on_text(self.piece()) };
             match reason {
-                // A break has nothing left to end here.
+                // The generation has ended; a `Break` of the callback changes nothing.
                 Some(reason) => return Ok(reason),
                 None if shown.is_break() => return Ok(FinishReason::Cancelled),
                 None => {}
@@ -244,8 +242,8 @@ impl<'c> Generation<'c> {
         }
     }
 
-    /// Computes the next token, with the first one the prefill. [`piece`](Self::piece) is the text
-    /// that it made certain. A reason means that the generation has ended.
+    /// Computes the next token, the first time after the prefill. [`piece`](Self::piece) is the
+    /// text that it released. Returns the reason if the generation has ended.
     pub(crate) fn advance(
         &mut self,
         session: &mut dyn BackendSession,
@@ -262,22 +260,22 @@ impl<'c> Generation<'c> {
         }
     }
 
-    /// The text that the last [`advance`](Self::advance) made certain; often empty.
+    /// Text released by the last [`advance`](Self::advance); may be empty.
     pub(crate) fn piece(&self) -> &str {
         &self.output.piece
     }
 
-    /// The generated ids so far.
+    /// Generated token ids so far.
     pub(crate) fn tokens(&self) -> &[TokenId] {
         &self.tokens
     }
 
-    /// Tokens of the prompt that prompts of all tenants may begin with.
+    /// First tokens of the prompt whose prefix is shared by all tenants.
     fn shared_tokens(&self) -> usize {
         self.shared_tokens.min(self.prompt.len())
     }
 
-    /// The result, and the tokens that the sequence has.
+    /// The result, and the sequence's tokens.
     pub(crate) fn complete(
         self,
         finish_reason: FinishReason,
@@ -303,7 +301,7 @@ impl<'c> Generation<'c> {
         (completion, known)
     }
 
-    /// Computes the prompt and samples the first token.
+    /// Prefills the prompt and samples the first token.
     fn prefill(&mut self, session: &mut dyn BackendSession, cancel: &CancelToken) -> Result<Sampled> {
         if self.limit.tokens == 0 {
             return Ok(ControlFlow::Break(FinishReason::Length));
@@ -325,7 +323,7 @@ impl<'c> Generation<'c> {
         Ok(ControlFlow::Continue(token))
     }
 
-    /// Computes the last token and samples the next one, unless the last one was the last.
+    /// Computes the last token and samples the next one, unless a limit is reached.
     fn decode(
         &mut self,
         token: TokenId,
@@ -345,7 +343,7 @@ impl<'c> Generation<'c> {
         Ok(ControlFlow::Continue(token))
     }
 
-    /// Adds a sampled token to the output; a reason means that it was the last one.
+    /// Adds a sampled token to the output; returns the reason if the generation has ended.
     fn take(&mut self, token: TokenId) -> Result<Option<FinishReason>> {
         if !self.ignore_eos && self.codec.tokenizer().is_end_of_generation(token) {
             return Ok(Some(self.output.finish(FinishReason::Stop)));
@@ -357,16 +355,16 @@ impl<'c> Generation<'c> {
     }
 }
 
-/// From ids to the text that the caller sees: characters, then stop strings.
+/// Detokenization and stop sequences: from token ids to released text.
 struct Output<'c> {
-    stream: Option<TokenStream<'c>>, // none once it has ended
+    stream: Option<TokenStream<'c>>, // `None` after the end
     matcher: StopMatcher,
-    piece: String, // released last by the matcher
-    text: String,  // all that was released
+    piece: String, // released by the last step
+    text: String,  // all released text
 }
 
 impl Output<'_> {
-    /// Releases the text that a token makes certain; true if it completes a stop string.
+    /// Releases the text that a token completes; true if it completes a stop sequence.
     fn push(&mut self, token: TokenId) -> Result<bool> {
         let Some(stream) = &mut self.stream else { return Ok(false) };
         let characters = stream.push(token).map_err(|source| Error::Decode { token, source })?;
@@ -375,8 +373,8 @@ impl Output<'_> {
         Ok(stopped)
     }
 
-    /// Releases what was held back: an unfinished character, the beginning of a stop string. The
-    /// end of the text is the reason's, unless the last characters complete a stop string.
+    /// Releases the text held back: an incomplete character, the beginning of a stop sequence.
+    /// Returns `reason`, or `Stop` if the last characters complete a stop sequence.
     fn finish(&mut self, reason: FinishReason) -> FinishReason {
         let rest = self.stream.take().map(TokenStream::finish).unwrap_or_default();
         let stopped = self.matcher.push(&rest, &mut self.piece).is_some();
@@ -386,7 +384,7 @@ impl Output<'_> {
     }
 }
 
-/// The times of one generation.
+/// Times of one generation.
 struct Clock {
     started: Instant,
     prefill: Option<Duration>,

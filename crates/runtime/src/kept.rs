@@ -2,7 +2,7 @@
 
 use ruvllm_text::TokenId;
 
-/// A sequence and its tokens; none before the first request and after one that failed.
+/// A sequence and its tokens; none before the first request and after a failed one.
 pub(crate) struct Kept<S> {
     sequence: Option<S>,
     tokens: Vec<TokenId>,
@@ -13,7 +13,7 @@ impl<S> Kept<S> {
         Self { sequence: None, tokens: Vec::new() }
     }
 
-    /// The sequence and its tokens, which nothing keeps until [`put`](Self::put).
+    /// Takes the sequence and its tokens out, until [`put`](Self::put).
     pub(crate) fn take(&mut self) -> Option<(S, Vec<TokenId>)> {
         let tokens = std::mem::take(&mut self.tokens);
         self.sequence.take().map(|sequence| (sequence, tokens))
@@ -27,7 +27,7 @@ impl<S> Kept<S> {
         self.sequence.as_ref()
     }
 
-    /// Number of tokens whose keys and values are there.
+    /// Tokens in the sequence.
     pub(crate) fn len(&self) -> usize {
         self.tokens.len()
     }

@@ -15,17 +15,17 @@
 //!                                         ├──calibrate_kv▶ KvCalibration
 //!                                         └──bench───────▶ Vec<BenchResult>
 //! ```
-//! [`Sampler`] and [`StopMatcher`] can be used alone. [`InferenceBackend`] is the seam behind which
-//! something else computes: the engine is one, with the feature `gpu` there is one on a GPU, with
-//! `candle` one that reads Hugging Face folders, for a second opinion.
+//! [`Sampler`] and [`StopMatcher`] can be used alone. [`InferenceBackend`] is the trait of forward
+//! passes: implemented by the engine, with the feature `gpu` by a GPU backend, with `candle` by a
+//! backend over candle's models, for comparison.
 //!
 //! # Invariants
-//! - Text is given out as it is generated, in whole characters, and never includes any part of a
+//! - Text is returned as it is generated, in whole characters, and never includes any part of a
 //!   stop string.
-//! - Output is the same, bit for bit, for any number of threads, instruction set and prefill chunk.
+//! - Output is bit-identical for any number of threads, instruction set and prefill chunk size.
 //! - A value that was not measured is absent.
-//! - No input makes it panic: files, prompts and parameters give an [`Error`] that says what to
-//!   change.
+//! - No input causes a panic: invalid files, prompts and parameters give an [`Error`] that says
+//!   what to change.
 
 #![forbid(unsafe_code)]
 
@@ -55,8 +55,7 @@ mod setters;
 mod stop;
 mod stream;
 
-/// The crates beneath, in the versions that this one uses: for types in its signatures and for the
-/// sources of its errors.
+/// Lower-layer crates in the versions used here: for types in signatures and sources of errors.
 pub mod crates {
     pub use {
         gguf_rs_lite as gguf, ruvllm_adapters as adapters, ruvllm_kernels as kernels,
@@ -64,7 +63,7 @@ pub mod crates {
     };
 }
 
-/// JSON values of messages and tools, in the version that this crate takes.
+/// JSON values of messages and tools, in the version used here.
 pub use serde_json;
 
 pub use ruvllm_adapters::Adapter;
@@ -109,7 +108,7 @@ pub use crate::sampler::{Sampler, SamplingParams};
 pub use crate::stop::StopMatcher;
 pub use crate::stream::{Chunk, TextStream};
 
-/// The first examples of the crates beneath whose documentation does not begin with their README.
+/// README examples of crates whose documentation does not include their README.
 #[cfg(doctest)]
 mod readmes {
     #[doc = include_str!("../../kernels/README.md")]

@@ -1,24 +1,24 @@
-//! Resident memory of this process, as the system counts it.
+//! Resident memory of this process, as reported by the operating system.
 
-/// Memory of this process. A value that the system does not tell is absent.
+/// Memory of this process. Values that the system does not report are absent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ProcessMemory {
-    /// Bytes in RAM, with the mapped parts of files that are in RAM now.
+    /// Resident set size in bytes, resident pages of mapped files included.
     pub resident_bytes: Option<u64>,
-    /// Bytes in RAM that belong to no file: what the process itself needs.
+    /// Anonymous resident bytes: memory not backed by a file.
     pub anonymous_bytes: Option<u64>,
 }
 
 impl ProcessMemory {
-    /// Reads the present values from `/proc/self/status`.
+    /// Reads the current values from `/proc/self/status`.
     #[cfg(target_os = "linux")]
     pub fn now() -> Self {
         std::fs::read_to_string("/proc/self/status")
             .map_or_else(|_| Self::default(), |status| Self::parse(&status))
     }
 
-    /// Asks the system for the resident bytes. Those that belong to no file are absent.
+    /// Reads the resident bytes from the system. The anonymous bytes are absent.
     #[cfg(not(target_os = "linux"))]
     pub fn now() -> Self {
         use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System};
@@ -38,7 +38,7 @@ impl ProcessMemory {
     }
 }
 
-/// The value of a line `KEY:  N kB`. The kernel writes "kB" and means 1024 bytes.
+/// Bytes of a line `KEY: N kB`. The kernel's "kB" is 1024 bytes.
 #[cfg(any(target_os = "linux", test))]
 pub(crate) fn bytes_of(text: &str, key: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;

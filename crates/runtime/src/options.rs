@@ -21,9 +21,9 @@ use crate::setters::setters;
 #[non_exhaustive]
 pub enum ModelSource {
     /// A GGUF file, any part of a split one, or a Hugging Face folder. Mapped files
-    /// ([`EngineOptions::mmap`]) must not be changed while the engine lives.
+    /// ([`EngineOptions::mmap`]) must not change during the engine's lifetime.
     Path(PathBuf),
-    /// A GGUF file inside the program.
+    /// A GGUF file embedded in the program.
     Static {
         /// Name in messages.
         name: String,
@@ -34,28 +34,28 @@ pub enum ModelSource {
 
 impl ModelSource {
     /// SHA-256 over the metadata and over name, type, shape and 16 samples of every tensor, and the
-    /// recipe if the weights are quantized while loading. Equal for equal models wherever the file
-    /// is; no checksum of the file.
+    /// recipe if the weights are quantized while loading. Independent of the path; not a checksum
+    /// of the file.
     ///
     /// # Errors
     /// [`Error::Open`] if the file cannot be read.
     pub fn fingerprint(&self, quantized: Option<Recipe>) -> Result<[u8; 32]> {
-        // Only samples are read, so that the files are mapped whatever an engine does.
+        // Only samples are read, so the files are mapped whatever the engine options.
         let checkpoint = self.open(FileMemory::default())?;
         Ok(fingerprint(&*checkpoint, quantized))
     }
 
-    /// The model inside the program: a small English one, for tests and first steps.
+    /// The built-in model: a small English one, for tests and first steps.
     #[cfg(feature = "builtin-model")]
     pub fn builtin() -> Self {
         Self::Static { name: ruvllm_default_model::NAME.to_owned(), bytes: ruvllm_default_model::gguf() }
     }
 
-    /// The model that has this name in the user's model store, as `ruvllm pull` leaves it, or that
-    /// was pulled by this reference (`hf://...`). Nothing is downloaded.
+    /// A model of the user's model store, by its name or the reference (`hf://...`) that it was
+    /// pulled by. Nothing is downloaded.
     ///
     /// # Errors
-    /// [`Error::Store`]: no such name, a download that has not come to its end, or no store.
+    /// [`Error::Store`] for an unknown name, an incomplete download, or no store.
     #[cfg(feature = "store")]
     pub fn stored(name: &str) -> Result<Self> {
         match ruvllm_hub::Store::from_env() {
@@ -64,7 +64,7 @@ impl ModelSource {
         }
     }
 
-    /// As [`stored`](Self::stored), from another store than the user's.
+    /// As [`stored`](Self::stored), from the given store.
     ///
     /// # Errors
     /// As [`stored`](Self::stored).
@@ -100,7 +100,7 @@ impl fmt::Debug for ModelSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Path(path) => f.debug_tuple("Path").field(path).finish(),
-            // The file itself would be megabytes of digits.
+            // The bytes would print as megabytes of digits.
             Self::Static { name, bytes } => {
                 f.debug_struct("Static").field("name", name).field("bytes", &bytes.len()).finish()
             }
@@ -137,59 +137,53 @@ impl From<&str> for ModelSource {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct EngineOptions {
-    /// Threads that compute, the caller's included; `None` = one for each core that this process
-    /// may use.
+    /// Compute threads, the caller's included; `None` = one per core that this process may use.
     pub threads: Option<usize>,
-    /// Maps the model's files, which is the default. A mapped file that is shortened or overwritten
-    /// in place while the engine lives ends the process (SIGBUS) or changes the weights. `false`
-    /// reads the files into private memory: later changes do nothing, loading takes longer, and
-    /// processes do not share the pages.
+    /// Maps the model's files (default). Truncating a mapped file ends the process (SIGBUS), and
+    /// overwriting it in place changes the weights. `false` reads the files into private memory:
+    /// later changes have no effect, but loading takes longer and processes do not share the pages.
     pub mmap: bool,
-    /// Locks the bytes of the model's files in memory, so that the system never pages them out.
-    /// Fails beyond the limit `RLIMIT_MEMLOCK`. Not locked: matrices that a Hugging Face folder
-    /// holds in another row order, which are made anew. Default: off.
+    /// Locks the bytes of the model's files in memory (mlock). Fails beyond the limit
+    /// `RLIMIT_MEMLOCK`. Not locked: matrices of a Hugging Face folder that are repacked into
+    /// another row order. Default: off.
     pub mlock: bool,
-    /// The storage type that weights get while they are loaded, in private memory; `None` = they
-    /// stay as they are, mapped.
+    /// Quantizes the weights while loading, into private memory; `None` = used as stored, mapped.
     pub quantize: Option<Recipe>,
-    /// Instruction set; `None` = the best one here, or the one named by the environment variable
-    /// `RUVLLM_ISA`.
+    /// Instruction set; `None` = the environment variable `RUVLLM_ISA`, else the best one of the
+    /// CPU.
     pub isa: Option<Isa>,
-    /// Storage policy of keys and values; `None` = F16 for all, or 8 bits if F16 has too little
-    /// room.
+    /// KV-cache policy; `None` = F16, or `q8` if F16 leaves room for too few tokens.
     pub kv: Option<KvPolicy>,
-    /// Calibration of the model's keys and values
-    /// ([`Engine::calibrate_kv`](crate::Engine::calibrate_kv)), for a policy with tiers in `nuq3`.
+    /// KV calibration of the model ([`Engine::calibrate_kv`](crate::Engine::calibrate_kv)), for
+    /// policies with `nuq3` tiers.
     pub kv_calibration: Option<Arc<KvCalibration>>,
-    /// Bytes of keys and values of all sequences together, in pages of 2 MiB (below 64 MiB: of 512
-    /// KiB); `None` = as many as [`Plan::SEQUENCES`](crate::Plan::SEQUENCES) of the model's full
-    /// length may need, within what the weights leave of the memory. Memory is taken as sequences
-    /// grow.
+    /// KV budget in bytes, all sequences together, in pages of 2 MiB (below 64 MiB: of 512 KiB);
+    /// `None` = enough for [`Plan::SEQUENCES`](crate::Plan::SEQUENCES) sequences of the model's
+    /// full context length, within the memory that the weights leave. Allocated as sequences grow.
     pub kv_budget: Option<usize>,
-    /// Policy under memory pressure (KV budget short), for requests that name none.
+    /// Policy under memory pressure (KV budget short) of requests that name none.
     pub pressure: PressurePolicy,
-    /// Prefix cache setting. Default: in memory.
+    /// Prefix cache. Default: in memory.
     pub prefixes: PrefixCaching,
-    /// The key of a folder of prefixes that others may own or write to. With it, files that were
-    /// not written with the same key are not used; without it, such a folder is refused. Default:
-    /// none.
+    /// Key of a prefix folder that other users own or may write to. Files written with another key
+    /// are ignored; without a key such a folder is refused. Default: none.
     pub prefix_key: Option<FolderKey>,
-    /// Tokens of a sequence, prompt and output together, at most what the model allows. `None` =
-    /// what the model allows, as far as there is memory for it.
+    /// Context length in tokens, prompt and output together, at most the model's. `None` = the
+    /// model's, as far as memory allows.
     pub context: Option<usize>,
-    /// Prompt tokens per forward pass; also how often a prefill can be cancelled. Default 512.
+    /// Prompt tokens per forward pass; a prefill can be cancelled between passes. Default 512.
     pub prefill_chunk: usize,
-    /// A `tokenizer.json` to use instead of the tokenizer in the model file.
+    /// A `tokenizer.json` in place of the model's tokenizer.
     pub tokenizer: Option<PathBuf>,
 }
 
 impl EngineOptions {
-    /// Memory of the model files' bytes: mapped or private, locked or not.
+    /// Memory settings of the model files: mapped or private, locked or not.
     pub(crate) fn file_memory(&self) -> FileMemory {
         FileMemory { mmap: self.mmap, mlock: self.mlock }
     }
 
-    /// Refuses what is below its range, and options that exclude each other.
+    /// Refuses values below their range, and options that exclude each other.
     pub(crate) fn check(&self) -> Result<()> {
         let positive = |name, value: Option<usize>| match value {
             Some(0) => Err(Error::InvalidOption { name, value: 0, expected: "at least 1" }),
@@ -225,7 +219,7 @@ setters! {
     }
 }
 
-/// Refuses a pressure policy that writes files where there is no folder for them.
+/// Refuses the pressure policy `spill` without a prefix folder.
 pub(crate) fn check_pressure(policy: PressurePolicy, has_files: bool) -> Result<()> {
     if policy == PressurePolicy::Spill && !has_files { Err(Error::SpillWithoutFolder) } else { Ok(()) }
 }

@@ -14,29 +14,27 @@ use crate::setters::setters;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Prompt {
-    /// Text, encoded as the model's rules say: the beginning-of-text token is added where the model
-    /// wants it, and special tokens written in the text are recognized.
+    /// Text. BOS is added if the model wants it; special tokens written in the text are parsed.
     Text(String),
-    /// Token ids, taken as they are.
+    /// Token ids, used as they are.
     Tokens(Vec<TokenId>),
-    /// A conversation that the model answers, through its chat template. Special tokens written in
-    /// a message are plain text.
+    /// A conversation, rendered with the model's chat template. Special tokens written in a message
+    /// are plain text.
     Chat {
         /// The messages so far.
         messages: Vec<Message>,
-        /// The functions that the model may call, in the JSON form that chat-completion servers
-        /// take.
+        /// Functions that the model may call, in the JSON form of the chat-completions API.
         tools: Option<serde_json::Value>,
     },
 }
 
 impl Prompt {
-    /// A conversation that the model answers, without functions that it may call.
+    /// A conversation without tools.
     pub fn chat(messages: impl Into<Vec<Message>>) -> Self {
         Self::Chat { messages: messages.into(), tools: None }
     }
 
-    /// A conversation that the model answers, and the functions that it may call.
+    /// A conversation with tools: functions that the model may call.
     pub fn chat_with_tools(messages: impl Into<Vec<Message>>, tools: serde_json::Value) -> Self {
         Self::Chat { messages: messages.into(), tools: Some(tools) }
     }
@@ -54,7 +52,7 @@ impl From<String> for Prompt {
     }
 }
 
-/// One generation.
+/// A generation request.
 ///
 /// # Examples
 /// ```
@@ -72,33 +70,31 @@ impl From<String> for Prompt {
 pub struct GenerateRequest {
     /// The prompt.
     pub prompt: Prompt,
-    /// Largest number of tokens to generate: 0 gives none, `None` goes on to the end of the
-    /// context.
+    /// Maximum number of tokens to generate; 0 = none, `None` = up to the context length.
     pub max_tokens: Option<usize>,
     /// Sampling parameters.
     pub sampling: SamplingParams,
-    /// Texts that end the generation and are not part of it.
+    /// Stop sequences: texts that end the generation and are not part of the output.
     pub stop: Vec<String>,
-    /// Goes on after an end-of-text or end-of-turn token, for measurements.
+    /// Continues after EOS and end-of-turn tokens, for measurements.
     pub ignore_eos: bool,
-    /// Tenant charged for the keys and values, of the pool of the engine's
-    /// [`kv_store`](crate::Engine::kv_store), within its quotas. A tenant's prompts begin with
-    /// prefixes of its own only, so that nobody learns from the time to the first token what
-    /// another one has asked. Default: the root.
+    /// Tenant charged for keys and values, within its quotas; from the pool of the engine's
+    /// [`kv_store`](crate::Engine::kv_store). Prefix hits come from the tenant's own prefixes only,
+    /// so that TTFT reveals nothing about prompts of other tenants. Default: the root.
     pub tenant: Tenant,
-    /// Tokens at the beginning of the prompt that prompts of all tenants may begin with, in whole
-    /// blocks: an instruction that is no secret. Anybody who sends it can tell that it was sent
-    /// before. Default: 0.
+    /// First tokens of the prompt, in whole blocks, whose prefix is shared by all tenants: a system
+    /// prompt that is no secret, because TTFT shows that it was sent before. Default: 0.
     pub shared_tokens: usize,
     /// Adapter of this request, loaded with [`Engine::load_adapter`](crate::Engine::load_adapter)
-    /// by the same engine. Default: that of the engine, which usually has none.
+    /// by the same engine. Default: [`Engine::adapter`](crate::Engine::adapter).
     pub adapter: Option<Arc<Adapter>>,
     /// Policy under memory pressure. Default: the engine's.
     pub pressure: Option<PressurePolicy>,
 }
 
 impl GenerateRequest {
-    /// A request with default sampling, no stop strings and no token limit but the context.
+    /// A request with default sampling, no stop sequences, and the context length as its only
+    /// limit.
     pub fn new(prompt: impl Into<Prompt>) -> Self {
         Self {
             prompt: prompt.into(),
@@ -135,7 +131,7 @@ impl GenerateRequest {
         self
     }
 
-    /// Sets the seed of the draws: [`SamplingParams::seed`].
+    /// Sets the sampling seed: [`SamplingParams::seed`].
     #[must_use]
     pub fn with_seed(mut self, seed: u64) -> Self {
         self.sampling.seed = Some(seed);
@@ -170,16 +166,16 @@ impl From<&Self> for GenerateRequest {
 /// Reason that a generation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FinishReason {
-    /// The model ended the text or turn, or a stop string was met.
+    /// EOS, end of turn, or a stop sequence.
     Stop,
-    /// The token limit or the end of the context was reached.
+    /// Token limit or context length reached.
     Length,
-    /// The caller ended it, through the cancel token or the text callback.
+    /// Ended by the caller, through the cancel token or the text callback.
     Cancelled,
 }
 
 impl FinishReason {
-    /// The word of JSON documents: `stop`, `length` or `cancelled`.
+    /// Name in JSON documents: `stop`, `length` or `cancelled`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Stop => "stop",
@@ -195,31 +191,29 @@ impl std::fmt::Display for FinishReason {
     }
 }
 
-/// Timings of a generation. A phase that did not happen has no value. What did not happen was not
-/// measured and is absent.
+/// Timings of a generation. Phases that did not happen are absent.
 ///
-/// The time to load the model belongs to the engine:
-/// [`Engine::load_time`](crate::Engine::load_time).
+/// Load time is separate: [`Engine::load_time`](crate::Engine::load_time).
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Timings {
-    /// Milliseconds from the call to the first token, encoding and prefill included.
+    /// Time to first token in milliseconds, encoding and prefill included.
     pub ttft_ms: Option<f64>,
-    /// Prompt tokens per second of prefill, without those that were cached.
+    /// Prompt tokens per second of prefill, cached tokens not counted.
     pub prefill_tok_s: Option<f64>,
-    /// Tokens per second after the first one.
+    /// Generated tokens per second, from the second token on.
     pub decode_tok_s: Option<f64>,
 }
 
-/// Outcome of the policy's quality target for keys and values.
+/// Outcome of the quality target of the KV policy.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct KvQuality {
-    /// Tokens at the end that stay hot, as many as the controller has come to.
+    /// Latest tokens that stay hot, as the controller has set.
     pub hot_tokens: usize,
-    /// Its estimate of the relative error of attention's output; absent before the first sample.
+    /// Estimated relative error of attention output; absent before the first sample.
     pub error: Option<f32>,
-    /// Errors that were sampled.
+    /// Number of error samples.
     pub samples: usize,
 }
 
@@ -227,23 +221,24 @@ pub struct KvQuality {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Completion {
-    /// The text: exactly the pieces that the callback got, joined.
+    /// Generated text: the pieces that the callback got, joined.
     pub text: String,
-    /// The generated ids, without a token that ended the text. With a stop string they go up to the
-    /// token that completed it.
+    /// Generated token ids, without EOS. After a stop sequence: up to and including the token that
+    /// completed it.
     pub tokens: Vec<TokenId>,
     /// Tokens of the encoded prompt.
     pub prompt_tokens: usize,
     /// Prompt tokens served from the prefix cache or an earlier turn.
     pub cached_tokens: usize,
-    /// Reason that it ended.
+    /// Reason that the generation ended.
     pub finish_reason: FinishReason,
-    /// The seed of the draws: repeating the request with it repeats the output.
+    /// Sampling seed; the same request with this seed repeats the output.
     pub seed: u64,
     /// Durations and rates.
     pub timings: Timings,
-    /// Outcome of the quality target; absent if the policy of keys and values has none.
+    /// Outcome of the quality target; absent if the KV policy has none.
     pub kv_quality: Option<KvQuality>,
-    /// Tokens dropped behind the attention sinks, with [`PressurePolicy::DropOldest`] alone.
+    /// Oldest tokens after the attention sinks that were dropped; only with
+    /// [`PressurePolicy::DropOldest`].
     pub dropped_tokens: usize,
 }

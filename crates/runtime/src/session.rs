@@ -1,4 +1,4 @@
-//! One running sequence: its cache, its scratch memory and the forward passes on it.
+//! One running sequence: KV cache, scratch memory and forward passes.
 
 use std::ops::{ControlFlow, RangeInclusive};
 use std::sync::Arc;
@@ -17,37 +17,36 @@ use crate::prefix::{PrefixCache, Reused};
 use crate::quality::{QualityMemory, QualityWatch};
 use crate::request::{GenerateRequest, KvQuality};
 
-/// A sequence of one model. Positions are those of the cache: each pass appends to it.
+/// A sequence of one model. Each pass appends its tokens to the KV cache.
 pub(crate) struct Session<'e> {
     model: &'e Model,
     compute: &'e Compute,
     cache: Sequence,
     /// Adapter for the whole sequence.
     adapter: Option<Arc<Adapter>>,
-    /// Whole blocks when the cache was last looked after.
+    /// Number of full blocks at the last [`settle`](Self::settle).
     settled: usize,
     prefixes: Option<&'e PrefixCache>,
     /// Policy under memory pressure.
     pressure: PressurePolicy,
-    /// Cached prefix that the sequence began with, pinned as long as it lives.
+    /// Prefix hit of this sequence, pinned for its lifetime.
     reused: Reused,
     /// Sliding-window size in tokens; older blocks are released.
     window: Option<usize>,
     workspace: Workspace,
-    /// There if the policy needs one.
+    /// Present if the KV policy has a quality target.
     watch: Option<QualityWatch>,
 }
 
 impl<'e> Session<'e> {
-    /// An empty sequence with room for `capacity` tokens, whose memory counts for the engine
-    /// itself. It knows nothing of other sequences: what it measures can be measured again.
+    /// An empty sequence with room for `capacity` tokens, charged to the root tenant. It shares no
+    /// state with other sequences, so that measurements are repeatable.
     pub(crate) fn new(engine: &'e Engine, capacity: usize) -> Result<Self> {
         Self::empty(engine, &Tenant::root(), engine.adapter.clone(), capacity)
     }
 
-    /// An empty sequence for a request, with room for `capacity` tokens, whose memory counts for
-    /// the request's tenant. Its quality target begins with what the tenant's other requests have
-    /// come to.
+    /// An empty sequence for a request, with room for `capacity` tokens, charged to the request's
+    /// tenant. Its quality target resumes from the state of the tenant's earlier requests.
     pub(crate) fn for_request(
         engine: &'e Engine,
         request: &GenerateRequest,
@@ -94,22 +93,23 @@ impl<'e> Session<'e> {
         })
     }
 
-    /// Goes on with other threads than the engine's own. The results stay the same.
+    /// Sets kernels and thread pool in place of the engine's own. Results stay bit-identical.
     pub(crate) fn set_compute(&mut self, compute: &'e Compute) {
         self.compute = compute;
     }
 
-    /// Takes the pressure policy of a request.
+    /// Sets the pressure policy.
     pub(crate) fn set_pressure(&mut self, pressure: PressurePolicy) {
         self.pressure = pressure;
     }
 
-    /// Tokens that were dropped for lack of memory.
+    /// Tokens dropped under memory pressure.
     pub(crate) fn dropped_tokens(&self) -> usize {
         self.cache.dropped_tokens()
     }
 
-    /// Keeps tokens that no later query sees, so that the sequence can be cut back to any length.
+    /// Keeps blocks outside of the sliding window, so that the sequence can be truncated to any
+    /// length.
     pub(crate) fn keep_all(&mut self) {
         self.window = None;
     }
@@ -119,7 +119,7 @@ impl<'e> Session<'e> {
         self.cache.len()
     }
 
-    /// Bytes of keys and values.
+    /// Bytes of keys and values of the sequence.
     pub(crate) fn kv_bytes(&self) -> usize {
         self.cache.bytes()
     }
@@ -137,23 +137,23 @@ impl<'e> Session<'e> {
             && self.adapter.as_ref().map(digest) == adapter.map(digest)
     }
 
-    /// Number of tokens of `prompt` that this sequence, whose tokens are `present`, can continue
-    /// from; at least the last token is left to compute. 0 without a common prefix, or if a sliding
-    /// window has released blocks that would be seen again.
+    /// Tokens of `prompt` that this sequence, with tokens `present`, can reuse: their common
+    /// prefix, less the last prompt token, which must be computed. 0 if a sliding window has
+    /// released blocks that would be visible again.
     pub(crate) fn reusable(&self, present: &[TokenId], prompt: &[TokenId]) -> usize {
         let common = common_prefix_len(present, prompt);
         if common < self.cache.len() && self.cache.released() > 0 { 0 } else { common }
     }
 
-    /// Stores the sequence, whose tokens are `tokens`, as a prefix for later sequences of the
-    /// tenant, and the first `shared_tokens` of them for those of all tenants.
+    /// Inserts the sequence, with tokens `tokens`, into the prefix cache of its tenant, and the
+    /// first `shared_tokens` of them into that of all tenants.
     pub(crate) fn keep(&mut self, tokens: &[TokenId], shared_tokens: usize) {
         if let Some(prefixes) = self.prefixes {
             prefixes.keep(&mut self.cache, self.adapter.as_deref(), tokens, shared_tokens);
         }
     }
 
-    /// Stores the state of the quality target as the start of the tenant's later sequences.
+    /// Stores the state of the quality target, from which the tenant's later sequences resume.
     pub(crate) fn remember_quality(&mut self, memory: &QualityMemory) {
         if let Some(watch) = &mut self.watch {
             watch.remember(memory, &self.cache);
@@ -166,8 +166,7 @@ impl<'e> Session<'e> {
         self.cache.truncate(len).map_err(|source| Error::Cache { tokens: len, source: source.into() })
     }
 
-    /// Appends copies of the whole blocks that there are, one after another, as long as they end at
-    /// `len` or before.
+    /// Appends copies of the full blocks, cyclically, while they end at or before `len`.
     pub(crate) fn repeat_until(&mut self, len: usize) -> Result<()> {
         let block_tokens = self.cache.store().block_tokens();
         let source = self.cache.fork();
@@ -184,8 +183,8 @@ impl<'e> Session<'e> {
         Ok(())
     }
 
-    /// Work between steps, once new blocks are full: a quality sample, memory under pressure, older
-    /// blocks to lower tiers.
+    /// Work between steps, once new blocks are full: quality sample, memory pressure, migration of
+    /// older blocks to lower tiers, release of blocks outside of the sliding window.
     fn settle(&mut self) {
         let whole = self.cache.len() / self.cache.store().block_tokens();
         if whole > self.settled {
@@ -198,7 +197,7 @@ impl<'e> Session<'e> {
         }
     }
 
-    /// Samples the sequence with the query of the last pass, if its policy wants that.
+    /// Takes a quality sample with the query of the last pass, if the policy has a quality target.
     fn look(&mut self) {
         let Some(watch) = &mut self.watch else { return };
         if let Some(probe) = self.model.probe(&self.workspace, 0) {
@@ -207,8 +206,8 @@ impl<'e> Session<'e> {
         self.workspace.keep_queries(watch.layer());
     }
 
-    /// Work between passes, and room for one of as many as possible of `tokens` tokens: see
-    /// [`Sequence::make_room`].
+    /// Settles the sequence and makes room for the next pass; returns its length, as close to the
+    /// end of `tokens` as memory allows. See [`Sequence::make_room`].
     fn prepare(&mut self, tokens: RangeInclusive<usize>) -> Result<usize> {
         self.settle();
         let (start, most) = (self.cache.len(), *tokens.end());
@@ -217,7 +216,7 @@ impl<'e> Session<'e> {
             .map_err(|source| Error::Forward { start, tokens: most, source: source.into() })
     }
 
-    /// The next `tokens` as a part of a pass with other sequences.
+    /// Segment of the next `tokens`, for a batch with other sequences.
     pub(crate) fn next_segment<'t>(
         &'t mut self,
         tokens: &'t [TokenId],
@@ -230,7 +229,7 @@ impl<'e> Session<'e> {
             .map_err(|source| Error::Forward { start, tokens: tokens.len(), source })
     }
 
-    /// Appends `tokens` in one pass and returns the logits asked for, `[rows, vocab_size]` in order
+    /// Appends `tokens` in one pass and returns the requested logits, `[rows, vocab_size]` in order
     /// of position.
     pub(crate) fn forward(&mut self, tokens: &[TokenId], logits: LogitsRows<'_>) -> Result<&[f32]> {
         self.prepare(tokens.len()..=tokens.len())?;
@@ -254,13 +253,13 @@ impl BackendSession for Session<'_> {
 
     fn truncate(&mut self, len: usize) -> Result<usize> {
         let len = len.min(self.cache.len());
-        // Queries would see released blocks of a sliding window again.
+        // Released blocks of a sliding window would be visible again.
         let kept = if len < self.cache.len() && self.cache.released() > 0 { 0 } else { len };
         Session::truncate(self, kept)?;
         Ok(kept)
     }
 
-    /// An empty sequence begins with what earlier ones have computed.
+    /// Looks the prompt up in the prefix cache if the sequence is empty.
     fn begin(&mut self, present: &[TokenId], prompt: &[TokenId]) -> Result<usize> {
         if !self.cache.is_empty() {
             let reusable = self.reusable(present, prompt);
@@ -275,7 +274,7 @@ impl BackendSession for Session<'_> {
         Ok(self.reused.tokens)
     }
 
-    /// Passes are shorter where there is little memory, and only the last one has logits.
+    /// Passes become shorter under memory pressure; only the last one computes logits.
     fn prefill(
         &mut self,
         tokens: &[TokenId],

@@ -1,8 +1,8 @@
-//! `with_*` methods of structs whose fields grow: they take the struct and give it back, so that
-//! callers need neither a mutable binding nor a literal that names every field.
+//! Builder methods `with_*` for `#[non_exhaustive]` structs: they take and return the struct, so
+//! that callers need neither a mutable binding nor a literal with every field.
 
-/// Writes setters: `set` for a field of its own type, `some` for one that is an `Option`, which
-/// takes a value or an `Option`.
+/// Generates setters: `set` takes the field's type, `some` a value or an `Option` for an `Option`
+/// field.
 macro_rules! setters {
     ($type:ty { $($kind:ident $method:ident($field:ident: $value:ty);)+ }) => {
         impl $type {

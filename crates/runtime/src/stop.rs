@@ -1,16 +1,15 @@
-//! Stop strings in streamed text.
+//! Stop sequences in streamed text.
 //!
-//! A stop string ends a generation where it is complete, wherever the borders of tokens fall, and
-//! is not part of the output. Until it is known whether a beginning of one goes on, that text is
-//! held back: nothing that belongs to a stop string ever reaches the caller, and nothing else
-//! waits.
+//! A stop sequence ends a generation as soon as it is complete, across token boundaries, and is not
+//! part of the output. Text that may be the beginning of a stop sequence is held back until that is
+//! decided; other text is released at once.
 
 use crate::error::{Error, Result};
 
-/// Splits streamed text at the first stop string.
+/// Cuts streamed text at the first stop sequence.
 ///
-/// The stop string that is complete first in reading order wins; of several that end at the same
-/// character, the longest. The result depends on the text alone, not on the pieces it arrives in.
+/// The stop sequence that ends first wins; of several with the same end, the longest. The result
+/// depends on the text alone, not on its division into pieces.
 ///
 /// ```
 /// use ruvllm::StopMatcher;
@@ -34,7 +33,7 @@ pub struct StopMatcher {
 }
 
 impl StopMatcher {
-    /// A matcher for these strings; without any it passes all text through.
+    /// A matcher for these stop sequences; with an empty list it passes all text through.
     ///
     /// # Errors
     /// [`Error::EmptyStop`] for an empty string, which would match everywhere.
@@ -46,8 +45,8 @@ impl StopMatcher {
         }
     }
 
-    /// Takes the next piece of text and appends to `released` what can be shown now. Returns the
-    /// index of the stop string that was met; from then on all further text is dropped.
+    /// Takes the next piece of text and appends to `released` what is certain. Returns the index of
+    /// the matched stop sequence; all later text is dropped.
     pub fn push(&mut self, text: &str, released: &mut String) -> Option<usize> {
         if self.matched.is_some() {
             return self.matched;
@@ -65,13 +64,13 @@ impl StopMatcher {
         self.matched
     }
 
-    /// Ends the text: appends to `released` what was held back.
+    /// Ends the text: appends the text held back to `released`.
     pub fn finish(&mut self, released: &mut String) {
         released.push_str(&self.held);
         self.held.clear();
     }
 
-    /// Start of the match that is complete first in `held`, and its stop string.
+    /// Start of the match in `held` that ends first, and the index of its stop sequence.
     fn first_match(&self) -> Option<(usize, usize)> {
         self.stops
             .iter()
@@ -83,7 +82,7 @@ impl StopMatcher {
             .map(|(_, start, index)| (start, index))
     }
 
-    /// Bytes of the longest suffix of `held` with which a stop string begins.
+    /// Bytes of the longest suffix of `held` that is a proper prefix of a stop sequence.
     fn open_suffix(&self) -> usize {
         let held = self.held.as_bytes();
         let open = |stop: &String| {
@@ -100,8 +99,7 @@ mod tests {
 
     use super::*;
 
-    /// The text before the stop string that is complete first, found character by character in the
-    /// whole text.
+    /// Reference: text before the stop sequence that ends first, searched in the whole text.
     fn naive(stops: &[String], text: &str) -> (String, bool) {
         for end in text.char_indices().map(|(i, c)| i + c.len_utf8()) {
             if let Some(stop) =
@@ -189,7 +187,7 @@ mod tests {
                 let piece: String = chars[pair[0]..pair[1]].iter().collect();
                 matched = matcher.push(&piece, &mut out);
                 prop_assert!(expected.starts_with(&out), "{out:?} leaked beyond {expected:?}");
-                // Nothing waits without need: what is held begins a stop string.
+                // Text is held back only if it begins a stop sequence.
                 let held = &matcher.held;
                 prop_assert!(held.is_empty() || stops.iter().any(|s| s.len() > held.len() && s.starts_with(held)));
             }

@@ -1,5 +1,5 @@
-//! Generated text as an iterator. Each call of `next` computes, in the caller's thread, until there
-//! is text: there is no thread and no queue, and nothing runs between the calls.
+//! Generated text as an iterator. `next` computes in the caller's thread until there is text;
+//! nothing runs between calls, there is no background thread and no queue.
 
 use std::fmt;
 use std::iter::FusedIterator;
@@ -14,14 +14,14 @@ use crate::request::{Completion, FinishReason, GenerateRequest};
 use crate::session::Session;
 
 impl Engine {
-    /// Generates text for a prompt or a whole [`GenerateRequest`], as an iterator over its pieces.
+    /// Generates text for a prompt or a [`GenerateRequest`], as an iterator over its pieces.
     ///
-    /// The prompt is encoded here and computed with the first call of `next`. Time to first token
-    /// counts from here.
+    /// The prompt is encoded here; the first call of `next` runs the prefill. TTFT counts from
+    /// here.
     ///
     /// # Errors
-    /// [`Error`](crate::Error)s that [`generate_with`](Self::generate_with) reports before anything
-    /// is computed. Those of the run come from the iterator, as its last item.
+    /// [`Error`](crate::Error)s of [`generate_with`](Self::generate_with) from before the run.
+    /// Errors of the run are the iterator's last item.
     ///
     /// # Examples
     /// ```no_run
@@ -52,10 +52,10 @@ impl Engine {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Chunk {
-    /// Whole characters that belong to no stop string; never empty.
+    /// Whole characters outside of stop sequences; never empty.
     pub text: String,
-    /// Ids generated since the chunk before: mostly one; more if text was held back, none for held
-    /// back text at the end.
+    /// Token ids generated since the previous chunk: mostly one; more after text was held back,
+    /// none if the text was held back until the end.
     pub tokens: Vec<TokenId>,
 }
 
@@ -67,12 +67,12 @@ impl fmt::Display for Chunk {
 
 /// Iterator over the text of a generation: see [`Engine::stream`].
 ///
-/// The pieces are those of [`Engine::generate_with`], and joined they are the completion's text.
-/// After an error there are no more. Dropping the stream ends the generation as cancelling it does:
-/// its memory is free, and what was computed can serve as a prefix of later requests.
+/// Yields the pieces of [`Engine::generate_with`]; joined they are the completion's text. An error
+/// is the last item. Dropping the stream cancels the generation: its memory is freed, and the
+/// computed tokens stay in the prefix cache.
 pub struct TextStream<'e> {
     engine: &'e Engine,
-    /// `None` once it has ended.
+    /// `None` after the end.
     running: Option<Running<'e>>,
     cancel: CancelToken,
     completion: Option<Completion>,
@@ -81,12 +81,12 @@ pub struct TextStream<'e> {
 struct Running<'e> {
     session: Session<'e>,
     generation: Generation<'e>,
-    /// Generated ids that chunks have named.
+    /// Number of generated ids returned in chunks.
     given: usize,
 }
 
 impl TextStream<'_> {
-    /// A token that ends this generation from another thread, also during a long prefill.
+    /// Token that cancels this generation from another thread, also during a long prefill.
     pub fn cancel_token(&self) -> CancelToken {
         self.cancel.clone()
     }
@@ -96,8 +96,8 @@ impl TextStream<'_> {
         self.completion.as_ref()
     }
 
-    /// Ends the generation where it is and returns the result; `None` after an error. Before the
-    /// iterator's end the reason is [`FinishReason::Cancelled`].
+    /// Ends the generation and returns its result; `None` after an error. The finish reason is
+    /// [`FinishReason::Cancelled`] if the iterator had not ended.
     pub fn finish(mut self) -> Option<Completion> {
         self.end(FinishReason::Cancelled);
         self.completion.take()
@@ -137,7 +137,7 @@ impl Iterator for TextStream<'_> {
 impl FusedIterator for TextStream<'_> {}
 
 impl Running<'_> {
-    /// The text of the last step, if there is any.
+    /// Text and new token ids of the last step; `None` without text.
     fn chunk(&mut self) -> Option<Chunk> {
         let text = self.generation.piece();
         if text.is_empty() {
@@ -150,7 +150,7 @@ impl Running<'_> {
     }
 }
 
-/// Keeps what was computed as a prefix of later requests, unless the thread panics.
+/// Inserts the computed tokens into the prefix cache, unless the thread panics.
 impl Drop for TextStream<'_> {
     fn drop(&mut self) {
         if !std::thread::panicking() {
@@ -159,7 +159,7 @@ impl Drop for TextStream<'_> {
     }
 }
 
-/// Prints the state; the model would be too long.
+/// Prints the number of tokens and the completion.
 impl fmt::Debug for TextStream<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TextStream")

@@ -1,4 +1,4 @@
-//! Sources of models that a feature adds: the model inside the program, names of the store.
+//! Model sources behind features: the built-in model, names of the model store.
 
 use std::error::Error as _;
 use std::fs;
@@ -23,7 +23,7 @@ fn names_of_the_store_are_sources() {
     assert!(matches!(&error, Error::Store { name, .. } if name == "small"), "{error:?}");
     assert!(error.source().is_some_and(|source| source.to_string().contains("small")));
 
-    // As a pull leaves it: a manifest, and the file that it names.
+    // The layout of a pulled model: a manifest and its file.
     let folder = home.path().join("files/o--r/c0ffee");
     fs::create_dir_all(&folder).expect("a folder");
     fs::copy(model_data("tiny").join("llama/model-F16.gguf"), folder.join("m.gguf")).expect("a copy");

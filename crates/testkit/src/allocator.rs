@@ -1,10 +1,10 @@
-//! The system's allocator, which counts what it gives out: the only `unsafe` code of the crate.
+//! A counting allocator over the system's: the only `unsafe` code of the crate.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
-/// Counts calls and live bytes; otherwise the system's allocator. To be installed with
+/// The system's allocator with counters of calls and live bytes. Install it with
 /// `#[global_allocator]`.
 #[derive(Debug)]
 pub struct Counting;
@@ -13,11 +13,11 @@ static CALLS: AtomicUsize = AtomicUsize::new(0);
 static LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
 static PEAK_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Calls of threads that allocate for the first time are counted.
+/// True if threads that allocate for the first time are counted.
 static COUNTS_NEW_THREADS: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// Calls of this thread are counted; decided at its first one.
+    /// True if this thread is counted; set at its first call.
     static COUNTED: Cell<Option<bool>> = const { Cell::new(None) };
 }
 
@@ -46,8 +46,7 @@ unsafe impl GlobalAlloc for Counting {
 
 /// Counts the calls of this thread from now on, and those of the threads that it starts.
 ///
-/// The thread of the test harness that waits for the test allocates when it pleases, and is not
-/// counted.
+/// The test harness's waiting thread allocates at arbitrary times, and is not counted.
 pub fn count_calls() {
     COUNTED.set(Some(true));
     COUNTS_NEW_THREADS.store(true, Relaxed);
@@ -58,13 +57,12 @@ pub fn calls() -> usize {
     CALLS.load(Relaxed)
 }
 
-/// Bytes that are allocated now, by all threads.
+/// Live bytes of all threads.
 pub fn live_bytes() -> usize {
     LIVE_BYTES.load(Relaxed)
 }
 
-/// The result of `work`, and the most bytes allocated at one time during it beyond those allocated
-/// before.
+/// Runs `work`; returns its result and the peak of live bytes above the bytes live before.
 pub fn peak_bytes<T>(work: impl FnOnce() -> T) -> (T, usize) {
     let before = live_bytes();
     PEAK_BYTES.store(before, Relaxed);

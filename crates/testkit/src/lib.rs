@@ -8,8 +8,8 @@ mod random;
 pub use data::{builtin_model, model_data, workspace};
 pub use random::Random;
 
-/// True when every combination and the longest inputs are asked for: `PROPTEST_CASES` is above
-/// proptest's default of 256, as `cargo xtask ci --full` sets it.
+/// True in a full run: `PROPTEST_CASES` is above proptest's default of 256, as `cargo xtask ci
+/// --full` sets it. Tests then run every combination and the longest inputs.
 pub fn is_full_run() -> bool {
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse::<u32>().ok());
     cases.is_some_and(|cases| cases > 256)

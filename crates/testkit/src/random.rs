@@ -1,11 +1,11 @@
-//! A small random generator with the same sequence everywhere.
+//! A deterministic random generator, equal on all platforms.
 
-/// `SplitMix64` (Steele, Lea, Flood, OOPSLA 2014): every seed gives another sequence.
+/// `SplitMix64` (Steele, Lea, Flood, OOPSLA 2014).
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
 impl Random {
-    /// The generator of a seed.
+    /// A generator with this seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -18,12 +18,12 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `n`, which must not be 0.
+    /// Random number below `n`. Panics if `n` is 0.
     pub fn below(&mut self, n: usize) -> usize {
         (self.next_u64() % n as u64) as usize
     }
 
-    /// A roughly normal number with mean 0 and variance 1: the sum of twelve uniform ones.
+    /// Approximately normal number with mean 0 and variance 1: sum of twelve uniform ones.
     pub fn normal(&mut self) -> f32 {
         let sum: i64 = (0..12).map(|_| (self.next_u64() >> 40) as i64).sum();
         sum as f32 / (1 << 24) as f32 - 6.0

@@ -1,19 +1,19 @@
-//! Memory pressure: victims, their order, and the watermarks. All of it is decided here.
+//! Memory pressure: the ladder, its watermarks and the order of eviction.
 //!
 //! | file | holds |
 //! |---|---|
 //! | `policy.rs` | [`PressurePolicy`], [`Rung`]: the ladder and its watermarks, in one table |
 //! | `order.rs` | the order of units within a rung |
 //! | `owner.rs` | [`PressureOwner`]: caches that offer units |
-//! | `round.rs` | one round up the ladder: at a watermark, or for a [`Claim`] |
+//! | `round.rs` | one pass over the ladder: at a watermark, or for a [`Claim`] |
 //!
-//! A rung is yielded by two parties: the [`Claim`], which is the sequence that asks (its precision,
-//! its pass, its oldest tokens), and the owners, whose units the pool chooses: those of tenants
+//! A rung is served by two parties: the [`Claim`], which is the requesting sequence (its precision,
+//! its pass, its oldest tokens), and the owners, whose units the pool selects: those of tenants
 //! beyond their soft quota first, then by reload cost and last use, in O(log n) of n units.
 //!
 //! # Locks
-//! The order of offers has a lock of its own, which is held for no call of an owner. Owners may
-//! hold their lock while they offer units; the pool calls them without any.
+//! The order of offers has its own lock, which is never held while an owner is called. Owners may
+//! hold their lock while they offer units; the pool calls them without any lock.
 
 mod order;
 mod owner;

@@ -1,9 +1,8 @@
-//! The order of eviction: `GreedyDual`-Size over the units of each tenant.
+//! Order of eviction: `GreedyDual`-Size over the units of each tenant.
 //!
-//! A unit's key is `L + cost`, where `L` is the inflation at its last use and `cost` the time to
-//! get a MiB of it back. The unit with the least key goes first, and `L` becomes its key, so that
-//! newer units overtake an unused one, the sooner the less it costs. Equal costs are evicted by
-//! last use.
+//! A unit's key is `L + cost`: `L` is the inflation at its last use, `cost` the time to restore a
+//! MiB of it. The unit with the lowest key is evicted first, and `L` becomes its key, so that
+//! unused units are overtaken by newer ones, cheap units sooner. Equal costs give LRU order.
 //!
 //! # Source
 //! Cao and Irani, "Cost-Aware WWW Proxy Caching Algorithms" (USITS 1997).
@@ -16,16 +15,16 @@ use crate::pressure::Rung;
 use crate::pressure::policy::N_RUNGS;
 use crate::tenant::Account;
 
-/// A use of a unit: the inflation at that time, and its place among all uses.
+/// Logical time of a use of a unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Use {
-    /// Inflation of the unit's rung.
+    /// Inflation of the unit's rung at that time.
     pub inflation: u64,
-    /// Uses before it.
+    /// Number of earlier uses, of all units.
     pub turn: u64,
 }
 
-/// The time of uses, without a lock.
+/// Lock-free logical clock.
 #[derive(Default)]
 pub(crate) struct Clock {
     turn: AtomicU64,
@@ -38,7 +37,7 @@ impl Clock {
         Use { inflation, turn: self.turn.fetch_add(1, Relaxed) }
     }
 
-    /// A unit with this key has left the rung.
+    /// Raises the rung's inflation to the key of an evicted unit.
     pub(super) fn evicted(&self, place: Place) {
         self.inflation[place.rung as usize].fetch_max(place.key, Relaxed);
     }
@@ -51,7 +50,7 @@ pub(crate) struct UnitId {
     pub(crate) unit: u64,
 }
 
-/// A place in the order; the least goes first.
+/// Position in the order; the lowest is evicted first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place {
     rung: Rung,
@@ -78,7 +77,7 @@ impl Offered {
         self.place.rung
     }
 
-    /// The same unit after a use, if that is later than the last one known.
+    /// Updates the last use, if `used` is later.
     pub(super) fn used(self, used: Use) -> Self {
         if used.turn <= self.place.turn {
             return self;
@@ -87,11 +86,11 @@ impl Offered {
     }
 }
 
-/// All offers: by unit, and in order for each account that they count for.
+/// All offers: by unit, and ordered for each account that they are charged to.
 #[derive(Default)]
 pub(crate) struct Order {
     offers: HashMap<UnitId, Offered>,
-    /// By the accounts' ids.
+    /// By account id.
     by_account: Vec<BTreeSet<Place>>,
 }
 
@@ -114,14 +113,14 @@ impl Order {
         self.offers.insert(id, offered);
     }
 
-    /// Puts an offer back that was taken, unless its owner has offered the unit again meanwhile.
+    /// Puts a taken offer back, unless its owner has offered the unit again meanwhile.
     pub(super) fn put_back(&mut self, offered: Offered) {
         if !self.offers.contains_key(&offered.place.id) {
             self.insert(offered);
         }
     }
 
-    /// Takes the first offer of a rung that counts for one of `accounts`.
+    /// Takes the first offer of a rung that is charged to one of `accounts`.
     pub(super) fn take_first(&mut self, rung: Rung, accounts: impl Iterator<Item = u32>) -> Option<Offered> {
         let first = |account: u32| {
             let least = UnitId { owner: 0, unit: 0 };

@@ -1,4 +1,4 @@
-//! Owners: caches that offer units of memory and release them when asked.
+//! Owners: caches that offer units of memory for eviction.
 
 use std::sync::{Arc, Weak};
 
@@ -8,68 +8,67 @@ use crate::sync::{Mutex, lock};
 
 /// A cache whose units can be evicted: prefixes, adapters.
 ///
-/// It offers each unit once ([`PagePool::offer`](crate::PagePool::offer)). When memory is short,
-/// the pool chooses units by its order and calls [`release`](Self::release) on the thread that
-/// needs the memory, without any lock of the pool: an owner may take its own lock there, and may
-/// offer units while it holds that lock.
+/// It offers each unit once ([`PagePool::offer`](crate::PagePool::offer)). If memory is short, the
+/// pool selects units and calls [`release`](Self::release) on the requesting thread, without
+/// holding a lock of the pool: an owner may take its own lock there, and may offer units while
+/// holding it.
 pub trait PressureOwner: Send + Sync {
-    /// Releases an offered unit, or about `demand.bytes` of it. Requests that the owner makes
-    /// meanwhile must have [`PressurePolicy::Reject`](crate::PressurePolicy::Reject), which is the
-    /// default.
+    /// Releases an offered unit, or about `demand.bytes` of it. Requests made inside must have
+    /// [`PressurePolicy::Reject`](crate::PressurePolicy::Reject), the default.
     fn release(&self, unit: u64, demand: Demand) -> Release;
 }
 
 /// An offer of a unit.
 #[derive(Clone, Copy, Debug)]
 pub struct Offer<'a> {
-    /// The tenant whose pages it takes.
+    /// Tenant charged for the unit.
     pub tenant: &'a Tenant,
-    /// The stage of the ladder in which it yields.
+    /// Rung of the ladder.
     pub rung: Rung,
-    /// Time to get a MiB of it back, by recomputing or reading, in a unit that all owners of the
-    /// pool share.
+    /// Time to restore a MiB of it, by recomputing or reading, in a unit common to all owners of
+    /// the pool.
     pub cost: u64,
-    /// Its last use.
+    /// Last use.
     pub used: Use,
 }
 
-/// Memory that the pool asks an owner for.
+/// Memory demanded from an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Demand {
-    /// Bytes wanted, at least a page's.
+    /// Bytes wanted, at least one page.
     pub bytes: usize,
-    /// `true` if a request waits for them, `false` at a watermark.
+    /// True if a request waits, false at a watermark.
     pub is_urgent: bool,
-    /// [`Use::turn`] of the unit's last use that the pool knows of.
+    /// [`Use::turn`] of the unit's last use known to the pool.
     pub last_use: u64,
 }
 
-/// Answer of an owner.
+/// Answer of an owner to [`PressureOwner::release`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Release {
-    /// Memory was released. The rest of the unit, if there is one, stays offered at its place.
+    /// Memory was released. The rest of the unit, if any, stays offered at its position.
     Released {
         /// `true` if a part of the unit is left.
         has_rest: bool,
     },
-    /// The unit was used since it was offered: its place in the order is that of this use.
+    /// Not released: the unit was used since the offer, and is reordered by this use.
     Used(Use),
-    /// The unit is in use. It is not asked for again in this round.
+    /// Not released: the unit is pinned; it is skipped for the rest of this round.
     Pinned,
-    /// The unit cannot be evicted any more.
+    /// The unit no longer exists.
     Gone,
-    /// The owner releases nothing now. The stage ends.
+    /// The owner releases nothing now; eviction of this rung ends.
     Refused,
 }
 
-/// An owner that was [registered](crate::PagePool::register).
+/// Id of a [registered](crate::PagePool::register) owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct OwnerId {
     pub(crate) pool: u64,
     pub(crate) index: u32,
 }
 
-/// The owners of a pool by index.
+/// Owners of a pool by index.
 #[derive(Default)]
 pub(crate) struct Owners(Mutex<Vec<Weak<dyn PressureOwner>>>);
 

@@ -1,42 +1,43 @@
-//! The whole ladder: the rungs, the watermarks, and the order in which each policy takes them.
+//! The pressure ladder: rungs, watermarks, and the order of rungs in each policy.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::Error;
 
-/// Use at which the first rung of a policy yields: the pool's, or that of a tenant's hard quota.
+/// High watermark of a policy's first rung, as a fraction of the pool or a tenant's hard quota.
 const FIRST_FROM: f64 = 0.80;
 
-/// Use at which the second rung yields as well.
+/// High watermark of the second rung.
 const SECOND_FROM: f64 = 0.85;
 
-/// Use at which both stop, and from which the first rung of tenants beyond their soft quota yields.
+/// Low watermark: both rungs stop here; the first rung starts here for tenants beyond their soft
+/// quota.
 pub(super) const UNTIL: f64 = 0.70;
 
-/// Uses at which the rungs of [`PressurePolicy::at_marks`] begin to yield.
+/// High watermarks of the rungs of [`PressurePolicy::at_marks`].
 pub(crate) const FROM: [f64; 2] = [FIRST_FROM, SECOND_FROM];
 
-/// Memory that yields in one stage of the ladder.
+/// A rung of the ladder: kind of memory that is released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Rung {
-    /// Older tokens of the sequence that asks, to the lowest tier.
+    /// Migrates older tokens of the requesting sequence to the lowest tier.
     Precision,
-    /// Prefixes that no sequence uses: evicted, or spilled to files.
+    /// Evicts (or spills to files) prefixes that no sequence uses.
     Prefix,
-    /// Part of the request itself: it goes on with a shorter pass.
+    /// Shortens the pass of the request.
     Pass,
-    /// Hot tokens of the sequence that asks, to the lowest tier, all but its last block.
+    /// Migrates hot tokens of the requesting sequence, all but its last block, to the lowest tier.
     Hot,
-    /// The oldest tokens of the sequence that asks, behind its attention sinks.
+    /// Drops the oldest tokens of the requesting sequence after its attention sinks.
     Oldest,
 }
 
 /// Number of rungs.
 pub(super) const N_RUNGS: usize = 5;
 
-/// The rungs that yield memory for a request, in order.
+/// Policy under memory pressure: which rungs release memory, in which order.
 ///
 /// | policy | from 80 % of the pages until 70 % | from 85 % until 70 % | when a request finds no room |
 /// |---|---|---|---|
@@ -45,22 +46,21 @@ pub(super) const N_RUNGS: usize = 5;
 /// | `reject` | - | - | - |
 /// | `drop-oldest` | precision | prefixes | as `lower-precision`, then the oldest tokens |
 ///
-/// Spare pages of slabs yield before everything else, for every policy. `spill` asks for a folder
-/// that evicted prefixes are written to.
+/// Spare pages of slabs are released first under every policy. `spill` requires a folder for
+/// evicted prefixes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PressurePolicy {
     /// Tokens lose precision before prefixes are evicted.
     #[default]
     LowerPrecision,
-    /// Prefixes are evicted before tokens lose precision; hot tokens never do.
+    /// Prefixes are evicted before tokens lose precision; hot tokens keep theirs.
     EvictPrefixes,
-    /// As [`EvictPrefixes`](Self::EvictPrefixes), with files for what is evicted.
+    /// As [`EvictPrefixes`](Self::EvictPrefixes); evicted prefixes are written to files.
     Spill,
-    /// Nothing yields: the request fails at once.
+    /// Nothing is released: the request fails at once.
     Reject,
-    /// As [`LowerPrecision`](Self::LowerPrecision); then the sequence drops its oldest tokens
-    /// behind the attention sinks (`StreamingLLM`, arXiv 2309.17453), so that it goes on beyond the
-    /// budget.
+    /// As [`LowerPrecision`](Self::LowerPrecision); then the sequence drops its oldest tokens after
+    /// the attention sinks (`StreamingLLM`, arXiv 2309.17453), and can continue beyond the budget.
     DropOldest,
 }
 
@@ -69,7 +69,7 @@ impl PressurePolicy {
     pub const ALL: [Self; 5] =
         [Self::LowerPrecision, Self::EvictPrefixes, Self::Spill, Self::Reject, Self::DropOldest];
 
-    /// Its name in flags.
+    /// Name in flags.
     pub fn name(self) -> &'static str {
         match self {
             Self::LowerPrecision => "lower-precision",
@@ -80,7 +80,7 @@ impl PressurePolicy {
         }
     }
 
-    /// Rungs that yield from the first watermark on and from the second.
+    /// Rungs above the first and the second high watermark.
     pub fn at_marks(self) -> &'static [Rung] {
         match self {
             Self::LowerPrecision | Self::DropOldest => &[Rung::Precision, Rung::Prefix],
@@ -89,7 +89,7 @@ impl PressurePolicy {
         }
     }
 
-    /// Rungs that yield for a request without room.
+    /// Rungs for a request without room, in order.
     pub fn for_request(self) -> &'static [Rung] {
         use Rung::{Hot, Oldest, Pass, Precision, Prefix};
         match self {

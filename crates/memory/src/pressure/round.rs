@@ -1,4 +1,4 @@
-//! One round up the ladder: at a watermark, or for a request without room.
+//! One pass over the ladder: at a watermark, or for a request without room.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -10,31 +10,31 @@ use crate::sync::lock;
 use crate::tenant::Account;
 use crate::{Result, Tenant};
 
-/// A request for room, and the rungs that it yields itself.
+/// A request for memory that can release memory of its own.
 pub trait Claim {
-    /// Error of a request without room.
+    /// Error of a failed request.
     type Error;
 
-    /// Takes the room.
+    /// Tries to allocate.
     ///
     /// # Errors
-    /// Without room, or for another reason.
+    /// Too little memory, or another reason.
     fn take(&mut self) -> Result<(), Self::Error>;
 
-    /// Path of the tenant whose quota was short, empty for the pool itself; `None` if no memory
-    /// would help.
+    /// Path of the tenant whose quota was exceeded, empty for the pool; `None` if more memory would
+    /// not help.
     fn short_tenant<'a>(&self, error: &'a Self::Error) -> Option<&'a str>;
 
-    /// Yields memory of its own; `false` if it has none in this rung.
+    /// Releases memory of its own; false if it has none in this rung.
     fn yield_own(&mut self, rung: Rung) -> bool;
 
-    /// Pages of each quota that it leaves free, where there are four times as many.
+    /// Pages of each quota that stay unused by it; counted up to a quarter of the quota.
     fn kept_pages(&self) -> usize {
         0
     }
 }
 
-/// A round: units in use are set aside until it ends.
+/// A pass over the ladder; pinned units are set aside until its end.
 struct Round<'a> {
     pool: &'a PoolState,
     pinned: Vec<Offered>,
@@ -80,8 +80,8 @@ pub(crate) fn make_room<C: Claim>(
 }
 
 impl Round<'_> {
-    /// Yields some memory of a rung; `false` if there is none. `target`: wanted use of `scope`, in
-    /// pages.
+    /// Releases some memory of a rung; false if there is none. `target`: intended use of `scope`,
+    /// in pages.
     fn yield_rung<C: Claim>(
         &mut self,
         rung: Rung,
@@ -95,7 +95,7 @@ impl Round<'_> {
         claim.yield_own(rung) || self.evict(rung, scope, demand)
     }
 
-    /// Evicts a unit of a rung, or a part of one.
+    /// Evicts a unit of a rung, or a part of it; false if there is none.
     fn evict(&mut self, rung: Rung, scope: &Account, demand: Demand) -> bool {
         while let Some(offered) = self.take_first(rung, scope) {
             let UnitId { owner, unit } = offered.place.id;
@@ -122,7 +122,8 @@ impl Round<'_> {
         false
     }
 
-    /// The first unit of a rung in `scope`: of tenants beyond their soft quota, if there is one.
+    /// Takes the first unit of a rung in `scope`; units of tenants beyond their soft quota come
+    /// first.
     fn take_first(&self, rung: Rung, scope: &Account) -> Option<Offered> {
         let over = self.pool.tenants.over_soft_quota(scope);
         let mut order = lock(&self.pool.order);
@@ -132,7 +133,7 @@ impl Round<'_> {
 }
 
 impl Drop for Round<'_> {
-    /// Puts pinned units back, as used now.
+    /// Puts pinned units back, with the current time as last use.
     fn drop(&mut self) {
         for offered in self.pinned.drain(..) {
             let used = self.pool.clock.now(offered.rung());

@@ -11,12 +11,12 @@ pub(crate) struct Args {
     pub(crate) model: PathBuf,
     pub(crate) adapter: Option<String>,
     pub(crate) software: bool,
-    /// Tokens in context of the second series.
+    /// Depth in tokens of the second series.
     pub(crate) depth: usize,
     context: Option<usize>,
-    /// Measurements of which the median counts.
+    /// Number of runs; the median is reported.
     pub(crate) runs: usize,
-    /// Prompt tokens and decoded tokens of a measurement.
+    /// Prompt tokens of a measurement; `tokens`: decoded tokens.
     pub(crate) prompt: usize,
     pub(crate) tokens: usize,
     pub(crate) check: bool,
@@ -64,7 +64,7 @@ impl Args {
         Ok(args)
     }
 
-    /// Tokens that the longest measurement needs.
+    /// Context length for the longest measurement.
     pub(crate) fn context(&self) -> usize {
         let longest = self.depth + self.prompt.max(self.tokens) + 32;
         self.context.unwrap_or(longest).max(CHECK_CONTEXT)

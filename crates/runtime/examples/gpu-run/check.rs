@@ -9,21 +9,21 @@ use crate::Failure;
 use crate::args::Args;
 use crate::figures::Figures;
 
-/// Prompt tokens and greedy tokens that are compared.
+/// Compared prompt tokens and greedy tokens.
 const PROMPT: usize = 40;
 const GREEDY: usize = 24;
 
 /// Tokens of the longest comparison.
 pub(crate) const CHECK_CONTEXT: usize = PROMPT + GREEDY + 300;
 
-/// Error of the GPU that passes, as a multiple of the engine's own error: both from the engine on
-/// the same weights in F32, whose products do not round activations. The largest error of some
-/// hundred thousand logits spreads more than their root mean square.
+/// Tolerated error of the GPU, as a multiple of the engine's. Reference of both: the engine with
+/// the same weights in F32, whose products do not round activations. The maximum over some hundred
+/// thousand logits scatters more than the root mean square.
 const MAX_FACTOR: f64 = 2.0;
 const RMS_FACTOR: f64 = 1.25;
 
-/// Errors that pass in addition: rounding of probabilities and sums where the engine has none. The
-/// float64 goldens of the families hold within it.
+/// Tolerated absolute error: rounding of probabilities and sums on the GPU. The float64 goldens of
+/// the families hold within it.
 const FLOOR: Difference = Difference { max: 2e-3, rms: 5e-4 };
 
 /// Difference of logits as a share of the largest logit.
@@ -33,11 +33,12 @@ struct Difference {
     rms: f64,
 }
 
-/// Compares logits after prompts of several lengths, then greedy tokens: those bind where the
-/// engine's margin between the two best logits exceeds the difference of engine and GPU.
+/// Compares logits after prompts of several lengths, then greedy tokens. A different token fails
+/// only if the engine's margin between its two best logits exceeds the difference of engine and
+/// GPU.
 pub(crate) fn compare(args: &Args, backend: &GpuBackend, figures: &mut Figures) -> Result<bool, Failure> {
     let context = CHECK_CONTEXT;
-    // Keys and values are rounded as on the device.
+    // F16 as on the device.
     let kv = Some("f16".parse()?);
     let options = EngineOptions::default().with_threads(args.threads).with_context(context).with_kv(kv);
     let load = |options: &EngineOptions| Engine::load(&args.model.clone().into(), options, &mut |_| ());

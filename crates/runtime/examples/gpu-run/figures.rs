@@ -30,7 +30,7 @@ impl Figures {
         self.values.insert(name.to_owned(), value);
     }
 
-    /// Prints the results, and writes them to a file if one was named.
+    /// Prints the results and writes them to the file given by `--json`.
     pub(crate) fn finish(mut self, args: &Args) -> Result<(), Failure> {
         self.set("runs", json!(args.runs));
         let text = serde_json::to_string_pretty(&self.values)?;
@@ -42,8 +42,8 @@ impl Figures {
     }
 }
 
-/// Prefill and decode at depth 0 and at the depth asked for. The first round of each is not
-/// counted: it compiles kernels and raises clocks.
+/// Measures prefill and decode at depth 0 and at the requested depth. The first round is a warm-up:
+/// it compiles kernels and raises clocks.
 pub(crate) fn measure(args: &Args, backend: &GpuBackend, figures: &mut Figures) -> Result<(), Failure> {
     let room = args.prompt.max(args.tokens) + 1;
     let depths = if args.depth == 0 { vec![0] } else { vec![0, args.depth] };
@@ -63,13 +63,13 @@ pub(crate) fn measure(args: &Args, backend: &GpuBackend, figures: &mut Figures) 
         }
         report(figures, &format!("pp{} at {depth}", args.prompt), &mut prefill[1..]);
 
-        // Chained on the device, and with the logits of each token on the host.
+        // Argmax on the device, then logits of each token on the host.
         let (mut chained, mut on_host) = (Vec::new(), Vec::new());
         for _ in 0..=args.runs {
             session.truncate(depth)?;
             let mut start = Instant::now();
             let mut seen = 0;
-            // The first token ends the prompt.
+            // The first token belongs to the prefill.
             session.greedy(&prompt[..1], args.tokens + 1, &mut |_| {
                 if seen == 0 {
                     start = Instant::now();

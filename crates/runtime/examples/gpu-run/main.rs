@@ -1,14 +1,14 @@
-//! Measures a model on a GPU and compares it with the engine.
+//! Benchmarks a model on a GPU and compares its logits with the engine's.
 //!
 //! ```text
 //! gpu-run MODEL.gguf [--adapter INDEX|NAME] [--software] [--context N] [--depth N]
 //!         [--runs N] [--prompt N] [--tokens N] [--no-check] [--threads N] [--json FILE]
 //! ```
-//! Compares logits of the GPU and of the engine with those of the engine on the same weights in F32
-//! (4 bytes of memory per weight), whose products do not round activations: the GPU's error may be
-//! twice the engine's own. Then greedy tokens beside the engine's, and figures of load, prefill
-//! (pp512) and decode (tg64, at depth 0 and `--depth`) as JSON. Needs no other files; `ruvllm bench
-//! --device gpu` measures the same.
+//! Compares the logits of GPU and engine with those of the engine with the same weights in F32 (4
+//! bytes of memory per weight), whose products do not round activations: the GPU's error may be
+//! twice the engine's. Then compares greedy tokens, and prints figures of load, prefill (pp512) and
+//! decode (tg64, at depth 0 and `--depth`) as JSON. Needs no other files; `ruvllm bench --device
+//! gpu` measures the same.
 
 mod args;
 mod check;

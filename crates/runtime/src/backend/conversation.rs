@@ -1,4 +1,4 @@
-//! Requests to a backend that go on from one another.
+//! Multi-turn conversations with a backend.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -11,10 +11,9 @@ use crate::generate::Generation;
 use crate::kept::Kept;
 use crate::request::{Completion, GenerateRequest};
 
-/// Requests to a backend that go on from one another: what a prompt has in common with the
-/// sequence of the request before is not computed again.
+/// Requests to a backend on one sequence, which is kept between them: the common prefix is reused.
 ///
-/// For an engine, [`Conversation`](crate::Conversation) does more: tenants, adapters, quality
+/// For an engine, [`Conversation`](crate::Conversation) also supports tenants, adapters and quality
 /// targets.
 pub struct BackendConversation<'b> {
     backend: &'b dyn InferenceBackend,
@@ -22,7 +21,7 @@ pub struct BackendConversation<'b> {
 }
 
 impl<'b> BackendConversation<'b> {
-    /// A conversation that has not begun. Its sequence has the capacity of the backend's context.
+    /// An empty conversation, whose sequence has the capacity of the backend's context length.
     pub fn new(backend: &'b dyn InferenceBackend) -> Self {
         Self { backend, kept: Kept::none() }
     }
@@ -30,8 +29,8 @@ impl<'b> BackendConversation<'b> {
     /// Generates text for one request: see [`InferenceBackend::generate_with`].
     ///
     /// # Errors
-    /// As [`InferenceBackend::generate_with`]. After an error from the run the next request
-    /// computes its whole prompt; one that was refused before it ran changes nothing.
+    /// As [`InferenceBackend::generate_with`]. After an error of the run the next request computes
+    /// its whole prompt; a request refused before the run changes nothing.
     pub fn generate(
         &mut self,
         request: &GenerateRequest,
@@ -50,12 +49,12 @@ impl<'b> BackendConversation<'b> {
         Ok(completion)
     }
 
-    /// Forgets everything and frees the sequence.
+    /// Drops the sequence and frees its memory.
     pub fn clear(&mut self) {
         self.kept = Kept::none();
     }
 
-    /// Tokens whose keys and values are there.
+    /// Tokens in the kept sequence.
     pub fn len(&self) -> usize {
         self.kept.len()
     }
@@ -65,13 +64,13 @@ impl<'b> BackendConversation<'b> {
         self.kept.len() == 0
     }
 
-    /// Bytes of their keys and values, in whole blocks.
+    /// Bytes of keys and values of the kept sequence, in whole blocks.
     pub fn kv_bytes(&self) -> usize {
         measure::kv_bytes(self.backend, self.kept.len()).unwrap_or_default()
     }
 }
 
-/// Prints the number of tokens; the tokens would be too long.
+/// Prints the number of tokens.
 impl fmt::Debug for BackendConversation<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BackendConversation").field("tokens", &self.kept.len()).finish_non_exhaustive()

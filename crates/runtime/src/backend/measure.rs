@@ -1,7 +1,6 @@
-//! Measurements of any backend through its sequences: perplexity, logits of given tokens, speed.
+//! Default measurements of backends: perplexity, logits of given tokens, benchmarks.
 //!
-//! A backend gives the logits after the last token of a pass only, so scored tokens are computed
-//! one at a time.
+//! A backend returns logits of the last token of a pass only, so scored tokens take a pass each.
 
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -92,7 +91,7 @@ pub(super) fn bench<B: InferenceBackend + ?Sized>(
     let tokens = benchmark::fixed_tokens(capacity, backend.config().vocab_size);
     let mut session = backend.session(capacity)?;
     let mut measurements: Vec<_> = options.tests.iter().map(|&test| Measurement::new(test, 0)).collect();
-    // Unlike the engine's first steps whole runs: they compile kernels and raise clocks.
+    // Warm-up by whole runs, not single steps: they compile kernels and raise clocks.
     for measurement in &measurements {
         run(&mut *session, measurement.test, &tokens, options)?;
     }
@@ -113,7 +112,8 @@ pub(super) fn bench<B: InferenceBackend + ?Sized>(
     Ok(measurements.into_iter().filter_map(|measurement| measurement.result(options, 1, kv)).collect())
 }
 
-/// Seconds of one run behind the depth, which is filled again as far as it is not there.
+/// Seconds of one run at the given depth; tokens missing from the depth are prefilled first,
+/// untimed.
 fn run(
     session: &mut dyn BackendSession,
     test: BenchTest,
@@ -149,7 +149,7 @@ fn check_context<B: InferenceBackend + ?Sized>(backend: &B, what: &str, tokens: 
     Ok(())
 }
 
-/// Bytes of the keys and values of `tokens` tokens, in whole blocks.
+/// Bytes of keys and values of `tokens` tokens, in whole blocks.
 pub(super) fn kv_bytes<B: InferenceBackend + ?Sized>(backend: &B, tokens: usize) -> Result<usize> {
     let (policy, config) = (backend.kv_policy(), backend.config());
     let block = policy.block_tokens();

@@ -37,11 +37,11 @@ use crate::generate::{Facts, Generation, Prepared};
 use crate::request::{Completion, GenerateRequest};
 use crate::session::Session;
 
-/// A loaded model that computes logits, whatever computes them.
+/// A loaded model that computes logits: the trait of inference backends.
 ///
-/// The [`Engine`] is one. Another needs to say what the model is and to start sequences
-/// ([`BackendSession`]); it gets the engine's generation loop: sampling, stop strings, streaming,
-/// cancellation.
+/// Implemented by [`Engine`]. Another backend describes its model and creates sequences
+/// ([`BackendSession`]); the generation loop (sampling, stop sequences, streaming, cancellation) is
+/// shared.
 ///
 /// # Example
 /// ```no_run
@@ -61,33 +61,32 @@ pub trait InferenceBackend: Send + Sync {
     /// Name of the backend in messages: `native`, `candle`.
     fn name(&self) -> &str;
 
-    /// Shape and names of the model.
+    /// Hyperparameters and names of the model.
     fn config(&self) -> &ModelConfig;
 
-    /// Its tokenizer and chat template.
+    /// Tokenizer and chat template of the model.
     fn codec(&self) -> &TextCodec;
 
-    /// Tokens that a sequence can have, prompt and output together.
+    /// Context length in tokens: prompt and output together.
     fn context_length(&self) -> usize;
 
-    /// An empty sequence that is to have at most `capacity` tokens, of at most
+    /// Creates an empty sequence of at most `capacity` tokens, up to
     /// [`context_length`](Self::context_length).
     ///
     /// # Errors
-    /// A capacity beyond the context, and no memory.
+    /// A capacity beyond the context length; too little memory.
     fn session(&self, capacity: usize) -> Result<Box<dyn BackendSession + '_>>;
 
-    /// Prompt tokens per pass; also how often a prefill can be cancelled.
+    /// Prompt tokens per pass; a prefill can be cancelled between passes.
     fn prefill_chunk(&self) -> usize {
         512
     }
 
-    /// Generates text for one request: see [`Engine::generate_with`], which this is for an
-    /// engine.
+    /// Generates text for one request: see [`Engine::generate_with`].
     ///
     /// # Errors
     /// As [`Engine::generate_with`], [`Error::AdapterBackend`] for a request with an adapter, and
-    /// what the backend's sessions report.
+    /// errors of the backend's sessions.
     fn generate_with(
         &self,
         request: &GenerateRequest,
@@ -101,16 +100,16 @@ pub trait InferenceBackend: Send + Sync {
         Ok(generation.complete(reason, &*session).0)
     }
 
-    /// Storage policy of keys and values. Default: F32.
+    /// KV-cache policy. Default: F32.
     fn kv_policy(&self) -> KvPolicy {
         KvPolicy::from(KvFormat::F32)
     }
 
-    /// Perplexity of a text given as token ids: see [`Engine::perplexity`]. Unless the backend has
-    /// its own way, tokens are computed one at a time, as in decode.
+    /// Perplexity of a text given as token ids: see [`Engine::perplexity`]. The default computes
+    /// tokens one at a time, as in decode.
     ///
     /// # Errors
-    /// As [`Engine::perplexity`], and what the backend's sessions report.
+    /// As [`Engine::perplexity`], and errors of the backend's sessions.
     fn perplexity(
         &self,
         tokens: &[TokenId],
@@ -121,21 +120,21 @@ pub trait InferenceBackend: Send + Sync {
         measure::perplexity(self, tokens, (context, limit), progress)
     }
 
-    /// Logits at `positions` of a sequence of tokens: see [`Engine::logits`]. Unless the backend
-    /// has its own way, tokens up to a position are computed as a prompt, one alone as in decode.
+    /// Logits at `positions` of a token sequence: see [`Engine::logits`]. The default prefills the
+    /// tokens up to a position; a single token is computed as in decode.
     ///
     /// # Errors
-    /// As [`Engine::logits`], and what the backend's sessions report.
+    /// As [`Engine::logits`], and errors of the backend's sessions.
     fn logits(&self, tokens: &[TokenId], positions: &[usize]) -> Result<Vec<f32>> {
         measure::logits(self, tokens, positions)
     }
 
-    /// Measures the speed of the model: see [`Engine::bench`]. Unless the backend has its own way,
-    /// one uncounted run of each test goes first, the whole depth is computed, the numbers of
-    /// threads have no effect, and results have one thread and no CPU time.
+    /// Measures the speed of the model: see [`Engine::bench`]. The default makes one uncounted run
+    /// of each test first, computes the whole depth, ignores the thread counts, and reports one
+    /// thread and no CPU time.
     ///
     /// # Errors
-    /// As [`Engine::bench`], and what the backend's sessions report.
+    /// As [`Engine::bench`], and errors of the backend's sessions.
     fn bench(
         &self,
         options: &BenchOptions,
@@ -164,9 +163,9 @@ fn prepare<'r, B: InferenceBackend + ?Sized>(
     Prepared::new(facts, request, cancel)
 }
 
-/// Sequences of the engine count for no tenant but the engine itself and begin with the prefixes
-/// that it keeps; [`generate_with`](InferenceBackend::generate_with) is the engine's own, with
-/// tenants.
+/// Sequences are charged to the root tenant and use its prefix cache;
+/// [`generate_with`](InferenceBackend::generate_with) is [`Engine::generate_with`], with tenants
+/// and adapters.
 impl InferenceBackend for Engine {
     fn name(&self) -> &str {
         "native"

@@ -6,9 +6,10 @@ use ruvllm_text::TokenId;
 
 use crate::error::Result;
 
-/// One sequence: tokens go in, logits come out. What was put in stays until it is cut off.
+/// One sequence of a backend: appends tokens, returns logits, can be truncated.
 ///
-/// Three methods make one; the others are made of them.
+/// Required methods: [`len`](Self::len), [`forward`](Self::forward), [`truncate`](Self::truncate);
+/// the others have default implementations.
 pub trait BackendSession: Send {
     /// Tokens in the sequence.
     fn len(&self) -> usize;
@@ -22,30 +23,29 @@ pub trait BackendSession: Send {
     /// `[vocab_size]`.
     ///
     /// # Errors
-    /// No tokens, ids that the model does not know, more tokens than fit, and whatever the
-    /// computation reports. The sequence may be shorter then, down to empty: [`len`](Self::len)
-    /// says it.
+    /// No tokens, ids outside of the vocabulary, more tokens than fit, and errors of the
+    /// computation. The sequence may be shorter afterwards, down to empty: see [`len`](Self::len).
     fn forward(&mut self, tokens: &[TokenId]) -> Result<&[f32]>;
 
-    /// Drops the tokens from position `len` on, and as many before it as the backend cannot keep.
+    /// Drops the tokens from position `len` on, and earlier ones that the backend cannot keep.
     /// Returns the number of tokens left.
     ///
     /// # Errors
-    /// Whatever the backend reports.
+    /// Errors of the backend.
     fn truncate(&mut self, len: usize) -> Result<usize>;
 
-    /// Keeps what the sequence, whose tokens are `present`, has of `prompt`: how many of its first
-    /// tokens need not be computed. At least the last one does.
+    /// Truncates the sequence, with tokens `present`, to its common prefix with `prompt`; returns
+    /// the number of prompt tokens reused. At least the last one is left to compute.
     ///
     /// # Errors
-    /// Whatever the backend reports.
+    /// Errors of the backend.
     fn begin(&mut self, present: &[TokenId], prompt: &[TokenId]) -> Result<usize> {
         self.truncate(common_prefix_len(present, prompt))
     }
 
     /// Appends `tokens`, at least one, in passes of at most `chunk`, and returns the logits after
-    /// the last of them. `go_on` is asked before each pass; a `Break` gives `None` and leaves the
-    /// sequence where it is.
+    /// the last of them. `go_on` is called before each pass; a `Break` returns `None`, and the
+    /// tokens computed so far stay.
     ///
     /// # Errors
     /// As [`forward`](Self::forward).
@@ -69,9 +69,8 @@ pub trait BackendSession: Send {
         }
     }
 
-    /// Appends `prompt`, at least one token, then decodes greedily up to `n` tokens, which are
-    /// passed to `on_token` in their order; `Break` ends it. The sequence then ends before the last
-    /// token that was passed.
+    /// Appends `prompt`, at least one token, then decodes up to `n` tokens greedily and passes each
+    /// to `on_token`; `Break` ends it. The last token passed is not appended to the sequence.
     ///
     /// # Errors
     /// As [`forward`](Self::forward).
@@ -92,13 +91,13 @@ pub trait BackendSession: Send {
     }
 }
 
-/// Index of the largest logit, the first among equals.
+/// Index of the largest logit; ties to the lowest index.
 fn largest(logits: &[f32]) -> TokenId {
     let best = (0..logits.len()).fold(0, |best, i| if logits[i] > logits[best] { i } else { best });
     best as TokenId
 }
 
-/// Length of the common prefix of `present` and `prompt`, whose last token is left out.
+/// Length of the common prefix of `present` and `prompt` without its last token.
 pub(crate) fn common_prefix_len(present: &[TokenId], prompt: &[TokenId]) -> usize {
     let comparable = &prompt[..prompt.len().saturating_sub(1)];
     present.iter().zip(comparable).take_while(|(a, b)| a == b).count()

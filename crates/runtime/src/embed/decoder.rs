@@ -1,4 +1,4 @@
-//! Embeddings of decoders: hidden states behind the final norm, which are what logits are made of.
+//! Embeddings of decoders: final hidden states, after the final norm.
 
 use ruvllm_models::{LogitsRows, Pooling, Segment, Workspace};
 
@@ -8,11 +8,11 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::session::Session;
 
-/// Texts of one pass. Each takes a block of keys and values at least, however short it is.
+/// Maximum number of texts per pass. Each takes at least one KV block.
 const MAX_TEXTS: usize = 16;
 
 impl Engine {
-    /// Vectors of some texts, from the hidden states of their tokens: see
+    /// Embeddings of texts, pooled from final hidden states: see
     /// [`Embedder::embed`](crate::Embedder::embed).
     ///
     /// # Errors
@@ -34,8 +34,8 @@ impl Engine {
         Ok(Embeddings { embeddings, dim: self.config().model_dim, pooling, normalized })
     }
 
-    /// The vectors of texts that go through the model together: of each as many tokens at a time as
-    /// a pass takes.
+    /// Embeddings of a group of texts that are computed together, in passes of `prefill_chunk`
+    /// tokens.
     fn embed_group(
         &self,
         workspace: &mut Workspace,
@@ -47,7 +47,7 @@ impl Engine {
             texts.iter().map(|text| Session::new(self, text.tokens.len())).collect::<Result<_>>()?;
         let mut pools: Vec<Pool> = texts.iter().map(|_| Pool::new(settings.pooling, dim)).collect();
         let longest = texts.iter().map(|text| text.tokens.len()).max().unwrap_or(0);
-        // Several texts fit one pass; a text of several passes is alone.
+        // Several texts fit into one pass; a text of several passes is alone in its group.
         for start in (0..longest).step_by(self.prefill_chunk) {
             let mut rows = Vec::with_capacity(texts.len());
             let mut segments: Vec<Segment<'_>> = Vec::with_capacity(texts.len());

@@ -18,25 +18,24 @@ use crate::engine::Start;
 use crate::error::{Error, Result};
 use crate::options::{EngineOptions, ModelSource};
 
-/// Tokens of one pass, unless one text has more. More make no product much faster, and their states
-/// would leave the second-level cache.
+/// Tokens per pass, unless one text has more. More make matrix products hardly faster, and their
+/// states would not fit into the L2 cache.
 const PASS_TOKENS: usize = 256;
 
-/// Texts per thread from which on each thread takes texts of its own through the whole model, from
-/// their characters to their vectors, and waits for no other. Of fewer texts the threads share
-/// every operation.
+/// Minimum texts per thread for data parallelism: each thread runs its own texts through the whole
+/// model without synchronization. With fewer texts the threads share every operation.
 const TEXTS_PER_THREAD: usize = 4;
 
-/// An encoder with everything it needs to run.
+/// An encoder with tokenizer, defaults and threads.
 #[derive(Debug)]
 pub(super) struct EncoderEngine {
     encoder: Encoder,
     tokenizer: Tokenizer,
     defaults: EmbeddingDefaults,
     compute: Compute,
-    /// The same kernels on the calling thread alone.
+    /// Same kernels, calling thread only.
     alone: Compute,
-    /// Buffers of passes, kept for the next ones.
+    /// Buffers of passes, for reuse.
     workspaces: Mutex<Vec<EncoderWorkspace>>,
     load_time: Duration,
 }
@@ -45,14 +44,14 @@ pub(super) struct EncoderEngine {
 struct Queue<'a> {
     texts: &'a [String],
     next: AtomicUsize,
-    /// The vectors that are done, by the index of their text.
+    /// Finished embeddings, by index of the text.
     done: Vec<OnceLock<Embedding>>,
-    /// The failure of the first text that has one.
+    /// Error of the first failed text, with its index.
     failed: Mutex<Option<(usize, Error)>>,
 }
 
 impl EncoderEngine {
-    /// Loads the encoder in `checkpoint`, which is what `source` holds.
+    /// Loads the encoder of `checkpoint`, which was opened from `source`.
     pub(super) fn load(
         checkpoint: &dyn Checkpoint,
         source: &ModelSource,
@@ -113,8 +112,8 @@ impl EncoderEngine {
         Ok(Embeddings { embeddings, dim, pooling, normalized })
     }
 
-    /// Takes texts until none is left, pass by pass. Texts are taken in order, so a failure leaves
-    /// none before it undone.
+    /// Thread body: takes texts until none is left, pass by pass. Texts are taken in order, so all
+    /// texts before a failed one are complete.
     fn work(&self, compute: &Compute, queue: &Queue<'_>, settings: &Settings) {
         let mut workspace = self.workspaces.lock().pop().unwrap_or_default();
         let mut pass = Vec::new();
@@ -155,7 +154,7 @@ impl EncoderEngine {
             let (states, later) = rest.split_at(text.tokens.len() * dim);
             let mut pool = Pool::new(settings.pooling, dim);
             pool.push(states);
-            // Nobody else took this text.
+            // Each text is taken by one thread only.
             let _ = queue.done[*index].set(pool.finish(text, settings));
             rest = later;
         }

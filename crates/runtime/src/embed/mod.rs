@@ -1,6 +1,5 @@
-//! Embeddings: vectors of texts, from the hidden states of a decoder
-//! ([`Engine::embed`](crate::Engine::embed)) or of an encoder. [`Embedder`] is either, whichever a
-//! file or folder holds.
+//! Embeddings of texts, from the hidden states of a decoder
+//! ([`Engine::embed`](crate::Engine::embed)) or of an encoder. [`Embedder`] loads either.
 
 mod decoder;
 mod encoder;
@@ -18,26 +17,27 @@ use crate::error::{Error, Result};
 use crate::options::{EngineOptions, ModelSource};
 use crate::setters::setters;
 
-/// Texts to make vectors of.
+/// Embedding request: texts and options.
 ///
 /// Options that are `None` take the values of the model's files: `pooling_type` of a GGUF file, the
 /// files of sentence-transformers in a folder.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct EmbeddingRequest {
-    /// The texts. Special tokens written in them are recognized.
+    /// Texts. Special tokens written in them are parsed.
     pub texts: Vec<String>,
-    /// Pooling of the hidden states; without a value in the files, the mean.
+    /// Pooling of the hidden states; mean if the files name none.
     pub pooling: Option<Pooling>,
-    /// True = vectors are scaled to unit length (L2); without a value in the files, they are.
+    /// Normalization to unit length (L2); on if the files do not say.
     pub normalize: Option<bool>,
-    /// Most tokens of a text that count, those around it included: the rest is left out, as the
-    /// result says. At most what the model takes; where the files do not say either, all of that.
+    /// Maximum number of tokens per text, special tokens included; longer texts are truncated
+    /// ([`Embedding::truncated`]). At most the model's context length, which is also the last
+    /// default.
     pub max_tokens: Option<usize>,
 }
 
 impl EmbeddingRequest {
-    /// A request that leaves everything to the model's files.
+    /// A request with the defaults of the model's files.
     pub fn new(texts: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self { texts: texts.into_iter().map(Into::into).collect(), ..Self::default() }
     }
@@ -51,13 +51,13 @@ setters! {
     }
 }
 
-/// The vectors of a request.
+/// Embeddings of a request.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Embeddings {
-    /// One for each text, in their order.
+    /// One per text, in order.
     pub embeddings: Vec<Embedding>,
-    /// Values of each vector.
+    /// Dimension of the vectors.
     pub dim: usize,
     /// Pooling used.
     pub pooling: Pooling,
@@ -65,19 +65,19 @@ pub struct Embeddings {
     pub normalized: bool,
 }
 
-/// The vector of a text.
+/// Embedding of a text.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Embedding {
-    /// The values. All zeros, if all states were.
+    /// Values, `[dim]`. All zeros if all states are zero.
     pub vector: Vec<f32>,
-    /// Tokens that count, those around the text included.
+    /// Tokens used, special tokens included.
     pub tokens: usize,
     /// True if the text was cut to `max_tokens` tokens.
     pub truncated: bool,
 }
 
-/// A model that makes vectors of texts: a decoder or an encoder.
+/// An embedding model: a decoder or an encoder.
 ///
 /// # Examples
 /// ```no_run
@@ -98,7 +98,7 @@ enum AnyModel {
 }
 
 impl Embedder {
-    /// Opens a model file or folder with default options and makes it ready.
+    /// Loads a model file or folder with default options.
     ///
     /// # Errors
     /// As [`Engine::load`].
@@ -106,8 +106,8 @@ impl Embedder {
         Self::load(&source.into(), &EngineOptions::default(), &mut |_| ())
     }
 
-    /// Opens a model file or folder and makes it ready; `progress` is told how far the weights are.
-    /// Options of keys and values, the context and prefixes have no effect on encoders.
+    /// Loads a model file or folder; `progress` gets the loading progress of the weights. Options
+    /// of KV cache, context and prefixes have no effect on encoders.
     ///
     /// # Errors
     /// As [`Engine::load`].
@@ -131,14 +131,14 @@ impl Embedder {
         }))
     }
 
-    /// The vectors of some texts.
+    /// Computes the embeddings of texts.
     ///
-    /// A text's vector depends on the text and the request's options alone, bit for bit: not on the
-    /// other texts, threads or instruction set.
+    /// The vector of a text depends, bit for bit, only on the text and the options, not on other
+    /// texts, threads or instruction set.
     ///
     /// # Errors
-    /// [`Error::InvalidOption`] for a `max_tokens` that leaves no room for a text,
-    /// [`Error::EmptyText`] for a text that has no tokens, [`Error::PoolingOfDecoder`],
+    /// [`Error::InvalidOption`] for a `max_tokens` without room for text besides special tokens,
+    /// [`Error::EmptyText`] for a text without tokens, [`Error::PoolingOfDecoder`],
     /// [`Error::EncodeText`]; [`Error::Cache`], [`Error::Forward`] and [`Error::ForwardTexts`] from
     /// the run.
     pub fn embed(&self, request: &EmbeddingRequest) -> Result<Embeddings> {
@@ -165,7 +165,7 @@ impl Embedder {
     }
 }
 
-/// A request with everything decided.
+/// Resolved options of a request.
 #[derive(Debug, Clone, Copy)]
 struct Settings {
     pooling: Pooling,
@@ -174,7 +174,7 @@ struct Settings {
 }
 
 impl Settings {
-    /// Decides what `request` leaves open. `context` is how many tokens the model takes.
+    /// Resolves the options of `request`. `context`: context length of the model.
     fn new(
         request: &EmbeddingRequest,
         defaults: &EmbeddingDefaults,
@@ -194,20 +194,20 @@ impl Settings {
     }
 }
 
-/// A text as the model gets it.
+/// A tokenized text.
 struct Encoded {
     tokens: Vec<TokenId>,
     truncated: bool,
 }
 
-/// The tokens of the text with this index, at most `max_tokens`.
+/// Tokenizes the text with this index, truncated to `max_tokens`.
 fn encode(tokenizer: &Tokenizer, index: usize, text: &str, max_tokens: usize) -> Result<Encoded> {
     let (tokens, truncated) =
         tokenizer.encode_at_most(text, max_tokens).map_err(|source| Error::EncodeText { index, source })?;
     if tokens.is_empty() { Err(Error::EmptyText { index }) } else { Ok(Encoded { tokens, truncated }) }
 }
 
-/// Cuts texts, in their order, into groups for one pass: up to `max_tokens` tokens and `max_texts`
+/// Splits texts, in order, into groups for one pass: up to `max_tokens` tokens and `max_texts`
 /// texts, or one longer text.
 fn groups(texts: &[Encoded], max_tokens: usize, max_texts: usize) -> Vec<&[Encoded]> {
     let mut groups = Vec::new();

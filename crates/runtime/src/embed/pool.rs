@@ -1,14 +1,14 @@
-//! From the hidden states of a text to its vector. Sums are carried in f64, one state after the
-//! other, so that neither the cut into passes nor the instruction set changes a bit.
+//! Pooling of hidden states. Sums are f64 in token order, so that neither the division into passes
+//! nor the instruction set changes a bit.
 
 use ruvllm_models::Pooling;
 
 use super::{Embedding, Encoded, Settings};
 
-/// The vector of a text in the making.
+/// Accumulator of a text's states.
 pub(super) struct Pool {
     pooling: Pooling,
-    /// The sum of the states, or the one that counts.
+    /// Sum of the states (mean pooling), or the selected state.
     sum: Vec<f64>,
     states: usize,
 }
@@ -18,7 +18,7 @@ impl Pool {
         Self { pooling, sum: vec![0.0; dim], states: 0 }
     }
 
-    /// Takes the next states, `[tokens, dim]`.
+    /// Adds the next states, `[tokens, dim]`.
     pub(super) fn push(&mut self, states: &[f32]) {
         for state in states.chunks_exact(self.sum.len()) {
             let values = self.sum.iter_mut().zip(state);
@@ -31,7 +31,7 @@ impl Pool {
         }
     }
 
-    /// The vector. `text` is what the states are of.
+    /// Finishes the embedding of `text`.
     pub(super) fn finish(self, text: &Encoded, settings: &Settings) -> Embedding {
         let divisor = match self.pooling {
             Pooling::Mean => self.states.max(1) as f64,
@@ -40,7 +40,7 @@ impl Pool {
         let mut values: Vec<f64> = self.sum.into_iter().map(|sum| sum / divisor).collect();
         if settings.normalize {
             let length = values.iter().map(|value| value * value).sum::<f64>().sqrt();
-            // Nothing makes zeros one long.
+            // A zero vector cannot be normalized.
             if length != 0.0 {
                 values.iter_mut().for_each(|value| *value /= length);
             }

@@ -1,4 +1,4 @@
-//! The raw scores of given tokens.
+//! Logits of given token sequences.
 
 use ruvllm_models::LogitsRows;
 use ruvllm_text::TokenId;
@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::session::Session;
 
 impl Engine {
-    /// Logits at `positions` (in any order, repeats allowed) of a sequence of tokens: `[positions,
+    /// Logits at `positions` (any order, repeats allowed) of a token sequence: `[positions,
     /// vocab_size]`.
     ///
     /// # Errors

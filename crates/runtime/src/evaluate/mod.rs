@@ -1,5 +1,4 @@
-//! Measuring what a model predicts: perplexity of a text, logits of given tokens, retrieval of a
-//! key from a long text.
+//! Evaluation of a model: perplexity, logits of given tokens, passkey retrieval.
 
 mod logits;
 mod passkey;
@@ -16,16 +15,16 @@ pub use passkey::{PasskeyOptions, PasskeyResult};
 pub use perplexity::Perplexity;
 pub(crate) use perplexity::check_window;
 
-/// Bytes of logits that a measurement may hold: with a vocabulary of 128 k ids, all rows of a
-/// 512-token chunk would be a quarter of a gigabyte.
+/// Maximum bytes of logits of a measurement: with 128 k ids, all rows of a 512-token chunk would
+/// take a quarter of a gigabyte.
 const LOGITS_BYTES: usize = 64 << 20;
 
-/// Rows of logits that a thread takes at a time; a row of 32 k values is about 0.1 ms of work.
+/// Rows of logits per task of a thread; a row of 32 k values takes about 0.1 ms.
 const ROWS_PER_TASK: usize = 4;
 
 impl Engine {
-    /// Ids in one pass of a measurement. With tiers only a block: what a pass appends is hot until
-    /// it ends, and the measurement should see what generating would.
+    /// Tokens per pass of a measurement. With tiers one block: tokens of a pass stay hot until it
+    /// ends, and the measurement should read the same tiers as decode.
     fn scored_at_once(&self) -> usize {
         if self.kv.policy().warm.is_some() {
             return self.kv.block_tokens();
@@ -36,8 +35,8 @@ impl Engine {
     /// Adds `-ln p` of each of `targets` under its row of logits, `[targets, vocab_size]`.
     fn add_losses(&self, sum: &mut LossSum, logits: &[f32], targets: &[TokenId]) {
         let vocab_size = self.config().vocab_size;
-        // The threads share the rows. The sum is taken one by one in the order of the text, so that
-        // neither they nor the size of the passes change it.
+        // Rows are computed in parallel, but summed in the order of the text, so that the result
+        // depends neither on threads nor on the size of passes.
         let losses: Vec<AtomicU64> = targets.iter().map(|_| AtomicU64::default()).collect();
         self.compute.pool.for_each_chunk(targets.len(), ROWS_PER_TASK, &|rows| {
             for row in rows {
@@ -60,7 +59,7 @@ impl Engine {
     }
 }
 
-/// Losses of tokens, `-ln p` each in nats.
+/// Sum of token losses (`-ln p`, in nats) and of their squares.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct LossSum {
     pub(crate) tokens: usize,
@@ -75,19 +74,19 @@ impl LossSum {
         self.squares += loss * loss;
     }
 
-    /// Mean loss; NaN of none.
+    /// Mean loss; NaN without losses.
     pub(crate) fn mean(&self) -> f64 {
         self.sum / self.tokens as f64
     }
 
-    /// Standard error of the mean, `s / sqrt(n)` with the sample's standard deviation `s`; 0 of
+    /// Standard error of the mean: `s / sqrt(n)` with the sample standard deviation `s`; 0 for
     /// fewer than two losses.
     pub(crate) fn standard_error(&self) -> f64 {
         if self.tokens < 2 {
             return 0.0;
         }
         let n = self.tokens as f64;
-        // Rounding may leave a variance of 0 slightly below it.
+        // Rounding may make a variance of 0 slightly negative.
         let variance = ((self.squares - self.sum * self.sum / n) / (n - 1.0)).max(0.0);
         (variance / n).sqrt()
     }

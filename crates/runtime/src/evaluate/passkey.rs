@@ -1,12 +1,12 @@
-//! Passkey retrieval: does a model still know what a long text said once?
+//! Passkey retrieval: recall of a random key from a long text.
 //!
-//! A sentence with a random key stands somewhere in real text, and the text ends with the same
-//! sentence without the key (Mohtashami and Jaggi, arXiv 2305.16300). Small models seldom get
-//! through a whole key, but they show whether they saw it: its negative log-likelihood falls far
-//! below that after the same text without the sentence.
+//! A sentence with a random key is inserted into real text, and the prompt ends with the same
+//! sentence without the key (Mohtashami and Jaggi, arXiv 2305.16300). Small models seldom generate
+//! a whole key; the negative log-likelihood (NLL) of the key, compared with that after the same
+//! text without the sentence, shows retrieval too.
 //!
-//! Each digit is a token, also where the tokenizer would join some of them: so every model is asked
-//! for as many tokens.
+//! Each digit is one token, even if the tokenizer would merge digits, so that all models predict
+//! equally many tokens.
 
 use std::ops::{ControlFlow, Range};
 
@@ -21,10 +21,10 @@ use crate::sampler::uniform;
 use crate::session::Session;
 use crate::setters::setters;
 
-/// Text before the key, both where it is told and where it is asked for.
+/// Text before the key, in the inserted sentence and at the end of the prompt.
 const CUE: &str = "\n\nThe pass key is ";
 
-/// Text after the key where it is told.
+/// Text after the key in the inserted sentence.
 const END: &str = ".\n\n";
 
 /// Digits of a key.
@@ -34,18 +34,18 @@ const KEY_DIGITS: usize = 5;
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct PasskeyOptions {
-    /// Tokens of a prompt and its key together.
+    /// Tokens of prompt and key together.
     pub context: usize,
-    /// Positions of the key: the share of the text before it, each in [0, 1].
+    /// Depths of the key: share of the text before it, each in [0, 1].
     pub depths: Vec<f32>,
-    /// Keys per depth, each in another part of the text; at least 1.
+    /// Keys per depth, each in a different part of the text; at least 1.
     pub trials: usize,
-    /// The same seed gives the same keys, whatever the context and the depths.
+    /// Seed of the keys, which do not depend on context and depths.
     pub seed: u64,
 }
 
 impl PasskeyOptions {
-    /// One key at the middle of prompts of `context` tokens.
+    /// One key at depth 0.5 of prompts of `context` tokens.
     pub fn new(context: usize) -> Self {
         Self { context, depths: vec![0.5], trials: 1, seed: 0 }
     }
@@ -63,35 +63,35 @@ setters! {
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct PasskeyResult {
-    /// The depth.
+    /// Depth of the keys.
     pub depth: f32,
-    /// Keys that were hidden.
+    /// Number of keys.
     pub trials: usize,
-    /// Keys that greedy decoding writes down whole.
+    /// Keys that greedy decoding reproduces completely.
     pub found: usize,
-    /// Mean of `-ln p` over the tokens of the keys, in nats.
+    /// NLL of the keys: mean of `-ln p` over their tokens, in nats.
     pub nll: f64,
-    /// The same where the text does not tell the key: what the model would say anyway.
+    /// Baseline: NLL of the keys after the text without the inserted sentence.
     pub nll_without: f64,
 }
 
 impl Engine {
-    /// Passkey retrieval from a text given as token ids, one result per depth.
+    /// Passkey retrieval test on a text given as token ids; one result per depth.
     ///
-    /// Each trial takes another part of the text, spread evenly over it, and another key of five
-    /// random digits, in `\n\nThe pass key is 12345.\n\n`. All prompts have `context` tokens, the
-    /// key at their end included; nothing stands before the text.
+    /// Trials use evenly spaced parts of the text, each with a new key of five random digits, in
+    /// `\n\nThe pass key is 12345.\n\n`. All prompts have `context` tokens, the key at the end
+    /// included, and no BOS.
     ///
-    /// `progress` gets the ids that are done and the ids in all; `Break` ends the measurement.
+    /// `progress` gets the number of processed ids and their total; `Break` ends the measurement.
     ///
     /// # Numerics
-    /// Log-probabilities are f64 from f32 logits. A key counts as found if each of its tokens has
-    /// the largest logit after those before it, which is what greedy decoding would choose.
+    /// Log-probabilities are f64 from f32 logits. A key is found if each of its tokens has the
+    /// largest logit after the preceding ones, as greedy decoding would choose.
     ///
     /// # Errors
     /// [`Error::InvalidOption`] without trials, [`Error::PasskeyDepth`], [`Error::PasskeyDigit`] if
-    /// the vocabulary lacks one, [`Error::PasskeyContext`] if the sentences alone fill the context,
-    /// [`Error::TextTooShort`], [`Error::ContextTooLong`], [`Error::TokenOutOfRange`];
+    /// the vocabulary lacks a digit, [`Error::PasskeyContext`] if the sentences alone fill the
+    /// context, [`Error::TextTooShort`], [`Error::ContextTooLong`], [`Error::TokenOutOfRange`];
     /// [`Error::Cancelled`] after a `Break`; [`Error::Cache`] and [`Error::Forward`] from the run.
     pub fn passkey(
         &self,
@@ -125,7 +125,7 @@ impl Engine {
                 result.nll_without += without.loss.sum / key_tokens;
             }
         }
-        // The measurement is complete: there is nothing left to break off.
+        // The measurement is complete: a `Break` changes nothing.
         let _ = progress(total, total);
         Ok(results)
     }
@@ -149,8 +149,7 @@ impl Engine {
         self.check_tokens(text)
     }
 
-    /// Scores the key at the end of `prompt`, computed as generating would. `go_on` gets the
-    /// position before each pass.
+    /// Scores the key at the end of `prompt`. `go_on` gets the position before each pass.
     fn score_end(
         &self,
         session: &mut Session<'_>,
@@ -180,19 +179,19 @@ impl Engine {
     }
 }
 
-/// Positions of a pass that predict the key at the end of a prompt of `len` ids.
+/// Positions of `pass` that predict the key at the end of a prompt of `len` ids.
 fn scored(pass: Range<usize>, len: usize) -> Range<usize> {
     (len - 1 - KEY_DIGITS).clamp(pass.start, pass.end)..pass.end
 }
 
 /// Prediction of a key.
 struct Answer {
-    /// `-ln p` of its tokens.
+    /// `-ln p` of the key's tokens.
     loss: LossSum,
     is_greedy: bool,
 }
 
-/// The sentence that tells a key, in the tokens of a model.
+/// The sentence around a key, tokenized for a model.
 struct Sentence {
     cue: Vec<TokenId>,
     end: Vec<TokenId>,
@@ -209,25 +208,25 @@ impl Sentence {
         Ok(Self { cue: encode(CUE)?, end: encode(END)?, digits })
     }
 
-    /// Tokens that tell the key and ask for it, the answer included.
+    /// Tokens of the inserted sentence and of the question, both keys included.
     fn tokens(&self) -> usize {
         2 * (self.cue.len() + KEY_DIGITS) + self.end.len()
     }
 
-    /// Digits drawn at random.
+    /// Random digits of a key.
     fn key(&self, seed: u64, trial: u64) -> Vec<TokenId> {
         let draws = (0..KEY_DIGITS as u64).map(|draw| uniform(seed, trial * KEY_DIGITS as u64 + draw));
         draws.map(|draw| self.digits[(draw * self.digits.len() as f64) as usize]).collect()
     }
 
-    /// `context` ids that tell the key at `depth` and end with it.
+    /// Prompt of `context` ids with the sentence at `depth`, ending with question and key.
     fn prompt(&self, text: &[TokenId], key: &[TokenId], context: usize, depth: f32) -> Vec<TokenId> {
         let text = &text[..context - self.tokens()];
         let (before, after) = text.split_at((text.len() as f64 * f64::from(depth)).round() as usize);
         [before, &self.cue, key, &self.end, after, &self.cue, key].concat()
     }
 
-    /// As many ids that end with the key and do not tell it before.
+    /// Baseline prompt of `context` ids: question and key at the end, without the sentence.
     fn prompt_without(&self, text: &[TokenId], key: &[TokenId], context: usize) -> Vec<TokenId> {
         [&text[..context - self.cue.len() - KEY_DIGITS], &self.cue, key].concat()
     }

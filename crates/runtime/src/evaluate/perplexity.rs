@@ -1,4 +1,4 @@
-//! Perplexity: how well a model predicts a text.
+//! Perplexity of a model on a text.
 
 use std::ops::ControlFlow;
 
@@ -21,16 +21,16 @@ pub struct Perplexity {
     /// Standard error of `nll`: `s / sqrt(n)` with the standard deviation `s` of `-ln p` over the
     /// `n` scored tokens, as if these were independent.
     pub nll_error: f64,
-    /// Tokens that were scored.
+    /// Scored tokens.
     pub tokens: usize,
-    /// Bytes of keys and values at the end of the last window, everything counted, per token of it.
+    /// KV-cache bytes per token at the end of the last window.
     pub kv_bytes_per_token: f64,
-    /// False if the caller ended the measurement: the other fields are those of the tokens before.
+    /// False if the caller ended the measurement; the other fields cover the tokens until then.
     pub complete: bool,
 }
 
 impl Perplexity {
-    /// The result of `sum`.
+    /// Result from the summed losses.
     ///
     /// # Errors
     /// [`Error::Cancelled`] if no token was scored.
@@ -49,14 +49,14 @@ impl Perplexity {
 }
 
 impl Engine {
-    /// Perplexity of a text given as token ids, of which the first `limit` are used.
+    /// Perplexity of a text given as token ids; only the first `limit` are used.
     ///
     /// The ids are cut into consecutive windows of `context` ids without overlap. Each window
-    /// starts at position 0 with an empty cache, and every id but its first is scored. Ids that do
-    /// not fill a last window are left out.
+    /// starts at position 0 with an empty KV cache, and every id but its first is scored. A partial
+    /// last window is left out.
     ///
-    /// `progress` gets the ids that are done and the ids in all; `Break` ends the measurement with
-    /// the result so far.
+    /// `progress` gets the number of processed ids and their total; `Break` ends the measurement
+    /// with the result so far.
     ///
     /// # Numerics
     /// Log-probabilities are f64 from f32 logits, summed in f64.
@@ -97,14 +97,14 @@ impl Engine {
             }
         }
         if complete {
-            // There is nothing left to break off.
+            // The measurement is complete: a `Break` changes nothing.
             let _ = progress(total, total);
         }
         Perplexity::new(&sum, kv_bytes_per_token, complete)
     }
 }
 
-/// The first `limit` of `tokens`, which fill a window of `context`.
+/// First `limit` of `tokens`; an error if they do not fill a window of `context`.
 pub(crate) fn check_window(tokens: &[TokenId], context: usize, limit: Option<usize>) -> Result<&[TokenId]> {
     let tokens = &tokens[..tokens.len().min(limit.unwrap_or(usize::MAX))];
     if context < 2 {

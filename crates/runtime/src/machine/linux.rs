@@ -1,4 +1,4 @@
-//! The machine as Linux's text files in `/proc` and `/sys` tell it.
+//! Memory, processors and cores from `/proc` and `/sys` on Linux.
 
 use std::collections::BTreeSet;
 
@@ -14,14 +14,14 @@ pub(super) fn read(file: &dyn Fn(&str) -> Option<String>, cpus: usize) -> Machin
     Machine {
         total_bytes,
         available_bytes: least(bytes_of(&meminfo, "MemAvailable"), group.free),
-        // A group without a limit names one beyond every machine.
+        // Without a limit, cgroup v1 reports a number beyond any machine.
         limit_bytes: group.limit.filter(|&limit| total_bytes.is_none_or(|total| limit < total)),
         cpus,
         cores: physical_cores(file),
     }
 }
 
-/// Memory limit and free memory of the process's control groups, in bytes.
+/// Memory limit and free memory of the process's cgroups, in bytes.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct GroupMemory {
     limit: Option<u64>,
@@ -29,7 +29,7 @@ struct GroupMemory {
 }
 
 impl GroupMemory {
-    /// The tightest of the process's group and those around it, in version 1 and 2.
+    /// Tightest limit of the process's cgroup and its parents, versions 1 and 2.
     fn read(file: &dyn Fn(&str) -> Option<String>) -> Self {
         let mut found = Self::default();
         for line in file("/proc/self/cgroup").unwrap_or_default().lines() {
@@ -48,7 +48,7 @@ impl GroupMemory {
                 path = path.trim_end_matches('/');
                 let number = |name| file(&format!("{root}{path}/{name}"))?.trim().parse::<u64>().ok();
                 if let Some(limit) = number(limit) {
-                    // Cached parts of files are given back when the memory is wanted.
+                    // The kernel reclaims inactive page cache on demand.
                     let statistics = file(&format!("{root}{path}/memory.stat")).unwrap_or_default();
                     let cached = statistics.lines().find_map(|line| {
                         line.strip_prefix(cache)?.strip_prefix(' ')?.trim().parse::<u64>().ok()
@@ -56,8 +56,8 @@ impl GroupMemory {
                     let used = number(used).map(|used| used.saturating_sub(cached.unwrap_or(0)));
                     found.add(limit, used.map(|used| limit.saturating_sub(used)));
                 }
-                // In a container the path may be that outside: the group at the root is its own
-                // there.
+                // In a container the path may be the host's; the cgroup at the root is the
+                // container's own.
                 let Some(parent) = path.rfind('/') else { break };
                 path = &path[..parent];
             }
@@ -71,8 +71,8 @@ impl GroupMemory {
     }
 }
 
-/// Cores under the processors that the process may run on. Processors of one core name the same
-/// siblings.
+/// Physical cores of the processors that the process may run on. Processors of one core have the
+/// same list of siblings.
 fn physical_cores(file: &dyn Fn(&str) -> Option<String>) -> Option<usize> {
     let status = file("/proc/self/status")?;
     let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
@@ -84,7 +84,7 @@ fn physical_cores(file: &dyn Fn(&str) -> Option<String>) -> Option<usize> {
     Some(cores.len()).filter(|&n| n > 0)
 }
 
-/// The numbers of a list such as `0-3,8`. Lists beyond what machines have are not believed.
+/// Numbers of a CPU list such as `0-3,8`; `None` for numbers of 65536 or more.
 fn numbers(list: &str) -> Option<Vec<usize>> {
     const MOST: usize = 1 << 16;
     let mut numbers = Vec::new();

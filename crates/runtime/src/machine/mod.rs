@@ -3,32 +3,30 @@
 #[cfg(any(target_os = "linux", test))]
 mod linux;
 
-/// Memory and processors that this process may use. What the system does not tell is absent.
+/// Memory and processors that this process may use. Values that the system does not report are
+/// absent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Machine {
-    /// Bytes of memory of the machine.
+    /// Memory of the machine in bytes.
     pub total_bytes: Option<u64>,
-    /// Bytes that can be had now without swapping, within the limit.
+    /// Bytes available now without swapping, within the limit.
     pub available_bytes: Option<u64>,
-    /// Bytes that the process's control group allows, if that is less than the machine has. Linux
-    /// alone has such groups.
+    /// Memory limit of the process's cgroup in bytes, if below the machine's memory. Linux only.
     pub limit_bytes: Option<u64>,
-    /// Processors that run its threads: all that its affinity and its control group leave, at
-    /// least 1.
+    /// Processors within the process's affinity and cgroup quota, at least 1.
     pub cpus: usize,
-    /// Physical cores that these belong to; fewer where two processors share a core.
+    /// Physical cores of these processors; fewer where processors share a core (SMT).
     pub cores: Option<usize>,
 }
 
 impl Machine {
-    /// Looks at the machine: through `/proc` and `/sys` on Linux, else through the system's own
-    /// calls.
+    /// Detects the machine: from `/proc` and `/sys` on Linux, else through system calls.
     pub fn detect() -> Self {
         let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Self::of_system(cpus)
     }
 
-    /// Bytes that everything together may take: the limit, else the machine's memory.
+    /// Usable memory in bytes: the cgroup limit, else the machine's memory.
     pub fn memory_bytes(&self) -> Option<u64> {
         self.limit_bytes.or(self.total_bytes)
     }
@@ -38,15 +36,15 @@ impl Machine {
         linux::read(&|path| std::fs::read_to_string(path).ok(), cpus)
     }
 
-    /// The calls tell the cores of the whole machine; a process that may use fewer processors has
-    /// no more cores than these.
+    /// The system calls count the cores of the whole machine; a process limited to fewer processors
+    /// has at most that many.
     #[cfg(not(target_os = "linux"))]
     fn of_system(cpus: usize) -> Self {
         let system = sysinfo::System::new().ok().map(|mut system| {
             system.refresh_memory();
             system
         });
-        // Zero stands for "unknown" there.
+        // `sysinfo` returns 0 for "unknown".
         let told = |bytes: fn(&sysinfo::System) -> u64| system.as_ref().map(bytes).filter(|&n| n > 0);
         Self {
             total_bytes: told(sysinfo::System::total_memory),

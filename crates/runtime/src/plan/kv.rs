@@ -1,4 +1,4 @@
-//! Memory of keys and values as a plan has it, and the plan of a model that is not loaded.
+//! KV store of a plan, and the plan of a model that is not loaded.
 
 use gguf_rs_lite::{FileMemory, TensorInfo};
 use ruvllm_kv_cache::{KvPolicy, KvStore};
@@ -11,10 +11,10 @@ use crate::machine::Machine;
 use crate::options::{EngineOptions, ModelSource};
 use crate::prefix::fingerprint;
 
-/// Bytes of a page of keys and values: a huge page.
+/// Bytes of a KV page: a huge page.
 const PAGE: usize = 2 << 20;
 
-/// Below this budget pages are small, because each tier has one that is not full.
+/// Budgets below this use small pages, because each tier has one partly filled page.
 const SMALL_BUDGET: usize = 64 << 20;
 
 /// Bytes of a page of a small budget.
@@ -22,15 +22,14 @@ const SMALL_PAGE: usize = 512 << 10;
 
 impl Plan {
     /// Plan that [`Engine::load`](crate::Engine::load) of `source` follows on `machine`. Only the
-    /// head of the file is read; with a calibration, samples of the weights too. Weights count with
-    /// their size in the file, also where `options` quantize them.
+    /// header of the file is read; with a calibration, samples of the weights too. Weights count
+    /// with their size in the file, even if `options` quantize them.
     ///
     /// # Errors
-    /// Errors of [`Engine::load`](crate::Engine::load) that follow from the options and the head of
-    /// the file: [`Error::InvalidOption`], [`Error::MlockQuantized`],
-    /// [`Error::SpillWithoutFolder`], [`Error::Compute`], [`Error::Open`], [`Error::Load`],
-    /// [`Error::CalibrationModel`], [`Error::KvPolicy`], [`Error::KvBudgetTooSmall`] and
-    /// [`Error::KvBudget`].
+    /// Errors of [`Engine::load`](crate::Engine::load) that follow from options and header:
+    /// [`Error::InvalidOption`], [`Error::MlockQuantized`], [`Error::SpillWithoutFolder`],
+    /// [`Error::Compute`], [`Error::Open`], [`Error::Load`], [`Error::CalibrationModel`],
+    /// [`Error::KvPolicy`], [`Error::KvBudgetTooSmall`] and [`Error::KvBudget`].
     pub fn of_source(source: &ModelSource, options: &EngineOptions, machine: &Machine) -> Result<Self> {
         compute(machine, options)?;
         let checkpoint = source.open(FileMemory::default())?;
@@ -43,12 +42,12 @@ impl Plan {
     }
 }
 
-/// Bytes of all tensors, as the file has them.
+/// Bytes of all tensors in the file.
 pub(crate) fn weights_bytes(checkpoint: &dyn Checkpoint) -> u64 {
     checkpoint.tensors().map(TensorInfo::bytes).fold(0, u64::saturating_add)
 }
 
-/// Fails as [`new_kv_store`] does, without a model.
+/// Returns the errors of [`new_kv_store`], without a loaded model.
 fn check_kv(
     checkpoint: &dyn Checkpoint,
     config: &ModelConfig,
@@ -60,7 +59,7 @@ fn check_kv(
     let pool = kv_pool(config, policy, plan.kv_budget.value)?;
     let needs_calibration = policy.needs_calibration();
     let built = if options.kv_calibration.is_some() && needs_calibration {
-        // The calibration is of this model, and the pool has been checked for every tier.
+        // `check_calibration` compared the models, and `kv_pool` the budget with every tier.
         Ok(())
     } else if options.kv_calibration.is_some() {
         let reason = "no tier needs the calibration; leave it out or use nuq3".to_owned();
@@ -71,7 +70,7 @@ fn check_kv(
     built.map_err(|source| Error::KvPolicy { policy: policy.to_string(), source: source.into() })
 }
 
-/// The pool of keys and values of a plan, and what stores them in it.
+/// Creates the page pool of a plan and the KV store on it.
 pub(crate) fn new_kv_store(
     model: &Model,
     fingerprint: impl FnOnce() -> [u8; 32],
@@ -96,7 +95,7 @@ fn check_calibration(options: &EngineOptions, fingerprint: impl FnOnce() -> [u8;
     }
 }
 
-/// A pool of `budget` bytes for keys and values.
+/// A page pool of `budget` bytes for keys and values.
 pub(crate) fn kv_pool(config: &ModelConfig, policy: &KvPolicy, budget: usize) -> Result<PagePool> {
     let page_bytes = if budget < SMALL_BUDGET { SMALL_PAGE } else { PAGE };
     let least_bytes = KvStore::least_bytes(config.kv_shape(), &for_model(policy, config), page_bytes)
@@ -109,7 +108,7 @@ pub(crate) fn kv_pool(config: &ModelConfig, policy: &KvPolicy, budget: usize) ->
     PagePool::new(config).map_err(|source| Error::KvBudget { budget, source })
 }
 
-/// The policy with what it leaves to the model.
+/// The policy, completed for the model (grouped-query attention or not).
 fn for_model(policy: &KvPolicy, config: &ModelConfig) -> KvPolicy {
     policy.for_model(config.n_heads > config.n_kv_heads)
 }

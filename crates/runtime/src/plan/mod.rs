@@ -1,10 +1,9 @@
-//! Start-up plan: defaults for threads, context, and format and memory of keys and values.
+//! Start-up plan: defaults for threads, context length, KV-cache policy and KV budget.
 //!
-//! [`Plan::new`] is a pure function of the machine, the model and what was asked for, so the same
-//! machine gives the same answers: how much memory happens to be free plays no part.
-//! [`Engine::load`](crate::Engine::load) does what the plan says; `ruvllm doctor` shows it. How
-//! weights are stored is in no plan: they are used as they lie in the mapped file (ADR-0007), or as
-//! they were asked for.
+//! [`Plan::new`] is a pure function of machine, model and options; currently free memory has no
+//! influence, so that the same machine gives the same plan. [`Engine::load`](crate::Engine::load)
+//! follows the plan; `ruvllm doctor` prints it. The storage type of weights is not part of it: they
+//! are used as mapped (ADR-0007), or quantized as requested.
 
 mod kv;
 #[cfg(test)]
@@ -21,21 +20,21 @@ use crate::options::EngineOptions;
 
 pub(crate) use self::kv::{kv_pool, new_kv_store, weights_bytes};
 
-/// Memory and context figures of a model.
+/// Weights, context length and KV shape of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ModelSize {
     /// Bytes of all tensors.
     pub weights_bytes: u64,
-    /// Tokens that the model was made for.
+    /// Context length of the model.
     pub context_length: usize,
-    /// Most tokens whose keys and values are kept, if no layer sees further back.
+    /// Largest sliding window of all layers in tokens; `None` if a layer has none.
     pub window: Option<usize>,
-    /// Shape of a token's keys and values.
+    /// Shape of one token's keys and values.
     pub kv_shape: KvShape,
 }
 
 impl ModelSize {
-    /// The size of a model with tensors of so many bytes.
+    /// Size of a model whose tensors take `weights_bytes`.
     pub fn new(config: &ModelConfig, weights_bytes: u64) -> Self {
         Self {
             weights_bytes,
@@ -46,7 +45,7 @@ impl ModelSize {
     }
 }
 
-/// A setting and why it is that.
+/// A setting and its reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Choice<T> {
@@ -60,52 +59,52 @@ pub struct Choice<T> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
-    /// It was asked for.
+    /// Requested by the options.
     Asked,
-    /// More was asked for than the model was made for.
+    /// Requested beyond the model's context length, and limited to it.
     AskedBeyondModel {
-        /// Tokens asked for.
+        /// Requested tokens.
         asked: usize,
     },
-    /// One thread for each processor.
+    /// One thread per processor.
     Processors,
-    /// One thread for each core: several processors share one, and with it the arithmetic.
+    /// One thread per core: processors of one core (SMT) share its arithmetic units.
     Cores {
         /// Processors that the process may use.
         cpus: usize,
     },
-    /// All that the model was made for fits.
+    /// The model's full context length fits into memory.
     Model,
-    /// As many tokens as fit beside the weights.
+    /// As many tokens as fit into the memory beside the weights.
     Memory {
-        /// Bytes for them.
+        /// Bytes available for keys and values of a sequence.
         room_bytes: u64,
-        /// Bytes of a token.
+        /// Bytes per token.
         token_bytes: u64,
     },
-    /// Half precision has room for enough tokens.
+    /// F16 holds enough tokens.
     HalfPrecision {
-        /// Tokens that fit in half precision.
+        /// Tokens that fit in F16.
         tokens: usize,
     },
-    /// Half precision has not, 8 bits have room for more.
+    /// F16 holds too few tokens, `q8` more.
     EightBits {
-        /// Tokens in half precision.
+        /// Tokens that fit in F16.
         half_tokens: usize,
-        /// Tokens in 8 bits.
+        /// Tokens that fit in `q8`.
         tokens: usize,
     },
-    /// Several sequences of the model's full length.
+    /// Several sequences of the model's full context length.
     Sequences {
         /// Number of sequences.
         sequences: usize,
     },
-    /// The part that keys and values may take of what the weights leave.
+    /// The share for keys and values of the memory beside the weights.
     Share {
-        /// Bytes that the weights and the system leave.
+        /// Bytes left by the weights and the system's share.
         left_bytes: u64,
     },
-    /// There is no less.
+    /// The minimum.
     Least,
 }
 
@@ -113,94 +112,92 @@ pub enum Reason {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Warning {
-    /// The weights are larger than the memory: the system reads them from the disk again for every
-    /// token.
+    /// The weights exceed the memory: they are read from disk again for every token.
     Weights {
         /// Bytes of the weights.
         weights_bytes: u64,
         /// Bytes of memory.
         memory_bytes: u64,
     },
-    /// A full context takes more than the weights leave.
+    /// Keys and values of a full context exceed the memory beside the weights.
     Context {
         /// Tokens of the context.
         tokens: usize,
         /// Bytes of their keys and values.
         kv_bytes: u64,
-        /// Bytes that the weights and the system leave.
+        /// Bytes left by the weights and the system's share.
         left_bytes: u64,
     },
-    /// A full context takes more than the budget of keys and values that was asked for.
+    /// A full context exceeds the requested KV budget.
     Budget {
-        /// Bytes asked for.
+        /// Requested bytes.
         budget_bytes: u64,
-        /// Bytes that a full context takes, slack included.
+        /// Bytes of a full context, slack included.
         needed_bytes: u64,
         /// Tokens of the context.
         tokens: usize,
-        /// Tokens that the budget holds, slack included.
+        /// Tokens that fit into the budget, slack included.
         fitting_tokens: usize,
     },
-    /// Less memory is free now than a full context takes.
+    /// A full context exceeds the memory that is free now.
     Available {
         /// Bytes of weights, keys and values.
         needed_bytes: u64,
-        /// Bytes that can be had now.
+        /// Bytes available now.
         available_bytes: u64,
     },
 }
 
-/// Settings that a model runs with on a machine, each with its reason.
+/// Settings of a model on a machine, each with its reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Plan {
-    /// Threads that compute.
+    /// Compute threads.
     pub threads: Choice<usize>,
-    /// Tokens of a sequence.
+    /// Context length in tokens.
     pub context: Choice<usize>,
-    /// Storage policy of keys and values.
+    /// KV-cache policy.
     pub kv: Choice<KvPolicy>,
-    /// Bytes of the keys and values of all sequences.
+    /// KV budget in bytes, for all sequences.
     pub kv_budget: Choice<usize>,
-    /// Bytes of keys and values of one sequence of the whole context, as far as the policy makes
-    /// them small.
+    /// Bytes of keys and values of one sequence of full context, in the policy's lowest tiers.
     pub sequence_bytes: u64,
-    /// Bytes that a sequence of the whole context takes beside `sequence_bytes`: blocks do
-    /// not fill pages to the last byte, and each tier has pages that are not full.
+    /// Additional bytes of such a sequence: blocks do not fill pages to the last byte, and each
+    /// tier has partly filled pages.
     pub slack_bytes: u64,
     /// Resources that the model exceeds on this machine.
     pub warnings: Vec<Warning>,
     model: ModelSize,
 }
 
-/// The machine's memory where the system does not tell.
+/// Assumed memory where the system reports none.
 const ASSUMED_MEMORY: u64 = 8 << 30;
 
-/// The part of the memory, one in so many, that stays for the system and for scratch.
+/// Divisor of the memory: this share is left to the system and to scratch buffers.
 const SYSTEM_SHARE: u64 = 16;
 
-/// A context that is worth 8 bits: with less than this in half precision they are taken instead.
+/// `q8` is chosen if F16 holds fewer tokens than this.
 const ENOUGH_TOKENS: usize = 4096;
 
-/// Contexts that the memory decides are multiples of this, and no less where the model allows it.
+/// Context lengths limited by memory are multiples of this, and at least this if the model allows
+/// it.
 const CONTEXT_STEP: usize = 256;
 
-/// Room for every tier of a small model.
+/// Minimum KV budget: room for every tier of a small model.
 const MIN_KV_BUDGET: u64 = 32 << 20;
 
 impl Plan {
-    /// Sequences of the model's full length that the budget of keys and values is made for where
-    /// there is memory for it.
+    /// Sequences of full context length in the default KV budget, if memory allows.
     pub const SEQUENCES: usize = 4;
 
-    /// The plan for a model on a machine, as far as `options` leave it open. Options of 0 count
+    /// Plan for a model on a machine; settings in `options` take precedence. Options of 0 count
     /// as 1.
     pub fn new(machine: &Machine, model: &ModelSize, options: &EngineOptions) -> Self {
         let memory_bytes = machine.memory_bytes().unwrap_or(ASSUMED_MEMORY);
         let left_bytes =
             memory_bytes.saturating_sub(memory_bytes / SYSTEM_SHARE).saturating_sub(model.weights_bytes);
-        // A quarter stays for what else runs. Of the rest a sequence gets two thirds: pages are not
-        // full to the last byte, and prefixes are kept beside it.
+        // A quarter is left to other processes. A sequence gets two thirds of the rest: pages are
+        // not full to the last byte, and the prefix cache needs room too.
         let budget_bytes = left_bytes / 4 * 3;
         let room_bytes = budget_bytes / 3 * 2;
 
@@ -221,27 +218,27 @@ impl Plan {
         Self { threads, context, kv, kv_budget, sequence_bytes, slack_bytes, warnings, model: *model }
     }
 
-    /// The warning that follows from how much memory is free now, if there is too little.
+    /// Warning if the currently free memory is too small for weights and a full context.
     pub fn shortage(&self, machine: &Machine) -> Option<Warning> {
         let needed_bytes = self.model.weights_bytes.saturating_add(self.sequence_bytes);
         let available_bytes = machine.available_bytes.filter(|&available| available < needed_bytes)?;
         Some(Warning::Available { needed_bytes, available_bytes })
     }
 
-    /// The warning that follows from a budget that was asked for, if a full context does not fit
-    /// it. Shorter sequences may: a request that has no room fails with the numbers.
+    /// Warning if a full context does not fit into the requested KV budget. Shorter sequences may
+    /// fit; a request without room fails with the numbers.
     pub fn narrow_budget(&self) -> Option<Warning> {
         let budget_bytes = self.kv_budget.value as u64;
         let needed_bytes = self.sequence_bytes.saturating_add(self.slack_bytes);
         let tokens = self.context.value;
-        // With a quarter of slack, keys and values get four fifths.
+        // Slack is a quarter of the keys and values, so these are four fifths of the budget.
         let fitting_tokens = self.model.fitting(&self.kv.value, budget_bytes / 5 * 4).min(tokens);
         let is_narrow = self.kv_budget.reason == Reason::Asked && budget_bytes < needed_bytes;
         is_narrow.then_some(Warning::Budget { budget_bytes, needed_bytes, tokens, fitting_tokens })
     }
 }
 
-/// Kernels and threads of the options, which are checked first.
+/// Kernels and thread pool of the options, which are checked first.
 pub(crate) fn compute(machine: &Machine, options: &EngineOptions) -> Result<Compute> {
     options.check()?;
     let kernels = options.isa.map_or_else(Kernels::detect, Kernels::for_isa).map_err(Error::Compute)?;
@@ -249,7 +246,7 @@ pub(crate) fn compute(machine: &Machine, options: &EngineOptions) -> Result<Comp
     Ok(Compute { kernels, pool })
 }
 
-/// Threads that compute, whatever the model.
+/// Compute threads; independent of the model.
 fn threads(machine: &Machine, asked: Option<usize>) -> Choice<usize> {
     let cpus = machine.cpus.max(1);
     match (asked, machine.cores) {
@@ -261,7 +258,7 @@ fn threads(machine: &Machine, asked: Option<usize>) -> Choice<usize> {
     }
 }
 
-/// Half precision, unless it has too little room and 8 bits have more.
+/// F16, unless it holds too few tokens and `q8` holds more.
 fn policy(model: &ModelSize, options: &EngineOptions, room_bytes: u64) -> Choice<KvPolicy> {
     let half = KvPolicy::from(KvFormat::F16);
     if let Some(value) = options.kv {
@@ -293,8 +290,8 @@ fn context(model: &ModelSize, kv: &KvPolicy, asked: Option<usize>, room_bytes: u
     }
 }
 
-/// Bytes for several sequences of the model's full length, within `most` of `[the budget, all that
-/// is left]`; but always for one of the context.
+/// KV budget: several sequences of full context length, at most `most`; but always one sequence of
+/// the context. `[most, left_bytes]`: share for keys and values, and all memory beside the weights.
 fn budget(
     model: &ModelSize,
     kv: &KvPolicy,
@@ -319,21 +316,22 @@ fn budget(
     Choice { value: usize::try_from(value).unwrap_or(usize::MAX), reason }
 }
 
-/// A budget for one sequence of so many tokens, none of which is given up.
+/// KV budget for one sequence of `tokens` tokens without a sliding window.
 pub(crate) fn sequence_budget(config: &ModelConfig, kv: &KvPolicy, tokens: usize) -> usize {
     let model = ModelSize { window: None, ..ModelSize::new(config, 0) };
     let bytes = with_slack(model.kv_bytes(kv, tokens)).saturating_add(MIN_KV_BUDGET);
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
-/// Blocks do not fill pages to the last byte, and each tier has pages that are not full.
+/// Adds a quarter: blocks do not fill pages to the last byte, and each tier has partly filled
+/// pages.
 fn with_slack(bytes: u64) -> u64 {
     bytes.saturating_add(bytes / 4)
 }
 
 impl ModelSize {
-    /// Bytes of the keys and values of a sequence: hot tokens in the hot format, the others in the
-    /// smallest.
+    /// Bytes of keys and values of a sequence: hot tokens in the hot format, all others in the last
+    /// tier's.
     fn kv_bytes(&self, kv: &KvPolicy, tokens: usize) -> u64 {
         let tokens = tokens.min(self.window.unwrap_or(usize::MAX));
         let block_tokens = kv.block_tokens();
@@ -341,8 +339,8 @@ impl ModelSize {
         let last = kv.tiers().last().unwrap_or(kv.hot);
         let hot_tokens = if last == kv.hot { 0 } else { kv.hot_tokens.saturating_add(kv.sink_tokens) };
         let hot_blocks = (hot_tokens.div_ceil(block_tokens) as u64).min(blocks);
-        // A format that the model's heads do not fit has room nowhere; asked for, it is refused
-        // when the model is loaded.
+        // A format that does not fit the head size gets infinite bytes; if requested, loading
+        // refuses it.
         let bytes = |formats: KvFormats| {
             formats.block_bytes(self.kv_shape, block_tokens).map_or(u64::MAX, |bytes| bytes as u64)
         };
@@ -350,9 +348,9 @@ impl ModelSize {
         bytes(kv.hot).saturating_mul(hot_blocks).saturating_add(cold)
     }
 
-    /// Tokens of a sequence that `bytes` have room for, at most those of the model.
+    /// Tokens of a sequence that fit into `bytes`, at most the model's context length.
     fn fitting(&self, kv: &KvPolicy, bytes: u64) -> usize {
-        // Bytes only grow with tokens: the largest number that fits lies between none and all.
+        // Binary search: bytes grow monotonically with tokens.
         let (mut low, mut high) = (0, self.context_length);
         while low < high {
             let middle = low + (high - low).div_ceil(2);

@@ -14,7 +14,7 @@ fn machine(memory_bytes: u64, cpus: usize) -> Machine {
     }
 }
 
-/// A model of 8 billion parameters in 4 bits: a token takes 128 KiB in half precision.
+/// A model of 8 billion parameters in 4 bits; keys and values take 128 KiB per token in F16.
 fn large() -> ModelSize {
     ModelSize {
         weights_bytes: 49 * GIB / 10,
@@ -84,7 +84,7 @@ fn what_does_not_fit_is_said_with_numbers() {
     let asked = Plan::new(&machine(12 * GIB, 4), &large(), &options);
     assert_eq!((asked.context.reason, asked.kv.value), (Reason::Asked, policy("q8")));
     assert!(matches!(asked.warnings[..], [Warning::Context { tokens: 131_072, .. }]), "{asked:?}");
-    // It is tried all the same.
+    // The plan is still made for the requested context.
     assert!(asked.kv_budget.value as u64 >= asked.sequence_bytes);
 
     let busy = Machine { available_bytes: Some(3 * GIB), ..machine(16 * GIB, 4) };
@@ -137,7 +137,7 @@ fn a_window_bounds_what_is_kept() {
 fn processors_of_one_core_get_one_thread() {
     let shared = Machine { cores: Some(4), ..machine(16 * GIB, 8) };
     assert_eq!(plan(&shared, &large()).threads, Choice { value: 4, reason: Reason::Cores { cpus: 8 } });
-    // A quota below the cores of the affinity, and a machine that does not tell.
+    // A CPU quota below the number of cores, and a machine that does not report its cores.
     for cores in [Some(64), None] {
         let machine = Machine { cores, ..machine(16 * GIB, 8) };
         assert_eq!(plan(&machine, &large()).threads, Choice { value: 8, reason: Reason::Processors });

@@ -1,8 +1,8 @@
 //! Cost model of the prefix cache: read a prefix from its files or recompute it.
 //!
-//! The model has two numbers, both measured: bytes that are read per second, verified and in place,
-//! and tokens that a prefill computes per second. Reading wins if `bytes / read_rate <= tokens /
-//! prefill_rate`. Before both are known it wins as well: a first reading is what measures it.
+//! Two measured rates: bytes read per second, verification included, and tokens per second of
+//! prefill. Reading wins if `bytes / read_rate <= tokens / prefill_rate`, and until both rates are
+//! known, because a first read measures them.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 /// Weight of a new measurement in the running mean.
 const WEIGHT: f64 = 0.25;
 
-/// Factor on the read rate each time recomputing was preferred: a folder that was slow once,
-/// because its files had to come from the disk, is tried again.
+/// Factor on the read rate each time recomputing was chosen, so that a folder that was slow once
+/// (cold page cache) is tried again.
 const FORGIVENESS: f64 = 1.05;
 
 /// Measured rates of reading prefixes and of prefill, as running means.
@@ -28,27 +28,26 @@ struct Rates {
 }
 
 impl ReuseCost {
-    /// Takes note that so many bytes were read.
+    /// Records a read of `bytes` bytes.
     pub(super) fn observe_read(&self, bytes: u64, time: Duration) {
         add(&mut self.0.lock().read, bytes as f64, time);
     }
 
-    /// Takes note that so many tokens of a prompt were computed.
+    /// Records a prefill of `tokens` tokens.
     pub(super) fn observe_prefill(&self, tokens: usize, time: Duration) {
         add(&mut self.0.lock().prefill, tokens as f64, time);
     }
 
-    /// True if reading `bytes` bytes takes no longer than computing the `tokens` tokens in them.
-    /// Also true until both rates are measured.
+    /// True if reading `bytes` bytes takes no longer than recomputing their `tokens` tokens, and
+    /// until both rates are measured.
     pub(super) fn reading_is_quicker(&self, bytes: u64, tokens: usize) -> bool {
         let Rates { read: Some(read), prefill: Some(prefill) } = *self.0.lock() else { return true };
         bytes as f64 / read <= tokens as f64 / prefill
     }
 
-    /// Time to get a MiB of blocks of `bytes` bytes and `tokens` tokens back, as a multiple of the
-    /// time that a token takes to compute: what the pool orders evictions by. Computing is the
-    /// unit, so that two measurements of the same rate make no difference between blocks; reading
-    /// is rounded to a power of two.
+    /// Cost of restoring a MiB of such blocks, in units of the prefill time of one token; the pool
+    /// orders evictions by it. In this unit noise of the prefill rate does not reorder blocks; the
+    /// cost of reading is rounded up to a power of two for the same reason.
     pub(super) fn of_mib(&self, bytes: usize, tokens: usize, has_files: bool) -> u64 {
         let computing = ((tokens << 20) / bytes.max(1)) as u64;
         match *self.0.lock() {
@@ -60,7 +59,7 @@ impl ReuseCost {
         }
     }
 
-    /// Takes note that something was computed because reading it seemed slower.
+    /// Raises the read rate slightly after a recompute: see [`FORGIVENESS`].
     pub(super) fn forgive_reading(&self) {
         if let Some(read) = &mut self.0.lock().read {
             *read *= FORGIVENESS;
@@ -68,7 +67,7 @@ impl ReuseCost {
     }
 }
 
-/// Adds what took `time` to a running mean of rates.
+/// Adds the rate `amount / time` to a running mean.
 fn add(mean: &mut Option<f64>, amount: f64, time: Duration) {
     let rate = amount / time.as_secs_f64().max(1e-9);
     *mean = Some(mean.map_or(rate, |mean| mean + WEIGHT * (rate - mean)));

@@ -5,22 +5,21 @@ use ruvllm_models::Checkpoint;
 use ruvllm_models::quantize::Recipe;
 use sha2::{Digest, Sha256};
 
-/// Places of a tensor that are looked at.
+/// Samples per tensor.
 const SAMPLES: usize = 16;
 
-/// Bytes at each place.
+/// Bytes per sample.
 const SAMPLE_BYTES: usize = 256;
 
-/// The digits of a digest.
+/// Hexadecimal digits of a digest.
 pub(crate) fn hex(digest: &[u8]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A hash of the metadata without its lists (vocabularies, which token ids do not depend on), and
-/// of the name, type, shape and 16 places of every tensor. Files that differ in the weights of any
-/// layer differ here, unless somebody makes them on purpose; all bytes of a large model would take
-/// seconds at every start. Weights that are quantized while they are loaded follow from those of
-/// the checkpoint and the recipe.
+/// SHA-256 over the metadata without lists (vocabularies do not affect token ids) and over name,
+/// type, shape and 16 samples of every tensor. Detects different weights in any layer, except on
+/// deliberate collision; hashing all bytes of a large model would take seconds at every start.
+/// Weights quantized while loading are determined by checkpoint and recipe.
 pub(crate) fn fingerprint(checkpoint: &dyn Checkpoint, quantized: Option<Recipe>) -> [u8; 32] {
     let mut hash = Sha256::new();
     if let Some(recipe) = quantized {

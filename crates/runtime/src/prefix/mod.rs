@@ -1,8 +1,7 @@
-//! Prefixes of earlier requests: shared in memory while the engine lives, in a folder beyond that.
+//! Prefix cache: keys and values of earlier prompts, in memory and optionally in a folder.
 //!
-//! A conversation between two of its requests is such a prefix. When memory is short, the page pool
-//! chooses which are evicted (ADR-0028), to files if there is a folder; what is wanted again is
-//! read back or computed, whichever is quicker.
+//! Under memory pressure the page pool selects prefixes to evict (ADR-0028), which are spilled to
+//! files if there is a folder. Stored prefixes are read back or recomputed, whichever is faster.
 
 mod cost;
 mod fingerprint;
@@ -36,59 +35,59 @@ pub(crate) use fingerprint::{fingerprint, hex};
 pub(crate) use report::Reports;
 use writer::{WhenFull, WriteQueue, Writer};
 
-/// Most blocks that are evicted between two looks at the pool.
+/// Maximum number of blocks evicted per release call.
 const MOST_AT_ONCE: usize = 16;
 
-/// Storage of prompt keys and values for reuse by requests with the same prefix.
+/// Prefix cache setting: where keys and values of prompts are kept for reuse.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum PrefixCaching {
-    /// Every prompt is computed from its beginning.
+    /// No prefix cache.
     Off,
-    /// Kept while the engine lives, as long as the KV budget has room.
+    /// In memory, as far as the KV budget has room.
     #[default]
     Memory,
-    /// Also written to files, which later engines of the same model and KV policy find. They hold
-    /// what was in the prompts, in a form from which it can be recovered: keep the folder as
-    /// private as the prompts. They are written behind the requests; a request whose blocks find no
-    /// room in the queue waits at its end.
+    /// In memory, and every prefix is written to files, which later engines with the same model and
+    /// KV policy reuse. The prompts can be recovered from the files: protect the folder as you
+    /// would the prompts. A background thread writes; a request whose blocks find the queue full
+    /// waits at its end.
     Folder {
         /// Folder of the files; created if missing.
         path: PathBuf,
-        /// Most bytes of all files; the least recently used go first.
+        /// Maximum bytes of all files; the least recently used are deleted first.
         limit_bytes: u64,
     },
-    /// Kept in memory, and written to files once the KV budget is short: what is evicted then is
-    /// read back when it is wanted again, unless computing it is quicker. What was written is found
-    /// by later engines, as with [`Folder`](Self::Folder). No request waits for it: what finds no
-    /// room in the queue is lost.
+    /// In memory; prefixes evicted for lack of KV budget are spilled to files, and read back on a
+    /// later hit unless recomputing is faster. Later engines reuse the files, as with
+    /// [`Folder`](Self::Folder). No request waits for the queue: blocks that find it full are
+    /// dropped.
     Spill {
         /// Folder of the files; created if missing.
         path: PathBuf,
-        /// Most bytes of all files; the least recently used go first.
+        /// Maximum bytes of all files; the least recently used are deleted first.
         limit_bytes: u64,
     },
 }
 
-/// Prefix cache: the keys and values of earlier requests, and counters of their use.
+/// Prefix cache: prefix tree, files and counters.
 pub(crate) struct PrefixCache {
     tree: PrefixTree<Block, PoolLeaves>,
     files: Option<Files>,
-    /// The key of the root tenant.
+    /// Prefix key of the root tenant.
     key: PrefixKey,
-    /// The length above which a sequence's capacity makes the model rotate its keys in another way,
-    /// if it does.
+    /// Sequence capacity above which the model uses its second RoPE frequencies (LongRoPE); `None`
+    /// if it has one set.
     long_above: Option<usize>,
     cost: Arc<ReuseCost>,
     recomputed_tokens: AtomicU64,
     reports: Arc<Reports>,
 }
 
-/// The folder of a prefix cache, and who writes to it.
+/// Folder of a prefix cache, and its writer.
 struct Files {
     store: Arc<PrefixStore>,
     writer: Writer,
-    /// True if blocks are written as soon as they are known, false if only when evicted.
+    /// True if blocks are written at the end of each request, false if on eviction.
     at_once: bool,
 }
 
@@ -96,40 +95,38 @@ struct Files {
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct PrefixStatistics {
-    /// The prefixes in memory.
+    /// Counters of prefixes in memory.
     pub memory: TreeStatistics,
-    /// The prefixes in the folder, if there is one.
+    /// Counters of prefixes in the folder, if there is one.
     pub folder: Option<StoreStatistics>,
-    /// Blocks that were written to the folder because memory was short.
+    /// Blocks spilled to the folder under memory pressure.
     pub spilled_blocks: u64,
-    /// Blocks that were handed over to be written.
+    /// Blocks queued for writing.
     pub queued_blocks: u64,
-    /// Of those, blocks that wait.
+    /// Blocks in the write queue.
     pub waiting_blocks: usize,
-    /// Bytes of the blocks that wait, which are in memory beside the KV budget.
+    /// Bytes of blocks in the write queue, in memory outside of the KV budget.
     pub waiting_bytes: usize,
-    /// Blocks that were not written because too many waited, or because the one before them could
-    /// not be written.
+    /// Blocks dropped because the queue was full or their parent block could not be written.
     pub dropped_blocks: u64,
-    /// Tokens that the folder had, and that were computed because that seemed quicker than reading
-    /// them.
+    /// Tokens found in the folder but recomputed, because reading was estimated to be slower.
     pub recomputed_tokens: u64,
-    /// Blocks and other files that could not be written to the folder or read from it.
+    /// Failed reads and writes of files in the folder.
     pub failures: u64,
 }
 
-/// The part of a prompt that need not be computed.
+/// Prefix hit of a sequence.
 #[derive(Debug, Default)]
 pub(crate) struct Reused {
-    /// Tokens that the sequence begins with.
+    /// Prompt tokens served from the cache.
     pub(crate) tokens: usize,
-    /// Keeps the prefix from being evicted while it is in use.
+    /// Pins the prefix: no eviction while it is in use.
     _pin: Option<PrefixPin>,
 }
 
 impl PrefixCache {
-    /// The cache that `caching` asks for; none for [`PrefixCaching::Off`]. `folder_key` is that of
-    /// a folder that others write to; `model` answers the model's fingerprint.
+    /// Opens the prefix cache; `None` for [`PrefixCaching::Off`]. `folder_key`: key of a folder
+    /// that other users write to; `model` computes the model's fingerprint.
     pub(crate) fn open(
         caching: &PrefixCaching,
         folder_key: Option<&FolderKey>,
@@ -140,7 +137,7 @@ impl PrefixCache {
         let reports = Arc::new(Reports::default());
         let (files, model) = match caching {
             PrefixCaching::Off => return Ok(None),
-            // Nothing outlives the engine, which has one model.
+            // The cache ends with the engine, which has one model.
             PrefixCaching::Memory => (None, [0; 32]),
             PrefixCaching::Folder { path, limit_bytes } | PrefixCaching::Spill { path, limit_bytes } => {
                 let (block_tokens, limit_bytes) = (kv.block_tokens(), *limit_bytes);
@@ -185,8 +182,8 @@ impl PrefixCache {
         })
     }
 
-    /// Key of a sequence's prefixes: everything beside its tokens that its keys and values depend
-    /// on, the adapter and the tenant included. Tenants never share prefixes.
+    /// Key of a sequence's prefixes: everything besides the tokens that keys and values depend on,
+    /// adapter and tenant included. Tenants never share prefixes under this key.
     fn key_of(&self, sequence: &Sequence, adapter: Option<&Adapter>) -> PrefixKey {
         let mut key = self.key.clone();
         key.adapter = adapter.map(|adapter| AdapterVersion { id: hex(adapter.digest()).into(), version: 0 });
@@ -197,8 +194,8 @@ impl PrefixCache {
         key
     }
 
-    /// Begins an empty sequence with as much of `tokens` as is known of its tenant, or shared by
-    /// all. At least the last token is left to compute.
+    /// Appends the longest cached prefix of `tokens`, of the tenant or shared by all, to an empty
+    /// sequence. At least the last token is left to compute.
     ///
     /// # Errors
     /// If the sequence is not empty or has no room for the tokens.
@@ -213,16 +210,15 @@ impl PrefixCache {
         let mut found = self.tree.lookup(&key, tokens);
         let mut pin = found.pin.take();
         if let Some(inserted) = self.read_back(sequence.store(), &key, tokens, &found.blocks) {
-            // The blocks of the tree are the ones to share: they are there for the next request as
-            // well.
+            // Shares the blocks in the tree, as the next request will.
             found = self.tree.lookup(&key, tokens);
             pin = inserted.pin;
         }
         sequence.append_shared(&found.blocks)?;
         let mut n_tokens = found.tokens;
         if let Some(partial) = found.partial {
-            // Without room for the copy its tokens are computed, which reports the lack of room if
-            // it lasts.
+            // Without room for the copy its tokens are recomputed; that step reports a lasting
+            // shortage.
             if sequence.append_copy(kernels, &partial.block, partial.tokens).is_ok() {
                 n_tokens += partial.tokens;
             }
@@ -230,9 +226,9 @@ impl PrefixCache {
         Ok(Reused { tokens: n_tokens, _pin: pin })
     }
 
-    /// Makes the blocks of a sequence of `tokens` known to later requests of its tenant, and the
-    /// whole ones of the first `shared_tokens` to all. Files get whole blocks: the rest of one
-    /// would cost as much to read as to compute.
+    /// Inserts the blocks of a sequence into the prefix tree of its tenant, and the full blocks of
+    /// the first `shared_tokens` into that of all tenants. Files get full blocks only: reading a
+    /// part of a block would cost as much as computing it.
     pub(crate) fn keep(
         &self,
         sequence: &mut Sequence,
@@ -241,8 +237,7 @@ impl PrefixCache {
         shared_tokens: usize,
     ) {
         let block_tokens = self.tree.block_tokens();
-        // A sequence that slid its window has lost its beginning, and with it what a prefix is good
-        // for.
+        // A sliding window has released the first blocks: nothing to begin a prefix with.
         if sequence.released() > 0 {
             return;
         }
@@ -259,16 +254,15 @@ impl PrefixCache {
         }
     }
 
-    /// Takes note of how long a part of a prompt took to compute.
+    /// Records the duration of a prefill, for the cost model.
     pub(crate) fn observe_prefill(&self, tokens: usize, time: Duration) {
-        // A few tokens take as long as a block of them, which is what is read instead.
+        // A few tokens take as long as a block: their rate would understate the prefill.
         if tokens >= self.tree.block_tokens() {
             self.cost.observe_prefill(tokens, time);
         }
     }
 
-    /// Loads what the folder knows beyond `known` blocks and puts it into the tree, unless it is
-    /// quicker to compute it.
+    /// Loads the stored blocks after `known` into the tree, unless recomputing is faster.
     fn read_back(
         &self,
         kv: &KvStore,
@@ -296,8 +290,8 @@ impl PrefixCache {
                     self.reports.add_error(&error);
                     break;
                 }
-                // No room, or blocks of another build: the rest is computed instead, or fails there
-                // with the reason.
+                // No room, or blocks of another build: the rest is recomputed, or fails there with
+                // the reason.
                 Err(LoadError::Cache | LoadError::Size) => break,
             }
         }
@@ -309,7 +303,8 @@ impl PrefixCache {
         Some(self.tree.insert(key, &tokens[..blocks.len() * block_tokens], &blocks))
     }
 
-    /// Blocks to evict now. At a watermark none may be lost because too many wait to be written.
+    /// Maximum number of blocks to evict now. At a watermark (not urgent) the write queue must have
+    /// room for them, so that none is dropped.
     fn most_blocks(&self, is_urgent: bool) -> usize {
         match &self.files {
             Some(files) if !files.at_once && !is_urgent => files.writer.queue().room().min(MOST_AT_ONCE),
@@ -322,7 +317,8 @@ impl PrefixCache {
         self.files.is_some()
     }
 
-    /// Hands evicted blocks over to be written, where that is not done at once and will pay.
+    /// Queues evicted blocks for writing, in spill mode and if reading them back would be faster
+    /// than recomputing.
     fn spill(&self, Evicted { key, tokens, blocks }: &Evicted<Block>) {
         let bytes: usize = blocks.iter().map(Block::bytes).sum();
         let block_tokens = self.tree.block_tokens();
@@ -340,7 +336,7 @@ impl PrefixCache {
         Some(QualityFiles { folder, folder_key, key: self.key.clone(), reports: Arc::clone(&self.reports) })
     }
 
-    /// Waits until everything is written that was handed over.
+    /// Waits until the write queue is empty.
     pub(crate) fn flush(&self) {
         if let Some(files) = &self.files {
             files.writer.queue().flush();
@@ -366,13 +362,13 @@ impl PrefixCache {
         statistics
     }
 
-    /// Warnings of the folder since the last call; every request was served all the same.
+    /// Takes the warnings about the folder since the last call; no request failed because of them.
     pub(crate) fn take_warnings(&self) -> Vec<String> {
         self.reports.take()
     }
 }
 
-/// The leaves of the tree, as the page pool has them on offer.
+/// Leaves of the tree, offered to the page pool for eviction.
 struct PoolLeaves {
     pool: PagePool,
     owner: OwnerId,
@@ -386,12 +382,12 @@ impl Leaves<Block> for PoolLeaves {
         self.pool.now(Rung::Prefix)
     }
 
-    /// Blocks of one leaf may be those of several tenants; the last one, which goes first, decides.
+    /// Blocks of one leaf may be charged to several tenants; the last one, evicted first, decides.
     fn offer(&self, leaf: LeafId, blocks: &[Block], used: Use) {
         let Some(last) = blocks.last() else { return };
         let cost = self.cost.of_mib(last.bytes(), self.block_tokens, self.has_files);
         let offer = Offer { tenant: last.store().tenant(), rung: Rung::Prefix, cost, used };
-        // A block is of this pool, and so is its tenant.
+        // Cannot fail: the block and its tenant are of this pool.
         let _ = self.pool.offer(self.owner, leaf.into(), offer);
     }
 }
@@ -433,13 +429,13 @@ impl Files {
         Ok(Self { store, writer, at_once })
     }
 
-    /// Hands the last blocks of a prefix over to be written, those that are full and not stored.
+    /// Queues the last blocks of a prefix for writing, if they are full and not stored yet.
     fn write(&self, key: &PrefixKey, tokens: &[TokenId], blocks: &[Block], block_tokens: usize) {
         let first = tokens.len().div_ceil(block_tokens) - blocks.len();
         let mut missing = self.store.missing(key, tokens, first);
         if !self.at_once {
-            // Eviction goes from the end on: a queue that is full loses ends before what they
-            // continue.
+            // Children before parents: a full queue drops the first, so ends of prefixes are lost
+            // first.
             missing.reverse();
         }
         for place in missing {
@@ -460,7 +456,7 @@ fn kv_format(kv: &KvStore) -> String {
     text
 }
 
-/// Bytes of the payloads of stored blocks.
+/// Payload bytes of stored blocks.
 fn bytes_of(chain: &[Entry]) -> u64 {
     // Sparse files may state any length.
     chain.iter().map(Entry::payload_bytes).fold(0, u64::saturating_add)
@@ -479,10 +475,10 @@ impl From<ruvllm_kv_cache::Error> for LoadError {
     }
 }
 
-/// Reads a block from the folder; `payload` is reused memory.
+/// Reads a block from the folder; `payload` is a reused buffer.
 fn load(kv: &KvStore, store: &PrefixStore, entry: &Entry, payload: &mut Vec<u8>) -> Result<Block, LoadError> {
     let n_bytes = usize::try_from(entry.payload_bytes()).unwrap_or(usize::MAX);
-    // A colder tier is always smaller, so the size tells the tier.
+    // A colder tier is always smaller, so the size identifies the tier.
     let is_of = |formats: &KvFormats| {
         formats.block_bytes(kv.shape(), kv.block_tokens()).is_ok_and(|bytes| bytes == n_bytes)
     };

@@ -1,14 +1,14 @@
-//! Failures of prefix files that do not fail requests: counted, and kept as warnings.
+//! Failures of prefix files: counted and kept as warnings, because they fail no request.
 
 use std::error::Error;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 
-/// Warnings that are kept until somebody takes them; further ones are only counted.
+/// Maximum number of warnings kept until they are taken; further ones are only counted.
 const MOST_WARNINGS: usize = 64;
 
-/// Failures, counted and said.
+/// Counter and warnings of failures.
 #[derive(Debug, Default)]
 pub(crate) struct Reports {
     failures: AtomicU64,
@@ -16,13 +16,13 @@ pub(crate) struct Reports {
 }
 
 impl Reports {
-    /// Takes note of an error and what caused it, in one line.
+    /// Adds an error with its sources, in one line.
     pub(crate) fn add_error(&self, error: &dyn Error) {
         let causes = std::iter::successors(error.source(), |&error| error.source());
         self.add(causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}")));
     }
 
-    /// Takes note of a failure.
+    /// Adds a failure.
     pub(crate) fn add(&self, text: String) {
         self.failures.fetch_add(1, Relaxed);
         let mut warnings = self.warnings.lock();
@@ -36,7 +36,7 @@ impl Reports {
         self.failures.load(Relaxed)
     }
 
-    /// The warnings since the last call.
+    /// Takes the warnings since the last call.
     pub(crate) fn take(&self) -> Vec<String> {
         std::mem::take(&mut self.warnings.lock())
     }

@@ -1,4 +1,4 @@
-//! Prefixes that are evicted, spilled, read back and computed again.
+//! Eviction, spilling, reading back and recomputing of prefixes.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ fn blocks_under_another_calibration_are_other_blocks() {
     assert_eq!(kv_format(&plain), "tiered");
 }
 
-/// 128 KiB for a block of 32 tokens in single precision, 4 of which fill a page.
+/// 128 KiB per block of 32 tokens in F32; four fill a page.
 const SHAPE: KvShape = KvShape { n_layers: 1, n_kv_heads: 8, head_dim: 64 };
 
 /// A store with `pages` pages of 512 KiB.
@@ -47,7 +47,7 @@ fn tenant(kv: &KvStore, path: &str, quota: Quota) -> KvStore {
     kv.for_tenant(&tenant).expect("its own pool")
 }
 
-/// Prefixes that are written to `folder` when they are given up.
+/// A prefix cache that spills to `folder` on eviction.
 fn spilling(kv: &KvStore, folder: &tempfile::TempDir) -> Arc<PrefixCache> {
     let store =
         PrefixStore::open(folder.path().join("prefixes"), kv.block_tokens(), 1 << 30).expect("a folder");
@@ -60,7 +60,7 @@ fn in_memory(kv: &KvStore) -> Arc<PrefixCache> {
     PrefixCache::new(kv, None, Arc::default(), [0; 32], None)
 }
 
-/// A claim that has what it wants once a unit was evicted for a tenant.
+/// A claim that succeeds after the eviction of one unit for a tenant.
 struct Unit<'a>(&'a str, usize);
 
 impl Claim for Unit<'_> {
@@ -81,13 +81,13 @@ impl Claim for Unit<'_> {
     }
 }
 
-/// Evicts a page of the prefixes that count for a tenant; `false` if there are none.
+/// Evicts a page of prefixes charged to a tenant; `false` if there are none.
 fn evict_page(kv: &KvStore, path: &str) -> bool {
     let tenant = if path.is_empty() { Tenant::root() } else { kv.pool().tenant(path).expect("a path") };
     kv.pool().make_room(&tenant, PressurePolicy::EvictPrefixes, &mut Unit(path, 0)).is_ok()
 }
 
-/// Evicts all prefixes and waits until they are in their files; `false` if there are none.
+/// Evicts all prefixes and waits until they are written; `false` if there are none.
 fn evict_all(cache: &PrefixCache, kv: &KvStore) -> bool {
     let is_some = evict_page(kv, "");
     while evict_page(kv, "") {}
@@ -95,12 +95,12 @@ fn evict_all(cache: &PrefixCache, kv: &KvStore) -> bool {
     is_some
 }
 
-/// The time between two steps of a tenant's sequence.
+/// Memory relief between two steps of a tenant's sequence.
 fn relieve(kv: &KvStore) {
     kv.pool().relieve(kv.tenant(), PressurePolicy::LowerPrecision, &mut Unit("", 0));
 }
 
-/// Tokens of a prompt of its own for each seed.
+/// A different prompt for each seed.
 fn tokens(seed: u32, n: usize) -> Vec<TokenId> {
     (0..n as u32).map(|i| 1000 * seed + i).collect()
 }
@@ -109,7 +109,7 @@ fn kernels() -> Kernels {
     Kernels::detect().expect("kernels")
 }
 
-/// A sequence whose numbers follow from its tokens.
+/// A sequence whose keys and values are functions of its tokens.
 fn computed(kv: &KvStore, tokens: &[TokenId]) -> Sequence {
     let mut sequence = kv.sequence(tokens.len());
     let mut step = sequence.step(&kernels(), tokens.len()).expect("room");
@@ -119,7 +119,7 @@ fn computed(kv: &KvStore, tokens: &[TokenId]) -> Sequence {
     sequence
 }
 
-/// Number of tokens in the cache; asserts that all whole blocks hold what [`computed`] wrote.
+/// Number of cached tokens; asserts that all full blocks equal those of [`computed`].
 fn known(cache: &PrefixCache, kv: &KvStore, tokens: &[TokenId]) -> usize {
     let mut sequence = kv.sequence(tokens.len());
     let reused = cache.begin(&kernels(), &mut sequence, None, tokens).expect("an empty sequence");
@@ -156,7 +156,7 @@ fn what_is_given_up_goes_to_files_and_comes_back() {
     assert_eq!((folder(&cache).loaded_blocks, cache.statistics().memory.blocks), (3, 3));
     assert_eq!(known(&cache, &kv, &prompt), 96);
     assert_eq!(folder(&cache).loaded_blocks, 3, "they are in memory again");
-    // Nothing has changed on disk: they are not written once more.
+    // Already stored: they are not written again.
     assert!(evict_all(&cache, &kv));
     assert_eq!((cache.statistics().queued_blocks, folder(&cache).written_blocks), (3, 3));
     assert!(!evict_all(&cache, &kv), "nothing is left");
@@ -180,12 +180,12 @@ fn what_is_computed_sooner_is_neither_read_nor_written() {
     serve(&cache, &kv, &other);
     assert!(evict_all(&cache, &kv));
     assert_eq!(cache.statistics().spilled_blocks, 3, "only what was written before anything was measured");
-    // A prefill that is slower than the disk.
+    // Prefill slower than the disk.
     (0..40).for_each(|_| cache.observe_prefill(32, Duration::from_secs(60)));
     assert_eq!(known(&cache, &kv, &stored), 96);
 }
 
-/// Fills 85 % of 20 pages with 17 prompts, 16 of which are idle while the high mark is met.
+/// Fills 85 % of 20 pages with 17 prompts, 16 of them idle when the high watermark is reached.
 fn fill(cache: &PrefixCache, kv: &KvStore) {
     let used = || kv.pool().stats().used_pages;
     // 128 tokens fill a page.
@@ -226,7 +226,7 @@ fn no_more_is_given_up_at_the_high_mark_than_can_wait_to_be_written() {
     assert!(statistics.memory.evicted_blocks >= 10, "{statistics:?}");
     assert_eq!((statistics.spilled_blocks, statistics.dropped_blocks), (statistics.memory.evicted_blocks, 0));
     assert_eq!(known(&cache, &kv, &tokens(1, 128)), 96, "whole blocks come back from its files");
-    // A step without room does not wait.
+    // A step without room does not wait for the queue.
     evict_all(&cache, &kv);
     let PrefixStatistics { queued_blocks, spilled_blocks, dropped_blocks, .. } = cache.statistics();
     assert_eq!(queued_blocks, spilled_blocks + dropped_blocks);

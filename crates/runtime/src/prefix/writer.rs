@@ -1,8 +1,8 @@
-//! Files are written behind the requests: no request waits for the disk.
+//! Background writer of prefix files: no request waits for the disk.
 //!
-//! A block that is to be written is copied into memory beside the KV budget, so that its pages are
-//! free at once. How much may wait there is bounded; what happens beyond that depends on why blocks
-//! are written ([`WhenFull`]). A process that is killed loses what waits.
+//! A queued block is copied into memory outside of the KV budget, so that its pages are free at
+//! once. The queue is bounded; [`WhenFull`] decides what happens to further blocks. A killed
+//! process loses the queue.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,53 +16,52 @@ use ruvllm_kv_cache::prefix::store::Missing;
 
 use super::report::Reports;
 
-/// The part of the KV budget that copies may take beside it.
+/// Divisor of the KV budget: size of the queue.
 const QUEUE_SHARE: usize = 8;
 
-/// Most bytes of copies, however large the budget is.
+/// Maximum bytes of the queue for large budgets.
 const MOST_QUEUE_BYTES: usize = 256 << 20;
 
-/// Policy for a block that finds no room in the queue.
+/// Policy for a block that finds the queue full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WhenFull {
-    /// It waits for room, and with it the request, which has given its answer by then.
+    /// Waits for room; the request has returned its text by then.
     Wait,
-    /// Drops the blocks queued first: ends of prefixes, which are queued before what they continue,
-    /// and of all prefixes the least recently used.
+    /// Drops the blocks queued first: children are queued before their parents, and least recently
+    /// used prefixes before others.
     DropFirst,
 }
 
 /// Counters of the write queue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct WriterStatistics {
-    /// Blocks that were queued.
+    /// Blocks queued so far.
     pub(super) queued_blocks: u64,
-    /// Of those, blocks that were lost: for lack of room, or because the block before them could
-    /// not be written.
+    /// Blocks dropped: the queue was full, or the parent block could not be written.
     pub(super) dropped_blocks: u64,
-    /// Blocks that wait or are being written.
+    /// Blocks in the queue, the one being written included.
     pub(super) waiting_blocks: usize,
-    /// Their bytes.
+    /// Bytes of these blocks.
     pub(super) waiting_bytes: usize,
 }
 
-/// The thread that writes. Dropping it writes what waits.
+/// Writer thread. Dropping it first writes the queued blocks.
 pub(super) struct Writer {
     queue: Arc<WriteQueue>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Blocks that wait for the thread.
+/// Bounded queue of blocks to write.
 pub(super) struct WriteQueue {
     store: Arc<PrefixStore>,
     reports: Arc<Reports>,
     when_full: WhenFull,
-    /// Most bytes that wait, the block that is being written included.
+    /// Maximum bytes in the queue, the block being written included.
     limit_bytes: usize,
-    /// Most bytes of a block.
+    /// Maximum bytes of a block.
     block_bytes: usize,
     state: Mutex<State>,
-    /// Something was queued, written or closed.
+    /// Signalled when a block is queued or written, and on close.
     changed: Condvar,
 }
 
@@ -70,9 +69,9 @@ pub(super) struct WriteQueue {
 struct State {
     waiting: VecDeque<Job>,
     is_writing: bool,
-    /// Bytes of what waits and what is being written.
+    /// Bytes in the queue, the block being written included.
     bytes: usize,
-    /// Nothing more comes.
+    /// No further blocks are accepted.
     is_closed: bool,
     queued_blocks: u64,
     dropped_blocks: u64,
@@ -88,7 +87,7 @@ impl Writer {
     /// Starts the thread.
     ///
     /// # Errors
-    /// If the system has no thread to give.
+    /// If the thread cannot be started.
     pub(super) fn start(queue: WriteQueue) -> io::Result<Self> {
         let queue = Arc::new(queue);
         let shared = Arc::clone(&queue);
@@ -105,7 +104,7 @@ impl Drop for Writer {
     fn drop(&mut self) {
         self.queue.close();
         if let Some(thread) = self.thread.take() {
-            // A thread that panicked has said so on its own, and has nothing left to lose.
+            // A panic of the thread was already reported by the panic hook.
             let _ = thread.join();
         }
     }
@@ -130,7 +129,7 @@ impl WriteQueue {
         Self { store, reports, when_full, limit_bytes, block_bytes, state, changed }
     }
 
-    /// Takes a block to be written.
+    /// Queues a block for writing.
     pub(super) fn push(&self, place: Missing, payload: Vec<u8>) {
         let bytes = payload.len();
         let mut state = self.state.lock();
@@ -139,7 +138,7 @@ impl WriteQueue {
             match self.when_full {
                 WhenFull::Wait => self.changed.wait(&mut state),
                 WhenFull::DropFirst => {
-                    // The block that is being written leaves room for another.
+                    // Only the block being written is left; the limit is at least two blocks.
                     let Some(first) = state.waiting.pop_front() else { break };
                     state.bytes -= first.payload.len();
                     state.dropped_blocks += 1;
@@ -155,13 +154,13 @@ impl WriteQueue {
         self.changed.notify_all();
     }
 
-    /// Blocks of any tier that find room now.
+    /// Number of blocks of any tier that fit into the queue now.
     pub(super) fn room(&self) -> usize {
         let bytes = self.state.lock().bytes;
         self.limit_bytes.saturating_sub(bytes) / self.block_bytes.max(1)
     }
 
-    /// Waits until nothing waits to be written.
+    /// Waits until the queue is empty.
     pub(super) fn flush(&self) {
         let mut state = self.state.lock();
         while state.is_writing || !state.waiting.is_empty() {
@@ -185,13 +184,13 @@ impl WriteQueue {
         self.changed.notify_all();
     }
 
-    /// Body of the thread: writes block after block until the queue is closed and empty.
+    /// Thread body: writes blocks until the queue is closed and empty.
     fn work(&self) {
         let _guard = EndOfWork(self);
         let mut lost = None;
         while let Some(Job { place, payload }) = self.next() {
             let bytes = payload.len();
-            // Without the block before it, it would not be found.
+            // Without its parent block it could not be found.
             let is_lost = lost == Some(place.parent());
             let written = if is_lost { Ok(()) } else { self.store.write(&place, &[&payload]).map(drop) };
             if let Err(error) = &written {
@@ -209,7 +208,7 @@ impl WriteQueue {
         }
     }
 
-    /// The next block to write, as soon as there is one; `None` if there will be none.
+    /// Waits for the next block to write; `None` once the queue is closed and empty.
     fn next(&self) -> Option<Job> {
         let mut state = self.state.lock();
         loop {
@@ -256,7 +255,7 @@ mod tests {
         PrefixKey { model: [1; 32], adapter: None, kv_format, rope_scaling, scope: Scope::Shared }
     }
 
-    /// A queue with room for `blocks` blocks that nobody empties yet.
+    /// A queue with room for `blocks` blocks, without a writer thread.
     fn queue(folder: &Path, when_full: WhenFull, blocks: usize) -> WriteQueue {
         let store = Arc::new(PrefixStore::open(folder, BLOCK, 1 << 30).expect("a folder"));
         let (state, changed) = (Mutex::default(), Condvar::new());
@@ -361,7 +360,7 @@ mod tests {
         let warnings = queue.reports.take();
         assert_eq!((warnings.len(), queue.statistics().dropped_blocks), (1, 4), "{warnings:?}");
         assert!(warnings[0].starts_with("cannot write "), "{warnings:?}");
-        // Blocks pushed after the end are lost, and nobody waits for them.
+        // Blocks pushed after the end are dropped, and `flush` does not wait for them.
         push(&queue, missing(&queue, 1).remove(0));
         assert_eq!((queue.statistics().dropped_blocks, queue.statistics().waiting_blocks), (5, 0));
         queue.flush();
@@ -372,7 +371,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let limit = |budget: usize, policy: &str| {
             let pool = PagePool::new(PoolConfig::new(budget)).expect("a pool");
-            // 1 MiB for a block of 32 tokens in half precision.
+            // 1 MiB per block of 32 tokens in F16.
             let shape = KvShape { n_layers: 8, n_kv_heads: 8, head_dim: 128 };
             let kv = KvStore::new(shape, &policy.parse().expect("a policy"), &pool).expect("a store");
             let store = Arc::new(PrefixStore::open(folder.path(), 32, 1 << 30).expect("a folder"));

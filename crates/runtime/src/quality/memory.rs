@@ -1,5 +1,5 @@
-//! State of quality targets per tenant, kept for later sequences: in memory, and beside the stored
-//! prefixes if there is a folder.
+//! State of quality targets per tenant, for later sequences: in memory, and beside the prefix files
+//! if there is a folder.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -17,34 +17,34 @@ use sha2::{Digest, Sha256};
 
 use crate::prefix::{Reports, hex};
 
-/// Bytes of a SHA-256, and of a tag.
+/// Bytes of a SHA-256 digest and of a tag.
 const DIGEST: usize = 32;
 
-/// The state of the last sequence of each tenant. Who has learned what is a tenant's own business.
+/// State of each tenant's last sequence. Tenants never see the states of others.
 #[derive(Default)]
 pub(crate) struct QualityMemory {
-    /// Never locked while a file is read or written: requests of other tenants would wait.
+    /// Not locked during file access, so that requests of other tenants do not wait.
     state: Mutex<State>,
     files: Option<QualityFiles>,
 }
 
 #[derive(Default)]
 struct State {
-    /// By the tenant's path; `None` was looked for and not found.
+    /// By tenant path; `None`: no file found.
     learned: HashMap<String, Option<Controller>>,
-    /// Tenants whose files are older than their states.
+    /// Tenants whose files are out of date.
     unwritten: Vec<String>,
-    /// A thread is writing files, and will write those of all `unwritten`.
+    /// A thread is writing the files of all `unwritten` tenants.
     is_writing: bool,
 }
 
-/// Files that keep states beyond the engine's life: one for each tenant, named by a hash over the
-/// model's fingerprint, the policy and the tenant, which stands in the file as well. Behind it
-/// comes a checksum of both. In a shared folder, hash and checksum are tags of its key.
+/// Persistent states: one file per tenant, named by a hash over model fingerprint, policy and
+/// tenant. Content: state, the same hash, checksum of both. In a shared folder, hash and checksum
+/// are tags made with its key.
 pub(crate) struct QualityFiles {
     /// The folder of the prefixes.
     pub(crate) folder: PathBuf,
-    /// Key of a folder that others write to.
+    /// Key of a folder that other users write to.
     pub(crate) folder_key: Option<FolderKey>,
     /// Key of the root tenant's prefixes.
     pub(crate) key: PrefixKey,
@@ -61,17 +61,17 @@ impl QualityMemory {
         self.recall_or(tenant, || self.files.as_ref()?.read(tenant))
     }
 
-    /// The state of a tenant, which `read` gets from its file at first.
+    /// State of a tenant; `read` loads it from its file on first use.
     fn recall_or(&self, tenant: &str, read: impl FnOnce() -> Option<Controller>) -> Option<Controller> {
         let known = self.state.lock().learned.get(tenant).cloned();
         known.unwrap_or_else(|| {
             let stored = read();
-            // A state that came meanwhile is younger than the file.
+            // A state stored meanwhile is newer than the file.
             self.state.lock().learned.entry(tenant.to_owned()).or_insert(stored).clone()
         })
     }
 
-    /// Takes note of what a sequence has come to.
+    /// Stores the state of a tenant's sequence, in memory and on disk.
     pub(crate) fn remember(&self, tenant: &str, controller: &Controller) {
         self.remember_and(tenant, controller, |tenant, controller| {
             if let Some(files) = &self.files {
@@ -80,8 +80,8 @@ impl QualityMemory {
         });
     }
 
-    /// Takes note of a state, which `write` writes if it is new. One thread writes at a time, so
-    /// that the last state of a tenant is written last; others leave theirs to it.
+    /// Stores a state and writes it if it has changed. One thread writes at a time, so that the
+    /// last state of a tenant is written last; other threads leave their states to it.
     fn remember_and(&self, tenant: &str, controller: &Controller, write: impl Fn(&str, &Controller)) {
         let mut state = self.state.lock();
         let former = state.learned.insert(tenant.to_owned(), Some(controller.clone())).flatten();
@@ -99,8 +99,7 @@ impl QualityMemory {
         state.is_writing = false;
     }
 
-    /// Takes note of a sequence that was too short to learn anything with the border that it began
-    /// with.
+    /// Relaxes a tenant's state after a sequence too short to be sampled with its hot tokens.
     pub(crate) fn relax(&self, tenant: &str) {
         if let Some(mut controller) = self.recall(tenant) {
             controller.relax();
@@ -115,7 +114,7 @@ impl QualityFiles {
         self.folder_key.as_ref().map_or(digest, |key| key.tag(Purpose::Name, &digest))
     }
 
-    /// Digest or tag behind the content of a file.
+    /// Digest or tag that follows the content of a file.
     fn checksum(&self, content: &[u8]) -> [u8; DIGEST] {
         match &self.folder_key {
             Some(key) => key.tag(Purpose::State, content),
@@ -135,7 +134,7 @@ impl QualityFiles {
         self.folder.join(format!("{digits}{ending}"))
     }
 
-    /// The state in a tenant's file, if there is a sound one.
+    /// State in a tenant's file; `None` if it is missing or damaged (reported).
     fn read(&self, tenant: &str) -> Option<Controller> {
         let digest = self.digest(tenant);
         let path = self.path(&digest, ".quality");
@@ -149,13 +148,13 @@ impl QualityFiles {
         }
     }
 
-    /// Replaces a tenant's file, as a whole. It is not synced: what a power cut leaves of it is
-    /// noticed by the checksum.
+    /// Replaces a tenant's file atomically, without fsync: the checksum detects damage by a power
+    /// cut.
     fn write(&self, tenant: &str, controller: &Controller) {
         let digest = self.digest(tenant);
         let mut bytes = [controller.to_bytes().as_slice(), &digest].concat();
         bytes.extend(self.checksum(&bytes));
-        // As temporary files of the prefix store, which sweeps those that were left behind.
+        // Named as the temporary files of the prefix store, which deletes stale ones.
         let unique = RandomState::new().hash_one(digest);
         let temporary = self.path(&digest, &format!("-{unique:016x}.tmp"));
         let path = self.path(&digest, ".quality");
@@ -168,17 +167,17 @@ impl QualityFiles {
             })
             .and_then(|()| fs::rename(&temporary, &path));
         if let Err(error) = written {
-            // The first error is the one to report.
+            // Report the first error.
             let _ = fs::remove_file(&temporary);
             self.reports.add(format!("cannot write {}: {error}", path.display()));
         }
     }
 
-    /// The state in a file with a digest.
+    /// Reads and checks a state file.
     fn read_file(&self, path: &Path, digest: &[u8; DIGEST]) -> io::Result<Controller> {
         let invalid = |reason| io::Error::new(io::ErrorKind::InvalidData, reason);
         let mut bytes = Vec::new();
-        // A state is some hundred bytes.
+        // A state has some hundred bytes.
         let file = open_regular(path)?.ok_or_else(|| invalid("it is not a regular file"))?;
         file.take(1024).read_to_end(&mut bytes)?;
         let checked = || {
@@ -244,7 +243,7 @@ mod tests {
     #[test]
     fn files_are_read_and_written_while_others_go_on() {
         let memory = QualityMemory::default();
-        // The lock is not held, or this would wait for itself.
+        // Would deadlock if the lock were held.
         let read = memory.recall_or("a", || {
             memory.remember("a", &learned());
             memory.recall("b")
@@ -276,11 +275,11 @@ mod tests {
         keyed(1).remember("a", &learned());
         let path = only_file(folder.path());
         assert_eq!(keyed(1).recall("a"), Some(learned()));
-        // Another key, or none, has other names.
+        // Another key, or none, gives other file names.
         for other in [keyed(2), memory(folder.path(), 1, "tiered")] {
             assert_eq!((other.recall("a"), reports(&other).len()), (None, 0));
         }
-        // A sound file without the key, under the right name and with the right digest.
+        // Valid checksum without the key, under the right name and with the right digest.
         let sound = fs::read(&path).expect("a file");
         let content = &sound[..sound.len() - DIGEST];
         let checksummed = [content, &Sha256::digest(content)].concat();
@@ -328,7 +327,7 @@ mod tests {
             assert_eq!(other.recall("a"), None);
             assert!(reports(other).is_empty());
         }
-        // A file under the name of another one.
+        // A file under another one's name.
         others[0].remember("a", &learned());
         let foreign = others[0].files.as_ref().expect("files");
         fs::copy(foreign.path(&foreign.digest("a"), ".quality"), &path).expect("a copy");

@@ -1,5 +1,5 @@
-//! The precision of one sequence's keys and values, watched while it runs: which blocks attention
-//! returns to, and what lower precision costs.
+//! Quality target of a sequence: samples the attention mass of blocks and the error of lower tiers
+//! while it runs.
 
 mod memory;
 
@@ -10,14 +10,14 @@ use crate::request::KvQuality;
 
 pub(crate) use memory::{QualityFiles, QualityMemory};
 
-/// Samples a sequence between steps, one layer after the other, and tells it what follows.
+/// Samples a sequence between steps, one layer per sample in turn, and adjusts its hot tokens.
 pub(crate) struct QualityWatch {
-    /// There if the policy has a target.
+    /// Present if the policy has a target.
     controller: Option<Controller>,
-    /// The shortest border.
+    /// Minimum number of hot tokens.
     least: usize,
     samples: usize,
-    /// Of those, what [`remember`](Self::remember) was told.
+    /// Value of `samples` at the last [`remember`](Self::remember).
     remembered: usize,
     layer: usize,
     n_layers: usize,
@@ -25,14 +25,14 @@ pub(crate) struct QualityWatch {
 }
 
 impl QualityWatch {
-    /// A watch of a sequence of at most `capacity` tokens; `None` if its policy needs none.
+    /// Watch of a sequence of at most `capacity` tokens; `None` if its policy needs none.
     pub(crate) fn new(
         policy: &KvPolicy,
         block_tokens: usize,
         n_layers: usize,
         capacity: usize,
     ) -> Option<Self> {
-        // A border within a block changes nothing.
+        // Fewer hot tokens than a block have no effect.
         let least = policy.hot_tokens.max(block_tokens);
         let controller = policy.target.map(|target| Controller::new(target.get(), least..=capacity));
         let is_needed = controller.is_some() || policy.kept_blocks > 0;
@@ -48,7 +48,7 @@ impl QualityWatch {
         })
     }
 
-    /// Begins a sequence with what others of its tenant have come to.
+    /// Resumes from the state of the tenant's earlier sequences.
     pub(crate) fn resume(&mut self, memory: &QualityMemory, cache: &mut Sequence) {
         if let Some(controller) = &mut self.controller
             && let Some(learned) = memory.recall(cache.store().tenant().path())
@@ -58,26 +58,26 @@ impl QualityWatch {
         }
     }
 
-    /// Tells others of its tenant what a sequence has come to since the last time.
+    /// Stores the state since the last call for the tenant's later sequences.
     pub(crate) fn remember(&mut self, memory: &QualityMemory, cache: &Sequence) {
         let Some(controller) = &self.controller else { return };
         let tenant = cache.store().tenant().path();
         if self.samples > self.remembered {
             memory.remember(tenant, controller);
         } else if cache.len() > self.least + cache.store().block_tokens() {
-            // With the shortest border there would have been something to see.
+            // With the minimum of hot tokens there would have been blocks to sample.
             memory.relax(tenant);
         }
         self.remembered = self.samples;
     }
 
-    /// The layer whose query is wanted next.
+    /// Layer of the next sample's query.
     pub(crate) fn layer(&self) -> usize {
         self.layer
     }
 
-    /// Looks at a sequence with the last token's query in [`layer`](Self::layer), before blocks go
-    /// down.
+    /// Samples a sequence with the last token's query in [`layer`](Self::layer), before blocks
+    /// migrate.
     pub(crate) fn look(
         &mut self,
         kernels: &Kernels,
@@ -93,8 +93,8 @@ impl QualityWatch {
             controller.observe(found);
             cache.set_hot_tokens(controller.hot_tokens());
             self.samples += 1;
-            // A long pass makes many blocks due at once: the border rises until they are kept or
-            // cost little.
+            // A long pass makes many blocks due at once: raise the hot tokens until the error is
+            // within the target.
             if found <= controller.target() || controller.hot_tokens() <= before {
                 break;
             }

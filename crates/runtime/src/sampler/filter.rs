@@ -1,19 +1,19 @@
-//! The truncating filters behind top-k (which is the kernels'): each one shortens a list of
-//! candidates and never empties it.
+//! Truncating filters after top-k (which is a kernel): typical, top-p, min-p. Each shortens the
+//! list of candidates and never empties it.
 //!
-//! Probabilities are computed in f64 relative to the largest logit. Orders are total (equal logits
-//! are ordered by id), so that a result never depends on how a sort treats equal elements.
+//! Probabilities are f64, relative to the largest logit. Orders are total (equal logits by id), so
+//! that results do not depend on the sort's treatment of equal elements.
 
 use std::cmp::Ordering;
 
 use ruvllm_text::TokenId;
 
-/// A token that may still be drawn.
+/// A token that may still be sampled.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Candidate {
     pub(super) id: TokenId,
     pub(super) logit: f32, // finite
-    /// `exp((logit - max) / temperature)` after `weigh`: the probability times a constant.
+    /// Unnormalized probability `exp((logit - max) / temperature)`, set by `weigh`.
     pub(super) weight: f64,
 }
 
@@ -22,7 +22,7 @@ fn by_likelihood(a: &Candidate, b: &Candidate) -> Ordering {
     b.logit.partial_cmp(&a.logit).unwrap_or(Ordering::Equal).then(a.id.cmp(&b.id))
 }
 
-/// Sets all weights for `temperature` and returns their sum.
+/// Computes the weights at `temperature` and returns their sum.
 pub(super) fn weigh(candidates: &mut [Candidate], temperature: f64) -> f64 {
     let max = candidates.iter().fold(f32::NEG_INFINITY, |max, c| max.max(c.logit));
     let mut total = 0.0;
@@ -33,8 +33,8 @@ pub(super) fn weigh(candidates: &mut [Candidate], temperature: f64) -> f64 {
     total
 }
 
-/// Nucleus sampling: keeps the fewest most likely candidates whose probabilities sum to at least
-/// `p`; 1 keeps all.
+/// Top-p (nucleus) filter: keeps the smallest set of most likely candidates with probabilities of
+/// at least `p` in total; 1 keeps all.
 ///
 /// # Source
 /// Holtzman et al., arXiv 1904.09751.
@@ -45,7 +45,7 @@ pub(super) fn top_p(candidates: &mut Vec<Candidate>, p: f32) {
     }
 }
 
-/// Keeps the candidates at least `p` times as likely as the most likely one; 0 keeps all.
+/// Min-p filter: keeps candidates at least `p` times as likely as the most likely one; 0 keeps all.
 ///
 /// # Source
 /// Nguyen et al., arXiv 2407.01082.
@@ -58,7 +58,7 @@ pub(super) fn min_p(candidates: &mut Vec<Candidate>, p: f32) {
     candidates.retain(|c| f64::from(c.logit) >= threshold);
 }
 
-/// Locally typical sampling: keeps the candidates whose information `-ln p` is nearest to the
+/// Locally typical filter: keeps the candidates whose information `-ln p` is nearest to the
 /// entropy, until their probabilities sum to at least `p`; 1 keeps all.
 ///
 /// # Source
@@ -71,7 +71,7 @@ pub(super) fn typical_p(candidates: &mut Vec<Candidate>, p: f32) {
     let total = weigh(candidates, 1.0);
     let log_sum = f64::from(max) + total.ln();
     let information = |c: &Candidate| log_sum - f64::from(c.logit);
-    // A weight that underflowed to 0 has no part in the entropy, whatever its information.
+    // A weight that underflowed to 0 adds nothing to the entropy; `0 * inf` would be NaN.
     let entropy: f64 =
         candidates.iter().filter(|c| c.weight > 0.0).map(|c| c.weight / total * information(c)).sum();
     let distance = |c: &Candidate| (information(c) - entropy).abs();
@@ -80,11 +80,11 @@ pub(super) fn typical_p(candidates: &mut Vec<Candidate>, p: f32) {
     });
 }
 
-/// Keeps the shortest prefix in `order` whose weights sum to at least `target`, at least one
-/// candidate, sorted.
+/// Keeps the shortest prefix in `order` whose weights sum to at least `target`, sorted; at least
+/// one candidate.
 ///
-/// Sorts only as far as it has to: blocks of growing length are selected and sorted until the sum
-/// is reached, since a nucleus has tens of tokens in a vocabulary of a hundred thousand.
+/// Partial sort: chunks of growing length are selected and sorted until the sum is reached, since a
+/// nucleus has tens of tokens in a vocabulary of a hundred thousand.
 fn keep_mass(
     candidates: &mut Vec<Candidate>,
     target: f64,

@@ -1,4 +1,4 @@
-//! The recent tokens of a sequence and the penalties on repeating them.
+//! Repetition, presence and frequency penalties over the recent tokens of a sequence.
 
 use std::collections::VecDeque;
 
@@ -6,7 +6,7 @@ use ruvllm_text::TokenId;
 
 use super::params::SamplingParams;
 
-/// The tokens of the penalty window with their counts. Keeps nothing when every penalty is off.
+/// Tokens of the penalty window with their counts; inactive if every penalty is off.
 #[derive(Debug, Clone)]
 pub(super) struct History {
     repeat: f32,
@@ -25,8 +25,7 @@ impl History {
             || (params.repeat_penalty == 1.0
                 && params.presence_penalty == 0.0
                 && params.frequency_penalty == 0.0);
-        // A window nobody fills should not take memory ahead of time: beyond 4096 tokens it grows
-        // as it is used.
+        // Reserves at most 4096 tokens; larger windows grow with use.
         let reserve = if idle || limit == usize::MAX { 0 } else { limit.min(4096) + 1 };
         Self {
             repeat: params.repeat_penalty,

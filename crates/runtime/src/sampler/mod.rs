@@ -1,4 +1,4 @@
-//! From logits to the next token: penalties, bias, filters, temperature and the draw.
+//! Sampling: penalties, logit bias, filters, temperature and the random draw.
 
 mod filter;
 mod history;
@@ -16,25 +16,25 @@ pub use self::params::SamplingParams;
 pub(crate) use self::rng::uniform;
 use crate::error::{Error, Result};
 
-/// Chooses tokens for one sequence.
+/// Samples the next tokens of one sequence.
 ///
 /// # Order of the steps
 /// 1. repetition, frequency and presence penalty over the last `repeat_last_n` tokens;
 /// 2. logit bias;
-/// 3. with temperature 0: the largest logit, ties to the lowest id, and nothing further;
-/// 4. top-k; 5. typical; 6. top-p; 7. min-p, each on the probabilities of what the step before
-///    left;
-/// 8. temperature; 9. the draw.
+/// 3. at temperature 0 (greedy): the largest logit, ties to the lowest id; no further steps;
+/// 4. top-k; 5. typical; 6. top-p; 7. min-p, each on the renormalized probabilities of the
+///    candidates left;
+/// 8. temperature; 9. the random draw.
 ///
-/// Filters come before the temperature, as in llama.cpp; libraries that apply the temperature first
-/// keep more tokens for the same `top_p` when it is above 1.
+/// Filters come before the temperature, as in llama.cpp; libraries that apply a temperature above 1
+/// first keep more tokens for the same `top_p`.
 ///
 /// # Numerics
-/// Logits are f32, probabilities f64. A NaN logit counts as `-inf`, that is, as impossible; `+inf`
-/// as `f32::MAX`. The draw is a pure function of the seed and the position, so it repeats for any
-/// batch neighbours.
+/// Logits are f32, probabilities f64. A NaN logit counts as `-inf` (impossible), `+inf` as
+/// `f32::MAX`. The draw is a pure function of seed and position, independent of other sequences in
+/// the batch.
 ///
-/// Sampling allocates nothing: the buffers have their full size from the start.
+/// Sampling makes no heap allocation: all buffers have their full size from the start.
 #[derive(Debug, Clone)]
 pub struct Sampler {
     kernels: Kernels,
@@ -65,31 +65,31 @@ impl Sampler {
             seed: params.seed.unwrap_or_else(rng::fresh_seed),
             history: History::new(params, vocab_size),
             logits: vec![0.0; vocab_size],
-            // The kernel looks at up to twice as many tokens as it keeps.
+            // The kernel collects up to twice as many tokens as it keeps.
             best: Vec::with_capacity(if selects { vocab_size.min(2 * params.top_k) } else { 0 }),
             candidates: Vec::with_capacity(if params.temperature > 0.0 { candidates } else { 0 }),
             params: params.clone(),
         })
     }
 
-    /// The seed of the draws: the one of the parameters, or the fresh one taken for this sampler.
+    /// Sampling seed: of the parameters, or a fresh one of this sampler.
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// Records a token of the sequence, of the prompt or sampled, for the penalties.
+    /// Adds a token of the sequence, prompt or output, to the penalty window.
     pub fn accept(&mut self, token: TokenId) {
         self.history.push(token);
     }
 
-    /// The next token for `logits` `[vocab_size]`; `position` is the token's place in the sequence,
-    /// counted from 0. Call [`accept`](Self::accept) with the token that is really appended.
+    /// Samples the next token from `logits`, `[vocab_size]`; `position` is its index in the
+    /// sequence, from 0. Call [`accept`](Self::accept) with the token that is appended.
     ///
     /// # Errors
     /// [`Error::NoCandidate`] if every logit is NaN or `-inf`.
     ///
     /// # Panics
-    /// If `logits` has another length than the vocabulary.
+    /// If `logits` has not `vocab_size` values.
     pub fn sample(&mut self, logits: &[f32], position: usize) -> Result<TokenId> {
         self.adjust(logits);
         if self.params.temperature == 0.0 {
@@ -100,8 +100,7 @@ impl Sampler {
         self.filter();
         let total = filter::weigh(&mut self.candidates, f64::from(self.params.temperature));
         let mut left = rng::uniform(self.seed, position as u64) * total;
-        // Rounding can leave a rest after the last weight: then the last token with any weight is
-        // taken.
+        // If rounding leaves a rest after the last weight, the last token with a weight is chosen.
         let mut chosen = None;
         for candidate in self.candidates.iter().filter(|c| c.weight > 0.0) {
             chosen = Some(candidate.id);
@@ -113,7 +112,7 @@ impl Sampler {
         chosen.ok_or(Error::NoCandidate)
     }
 
-    /// Copies the logits and applies penalties and bias to the copy.
+    /// Copies the logits and applies penalties and logit bias to the copy.
     fn adjust(&mut self, logits: &[f32]) {
         assert_eq!(logits.len(), self.logits.len(), "a logits row must be as long as the vocabulary");
         self.logits.copy_from_slice(logits);
@@ -125,7 +124,7 @@ impl Sampler {
         }
     }
 
-    /// Collects the possible tokens and runs the filters; the list stays empty only if no token is
+    /// Collects the candidates and applies the filters; the list is empty only if no token is
     /// possible.
     fn filter(&mut self) {
         let Self { logits, best, candidates, params, .. } = self;

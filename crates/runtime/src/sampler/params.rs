@@ -7,38 +7,39 @@ use ruvllm_text::TokenId;
 use crate::error::{Error, Result};
 use crate::setters::setters;
 
-/// Sampling parameters: choice of the next token from the logits.
+/// Sampling parameters.
 ///
-/// Every field has a value that switches its step off; [`SamplingParams::greedy`] switches all of
-/// them off. The order of the steps is documented at [`Sampler`](crate::Sampler).
+/// Every field has a value that disables its step; [`SamplingParams::greedy`] disables all. For the
+/// order of the steps see [`Sampler`](crate::Sampler).
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct SamplingParams {
-    /// Divides the logits before the draw; 0 takes the most likely token. Default 0.8.
+    /// Sampling temperature; 0 = greedy. Default 0.8.
     pub temperature: f32,
     /// Keeps the `top_k` most likely tokens; 0 = off. Default 40.
     pub top_k: usize,
-    /// Keeps the smallest set of most likely tokens whose probabilities reach `top_p`; 1 = off.
-    /// Default 0.95.
+    /// Keeps the smallest set of most likely tokens whose probabilities sum to `top_p` (nucleus
+    /// sampling); 1 = off. Default 0.95.
     pub top_p: f32,
     /// Drops tokens less likely than `min_p` times the most likely one; 0 = off. Default 0.05.
     pub min_p: f32,
-    /// Keeps the tokens whose information is nearest to the expected information until their
-    /// probabilities reach `typical_p`; 1 = off. Default 1.
+    /// Locally typical sampling: keeps the tokens whose information is nearest to the entropy,
+    /// until their probabilities sum to `typical_p`; 1 = off. Default 1.
     pub typical_p: f32,
-    /// Divides positive and multiplies negative logits of recent tokens; 1 = off. Default 1.
+    /// Repetition penalty: divides positive and multiplies negative logits of recent tokens; 1 =
+    /// off. Default 1.
     pub repeat_penalty: f32,
-    /// Number of last tokens (of prompt and output) that the three penalties look at; 0 = none,
-    /// `usize::MAX` = all. Default 64.
+    /// Window of the three penalties: last tokens of prompt and output; 0 = none, `usize::MAX` =
+    /// all. Default 64.
     pub repeat_last_n: usize,
-    /// Subtracted once from the logit of every recent token; 0 = off. Default 0.
+    /// Presence penalty: subtracted once from the logit of every recent token; 0 = off. Default 0.
     pub presence_penalty: f32,
-    /// Subtracted from the logit of a recent token for each time it occurs; 0 = off. Default 0.
+    /// Frequency penalty: subtracted from the logit of a recent token once per occurrence; 0 = off.
+    /// Default 0.
     pub frequency_penalty: f32,
-    /// Added to the logits of single tokens; `-inf` forbids a token. Default empty.
+    /// Logit bias of single tokens, added; `-inf` forbids a token. Default empty.
     pub logit_bias: BTreeMap<TokenId, f32>,
-    /// Makes the draws repeatable; `None` takes a new seed for each request, which the completion
-    /// reports.
+    /// Sampling seed; `None` = a fresh one per request, reported in the completion.
     pub seed: Option<u64>,
 }
 
@@ -49,7 +50,8 @@ impl Default for SamplingParams {
 }
 
 impl SamplingParams {
-    /// The most likely token at each step, ties to the lowest id, with no filter, penalty or bias.
+    /// Greedy sampling: the most likely token, ties to the lowest id, without filters, penalties
+    /// and bias.
     pub fn greedy() -> Self {
         Self {
             temperature: 0.0,

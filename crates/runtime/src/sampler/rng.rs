@@ -1,18 +1,17 @@
-//! The random numbers of sampling: a pure function of (seed, position), with no state to carry
-//! along.
+//! Random numbers of sampling: a pure function of seed and position, without state.
 //!
-//! A request therefore draws the same numbers alone or in a batch, and after its sequence was
-//! dropped and computed again. It is not a cryptographic generator.
+//! A request gets the same numbers alone or in a batch, and after a recompute of its sequence. Not
+//! a cryptographic generator.
 //!
 //! # Source
 //! `SplitMix64`: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014,
-//! with the output mixer that Vigna's reference program uses. Its state after `i` steps is `start +
-//! i * GAMMA`, so any element of the sequence is reached directly.
+//! with the output function of Vigna's reference program. The state after `i` steps is `start + i *
+//! GAMMA`, so any element can be computed directly.
 
-/// The odd step of the `SplitMix64` state: 2^64 divided by the golden ratio.
+/// Increment of the `SplitMix64` state: 2^64 divided by the golden ratio, odd.
 const GAMMA: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// The `SplitMix64` output function, a bijection of 64-bit words.
+/// Output function of `SplitMix64`, a bijection of 64-bit words.
 fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -24,7 +23,7 @@ fn split_mix(start: u64, index: u64) -> u64 {
     mix(start.wrapping_add(GAMMA.wrapping_mul(index.wrapping_add(1))))
 }
 
-/// A number in [0, 1) with 53 random bits for one position of the sequence with this seed.
+/// Uniform number in [0, 1) with 53 random bits, for a seed and a position.
 pub(crate) fn uniform(seed: u64, position: u64) -> f64 {
     // The seed is mixed first: seeds are small neighbouring integers in practice, and must not give
     // sequences that are shifted copies of each other.
@@ -32,8 +31,8 @@ pub(crate) fn uniform(seed: u64, position: u64) -> f64 {
     (bits >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
 }
 
-/// A seed for a request that brings none, taken from the randomness the standard library keeps for
-/// hash maps. It is below 2^53, so that JSON readers that keep numbers as doubles give it back.
+/// Fresh seed from the standard library's hash-map randomness, below 2^53: JSON readers that store
+/// numbers as doubles preserve it.
 pub(crate) fn fresh_seed() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     std::collections::hash_map::RandomState::new().build_hasher().finish() >> 11
@@ -45,7 +44,7 @@ mod tests {
 
     #[test]
     fn the_sequence_is_split_mix_64() {
-        // The first outputs of the published program for seed 1234567.
+        // First outputs of the published program for seed 1234567.
         let expected = [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423];
         for (index, &value) in expected.iter().enumerate() {
             assert_eq!(split_mix(1_234_567, index as u64), value);

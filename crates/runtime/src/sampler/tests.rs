@@ -1,5 +1,4 @@
-//! The sampler against a naive model in f64, the formulas of the penalties, and the statistics of
-//! the draws.
+//! The sampler against a naive f64 reference, formulas of the penalties, statistics of the draws.
 
 use proptest::prelude::*;
 
@@ -13,12 +12,12 @@ fn sampler(params: &SamplingParams, vocab_size: usize) -> Sampler {
     Sampler::new(kernels(), params, vocab_size).expect("valid parameters")
 }
 
-/// Parameters that draw from the whole distribution.
+/// Parameters that sample the whole distribution.
 fn plain() -> SamplingParams {
     SamplingParams { temperature: 1.0, seed: Some(1), ..SamplingParams::greedy() }
 }
 
-/// Ids that the filters leave, ascending.
+/// Ids left by the filters, ascending.
 fn kept(params: &SamplingParams, logits: &[f32]) -> Vec<TokenId> {
     let mut sampler = sampler(params, logits.len());
     sampler.adjust(logits);
@@ -46,7 +45,7 @@ fn probabilities(logits: &[(TokenId, f64)]) -> Vec<(TokenId, f64)> {
     all
 }
 
-/// The shortest prefix with at least this probability; `None` if rounding could decide its length.
+/// Shortest prefix of at least probability `mass`; `None` if rounding could decide its length.
 fn prefix(tokens: &[(TokenId, f64)], mass: f64) -> Option<Vec<TokenId>> {
     let mut sum = 0.0;
     for (i, (_, p)) in tokens.iter().enumerate() {
@@ -61,7 +60,7 @@ fn prefix(tokens: &[(TokenId, f64)], mass: f64) -> Option<Vec<TokenId>> {
     Some(tokens.iter().map(|t| t.0).collect())
 }
 
-/// The whole filter chain as its documentation reads; `None` where rounding could decide.
+/// Reference of the whole filter chain; `None` where rounding could decide.
 fn naive(params: &SamplingParams, logits: &[f32]) -> Option<Vec<TokenId>> {
     let mut left: Vec<(TokenId, f64)> = logits.iter().zip(0..).map(|(&x, id)| (id, f64::from(x))).collect();
     let retain = |left: &mut Vec<(TokenId, f64)>, ids: &[TokenId]| left.retain(|(id, _)| ids.contains(id));
@@ -102,7 +101,7 @@ fn naive(params: &SamplingParams, logits: &[f32]) -> Option<Vec<TokenId>> {
     Some(left.iter().map(|t| t.0).collect())
 }
 
-/// Logits with ties: quarters of a small range, or anything in it.
+/// Logits with ties (multiples of 1/4), or arbitrary ones.
 fn logits() -> impl Strategy<Value = Vec<f32>> {
     prop_oneof![
         prop::collection::vec((-20i8..20).prop_map(|x| f32::from(x) / 4.0), 1..300),
@@ -285,7 +284,7 @@ fn penalties_look_at_the_last_n_tokens() {
     assert_eq!(penalized(4, &history), [-1.0, -2.0, -1.0]);
     assert_eq!(penalized(64, &history), [-2.0, -2.0, -1.0]);
     assert_eq!(penalized(usize::MAX, &history), [-2.0, -2.0, -1.0]);
-    // An id that the vocabulary lacks is nobody's repetition.
+    // Ids outside of the vocabulary are ignored.
     assert_eq!(penalized(64, &[7, u32::MAX]), [0.0; 3]);
 }
 

@@ -1,4 +1,4 @@
-//! The engine and candle compute the same, and what independent software computes.
+//! Agreement of engine, candle and independent reference logits.
 
 use ruvllm::{CandleBackend, CandleOptions, InferenceBackend, TokenId};
 use serde_json::json;
@@ -11,20 +11,19 @@ use crate::support::{
 /// the engine.
 const TOLERANCE: f64 = 5e-4;
 
-/// A tiny model as far as candle computes it: the context, and the changes without which its long
-/// prompts have no place.
+/// A tiny model without the limits of candle's context, so that long prompts fit.
 fn without_limits(name: &str) -> Variant {
     let variant = Variant::of(name);
     match name {
         "mistral" => variant.with(json!({ "sliding_window": null })),
         "gemma2" => variant.with(json!({ "sliding_window": 512 })),
-        // The short factors for all positions.
+        // Applies the short factors at all positions.
         "phi3" => variant.with(json!({ "original_max_position_embeddings": 1024 })),
         _ => variant,
     }
 }
 
-/// Tokens of a case as far as the context goes: the prompt and its greedy continuation.
+/// Prompt and greedy continuation of a case, truncated to the context.
 fn within(case: &Case, context: usize) -> Vec<TokenId> {
     case.tokens.iter().chain(&case.greedy).copied().take(context).collect()
 }
@@ -84,8 +83,8 @@ fn candle_agrees_with_the_reference_where_it_goes() {
     }
 }
 
-/// Compares logits at the positions of a case that the context holds, and greedy tokens; how many
-/// positions.
+/// Compares logits at a case's positions within the context, and greedy tokens; returns the number
+/// of positions.
 fn compare(candle: &CandleBackend, name: &str, case: &Case) -> usize {
     let vocab_size = candle.config().vocab_size;
     let tokens = within(case, candle.context_length());
@@ -94,7 +93,7 @@ fn compare(candle: &CandleBackend, name: &str, case: &Case) -> usize {
     let mut compared = 0;
     let is_long = name == "phi3" && case.tokens.len() > candle.context_length();
     for (&position, expected) in case.positions.iter().zip(case.logits.chunks_exact(vocab_size)) {
-        // Sequences beyond the original context turn by other factors from their first token on.
+        // Sequences beyond the original context use other RoPE factors from the first token on.
         if position >= tokens.len() || is_long {
             continue;
         }
@@ -103,7 +102,7 @@ fn compare(candle: &CandleBackend, name: &str, case: &Case) -> usize {
         assert!(error <= TOLERANCE, "{name} {} at {position}: logits differ by {error}", case.name);
         compared += 1;
     }
-    // The greedy tokens that are in the context: each follows from the row before it.
+    // Greedy tokens within the context: each is the argmax of the row before it.
     if !is_long {
         for at in case.tokens.len()..tokens.len() {
             let row = rows[at - 1];
@@ -128,7 +127,7 @@ fn weights_in_half_precision_and_in_shards_are_read_alike() {
     }
 }
 
-/// The forms of one configuration in transformers 4 and 5 give the same model.
+/// Configurations in the forms of transformers 4 and 5 give the same model.
 #[test]
 fn configurations_of_transformers_5_are_read_alike() {
     let scaling = json!({
@@ -151,8 +150,7 @@ fn configurations_of_transformers_5_are_read_alike() {
     assert_eq!(difference(&new, &old, &cases[0].tokens, 0), 0.0);
 }
 
-/// Details that candle has no switch for, or another form of: the engine says whether they came out
-/// right.
+/// Details that candle has no setting for, or in another form; compared with the engine.
 #[test]
 fn what_candle_lacks_switches_for_comes_out_as_in_the_engine() {
     let halves = |list: &serde_json::Value| json!(list.as_array().expect("factors")[..4]);

@@ -1,5 +1,5 @@
-//! The candle backend: a second opinion on the engine's logits, and what it refuses. `cargo xtask
-//! second-opinion` runs it.
+//! The candle backend: comparison with the engine's logits, and refusals. Run by `cargo xtask
+//! second-opinion`.
 
 mod agreement;
 mod refused;

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::support::{Variant, Weight, candle, folder, refusal};
 
-/// The reason why candle cannot run a folder.
+/// Reason of the refusal of a folder.
 fn reason(folder: &Path) -> String {
     match refusal(folder) {
         Error::UnsupportedByBackend { backend: "candle", name, reason } => {
@@ -81,7 +81,7 @@ fn contexts_end_where_candle_would_go_wrong() {
 
 #[test]
 fn widths_that_candle_derives_have_to_be_so() {
-    // Heads of 32 in a model whose width is 4 times 16.
+    // Heads of 32 in a model of width 4 x 16.
     let wide = |name: &str| {
         Variant::of(name).with(json!({ "head_dim": 32 })).reshard(1, |weights| {
             for weight in weights {

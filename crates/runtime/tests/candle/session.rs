@@ -9,8 +9,8 @@ use ruvllm::{
 
 use crate::support::{Expected, FAMILIES, candle, folder, max_abs_error, native};
 
-/// Largest change of a logit with the cut of a prompt: candle's products sum in an order that
-/// depends on their shape.
+/// Tolerated change of a logit with the division of a prompt into passes: candle's order of sums
+/// depends on the shape.
 const TOLERANCE: f64 = 1e-4;
 
 fn close(found: &[f32], expected: &[f32]) -> bool {
@@ -18,7 +18,7 @@ fn close(found: &[f32], expected: &[f32]) -> bool {
         && max_abs_error(found, expected.iter().map(|&logit| f64::from(logit))) <= TOLERANCE
 }
 
-/// As many ids as every context has room for.
+/// Ids that fit into every context.
 fn tokens() -> Vec<TokenId> {
     (0..36).map(|i| (i * 53 + 7) % 500).collect()
 }
@@ -55,7 +55,7 @@ fn a_sequence_that_is_cut_begins_anew() {
         assert_eq!(session.truncate(20).expect("it is cut"), 0, "{name}: candle keeps all or nothing");
         assert!(session.is_empty());
         assert!(close(session.forward(&tokens).expect("logits"), &whole), "{name}");
-        // A longer prompt goes on, another one does not.
+        // A longer prompt reuses the sequence, another one does not.
         let longer: Vec<TokenId> = tokens.iter().copied().chain([1, 2]).collect();
         assert_eq!(session.begin(&tokens, &longer).expect("it goes on"), 36, "{name}");
         assert_eq!(session.begin(&tokens, &[tokens[0], 3, 4]).expect("it is cut"), 0, "{name}");
@@ -124,7 +124,7 @@ fn both_backends_generate_the_same_text_piece_by_piece() {
                 (completion.tokens, completion.finish_reason, pieces)
             });
             assert_eq!(native, candle, "{name} {}", case.name);
-            // The reference also takes ids that stand for no token.
+            // The reference also samples ids without a token.
             let ids = backends[1].codec().tokenizer().vocab_size();
             let known = expected.iter().take_while(|&&token| (token as usize) < ids).count();
             assert_eq!(candle.0[..known], expected[..known], "{name} {}", case.name);

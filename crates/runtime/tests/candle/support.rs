@@ -1,4 +1,4 @@
-//! Folders of the tiny models with changes, what is expected of them, and logits through the seam.
+//! Modified folders of the tiny models, expected outputs, and logits of backends.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -34,7 +34,7 @@ pub(crate) fn refusal(folder: &Path) -> Error {
     CandleBackend::load(folder, &CandleOptions::default()).expect_err("this is not for candle")
 }
 
-/// The engine with 32-bit keys and values and the context of the other backend.
+/// The engine with F32 keys and values and the other backend's context.
 pub(crate) fn native(folder: &Path, context: usize) -> Engine {
     let options = EngineOptions::default()
         .with_threads(1)
@@ -43,7 +43,7 @@ pub(crate) fn native(folder: &Path, context: usize) -> Engine {
     Engine::load(&ModelSource::Path(folder.into()), &options, &mut |_| ()).expect("the engine loads it")
 }
 
-/// A copy of a tiny model's folder, to be changed.
+/// A modifiable copy of a tiny model's folder.
 pub(crate) struct Variant(TempDir);
 
 impl Variant {
@@ -130,13 +130,13 @@ pub(crate) struct Expected {
     tensors: BTreeMap<String, Vec<f64>>,
 }
 
-/// A prompt and what follows it.
+/// A prompt with its expected outputs.
 pub(crate) struct Case {
     pub(crate) name: String,
     pub(crate) tokens: Vec<TokenId>,
     /// Positions with expected logits.
     pub(crate) positions: Vec<usize>,
-    /// The logits there, computed in F64: `[positions, vocab_size]`.
+    /// Expected logits, computed in F64: `[positions, vocab_size]`.
     pub(crate) logits: Vec<f64>,
     pub(crate) greedy: Vec<TokenId>,
 }
@@ -175,8 +175,8 @@ impl Expected {
     }
 }
 
-/// Logits after each of `tokens`, `[tokens, vocab_size]`: the first `at_once` in one pass, of which
-/// only the last row is there and the others are zero, the rest one by one.
+/// Logits after each of `tokens`, `[tokens, vocab_size]`: the first `at_once` in one pass (only its
+/// last row, others zero), the rest one by one.
 pub(crate) fn logits(backend: &dyn InferenceBackend, tokens: &[TokenId], at_once: usize) -> Vec<f32> {
     let mut session = backend.session(tokens.len()).expect("a sequence");
     let (first, rest) = tokens.split_at(at_once);

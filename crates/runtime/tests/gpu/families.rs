@@ -1,4 +1,4 @@
-//! Logits and greedy tokens of all families beside float64 transformers.
+//! Logits and greedy tokens of all families against float64 transformers.
 
 use std::fs;
 use std::ops::ControlFlow;
@@ -13,7 +13,7 @@ use crate::support::{
     TOLERANCE, doubles, error, gpu, gpu_with, greedy_on_device, greedy_on_host, ids, options, read_json, tiny,
 };
 
-/// A prompt and what follows it.
+/// A prompt with its expected outputs.
 struct Case {
     tokens: Vec<TokenId>,
     /// Positions with logits.
@@ -41,7 +41,7 @@ fn prompts(name: &str) -> Vec<Case> {
     expected["prompts"].as_array().expect("prompts").iter().map(prompt).collect()
 }
 
-/// Logits at positions of prompts, and greedy tokens decoded on the device behind them.
+/// Compares logits at positions of prompts, and greedy tokens decoded on the device.
 fn family(name: &str) {
     let options = GpuOptions { context: None, ..options() };
     let Some(backend) = gpu_with(tiny(name, "model-F16.gguf"), &options) else { return };
@@ -50,7 +50,7 @@ fn family(name: &str) {
     let mut largest = 0.0_f64;
     for Case { tokens, positions, logits, greedy } in prompts(name) {
         for (&position, expected) in positions.iter().zip(logits.chunks_exact(vocab)) {
-            // The capacity chooses between the frequencies of LongRoPE.
+            // The capacity selects the frequencies of LongRoPE.
             let mut session = backend.gpu_session(tokens.len() + greedy.len()).expect("a sequence");
             let found = ruvllm::BackendSession::forward(&mut session, &tokens[..=position]).expect("logits");
             let error = error(found, expected);
@@ -150,7 +150,7 @@ fn forms() {
                 println!("{name}: the context ends at {}", backend.context_length());
                 break;
             }
-            // The capacity chooses between the frequencies of LongRoPE.
+            // The capacity selects the frequencies of LongRoPE.
             let capacity = tokens.len().min(backend.context_length());
             let mut session = backend.session(capacity).expect("a sequence");
             let go_on = &mut || ControlFlow::Continue(());

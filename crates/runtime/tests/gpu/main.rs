@@ -1,4 +1,4 @@
-//! The GPU backend on the best adapter, software adapters included, beside float64 references and
+//! The GPU backend on the best adapter, software adapters included, against float64 references and
 //! the engine.
 //!
 //! Without an adapter the tests print a line and pass, unless `RUVLLM_GPU_REQUIRED` is set.

@@ -1,4 +1,4 @@
-//! Quantized models beside float64 and beside the engine.
+//! Quantized models against float64 and the engine.
 
 use std::ops::ControlFlow;
 
@@ -59,7 +59,7 @@ fn the_built_in_model_writes_what_the_engine_writes() {
     println!("built-in model beside exact products: engine {expected:.1e}, GPU {found:.1e}");
     assert!(found <= 2.0 * expected, "logits differ by {found}, the engine's by {expected}");
 
-    // Tokens bind where the engine's margin is above the rounding.
+    // Tokens must agree where the engine's margin exceeds the rounding error.
     let (greedy, margins) = greedy_with_margins(&engine, &prompt, 32);
     let differ = greedy_on_device(&backend, &prompt, 32).iter().zip(&greedy).position(|(a, b)| a != b);
     assert!(differ.is_none_or(|at| margins[at] <= 2.0 * expected), "{differ:?}, margins {margins:?}");
@@ -74,7 +74,7 @@ fn the_built_in_model_writes_what_the_engine_writes() {
     assert_eq!(text(&backend), text(&engine));
 }
 
-/// Greedy tokens, and by how much of the largest magnitude each was ahead of the next best.
+/// Greedy tokens, each with its margin to the second best as a share of the largest magnitude.
 fn greedy_with_margins(
     backend: &dyn InferenceBackend,
     prompt: &[TokenId],

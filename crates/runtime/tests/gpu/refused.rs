@@ -5,7 +5,7 @@ use ruvllm::{Error, GpuOptions, InferenceBackend, ModelSource};
 
 use crate::support::{chain, options, prompt_logits, tiny, try_load};
 
-/// A tiny model with other metadata and other tensors.
+/// A tiny model with changed metadata and tensors.
 fn changed(
     name: &str,
     metadata: impl FnOnce(&mut Metadata),
@@ -83,7 +83,7 @@ fn f32_matrices_are_stored_as_f16_and_named() {
     let backend = result.expect("it loads");
     assert_eq!(backend.converted().len(), 2, "{:?}", backend.converted());
     assert!(backend.converted().iter().any(|name| name.contains("ffn_up") && name.contains("F32")));
-    // The values are those of F16, so nothing changes.
+    // The values are exact in F16, so outputs are equal.
     let whole = crate::support::gpu(tiny("llama", "model-F16.gguf")).expect("an adapter");
     assert_eq!(prompt_logits(&backend, &[5, 6, 7], 512), prompt_logits(&whole, &[5, 6, 7], 512));
 }

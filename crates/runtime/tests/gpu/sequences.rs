@@ -1,4 +1,4 @@
-//! Sequences: cuts of a prompt, KV blocks, truncation, limits.
+//! Sequences: chunked prefill, KV blocks, truncation, limits.
 
 use std::ops::ControlFlow;
 
@@ -22,7 +22,7 @@ fn bits_of_a_prompt_do_not_depend_on_its_cut_or_its_blocks() {
         let prompt = tokens(300);
         let whole = prompt_logits(&backend, &prompt, 512);
         assert!(whole.iter().all(|x| x.is_finite()));
-        // Blocks come back in another order.
+        // Freed blocks are reused in another order.
         let sessions: Vec<_> = (0..3).map(|_| backend.session(150).expect("a sequence")).collect();
         drop(sessions);
         for chunk in [300, 100, 37, 299] {
@@ -85,7 +85,7 @@ fn greedy_tokens_of_the_device_are_those_of_the_logits() {
     };
     session.greedy(&prompt, 20, stop_at_5).expect("tokens");
     assert_eq!((&found[..], session.len()), (&expected[..5], 254));
-    // The step that ran ahead is not in the sequence.
+    // The step started in advance is not part of the sequence.
     assert_eq!(greedy_on_host(&mut session, &expected[4..5], 3), expected[5..8]);
 }
 

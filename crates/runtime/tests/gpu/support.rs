@@ -1,4 +1,4 @@
-//! Backends, engines, and what is expected of the fixtures.
+//! Backends, engines and expected outputs of the fixtures.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -29,7 +29,7 @@ pub(crate) fn try_load(source: ModelSource, options: &GpuOptions) -> Option<Resu
             if no_adapter(&error) && std::env::var_os("RUVLLM_GPU_REQUIRED").is_none() =>
         {
             let name = std::thread::current().name().unwrap_or_default().to_owned();
-            // Past the capture of test output: a skipped test is to be seen.
+            // Bypasses the capture of test output, so that a skipped test is visible.
             let _ = writeln!(std::io::stderr(), "SKIPPED {name}: {}", chain(&error));
             None
         }

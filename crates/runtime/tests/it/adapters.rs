@@ -1,5 +1,4 @@
-//! Adapters of requests: what they change, what of earlier requests they may use, and the memory
-//! that they take.
+//! Adapters of requests: output, prefix hits, and memory.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -26,7 +25,7 @@ fn request(tokens: &[u32], adapter: Option<&Arc<Adapter>>) -> GenerateRequest {
     greedy(Prompt::Tokens(tokens.to_vec()), 16).with_ignore_eos(true).with_adapter(adapter.cloned())
 }
 
-/// Ids of a prompt and the tokens that follow it with an adapter, both of PEFT.
+/// Prompt ids and greedy continuation with an adapter, both from PEFT.
 fn golden(name: &str, prompt: &str) -> (Vec<u32>, Vec<u32>) {
     let json = std::fs::read(source("expected.json", 1.0).path).expect("expected.json");
     let json: Value = serde_json::from_slice(&json).expect("valid JSON");
@@ -54,7 +53,7 @@ fn each_request_has_its_own_adapter_and_finds_no_prefix_of_another() {
     assert_ne!(base.tokens, adapted.tokens);
     let other = complete(&engine, &request(&tokens, Some(&small)));
     assert_eq!((other.cached_tokens, &other.tokens), (0, &golden("r1_qv", "medium").1));
-    // The same adapter, read again, is the same.
+    // A reloaded adapter gives the same output.
     for adapter in [&large, &adapter(&engine, "r16_all_rs")] {
         let again = complete(&engine, &request(&tokens, Some(adapter)));
         assert_eq!((again.cached_tokens, &again.tokens), (tokens.len() - 1, &expected));
@@ -132,7 +131,7 @@ fn what_cannot_be_applied_is_refused() {
     };
     assert!(refused("r4_all").contains("r4_all") && refused("r4_all/adapter.gguf").contains("r4_all"));
     assert!(refused("absent").contains("absent"));
-    // Of another engine: found before anything is computed.
+    // An adapter of another engine is refused before anything is computed.
     let llama = load(tiny_path(), &tiny_options());
     let request = request(&[1, 2, 3], Some(&adapter(&llama, "r4_all")));
     let none = |_: &str| ControlFlow::Continue(());

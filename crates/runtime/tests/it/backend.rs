@@ -1,5 +1,4 @@
-//! The seam behind which logits are computed: the engine through it, and a backend of the three
-//! methods alone.
+//! The backend trait: the engine as a backend, and a backend with only the three required methods.
 
 use std::ops::ControlFlow;
 use std::sync::Mutex;
@@ -13,8 +12,7 @@ use crate::common::{base, complete, family_path, greedy, load, tiny, tiny_option
 
 const STORY: &str = "Once upon a time, there was a little fox.";
 
-/// Says a text, whatever the prompt: the logits after `n` tokens behind it name the text's token
-/// `n`.
+/// Backend that generates a fixed text after any prompt.
 pub(crate) struct Parrot {
     tokens: Vec<TokenId>,
     /// Calls received, in order.
@@ -226,7 +224,7 @@ fn what_a_window_has_left_behind_is_computed_again() {
     }
 }
 
-/// Mistral from its folder, which names the window.
+/// Mistral with its sliding window.
 fn windowed_mistral() -> Engine {
     load(family_path("mistral").with_file_name("hf"), &tiny_options())
 }

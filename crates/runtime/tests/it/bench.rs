@@ -1,4 +1,4 @@
-//! The benchmark: what it reports, not how fast anything is.
+//! Reports of the benchmark; speed is not tested.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,7 +39,7 @@ fn every_test_is_run_with_every_thread_count() {
 
 #[test]
 fn cpu_time_of_the_caller_is_used() {
-    /// A clock that runs one second at each look.
+    /// A clock that advances one second per call.
     fn cpu_time() -> Option<Duration> {
         static SECONDS: AtomicU64 = AtomicU64::new(0);
         Some(Duration::from_secs(SECONDS.fetch_add(1, Ordering::Relaxed)))

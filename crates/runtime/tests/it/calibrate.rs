@@ -1,4 +1,4 @@
-//! Calibrations of keys and values: where they come from, and what refuses them.
+//! KV calibrations: making them, and refusals.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -50,13 +50,13 @@ fn texts_that_teach_nothing_are_refused() {
     assert!(matches!(calibrate(base(), &unknown), Err(Error::TokenOutOfRange { position: 77, .. })));
     let stopped = base().calibrate_kv(&text(600), &mut |_, _| ControlFlow::Break(()));
     assert!(matches!(stopped, Err(Error::Cancelled)));
-    // Heads of 16 are half a group.
+    // Heads of 16 values are half a group.
     assert!(matches!(calibrate(tiny(), &vec![5; 600]), Err(Error::Calibration(_))));
 }
 
-/// Windowed layers of this model turn keys in another way than the others. A text of one token has
-/// the same keys at each of its positions before they are turned, so ranges have no width where
-/// they are turned back as they were.
+/// Local layers of this model have another RoPE than global ones. A text that repeats one token has
+/// equal keys at all positions before RoPE, so ranges have zero width if the right RoPE is
+/// inverted.
 #[test]
 fn a_model_with_several_rotary_embeddings_is_calibrated_layer_by_layer() {
     let calibration = calibrate(&load(family_path("gemma3"), &tiny_options()), &vec![5; 600]);
@@ -65,14 +65,14 @@ fn a_model_with_several_rotary_embeddings_is_calibrated_layer_by_layer() {
         let ranges = layer.key_ranges();
         let widest = ranges.iter().map(|[low, high]| high - low).fold(0.0, f32::max);
         let largest = ranges.iter().map(|[low, high]| high.abs().max(low.abs())).fold(0.0, f32::max);
-        // Two roundings to half precision.
+        // Two roundings to F16.
         assert!(widest <= largest / 512.0, "layer {index}: {widest} of {largest}");
     }
     let calibration = Some(Arc::new(calibration));
     let policy = Some("tiered:hot=0,sink=0,warm=nuq3+q8,cold=off".parse().expect("a policy"));
     let options = tiny_options().with_kv(policy).with_kv_calibration(calibration).with_prefill_chunk(32);
     let engine = load(family_path("gemma3"), &options);
-    // All keys are that one token's, which the ranges hold without an error but rounding.
+    // All keys are equal, so the ranges represent them up to rounding.
     let half = tiny_options().with_kv("f16".parse::<KvPolicy>().expect("a policy"));
     let half = load(family_path("gemma3"), &half);
     let prompt: Vec<TokenId> = vec![5; 100];

@@ -1,4 +1,4 @@
-//! Models that the tests share, loaded once.
+//! Shared models, loaded once.
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use ruvllm::{
 };
 use ruvllm_testkit::{builtin_model, model_data};
 
-/// A tiny Llama with random weights; where it comes from says the README beside it.
+/// A tiny Llama with random weights; the README in its folder tells its origin.
 pub(crate) fn tiny_path() -> PathBuf {
     family_path("llama")
 }
@@ -25,12 +25,12 @@ pub(crate) fn load(path: PathBuf, options: &EngineOptions) -> Engine {
     Engine::load(&ModelSource::Path(path), options, &mut |_| ()).expect("the model loads")
 }
 
-/// The tiny model with few threads, 32-bit keys and values.
+/// Options of the tiny model: few threads, F32 keys and values.
 pub(crate) fn tiny_options() -> EngineOptions {
     EngineOptions::default().with_threads(2).with_kv("f32".parse::<KvPolicy>().expect("a policy"))
 }
 
-/// The file of the tiny model with other metadata.
+/// Source of the tiny model with changed metadata.
 pub(crate) fn tiny_source(change: impl FnOnce(&mut Metadata)) -> ModelSource {
     let gguf = Gguf::open(tiny_path()).expect("the model is there");
     let mut metadata = gguf.metadata().clone();
@@ -45,7 +45,7 @@ pub(crate) fn tiny_source(change: impl FnOnce(&mut Metadata)) -> ModelSource {
     ModelSource::Static { name: "changed".to_owned(), bytes }
 }
 
-/// The tiny model with other metadata.
+/// The tiny model with changed metadata.
 pub(crate) fn tiny_with(change: impl FnOnce(&mut Metadata)) -> Engine {
     Engine::load(&tiny_source(change), &tiny_options(), &mut |_| ()).expect("the model loads")
 }
@@ -65,7 +65,7 @@ pub(crate) fn greedy(prompt: impl Into<Prompt>, max_tokens: usize) -> GenerateRe
     GenerateRequest::new(prompt).with_max_tokens(max_tokens).with_sampling(SamplingParams::greedy())
 }
 
-/// The pieces of text and the completion of a request that nobody cancels.
+/// Pieces of text and completion of a request without cancellation.
 pub(crate) fn run(engine: &Engine, request: &GenerateRequest) -> (Vec<String>, Completion) {
     let mut pieces = Vec::new();
     let completion = engine

@@ -1,5 +1,4 @@
-//! Conversations: what a later request need not compute, and that its answer is that of a request
-//! of its own.
+//! Conversations: reused tokens, and answers equal to those of separate requests.
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -11,7 +10,7 @@ use ruvllm::{
 
 use crate::common::{base, complete, greedy, load, tiny_options, tiny_path, tiny_source};
 
-/// An engine that shares nothing between requests, so that only the conversation can know a prompt.
+/// An engine without a prefix cache, so that only the conversation can reuse tokens.
 fn forgetful(path: PathBuf) -> Engine {
     load(path, &tiny_options().with_prefixes(PrefixCaching::Off))
 }
@@ -43,7 +42,7 @@ fn each_turn_computes_only_what_is_new_and_answers_like_a_request_of_its_own() {
         assert_eq!((alone.cached_tokens, completion.cached_tokens), (0, known), "turn {turn}");
         assert_eq!((&completion.tokens, &completion.text), (&alone.tokens, &alone.text), "turn {turn}");
         history.extend(completion.tokens);
-        // The last token was sampled and not computed.
+        // The last token was sampled, without a forward pass.
         known = history.len() - 1;
         assert_eq!(conversation.len(), known);
         assert!(conversation.kv_bytes() > 0);
@@ -77,8 +76,8 @@ fn a_prompt_that_parts_from_the_sequence_goes_on_from_there() {
     let mut conversation = engine.conversation();
     let first = ids(2, 60);
     go_on(&mut conversation, &request(&first));
-    // 45 tokens alike, then others; the same prompt again, of which the last token is computed; one
-    // with nothing alike.
+    // 45 common tokens, then others; the same prompt again, whose last token is computed; one
+    // without a common prefix.
     let second: Vec<u32> = first[..45].iter().copied().chain(ids(3, 30)).collect();
     let other = [vec![first[0] + 1], ids(4, 20)].concat();
     for (tokens, cached) in [(&second, 45), (&second, 74), (&other, 0), (&other, 20)] {
@@ -118,7 +117,7 @@ fn an_interrupted_answer_is_gone_on_from() {
     assert_eq!(next.cached_tokens, tokens.len() + completion.tokens.len() - 1);
     assert_eq!(next.tokens, complete(&engine, &request(&history)).tokens);
 
-    // Before the prompt is computed there is nothing to go on from, and nothing goes wrong.
+    // Cancelled before the prefill: an empty sequence to continue from.
     let cancelled = CancelToken::new();
     cancelled.cancel();
     let other = ids(8, 30);
@@ -159,7 +158,7 @@ fn a_window_that_slid_is_gone_on_from_and_not_cut_back_into() {
     let next = go_on(&mut conversation, &request(&history));
     assert_eq!(next.cached_tokens, known);
     assert_eq!(next.tokens, complete(&engine, &request(&history)).tokens);
-    // Blocks that a query at an earlier position would see are released.
+    // The window has released blocks that are visible from earlier positions.
     history.truncate(history.len() - 4);
     let back = go_on(&mut conversation, &request(&history));
     assert_eq!(back.cached_tokens, 0);

@@ -1,5 +1,4 @@
-//! A program that depends on `ruvllm` alone: every path begins with it, types of lower crates
-//! included.
+//! A program with `ruvllm` as its only dependency: all types, of lower crates too, are reachable.
 
 use ruvllm::crates::kernels::ThreadPool;
 use ruvllm::serde_json::{Value, json};
@@ -11,7 +10,7 @@ use ruvllm::{
 
 use crate::common::tiny_path;
 
-/// Functions that name every type that the engine gives out.
+/// Functions that name every type returned by the engine.
 type Getters = (
     fn(&Engine) -> &ModelConfig,
     fn(&Engine) -> &Model,
@@ -63,7 +62,7 @@ fn everything_is_reached_through_one_crate() -> Result<(), Box<dyn std::error::E
     let cancelled = engine.generate_with(&request, &cancel, &mut |_| std::ops::ControlFlow::Continue(()))?;
     assert_eq!(cancelled.finish_reason, FinishReason::Cancelled);
 
-    // JSON in messages and tools, of the version that the crate takes.
+    // JSON of messages and tools, through the re-export.
     let messages: Vec<Message> = ruvllm::serde_json::from_value(json!([{"role": "user", "content": "Hi"}]))?;
     let tools: Value = json!([{"type": "function", "function": {"name": "now"}}]);
     assert!(matches!(Prompt::chat_with_tools(messages, tools), Prompt::Chat { tools: Some(_), .. }));
@@ -71,7 +70,7 @@ fn everything_is_reached_through_one_crate() -> Result<(), Box<dyn std::error::E
     let embedder = Embedder::open(tiny_path())?;
     assert_eq!(embedder.embed(&EmbeddingRequest::new(["a"]).with_normalize(true))?.embeddings.len(), 1);
 
-    // Sources of errors have names, too.
+    // Sources of errors are nameable.
     let error = Engine::open("absent.gguf").expect_err("there is no such file");
     let Error::Open { source, .. } = error else { panic!("another error: {error:?}") };
     let _: ruvllm::crates::models::Error = source;

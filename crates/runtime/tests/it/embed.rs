@@ -1,4 +1,4 @@
-//! Vectors of texts, from a tiny encoder and from tiny decoders.
+//! Embeddings of a tiny encoder and of tiny decoders.
 
 use std::path::PathBuf;
 
@@ -19,8 +19,8 @@ fn encoder(options: &EngineOptions) -> Embedder {
     Embedder::load(&ModelSource::Path(data("bert")), options, &mut |_| ()).expect("the encoder loads")
 }
 
-/// The texts of the models' reference data, and the hidden states of each, `[tokens, dim]`, which
-/// the tests there compare with an independent implementation.
+/// Texts of the models' reference data with hidden states, `[tokens, dim]`; the model crate
+/// compares these with an independent implementation.
 fn reference() -> (Vec<String>, Vec<Vec<Vec<f64>>>) {
     let json: Value =
         serde_json::from_slice(&std::fs::read(data("expected.json")).expect("texts")).expect("JSON");
@@ -87,7 +87,7 @@ fn the_files_of_the_model_decide_what_a_request_leaves_open() {
     let found = embedder.embed(&EmbeddingRequest::new([long.as_str()])).expect("vectors");
     assert_eq!((found.pooling, found.normalized), (Pooling::Mean, true));
     assert_eq!((found.embeddings[0].tokens, found.embeddings[0].truncated), (24, true));
-    // The model has 32 positions, whatever is asked for.
+    // The model has 32 positions; larger requests are limited.
     for (max_tokens, tokens) in [(5, 5), (30, 30), (1000, 32)] {
         let request = EmbeddingRequest::new([long.as_str()]).with_max_tokens(max_tokens);
         assert_eq!(embedder.embed(&request).expect("vectors").embeddings[0].tokens, tokens);
@@ -137,7 +137,7 @@ fn a_decoder_gives_states_behind_its_final_norm() {
         };
         let last = embed(Pooling::Last);
         assert_eq!(last.vector.len(), engine.config().model_dim);
-        // The mean over one more token at a time leaves the last states.
+        // Means of growing prefixes determine each state.
         let tokens = engine.encode_prompt(&text.into()).expect("tokens");
         assert_eq!(last.tokens, tokens.len(), "{name}");
         let mean = |max_tokens| {
@@ -186,10 +186,10 @@ fn an_embedder_takes_decoders_too() {
 
 #[test]
 fn what_cannot_be_embedded_is_refused() {
-    // Neither has a token of its own around a text.
+    // This model adds no special tokens.
     let error = base().embed(&EmbeddingRequest::new(["a", ""])).expect_err("no tokens");
     assert!(matches!(error, Error::EmptyText { index: 1 }), "{error:?}");
-    // The tiny Llama begins every text with a token.
+    // The tiny Llama adds BOS.
     assert_eq!(tiny().embed(&EmbeddingRequest::new([""])).expect("a vector").embeddings[0].tokens, 1);
 
     let cls = EmbeddingRequest::new(["a"]).with_pooling(Pooling::Cls);

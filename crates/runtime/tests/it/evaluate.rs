@@ -1,4 +1,4 @@
-//! Perplexity and logits against each other and for bad requests.
+//! Perplexity against logits, and invalid requests.
 
 use std::ops::ControlFlow;
 
@@ -20,7 +20,7 @@ fn measure(
     engine.perplexity(tokens, context, limit, &mut |_, _| ControlFlow::Continue(()))
 }
 
-/// The protocol word for word, in f64, from logits of whole windows.
+/// Reference: the documented protocol in f64, from logits of whole windows.
 fn naive(engine: &Engine, tokens: &[TokenId], context: usize) -> f64 {
     let vocab_size = engine.config().vocab_size;
     let positions: Vec<usize> = (0..context).collect();

@@ -1,4 +1,4 @@
-//! Generation: determinism, ends of all kinds, streaming.
+//! Generation: determinism, finish reasons, streaming.
 
 use std::ops::ControlFlow;
 
@@ -14,12 +14,12 @@ use crate::common::{base, complete, greedy, load, run, tiny, tiny_options, tiny_
 
 const STORY: &str = "Once upon a time, there was a little fox who lived near a green forest.";
 
-/// Ids that the tiny model knows.
+/// A prompt of ids in the tiny model's vocabulary.
 fn tiny_prompt(n: usize) -> Prompt {
     Prompt::Tokens((0..n as u32).map(|i| (i * 53 + 7) % 500).collect())
 }
 
-/// Greedy on the tiny model, past any end of text.
+/// Greedy request to the tiny model that ignores EOS.
 fn tiny_greedy(n_prompt: usize, max_tokens: Option<usize>) -> GenerateRequest {
     greedy(tiny_prompt(n_prompt), 0).with_max_tokens(max_tokens).with_ignore_eos(true)
 }
@@ -32,7 +32,7 @@ fn failure(engine: &Engine, request: &GenerateRequest) -> Error {
     }
 }
 
-/// Everything of a completion but the times.
+/// Completion without timings.
 fn outcome(completion: &Completion) -> (&str, &[TokenId], FinishReason) {
     (&completion.text, &completion.tokens, completion.finish_reason)
 }
@@ -138,7 +138,7 @@ fn a_prompt_beyond_the_context_says_both_numbers() {
 #[test]
 fn a_stop_string_ends_the_text_before_itself() {
     let whole = complete(base(), &greedy(STORY, 40));
-    // A stop that begins and ends inside of words, and so of tokens.
+    // A stop sequence that begins and ends inside of tokens.
     let start = whole.text.char_indices().nth(30).expect("the text is longer").0;
     let stop: String = whole.text[start..].chars().take(9).collect();
     let before = whole.text.split_once(&stop).expect("it is in the text").0;
@@ -175,7 +175,7 @@ fn text_arrives_before_the_generation_is_over() {
     let cancel = CancelToken::new();
     let completion = tiny()
         .generate_with(&tiny_greedy(5, Some(200)), &cancel, &mut |_| {
-            // Asked for from the first piece on: only a stream that is real has few tokens by then.
+            // Cancelled at the first piece: few tokens only if text is really streamed.
             cancel.cancel();
             ControlFlow::Continue(())
         })
@@ -280,7 +280,7 @@ fn special_tokens_in_a_message_are_plain_text() {
 #[test]
 fn messages_need_a_chat_template() {
     let key = "tokenizer.chat_template";
-    // The markers in its vocabulary show that it is a Llama 3.
+    // Detected as Llama 3 by the special tokens in the vocabulary.
     let built_in = tiny_with(|metadata| _ = metadata.remove(key));
     assert_eq!(built_in.chat_template().expect("a built-in one").style(), Some(ChatStyle::Llama3));
     let without = tiny_with(|metadata| {
@@ -296,7 +296,7 @@ fn messages_need_a_chat_template() {
     assert!(matches!(failure(&refusing, &greedy(chat("Hi"), 1)), Error::Chat(_)));
     let broken = tiny_with(|metadata| _ = metadata.insert(key, "{% if %}".to_owned()));
     assert!(matches!(failure(&broken, &greedy(chat("Hi"), 1)), Error::UnusableChatTemplate { .. }));
-    // Text needs no template.
+    // Text prompts need no template.
     assert_eq!(complete(&broken, &tiny_greedy(3, Some(2))).tokens.len(), 2);
 }
 

@@ -185,7 +185,7 @@ fn the_default_model_has_a_chat_template() {
     assert!(base().load_time().as_nanos() > 0);
 }
 
-/// A copy of a model file or folder in a folder of the test.
+/// Copies a model file or folder to a temporary folder.
 fn copy(model: &Path, folder: &Path) -> PathBuf {
     let target = folder.join(model.file_name().expect("a name"));
     if model.is_dir() {
@@ -208,7 +208,7 @@ fn files_that_were_read_may_be_cut_short_while_the_engine_runs() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = copy(&model, folder.path());
         let engine = load(path.clone(), &options);
-        // A mapping would end the process now.
+        // With a mapping, the next access would raise SIGBUS.
         fs::write(if path.is_dir() { path.join(weights) } else { path }, "").expect("cut short");
         assert_eq!(complete(&engine, &request).tokens, expected.tokens, "{}", model.display());
         assert!(engine.model().weight_bytes().shared > 0);

@@ -1,5 +1,5 @@
-//! The engine as a user of the library sees it, on tiny models with random weights and on the
-//! default model.
+//! Integration tests of the public API, on tiny models with random weights and on the default
+//! model.
 
 mod adapters;
 mod backend;

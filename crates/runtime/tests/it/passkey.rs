@@ -1,5 +1,4 @@
-//! Passkey retrieval: that the trained model does it, that it is the same every time, and bad
-//! requests.
+//! Passkey retrieval: result of the trained model, determinism, invalid requests.
 
 use std::ops::ControlFlow;
 
@@ -35,7 +34,7 @@ fn the_trained_model_sees_the_key_in_the_text() {
     let results = measure(base(), &tokens, &options(256, 2)).expect("a valid measurement");
     assert_eq!(results.iter().map(|result| result.depth).collect::<Vec<_>>(), [0.1, 0.8]);
     for PasskeyResult { nll, nll_without, .. } in results {
-        // A digit drawn at random costs ln 10 at least, on average; a copy costs far less.
+        // Guessing a random digit costs at least ln 10 on average; retrieval costs far less.
         assert!(nll_without > 10f64.ln() && nll < 0.5 * nll_without, "{nll} and {nll_without}");
     }
 }

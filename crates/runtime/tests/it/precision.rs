@@ -1,5 +1,4 @@
-//! The precision of keys and values as the engine runs it: quality targets, blocks that attention
-//! returns to, budgets.
+//! KV-cache precision in the engine: quality targets, blocks kept hot by attention, budgets.
 
 use std::error::Error as _;
 use std::fs;
@@ -35,8 +34,8 @@ fn request(tokens: Vec<u32>, max_tokens: usize) -> GenerateRequest {
     greedy(Prompt::Tokens(tokens), max_tokens).with_ignore_eos(true)
 }
 
-/// A completion of 700 tokens of text, in passes of a block, and the blocks of each tier that it
-/// leaves to later requests.
+/// Completion of a prompt of 700 tokens, in passes of one block, and the blocks per tier that stay
+/// in the prefix cache.
 fn run(kv: &str) -> (Completion, Vec<usize>) {
     let prefixes = PrefixCaching::Memory;
     let engine = load(builtin_model(), &options(kv, None).with_prefixes(prefixes).with_prefill_chunk(32));
@@ -49,7 +48,7 @@ fn failure(engine: &Engine, request: &GenerateRequest) -> Error {
     result.expect_err("more than the budget holds")
 }
 
-/// An error with its causes.
+/// Message of an error with its sources.
 fn message(error: &Error) -> String {
     let causes = std::iter::successors(error.source(), |&error| error.source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
@@ -91,11 +90,11 @@ fn what_a_request_has_learned_is_where_the_next_one_begins() {
     };
     let learned = quality(&engine, &long);
     assert!(learned.hot_tokens > 202 && learned.samples > 0, "{learned:?}");
-    // All that there is room for, so there was nothing to look at.
+    // All tokens stay hot, so there was nothing to sample.
     let next = quality(&engine, &short);
     assert_eq!((next.hot_tokens, next.error, next.samples), (202, learned.error, 0));
     drop(engine);
-    // Another start, and one after damage.
+    // A restart, and one with a damaged file.
     let restarted = load();
     let next = quality(&restarted, &short);
     assert_eq!((next.hot_tokens, next.samples), (202, 0));
@@ -109,7 +108,7 @@ fn what_a_request_has_learned_is_where_the_next_one_begins() {
     bytes[20] ^= 1;
     fs::write(&states[0], bytes).expect("a state");
     let damaged = load();
-    // A text that no prefix is known of: blocks from elsewhere may have lost their bits already.
+    // A text without prefix hit: cached blocks may have lower precision already.
     let other = request(tokens[650..850].to_vec(), 2);
     assert!(quality(&damaged, &other).samples > 0, "from the beginning");
     let warnings = damaged.take_prefix_warnings();
@@ -148,7 +147,7 @@ fn a_request_that_exhausts_the_budget_does_not_disturb_another_one() {
     failure(&engine, &large);
     let before = used();
 
-    // The large request begins, grows and fails in the middle of the small one.
+    // The large request starts, grows and fails during the small one.
     let mut failures = Vec::new();
     let completion = engine
         .generate_with(&small, &CancelToken::new(), &mut |_| {

@@ -1,4 +1,4 @@
-//! The prefix cache: what it saves, that it changes nothing, and what becomes of damaged files.
+//! Prefix cache: hits, unchanged output, damaged files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -47,8 +47,8 @@ fn entries(path: &Path) -> Vec<PathBuf> {
 fn a_repeated_beginning_is_computed_once_and_the_output_stays_the_same() {
     let engine = engine(PrefixCaching::Memory);
     let first = prompt(1, 100);
-    // 70 tokens alike: two whole blocks are shared, six tokens of the third are copied. Then all
-    // but the last token is known, though it ends in the middle of a block.
+    // 70 common tokens: two full blocks are shared, six tokens of the third copied. Then all but
+    // the last token are cached, though the prefix ends inside of a block.
     let second: Vec<u32> = first[..70].iter().copied().chain(prompt(2, 40)).collect();
     for (tokens, cached) in [(&first, 0), (&second, 70), (&first, 99), (&second, 109)] {
         let completion = complete(&engine, &request(tokens));
@@ -71,7 +71,7 @@ fn the_instruction_of_many_requests_is_computed_once() {
         assert_eq!(complete(&engine, &request(&tokens)).cached_tokens, expected, "request {i}");
     }
     let memory = engine.prefix_statistics().expect("there is a cache").memory;
-    // The first block is shared 99 times, and the 18 tokens behind it are copied.
+    // The first block is shared 99 times, and the next 18 tokens are copied.
     assert_eq!((memory.hit_tokens, memory.partial_tokens), (99 * 32, 99 * 18));
 }
 
@@ -87,7 +87,7 @@ fn a_conversation_goes_on_where_it_stopped() {
     assert_eq!(completion.tokens, uncached(&history).tokens);
 }
 
-/// Such a model rotates the keys of sequences that may become long in another way, from their first
+/// LongRoPE models use other RoPE frequencies for sequences that may become long, from the first
 /// token on.
 #[test]
 fn sequences_on_both_sides_of_the_original_context_share_no_prefix() {
@@ -98,8 +98,8 @@ fn sequences_on_both_sides_of_the_original_context_share_no_prefix() {
     let cached = engine(PrefixCaching::Memory);
     let uncached = engine(PrefixCaching::Off);
     let tokens = prompt(12, 100);
-    // The original context has 256 tokens. Each kind knows nothing at first, and then all but the
-    // last token.
+    // The original context has 256 tokens. Short and long sequences have separate prefixes: no hit
+    // at first, then all but the last token.
     for (max_tokens, expected) in [(6, 0), (200, 0), (6, 99), (200, 99), (156, 99), (157, 99)] {
         let completion = complete(&cached, &request(&tokens, max_tokens));
         assert_eq!(completion.cached_tokens, expected, "{max_tokens} tokens to come");
@@ -183,7 +183,7 @@ fn idle_conversations_go_to_files_when_memory_is_short_and_come_back() {
     assert_eq!(statistics.folder.map(|folder| folder.loaded_blocks), Some(9));
     assert_eq!((statistics.recomputed_tokens, statistics.failures), (0, 0));
     assert_eq!((statistics.waiting_blocks, statistics.dropped_blocks), (0, 0));
-    // A later engine finds what was written.
+    // A later engine reuses the stored prefixes.
     let restarted = load(tiny_path(), &options);
     assert_eq!(complete(&restarted, &request(&first)).cached_tokens, 288);
 }

@@ -19,7 +19,7 @@ fn options(kv: &str, prefixes: PrefixCaching) -> EngineOptions {
         .with_prefixes(prefixes)
 }
 
-/// A request of its own for each seed.
+/// A different request for each seed.
 fn request(seed: u32, n_prompt: u32, max_tokens: usize, pressure: Option<PressurePolicy>) -> GenerateRequest {
     let prompt = Prompt::Tokens((0..n_prompt).map(|i| (i * 53 + 7 + seed * 31 * (i + 1)) % 500).collect());
     greedy(prompt, max_tokens).with_ignore_eos(true).with_pressure(pressure)
@@ -32,7 +32,7 @@ fn generate(engine: &Engine, request: &GenerateRequest) -> Result<usize, Error> 
 
 #[test]
 fn generation_goes_on_beyond_the_budget_when_the_oldest_tokens_may_go() {
-    // 4 MiB hold 512 tokens in half precision.
+    // 4 MiB hold 512 tokens in F16.
     let engine = load(builtin_model(), &options("f16", PrefixCaching::Memory));
     let long = |pressure| request(1, 200, 700, Some(pressure));
     let failed = generate(&engine, &long(PressurePolicy::LowerPrecision)).expect_err("more than the budget");
@@ -46,7 +46,7 @@ fn generation_goes_on_beyond_the_budget_when_the_oldest_tokens_may_go() {
     );
     let stats = engine.kv_store().pool().stats();
     assert!(stats.used_pages <= stats.capacity_pages);
-    // A sequence without its middle is no prefix.
+    // A sequence with dropped tokens is not cached as a prefix.
     let again = complete(&engine, &request(1, 200, 1, None));
     assert_eq!(again.cached_tokens, 0);
     // A prompt of more than twice the budget.

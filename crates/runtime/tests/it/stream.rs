@@ -1,4 +1,4 @@
-//! The short calls and the iterator: same pieces and results as the callback.
+//! `generate` and `stream`: same pieces and results as the callback.
 
 use std::ops::ControlFlow;
 
@@ -47,7 +47,7 @@ fn stream_ends_with_the_context() {
     let request = GenerateRequest::new(prompt).with_ignore_eos(true).with_seed(5);
     let (_, completion) = chunks(tiny(), &request);
     assert_eq!(completion.finish_reason, FinishReason::Length);
-    // The last token is sampled and not computed.
+    // The last token is sampled, without a forward pass.
     assert_eq!(5 + completion.tokens.len(), tiny().context_length() + 1);
 }
 

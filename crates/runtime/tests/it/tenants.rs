@@ -1,4 +1,4 @@
-//! Tenants of one engine: quotas, and prefixes that are nobody else's business.
+//! Tenants of an engine: quotas, and isolation of prefixes.
 
 use std::error::Error as _;
 use std::ops::ControlFlow;
@@ -27,7 +27,7 @@ fn tenant(engine: &Engine, path: &str, hard_pages: usize) -> Tenant {
     tenant
 }
 
-/// A request of its own for each seed.
+/// A different request for each seed.
 fn request(tenant: &Tenant, seed: u32, n_prompt: u32, max_tokens: usize) -> GenerateRequest {
     let prompt = Prompt::Tokens((0..n_prompt).map(|i| (i * 53 + 7 + seed * 31 * (i + 1)) % 500).collect());
     greedy(prompt, max_tokens).with_ignore_eos(true).with_tenant(tenant.clone())
@@ -38,7 +38,7 @@ fn failure(engine: &Engine, request: &GenerateRequest) -> Error {
     result.expect_err("more than the quota allows")
 }
 
-/// An error with its causes.
+/// Message of an error with its sources.
 fn message(error: &Error) -> String {
     let causes = std::iter::successors(error.source(), |&error| error.source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
@@ -59,8 +59,7 @@ fn a_tenant_at_its_hard_quota_fails_and_the_other_goes_on() {
         let expected = complete(&engine, &request(&other, 0, 100, 40));
         let used = |tenant: &Tenant| pool.usage(tenant).expect("its own pool").used_pages;
 
-        // The small tenant asks for far more than its 2 MiB in the middle of the other one's
-        // answer.
+        // The small tenant requests far more than its 2 MiB during the other's generation.
         let large = request(&small, 0, 3000, 4);
         let mut failures = Vec::new();
         let again = engine
@@ -90,8 +89,8 @@ fn a_tenant_at_its_hard_quota_fails_and_the_other_goes_on() {
 fn within_a_quota_a_long_prompt_loses_bits_and_completes() {
     let engine = engine("tiered:hot=64,warm=kivi4,cold=kivi2");
     let small = tenant(&engine, "small", 12);
-    // 2000 tokens take 31 pages in half precision, and the prefix of the first request is there
-    // when the second comes.
+    // 2000 tokens take 31 pages in F16, and the first request's prefix is cached when the second
+    // comes.
     for seed in 0..2 {
         assert_eq!(complete(&engine, &request(&small, seed, 2000, 5)).tokens.len(), 5);
         assert!(engine.kv_store().pool().usage(&small).expect("its own pool").used_pages <= 12);

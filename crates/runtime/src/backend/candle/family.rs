@@ -5,7 +5,7 @@ use ruvllm_kernels::rope::{RopeConfig, RopeScaling};
 use ruvllm_models::ModelConfig;
 use serde_json::{Map, Value};
 
-/// One of candle's models, with what [`ModelConfig`] does not say in candle's terms.
+/// A model family of candle, with the parameters that [`ModelConfig`] lacks.
 pub(super) enum Family {
     Llama {
         scaling: Option<Llama3>,
@@ -19,7 +19,7 @@ pub(super) enum Family {
     Gemma2,
 }
 
-/// The parameters of Llama 3's rotary scaling.
+/// Parameters of Llama 3 RoPE scaling.
 pub(super) struct Llama3 {
     pub(super) factor: f32,
     pub(super) low_freq_factor: f32,
@@ -27,14 +27,14 @@ pub(super) struct Llama3 {
     pub(super) original_context: usize,
 }
 
-/// A factor of the rows of the query projection. Candle divides scores by the root of the head's
-/// width; a model that wants another scale, or longer cosines and sines, gets it in its queries.
+/// Factor on rows of the query projection. Candle divides scores by the square root of the head
+/// size; other scales, and attention factors of LongRoPE, are folded into the query weights.
 pub(super) struct QueryFactor {
-    /// End of the name of the matrix whose first rows make the queries.
+    /// Name suffix of the matrix whose first rows are the query projection.
     pub(super) matrix: &'static str,
     pub(super) n_heads: usize,
     pub(super) head_dim: usize,
-    /// The first rows of a head that have the factor.
+    /// Number of first rows of each head that are scaled.
     pub(super) scaled: usize,
     pub(super) factor: f64,
 }
@@ -43,7 +43,7 @@ impl Family {
     /// The family of a folder whose configuration file is `json`.
     ///
     /// # Errors
-    /// Description of the feature that candle lacks.
+    /// Feature that candle lacks.
     pub(super) fn of(config: &ModelConfig, json: &Map<String, Value>) -> Result<Self, String> {
         let family = match config.architecture.as_str() {
             "llama" if is_mistral(json) => Self::Mistral,
@@ -62,7 +62,7 @@ impl Family {
         Ok(family)
     }
 
-    /// Rotary scalings: each of candle's models has the one of its family or none.
+    /// Checks the RoPE scaling: each candle model supports that of its family or none.
     fn check_rope(&self, rope: &RopeConfig) -> Result<(), String> {
         let known = match (&rope.scaling, &rope.frequency_divisors) {
             (RopeScaling::None, None) => true,
@@ -82,7 +82,7 @@ impl Family {
         Err(format!("it has no rotary scaling `{name}` for this architecture"))
     }
 
-    /// Widths that candle derives instead of reading them.
+    /// Checks sizes that candle derives instead of reading them.
     fn check_heads(&self, config: &ModelConfig) -> Result<(), String> {
         let derives = !matches!(self, Self::Mistral | Self::Gemma2);
         if derives && config.query_dim() != config.model_dim {
@@ -102,11 +102,10 @@ impl Family {
         Ok(())
     }
 
-    /// Tokens that a sequence can have: what was asked for, else all that is computed right, but at
-    /// most `usual`.
+    /// Context length: the requested one, else all that candle computes correctly, at most `usual`.
     ///
     /// # Errors
-    /// More was asked for than candle computes right.
+    /// A request for more than candle computes correctly.
     pub(super) fn context(
         &self,
         config: &ModelConfig,
@@ -137,7 +136,7 @@ impl Family {
         let scale = f64::from(config.decoder.attention_scale) * (config.head_dim as f64).sqrt();
         let (matrix, longer) = match (self, &config.rope.scaling) {
             (Self::Phi3 { .. }, RopeScaling::LongRope { attention_factor, .. }) => {
-                // Of queries and of keys.
+                // The factor applies to queries and to keys.
                 ("self_attn.qkv_proj.weight", attention_factor.unwrap_or(1.0).powi(2))
             }
             (Self::Phi3 { .. }, _) => ("self_attn.qkv_proj.weight", 1.0),
@@ -145,7 +144,7 @@ impl Family {
         };
         let factor = scale * longer;
         let scaled = if longer == 1.0 { config.head_dim } else { config.rope.rotary_dim };
-        // The scale of the file went through f32.
+        // The scale in the file was rounded to f32.
         ((factor - 1.0).abs() > 1e-6).then_some(QueryFactor {
             matrix,
             n_heads: config.n_heads,
@@ -156,7 +155,7 @@ impl Family {
     }
 }
 
-/// True if the folder is a Mistral, whose GGUF architecture is that of Llama.
+/// True for a Mistral folder; its GGUF architecture is `llama`.
 fn is_mistral(json: &Map<String, Value>) -> bool {
     let class = json.get("architectures").and_then(|classes| classes.get(0));
     let name = class.or_else(|| json.get("model_type")).and_then(Value::as_str);
@@ -179,7 +178,7 @@ fn read_llama3(config: &ModelConfig, json: &Map<String, Value>) -> Option<Llama3
     })
 }
 
-/// The divisors of sequences within the original context.
+/// LongRoPE divisors for sequences within the original context.
 fn short_divisors(rope: &RopeConfig) -> Option<Vec<f32>> {
     let RopeScaling::LongRope { short_factors, .. } = &rope.scaling else { return None };
     Some(short_factors.iter().map(|&divisor| divisor as f32).collect())

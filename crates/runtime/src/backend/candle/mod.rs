@@ -1,9 +1,8 @@
-//! The `candle` backend: models of candle-transformers, computed by candle, behind the seam of
-//! [`InferenceBackend`].
+//! The `candle` backend: models of candle-transformers as an [`InferenceBackend`].
 //!
-//! It is there for a second opinion (ADR-0022): other people's code for the same models. What
-//! candle does not compute as the model's files ask is refused, and contexts end where candle would
-//! go wrong. Sizes come from [`ModelConfig`], weights from the folder as they are stored.
+//! For comparison with an independent implementation (ADR-0022). Models that candle does not
+//! compute as their files specify are refused, and contexts are limited to what it computes
+//! correctly. Sizes come from [`ModelConfig`], weights from the folder as stored.
 
 mod family;
 mod network;
@@ -26,17 +25,16 @@ use crate::error::{Error, Result};
 /// Name of the backend in messages.
 const NAME: &str = "candle";
 
-/// Longest context without being asked for more. Candle keeps masks of the square of the length.
+/// Default limit of the context length: candle's masks grow with its square.
 const USUAL_CONTEXT: usize = 8192;
 
-/// Options of the candle backend. It computes in F32 and takes as many threads as it finds, or as
-/// `RAYON_NUM_THREADS` says.
+/// Options of the candle backend. It computes in F32, with all threads or `RAYON_NUM_THREADS`.
 #[derive(Debug, Clone)]
 pub struct CandleOptions {
-    /// Tokens of a sequence, prompt and output together; `None` = what the model and candle allow,
+    /// Context length in tokens, prompt and output together; `None` = what model and candle allow,
     /// at most 8192.
     pub context: Option<usize>,
-    /// Prompt tokens per forward pass; also how often a prefill can be cancelled. Default 512.
+    /// Prompt tokens per forward pass; a prefill can be cancelled between passes. Default 512.
     pub prefill_chunk: usize,
     /// Compute device. Default: the CPU.
     pub device: CandleDevice,
@@ -54,13 +52,13 @@ impl Default for CandleOptions {
 pub enum CandleDevice {
     /// The CPU.
     Cpu,
-    /// An NVIDIA GPU by its number; needs the feature `candle-cuda`.
+    /// NVIDIA GPU by index; needs the feature `candle-cuda`.
     Cuda(usize),
-    /// A GPU of Apple by its number; needs the feature `candle-metal`.
+    /// Apple GPU by index; needs the feature `candle-metal`.
     Metal(usize),
 }
 
-/// A Hugging Face folder that candle runs: Llama, Mistral, Qwen 2, Phi-3 or Gemma 2.
+/// A model of a Hugging Face folder, run by candle: Llama, Mistral, Qwen 2, Phi-3 or Gemma 2.
 ///
 /// # Example
 /// ```no_run
@@ -80,19 +78,19 @@ pub struct CandleBackend {
     context: usize,
     prefill_chunk: usize,
     device: Device,
-    /// Without a sequence; its clones share the weights.
+    /// Network with an empty KV cache; clones share the weights.
     network: Network,
 }
 
 impl CandleBackend {
-    /// Opens a folder and reads its weights into private memory, in F32.
+    /// Loads a folder, with weights in private memory, in F32.
     ///
     /// # Errors
-    /// [`Error::Open`] and [`Error::Load`] as [`Engine::load`](crate::Engine::load) has them,
+    /// [`Error::Open`] and [`Error::Load`] as for [`Engine::load`](crate::Engine::load),
     /// [`Error::Tokenizer`] and [`Error::VocabularyMismatch`]; [`Error::UnsupportedByBackend`] for
-    /// what is no folder, for models that candle does not compute as their configuration asks, and
-    /// for contexts beyond what it computes right; [`Error::InvalidOption`]; [`Error::Backend`] if
-    /// candle fails, such as for want of the device.
+    /// files, for models that candle does not compute as configured, and for contexts beyond what
+    /// it computes correctly; [`Error::InvalidOption`]; [`Error::Backend`] if candle fails, for
+    /// instance if the device is absent.
     pub fn load(folder: impl AsRef<Path>, options: &CandleOptions) -> Result<Self> {
         let path = folder.as_ref();
         let name = path.display().to_string();
@@ -156,7 +154,7 @@ impl InferenceBackend for CandleBackend {
     }
 }
 
-/// The shape of the model and how it is run.
+/// Prints configuration, context length and device.
 impl fmt::Debug for CandleBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CandleBackend")
@@ -167,7 +165,7 @@ impl fmt::Debug for CandleBackend {
     }
 }
 
-/// A sequence: a clone of the network, which holds its keys and values.
+/// A sequence: a clone of the network with its own KV cache.
 struct CandleSession<'b> {
     backend: &'b CandleBackend,
     network: Network,
@@ -207,7 +205,7 @@ impl BackendSession for CandleSession<'_> {
                 Ok(&self.logits)
             }
             Err(error) => {
-                // Some layers may have the tokens and others not.
+                // The failed pass may have extended the caches of some layers only.
                 let start = self.len;
                 self.clear();
                 Err(failed(&format!("compute positions {start}..{end}"))(error))
@@ -215,7 +213,7 @@ impl BackendSession for CandleSession<'_> {
         }
     }
 
-    /// Candle's models keep all keys and values or none.
+    /// Candle's KV caches can only be cleared, not truncated.
     fn truncate(&mut self, len: usize) -> Result<usize> {
         if len < self.len {
             self.clear();
@@ -239,7 +237,7 @@ fn open_device(device: CandleDevice) -> candle_core::Result<Device> {
     }
 }
 
-/// The error for something that candle could not do.
+/// Error of a failed candle operation.
 fn failed(action: &str) -> impl FnOnce(candle_core::Error) -> Error {
     let (backend, action) = (NAME.to_owned(), action.to_owned());
     move |error| Error::Backend { backend, action, source: error.into() }

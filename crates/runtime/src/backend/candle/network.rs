@@ -1,4 +1,4 @@
-//! Candle's models behind one function, and their configurations from ours.
+//! Candle's models behind one `forward`, with configurations converted from [`ModelConfig`].
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use ruvllm_models::ModelConfig;
 use super::family::{Family, Llama3};
 use super::weights::Weights;
 
-/// A model with the keys and values of one sequence. Clones share the weights.
+/// A model with the KV cache of one sequence. Clones share the weights.
 #[derive(Clone)]
 pub(super) enum Network {
     Llama { model: Arc<llama::Llama>, cache: Box<llama::Cache> },
@@ -21,7 +21,7 @@ pub(super) enum Network {
 }
 
 impl Network {
-    /// Makes the model of a family, for sequences of up to `context` tokens.
+    /// Builds the model of a family, for sequences of up to `context` tokens.
     pub(super) fn load(
         family: &Family,
         config: &ModelConfig,
@@ -54,8 +54,8 @@ impl Network {
         })
     }
 
-    /// Appends `tokens` `[1, n]` at position `start` and gives the logits after the last of them,
-    /// in any shape.
+    /// Appends `tokens`, `[1, n]`, at position `start`; returns the logits of the last one, in any
+    /// shape.
     pub(super) fn forward(&mut self, tokens: &Tensor, start: usize) -> Result<Tensor> {
         match self {
             Self::Llama { model, cache } => model.forward(tokens, start, cache),
@@ -92,7 +92,7 @@ fn llama_config(
             original_max_position_embeddings: scaling.original_context,
             rope_type: llama::Llama3RopeType::Llama3,
         }),
-        // It cuts keys where it takes the number of heads for that of tokens.
+        // Candle mistakes the number of KV heads for a length and would truncate keys.
         max_position_embeddings: context.max(config.n_kv_heads),
         tie_word_embeddings: is_tied,
     }
@@ -111,7 +111,7 @@ fn mistral_config(config: &ModelConfig, context: usize) -> mistral::Config {
         max_position_embeddings: context,
         rms_norm_eps: f64::from(config.norm_eps),
         rope_theta: config.rope.base,
-        // No sequence is longer than the window.
+        // Not needed: the context is limited to the window.
         sliding_window: None,
         use_flash_attn: false,
     }
@@ -126,7 +126,7 @@ fn qwen2_config(config: &ModelConfig, context: usize, is_tied: bool) -> qwen2::C
         num_attention_heads: config.n_heads,
         num_key_value_heads: config.n_kv_heads,
         max_position_embeddings: context,
-        // A window that hides nothing: it has to be a number.
+        // The field is not optional; this window masks nothing.
         sliding_window: context,
         max_window_layers: config.n_layers,
         tie_word_embeddings: is_tied,
@@ -144,7 +144,7 @@ fn phi3_config(
     is_tied: bool,
 ) -> phi3::Config {
     let (turned, head_dim) = (config.rope.rotary_dim, config.head_dim);
-    // It multiplies frequencies by the factors, which are divisors.
+    // Candle multiplies frequencies by the factors; ours are divisors.
     let factors = divisors.map(|divisors| divisors.iter().map(|divisor| 1.0 / divisor).collect::<Vec<_>>());
     phi3::Config {
         vocab_size: config.vocab_size,
@@ -164,10 +164,10 @@ fn phi3_config(
             type_: phi3::RopeScalingType::LongRope,
         }),
         max_position_embeddings: context,
-        // Without it the short factors hold for all positions, and there are none beyond the
-        // original context.
+        // `None` applies the short factors at all positions; the context is limited to the original
+        // one.
         original_max_position_embeddings: None,
-        // The half keeps the product with the width from falling below the whole number.
+        // The 0.5 keeps rounding from truncating the product to the next lower integer.
         partial_rotary_factor: (turned != head_dim).then(|| (turned as f64 + 0.5) / head_dim as f64),
         tie_word_embeddings: is_tied,
     }
@@ -188,9 +188,9 @@ fn gemma2_config(config: &ModelConfig, context: usize) -> gemma2::Config {
         vocab_size: config.vocab_size,
         final_logit_softcapping: config.decoder.logits_soft_cap.map(f64::from),
         attn_logit_softcapping: config.decoder.attention_soft_cap.map(f64::from),
-        // It takes the head's width instead; the queries make up for it.
+        // Candle uses the head size; `QueryFactor` corrects the scale.
         query_pre_attn_scalar: config.head_dim,
-        // No sequence is longer than the window.
+        // Not needed: the context is limited to the window.
         sliding_window: None,
         max_position_embeddings: context,
     }

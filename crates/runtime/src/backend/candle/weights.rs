@@ -1,4 +1,4 @@
-//! The weights of a folder as candle's tensors, and a record of which of them a model took.
+//! Weights of a folder as candle tensors; tensors that no model uses are detected.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::family::QueryFactor;
 const EMBEDDING: &str = "model.embed_tokens.weight";
 const HEAD: &str = "lm_head.weight";
 
-/// Tensors by name, in F32; who asks for one takes it away.
+/// Tensors by name, in F32; `get` removes a tensor.
 #[derive(Clone)]
 pub(super) struct Weights {
     tensors: Arc<Mutex<HashMap<String, Tensor>>>,
@@ -44,7 +44,8 @@ impl Weights {
         !self.tensors.lock().contains_key(HEAD)
     }
 
-    /// Gives a model that knows no tied embedding a head of its own. The values are shared.
+    /// Adds an output matrix that shares the embedding's values, for models without tied
+    /// embeddings.
     pub(super) fn untie(&self) {
         let mut tensors = self.tensors.lock();
         if let (None, Some(embedding)) = (tensors.get(HEAD), tensors.get(EMBEDDING).cloned()) {
@@ -52,12 +53,12 @@ impl Weights {
         }
     }
 
-    /// Builder through which candle's models take the tensors, as F32.
+    /// Builder from which candle's models take the tensors, as F32.
     pub(super) fn builder(&self) -> VarBuilder<'static> {
         VarBuilder::from_backend(Box::new(self.clone()), DType::F32, self.device.clone())
     }
 
-    /// A tensor that no model took; the first by name.
+    /// First unused tensor by name, if any.
     pub(super) fn left_over(&self) -> Option<String> {
         self.tensors.lock().keys().min().cloned()
     }
@@ -95,7 +96,7 @@ fn to_f32(stored: &StoredTensor) -> Result<Tensor> {
 }
 
 impl QueryFactor {
-    /// Multiplies the rows of the queries in `matrix`, `[rows, model_dim]`.
+    /// Multiplies the query rows of `matrix`, `[rows, model_dim]`, by the factor.
     fn apply(&self, matrix: &Tensor) -> Result<Tensor> {
         let rows = matrix.dim(0)?;
         let queries = self.n_heads * self.head_dim;

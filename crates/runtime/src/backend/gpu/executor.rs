@@ -1,4 +1,4 @@
-//! Passes over sequences: prepared launches by size, their operands, and what comes back.
+//! Passes over sequences: prepared launches by size, their buffers, and readback of results.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,19 +12,19 @@ use super::pool::{Angles, KvPool, Lease};
 use super::rows::Rows;
 use super::weights::DeviceWeights;
 
-/// Rows of the largest and the smallest prefill pass. Passes have powers of two in between; rows
-/// that stand for nothing fill them up.
+/// Rows of the largest and the smallest prefill pass. Sizes are powers of two; padding rows fill
+/// the rest.
 pub(super) const MAX_ROWS: u32 = 512;
 const MIN_ROWS: u32 = 16;
 
-/// Blocks of the smallest block table: one split of attention. Larger ones have `2^n` or `3 2^n /
-/// 2` times as many: room that is not used costs workgroups that find nothing.
+/// Blocks of the smallest block table: one split of attention. Larger ones have `2^n` or `3 * 2^n /
+/// 2` times as many, because unused entries cost idle workgroups.
 const MIN_TABLE: u32 = 8;
 
-/// Bytes of partial sums of attention above which passes get fewer rows.
+/// Maximum bytes of partial sums of attention; passes get fewer rows above it.
 const MAX_SCRATCH: u64 = 256 << 20;
 
-/// A loaded model on a device. Sequences share its activations and launches, a pass at a time.
+/// A loaded model on a device. Sequences share activations and launches, one pass at a time.
 #[derive(Debug)]
 pub(super) struct Executor {
     pub(super) gpu: Gpu,
@@ -39,10 +39,10 @@ pub(super) struct Executor {
 /// A sequence on the device.
 #[derive(Debug)]
 pub(super) struct Place<'p> {
-    /// Distinguishes sequences.
+    /// Unique number of the sequence.
     pub(super) id: u64,
     pub(super) lease: Lease<'p>,
-    /// It has the second set of frequencies.
+    /// True if the sequence uses the second RoPE frequencies (LongRoPE).
     pub(super) long: bool,
 }
 
@@ -56,14 +56,14 @@ struct Size {
     long: bool,
 }
 
-/// A block table, and the sequence whose blocks it has.
+/// A block table on the device, and the sequence whose blocks it holds.
 #[derive(Debug)]
 struct Table {
     buffer: Buffer,
     sequence: Option<u64>,
 }
 
-/// Passes that were prepared, and memory that they share.
+/// Prepared passes and their shared buffers.
 #[derive(Debug)]
 pub(super) struct Passes {
     prepared: HashMap<Size, Arc<Pass>>,
@@ -98,7 +98,7 @@ impl Executor {
         Ok(Self { gpu, config, activation, weights, pool, angles, passes: Mutex::new(passes) })
     }
 
-    /// The passes, for one sequence at a time.
+    /// Locks the passes for one sequence.
     pub(super) fn passes(&self) -> MutexGuard<'_, Passes> {
         self.passes.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -116,14 +116,14 @@ impl Executor {
 }
 
 impl Passes {
-    /// A number that no sequence has yet.
+    /// Unique number for a new sequence.
     pub(super) fn next_sequence(&mut self) -> u64 {
         self.sequences += 1;
         self.sequences
     }
 
-    /// Rows of the next prefill pass, of `tokens` tokens from position `start` on: the size of the
-    /// launches and the tokens among them.
+    /// Size of the next prefill pass for `tokens` tokens from position `start` on: rows of the
+    /// launches, and tokens among them.
     pub(super) fn prefill_rows(&self, executor: &Executor, start: usize, tokens: usize) -> (u32, usize) {
         let mut rows = (tokens as u32).next_power_of_two().clamp(MIN_ROWS, MAX_ROWS);
         let room = table_blocks(start + tokens) * KV_BLOCK_TOKENS;
@@ -161,8 +161,8 @@ impl Passes {
         Ok(pass)
     }
 
-    /// Writes the position of a decode pass and returns its launches. `token`: the token, unless
-    /// the device has it from the pass before.
+    /// Writes the position of a decode pass and returns its launches. `token`: `None` if the
+    /// previous pass left it on the device.
     pub(super) fn decode(
         &mut self,
         executor: &Executor,
@@ -197,7 +197,7 @@ impl Passes {
         Ok(())
     }
 
-    /// The prepared pass of a size, with the blocks of the sequence in its table.
+    /// Prepared pass of a size, with the sequence's blocks written to its table.
     fn pass(
         &mut self,
         executor: &Executor,
@@ -268,7 +268,7 @@ impl Passes {
         Ok(values)
     }
 
-    /// Runs a pass whose most likely token comes back, 4 bytes; returns before it ends.
+    /// Starts a pass and the readback of its argmax (4 bytes); returns before it ends.
     pub(super) fn start_argmax(&mut self, executor: &Executor, pass: &Pass) -> Result<Reading> {
         let gpu = &executor.gpu;
         let readback = match self.token_readbacks.pop() {
@@ -279,7 +279,7 @@ impl Passes {
         gpu.run_reading(&list, &pass.last.tokens, readback)
     }
 
-    /// The token of a pass.
+    /// Waits for the token of a pass.
     pub(super) fn finish_argmax(&mut self, executor: &Executor, reading: Reading) -> Result<TokenId> {
         let (tokens, readback) = executor.gpu.finish::<u32>(reading)?;
         self.token_readbacks.push(readback);
@@ -287,7 +287,7 @@ impl Passes {
     }
 }
 
-/// Blocks of the table for a sequence of `tokens` tokens.
+/// Size of the block table, in blocks, for `tokens` tokens.
 fn table_blocks(tokens: usize) -> u32 {
     let needed = tokens.div_ceil(KV_BLOCK_TOKENS as usize) as u32;
     let whole = needed.next_power_of_two().max(MIN_TABLE);

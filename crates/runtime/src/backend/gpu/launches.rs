@@ -1,5 +1,4 @@
-//! The launches of a pass in their order, for every family: the switches of its decoder are read
-//! here.
+//! Kernel launches of a pass, in order, for every model family (the switches of its decoder).
 
 use std::sync::Arc;
 
@@ -13,7 +12,7 @@ use super::pool::{Angles, KvPool};
 use super::rows::Rows;
 use super::weights::{DeviceLayer, DeviceWeights, Projection};
 
-/// Kind of a pass: it decides which products compute it (ADR-0033).
+/// Kind of a pass: selects GEMM or GEMV kernels (ADR-0033).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Phase {
     /// Prompt tokens.
@@ -22,7 +21,7 @@ pub(super) enum Phase {
     Decode,
 }
 
-/// Model, device and memory of all passes.
+/// Model, device and buffers shared by all passes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Parts<'a> {
     pub(super) gpu: &'a Gpu,
@@ -33,21 +32,21 @@ pub(super) struct Parts<'a> {
     pub(super) angles: &'a Angles,
 }
 
-/// Prepared launches of a pass of a number of rows over a block table of one size.
+/// Prepared launches of a pass, for one number of rows and one size of the block table.
 #[derive(Debug)]
 pub(super) struct Pass {
     pub(super) rows: Arc<Rows>,
-    /// The row whose logits are computed, where the pass has several.
+    /// Buffers of the row whose logits are computed.
     pub(super) last: Arc<Rows>,
-    /// Up to the keys and values of the last layer.
+    /// Launches up to the keys and values of the last layer.
     pub(super) keys: Vec<Dispatch>,
-    /// The rest, for the last row alone.
+    /// Remaining launches, for the last row only.
     pub(super) logits: Vec<Dispatch>,
-    /// Index of the largest logit to the tokens of `last`.
+    /// Argmax of the logits, written to the tokens of `last`.
     pub(super) argmax: Vec<Dispatch>,
 }
 
-/// Operands that passes of one size share.
+/// Buffers shared by passes of one size.
 #[derive(Debug)]
 pub(super) struct Operands {
     pub(super) rows: Arc<Rows>,
@@ -55,12 +54,12 @@ pub(super) struct Operands {
     pub(super) table: Buffer,
     pub(super) scratch: Buffer,
     pub(super) logits: Buffer,
-    /// The second set of frequencies.
+    /// Use of the second RoPE frequencies (LongRoPE).
     pub(super) long: bool,
 }
 
 impl Parts<'_> {
-    /// Attention of a layer.
+    /// Attention kernel of a layer.
     pub(super) fn attention(&self, layer: usize) -> AttentionKernel {
         let ModelConfig { n_heads, n_kv_heads, head_dim, decoder, .. } = self.config;
         let mut key = AttentionKernel::new(*n_heads as u32, *n_kv_heads as u32, *head_dim as u32)
@@ -112,10 +111,10 @@ impl Parts<'_> {
 struct Builder<'a> {
     parts: Parts<'a>,
     phase: Phase,
-    /// Rows of the pass, then the last one.
+    /// Rows of the pass, later only the last one.
     rows: Arc<Rows>,
     operands: &'a Operands,
-    /// Output of a branch that is still to be added to the residual stream.
+    /// Output of attention or FFN that is not added to the residual stream yet.
     pending: Option<Buffer>,
     launches: Vec<Dispatch>,
 }
@@ -144,7 +143,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Goes on with the last row alone.
+    /// Continues with the last row only.
     fn take_last(&mut self) -> Result<()> {
         let (rows, last) = (Arc::clone(&self.rows), Arc::clone(&self.operands.last));
         if Arc::ptr_eq(&rows, &last) {
@@ -158,7 +157,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Attention and its projection.
+    /// Attention and output projection.
     fn attend(&mut self, index: usize) -> Result<()> {
         let Parts { gpu, config, pool, .. } = self.parts;
         let layer = &self.parts.weights.layers[index];
@@ -195,12 +194,12 @@ impl Builder<'_> {
         let weights = self.parts.weights;
         self.norm(&weights.output_norm, &weights.output)?;
         let rows = Arc::clone(&self.rows);
-        // One row in both phases.
+        // One row in both phases: GEMV.
         self.phase = Phase::Decode;
         self.project(&weights.output, |format| rows.normed.of(format), &self.operands.logits)
     }
 
-    /// Adds what is pending to the residual stream, and norms it for a projection.
+    /// Adds the pending output to the residual stream and normalizes it for a projection.
     fn norm(&mut self, weight: &Buffer, before: &Projection) -> Result<()> {
         let Parts { gpu, config, .. } = self.parts;
         let (rows, pending) = (Arc::clone(&self.rows), self.pending.take());
@@ -215,7 +214,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Leaves what a branch gives, normed if there are weights for that, to be added.
+    /// Makes the output of a branch pending, after its post-norm if the layer has one.
     fn behind(&mut self, post_norm: Option<&Buffer>) -> Result<()> {
         let Parts { gpu, config, .. } = self.parts;
         let Rows { delta, post, n, .. } = &*self.rows;
@@ -230,7 +229,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Products of an input with the matrices of a projection, and its bias.
+    /// Products of an input with the matrices of a projection, plus bias.
     fn project(
         &mut self,
         projection: &Projection,

@@ -1,5 +1,5 @@
-//! The GPU backend: models of `ruvllm-models`, computed by the kernels of `ruvllm-gpu`, behind the
-//! seam of [`InferenceBackend`].
+//! The GPU backend: models of `ruvllm-models` on the kernels of `ruvllm-gpu`, as an
+//! [`InferenceBackend`].
 //!
 //! ```text
 //! Model (GGUF file or folder) ──► DeviceWeights (weights)   KvPool, Angles (pool)
@@ -7,7 +7,7 @@
 //! GpuSession ──► Passes (executor) ──► Pass: prepared launches (launches) over Rows (rows)
 //! ```
 //!
-//! Passes of one size share their launches: positions, slots and block tables are in buffers.
+//! Passes of one size share prepared launches; positions, slots and block tables are in buffers.
 
 mod executor;
 mod launches;
@@ -43,26 +43,25 @@ use crate::codec::TextCodec;
 use crate::error::{Error, Result};
 use crate::options::ModelSource;
 
-/// Longest context without being asked for more: its keys and values are allocated at load.
+/// Default limit of the context length: its keys and values are allocated at load.
 const USUAL_CONTEXT: usize = 8192;
 
 /// Options of the GPU backend.
 #[derive(Debug, Clone)]
 pub struct GpuOptions {
-    /// Position or part of the name of the adapter; `None` = the best one.
+    /// Adapter: index or part of the name; `None` = the best one.
     pub adapter: Option<String>,
-    /// Software adapters are allowed (tests).
+    /// Allows software adapters (tests).
     pub software: bool,
-    /// Maximum tokens of a sequence, prompt and output together; `None` = the model's context, at
-    /// most 8192.
+    /// Context length in tokens, prompt and output together; `None` = the model's, at most 8192.
     pub context: Option<usize>,
-    /// Tokens of all sequences' keys and values on the device; `None` = one context.
+    /// KV capacity on the device in tokens, all sequences together; `None` = one context.
     pub kv_tokens: Option<usize>,
-    /// Bytes of device memory; `None` = no limit but the driver's.
+    /// Budget of device memory in bytes; `None` = the driver's limit.
     pub budget: Option<u64>,
-    /// Prompt tokens per forward pass; also how often a prefill can be cancelled. Default 512.
+    /// Prompt tokens per forward pass; a prefill can be cancelled between passes. Default 512.
     pub prefill_chunk: usize,
-    /// A `tokenizer.json` instead of the model's own tokenizer.
+    /// A `tokenizer.json` in place of the model's tokenizer.
     pub tokenizer: Option<PathBuf>,
 }
 
@@ -80,7 +79,7 @@ impl Default for GpuOptions {
     }
 }
 
-/// A decoder on a GPU: keys and values in F16, quantized weights as they are stored.
+/// A decoder on a GPU: KV cache in F16, quantized weights as stored.
 ///
 /// # Example
 /// ```no_run
@@ -103,18 +102,18 @@ pub struct GpuBackend {
 }
 
 impl GpuBackend {
-    /// Opens a file or folder and uploads its weights. Matrices of a format without GPU kernels
-    /// are stored as F16 ([`converted`](Self::converted)).
+    /// Loads a file or folder and uploads its weights. Matrices of a format without GPU kernels are
+    /// stored as F16 ([`converted`](Self::converted)).
     ///
-    /// Host memory: the file is mapped; of matrices that share a product or are converted a copy
-    /// is made, one product at a time.
+    /// Host memory: the file is mapped; matrices that share a product or are converted are copied,
+    /// one product at a time.
     ///
     /// # Errors
     /// [`Error::Open`], [`Error::Load`], [`Error::Tokenizer`] and [`Error::VocabularyMismatch`] as
-    /// [`Engine::load`](crate::Engine::load) has them; [`Error::UnsupportedByBackend`] for tensors,
-    /// sizes and contexts that the kernels do not have; [`Error::ContextTooLong`];
-    /// [`Error::InvalidOption`];
-    /// [`Error::Backend`] without an adapter or memory, and if the device fails.
+    /// for [`Engine::load`](crate::Engine::load); [`Error::UnsupportedByBackend`] for tensors,
+    /// sizes and contexts that the kernels do not support; [`Error::ContextTooLong`];
+    /// [`Error::InvalidOption`]; [`Error::Backend`] without an adapter or memory, and if the device
+    /// fails.
     pub fn load(source: &ModelSource, options: &GpuOptions) -> Result<Self> {
         let at_least_1 = [
             ("context", options.context),
@@ -144,8 +143,8 @@ impl GpuBackend {
         self.executor.gpu.info().to_string()
     }
 
-    /// Names and formats of matrices that are stored as F16 because no kernel has their format:
-    /// their values are rounded once, to 11 bits.
+    /// Names and formats of matrices stored as F16 because their format has no kernels: values are
+    /// rounded once, to 11 bits.
     pub fn converted(&self) -> &[String] {
         &self.converted
     }
@@ -155,7 +154,7 @@ impl GpuBackend {
         self.executor.weights.bytes()
     }
 
-    /// Bytes of all sequences' keys and values on the device.
+    /// Bytes of the KV pool on the device, for all sequences.
     pub fn kv_bytes(&self) -> u64 {
         self.executor.pool.bytes()
     }
@@ -165,8 +164,7 @@ impl GpuBackend {
         self.executor.gpu.used()
     }
 
-    /// An empty sequence, as [`InferenceBackend::session`] makes it, with what is special about
-    /// sequences on a device.
+    /// Creates an empty sequence as [`InferenceBackend::session`] does, as the concrete type.
     ///
     /// # Errors
     /// As [`InferenceBackend::session`].
@@ -210,7 +208,7 @@ impl InferenceBackend for GpuBackend {
     }
 }
 
-/// The shape of the model and where it runs.
+/// Prints configuration, context length and adapter.
 impl fmt::Debug for GpuBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("GpuBackend")
@@ -238,7 +236,7 @@ fn open(options: &GpuOptions) -> Result<Gpu, Refusal> {
         .map_err(|source| Refusal::Gpu { action: "open a GPU".into(), source })
 }
 
-/// The model on the device, and its context.
+/// Uploads the model; returns the executor and the context length.
 fn upload(
     gpu: Gpu,
     model: &Model,

@@ -10,7 +10,7 @@ use ruvllm_models::ModelConfig;
 /// Tokens of a KV block.
 const BLOCK: usize = KV_BLOCK_TOKENS as usize;
 
-/// KV blocks of all layers: block `i` of a sequence is the same number in each.
+/// KV blocks of all layers; a block has the same index in every layer.
 #[derive(Debug)]
 pub(super) struct KvPool {
     layers: Vec<KvBlocks>,
@@ -26,7 +26,7 @@ pub(super) struct Lease<'p> {
 }
 
 impl KvPool {
-    /// Blocks for `tokens` tokens, and one for rows that stand for nothing.
+    /// Allocates blocks for `tokens` tokens, and one for padding rows.
     pub(super) fn new(gpu: &Gpu, config: &ModelConfig, tokens: usize) -> Result<Self> {
         let blocks = tokens.div_ceil(BLOCK) as u32;
         let (kv_heads, head_dim) = (config.n_kv_heads as u32, config.head_dim as u32);
@@ -43,12 +43,12 @@ impl KvPool {
         self.layers.iter().map(|layer| layer.keys().len() + layer.values().len()).sum()
     }
 
-    /// Place of the keys and values of rows that stand for nothing.
+    /// Slot of the keys and values of padding rows.
     pub(super) fn unused_slot(&self) -> u32 {
         self.blocks * KV_BLOCK_TOKENS
     }
 
-    /// Blocks for `tokens` tokens, or the tokens for which there is room.
+    /// Takes blocks for `tokens` tokens; the error is the number of tokens that fit.
     pub(super) fn lease(&self, tokens: usize) -> std::result::Result<Lease<'_>, usize> {
         let n = tokens.div_ceil(BLOCK);
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
@@ -58,12 +58,12 @@ impl KvPool {
 }
 
 impl Lease<'_> {
-    /// The blocks in the order of the sequence.
+    /// Block table of the sequence.
     pub(super) fn blocks(&self) -> &[u32] {
         &self.blocks
     }
 
-    /// Place of the keys and values of a position.
+    /// Slot of the keys and values of a position.
     pub(super) fn slot(&self, position: usize) -> u32 {
         self.blocks[position / BLOCK] * KV_BLOCK_TOKENS + (position % BLOCK) as u32
     }
@@ -75,19 +75,19 @@ impl Drop for Lease<'_> {
     }
 }
 
-/// Cosines and sines of all positions, `[positions, rotary_dim / 2, 2]` each, as the CPU has them.
+/// RoPE tables, cosines and sines as `[positions, rotary_dim / 2, 2]`, with the values of the CPU.
 #[derive(Debug)]
 pub(super) struct Angles {
     usual: Buffer,
-    /// For sequences above a capacity, in layers that are not local.
+    /// Global layers of sequences above a capacity (LongRoPE).
     long: Option<(usize, Buffer)>,
-    /// For local layers, which the mask names.
+    /// Local layers, as marked in the mask.
     local: Option<(Buffer, Vec<bool>)>,
     pub(super) rotary_dim: u32,
 }
 
 impl Angles {
-    /// Tables of the positions before `context`.
+    /// Uploads tables of `context` positions.
     pub(super) fn new(gpu: &Gpu, ropes: &KvRopes, context: usize) -> Result<Self> {
         let table = |frequencies: &RopeFrequencies, positions: usize| {
             let table = RopeTable::from_frequencies(frequencies, 0..positions);
@@ -110,12 +110,12 @@ impl Angles {
         })
     }
 
-    /// True if sequences of at most `capacity` tokens have the second set of frequencies.
+    /// True if sequences of this capacity use the second RoPE frequencies.
     pub(super) fn is_long(&self, capacity: usize) -> bool {
         self.long.as_ref().is_some_and(|(length, _)| capacity > *length)
     }
 
-    /// The table of a layer for a sequence.
+    /// RoPE table of a layer.
     pub(super) fn of(&self, layer: usize, long: bool) -> &Buffer {
         match (&self.local, &self.long) {
             (Some((local, layers)), _) if layers[layer] => local,

@@ -1,4 +1,4 @@
-//! Reasons for which a model is not loaded.
+//! Reasons to refuse a model.
 
 use ruvllm_models::{Activation, ModelConfig};
 
@@ -7,22 +7,22 @@ use crate::error::Error;
 /// Name of the backend.
 pub(super) const NAME: &str = "gpu";
 
-/// Largest head that the attention kernels have.
+/// Largest head size of the attention kernels.
 const MAX_HEAD_DIM: usize = 512;
 
-/// Reason for which a model is not loaded.
+/// Reason to refuse a model.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refusal {
-    /// The kernels read rows in whole units.
+    /// Columns are no multiple of the kernels' unit.
     #[error("the tensor {tensor} ({format}) has {cols} columns and the GPU kernels take multiples of {unit}")]
     Columns { tensor: String, format: &'static str, cols: usize, unit: usize },
-    /// The format has no GPU kernels, and F16 cannot hold a value.
+    /// The format has no GPU kernels, and a value exceeds the range of F16.
     #[error("the tensor {tensor} ({format}) has no GPU kernels, and its value {value} is beyond F16")]
     BeyondF16 { tensor: String, format: &'static str, value: f32 },
-    /// A size or a switch of the family that no kernel has.
+    /// A size or feature of the model that no kernel supports.
     #[error("{0}")]
     Unsupported(String),
-    /// More context was asked for than the model has.
+    /// The requested context exceeds the model's.
     #[error("its context has {model_context} tokens and {wanted} were asked for")]
     Context { wanted: usize, model_context: usize },
     /// The device failed.
@@ -31,7 +31,7 @@ pub(super) enum Refusal {
 }
 
 impl Refusal {
-    /// The crate's error, for the model that messages call `name`.
+    /// Converts to the crate's error; `name` is the model's name in messages.
     pub(super) fn into_error(self, name: &str) -> Error {
         match self {
             Self::Gpu { action, source } => {
@@ -49,7 +49,7 @@ impl Refusal {
     }
 }
 
-/// The activation of the feed-forward network.
+/// Activation function of the feed-forward network.
 pub(super) fn activation(config: &ModelConfig) -> Result<ruvllm_gpu::Activation, Refusal> {
     match config.decoder.activation {
         Activation::SwiGlu => Ok(ruvllm_gpu::Activation::Silu),
@@ -58,7 +58,7 @@ pub(super) fn activation(config: &ModelConfig) -> Result<ruvllm_gpu::Activation,
     }
 }
 
-/// Checks sizes that the kernels need.
+/// Checks the size constraints of the kernels.
 pub(super) fn check(config: &ModelConfig) -> Result<(), Refusal> {
     let head_dim = config.head_dim;
     if head_dim > MAX_HEAD_DIM || !head_dim.is_multiple_of(8) {
@@ -76,10 +76,9 @@ pub(super) fn check(config: &ModelConfig) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Tokens up to which the backend computes the model rightly, of `wanted`.
+/// Context length: `wanted`, or at most `usual`, within what the backend computes correctly.
 ///
-/// Queries that grow with their position (attention temperature) are not scaled here: the context
-/// ends where they begin to.
+/// Position-dependent attention temperature is not implemented: the context ends where it begins.
 pub(super) fn context(config: &ModelConfig, wanted: Option<usize>, usual: usize) -> Result<usize, Refusal> {
     let limit = config.decoder.attention_temperature.map_or(usize::MAX, |temperature| temperature.every);
     let limit = limit.min(config.context_length);

@@ -8,39 +8,39 @@ use super::refusal::{NAME, Refusal};
 use super::{GpuAdapter, GpuBackend, GpuOptions, open, selection};
 use crate::error::{Error, Result};
 
-/// WGSL text of a kernel.
+/// WGSL source of a kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuKernel {
     /// Name, unique per device: operation, format and shape.
     pub name: String,
-    /// The generated text.
+    /// Generated WGSL source.
     pub source: String,
 }
 
 /// Result of [`gpu_self_test`].
 #[derive(Debug, Clone)]
 pub struct GpuSelfTest {
-    /// The adapter that was tested.
+    /// Tested adapter.
     pub adapter: GpuAdapter,
     /// Worst case of each operation and property.
     pub checks: Vec<self_test::Check>,
-    /// Kernels that were compiled.
+    /// Number of compiled kernels.
     pub kernels: usize,
-    /// Time of the test without opening the device.
+    /// Duration of the test, without opening the device.
     pub time: Duration,
 }
 
 impl GpuSelfTest {
-    /// True if every bound holds.
+    /// True if every check passed.
     pub fn passed(&self) -> bool {
         self.checks.iter().all(self_test::Check::passed)
     }
 }
 
-/// Position of the adapter of `all` that the options select; none is opened.
+/// Index of the adapter in `all` that the options select; opens no device.
 ///
 /// # Errors
-/// [`Error::Backend`] if there is none, or none that the options name.
+/// [`Error::Backend`] if no adapter matches.
 pub fn gpu_choose(all: &[GpuAdapter], options: &GpuOptions) -> Result<usize> {
     selection(options).choose(all).map_err(|source| Error::Backend {
         backend: NAME.to_owned(),
@@ -49,11 +49,11 @@ pub fn gpu_choose(all: &[GpuAdapter], options: &GpuOptions) -> Result<usize> {
     })
 }
 
-/// Runs every kernel on random shapes, `rounds` times, and compares with float64.
+/// Runs every kernel on random shapes, `rounds` times, and compares with a float64 reference.
 ///
 /// # Errors
-/// [`Error::Backend`] without an adapter and if the device fails; a wrong result is no error but a
-/// check that did not pass.
+/// [`Error::Backend`] without an adapter and if the device fails; a wrong result is a failed check,
+/// not an error.
 pub fn gpu_self_test(options: &GpuOptions, rounds: usize) -> Result<GpuSelfTest> {
     let failed = |refusal: Refusal| refusal.into_error("the self-test");
     let gpu = open(options).map_err(failed)?;
@@ -64,15 +64,15 @@ pub fn gpu_self_test(options: &GpuOptions, rounds: usize) -> Result<GpuSelfTest>
     Ok(GpuSelfTest { adapter, checks, kernels, time: start.elapsed() })
 }
 
-/// Seed of the self-test's shapes and values: reports of two devices are of the same work.
+/// Fixed seed of the self-test, so that reports of two devices are comparable.
 const SEED: u64 = 20;
 
 impl GpuBackend {
-    /// Texts of the kernels that the model uses on this device, by name. Compiles those of short
-    /// and long prompts and contexts first.
+    /// Sources of the kernels that the model uses on this device, with their names. Compiles the
+    /// kernels of short and long prompts and contexts first.
     ///
     /// # Errors
-    /// [`Error::Backend`] if another sequence has the KV blocks, and if the device fails.
+    /// [`Error::Backend`] if other sequences occupy the KV blocks, and if the device fails.
     pub fn kernels(&self) -> Result<Vec<GpuKernel>> {
         self.gpu_session(self.context)?.prepare_sizes()?;
         let gpu = &self.executor.gpu;

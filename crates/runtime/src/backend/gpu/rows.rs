@@ -1,5 +1,5 @@
-//! Activations of a number of rows on the device. All layers and passes of that many rows share
-//! them.
+//! Activation buffers on the device, shared by all layers and all passes with the same number of
+//! rows.
 
 use ruvllm_gpu::{Buffer, Dispatch, Format, Gpu, KvRows, Quantized, Result, RowOutput};
 use ruvllm_models::ModelConfig;
@@ -8,7 +8,7 @@ use ruvllm_models::ModelConfig;
 #[derive(Debug)]
 pub(super) struct Input {
     f32: Buffer,
-    /// `None` where rows are not whole groups of 32 values, which no quantized format takes.
+    /// `None` if rows are not multiples of 32 values, which quantized formats require.
     q8: Option<Quantized>,
 }
 
@@ -18,8 +18,8 @@ impl Input {
         Ok(Self { f32: zeroed(gpu, rows, cols)?, q8 })
     }
 
-    /// Launches that leave rows here in every form that matrices of `formats` read. `make` gives
-    /// the launches that compute them to an output; `direct`: it can write 8 bits.
+    /// Launches that fill the rows in every form that matrices of `formats` read. `make` returns
+    /// the launches that compute an output; `direct`: these can write 8 bits.
     pub(super) fn fill(
         &self,
         gpu: &Gpu,
@@ -40,7 +40,7 @@ impl Input {
         }
     }
 
-    /// The rows as a matrix of `format` reads them.
+    /// Rows in the form that a matrix of `format` reads.
     pub(super) fn of(&self, format: Format) -> ruvllm_gpu::Activations {
         match self.q8.as_ref().filter(|_| format.takes_quantized()) {
             Some(q8) => q8.clone().into(),
@@ -54,14 +54,14 @@ impl Input {
 pub(super) struct Rows {
     pub(super) n: u32,
     pub(super) tokens: Buffer,
-    /// Positions, and places of keys and values.
+    /// Positions, and slots of keys and values.
     pub(super) kv: KvRows,
-    /// Index of the row whose logits are wanted.
+    /// Index of the row whose logits are computed.
     pub(super) last: Buffer,
     pub(super) residual: Buffer,
     /// Output of attention or of the feed-forward network.
     pub(super) delta: Buffer,
-    /// `delta` behind a norm of its own.
+    /// `delta` after its post-norm.
     pub(super) post: Buffer,
     pub(super) qkv: Buffer,
     pub(super) queries: Buffer,

@@ -12,11 +12,11 @@ use crate::backend::sequence::BackendSession;
 use crate::codec::TextCodec;
 use crate::error::{Error, Result};
 
-/// A sequence whose keys and values are on the device.
+/// A sequence with its KV cache on the device.
 ///
-/// Prompt tokens ([`prefill`](BackendSession::prefill), and
-/// [`forward`](BackendSession::forward) of several) and single tokens are computed by different
-/// products: bits depend on which of both a token was, not on how a prompt was cut (ADR-0036).
+/// Prompt tokens ([`prefill`](BackendSession::prefill), and [`forward`](BackendSession::forward) of
+/// several) and single tokens are computed by different kernels (GEMM, GEMV): bits depend on that,
+/// not on the division of a prompt into passes (ADR-0036).
 #[derive(Debug)]
 pub struct GpuSession<'b> {
     executor: &'b Executor,
@@ -41,16 +41,15 @@ impl<'b> GpuSession<'b> {
         Ok(Self { executor, codec, place, len: 0, capacity, logits: Vec::new() })
     }
 
-    /// Appends `prompt`, at least one token, then decodes greedily up to `n` tokens, which are
-    /// handed to `on_token` in their order; `Break` ends it. The largest logit is found on the
-    /// device, 4 bytes come back per token, and a step begins before the token of the one before
-    /// has arrived.
+    /// Appends `prompt`, at least one token, then decodes up to `n` tokens greedily and passes each
+    /// to `on_token`; `Break` ends it. The argmax is computed on the device, 4 bytes are read back
+    /// per token, and a step starts before the token of the previous one has arrived.
     ///
-    /// The sequence then ends before the last token that was handed over. Other sequences wait
-    /// meanwhile: `on_token` must not use any of this backend.
+    /// The last token passed is not appended to the sequence. Other sequences wait meanwhile:
+    /// `on_token` must not use any sequence of this backend.
     ///
     /// # Errors
-    /// Errors of [`forward`](BackendSession::forward).
+    /// As [`forward`](BackendSession::forward).
     pub fn greedy(
         &mut self,
         prompt: &[TokenId],
@@ -69,7 +68,7 @@ impl<'b> GpuSession<'b> {
         let mut reading = passes.start_argmax(executor, &pass).map_err(failed(action()))?;
         self.len = end;
         for step in 1..=n {
-            // The next step takes its token from the device.
+            // The next step reads its token on the device.
             let next = if step < n {
                 let pass = passes.decode(executor, &self.place, end + step - 1, None);
                 Some(pass.and_then(|pass| passes.start_argmax(executor, &pass)).map_err(failed(action()))?)
@@ -91,7 +90,7 @@ impl<'b> GpuSession<'b> {
         Ok(())
     }
 
-    /// Prepares the passes of short and long prompts and contexts.
+    /// Prepares passes for short and long prompts and contexts.
     pub(super) fn prepare_sizes(&self) -> Result<()> {
         let mut passes = self.executor.passes();
         passes
@@ -99,7 +98,7 @@ impl<'b> GpuSession<'b> {
             .map_err(failed("prepare passes".into()))
     }
 
-    /// Checks that `tokens` can be appended, with `more` behind them.
+    /// Checks that `tokens` and `more` further tokens can be appended.
     fn check(&self, tokens: &[TokenId], more: usize) -> Result<()> {
         if tokens.is_empty() {
             let source = ruvllm_models::Error::EmptySegment { segment: 0 };
@@ -114,7 +113,7 @@ impl<'b> GpuSession<'b> {
         Ok(())
     }
 
-    /// Runs all passes of checked prompt tokens but the last, whose inputs are written.
+    /// Runs all passes of checked prompt tokens but the last, whose inputs it writes.
     fn last_pass(&mut self, passes: &mut Passes, tokens: &[TokenId]) -> Result<std::sync::Arc<Pass>> {
         let mut rest = tokens;
         loop {
@@ -134,7 +133,7 @@ impl<'b> GpuSession<'b> {
         }
     }
 
-    /// Appends checked prompt tokens whose logits nobody wants.
+    /// Appends checked prompt tokens without computing logits.
     fn advance(&mut self, tokens: &[TokenId]) -> Result<()> {
         let (executor, start) = (self.executor, self.len);
         let mut passes = executor.passes();
@@ -145,8 +144,8 @@ impl<'b> GpuSession<'b> {
         Ok(())
     }
 
-    /// Appends checked tokens and keeps the logits after the last one. `decode`: a single token is
-    /// none of a prompt.
+    /// Appends checked tokens and stores the logits of the last one. `decode`: a single token is a
+    /// decode step, not a prompt.
     fn compute(&mut self, tokens: &[TokenId], decode: bool) -> Result<()> {
         let (executor, end) = (self.executor, self.len + tokens.len());
         let mut passes = executor.passes();
@@ -223,7 +222,7 @@ fn soft_cap(logits: &mut [f32], cap: f32) {
     }
 }
 
-/// The error for what the device could not do.
+/// Error of a failed device operation.
 fn failed(action: String) -> impl FnOnce(ruvllm_gpu::Error) -> Error {
     move |error| Error::Backend { backend: NAME.to_owned(), action, source: error.into() }
 }

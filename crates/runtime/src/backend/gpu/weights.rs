@@ -6,7 +6,7 @@ use ruvllm_models::{LayerWeights, Linear, Model};
 
 use super::refusal::Refusal;
 
-/// Rows of one or several projections of one input, and their place in the output row.
+/// Rows of one or several projections of one input, and their offset in the output row.
 #[derive(Debug)]
 pub(super) struct Part {
     pub(super) matrix: Matrix,
@@ -16,7 +16,7 @@ pub(super) struct Part {
 /// Projections of one input: `[outputs]` values per row.
 #[derive(Debug)]
 pub(super) struct Projection {
-    /// Neighbours of one format share a matrix.
+    /// Adjacent projections of one format are stored as one matrix.
     pub(super) parts: Vec<Part>,
     pub(super) outputs: u32,
     /// `[outputs]`.
@@ -29,7 +29,7 @@ pub(super) struct DeviceLayer {
     pub(super) attention_norm: Buffer,
     /// Queries, keys and values.
     pub(super) qkv: Projection,
-    /// Of queries and keys, `[2, head_dim]`.
+    /// Norm weights of queries and keys, `[2, head_dim]`.
     pub(super) head_norms: Option<Buffer>,
     pub(super) attention_output: Projection,
     pub(super) attention_post_norm: Option<Buffer>,
@@ -46,13 +46,13 @@ pub(super) struct DeviceWeights {
     pub(super) layers: Vec<DeviceLayer>,
     pub(super) output_norm: Buffer,
     pub(super) output: Projection,
-    /// The output matrix is the embedding.
+    /// True if the output matrix is the embedding (tied).
     tied: bool,
 }
 
 impl DeviceWeights {
-    /// Uploads the weights of `model`; `converted` gets the names and formats of the matrices whose
-    /// format has no kernels and which are stored as F16.
+    /// Uploads the weights of `model`; `converted` gets names and formats of matrices stored as F16
+    /// because their format has no kernels.
     pub(super) fn upload(gpu: &Gpu, model: &Model, converted: &mut Vec<String>) -> Result<Self, Refusal> {
         let weights = model.weights();
         let mut uploader = Uploader { gpu, converted };
@@ -93,7 +93,7 @@ impl Projection {
     }
 }
 
-/// The format of the kernels that holds the blocks of a file's format as they are.
+/// Kernel format with the same quant blocks as a file's format, if any.
 fn device_format(format: WeightFormat) -> Option<Format> {
     match format {
         WeightFormat::F16 => Some(Format::F16),
@@ -165,7 +165,7 @@ impl Uploader<'_> {
         Ok(Projection { parts, outputs, bias })
     }
 
-    /// Matrices of one device format, the rows of one below those of the other.
+    /// Uploads matrices of one device format, concatenated by rows.
     fn matrix(&mut self, name: &str, matrices: &[&PackedMatrix]) -> Result<Matrix, Refusal> {
         let cols = matrices[0].cols();
         let rows: usize = matrices.iter().map(|matrix| matrix.rows()).sum();
@@ -195,7 +195,7 @@ impl Uploader<'_> {
     }
 }
 
-/// Magnitudes from here on round to infinity in F16.
+/// Smallest magnitude that rounds to infinity in F16.
 const BEYOND_F16: f32 = 65_520.0;
 
 /// Appends the values of a matrix as F16.
