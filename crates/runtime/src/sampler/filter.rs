@@ -6,7 +6,9 @@
 //! Probabilities are f64, relative to the largest logit. Orders are total (equal logits by id), so
 //! that results do not depend on the sort's treatment of equal elements.
 
+use std::array::from_fn;
 use std::cmp::Ordering;
+use std::iter::once;
 
 use ruvllm_text::TokenId;
 
@@ -135,17 +137,25 @@ pub(super) fn keep_best(candidates: &mut Vec<Candidate>) {
 /// # Source
 /// Tang et al., "Top-nσ: Not All Logits Are You Need", arXiv 2411.07641.
 pub(super) fn top_n_sigma(candidates: &mut Vec<Candidate>, n: f32) {
-    let threshold = sigma_threshold(candidates.len(), n, |i| candidates[i].logit);
+    let threshold = sigma_threshold(candidates, n, |c| c.logit);
     candidates.retain(|c| f64::from(c.logit) >= threshold);
 }
 
+/// Logits that are compared before any of them is looked at singly.
+const BLOCK: usize = 64;
+
 /// As [`top_n_sigma`] on all tokens of a logits row; collects the candidates that stay, by id.
 pub(super) fn collect_top_n_sigma(logits: &[f32], n: f32, candidates: &mut Vec<Candidate>) {
-    let threshold = sigma_threshold(logits.len(), n, |i| logits[i]);
+    let threshold = sigma_threshold(logits, n, |&logit| logit);
     // Compared as f32, rounded up to keep the same tokens: faster than a conversion of each.
     let bar = round_up(threshold);
-    let stays = logits.iter().zip(0..).filter(|&(&logit, _)| logit >= bar);
-    candidates.extend(stays.filter_map(|(&logit, id)| Candidate::of(id, logit)));
+    for (block, start) in logits.chunks(BLOCK).zip((0..).step_by(BLOCK)) {
+        // Without an early end: the compiler compares several at a time.
+        if block.iter().fold(false, |any, &logit| any | (logit >= bar)) {
+            let stays = block.iter().zip(start..).filter(|&(&logit, _)| logit >= bar);
+            candidates.extend(stays.filter_map(|(&logit, id)| Candidate::of(id, logit)));
+        }
+    }
 }
 
 /// Smallest f32 that is not below `x`.
@@ -154,33 +164,42 @@ fn round_up(x: f64) -> f32 {
     if f64::from(rounded) < x { rounded.next_up() } else { rounded }
 }
 
-/// Largest logit minus `n` standard deviations of the `len` logits; impossible tokens count for
-/// neither.
-fn sigma_threshold(len: usize, n: f32, logit: impl Fn(usize) -> f32) -> f64 {
-    /// Partial sums: without them each addition waits for the one before.
-    const SUMS: usize = 8;
-    let value = |i: usize| {
-        let x = logit(i);
-        // NaN counts as -inf.
-        if x > f32::NEG_INFINITY { (f64::from(x.min(f32::MAX)), 1.0) } else { (0.0, 0.0) }
-    };
-    let (mut sums, mut counts) = ([0.0; SUMS], [0.0; SUMS]);
-    let mut max = f32::NEG_INFINITY;
-    for i in 0..len {
-        let (x, one) = value(i);
-        sums[i % SUMS] += x;
-        counts[i % SUMS] += one;
-        max = max.max(logit(i));
-    }
+/// Values per step of a scan. Each has its own sum: else every addition waits for the one before.
+const LANES: usize = 8;
+
+/// The logits of `items` in steps, the last one filled up with impossible tokens.
+fn steps<T>(items: &[T], logit: impl Fn(&T) -> f32 + Copy) -> impl Iterator<Item = [f32; LANES]> {
+    let step = move |items: &[T]| from_fn(|i| items.get(i).map_or(f32::NEG_INFINITY, logit));
+    let chunks = items.chunks_exact(LANES);
+    let rest = chunks.remainder();
+    chunks.map(step).chain(once(step(rest)))
+}
+
+/// Largest logit minus `n` standard deviations of the logits; impossible tokens count for neither.
+fn sigma_threshold<T>(items: &[T], n: f32, logit: impl Fn(&T) -> f32 + Copy) -> f64 {
+    // NaN counts as -inf.
+    let is_possible = |x: f32| x > f32::NEG_INFINITY;
+    let value = |x: f32| f64::from(x.min(f32::MAX));
+    let (mut sums, mut counts, mut largest) = ([0.0; LANES], [0.0; LANES], [f32::NEG_INFINITY; LANES]);
+    steps(items, logit).for_each(|logits| {
+        for (i, x) in logits.into_iter().enumerate() {
+            sums[i] += if is_possible(x) { value(x) } else { 0.0 };
+            counts[i] += if is_possible(x) { 1.0 } else { 0.0 };
+            largest[i] = if x > largest[i] { x } else { largest[i] };
+        }
+    });
     let count: f64 = counts.iter().sum();
     let mean = sums.iter().sum::<f64>() / count;
-    let mut squares = [0.0; SUMS];
-    for i in 0..len {
-        let (x, one) = value(i);
-        squares[i % SUMS] += one * (x - mean) * (x - mean);
-    }
+    let mut squares = [0.0; LANES];
+    steps(items, logit).for_each(|logits| {
+        for (i, x) in logits.into_iter().enumerate() {
+            let offset = if is_possible(x) { value(x) - mean } else { 0.0 };
+            squares[i] += offset * offset;
+        }
+    });
     let sigma = (squares.iter().sum::<f64>() / count).sqrt();
-    f64::from(max.min(f32::MAX)) - f64::from(n) * sigma
+    let max = largest.into_iter().fold(f32::NEG_INFINITY, f32::max);
+    value(max) - f64::from(n) * sigma
 }
 
 /// XTC ("exclude top choices"): of the candidates with probabilities of at least `threshold`, keeps
