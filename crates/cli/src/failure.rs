@@ -152,6 +152,7 @@ fn engine_kind(error: &ruvllm::Error) -> &'static str {
         E::PromptTooLong { .. } | E::ContextTooLong { .. } => CONTEXT,
         E::EmptyPrompt
         | E::EmptyStop { .. }
+        | E::DryBreaker { .. }
         | E::LogitBiasToken { .. }
         | E::TokenOutOfRange { .. }
         | E::Encode(_)

@@ -49,5 +49,5 @@ pub(crate) fn run(mut args: RunArgs, json: bool) -> Result<ExitCode> {
     }
     let words = (!args.words.is_empty()).then(|| args.words.join(" "));
     let prompt = generate::message(system.as_deref(), generate::text_of(words.as_deref())?)?;
-    generate::answer(&generate::request_for(prompt, max_tokens.0, generation), generation, json)
+    generate::answer(generate::request_for(prompt, max_tokens.0, generation), generation, json)
 }
