@@ -156,6 +156,7 @@ fn engine_kind(error: &ruvllm::Error) -> &'static str {
         E::EmptyPrompt
         | E::EmptyStop { .. }
         | E::Constraint(_)
+        | E::DryBreaker { .. }
         | E::LogitBiasToken { .. }
         | E::TokenOutOfRange { .. }
         | E::Encode(_)

@@ -145,6 +145,31 @@ pub enum Error {
         /// Ids in the vocabulary.
         vocab_size: usize,
     },
+    /// A sampler order names no sampler.
+    #[error(
+        "there is no sampler {name:?}: use penalties, dry, top_n_sigma, top_k, typ_p, top_p, min_p, xtc, \
+         temperature, separated by ;"
+    )]
+    UnknownSampler {
+        /// The name.
+        name: String,
+    },
+    /// A sampler order names a sampler twice.
+    #[error("sampler {name} occurs twice in the order")]
+    RepeatedSampler {
+        /// Its name.
+        name: &'static str,
+    },
+    /// A DRY sequence breaker is empty or too long, or there are too many.
+    #[error(
+        "DRY sequence breaker {} has {bytes} bytes, expected at most 64 breakers of 1 to 128 bytes", index + 1
+    )]
+    DryBreaker {
+        /// Its index in the list.
+        index: usize,
+        /// Its length.
+        bytes: usize,
+    },
     /// A stop sequence is empty and would match everywhere.
     #[error("stop string {} is empty; leave it out", index + 1)]
     EmptyStop {

@@ -112,7 +112,9 @@ pub use crate::options::{EngineOptions, ModelSource};
 pub use crate::plan::{Choice, ModelSize, Plan, Reason, Warning};
 pub use crate::prefix::{PrefixCaching, PrefixStatistics};
 pub use crate::request::{Completion, FinishReason, GenerateRequest, KvQuality, Prompt, Timings};
-pub use crate::sampler::{Sampler, SamplingParams};
+pub use crate::sampler::{
+    DryBreakers, Logprobs, Sampler, SamplerOrder, SamplerState, SamplerStep, SamplingParams, TokenLogprob,
+};
 pub use crate::step::{Chunk, RequestHandle, StepStatistics};
 pub use crate::stop::StopMatcher;
 

@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use ruvllm::{EngineOptions, FolderKey, KvPolicy, PrefixCaching, SamplingParams};
+use ruvllm::{EngineOptions, FolderKey, KvPolicy, PrefixCaching};
 
 use super::adapters::AdapterArgs;
 use super::engine::{ComputeArgs, ModelArgs};
 use super::output::OutputArgs;
+use super::sampling::SamplingArgs;
 use super::values::{self, OrDefault};
 use crate::error::{Error, Result};
 use crate::user_folders;
@@ -108,72 +109,5 @@ impl PrefixArgs {
             PrefixFiles::On => PrefixCaching::Folder { path: path()?, limit_bytes },
             PrefixFiles::Spill => PrefixCaching::Spill { path: path()?, limit_bytes },
         })
-    }
-}
-
-/// Options of the sampler.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Sampling")]
-pub(crate) struct SamplingArgs {
-    /// Randomness; 0 always takes the likeliest token
-    #[arg(long, visible_alias = "temp", value_name = "T", default_value = "0.8", value_parser = values::non_negative)]
-    pub(crate) temperature: f32,
-
-    /// Choose among the K likeliest tokens; 0 = off
-    #[arg(long, value_name = "K", default_value = "40", value_parser = values::count)]
-    top_k: usize,
-
-    /// Choose among the likeliest tokens that together reach P; 1 = off
-    #[arg(long, value_name = "P", default_value = "0.95", value_parser = values::fraction)]
-    top_p: f32,
-
-    /// Leave out tokens below P times the likeliest one; 0 = off
-    #[arg(long, value_name = "P", default_value = "0.05", value_parser = values::fraction)]
-    min_p: f32,
-
-    /// Choose among the most typical tokens up to P; 1 = off
-    #[arg(long, value_name = "P", default_value = "1", value_parser = values::fraction)]
-    typical_p: f32,
-
-    /// Make recent tokens less likely by this factor; 1 = off
-    #[arg(long, value_name = "X", default_value = "1", value_parser = values::above_zero)]
-    repeat_penalty: f32,
-
-    /// Number of recent tokens that the penalties look at; 0 = none
-    #[arg(long, value_name = "N", default_value = "64", value_parser = values::count)]
-    repeat_last_n: usize,
-
-    /// Subtract X from scores of recent tokens; 0 = off
-    #[arg(long, value_name = "X", default_value = "0", value_parser = values::finite, allow_negative_numbers = true)]
-    presence_penalty: f32,
-
-    /// The same for each time the token occurs; 0 = off
-    #[arg(long, value_name = "X", default_value = "0", value_parser = values::finite, allow_negative_numbers = true)]
-    frequency_penalty: f32,
-
-    /// Add VALUE to a token's score, -inf forbids it; repeatable
-    #[arg(long, value_name = "ID=VALUE", value_parser = values::logit_bias)]
-    logit_bias: Vec<(u32, f32)>,
-
-    /// Makes the choices repeatable [default: -1 = another one each time]
-    #[arg(long, short, value_name = "N", value_parser = values::seed, allow_negative_numbers = true)]
-    seed: Option<OrDefault<u64>>,
-}
-
-impl SamplingArgs {
-    /// Sampling parameters of these flags.
-    pub(crate) fn params(&self) -> SamplingParams {
-        SamplingParams::default()
-            .with_temperature(self.temperature)
-            .with_top_k(self.top_k)
-            .with_top_p(self.top_p)
-            .with_min_p(self.min_p)
-            .with_typical_p(self.typical_p)
-            .with_repeat_penalty(self.repeat_penalty)
-            .with_repeat_last_n(self.repeat_last_n)
-            .with_presence_penalty(self.presence_penalty)
-            .with_frequency_penalty(self.frequency_penalty)
-            .with_logit_bias(self.logit_bias.iter().copied().collect())
-            .with_seed(self.seed.and_then(|seed| seed.0))
     }
 }

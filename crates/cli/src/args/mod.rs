@@ -7,13 +7,16 @@ mod adapters;
 mod engine;
 mod generation;
 mod output;
+mod sampling;
 mod values;
 
 pub(crate) use adapters::{AdapterArgs, NamedAdapter, named_adapter, scaled};
 pub(crate) use engine::{CalibrationArgs, ComputeArgs, LoadingArgs, ModelArgs};
 pub(crate) use generation::GenerationArgs;
 pub(crate) use output::OutputLanguage;
+pub(crate) use sampling::with_breakers;
 pub(crate) use values::{
-    KV_HELP, OrDefault, above_zero, bytes, count, finite, fraction, isa, kv_policy, logit_bias, non_negative,
-    positive, recipe, some_tokens_or_all, tokens_or_all, whole_number,
+    ALL_SAMPLERS, KV_HELP, OrDefault, above_zero, at_least_one, breaker, bytes, count, finite, fraction, isa,
+    kv_policy, logit_bias, mirostat, non_negative, positive, recent_or_all, recipe, samplers, sigmas,
+    some_tokens_or_all, tokens_or_all, whole_number,
 };

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ruvllm::{FolderKey, Isa, KvCalibration, KvPolicy};
+use ruvllm::{DryBreakers, FolderKey, Isa, KvCalibration, KvPolicy, SamplerOrder};
 use ruvllm_models::quantize::Recipe;
 
 use crate::error::one_line;
@@ -75,6 +75,74 @@ pub(crate) fn non_negative(text: &str) -> Result<f32, String> {
 /// Parses a finite number above 0.
 pub(crate) fn above_zero(text: &str) -> Result<f32, String> {
     finite(text).ok().filter(|x| *x > 0.0).ok_or_else(|| "expected a number above 0".to_owned())
+}
+
+/// Parses a finite number of at least one.
+pub(crate) fn at_least_one(text: &str) -> Result<f32, String> {
+    finite(text).ok().filter(|x| *x >= 1.0).ok_or_else(|| "expected a number of at least 1".to_owned())
+}
+
+/// A number of standard deviations; -1 is off, as in llama.cpp.
+pub(crate) fn sigmas(text: &str) -> Result<f32, String> {
+    if matches!(text, "-1" | "-1.0") { Ok(0.0) } else { non_negative(text) }
+}
+
+/// A number of recent tokens; -1 is all of them.
+pub(crate) fn recent_or_all(text: &str) -> Result<OrDefault<usize>, String> {
+    or_default(text, "-1").ok_or_else(|| "expected a whole number, 0 or more; -1 = all".to_owned())
+}
+
+/// A version of Mirostat; 0 is off.
+pub(crate) fn mirostat(text: &str) -> Result<u8, String> {
+    match text {
+        "0" => Ok(0),
+        "2" => Ok(2),
+        _ => Err("expected 2 or 0 (off); there is no Mirostat 1".to_owned()),
+    }
+}
+
+/// Name of the default order of samplers.
+pub(crate) const ALL_SAMPLERS: &str = "all";
+
+/// An order of samplers.
+pub(crate) fn samplers(text: &str) -> Result<SamplerOrder, String> {
+    if text == ALL_SAMPLERS {
+        return Ok(SamplerOrder::default());
+    }
+    text.parse().map_err(|error: ruvllm::Error| error.to_string())
+}
+
+/// A sequence breaker, in which `\n`, `\t` and `\\` stand for characters; `none` is none.
+pub(crate) fn breaker(text: &str) -> Result<Option<String>, String> {
+    if text == "none" {
+        return Ok(None);
+    }
+    let text = unescaped(text);
+    let most = DryBreakers::MAX_BYTES;
+    if text.is_empty() || text.len() > most {
+        return Err(format!("expected a text of 1 to {most} bytes, or none"));
+    }
+    Ok(Some(text))
+}
+
+/// `text` with `\n`, `\t` and `\\` as characters; other backslashes stay.
+fn unescaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text.chars();
+    while let Some(c) = rest.next() {
+        let escaped = match (c, rest.as_str().chars().next()) {
+            ('\\', Some('n')) => '\n',
+            ('\\', Some('t')) => '\t',
+            ('\\', Some('\\')) => '\\',
+            _ => {
+                out.push(c);
+                continue;
+            }
+        };
+        rest.next();
+        out.push(escaped);
+    }
+    out
 }
 
 /// Parses a number in [0, 1].
@@ -169,6 +237,29 @@ mod tests {
         assert!(above_zero("0").is_err() && above_zero("1e-3").is_ok());
         assert!(non_negative("-1").is_err() && non_negative("0").is_ok());
         assert!(finite("nan").is_err() && finite("-2").is_ok());
+    }
+
+    #[test]
+    fn values_of_llama_cpp_that_mean_off_are_read() {
+        assert_eq!((sigmas("-1"), sigmas("-1.0"), sigmas("1.5")), (Ok(0.0), Ok(0.0), Ok(1.5)));
+        assert!(sigmas("-2").is_err() && sigmas("inf").is_err());
+        assert_eq!(recent_or_all("-1"), Ok(OrDefault(None)));
+        assert!(recent_or_all("-2").is_err());
+        assert_eq!((mirostat("0"), mirostat("2")), (Ok(0), Ok(2)));
+        assert!(mirostat("1").is_err_and(|text| text.contains("no Mirostat 1")));
+        assert!(at_least_one("0.9").is_err() && at_least_one("1").is_ok());
+        assert_eq!(samplers("top_k;temp").map(|order| order.to_string()), Ok("top_k;temperature".to_owned()));
+        assert_eq!(samplers("all"), Ok(SamplerOrder::default()));
+        assert!(samplers("top_k,temp").is_err());
+    }
+
+    #[test]
+    fn breakers_have_escapes() {
+        for (text, breaker) in [("\\n", "\n"), ("a\\t\\\\n", "a\t\\n"), ("\\x\\", "\\x\\"), (":", ":")] {
+            assert_eq!(super::breaker(text), Ok(Some(breaker.to_owned())), "{text:?}");
+        }
+        assert_eq!(breaker("none"), Ok(None));
+        assert!(breaker("").is_err() && breaker(&"x".repeat(129)).is_err());
     }
 
     #[test]

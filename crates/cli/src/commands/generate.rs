@@ -149,18 +149,24 @@ impl From<Timings> for GenerationTimings {
 
 pub(crate) fn run(args: &GenerateArgs, json: bool) -> Result<ExitCode> {
     let request = request(args)?;
-    answer(&request, &args.generation, json)
+    answer(request, &args.generation, json)
 }
 
 /// Loads the model, generates the completion and prints it.
 ///
 /// # Errors
 /// Errors of loading, of the engine and of standard output.
-pub(super) fn answer(request: &GenerateRequest, generation: &GenerationArgs, json: bool) -> Result<ExitCode> {
+pub(super) fn answer(
+    mut request: GenerateRequest,
+    generation: &GenerationArgs,
+    json: bool,
+) -> Result<ExitCode> {
     let model = load::generator(generation, Defaults::default())?;
+    let breakers = generation.sampling.breakers();
+    request.sampling = args::with_breakers(request.sampling, &breakers, model.backend().codec().tokenizer())?;
     let cancel = signal::cancel_on_interrupt();
     let mut sink = if json { TextSink::nowhere() } else { TextSink::stdout() };
-    let completion = model.backend().generate_with(request, &cancel, &mut |text| sink.push(text))?;
+    let completion = model.backend().generate_with(&request, &cancel, &mut |text| sink.push(text))?;
     let reader = sink.finish()?;
     let load_ms = model.load_time().as_secs_f64() * 1e3;
     if json {

@@ -59,7 +59,7 @@ impl Key {
 }
 
 /// Every key, in the order of the help.
-pub(super) const KEYS: [Key; 28] = [
+pub(super) const KEYS: [Key; 41] = [
     Key { variable: Some(MODEL_VARIABLE), ..Key::new("model", Commands::Model) },
     Key::new("threads", Commands::Running),
     Key { variable: Some(Isa::VARIABLE), ..Key::new("isa", Commands::Running) },
@@ -84,6 +84,19 @@ pub(super) const KEYS: [Key; 28] = [
     Key::new("repeat-last-n", Commands::Generating),
     Key::new("presence-penalty", Commands::Generating),
     Key::new("frequency-penalty", Commands::Generating),
+    Key::new("top-nsigma", Commands::Generating),
+    Key::new("dry-multiplier", Commands::Generating),
+    Key::new("dry-base", Commands::Generating),
+    Key::new("dry-allowed-length", Commands::Generating),
+    Key::new("dry-penalty-last-n", Commands::Generating),
+    Key::new("xtc-probability", Commands::Generating),
+    Key::new("xtc-threshold", Commands::Generating),
+    Key::new("mirostat", Commands::Generating),
+    Key::new("mirostat-lr", Commands::Generating),
+    Key::new("mirostat-ent", Commands::Generating),
+    Key::new("dynatemp-range", Commands::Generating),
+    Key::new("dynatemp-exp", Commands::Generating),
+    Key::new("samplers", Commands::Generating),
     Key::new("seed", Commands::Generating),
     Key::new("color", Commands::All),
     Key::new("quiet", Commands::All),

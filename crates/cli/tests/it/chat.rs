@@ -131,7 +131,7 @@ fn settings_change_the_next_answer() {
     assert_eq!(document["settings"]["max_tokens"], 3);
     let run = chat(&[], &["/set"]);
     let (text, said) = run.text_and_notes();
-    assert!(text.is_empty() && said.contains("repeat_penalty") && said.lines().count() == 14, "{said}");
+    assert!(text.is_empty() && said.contains("repeat_penalty") && said.lines().count() == 28, "{said}");
 }
 
 #[test]
@@ -315,4 +315,21 @@ fn saved_conversations_are_private_and_keep_their_permissions() {
         document(&["--system", "Be brief."], &[&save]);
         assert_eq!(mode(), kept);
     }
+}
+
+#[test]
+fn settings_of_the_samplers_hold_for_the_next_answer() {
+    let question = "Tell me a story about a cat, and about the cat's cat.";
+    let with = |lines: &[&str]| document(&[], &[&["/set max_tokens 60"], lines, &[question]].concat());
+    let (plain, changed) = (
+        with(&[]),
+        with(&["/set dry_multiplier 1e6", "/set dry_allowed_length 1", "/set dry_sequence_breaker none"]),
+    );
+    assert_ne!(changed["messages"][1], plain["messages"][1]);
+    let settings = &changed["settings"];
+    assert_eq!(settings["dry_multiplier"], 1e6);
+    assert_eq!(settings["dry_sequence_breaker"], json!([]));
+    assert_eq!(plain["settings"]["dry_sequence_breaker"], json!(["\n", ":", "\"", "*"]));
+    let names = "penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature";
+    assert_eq!(settings["samplers"], names);
 }

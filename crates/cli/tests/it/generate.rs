@@ -116,6 +116,45 @@ fn a_logit_bias_forbids_and_forces_tokens() {
 }
 
 #[test]
+fn samplers_run_in_the_given_order() {
+    let reference = run(&greedy(&["--json", PROMPT])).json();
+    let drawn = |flags: &[&str]| {
+        let base = ["generate", "-n", "12", "--seed", "1", "--temperature", "9", "--json", PROMPT];
+        run(&[&base[..], flags].concat()).json()["tokens"].clone()
+    };
+    // One candidate is left, in any order that has top-k; without it many are.
+    for order in ["top_k", "temperature;top_k", "xtc;temp;top-k;dry"] {
+        assert_eq!(drawn(&["--top-k", "1", "--samplers", order]), reference["tokens"], "{order}");
+    }
+    assert_ne!(drawn(&["--top-k", "1", "--samplers", "temperature"]), reference["tokens"]);
+    assert_eq!(drawn(&["--top-k", "0", "--top-nsigma", "1e-6"]), reference["tokens"]);
+    assert_eq!(drawn(&["--mirostat", "2", "--mirostat-ent", "1e-6"]), reference["tokens"]);
+    // The most likely token is excluded.
+    let others =
+        ["--samplers", "top_k;xtc", "--top-k", "2", "--xtc-probability", "1", "--xtc-threshold", "0"];
+    assert_ne!(drawn(&others)[0], reference["tokens"][0]);
+}
+
+#[test]
+fn dry_prevents_repetitions_up_to_a_breaker() {
+    let tokens = |flags: &[&str]| {
+        let base = ["generate", "--temperature", "0", "-n", "60", "--json", PROMPT];
+        ids(&run(&[&base[..], flags].concat()).json()["tokens"])
+    };
+    let has_repeated_pair = |tokens: &[u32]| {
+        let pairs: Vec<_> = tokens.windows(2).collect();
+        (1..pairs.len()).any(|i| pairs[..i].contains(&pairs[i]))
+    };
+    let dry = ["--dry-multiplier", "1e6", "--dry-allowed-length", "1"];
+    assert!(has_repeated_pair(&tokens(&[])), "the model repeats itself");
+    let unbroken = tokens(&[&dry[..], &["--dry-sequence-breaker", "none"]].concat());
+    assert!(!has_repeated_pair(&unbroken), "{unbroken:?}");
+    let breakers = ["--dry-sequence-breaker", " ", "--dry-sequence-breaker", "e"];
+    assert!(has_repeated_pair(&tokens(&[&dry[..], &breakers].concat())));
+    assert_eq!(tokens(&[&dry[..], &["--dry-penalty-last-n", "0"]].concat()), tokens(&[]));
+}
+
+#[test]
 fn penalties_take_negative_numbers() {
     let arguments = [
         "generate",

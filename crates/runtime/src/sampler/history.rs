@@ -19,12 +19,9 @@ pub(super) struct History {
 }
 
 impl History {
-    pub(super) fn new(params: &SamplingParams, vocab_size: usize) -> Self {
+    /// The window of a sequence without tokens; `idle` if the sampler applies no penalties.
+    pub(super) fn new(params: &SamplingParams, vocab_size: usize, idle: bool) -> Self {
         let limit = params.repeat_last_n;
-        let idle = limit == 0
-            || (params.repeat_penalty == 1.0
-                && params.presence_penalty == 0.0
-                && params.frequency_penalty == 0.0);
         // Reserves at most 4096 tokens; larger windows grow with use.
         let reserve = if idle || limit == usize::MAX { 0 } else { limit.min(4096) + 1 };
         Self {
@@ -35,11 +32,6 @@ impl History {
             window: VecDeque::with_capacity(reserve),
             counts: vec![0; if idle { 0 } else { vocab_size }],
         }
-    }
-
-    /// True if every penalty is off.
-    pub(super) fn is_idle(&self) -> bool {
-        self.counts.is_empty()
     }
 
     /// Adds the next token of the sequence; ids outside the vocabulary are ignored.
@@ -57,17 +49,36 @@ impl History {
         }
     }
 
+    /// Forgets the sequence.
+    pub(super) fn clear(&mut self) {
+        self.window.clear();
+        self.counts.fill(0);
+    }
+
     /// Applies the penalties to logits `[vocab_size]` of the tokens in the window.
+    pub(super) fn penalize(&self, logits: &mut [f32]) {
+        for (logit, &count) in logits.iter_mut().zip(&self.counts) {
+            if count > 0 {
+                *logit = self.penalized(*logit, count);
+            }
+        }
+    }
+
+    /// The logit of a token with the penalties.
+    pub(super) fn penalize_token(&self, token: TokenId, logit: f32) -> f32 {
+        match self.counts.get(token as usize) {
+            None | Some(0) => logit,
+            Some(&count) => self.penalized(logit, count),
+        }
+    }
+
+    /// Penalties of a token that occurs `count` times in the window.
     ///
     /// Repetition: Keskar et al., "CTRL", arXiv 1909.05858, section 4.1, with the sign rule that
     /// every engine uses since (a negative logit is multiplied, else the penalty would reward).
     /// Presence and frequency: the formula in the `OpenAI` API reference.
-    pub(super) fn penalize(&self, logits: &mut [f32]) {
-        for (logit, &count) in logits.iter_mut().zip(&self.counts) {
-            if count > 0 {
-                let scaled = if *logit > 0.0 { *logit / self.repeat } else { *logit * self.repeat };
-                *logit = scaled - count as f32 * self.frequency - self.presence;
-            }
-        }
+    fn penalized(&self, logit: f32, count: u32) -> f32 {
+        let scaled = if logit > 0.0 { logit / self.repeat } else { logit * self.repeat };
+        scaled - count as f32 * self.frequency - self.presence
     }
 }

@@ -31,6 +31,14 @@ pub(crate) fn uniform(seed: u64, position: u64) -> f64 {
     (bits >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
 }
 
+/// Separates XTC's numbers from those of the draw: the first 64 bits of the SHA-256 of "xtc".
+const XTC: u64 = 0xCE31_EE11_A863_C7A3;
+
+/// Uniform number in [0, 1) for XTC's choice at a position, independent of [`uniform`] there.
+pub(super) fn uniform_for_xtc(seed: u64, position: u64) -> f64 {
+    uniform(seed ^ XTC, position)
+}
+
 /// Fresh seed below 2^53, from the standard library's hash-map randomness. JSON readers that store
 /// numbers as doubles preserve it.
 pub(crate) fn fresh_seed() -> u64 {

@@ -29,7 +29,7 @@ pub(super) fn complete(typed: &str, adapters: &[String]) -> Candidates {
             words(&mut entry::command_names().map(|name| name.strip_prefix('/').unwrap_or(name)))
         }
         "/set" if is_first => words(&mut Settings::NAMES.into_iter()),
-        "/set" if ["seed ", "stop ", "logit_bias ", "output "].iter().any(|name| rest.starts_with(name)) => {
+        "/set" if rest.split_once(' ').is_some_and(|(name, _)| Settings::WITH_OFF.contains(&name)) => {
             words(&mut ["off"].into_iter())
         }
         "/system" if is_first => words(&mut ["off"].into_iter()),
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn settings_and_their_off_are_completed() {
-        check("/set top", 5, &["top_k", "top_p"]);
+        check("/set top", 5, &["top_k", "top_nsigma", "top_p"]);
         check("/set seed o", 10, &["off"]);
         check("/set top_k o", 12, &[]);
         check("/system o", 8, &["off"]);

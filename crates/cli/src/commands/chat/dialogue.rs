@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use ruvllm::{CancelToken, Completion, FinishReason, GenerateRequest, Message, Prompt};
+use ruvllm::{CancelToken, Completion, FinishReason, GenerateRequest, Message, Prompt, SamplingParams};
 use serde::Serialize;
 
 use super::adapters::Adapters;
@@ -11,6 +11,7 @@ use super::saved;
 use super::settings::{SavedSettings, Settings};
 use super::transcript::Transcript;
 use super::window::{Room, oldest_sent};
+use crate::args;
 use crate::commands::generate::GenerationTimings;
 use crate::device::{DeviceConversation, Loaded};
 use crate::error::{Error, Result};
@@ -24,6 +25,8 @@ pub(super) struct Dialogue<'e> {
     pub(super) settings: Settings,
     pub(super) adapters: Adapters<'e>,
     turns: Vec<Turn>,
+    /// Parameters of the last answer: their sequence breakers are resolved.
+    sampled: SamplingParams,
 }
 
 /// Record of a turn: the completion of a user message.
@@ -101,7 +104,8 @@ impl<'e> Dialogue<'e> {
     ) -> Self {
         let transcript = Transcript::new(system.map(Message::system).into_iter().collect());
         let conversation = model.conversation();
-        Self { model, conversation, transcript, settings, adapters, turns: Vec::new() }
+        let sampled = SamplingParams::default();
+        Self { model, conversation, transcript, settings, adapters, turns: Vec::new(), sampled }
     }
 
     /// Generates the answer to a question, streamed to `on_text`.
@@ -155,9 +159,16 @@ impl<'e> Dialogue<'e> {
         let oldest = oldest_sent(room, before, &turns, &mut |first| {
             backend.codec().encode_prompt_until(&self.prompt(first), cancel).map(|tokens| tokens.len())
         })?;
+        let sampling = self.settings.sampling.clone();
+        let known = &self.sampled.dry_breakers;
+        self.sampled = if known.texts() == self.settings.breakers {
+            sampling.with_dry_breakers(known.clone())
+        } else {
+            args::with_breakers(sampling, &self.settings.breakers, backend.codec().tokenizer())?
+        };
         let request = GenerateRequest::new(self.prompt(oldest))
             .with_max_tokens(self.settings.max_tokens)
-            .with_sampling(self.settings.sampling.clone())
+            .with_sampling(self.sampled.clone())
             .with_stop(self.settings.stop.clone())
             .with_constraint(self.settings.output.as_ref().map(|output| output.constraint.clone()))
             .with_adapter(self.adapters.loaded());

@@ -83,6 +83,7 @@ pub(crate) fn run(args: &ChatArgs, json: bool) -> Result<ExitCode> {
     model.backend().codec().chat_template()?;
     let settings = Settings {
         sampling: args.generation.sampling.params(),
+        breakers: args.generation.sampling.breakers(),
         max_tokens: args.max_tokens.0.unwrap_or(context),
         stop: args.generation.stop.clone(),
         output,

@@ -82,7 +82,13 @@ mod tests {
     use super::*;
 
     fn settings() -> Settings {
-        Settings { sampling: SamplingParams::greedy(), max_tokens: 7, stop: vec!["x".into()], output: None }
+        Settings {
+            sampling: SamplingParams::greedy(),
+            breakers: vec!["\n".into()],
+            max_tokens: 7,
+            stop: vec!["x".into()],
+            output: None,
+        }
     }
 
     #[test]

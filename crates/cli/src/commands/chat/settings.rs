@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ruvllm::{SamplingParams, TokenId};
+use ruvllm::{DryBreakers, SamplerOrder, SamplingParams, TokenId};
 use serde::{Deserialize, Serialize};
 
 use crate::args::{self, OutputLanguage};
@@ -11,7 +11,10 @@ use crate::error::{Error, Result};
 /// Settings of the generation.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Settings {
+    /// Without DRY's sequence breakers: those need a tokenizer.
     pub(super) sampling: SamplingParams,
+    /// DRY's sequence breakers.
+    pub(super) breakers: Vec<String>,
     /// Maximum number of tokens of an answer.
     pub(super) max_tokens: usize,
     /// Stop sequences.
@@ -22,7 +25,7 @@ pub(super) struct Settings {
 
 impl Settings {
     /// Names of all settings.
-    pub(super) const NAMES: [&str; 14] = [
+    pub(super) const NAMES: [&str; 28] = [
         "temperature",
         "top_k",
         "top_p",
@@ -32,12 +35,29 @@ impl Settings {
         "repeat_last_n",
         "presence_penalty",
         "frequency_penalty",
+        "top_nsigma",
+        "dry_multiplier",
+        "dry_base",
+        "dry_allowed_length",
+        "dry_penalty_last_n",
+        "dry_sequence_breaker",
+        "xtc_probability",
+        "xtc_threshold",
+        "mirostat",
+        "mirostat_lr",
+        "mirostat_ent",
+        "dynatemp_range",
+        "dynatemp_exp",
+        "samplers",
         "logit_bias",
         "seed",
         "max_tokens",
         "stop",
         "output",
     ];
+
+    /// Names of settings that take `off`.
+    pub(super) const WITH_OFF: [&str; 5] = ["dry_sequence_breaker", "logit_bias", "output", "seed", "stop"];
 
     /// Sets a value by name (`-` and `_` are the same); returns `name = value` as it now holds.
     ///
@@ -62,6 +82,27 @@ impl Settings {
             "repeat_last_n" => sampling.repeat_last_n = args::count(value).map_err(range)?,
             "presence_penalty" => sampling.presence_penalty = args::finite(value).map_err(range)?,
             "frequency_penalty" => sampling.frequency_penalty = args::finite(value).map_err(range)?,
+            "top_nsigma" => sampling.top_n_sigma = args::sigmas(value).map_err(range)?,
+            "dry_multiplier" => sampling.dry_multiplier = args::non_negative(value).map_err(range)?,
+            "dry_base" => sampling.dry_base = args::at_least_one(value).map_err(range)?,
+            "dry_allowed_length" => sampling.dry_allowed_length = args::positive(value).map_err(range)?,
+            "dry_penalty_last_n" => {
+                sampling.dry_penalty_last_n =
+                    args::recent_or_all(value).map_err(range)?.0.unwrap_or(usize::MAX);
+            }
+            "dry_sequence_breaker" if value == "off" => self.breakers.clear(),
+            "dry_sequence_breaker" => match args::breaker(value).map_err(range)? {
+                Some(breaker) => self.breakers.push(breaker),
+                None => self.breakers.clear(),
+            },
+            "xtc_probability" => sampling.xtc_probability = args::fraction(value).map_err(range)?,
+            "xtc_threshold" => sampling.xtc_threshold = args::fraction(value).map_err(range)?,
+            "mirostat" => sampling.mirostat = args::mirostat(value).map_err(range)? == 2,
+            "mirostat_lr" => sampling.mirostat_eta = args::non_negative(value).map_err(range)?,
+            "mirostat_ent" => sampling.mirostat_tau = args::above_zero(value).map_err(range)?,
+            "dynatemp_range" => sampling.dynatemp_range = args::non_negative(value).map_err(range)?,
+            "dynatemp_exp" => sampling.dynatemp_exponent = args::non_negative(value).map_err(range)?,
+            "samplers" => sampling.samplers = args::samplers(value).map_err(range)?,
             "logit_bias" if value == "off" => sampling.logit_bias.clear(),
             "logit_bias" => {
                 let (token, bias) = args::logit_bias(value).map_err(range)?;
@@ -97,6 +138,7 @@ impl Settings {
     fn shown(&self, name: &str) -> String {
         let sampling = &self.sampling;
         let listed = |texts: Vec<String>| if texts.is_empty() { "off".to_owned() } else { texts.join(", ") };
+        let quoted = |texts: &[String]| listed(texts.iter().map(|text| format!("{text:?}")).collect());
         match name {
             "temperature" => sampling.temperature.to_string(),
             "top_k" => sampling.top_k.to_string(),
@@ -107,6 +149,23 @@ impl Settings {
             "repeat_last_n" => sampling.repeat_last_n.to_string(),
             "presence_penalty" => sampling.presence_penalty.to_string(),
             "frequency_penalty" => sampling.frequency_penalty.to_string(),
+            "top_nsigma" => sampling.top_n_sigma.to_string(),
+            "dry_multiplier" => sampling.dry_multiplier.to_string(),
+            "dry_base" => sampling.dry_base.to_string(),
+            "dry_allowed_length" => sampling.dry_allowed_length.to_string(),
+            "dry_penalty_last_n" => {
+                limited(sampling.dry_penalty_last_n).map_or_else(|| "-1".to_owned(), |n| n.to_string())
+            }
+            "dry_sequence_breaker" => quoted(&self.breakers),
+            "xtc_probability" => sampling.xtc_probability.to_string(),
+            "xtc_threshold" => sampling.xtc_threshold.to_string(),
+            "mirostat" => mirostat_version(sampling).to_string(),
+            "mirostat_lr" => sampling.mirostat_eta.to_string(),
+            "mirostat_ent" => sampling.mirostat_tau.to_string(),
+            "dynatemp_range" => sampling.dynatemp_range.to_string(),
+            "dynatemp_exp" => sampling.dynatemp_exponent.to_string(),
+            "samplers" if sampling.samplers == SamplerOrder::default() => args::ALL_SAMPLERS.to_owned(),
+            "samplers" => sampling.samplers.to_string(),
             "logit_bias" => {
                 listed(sampling.logit_bias.iter().map(|(token, bias)| format!("{token}={bias}")).collect())
             }
@@ -115,9 +174,19 @@ impl Settings {
                 .map_or_else(|| "off (another one each time)".to_owned(), |seed| seed.to_string()),
             "max_tokens" => self.max_tokens.to_string(),
             "output" => self.output.as_ref().map_or("off", |output| output.setting.as_str()).to_owned(),
-            _ => listed(self.stop.iter().map(|text| format!("{text:?}")).collect()),
+            _ => quoted(&self.stop),
         }
     }
+}
+
+/// A window in tokens; `None` if it holds all.
+fn limited(tokens: usize) -> Option<usize> {
+    (tokens != usize::MAX).then_some(tokens)
+}
+
+/// Version of Mirostat; 0 if it is off.
+fn mirostat_version(sampling: &SamplingParams) -> u8 {
+    if sampling.mirostat { 2 } else { 0 }
 }
 
 /// Settings in a saved conversation; absent ones keep their value, except `seed`.
@@ -133,6 +202,23 @@ pub(super) struct SavedSettings {
     repeat_last_n: Option<usize>,
     presence_penalty: Option<f32>,
     frequency_penalty: Option<f32>,
+    top_nsigma: Option<f32>,
+    dry_multiplier: Option<f32>,
+    dry_base: Option<f32>,
+    dry_allowed_length: Option<usize>,
+    /// -1 is all tokens.
+    dry_penalty_last_n: Option<i64>,
+    dry_sequence_breaker: Option<Vec<String>>,
+    xtc_probability: Option<f32>,
+    xtc_threshold: Option<f32>,
+    /// 2, or 0 for off.
+    mirostat: Option<u8>,
+    mirostat_lr: Option<f32>,
+    mirostat_ent: Option<f32>,
+    dynatemp_range: Option<f32>,
+    dynatemp_exp: Option<f32>,
+    /// Names separated by `;`.
+    samplers: Option<String>,
     /// `null` is -inf, which forbids the token: JSON has no infinities.
     logit_bias: Option<BTreeMap<TokenId, Option<f32>>>,
     /// `null` or absent: another seed each time.
@@ -145,7 +231,8 @@ pub(super) struct SavedSettings {
 
 impl From<&Settings> for SavedSettings {
     fn from(settings: &Settings) -> Self {
-        let Settings { sampling, max_tokens, stop, output } = settings;
+        let Settings { sampling, breakers, max_tokens, stop, output } = settings;
+        let window = |tokens| limited(tokens).map_or(-1, |n| i64::try_from(n).unwrap_or(i64::MAX));
         let bias = |(&token, &bias): (&TokenId, &f32)| (token, Some(bias).filter(|bias| bias.is_finite()));
         Self {
             temperature: Some(sampling.temperature),
@@ -157,6 +244,20 @@ impl From<&Settings> for SavedSettings {
             repeat_last_n: Some(sampling.repeat_last_n),
             presence_penalty: Some(sampling.presence_penalty),
             frequency_penalty: Some(sampling.frequency_penalty),
+            top_nsigma: Some(sampling.top_n_sigma),
+            dry_multiplier: Some(sampling.dry_multiplier),
+            dry_base: Some(sampling.dry_base),
+            dry_allowed_length: Some(sampling.dry_allowed_length),
+            dry_penalty_last_n: Some(window(sampling.dry_penalty_last_n)),
+            dry_sequence_breaker: Some(breakers.clone()),
+            xtc_probability: Some(sampling.xtc_probability),
+            xtc_threshold: Some(sampling.xtc_threshold),
+            mirostat: Some(mirostat_version(sampling)),
+            mirostat_lr: Some(sampling.mirostat_eta),
+            mirostat_ent: Some(sampling.mirostat_tau),
+            dynatemp_range: Some(sampling.dynatemp_range),
+            dynatemp_exp: Some(sampling.dynatemp_exponent),
+            samplers: Some(sampling.samplers.to_string()),
             logit_bias: Some(sampling.logit_bias.iter().map(bias).collect()),
             seed: sampling.seed,
             max_tokens: Some(*max_tokens),
@@ -172,9 +273,35 @@ impl SavedSettings {
     /// # Errors
     /// A value that is out of its range.
     pub(super) fn apply(self, settings: &Settings) -> Result<Settings, String> {
-        let Settings { sampling: old, max_tokens, stop, .. } = settings.clone();
-        let bias = |(token, bias): (TokenId, Option<f32>)| (token, bias.unwrap_or(f32::NEG_INFINITY));
-        let sampling = SamplingParams::default()
+        let Settings { sampling: old, breakers, max_tokens, stop, .. } = settings.clone();
+        let sampling = self.sampling(old)?;
+        sampling.validate().map_err(|error| error.to_string())?;
+        let max_tokens = self.max_tokens.unwrap_or(max_tokens);
+        let stop = self.stop.unwrap_or(stop);
+        let breakers = self.dry_sequence_breaker.unwrap_or(breakers);
+        if breakers.iter().any(|text| text.is_empty() || text.len() > DryBreakers::MAX_BYTES) {
+            return Err(format!(
+                "dry_sequence_breaker must have texts of 1 to {} bytes",
+                DryBreakers::MAX_BYTES
+            ));
+        }
+        if max_tokens == 0 || stop.iter().any(String::is_empty) {
+            return Err("max_tokens must be at least 1 and no stop text empty".to_owned());
+        }
+        let output = OutputLanguage::of_setting(self.output.as_deref().unwrap_or("off"))
+            .map_err(|reason| format!("output: {reason}"))?;
+        Ok(Settings { sampling, breakers, max_tokens, stop, output })
+    }
+
+    /// Sampling parameters: `old` with these.
+    fn sampling(&self, old: SamplingParams) -> Result<SamplingParams, String> {
+        let bias = |(&token, &bias): (&TokenId, &Option<f32>)| (token, bias.unwrap_or(f32::NEG_INFINITY));
+        let window = |n: i64| match n {
+            -1 => Ok(usize::MAX),
+            n => usize::try_from(n).map_err(|_| "dry_penalty_last_n must be at least -1".to_owned()),
+        };
+        let mirostat = |version: u8| args::mirostat(&version.to_string()).map(|version| version == 2);
+        Ok(SamplingParams::default()
             .with_temperature(self.temperature.unwrap_or(old.temperature))
             .with_top_k(self.top_k.unwrap_or(old.top_k))
             .with_top_p(self.top_p.unwrap_or(old.top_p))
@@ -184,19 +311,28 @@ impl SavedSettings {
             .with_repeat_last_n(self.repeat_last_n.unwrap_or(old.repeat_last_n))
             .with_presence_penalty(self.presence_penalty.unwrap_or(old.presence_penalty))
             .with_frequency_penalty(self.frequency_penalty.unwrap_or(old.frequency_penalty))
-            .with_logit_bias(
-                self.logit_bias.map_or(old.logit_bias, |all| all.into_iter().map(bias).collect()),
+            .with_top_n_sigma(self.top_nsigma.unwrap_or(old.top_n_sigma))
+            .with_dry_multiplier(self.dry_multiplier.unwrap_or(old.dry_multiplier))
+            .with_dry_base(self.dry_base.unwrap_or(old.dry_base))
+            .with_dry_allowed_length(self.dry_allowed_length.unwrap_or(old.dry_allowed_length))
+            .with_dry_penalty_last_n(
+                self.dry_penalty_last_n.map(window).transpose()?.unwrap_or(old.dry_penalty_last_n),
             )
-            .with_seed(self.seed);
-        sampling.validate().map_err(|error| error.to_string())?;
-        let max_tokens = self.max_tokens.unwrap_or(max_tokens);
-        let stop = self.stop.unwrap_or(stop);
-        if max_tokens == 0 || stop.iter().any(String::is_empty) {
-            return Err("max_tokens must be at least 1 and no stop text empty".to_owned());
-        }
-        let output = OutputLanguage::of_setting(self.output.as_deref().unwrap_or("off"))
-            .map_err(|reason| format!("output: {reason}"))?;
-        Ok(Settings { sampling, max_tokens, stop, output })
+            .with_xtc_probability(self.xtc_probability.unwrap_or(old.xtc_probability))
+            .with_xtc_threshold(self.xtc_threshold.unwrap_or(old.xtc_threshold))
+            .with_mirostat(self.mirostat.map(mirostat).transpose()?.unwrap_or(old.mirostat))
+            .with_mirostat_eta(self.mirostat_lr.unwrap_or(old.mirostat_eta))
+            .with_mirostat_tau(self.mirostat_ent.unwrap_or(old.mirostat_tau))
+            .with_dynatemp_range(self.dynatemp_range.unwrap_or(old.dynatemp_range))
+            .with_dynatemp_exponent(self.dynatemp_exp.unwrap_or(old.dynatemp_exponent))
+            .with_samplers(match &self.samplers {
+                Some(names) => args::samplers(names)?,
+                None => old.samplers,
+            })
+            .with_logit_bias(
+                self.logit_bias.as_ref().map_or(old.logit_bias, |all| all.iter().map(bias).collect()),
+            )
+            .with_seed(self.seed))
     }
 }
 
@@ -205,7 +341,13 @@ mod tests {
     use super::*;
 
     fn settings() -> Settings {
-        Settings { sampling: SamplingParams::default(), max_tokens: 100, stop: Vec::new(), output: None }
+        Settings {
+            sampling: SamplingParams::default(),
+            breakers: vec!["\n".to_owned()],
+            max_tokens: 100,
+            stop: Vec::new(),
+            output: None,
+        }
     }
 
     #[test]
@@ -221,6 +363,20 @@ mod tests {
             ("repeat_last_n", "32"),
             ("presence_penalty", "-0.5"),
             ("frequency_penalty", "0.25"),
+            ("top-nsigma", "1.5"),
+            ("dry_multiplier", "0.8"),
+            ("dry_base", "2"),
+            ("dry_allowed_length", "3"),
+            ("dry_penalty_last_n", "512"),
+            ("dry_sequence_breaker", "END"),
+            ("xtc_probability", "0.5"),
+            ("xtc_threshold", "0.2"),
+            ("mirostat", "2"),
+            ("mirostat_lr", "0.2"),
+            ("mirostat_ent", "4"),
+            ("dynatemp_range", "0.25"),
+            ("dynatemp_exp", "2"),
+            ("samplers", "dry;temperature"),
             ("logit_bias", "42=-inf"),
             ("logit_bias", "7=1.5"),
             ("seed", "12"),
@@ -235,9 +391,10 @@ mod tests {
         let json = serde_json::to_string(&SavedSettings::from(&changed)).unwrap();
         let saved: SavedSettings = serde_json::from_str(&json).unwrap();
         assert_eq!(saved.apply(&settings()).unwrap(), changed, "{json}");
-        for name in ["logit_bias", "seed", "stop", "output"] {
+        for name in Settings::WITH_OFF {
             changed.set(name, "off").unwrap();
         }
+        assert!(changed.breakers.is_empty());
         assert!(changed.sampling.logit_bias.is_empty() && changed.stop.is_empty());
         assert_eq!(changed.sampling.seed, None);
     }
@@ -250,6 +407,9 @@ mod tests {
             ("max_tokens", "0", "at least 1"),
             ("seed", "x", "or off"),
             ("logit_bias", "5", "ID=VALUE"),
+            ("mirostat", "1", "mirostat: expected 2 or 0"),
+            ("samplers", "top_k;best", "there is no sampler \"best\""),
+            ("dry_allowed_length", "0", "at least 1"),
             ("temprature", "1", "temperature, top_k"),
             ("output", "xml", "output: expected json-object"),
             ("output", "json-schema -", "name a file"),
@@ -261,8 +421,16 @@ mod tests {
             assert!(error.contains(piece), "{error}");
             assert_eq!(unchanged, settings());
         }
-        for json in [r#"{"temperature":-1}"#, r#"{"max_tokens":0}"#, r#"{"stop":[""]}"#, r#"{"output":"x"}"#]
-        {
+        for json in [
+            r#"{"temperature":-1}"#,
+            r#"{"max_tokens":0}"#,
+            r#"{"stop":[""]}"#,
+            r#"{"dry_sequence_breaker":[""]}"#,
+            r#"{"dry_penalty_last_n":-2}"#,
+            r#"{"mirostat":1}"#,
+            r#"{"samplers":"best"}"#,
+            r#"{"output":"x"}"#,
+        ] {
             let saved: SavedSettings = serde_json::from_str(json).unwrap();
             assert!(saved.apply(&settings()).is_err(), "{json}");
         }
@@ -273,10 +441,11 @@ mod tests {
     fn the_table_shows_every_setting() {
         let table = settings().table();
         assert!(
-            table.contains("temperature        0.8\n") && table.contains("seed               off (another"),
+            table.contains("temperature           0.8\n")
+                && table.contains("seed                  off (another"),
             "{table}"
         );
-        assert_eq!(table.lines().count(), 14);
+        assert_eq!(table.lines().count(), Settings::NAMES.len());
         // `/set` and the saved form use the same names.
         let saved = serde_json::to_value(SavedSettings::from(&settings())).unwrap();
         assert_eq!(saved.as_object().unwrap().keys().collect::<Vec<_>>(), Settings::NAMES);
@@ -297,6 +466,11 @@ mod tests {
             ("output", "regex [a-z]+ [0-9]", "output = regex [a-z]+ [0-9]"),
             ("output", "json-object", "output = json-object"),
             ("output", "off", "output = off"),
+            ("dry_sequence_breaker", "\\t", "dry_sequence_breaker = \"\\n\", \"\\t\""),
+            ("dry_sequence_breaker", "none", "dry_sequence_breaker = off"),
+            ("dry_penalty_last_n", "-1", "dry_penalty_last_n = -1"),
+            ("samplers", "temp;top-k", "samplers = temperature;top_k"),
+            ("samplers", "all", "samplers = all"),
             ("seed", "7", "seed = 7"),
             ("seed", "off", "seed = off (another one each time)"),
         ] {

@@ -1,7 +1,15 @@
 //! The sampler against a naive f64 reference, formulas of the penalties, statistics of the draws.
 
+mod dry;
+mod logprobs;
+mod mirostat;
+mod order;
+mod reference;
+mod statistics;
+
 use proptest::prelude::*;
 
+use self::reference::Reference;
 use super::*;
 
 fn kernels() -> Kernels {
@@ -21,7 +29,7 @@ fn plain() -> SamplingParams {
 fn kept(params: &SamplingParams, logits: &[f32]) -> Vec<TokenId> {
     let mut sampler = sampler(params, logits.len());
     sampler.adjust(logits);
-    sampler.filter();
+    sampler.filter(0);
     let mut ids: Vec<TokenId> = sampler.candidates.iter().map(|c| c.id).collect();
     ids.sort_unstable();
     ids
@@ -37,67 +45,9 @@ fn adjusted(params: &SamplingParams, history: &[TokenId], logits: &[f32]) -> Vec
     sampler.logits
 }
 
-/// Tokens and their probabilities, most likely first.
-fn probabilities(logits: &[(TokenId, f64)]) -> Vec<(TokenId, f64)> {
-    let total: f64 = logits.iter().map(|(_, x)| x.exp()).sum();
-    let mut all: Vec<_> = logits.iter().map(|&(id, x)| (id, x.exp() / total)).collect();
-    all.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-    all
-}
-
-/// Shortest prefix of at least probability `mass`; `None` if rounding could decide its length.
-fn prefix(tokens: &[(TokenId, f64)], mass: f64) -> Option<Vec<TokenId>> {
-    let mut sum = 0.0;
-    for (i, (_, p)) in tokens.iter().enumerate() {
-        sum += p;
-        if (sum - mass).abs() < 1e-9 {
-            return None;
-        }
-        if sum > mass {
-            return Some(tokens[..=i].iter().map(|t| t.0).collect());
-        }
-    }
-    Some(tokens.iter().map(|t| t.0).collect())
-}
-
-/// Reference of the whole filter chain; `None` where rounding could decide.
+/// Ids that the reference of the filters leaves; `None` where rounding could decide.
 fn naive(params: &SamplingParams, logits: &[f32]) -> Option<Vec<TokenId>> {
-    let mut left: Vec<(TokenId, f64)> = logits.iter().zip(0..).map(|(&x, id)| (id, f64::from(x))).collect();
-    let retain = |left: &mut Vec<(TokenId, f64)>, ids: &[TokenId]| left.retain(|(id, _)| ids.contains(id));
-    if params.top_k > 0 {
-        let ids: Vec<_> = probabilities(&left).iter().map(|t| t.0).take(params.top_k).collect();
-        retain(&mut left, &ids);
-    }
-    if params.typical_p < 1.0 {
-        let tokens = probabilities(&left);
-        let entropy: f64 = tokens.iter().map(|(_, p)| -p * p.ln()).sum();
-        let distance = |p: f64| (-p.ln() - entropy).abs();
-        let mut by_distance = tokens.clone();
-        by_distance.sort_by(|a, b| {
-            distance(a.1).total_cmp(&distance(b.1)).then(b.1.total_cmp(&a.1)).then(a.0.cmp(&b.0))
-        });
-        let ids = prefix(&by_distance, f64::from(params.typical_p))?;
-        if let (Some(last), Some(next)) = (by_distance.get(ids.len() - 1), by_distance.get(ids.len()))
-            && (distance(last.1) - distance(next.1)).abs() < 1e-9
-            && last.1 != next.1
-        {
-            return None;
-        }
-        retain(&mut left, &ids);
-    }
-    if params.top_p < 1.0 {
-        let ids = prefix(&probabilities(&left), f64::from(params.top_p))?;
-        retain(&mut left, &ids);
-    }
-    if params.min_p > 0.0 {
-        let tokens = probabilities(&left);
-        let threshold = f64::from(params.min_p) * tokens[0].1;
-        if tokens.iter().any(|(_, p)| (p / threshold - 1.0).abs() < 1e-9) {
-            return None;
-        }
-        let ids: Vec<_> = tokens.iter().filter(|(_, p)| *p > threshold).map(|t| t.0).collect();
-        retain(&mut left, &ids);
-    }
+    let left = Reference { params, history: &[], is_excluding: false }.distribution(logits)?;
     Some(left.iter().map(|t| t.0).collect())
 }
 
@@ -202,30 +152,6 @@ fn no_possible_token_is_an_error() {
 }
 
 #[test]
-fn draws_follow_the_probabilities() {
-    let logits = [0.3f32, 2.0, -1.0, 1.0, 0.0, 1.5, -0.5, 0.7];
-    for temperature in [0.5f32, 1.0, 2.0] {
-        let mut drawing = sampler(&SamplingParams { temperature, ..plain() }, logits.len());
-        let scaled: Vec<_> =
-            logits.iter().zip(0..).map(|(&x, id)| (id, f64::from(x) / f64::from(temperature))).collect();
-        let draws = 20_000;
-        let mut counts = vec![0u32; logits.len()];
-        for position in 0..draws {
-            counts[drawing.sample(&logits, position).expect("finite logits") as usize] += 1;
-        }
-        let chi_square: f64 = probabilities(&scaled)
-            .iter()
-            .map(|&(id, p)| {
-                let expected = p * draws as f64;
-                (f64::from(counts[id as usize]) - expected).powi(2) / expected
-            })
-            .sum();
-        // The 99.99 % point of the chi-square distribution with 7 degrees of freedom.
-        assert!(chi_square < 29.88, "temperature {temperature}: chi-square {chi_square}, counts {counts:?}");
-    }
-}
-
-#[test]
 fn a_seed_repeats_the_draws_and_another_one_does_not() {
     let logits: Vec<f32> = (0..100).map(|i| (i % 7) as f32 / 3.0).collect();
     let draw = |seed| {
@@ -317,6 +243,15 @@ fn parameters_out_of_range_are_named() {
         }
     };
     for bad in [f32::NAN, -0.1, f32::INFINITY] {
+        assert_eq!(refused(&|p| p.top_n_sigma = bad), "top_n_sigma");
+        assert_eq!(refused(&|p| p.dry_multiplier = bad), "dry_multiplier");
+        assert_eq!(refused(&|p| p.dry_base = bad), "dry_base");
+        assert_eq!(refused(&|p| p.xtc_probability = bad), "xtc_probability");
+        assert_eq!(refused(&|p| p.xtc_threshold = bad), "xtc_threshold");
+        assert_eq!(refused(&|p| p.mirostat_tau = bad), "mirostat_tau");
+        assert_eq!(refused(&|p| p.mirostat_eta = bad), "mirostat_eta");
+        assert_eq!(refused(&|p| p.dynatemp_range = bad), "dynatemp_range");
+        assert_eq!(refused(&|p| p.dynatemp_exponent = bad), "dynatemp_exponent");
         assert_eq!(refused(&|p| p.temperature = bad), "temperature");
         assert_eq!(refused(&|p| p.top_p = bad), "top_p");
         assert_eq!(refused(&|p| p.min_p = bad), "min_p");
@@ -325,6 +260,10 @@ fn parameters_out_of_range_are_named() {
     }
     assert_eq!(refused(&|p| p.top_p = 1.5), "top_p");
     assert_eq!(refused(&|p| p.repeat_penalty = 0.0), "repeat_penalty");
+    assert_eq!(refused(&|p| p.dry_base = 0.99), "dry_base");
+    assert_eq!(refused(&|p| p.dry_allowed_length = 0), "dry_allowed_length");
+    assert_eq!(refused(&|p| p.xtc_probability = 1.01), "xtc_probability");
+    assert_eq!(refused(&|p| p.mirostat_tau = 0.0), "mirostat_tau");
     assert_eq!(refused(&|p| p.presence_penalty = f32::NAN), "presence_penalty");
     assert_eq!(refused(&|p| p.frequency_penalty = f32::NEG_INFINITY), "frequency_penalty");
     assert_eq!(refused(&|p| _ = p.logit_bias.insert(0, f32::NAN)), "logit_bias");
@@ -332,24 +271,36 @@ fn parameters_out_of_range_are_named() {
     assert!(SamplingParams::default().validate().is_ok() && SamplingParams::greedy().validate().is_ok());
 }
 
+/// Hash of draws before the order could be given: the default order and its seeds keep their
+/// results.
 #[test]
-fn sampling_allocates_nothing() {
-    let logits: Vec<f32> = (0..500).map(|i| (i as f32 * 0.7).sin()).collect();
-    for top_k in [0, 40] {
+fn the_default_order_keeps_its_draws() {
+    let mut hash = 0xCBF2_9CE4_8422_2325u64;
+    for case in 0..96u64 {
+        let uniform = |index: u64| uniform(case + 1000, index) as f32;
+        let pick = |index: u64, off: f32, on: f32| if uniform(index) < 0.5 { off } else { on };
         let params = SamplingParams {
-            top_k,
-            frequency_penalty: 0.1,
-            typical_p: 0.9,
-            seed: Some(2),
-            ..SamplingParams::default()
+            temperature: pick(0, 0.8, 1.7),
+            top_k: if uniform(1) < 0.5 { 0 } else { 17 },
+            top_p: pick(2, 1.0, 0.9),
+            min_p: pick(3, 0.0, 0.03),
+            typical_p: pick(4, 1.0, 0.85),
+            repeat_penalty: pick(5, 1.0, 1.2),
+            repeat_last_n: 9,
+            presence_penalty: pick(6, 0.0, 0.25),
+            frequency_penalty: pick(7, 0.0, 0.5),
+            logit_bias: if case % 3 == 0 { [(4, 1.5), (5, f32::NEG_INFINITY)].into() } else { [].into() },
+            seed: Some(case),
+            ..SamplingParams::greedy()
         };
-        let mut sampler = sampler(&params, 500);
-        let buffers = |s: &Sampler| [s.logits.capacity(), s.best.capacity(), s.candidates.capacity()];
-        let before = buffers(&sampler);
-        for position in 0..200 {
+        let mut sampler = sampler(&params, 211);
+        for position in 0..40 {
+            let logits: Vec<f32> =
+                (0..211).map(|id| 9.0 * uniform(1000 * (position as u64 + 1) + id) - 4.5).collect();
             let token = sampler.sample(&logits, position).expect("finite logits");
             sampler.accept(token);
+            hash = (hash ^ u64::from(token)).wrapping_mul(0x0100_0000_01B3);
         }
-        assert_eq!(buffers(&sampler), before);
     }
+    assert_eq!(hash, 0x29A0_782B_145E_66BB, "{hash:#x}");
 }
