@@ -22,7 +22,7 @@ use crate::adapter::AdapterInfo;
 /// not read, so that it does not accumulate pipelines that no program asks for.
 const KERNELS_VERSION: u32 = 1;
 
-/// Maximum size of the driver's data in bytes. An H100 needs about 20 KiB per kernel.
+/// Maximum size of the driver's data in bytes.
 const LIMIT: u64 = 64 << 20;
 
 /// File of the pipeline cache, and the size read from it.
