@@ -7,14 +7,20 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::cache::{CacheError, PipelineStore};
-use crate::dispatch::Pipeline;
 use crate::error::{Error, Result};
+use crate::faults::Faults;
 use crate::future::block_on;
-use crate::gpu::Faults;
 use crate::kernel::{Kernel, Target};
 
 /// Maximum number of background threads. Drivers serialize part of the work.
 const MAX_THREADS: usize = 8;
+
+/// Compiled kernel.
+#[derive(Debug)]
+pub(crate) struct Pipeline {
+    pub(crate) raw: wgpu::ComputePipeline,
+    pub(crate) layout: wgpu::BindGroupLayout,
+}
 
 /// A kernel and its pipeline, compiled once.
 #[derive(Debug)]

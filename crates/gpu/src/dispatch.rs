@@ -5,13 +5,6 @@ use std::sync::{Arc, OnceLock};
 use crate::compiler::Slot;
 use crate::memory::Buffer;
 
-/// Compiled kernel.
-#[derive(Debug)]
-pub(crate) struct Pipeline {
-    pub(crate) raw: wgpu::ComputePipeline,
-    pub(crate) layout: wgpu::BindGroupLayout,
-}
-
 /// Prepared launch: a kernel with its operands and grid.
 ///
 /// Prepared once, run any number of times with [`Gpu::run`](crate::Gpu::run).

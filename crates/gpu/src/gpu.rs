@@ -5,31 +5,16 @@ use std::sync::{Arc, OnceLock};
 
 use crate::adapter::{self, AdapterInfo, Selection};
 use crate::cache::{CacheError, CacheFile, PipelineStore};
-use crate::compiler::{CompileTimes, Compiler};
-use crate::dispatch::{Dispatch, Pipeline};
+use crate::compiler::{CompileTimes, Compiler, Pipeline};
+use crate::dispatch::Dispatch;
 use crate::error::{Error, Result, expect_multiple};
+use crate::faults::Faults;
 use crate::future::block_on;
 use crate::kernel::{Kernel, Target};
 use crate::memory::{Buffer, Ledger};
 
 /// Size of the staging memory of uploads, outside the budget.
 const STAGING: usize = 16 << 20;
-
-/// First error reported by the driver outside a call.
-#[derive(Debug, Default)]
-pub(crate) struct Faults {
-    lost: OnceLock<String>,
-    other: OnceLock<String>,
-}
-
-impl Faults {
-    pub(crate) fn check(&self) -> Result<()> {
-        if let Some(reason) = self.lost.get() {
-            return Err(Error::DeviceLost { reason: reason.clone() });
-        }
-        self.other.get().map_or(Ok(()), |text| Err(Error::Driver(text.clone())))
-    }
-}
 
 /// An open GPU with a memory budget and its kernels. Shareable between threads.
 ///
@@ -107,11 +92,11 @@ impl Gpu {
         let faults = Arc::new(Faults::default());
         let seen = Arc::clone(&faults);
         device.set_device_lost_callback(move |reason, text| {
-            let _ = seen.lost.set(format!("{reason:?} {text}").trim().to_owned());
+            seen.set_lost(format!("{reason:?} {text}").trim());
         });
         let seen = Arc::clone(&faults);
         device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
-            let _ = seen.other.set(error.to_string());
+            seen.set(&error.to_string());
         }));
         let timer = info.timestamps.then(|| Timer::new(&device, &queue));
         let target = Target { subgroup: info.fixed_subgroup(), f16: info.f16 };
@@ -178,7 +163,7 @@ impl Gpu {
     pub fn destroy(&self) {
         self.device.destroy();
         let _ = self.device.poll(wgpu::PollType::Poll);
-        let _ = self.faults.lost.set("destroyed".to_owned());
+        self.faults.set_lost("destroyed");
     }
 
     /// Allocates a zeroed buffer of `len` bytes.

@@ -33,6 +33,7 @@ mod cache;
 mod compiler;
 mod dispatch;
 mod error;
+mod faults;
 mod future;
 mod gpu;
 mod kernel;

@@ -64,8 +64,8 @@ pub struct GpuOptions {
     pub prefill_chunk: usize,
     /// A `tokenizer.json` in place of the model's tokenizer.
     pub tokenizer: Option<PathBuf>,
-    /// Folder of compiled kernels, created if absent; `None` = they are compiled at each start. Only
-    /// this user may have permission to write to it.
+    /// Folder of compiled kernels, created if absent; `None` = they are compiled at each start.
+    /// Nobody but this user may have permission to write to it.
     pub cache_dir: Option<PathBuf>,
 }
 
