@@ -58,6 +58,8 @@ pub struct AdapterInfo {
     pub workgroup_memory: u32,
     /// Largest number of threads in a workgroup.
     pub max_threads: u32,
+    /// Name of the adapter's pipeline cache; `None` if compiled pipelines cannot be kept.
+    pub cache_key: Option<String>,
 }
 
 impl AdapterInfo {
@@ -70,8 +72,10 @@ impl AdapterInfo {
         let properties = adapter.cooperative_matrix_properties();
         let shape =
             |p: &wgpu::CooperativeMatrixProperties| MatrixShape { m: p.m_size, n: p.n_size, k: p.k_size };
+        let cache_key = has(wgpu::Features::PIPELINE_CACHE).then(|| wgpu::util::pipeline_cache_key(&info));
         Self {
             index,
+            cache_key: cache_key.flatten(),
             driver: format!("{} {}", info.driver, info.driver_info).trim().to_owned(),
             backend: info.backend.to_string(),
             kind: match info.device_type {
@@ -216,6 +220,7 @@ mod tests {
             max_binding: 1 << 30,
             workgroup_memory: 1 << 14,
             max_threads: 1024,
+            cache_key: None,
         }
     }
 

@@ -1,15 +1,9 @@
 //! Prepared kernel launches.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use crate::compiler::Slot;
 use crate::memory::Buffer;
-
-/// Compiled kernel.
-#[derive(Debug)]
-pub(crate) struct Pipeline {
-    pub(crate) raw: wgpu::ComputePipeline,
-    pub(crate) layout: wgpu::BindGroupLayout,
-}
 
 /// Prepared launch: a kernel with its operands and grid.
 ///
@@ -18,8 +12,9 @@ pub(crate) struct Pipeline {
 /// Keeps its buffers alive. Must be run on the [`Gpu`](crate::Gpu) that prepared it.
 #[derive(Debug)]
 pub struct Dispatch {
-    pub(crate) pipeline: Arc<Pipeline>,
-    pub(crate) bindings: wgpu::BindGroup,
+    pub(crate) slot: Arc<Slot>,
+    /// Made at the first run: their layout comes with the compiled kernel.
+    pub(crate) bindings: OnceLock<wgpu::BindGroup>,
     pub(crate) groups: (u32, u32),
-    pub(crate) _buffers: Vec<Buffer>,
+    pub(crate) buffers: Vec<Buffer>,
 }

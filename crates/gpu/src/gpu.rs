@@ -1,11 +1,14 @@
 //! The open device: memory, pipelines, submission.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
 
 use crate::adapter::{self, AdapterInfo, Selection};
-use crate::dispatch::{Dispatch, Pipeline};
+use crate::cache::{CacheError, CacheFile, PipelineStore};
+use crate::compiler::{CompileTimes, Compiler, Pipeline};
+use crate::dispatch::Dispatch;
 use crate::error::{Error, Result, expect_multiple};
+use crate::faults::Faults;
 use crate::future::block_on;
 use crate::kernel::{Kernel, Target};
 use crate::memory::{Buffer, Ledger};
@@ -13,14 +16,10 @@ use crate::memory::{Buffer, Ledger};
 /// Size of the staging memory of uploads, outside the budget.
 const STAGING: usize = 16 << 20;
 
-/// First error reported by the driver outside a call.
-#[derive(Debug, Default)]
-struct Faults {
-    lost: OnceLock<String>,
-    other: OnceLock<String>,
-}
-
-/// An open GPU with a memory budget and its compiled kernels. Shareable between threads.
+/// An open GPU with a memory budget and its kernels. Shareable between threads.
+///
+/// Background threads compile the kernels of prepared dispatches; a submission waits for those it
+/// needs.
 ///
 /// # Examples
 /// ```no_run
@@ -38,13 +37,14 @@ struct Faults {
 /// ```
 #[derive(Debug)]
 pub struct Gpu {
+    // First, so that its threads end before the device is released.
+    compiler: Compiler,
     info: AdapterInfo,
     target: Target,
     device: wgpu::Device,
     queue: wgpu::Queue,
     ledger: Arc<Ledger>,
     faults: Arc<Faults>,
-    pipelines: Mutex<HashMap<Kernel, Arc<Pipeline>>>,
     timer: Option<Timer>,
 }
 
@@ -58,14 +58,29 @@ struct Timer {
 }
 
 impl Gpu {
-    /// Opens an adapter with a budget of `budget` bytes for all buffers.
+    /// Opens an adapter with a budget of `budget` bytes for all buffers, without a pipeline cache.
     ///
     /// # Errors
     /// [`Error::NoAdapter`], [`Error::UnknownAdapter`], or [`Error::Driver`] if the device cannot
     /// be opened.
     pub fn open(selection: &Selection, budget: u64) -> Result<Self> {
+        Self::open_cached(selection, budget, None)
+    }
+
+    /// Opens an adapter as [`Gpu::open`] does, with compiled pipelines kept in `cache_folder`.
+    ///
+    /// The folder is created if absent. A folder or file that cannot be used, or an adapter without
+    /// a pipeline cache, is no error ([`Gpu::take_cache_warnings`]).
+    ///
+    /// # Errors
+    /// As [`Gpu::open`].
+    pub fn open_cached(selection: &Selection, budget: u64, cache_folder: Option<&Path>) -> Result<Self> {
         let (info, adapter) = adapter::select(&adapter::instance(), selection)?;
-        let wanted = wgpu::Features::SHADER_F16 | wgpu::Features::SUBGROUP | wgpu::Features::TIMESTAMP_QUERY;
+        let mut wanted =
+            wgpu::Features::SHADER_F16 | wgpu::Features::SUBGROUP | wgpu::Features::TIMESTAMP_QUERY;
+        if cache_folder.is_some() {
+            wanted |= wgpu::Features::PIPELINE_CACHE;
+        }
         let request = adapter.request_device(&wgpu::DeviceDescriptor {
             label: Some("ruvllm"),
             required_features: adapter.features() & wanted,
@@ -77,16 +92,17 @@ impl Gpu {
         let faults = Arc::new(Faults::default());
         let seen = Arc::clone(&faults);
         device.set_device_lost_callback(move |reason, text| {
-            let _ = seen.lost.set(format!("{reason:?} {text}").trim().to_owned());
+            seen.set_lost(format!("{reason:?} {text}").trim());
         });
         let seen = Arc::clone(&faults);
         device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
-            let _ = seen.other.set(error.to_string());
+            seen.set(&error.to_string());
         }));
         let timer = info.timestamps.then(|| Timer::new(&device, &queue));
         let target = Target { subgroup: info.fixed_subgroup(), f16: info.f16 };
-        let pipelines = Mutex::default();
-        Ok(Self { info, target, device, queue, ledger: Ledger::new(budget), faults, pipelines, timer })
+        let store = cache_folder.map(|folder| PipelineStore::open(&device, &info, folder));
+        let compiler = Compiler::new(&device, target, &faults, store.unwrap_or_default());
+        Ok(Self { compiler, info, target, device, queue, ledger: Ledger::new(budget), faults, timer })
     }
 
     /// Description of the adapter.
@@ -109,23 +125,45 @@ impl Gpu {
         self.ledger.used()
     }
 
-    /// Number of compiled kernels in the cache.
+    /// Number of kernels of all prepared dispatches.
     pub fn compiled(&self) -> usize {
-        self.pipelines().len()
+        self.compiler.kernels().len()
     }
 
-    /// Keys of the compiled kernels, by name.
+    /// Keys of the kernels of all prepared dispatches, by name.
     pub fn kernels(&self) -> Vec<Kernel> {
-        let mut kernels: Vec<Kernel> = self.pipelines().keys().cloned().collect();
+        let mut kernels = self.compiler.kernels();
         kernels.sort_by_key(Kernel::name);
         kernels
+    }
+
+    /// Times of the compilation of kernels up to now.
+    pub fn compile_times(&self) -> CompileTimes {
+        self.compiler.times()
+    }
+
+    /// File of the pipeline cache; `None` without one.
+    pub fn cache_file(&self) -> Option<&CacheFile> {
+        self.compiler.store().map(PipelineStore::file)
+    }
+
+    /// Reasons not to use the pipeline cache, at most one per opening and one per failed write
+    /// since the last call.
+    pub fn take_cache_warnings(&self) -> Vec<CacheError> {
+        self.compiler.take_warnings()
+    }
+
+    /// Waits until the kernels of all prepared dispatches are compiled, and writes the pipeline
+    /// cache. Dropping the device writes it too.
+    pub fn finish_kernels(&self) {
+        self.compiler.finish();
     }
 
     /// Releases the device; every later call fails with [`Error::DeviceLost`].
     pub fn destroy(&self) {
         self.device.destroy();
         let _ = self.device.poll(wgpu::PollType::Poll);
-        let _ = self.faults.lost.set("destroyed".to_owned());
+        self.faults.set_lost("destroyed");
     }
 
     /// Allocates a zeroed buffer of `len` bytes.
@@ -290,7 +328,7 @@ impl Gpu {
         self.check()?;
         let mut encoder = self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
         if !dispatches.is_empty() {
-            record(&mut encoder, dispatches, None);
+            self.record(&mut encoder, dispatches, None)?;
         }
         if let Some((from, to)) = copy {
             encoder.copy_buffer_to_buffer(from.raw(), 0, to.raw(), 0, Buffer::padded(from.len()));
@@ -316,7 +354,7 @@ impl Gpu {
             beginning_of_pass_write_index: Some(0),
             end_of_pass_write_index: Some(1),
         };
-        record(&mut encoder, dispatches, Some(writes));
+        self.record(&mut encoder, dispatches, Some(writes))?;
         encoder.resolve_query_set(&timer.queries, 0..2, &timer.resolved, 0);
         encoder.copy_buffer_to_buffer(&timer.resolved, 0, &timer.readable, 0, 16);
         self.queue.submit([encoder.finish()]);
@@ -339,40 +377,6 @@ impl Gpu {
         polled.map(|_| ()).map_err(|e| Error::Driver(e.to_string()))
     }
 
-    /// Compiled pipeline of `kernel`, cached.
-    pub(crate) fn pipeline(&self, kernel: &Kernel) -> Result<Arc<Pipeline>> {
-        self.check()?;
-        if let Some(pipeline) = self.pipelines().get(kernel) {
-            return Ok(Arc::clone(pipeline));
-        }
-        kernel.check(&self.info)?;
-        let source = kernel.source(self.target);
-        let label = kernel.name();
-        let scope = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
-        let module = self.device.create_shader_module(wgpu::ShaderModuleDescriptor {
-            label: Some(&label),
-            source: wgpu::ShaderSource::Wgsl(source.into()),
-        });
-        let raw = self.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
-            label: Some(&label),
-            layout: None,
-            module: &module,
-            entry_point: Some("main"),
-            // Every kernel writes workgroup memory before it reads it.
-            compilation_options: wgpu::PipelineCompilationOptions {
-                zero_initialize_workgroup_memory: false,
-                ..Default::default()
-            },
-            cache: None,
-        });
-        if let Some(error) = block_on(scope.pop()) {
-            return Err(Error::Driver(format!("{label}: {error}")));
-        }
-        self.check()?;
-        let pipeline = Arc::new(Pipeline { layout: raw.get_bind_group_layout(0), raw });
-        Ok(Arc::clone(self.pipelines().entry(kernel.clone()).or_insert(pipeline)))
-    }
-
     /// Prepares a dispatch of `kernel` over `groups` workgroups; `buffers` in binding order.
     pub(crate) fn prepare(
         &self,
@@ -384,30 +388,49 @@ impl Gpu {
         if buffers.iter().enumerate().any(aliased) {
             return Err(Error::Aliased { kernel: kernel.name() });
         }
-        let pipeline = self.pipeline(kernel)?;
-        let bind = |(binding, buffer)| {
-            let resource = Buffer::raw(buffer).as_entire_binding();
-            wgpu::BindGroupEntry { binding, resource }
-        };
-        let entries: Vec<_> = (0..).zip(&buffers).map(bind).collect();
-        let bindings = self.device.create_bind_group(&wgpu::BindGroupDescriptor {
-            label: None,
-            layout: &pipeline.layout,
-            entries: &entries,
-        });
         self.check()?;
-        Ok(Dispatch { pipeline, bindings, groups, _buffers: buffers })
+        kernel.check(&self.info)?;
+        Ok(Dispatch { slot: self.compiler.request(kernel), bindings: OnceLock::new(), groups, buffers })
     }
 
-    fn pipelines(&self) -> MutexGuard<'_, HashMap<Kernel, Arc<Pipeline>>> {
-        self.pipelines.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Pipeline and bindings of a dispatch; compiles and binds it at its first use.
+    fn ready<'d>(&self, dispatch: &'d Dispatch) -> Result<(&'d Pipeline, &'d wgpu::BindGroup)> {
+        let pipeline = self.compiler.pipeline(&dispatch.slot)?;
+        let bind = || {
+            let entry = |(binding, buffer)| {
+                let resource = Buffer::raw(buffer).as_entire_binding();
+                wgpu::BindGroupEntry { binding, resource }
+            };
+            let entries: Vec<_> = (0..).zip(&dispatch.buffers).map(entry).collect();
+            self.device.create_bind_group(&wgpu::BindGroupDescriptor {
+                label: None,
+                layout: &pipeline.layout,
+                entries: &entries,
+            })
+        };
+        Ok((pipeline, dispatch.bindings.get_or_init(bind)))
+    }
+
+    fn record(
+        &self,
+        encoder: &mut wgpu::CommandEncoder,
+        dispatches: &[&Dispatch],
+        timestamp_writes: Option<wgpu::ComputePassTimestampWrites<'_>>,
+    ) -> Result<()> {
+        self.compiler.prefer(dispatches.iter().map(|dispatch| &dispatch.slot));
+        let mut pass =
+            encoder.begin_compute_pass(&wgpu::ComputePassDescriptor { label: None, timestamp_writes });
+        for dispatch in dispatches {
+            let (pipeline, bindings) = self.ready(dispatch)?;
+            pass.set_pipeline(&pipeline.raw);
+            pass.set_bind_group(0, bindings, &[]);
+            pass.dispatch_workgroups(dispatch.groups.0, dispatch.groups.1, 1);
+        }
+        Ok(())
     }
 
     fn check(&self) -> Result<()> {
-        if let Some(reason) = self.faults.lost.get() {
-            return Err(Error::DeviceLost { reason: reason.clone() });
-        }
-        self.faults.other.get().map_or(Ok(()), |text| Err(Error::Driver(text.clone())))
+        self.faults.check()
     }
 }
 
@@ -433,18 +456,5 @@ impl Timer {
             readable: buffer(U::MAP_READ | U::COPY_DST),
             nanoseconds: f64::from(queue.get_timestamp_period()),
         }
-    }
-}
-
-fn record(
-    encoder: &mut wgpu::CommandEncoder,
-    dispatches: &[&Dispatch],
-    timestamp_writes: Option<wgpu::ComputePassTimestampWrites<'_>>,
-) {
-    let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor { label: None, timestamp_writes });
-    for dispatch in dispatches {
-        pass.set_pipeline(&dispatch.pipeline.raw);
-        pass.set_bind_group(0, &dispatch.bindings, &[]);
-        pass.dispatch_workgroups(dispatch.groups.0, dispatch.groups.1, 1);
     }
 }

@@ -8,7 +8,8 @@
 //! # Parts
 //! ```text
 //! adapters, Selection ── which GPU
-//! Gpu ── the open device: Buffer (one budget), compiled kernels, run, time
+//! Gpu ── the open device: Buffer (one budget), run, time
+//!   ├── kernels     compiled by background threads, kept on disk (open_cached)
 //!   ├── Matrix      weights, repacked at upload; product and gemm with Activations, gather
 //!   ├── KvBlocks    paged keys and values; rope_kv, attention
 //!   ├── rows        quantize, rms_norm, add_rms_norm, head_norm, gated, add, rope, argmax
@@ -23,13 +24,16 @@
 //! independent of the rows beside it. Inputs must be finite: of others, results are unspecified
 //! values, never out-of-bounds accesses.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 #![warn(missing_docs, unreachable_pub)]
 
 mod adapter;
 mod attention;
+mod cache;
+mod compiler;
 mod dispatch;
 mod error;
+mod faults;
 mod future;
 mod gpu;
 mod kernel;
@@ -45,6 +49,8 @@ mod wgsl;
 
 pub use adapter::{AdapterChoice, AdapterInfo, AdapterKind, MatrixShape, Selection, adapters};
 pub use attention::{KvBlocks, KvRows, Sequences};
+pub use cache::{CacheError, CacheFile};
+pub use compiler::CompileTimes;
 pub use dispatch::Dispatch;
 pub use error::{Error, Result};
 pub use gpu::Gpu;

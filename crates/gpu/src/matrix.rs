@@ -52,13 +52,32 @@ impl Matrix {
     /// [`Error::Shape`](crate::Error::Shape) if `cols` is not a multiple of [`Format::column_unit`]
     /// or `bytes` has another size; those of [`Gpu::zeroed`].
     pub fn upload(gpu: &Gpu, format: Format, rows: u32, cols: u32, bytes: &[u8]) -> Result<Self> {
+        let matrix = Self::zeroed(gpu, format, rows, cols)?;
+        matrix.write(gpu, bytes)?;
+        Ok(matrix)
+    }
+
+    /// Allocates a matrix of zero bytes, to prepare products before [`Matrix::write`].
+    ///
+    /// # Errors
+    /// As [`Matrix::upload`].
+    pub fn zeroed(gpu: &Gpu, format: Format, rows: u32, cols: u32) -> Result<Self> {
         expect_multiple("columns", format.column_unit() as u64, cols.into())?;
         expect_multiple("rows", 1, rows.into())?;
+        let plane = |bytes: usize| gpu.zeroed(u64::from(rows) * bytes as u64);
+        let planes = format.plane_bytes(cols as usize).into_iter().map(plane).collect::<Result<Vec<_>>>()?;
+        Ok(Self { format, rows, cols, planes })
+    }
+
+    /// Overwrites all weights, in the layout of a model file, ordered before later dispatches.
+    ///
+    /// # Errors
+    /// As [`Matrix::upload`].
+    pub fn write(&self, gpu: &Gpu, bytes: &[u8]) -> Result<()> {
+        let Self { format, rows, cols, ref planes } = *self;
         let row_bytes = cols as usize / format.block_len() * format.block_bytes();
         expect_size("bytes of the matrix", u64::from(rows) * row_bytes as u64, bytes.len() as u64)?;
         let sizes = format.plane_bytes(cols as usize);
-        let plane = |&bytes: &usize| gpu.zeroed(u64::from(rows) * bytes as u64);
-        let planes = sizes.iter().map(plane).collect::<Result<Vec<_>>>()?;
         // An even number of rows keeps pieces of f16 scales on whole words.
         let piece_rows = (PIECE / row_bytes).max(1).next_multiple_of(2);
         for (index, piece) in bytes.chunks(piece_rows * row_bytes).enumerate() {
@@ -67,7 +86,7 @@ impl Matrix {
                 gpu.write_at(plane, (index * piece_rows * size) as u64, bytes)?;
             }
         }
-        Ok(Self { format, rows, cols, planes })
+        Ok(())
     }
 
     /// Copies the matrix on the device.

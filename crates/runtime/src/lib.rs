@@ -90,8 +90,8 @@ pub use crate::backend::candle::{CandleBackend, CandleDevice, CandleOptions};
 pub use crate::backend::conversation::BackendConversation;
 #[cfg(feature = "gpu")]
 pub use crate::backend::gpu::{
-    GpuAdapter, GpuAdapterKind, GpuBackend, GpuCheck, GpuKernel, GpuMatrixShape, GpuOptions, GpuSelfTest,
-    GpuSession, gpu_adapters, gpu_choose, gpu_self_test,
+    GpuAdapter, GpuAdapterKind, GpuBackend, GpuCacheFile, GpuCheck, GpuCompileTimes, GpuKernel, GpuLoadTimes,
+    GpuMatrixShape, GpuOptions, GpuSelfTest, GpuSession, gpu_adapters, gpu_choose, gpu_self_test,
 };
 pub use crate::backend::sequence::BackendSession;
 pub use crate::benchmark::{

@@ -94,9 +94,20 @@ mod with_gpu {
         used: Option<usize>,
         reason: String,
         #[serde(skip_serializing_if = "Option::is_none")]
+        kernel_cache: Option<KernelCache>,
+        #[serde(skip_serializing_if = "Option::is_none")]
         self_test: Option<SelfTestDocument>,
         #[serde(skip_serializing_if = "Option::is_none")]
         dumped: Option<Dumped>,
+    }
+
+    /// File of the compiled kernels of the adapter that is used.
+    #[derive(Serialize)]
+    struct KernelCache {
+        file: PathBuf,
+        /// Absent if there is no file yet.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        bytes: Option<u64>,
     }
 
     #[derive(Serialize)]
@@ -207,7 +218,7 @@ mod with_gpu {
         let dumped = match &args.dump_kernels {
             Some(folder) => {
                 let options = EngineOptions::default().with_context(context);
-                let kernels = backend(model, &options, index)?.1.kernels()?;
+                let kernels = backend(model, &options, index, args.device.gpu_cache())?.1.kernels()?;
                 let texts = kernels.iter().map(|kernel| (kernel.name.as_str(), kernel.source.as_str()));
                 write_kernels(folder, texts)?;
                 Some(Dumped { folder: folder.clone(), kernels: kernels.len() })
@@ -220,6 +231,7 @@ mod with_gpu {
             adapters: adapters.iter().map(AdapterDocument::from).collect(),
             used,
             reason,
+            kernel_cache: used.and_then(|used| kernel_cache(&adapters, used, args.device.gpu_cache())),
             self_test: test.as_ref().map(self_test_document),
             dumped,
         };
@@ -253,6 +265,13 @@ mod with_gpu {
         (Some(chosen), reason)
     }
 
+    /// File of the compiled kernels of an adapter; `None` if it has none or they are not kept.
+    fn kernel_cache(adapters: &[GpuAdapter], used: usize, folder: Option<PathBuf>) -> Option<KernelCache> {
+        let file = adapters.get(used)?.cache_file(&folder?)?;
+        let bytes = std::fs::metadata(&file).ok().map(|metadata| metadata.len());
+        Some(KernelCache { file, bytes })
+    }
+
     fn self_test_document(test: &GpuSelfTest) -> SelfTestDocument {
         SelfTestDocument {
             adapter: test.adapter.index,
@@ -280,6 +299,12 @@ mod with_gpu {
         let auto =
             if document.used.is_some() { "the same; the CPU for what it cannot compute" } else { "cpu" };
         text.push_str(&format!("used by --device auto: {auto}\nused without --device: cpu\n"));
+        if let Some(KernelCache { file, bytes }) = &document.kernel_cache {
+            let size = bytes.map_or_else(|| "no file yet".to_owned(), output::bytes);
+            text.push_str(&format!("compiled kernels: {} ({size})\n", file.display()));
+        } else if document.used.is_some() {
+            text.push_str("compiled kernels: not kept\n");
+        }
         if let Some(test) = test {
             text.push_str(&format!("\nself-test on {}\n", printable(&test.adapter.to_string())));
             for check in &test.checks {

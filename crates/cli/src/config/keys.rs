@@ -59,7 +59,7 @@ impl Key {
 }
 
 /// Every key, in the order of the help.
-pub(super) const KEYS: [Key; 41] = [
+pub(super) const KEYS: [Key; 42] = [
     Key { variable: Some(MODEL_VARIABLE), ..Key::new("model", Commands::Model) },
     Key::new("threads", Commands::Running),
     Key { variable: Some(Isa::VARIABLE), ..Key::new("isa", Commands::Running) },
@@ -70,6 +70,7 @@ pub(super) const KEYS: [Key; 41] = [
     Key::new("kv", Commands::Running),
     Key::new("kv-budget", Commands::Running),
     Key::new("pressure", Commands::Running),
+    Key::new("gpu-cache", Commands::Running),
     Key::new("prefix-cache", Commands::Generating),
     Key::new("prefix-dir", Commands::Generating),
     Key::new("prefix-key", Commands::Generating),

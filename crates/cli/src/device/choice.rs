@@ -1,8 +1,12 @@
 //! Choice of the device: the values of `--device`.
 
+use std::convert::Infallible;
 use std::fmt;
+use std::path::PathBuf;
 
 use clap::Args;
+
+use crate::user_folders;
 
 /// Options of the device.
 #[derive(Debug, Args)]
@@ -10,6 +14,37 @@ pub(crate) struct DeviceArgs {
     /// Device: cpu, gpu, gpu:N as `doctor --gpu` lists them, or auto
     #[arg(long, value_name = "DEVICE", default_value = "cpu", value_parser = device)]
     pub(crate) device: Device,
+
+    /// Folder of compiled GPU kernels, or off [default: ruvllm/gpu in the user's cache folder]
+    #[arg(long, value_name = "DIR", value_parser = gpu_cache)]
+    gpu_cache: Option<GpuCache>,
+}
+
+/// Place of compiled GPU kernels.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum GpuCache {
+    Off,
+    Folder(PathBuf),
+}
+
+impl DeviceArgs {
+    /// Folder of compiled GPU kernels; `None` if they are not kept.
+    #[cfg_attr(not(feature = "gpu"), allow(dead_code))]
+    pub(crate) fn gpu_cache(&self) -> Option<PathBuf> {
+        match &self.gpu_cache {
+            Some(GpuCache::Off) => None,
+            Some(GpuCache::Folder(path)) => Some(path.clone()),
+            None => user_folders::cache().map(|folder| folder.join("gpu")),
+        }
+    }
+}
+
+/// Parses a folder or `off`. A folder of that name is `./off`.
+fn gpu_cache(text: &str) -> Result<GpuCache, Infallible> {
+    Ok(match text {
+        "off" => GpuCache::Off,
+        _ => GpuCache::Folder(text.into()),
+    })
 }
 
 /// Device that computes a model.
@@ -50,6 +85,14 @@ impl fmt::Display for Device {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn compiled_kernels_have_a_folder_or_none() {
+        let folder = |gpu_cache| DeviceArgs { device: Device::Cpu, gpu_cache }.gpu_cache();
+        assert_eq!(folder(gpu_cache("off").ok()), None);
+        assert_eq!(folder(gpu_cache("./off").ok()), Some("./off".into()));
+        assert_eq!(folder(None), user_folders::cache().map(|cache| cache.join("gpu")));
+    }
 
     #[test]
     fn devices_are_read_and_written() {

@@ -1,5 +1,7 @@
 //! The GPU backend for a command.
 
+use std::path::PathBuf;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use ruvllm::{EngineOptions, GpuAdapter, GpuAdapterKind, GpuBackend, GpuOptions, gpu_adapters};
@@ -24,8 +26,13 @@ pub(crate) fn gpu_options(index: Option<usize>) -> GpuOptions {
 ///
 /// # Errors
 /// An absent adapter; a model that cannot be opened or that the backend does not support.
-pub(super) fn open(model: &ModelArgs, options: &EngineOptions, index: Option<usize>) -> Result<Loaded> {
-    let (load_time, backend) = backend(model, options, index)?;
+pub(super) fn open(
+    model: &ModelArgs,
+    options: &EngineOptions,
+    index: Option<usize>,
+    cache: Option<PathBuf>,
+) -> Result<Loaded> {
+    let (load_time, backend) = backend(model, options, index, cache)?;
     let facts = GpuFacts {
         adapter: backend.adapter(),
         weights_bytes: backend.weight_bytes(),
@@ -35,7 +42,68 @@ pub(super) fn open(model: &ModelArgs, options: &EngineOptions, index: Option<usi
         let n = backend.converted().len();
         output::warn(&format!("{n} matrices of types without GPU kernels are kept in F16, first {first}"));
     }
-    Ok(Loaded::Gpu(GpuModel { backend: Box::new(backend), load_time, facts }))
+    warn(&backend);
+    output::detail(&load_details(&backend, load_time));
+    let backend = Rc::new(backend);
+    let finished = Rc::clone(&backend);
+    let finish = Box::new(move || {
+        if finished.cache_file().is_some() {
+            finished.finish_kernels();
+        }
+        warn(&finished);
+        output::detail(&kernel_details(&finished));
+    });
+    Ok(Loaded::Gpu(GpuModel { backend, load_time, facts, finish }))
+}
+
+/// Prints the reasons not to use the file of the compiled kernels.
+fn warn(backend: &GpuBackend) {
+    for warning in backend.take_cache_warnings() {
+        output::warn(&warning);
+    }
+}
+
+/// Parts of the load time, for `--verbose`.
+fn load_details(backend: &GpuBackend, load_time: Duration) -> String {
+    let times = backend.load_times();
+    let rows = [
+        ("open the device", times.open),
+        ("read the model", times.read),
+        ("allocate and prepare", times.allocate),
+        ("upload weights", times.upload),
+    ];
+    let cache = match backend.cache_file() {
+        Some(file) => format!("{}, {} read", file.path.display(), output::bytes(file.loaded_bytes)),
+        None => "none".to_owned(),
+    };
+    format!(
+        "model loaded in {:.0} ms on {}\n{}  file of compiled kernels: {cache}",
+        milliseconds(load_time),
+        backend.adapter(),
+        times_table(&rows)
+    )
+}
+
+/// Times of the kernels, for `--verbose`.
+fn kernel_details(backend: &GpuBackend) -> String {
+    let times = backend.compile_times();
+    let rows = [
+        ("generate WGSL", times.source),
+        ("parse and validate (naga)", times.module),
+        ("translate (naga) and compile (driver)", times.pipeline),
+        ("submissions that waited", times.waited),
+    ];
+    format!("{} kernels, all threads together\n{}", times.kernels, times_table(&rows))
+}
+
+fn times_table(rows: &[(&str, Duration)]) -> String {
+    let row =
+        |&(name, time): &(&str, Duration)| vec![format!("  {name}"), format!("{:.1} ms", milliseconds(time))];
+    output::table(&rows.iter().map(row).collect::<Vec<_>>(), &[1])
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
 }
 
 /// Loads the backend; also returns the load time.
@@ -46,6 +114,7 @@ pub(crate) fn backend(
     model: &ModelArgs,
     options: &EngineOptions,
     index: Option<usize>,
+    cache_dir: Option<PathBuf>,
 ) -> Result<(Duration, GpuBackend)> {
     let choice = offer::model(model.model.as_deref())?;
     let start = Instant::now();
@@ -53,6 +122,7 @@ pub(crate) fn backend(
         context: options.context,
         tokenizer: options.tokenizer.clone(),
         prefill_chunk: options.prefill_chunk,
+        cache_dir,
         ..gpu_options(index)
     };
     let backend = GpuBackend::load(&choice.source(), &gpu_options).map_err(|error| explain(error, index))?;

@@ -1,6 +1,7 @@
 //! A command's model on its device.
 
 use std::ops::ControlFlow;
+use std::rc::Rc;
 use std::time::Duration;
 
 use ruvllm::{
@@ -20,9 +21,11 @@ pub(crate) enum Loaded {
 /// A model on a GPU.
 #[cfg_attr(not(feature = "gpu"), allow(dead_code))]
 pub(crate) struct GpuModel {
-    pub(crate) backend: Box<dyn InferenceBackend>,
+    pub(crate) backend: Rc<dyn InferenceBackend>,
     pub(crate) load_time: Duration,
     pub(crate) facts: GpuFacts,
+    /// Waits until the compiled kernels are on disk, and prints warnings about them.
+    pub(crate) finish: Box<dyn Fn()>,
 }
 
 /// Device and memory of a model on a GPU.
@@ -76,13 +79,17 @@ impl Loaded {
         }
     }
 
-    /// Waits until the prefixes of the requests are on disk, and prints warnings about them.
+    /// Waits until the prefixes of the requests, or the compiled kernels, are on disk, and prints
+    /// warnings about them.
     pub(crate) fn finish(&self) {
-        if let Self::Cpu(engine) = self {
-            engine.flush_prefixes();
-            for warning in engine.take_prefix_warnings() {
-                output::warn(&warning);
+        match self {
+            Self::Cpu(engine) => {
+                engine.flush_prefixes();
+                for warning in engine.take_prefix_warnings() {
+                    output::warn(&warning);
+                }
             }
+            Self::Gpu(model) => (model.finish)(),
         }
     }
 }

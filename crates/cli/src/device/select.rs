@@ -50,7 +50,7 @@ impl DeviceArgs {
         let gpu = |index| {
             refused(&options, adapters)?;
             let context = options.context.or(defaults.gpu_context);
-            open(model, &options.clone().with_context(context), index)
+            open(model, &options.clone().with_context(context), index, self.gpu_cache())
         };
         match self.device {
             Device::Cpu => {}
@@ -72,7 +72,7 @@ impl DeviceArgs {
 }
 
 #[cfg(not(feature = "gpu"))]
-fn open(_: &ModelArgs, _: &EngineOptions, _: Option<usize>) -> Result<Loaded> {
+fn open(_: &ModelArgs, _: &EngineOptions, _: Option<usize>, _: Option<std::path::PathBuf>) -> Result<Loaded> {
     Err(DeviceError::NotBuilt.into())
 }
 

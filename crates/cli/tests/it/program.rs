@@ -20,6 +20,10 @@ pub(crate) fn command(arguments: &[&str]) -> Command {
         .env("RUVLLM_HOME", home)
         .env("RUVLLM_CONFIG", "")
         .stdin(Stdio::null());
+    if cfg!(feature = "gpu") {
+        // Compiled kernels, not in the cache of the user who runs the tests.
+        command.env("XDG_CACHE_HOME", Path::new(env!("CARGO_TARGET_TMPDIR")).join("cache"));
+    }
     // Without it Vulkan drivers write to standard error, which must be empty.
     if std::env::var_os("XDG_RUNTIME_DIR").is_none() {
         command.env("XDG_RUNTIME_DIR", env!("CARGO_TARGET_TMPDIR"));

@@ -3,6 +3,7 @@
 //! Without an adapter they print a line and pass, unless `RUVLLM_GPU_REQUIRED` is set.
 
 mod bits;
+mod cache;
 mod cpu;
 mod device;
 mod generated;

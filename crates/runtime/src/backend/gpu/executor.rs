@@ -103,6 +103,28 @@ impl Executor {
         self.passes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Prepares the passes of short prompts and of the first tokens, so that background threads
+    /// compile their kernels.
+    ///
+    /// # Errors
+    /// Too little memory for their buffers. The kernels so far are compiled all the same.
+    pub(super) fn compile_ahead(&self, context: usize) -> Result<()> {
+        /// Rows of the prefill passes: longer prompts are rarer and have larger buffers.
+        const PROMPTS: [usize; 3] = [16, 32, 64];
+        let tokens = context.min((MIN_TABLE * KV_BLOCK_TOKENS) as usize);
+        let Ok(lease) = self.pool.lease(tokens) else { return Ok(()) };
+        let mut passes = self.passes();
+        let place = Place { id: passes.next_sequence(), lease, long: self.angles.is_long(tokens) };
+        for (index, prompt) in PROMPTS.into_iter().enumerate() {
+            let (rows, _) = passes.prefill_rows(self, 0, prompt);
+            passes.pass(self, &place, Phase::Prefill, rows, 1)?;
+            if index == 0 {
+                passes.pass(self, &place, Phase::Decode, 1, 1)?;
+            }
+        }
+        Ok(())
+    }
+
     fn parts(&self) -> Parts<'_> {
         Parts {
             gpu: &self.gpu,

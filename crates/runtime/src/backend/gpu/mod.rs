@@ -20,12 +20,13 @@ mod weights;
 
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Instant;
 
 use gguf_rs_lite::FileMemory;
 pub use ruvllm_gpu::self_test::Check as GpuCheck;
 pub use ruvllm_gpu::{
-    AdapterInfo as GpuAdapter, AdapterKind as GpuAdapterKind, MatrixShape as GpuMatrixShape,
-    adapters as gpu_adapters,
+    AdapterInfo as GpuAdapter, AdapterKind as GpuAdapterKind, CacheFile as GpuCacheFile,
+    CompileTimes as GpuCompileTimes, MatrixShape as GpuMatrixShape, adapters as gpu_adapters,
 };
 use ruvllm_gpu::{Gpu, Selection};
 use ruvllm_kernels::attention::KvFormat;
@@ -35,7 +36,7 @@ use ruvllm_models::{Model, ModelConfig};
 use self::executor::Executor;
 use self::pool::{Angles, KvPool};
 use self::refusal::{NAME, Refusal};
-pub use self::report::{GpuKernel, GpuSelfTest, gpu_choose, gpu_self_test};
+pub use self::report::{GpuKernel, GpuLoadTimes, GpuSelfTest, gpu_choose, gpu_self_test};
 pub use self::session::GpuSession;
 use self::weights::DeviceWeights;
 use super::{BackendSession, InferenceBackend};
@@ -63,6 +64,9 @@ pub struct GpuOptions {
     pub prefill_chunk: usize,
     /// A `tokenizer.json` in place of the model's tokenizer.
     pub tokenizer: Option<PathBuf>,
+    /// Folder of compiled kernels, created if absent; `None` = they are compiled at each start.
+    /// Nobody but this user may have permission to write to it.
+    pub cache_dir: Option<PathBuf>,
 }
 
 impl Default for GpuOptions {
@@ -75,6 +79,7 @@ impl Default for GpuOptions {
             budget: None,
             prefill_chunk: 512,
             tokenizer: None,
+            cache_dir: None,
         }
     }
 }
@@ -98,12 +103,14 @@ pub struct GpuBackend {
     context: usize,
     prefill_chunk: usize,
     converted: Vec<String>,
+    times: GpuLoadTimes,
     executor: Executor,
 }
 
 impl GpuBackend {
     /// Loads a file or folder and uploads its weights. Matrices of a format without GPU kernels are
-    /// stored as F16 ([`converted`](Self::converted)).
+    /// stored as F16 ([`converted`](Self::converted)). Background threads compile the kernels of
+    /// short prompts meanwhile.
     ///
     /// Host memory: the file is mapped; matrices that share a product or are converted are copied,
     /// one product at a time.
@@ -126,16 +133,19 @@ impl GpuBackend {
             }
         }
         let name = source.to_string();
+        let mut times = GpuLoadTimes::default();
+        let start = Instant::now();
         let gpu = open(options).map_err(|refusal| refusal.into_error(&name))?;
+        times.open = start.elapsed();
         let checkpoint = source.open(FileMemory::default())?;
         let model = Model::load(&*checkpoint, &mut |_| ())
             .map_err(|source| Error::Load { name: name.clone(), source })?;
         let codec =
             TextCodec::read(&*checkpoint, &name, options.tokenizer.as_deref(), model.config().vocab_size)?;
-        let mut converted = Vec::new();
-        let (executor, context) =
-            upload(gpu, &model, options, &mut converted).map_err(|refusal| refusal.into_error(&name))?;
-        Ok(Self { codec, context, prefill_chunk: options.prefill_chunk, converted, executor })
+        times.read = start.elapsed() - times.open;
+        let (executor, context, converted) =
+            upload(gpu, &model, options, &mut times).map_err(|refusal| refusal.into_error(&name))?;
+        Ok(Self { codec, context, prefill_chunk: options.prefill_chunk, converted, times, executor })
     }
 
     /// Name and driver of the adapter.
@@ -232,22 +242,24 @@ fn selection(options: &GpuOptions) -> Selection {
 }
 
 fn open(options: &GpuOptions) -> Result<Gpu, Refusal> {
-    Gpu::open(&selection(options), options.budget.unwrap_or(u64::MAX))
+    let budget = options.budget.unwrap_or(u64::MAX);
+    Gpu::open_cached(&selection(options), budget, options.cache_dir.as_deref())
         .map_err(|source| Refusal::Gpu { action: "open a GPU".into(), source })
 }
 
-/// Uploads the model; returns the executor and the context length.
+/// Uploads the model; returns the executor, the context length and the converted matrices.
 fn upload(
     gpu: Gpu,
     model: &Model,
     options: &GpuOptions,
-    converted: &mut Vec<String>,
-) -> Result<(Executor, usize), Refusal> {
+    times: &mut GpuLoadTimes,
+) -> Result<(Executor, usize, Vec<String>), Refusal> {
     let config = model.config();
     refusal::check(config)?;
     let activation = refusal::activation(config)?;
     let context = refusal::context(config, options.context, USUAL_CONTEXT)?;
-    let weights = DeviceWeights::upload(&gpu, model, converted)?;
+    let start = Instant::now();
+    let (weights, uploads) = DeviceWeights::allocate(&gpu, model)?;
     let kv_tokens = options.kv_tokens.unwrap_or(context);
     let failed = |action: &str| {
         let action = action.to_owned();
@@ -258,5 +270,10 @@ fn upload(
     let angles = Angles::new(&gpu, &model.kv_ropes(), context).map_err(failed("upload RoPE tables"))?;
     let executor = Executor::new(gpu, config.clone(), activation, weights, (pool, angles))
         .map_err(failed("allocate logits"))?;
-    Ok((executor, context))
+    // A request that needs these passes reports the failure.
+    let _ = executor.compile_ahead(context);
+    times.allocate = start.elapsed();
+    let converted = uploads.write(&executor.gpu)?;
+    times.upload = start.elapsed() - times.allocate;
+    Ok((executor, context, converted))
 }

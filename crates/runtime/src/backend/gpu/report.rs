@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use ruvllm_gpu::self_test;
 
 use super::refusal::{NAME, Refusal};
-use super::{GpuAdapter, GpuBackend, GpuOptions, open, selection};
+use super::{GpuAdapter, GpuBackend, GpuCacheFile, GpuCompileTimes, GpuOptions, open, selection};
 use crate::error::{Error, Result};
 
 /// WGSL source of a kernel.
@@ -15,6 +15,19 @@ pub struct GpuKernel {
     pub name: String,
     /// Generated WGSL source.
     pub source: String,
+}
+
+/// Times of [`GpuBackend::load`], one after the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct GpuLoadTimes {
+    /// Driver, adapter and device.
+    pub open: Duration,
+    /// Mapping and checking the model's files, tokenizer included.
+    pub read: Duration,
+    /// Device memory, vectors, and preparing the passes whose kernels are compiled meanwhile.
+    pub allocate: Duration,
+    /// Repacking and uploading matrices.
+    pub upload: Duration,
 }
 
 /// Result of [`gpu_self_test`].
@@ -68,8 +81,34 @@ pub fn gpu_self_test(options: &GpuOptions, rounds: usize) -> Result<GpuSelfTest>
 const SEED: u64 = 20;
 
 impl GpuBackend {
-    /// Sources of the kernels that the model uses on this device, with their names. Compiles the
-    /// kernels of short and long prompts and contexts first.
+    /// Times of the load.
+    pub fn load_times(&self) -> GpuLoadTimes {
+        self.times
+    }
+
+    /// Times of the compilation of kernels up to now, all threads together.
+    pub fn compile_times(&self) -> GpuCompileTimes {
+        self.executor.gpu.compile_times()
+    }
+
+    /// File of the compiled kernels; `None` without one.
+    pub fn cache_file(&self) -> Option<&GpuCacheFile> {
+        self.executor.gpu.cache_file()
+    }
+
+    /// Reasons since the last call not to use the file of the compiled kernels. Each is one line.
+    pub fn take_cache_warnings(&self) -> Vec<String> {
+        self.executor.gpu.take_cache_warnings().iter().map(ToString::to_string).collect()
+    }
+
+    /// Waits for the kernels that are being compiled and writes their file. Dropping the backend
+    /// writes it too.
+    pub fn finish_kernels(&self) {
+        self.executor.gpu.finish_kernels();
+    }
+
+    /// Sources of the kernels that the model uses on this device, with their names. Prepares the
+    /// passes of short and long prompts and contexts first.
     ///
     /// # Errors
     /// [`Error::Backend`] if other sequences occupy the KV blocks, and if the device fails.

@@ -50,12 +50,28 @@ pub(super) struct DeviceWeights {
     tied: bool,
 }
 
+/// Matrices that are allocated and not written yet.
+#[derive(Debug)]
+pub(super) struct Uploads<'m> {
+    waiting: Vec<Upload<'m>>,
+    /// Names and formats of matrices stored as F16 because their format has no kernels.
+    pub(super) converted: Vec<String>,
+}
+
+/// Source of a matrix: weights of one device format, concatenated by rows.
+#[derive(Debug)]
+struct Upload<'m> {
+    name: String,
+    matrix: Matrix,
+    sources: Vec<&'m PackedMatrix>,
+}
+
 impl DeviceWeights {
-    /// Uploads the weights of `model`. `converted` gets names and formats of matrices stored as F16
-    /// because their format has no kernels.
-    pub(super) fn upload(gpu: &Gpu, model: &Model, converted: &mut Vec<String>) -> Result<Self, Refusal> {
+    /// Allocates the weights of `model` and uploads its vectors. The matrices remain to be written,
+    /// so that kernels can be compiled meanwhile.
+    pub(super) fn allocate<'m>(gpu: &Gpu, model: &'m Model) -> Result<(Self, Uploads<'m>), Refusal> {
         let weights = model.weights();
-        let mut uploader = Uploader { gpu, converted };
+        let mut uploader = Uploader { gpu, waiting: Vec::new(), converted: Vec::new() };
         let layer = |(index, layer)| uploader.layer(index, layer);
         let layers = weights.layers.iter().enumerate().map(layer).collect::<Result<_, _>>()?;
         let embedding = uploader.matrix("token_embd.weight", &[&weights.embedding])?;
@@ -68,7 +84,9 @@ impl DeviceWeights {
             },
         };
         let output_norm = uploader.vector(&weights.output_norm)?;
-        Ok(Self { embedding, layers, output_norm, output, tied: weights.output.is_none() })
+        let Uploader { waiting, converted, .. } = uploader;
+        let tied = weights.output.is_none();
+        Ok((Self { embedding, layers, output_norm, output, tied }, Uploads { waiting, converted }))
     }
 
     /// Bytes of the matrices on the device.
@@ -107,13 +125,39 @@ fn device_format(format: WeightFormat) -> Option<Format> {
     }
 }
 
-struct Uploader<'a> {
-    gpu: &'a Gpu,
-    converted: &'a mut Vec<String>,
+impl Uploads<'_> {
+    /// Writes all matrices; returns [`converted`](Self::converted).
+    pub(super) fn write(self, gpu: &Gpu) -> Result<Vec<String>, Refusal> {
+        for Upload { name, matrix, sources } in &self.waiting {
+            let mut owned = Vec::new();
+            let bytes: &[u8] = match sources[..] {
+                [one] if device_format(one.format()).is_some() => one.bytes(),
+                _ => {
+                    for source in sources {
+                        match device_format(source.format()) {
+                            Some(_) => owned.extend_from_slice(source.bytes()),
+                            None => to_f16(source, name, &mut owned)?,
+                        }
+                    }
+                    &owned
+                }
+            };
+            matrix
+                .write(gpu, bytes)
+                .map_err(|source| Refusal::Gpu { action: format!("upload {name}"), source })?;
+        }
+        Ok(self.converted)
+    }
 }
 
-impl Uploader<'_> {
-    fn layer(&mut self, index: usize, layer: &LayerWeights) -> Result<DeviceLayer, Refusal> {
+struct Uploader<'a, 'm> {
+    gpu: &'a Gpu,
+    waiting: Vec<Upload<'m>>,
+    converted: Vec<String>,
+}
+
+impl<'m> Uploader<'_, 'm> {
+    fn layer(&mut self, index: usize, layer: &'m LayerWeights) -> Result<DeviceLayer, Refusal> {
         let name = |part: &str| format!("blk.{index}.{part}");
         let [q, k, v] = ["attn_q", "attn_k", "attn_v"].map(name);
         let [output, gate, up, down] = ["attn_output", "ffn_gate", "ffn_up", "ffn_down"].map(name);
@@ -142,12 +186,12 @@ impl Uploader<'_> {
         values.map(|values| self.vector(values)).transpose()
     }
 
-    fn projection(&mut self, linears: &[(&str, &Linear)]) -> Result<Projection, Refusal> {
+    fn projection(&mut self, linears: &[(&str, &'m Linear)]) -> Result<Projection, Refusal> {
         let stored = |linear: &Linear| device_format(linear.weights.format()).unwrap_or(Format::F16);
         let mut parts = Vec::new();
         let mut outputs = 0;
         for run in linears.chunk_by(|(_, a), (_, b)| stored(a) == stored(b)) {
-            let matrices: Vec<&PackedMatrix> = run.iter().map(|(_, linear)| &linear.weights).collect();
+            let matrices: Vec<&'m PackedMatrix> = run.iter().map(|(_, linear)| &linear.weights).collect();
             let names: Vec<&str> = run.iter().map(|(name, _)| *name).collect();
             let matrix = self.matrix(&format!("{}.weight", names.join(", ")), &matrices)?;
             let rows = matrix.rows();
@@ -165,33 +209,24 @@ impl Uploader<'_> {
         Ok(Projection { parts, outputs, bias })
     }
 
-    /// Uploads matrices of one device format, concatenated by rows.
-    fn matrix(&mut self, name: &str, matrices: &[&PackedMatrix]) -> Result<Matrix, Refusal> {
-        let cols = matrices[0].cols();
-        let rows: usize = matrices.iter().map(|matrix| matrix.rows()).sum();
-        let stored = device_format(matrices[0].format());
-        let format = stored.unwrap_or(Format::F16);
+    /// Allocates a matrix for weights of one device format, concatenated by rows.
+    fn matrix(&mut self, name: &str, sources: &[&'m PackedMatrix]) -> Result<Matrix, Refusal> {
+        let cols = sources[0].cols();
+        let rows: usize = sources.iter().map(|source| source.rows()).sum();
+        let format = device_format(sources[0].format()).unwrap_or(Format::F16);
         let unit = format.column_unit();
         if !cols.is_multiple_of(unit) {
-            let found = matrices[0].format().name();
+            let found = sources[0].format().name();
             return Err(Refusal::Columns { tensor: name.to_owned(), format: found, cols, unit });
         }
-        let mut owned = Vec::new();
-        let bytes = if let (Some(_), [one]) = (stored, matrices) {
-            one.bytes()
-        } else {
-            for matrix in matrices {
-                if device_format(matrix.format()).is_some() {
-                    owned.extend_from_slice(matrix.bytes());
-                } else {
-                    to_f16(matrix, name, &mut owned)?;
-                    self.converted.push(format!("{name} ({})", matrix.format().name()));
-                }
-            }
-            &owned
-        };
-        Matrix::upload(self.gpu, format, rows as u32, cols as u32, bytes)
-            .map_err(|source| Refusal::Gpu { action: format!("upload {name}"), source })
+        for source in sources.iter().filter(|source| device_format(source.format()).is_none()) {
+            self.converted.push(format!("{name} ({})", source.format().name()));
+        }
+        let matrix = Matrix::zeroed(self.gpu, format, rows as u32, cols as u32)
+            .map_err(|source| Refusal::Gpu { action: format!("upload {name}"), source })?;
+        let (name, sources) = (name.to_owned(), sources.to_vec());
+        self.waiting.push(Upload { name, matrix: matrix.clone(), sources });
+        Ok(matrix)
     }
 }
 
