@@ -6,6 +6,7 @@
 //! patterns and formats are in the engine's syntax, and numbers without bounds get some.
 
 mod exclusive;
+mod finite;
 mod format;
 mod keywords;
 mod numbers;
@@ -38,8 +39,12 @@ const ESCAPES: &str = "nrbtf\\\"";
 /// [`ConstraintError::TooLarge`].
 pub(super) fn normalize(schema: &Value) -> Result<String, ConstraintError> {
     check_size(schema)?;
-    let mut writer =
-        Writer { references: References::new(schema), uses_any: false, fills: !intersects(schema) };
+    let mut writer = Writer {
+        references: References::new(schema),
+        uses_any: false,
+        uses_number: Vec::new(),
+        fills: !intersects(schema),
+    };
     let mut definitions = Map::new();
     let mut root = Value::Null;
     let mut next = 0;
@@ -57,6 +62,15 @@ pub(super) fn normalize(schema: &Value) -> Result<String, ConstraintError> {
     writer.references.check_cycles()?;
     if writer.uses_any {
         definitions.insert(ANY.to_owned(), any());
+    }
+    for kind in numbers::KINDS.into_iter().filter(|kind| writer.uses_number.contains(kind)) {
+        definitions.insert(kind.to_owned(), numbers::definition(kind));
+    }
+    if let Some(name) = finite::endless(&root, &definitions) {
+        return Err(ConstraintError::InvalidSchema {
+            path: writer.references.path(name),
+            reason: "every value is infinite; make a property or item on the way optional".to_owned(),
+        });
     }
     Ok(document(root, definitions))
 }
@@ -83,11 +97,9 @@ fn document(root: Value, definitions: Map<String, Value>) -> String {
 
 /// The definition of any value: as the engine's own, with bounded numbers.
 fn any() -> Value {
-    let mut number = Map::from_iter([("type".to_owned(), json!("number"))]);
-    numbers::bound(&mut number);
     json!({"anyOf": [
         {"type": ["null", "boolean"]},
-        number,
+        numbers::definition("number"),
         {"type": "string"},
         {"type": "array", "items": any_reference()},
         {"type": "object", "additionalProperties": any_reference()},
@@ -138,6 +150,8 @@ impl Place {
 struct Writer<'s> {
     references: References<'s>,
     uses_any: bool,
+    /// Kinds of numbers whose definitions are used.
+    uses_number: Vec<&'static str>,
     /// True if places where any value may stand get the definition of any value, with its bounded
     /// numbers. Where schemas are intersected it could not be resolved.
     fills: bool,

@@ -35,7 +35,14 @@ impl<'s> Writer<'s> {
         }
         let applies = ["enum", "const", "$ref", "anyOf", "allOf"].iter().any(|name| out.contains_key(*name));
         if !applies && also.is_empty() {
+            let number = if self.fills { numbers::take_unrestricted(&mut out) } else { None };
             self.fill(&mut out);
+            if let Some(kind) = number {
+                self.uses_number.push(kind);
+                let reference = json!({"$ref": format!("#/$defs/{kind}")});
+                let is_alone = out.get("type").and_then(Value::as_array).is_some_and(Vec::is_empty);
+                return Ok(if is_alone { reference } else { json!({"anyOf": [reference, out]}) });
+            }
         }
         if !also.is_empty() {
             let all = out.entry("allOf").or_insert_with(|| json!([]));

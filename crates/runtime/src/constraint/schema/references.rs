@@ -53,6 +53,12 @@ impl<'s> References<'s> {
         self.definitions.get(number).map(|definition| (definition.path.clone(), definition.source))
     }
 
+    /// Place of the definition with a name of the rewritten schema.
+    pub(super) fn path(&self, written: &str) -> String {
+        let number = (0..self.definitions.len()).find(|&number| name(number) == written).unwrap_or(0);
+        self.definitions[number].path.clone()
+    }
+
     /// The schema that a reference points at.
     pub(super) fn find(&self, reference: &str) -> Option<&'s Value> {
         let fragment = decode_percent(reference.strip_prefix('#')?)?;

@@ -75,6 +75,12 @@ fn invalid_schemas_have_a_place() {
             "refers to itself",
         ),
         (json!({"pattern": 1}), "#", "pattern is a text"),
+        (json!({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}), "#", "infinite"),
+        (
+            json!({"$ref": "#/$defs/a", "$defs": {"a": {"type": "array", "items": {"$ref": "#/$defs/a"}, "minItems": 1}}}),
+            "#/$defs/a",
+            "infinite",
+        ),
     ] {
         match Constraint::json_schema(&schema) {
             Err(ConstraintError::InvalidSchema { path: p, reason }) => {
