@@ -137,16 +137,17 @@ pub(super) fn keep_best(candidates: &mut Vec<Candidate>) {
 /// # Source
 /// Tang et al., "Top-nσ: Not All Logits Are You Need", arXiv 2411.07641.
 pub(super) fn top_n_sigma(candidates: &mut Vec<Candidate>, n: f32) {
-    let threshold = sigma_threshold(candidates, n, |c| c.logit);
+    let threshold = sigma_threshold(candidates, largest(candidates), n, |c| c.logit);
     candidates.retain(|c| f64::from(c.logit) >= threshold);
 }
 
 /// Logits that are compared before any of them is looked at singly.
 const BLOCK: usize = 64;
 
-/// As [`top_n_sigma`] on all tokens of a logits row; collects the candidates that stay, by id.
-pub(super) fn collect_top_n_sigma(logits: &[f32], n: f32, candidates: &mut Vec<Candidate>) {
-    let threshold = sigma_threshold(logits, n, |&logit| logit);
+/// As [`top_n_sigma`] on all tokens of a logits row with this largest logit; collects the
+/// candidates that stay, by id.
+pub(super) fn collect_top_n_sigma(logits: &[f32], max: f32, n: f32, candidates: &mut Vec<Candidate>) {
+    let threshold = sigma_threshold(logits, max, n, |&logit| logit);
     // Compared as f32, rounded up to keep the same tokens: faster than a conversion of each.
     let bar = round_up(threshold);
     for (block, start) in logits.chunks(BLOCK).zip((0..).step_by(BLOCK)) {
@@ -175,31 +176,27 @@ fn steps<T>(items: &[T], logit: impl Fn(&T) -> f32 + Copy) -> impl Iterator<Item
     chunks.map(step).chain(once(step(rest)))
 }
 
-/// Largest logit minus `n` standard deviations of the logits; impossible tokens count for neither.
-fn sigma_threshold<T>(items: &[T], n: f32, logit: impl Fn(&T) -> f32 + Copy) -> f64 {
-    // NaN counts as -inf.
-    let is_possible = |x: f32| x > f32::NEG_INFINITY;
-    let value = |x: f32| f64::from(x.min(f32::MAX));
-    let (mut sums, mut counts, mut largest) = ([0.0; LANES], [0.0; LANES], [f32::NEG_INFINITY; LANES]);
+/// Largest logit `max` minus `n` standard deviations of the logits; impossible tokens do not count.
+///
+/// One pass over the offsets from `max`: they are small beside their spread, so that the difference
+/// of the moments loses few digits of f64.
+fn sigma_threshold<T>(items: &[T], max: f32, n: f32, logit: impl Fn(&T) -> f32 + Copy) -> f64 {
+    let max = f64::from(max.min(f32::MAX));
+    let (mut sums, mut squares, mut counts) = ([0.0; LANES], [0.0; LANES], [0.0; LANES]);
     steps(items, logit).for_each(|logits| {
         for (i, x) in logits.into_iter().enumerate() {
-            sums[i] += if is_possible(x) { value(x) } else { 0.0 };
-            counts[i] += if is_possible(x) { 1.0 } else { 0.0 };
-            largest[i] = if x > largest[i] { x } else { largest[i] };
+            // NaN counts as -inf.
+            let is_possible = x > f32::NEG_INFINITY;
+            let offset = if is_possible { f64::from(x.min(f32::MAX)) - max } else { 0.0 };
+            sums[i] += offset;
+            squares[i] += offset * offset;
+            counts[i] += if is_possible { 1.0 } else { 0.0 };
         }
     });
     let count: f64 = counts.iter().sum();
     let mean = sums.iter().sum::<f64>() / count;
-    let mut squares = [0.0; LANES];
-    steps(items, logit).for_each(|logits| {
-        for (i, x) in logits.into_iter().enumerate() {
-            let offset = if is_possible(x) { value(x) - mean } else { 0.0 };
-            squares[i] += offset * offset;
-        }
-    });
-    let sigma = (squares.iter().sum::<f64>() / count).sqrt();
-    let max = largest.into_iter().fold(f32::NEG_INFINITY, f32::max);
-    value(max) - f64::from(n) * sigma
+    let variance = squares.iter().sum::<f64>() / count - mean * mean;
+    max - f64::from(n) * variance.max(0.0).sqrt()
 }
 
 /// XTC ("exclude top choices"): of the candidates with probabilities of at least `threshold`, keeps

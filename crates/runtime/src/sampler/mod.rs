@@ -112,7 +112,9 @@ impl Sampler {
         }
         let leading = steps.iter().take_while(|&&step| is_penalty(step)).count();
         // Top-k directly on the row of logits: no other candidates are collected.
-        let selects = steps.get(leading) == Some(&SamplerStep::TopK);
+        let filters = &steps[leading..];
+        let skipped = usize::from(Self::begins_with_fixed_temperature(params, filters));
+        let selects = filters.get(skipped) == Some(&SamplerStep::TopK);
         let candidates = match (is_greedy, selects) {
             (true, _) => 0,
             (false, true) => params.top_k,
@@ -132,6 +134,11 @@ impl Sampler {
             steps,
             params: params.clone(),
         })
+    }
+
+    /// True if the first step is a temperature that needs no candidates.
+    fn begins_with_fixed_temperature(params: &SamplingParams, steps: &[SamplerStep]) -> bool {
+        steps.first() == Some(&SamplerStep::Temperature) && params.dynatemp_range == 0.0
     }
 
     /// Sampling seed: of the parameters, or a fresh one of this sampler.
@@ -284,6 +291,10 @@ impl Sampler {
         let mut temperature = 1.0;
         candidates.clear();
         let mut rest = steps[*leading..].iter();
+        if Self::begins_with_fixed_temperature(params, rest.as_slice()) {
+            rest.next();
+            temperature = f64::from(params.temperature);
+        }
         // The first filter may shorten the vocabulary before candidates are collected.
         match rest.clone().next() {
             Some(SamplerStep::TopK) => {
@@ -293,7 +304,10 @@ impl Sampler {
             }
             Some(SamplerStep::TopNSigma) => {
                 rest.next();
-                filter::collect_top_n_sigma(logits, params.top_n_sigma, candidates);
+                // Without a largest logit no token is possible.
+                if let Some(best) = kernels.argmax(logits) {
+                    filter::collect_top_n_sigma(logits, logits[best], params.top_n_sigma, candidates);
+                }
             }
             _ => {
                 candidates.extend(logits.iter().zip(0..).filter_map(|(&x, id)| Candidate::of(id, x)));
