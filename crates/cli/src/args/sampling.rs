@@ -99,9 +99,14 @@ pub(crate) struct SamplingArgs {
     #[arg(long, value_name = "X", default_value = "1", value_parser = values::non_negative)]
     dynatemp_exp: f32,
 
-    /// Steps in their order, separated by `;`, of penalties, dry, top_n_sigma, top_k, typ_p, top_p,
-    /// min_p, xtc, temperature; all = these
-    #[arg(long, value_name = "NAMES", default_value = values::ALL_SAMPLERS, value_parser = values::samplers)]
+    #[arg(
+        long,
+        value_name = "NAMES",
+        help = "Steps in their order, separated by `;`, of penalties, dry, top_n_sigma, top_k, typ_p, top_p, \
+                min_p, xtc, temperature; all = these",
+        default_value = values::ALL_SAMPLERS,
+        value_parser = values::samplers
+    )]
     samplers: SamplerOrder,
 
     /// Add VALUE to a token's score, -inf forbids it; repeatable
