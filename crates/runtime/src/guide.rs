@@ -50,6 +50,11 @@ impl Guide {
         state.accept(token).map_err(Error::Constraint)
     }
 
+    /// Tokens that must follow, whatever is sampled; often none.
+    pub(crate) fn forced(&mut self) -> Vec<TokenId> {
+        self.state.as_mut().map(ConstraintState::forced).unwrap_or_default()
+    }
+
     /// True if the output is complete and nothing can follow.
     pub(crate) fn is_ended(&self) -> bool {
         self.state.as_ref().is_some_and(ConstraintState::is_ended)
@@ -69,6 +74,10 @@ impl Guide {
 
     pub(crate) fn accept(&mut self, _: TokenId) -> Result<()> {
         Ok(())
+    }
+
+    pub(crate) fn forced(&mut self) -> Vec<TokenId> {
+        Vec::new()
     }
 
     pub(crate) fn is_ended(&self) -> bool {

@@ -121,6 +121,17 @@ impl Drop for Outlet {
     }
 }
 
+/// Outcome of sampling.
+#[derive(Debug)]
+pub(super) struct Sampled {
+    /// Reason that the request has ended.
+    pub(super) end: Option<FinishReason>,
+    /// Number of tokens appended.
+    pub(super) tokens: usize,
+    /// True if these are the first tokens after the prompt.
+    pub(super) is_first: bool,
+}
+
 /// A request that waits or runs.
 pub(super) struct Request<'c> {
     codec: &'c TextCodec,
@@ -199,13 +210,29 @@ impl<'c> Request<'c> {
         self.clock.start();
     }
 
-    /// Samples the next token; the reason if it was the last. A piece goes to the caller.
+    /// Samples the next token, and appends those that the constraint then forces: they are computed
+    /// in one pass. Pieces go to the caller.
     ///
     /// # Errors
-    /// [`Error::NoCandidate`], [`Error::Decode`].
-    pub(super) fn sample(&mut self, logits: &[f32]) -> Result<Option<FinishReason>> {
+    /// [`Error::NoCandidate`], [`Error::Decode`], [`Error::Constraint`].
+    pub(super) fn sample(&mut self, logits: &[f32]) -> Result<Sampled> {
+        let before = self.tokens.len();
         let logits = self.guide.mask(&logits[..self.codec.sampled_ids()])?;
-        let token = self.sampler.sample(logits, self.tokens.len())?;
+        let token = self.sampler.sample(logits, before)?;
+        let mut end = self.take(token)?;
+        if end.is_none() {
+            for token in self.guide.forced() {
+                end = self.take(token)?;
+                if end.is_some() {
+                    break;
+                }
+            }
+        }
+        Ok(Sampled { end, tokens: self.tokens.len() - before, is_first: before == self.prompt_tokens })
+    }
+
+    /// Appends a token to the output; the reason if it was the last. A piece goes to the caller.
+    fn take(&mut self, token: TokenId) -> Result<Option<FinishReason>> {
         self.clock.token();
         self.output.piece.clear();
         if !self.ignore_eos && self.codec.tokenizer().is_end_of_generation(token) {

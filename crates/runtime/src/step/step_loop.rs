@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use ruvllm_scheduler::{Config, RequestId, Scheduler, TenantId, Work};
 
 use super::executor::{Executor, Outcome, SequenceId, SequenceReport, Step};
-use super::request::{Job, Request, SessionId};
+use super::request::{Job, Request, Sampled, SessionId};
 use super::statistics::StepCounters;
 use crate::codec::TextCodec;
 use crate::error::{Error, Result};
@@ -41,7 +41,7 @@ struct Scratch {
     step: Step,
     outcomes: Vec<Outcome>,
     /// Outcome of sampling for each part of the step; `None` if it sampled nothing.
-    sampled: Vec<Option<Result<Option<FinishReason>>>>,
+    sampled: Vec<Option<Result<Sampled>>>,
     ended: Vec<RequestId>,
 }
 
@@ -228,13 +228,13 @@ impl<'c, X: Executor> StepLoop<'c, X> {
                             }
                             self.scheduler.advanced(work.id, tokens, 0);
                         }
-                        Some(Ok(None)) => {
-                            self.scheduler.advanced(work.id, tokens, 1);
-                            if is_prompt {
+                        Some(Ok(Sampled { end: Some(reason), .. })) => self.finish(work.id, reason),
+                        Some(Ok(sampled)) => {
+                            self.scheduler.advanced(work.id, tokens, sampled.tokens);
+                            if sampled.is_first {
                                 self.executor.prefilled(part.sequence);
                             }
                         }
-                        Some(Ok(Some(reason))) => self.finish(work.id, reason),
                         Some(Err(error)) => self.fail(work.id, error),
                     }
                 }

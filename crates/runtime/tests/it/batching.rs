@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ruvllm::{
-    Adapter, AdapterSource, CancelToken, Completion, Engine, EngineOptions, Error, FinishReason,
+    Adapter, AdapterSource, CancelToken, Completion, Constraint, Engine, EngineOptions, Error, FinishReason,
     GenerateRequest, PrefixCaching, PressurePolicy, Prompt, RequestHandle, SamplingParams, Tenant,
 };
 use ruvllm_testkit::{Random, model_data};
@@ -25,8 +25,8 @@ fn adapter(engine: &Engine) -> Arc<Adapter> {
     engine.load_adapter(&[source]).expect("an adapter of the tiny model")
 }
 
-/// Requests of mixed lengths, samplings, stop sequences, tenants and adapters. Some prompts begin
-/// alike.
+/// Requests of mixed lengths, samplings, stop sequences, tenants, adapters and constraints. Some
+/// prompts begin alike.
 fn requests(seed: u64, tenants: &[Tenant], adapter: &Arc<Adapter>) -> Vec<GenerateRequest> {
     let mut random = Random::new(seed);
     let prefixes: Vec<Vec<u32>> =
@@ -48,6 +48,13 @@ fn requests(seed: u64, tenants: &[Tenant], adapter: &Arc<Adapter>) -> Vec<Genera
                 .with_pressure(PressurePolicy::EvictPrefixes)
                 .with_tenant(tenants[random.below(tenants.len())].clone());
             let request = if random.below(4) == 0 { request.with_stop(["the", "e"]) } else { request };
+            let request = match random.below(8) {
+                0 => request.with_constraint(Constraint::regex("[a-z]+( [a-z]+)*").expect("a pattern")),
+                1 => request.with_constraint(
+                    Constraint::choices(["a long text that is forced", "b"]).expect("choices"),
+                ),
+                _ => request,
+            };
             if random.below(3) == 0 { request.with_adapter(Arc::clone(adapter)) } else { request }
         })
         .collect()

@@ -172,3 +172,16 @@ fn constraints_that_do_not_compile_are_errors_before_anything_is_computed() {
     // The engine serves others as before.
     assert_eq!(complete(tiny(), &GenerateRequest::new("x").with_max_tokens(2)).tokens.len(), 2);
 }
+
+#[test]
+fn forced_tokens_take_no_step_of_their_own() {
+    let engine = crate::common::load(ruvllm_testkit::builtin_model(), &ruvllm::EngineOptions::default());
+    let text = "The only text that this constraint allows, from its first word to its last one.";
+    let constraint = Constraint::choices([text]).expect("choices");
+    let request = crate::common::greedy("Once upon a time", 64).with_constraint(constraint);
+    let completion = complete(&engine, &request);
+    assert_eq!((completion.text.as_str(), completion.finish_reason), (text, FinishReason::Stop));
+    assert!(completion.tokens.len() > 10, "{completion:?}");
+    let steps = engine.step_statistics().steps;
+    assert!(steps <= 3, "{steps} steps for {} tokens", completion.tokens.len());
+}
