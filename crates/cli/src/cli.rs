@@ -63,7 +63,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 #[allow(missing_docs)]
 pub(crate) enum Command {
-    /// Chat with a model, or let it answer once; pulls it if need be
+    /// Chat with a model or answer one message; pulls the model if needed
     #[command(after_help = run::HELP, mut_arg("model", |model| model.hide(true)))]
     Run(Box<run::RunArgs>),
     Chat(Box<chat::ChatArgs>),

@@ -11,7 +11,7 @@ use crate::error::Result;
 /// Options of LoRA adapters.
 #[derive(Debug, Args)]
 pub(crate) struct AdapterArgs {
-    /// Change the model by a LoRA, PATH or PATH@SCALE; repeatable, changes add up
+    /// LoRA adapter, PATH or PATH@SCALE; repeatable, updates add up
     #[arg(long = "adapter", value_name = "NAME=PATH", value_parser = named_adapter)]
     pub(crate) adapters: Vec<NamedAdapter>,
 }

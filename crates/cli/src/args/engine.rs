@@ -26,7 +26,7 @@ pub(crate) struct ModelArgs {
 /// Threads, instruction set and memory of the engine.
 #[derive(Debug, Args)]
 pub(crate) struct ComputeArgs {
-    /// Threads to compute with [default: one for each core]
+    /// Number of threads [default: one for each core]
     #[arg(long, short, value_name = "N", value_parser = positive)]
     pub(crate) threads: Option<usize>,
 
@@ -40,7 +40,7 @@ pub(crate) struct ComputeArgs {
     #[command(flatten)]
     pub(crate) loading: LoadingArgs,
 
-    /// Memory for keys and values, e.g. 512MiB [default: 4 contexts, as memory allows]
+    /// Memory budget of the KV cache, e.g. 512MiB [default: 4 contexts, as memory allows]
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub(crate) kv_budget: Option<usize>,
 

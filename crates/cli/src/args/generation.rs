@@ -18,7 +18,7 @@ use crate::user_folders;
 // Aliases are llama.cpp's names where those differ.
 #[derive(Debug, Args)]
 pub(crate) struct GenerationArgs {
-    /// Stop before this text; repeatable
+    /// Stop sequence; repeatable
     #[arg(long, value_name = "TEXT")]
     pub(crate) stop: Vec<String>,
 
@@ -30,7 +30,7 @@ pub(crate) struct GenerationArgs {
     )]
     kv: Option<KvPolicy>,
 
-    /// Most tokens of prompt and output [default: 0 = the model's]
+    /// Context length: tokens of prompt and output [default: 0 = the model's]
     #[arg(long, short, visible_alias = "ctx-size", value_name = "N", value_parser = values::context)]
     context: Option<OrDefault<usize>>,
 
@@ -72,19 +72,19 @@ impl GenerationArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Prefix cache")]
 struct PrefixArgs {
-    /// Keep in files how prompts begin: all, or what memory lacks room for
+    /// Prefix cache on disk: `on` stores every prefix, `spill` those evicted from memory
     #[arg(long, value_enum, value_name = "off|on|spill", default_value = "off", hide_possible_values = true)]
     prefix_cache: PrefixFiles,
 
-    /// Folder of those files [default: ruvllm/prefixes in the user's cache folder]
+    /// Folder of the prefix cache [default: ruvllm/prefixes in the user's cache folder]
     #[arg(long, value_name = "DIR")]
     prefix_dir: Option<PathBuf>,
 
-    /// Private file with the key of a folder that others may write to, 32 to 1024 bytes
+    /// Key file of a prefix folder shared with other users, 32 to 1024 bytes
     #[arg(long, value_name = "FILE", value_parser = values::prefix_key)]
     prefix_key: Option<FolderKey>,
 
-    /// Most bytes of those files; the least recently used go first
+    /// Maximum size of the prefix folder; the least recently used prefixes are deleted
     #[arg(long, value_name = "BYTES", default_value = "4GiB", value_parser = values::bytes)]
     prefix_limit: usize,
 }

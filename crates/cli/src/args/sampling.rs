@@ -10,92 +10,92 @@ use crate::error::Result;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Sampling")]
 pub(crate) struct SamplingArgs {
-    /// Randomness; 0 always takes the likeliest token
+    /// Sampling temperature; 0 = greedy
     #[arg(long, visible_alias = "temp", value_name = "T", default_value = "0.8", value_parser = values::non_negative)]
     pub(crate) temperature: f32,
 
-    /// Choose among the K likeliest tokens; 0 = off
+    /// Top-k: keep the K most likely tokens; 0 = off
     #[arg(long, value_name = "K", default_value = "40", value_parser = values::count)]
     top_k: usize,
 
-    /// Choose among the likeliest tokens that together reach P; 1 = off
+    /// Top-p: keep the most likely tokens with total probability P; 1 = off
     #[arg(long, value_name = "P", default_value = "0.95", value_parser = values::fraction)]
     top_p: f32,
 
-    /// Leave out tokens below P times the likeliest one; 0 = off
+    /// Min-p: drop tokens below P times the highest probability; 0 = off
     #[arg(long, value_name = "P", default_value = "0.05", value_parser = values::fraction)]
     min_p: f32,
 
-    /// Choose among the most typical tokens up to P; 1 = off
+    /// Locally typical sampling with total probability P; 1 = off
     #[arg(long, value_name = "P", default_value = "1", value_parser = values::fraction)]
     typical_p: f32,
 
-    /// Leave out tokens whose score is more than N standard deviations below the best; 0 = off
+    /// Top-n-sigma: drop tokens over N standard deviations below the highest logit; 0 = off
     #[arg(long, value_name = "N", default_value = "0", value_parser = values::sigmas, allow_negative_numbers = true)]
     top_nsigma: f32,
 
-    /// Make recent tokens less likely by this factor; 1 = off
+    /// Repetition penalty on recent tokens; 1 = off
     #[arg(long, value_name = "X", default_value = "1", value_parser = values::above_zero)]
     repeat_penalty: f32,
 
-    /// Number of recent tokens that the penalties look at; 0 = none
+    /// Number of recent tokens for the penalties; 0 = none
     #[arg(long, value_name = "N", default_value = "64", value_parser = values::count)]
     repeat_last_n: usize,
 
-    /// Subtract X from scores of recent tokens; 0 = off
+    /// Presence penalty: subtracted once from the logit of a recent token; 0 = off
     #[arg(long, value_name = "X", default_value = "0", value_parser = values::finite, allow_negative_numbers = true)]
     presence_penalty: f32,
 
-    /// The same for each time the token occurs; 0 = off
+    /// Frequency penalty: subtracted for each occurrence; 0 = off
     #[arg(long, value_name = "X", default_value = "0", value_parser = values::finite, allow_negative_numbers = true)]
     frequency_penalty: f32,
 
-    /// Make tokens that would go on with a repetition less likely (DRY); 0 = off
+    /// DRY: multiplier of the penalty on continued repetitions; 0 = off
     #[arg(long, value_name = "X", default_value = "0", value_parser = values::non_negative)]
     dry_multiplier: f32,
 
-    /// Factor of that penalty for each further token of the repetition
+    /// DRY: factor of the penalty per repeated token
     #[arg(long, value_name = "X", default_value = "1.75", value_parser = values::at_least_one)]
     dry_base: f32,
 
-    /// Shortest repetition, in tokens, that must not go on
+    /// DRY: shortest repetition that is penalized, in tokens
     #[arg(long, value_name = "N", default_value = "2", value_parser = values::positive)]
     dry_allowed_length: usize,
 
-    /// Number of recent tokens in which DRY finds repetitions; -1 = all
+    /// DRY: number of recent tokens searched for repetitions; -1 = all
     #[arg(long, value_name = "N", default_value = "-1", value_parser = values::recent_or_all,
         allow_negative_numbers = true)]
     dry_penalty_last_n: OrDefault<usize>,
 
-    /// Text that ends a repetition; repeatable, `none` for none [default: \n : " *]
+    /// DRY: sequence breaker; repeatable, `none` for none [default: \n : " *]
     #[arg(long, value_name = "TEXT", value_parser = values::breaker, allow_hyphen_values = true)]
     dry_sequence_breaker: Vec<Option<String>>,
 
-    /// Leave out the likeliest tokens but one, with probability P (XTC); 0 = off
+    /// XTC: probability of dropping all but the least likely top token; 0 = off
     #[arg(long, value_name = "P", default_value = "0", value_parser = values::fraction)]
     xtc_probability: f32,
 
-    /// Probability that makes a token one of the likeliest; above 0.5 = off
+    /// XTC: probability that makes a token a top token; above 0.5 = off
     #[arg(long, value_name = "P", default_value = "0.1", value_parser = values::fraction)]
     xtc_threshold: f32,
 
-    /// Keep the surprise of the text steady in place of leaving tokens out: 2 = Mirostat 2, 0 = off
+    /// Mirostat: 2 = version 2, 0 = off
     #[arg(long, value_name = "0|2", default_value = "0", value_parser = values::mirostat)]
     mirostat: u8,
 
-    /// Rate at which Mirostat adapts
+    /// Mirostat: learning rate eta
     #[arg(long, value_name = "X", default_value = "0.1", value_parser = values::non_negative)]
     mirostat_lr: f32,
 
-    /// Surprise that Mirostat aims at, in bits per token
+    /// Mirostat: target surprise tau, in bits per token
     #[arg(long, value_name = "BITS", default_value = "5", value_parser = values::above_zero)]
     mirostat_ent: f32,
 
-    /// Change the temperature by up to X: lower where the model is certain; 0 = off
+    /// Dynamic temperature: range around --temperature, by entropy; 0 = off
     #[arg(long, value_name = "X", default_value = "0", value_parser = values::non_negative)]
     dynatemp_range: f32,
 
-    /// Exponent of the certainty in that change
+    /// Dynamic temperature: exponent of the normalized entropy
     #[arg(long, value_name = "X", default_value = "1", value_parser = values::non_negative)]
     dynatemp_exp: f32,
 
@@ -109,11 +109,11 @@ pub(crate) struct SamplingArgs {
     )]
     samplers: SamplerOrder,
 
-    /// Add VALUE to a token's score, -inf forbids it; repeatable
+    /// Logit bias: add VALUE to the logit of token ID, -inf forbids it; repeatable
     #[arg(long, value_name = "ID=VALUE", value_parser = values::logit_bias)]
     logit_bias: Vec<(u32, f32)>,
 
-    /// Makes the choices repeatable [default: -1 = another one each time]
+    /// Random seed [default: -1 = a new one each time]
     #[arg(long, short, value_name = "N", value_parser = values::seed, allow_negative_numbers = true)]
     seed: Option<OrDefault<u64>>,
 }

@@ -26,7 +26,7 @@ Examples:
   ruvllm calibrate-kv --file book.txt model.kv
   ruvllm generate --kv tiered:warm=nuq3 --kv-calibration model.kv \"Once upon a time\"";
 
-/// Learn from a text how the model's keys and values lie, for --kv with nuq3
+/// Calibrate the 3-bit KV-cache format (nuq3) on a text
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct CalibrateKvArgs {
@@ -52,7 +52,7 @@ pub(crate) struct CalibrateKvArgs {
     #[command(flatten)]
     loading: LoadingArgs,
 
-    /// Threads to compute with [default: one for each core]
+    /// Number of threads [default: one for each core]
     #[arg(long, short, value_name = "N", value_parser = positive)]
     threads: Option<usize>,
 

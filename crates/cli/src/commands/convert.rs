@@ -24,7 +24,7 @@ Examples:
   ruvllm convert Qwen2.5-0.5B-Instruct qwen.gguf
   ruvllm convert Llama-3.2-1B llama-F16.gguf --type f16";
 
-/// Write a Hugging Face folder as one GGUF file
+/// Convert a Hugging Face folder to a GGUF file
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct ConvertArgs {
@@ -44,7 +44,7 @@ pub(crate) struct ConvertArgs {
     #[arg(long)]
     force: bool,
 
-    /// Threads to compute with [default: the number of cores]
+    /// Number of threads [default: the number of cores]
     #[arg(long, short, value_name = "N", value_parser = positive)]
     threads: Option<usize>,
 }

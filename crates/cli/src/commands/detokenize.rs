@@ -18,7 +18,7 @@ Examples:
   ruvllm detokenize 2537 874 274 670
   ruvllm tokenize \"Once upon a time\" | ruvllm detokenize";
 
-/// Turn token ids into text
+/// Convert token ids to text
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct DetokenizeArgs {

@@ -62,25 +62,25 @@ const RELEVANT_FEATURES: [&str; 19] = [
     "sve",
 ];
 
-/// Show what this machine offers and what the engine chose
+/// Show the hardware, the chosen settings and their sources
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct DoctorArgs {
     #[command(flatten)]
     model: ModelArgs,
 
-    /// Plan with so many threads
+    /// Number of threads to plan with
     #[arg(long, short, value_name = "N", value_parser = args::positive)]
     threads: Option<usize>,
 
-    /// Plan for so many tokens of prompt and output
+    /// Context length to plan for
     #[arg(long, short, value_name = "N", value_parser = args::positive)]
     context: Option<usize>,
 
     #[arg(long, value_name = "POLICY", help = args::KV_HELP, value_parser = args::kv_policy)]
     kv: Option<KvPolicy>,
 
-    /// Plan with so much memory for keys and values, e.g. 512MiB
+    /// Memory budget of the KV cache to plan with, e.g. 512MiB
     #[arg(long, value_name = "BYTES", value_parser = args::bytes)]
     kv_budget: Option<usize>,
 

@@ -37,7 +37,7 @@ const STEP_TEXTS: usize = 64;
 /// Maximum bytes of text per step; a longer text is a step of its own.
 const STEP_BYTES: usize = 4096;
 
-/// Turn texts into vectors
+/// Compute embeddings of texts
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct EmbedArgs {
@@ -65,7 +65,7 @@ pub(crate) struct EmbedArgs {
     #[arg(long)]
     normalize: bool,
 
-    /// Most tokens of a text; the rest is left out
+    /// Maximum number of tokens per text; the rest is truncated
     #[arg(long, value_name = "N", value_parser = positive)]
     max_tokens: Option<usize>,
 

@@ -50,7 +50,7 @@ auto the CPU computes what no GPU here can, and standard error says why.
 Ctrl-C stops the generation; what was generated stays, and the exit code is 130. A second Ctrl-C ends the program
 at once.";
 
-/// Continue a text or answer a message
+/// Generate text: continue a prompt, or answer it with --chat
 // Aliases are llama.cpp's names where those differ.
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
@@ -59,7 +59,7 @@ pub(crate) struct GenerateArgs {
     #[arg(value_name = "PROMPT")]
     prompt: Option<String>,
 
-    /// The same by name
+    /// The prompt, as a flag
     #[arg(
         long = "prompt",
         short = 'p',
@@ -77,11 +77,11 @@ pub(crate) struct GenerateArgs {
     #[arg(long)]
     chat: bool,
 
-    /// Instructions that come before the message
+    /// System message
     #[arg(long, value_name = "TEXT", requires = "chat")]
     system: Option<String>,
 
-    /// Most tokens to generate; -1 = no limit
+    /// Maximum number of tokens to generate; -1 = no limit
     #[arg(long, short = 'n', visible_alias = "n-predict", value_name = "N", default_value = "256",
         value_parser = args::tokens_or_all, allow_negative_numbers = true)]
     max_tokens: OrDefault<usize>,

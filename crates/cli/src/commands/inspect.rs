@@ -31,7 +31,7 @@ const SHOWN_ELEMENTS: usize = 6;
 /// Characters of a string shown in the text form.
 const SHOWN_CHARS: usize = 60;
 
-/// Show what a model file or folder holds: metadata and tensors
+/// Show metadata and tensors of a model file or folder
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct InspectArgs {

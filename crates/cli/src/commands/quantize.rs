@@ -31,7 +31,7 @@ Examples:
   ruvllm quantize model-F16.gguf model-Q4_K_M.gguf Q4_K_M
   ruvllm quantize model-F16.gguf smaller.gguf iq4_xs --force";
 
-/// Write a model in another storage type, to make it smaller and faster
+/// Quantize a model, or convert it to another storage type
 #[derive(Debug, Args)]
 #[command(after_help = help())]
 pub(crate) struct QuantizeArgs {
@@ -55,7 +55,7 @@ pub(crate) struct QuantizeArgs {
     #[arg(long)]
     force: bool,
 
-    /// Threads to compute with [default: the number of cores]
+    /// Number of threads [default: the number of cores]
     #[arg(long, short, value_name = "N", value_parser = positive)]
     threads: Option<usize>,
 }

@@ -22,7 +22,7 @@ pub(crate) struct Rewrite<'a> {
     pub(crate) output: &'a Path,
     /// True to replace an existing output.
     pub(crate) force: bool,
-    /// Threads to compute with; `None` = the number of cores.
+    /// Number of threads; `None` = the number of cores.
     pub(crate) threads: Option<usize>,
 }
 

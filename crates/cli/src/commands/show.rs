@@ -22,7 +22,7 @@ Examples:
   ruvllm show model.gguf
   ruvllm inspect $(ruvllm show --json small | jq -r .path)";
 
-/// Show a pulled model: source and files; or what a model file holds
+/// Show source and files of a pulled model, or metadata and tensors of a file
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct ShowArgs {

@@ -31,7 +31,7 @@ Examples:
 /// Characters of a template's line shown in an error.
 const MOST_LINE_CHARS: usize = 60;
 
-/// Show the prompt that a chat becomes
+/// Render messages with the chat template
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct TemplateArgs {

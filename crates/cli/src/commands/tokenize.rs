@@ -20,7 +20,7 @@ Examples:
   ruvllm tokenize \"Once upon a time\"
   ruvllm tokenize --json --no-special < book.txt";
 
-/// Turn text into token ids
+/// Convert text to token ids
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct TokenizeArgs {

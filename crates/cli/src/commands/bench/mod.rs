@@ -18,8 +18,8 @@ use crate::output;
 use crate::progress::Progress;
 
 const HELP: &str = "\
-ppN computes a prompt of N tokens, tgN generates N tokens one by one (without sampling), greedyN after one prompt token
-always takes the likeliest. Every run of one test is followed by one of the next, so that a slow spell of the machine
+ppN computes a prompt of N tokens, tgN generates N tokens one by one (without sampling), greedyN decodes N tokens
+greedily after one prompt token. Every run of one test is followed by one of the next, so that a slow spell of the machine
 meets all tests alike.
 
 --parallel N,.. submits N requests at the same time, in -r rounds, and reports the time to first token (TTFT) and the
@@ -29,12 +29,13 @@ With --device gpu each test has a run more, which is not counted; tg copies all 
 them, greedy 4 bytes per token. Results there have 1 thread and no CPU time; -t has no effect.
 
 JSON: {version, commit, model: {name, fingerprint}, isa, parallel: [{parallel, prompt_tokens, shared_prefix,
-new_tokens, requests, threads, kv, tokens_per_s, decode_tokens_per_s, ttft_ms: {p50, p95, p99}, itl_ms: {p50, p95,
-p99}, cached_tokens, preemptions}] with --parallel, else results: [{test, threads, batch, depth, kv, runs,
-tokens_per_s: {median, min, max}, tokens_per_cpu_s: {median, min, max}}], load_ms, resident_bytes, anonymous_bytes,
-gpu: {adapter, weights_bytes, kv_bytes}}; on a GPU isa is absent and gpu is there; tokens_per_cpu_s (t/cpu-s in the
-table) is tokens per second of this process's CPU time, times the threads, and means the same on a busy machine. Memory is that of the process after
-the runs; the anonymous part is what no file backs. What the system does not tell is absent.
+new_tokens, requests, threads, kv, tokens_per_s, decode_tokens_per_s, ttft_ms: {p50, p95, p99}, itl_ms: {p50,
+p95, p99}, cached_tokens, preemptions}] with --parallel, else results: [{test, threads, batch, depth, kv,
+runs, tokens_per_s: {median, min, max}, tokens_per_cpu_s: {median, min, max}}], load_ms, resident_bytes,
+anonymous_bytes, gpu: {adapter, weights_bytes, kv_bytes}}; on a GPU isa is absent and gpu is there;
+tokens_per_cpu_s (t/cpu-s in the table) is tokens per second of this process's CPU time, times the threads,
+and means the same on a busy machine. Memory is that of the process after the runs; the anonymous part is what
+no file backs. What the system does not tell is absent.
 
 Examples:
   ruvllm bench
@@ -46,15 +47,15 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct BenchArgs {
-    /// Lengths of the prompts to compute; 0 = none
+    /// Prompt lengths of the prefill tests; 0 = none
     #[arg(short = 'p', long = "n-prompt", value_name = "N,..", default_value = "512", value_delimiter = ',', value_parser = args::count)]
     prompt: Vec<usize>,
 
-    /// Numbers of tokens to generate; 0 = none
+    /// Token counts of the decode tests; 0 = none
     #[arg(short = 'n', long = "n-gen", value_name = "N,..", default_value = "128", value_delimiter = ',', value_parser = args::count)]
     generate: Vec<usize>,
 
-    /// Numbers of tokens to generate greedily, chosen where logits are computed
+    /// Token counts of greedy decode, with the argmax on the device
     #[arg(short = 'g', long = "n-greedy", value_name = "N,..", value_delimiter = ',', value_parser = args::count)]
     greedy: Vec<usize>,
 
@@ -66,15 +67,15 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N", default_value = "0", requires = "parallel", value_parser = args::count)]
     shared_prefix: usize,
 
-    /// Prompt tokens that are computed at once
+    /// Prompt tokens per forward pass
     #[arg(short, long = "batch-size", value_name = "B", default_value = "512", value_parser = args::positive)]
     batch: usize,
 
-    /// Tokens that precede each test in the context; those beyond 4096 are copies
+    /// Context depth before each test, in tokens; those beyond 4096 are copies
     #[arg(short, long = "n-depth", value_name = "N", default_value = "0", value_parser = args::count)]
     depth: usize,
 
-    /// Numbers of threads to measure with [default: one for each core]
+    /// Thread counts to measure [default: one for each core]
     #[arg(short, long, value_name = "N,..", value_delimiter = ',', value_parser = args::positive)]
     threads: Vec<usize>,
 
@@ -88,7 +89,7 @@ pub(crate) struct BenchArgs {
     #[command(flatten)]
     calibration: CalibrationArgs,
 
-    /// Memory for keys and values, e.g. 512MiB [default: 4 contexts, as memory allows]
+    /// Memory budget of the KV cache, e.g. 512MiB [default: 4 contexts, as memory allows]
     #[arg(long, value_name = "BYTES", value_parser = args::bytes)]
     kv_budget: Option<usize>,
 

@@ -53,15 +53,15 @@ Examples:
   ruvllm chat --adapter poet=poet-lora --adapter facts=facts-lora.gguf@0.5
   printf 'Hello\\nAnd now?\\n' | ruvllm chat --json";
 
-/// Talk with the model
+/// Chat interactively
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct ChatArgs {
-    /// Instructions that come before the conversation
+    /// System message
     #[arg(long, value_name = "TEXT")]
     pub(in crate::commands) system: Option<String>,
 
-    /// Most tokens of an answer; -1 = no limit
+    /// Maximum number of tokens per answer; -1 = no limit
     #[arg(long, short = 'n', visible_alias = "n-predict", value_name = "N", default_value = "2048",
         value_parser = args::some_tokens_or_all, allow_negative_numbers = true)]
     pub(in crate::commands) max_tokens: OrDefault<usize>,

@@ -25,7 +25,7 @@ Examples:
   ruvllm eval logits --tokens ids.json --out logits.safetensors
   ruvllm tokenize \"Once upon a time\" | ruvllm eval logits --tokens - --out logits.safetensors --positions 2,3";
 
-/// The model's raw scores for given tokens, as a safetensors file
+/// Logits of given tokens, as a safetensors file
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct LogitsArgs {

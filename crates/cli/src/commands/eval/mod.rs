@@ -7,7 +7,7 @@ pub(crate) mod perplexity;
 
 use clap::Subcommand;
 
-/// Measure a model: perplexity of a text, retrieval from a text, logits of given tokens
+/// Evaluate a model: perplexity, passkey retrieval, logits
 #[derive(Debug, Subcommand)]
 pub(crate) enum EvalCommand {
     Perplexity(perplexity::PerplexityArgs),

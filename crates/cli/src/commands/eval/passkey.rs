@@ -68,7 +68,7 @@ pub(crate) struct PasskeyArgs {
     #[arg(long, value_name = "N", default_value = "4", value_parser = positive)]
     trials: usize,
 
-    /// Seed of the keys: the same gives the same
+    /// Random seed
     #[arg(long, value_name = "SEED", default_value_t = 0, value_parser = whole_number)]
     seed: u64,
 

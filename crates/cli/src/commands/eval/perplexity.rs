@@ -42,7 +42,7 @@ pub(crate) struct PerplexityArgs {
     #[arg(long, short, value_name = "FILE")]
     file: PathBuf,
 
-    /// Tokens in a window
+    /// Window length in tokens
     #[arg(long, short, value_name = "N", default_value = "512", value_parser = positive)]
     context: usize,
 

@@ -36,7 +36,7 @@ Examples:
   ruvllm pull https://huggingface.co/org/repo-GGUF
   ruvllm generate --model big \"Once upon a time\"";
 
-/// Bring a model from the Hugging Face hub into the store
+/// Download a model from the Hugging Face hub into the store
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct PullArgs {
