@@ -10,8 +10,8 @@ pub struct StepStatistics {
     pub steps: u64,
     /// Parts of these: sequences of each step, added up.
     pub parts: u64,
-    /// Tokens computed in chunks: prompts, recomputation after preemption, and runs of tokens that a
-    /// constraint forces.
+    /// Tokens computed in chunks: prompts, recomputation after preemption, and runs of tokens that
+    /// a constraint forces.
     pub prefill_tokens: u64,
     /// Generated tokens that were computed.
     pub decode_tokens: u64,
