@@ -8,7 +8,7 @@ use ruvllm::{
     Adapter, AdapterSource, CancelToken, Completion, Constraint, Engine, EngineOptions, Error, FinishReason,
     GenerateRequest, PrefixCaching, PressurePolicy, Prompt, RequestHandle, SamplingParams, Tenant,
 };
-use ruvllm_testkit::{Random, model_data};
+use ruvllm_testkit::{Random, is_full_run, model_data};
 
 use crate::common::{greedy, load, tiny_options, tiny_path};
 
@@ -126,16 +126,11 @@ fn submit_all(
 
 #[test]
 fn requests_give_what_they_give_alone_in_any_schedule() {
-    compare(1, 3, &PrefixCaching::Memory);
-    compare(2, 2, &PrefixCaching::Off);
-}
-
-#[test]
-#[ignore = "minutes: 50 schedules"]
-fn requests_give_what_they_give_alone_in_fifty_schedules() {
-    for seed in 10..15 {
-        compare(seed, 5, &PrefixCaching::Memory);
-        compare(seed + 100, 5, &PrefixCaching::Off);
+    // A full run has 25 schedules with the prefix cache and 15 without.
+    let (sets, schedules) = if is_full_run() { (5, 5) } else { (1, 3) };
+    for set in 0..sets {
+        compare(set, schedules, &PrefixCaching::Memory);
+        compare(set + 100, schedules.div_ceil(2), &PrefixCaching::Off);
     }
 }
 
