@@ -10,7 +10,7 @@
 //! use ruvllm_kernels::quant::{PackedMatrix, SharedBytes, WeightFormat};
 //! use ruvllm_kernels::{Kernels, ThreadPool};
 //!
-//! best of this CPU, or named by RUVLLM_ISA
+//! let kernels = Kernels::detect()?; // best of this CPU, or named by RUVLLM_ISA
 //! let pool = ThreadPool::new(2)?;
 //! let mut bytes = vec![0; 4 * 34]; // 4 rows of one quant block: 32 values in 34 bytes
 //! WeightFormat::Q8_0.quantize(&[0.5; 4 * 32], &mut bytes);

@@ -58,7 +58,7 @@
 //! let table = RopeTable::new(&RopeConfig::new(10_000.0, head_dim), 64)?;
 //! kernels.rope(&table, RopeLayout::Halves, 0..tokens, &mut q, 1, head_dim);
 //!
-//! Keys and values are stored in blocks of planes, here 32 positions in half precision.
+//! // Keys and values are stored in blocks of planes, here 32 positions in half precision.
 //! let layout = KvLayout::new(KvFormat::F16, 1, 32, head_dim)?;
 //! let mut memory = KvBuffer::zeroed(2 * layout.plane_bytes()).expect("some memory");
 //! let (keys, values) = memory.as_bytes_mut().split_at_mut(layout.plane_bytes());

@@ -123,7 +123,7 @@ impl Settings {
                 Err(_) => self.stop.push(value.to_owned()),
             },
             "output" => self.output = OutputLanguage::of_setting(value).map_err(range)?,
-            _ => return Err(format!("there is no setting {name}: use {}", Self::NAMES.join(", "))),
+            _ => return Err(unknown(&name)),
         }
         Ok(())
     }
@@ -177,6 +177,15 @@ impl Settings {
             _ => quoted(&self.stop),
         }
     }
+}
+
+/// Message for a name that is no setting: the nearest one, and the command that lists them all.
+fn unknown(name: &str) -> String {
+    let distance = |known: &&str| strsim::damerau_levenshtein(name, known);
+    let nearest = Settings::NAMES.into_iter().min_by_key(distance);
+    let near = nearest.filter(|known| distance(known) <= known.len() / 3);
+    let meant = near.map(|known| format!("did you mean {known}? ")).unwrap_or_default();
+    format!("there is no setting {name}: {meant}/set lists them, temperature, top_k and others")
 }
 
 /// A window in tokens; `None` if it holds all.
@@ -410,7 +419,8 @@ mod tests {
             ("mirostat", "1", "mirostat: expected 2 or 0"),
             ("samplers", "top_k;best", "there is no sampler \"best\""),
             ("dry_allowed_length", "0", "at least 1"),
-            ("temprature", "1", "temperature, top_k"),
+            ("temprature", "1", "did you mean temperature?"),
+            ("heat", "1", "/set lists them"),
             ("output", "xml", "output: expected json-object"),
             ("output", "json-schema -", "name a file"),
             ("output", "grammar no-such-file", "no-such-file"),
