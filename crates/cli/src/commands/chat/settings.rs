@@ -123,7 +123,7 @@ impl Settings {
                 Err(_) => self.stop.push(value.to_owned()),
             },
             "output" => self.output = OutputLanguage::of_setting(value).map_err(range)?,
-            _ => return Err(unknown(&name)),
+            _ => return Err(unknown(name)),
         }
         Ok(())
     }
