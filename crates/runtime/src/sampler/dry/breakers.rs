@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 /// Sequence breakers: texts that end a repetition, resolved for one tokenizer. Default: none.
 ///
 /// A token in whose bytes a breaker ends is a boundary: matches do not reach back across it, and
-/// [`Dry`](super::Dry) never penalizes a token that contains a breaker. A breaker may be spelled
+/// DRY never penalizes a token that contains a breaker. A breaker may be spelled
 /// over several tokens: the bytes of consecutive tokens are compared, so that its tokenization does
 /// not matter. (llama.cpp compares token ids of one tokenization of the breaker's rest.)
 ///
