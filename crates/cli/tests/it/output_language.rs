@@ -1,6 +1,8 @@
 //! Output restricted to a language: `--json-schema`, `--grammar`, `--regex`, `--choices`.
 
-use crate::program::{Run, run, run_with_input};
+use std::path::Path;
+
+use crate::program::{Run, argument, run, run_with_input};
 
 const PROMPT: &str = "Once upon a time, there was a little fox";
 
@@ -9,14 +11,17 @@ fn constrained(arguments: &[&str]) -> Run {
     run(&[&["generate", "--temperature", "1.5", "--seed", "3", "-n", "200"], arguments, &[PROMPT]].concat())
 }
 
+/// Path of a new file with `text`.
+fn written(folder: &Path, name: &str, text: &str) -> String {
+    let path = folder.join(name);
+    std::fs::write(&path, text).unwrap();
+    argument(&path).to_owned()
+}
+
 #[test]
 fn output_follows_schemas_grammars_expressions_and_choices() {
     let folder = tempfile::tempdir().unwrap();
-    let file = |name: &str, text: &str| {
-        let path = folder.path().join(name);
-        std::fs::write(&path, text).unwrap();
-        path.to_str().unwrap().to_owned()
-    };
+    let file = |name: &str, text: &str| written(folder.path(), name, text);
     let schema = r#"{"type": "object", "properties": {"n": {"type": "integer", "minimum": 3, "maximum": 5}},
         "required": ["n"], "additionalProperties": false}"#;
     let schema_file = file("number.json", schema);
@@ -44,11 +49,7 @@ fn output_follows_schemas_grammars_expressions_and_choices() {
 #[test]
 fn faults_of_output_languages_name_the_flag() {
     let folder = tempfile::tempdir().unwrap();
-    let file = |name: &str, text: &str| {
-        let path = folder.path().join(name);
-        std::fs::write(&path, text).unwrap();
-        path.to_str().unwrap().to_owned()
-    };
+    let file = |name: &str, text: &str| written(folder.path(), name, text);
     let not = file("not.json", r#"{"properties": {"a": {"not": {}}}}"#);
     let no_json = file("no.json", "{");
     let gbnf = file("a.gbnf", "root ::= x");

@@ -8,7 +8,7 @@ use ruvllm_gpu::{CacheError, Error, Format, Gpu, Matrix, Quantized, Selection, s
 
 use crate::gpu;
 
-/// Environment variable with the cache folder of a process that [`writer`] runs in.
+/// Environment variable with the cache folder of a process that runs [`write_repeatedly`].
 const FOLDER: &str = "RUVLLM_GPU_TEST_CACHE";
 
 fn open(folder: &Path) -> Gpu {
@@ -153,14 +153,11 @@ fn a_device_that_is_lost_or_dropped_while_it_compiles_ends_its_threads() {
     }
 }
 
-/// Runs in processes of its own, see [`two_processes_write_at_the_same_time`].
-#[test]
-#[ignore = "a part of another test"]
-fn writer() {
-    let folder = PathBuf::from(std::env::var_os(FOLDER).expect("started by another test"));
+/// Work of a process that [`two_processes_write_at_the_same_time`] starts.
+fn write_repeatedly(folder: &Path) {
     let expected = results(&gpu().unwrap());
     for _ in 0..3 {
-        let gpu = open(&folder);
+        let gpu = open(folder);
         assert!(gpu.take_cache_warnings().is_empty());
         assert_eq!(results(&gpu), expected);
         gpu.finish_kernels();
@@ -174,11 +171,14 @@ fn writer() {
 
 #[test]
 fn two_processes_write_at_the_same_time() {
+    if let Some(folder) = std::env::var_os(FOLDER) {
+        return write_repeatedly(Path::new(&folder));
+    }
     let Some(gpu) = gpu() else { return };
     let folder = tempfile::tempdir().unwrap();
     let start = || {
         Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "cache::writer", "--ignored", "--nocapture"])
+            .args(["--exact", "cache::two_processes_write_at_the_same_time", "--nocapture"])
             .env(FOLDER, folder.path())
             .stdout(Stdio::piped())
             .spawn()

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use ruvllm_text::TokenId;
 
 use crate::error::{Error, Result};
@@ -42,7 +42,10 @@ pub(crate) struct Inbox {
 #[derive(Default)]
 struct State {
     pieces: Pieces,
+    /// The result until it is taken.
     end: Option<Result<Completion>>,
+    /// True once there was a result.
+    has_ended: bool,
     notify: Option<Notify>,
 }
 
@@ -54,19 +57,22 @@ impl Inbox {
         all.push_str(text);
         ids.extend_from_slice(tokens);
         ends.push((all.len(), ids.len()));
-        self.announce(state.notify.clone());
-        drop(state);
+        self.announce(state);
     }
 
     /// Puts the result; the first one counts.
     pub(super) fn end(&self, result: Result<Completion>) {
         let mut state = self.state.lock();
-        state.end.get_or_insert(result);
-        self.announce(state.notify.clone());
-        drop(state);
+        if !std::mem::replace(&mut state.has_ended, true) {
+            state.end = Some(result);
+            self.announce(state);
+        }
     }
 
-    fn announce(&self, notify: Option<Notify>) {
+    /// Wakes the reader, with the lock released: a callback may read at once.
+    fn announce(&self, state: MutexGuard<'_, State>) {
+        let notify = state.notify.clone();
+        drop(state);
         self.arrived.notify_one();
         if let Some(notify) = notify {
             notify();
