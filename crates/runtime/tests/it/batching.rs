@@ -233,18 +233,32 @@ fn an_arrival_wakes_a_reader_that_polls() {
     assert_eq!(text, engine.generate(&request).expect("text").text);
 }
 
+/// Requests that end before the second tenant's: nearly all, were the queue in order of arrival.
 #[test]
-fn sequences_come_and_go_without_growth() {
-    let engine = load(tiny_path(), &narrow_options(PrefixCaching::Off));
-    let used = || engine.kv_store().tiers().map(|tier| tier.blocks).sum::<usize>();
-    let request = |n: u32| greedy(Prompt::Tokens((1..2 + n % 50).collect()), 3).with_ignore_eos(true);
-    let before = used();
-    for round in 0..20 {
-        let handles: Vec<RequestHandle> =
-            (0..32).map(|n| engine.submit(request(n + round)).expect("a handle")).collect();
-        for handle in handles {
-            assert_eq!(handle.wait().expect("text").tokens.len(), 3);
-        }
+fn a_flood_of_one_tenant_does_not_delay_another() {
+    let engine = load(tiny_path(), &tiny_options().with_prefixes(PrefixCaching::Off));
+    let [_, large, small] = <[Tenant; 3]>::try_from(tenants(&engine)).expect("three tenants");
+    let request = |tenant: &Tenant| {
+        greedy(Prompt::Tokens((1..60).collect()), 30).with_ignore_eos(true).with_tenant(tenant.clone())
+    };
+    let flood: Vec<RequestHandle> =
+        (0..400).map(|_| engine.submit(request(&large)).expect("a handle")).collect();
+    for _ in 0..3 {
+        engine.generate(request(&small)).expect("text");
     }
-    assert_eq!(used(), before);
+    let statistics = engine.step_statistics();
+    assert!(statistics.waiting > 100, "the flood still waits: {statistics:?}");
+    drop(flood);
+}
+
+#[test]
+fn readers_that_never_read_hold_nobody_back() {
+    let engine = load(tiny_path(), &tiny_options());
+    let request = greedy(Prompt::Tokens((1..60).collect()), 40).with_ignore_eos(true);
+    let unread: Vec<RequestHandle> = (0..16).map(|_| engine.submit(&request).expect("a handle")).collect();
+    let read = engine.generate(&request).expect("text");
+    // Their texts wait for them.
+    for handle in unread {
+        assert!(same(&handle.wait().expect("text"), &read));
+    }
 }
