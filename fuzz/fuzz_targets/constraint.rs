@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use gguf_rs_lite::Gguf;
 use libfuzzer_sys::fuzz_target;
 use ruvllm::{Constraint, ConstraintCompiler, TokenId};
+use ruvllm_models::Checkpoint;
 use ruvllm_text::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
