@@ -105,6 +105,7 @@ impl Cli {
             Command::Embed(args) => return embed::run(&args, json),
             Command::Eval(eval::EvalCommand::Perplexity(args)) => return eval::perplexity::run(&args, json),
             Command::Eval(eval::EvalCommand::Passkey(args)) => return eval::passkey::run(&args, json),
+            Command::Eval(eval::EvalCommand::Tools(args)) => return eval::tools::run(&args, json),
             Command::Inspect(args) => inspect::run(&args, json)?,
             Command::Tokenize(args) => tokenize::run(&args, json)?,
             Command::Detokenize(args) => detokenize::run(&args, json)?,

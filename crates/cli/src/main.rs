@@ -25,6 +25,7 @@ mod progress;
 mod result_file;
 mod signal;
 mod system;
+mod tools;
 mod units;
 mod usage;
 mod user_folders;

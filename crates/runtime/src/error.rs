@@ -180,6 +180,9 @@ pub enum Error {
     #[cfg(feature = "structured-output")]
     #[error("cannot constrain the output")]
     Constraint(#[source] crate::constraint::ConstraintError),
+    /// The tools of a request cannot be used.
+    #[error("cannot use the tools")]
+    Tools(#[source] crate::tools::ToolError),
     /// Every logit is NaN or `-inf`: the model is damaged, or the logit bias forbids every token.
     #[error("no token can be sampled: every logit is NaN or -inf")]
     NoCandidate,

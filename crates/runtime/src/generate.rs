@@ -113,6 +113,7 @@ impl Engine {
             shared_tokens: request.shared_tokens,
         };
         let inbox = Arc::new(Inbox::default());
+        let parser = prepared.parser();
         // The end of this request is not that of others with the caller's token.
         let cancel = cancel.child();
         self.steps()?.submit(Job {
@@ -124,6 +125,6 @@ impl Engine {
             cancel: cancel.clone(),
             outlet: Outlet::new(Arc::clone(&inbox)),
         });
-        Ok(RequestHandle::new(inbox, cancel.clone()))
+        Ok(RequestHandle::new(inbox, cancel.clone(), parser))
     }
 }

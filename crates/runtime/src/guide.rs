@@ -9,6 +9,7 @@ use crate::constraint::ConstraintState;
 use crate::error::Error;
 use crate::error::Result;
 use crate::request::GenerateRequest;
+use crate::tools::RequestTools;
 
 /// Masks the logits of a generation; without a constraint they pass unchanged.
 pub(crate) struct Guide {
@@ -21,13 +22,18 @@ pub(crate) struct Guide {
 
 #[cfg(feature = "structured-output")]
 impl Guide {
-    /// The guide of a request.
+    /// The guide of a request with these tools.
     ///
     /// # Errors
     /// [`Error::Constraint`] if the constraint does not compile.
-    pub(crate) fn new(codec: &TextCodec, request: &GenerateRequest) -> Result<Self> {
+    pub(crate) fn new(
+        codec: &TextCodec,
+        request: &GenerateRequest,
+        tools: Option<&RequestTools>,
+    ) -> Result<Self> {
         let start = |constraint| codec.constraints()?.start(constraint);
-        let state = request.constraint.as_ref().map(start).transpose().map_err(Error::Constraint)?;
+        let constraint = tools.and_then(|tools| tools.constraint.as_ref()).or(request.constraint.as_ref());
+        let state = constraint.map(start).transpose().map_err(Error::Constraint)?;
         Ok(Self { state, masked: Vec::new() })
     }
 
@@ -64,7 +70,7 @@ impl Guide {
 /// A build without constraints.
 #[cfg(not(feature = "structured-output"))]
 impl Guide {
-    pub(crate) fn new(_: &TextCodec, _: &GenerateRequest) -> Result<Self> {
+    pub(crate) fn new(_: &TextCodec, _: &GenerateRequest, _: Option<&RequestTools>) -> Result<Self> {
         Ok(Self {})
     }
 

@@ -6,6 +6,7 @@
 //!                              (load)     ├──stream──────▶ TextStream: Chunk, Chunk, ...
 //!                                         ├──generate_with(request, CancelToken, on_text)──▶ Completion
 //!                                         ├──conversation▶ Conversation: requests that go on from one another
+//!                                         │  ToolLoop: runs a model's tool calls with closures, on either of them
 //!                                         ├──plan────────▶ Plan: what was chosen for machine and model, and why
 //!                                         ├──load_adapter▶ Adapter: LoRA, named by requests
 //!                                         ├──perplexity──▶ Perplexity
@@ -58,6 +59,7 @@ mod session;
 mod setters;
 mod step;
 mod stop;
+mod tools;
 
 /// Lower-layer crates in the versions used here: for types in signatures and sources of errors.
 pub mod crates {
@@ -82,6 +84,7 @@ pub use ruvllm_models::{Checkpoint, LoadProgress, Model, ModelConfig, Pooling};
 pub use ruvllm_text::TokenId;
 pub use ruvllm_text::chat::{ChatTemplate, Message};
 pub use ruvllm_text::tokenizer::Tokenizer;
+pub use ruvllm_text::tool_call::{ToolCall, ToolCallEvent, ToolCallFormat, ToolCallParser};
 
 pub use crate::adapter::AdapterSource;
 pub use crate::backend::InferenceBackend;
@@ -117,6 +120,10 @@ pub use crate::sampler::{
 };
 pub use crate::step::{Chunk, RequestHandle, StepStatistics};
 pub use crate::stop::StopMatcher;
+pub use crate::tools::{
+    Generator, Tool, ToolChoice, ToolError, ToolLoop, ToolLoopEnd, ToolLoopEvent, ToolLoopOptions,
+    ToolLoopResult,
+};
 
 /// README examples of crates whose documentation does not include their README.
 #[cfg(doctest)]

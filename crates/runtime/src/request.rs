@@ -7,11 +7,13 @@ use ruvllm_adapters::Adapter;
 use ruvllm_memory::{PressurePolicy, Tenant};
 use ruvllm_text::TokenId;
 use ruvllm_text::chat::Message;
+use ruvllm_text::tool_call::{ToolCall, ToolCallFormat};
 
 #[cfg(feature = "structured-output")]
 use crate::constraint::Constraint;
 use crate::sampler::SamplingParams;
 use crate::setters::setters;
+use crate::tools::{OutputParser, ParsedText, ToolChoice};
 
 /// Input of a generation.
 #[derive(Debug, Clone)]
@@ -104,6 +106,17 @@ pub struct GenerateRequest {
     /// text.
     #[cfg(feature = "structured-output")]
     pub constraint: Option<Constraint>,
+    /// Tools of the prompt that the answer may call. Default: [`ToolChoice::Auto`], the model
+    /// decides.
+    pub tool_choice: ToolChoice,
+    /// Allows several calls in one answer, if the format has them. Default: true.
+    pub parallel_tool_calls: bool,
+    /// Restricts calls to the names and schemas of the tools. Without it, calls of
+    /// [`ToolChoice::Auto`] are as the model writes them. Default: true.
+    pub constrain_tools: bool,
+    /// Format of tool calls. Default: that of the chat template,
+    /// [`ToolCallFormat::of_template`].
+    pub tool_format: Option<ToolCallFormat>,
 }
 
 impl GenerateRequest {
@@ -125,6 +138,18 @@ impl GenerateRequest {
             deadline: None,
             #[cfg(feature = "structured-output")]
             constraint: None,
+            tool_choice: ToolChoice::Auto,
+            parallel_tool_calls: true,
+            constrain_tools: true,
+            tool_format: None,
+        }
+    }
+
+    /// The tools of the prompt.
+    pub(crate) fn tools(&self) -> Option<&serde_json::Value> {
+        match &self.prompt {
+            Prompt::Chat { tools, .. } => tools.as_ref().filter(|tools| !tools.is_null()),
+            Prompt::Text(_) | Prompt::Tokens(_) => None,
         }
     }
 }
@@ -142,6 +167,10 @@ setters! {
         set with_cache_prefix(cache_prefix: bool);
         set with_priority(priority: i32);
         some with_deadline(deadline: Instant);
+        set with_tool_choice(tool_choice: ToolChoice);
+        set with_parallel_tool_calls(parallel_tool_calls: bool);
+        set with_constrain_tools(constrain_tools: bool);
+        some with_tool_format(tool_format: ToolCallFormat);
     }
 }
 
@@ -199,16 +228,19 @@ pub enum FinishReason {
     Stop,
     /// Token limit or context length reached.
     Length,
+    /// The answer ended with tool calls.
+    ToolCalls,
     /// Ended by the caller, through the cancel token or the text callback.
     Cancelled,
 }
 
 impl FinishReason {
-    /// Name in JSON documents: `stop`, `length` or `cancelled`.
+    /// Name in JSON documents: `stop`, `length`, `tool_calls` or `cancelled`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Stop => "stop",
             Self::Length => "length",
+            Self::ToolCalls => "tool_calls",
             Self::Cancelled => "cancelled",
         }
     }
@@ -250,7 +282,8 @@ pub struct KvQuality {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Completion {
-    /// Generated text: the pieces that the callback got, joined.
+    /// Generated text: the pieces that the callback got, joined. Tool calls are part of it:
+    /// [`content`](Self::content) is the text without them.
     pub text: String,
     /// Generated token ids, without EOS. After a stop sequence: up to and including the token that
     /// completed it.
@@ -272,6 +305,40 @@ pub struct Completion {
     pub dropped_tokens: usize,
     /// The sequence at the end; `None` if the request ended before it had one.
     pub(crate) sequence: Option<SequenceSize>,
+    /// Tool calls of the answer, in their order; complete ones only.
+    pub tool_calls: Vec<ToolCall>,
+    /// Text outside of the calls; `None` if the request had no tools to call.
+    pub(crate) parsed: Option<ParsedText>,
+}
+
+impl Completion {
+    /// Generated text without tool calls.
+    pub fn content(&self) -> &str {
+        self.parsed.as_ref().map_or(&self.text, |parsed| &parsed.content)
+    }
+
+    /// Calls that began and are not valid, because the output was cut or not constrained: function
+    /// name and the part of the arguments that is there.
+    pub fn invalid_tool_calls(&self) -> &[(String, String)] {
+        self.parsed.as_ref().map_or(&[], |parsed| &parsed.invalid)
+    }
+
+    /// The answer as a message of the conversation, for the next prompt.
+    pub fn message(&self) -> Message {
+        if self.tool_calls.is_empty() {
+            return Message::assistant(self.content());
+        }
+        Message::assistant_with_calls(self.content(), &self.tool_calls)
+    }
+
+    /// Finds the tool calls in the text.
+    pub(crate) fn parse(&mut self, parser: OutputParser) {
+        let (calls, parsed) = parser.parse(&self.text);
+        (self.tool_calls, self.parsed) = (calls, Some(parsed));
+        if self.finish_reason == FinishReason::Stop && !self.tool_calls.is_empty() {
+            self.finish_reason = FinishReason::ToolCalls;
+        }
+    }
 }
 
 /// Size of a sequence.

@@ -57,6 +57,8 @@ pub mod chat;
 mod error;
 mod token;
 pub mod tokenizer;
+#[cfg(feature = "templates")]
+pub mod tool_call;
 
 pub use error::{Error, Result};
 pub use token::TokenId;

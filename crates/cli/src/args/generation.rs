@@ -9,6 +9,7 @@ use super::adapters::AdapterArgs;
 use super::engine::{ComputeArgs, ModelArgs};
 use super::output::OutputArgs;
 use super::sampling::SamplingArgs;
+use super::tools::ToolArgs;
 use super::values::{self, OrDefault};
 use crate::error::{Error, Result};
 use crate::user_folders;
@@ -45,6 +46,9 @@ pub(crate) struct GenerationArgs {
 
     #[command(flatten)]
     pub(crate) output: OutputArgs,
+
+    #[command(flatten)]
+    pub(crate) tools: ToolArgs,
 
     #[command(flatten)]
     prefixes: PrefixArgs,

@@ -8,6 +8,7 @@ mod engine;
 mod generation;
 mod output;
 mod sampling;
+mod tools;
 mod values;
 
 pub(crate) use adapters::{AdapterArgs, NamedAdapter, named_adapter, scaled};
@@ -15,6 +16,7 @@ pub(crate) use engine::{CalibrationArgs, ComputeArgs, LoadingArgs, ModelArgs};
 pub(crate) use generation::GenerationArgs;
 pub(crate) use output::OutputLanguage;
 pub(crate) use sampling::with_breakers;
+pub(crate) use tools::choice as tool_choice;
 pub(crate) use values::{
     ALL_SAMPLERS, KV_HELP, OrDefault, above_zero, at_least_one, breaker, bytes, count, finite, fraction, isa,
     kv_policy, logit_bias, mirostat, non_negative, positive, recent_or_all, recipe, samplers, sigmas,

@@ -13,6 +13,7 @@ use crate::args::{self, GenerationArgs, OrDefault, OutputLanguage};
 use crate::device::Defaults;
 use crate::error::{Error, Result};
 use crate::output::{Reader, TextSink};
+use crate::tools::{CallDocument, ContentFilter, Tools};
 use crate::{console, input, output, signal};
 
 const HELP: &str = "\
@@ -21,21 +22,28 @@ the prompt is a message to the model, put into the form that the model's chat te
 
 JSON: {text, tokens, prompt_tokens, cached_tokens, finish_reason, seed, timings: {load_ms, ttft_ms, prefill_tok_s,
 decode_tok_s}}; tokens are the generated ids, prompt_tokens counts those of the prompt, finish_reason is stop,
-length or cancelled, cached_tokens is how much of the prompt the prefix cache knew, and seed is there when tokens were
+length, tool_calls or cancelled, cached_tokens is how much of the prompt the prefix cache knew, and seed is there when tokens were
 drawn (temperature above 0). With a quality target (--kv tiered:target=0.02) there is kv_quality: {hot_tokens, error,
 samples}, how many tokens stay hot, the error that was estimated then, and how often it was sampled. With
---pressure drop-oldest there is dropped_tokens once tokens were dropped.
+--pressure drop-oldest there is dropped_tokens once tokens were dropped. With --tools there is tool_calls: [{id, name,
+arguments}], and text is that outside of calls.
 
 Examples:
   ruvllm generate --chat \"Tell me a story about a turtle.\"
   ruvllm generate --temperature 0 -n 64 \"Once upon a time\"
   ruvllm generate --chat --json < question.txt
   ruvllm generate --adapter poet=poet-lora@0.8 \"The sea\"
+  ruvllm generate --chat --tools tools.json \"Weather in Rome?\"
   ruvllm generate --json-schema person.json \"Ann is 31 years old. As JSON:\"
 
 With --json-schema, --grammar, --regex, --choices or --json-object only tokens that fit are sampled. Output that ends
 with finish_reason stop is complete; a limit of tokens can cut it. --grammar takes llguidance's Lark and llama.cpp's GBNF,
 by the end of the file's name (.lark, .gbnf) or its text. docs/structured-output.md lists the keywords of schemas.
+
+With --tools (a file as chat servers take it: [{\"type\": \"function\", \"function\":
+{\"name\", \"description\", \"parameters\"}}]) the model may call functions. Names
+and arguments always fit the tools; each call is a line of JSON after the text.
+--tool-choice required forces a call. `ruvllm chat --exec` runs calls.
 
 With --prefix-cache on, later runs with the same model and --kv compute only where their prompt parts from earlier ones.
 The files are written behind the answer; the program ends when they are safe. They hold what the prompts say. With spill
@@ -100,6 +108,9 @@ struct Document<'a> {
     finish_reason: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     seed: Option<u64>,
+    /// Present if there were tools to call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_calls: Option<Vec<CallDocument<'a>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     kv_quality: Option<KvQualityDocument>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -148,8 +159,8 @@ impl From<Timings> for GenerationTimings {
 }
 
 pub(crate) fn run(args: &GenerateArgs, json: bool) -> Result<ExitCode> {
-    let request = request(args)?;
-    answer(request, &args.generation, json)
+    let (request, tools) = request(args)?;
+    answer(request, tools.as_ref(), &args.generation, json)
 }
 
 /// Loads the model, generates the completion and prints it.
@@ -158,6 +169,7 @@ pub(crate) fn run(args: &GenerateArgs, json: bool) -> Result<ExitCode> {
 /// Errors of loading, of the engine and of standard output.
 pub(super) fn answer(
     mut request: GenerateRequest,
+    tools: Option<&Tools>,
     generation: &GenerationArgs,
     json: bool,
 ) -> Result<ExitCode> {
@@ -166,12 +178,20 @@ pub(super) fn answer(
     request.sampling = args::with_breakers(request.sampling, &breakers, model.backend().codec().tokenizer())?;
     let cancel = signal::cancel_on_interrupt();
     let mut sink = if json { TextSink::nowhere() } else { TextSink::stdout() };
-    let completion = model.backend().generate_with(&request, &cancel, &mut |text| sink.push(text))?;
+    let mut filter = match tools {
+        Some(tools) => tools.filter(model.backend().codec())?,
+        None => ContentFilter::none(),
+    };
+    let mut show = |text: &str| filter.push(text, &mut |text| sink.push(text));
+    let completion = model.backend().generate_with(&request, &cancel, &mut show)?;
+    if filter.finish(&mut |text| sink.push(text)).is_continue() {
+        show_calls(&completion, &mut sink)?;
+    }
     let reader = sink.finish()?;
     let load_ms = model.load_time().as_secs_f64() * 1e3;
     if json {
         let drawn = generation.sampling.temperature > 0.0;
-        output::write_json(&document(&completion, load_ms, drawn))?;
+        output::write_json(&document(&completion, tools.is_some(), load_ms, drawn))?;
     }
     let at_terminal = !json && reader == Reader::Listening && io::stderr().is_terminal();
     if console::is_verbose() || (at_terminal && !console::is_quiet()) {
@@ -182,21 +202,39 @@ pub(super) fn answer(
     Ok(if interrupted { signal::exit_code() } else { ExitCode::SUCCESS })
 }
 
+/// Writes each call as a line of JSON behind the text.
+fn show_calls(completion: &Completion, sink: &mut TextSink) -> Result<()> {
+    for (at, call) in completion.tool_calls.iter().enumerate() {
+        let starts_line = at > 0 || completion.content().is_empty() || completion.content().ends_with('\n');
+        let line = output::json_line(&CallDocument::from(call))?;
+        let separator = if starts_line { "" } else { "\n" };
+        if sink.push(&format!("{separator}{line}")).is_break() {
+            break;
+        }
+    }
+    Ok(())
+}
+
 /// Builds the request from the flags; reads the prompt.
-fn request(args: &GenerateArgs) -> Result<GenerateRequest> {
+fn request(args: &GenerateArgs) -> Result<(GenerateRequest, Option<Tools>)> {
     let argument = args.prompt.as_deref().or(args.prompt_by_name.as_deref());
     let stdin_is_free = match &args.file {
         Some(path) => path.as_os_str() != "-",
         None => argument.is_some_and(|text| text != "-"),
     };
     let language = args.generation.output.language(stdin_is_free)?;
+    let tools = args.generation.tools.read(stdin_is_free)?;
+    if tools.is_some() && !args.chat {
+        let reason = "tools belong to a conversation; add --chat".to_owned();
+        return Err(Error::Output { flag: "--tools".to_owned(), reason });
+    }
     let text = match &args.file {
         Some(path) => without_line_end(input::file_text(path)?),
         None => text_of(argument)?,
     };
     let prompt =
         if args.chat { message(args.system.as_deref(), text)? } else { Prompt::Text(not_empty(text)?) };
-    Ok(request_for(prompt, args.max_tokens.0, &args.generation, language))
+    Ok((request_for(prompt, args.max_tokens.0, &args.generation, language, tools.as_ref()), tools))
 }
 
 /// Text of an argument; if absent or `-`, standard input without its last line break.
@@ -236,22 +274,28 @@ pub(super) fn request_for(
     max_tokens: Option<usize>,
     generation: &GenerationArgs,
     language: Option<OutputLanguage>,
+    tools: Option<&Tools>,
 ) -> GenerateRequest {
-    GenerateRequest::new(prompt)
+    let request = GenerateRequest::new(prompt)
         .with_max_tokens(max_tokens)
         .with_sampling(generation.sampling.params())
         .with_stop(generation.stop.clone())
-        .with_constraint(language.map(|language| language.constraint))
+        .with_constraint(language.map(|language| language.constraint));
+    match tools {
+        Some(tools) => tools.apply(request, true),
+        None => request,
+    }
 }
 
-fn document(completion: &Completion, load_ms: f64, drawn: bool) -> Document<'_> {
+fn document(completion: &Completion, has_tools: bool, load_ms: f64, drawn: bool) -> Document<'_> {
     Document {
-        text: &completion.text,
+        text: completion.content(),
         tokens: &completion.tokens,
         prompt_tokens: completion.prompt_tokens,
         cached_tokens: completion.cached_tokens,
         finish_reason: completion.finish_reason.name(),
         seed: drawn.then_some(completion.seed),
+        tool_calls: has_tools.then(|| completion.tool_calls.iter().map(CallDocument::from).collect()),
         dropped_tokens: (completion.dropped_tokens > 0).then_some(completion.dropped_tokens),
         kv_quality: completion.kv_quality.map(|KvQuality { hot_tokens, error, samples, .. }| {
             KvQualityDocument { hot_tokens, error, samples }

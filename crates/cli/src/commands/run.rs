@@ -49,6 +49,8 @@ pub(crate) fn run(mut args: RunArgs, json: bool) -> Result<ExitCode> {
     }
     let words = (!args.words.is_empty()).then(|| args.words.join(" "));
     let language = generation.output.language(words.is_some())?;
+    let tools = generation.tools.read(words.is_some())?;
     let prompt = generate::message(system.as_deref(), generate::text_of(words.as_deref())?)?;
-    generate::answer(generate::request_for(prompt, max_tokens.0, generation, language), generation, json)
+    let request = generate::request_for(prompt, max_tokens.0, generation, language, tools.as_ref());
+    generate::answer(request, tools.as_ref(), generation, json)
 }

@@ -64,7 +64,7 @@ impl<'b, B: InferenceBackend + ?Sized> Requests<'b, B> {
         let (priority, deadline) = (request.priority, request.deadline);
         let outlet = Outlet::new(Arc::clone(&inbox));
         let cancel = cancel.child();
-        let mut handle = RequestHandle::new(inbox, cancel.clone());
+        let mut handle = RequestHandle::new(inbox, cancel.clone(), prepared.parser());
         self.steps.submit(Job { prepared, spec, session, priority, deadline, cancel, outlet });
         while !self.steps.is_idle() {
             self.steps.iterate();

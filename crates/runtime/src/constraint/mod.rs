@@ -17,6 +17,7 @@ mod gbnf;
 mod schema;
 mod source;
 mod state;
+mod tools;
 mod vocabulary;
 
 #[cfg(test)]
@@ -26,3 +27,4 @@ pub use self::compiler::ConstraintCompiler;
 pub use self::error::ConstraintError;
 pub use self::source::Constraint;
 pub use self::state::{ConstraintState, TokenMask};
+pub(crate) use self::tools::{CallGrammar, CallTarget};

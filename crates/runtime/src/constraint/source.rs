@@ -12,6 +12,8 @@ use super::{gbnf, schema};
 const REGEX_BYTES: usize = 64 << 10;
 /// Most bytes of a Lark or GBNF grammar.
 const GRAMMAR_BYTES: usize = 1 << 20;
+/// Most bytes of the grammar of all tools' calls.
+const TOOLS_BYTES: usize = 4 << 20;
 /// Most rules and terminals of a grammar: the compiler recurses through their references.
 const DEFINITIONS: usize = 2000;
 /// Most bytes of all choices together.
@@ -51,6 +53,7 @@ pub(super) enum Language {
     Lark,
     Gbnf,
     Choices,
+    Tools,
 }
 
 impl Language {
@@ -62,6 +65,7 @@ impl Language {
             Self::Lark => "Lark grammar",
             Self::Gbnf => "GBNF grammar",
             Self::Choices => "list of choices",
+            Self::Tools => "list of tools",
         }
     }
 }
@@ -181,6 +185,15 @@ impl Constraint {
             return Err(ConstraintError::NoChoices);
         }
         Ok(Self::new(Language::Choices, text))
+    }
+
+    /// Answers with tool calls, as a Lark grammar for one vocabulary.
+    ///
+    /// # Errors
+    /// [`ConstraintError::TooLarge`].
+    pub(super) fn tools(grammar: String) -> Result<Self, ConstraintError> {
+        limited(Language::Tools, "bytes", grammar.len(), TOOLS_BYTES)?;
+        Ok(Self::new(Language::Tools, grammar))
     }
 
     fn new(language: Language, text: String) -> Self {

@@ -6,11 +6,13 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use ruvllm_text::TokenId;
+use ruvllm_text::tool_call::ToolCallParser;
 
 use super::inbox::{Inbox, Pieces};
 use crate::cancel::CancelToken;
 use crate::error::{Error, Result};
 use crate::request::{Completion, FinishReason};
+use crate::tools::OutputParser;
 
 /// A piece of generated text.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,11 +47,38 @@ pub struct RequestHandle {
     given: (usize, usize),
     end: Option<Completion>,
     has_ended: bool,
+    parser: Option<OutputParser>,
 }
 
 impl RequestHandle {
-    pub(crate) fn new(inbox: Arc<Inbox>, cancel: CancelToken) -> Self {
-        Self { inbox, cancel, pieces: Pieces::default(), read: 0, given: (0, 0), end: None, has_ended: false }
+    /// The handle of a request whose tool calls `parser` finds.
+    pub(crate) fn new(inbox: Arc<Inbox>, cancel: CancelToken, parser: Option<OutputParser>) -> Self {
+        let (pieces, end) = (Pieces::default(), None);
+        Self { inbox, cancel, pieces, read: 0, given: (0, 0), end, has_ended: false, parser }
+    }
+
+    /// A parser that divides the pieces of text into content and tool calls, with the identifiers
+    /// of [`Completion::tool_calls`]; `None` if the answer cannot have calls.
+    ///
+    /// ```no_run
+    /// # let engine = ruvllm::Engine::open("model.gguf")?;
+    /// # let request = ruvllm::GenerateRequest::new("");
+    /// let mut handle = engine.submit(request)?;
+    /// let mut parser = handle.tool_call_parser();
+    /// let mut events = Vec::new();
+    /// for chunk in &mut handle {
+    ///     if let Some(parser) = &mut parser {
+    ///         parser.push(&chunk?.text, &mut events);
+    ///     }
+    ///     for event in events.drain(..) {
+    ///         println!("{event:?}"); // a delta of the chat-completions API
+    ///     }
+    /// }
+    /// # Ok::<(), ruvllm::Error>(())
+    /// ```
+    /// [`ToolCallParser::finish`] gives what is held back at the end.
+    pub fn tool_call_parser(&self) -> Option<ToolCallParser> {
+        self.parser.map(OutputParser::start)
     }
 
     /// A token that ends the request from another thread, also during a long prefill.
@@ -111,6 +140,9 @@ impl RequestHandle {
         completion.text.truncate(text);
         completion.tokens.truncate(tokens);
         completion.finish_reason = FinishReason::Cancelled;
+        if let Some(parser) = self.parser {
+            completion.parse(parser);
+        }
         Ok(completion)
     }
 

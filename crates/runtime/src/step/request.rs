@@ -17,6 +17,7 @@ use crate::request::{Completion, FinishReason, GenerateRequest, Timings};
 use crate::sampler::Sampler;
 use crate::sequence::SequenceSpec;
 use crate::stop::StopMatcher;
+use crate::tools::{self, OutputParser, RequestTools};
 
 /// Properties of a backend that a generation depends on.
 pub(crate) struct Facts<'b> {
@@ -40,6 +41,8 @@ pub(crate) struct Prepared {
     continues: bool,
     limit: Limit,
     ignore_eos: bool,
+    /// Finds tool calls in the output; `None` if there can be none.
+    parser: Option<OutputParser>,
 }
 
 /// Token limits of a generation.
@@ -60,9 +63,10 @@ impl Prepared {
         let started = Instant::now();
         let Facts { codec, kernels, context, model_context } = facts;
         let mut sampler = Sampler::new(kernels, &request.sampling, codec.sampled_ids())?;
-        let guide = Guide::new(codec, request)?;
+        let tools = RequestTools::new(codec, request)?;
+        let guide = Guide::new(codec, request, tools.as_ref())?;
         let matcher = StopMatcher::new(request.stop.iter().cloned())?;
-        let prompt = codec.encode_prompt_until(&request.prompt, cancel)?;
+        let prompt = codec.encode_prompt_until(&tools::prompt(request), cancel)?;
         if prompt.len() > context {
             return Err(Error::PromptTooLong { prompt_tokens: prompt.len(), context, model_context });
         }
@@ -72,11 +76,17 @@ impl Prepared {
             sampler,
             guide,
             matcher,
+            parser: tools.map(|tools| tools.parser(&prompt)),
             prompt,
             continues: TextCodec::continues(&request.prompt),
             limit: Limit { tokens: request.max_tokens.unwrap_or(usize::MAX), context },
             ignore_eos: request.ignore_eos,
         })
+    }
+
+    /// Parameters of the parser of tool calls.
+    pub(crate) fn parser(&self) -> Option<OutputParser> {
+        self.parser
     }
 
     /// Largest number of tokens that the sequence can come to have.
@@ -151,6 +161,7 @@ pub(super) struct Request<'c> {
     output: Output<'c>,
     limit: Limit,
     ignore_eos: bool,
+    parser: Option<OutputParser>,
     clock: Clock,
     outlet: Outlet,
     /// Generated ids that pieces have named.
@@ -160,7 +171,8 @@ pub(super) struct Request<'c> {
 impl<'c> Request<'c> {
     pub(super) fn new(codec: &'c TextCodec, sequence: SequenceId, job: Job) -> Self {
         let Job { prepared, spec, session, cancel, outlet, .. } = job;
-        let Prepared { started, sampler, guide, matcher, prompt, continues, limit, ignore_eos } = prepared;
+        let Prepared { started, sampler, guide, matcher, prompt, continues, limit, ignore_eos, parser } =
+            prepared;
         let stream = codec.stream(continues);
         Self {
             codec,
@@ -177,6 +189,7 @@ impl<'c> Request<'c> {
             output: Output { stream: Some(stream), matcher, piece: String::new(), text: String::new() },
             limit,
             ignore_eos,
+            parser,
             clock: Clock::new(started),
             outlet,
             named: 0,
@@ -272,7 +285,7 @@ impl<'c> Request<'c> {
         let reason = if has_begun { self.output.finish(reason) } else { reason };
         self.deliver();
         let cached = self.cached.unwrap_or(0);
-        let completion = Completion {
+        let mut completion = Completion {
             timings: self.clock.timings(self.prompt_tokens.saturating_sub(cached)),
             seed: self.sampler.seed(),
             text: self.output.text,
@@ -283,7 +296,12 @@ impl<'c> Request<'c> {
             dropped_tokens: report.dropped_tokens,
             sequence: self.cached.map(|_| report.size),
             tokens: self.tokens.split_off(self.prompt_tokens),
+            tool_calls: Vec::new(),
+            parsed: None,
         };
+        if let Some(parser) = self.parser {
+            completion.parse(parser);
+        }
         self.outlet.end(Ok(completion));
     }
 

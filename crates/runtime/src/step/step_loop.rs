@@ -363,7 +363,7 @@ mod tests {
         };
         let inbox = Arc::new(Inbox::default());
         let outlet = Outlet::new(Arc::clone(&inbox));
-        let handle = RequestHandle::new(inbox, cancel.clone());
+        let handle = RequestHandle::new(inbox, cancel.clone(), None);
         let (session, priority, deadline) = (None, 0, None);
         steps.submit(Job { prepared, spec, session, priority, deadline, cancel, outlet });
         handle

@@ -2,9 +2,10 @@
 
 use minijinja::Value as Jinja;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _, ser::SerializeMap};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::{origin, python::from_json};
+use crate::tool_call::ToolCall;
 
 /// One message of a conversation.
 ///
@@ -55,6 +56,33 @@ impl Message {
     #[must_use]
     pub fn assistant(text: impl Into<String>) -> Self {
         Self::new("assistant", text)
+    }
+
+    /// Creates a message of the model with tool calls. Arguments are objects, as templates expect.
+    #[must_use]
+    pub fn assistant_with_calls(text: impl Into<String>, calls: &[ToolCall]) -> Self {
+        let call = |call: &ToolCall| {
+            let function = json!({"name": call.name, "arguments": call.arguments_value()});
+            json!({"id": call.id, "type": "function", "function": function})
+        };
+        let mut message = Self::assistant(text);
+        let calls = Value::Array(calls.iter().map(call).collect());
+        message.insert("tool_calls", calls);
+        message
+    }
+
+    /// Creates a message with the result of a tool call.
+    #[must_use]
+    pub fn tool(call_id: impl Into<String>, name: impl Into<String>, text: impl Into<String>) -> Self {
+        let mut message = Self::new("tool", text);
+        message.insert("tool_call_id", Value::String(call_id.into()));
+        message.insert("name", Value::String(name.into()));
+        message
+    }
+
+    /// Adds a field behind the content.
+    fn insert(&mut self, key: &str, value: Value) {
+        self.extra.insert(key.to_owned(), value);
     }
 
     /// Calls `visit` with every string in the message.

@@ -2,8 +2,8 @@
 //!
 //! Templates are written for Python's Jinja2 as transformers runs it. Here `minijinja` runs them,
 //! with the Python behaviour that it lacks (printing, JSON, methods) in `python`. Models without a
-//! template get a built-in one ([`ChatStyle`]) if their vocabulary identifies it. Out of scope:
-//! parsing the answer.
+//! template get a built-in one ([`ChatStyle`]) if their vocabulary identifies it. Tool calls in the
+//! answer are read by [`tool_call`](crate::tool_call).
 
 mod bounds;
 mod encode;

@@ -47,6 +47,8 @@ const RECURSION_LIMIT: usize = 200;
 #[derive(Debug)]
 pub struct ChatTemplate {
     source: String,
+    /// Source of the separate template for conversations with tools.
+    tool_use: Option<String>,
     style: Option<ChatStyle>,
     environment: Environment<'static>,
     /// Bytes of text between tags in the longest template.
@@ -69,6 +71,7 @@ impl ChatTemplate {
         let style = None;
         let mut template = Self {
             source: source.to_owned(),
+            tool_use: None,
             style,
             environment,
             text_bytes: 0,
@@ -109,6 +112,7 @@ impl ChatTemplate {
     /// Adds the separate template for conversations with tools, if there is one.
     fn with_tool_use(mut self, source: Option<&str>) -> Result<Self> {
         source.map_or(Ok(()), |source| self.add(TOOL_USE, source))?;
+        self.tool_use = source.map(str::to_owned);
         Ok(self)
     }
 
@@ -148,6 +152,12 @@ impl ChatTemplate {
     #[must_use]
     pub fn source(&self) -> &str {
         &self.source
+    }
+
+    /// Jinja source of the template for conversations with tools: some models have a separate one.
+    #[must_use]
+    pub fn tool_source(&self) -> &str {
+        self.tool_use.as_deref().unwrap_or(&self.source)
     }
 
     /// Style, if the template is a built-in one.

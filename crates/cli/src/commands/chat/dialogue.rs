@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::adapters::Adapters;
 use super::saved;
 use super::settings::{SavedSettings, Settings};
+use super::tool_use::{ROUNDS, ToolUse};
 use super::transcript::Transcript;
 use super::window::{Room, oldest_sent};
 use crate::args;
@@ -16,6 +17,7 @@ use crate::commands::generate::GenerationTimings;
 use crate::device::{DeviceConversation, Loaded};
 use crate::error::{Error, Result};
 use crate::output;
+use crate::tools::ContentFilter;
 
 /// Messages, settings, and the sequence with the KV cache of earlier turns.
 pub(super) struct Dialogue<'e> {
@@ -24,6 +26,7 @@ pub(super) struct Dialogue<'e> {
     transcript: Transcript,
     pub(super) settings: Settings,
     pub(super) adapters: Adapters<'e>,
+    tools: Option<ToolUse>,
     turns: Vec<Turn>,
     /// Parameters of the last answer: their sequence breakers are resolved.
     sampled: SamplingParams,
@@ -101,11 +104,12 @@ impl<'e> Dialogue<'e> {
         system: Option<&str>,
         settings: Settings,
         adapters: Adapters<'e>,
+        tools: Option<ToolUse>,
     ) -> Self {
         let transcript = Transcript::new(system.map(Message::system).into_iter().collect());
         let conversation = model.conversation();
         let sampled = SamplingParams::default();
-        Self { model, conversation, transcript, settings, adapters, turns: Vec::new(), sampled }
+        Self { model, conversation, transcript, settings, adapters, tools, turns: Vec::new(), sampled }
     }
 
     /// Generates the answer to a question, streamed to `on_text`.
@@ -125,30 +129,63 @@ impl<'e> Dialogue<'e> {
             Question::Again if self.transcript.drop_answer() => {}
             Question::Again => return Err(nothing_to("answer again")),
         }
-        let (completion, forgotten_messages) = match self.generate(cancel, on_text) {
-            Ok(answered) => answered,
-            Err(error) => {
+        let mut forgotten_messages = 0;
+        let mut round = 0;
+        loop {
+            round += 1;
+            let (completion, forgotten) = match self.generate(round, cancel, on_text) {
+                Ok(answered) => answered,
+                Err(error) => {
+                    self.transcript = before;
+                    return Err(error);
+                }
+            };
+            forgotten_messages += forgotten;
+            let finish = completion.finish_reason;
+            let taken_back = finish == FinishReason::Cancelled && completion.text.is_empty() && round == 1;
+            if taken_back {
                 self.transcript = before;
-                return Err(error);
+                return Ok(self.ended(completion, taken_back, forgotten_messages, forgotten));
             }
-        };
-        let finish = completion.finish_reason;
-        let taken_back = finish == FinishReason::Cancelled && completion.text.is_empty();
-        if taken_back {
-            self.transcript = before;
-        } else {
-            self.transcript.answer(&completion.text);
+            self.transcript.push(completion.message());
+            let results = match &mut self.tools {
+                Some(tools) if finish == FinishReason::ToolCalls => tools.run(&completion, cancel),
+                _ => None,
+            };
+            let outcome = self.ended(completion, taken_back, forgotten_messages, forgotten);
+            match results {
+                Some(results) => results.into_iter().for_each(|result| self.transcript.push(result)),
+                None if cancel.is_cancelled() => {
+                    return Ok(Outcome { finish: FinishReason::Cancelled, ..outcome });
+                }
+                None => return Ok(outcome),
+            }
+            if round == ROUNDS {
+                return Ok(outcome);
+            }
         }
+    }
+
+    /// Records a completion.
+    fn ended(
+        &mut self,
+        completion: Completion,
+        taken_back: bool,
+        all_forgotten: usize,
+        forgotten: usize,
+    ) -> Outcome {
+        let finish = completion.finish_reason;
         let context_full =
             finish == FinishReason::Length && completion.tokens.len() < self.settings.max_tokens;
         let drawn = self.settings.sampling.temperature > 0.0;
-        self.turns.push(Turn { completion, drawn, forgotten_messages });
-        Ok(Outcome { finish, context_full, taken_back, forgotten_messages })
+        self.turns.push(Turn { completion, drawn, forgotten_messages: forgotten });
+        Outcome { finish, context_full, taken_back, forgotten_messages: all_forgotten }
     }
 
-    /// Generates the next answer; also returns the number of messages newly left out of the prompt.
+    /// Generates the answer of a round; also returns the number of messages newly left out of the prompt.
     fn generate(
         &mut self,
+        round: usize,
         cancel: &CancelToken,
         on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<(Completion, usize)> {
@@ -172,14 +209,26 @@ impl<'e> Dialogue<'e> {
             .with_stop(self.settings.stop.clone())
             .with_constraint(self.settings.output.as_ref().map(|output| output.constraint.clone()))
             .with_adapter(self.adapters.loaded());
-        let completion = self.conversation.generate(&request, cancel, on_text)?;
+        let (request, mut filter) = match &self.tools {
+            Some(ToolUse { tools, .. }) => (tools.apply(request, round == 1), tools.filter(backend.codec())?),
+            None => (request, ContentFilter::none()),
+        };
+        let mut show = |text: &str| filter.push(text, on_text);
+        let completion = self.conversation.generate(&request, cancel, &mut show)?;
+        // The answer has ended: there is nothing to break off.
+        let _ = filter.finish(on_text);
+        let ends_line = completion.content().is_empty() || completion.content().ends_with('\n');
+        if !completion.tool_calls.is_empty() && !ends_line {
+            let _ = on_text("\n");
+        }
         self.transcript.forget_before(oldest);
         Ok((completion, oldest - before))
     }
 
     /// The system prompt and the messages from `first` on.
     fn prompt(&self, first: usize) -> Prompt {
-        Prompt::Chat { messages: self.transcript.from(first), tools: None }
+        let tools = self.tools.as_ref().map(|tools| tools.tools.definitions.clone());
+        Prompt::Chat { messages: self.transcript.from(first), tools }
     }
 
     /// The system prompt.

@@ -9,11 +9,14 @@ mod script;
 mod settings;
 mod step;
 mod terminal;
+mod tool_use;
 mod transcript;
 mod window;
 
 use std::io::{self, IsTerminal};
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
 
@@ -21,13 +24,15 @@ use self::adapters::Adapters;
 use self::dialogue::Dialogue;
 use self::settings::Settings;
 use self::step::Chat;
+use self::tool_use::ToolUse;
 use crate::args::{self, GenerationArgs, OrDefault};
 use crate::commands::load;
 use crate::default_model::ModelChoice;
 use crate::device::Defaults;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::output;
 use crate::signal::Interrupts;
+use crate::tools::{Confirmation, Executor};
 
 const HELP: &str = "\
 At a terminal: a line editor with history; /help lists the commands, Tab completes commands, settings, files and
@@ -44,6 +49,12 @@ Each answer computes only what is new. When the conversation outgrows the contex
 more, until half of the context is free; the instructions always are. /save writes all messages, /load sends what has
 room. A saved file is readable for its user alone; one that is replaced keeps its permissions.
 
+With --tools the model may call functions, and --exec runs them: COMMAND NAME,
+with the arguments as JSON on its standard input; what it prints is the
+result. A failure, or --exec-timeout, is told to the model. Each call is asked
+for at the terminal; --yes runs all, and elsewhere nothing runs without it.
+After 8 answers with calls in a row the next message goes on.
+
 JSON: {messages: [{role, content}], settings, turns: [{prompt_tokens, cached_tokens, tokens, finish_reason, seed,
 forgotten_messages, timings: {ttft_ms, prefill_tok_s, decode_tok_s}}], load_ms}
 
@@ -51,6 +62,7 @@ Examples:
   ruvllm chat
   ruvllm chat --system \"Answer in one sentence.\" --temperature 0.2
   ruvllm chat --adapter poet=poet-lora --adapter facts=facts-lora.gguf@0.5
+  ruvllm chat --tools tools.json --exec ./run-tool
   printf 'Hello\\nAnd now?\\n' | ruvllm chat --json";
 
 /// Chat interactively
@@ -70,12 +82,26 @@ pub(crate) struct ChatArgs {
     #[arg(long)]
     no_history: bool,
 
+    /// Run tool calls: COMMAND NAME, JSON arguments on standard input
+    #[arg(long, value_name = "COMMAND", requires = "tools")]
+    exec: Option<PathBuf>,
+
+    /// Run tool calls without asking
+    #[arg(long, requires = "exec")]
+    yes: bool,
+
+    /// Time limit of a tool call in seconds
+    #[arg(long, value_name = "SECONDS", default_value = "30", requires = "exec", value_parser = args::above_zero)]
+    exec_timeout: f32,
+
     #[command(flatten)]
     pub(in crate::commands) generation: GenerationArgs,
 }
 
 pub(crate) fn run(args: &ChatArgs, json: bool) -> Result<ExitCode> {
     let output = args.generation.output.language(false)?;
+    let by_hand = !json && io::stdin().is_terminal() && io::stdout().is_terminal();
+    let tools = tool_use(args, by_hand)?;
     let defaults = Defaults { requests_have_adapters: true, ..Defaults::default() };
     let model = load::generator(&args.generation, defaults)?;
     let context = model.backend().context_length();
@@ -88,11 +114,10 @@ pub(crate) fn run(args: &ChatArgs, json: bool) -> Result<ExitCode> {
         stop: args.generation.stop.clone(),
         output,
     };
-    let by_hand = !json && io::stdin().is_terminal() && io::stdout().is_terminal();
     // At a terminal a second Ctrl-C is easily an accident and must not lose the conversation.
     let interrupts = if by_hand { Interrupts::install(3, false) } else { Interrupts::install(2, true) };
     let adapters = Adapters::new(model.engine(), args.generation.adapters.adapters.clone())?;
-    let dialogue = Dialogue::new(&model, args.system.as_deref(), settings, adapters);
+    let dialogue = Dialogue::new(&model, args.system.as_deref(), settings, adapters, tools);
     let mut chat = Chat { dialogue, interrupts };
     let result = if by_hand {
         output::hint(&format!(
@@ -106,4 +131,25 @@ pub(crate) fn run(args: &ChatArgs, json: bool) -> Result<ExitCode> {
     };
     model.finish();
     result
+}
+
+/// Tools of the flags, and the command that runs them.
+///
+/// # Errors
+/// A file that is no list of tools; a command whose calls nobody can be asked for.
+fn tool_use(args: &ChatArgs, by_hand: bool) -> Result<Option<ToolUse>> {
+    let Some(tools) = args.generation.tools.read(false)? else { return Ok(None) };
+    let executor = match &args.exec {
+        None => None,
+        Some(_) if !args.yes && !by_hand => {
+            let reason = "calls are asked for at a terminal, and there is none; --yes runs all".to_owned();
+            return Err(Error::Output { flag: "--exec".to_owned(), reason });
+        }
+        Some(command) => Some(Executor {
+            command: command.clone(),
+            timeout: Duration::from_secs_f32(args.exec_timeout.min(1e6)),
+            confirmation: if args.yes { Confirmation::Always } else { Confirmation::Ask },
+        }),
+    };
+    Ok(Some(ToolUse { tools, executor }))
 }

@@ -104,7 +104,7 @@ impl Chat<'_> {
 /// Remark on an answer that did not end by itself.
 pub(super) fn remark(outcome: &Outcome) -> Option<&'static str> {
     match outcome.finish {
-        FinishReason::Stop => None,
+        FinishReason::Stop | FinishReason::ToolCalls => None,
         FinishReason::Cancelled if outcome.taken_back => {
             Some("[stopped before it began; the conversation is as it was]")
         }

@@ -74,9 +74,9 @@ impl Transcript {
         self.messages.push(Message::user(text));
     }
 
-    /// Adds the answer to the last message.
-    pub(super) fn answer(&mut self, text: &str) {
-        self.messages.push(Message::assistant(text));
+    /// Adds a message of the model or of a tool.
+    pub(super) fn push(&mut self, message: Message) {
+        self.messages.push(message);
     }
 
     /// Drops the last user message and all after it. Messages that were left out for lack of room
@@ -122,7 +122,7 @@ mod tests {
         let mut transcript = Transcript::new(system.map(Message::system).into_iter().collect());
         for turn in 0..turns {
             transcript.ask(format!("question {turn}"));
-            transcript.answer(&format!("answer {turn}"));
+            transcript.push(Message::assistant(format!("answer {turn}")));
         }
         transcript
     }
@@ -163,7 +163,7 @@ mod tests {
         assert!(transcript.drop_answer());
         assert_eq!(transcript.messages().last(), Some(&Message::user("question 1")));
         assert!(transcript.drop_answer(), "a question without answer is answered again");
-        transcript.answer("answer 1");
+        transcript.push(Message::assistant("answer 1"));
         assert_eq!(transcript, talk(Some("Be brief."), 2));
         assert!(!talk(Some("Be brief."), 0).drop_answer());
     }

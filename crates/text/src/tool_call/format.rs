@@ -1,0 +1,120 @@
+//! Formats of tool calls, and their detection from a chat template.
+
+use std::{fmt, str::FromStr};
+
+/// Notation in which a model writes tool calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ToolCallFormat {
+    /// `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, one block per call: Hermes,
+    /// Qwen 2.5 and 3.
+    Hermes,
+    /// `{"name": ..., "parameters": {...}}` as the whole answer, `<|python_tag|>` before it or not:
+    /// Llama 3.1 and later. Their templates allow one call per answer.
+    Llama,
+    /// `[TOOL_CALLS][{"name": ..., "arguments": {...}}, ...]`: Mistral, tokenizer versions 3 to 7.
+    Mistral,
+    /// `[TOOL_CALLS]name[ARGS]{...}`, repeated per call: Mistral, from tokenizer version 11 on.
+    MistralArgs,
+    /// `<function=name>{...}</function>`, one block per call: Functionary, Llama 3.1 with custom
+    /// functions.
+    FunctionTag,
+}
+
+/// A name that no format has.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{found}` is no format of tool calls; known: {known}")]
+pub struct UnknownToolCallFormat {
+    /// The name.
+    pub found: String,
+    /// Names of all formats.
+    pub known: String,
+}
+
+impl ToolCallFormat {
+    /// All formats.
+    pub const ALL: [Self; 5] =
+        [Self::Hermes, Self::Llama, Self::Mistral, Self::MistralArgs, Self::FunctionTag];
+
+    /// Format that a chat template writes earlier calls in, from the template's text.
+    ///
+    /// `None` for a template without tool calls, and for formats that are not supported, such as
+    /// arguments as XML elements.
+    #[must_use]
+    pub fn of_template(source: &str) -> Option<Self> {
+        // Quotes may be escaped, within a string of the template.
+        let text = source.replace('\\', "");
+        let has = |marker: &str| text.contains(marker);
+        // Arguments as XML elements: Qwen3-Coder, GLM 4.5.
+        if has("<parameter=") || has("<arg_key>") {
+            return None;
+        }
+        if has("[TOOL_CALLS]") {
+            return Some(if has("[ARGS]") { Self::MistralArgs } else { Self::Mistral });
+        }
+        if has("<tool_call>") {
+            return Some(Self::Hermes);
+        }
+        if has("<function=") {
+            return Some(Self::FunctionTag);
+        }
+        let is_llama = has("<|python_tag|>") || has("<|start_header_id|>");
+        (is_llama && has("\"parameters\"")).then_some(Self::Llama)
+    }
+
+    /// Name of the format: `hermes`, `llama`, `mistral`, `mistral-args`, `function-tag`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Hermes => "hermes",
+            Self::Llama => "llama",
+            Self::Mistral => "mistral",
+            Self::MistralArgs => "mistral-args",
+            Self::FunctionTag => "function-tag",
+        }
+    }
+
+    /// Text that begins a call, for [`Llama`](Self::Llama) an optional one.
+    #[must_use]
+    pub fn opening(self) -> &'static str {
+        match self {
+            Self::Hermes => "<tool_call>",
+            Self::Llama => "<|python_tag|>",
+            Self::Mistral | Self::MistralArgs => "[TOOL_CALLS]",
+            Self::FunctionTag => "<function=",
+        }
+    }
+
+    /// Text that ends a call; empty where the JSON value does.
+    #[must_use]
+    pub fn closing(self) -> &'static str {
+        match self {
+            Self::Hermes => "</tool_call>",
+            Self::FunctionTag => "</function>",
+            Self::Llama | Self::Mistral | Self::MistralArgs => "",
+        }
+    }
+
+    /// True if an answer can have several calls.
+    #[must_use]
+    pub fn has_parallel_calls(self) -> bool {
+        self != Self::Llama
+    }
+}
+
+impl fmt::Display for ToolCallFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for ToolCallFormat {
+    type Err = UnknownToolCallFormat;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        Self::ALL.into_iter().find(|format| format.name() == name).ok_or_else(|| UnknownToolCallFormat {
+            found: name.to_owned(),
+            known: Self::ALL.map(Self::name).join(", "),
+        })
+    }
+}
