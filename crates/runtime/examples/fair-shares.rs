@@ -1,7 +1,7 @@
 //! TTFT of a tenant alone and beside one that sends ten times as many requests.
 //!
 //! ```text
-//! cargo run --release -p ruvllm --example fair-shares -- MODEL [SECONDS] [ROUNDS]
+//! cargo run --release -p ruvllm --example fair-shares -- MODEL [SECONDS] [ROUNDS] [LATENCY_MS]
 //! ```
 //! Requests arrive at random times (Poisson). The small tenant keeps the engine busy for a quarter
 //! of the time, so that both together send more than it can serve. Rounds alternate: alone, beside.
@@ -10,7 +10,9 @@ use std::env::args;
 use std::error::Error;
 use std::time::{Duration, Instant};
 
-use ruvllm::{Engine, GenerateRequest, Prompt, RequestHandle, SamplingParams, Tenant};
+use ruvllm::{
+    Engine, EngineOptions, GenerateRequest, Prompt, RequestHandle, SamplingParams, SchedulerConfig, Tenant,
+};
 use ruvllm_testkit::Random;
 
 const PROMPT_TOKENS: usize = 400;
@@ -24,10 +26,15 @@ const FACTOR: f64 = 10.0;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = args().skip(1);
-    let model = arguments.next().ok_or("usage: fair-shares MODEL [SECONDS] [ROUNDS]")?;
+    let model = arguments.next().ok_or("usage: fair-shares MODEL [SECONDS] [ROUNDS] [LATENCY_MS]")?;
     let seconds: f64 = arguments.next().map_or(Ok(30.0), |text| text.parse())?;
     let rounds: u64 = arguments.next().map_or(Ok(3), |text| text.parse())?;
-    let engine = Engine::open(model.as_str())?;
+    let mut scheduling = SchedulerConfig::default();
+    if let Some(milliseconds) = arguments.next() {
+        scheduling.token_latency = Duration::from_millis(milliseconds.parse()?);
+    }
+    let options = EngineOptions::default().with_scheduling(scheduling);
+    let engine = Engine::open_with(model.as_str(), &options)?;
     let pool = engine.kv_store().pool();
     let (small, large) = (pool.tenant("small")?, pool.tenant("large")?);
 

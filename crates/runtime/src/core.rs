@@ -27,4 +27,5 @@ pub(crate) struct Core {
     pub(crate) pressure: PressurePolicy,
     pub(crate) quality: QualityMemory,
     pub(crate) counters: Arc<StepCounters>,
+    pub(crate) scheduling: ruvllm_scheduler::Config,
 }

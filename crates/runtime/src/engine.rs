@@ -143,6 +143,7 @@ impl Engine {
             codec,
             compute,
             prefill_chunk: options.prefill_chunk,
+            scheduling: options.scheduling.clone(),
             context: plan.context.value,
             kv,
             prefixes,

@@ -81,6 +81,7 @@ pub use ruvllm_kv_cache::{KvCalibration, KvPolicy, KvShape, KvStore};
 pub use ruvllm_memory::{PagePool, PressurePolicy, Quota, Tenant};
 pub use ruvllm_models::quantize::Recipe;
 pub use ruvllm_models::{Checkpoint, LoadProgress, Model, ModelConfig, Pooling};
+pub use ruvllm_scheduler::{Config as SchedulerConfig, Refusal};
 pub use ruvllm_text::TokenId;
 pub use ruvllm_text::chat::{ChatTemplate, Message};
 pub use ruvllm_text::tokenizer::Tokenizer;

@@ -11,6 +11,7 @@ use ruvllm_kv_cache::{KvCalibration, KvPolicy};
 use ruvllm_memory::PressurePolicy;
 use ruvllm_models::quantize::Recipe;
 use ruvllm_models::{Checkpoint, open_checkpoint_in};
+use ruvllm_scheduler::Config as SchedulerConfig;
 
 use crate::error::{Error, Result};
 use crate::prefix::{PrefixCaching, fingerprint};
@@ -176,6 +177,10 @@ pub struct EngineOptions {
     pub prefill_chunk: usize,
     /// A `tokenizer.json` in place of the model's tokenizer.
     pub tokenizer: Option<PathBuf>,
+    /// Settings of the scheduler: sequences at once, queue limits, target of the inter-token latency,
+    /// fair shares. Its `step_tokens` and `block_tokens` have no effect: they are
+    /// [`prefill_chunk`](Self::prefill_chunk) and the blocks of the KV cache.
+    pub scheduling: SchedulerConfig,
 }
 
 impl EngineOptions {
@@ -217,6 +222,7 @@ setters! {
         some with_context(context: usize);
         set with_prefill_chunk(prefill_chunk: usize);
         some with_tokenizer(tokenizer: PathBuf);
+        set with_scheduling(scheduling: SchedulerConfig);
     }
 }
 
@@ -242,6 +248,7 @@ impl Default for EngineOptions {
             context: None,
             prefill_chunk: 512,
             tokenizer: None,
+            scheduling: SchedulerConfig::default(),
         }
     }
 }

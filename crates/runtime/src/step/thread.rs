@@ -5,8 +5,6 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::thread::JoinHandle;
 
-use ruvllm_scheduler::Config;
-
 use super::native::NativeExecutor;
 use super::request::{Job, SessionId};
 use super::step_loop::StepLoop;
@@ -73,7 +71,7 @@ impl Drop for StepThread {
 /// callers.
 fn run(core: &Core, commands: &Receiver<Command>) {
     let (executor, counters) = (NativeExecutor::new(core), Arc::clone(&core.counters));
-    let mut config = Config::default();
+    let mut config = core.scheduling.clone();
     (config.step_tokens, config.block_tokens) = (core.prefill_chunk, core.kv.block_tokens());
     let mut steps = StepLoop::new(executor, &core.codec, counters, config);
     loop {

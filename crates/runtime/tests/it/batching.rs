@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use ruvllm::{
     Adapter, AdapterSource, CancelToken, Completion, Constraint, Engine, EngineOptions, Error, FinishReason,
-    GenerateRequest, PrefixCaching, PressurePolicy, Prompt, RequestHandle, SamplingParams, Tenant,
+    GenerateRequest, PrefixCaching, PressurePolicy, Prompt, Refusal, RequestHandle, SamplingParams,
+    SchedulerConfig, Tenant,
 };
 use ruvllm_testkit::{Random, is_full_run, model_data};
 
@@ -173,6 +174,27 @@ fn faulty_requests_do_not_harm_others() {
     let too_long = engine.submit(Prompt::Tokens(vec![1; 401]));
     assert!(matches!(too_long, Err(Error::PromptTooLong { .. })));
     assert_eq!(handle.wait().expect("text").tokens, expected.tokens);
+}
+
+#[test]
+fn queues_have_limits() {
+    let mut scheduling = SchedulerConfig::default();
+    (scheduling.max_running, scheduling.max_waiting, scheduling.max_waiting_per_tenant) = (1, 3, 2);
+    let engine = load(tiny_path(), &tiny_options().with_scheduling(scheduling));
+    let endless = GenerateRequest::new(Prompt::Tokens((1..100).collect())).with_ignore_eos(true);
+    let mut first = engine.submit(&endless).expect("a handle");
+    first.next().expect("a piece").expect("no error");
+    let [root, a, _] = <[Tenant; 3]>::try_from(tenants(&engine)).expect("three tenants");
+    let submit =
+        |tenant: &Tenant| engine.submit(endless.clone().with_tenant(tenant.clone())).expect("a handle");
+    let mut waiting: Vec<RequestHandle> = [&root, &root, &root, &a, &a].map(submit).into();
+    let last = [waiting.remove(4), waiting.remove(2)].map(RequestHandle::wait);
+    assert!(matches!(last[0], Err(Error::Refused(Refusal::QueueFull { waiting: 3, .. }))), "{last:?}");
+    assert!(matches!(last[1], Err(Error::Refused(Refusal::TenantQueueFull { waiting: 2, .. }))), "{last:?}");
+    drop(first);
+    for mut handle in waiting {
+        handle.next().expect("a piece").expect("no error");
+    }
 }
 
 #[test]
