@@ -41,4 +41,5 @@ mod store;
 mod template;
 mod terminal_output;
 mod tokens;
+mod tools;
 mod usage;

@@ -21,3 +21,5 @@ mod stream;
 #[cfg(feature = "structured-output")]
 mod structured;
 mod tenants;
+#[cfg(feature = "structured-output")]
+mod tools;
