@@ -10,6 +10,7 @@ use ruvllm_models::{Compute, Model};
 use crate::codec::TextCodec;
 use crate::prefix::PrefixCache;
 use crate::quality::QualityMemory;
+use crate::speculation::{DraftModel, Speculation};
 use crate::step::StepCounters;
 
 /// A model that is ready to run.
@@ -27,4 +28,8 @@ pub(crate) struct Core {
     pub(crate) pressure: PressurePolicy,
     pub(crate) quality: QualityMemory,
     pub(crate) counters: Arc<StepCounters>,
+    /// Model that drafts the next tokens.
+    pub(crate) draft: Option<DraftModel>,
+    /// Setting of requests that name none.
+    pub(crate) speculation: Speculation,
 }

@@ -53,9 +53,11 @@ mod prefix;
 mod quality;
 mod request;
 mod sampler;
+mod segments;
 mod sequence;
 mod session;
 mod setters;
+mod speculation;
 mod step;
 mod stop;
 
@@ -115,6 +117,7 @@ pub use crate::request::{Completion, FinishReason, GenerateRequest, KvQuality, P
 pub use crate::sampler::{
     DryBreakers, Logprobs, Sampler, SamplerOrder, SamplerState, SamplerStep, SamplingParams, TokenLogprob,
 };
+pub use crate::speculation::Speculation;
 pub use crate::step::{Chunk, RequestHandle, StepStatistics};
 pub use crate::stop::StopMatcher;
 
@@ -131,4 +134,6 @@ mod readmes {
     struct Text;
     #[doc = include_str!("../../../docs/serving.md")]
     struct Serving;
+    #[doc = include_str!("../../../docs/speculation.md")]
+    struct Speculation;
 }

@@ -15,6 +15,7 @@ use ruvllm_models::{Checkpoint, open_checkpoint_in};
 use crate::error::{Error, Result};
 use crate::prefix::{PrefixCaching, fingerprint};
 use crate::setters::setters;
+use crate::speculation::Speculation;
 
 /// Source of a model.
 #[derive(Clone)]
@@ -49,6 +50,13 @@ impl ModelSource {
     #[cfg(feature = "builtin-model")]
     pub fn builtin() -> Self {
         Self::Static { name: ruvllm_default_model::NAME.to_owned(), bytes: ruvllm_default_model::gguf() }
+    }
+
+    /// The built-in draft model of [`builtin`](Self::builtin), for [`EngineOptions::draft`].
+    #[cfg(feature = "builtin-model")]
+    pub fn builtin_draft() -> Self {
+        let (name, bytes) = (ruvllm_default_model::DRAFT_NAME, ruvllm_default_model::draft());
+        Self::Static { name: name.to_owned(), bytes }
     }
 
     /// A model of the user's model store, by its name or the reference (`hf://...`) that it was
@@ -176,6 +184,15 @@ pub struct EngineOptions {
     pub prefill_chunk: usize,
     /// A `tokenizer.json` in place of the model's tokenizer.
     pub tokenizer: Option<PathBuf>,
+    /// Draft model of speculative decoding: a small model with the same vocabulary. It takes memory
+    /// of its own: its weights, and a KV cache of up to 1024 tokens per running request, which is
+    /// not part of [`kv_budget`](Self::kv_budget). Default: none, prompt look-up alone.
+    pub draft: Option<ModelSource>,
+    /// Models of which the first one with the model's vocabulary becomes its draft, if there is no
+    /// [`draft`](Self::draft); others are passed over. Default: none.
+    pub draft_candidates: Vec<ModelSource>,
+    /// Speculative decoding of requests that name none.
+    pub speculation: Speculation,
 }
 
 impl EngineOptions {
@@ -193,6 +210,7 @@ impl EngineOptions {
         if self.mlock && self.quantize.is_some() {
             return Err(Error::MlockQuantized);
         }
+        self.speculation.check()?;
         positive("threads", self.threads)?;
         positive("context", self.context)?;
         positive("prefill_chunk", Some(self.prefill_chunk))?;
@@ -217,6 +235,9 @@ setters! {
         some with_context(context: usize);
         set with_prefill_chunk(prefill_chunk: usize);
         some with_tokenizer(tokenizer: PathBuf);
+        some with_draft(draft: ModelSource);
+        set with_draft_candidates(draft_candidates: Vec<ModelSource>);
+        set with_speculation(speculation: Speculation);
     }
 }
 
@@ -242,6 +263,9 @@ impl Default for EngineOptions {
             context: None,
             prefill_chunk: 512,
             tokenizer: None,
+            draft: None,
+            draft_candidates: Vec::new(),
+            speculation: Speculation::default(),
         }
     }
 }

@@ -12,6 +12,7 @@ use ruvllm_text::chat::Message;
 use crate::constraint::Constraint;
 use crate::sampler::SamplingParams;
 use crate::setters::setters;
+use crate::speculation::Speculation;
 
 /// Input of a generation.
 #[derive(Debug, Clone)]
@@ -100,6 +101,9 @@ pub struct GenerateRequest {
     /// Time from which on the result is worthless: the request ends with
     /// [`Error::DeadlineExceeded`](crate::Error::DeadlineExceeded). Default: none.
     pub deadline: Option<Instant>,
+    /// Speculative decoding: drafts of the next tokens, which change speed, never output. Default:
+    /// the engine's.
+    pub speculation: Option<Speculation>,
     /// Language of the output: a schema, a grammar, a regular expression, choices. Default: any
     /// text.
     #[cfg(feature = "structured-output")]
@@ -123,6 +127,7 @@ impl GenerateRequest {
             cache_prefix: true,
             priority: 0,
             deadline: None,
+            speculation: None,
             #[cfg(feature = "structured-output")]
             constraint: None,
         }
@@ -142,6 +147,7 @@ setters! {
         set with_cache_prefix(cache_prefix: bool);
         set with_priority(priority: i32);
         some with_deadline(deadline: Instant);
+        some with_speculation(speculation: Speculation);
     }
 }
 
@@ -270,6 +276,10 @@ pub struct Completion {
     /// Oldest tokens after the attention sinks that were dropped; only with
     /// [`PressurePolicy::DropOldest`].
     pub dropped_tokens: usize,
+    /// Tokens of drafts that were verified; 0 without speculative decoding.
+    pub drafted_tokens: usize,
+    /// Drafted tokens that became output.
+    pub accepted_tokens: usize,
     /// The sequence at the end; `None` if the request ended before it had one.
     pub(crate) sequence: Option<SequenceSize>,
 }

@@ -58,6 +58,15 @@ impl Step {
         self.parts.push(Part { sequence, tokens, is_prompt, rows, cancel: cancel.clone() });
     }
 
+    /// Adds a draft of the next tokens to the last part, with a row of logits for each.
+    pub(crate) fn push_draft(&mut self, draft: &[TokenId]) {
+        if let Some(part) = self.parts.last_mut() {
+            self.tokens.extend_from_slice(draft);
+            part.tokens.end += draft.len();
+            part.rows += draft.len();
+        }
+    }
+
     pub(crate) fn parts(&self) -> &[Part] {
         &self.parts
     }
@@ -121,8 +130,11 @@ pub(crate) trait Executor {
     /// # Errors
     /// Errors of the backend, also if it cannot keep the tokens before `len`; the sequence cannot
     /// go on then.
-    #[expect(dead_code, reason = "the step loop has no drafts yet")]
     fn truncate(&mut self, id: SequenceId, len: usize) -> Result<()>;
+
+    /// Largest number of tokens behind the next one that can be computed with it and dropped again
+    /// without a trace: 0 without support for drafts.
+    fn draft_room(&self, id: SequenceId) -> usize;
 
     /// Stores the prompt of a running sequence, which has been computed, as a prefix of others.
     fn prefilled(&mut self, id: SequenceId);

@@ -10,6 +10,7 @@ use super::executor::{Executor, Logits, Outcome, Part, SequenceId, SequenceRepor
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::request::SequenceSize;
+use crate::segments::{Batch, recycle};
 use crate::sequence::{NativeSequence, SequenceSpec};
 
 /// Sequences of the engine's model.
@@ -174,6 +175,10 @@ impl Executor for NativeExecutor<'_> {
         self.sequences.get_mut(&id).map_or(Ok(()), |sequence| sequence.truncate(len))
     }
 
+    fn draft_room(&self, id: SequenceId) -> usize {
+        self.sequences.get(&id).map_or(0, |sequence| sequence.draft_room())
+    }
+
     fn prefilled(&mut self, id: SequenceId) {
         if let Some(sequence) = self.sequences.get_mut(&id) {
             sequence.keep_whole_blocks(self.core.prefixes.as_deref());
@@ -206,29 +211,4 @@ impl Executor for NativeExecutor<'_> {
         let used = self.sequences.values().map(|sequence| sequence.len().next_multiple_of(block_tokens));
         self.capacity_tokens.saturating_sub(used.sum())
     }
-}
-
-/// Segments of a pass in a list that keeps its memory.
-struct Batch<'v, 's>(&'v mut Vec<Segment<'s>>);
-
-impl<'s> AsMut<[Segment<'s>]> for Batch<'_, 's> {
-    fn as_mut(&mut self) -> &mut [Segment<'s>] {
-        self.0
-    }
-}
-
-impl<'v, 's> IntoIterator for Batch<'v, 's> {
-    type Item = Segment<'s>;
-    type IntoIter = std::vec::Drain<'v, Segment<'s>>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.0.drain(..)
-    }
-}
-
-/// Empties a list and changes the lifetime of its elements. Collecting a vector's own iterator into
-/// the same layout reuses the allocation.
-fn recycle<'a>(mut segments: Vec<Segment<'_>>) -> Vec<Segment<'a>> {
-    segments.clear();
-    segments.into_iter().map(|_| unreachable!("the list is empty")).collect()
 }

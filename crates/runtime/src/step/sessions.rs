@@ -116,6 +116,11 @@ impl Executor for SessionExecutor<'_> {
         if kept == len { Ok(()) } else { Err(Error::Truncated { len, kept }) }
     }
 
+    /// A backend computes one row of logits in a pass: drafts would gain nothing.
+    fn draft_room(&self, _: SequenceId) -> usize {
+        0
+    }
+
     fn prefilled(&mut self, _: SequenceId) {}
 
     fn park(&mut self, id: SequenceId) {
@@ -134,5 +139,72 @@ impl Executor for SessionExecutor<'_> {
     /// Backends report a lack of memory when a sequence begins.
     fn free_tokens(&self) -> usize {
         usize::MAX
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ruvllm_memory::{PressurePolicy, Tenant};
+
+    use super::*;
+    use crate::cancel::CancelToken;
+
+    /// A sequence whose only logit is its last token.
+    struct Echo {
+        tokens: Vec<TokenId>,
+        row: [f32; 1],
+        /// False if it drops all tokens when it is cut.
+        keeps: bool,
+    }
+
+    impl BackendSession for Echo {
+        fn len(&self) -> usize {
+            self.tokens.len()
+        }
+
+        fn forward(&mut self, tokens: &[TokenId]) -> Result<&[f32]> {
+            self.tokens.extend_from_slice(tokens);
+            self.row = [self.tokens.last().map_or(0.0, |&last| last as f32)];
+            Ok(&self.row)
+        }
+
+        fn truncate(&mut self, len: usize) -> Result<usize> {
+            self.tokens.truncate(if self.keeps { len } else { 0 });
+            Ok(self.tokens.len())
+        }
+    }
+
+    #[test]
+    fn rows_beyond_the_first_take_passes_of_their_own_and_can_be_dropped() {
+        for keeps in [true, false] {
+            let open: Open<'_> =
+                Box::new(move |_| Ok(Box::new(Echo { tokens: Vec::new(), row: [0.0], keeps })));
+            let mut executor = SessionExecutor::new(open, 8);
+            let (id, cancel) = (SequenceId(1), CancelToken::new());
+            let spec = SequenceSpec {
+                tenant: Tenant::root(),
+                adapter: None,
+                pressure: PressurePolicy::default(),
+                capacity: 16,
+                caches_prefix: false,
+                shared_tokens: 0,
+            };
+            assert_eq!(executor.begin(id, &spec, &[1, 2]).expect("a sequence"), 0);
+            let mut step = Step::default();
+            step.push(id, &[1, 2], false, 1, &cancel);
+            step.push_draft(&[3, 4]);
+            let (mut outcomes, mut rows) = (Vec::new(), Vec::new());
+            executor.step(&step, &mut outcomes, &mut |parts, logits| {
+                assert_eq!(parts, [0]);
+                rows.extend_from_slice(logits);
+            });
+            assert!(matches!(outcomes[..], [Outcome::Computed { tokens: 4 }]), "{outcomes:?}");
+            assert_eq!((rows, executor.draft_room(id)), (vec![2.0, 3.0, 4.0], 0));
+            let dropped = executor.truncate(id, 3);
+            match keeps {
+                true => assert!(dropped.is_ok(), "{dropped:?}"),
+                false => assert!(matches!(dropped, Err(Error::Truncated { len: 3, kept: 0 })), "{dropped:?}"),
+            }
+        }
     }
 }
