@@ -10,6 +10,7 @@ use ruvllm_models::{Compute, Model};
 use crate::codec::TextCodec;
 use crate::prefix::PrefixCache;
 use crate::quality::QualityMemory;
+use crate::speculation::{DraftModel, Speculation};
 use crate::step::StepCounters;
 
 /// A model that is ready to run.
@@ -28,4 +29,8 @@ pub(crate) struct Core {
     pub(crate) quality: QualityMemory,
     pub(crate) counters: Arc<StepCounters>,
     pub(crate) scheduling: ruvllm_scheduler::Config,
+    /// Model that drafts the next tokens.
+    pub(crate) draft: Option<DraftModel>,
+    /// Setting of requests that name none.
+    pub(crate) speculation: Speculation,
 }

@@ -24,6 +24,7 @@ use crate::plan::{self, ModelSize, Plan};
 use crate::prefix::{PrefixCache, PrefixStatistics, fingerprint};
 use crate::quality::QualityMemory;
 use crate::request::Prompt;
+use crate::speculation::DraftModel;
 use crate::step::{SessionId, StepStatistics, StepThread};
 
 /// A loaded model, ready to run.
@@ -74,14 +75,15 @@ impl Engine {
         Self::open_with(source, &EngineOptions::default())
     }
 
-    /// Loads the built-in model with default options: a small English one, for tests and first
-    /// steps.
+    /// Loads the built-in model with its draft model and default options: a small English one, for
+    /// tests and first steps.
     ///
     /// # Errors
     /// As [`load`](Self::load).
     #[cfg(feature = "builtin-model")]
     pub fn builtin() -> Result<Self> {
-        Self::open(ModelSource::builtin())
+        let options = EngineOptions::default().with_draft(ModelSource::builtin_draft());
+        Self::open_with(ModelSource::builtin(), &options)
     }
 
     /// Loads a model file or folder.
@@ -99,8 +101,8 @@ impl Engine {
     /// instruction set, [`Error::Open`] (also for files that are not locked in memory),
     /// [`Error::Load`], [`Error::CalibrationModel`], [`Error::KvPolicy`],
     /// [`Error::KvBudgetTooSmall`], [`Error::KvBudget`], [`Error::PrefixStore`],
-    /// [`Error::PrefixWriter`], [`Error::SpillWithoutFolder`], [`Error::Tokenizer`] and
-    /// [`Error::VocabularyMismatch`] for unusable files and options. An unreadable chat template is
+    /// [`Error::PrefixWriter`], [`Error::SpillWithoutFolder`], [`Error::Tokenizer`],
+    /// [`Error::VocabularyMismatch`] and [`Error::DraftVocabulary`] for unusable files and options. An unreadable chat template is
     /// an error only when it is used.
     pub fn load(
         source: &ModelSource,
@@ -138,6 +140,7 @@ impl Engine {
         let quality = QualityMemory::new(prefixes.as_deref().and_then(PrefixCache::quality_files));
         let codec =
             TextCodec::read(checkpoint, &name, options.tokenizer.as_deref(), model.config().vocab_size)?;
+        let draft = DraftModel::of_options(options, &codec)?;
         let core = Core {
             model,
             codec,
@@ -150,6 +153,8 @@ impl Engine {
             pressure: options.pressure,
             quality,
             counters: Arc::default(),
+            draft,
+            speculation: options.speculation,
         };
         Ok(Self {
             core: Arc::new(core),

@@ -423,6 +423,22 @@ pub enum Error {
         /// Tokens given.
         tokens: usize,
     },
+    /// The draft model has another vocabulary than the model.
+    #[error("{name} cannot draft for this model: {reason}; use a draft of the same vocabulary, or none")]
+    DraftVocabulary {
+        /// Path of the draft, or the name given to static bytes.
+        name: String,
+        /// The first difference.
+        reason: String,
+    },
+    /// A backend could not drop the last tokens of a sequence alone.
+    #[error("the backend kept {kept} of {len} tokens while it dropped later ones")]
+    Truncated {
+        /// Tokens that were to stay.
+        len: usize,
+        /// Tokens that are left.
+        kept: usize,
+    },
     /// A measurement, or the rendering of a chat, was cancelled before it had a result.
     #[error("cancelled")]
     Cancelled,

@@ -61,6 +61,13 @@ impl Guide {
         self.state.as_mut().map(ConstraintState::forced).unwrap_or_default()
     }
 
+    /// True if a token may come next. The mask is that of the next [`mask`](Self::mask), so this
+    /// changes nothing.
+    pub(crate) fn allows(&mut self, token: TokenId) -> bool {
+        // A mask that fails here fails again when it is sampled from.
+        self.state.as_mut().is_none_or(|state| state.mask().is_ok_and(|mask| mask.allows(token)))
+    }
+
     /// True if the output is complete and nothing can follow.
     pub(crate) fn is_ended(&self) -> bool {
         self.state.as_ref().is_some_and(ConstraintState::is_ended)
@@ -84,6 +91,10 @@ impl Guide {
 
     pub(crate) fn forced(&mut self) -> Vec<TokenId> {
         Vec::new()
+    }
+
+    pub(crate) fn allows(&mut self, _: TokenId) -> bool {
+        true
     }
 
     pub(crate) fn is_ended(&self) -> bool {

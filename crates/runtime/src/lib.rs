@@ -54,9 +54,11 @@ mod prefix;
 mod quality;
 mod request;
 mod sampler;
+mod segments;
 mod sequence;
 mod session;
 mod setters;
+mod speculation;
 mod step;
 mod stop;
 mod tools;
@@ -119,6 +121,7 @@ pub use crate::request::{Completion, FinishReason, GenerateRequest, KvQuality, P
 pub use crate::sampler::{
     DryBreakers, Logprobs, Sampler, SamplerOrder, SamplerState, SamplerStep, SamplingParams, TokenLogprob,
 };
+pub use crate::speculation::Speculation;
 pub use crate::step::{Chunk, RequestHandle, StepStatistics};
 pub use crate::stop::StopMatcher;
 pub use crate::tools::{
@@ -139,4 +142,6 @@ mod readmes {
     struct Text;
     #[doc = include_str!("../../../docs/serving.md")]
     struct Serving;
+    #[doc = include_str!("../../../docs/speculation.md")]
+    struct Speculation;
 }

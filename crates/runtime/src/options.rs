@@ -16,6 +16,7 @@ use ruvllm_scheduler::Config as SchedulerConfig;
 use crate::error::{Error, Result};
 use crate::prefix::{PrefixCaching, fingerprint};
 use crate::setters::setters;
+use crate::speculation::Speculation;
 
 /// Source of a model.
 #[derive(Clone)]
@@ -50,6 +51,13 @@ impl ModelSource {
     #[cfg(feature = "builtin-model")]
     pub fn builtin() -> Self {
         Self::Static { name: ruvllm_default_model::NAME.to_owned(), bytes: ruvllm_default_model::gguf() }
+    }
+
+    /// The built-in draft model of [`builtin`](Self::builtin), for [`EngineOptions::draft`].
+    #[cfg(feature = "builtin-model")]
+    pub fn builtin_draft() -> Self {
+        let (name, bytes) = (ruvllm_default_model::DRAFT_NAME, ruvllm_default_model::draft());
+        Self::Static { name: name.to_owned(), bytes }
     }
 
     /// A model of the user's model store, by its name or the reference (`hf://...`) that it was
@@ -181,6 +189,15 @@ pub struct EngineOptions {
     /// fair shares. Its `step_tokens` and `block_tokens` have no effect: they are
     /// [`prefill_chunk`](Self::prefill_chunk) and the blocks of the KV cache.
     pub scheduling: SchedulerConfig,
+    /// Draft model of speculative decoding: a small model with the same vocabulary. It takes memory
+    /// of its own: its weights, and a KV cache of up to 1024 tokens per running request, which is
+    /// not part of [`kv_budget`](Self::kv_budget). Default: none, prompt look-up alone.
+    pub draft: Option<ModelSource>,
+    /// Models of which the first one with the model's vocabulary becomes its draft, if there is no
+    /// [`draft`](Self::draft); others are passed over. Default: none.
+    pub draft_candidates: Vec<ModelSource>,
+    /// Speculative decoding of requests that name none.
+    pub speculation: Speculation,
 }
 
 impl EngineOptions {
@@ -198,6 +215,7 @@ impl EngineOptions {
         if self.mlock && self.quantize.is_some() {
             return Err(Error::MlockQuantized);
         }
+        self.speculation.check()?;
         positive("threads", self.threads)?;
         positive("context", self.context)?;
         positive("prefill_chunk", Some(self.prefill_chunk))?;
@@ -223,6 +241,9 @@ setters! {
         set with_prefill_chunk(prefill_chunk: usize);
         some with_tokenizer(tokenizer: PathBuf);
         set with_scheduling(scheduling: SchedulerConfig);
+        some with_draft(draft: ModelSource);
+        set with_draft_candidates(draft_candidates: Vec<ModelSource>);
+        set with_speculation(speculation: Speculation);
     }
 }
 
@@ -249,6 +270,9 @@ impl Default for EngineOptions {
             prefill_chunk: 512,
             tokenizer: None,
             scheduling: SchedulerConfig::default(),
+            draft: None,
+            draft_candidates: Vec::new(),
+            speculation: Speculation::default(),
         }
     }
 }

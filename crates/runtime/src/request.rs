@@ -13,6 +13,7 @@ use ruvllm_text::tool_call::{ToolCall, ToolCallFormat};
 use crate::constraint::Constraint;
 use crate::sampler::SamplingParams;
 use crate::setters::setters;
+use crate::speculation::Speculation;
 use crate::tools::{OutputParser, ParsedText, ToolChoice};
 
 /// Input of a generation.
@@ -102,6 +103,9 @@ pub struct GenerateRequest {
     /// Time from which on the result is worthless: the request ends with
     /// [`Error::DeadlineExceeded`](crate::Error::DeadlineExceeded). Default: none.
     pub deadline: Option<Instant>,
+    /// Speculative decoding: drafts of the next tokens, which change speed, never output. Default:
+    /// the engine's.
+    pub speculation: Option<Speculation>,
     /// Language of the output: a schema, a grammar, a regular expression, choices. Default: any
     /// text.
     #[cfg(feature = "structured-output")]
@@ -136,6 +140,7 @@ impl GenerateRequest {
             cache_prefix: true,
             priority: 0,
             deadline: None,
+            speculation: None,
             #[cfg(feature = "structured-output")]
             constraint: None,
             tool_choice: ToolChoice::Auto,
@@ -171,6 +176,7 @@ setters! {
         set with_parallel_tool_calls(parallel_tool_calls: bool);
         set with_constrain_tools(constrain_tools: bool);
         some with_tool_format(tool_format: ToolCallFormat);
+        some with_speculation(speculation: Speculation);
     }
 }
 
@@ -303,6 +309,10 @@ pub struct Completion {
     /// Oldest tokens after the attention sinks that were dropped; only with
     /// [`PressurePolicy::DropOldest`].
     pub dropped_tokens: usize,
+    /// Tokens of drafts that were verified; 0 without speculative decoding.
+    pub drafted_tokens: usize,
+    /// Drafted tokens that became output.
+    pub accepted_tokens: usize,
     /// The sequence at the end; `None` if the request ended before it had one.
     pub(crate) sequence: Option<SequenceSize>,
     /// Tool calls of the answer, in their order; complete ones only.

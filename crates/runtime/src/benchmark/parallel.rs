@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::request::{GenerateRequest, Prompt};
 use crate::sampler::{SamplingParams, uniform};
 use crate::setters::setters;
+use crate::speculation::Speculation;
 use crate::step::RequestHandle;
 
 /// Requests to run at once, and their sizes.
@@ -142,6 +143,8 @@ impl Engine {
                 .with_max_tokens(options.new_tokens)
                 .with_sampling(SamplingParams::greedy())
                 .with_ignore_eos(true)
+                // Latencies are those of a token per step.
+                .with_speculation(Speculation::Off)
         };
         let submit = |index| {
             let submitted = Instant::now();

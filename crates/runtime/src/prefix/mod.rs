@@ -185,13 +185,29 @@ impl PrefixCache {
     /// Key of a sequence's prefixes. It covers everything besides the tokens that keys and values
     /// depend on, adapter and tenant included. Tenants never share prefixes under this key.
     fn key_of(&self, sequence: &Sequence, adapter: Option<&Adapter>) -> PrefixKey {
+        self.key_for(sequence.store().tenant().path(), sequence.capacity(), adapter)
+    }
+
+    /// Key of the prefixes of a tenant's sequences of so large a capacity.
+    pub(crate) fn key_for(&self, tenant: &str, capacity: usize, adapter: Option<&Adapter>) -> PrefixKey {
         let mut key = self.key.clone();
         key.adapter = adapter.map(|adapter| AdapterVersion { id: hex(adapter.digest()).into(), version: 0 });
-        key.scope = Scope::Tenant(sequence.store().tenant().path().into());
-        if self.long_above.is_some_and(|length| sequence.capacity() > length) {
+        key.scope = Scope::Tenant(tenant.into());
+        if self.long_above.is_some_and(|length| capacity > length) {
             key.rope_scaling = "as the model for long sequences".into();
         }
         key
+    }
+
+    /// Appends up to `most` tokens that followed `tokens` in a cached prefix to `next`.
+    pub(crate) fn continuation(
+        &self,
+        key: &PrefixKey,
+        tokens: &[TokenId],
+        most: usize,
+        next: &mut Vec<TokenId>,
+    ) {
+        self.tree.continuation(key, tokens, most, next);
     }
 
     /// Appends the longest cached prefix of `tokens`, of the tenant or shared by all, to an empty

@@ -10,6 +10,7 @@ use super::executor::{Executor, Logits, Outcome, Part, SequenceId, SequenceRepor
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::request::SequenceSize;
+use crate::segments::{Batch, recycle};
 use crate::sequence::{NativeSequence, SequenceSpec};
 
 /// Sequences of the engine's model.
@@ -64,10 +65,10 @@ impl<'c> NativeExecutor<'c> {
         let mut segments = recycle(std::mem::take(&mut self.scratch.segments));
         for ((index, part), sequence) in parts.iter().enumerate().zip(sequences.iter_mut()) {
             outcomes.push(match segment(core, step, part, sequence) {
-                Ok((segment, samples)) => {
+                Ok((segment, has_logits)) => {
                     let tokens = segment.n_tokens();
                     segments.push(segment);
-                    if samples {
+                    if has_logits {
                         self.scratch.sampled.push(first + index);
                     }
                     Outcome::Computed { tokens }
@@ -108,8 +109,8 @@ impl<'c> NativeExecutor<'c> {
     }
 }
 
-/// Room for a part and its segment, and true if its logits will be there: a prompt chunk is
-/// shortened where memory is short.
+/// Room for a part and its segment, and true if logits of it will be there: a prompt chunk is
+/// shortened where memory is short, and has none then.
 fn segment<'s>(
     core: &Core,
     step: &'s Step,
@@ -119,9 +120,9 @@ fn segment<'s>(
     let tokens = step.tokens(part);
     let least = if part.is_prompt { core.kv.block_tokens().min(tokens.len()) } else { tokens.len() };
     let room = sequence.prepare(&core.model, &core.compute, least..=tokens.len())?;
-    let samples = part.samples && room == tokens.len();
-    let rows = if samples { LogitsRows::Last } else { LogitsRows::None };
-    Ok((sequence.segment(&core.compute, &tokens[..room], rows)?, samples))
+    let has_logits = part.rows > 0 && room == tokens.len();
+    let rows = if has_logits { LogitsRows::Tail(part.rows) } else { LogitsRows::None };
+    Ok((sequence.segment(&core.compute, &tokens[..room], rows)?, has_logits))
 }
 
 impl Executor for NativeExecutor<'_> {
@@ -170,6 +171,14 @@ impl Executor for NativeExecutor<'_> {
         self.observe_prefill(step, outcomes, started);
     }
 
+    fn truncate(&mut self, id: SequenceId, len: usize) -> Result<()> {
+        self.sequences.get_mut(&id).map_or(Ok(()), |sequence| sequence.truncate(len))
+    }
+
+    fn draft_room(&self, id: SequenceId) -> usize {
+        self.sequences.get(&id).map_or(0, |sequence| sequence.draft_room())
+    }
+
     fn prefilled(&mut self, id: SequenceId) {
         if let Some(sequence) = self.sequences.get_mut(&id) {
             sequence.keep_whole_blocks(self.core.prefixes.as_deref());
@@ -202,29 +211,4 @@ impl Executor for NativeExecutor<'_> {
         let used = self.sequences.values().map(|sequence| sequence.len().next_multiple_of(block_tokens));
         self.capacity_tokens.saturating_sub(used.sum())
     }
-}
-
-/// Segments of a pass in a list that keeps its memory.
-struct Batch<'v, 's>(&'v mut Vec<Segment<'s>>);
-
-impl<'s> AsMut<[Segment<'s>]> for Batch<'_, 's> {
-    fn as_mut(&mut self) -> &mut [Segment<'s>] {
-        self.0
-    }
-}
-
-impl<'v, 's> IntoIterator for Batch<'v, 's> {
-    type Item = Segment<'s>;
-    type IntoIter = std::vec::Drain<'v, Segment<'s>>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.0.drain(..)
-    }
-}
-
-/// Empties a list and changes the lifetime of its elements. Collecting a vector's own iterator into
-/// the same layout reuses the allocation.
-fn recycle<'a>(mut segments: Vec<Segment<'_>>) -> Vec<Segment<'a>> {
-    segments.clear();
-    segments.into_iter().map(|_| unreachable!("the list is empty")).collect()
 }

@@ -16,8 +16,12 @@ use crate::guide::Guide;
 use crate::request::{Completion, FinishReason, GenerateRequest, Timings};
 use crate::sampler::Sampler;
 use crate::sequence::SequenceSpec;
+use crate::speculation::{Ask, Speculation};
 use crate::stop::StopMatcher;
 use crate::tools::{self, OutputParser, RequestTools};
+
+/// Temperature from which on output is hard to foresee: drafts begin shorter.
+const VARIED: f32 = 0.5;
 
 /// Properties of a backend that a generation depends on.
 pub(crate) struct Facts<'b> {
@@ -43,6 +47,8 @@ pub(crate) struct Prepared {
     ignore_eos: bool,
     /// Finds tool calls in the output; `None` if there can be none.
     parser: Option<OutputParser>,
+    speculation: Option<Speculation>,
+    temperature: f32,
 }
 
 /// Token limits of a generation.
@@ -61,6 +67,7 @@ impl Prepared {
     /// Errors of [`Engine::generate_with`](crate::Engine::generate_with) before the run.
     pub(crate) fn new(facts: Facts<'_>, request: &GenerateRequest, cancel: &CancelToken) -> Result<Self> {
         let started = Instant::now();
+        request.speculation.map_or(Ok(()), Speculation::check)?;
         let Facts { codec, kernels, context, model_context } = facts;
         let mut sampler = Sampler::new(kernels, &request.sampling, codec.sampled_ids())?;
         let tools = RequestTools::new(codec, request)?;
@@ -81,6 +88,8 @@ impl Prepared {
             continues: TextCodec::continues(&request.prompt),
             limit: Limit { tokens: request.max_tokens.unwrap_or(usize::MAX), context },
             ignore_eos: request.ignore_eos,
+            speculation: request.speculation,
+            temperature: request.sampling.temperature,
         })
     }
 
@@ -138,6 +147,8 @@ pub(super) struct Sampled {
     pub(super) end: Option<FinishReason>,
     /// Number of tokens appended.
     pub(super) tokens: usize,
+    /// Number of tokens of the draft whose keys and values stay.
+    pub(super) kept: usize,
     /// True if these are the first tokens after the prompt.
     pub(super) is_first: bool,
 }
@@ -162,6 +173,10 @@ pub(super) struct Request<'c> {
     limit: Limit,
     ignore_eos: bool,
     parser: Option<OutputParser>,
+    speculation: Option<Speculation>,
+    temperature: f32,
+    /// Drafted tokens that were verified, and those that became output.
+    drafted: [usize; 2],
     clock: Clock,
     outlet: Outlet,
     /// Generated ids that pieces have named.
@@ -171,8 +186,8 @@ pub(super) struct Request<'c> {
 impl<'c> Request<'c> {
     pub(super) fn new(codec: &'c TextCodec, sequence: SequenceId, job: Job) -> Self {
         let Job { prepared, spec, session, cancel, outlet, .. } = job;
-        let Prepared { started, sampler, guide, matcher, prompt, continues, limit, ignore_eos, parser } =
-            prepared;
+        let Prepared { started, sampler, guide, matcher, prompt, continues, .. } = prepared;
+        let Prepared { limit, ignore_eos, parser, speculation, temperature, .. } = prepared;
         let stream = codec.stream(continues);
         Self {
             codec,
@@ -190,6 +205,9 @@ impl<'c> Request<'c> {
             limit,
             ignore_eos,
             parser,
+            speculation,
+            temperature,
+            drafted: [0; 2],
             clock: Clock::new(started),
             outlet,
             named: 0,
@@ -216,6 +234,32 @@ impl<'c> Request<'c> {
         self.limit.tokens.min((self.limit.context + 1).saturating_sub(self.tokens.len()))
     }
 
+    /// A draft that the request could use in the next step, of at most `room` tokens.
+    pub(super) fn ask(&self, setting: Speculation, room: usize) -> Ask<'_> {
+        Ask {
+            lane: self.sequence.0,
+            tokens: &self.tokens,
+            spec: &self.spec,
+            // The step gives one token without a draft.
+            most: room.min(self.max_new_tokens().saturating_sub(1)),
+            is_varied: self.temperature >= VARIED,
+            setting: self.speculation.unwrap_or(setting),
+        }
+    }
+
+    /// Cuts a draft before the first token that cannot be part of the output. Later ones are left
+    /// to the verification.
+    pub(super) fn trim(&mut self, draft: &mut Vec<TokenId>) {
+        if draft.first().is_some_and(|&first| !self.guide.allows(first)) {
+            draft.clear();
+        }
+        let tokenizer = self.codec.tokenizer();
+        let ends = |token: &TokenId| !self.ignore_eos && tokenizer.is_end_of_generation(*token);
+        if let Some(end) = draft.iter().position(ends) {
+            draft.truncate(end);
+        }
+    }
+
     /// Notes that the request starts with `cached` tokens computed.
     pub(super) fn start(&mut self, cached: usize) {
         self.computed = cached;
@@ -223,15 +267,42 @@ impl<'c> Request<'c> {
         self.clock.start();
     }
 
-    /// Samples the next token, and appends those that the constraint then forces: they are computed
-    /// in one pass. Pieces go to the caller.
+    /// Samples the next tokens from the logits after the last token and after each token of a
+    /// draft, `[1 + draft.len(), vocab_size]`: as long as what is appended is what was drafted.
+    /// Pieces go to the caller.
+    ///
+    /// The tokens, the random numbers, and the states of sampler and constraint are those of
+    /// sampling one row after the other without a draft.
     ///
     /// # Errors
     /// [`Error::NoCandidate`], [`Error::Decode`], [`Error::Constraint`].
-    pub(super) fn sample(&mut self, logits: &[f32]) -> Result<Sampled> {
-        let before = self.tokens.len();
+    pub(super) fn sample(&mut self, rows: &[f32], draft: &[TokenId]) -> Result<Sampled> {
+        let (start, vocab_size) = (self.tokens.len(), rows.len() / (1 + draft.len()));
+        let mut row = 0;
+        let (end, kept) = loop {
+            let end = self.sample_row(&rows[row * vocab_size..][..vocab_size])?;
+            let appended = &self.tokens[start..];
+            let accepted = appended.iter().zip(draft).take_while(|(a, b)| a == b).count();
+            if end.is_some() {
+                // As many tokens as are computed without a draft: those before the last sampling.
+                break (end, row);
+            }
+            if accepted < appended.len() {
+                break (None, accepted);
+            }
+            row = appended.len();
+        };
+        let appended = self.tokens.len() - start;
+        self.drafted = [self.drafted[0] + draft.len(), self.drafted[1] + kept];
+        Ok(Sampled { end, tokens: appended, kept, is_first: start == self.prompt_tokens })
+    }
+
+    /// Samples the next token, and appends those that the constraint then forces: they are computed
+    /// in one pass. The reason if the output has ended.
+    fn sample_row(&mut self, logits: &[f32]) -> Result<Option<FinishReason>> {
+        let position = self.tokens.len();
         let logits = self.guide.mask(&logits[..self.codec.sampled_ids()])?;
-        let token = self.sampler.sample(logits, before)?;
+        let token = self.sampler.sample(logits, position)?;
         let mut end = self.take(token)?;
         if end.is_none() {
             for token in self.guide.forced() {
@@ -241,7 +312,7 @@ impl<'c> Request<'c> {
                 }
             }
         }
-        Ok(Sampled { end, tokens: self.tokens.len() - before, is_first: before == self.prompt_tokens })
+        Ok(end)
     }
 
     /// Appends a token to the output; the reason if it was the last. A piece goes to the caller.
@@ -294,6 +365,8 @@ impl<'c> Request<'c> {
             finish_reason: reason,
             kv_quality: report.kv_quality,
             dropped_tokens: report.dropped_tokens,
+            drafted_tokens: self.drafted[0],
+            accepted_tokens: self.drafted[1],
             sequence: self.cached.map(|_| report.size),
             tokens: self.tokens.split_off(self.prompt_tokens),
             tool_calls: Vec::new(),

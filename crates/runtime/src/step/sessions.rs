@@ -7,7 +7,7 @@ use ruvllm_text::TokenId;
 
 use super::executor::{Executor, Logits, Outcome, Part, SequenceId, SequenceReport, Step};
 use crate::backend::sequence::{BackendSession, common_prefix_len};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::request::SequenceSize;
 use crate::sequence::SequenceSpec;
 
@@ -26,6 +26,8 @@ pub(crate) struct SessionExecutor<'b> {
 struct Held<'b> {
     session: Box<dyn BackendSession + 'b>,
     tokens: Vec<TokenId>,
+    /// Logits of a part with several rows.
+    rows: Vec<f32>,
 }
 
 impl<'b> SessionExecutor<'b> {
@@ -35,7 +37,8 @@ impl<'b> SessionExecutor<'b> {
 }
 
 impl Held<'_> {
-    /// Computes a part; returns the number of tokens, and passes the logits if they are wanted.
+    /// Computes a part; returns the number of tokens, and passes the logits if they are wanted. A
+    /// backend gives one row of logits in a pass: each further row takes a pass of its own.
     fn compute(
         &mut self,
         tokens: &[TokenId],
@@ -50,12 +53,23 @@ impl Held<'_> {
                 false => ControlFlow::Continue(()),
             };
             if let Some(row) = self.session.prefill(tokens, chunk, go_on)?
-                && part.samples
+                && part.rows > 0
             {
                 logits(row);
             }
         } else {
-            logits(self.session.forward(tokens)?);
+            let (first, later) = tokens.split_at(tokens.len() - part.rows.saturating_sub(1));
+            let row = self.session.forward(first)?;
+            if later.is_empty() {
+                logits(row);
+            } else {
+                self.rows.clear();
+                self.rows.extend_from_slice(row);
+                for token in later.chunks(1) {
+                    self.rows.extend_from_slice(self.session.forward(token)?);
+                }
+                logits(&self.rows);
+            }
         }
         let computed = self.session.len() - before;
         self.tokens.extend_from_slice(&tokens[..computed]);
@@ -66,7 +80,7 @@ impl Held<'_> {
 impl Executor for SessionExecutor<'_> {
     fn begin(&mut self, id: SequenceId, spec: &SequenceSpec, _: &[TokenId]) -> Result<usize> {
         let session = (self.open)(spec.capacity)?;
-        self.sequences.insert(id, Held { session, tokens: Vec::new() });
+        self.sequences.insert(id, Held { session, tokens: Vec::new(), rows: Vec::new() });
         Ok(0)
     }
 
@@ -83,7 +97,7 @@ impl Executor for SessionExecutor<'_> {
         for (index, part) in step.parts().iter().enumerate() {
             let held = self.sequences.get_mut(&part.sequence).expect("a part names a sequence that began");
             let computed =
-                held.compute(step.tokens(part), part, self.chunk, &mut |row| logits(&[index], row));
+                held.compute(step.tokens(part), part, self.chunk, &mut |rows| logits(&[index], rows));
             outcomes.push(match computed {
                 Ok(tokens) => Outcome::Computed { tokens },
                 Err(error) => {
@@ -92,6 +106,19 @@ impl Executor for SessionExecutor<'_> {
                 }
             });
         }
+    }
+
+    fn truncate(&mut self, id: SequenceId, len: usize) -> Result<()> {
+        let Some(held) = self.sequences.get_mut(&id) else { return Ok(()) };
+        let kept = held.session.truncate(len)?;
+        held.tokens.truncate(kept);
+        // Tokens before the cut are computed already and would be missing.
+        if kept == len { Ok(()) } else { Err(Error::Truncated { len, kept }) }
+    }
+
+    /// A backend computes one row of logits in a pass: drafts would gain nothing.
+    fn draft_room(&self, _: SequenceId) -> usize {
+        0
     }
 
     fn prefilled(&mut self, _: SequenceId) {}
@@ -112,5 +139,72 @@ impl Executor for SessionExecutor<'_> {
     /// Backends report a lack of memory when a sequence begins.
     fn free_tokens(&self) -> usize {
         usize::MAX
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ruvllm_memory::{PressurePolicy, Tenant};
+
+    use super::*;
+    use crate::cancel::CancelToken;
+
+    /// A sequence whose only logit is its last token.
+    struct Echo {
+        tokens: Vec<TokenId>,
+        row: [f32; 1],
+        /// False if it drops all tokens when it is cut.
+        keeps: bool,
+    }
+
+    impl BackendSession for Echo {
+        fn len(&self) -> usize {
+            self.tokens.len()
+        }
+
+        fn forward(&mut self, tokens: &[TokenId]) -> Result<&[f32]> {
+            self.tokens.extend_from_slice(tokens);
+            self.row = [self.tokens.last().map_or(0.0, |&last| last as f32)];
+            Ok(&self.row)
+        }
+
+        fn truncate(&mut self, len: usize) -> Result<usize> {
+            self.tokens.truncate(if self.keeps { len } else { 0 });
+            Ok(self.tokens.len())
+        }
+    }
+
+    #[test]
+    fn rows_beyond_the_first_take_passes_of_their_own_and_can_be_dropped() {
+        for keeps in [true, false] {
+            let open: Open<'_> =
+                Box::new(move |_| Ok(Box::new(Echo { tokens: Vec::new(), row: [0.0], keeps })));
+            let mut executor = SessionExecutor::new(open, 8);
+            let (id, cancel) = (SequenceId(1), CancelToken::new());
+            let spec = SequenceSpec {
+                tenant: Tenant::root(),
+                adapter: None,
+                pressure: PressurePolicy::default(),
+                capacity: 16,
+                caches_prefix: false,
+                shared_tokens: 0,
+            };
+            assert_eq!(executor.begin(id, &spec, &[1, 2]).expect("a sequence"), 0);
+            let mut step = Step::default();
+            step.push(id, &[1, 2], false, 1, &cancel);
+            step.push_draft(&[3, 4]);
+            let (mut outcomes, mut rows) = (Vec::new(), Vec::new());
+            executor.step(&step, &mut outcomes, &mut |parts, logits| {
+                assert_eq!(parts, [0]);
+                rows.extend_from_slice(logits);
+            });
+            assert!(matches!(outcomes[..], [Outcome::Computed { tokens: 4 }]), "{outcomes:?}");
+            assert_eq!((rows, executor.draft_room(id)), (vec![2.0, 3.0, 4.0], 0));
+            let dropped = executor.truncate(id, 3);
+            match keeps {
+                true => assert!(dropped.is_ok(), "{dropped:?}"),
+                false => assert!(matches!(dropped, Err(Error::Truncated { len: 3, kept: 0 })), "{dropped:?}"),
+            }
+        }
     }
 }

@@ -15,6 +15,10 @@ pub struct StepStatistics {
     pub prefill_tokens: u64,
     /// Generated tokens that were computed.
     pub decode_tokens: u64,
+    /// Drafted tokens that were verified.
+    pub drafted_tokens: u64,
+    /// Drafted tokens that became output; they count as decoded as well.
+    pub accepted_tokens: u64,
     /// Requests that yielded their memory and waited again.
     pub preemptions: u64,
     /// Requests that ended, with a result or an error.
@@ -32,6 +36,8 @@ pub(crate) struct StepCounters {
     parts: AtomicU64,
     prefill_tokens: AtomicU64,
     decode_tokens: AtomicU64,
+    drafted_tokens: AtomicU64,
+    accepted_tokens: AtomicU64,
     preemptions: AtomicU64,
     ended_requests: AtomicU64,
     waiting: AtomicU64,
@@ -47,6 +53,11 @@ impl StepCounters {
     pub(super) fn count_tokens(&self, tokens: usize, is_prompt: bool) {
         let counter = if is_prompt { &self.prefill_tokens } else { &self.decode_tokens };
         counter.fetch_add(tokens as u64, Relaxed);
+    }
+
+    pub(super) fn count_draft(&self, drafted: usize, accepted: usize) {
+        self.drafted_tokens.fetch_add(drafted as u64, Relaxed);
+        self.accepted_tokens.fetch_add(accepted as u64, Relaxed);
     }
 
     pub(super) fn count_preemption(&self) {
@@ -69,6 +80,8 @@ impl StepCounters {
             parts: read(&self.parts),
             prefill_tokens: read(&self.prefill_tokens),
             decode_tokens: read(&self.decode_tokens),
+            drafted_tokens: read(&self.drafted_tokens),
+            accepted_tokens: read(&self.accepted_tokens),
             preemptions: read(&self.preemptions),
             ended_requests: read(&self.ended_requests),
             waiting: read(&self.waiting),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ruvllm_scheduler::{Config, RequestId, Scheduler, TenantId, Work};
+use ruvllm_text::TokenId;
 
 use super::executor::{Executor, Outcome, SequenceId, SequenceReport, Step};
 use super::request::{Job, Request, Sampled, SessionId};
@@ -13,6 +14,7 @@ use super::statistics::StepCounters;
 use crate::codec::TextCodec;
 use crate::error::{Error, Result};
 use crate::request::FinishReason;
+use crate::speculation::{Ask, Speculator};
 
 /// Tokens whose hash tells the scheduler that prompts may share a prefix.
 const PREFIX_TOKENS: usize = 32;
@@ -31,6 +33,7 @@ pub(crate) struct StepLoop<'c, X> {
     /// Start of the scheduler's time.
     epoch: Instant,
     counters: Arc<StepCounters>,
+    speculator: Speculator<'c>,
     scratch: Scratch,
 }
 
@@ -40,13 +43,19 @@ struct Scratch {
     work: Vec<Work>,
     step: Step,
     outcomes: Vec<Outcome>,
+    /// Requests that may have a draft: index of their part, and question. Their drafts.
+    asking: Vec<usize>,
+    asks: Vec<Ask<'static>>,
+    drafts: Vec<Vec<TokenId>>,
+    /// Drafted tokens of each part.
+    drafted: Vec<usize>,
     /// Outcome of sampling for each part of the step; `None` if it sampled nothing.
     sampled: Vec<Option<Result<Sampled>>>,
     ended: Vec<RequestId>,
 }
 
 impl<'c, X: Executor> StepLoop<'c, X> {
-    /// A loop without requests.
+    /// A loop without requests and drafts.
     pub(crate) fn new(
         executor: X,
         codec: &'c TextCodec,
@@ -54,6 +63,7 @@ impl<'c, X: Executor> StepLoop<'c, X> {
         config: Config,
     ) -> Self {
         Self {
+            speculator: Speculator::off(),
             executor,
             codec,
             scheduler: Scheduler::new(config),
@@ -65,6 +75,12 @@ impl<'c, X: Executor> StepLoop<'c, X> {
             counters,
             scratch: Scratch::default(),
         }
+    }
+
+    /// The loop with drafts.
+    #[must_use]
+    pub(crate) fn with_drafts(self, speculator: Speculator<'c>) -> Self {
+        Self { speculator, ..self }
     }
 
     /// True without waiting and running requests.
@@ -138,8 +154,11 @@ impl<'c, X: Executor> StepLoop<'c, X> {
         if !scratch.work.is_empty() {
             self.counters.count_step(scratch.work.len());
             let started = Instant::now();
+            self.speculate(&mut scratch);
             self.compute(&mut scratch);
-            self.scheduler.observe(&scratch.work, started.elapsed());
+            let time = started.elapsed();
+            self.scheduler.observe(&scratch.work, time);
+            self.observe_drafts(&scratch, time);
             self.settle(&mut scratch);
         }
         self.scratch = scratch;
@@ -187,23 +206,80 @@ impl<'c, X: Executor> StepLoop<'c, X> {
         Ok(cached)
     }
 
-    /// Computes the planned work and samples.
+    /// Drafts the next tokens of the requests that decode.
+    fn speculate(&mut self, scratch: &mut Scratch) {
+        let Scratch { work, asking, asks, drafts, .. } = scratch;
+        asking.clear();
+        if self.speculator.is_off() {
+            return;
+        }
+        let mut questions = recycle(std::mem::take(asks));
+        for (index, &Work { id, tokens, samples }) in work.iter().enumerate() {
+            let request = &self.requests[&id];
+            if samples && tokens == 1 && !request.is_prefilling() {
+                let room = self.executor.draft_room(request.sequence);
+                asking.push(index);
+                questions.push(request.ask(self.speculator.setting(), room));
+            }
+        }
+        self.speculator.draft(&questions, questions.len(), drafts);
+        *asks = recycle(questions);
+        for (index, draft) in asking.iter().zip(drafts).filter(|(_, draft)| !draft.is_empty()) {
+            if let Some(request) = self.requests.get_mut(&work[*index].id) {
+                request.trim(draft);
+            }
+        }
+    }
+
+    /// Tells the policy of the drafts how long the step took, if nothing but drafts and the tokens
+    /// before them was in it.
+    fn observe_drafts(&mut self, scratch: &Scratch, time: Duration) {
+        let Scratch { work, step, asking, sampled, drafted, .. } = scratch;
+        let mut accepted = 0;
+        for (&drafted, (part, sampled)) in drafted.iter().zip(step.parts().iter().zip(sampled)) {
+            if let Some(Ok(sampled)) = sampled
+                && drafted > 0
+            {
+                accepted += sampled.kept;
+                self.speculator.verified(part.sequence.0, drafted, sampled.kept);
+            }
+        }
+        let drafted = drafted.iter().sum();
+        self.counters.count_draft(drafted, accepted);
+        if asking.len() == work.len() && sampled.iter().all(Option::is_some) {
+            self.speculator.observe(work.len(), [drafted, accepted], time);
+        }
+    }
+
+    /// Computes the planned work with its drafts and samples.
     fn compute(&mut self, scratch: &mut Scratch) {
-        let Scratch { work, step, outcomes, sampled, .. } = scratch;
+        let Scratch { work, step, outcomes, sampled, asking, drafts, drafted, .. } = scratch;
         step.clear();
         sampled.clear();
-        for &Work { id, tokens, samples } in &*work {
+        drafted.clear();
+        let mut drafting = asking.iter().zip(&*drafts).peekable();
+        for (index, &Work { id, tokens, samples }) in work.iter().enumerate() {
             let request = &self.requests[&id];
             let tokens = &request.tokens()[request.computed..request.computed + tokens];
-            step.push(request.sequence, tokens, [request.is_prefilling(), samples], &request.cancel);
+            let (is_prompt, rows) = (request.is_prefilling(), usize::from(samples));
+            step.push(request.sequence, tokens, is_prompt, rows, &request.cancel);
+            let draft = drafting.next_if(|(asking, _)| **asking == index).map(|(_, draft)| draft);
+            drafted.push(draft.map_or(0, Vec::len));
+            step.push_draft(draft.map_or(&[], Vec::as_slice));
             sampled.push(None);
         }
         let (requests, vocab_size) = (&mut self.requests, self.codec.vocab_size());
-        self.executor.step(step, outcomes, &mut |parts, logits| {
-            for (&part, row) in parts.iter().zip(logits.chunks_exact(vocab_size)) {
-                if let Some(request) = requests.get_mut(&work[part].id) {
-                    request.computed += work[part].tokens;
-                    sampled[part] = Some(request.sample(row));
+        self.executor.step(step, outcomes, &mut |parts, mut logits| {
+            for &index in parts {
+                let part = &step.parts()[index];
+                let rows;
+                (rows, logits) = logits.split_at(part.rows * vocab_size);
+                if let Some(request) = requests.get_mut(&work[index].id) {
+                    let draft = &step.tokens(part)[work[index].tokens..];
+                    let outcome = request.sample(rows, draft);
+                    let kept = outcome.as_ref().map_or(0, |sampled| sampled.kept);
+                    request.computed += work[index].tokens + kept;
+                    sampled[index] = Some(outcome);
                 }
             }
         });
@@ -211,15 +287,24 @@ impl<'c, X: Executor> StepLoop<'c, X> {
 
     /// Tells the scheduler what was computed; ends and preempts requests.
     fn settle(&mut self, scratch: &mut Scratch) {
-        let Scratch { work, step, outcomes, sampled, .. } = scratch;
+        let Scratch { work, step, outcomes, sampled, drafted, .. } = scratch;
         let mut short = None;
-        let parts = work.iter().zip(step.parts());
-        for (((work, part), outcome), sampled) in parts.zip(outcomes.drain(..)).zip(sampled.drain(..)) {
+        let parts = work.iter().zip(step.parts()).zip(&*drafted);
+        for ((((work, part), &drafted), outcome), sampled) in
+            parts.zip(outcomes.drain(..)).zip(sampled.drain(..))
+        {
+            if let Err(error) = self.drop_rejected(part.sequence, drafted, sampled.as_ref(), work.id) {
+                self.fail(work.id, error);
+                continue;
+            }
             match outcome {
+                // Without the draft there may be room.
+                Outcome::Failed(_) if drafted > 0 => self.speculator.pause(part.sequence.0),
                 Outcome::Failed(error) if is_shortage(&error) => short = Some((work.id, error)),
                 Outcome::Failed(error) => self.fail(work.id, error),
                 Outcome::Computed { tokens } => {
-                    let is_prompt = part.is_prompt;
+                    let kept = sampled.as_ref().map_or(0, |s| s.as_ref().map_or(0, |s| s.kept));
+                    let (tokens, is_prompt) = (tokens - (drafted - kept), part.is_prompt);
                     self.counters.count_tokens(tokens, is_prompt);
                     match sampled {
                         None => {
@@ -242,6 +327,22 @@ impl<'c, X: Executor> StepLoop<'c, X> {
         }
         if let Some((id, error)) = short {
             self.yield_memory(id, error);
+        }
+    }
+
+    /// Drops the tokens of a draft that were not sampled.
+    fn drop_rejected(
+        &mut self,
+        sequence: SequenceId,
+        drafted: usize,
+        sampled: Option<&Result<Sampled>>,
+        id: RequestId,
+    ) -> Result<()> {
+        match (sampled, self.requests.get(&id)) {
+            (Some(Ok(sampled)), Some(request)) if sampled.kept < drafted => {
+                self.executor.truncate(sequence, request.computed)
+            }
+            _ => Ok(()),
         }
     }
 
@@ -271,6 +372,7 @@ impl<'c, X: Executor> StepLoop<'c, X> {
     fn finish(&mut self, id: RequestId, reason: FinishReason) {
         self.scheduler.finished(id);
         let Some(request) = self.requests.remove(&id) else { return };
+        self.speculator.end(request.sequence.0);
         self.counters.count_end();
         let report = self.executor.finish(request.sequence);
         match request.session {
@@ -287,11 +389,19 @@ impl<'c, X: Executor> StepLoop<'c, X> {
     fn fail(&mut self, id: RequestId, error: Error) {
         self.scheduler.finished(id);
         if let Some(request) = self.requests.remove(&id) {
+            self.speculator.end(request.sequence.0);
             self.counters.count_end();
             self.executor.release(request.sequence);
             request.fail(error);
         }
     }
+}
+
+/// Empties a list and changes the lifetime of its elements, as
+/// [`segments::recycle`](crate::segments::recycle).
+fn recycle<'a>(mut asks: Vec<Ask<'_>>) -> Vec<Ask<'a>> {
+    asks.clear();
+    asks.into_iter().map(|_| unreachable!("the list is empty")).collect()
 }
 
 /// True if another request could make the memory free that is short.
@@ -321,7 +431,7 @@ mod tests {
     use crate::sequence::SequenceSpec;
     use crate::step::native::NativeExecutor;
     use crate::step::{Facts, Inbox, Outlet, Prepared, RequestHandle};
-    use crate::{Engine, EngineOptions};
+    use crate::{Engine, EngineOptions, Speculation};
 
     fn engine(prefixes: PrefixCaching) -> Engine {
         let options = EngineOptions::default()
@@ -371,7 +481,9 @@ mod tests {
 
     #[test]
     fn preemption_in_every_step_changes_no_output() {
-        for prefixes in [PrefixCaching::Off, PrefixCaching::Memory] {
+        for (prefixes, drafts) in
+            [(PrefixCaching::Off, 0), (PrefixCaching::Memory, 0), (PrefixCaching::Off, 3)]
+        {
             let requests: Vec<GenerateRequest> = (0..24).map(request).collect();
             let other = engine(PrefixCaching::Off);
             let alone: Vec<_> =
@@ -383,6 +495,12 @@ mod tests {
             (config.step_tokens, config.block_tokens) = (48, core.kv.block_tokens());
             let executor = NativeExecutor::new(core);
             let mut steps = StepLoop::new(executor, &core.codec, Arc::clone(&counters), config);
+            let requests: Vec<GenerateRequest> = if drafts > 0 {
+                steps = steps.with_drafts(Speculator::new(core));
+                requests.into_iter().map(|r| r.with_speculation(Speculation::Fixed(drafts))).collect()
+            } else {
+                requests
+            };
             let handles: Vec<_> =
                 requests.iter().map(|request| submit(&engine, &mut steps, request)).collect();
             let mut random = Random::new(7);
@@ -402,6 +520,7 @@ mod tests {
                 }
             }
             assert!(counters.read().preemptions > 50, "{:?}", counters.read());
+            assert_eq!(counters.read().drafted_tokens > 0, drafts > 0, "{:?}", counters.read());
             for (handle, expected) in handles.into_iter().zip(alone) {
                 let found = handle.wait().expect("text");
                 assert_eq!((found.tokens, found.text), (expected.tokens, expected.text));

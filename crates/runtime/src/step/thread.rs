@@ -9,6 +9,7 @@ use super::native::NativeExecutor;
 use super::request::{Job, SessionId};
 use super::step_loop::StepLoop;
 use crate::core::Core;
+use crate::speculation::Speculator;
 
 /// Message to the thread.
 enum Command {
@@ -73,7 +74,7 @@ fn run(core: &Core, commands: &Receiver<Command>) {
     let (executor, counters) = (NativeExecutor::new(core), Arc::clone(&core.counters));
     let mut config = core.scheduling.clone();
     (config.step_tokens, config.block_tokens) = (core.prefill_chunk, core.kv.block_tokens());
-    let mut steps = StepLoop::new(executor, &core.codec, counters, config);
+    let mut steps = StepLoop::new(executor, &core.codec, counters, config).with_drafts(Speculator::new(core));
     loop {
         let received = if steps.is_idle() {
             commands.recv().map_err(|_| TryRecvError::Disconnected)

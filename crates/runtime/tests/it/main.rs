@@ -17,6 +17,7 @@ mod passkey;
 mod precision;
 mod prefix;
 mod pressure;
+mod speculation;
 mod stream;
 #[cfg(feature = "structured-output")]
 mod structured;

@@ -237,6 +237,40 @@ impl<B: Clone, L: Leaves<B>> PrefixTree<B, L> {
         found
     }
 
+    /// Appends up to `most` tokens that follow all of `tokens` in a prefix that `key` may see to
+    /// `next`; the most recently used one of several. No prefix counts as used by this.
+    pub fn continuation(&self, key: &PrefixKey, tokens: &[u32], most: usize, next: &mut Vec<u32>) {
+        if tokens.is_empty() {
+            return;
+        }
+        let (before, end) = (next.len(), next.len() + most);
+        let state = self.state.read();
+        let roots = key.visible().filter_map(|key| state.roots.get(&key).copied());
+        for root in roots {
+            let walk = self.walk(&state.nodes, root, tokens);
+            if walk.agreeing() < tokens.len() {
+                continue;
+            }
+            // Node in which the tokens end, and tokens of its edge before that.
+            let last = walk.path.last().copied().unwrap_or(root);
+            let (mut id, mut at) = match walk.partial {
+                Some((id, block, tokens)) => (id, block * self.block_tokens + tokens),
+                None => (last, walk.last_blocks * self.block_tokens),
+            };
+            while next.len() < end {
+                let node = state.nodes.get(id);
+                let rest = node.label.get(at..).unwrap_or_default();
+                next.extend(rest.iter().take(end - next.len()));
+                let latest = node.children.iter().max_by_key(|&&child| state.nodes.get(child).used().turn);
+                let Some(&child) = latest else { break };
+                (id, at) = (child, 0);
+            }
+            if next.len() > before {
+                return;
+            }
+        }
+    }
+
     fn find(&self, key: &PrefixKey, tokens: &[u32]) -> Match<B> {
         let nothing = |end| Match { blocks: Vec::new(), tokens: 0, partial: None, end, pin: None };
         let Some((_, wanted)) = tokens.split_last().filter(|(_, wanted)| !wanted.is_empty()) else {

@@ -95,6 +95,38 @@ fn a_match_says_why_it_ends() {
 }
 
 #[test]
+fn a_continuation_is_what_followed_the_same_tokens_last() {
+    let tree = PrefixTree::new(BLOCK);
+    let mut blocks = 0..;
+    let mut insert = |key: &PrefixKey, tokens: &[u32]| {
+        let blocks: Vec<u32> = ends(tokens.len()).map(|_| blocks.next().expect("endless")).collect();
+        tree.insert(key, tokens, &blocks);
+    };
+    let next = |key: &PrefixKey, tokens: &[u32], most: usize| {
+        let mut next = Vec::new();
+        tree.continuation(key, tokens, most, &mut next);
+        next
+    };
+    let (a, b) = (tenant("a"), tenant("b"));
+    let first: Vec<u32> = (0..4 * BLOCK as u32 + 1).collect();
+    insert(&a, &first);
+    for known in [1, BLOCK - 1, BLOCK, BLOCK + 1, 4 * BLOCK] {
+        assert_eq!(next(&a, &first[..known], 3), first[known..][..3.min(first.len() - known)], "{known}");
+    }
+    assert_eq!(next(&a, &first, 3), [0; 0], "the end");
+    assert_eq!(next(&a, &[first[0], 99], 3), [0; 0], "another token");
+    assert_eq!(next(&a, &[], 3), [0; 0]);
+    assert_eq!(next(&b, &first[..2], 3), [0; 0], "of another tenant");
+    // A second prefix parts from the first one behind two blocks: the latest one is taken.
+    let mut second = first[..2 * BLOCK].to_vec();
+    second.extend((0..2 * BLOCK as u32).map(|i| 50 + i));
+    insert(&a, &second);
+    assert_eq!(next(&a, &second[..2 * BLOCK], 2), [50, 51]);
+    drop(tree.lookup(&a, &first));
+    assert_eq!(next(&a, &second[..2 * BLOCK], 2), first[2 * BLOCK..][..2]);
+}
+
+#[test]
 fn the_last_token_is_left_to_compute() {
     let tree = PrefixTree::new(BLOCK);
     let key = key(Scope::Shared);

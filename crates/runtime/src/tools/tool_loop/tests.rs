@@ -50,6 +50,8 @@ impl Generator for Script {
             timings: Timings::default(),
             kv_quality: None,
             dropped_tokens: 0,
+            drafted_tokens: 0,
+            accepted_tokens: 0,
             sequence: None,
             tool_calls: Vec::new(),
             parsed: None,

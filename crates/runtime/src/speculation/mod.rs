@@ -1,0 +1,187 @@
+//! Speculative decoding: drafts of the next tokens, verified in the step that computes the next one
+//! (ADR-0044).
+//!
+//! ```text
+//! Ask per decoding request ─▶ Drafter::offer ─▶ Policy::choose ─▶ Drafter::draft ─▶ tokens
+//!                              PromptLookup       Acceptance, Times, Account
+//!                              PrefixContinuation
+//!                              ModelDrafter
+//! ```
+//! The step loop appends a draft to the part of its request and takes a row of logits for each
+//! token. The request samples row by row, with its own sampler, as long as the sampled token is the
+//! drafted one: the output is the one without drafts, token for token.
+
+mod drafter;
+mod lookup;
+mod model;
+mod policy;
+mod setting;
+mod times;
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use ruvllm_text::TokenId;
+
+pub(crate) use self::drafter::{Ask, Lane};
+use self::drafter::{Drafter, PrefixContinuation, PromptLookup};
+pub(crate) use self::model::DraftModel;
+use self::model::ModelDrafter;
+use self::policy::{Acceptance, Offer, Policy, Source, Wanted};
+pub use self::setting::Speculation;
+use crate::core::Core;
+
+/// Largest number of drafted tokens in a step: bounds the rows of logits.
+const STEP_TOKENS: usize = 64;
+
+/// Kinds of drafters; the first ones go first where the policy has no say.
+const DRAFTERS: usize = 3;
+
+/// Drafters of a step loop, and the policy that chooses among them.
+pub(crate) struct Speculator<'c> {
+    setting: Speculation,
+    drafters: Vec<Box<dyn Drafter + 'c>>,
+    policy: Policy,
+    requests: HashMap<Lane, Requested>,
+    /// Drafts to be made by each drafter, for each ask.
+    wanted: [Vec<Wanted>; DRAFTERS],
+    offers: Vec<Offer>,
+    /// Time that the last drafts took.
+    drafting: Duration,
+}
+
+/// A request as the policy sees it.
+#[derive(Default)]
+struct Requested {
+    acceptance: Acceptance,
+    /// Kind of the present draft.
+    source: Option<Source>,
+    is_varied: bool,
+    /// Steps without drafts that are due: memory was short for the last one.
+    paused: usize,
+}
+
+impl<'c> Speculator<'c> {
+    /// Steps without drafts after a draft found no memory.
+    const PAUSE: usize = 8;
+
+    /// The drafters of an engine.
+    pub(crate) fn new(core: &'c Core) -> Self {
+        let mut drafters: Vec<Box<dyn Drafter + 'c>> = vec![Box::new(PromptLookup::default())];
+        if let Some(prefixes) = &core.prefixes {
+            drafters.push(Box::new(PrefixContinuation::new(std::sync::Arc::clone(prefixes))));
+        }
+        if let Some(draft) = &core.draft {
+            drafters.push(Box::new(ModelDrafter::new(draft, &core.compute)));
+        }
+        Self { setting: core.speculation, drafters, ..Self::off() }
+    }
+
+    /// No drafts.
+    pub(crate) fn off() -> Self {
+        Self {
+            setting: Speculation::Off,
+            drafters: Vec::new(),
+            policy: Policy::new(),
+            requests: HashMap::new(),
+            wanted: Default::default(),
+            offers: Vec::new(),
+            drafting: Duration::ZERO,
+        }
+    }
+
+    /// The setting of requests that name none.
+    pub(crate) fn setting(&self) -> Speculation {
+        self.setting
+    }
+
+    /// True if there are no drafts, whatever a request says.
+    pub(crate) fn is_off(&self) -> bool {
+        self.drafters.is_empty()
+    }
+
+    /// Fills `drafts` with one draft for each of `asks`, often empty, in a step in which `decoding`
+    /// requests decode.
+    pub(crate) fn draft(&mut self, asks: &[Ask<'_>], decoding: usize, drafts: &mut Vec<Vec<TokenId>>) {
+        drafts.iter_mut().for_each(Vec::clear);
+        drafts.resize_with(asks.len().max(drafts.len()), Vec::new);
+        self.drafting = Duration::ZERO;
+        self.wanted.iter_mut().for_each(|wanted| {
+            wanted.clear();
+            wanted.resize(asks.len(), Wanted::default());
+        });
+        let share = STEP_TOKENS / decoding.max(1);
+        let mut chosen = [false; DRAFTERS];
+        for (index, ask) in asks.iter().enumerate() {
+            let ask = Ask { most: ask.most.min(share), ..*ask };
+            if let Some((drafter, wanted)) = self.choose(&ask, decoding) {
+                self.wanted[drafter][index] = wanted;
+                chosen[drafter] = true;
+            }
+        }
+        let Self { drafters, policy, wanted, .. } = self;
+        let chosen = drafters.iter_mut().zip(wanted).zip(chosen).filter(|(_, chosen)| *chosen);
+        for ((drafter, wanted), _) in chosen {
+            let started = Instant::now();
+            drafter.draft(asks, wanted, &mut drafts[..asks.len()], policy);
+            self.drafting += started.elapsed();
+        }
+    }
+
+    /// Drafter and draft of a request.
+    fn choose(&mut self, ask: &Ask<'_>, decoding: usize) -> Option<(usize, Wanted)> {
+        let request = self.requests.entry(ask.lane).or_default();
+        (request.source, request.is_varied) = (None, ask.is_varied);
+        if request.paused > 0 {
+            request.paused -= 1;
+            return None;
+        }
+        if ask.most == 0 || ask.setting == Speculation::Off {
+            return None;
+        }
+        self.offers.clear();
+        let mut by_source = [0; Source::ALL.len()];
+        for (at, drafter) in self.drafters.iter_mut().enumerate() {
+            if let Some(offer) = drafter.offer(ask) {
+                by_source[offer.source as usize] = at;
+                self.offers.push(offer);
+            }
+        }
+        let (source, wanted) = match ask.setting {
+            Speculation::Fixed(tokens) => {
+                let wanted = |most: usize| Wanted { tokens: tokens.min(most), floors: [0.0; 2] };
+                self.offers.first().map(|offer| (offer.source, wanted(offer.most)))?
+            }
+            _ => self.policy.choose(&self.offers, &request.acceptance, ask.is_varied, decoding)?,
+        };
+        request.source = Some(source);
+        Some((by_source[source as usize], wanted))
+    }
+
+    /// Records that the first `accepted` tokens of a draft were right.
+    pub(crate) fn verified(&mut self, lane: Lane, drafted: usize, accepted: usize) {
+        if let Some(request) = self.requests.get_mut(&lane)
+            && let Some(source) = request.source
+        {
+            let counts = [drafted, accepted];
+            self.policy.observe_acceptance(&mut request.acceptance, source, request.is_varied, counts);
+        }
+    }
+
+    /// Records a step of decoding requests alone, which took `time` with its drafts.
+    pub(crate) fn observe(&mut self, decoding: usize, counts: [usize; 2], time: Duration) {
+        self.policy.observe_step(decoding, counts, time, self.drafting);
+    }
+
+    /// Pauses the drafts of a request: there was no memory for one.
+    pub(crate) fn pause(&mut self, lane: Lane) {
+        self.requests.entry(lane).or_default().paused = Self::PAUSE;
+    }
+
+    /// Forgets a request.
+    pub(crate) fn end(&mut self, lane: Lane) {
+        if self.requests.remove(&lane).is_some() {
+            self.drafters.iter_mut().for_each(|drafter| drafter.end(lane));
+        }
+    }
+}
