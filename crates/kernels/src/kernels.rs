@@ -196,8 +196,12 @@ slots! { $
 
     // Matrix products: quantization of activations to 8 bits, and a row range of one matrix for all
     // tokens.
-    quantize_rows = crate::matmul::activations::quantize_rows:
-        (values: &[f32], cols: usize, rows: &mut crate::matmul::activations::Q8Rows);
+    quantize_rows = crate::matmul::activations::quantize_rows: (
+        values: &[f32],
+        cols: usize,
+        rows: &crate::matmul::activations::Q8RowParts<'_>,
+        tokens: std::ops::Range<usize>,
+    );
     quantize_tiles = crate::matmul::activations::quantize_tiles:
         (values: &[f32], cols: usize, tiles: &mut [crate::matmul::activations::TileStep]);
     pack_inputs = crate::matmul::float::pack_inputs:

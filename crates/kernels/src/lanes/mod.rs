@@ -142,6 +142,12 @@ pub(crate) trait Lanes: Vectors<8, Floats = [f32; LANES]> {
     /// Prefetches `x` into the cache; a hint only.
     fn prefetch<T>(self, x: &[T]);
 
+    /// As [`prefetch`](Self::prefetch), into the second-level cache only where there is a choice.
+    #[inline(always)]
+    fn prefetch_far<T>(self, x: &[T]) {
+        self.prefetch(x);
+    }
+
     /// Loads at most eight values, padded with zeros.
     #[inline(always)]
     fn load_partial(self, x: &[f32]) -> Self::V {

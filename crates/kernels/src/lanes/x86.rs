@@ -214,6 +214,15 @@ impl<const AVX512: bool> Lanes for X86Lanes<AVX512> {
             unsafe { _mm_prefetch::<_MM_HINT_T0>(x.as_ptr().cast::<i8>().add(offset)) }
         }
     }
+
+    #[inline(always)]
+    fn prefetch_far<T>(self, x: &[T]) {
+        let bytes = size_of_val(x);
+        for offset in (0..bytes).step_by(CACHE_LINE) {
+            // SAFETY: the address lies within `x`; a prefetch is no read in the language's sense.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(x.as_ptr().cast::<i8>().add(offset)) }
+        }
+    }
 }
 
 impl<const AVX512: bool> X86Lanes<AVX512> {

@@ -12,7 +12,7 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-use bytemuck::Zeroable;
+use bytemuck::{Pod, Zeroable};
 
 use super::panel::{MAX_PANELS, PANEL_ROWS, PanelStep};
 use crate::lanes::LANES;
@@ -22,10 +22,21 @@ use crate::quant::{QuantBlock, SUB_BLOCK};
 
 /// Leaf for few tokens: weights in file layout.
 pub(crate) trait RowsLeaf<B: QuantBlock>: Copy {
-    /// Dot products of the rows in `blocks` with one to [`ROWS_TOKENS`] tokens. `out`: `[rows,
-    /// tokens]`.
-    fn rows(self, blocks: &[B], x: &[Q8Token<'_>], out: &mut [f32]);
+    /// Largest number of tokens per pass over the weights; at most [`MAX_ROWS_TOKENS`].
+    const TOKENS: usize = 8;
+    /// [`RowSums`] per token.
+    const SUMS: usize = 0;
+
+    /// Dot products of up to 16 rows with one to [`TOKENS`](Self::TOKENS) tokens. `sums`: `[tokens,
+    /// SUMS]` in any order, the content is unspecified; `out`: `[tokens]`, that of missing rows is
+    /// unspecified.
+    fn rows(self, blocks: &[B], x: &[Q8Token<'_>], sums: &mut [RowSums], out: &mut [[f32; PANEL_ROWS]]);
 }
+
+/// The accumulators of one token with two rows.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C, align(64))]
+pub(crate) struct RowSums(pub(crate) [[f32; LANES]; 2]);
 
 /// Leaf for many tokens: panels of expanded weights times tiles of tokens.
 pub(crate) trait TileLeaf<B: QuantBlock>: Copy {
@@ -97,6 +108,8 @@ pub(crate) struct IntegerProduct<'a> {
 thread_local! {
     /// Panels of this thread: allocated by its first product, grown to the longest row.
     static PANEL: RefCell<Vec<PanelStep>> = const { RefCell::new(Vec::new()) };
+    /// Accumulators of row products of this thread, grown to the largest number of tokens.
+    static SUMS: RefCell<Vec<RowSums>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Computes the outputs of `rows` for all tokens.
@@ -116,8 +129,8 @@ where
     }
 }
 
-/// Largest number of tokens per row product, below the tile threshold.
-pub(crate) const ROWS_TOKENS: usize = 8;
+/// Largest number of tokens of row products of any instruction set.
+pub(crate) const MAX_ROWS_TOKENS: usize = 32;
 
 #[inline(always)]
 fn row_by_row<L, B>(leaf: L, product: &IntegerProduct<'_>, blocks: &[B], rows: Range<usize>)
@@ -125,31 +138,39 @@ where
     L: RowsLeaf<B>,
     B: QuantBlock,
 {
-    if product.tokens == 1 {
-        // SAFETY: the caller computes every row once, so no other part contains these outputs.
-        let out = unsafe { product.out.part(rows) };
-        leaf.rows(blocks, &[product.x.rows.token(0)], out);
-        return;
+    let block_rows = PANEL_ROWS * (product.cols / B::LEN);
+    let mut x = [Q8Token::NONE; MAX_ROWS_TOKENS];
+    let x = &mut x[..product.tokens];
+    for (t, x) in x.iter_mut().enumerate() {
+        *x = product.x.rows.token(t);
     }
-    let blocks_per_row = product.cols / B::LEN;
-    for start in rows.clone().step_by(PANEL_ROWS) {
-        let n = PANEL_ROWS.min(rows.end - start);
-        let blocks = &blocks[(start - rows.start) * blocks_per_row..][..n * blocks_per_row];
-        for first in (0..product.tokens).step_by(ROWS_TOKENS) {
-            let tokens = ROWS_TOKENS.min(product.tokens - first);
-            let x: [_; ROWS_TOKENS] =
-                std::array::from_fn(|t| product.x.rows.token(first + t.min(tokens - 1)));
-            let mut sums = [0.0; PANEL_ROWS * ROWS_TOKENS];
-            let sums = &mut sums[..n * tokens];
-            leaf.rows(blocks, &x[..tokens], sums);
-            for t in 0..tokens {
-                let start = (first + t) * product.n_rows + start;
-                // SAFETY: as above; rows of different tokens do not overlap.
-                let out = unsafe { product.out.part(start..start + n) };
-                for (out, sums) in out.iter_mut().zip(sums.chunks_exact(tokens)) {
-                    *out = sums[t];
-                }
+    let mut out = [[0.0; PANEL_ROWS]; MAX_ROWS_TOKENS];
+    SUMS.with_borrow_mut(|sums| {
+        if sums.len() < L::TOKENS.min(x.len()) * L::SUMS {
+            sums.resize(L::TOKENS.min(x.len()) * L::SUMS, RowSums::zeroed());
+        }
+        for (start, blocks) in rows.clone().step_by(PANEL_ROWS).zip(blocks.chunks(block_rows)) {
+            let n_rows = PANEL_ROWS.min(rows.end - start);
+            for (first, x) in (0..).step_by(L::TOKENS).zip(x.chunks(L::TOKENS)) {
+                let out = &mut out[..x.len()];
+                leaf.rows(blocks, x, &mut sums[..x.len() * L::SUMS], out);
+                write(product, first, start..start + n_rows, out);
             }
+        }
+    });
+}
+
+/// Writes the outputs of up to 16 rows for the tokens from `first` on.
+#[inline(always)]
+fn write(product: &IntegerProduct<'_>, first: usize, rows: Range<usize>, values: &[[f32; PANEL_ROWS]]) {
+    for (token, values) in (first..).zip(values) {
+        let start = token * product.n_rows;
+        // SAFETY: the caller computes every row once, so no other part contains these outputs.
+        let out = unsafe { product.out.part(start + rows.start..start + rows.end) };
+        // With a known length this is one store instead of a call.
+        match out.as_mut_array() {
+            Some(out) => *out = *values,
+            None => out.copy_from_slice(&values[..rows.len()]),
         }
     }
 }
@@ -203,17 +224,7 @@ where
         for (p, sums) in sums.chunks_exact(tokens).enumerate() {
             let start = rows.start + p * PANEL_ROWS;
             let n_rows = PANEL_ROWS.min(rows.end - start);
-            for (t, sums) in sums.iter().enumerate() {
-                let start = (token + t) * product.n_rows + start;
-                // SAFETY: the caller computes every row once, so no other part contains these
-                // outputs.
-                let out = unsafe { product.out.part(start..start + n_rows) };
-                // With a known length this is one store instead of a call.
-                match out.as_mut_array() {
-                    Some(out) => *out = *sums,
-                    None => out.copy_from_slice(&sums[..n_rows]),
-                }
-            }
+            write(product, token, start..start + n_rows, sums);
         }
         token += tokens;
     }

@@ -1,7 +1,7 @@
 //! Integer-dot leaves in portable Rust for every format: the shipped reference of all instruction
 //! sets.
 
-use super::integer::{RowsLeaf, TileLeaf, join};
+use super::integer::{RowSums, RowsLeaf, TileLeaf, join};
 use super::panel::{PANEL_ROWS, PanelStep, expand, slot_len};
 use crate::lanes::{Fused, LANES, ScalarLanes};
 use crate::matmul::activations::{Q8Token, TileStep};
@@ -9,13 +9,13 @@ use crate::quant::{Factors, MAX_SUB_BLOCKS, QuantBlock, SUB_BLOCK, quant_value};
 
 impl<B: QuantBlock> RowsLeaf<B> for ScalarLanes {
     #[inline(always)]
-    fn rows(self, blocks: &[B], x: &[Q8Token<'_>], out: &mut [f32]) {
+    fn rows(self, blocks: &[B], x: &[Q8Token<'_>], _: &mut [RowSums], out: &mut [[f32; PANEL_ROWS]]) {
         let blocks_per_row = x[0].sub_blocks.len() / B::SUB_BLOCKS;
-        for (blocks, out) in blocks.chunks_exact(blocks_per_row).zip(out.chunks_exact_mut(x.len())) {
-            for (x, out) in x.iter().zip(out) {
+        for (row, blocks) in blocks.chunks_exact(blocks_per_row).enumerate() {
+            for (x, out) in x.iter().zip(&mut *out) {
                 let mut acc = [0.0; LANES];
                 accumulate(blocks, 0, x, &mut acc);
-                *out = join(acc);
+                out[row] = join(acc);
             }
         }
     }

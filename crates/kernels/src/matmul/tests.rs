@@ -112,7 +112,7 @@ fn every_remainder_gives_the_same_bits() {
             let cols = columns(format, units);
             let any = random.bytes(format.row_bytes(cols).unwrap() * rows);
             for w in [normal_matrix(&mut random, format, rows, cols), matrix(format, rows, cols, &any)] {
-                for tokens in (1..=13).chain([16, 17, 25]) {
+                for tokens in (1..=13).chain([16, 17, 25, 32, 33]) {
                     let x: Vec<f32> = (0..tokens * cols).map(|_| random.normal()).collect();
                     let reference = bits(&product(&scalar, &pool, &w, &x));
                     for kernels in Kernels::available() {
@@ -120,6 +120,26 @@ fn every_remainder_gives_the_same_bits() {
                         assert_eq!(found, reference, "{kernels:?} {} {rows} {cols} {tokens}", format.name());
                     }
                 }
+            }
+        }
+    }
+}
+
+/// One to forty tokens, over all paths: the bits of a row are those of the row alone.
+#[test]
+fn any_number_of_tokens_gives_the_bits_of_one() {
+    let pool = ThreadPool::single();
+    for (seed, format) in WeightFormat::ALL.into_iter().enumerate() {
+        let mut random = Random::new(seed as u64);
+        let cols = columns(format, 2 * 256 / format.block_len().max(64) + 1);
+        let w = normal_matrix(&mut random, format, 21, cols);
+        let x: Vec<f32> = (0..40 * cols).map(|_| random.normal()).collect();
+        for kernels in Kernels::available() {
+            let alone: Vec<u32> =
+                x.chunks_exact(cols).flat_map(|x| bits(&product(&kernels, &pool, &w, x))).collect();
+            for tokens in 1..=40 {
+                let found = bits(&product(&kernels, &pool, &w, &x[..tokens * cols]));
+                assert_eq!(found, alone[..tokens * 21], "{kernels:?} {} {tokens}", format.name());
             }
         }
     }
@@ -181,7 +201,7 @@ fn few_tokens_with_long_rows_give_the_same_bits() {
     for format in [WeightFormat::Q8_0, WeightFormat::Q4K, WeightFormat::Q6K] {
         let cols = 4096 + format.block_len();
         let w = normal_matrix(&mut random, format, 19, cols);
-        let x: Vec<f32> = (0..8 * cols).map(|_| random.normal()).collect();
+        let x: Vec<f32> = (0..15 * cols).map(|_| random.normal()).collect();
         let reference = bits(&product(&scalar, &pool, &w, &x));
         for kernels in Kernels::available() {
             let found = bits(&product(&kernels, &pool, &w, &x));

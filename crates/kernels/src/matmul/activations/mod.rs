@@ -13,15 +13,29 @@ mod neon;
 
 use crate::{Isa, Kernels, ThreadPool};
 
-pub(crate) use q8::{Order, Q8Group, Q8Rows, Q8Token, TILE_TOKENS, TileStep, quantize_rows, quantize_tiles};
+pub(crate) use q8::{
+    Order, Q8Group, Q8RowParts, Q8Rows, Q8Token, TILE_TOKENS, TileStep, quantize_rows, quantize_tiles,
+};
 
 /// Smallest number of tokens for which products expand weights into panels and use tiles.
 ///
-/// Below, they read the weights row by row. Measured crossover for most formats.
+/// Below, they read the weights row by row. Measured crossover for most formats; at most
+/// one more than [`MAX_ROWS_TOKENS`](crate::matmul::integer::MAX_ROWS_TOKENS).
 fn min_tiled_tokens(isa: Isa) -> usize {
     match isa {
-        Isa::Avx512 => 12,
-        Isa::Scalar | Isa::Avx2 | Isa::Neon | Isa::NeonDotprod | Isa::NeonI8mm => 17,
+        Isa::Avx512 => 33,
+        Isa::Avx2 => 25,
+        Isa::Scalar | Isa::Neon | Isa::NeonDotprod | Isa::NeonI8mm => 17,
+    }
+}
+
+/// The orders of quants that the row products of an instruction set read.
+fn orders(isa: Isa) -> &'static [Order] {
+    match isa {
+        Isa::Scalar => &[],
+        Isa::Avx2 => &Order::ALL,
+        Isa::Avx512 => &[Order::Pieces],
+        Isa::Neon | Isa::NeonDotprod | Isa::NeonI8mm => &[Order::Plain],
     }
 }
 

@@ -5,10 +5,13 @@
 //! - [`TileStep`]s, for many tokens: four tokens interleaved in the order in which a register tile
 //!   reads them.
 
+use std::ops::Range;
+
 use bytemuck::{Pod, Zeroable};
 
 use crate::lanes::{LANES, Lanes, ScalarLanes};
 use crate::matmul::slot_position;
+use crate::pool::DisjointMut;
 use crate::quant::SUB_BLOCK;
 
 /// Tokens per tile.
@@ -121,7 +124,7 @@ pub(crate) enum Order {
 }
 
 impl Order {
-    const ALL: [Self; 4] = [Self::Plain, Self::Pieces, Self::EvenOdd, Self::Pairs];
+    pub(super) const ALL: [Self; 4] = [Self::Plain, Self::Pieces, Self::EvenOdd, Self::Pairs];
 
     /// Sub-block and piece in lane `lane` of vector `i`.
     const fn source(self, i: usize, lane: usize) -> (usize, usize) {
@@ -155,9 +158,11 @@ pub(crate) struct Q8Group {
 pub(crate) struct Q8Rows {
     /// Sub-blocks per token.
     n_sub_blocks: usize,
+    /// The orders that the products of the instruction set read.
+    orders: &'static [Order],
     /// `[tokens, sub-blocks]`
     sub_blocks: Vec<Q8SubBlock>,
-    /// Groups per [`Order`]: `[tokens, groups]`, whole groups only.
+    /// Groups per [`Order`]: `[tokens, groups]`, whole groups only; none of other orders.
     groups: [Vec<Q8Group>; Order::ALL.len()],
 }
 
@@ -169,6 +174,9 @@ pub(crate) struct Q8Token<'a> {
 }
 
 impl<'a> Q8Token<'a> {
+    /// A row without values.
+    pub(crate) const NONE: Self = Self { sub_blocks: &[], groups: [&[]; Order::ALL.len()] };
+
     /// Whole groups of eight sub-blocks.
     pub(crate) fn groups(&self, order: Order) -> &'a [Q8Group] {
         self.groups[order as usize]
@@ -176,38 +184,73 @@ impl<'a> Q8Token<'a> {
 }
 
 impl Q8Rows {
-    /// Sets the shape; the content is unspecified.
-    pub(super) fn resize(&mut self, tokens: usize, cols: usize) {
+    /// Sets shape and orders; the content is unspecified.
+    pub(super) fn resize(&mut self, tokens: usize, cols: usize, orders: &'static [Order]) {
         self.n_sub_blocks = cols.div_ceil(SUB_BLOCK);
+        self.orders = orders;
         self.sub_blocks.resize(tokens * self.n_sub_blocks, Q8SubBlock::ZERO);
-        for groups in &mut self.groups {
-            groups.resize(tokens * (self.n_sub_blocks / LANES), Q8Group::zeroed());
+        for order in Order::ALL {
+            let tokens = if orders.contains(&order) { tokens } else { 0 };
+            self.groups[order as usize].resize(tokens * (self.n_sub_blocks / LANES), Q8Group::zeroed());
         }
     }
 
     /// Row of one token.
     pub(crate) fn token(&self, token: usize) -> Q8Token<'_> {
         let row = |per_token: usize| token * per_token..(token + 1) * per_token;
-        Q8Token {
-            sub_blocks: &self.sub_blocks[row(self.n_sub_blocks)],
-            groups: self.groups.each_ref().map(|groups| &groups[row(self.n_sub_blocks / LANES)]),
+        let mut groups: [&[Q8Group]; _] = [&[]; Order::ALL.len()];
+        for &order in self.orders {
+            groups[order as usize] = &self.groups[order as usize][row(self.n_sub_blocks / LANES)];
+        }
+        Q8Token { sub_blocks: &self.sub_blocks[row(self.n_sub_blocks)], groups }
+    }
+
+    /// The rows as parts for several threads.
+    pub(super) fn parts(&mut self) -> Q8RowParts<'_> {
+        Q8RowParts {
+            n_sub_blocks: self.n_sub_blocks,
+            orders: self.orders,
+            sub_blocks: DisjointMut::new(&mut self.sub_blocks),
+            groups: self.groups.each_mut().map(|groups| DisjointMut::new(groups)),
         }
     }
 }
 
-/// Quantizes `values`, `[tokens, cols]`, into rows of that shape.
+/// [`Q8Rows`] that several threads write.
+pub(crate) struct Q8RowParts<'a> {
+    n_sub_blocks: usize,
+    orders: &'static [Order],
+    sub_blocks: DisjointMut<'a, Q8SubBlock>,
+    groups: [DisjointMut<'a, Q8Group>; Order::ALL.len()],
+}
+
+/// Quantizes `values`, `[tokens, cols]`, into the rows of these tokens; no two calls get the same.
 #[inline(always)]
-pub(crate) fn quantize_rows<L: Q8Leaf>(leaf: L, values: &[f32], cols: usize, rows: &mut Q8Rows) {
+pub(crate) fn quantize_rows<L: Q8Leaf>(
+    leaf: L,
+    values: &[f32],
+    cols: usize,
+    rows: &Q8RowParts<'_>,
+    tokens: Range<usize>,
+) {
     if cols == 0 {
         return;
     }
+    let part = |per_token: usize| tokens.start * per_token..tokens.end * per_token;
+    // SAFETY: the tokens of different calls differ, so their rows do not overlap.
+    let to = unsafe { rows.sub_blocks.part(part(rows.n_sub_blocks)) };
     let groups_per_row = rows.n_sub_blocks / LANES;
-    let to = rows.sub_blocks.chunks_exact_mut(rows.n_sub_blocks);
-    for (token, (row, to)) in values.chunks_exact(cols).zip(to).enumerate() {
+    for (row, to) in values.chunks_exact(cols).zip(to.chunks_exact_mut(rows.n_sub_blocks)) {
         sub_blocks(leaf, row, to);
-        for (i, sub_blocks) in to.as_chunks::<LANES>().0.iter().enumerate() {
-            for (order, groups) in Order::ALL.into_iter().zip(&mut rows.groups) {
-                let group = &mut groups[token * groups_per_row + i];
+    }
+    for &order in rows.orders {
+        // SAFETY: as above.
+        let groups = unsafe { rows.groups[order as usize].part(part(groups_per_row)) };
+        if groups.is_empty() {
+            continue;
+        }
+        for (to, groups) in to.chunks_exact(rows.n_sub_blocks).zip(groups.chunks_exact_mut(groups_per_row)) {
+            for (sub_blocks, group) in to.as_chunks::<LANES>().0.iter().zip(groups) {
                 group.quants = leaf.reorder(sub_blocks, order);
                 group.scales = sub_blocks.map(|b| b.scale);
                 group.sums = sub_blocks.map(|b| b.sum);

@@ -6,14 +6,23 @@ use std::ops::Range;
 
 use bytemuck::Zeroable;
 
-use super::{Activations, TILE_TOKENS, TileStep, min_tiled_tokens};
+use super::{Activations, TILE_TOKENS, TileStep, min_tiled_tokens, orders};
 use crate::pool::DisjointMut;
 use crate::quant::SUB_BLOCK;
 use crate::{Kernels, ThreadPool};
 
-/// Smallest number of rows shared between threads: a row takes about a microsecond, as much as
-/// handing it out.
-const MIN_SHARED_TOKENS: usize = 16;
+/// Smallest number of values shared between threads: 4096 take about a microsecond, as much as
+/// handing them out.
+const MIN_SHARED_VALUES: usize = 16 * 1024;
+
+/// Calls `run` with ranges that cover `tokens` rows, on several threads if that pays.
+fn for_each_range(pool: &ThreadPool, tokens: usize, cols: usize, run: &(dyn Fn(Range<usize>) + Sync)) {
+    if tokens > 1 && tokens * cols >= MIN_SHARED_VALUES {
+        pool.for_each_chunk(tokens, 1, run);
+    } else {
+        run(0..tokens);
+    }
+}
 
 impl Activations {
     /// Calls `update` with ranges of tokens and their rows, `[range, cols]`, to be modified in
@@ -26,12 +35,9 @@ impl Activations {
     pub fn update(&mut self, pool: &ThreadPool, update: &(dyn Fn(Range<usize>, &mut [f32]) + Sync)) {
         self.quantized = false;
         let (tokens, cols) = (self.tokens, self.cols);
-        if tokens < MIN_SHARED_TOKENS {
-            return update(0..tokens, &mut self.values);
-        }
         let values = DisjointMut::new(&mut self.values);
-        pool.for_each_chunk(tokens, TILE_TOKENS, &|rows| {
-            // SAFETY: chunks do not overlap, so neither do their parts.
+        for_each_range(pool, tokens, cols, &|rows| {
+            // SAFETY: ranges do not overlap, so neither do their parts.
             update(rows.clone(), unsafe { values.part(rows.start * cols..rows.end * cols) });
         });
     }
@@ -51,10 +57,15 @@ impl Activations {
         let (tokens, cols) = (self.tokens, self.cols);
         self.q8.tiled = tokens >= min_tiled_tokens(kernels.isa());
         if !self.q8.tiled {
-            self.update(pool, update);
-            self.q8.rows.resize(tokens, cols);
-            // SAFETY: `kernels` exists only where the slot's instruction set is present.
-            unsafe { (kernels.slots.quantize_rows)(&self.values, cols, &mut self.q8.rows) };
+            self.q8.rows.resize(tokens, cols, orders(kernels.isa()));
+            let (rows, values) = (self.q8.rows.parts(), DisjointMut::new(&mut self.values));
+            for_each_range(pool, tokens, cols, &|range| {
+                // SAFETY: ranges do not overlap, so neither do their parts.
+                let values = unsafe { values.part(range.start * cols..range.end * cols) };
+                update(range.clone(), values);
+                // SAFETY: `kernels` exists only where the slot's instruction set is present.
+                unsafe { (kernels.slots.quantize_rows)(values, cols, &rows, range) };
+            });
         } else {
             let steps = cols.div_ceil(SUB_BLOCK);
             let n_tiles = tokens.div_ceil(TILE_TOKENS);

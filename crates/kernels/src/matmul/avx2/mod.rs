@@ -18,7 +18,7 @@ pub(super) mod rows;
 mod tile;
 pub(crate) mod vector;
 
-use super::integer::{ROWS_TOKENS, RowsLeaf, TileLeaf};
+use super::integer::{MAX_ROWS_TOKENS, RowSums, RowsLeaf, TileLeaf};
 use super::panel::{PANEL_ROWS, PanelStep};
 use crate::lanes::Avx2Lanes;
 use crate::matmul::activations::{Q8Token, TileStep};
@@ -39,15 +39,12 @@ impl<B: QuantBlock> TileLeaf<B> for Avx2Lanes {
 }
 
 impl<B: rows::Group> RowsLeaf<B> for Avx2Lanes {
+    const TOKENS: usize = MAX_ROWS_TOKENS;
+    const SUMS: usize = PANEL_ROWS / 2;
+
     #[inline(always)]
-    fn rows(self, blocks: &[B], x: &[Q8Token<'_>], out: &mut [f32]) {
+    fn rows(self, blocks: &[B], x: &[Q8Token<'_>], sums: &mut [RowSums], out: &mut [[f32; PANEL_ROWS]]) {
         // SAFETY: a value of `Avx2Lanes` exists only where the features are present.
-        unsafe {
-            match x {
-                [_] => rows::rows::<B, 1, true>(self, blocks, x, out),
-                [_, _] => rows::rows::<B, 2, true>(self, blocks, x, out),
-                _ => rows::rows::<B, ROWS_TOKENS, false>(self, blocks, x, out),
-            }
-        }
+        unsafe { rows::rows(self, blocks, x, sums, out) }
     }
 }

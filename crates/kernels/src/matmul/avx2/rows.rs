@@ -7,10 +7,13 @@
 
 use std::arch::x86_64::*;
 
+use bytemuck::Zeroable;
+
 use super::vector::{load, load_f32, prefetch, store_f32};
 use crate::lanes::{Avx2Lanes, LANES, Lanes};
 use crate::matmul::activations::{Order, Q8Group, Q8Token};
-use crate::matmul::integer::join;
+use crate::matmul::integer::{RowSums, join};
+use crate::matmul::panel::PANEL_ROWS;
 use crate::matmul::scalar::accumulate;
 use crate::quant::QuantBlock;
 
@@ -57,71 +60,75 @@ pub(in crate::matmul) trait Group: QuantBlock {
 /// 32 KiB no better).
 pub(in crate::matmul) const PREFETCH_BYTES: usize = 8192;
 
-/// Implements [`RowsLeaf::rows`](crate::matmul::integer::RowsLeaf::rows) for `MAX` tokens if
-/// `EXACT`, else up to `MAX`.
-///
-/// A small compile-time number of tokens keeps the accumulators in registers.
+/// Bytes of activations per column chunk, sized to stay in the L1 cache while rows reuse them.
+pub(in crate::matmul) const X_BYTES: usize = 24 << 10;
+
+/// Implements [`RowsLeaf::rows`](crate::matmul::integer::RowsLeaf::rows).
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn rows<B: Group, const MAX: usize, const EXACT: bool>(
+pub(super) fn rows<B: Group>(
     lanes: Avx2Lanes,
     blocks: &[B],
     x: &[Q8Token<'_>],
-    out: &mut [f32],
+    sums: &mut [RowSums],
+    out: &mut [[f32; PANEL_ROWS]],
 ) {
-    assert!(if EXACT { x.len() == MAX } else { x.len() <= MAX }, "{} tokens instead of {MAX}", x.len());
     let blocks_per_row = x[0].sub_blocks.len() / B::SUB_BLOCKS;
     let blocks_per_group = LANES / B::SUB_BLOCKS;
     let n_groups = blocks_per_row / blocks_per_group;
-    let x_groups: [&[Q8Group]; MAX] =
-        std::array::from_fn(|t| x.get(t).map_or(&[][..], |x| &x.groups(B::ORDER)[..n_groups]));
-    for (blocks, out) in blocks.chunks_exact(blocks_per_row).zip(out.chunks_exact_mut(x.len())) {
-        let groups = blocks.chunks_exact(blocks_per_group);
-        let tail = groups.remainder();
-        let mut acc = [_mm256_setzero_ps(); MAX];
-        for (i, group) in groups.enumerate() {
-            prefetch(group, PREFETCH_BYTES);
-            // SAFETY: this function enables the features.
-            let (weights, (scales, mins)) = unsafe { (B::quants(group), B::scales(group)) };
-            for (x, acc) in x_groups[..x.len()].iter().zip(&mut acc) {
-                let x = &x[i];
-                // SAFETY: this function enables the features.
-                let isum = unsafe { B::dot(&weights, x) };
-                let scale = _mm256_mul_ps(scales, load_f32(&x.scales));
-                *acc = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(isum), *acc);
-                if B::HALF_MINS {
-                    // SAFETY: this function enables the features.
-                    let imin = unsafe { B::min_dot(&weights, x) };
-                    let min = _mm256_mul_ps(mins, load_f32(&x.scales));
-                    *acc = _mm256_fnmadd_ps(min, _mm256_cvtepi32_ps(imin), *acc);
-                } else if B::HAS_MIN {
-                    *acc = _mm256_fnmadd_ps(mins, load_f32(&x.sums), *acc);
-                }
+    let at_once = (X_BYTES / (x.len() * size_of::<Q8Group>())).max(1);
+    // With column chunks, the next data are in the next rows.
+    let ahead = if at_once < n_groups { 2 * blocks_per_row * size_of::<B>() } else { PREFETCH_BYTES };
+    sums.fill(Zeroable::zeroed());
+    let sums: &mut [[f32; LANES]] = bytemuck::cast_slice_mut(sums);
+    for first in (0..n_groups).step_by(at_once) {
+        let rows = blocks.chunks_exact(blocks_per_row).zip(sums.chunks_exact_mut(x.len()));
+        for (row, sums) in rows {
+            for i in first..n_groups.min(first + at_once) {
+                let group = &row[i * blocks_per_group..(i + 1) * blocks_per_group];
+                prefetch(group, ahead);
+                all_tokens(group, x, i, sums);
             }
         }
-        for ((out, x), acc) in out.iter_mut().zip(x).zip(acc) {
-            *out = finish(lanes, acc, tail, n_groups * LANES, x);
+    }
+    let tail = n_groups * blocks_per_group;
+    let rows = blocks.chunks_exact(blocks_per_row).zip(sums.chunks_exact(x.len()));
+    for (r, (row, sums)) in rows.enumerate() {
+        for ((out, x), sums) in out.iter_mut().zip(x).zip(sums) {
+            out[r] = if tail == blocks_per_row {
+                lanes.sum(load_f32(sums))
+            } else {
+                let mut slots = *sums;
+                accumulate(&row[tail..], n_groups * LANES, x, &mut slots);
+                join(slots)
+            };
         }
     }
 }
 
-/// Sum of a row's accumulators, after the remaining sub-blocks, from `first` on, that fill no
-/// group.
+/// Adds the products of group `i` with all tokens to their accumulators.
+///
+/// A function of its own, so that the weights are in registers and not in the frame of the caller.
 #[target_feature(enable = "avx2,fma,f16c")]
-#[inline]
-pub(in crate::matmul) fn finish<B: QuantBlock>(
-    lanes: impl Lanes<V = __m256>,
-    acc: __m256,
-    tail: &[B],
-    first: usize,
-    x: &Q8Token<'_>,
-) -> f32 {
-    if tail.is_empty() {
-        return lanes.sum(acc);
+#[inline(never)]
+fn all_tokens<B: Group>(group: &[B], x: &[Q8Token<'_>], i: usize, sums: &mut [[f32; LANES]]) {
+    // SAFETY: this function enables the features.
+    let (weights, (scales, mins)) = unsafe { (B::quants(group), B::scales(group)) };
+    for (x, sums) in x.iter().zip(sums) {
+        let x = &x.groups(B::ORDER)[i];
+        // SAFETY: this function enables the features.
+        let isum = unsafe { B::dot(&weights, x) };
+        let scale = _mm256_mul_ps(scales, load_f32(&x.scales));
+        let mut after = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(isum), load_f32(sums));
+        if B::HALF_MINS {
+            // SAFETY: this function enables the features.
+            let imin = unsafe { B::min_dot(&weights, x) };
+            let min = _mm256_mul_ps(mins, load_f32(&x.scales));
+            after = _mm256_fnmadd_ps(min, _mm256_cvtepi32_ps(imin), after);
+        } else if B::HAS_MIN {
+            after = _mm256_fnmadd_ps(mins, load_f32(&x.sums), after);
+        }
+        store_f32(sums, after);
     }
-    let mut slots = [0.0; LANES];
-    store_f32(&mut slots, acc);
-    accumulate(tail, first, x, &mut slots);
-    join(slots)
 }
 
 /// Integer dot products of a group in the order [`Order::Pieces`].

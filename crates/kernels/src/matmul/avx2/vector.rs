@@ -38,6 +38,18 @@ pub(crate) fn prefetch<T>(here: &[T], distance: usize) {
     }
 }
 
+/// As [`prefetch`], into the second-level cache only.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+pub(in crate::matmul) fn prefetch_far<T>(here: &[T], distance: usize) {
+    const LINE: usize = 64;
+    let start: *const i8 = here.as_ptr().cast();
+    for offset in (0..size_of_val(here)).step_by(LINE) {
+        // A prefetch reads nothing and never faults, whatever the address.
+        _mm_prefetch::<_MM_HINT_T1>(start.wrapping_add(distance + offset));
+    }
+}
+
 /// Transposes eight rows of 32 bytes: vector `i` holds bytes `4i..4i + 4` of every row.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]

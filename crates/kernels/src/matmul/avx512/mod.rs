@@ -11,7 +11,7 @@ mod vector;
 
 use bytemuck::Zeroable;
 
-use super::integer::{ROWS_TOKENS, RowsLeaf, SlotSums, Stripe, TileLeaf};
+use super::integer::{MAX_ROWS_TOKENS, RowSums, RowsLeaf, SlotSums, Stripe, TileLeaf};
 use super::panel::{PANEL_ROWS, PanelStep};
 use crate::lanes::Avx512Lanes;
 use crate::matmul::activations::{Q8Token, TileStep};
@@ -52,18 +52,13 @@ impl<B: WideGroup> TileLeaf<B> for Avx512Lanes {
 }
 
 impl<B: WideGroup> RowsLeaf<B> for Avx512Lanes {
+    const TOKENS: usize = MAX_ROWS_TOKENS;
+    const SUMS: usize = PANEL_ROWS / 2;
+
     #[inline(always)]
-    fn rows(self, blocks: &[B], x: &[Q8Token<'_>], out: &mut [f32]) {
+    fn rows(self, blocks: &[B], x: &[Q8Token<'_>], sums: &mut [RowSums], out: &mut [[f32; PANEL_ROWS]]) {
         // SAFETY: a value of `Avx512Lanes` exists only where the features are present.
-        unsafe {
-            match x {
-                [_] => rows::rows::<B, 1>(self, blocks, x, out),
-                [_, _] => rows::rows::<B, 2>(self, blocks, x, out),
-                [_, _, _] | [_, _, _, _] => rows::rows::<B, 4>(self, blocks, x, out),
-                [_, _, _, _, _] | [_, _, _, _, _, _] => rows::rows::<B, 6>(self, blocks, x, out),
-                _ => rows::rows::<B, ROWS_TOKENS>(self, blocks, x, out),
-            }
-        }
+        unsafe { rows::rows(self, blocks, x, sums, out) }
     }
 }
 

@@ -1,189 +1,269 @@
-//! Row products: weights in file layout times few tokens (decode).
+//! Row products: weights in file layout times few tokens (decode and small batches).
 //!
-//! As in AVX2, eight sub-blocks at a time ([`WideGroup`]), with dot products in the eight lanes of
-//! one vector: the unpacked quants are transposed once, so that a lane belongs to one sub-block,
-//! and reused for every token.
+//! A wide vector holds the eight lanes of two rows, as in all of AVX-512 (ADR-0006): lane `s` of
+//! its lower half is sub-block `s` of row `r`, that of its upper half sub-block `s` of row `r + 8`.
+//! A group of eight sub-blocks of four rows ([`WideGroup`]) is unpacked and transposed in registers
+//! once, and meets all tokens: no panel is written to memory, and a token's values are loaded once
+//! for four rows. Eight consecutive products end in the lanes of their accumulators, without a
+//! horizontal sum; the accumulators, two per token and row pair, rest in the first-level cache.
 
 use std::arch::x86_64::*;
 
+use bytemuck::Zeroable;
+
 use super::group::WideGroup;
 use super::tile::offset;
-use super::vector::load;
-use crate::lanes::{Avx512Lanes, LANES};
+use super::vector::{load_f32, store};
+use crate::lanes::{Avx512Lanes, LANES, Vectors, WideLanes};
 use crate::matmul::activations::{Order, Q8Group, Q8Token};
-use crate::matmul::avx2::rows::{PREFETCH_BYTES, finish};
-use crate::matmul::avx2::vector::{load as load_half, load_f32, prefetch};
-use crate::quant::{Factors, MAX_SUB_BLOCKS, QuantBlock};
+use crate::matmul::avx2::rows::X_BYTES;
+use crate::matmul::avx2::vector::{load as load_half, prefetch_far};
+use crate::matmul::integer::RowSums;
+use crate::matmul::panel::PANEL_ROWS;
+use crate::matmul::scalar::accumulate;
+use crate::quant::QuantBlock;
 
-/// Bytes of activations per column chunk, sized to stay in the L1 cache while rows reuse them.
-const X_BYTES: usize = 24 << 10;
+/// Row pairs that are unpacked together: more would not fit in the registers.
+const PAIRS: usize = 2;
 
-/// Rows that reuse a column chunk of activations while it is in the cache.
-const FEW_ROWS: usize = 16;
-
-/// A group of eight sub-blocks in registers.
+/// A group of eight sub-blocks of two rows in registers.
+#[derive(Clone, Copy)]
 struct Weights {
-    /// Unsigned, in [`Order::Pieces`]: vector `i` holds pieces `2i` and `2i + 1`.
-    quants: [__m512i; 4],
-    scales: __m256,
-    mins: __m256,
+    /// Unsigned; vector `i` holds piece `i` of every sub-block.
+    quants: [__m512i; 8],
+    scales: __m512,
+    mins: __m512,
     /// The integer scales of the first and of the second halves.
-    half_scales: [__m256i; 2],
-    /// Factors of the sums of the activations' halves that remove the offset.
-    offsets: __m256i,
+    half_scales: [__m512; 2],
     /// The integer minima of the halves.
-    half_mins: __m256i,
+    half_mins: __m512i,
 }
 
-/// Implements [`RowsLeaf::rows`](crate::matmul::integer::RowsLeaf::rows) for up to `MAX` tokens.
-///
-/// The last token stands in for missing ones: a compile-time number keeps the accumulators in
-/// registers.
+/// Implements [`RowsLeaf::rows`](crate::matmul::integer::RowsLeaf::rows).
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-pub(super) fn rows<B: WideGroup, const MAX: usize>(
+pub(super) fn rows<B: WideGroup>(
     lanes: Avx512Lanes,
     blocks: &[B],
     x: &[Q8Token<'_>],
-    out: &mut [f32],
+    sums: &mut [RowSums],
+    out: &mut [[f32; PANEL_ROWS]],
 ) {
-    assert!((1..=MAX).contains(&x.len()), "{} tokens instead of {MAX}", x.len());
     let blocks_per_row = x[0].sub_blocks.len() / B::SUB_BLOCKS;
     let blocks_per_group = LANES / B::SUB_BLOCKS;
     let n_groups = blocks_per_row / blocks_per_group;
-    let x_groups: [&[Q8Group]; MAX] =
-        std::array::from_fn(|t| &x[t.min(x.len() - 1)].groups(Order::Pieces)[..n_groups]);
-    let at_once = (X_BYTES / (MAX * size_of::<Q8Group>())).max(1);
-    // With column chunks, the next data are in the next rows.
-    let ahead = if at_once < n_groups { 2 * blocks_per_row * size_of::<B>() } else { PREFETCH_BYTES };
-    let few_rows = blocks.chunks(FEW_ROWS * blocks_per_row).zip(out.chunks_mut(FEW_ROWS * x.len()));
-    for (blocks, out) in few_rows {
-        let mut sums = [[_mm256_setzero_ps(); MAX]; FEW_ROWS];
-        for first in (0..n_groups).step_by(at_once) {
-            let n = at_once.min(n_groups - first);
-            for (row, sums) in blocks.chunks_exact(blocks_per_row).zip(&mut sums) {
-                let groups =
-                    row[first * blocks_per_group..][..n * blocks_per_group].chunks_exact(blocks_per_group);
-                let mut acc = *sums;
-                for (i, group) in (first..).zip(groups) {
-                    prefetch(group, ahead);
-                    let weights = weights(group);
-                    for (x, acc) in x_groups.iter().zip(&mut acc) {
-                        *acc = add_group::<B>(&weights, &x[i], *acc);
-                    }
-                }
-                *sums = acc;
+    let n_rows = blocks.len() / blocks_per_row;
+    let at_once = (X_BYTES / (x.len() * size_of::<Q8Group>())).max(1);
+    sums.fill(Zeroable::zeroed());
+    let (sums, _) = sums.as_chunks_mut::<PAIRS>();
+    for first in (0..n_groups).step_by(at_once) {
+        for (quad, sums) in sums.chunks_exact_mut(x.len()).enumerate() {
+            if quad * PAIRS >= n_rows {
+                break;
             }
-        }
-        let rows = blocks.chunks_exact(blocks_per_row).zip(out.chunks_exact_mut(x.len()));
-        for ((row, out), sums) in rows.zip(sums) {
-            let tail = &row[n_groups * blocks_per_group..];
-            for ((out, x), acc) in out.iter_mut().zip(x).zip(sums) {
-                *out = finish(lanes, acc, tail, n_groups * LANES, x);
+            // The last row stands in for missing ones.
+            let mut rows = [[blocks; 2]; PAIRS];
+            for (p, rows) in rows.iter_mut().enumerate() {
+                for (half, row) in rows.iter_mut().enumerate() {
+                    let r = (quad * PAIRS + p + half * LANES).min(n_rows - 1);
+                    *row = &blocks[r * blocks_per_row..(r + 1) * blocks_per_row];
+                }
+            }
+            for i in first..n_groups.min(first + at_once) {
+                let group = i * blocks_per_group..(i + 1) * blocks_per_group;
+                for row in rows.as_flattened() {
+                    prefetch_far(&row[group.clone()], size_of_val(blocks));
+                }
+                let [[a, b], [c, d]] = rows;
+                let first = weights(&a[group.clone()], &b[group.clone()]);
+                let second = weights(&c[group.clone()], &d[group]);
+                all_tokens::<B>(&[first, second], x, i, sums);
             }
         }
     }
+    let (tail, n_tokens) = (n_groups * blocks_per_group, x.len());
+    for (t, (x, out)) in x.iter().zip(out).enumerate() {
+        let mut acc = [_mm512_setzero_ps(); LANES];
+        for (pair, acc) in acc.iter_mut().enumerate() {
+            let RowSums(sums) = &mut sums[pair / PAIRS * n_tokens + t][pair % PAIRS];
+            if tail < blocks_per_row {
+                for (row, sums) in [pair, pair + LANES].into_iter().zip(&mut *sums) {
+                    if row < n_rows {
+                        let blocks = &blocks[row * blocks_per_row..][tail..blocks_per_row];
+                        accumulate(blocks, n_groups * LANES, x, sums);
+                    }
+                }
+            }
+            *acc = load_f32(sums);
+        }
+        store(out, _mm512_castps_si512(lanes.wide().sums(acc)));
+    }
 }
 
-/// Unpacks a group into registers.
+/// Unpacks a group of two rows into registers.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 #[inline]
-fn weights<B: WideGroup>(group: &[B]) -> Weights {
+fn weights<B: WideGroup>(low: &[B], high: &[B]) -> Weights {
     // SAFETY: this function enables the features.
-    let (quants, (scales, mins)) = unsafe { (B::wide_quants(group), B::scales(group)) };
-    let offset = _mm256_set1_epi16(-offset::<B>());
+    let (quants, [(low_scales, low_mins), (high_scales, high_mins)]) =
+        unsafe { ([B::wide_quants(low), B::wide_quants(high)], [B::scales(low), B::scales(high)]) };
     let mut weights = Weights {
         quants: transpose(quants),
-        scales,
-        mins,
-        half_scales: [_mm256_setzero_si256(); 2],
-        offsets: offset,
-        half_mins: _mm256_setzero_si256(),
+        scales: join(low_scales, high_scales),
+        mins: _mm512_setzero_ps(),
+        half_scales: [_mm512_setzero_ps(); 2],
+        half_mins: _mm512_setzero_si512(),
     };
+    if B::HAS_MIN || B::HALF_MINS {
+        weights.mins = join(low_mins, high_mins);
+    }
     if B::HALF_SCALES || B::HALF_MINS {
-        let mut factors = [Factors::default(); MAX_SUB_BLOCKS];
-        for (block, factors) in group.iter().zip(factors.chunks_exact_mut(B::SUB_BLOCKS)) {
-            block.factors(factors);
-        }
-        let scales: [[i8; 2]; LANES] = std::array::from_fn(|s| factors[s].halves);
-        let mins: [[i8; 2]; LANES] = std::array::from_fn(|s| factors[s].min_halves);
-        let (scales, mins) = (load_bytes(scales), load_bytes(mins));
-        let by_sub_block = _mm256_cvtepi8_epi16(scales);
-        let first = _mm256_srai_epi32::<16>(_mm256_slli_epi32::<16>(by_sub_block));
-        weights.half_scales = [first, _mm256_srai_epi32::<16>(by_sub_block)];
-        weights.offsets = _mm256_mullo_epi16(by_sub_block, offset);
-        weights.half_mins = _mm256_cvtepi8_epi16(mins);
+        // SAFETY: this function enables the features.
+        let [(low_scales, low_mins), (high_scales, high_mins)] =
+            unsafe { [B::half_factors(low), B::half_factors(high)] };
+        let scales = _mm512_cvtepi8_epi16(_mm256_set_m128i(high_scales, low_scales));
+        let first = _mm512_srai_epi32::<16>(_mm512_slli_epi32::<16>(scales));
+        let second = _mm512_srai_epi32::<16>(scales);
+        weights.half_scales = [_mm512_cvtepi32_ps(first), _mm512_cvtepi32_ps(second)];
+        weights.half_mins = _mm512_cvtepi8_epi16(_mm256_set_m128i(high_mins, low_mins));
     }
     weights
 }
 
-/// One number per half of a sub-block.
+/// Adds the products with group `i` of all tokens to their accumulators.
+///
+/// A function of its own, so that the weights are in registers and not in the frame of the caller.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-#[inline]
-fn load_bytes(halves: [[i8; 2]; LANES]) -> __m128i {
-    // SAFETY: 16 readable, initialized bytes; `loadu` has no alignment rule.
-    unsafe { _mm_loadu_si128(halves.as_ptr().cast()) }
+#[inline(never)]
+fn all_tokens<B: QuantBlock>(
+    weights: &[Weights; PAIRS],
+    x: &[Q8Token<'_>],
+    i: usize,
+    sums: &mut [[RowSums; PAIRS]],
+) {
+    let weights = *weights;
+    for (x, sums) in x.iter().zip(sums) {
+        add_group::<B>(&weights, &x.groups(Order::Pieces)[i], sums);
+    }
 }
 
 /// Adds the products with one token to its accumulators.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 #[inline]
-fn add_group<B: QuantBlock>(weights: &Weights, x: &Q8Group, acc: __m256) -> __m256 {
-    let x_quants: &[[u8; 64]; 4] = bytemuck::cast_ref(&x.quants);
-    let [first, second] = [[0, 1], [2, 3]].map(|[a, b]| {
-        let isum = _mm512_dpbusd_epi32(_mm512_setzero_si512(), weights.quants[a], load(&x_quants[a]));
-        _mm512_dpbusd_epi32(isum, weights.quants[b], load(&x_quants[b]))
-    });
-    let mut isum = if B::HALF_SCALES {
-        let [first_scales, second_scales] = weights.half_scales;
-        _mm256_add_epi32(
-            _mm256_mullo_epi32(fold(first), first_scales),
-            _mm256_mullo_epi32(fold(second), second_scales),
-        )
+fn add_group<B: QuantBlock>(weights: &[Weights; PAIRS], x: &Q8Group, sums: &mut [RowSums; PAIRS]) {
+    let halves = twice(load_half(&x.halves));
+    let isum = if B::HALF_SCALES {
+        let first = products(weights, x, 0, start(halves, [-offset::<B>(), 0]));
+        let second = products(weights, x, 4, start(halves, [0, -offset::<B>()]));
+        let mut isum = [_mm512_setzero_ps(); PAIRS];
+        for p in 0..PAIRS {
+            let [first_scale, second_scale] = weights[p].half_scales;
+            // Exact, as the integers would be: a product is below 2^23, the sum of two below 2^24. The
+            // zero that is added makes zeros positive, as those of integers are.
+            let zero = _mm512_setzero_ps();
+            let scaled = _mm512_fmadd_ps(_mm512_cvtepi32_ps(first[p]), first_scale, zero);
+            isum[p] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(second[p]), second_scale, scaled);
+        }
+        isum
     } else {
-        fold(_mm512_add_epi32(first, second))
+        let first = products(weights, x, 0, start(halves, [-offset::<B>(); 2]));
+        let all = products(weights, x, 4, first);
+        let mut isum = [_mm512_setzero_ps(); PAIRS];
+        for p in 0..PAIRS {
+            isum[p] = _mm512_cvtepi32_ps(all[p]);
+        }
+        isum
     };
-    if offset::<B>() != 0 {
-        isum = _mm256_dpwssd_epi32(isum, load_half(&x.halves), weights.offsets);
-    }
-    let x_scales = load_f32(&x.scales);
-    let scale = _mm256_mul_ps(weights.scales, x_scales);
-    let acc = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(isum), acc);
-    if B::HALF_MINS {
-        let imin = _mm256_madd_epi16(load_half(&x.halves), weights.half_mins);
-        _mm256_fnmadd_ps(_mm256_mul_ps(weights.mins, x_scales), _mm256_cvtepi32_ps(imin), acc)
-    } else if B::HAS_MIN {
-        _mm256_fnmadd_ps(weights.mins, load_f32(&x.sums), acc)
-    } else {
-        acc
+    let x_scales = twice_f32(&x.scales);
+    for p in 0..PAIRS {
+        let scale = _mm512_mul_ps(weights[p].scales, x_scales);
+        let mut after = _mm512_fmadd_ps(scale, isum[p], load_f32(&sums[p].0));
+        if B::HALF_MINS {
+            let imin = _mm512_dpwssd_epi32(_mm512_setzero_si512(), halves, weights[p].half_mins);
+            let scale = _mm512_mul_ps(weights[p].mins, x_scales);
+            after = _mm512_fnmadd_ps(scale, _mm512_cvtepi32_ps(imin), after);
+        } else if B::HAS_MIN {
+            after = _mm512_fnmadd_ps(weights[p].mins, twice_f32(&x.sums), after);
+        }
+        store(&mut sums[p], _mm512_castps_si512(after));
     }
 }
 
-/// Adds the two halves.
+/// Initial sums: the sums of a token's halves times `offsets`, the same for all rows.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 #[inline]
-fn fold(v: __m512i) -> __m256i {
-    _mm256_add_epi32(_mm512_castsi512_si256(v), _mm512_extracti64x4_epi64::<1>(v))
+fn start(halves: __m512i, offsets: [i16; 2]) -> [__m512i; PAIRS] {
+    let zero = _mm512_setzero_si512();
+    if offsets == [0; 2] {
+        return [zero; PAIRS];
+    }
+    [_mm512_dpwssd_epi32(zero, halves, _mm512_set1_epi32(bytemuck::cast(offsets))); PAIRS]
 }
 
-/// Reorders quants from value order (eight pieces of two sub-blocks per vector) to
-/// [`Order::Pieces`].
+/// Adds the products of four pieces, from piece `first` on.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 #[inline]
-fn transpose(v: [__m512i; 4]) -> [__m512i; 4] {
+fn products(
+    weights: &[Weights; PAIRS],
+    x: &Q8Group,
+    first: usize,
+    mut isum: [__m512i; PAIRS],
+) -> [__m512i; PAIRS] {
+    for i in first..first + 4 {
+        let x = twice(load_half(&x.quants[i]));
+        for p in 0..PAIRS {
+            isum[p] = _mm512_dpbusd_epi32(isum[p], weights[p].quants[i], x);
+        }
+    }
+    isum
+}
+
+/// The same 32 bytes in both halves.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+#[inline]
+fn twice(v: __m256i) -> __m512i {
+    _mm512_broadcast_i64x4(v)
+}
+
+/// The same eight floats in both halves.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+#[inline]
+fn twice_f32(from: &[f32; LANES]) -> __m512 {
+    _mm512_castsi512_ps(twice(load_half(from)))
+}
+
+/// Concatenates two halves.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+#[inline]
+fn join(low: __m256, high: __m256) -> __m512 {
+    _mm512_insertf32x8::<1>(_mm512_castps256_ps512(low), high)
+}
+
+/// Reorders the quants of two rows from value order (eight pieces of two sub-blocks per vector):
+/// vector `i` is piece `i` of the eight sub-blocks of the first row, then of the second.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+#[inline]
+fn transpose(rows: [[__m512i; 4]; 2]) -> [__m512i; 8] {
     // Of two vectors, piece by piece, the four sub-blocks: pieces 0 to 3, and with four more 4
     // to 7.
     let low = _mm512_setr_epi32(0, 8, 16, 24, 1, 9, 17, 25, 2, 10, 18, 26, 3, 11, 19, 27);
     let high = _mm512_add_epi32(low, _mm512_set1_epi32(4));
-    let ([a, b], [c, d]) = ([v[0], v[1]], [v[2], v[3]]);
-    let first = [_mm512_permutex2var_epi32(a, low, b), _mm512_permutex2var_epi32(a, high, b)];
-    let last = [_mm512_permutex2var_epi32(c, low, d), _mm512_permutex2var_epi32(c, high, d)];
-    // Of each piece the sub-blocks 0 to 3 and 4 to 7.
-    let low = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
-    let high = _mm512_add_epi64(low, _mm512_set1_epi64(4));
-    [
-        _mm512_permutex2var_epi64(first[0], low, last[0]),
-        _mm512_permutex2var_epi64(first[0], high, last[0]),
-        _mm512_permutex2var_epi64(first[1], low, last[1]),
-        _mm512_permutex2var_epi64(first[1], high, last[1]),
-    ]
+    let mut vectors = [_mm512_setzero_si512(); 8];
+    for (place, vectors) in [low, high].into_iter().zip(vectors.as_chunks_mut::<4>().0) {
+        let mut fours = [_mm512_setzero_si512(); 4]; // [row, half of the sub-blocks]
+        for (i, fours) in fours.iter_mut().enumerate() {
+            let row = &rows[i / 2];
+            *fours = _mm512_permutex2var_epi32(row[i % 2 * 2], place, row[i % 2 * 2 + 1]);
+        }
+        // Quarters: a matrix of four by four.
+        let [a, b, c, d] = fours;
+        let (ab, cd) =
+            (_mm512_shuffle_i32x4::<0b01_00_01_00>(a, b), _mm512_shuffle_i32x4::<0b01_00_01_00>(c, d));
+        vectors[0] = _mm512_shuffle_i32x4::<0b10_00_10_00>(ab, cd);
+        vectors[1] = _mm512_shuffle_i32x4::<0b11_01_11_01>(ab, cd);
+        let (ab, cd) =
+            (_mm512_shuffle_i32x4::<0b11_10_11_10>(a, b), _mm512_shuffle_i32x4::<0b11_10_11_10>(c, d));
+        vectors[2] = _mm512_shuffle_i32x4::<0b10_00_10_00>(ab, cd);
+        vectors[3] = _mm512_shuffle_i32x4::<0b11_01_11_01>(ab, cd);
+    }
+    vectors
 }

@@ -6,9 +6,9 @@
 //! | file | contents |
 //! |---|---|
 //! | `mod.rs` | number formats, shape of a product, choice between direct and blocked |
-//! | `direct.rs` | few tokens: weights are read once, in place; memory-bound |
-//! | `pack.rs` | many tokens: inputs in register tile order, packed once per dispatch |
-//! | `blocked.rs` | cache blocking, weights widened tile by tile, prefetches; compute-bound |
+//! | `pack.rs` | inputs in register tile order, packed once per dispatch |
+//! | `direct.rs` | few tokens: weights are read once, in place, and widened in registers |
+//! | `blocked.rs` | many tokens: cache blocking, weights widened tile by tile, prefetches; compute-bound |
 //! | `tile.rs` | the register tile of cache blocking |
 
 mod blocked;
@@ -88,12 +88,6 @@ impl FloatProduct<'_> {
         std::array::from_fn(|r| &self.weights[(first + r) * row_bytes..][..row_bytes])
     }
 
-    /// `T` consecutive tokens.
-    #[inline(always)]
-    fn inputs<const T: usize>(&self, first: usize) -> [&[f32]; T] {
-        std::array::from_fn(|t| &self.x[(first + t) * self.cols..][..self.cols])
-    }
-
     /// Writes outputs of consecutive rows for one token.
     #[inline(always)]
     fn write(&self, token: usize, first_row: usize, values: &[f32]) {
@@ -104,8 +98,8 @@ impl FloatProduct<'_> {
     }
 }
 
-/// Largest number of tokens of the direct path; above, the blocked path packs rows and tokens.
-const MAX_DIRECT_TOKENS: usize = 8;
+/// Largest number of tokens of the direct path; above, the blocked path packs rows, too.
+const MAX_DIRECT_TOKENS: usize = 24;
 
 /// Computes the outputs of `rows` for all tokens.
 #[inline(always)]

@@ -1,4 +1,4 @@
-//! Inputs of a product with many tokens, packed once for all threads in register tile order.
+//! Inputs of a product, packed once for all threads in register tile order.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -6,6 +6,7 @@ use std::ops::Range;
 use bytemuck::Zeroable;
 
 use super::MAX_DIRECT_TOKENS;
+use super::direct;
 use super::tile::{Pair, TileShape};
 use crate::lanes::{Groups, LANES, Vectors, WideLanes};
 use crate::matmul::Activations;
@@ -16,6 +17,9 @@ use crate::{Kernels, ThreadPool};
 pub(super) const SLAB_CHUNKS: usize = 64;
 pub(super) const SLAB: usize = SLAB_CHUNKS * LANES;
 
+/// Columns per slab of the direct path: the inputs of a tile take at most 24 KiB.
+pub(super) const DIRECT_SLAB: usize = 32 * LANES;
+
 /// Pairs of tokens packed at a time; a multiple of the pairs of every tile.
 const GRAIN_PAIRS: usize = 12;
 
@@ -24,14 +28,13 @@ thread_local! {
     static BUFFER: RefCell<Vec<Pair>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Packed inputs, `[slabs][token tiles][chunks, pairs]`; empty for the direct path.
+/// Packed inputs, `[slabs][token tiles][chunks, pairs]`.
 pub(crate) struct PackedInputs(Vec<Pair>);
 
 impl PackedInputs {
-    /// Packs `x` for the float products of this dispatch, if there are `any` and they use the
-    /// blocked path.
+    /// Packs `x` for the float products of this dispatch, if there are `any`.
     pub(crate) fn new(kernels: &Kernels, pool: &ThreadPool, x: &Activations, any: bool) -> Self {
-        if !any || x.tokens() <= MAX_DIRECT_TOKENS {
+        if !any {
             return Self(Vec::new());
         }
         let (n_pairs, n_chunks) = (x.tokens().div_ceil(2), x.cols().div_ceil(LANES));
@@ -93,19 +96,21 @@ pub(super) fn pieces(range: Range<usize>, len: usize) -> impl Iterator<Item = Ra
 /// An odd last token is paired with zeros; a last partial chunk is padded with zeros.
 #[inline(always)]
 pub(crate) fn pack_inputs<L: WideLanes>(l: L, job: &PackJob<'_>, pairs: Range<usize>) {
-    let shape = const { TileShape::of::<L>() };
-    let n_pairs = (job.values.len() / job.cols).div_ceil(2);
-    let mut first = pairs.start;
-    while first < pairs.end {
-        let tile = first..first + shape.next_pairs(n_pairs - first);
-        for cols in pieces(0..job.cols, SLAB) {
+    let tokens = job.values.len() / job.cols;
+    let n_pairs = tokens.div_ceil(2);
+    let (tile_pairs, slab) = if tokens <= MAX_DIRECT_TOKENS {
+        (const { direct::max_pairs::<L>() }, DIRECT_SLAB)
+    } else {
+        (const { TileShape::of::<L>() }.pairs, SLAB)
+    };
+    for tile in pieces(pairs, tile_pairs) {
+        for cols in pieces(0..job.cols, slab) {
             // SAFETY: no two calls of one job get the same pairs, and so none the same places.
             let to = unsafe { job.packed.part(place(n_pairs, &tile, &cols)) };
             for (p, pair) in tile.clone().enumerate() {
                 pack_pair(l, job, pair, &cols, to[p..].chunks_mut(tile.len()));
             }
         }
-        first = tile.end;
     }
 }
 

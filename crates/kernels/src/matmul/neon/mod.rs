@@ -15,7 +15,7 @@ pub(crate) mod vector;
 
 use std::arch::aarch64::int8x16_t;
 
-use super::integer::{ROWS_TOKENS, RowsLeaf, TileLeaf};
+use super::integer::{RowSums, RowsLeaf, TileLeaf};
 use super::panel::{PANEL_ROWS, PanelStep};
 use crate::lanes::NeonLanes;
 use crate::matmul::activations::{Q8Token, TileStep};
@@ -47,13 +47,13 @@ where
     Self: IntegerDot,
 {
     #[inline(always)]
-    fn rows(self, blocks: &[B], x: &[Q8Token<'_>], out: &mut [f32]) {
+    fn rows(self, blocks: &[B], x: &[Q8Token<'_>], _: &mut [RowSums], out: &mut [[f32; PANEL_ROWS]]) {
         // SAFETY: a value of `NeonLanes` exists only where NEON is present.
         unsafe {
             match x {
                 [_] => rows::rows::<Self, B, 1, true>(self, blocks, x, out),
                 [_, _] => rows::rows::<Self, B, 2, true>(self, blocks, x, out),
-                _ => rows::rows::<Self, B, ROWS_TOKENS, false>(self, blocks, x, out),
+                _ => rows::rows::<Self, B, 8, false>(self, blocks, x, out),
             }
         }
     }

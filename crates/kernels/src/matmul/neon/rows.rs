@@ -13,6 +13,7 @@ use super::vector::{load, load_f32, load_signed, pair_products, store_f32, sums}
 use crate::lanes::{LANES, Lanes};
 use crate::matmul::activations::{Order, Q8Group, Q8Token};
 use crate::matmul::integer::join;
+use crate::matmul::panel::PANEL_ROWS;
 use crate::matmul::scalar::accumulate;
 
 /// See [`RowsLeaf::rows`](crate::matmul::integer::RowsLeaf::rows); `MAX` tokens if `EXACT`, else up
@@ -23,7 +24,7 @@ pub(super) fn rows<L, B, const MAX: usize, const EXACT: bool>(
     lanes: L,
     blocks: &[B],
     x: &[Q8Token<'_>],
-    out: &mut [f32],
+    out: &mut [[f32; PANEL_ROWS]],
 ) where
     L: IntegerDot + Lanes<V = [float32x4_t; 2]>,
     B: Group,
@@ -36,7 +37,7 @@ pub(super) fn rows<L, B, const MAX: usize, const EXACT: bool>(
     for (groups, x) in x_groups.iter_mut().zip(x) {
         *groups = &x.groups(Order::Plain)[..n_groups];
     }
-    for (blocks, out) in blocks.chunks_exact(blocks_per_row).zip(out.chunks_exact_mut(x.len())) {
+    for (row, blocks) in blocks.chunks_exact(blocks_per_row).enumerate() {
         let groups = blocks.chunks_exact(blocks_per_group);
         let tail = groups.remainder();
         let mut acc = [lanes.zero(); MAX];
@@ -53,7 +54,7 @@ pub(super) fn rows<L, B, const MAX: usize, const EXACT: bool>(
             }
         }
         for ((out, x), acc) in out.iter_mut().zip(x).zip(acc) {
-            *out = if tail.is_empty() {
+            out[row] = if tail.is_empty() {
                 lanes.sum(acc)
             } else {
                 let mut slots = [0.0; LANES];

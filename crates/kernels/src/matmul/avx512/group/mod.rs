@@ -9,9 +9,9 @@ use super::SIGN_BIAS;
 use super::vector::load;
 use crate::lanes::LANES;
 use crate::matmul::avx2::rows::Group;
-use crate::matmul::avx2::vector::{load as load_half, load_twice};
+use crate::matmul::avx2::vector::{load as load_half, load_half as load_quarter, load_twice};
 use crate::quant::{
-    Iq4Xs, MAX_SUB_BLOCKS, NON_LINEAR_VALUES, NibbleBlock, Q2K, Q3K, Q4K, Q5K, Q6K, Q8_0, SUB_BLOCK,
+    Factors, Iq4Xs, MAX_SUB_BLOCKS, NON_LINEAR_VALUES, NibbleBlock, Q2K, Q3K, Q4K, Q5K, Q6K, Q8_0, SUB_BLOCK,
 };
 
 /// Unpacking of eight sub-blocks: one quant block of 256 values, or eight of 32.
@@ -24,6 +24,21 @@ pub(super) trait WideGroup: Group {
     unsafe fn wide_quants(group: &[Self]) -> [__m512i; 4] {
         // SAFETY: the caller guarantees the features.
         unsafe { unpacked(group) }
+    }
+
+    /// The integer scales and the integer minima of the sixteen halves of sub-blocks.
+    ///
+    /// # Safety
+    /// The CPU must have AVX2, FMA, F16C and AVX-512 F, BW, DQ, VL and VNNI.
+    unsafe fn half_factors(group: &[Self]) -> (__m128i, __m128i) {
+        let mut factors = [Factors::default(); MAX_SUB_BLOCKS];
+        for (block, factors) in group.iter().zip(factors.chunks_exact_mut(Self::SUB_BLOCKS)) {
+            block.factors(factors);
+        }
+        let scales: [[i8; 2]; LANES] = std::array::from_fn(|s| factors[s].halves);
+        let mins: [[i8; 2]; LANES] = std::array::from_fn(|s| factors[s].min_halves);
+        // SAFETY: the caller guarantees the features.
+        unsafe { (load_quarter(&scales), load_quarter(&mins)) }
     }
 }
 
@@ -143,6 +158,12 @@ impl WideGroup for Q6K {
             vectors[1] = _mm512_or_si512(low_nibbles(_mm512_srli_epi64::<4>(low)), second);
         }
         vectors
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    #[inline]
+    unsafe fn half_factors(group: &[Self]) -> (__m128i, __m128i) {
+        (load_quarter(&group[0].scales), _mm_setzero_si128())
     }
 }
 
