@@ -50,7 +50,7 @@ pub struct AdapterInfo {
     pub subgroup: Option<(u32, u32)>,
     /// Timestamps at the begin and end of a pass.
     pub timestamps: bool,
-    /// Cooperative matrix products of f16 with f32 sums. Listed only: no kernel uses them yet.
+    /// Cooperative matrix products of f16 with f32 sums.
     pub cooperative: Vec<MatrixShape>,
     /// Largest storage buffer in bytes.
     pub max_binding: u64,
@@ -104,6 +104,16 @@ impl AdapterInfo {
     /// `None` without subgroups, or if the driver chooses the size per kernel.
     pub fn fixed_subgroup(&self) -> Option<u32> {
         self.subgroup.filter(|(min, max)| min == max && *min >= 4).map(|(size, _)| size)
+    }
+
+    /// Side of the cooperative matrices that kernels are generated for, 16 before 8.
+    ///
+    /// `None` without square ones, without f16, or without a [fixed](Self::fixed_subgroup) subgroup
+    /// size: a matrix belongs to a subgroup.
+    pub fn matrix_side(&self) -> Option<u32> {
+        let has = |side: &u32| self.cooperative.contains(&MatrixShape { m: *side, n: *side, k: *side });
+        let subgroup = self.fixed_subgroup()?;
+        [16, 8].into_iter().find(has).filter(|side| self.f16 && side * side % subgroup == 0)
     }
 }
 
@@ -264,5 +274,18 @@ mod tests {
         assert_eq!(info.fixed_subgroup(), None);
         info.subgroup = Some((32, 32));
         assert_eq!(info.fixed_subgroup(), Some(32));
+    }
+
+    #[test]
+    fn square_matrices_with_a_fixed_subgroup_are_used() {
+        let shape = |m, n, k| MatrixShape { m, n, k };
+        let mut info = adapter(0, "H100", AdapterKind::Discrete);
+        assert_eq!(info.matrix_side(), None);
+        info.cooperative = vec![shape(16, 8, 16), shape(8, 8, 8)];
+        assert_eq!(info.matrix_side(), Some(8));
+        info.cooperative.push(shape(16, 16, 16));
+        assert_eq!(info.matrix_side(), Some(16));
+        info.subgroup = Some((8, 32));
+        assert_eq!(info.matrix_side(), None);
     }
 }

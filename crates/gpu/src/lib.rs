@@ -33,8 +33,10 @@ mod cache;
 mod compiler;
 mod dispatch;
 mod error;
+mod experimental;
 mod faults;
 mod future;
+mod gemm;
 mod gpu;
 mod kernel;
 mod limits;
@@ -55,9 +57,9 @@ pub use dispatch::Dispatch;
 pub use error::{Error, Result};
 pub use gpu::Gpu;
 pub use kernel::{
-    Activation, AddKernel, AttentionKernel, AttentionOutput, GatherKernel, GemmKernel, HeadNormKernel,
-    KV_BLOCK_TOKENS, Kernel, MAX_BATCH, MergeKernel, Product, RopeKernel, RopeKvKernel, RopeLayout,
-    RowKernel, RowOp, Target, Tile,
+    Activation, AddKernel, AttentionKernel, AttentionOutput, CooperativeKernel, CooperativeTile,
+    ExpandKernel, GatherKernel, GemmKernel, HeadNormKernel, KV_BLOCK_TOKENS, Kernel, MAX_BATCH, MergeKernel,
+    Product, RopeKernel, RopeKvKernel, RopeLayout, RowKernel, RowOp, Target, Tile,
 };
 pub use matrix::{Activations, Matrix};
 pub use memory::Buffer;

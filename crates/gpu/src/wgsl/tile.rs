@@ -1,6 +1,6 @@
 //! Choice of tiles, measured on an H100 (`docs/performance-gpu.md`).
 
-use crate::kernel::{Target, Tile};
+use crate::kernel::{CooperativeTile, Target, Tile};
 use crate::repack::Format;
 
 impl Tile {
@@ -34,5 +34,26 @@ impl Tile {
             }
         };
         Self { rows, lanes, teams: (128 / lanes).max(1), unroll }
+    }
+}
+
+impl CooperativeTile {
+    /// The measured choice for a product of many rows; `None` where products without cooperative
+    /// matrices are to be used.
+    ///
+    /// Whether there is a tile depends on the matrix and the target only, so that a row's bits do not
+    /// depend on the rows beside it. Squares of 8 were measured nowhere and are not chosen.
+    pub fn choose(format: Format, rows: u32, cols: u32, batch: u32, target: Target) -> Option<Self> {
+        let _ = (format, rows, cols);
+        if target.cooperative != Some(16) || !target.f16 {
+            return None;
+        }
+        let (batch, rows, across, down) = match batch {
+            0..=16 => (16, 64, 1, 4),
+            17..=32 => (32, 64, 1, 4),
+            33..=64 => (64, 64, 2, 2),
+            _ => (128, 128, 2, 4),
+        };
+        Some(Self { batch, rows, depth: 32, across, down, stages: 2 })
     }
 }
