@@ -40,7 +40,7 @@ impl Matrix {
         first: u32,
         width: u32,
     ) -> Result<Dispatch> {
-        match CooperativeTile::choose(self.format(), self.rows(), self.cols(), batch, gpu.target()) {
+        match CooperativeTile::choose(self.rows(), batch, gpu.target()) {
             Some(tile) => self.launch_cooperative(gpu, x, y, batch, (first, width), tile),
             None => self.launch_tiled(gpu, x, y, batch, (first, width)),
         }

@@ -129,7 +129,7 @@ impl Path {
     /// Error as a share of `sum |w x|`.
     fn bound(self, gpu: &Gpu, shape: Shape) -> f64 {
         let Shape { format, rows, cols, batch } = shape;
-        let chosen = || CooperativeTile::choose(format, rows, cols, batch, gpu.target());
+        let chosen = || CooperativeTile::choose(rows, batch, gpu.target());
         if self == Self::Tiled || self == Self::Chosen && chosen().is_none() {
             let steps = match format {
                 Format::F16 => cols,
