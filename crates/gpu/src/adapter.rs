@@ -4,6 +4,7 @@ use std::fmt;
 
 use crate::error::{Error, Result};
 use crate::future::block_on;
+use crate::kernel::CooperativeTile;
 
 /// Kind of an adapter, in order of preference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -50,7 +51,7 @@ pub struct AdapterInfo {
     pub subgroup: Option<(u32, u32)>,
     /// Timestamps at the begin and end of a pass.
     pub timestamps: bool,
-    /// Cooperative matrix products of f16 with f32 sums. Listed only: no kernel uses them yet.
+    /// Cooperative matrix products of f16 with f32 sums.
     pub cooperative: Vec<MatrixShape>,
     /// Largest storage buffer in bytes.
     pub max_binding: u64,
@@ -104,6 +105,19 @@ impl AdapterInfo {
     /// `None` without subgroups, or if the driver chooses the size per kernel.
     pub fn fixed_subgroup(&self) -> Option<u32> {
         self.subgroup.filter(|(min, max)| min == max && *min >= 4).map(|(size, _)| size)
+    }
+
+    /// Side of the cooperative matrices that kernels are generated for, 16 before 8.
+    ///
+    /// `None` without square ones, without f16, without a [fixed](Self::fixed_subgroup) subgroup
+    /// size (a matrix belongs to a subgroup), or where a workgroup cannot hold the tiles of
+    /// [`CooperativeTile::choose`]: 48 KiB and 8 subgroups.
+    pub fn matrix_side(&self) -> Option<u32> {
+        let has = |side: &u32| self.cooperative.contains(&MatrixShape { m: *side, n: *side, k: *side });
+        let subgroup = self.fixed_subgroup()?;
+        let holds = self.workgroup_memory >= CooperativeTile::MEMORY
+            && self.max_threads / subgroup >= CooperativeTile::MOST_SUBGROUPS;
+        [16, 8].into_iter().find(has).filter(|side| self.f16 && holds && side * side % subgroup == 0)
     }
 }
 
@@ -204,7 +218,11 @@ fn choose(infos: &[AdapterInfo], selection: &Selection) -> Result<usize> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
+    use crate::kernel::{CooperativeKernel, Kernel, Target};
+    use crate::repack::Format;
 
     fn adapter(index: usize, name: &str, kind: AdapterKind) -> AdapterInfo {
         AdapterInfo {
@@ -264,5 +282,47 @@ mod tests {
         assert_eq!(info.fixed_subgroup(), None);
         info.subgroup = Some((32, 32));
         assert_eq!(info.fixed_subgroup(), Some(32));
+    }
+
+    #[test]
+    fn square_matrices_with_a_fixed_subgroup_are_used() {
+        let shape = |m, n, k| MatrixShape { m, n, k };
+        let mut info = adapter(0, "H100", AdapterKind::Discrete);
+        assert_eq!(info.matrix_side(), None);
+        info.cooperative = vec![shape(16, 8, 16), shape(8, 8, 8)];
+        assert_eq!(info.matrix_side(), None, "16 KiB of workgroup memory");
+        info.workgroup_memory = 48 << 10;
+        assert_eq!(info.matrix_side(), Some(8));
+        info.cooperative.push(shape(16, 16, 16));
+        assert_eq!(info.matrix_side(), Some(16));
+        info.max_threads = 128;
+        assert_eq!(info.matrix_side(), None);
+        info.max_threads = 256;
+        info.subgroup = Some((8, 32));
+        assert_eq!(info.matrix_side(), None);
+    }
+
+    #[test]
+    fn every_chosen_tile_runs_on_every_device_with_matrices() {
+        let mut info = adapter(0, "H100", AdapterKind::Discrete);
+        info.cooperative = vec![MatrixShape { m: 16, n: 16, k: 16 }];
+        info.workgroup_memory = CooperativeTile::MEMORY;
+        info.max_threads = 256;
+        let cooperative = info.matrix_side();
+        let target = Target { subgroup: info.fixed_subgroup(), f16: true, cooperative };
+        let (cols, first) = (256, 0);
+        let mut tiles = HashSet::new();
+        for format in Format::ALL {
+            for rows in [1, 100, 512, 2048, 4096, 14_336, 128_256] {
+                for batch in [1, 16, 17, 32, 33, 64, 65, 128, 129, 256, 512, 2048, 65_536] {
+                    let tile = CooperativeTile::choose(rows, batch, target).expect("squares of 16");
+                    let kernel = CooperativeKernel { format, rows, cols, width: rows, first, tile };
+                    let checked = Kernel::Cooperative(kernel).check(&info);
+                    checked.unwrap_or_else(|e| panic!("{format:?}, {rows} rows, batch {batch}: {e}"));
+                    tiles.insert(tile);
+                }
+            }
+        }
+        assert_eq!(tiles.len(), 8, "every line of the table");
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use crate::compiler::Slot;
 use crate::memory::Buffer;
 
-/// Prepared launch: a kernel with its operands and grid.
+/// Prepared launch: a kernel with its operands and grid, at times with another before it.
 ///
 /// Prepared once, run any number of times with [`Gpu::run`](crate::Gpu::run).
 ///
@@ -17,4 +17,6 @@ pub struct Dispatch {
     pub(crate) bindings: OnceLock<wgpu::BindGroup>,
     pub(crate) groups: (u32, u32),
     pub(crate) buffers: Vec<Buffer>,
+    /// Runs first; its results are operands.
+    pub(crate) before: Option<Box<Dispatch>>,
 }

@@ -1,13 +1,14 @@
 //! The open device: memory, pipelines, submission.
 
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::adapter::{self, AdapterInfo, Selection};
 use crate::cache::{CacheError, CacheFile, PipelineStore};
 use crate::compiler::{CompileTimes, Compiler, Pipeline};
 use crate::dispatch::Dispatch;
 use crate::error::{Error, Result, expect_multiple};
+use crate::experimental;
 use crate::faults::Faults;
 use crate::future::block_on;
 use crate::kernel::{Kernel, Target};
@@ -46,6 +47,7 @@ pub struct Gpu {
     ledger: Arc<Ledger>,
     faults: Arc<Faults>,
     timer: Option<Timer>,
+    scratch: Mutex<Option<Buffer>>,
 }
 
 /// Query set and buffers of [`Gpu::time`].
@@ -81,9 +83,14 @@ impl Gpu {
         if cache_folder.is_some() {
             wanted |= wgpu::Features::PIPELINE_CACHE;
         }
+        let cooperative = info.matrix_side();
+        if cooperative.is_some() {
+            wanted |= wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX;
+        }
         let request = adapter.request_device(&wgpu::DeviceDescriptor {
             label: Some("ruvllm"),
             required_features: adapter.features() & wanted,
+            experimental_features: experimental::features(cooperative.is_some()),
             required_limits: adapter.limits(),
             memory_hints: wgpu::MemoryHints::Performance,
             ..Default::default()
@@ -99,10 +106,21 @@ impl Gpu {
             seen.set(&error.to_string());
         }));
         let timer = info.timestamps.then(|| Timer::new(&device, &queue));
-        let target = Target { subgroup: info.fixed_subgroup(), f16: info.f16 };
+        let target = Target { subgroup: info.fixed_subgroup(), f16: info.f16, cooperative };
         let store = cache_folder.map(|folder| PipelineStore::open(&device, &info, folder));
         let compiler = Compiler::new(&device, target, &faults, store.unwrap_or_default());
-        Ok(Self { compiler, info, target, device, queue, ledger: Ledger::new(budget), faults, timer })
+        let scratch = Mutex::default();
+        Ok(Self {
+            compiler,
+            info,
+            target,
+            device,
+            queue,
+            ledger: Ledger::new(budget),
+            faults,
+            timer,
+            scratch,
+        })
     }
 
     /// Description of the adapter.
@@ -290,6 +308,19 @@ impl Gpu {
         Ok(copy)
     }
 
+    /// Memory of at least `len` bytes that all dispatches share: valid from a launch to the next one
+    /// of the same dispatch.
+    pub(crate) fn scratch(&self, len: u64) -> Result<Buffer> {
+        let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(buffer) = scratch.as_ref().filter(|buffer| buffer.len() >= len) {
+            return Ok(buffer.clone());
+        }
+        // Dispatches that were prepared with the former one keep it.
+        let buffer = self.zeroed(len.next_power_of_two())?;
+        *scratch = Some(buffer.clone());
+        Ok(buffer)
+    }
+
     fn map(&self, raw: &wgpu::Buffer) -> Result<Vec<u8>> {
         let done = Arc::new(OnceLock::new());
         let result = Arc::clone(&done);
@@ -390,7 +421,8 @@ impl Gpu {
         }
         self.check()?;
         kernel.check(&self.info)?;
-        Ok(Dispatch { slot: self.compiler.request(kernel), bindings: OnceLock::new(), groups, buffers })
+        let slot = self.compiler.request(kernel);
+        Ok(Dispatch { slot, bindings: OnceLock::new(), groups, buffers, before: None })
     }
 
     /// Pipeline and bindings of a dispatch; compiles and binds it at its first use.
@@ -411,16 +443,18 @@ impl Gpu {
         Ok((pipeline, dispatch.bindings.get_or_init(bind)))
     }
 
-    fn record(
+    fn record<'d>(
         &self,
         encoder: &mut wgpu::CommandEncoder,
-        dispatches: &[&Dispatch],
+        dispatches: &[&'d Dispatch],
         timestamp_writes: Option<wgpu::ComputePassTimestampWrites<'_>>,
     ) -> Result<()> {
-        self.compiler.prefer(dispatches.iter().map(|dispatch| &dispatch.slot));
+        let single = |dispatch: &&'d Dispatch| dispatch.before.as_deref().into_iter().chain([*dispatch]);
+        let launches: Vec<&Dispatch> = dispatches.iter().flat_map(single).collect();
+        self.compiler.prefer(launches.iter().map(|dispatch| &dispatch.slot));
         let mut pass =
             encoder.begin_compute_pass(&wgpu::ComputePassDescriptor { label: None, timestamp_writes });
-        for dispatch in dispatches {
+        for dispatch in launches {
             let (pipeline, bindings) = self.ready(dispatch)?;
             pass.set_pipeline(&pipeline.raw);
             pass.set_bind_group(0, bindings, &[]);

@@ -15,6 +15,8 @@ pub struct Target {
     pub subgroup: Option<u32>,
     /// f16 values in storage buffers.
     pub f16: bool,
+    /// Side of the cooperative matrices of f16 with f32 sums, 8 or 16.
+    pub cooperative: Option<u32>,
 }
 
 /// Work division of a matrix product over threads.
@@ -66,6 +68,51 @@ pub struct GemmKernel {
     pub first: u32,
     /// Activation rows per workgroup: 16, 32 or 64. Results do not depend on it.
     pub tile_batch: u32,
+}
+
+/// Work division of a product with cooperative matrices. Results do not depend on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CooperativeTile {
+    /// Activation rows per workgroup.
+    pub batch: u32,
+    /// Weight rows per workgroup.
+    pub rows: u32,
+    /// Columns between two barriers, 32 or 64.
+    pub depth: u32,
+    /// Subgroups along the activation rows.
+    pub across: u32,
+    /// Subgroups along the weight rows.
+    pub down: u32,
+    /// Stages in workgroup memory: with 2, the next one is loaded during the products of the first.
+    pub stages: u32,
+}
+
+/// Matrix product of many activation rows (prefill) with cooperative matrices.
+///
+/// The activations come from [`ExpandKernel`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CooperativeKernel {
+    /// Weight format.
+    pub format: Format,
+    /// Weight rows.
+    pub rows: u32,
+    /// Weight columns.
+    pub cols: u32,
+    /// Values per output row; `rows` of them from `first` on are stored.
+    pub width: u32,
+    /// Offset of the first stored value in an output row.
+    pub first: u32,
+    /// Division over subgroups.
+    pub tile: CooperativeTile,
+}
+
+/// Activations in f16, each row times a power of two, for [`CooperativeKernel`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ExpandKernel {
+    /// Values per row.
+    pub cols: u32,
+    /// Input in 8 bits instead of f32.
+    pub quantized: bool,
 }
 
 /// Gather of matrix rows by index.
@@ -224,6 +271,10 @@ pub enum Kernel {
     Product(Product),
     /// Matrix product of many activation rows.
     Gemm(GemmKernel),
+    /// Matrix product of many activation rows with cooperative matrices.
+    Cooperative(CooperativeKernel),
+    /// Activations in f16.
+    Expand(ExpandKernel),
     /// Gather of matrix rows by index.
     Gather(GatherKernel),
     /// Operation on rows.
@@ -260,6 +311,13 @@ impl Tile {
     /// Weight rows per workgroup.
     pub fn rows_per_workgroup(&self) -> u32 {
         self.rows * self.teams
+    }
+}
+
+impl CooperativeTile {
+    /// Subgroups per workgroup.
+    pub fn subgroups(&self) -> u32 {
+        self.across * self.down
     }
 }
 
@@ -306,6 +364,14 @@ impl Kernel {
                 let GemmKernel { rows, cols, tile_batch, .. } = g;
                 format!("gemm_{}_{rows}x{cols}_b{tile_batch}{part}", g.format.name().to_lowercase())
             }
+            Self::Cooperative(g) => {
+                let part = part_name(g.rows, g.first, g.width);
+                let CooperativeKernel { rows, cols, tile, .. } = g;
+                let CooperativeTile { batch, rows: own, depth, across, down, stages } = tile;
+                let tile = format!("b{batch}r{own}d{depth}_{across}x{down}s{stages}");
+                format!("cooperative_{}_{rows}x{cols}_{tile}{part}", g.format.name().to_lowercase())
+            }
+            Self::Expand(e) => format!("expand_{}_{}", e.cols, if e.quantized { "q8" } else { "f32" }),
             Self::Gather(g) => {
                 let name = g.format.name().to_lowercase();
                 format!("gather_{name}_{}x{}_scale{:x}", g.rows, g.cols, g.scale_bits)

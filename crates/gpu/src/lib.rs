@@ -19,10 +19,11 @@
 //! ```
 //!
 //! # Numerics
-//! Results differ from the CPU's bits. Promised (ADR-0032, ADR-0033): each operation's error bound
-//! against float64; the same bits from run to run on one device and driver; bits of a row
-//! independent of the rows beside it. Inputs must be finite: of others, results are unspecified
-//! values, never out-of-bounds accesses.
+//! Results differ from the CPU's bits. Promised (ADR-0032, ADR-0033, ADR-0048): each operation's
+//! error bound against float64; the same bits from run to run on one device and driver; bits of a
+//! row independent of the rows beside it. [`Matrix::gemm`] rounds activations and weights to f16 on
+//! devices with cooperative matrices, and has a wider bound there. Inputs must be finite: of others,
+//! results are unspecified values, never out-of-bounds accesses.
 
 #![deny(unsafe_code)]
 #![warn(missing_docs, unreachable_pub)]
@@ -33,8 +34,10 @@ mod cache;
 mod compiler;
 mod dispatch;
 mod error;
+mod experimental;
 mod faults;
 mod future;
+mod gemm;
 mod gpu;
 mod kernel;
 mod limits;
@@ -55,9 +58,9 @@ pub use dispatch::Dispatch;
 pub use error::{Error, Result};
 pub use gpu::Gpu;
 pub use kernel::{
-    Activation, AddKernel, AttentionKernel, AttentionOutput, GatherKernel, GemmKernel, HeadNormKernel,
-    KV_BLOCK_TOKENS, Kernel, MAX_BATCH, MergeKernel, Product, RopeKernel, RopeKvKernel, RopeLayout,
-    RowKernel, RowOp, Target, Tile,
+    Activation, AddKernel, AttentionKernel, AttentionOutput, CooperativeKernel, CooperativeTile,
+    ExpandKernel, GatherKernel, GemmKernel, HeadNormKernel, KV_BLOCK_TOKENS, Kernel, MAX_BATCH, MergeKernel,
+    Product, RopeKernel, RopeKvKernel, RopeLayout, RowKernel, RowOp, Target, Tile,
 };
 pub use matrix::{Activations, Matrix};
 pub use memory::Buffer;

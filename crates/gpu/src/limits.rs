@@ -2,7 +2,9 @@
 
 use crate::adapter::AdapterInfo;
 use crate::error::{Error, Result, expect_multiple};
-use crate::kernel::{AttentionKernel, AttentionOutput, Kernel, MAX_BATCH, Product, RopeKernel};
+use crate::kernel::{
+    AttentionKernel, AttentionOutput, CooperativeKernel, Kernel, MAX_BATCH, Product, RopeKernel, Target,
+};
 use crate::repack::Format;
 use crate::wgsl;
 
@@ -19,6 +21,11 @@ impl Kernel {
                 }
                 let (what, found) = ("activation rows of a tile", g.tile_batch.into());
                 Err(Error::Shape { what, expected: "16, 32 or 64".to_owned(), found })
+            }
+            Self::Cooperative(g) => check_cooperative(g, info),
+            Self::Expand(e) => {
+                need_f16(info)?;
+                expect_multiple("columns", if e.quantized { 32 } else { 8 }, e.cols.into())
             }
             Self::Gather(g) => check_shape(g.format, g.rows, g.cols),
             Self::Rows(r) => expect_multiple("columns", if r.quantize { 32 } else { 4 }, r.cols.into()),
@@ -91,6 +98,45 @@ fn check_part(rows: u32, first: u32, width: u32) -> Result<()> {
     }
     let expected = format!("at least {}", u64::from(first) + u64::from(rows));
     Err(Error::Shape { what: "values per output row", expected, found: width.into() })
+}
+
+fn need_f16(info: &AdapterInfo) -> Result<()> {
+    if info.f16 {
+        return Ok(());
+    }
+    Err(Error::MissingFeature { adapter: info.name.clone(), feature: "f16 arithmetic" })
+}
+
+fn check_cooperative(g: &CooperativeKernel, info: &AdapterInfo) -> Result<()> {
+    need_f16(info)?;
+    check_shape(g.format, g.rows, g.cols)?;
+    check_part(g.rows, g.first, g.width)?;
+    let target = Target { subgroup: info.fixed_subgroup(), f16: info.f16, cooperative: info.matrix_side() };
+    let (side, subgroup) = wgsl::square(target);
+    let tile = g.tile;
+    let sides = |subgroups: u32, extent: u32| {
+        subgroups.is_power_of_two()
+            && extent.is_power_of_two()
+            && extent <= 256
+            && extent.is_multiple_of(subgroups * side)
+            && extent / (subgroups * side) <= 4
+    };
+    let threads = tile.subgroups().saturating_mul(subgroup);
+    let fits = sides(tile.across, tile.batch)
+        && sides(tile.down, tile.rows)
+        && [32, 64].contains(&tile.depth)
+        && [1, 2].contains(&tile.stages)
+        && threads <= info.max_threads
+        && wgsl::cooperative_bytes(g, target) <= info.workgroup_memory;
+    if fits {
+        return Ok(());
+    }
+    let expected = format!(
+        "powers of two, 1 to 4 squares of {side} per subgroup along each side, depth 32 or 64, stages 1 or 2, \
+         at most {} threads and {} bytes of workgroup memory",
+        info.max_threads, info.workgroup_memory
+    );
+    Err(Error::Shape { what: "cooperative tile", expected, found: threads.into() })
 }
 
 fn check_product(p: &Product, info: &AdapterInfo) -> Result<()> {

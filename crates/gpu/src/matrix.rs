@@ -3,7 +3,7 @@
 use crate::dispatch::Dispatch;
 use crate::error::{Result, expect_multiple, expect_size};
 use crate::gpu::Gpu;
-use crate::kernel::{GatherKernel, GemmKernel, Kernel, Product, Tile};
+use crate::kernel::{GatherKernel, Kernel, Product, Tile};
 use crate::memory::Buffer;
 use crate::repack::{Format, repack};
 use crate::rows::{Quantized, check_groups};
@@ -18,7 +18,7 @@ pub struct Matrix {
     format: Format,
     rows: u32,
     cols: u32,
-    planes: Vec<Buffer>,
+    pub(crate) planes: Vec<Buffer>,
 }
 
 /// Input rows of a product.
@@ -181,7 +181,7 @@ impl Matrix {
     }
 
     /// The planes and the activations, after a check of their size.
-    fn operands(&self, x: &Activations, batch: u32) -> Result<Vec<Buffer>> {
+    pub(crate) fn operands(&self, x: &Activations, batch: u32) -> Result<Vec<Buffer>> {
         let values = u64::from(batch) * u64::from(self.cols);
         let mut buffers = self.planes.clone();
         match (x, self.format.takes_quantized()) {
@@ -199,49 +199,6 @@ impl Matrix {
             }
         }
         Ok(buffers)
-    }
-
-    /// Prepares [`Matrix::product`] of any number of rows, for prefill.
-    ///
-    /// # Numerics
-    /// Weights and sums of 32 products as in [`Matrix::product`], in another order: with `n` the
-    /// steps of a row (32 values, of F16 one), `|y - exact| <= (n + 16) 2^-23 sum |w x|`. A row's
-    /// bits are independent of `batch` and the other rows, and differ from those of
-    /// [`Matrix::product`].
-    ///
-    /// # Errors
-    /// See [`Matrix::product`].
-    pub fn gemm(&self, gpu: &Gpu, x: &Activations, y: &Buffer, batch: u32) -> Result<Dispatch> {
-        self.gemm_into(gpu, x, y, batch, 0, self.rows)
-    }
-
-    /// Prepares [`Matrix::gemm`] into a part of longer output rows.
-    ///
-    /// Values from `first` on, in rows of `width` values. `y`: f32, `[batch, width]`.
-    ///
-    /// # Errors
-    /// See [`Matrix::product`].
-    pub fn gemm_into(
-        &self,
-        gpu: &Gpu,
-        x: &Activations,
-        y: &Buffer,
-        batch: u32,
-        first: u32,
-        width: u32,
-    ) -> Result<Dispatch> {
-        let Self { format, rows, cols, .. } = *self;
-        let tile_batch = [16, 32].into_iter().find(|&n| batch <= n).unwrap_or(64);
-        let key = GemmKernel { format, rows, cols, width, first, tile_batch };
-        let kernel = Kernel::Gemm(key);
-        kernel.check(gpu.info())?;
-        let grid = wgsl::gemm_grid(&key, batch);
-        check_groups("tiles of weight rows", grid.0.into())?;
-        check_groups("tiles of activation rows", grid.1.into())?;
-        let mut buffers = self.operands(x, batch)?;
-        expect_size("bytes of the output", u64::from(batch) * u64::from(width) * 4, y.len())?;
-        buffers.push(y.clone());
-        gpu.prepare(&kernel, buffers, grid)
     }
 
     /// Prepares an embedding lookup, `out[b] = w[tokens[b]]`.

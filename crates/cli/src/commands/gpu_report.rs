@@ -339,7 +339,7 @@ mod with_gpu {
             ("  f16", yes(adapter.f16)),
             ("  subgroup", subgroup),
             ("  timestamps", yes(adapter.timestamps)),
-            ("  matrix products, not used", list(&adapter.cooperative)),
+            ("  matrix products", list(&adapter.cooperative)),
         ];
         let rows = rows.map(|(name, value)| vec![name.to_owned(), value]);
         format!("\ngpu:{}  {}\n{}", adapter.index, printable(&adapter.name), output::table(&rows, &[]))

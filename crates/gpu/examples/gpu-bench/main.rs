@@ -10,6 +10,7 @@
 
 mod args;
 mod attention;
+mod cooperative;
 mod gemm;
 mod json;
 mod measure;
@@ -64,6 +65,9 @@ fn run() -> Result<bool, Box<dyn std::error::Error>> {
     if args.sweep {
         if args.part("products") {
             sweep::run(&gpu, peak.median, args.quick)?;
+        }
+        if args.part("gemm") {
+            passed &= cooperative::run(&gpu, args.quick)?;
         }
         if args.part("attention") {
             for own in [1, 2, 4] {

@@ -1,10 +1,12 @@
 //! Matrix products.
 
 use super::{EPSILON, Report, output, poisoned, same_bits, worst};
+use crate::dispatch::Dispatch;
 use crate::error::Result;
 use crate::gpu::Gpu;
-use crate::kernel::{MAX_BATCH, Tile};
+use crate::kernel::{CooperativeTile, MAX_BATCH, Tile};
 use crate::matrix::{Activations, Matrix};
+use crate::memory::Buffer;
 use crate::reference::{Random, dequantize};
 use crate::repack::Format;
 use crate::rows::Quantized;
@@ -26,7 +28,15 @@ pub(super) fn check(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Resu
     let unit = format.column_unit() as u32;
     let cols = unit * random.range(1, 1024 / unit);
     let shape = Shape { format, rows: random.range(1, 150), cols, batch: random.range(1, 100) };
-    gemm(gpu, random, report, shape)?;
+    gemm(gpu, random, report, shape, Path::Chosen)?;
+    if gpu.target().cooperative.is_some() {
+        gemm(gpu, random, report, shape, Path::Tiled)?;
+    }
+    if gpu.target().f16 {
+        let shape = Shape { rows: shape.rows.min(70), batch: shape.batch.min(40), ..shape };
+        let tile = if random.range(0, 1) == 0 { SMALL } else { LARGE };
+        gemm(gpu, random, report, shape, Path::Cooperative(tile))?;
+    }
     gather(gpu, random, report, shape)
 }
 
@@ -88,37 +98,95 @@ fn placed(found: &[f32], rows: usize, (first, width): (usize, usize)) -> Vec<f32
     wide
 }
 
-fn gemm(gpu: &Gpu, random: &mut Random, report: &mut Report, shape: Shape) -> Result<()> {
+/// Operation of [`gemm`].
+#[derive(Clone, Copy, PartialEq)]
+enum Path {
+    /// As [`Matrix::gemm`] chooses.
+    Chosen,
+    /// Without cooperative matrices.
+    Tiled,
+    /// With cooperative matrices, or written out, in this tile.
+    Cooperative(CooperativeTile),
+}
+
+impl Path {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Chosen => "gemm",
+            Self::Tiled => "gemm in tiles",
+            Self::Cooperative(_) => "gemm, cooperative",
+        }
+    }
+
+    fn launch(self, gpu: &Gpu, matrix: &Matrix, x: &Activations, y: &Buffer, batch: u32) -> Result<Dispatch> {
+        match self {
+            Self::Chosen => matrix.gemm(gpu, x, y, batch),
+            Self::Tiled => matrix.gemm_tiled(gpu, x, y, batch),
+            Self::Cooperative(tile) => matrix.gemm_cooperative(gpu, x, y, batch, tile),
+        }
+    }
+
+    /// Error as a share of `sum |w x|`.
+    fn bound(self, gpu: &Gpu, shape: Shape) -> f64 {
+        let Shape { format, rows, cols, batch } = shape;
+        let chosen = || CooperativeTile::choose(rows, batch, gpu.target());
+        if self == Self::Tiled || self == Self::Chosen && chosen().is_none() {
+            let steps = match format {
+                Format::F16 => cols,
+                _ => cols / 32 * if format.has_min() { 2 } else { 1 },
+            };
+            return f64::from(steps + 16) * EPSILON;
+        }
+        let rounding = if format == Format::F16 { 0.5_f64.powi(10) } else { 0.5_f64.powi(9) };
+        rounding + f64::from(cols + 16) * 2.0 * EPSILON
+    }
+}
+
+fn gemm(gpu: &Gpu, random: &mut Random, report: &mut Report, shape: Shape, path: Path) -> Result<()> {
     let Shape { format, rows, cols, batch } = shape;
     let weights = random.weights(format, (rows * cols) as usize);
     let matrix = Matrix::upload(gpu, format, rows, cols, &weights)?;
     let x = random.values((batch * cols) as usize);
     let input = input(gpu, report, shape, &x)?;
     let y = poisoned(gpu, (batch * rows) as usize)?;
-    let found = output(gpu, &[&matrix.gemm(gpu, &input.activations, &y, batch)?], &y)?;
+    let found = output(gpu, &[&path.launch(gpu, &matrix, &input.activations, &y, batch)?], &y)?;
     let (exact, magnitude) = exact(shape, &dequantize(format, &weights), &input.values);
-    let steps = if format == Format::F16 { cols } else { cols / 32 * if format.has_min() { 2 } else { 1 } };
-    let bound = f64::from(steps + 16) * EPSILON;
+    let bound = path.bound(gpu, shape);
     let text = format!("{rows} x {cols}, batch {batch}");
-    let name = format!("gemm {}", format.name());
+    let name = format!("{} {}", path.name(), format.name());
     report.add(name.clone(), &text, worst(&found, &exact, |i| bound * magnitude[i]));
 
-    let (width, first) = (rows + 9, 5);
-    let y = gpu.upload(&vec![-7.0_f32; (batch * width) as usize])?;
-    let launch = matrix.gemm_into(gpu, &input.activations, &y, batch, first, width)?;
-    let wide = output(gpu, &[&launch], &y)?;
-    let expected = placed(&found, rows as usize, (first as usize, width as usize));
-    report.add_equal(format!("{name}: part of wider rows"), &text, same_bits(&wide, &expected));
+    if path == Path::Chosen {
+        let (width, first) = (rows + 9, 5);
+        let y = gpu.upload(&vec![-7.0_f32; (batch * width) as usize])?;
+        let launch = matrix.gemm_into(gpu, &input.activations, &y, batch, first, width)?;
+        let wide = output(gpu, &[&launch], &y)?;
+        let expected = placed(&found, rows as usize, (first as usize, width as usize));
+        report.add_equal(format!("{name}: part of wider rows"), &text, same_bits(&wide, &expected));
+    }
+    if let Path::Cooperative(tile) = path {
+        let other = if tile == SMALL { LARGE } else { SMALL };
+        let y = poisoned(gpu, (batch * rows) as usize)?;
+        let launch = matrix.gemm_cooperative(gpu, &input.activations, &y, batch, other)?;
+        let equal = same_bits(&output(gpu, &[&launch], &y)?, &found);
+        report.add_equal(format!("{name}: another tile"), &text, equal);
+    }
 
     let row = random.range(0, batch - 1) as usize;
     let alone = x[row * cols as usize..][..cols as usize].to_vec();
     let input = self::input(gpu, report, Shape { batch: 1, ..shape }, &alone)?;
     let y = poisoned(gpu, rows as usize)?;
-    let single = output(gpu, &[&matrix.gemm(gpu, &input.activations, &y, 1)?], &y)?;
+    let single = output(gpu, &[&path.launch(gpu, &matrix, &input.activations, &y, 1)?], &y)?;
     let equal = same_bits(&single, &found[row * rows as usize..][..rows as usize]);
     report.add_equal(format!("{name}: batch of one"), &text, equal);
     Ok(())
 }
+
+/// Tiles that every device with f16 can run.
+const SMALL: CooperativeTile =
+    CooperativeTile { batch: 16, rows: 16, depth: 64, across: 1, down: 1, stages: 1 };
+const LARGE: CooperativeTile =
+    CooperativeTile { batch: 32, rows: 64, depth: 32, across: 1, down: 2, stages: 2 };
 
 fn gather(gpu: &Gpu, random: &mut Random, report: &mut Report, shape: Shape) -> Result<()> {
     let Shape { format, rows, cols, batch } = shape;

@@ -6,7 +6,9 @@
 
 mod attention;
 mod code;
+mod cooperative;
 mod elementwise;
+mod expand;
 mod gemm;
 mod heads;
 mod kv;
@@ -20,6 +22,7 @@ pub(crate) use attention::{
     SPLIT_TOKENS, choose_heads, partial_words, workgroup_bytes as attention_workgroup_bytes,
 };
 pub(crate) use code::Code;
+pub(crate) use cooperative::{cooperative_bytes, cooperative_grid, expanded, square};
 pub(crate) use elementwise::{ADD_THREADS, ARGMAX_VALUES, READ_WORDS, ROPE_THREADS};
 pub(crate) use gemm::gemm_grid;
 pub(crate) use kv::rope_kv_groups;
@@ -37,6 +40,8 @@ impl Kernel {
         match self {
             Kernel::Product(p) => product::emit(&mut code, p, target),
             Kernel::Gemm(g) => gemm::emit(&mut code, g, target),
+            Kernel::Cooperative(g) => cooperative::emit(&mut code, g, target),
+            Kernel::Expand(e) => expand::emit(&mut code, e),
             Kernel::Gather(g) => weights::gather(&mut code, g, target),
             Kernel::Rows(r) => rows::emit(&mut code, r, target),
             Kernel::Attention(a) => attention::attention(&mut code, a, target),

@@ -1,6 +1,6 @@
 //! Choice of tiles, measured on an H100 (`docs/performance-gpu.md`).
 
-use crate::kernel::{Target, Tile};
+use crate::kernel::{CooperativeTile, Target, Tile};
 use crate::repack::Format;
 
 impl Tile {
@@ -34,5 +34,41 @@ impl Tile {
             }
         };
         Self { rows, lanes, teams: (128 / lanes).max(1), unroll }
+    }
+}
+
+impl CooperativeTile {
+    /// Subgroups of the largest chosen tile.
+    pub(crate) const MOST_SUBGROUPS: u32 = 8;
+    /// Bytes of workgroup memory that every chosen tile fits into, with every format.
+    pub(crate) const MEMORY: u32 = 48 << 10;
+
+    /// The measured choice for a product of many rows; `None` where products without cooperative
+    /// matrices are to be used.
+    ///
+    /// The existence of a tile depends on the target only, so that a row's bits do not depend on the
+    /// rows beside it. The largest tile is taken whose workgroups fill the 132 multiprocessors of an
+    /// H100 about once; with two or more on each, shallow stages and fewer threads are faster.
+    /// Squares of 8 were measured nowhere and are not chosen.
+    pub fn choose(rows: u32, batch: u32, target: Target) -> Option<Self> {
+        if target.cooperative != Some(16) || !target.f16 {
+            return None;
+        }
+        let groups = |batch_tile: u32, row_tile: u32| {
+            u64::from(batch.div_ceil(batch_tile)) * u64::from(rows.div_ceil(row_tile))
+        };
+        let tile = |(batch, rows), depth, (across, down), stages| {
+            Some(Self { batch, rows, depth, across, down, stages })
+        };
+        match batch {
+            0..=16 if groups(16, 64) >= 200 => tile((16, 64), 64, (1, 4), 1),
+            0..=16 => tile((16, 32), 64, (1, 2), 2),
+            17..=32 if groups(32, 128) >= 100 => tile((32, 128), 64, (1, 4), 1),
+            65.. if groups(128, 128) >= 384 => tile((128, 128), 32, (2, 2), 1),
+            65.. if groups(128, 128) >= 100 => tile((128, 128), 64, (2, 4), 1),
+            33.. if groups(64, 64) >= 200 => tile((64, 64), 64, (2, 2), 1),
+            33.. if groups(64, 64) >= 100 => tile((64, 64), 64, (2, 2), 2),
+            _ => tile((32, 32), 64, (1, 2), 2),
+        }
     }
 }

@@ -207,6 +207,53 @@ impl Weights {
         });
     }
 
+    /// A function that gives the four bytes of a word in f16, in the order 0, 2, 1, 3, exactly: bits
+    /// of 1024 and a byte are the f16 number `1024 + byte`.
+    pub(super) fn bytes(self, code: &mut Code) {
+        let (flip, offset) = match self.format {
+            // The sign bit turned over: `byte + 128`.
+            Format::Q8_0 | Format::IQ4NL => ("0x64806480u", "1152.0h"),
+            Format::Q4_0 => ("0x64006400u", "1032.0h"),
+            Format::Q6K => ("0x64006400u", "1056.0h"),
+            _ => ("0x64006400u", "1024.0h"),
+        };
+        code.line(format!(
+            "fn bytes(word: u32) -> vec4<f16> {{
+            let even = unpack2x16float((word & 0x00ff00ffu) ^ {flip});
+            let odd = unpack2x16float(((word >> 8u) & 0x00ff00ffu) ^ {flip});
+            return vec4<f16>(vec2<f16>(even), vec2<f16>(odd)) - vec4<f16>({offset});
+            }}"
+        ));
+    }
+
+    /// Factors of [`Weights::halves`] in f16.
+    pub(super) fn half_factors(self, code: &mut Code, name: &str) {
+        code.line(match self.format {
+            Format::Q4K | Format::Q5K => {
+                format!("let e{name} = vec4<f16>(f16(d{name}));\nlet n{name} = vec4<f16>(f16(-m{name}));")
+            }
+            Format::Q6K => {
+                format!(
+                    "let ea{name} = f16(d{name} * f32(p{name}));\nlet ec{name} = f16(d{name} * f32(q{name}));"
+                )
+            }
+            _ => format!("let e{name} = f16(d{name});"),
+        });
+    }
+
+    /// Word `word` of a step's 8 words in f16, in the order of [`Weights::bytes`].
+    ///
+    /// All values of a format are whole multiples of an f16 scale: none is lost below `2^-14`.
+    pub(super) fn halves(self, name: &str, word: usize) -> String {
+        let half = if word < 4 { "a" } else { "c" };
+        let bytes = format!("bytes({half}{name}.{})", ["x", "y", "z", "w"][word % 4]);
+        match self.format {
+            Format::Q4K | Format::Q5K => format!("fma(e{name}, {bytes}, n{name})"),
+            Format::Q6K => format!("{bytes} * e{half}{name}"),
+            _ => format!("{bytes} * e{name}"),
+        }
+    }
+
     /// The four values of component `part` of half `half` (`a` or `c`) of step `{u}_{r}`.
     pub(super) fn values(self, name: &str, half: &str, part: &str) -> String {
         let bytes = format!("{half}{name}.{part}");

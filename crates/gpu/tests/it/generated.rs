@@ -3,17 +3,27 @@
 
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 use ruvllm_gpu::{
-    Activation, AddKernel, AttentionKernel, AttentionOutput, Format, GatherKernel, GemmKernel,
-    HeadNormKernel, Kernel, MAX_BATCH, MergeKernel, Product, RopeKernel, RopeKvKernel, RopeLayout, RowKernel,
-    RowOp, Target, Tile,
+    Activation, AddKernel, AttentionKernel, AttentionOutput, CooperativeKernel, CooperativeTile,
+    ExpandKernel, Format, GatherKernel, GemmKernel, HeadNormKernel, Kernel, MAX_BATCH, MergeKernel, Product,
+    RopeKernel, RopeKvKernel, RopeLayout, RowKernel, RowOp, Target, Tile,
 };
 
-const TARGETS: [Target; 5] = [
-    Target { subgroup: Some(32), f16: true },
-    Target { subgroup: Some(64), f16: true },
-    Target { subgroup: Some(8), f16: true },
-    Target { subgroup: Some(32), f16: false },
-    Target { subgroup: None, f16: false },
+const TARGETS: [Target; 7] = [
+    Target { subgroup: Some(32), f16: true, cooperative: Some(16) },
+    Target { subgroup: Some(32), f16: true, cooperative: Some(8) },
+    Target { subgroup: Some(32), f16: true, cooperative: None },
+    Target { subgroup: Some(64), f16: true, cooperative: None },
+    Target { subgroup: Some(8), f16: true, cooperative: None },
+    Target { subgroup: Some(32), f16: false, cooperative: None },
+    Target { subgroup: None, f16: false, cooperative: None },
+];
+
+/// Fewer and more items than threads, one and two stages.
+const COOPERATIVE: [CooperativeTile; 4] = [
+    CooperativeTile { batch: 16, rows: 64, depth: 32, across: 1, down: 4, stages: 2 },
+    CooperativeTile { batch: 128, rows: 128, depth: 32, across: 2, down: 4, stages: 2 },
+    CooperativeTile { batch: 64, rows: 64, depth: 64, across: 2, down: 1, stages: 1 },
+    CooperativeTile { batch: 32, rows: 32, depth: 64, across: 1, down: 1, stages: 2 },
 ];
 
 /// Kernels of every kind, format and batch, with tiles that take each path of the generator.
@@ -41,6 +51,17 @@ pub(crate) fn kernels() -> Vec<Kernel> {
                     width: rows,
                     first: 0,
                     tile_batch,
+                }));
+            }
+            for tile in COOPERATIVE {
+                let (width, first) = (rows + 64, 64);
+                kernels.push(Kernel::Cooperative(CooperativeKernel {
+                    format,
+                    rows,
+                    cols,
+                    width,
+                    first,
+                    tile,
                 }));
             }
             for scale in [1.0_f32, 45.25] {
@@ -79,6 +100,8 @@ fn row_kernels() -> Vec<Kernel> {
         kernels.push(Kernel::Rope(RopeKernel { heads: 32, head_dim: 128, rotary_dim: 64, layout }));
     }
     kernels.extend([
+        Kernel::Expand(ExpandKernel { cols: 4096, quantized: true }),
+        Kernel::Expand(ExpandKernel { cols: 2312, quantized: false }),
         Kernel::Add(AddKernel { values: 4097, period: 4097 }),
         Kernel::Add(AddKernel { values: 4096, period: 1024 }),
         Kernel::CopyRow(4096),
@@ -112,9 +135,17 @@ fn attention_kernels() -> Vec<Kernel> {
     kernels
 }
 
-/// Subgroups that a tile of 64 lanes can have.
+/// Kernels for the targets that can run them; for cooperative matrices those that use them.
 fn all() -> impl Iterator<Item = (Kernel, Target)> {
-    TARGETS.into_iter().flat_map(|target| kernels().into_iter().map(move |kernel| (kernel, target)))
+    let runs = |kernel: &Kernel, target: Target| match kernel {
+        Kernel::Cooperative(_) => target.f16,
+        Kernel::Expand(_) => target.f16 && target.cooperative.is_none(),
+        _ => target.cooperative.is_none(),
+    };
+    let with = move |target| {
+        kernels().into_iter().filter(move |kernel| runs(kernel, target)).map(move |kernel| (kernel, target))
+    };
+    TARGETS.into_iter().flat_map(with)
 }
 
 #[test]
@@ -124,13 +155,18 @@ fn every_kernel_is_valid_and_translates_to_spirv_and_msl() {
         let source = kernel.source(target);
         let module = naga::front::wgsl::parse_str(&source)
             .unwrap_or_else(|e| panic!("{name}: {}", e.emit_to_string(&source)));
-        let capabilities =
-            Capabilities::SUBGROUP | Capabilities::SHADER_FLOAT16 | Capabilities::SHADER_FLOAT16_IN_FLOAT32;
+        let capabilities = Capabilities::SUBGROUP
+            | Capabilities::SHADER_FLOAT16
+            | Capabilities::SHADER_FLOAT16_IN_FLOAT32
+            | Capabilities::COOPERATIVE_MATRIX;
         let info = Validator::new(ValidationFlags::all(), capabilities)
             .validate(&module)
             .unwrap_or_else(|e| panic!("{name}: {}", e.emit_to_string(&source)));
         let spirv = naga::back::spv::Options { lang_version: (1, 3), ..Default::default() };
         naga::back::spv::write_vec(&module, &info, &spirv, None).unwrap_or_else(|e| panic!("{name}: {e}"));
+        if target.cooperative == Some(16) {
+            continue; // Metal's have 8.
+        }
         let msl = naga::back::msl::Options { lang_version: (2, 4), ..Default::default() };
         let (text, _) = naga::back::msl::write_string(&module, &info, &msl, &Default::default())
             .unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -153,6 +189,7 @@ fn sums_have_an_order_of_their_own() {
             Kernel::Rows(r) => r.quantize || matches!(r.op, RowOp::RmsNorm(_) | RowOp::AddRmsNorm(_)),
             Kernel::Attention(a) => a.output == AttentionOutput::Quantized,
             Kernel::MergeSplits(m) => m.quantize,
+            Kernel::Cooperative(_) => true,
             _ => false,
         };
         assert_eq!(source.contains("subgroup"), target.subgroup.is_some() && shared, "{}", kernel.name());
@@ -173,9 +210,11 @@ fn sources_are_indented_and_short_lined() {
 fn f16_is_used_only_where_the_device_has_it() {
     for (kernel, target) in all() {
         let source = kernel.source(target);
-        if !target.f16 {
-            assert!(!source.contains("enable f16") && !source.contains("<f16>"), "{}", kernel.name());
-        }
-        assert_eq!(source.contains("enable f16"), source.contains("array<f16>"), "{}", kernel.name());
+        let is_code = |line: &&str| !line.starts_with("//") && !line.starts_with("enable");
+        let uses = source.lines().filter(is_code).any(|line| line.contains("f16"));
+        assert!(target.f16 || !uses, "{}", kernel.name());
+        assert_eq!(source.contains("enable f16"), uses, "{}", kernel.name());
+        let matrices = target.cooperative.is_some();
+        assert_eq!(source.contains("enable wgpu_cooperative_matrix"), matrices, "{}", kernel.name());
     }
 }
