@@ -8,6 +8,7 @@ mod engine;
 mod generation;
 mod output;
 mod sampling;
+mod speculation;
 mod values;
 
 pub(crate) use adapters::{AdapterArgs, NamedAdapter, named_adapter, scaled};
