@@ -9,6 +9,7 @@ use super::adapters::AdapterArgs;
 use super::engine::{ComputeArgs, ModelArgs};
 use super::output::OutputArgs;
 use super::sampling::SamplingArgs;
+use super::speculation::SpeculationArgs;
 use super::tools::ToolArgs;
 use super::values::{self, OrDefault};
 use crate::error::{Error, Result};
@@ -54,6 +55,9 @@ pub(crate) struct GenerationArgs {
     prefixes: PrefixArgs,
 
     #[command(flatten)]
+    speculation: SpeculationArgs,
+
+    #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
 }
 
@@ -61,14 +65,16 @@ impl GenerationArgs {
     /// Engine options of these flags.
     ///
     /// # Errors
-    /// [`Error::NoCacheFolder`] if the prefix cache needs a folder and none is given or known.
+    /// [`Error::NoCacheFolder`] if the prefix cache needs a folder and none is given or known; a
+    /// draft model that is neither a path nor in the store.
     pub(crate) fn options(&self) -> Result<EngineOptions> {
-        Ok(self
+        let options = self
             .compute
             .options(self.kv)
             .with_context(self.context.and_then(|context| context.0))
             .with_prefixes(self.prefixes.caching()?)
-            .with_prefix_key(self.prefixes.prefix_key.clone()))
+            .with_prefix_key(self.prefixes.prefix_key.clone());
+        self.speculation.apply(options, &self.model)
     }
 }
 

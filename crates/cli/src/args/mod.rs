@@ -8,6 +8,7 @@ mod engine;
 mod generation;
 mod output;
 mod sampling;
+mod speculation;
 mod tools;
 mod values;
 

@@ -27,6 +27,8 @@ drawn (temperature above 0). With a quality target (--kv tiered:target=0.02) the
 samples}, how many tokens stay hot, the error that was estimated then, and how often it was sampled. With
 --pressure drop-oldest there is dropped_tokens once tokens were dropped. With --tools there is tool_calls: [{id, name,
 arguments}], and text is that outside of calls.
+--pressure drop-oldest there is dropped_tokens once tokens were dropped. Where tokens were drafted there is
+speculation: {drafted_tokens, accepted_tokens}.
 
 Examples:
   ruvllm generate --chat \"Tell me a story about a turtle.\"
@@ -50,6 +52,10 @@ The files are written behind the answer; the program ends when they are safe. Th
 only what --kv-budget has no room for is written; what earlier runs have written is found either way.
 A folder that others may write to is refused without --prefix-key. With it, only files that carry a tag of the key are
 used. `(umask 077; head -c 32 /dev/urandom > FILE)` makes a key; all who share the folder get a copy.
+
+The next tokens are drafted by look-up in the text so far, and by a draft model if there is one: the built-in model has
+one, others may have a --draft of the same vocabulary. The model verifies drafts several at a time, so that the text is
+the same, token for token, and sooner there. Where drafts do not pay they are left out.
 
 With --device gpu (a build with the feature `gpu`) a GPU computes: its tokens may differ from the CPU's where two are
 about equally likely. --threads and --isa have no effect on it; flags that it does not have are refused. With --device
@@ -115,6 +121,8 @@ struct Document<'a> {
     kv_quality: Option<KvQualityDocument>,
     #[serde(skip_serializing_if = "Option::is_none")]
     dropped_tokens: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    speculation: Option<SpeculationDocument>,
     timings: TimingsDocument,
 }
 
@@ -125,6 +133,13 @@ struct KvQualityDocument {
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<f32>,
     samples: usize,
+}
+
+/// Counts of drafted tokens.
+#[derive(Serialize)]
+struct SpeculationDocument {
+    drafted_tokens: usize,
+    accepted_tokens: usize,
 }
 
 /// Timings of the JSON document.
@@ -297,6 +312,10 @@ fn document(completion: &Completion, has_tools: bool, load_ms: f64, drawn: bool)
         seed: drawn.then_some(completion.seed),
         tool_calls: has_tools.then(|| completion.tool_calls.iter().map(CallDocument::from).collect()),
         dropped_tokens: (completion.dropped_tokens > 0).then_some(completion.dropped_tokens),
+        speculation: (completion.drafted_tokens > 0).then_some(SpeculationDocument {
+            drafted_tokens: completion.drafted_tokens,
+            accepted_tokens: completion.accepted_tokens,
+        }),
         kv_quality: completion.kv_quality.map(|KvQuality { hot_tokens, error, samples, .. }| {
             KvQualityDocument { hot_tokens, error, samples }
         }),
@@ -314,6 +333,10 @@ fn report(completion: &Completion, load_ms: f64, gpu: Option<&str>) -> String {
     }
     if let Some(speed) = completion.timings.decode_tok_s {
         parts.push(format!("{} tokens at {speed:.1}/s", completion.tokens.len()));
+    }
+    if completion.drafted_tokens > 0 {
+        parts
+            .push(format!("{} of {} drafts accepted", completion.accepted_tokens, completion.drafted_tokens));
     }
     parts.push(completion.finish_reason.name().to_owned());
     format!("[{}]", parts.join(", "))

@@ -59,7 +59,7 @@ impl Key {
 }
 
 /// Every key, in the order of the help.
-pub(super) const KEYS: [Key; 42] = [
+pub(super) const KEYS: [Key; 44] = [
     Key { variable: Some(MODEL_VARIABLE), ..Key::new("model", Commands::Model) },
     Key::new("threads", Commands::Running),
     Key { variable: Some(Isa::VARIABLE), ..Key::new("isa", Commands::Running) },
@@ -75,6 +75,8 @@ pub(super) const KEYS: [Key; 42] = [
     Key::new("prefix-dir", Commands::Generating),
     Key::new("prefix-key", Commands::Generating),
     Key::new("prefix-limit", Commands::Generating),
+    Key::new("draft", Commands::Generating),
+    Key::new("speculation", Commands::Generating),
     Key::new("max-tokens", Commands::Generating),
     Key::new("temperature", Commands::Generating),
     Key::new("top-k", Commands::Generating),

@@ -132,6 +132,9 @@ pub(crate) struct Policy {
     /// Acceptance of all requests: below temperature 0.5, and from there on.
     counts: [[Counts; Source::COUNT]; 2],
     account: Account,
+    /// Plain steps so far, and drafts since the last one.
+    plain_steps: u64,
+    since_plain: u64,
     /// Number of drafts so far, and at the last trial of each kind.
     trials: [u64; Source::COUNT],
     trial: u64,
@@ -146,6 +149,10 @@ impl Policy {
     const ASSUMED: f64 = 4.0;
     /// Tokens of a trial.
     const TRIAL_TOKENS: usize = 2;
+    /// Plain steps before the first draft, so that there is a duration to compare with.
+    const FIRST_PLAIN: u64 = 2;
+    /// Most drafts between two plain steps, which keep that duration true; fewer at first.
+    const MOST_DRAFTS: u64 = 48;
 
     pub(crate) fn new() -> Self {
         Self {
@@ -153,6 +160,8 @@ impl Policy {
             drafts: Times::default(),
             counts: Default::default(),
             account: Account(Account::START),
+            plain_steps: 0,
+            since_plain: 0,
             trials: [0; Source::COUNT],
             trial: 0,
         }
@@ -174,7 +183,10 @@ impl Policy {
         is_varied: bool,
         decoding: usize,
     ) -> Option<(Source, Wanted)> {
-        // Durations come first: nothing is drafted before a plain step was measured.
+        let most_drafts = Self::MOST_DRAFTS.min(4 * self.plain_steps);
+        if self.plain_steps < Self::FIRST_PLAIN || self.since_plain >= most_drafts {
+            return None;
+        }
         let plain = self.steps.expected(decoding)?;
         let mut best = (Self::MARGIN, None);
         for offer in offers {
@@ -255,6 +267,11 @@ impl Policy {
         drafting: Duration,
     ) {
         self.steps.observe(decoding + drafted, time.saturating_sub(drafting));
+        if drafted == 0 {
+            (self.plain_steps, self.since_plain) = (self.plain_steps + 1, 0);
+        } else {
+            self.since_plain += 1;
+        }
         let Some(plain) = self.steps.expected(decoding).filter(|plain| *plain > 0.0) else { return };
         let gain = if drafted == 0 && drafting.is_zero() {
             Account::PAID_IN
@@ -366,6 +383,7 @@ mod tests {
             for rows in 1..=9 {
                 policy.steps.observe(rows, Duration::from_secs_f64(bound_by_memory(rows) / 1e3));
             }
+            policy.plain_steps = Policy::FIRST_PLAIN;
             let offer = Offer { source: Source::LongLookup, most: MOST_DRAFT, behind: 0 };
             policy
                 .choose(&[offer], &Acceptance::default(), is_varied, 1)

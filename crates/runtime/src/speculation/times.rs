@@ -2,68 +2,82 @@
 
 use std::time::Duration;
 
-/// Passes with more rows are not recorded.
-const MOST_ROWS: usize = 136;
+/// Part of the past that each pass keeps: the mean age of the samples is 33 passes.
+const MEMORY: f64 = 0.97;
 
-/// Weight of a new measurement in the running mean, once there are several.
-const RATE: f64 = 0.2;
+/// Passes before outliers are cut, and the multiple of the expected duration where they are.
+const TRUSTED: u32 = 4;
+const OUTLIER: f64 = 1.5;
 
-/// Part of a pass's duration that a doubling of its rows is assumed to add, until a larger pass has
-/// been measured: careful, since passes of few rows read the same weights.
-const DOUBLING: f64 = 0.35;
+/// Variance of the rows below which passes tell nothing about the duration of a further row.
+const LEAST_VARIANCE: f64 = 0.05;
 
-/// Running means of the durations of passes with 1 to 136 rows.
-#[derive(Debug, Clone)]
+/// Duration of a further row that is assumed then, as a part of the mean duration per row: passes
+/// of few rows read the same weights.
+const ASSUMED: f64 = 0.25;
+
+/// `seconds = pass + row * rows`: least squares over passes that lose weight with age.
+///
+/// A line, not a mean per number of rows: a sample that was disturbed is corrected by passes of
+/// other sizes, also where it keeps passes of its own from being chosen again.
+#[derive(Debug, Clone, Default)]
 pub(super) struct Times {
-    /// Mean in seconds and number of measurements, by rows.
-    means: [(f64, u32); MOST_ROWS + 1],
-}
-
-impl Default for Times {
-    fn default() -> Self {
-        Self { means: [(0.0, 0); MOST_ROWS + 1] }
-    }
+    weight: f64,
+    rows: f64,
+    squares: f64,
+    seconds: f64,
+    products: f64,
+    passes: u32,
 }
 
 impl Times {
     /// Records one pass.
     pub(super) fn observe(&mut self, rows: usize, time: Duration) {
-        let Some((mean, count)) = self.means.get_mut(rows) else { return };
-        let seconds = time.as_secs_f64();
-        // A pass that was interrupted says nothing about the next one.
-        let seconds = if *count > 2 { seconds.min(3.0 * *mean) } else { seconds };
-        *count = count.saturating_add(1);
-        *mean += (seconds - *mean) * RATE.max(1.0 / f64::from(*count));
+        let (rows, mut seconds) = (rows.max(1), time.as_secs_f64());
+        if self.passes >= TRUSTED
+            && let Some(expected) = self.expected(rows)
+        {
+            seconds = seconds.min(OUTLIER * expected);
+        }
+        let x = rows as f64;
+        for (sum, value) in [
+            (&mut self.weight, 1.0),
+            (&mut self.rows, x),
+            (&mut self.squares, x * x),
+            (&mut self.seconds, seconds),
+            (&mut self.products, x * seconds),
+        ] {
+            *sum = *sum * MEMORY + value;
+        }
+        self.passes = self.passes.saturating_add(1);
     }
 
-    /// Expected duration of a pass in seconds: the mean of such passes, interpolated between those
-    /// that were measured; `None` before any. Beyond the largest one it is a guess.
+    /// Expected duration of a pass in seconds; `None` before any.
     pub(super) fn expected(&self, rows: usize) -> Option<f64> {
-        self.estimate(rows, |ratio| 1.0 + DOUBLING * ratio.log2())
+        self.estimate(rows, ASSUMED)
     }
 
-    /// As [`expected`](Self::expected), but beyond the largest pass that was measured as if each row
-    /// took as long: the most that a pass can be expected to take.
+    /// As [`expected`](Self::expected), but as if each row took as long where passes of different
+    /// sizes are missing: the most that a pass can be expected to take.
     pub(super) fn bound(&self, rows: usize) -> Option<f64> {
-        self.estimate(rows, |ratio| ratio)
+        self.estimate(rows, 1.0)
     }
 
-    /// `growth`: duration of a pass with so many times the rows of another one, as a multiple.
-    fn estimate(&self, rows: usize, growth: impl Fn(f64) -> f64) -> Option<f64> {
-        let rows = rows.clamp(1, MOST_ROWS);
-        let known = |rows: &usize| self.means[*rows].1 > 0;
-        let below = (1..=rows).rev().find(known);
-        let above = (rows..=MOST_ROWS).find(known);
-        Some(match (below, above) {
-            (Some(below), Some(above)) if below < above => {
-                let (low, high) = (self.means[below].0, self.means[above].0);
-                low + (high - low) * (rows - below) as f64 / (above - below) as f64
-            }
-            (Some(below), None) => self.means[below].0 * growth(rows as f64 / below as f64),
-            (None, Some(above)) => self.means[above].0 / growth(above as f64 / rows as f64),
-            (Some(at), Some(_)) => self.means[at].0,
-            (None, None) => return None,
-        })
+    /// `assumed`: duration of a further row as a part of the mean per row, if it is unknown.
+    fn estimate(&self, rows: usize, assumed: f64) -> Option<f64> {
+        if self.passes == 0 {
+            return None;
+        }
+        let (mean_rows, mean) = (self.rows / self.weight, self.seconds / self.weight);
+        let variance = self.squares / self.weight - mean_rows * mean_rows;
+        let per_row = mean / mean_rows;
+        let slope = if variance < LEAST_VARIANCE {
+            assumed * per_row
+        } else {
+            // Neither are rows free of charge, nor passes without rows.
+            ((self.products / self.weight - mean_rows * mean) / variance).clamp(0.0, per_row)
+        };
+        Some((mean + slope * (rows.max(1) as f64 - mean_rows)).max(0.0))
     }
 }
 
@@ -76,20 +90,26 @@ mod tests {
     }
 
     #[test]
-    fn means_are_interpolated_and_follow_the_machine() {
+    fn a_line_through_the_measurements_follows_the_machine() {
         let mut times = Times::default();
-        assert_eq!(times.expected(3), None);
+        assert_eq!((times.expected(3), times.bound(3)), (None, None));
         times.observe(1, ms(10.0));
-        assert!((times.expected(2).unwrap() - 0.0135).abs() < 1e-9, "a guess");
+        assert!((times.expected(2).unwrap() - 0.0125).abs() < 1e-9, "a guess");
         assert!((times.bound(3).unwrap() - 0.03).abs() < 1e-9, "the most");
         times.observe(5, ms(18.0));
         assert!((times.expected(3).unwrap() - 0.014).abs() < 1e-9, "between two measurements");
-        for _ in 0..40 {
+        assert!((times.bound(9).unwrap() - 0.026).abs() < 1e-9, "beyond them");
+        for _ in 0..200 {
             times.observe(1, ms(20.0));
+            times.observe(3, ms(22.0));
         }
-        assert!((times.expected(1).unwrap() - 0.02).abs() < 2e-4);
-        times.observe(1, ms(5000.0));
-        assert!(times.expected(1).unwrap() < 0.03, "one interruption counts little");
-        times.observe(MOST_ROWS + 1, ms(1.0));
+        assert!((times.expected(5).unwrap() - 0.024).abs() < 2e-4);
+        times.observe(9, ms(5000.0));
+        assert!(times.expected(9).unwrap() < 0.05, "one interruption counts little");
+        for _ in 0..20 {
+            times.observe(1, ms(20.0));
+            times.observe(3, ms(22.0));
+        }
+        assert!(times.expected(9).unwrap() < 0.035, "and is corrected by passes of other sizes");
     }
 }
