@@ -157,8 +157,8 @@ fn add_group<B: QuantBlock>(weights: &[Weights; PAIRS], x: &Q8Group, sums: &mut 
         let mut isum = [_mm512_setzero_ps(); PAIRS];
         for p in 0..PAIRS {
             let [first_scale, second_scale] = weights[p].half_scales;
-            // Exact, as the integers would be: a product is below 2^23, the sum of two below 2^24. The
-            // zero that is added makes zeros positive, as those of integers are.
+            // Exact, as the integers would be: a product is below 2^23, the sum of two below 2^24.
+            // The zero that is added makes zeros positive, as those of integers are.
             let zero = _mm512_setzero_ps();
             let scaled = _mm512_fmadd_ps(_mm512_cvtepi32_ps(first[p]), first_scale, zero);
             isum[p] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(second[p]), second_scale, scaled);

@@ -16,7 +16,7 @@ use std::ops::Range;
 use bytemuck::Zeroable;
 
 use super::pack::{DIRECT_SLAB, packed_slab, pieces};
-use super::tile::Pair;
+use super::tile::{Pair, direct_pairs};
 use super::{FloatFormat, FloatProduct, chunks, load_tail};
 use crate::lanes::{Groups, LANES, Vectors, WideLanes};
 
@@ -26,12 +26,6 @@ const BLOCK_ROWS: usize = 2 * LANES;
 thread_local! {
     /// Sums of a block of this thread, grown to the largest number of tokens.
     static SUMS: RefCell<Vec<Pair>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Pairs of tokens of a register tile with one pair of rows; their sums, an input and a weight fill
-/// the registers.
-pub(super) const fn max_pairs<L: WideLanes>() -> usize {
-    if L::WIDE_REGISTERS >= 32 { 12 } else { 3 }
 }
 
 /// Computes the outputs of `rows` for all tokens.
@@ -77,7 +71,7 @@ impl Block<'_> {
         let next = rows.end * row_bytes..(rows.end + rows.len()).min(product.n_rows) * row_bytes;
         let next = &product.weights[next];
         for cols in pieces(0..product.cols, DIRECT_SLAB) {
-            for tile in pieces(0..*n_pairs, const { max_pairs::<L>() }) {
+            for tile in pieces(0..*n_pairs, const { direct_pairs::<L>() }) {
                 let share = |col: usize| next.len() / product.cols * col;
                 let ahead = if tile.start == 0 { share(cols.start)..share(cols.end) } else { 0..0 };
                 let inputs = packed_slab(product.packed, *n_pairs, &tile, &cols);
@@ -85,18 +79,18 @@ impl Block<'_> {
                 let sums = &mut sums[LANES * 2 * tile.start..LANES * 2 * tile.end];
                 // As many pairs of rows as fit beside the tokens.
                 match tile.len() {
-                    1 if max_pairs::<L>() >= 12 => self.part::<L, F, 4, 1>(l, &part, sums),
-                    2 if max_pairs::<L>() >= 12 => self.part::<L, F, 4, 2>(l, &part, sums),
-                    3 if max_pairs::<L>() >= 12 => self.part::<L, F, 4, 3>(l, &part, sums),
-                    4 if max_pairs::<L>() >= 12 => self.part::<L, F, 2, 4>(l, &part, sums),
-                    5 if max_pairs::<L>() >= 12 => self.part::<L, F, 2, 5>(l, &part, sums),
-                    6 if max_pairs::<L>() >= 12 => self.part::<L, F, 2, 6>(l, &part, sums),
-                    7 if max_pairs::<L>() >= 12 => self.part::<L, F, 1, 7>(l, &part, sums),
-                    8 if max_pairs::<L>() >= 12 => self.part::<L, F, 1, 8>(l, &part, sums),
-                    9 if max_pairs::<L>() >= 12 => self.part::<L, F, 1, 9>(l, &part, sums),
-                    10 if max_pairs::<L>() >= 12 => self.part::<L, F, 1, 10>(l, &part, sums),
-                    11 if max_pairs::<L>() >= 12 => self.part::<L, F, 1, 11>(l, &part, sums),
-                    12 if max_pairs::<L>() >= 12 => self.part::<L, F, 1, 12>(l, &part, sums),
+                    1 if direct_pairs::<L>() >= 12 => self.part::<L, F, 4, 1>(l, &part, sums),
+                    2 if direct_pairs::<L>() >= 12 => self.part::<L, F, 4, 2>(l, &part, sums),
+                    3 if direct_pairs::<L>() >= 12 => self.part::<L, F, 4, 3>(l, &part, sums),
+                    4 if direct_pairs::<L>() >= 12 => self.part::<L, F, 2, 4>(l, &part, sums),
+                    5 if direct_pairs::<L>() >= 12 => self.part::<L, F, 2, 5>(l, &part, sums),
+                    6 if direct_pairs::<L>() >= 12 => self.part::<L, F, 2, 6>(l, &part, sums),
+                    7 if direct_pairs::<L>() >= 12 => self.part::<L, F, 1, 7>(l, &part, sums),
+                    8 if direct_pairs::<L>() >= 12 => self.part::<L, F, 1, 8>(l, &part, sums),
+                    9 if direct_pairs::<L>() >= 12 => self.part::<L, F, 1, 9>(l, &part, sums),
+                    10 if direct_pairs::<L>() >= 12 => self.part::<L, F, 1, 10>(l, &part, sums),
+                    11 if direct_pairs::<L>() >= 12 => self.part::<L, F, 1, 11>(l, &part, sums),
+                    12 if direct_pairs::<L>() >= 12 => self.part::<L, F, 1, 12>(l, &part, sums),
                     1 => self.part::<L, F, 2, 1>(l, &part, sums),
                     2 => self.part::<L, F, 1, 2>(l, &part, sums),
                     _ => self.part::<L, F, 1, 3>(l, &part, sums),
@@ -134,7 +128,7 @@ impl Block<'_> {
     /// Reduces the lanes and writes the outputs.
     #[inline(always)]
     fn finish<L: WideLanes>(&self, l: L, sums: &[Pair]) {
-        for tile in pieces(0..self.n_pairs, const { max_pairs::<L>() }) {
+        for tile in pieces(0..self.n_pairs, const { direct_pairs::<L>() }) {
             let n_tokens = 2 * tile.len();
             let sums = &sums[LANES * 2 * tile.start..LANES * 2 * tile.end];
             for (t, token) in (2 * tile.start..self.product.tokens().min(2 * tile.end)).enumerate() {

@@ -6,8 +6,7 @@ use std::ops::Range;
 use bytemuck::Zeroable;
 
 use super::MAX_DIRECT_TOKENS;
-use super::direct;
-use super::tile::{Pair, TileShape};
+use super::tile::{Pair, TileShape, direct_pairs};
 use crate::lanes::{Groups, LANES, Vectors, WideLanes};
 use crate::matmul::Activations;
 use crate::pool::DisjointMut;
@@ -99,7 +98,7 @@ pub(crate) fn pack_inputs<L: WideLanes>(l: L, job: &PackJob<'_>, pairs: Range<us
     let tokens = job.values.len() / job.cols;
     let n_pairs = tokens.div_ceil(2);
     let (tile_pairs, slab) = if tokens <= MAX_DIRECT_TOKENS {
-        (const { direct::max_pairs::<L>() }, DIRECT_SLAB)
+        (const { direct_pairs::<L>() }, DIRECT_SLAB)
     } else {
         (const { TileShape::of::<L>() }.pairs, SLAB)
     };

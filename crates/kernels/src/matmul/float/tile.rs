@@ -49,6 +49,12 @@ impl TileShape {
     }
 }
 
+/// Pairs of tokens that the direct path multiplies with a pair of rows: their sums, an input and a
+/// weight fill the registers.
+pub(super) const fn direct_pairs<L: WideLanes>() -> usize {
+    if L::WIDE_REGISTERS >= 32 { 12 } else { 3 }
+}
+
 /// Adds the products of `weights` and `inputs` to `acc`.
 ///
 /// `weights`: `[chunks, rows]`; `inputs`: `[chunks, pairs]`; `acc`: `[pairs, rows]`.
