@@ -22,12 +22,11 @@ the prompt is a message to the model, put into the form that the model's chat te
 
 JSON: {text, tokens, prompt_tokens, cached_tokens, finish_reason, seed, timings: {load_ms, ttft_ms, prefill_tok_s,
 decode_tok_s}}; tokens are the generated ids, prompt_tokens counts those of the prompt, finish_reason is stop,
-length, tool_calls or cancelled, cached_tokens is how much of the prompt the prefix cache knew, and seed is there when tokens were
-drawn (temperature above 0). With a quality target (--kv tiered:target=0.02) there is kv_quality: {hot_tokens, error,
-samples}, how many tokens stay hot, the error that was estimated then, and how often it was sampled. With
---pressure drop-oldest there is dropped_tokens once tokens were dropped. With --tools there is tool_calls: [{id, name,
-arguments}], and text is that outside of calls.
---pressure drop-oldest there is dropped_tokens once tokens were dropped. Where tokens were drafted there is
+length, tool_calls or cancelled, cached_tokens is how much of the prompt the prefix cache knew, and seed is there
+when tokens were drawn (temperature above 0). With a quality target (--kv tiered:target=0.02) there is kv_quality:
+{hot_tokens, error, samples}, how many tokens stay hot, the error that was estimated then, and how often it was
+sampled. With --pressure drop-oldest there is dropped_tokens once tokens were dropped. With --tools there is
+tool_calls: [{id, name, arguments}], and text is that outside of calls. Where tokens were drafted there is
 speculation: {drafted_tokens, accepted_tokens}.
 
 Examples:

@@ -367,9 +367,7 @@ mod tests {
             (
                 ToolCallFormat::Llama,
                 format!("{{\"name\": \"get_weather\", \"parameters\": {rome}}}"),
-                format!(
-                    "{{\"name\": \"get\", \"parameters\": {{}}}}; {{\"name\": \"get\", \"parameters\": {{}}}}"
-                ),
+                "{\"name\": \"get\", \"parameters\": {}}; {\"name\": \"get\", \"parameters\": {}}".to_owned(),
             ),
         ] {
             let can_many = format.has_parallel_calls();

@@ -40,8 +40,9 @@ impl RequestTools {
         let format = match request.tool_format {
             Some(format) => format,
             None => {
-                let unknown =
-                    || ToolError::UnknownFormat { known: ToolCallFormat::ALL.map(|f| f.name()).join(", ") };
+                let unknown = || ToolError::UnknownFormat {
+                    known: ToolCallFormat::ALL.map(ToolCallFormat::name).join(", "),
+                };
                 let source = codec.chat_template()?.tool_source();
                 ToolCallFormat::of_template(source).ok_or_else(unknown).map_err(Error::Tools)?
             }

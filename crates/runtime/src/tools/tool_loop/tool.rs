@@ -28,10 +28,7 @@ impl Tool {
         parameters: Value,
         function: impl Fn(Value) -> Result<T, E> + Send + Sync + 'static,
     ) -> Self {
-        Self {
-            parameters: Some(parameters),
-            ..Self::without_parameters(name, description, move |arguments| function(arguments))
-        }
+        Self { parameters: Some(parameters), ..Self::without_parameters(name, description, function) }
     }
 
     /// A tool without arguments: the closure gets an empty object.
