@@ -11,9 +11,10 @@
 //! token. The request samples row by row, with its own sampler, as long as the sampled token is the
 //! drafted one: the output is the one without drafts, token for token.
 
+mod draft_model;
 mod drafter;
 mod lookup;
-mod model;
+mod model_drafter;
 mod policy;
 mod setting;
 mod times;
@@ -23,10 +24,10 @@ use std::time::{Duration, Instant};
 
 use ruvllm_text::TokenId;
 
+pub(crate) use self::draft_model::DraftModel;
 pub(crate) use self::drafter::{Ask, Lane};
 use self::drafter::{Drafter, PrefixContinuation, PromptLookup};
-pub(crate) use self::model::DraftModel;
-use self::model::ModelDrafter;
+use self::model_drafter::ModelDrafter;
 use self::policy::{Acceptance, Offer, Policy, Source, Wanted};
 pub use self::setting::Speculation;
 use crate::core::Core;

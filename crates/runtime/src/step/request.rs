@@ -18,7 +18,7 @@ use crate::sampler::Sampler;
 use crate::sequence::SequenceSpec;
 use crate::speculation::{Ask, Speculation};
 use crate::stop::StopMatcher;
-use crate::tools::{self, OutputParser, RequestTools};
+use crate::tools::{OutputParser, RequestTools, prompt_of};
 
 /// Temperature from which on output is hard to foresee: drafts begin shorter.
 const VARIED: f32 = 0.5;
@@ -73,7 +73,7 @@ impl Prepared {
         let tools = RequestTools::new(codec, request)?;
         let guide = Guide::new(codec, request, tools.as_ref())?;
         let matcher = StopMatcher::new(request.stop.iter().cloned())?;
-        let prompt = codec.encode_prompt_until(&tools::prompt(request), cancel)?;
+        let prompt = codec.encode_prompt_until(&prompt_of(request), cancel)?;
         if prompt.len() > context {
             return Err(Error::PromptTooLong { prompt_tokens: prompt.len(), context, model_context });
         }

@@ -9,12 +9,14 @@
 mod choice;
 mod definition;
 mod error;
+mod output;
 mod request;
 mod tool_loop;
 
 pub use self::choice::ToolChoice;
 pub use self::error::ToolError;
-pub(crate) use self::request::{OutputParser, ParsedText, RequestTools, prompt};
+pub(crate) use self::output::{OutputParser, ParsedText};
+pub(crate) use self::request::{RequestTools, prompt_of};
 pub use self::tool_loop::{
     Generator, Tool, ToolLoop, ToolLoopEnd, ToolLoopEvent, ToolLoopOptions, ToolLoopResult,
 };

@@ -1,0 +1,38 @@
+//! Parser of the output of a request with tools.
+
+use ruvllm_text::tool_call::{ToolCall, ToolCallFormat, ToolCallParser};
+
+/// Parameters of the parser of an output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct OutputParser {
+    format: ToolCallFormat,
+    id_seed: u64,
+}
+
+impl OutputParser {
+    /// The parser of outputs in a format; identifiers of calls follow from the seed.
+    pub(super) fn new(format: ToolCallFormat, id_seed: u64) -> Self {
+        Self { format, id_seed }
+    }
+
+    /// A parser at the beginning of the output.
+    pub(crate) fn start(self) -> ToolCallParser {
+        ToolCallParser::new(self.format).with_id_seed(self.id_seed)
+    }
+
+    /// The calls of an output, and the text outside of them.
+    pub(crate) fn parse(self, text: &str) -> (Vec<ToolCall>, ParsedText) {
+        let output = self.start().parse(text);
+        (output.calls, ParsedText { parser: self, content: output.content, invalid: output.invalid })
+    }
+}
+
+/// Text of an output outside of its calls.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ParsedText {
+    /// Parser of the output.
+    pub(crate) parser: OutputParser,
+    pub(crate) content: String,
+    /// Name and arguments of calls that are not valid.
+    pub(crate) invalid: Vec<(String, String)>,
+}
