@@ -3,11 +3,12 @@
 use std::borrow::Cow;
 
 use ruvllm_text::TokenId;
-use ruvllm_text::tool_call::{ToolCall, ToolCallFormat, ToolCallParser};
+use ruvllm_text::tool_call::ToolCallFormat;
 
 use super::choice::ToolChoice;
 use super::definition::{Definition, definitions};
 use super::error::ToolError;
+use super::output::OutputParser;
 use crate::codec::TextCodec;
 #[cfg(feature = "structured-output")]
 use crate::constraint::{CallGrammar, CallTarget, Constraint};
@@ -137,34 +138,4 @@ fn chosen<'t>(tools: Vec<Definition<'t>>, choice: &ToolChoice) -> Result<Vec<Def
             Err(ToolError::UnknownChoice { name: name.clone(), known: known.join(", ") })
         }
     }
-}
-
-/// Parameters of the parser of an output.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct OutputParser {
-    format: ToolCallFormat,
-    id_seed: u64,
-}
-
-impl OutputParser {
-    /// A parser at the beginning of the output.
-    pub(crate) fn start(self) -> ToolCallParser {
-        ToolCallParser::new(self.format).with_id_seed(self.id_seed)
-    }
-
-    /// The calls of an output, and the text outside of them.
-    pub(crate) fn parse(self, text: &str) -> (Vec<ToolCall>, ParsedText) {
-        let output = self.start().parse(text);
-        (output.calls, ParsedText { parser: self, content: output.content, invalid: output.invalid })
-    }
-}
-
-/// Text of an output outside of its calls.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ParsedText {
-    /// Parser of the output.
-    pub(crate) parser: OutputParser,
-    pub(crate) content: String,
-    /// Name and arguments of calls that are not valid.
-    pub(crate) invalid: Vec<(String, String)>,
 }
