@@ -16,8 +16,8 @@ impl Matrix {
     /// [`Matrix::gemm_tiled`].
     ///
     /// # Numerics
-    /// Those of [`Matrix::gemm_tiled`] or [`Matrix::gemm_cooperative`]. A row's bits are independent
-    /// of `batch` and the other rows, and differ from those of [`Matrix::product`].
+    /// Bounds are those of [`Matrix::gemm_tiled`] or [`Matrix::gemm_cooperative`]. A row's bits are
+    /// independent of `batch` and the other rows, and differ from those of [`Matrix::product`].
     ///
     /// # Errors
     /// See [`Matrix::product`].

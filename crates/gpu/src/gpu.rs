@@ -308,8 +308,8 @@ impl Gpu {
         Ok(copy)
     }
 
-    /// Memory of at least `len` bytes that all dispatches share: valid from a launch to the next one
-    /// of the same dispatch.
+    /// Memory of at least `len` bytes that all dispatches share: valid from a launch to the next
+    /// one of the same dispatch.
     pub(crate) fn scratch(&self, len: u64) -> Result<Buffer> {
         let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(buffer) = scratch.as_ref().filter(|buffer| buffer.len() >= len) {

@@ -22,8 +22,8 @@
 //! Results differ from the CPU's bits. Promised (ADR-0032, ADR-0033, ADR-0048): each operation's
 //! error bound against float64; the same bits from run to run on one device and driver; bits of a
 //! row independent of the rows beside it. [`Matrix::gemm`] rounds activations and weights to f16 on
-//! devices with cooperative matrices, and has a wider bound there. Inputs must be finite: of others,
-//! results are unspecified values, never out-of-bounds accesses.
+//! devices with cooperative matrices, and has a wider bound there. Inputs must be finite: of
+//! others, results are unspecified values, never out-of-bounds accesses.
 
 #![deny(unsafe_code)]
 #![warn(missing_docs, unreachable_pub)]

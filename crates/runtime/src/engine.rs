@@ -102,8 +102,8 @@ impl Engine {
     /// [`Error::Load`], [`Error::CalibrationModel`], [`Error::KvPolicy`],
     /// [`Error::KvBudgetTooSmall`], [`Error::KvBudget`], [`Error::PrefixStore`],
     /// [`Error::PrefixWriter`], [`Error::SpillWithoutFolder`], [`Error::Tokenizer`],
-    /// [`Error::VocabularyMismatch`] and [`Error::DraftVocabulary`] for unusable files and options. An unreadable chat template is
-    /// an error only when it is used.
+    /// [`Error::VocabularyMismatch`] and [`Error::DraftVocabulary`] for unusable files and options.
+    /// An unreadable chat template is an error only when it is used.
     pub fn load(
         source: &ModelSource,
         options: &EngineOptions,

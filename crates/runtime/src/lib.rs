@@ -61,6 +61,7 @@ mod setters;
 mod speculation;
 mod step;
 mod stop;
+mod tool_loop;
 mod tools;
 
 /// Lower-layer crates in the versions used here: for types in signatures and sources of errors.
@@ -124,10 +125,10 @@ pub use crate::sampler::{
 pub use crate::speculation::Speculation;
 pub use crate::step::{Chunk, RequestHandle, StepStatistics};
 pub use crate::stop::StopMatcher;
-pub use crate::tools::{
-    Generator, Tool, ToolChoice, ToolError, ToolLoop, ToolLoopEnd, ToolLoopEvent, ToolLoopOptions,
-    ToolLoopResult,
+pub use crate::tool_loop::{
+    Generator, Tool, ToolLoop, ToolLoopEnd, ToolLoopEvent, ToolLoopOptions, ToolLoopResult,
 };
+pub use crate::tools::{ToolChoice, ToolError};
 
 /// README examples of crates whose documentation does not include their README.
 #[cfg(doctest)]

@@ -185,8 +185,8 @@ pub struct EngineOptions {
     pub prefill_chunk: usize,
     /// A `tokenizer.json` in place of the model's tokenizer.
     pub tokenizer: Option<PathBuf>,
-    /// Settings of the scheduler: sequences at once, queue limits, target of the inter-token latency,
-    /// fair shares. Its `step_tokens` and `block_tokens` have no effect: they are
+    /// Settings of the scheduler: sequences at once, queue limits, target of the inter-token
+    /// latency, fair shares. Its `step_tokens` and `block_tokens` have no effect: they are
     /// [`prefill_chunk`](Self::prefill_chunk) and the blocks of the KV cache.
     pub scheduling: SchedulerConfig,
     /// Draft model of speculative decoding: a small model with the same vocabulary. It takes memory

@@ -71,7 +71,11 @@ impl Executor {
         let (sender, output) = mpsc::channel();
         thread::spawn(move || {
             let mut bytes = Vec::new();
-            let read = stdout.map_or(Ok(0), |stdout| stdout.take(RESULT_BYTES).read_to_end(&mut bytes));
+            let read = stdout.map_or(Ok(0), |mut stdout| {
+                (&mut stdout).take(RESULT_BYTES).read_to_end(&mut bytes)?;
+                // A pipe that is closed early would end the command with a signal.
+                std::io::copy(&mut stdout, &mut std::io::sink())
+            });
             let _ = sender.send(read.map(|_| bytes));
         });
         let started = Instant::now();

@@ -8,8 +8,8 @@ use crate::products::{Bed, Operands};
 
 const FORMATS: [Format; 5] = [Format::F16, Format::Q8_0, Format::Q4_0, Format::Q4K, Format::Q6K];
 
-/// Prints all tiles of each format, shape and batch, fastest first, beside tiles without cooperative
-/// matrices, and checks that tiles change no bit; true if none does.
+/// Prints all tiles of each format, shape and batch, fastest first, beside tiles without
+/// cooperative matrices, and checks that tiles change no bit; true if none does.
 pub(crate) fn run(gpu: &Gpu, quick: bool) -> Result<bool> {
     let shapes: &[(u32, u32)] =
         if quick { &[(256, 512)] } else { &[(4096, 4096), (4096, 14_336), (14_336, 4096)] };

@@ -17,7 +17,7 @@ pub(super) fn pipeline_cache(device: &wgpu::Device, data: Option<&Verified<'_>>)
         // Data that wgpu finds to be of another version of wgpu or the driver is dropped.
         fallback: true,
     };
-    // SAFETY: `data`, if any, was returned by `PipelineCache::get_data` for this adapter and driver:
-    // `Verified` is made of nothing else.
+    // SAFETY: `data`, if any, was returned by `PipelineCache::get_data` for this adapter and
+    // driver: `Verified` is made of nothing else.
     unsafe { device.create_pipeline_cache(&descriptor) }
 }

@@ -1,9 +1,10 @@
 //! Matrix products of many activation rows with cooperative matrices (prefill).
 //!
-//! A workgroup has a tile of activation rows and weight rows; a subgroup a part of it, in squares of
-//! `side`. Per stage of columns the threads bring activations and weights to workgroup memory as f16,
-//! weights unpacked; the subgroups multiply squares and add to f32. Each output adds its columns in
-//! their order, `side` at a time, so that its bits depend on nothing but its row and its activations.
+//! A workgroup has a tile of activation rows and weight rows; a subgroup a part of it, in squares
+//! of `side`. Per stage of columns the threads bring activations and weights to workgroup memory as
+//! f16, weights unpacked; the subgroups multiply squares and add to f32. Each output adds its
+//! columns in their order, `side` at a time, so that its bits depend on nothing but its row and its
+//! activations.
 //!
 //! On devices without cooperative matrices the products of the squares are written out: slow, for
 //! tests of everything around them.

@@ -1,12 +1,12 @@
 //! Activations in f16 for cooperative matrices.
 //!
-//! A workgroup has one row. The row's largest magnitude is brought to `2^14` to `2^15` by a power of
-//! two, so that nothing overflows and values down to `2^-28` of the largest keep 11 bits.
+//! A workgroup has one row. The row's largest magnitude is brought to `2^14` to `2^15` by a power
+//! of two, so that nothing overflows and values down to `2^-28` of the largest keep 11 bits.
 //!
-//! Layout: `[groups of 32, rows, 32]`, in which a stage of a tile is contiguous. Columns are filled up
-//! to [`EXPANDED_UNIT`] and rows to whole tiles, with zeros. The four values of a word of quantized
-//! activations are in the order 0, 2, 1, 3, as [`Weights::halves`](super::weights::Weights::halves)
-//! gives weights.
+//! Layout: `[groups of 32, rows, 32]`, in which a stage of a tile is contiguous. Columns are filled
+//! up to [`EXPANDED_UNIT`] and rows to whole tiles, with zeros. The four values of a word of
+//! quantized activations are in the order 0, 2, 1, 3, as
+//! [`Weights::halves`](super::weights::Weights::halves) gives weights.
 
 use super::Code;
 use super::output::entry;

@@ -46,10 +46,10 @@ impl CooperativeTile {
     /// The measured choice for a product of many rows; `None` where products without cooperative
     /// matrices are to be used.
     ///
-    /// The existence of a tile depends on the target only, so that a row's bits do not depend on the
-    /// rows beside it. The largest tile is taken whose workgroups fill the 132 multiprocessors of an
-    /// H100 about once; with two or more on each, shallow stages and fewer threads are faster.
-    /// Squares of 8 were measured nowhere and are not chosen.
+    /// The existence of a tile depends on the target only, so that a row's bits do not depend on
+    /// the rows beside it. The largest tile is taken whose workgroups fill the 132 multiprocessors
+    /// of an H100 about once; with two or more on each, shallow stages and fewer threads are
+    /// faster. Squares of 8 were measured nowhere and are not chosen.
     pub fn choose(rows: u32, batch: u32, target: Target) -> Option<Self> {
         if target.cooperative != Some(16) || !target.f16 {
             return None;

@@ -207,8 +207,8 @@ impl Weights {
         });
     }
 
-    /// A function that gives the four bytes of a word in f16, in the order 0, 2, 1, 3, exactly: bits
-    /// of 1024 and a byte are the f16 number `1024 + byte`.
+    /// A function that gives the four bytes of a word in f16, in the order 0, 2, 1, 3, exactly:
+    /// bits of 1024 and a byte are the f16 number `1024 + byte`.
     pub(super) fn bytes(self, code: &mut Code) {
         let (flip, offset) = match self.format {
             // The sign bit turned over: `byte + 128`.

@@ -89,7 +89,7 @@ pub(super) struct PrefixContinuation {
     known: HashMap<Lane, Known>,
 }
 
-/// What is known of a sequence's place in the prefix cache.
+/// Place of a sequence in the prefix cache.
 struct Known {
     key: PrefixKey,
     /// The continuation of the last look-up.

@@ -122,7 +122,7 @@ fn expected_tokens(a: f64, k: usize) -> f64 {
     (0..=k).map(|i| a.powi(i as i32)).sum()
 }
 
-/// What all requests of an engine have measured.
+/// Measurements of all requests of an engine.
 #[derive(Debug)]
 pub(crate) struct Policy {
     /// Passes of the model by rows.

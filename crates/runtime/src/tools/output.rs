@@ -1,20 +1,15 @@
-//! Parser of the output of a request with tools.
+//! Tool calls of an output, and the text outside of them.
 
 use ruvllm_text::tool_call::{ToolCall, ToolCallFormat, ToolCallParser};
 
 /// Parameters of the parser of an output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct OutputParser {
-    format: ToolCallFormat,
-    id_seed: u64,
+    pub(super) format: ToolCallFormat,
+    pub(super) id_seed: u64,
 }
 
 impl OutputParser {
-    /// The parser of outputs in a format; identifiers of calls follow from the seed.
-    pub(super) fn new(format: ToolCallFormat, id_seed: u64) -> Self {
-        Self { format, id_seed }
-    }
-
     /// A parser at the beginning of the output.
     pub(crate) fn start(self) -> ToolCallParser {
         ToolCallParser::new(self.format).with_id_seed(self.id_seed)

@@ -114,7 +114,7 @@ impl RequestTools {
         let hash = prompt.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &id| {
             (hash ^ u64::from(id)).wrapping_mul(0x0000_0100_0000_01b3)
         });
-        OutputParser::new(self.format, hash)
+        OutputParser { format: self.format, id_seed: hash }
     }
 }
 

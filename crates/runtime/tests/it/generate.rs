@@ -256,7 +256,7 @@ fn a_chat_with_tools_calls_one() {
     let messages = vec![Message::user("What is the weather in Paris?")];
     let completion = complete(base(), &greedy(Prompt::Chat { messages, tools: Some(tools) }, 64));
     assert!(completion.text.starts_with("<tool_call>\n{\"name\": \"get_weather\""), "{}", completion.text);
-    assert_eq!(completion.finish_reason, FinishReason::Stop);
+    assert_eq!(completion.finish_reason, FinishReason::ToolCalls);
 }
 
 #[test]

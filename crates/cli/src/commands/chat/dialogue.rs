@@ -182,7 +182,8 @@ impl<'e> Dialogue<'e> {
         Outcome { finish, context_full, taken_back, forgotten_messages: all_forgotten }
     }
 
-    /// Generates the answer of a round; also returns the number of messages newly left out of the prompt.
+    /// Generates the answer of a round; also returns the number of messages newly left out of the
+    /// prompt.
     fn generate(
         &mut self,
         round: usize,

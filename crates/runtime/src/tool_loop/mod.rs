@@ -1,4 +1,8 @@
 //! Loop of generations and tool calls, until the model answers in text.
+//!
+//! ```text
+//! generate ─▶ run calls ─▶ tool messages ─▶ generate ...
+//! ```
 
 mod run;
 mod tool;
@@ -15,9 +19,6 @@ use serde_json::Value;
 
 use self::run::{Abandoned, CallResult, Running};
 pub use self::tool::Tool;
-use super::choice::ToolChoice;
-use super::definition::definitions;
-use super::error::ToolError;
 use crate::backend::conversation::BackendConversation;
 use crate::cancel::CancelToken;
 use crate::conversation::Conversation;
@@ -25,6 +26,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::request::{Completion, FinishReason, GenerateRequest, Prompt};
 use crate::setters::setters;
+use crate::tools::{ToolChoice, ToolError, definitions};
 
 /// A source of completions that a [`ToolLoop`] runs on.
 pub trait Generator {
